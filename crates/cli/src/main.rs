@@ -1,0 +1,2 @@
+//! Run a command under a distributed lock.
+fn main() {}

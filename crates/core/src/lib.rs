@@ -1,0 +1,1 @@
+//! What a lease-held lock means.

@@ -1,0 +1,1 @@
+//! Servers, faults and checks for tests.

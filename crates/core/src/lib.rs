@@ -1,1 +1,48 @@
-//! What a lease-held lock means.
+//! What a lock held by lease means, without any IO.
+//!
+//! This crate owns the vocabulary of Leasehold (names, hold ids, leases, fencing tokens, the keys of
+//! a lock), the operations that a store executes ([`Op`], [`Reply`], [`Wake`]), their meaning
+//! ([`model`]), and the two state machines that decide what a client sends and when ([`contend`] for
+//! getting a lock, [`tenure`] for keeping it).
+//!
+//! It deliberately has no sockets, no clock, no threads and no source of randomness: `now` and random
+//! bits come in as arguments, so that the same code runs in production, in the embedded stores and in
+//! a simulated world.
+
+pub mod contend;
+mod fence;
+mod id;
+mod key;
+mod label;
+mod lease;
+pub mod model;
+mod name;
+mod op;
+mod retry;
+pub mod tenure;
+mod time;
+
+pub use fence::{FencingToken, ParseFencingTokenError};
+pub use id::{HoldId, Nonce, ParseIdError, SessionId};
+pub use key::{KeyError, KeySpace, LockKeys};
+pub use label::{Label, LabelError, OwnValue, OwnValueError, Owner, OwnerError};
+pub use lease::{Lease, LeaseError};
+pub use name::{LockName, NameError};
+pub use op::{
+    Acquire, Acquired, Claim, Ended, Enqueue, Extend, Extended, Fate, Holder, Inspect, Inspection, Kind,
+    Lock, Op, Pass, Refused, Release, Released, Reply, Wake, WakeError,
+};
+pub use retry::{Pause, RetryPolicy};
+pub use time::{Moment, drift};
+
+/// The first lease of every hold, unless a shorter one was asked for.
+///
+/// A hold that nobody wants any more (its acquire arrived after its undo) ends by this, and one rule
+/// of validity serves an acquire and a grant. The keeper lengthens it when it is due.
+pub const FIRST_LEASE: std::time::Duration = std::time::Duration::from_secs(3);
+
+/// How long the record beside a lock (fencing token, last ended hold, queue) outlives its last use.
+pub const RECORD_KEPT: std::time::Duration = std::time::Duration::from_secs(3600);
+
+/// The format of what Leasehold writes beside a lock; a store refuses to touch a record of another.
+pub const FORMAT: u32 = 1;

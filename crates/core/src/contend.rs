@@ -1,0 +1,498 @@
+//! Getting a lock: what one session sends, and when, until it holds the lock or gives up.
+//!
+//! A [`Contender`] is one session's part in the contest for one lock. Whoever drives it calls
+//! [`poll`](Contender::poll), does what the [`Step`] says, and feeds back what happened through the
+//! `handle_*` functions. It does not know how many tasks of the process wait: they queue before it.
+//!
+//! 1. One hold at a time. Asking again with the same hold changes nothing at the store, so a lost
+//!    reply, a dropped future or a doubt of any kind is answered by asking again.
+//! 2. A grant counts from the sending of *its* nonce, never from its arrival, and an unknown nonce only
+//!    makes the contender look.
+//! 3. A hold that was given up is spent: [`give_up`](Contender::give_up) hands out its claim for the
+//!    undo and forgets it.
+
+use crate::{
+    Acquire, Acquired, Claim, Enqueue, FIRST_LEASE, FencingToken, HoldId, Holder, Label, Moment, Nonce,
+    OwnValue, SessionId, drift,
+};
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// How often the first in the queue looks, whatever messages say.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How much longer each further place may leave between two looks.
+const LOOK_STEP: Duration = Duration::from_millis(250);
+/// The longest time between two looks.
+const LOOK_AT_LEAST_EVERY: Duration = Duration::from_secs(10);
+/// How often the first in the queue looks while nobody can grant: the holder is a stranger.
+const STRANGER_LOOK: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(250));
+/// Pauses after a fault: the first, and the longest.
+const FAULT_PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
+/// How many nonces are remembered: a message that answers an older one makes the contender look.
+const NONCES: usize = 4;
+/// How often in a row a hold may be over before its news has arrived.
+const STALE_GRANTS: u32 = 3;
+
+/// Where random bits come from.
+pub type Random<'a> = &'a mut dyn FnMut() -> u64;
+
+/// What is asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Terms {
+    /// How long the lock is wanted at least: the hold starts with this or [`FIRST_LEASE`], whichever is
+    /// less.
+    pub lease: Duration,
+    /// Who asks, for others to read.
+    pub label: Label,
+    /// Set if the user wants a value of his own at the lock's key.
+    pub value: Option<OwnValue>,
+    /// Set if a foreign lock without an expiry should be given this one.
+    pub adopt: Option<Duration>,
+    /// Set to wait in the store's queue; a single try, or a poll, does not.
+    pub queue: bool,
+    /// Set if clients that do not queue share the lock: the head of the queue looks as they do.
+    pub shared: bool,
+}
+
+/// What to do next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// Send this, and hand its reply to [`Contender::handle_reply`] with this nonce.
+    Ask(Nonce, Acquire),
+    /// Nothing to do before this moment, unless something is handled.
+    Sleep(Moment),
+    /// The lock is held.
+    Granted(Grant),
+    /// The lease is shorter than the time that the news of it takes.
+    TooSlow,
+}
+
+/// A hold, fresh from the store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Grant {
+    /// The hold.
+    pub claim: Claim,
+    /// Its fencing token.
+    pub fence: FencingToken,
+    /// Until when it may be believed, unless it is extended.
+    pub valid_until: Moment,
+    /// Set if others are known to wait for the lock.
+    pub others_wait: bool,
+}
+
+/// What is known of those who stand in the way.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Standing {
+    /// Who holds the lock, as of the last reply.
+    pub holder: Option<Holder>,
+    /// How many sessions wait before this one, if it has queued.
+    pub position: Option<u64>,
+    /// When the reply was received.
+    pub as_of: Option<Moment>,
+}
+
+/// One session's part in the contest for one lock.
+#[derive(Debug)]
+pub struct Contender {
+    session: SessionId,
+    slot: u32,
+    phase: Phase,
+    /// The hold that is asked for, if anything of it may be at the store.
+    attempt: Option<Attempt>,
+    standing: Standing,
+    faults: u32,
+    stale_grants: u32,
+}
+
+#[derive(Debug)]
+enum Phase {
+    /// Ask as soon as somebody wants the lock.
+    Idle,
+    /// A question is on its way, or its asker was dropped.
+    Asking,
+    /// Wait for a message, or for this moment.
+    Waiting(Moment),
+    /// The lock is there to be taken.
+    Won(Grant),
+}
+
+#[derive(Debug)]
+struct Attempt {
+    claim: Claim,
+    /// How long the place in the queue was asked to be kept.
+    kept: Duration,
+    /// The last few questions.
+    sent: VecDeque<Asked>,
+    /// Whether anything of the hold may be at the store: a place, or the lock.
+    may_be_there: bool,
+    /// The same before the question that is on its way.
+    may_have_been_there: bool,
+}
+
+/// One question.
+#[derive(Debug, Clone, Copy)]
+struct Asked {
+    nonce: Nonce,
+    /// When it was sent.
+    at: Moment,
+    /// How long a hold lasts that it is answered with.
+    lease: Duration,
+}
+
+impl Contender {
+    /// A contender for one lock. `slot` comes back in the nonce of every message that is for it.
+    pub fn new(session: SessionId, slot: u32) -> Self {
+        Self {
+            session,
+            slot,
+            phase: Phase::Idle,
+            attempt: None,
+            standing: Standing::default(),
+            faults: 0,
+            stale_grants: 0,
+        }
+    }
+
+    /// What to do now. A question that was on its way is asked anew: its asker is gone (1).
+    pub fn poll(&mut self, now: Moment, terms: &Terms, random: Random<'_>) -> Step {
+        match &self.phase {
+            Phase::Won(grant) if grant.valid_until > now => return Step::Granted(grant.clone()),
+            Phase::Waiting(until) if *until > now => return Step::Sleep(*until),
+            _ if self.stale_grants >= STALE_GRANTS => return Step::TooSlow,
+            _ => {}
+        }
+        let (nonce, ask) = self.ask(now, terms, random);
+        Step::Ask(nonce, ask)
+    }
+
+    /// A question, counted as sent now: for [`Step::Ask`], or to go with the release of another hold.
+    pub fn ask(&mut self, now: Moment, terms: &Terms, random: Random<'_>) -> (Nonce, Acquire) {
+        let nonce = Nonce::new(self.slot, random());
+        let lease = terms.lease.min(FIRST_LEASE);
+        let kept = self.look_interval() * 2 + LOOK_EVERY;
+        let session = self.session;
+        let attempt = self.attempt.get_or_insert_with(|| Attempt {
+            claim: Claim { hold: fresh_hold(session, random), value: terms.value.clone() },
+            kept,
+            sent: VecDeque::with_capacity(NONCES),
+            may_be_there: false,
+            may_have_been_there: false,
+        });
+        attempt.kept = kept;
+        if attempt.sent.len() == NONCES {
+            attempt.sent.pop_front();
+        }
+        attempt.sent.push_back(Asked { nonce, at: now, lease });
+        attempt.may_have_been_there = attempt.may_be_there;
+        attempt.may_be_there = true;
+        self.phase = Phase::Asking;
+        let queue = terms.queue.then(|| Enqueue { nonce, kept_ms: millis(kept) });
+        let ask = Acquire {
+            claim: attempt.claim.clone(),
+            lease_ms: millis(lease),
+            label: terms.label.clone(),
+            queue,
+            adopt_ms: terms.adopt.map(millis),
+        };
+        (nonce, ask)
+    }
+
+    /// Whether the hold that is asked for fits other terms; if it does not, it has to be given up.
+    pub fn suits(&self, terms: &Terms) -> bool {
+        self.attempt.as_ref().is_none_or(|attempt| attempt.claim.value == terms.value)
+    }
+
+    /// The reply to a question.
+    pub fn handle_reply(&mut self, nonce: Nonce, reply: &Acquired, now: Moment, random: Random<'_>) {
+        let won = matches!(self.phase, Phase::Won(_));
+        let Some((attempt, asked)) = self.sent(nonce).filter(|_| !won) else { return };
+        match reply {
+            Acquired::Granted { fence, remaining_ms, others_wait } => {
+                let remaining = Duration::from_millis(*remaining_ms);
+                let claim = attempt.claim.clone();
+                let valid_until = asked.at + remaining - drift(remaining);
+                self.win(Grant { claim, fence: *fence, valid_until, others_wait: *others_wait }, now);
+            }
+            Acquired::Taken { holder, position } => {
+                attempt.may_be_there = position.is_some();
+                self.faults = 0;
+                self.standing = Standing { holder: holder.clone(), position: *position, as_of: Some(now) };
+                self.phase = Phase::Waiting(now + self.pause(random));
+            }
+            Acquired::Spent(_) => {
+                self.attempt = None;
+                self.phase = Phase::Idle;
+            }
+        }
+    }
+
+    /// No reply came to a question, or one that says it was not even looked at.
+    pub fn handle_fault(&mut self, nonce: Nonce, executed: Executed, now: Moment, random: Random<'_>) {
+        let Some((attempt, _)) = self.sent(nonce) else { return };
+        if executed == Executed::No {
+            attempt.may_be_there = attempt.may_have_been_there;
+        }
+        if !matches!(self.phase, Phase::Asking) {
+            return;
+        }
+        self.faults += 1;
+        let (first, most) = FAULT_PAUSE;
+        let pause = first.saturating_mul(1 << self.faults.saturating_sub(1).min(10)).min(most);
+        self.phase = Phase::Waiting(now + between(pause / 2, pause, random()));
+    }
+
+    /// A grant's message. It is believed only as far as its own nonce carries (2).
+    pub fn handle_wake(&mut self, nonce: Nonce, fence: FencingToken, now: Moment) {
+        match self.sent(nonce) {
+            Some((attempt, asked)) => {
+                let claim = attempt.claim.clone();
+                let valid_until = asked.at + asked.lease - drift(asked.lease);
+                if !matches!(self.phase, Phase::Won(_)) {
+                    self.win(Grant { claim, fence, valid_until, others_wait: true }, now);
+                }
+            }
+            None => self.handle_news(now),
+        }
+    }
+
+    /// Something may have been missed (a new subscription, say): look at once.
+    pub fn handle_news(&mut self, now: Moment) {
+        if let Phase::Waiting(until) = &mut self.phase {
+            *until = now.min(*until);
+        }
+    }
+
+    /// Takes the hold over: from here on it is the caller's to keep and to release.
+    pub fn take(&mut self) -> Option<Grant> {
+        match std::mem::replace(&mut self.phase, Phase::Idle) {
+            Phase::Won(grant) => {
+                self.reset();
+                Some(grant)
+            }
+            other => {
+                self.phase = other;
+                None
+            }
+        }
+    }
+
+    /// Ends the attempt. What it may have left at the store has to be released (3).
+    pub fn give_up(&mut self) -> Option<Claim> {
+        let attempt = self.attempt.take();
+        self.reset();
+        attempt.filter(|attempt| attempt.may_be_there).map(|attempt| attempt.claim)
+    }
+
+    /// Whether nothing is asked for and nothing is there.
+    pub fn is_idle(&self) -> bool {
+        matches!(self.phase, Phase::Idle) && self.attempt.is_none()
+    }
+
+    /// What the last reply said of those who stand in the way.
+    pub fn standing(&self) -> &Standing {
+        &self.standing
+    }
+
+    fn reset(&mut self) {
+        self.phase = Phase::Idle;
+        self.attempt = None;
+        self.standing = Standing::default();
+        self.faults = 0;
+        self.stale_grants = 0;
+    }
+
+    fn win(&mut self, grant: Grant, now: Moment) {
+        self.faults = 0;
+        if grant.valid_until > now {
+            self.phase = Phase::Won(grant);
+        } else {
+            self.stale_grants += 1;
+            self.phase = Phase::Waiting(now);
+        }
+    }
+
+    fn sent(&mut self, nonce: Nonce) -> Option<(&mut Attempt, Asked)> {
+        let attempt = self.attempt.as_mut()?;
+        let asked = *attempt.sent.iter().find(|asked| asked.nonce == nonce)?;
+        Some((attempt, asked))
+    }
+
+    /// How long to wait for a message after a reply that said "taken".
+    fn pause(&self, random: Random<'_>) -> Duration {
+        let holder = self.standing.holder.as_ref();
+        let head = self.standing.position.unwrap_or(0) == 0;
+        if head && holder.is_none_or(Holder::is_stranger) {
+            return between(STRANGER_LOOK.0, STRANGER_LOOK.1, random());
+        }
+        let kept = self.attempt.as_ref().map_or(FIRST_LEASE, |attempt| attempt.kept);
+        let longest = self.look_interval().min(kept.saturating_sub(LOOK_EVERY) / 2);
+        let pause = between(longest * 4 / 5, longest, random());
+        match holder.and_then(|holder| holder.remaining_ms) {
+            Some(remaining_ms) if head => {
+                let expiry = Duration::from_millis(remaining_ms + 1);
+                pause.min(expiry + between(Duration::ZERO, Duration::from_millis(5), random()))
+            }
+            _ => pause,
+        }
+    }
+
+    /// How long one may leave between two looks: longer further back.
+    fn look_interval(&self) -> Duration {
+        let steps = self.standing.position.unwrap_or(0).min(64);
+        let steps = u32::try_from(steps).unwrap_or(64);
+        (LOOK_EVERY + LOOK_STEP * steps).min(LOOK_AT_LEAST_EVERY)
+    }
+}
+
+/// Whether an operation without a reply can have been executed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Executed {
+    /// It was not, for certain.
+    No,
+    /// Nobody knows.
+    Unknown,
+}
+
+fn fresh_hold(session: SessionId, random: Random<'_>) -> HoldId {
+    let mut bits = [0; 16];
+    bits[..8].copy_from_slice(&random().to_ne_bytes());
+    bits[8..].copy_from_slice(&random().to_ne_bytes());
+    HoldId::from_random(session, bits)
+}
+
+/// A duration between two, by random bits.
+fn between(least: Duration, most: Duration, random: u64) -> Duration {
+    let span = most.saturating_sub(least);
+    #[allow(clippy::cast_precision_loss, reason = "a jitter needs no more than the leading bits")]
+    let share = random as f64 / u64::MAX as f64;
+    least + span.mul_f64(share)
+}
+
+/// Whole milliseconds, never zero: what the store counts leases in.
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ms(ms: u64) -> Moment {
+        Moment::from_micros(ms * 1000)
+    }
+
+    fn terms() -> Terms {
+        Terms {
+            lease: Duration::from_secs(30),
+            label: Label::new("test").expect("a plain text"),
+            value: None,
+            adopt: None,
+            queue: true,
+            shared: false,
+        }
+    }
+
+    fn counter() -> impl FnMut() -> u64 {
+        let mut n = 0_u64;
+        move || {
+            n += 1;
+            n << 32
+        }
+    }
+
+    fn asked(step: Step) -> (Nonce, Acquire) {
+        match step {
+            Step::Ask(nonce, ask) => (nonce, ask),
+            other => panic!("expected a question, got {other:?}"),
+        }
+    }
+
+    fn taken(position: u64) -> Acquired {
+        let label = Label::new("other").ok();
+        let holder = Holder { label, remaining_ms: Some(60_000), fence: None, since_ms: None };
+        Acquired::Taken { holder: Some(holder), position: Some(position) }
+    }
+
+    fn fence() -> FencingToken {
+        FencingToken::new(7)
+    }
+
+    #[test]
+    fn a_grant_counts_from_the_sending_of_its_nonce() {
+        let random = &mut counter();
+        let mut contender = Contender::new(SessionId::from_random([1; 12]), 9);
+        let (first, ask) = asked(contender.poll(ms(0), &terms(), random));
+        assert_eq!((ask.lease_ms, first.slot()), (3000, 9));
+        let taken = taken(0);
+        contender.handle_reply(first, &taken, ms(1), random);
+        assert!(matches!(contender.poll(ms(1), &terms(), random), Step::Sleep(_)));
+        let (second, again) = asked(contender.poll(ms(1001), &terms(), random));
+        assert_eq!(again.claim, ask.claim, "a look asks for the same hold");
+        contender.handle_wake(first, fence(), ms(1500));
+        let Step::Granted(grant) = contender.poll(ms(1500), &terms(), random) else { panic!("not granted") };
+        assert_eq!(grant.valid_until, ms(3000) - drift(FIRST_LEASE), "not from {second:?}, nor from now");
+        assert_eq!(contender.take().map(|grant| grant.claim), Some(ask.claim));
+        assert!(contender.is_idle());
+    }
+
+    #[test]
+    fn a_message_out_of_date_or_unknown_only_makes_it_look() {
+        let random = &mut counter();
+        let mut contender = Contender::new(SessionId::from_random([1; 12]), 0);
+        let (nonce, _) = asked(contender.poll(ms(0), &terms(), random));
+        let taken = taken(40);
+        contender.handle_reply(nonce, &taken, ms(1), random);
+        contender.handle_wake(Nonce::new(0, 0xbad), fence(), ms(2));
+        let (nonce, ask) = asked(contender.poll(ms(2), &terms(), random));
+        assert_eq!(ask.queue.map(|queue| queue.kept_ms), Some(21_000), "further back a place is kept longer");
+        contender.handle_reply(nonce, &taken, ms(3), random);
+        contender.handle_wake(nonce, fence(), ms(3100));
+        assert!(matches!(contender.poll(ms(3100), &terms(), random), Step::Ask(..)), "nothing is left of it");
+    }
+
+    #[test]
+    fn what_may_be_at_the_store_is_given_up_by_its_claim() {
+        let random = &mut counter();
+        let mut contender = Contender::new(SessionId::from_random([1; 12]), 0);
+        let (nonce, _) = asked(contender.poll(ms(0), &terms(), random));
+        contender.handle_fault(nonce, Executed::No, ms(1), random);
+        assert_eq!(contender.give_up(), None, "it was not executed");
+        let (nonce, ask) = asked(contender.poll(ms(2), &terms(), random));
+        contender.handle_fault(nonce, Executed::Unknown, ms(3), random);
+        let (nonce, _) = asked(contender.poll(ms(5000), &terms(), random));
+        contender.handle_fault(nonce, Executed::No, ms(5001), random);
+        assert_eq!(contender.give_up(), Some(ask.claim.clone()), "the first may have been");
+        let (_, other) = asked(contender.poll(ms(6000), &terms(), random));
+        assert_ne!(other.claim, ask.claim, "a hold that was given up is spent");
+    }
+
+    #[test]
+    fn looks_are_spread_and_bounded() {
+        let mut pauses = std::collections::BTreeSet::new();
+        for seed in 1..=64_u64 {
+            let random = &mut move || seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            let mut contender = Contender::new(SessionId::from_random([1; 12]), 0);
+            let (nonce, _) = asked(contender.poll(ms(0), &terms(), random));
+            let taken = taken(0);
+            contender.handle_reply(nonce, &taken, ms(0), random);
+            let Step::Sleep(until) = contender.poll(ms(0), &terms(), random) else { panic!("not asleep") };
+            assert!(until >= ms(800) && until <= ms(1000), "{until:?}");
+            pauses.insert(until);
+        }
+        assert!(pauses.len() > 32, "{} different pauses", pauses.len());
+    }
+
+    #[test]
+    fn a_lease_shorter_than_the_round_trip_is_told() {
+        let random = &mut counter();
+        let mut contender = Contender::new(SessionId::from_random([1; 12]), 0);
+        for round in 0..STALE_GRANTS {
+            let sent = ms(u64::from(round) * 100);
+            let (nonce, _) = asked(contender.poll(sent, &terms(), random));
+            let granted = Acquired::Granted { fence: fence(), remaining_ms: 1, others_wait: false };
+            contender.handle_reply(nonce, &granted, sent + Duration::from_millis(2), random);
+        }
+        assert_eq!(contender.poll(ms(1000), &terms(), random), Step::TooSlow);
+        assert!(contender.give_up().is_some());
+    }
+}

@@ -1,0 +1,215 @@
+//! Identities: a session (one process, or one client of it), a hold, and the nonce of a look.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::fmt;
+use std::str::FromStr;
+
+/// One client for as long as it lives: 96 random bits, written as 16 characters.
+///
+/// It names the mailbox to which grants are sent, and it is part of every [`HoldId`]. It is no secret.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SessionId([u8; 12]);
+
+impl SessionId {
+    /// A session from random bits, which come from outside.
+    pub const fn from_random(bits: [u8; 12]) -> Self {
+        Self(bits)
+    }
+}
+
+impl fmt::Display for SessionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut text = [0; 16];
+        f.write_str(encode(&self.0, &mut text))
+    }
+}
+
+impl fmt::Debug for SessionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SessionId({self})")
+    }
+}
+
+impl FromStr for SessionId {
+    type Err = ParseIdError;
+
+    fn from_str(text: &str) -> Result<Self, ParseIdError> {
+        decode(text).map(Self)
+    }
+}
+
+/// One acquisition of one lock: a session and 128 random bits. The Mutex's token in Redis.
+///
+/// Whoever knows a hold id can end the hold, so neither `Debug` nor any message shows more of it than
+/// its session. [`HoldId::token`] is the only way to its text.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct HoldId {
+    session: SessionId,
+    bits: [u8; 16],
+}
+
+impl HoldId {
+    /// A hold of `session` from random bits, which come from outside.
+    pub const fn from_random(session: SessionId, bits: [u8; 16]) -> Self {
+        Self { session, bits }
+    }
+
+    /// The session that the hold belongs to.
+    pub const fn session(&self) -> SessionId {
+        self.session
+    }
+
+    /// The text that the store keeps: `<session>.<random>`, 39 characters. A secret.
+    pub fn token(&self) -> String {
+        let (mut session, mut bits) = ([0; 16], [0; 22]);
+        let mut token = String::with_capacity(39);
+        token.push_str(encode(&self.session.0, &mut session));
+        token.push('.');
+        token.push_str(encode(&self.bits, &mut bits));
+        token
+    }
+
+    /// The hold whose [`token`](Self::token) this is.
+    pub fn from_token(token: &str) -> Result<Self, ParseIdError> {
+        let (session, bits) = token.split_once('.').ok_or(ParseIdError)?;
+        Ok(Self { session: session.parse()?, bits: decode(bits)? })
+    }
+}
+
+impl fmt::Debug for HoldId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "HoldId({}.…)", self.session)
+    }
+}
+
+/// A fresh number that every enqueue and every look carries, and that a grant's message repeats.
+///
+/// A grant counts from the sending of *its* nonce. 64 bits of it are random: whoever can publish, but
+/// not read the lock's record, cannot forge a grant that is believed. The other 32 are the client's
+/// own, to find the waiter with.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Nonce {
+    slot: u32,
+    random: u64,
+}
+
+impl Nonce {
+    /// A nonce of the client's own `slot`, from random bits, which come from outside.
+    pub const fn new(slot: u32, random: u64) -> Self {
+        Self { slot, random }
+    }
+
+    /// The client's own part.
+    pub const fn slot(self) -> u32 {
+        self.slot
+    }
+}
+
+impl fmt::Display for Nonce {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:08x}{:016x}", self.slot, self.random)
+    }
+}
+
+impl fmt::Debug for Nonce {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Nonce({:08x}…)", self.slot)
+    }
+}
+
+impl FromStr for Nonce {
+    type Err = ParseIdError;
+
+    fn from_str(text: &str) -> Result<Self, ParseIdError> {
+        let canonical = text.len() == 24 && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+        if !canonical {
+            return Err(ParseIdError);
+        }
+        let slot = u32::from_str_radix(&text[..8], 16).map_err(|_| ParseIdError)?;
+        let random = u64::from_str_radix(&text[8..], 16).map_err(|_| ParseIdError)?;
+        Ok(Self { slot, random })
+    }
+}
+
+/// A text that is not an id of ours. It does not show the text, which may be a secret.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("not an id of this format")]
+pub struct ParseIdError;
+
+/// Writes `bytes` into `text`, which has exactly the room they need.
+fn encode<'a>(bytes: &[u8], text: &'a mut [u8]) -> &'a str {
+    let len = URL_SAFE_NO_PAD.encode_slice(bytes, text).unwrap_or(0);
+    std::str::from_utf8(&text[..len]).unwrap_or("")
+}
+
+fn decode<const N: usize>(text: &str) -> Result<[u8; N], ParseIdError> {
+    let mut bytes = [0; N];
+    // The estimate of the decoder rounds up to whole groups, so it is given a little more room.
+    let mut room = [0; 24];
+    let len = URL_SAFE_NO_PAD.decode_slice(text, &mut room).map_err(|_| ParseIdError)?;
+    if len != N {
+        return Err(ParseIdError);
+    }
+    bytes.copy_from_slice(&room[..N]);
+    Ok(bytes)
+}
+
+macro_rules! serde_as_text {
+    ($type:ty, $text:expr, $parse:expr) => {
+        impl Serialize for $type {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                #[allow(clippy::redundant_closure_call, reason = "the macro takes one way in and one out")]
+                serializer.serialize_str(&($text)(self))
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $type {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let text = String::deserialize(deserializer)?;
+                #[allow(clippy::redundant_closure_call, reason = "the macro takes one way in and one out")]
+                ($parse)(&text).map_err(serde::de::Error::custom)
+            }
+        }
+    };
+}
+
+serde_as_text!(SessionId, |id: &SessionId| id.to_string(), |text: &str| text.parse::<SessionId>());
+serde_as_text!(HoldId, |id: &HoldId| id.token(), |text: &str| HoldId::from_token(text));
+serde_as_text!(Nonce, |id: &Nonce| id.to_string(), |text: &str| text.parse::<Nonce>());
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_read_back_what_they_wrote() {
+        for seed in 0..=255_u8 {
+            let session = SessionId::from_random([seed; 12]);
+            assert_eq!(session.to_string().len(), 16);
+            assert_eq!(session.to_string().parse(), Ok(session));
+            let hold = HoldId::from_random(session, [!seed; 16]);
+            assert_eq!(hold.token().len(), 39);
+            assert_eq!(HoldId::from_token(&hold.token()), Ok(hold));
+            let nonce = Nonce::new(u32::from(seed), u64::from(seed) << 56);
+            assert_eq!(nonce.to_string().parse(), Ok(nonce));
+        }
+        for bad in ["", ".", "x", "AAAAAAAAAAAAAAAA", "AAAAAAAAAAAAAAAA.", "AAAAAAAAAAAAAAAA.AAAA"] {
+            assert_eq!(HoldId::from_token(bad), Err(ParseIdError));
+        }
+        for bad in
+            ["", "0", "00000000000000000000000G", "+00000000000000000000000", "00000000000000000000000F"]
+        {
+            assert_eq!(bad.parse::<Nonce>(), Err(ParseIdError));
+        }
+    }
+
+    #[test]
+    fn debug_keeps_the_secret() {
+        let hold = HoldId::from_random(SessionId::from_random([1; 12]), [7; 16]);
+        let shown = format!("{hold:?}");
+        let secret = hold.token().split_once('.').map(|(_, s)| s.to_owned()).expect("a token has a dot");
+        assert!(!shown.contains(&secret), "{shown}");
+    }
+}

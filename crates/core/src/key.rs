@@ -1,0 +1,175 @@
+//! Every key and channel in a Redis store is built here, and nowhere else.
+//!
+//! 1. Injective: two locks, of whatever kind, never share a key, and no lock's own key is another
+//!    lock's record. (A key of ours contains `leasehold:{`, which the full name of a lock may not.)
+//! 2. One slot: all keys of a lock hash as the lock's own key does.
+//! 3. Literal: no part of a name is ever a pattern.
+
+use crate::{Kind, Lock, SessionId};
+
+/// What every key of ours contains, and no name of a lock.
+const OURS: &str = "leasehold:{";
+
+/// The part of a store's keys that is ours: an optional prefix before every key and channel.
+///
+/// ```
+/// use leasehold_core::{KeySpace, Lock};
+///
+/// let keys = KeySpace::new("app:")?.lock(&Lock::mutex("orders/42".parse()?))?;
+/// assert_eq!(keys.name, "app:orders/42");
+/// assert_eq!(keys.record, "app:leasehold:{app:orders/42}:record:mutex:app:orders/42");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct KeySpace {
+    prefix: String,
+}
+
+/// The keys of one lock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LockKeys {
+    /// The lock itself, at the name that other clients know.
+    pub name: String,
+    /// What we keep beside it: fencing token, holder, last ended hold, queue.
+    pub record: String,
+}
+
+impl KeySpace {
+    /// The longest prefix, in bytes.
+    pub const MAX_PREFIX: usize = 128;
+
+    /// Keys that all begin with `prefix`, which may be empty.
+    pub fn new(prefix: &str) -> Result<Self, KeyError> {
+        if prefix.len() > Self::MAX_PREFIX {
+            return Err(KeyError::PrefixTooLong { len: prefix.len() });
+        }
+        if prefix.chars().any(|c| c.is_control() || c == '{' || c == '}') {
+            return Err(KeyError::PrefixCharacter);
+        }
+        Ok(Self { prefix: prefix.to_owned() })
+    }
+
+    /// The prefix.
+    pub fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    /// The keys of a lock, or why this lock cannot have any.
+    pub fn lock(&self, lock: &Lock) -> Result<LockKeys, KeyError> {
+        let name = format!("{}{}", self.prefix, lock.name);
+        if name.contains(OURS) {
+            return Err(KeyError::Reserved);
+        }
+        let tag = hashed(&name);
+        if tag.contains('}') {
+            return Err(KeyError::Brace);
+        }
+        let kind = match lock.kind {
+            Kind::Mutex => "mutex",
+        };
+        let record = format!("{}{OURS}{tag}}}:record:{kind}:{name}", self.prefix);
+        Ok(LockKeys { name, record })
+    }
+
+    /// The channel on which a session gets its grants.
+    pub fn mailbox(&self, session: SessionId) -> String {
+        format!("{}{session}", self.mailboxes())
+    }
+
+    /// What the channels of all sessions begin with.
+    pub fn mailboxes(&self) -> String {
+        format!("{}leasehold:mailbox:", self.prefix)
+    }
+}
+
+/// The part of a key that Redis hashes: between the first `{` and the first `}` after it, if that is
+/// not empty; else all of it.
+fn hashed(key: &str) -> &str {
+    let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
+    tag.filter(|tag| !tag.is_empty()).unwrap_or(key)
+}
+
+/// Why there are no keys for a name or with a prefix.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum KeyError {
+    /// The prefix is longer than [`KeySpace::MAX_PREFIX`].
+    #[error("a key prefix has at most 128 bytes, this one has {len}")]
+    PrefixTooLong {
+        /// The length of the prefix, in bytes.
+        len: usize,
+    },
+    /// The prefix has a brace or a control character.
+    #[error(
+        "a key prefix has neither braces nor control characters: put a hash tag into the lock's name instead"
+    )]
+    PrefixCharacter,
+    /// The name is one of our own keys.
+    #[error("names with `leasehold:{{` in them are Leasehold's own keys: choose another name")]
+    Reserved,
+    /// Redis would hash the whole name, and the name contains a `}`.
+    #[error(
+        "a name with a `}}` needs a hash tag, `{{…}}` with something in it, before it: without one its keys would not lie in one slot"
+    )]
+    Brace,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::LockName;
+    use proptest::prelude::*;
+    use std::collections::HashMap;
+
+    fn keys(prefix: &str, name: &str) -> Result<LockKeys, KeyError> {
+        let lock = Lock::mutex(LockName::new(name).expect("a good name"));
+        KeySpace::new(prefix).and_then(|space| space.lock(&lock))
+    }
+
+    #[test]
+    fn hash_tags_as_redis_reads_them() {
+        for (key, tag) in [
+            ("plain", "plain"),
+            ("{a}b", "a"),
+            ("x{a}{b}", "a"),
+            ("x{}{b}", "x{}{b}"),
+            ("x{{a}}", "{a"),
+            ("x{a", "x{a"),
+            ("}{a}", "a"),
+        ] {
+            assert_eq!(hashed(key), tag, "{key}");
+        }
+    }
+
+    #[test]
+    fn names_that_have_no_keys() {
+        assert_eq!(keys("", "a}b"), Err(KeyError::Brace));
+        assert_eq!(keys("", "a{}b"), Err(KeyError::Brace));
+        assert_eq!(keys("", "leasehold:{x}:record:mutex:x"), Err(KeyError::Reserved));
+        assert_eq!(keys("", "a:leasehold:{x}:record:mutex:x"), Err(KeyError::Reserved));
+        assert_eq!(keys("{", "a"), Err(KeyError::PrefixCharacter));
+        assert!(keys("", "leasehold:x").is_ok());
+        assert!(keys("", "x{tag}y}z").is_ok());
+        assert!(keys("a:", "a b*?[]\\\"'").is_ok());
+    }
+
+    proptest! {
+        #[test]
+        fn keys_are_injective_and_in_one_slot(
+            names in proptest::collection::vec("(|a:|leasehold:)[ab:{}]{1,8}", 2..40),
+            prefixes in proptest::collection::vec("(|a|a:|:)", 2..40),
+        ) {
+            let mut seen: HashMap<String, (String, &str)> = HashMap::new();
+            for (prefix, name) in prefixes.iter().zip(&names) {
+                let Ok(keys) = keys(prefix, name) else { continue };
+                prop_assert_eq!(hashed(&keys.record), hashed(&keys.name));
+                for (key, role) in [(keys.name.clone(), "name"), (keys.record, "record")] {
+                    let whose = (keys.name.clone(), role);
+                    if let Some(other) = seen.insert(key.clone(), whose.clone()) {
+                        prop_assert_eq!(other, whose, "{}", key);
+                    }
+                }
+            }
+        }
+    }
+}

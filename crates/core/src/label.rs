@@ -1,0 +1,156 @@
+//! Texts that people read or give: who holds a lock, and values of their own.
+
+use crate::SessionId;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::sync::Arc;
+
+macro_rules! text {
+    ($(#[$doc:meta])* $type:ident, $error:ident, $what:literal, $max:literal, empty: $empty:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        #[serde(try_from = "String", into = "String")]
+        pub struct $type(Arc<str>);
+
+        impl $type {
+            #[doc = concat!("The longest ", $what, ", in bytes.")]
+            pub const MAX_LEN: usize = $max;
+
+            #[doc = concat!("Parses ", $what, ": no control characters, at most [`Self::MAX_LEN`] bytes.")]
+            pub fn new(text: impl AsRef<str>) -> Result<Self, $error> {
+                let text = text.as_ref();
+                if (!$empty && text.is_empty())
+                    || text.len() > Self::MAX_LEN
+                    || text.chars().any(char::is_control)
+                {
+                    return Err($error { len: text.len() });
+                }
+                Ok(Self(text.into()))
+            }
+
+            /// The text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl TryFrom<String> for $type {
+            type Error = $error;
+
+            fn try_from(text: String) -> Result<Self, $error> {
+                Self::new(text)
+            }
+        }
+
+        impl From<$type> for String {
+            fn from(text: $type) -> Self {
+                text.0.as_ref().to_owned()
+            }
+        }
+
+        #[doc = concat!("A text that is not ", $what, ".")]
+        #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+        #[error("{} has no control characters and at most {} bytes; this text of {len} bytes is none", $what, $max)]
+        pub struct $error {
+            /// The length of the text, in bytes.
+            pub len: usize,
+        }
+    };
+}
+
+text! {
+    /// What other people see of a holder: who it is, in a few words. Never a secret.
+    ///
+    /// ```
+    /// let label = leasehold_core::Label::new("web-3/4711/billing")?;
+    /// assert_eq!(label.to_string(), "web-3/4711/billing");
+    /// # Ok::<(), leasehold_core::LabelError>(())
+    /// ```
+    Label, LabelError, "a label", 256, empty: true
+}
+
+impl fmt::Display for Label {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for Label {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&*self.0, f)
+    }
+}
+
+text! {
+    /// A value of the user's own at the lock's key, in place of the hold id.
+    ///
+    /// Whoever knows it can end the hold, so `Debug` does not show it.
+    OwnValue, OwnValueError, "a value of one's own", 256, empty: false
+}
+
+impl fmt::Debug for OwnValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OwnValue(…)")
+    }
+}
+
+/// Who re-enters a lock: a task of a session, or any text of the user's (a trace id, say).
+///
+/// ```
+/// use leasehold_core::{Owner, SessionId};
+///
+/// let session = SessionId::from_random([7; 12]);
+/// assert_ne!(Owner::task(session, 1), Owner::task(session, 2));
+/// assert_eq!(Owner::custom("trace-4711")?, Owner::custom("trace-4711")?);
+/// # Ok::<(), leasehold_core::OwnerError>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Owner(OwnerText);
+
+text! {
+    /// The text of an owner.
+    OwnerText, OwnerError, "an owner", 256, empty: false
+}
+
+impl fmt::Debug for OwnerText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&*self.0, f)
+    }
+}
+
+impl Owner {
+    /// The `number`th owner of a session.
+    pub fn task(session: SessionId, number: u64) -> Self {
+        Self(OwnerText(format!("{session}:{number}").into()))
+    }
+
+    /// An owner of the user's own making; two that read alike are the same owner, on every host.
+    pub fn custom(text: impl AsRef<str>) -> Result<Self, OwnerError> {
+        OwnerText::new(text).map(Self)
+    }
+
+    /// The owner's text.
+    pub fn as_str(&self) -> &str {
+        self.0.as_str()
+    }
+}
+
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_have_bounds() {
+        assert!(Label::new("").is_ok());
+        assert!(OwnValue::new("").is_err());
+        assert!(Label::new("a\nb").is_err());
+        assert_eq!(Label::new("x".repeat(257)), Err(LabelError { len: 257 }));
+        assert!(!format!("{:?}", OwnValue::new("hunter2").expect("a plain text")).contains("hunter2"));
+    }
+}

@@ -1,0 +1,14 @@
+//! The law: what every operation means, as a pure function.
+//!
+//! [`MutexState::apply`] takes the state of one lock, the store's time and an operation, and gives the
+//! reply and the messages that go out. The memory store is this model behind a mutex, the SQLite store
+//! is this model with its state in a row, and the Lua scripts of the Redis store are checked against
+//! it operation by operation.
+//!
+//! It deliberately does not know names, keys or sockets; one state is one lock.
+
+mod mutex;
+mod record;
+
+pub use mutex::{MutexState, Value};
+pub use record::{Place, Record, Tenant};

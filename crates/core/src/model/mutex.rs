@@ -1,0 +1,309 @@
+//! The Mutex: one holder, a queue, a grant.
+//!
+//! 1. A hold is extended, released or evicted only where its claim stands: the value at the key, and,
+//!    for a value of the user's own, the hold in the record.
+//! 2. A lock that is found free goes to the first live place of the queue, whoever found it free.
+//! 3. What ended a hold is written beside it, so that the second release is told "released".
+
+use super::record::{Record, Tenant};
+use crate::{
+    Acquire, Acquired, Claim, Ended, Extend, Extended, Fate, FencingToken, HoldId, Holder, Inspect,
+    Inspection, Op, Pass, Refused, Release, Released, Reply, SessionId, Wake,
+};
+use serde::{Deserialize, Serialize};
+
+/// How many places one operation looks at, so that no script runs for long.
+const LOOKS_AT_MOST: u32 = 64;
+
+/// One Mutex.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MutexState {
+    /// What stands at the lock's key.
+    pub value: Option<Value>,
+    /// What is kept beside it.
+    pub record: Option<Record>,
+}
+
+/// What stands at a lock's key.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Value {
+    /// The token, or the type of what stands there where that is not a string.
+    pub content: Result<String, String>,
+    /// When it expires, in milliseconds of the store's clock; `None` if it never does.
+    pub expires_ms: Option<u64>,
+}
+
+/// The store's time, read once an operation.
+#[derive(Clone, Copy)]
+struct Now {
+    us: u64,
+    ms: u64,
+}
+
+impl MutexState {
+    /// Executes one operation at `now_us` microseconds of the store's clock.
+    pub fn apply(&mut self, now_us: u64, op: &Op) -> (Reply, Vec<Wake>) {
+        let now = Now { us: now_us, ms: now_us / 1000 };
+        self.expire(now);
+        let mut wakes = Vec::new();
+        let reply = match op {
+            Op::Acquire(ask) => {
+                self.acquire(now, ask, &mut wakes).map_or_else(Reply::Refused, Reply::Acquire)
+            }
+            Op::Extend(extend) => Reply::Extend(self.extend(now, extend)),
+            Op::Release(release) => Reply::Release(self.release(now, release, &mut wakes)),
+            Op::Inspect(inspect) => self.inspect(now, inspect).map_or_else(Reply::Refused, Reply::Inspect),
+        };
+        (reply, wakes)
+    }
+
+    /// Ends what a dead session has of this lock: its hold and its place. For a store that knows by
+    /// itself who is dead; the lock is granted by the next operation that finds it free.
+    pub fn bury(&mut self, dead: SessionId) {
+        let Some(record) = &mut self.record else { return };
+        record.leave(dead);
+        let Some(tenant) = &record.tenant else { return };
+        let hold = tenant.claim.hold;
+        if hold.session() == dead && Self::stands(self.value.as_ref(), &tenant.claim) {
+            self.value = None;
+            record.ended = Some((hold, Ended::Evicted));
+        }
+    }
+
+    /// Who holds the lock and who is next in the queue: whom a store that knows who is dead asks about.
+    pub fn sessions_at_the_front(&self) -> impl Iterator<Item = SessionId> {
+        let record = self.record.iter();
+        record.flat_map(|record| {
+            let tenant = record.tenant.iter().map(|tenant| tenant.claim.hold.session());
+            tenant.chain(record.tickets.values().copied())
+        })
+    }
+
+    /// Whether nothing is left to remember at `now_us`.
+    pub fn is_over(&mut self, now_us: u64) -> bool {
+        self.expire(Now { us: now_us, ms: now_us / 1000 });
+        self.value.is_none() && self.record.is_none()
+    }
+
+    fn expire(&mut self, now: Now) {
+        // As Redis does: what expires at an instant is still there in its millisecond.
+        self.value.take_if(|value| value.expires_ms.is_some_and(|at_ms| now.ms > at_ms));
+        self.record.take_if(|record| now.ms > record.expires_ms);
+    }
+
+    fn acquire(&mut self, now: Now, ask: &Acquire, wakes: &mut Vec<Wake>) -> Result<Acquired, Refused> {
+        self.refuse_other_types()?;
+        if let Some(how) = self.ended(&ask.claim.hold) {
+            return Ok(Acquired::Spent(how));
+        }
+        if self.holds(&ask.claim) {
+            return Ok(self.confirm(now, ask));
+        }
+        if self.value.is_none() && self.pump(now, Some(ask), wakes) == Pumped::Asker {
+            return Ok(self.confirm(now, ask));
+        }
+        if let (Some(value), Some(adopt_ms)) = (&mut self.value, ask.adopt_ms) {
+            value.expires_ms.get_or_insert(now.ms + adopt_ms);
+        }
+        Ok(self.wait(now, ask))
+    }
+
+    /// Queues, if asked so, and tells who has the lock.
+    fn wait(&mut self, now: Now, ask: &Acquire) -> Acquired {
+        let position = ask.queue.as_ref().map(|queue| {
+            let kept_ms = queue.kept_ms;
+            self.record_or_new(now, kept_ms).enqueue(now.ms, ask, queue)
+        });
+        Acquired::Taken { holder: self.holder(now), position }
+    }
+
+    /// The hold is there: tells so, and mends what a cut-off may have left undone.
+    fn confirm(&mut self, now: Now, ask: &Acquire) -> Acquired {
+        let known = self.tenant().is_some_and(|tenant| tenant.claim == ask.claim);
+        let last = self.record.as_ref().and_then(|record| record.last).filter(|_| known);
+        let fence =
+            last.unwrap_or_else(|| self.install(now, ask.claim.clone(), ask.label.clone(), ask.lease_ms));
+        let mut expires_ms = now.ms + ask.lease_ms;
+        if let Some(value) = &mut self.value {
+            expires_ms = *value.expires_ms.get_or_insert(expires_ms);
+        }
+        let others_wait = self.record.as_ref().is_some_and(Record::is_awaited);
+        Acquired::Granted { fence, remaining_ms: expires_ms - now.ms, others_wait }
+    }
+
+    fn extend(&mut self, now: Now, extend: &Extend) -> Extended {
+        if !self.holds(&extend.claim) {
+            return Extended::NotHeld;
+        }
+        let until_ms = now.ms + extend.lease_ms;
+        if let Some(value) = &mut self.value
+            && value.expires_ms.is_none_or(|at_ms| at_ms < until_ms)
+        {
+            value.expires_ms = Some(until_ms);
+        }
+        if extend.keep_record
+            && let Some(record) = &mut self.record
+        {
+            record.keep(now.ms, extend.lease_ms);
+        }
+        Extended::Extended
+    }
+
+    fn release(&mut self, now: Now, release: &Release, wakes: &mut Vec<Wake>) -> Released {
+        let hold = release.claim.hold;
+        let found = self.fate(&release.claim);
+        let holder = if found == Fate::Superseded { self.holder(now) } else { None };
+        if found == Fate::Held {
+            self.value = None;
+            self.record_or_new(now, 0).ended = Some((hold, Ended::Released));
+        }
+        if let Some(record) = &mut self.record
+            && record.waits(&hold)
+        {
+            record.leave(hold.session());
+        }
+        let next = match (&release.next, release.pass) {
+            (Some(next), Pass::Grant) => Some(self.acquire(now, next, wakes)),
+            (Some(next), Pass::Free) => Some(self.refuse_other_types().map(|()| self.wait(now, next))),
+            (None, Pass::Grant) => {
+                if self.value.is_none() {
+                    self.pump(now, None, wakes);
+                }
+                None
+            }
+            (None, Pass::Free) => None,
+        };
+        Released { found, holder, next }
+    }
+
+    fn inspect(&self, now: Now, inspect: &Inspect) -> Result<Inspection, Refused> {
+        self.refuse_other_types()?;
+        let places = self.record.iter().flat_map(|record| record.places.values());
+        Ok(Inspection {
+            holder: self.holder(now),
+            waiting: places.filter(|place| place.expires_ms >= now.ms).count() as u64,
+            fate: inspect.claim.as_ref().map(|claim| self.fate(claim)),
+        })
+    }
+
+    /// Gives the free lock to the first live place, or to the asker if none is before it.
+    fn pump(&mut self, now: Now, asker: Option<&Acquire>, wakes: &mut Vec<Wake>) -> Pumped {
+        for _ in 0..LOOKS_AT_MOST {
+            let Some(record) = &mut self.record else { break };
+            if !record.is_awaited() {
+                break;
+            }
+            let head = record.head;
+            record.head += 1;
+            let Some(session) = record.tickets.remove(&head) else { continue };
+            let Some(place) = record.places.remove(&session) else { continue };
+            if let Some(ask) = asker
+                && session == ask.claim.hold.session()
+            {
+                self.give(now, ask.claim.clone(), ask.label.clone(), ask.lease_ms);
+                return Pumped::Asker;
+            }
+            if place.expires_ms < now.ms {
+                continue;
+            }
+            let fence = self.give(now, place.claim, place.label, place.lease_ms);
+            wakes.push(Wake { to: session, nonce: place.nonce, fence });
+            return Pumped::Another;
+        }
+        if self.record.as_ref().is_some_and(Record::is_awaited) {
+            return Pumped::Nobody;
+        }
+        let Some(ask) = asker else { return Pumped::Nobody };
+        self.give(now, ask.claim.clone(), ask.label.clone(), ask.lease_ms);
+        Pumped::Asker
+    }
+
+    /// Makes a claim the holder of the free lock.
+    fn give(&mut self, now: Now, claim: Claim, label: crate::Label, lease_ms: u64) -> FencingToken {
+        self.value = Some(Value { content: Ok(claim.token()), expires_ms: Some(now.ms + lease_ms) });
+        self.install(now, claim, label, lease_ms)
+    }
+
+    /// Writes a new tenant and its fencing token into the record.
+    fn install(&mut self, now: Now, claim: Claim, label: crate::Label, lease_ms: u64) -> FencingToken {
+        let record = self.record_or_new(now, lease_ms);
+        let fence = FencingToken::after(record.last, now.us);
+        record.last = Some(fence);
+        record.tenant = Some(Tenant { claim, since_ms: now.ms, label });
+        record.expires_ms = Record::kept_until_ms(record.last, now.ms, lease_ms);
+        fence
+    }
+
+    fn record_or_new(&mut self, now: Now, lease_ms: u64) -> &mut Record {
+        self.record.get_or_insert_with(|| Record::new(Record::kept_until_ms(None, now.ms, lease_ms)))
+    }
+
+    fn refuse_other_types(&self) -> Result<(), Refused> {
+        match &self.value {
+            Some(Value { content: Err(found), .. }) => Err(Refused::WrongKind { found: found.clone() }),
+            _ => Ok(()),
+        }
+    }
+
+    fn tenant(&self) -> Option<&Tenant> {
+        self.record.as_ref().and_then(|record| record.tenant.as_ref())
+    }
+
+    fn ended(&self, hold: &HoldId) -> Option<Ended> {
+        let (ended, how) = self.record.as_ref()?.ended.as_ref()?;
+        (ended == hold).then_some(*how)
+    }
+
+    /// Whether a value is that of a claim.
+    fn stands(value: Option<&Value>, claim: &Claim) -> bool {
+        value.is_some_and(|value| value.content.as_ref() == Ok(&claim.token()))
+    }
+
+    /// Whether a claim has the lock (1).
+    fn holds(&self, claim: &Claim) -> bool {
+        Self::stands(self.value.as_ref(), claim)
+            && (claim.value.is_none() || self.tenant().is_some_and(|tenant| tenant.claim == *claim))
+    }
+
+    fn fate(&self, claim: &Claim) -> Fate {
+        if self.holds(claim) {
+            return Fate::Held;
+        }
+        let Some(record) = &self.record else {
+            return if self.value.is_some() { Fate::Superseded } else { Fate::Forgotten };
+        };
+        if record.waits(&claim.hold) {
+            return Fate::Queued;
+        }
+        if let Some(how) = self.ended(&claim.hold) {
+            return Fate::Ended(how);
+        }
+        let last = record.tenant.as_ref().is_some_and(|tenant| tenant.claim.hold == claim.hold);
+        match (&self.value, last, &record.tenant) {
+            (None, true, _) => Fate::Vanished,
+            (None, false, None) => Fate::Forgotten,
+            _ => Fate::Superseded,
+        }
+    }
+
+    /// Who has the lock, as far as a stranger may know.
+    fn holder(&self, now: Now) -> Option<Holder> {
+        let value = self.value.as_ref()?;
+        let remaining_ms = value.expires_ms.map(|at_ms| at_ms - now.ms);
+        let tenant = self.tenant().filter(|tenant| Self::stands(Some(value), &tenant.claim));
+        Some(Holder {
+            label: tenant.map(|tenant| tenant.label.clone()),
+            remaining_ms,
+            fence: tenant.and(self.record.as_ref()).and_then(|record| record.last),
+            since_ms: tenant.map(|tenant| tenant.since_ms),
+        })
+    }
+}
+
+/// Who got a lock that was found free.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Pumped {
+    Asker,
+    Another,
+    Nobody,
+}

@@ -1,0 +1,133 @@
+//! What is kept beside a lock: its fencing token, its last holder, the hold that ended last, its queue.
+//!
+//! In Redis this is one hash, so that all of it lives and expires together.
+
+use crate::{Acquire, Claim, Ended, Enqueue, FencingToken, HoldId, Label, RECORD_KEPT, SessionId};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// The record beside a lock.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    /// When the record expires, in milliseconds of the store's clock.
+    pub expires_ms: u64,
+    /// The fencing token that was given last.
+    pub last: Option<FencingToken>,
+    /// Who was given the lock last. Holds it still, if its token stands at the key.
+    pub tenant: Option<Tenant>,
+    /// The hold that was ended last other than by its lease, and how.
+    pub ended: Option<(HoldId, Ended)>,
+    /// The ticket of the first place that may be in the queue.
+    pub head: u64,
+    /// The ticket of the next place.
+    pub tail: u64,
+    /// Whose place a ticket is. Left places leave gaps.
+    pub tickets: BTreeMap<u64, SessionId>,
+    /// The places: one a session.
+    pub places: BTreeMap<SessionId, Place>,
+}
+
+/// Who was given a lock.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tenant {
+    /// The hold, and the value at the key.
+    pub claim: Claim,
+    /// Since when, in milliseconds of the store's clock.
+    pub since_ms: u64,
+    /// Who it is, for others to read.
+    pub label: Label,
+}
+
+/// A place in the queue.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Place {
+    /// The number of the place: smaller ones come first.
+    pub ticket: u64,
+    /// The nonce of the last look.
+    pub nonce: crate::Nonce,
+    /// Until when the place is kept without another look, in milliseconds of the store's clock.
+    pub expires_ms: u64,
+    /// How long the hold lasts when it is granted, in milliseconds.
+    pub lease_ms: u64,
+    /// The hold that waits.
+    pub claim: Claim,
+    /// Who waits, for others to read.
+    pub label: Label,
+}
+
+impl Record {
+    /// A record that nothing is in yet.
+    pub(super) fn new(expires_ms: u64) -> Self {
+        Self {
+            expires_ms,
+            last: None,
+            tenant: None,
+            ended: None,
+            head: 0,
+            tail: 0,
+            tickets: BTreeMap::new(),
+            places: BTreeMap::new(),
+        }
+    }
+
+    /// When a record expires that is used now, for a hold or a place that lasts `lease_ms`: an hour
+    /// after the later of that and of the instant that the last fencing token stands for (which is
+    /// later than now where the clock went back).
+    pub(super) fn kept_until_ms(last: Option<FencingToken>, now_ms: u64, lease_ms: u64) -> u64 {
+        let ahead_ms = last.map_or(0, |last| (last.as_u64() / 1000).saturating_sub(now_ms));
+        now_ms + ahead_ms.max(lease_ms) + kept_ms()
+    }
+
+    /// Raises the expiry where it has come near: less than half of [`RECORD_KEPT`], or less than the
+    /// hold itself. It is not raised every time, since that is a write.
+    pub(super) fn keep(&mut self, now_ms: u64, lease_ms: u64) {
+        let until_ms = Self::kept_until_ms(self.last, now_ms, lease_ms);
+        if self.expires_ms < until_ms - kept_ms() / 2 {
+            self.expires_ms = until_ms;
+        }
+    }
+
+    /// Puts a session into the queue, or renews its place.
+    pub(super) fn enqueue(&mut self, now_ms: u64, ask: &Acquire, queue: &Enqueue) -> u64 {
+        let session = ask.claim.hold.session();
+        let ticket = if let Some(place) = self.places.get(&session) {
+            place.ticket
+        } else {
+            self.tail += 1;
+            self.tickets.insert(self.tail - 1, session);
+            self.tail - 1
+        };
+        let place = Place {
+            ticket,
+            nonce: queue.nonce,
+            expires_ms: now_ms + queue.kept_ms,
+            lease_ms: ask.lease_ms,
+            claim: ask.claim.clone(),
+            label: ask.label.clone(),
+        };
+        self.places.insert(session, place);
+        self.keep(now_ms, queue.kept_ms);
+        ticket - self.head
+    }
+
+    /// Takes a session's place out of the queue.
+    pub(super) fn leave(&mut self, session: SessionId) -> Option<Place> {
+        let place = self.places.remove(&session)?;
+        self.tickets.remove(&place.ticket);
+        Some(place)
+    }
+
+    /// Whether a hold has the place of its session.
+    pub(super) fn waits(&self, hold: &HoldId) -> bool {
+        self.places.get(&hold.session()).is_some_and(|place| place.claim.hold == *hold)
+    }
+
+    /// Whether anybody may be in the queue.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.head < self.tail
+    }
+}
+
+fn kept_ms() -> u64 {
+    u64::try_from(RECORD_KEPT.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,131 @@
+//! The name of a lock, parsed once at the edge.
+
+use std::fmt;
+use std::sync::Arc;
+
+/// The name of a lock: 1 to 512 bytes of UTF-8 without control characters.
+///
+/// Cheap to clone. What characters a name may *not* have beyond that depends on the store's keys, see
+/// [`KeySpace::lock`](crate::KeySpace::lock).
+///
+/// ```
+/// use leasehold_core::LockName;
+///
+/// let name: LockName = "orders/42".parse()?;
+/// assert_eq!(name.as_str(), "orders/42");
+/// assert!("".parse::<LockName>().is_err());
+/// # Ok::<(), leasehold_core::NameError>(())
+/// ```
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LockName(Arc<str>);
+
+impl LockName {
+    /// The longest name, in bytes.
+    pub const MAX_LEN: usize = 512;
+
+    /// Parses a name.
+    pub fn new(name: impl AsRef<str>) -> Result<Self, NameError> {
+        let name = name.as_ref();
+        if name.is_empty() {
+            return Err(NameError::Empty);
+        }
+        if name.len() > Self::MAX_LEN {
+            return Err(NameError::TooLong { len: name.len() });
+        }
+        if let Some((at, found)) = name.char_indices().find(|(_, c)| c.is_control()) {
+            return Err(NameError::Control { at, found });
+        }
+        Ok(Self(name.into()))
+    }
+
+    /// The name as it was given.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::str::FromStr for LockName {
+    type Err = NameError;
+
+    fn from_str(name: &str) -> Result<Self, NameError> {
+        Self::new(name)
+    }
+}
+
+impl TryFrom<&str> for LockName {
+    type Error = NameError;
+
+    fn try_from(name: &str) -> Result<Self, NameError> {
+        Self::new(name)
+    }
+}
+
+impl TryFrom<String> for LockName {
+    type Error = NameError;
+
+    fn try_from(name: String) -> Result<Self, NameError> {
+        Self::new(name)
+    }
+}
+
+impl TryFrom<&String> for LockName {
+    type Error = NameError;
+
+    fn try_from(name: &String) -> Result<Self, NameError> {
+        Self::new(name)
+    }
+}
+
+impl fmt::Display for LockName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for LockName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&*self.0, f)
+    }
+}
+
+/// Why a text is not the name of a lock.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NameError {
+    /// The text is empty.
+    #[error("a lock name needs at least one character")]
+    Empty,
+    /// The text is longer than [`LockName::MAX_LEN`].
+    #[error("a lock name has at most 512 bytes, this one has {len}: shorten it, or use a hash of it")]
+    TooLong {
+        /// The length of the text, in bytes.
+        len: usize,
+    },
+    /// The text has a control character.
+    #[error("a lock name has no control characters, but {found:?} stands at byte {at}")]
+    Control {
+        /// Where the character stands, in bytes.
+        at: usize,
+        /// The character.
+        found: char,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounds_of_a_name() {
+        assert_eq!(LockName::new(""), Err(NameError::Empty));
+        assert_eq!(LockName::new("a\0b"), Err(NameError::Control { at: 1, found: '\0' }));
+        assert_eq!(LockName::new("a\r\nb"), Err(NameError::Control { at: 1, found: '\r' }));
+        assert_eq!(LockName::new("é\u{85}"), Err(NameError::Control { at: 2, found: '\u{85}' }));
+        assert!(LockName::new("x".repeat(512)).is_ok());
+        assert_eq!(LockName::new("x".repeat(513)), Err(NameError::TooLong { len: 513 }));
+        assert_eq!(LockName::new("é".repeat(257)), Err(NameError::TooLong { len: 514 }));
+        for odd in ["*", "a b", "'\"", "{", "}{", "a}b", "[x]?", "\\", "日本"] {
+            assert_eq!(LockName::new(odd).as_ref().map(LockName::as_str), Ok(odd));
+        }
+    }
+}

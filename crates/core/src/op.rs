@@ -1,0 +1,335 @@
+//! What a store can be asked, and what it answers: plain data.
+//!
+//! The meaning of every operation is [`model`](crate::model); a store may do nothing else.
+
+use crate::{FencingToken, HoldId, Label, LockName, Nonce, OwnValue, SessionId};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// The kinds of locks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Kind {
+    /// One holder, who does not re-enter: the `SET key token NX PX` lock that other libraries share.
+    Mutex,
+}
+
+/// One lock: a name, and what kind of lock it is.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Lock {
+    /// What kind of lock it is.
+    pub kind: Kind,
+    /// What it is called.
+    pub name: LockName,
+}
+
+impl Lock {
+    /// The Mutex of that name.
+    pub const fn mutex(name: LockName) -> Self {
+        Self { kind: Kind::Mutex, name }
+    }
+}
+
+impl fmt::Display for Lock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}`", self.name)
+    }
+}
+
+/// The right to end a hold, and what stands at the lock's key while it lasts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Claim {
+    /// The hold. Every acquisition has its own.
+    pub hold: HoldId,
+    /// Set if the user wants a value of his own at the lock's key; the hold is then compared beside it.
+    pub value: Option<OwnValue>,
+}
+
+impl Claim {
+    /// A claim of a hold, without a value of the user's own.
+    pub const fn new(hold: HoldId) -> Self {
+        Self { hold, value: None }
+    }
+
+    /// What stands at the lock's key: a secret.
+    pub fn token(&self) -> String {
+        self.value.as_ref().map_or_else(|| self.hold.token(), |value| value.as_str().to_owned())
+    }
+}
+
+/// One operation on one lock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Op {
+    /// Take the lock, or queue for it, or look whether it has been granted.
+    Acquire(Acquire),
+    /// Lengthen a hold.
+    Extend(Extend),
+    /// Give a hold up, whether it is held, queued or neither.
+    Release(Release),
+    /// See how the lock stands. Changes nothing.
+    Inspect(Inspect),
+}
+
+/// Take the lock if it is free and nobody waits before; else queue, if asked so.
+///
+/// Sending it twice equals sending it once, so it is also the *look* of one who waits already.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Acquire {
+    /// The hold that is asked for.
+    pub claim: Claim,
+    /// How long the hold lasts from the moment it is given, in milliseconds.
+    pub lease_ms: u64,
+    /// Who asks, for others to read.
+    pub label: Label,
+    /// Set if the session wants to wait for the lock.
+    pub queue: Option<Enqueue>,
+    /// Set if a foreign lock that has no expiry should be given this one, in milliseconds.
+    pub adopt_ms: Option<u64>,
+}
+
+/// A place in the queue: one a session and lock.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Enqueue {
+    /// Fresh with every enqueue and look; the grant repeats it.
+    pub nonce: Nonce,
+    /// How long the place is kept without another look, in milliseconds.
+    pub kept_ms: u64,
+}
+
+/// Lengthen a hold: its end is never brought nearer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Extend {
+    /// The hold.
+    pub claim: Claim,
+    /// How long it lasts from now at least, in milliseconds.
+    pub lease_ms: u64,
+    /// Set from time to time, so that the record beside a long hold does not expire before it.
+    pub keep_record: bool,
+}
+
+/// Give a hold up: free the lock if it is held by it, leave the queue if it waits there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Release {
+    /// The hold.
+    pub claim: Claim,
+    /// What becomes of a lock that was freed.
+    pub pass: Pass,
+    /// Set if tasks of the same process still wait: acquire again in the same step, behind the others.
+    pub next: Option<Acquire>,
+}
+
+/// What becomes of a lock that is freed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pass {
+    /// The first live waiter gets it.
+    Grant,
+    /// It lies free, so that clients of other libraries, who do not queue, have their chance.
+    Free,
+}
+
+/// See how the lock stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Inspect {
+    /// Set to learn what became of a hold.
+    pub claim: Option<Claim>,
+}
+
+/// What a store answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Reply {
+    /// To an [`Op::Acquire`].
+    Acquire(Acquired),
+    /// To an [`Op::Extend`].
+    Extend(Extended),
+    /// To an [`Op::Release`].
+    Release(Released),
+    /// To an [`Op::Inspect`].
+    Inspect(Inspection),
+    /// The operation has no meaning here, and nothing was changed.
+    Refused(Refused),
+}
+
+/// What became of an [`Acquire`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Acquired {
+    /// The hold is there.
+    Granted {
+        /// Its fencing token.
+        fence: FencingToken,
+        /// How long it still lasts, in milliseconds.
+        remaining_ms: u64,
+        /// Set if others wait in the queue.
+        others_wait: bool,
+    },
+    /// Somebody else has the lock, or waits before.
+    Taken {
+        /// Who holds it. Nobody does where the lock was left free, or its queue is long dead.
+        holder: Option<Holder>,
+        /// How many places are before the asker's, if it has queued.
+        position: Option<u64>,
+    },
+    /// This very hold has ended before: the operation came late, or twice.
+    Spent(Ended),
+}
+
+/// What a stranger may know of a holder.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holder {
+    /// Who it is. Not known of a client of another library.
+    pub label: Option<Label>,
+    /// How long it still holds the lock, in milliseconds, if nobody extends it; `None` if its key has
+    /// no expiry.
+    pub remaining_ms: Option<u64>,
+    /// Its fencing token, if it has one.
+    pub fence: Option<FencingToken>,
+    /// Since when, in milliseconds of the store's clock, if that is known.
+    pub since_ms: Option<u64>,
+}
+
+impl Holder {
+    /// Whether it is a client of another library, which does not grant the lock when it releases it.
+    pub const fn is_stranger(&self) -> bool {
+        self.label.is_none()
+    }
+}
+
+/// How a hold was ended, other than by its lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Ended {
+    /// Its holder released it.
+    Released,
+    /// Its holder was dead.
+    Evicted,
+}
+
+/// What became of an [`Extend`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Extended {
+    /// The hold is there, and lasts at least as long as asked.
+    Extended,
+    /// The hold is not there any more.
+    NotHeld,
+}
+
+/// What became of a [`Release`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Released {
+    /// What was found of the hold before it was given up; [`Fate::Held`] means that this released it.
+    pub found: Fate,
+    /// Who holds the lock, where it was found that somebody else does.
+    pub holder: Option<Holder>,
+    /// What became of the acquire that came with it.
+    pub next: Option<Result<Acquired, Refused>>,
+}
+
+/// Where a hold stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Fate {
+    /// It holds the lock.
+    Held,
+    /// It waits in the queue.
+    Queued,
+    /// It was ended, in this way.
+    Ended(Ended),
+    /// It was the last to hold the lock, and its key is gone: its lease expired, or somebody deleted
+    /// the key.
+    Vanished,
+    /// Somebody else has held the lock since, or holds it.
+    Superseded,
+    /// The store has no record of the lock: it never was, is long over, or the store lost its data.
+    Forgotten,
+}
+
+/// How a lock stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Inspection {
+    /// Who holds it.
+    pub holder: Option<Holder>,
+    /// How many sessions wait for it.
+    pub waiting: u64,
+    /// What became of the hold that was asked about.
+    pub fate: Option<Fate>,
+}
+
+/// Why an operation has no meaning.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refused {
+    /// Something else stands at the key.
+    #[error("its key holds a {found}, and a Mutex is a string: the name is used for something else")]
+    WrongKind {
+        /// What stands there, as the store's TYPE command calls it.
+        found: String,
+    },
+    /// The lock's record was written in another format.
+    #[error("its record has format {found}, and this version knows format {known}: use a version of Leasehold that knows both", known = crate::FORMAT)]
+    Format {
+        /// The format that was found.
+        found: String,
+    },
+}
+
+/// A grant's message to a session's mailbox: a hint, which can be lost, late or forged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Wake {
+    /// Whose mailbox it goes to.
+    pub to: SessionId,
+    /// The nonce of the look that it answers.
+    pub nonce: Nonce,
+    /// The fencing token of the hold.
+    pub fence: FencingToken,
+}
+
+impl Wake {
+    /// The message as it is published in the mailbox.
+    pub fn message(&self) -> String {
+        format!("grant {} {}", self.nonce, self.fence)
+    }
+
+    /// Reads a message that came to `to`'s mailbox.
+    pub fn parse(to: SessionId, message: &[u8]) -> Result<Self, WakeError> {
+        let text = std::str::from_utf8(message).map_err(|_| WakeError)?;
+        let mut words = text.split(' ');
+        let (Some("grant"), Some(nonce), Some(fence), None) =
+            (words.next(), words.next(), words.next(), words.next())
+        else {
+            return Err(WakeError);
+        };
+        let nonce = nonce.parse().map_err(|_| WakeError)?;
+        let fence = fence.parse().map_err(|_| WakeError)?;
+        Ok(Self { to, nonce, fence })
+    }
+}
+
+/// A message that is none of ours. It does not show the message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a message in the mailbox is not a grant")]
+pub struct WakeError;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_reads_back() {
+        let to = SessionId::from_random([3; 12]);
+        let wake = Wake { to, nonce: Nonce::new(2, 77), fence: FencingToken::new(1_762_000_000_123_456) };
+        assert_eq!(wake.message(), "grant 00000002000000000000004d 1762000000123456");
+        assert_eq!(Wake::parse(to, wake.message().as_bytes()), Ok(wake));
+        for forged in [
+            "",
+            "grant",
+            "grant x 1",
+            "grant 00000002000000000000004d",
+            "free 00000002000000000000004d 1",
+            "\u{0}",
+        ] {
+            assert_eq!(Wake::parse(to, forged.as_bytes()), Err(WakeError), "{forged}");
+        }
+        assert_eq!(Wake::parse(to, &[0xff, 0xfe]), Err(WakeError));
+    }
+}

@@ -1,0 +1,95 @@
+//! How to try again: always with jitter, always with a cap.
+
+use std::time::Duration;
+
+/// How long to pause between tries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pause {
+    /// The same pause every time.
+    Constant(Duration),
+    /// `first`, then twice as long each time, up to `most`.
+    Exponential {
+        /// The first pause.
+        first: Duration,
+        /// The longest pause.
+        most: Duration,
+    },
+}
+
+/// How a lock is tried for again and again, where one does not want to queue for it.
+///
+/// ```
+/// use leasehold_core::{Pause, RetryPolicy};
+/// use std::time::Duration;
+///
+/// let retry = RetryPolicy::constant(Duration::from_millis(200)).jitter(0.5).tries(10);
+/// let pause = retry.pause_after(1, u64::MAX).expect("nine more tries are left");
+/// assert!(pause > Duration::from_millis(100) && pause <= Duration::from_millis(200));
+/// assert_eq!(retry.pause_after(10, 0), None);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RetryPolicy {
+    pause: Pause,
+    jitter: f64,
+    tries: Option<u32>,
+}
+
+impl RetryPolicy {
+    /// The same pause between all tries, half of it jitter.
+    pub const fn constant(pause: Duration) -> Self {
+        Self { pause: Pause::Constant(pause), jitter: 0.5, tries: None }
+    }
+
+    /// A pause that doubles from `first` to `most`, half of it jitter.
+    pub const fn exponential(first: Duration, most: Duration) -> Self {
+        Self { pause: Pause::Exponential { first, most }, jitter: 0.5, tries: None }
+    }
+
+    /// How much of a pause is random, from 0 (none of it) to 1 (all of it).
+    #[must_use]
+    pub fn jitter(mut self, share: f64) -> Self {
+        self.jitter = if share.is_finite() { share.clamp(0.0, 1.0) } else { 0.5 };
+        self
+    }
+
+    /// At most that many tries, the first included.
+    #[must_use]
+    pub const fn tries(mut self, most: u32) -> Self {
+        self.tries = Some(most);
+        self
+    }
+
+    /// The pause after that many tries have failed, or `None` if there is no further try. At least a
+    /// millisecond, so that nothing spins. `random` is 64 random bits.
+    pub fn pause_after(&self, tried: u32, random: u64) -> Option<Duration> {
+        if self.tries.is_some_and(|most| tried >= most) {
+            return None;
+        }
+        let full = match self.pause {
+            Pause::Constant(pause) => pause,
+            Pause::Exponential { first, most } => {
+                first.saturating_mul(1 << tried.saturating_sub(1).min(20)).min(most)
+            }
+        };
+        #[allow(clippy::cast_precision_loss, reason = "a jitter needs no more than the leading bits")]
+        let share = 1.0 - self.jitter * (1.0 - random as f64 / u64::MAX as f64);
+        Some(full.mul_f64(share).max(Duration::from_millis(1)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pause_is_capped_and_spread() {
+        let retry = RetryPolicy::exponential(Duration::from_millis(10), Duration::from_secs(1)).jitter(1.0);
+        for tried in [1, 2, 8, 40, u32::MAX] {
+            assert!(retry.pause_after(tried, u64::MAX).expect("no bound on tries") <= Duration::from_secs(1));
+            assert_eq!(retry.pause_after(tried, 0), Some(Duration::from_millis(1)));
+        }
+        assert_eq!(retry.jitter(0.0).pause_after(3, 7), Some(Duration::from_millis(40)));
+        assert_eq!(retry.tries(0).pause_after(0, 7), None);
+        assert!(retry.jitter(f64::NAN).pause_after(1, 7).is_some());
+    }
+}

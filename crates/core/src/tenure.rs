@@ -1,0 +1,206 @@
+//! Keeping a lock: when a hold is extended, and when it is over.
+//!
+//! A [`Tenure`] is one hold as its client sees it. The keeper polls it, sends what it asks for, and
+//! feeds back the outcome.
+//!
+//! 1. A hold is believed until `valid_until`: counted from *before* the request was sent that gave or
+//!    lengthened it, less [`drift`]. The deadline itself ends the hold, whatever the network does.
+//! 2. `valid_until` never goes back: extends only raise.
+
+use crate::contend::Random;
+use crate::{FIRST_LEASE, Moment, RECORD_KEPT, drift};
+use std::time::Duration;
+
+/// Pauses after an extend that had no reply: the first, and the longest.
+const FAULT_PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+
+/// How a hold is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Plan {
+    /// Renewed every third of the lease for as long as it is held.
+    Renew {
+        /// How long it lasts without a renewal.
+        lease: Duration,
+    },
+    /// It ends at this moment, and is extended once to reach it.
+    Until {
+        /// The end.
+        end: Moment,
+    },
+}
+
+/// What to do for a hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Duty {
+    /// Send an extend, and hand its outcome back.
+    Extend {
+        /// How long the hold should last from now at least.
+        lease: Duration,
+        /// Set if the record beside the lock should be kept as well.
+        keep_record: bool,
+    },
+    /// Nothing to do before this moment.
+    Rest(Moment),
+    /// The hold is over: its deadline has passed.
+    Over,
+}
+
+/// One hold as its client sees it.
+#[derive(Debug)]
+pub struct Tenure {
+    plan: Plan,
+    valid_until: Moment,
+    /// When to extend; `None` once a given lease has been reached.
+    extend_at: Option<Moment>,
+    in_flight: bool,
+    faults: u32,
+    record_kept_at: Moment,
+}
+
+impl Tenure {
+    /// A hold that was given with a short first lease, and may be believed until `valid_until`.
+    pub fn new(plan: Plan, valid_until: Moment, now: Moment) -> Self {
+        let (valid_until, extend_at) = match plan {
+            Plan::Renew { lease } => (valid_until, Some(now + lease.min(FIRST_LEASE) / 3)),
+            Plan::Until { end } => {
+                // What is missing may be no more than the drift, which an extend could not give either.
+                let short = valid_until + drift(end.since(now)) < end;
+                (valid_until.min(end), short.then_some(now))
+            }
+        };
+        // A third of what is left, where the news of the grant came late.
+        let extend_at = extend_at.map(|at| at.min(now + valid_until.since(now) / 3));
+        Self { plan, valid_until, extend_at, in_flight: false, faults: 0, record_kept_at: now }
+    }
+
+    /// Until when the hold may be believed.
+    pub const fn valid_until(&self) -> Moment {
+        self.valid_until
+    }
+
+    /// What to do now. A [`Duty::Extend`] counts as sent.
+    pub fn poll(&mut self, now: Moment) -> Duty {
+        if now >= self.valid_until {
+            return Duty::Over;
+        }
+        match self.extend_at {
+            Some(at) if at <= now && !self.in_flight => {
+                self.in_flight = true;
+                self.extend(now)
+            }
+            Some(at) if !self.in_flight => Duty::Rest(at.min(self.valid_until)),
+            _ => Duty::Rest(self.valid_until),
+        }
+    }
+
+    /// The hold was extended, by a request that was sent at `sent_at`.
+    pub fn handle_extended(&mut self, sent_at: Moment, lease: Duration, kept_record: bool) {
+        self.in_flight = false;
+        self.faults = 0;
+        let mut valid_until = sent_at + lease - drift(lease);
+        if let Plan::Until { end } = self.plan {
+            valid_until = valid_until.min(end);
+        }
+        self.valid_until = self.valid_until.max(valid_until);
+        if kept_record {
+            self.record_kept_at = sent_at;
+        }
+        self.extend_at = match self.plan {
+            Plan::Renew { lease } => Some(sent_at + lease / 3),
+            Plan::Until { .. } => None,
+        };
+    }
+
+    /// An extend had no reply, or none that says what became of the hold. It is sent again until the
+    /// deadline; nothing is undone.
+    pub fn handle_fault(&mut self, now: Moment, random: Random<'_>) {
+        self.in_flight = false;
+        self.faults += 1;
+        let (first, most) = FAULT_PAUSE;
+        let pause = first.saturating_mul(1 << self.faults.saturating_sub(1).min(10)).min(most);
+        #[allow(clippy::cast_precision_loss, reason = "a jitter needs no more than the leading bits")]
+        let share = 0.5 + 0.5 * (random() as f64 / u64::MAX as f64);
+        self.extend_at = Some(now + pause.mul_f64(share));
+    }
+
+    /// The user lengthened the hold himself: a given lease now ends at `end`, if that is later.
+    pub fn prolong(&mut self, end: Moment) {
+        if let Plan::Until { end: old } = &mut self.plan {
+            *old = end.max(*old);
+        }
+    }
+
+    fn extend(&self, now: Moment) -> Duty {
+        let lease = match self.plan {
+            Plan::Renew { lease } => lease,
+            Plan::Until { end } => end.since(now),
+        };
+        let keep_record = lease >= RECORD_KEPT / 4 || now.since(self.record_kept_at) >= RECORD_KEPT / 4;
+        Duty::Extend { lease: lease.max(crate::Lease::MIN), keep_record }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn s(s: u64) -> Moment {
+        Moment::from_micros(s * 1_000_000)
+    }
+
+    const LEASE: Duration = Duration::from_secs(30);
+
+    #[test]
+    fn a_watchdog_extends_first_when_due_and_then_every_third() {
+        let mut tenure = Tenure::new(Plan::Renew { lease: LEASE }, s(3), s(0));
+        assert_eq!(tenure.poll(s(0)), Duty::Rest(s(1)));
+        assert_eq!(tenure.poll(s(1)), Duty::Extend { lease: LEASE, keep_record: false });
+        assert_eq!(tenure.poll(s(1)), Duty::Rest(s(3)), "one extend at a time");
+        tenure.handle_extended(s(1), LEASE, false);
+        assert_eq!(tenure.valid_until(), s(31) - drift(LEASE));
+        assert_eq!(tenure.poll(s(2)), Duty::Rest(s(11)));
+        assert_eq!(tenure.poll(s(60)), Duty::Over, "the process slept");
+    }
+
+    #[test]
+    fn a_given_lease_is_reached_by_one_extend_and_ends() {
+        let mut tenure = Tenure::new(Plan::Until { end: s(60) }, s(3), s(0));
+        assert_eq!(tenure.poll(s(0)), Duty::Extend { lease: Duration::from_secs(60), keep_record: false });
+        tenure.handle_extended(s(0), Duration::from_secs(60), false);
+        let end = s(60) - drift(Duration::from_secs(60));
+        assert_eq!(tenure.poll(s(1)), Duty::Rest(end));
+        assert_eq!(tenure.poll(s(59) + Duration::from_millis(999)), Duty::Over);
+        let short = Duration::from_millis(800);
+        let mut tenure = Tenure::new(Plan::Until { end: s(0) + short }, s(0) + short - drift(short), s(0));
+        assert_eq!(tenure.poll(s(0)), Duty::Rest(s(0) + short - drift(short)), "no extend at all");
+    }
+
+    #[test]
+    fn a_failed_extend_is_sent_again_and_a_late_one_never_shortens() {
+        let mut tenure = Tenure::new(Plan::Renew { lease: LEASE }, s(3), s(0));
+        assert!(matches!(tenure.poll(s(1)), Duty::Extend { .. }));
+        tenure.handle_fault(s(1), &mut || u64::MAX);
+        assert_eq!(tenure.poll(s(1)), Duty::Rest(s(1) + Duration::from_millis(50)));
+        assert!(matches!(tenure.poll(s(2)), Duty::Extend { .. }));
+        tenure.handle_extended(s(2), LEASE, false);
+        let before = tenure.valid_until();
+        tenure.handle_extended(s(1), Duration::from_secs(1), false);
+        assert_eq!(tenure.valid_until(), before);
+    }
+
+    #[test]
+    fn a_long_hold_keeps_its_record() {
+        let day = Duration::from_secs(86_400);
+        let mut tenure = Tenure::new(Plan::Until { end: s(86_400) }, s(3), s(0));
+        assert_eq!(tenure.poll(s(0)), Duty::Extend { lease: day, keep_record: true });
+        let mut tenure = Tenure::new(Plan::Renew { lease: LEASE }, s(3), s(0));
+        let mut kept = 0;
+        for t in (1..7200).step_by(10) {
+            if let Duty::Extend { lease, keep_record } = tenure.poll(s(t)) {
+                tenure.handle_extended(s(t), lease, keep_record);
+                kept += u32::from(keep_record);
+            }
+        }
+        assert_eq!(kept, 7, "every quarter of an hour");
+    }
+}

@@ -1,0 +1,67 @@
+//! Time as the machines see it.
+
+use std::fmt;
+use std::ops::{Add, Sub};
+use std::time::Duration;
+
+/// A point on the client's own clock, in microseconds since some start.
+///
+/// The clock behind it goes on while the machine is suspended (`CLOCK_BOOTTIME` on Linux) and never
+/// goes back. It is never compared with the server's clock.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Moment(u64);
+
+impl Moment {
+    /// The start of the clock: every other moment is later.
+    pub const ZERO: Self = Self(0);
+
+    /// A moment that many microseconds after the start of the clock.
+    pub const fn from_micros(micros: u64) -> Self {
+        Self(micros)
+    }
+
+    /// Microseconds since the start of the clock.
+    pub const fn as_micros(self) -> u64 {
+        self.0
+    }
+
+    /// How long `earlier` was ago: zero if it was not earlier.
+    pub const fn since(self, earlier: Self) -> Duration {
+        Duration::from_micros(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl Add<Duration> for Moment {
+    type Output = Self;
+
+    fn add(self, later: Duration) -> Self {
+        Self(self.0.saturating_add(u64::try_from(later.as_micros()).unwrap_or(u64::MAX)))
+    }
+}
+
+impl Sub<Duration> for Moment {
+    type Output = Self;
+
+    fn sub(self, earlier: Duration) -> Self {
+        Self(self.0.saturating_sub(u64::try_from(earlier.as_micros()).unwrap_or(u64::MAX)))
+    }
+}
+
+impl fmt::Debug for Moment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{:06} s", self.0 / 1_000_000, self.0 % 1_000_000)
+    }
+}
+
+/// How much of a lease the client gives up, because its clock and the server's do not run at exactly
+/// the same rate: 1 % of it, and 2 ms (a tenth of the lease, where that is less).
+///
+/// ```
+/// use std::time::Duration;
+///
+/// assert_eq!(leasehold_core::drift(Duration::from_secs(10)), Duration::from_millis(102));
+/// assert_eq!(leasehold_core::drift(Duration::from_millis(1)), Duration::from_micros(110));
+/// ```
+pub fn drift(lease: Duration) -> Duration {
+    lease / 100 + (lease / 10).min(Duration::from_millis(2))
+}

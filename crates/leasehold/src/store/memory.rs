@@ -1,0 +1,138 @@
+//! The store inside one process: the model behind a mutex.
+//!
+//! It outlives no process and has no faults. Its clock is the machine's, which does not stop in a
+//! suspend.
+
+use super::{Outcome, Postbox, Store};
+use futures_util::future::{BoxFuture, ready};
+use leasehold_core::model::MutexState;
+use leasehold_core::{KeyError, Kind, Lock, Op, Reply, SessionId};
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// How many operations go by between two sweeps of what has expired.
+const SWEEP_EVERY: u32 = 4096;
+
+/// Locks inside one process.
+///
+/// ```
+/// use leasehold::store::MemoryStore;
+///
+/// let store = MemoryStore::new();
+/// assert_eq!(store.locks(), 0);
+/// ```
+#[derive(Clone)]
+pub struct MemoryStore {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    now_us: Box<dyn Fn() -> u64 + Send + Sync>,
+}
+
+#[derive(Default)]
+struct State {
+    locks: HashMap<Lock, MutexState>,
+    mailboxes: HashMap<SessionId, Arc<dyn Postbox>>,
+    since_sweep: u32,
+}
+
+impl MemoryStore {
+    /// A store of its own, which nobody else sees.
+    pub fn new() -> Self {
+        // Fencing tokens should look alike in every store, so the clock starts at the wall clock's time.
+        let wall = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        let start = crate::clock::boottime();
+        Self::with_clock(move || {
+            let now = wall + crate::clock::boottime().since(start);
+            u64::try_from(now.as_micros()).unwrap_or(u64::MAX)
+        })
+    }
+
+    /// A store whose clock is `now_us`, in microseconds.
+    pub fn with_clock(now_us: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
+        Self { shared: Arc::new(Shared { state: Mutex::default(), now_us: Box::new(now_us) }) }
+    }
+
+    /// How many locks the store remembers, held or not.
+    pub fn locks(&self) -> usize {
+        let now_us = (self.shared.now_us)();
+        let mut state = self.lock();
+        state.locks.retain(|_, lock| !lock.is_over(now_us));
+        state.locks.len()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // A state is changed by the model alone, which does not panic.
+        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn apply(&self, lock: &Lock, op: &Op) -> Reply {
+        let mut state = self.lock();
+        let now_us = (self.shared.now_us)();
+        state.since_sweep += 1;
+        if state.since_sweep >= SWEEP_EVERY {
+            state.since_sweep = 0;
+            state.locks.retain(|_, lock| !lock.is_over(now_us));
+        }
+        let Kind::Mutex = lock.kind else {
+            return Reply::Refused(leasehold_core::Refused::WrongKind { found: "another kind".into() });
+        };
+        let (reply, wakes) = match state.locks.get_mut(lock) {
+            Some(mutex) => mutex.apply(now_us, op),
+            None => state.locks.entry(lock.clone()).or_default().apply(now_us, op),
+        };
+        let posts: Vec<_> = wakes
+            .into_iter()
+            .filter_map(|wake| Some((state.mailboxes.get(&wake.to)?.clone(), wake)))
+            .collect();
+        drop(state);
+        for (post, wake) in posts {
+            post.deliver(wake);
+        }
+        reply
+    }
+}
+
+impl Default for MemoryStore {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for MemoryStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryStore").finish_non_exhaustive()
+    }
+}
+
+impl Store for MemoryStore {
+    fn execute<'a>(&'a self, lock: &'a Lock, op: &'a Op, _within: Duration) -> BoxFuture<'a, Outcome> {
+        Box::pin(async move { Outcome::Done(self.apply(lock, op)) })
+    }
+
+    fn open_mailbox(
+        &self,
+        session: SessionId,
+        post: Arc<dyn Postbox>,
+        _within: Duration,
+    ) -> BoxFuture<'_, Result<(), super::Fault>> {
+        self.lock().mailboxes.insert(session, post);
+        Box::pin(ready(Ok(())))
+    }
+
+    fn close_mailbox(&self, session: SessionId) {
+        self.lock().mailboxes.remove(&session);
+    }
+
+    fn sibling(&self) -> Arc<dyn Store> {
+        Arc::new(self.clone())
+    }
+
+    fn check(&self, _lock: &Lock) -> Result<(), KeyError> {
+        Ok(())
+    }
+}

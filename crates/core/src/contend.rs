@@ -262,6 +262,11 @@ impl Contender {
         }
     }
 
+    /// Whether the lock is there to be taken.
+    pub fn is_won(&self, now: Moment) -> bool {
+        matches!(&self.phase, Phase::Won(grant) if grant.valid_until > now)
+    }
+
     /// Takes the hold over: from here on it is the caller's to keep and to release.
     pub fn take(&mut self) -> Option<Grant> {
         match std::mem::replace(&mut self.phase, Phase::Idle) {

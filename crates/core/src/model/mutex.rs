@@ -189,14 +189,8 @@ impl MutexState {
     /// Gives the free lock to the first live place, or to the asker if none is before it.
     fn pump(&mut self, now: Now, asker: Option<&Acquire>, wakes: &mut Vec<Wake>) -> Pumped {
         for _ in 0..LOOKS_AT_MOST {
-            let Some(record) = &mut self.record else { break };
-            if !record.is_awaited() {
-                break;
-            }
-            let head = record.head;
-            record.head += 1;
-            let Some(session) = record.tickets.remove(&head) else { continue };
-            let Some(place) = record.places.remove(&session) else { continue };
+            let Some(place) = self.record.as_mut().and_then(Record::take_first) else { break };
+            let session = place.claim.hold.session();
             if let Some(ask) = asker
                 && session == ask.claim.hold.session()
             {

@@ -1,1 +1,25 @@
-//! Servers, faults and checks for tests.
+//! Servers, faults and checks for Leasehold's own tests.
+//!
+//! This crate owns what a test needs *around* a lock: real servers on free ports ([`RedisServer`]), their clocks
+//! ([`FrozenClock`], [`ShiftedClock`]), a network that misbehaves on request ([`Proxy`]), processes that are
+//! killed and stopped ([`Worker`]), and futures that are dropped half-way ([`cancel_at_every_await`]). It knows
+//! nothing of locks: what a lock must do is said by the tests that use it.
+//!
+//! It is for Unix with a C compiler (the clocks) and `redis-server` on the path.
+
+mod cancel;
+mod clock;
+mod frame;
+mod process;
+mod proxy;
+mod resp;
+mod server;
+mod signal;
+
+pub use cancel::cancel_at_every_await;
+pub use clock::{FrozenClock, ServerClock, ShiftedClock};
+pub use frame::{FrameError, Splitter};
+pub use process::{Worker, WorkerBuilder};
+pub use proxy::{Late, Proxy, Then, any_command, command};
+pub use resp::{RespConnection, Value};
+pub use server::{RedisServer, RedisServerBuilder};

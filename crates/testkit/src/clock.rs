@@ -1,0 +1,199 @@
+//! Clocks of servers, under a test's control.
+//!
+//! Owns the C shim that is preloaded into a server, and the small file through which a test sets the time. It does
+//! not touch the test's own clock, nor the server's monotonic one. (libfaketime breaks redis, hence a shim of
+//! our own.)
+//!
+//! 1. The file holds the setting and its complement. A write from here is not promised to be atomic for a reader
+//!    of the mapping, and the shim reads again until the two agree.
+//! 2. The file lives as long as any clock *or server* refers to it, so that a restart finds it.
+
+use std::env;
+use std::fs;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use tempfile::{NamedTempFile, TempDir};
+
+/// A server clock that stands still until it is told to move.
+///
+/// Clones are handles to one clock; several servers may run by it.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> {
+/// use leasehold_testkit::{FrozenClock, RedisServer};
+/// use std::time::Duration;
+///
+/// let clock = FrozenClock::new(1_762_000_000_000_000)?;
+/// let server = RedisServer::builder().clock(&clock).start()?;
+/// server.cli(&["SET", "orders/42", "token", "PX", "100"])?;
+/// clock.advance(Duration::from_millis(101))?;
+/// assert!(server.cli(&["GET", "orders/42"])?.is_nil());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone)]
+pub struct FrozenClock {
+    setting: Arc<Setting>,
+}
+
+impl FrozenClock {
+    /// A clock that shows `start_us` microseconds since the Unix epoch.
+    pub fn new(start_us: i64) -> io::Result<Self> {
+        Ok(Self { setting: Arc::new(Setting::create(Mode::Frozen, start_us)?) })
+    }
+
+    /// Moves the clock forward.
+    pub fn advance(&self, by: Duration) -> io::Result<()> {
+        let by_us = i64::try_from(by.as_micros()).map_err(io::Error::other)?;
+        self.setting.change(|us| us.saturating_add(by_us))
+    }
+
+    /// Sets the clock, backwards too.
+    pub fn set_us(&self, now_us: i64) -> io::Result<()> {
+        self.setting.change(|_| now_us)
+    }
+
+    /// What the clock shows, in microseconds since the Unix epoch.
+    pub fn now_us(&self) -> i64 {
+        self.setting.value()
+    }
+}
+
+/// A server clock that runs as the real one does, but so much ahead or behind: for clocks that jump.
+#[derive(Debug, Clone)]
+pub struct ShiftedClock {
+    setting: Arc<Setting>,
+}
+
+impl ShiftedClock {
+    /// A clock that differs from the real one by `offset_us` microseconds; less than 0 is behind.
+    pub fn new(offset_us: i64) -> io::Result<Self> {
+        Ok(Self { setting: Arc::new(Setting::create(Mode::Shifted, offset_us)?) })
+    }
+
+    /// Lets the clock jump to a new difference from the real time.
+    pub fn set_offset_us(&self, offset_us: i64) -> io::Result<()> {
+        self.setting.change(|_| offset_us)
+    }
+
+    /// How far the clock is ahead of the real time, in microseconds.
+    pub fn offset_us(&self) -> i64 {
+        self.setting.value()
+    }
+}
+
+/// A clock that a [`RedisServer`](crate::RedisServer) can be started with.
+pub trait ServerClock: sealed::Sealed {}
+
+impl ServerClock for FrozenClock {}
+impl ServerClock for ShiftedClock {}
+
+pub(crate) mod sealed {
+    use super::{Arc, FrozenClock, Setting, ShiftedClock};
+
+    /// Keeps [`ServerClock`](super::ServerClock) to the clocks that the shim knows.
+    pub trait Sealed {
+        #[doc(hidden)]
+        fn setting(&self) -> Arc<Setting>;
+    }
+
+    impl Sealed for FrozenClock {
+        fn setting(&self) -> Arc<Setting> {
+            Arc::clone(&self.setting)
+        }
+    }
+
+    impl Sealed for ShiftedClock {
+        fn setting(&self) -> Arc<Setting> {
+            Arc::clone(&self.setting)
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Mode {
+    Frozen = 1,
+    Shifted = 2,
+}
+
+/// The file that shim and test share.
+#[derive(Debug)]
+pub struct Setting {
+    /// Removed when the last handle is gone (2).
+    file: NamedTempFile,
+    /// What was written last; the lock makes a change one step.
+    value: Mutex<i64>,
+}
+
+impl Setting {
+    fn create(mode: Mode, value: i64) -> io::Result<Self> {
+        let file = tempfile::Builder::new().prefix("leasehold-clock-").tempfile()?;
+        file.as_file().set_len(32)?;
+        file.as_file().write_all_at(&(mode as i64).to_ne_bytes(), 0)?;
+        let setting = Self { file, value: Mutex::new(value) };
+        setting.change(|value| value)?;
+        Ok(setting)
+    }
+
+    fn value(&self) -> i64 {
+        *self.value.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change(&self, to: impl FnOnce(i64) -> i64) -> io::Result<()> {
+        let mut value = self.value.lock().unwrap_or_else(PoisonError::into_inner);
+        let next = to(*value);
+        let mut words = [0; 16];
+        words[..8].copy_from_slice(&next.to_ne_bytes());
+        words[8..].copy_from_slice(&(!next).to_ne_bytes());
+        self.file.as_file().write_all_at(&words, 8)?;
+        *value = next;
+        Ok(())
+    }
+
+    /// Makes `command` run by this clock. The shim is put into `dir`, which must outlive the process.
+    pub(crate) fn preload(&self, command: &mut Command, dir: &Path) -> io::Result<()> {
+        let shim = dir.join("clock.so");
+        fs::write(&shim, compiled_shim()?)?;
+        command.env("LD_PRELOAD", shim).env("LEASEHOLD_CLOCK", self.file.path());
+        Ok(())
+    }
+}
+
+/// The shim's bytes, compiled once a process. They are kept in memory since nothing would remove a file when the
+/// process ends.
+fn compiled_shim() -> io::Result<&'static [u8]> {
+    static SHIM: OnceLock<Result<Vec<u8>, String>> = OnceLock::new();
+    match SHIM.get_or_init(|| compile_shim().map_err(|error| error.to_string())) {
+        Ok(bytes) => Ok(bytes),
+        Err(text) => Err(io::Error::other(text.clone())),
+    }
+}
+
+fn compile_shim() -> io::Result<Vec<u8>> {
+    let dir = TempDir::with_prefix("leasehold-shim-")?;
+    let source = dir.path().join("clock.c");
+    let object = dir.path().join("clock.so");
+    fs::write(&source, include_str!("../shim/clock.c"))?;
+    let compiler = env::var_os("CC").map_or_else(|| PathBuf::from("cc"), PathBuf::from);
+    let output = Command::new(&compiler)
+        .args(["-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-Werror", "-o"])
+        .args([&object, &source])
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| {
+            io::Error::new(
+                error.kind(),
+                format!("the clock shim needs a C compiler, `{}`: {error}", compiler.display()),
+            )
+        })?;
+    if !output.status.success() {
+        let text = String::from_utf8_lossy(&output.stderr);
+        return Err(io::Error::other(format!("failed to compile the clock shim: {text}")));
+    }
+    fs::read(&object)
+}

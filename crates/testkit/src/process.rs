@@ -1,0 +1,251 @@
+//! Worker processes that a test kills and stops.
+//!
+//! Owns the child, its lines of output and its death. What a worker does is the test's: a worker is as a rule the
+//! test's own executable, which runs one entry function again in another role.
+
+use std::collections::VecDeque;
+use std::env;
+use std::io::{self, BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::signal;
+
+/// Tells a test executable which role it plays.
+const ROLE: &str = "LEASEHOLD_WORKER";
+
+/// Stands before each line that a worker says: the test harness prints to the same stream.
+const MARK: &str = "@@worker ";
+
+/// How many lines wait to be read before the worker has to wait.
+const LINES: usize = 1024;
+
+/// How many of the last lines a message about a missing one repeats.
+const HEARD: usize = 8;
+
+/// A process of the test's own, killed and reaped on drop.
+///
+/// ```no_run
+/// use leasehold_testkit::Worker;
+/// use std::time::Duration;
+///
+/// // The entry: an ordinary test, which does nothing when it runs as one.
+/// fn worker() {
+///     match Worker::role().as_deref() {
+///         Some("holder") => {
+///             Worker::say("held");
+///             while let Some(line) = Worker::told() {
+///                 Worker::say(&line);
+///             }
+///         }
+///         _ => {}
+///     }
+/// }
+///
+/// # fn main() -> std::io::Result<()> {
+/// let mut holder = Worker::of_test("worker", "holder").start()?;
+/// holder.expect("held", Duration::from_secs(10))?;
+/// holder.kill()?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Worker {
+    child: Child,
+    lines: Receiver<String>,
+    /// `None` once closed.
+    stdin: Option<ChildStdin>,
+    /// The last lines, for messages.
+    heard: VecDeque<String>,
+}
+
+/// What a [`Worker`] is started with.
+#[derive(Debug)]
+#[must_use = "a worker runs only after `start`"]
+pub struct WorkerBuilder {
+    command: Command,
+    speech: Speech,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Speech {
+    /// Only lines of [`Worker::say`] count.
+    Marked,
+    /// Every line counts.
+    Plain,
+}
+
+impl Worker {
+    /// This test executable again, running its test function `entry` (with its module path) in `role`.
+    pub fn of_test(entry: &str, role: &str) -> WorkerBuilder {
+        // Linux names the running file itself, also after cargo has replaced it.
+        let mut command = Command::new("/proc/self/exe");
+        if let Ok(path) = env::current_exe() {
+            command = Command::new(path);
+        }
+        command
+            .args([entry, "--exact", "--include-ignored", "--nocapture", "--test-threads=1"])
+            .env(ROLE, role);
+        WorkerBuilder { command, speech: Speech::Marked }
+    }
+
+    /// Any other program; each line of its standard output counts.
+    pub fn of_command(command: Command) -> WorkerBuilder {
+        WorkerBuilder { command, speech: Speech::Plain }
+    }
+
+    /// In a worker: the role it was started for. `None` in the test itself.
+    pub fn role() -> Option<String> {
+        env::var(ROLE).ok()
+    }
+
+    /// In a worker: a line for the test. A worker whose test is gone ends here.
+    pub fn say(line: &str) {
+        let mut stdout = io::stdout().lock();
+        // The harness leaves its own line open ("test worker ... "), hence the line feed in front.
+        if writeln!(stdout, "\n{MARK}{line}").and_then(|()| stdout.flush()).is_err() {
+            std::process::exit(1);
+        }
+    }
+
+    /// In a worker: waits for the next line from the test; `None` when the test has closed the channel or is gone.
+    pub fn told() -> Option<String> {
+        io::stdin().lines().next()?.ok()
+    }
+
+    /// The process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits for the next line. Fails when the time is over, or when the worker has ended.
+    pub fn line(&mut self, within: Duration) -> io::Result<String> {
+        match self.lines.recv_timeout(within) {
+            Ok(line) => {
+                if self.heard.len() == HEARD {
+                    self.heard.pop_front();
+                }
+                self.heard.push_back(line.clone());
+                Ok(line)
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                let text =
+                    format!("worker {} said nothing for {within:?} after {:?}", self.pid(), self.heard);
+                Err(io::Error::new(io::ErrorKind::TimedOut, text))
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                let text = format!("worker {} ended after {:?}", self.pid(), self.heard);
+                Err(io::Error::new(io::ErrorKind::UnexpectedEof, text))
+            }
+        }
+    }
+
+    /// Waits until the worker says a line that begins with `prefix`, past others; gives what follows the prefix.
+    pub fn expect(&mut self, prefix: &str, within: Duration) -> io::Result<String> {
+        let deadline = Instant::now() + within;
+        loop {
+            let line = self
+                .line(deadline.saturating_duration_since(Instant::now()))
+                .map_err(|error| io::Error::new(error.kind(), format!("no line `{prefix}` came: {error}")))?;
+            if let Some(rest) = line.strip_prefix(prefix) {
+                return Ok(rest.trim_start().to_owned());
+            }
+        }
+    }
+
+    /// Sends a line to the worker's standard input.
+    pub fn tell(&mut self, line: &str) -> io::Result<()> {
+        let closed = || io::Error::new(io::ErrorKind::BrokenPipe, "the worker's input was closed");
+        let stdin = self.stdin.as_mut().ok_or_else(closed)?;
+        writeln!(stdin, "{line}")?;
+        stdin.flush()
+    }
+
+    /// Closes the worker's standard input.
+    pub fn close_input(&mut self) {
+        self.stdin = None;
+    }
+
+    /// Kills the worker with SIGKILL and reaps it. Fails not when it has ended already.
+    pub fn kill(&mut self) -> io::Result<()> {
+        signal::kill(&mut self.child)
+    }
+
+    /// Asks the worker to end, with SIGTERM.
+    pub fn terminate(&self) -> io::Result<()> {
+        signal::terminate(&self.child)
+    }
+
+    /// Stops the worker with SIGSTOP. All of its threads stand still when this returns.
+    pub fn stop(&self) -> io::Result<()> {
+        signal::stop(&self.child)
+    }
+
+    /// Lets a stopped worker go on.
+    pub fn cont(&self) -> io::Result<()> {
+        signal::cont(&self.child)
+    }
+
+    /// Waits for the worker's end; fails when the time is over, and then leaves it running.
+    pub fn wait(&mut self, within: Duration) -> io::Result<ExitStatus> {
+        let deadline = Instant::now() + within;
+        loop {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(status);
+            }
+            if Instant::now() >= deadline {
+                let text =
+                    format!("worker {} runs on after {within:?}, last said {:?}", self.pid(), self.heard);
+                return Err(io::Error::new(io::ErrorKind::TimedOut, text));
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // It may have ended by itself, which is what is wanted here.
+        let _ = self.kill();
+    }
+}
+
+impl WorkerBuilder {
+    /// Sets an environment variable of the worker.
+    pub fn env(mut self, name: &str, value: impl AsRef<std::ffi::OsStr>) -> Self {
+        self.command.env(name, value);
+        self
+    }
+
+    /// Starts the process.
+    pub fn start(mut self) -> io::Result<Worker> {
+        self.command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = self.command.spawn().map_err(|error| {
+            let program = self.command.get_program().to_string_lossy();
+            io::Error::new(error.kind(), format!("failed to start the worker `{program}`: {error}"))
+        })?;
+        let stdout = child.stdout.take().expect("stdout was set to a pipe above");
+        let stdin = child.stdin.take();
+        let (sender, lines) = sync_channel(LINES);
+        // Not joined: a grandchild that outlives the worker keeps the pipe open.
+        thread::spawn(move || listen(BufReader::new(stdout), self.speech, &sender));
+        Ok(Worker { child, lines, stdin, heard: VecDeque::new() })
+    }
+}
+
+fn listen(stdout: impl BufRead, speech: Speech, lines: &SyncSender<String>) {
+    for line in stdout.lines() {
+        let Ok(line) = line else { return };
+        let said = match speech {
+            Speech::Plain => Some(line),
+            Speech::Marked => line.strip_prefix(MARK).map(str::to_owned),
+        };
+        if let Some(said) = said
+            && lines.send(said).is_err()
+        {
+            return;
+        }
+    }
+}

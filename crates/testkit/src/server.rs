@@ -1,0 +1,475 @@
+//! Real servers on loopback, each a child process of its own.
+//!
+//! Owns booting, faults of the process (stopped, killed, restarted) and raw commands. What lies between client and
+//! server is the [`Proxy`](crate::Proxy)'s.
+//!
+//! 1. A server is ready when the process *we* started answers: another one may have taken the port meanwhile, so the
+//!    answer is believed only with the child's process id in it.
+//! 2. Ports come from below the range of outgoing connections. Nothing else takes one while its server is down
+//!    between [`kill`](RedisServer::kill) and [`restart`](RedisServer::restart).
+//! 3. The configuration goes into a file with mode 0600 and not into the arguments, which everybody can read.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::fs;
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+use crate::clock::{ServerClock, Setting};
+use crate::resp::{RespConnection, Value};
+use crate::signal;
+
+/// How long a server may take to boot: a few ms as a rule, longer with data to load on a busy machine.
+const BOOT_PATIENCE: Duration = Duration::from_secs(20);
+
+/// How long one raw command may take.
+const CALL_PATIENCE: Duration = Duration::from_secs(5);
+
+/// How many ports are tried before it is not the ports' fault.
+const BOOT_ATTEMPTS: usize = 20;
+
+/// A running `redis-server` of the test's own, killed on drop, in whatever state it is.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> {
+/// use leasehold_testkit::RedisServer;
+///
+/// let server = RedisServer::start()?;
+/// assert_eq!(server.cli(&["SET", "orders/42", "token"])?.text(), Some("OK"));
+/// assert_eq!(server.command_counts()?["set"], 1);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct RedisServer {
+    settings: RedisServerBuilder,
+    /// The configuration, the log, the data and the socket.
+    dir: TempDir,
+    port: u16,
+    /// `None` while the server is down.
+    child: Option<Child>,
+}
+
+impl RedisServer {
+    /// A server with nothing set: no password, no persistence.
+    pub fn start() -> io::Result<Self> {
+        Self::builder().start()
+    }
+
+    /// A server with settings.
+    pub fn builder() -> RedisServerBuilder {
+        RedisServerBuilder::default()
+    }
+
+    /// The port on 127.0.0.1; it stays the same over restarts.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// `redis://127.0.0.1:port/`, without the password.
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}/", self.port)
+    }
+
+    /// `redis+unix:///…/redis.sock`; `None` unless the server was built with a socket.
+    pub fn unix_url(&self) -> Option<String> {
+        self.unix_path().map(|path| format!("redis+unix://{}", path.display()))
+    }
+
+    /// The socket's path; `None` unless the server was built with one.
+    pub fn unix_path(&self) -> Option<PathBuf> {
+        self.settings.unix_socket.then(|| self.dir.path().join("redis.sock"))
+    }
+
+    /// The process id; `None` while the server is down.
+    pub fn pid(&self) -> Option<u32> {
+        self.child.as_ref().map(Child::id)
+    }
+
+    /// Stops the process with SIGSTOP: connections stay open, nothing answers. All of its threads stand still when
+    /// this returns.
+    pub fn stop(&self) -> io::Result<()> {
+        signal::stop(self.running()?)
+    }
+
+    /// Lets a stopped process go on.
+    pub fn cont(&self) -> io::Result<()> {
+        signal::cont(self.running()?)
+    }
+
+    /// Kills the process with SIGKILL. Connections break; what it did not persist is gone.
+    pub fn kill(&mut self) -> io::Result<()> {
+        match self.child.take() {
+            Some(mut child) => signal::kill(&mut child),
+            None => Ok(()),
+        }
+    }
+
+    /// Kills the process if it runs, and boots it again on the same port: with its data if it is append-only, empty
+    /// otherwise.
+    pub fn restart(&mut self) -> io::Result<()> {
+        self.kill()?;
+        // A process that dies by SIGKILL frees its port as it is reaped; nobody else takes it (2).
+        let child = self.settings.boot(self.dir.path(), self.port).map_err(io::Error::from)?;
+        self.child = Some(child);
+        Ok(())
+    }
+
+    /// Runs a command on a connection of its own, with the password if there is one. Arguments may be any bytes; an
+    /// error reply is a [`Value::Error`].
+    pub fn cli<A: AsRef<[u8]>>(&self, arguments: &[A]) -> io::Result<Value> {
+        self.connect()?.call(arguments)
+    }
+
+    /// A connection for several commands, with the password given if there is one.
+    pub fn connect(&self) -> io::Result<RespConnection> {
+        self.settings.connect(self.port)
+    }
+
+    /// How often each command ran since the start or the last [`reset_counts`](Self::reset_counts), by its name in
+    /// lower case (`config|resetstat` for subcommands). Commands inside scripts count too.
+    pub fn command_counts(&self) -> io::Result<BTreeMap<String, u64>> {
+        let info = self.cli(&["INFO", "commandstats"])?.ok()?;
+        Ok(info.text().unwrap_or_default().lines().filter_map(command_count).collect())
+    }
+
+    /// Sets all counts of commands back to nothing.
+    pub fn reset_counts(&self) -> io::Result<()> {
+        self.cli(&["CONFIG", "RESETSTAT"])?.ok().map(drop)
+    }
+
+    /// The end of the server's log, for the message of a failed test.
+    pub fn log_tail(&self) -> String {
+        log_tail(self.dir.path())
+    }
+
+    fn running(&self) -> io::Result<&Child> {
+        self.child
+            .as_ref()
+            .ok_or_else(|| io::Error::new(io::ErrorKind::NotConnected, "the server was killed"))
+    }
+}
+
+impl Drop for RedisServer {
+    fn drop(&mut self) {
+        // The process may have died by itself, which is what is wanted here.
+        let _ = self.kill();
+    }
+}
+
+/// Settings of a [`RedisServer`].
+#[derive(Debug, Clone)]
+#[must_use = "a server runs only after `start`"]
+pub struct RedisServerBuilder {
+    /// The program; Valkey's takes the same settings.
+    binary: PathBuf,
+    /// Further lines of the configuration, after ours, so that they win.
+    config: Vec<(String, String)>,
+    /// What clients must send before anything else.
+    password: Option<String>,
+    /// Set if the server listens on a Unix socket too.
+    unix_socket: bool,
+    /// Set if data outlives a restart.
+    appendonly: bool,
+    /// The core to run on, for measurements.
+    core: Option<usize>,
+    /// What the server takes for the time.
+    clock: Option<Arc<Setting>>,
+}
+
+impl Default for RedisServerBuilder {
+    fn default() -> Self {
+        Self {
+            binary: "redis-server".into(),
+            config: Vec::new(),
+            password: None,
+            unix_socket: false,
+            appendonly: false,
+            core: None,
+            clock: None,
+        }
+    }
+}
+
+impl RedisServerBuilder {
+    /// Adds a line of configuration as in redis.conf: a directive and the rest of its line.
+    pub fn config(mut self, directive: impl Into<String>, value: impl Into<String>) -> Self {
+        self.config.push((directive.into(), value.into()));
+        self
+    }
+
+    /// Sets the default user's password.
+    pub fn password(mut self, password: impl Into<String>) -> Self {
+        self.password = Some(password.into());
+        self
+    }
+
+    /// Listens on a Unix socket too.
+    pub fn unix_socket(mut self) -> Self {
+        self.unix_socket = true;
+        self
+    }
+
+    /// Keeps an append-only file, flushed at every write: nothing is lost over a restart.
+    pub fn appendonly(mut self) -> Self {
+        self.appendonly = true;
+        self
+    }
+
+    /// Boots another program, such as `valkey-server`.
+    pub fn binary(mut self, path: impl Into<PathBuf>) -> Self {
+        self.binary = path.into();
+        self
+    }
+
+    /// Runs on one core only, by `taskset`.
+    pub fn pinned(mut self, core: usize) -> Self {
+        self.core = Some(core);
+        self
+    }
+
+    /// Runs by a clock of the test's. Its monotonic clock stays real.
+    pub fn clock(mut self, clock: &impl ServerClock) -> Self {
+        self.clock = Some(clock.setting());
+        self
+    }
+
+    /// Boots the server and returns when it answers.
+    pub fn start(self) -> io::Result<RedisServer> {
+        let dir = TempDir::with_prefix("leasehold-redis-")?;
+        for _ in 0..BOOT_ATTEMPTS {
+            let port = free_port()?;
+            match self.boot(dir.path(), port) {
+                Ok(child) => return Ok(RedisServer { settings: self, dir, port, child: Some(child) }),
+                Err(BootError::PortTaken) => {}
+                Err(BootError::Failed(error)) => return Err(error),
+            }
+        }
+        Err(io::Error::other(format!("{BOOT_ATTEMPTS} ports were taken, one after the other")))
+    }
+
+    fn boot(&self, dir: &Path, port: u16) -> Result<Child, BootError> {
+        let config = dir.join("redis.conf");
+        write_private(&config, &self.config_text(dir, port))?;
+        let _ = fs::remove_file(log_path(dir));
+        let mut command = self.command();
+        command
+            .arg(&config)
+            .current_dir(dir)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        if let Some(clock) = &self.clock {
+            clock.preload(&mut command, dir)?;
+        }
+        let mut child = command.spawn().map_err(|error| self.spawn_error(&error))?;
+        match self.await_ready(&mut child, dir, port) {
+            Ok(()) => Ok(child),
+            Err(error) => {
+                // The reason is in `error`; a process that is gone already is as good as one killed.
+                let _ = signal::kill(&mut child);
+                Err(error)
+            }
+        }
+    }
+
+    fn command(&self) -> Command {
+        let Some(core) = self.core else { return Command::new(&self.binary) };
+        let mut command = Command::new("taskset");
+        // taskset becomes the server by exec, so the child's id is the server's.
+        command.args([OsString::from("-c"), core.to_string().into(), self.binary.clone().into()]);
+        command
+    }
+
+    fn spawn_error(&self, error: &io::Error) -> io::Error {
+        let missing = error.kind() == io::ErrorKind::NotFound && self.core.is_none();
+        if missing && self.binary == Path::new("redis-server") {
+            let text = "redis-server is not installed: run `cargo xtask test`, which installs it";
+            return io::Error::new(error.kind(), text);
+        }
+        io::Error::new(error.kind(), format!("failed to start `{}`: {error}", self.binary.display()))
+    }
+
+    fn config_text(&self, dir: &Path, port: u16) -> String {
+        let appendonly = if self.appendonly { "yes" } else { "no" };
+        let mut text = format!(
+            "bind 127.0.0.1\nport {port}\ndaemonize no\ndir {dir}\nlogfile {log}\nsave \"\"\n\
+             appendonly {appendonly}\nappendfsync always\n",
+            dir = quoted(&dir.to_string_lossy()),
+            log = quoted(&log_path(dir).to_string_lossy()),
+        );
+        let mut line = |directive: &str, value: &str| {
+            writeln!(text, "{directive} {value}").expect("writing to a string cannot fail");
+        };
+        if self.unix_socket {
+            line("unixsocket", &quoted(&dir.join("redis.sock").to_string_lossy()));
+            line("unixsocketperm", "700");
+        }
+        if let Some(password) = &self.password {
+            line("requirepass", &quoted(password));
+        }
+        for (directive, value) in &self.config {
+            line(directive, value);
+        }
+        text
+    }
+
+    fn await_ready(&self, child: &mut Child, dir: &Path, port: u16) -> Result<(), BootError> {
+        let deadline = Instant::now() + BOOT_PATIENCE;
+        loop {
+            let why_not = match self.readiness(child.id(), port) {
+                Ok(Readiness::Ready) => return Ok(()),
+                Ok(Readiness::Stranger) => return Err(BootError::PortTaken),
+                Ok(Readiness::Loading) => "it is loading its data".to_owned(),
+                Err(error) => error.to_string(),
+            };
+            if let Some(status) = child.try_wait()? {
+                let log = log_tail(dir);
+                if log.contains("Address already in use") {
+                    return Err(BootError::PortTaken);
+                }
+                let text = format!("{} ended while booting ({status}): {log}", self.binary.display());
+                return Err(io::Error::other(text).into());
+            }
+            if Instant::now() >= deadline {
+                let text = format!("{} does not answer: {why_not}: {}", self.binary.display(), log_tail(dir));
+                return Err(io::Error::new(io::ErrorKind::TimedOut, text).into());
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn readiness(&self, pid: u32, port: u16) -> io::Result<Readiness> {
+        let mut connection = match self.connect(port) {
+            Ok(connection) => connection,
+            // A server that knows another password is not ours.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(Readiness::Stranger),
+            Err(error) => return Err(error),
+        };
+        let info = connection.call(&["INFO", "server"])?;
+        if !info.text().unwrap_or_default().lines().any(|line| line == format!("process_id:{pid}")) {
+            return Ok(Readiness::Stranger);
+        }
+        match connection.call(&["PING"])? {
+            Value::Status(text) if text == "PONG" => Ok(Readiness::Ready),
+            _ => Ok(Readiness::Loading),
+        }
+    }
+
+    fn connect(&self, port: u16) -> io::Result<RespConnection> {
+        let mut connection = RespConnection::open(port, CALL_PATIENCE)?;
+        if let Some(password) = &self.password
+            && let Value::Error(text) = connection.call(&["AUTH", password])?
+        {
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
+        }
+        Ok(connection)
+    }
+}
+
+#[derive(Debug)]
+enum BootError {
+    /// Somebody else has the port.
+    PortTaken,
+    /// It is not the port's fault.
+    Failed(io::Error),
+}
+
+impl From<io::Error> for BootError {
+    fn from(error: io::Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl From<BootError> for io::Error {
+    fn from(error: BootError) -> Self {
+        match error {
+            BootError::PortTaken => {
+                io::Error::new(io::ErrorKind::AddrInUse, "the server's port was taken meanwhile")
+            }
+            BootError::Failed(error) => error,
+        }
+    }
+}
+
+enum Readiness {
+    Ready,
+    Loading,
+    /// Somebody else answers on the port.
+    Stranger,
+}
+
+/// A port that nobody listens on, below the range from which outgoing connections get theirs (2).
+fn free_port() -> io::Result<u16> {
+    for salt in 0..1000_u32 {
+        // Two processes that count upwards from one place would meet at every port.
+        let random = RandomState::new().hash_one(salt);
+        let port = 12_000 + u16::try_from(random % 20_000).expect("a number below 20 000 fits into 16 bits");
+        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+            return Ok(port);
+        }
+    }
+    Err(io::Error::new(io::ErrorKind::AddrInUse, "no port is free between 12000 and 32000"))
+}
+
+fn command_count(line: &str) -> Option<(String, u64)> {
+    let (name, rest) = line.strip_prefix("cmdstat_")?.split_once(':')?;
+    let calls = rest.strip_prefix("calls=")?.split(',').next()?;
+    Some((name.to_owned(), calls.parse().ok()?))
+}
+
+/// A word of redis.conf in double quotes.
+fn quoted(text: &str) -> String {
+    let mut quoted = String::from("\"");
+    for byte in text.bytes() {
+        match byte {
+            b'"' | b'\\' => quoted.extend(['\\', byte.into()]),
+            0x20..0x7f => quoted.push(byte.into()),
+            _ => write!(quoted, "\\x{byte:02x}").expect("writing to a string cannot fail"),
+        }
+    }
+    quoted + "\""
+}
+
+fn write_private(path: &Path, text: &str) -> io::Result<()> {
+    use std::io::Write as _;
+    use std::os::unix::fs::OpenOptionsExt as _;
+    let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
+    file.write_all(text.as_bytes())
+}
+
+fn log_path(dir: &Path) -> PathBuf {
+    dir.join("redis.log")
+}
+
+fn log_tail(dir: &Path) -> String {
+    let Ok(log) = fs::read(log_path(dir)) else { return "it left no log".to_owned() };
+    String::from_utf8_lossy(&log[log.len().saturating_sub(2000)..]).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_of_the_configuration_are_quoted() {
+        assert_eq!(quoted(r#"a "b" \c"#), r#""a \"b\" \\c""#);
+        assert_eq!(quoted("é\n"), r#""\xc3\xa9\x0a""#);
+    }
+
+    #[test]
+    fn counts_are_read_from_the_statistics() {
+        let line = "cmdstat_config|get:calls=12,usec=3,usec_per_call=0.25,rejected_calls=0,failed_calls=0";
+        assert_eq!(command_count(line), Some(("config|get".to_owned(), 12)));
+        assert_eq!(command_count("# Commandstats"), None);
+    }
+}

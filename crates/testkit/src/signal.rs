@@ -1,0 +1,58 @@
+//! Signals to child processes, and knowing that they took effect.
+
+use std::io;
+use std::process::Child;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
+
+/// How long a process may take to stop, to go on, or to be gone: the kernel needs microseconds, a busy machine more.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Stops the process and returns when *all* of its threads stand still: the signal alone is only a request.
+pub(crate) fn stop(child: &Child) -> io::Result<()> {
+    send(child, Signal::STOP)?;
+    wait_for(child, WaitIdOptions::STOPPED)
+}
+
+/// Lets a stopped process go on.
+pub(crate) fn cont(child: &Child) -> io::Result<()> {
+    send(child, Signal::CONT)
+}
+
+/// Kills the process, stopped or not, and reaps it.
+pub(crate) fn kill(child: &mut Child) -> io::Result<()> {
+    child.kill()?;
+    child.wait().map(drop)
+}
+
+/// Asks the process to end.
+pub(crate) fn terminate(child: &Child) -> io::Result<()> {
+    send(child, Signal::TERM)
+}
+
+fn pid(child: &Child) -> io::Result<Pid> {
+    let raw = i32::try_from(child.id()).map_err(io::Error::other)?;
+    Pid::from_raw(raw).ok_or_else(|| io::Error::other("a child has the process id 0"))
+}
+
+fn send(child: &Child, signal: Signal) -> io::Result<()> {
+    kill_process(pid(child)?, signal).map_err(io::Error::from)
+}
+
+/// Waits for a change of state without reaping: the child's exit status stays for [`Child::wait`].
+fn wait_for(child: &Child, change: WaitIdOptions) -> io::Result<()> {
+    let pid = pid(child)?;
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let options = change | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        if waitid(WaitId::Pid(pid), options)?.is_some() {
+            return Ok(());
+        }
+        if Instant::now() >= deadline {
+            return Err(io::Error::new(io::ErrorKind::TimedOut, format!("process {pid} does not stop")));
+        }
+        thread::sleep(Duration::from_micros(200));
+    }
+}

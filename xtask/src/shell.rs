@@ -1,0 +1,50 @@
+//! Other programs: found, announced and run.
+
+use std::env;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+
+use anyhow::{Context, Result, bail};
+
+/// Says what is done and does it, with input and output passed through. A program that fails is an error.
+pub(crate) fn run(command: Command) -> Result<()> {
+    let line = shown(&command);
+    let status = status(command)?;
+    if !status.success() {
+        bail!("`{line}` failed ({status})");
+    }
+    Ok(())
+}
+
+/// Says what is done and does it; the program's failure is for the caller to judge.
+pub(crate) fn status(mut command: Command) -> Result<ExitStatus> {
+    let line = shown(&command);
+    eprintln!("xtask: {line}");
+    command.status().with_context(|| format!("failed to start `{line}`"))
+}
+
+/// The cargo that runs us, in the workspace's root.
+pub(crate) fn cargo<const N: usize>(arguments: [&str; N]) -> Command {
+    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
+    cargo.args(arguments).current_dir(root());
+    cargo
+}
+
+/// Where a program lies on the path.
+pub(crate) fn find(program: &str) -> Option<PathBuf> {
+    let path = env::var_os("PATH")?;
+    env::split_paths(&path).map(|dir| dir.join(program)).find(|file| file.is_file())
+}
+
+/// The workspace's root.
+pub(crate) fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace's root")
+}
+
+fn shown(command: &Command) -> String {
+    let program = Path::new(command.get_program());
+    let name = program.file_name().unwrap_or(command.get_program()).to_string_lossy();
+    let arguments = command.get_args().map(|argument| format!(" {}", argument.to_string_lossy()));
+    name.into_owned() + &arguments.collect::<String>()
+}

@@ -222,7 +222,7 @@ impl ClientBuilder {
         };
         let store = match self.target {
             Target::Store(store) => store,
-            Target::Url(url) => open(&url)?,
+            Target::Url(url) => open(&url, self.access, self.timings.call).await?,
         };
         let engine = Engine::start(store, self.world, label, self.timings).await;
         let engine = engine.map_err(|error| match error {

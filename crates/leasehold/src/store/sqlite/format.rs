@@ -137,7 +137,6 @@ fn begin_boot(sql: &Transaction<'_>, machine: &dyn Machine) -> Result<(), Troubl
         }
         state.value = None;
         if let Some(record) = &mut state.record {
-            record.head = record.tail;
             latest_us = latest_us.max(record.last.map_or(0, FencingToken::as_u64));
         }
         sql.prepare_cached("UPDATE locks SET state = ?2, over_ms = ?3 WHERE rowid = ?1")?

@@ -35,13 +35,13 @@ async fn row_7_the_watchdog_ends_with_the_release() {
 async fn row_8_the_watchdog_survives_a_reconnect() {
     let server = server();
     let proxy = Proxy::to_server(&server).expect("a proxy");
-    let ours = mutex(&quick(&proxy.url(), LONG, 400 * MS).await);
+    let ours = mutex(&quick(&proxy.url(), LONG, 1200 * MS).await);
     let other = mutex(&client(&server.url()).await);
     let guard = ours.acquire().await.expect("acquired");
     let start = Instant::now();
     let mut cuts = 0;
-    while start.elapsed() < 2000 * MS {
-        if start.elapsed() > cuts * 300 * MS {
+    while start.elapsed() < 4 * 1200 * MS {
+        if start.elapsed() > cuts * 1100 * MS {
             proxy.cut();
             cuts += 1;
         }

@@ -550,6 +550,10 @@ fn a_resent_release_leaves_a_stranger_with_the_same_value_alone() {
     state.value = Some(stranger.clone());
     let extend = Extend { claim: own.clone(), lease_ms: 60_000, keep_record: false };
     assert_eq!(state.apply(START_US, &Op::Extend(extend)).0, Reply::Extend(Extended::NotHeld));
-    state.apply(START_US, &free(own));
+    state.apply(START_US, &free(own.clone()));
+    state.bury(own.hold.session());
     assert_eq!(state.value, Some(stranger));
+    let (reply, _) = state.apply(START_US, &Op::Inspect(Inspect { claim: None }));
+    let Reply::Inspect(inspection) = reply else { panic!("{reply:?}") };
+    assert!(inspection.holder.is_some_and(|holder| holder.is_stranger()), "it is not taken for ours");
 }

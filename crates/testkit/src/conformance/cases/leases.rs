@@ -72,8 +72,9 @@ pub async fn any_lease_from_a_millisecond_to_a_month(scene: &Scene) {
         let claim = a.claim();
         let granted = a.granted(&a.ask(&claim, lease)).await;
         assert!(granted.remaining_ms <= millis(lease), "{granted:?} of {lease:?}");
+        // It is new, and reply and lease come of one operation.
+        assert!(granted.remaining_ms + 10 >= millis(lease), "{granted:?} of {lease:?}");
         if lease == month {
-            assert!(granted.remaining_ms > millis(lease) - 60_000, "{granted:?} of {lease:?}");
             assert_eq!(a.release(&claim).await.found, Fate::Held);
         } else {
             scene.outlast(lease, &a).await;

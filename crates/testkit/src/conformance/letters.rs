@@ -26,6 +26,11 @@ impl Letters {
         }
     }
 
+    /// Whether there is no unread letter.
+    pub fn is_empty(&self) -> bool {
+        self.unread().is_empty()
+    }
+
     /// The first unread letter, if there is one.
     fn first(&self) -> Option<Wake> {
         let mut unread = self.unread();

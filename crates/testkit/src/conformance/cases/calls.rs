@@ -1,10 +1,10 @@
 //! Calls: their order, their deadlines, and what is left when they are dropped.
 
-use crate::conformance::peer::{LONG, PATIENCE};
+use crate::conformance::peer::{LONG, PATIENCE, Peer, millis};
 use crate::conformance::scene::Scene;
 use futures_util::FutureExt as _;
 use leasehold::store::Outcome;
-use leasehold_core::{Acquired, Extend, Extended, Fate, Inspect, Op, Pass, Release, Reply};
+use leasehold_core::{Acquired, Claim, Extend, Extended, Fate, Inspect, Op, Pass, Release, Reply};
 use std::future::poll_fn;
 use std::task::Poll;
 use std::time::{Duration, Instant};
@@ -89,34 +89,28 @@ pub async fn a_call_ends_by_its_deadline(scene: &Scene) {
     a.store.close_mailbox(session.session);
 }
 
-/// A sibling, which the keeper has, works on another thread with a runtime of its own.
+/// A sibling, which the keeper has, works on another thread with a runtime of its own, and goes with it.
 pub async fn a_sibling_works_on_another_thread(scene: &Scene) {
     let a = scene.peer().await;
     let claim = a.take(LONG).await;
-    let mut keeper = a.clone();
-    keeper.store = a.store.sibling();
-    let extended = std::thread::spawn({
-        let (keeper, claim) = (keeper.clone(), claim.clone());
-        move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-            let runtime = runtime.expect("a runtime needs no more than memory");
-            runtime.block_on(keeper.extend(&claim, LONG * 2))
-        }
-    });
-    let extended = tokio::task::spawn_blocking(move || extended.join()).await;
-    assert!(matches!(extended, Ok(Ok(Extended::Extended))), "{extended:?}");
+    assert_eq!(extend_elsewhere(&a, &claim).await, Extended::Extended);
+    assert!(a.remaining_ms().await > millis(LONG));
     a.release(&claim).await;
-    let later = tokio::task::spawn_blocking(move || {
-        std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-            let runtime = runtime.expect("a runtime needs no more than memory");
-            // The runtime that the first call ran on is gone by now.
-            runtime.block_on(keeper.extend(&claim, LONG * 2))
-        })
-        .join()
+    assert_eq!(extend_elsewhere(&a, &claim).await, Extended::NotHeld);
+}
+
+/// Extends a hold by a fresh sibling of the store, as a keeper on its own thread.
+async fn extend_elsewhere(peer: &Peer, claim: &Claim) -> Extended {
+    let (keeper, claim) = (Peer { store: peer.store.sibling(), ..peer.clone() }, claim.clone());
+    let thread = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.expect("a runtime needs no more than memory");
+        runtime.block_on(keeper.extend(&claim, LONG * 2))
     });
-    let later = later.await;
-    assert!(matches!(later, Ok(Ok(Extended::NotHeld))), "{later:?}");
+    match tokio::task::spawn_blocking(move || thread.join()).await {
+        Ok(Ok(extended)) => extended,
+        other => panic!("the keeper's thread ended badly: {other:?}"),
+    }
 }
 
 /// Polls a future so many times, and drops it.

@@ -109,6 +109,12 @@ impl Call {
         &self.cmd
     }
 
+    /// The text of the script.
+    #[cfg(test)]
+    pub(super) fn text(&self) -> &'static str {
+        self.script.text
+    }
+
     /// The command, after the loading of its script.
     pub(super) fn with_load(&self) -> Pipeline {
         let mut pipeline = Pipeline::with_capacity(2);

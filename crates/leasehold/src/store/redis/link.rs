@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 use tokio::sync::watch;
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
 
 /// Pauses between attempts: the first, and the longest.
@@ -344,7 +344,7 @@ impl Shared {
     }
 }
 
-/// One attempt, in a task of its own: the TLS library panics where a program has chosen no cryptography for it.
+/// One attempt.
 async fn attempt(shared: &Arc<Shared>) -> Result<Wire, Fault> {
     let pulse = Arc::new(Pulse::default());
     let on_push = {
@@ -362,17 +362,8 @@ async fn attempt(shared: &Arc<Shared>) -> Result<Wire, Fault> {
             }
         }
     };
-    let mut attempt = JoinSet::new();
-    let link = Arc::clone(shared);
-    attempt.spawn(async move { dial(&link.config, &link.node, &link.mailboxes, on_push).await });
-    match attempt.join_next().await {
-        Some(Ok(Ok(conn))) => Ok(Wire { conn, pulse }),
-        Some(Ok(Err(fault))) => Err(fault),
-        Some(Err(_)) | None => {
-            let text = "TLS could not be set up: the program has to choose a rustls CryptoProvider";
-            Err(Fault::new(FaultKind::Unusable(text.to_owned()), Phase::Connect, Arc::clone(&shared.node)))
-        }
-    }
+    let conn = dial(&shared.config, &shared.node, &shared.mailboxes, on_push).await?;
+    Ok(Wire { conn, pulse })
 }
 
 /// How long to wait after that many failures in a row (3).

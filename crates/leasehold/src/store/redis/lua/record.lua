@@ -1,4 +1,5 @@
--- Part of acquire, release and inspect, before their own text: what stands at a Mutex's two keys.
+-- Part of acquire, release and inspect, before their own text: what stands at a Mutex's two keys. It reads, and writes
+-- nothing.
 --
 -- KEYS[1]  the lock: a STRING, its value the token, as clients of other libraries keep it
 -- KEYS[2]  the record: a HASH
@@ -6,9 +7,11 @@
 --            last             the fencing token that was given last
 --            tenant           who was given the lock last: hold \n since_ms \n own value \n label
 --            ended            the hold that was ended last other than by its lease: hold, space, how
---            head, tail       the queue's tickets run from head to tail - 1, with gaps
---            t:<ticket>       the session that waits there
---            w:<session>      its place: ticket \n nonce \n expires_ms \n lease_ms \n hold \n own value \n label
+--            queue            the next ticket, how many places there are, the first and the last session: with spaces
+--            w:<session>      its place: ticket \n nonce \n expires_ms \n lease_ms \n hold \n own value \n label; if it is
+--                             empty there is none
+--            n:<session>      the session behind it; means nothing of the last one
+--            p:<session>      the session before it; means nothing of the first one
 -- ARGV[1]  a hold, or empty
 -- ARGV[2]  the user's own value in place of the hold as token, or empty
 --
@@ -41,7 +44,7 @@ if type(value) == 'table' then
 end
 
 local fields = redis.pcall(
-  'HMGET', KEYS[2], 'format', 'last', 'tenant', 'ended', 'head', 'tail', 'w:' .. claim.session)
+  'HMGET', KEYS[2], 'format', 'last', 'tenant', 'ended', 'queue', 'w:' .. claim.session)
 if fields.err then
   if string.sub(fields.err, 1, 9) ~= 'WRONGTYPE' then return fields end
   return { 'format', redis.call('TYPE', KEYS[2]).ok }
@@ -50,7 +53,11 @@ local record_there, record_ttl_ms = fields[1], nil
 if record_there and record_there ~= '1' then return { 'format', record_there } end
 local last = fields[2] and tonumber(fields[2])
 local ended = fields[4]
-local head, tail = tonumber(fields[5] or 0), tonumber(fields[6] or 0)
+local tail, size, first, final = 0, 0, '', ''
+if fields[5] then
+  tail, size, first, final = string.match(fields[5], '^(%d+) (%d+) (%S*) (%S*)$')
+  tail, size = tonumber(tail), tonumber(size)
+end
 
 -- The server's time is read once, and only by those who need it.
 local now_us, now_ms
@@ -80,7 +87,7 @@ end
 -- The place of a session in the queue, or false.
 local places = {}
 local function unpacked(packed)
-  if not packed then return false end
+  if not packed or packed == '' then return false end
   local ticket, nonce, expires_ms, lease_ms, hold, own, label =
     string.match(packed, '^(%d+)\n(%x+)\n(%d+)\n(%d+)\n([^\n]*)\n([^\n]*)\n(.*)$')
   local place = claim_of(hold, own)
@@ -90,24 +97,25 @@ local function unpacked(packed)
 end
 local function place_of(session)
   if places[session] == nil then
-    local packed = fields[7]
+    local packed = fields[6]
     if session ~= claim.session then packed = redis.call('HGET', KEYS[2], 'w:' .. session) end
     places[session] = unpacked(packed)
   end
   return places[session]
 end
 
--- Whether a claim has the lock: its token stands, and for a value of the user's own also the hold.
+-- How a hold was ended, or nil.
+local function ended_how(hold)
+  if ended and string.sub(ended, 1, #hold + 1) == hold .. ' ' then return string.sub(ended, #hold + 2) end
+end
+
+-- Whether a claim has the lock: its token stands, and for a value of the user's own also the hold. A stranger may use
+-- the same value after it was ended.
 local function holds(who)
   if value ~= who.token then return false end
   if who.own == '' then return true end
   local holder = tenant()
-  return holder and holder.hold == who.hold and holder.own == who.own
-end
-
--- How a hold was ended, or nil.
-local function ended_how(hold)
-  if ended and string.sub(ended, 1, #hold + 1) == hold .. ' ' then return string.sub(ended, #hold + 2) end
+  return holder and holder.hold == who.hold and holder.own == who.own and not ended_how(who.hold)
 end
 
 local function waits(who)
@@ -140,7 +148,7 @@ local function tell_holder(reply)
   if not value and not kind then return reply end
   reply[#reply + 1] = value_ttl()
   local holder = tenant()
-  if holder and value == holder.token then
+  if holder and holds(holder) then
     reply[#reply + 1] = last or 0
     reply[#reply + 1] = holder.since_ms
     reply[#reply + 1] = holder.label

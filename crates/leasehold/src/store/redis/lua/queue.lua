@@ -17,6 +17,9 @@ local LOOKS_AT_MOST = 64
 -- later ones load), CRC64 of all that.
 local EMPTY_RECORD = '\004\001\006\102\111\114\109\097\116\001\049\009\000\017\015\014\212\067\157\155\031'
 
+-- How long the record lasts, once that is known.
+local record_ttl_ms
+
 -- How long a record is kept that is used now, for a hold or a place that lasts `lease_ms`.
 local function record_ttl(lease_ms)
   local ahead_ms = last and math.floor(last / 1000) - now() or 0

@@ -625,7 +625,7 @@ fn fields(record: &Record) -> BTreeMap<String, String> {
     if record.tail > 0 {
         let (first, last) =
             (line.first().cloned().unwrap_or_default(), line.last().cloned().unwrap_or_default());
-        put("queue", format!("{} {} {first} {last}", record.tail, line.len()));
+        put("queue", format!("{} {} {first} {last}", line.len(), record.tail));
     }
     for pair in line.windows(2) {
         put(&format!("n:{}", pair[0]), pair[1].clone());

@@ -259,6 +259,23 @@ async fn a_user_that_may_not_is_told_so() {
     acquire(&store, &claim(2), Some(nonce(1))).await;
     assert_eq!(found(release(&store, &claim(1)).await), Fate::Held);
     granted(acquire(&store, &claim(2), Some(nonce(2))).await);
+    server.cli(&["ACL", "SETUSER", "mute", "resetchannels"]).unwrap().ok().unwrap();
+    let store = RedisStore::connect(config().username("mute").password("x")).await.unwrap();
+    let (_, post) = Box::new_post();
+    let fault = store.open_mailbox(session(1), post, LONG).await.unwrap_err();
+    assert_eq!(fault.kind, FaultKind::Forbidden, "{fault}");
+}
+
+#[tokio::test]
+async fn a_server_that_turns_the_connection_away_says_why() {
+    let server = RedisServer::start().unwrap();
+    let config = RedisConfig::from_url(&format!("{}99", server.url())).unwrap();
+    let fault = RedisStore::connect(config).await.unwrap_err();
+    assert!(matches!(&fault.kind, FaultKind::Failed(text) if text.contains("range")), "{fault}");
+    let mut connection = server.connect().unwrap();
+    connection.call(&["CONFIG", "SET", "maxclients", "1"]).unwrap().ok().unwrap();
+    let fault = RedisStore::connect(server.url().parse().unwrap()).await.unwrap_err();
+    assert!(matches!(fault.kind, FaultKind::Busy | FaultKind::Disconnected), "{fault}");
 }
 
 #[tokio::test]

@@ -19,7 +19,7 @@ use leasehold_core::SessionId;
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Pipeline, PushKind, RedisResult, Value};
 use std::future::Future;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -70,6 +70,8 @@ pub(super) struct Wire {
 struct Pulse {
     /// Since when somebody has been waiting and nothing was heard, in microseconds of our clock; 0 if nobody is.
     waiting_since: AtomicU64,
+    /// Set when the connection has ended.
+    ended: AtomicBool,
 }
 
 /// Why a call has no reply, though it may have been sent.
@@ -186,7 +188,9 @@ impl Link {
             let subscribed = conn.subscribe(mailboxes.channel(session));
             match timeout_at(deadline, self.shared.observed(pulse, subscribed)).await {
                 Ok(Ok(())) => break Ok(()),
-                Ok(Err(error)) if error.code().is_some() => break Err(unsubscribed(error, self.node())),
+                Ok(Err(error)) if error.clone().into_server_errors().is_some() => {
+                    break Err(unsubscribed(error, self.node()));
+                }
                 Ok(Err(_)) => self.shared.give_up(&wire.pulse),
                 Err(_) => {
                     self.shared.give_up_if_silent(&wire.pulse);
@@ -319,6 +323,10 @@ async fn keep_up(shared: Arc<Shared>) {
                 let since = Instant::now();
                 tracing::debug!(node = %shared.node, "connected");
                 shared.state.send_replace(State::Up(wire));
+                if pulse.ended.load(Ordering::SeqCst) {
+                    // It ended before there was anything to give up.
+                    shared.give_up(&pulse);
+                }
                 for (_, post) in known {
                     post.renewed();
                 }
@@ -353,6 +361,7 @@ async fn attempt(shared: &Arc<Shared>) -> Result<Wire, Fault> {
         let link: Weak<Shared> = Arc::downgrade(shared);
         move |push: redis::PushInfo| {
             if push.kind == PushKind::Disconnection {
+                pulse.ended.store(true, Ordering::SeqCst);
                 if let Some(link) = link.upgrade() {
                     link.give_up(&pulse);
                 }

@@ -7,12 +7,23 @@ use leasehold_core::{Acquire, Claim, LockKeys, Op, Pass};
 use redis::{Cmd, Pipeline};
 use std::sync::LazyLock;
 
-const ACQUIRE: &str =
-    concat!(include_str!("lua/record.lua"), include_str!("lua/queue.lua"), include_str!("lua/acquire.lua"));
+const ACQUIRE: &str = concat!(
+    include_str!("lua/read.lua"),
+    include_str!("lua/acquire_quick.lua"),
+    include_str!("lua/record.lua"),
+    include_str!("lua/queue.lua"),
+    include_str!("lua/acquire.lua")
+);
 const EXTEND: &str = include_str!("lua/extend.lua");
-const RELEASE: &str =
-    concat!(include_str!("lua/record.lua"), include_str!("lua/queue.lua"), include_str!("lua/release.lua"));
-const INSPECT: &str = concat!(include_str!("lua/record.lua"), include_str!("lua/inspect.lua"));
+const RELEASE: &str = concat!(
+    include_str!("lua/read.lua"),
+    include_str!("lua/release_quick.lua"),
+    include_str!("lua/record.lua"),
+    include_str!("lua/queue.lua"),
+    include_str!("lua/release.lua")
+);
+const INSPECT: &str =
+    concat!(include_str!("lua/read.lua"), include_str!("lua/record.lua"), include_str!("lua/inspect.lua"));
 
 /// A script, and the name that the server has for it.
 #[derive(Debug)]

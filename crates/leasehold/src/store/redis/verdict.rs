@@ -56,6 +56,9 @@ fn judge_text(code: &str, details: &str) -> Verdict {
         "MISCONF" | "NOREPLICAS" => refused(FaultKind::ReadOnly),
         "MASTERDOWN" => Verdict { elsewhere: true, ..refused(FaultKind::Busy) },
         "LOADING" | "BUSY" | "TRYAGAIN" | "CLUSTERDOWN" => refused(FaultKind::Busy),
+        // Redis answers so to the connection, whatever was sent.
+        "ERR" if details.starts_with("max number of clients") => refused(FaultKind::Busy),
+        "DENIED" => refused(FaultKind::Forbidden),
         "MOVED" | "ASK" | "CROSSSLOT" => refused(FaultKind::Unsupported(
             "it is a node of a cluster, and this store is for one server".to_owned(),
         )),

@@ -24,6 +24,9 @@ local EMPTY_RECORD = '\004\001\006\102\111\114\109\097\116\001\049\009\000\017\0
 local changes, over, new_record_ttl_ms = {}, {}, nil
 local freed, given, told, new_value_ttl = false, nil, nil, nil
 
+-- How long the record lasts, once that is known.
+local record_ttl_ms
+
 local function put(field, text)
   changes[field], over[field] = text, nil
 end
@@ -162,7 +165,7 @@ local function acquire(ask)
 end
 
 local function write_record()
-  local queue = digits(tail) .. ' ' .. digits(size) .. ' ' .. first .. ' ' .. final
+  local queue = digits(size) .. ' ' .. digits(tail) .. ' ' .. first .. ' ' .. final
   if tail > 0 and queue ~= fields[5] then put('queue', queue) end
   local texts = {}
   for field, text in pairs(changes) do texts[#texts + 1], texts[#texts + 2] = field, text end

@@ -1,29 +1,6 @@
--- Part of acquire, release and inspect, before their own text: what stands at a Mutex's two keys. It reads, and writes
--- nothing.
+-- Part of acquire, release and inspect, after read.lua: what it has read, understood. It writes nothing.
 --
--- KEYS[1]  the lock: a STRING, its value the token, as clients of other libraries keep it
--- KEYS[2]  the record: a HASH
---            format           1; a record of another format is not touched
---            last             the fencing token that was given last
---            tenant           who was given the lock last: hold \n since_ms \n own value \n label
---            ended            the hold that was ended last other than by its lease: hold, space, how
---            queue            the next ticket, how many places there are, the first and the last session: with spaces
---            w:<session>      its place: ticket \n nonce \n expires_ms \n lease_ms \n hold \n own value \n label; if it is
---                             empty there is none
---            n:<session>      the session behind it; means nothing of the last one
---            p:<session>      the session before it; means nothing of the first one
--- ARGV[1]  a hold, or empty
--- ARGV[2]  the user's own value in place of the hold as token, or empty
---
--- Reading comes first, so that a key of the wrong type is found before anything is written:
---   {'kind', type}      something else stands at the lock's key (who may meet it says so himself)
---   {'format', found}   the record has another format, or is no hash
---
--- None of these texts contains a control character but the \n between them. Whatever is changed below is changed in
--- these variables as well, so that no key is read twice.
-
-local RECORD_KEPT_MS = 3600000
-local GREATEST_FENCE = 9007199254740991
+-- Whatever is to be changed at the server is changed in these variables at once, so that no key is read twice.
 
 -- Never `..`, which makes 1.762e+15 of a fencing token.
 local function digits(number)
@@ -36,27 +13,11 @@ end
 
 local claim = claim_of(ARGV[1], ARGV[2])
 
--- The lock. `value` is false and `kind` nil where nothing stands there; `kind` is the type of what is no string.
-local value, kind, value_ttl_ms = redis.pcall('GET', KEYS[1]), nil, nil
-if type(value) == 'table' then
-  if string.sub(value.err, 1, 9) ~= 'WRONGTYPE' then return value end
-  value, kind = false, redis.call('TYPE', KEYS[1]).ok
-end
-
-local fields = redis.pcall(
-  'HMGET', KEYS[2], 'format', 'last', 'tenant', 'ended', 'queue', 'w:' .. claim.session)
-if fields.err then
-  if string.sub(fields.err, 1, 9) ~= 'WRONGTYPE' then return fields end
-  return { 'format', redis.call('TYPE', KEYS[2]).ok }
-end
-local record_there, record_ttl_ms = fields[1], nil
-if record_there and record_there ~= '1' then return { 'format', record_there } end
-local last = fields[2] and tonumber(fields[2])
-local ended = fields[4]
+-- The queue.
 local tail, size, first, final = 0, 0, '', ''
 if fields[5] then
-  tail, size, first, final = string.match(fields[5], '^(%d+) (%d+) (%S*) (%S*)$')
-  tail, size = tonumber(tail), tonumber(size)
+  size, tail, first, final = string.match(fields[5], '^(%d+) (%d+) (%S*) (%S*)$')
+  size, tail = tonumber(size), tonumber(tail)
 end
 
 -- The server's time is read once, and only by those who need it.
@@ -137,6 +98,7 @@ local function fate(who)
 end
 
 -- How long the lock's key lasts; -1 if it never expires.
+local value_ttl_ms
 local function value_ttl()
   value_ttl_ms = value_ttl_ms or redis.call('PTTL', KEYS[1])
   return value_ttl_ms

@@ -262,6 +262,11 @@ impl Contender {
         }
     }
 
+    /// Whether the lock is there to be taken.
+    pub fn is_won(&self, now: Moment) -> bool {
+        matches!(&self.phase, Phase::Won(grant) if grant.valid_until > now)
+    }
+
     /// Takes the hold over: from here on it is the caller's to keep and to release.
     pub fn take(&mut self) -> Option<Grant> {
         match std::mem::replace(&mut self.phase, Phase::Idle) {
@@ -321,7 +326,9 @@ impl Contender {
     fn pause(&self, random: Random<'_>) -> Duration {
         let holder = self.standing.holder.as_ref();
         let head = self.standing.position.unwrap_or(0) == 0;
-        if head && holder.is_none_or(Holder::is_stranger) {
+        // Where the lock lies free in front of us (it was left to strangers, or those before are long dead) waiting
+        // would wait for nobody.
+        if holder.is_none() || (head && holder.is_some_and(Holder::is_stranger)) {
             return between(STRANGER_LOOK.0, STRANGER_LOOK.1, random());
         }
         let kept = self.attempt.as_ref().map_or(FIRST_LEASE, |attempt| attempt.kept);

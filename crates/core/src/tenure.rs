@@ -60,17 +60,20 @@ pub struct Tenure {
 impl Tenure {
     /// A hold that was given with a short first lease, and may be believed until `valid_until`.
     pub fn new(plan: Plan, valid_until: Moment, now: Moment) -> Self {
-        let (valid_until, extend_at) = match plan {
-            Plan::Renew { lease } => (valid_until, Some(now + lease.min(FIRST_LEASE) / 3)),
-            Plan::Until { end } => {
-                // What is missing may be no more than the drift, which an extend could not give either.
-                let short = valid_until + drift(end.since(now)) < end;
-                (valid_until.min(end), short.then_some(now))
+        let mut tenure =
+            Self { plan, valid_until, extend_at: None, in_flight: false, faults: 0, record_kept_at: now };
+        match plan {
+            Plan::Renew { lease } => {
+                // A third of what is left, where the news of the grant came late.
+                let third = (lease.min(FIRST_LEASE) / 3).min(valid_until.since(now) / 3);
+                tenure.extend_at = Some(now + third);
             }
-        };
-        // A third of what is left, where the news of the grant came late.
-        let extend_at = extend_at.map(|at| at.min(now + valid_until.since(now) / 3));
-        Self { plan, valid_until, extend_at, in_flight: false, faults: 0, record_kept_at: now }
+            Plan::Until { end } => {
+                tenure.extend_at = tenure.falls_short(valid_until, end, now).then_some(now);
+                tenure.valid_until = valid_until.min(end);
+            }
+        }
+        tenure
     }
 
     /// Until when the hold may be believed.
@@ -78,37 +81,58 @@ impl Tenure {
         self.valid_until
     }
 
-    /// What to do now. A [`Duty::Extend`] counts as sent.
-    pub fn poll(&mut self, now: Moment) -> Duty {
+    /// What to do now; an extend that is due within `ahead` may go already, to fill a batch. A
+    /// [`Duty::Extend`] counts as sent.
+    pub fn poll(&mut self, now: Moment, ahead: Duration) -> Duty {
         if now >= self.valid_until {
             return Duty::Over;
         }
-        match self.extend_at {
-            Some(at) if at <= now && !self.in_flight => {
-                self.in_flight = true;
-                self.extend(now)
-            }
-            Some(at) if !self.in_flight => Duty::Rest(at.min(self.valid_until)),
-            _ => Duty::Rest(self.valid_until),
+        if !self.in_flight && self.extend_at.is_some_and(|at| at <= now + ahead) {
+            self.in_flight = true;
+            return self.extend(now);
         }
+        Duty::Rest(self.due())
+    }
+
+    /// When there is something to do next.
+    pub fn due(&self) -> Moment {
+        let extend_at = self.extend_at.filter(|_| !self.in_flight);
+        extend_at.map_or(self.valid_until, |at| at.min(self.valid_until))
     }
 
     /// The hold was extended, by a request that was sent at `sent_at`.
     pub fn handle_extended(&mut self, sent_at: Moment, lease: Duration, kept_record: bool) {
         self.in_flight = false;
         self.faults = 0;
-        let mut valid_until = sent_at + lease - drift(lease);
-        if let Plan::Until { end } = self.plan {
-            valid_until = valid_until.min(end);
-        }
-        self.valid_until = self.valid_until.max(valid_until);
         if kept_record {
             self.record_kept_at = sent_at;
         }
+        self.raise(sent_at, lease);
+    }
+
+    /// The user extended the hold himself: a given lease now ends then, if that is later.
+    pub fn prolong(&mut self, sent_at: Moment, lease: Duration) {
+        if let Plan::Until { end } = &mut self.plan {
+            *end = (sent_at + lease).max(*end);
+        }
+        self.raise(sent_at, lease);
+    }
+
+    fn raise(&mut self, sent_at: Moment, lease: Duration) {
+        let valid_until = sent_at + lease - drift(lease);
         self.extend_at = match self.plan {
             Plan::Renew { lease } => Some(sent_at + lease / 3),
+            Plan::Until { end } if self.falls_short(valid_until, end, sent_at) => self.extend_at,
             Plan::Until { .. } => None,
         };
+        let end = if let Plan::Until { end } = self.plan { end } else { valid_until };
+        self.valid_until = self.valid_until.max(valid_until.min(end));
+    }
+
+    /// Whether a hold that may be believed until then does not reach its end. What is missing by no
+    /// more than the drift, an extend could not give either.
+    fn falls_short(&self, valid_until: Moment, end: Moment, now: Moment) -> bool {
+        valid_until.max(self.valid_until) + drift(end.since(now)) < end
     }
 
     /// An extend had no reply, or none that says what became of the hold. It is sent again until the
@@ -121,13 +145,6 @@ impl Tenure {
         #[allow(clippy::cast_precision_loss, reason = "a jitter needs no more than the leading bits")]
         let share = 0.5 + 0.5 * (random() as f64 / u64::MAX as f64);
         self.extend_at = Some(now + pause.mul_f64(share));
-    }
-
-    /// The user lengthened the hold himself: a given lease now ends at `end`, if that is later.
-    pub fn prolong(&mut self, end: Moment) {
-        if let Plan::Until { end: old } = &mut self.plan {
-            *old = end.max(*old);
-        }
     }
 
     fn extend(&self, now: Moment) -> Duty {
@@ -148,40 +165,44 @@ mod tests {
         Moment::from_micros(s * 1_000_000)
     }
 
+    const NONE: Duration = Duration::ZERO;
     const LEASE: Duration = Duration::from_secs(30);
 
     #[test]
     fn a_watchdog_extends_first_when_due_and_then_every_third() {
         let mut tenure = Tenure::new(Plan::Renew { lease: LEASE }, s(3), s(0));
-        assert_eq!(tenure.poll(s(0)), Duty::Rest(s(1)));
-        assert_eq!(tenure.poll(s(1)), Duty::Extend { lease: LEASE, keep_record: false });
-        assert_eq!(tenure.poll(s(1)), Duty::Rest(s(3)), "one extend at a time");
+        assert_eq!(tenure.poll(s(0), NONE), Duty::Rest(s(1)));
+        assert_eq!(tenure.poll(s(1), NONE), Duty::Extend { lease: LEASE, keep_record: false });
+        assert_eq!(tenure.poll(s(1), NONE), Duty::Rest(s(3)), "one extend at a time");
         tenure.handle_extended(s(1), LEASE, false);
         assert_eq!(tenure.valid_until(), s(31) - drift(LEASE));
-        assert_eq!(tenure.poll(s(2)), Duty::Rest(s(11)));
-        assert_eq!(tenure.poll(s(60)), Duty::Over, "the process slept");
+        assert_eq!(tenure.poll(s(2), NONE), Duty::Rest(s(11)));
+        assert_eq!(tenure.poll(s(60), NONE), Duty::Over, "the process slept");
     }
 
     #[test]
     fn a_given_lease_is_reached_by_one_extend_and_ends() {
         let mut tenure = Tenure::new(Plan::Until { end: s(60) }, s(3), s(0));
-        assert_eq!(tenure.poll(s(0)), Duty::Extend { lease: Duration::from_secs(60), keep_record: false });
+        assert_eq!(
+            tenure.poll(s(0), NONE),
+            Duty::Extend { lease: Duration::from_secs(60), keep_record: false }
+        );
         tenure.handle_extended(s(0), Duration::from_secs(60), false);
         let end = s(60) - drift(Duration::from_secs(60));
-        assert_eq!(tenure.poll(s(1)), Duty::Rest(end));
-        assert_eq!(tenure.poll(s(59) + Duration::from_millis(999)), Duty::Over);
+        assert_eq!(tenure.poll(s(1), NONE), Duty::Rest(end));
+        assert_eq!(tenure.poll(s(59) + Duration::from_millis(999), NONE), Duty::Over);
         let short = Duration::from_millis(800);
         let mut tenure = Tenure::new(Plan::Until { end: s(0) + short }, s(0) + short - drift(short), s(0));
-        assert_eq!(tenure.poll(s(0)), Duty::Rest(s(0) + short - drift(short)), "no extend at all");
+        assert_eq!(tenure.poll(s(0), NONE), Duty::Rest(s(0) + short - drift(short)), "no extend at all");
     }
 
     #[test]
     fn a_failed_extend_is_sent_again_and_a_late_one_never_shortens() {
         let mut tenure = Tenure::new(Plan::Renew { lease: LEASE }, s(3), s(0));
-        assert!(matches!(tenure.poll(s(1)), Duty::Extend { .. }));
+        assert!(matches!(tenure.poll(s(1), NONE), Duty::Extend { .. }));
         tenure.handle_fault(s(1), &mut || u64::MAX);
-        assert_eq!(tenure.poll(s(1)), Duty::Rest(s(1) + Duration::from_millis(50)));
-        assert!(matches!(tenure.poll(s(2)), Duty::Extend { .. }));
+        assert_eq!(tenure.poll(s(1), NONE), Duty::Rest(s(1) + Duration::from_millis(50)));
+        assert!(matches!(tenure.poll(s(2), NONE), Duty::Extend { .. }));
         tenure.handle_extended(s(2), LEASE, false);
         let before = tenure.valid_until();
         tenure.handle_extended(s(1), Duration::from_secs(1), false);
@@ -189,14 +210,27 @@ mod tests {
     }
 
     #[test]
+    fn a_short_extend_by_the_user_does_not_stand_in_for_the_given_lease() {
+        let mut tenure = Tenure::new(Plan::Until { end: s(60) }, s(3), s(0));
+        tenure.prolong(s(0), Duration::from_secs(1));
+        assert_eq!(tenure.valid_until(), s(3));
+        assert!(
+            matches!(tenure.poll(s(0), NONE), Duty::Extend { lease, .. } if lease == Duration::from_secs(60))
+        );
+        tenure.handle_extended(s(0), Duration::from_secs(60), false);
+        tenure.prolong(s(10), Duration::from_secs(100));
+        assert_eq!(tenure.valid_until(), s(110) - drift(Duration::from_secs(100)));
+    }
+
+    #[test]
     fn a_long_hold_keeps_its_record() {
         let day = Duration::from_secs(86_400);
         let mut tenure = Tenure::new(Plan::Until { end: s(86_400) }, s(3), s(0));
-        assert_eq!(tenure.poll(s(0)), Duty::Extend { lease: day, keep_record: true });
+        assert_eq!(tenure.poll(s(0), NONE), Duty::Extend { lease: day, keep_record: true });
         let mut tenure = Tenure::new(Plan::Renew { lease: LEASE }, s(3), s(0));
         let mut kept = 0;
         for t in (1..7200).step_by(10) {
-            if let Duty::Extend { lease, keep_record } = tenure.poll(s(t)) {
+            if let Duty::Extend { lease, keep_record } = tenure.poll(s(t), NONE) {
                 tenure.handle_extended(s(t), lease, keep_record);
                 kept += u32::from(keep_record);
             }

@@ -282,7 +282,7 @@ impl Play<'_> {
         let expected = self.state.record.as_ref().map(|record| (fields(record), Some(record.expires_ms)));
         let found = match record_kind.text().unwrap() {
             "none" => None,
-            _ => Some((pairs(record), expires(record_ttl))),
+            _ => Some((without_loose_ends(pairs(record)), expires(record_ttl))),
         };
         assert_eq!(found, expected, "the record\n{}", self.trace);
     }
@@ -621,19 +621,31 @@ fn fields(record: &Record) -> BTreeMap<String, String> {
         let how = if *how == Ended::Released { "released" } else { "evicted" };
         put("ended", format!("{} {how}", hold.token()));
     }
-    if record.head > 0 {
-        put("head", record.head.to_string());
-    }
+    let line: Vec<String> = record.tickets.values().map(ToString::to_string).collect();
     if record.tail > 0 {
-        put("tail", record.tail.to_string());
+        let (first, last) =
+            (line.first().cloned().unwrap_or_default(), line.last().cloned().unwrap_or_default());
+        put("queue", format!("{} {} {first} {last}", record.tail, line.len()));
     }
-    for (ticket, session) in &record.tickets {
-        put(&format!("t:{ticket}"), session.to_string());
+    for pair in line.windows(2) {
+        put(&format!("n:{}", pair[0]), pair[1].clone());
+        put(&format!("p:{}", pair[1]), pair[0].clone());
     }
     for (session, Place { ticket, nonce, expires_ms, lease_ms, claim, label }) in &record.places {
         let (hold, own) = (claim.hold.token(), own(claim));
         let place = format!("{ticket}\n{nonce}\n{expires_ms}\n{lease_ms}\n{hold}\n{own}\n{label}");
         put(&format!("w:{session}"), place);
+    }
+    fields
+}
+
+/// The link before the first place and the one behind the last mean nothing, and may be left from before.
+fn without_loose_ends(mut fields: BTreeMap<String, String>) -> BTreeMap<String, String> {
+    let ends =
+        fields.get("queue").map(|queue| queue.split(' ').skip(2).map(str::to_owned).collect::<Vec<_>>());
+    if let Some([first, last]) = ends.as_deref() {
+        fields.remove(&format!("p:{first}"));
+        fields.remove(&format!("n:{last}"));
     }
     fields
 }

@@ -291,12 +291,12 @@ impl RedisServerBuilder {
     }
 
     fn spawn_error(&self, error: &io::Error) -> io::Error {
-        let missing = error.kind() == io::ErrorKind::NotFound && self.core.is_none();
-        if missing && self.binary == Path::new("redis-server") {
+        let program = if self.core.is_some() { Path::new("taskset") } else { &self.binary };
+        if error.kind() == io::ErrorKind::NotFound && program == Path::new("redis-server") {
             let text = "redis-server is not installed: run `cargo xtask test`, which installs it";
             return io::Error::new(error.kind(), text);
         }
-        io::Error::new(error.kind(), format!("failed to start `{}`: {error}", self.binary.display()))
+        io::Error::new(error.kind(), format!("failed to start `{}`: {error}", program.display()))
     }
 
     fn config_text(&self, dir: &Path, port: u16) -> String {
@@ -464,6 +464,21 @@ mod tests {
     fn words_of_the_configuration_are_quoted() {
         assert_eq!(quoted(r#"a "b" \c"#), r#""a \"b\" \\c""#);
         assert_eq!(quoted("é\n"), r#""\xc3\xa9\x0a""#);
+    }
+
+    #[test]
+    fn a_missing_server_says_how_to_get_it() {
+        let missing = io::Error::from(io::ErrorKind::NotFound);
+        let check = |builder: RedisServerBuilder, wanted: &str| {
+            let text = builder.spawn_error(&missing).to_string();
+            assert!(text.contains(wanted), "{text}");
+        };
+        check(
+            RedisServer::builder(),
+            "redis-server is not installed: run `cargo xtask test`, which installs it",
+        );
+        check(RedisServer::builder().binary("valkey-server"), "failed to start `valkey-server`");
+        check(RedisServer::builder().pinned(0), "failed to start `taskset`");
     }
 
     #[test]

@@ -104,3 +104,38 @@ fn a_jump_forwards_ends_a_lease_early() -> io::Result<()> {
     assert!(server.cli(&["GET", "k"])?.is_nil());
     Ok(())
 }
+
+#[test]
+fn a_server_never_sees_half_a_setting() -> io::Result<()> {
+    // No two bytes of these are alike, so any mixture of them is a third time.
+    const TIMES_US: [i64; 2] = [0x0001_0203_0405_0607, 0x0002_1314_1516_1718];
+    let clock = FrozenClock::new(TIMES_US[0])?;
+    let server = RedisServer::builder().clock(&clock).start()?;
+    let mut connection = server.connect()?;
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let setter = scope.spawn(|| -> io::Result<()> {
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                TIMES_US.iter().try_for_each(|&time_us| clock.set_us(time_us))?;
+            }
+            Ok(())
+        });
+        let mut read_all = || -> io::Result<()> {
+            for _ in 0..50 {
+                (0..100).try_for_each(|_| connection.send(&["TIME"]))?;
+                for _ in 0..100 {
+                    let seen = time_us(&connection.receive()?);
+                    // No panic here: the setter would never be stopped, and the scope waits for it.
+                    if !TIMES_US.contains(&seen) {
+                        return Err(io::Error::other(format!("the server saw {seen:#018x}")));
+                    }
+                }
+            }
+            Ok(())
+        };
+        let read = read_all();
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        setter.join().expect("setting a clock does not panic")?;
+        read
+    })
+}

@@ -79,6 +79,34 @@ fn messages_come_through_and_disturb_no_reply() -> io::Result<()> {
     Ok(())
 }
 
+#[test]
+fn replies_and_pushes_of_resp3_come_through_whole() -> io::Result<()> {
+    use std::io::{Read, Write};
+    let net = Setup::new()?;
+    net.proxy.swallow_replies(1, Then::Cut, command("INCR"));
+    let mut raw = std::net::TcpStream::connect(("127.0.0.1", net.proxy.port()))?;
+    raw.set_read_timeout(Some(PATIENCE))?;
+    raw.write_all(
+        b"HELLO 3\r\nSUBSCRIBE a\r\nGET missing\r\nPUBLISH a x\r\nCONFIG GET port\r\nINCR n\r\nPING\r\n",
+    )?;
+    let mut received = Vec::new();
+    raw.read_to_end(&mut received)?;
+    let text = String::from_utf8_lossy(&received);
+    assert!(text.starts_with('%'), "{text}");
+    let port = net.server.port();
+    let wanted = [
+        ">3\r\n$9\r\nsubscribe\r\n$1\r\na\r\n:1\r\n_\r\n",
+        ">3\r\n$7\r\nmessage\r\n$1\r\na\r\n$1\r\nx\r\n",
+        &format!("%1\r\n$4\r\nport\r\n$5\r\n{port}\r\n"),
+    ];
+    for part in wanted {
+        assert!(text.contains(part), "{part:?} is not in {text:?}");
+    }
+    assert!(!text.contains("PONG"), "nothing comes after the lost reply: {text:?}");
+    assert_eq!(net.stored("n")?.as_deref(), Some("1"));
+    Ok(())
+}
+
 #[tokio::test]
 async fn a_cut_breaks_all_connections_and_new_ones_work() -> io::Result<()> {
     let net = Setup::new()?;

@@ -60,11 +60,11 @@ impl MutexState {
     /// Ends what a dead session has of this lock: its hold and its place. For a store that knows by
     /// itself who is dead; the lock is granted by the next operation that finds it free.
     pub fn bury(&mut self, dead: SessionId) {
+        let holder = self.tenant().map(|tenant| &tenant.claim).filter(|claim| self.holds(claim));
+        let hold = holder.map(|claim| claim.hold).filter(|hold| hold.session() == dead);
         let Some(record) = &mut self.record else { return };
         record.leave(dead);
-        let Some(tenant) = &record.tenant else { return };
-        let hold = tenant.claim.hold;
-        if hold.session() == dead && Self::stands(self.value.as_ref(), &tenant.claim) {
+        if let Some(hold) = hold {
             self.value = None;
             record.ended = Some((hold, Ended::Evicted));
         }
@@ -92,12 +92,8 @@ impl MutexState {
     }
 
     fn acquire(&mut self, now: Now, ask: &Acquire, wakes: &mut Vec<Wake>) -> Result<Acquired, Refused> {
-        self.refuse_other_types()?;
-        if let Some(how) = self.ended(&ask.claim.hold) {
-            return Ok(Acquired::Spent(how));
-        }
-        if self.holds(&ask.claim) {
-            return Ok(self.confirm(now, ask));
+        if let Some(settled) = self.settled(now, ask)? {
+            return Ok(settled);
         }
         if self.value.is_none() && self.pump(now, Some(ask), wakes) == Pumped::Asker {
             return Ok(self.confirm(now, ask));
@@ -106,6 +102,15 @@ impl MutexState {
             value.expires_ms.get_or_insert(now.ms + adopt_ms);
         }
         Ok(self.wait(now, ask))
+    }
+
+    /// The reply to a hold that needs nothing more: it was ended, or it is there.
+    fn settled(&mut self, now: Now, ask: &Acquire) -> Result<Option<Acquired>, Refused> {
+        self.refuse_other_types()?;
+        if let Some(how) = self.ended(&ask.claim.hold) {
+            return Ok(Some(Acquired::Spent(how)));
+        }
+        Ok(self.holds(&ask.claim).then(|| self.confirm(now, ask)))
     }
 
     /// Queues, if asked so, and tells who has the lock.
@@ -164,7 +169,10 @@ impl MutexState {
         }
         let next = match (&release.next, release.pass) {
             (Some(next), Pass::Grant) => Some(self.acquire(now, next, wakes)),
-            (Some(next), Pass::Free) => Some(self.refuse_other_types().map(|()| self.wait(now, next))),
+            (Some(next), Pass::Free) => {
+                // It may be here for the second time: the hold may have been granted since, and ended.
+                Some(self.settled(now, next).map(|settled| settled.unwrap_or_else(|| self.wait(now, next))))
+            }
             (None, Pass::Grant) => {
                 if self.value.is_none() {
                     self.pump(now, None, wakes);
@@ -189,14 +197,8 @@ impl MutexState {
     /// Gives the free lock to the first live place, or to the asker if none is before it.
     fn pump(&mut self, now: Now, asker: Option<&Acquire>, wakes: &mut Vec<Wake>) -> Pumped {
         for _ in 0..LOOKS_AT_MOST {
-            let Some(record) = &mut self.record else { break };
-            if !record.is_awaited() {
-                break;
-            }
-            let head = record.head;
-            record.head += 1;
-            let Some(session) = record.tickets.remove(&head) else { continue };
-            let Some(place) = record.places.remove(&session) else { continue };
+            let Some(place) = self.record.as_mut().and_then(Record::take_first) else { break };
+            let session = place.claim.hold.session();
             if let Some(ask) = asker
                 && session == ask.claim.hold.session()
             {
@@ -261,8 +263,12 @@ impl MutexState {
 
     /// Whether a claim has the lock (1).
     fn holds(&self, claim: &Claim) -> bool {
-        Self::stands(self.value.as_ref(), claim)
-            && (claim.value.is_none() || self.tenant().is_some_and(|tenant| tenant.claim == *claim))
+        if !Self::stands(self.value.as_ref(), claim) {
+            return false;
+        }
+        // A stranger may use the same value as a user of ours, so that it alone proves nothing.
+        let known = || self.tenant().is_some_and(|tenant| tenant.claim == *claim);
+        claim.value.is_none() || (known() && self.ended(&claim.hold).is_none())
     }
 
     fn fate(&self, claim: &Claim) -> Fate {
@@ -290,7 +296,7 @@ impl MutexState {
     fn holder(&self, now: Now) -> Option<Holder> {
         let value = self.value.as_ref()?;
         let remaining_ms = value.expires_ms.map(|at_ms| at_ms - now.ms);
-        let tenant = self.tenant().filter(|tenant| Self::stands(Some(value), &tenant.claim));
+        let tenant = self.tenant().filter(|tenant| self.holds(&tenant.claim));
         Some(Holder {
             label: tenant.map(|tenant| tenant.label.clone()),
             remaining_ms,

@@ -17,11 +17,10 @@ pub struct Record {
     pub tenant: Option<Tenant>,
     /// The hold that was ended last other than by its lease, and how.
     pub ended: Option<(HoldId, Ended)>,
-    /// The ticket of the first place that may be in the queue.
-    pub head: u64,
     /// The ticket of the next place.
     pub tail: u64,
-    /// Whose place a ticket is. Left places leave gaps.
+    /// Whose place a ticket is. A place that was left leaves nothing here: those behind it are not kept
+    /// waiting by it.
     pub tickets: BTreeMap<u64, SessionId>,
     /// The places: one a session.
     pub places: BTreeMap<SessionId, Place>,
@@ -63,7 +62,6 @@ impl Record {
             last: None,
             tenant: None,
             ended: None,
-            head: 0,
             tail: 0,
             tickets: BTreeMap::new(),
             places: BTreeMap::new(),
@@ -87,7 +85,8 @@ impl Record {
         }
     }
 
-    /// Puts a session into the queue, or renews its place.
+    /// Puts a session into the queue, or renews its place. Gives a bound on how many are before it, which
+    /// is exact where nobody left from the middle: counting them would cost the more the longer the queue.
     pub(super) fn enqueue(&mut self, now_ms: u64, ask: &Acquire, queue: &Enqueue) -> u64 {
         let session = ask.claim.hold.session();
         let ticket = if let Some(place) = self.places.get(&session) {
@@ -107,7 +106,8 @@ impl Record {
         };
         self.places.insert(session, place);
         self.keep(now_ms, queue.kept_ms);
-        ticket - self.head
+        let first = self.tickets.first_key_value().map_or(ticket, |(first, _)| *first);
+        (ticket - first).min(self.places.len() as u64 - 1)
     }
 
     /// Takes a session's place out of the queue.
@@ -122,9 +122,15 @@ impl Record {
         self.places.get(&hold.session()).is_some_and(|place| place.claim.hold == *hold)
     }
 
-    /// Whether anybody may be in the queue.
+    /// Takes the first place out of the queue.
+    pub(super) fn take_first(&mut self) -> Option<Place> {
+        let session = *self.tickets.first_key_value()?.1;
+        self.leave(session)
+    }
+
+    /// Whether anybody is in the queue, dead or alive.
     pub(super) fn is_awaited(&self) -> bool {
-        self.head < self.tail
+        !self.tickets.is_empty()
     }
 }
 

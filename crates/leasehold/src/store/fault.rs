@@ -1,6 +1,6 @@
 //! What goes wrong between a client and its store.
 
-use leasehold_core::Refused;
+use leasehold_core::{Refused, Reply};
 use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
@@ -66,6 +66,15 @@ impl Fault {
     /// A fault at a node.
     pub fn new(kind: FaultKind, phase: Phase, node: impl Into<Arc<str>>) -> Self {
         Self { kind, phase, node: node.into(), source: None }
+    }
+
+    /// What a reply means that is none to the question: a refusal, or a store that breaks its contract.
+    pub(crate) fn odd_reply(reply: Reply) -> Self {
+        let kind = match reply {
+            Reply::Refused(refused) => FaultKind::Meaningless(refused),
+            _ => FaultKind::Failed("it answered another question than was asked".into()),
+        };
+        Self::new(kind, Phase::Reply, "the store")
     }
 
     /// The same fault with its cause.

@@ -9,7 +9,7 @@ use leasehold_core::model::MutexState;
 use leasehold_core::{KeyError, Kind, Lock, Op, Reply, SessionId};
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 /// How many operations go by between two sweeps of what has expired.
@@ -50,6 +50,14 @@ impl MemoryStore {
             let now = wall + crate::clock::boottime().since(start);
             u64::try_from(now.as_micros()).unwrap_or(u64::MAX)
         })
+    }
+
+    /// The store of that name that all of this process shares: what the URL `memory:NAME` opens.
+    pub fn of_process(name: &str) -> Self {
+        static SHARED: OnceLock<Mutex<HashMap<String, MemoryStore>>> = OnceLock::new();
+        let shared = SHARED.get_or_init(Mutex::default);
+        let mut shared = shared.lock().unwrap_or_else(PoisonError::into_inner);
+        shared.entry(name.to_owned()).or_default().clone()
     }
 
     /// A store whose clock is `now_us`, in microseconds.

@@ -209,12 +209,13 @@ impl Link {
         Some(Held::new(batch, Arc::clone(&self.shared)))
     }
 
-    /// Hands a command on, waiting for room; `false` when nobody sends any more.
+    /// Hands a command on, waiting for room; `false` when nobody sends any more. Where there is room it is handed on
+    /// even if the client is gone by now: it has been seen, and perhaps counted as held (2).
     async fn queue(&self, to_server: &mpsc::Sender<Request>, request: Request) -> bool {
         tokio::select! {
             biased;
-            () = self.ends.client.cancelled() => false,
             sent = to_server.send(request) => sent.is_ok(),
+            () = self.ends.client.cancelled() => false,
         }
     }
 
@@ -301,4 +302,30 @@ impl Link {
 enum Flow {
     Open,
     Stalled,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A command that was counted as held was lost when the client's side was cut before it stood in the queue.
+    #[tokio::test]
+    async fn a_command_that_was_seen_outlives_its_client() {
+        let shared = Arc::new(Shared::new(([127, 0, 0, 1], 0).into()));
+        let registration = Registration::new(0, shared);
+        let link = Link::new(&registration);
+        let (to_server, mut requests) = mpsc::channel(1);
+        let held = link.hold(Holding::Held, &mut None);
+        let request = Request {
+            frame: b"PING\r\n".to_vec(),
+            arguments: vec![b"PING".to_vec()],
+            due: Instant::now(),
+            copies: 1,
+            reply: ReplyFate::Passed,
+            held,
+        };
+        registration.ends.client.cancel();
+        assert!(link.queue(&to_server, request).await);
+        assert!(requests.recv().await.is_some_and(|request| request.held.is_some()));
+    }
 }

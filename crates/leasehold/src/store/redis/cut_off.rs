@@ -9,7 +9,7 @@ use leasehold_core::{
     Release, SessionId,
 };
 use leasehold_testkit::{RedisServer, RespConnection, Value};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::time::Duration;
 
@@ -124,20 +124,28 @@ impl CutLock {
         Ok(())
     }
 
-    /// No place is left behind the head, where no grant would ever find it.
+    /// Every place is in its turn: whoever is not between the first and the last is found by no grant.
     fn check_places(&mut self, scene: &str) -> io::Result<()> {
-        let fields = self.connection.call(&["HGETALL", &self.keys.record.clone()])?;
-        let texts: Vec<_> = fields.elements().iter().filter_map(Value::text).collect();
-        let pairs = || texts.chunks(2).map(|pair| (pair[0], pair[1]));
-        let head: u64 = pairs()
-            .find(|(field, _)| *field == "head")
-            .map_or(Ok(0), |(_, head)| head.parse())
-            .map_err(io::Error::other)?;
-        for (_, place) in pairs().filter(|(field, _)| field.starts_with("w:")) {
-            let ticket: u64 = place.lines().next().unwrap_or_default().parse().map_err(io::Error::other)?;
-            assert!(ticket >= head, "ticket {ticket} is behind the head {head}: {scene}");
-        }
+        let fields = self.fields()?;
+        let places = fields.iter().filter(|(field, place)| field.starts_with("w:") && !place.is_empty());
+        let places: BTreeSet<_> = places.map(|(field, _)| field[2..].to_owned()).collect();
+        let queue = fields.get("queue").map_or("0 0  ", String::as_str);
+        let queue: Vec<_> = queue.split(' ').collect();
+        let [_, size, first, last] = queue[..] else { panic!("`{queue:?}`: {scene}") };
+        let next =
+            |session: &String| fields.get(&format!("n:{session}")).filter(|_| session != last).cloned();
+        let start = Some(first.to_owned()).filter(|first| !first.is_empty());
+        let turns: Vec<_> = std::iter::successors(start, next).take(10).collect();
+        assert_eq!(turns.len().to_string(), size, "{turns:?}: {scene}");
+        assert_eq!(turns.last().map_or("", String::as_str), last, "{turns:?}: {scene}");
+        assert_eq!(turns.into_iter().collect::<BTreeSet<_>>(), places, "{scene}");
         Ok(())
+    }
+
+    fn fields(&mut self) -> io::Result<BTreeMap<String, String>> {
+        let fields = self.connection.call(&["HGETALL", &self.keys.record])?;
+        let texts: Vec<_> = fields.elements().iter().filter_map(Value::text).collect();
+        Ok(texts.chunks(2).map(|pair| (pair[0].to_owned(), pair[1].to_owned())).collect())
     }
 
     /// Lets all sessions look and release until each has had the lock.
@@ -170,9 +178,10 @@ impl CutLock {
             }
             assert!(round < 11, "sessions {left:?} never get it: {scene}");
         }
-        let fields = self.connection.call(&["HKEYS", &self.keys.record.clone()])?;
-        let queued = fields.elements().iter().filter_map(Value::text).filter(|field| field.contains(':'));
-        assert_eq!(queued.collect::<Vec<_>>(), [""; 0], "left in the queue: {scene}");
+        self.check_places(scene)?;
+        let fields = self.fields()?;
+        let size = fields.get("queue").and_then(|queue| queue.split(' ').nth(1));
+        assert!(size.is_none_or(|size| size == "0"), "left in the queue: {fields:?}: {scene}");
         Ok(())
     }
 

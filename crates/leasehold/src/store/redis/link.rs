@@ -30,8 +30,9 @@ use tokio::time::{Instant, timeout_at};
 const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 /// How long a connection has to last for the next one to be made at once.
 const LASTED: Duration = Duration::from_secs(1);
-/// How long a connection may be silent while somebody waits, when a call runs out of time.
-const SILENCE: Duration = Duration::from_millis(250);
+/// How long a connection may be silent while somebody waits, when a call runs out of time. Short, since a lease of a
+/// second leaves no time for a longer doubt; a new connection costs little where the old one was alive after all.
+const SILENCE: Duration = Duration::from_millis(100);
 
 /// The link to one server. Its task and its connection end when it is dropped.
 #[derive(Debug)]

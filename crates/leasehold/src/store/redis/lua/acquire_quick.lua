@@ -1,9 +1,9 @@
 -- Part of acquire, after read.lua: the lock is free, has been used lately, and nobody waits.
 --
--- What is done here is what queue.lua's `give` does, in the same order and for the same reasons, without the making of
--- its functions, which would take as long again.
+-- What is done here is what queue.lua would do, in the same order and for the same reasons, without the making of its
+-- functions, which would take as long again.
 
-if record_there and last and not value and not kind and head >= tail
+if record_there and last and not value and not kind and first == ''
   and not (ended and string.sub(ended, 1, #ARGV[1] + 1) == ARGV[1] .. ' ') then
   local time = redis.call('TIME')
   local s, us = tonumber(time[1]), tonumber(time[2])

@@ -6,9 +6,11 @@
 --            last             the fencing token that was given last
 --            tenant           who was given the lock last: hold \n since_ms \n own value \n label
 --            ended            the hold that was ended last other than by its lease: hold, space, how
---            head, tail       the queue's tickets run from head to tail - 1, with gaps
---            t:<ticket>       the session that waits there
---            w:<session>      its place: ticket \n nonce \n expires_ms \n lease_ms \n hold \n own value \n label
+--            queue            the next ticket, how many places there are, the first and the last session: with spaces
+--            w:<session>      its place: ticket \n nonce \n expires_ms \n lease_ms \n hold \n own value \n label; if it is
+--                             empty there is none
+--            n:<session>      the session behind it; means nothing of the last one
+--            p:<session>      the session before it; means nothing of the first one
 -- ARGV[1]  a hold, or empty
 -- ARGV[2]  the user's own value in place of the hold as token, or empty
 --
@@ -22,8 +24,6 @@
 local RECORD_KEPT_MS = 3600000
 local GREATEST_FENCE = 9007199254740991
 
-local session = string.sub(ARGV[1], 1, 16)
-
 -- The lock. `value` is false and `kind` nil where nothing stands there; `kind` is the type of what is no string.
 local value, kind = redis.pcall('GET', KEYS[1]), nil
 if type(value) == 'table' then
@@ -31,7 +31,8 @@ if type(value) == 'table' then
   value, kind = false, redis.call('TYPE', KEYS[1]).ok
 end
 
-local fields = redis.pcall('HMGET', KEYS[2], 'format', 'last', 'tenant', 'ended', 'head', 'tail', 'w:' .. session)
+local fields = redis.pcall(
+  'HMGET', KEYS[2], 'format', 'last', 'tenant', 'ended', 'queue', 'w:' .. string.sub(ARGV[1], 1, 16))
 if fields.err then
   if string.sub(fields.err, 1, 9) ~= 'WRONGTYPE' then return fields end
   return { 'format', redis.call('TYPE', KEYS[2]).ok }
@@ -40,5 +41,9 @@ local record_there = fields[1]
 if record_there and record_there ~= '1' then return { 'format', record_there } end
 local last = fields[2] and tonumber(fields[2])
 local ended = fields[4]
-local head, tail = tonumber(fields[5] or 0), tonumber(fields[6] or 0)
+local tail, size, first, final = 0, 0, '', ''
+if fields[5] then
+  tail, size, first, final = string.match(fields[5], '^(%d+) (%d+) (%S*) (%S*)$')
+  tail, size = tonumber(tail), tonumber(size)
+end
 

@@ -1,6 +1,6 @@
--- Part of acquire, release and inspect, after read.lua: what it has read, understood.
+-- Part of acquire, release and inspect, after read.lua: what it has read, understood. It writes nothing.
 --
--- Whatever is changed at the server from here on is changed in the variables as well, so that no key is read twice.
+-- Whatever is decided from here on is decided on these variables, so that no key is read twice.
 
 -- Never `..`, which makes 1.762e+15 of a fencing token.
 local function digits(number)
@@ -41,7 +41,7 @@ end
 -- The place of a session in the queue, or false.
 local places = {}
 local function unpacked(packed)
-  if not packed then return false end
+  if not packed or packed == '' then return false end
   local ticket, nonce, expires_ms, lease_ms, hold, own, label =
     string.match(packed, '^(%d+)\n(%x+)\n(%d+)\n(%d+)\n([^\n]*)\n([^\n]*)\n(.*)$')
   local place = claim_of(hold, own)
@@ -51,24 +51,25 @@ local function unpacked(packed)
 end
 local function place_of(session)
   if places[session] == nil then
-    local packed = fields[7]
+    local packed = fields[6]
     if session ~= claim.session then packed = redis.call('HGET', KEYS[2], 'w:' .. session) end
     places[session] = unpacked(packed)
   end
   return places[session]
 end
 
--- Whether a claim has the lock: its token stands, and for a value of the user's own also the hold.
+-- How a hold was ended, or nil.
+local function ended_how(hold)
+  if ended and string.sub(ended, 1, #hold + 1) == hold .. ' ' then return string.sub(ended, #hold + 2) end
+end
+
+-- Whether a claim has the lock: its token stands, and for a value of the user's own also the hold. A stranger may use
+-- the same value after it was ended.
 local function holds(who)
   if value ~= who.token then return false end
   if who.own == '' then return true end
   local holder = tenant()
-  return holder and holder.hold == who.hold and holder.own == who.own
-end
-
--- How a hold was ended, or nil.
-local function ended_how(hold)
-  if ended and string.sub(ended, 1, #hold + 1) == hold .. ' ' then return string.sub(ended, #hold + 2) end
+  return holder and holder.hold == who.hold and holder.own == who.own and not ended_how(who.hold)
 end
 
 local function waits(who)
@@ -102,7 +103,7 @@ local function tell_holder(reply)
   if not value and not kind then return reply end
   reply[#reply + 1] = value_ttl()
   local holder = tenant()
-  if holder and value == holder.token then
+  if holder and holds(holder) then
     reply[#reply + 1] = last or 0
     reply[#reply + 1] = holder.since_ms
     reply[#reply + 1] = holder.label

@@ -2,7 +2,7 @@
 --
 -- What is done here is what release.lua does, without the making of functions that it does not need.
 
-if record_there and value == ARGV[1] and ARGV[2] == '' and not ARGV[5] and head >= tail then
+if record_there and value == ARGV[1] and ARGV[2] == '' and not ARGV[5] and first == '' then
   redis.call('DEL', KEYS[1])
   redis.call('HSET', KEYS[2], 'ended', ARGV[1] .. ' released')
   return { 'held', {} }

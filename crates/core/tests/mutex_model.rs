@@ -1,0 +1,559 @@
+//! Properties of the Mutex's model, over random operations of several sessions and a clock that moves
+//! as it likes.
+//!
+//! The model is the law that every store is compared with, so what it promises is checked here by
+//! looking at its state from outside, with nothing shared but the types.
+//!
+//! 1. Every property is checked after every step: [`World::step`] is the one place that does so.
+//! 2. Strangers (clients of other libraries) set and delete the key as they please, but never set it to
+//!    one of our tokens. Users' own values they do set: nothing forbids it.
+//! 3. The acquire that comes with a release is one of the same session, and asks for another hold.
+
+use leasehold_core::model::{MutexState, Record, Value};
+use leasehold_core::{
+    Acquire, Acquired, Claim, Enqueue, Extend, Extended, Fate, FencingToken, HoldId, Inspect, Inspection,
+    Label, Nonce, Op, OwnValue, Pass, Release, Reply, SessionId, Wake,
+};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+const SESSIONS: u8 = 4;
+const HOLDS: u8 = 3;
+const LOOKS_AT_MOST: usize = 64;
+const HOUR_MS: u64 = 3_600_000;
+/// 2025-11-01, in microseconds.
+const START_US: u64 = 1_762_000_000_000_000;
+
+/// One thing that happens.
+#[derive(Debug, Clone)]
+enum Event {
+    /// One of our operations.
+    Op(Op),
+    /// A stranger sets the key: its value, and how long it lasts in milliseconds, if not for ever.
+    Set(String, Option<u64>),
+    /// A stranger puts something at the key that is no string.
+    SetOther,
+    /// A stranger deletes the key.
+    Delete,
+    /// A store that knows who is dead says that this session is.
+    Bury(SessionId),
+}
+
+/// A step: by how many microseconds the clock moves before it, and what happens then.
+type Step = (i64, Event);
+
+fn session(n: u8) -> SessionId {
+    SessionId::from_random([n; 12])
+}
+
+/// The `n`th hold of a session. The third of every session has a value of the user's own, and it is the
+/// same value for all of them.
+fn claim(s: u8, n: u8) -> Claim {
+    let value = (n == 2).then(|| OwnValue::new("shared").expect("a plain text"));
+    Claim { hold: HoldId::from_random(session(s), [n; 16]), value }
+}
+
+/// Another hold of the same session (3).
+fn sibling(of: &Claim, other: u8) -> Claim {
+    let mine: Vec<_> = claims().filter(|claim| claim.hold.session() == of.hold.session()).collect();
+    let at = mine.iter().position(|claim| claim == of).expect("a session has its holds");
+    mine[(at + usize::from(other)) % mine.len()].clone()
+}
+
+fn claims() -> impl Iterator<Item = Claim> {
+    (0..SESSIONS).flat_map(|s| (0..HOLDS).map(move |n| claim(s, n)))
+}
+
+fn ask(claim: Claim, lease_ms: u64, queue: Option<(u64, u64)>, adopt_ms: Option<u64>) -> Acquire {
+    let label = Label::new(claim.hold.session().to_string()).expect("a plain text");
+    let queue = queue.map(|(nonce, kept_ms)| Enqueue { nonce: Nonce::new(0, nonce), kept_ms });
+    Acquire { claim, lease_ms, label, queue, adopt_ms }
+}
+
+fn any_claim() -> impl Strategy<Value = Claim> {
+    (0..SESSIONS, 0..HOLDS).prop_map(|(s, n)| claim(s, n))
+}
+
+fn any_lease_ms() -> impl Strategy<Value = u64> {
+    prop_oneof![Just(1), Just(999), Just(3_000), Just(30 * 24 * HOUR_MS), 1..60_000_u64]
+}
+
+fn any_ask() -> impl Strategy<Value = Acquire> {
+    let kept_ms = prop_oneof![Just(1_u64), Just(3_000), Just(21_000), 1..30_000_u64];
+    let queue = prop_oneof![1 => Just(None), 3 => (any::<u64>(), kept_ms).prop_map(Some)];
+    let adopt_ms = prop_oneof![3 => Just(None), 1 => any_lease_ms().prop_map(Some)];
+    (any_claim(), any_lease_ms(), queue, adopt_ms)
+        .prop_map(|(claim, lease_ms, queue, adopt_ms)| ask(claim, lease_ms, queue, adopt_ms))
+}
+
+fn any_op() -> impl Strategy<Value = Op> {
+    let pass = prop_oneof![3 => Just(Pass::Grant), 1 => Just(Pass::Free)];
+    let release = (any_claim(), pass, proptest::option::of((1..HOLDS, any_ask())));
+    let extend = (any_claim(), any_lease_ms(), any::<bool>());
+    prop_oneof![
+        6 => any_ask().prop_map(Op::Acquire),
+        2 => extend.prop_map(|(claim, lease_ms, keep_record)| Op::Extend(Extend { claim, lease_ms, keep_record })),
+        4 => release.prop_map(|(claim, pass, next)| {
+            let next = next.map(|(other, next)| Acquire { claim: sibling(&claim, other), ..next });
+            Op::Release(Release { claim, pass, next })
+        }),
+        1 => proptest::option::of(any_claim()).prop_map(|claim| Op::Inspect(Inspect { claim })),
+    ]
+}
+
+fn any_event() -> impl Strategy<Value = Event> {
+    let stranger = prop_oneof![Just("foreign".to_owned()), Just("shared".to_owned())];
+    prop_oneof![
+        24 => any_op().prop_map(Event::Op),
+        1 => (stranger, proptest::option::of(any_lease_ms())).prop_map(|(text, ms)| Event::Set(text, ms)),
+        1 => Just(Event::SetOther),
+        2 => Just(Event::Delete),
+        1 => (0..SESSIONS).prop_map(|s| Event::Bury(session(s))),
+    ]
+}
+
+/// How far the clock moves between two steps: mostly a little, sometimes past everything, at times back.
+fn any_move() -> impl Strategy<Value = i64> {
+    prop_oneof![
+        4 => Just(0),
+        4 => 0..5_000_i64,
+        6 => 0..3_000_000_i64,
+        2 => 0..120_000_000_i64,
+        1 => 0..10_000_000_000_i64,
+        1 => -5_000_000_000..0_i64,
+    ]
+}
+
+fn any_steps() -> impl Strategy<Value = Vec<Step>> {
+    proptest::collection::vec((any_move(), any_event()), 1..80)
+}
+
+/// The model with what an onlooker remembers of it.
+struct World {
+    state: MutexState,
+    now_us: u64,
+    /// The latest time there was.
+    latest_us: u64,
+    /// The fencing token that was given last, for as long as it has to be respected.
+    last: Option<FencingToken>,
+    /// Set while a stranger's value stands at the key.
+    foreign: bool,
+}
+
+impl World {
+    fn new() -> Self {
+        let state = MutexState::default();
+        Self { state, now_us: START_US, latest_us: START_US, last: None, foreign: false }
+    }
+
+    /// Moves the clock, lets an event happen, and checks everything (1).
+    fn step(&mut self, (by_us, event): &Step) {
+        self.now_us = self.now_us.saturating_add_signed(*by_us);
+        self.latest_us = self.latest_us.max(self.now_us);
+        // Expiry is the clock's doing, not the operation's.
+        self.state.is_over(self.now_us);
+        let before = self.state.clone();
+        let now_ms = self.now_us / 1000;
+        match event {
+            Event::Op(op) => {
+                let (reply, wakes) = self.state.apply(self.now_us, op);
+                self.check_doubling(&before, op, &reply);
+                self.check_inspection(&before, op, &reply);
+                self.check_queue(&before, op, &wakes);
+                self.check_grants(&before, op, &wakes);
+            }
+            Event::Set(text, ms) => {
+                let expires_ms = ms.map(|ms| now_ms + ms);
+                self.state.value = Some(Value { content: Ok(text.clone()), expires_ms });
+            }
+            Event::SetOther => {
+                self.state.value = Some(Value { content: Err("list".into()), expires_ms: None });
+            }
+            Event::Delete => self.state.value = None,
+            Event::Bury(dead) => self.state.bury(*dead),
+        }
+        self.foreign = match event {
+            Event::Set(..) | Event::SetOther => true,
+            _ => {
+                self.foreign
+                    && self.state.value.as_ref().map(|v| &v.content)
+                        == before.value.as_ref().map(|v| &v.content)
+            }
+        };
+        self.check_tokens(&before);
+        self.check_state();
+    }
+
+    /// What is true of any state, whatever happened.
+    fn check_state(&self) {
+        let state = &self.state;
+        if let Some(value) = &state.value {
+            assert!(value.expires_ms.is_some() || self.foreign, "our key has an expiry: {state:#?}");
+        }
+        let held: Vec<_> = claims().filter(|claim| self.fate(claim) == Some(Fate::Held)).collect();
+        assert!(held.len() <= 1, "two hold the lock: {held:?}");
+        if let Some(record) = &state.record {
+            check_places(record);
+            if let Some((hold, _)) = record.ended {
+                assert!(held.iter().all(|held| held.hold != hold), "a spent hold holds the lock: {state:#?}");
+                assert!(!waits(record, &hold), "a spent hold waits: {state:#?}");
+            }
+        }
+        let text = serde_json::to_string(state).expect("plain data");
+        assert_eq!(serde_json::from_str::<MutexState>(&text).ok().as_ref(), Some(state), "{text}");
+    }
+
+    fn fate(&self, claim: &Claim) -> Option<Fate> {
+        let inspect = Inspect { claim: Some(claim.clone()) };
+        match self.state.clone().apply(self.now_us, &Op::Inspect(inspect)).0 {
+            Reply::Inspect(inspection) => inspection.fate,
+            Reply::Refused(_) => None,
+            other => panic!("to an inspect: {other:?}"),
+        }
+    }
+
+    /// Sending twice equals sending once. The one exception is what a release tells of what it `found`,
+    /// and the `holder` that goes with it: the first changed that.
+    fn check_doubling(&self, before: &MutexState, op: &Op, reply: &Reply) {
+        let mut twice = self.state.clone();
+        let (again, wakes) = twice.apply(self.now_us, op);
+        let mut reply = reply.clone();
+        let mut second = again.clone();
+        if let (Reply::Release(first), Reply::Release(second)) = (&mut reply, &mut second) {
+            assert_ne!(second.found, Fate::Held, "released twice: {before:#?}");
+            second.found = first.found;
+            second.holder.clone_from(&first.holder);
+        }
+        assert_eq!(reply, second, "the reply to the second {op:?} on {before:#?}");
+        assert_eq!(twice, self.state, "the state after the second {op:?} on {before:#?}");
+        assert_eq!(wakes, [], "the second {op:?} granted something: {before:#?}");
+    }
+
+    fn check_inspection(&self, before: &MutexState, op: &Op, reply: &Reply) {
+        let (Op::Inspect(_), Reply::Inspect(inspection)) = (op, reply) else { return };
+        assert_eq!(&self.state, before, "an inspect changes nothing");
+        let Inspection { holder, waiting, .. } = inspection;
+        assert_eq!(holder.is_some(), before.value.is_some());
+        let now_ms = self.now_us / 1000;
+        let live = places(before).filter(|(_, place)| place.expires_ms >= now_ms).count();
+        assert_eq!(*waiting, live as u64);
+    }
+
+    /// First come, first served; and no operation looks at more places than its bound.
+    fn check_queue(&self, before: &MutexState, op: &Op, wakes: &[Wake]) {
+        let (mut old, new) = (order(before), order(&self.state));
+        if let Op::Release(release) = op {
+            // It gives up its place, and may take a new one behind the others.
+            old.retain(|s| {
+                !places(before).any(|(t, place)| s == t && place.claim.hold == release.claim.hold)
+            });
+        }
+        let kept: Vec<_> = old.iter().copied().filter(|s| new.contains(s)).collect();
+        assert!(new.starts_with(&kept), "{old:?} became {new:?} by {op:?}");
+        assert!(new.len() - kept.len() <= 1, "one operation, one place");
+        assert!(old.len() - kept.len() <= LOOKS_AT_MOST + 1, "{} places gone", old.len() - kept.len());
+        let now_ms = self.now_us / 1000;
+        for wake in wakes {
+            assert_eq!(wakes.len(), 1, "one lock has one holder");
+            let (_, place) =
+                places(before).find(|(session, _)| **session == wake.to).expect("a waiter is woken");
+            assert_eq!(wake.nonce, place.nonce, "the nonce of the last look");
+            assert!(place.expires_ms >= now_ms, "a dead place was granted");
+        }
+        // Whoever lost a place either got the lock by it, gave it up himself, or was dead.
+        let actor = actor(op);
+        for session in old.iter().filter(|s| !new.contains(s)) {
+            let (_, place) = places(before).find(|(s, _)| *s == session).expect("it waited");
+            let woken = wakes.iter().any(|wake| wake.to == *session);
+            let dead = place.expires_ms < now_ms;
+            assert!(woken || dead || actor == Some(*session), "{session:?} was thrown out by {op:?}");
+        }
+    }
+
+    /// Whoever newly has the lock was the first live one; and a lock that is free stays free only
+    /// where nobody waits, or somebody wanted it so.
+    fn check_grants(&self, before: &MutexState, op: &Op, wakes: &[Wake]) {
+        let now_ms = self.now_us / 1000;
+        let (was, is) = (before.value.as_ref(), self.state.value.as_ref());
+        let released = matches!(op, Op::Release(release) if fate_in(before, self.now_us, &release.claim) == Some(Fate::Held));
+        let given = is.is_some() && is.map(|v| &v.content) != was.map(|v| &v.content);
+        if given {
+            assert!(was.is_none() || released, "{op:?} took the lock from {was:?}");
+            let tenant =
+                self.state.record.as_ref().and_then(|record| record.tenant.as_ref()).expect("a tenant");
+            let winner = tenant.claim.hold.session();
+            assert_eq!(
+                wakes.iter().any(|wake| wake.to == winner),
+                actor(op) != Some(winner) || !asks(op, &tenant.claim)
+            );
+            let leaver = match op {
+                Op::Release(release) => {
+                    places(before).find(|(_, p)| p.claim.hold == release.claim.hold).map(|(s, _)| *s)
+                }
+                _ => None,
+            };
+            let ahead = order(before).into_iter().take_while(|s| *s != winner);
+            for session in ahead.filter(|s| Some(*s) != leaver) {
+                let (_, place) = places(before).find(|(s, _)| **s == session).expect("it waited");
+                assert!(place.expires_ms < now_ms, "{winner:?} was served before {session:?} by {op:?}");
+            }
+            assert_eq!(tenant.since_ms, now_ms);
+        }
+        // A spent hold asks for nothing, so it is answered at once.
+        let spent = |ask: &Acquire| ended_in(before) == Some(ask.claim.hold);
+        let pumps = match op {
+            Op::Acquire(ask) => !spent(ask),
+            Op::Release(Release { pass, next, .. }) => {
+                *pass == Pass::Grant && !next.as_ref().is_some_and(spent)
+            }
+            _ => false,
+        };
+        if pumps && is.is_none() && places(before).count() <= LOOKS_AT_MOST {
+            assert_eq!(order(&self.state), [], "the lock lies free after {op:?}, and somebody waits");
+            assert!(!matches!(op, Op::Acquire(_)), "nobody was before it: {op:?}");
+        }
+    }
+
+    /// Fencing tokens grow for as long as the record lives, and beyond where the clock does not go back.
+    fn check_tokens(&mut self, before: &MutexState) {
+        let last = |state: &MutexState| state.record.as_ref().and_then(|record| record.last);
+        let (old, new) = (last(before), last(&self.state));
+        if old == new {
+            return;
+        }
+        let new = new.expect("a record does not forget its token by an operation");
+        assert!(new.as_u64() >= self.now_us, "a token is no smaller than the time");
+        let remembered = before.record.as_ref().is_some_and(|record| record.last.is_some());
+        if remembered || self.now_us >= self.latest_us {
+            assert!(self.last.is_none_or(|last| new > last), "{new:?} after {:?}", self.last);
+        }
+        self.last = Some(new);
+    }
+}
+
+/// One place a session; tickets and places agree.
+fn check_places(record: &Record) {
+    let tickets: BTreeMap<_, _> =
+        record.tickets.iter().map(|(ticket, session)| (*session, *ticket)).collect();
+    assert_eq!(tickets.len(), record.tickets.len(), "one place a session");
+    let places: BTreeMap<_, _> =
+        record.places.iter().map(|(session, place)| (*session, place.ticket)).collect();
+    assert_eq!(tickets, places, "a place for every ticket, a ticket for every place");
+    for (session, place) in &record.places {
+        assert_eq!(place.claim.hold.session(), *session);
+    }
+    assert!(record.tickets.keys().all(|ticket| *ticket < record.tail), "{record:#?}");
+}
+
+fn places(state: &MutexState) -> impl Iterator<Item = (&SessionId, &leasehold_core::model::Place)> {
+    state.record.iter().flat_map(|record| &record.places)
+}
+
+/// The queue, the first first.
+fn order(state: &MutexState) -> Vec<SessionId> {
+    state.record.iter().flat_map(|record| record.tickets.values().copied()).collect()
+}
+
+fn waits(record: &Record, hold: &HoldId) -> bool {
+    record.places.values().any(|place| place.claim.hold == *hold)
+}
+
+fn ended_in(state: &MutexState) -> Option<HoldId> {
+    state.record.as_ref().and_then(|record| record.ended).map(|(hold, _)| hold)
+}
+
+fn fate_in(state: &MutexState, now_us: u64, claim: &Claim) -> Option<Fate> {
+    let world = World { state: state.clone(), now_us, ..World::new() };
+    world.fate(claim)
+}
+
+/// The session that an operation speaks for, where it can change that session's place (3).
+fn actor(op: &Op) -> Option<SessionId> {
+    match op {
+        Op::Acquire(ask) => Some(ask.claim.hold.session()),
+        Op::Release(release) => Some(release.claim.hold.session()),
+        _ => None,
+    }
+}
+
+/// Whether an operation asks for that very hold.
+fn asks(op: &Op, claim: &Claim) -> bool {
+    match op {
+        Op::Acquire(ask) => ask.claim == *claim,
+        Op::Release(release) => release.next.as_ref().is_some_and(|next| next.claim == *claim),
+        _ => false,
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_happens_the_model_keeps_its_promises(steps in any_steps()) {
+        let mut world = World::new();
+        for step in &steps {
+            world.step(step);
+        }
+    }
+
+    /// Rows 20 and 27 in small: nothing is remembered for ever.
+    #[test]
+    fn what_has_expired_leaves_nothing(steps in any_steps()) {
+        let mut world = World::new();
+        for step in steps.iter().filter(|(_, event)| !matches!(event, Event::Set(_, None) | Event::SetOther)) {
+            world.step(step);
+        }
+        let value_ms = world.state.value.as_ref().and_then(|value| value.expires_ms);
+        let record_ms = world.state.record.as_ref().map(|record| record.expires_ms);
+        let over_ms = value_ms.max(record_ms).unwrap_or(0) + 1;
+        prop_assert!(world.state.is_over(over_ms * 1000));
+        prop_assert!(over_ms < world.latest_us / 1000 + 31 * 24 * HOUR_MS, "kept for too long");
+    }
+
+    /// An extend only raises, and only where its hold stands.
+    #[test]
+    fn an_extend_only_raises(steps in any_steps(), claim in any_claim(), lease_ms in any_lease_ms()) {
+        let mut world = World::new();
+        for step in &steps {
+            world.step(step);
+            let (mut state, now_us) = (world.state.clone(), world.now_us);
+            let held = world.fate(&claim) == Some(Fate::Held);
+            let before = state.clone();
+            let (reply, _) = state.apply(now_us, &Op::Extend(Extend { claim: claim.clone(), lease_ms, keep_record: false }));
+            if held {
+                prop_assert_eq!(reply, Reply::Extend(Extended::Extended));
+                let end = |state: MutexState| state.value.and_then(|value| value.expires_ms);
+                prop_assert_eq!(end(state), end(before).max(Some(now_us / 1000 + lease_ms)));
+            } else {
+                prop_assert_eq!(reply, Reply::Extend(Extended::NotHeld));
+                prop_assert_eq!(state, before);
+            }
+        }
+    }
+
+    /// A release of what neither holds nor waits touches nobody else's hold or place (row 16).
+    #[test]
+    fn a_late_release_touches_nothing(steps in any_steps(), claim in any_claim()) {
+        let mut world = World::new();
+        for step in &steps {
+            world.step(step);
+            if matches!(world.fate(&claim), None | Some(Fate::Held | Fate::Queued)) {
+                continue;
+            }
+            let mut state = world.state.clone();
+            let release = Release { claim: claim.clone(), pass: Pass::Free, next: None };
+            let (_, wakes) = state.apply(world.now_us, &Op::Release(release));
+            prop_assert_eq!(wakes, []);
+            prop_assert_eq!(&state, &world.state);
+        }
+    }
+}
+
+fn waiting(session: u8, n: u64, kept_ms: u64) -> Acquire {
+    ask(Claim::new(HoldId::from_random(many(n), [session; 16])), 3_000, Some((n, kept_ms)), None)
+}
+
+fn many(n: u64) -> SessionId {
+    let mut bits = [0xff; 12];
+    bits[..8].copy_from_slice(&n.to_be_bytes());
+    SessionId::from_random(bits)
+}
+
+fn held_by_first(state: &mut MutexState) -> Claim {
+    let first = claim(0, 0);
+    let (reply, _) = state.apply(START_US, &Op::Acquire(ask(first.clone(), HOUR_MS, None, None)));
+    assert!(matches!(reply, Reply::Acquire(Acquired::Granted { .. })), "{reply:?}");
+    first
+}
+
+fn free(claim: Claim) -> Op {
+    Op::Release(Release { claim, pass: Pass::Grant, next: None })
+}
+
+/// Row 23: the dead cost no more than one operation for each 64 of them.
+#[test]
+fn an_operation_skips_64_dead_places_at_most() {
+    let mut state = MutexState::default();
+    let first = held_by_first(&mut state);
+    for n in 0..200 {
+        state.apply(START_US, &Op::Acquire(waiting(0, n, 10)));
+    }
+    let live = waiting(0, 999, HOUR_MS);
+    state.apply(START_US, &Op::Acquire(live.clone()));
+    let later_us = START_US + 1_000_000;
+    let (_, wakes) = state.apply(later_us, &free(first));
+    assert_eq!(wakes, []);
+    assert_eq!(order(&state).len(), 201 - LOOKS_AT_MOST);
+    let mut replies = (0..).map(|_| state.apply(later_us, &Op::Acquire(live.clone())).0);
+    for _ in 0..2 {
+        let Some(Reply::Acquire(Acquired::Taken { holder: None, position: Some(_) })) = replies.next() else {
+            panic!("the dead are still before it");
+        };
+    }
+    assert!(matches!(replies.next(), Some(Reply::Acquire(Acquired::Granted { .. }))));
+}
+
+/// Row 23, entries leak: whoever left the queue is not in the way of those behind, however many left.
+/// Their gaps used to count as places, and a lock that was held for long could hardly be granted again.
+#[test]
+fn those_who_left_are_not_in_the_way() {
+    let mut state = MutexState::default();
+    let first = held_by_first(&mut state);
+    let patient = waiting(0, 1_000_000, HOUR_MS);
+    state.apply(START_US, &Op::Acquire(patient.clone()));
+    for n in 0..1_000 {
+        let ask = waiting(0, n, HOUR_MS);
+        state.apply(START_US, &Op::Acquire(ask.clone()));
+        state.apply(START_US, &free(ask.claim));
+    }
+    let last = waiting(0, 2_000_000, HOUR_MS);
+    let (reply, _) = state.apply(START_US, &Op::Acquire(last.clone()));
+    assert!(matches!(reply, Reply::Acquire(Acquired::Taken { position: Some(1), .. })), "{reply:?}");
+    let (_, wakes) = state.apply(START_US, &free(first));
+    assert_eq!(wakes.first().map(|wake| wake.to), Some(patient.claim.hold.session()));
+    let (_, wakes) = state.apply(START_US, &free(patient.claim));
+    assert_eq!(wakes.first().map(|wake| wake.to), Some(last.claim.hold.session()));
+    let (reply, _) = state.apply(START_US, &Op::Acquire(last));
+    assert!(matches!(reply, Reply::Acquire(Acquired::Granted { others_wait: false, .. })), "{reply:?}");
+}
+
+/// Row 2 for a release that frees the lock for others and queues again: sent a second time, late, it
+/// used to queue a hold that had the lock, or had been released, so that it could be granted again.
+#[test]
+fn a_resent_release_does_not_queue_what_was_granted_or_spent() {
+    let mut state = MutexState::default();
+    let first = held_by_first(&mut state);
+    let next = ask(claim(0, 1), 3_000, Some((1, 3_000)), None);
+    let release = Op::Release(Release { claim: first, pass: Pass::Free, next: Some(next.clone()) });
+    state.apply(START_US, &release);
+    state.apply(START_US, &Op::Acquire(next.clone()));
+    let (reply, _) = state.apply(START_US, &release);
+    let Reply::Release(released) = reply else { panic!("{reply:?}") };
+    assert!(matches!(released.next, Some(Ok(Acquired::Granted { .. }))), "{released:?}");
+    assert_eq!(order(&state), []);
+    state.apply(START_US, &free(next.claim));
+    let (reply, _) = state.apply(START_US, &release);
+    let Reply::Release(released) = reply else { panic!("{reply:?}") };
+    assert!(matches!(released.next, Some(Ok(Acquired::Spent(_)))), "{released:?}");
+    assert_eq!(order(&state), []);
+}
+
+/// Row 16 where a user's own value stands at the key: a resent release used to free the lock of a
+/// stranger who took it since with the same value.
+#[test]
+fn a_resent_release_leaves_a_stranger_with_the_same_value_alone() {
+    let mut state = MutexState::default();
+    let own = claim(0, 2);
+    state.apply(START_US, &Op::Acquire(ask(own.clone(), 3_000, None, None)));
+    state.apply(START_US, &free(own.clone()));
+    let stranger = Value { content: Ok(own.token()), expires_ms: Some(START_US / 1000 + 9_000) };
+    state.value = Some(stranger.clone());
+    let extend = Extend { claim: own.clone(), lease_ms: 60_000, keep_record: false };
+    assert_eq!(state.apply(START_US, &Op::Extend(extend)).0, Reply::Extend(Extended::NotHeld));
+    state.apply(START_US, &free(own.clone()));
+    state.bury(own.hold.session());
+    assert_eq!(state.value, Some(stranger));
+    let (reply, _) = state.apply(START_US, &Op::Inspect(Inspect { claim: None }));
+    let Reply::Inspect(inspection) = reply else { panic!("{reply:?}") };
+    assert!(inspection.holder.is_some_and(|holder| holder.is_stranger()), "it is not taken for ours");
+}

@@ -1,0 +1,314 @@
+//! A client: an identity, a store, and the keeper of what it holds.
+
+use crate::engine::{Engine, StartError, System, Timings, World};
+use crate::error::{ConnectError, LockError};
+use crate::mutex::Mutex;
+use crate::store::{MemoryStore, Store};
+use leasehold_core::{Label, Lease, Lock, LockName, NameError, SessionId};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A client of a store: makes locks, and keeps what they hold.
+///
+/// Cheap to clone; clones are the same client. When the last clone and the last lock and guard of it are
+/// gone, so are its connections, and its keeper ends once it has given back what was dropped.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let client = leasehold::Client::connect("memory:").await?;
+/// let guard = client.mutex("orders/42")?.acquire().await?;
+/// println!("fencing token {}", guard.fencing_token());
+/// guard.release().await?;
+/// # Ok(()) }
+/// ```
+#[derive(Debug, Clone)]
+pub struct Client {
+    pub(crate) engine: Arc<Engine>,
+}
+
+/// How a [`Client`] is made: [`Client::builder`].
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use std::time::Duration;
+///
+/// let client = leasehold::Client::builder("memory:")
+///     .label("billing on web-3")
+///     .call_timeout(Duration::from_millis(500))
+///     .connect()
+///     .await?;
+/// # let _ = client; Ok(()) }
+/// ```
+#[must_use = "a builder does nothing until `connect`"]
+pub struct ClientBuilder {
+    target: Target,
+    access: Access,
+    label: Option<String>,
+    timings: Timings,
+    world: Arc<dyn World>,
+}
+
+enum Target {
+    Url(String),
+    Store(Arc<dyn Store>),
+}
+
+/// What lets a client into a server, and where, beside what the URL says.
+#[derive(Default)]
+struct Access {
+    username: Option<String>,
+    password: Option<String>,
+    prefix: Option<String>,
+}
+
+impl Access {
+    /// Fails if anything is set: this kind of store would not heed it.
+    fn none_for(&self, store: &str) -> Result<(), ConnectError> {
+        if self.username.is_some() || self.password.is_some() || self.prefix.is_some() {
+            let text = format!("`{store}` has no user, password or key prefix: these are for Redis");
+            return Err(ConnectError::Setting(text));
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for ClientBuilder {
+    /// Shows neither the URL nor what lets a client in.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClientBuilder")
+            .field("label", &self.label)
+            .field("timings", &self.timings)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Client {
+    /// Connects to the store of a URL:
+    ///
+    /// - `redis://[user[:password]@]host[:port][/db][?prefix=app:]`, `rediss://…` (TLS),
+    ///   `redis+unix:///path/to/socket[?db=1]`
+    /// - `sqlite:PATH`: the processes of one machine
+    /// - `memory:`: this process
+    ///
+    /// Fails if the URL is none of these, if the store cannot be reached or does not let the user in, or
+    /// if it is too old.
+    ///
+    /// Cancel safety: dropping the future leaves nothing behind.
+    pub async fn connect(url: &str) -> Result<Self, ConnectError> {
+        Self::builder(url).connect().await
+    }
+
+    /// A client of the store of a URL, with settings.
+    pub fn builder(url: impl Into<String>) -> ClientBuilder {
+        ClientBuilder::new(Target::Url(url.into()))
+    }
+
+    /// A client of a store that is there already.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use leasehold::{Client, store::MemoryStore};
+    ///
+    /// let client = Client::of_store(MemoryStore::new()).connect().await?;
+    /// # let _ = client; Ok(()) }
+    /// ```
+    pub fn of_store(store: impl Store) -> ClientBuilder {
+        ClientBuilder::new(Target::Store(Arc::new(store)))
+    }
+
+    /// The lock of that name with one holder at a time.
+    ///
+    /// Fails if the name is empty, too long or has control characters, or if the store has no keys for
+    /// it. Nothing is sent.
+    pub fn mutex<N>(&self, name: N) -> Result<Mutex, LockError>
+    where
+        N: TryInto<LockName>,
+        N::Error: Into<NameError>,
+    {
+        let name = name.try_into().map_err(|error| LockError::Name(error.into()))?;
+        let lock = Lock::mutex(name);
+        self.engine.store.check(&lock)?;
+        Ok(Mutex::new(self.engine.clone(), &lock))
+    }
+
+    /// The id of this client: part of what it holds, and no secret.
+    pub fn session(&self) -> SessionId {
+        self.engine.session
+    }
+
+    /// Waits until the keeper has given back what dropped guards held and has undone what dropped
+    /// acquires may have left. A program that ends without it leaves that to the leases.
+    ///
+    /// Cancel safety: dropping the future changes nothing.
+    pub async fn settle(&self) {
+        self.engine.keeper.errands_done().await;
+    }
+}
+
+impl ClientBuilder {
+    fn new(target: Target) -> Self {
+        let timings = Timings {
+            call: Duration::from_secs(2),
+            outage: Duration::from_secs(30),
+            watchdog: Duration::from_secs(30),
+        };
+        Self { target, access: Access::default(), label: None, timings, world: Arc::new(System) }
+    }
+
+    /// The user to log in as, in place of the URL's.
+    pub fn username(mut self, username: impl Into<String>) -> Self {
+        self.access.username = Some(username.into());
+        self
+    }
+
+    /// The password to log in with, in place of the URL's: for secrets that come from elsewhere.
+    pub fn password(mut self, password: impl Into<String>) -> Self {
+        self.access.password = Some(password.into());
+        self
+    }
+
+    /// What all keys and channels begin with, in place of the URL's `?prefix=`.
+    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.access.prefix = Some(prefix.into());
+        self
+    }
+
+    /// What others see of this client where it holds a lock; `host/pid/program` if nothing is set.
+    pub fn label(mut self, label: impl Into<String>) -> Self {
+        self.label = Some(label.into());
+        self
+    }
+
+    /// How long any call to the store may take, its resends included: 2 s if nothing is set.
+    pub fn call_timeout(mut self, within: Duration) -> Self {
+        self.timings.call = within;
+        self
+    }
+
+    /// How long a waiter that has no limit of its own rides out a store that does not answer: 30 s if
+    /// nothing is set.
+    pub fn outage_limit(mut self, limit: Duration) -> Self {
+        self.timings.outage = limit;
+        self
+    }
+
+    /// The lease of locks for which none is given: 30 s if nothing is set. It is renewed every third of
+    /// it, and is how long a lock outlives its process at most.
+    pub fn watchdog_lease(mut self, lease: Duration) -> Self {
+        self.timings.watchdog = lease;
+        self
+    }
+
+    /// Another source of time, chance and threads than the machine's, for a simulated world.
+    pub fn world(mut self, world: impl World) -> Self {
+        self.world = Arc::new(world);
+        self
+    }
+
+    /// Connects.
+    ///
+    /// Cancel safety: dropping the future leaves nothing behind.
+    pub async fn connect(self) -> Result<Client, ConnectError> {
+        if self.timings.call.is_zero() {
+            return Err(ConnectError::Setting("a call timeout of zero leaves no time for any call".into()));
+        }
+        if let Err(error) = Lease::For(self.timings.watchdog).check() {
+            return Err(ConnectError::Setting(format!("the watchdog's lease: {error}")));
+        }
+        let label = match self.label {
+            Some(label) => Label::new(label).map_err(|error| ConnectError::Setting(error.to_string()))?,
+            None => own_label(),
+        };
+        let store = match self.target {
+            Target::Store(store) => store,
+            Target::Url(url) => open(&url, self.access, self.timings.call).await?,
+        };
+        let engine = Engine::start(store, self.world, label, self.timings).await;
+        let engine = engine.map_err(|error| match error {
+            StartError::Mailbox(fault) => ConnectError::Store(fault),
+            StartError::Keeper(error) => ConnectError::Keeper(Arc::new(error)),
+        })?;
+        Ok(Client { engine })
+    }
+}
+
+/// Opens the store of a URL.
+async fn open(url: &str, access: Access, within: Duration) -> Result<Arc<dyn Store>, ConnectError> {
+    let (scheme, rest) = url.split_once(':').unwrap_or(("", url));
+    match scheme {
+        "memory" => {
+            access.none_for("memory:")?;
+            Ok(Arc::new(MemoryStore::of_process(rest)))
+        }
+        "sqlite" if rest.is_empty() => {
+            Err(ConnectError::Url("`sqlite:` needs the path of a file behind it".into()))
+        }
+        "sqlite" => {
+            access.none_for("sqlite:")?;
+            open_sqlite(rest).await
+        }
+        "redis" | "rediss" | "redis+unix" => open_redis(url, access, within).await,
+        "" => Err(ConnectError::Url("it has no scheme: write redis://…, sqlite:PATH or memory:".into())),
+        // The scheme is not repeated: what stands there may be a secret in the wrong place.
+        _ => Err(ConnectError::Url(
+            "there is no store of its scheme: there are redis://, rediss://, redis+unix://, sqlite: and memory:"
+                .into(),
+        )),
+    }
+}
+
+#[cfg(feature = "sqlite")]
+async fn open_sqlite(path: &str) -> Result<Arc<dyn Store>, ConnectError> {
+    Ok(Arc::new(crate::store::SqliteStore::open(path).await?))
+}
+
+#[cfg(not(feature = "sqlite"))]
+async fn open_sqlite(_path: &str) -> Result<Arc<dyn Store>, ConnectError> {
+    Err(ConnectError::Url("this build has no SQLite store: switch the feature `sqlite` on".into()))
+}
+
+#[cfg(feature = "redis")]
+async fn open_redis(url: &str, access: Access, within: Duration) -> Result<Arc<dyn Store>, ConnectError> {
+    use std::error::Error;
+    let explain = |error: crate::store::UrlError| match error.source() {
+        Some(source) => ConnectError::Url(format!("{error}: {source}")),
+        None => ConnectError::Url(error.to_string()),
+    };
+    let mut config = crate::store::RedisConfig::from_url(url).map_err(explain)?;
+    if let Some(username) = access.username {
+        config = config.username(username);
+    }
+    if let Some(password) = access.password {
+        config = config.password(password);
+    }
+    if let Some(prefix) = access.prefix {
+        config = config.prefix(&prefix).map_err(|error| ConnectError::Setting(error.to_string()))?;
+    }
+    Ok(Arc::new(crate::store::RedisStore::connect(config.connect_timeout(within)).await?))
+}
+
+#[cfg(not(feature = "redis"))]
+async fn open_redis(_url: &str, _access: Access, _within: Duration) -> Result<Arc<dyn Store>, ConnectError> {
+    Err(ConnectError::Url("this build has no Redis store: switch the feature `redis` on".into()))
+}
+
+/// `host/pid/program`, as far as they are known.
+fn own_label() -> Label {
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let program = std::env::args_os().next().map(std::path::PathBuf::from);
+    let program = program.as_deref().and_then(std::path::Path::file_name).map(|name| name.to_string_lossy());
+    let text = format!("{host}/{}/{}", std::process::id(), program.unwrap_or_default());
+    let mut clean = String::new();
+    for c in text.chars().filter(|c| !c.is_control()) {
+        if clean.len() + c.len_utf8() > Label::MAX_LEN {
+            break;
+        }
+        clean.push(c);
+    }
+    Label::new(clean).unwrap_or_else(|_| unlabelled())
+}
+
+fn unlabelled() -> Label {
+    Label::new("").expect("an empty label is a label")
+}

@@ -1,0 +1,220 @@
+//! Waiting for a lock: the one loop that does.
+
+use super::seat::{Seat, Turn};
+use super::{Engine, Hold};
+use crate::store::{Fault, Outcome};
+use leasehold_core::contend::{Executed, Grant, Standing, Terms};
+use leasehold_core::{Acquire, Acquired, Moment, Nonce, Op, Reply, RetryPolicy};
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How a lock is sought.
+#[derive(Debug)]
+pub(crate) struct Pursuit {
+    pub(crate) terms: Arc<Terms>,
+    /// When to give up; never, if there is none.
+    pub(crate) limit: Option<Moment>,
+    /// Set to give up as soon as the lock is known to be taken.
+    pub(crate) once: bool,
+    /// Set to try again and again, without queueing.
+    pub(crate) retry: Option<RetryPolicy>,
+}
+
+/// Why the lock was not had.
+#[derive(Debug)]
+pub(crate) enum Missed {
+    /// It is taken, and the one try, or the tries, are used up.
+    Taken(Standing),
+    /// It was taken for as long as one wanted to wait.
+    TimedOut(Standing),
+    /// The store did not answer, or refused. `maybe_there` says that the lock may be held for a moment,
+    /// until its undo arrives or its first lease ends.
+    Fault { fault: Fault, maybe_there: bool },
+    /// The lease is shorter than the time that the news of it takes.
+    TooSlow,
+}
+
+/// Acquires the lock of a seat.
+pub(crate) async fn acquire(
+    engine: &Engine,
+    seat: &Arc<Seat>,
+    pursuit: &Pursuit,
+) -> Result<(Arc<Hold>, Grant), Missed> {
+    let line = InLine { engine, seat, id: seat.join(pursuit.terms.clone()), won: false };
+    Chase { engine, seat, pursuit, line, last_fault: None, in_touch_at: engine.world.now(), tries: 0 }
+        .run()
+        .await
+}
+
+/// A task in line, which leaves it however it ends.
+struct InLine<'a> {
+    engine: &'a Engine,
+    seat: &'a Arc<Seat>,
+    id: u64,
+    won: bool,
+}
+
+impl Drop for InLine<'_> {
+    fn drop(&mut self) {
+        if !self.won
+            && let Some(claim) = self.seat.leave(self.id)
+        {
+            self.engine.keeper.undo(&self.seat.lock, claim);
+        }
+    }
+}
+
+struct Chase<'a> {
+    engine: &'a Engine,
+    seat: &'a Arc<Seat>,
+    pursuit: &'a Pursuit,
+    line: InLine<'a>,
+    /// The last fault, if the store has not answered since, and whether anything may be there.
+    last_fault: Option<(Fault, bool)>,
+    /// When the store last answered.
+    in_touch_at: Moment,
+    tries: u32,
+}
+
+impl Chase<'_> {
+    async fn run(mut self) -> Result<(Arc<Hold>, Grant), Missed> {
+        loop {
+            let world = &self.engine.world;
+            let now = world.now();
+            match self.seat.turn(self.line.id, now, &mut || world.random()) {
+                Turn::Won(hold, grant) => {
+                    self.line.won = true;
+                    return Ok((hold, grant));
+                }
+                Turn::TooSlow => return Err(Missed::TooSlow),
+                Turn::Misfit(claim) => {
+                    if let Some(claim) = claim {
+                        self.engine.keeper.undo(&self.seat.lock, claim);
+                    }
+                }
+                Turn::Stand(until) => {
+                    if self.pursuit.once {
+                        return Err(Missed::Taken(self.standing(now)));
+                    }
+                    self.sleep(until, now).await?;
+                }
+                Turn::Sleep(until) => self.sleep(Some(until), now).await?,
+                Turn::Ask(nonce, ask) => self.ask(nonce, ask, now).await?,
+            }
+        }
+    }
+
+    /// Asks the store, and gives up where the answer, or the lack of one, says so. A grant that comes
+    /// by message in the meantime ends it early.
+    async fn ask(&mut self, nonce: Nonce, ask: Acquire, now: Moment) -> Result<(), Missed> {
+        let Some(within) = self.time_to_answer(now) else { return Err(self.time_is_up(now)) };
+        let op = Op::Acquire(ask);
+        let outcome = {
+            let mut reply = pin!(self.engine.store.execute(&self.seat.lock, &op, within));
+            loop {
+                tokio::select! {
+                    biased;
+                    outcome = &mut reply => break outcome,
+                    () = self.seat.signaled(self.line.id) => {
+                        if self.seat.is_won(self.engine.world.now()) {
+                            return Ok(());
+                        }
+                    }
+                }
+            }
+        };
+        let world = &self.engine.world;
+        let now = world.now();
+        match outcome {
+            Outcome::Done(Reply::Acquire(reply)) => {
+                self.in_touch_at = now;
+                self.last_fault = None;
+                self.seat.handle_answer(nonce, Ok(&reply), now, &mut || world.random());
+                if matches!(reply, Acquired::Taken { .. }) { self.taken(now).await } else { Ok(()) }
+            }
+            Outcome::Done(reply) => {
+                let (fault, executed) = odd_reply(reply);
+                self.fault(nonce, fault, executed, now)
+            }
+            Outcome::Refused(fault) => self.fault(nonce, fault, Executed::No, now),
+            Outcome::Unknown(fault) => self.fault(nonce, fault, Executed::Unknown, now),
+        }
+    }
+
+    /// The lock is taken: a single try ends here, and one who polls pauses.
+    async fn taken(&mut self, now: Moment) -> Result<(), Missed> {
+        if self.pursuit.once {
+            return Err(Missed::Taken(self.standing(now)));
+        }
+        let Some(retry) = &self.pursuit.retry else { return Ok(()) };
+        self.tries += 1;
+        match retry.pause_after(self.tries, self.engine.world.random()) {
+            None => Err(Missed::Taken(self.standing(now))),
+            Some(pause) => {
+                self.sleep(Some(now + pause), now).await?;
+                self.seat.handle_news(self.engine.world.now());
+                Ok(())
+            }
+        }
+    }
+
+    fn fault(&mut self, nonce: Nonce, fault: Fault, executed: Executed, now: Moment) -> Result<(), Missed> {
+        let world = &self.engine.world;
+        self.seat.handle_answer(nonce, Err(executed), now, &mut || world.random());
+        let maybe_there =
+            executed == Executed::Unknown || self.last_fault.as_ref().is_some_and(|(_, maybe)| *maybe);
+        if !fault.is_transient() {
+            return Err(Missed::Fault { fault, maybe_there });
+        }
+        tracing::debug!(lock = %self.seat.lock, %fault, "asking again");
+        self.last_fault = Some((fault, maybe_there));
+        if self.pursuit.limit.is_none() && now.since(self.in_touch_at) >= self.engine.timings.outage {
+            return Err(self.time_is_up(now));
+        }
+        Ok(())
+    }
+
+    /// Sleeps until a signal, `until`, or the limit, where it fails.
+    async fn sleep(&mut self, until: Option<Moment>, now: Moment) -> Result<(), Missed> {
+        let limit = self.pursuit.limit;
+        if limit.is_some_and(|limit| limit <= now) {
+            return Err(self.time_is_up(now));
+        }
+        let Some(at) = until.into_iter().chain(limit).min() else {
+            self.seat.signaled(self.line.id).await;
+            return Ok(());
+        };
+        tokio::select! {
+            biased;
+            () = self.seat.signaled(self.line.id) => {}
+            () = self.engine.world.sleep_until(at) => {}
+        }
+        Ok(())
+    }
+
+    /// How long the store may take for its answer, or `None` if no time is left.
+    fn time_to_answer(&self, now: Moment) -> Option<Duration> {
+        let call = self.engine.timings.call;
+        let Some(limit) = self.pursuit.limit else { return Some(call) };
+        (limit > now).then(|| limit.since(now).min(call))
+    }
+
+    /// The time is up: says whether it was for the lock, or for the store.
+    fn time_is_up(&mut self, now: Moment) -> Missed {
+        match self.last_fault.take() {
+            Some((fault, maybe_there)) => Missed::Fault { fault, maybe_there },
+            None => Missed::TimedOut(self.standing(now)),
+        }
+    }
+
+    fn standing(&self, now: Moment) -> Standing {
+        self.seat.standing(&self.engine.label, now)
+    }
+}
+
+/// What a reply of another kind means: a refusal, or a store that does not keep its contract.
+pub(super) fn odd_reply(reply: Reply) -> (Fault, Executed) {
+    let executed = if matches!(reply, Reply::Refused(_)) { Executed::No } else { Executed::Unknown };
+    (Fault::odd_reply(reply), executed)
+}

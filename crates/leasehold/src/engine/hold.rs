@@ -1,0 +1,134 @@
+//! A hold: what this process has at the store, as its guard and its keeper both see it.
+
+use super::{Seat, World};
+use leasehold_core::{Claim, FencingToken, Label, Lock, Moment};
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{OnceLock, Weak};
+use tokio_util::sync::CancellationToken;
+
+/// Why a hold was lost.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LostReason {
+    /// Its lease ended, by this process's clock.
+    Expired,
+    /// Its lease ended, and somebody else has the lock, or had it since.
+    TakenOver {
+        /// Who has it now, if that is known.
+        by: Option<Label>,
+    },
+    /// Its key was removed before its lease ended: by hand, or by an eviction policy of the server.
+    Removed,
+    /// The store has lost its data: a restart without persistence, or a flush.
+    StoreLostData,
+    /// Its process was taken for dead.
+    Evicted,
+    /// It had been released already.
+    Released,
+}
+
+impl fmt::Display for LostReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Expired => f.write_str("its lease ended"),
+            Self::TakenOver { by: Some(by) } if !by.as_str().is_empty() => {
+                write!(f, "its lease ended, and it was taken over by {by}")
+            }
+            Self::TakenOver { .. } => f.write_str("its lease ended, and it was taken over"),
+            Self::Removed => f.write_str("its key was removed before its lease ended"),
+            Self::StoreLostData => f.write_str("the store has lost its data"),
+            Self::Evicted => f.write_str("its process was taken for dead"),
+            Self::Released => f.write_str("it was released already"),
+        }
+    }
+}
+
+/// One hold.
+pub(crate) struct Hold {
+    pub(crate) lock: Lock,
+    pub(crate) claim: Claim,
+    pub(crate) fence: FencingToken,
+    seat: Weak<Seat>,
+    /// Microseconds of the client's clock; zero once it is lost.
+    valid_until: AtomicU64,
+    lost: OnceLock<LostReason>,
+    /// Made when somebody first asks for it.
+    signal: OnceLock<CancellationToken>,
+}
+
+impl Hold {
+    pub(super) fn new(
+        lock: Lock,
+        claim: Claim,
+        fence: FencingToken,
+        valid_until: Moment,
+        seat: Weak<Seat>,
+    ) -> Self {
+        Self {
+            lock,
+            claim,
+            fence,
+            seat,
+            valid_until: AtomicU64::new(valid_until.as_micros()),
+            lost: OnceLock::new(),
+            signal: OnceLock::new(),
+        }
+    }
+
+    /// Until when the hold may be believed; [`Moment::ZERO`] once it is lost.
+    pub(crate) fn valid_until(&self) -> Moment {
+        Moment::from_micros(self.valid_until.load(Ordering::Acquire))
+    }
+
+    /// Whether the hold may be believed now. Reads the clock each time: timers miss a suspend.
+    pub(crate) fn check(&self, world: &dyn World) -> Result<(), LostReason> {
+        if world.now() < self.valid_until() { Ok(()) } else { Err(self.reason()) }
+    }
+
+    /// Why it was lost, as far as that is known.
+    pub(crate) fn reason(&self) -> LostReason {
+        self.lost.get().cloned().unwrap_or(LostReason::Expired)
+    }
+
+    /// The store has lengthened it.
+    pub(super) fn raise(&self, valid_until: Moment) {
+        let raised = |old| (old != 0 && old < valid_until.as_micros()).then_some(valid_until.as_micros());
+        // A refusal means that it is lost already, or lasts longer already.
+        let _ = self.valid_until.fetch_update(Ordering::AcqRel, Ordering::Acquire, raised);
+    }
+
+    /// From now on it may not be believed; why may be learned later.
+    pub(crate) fn doubt(&self) {
+        self.valid_until.store(0, Ordering::Release);
+    }
+
+    /// It is lost, and everybody is told.
+    pub(crate) fn lose(&self, reason: LostReason) {
+        self.doubt();
+        if self.lost.set(reason).is_ok() {
+            tracing::warn!(lock = %self.lock, fence = %self.fence, reason = %self.reason(), "lock lost");
+        }
+        if let Some(signal) = self.signal.get() {
+            signal.cancel();
+        }
+        if let Some(seat) = self.seat.upgrade() {
+            seat.vacate(self);
+        }
+    }
+
+    /// The signal that is given when the hold is lost.
+    pub(crate) fn signal(&self) -> &CancellationToken {
+        let signal = self.signal.get_or_init(CancellationToken::new);
+        if self.lost.get().is_some() {
+            signal.cancel();
+        }
+        signal
+    }
+}
+
+impl fmt::Debug for Hold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hold").field("lock", &self.lock).field("fence", &self.fence).finish_non_exhaustive()
+    }
+}

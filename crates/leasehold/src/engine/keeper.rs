@@ -1,0 +1,346 @@
+//! The keeper: one timer for all holds of a client, on a thread of its own.
+//!
+//! A user whose tasks block his runtime does not lose his locks by it: the keeper has its own thread,
+//! its own runtime and its own connection.
+//!
+//! 1. What is due is extended in one batch. One extend a hold is in flight at a time.
+//! 2. A hold that was retired is not sent again; who retires it can await the batch in flight.
+//! 3. The deadline itself ends a hold: no reply, no network, no other task is needed for it.
+//! 4. Errands (undoing an acquire, giving back what a dropped guard held) are sent until they are known
+//!    to have arrived, or until the store has forgotten the hold by itself.
+
+use super::release::explain;
+use super::{Hold, LostReason, Timings, World, call};
+use crate::store::{Outcome, Store};
+use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use leasehold_core::tenure::{Duty, Tenure};
+use leasehold_core::{Claim, Extend, Extended, FIRST_LEASE, Lock, Moment, Op, Pass, Release, Reply};
+use std::collections::{BTreeSet, HashMap};
+use std::fmt;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+/// What is due within this goes with what is due now.
+const TICK: Duration = Duration::from_millis(10);
+
+/// A moment that never comes.
+const FAR: Moment = Moment::from_micros(u64::MAX);
+
+/// Keeps the holds of a client.
+pub(crate) struct Keeper {
+    shared: Arc<Shared>,
+}
+
+/// Which hold of the keeper's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct KeepId(u64);
+
+struct Shared {
+    store: Arc<dyn Store>,
+    world: Arc<dyn World>,
+    timings: Timings,
+    state: Mutex<State>,
+    bell: Notify,
+    idle: Notify,
+}
+
+struct State {
+    kept: HashMap<KeepId, Kept>,
+    due: BTreeSet<(Moment, KeepId)>,
+    errands: Vec<Errand>,
+    /// How many errands are not done yet.
+    open_errands: usize,
+    /// When the keeper wakes by itself.
+    armed: Moment,
+    last_id: u64,
+    closing: bool,
+}
+
+struct Kept {
+    hold: Arc<Hold>,
+    tenure: Tenure,
+    due: Moment,
+    /// Set while an extend is on its way; cancelled when it has come back.
+    batch: Option<CancellationToken>,
+}
+
+/// A release that somebody else began.
+struct Errand {
+    lock: Lock,
+    claim: Claim,
+    until: Moment,
+}
+
+/// An extend on its way.
+struct Sent {
+    id: KeepId,
+    hold: Arc<Hold>,
+    lease: Duration,
+    keep_record: bool,
+}
+
+/// What there is to do now.
+#[derive(Default)]
+struct Work {
+    batch: Vec<Sent>,
+    done: CancellationToken,
+    lost: Vec<Arc<Hold>>,
+    errands: Vec<Errand>,
+    next: Option<Moment>,
+    closing: bool,
+}
+
+impl Keeper {
+    /// Starts the keeper in its own place in the world.
+    pub(super) fn start(store: Arc<dyn Store>, world: &Arc<dyn World>, timings: Timings) -> io::Result<Self> {
+        let state = State {
+            kept: HashMap::new(),
+            due: BTreeSet::new(),
+            errands: Vec::new(),
+            open_errands: 0,
+            armed: Moment::ZERO,
+            last_id: 0,
+            closing: false,
+        };
+        let shared = Arc::new(Shared {
+            store,
+            world: world.clone(),
+            timings,
+            state: Mutex::new(state),
+            bell: Notify::new(),
+            idle: Notify::new(),
+        });
+        world.host(Box::pin(run(shared.clone())))?;
+        Ok(Self { shared })
+    }
+
+    /// Takes a hold into its care.
+    pub(crate) fn keep(&self, hold: Arc<Hold>, tenure: Tenure) -> KeepId {
+        let mut state = self.shared.state();
+        state.last_id += 1;
+        let id = KeepId(state.last_id);
+        state.kept.insert(id, Kept { hold, tenure, due: Moment::ZERO, batch: None });
+        let due = state.schedule(id);
+        let early = due < state.armed;
+        drop(state);
+        if early {
+            self.shared.bell.notify_one();
+        }
+        id
+    }
+
+    /// Lets go of a hold (2). What is returned is cancelled when nothing is in flight about it.
+    pub(crate) fn retire(&self, id: KeepId) -> Option<CancellationToken> {
+        let mut state = self.shared.state();
+        let kept = state.kept.remove(&id)?;
+        state.due.remove(&(kept.due, id));
+        kept.batch
+    }
+
+    /// A hold was extended by its user.
+    pub(crate) fn prolonged(&self, id: KeepId, sent_at: Moment, lease: Duration) {
+        let mut state = self.shared.state();
+        let Some(kept) = state.kept.get_mut(&id) else { return };
+        kept.tenure.prolong(sent_at, lease);
+        kept.hold.raise(kept.tenure.valid_until());
+        state.schedule(id);
+        drop(state);
+        self.shared.bell.notify_one();
+    }
+
+    /// Undoes what an acquire may have left.
+    pub(super) fn undo(&self, lock: &Lock, claim: Claim) {
+        let until = self.shared.world.now() + FIRST_LEASE + self.shared.timings.call;
+        self.post(Errand { lock: lock.clone(), claim, until });
+    }
+
+    /// Gives back a hold whose guard is gone.
+    pub(super) fn give_back(&self, hold: &Hold) {
+        let until = hold.valid_until().max(self.shared.world.now() + self.shared.timings.call);
+        self.post(Errand { lock: hold.lock.clone(), claim: hold.claim.clone(), until });
+    }
+
+    /// Waits until no errand is left.
+    pub(crate) async fn errands_done(&self) {
+        loop {
+            let idle = self.shared.idle.notified();
+            if self.shared.state().open_errands == 0 {
+                return;
+            }
+            idle.await;
+        }
+    }
+
+    /// Ends the keeper once its errands are done.
+    pub(super) fn close(&self) {
+        self.shared.state().closing = true;
+        self.shared.bell.notify_one();
+    }
+
+    fn post(&self, errand: Errand) {
+        let mut state = self.shared.state();
+        state.open_errands += 1;
+        state.errands.push(errand);
+        drop(state);
+        self.shared.bell.notify_one();
+    }
+}
+
+impl fmt::Debug for Keeper {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Keeper").finish_non_exhaustive()
+    }
+}
+
+impl State {
+    /// Enters when a hold next needs attention.
+    fn schedule(&mut self, id: KeepId) -> Moment {
+        let Some(kept) = self.kept.get_mut(&id) else { return FAR };
+        self.due.remove(&(kept.due, id));
+        kept.due = kept.tenure.due();
+        self.due.insert((kept.due, id));
+        kept.due
+    }
+
+    /// Takes out all that is due, and with it the extends that will be within the tick.
+    fn collect(&mut self, now: Moment) -> Work {
+        let mut work = Work { closing: self.closing, ..Work::default() };
+        work.errands.append(&mut self.errands);
+        let ripe: Vec<_> = self.due.range(..=(now + TICK, KeepId(u64::MAX))).copied().collect();
+        for (due, id) in ripe {
+            let Some(kept) = self.kept.get_mut(&id) else { continue };
+            match kept.tenure.poll(now, TICK) {
+                Duty::Over => {
+                    self.due.remove(&(due, id));
+                    work.lost.extend(self.kept.remove(&id).map(|kept| kept.hold));
+                    continue;
+                }
+                Duty::Extend { lease, keep_record } => {
+                    kept.batch = Some(work.done.clone());
+                    work.batch.push(Sent { id, hold: kept.hold.clone(), lease, keep_record });
+                }
+                Duty::Rest(_) => {}
+            }
+            self.schedule(id);
+        }
+        work.next = self.due.first().map(|(due, _)| *due);
+        self.armed = work.next.unwrap_or(FAR);
+        work
+    }
+}
+
+/// Runs the keeper until it is closed and its errands are done.
+async fn run(shared: Arc<Shared>) {
+    let mut running: FuturesUnordered<BoxFuture<'static, ()>> = FuturesUnordered::new();
+    loop {
+        let now = shared.world.now();
+        let work = shared.state().collect(now);
+        for hold in work.lost {
+            hold.lose(LostReason::Expired);
+        }
+        if !work.batch.is_empty() {
+            running.push(Box::pin(extend(shared.clone(), work.batch, work.done)));
+        }
+        for errand in work.errands {
+            running.push(Box::pin(run_errand(shared.clone(), errand)));
+        }
+        if work.closing && running.is_empty() {
+            return;
+        }
+        let nap = async {
+            match work.next {
+                Some(at) => shared.world.sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            Some(()) = running.next(), if !running.is_empty() => {}
+            () = shared.bell.notified() => {}
+            () = nap => {}
+        }
+    }
+}
+
+/// Sends one batch of extends, and enters what came of each.
+async fn extend(shared: Arc<Shared>, batch: Vec<Sent>, done: CancellationToken) {
+    let done = done.drop_guard();
+    let sent_at = shared.world.now();
+    let soonest = batch.iter().map(|sent| sent.hold.valid_until()).min().unwrap_or(sent_at);
+    // Half of what the shortest has left, so that there is time for another try.
+    let within = shared.timings.call.min(soonest.since(sent_at) / 2).max(Duration::from_millis(1));
+    let ops: Vec<_> = batch
+        .iter()
+        .map(|sent| {
+            let claim = sent.hold.claim.clone();
+            let lease_ms = u64::try_from(sent.lease.as_millis()).unwrap_or(u64::MAX);
+            (sent.hold.lock.clone(), Op::Extend(Extend { claim, lease_ms, keep_record: sent.keep_record }))
+        })
+        .collect();
+    let outcomes = shared.store.execute_all(&ops, within).await;
+    let mut gone = Vec::new();
+    for (sent, outcome) in batch.into_iter().zip(outcomes) {
+        gone.extend(shared.enter(&sent, &outcome, sent_at));
+    }
+    drop(done);
+    for (hold, in_time) in gone {
+        let reason = explain(&*shared.store, &*shared.world, shared.timings, &hold, in_time).await;
+        hold.lose(reason);
+    }
+}
+
+/// Releases a hold, again and again until it is known to be gone.
+async fn run_errand(shared: Arc<Shared>, errand: Errand) {
+    let op = Op::Release(Release { claim: errand.claim, pass: Pass::Grant, next: None });
+    let within = errand.until.since(shared.world.now()).max(shared.timings.call);
+    if let Err(failed) = call(&*shared.store, &*shared.world, &errand.lock, &op, within).await {
+        tracing::warn!(lock = %errand.lock, fault = %failed.fault, "not given back: it ends with its lease");
+    }
+    let mut state = shared.state();
+    state.open_errands -= 1;
+    if state.open_errands == 0 {
+        shared.idle.notify_waiters();
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Nothing in here panics while it holds the state.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Enters the outcome of one extend. Returns the hold if it is gone, and whether that was early.
+    fn enter(&self, sent: &Sent, outcome: &Outcome, sent_at: Moment) -> Option<(Arc<Hold>, bool)> {
+        let now = self.world.now();
+        let mut state = self.state();
+        let kept = state.kept.get_mut(&sent.id)?;
+        kept.batch = None;
+        match outcome {
+            Outcome::Done(Reply::Extend(Extended::Extended)) => {
+                kept.tenure.handle_extended(sent_at, sent.lease, sent.keep_record);
+                kept.hold.raise(kept.tenure.valid_until());
+            }
+            Outcome::Done(Reply::Extend(Extended::NotHeld)) => {
+                let in_time = now < kept.hold.valid_until();
+                sent.hold.doubt();
+                let due = kept.due;
+                state.kept.remove(&sent.id);
+                state.due.remove(&(due, sent.id));
+                return Some((sent.hold.clone(), in_time));
+            }
+            Outcome::Done(_) | Outcome::Refused(_) | Outcome::Unknown(_) => {
+                if let Outcome::Refused(fault) | Outcome::Unknown(fault) = outcome {
+                    tracing::debug!(lock = %sent.hold.lock, %fault, "not extended yet");
+                }
+                kept.tenure.handle_fault(now, &mut || self.world.random());
+            }
+        }
+        state.schedule(sent.id);
+        None
+    }
+}

@@ -1,0 +1,232 @@
+//! The engine: the only loops that wait, renew and release. Every kind of lock goes through them.
+//!
+//! It keeps two things apart: a *hold* is what the process has at the store, a guard is what a task has
+//! of it. Tasks of a process queue before a [`seat`]; its front drives the contest at the store.
+//!
+//! 1. At most one question a lock is on its way from a process, except after its asker was dropped.
+//! 2. A hold is spent once its release was first sent: it is never handed to anyone after that.
+//! 3. Whatever is dropped at whatever await leaves either nothing or an errand with the keeper.
+
+mod acquire;
+mod hold;
+mod keeper;
+mod release;
+mod seat;
+mod world;
+
+pub(crate) use acquire::{Missed, Pursuit, acquire};
+pub(crate) use hold::Hold;
+pub use hold::LostReason;
+pub(crate) use keeper::KeepId;
+pub(crate) use release::{NotReleased, abandon, explain, release};
+pub(crate) use seat::Seat;
+pub(crate) use world::System;
+pub use world::World;
+
+use crate::store::{Fault, Outcome, Postbox, Store};
+use keeper::Keeper;
+use leasehold_core::{Label, Lock, Op, Reply, SessionId, Wake};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::fmt;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+/// How long things may take.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Timings {
+    /// Every call to the store, its resends included.
+    pub(crate) call: Duration,
+    /// How long a waiter without a limit of its own rides out a store that does not answer.
+    pub(crate) outage: Duration,
+    /// The lease of a hold that a watchdog renews.
+    pub(crate) watchdog: Duration,
+}
+
+/// One client's engine.
+pub(crate) struct Engine {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) world: Arc<dyn World>,
+    pub(crate) session: SessionId,
+    pub(crate) label: Label,
+    pub(crate) timings: Timings,
+    pub(crate) keeper: Keeper,
+    seats: Arc<Seats>,
+}
+
+impl Engine {
+    /// Starts an engine: its mailbox is open when this returns, and its keeper runs.
+    pub(crate) async fn start(
+        store: Arc<dyn Store>,
+        world: Arc<dyn World>,
+        label: Label,
+        timings: Timings,
+    ) -> Result<Arc<Self>, StartError> {
+        let mut bits = [0; 12];
+        bits[..8].copy_from_slice(&world.random().to_ne_bytes());
+        bits[8..].copy_from_slice(&world.random().to_ne_bytes()[..4]);
+        let session = SessionId::from_random(bits);
+        let seats = Arc::new(Seats::new(world.clone()));
+        store.open_mailbox(session, seats.clone(), timings.call).await.map_err(StartError::Mailbox)?;
+        let keeper = Keeper::start(store.sibling(), &world, timings).map_err(StartError::Keeper)?;
+        Ok(Arc::new(Self { store, world, session, label, timings, keeper, seats }))
+    }
+
+    /// The seat of this process before a lock.
+    pub(crate) fn seat(&self, lock: &Lock) -> Arc<Seat> {
+        self.seats.seat(lock, self.session)
+    }
+
+    /// Sends one operation, and again after a fault that may pass, until `within` is over.
+    pub(crate) async fn call(&self, lock: &Lock, op: &Op, within: Duration) -> Result<Reply, Uncertain> {
+        call(&*self.store, &*self.world, lock, op, within).await
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.store.close_mailbox(self.session);
+        self.keeper.close();
+    }
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Engine")
+            .field("session", &self.session)
+            .field("store", &self.store)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why an engine cannot start.
+#[derive(Debug)]
+pub(crate) enum StartError {
+    /// The mailbox cannot be opened.
+    Mailbox(Fault),
+    /// The keeper's thread cannot be started.
+    Keeper(io::Error),
+}
+
+/// A call without a reply.
+#[derive(Debug)]
+pub(crate) struct Uncertain {
+    /// The last fault.
+    pub(crate) fault: Fault,
+    /// Set if the operation may have been executed.
+    pub(crate) maybe_done: bool,
+}
+
+/// Sends one operation until it has a reply, a fault that does not pass, or no time left. Sending it
+/// twice equals sending it once, so nothing is lost by it.
+pub(crate) async fn call(
+    store: &dyn Store,
+    world: &dyn World,
+    lock: &Lock,
+    op: &Op,
+    within: Duration,
+) -> Result<Reply, Uncertain> {
+    let deadline = world.now() + within;
+    let mut maybe_done = false;
+    let mut pause = Duration::from_millis(10);
+    loop {
+        let left = deadline.since(world.now());
+        let fault = match store.execute(lock, op, left).await {
+            Outcome::Done(reply) => return Ok(reply),
+            Outcome::Refused(fault) => fault,
+            Outcome::Unknown(fault) => {
+                maybe_done = true;
+                fault
+            }
+        };
+        let again_at = world.now() + pause / 2 + jitter(world, pause / 2);
+        if !fault.is_transient() || again_at >= deadline {
+            return Err(Uncertain { fault, maybe_done });
+        }
+        world.sleep_until(again_at).await;
+        pause = (pause * 2).min(Duration::from_millis(500));
+    }
+}
+
+/// A random part of `most`.
+pub(crate) fn jitter(world: &dyn World, most: Duration) -> Duration {
+    let share = f64::from(u32::try_from(world.random() >> 32).unwrap_or(0)) / f64::from(u32::MAX);
+    most.mul_f64(share)
+}
+
+/// All seats of a client, and the postbox that hands each its grants.
+struct Seats {
+    world: Arc<dyn World>,
+    table: Mutex<Table>,
+}
+
+#[derive(Default)]
+struct Table {
+    by_lock: HashMap<Lock, u32>,
+    slots: Vec<Weak<Seat>>,
+    free: Vec<u32>,
+}
+
+impl Seats {
+    fn new(world: Arc<dyn World>) -> Self {
+        Self { world, table: Mutex::default() }
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn seat(self: &Arc<Self>, lock: &Lock, session: SessionId) -> Arc<Seat> {
+        let mut table = self.table();
+        if let Some(slot) = table.by_lock.get(lock)
+            && let Some(seat) = table.slots.get(*slot as usize).and_then(Weak::upgrade)
+        {
+            return seat;
+        }
+        let slot = table.free.pop().unwrap_or_else(|| {
+            table.slots.push(Weak::new());
+            u32::try_from(table.slots.len() - 1).unwrap_or(u32::MAX)
+        });
+        let (all, left) = (Arc::downgrade(self), lock.clone());
+        let seat = Arc::new(Seat::new(lock.clone(), session, slot, move || {
+            if let Some(all) = all.upgrade() {
+                all.remove(&left, slot);
+            }
+        }));
+        if let Some(place) = table.slots.get_mut(slot as usize) {
+            *place = Arc::downgrade(&seat);
+        }
+        table.by_lock.insert(lock.clone(), slot);
+        seat
+    }
+
+    fn remove(&self, lock: &Lock, slot: u32) {
+        let mut table = self.table();
+        if let Entry::Occupied(entry) = table.by_lock.entry(lock.clone())
+            && *entry.get() == slot
+        {
+            entry.remove();
+        }
+        table.free.push(slot);
+    }
+
+    fn by_slot(&self, slot: u32) -> Option<Arc<Seat>> {
+        self.table().slots.get(slot as usize).and_then(Weak::upgrade)
+    }
+}
+
+impl Postbox for Seats {
+    fn deliver(&self, wake: Wake) {
+        if let Some(seat) = self.by_slot(wake.nonce.slot()) {
+            seat.handle_wake(&wake, self.world.now());
+        }
+    }
+
+    fn renewed(&self) {
+        let seats: Vec<_> = self.table().slots.iter().filter_map(Weak::upgrade).collect();
+        for seat in seats {
+            seat.handle_news(self.world.now());
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! Giving a lock back.
+//!
+//! 1. The keeper lets go of the hold first, and whatever it has in flight about it is awaited, so that
+//!    nothing is sent about the hold after its release returned.
+//! 2. If tasks of this process stand in line, the same operation asks for them, behind the others.
+
+use super::acquire::odd_reply;
+use super::{Engine, Hold, KeepId, LostReason, Seat, Timings, World, call};
+use crate::store::{Fault, Store};
+use leasehold_core::contend::Executed;
+use leasehold_core::{
+    Acquire, Ended, Fate, Holder, Inspect, Moment, Nonce, Op, Pass, Release, Released, Reply,
+};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Why a hold was not released.
+#[derive(Debug)]
+pub(crate) enum NotReleased {
+    /// It was not held any more.
+    Lost(LostReason),
+    /// The store did not answer, or refused: the hold ends with its lease.
+    Fault { fault: Fault, maybe_done: bool },
+}
+
+/// Releases a hold and passes it on.
+pub(crate) async fn release(
+    engine: &Engine,
+    seat: &Arc<Seat>,
+    hold: &Arc<Hold>,
+    keep: KeepId,
+    free_every: Option<u32>,
+) -> Result<(), NotReleased> {
+    let batch = engine.keeper.retire(keep);
+    let mut departure = Departure { engine, seat, hold, done: false, next: None };
+    let result = departure.run(free_every).await;
+    drop(departure);
+    if let Some(batch) = batch {
+        batch.cancelled().await;
+    }
+    result
+}
+
+/// A guard was dropped: the keeper releases what it held, as soon as it can.
+pub(crate) fn abandon(engine: &Engine, seat: &Seat, hold: &Arc<Hold>, keep: KeepId) {
+    drop(engine.keeper.retire(keep));
+    engine.keeper.give_back(hold);
+    seat.vacate(hold);
+}
+
+/// A release on its way. If it is dropped before its end, the keeper carries on.
+struct Departure<'a> {
+    engine: &'a Engine,
+    seat: &'a Arc<Seat>,
+    hold: &'a Arc<Hold>,
+    done: bool,
+    /// The question that went with it.
+    next: Option<Nonce>,
+}
+
+impl Departure<'_> {
+    async fn run(&mut self, free_every: Option<u32>) -> Result<(), NotReleased> {
+        let world = &self.engine.world;
+        let valid_until = self.hold.valid_until();
+        let (free, next) = self.seat.depart(free_every, world.now(), &mut || world.random());
+        let (nonce, next): (Option<Nonce>, Option<Acquire>) = next.unzip();
+        self.next = nonce;
+        let pass = if free { Pass::Free } else { Pass::Grant };
+        let op = Op::Release(Release { claim: self.hold.claim.clone(), pass, next });
+        let reply = self.engine.call(&self.hold.lock, &op, self.engine.timings.call).await;
+        self.done = true;
+        match reply {
+            Ok(Reply::Release(released)) => self.released(released, valid_until),
+            Ok(other) => {
+                let (fault, executed) = odd_reply(other);
+                Err(NotReleased::Fault { fault, maybe_done: executed == Executed::Unknown })
+            }
+            Err(failed) => Err(NotReleased::Fault { fault: failed.fault, maybe_done: failed.maybe_done }),
+        }
+    }
+
+    fn released(&mut self, released: Released, valid_until: Moment) -> Result<(), NotReleased> {
+        let world = &self.engine.world;
+        if let (Some(nonce), Some(Ok(reply))) = (self.next, &released.next) {
+            self.next = None;
+            self.seat.handle_answer(nonce, Ok(reply), world.now(), &mut || world.random());
+        }
+        match released.found {
+            Fate::Held | Fate::Ended(Ended::Released) => Ok(()),
+            other => {
+                let in_time = world.now() < valid_until;
+                Err(NotReleased::Lost(reason(other, released.holder, in_time)))
+            }
+        }
+    }
+}
+
+impl Drop for Departure<'_> {
+    fn drop(&mut self) {
+        let world = &self.engine.world;
+        if let Some(nonce) = self.next.take() {
+            self.seat.handle_answer(nonce, Err(Executed::Unknown), world.now(), &mut || world.random());
+        }
+        if !self.done {
+            self.engine.keeper.give_back(self.hold);
+        }
+        self.seat.vacate(self.hold);
+    }
+}
+
+/// Learns from the store why a hold is not there any more, in a bounded time. `in_time` says that by
+/// the holder's own clock its lease had not ended.
+pub(crate) async fn explain(
+    store: &dyn Store,
+    world: &dyn World,
+    timings: Timings,
+    hold: &Hold,
+    in_time: bool,
+) -> LostReason {
+    let inspect = Op::Inspect(Inspect { claim: Some(hold.claim.clone()) });
+    let within = timings.call.min(Duration::from_secs(1));
+    match call(store, world, &hold.lock, &inspect, within).await {
+        Ok(Reply::Inspect(seen)) => {
+            seen.fate.map_or(LostReason::Expired, |fate| reason(fate, seen.holder, in_time))
+        }
+        _ => LostReason::Expired,
+    }
+}
+
+/// What the fate of a hold means to its holder: a key that is missing before its time was removed.
+fn reason(fate: Fate, holder: Option<Holder>, in_time: bool) -> LostReason {
+    match fate {
+        Fate::Superseded => LostReason::TakenOver { by: holder.and_then(|holder| holder.label) },
+        Fate::Vanished if in_time => LostReason::Removed,
+        Fate::Forgotten if in_time => LostReason::StoreLostData,
+        Fate::Ended(Ended::Released) => LostReason::Released,
+        Fate::Ended(_) => LostReason::Evicted,
+        Fate::Vanished | Fate::Forgotten | Fate::Queued | Fate::Held => LostReason::Expired,
+    }
+}

@@ -1,0 +1,249 @@
+//! A seat: this process's place before one lock, and the tasks that stand in line for it.
+//!
+//! 1. Only the front of the line drives the contender, and only while no hold occupies the seat.
+//! 2. A front that leaves wakes the next one; the last one gives the attempt up, and what it may have
+//!    left at the store is the caller's to undo.
+
+use super::Hold;
+use leasehold_core::contend::{Contender, Executed, Grant, Random, Standing, Step, Terms};
+use leasehold_core::{Acquire, Acquired, Claim, Holder, Lock, Moment, Nonce, SessionId, Wake};
+use std::collections::VecDeque;
+use std::fmt;
+use std::future::poll_fn;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, Waker};
+
+/// This process's place before one lock.
+pub(crate) struct Seat {
+    pub(crate) lock: Lock,
+    state: Mutex<State>,
+    on_drop: Box<dyn Fn() + Send + Sync>,
+}
+
+struct State {
+    contender: Contender,
+    line: VecDeque<Stander>,
+    occupant: Option<Arc<Hold>>,
+    last_id: u64,
+    releases: u32,
+}
+
+/// A task in line.
+struct Stander {
+    id: u64,
+    terms: Arc<Terms>,
+    signaled: bool,
+    waker: Option<Waker>,
+}
+
+/// What the task at the front has to do, or what keeps another from it.
+pub(super) enum Turn {
+    /// Somebody of this process holds the lock, or stands before.
+    Stand(Option<Moment>),
+    /// The attempt that is on its way has other terms: this has to be released, and then polled again.
+    Misfit(Option<Claim>),
+    /// Ask the store.
+    Ask(Nonce, Acquire),
+    /// Wait for a signal, or for this moment.
+    Sleep(Moment),
+    /// The hold is this task's; it has left the line.
+    Won(Arc<Hold>, Grant),
+    /// The lease is shorter than the round trip.
+    TooSlow,
+}
+
+impl Seat {
+    pub(super) fn new(
+        lock: Lock,
+        session: SessionId,
+        slot: u32,
+        on_drop: impl Fn() + Send + Sync + 'static,
+    ) -> Self {
+        let state = State {
+            contender: Contender::new(session, slot),
+            line: VecDeque::new(),
+            occupant: None,
+            last_id: 0,
+            releases: 0,
+        };
+        Self { lock, state: Mutex::new(state), on_drop: Box::new(on_drop) }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Nothing in here panics while it holds the state.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Stands in line.
+    pub(super) fn join(&self, terms: Arc<Terms>) -> u64 {
+        let mut state = self.state();
+        state.last_id += 1;
+        let id = state.last_id;
+        state.line.push_back(Stander { id, terms, signaled: false, waker: None });
+        id
+    }
+
+    /// Leaves the line without the lock. What is returned has to be released at the store.
+    pub(super) fn leave(&self, id: u64) -> Option<Claim> {
+        let mut state = self.state();
+        let was_front = state.line.front().is_some_and(|front| front.id == id);
+        state.line.retain(|stander| stander.id != id);
+        if !was_front {
+            return None;
+        }
+        if state.line.is_empty() {
+            state.contender.give_up()
+        } else {
+            state.signal_front();
+            None
+        }
+    }
+
+    /// What this task has to do now.
+    pub(super) fn turn(self: &Arc<Self>, id: u64, now: Moment, random: Random<'_>) -> Turn {
+        let mut state = self.state();
+        let State { contender, line, occupant, .. } = &mut *state;
+        if let Some(hold) = occupant {
+            let until = hold.valid_until();
+            if now < until {
+                return Turn::Stand(Some(until));
+            }
+            *occupant = None;
+        }
+        let Some(front) = line.front_mut().filter(|front| front.id == id) else { return Turn::Stand(None) };
+        front.signaled = false;
+        if !contender.suits(&front.terms) {
+            return Turn::Misfit(contender.give_up());
+        }
+        match contender.poll(now, &front.terms, random) {
+            Step::Ask(nonce, ask) => Turn::Ask(nonce, ask),
+            Step::Sleep(until) => Turn::Sleep(until),
+            Step::TooSlow => Turn::TooSlow,
+            Step::Granted(_) => match contender.take() {
+                Some(grant) => {
+                    line.pop_front();
+                    let (claim, until) = (grant.claim.clone(), grant.valid_until);
+                    let seat = Arc::downgrade(self);
+                    let hold = Arc::new(Hold::new(self.lock.clone(), claim, grant.fence, until, seat));
+                    *occupant = Some(hold.clone());
+                    Turn::Won(hold, grant)
+                }
+                None => Turn::Sleep(now),
+            },
+        }
+    }
+
+    /// Waits until something has happened that concerns this task.
+    pub(super) async fn signaled(&self, id: u64) {
+        poll_fn(|cx| {
+            let mut state = self.state();
+            let Some(stander) = state.line.iter_mut().find(|stander| stander.id == id) else {
+                return Poll::Ready(());
+            };
+            if std::mem::take(&mut stander.signaled) {
+                return Poll::Ready(());
+            }
+            stander.waker = Some(cx.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+
+    /// Whether the lock has been granted to this process and waits to be taken.
+    pub(super) fn is_won(&self, now: Moment) -> bool {
+        self.state().contender.is_won(now)
+    }
+
+    /// The store's answer to a question, or that there was none.
+    pub(super) fn handle_answer(
+        &self,
+        nonce: Nonce,
+        answer: Result<&Acquired, Executed>,
+        now: Moment,
+        random: Random<'_>,
+    ) {
+        let mut state = self.state();
+        match answer {
+            Ok(reply) => state.contender.handle_reply(nonce, reply, now, random),
+            Err(executed) => state.contender.handle_fault(nonce, executed, now, random),
+        }
+    }
+
+    /// A message for this seat.
+    pub(super) fn handle_wake(&self, wake: &Wake, now: Moment) {
+        let mut state = self.state();
+        state.contender.handle_wake(wake.nonce, wake.fence, now);
+        state.signal_front();
+    }
+
+    /// Messages may have been missed.
+    pub(super) fn handle_news(&self, now: Moment) {
+        let mut state = self.state();
+        state.contender.handle_news(now);
+        state.signal_front();
+    }
+
+    /// The question that goes with the release of this seat's hold, if tasks stand in line; and
+    /// whether this release should leave the lock free for clients that do not queue.
+    pub(super) fn depart(
+        &self,
+        free_every: Option<u32>,
+        now: Moment,
+        random: Random<'_>,
+    ) -> (bool, Option<(Nonce, Acquire)>) {
+        let mut state = self.state();
+        state.releases = state.releases.wrapping_add(1);
+        let free = free_every.is_some_and(|every| state.releases.is_multiple_of(every.max(1)));
+        let terms = state.line.front().filter(|front| front.terms.queue).map(|front| front.terms.clone());
+        let next = terms
+            .filter(|terms| state.contender.suits(terms))
+            .map(|terms| state.contender.ask(now, &terms, random));
+        (free, next)
+    }
+
+    /// The hold is gone: the front of the line may go on.
+    pub(super) fn vacate(&self, hold: &Hold) {
+        let mut state = self.state();
+        if state.occupant.as_ref().is_some_and(|occupant| occupant.claim.hold == hold.claim.hold) {
+            state.occupant = None;
+            state.signal_front();
+        }
+    }
+
+    /// Who stands in the way, as far as this process knows.
+    pub(super) fn standing(&self, label: &leasehold_core::Label, now: Moment) -> Standing {
+        let state = self.state();
+        let Some(hold) = &state.occupant else { return state.contender.standing().clone() };
+        let remaining = hold.valid_until().since(now).as_millis();
+        let holder = Holder {
+            label: Some(label.clone()),
+            remaining_ms: Some(u64::try_from(remaining).unwrap_or(u64::MAX)),
+            fence: Some(hold.fence),
+            since_ms: None,
+        };
+        Standing { holder: Some(holder), position: None, as_of: Some(now) }
+    }
+}
+
+impl State {
+    fn signal_front(&mut self) {
+        if let Some(front) = self.line.front_mut() {
+            front.signaled = true;
+            if let Some(waker) = front.waker.take() {
+                waker.wake();
+            }
+        }
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        (self.on_drop)();
+    }
+}
+
+impl fmt::Debug for Seat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Seat").field("lock", &self.lock).finish_non_exhaustive()
+    }
+}

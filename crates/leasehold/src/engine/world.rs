@@ -1,0 +1,53 @@
+//! What the engine needs of the world: a clock, chance, sleep, and a thread for the keeper.
+
+use futures_util::future::BoxFuture;
+use leasehold_core::Moment;
+use std::fmt;
+use std::io;
+use std::time::SystemTime;
+
+/// Where time, chance and threads come from. Production has one; a simulated world brings its own.
+pub trait World: fmt::Debug + Send + Sync + 'static {
+    /// Now, by a clock that goes on during a suspend and never goes back.
+    fn now(&self) -> Moment;
+
+    /// Now, by the wall clock. Read only for leases that last until an instant.
+    fn wall(&self) -> SystemTime;
+
+    /// 64 random bits that nobody can foresee.
+    fn random(&self) -> u64;
+
+    /// Sleeps until `at`, or a little longer.
+    fn sleep_until(&self, at: Moment) -> BoxFuture<'static, ()>;
+
+    /// Runs the keeper to its end, apart from the caller's tasks.
+    fn host(&self, keeper: BoxFuture<'static, ()>) -> io::Result<()>;
+}
+
+/// The real world: the machine's clock, its randomness, tokio's timers, a thread.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct System;
+
+impl World for System {
+    fn now(&self) -> Moment {
+        crate::clock::boottime()
+    }
+
+    fn wall(&self) -> SystemTime {
+        SystemTime::now()
+    }
+
+    fn random(&self) -> u64 {
+        rand::random()
+    }
+
+    fn sleep_until(&self, at: Moment) -> BoxFuture<'static, ()> {
+        Box::pin(tokio::time::sleep(at.since(self.now())))
+    }
+
+    fn host(&self, keeper: BoxFuture<'static, ()>) -> io::Result<()> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let run = move || runtime.block_on(keeper);
+        std::thread::Builder::new().name("leasehold-keeper".into()).spawn(run).map(drop)
+    }
+}

@@ -1,0 +1,181 @@
+//! What callers are told when something does not work: each operation has an error of its own.
+//!
+//! The messages are fragments that read well after "failed to acquire `orders/42`: ". None of them
+//! contains a token or a password.
+
+use crate::LostReason;
+use crate::store::Fault;
+use leasehold_core::contend::Standing;
+use leasehold_core::{Holder, KeyError, LeaseError, LockName, NameError, OwnValueError};
+use std::fmt;
+use std::time::Duration;
+
+/// Who stands in the way of an acquisition, as far as is known.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Contention {
+    /// Who holds the lock.
+    pub holder: Option<Holder>,
+    /// How many sessions wait before this one, if it has queued.
+    pub ahead: Option<u64>,
+}
+
+impl From<Standing> for Contention {
+    fn from(standing: Standing) -> Self {
+        Self { holder: standing.holder, ahead: standing.position }
+    }
+}
+
+impl fmt::Display for Contention {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(holder) = &self.holder else { return f.write_str("held by nobody for the moment") };
+        match &holder.label {
+            Some(label) if !label.as_str().is_empty() => write!(f, "held by {label}")?,
+            Some(_) => f.write_str("held by somebody without a label")?,
+            None => f.write_str("held by a client of another library")?,
+        }
+        match holder.remaining_ms {
+            Some(ms) => write!(f, " for {:?} unless it is extended", Duration::from_millis(ms))?,
+            None => f.write_str(" without an expiry (ask for it to be given one: `adopt`)")?,
+        }
+        match self.ahead {
+            Some(ahead @ 1..) => write!(f, ", with {ahead} waiting before"),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Why a client could not be made.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// The URL is not one of a store.
+    #[error("the store's URL cannot be used: {0}")]
+    Url(String),
+    /// The store cannot be reached, or does not suit.
+    #[error(transparent)]
+    Store(#[from] Fault),
+    /// The keeper's thread could not be started.
+    #[error("the keeper's thread could not be started: {0}")]
+    Keeper(#[source] std::sync::Arc<std::io::Error>),
+    /// The client was told to count in a way that cannot be.
+    #[error("{0}")]
+    Setting(String),
+}
+
+/// Why there is no such lock.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LockError {
+    /// The name is not a lock's.
+    #[error(transparent)]
+    Name(#[from] NameError),
+    /// The store has no keys for the name.
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    /// The value of one's own cannot be.
+    #[error(transparent)]
+    Value(#[from] OwnValueError),
+}
+
+/// Why a lock was not acquired. That it is taken is told by [`Attempt`](crate::Attempt) where one only
+/// tries, and by [`AcquireError::TimedOut`] where one waits.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum AcquireError {
+    /// It was taken for as long as one wanted to wait.
+    #[error("timed out after {waited:?}: {contention}")]
+    TimedOut {
+        /// The lock.
+        lock: LockName,
+        /// How long was waited.
+        waited: Duration,
+        /// Who stood in the way last.
+        contention: Box<Contention>,
+    },
+    /// It was taken at every try of the retry policy.
+    #[error("gave up after the last try: {contention}")]
+    OutOfTries {
+        /// The lock.
+        lock: LockName,
+        /// Who stood in the way last.
+        contention: Box<Contention>,
+    },
+    /// The store could not be asked, or refused: the lock was not acquired.
+    #[error(transparent)]
+    Store(Fault),
+    /// The store did not answer: whether the lock was acquired is not known. An undo is on its way; at
+    /// the latest, the lock is free again when its short first lease (3 s) ends.
+    #[error("it is not known whether the lock was acquired (if it was, it is free again within 3 s): {0}")]
+    Unknown(#[source] Fault),
+    /// The lease cannot be.
+    #[error(transparent)]
+    Lease(#[from] LeaseError),
+    /// The lease is over before the news of it has arrived.
+    #[error("a lease of {lease:?} is shorter than a round trip to the store: ask for a longer one")]
+    LeaseTooShort {
+        /// The lease.
+        lease: Duration,
+    },
+}
+
+/// Why a lock was not released.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReleaseError {
+    /// It was not held any more, so nothing was changed.
+    #[error("the lock was lost before it was released: {0}")]
+    Lost(LostReason),
+    /// The store could not be asked, or refused: the hold ends with its lease.
+    #[error("the hold ends with its lease: {0}")]
+    Store(#[source] Fault),
+    /// The store did not answer: it may be released already, or ends with its lease.
+    #[error("it is not known whether the lock was released; the hold ends with its lease at the latest: {0}")]
+    Unknown(#[source] Fault),
+}
+
+/// A hold that is not there any more.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the lock `{lock}` (fencing token {fence}) is lost: {reason}")]
+#[non_exhaustive]
+pub struct Lost {
+    /// The lock.
+    pub lock: LockName,
+    /// The hold's fencing token.
+    pub fence: leasehold_core::FencingToken,
+    /// Why it was lost.
+    pub reason: LostReason,
+}
+
+/// Why a hold was not extended.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum ExtendError {
+    /// It was lost.
+    #[error(transparent)]
+    Lost(#[from] Lost),
+    /// The lease cannot be.
+    #[error(transparent)]
+    Lease(#[from] LeaseError),
+    /// The store could not be asked, refused, or did not answer. The hold lasts as long as it did, and
+    /// may last longer.
+    #[error("the hold was not extended for certain: {0}")]
+    Store(#[source] Fault),
+}
+
+/// Why a future that ran under a lock has no result.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum RunError {
+    /// The lock was not acquired, and the future was not started.
+    #[error(transparent)]
+    Acquire(#[from] AcquireError),
+    /// The lock was lost while the future ran, and the future was dropped.
+    #[error(transparent)]
+    Lost(#[from] Lost),
+}
+
+/// Why a lock could not be inspected.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error(transparent)]
+pub struct InspectError(#[from] pub(crate) Fault);

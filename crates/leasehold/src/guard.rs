@@ -1,0 +1,194 @@
+//! A guard: what a task has of a hold.
+
+use crate::engine::{self, Engine, Hold, KeepId, NotReleased, Seat};
+use crate::error::{ExtendError, Lost, ReleaseError};
+use crate::store::Fault;
+use leasehold_core::{Extend, Extended, FencingToken, Lease, LockName, Moment, Op, Reply};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+
+/// A lock that is held.
+///
+/// [`release`](Self::release) gives it back and says whether that worked. A guard that is dropped gives
+/// it back too, as soon as it can and without waiting for it.
+///
+/// A lease can end before its guard does: the process was stopped, or the network was down for too
+/// long. Therefore call [`check`](Self::check) before what must not be done without the lock, have
+/// [`lost`](Self::lost) stop what takes long, and give the [`fencing_token`](Self::fencing_token) to
+/// whatever can refuse old ones.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let client = leasehold::Client::connect("memory:").await?;
+/// # async fn rebuild_index() {}
+/// let guard = client.mutex("index")?.acquire().await?;
+/// tokio::select! {
+///     lost = guard.lost() => eprintln!("stopped: {lost}"),
+///     () = rebuild_index() => guard.release().await?,
+/// }
+/// # Ok(()) }
+/// ```
+#[must_use = "a guard that is dropped gives the lock back"]
+pub struct Guard {
+    engine: Arc<Engine>,
+    seat: Arc<Seat>,
+    hold: Arc<Hold>,
+    keep: KeepId,
+    lease: Option<Lease>,
+    free_every: Option<u32>,
+    /// Set once the hold is not the guard's to give back any more.
+    spent: bool,
+}
+
+impl Guard {
+    pub(crate) fn new(
+        engine: Arc<Engine>,
+        seat: Arc<Seat>,
+        hold: Arc<Hold>,
+        keep: KeepId,
+        lease: Option<Lease>,
+        free_every: Option<u32>,
+    ) -> Self {
+        Self { engine, seat, hold, keep, lease, free_every, spent: false }
+    }
+
+    /// The lock's name.
+    pub fn name(&self) -> &LockName {
+        &self.hold.lock.name
+    }
+
+    /// The number of this hold: greater than that of every earlier hold of the lock.
+    pub fn fencing_token(&self) -> FencingToken {
+        self.hold.fence
+    }
+
+    /// Until when the hold may be believed as things stand, on the clock of [`Moment`]. It moves on with
+    /// every renewal; [`Moment::ZERO`] once the hold is known to be lost.
+    pub fn valid_until(&self) -> Moment {
+        self.hold.valid_until()
+    }
+
+    /// How long the hold may be believed as things stand: zero if it may not any more.
+    pub fn remaining(&self) -> Duration {
+        self.valid_until().since(self.engine.world.now())
+    }
+
+    /// Whether the lock is still held: fails once its deadline has passed, or it is known to be lost.
+    ///
+    /// Needs no network. It reads a clock that goes on while the machine is suspended, so it fails also
+    /// where no timer has noticed yet.
+    pub fn check(&self) -> Result<(), Lost> {
+        self.hold.check(&*self.engine.world).map_err(|_| self.loss())
+    }
+
+    /// Waits until the lock is lost, and says why. It does not end while the lock is held.
+    ///
+    /// Cancel safety: dropping the future changes nothing.
+    pub async fn lost(&self) -> Lost {
+        self.hold.signal().cancelled().await;
+        self.loss()
+    }
+
+    /// A token that is cancelled when the lock is lost, for work that is spread over tasks. It outlives
+    /// the guard, and is never cancelled by a release.
+    pub fn lost_signal(&self) -> CancellationToken {
+        // A child, so that a caller who cancels it does not tell everybody that the lock is lost.
+        self.hold.signal().child_token()
+    }
+
+    /// Lengthens the hold now: to the lease that was asked for, counted from now, or else to the
+    /// watchdog's lease. It never ends earlier for it.
+    ///
+    /// Fails if the lock is lost, or if the store does not answer within the call timeout; then it lasts
+    /// at least as long as it did.
+    ///
+    /// Cancel safety: if the future is dropped, the hold may have been extended; the guard then still
+    /// counts as if it had not.
+    pub async fn extend(&self) -> Result<(), ExtendError> {
+        let lease = match self.lease {
+            Some(lease) => lease.remaining(self.engine.world.wall())?,
+            None => self.engine.timings.watchdog,
+        };
+        self.extend_by(lease).await
+    }
+
+    /// Lengthens the hold to last `lease` from now, if it would end earlier. Otherwise as
+    /// [`extend`](Self::extend).
+    pub async fn extend_to(&self, lease: impl Into<Lease>) -> Result<(), ExtendError> {
+        self.extend_by(lease.into().remaining(self.engine.world.wall())?).await
+    }
+
+    /// Gives the lock back, and hands it to the next who waits.
+    ///
+    /// Fails if it was lost before, which says why, and if the store does not answer within the call
+    /// timeout: then the hold ends with its lease at the latest. Once this has returned, nothing more is
+    /// sent about the hold.
+    ///
+    /// Cancel safety: if the future is dropped, the lock is given back in the background.
+    pub async fn release(mut self) -> Result<(), ReleaseError> {
+        // From here on the departure gives the hold back, also if this future is dropped.
+        self.spent = true;
+        let released =
+            engine::release(&self.engine, &self.seat, &self.hold, self.keep, self.free_every).await;
+        released.map_err(|error| match error {
+            NotReleased::Lost(reason) => ReleaseError::Lost(reason),
+            NotReleased::Fault { fault, maybe_done: false } => ReleaseError::Store(fault),
+            NotReleased::Fault { fault, maybe_done: true } => ReleaseError::Unknown(fault),
+        })
+    }
+
+    pub(crate) fn loss(&self) -> Lost {
+        Lost { lock: self.name().clone(), fence: self.hold.fence, reason: self.hold.reason() }
+    }
+
+    async fn extend_by(&self, lease: Duration) -> Result<(), ExtendError> {
+        self.check()?;
+        let engine = &self.engine;
+        let lease_ms = u64::try_from(lease.as_millis()).unwrap_or(u64::MAX).max(1);
+        let claim = self.hold.claim.clone();
+        let op = Op::Extend(Extend { claim, lease_ms, keep_record: false });
+        let sent_at = engine.world.now();
+        let within = engine.timings.call.min(self.remaining());
+        match engine.call(&self.hold.lock, &op, within).await {
+            Ok(Reply::Extend(Extended::Extended)) => {
+                engine.keeper.prolonged(self.keep, sent_at, lease);
+                self.check().map_err(ExtendError::Lost)
+            }
+            Ok(Reply::Extend(Extended::NotHeld)) => Err(self.found_gone().await.into()),
+            Ok(odd) => Err(ExtendError::Store(Fault::odd_reply(odd))),
+            Err(failed) => Err(ExtendError::Store(failed.fault)),
+        }
+    }
+
+    /// The store says that the hold is gone: nobody may believe in it from now on.
+    async fn found_gone(&self) -> Lost {
+        let engine = &self.engine;
+        let in_time = self.hold.check(&*engine.world).is_ok();
+        self.hold.doubt();
+        drop(engine.keeper.retire(self.keep));
+        let reason =
+            engine::explain(&*engine.store, &*engine.world, engine.timings, &self.hold, in_time).await;
+        self.hold.lose(reason);
+        self.loss()
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if !self.spent {
+            engine::abandon(&self.engine, &self.seat, &self.hold, self.keep);
+        }
+    }
+}
+
+impl fmt::Debug for Guard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Guard")
+            .field("lock", self.name())
+            .field("fence", &self.hold.fence)
+            .field("remaining", &self.remaining())
+            .finish_non_exhaustive()
+    }
+}

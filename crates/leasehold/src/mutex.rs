@@ -1,0 +1,305 @@
+//! The Mutex: one holder at a time.
+
+use crate::engine::{self, Engine, Missed, Pursuit, Seat};
+use crate::error::{AcquireError, Contention, InspectError, LockError, RunError};
+use crate::guard::Guard;
+use crate::store::Fault;
+use leasehold_core::contend::Terms;
+use leasehold_core::tenure::{Plan, Tenure};
+use leasehold_core::{
+    FencingToken, Inspect, Lease, LeaseError, Lock, LockName, Moment, Op, OwnValue, Reply, RetryPolicy,
+};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+/// A lock with one holder at a time, over tasks, processes and hosts.
+///
+/// In Redis it is the key that other libraries share: `SET name token NX PX`. It does not re-enter: a
+/// task that acquires it twice waits for itself.
+///
+/// Waiting is fair: the tasks of a process in the order in which they came, and processes likewise. A
+/// release hands the lock to the next one and tells it so; nobody polls.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use leasehold::{Attempt, Client};
+/// use std::time::Duration;
+///
+/// let client = Client::connect("memory:").await?;
+/// let nightly = client.mutex("nightly")?.lease(Duration::from_secs(60));
+/// match nightly.try_acquire().await? {
+///     Attempt::Granted(guard) => {
+///         guard.check()?; // still ours? no network needed
+///         guard.release().await?;
+///     }
+///     Attempt::Taken(contention) => println!("somebody else does it: {contention}"),
+/// }
+/// # Ok(()) }
+/// ```
+#[derive(Debug, Clone)]
+pub struct Mutex {
+    engine: Arc<Engine>,
+    seat: Arc<Seat>,
+    lease: Option<Lease>,
+    wait: Option<Duration>,
+    retry: Option<RetryPolicy>,
+    value: Option<OwnValue>,
+    adopt: Option<Duration>,
+    free_every: Option<u32>,
+}
+
+/// What came of a single try.
+#[derive(Debug)]
+#[must_use = "a guard that is dropped gives the lock back"]
+pub enum Attempt {
+    /// The lock is held.
+    Granted(Guard),
+    /// Somebody else holds it, or waits before.
+    Taken(Contention),
+}
+
+impl Attempt {
+    /// The guard, if the lock is held.
+    pub fn granted(self) -> Option<Guard> {
+        match self {
+            Self::Granted(guard) => Some(guard),
+            Self::Taken(_) => None,
+        }
+    }
+}
+
+/// How a lock stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Status {
+    /// The holder's name for others, if the lock is held by a client of ours.
+    pub holder: Option<String>,
+    /// Whether the lock is held.
+    pub held: bool,
+    /// Since when, by the store's clock.
+    pub since: Option<SystemTime>,
+    /// How long still, unless it is extended; `None` if it is free, or held without an expiry.
+    pub remaining: Option<Duration>,
+    /// The holder's fencing token.
+    pub fence: Option<FencingToken>,
+    /// How many sessions wait.
+    pub waiting: u64,
+}
+
+impl Mutex {
+    pub(crate) fn new(engine: Arc<Engine>, lock: &Lock) -> Self {
+        let seat = engine.seat(lock);
+        Self {
+            engine,
+            seat,
+            lease: None,
+            wait: None,
+            retry: None,
+            value: None,
+            adopt: None,
+            free_every: None,
+        }
+    }
+
+    /// How long a hold lasts: it ends when the lease ends. Without a lease a watchdog renews the hold for
+    /// as long as its guard lives.
+    #[must_use]
+    pub fn lease(mut self, lease: impl Into<Lease>) -> Self {
+        self.lease = Some(lease.into());
+        self
+    }
+
+    /// How long [`acquire`](Self::acquire) waits at most; for ever, if nothing is set.
+    #[must_use]
+    pub fn wait(mut self, limit: Duration) -> Self {
+        self.wait = Some(limit);
+        self
+    }
+
+    /// Polls for the lock by this policy in place of queueing for it. It is then not fair, and costs a
+    /// request a try.
+    #[must_use]
+    pub fn retry(mut self, policy: RetryPolicy) -> Self {
+        self.retry = Some(policy);
+        self
+    }
+
+    /// The value at the lock's key, in place of a random token. It need not be unique: two holds with the
+    /// same value exclude each other all the same. It is as good as a password for the lock.
+    pub fn value(mut self, value: impl AsRef<str>) -> Result<Self, LockError> {
+        self.value = Some(OwnValue::new(value)?);
+        Ok(self)
+    }
+
+    /// Gives the key an expiry if a client of another library has locked it without one.
+    #[must_use]
+    pub fn adopt(mut self, expiry: Duration) -> Self {
+        self.adopt = Some(expiry);
+        self
+    }
+
+    /// Lets the lock lie free at every `every`th release of this process in place of handing it to the
+    /// next waiter, for clients of other libraries that share it: they do not queue, and would starve.
+    #[must_use]
+    pub fn share(mut self, every: u32) -> Self {
+        self.free_every = Some(every.max(1));
+        self
+    }
+
+    /// The lock's name.
+    pub fn name(&self) -> &LockName {
+        &self.seat.lock.name
+    }
+
+    /// Tries once: takes the lock if it is free and nobody waits for it.
+    ///
+    /// Fails if the store does not answer within the call timeout, or refuses.
+    ///
+    /// Cancel safety: if the future is dropped, an acquisition that may have happened is undone in the
+    /// background.
+    pub async fn try_acquire(&self) -> Result<Attempt, AcquireError> {
+        let limit = self.engine.world.now() + self.engine.timings.call;
+        match self.pursue(Some(limit), true).await? {
+            Ok(guard) => Ok(Attempt::Granted(guard)),
+            Err(Missed::Taken(standing)) => Ok(Attempt::Taken(standing.into())),
+            Err(missed) => Err(self.error(missed, self.engine.timings.call)),
+        }
+    }
+
+    /// Acquires the lock, however long it takes, or for as long as [`wait`](Self::wait) says.
+    ///
+    /// Fails with [`AcquireError::TimedOut`] at the limit, and if the store refuses, or does not answer
+    /// for as long as the client's outage limit.
+    ///
+    /// Cancel safety: if the future is dropped, its place in the queue is given up, and an acquisition
+    /// that may have happened is undone in the background. Whoever waits in the same process keeps the
+    /// process's place.
+    pub async fn acquire(&self) -> Result<Guard, AcquireError> {
+        self.acquire_within(self.wait).await
+    }
+
+    /// Acquires the lock within `limit`. Otherwise as [`acquire`](Self::acquire), also as to cancel
+    /// safety.
+    pub async fn acquire_timeout(&self, limit: Duration) -> Result<Guard, AcquireError> {
+        self.acquire_within(Some(limit)).await
+    }
+
+    /// Runs a future under the lock, and drops it if the lock is lost. The closure is given the fencing
+    /// token and the means to check the hold.
+    ///
+    /// Fails if the lock is not acquired, or lost before the future has ended. If giving it back fails,
+    /// that is not an error: the future has ended by then.
+    ///
+    /// Cancel safety: if the future is dropped, the inner one is dropped with it, and the lock is given
+    /// back in the background.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let client = leasehold::Client::connect("memory:").await?;
+    /// let sum = client.mutex("sums")?.run(async |_guard| 1 + 1).await?;
+    /// assert_eq!(sum, 2);
+    /// # Ok(()) }
+    /// ```
+    pub async fn run<T>(&self, work: impl AsyncFnOnce(&Guard) -> T) -> Result<T, RunError> {
+        let guard = self.acquire().await?;
+        let lost = guard.lost_signal();
+        let result = tokio::select! {
+            biased;
+            () = lost.cancelled() => Err(guard.loss()),
+            result = work(&guard) => Ok(result),
+        };
+        match result {
+            Err(lost) => Err(lost.into()),
+            Ok(result) => {
+                if let Err(error) = guard.release().await {
+                    tracing::warn!(lock = %self.seat.lock, %error, "not released");
+                }
+                Ok(result)
+            }
+        }
+    }
+
+    /// How the lock stands. Changes nothing.
+    ///
+    /// Cancel safety: dropping the future changes nothing.
+    pub async fn inspect(&self) -> Result<Status, InspectError> {
+        let op = Op::Inspect(Inspect { claim: None });
+        let reply = self.engine.call(&self.seat.lock, &op, self.engine.timings.call).await;
+        match reply.map_err(|failed| failed.fault)? {
+            Reply::Inspect(seen) => {
+                let holder = seen.holder.as_ref();
+                Ok(Status {
+                    held: holder.is_some(),
+                    holder: holder.and_then(|h| h.label.as_ref()).map(ToString::to_string),
+                    since: holder
+                        .and_then(|h| h.since_ms)
+                        .map(|ms| SystemTime::UNIX_EPOCH + Duration::from_millis(ms)),
+                    remaining: holder.and_then(|h| h.remaining_ms).map(Duration::from_millis),
+                    fence: holder.and_then(|h| h.fence),
+                    waiting: seen.waiting,
+                })
+            }
+            odd => Err(Fault::odd_reply(odd).into()),
+        }
+    }
+
+    async fn acquire_within(&self, limit: Option<Duration>) -> Result<Guard, AcquireError> {
+        let start = self.engine.world.now();
+        match self.pursue(limit.map(|limit| start + limit), false).await? {
+            Ok(guard) => Ok(guard),
+            Err(missed) => Err(self.error(missed, self.engine.world.now().since(start))),
+        }
+    }
+
+    async fn pursue(&self, limit: Option<Moment>, once: bool) -> Result<Result<Guard, Missed>, LeaseError> {
+        let world = &self.engine.world;
+        let lease = match self.lease {
+            Some(lease) => lease.remaining(world.wall())?,
+            None => self.engine.timings.watchdog,
+        };
+        let terms = Arc::new(Terms {
+            lease,
+            label: self.engine.label.clone(),
+            value: self.value.clone(),
+            adopt: self.adopt,
+            queue: !once && self.retry.is_none(),
+            shared: self.free_every.is_some(),
+        });
+        let pursuit = Pursuit { terms, limit, once, retry: self.retry };
+        let (hold, grant) = match engine::acquire(&self.engine, &self.seat, &pursuit).await {
+            Ok(won) => won,
+            Err(missed) => return Ok(Err(missed)),
+        };
+        let now = world.now();
+        let plan = match self.lease {
+            None => Plan::Renew { lease },
+            // What the lease is now, where it should last until an instant.
+            Some(asked) => Plan::Until { end: now + asked.remaining(world.wall()).unwrap_or(Lease::MIN) },
+        };
+        let tenure = Tenure::new(plan, grant.valid_until, now);
+        let keep = self.engine.keeper.keep(hold.clone(), tenure);
+        Ok(Ok(Guard::new(self.engine.clone(), self.seat.clone(), hold, keep, self.lease, self.free_every)))
+    }
+
+    fn error(&self, missed: Missed, waited: Duration) -> AcquireError {
+        let lock = self.name().clone();
+        match missed {
+            Missed::TimedOut(standing) => {
+                AcquireError::TimedOut { lock, waited, contention: Box::new(standing.into()) }
+            }
+            Missed::Taken(standing) => {
+                AcquireError::OutOfTries { lock, contention: Box::new(standing.into()) }
+            }
+            Missed::Fault { fault, maybe_there: false } => AcquireError::Store(fault),
+            Missed::Fault { fault, maybe_there: true } => AcquireError::Unknown(fault),
+            Missed::TooSlow => AcquireError::LeaseTooShort { lease: self.shortest_lease() },
+        }
+    }
+
+    fn shortest_lease(&self) -> Duration {
+        match self.lease {
+            Some(lease) => lease.remaining(self.engine.world.wall()).unwrap_or(Lease::MIN),
+            None => self.engine.timings.watchdog,
+        }
+    }
+}

@@ -1,0 +1,524 @@
+//! The cases.
+
+use crate::place::{Place, until_at_rest, until_waiting};
+use leasehold::{AcquireError, Attempt, ExtendError, LostReason, ReleaseError, RetryPolicy, RunError};
+use leasehold_testkit::cancel_at_every_await;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+
+const MS: Duration = Duration::from_millis(1);
+
+pub(crate) async fn one_at_a_time_over_tasks_and_clients(place: &Place) {
+    let inside = Arc::new(AtomicBool::new(false));
+    let count = Arc::new(AtomicU32::new(0));
+    let mut tasks = Vec::new();
+    for n in 0..4 {
+        let client = place.client(&format!("client {n}")).await;
+        for _ in 0..4 {
+            let mutex = client.mutex("counter").expect("a good name");
+            let (inside, count) = (inside.clone(), count.clone());
+            tasks.push(tokio::spawn(async move {
+                for _ in 0..25 {
+                    let guard = mutex.acquire().await.expect("acquired");
+                    assert!(!inside.swap(true, Ordering::SeqCst), "two inside");
+                    tokio::task::yield_now().await;
+                    count.fetch_add(1, Ordering::SeqCst);
+                    assert!(inside.swap(false, Ordering::SeqCst));
+                    guard.release().await.expect("released");
+                }
+            }));
+        }
+    }
+    for task in tasks {
+        task.await.expect("no task panicked");
+    }
+    assert_eq!(count.load(Ordering::SeqCst), 400);
+    until_at_rest(&place.client("after").await.mutex("counter").expect("a good name")).await;
+}
+
+pub(crate) async fn a_release_hands_the_lock_on_and_tokens_grow(place: &Place) {
+    let (a, b) = (place.client("a").await, place.client("b").await);
+    let (a, b) = (a.mutex("m").expect("a good name"), b.mutex("m").expect("a good name"));
+    let first = a.acquire().await.expect("acquired");
+    let token = first.fencing_token();
+    let waiter = tokio::spawn({
+        let b = b.clone();
+        async move { b.acquire().await.expect("acquired") }
+    });
+    until_waiting(&a, 1).await;
+    let start = Instant::now();
+    first.release().await.expect("released");
+    let second = waiter.await.expect("no panic");
+    assert!(start.elapsed() < 700 * MS, "by a message, not by a look: {:?}", start.elapsed());
+    assert!(second.fencing_token() > token);
+    second.check().expect("held");
+    second.release().await.expect("released");
+    until_at_rest(&a).await;
+}
+
+pub(crate) async fn a_try_says_who_is_in_the_way(place: &Place) {
+    let (a, b) = (place.client("the holder").await, place.client("b").await);
+    let guard = a.mutex("m").expect("a good name").acquire().await.expect("acquired");
+    let b = b.mutex("m").expect("a good name");
+    let Attempt::Taken(contention) = b.try_acquire().await.expect("an answer") else { panic!("two hold it") };
+    let holder = contention.holder.clone().expect("somebody holds it");
+    assert_eq!(holder.label.map(|label| label.to_string()).as_deref(), Some("the holder"));
+    assert!(holder.remaining_ms.is_some_and(|ms| ms > 0 && ms <= 30_000), "{:?}", holder.remaining_ms);
+    assert!(contention.to_string().starts_with("held by the holder for "), "{contention}");
+    // A second task of the holder's own process is told the same, without a request.
+    let Attempt::Taken(own) = a.mutex("m").expect("a good name").try_acquire().await.expect("an answer")
+    else {
+        panic!("a Mutex does not re-enter")
+    };
+    assert!(own.to_string().starts_with("held by the holder for "), "{own}");
+    guard.release().await.expect("released");
+    let guard = b.try_acquire().await.expect("an answer").granted().expect("it is free");
+    guard.release().await.expect("released");
+}
+
+pub(crate) async fn a_try_does_not_barge(place: &Place) {
+    let (a, b, c) = (place.client("a").await, place.client("b").await, place.client("c").await);
+    let mutex = |client: &leasehold::Client| client.mutex("m").expect("a good name");
+    let guard = mutex(&a).acquire().await.expect("acquired");
+    let b = mutex(&b);
+    let waiter = tokio::spawn(async move { b.acquire().await.expect("acquired") });
+    until_waiting(&mutex(&a), 1).await;
+    guard.release().await.expect("released");
+    for _ in 0..20 {
+        let tried = mutex(&c).try_acquire().await.expect("an answer");
+        assert!(matches!(tried, Attempt::Taken(_)), "barged in before the waiter");
+    }
+    waiter.await.expect("no panic").release().await.expect("released");
+}
+
+pub(crate) async fn waiting_ends_at_its_limit_and_says_who_holds(place: &Place) {
+    let (a, b) = (place.client("a long job").await, place.client("b").await);
+    let _guard = a.mutex("m").expect("a good name").acquire().await.expect("acquired");
+    let b = b.mutex("m").expect("a good name");
+    for by_setting in [false, true] {
+        let start = Instant::now();
+        let missed = if by_setting {
+            b.clone().wait(120 * MS).acquire().await
+        } else {
+            b.acquire_timeout(120 * MS).await
+        };
+        let waited = start.elapsed();
+        assert!(waited >= 120 * MS && waited < 1000 * MS, "{waited:?}");
+        let Err(AcquireError::TimedOut { contention, .. }) = missed else { panic!("{missed:?}") };
+        assert!(contention.to_string().contains("a long job"), "{contention}");
+    }
+    let status = b.inspect().await.expect("an answer");
+    until_waiting(&b, 0).await;
+    assert!(status.held);
+}
+
+pub(crate) async fn a_dropped_guard_gives_the_lock_back(place: &Place) {
+    let (a, b) = (place.client("a").await, place.client("b").await);
+    let (a1, b) = (a.mutex("m").expect("a good name"), b.mutex("m").expect("a good name"));
+    drop(a1.acquire().await.expect("acquired"));
+    a.settle().await;
+    let guard = b.try_acquire().await.expect("an answer").granted().expect("it is free");
+    drop(guard);
+    // A waiter is told at once.
+    let guard = a1.acquire().await.expect("acquired");
+    let waiter = tokio::spawn({
+        let b = b.clone();
+        async move { b.acquire().await.expect("acquired") }
+    });
+    until_waiting(&a1, 1).await;
+    let start = Instant::now();
+    drop(guard);
+    drop(waiter.await.expect("no panic"));
+    assert!(start.elapsed() < 700 * MS, "{:?}", start.elapsed());
+    until_at_rest(&a1).await;
+}
+
+pub(crate) async fn tasks_of_a_process_are_served_in_order(place: &Place) {
+    let client = place.client("a").await;
+    let mutex = client.mutex("m").expect("a good name");
+    let guard = mutex.acquire().await.expect("acquired");
+    let order = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let mut tasks = Vec::new();
+    for n in 0..20 {
+        let mut next = Box::pin({
+            let (mutex, order) = (mutex.clone(), order.clone());
+            async move {
+                let guard = mutex.acquire().await.expect("acquired");
+                order.lock().expect("no panic").push(n);
+                guard.release().await.expect("released");
+            }
+        });
+        // Polled once, so that it stands in line before the next one is made.
+        let stands = std::future::poll_fn(|cx| std::task::Poll::Ready(next.as_mut().poll(cx).is_pending()));
+        assert!(stands.await);
+        tasks.push(tokio::spawn(next));
+    }
+    guard.release().await.expect("released");
+    for task in tasks {
+        task.await.expect("no panic");
+    }
+    assert_eq!(*order.lock().expect("no panic"), (0..20).collect::<Vec<_>>());
+}
+
+pub(crate) async fn processes_are_served_in_order(place: &Place) {
+    let holder = place.client("holder").await.mutex("m").expect("a good name");
+    let guard = holder.acquire().await.expect("acquired");
+    let order = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let mut tasks = Vec::new();
+    for n in 0..8 {
+        let mutex = place.client(&format!("{n}")).await.mutex("m").expect("a good name");
+        let order = order.clone();
+        tasks.push(tokio::spawn(async move {
+            let guard = mutex.acquire().await.expect("acquired");
+            order.lock().expect("no panic").push(n);
+            guard.release().await.expect("released");
+        }));
+        until_waiting(&holder, n + 1).await;
+    }
+    guard.release().await.expect("released");
+    for task in tasks {
+        task.await.expect("no panic");
+    }
+    assert_eq!(*order.lock().expect("no panic"), (0..8).collect::<Vec<_>>());
+}
+
+pub(crate) async fn a_watchdog_keeps_the_lock(place: &Place) {
+    let client = place.client_with("a", 300 * MS).await;
+    let other = place.client("b").await.mutex("m").expect("a good name");
+    let guard = client.mutex("m").expect("a good name").acquire().await.expect("acquired");
+    let start = Instant::now();
+    while start.elapsed() < 1200 * MS {
+        assert!(matches!(other.try_acquire().await.expect("an answer"), Attempt::Taken(_)));
+        guard.check().expect("held");
+        tokio::time::sleep(20 * MS).await;
+    }
+    assert!(guard.remaining() <= 300 * MS);
+    guard.release().await.expect("released");
+}
+
+pub(crate) async fn a_given_lease_ends_when_it_ends(place: &Place) {
+    let (a, b) = (place.client("a").await, place.client("b").await);
+    let (a, b) = (a.mutex("m").expect("a good name"), b.mutex("m").expect("a good name"));
+    let guard = a.clone().lease(250 * MS).acquire().await.expect("acquired");
+    let signal = guard.lost_signal();
+    let start = Instant::now();
+    let next = tokio::spawn(async move { b.acquire().await.expect("acquired") });
+    let lost = guard.lost().await;
+    assert_eq!(lost.reason, LostReason::Expired);
+    assert!(signal.is_cancelled());
+    assert!(start.elapsed() < 250 * MS + 200 * MS, "{:?}", start.elapsed());
+    assert_eq!(guard.check().expect_err("over").reason, LostReason::Expired);
+    assert_eq!(guard.remaining(), Duration::ZERO);
+    let next = next.await.expect("no panic");
+    assert!(start.elapsed() >= 245 * MS, "the successor came after the end: {:?}", start.elapsed());
+    let Err(ReleaseError::Lost(reason)) = guard.release().await else { panic!("released what it lost") };
+    assert!(matches!(reason, LostReason::TakenOver { .. }), "{reason:?}");
+    next.check().expect("held");
+    next.release().await.expect("released");
+}
+
+pub(crate) async fn a_lease_can_last_until_an_instant(place: &Place) {
+    let client = place.client("a").await;
+    let mutex = client.mutex("m").expect("a good name");
+    let guard = mutex.clone().lease(SystemTime::now() + 40 * Duration::from_secs(1)).acquire().await;
+    let guard = guard.expect("acquired");
+    // The short first lease is lengthened at once, in the background.
+    let start = Instant::now();
+    while guard.remaining() < Duration::from_secs(35) {
+        assert!(start.elapsed() < 2000 * MS, "{:?}", guard.remaining());
+        tokio::time::sleep(5 * MS).await;
+    }
+    assert!(guard.remaining() <= Duration::from_secs(40));
+    guard.release().await.expect("released");
+    let past = mutex.lease(SystemTime::now() - MS).acquire().await;
+    assert!(matches!(past, Err(AcquireError::Lease(_))), "{past:?}");
+}
+
+pub(crate) async fn a_late_release_leaves_the_successor_alone(place: &Place) {
+    // Failure row 16.
+    let (a, b) = (place.client("a").await, place.client("b").await);
+    let (a, b) = (a.mutex("m").expect("a good name"), b.mutex("m").expect("a good name"));
+    let late = a.clone().lease(60 * MS).acquire().await.expect("acquired");
+    late.lost().await;
+    let successor = b.acquire().await.expect("acquired");
+    let Err(ReleaseError::Lost(reason)) = late.release().await else { panic!("released another's lock") };
+    let by = reason.to_string();
+    assert!(by.ends_with("taken over by b"), "{by}");
+    successor.check().expect("held");
+    assert!(matches!(a.try_acquire().await.expect("an answer"), Attempt::Taken(_)));
+    successor.release().await.expect("released");
+    // Without a successor it says that the lease ended.
+    let late = a.lease(60 * MS).acquire().await.expect("acquired");
+    late.lost().await;
+    until_at_rest(&b).await;
+    let Err(ReleaseError::Lost(reason)) = late.release().await else { panic!("released what it lost") };
+    assert_eq!(reason, LostReason::Expired);
+}
+
+pub(crate) async fn an_extend_lengthens_and_never_shortens(place: &Place) {
+    let client = place.client("a").await;
+    let mutex = client.mutex("m").expect("a good name").lease(400 * MS);
+    let guard = mutex.acquire().await.expect("acquired");
+    let before = guard.valid_until();
+    guard.extend_to(5000 * MS).await.expect("extended");
+    assert!(guard.valid_until() > before && guard.remaining() > 4000 * MS);
+    let long = guard.valid_until();
+    guard.extend_to(100 * MS).await.expect("extended");
+    guard.extend().await.expect("extended");
+    assert_eq!(guard.valid_until(), long);
+    assert!(matches!(guard.extend_to(Duration::ZERO).await, Err(ExtendError::Lease(_))));
+    guard.release().await.expect("released");
+    let guard = mutex.clone().lease(50 * MS).acquire().await.expect("acquired");
+    guard.lost().await;
+    assert!(matches!(guard.extend().await, Err(ExtendError::Lost(_))));
+}
+
+pub(crate) async fn a_retry_policy_gives_up_after_its_tries(place: &Place) {
+    let (a, b) = (place.client("a").await, place.client("b").await);
+    let guard = a.mutex("m").expect("a good name").acquire().await.expect("acquired");
+    let polling = b.mutex("m").expect("a good name").retry(RetryPolicy::constant(20 * MS).tries(4));
+    let start = Instant::now();
+    let missed = polling.acquire().await;
+    assert!(matches!(missed, Err(AcquireError::OutOfTries { .. })), "{missed:?}");
+    assert!(start.elapsed() >= 30 * MS, "three pauses of 10 to 20 ms: {:?}", start.elapsed());
+    assert_eq!(polling.inspect().await.expect("an answer").waiting, 0, "who polls does not queue");
+    let polling = polling.retry(RetryPolicy::exponential(5 * MS, 20 * MS));
+    let waiter = tokio::spawn(async move { polling.acquire().await.expect("acquired") });
+    guard.release().await.expect("released");
+    waiter.await.expect("no panic").release().await.expect("released");
+}
+
+/// Tells that a future was dropped.
+struct SetOnDrop(Arc<AtomicBool>);
+
+impl Drop for SetOnDrop {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+pub(crate) async fn a_scoped_future_is_dropped_on_loss(place: &Place) {
+    let client = place.client("a").await;
+    let mutex = client.mutex("m").expect("a good name");
+    assert!(mutex.run(async |guard| guard.check().is_ok()).await.expect("ran"));
+    let dropped = Arc::new(AtomicBool::new(false));
+    let flag = SetOnDrop(dropped.clone());
+    let short = mutex.clone().lease(60 * MS);
+    let lost = short
+        .run(async move |_| {
+            let _flag = flag;
+            std::future::pending::<()>().await;
+        })
+        .await;
+    assert!(matches!(lost, Err(RunError::Lost(_))), "{lost:?}");
+    assert!(dropped.load(Ordering::SeqCst));
+    until_at_rest(&mutex).await;
+}
+
+pub(crate) async fn equal_values_of_ones_own_exclude_each_other(place: &Place) {
+    let (a, b) = (place.client("a").await, place.client("b").await);
+    let of = |client: &leasehold::Client| {
+        client.mutex("m").expect("a good name").value("request 4711").expect("a good value")
+    };
+    let (a, b) = (of(&a), of(&b));
+    let guard = a.clone().lease(80 * MS).acquire().await.expect("acquired");
+    assert!(matches!(b.try_acquire().await.expect("an answer"), Attempt::Taken(_)));
+    guard.lost().await;
+    let second = b.acquire().await.expect("acquired");
+    assert!(
+        matches!(guard.release().await, Err(ReleaseError::Lost(_))),
+        "the value is the same, the hold is not"
+    );
+    second.check().expect("held");
+    let waiter = tokio::spawn(async move { a.acquire().await.expect("acquired") });
+    until_waiting(&b, 1).await;
+    second.release().await.expect("released");
+    waiter.await.expect("no panic").release().await.expect("released");
+    until_at_rest(&b).await;
+}
+
+pub(crate) async fn who_gives_up_waiting_leaves_the_queue(place: &Place) {
+    let (a, b, c) = (place.client("a").await, place.client("b").await, place.client("c").await);
+    let mutex = |client: &leasehold::Client| client.mutex("m").expect("a good name");
+    let guard = mutex(&a).acquire().await.expect("acquired");
+    let (b1, c1) = (mutex(&b), mutex(&c));
+    let gone = tokio::spawn(async move { b1.acquire().await.map(drop) });
+    until_waiting(&mutex(&a), 1).await;
+    let next = tokio::spawn(async move { c1.acquire().await.expect("acquired") });
+    until_waiting(&mutex(&a), 2).await;
+    gone.abort();
+    until_waiting(&mutex(&a), 1).await;
+    let start = Instant::now();
+    guard.release().await.expect("released");
+    next.await.expect("no panic").release().await.expect("released");
+    assert!(start.elapsed() < 700 * MS, "{:?}", start.elapsed());
+    until_at_rest(&mutex(&a)).await;
+}
+
+pub(crate) async fn after_a_loss_local_waiters_queue_again(place: &Place) {
+    let client = place.client("a").await;
+    let mutex = client.mutex("m").expect("a good name");
+    let guard = mutex.clone().lease(100 * MS).acquire().await.expect("acquired");
+    let mutex2 = mutex.clone();
+    let waiter = tokio::spawn(async move { mutex2.acquire().await.expect("acquired") });
+    guard.lost().await;
+    let next = tokio::time::timeout(2000 * MS, waiter).await.expect("in time").expect("no panic");
+    assert!(next.fencing_token() > guard.fencing_token());
+    assert!(guard.release().await.is_err());
+    next.check().expect("held");
+    next.release().await.expect("released");
+}
+
+pub(crate) async fn leases_from_a_millisecond_to_days(place: &Place) {
+    // Failure row 15.
+    let client = place.client("a").await;
+    let mutex = client.mutex("m").expect("a good name");
+    match mutex.clone().lease(MS).acquire().await {
+        Ok(guard) => assert!(guard.remaining() <= MS),
+        Err(AcquireError::LeaseTooShort { lease }) => assert_eq!(lease, MS),
+        Err(other) => panic!("{other}"),
+    }
+    for lease in [20 * MS, 999 * MS, Duration::from_secs(30 * 86_400)] {
+        let guard = mutex.clone().lease(lease).acquire().await.expect("acquired");
+        let start = Instant::now();
+        while lease > Duration::from_secs(3) && guard.remaining() < lease * 98 / 100 {
+            assert!(start.elapsed() < 2000 * MS, "{lease:?}: {:?}", guard.remaining());
+            tokio::time::sleep(5 * MS).await;
+        }
+        assert!(guard.remaining() <= lease);
+        let _ = guard.release().await;
+        until_at_rest(&mutex).await;
+    }
+    for bad in [Duration::ZERO, Duration::from_micros(999), Duration::MAX] {
+        assert!(matches!(mutex.clone().lease(bad).acquire().await, Err(AcquireError::Lease(_))));
+    }
+}
+
+pub(crate) async fn try_acquire_cancelled_at_every_await(place: &Place) {
+    // Failure row 4.
+    let (a, b) = (place.client("a").await, place.client("b").await);
+    let (a, b) = (a.mutex("m").expect("a good name"), b.mutex("m").expect("a good name"));
+    cancel_at_every_await(|| a.try_acquire(), async |_| until_at_rest(&b).await).await;
+    until_at_rest(&b).await;
+}
+
+pub(crate) async fn acquire_cancelled_at_every_await(place: &Place) {
+    let (a, b) = (place.client("a").await, place.client("b").await);
+    let (a, b) = (a.mutex("m").expect("a good name"), b.mutex("m").expect("a good name"));
+    cancel_at_every_await(|| a.acquire(), async |_| until_at_rest(&b).await).await;
+    until_at_rest(&b).await;
+}
+
+pub(crate) async fn waiting_cancelled_at_every_await(place: &Place) {
+    let (a, b) = (place.client("a").await, place.client("b").await);
+    let (a, b) = (a.mutex("m").expect("a good name"), b.mutex("m").expect("a good name"));
+    let points = cancel_at_every_await(
+        || async {
+            let guard = b.acquire().await.expect("acquired");
+            let wait = a.acquire_timeout(30 * MS);
+            let waited = wait.await;
+            assert!(matches!(waited, Err(AcquireError::TimedOut { .. })), "{waited:?}");
+            drop(guard);
+        },
+        async |_| until_at_rest(&b).await,
+    )
+    .await;
+    assert!(points > 1, "{points} points");
+    until_at_rest(&b).await;
+}
+
+pub(crate) async fn release_cancelled_at_every_await(place: &Place) {
+    // Failure rows 5 and 6.
+    let (a, b) = (place.client("a").await, place.client("b").await);
+    let (a, b) = (a.mutex("m").expect("a good name"), b.mutex("m").expect("a good name"));
+    cancel_at_every_await(
+        || async {
+            let guard = a.acquire().await.expect("acquired");
+            guard.release().await.expect("released");
+        },
+        async |_| until_at_rest(&b).await,
+    )
+    .await;
+    until_at_rest(&b).await;
+}
+
+pub(crate) async fn a_release_with_local_waiters_cancelled_at_every_await(place: &Place) {
+    let (a, b) = (place.client("a").await, place.client("b").await);
+    let (a, b) = (a.mutex("m").expect("a good name"), b.mutex("m").expect("a good name"));
+    cancel_at_every_await(
+        || async {
+            let guard = a.acquire().await.expect("acquired");
+            let a = a.clone();
+            let waiter = tokio::spawn(async move { a.acquire().await.expect("acquired").release().await });
+            tokio::task::yield_now().await;
+            guard.release().await.expect("released");
+            waiter.await.expect("no panic").expect("released");
+        },
+        async |_| until_at_rest(&b).await,
+    )
+    .await;
+    until_at_rest(&b).await;
+}
+
+pub(crate) async fn extend_cancelled_at_every_await(place: &Place) {
+    let (a, b) = (place.client("a").await, place.client("b").await);
+    let (a, b) = (a.mutex("m").expect("a good name"), b.mutex("m").expect("a good name"));
+    cancel_at_every_await(
+        || async {
+            let guard = a.acquire().await.expect("acquired");
+            guard.extend().await.expect("extended");
+            guard.release().await.expect("released");
+        },
+        async |_| until_at_rest(&b).await,
+    )
+    .await;
+    until_at_rest(&b).await;
+}
+
+pub(crate) async fn two_tasks_share_a_handle_and_each_has_its_own_hold(place: &Place) {
+    // Failure row 17.
+    let client = place.client("a").await;
+    let mutex = client.mutex("m").expect("a good name");
+    let first = mutex.clone().lease(80 * MS).acquire().await.expect("acquired");
+    first.lost().await;
+    let second = mutex.acquire().await.expect("acquired");
+    assert!(first.release().await.is_err(), "the first task's release is not the second's");
+    second.check().expect("held");
+    let other = place.client("b").await.mutex("m").expect("a good name");
+    assert!(matches!(other.try_acquire().await.expect("an answer"), Attempt::Taken(_)));
+    second.release().await.expect("released");
+}
+
+pub(crate) async fn a_watchdog_never_extends_after_the_release(place: &Place) {
+    // Failure row 7.
+    let (a, b) = (place.client_with("a", 90 * MS).await, place.client("b").await);
+    let (a, b) = (a.mutex("m").expect("a good name"), b.mutex("m").expect("a good name"));
+    for n in 0..30_u32 {
+        let guard = a.acquire().await.expect("acquired");
+        tokio::time::sleep(25 * MS + n * Duration::from_micros(300)).await;
+        guard.release().await.expect("released");
+        let next = b.clone().lease(40 * MS).acquire().await.expect("acquired");
+        tokio::time::sleep(10 * MS).await;
+        let left = b.inspect().await.expect("an answer").remaining;
+        assert!(left.is_none_or(|left| left <= 40 * MS), "{left:?}");
+        let _ = next.release().await;
+    }
+}
+
+pub(crate) async fn status_of_a_lock(place: &Place) {
+    let client = place.client("somebody").await;
+    let mutex = client.mutex("m").expect("a good name");
+    let free = mutex.inspect().await.expect("an answer");
+    assert!(!free.held && free.holder.is_none() && free.waiting == 0 && free.fence.is_none());
+    let guard = mutex.acquire().await.expect("acquired");
+    let held = mutex.inspect().await.expect("an answer");
+    assert!(held.held);
+    assert_eq!(held.holder.as_deref(), Some("somebody"));
+    assert_eq!(held.fence, Some(guard.fencing_token()));
+    assert!(held.remaining.is_some_and(|left| left <= Duration::from_secs(30)));
+    let since = held.since.expect("known").duration_since(SystemTime::UNIX_EPOCH).expect("after 1970");
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970");
+    assert!(now.abs_diff(since) < Duration::from_secs(60), "{since:?}");
+    guard.release().await.expect("released");
+}

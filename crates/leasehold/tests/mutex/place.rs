@@ -1,0 +1,61 @@
+//! Where a case takes place: a store of its own.
+
+use leasehold::{Client, Mutex};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+pub(crate) struct Place {
+    url: String,
+    /// Keeps the server or the folder alive.
+    _keep: Option<Box<dyn std::any::Any + Send + Sync>>,
+}
+
+impl Place {
+    pub(crate) fn memory() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        Self { url: format!("memory:case-{}", NEXT.fetch_add(1, Ordering::Relaxed)), _keep: None }
+    }
+
+    pub(crate) fn sqlite() -> Self {
+        let dir = tempfile::tempdir().expect("a folder");
+        let url = format!("sqlite:{}", dir.path().join("locks.db").display());
+        Self { url, _keep: Some(Box::new(dir)) }
+    }
+
+    pub(crate) fn redis() -> Self {
+        let server = leasehold_testkit::RedisServer::start().expect("redis-server boots");
+        Self { url: server.url(), _keep: Some(Box::new(server)) }
+    }
+
+    pub(crate) async fn client(&self, label: &str) -> Client {
+        self.client_with(label, Duration::from_secs(30)).await
+    }
+
+    pub(crate) async fn client_with(&self, label: &str, watchdog: Duration) -> Client {
+        let client = Client::builder(&self.url).label(label).watchdog_lease(watchdog).connect().await;
+        client.expect("the store of a case can be reached")
+    }
+}
+
+/// Waits until the lock is free and nobody waits for it, as another client sees it.
+pub(crate) async fn until_at_rest(mutex: &Mutex) {
+    for _ in 0..600 {
+        let status = mutex.inspect().await.expect("the store answers");
+        if !status.held && status.waiting == 0 {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("not at rest: {:?}", mutex.inspect().await);
+}
+
+/// Waits until that many sessions wait for the lock.
+pub(crate) async fn until_waiting(mutex: &Mutex, sessions: u64) {
+    for _ in 0..1000 {
+        if mutex.inspect().await.expect("the store answers").waiting == sessions {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("not {sessions} waiting: {:?}", mutex.inspect().await);
+}

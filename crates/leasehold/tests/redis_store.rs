@@ -266,6 +266,22 @@ async fn a_user_that_may_not_is_told_so() {
     assert_eq!(fault.kind, FaultKind::Forbidden, "{fault}");
 }
 
+/// A lock that was asked for in the same step as a release, and could not be written, is not said to be granted.
+#[tokio::test]
+async fn a_grant_that_was_not_written_is_not_told() {
+    let server = RedisServer::start().unwrap();
+    server.cli(&["ACL", "SETUSER", "mute", "on", ">x", "~*", "&*", "+@all"]).unwrap().ok().unwrap();
+    let config = RedisConfig::from_url(&server.url()).unwrap().username("mute").password("x");
+    let store = RedisStore::connect(config).await.unwrap();
+    granted(acquire(&store, &claim(1), None).await);
+    server.cli(&["ACL", "SETUSER", "mute", "-set"]).unwrap().ok().unwrap();
+    let Op::Acquire(next) = take(&claim(3), Some(nonce(1))) else { panic!("another operation") };
+    let op = Op::Release(Release { claim: claim(1), pass: Pass::Grant, next: Some(next) });
+    let fault = unknown(execute(&store, &op, LONG).await);
+    assert_eq!(fault.kind, FaultKind::Forbidden, "{fault}");
+    assert!(server.cli(&["GET", "job"]).unwrap().is_nil(), "but the release is done");
+}
+
 #[tokio::test]
 async fn a_server_that_turns_the_connection_away_says_why() {
     let server = RedisServer::start().unwrap();

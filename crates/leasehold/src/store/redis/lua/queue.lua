@@ -21,7 +21,7 @@ local EMPTY_RECORD = '\004\001\006\102\111\114\109\097\116\001\049\009\000\017\0
 
 -- What is to be written: fields of the record, those that are over, its expiry, a lock that is freed, one that is given,
 -- the session that is told, the expiry of a lock that has none.
-local changes, over, new_record_ttl_ms = {}, {}, nil
+local changes, over, record_ttl_ms, new_record_ttl_ms = {}, {}, nil, nil
 local freed, given, told, new_value_ttl = false, nil, nil, nil
 
 -- How long the record lasts, once that is known.
@@ -188,10 +188,10 @@ local function write_rest()
   if told then redis.pcall('PUBLISH', ARGV[3] .. told.session, 'grant ' .. told.nonce .. ' ' .. digits(last)) end
 end
 
--- Writes what was decided. What goes wrong after a lock was freed is not the releaser's: the next to look mends it.
-local function commit()
-  if not freed then return write_rest() end
-  redis.call('DEL', KEYS[1])
-  pcall(write_rest)
+-- Writes what was decided. What goes wrong after a lock was freed is not the releaser's: the next to look mends it. But
+-- who has `asked` for something in the same step must not be told that he got what could not be written.
+local function commit(asked)
+  if freed then redis.call('DEL', KEYS[1]) end
+  if freed and not asked then pcall(write_rest) else write_rest() end
 end
 

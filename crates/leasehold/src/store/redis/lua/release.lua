@@ -36,5 +36,5 @@ if ARGV[5] then
 elseif ARGV[4] == 'grant' and not value and not kind then
   pump()
 end
-commit()
+commit(after)
 return { found, holder, after }

@@ -1,5 +1,50 @@
 //! Distributed locks held by lease: on Redis or Valkey, between the processes of one machine, or
 //! inside one process.
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use leasehold::Client;
+//!
+//! // Or `redis://locks.example.org`, or `sqlite:/var/lib/app/locks.db`.
+//! let client = Client::connect("memory:").await?;
+//! let orders = client.mutex("orders/42")?;
+//!
+//! let guard = orders.acquire().await?; // waits in a queue, and is renewed until it is released
+//! guard.check()?; // still ours? by our own clock, without asking anybody
+//! println!("to be sent along with every write: {}", guard.fencing_token());
+//! guard.release().await?; // hands it to the next who waits
+//! # Ok(()) }
+//! ```
+//!
+//! # Where to find what
+//!
+//! | To … | see |
+//! |---|---|
+//! | connect, and set time limits, labels and passwords | [`Client`], [`ClientBuilder`] |
+//! | take a lock, by trying or by waiting | [`Mutex::try_acquire`], [`Mutex::acquire`], [`Mutex::acquire_timeout`] |
+//! | run a future under a lock, and have it dropped on loss | [`Mutex::run`] |
+//! | choose how long it is held | [`Mutex::lease`], [`ClientBuilder::watchdog_lease`] |
+//! | know whether it is held still, or learn that it is not | [`Guard::check`], [`Guard::lost`], [`LostReason`] |
+//! | guard a write for certain | [`Guard::fencing_token`] |
+//! | give it back, also what was dropped | [`Guard::release`], [`Client::settle`] |
+//! | see who holds it | [`Mutex::inspect`], [`Contention`] |
+//! | share it with clients of other libraries | [`Mutex::value`], [`Mutex::adopt`], [`Mutex::share`] |
+//! | bring a store of one's own | [`store::Store`], [`Client::of_store`] |
+//!
+//! # What to keep in mind
+//!
+//! A lock held by lease is a promise about time. The holder stops believing before the store does, but
+//! it cannot take back a write that is under way, and a Redis server that fails over may have forgotten
+//! the lock. Where two writers would do harm, give the [fencing token](Guard::fencing_token) to what is
+//! written to, and have it refuse smaller ones than it has seen.
+//!
+//! A [`Guard`] that is dropped gives its lock back in the background, as soon as that can be done. A
+//! future of this crate can be dropped at any await; each function says what is left then.
+//!
+//! # Features
+//!
+//! `redis` and `sqlite`, both on by default, build the stores of those names. The memory store is always
+//! there.
 
 mod client;
 mod clock;
@@ -22,3 +67,7 @@ pub use leasehold_core::{
     FencingToken, Holder, KeyError, Label, LabelError, Lease, LeaseError, LockName, Moment, NameError,
     OwnValue, OwnValueError, Owner, Pause, RetryPolicy, SessionId,
 };
+
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

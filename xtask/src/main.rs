@@ -4,6 +4,8 @@
 //! and measured lives in the crates.
 
 mod audit;
+mod bench;
+mod install;
 mod shell;
 mod test;
 
@@ -17,6 +19,7 @@ usage: cargo xtask <chore>
 
 chores:
   test     install what the tests need, then run all of them, examples in the docs included
+  bench    measure a scenario as a ratio to the limits of this machine (`bench handoff --json`)
   audit    check licences, bans, sources and advisories of all dependencies with cargo-deny";
 
 fn main() -> ExitCode {
@@ -29,13 +32,14 @@ fn main() -> ExitCode {
     }
 }
 
-/// One line a chore: `bench`, `sim` and `interop` go here, each with a file of its own.
+/// One line a chore: `sim` and `interop` go here, each with a file of its own.
 fn run(arguments: Vec<String>) -> Result<()> {
     let mut arguments = arguments.into_iter();
     let chore = arguments.next();
     let rest: Vec<String> = arguments.collect();
     match chore.as_deref() {
         Some("test") => test::run(&rest),
+        Some("bench") => bench::run(&rest),
         Some("audit") => audit::run(&rest),
         Some("help" | "--help" | "-h") => {
             println!("{USAGE}");

@@ -5,6 +5,7 @@ use crate::error::{ConnectError, LockError};
 use crate::mutex::Mutex;
 use crate::store::{MemoryStore, Store};
 use leasehold_core::{Label, Lease, Lock, LockName, NameError, SessionId};
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,19 +40,47 @@ pub struct Client {
 ///     .await?;
 /// # let _ = client; Ok(()) }
 /// ```
-#[derive(Debug)]
 #[must_use = "a builder does nothing until `connect`"]
 pub struct ClientBuilder {
     target: Target,
+    access: Access,
     label: Option<String>,
     timings: Timings,
     world: Arc<dyn World>,
 }
 
-#[derive(Debug)]
 enum Target {
     Url(String),
     Store(Arc<dyn Store>),
+}
+
+/// What lets a client into a server, and where, beside what the URL says.
+#[derive(Default)]
+struct Access {
+    username: Option<String>,
+    password: Option<String>,
+    prefix: Option<String>,
+}
+
+impl Access {
+    /// Fails if anything is set: this kind of store would not heed it.
+    fn none_for(&self, store: &str) -> Result<(), ConnectError> {
+        if self.username.is_some() || self.password.is_some() || self.prefix.is_some() {
+            let text = format!("`{store}` has no user, password or key prefix: these are for Redis");
+            return Err(ConnectError::Setting(text));
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for ClientBuilder {
+    /// Shows neither the URL nor what lets a client in.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClientBuilder")
+            .field("label", &self.label)
+            .field("timings", &self.timings)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Client {
@@ -124,7 +153,25 @@ impl ClientBuilder {
             outage: Duration::from_secs(30),
             watchdog: Duration::from_secs(30),
         };
-        Self { target, label: None, timings, world: Arc::new(System) }
+        Self { target, access: Access::default(), label: None, timings, world: Arc::new(System) }
+    }
+
+    /// The user to log in as, in place of the URL's.
+    pub fn username(mut self, username: impl Into<String>) -> Self {
+        self.access.username = Some(username.into());
+        self
+    }
+
+    /// The password to log in with, in place of the URL's: for secrets that come from elsewhere.
+    pub fn password(mut self, password: impl Into<String>) -> Self {
+        self.access.password = Some(password.into());
+        self
+    }
+
+    /// What all keys and channels begin with, in place of the URL's `?prefix=`.
+    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.access.prefix = Some(prefix.into());
+        self
     }
 
     /// What others see of this client where it holds a lock; `host/pid/program` if nothing is set.
@@ -175,7 +222,7 @@ impl ClientBuilder {
         };
         let store = match self.target {
             Target::Store(store) => store,
-            Target::Url(url) => open(&url)?,
+            Target::Url(url) => open(&url, self.access, self.timings.call).await?,
         };
         let engine = Engine::start(store, self.world, label, self.timings).await;
         let engine = engine.map_err(|error| match error {
@@ -187,15 +234,63 @@ impl ClientBuilder {
 }
 
 /// Opens the store of a URL.
-fn open(url: &str) -> Result<Arc<dyn Store>, ConnectError> {
-    let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme);
+async fn open(url: &str, access: Access, within: Duration) -> Result<Arc<dyn Store>, ConnectError> {
+    let (scheme, rest) = url.split_once(':').unwrap_or(("", url));
     match scheme {
-        "memory" => Ok(Arc::new(MemoryStore::of_process(url.strip_prefix("memory:").unwrap_or("")))),
+        "memory" => {
+            access.none_for("memory:")?;
+            Ok(Arc::new(MemoryStore::of_process(rest)))
+        }
+        "sqlite" if rest.is_empty() => {
+            Err(ConnectError::Url("`sqlite:` needs the path of a file behind it".into()))
+        }
+        "sqlite" => {
+            access.none_for("sqlite:")?;
+            open_sqlite(rest).await
+        }
+        "redis" | "rediss" | "redis+unix" => open_redis(url, access, within).await,
         "" => Err(ConnectError::Url("it has no scheme: write redis://…, sqlite:PATH or memory:".into())),
-        other => Err(ConnectError::Url(format!(
-            "there is no store for `{other}:`; there are redis://, rediss://, redis+unix://, sqlite: and memory:"
-        ))),
+        // The scheme is not repeated: what stands there may be a secret in the wrong place.
+        _ => Err(ConnectError::Url(
+            "there is no store of its scheme: there are redis://, rediss://, redis+unix://, sqlite: and memory:"
+                .into(),
+        )),
     }
+}
+
+#[cfg(feature = "sqlite")]
+async fn open_sqlite(path: &str) -> Result<Arc<dyn Store>, ConnectError> {
+    Ok(Arc::new(crate::store::SqliteStore::open(path).await?))
+}
+
+#[cfg(not(feature = "sqlite"))]
+async fn open_sqlite(_path: &str) -> Result<Arc<dyn Store>, ConnectError> {
+    Err(ConnectError::Url("this build has no SQLite store: switch the feature `sqlite` on".into()))
+}
+
+#[cfg(feature = "redis")]
+async fn open_redis(url: &str, access: Access, within: Duration) -> Result<Arc<dyn Store>, ConnectError> {
+    use std::error::Error;
+    let explain = |error: crate::store::UrlError| match error.source() {
+        Some(source) => ConnectError::Url(format!("{error}: {source}")),
+        None => ConnectError::Url(error.to_string()),
+    };
+    let mut config = crate::store::RedisConfig::from_url(url).map_err(explain)?;
+    if let Some(username) = access.username {
+        config = config.username(username);
+    }
+    if let Some(password) = access.password {
+        config = config.password(password);
+    }
+    if let Some(prefix) = access.prefix {
+        config = config.prefix(&prefix).map_err(|error| ConnectError::Setting(error.to_string()))?;
+    }
+    Ok(Arc::new(crate::store::RedisStore::connect(config.connect_timeout(within)).await?))
+}
+
+#[cfg(not(feature = "redis"))]
+async fn open_redis(_url: &str, _access: Access, _within: Duration) -> Result<Arc<dyn Store>, ConnectError> {
+    Err(ConnectError::Url("this build has no Redis store: switch the feature `redis` on".into()))
 }
 
 /// `host/pid/program`, as far as they are known.

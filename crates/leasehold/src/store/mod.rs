@@ -10,10 +10,18 @@
 
 mod fault;
 mod memory;
+#[cfg(feature = "redis")]
+mod redis;
+#[cfg(feature = "sqlite")]
+mod sqlite;
 
 pub use fault::{Fault, FaultKind, Phase};
 pub use leasehold_core::{Lock, Op, Reply, Wake};
 pub use memory::MemoryStore;
+#[cfg(feature = "redis")]
+pub use redis::{RedisConfig, RedisStore, UrlError};
+#[cfg(feature = "sqlite")]
+pub use sqlite::SqliteStore;
 
 use futures_util::future::BoxFuture;
 use leasehold_core::{KeyError, SessionId};

@@ -1,0 +1,52 @@
+//! Measures Leasehold as ratios to the limits of the machine, in one run.
+//!
+//! `cargo xtask bench SCENARIO [--json]` builds this in release mode and runs it. Every scenario boots
+//! its own server, pins it to one core and its clients to another, and starts its clients as processes
+//! of their own: this program again, in the role of a worker.
+
+mod handoff;
+mod report;
+mod section;
+mod worker;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(name = "cargo xtask bench", about = "Measures Leasehold as ratios to the limits of the machine")]
+struct Args {
+    #[command(subcommand)]
+    scenario: Scenario,
+}
+
+#[derive(Subcommand)]
+enum Scenario {
+    /// From the release in one process to the next holder in another, beside a bare message.
+    Handoff {
+        /// Print one JSON object a line and scenario.
+        #[arg(long)]
+        json: bool,
+        /// How many sections are measured with 64 tasks in 8 processes.
+        #[arg(long, default_value_t = 10_000)]
+        sections: u64,
+        /// How many rounds of hand-overs and bare messages alternate.
+        #[arg(long, default_value_t = 5)]
+        rounds: u32,
+        /// How many trials a round has, of each kind.
+        #[arg(long, default_value_t = 400)]
+        trials: u32,
+    },
+    /// Takes part in a scenario as one of its processes.
+    #[command(hide = true)]
+    Worker {
+        #[command(subcommand)]
+        role: worker::Role,
+    },
+}
+
+fn main() -> Result<()> {
+    match Args::parse().scenario {
+        Scenario::Handoff { json, sections, rounds, trials } => handoff::run(sections, rounds, trials, json),
+        Scenario::Worker { role } => worker::run(role),
+    }
+}

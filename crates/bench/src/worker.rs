@@ -1,0 +1,178 @@
+//! The roles in which this program takes part in a scenario, told what to do by lines on its stdin.
+
+use crate::section::{Section, now_ns};
+use anyhow::{Context, Result, bail};
+use clap::Subcommand;
+use leasehold::{Client, Mutex};
+use redis::AsyncConnectionConfig;
+use redis::aio::MultiplexedConnection;
+use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tokio::io::{AsyncBufReadExt, BufReader, Lines, Stdin, stdin};
+use tokio::sync::mpsc;
+
+/// The name that all contend for.
+const LOCK: &str = "bench";
+
+/// A role.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Role {
+    /// Many tasks that take the lock again and again.
+    Herd {
+        #[arg(long)]
+        url: String,
+        #[arg(long)]
+        process: u32,
+        #[arg(long)]
+        tasks: u32,
+    },
+    /// One of two that pass the lock, or a bare message, to and fro.
+    Pair {
+        #[arg(long)]
+        url: String,
+        #[arg(long)]
+        process: u32,
+    },
+}
+
+/// Runs a role to its end.
+pub(crate) fn run(role: Role) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        match role {
+            Role::Herd { url, process, tasks } => herd(&url, process, tasks).await,
+            Role::Pair { url, process } => pair(&url, process).await,
+        }
+    })
+}
+
+/// Lines from the one who measures.
+struct Orders(Lines<BufReader<Stdin>>);
+
+impl Orders {
+    fn new() -> Self {
+        Self(BufReader::new(stdin()).lines())
+    }
+
+    async fn next(&mut self) -> Result<String> {
+        self.0.next_line().await?.context("the measuring process is gone")
+    }
+}
+
+fn say(line: &str) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{line}")?;
+    Ok(out.flush()?)
+}
+
+/// `go` starts all tasks; `stop` ends them, and the sections are reported since the last `mark`.
+async fn herd(url: &str, process: u32, tasks: u32) -> Result<()> {
+    let client = Client::connect(url).await?;
+    let mutex = client.mutex(LOCK)?;
+    let mut orders = Orders::new();
+    say("ready")?;
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut running = Vec::new();
+    let mut from_ns = 0;
+    loop {
+        match orders.next().await?.as_str() {
+            "go" => {
+                for _ in 0..tasks {
+                    running.push(tokio::spawn(contend(mutex.clone(), process, stop.clone())));
+                }
+            }
+            "mark" => from_ns = now_ns(),
+            "stop" => break,
+            other => bail!("no such order: {other}"),
+        }
+    }
+    let until_ns = now_ns();
+    stop.store(true, Ordering::Relaxed);
+    for task in running {
+        for section in task.await?? {
+            if section.got_ns >= from_ns && section.got_ns <= until_ns {
+                say(&serde_json::to_string(&section)?)?;
+            }
+        }
+    }
+    client.settle().await;
+    say("done")
+}
+
+async fn contend(mutex: Mutex, process: u32, stop: Arc<AtomicBool>) -> Result<Vec<Section>> {
+    let mut sections = Vec::with_capacity(4096);
+    while !stop.load(Ordering::Relaxed) {
+        let asked_ns = now_ns();
+        let guard = mutex.acquire().await?;
+        let got_ns = now_ns();
+        let fence = guard.fencing_token().as_u64();
+        let released_ns = now_ns();
+        guard.release().await?;
+        sections.push(Section { process, fence, asked_ns, got_ns, released_ns });
+    }
+    Ok(sections)
+}
+
+/// `take` acquires and says when, `give` releases after a pause and says when; `listen` and `publish`
+/// do the same with a bare message.
+async fn pair(url: &str, process: u32) -> Result<()> {
+    let client = Client::connect(url).await?;
+    let mutex = client.mutex(LOCK)?;
+    let (sender, mut heard) = mpsc::unbounded_channel();
+    let mut bare = bare(url, sender).await?;
+    bare.subscribe(format!("bare:{process}")).await?;
+    let mut orders = Orders::new();
+    let mut guard = None;
+    say("ready")?;
+    loop {
+        let order = orders.next().await?;
+        let (verb, rest) = order.split_once(' ').unwrap_or((&order, ""));
+        match verb {
+            "take" => {
+                let asked_ns = now_ns();
+                let held = mutex.acquire().await?;
+                let got_ns = now_ns();
+                let fence = held.fencing_token().as_u64();
+                guard = Some(held);
+                let section = Section { process, fence, asked_ns, got_ns, released_ns: 0 };
+                say(&serde_json::to_string(&section)?)?;
+            }
+            "give" => {
+                tokio::time::sleep(Duration::from_micros(rest.parse()?)).await;
+                let held = guard.take().context("nothing to give")?;
+                let released_ns = now_ns();
+                held.release().await?;
+                say(&released_ns.to_string())?;
+            }
+            "listen" => {
+                let got_ns: u64 = heard.recv().await.map(|()| now_ns()).context("the connection broke")?;
+                say(&got_ns.to_string())?;
+            }
+            "publish" => {
+                let (pause_us, to) = rest.split_once(' ').context("publish PAUSE PROCESS")?;
+                tokio::time::sleep(Duration::from_micros(pause_us.parse()?)).await;
+                let sent_ns = now_ns();
+                let message = "grant 00000000feedfacecafebeef 1762000000123456";
+                let publish = redis::cmd("PUBLISH").arg(format!("bare:{to}")).arg(message).to_owned();
+                publish.query_async::<i64>(&mut bare).await?;
+                say(&sent_ns.to_string())?;
+            }
+            "stop" => return Ok(()),
+            other => bail!("no such order: {other}"),
+        }
+    }
+}
+
+/// A connection as Leasehold has one, with nothing around it.
+async fn bare(url: &str, heard: mpsc::UnboundedSender<()>) -> Result<MultiplexedConnection> {
+    let separator = if url.contains('?') { '&' } else { '?' };
+    let client = redis::Client::open(format!("{url}{separator}protocol=resp3"))?;
+    let config = AsyncConnectionConfig::new().set_response_timeout(None).set_push_sender(
+        move |push: redis::PushInfo| {
+            if push.kind == redis::PushKind::Message { heard.send(()) } else { Ok(()) }
+        },
+    );
+    Ok(client.get_multiplexed_async_connection_with_config(&config).await?)
+}

@@ -1,0 +1,194 @@
+//! Where a Redis store is, and how it is reached.
+
+use super::url::{self, UrlError};
+use leasehold_core::{KeyError, KeySpace};
+use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisConnectionInfo};
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Where a Redis or Valkey server is, and how it is reached.
+///
+/// From a URL, with settings put in afterwards where they should not stand in one:
+///
+/// ```
+/// use leasehold::store::RedisConfig;
+///
+/// # let secret = String::from("from a file");
+/// let config: RedisConfig = "rediss://locks.example:6380/1?prefix=app:".parse()?;
+/// let config = config.username("locks").password(secret);
+/// assert_eq!(config.address(), "locks.example:6380");
+/// assert!(!format!("{config:?}").contains("from a file"));
+/// # Ok::<(), leasehold::store::UrlError>(())
+/// ```
+///
+/// | URL | |
+/// |---|---|
+/// | `redis://[user[:password]@]host[:port][/db]` | plain TCP |
+/// | `rediss://…` | TLS, with the certificate checked; never falls back to plain text |
+/// | `redis+unix:///path` | a Unix socket |
+/// | `?prefix=` | what all keys and channels begin with |
+/// | `?user=`, `?password=`, `?db=` | the same as before the host, for sockets |
+///
+/// Characters that mean something in a URL are written as `%` and two hexadecimal digits.
+#[derive(Clone)]
+pub struct RedisConfig {
+    address: Address,
+    username: Option<String>,
+    password: Option<String>,
+    db: u32,
+    keys: KeySpace,
+    connect_timeout: Duration,
+}
+
+/// Where a server listens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Address {
+    Tcp { host: String, port: u16, tls: bool },
+    Unix(PathBuf),
+}
+
+impl RedisConfig {
+    /// The server of a URL. The same as [`FromStr`].
+    pub fn from_url(url: &str) -> Result<Self, UrlError> {
+        url::parse(url)
+    }
+
+    pub(super) fn at(address: Address) -> Self {
+        Self {
+            address,
+            username: None,
+            password: None,
+            db: 0,
+            keys: KeySpace::default(),
+            connect_timeout: CONNECT_TIMEOUT,
+        }
+    }
+
+    /// The user to log in as. Without a password he is logged in with an empty one: a user whom the server does not
+    /// know is an error, never the default user.
+    #[must_use]
+    pub fn username(mut self, username: impl Into<String>) -> Self {
+        self.username = Some(username.into());
+        self
+    }
+
+    /// The password to log in with: the default user's, if no user is named.
+    #[must_use]
+    pub fn password(mut self, password: impl Into<String>) -> Self {
+        self.password = Some(password.into());
+        self
+    }
+
+    /// The number of the database; 0 if it is not set.
+    #[must_use]
+    pub const fn db(mut self, db: u32) -> Self {
+        self.db = db;
+        self
+    }
+
+    /// What all keys and channels begin with. Fails for a prefix that is longer than
+    /// [`KeySpace::MAX_PREFIX`] bytes, or has braces or control characters.
+    pub fn prefix(mut self, prefix: &str) -> Result<Self, KeyError> {
+        self.keys = KeySpace::new(prefix)?;
+        Ok(self)
+    }
+
+    /// How long one attempt to connect may take, greeting included; 2 s if it is not set. A call never takes longer
+    /// than its own time, however long this is.
+    #[must_use]
+    pub const fn connect_timeout(mut self, connect_timeout: Duration) -> Self {
+        self.connect_timeout = connect_timeout;
+        self
+    }
+
+    /// `host:port`, or the path of the socket: what messages name the server by. No user, no password.
+    pub fn address(&self) -> String {
+        match &self.address {
+            Address::Tcp { host, port, .. } if host.contains(':') => format!("[{host}]:{port}"),
+            Address::Tcp { host, port, .. } => format!("{host}:{port}"),
+            Address::Unix(path) => path.display().to_string(),
+        }
+    }
+
+    pub(super) fn node(&self) -> Arc<str> {
+        self.address().into()
+    }
+
+    pub(super) const fn keys(&self) -> &KeySpace {
+        &self.keys
+    }
+
+    /// How long one attempt may take.
+    pub(super) const fn patience(&self) -> Duration {
+        self.connect_timeout
+    }
+
+    pub(super) const fn is_tls(&self) -> bool {
+        matches!(self.address, Address::Tcp { tls: true, .. })
+    }
+
+    /// The same for the client library. RESP3 always, so that messages come on the same connection.
+    pub(super) fn connection_info(&self) -> redis::RedisResult<ConnectionInfo> {
+        let address = match &self.address {
+            Address::Tcp { host, port, tls: false } => ConnectionAddr::Tcp(host.clone(), *port),
+            Address::Tcp { host, port, tls: true } => {
+                ConnectionAddr::TcpTls { host: host.clone(), port: *port, insecure: false, tls_params: None }
+            }
+            Address::Unix(path) => ConnectionAddr::Unix(path.clone()),
+        };
+        let mut login = RedisConnectionInfo::default()
+            .set_protocol(ProtocolVersion::RESP3)
+            .set_db(self.db.into())
+            .set_lib_name("leasehold", env!("CARGO_PKG_VERSION"));
+        if let Some(username) = &self.username {
+            login = login.set_username(username);
+        }
+        // The client library would not log in at all with a user and no password.
+        if let Some(password) = self.password.as_deref().or(self.username.as_ref().map(|_| "")) {
+            login = login.set_password(password);
+        }
+        let info = address.into_connection_info()?;
+        let tcp = info.tcp_settings().clone().set_nodelay(true);
+        Ok(info.set_tcp_settings(tcp).set_redis_settings(login))
+    }
+
+    #[cfg(test)]
+    pub(super) fn spelled_out(&self) -> String {
+        let kind = match self.address {
+            Address::Tcp { tls: true, .. } => "tls",
+            Address::Tcp { .. } => "tcp",
+            Address::Unix(_) => "unix",
+        };
+        let address = self.address().replace(['[', ']'], "");
+        let user = self.username.as_ref().map(|user| format!(" user {user}")).unwrap_or_default();
+        let password = self.password.as_ref().map(|password| format!(" password {password}"));
+        let password = password.unwrap_or_default();
+        format!("{kind} {address} db {} prefix `{}`{user}{password}", self.db, self.keys.prefix())
+    }
+}
+
+impl FromStr for RedisConfig {
+    type Err = UrlError;
+
+    fn from_str(url: &str) -> Result<Self, UrlError> {
+        Self::from_url(url)
+    }
+}
+
+impl fmt::Debug for RedisConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisConfig")
+            .field("address", &self.address)
+            .field("username", &self.username)
+            .field("password", &self.password.as_ref().map(|_| "…"))
+            .field("db", &self.db)
+            .field("prefix", &self.keys.prefix())
+            .field("connect_timeout", &self.connect_timeout)
+            .finish()
+    }
+}

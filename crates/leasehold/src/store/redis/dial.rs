@@ -1,0 +1,96 @@
+//! Making one connection: dialled, logged in, checked, its scripts loaded, its mailboxes subscribed.
+//!
+//! It is handed out only when all of that is done.
+
+use super::config::RedisConfig;
+use super::mailbox::Mailboxes;
+use super::verdict::{judge, unconnected};
+use super::{script, version};
+use crate::store::{Fault, FaultKind, Phase};
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Client, Pipeline, PushInfo, RedisError, Value};
+use std::convert::Infallible;
+use std::sync::Arc;
+
+/// Makes a connection that hands its messages to `on_push`, within the time that one attempt has.
+pub(super) async fn dial(
+    config: &RedisConfig,
+    node: &Arc<str>,
+    mailboxes: &Mailboxes,
+    on_push: impl Fn(PushInfo) + Send + Sync + 'static,
+) -> Result<MultiplexedConnection, Fault> {
+    let attempt = async {
+        let mut conn = connect(config, node, on_push).await?;
+        greet(&mut conn, node).await?;
+        subscribe(&mut conn, node, mailboxes).await?;
+        Ok(conn)
+    };
+    match tokio::time::timeout(config.patience(), attempt).await {
+        Ok(result) => result,
+        Err(_) => Err(Fault::new(FaultKind::TimedOut, Phase::Connect, Arc::clone(node))),
+    }
+}
+
+async fn connect(
+    config: &RedisConfig,
+    node: &Arc<str>,
+    on_push: impl Fn(PushInfo) + Send + Sync + 'static,
+) -> Result<MultiplexedConnection, Fault> {
+    let unconnected = |error| unconnected(error, config.is_tls(), node);
+    let client = config.connection_info().and_then(Client::open).map_err(unconnected)?;
+    let push = move |push| {
+        on_push(push);
+        Ok::<(), Infallible>(())
+    };
+    // The time limits are ours: the client library's would end a call whose reply is still to come.
+    let settings = AsyncConnectionConfig::new()
+        .set_connection_timeout(None)
+        .set_response_timeout(None)
+        .set_push_sender(push);
+    client.get_multiplexed_async_connection_with_config(&settings).await.map_err(unconnected)
+}
+
+/// Names the connection, checks the server's version, and loads the scripts.
+async fn greet(conn: &mut MultiplexedConnection, node: &Arc<str>) -> Result<(), Fault> {
+    let mut greeting = Pipeline::with_capacity(6);
+    greeting.cmd("CLIENT").arg("SETNAME").arg("leasehold");
+    greeting.cmd("INFO").arg("server");
+    script::load_all(&mut greeting);
+    let replies = conn.send_packed_commands(&greeting, 0, greeting.len()).await;
+    let replies = replies.map_err(|error| broken(error, node))?;
+    // A user may be forbidden to name connections, to ask for the version or to load scripts: if that matters, the
+    // first operation says so.
+    match replies.get(1) {
+        Some(Value::VerbatimString { text, .. }) => version::check(text),
+        Some(Value::BulkString(bytes)) => version::check(&String::from_utf8_lossy(bytes)),
+        Some(Value::ServerError(error)) if error.code() == "NOAUTH" => Err(FaultKind::Unauthenticated),
+        _ => Ok(()),
+    }
+    .map_err(|kind| Fault::new(kind, Phase::Handshake, Arc::clone(node)))
+}
+
+async fn subscribe(
+    conn: &mut MultiplexedConnection,
+    node: &Arc<str>,
+    mailboxes: &Mailboxes,
+) -> Result<(), Fault> {
+    let open = mailboxes.all();
+    if open.is_empty() {
+        return Ok(());
+    }
+    let channels: Vec<_> = open.iter().map(|(session, _)| mailboxes.channel(*session)).collect();
+    conn.subscribe(channels).await.map_err(|error| unsubscribed(error, node))
+}
+
+/// The fault of a subscription that was not made.
+pub(super) fn unsubscribed(error: RedisError, node: &Arc<str>) -> Fault {
+    let refusal = error.clone().into_server_errors().and_then(|errors| errors.first().cloned());
+    match refusal {
+        Some((_, refusal)) => Fault::new(judge(&refusal).kind, Phase::Handshake, Arc::clone(node)),
+        None => broken(error, node),
+    }
+}
+
+fn broken(error: RedisError, node: &Arc<str>) -> Fault {
+    Fault::new(FaultKind::Disconnected, Phase::Handshake, Arc::clone(node)).because(error)
+}

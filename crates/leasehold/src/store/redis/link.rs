@@ -1,0 +1,397 @@
+//! The link to one server: a connection for commands and messages, made anew whenever it breaks.
+//!
+//! It resends nothing. What was on its way when a connection broke has an unknown outcome, and its caller is told so.
+//!
+//! 1. One task makes the connections. Calls wait for it within their own time, and share its attempts.
+//! 2. A connection is handed out when every open mailbox is subscribed on it. Mailboxes that were open before are
+//!    told, since messages may have been missed in between.
+//! 3. Attempts are paced: the first comes at once, but only if the last connection has lasted; the next after 50 ms,
+//!    doubling up to 2 s, half of it jitter.
+//! 4. A connection that has been silent while somebody waited in vain is given up, and not waited for again. What was
+//!    sent on it may still be executed.
+
+use super::config::RedisConfig;
+use super::dial::{dial, unsubscribed};
+use super::mailbox::Mailboxes;
+use crate::clock::boottime;
+use crate::store::{Fault, FaultKind, Phase, Postbox};
+use leasehold_core::SessionId;
+use redis::aio::MultiplexedConnection;
+use redis::{Cmd, Pipeline, PushKind, RedisResult, Value};
+use std::future::Future;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::{Instant, timeout_at};
+
+/// Pauses between attempts: the first, and the longest.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+/// How long a connection has to last for the next one to be made at once.
+const LASTED: Duration = Duration::from_secs(1);
+/// How long a connection may be silent while somebody waits, when a call runs out of time.
+const SILENCE: Duration = Duration::from_millis(250);
+
+/// The link to one server. Its task and its connection end when it is dropped.
+#[derive(Debug)]
+pub(super) struct Link {
+    shared: Arc<Shared>,
+    /// Makes the connections; `None` before the first call.
+    task: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    config: RedisConfig,
+    node: Arc<str>,
+    mailboxes: Arc<Mailboxes>,
+    state: watch::Sender<State>,
+}
+
+#[derive(Debug)]
+enum State {
+    /// There is none, and this is why, if anything was tried.
+    Down(Option<Fault>),
+    /// There is one.
+    Up(Wire),
+}
+
+/// One connection.
+#[derive(Debug, Clone)]
+pub(super) struct Wire {
+    conn: MultiplexedConnection,
+    pulse: Arc<Pulse>,
+}
+
+/// Whether a connection answers.
+#[derive(Debug, Default)]
+struct Pulse {
+    /// Since when somebody has been waiting and nothing was heard, in microseconds of our clock; 0 if nobody is.
+    waiting_since: AtomicU64,
+}
+
+/// Why a call has no reply, though it may have been sent.
+#[derive(Debug)]
+pub(super) enum Lost {
+    /// The connection broke.
+    Broken(redis::RedisError),
+    /// No reply came in time.
+    TimedOut,
+}
+
+impl Link {
+    /// A link that makes no connection before the first call.
+    pub(super) fn new(config: RedisConfig, mailboxes: Mailboxes) -> Self {
+        let shared = Shared {
+            node: config.node(),
+            config,
+            mailboxes: Arc::new(mailboxes),
+            state: watch::Sender::new(State::Down(None)),
+        };
+        Self { shared: Arc::new(shared), task: Mutex::new(None) }
+    }
+
+    pub(super) fn config(&self) -> &RedisConfig {
+        &self.shared.config
+    }
+
+    pub(super) fn node(&self) -> &Arc<str> {
+        &self.shared.node
+    }
+
+    pub(super) fn mailboxes(&self) -> &Arc<Mailboxes> {
+        &self.shared.mailboxes
+    }
+
+    /// Waits for the first attempt's end.
+    ///
+    /// Cancel safety: the attempt goes on.
+    pub(super) async fn connect(&self) -> Result<(), Fault> {
+        let mut state = self.shared.state.subscribe();
+        self.start();
+        // The sender is ours, so there is always another change to wait for.
+        let reached = state.wait_for(|state| !matches!(state, State::Down(None))).await;
+        match reached.as_deref() {
+            Ok(State::Down(Some(fault))) => Err(fault.clone()),
+            Ok(_) | Err(_) => Ok(()),
+        }
+    }
+
+    /// A connection, as soon as there is one. Fails when the time is up, or at once where waiting would not help.
+    ///
+    /// Cancel safety: the attempt to connect goes on for the others.
+    pub(super) async fn wire(&self, deadline: Instant) -> Result<Wire, Fault> {
+        if let State::Up(wire) = &*self.shared.state.borrow() {
+            return Ok(wire.clone());
+        }
+        self.start();
+        let mut state = self.shared.state.subscribe();
+        let settled = |state: &State| match state {
+            State::Up(_) => true,
+            State::Down(fault) => fault.as_ref().is_some_and(|fault| !fault.is_transient()),
+        };
+        let reached = timeout_at(deadline, state.wait_for(settled)).await;
+        if let Ok(Ok(reached)) = &reached {
+            match &**reached {
+                State::Up(wire) => return Ok(wire.clone()),
+                State::Down(Some(fault)) => return Err(fault.clone()),
+                State::Down(None) => {}
+            }
+        }
+        drop(reached);
+        Err(self.shared.last_fault())
+    }
+
+    /// Sends one command.
+    pub(super) async fn call(&self, wire: &mut Wire, cmd: &Cmd, deadline: Instant) -> Result<Value, Lost> {
+        let Wire { conn, pulse } = wire;
+        self.shared.watched(pulse, deadline, conn.send_packed_command(cmd)).await
+    }
+
+    /// Sends several commands in one go. Their replies may be errors, each by itself.
+    pub(super) async fn call_all(
+        &self,
+        wire: &mut Wire,
+        pipeline: &Pipeline,
+        deadline: Instant,
+    ) -> Result<Vec<Value>, Lost> {
+        let Wire { conn, pulse } = wire;
+        let replies = conn.send_packed_commands(pipeline, 0, pipeline.len());
+        self.shared.watched(pulse, deadline, replies).await
+    }
+
+    /// Gives a connection up, if it is still the one in use.
+    pub(super) fn replace(&self, wire: &Wire) {
+        self.shared.give_up(&wire.pulse);
+    }
+
+    /// Opens a mailbox on this connection and all later ones.
+    pub(super) async fn open_mailbox(
+        &self,
+        session: SessionId,
+        post: Arc<dyn Postbox>,
+        deadline: Instant,
+    ) -> Result<(), Fault> {
+        let mailboxes = &self.shared.mailboxes;
+        // It stands there before a connection is waited for: one that is being made either finds it, or is found here.
+        mailboxes.open(session, post);
+        let result = loop {
+            let mut wire = match self.wire(deadline).await {
+                Ok(wire) => wire,
+                Err(fault) => break Err(fault),
+            };
+            let Wire { conn, pulse } = &mut wire;
+            let subscribed = conn.subscribe(mailboxes.channel(session));
+            match timeout_at(deadline, self.shared.observed(pulse, subscribed)).await {
+                Ok(Ok(())) => break Ok(()),
+                Ok(Err(error)) if error.code().is_some() => break Err(unsubscribed(error, self.node())),
+                Ok(Err(_)) => self.shared.give_up(&wire.pulse),
+                Err(_) => {
+                    self.shared.give_up_if_silent(&wire.pulse);
+                    break Err(Fault::new(FaultKind::TimedOut, Phase::Reply, Arc::clone(self.node())));
+                }
+            }
+        };
+        if result.is_err() {
+            mailboxes.close(session);
+        }
+        result
+    }
+
+    /// Closes a mailbox, and tells the server without waiting.
+    pub(super) fn close_mailbox(&self, session: SessionId) {
+        if !self.shared.mailboxes.close(session) {
+            return;
+        }
+        let State::Up(wire) = &*self.shared.state.borrow() else { return };
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        let (mut conn, channel) = (wire.conn.clone(), self.shared.mailboxes.channel(session));
+        runtime.spawn(async move {
+            // If it fails the connection is gone, and the subscription with it.
+            let _ = tokio::time::timeout(PAUSE.1, conn.unsubscribe(channel)).await;
+        });
+    }
+
+    /// Starts the task that makes connections, also where the runtime that it ran in has ended (1).
+    fn start(&self) {
+        let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
+        if task.as_ref().is_none_or(JoinHandle::is_finished) {
+            *task = Some(tokio::spawn(keep_up(Arc::clone(&self.shared))));
+        }
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        let task = self.task.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let Some(task) = task {
+            task.abort();
+        }
+    }
+}
+
+impl Shared {
+    /// Waits for a reply within its time; gives the connection up if it turns out to be dead.
+    async fn watched<T>(
+        &self,
+        pulse: &Arc<Pulse>,
+        deadline: Instant,
+        reply: impl Future<Output = RedisResult<T>>,
+    ) -> Result<T, Lost> {
+        match timeout_at(deadline, self.observed(pulse, reply)).await {
+            Ok(Ok(reply)) => Ok(reply),
+            // The server's own errors are values: this is one of the connection.
+            Ok(Err(error)) => {
+                self.give_up(pulse);
+                Err(Lost::Broken(error))
+            }
+            Err(_) => {
+                self.give_up_if_silent(pulse);
+                Err(Lost::TimedOut)
+            }
+        }
+    }
+
+    async fn observed<T>(
+        &self,
+        pulse: &Pulse,
+        reply: impl Future<Output = RedisResult<T>>,
+    ) -> RedisResult<T> {
+        pulse.wait();
+        let reply = reply.await;
+        pulse.beat();
+        reply
+    }
+
+    fn give_up_if_silent(&self, pulse: &Arc<Pulse>) {
+        if pulse.silence() >= SILENCE {
+            self.give_up(pulse);
+        }
+    }
+
+    fn give_up(&self, pulse: &Arc<Pulse>) {
+        self.state.send_if_modified(|state| {
+            let current = matches!(state, State::Up(wire) if Arc::ptr_eq(&wire.pulse, pulse));
+            if current {
+                *state = State::Down(None);
+            }
+            current
+        });
+    }
+
+    fn last_fault(&self) -> Fault {
+        match &*self.state.borrow() {
+            State::Down(Some(fault)) => fault.clone(),
+            _ => Fault::new(FaultKind::TimedOut, Phase::Connect, Arc::clone(&self.node)),
+        }
+    }
+}
+
+impl Pulse {
+    fn wait(&self) {
+        let now = boottime().as_micros().max(1);
+        let _ = self.waiting_since.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    fn beat(&self) {
+        self.waiting_since.store(0, Ordering::Relaxed);
+    }
+
+    fn silence(&self) -> Duration {
+        match self.waiting_since.load(Ordering::Relaxed) {
+            0 => Duration::ZERO,
+            since => Duration::from_micros(boottime().as_micros().saturating_sub(since)),
+        }
+    }
+}
+
+/// Makes connections for as long as the link lives (1).
+async fn keep_up(shared: Arc<Shared>) {
+    let mut failures = 0;
+    loop {
+        tokio::time::sleep(pause(failures, rand::random())).await;
+        let known = shared.mailboxes.all();
+        match attempt(&shared).await {
+            Ok(wire) => {
+                let pulse = Arc::clone(&wire.pulse);
+                let since = Instant::now();
+                tracing::debug!(node = %shared.node, "connected");
+                shared.state.send_replace(State::Up(wire));
+                for (_, post) in known {
+                    post.renewed();
+                }
+                shared.until_replaced(&pulse).await;
+                tracing::debug!(node = %shared.node, "the connection is lost");
+                failures = if since.elapsed() >= LASTED { 0 } else { failures + 1 };
+            }
+            Err(fault) => {
+                tracing::debug!(node = %shared.node, %fault, "no connection");
+                shared.state.send_replace(State::Down(Some(fault)));
+                failures += 1;
+            }
+        }
+    }
+}
+
+impl Shared {
+    async fn until_replaced(&self, pulse: &Arc<Pulse>) {
+        let mut state = self.state.subscribe();
+        let other = |state: &State| !matches!(state, State::Up(wire) if Arc::ptr_eq(&wire.pulse, pulse));
+        // The sender lives as long as `self`.
+        let _ = state.wait_for(other).await;
+    }
+}
+
+/// One attempt, in a task of its own: the TLS library panics where a program has chosen no cryptography for it.
+async fn attempt(shared: &Arc<Shared>) -> Result<Wire, Fault> {
+    let pulse = Arc::new(Pulse::default());
+    let on_push = {
+        let (mailboxes, pulse) = (Arc::clone(&shared.mailboxes), Arc::clone(&pulse));
+        // The connection must not keep alive the link that keeps it.
+        let link: Weak<Shared> = Arc::downgrade(shared);
+        move |push: redis::PushInfo| {
+            if push.kind == PushKind::Disconnection {
+                if let Some(link) = link.upgrade() {
+                    link.give_up(&pulse);
+                }
+            } else {
+                pulse.beat();
+                mailboxes.deliver(&push);
+            }
+        }
+    };
+    let mut attempt = JoinSet::new();
+    let link = Arc::clone(shared);
+    attempt.spawn(async move { dial(&link.config, &link.node, &link.mailboxes, on_push).await });
+    match attempt.join_next().await {
+        Some(Ok(Ok(conn))) => Ok(Wire { conn, pulse }),
+        Some(Ok(Err(fault))) => Err(fault),
+        Some(Err(_)) | None => {
+            let text = "TLS could not be set up: the program has to choose a rustls CryptoProvider";
+            Err(Fault::new(FaultKind::Unusable(text.to_owned()), Phase::Connect, Arc::clone(&shared.node)))
+        }
+    }
+}
+
+/// How long to wait after that many failures in a row (3).
+fn pause(failures: u32, random: f64) -> Duration {
+    let Some(doublings) = failures.checked_sub(1) else { return Duration::ZERO };
+    let (first, most) = PAUSE;
+    let pause = first.saturating_mul(1 << doublings.min(10)).min(most);
+    pause / 2 + (pause / 2).mul_f64(random)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_are_spread_and_capped() {
+        assert_eq!(pause(0, 0.9), Duration::ZERO);
+        assert_eq!(pause(1, 0.0), Duration::from_millis(25));
+        assert_eq!(pause(2, 1.0), Duration::from_millis(100));
+        assert_eq!(pause(u32::MAX, 1.0), Duration::from_secs(2));
+        assert!(pause(40, 0.25) < pause(40, 0.75));
+    }
+}

@@ -1,0 +1,78 @@
+//! The mailboxes of one link: which sessions have one, and where their grants go.
+//!
+//! It does not subscribe: that is the link's.
+
+use crate::store::Postbox;
+use leasehold_core::{SessionId, Wake};
+use redis::{PushInfo, PushKind, Value};
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The open mailboxes.
+pub(super) struct Mailboxes {
+    /// What the channels of all mailboxes begin with.
+    prefix: String,
+    open: Mutex<HashMap<SessionId, Arc<dyn Postbox>>>,
+}
+
+impl Mailboxes {
+    pub(super) fn new(prefix: String) -> Self {
+        Self { prefix, open: Mutex::default() }
+    }
+
+    /// What the channels of all mailboxes begin with.
+    pub(super) fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    /// The channel of a session.
+    pub(super) fn channel(&self, session: SessionId) -> String {
+        format!("{}{session}", self.prefix)
+    }
+
+    pub(super) fn open(&self, session: SessionId, post: Arc<dyn Postbox>) {
+        self.lock().insert(session, post);
+    }
+
+    /// Closes a mailbox, and says whether it was open.
+    pub(super) fn close(&self, session: SessionId) -> bool {
+        self.lock().remove(&session).is_some()
+    }
+
+    /// All that are open now.
+    pub(super) fn all(&self) -> Vec<(SessionId, Arc<dyn Postbox>)> {
+        self.lock().iter().map(|(session, post)| (*session, Arc::clone(post))).collect()
+    }
+
+    /// Hands a message to the mailbox that it is for. Whatever is no grant is none of ours, and is ignored: everybody
+    /// who may publish can send it.
+    pub(super) fn deliver(&self, push: &PushInfo) {
+        if push.kind != PushKind::Message {
+            return;
+        }
+        let [Value::BulkString(channel), Value::BulkString(message)] = push.data.as_slice() else { return };
+        let Some(session) = self.session(channel) else { return };
+        let Some(post) = self.lock().get(&session).cloned() else { return };
+        match Wake::parse(session, message) {
+            Ok(wake) => post.deliver(wake),
+            Err(error) => tracing::trace!(%session, %error, "ignored"),
+        }
+    }
+
+    fn session(&self, channel: &[u8]) -> Option<SessionId> {
+        let session = channel.strip_prefix(self.prefix.as_bytes())?;
+        std::str::from_utf8(session).ok()?.parse().ok()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<SessionId, Arc<dyn Postbox>>> {
+        // No code runs under the lock that could leave the map half-changed.
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Mailboxes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mailboxes").field("open", &self.lock().len()).finish_non_exhaustive()
+    }
+}

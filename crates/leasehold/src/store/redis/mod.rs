@@ -1,0 +1,23 @@
+//! The store on one Redis or Valkey server.
+//!
+//! Each operation is one Lua script (`lua/`), which implements [`leasehold_core::model`]: the tests send the same
+//! operations to both. Expiry is the server's; deadlines of calls are ours.
+//!
+//! What is not here: resending (the engine's, and within its own deadline), polling (the engine's), and knowing who is
+//! dead.
+
+mod config;
+mod dial;
+mod lent;
+mod link;
+mod mailbox;
+mod reply;
+mod script;
+mod store;
+mod url;
+mod verdict;
+mod version;
+
+pub use config::RedisConfig;
+pub use store::RedisStore;
+pub use url::UrlError;

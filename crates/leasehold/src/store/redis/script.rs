@@ -1,0 +1,210 @@
+//! The scripts: their texts, and how an operation becomes the call of one.
+//!
+//! Each script is one text, put together when the crate is compiled. Nothing is glued at run time, and what users
+//! give is an argument, never text of a script.
+
+use leasehold_core::{Acquire, Claim, LockKeys, Op, Pass};
+use redis::{Cmd, Pipeline};
+use std::sync::LazyLock;
+
+const ACQUIRE: &str =
+    concat!(include_str!("lua/record.lua"), include_str!("lua/queue.lua"), include_str!("lua/acquire.lua"));
+const EXTEND: &str = include_str!("lua/extend.lua");
+const RELEASE: &str =
+    concat!(include_str!("lua/record.lua"), include_str!("lua/queue.lua"), include_str!("lua/release.lua"));
+const INSPECT: &str = concat!(include_str!("lua/record.lua"), include_str!("lua/inspect.lua"));
+
+/// A script, and the name that the server has for it.
+#[derive(Debug)]
+struct Script {
+    text: &'static str,
+    sha: String,
+}
+
+struct Scripts {
+    acquire: Script,
+    extend: Script,
+    release: Script,
+    inspect: Script,
+}
+
+static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| {
+    let script = |text| Script { text, sha: redis::Script::new(text).get_hash().to_owned() };
+    Scripts {
+        acquire: script(ACQUIRE),
+        extend: script(EXTEND),
+        release: script(RELEASE),
+        inspect: script(INSPECT),
+    }
+});
+
+/// Adds the loading of all scripts.
+pub(super) fn load_all(pipeline: &mut Pipeline) {
+    let Scripts { acquire, extend, release, inspect } = &*SCRIPTS;
+    for script in [acquire, extend, release, inspect] {
+        pipeline.add_command(load(script));
+    }
+}
+
+fn load(script: &Script) -> Cmd {
+    let mut cmd = Cmd::with_capacity(3, script.text.len() + 16);
+    cmd.arg("SCRIPT").arg("LOAD").arg(script.text);
+    cmd
+}
+
+/// An operation as a call of a script.
+pub(super) struct Call {
+    script: &'static Script,
+    cmd: Cmd,
+}
+
+impl Call {
+    /// The call of an operation on a lock with these keys; `mailboxes` is what the channels of all mailboxes begin
+    /// with. `None` for an operation that has no script.
+    pub(super) fn new(op: &Op, keys: &LockKeys, mailboxes: &str) -> Option<Self> {
+        let scripts = &*SCRIPTS;
+        let call = match op {
+            Op::Acquire(ask) => {
+                let mut call = Self::of(&scripts.acquire, keys, true);
+                call.claim(&ask.claim).cmd.arg(mailboxes);
+                call.terms(ask)
+            }
+            Op::Extend(extend) => {
+                let with_record = extend.keep_record || extend.claim.value.is_some();
+                let mut call = Self::of(&scripts.extend, keys, with_record);
+                let keep = if extend.keep_record { "1" } else { "" };
+                call.claim(&extend.claim).cmd.arg(extend.lease_ms).arg(keep);
+                call
+            }
+            Op::Release(release) => {
+                let mut call = Self::of(&scripts.release, keys, true);
+                let pass = match release.pass {
+                    Pass::Grant => "grant",
+                    Pass::Free => "free",
+                };
+                call.claim(&release.claim).cmd.arg(mailboxes).arg(pass);
+                match &release.next {
+                    Some(next) => {
+                        call.claim(&next.claim);
+                        call.terms(next)
+                    }
+                    None => call,
+                }
+            }
+            Op::Inspect(inspect) => {
+                let mut call = Self::of(&scripts.inspect, keys, true);
+                match &inspect.claim {
+                    Some(claim) => call.claim(claim),
+                    None => call.empty(2),
+                };
+                call
+            }
+            _ => return None,
+        };
+        Some(call)
+    }
+
+    /// The command.
+    pub(super) fn cmd(&self) -> &Cmd {
+        &self.cmd
+    }
+
+    /// The command, after the loading of its script.
+    pub(super) fn with_load(&self) -> Pipeline {
+        let mut pipeline = Pipeline::with_capacity(2);
+        pipeline.add_command(load(self.script)).add_command(self.cmd.clone());
+        pipeline
+    }
+
+    fn of(script: &'static Script, keys: &LockKeys, with_record: bool) -> Self {
+        // A release with an acquire has 16 arguments; claims, numbers and a short label fit beside the keys.
+        let mut cmd = Cmd::with_capacity(16, 256 + keys.name.len() + keys.record.len());
+        cmd.arg("EVALSHA").arg(&script.sha);
+        if with_record {
+            cmd.arg("2").arg(&keys.name).arg(&keys.record);
+        } else {
+            cmd.arg("1").arg(&keys.name);
+        }
+        Self { script, cmd }
+    }
+
+    fn claim(&mut self, claim: &Claim) -> &mut Self {
+        let own = claim.value.as_ref().map_or("", |value| value.as_str());
+        self.cmd.arg(claim.hold.token()).arg(own);
+        self
+    }
+
+    fn terms(mut self, ask: &Acquire) -> Self {
+        self.cmd.arg(ask.lease_ms).arg(ask.label.as_str());
+        match &ask.queue {
+            Some(queue) => {
+                self.cmd.arg(queue.nonce.to_string()).arg(queue.kept_ms);
+            }
+            None => {
+                self.empty(2);
+            }
+        }
+        match ask.adopt_ms {
+            Some(adopt_ms) => self.cmd.arg(adopt_ms),
+            None => self.cmd.arg(""),
+        };
+        self
+    }
+
+    fn empty(&mut self, count: usize) -> &mut Self {
+        for _ in 0..count {
+            self.cmd.arg("");
+        }
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// CRC-64 of Jones, as Redis computes it: reflected, from zero.
+    fn crc64(bytes: &[u8]) -> u64 {
+        const POLYNOMIAL: u64 = 0xad93_d235_94c9_35a9;
+        bytes.iter().fold(0_u64, |crc, byte| {
+            (0..8).fold(crc ^ u64::from(*byte), |crc, _| {
+                let carry = if crc & 1 == 1 { POLYNOMIAL.reverse_bits() } else { 0 };
+                (crc >> 1) ^ carry
+            })
+        })
+    }
+
+    #[test]
+    fn the_payload_of_an_empty_record_is_what_dump_would_give() {
+        assert_eq!(crc64(b"123456789"), 0xe9c6_d914_c4b8_d9ca, "the check value in Redis's crc64.c");
+        let mut payload = b"\x04\x01\x06format\x011\x09\x00".to_vec();
+        payload.extend_from_slice(&crc64(&payload).to_le_bytes());
+        let escaped: String = payload.iter().map(|byte| format!("\\{byte:03}")).collect();
+        assert!(ACQUIRE.contains(&format!("EMPTY_RECORD = '{escaped}'")), "{escaped}");
+        assert_eq!(leasehold_core::FORMAT, 1, "the payload and record.lua name the format");
+    }
+
+    #[test]
+    fn the_scripts_know_the_numbers_of_the_model() {
+        let kept_ms = leasehold_core::RECORD_KEPT.as_millis();
+        for script in [ACQUIRE, EXTEND, RELEASE] {
+            assert!(script.contains(&format!("RECORD_KEPT_MS = {kept_ms}\n")));
+        }
+        let greatest = leasehold_core::FencingToken::MAX;
+        assert!(ACQUIRE.contains(&format!("GREATEST_FENCE = {greatest}\n")));
+    }
+
+    #[test]
+    fn no_script_names_a_key_or_has_a_header() {
+        for script in [ACQUIRE, EXTEND, RELEASE, INSPECT] {
+            assert!(!script.starts_with("#!"));
+            for line in script.lines().filter(|line| line.contains("call(")) {
+                assert!(
+                    ["KEYS[", "'TIME'", "'PUBLISH'"].iter().any(|key| line.contains(key))
+                        || line.contains("pcall(") && line.trim_end().ends_with('('),
+                    "{line}"
+                );
+            }
+        }
+    }
+}

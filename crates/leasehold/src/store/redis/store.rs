@@ -1,0 +1,332 @@
+//! [`RedisStore`]: operations in, outcomes out.
+//!
+//! 1. An operation is sent once. Only where the server said that it does not know the script, so that nothing was
+//!    executed, is it sent again, together with the script.
+//! 2. Every call ends by its own deadline, which counts from the call.
+
+use super::config::RedisConfig;
+use super::lent::Lent;
+use super::link::{Link, Lost, Wire};
+use super::mailbox::Mailboxes;
+use super::reply;
+use super::script::Call;
+use super::verdict::judge;
+use crate::store::{Fault, FaultKind, Outcome, Phase, Postbox, Store};
+use futures_util::future::BoxFuture;
+use leasehold_core::{KeyError, KeySpace, Lock, Op, SessionId};
+use redis::aio::MultiplexedConnection;
+use redis::{Pipeline, PushInfo, Value};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::broadcast::Receiver;
+use tokio::time::Instant;
+
+/// How often one operation is sent at most, where somebody flushes the scripts all the time (1).
+const SENT_AT_MOST: u32 = 4;
+/// What a time that is too long to count counts as.
+const FAR: Duration = Duration::from_secs(24 * 3600);
+
+/// Locks on one Redis (6.2 or newer) or Valkey (7.2 or newer) server.
+///
+/// One connection carries all commands and messages. It is made anew when it breaks, with pauses that grow to 2 s and
+/// are half random; calls wait for that within their own time. Cheap to clone; clones share the connection.
+///
+/// ```no_run
+/// use leasehold::store::{Fault, RedisStore};
+///
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let store = RedisStore::connect("redis://localhost/?prefix=app:".parse()?).await?;
+/// # Ok(()) }
+/// ```
+#[derive(Debug, Clone)]
+pub struct RedisStore {
+    keys: KeySpace,
+    way: Arc<Way>,
+}
+
+/// How the server is reached.
+#[derive(Debug)]
+enum Way {
+    /// By a link of our own.
+    Link(Link),
+    /// By a connection that the user has made.
+    Lent(Lent),
+}
+
+/// A connection to send on.
+enum Line<'a> {
+    Link(&'a Link, Wire),
+    Lent(&'a Lent),
+}
+
+impl RedisStore {
+    /// Connects to a server, so that a wrong address, a wrong password or a server that is too old shows at once.
+    ///
+    /// Fails as the first attempt fails, within [`RedisConfig::connect_timeout`]. The connection belongs to the
+    /// runtime of the caller; when that has ended, the next call makes another in its own.
+    ///
+    /// ```no_run
+    /// use leasehold::store::{FaultKind, RedisConfig, RedisStore};
+    ///
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let config = RedisConfig::from_url("rediss://locks.example")?.username("locks").password("…");
+    /// match RedisStore::connect(config).await {
+    ///     Ok(store) => drop(store),
+    ///     Err(fault) if fault.kind == FaultKind::Unauthenticated => eprintln!("{fault}"),
+    ///     Err(fault) => return Err(fault.into()),
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// Cancel safety: nothing is left behind when it is dropped.
+    pub async fn connect(config: RedisConfig) -> Result<Self, Fault> {
+        let store = Self::lazy(config);
+        if let Way::Link(link) = &*store.way {
+            link.connect().await?;
+        }
+        Ok(store)
+    }
+
+    /// A store that connects when it is first used: nothing is wrong until then.
+    ///
+    /// ```
+    /// use leasehold::store::RedisStore;
+    ///
+    /// let store = RedisStore::lazy("redis://localhost".parse()?);
+    /// # Ok::<(), leasehold::store::UrlError>(())
+    /// ```
+    pub fn lazy(config: RedisConfig) -> Self {
+        let keys = config.keys().clone();
+        let mailboxes = Mailboxes::new(keys.mailboxes());
+        Self { keys, way: Arc::new(Way::Link(Link::new(config, mailboxes))) }
+    }
+
+    /// A store over a connection that the user has already. Fails if `prefix` cannot be one.
+    ///
+    /// `pushes` are the connection's messages: it has to speak RESP3, and to have been made with the other end as its
+    /// push sender. The store then subscribes on it, and grants arrive as they do on a connection of its own. Without
+    /// them no grant arrives, and whoever waits finds it by his next look: about a second instead of a
+    /// round trip.
+    ///
+    /// The store does not connect anew: once the connection is broken, all calls fail. Its
+    /// [`sibling`](Store::sibling) uses the same connection, so renewals of leases go as late as the connection's
+    /// runtime lets them. The version of the server is not checked.
+    ///
+    /// ```no_run
+    /// use leasehold::store::RedisStore;
+    /// use redis::{AsyncConnectionConfig, Client};
+    ///
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let (sender, pushes) = tokio::sync::broadcast::channel(256);
+    /// let config = AsyncConnectionConfig::new().set_push_sender(sender);
+    /// let client = Client::open("redis://localhost/?protocol=resp3")?;
+    /// let connection = client.get_multiplexed_async_connection_with_config(&config).await?;
+    /// let store = RedisStore::over(connection, "app:", Some(pushes))?;
+    /// # Ok(()) }
+    /// ```
+    pub fn over(
+        connection: MultiplexedConnection,
+        prefix: &str,
+        pushes: Option<Receiver<PushInfo>>,
+    ) -> Result<Self, KeyError> {
+        let keys = KeySpace::new(prefix)?;
+        let lent = Lent::new(connection, Mailboxes::new(keys.mailboxes()), pushes);
+        Ok(Self { keys, way: Arc::new(Way::Lent(lent)) })
+    }
+
+    fn node(&self) -> &Arc<str> {
+        match &*self.way {
+            Way::Link(link) => link.node(),
+            Way::Lent(lent) => lent.node(),
+        }
+    }
+
+    fn fault(&self, kind: FaultKind, phase: Phase) -> Fault {
+        Fault::new(kind, phase, Arc::clone(self.node()))
+    }
+
+    fn call(&self, lock: &Lock, op: &Op) -> Result<Call, Fault> {
+        let unusable = |text| self.fault(FaultKind::Unusable(text), Phase::Send);
+        let keys = self.keys.lock(lock).map_err(|error| unusable(error.to_string()))?;
+        let mailboxes = match &*self.way {
+            Way::Link(link) => link.mailboxes(),
+            Way::Lent(lent) => lent.mailboxes(),
+        };
+        Call::new(op, &keys, mailboxes.prefix())
+            .ok_or_else(|| unusable("there is no script for this".to_owned()))
+    }
+
+    async fn line(&self, deadline: Instant) -> Result<Line<'_>, Fault> {
+        match &*self.way {
+            Way::Link(link) => Ok(Line::Link(link, link.wire(deadline).await?)),
+            Way::Lent(lent) => Ok(Line::Lent(lent)),
+        }
+    }
+
+    async fn send(&self, op: &Op, call: &Call, deadline: Instant) -> Outcome {
+        let mut with_script = false;
+        for _ in 0..SENT_AT_MOST {
+            let mut line = match self.line(deadline).await {
+                Ok(line) => line,
+                Err(fault) => return Outcome::Refused(fault),
+            };
+            let value = if with_script {
+                line.send_all(&call.with_load(), deadline).await.map(last)
+            } else {
+                line.send(call, deadline).await
+            };
+            match value {
+                Ok(value) if is_unknown_script(&value) => with_script = true,
+                Ok(value) => return self.outcome(op, &value, &line),
+                Err(lost) => return Outcome::Unknown(self.lost(lost)),
+            }
+        }
+        let text = "its scripts are flushed all the time".to_owned();
+        Outcome::Refused(self.fault(FaultKind::Failed(text), Phase::Reply))
+    }
+
+    /// Sends several operations in one go; those whose script the server does not know are sent again.
+    async fn send_all(&self, ops: &[(Lock, Op)], deadline: Instant) -> Vec<Outcome> {
+        let calls: Vec<_> = ops.iter().map(|(lock, op)| self.call(lock, op)).collect();
+        let mut pipeline = Pipeline::with_capacity(ops.len());
+        for call in calls.iter().flatten() {
+            pipeline.add_command(call.cmd().clone());
+        }
+        let mut line = match self.line(deadline).await {
+            Ok(line) => line,
+            Err(fault) => return ops.iter().map(|_| Outcome::Refused(fault.clone())).collect(),
+        };
+        let mut values = match line.send_all(&pipeline, deadline).await {
+            Ok(values) => values.into_iter(),
+            Err(lost) => {
+                let fault = self.lost(lost);
+                let outcome = |call: Result<Call, Fault>| match call {
+                    Ok(_) => Outcome::Unknown(fault.clone()),
+                    Err(fault) => Outcome::Refused(fault),
+                };
+                return calls.into_iter().map(outcome).collect();
+            }
+        };
+        let mut outcomes = Vec::with_capacity(ops.len());
+        for (call, (_, op)) in calls.into_iter().zip(ops) {
+            outcomes.push(match call {
+                Err(fault) => Outcome::Refused(fault),
+                Ok(call) => match values.next() {
+                    Some(value) if is_unknown_script(&value) => self.send(op, &call, deadline).await,
+                    Some(value) => self.outcome(op, &value, &line),
+                    None => Outcome::Unknown(self.fault(FaultKind::Disconnected, Phase::Reply)),
+                },
+            });
+        }
+        outcomes
+    }
+
+    fn outcome(&self, op: &Op, value: &Value, line: &Line<'_>) -> Outcome {
+        if let Value::ServerError(error) = value {
+            let verdict = judge(error);
+            if let (true, Line::Link(link, wire)) = (verdict.elsewhere, line) {
+                link.replace(wire);
+            }
+            return verdict.outcome(self.node());
+        }
+        match reply::read(op, value) {
+            Ok(reply) => Outcome::Done(reply),
+            Err(malformed) => {
+                Outcome::Unknown(self.fault(FaultKind::Failed(malformed.to_string()), Phase::Reply))
+            }
+        }
+    }
+
+    fn lost(&self, lost: Lost) -> Fault {
+        match lost {
+            Lost::Broken(error) => self.fault(FaultKind::Disconnected, Phase::Reply).because(error),
+            Lost::TimedOut => self.fault(FaultKind::TimedOut, Phase::Reply),
+        }
+    }
+}
+
+impl Line<'_> {
+    async fn send(&mut self, call: &Call, deadline: Instant) -> Result<Value, Lost> {
+        match self {
+            Self::Link(link, wire) => link.call(wire, call.cmd(), deadline).await,
+            Self::Lent(lent) => lent.call(call.cmd(), deadline).await,
+        }
+    }
+
+    async fn send_all(&mut self, pipeline: &Pipeline, deadline: Instant) -> Result<Vec<Value>, Lost> {
+        if pipeline.is_empty() {
+            return Ok(Vec::new());
+        }
+        match self {
+            Self::Link(link, wire) => link.call_all(wire, pipeline, deadline).await,
+            Self::Lent(lent) => lent.call_all(pipeline, deadline).await,
+        }
+    }
+}
+
+impl Store for RedisStore {
+    fn execute<'a>(&'a self, lock: &'a Lock, op: &'a Op, within: Duration) -> BoxFuture<'a, Outcome> {
+        Box::pin(async move {
+            let deadline = deadline(within);
+            match self.call(lock, op) {
+                Ok(call) => self.send(op, &call, deadline).await,
+                Err(fault) => Outcome::Refused(fault),
+            }
+        })
+    }
+
+    fn execute_all<'a>(&'a self, ops: &'a [(Lock, Op)], within: Duration) -> BoxFuture<'a, Vec<Outcome>> {
+        Box::pin(async move { self.send_all(ops, deadline(within)).await })
+    }
+
+    fn open_mailbox(
+        &self,
+        session: SessionId,
+        post: Arc<dyn Postbox>,
+        within: Duration,
+    ) -> BoxFuture<'_, Result<(), Fault>> {
+        Box::pin(async move {
+            let deadline = deadline(within);
+            match &*self.way {
+                Way::Link(link) => link.open_mailbox(session, post, deadline).await,
+                Way::Lent(lent) => lent.open_mailbox(session, post, deadline).await,
+            }
+        })
+    }
+
+    fn close_mailbox(&self, session: SessionId) {
+        match &*self.way {
+            Way::Link(link) => link.close_mailbox(session),
+            Way::Lent(lent) => lent.close_mailbox(session),
+        }
+    }
+
+    fn sibling(&self) -> Arc<dyn Store> {
+        match &*self.way {
+            Way::Link(link) => Arc::new(Self::lazy(link.config().clone())),
+            Way::Lent(_) => Arc::new(self.clone()),
+        }
+    }
+
+    fn check(&self, lock: &Lock) -> Result<(), KeyError> {
+        self.keys.lock(lock).map(drop)
+    }
+}
+
+fn deadline(within: Duration) -> Instant {
+    Instant::now() + within.min(FAR)
+}
+
+fn is_unknown_script(value: &Value) -> bool {
+    matches!(value, Value::ServerError(error) if error.code() == "NOSCRIPT")
+}
+
+/// The operation's reply, behind that of the loading; if that failed, for want of permission say, it is what counts.
+fn last(values: Vec<Value>) -> Value {
+    let mut values = values.into_iter();
+    match (values.next(), values.next()) {
+        (Some(loading @ Value::ServerError(_)), Some(value)) if is_unknown_script(&value) => loading,
+        (_, Some(value)) => value,
+        (loading, None) => loading.unwrap_or_default(),
+    }
+}

@@ -1,0 +1,238 @@
+//! URLs of a Redis store, parsed once at the edge.
+//!
+//! No error shows any part of a URL that could be a password: one forgotten `@` or `/` and a password stands where
+//! the port should be.
+
+use super::config::{Address, RedisConfig};
+use leasehold_core::KeyError;
+use percent_encoding::percent_decode_str;
+use std::path::PathBuf;
+
+const DEFAULT_PORT: u16 = 6379;
+
+/// Why a text is no URL of a Redis store. It does not show the text, which may contain a password.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum UrlError {
+    /// It begins otherwise.
+    #[error(
+        "a Redis store's URL begins with `redis://`, `rediss://` or `redis+unix://`, and this one does not"
+    )]
+    Scheme,
+    /// There is no host.
+    #[error("the URL names no host: write `redis://host:6379`, and `[…]` around an IPv6 address")]
+    Host,
+    /// The port is no number.
+    #[error(
+        "what follows the host's `:` is no port from 1 to 65535; if it is part of a password, write `%40` for `@`, `%2F` for `/` and `%3F` for `?` in it"
+    )]
+    Port,
+    /// The database is no number.
+    #[error("the database is a number, as in `redis://host/1` or `?db=1`")]
+    Database,
+    /// The path of the socket is missing or relative.
+    #[error("a socket's path is absolute: `redis+unix:///run/redis.sock`, three slashes")]
+    SocketPath,
+    /// A Unix socket's URL has something before its path.
+    #[error("a Unix socket has no host: user and password follow the path, as in `?user=…&password=…`")]
+    SocketHost,
+    /// A `%` is not followed by two hexadecimal digits, or the result is no UTF-8.
+    #[error("the {part} has a `%` that begins no character: write `%25` for a `%`")]
+    Percent {
+        /// In which part of the URL.
+        part: &'static str,
+    },
+    /// A setting that there is none of.
+    #[error("there is no such setting after the `?`: the settings are `prefix`, `user`, `password` and `db`")]
+    Setting,
+    /// There is a fragment.
+    #[error("a URL of a store has no `#`: write `%23` for one in a password; TLS is never made less strict")]
+    Fragment,
+    /// The prefix of keys cannot be used.
+    #[error("the prefix cannot be used")]
+    Prefix(#[from] KeyError),
+}
+
+/// Parses a URL.
+pub(super) fn parse(url: &str) -> Result<RedisConfig, UrlError> {
+    let (scheme, rest) = url.split_once("://").ok_or(UrlError::Scheme)?;
+    if rest.contains('#') {
+        return Err(UrlError::Fragment);
+    }
+    let (place, query) = match rest.split_once('?') {
+        Some((place, query)) => (place, Some(query)),
+        None => (rest, None),
+    };
+    let config = match scheme {
+        "redis" => network(place, false)?,
+        "rediss" => network(place, true)?,
+        "redis+unix" => socket(place)?,
+        _ => return Err(UrlError::Scheme),
+    };
+    settings(config, query)
+}
+
+/// `[user[:password]@]host[:port][/db]`
+fn network(place: &str, tls: bool) -> Result<RedisConfig, UrlError> {
+    let (authority, path) = place.split_once('/').unwrap_or((place, ""));
+    let (credentials, server) = match authority.rsplit_once('@') {
+        Some((credentials, server)) => (Some(credentials), server),
+        None => (None, authority),
+    };
+    let (host, port) = host_and_port(server)?;
+    let mut config = RedisConfig::at(Address::Tcp { host, port, tls });
+    if !path.is_empty() {
+        config = config.db(database(path)?);
+    }
+    let Some(credentials) = credentials else { return Ok(config) };
+    let (user, password) = match credentials.split_once(':') {
+        Some((user, password)) => (user, Some(password)),
+        None => (credentials, None),
+    };
+    if !user.is_empty() {
+        config = config.username(decoded(user, "user")?);
+    }
+    match password {
+        Some(password) => Ok(config.password(decoded(password, "password")?)),
+        None => Ok(config),
+    }
+}
+
+fn host_and_port(server: &str) -> Result<(String, u16), UrlError> {
+    let (host, port) = match server.strip_prefix('[') {
+        Some(server) => {
+            let (host, rest) = server.split_once(']').ok_or(UrlError::Host)?;
+            host.parse::<std::net::Ipv6Addr>().map_err(|_| UrlError::Host)?;
+            match rest.strip_prefix(':') {
+                Some(port) => (host, Some(port)),
+                None if rest.is_empty() => (host, None),
+                None => return Err(UrlError::Host),
+            }
+        }
+        None => match server.split_once(':') {
+            Some((host, port)) => (host, Some(port)),
+            None => (server, None),
+        },
+    };
+    let port = match port {
+        None => DEFAULT_PORT,
+        Some(port) => match port.parse() {
+            Ok(port) if port > 0 => port,
+            _ => return Err(UrlError::Port),
+        },
+    };
+    let host = decoded(host, "host")?;
+    if host.is_empty() || host.chars().any(|c| c.is_control() || c.is_whitespace()) {
+        return Err(UrlError::Host);
+    }
+    Ok((host, port))
+}
+
+fn socket(place: &str) -> Result<RedisConfig, UrlError> {
+    match place.find('/') {
+        Some(0) if place.len() > 1 => {
+            let path = decoded(place, "path")?;
+            if path.contains('\0') {
+                return Err(UrlError::SocketPath);
+            }
+            Ok(RedisConfig::at(Address::Unix(PathBuf::from(path))))
+        }
+        Some(at) if at > 0 && place[..at].contains('@') => Err(UrlError::SocketHost),
+        _ => Err(UrlError::SocketPath),
+    }
+}
+
+fn settings(mut config: RedisConfig, query: Option<&str>) -> Result<RedisConfig, UrlError> {
+    let pairs = query.into_iter().flat_map(|query| query.split('&')).filter(|pair| !pair.is_empty());
+    for pair in pairs {
+        let (key, value) = pair.split_once('=').ok_or(UrlError::Setting)?;
+        config = match key {
+            "prefix" => config.prefix(&decoded(value, "prefix")?)?,
+            "user" => config.username(decoded(value, "user")?),
+            "password" => config.password(decoded(value, "password")?),
+            "db" => config.db(database(value)?),
+            _ => return Err(UrlError::Setting),
+        };
+    }
+    Ok(config)
+}
+
+fn database(text: &str) -> Result<u32, UrlError> {
+    // Redis counts databases in a C int.
+    text.parse().ok().filter(|db| i32::try_from(*db).is_ok()).ok_or(UrlError::Database)
+}
+
+fn decoded(text: &str, part: &'static str) -> Result<String, UrlError> {
+    let wrong = UrlError::Percent { part };
+    for (at, _) in text.match_indices('%') {
+        let digits = text.as_bytes().get(at + 1..at + 3);
+        if !digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit)) {
+            return Err(wrong);
+        }
+    }
+    percent_decode_str(text).decode_utf8().map(String::from).map_err(|_| wrong)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(url: &str) -> String {
+        match parse(url) {
+            Ok(config) => config.spelled_out(),
+            Err(error) => format!("{error:?}"),
+        }
+    }
+
+    #[test]
+    fn urls_and_what_they_mean() {
+        for (url, meaning) in [
+            ("redis://h", "tcp h:6379 db 0 prefix ``"),
+            ("redis://h:7/2", "tcp h:7 db 2 prefix ``"),
+            ("redis://h/", "tcp h:6379 db 0 prefix ``"),
+            ("rediss://u:p@h:1?prefix=app:", "tls h:1 db 0 prefix `app:` user u password p"),
+            ("redis://:p%40:%2F@h", "tcp h:6379 db 0 prefix `` password p@:/"),
+            ("redis://:p@ss@h", "tcp h:6379 db 0 prefix `` password p@ss"),
+            ("redis://u@h", "tcp h:6379 db 0 prefix `` user u"),
+            ("redis://u:@h", "tcp h:6379 db 0 prefix `` user u password "),
+            ("redis://[::1]:7000/1", "tcp ::1:7000 db 1 prefix ``"),
+            ("redis://[::1]", "tcp ::1:6379 db 0 prefix ``"),
+            ("redis://h?db=3&user=u&password=a%26b", "tcp h:6379 db 3 prefix `` user u password a&b"),
+            ("redis+unix:///run/r%20s.sock?db=1", "unix /run/r s.sock db 1 prefix ``"),
+            ("http://h", "Scheme"),
+            ("h:6379", "Scheme"),
+            ("redis://", "Host"),
+            ("redis://:secret@", "Host"),
+            ("redis://[::1", "Host"),
+            ("redis://[h]", "Host"),
+            ("redis://h h", "Host"),
+            ("redis://h:secret", "Port"),
+            ("redis://h:0", "Port"),
+            ("redis://h:65536", "Port"),
+            ("redis://u:sec/ret@h", "Port"),
+            ("redis://h/x", "Database"),
+            ("redis://h/4294967295", "Database"),
+            ("redis://:%zz@h", "Percent { part: \"password\" }"),
+            ("redis://:%ff@h", "Percent { part: \"password\" }"),
+            ("redis://h?secret", "Setting"),
+            ("redis://h?x=secret", "Setting"),
+            ("rediss://h#insecure", "Fragment"),
+            ("redis+unix://run/redis.sock", "SocketPath"),
+            ("redis+unix:///", "SocketPath"),
+            ("redis+unix://u:p@/run/redis.sock", "SocketHost"),
+            ("redis://h?prefix=%7Bx", "Prefix(PrefixCharacter)"),
+        ] {
+            assert_eq!(shown(url), meaning, "{url}");
+        }
+    }
+
+    #[test]
+    fn no_error_shows_a_secret() {
+        for url in
+            ["redis://u:secret", "redis://h:secret@", "secret", "redis://h?secret=secret", "secret://h"]
+        {
+            let error = parse(url).expect_err("not a URL");
+            assert!(!format!("{error} {error:?}").contains("secret"), "{url}: {error}");
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! What an error says: which fault it is, and whether the operation can have been executed.
+//!
+//! 1. An error is "not executed" only where the server says so before anything of the script was written.
+//! 2. A server's text is passed on as far as it is the server's own: what follows "with args beginning with" is what
+//!    *we* sent, and may be a token.
+
+use crate::store::{Fault, FaultKind, Outcome, Phase};
+use redis::{ErrorKind, RedisError, ServerError};
+use std::io;
+use std::sync::Arc;
+
+/// What an error reply of a server means.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Verdict {
+    /// What happened.
+    pub(super) kind: FaultKind,
+    /// Whether nothing was executed, for certain (1).
+    pub(super) untouched: bool,
+    /// Whether another connection may lead to a server that can.
+    pub(super) elsewhere: bool,
+}
+
+impl Verdict {
+    /// The outcome of the operation that was answered with the error.
+    pub(super) fn outcome(self, node: &Arc<str>) -> Outcome {
+        let fault = Fault::new(self.kind, Phase::Reply, Arc::clone(node));
+        if self.untouched { Outcome::Refused(fault) } else { Outcome::Unknown(fault) }
+    }
+}
+
+/// Judges an error reply.
+pub(super) fn judge(error: &ServerError) -> Verdict {
+    judge_text(error.code(), error.details().unwrap_or_default())
+}
+
+fn judge_text(code: &str, details: &str) -> Verdict {
+    let refused = |kind| Verdict { kind, untouched: true, elsewhere: false };
+    // Redis 6.2 wraps the error of a command in a script into one of its own.
+    let inner = details.rsplit_once(": -").filter(|_| code == "ERR" && details.contains("user_script"));
+    let inner = inner.and_then(|(_, inner)| inner.split_once(' '));
+    let (code, in_script) = inner.map_or((code, details.contains("script: ")), |(code, _)| (code, true));
+    match code {
+        "NOAUTH" | "WRONGPASS" => Verdict { elsewhere: true, ..refused(FaultKind::Unauthenticated) },
+        // A user that may run the script, but not all of its commands, may have been stopped half-way.
+        "NOPERM" => {
+            let untouched = !in_script && !details.contains("executing the script");
+            Verdict { untouched, ..refused(FaultKind::Forbidden) }
+        }
+        _ if details.contains("executing the script can't") => {
+            Verdict { untouched: false, ..refused(FaultKind::Forbidden) }
+        }
+        // These are answered to the first write of a script, or to none.
+        "OOM" => refused(FaultKind::OutOfMemory),
+        "READONLY" => Verdict { elsewhere: true, ..refused(FaultKind::ReadOnly) },
+        "MISCONF" | "NOREPLICAS" => refused(FaultKind::ReadOnly),
+        "MASTERDOWN" => Verdict { elsewhere: true, ..refused(FaultKind::Busy) },
+        "LOADING" | "BUSY" | "TRYAGAIN" | "CLUSTERDOWN" => refused(FaultKind::Busy),
+        "MOVED" | "ASK" | "CROSSSLOT" => refused(FaultKind::Unsupported(
+            "it is a node of a cluster, and this store is for one server".to_owned(),
+        )),
+        _ => {
+            let untouched = details.starts_with("unknown command") || code == "NOSCRIPT";
+            Verdict { untouched, ..refused(FaultKind::Failed(shown(code, details))) }
+        }
+    }
+}
+
+/// The server's own part of an error (2), and no more than a line of it.
+fn shown(code: &str, details: &str) -> String {
+    let own = details.split(", with args").next().unwrap_or_default();
+    let line: String = own.chars().take_while(|c| !c.is_control()).take(200).collect();
+    format!("the server says: {code} {line}")
+}
+
+/// The fault of a connection that could not be made.
+pub(super) fn unconnected(error: RedisError, tls: bool, node: &Arc<str>) -> Fault {
+    let fault = |kind, phase| Fault::new(kind, phase, Arc::clone(node));
+    if let Some((_, error)) = error.clone().into_server_errors().and_then(|errors| errors.first().cloned()) {
+        // What was sent is a password, so nothing of the text is shown but for what is known.
+        let kind = match judge(&error).kind {
+            FaultKind::Failed(_) => {
+                FaultKind::Failed(format!("the server refuses the greeting: {}", error.code()))
+            }
+            kind => kind,
+        };
+        return fault(kind, Phase::Handshake);
+    }
+    match error.kind() {
+        ErrorKind::AuthenticationFailed => fault(FaultKind::Unauthenticated, Phase::Handshake),
+        ErrorKind::RESP3NotSupported => fault(super::version::too_old("an older server"), Phase::Handshake),
+        ErrorKind::Io => {
+            let (kind, phase) = io_kind(&error, tls);
+            fault(kind, phase).because(error)
+        }
+        ErrorKind::Server(_) => {
+            let kind =
+                FaultKind::Failed(shown("ERR", error.detail().unwrap_or("no database of that number")));
+            fault(kind, Phase::Handshake)
+        }
+        _ => fault(
+            FaultKind::Failed("the server does not speak the Redis protocol".to_owned()),
+            Phase::Handshake,
+        ),
+    }
+}
+
+fn io_kind(error: &RedisError, tls: bool) -> (FaultKind, Phase) {
+    let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<io::Error>());
+    match source.map(io::Error::kind) {
+        Some(io::ErrorKind::PermissionDenied) => (FaultKind::Forbidden, Phase::Connect),
+        Some(io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput) if tls => {
+            (FaultKind::Failed(format!("TLS failed: {error}")), Phase::Handshake)
+        }
+        Some(io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe) => {
+            (FaultKind::Disconnected, Phase::Handshake)
+        }
+        _ => (FaultKind::Unreachable, Phase::Connect),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_are_told_apart() {
+        for (code, details, kind, untouched) in [
+            (
+                "OOM",
+                "command not allowed when used memory > 'maxmemory'. script: f, on @user_script:9.",
+                FaultKind::OutOfMemory,
+                true,
+            ),
+            (
+                "ERR",
+                "Error running script (call to f_0): @user_script:9: -OOM command not allowed",
+                FaultKind::OutOfMemory,
+                true,
+            ),
+            (
+                "ERR",
+                "Error running script (call to f_0): @user_script:9: @user_script: 9: -READONLY You can't write",
+                FaultKind::ReadOnly,
+                true,
+            ),
+            ("READONLY", "You can't write against a read only replica. script: f", FaultKind::ReadOnly, true),
+            (
+                "NOPERM",
+                "this user has no permissions to run the 'evalsha' command",
+                FaultKind::Forbidden,
+                true,
+            ),
+            (
+                "NOPERM",
+                "User x has no permissions to run the 'set' command script: f, on @user_script:3.",
+                FaultKind::Forbidden,
+                false,
+            ),
+            (
+                "ERR",
+                "The user executing the script can't run this command or subcommand script: f",
+                FaultKind::Forbidden,
+                false,
+            ),
+            ("LOADING", "Redis is loading the dataset in memory", FaultKind::Busy, true),
+            ("BUSY", "Redis is busy running a script", FaultKind::Busy, true),
+            ("NOAUTH", "Authentication required.", FaultKind::Unauthenticated, true),
+            ("MISCONF", "Redis is configured to save RDB snapshots", FaultKind::ReadOnly, true),
+        ] {
+            let verdict = judge_text(code, details);
+            assert_eq!((verdict.kind, verdict.untouched), (kind, untouched), "{code} {details}");
+        }
+    }
+
+    #[test]
+    fn what_we_sent_is_not_shown() {
+        let verdict = judge_text("ERR", "unknown command 'EVALSHA', with args beginning with: 'secret'");
+        assert_eq!(
+            verdict.kind,
+            FaultKind::Failed("the server says: ERR unknown command 'EVALSHA'".to_owned())
+        );
+        assert!(verdict.untouched);
+    }
+}

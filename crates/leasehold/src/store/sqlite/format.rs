@@ -1,0 +1,174 @@
+//! The format of the file: its tables, how an empty file becomes a store, and how a store begins a new boot.
+//!
+//! 1. Nothing is written to a file before it is known to be ours, and of a format that we know.
+//! 2. The store's time is `base` + the time since the boot. The wall clock chooses `base`, once a boot, so
+//!    that fencing tokens look alike in every store; it is never asked again.
+//! 3. A new boot ends every hold and every place, since their processes are gone. Its `base` is such that
+//!    time is later than every fencing token that a row knows, and than `latest_us`, before which every
+//!    token was given whose row was removed. So tokens grow, however wrong the wall clock is.
+//!
+//! The log is synced only now and then (`synchronous = NORMAL`): a loss of power may lose the last
+//! operations, but it also ends every process that could hold a lock.
+
+use super::machine::Machine;
+use super::patience::Patience;
+use super::trouble::{Trouble, is_busy};
+use leasehold_core::model::MutexState;
+use leasehold_core::{FORMAT, FencingToken};
+use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior, params};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
+
+/// "LSHD": what tells our files from those of others.
+const APPLICATION: i32 = 0x4c53_4844;
+const SCHEMA: &str = "
+    CREATE TABLE meta (
+        id INTEGER PRIMARY KEY CHECK (id = 1),
+        format INTEGER NOT NULL,
+        boot TEXT NOT NULL,
+        base_us INTEGER NOT NULL,
+        latest_us INTEGER NOT NULL
+    ) STRICT;
+    CREATE TABLE locks (
+        kind TEXT NOT NULL,
+        name TEXT NOT NULL,
+        state TEXT NOT NULL,
+        over_ms INTEGER NOT NULL,
+        PRIMARY KEY (kind, name)
+    ) STRICT;
+    CREATE INDEX locks_by_end ON locks (over_ms);
+    CREATE TABLE dead (
+        session TEXT PRIMARY KEY,
+        over_ms INTEGER NOT NULL
+    ) STRICT, WITHOUT ROWID;
+";
+
+/// Opens the file, and makes it a store if it is empty (1).
+pub(super) fn connect(
+    path: &Path,
+    machine: &dyn Machine,
+    patience: &Patience,
+    log: &Arc<AtomicI32>,
+) -> Result<Connection, Trouble> {
+    let flags =
+        OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_NOFOLLOW;
+    let mut connection = Connection::open_with_flags(path, flags)?;
+    let mut asked = patience.clone();
+    connection.busy_handler(Some(move |times| asked.wait(times)))?;
+    is_new(&connection.transaction()?)?;
+    keep_a_log(&mut connection, patience.clone(), log.clone())?;
+    let transaction = begin(&mut connection)?;
+    if is_new(&transaction)? {
+        create(&transaction, machine)?;
+    } else {
+        let format = transaction.query_row("SELECT format FROM meta", [], |row| row.get(0))?;
+        if format != i64::from(FORMAT) {
+            return Err(Trouble::Format(format));
+        }
+        let boot: String = transaction.query_row("SELECT boot FROM meta", [], |row| row.get(0))?;
+        if boot != machine.boot_id() {
+            begin_boot(&transaction, machine)?;
+        }
+    }
+    transaction.commit()?;
+    Ok(connection)
+}
+
+/// Has changes written to a log that readers and writers share, whose length is told in `log`.
+fn keep_a_log(
+    connection: &mut Connection,
+    mut patience: Patience,
+    log: Arc<AtomicI32>,
+) -> Result<(), Trouble> {
+    // SQLite does not always ask the busy handler when it changes the mode.
+    let mut times = 0;
+    let mode: String = loop {
+        match connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0)) {
+            Err(error) if is_busy(&error) && patience.wait(times) => times += 1,
+            other => break other?,
+        }
+    };
+    if mode != "wal" {
+        return Err(Trouble::NoSharedMemory);
+    }
+    connection.execute_batch("PRAGMA synchronous = NORMAL")?;
+    // In place of SQLite's own, which would write back before the reply and the wake-ups are out.
+    connection.wal_hook(Some(move |_: &mut rusqlite::hooks::Wal, pages| {
+        log.store(pages, Ordering::Relaxed);
+        Ok(())
+    }))?;
+    Ok(())
+}
+
+/// Whether the file is empty; fails if it is somebody else's.
+fn is_new(sql: &Transaction<'_>) -> Result<bool, Trouble> {
+    let application: i32 = sql.query_row("PRAGMA application_id", [], |row| row.get(0))?;
+    let things: i64 = sql.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
+    match (application, things) {
+        (APPLICATION, _) => Ok(false),
+        (0, 0) => Ok(true),
+        _ => Err(Trouble::Foreign),
+    }
+}
+
+fn create(sql: &Transaction<'_>, machine: &dyn Machine) -> Result<(), Trouble> {
+    sql.execute_batch(SCHEMA)?;
+    sql.execute_batch(&format!("PRAGMA application_id = {APPLICATION}"))?;
+    sql.execute(
+        "INSERT INTO meta (id, format, boot, base_us, latest_us) VALUES (1, ?1, ?2, ?3, 0)",
+        params![FORMAT, machine.boot_id(), base_us(machine, 0)],
+    )?;
+    Ok(())
+}
+
+/// Ends all that was held or waited for in an older boot, and starts the clock anew (3).
+fn begin_boot(sql: &Transaction<'_>, machine: &dyn Machine) -> Result<(), Trouble> {
+    let mut latest_us: u64 =
+        sql.query_row("SELECT latest_us FROM meta", [], |row| row.get::<_, i64>(0))?.try_into().unwrap_or(0);
+    let mut rows = sql.prepare("SELECT rowid, state FROM locks")?;
+    let mut rows = rows.query([])?;
+    while let Some(row) = rows.next()? {
+        let (id, text): (i64, String) = (row.get(0)?, row.get(1)?);
+        let mut state: MutexState = serde_json::from_str(&text)?;
+        let front: Vec<_> = state.sessions_at_the_front().collect();
+        for session in front {
+            state.bury(session);
+        }
+        state.value = None;
+        if let Some(record) = &mut state.record {
+            latest_us = latest_us.max(record.last.map_or(0, FencingToken::as_u64));
+        }
+        sql.prepare_cached("UPDATE locks SET state = ?2, over_ms = ?3 WHERE rowid = ?1")?
+            .execute(params![id, serde_json::to_string(&state)?, over_ms(&state)])?;
+    }
+    sql.execute("DELETE FROM dead", [])?;
+    sql.execute(
+        "UPDATE meta SET boot = ?1, base_us = ?2, latest_us = ?3",
+        params![machine.boot_id(), base_us(machine, latest_us), signed(latest_us)],
+    )?;
+    Ok(())
+}
+
+/// The base that makes it now what the wall clock says, or later than `latest_us`.
+fn base_us(machine: &dyn Machine, latest_us: u64) -> i64 {
+    let start_us = machine.wall_us().max(latest_us.saturating_add(1));
+    signed(start_us).saturating_sub(signed(machine.since_boot_us()))
+}
+
+/// When nothing will be left to remember of a lock.
+pub(super) fn over_ms(state: &MutexState) -> i64 {
+    let value = state.value.as_ref().map(|value| value.expires_ms.unwrap_or(u64::MAX));
+    let record = state.record.as_ref().map(|record| record.expires_ms);
+    signed(value.max(record).unwrap_or(0))
+}
+
+/// A transaction that takes the write lock first.
+pub(super) fn begin(connection: &mut Connection) -> rusqlite::Result<Transaction<'_>> {
+    connection.transaction_with_behavior(TransactionBehavior::Immediate)
+}
+
+/// SQLite's integers have a sign, and no time of ours reaches the last bit.
+pub(super) fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}

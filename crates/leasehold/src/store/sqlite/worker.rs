@@ -1,0 +1,118 @@
+//! The thread that a store's work is done on, so that no task ever waits for a disk.
+//!
+//! 1. A job is begun once, or never: whoever first changes its [`Ticket`] decides, the thread that takes
+//!    it up or the caller who gives it up.
+//! 2. The thread ends when the last handle of the store is dropped; what has come before is still done.
+
+use super::super::{Fault, FaultKind, Outcome, Phase, Postbox};
+use super::ledger::{Failure, Ledger};
+use super::mailbox::{self, Mailbox};
+use crate::clock::boottime;
+use leasehold_core::{Lock, Moment, Op, SessionId, Wake};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use tokio::sync::oneshot;
+
+/// Something to do.
+pub(super) enum Job {
+    /// Execute an operation.
+    Execute { lock: Lock, op: Op, deadline: Moment, ticket: Ticket, reply: oneshot::Sender<Outcome> },
+    /// Open a mailbox.
+    Open {
+        session: SessionId,
+        post: Arc<dyn Postbox>,
+        ticket: Ticket,
+        reply: oneshot::Sender<Result<(), Fault>>,
+    },
+    /// Close a mailbox.
+    Close(SessionId),
+}
+
+/// The right to begin a job, or to give it up before it was begun (1).
+#[derive(Debug, Clone, Default)]
+pub(super) struct Ticket(Arc<AtomicBool>);
+
+impl Ticket {
+    /// Takes the right; `false` if it was taken before.
+    pub(super) fn take(&self) -> bool {
+        !self.0.swap(true, Ordering::AcqRel)
+    }
+}
+
+/// What the thread has.
+pub(super) struct Worker {
+    ledger: Ledger,
+    mailboxes: HashMap<SessionId, Mailbox>,
+}
+
+impl Worker {
+    /// A worker at an open file.
+    pub(super) fn new(ledger: Ledger) -> Self {
+        Self { ledger, mailboxes: HashMap::new() }
+    }
+
+    /// Works until nobody can ask for anything any more (2).
+    pub(super) fn run(mut self, jobs: &mpsc::Receiver<Job>) {
+        while let Ok(job) = jobs.recv() {
+            match job {
+                Job::Execute { lock, op, deadline, ticket, reply } => {
+                    if ticket.take() {
+                        let (outcome, wakes) = self.execute(&lock, &op, deadline);
+                        self.deliver(wakes);
+                        // Whoever asked may have gone.
+                        let _ = reply.send(outcome);
+                        if self.ledger.is_untidy() {
+                            self.ledger.tidy();
+                        }
+                    }
+                }
+                Job::Open { session, post, ticket, reply } => {
+                    if ticket.take() {
+                        let _ = reply.send(self.open(session, post));
+                    }
+                }
+                Job::Close(session) => drop(self.mailboxes.remove(&session)),
+            }
+        }
+    }
+
+    fn execute(&mut self, lock: &Lock, op: &Op, deadline: Moment) -> (Outcome, Vec<Wake>) {
+        if deadline <= boottime() {
+            let fault = self.ledger.site().fault(Phase::Send, FaultKind::TimedOut);
+            return (Outcome::Refused(fault), Vec::new());
+        }
+        let mailboxes = &self.mailboxes;
+        match self.ledger.execute(lock, op, deadline, &|session| mailboxes.contains_key(&session)) {
+            Ok((reply, wakes)) => (Outcome::Done(reply), wakes),
+            Err(Failure::NotExecuted(fault)) => (Outcome::Refused(fault), Vec::new()),
+            Err(Failure::Unknown(fault)) => (Outcome::Unknown(fault), Vec::new()),
+        }
+    }
+
+    fn deliver(&self, wakes: Vec<Wake>) {
+        for wake in wakes {
+            match self.mailboxes.get(&wake.to) {
+                Some(mailbox) => mailbox.deliver(wake),
+                None => {
+                    if let Err(error) = mailbox::send(self.ledger.sessions(), wake) {
+                        tracing::debug!(session = %wake.to, %error, "a grant was not announced");
+                    }
+                }
+            }
+        }
+    }
+
+    fn open(&mut self, session: SessionId, post: Arc<dyn Postbox>) -> Result<(), Fault> {
+        self.ledger.site().check_in_place()?;
+        // A session that is opened anew keeps its life: between two, it could be taken for dead.
+        if let Some(mailbox) = self.mailboxes.get(&session) {
+            mailbox.redirect(post);
+            return Ok(());
+        }
+        let mailbox = Mailbox::open(self.ledger.sessions(), session, post)
+            .map_err(|error| self.ledger.site().io(Phase::Connect, error))?;
+        self.mailboxes.insert(session, mailbox);
+        Ok(())
+    }
+}

@@ -1,0 +1,47 @@
+//! A server of its own for each test, and clients of it.
+
+use leasehold::{Client, Mutex};
+use leasehold_testkit::RedisServer;
+use std::time::{Duration, Instant};
+
+pub(crate) const MS: Duration = Duration::from_millis(1);
+
+pub(crate) fn server() -> RedisServer {
+    RedisServer::start().expect("redis-server boots")
+}
+
+pub(crate) async fn client(url: &str) -> Client {
+    Client::connect(url).await.expect("the server can be reached")
+}
+
+/// A client whose calls end soon, and whose watchdog renews often.
+pub(crate) async fn quick(url: &str, call: Duration, watchdog: Duration) -> Client {
+    let client = Client::builder(url).call_timeout(call).watchdog_lease(watchdog).connect().await;
+    client.expect("the server can be reached")
+}
+
+pub(crate) fn mutex(client: &Client) -> Mutex {
+    client.mutex("m").expect("a good name")
+}
+
+/// Waits until the lock is free and nobody waits for it.
+pub(crate) async fn until_free(mutex: &Mutex, within: Duration) {
+    let start = Instant::now();
+    loop {
+        let status = mutex.inspect().await;
+        if status.as_ref().is_ok_and(|status| !status.held && status.waiting == 0) {
+            return;
+        }
+        assert!(start.elapsed() < within, "not free after {within:?}: {status:?}");
+        tokio::time::sleep(5 * MS).await;
+    }
+}
+
+/// Waits until that many sessions wait for the lock.
+pub(crate) async fn until_waiting(mutex: &Mutex, sessions: u64) {
+    let start = Instant::now();
+    while mutex.inspect().await.expect("an answer").waiting != sessions {
+        assert!(start.elapsed() < Duration::from_secs(5), "not {sessions} waiting");
+        tokio::time::sleep(2 * MS).await;
+    }
+}

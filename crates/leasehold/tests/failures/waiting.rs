@@ -1,0 +1,131 @@
+//! Waiting: rows 19 to 21 (standalone), and 44.
+
+use crate::scene::{MS, client, mutex, server, until_free, until_waiting};
+use leasehold_testkit::Proxy;
+use std::time::{Duration, Instant};
+
+/// Less than a waiter's own look takes: only a message can be so quick.
+const BY_MESSAGE: Duration = Duration::from_millis(700);
+
+/// Row 19: a release at any moment around the waiter's first question wakes it by message.
+#[tokio::test]
+async fn row_19_no_wake_up_is_lost_between_the_question_and_the_message() {
+    let server = server();
+    let (a, b) = (mutex(&client(&server.url()).await), mutex(&client(&server.url()).await));
+    for n in 0..300_u32 {
+        let guard = a.acquire().await.expect("acquired");
+        let waiter = tokio::spawn({
+            let b = b.clone();
+            async move { b.acquire().await.expect("acquired") }
+        });
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_micros(2) * n {
+            tokio::task::yield_now().await;
+        }
+        let start = Instant::now();
+        guard.release().await.expect("released");
+        let next = tokio::time::timeout(BY_MESSAGE, waiter).await.expect("woken in time").expect("no panic");
+        assert!(start.elapsed() < BY_MESSAGE);
+        next.release().await.expect("released");
+    }
+}
+
+/// Row 20: a key that is deleted by hand publishes nothing; the first waiter looks every second.
+#[tokio::test]
+async fn row_20_a_deleted_key_is_found_by_looking() {
+    let server = server();
+    let (a, b) = (mutex(&client(&server.url()).await), mutex(&client(&server.url()).await));
+    let guard = a.acquire().await.expect("acquired");
+    let waiter = tokio::spawn(async move { b.acquire().await.expect("acquired") });
+    until_waiting(&a, 1).await;
+    let start = Instant::now();
+    server.cli(&["DEL", "m"]).expect("deleted");
+    let next = waiter.await.expect("no panic");
+    assert!(start.elapsed() < 1300 * MS, "{:?}", start.elapsed());
+    assert!(next.fencing_token() > guard.fencing_token());
+    drop(guard);
+    next.release().await.expect("released");
+}
+
+/// Row 20: so does a key that expires, whose holder is gone.
+#[tokio::test]
+async fn row_20_an_expired_key_is_found_when_it_expires() {
+    let server = server();
+    server.cli(&["SET", "m", "a stranger", "PX", "400"]).expect("set");
+    let ours = mutex(&client(&server.url()).await);
+    let start = Instant::now();
+    let guard = ours.acquire().await.expect("acquired");
+    let waited = start.elapsed();
+    assert!(waited >= 380 * MS && waited < 800 * MS, "{waited:?}");
+    guard.release().await.expect("released");
+}
+
+/// Row 21: the connection of a waiter breaks again and again; it subscribes anew and looks.
+#[tokio::test]
+async fn row_21_a_waiter_survives_its_connection() {
+    let server = server();
+    let proxy = Proxy::to_server(&server).expect("a proxy");
+    let (a, b) = (mutex(&client(&server.url()).await), mutex(&client(&proxy.url()).await));
+    for _ in 0..10 {
+        let guard = a.acquire().await.expect("acquired");
+        let waiter = tokio::spawn({
+            let b = b.clone();
+            async move { b.acquire().await.expect("acquired") }
+        });
+        until_waiting(&a, 1).await;
+        proxy.cut();
+        let start = Instant::now();
+        guard.release().await.expect("released");
+        let next = waiter.await.expect("no panic");
+        assert!(start.elapsed() < 1300 * MS, "{:?}", start.elapsed());
+        next.release().await.expect("released");
+    }
+    until_free(&a, 100 * MS).await;
+}
+
+/// Row 21: the server restarts without its data under a holder and a waiter.
+#[tokio::test]
+async fn row_21_a_waiter_survives_a_restart_of_the_server() {
+    let mut server = server();
+    let (a, b) = (mutex(&client(&server.url()).await), mutex(&client(&server.url()).await));
+    let guard = a.acquire().await.expect("acquired");
+    let waiter = tokio::spawn(async move { b.acquire().await.expect("acquired") });
+    until_waiting(&a, 1).await;
+    server.restart().expect("restarted");
+    let start = Instant::now();
+    let next = waiter.await.expect("no panic");
+    assert!(start.elapsed() < 3000 * MS, "{:?}", start.elapsed());
+    assert!(next.fencing_token() > guard.fencing_token(), "row 31");
+    drop(guard);
+    next.release().await.expect("released");
+}
+
+/// Row 44: whoever can publish, but not read the lock's record, gives nobody a lock.
+#[tokio::test]
+async fn row_44_a_forged_message_gives_nothing() {
+    let server = server();
+    let holder = mutex(&client(&server.url()).await);
+    let waiting = client(&server.url()).await;
+    let guard = holder.acquire().await.expect("acquired");
+    let waiter = tokio::spawn({
+        let mutex = mutex(&waiting);
+        async move { mutex.acquire().await.expect("acquired") }
+    });
+    until_waiting(&holder, 1).await;
+    let mailbox = format!("leasehold:mailbox:{}", waiting.session());
+    for n in 0..200 {
+        let forged = match n % 4 {
+            0 => format!("grant 00000000{n:016x} 9007199254740991"),
+            1 => "grant".to_owned(),
+            2 => "\0\r\n$-1".to_owned(),
+            _ => "x".repeat(100_000),
+        };
+        let heard = server.cli(&["PUBLISH", &mailbox, &forged]).expect("published").integer();
+        assert_eq!(heard, Some(1), "the waiter listens there");
+    }
+    tokio::time::sleep(50 * MS).await;
+    assert!(!waiter.is_finished(), "believed a forged grant");
+    guard.check().expect("held");
+    guard.release().await.expect("released");
+    waiter.await.expect("no panic").release().await.expect("released");
+}

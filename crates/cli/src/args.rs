@@ -31,6 +31,10 @@ pub(crate) struct RunArgs {
     /// The lock's name: up to 512 bytes of text without control characters
     pub(crate) name: String,
 
+    /// The command and its arguments, after `--`
+    #[arg(last = true, required = true, value_name = "CMD")]
+    pub(crate) command: Vec<OsString>,
+
     /// How long the lock outlives us at most [default: 30s]
     ///
     /// The lock is held for as long as the command runs, and is renewed every third of the lease. If
@@ -62,10 +66,6 @@ pub(crate) struct RunArgs {
 
     #[command(flatten)]
     pub(crate) log: LogArgs,
-
-    /// The command and its arguments, after `--`
-    #[arg(last = true, required = true, value_name = "CMD")]
-    pub(crate) command: Vec<OsString>,
 }
 
 #[derive(Args)]

@@ -12,16 +12,21 @@ use tracing_subscriber::{Layer, fmt};
 /// Set once the user's wish is known; text before.
 static FORMAT: OnceLock<LogFormat> = OnceLock::new();
 
+/// Where the program's own words are found in the log.
+const OURS: &str = "leasehold::program";
+
 /// Begins to log as asked.
 pub(crate) fn start(args: &LogArgs) {
     let level = match args.verbose {
-        0 => Level::WARN,
+        // What matters to the user of a program, it says by itself.
+        0 => Level::ERROR,
         1 => Level::INFO,
         2 => Level::DEBUG,
         _ => Level::TRACE,
     };
     // Ours alone: what other crates log has not been read for secrets.
     let ours = Targets::new().with_target("leasehold", level).with_target("leasehold_core", level);
+    let ours = ours.with_target(OURS, level.max(Level::WARN));
     let layer = fmt::layer().with_writer(std::io::stderr);
     let layer = match args.log_format {
         LogFormat::Text => layer.with_ansi(false).boxed(),
@@ -35,7 +40,7 @@ pub(crate) fn start(args: &LogArgs) {
 /// Says what went wrong.
 pub(crate) fn error(text: &str) {
     if FORMAT.get() == Some(&LogFormat::Json) {
-        tracing::error!("{text}");
+        tracing::error!(target: OURS, "{text}");
     } else {
         say(text);
     }
@@ -44,7 +49,7 @@ pub(crate) fn error(text: &str) {
 /// Says what the user should know although it is no failure.
 pub(crate) fn warning(text: &str) {
     if FORMAT.get() == Some(&LogFormat::Json) {
-        tracing::warn!("{text}");
+        tracing::warn!(target: OURS, "{text}");
     } else {
         say(text);
     }

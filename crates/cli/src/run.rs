@@ -9,13 +9,15 @@ use crate::child::{self, Child};
 use crate::exit::{Exit, Failure};
 use crate::job::{self, Job};
 use crate::signals::Signals;
-use crate::store::{self, CALL};
+use crate::store::{CALL, Place};
 use crate::{clock, log};
 use anyhow::{Context, anyhow};
 use leasehold::store::FaultKind;
 use leasehold::{
-    AcquireError, Attempt, Client, ExtendError, Guard, LockName, LostReason, Mutex, ReleaseError,
+    AcquireError, Attempt, Client, ExtendError, Guard, Lease, LockName, LostReason, Mutex, ReleaseError,
 };
+use std::ffi::OsString;
+use std::io;
 use std::time::Duration;
 use tokio::time::timeout;
 
@@ -28,11 +30,13 @@ const SHORTEST_LEASE: Duration = Duration::from_millis(200);
 pub(crate) async fn run(args: &RunArgs) -> Result<Exit, Failure> {
     let terms = Terms::of(args)?;
     let name = crate::lock_name(&args.name)?;
+    // It may read a password from a terminal, which Ctrl-C interrupts only while signals are not caught.
+    let place = Place::of(&args.store)?.watchdog_lease(terms.lease);
     let mut signals = Signals::catch().context("failed to catch signals").map_err(unavailable)?;
     let client = tokio::select! {
         biased;
         signal = signals.ending() => return Ok(Exit::of_named(signal)),
-        client = store::connect(&args.store, |builder| builder.watchdog_lease(terms.lease)) => client?,
+        client = place.connect() => client?,
     };
     let outcome = under_lock(&client, &name, &terms, args, &mut signals).await;
     if timeout(CALL, client.settle()).await.is_err() {
@@ -65,6 +69,7 @@ impl Terms {
         if lease < SHORTEST_LEASE {
             return Err(anyhow!("--lease {lease:?} is too short: give {SHORTEST_LEASE:?} at least"));
         }
+        Lease::from(lease).check().context("--lease cannot be that")?;
         if grace >= lease {
             return Err(anyhow!(
                 "--kill-grace {grace:?} is not shorter than the lease of {lease:?}: the command would have to be \
@@ -149,12 +154,20 @@ async fn command(
     signals: &mut Signals,
 ) -> Result<Ended, Failure> {
     signals.catch_all().context("failed to catch signals").map_err(unavailable)?;
-    let child = Child::start(&args.command, guard.name(), guard.fencing_token()).map_err(|error| {
-        let program =
-            args.command.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
-        Failure::new(child::exit_of(&error), anyhow!("failed to start the command `{program}`: {error}"))
-    })?;
+    let child = Child::start(&args.command, guard.name(), guard.fencing_token())
+        .map_err(|error| not_started(&args.command, error))?;
     Ok(job::watch(Job::new(child, guard, terms), signals).await)
+}
+
+fn not_started(command: &[OsString], error: io::Error) -> Failure {
+    let program = command.first().map(|word| word.to_string_lossy()).unwrap_or_default();
+    let advice = match error.kind() {
+        io::ErrorKind::NotFound => "there is no such program: check its path, or PATH",
+        io::ErrorKind::PermissionDenied => "it is no program that may be executed: check its mode",
+        _ => "it cannot be executed",
+    };
+    let text = format!("failed to start the command `{program}`: {advice}");
+    Failure::new(child::exit_of(&error), anyhow::Error::new(error).context(text))
 }
 
 /// How a command ended that was started.
@@ -168,12 +181,14 @@ pub(crate) struct Ended {
 
 async fn give_back(guard: Guard, name: &LockName, ended: Result<Ended, Failure>) -> Result<Exit, Failure> {
     let until = guard.valid_until();
-    let in_time = clock::now() < until;
+    let known = guard.check().err().map(|lost| lost.reason);
     let released = guard.release().await;
     let ended = ended?;
     if ended.stopped {
-        let why = match &released {
-            Err(ReleaseError::Lost(reason)) => reason.to_string(),
+        let why = match (known, &released) {
+            // What the keeper has found out is more than what a late release finds.
+            (Some(reason), _) if reason != LostReason::Expired => reason.to_string(),
+            (_, Err(ReleaseError::Lost(reason))) => reason.to_string(),
             _ => "it could not be renewed in time".to_owned(),
         };
         let cause = anyhow!("lost `{name}`, so the command was ended: {why}");
@@ -181,7 +196,7 @@ async fn give_back(guard: Guard, name: &LockName, ended: Result<Ended, Failure>)
     }
     match released {
         Ok(()) => tracing::info!(lock = %name, "given back"),
-        Err(ReleaseError::Lost(reason)) if too_early(&reason, in_time && until <= clock::now()) => {
+        Err(ReleaseError::Lost(reason)) if too_early(&reason, known.is_none() && until <= clock::now()) => {
             let cause = anyhow!(
                 "lost `{name}` while the command ran, which was noticed only when it had ended: {reason}; somebody \
                  else may have run at the same time"

@@ -21,10 +21,6 @@ const LONGEST: usize = 4096;
 pub(crate) struct Secret(String);
 
 impl Secret {
-    pub(crate) fn new(text: String) -> Self {
-        Self(text)
-    }
-
     /// The text itself, for the store alone.
     pub(crate) fn reveal(&self) -> &str {
         &self.0
@@ -37,9 +33,12 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// The password, if one was given apart from the URL. A file goes before the environment.
-pub(crate) fn password(file: Option<&Path>) -> Result<Option<Secret>, Failure> {
-    let Some(file) = file else { return Ok(variable(PASSWORD)?.map(Secret::new)) };
+/// The password, if one was given apart from the URL. A file goes before the environment, which is asked
+/// only where `ask_environment` says so.
+pub(crate) fn password(file: Option<&Path>, ask_environment: bool) -> Result<Option<Secret>, Failure> {
+    let Some(file) = file else {
+        return Ok(if ask_environment { variable(PASSWORD)?.map(Secret) } else { None });
+    };
     let secret = if file == Path::new("-") {
         first_line(stdin()).context("failed to read the password from standard input")
     } else {

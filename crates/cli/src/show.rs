@@ -3,7 +3,7 @@
 use crate::args::ShowArgs;
 use crate::exit::{Exit, Failure};
 use crate::stamp::rfc3339;
-use crate::store;
+use crate::store::Place;
 use anyhow::Context;
 use leasehold::Status;
 use serde::Serialize;
@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime};
 /// Prints how the lock stands.
 pub(crate) async fn show(args: &ShowArgs) -> Result<Exit, Failure> {
     let name = crate::lock_name(&args.name)?;
-    let client = store::connect(&args.store, |builder| builder).await?;
+    let client = Place::of(&args.store)?.connect().await?;
     let mutex =
         client.mutex(name.as_str()).map_err(|error| Failure::new(Exit::USAGE, error).doing("use", &name))?;
     let status = mutex

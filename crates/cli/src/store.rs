@@ -4,10 +4,9 @@
 
 use crate::args::StoreArgs;
 use crate::exit::{Exit, Failure};
-use crate::secret::{self, Secret, variable};
+use crate::secret::{self, variable};
 use anyhow::{Context, anyhow};
 use leasehold::{Client, ClientBuilder, ConnectError, store::FaultKind};
-use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -20,43 +19,68 @@ const USERNAME: &str = "LEASEHOLD_USERNAME";
 /// How long a call to the store may take; also how long we wait for what is given back at the end.
 pub(crate) const CALL: Duration = Duration::from_secs(2);
 
-/// Connects to the store that was asked for.
-pub(crate) async fn connect(
-    args: &StoreArgs,
-    set: impl FnOnce(ClientBuilder) -> ClientBuilder,
-) -> Result<Client, Failure> {
-    let (mut url, asked) = match (&args.store, variable(STORE)?) {
-        (Some(url), _) => (argument(url)?, true),
-        (None, Some(url)) => (url, true),
-        (None, None) => (default_store()?, false),
-    };
-    if is_server(&url) {
-        let password = secret::password(args.password_file.as_deref())?;
-        url = with_credentials(&url, variable(USERNAME)?.as_deref(), password.as_ref())?;
-        if let Some(prefix) = &args.prefix {
-            url = with_prefix(&url, prefix)?;
-        }
-    } else if args.password_file.is_some() || args.prefix.is_some() {
-        return Err(usage("--password-file and --prefix are for a redis:// store: give one by --store"));
-    }
-    let connected = set(Client::builder(url).call_timeout(CALL)).connect().await;
-    connected.map_err(|error| {
-        let exit = match &error {
-            ConnectError::Url(_) | ConnectError::Setting(_) => Exit::USAGE,
-            ConnectError::Store(fault) if matches!(fault.kind, FaultKind::Unusable(_)) => Exit::USAGE,
-            _ => Exit::UNAVAILABLE,
-        };
-        let hint =
-            if asked { "" } else { " (none was given by --store or LEASEHOLD_STORE: it is the default)" };
-        Failure::new(exit, anyhow::Error::new(error).context(format!("failed to open the store{hint}")))
-    })
+/// A store that is settled on, and what lets us in.
+///
+/// Whatever is read for it has been read; only the connection is missing.
+pub(crate) struct Place {
+    builder: ClientBuilder,
+    /// Set if the user named it.
+    named: bool,
 }
 
-/// Whether a URL holds a password.
+impl Place {
+    /// The store that was asked for. May read standard input.
+    pub(crate) fn of(args: &StoreArgs) -> Result<Self, Failure> {
+        let (url, named) = match (&args.store, variable(STORE)?) {
+            (Some(url), _) => (argument(url)?, true),
+            (None, Some(url)) => (url, true),
+            (None, None) => (default_store()?, false),
+        };
+        let mut builder = Client::builder(url.as_str()).call_timeout(CALL);
+        // What is only in the environment may be meant for other stores.
+        let server = is_server(&url);
+        if let Some(password) = secret::password(args.password_file.as_deref(), server)? {
+            builder = builder.password(password.reveal());
+        }
+        if server && let Some(user) = variable(USERNAME)? {
+            builder = builder.username(user);
+        }
+        if let Some(prefix) = &args.prefix {
+            builder = builder.prefix(prefix);
+        }
+        Ok(Self { builder, named })
+    }
+
+    /// With another lease for locks that are renewed.
+    pub(crate) fn watchdog_lease(self, lease: Duration) -> Self {
+        Self { builder: self.builder.watchdog_lease(lease), ..self }
+    }
+
+    /// Connects to the store.
+    pub(crate) async fn connect(self) -> Result<Client, Failure> {
+        self.builder.connect().await.map_err(|error| {
+            let exit = match &error {
+                ConnectError::Url(_) | ConnectError::Setting(_) => Exit::USAGE,
+                ConnectError::Store(fault) if matches!(fault.kind, FaultKind::Unusable(_)) => Exit::USAGE,
+                _ => Exit::UNAVAILABLE,
+            };
+            let which = if self.named {
+                ""
+            } else {
+                " (the default, since neither --store nor LEASEHOLD_STORE is given)"
+            };
+            Failure::new(exit, anyhow::Error::new(error).context(format!("failed to open the store{which}")))
+        })
+    }
+}
+
+/// Whether a URL holds a password, or has one where it does not belong.
 pub(crate) fn has_password(url: &str) -> bool {
-    let password = |pair: &str| pair.starts_with("pass=") || pair.starts_with("password=");
-    let query = url.split_once('?').is_some_and(|(_, query)| query.split('&').any(password));
-    query || userinfo(url).is_some_and(|user| user.split_once(':').is_some_and(|(_, word)| !word.is_empty()))
+    let Some((scheme, rest)) = url.split_once("://").filter(|_| is_server(url)) else { return false };
+    let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let user = place.rsplit_once('@').filter(|_| scheme != "redis+unix").map(|(user, _)| user);
+    query.split('&').any(|pair| pair.starts_with("pass"))
+        || user.and_then(|user| user.split_once(':')).is_some_and(|(_, password)| !password.is_empty())
 }
 
 fn argument(url: &str) -> Result<String, Failure> {
@@ -72,43 +96,6 @@ fn argument(url: &str) -> Result<String, Failure> {
 /// Whether the URL is of a server, which has users, passwords and prefixes.
 fn is_server(url: &str) -> bool {
     url.starts_with("redis")
-}
-
-/// What stands between `://` and the last `@` before the path.
-fn userinfo(url: &str) -> Option<&str> {
-    let (_, rest) = url.split_once("://")?;
-    let authority = rest.split(['/', '?', '#']).next().unwrap_or(rest);
-    authority.rsplit_once('@').map(|(user, _)| user)
-}
-
-/// The URL with what was given apart from it, which goes before what is in it.
-fn with_credentials(url: &str, user: Option<&str>, password: Option<&Secret>) -> Result<String, Failure> {
-    if user.is_none() && password.is_none() {
-        return Ok(url.to_owned());
-    }
-    let Some((scheme, rest)) = url.split_once("://") else { return Ok(url.to_owned()) };
-    let given = userinfo(url);
-    let rest = given.map_or(rest, |given| &rest[given.len() + 1..]);
-    let (old_user, old_password) =
-        given.map_or(("", ""), |given| given.split_once(':').unwrap_or((given, "")));
-    let encoded = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
-    let user = user.map_or_else(|| old_user.to_owned(), encoded);
-    let password = password.map_or_else(|| old_password.to_owned(), |password| encoded(password.reveal()));
-    if password.is_empty() {
-        return Err(usage(
-            "a user needs a password: give it by LEASEHOLD_PASSWORD or --password-file, or unset LEASEHOLD_USERNAME",
-        ));
-    }
-    Ok(format!("{scheme}://{user}:{password}@{rest}"))
-}
-
-fn with_prefix(url: &str, prefix: &str) -> Result<String, Failure> {
-    let query = url.split_once('?').map(|(_, query)| query);
-    if query.is_some_and(|query| query.split('&').any(|pair| pair.starts_with("prefix="))) {
-        return Err(usage("the store's URL has a prefix already: leave --prefix out"));
-    }
-    let sign = if query.is_some() { '&' } else { '?' };
-    Ok(format!("{url}{sign}prefix={}", utf8_percent_encode(prefix, NON_ALPHANUMERIC)))
 }
 
 /// The SQLite file in the user's state directory, whose directory is there afterwards.
@@ -146,35 +133,19 @@ mod tests {
 
     #[test]
     fn a_password_is_found_wherever_it_is() {
-        for url in ["redis://:pw@h", "rediss://user:pw@h:1/2?prefix=a", "redis+unix:///s?db=1&pass=pw"] {
+        for url in [
+            "redis://:pw@h",
+            "rediss://user:pw@h:1/2?prefix=a",
+            "redis://:p/w@h",
+            "redis+unix:///s?db=1&password=pw",
+        ] {
             assert!(has_password(url), "{url}");
         }
-        for url in ["redis://h", "redis://user@h", "redis://h/?prefix=a:b@c", "sqlite:/a:b@c", "memory:", ""]
+        for url in
+            ["redis://h:1", "redis://user@h", "redis://h/?prefix=a:b@c", "sqlite:/a:b@c", "memory:", ""]
         {
             assert!(!has_password(url), "{url}");
         }
-    }
-
-    #[test]
-    fn what_was_given_apart_goes_before_what_is_in_the_url() {
-        let secret = Secret::new("p@s/s:w%rd".to_owned());
-        let check = |url, user, password, wanted: &str| {
-            let got = with_credentials(url, user, password).expect("there is a password");
-            assert_eq!(got, wanted);
-        };
-        check("redis://h:1/2", None, Some(&secret), "redis://:p%40s%2Fs%3Aw%25rd@h:1/2");
-        check("redis://bob@h", None, Some(&secret), "redis://bob:p%40s%2Fs%3Aw%25rd@h");
-        check("redis://a:b@h/?x=@", Some("bob"), None, "redis://bob:b@h/?x=@");
-        check("redis://h", None, None, "redis://h");
-        assert!(with_credentials("redis://h", Some("bob"), None).is_err());
-    }
-
-    #[test]
-    fn a_prefix_is_one_more_setting_of_the_url() {
-        let check = |url, wanted: &str| assert_eq!(with_prefix(url, "app:").ok().as_deref(), Some(wanted));
-        check("redis://h", "redis://h?prefix=app%3A");
-        check("redis+unix:///s?db=1", "redis+unix:///s?db=1&prefix=app%3A");
-        assert!(with_prefix("redis://h/?prefix=b", "app:").is_err());
     }
 
     #[test]

@@ -103,7 +103,10 @@ fn after_a_stop_past_the_lease_the_command_is_killed_at_once() {
 fn what_is_left_of_the_group_is_killed_too() {
     let server = RedisServer::start().expect("there is a server");
     let scene = Scene::redis(&server);
-    let script = "sh -c 'trap \"\" TERM; while :; do sleep 0.05; done' & echo child $!; wait";
+    // It ends by itself some time, since nothing else would end it if this test failed.
+    let stubborn = "trap \"\" TERM; n=0; while test $n -lt 600; do n=$((n + 1)); sleep 0.05; done";
+    let script = format!("sh -c '{stubborn}' & echo child $!; wait");
+    let script = script.as_str();
     let mut run = scene.start(&["--lease", "1s", "--kill-grace", "300ms"], script);
     let child = expect(&mut run, "child");
     server.cli(&["DEL", "job"]).expect("it answers");

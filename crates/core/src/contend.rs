@@ -326,7 +326,9 @@ impl Contender {
     fn pause(&self, random: Random<'_>) -> Duration {
         let holder = self.standing.holder.as_ref();
         let head = self.standing.position.unwrap_or(0) == 0;
-        if head && holder.is_none_or(Holder::is_stranger) {
+        // Where the lock lies free in front of us (it was left to strangers, or those before are long dead) waiting
+        // would wait for nobody.
+        if holder.is_none() || (head && holder.is_some_and(Holder::is_stranger)) {
             return between(STRANGER_LOOK.0, STRANGER_LOOK.1, random());
         }
         let kept = self.attempt.as_ref().map_or(FIRST_LEASE, |attempt| attempt.kept);

@@ -49,15 +49,15 @@ fn session(n: u8) -> SessionId {
 /// The `n`th hold of a session. The third of every session has a value of the user's own, and it is the
 /// same value for all of them.
 fn claim(s: u8, n: u8) -> Claim {
-    let value = (n == 2).then(|| OwnValue::new("shared").unwrap());
+    let value = (n == 2).then(|| OwnValue::new("shared").expect("a plain text"));
     Claim { hold: HoldId::from_random(session(s), [n; 16]), value }
 }
 
 /// Another hold of the same session (3).
 fn sibling(of: &Claim, other: u8) -> Claim {
-    let same = |n: &u8| claims().position(|claim| claim == *of) == Some(usize::from(*n));
-    let index = (0..SESSIONS * HOLDS).find(same).unwrap();
-    claim(index / HOLDS, (index % HOLDS + other) % HOLDS)
+    let mine: Vec<_> = claims().filter(|claim| claim.hold.session() == of.hold.session()).collect();
+    let at = mine.iter().position(|claim| claim == of).expect("a session has its holds");
+    mine[(at + usize::from(other)) % mine.len()].clone()
 }
 
 fn claims() -> impl Iterator<Item = Claim> {
@@ -65,7 +65,7 @@ fn claims() -> impl Iterator<Item = Claim> {
 }
 
 fn ask(claim: Claim, lease_ms: u64, queue: Option<(u64, u64)>, adopt_ms: Option<u64>) -> Acquire {
-    let label = Label::new(format!("{}", claim.hold.session())).unwrap();
+    let label = Label::new(claim.hold.session().to_string()).expect("a plain text");
     let queue = queue.map(|(nonce, kept_ms)| Enqueue { nonce: Nonce::new(0, nonce), kept_ms });
     Acquire { claim, lease_ms, label, queue, adopt_ms }
 }
@@ -199,8 +199,8 @@ impl World {
                 assert!(!waits(record, &hold), "a spent hold waits: {state:#?}");
             }
         }
-        let text = serde_json::to_string(state).unwrap();
-        assert_eq!(&serde_json::from_str::<MutexState>(&text).unwrap(), state, "{text}");
+        let text = serde_json::to_string(state).expect("plain data");
+        assert_eq!(serde_json::from_str::<MutexState>(&text).ok().as_ref(), Some(state), "{text}");
     }
 
     fn fate(&self, claim: &Claim) -> Option<Fate> {
@@ -263,7 +263,7 @@ impl World {
         // Whoever lost a place either got the lock by it, gave it up himself, or was dead.
         let actor = actor(op);
         for session in old.iter().filter(|s| !new.contains(s)) {
-            let (_, place) = places(before).find(|(s, _)| *s == session).unwrap();
+            let (_, place) = places(before).find(|(s, _)| *s == session).expect("it waited");
             let woken = wakes.iter().any(|wake| wake.to == *session);
             let dead = place.expires_ms < now_ms;
             assert!(woken || dead || actor == Some(*session), "{session:?} was thrown out by {op:?}");
@@ -294,7 +294,7 @@ impl World {
             };
             let ahead = order(before).into_iter().take_while(|s| *s != winner);
             for session in ahead.filter(|s| Some(*s) != leaver) {
-                let (_, place) = places(before).find(|(s, _)| **s == session).unwrap();
+                let (_, place) = places(before).find(|(s, _)| **s == session).expect("it waited");
                 assert!(place.expires_ms < now_ms, "{winner:?} was served before {session:?} by {op:?}");
             }
             assert_eq!(tenant.since_ms, now_ms);
@@ -422,8 +422,8 @@ proptest! {
             let (reply, _) = state.apply(now_us, &Op::Extend(Extend { claim: claim.clone(), lease_ms, keep_record: false }));
             if held {
                 prop_assert_eq!(reply, Reply::Extend(Extended::Extended));
-                let (old, new) = (before.value.unwrap().expires_ms, state.value.unwrap().expires_ms.unwrap());
-                prop_assert_eq!(new, old.unwrap_or(0).max(now_us / 1000 + lease_ms));
+                let end = |state: MutexState| state.value.and_then(|value| value.expires_ms);
+                prop_assert_eq!(end(state), end(before).max(Some(now_us / 1000 + lease_ms)));
             } else {
                 prop_assert_eq!(reply, Reply::Extend(Extended::NotHeld));
                 prop_assert_eq!(state, before);
@@ -550,6 +550,10 @@ fn a_resent_release_leaves_a_stranger_with_the_same_value_alone() {
     state.value = Some(stranger.clone());
     let extend = Extend { claim: own.clone(), lease_ms: 60_000, keep_record: false };
     assert_eq!(state.apply(START_US, &Op::Extend(extend)).0, Reply::Extend(Extended::NotHeld));
-    state.apply(START_US, &free(own));
+    state.apply(START_US, &free(own.clone()));
+    state.bury(own.hold.session());
     assert_eq!(state.value, Some(stranger));
+    let (reply, _) = state.apply(START_US, &Op::Inspect(Inspect { claim: None }));
+    let Reply::Inspect(inspection) = reply else { panic!("{reply:?}") };
+    assert!(inspection.holder.is_some_and(|holder| holder.is_stranger()), "it is not taken for ours");
 }

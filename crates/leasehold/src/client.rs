@@ -264,6 +264,7 @@ async fn open_sqlite(path: &str) -> Result<Arc<dyn Store>, ConnectError> {
 }
 
 #[cfg(not(feature = "sqlite"))]
+#[allow(clippy::unused_async, reason = "it stands for one that waits")]
 async fn open_sqlite(_path: &str) -> Result<Arc<dyn Store>, ConnectError> {
     Err(ConnectError::Url("this build has no SQLite store: switch the feature `sqlite` on".into()))
 }
@@ -289,6 +290,7 @@ async fn open_redis(url: &str, access: Access, within: Duration) -> Result<Arc<d
 }
 
 #[cfg(not(feature = "redis"))]
+#[allow(clippy::unused_async, reason = "it stands for one that waits")]
 async fn open_redis(_url: &str, _access: Access, _within: Duration) -> Result<Arc<dyn Store>, ConnectError> {
     Err(ConnectError::Url("this build has no Redis store: switch the feature `redis` on".into()))
 }

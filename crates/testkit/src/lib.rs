@@ -2,13 +2,15 @@
 //!
 //! This crate owns what a test needs *around* a lock: real servers on free ports ([`RedisServer`]), their clocks
 //! ([`FrozenClock`], [`ShiftedClock`]), a network that misbehaves on request ([`Proxy`]), processes that are
-//! killed and stopped ([`Worker`]), and futures that are dropped half-way ([`cancel_at_every_await`]). It knows
-//! nothing of locks: what a lock must do is said by the tests that use it.
+//! killed and stopped ([`Worker`]), and futures that are dropped half-way ([`cancel_at_every_await`]). Those
+//! know nothing of locks: what a lock must do is said by the tests that use them, and for every store by
+//! [`conformance`].
 //!
 //! It is for Unix with a C compiler (the clocks) and `redis-server` on the path.
 
 mod cancel;
 mod clock;
+pub mod conformance;
 mod frame;
 mod process;
 mod proxy;

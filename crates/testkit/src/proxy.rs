@@ -171,8 +171,8 @@ impl Proxy {
     /// Lets everything that is held now go to the server, over the connections on which it came. Holding goes on for
     /// what comes after, if it was asked for more.
     pub fn release_held(&self) -> Late<'_> {
-        let batch = self.shared.holds.release();
-        Late { proxy: self, count: batch.held(), batch }
+        let (batch, count) = self.shared.holds.release();
+        Late { proxy: self, count, batch }
     }
 
     /// The next `n` commands that match reach the server, but their replies are lost, and their connections with them.

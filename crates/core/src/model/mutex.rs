@@ -60,11 +60,11 @@ impl MutexState {
     /// Ends what a dead session has of this lock: its hold and its place. For a store that knows by
     /// itself who is dead; the lock is granted by the next operation that finds it free.
     pub fn bury(&mut self, dead: SessionId) {
+        let holder = self.tenant().map(|tenant| &tenant.claim).filter(|claim| self.holds(claim));
+        let hold = holder.map(|claim| claim.hold).filter(|hold| hold.session() == dead);
         let Some(record) = &mut self.record else { return };
         record.leave(dead);
-        let Some(tenant) = &record.tenant else { return };
-        let hold = tenant.claim.hold;
-        if hold.session() == dead && Self::stands(self.value.as_ref(), &tenant.claim) {
+        if let Some(hold) = hold {
             self.value = None;
             record.ended = Some((hold, Ended::Evicted));
         }
@@ -296,7 +296,7 @@ impl MutexState {
     fn holder(&self, now: Now) -> Option<Holder> {
         let value = self.value.as_ref()?;
         let remaining_ms = value.expires_ms.map(|at_ms| at_ms - now.ms);
-        let tenant = self.tenant().filter(|tenant| Self::stands(Some(value), &tenant.claim));
+        let tenant = self.tenant().filter(|tenant| self.holds(&tenant.claim));
         Some(Holder {
             label: tenant.map(|tenant| tenant.label.clone()),
             remaining_ms,

@@ -136,14 +136,15 @@ async fn an_acquire_that_arrives_after_its_undo_ends_by_its_first_lease() {
     until_free(&other, 100 * MS).await;
 }
 
-/// A server that is cut off at any of the first commands of a client leaves no half-made client.
+/// A connection that breaks, and the next ones too while they greet: the call goes on within its time.
 #[tokio::test]
-async fn a_connection_that_breaks_at_once_is_replaced() {
+async fn a_connection_that_breaks_while_it_greets_is_replaced() {
     let server = server();
     let proxy = Proxy::to_server(&server).expect("a proxy");
-    for n in 1..6 {
+    let ours = mutex(&client(&proxy.url()).await);
+    for n in 1..4 {
+        proxy.cut();
         proxy.swallow_replies(n, Then::Cut, any_command());
-        let ours = mutex(&client(&proxy.url()).await);
         let guard = ours.acquire().await.expect("acquired");
         guard.release().await.expect("released");
     }

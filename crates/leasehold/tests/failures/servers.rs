@@ -91,8 +91,8 @@ async fn row_33_scripts_are_loaded_again() {
         flush();
         guard.release().await.expect("released");
     }
-    let guard = mutex(&quick(&server.url(), LONG, 300 * MS).await).acquire().await.expect("acquired");
-    for _ in 0..20 {
+    let guard = mutex(&quick(&server.url(), LONG, 900 * MS).await).acquire().await.expect("acquired");
+    for _ in 0..50 {
         flush();
         guard.check().expect("the keeper's batches too");
         tokio::time::sleep(50 * MS).await;
@@ -127,11 +127,11 @@ async fn row_34_a_replica_is_waited_out() {
 #[tokio::test]
 async fn row_37_a_full_memory_does_not_keep_a_lock() {
     let server = server();
-    let ours = mutex(&quick(&server.url(), LONG, 300 * MS).await);
+    let ours = mutex(&quick(&server.url(), LONG, 900 * MS).await);
     let other = mutex(&client(&server.url()).await);
     let guard = ours.acquire().await.expect("acquired");
     server.cli(&["CONFIG", "SET", "maxmemory", "1"]).expect("an answer").ok().expect("set");
-    tokio::time::sleep(700 * MS).await;
+    tokio::time::sleep(2000 * MS).await;
     guard.check().expect("renewed all the while");
     guard.extend().await.expect("extended");
     guard.release().await.expect("released");

@@ -66,13 +66,15 @@ async fn row_21_a_waiter_survives_its_connection() {
     let server = server();
     let proxy = Proxy::to_server(&server).expect("a proxy");
     let (a, b) = (mutex(&client(&server.url()).await), mutex(&client(&proxy.url()).await));
-    for _ in 0..10 {
+    for _ in 0..4 {
         let guard = a.acquire().await.expect("acquired");
         let waiter = tokio::spawn({
             let b = b.clone();
             async move { b.acquire().await.expect("acquired") }
         });
         until_waiting(&a, 1).await;
+        // A connection that has lasted a second is replaced at once; one that breaks sooner, after a pause.
+        tokio::time::sleep(1050 * MS).await;
         proxy.cut();
         let start = Instant::now();
         guard.release().await.expect("released");

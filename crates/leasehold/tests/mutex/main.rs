@@ -10,10 +10,15 @@ use place::Place;
 
 macro_rules! on_every_store {
     ($($case:ident),* $(,)?) => {
-        mod memory {
+        on_every_store! { @store memory $($case)* }
+        on_every_store! { @store sqlite $($case)* }
+        on_every_store! { @store redis $($case)* }
+    };
+    (@store $store:ident $($case:ident)*) => {
+        mod $store {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $case() {
-                super::cases::$case(&super::Place::memory()).await;
+                super::cases::$case(&super::Place::$store()).await;
             })*
         }
     };

@@ -16,6 +16,17 @@ impl Place {
         Self { url: format!("memory:case-{}", NEXT.fetch_add(1, Ordering::Relaxed)), _keep: None }
     }
 
+    pub(crate) fn sqlite() -> Self {
+        let dir = tempfile::tempdir().expect("a folder");
+        let url = format!("sqlite:{}", dir.path().join("locks.db").display());
+        Self { url, _keep: Some(Box::new(dir)) }
+    }
+
+    pub(crate) fn redis() -> Self {
+        let server = leasehold_testkit::RedisServer::start().expect("redis-server boots");
+        Self { url: server.url(), _keep: Some(Box::new(server)) }
+    }
+
     pub(crate) async fn client(&self, label: &str) -> Client {
         self.client_with(label, Duration::from_secs(30)).await
     }

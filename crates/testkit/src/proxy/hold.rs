@@ -24,11 +24,13 @@ impl Holds {
         Arc::clone(&self.current.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Lets the present batch go, and begins a new one.
-    pub(super) fn release(&self) -> Arc<Batch> {
+    /// Lets the present batch go, and begins a new one. Also says how many were in it: they go at once, so that
+    /// nobody can count them afterwards.
+    pub(super) fn release(&self) -> (Arc<Batch>, usize) {
         let batch = mem::take(&mut *self.current.lock().unwrap_or_else(PoisonError::into_inner));
+        let count = batch.held();
         batch.released.send_replace(true);
-        batch
+        (batch, count)
     }
 }
 

@@ -43,6 +43,7 @@ pub struct RedisConfig {
     db: u32,
     keys: KeySpace,
     connect_timeout: Duration,
+    root: Option<Vec<u8>>,
 }
 
 /// Where a server listens.
@@ -66,6 +67,7 @@ impl RedisConfig {
             db: 0,
             keys: KeySpace::default(),
             connect_timeout: CONNECT_TIMEOUT,
+            root: None,
         }
     }
 
@@ -106,6 +108,14 @@ impl RedisConfig {
         self
     }
 
+    /// The certificate, as PEM, of the authority that signed the server's, in place of the public ones. For
+    /// `rediss://`; a text that is none makes connecting fail.
+    #[must_use]
+    pub fn root_certificate(mut self, pem: impl Into<Vec<u8>>) -> Self {
+        self.root = Some(pem.into());
+        self
+    }
+
     /// `host:port`, or the path of the socket: what messages name the server by. No user, no password.
     pub fn address(&self) -> String {
         match &self.address {
@@ -126,6 +136,10 @@ impl RedisConfig {
     /// How long one attempt may take.
     pub(super) const fn patience(&self) -> Duration {
         self.connect_timeout
+    }
+
+    pub(super) fn trusted_root(&self) -> Option<&[u8]> {
+        self.root.as_deref()
     }
 
     pub(super) const fn is_tls(&self) -> bool {
@@ -189,6 +203,7 @@ impl fmt::Debug for RedisConfig {
             .field("db", &self.db)
             .field("prefix", &self.keys.prefix())
             .field("connect_timeout", &self.connect_timeout)
+            .field("root_certificate", &self.root.is_some())
             .finish()
     }
 }

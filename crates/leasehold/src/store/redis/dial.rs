@@ -8,7 +8,12 @@ use super::verdict::{judge, unconnected};
 use super::{script, version};
 use crate::store::{Fault, FaultKind, Phase};
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, Pipeline, PushInfo, RedisError, Value};
+use redis::{
+    AsyncConnectionConfig, Client, ErrorKind, Pipeline, PushInfo, RedisError, TlsCertificates, Value,
+};
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
 use std::convert::Infallible;
 use std::sync::Arc;
 
@@ -37,7 +42,7 @@ async fn connect(
     on_push: impl Fn(PushInfo) + Send + Sync + 'static,
 ) -> Result<MultiplexedConnection, Fault> {
     let unconnected = |error| unconnected(error, config.is_tls(), node);
-    let client = config.connection_info().and_then(Client::open).map_err(unconnected)?;
+    let client = client(config).map_err(unconnected)?;
     let push = move |push| {
         on_push(push);
         Ok::<(), Infallible>(())
@@ -48,6 +53,24 @@ async fn connect(
         .set_response_timeout(None)
         .set_push_sender(push);
     client.get_multiplexed_async_connection_with_config(&settings).await.map_err(unconnected)
+}
+
+fn client(config: &RedisConfig) -> redis::RedisResult<Client> {
+    let info = config.connection_info()?;
+    if !config.is_tls() {
+        return Client::open(info);
+    }
+    // The TLS library panics where two providers of cryptography are compiled in and the program has chosen none; if
+    // it has chosen one meanwhile, that one stays.
+    if CryptoProvider::get_default().is_none() {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+    }
+    let Some(root) = config.trusted_root() else { return Client::open(info) };
+    // The client library would trust nobody, and say of each server that it is unknown.
+    if !matches!(CertificateDer::pem_slice_iter(root).next(), Some(Ok(_))) {
+        return Err((ErrorKind::InvalidClientConfig, "the root certificate is no PEM").into());
+    }
+    Client::build_with_tls(info, TlsCertificates { client_tls: None, root_cert: Some(root.to_vec()) })
 }
 
 /// Names the connection, checks the server's version, and loads the scripts.

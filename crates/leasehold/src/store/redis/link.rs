@@ -19,19 +19,20 @@ use leasehold_core::SessionId;
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Pipeline, PushKind, RedisResult, Value};
 use std::future::Future;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 use tokio::sync::watch;
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
 
 /// Pauses between attempts: the first, and the longest.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 /// How long a connection has to last for the next one to be made at once.
 const LASTED: Duration = Duration::from_secs(1);
-/// How long a connection may be silent while somebody waits, when a call runs out of time.
-const SILENCE: Duration = Duration::from_millis(250);
+/// How long a connection may be silent while somebody waits, when a call runs out of time. Short, since a lease of a
+/// second leaves no time for a longer doubt; a new connection costs little where the old one was alive after all.
+const SILENCE: Duration = Duration::from_millis(100);
 
 /// The link to one server. Its task and its connection end when it is dropped.
 #[derive(Debug)]
@@ -69,6 +70,8 @@ pub(super) struct Wire {
 struct Pulse {
     /// Since when somebody has been waiting and nothing was heard, in microseconds of our clock; 0 if nobody is.
     waiting_since: AtomicU64,
+    /// Set when the connection has ended.
+    ended: AtomicBool,
 }
 
 /// Why a call has no reply, though it may have been sent.
@@ -185,7 +188,9 @@ impl Link {
             let subscribed = conn.subscribe(mailboxes.channel(session));
             match timeout_at(deadline, self.shared.observed(pulse, subscribed)).await {
                 Ok(Ok(())) => break Ok(()),
-                Ok(Err(error)) if error.code().is_some() => break Err(unsubscribed(error, self.node())),
+                Ok(Err(error)) if error.clone().into_server_errors().is_some() => {
+                    break Err(unsubscribed(error, self.node()));
+                }
                 Ok(Err(_)) => self.shared.give_up(&wire.pulse),
                 Err(_) => {
                     self.shared.give_up_if_silent(&wire.pulse);
@@ -318,6 +323,10 @@ async fn keep_up(shared: Arc<Shared>) {
                 let since = Instant::now();
                 tracing::debug!(node = %shared.node, "connected");
                 shared.state.send_replace(State::Up(wire));
+                if pulse.ended.load(Ordering::SeqCst) {
+                    // It ended before there was anything to give up.
+                    shared.give_up(&pulse);
+                }
                 for (_, post) in known {
                     post.renewed();
                 }
@@ -343,7 +352,7 @@ impl Shared {
     }
 }
 
-/// One attempt, in a task of its own: the TLS library panics where a program has chosen no cryptography for it.
+/// One attempt.
 async fn attempt(shared: &Arc<Shared>) -> Result<Wire, Fault> {
     let pulse = Arc::new(Pulse::default());
     let on_push = {
@@ -352,6 +361,7 @@ async fn attempt(shared: &Arc<Shared>) -> Result<Wire, Fault> {
         let link: Weak<Shared> = Arc::downgrade(shared);
         move |push: redis::PushInfo| {
             if push.kind == PushKind::Disconnection {
+                pulse.ended.store(true, Ordering::SeqCst);
                 if let Some(link) = link.upgrade() {
                     link.give_up(&pulse);
                 }
@@ -361,17 +371,8 @@ async fn attempt(shared: &Arc<Shared>) -> Result<Wire, Fault> {
             }
         }
     };
-    let mut attempt = JoinSet::new();
-    let link = Arc::clone(shared);
-    attempt.spawn(async move { dial(&link.config, &link.node, &link.mailboxes, on_push).await });
-    match attempt.join_next().await {
-        Some(Ok(Ok(conn))) => Ok(Wire { conn, pulse }),
-        Some(Ok(Err(fault))) => Err(fault),
-        Some(Err(_)) | None => {
-            let text = "TLS could not be set up: the program has to choose a rustls CryptoProvider";
-            Err(Fault::new(FaultKind::Unusable(text.to_owned()), Phase::Connect, Arc::clone(&shared.node)))
-        }
-    }
+    let conn = dial(&shared.config, &shared.node, &shared.mailboxes, on_push).await?;
+    Ok(Wire { conn, pulse })
 }
 
 /// How long to wait after that many failures in a row (3).

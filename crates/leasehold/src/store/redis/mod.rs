@@ -7,6 +7,8 @@
 //! dead.
 
 mod config;
+#[cfg(test)]
+mod cut_off;
 mod dial;
 mod lent;
 mod link;

@@ -12,7 +12,7 @@ use super::reply;
 use super::script::Call;
 use super::verdict::judge;
 use crate::store::{Fault, FaultKind, Outcome, Phase, Postbox, Store};
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, join_all};
 use leasehold_core::{KeyError, KeySpace, Lock, Op, SessionId};
 use redis::aio::MultiplexedConnection;
 use redis::{Pipeline, PushInfo, Value};
@@ -207,18 +207,21 @@ impl RedisStore {
                 return calls.into_iter().map(outcome).collect();
             }
         };
-        let mut outcomes = Vec::with_capacity(ops.len());
-        for (call, (_, op)) in calls.into_iter().zip(ops) {
-            outcomes.push(match call {
-                Err(fault) => Outcome::Refused(fault),
-                Ok(call) => match values.next() {
-                    Some(value) if is_unknown_script(&value) => self.send(op, &call, deadline).await,
-                    Some(value) => self.outcome(op, &value, &line),
-                    None => Outcome::Unknown(self.fault(FaultKind::Disconnected, Phase::Reply)),
-                },
-            });
-        }
-        outcomes
+        let line = &line;
+        let outcomes = calls.into_iter().zip(ops).map(|(call, (_, op))| {
+            let value = call.is_ok().then(|| values.next()).flatten();
+            async move {
+                match (call, value) {
+                    (Err(fault), _) => Outcome::Refused(fault),
+                    (Ok(call), Some(value)) if is_unknown_script(&value) => {
+                        self.send(op, &call, deadline).await
+                    }
+                    (Ok(_), Some(value)) => self.outcome(op, &value, line),
+                    (Ok(_), None) => Outcome::Unknown(self.fault(FaultKind::Disconnected, Phase::Reply)),
+                }
+            }
+        });
+        join_all(outcomes).await
     }
 
     fn outcome(&self, op: &Op, value: &Value, line: &Line<'_>) -> Outcome {

@@ -6,6 +6,7 @@
 
 use crate::store::{Fault, FaultKind, Outcome, Phase};
 use redis::{ErrorKind, RedisError, ServerError};
+use std::error::Error;
 use std::io;
 use std::sync::Arc;
 
@@ -55,6 +56,9 @@ fn judge_text(code: &str, details: &str) -> Verdict {
         "MISCONF" | "NOREPLICAS" => refused(FaultKind::ReadOnly),
         "MASTERDOWN" => Verdict { elsewhere: true, ..refused(FaultKind::Busy) },
         "LOADING" | "BUSY" | "TRYAGAIN" | "CLUSTERDOWN" => refused(FaultKind::Busy),
+        // Redis answers so to the connection, whatever was sent.
+        "ERR" if details.starts_with("max number of clients") => refused(FaultKind::Busy),
+        "DENIED" => refused(FaultKind::Forbidden),
         "MOVED" | "ASK" | "CROSSSLOT" => refused(FaultKind::Unsupported(
             "it is a node of a cluster, and this store is for one server".to_owned(),
         )),
@@ -97,6 +101,9 @@ pub(super) fn unconnected(error: RedisError, tls: bool, node: &Arc<str>) -> Faul
                 FaultKind::Failed(shown("ERR", error.detail().unwrap_or("no database of that number")));
             fault(kind, Phase::Handshake)
         }
+        ErrorKind::InvalidClientConfig => {
+            fault(FaultKind::Unusable(format!("the settings cannot be used: {error}")), Phase::Connect)
+        }
         _ => fault(
             FaultKind::Failed("the server does not speak the Redis protocol".to_owned()),
             Phase::Handshake,
@@ -105,7 +112,9 @@ pub(super) fn unconnected(error: RedisError, tls: bool, node: &Arc<str>) -> Faul
 }
 
 fn io_kind(error: &RedisError, tls: bool) -> (FaultKind, Phase) {
-    let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<io::Error>());
+    // The client library gives its cause inside an `Arc`.
+    let source = error.source().and_then(|source| source.downcast_ref::<Arc<dyn Error + Send + Sync>>());
+    let source = source.and_then(|source| source.downcast_ref::<io::Error>());
     match source.map(io::Error::kind) {
         Some(io::ErrorKind::PermissionDenied) => (FaultKind::Forbidden, Phase::Connect),
         Some(io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput) if tls => {

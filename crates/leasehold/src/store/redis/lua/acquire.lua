@@ -22,4 +22,6 @@
 --
 -- A script, since whether the lock is free, who is next and which fencing token comes are one question.
 
-return acquire(ask_of(claim, 4))
+local reply = acquire(ask_of(claim, 4))
+commit()
+return reply

@@ -26,7 +26,7 @@ end
 local own = ARGV[2]
 if value ~= (own == '' and ARGV[1] or own) then return 0 end
 
-local record = KEYS[2] and redis.pcall('HMGET', KEYS[2], 'format', 'tenant', 'last')
+local record = KEYS[2] and redis.pcall('HMGET', KEYS[2], 'format', 'tenant', 'last', 'ended')
 if own ~= '' then
   if record.err then
     if string.sub(record.err, 1, 9) ~= 'WRONGTYPE' then return record end
@@ -37,6 +37,8 @@ if own ~= '' then
   if not record[2] then return 0 end
   local hold, held_own = string.match(record[2], '^([^\n]*)\n%d+\n([^\n]*)\n')
   if hold ~= ARGV[1] or held_own ~= own then return 0 end
+  -- It was ended, and a stranger has the lock by the same value.
+  if record[4] and string.sub(record[4], 1, #hold + 1) == hold .. ' ' then return 0 end
 end
 
 local lease_ms = tonumber(ARGV[3])

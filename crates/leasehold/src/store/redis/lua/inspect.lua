@@ -13,7 +13,7 @@
 
 if kind then return { 'kind', kind } end
 local waiting = 0
-if head < tail then
+if first ~= '' then
   local at_ms = now()
   for _, packed in ipairs(redis.call('HVALS', KEYS[2])) do
     -- A place, and no other value, begins with ticket, nonce and time.

@@ -2,13 +2,15 @@
 --
 -- ARGV[3]  what the channels of all mailboxes begin with; the session follows
 --
--- A script that is cut off leaves what it has done. So:
---   1. No key is ever without an expiry: the lock gets it in the same SET; the record is created, with its expiry, by
---      a RESTORE of a constant, since HSET alone would create it without.
---   2. The record names the new holder before the lock does, and the queue forgets it after that: whoever comes next
---      either finds the lock free and the place still there, or the hold, and its owner learns of it when it looks.
---   3. A place goes before the head of the queue moves past it, so that none is left behind the head.
---   4. Taking the lock begins with a write that full memory refuses, so that it is refused as a whole.
+-- What is decided is decided on the variables of record.lua. Only `commit` writes, at the end and in this order, so that
+-- a script that is cut off leaves a state that the next one handles right:
+--   1. The DEL of a lock that is given up: full memory does not refuse it, and what follows is no reason to keep the
+--      lock. Without it, taking the lock or a place begins with a write that full memory refuses, as a whole.
+--   2. The record, in one HSET: the new holder, the queue without it, the places. It is created, with its expiry, by a
+--      RESTORE of a constant, since HSET alone would create it without. No key is ever without an expiry.
+--   3. The SET of the lock, with its expiry. Until then it lies free, and the next who comes gives it away anew.
+--   4. The fields that are over. A place that is over was emptied in step 2 already.
+--   5. The message, which is a hint.
 
 -- How many places one call looks at, so that no script runs for long.
 local LOOKS_AT_MOST = 64
@@ -17,103 +19,106 @@ local LOOKS_AT_MOST = 64
 -- later ones load), CRC64 of all that.
 local EMPTY_RECORD = '\004\001\006\102\111\114\109\097\116\001\049\009\000\017\015\014\212\067\157\155\031'
 
+-- What is to be written: fields of the record, those that are over, its expiry, a lock that is freed, one that is given,
+-- the session that is told, the expiry of a lock that has none.
+local changes, over, record_ttl_ms, new_record_ttl_ms = {}, {}, nil, nil
+local freed, given, told, new_value_ttl = false, nil, nil, nil
+
+-- How long the record lasts, once that is known.
+local record_ttl_ms
+
+local function put(field, text)
+  changes[field], over[field] = text, nil
+end
+
 -- How long a record is kept that is used now, for a hold or a place that lasts `lease_ms`.
 local function record_ttl(lease_ms)
   local ahead_ms = last and math.floor(last / 1000) - now() or 0
   return math.max(ahead_ms, lease_ms) + RECORD_KEPT_MS
 end
 
-local function create_record(lease_ms)
-  record_ttl_ms = record_ttl(lease_ms)
-  redis.call('RESTORE', KEYS[2], digits(record_ttl_ms), EMPTY_RECORD)
-  record_there = '1'
-end
-
--- Raises the record's expiry where it has come near.
+-- Raises the record's expiry where it has come near. A record that is new has all its time.
 local function keep_record(lease_ms)
-  record_ttl_ms = record_ttl_ms or redis.call('PTTL', KEYS[2])
-  local ttl_ms = record_ttl(lease_ms)
-  if record_ttl_ms < ttl_ms - RECORD_KEPT_MS / 2 then
-    redis.call('PEXPIRE', KEYS[2], digits(ttl_ms))
-    record_ttl_ms = ttl_ms
+  if not new_record_ttl_ms and record_there then
+    record_ttl_ms = record_ttl_ms or redis.call('PTTL', KEYS[2])
   end
+  local ttl_ms = record_ttl(lease_ms)
+  local kept_ms = new_record_ttl_ms or record_ttl_ms
+  if not kept_ms or kept_ms < ttl_ms - RECORD_KEPT_MS / 2 then new_record_ttl_ms = ttl_ms end
 end
 
--- Writes a new holder and its fencing token into the record.
+-- Enters a new holder and its fencing token.
 local function install(who)
-  local lease_ms = tonumber(who.lease_ms)
-  local created = not record_there
-  if created then create_record(lease_ms) end
   now()
   last = math.min(last and math.max(last + 1, now_us) or now_us, GREATEST_FENCE)
-  the_tenant = who
-  who.since_ms = now_ms
-  redis.call('HSET', KEYS[2], 'last', digits(last),
-    'tenant', who.hold .. '\n' .. digits(now_ms) .. '\n' .. who.own .. '\n' .. who.label)
-  if not created then
-    record_ttl_ms = record_ttl(lease_ms)
-    redis.call('PEXPIRE', KEYS[2], digits(record_ttl_ms))
-  end
+  the_tenant, who.since_ms = who, now_ms
+  put('last', digits(last))
+  put('tenant', who.hold .. '\n' .. digits(now_ms) .. '\n' .. who.own .. '\n' .. who.label)
+  new_record_ttl_ms = record_ttl(tonumber(who.lease_ms))
 end
 
 -- Makes a claim the holder of the free lock.
 local function give(who)
   install(who)
-  redis.call('SET', KEYS[1], who.token, 'PX', who.lease_ms)
-  value, value_ttl_ms = who.token, tonumber(who.lease_ms)
+  given, value, value_ttl_ms = who, who.token, tonumber(who.lease_ms)
 end
 
--- Finds who is next: the first live place, or the asker if none is before it. Also says which fields of the record
--- are over with that.
-local function next_in_queue(asker)
-  local over = {}
+-- The sessions before and behind one in the queue; empty where there is none. What this script has decided already goes
+-- before what the record says.
+local function neighbours(session)
+  if size == 1 then return '', '' end
+  local p, n = 'p:' .. session, 'n:' .. session
+  local links = redis.call('HMGET', KEYS[2], p, n)
+  return session ~= first and (changes[p] or links[1]) or '', session ~= final and (changes[n] or links[2]) or ''
+end
+
+-- Takes a session's place out of the queue.
+local function leave(session)
+  local before, behind = neighbours(session)
+  if before == '' then first = behind elseif behind ~= '' then put('n:' .. before, behind) end
+  if behind == '' then final = before elseif before ~= '' then put('p:' .. behind, before) end
+  size = size - 1
+  places[session] = false
+  put('w:' .. session, '')
+  over['w:' .. session], over['n:' .. session], over['p:' .. session] = true, true, true
+end
+
+-- Gives the free lock to whoever is next, and says to whom: the first live place, or the asker if none is before it.
+local function pump(asker)
   for _ = 1, LOOKS_AT_MOST do
-    if head >= tail then return asker, over end
-    local ticket = 't:' .. digits(head)
-    local session = redis.call('HGET', KEYS[2], ticket)
-    head = head + 1
-    if session then
-      local place = place_of(session)
-      places[session] = false
-      over[#over + 1], over[#over + 2] = ticket, 'w:' .. session
-      if asker and session == asker.session then return asker, over end
-      if place and place.expires_ms >= now() then return place, over end
+    if first == '' then break end
+    local session = first
+    local place = place_of(session)
+    leave(session)
+    if asker and session == asker.session then give(asker) return asker end
+    if place and place.expires_ms >= now() then
+      give(place)
+      told = place
+      return place
     end
   end
-  return head >= tail and asker or nil, over
+  if first == '' and asker then give(asker) return asker end
 end
 
--- Gives the free lock to whoever is next, and says to whom.
-local function pump(asker)
-  local first = head
-  local who, over = next_in_queue(asker)
-  if who then give(who) end
-  if over[1] then redis.call('HDEL', KEYS[2], unpack(over)) end
-  if head > first then redis.call('HSET', KEYS[2], 'head', digits(head)) end
-  if who and who ~= asker then
-    -- A message is a hint: a user that may not publish has his waiters look by themselves.
-    redis.pcall('PUBLISH', ARGV[3] .. who.session, 'grant ' .. who.nonce .. ' ' .. digits(last))
-  end
-  return who
-end
-
--- Puts a session into the queue, or renews its place; gives its position.
+-- Puts a session into the queue, or renews its place; gives how many are before it at most.
 local function enqueue(ask)
   local kept_ms = tonumber(ask.kept_ms)
-  if not record_there then create_record(kept_ms) end
   local place = place_of(ask.session)
-  local ticket = place and place.ticket or tail
-  local packed = digits(ticket) .. '\n' .. ask.nonce .. '\n' .. digits(now() + kept_ms) .. '\n' .. ask.lease_ms
-    .. '\n' .. ask.hold .. '\n' .. ask.own .. '\n' .. ask.label
-  if place then
-    redis.call('HSET', KEYS[2], 'w:' .. ask.session, packed)
-  else
-    tail = tail + 1
-    redis.call('HSET', KEYS[2], 'tail', digits(tail), 't:' .. digits(ticket), ask.session,
-      'w:' .. ask.session, packed)
+  local ticket = place and place.ticket
+  if not place then
+    if final ~= '' then
+      put('p:' .. ask.session, final)
+      put('n:' .. final, ask.session)
+    end
+    ticket, tail, size, final = tail, tail + 1, size + 1, ask.session
+    if first == '' then first = ask.session end
   end
+  put('w:' .. ask.session, digits(ticket) .. '\n' .. ask.nonce .. '\n' .. digits(now() + kept_ms) .. '\n' .. ask.lease_ms
+    .. '\n' .. ask.hold .. '\n' .. ask.own .. '\n' .. ask.label)
   keep_record(kept_ms)
-  return ticket - head
+  if first == ask.session then return 0 end
+  local front = place_of(first)
+  return math.min(front and ticket - front.ticket or ticket, size - 1)
 end
 
 -- The hold is there: tells so, and mends what a cut-off may have left undone.
@@ -122,10 +127,9 @@ local function confirm(ask)
   local known = last and holder and holder.hold == ask.hold and holder.own == ask.own
   if not known then install(ask) end
   if value_ttl() == -1 then
-    redis.call('PEXPIRE', KEYS[1], ask.lease_ms)
-    value_ttl_ms = tonumber(ask.lease_ms)
+    new_value_ttl, value_ttl_ms = ask.lease_ms, tonumber(ask.lease_ms)
   end
-  return { 'granted', last, value_ttl_ms, head < tail and 1 or 0 }
+  return { 'granted', last, value_ttl_ms, first ~= '' and 1 or 0 }
 end
 
 -- Queues, if asked so, and tells who has the lock.
@@ -142,16 +146,52 @@ local function ask_of(who, at)
   return who
 end
 
-local function acquire(ask)
+-- The reply to a hold that needs nothing more, or nil: it was ended, or it is there.
+local function settled(ask)
   if kind then return { 'kind', kind } end
   local how = ended_how(ask.hold)
   if how then return { 'spent', how } end
   if holds(ask) then return confirm(ask) end
+end
+
+local function acquire(ask)
+  local reply = settled(ask)
+  if reply then return reply end
   if not value and pump(ask) == ask then return confirm(ask) end
   if value and ask.adopt_ms ~= '' and value_ttl() == -1 then
-    redis.call('PEXPIRE', KEYS[1], ask.adopt_ms)
-    value_ttl_ms = tonumber(ask.adopt_ms)
+    new_value_ttl, value_ttl_ms = ask.adopt_ms, tonumber(ask.adopt_ms)
   end
   return wait(ask)
+end
+
+local function write_record()
+  local queue = digits(size) .. ' ' .. digits(tail) .. ' ' .. first .. ' ' .. final
+  if tail > 0 and queue ~= fields[5] then put('queue', queue) end
+  local texts = {}
+  for field, text in pairs(changes) do texts[#texts + 1], texts[#texts + 2] = field, text end
+  if not texts[1] then return end
+  if not record_there then
+    redis.call('RESTORE', KEYS[2], digits(new_record_ttl_ms or record_ttl(0)), EMPTY_RECORD)
+  end
+  redis.call('HSET', KEYS[2], unpack(texts))
+  if record_there and new_record_ttl_ms then redis.call('PEXPIRE', KEYS[2], digits(new_record_ttl_ms)) end
+end
+
+local function write_rest()
+  write_record()
+  if given then redis.call('SET', KEYS[1], given.token, 'PX', given.lease_ms) end
+  if new_value_ttl then redis.call('PEXPIRE', KEYS[1], new_value_ttl) end
+  local fields_over = {}
+  for field in pairs(over) do fields_over[#fields_over + 1] = field end
+  if fields_over[1] then redis.call('HDEL', KEYS[2], unpack(fields_over)) end
+  -- A user that may not publish has his waiters look by themselves.
+  if told then redis.pcall('PUBLISH', ARGV[3] .. told.session, 'grant ' .. told.nonce .. ' ' .. digits(last)) end
+end
+
+-- Writes what was decided. What goes wrong after a lock was freed is not the releaser's: the next to look mends it. But
+-- who has `asked` for something in the same step must not be told that he got what could not be written.
+local function commit(asked)
+  if freed then redis.call('DEL', KEYS[1]) end
+  if freed and not asked then pcall(write_rest) else write_rest() end
 end
 

@@ -1,26 +1,6 @@
--- Part of acquire, release and inspect, before their own text: what stands at a Mutex's two keys.
+-- Part of acquire, release and inspect, after read.lua: what it has read, understood. It writes nothing.
 --
--- KEYS[1]  the lock: a STRING, its value the token, as clients of other libraries keep it
--- KEYS[2]  the record: a HASH
---            format           1; a record of another format is not touched
---            last             the fencing token that was given last
---            tenant           who was given the lock last: hold \n since_ms \n own value \n label
---            ended            the hold that was ended last other than by its lease: hold, space, how
---            head, tail       the queue's tickets run from head to tail - 1, with gaps
---            t:<ticket>       the session that waits there
---            w:<session>      its place: ticket \n nonce \n expires_ms \n lease_ms \n hold \n own value \n label
--- ARGV[1]  a hold, or empty
--- ARGV[2]  the user's own value in place of the hold as token, or empty
---
--- Reading comes first, so that a key of the wrong type is found before anything is written:
---   {'kind', type}      something else stands at the lock's key (who may meet it says so himself)
---   {'format', found}   the record has another format, or is no hash
---
--- None of these texts contains a control character but the \n between them. Whatever is changed below is changed in
--- these variables as well, so that no key is read twice.
-
-local RECORD_KEPT_MS = 3600000
-local GREATEST_FENCE = 9007199254740991
+-- Whatever is to be changed at the server is changed in these variables at once, so that no key is read twice.
 
 -- Never `..`, which makes 1.762e+15 of a fencing token.
 local function digits(number)
@@ -33,24 +13,12 @@ end
 
 local claim = claim_of(ARGV[1], ARGV[2])
 
--- The lock. `value` is false and `kind` nil where nothing stands there; `kind` is the type of what is no string.
-local value, kind, value_ttl_ms = redis.pcall('GET', KEYS[1]), nil, nil
-if type(value) == 'table' then
-  if string.sub(value.err, 1, 9) ~= 'WRONGTYPE' then return value end
-  value, kind = false, redis.call('TYPE', KEYS[1]).ok
+-- The queue.
+local tail, size, first, final = 0, 0, '', ''
+if fields[5] then
+  size, tail, first, final = string.match(fields[5], '^(%d+) (%d+) (%S*) (%S*)$')
+  size, tail = tonumber(size), tonumber(tail)
 end
-
-local fields = redis.pcall(
-  'HMGET', KEYS[2], 'format', 'last', 'tenant', 'ended', 'head', 'tail', 'w:' .. claim.session)
-if fields.err then
-  if string.sub(fields.err, 1, 9) ~= 'WRONGTYPE' then return fields end
-  return { 'format', redis.call('TYPE', KEYS[2]).ok }
-end
-local record_there, record_ttl_ms = fields[1], nil
-if record_there and record_there ~= '1' then return { 'format', record_there } end
-local last = fields[2] and tonumber(fields[2])
-local ended = fields[4]
-local head, tail = tonumber(fields[5] or 0), tonumber(fields[6] or 0)
 
 -- The server's time is read once, and only by those who need it.
 local now_us, now_ms
@@ -80,7 +48,7 @@ end
 -- The place of a session in the queue, or false.
 local places = {}
 local function unpacked(packed)
-  if not packed then return false end
+  if not packed or packed == '' then return false end
   local ticket, nonce, expires_ms, lease_ms, hold, own, label =
     string.match(packed, '^(%d+)\n(%x+)\n(%d+)\n(%d+)\n([^\n]*)\n([^\n]*)\n(.*)$')
   local place = claim_of(hold, own)
@@ -90,24 +58,25 @@ local function unpacked(packed)
 end
 local function place_of(session)
   if places[session] == nil then
-    local packed = fields[7]
+    local packed = fields[6]
     if session ~= claim.session then packed = redis.call('HGET', KEYS[2], 'w:' .. session) end
     places[session] = unpacked(packed)
   end
   return places[session]
 end
 
--- Whether a claim has the lock: its token stands, and for a value of the user's own also the hold.
+-- How a hold was ended, or nil.
+local function ended_how(hold)
+  if ended and string.sub(ended, 1, #hold + 1) == hold .. ' ' then return string.sub(ended, #hold + 2) end
+end
+
+-- Whether a claim has the lock: its token stands, and for a value of the user's own also the hold. A stranger may use
+-- the same value after it was ended.
 local function holds(who)
   if value ~= who.token then return false end
   if who.own == '' then return true end
   local holder = tenant()
-  return holder and holder.hold == who.hold and holder.own == who.own
-end
-
--- How a hold was ended, or nil.
-local function ended_how(hold)
-  if ended and string.sub(ended, 1, #hold + 1) == hold .. ' ' then return string.sub(ended, #hold + 2) end
+  return holder and holder.hold == who.hold and holder.own == who.own and not ended_how(who.hold)
 end
 
 local function waits(who)
@@ -129,6 +98,7 @@ local function fate(who)
 end
 
 -- How long the lock's key lasts; -1 if it never expires.
+local value_ttl_ms
 local function value_ttl()
   value_ttl_ms = value_ttl_ms or redis.call('PTTL', KEYS[1])
   return value_ttl_ms
@@ -140,7 +110,7 @@ local function tell_holder(reply)
   if not value and not kind then return reply end
   reply[#reply + 1] = value_ttl()
   local holder = tenant()
-  if holder and value == holder.token then
+  if holder and holds(holder) then
     reply[#reply + 1] = last or 0
     reply[#reply + 1] = holder.since_ms
     reply[#reply + 1] = holder.label

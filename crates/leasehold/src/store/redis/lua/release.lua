@@ -21,24 +21,20 @@
 local found = fate(claim)
 local holder = found == 'superseded' and tell_holder({}) or {}
 if found == 'held' then
-  redis.call('DEL', KEYS[1])
-  value, value_ttl_ms = false, nil
-  if not record_there then create_record(0) end
+  freed, value, value_ttl_ms = true, false, nil
   ended = claim.hold .. ' released'
-  redis.call('HSET', KEYS[2], 'ended', ended)
+  put('ended', ended)
+  if not record_there then new_record_ttl_ms = record_ttl(0) end
 end
-if record_there and waits(claim) then
-  local ticket = place_of(claim.session).ticket
-  redis.call('HDEL', KEYS[2], 't:' .. digits(ticket), 'w:' .. claim.session)
-  places[claim.session] = false
-end
+if record_there and waits(claim) then leave(claim.session) end
 
+local after
 if ARGV[5] then
   local ask = ask_of(claim_of(ARGV[5], ARGV[6]), 7)
-  if ARGV[4] == 'grant' then return { found, holder, acquire(ask) } end
-  if kind then return { found, holder, { 'kind', kind } } end
-  return { found, holder, wait(ask) }
+  -- It may be here for the second time: the hold may have been granted since, and ended.
+  after = ARGV[4] == 'grant' and acquire(ask) or settled(ask) or wait(ask)
+elseif ARGV[4] == 'grant' and not value and not kind then
+  pump()
 end
--- What goes wrong with a grant is not the releaser's: the next to look grants it.
-if ARGV[4] == 'grant' and not value and not kind then pcall(pump) end
-return { found, holder }
+commit(after)
+return { found, holder, after }

@@ -1,0 +1,260 @@
+//! The meaning of a Mutex as a page to read: `mutex_table.txt`, steps and replies, scenario by scenario.
+//!
+//! The test plays every step on the model and compares the whole page. `LEASEHOLD_BLESS=1` writes the
+//! page anew, to be read before it is committed.
+//!
+//! An empty line ends a scenario. A step is `<ms> <who> <verb> … -> <reply>`: what happens at that millisecond of the store's clock. A
+//! hold (`a1`) belongs to whoever first names it. Fencing tokens are numbered in the order of their size
+//! (`#1`, `#2`); messages are written `wakes <who>: <nonce> #<token>`.
+
+use leasehold_core::model::{MutexState, Value};
+use leasehold_core::{
+    Acquire, Acquired, Claim, Ended, Enqueue, Extend, Extended, Fate, FencingToken, HoldId, Holder, Inspect,
+    Inspection, Label, Nonce, Op, OwnValue, Pass, Release, Released, Reply, SessionId, Wake,
+};
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::iter::Peekable;
+use std::str::SplitWhitespace;
+
+const PAGE: &str = include_str!("mutex_table.txt");
+/// The store's time at millisecond 0.
+const START_MS: u64 = 1_762_000_000_000;
+
+#[test]
+fn the_page_is_true() {
+    let mut played = String::new();
+    let mut scenario = Scenario::default();
+    for line in PAGE.lines() {
+        let Some((step, _)) = line.split_once("->") else {
+            if line.is_empty() {
+                scenario = Scenario::default();
+            }
+            writeln!(played, "{line}").expect("a string takes everything");
+            continue;
+        };
+        let reply = scenario.play(step);
+        writeln!(played, "{step}-> {reply}").expect("a string takes everything");
+    }
+    if std::env::var_os("LEASEHOLD_BLESS").is_some() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/mutex_table.txt");
+        std::fs::write(path, &played).expect("the page can be written");
+        return;
+    }
+    for (number, (written, found)) in PAGE.lines().zip(played.lines()).enumerate() {
+        assert_eq!(written, found, "line {} of mutex_table.txt", number + 1);
+    }
+}
+
+/// One lock, and who uses it.
+#[derive(Default)]
+struct Scenario {
+    state: MutexState,
+    people: Vec<String>,
+    claims: BTreeMap<String, Claim>,
+    nonces: Vec<String>,
+    tokens: Vec<FencingToken>,
+}
+
+type Words<'a> = Peekable<SplitWhitespace<'a>>;
+
+impl Scenario {
+    fn play(&mut self, step: &str) -> String {
+        let mut words = step.split_whitespace().peekable();
+        let at_ms = number(&mut words);
+        let who = words.next().expect("who it is").to_owned();
+        let now_ms = START_MS + at_ms;
+        if who == "--" {
+            return self.meddle(now_ms, words);
+        }
+        let op = self.op(&who, &mut words);
+        assert_eq!(words.next(), None, "{step}");
+        let (reply, wakes) = self.state.apply(now_ms * 1000, &op);
+        let mut text = self.reply(&reply);
+        for wake in wakes {
+            text += &self.wake(wake);
+        }
+        text
+    }
+
+    /// A stranger's doing.
+    fn meddle(&mut self, now_ms: u64, mut words: Words<'_>) -> String {
+        self.state.value = match words.next() {
+            Some("sets") => {
+                let content = words.next().expect("a value").to_owned();
+                let expires_ms = after("for", &mut words).map(|ms| now_ms + ms);
+                Some(Value { content: Ok(content), expires_ms })
+            }
+            Some("pushes") => Some(Value { content: Err("list".into()), expires_ms: None }),
+            Some("deletes") => None,
+            other => panic!("what does the stranger do? {other:?}"),
+        };
+        "done".into()
+    }
+
+    fn op(&mut self, who: &str, words: &mut Words<'_>) -> Op {
+        match words.next() {
+            Some("acquires") => Op::Acquire(self.ask(who, words)),
+            Some("extends") => {
+                let claim = self.claim(who, words);
+                let lease_ms = after("for", words).expect("how long");
+                Op::Extend(Extend { claim, lease_ms, keep_record: false })
+            }
+            Some("releases") => {
+                let claim = self.claim(who, words);
+                let pass = if taken("freely", words) { Pass::Free } else { Pass::Grant };
+                let next = taken("then", words).then(|| self.ask(who, words));
+                Op::Release(Release { claim, pass, next })
+            }
+            Some("inspects") => {
+                let claim = words.peek().is_some().then(|| self.claim(who, words));
+                Op::Inspect(Inspect { claim })
+            }
+            other => panic!("no such verb: {other:?}"),
+        }
+    }
+
+    fn ask(&mut self, who: &str, words: &mut Words<'_>) -> Acquire {
+        let mut claim = self.claim(who, words);
+        if taken("with", words) {
+            let value = words.next().expect("a value");
+            claim.value = Some(OwnValue::new(value).expect("a plain text"));
+            self.claims
+                .values_mut()
+                .filter(|known| known.hold == claim.hold)
+                .for_each(|known| *known = claim.clone());
+        }
+        let lease_ms = after("for", words).expect("how long");
+        let queue = taken("waiting", words).then(|| {
+            let nonce = words.next().expect("a nonce").to_owned();
+            let kept_ms = after("for", words).expect("how long the place is kept");
+            Enqueue { nonce: Nonce::new(0, index(&mut self.nonces, &nonce) as u64), kept_ms }
+        });
+        let adopt_ms = after("adopting", words);
+        let label = Label::new(who).expect("a plain text");
+        Acquire { claim, lease_ms, label, queue, adopt_ms }
+    }
+
+    fn claim(&mut self, who: &str, words: &mut Words<'_>) -> Claim {
+        let name = words.next().expect("a hold");
+        let session = u8::try_from(index(&mut self.people, who)).expect("a few people");
+        let hold = u8::try_from(self.claims.len()).expect("a few holds");
+        let fresh = || Claim::new(HoldId::from_random(SessionId::from_random([session; 12]), [hold; 16]));
+        self.claims.entry(name.to_owned()).or_insert_with(fresh).clone()
+    }
+
+    fn reply(&mut self, reply: &Reply) -> String {
+        match reply {
+            Reply::Acquire(acquired) => self.acquired(acquired),
+            Reply::Extend(Extended::Extended) => "extended".into(),
+            Reply::Extend(Extended::NotHeld) => "not held".into(),
+            Reply::Release(released) => self.released(released),
+            Reply::Inspect(inspection) => self.inspection(inspection),
+            Reply::Refused(refused) => format!("refused: {refused}"),
+            other => panic!("no words for {other:?}"),
+        }
+    }
+
+    fn acquired(&mut self, acquired: &Acquired) -> String {
+        match acquired {
+            Acquired::Granted { fence, remaining_ms, others_wait } => {
+                let others = if *others_wait { ", others wait" } else { "" };
+                format!("granted {}, {remaining_ms} left{others}", self.token(*fence))
+            }
+            Acquired::Taken { holder, position } => {
+                let place = position.map(|place| format!(", place {place}")).unwrap_or_default();
+                format!("taken by {}{place}", self.holder(holder.as_ref()))
+            }
+            Acquired::Spent(Ended::Released) => "spent: released before".into(),
+            Acquired::Spent(other) => format!("spent: {other:?}"),
+        }
+    }
+
+    fn released(&mut self, released: &Released) -> String {
+        let mut text = match released.found {
+            Fate::Held => "released".into(),
+            Fate::Queued => "left the queue".into(),
+            other => format!("nothing to release: {}", fate(other)),
+        };
+        if let Some(holder) = &released.holder {
+            write!(text, " by {}", self.holder(Some(holder))).expect("a string takes everything");
+        }
+        match &released.next {
+            Some(Ok(next)) => text + ", then " + &self.acquired(next),
+            Some(Err(refused)) => format!("{text}, then refused: {refused}"),
+            None => text,
+        }
+    }
+
+    fn inspection(&mut self, inspection: &Inspection) -> String {
+        let Inspection { holder, waiting, fate: asked } = inspection;
+        let asked = asked.map(|asked| format!("; that hold: {}", fate(asked))).unwrap_or_default();
+        let held = holder.as_ref().map(|holder| format!("held by {}", self.holder(Some(holder))));
+        format!("{}, {waiting} waiting{asked}", held.unwrap_or_else(|| "free".into()))
+    }
+
+    fn holder(&mut self, holder: Option<&Holder>) -> String {
+        let Some(holder) = holder else { return "nobody".into() };
+        let who = match (&holder.label, holder.fence) {
+            (Some(label), Some(fence)) => format!("{label} {}", self.token(fence)),
+            (None, None) => "a stranger".into(),
+            other => panic!("a label goes with a token: {other:?}"),
+        };
+        match holder.remaining_ms {
+            Some(remaining_ms) => format!("{who}, {remaining_ms} left"),
+            None => format!("{who}, for ever"),
+        }
+    }
+
+    fn wake(&mut self, wake: Wake) -> String {
+        let of =
+            |person: &usize| u8::try_from(*person).map(|n| SessionId::from_random([n; 12])) == Ok(wake.to);
+        let person = (0..self.people.len()).find(of).expect("somebody known");
+        let known = |nonce: &usize| Nonce::new(0, *nonce as u64) == wake.nonce;
+        let nonce = (0..self.nonces.len()).find(known).expect("a nonce that was sent");
+        let token = self.token(wake.fence);
+        format!("; wakes {}: {} {token}", self.people[person], self.nonces[nonce])
+    }
+
+    /// A token's number. They are seen in the order of their size, or the page would be wrong.
+    fn token(&mut self, token: FencingToken) -> String {
+        if !self.tokens.contains(&token) {
+            self.tokens.push(token);
+        }
+        assert!(self.tokens.is_sorted(), "tokens grow");
+        let at = self.tokens.iter().position(|known| *known == token).map_or(0, |at| at + 1);
+        format!("#{at}")
+    }
+}
+
+fn fate(fate: Fate) -> &'static str {
+    match fate {
+        Fate::Held => "held",
+        Fate::Queued => "queued",
+        Fate::Ended(Ended::Released) => "released before",
+        Fate::Ended(_) => "ended",
+        Fate::Vanished => "vanished",
+        Fate::Superseded => "superseded",
+        Fate::Forgotten => "forgotten",
+    }
+}
+
+fn index(of: &mut Vec<String>, name: &str) -> usize {
+    of.iter().position(|known| known == name).unwrap_or_else(|| {
+        of.push(name.to_owned());
+        of.len() - 1
+    })
+}
+
+fn taken(word: &str, words: &mut Words<'_>) -> bool {
+    words.next_if(|next| *next == word).is_some()
+}
+
+fn after(word: &str, words: &mut Words<'_>) -> Option<u64> {
+    taken(word, words).then(|| number(words))
+}
+
+fn number(words: &mut Words<'_>) -> u64 {
+    let word = words.next().expect("a number");
+    word.parse().unwrap_or_else(|_| panic!("not a number: {word}"))
+}

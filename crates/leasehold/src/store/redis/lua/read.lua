@@ -1,0 +1,47 @@
+-- Part of acquire, release and inspect, before their own text: reads what stands at a Mutex's two keys.
+--
+-- KEYS[1]  the lock: a STRING, its value the token, as clients of other libraries keep it
+-- KEYS[2]  the record: a HASH
+--            format           1; a record of another format is not touched
+--            last             the fencing token that was given last
+--            tenant           who was given the lock last: hold \n since_ms \n own value \n label
+--            ended            the hold that was ended last other than by its lease: hold, space, how
+--            queue            how many places there are, the next ticket, the first and the last session: with spaces
+--            w:<session>      its place: ticket \n nonce \n expires_ms \n lease_ms \n hold \n own value \n label; if it is
+--                             empty there is none
+--            n:<session>      the session behind it; means nothing of the last one
+--            p:<session>      the session before it; means nothing of the first one
+-- ARGV[1]  a hold, or empty
+-- ARGV[2]  the user's own value in place of the hold as token, or empty
+--
+-- Reading comes first, so that a key of the wrong type is found before anything is written:
+--   {'kind', type}      something else stands at the lock's key (who may meet it says so himself)
+--   {'format', found}   the record has another format, or is no hash
+--
+-- None of these texts contains a control character but the \n between them. There are no functions here: making them
+-- costs as much as the commands do, and who finds the lock free, or releases it to nobody, is done without.
+
+local RECORD_KEPT_MS = 3600000
+local GREATEST_FENCE = 9007199254740991
+
+local session = string.sub(ARGV[1], 1, 16)
+
+-- The lock. `value` is false and `kind` nil where nothing stands there; `kind` is the type of what is no string.
+local value, kind = redis.pcall('GET', KEYS[1]), nil
+if type(value) == 'table' then
+  if string.sub(value.err, 1, 9) ~= 'WRONGTYPE' then return value end
+  value, kind = false, redis.call('TYPE', KEYS[1]).ok
+end
+
+local fields = redis.pcall('HMGET', KEYS[2], 'format', 'last', 'tenant', 'ended', 'queue', 'w:' .. session)
+if fields.err then
+  if string.sub(fields.err, 1, 9) ~= 'WRONGTYPE' then return fields end
+  return { 'format', redis.call('TYPE', KEYS[2]).ok }
+end
+local record_there = fields[1]
+if record_there and record_there ~= '1' then return { 'format', record_there } end
+local last = fields[2] and tonumber(fields[2])
+local ended = fields[4]
+-- Whether anybody is in the queue: no other number of places begins with a 0.
+local awaited = fields[5] and string.byte(fields[5]) ~= 48
+

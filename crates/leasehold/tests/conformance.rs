@@ -1,0 +1,88 @@
+//! The Redis and SQLite stores do what every store must do.
+
+use futures_util::future::{BoxFuture, ready};
+use leasehold::KeyError;
+use leasehold::store::{Lock, RedisConfig, RedisStore, SqliteStore, Store};
+use leasehold_core::LockName;
+use leasehold_testkit::conformance::{self, Subject};
+use leasehold_testkit::{FrozenClock, RedisServer};
+use std::sync::Arc;
+use std::time::Duration;
+
+struct Redis {
+    server: RedisServer,
+    clock: FrozenClock,
+}
+
+impl Redis {
+    fn new() -> Self {
+        let clock = FrozenClock::new(1_762_000_000_000_000).expect("a clock");
+        let server = RedisServer::builder().clock(&clock).start().expect("a server");
+        Self { server, clock }
+    }
+}
+
+impl Subject for Redis {
+    fn store(&self) -> BoxFuture<'_, Arc<dyn Store>> {
+        Box::pin(async {
+            let config = RedisConfig::from_url(&self.server.url()).expect("a good URL");
+            Arc::new(RedisStore::connect(config).await.expect("a server that runs")) as Arc<dyn Store>
+        })
+    }
+
+    fn advance(&self, by: Duration) -> Option<BoxFuture<'_, ()>> {
+        self.clock.advance(by).expect("a clock that moves");
+        Some(Box::pin(ready(())))
+    }
+
+    fn delete_key<'a>(&'a self, lock: &'a Lock) -> Option<BoxFuture<'a, ()>> {
+        self.server.cli(&["DEL", lock.name.as_str()]).expect("a reply");
+        Some(Box::pin(ready(())))
+    }
+
+    fn put_foreign<'a>(
+        &'a self,
+        lock: &'a Lock,
+        value: &'a str,
+        expiry: Option<Duration>,
+    ) -> Option<BoxFuture<'a, ()>> {
+        let name = lock.name.as_str();
+        let set = expiry.map_or_else(
+            || self.server.cli(&["SET", name, value]),
+            |expiry| self.server.cli(&["SET", name, value, "PX", &expiry.as_millis().to_string()]),
+        );
+        set.expect("a reply");
+        Some(Box::pin(ready(())))
+    }
+
+    fn put_other_type<'a>(&'a self, lock: &'a Lock) -> Option<BoxFuture<'a, String>> {
+        self.server.cli(&["RPUSH", lock.name.as_str(), "x"]).expect("a reply");
+        Some(Box::pin(ready("list".to_owned())))
+    }
+
+    fn refused_names(&self) -> Vec<(LockName, KeyError)> {
+        let name = |text| LockName::new(text).expect("a good name");
+        vec![(name("a}b"), KeyError::Brace), (name("leasehold:{x}:record:mutex:x"), KeyError::Reserved)]
+    }
+}
+
+struct Sqlite(tempfile::TempDir);
+
+impl Subject for Sqlite {
+    fn store(&self) -> BoxFuture<'_, Arc<dyn Store>> {
+        Box::pin(async {
+            let path = self.0.path().join("locks");
+            Arc::new(SqliteStore::open(path).await.expect("a file")) as Arc<dyn Store>
+        })
+    }
+}
+
+mod redis {
+    use super::{Redis, conformance};
+    conformance::suite!(Redis::new());
+}
+
+mod sqlite {
+    use super::{Sqlite, conformance};
+    conformance::suite!(Sqlite(tempfile::tempdir().expect("a folder")));
+}

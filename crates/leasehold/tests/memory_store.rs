@@ -1,0 +1,55 @@
+//! The memory store does what every store must do, by a clock of the test's own and by the machine's.
+
+use futures_util::future::{BoxFuture, ready};
+use leasehold::store::{MemoryStore, Store};
+use leasehold_testkit::conformance::{self, Subject};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// A store whose clock stands still until it is moved.
+struct OwnClock {
+    store: MemoryStore,
+    now_us: Arc<AtomicU64>,
+}
+
+impl OwnClock {
+    fn new() -> Self {
+        let now_us = Arc::new(AtomicU64::new(1_762_000_000_000_000));
+        let clock = now_us.clone();
+        Self { store: MemoryStore::with_clock(move || clock.load(Ordering::SeqCst)), now_us }
+    }
+}
+
+impl Subject for OwnClock {
+    fn store(&self) -> BoxFuture<'_, Arc<dyn Store>> {
+        Box::pin(ready(Arc::new(self.store.clone()) as Arc<dyn Store>))
+    }
+
+    fn advance(&self, by: Duration) -> Option<BoxFuture<'_, ()>> {
+        let by_us = u64::try_from(by.as_micros()).expect("a test does not last for ages");
+        self.now_us.fetch_add(by_us, Ordering::SeqCst);
+        Some(Box::pin(ready(())))
+    }
+}
+
+/// A store by the machine's clock: the suite has to wait.
+struct MachineClock(MemoryStore);
+
+impl Subject for MachineClock {
+    fn store(&self) -> BoxFuture<'_, Arc<dyn Store>> {
+        Box::pin(ready(Arc::new(self.0.clone()) as Arc<dyn Store>))
+    }
+}
+
+mod by_a_clock_of_its_own {
+    use super::{OwnClock, conformance};
+
+    conformance::suite!(OwnClock::new());
+}
+
+mod by_the_clock_of_the_machine {
+    use super::{MachineClock, MemoryStore, conformance};
+
+    conformance::suite!(MachineClock(MemoryStore::new()));
+}

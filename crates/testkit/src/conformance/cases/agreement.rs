@@ -1,0 +1,238 @@
+//! Random operations on the store and on the model, which must agree.
+
+use crate::conformance::peer::{Peer, millis};
+use crate::conformance::random::Random;
+use crate::conformance::scene::Scene;
+use leasehold_core::model::{MutexState, Value};
+use leasehold_core::{
+    Acquire, Acquired, Claim, Extend, FencingToken, Holder, Inspect, Lock, Op, Pass, Release, Reply, Wake,
+};
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// How far apart the times of store and model may be: they read two clocks.
+const SKEW_MS: u64 = 30_000;
+/// Leases in seconds, and steps of the clock: chosen so that with steps of a thousand seconds nothing
+/// ever ends near the moment of an operation, where two clocks would not agree.
+const LEASES_S: [u64; 4] = [1_500, 2_500, 5_500, 86_500];
+const STEPS_S: [u64; 4] = [1_000, 2_000, 4_000, 100_000];
+const FOREIGN: [&str; 2] = ["their-token", "shared"];
+
+/// A thousand random operations of several sessions get the same replies and the same letters from the
+/// store and from the model; times within a range, tokens in the same order.
+pub async fn a_thousand_operations_agree_with_the_model(scene: &Scene) {
+    for _ in 0..4 {
+        let peers = scene.peers::<4>().await.map(|peer| peer.at(&scene.lock));
+        let mut contest = Contest::new(scene, peers);
+        for step in 0..250 {
+            contest.step(step).await;
+        }
+        contest.compare_letters().await;
+    }
+}
+
+/// One lock in both worlds.
+struct Contest<'a> {
+    scene: &'a Scene,
+    lock: Lock,
+    peers: [Peer; 4],
+    claims: Vec<(usize, Claim)>,
+    model: MutexState,
+    start: Instant,
+    /// How far the clock was moved.
+    moved: Duration,
+    /// Each token of the model, and the store's.
+    tokens: BTreeMap<FencingToken, FencingToken>,
+    /// What the model posted, a session.
+    posted: BTreeMap<usize, Vec<Wake>>,
+}
+
+impl<'a> Contest<'a> {
+    fn new(scene: &'a Scene, peers: [Peer; 4]) -> Self {
+        let lock = scene.another_lock();
+        let peers = peers.map(|peer| peer.at(&lock));
+        let claims = peers.iter().enumerate().flat_map(|(who, peer)| {
+            [(who, peer.claim()), (who, peer.claim()), (who, peer.claim_with("shared"))]
+        });
+        let claims = claims.collect();
+        Self {
+            scene,
+            lock,
+            peers,
+            claims,
+            model: MutexState::default(),
+            start: Instant::now(),
+            moved: Duration::ZERO,
+            tokens: BTreeMap::new(),
+            posted: BTreeMap::new(),
+        }
+    }
+
+    async fn step(&mut self, step: u32) {
+        let random = self.scene.random.clone();
+        match random.below(24) {
+            0 => self.pass(Duration::from_secs(*random.pick(&STEPS_S))).await,
+            1 => self.delete().await,
+            2 => self.put_foreign(&random).await,
+            _ => self.compare(step, &random).await,
+        }
+        // A spent hold comes back now and then, but most are fresh, as in life.
+        if random.below(3) == 0 {
+            let index = usize::try_from(random.below(self.claims.len() as u64)).unwrap_or(0);
+            let (who, claim) = &mut self.claims[index];
+            let hold = self.peers[*who].claim().hold;
+            *claim = Claim { hold, value: claim.value.clone() };
+        }
+    }
+
+    fn now_us(&self) -> u64 {
+        let since = self.start.elapsed() + self.moved;
+        1_762_000_000_000_000 + u64::try_from(since.as_micros()).unwrap_or(0)
+    }
+
+    async fn pass(&mut self, by: Duration) {
+        if self.scene.moves_clock() {
+            self.scene.pass(by).await;
+            self.moved += by;
+        }
+    }
+
+    async fn delete(&mut self) {
+        if let Some(deleted) = self.scene.subject.delete_key(&self.lock) {
+            deleted.await;
+            self.model.value = None;
+        }
+    }
+
+    async fn put_foreign(&mut self, random: &Random) {
+        let value = *random.pick(&FOREIGN);
+        let expiry = (random.below(2) == 0).then(|| Duration::from_secs(*random.pick(&LEASES_S)));
+        if let Some(put) = self.scene.subject.put_foreign(&self.lock, value, expiry) {
+            put.await;
+            let expires_ms = expiry.map(|expiry| self.now_us() / 1000 + millis(expiry));
+            self.model.value = Some(Value { content: Ok(value.to_owned()), expires_ms });
+        }
+    }
+
+    async fn compare(&mut self, step: u32, random: &Random) {
+        let (who, op) = self.any_op(random);
+        let (expected, wakes) = self.model.apply(self.now_us(), &op);
+        for wake in wakes {
+            let to = self.peers.iter().position(|peer| peer.session == wake.to);
+            self.posted.entry(to.expect("one of the peers")).or_default().push(wake);
+        }
+        let found = self.peers[who].execute(&op).await;
+        assert!(
+            self.same_reply(&expected, &found),
+            "step {step}: {op:#?}\nmodel: {expected:#?}\nstore: {found:#?}"
+        );
+    }
+
+    /// Letters may be under way for a while; what the model posted has to come, and nothing else.
+    async fn compare_letters(&mut self) {
+        for who in 0..self.peers.len() {
+            let found = self.scene.letters_so_far(&self.peers[who]).await;
+            let expected = self.posted.remove(&who).unwrap_or_default();
+            let nonces = |wakes: &[Wake]| wakes.iter().map(|wake| wake.nonce).collect::<Vec<_>>();
+            assert_eq!(nonces(&found), nonces(&expected), "the letters to peer {who}");
+            for (expected, found) in expected.iter().zip(&found) {
+                assert!(self.same_token(expected.fence, found.fence), "{found:?}, model: {expected:?}");
+            }
+        }
+    }
+
+    fn any_op(&self, random: &Random) -> (usize, Op) {
+        let (who, claim) = random.pick(&self.claims).clone();
+        let op = match random.below(10) {
+            0..4 => Op::Acquire(self.any_ask(who, &claim, random)),
+            4..5 => {
+                let lease_ms = 1000 * random.pick(&LEASES_S);
+                Op::Extend(Extend { claim, lease_ms, keep_record: random.below(2) == 0 })
+            }
+            5..9 => {
+                let pass = if random.below(4) == 0 { Pass::Free } else { Pass::Grant };
+                let others = self.claims.iter().filter(|(of, other)| *of == who && *other != claim);
+                let others: Vec<_> = others.collect();
+                let next = (random.below(3) == 0).then(|| self.any_ask(who, &random.pick(&others).1, random));
+                Op::Release(Release { claim, pass, next })
+            }
+            _ => Op::Inspect(Inspect { claim: (random.below(4) > 0).then_some(claim) }),
+        };
+        (who, op)
+    }
+
+    fn any_ask(&self, who: usize, claim: &Claim, random: &Random) -> Acquire {
+        let lease = || Duration::from_secs(*random.pick(&LEASES_S));
+        let peer = &self.peers[who];
+        let mut ask = peer.look(claim, lease(), lease());
+        if random.below(4) == 0 {
+            ask.queue = None;
+        }
+        ask.adopt_ms = (random.below(4) == 0).then(|| millis(lease()));
+        ask
+    }
+
+    fn same_reply(&mut self, expected: &Reply, found: &Reply) -> bool {
+        match (expected, found) {
+            (Reply::Acquire(a), Reply::Acquire(b)) => self.same_acquired(a, b),
+            (Reply::Release(a), Reply::Release(b)) => {
+                let next = match (&a.next, &b.next) {
+                    (Some(Ok(a)), Some(Ok(b))) => self.same_acquired(a, b),
+                    (a, b) => a == b,
+                };
+                next && a.found == b.found && self.same_holder(a.holder.as_ref(), b.holder.as_ref())
+            }
+            (Reply::Inspect(a), Reply::Inspect(b)) => {
+                let holder = self.same_holder(a.holder.as_ref(), b.holder.as_ref());
+                holder && (a.waiting, a.fate) == (b.waiting, b.fate)
+            }
+            (a, b) => a == b,
+        }
+    }
+
+    fn same_acquired(&mut self, a: &Acquired, b: &Acquired) -> bool {
+        match (a, b) {
+            (
+                Acquired::Granted { fence, remaining_ms, others_wait },
+                Acquired::Granted {
+                    fence: b_fence,
+                    remaining_ms: b_remaining_ms,
+                    others_wait: b_others_wait,
+                },
+            ) => {
+                let same = same_time(*remaining_ms, *b_remaining_ms) && others_wait == b_others_wait;
+                same && self.same_token(*fence, *b_fence)
+            }
+            (
+                Acquired::Taken { holder, position },
+                Acquired::Taken { holder: b_holder, position: b_position },
+            ) => position == b_position && self.same_holder(holder.as_ref(), b_holder.as_ref()),
+            (a, b) => a == b,
+        }
+    }
+
+    fn same_holder(&mut self, a: Option<&Holder>, b: Option<&Holder>) -> bool {
+        let (Some(a), Some(b)) = (a, b) else { return a.is_none() && b.is_none() };
+        let tokens = match (a.fence, b.fence) {
+            (Some(a), Some(b)) => self.same_token(a, b),
+            (a, b) => a.is_none() && b.is_none(),
+        };
+        let remaining = match (a.remaining_ms, b.remaining_ms) {
+            (Some(a), Some(b)) => same_time(a, b),
+            (a, b) => a == b,
+        };
+        tokens && remaining && a.label == b.label && a.since_ms.is_some() == b.since_ms.is_some()
+    }
+
+    /// Tokens agree if they are in the same order.
+    fn same_token(&mut self, model: FencingToken, store: FencingToken) -> bool {
+        let known = *self.tokens.entry(model).or_insert(store);
+        let before = self.tokens.range(..model).next_back().is_none_or(|(_, before)| *before < store);
+        let after = self.tokens.range(model..).nth(1).is_none_or(|(_, after)| *after > store);
+        known == store && before && after
+    }
+}
+
+fn same_time(a_ms: u64, b_ms: u64) -> bool {
+    a_ms.abs_diff(b_ms) <= SKEW_MS
+}

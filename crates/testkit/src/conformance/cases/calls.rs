@@ -1,0 +1,125 @@
+//! Calls: their order, their deadlines, and what is left when they are dropped.
+
+use crate::conformance::peer::{LONG, PATIENCE, Peer, millis};
+use crate::conformance::scene::Scene;
+use futures_util::FutureExt as _;
+use leasehold::store::Outcome;
+use leasehold_core::{Acquired, Claim, Extend, Extended, Fate, Inspect, Op, Pass, Release, Reply};
+use std::future::poll_fn;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+/// How much longer than its time a call may take on a machine that is busy.
+const SLACK: Duration = Duration::from_secs(2);
+
+/// Many operations in one go: each outcome is at the place of its operation.
+pub async fn outcomes_come_in_the_order_of_operations(scene: &Scene) {
+    let a = scene.peer().await;
+    let mut ops = Vec::new();
+    for n in 0..60_u64 {
+        let at = a.at(&scene.another_lock());
+        let claim = at.take(LONG).await;
+        let op = match n % 4 {
+            0 => Op::Extend(Extend { claim, lease_ms: 1, keep_record: n % 8 == 0 }),
+            1 => Op::Release(Release { claim, pass: Pass::Grant, next: None }),
+            2 => Op::Inspect(Inspect { claim: Some(claim) }),
+            _ => Op::Extend(Extend { claim: at.claim(), lease_ms: 1, keep_record: false }),
+        };
+        ops.push((at.lock, op));
+    }
+    let outcomes = a.store.execute_all(&ops, PATIENCE).await;
+    assert_eq!(outcomes.len(), ops.len());
+    for (n, outcome) in outcomes.iter().enumerate() {
+        let Outcome::Done(reply) = outcome else { panic!("operation {n}: {outcome:?}") };
+        let right = match n % 4 {
+            0 => *reply == Reply::Extend(Extended::Extended),
+            1 => matches!(reply, Reply::Release(released) if released.found == Fate::Held),
+            2 => matches!(reply, Reply::Inspect(inspection) if inspection.fate == Some(Fate::Held)),
+            _ => *reply == Reply::Extend(Extended::NotHeld),
+        };
+        assert!(right, "operation {n}: {reply:?}");
+    }
+    assert!(a.store.execute_all(&[], PATIENCE).await.is_empty());
+}
+
+/// Row 4: a call whose future is dropped at any await leaves nothing but what sending it again finds, and
+/// a store that works.
+pub async fn a_dropped_call_leaves_the_store_usable(scene: &Scene) {
+    let [a, b] = scene.peers().await;
+    for polls in 0..6 {
+        let claim = a.claim();
+        let acquire = Op::Acquire(a.look(&claim, LONG, LONG));
+        drop_after(polls, a.store.execute(&a.lock, &acquire, PATIENCE)).await;
+        a.granted(&a.look(&claim, LONG, LONG)).await;
+        let release = Op::Release(Release { claim: claim.clone(), pass: Pass::Grant, next: None });
+        drop_after(polls, a.store.execute(&a.lock, &release, PATIENCE)).await;
+        let found = a.release(&claim).await.found;
+        assert!(matches!(found, Fate::Held | Fate::Ended(_)), "{found:?}");
+        let ops: Vec<_> = (0..3).map(|_| (a.lock.clone(), Op::Inspect(Inspect { claim: None }))).collect();
+        drop_after(polls, a.store.execute_all(&ops, PATIENCE)).await;
+        let mine = b.take(LONG).await;
+        b.release(&mine).await;
+        let inspection = a.inspect().await;
+        assert_eq!((inspection.holder, inspection.waiting), (None, 0), "after {polls} polls");
+    }
+}
+
+/// Row 40: a call ends within its time, whatever it was given; what became of it is found by sending it
+/// again.
+pub async fn a_call_ends_by_its_deadline(scene: &Scene) {
+    let a = scene.peer().await;
+    for within in
+        [Duration::ZERO, Duration::from_micros(50), Duration::from_millis(1), Duration::from_secs(5)]
+    {
+        let claim = a.claim();
+        let acquire = Op::Acquire(a.ask(&claim, LONG));
+        let start = Instant::now();
+        let outcome = a.store.execute(&a.lock, &acquire, within).await;
+        assert!(start.elapsed() < within + SLACK, "{:?} for {within:?}", start.elapsed());
+        let granted = matches!(outcome, Outcome::Done(Reply::Acquire(Acquired::Granted { .. })));
+        assert!(granted || matches!(outcome, Outcome::Unknown(_) | Outcome::Refused(_)), "{outcome:?}");
+        a.granted(&a.ask(&claim, LONG)).await;
+        a.release(&claim).await;
+    }
+    let start = Instant::now();
+    let session = scene.peer_without_mailbox().await;
+    let opened =
+        a.store.open_mailbox(session.session, session.letters.clone(), Duration::from_micros(1)).await;
+    assert!(start.elapsed() < SLACK, "the mailbox was opened after {:?}: {opened:?}", start.elapsed());
+    a.store.close_mailbox(session.session);
+}
+
+/// A sibling, which the keeper has, works on another thread with a runtime of its own, and goes with it.
+pub async fn a_sibling_works_on_another_thread(scene: &Scene) {
+    let a = scene.peer().await;
+    let claim = a.take(LONG).await;
+    assert_eq!(extend_elsewhere(&a, &claim).await, Extended::Extended);
+    assert!(a.remaining_ms().await > millis(LONG));
+    a.release(&claim).await;
+    assert_eq!(extend_elsewhere(&a, &claim).await, Extended::NotHeld);
+}
+
+/// Extends a hold by a fresh sibling of the store, as a keeper on its own thread.
+async fn extend_elsewhere(peer: &Peer, claim: &Claim) -> Extended {
+    let (keeper, claim) = (Peer { store: peer.store.sibling(), ..peer.clone() }, claim.clone());
+    let thread = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.expect("a runtime needs no more than memory");
+        runtime.block_on(keeper.extend(&claim, LONG * 2))
+    });
+    match tokio::task::spawn_blocking(move || thread.join()).await {
+        Ok(Ok(extended)) => extended,
+        other => panic!("the keeper's thread ended badly: {other:?}"),
+    }
+}
+
+/// Polls a future so many times, and drops it.
+async fn drop_after<F: Future + Unpin>(polls: u32, mut future: F) {
+    for _ in 0..polls {
+        let ready = poll_fn(|cx| Poll::Ready(future.poll_unpin(cx).is_ready())).await;
+        if ready {
+            return;
+        }
+        tokio::time::sleep(Duration::from_micros(100)).await;
+    }
+}

@@ -1,0 +1,117 @@
+//! One holder at a time, and what is told of it.
+
+use crate::conformance::peer::{LONG, millis};
+use crate::conformance::scene::Scene;
+use leasehold_core::{Acquired, Ended, Fate};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Row 17: two holds exclude each other, whether of two processes, of one session, or of a session and
+/// its keeper's sibling.
+pub async fn two_holds_exclude_each_other(scene: &Scene) {
+    let [a, b] = scene.peers().await;
+    a.take(LONG).await;
+    let taken = b.taken(&b.ask(&b.claim(), LONG)).await;
+    assert_eq!(taken.holder.and_then(|holder| holder.label), Some(a.label()));
+    assert_eq!(taken.position, None, "a try does not queue");
+    a.taken(&a.ask(&a.claim(), LONG)).await;
+    let mut sibling = a.clone();
+    sibling.store = a.store.sibling();
+    sibling.taken(&sibling.ask(&sibling.claim(), LONG)).await;
+}
+
+/// Rows 1 and 2: an acquire that is sent again is the same acquire. It gives the same token, does not
+/// start the lease anew, and one release ends it.
+pub async fn a_resent_acquire_is_one_acquire(scene: &Scene) {
+    let [a, b] = scene.peers().await;
+    let claim = a.claim();
+    let first = a.granted(&a.ask(&claim, LONG)).await;
+    for lease in [LONG, LONG * 2] {
+        let again = a.granted(&a.look(&claim, lease, LONG)).await;
+        assert_eq!(again.fence, first.fence);
+        assert!(again.remaining_ms <= first.remaining_ms, "{again:?} after {first:?}");
+    }
+    assert_eq!(a.inspect().await.waiting, 0, "a holder does not wait");
+    a.release(&claim).await;
+    b.take(LONG).await;
+}
+
+/// Row 41: who holds the lock, for how long still, since when, by which token, and how many wait.
+pub async fn an_inspection_tells_who_and_how_long(scene: &Scene) {
+    let [a, b, c] = scene.peers().await;
+    assert_eq!(a.inspect().await.holder, None);
+    let claim = a.claim();
+    let granted = a.granted(&a.ask(&claim, LONG)).await;
+    b.enqueue().await;
+    c.enqueue().await;
+    let inspection = b.inspect().await;
+    assert_eq!(inspection.waiting, 2);
+    let holder = inspection.holder.expect("it is held");
+    assert_eq!(holder.label, Some(a.label()));
+    assert_eq!(holder.fence, Some(granted.fence));
+    assert!(holder.since_ms.is_some());
+    assert!(holder.remaining_ms.is_some_and(|ms| ms <= millis(LONG) && ms + 60_000 > millis(LONG)));
+    assert!(!holder.is_stranger());
+}
+
+/// An inspect changes nothing: it grants nothing, and keeps no place.
+pub async fn an_inspection_changes_nothing(scene: &Scene) {
+    let [a, b] = scene.peers().await;
+    a.take(scene.short()).await;
+    b.enqueue().await;
+    scene.outlast(scene.short(), &a).await;
+    let inspection = b.inspect().await;
+    assert_eq!((inspection.holder, inspection.waiting), (None, 1), "it lies free, and one waits");
+    assert_eq!(scene.letters_so_far(&b).await, []);
+}
+
+/// Rows 1 and 41: of every hold is told what became of it, so that a lost reply can be made up for.
+pub async fn every_fate_is_told(scene: &Scene) {
+    let [a, b, c] = scene.peers().await;
+    let lost = a.claim();
+    assert_eq!(a.fate(&lost).await, Fate::Forgotten);
+    a.granted(&a.ask(&lost, scene.short())).await;
+    assert_eq!(a.fate(&lost).await, Fate::Held);
+    scene.outlast(scene.short(), &a).await;
+    assert_eq!(a.fate(&lost).await, Fate::Vanished);
+    let held = b.take(LONG).await;
+    assert_eq!(a.fate(&lost).await, Fate::Superseded);
+    let (queued, _) = c.enqueue().await;
+    assert_eq!(c.fate(&queued).await, Fate::Queued);
+    b.release(&held).await;
+    assert_eq!(b.fate(&held).await, Fate::Ended(Ended::Released));
+    assert_eq!(c.fate(&queued).await, Fate::Held);
+}
+
+/// Rows 19 and 24: many tasks of many processes, and never two inside. Everyone waits for letters alone,
+/// and nobody has to look without one.
+pub async fn at_most_one_is_inside(scene: &Scene) {
+    let inside = Arc::new(AtomicU64::new(0));
+    let last = Arc::new(AtomicU64::new(0));
+    let workers = scene.peers::<6>().await.map(|peer| {
+        let (inside, last) = (inside.clone(), last.clone());
+        tokio::spawn(async move {
+            for _ in 0..20 {
+                let claim = peer.claim();
+                let fence = loop {
+                    let look = peer.look(&claim, LONG, LONG);
+                    match peer.acquire(&look).await {
+                        Acquired::Granted { fence, .. } => break fence,
+                        Acquired::Taken { .. } => {
+                            peer.letter().await;
+                        }
+                        Acquired::Spent(how) => panic!("a fresh hold was ended: {how:?}"),
+                    }
+                };
+                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "somebody else is inside");
+                assert!(last.swap(fence.as_u64(), Ordering::SeqCst) < fence.as_u64(), "tokens grow");
+                tokio::task::yield_now().await;
+                inside.fetch_sub(1, Ordering::SeqCst);
+                peer.release(&claim).await;
+            }
+        })
+    });
+    for worker in workers {
+        worker.await.unwrap_or_else(|error| panic!("a worker ended badly: {error}"));
+    }
+}

@@ -1,0 +1,65 @@
+//! The mailbox: what is promised of a message.
+
+use crate::conformance::peer::LONG;
+use crate::conformance::scene::Scene;
+use leasehold_core::Acquired;
+
+/// Row 19: with the mailbox open before the first look, no grant is missed, however a release and an
+/// enqueue meet.
+pub async fn no_grant_is_missed(scene: &Scene) {
+    let [a, b] = scene.peers().await;
+    for round in 0..100 {
+        let (held, claim) = (a.take(LONG).await, b.claim());
+        let look = b.look(&claim, LONG, LONG);
+        let (_, reply) = if round % 2 == 0 {
+            futures_util::future::join(a.release(&held), b.acquire(&look)).await
+        } else {
+            let (reply, released) = futures_util::future::join(b.acquire(&look), a.release(&held)).await;
+            (released, reply)
+        };
+        if let Acquired::Taken { .. } = reply {
+            assert_eq!(Some(b.letter().await.nonce), look.queue.map(|queue| queue.nonce), "round {round}");
+        }
+        b.release(&claim).await;
+    }
+    assert_eq!(scene.letters_so_far(&b).await, [], "no letter but those of grants");
+}
+
+/// A letter goes to its session alone, also where several share a handle.
+pub async fn sessions_of_one_handle_have_two_mailboxes(scene: &Scene) {
+    let a = scene.peer().await;
+    let b = scene.neighbour(&a).await;
+    let holder = scene.peer().await;
+    let held = holder.take(LONG).await;
+    let (mine, nonce) = b.enqueue().await;
+    let (_, later) = a.enqueue().await;
+    holder.release(&held).await;
+    assert_eq!(b.letter().await.nonce, nonce);
+    b.release(&mine).await;
+    assert_eq!(a.letter().await.nonce, later);
+    assert_eq!(scene.letters_so_far(&b).await, []);
+}
+
+/// Once a mailbox is closed nothing is delivered to it; the grant itself is none the worse, and is found
+/// by a look. Others of the same handle keep theirs.
+pub async fn a_closed_mailbox_gets_nothing(scene: &Scene) {
+    let a = scene.peer().await;
+    let [b, c] = [scene.neighbour(&a).await, scene.neighbour(&a).await];
+    let holder = scene.peer().await;
+    let held = holder.take(LONG).await;
+    let (gone, _) = b.enqueue().await;
+    let (_, nonce) = c.enqueue().await;
+    b.store.close_mailbox(b.session);
+    b.store.close_mailbox(b.session);
+    // Closing waits for nothing, but the same handle does nothing later before it.
+    b.inspect().await;
+    holder.release(&held).await;
+    b.granted(&b.look(&gone, LONG, LONG)).await;
+    b.release(&gone).await;
+    assert_eq!(c.letter().await.nonce, nonce, "what was sent later has come");
+    assert!(b.letters.is_empty(), "delivered to a closed mailbox");
+    let opened = b.store.open_mailbox(b.session, b.letters.clone(), crate::conformance::peer::PATIENCE).await;
+    opened.unwrap_or_else(|fault| panic!("the mailbox cannot be opened again: {fault}"));
+    // It works when it is opened again. What was sent meanwhile may come late then: a letter is a hint.
+    scene.letters_so_far(&b).await;
+}

@@ -1,0 +1,25 @@
+//! The cases: each plays one scene, and says which rows of docs/failure-modes.md it answers.
+
+mod agreement;
+mod calls;
+mod fencing;
+mod holding;
+mod leases;
+mod mailbox;
+mod names;
+mod passing;
+mod queueing;
+mod releasing;
+mod values;
+
+pub use agreement::*;
+pub use calls::*;
+pub use fencing::*;
+pub use holding::*;
+pub use leases::*;
+pub use mailbox::*;
+pub use names::*;
+pub use passing::*;
+pub use queueing::*;
+pub use releasing::*;
+pub use values::*;

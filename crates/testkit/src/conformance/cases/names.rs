@@ -1,0 +1,69 @@
+//! Names: any text is a name, and nothing but a name.
+
+use crate::conformance::peer::LONG;
+use crate::conformance::scene::{Scene, name};
+use leasehold_core::{Fate, Lock, LockName};
+
+/// Row 42: whatever is in a name stands for itself. Two names are two locks, and what matches as a
+/// pattern, a format or an escape matches nothing.
+pub async fn any_name_is_literal(scene: &Scene) {
+    let a = scene.peer().await;
+    let unique = format!("{:016x}", scene.random.bits());
+    let long = format!("{unique}{}", "x".repeat(LockName::MAX_LEN - unique.len()));
+    let tails = [
+        "",
+        " ",
+        "  ",
+        "*",
+        "?",
+        "[a-z]",
+        "\\",
+        "\"",
+        "'",
+        "';--",
+        "$(id)",
+        "%s%d%n",
+        "{tag}",
+        "{tag}2",
+        "{",
+        "{{a}}",
+        "\u{e9}",
+        "e\u{301}",
+        "\u{1f512}",
+        "\u{202e}",
+        "\u{feff}",
+        ":",
+        ":record",
+        "/..",
+        "#",
+        "\u{a0}",
+    ];
+    let names = tails.iter().map(|tail| format!("{unique}{tail}")).chain([long]);
+    let locks: Vec<_> = names.map(|text| Lock::mutex(name(&text))).collect();
+    let mut claims = Vec::new();
+    for lock in &locks {
+        assert_eq!(a.store.check(lock), Ok(()), "{lock}");
+        let at = a.at(lock);
+        let claim = at.claim();
+        at.granted(&at.look(&claim, LONG, LONG)).await;
+        claims.push(claim);
+    }
+    for (lock, claim) in locks.iter().zip(&claims) {
+        assert_eq!(a.at(lock).fate(claim).await, Fate::Held, "{lock}");
+    }
+    let (first, rest) = (&locks[0], &locks[1..]);
+    assert_eq!(a.at(first).release(&claims[0]).await.found, Fate::Held);
+    for (lock, claim) in rest.iter().zip(&claims[1..]) {
+        assert_eq!(a.at(lock).fate(claim).await, Fate::Held, "{lock}");
+    }
+}
+
+/// Row 42: a name that cannot be is refused before anything is sent, with the reason.
+pub async fn names_that_cannot_be_are_refused(scene: &Scene) {
+    let a = scene.peer().await;
+    for (name, why) in scene.subject.refused_names() {
+        let lock = Lock::mutex(name);
+        assert_eq!(a.store.check(&lock), Err(why), "{lock}");
+    }
+    assert_eq!(a.store.check(&scene.lock), Ok(()));
+}

@@ -1,0 +1,156 @@
+//! What every store must do: one suite, which each of them passes unchanged.
+//!
+//! A store is put to the test as a [`Subject`]: something that makes handles to it, and perhaps moves its
+//! clock or meddles with its keys. [`suite!`] makes a test of every case, so that a failure has a name.
+//!
+//! ```
+//! use futures_util::future::{BoxFuture, ready};
+//! use leasehold::store::{MemoryStore, Store};
+//! use leasehold_testkit::conformance::{self, Subject};
+//! use std::sync::Arc;
+//!
+//! struct Memory(MemoryStore);
+//!
+//! impl Subject for Memory {
+//!     fn store(&self) -> BoxFuture<'_, Arc<dyn Store>> {
+//!         Box::pin(ready(Arc::new(self.0.clone()) as Arc<dyn Store>))
+//!     }
+//! }
+//!
+//! conformance::suite!(Memory(MemoryStore::new()));
+//! ```
+//!
+//! What the suite holds itself to:
+//!
+//! 1. Every case has a lock that nobody used before, so that cases may share a server and run at once.
+//! 2. It never hopes for a sleep to be long enough. What comes by itself (an expiry, a message) is
+//!    looked for again and again within a bound; that nothing came is known from what came after it.
+//! 3. Random numbers come from one seed, which a failure shows and `LEASEHOLD_SEED` sets.
+//!
+//! It deliberately has no faults: what a store does when its server is cut off, stopped or full is for
+//! the tests of that store.
+
+pub mod cases;
+mod letters;
+mod peer;
+mod random;
+mod scene;
+mod subject;
+
+#[doc(inline)]
+pub use crate::conformance_suite as suite;
+pub use letters::Letters;
+pub use peer::{Granted, LONG, PATIENCE, Peer, Taken};
+pub use random::Random;
+pub use scene::{Scene, play};
+pub use subject::Subject;
+
+/// Makes a test of every case of the [conformance suite](crate::conformance), for the [`Subject`] that
+/// the expression gives. The expression may `await`; it is evaluated once a case.
+#[macro_export]
+macro_rules! conformance_suite {
+    ($subject:expr) => {
+        $crate::conformance_suite! { @cases ($subject)
+            two_holds_exclude_each_other
+            a_resent_acquire_is_one_acquire
+            an_inspection_tells_who_and_how_long
+            an_inspection_changes_nothing
+            every_fate_is_told
+            at_most_one_is_inside
+
+            a_release_frees
+            a_release_by_another_hold_changes_nothing
+            a_resent_release_says_released
+            a_spent_hold_cannot_be_acquired_again
+            a_late_release_leaves_the_successor_alone
+            a_release_leaves_the_queue
+            a_grant_that_is_given_up_goes_on
+
+            an_extend_only_raises
+            a_hold_that_is_gone_cannot_be_extended
+            a_lease_lasts_as_long_as_it_is_believed
+            any_lease_from_a_millisecond_to_a_month
+
+            fencing_tokens_grow
+            fencing_tokens_grow_over_a_deleted_key
+
+            the_queue_is_first_come_first_served
+            a_look_keeps_the_place
+            a_session_has_one_place
+            the_queues_of_two_locks_are_two
+            a_try_does_not_barge
+            an_expired_hold_goes_to_the_first_who_waits
+            a_deleted_key_goes_to_the_first_who_waits
+            the_dead_are_skipped
+            many_dead_are_skipped_a_few_at_a_time
+            those_who_left_are_not_in_the_way
+
+            a_grant_wakes_one_and_nobody_else
+            a_grant_lasts_as_long_as_was_asked_for
+            a_release_queues_again_behind_the_others
+            a_release_with_nobody_waiting_acquires_at_once
+            a_resent_release_that_acquires_is_one
+            a_lock_left_free_keeps_its_queue
+            a_late_release_passes_a_free_lock_on
+
+            equal_values_exclude_each_other
+            a_late_release_leaves_an_equal_value_alone
+            a_value_is_granted_from_the_queue
+            a_foreign_lock_excludes
+            a_resent_release_leaves_a_stranger_alone
+            a_lock_without_expiry_is_adopted_if_asked
+            another_type_of_key_is_refused
+
+            any_name_is_literal
+            names_that_cannot_be_are_refused
+
+            no_grant_is_missed
+            sessions_of_one_handle_have_two_mailboxes
+            a_closed_mailbox_gets_nothing
+
+            outcomes_come_in_the_order_of_operations
+            a_dropped_call_leaves_the_store_usable
+            a_call_ends_by_its_deadline
+            a_sibling_works_on_another_thread
+
+            a_thousand_operations_agree_with_the_model
+        }
+    };
+    (@cases ($subject:expr) $($case:ident)*) => {
+        $(
+            #[test]
+            fn $case() {
+                $crate::conformance::play(async { $subject }, $crate::conformance::cases::$case);
+            }
+        )*
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    /// A case that is not in the list would be played by nobody.
+    #[test]
+    fn every_case_is_in_the_suite() {
+        let this = include_str!("mod.rs");
+        let list = this.split("@cases ($subject)").nth(1).and_then(|rest| rest.split('}').next());
+        let listed: BTreeSet<_> = list.expect("the list of cases").split_whitespace().collect();
+        let sources = [
+            include_str!("cases/agreement.rs"),
+            include_str!("cases/calls.rs"),
+            include_str!("cases/fencing.rs"),
+            include_str!("cases/holding.rs"),
+            include_str!("cases/leases.rs"),
+            include_str!("cases/mailbox.rs"),
+            include_str!("cases/names.rs"),
+            include_str!("cases/passing.rs"),
+            include_str!("cases/queueing.rs"),
+            include_str!("cases/releasing.rs"),
+            include_str!("cases/values.rs"),
+        ];
+        let written = sources.iter().flat_map(|source| source.split("pub async fn ").skip(1));
+        let written: BTreeSet<_> = written.filter_map(|text| text.split('(').next()).collect();
+        assert_eq!(listed, written);
+    }
+}

@@ -1,0 +1,217 @@
+//! One session with a store handle of its own: what another process is to the lock.
+
+use super::letters::Letters;
+use super::random::Random;
+use leasehold::store::{Outcome, Store};
+use leasehold_core::{
+    Acquire, Acquired, Claim, Enqueue, Extend, Extended, Fate, FencingToken, HoldId, Holder, Inspect,
+    Inspection, Label, Lock, Nonce, Op, OwnValue, Pass, Release, Released, Reply, SessionId, Wake,
+};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A lease, or a place in the queue, that does not end while a case runs.
+pub const LONG: Duration = Duration::from_secs(3600);
+/// How long a call may take, and how long a message may be under way.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A session that uses one lock.
+#[derive(Debug, Clone)]
+pub struct Peer {
+    /// Its own handle to the store.
+    pub store: Arc<dyn Store>,
+    /// Which session it is.
+    pub session: SessionId,
+    /// What came to its mailbox.
+    pub letters: Arc<Letters>,
+    /// The lock that it uses.
+    pub lock: Lock,
+    pub(super) random: Arc<Random>,
+}
+
+/// What a grant says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Granted {
+    /// The fencing token.
+    pub fence: FencingToken,
+    /// How long the hold lasts, in milliseconds.
+    pub remaining_ms: u64,
+    /// Whether others wait.
+    pub others_wait: bool,
+}
+
+/// What a refusal says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Taken {
+    /// Who holds the lock.
+    pub holder: Option<Holder>,
+    /// The place in the queue.
+    pub position: Option<u64>,
+}
+
+impl Peer {
+    /// The same session at another lock.
+    #[must_use]
+    pub fn at(&self, lock: &Lock) -> Self {
+        Self { lock: lock.clone(), ..self.clone() }
+    }
+
+    /// What others read of it.
+    pub fn label(&self) -> Label {
+        Label::new(format!("peer {}", self.session)).expect("an id is plain text")
+    }
+
+    /// A fresh hold.
+    pub fn claim(&self) -> Claim {
+        Claim::new(HoldId::from_random(self.session, self.random.bytes()))
+    }
+
+    /// A fresh hold with a value of the user's own.
+    pub fn claim_with(&self, value: &str) -> Claim {
+        Claim { value: Some(OwnValue::new(value).expect("a plain text")), ..self.claim() }
+    }
+
+    /// A fresh nonce.
+    pub fn nonce(&self) -> Nonce {
+        Nonce::new(0, self.random.bits())
+    }
+
+    /// A try: no queue.
+    pub fn ask(&self, claim: &Claim, lease: Duration) -> Acquire {
+        let (claim, lease_ms) = (claim.clone(), millis(lease));
+        Acquire { claim, lease_ms, label: self.label(), queue: None, adopt_ms: None }
+    }
+
+    /// An enqueue or a look, with a fresh nonce.
+    pub fn look(&self, claim: &Claim, lease: Duration, kept: Duration) -> Acquire {
+        let queue = Some(Enqueue { nonce: self.nonce(), kept_ms: millis(kept) });
+        Acquire { queue, ..self.ask(claim, lease) }
+    }
+
+    /// Executes an operation that a store in good health executes.
+    pub async fn execute(&self, op: &Op) -> Reply {
+        match self.store.execute(&self.lock, op, PATIENCE).await {
+            Outcome::Done(reply) => reply,
+            Outcome::Refused(fault) => panic!("{} refused {op:?}: {fault}", self.lock),
+            Outcome::Unknown(fault) => panic!("{}: nobody knows what became of {op:?}: {fault}", self.lock),
+        }
+    }
+
+    /// Sends an acquire.
+    pub async fn acquire(&self, ask: &Acquire) -> Acquired {
+        match self.execute(&Op::Acquire(ask.clone())).await {
+            Reply::Acquire(acquired) => acquired,
+            other => panic!("{}: an acquire was answered by {other:?}", self.lock),
+        }
+    }
+
+    /// Sends an acquire that must be granted.
+    pub async fn granted(&self, ask: &Acquire) -> Granted {
+        granted(self.acquire(ask).await)
+    }
+
+    /// Sends an acquire that must find the lock taken.
+    pub async fn taken(&self, ask: &Acquire) -> Taken {
+        taken(self.acquire(ask).await)
+    }
+
+    /// Takes the free lock with a fresh hold.
+    pub async fn take(&self, lease: Duration) -> Claim {
+        let claim = self.claim();
+        self.granted(&self.ask(&claim, lease)).await;
+        claim
+    }
+
+    /// Queues for the taken lock with a fresh hold, for as long as the case runs.
+    pub async fn enqueue(&self) -> (Claim, Nonce) {
+        let claim = self.claim();
+        let nonce = self.enqueue_as(&claim, LONG).await;
+        (claim, nonce)
+    }
+
+    /// Queues for the taken lock, or looks again. Gives the nonce.
+    pub async fn enqueue_as(&self, claim: &Claim, kept: Duration) -> Nonce {
+        let look = self.look(claim, LONG, kept);
+        let taken = self.taken(&look).await;
+        assert!(taken.position.is_some(), "who queues has a position");
+        look.queue.map_or_else(|| self.nonce(), |queue| queue.nonce)
+    }
+
+    /// Sends an extend.
+    pub async fn extend(&self, claim: &Claim, lease: Duration) -> Extended {
+        let extend = Extend { claim: claim.clone(), lease_ms: millis(lease), keep_record: false };
+        match self.execute(&Op::Extend(extend)).await {
+            Reply::Extend(extended) => extended,
+            other => panic!("{}: an extend was answered by {other:?}", self.lock),
+        }
+    }
+
+    /// Gives a hold up.
+    pub async fn release(&self, claim: &Claim) -> Released {
+        self.release_and(claim, Pass::Grant, None).await
+    }
+
+    /// Gives a hold up, and says what becomes of the lock and whether to acquire it again.
+    pub async fn release_and(&self, claim: &Claim, pass: Pass, next: Option<Acquire>) -> Released {
+        let release = Release { claim: claim.clone(), pass, next };
+        match self.execute(&Op::Release(release)).await {
+            Reply::Release(released) => released,
+            other => panic!("{}: a release was answered by {other:?}", self.lock),
+        }
+    }
+
+    /// How the lock stands.
+    pub async fn inspect(&self) -> Inspection {
+        self.inspect_for(None).await
+    }
+
+    /// What became of a hold.
+    pub async fn fate(&self, claim: &Claim) -> Fate {
+        let inspection = self.inspect_for(Some(claim.clone())).await;
+        inspection.fate.expect("who asks about a hold is told")
+    }
+
+    /// How long the holder still has, in milliseconds.
+    pub async fn remaining_ms(&self) -> u64 {
+        let holder = self.inspect().await.holder.expect("somebody holds the lock");
+        holder.remaining_ms.expect("a lease ends")
+    }
+
+    /// The next letter.
+    pub async fn letter(&self) -> Wake {
+        let letter = tokio::time::timeout(PATIENCE, self.letters.next()).await;
+        let wake = letter.unwrap_or_else(|_| panic!("{}: no grant came to {:?}", self.lock, self.session));
+        assert_eq!(wake.to, self.session, "a letter to somebody else");
+        wake
+    }
+
+    async fn inspect_for(&self, claim: Option<Claim>) -> Inspection {
+        match self.execute(&Op::Inspect(Inspect { claim })).await {
+            Reply::Inspect(inspection) => inspection,
+            other => panic!("{}: an inspect was answered by {other:?}", self.lock),
+        }
+    }
+}
+
+/// The reply must be a grant.
+pub(super) fn granted(reply: Acquired) -> Granted {
+    match reply {
+        Acquired::Granted { fence, remaining_ms, others_wait } => {
+            Granted { fence, remaining_ms, others_wait }
+        }
+        other => panic!("expected a grant, got {other:?}"),
+    }
+}
+
+/// The reply must say that the lock is taken.
+pub(super) fn taken(reply: Acquired) -> Taken {
+    match reply {
+        Acquired::Taken { holder, position } => Taken { holder, position },
+        other => panic!("expected to find the lock taken, got {other:?}"),
+    }
+}
+
+/// Whole milliseconds.
+pub(super) fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

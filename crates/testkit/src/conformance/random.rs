@@ -1,0 +1,54 @@
+//! Random numbers from one seed, so that a failure can be seen again.
+
+use std::hash::{BuildHasher, Hasher};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The variable that sets the seed.
+const SEED: &str = "LEASEHOLD_SEED";
+
+/// A source of random numbers (`SplitMix64`).
+#[derive(Debug)]
+pub struct Random {
+    seed: u64,
+    state: AtomicU64,
+}
+
+impl Random {
+    /// From the seed in `LEASEHOLD_SEED`, or from a fresh one.
+    pub fn from_env() -> Self {
+        let given = std::env::var(SEED).ok().and_then(|seed| seed.parse().ok());
+        let fresh = || std::hash::RandomState::new().build_hasher().finish();
+        let seed = given.unwrap_or_else(fresh);
+        Self { seed, state: AtomicU64::new(seed) }
+    }
+
+    /// How to have the same numbers again.
+    pub fn recipe(&self) -> String {
+        format!("{SEED}={}", self.seed)
+    }
+
+    /// 64 random bits.
+    pub fn bits(&self) -> u64 {
+        const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+        let mut z = self.state.fetch_add(STEP, Ordering::Relaxed).wrapping_add(STEP);
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `end`.
+    pub fn below(&self, end: u64) -> u64 {
+        self.bits() % end
+    }
+
+    /// One of several things.
+    pub fn pick<'a, T>(&self, of: &'a [T]) -> &'a T {
+        let index = self.below(of.len() as u64);
+        &of[usize::try_from(index).unwrap_or(0)]
+    }
+
+    /// Random bytes.
+    pub fn bytes<const N: usize>(&self) -> [u8; N] {
+        std::array::from_fn(|_| self.bits().to_le_bytes()[0])
+    }
+}

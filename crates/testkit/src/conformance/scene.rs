@@ -1,0 +1,159 @@
+//! Where one case is played: a subject, a lock that nobody used before, and the sessions that use it.
+
+use super::letters::Letters;
+use super::peer::{LONG, PATIENCE, Peer};
+use super::random::Random;
+use super::subject::Subject;
+use leasehold_core::{Lock, LockName, SessionId, Wake};
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long a whole case may take.
+const CURTAIN: Duration = Duration::from_secs(120);
+/// A pause between two looks at something that comes by itself.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// Where one case is played.
+pub struct Scene {
+    /// What is put to the test.
+    pub subject: Box<dyn Subject>,
+    /// The lock of this case.
+    pub lock: Lock,
+    /// Where random numbers come from.
+    pub random: Arc<Random>,
+    moves_clock: bool,
+}
+
+/// Plays one case on a runtime of its own. What [`suite!`](super::suite) calls.
+pub fn play<S: Subject>(subject: impl Future<Output = S>, case: impl AsyncFnOnce(&Scene)) {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let runtime = runtime.expect("a runtime needs threads");
+    let random = Arc::new(Random::from_env());
+    println!("seed: {}", random.recipe());
+    runtime.block_on(async {
+        let scene = Scene::new(Box::new(subject.await), random);
+        let in_time = tokio::time::timeout(CURTAIN, case(&scene)).await;
+        assert!(in_time.is_ok(), "the case did not end in {CURTAIN:?}");
+    });
+}
+
+impl Scene {
+    fn new(subject: Box<dyn Subject>, random: Arc<Random>) -> Self {
+        let moves_clock = subject.advance(Duration::ZERO).is_some();
+        let lock = Lock::mutex(name(&format!("conformance/{:016x}", random.bits())));
+        Self { subject, lock, random, moves_clock }
+    }
+
+    /// A lock that nobody used before.
+    pub fn another_lock(&self) -> Lock {
+        Lock::mutex(name(&format!("conformance/{:016x}", self.random.bits())))
+    }
+
+    /// A new session with a store handle and an open mailbox of its own.
+    pub async fn peer(&self) -> Peer {
+        let peer = self.peer_without_mailbox().await;
+        let opened = peer.store.open_mailbox(peer.session, peer.letters.clone(), PATIENCE).await;
+        opened.unwrap_or_else(|fault| panic!("the mailbox cannot be opened: {fault}"));
+        peer
+    }
+
+    /// A new session whose mailbox is closed.
+    pub async fn peer_without_mailbox(&self) -> Peer {
+        Peer {
+            store: self.subject.store().await,
+            session: SessionId::from_random(self.random.bytes()),
+            letters: Arc::new(Letters::default()),
+            lock: self.lock.clone(),
+            random: self.random.clone(),
+        }
+    }
+
+    /// Several sessions.
+    pub async fn peers<const N: usize>(&self) -> [Peer; N] {
+        let peers = futures_util::future::join_all((0..N).map(|_| self.peer())).await;
+        peers.try_into().unwrap_or_else(|_| unreachable!("as many as were asked for"))
+    }
+
+    /// A session of the same store handle as another, with a mailbox of its own.
+    pub async fn neighbour(&self, of: &Peer) -> Peer {
+        let session = SessionId::from_random(self.random.bytes());
+        let peer = Peer { session, letters: Arc::new(Letters::default()), ..of.clone() };
+        let opened = peer.store.open_mailbox(session, peer.letters.clone(), PATIENCE).await;
+        opened.unwrap_or_else(|fault| panic!("the mailbox cannot be opened: {fault}"));
+        peer
+    }
+
+    /// Whether the store's clock is the suite's to move.
+    pub fn moves_clock(&self) -> bool {
+        self.moves_clock
+    }
+
+    /// A lease that ends while the case runs, but not before [`pass`](Self::pass) is called: where the
+    /// clock cannot be moved, a few operations have to fit in.
+    pub fn short(&self) -> Duration {
+        if self.moves_clock { Duration::from_secs(10) } else { Duration::from_millis(500) }
+    }
+
+    /// Lets time go by on the store's clock.
+    pub async fn pass(&self, by: Duration) {
+        match self.subject.advance(by) {
+            Some(advanced) => advanced.await,
+            None => tokio::time::sleep(by).await,
+        }
+    }
+
+    /// Lets the lease of the lock's holder end, and sees that it does.
+    pub async fn outlast(&self, lease: Duration, onlooker: &Peer) {
+        self.pass(lease + Duration::from_millis(2)).await;
+        self.until("the lease ends", async || onlooker.inspect().await.holder.is_none()).await;
+    }
+
+    /// Looks again and again until something is so, within a bound.
+    pub async fn until(&self, what: &str, is_so: impl AsyncFn() -> bool) {
+        let start = Instant::now();
+        while !is_so().await {
+            assert!(start.elapsed() < PATIENCE, "in vain: until {what}");
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    /// All letters that a session has been sent so far.
+    ///
+    /// That nothing came cannot be seen by waiting; but letters keep their order. So the session is
+    /// granted another lock, and what came before the news of that is all there is.
+    pub async fn letters_so_far(&self, to: &Peer) -> Vec<Wake> {
+        let elsewhere = self.another_lock();
+        let holder = self.peer_without_mailbox().await.at(&elsewhere);
+        let held = holder.take(LONG).await;
+        let to = to.at(&elsewhere);
+        let (claim, nonce) = to.enqueue().await;
+        holder.release(&held).await;
+        let mut letters = Vec::new();
+        loop {
+            let wake = to.letter().await;
+            if wake.nonce == nonce {
+                break;
+            }
+            letters.push(wake);
+        }
+        to.release(&claim).await;
+        letters
+    }
+}
+
+impl fmt::Debug for Scene {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Scene").field("lock", &self.lock).finish_non_exhaustive()
+    }
+}
+
+/// A lock name that is known to be one.
+pub(super) fn name(text: &str) -> LockName {
+    LockName::new(text).unwrap_or_else(|error| panic!("{text:?}: {error}"))
+}
+
+/// Says that a case needs what the subject does not have.
+pub(super) fn not_applicable(power: &str) {
+    println!("not applicable: this store has no {power}");
+}

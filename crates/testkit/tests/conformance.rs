@@ -1,0 +1,312 @@
+//! The conformance suite itself: an honest store passes, also the cases that need keys to meddle with;
+//! and a store with one flaw fails the case that is about it.
+
+use futures_util::future::{BoxFuture, ready};
+use leasehold::store::{Fault, Outcome, Postbox, Store};
+use leasehold_core::model::{MutexState, Value};
+use leasehold_core::{
+    Acquired, Extended, FencingToken, KeyError, KeySpace, Lock, LockName, Op, Pass, Reply, SessionId, Wake,
+};
+use leasehold_testkit::conformance::{self, Scene, Subject, cases};
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// What is wrong with a store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Flaw {
+    None,
+    /// Forgets which hold was ended last.
+    ForgetsEnded,
+    /// A release ends whatever hold there is.
+    ReleasesAnybody,
+    /// An extend sets the end, nearer or not.
+    ExtendShortens,
+    /// An extend that finds nothing says that it did.
+    ExtendsNothing,
+    /// Cuts leases to whole seconds.
+    WholeSeconds,
+    /// Gives every hold the same token.
+    OneToken,
+    /// Gives a free lock to whoever tries.
+    Barges,
+    /// Posts every grant to everybody.
+    PostsToAll,
+    /// Goes on posting to closed mailboxes.
+    PostsToClosed,
+    /// A release grants, whatever it was asked.
+    AlwaysGrants,
+    /// A look starts the lease anew.
+    LooksExtend,
+    /// A look moves the place to the end.
+    LooksLoseThePlace,
+    /// Trims names.
+    TrimsNames,
+    /// Compares values, not holds.
+    ValuesAlone,
+    /// The outcomes of many come in another order.
+    MixesUp,
+    /// Takes its time.
+    Dawdles,
+    /// Gives strangers' locks an end without being asked.
+    AdoptsUnasked,
+}
+
+/// The model as a store: what a store is at least, with a clock and keys for the test to meddle with.
+#[derive(Clone)]
+struct Model {
+    flaw: Flaw,
+    shared: Arc<Mutex<Shared>>,
+}
+
+#[derive(Default)]
+struct Shared {
+    now_us: u64,
+    locks: HashMap<Lock, MutexState>,
+    mailboxes: HashMap<SessionId, Arc<dyn Postbox>>,
+}
+
+impl Model {
+    fn new(flaw: Flaw) -> Self {
+        let shared = Shared { now_us: 1_762_000_000_000_000, ..Shared::default() };
+        Self { flaw, shared: Arc::new(Mutex::new(shared)) }
+    }
+
+    fn shared(&self) -> MutexGuard<'_, Shared> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn meddle(&self, lock: &Lock, content: Option<Result<String, String>>, expiry: Option<Duration>) {
+        let mut shared = self.shared();
+        let expires_ms = expiry.map(|expiry| shared.now_us / 1000 + millis(expiry));
+        let value = content.map(|content| Value { content, expires_ms });
+        shared.locks.entry(lock.clone()).or_default().value = value;
+    }
+
+    fn apply(&self, lock: &Lock, op: &Op) -> Reply {
+        let (mut lock, mut op) = (lock.clone(), op.clone());
+        if self.flaw == Flaw::TrimsNames {
+            lock.name = LockName::new(lock.name.as_str().trim()).unwrap_or(lock.name);
+        }
+        let mut shared = self.shared();
+        let now_us = shared.now_us;
+        let state = shared.locks.entry(lock).or_default();
+        state.is_over(now_us);
+        spoil_operation(self.flaw, state, &mut op);
+        spoil_state(self.flaw, state, now_us / 1000, &op);
+        let (mut reply, wakes) = state.apply(now_us, &op);
+        spoil_reply(self.flaw, &mut reply);
+        for wake in wakes {
+            let everybody = self.flaw == Flaw::PostsToAll;
+            let posts = shared.mailboxes.iter().filter(|(to, _)| everybody || **to == wake.to);
+            posts.for_each(|(to, post)| post.deliver(Wake { to: *to, ..wake }));
+        }
+        reply
+    }
+}
+
+fn spoil_operation(flaw: Flaw, state: &MutexState, op: &mut Op) {
+    let tenant = state.record.as_ref().and_then(|record| record.tenant.as_ref());
+    let holder = tenant.map(|tenant| &tenant.claim).filter(|_| state.value.is_some());
+    match (flaw, op) {
+        (Flaw::ReleasesAnybody, Op::Release(release)) => {
+            release.claim = holder.unwrap_or(&release.claim).clone();
+        }
+        (Flaw::ValuesAlone, Op::Release(release)) if release.claim.value.is_some() => {
+            let same = holder.filter(|holder| holder.value == release.claim.value);
+            release.claim = same.unwrap_or(&release.claim).clone();
+        }
+        (Flaw::AlwaysGrants, Op::Release(release)) => release.pass = Pass::Grant,
+        (Flaw::WholeSeconds, Op::Acquire(ask)) => ask.lease_ms = ask.lease_ms / 1000 * 1000,
+        (Flaw::AdoptsUnasked, Op::Acquire(ask)) => {
+            ask.adopt_ms.get_or_insert(1000);
+        }
+        _ => {}
+    }
+}
+
+fn spoil_state(flaw: Flaw, state: &mut MutexState, now_ms: u64, op: &Op) {
+    let MutexState { value: Some(value), record: Some(record) } = state else {
+        if let (Flaw::ForgetsEnded | Flaw::Barges, Some(record)) = (flaw, &mut state.record) {
+            record.ended = record.ended.filter(|_| flaw != Flaw::ForgetsEnded);
+            if let (Flaw::Barges, Op::Acquire(_)) = (flaw, op) {
+                record.tickets.clear();
+                record.places.clear();
+            }
+        }
+        return;
+    };
+    match (flaw, op) {
+        (Flaw::ForgetsEnded, _) => record.ended = None,
+        (Flaw::ExtendShortens, Op::Extend(extend)) if value.content.as_ref() == Ok(&extend.claim.token()) => {
+            value.expires_ms = Some(now_ms + extend.lease_ms);
+        }
+        (Flaw::LooksExtend, Op::Acquire(ask)) if value.content.as_ref() == Ok(&ask.claim.token()) => {
+            value.expires_ms = Some(now_ms + ask.lease_ms);
+        }
+        (Flaw::LooksLoseThePlace, Op::Acquire(ask)) => {
+            if let Some(place) = record.places.remove(&ask.claim.hold.session()) {
+                record.tickets.remove(&place.ticket);
+            }
+        }
+        _ => {}
+    }
+}
+
+fn spoil_reply(flaw: Flaw, reply: &mut Reply) {
+    match (flaw, reply) {
+        (Flaw::ExtendsNothing, Reply::Extend(extended)) => *extended = Extended::Extended,
+        (Flaw::OneToken, Reply::Acquire(Acquired::Granted { fence, .. })) => *fence = FencingToken::new(7),
+        (Flaw::OneToken, Reply::Inspect(inspection)) => {
+            if let Some(holder) = &mut inspection.holder {
+                holder.fence = Some(FencingToken::new(7));
+            }
+        }
+        _ => {}
+    }
+}
+
+impl std::fmt::Debug for Model {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Model({:?})", self.flaw)
+    }
+}
+
+impl Store for Model {
+    fn execute<'a>(&'a self, lock: &'a Lock, op: &'a Op, _within: Duration) -> BoxFuture<'a, Outcome> {
+        Box::pin(async move {
+            if self.flaw == Flaw::Dawdles {
+                tokio::time::sleep(Duration::from_secs(3)).await;
+            }
+            Outcome::Done(self.apply(lock, op))
+        })
+    }
+
+    fn execute_all<'a>(&'a self, ops: &'a [(Lock, Op)], _within: Duration) -> BoxFuture<'a, Vec<Outcome>> {
+        let mut outcomes: Vec<_> = ops.iter().map(|(lock, op)| Outcome::Done(self.apply(lock, op))).collect();
+        if self.flaw == Flaw::MixesUp {
+            outcomes.reverse();
+        }
+        Box::pin(ready(outcomes))
+    }
+
+    fn open_mailbox(
+        &self,
+        session: SessionId,
+        post: Arc<dyn Postbox>,
+        _within: Duration,
+    ) -> BoxFuture<'_, Result<(), Fault>> {
+        self.shared().mailboxes.insert(session, post);
+        Box::pin(ready(Ok(())))
+    }
+
+    fn close_mailbox(&self, session: SessionId) {
+        if self.flaw != Flaw::PostsToClosed {
+            self.shared().mailboxes.remove(&session);
+        }
+    }
+
+    fn sibling(&self) -> Arc<dyn Store> {
+        Arc::new(self.clone())
+    }
+
+    fn check(&self, lock: &Lock) -> Result<(), KeyError> {
+        KeySpace::default().lock(lock).map(drop)
+    }
+}
+
+impl Subject for Model {
+    fn store(&self) -> BoxFuture<'_, Arc<dyn Store>> {
+        Box::pin(ready(Arc::new(self.clone()) as Arc<dyn Store>))
+    }
+
+    fn advance(&self, by: Duration) -> Option<BoxFuture<'_, ()>> {
+        self.shared().now_us += millis(by) * 1000;
+        Some(Box::pin(ready(())))
+    }
+
+    fn delete_key<'a>(&'a self, lock: &'a Lock) -> Option<BoxFuture<'a, ()>> {
+        Some(Box::pin(async { self.meddle(lock, None, None) }))
+    }
+
+    fn put_foreign<'a>(
+        &'a self,
+        lock: &'a Lock,
+        value: &'a str,
+        expiry: Option<Duration>,
+    ) -> Option<BoxFuture<'a, ()>> {
+        Some(Box::pin(async move { self.meddle(lock, Some(Ok(value.to_owned())), expiry) }))
+    }
+
+    fn put_other_type<'a>(&'a self, lock: &'a Lock) -> Option<BoxFuture<'a, String>> {
+        Some(Box::pin(async {
+            self.meddle(lock, Some(Err("list".into())), None);
+            "list".into()
+        }))
+    }
+
+    fn refused_names(&self) -> Vec<(LockName, KeyError)> {
+        let name = |text| LockName::new(text).expect("a good name");
+        vec![(name("a}b"), KeyError::Brace), (name("leasehold:{x}:record:mutex:x"), KeyError::Reserved)]
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).expect("a test does not last for ages")
+}
+
+mod an_honest_store {
+    use super::{Flaw, Model, conformance};
+
+    conformance::suite!(Model::new(Flaw::None));
+}
+
+fn fails(flaw: Flaw, case: impl AsyncFnOnce(&Scene)) {
+    let played = catch_unwind(AssertUnwindSafe(|| conformance::play(async { Model::new(flaw) }, case)));
+    assert!(played.is_err(), "the suite did not see the flaw: {flaw:?}");
+}
+
+/// A suite that passes everything is worth nothing.
+#[test]
+fn a_flaw_fails_its_case() {
+    fails(Flaw::ForgetsEnded, cases::a_spent_hold_cannot_be_acquired_again);
+    fails(Flaw::ForgetsEnded, cases::a_resent_release_says_released);
+    fails(Flaw::ReleasesAnybody, cases::a_late_release_leaves_the_successor_alone);
+    fails(Flaw::ReleasesAnybody, cases::a_release_by_another_hold_changes_nothing);
+    fails(Flaw::ExtendShortens, cases::an_extend_only_raises);
+    fails(Flaw::ExtendsNothing, cases::a_hold_that_is_gone_cannot_be_extended);
+    fails(Flaw::WholeSeconds, cases::any_lease_from_a_millisecond_to_a_month);
+    fails(Flaw::OneToken, cases::fencing_tokens_grow);
+    fails(Flaw::Barges, cases::a_try_does_not_barge);
+    fails(Flaw::PostsToAll, cases::a_grant_wakes_one_and_nobody_else);
+    fails(Flaw::PostsToClosed, cases::a_closed_mailbox_gets_nothing);
+    fails(Flaw::AlwaysGrants, cases::a_lock_left_free_keeps_its_queue);
+    fails(Flaw::LooksExtend, cases::a_resent_acquire_is_one_acquire);
+    fails(Flaw::LooksLoseThePlace, cases::a_look_keeps_the_place);
+    fails(Flaw::TrimsNames, cases::any_name_is_literal);
+    fails(Flaw::ValuesAlone, cases::equal_values_exclude_each_other);
+    fails(Flaw::MixesUp, cases::outcomes_come_in_the_order_of_operations);
+    fails(Flaw::Dawdles, cases::a_call_ends_by_its_deadline);
+    fails(Flaw::AdoptsUnasked, cases::a_lock_without_expiry_is_adopted_if_asked);
+}
+
+/// The random operations see every flaw that shows in replies and letters.
+#[test]
+fn a_flaw_disagrees_with_the_model() {
+    for flaw in [
+        Flaw::ForgetsEnded,
+        Flaw::ReleasesAnybody,
+        Flaw::ExtendShortens,
+        Flaw::ExtendsNothing,
+        Flaw::OneToken,
+        Flaw::Barges,
+        Flaw::PostsToAll,
+        Flaw::AlwaysGrants,
+        Flaw::LooksExtend,
+        Flaw::LooksLoseThePlace,
+        Flaw::AdoptsUnasked,
+    ] {
+        fails(flaw, cases::a_thousand_operations_agree_with_the_model);
+    }
+}

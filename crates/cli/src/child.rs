@@ -56,7 +56,8 @@ impl Child {
     pub(crate) fn signal(&self, signal: Signal) {
         match kill_process_group(self.pid, signal) {
             Ok(()) | Err(Errno::SRCH) => {}
-            Err(error) => tracing::warn!(?signal, %error, "the signal was not sent to the command"),
+            // A setuid program may not be signalled by us.
+            Err(error) => crate::log::warning(&format!("failed to send {signal:?} to the command: {error}")),
         }
     }
 

@@ -116,8 +116,8 @@ fn the_command_leads_a_process_group_of_its_own() {
 #[test]
 fn a_long_grace_does_not_end_a_command_whose_lock_is_renewed() {
     let scene = Scene::sqlite();
-    scene.script(&["--lease", "1s", "--kill-grace", "900ms"], "sleep 3; exit 4").check(4, "");
-    scene.script(&["--lease", "600ms"], "sleep 2; exit 4").check(4, "");
+    scene.script(&["--lease", "2s", "--kill-grace", "1500ms"], "sleep 4; exit 4").check(4, "");
+    scene.script(&["--lease", "1s"], "sleep 2; exit 4").check(4, "");
 }
 
 #[test]

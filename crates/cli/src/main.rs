@@ -1,2 +1,76 @@
-//! Run a command under a distributed lock.
-fn main() {}
+//! The program `leasehold`: commands under a lock, and a look at who holds one.
+//!
+//! All it knows of locks it has from the library. It has no threads of its own, and its runtime runs on
+//! the main thread: the kernel ties the end of the command to the thread that started it.
+
+mod args;
+mod child;
+mod clock;
+mod duration;
+mod exit;
+mod job;
+mod log;
+mod run;
+mod secret;
+mod show;
+mod signals;
+mod stamp;
+mod store;
+mod terminal;
+mod watch;
+
+use anyhow::Context;
+use args::{Arguments, Task};
+use clap::Parser;
+use exit::{Exit, Failure};
+use leasehold::LockName;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let exit = match Arguments::try_parse() {
+        Ok(arguments) => leasehold(&arguments).unwrap_or_else(|failure| failure.report()),
+        Err(error) => misuse(&error),
+    };
+    exit.into()
+}
+
+fn leasehold(arguments: &Arguments) -> Result<Exit, Failure> {
+    log::start(match &arguments.task {
+        Task::Run(args) => &args.log,
+        Task::Show(args) => &args.log,
+    });
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("failed to start the runtime")
+        .map_err(|error| Failure::new(Exit::UNAVAILABLE, error))?;
+    runtime.block_on(async {
+        match &arguments.task {
+            Task::Run(args) => run::run(args).await,
+            Task::Show(args) => show::show(args).await,
+        }
+    })
+}
+
+/// Help and the version are no errors; all else is told in the words of our own errors.
+fn misuse(error: &clap::Error) -> Exit {
+    if !error.use_stderr() {
+        // A reader that has gone away has seen enough.
+        let _ = error.print();
+        return Exit::SUCCESS;
+    }
+    let text = error.render().to_string();
+    match text.strip_prefix("error: ") {
+        Some(text) => log::error(text.trim_end()),
+        None => eprint!("{text}"),
+    }
+    Exit::USAGE
+}
+
+fn lock_name(text: &str) -> Result<LockName, Failure> {
+    LockName::new(text).map_err(|error| {
+        let shown = text.escape_debug().take(60).collect::<String>();
+        let cause = anyhow::Error::new(error).context(format!("`{shown}` cannot be the name of a lock"));
+        Failure::new(Exit::USAGE, cause)
+    })
+}

@@ -50,8 +50,9 @@ pub struct Terms {
     pub adopt: Option<Duration>,
     /// Set to wait in the store's queue; a single try, or a poll, does not.
     pub queue: bool,
-    /// Set if clients that do not queue share the lock: the head of the queue looks as they do.
-    pub shared: bool,
+    /// Set to look as often at the head of the queue as clients do that do not queue: where they share the lock, or
+    /// where no message can come.
+    pub look_often: bool,
 }
 
 /// What to do next.
@@ -121,6 +122,7 @@ struct Attempt {
     claim: Claim,
     /// How long the place in the queue was asked to be kept.
     kept: Duration,
+    look_often: bool,
     /// The last few questions.
     sent: VecDeque<Asked>,
     /// Whether anything of the hold may be at the store: a place, or the lock.
@@ -174,11 +176,13 @@ impl Contender {
         let attempt = self.attempt.get_or_insert_with(|| Attempt {
             claim: Claim { hold: fresh_hold(session, random), value: terms.value.clone() },
             kept,
+            look_often: terms.look_often,
             sent: VecDeque::with_capacity(NONCES),
             may_be_there: false,
             may_have_been_there: false,
         });
         attempt.kept = kept;
+        attempt.look_often = terms.look_often;
         if attempt.sent.len() == NONCES {
             attempt.sent.pop_front();
         }
@@ -328,7 +332,8 @@ impl Contender {
         let head = self.standing.position.unwrap_or(0) == 0;
         // Where the lock lies free in front of us (it was left to strangers, or those before are long dead) waiting
         // would wait for nobody.
-        if holder.is_none() || (head && holder.is_some_and(Holder::is_stranger)) {
+        let look_often = self.attempt.as_ref().is_some_and(|attempt| attempt.look_often);
+        if holder.is_none() || (head && (look_often || holder.is_some_and(Holder::is_stranger))) {
             return between(STRANGER_LOOK.0, STRANGER_LOOK.1, random());
         }
         let kept = self.attempt.as_ref().map_or(FIRST_LEASE, |attempt| attempt.kept);
@@ -395,7 +400,7 @@ mod tests {
             value: None,
             adopt: None,
             queue: true,
-            shared: false,
+            look_often: false,
         }
     }
 
@@ -487,6 +492,28 @@ mod tests {
             pauses.insert(until);
         }
         assert!(pauses.len() > 32, "{} different pauses", pauses.len());
+    }
+
+    #[test]
+    fn the_head_looks_often_where_nobody_would_tell_it() {
+        let stranger = Holder { label: None, remaining_ms: None, fence: None, since_ms: None };
+        let ours = Holder { label: Label::new("other").ok(), ..stranger.clone() };
+        for (holder, position, look_often, soon) in [
+            (Some(stranger.clone()), 0, false, true),
+            (Some(stranger), 1, false, false),
+            (Some(ours.clone()), 0, true, true),
+            (Some(ours), 0, false, false),
+            (None, 7, false, true),
+        ] {
+            let random = &mut counter();
+            let mut contender = Contender::new(SessionId::from_random([1; 12]), 0);
+            let (nonce, _) = asked(contender.poll(ms(0), &Terms { look_often, ..terms() }, random));
+            let taken = Acquired::Taken { holder: holder.clone(), position: Some(position) };
+            contender.handle_reply(nonce, &taken, ms(0), random);
+            let Step::Sleep(until) = contender.poll(ms(0), &terms(), random) else { panic!("not asleep") };
+            let often = until >= ms(50) && until <= ms(250);
+            assert_eq!(often, soon, "{holder:?} at {position}: {until:?}");
+        }
     }
 
     #[test]

@@ -245,9 +245,22 @@ impl Mutex {
 
     async fn acquire_within(&self, limit: Option<Duration>) -> Result<Guard, AcquireError> {
         let start = self.engine.world.now();
+        if limit == Some(Duration::ZERO) {
+            return self.acquire_now(start).await;
+        }
         match self.pursue(limit.map(|limit| start + limit), false).await? {
             Ok(guard) => Ok(guard),
             Err(missed) => Err(self.error(missed, self.engine.world.now().since(start))),
+        }
+    }
+
+    /// Who waits for no time at all still tries once.
+    async fn acquire_now(&self, start: Moment) -> Result<Guard, AcquireError> {
+        let call = self.engine.timings.call;
+        match self.pursue(Some(start + call), true).await? {
+            Ok(guard) => Ok(guard),
+            Err(Missed::Taken(standing)) => Err(self.error(Missed::TimedOut(standing), Duration::ZERO)),
+            Err(missed) => Err(self.error(missed, call)),
         }
     }
 
@@ -263,7 +276,7 @@ impl Mutex {
             value: self.value.clone(),
             adopt: self.adopt,
             queue: !once && self.retry.is_none(),
-            shared: self.free_every.is_some(),
+            look_often: self.free_every.is_some() || !self.engine.store.has_mailboxes(),
         });
         let pursuit = Pursuit { terms, limit, once, retry: self.retry };
         let (hold, grant) = match engine::acquire(&self.engine, &self.seat, &pursuit).await {

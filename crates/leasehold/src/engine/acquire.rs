@@ -162,8 +162,9 @@ impl Chase<'_> {
     fn fault(&mut self, nonce: Nonce, fault: Fault, executed: Executed, now: Moment) -> Result<(), Missed> {
         let world = &self.engine.world;
         self.seat.handle_answer(nonce, Err(executed), now, &mut || world.random());
-        let maybe_there =
-            executed == Executed::Unknown || self.last_fault.as_ref().is_some_and(|(_, maybe)| *maybe);
+        let (earlier, maybe_earlier) = self.last_fault.take().unzip();
+        let maybe_there = executed == Executed::Unknown || maybe_earlier.unwrap_or(false);
+        let fault = fault.or_earlier(earlier);
         if !fault.is_transient() {
             return Err(Missed::Fault { fault, maybe_there });
         }

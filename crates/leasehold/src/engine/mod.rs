@@ -129,6 +129,7 @@ pub(crate) async fn call(
 ) -> Result<Reply, Uncertain> {
     let deadline = world.now() + within;
     let mut maybe_done = false;
+    let mut earlier: Option<Fault> = None;
     let mut pause = Duration::from_millis(10);
     loop {
         let left = deadline.since(world.now());
@@ -140,10 +141,12 @@ pub(crate) async fn call(
                 fault
             }
         };
+        let fault = fault.or_earlier(earlier.take());
         let again_at = world.now() + pause / 2 + jitter(world, pause / 2);
         if !fault.is_transient() || again_at >= deadline {
             return Err(Uncertain { fault, maybe_done });
         }
+        earlier = Some(fault);
         world.sleep_until(again_at).await;
         pause = (pause * 2).min(Duration::from_millis(500));
     }

@@ -62,7 +62,7 @@ impl Departure<'_> {
     async fn run(&mut self, free_every: Option<u32>) -> Result<(), NotReleased> {
         let world = &self.engine.world;
         let valid_until = self.hold.valid_until();
-        let (free, next) = self.seat.depart(free_every, world.now(), &mut || world.random());
+        let (free, next) = self.seat.depart(self.hold, free_every, world.now(), &mut || world.random());
         let (nonce, next): (Option<Nonce>, Option<Acquire>) = next.unzip();
         self.next = nonce;
         let pass = if free { Pass::Free } else { Pass::Grant };

@@ -187,11 +187,16 @@ impl Seat {
     /// whether this release should leave the lock free for clients that do not queue.
     pub(super) fn depart(
         &self,
+        hold: &Hold,
         free_every: Option<u32>,
         now: Moment,
         random: Random<'_>,
     ) -> (bool, Option<(Nonce, Acquire)>) {
         let mut state = self.state();
+        if !state.is_occupied_by(hold) {
+            // It was lost, and whoever stands in line asks for himself since.
+            return (false, None);
+        }
         state.releases = state.releases.wrapping_add(1);
         let free = free_every.is_some_and(|every| state.releases.is_multiple_of(every.max(1)));
         let terms = state.line.front().filter(|front| front.terms.queue).map(|front| front.terms.clone());
@@ -204,7 +209,7 @@ impl Seat {
     /// The hold is gone: the front of the line may go on.
     pub(super) fn vacate(&self, hold: &Hold) {
         let mut state = self.state();
-        if state.occupant.as_ref().is_some_and(|occupant| occupant.claim.hold == hold.claim.hold) {
+        if state.is_occupied_by(hold) {
             state.occupant = None;
             state.signal_front();
         }
@@ -226,6 +231,10 @@ impl Seat {
 }
 
 impl State {
+    fn is_occupied_by(&self, hold: &Hold) -> bool {
+        self.occupant.as_ref().is_some_and(|occupant| occupant.claim.hold == hold.claim.hold)
+    }
+
     fn signal_front(&mut self) {
         if let Some(front) = self.line.front_mut() {
             front.signaled = true;

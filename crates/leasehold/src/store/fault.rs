@@ -84,6 +84,14 @@ impl Fault {
         self
     }
 
+    /// The more telling of two faults of one call: that the time was up at last says less than what went wrong before.
+    pub(crate) fn or_earlier(self, earlier: Option<Self>) -> Self {
+        match earlier {
+            Some(earlier) if self.kind == FaultKind::TimedOut => earlier,
+            _ => self,
+        }
+    }
+
     /// Whether the same call may succeed a little later without anybody's help.
     pub const fn is_transient(&self) -> bool {
         match self.kind {

@@ -63,6 +63,11 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         within: Duration,
     ) -> BoxFuture<'_, Result<(), Fault>>;
 
+    /// Whether messages can come at all. Where they cannot, waiters look more often.
+    fn has_mailboxes(&self) -> bool {
+        true
+    }
+
     /// Closes the mailbox of a session. Does not wait for anything.
     fn close_mailbox(&self, session: SessionId);
 

@@ -141,7 +141,7 @@ async fn row_13_validity_counts_from_the_request() {
         for granted in [false, true] {
             let guard = if granted {
                 let held = other.acquire().await.expect("acquired");
-                let (guard, _) = tokio::join!(ours.acquire(), async {
+                let (guard, ()) = tokio::join!(ours.acquire(), async {
                     tokio::time::sleep(Duration::from_millis(80 + n as u64)).await;
                     held.release().await.expect("released");
                 });

@@ -131,3 +131,81 @@ async fn row_44_a_forged_message_gives_nothing() {
     guard.release().await.expect("released");
     waiter.await.expect("no panic").release().await.expect("released");
 }
+
+/// Where the holder is a stranger, who grants nothing, the head of the queue looks four times a second and more.
+#[tokio::test]
+async fn a_strangers_release_is_noticed_soon() {
+    let server = server();
+    let ours = mutex(&client(&server.url()).await);
+    for _ in 0..3 {
+        server.cli(&["SET", "m", "a stranger", "PX", "60000"]).expect("set");
+        let waiter = tokio::spawn({
+            let ours = ours.clone();
+            async move { ours.acquire().await.expect("acquired") }
+        });
+        until_waiting(&ours, 1).await;
+        server.cli(&["DEL", "m"]).expect("deleted");
+        let start = Instant::now();
+        let guard = waiter.await.expect("no panic");
+        assert!(start.elapsed() < 450 * MS, "{:?}", start.elapsed());
+        guard.release().await.expect("released");
+    }
+}
+
+/// Where sharing is asked for, every k-th release leaves the lock free: a client that polls has its turns.
+#[tokio::test]
+async fn strangers_do_not_starve_where_the_lock_is_shared() {
+    let server = server();
+    let mut ours = Vec::new();
+    let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    for _ in 0..3 {
+        let (mutex, stop) = (mutex(&client(&server.url()).await).share(4), stop.clone());
+        ours.push(tokio::spawn(async move {
+            while !stop.load(std::sync::atomic::Ordering::SeqCst) {
+                let guard = mutex.acquire().await.expect("acquired");
+                tokio::time::sleep(MS).await;
+                guard.release().await.expect("released");
+            }
+        }));
+    }
+    let mut turns = 0;
+    let start = Instant::now();
+    while turns < 5 {
+        let set = server.cli(&["SET", "m", "a stranger", "NX", "PX", "1000"]).expect("an answer");
+        if !set.is_nil() {
+            turns += 1;
+            server.cli(&["DEL", "m"]).expect("deleted");
+        }
+        assert!(start.elapsed() < Duration::from_secs(15), "{turns} turns only");
+        tokio::time::sleep(5 * MS).await;
+    }
+    stop.store(true, std::sync::atomic::Ordering::SeqCst);
+    for task in ours {
+        task.await.expect("no panic");
+    }
+}
+
+/// A release with tasks of the same process in line is one request, also for the next of them; and nobody else sends
+/// anything for a hand-over.
+#[tokio::test]
+async fn a_hand_over_is_one_request() {
+    let server = server();
+    let proxy = Proxy::to_server(&server).expect("a proxy");
+    let (a, b) = (mutex(&client(&proxy.url()).await), mutex(&client(&proxy.url()).await));
+    let guard = a.acquire().await.expect("acquired");
+    let mut tasks = Vec::new();
+    for mutex in [&b, &b, &a] {
+        let mutex = mutex.clone();
+        tasks.push(tokio::spawn(async move { mutex.acquire().await.expect("acquired").release().await }));
+    }
+    until_waiting(&a, 1).await;
+    proxy.reset_counts();
+    guard.release().await.expect("released");
+    for task in tasks {
+        task.await.expect("no panic").expect("released");
+    }
+    // Four releases, and nothing else but a look or two that came due in between.
+    let requests = proxy.count("EVALSHA");
+    assert!((4..=6).contains(&requests), "{requests} requests");
+    assert_eq!(proxy.total(), requests);
+}

@@ -183,6 +183,35 @@ pub(crate) async fn processes_are_served_in_order(place: &Place) {
     assert_eq!(*order.lock().expect("no panic"), (0..8).collect::<Vec<_>>());
 }
 
+pub(crate) async fn a_process_has_one_place_in_the_queue(place: &Place) {
+    let (a, b) = (place.client("a").await, place.client("b").await);
+    let (a, b) = (a.mutex("m").expect("a good name"), b.mutex("m").expect("a good name"));
+    let guard = a.acquire().await.expect("acquired");
+    let mut tasks = Vec::new();
+    for _ in 0..8 {
+        let b = b.clone();
+        tasks.push(tokio::spawn(async move { b.acquire().await.expect("acquired").release().await }));
+    }
+    until_waiting(&a, 1).await;
+    tokio::time::sleep(20 * MS).await;
+    assert_eq!(a.inspect().await.expect("an answer").waiting, 1);
+    guard.release().await.expect("released");
+    for task in tasks {
+        task.await.expect("no panic").expect("released");
+    }
+    until_at_rest(&a).await;
+}
+
+pub(crate) async fn who_waits_for_no_time_tries_once(place: &Place) {
+    let (a, b) = (place.client("a").await, place.client("b").await);
+    let (a, b) = (a.mutex("m").expect("a good name"), b.mutex("m").expect("a good name"));
+    let guard = a.acquire_timeout(Duration::ZERO).await.expect("it is free");
+    let missed = b.acquire_timeout(Duration::ZERO).await;
+    assert!(matches!(missed, Err(AcquireError::TimedOut { .. })), "{missed:?}");
+    assert_eq!(a.inspect().await.expect("an answer").waiting, 0);
+    guard.release().await.expect("released");
+}
+
 pub(crate) async fn a_watchdog_keeps_the_lock(place: &Place) {
     let client = place.client_with("a", 900 * MS).await;
     let other = place.client("b").await.mutex("m").expect("a good name");

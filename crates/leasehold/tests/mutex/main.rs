@@ -33,6 +33,8 @@ on_every_store! {
     a_dropped_guard_gives_the_lock_back,
     tasks_of_a_process_are_served_in_order,
     processes_are_served_in_order,
+    a_process_has_one_place_in_the_queue,
+    who_waits_for_no_time_tries_once,
     a_watchdog_keeps_the_lock,
     a_given_lease_ends_when_it_ends,
     a_lease_can_last_until_an_instant,

@@ -52,6 +52,11 @@ impl Lent {
         &self.mailboxes
     }
 
+    /// Whether the user hands the connection's messages on.
+    pub(super) fn has_messages(&self) -> bool {
+        !matches!(&*self.pushes.lock().unwrap_or_else(PoisonError::into_inner), Pushes::None)
+    }
+
     pub(super) async fn call(&self, cmd: &Cmd, deadline: Instant) -> Result<Value, Lost> {
         let mut conn = self.conn.clone();
         within(deadline, conn.send_packed_command(cmd)).await

@@ -297,6 +297,13 @@ impl Store for RedisStore {
         })
     }
 
+    fn has_mailboxes(&self) -> bool {
+        match &*self.way {
+            Way::Link(_) => true,
+            Way::Lent(lent) => lent.has_messages(),
+        }
+    }
+
     fn close_mailbox(&self, session: SessionId) {
         match &*self.way {
             Way::Link(link) => link.close_mailbox(session),

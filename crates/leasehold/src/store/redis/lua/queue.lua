@@ -21,7 +21,7 @@ local EMPTY_RECORD = '\004\001\006\102\111\114\109\097\116\001\049\009\000\017\0
 
 -- What is to be written: fields of the record, those that are over, its expiry, a lock that is freed, one that is given,
 -- the session that is told, the expiry of a lock that has none.
-local changes, over, record_ttl_ms, new_record_ttl_ms = {}, {}, nil, nil
+local changes, over, new_record_ttl_ms = {}, {}, nil
 local freed, given, told, new_value_ttl = false, nil, nil, nil
 
 -- How long the record lasts, once that is known.

@@ -1,0 +1,232 @@
+//! The command line. What it says is in here; what it means is in the files of the same names.
+//!
+//! A URL stays a plain text in here: clap repeats what it cannot parse, and a URL may have a password.
+
+use crate::duration;
+use crate::exit::Exit;
+use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Distributed locks, held by lease, for shells, cron jobs and operators
+#[derive(Parser)]
+#[command(name = "leasehold", version, propagate_version = true, arg_required_else_help = true)]
+#[command(max_term_width = 100, after_help = EXAMPLES)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    pub(crate) task: Task,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Task {
+    #[command(about = RUN_ABOUT, long_about = RUN_LONG, after_long_help = RUN_AFTER)]
+    Run(RunArgs),
+    #[command(about = SHOW_ABOUT, long_about = SHOW_LONG, after_long_help = SHOW_AFTER)]
+    Show(ShowArgs),
+}
+
+#[derive(Args)]
+pub(crate) struct RunArgs {
+    /// The lock's name: up to 512 bytes of text without control characters
+    pub(crate) name: String,
+
+    /// The command and its arguments, after `--`
+    #[arg(last = true, required = true, value_name = "CMD")]
+    pub(crate) command: Vec<OsString>,
+
+    /// How long the lock outlives us at most [default: 30s]
+    ///
+    /// The lock is held for as long as the command runs, and is renewed every third of the lease. If
+    /// this machine dies, the lock is free again when the lease ends.
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    pub(crate) lease: Option<Duration>,
+
+    /// How long to wait for the lock at most; for ever, if not given
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    pub(crate) wait: Option<Duration>,
+
+    /// Do not wait: give up at once if somebody else has the lock
+    #[arg(long = "try", conflicts_with = "wait")]
+    pub(crate) once: bool,
+
+    /// The exit status that says that the lock was not acquired
+    #[arg(long, value_name = "N", default_value_t = Exit::CONFLICT)]
+    pub(crate) conflict_exit_code: u8,
+
+    /// How long the command has between SIGTERM and SIGKILL when the lock is lost [default: 5s]
+    ///
+    /// If renewals fail, SIGTERM comes that long before the lease ends, so it must be shorter than the
+    /// lease. If it is not given, it is a third of a lease that is shorter than 15s.
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    pub(crate) kill_grace: Option<Duration>,
+
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+
+    #[command(flatten)]
+    pub(crate) log: LogArgs,
+}
+
+#[derive(Args)]
+pub(crate) struct ShowArgs {
+    /// The lock's name
+    pub(crate) name: String,
+
+    /// Print one line of JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+
+    #[command(flatten)]
+    pub(crate) log: LogArgs,
+}
+
+#[derive(Args)]
+#[command(next_help_heading = "Store")]
+pub(crate) struct StoreArgs {
+    #[arg(long, value_name = "URL", help = STORE_HELP, long_help = STORE_LONG)]
+    pub(crate) store: Option<String>,
+
+    /// A prefix for all keys, on a Redis server that others use too
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) prefix: Option<String>,
+
+    #[arg(long, value_name = "FILE", help = PASSWORD_HELP, long_help = PASSWORD_LONG)]
+    pub(crate) password_file: Option<PathBuf>,
+}
+
+#[derive(Args)]
+#[command(next_help_heading = "Log")]
+pub(crate) struct LogArgs {
+    /// Say more on standard error; up to three times
+    #[arg(short, long, action = ArgAction::Count)]
+    pub(crate) verbose: u8,
+
+    /// The form of what is said on standard error
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = LogFormat::Text)]
+    pub(crate) log_format: LogFormat,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogFormat {
+    /// Lines for people
+    Text,
+    /// One JSON object a line
+    Json,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  leasehold run nightly -- ./backup.sh           one at a time on this machine
+  leasehold run nightly --try -- ./backup.sh     or not at all: exit status 75
+  export LEASEHOLD_STORE=redis://db.example.org  one at a time on all machines
+  leasehold show nightly                         who has it, since when, who waits
+
+`leasehold help run` says what becomes of signals, exit statuses and a lock that is lost.";
+
+const STORE_HELP: &str = "Where the locks are [env: LEASEHOLD_STORE] [default: a SQLite file of this user's]";
+
+const STORE_LONG: &str = "\
+Where the locks are [env: LEASEHOLD_STORE] [default: a SQLite file of this user's]
+
+  redis://[user@]host[:port][/db]  a Redis or Valkey server; rediss:// with TLS
+  redis+unix:///path/to/socket     the same, by a socket
+  sqlite:PATH                      a file, for the processes of this machine
+
+Without it the file is leasehold/locks.db in $XDG_STATE_HOME, or else in ~/.local/state; for root without a \
+home it is /var/lib/leasehold/locks.db. A password does not belong in here, where every user of the machine \
+can read it: see --password-file.";
+
+const PASSWORD_HELP: &str =
+    "Read the server's password from the first line of a file, or of standard input (`-`)";
+
+const PASSWORD_LONG: &str = "\
+Read the server's password from the first line of a file, or of standard input (`-`)
+
+Of standard input no more than that line is read: what follows is the command's. The password can also be \
+given in the environment, as LEASEHOLD_PASSWORD or in the URL in LEASEHOLD_STORE, and the user as \
+LEASEHOLD_USERNAME. The command does not inherit what holds a password.";
+
+const RUN_ABOUT: &str = "Run a command while holding a lock";
+
+const RUN_LONG: &str = "\
+Run a command while holding a lock.
+
+Waits until the lock is free, runs the command, and gives the lock back when the command has ended. \
+Waiting is fair: first come, first served.";
+
+const RUN_AFTER: &str = "\
+The command:
+  It inherits standard input, output and error, and runs in a process group of its own. In its
+  environment are LEASEHOLD_NAME, the lock's name, and LEASEHOLD_FENCE, the fencing token: a number
+  that grows with every hold of the lock, for resources that can refuse smaller ones than they saw.
+
+Signals:
+  SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH, SIGCONT and SIGTSTP are passed on to
+  the command's process group, and the lock is given back when the command has ended. Those that were
+  ignored when we were started (nohup) stay ignored. If the command wants to read from the terminal,
+  it becomes the foreground job. After Ctrl-Z nothing is renewed: if the lease ends before `fg`, the
+  lock is lost.
+
+A lock that is lost:
+  If the lock cannot be renewed, the command gets SIGTERM early enough to be gone before anybody else
+  can have the lock: --kill-grace before the lease ends. What is left of its process group then gets
+  SIGKILL. If the lock was taken away (its key was removed), SIGTERM comes when that is noticed, at
+  the next renewal.
+  If leasehold itself is killed, the kernel kills the command (Linux). It does not kill the command's
+  own children, nor a program that is setuid or has file capabilities: for those use a container or a
+  cgroup. While leasehold is stopped (SIGSTOP) it can stop nothing: it does so as soon as it goes on.
+
+Exit status:
+  the command's own; 128 + n if signal n ended it
+    2  the arguments, the name, the URL or another setting cannot be used
+   69  the store cannot be reached, or does not serve us
+   70  the lock was lost before the command had ended
+   75  the lock was not acquired (see --conflict-exit-code)
+  126  the command cannot be executed
+  127  there is no such command
+
+Examples:
+  leasehold run nightly -- ./backup.sh
+  leasehold run nightly --wait 10s --conflict-exit-code 0 -- ./backup.sh
+  leasehold run orders/42 --store redis://db.example.org --password-file /run/secrets/redis -- ./ship
+  leasehold run report --lease 5m --kill-grace 1m -- sh -c 'make report && publish --fence $LEASEHOLD_FENCE'";
+
+const SHOW_ABOUT: &str = "Show who holds a lock";
+
+const SHOW_LONG: &str = "\
+Show who holds a lock, since when, until when, and how many wait for it.
+
+The exit status is 0 whether or not the lock is held; 69 if the store cannot be reached, and 2 if the \
+name or a setting cannot be used.";
+
+const SHOW_AFTER: &str = "\
+JSON (--json), one line; later versions may add fields:
+  name          the lock's name
+  held          true or false
+  holder        what the holder calls itself, `host/pid/program` as a rule; null if the lock is free, or
+                held by another library, which says nothing of itself
+  since         since when, by the store's clock: RFC 3339 in UTC, or null
+  until         when the lease ends unless it is renewed, by this machine's clock; null if the lock is
+                free, or held without an expiry
+  remaining_ms  how many milliseconds that is from now, or null
+  fence         the holder's fencing token, a number of at most 53 bits, or null
+  waiting       how many processes wait
+
+Examples:
+  leasehold show nightly
+  leasehold show nightly --json | jq -r 'select(.held) | .holder'";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_in_order() {
+        Arguments::command().debug_assert();
+    }
+}

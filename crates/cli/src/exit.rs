@@ -1,0 +1,107 @@
+//! How the program ends: its exit status, and what it says when something did not work.
+
+use anyhow::Error;
+use leasehold::LockName;
+use rustix::process::Signal;
+use std::process::ExitCode;
+
+/// An exit status.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Exit(u8);
+
+impl Exit {
+    /// Everything that was asked for was done.
+    pub(crate) const SUCCESS: Self = Self(0);
+    /// The arguments, the name, the URL or another setting cannot be used.
+    pub(crate) const USAGE: Self = Self(2);
+    /// The store cannot be reached, or does not serve us: `EX_UNAVAILABLE`.
+    pub(crate) const UNAVAILABLE: Self = Self(69);
+    /// The lock was lost: `EX_SOFTWARE`.
+    pub(crate) const LOST: Self = Self(70);
+    /// The lock was not acquired, unless the user asked for another number: `EX_TEMPFAIL`.
+    pub(crate) const CONFLICT: u8 = 75;
+    /// The command was found, and cannot be executed; as shells say it.
+    pub(crate) const NOT_EXECUTABLE: Self = Self(126);
+    /// There is no such command; as shells say it.
+    pub(crate) const NOT_FOUND: Self = Self(127);
+
+    /// A status of somebody else's choice.
+    pub(crate) const fn of(status: u8) -> Self {
+        Self(status)
+    }
+
+    /// What shells make of a process that a signal ended.
+    pub(crate) fn of_signal(signal: i32) -> Self {
+        Self(u8::try_from(signal).unwrap_or(0).saturating_add(128))
+    }
+
+    /// As [`of_signal`](Self::of_signal).
+    pub(crate) fn of_named(signal: Signal) -> Self {
+        Self::of_signal(signal.as_raw())
+    }
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        exit.0.into()
+    }
+}
+
+/// Why the program did not do what it was asked to do, and the status that says so.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) exit: Exit,
+    pub(crate) cause: Error,
+}
+
+impl Failure {
+    pub(crate) fn new(exit: Exit, cause: impl Into<Error>) -> Self {
+        Self { exit, cause: cause.into() }
+    }
+
+    /// The same, told as what failed to be done with a lock.
+    pub(crate) fn doing(self, verb: &str, name: &LockName) -> Self {
+        Self { exit: self.exit, cause: self.cause.context(format!("failed to {verb} `{name}`")) }
+    }
+
+    /// Says what went wrong on standard error, and gives the status.
+    pub(crate) fn report(&self) -> Exit {
+        crate::log::error(&told(&self.cause));
+        self.exit
+    }
+}
+
+/// An error and its causes in one line. Many a message has its cause's text in it already.
+fn told(error: &Error) -> String {
+    let mut line = String::new();
+    for cause in error.chain() {
+        let text = cause.to_string();
+        if line.contains(&text) {
+            continue;
+        }
+        if !line.is_empty() {
+            line.push_str(": ");
+        }
+        line.push_str(&text);
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signals_are_counted_from_128() {
+        assert_eq!(Exit::of_signal(9), Exit(137));
+        assert_eq!(Exit::of_signal(64), Exit(192));
+        assert_eq!(Exit::of_named(Signal::TERM), Exit(143));
+    }
+
+    #[test]
+    fn a_cause_is_not_told_twice() {
+        let error =
+            anyhow::anyhow!("refused").context("connecting: refused").context("failed to acquire `a`");
+        assert_eq!(told(&error), "failed to acquire `a`: connecting: refused");
+    }
+}

@@ -1,0 +1,164 @@
+//! A command that runs under a lock: it is told what we are told, and ended when the lock ends.
+//!
+//! 1. The watch is asked first, whatever woke us: a command that was stopped goes on only while the lock is
+//!    held.
+//! 2. Renewals of our own are needed only where the grace is so long that the keeper's would come too
+//!    late: it renews when a third of the lease is over.
+
+use crate::child::{Change, Child};
+use crate::clock;
+use crate::exit::Exit;
+use crate::run::{Ended, Terms};
+use crate::signals::Signals;
+use crate::terminal::{self, Terminal};
+use crate::watch::{Step, Watch};
+use leasehold::Guard;
+use rustix::process::Signal;
+use std::time::Duration;
+use tokio::time::sleep;
+
+/// The longest sleep: timers do not notice that the machine was suspended.
+const NAP: Duration = Duration::from_millis(250);
+
+/// A command under a lock.
+pub(crate) struct Job<'a> {
+    child: Child,
+    guard: &'a Guard,
+    watch: Watch,
+    terms: Terms,
+    terminal: Option<Terminal>,
+    pause: Pause,
+}
+
+/// Whether the command is to go on after a stop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Pause {
+    None,
+    /// It was stopped, and so were we; now we go on. The terminal had been lent to it, or not.
+    Over {
+        lent: bool,
+    },
+}
+
+impl<'a> Job<'a> {
+    pub(crate) fn new(child: Child, guard: &'a Guard, terms: &Terms) -> Self {
+        let watch = Watch::new(terms.lease, terms.grace, guard.valid_until());
+        Self { child, guard, watch, terms: *terms, terminal: Terminal::of_process(), pause: Pause::None }
+    }
+}
+
+/// Waits until the command has ended.
+pub(crate) async fn watch(mut job: Job<'_>, signals: &mut Signals) -> Ended {
+    let renewals = renew(job.guard, job.terms);
+    tokio::pin!(renewals);
+    let lost = job.guard.lost_signal();
+    loop {
+        let nap = job.obey();
+        if let Some(exit) = job.news() {
+            return job.ended(exit);
+        }
+        let told = job.watch.has_ended_it();
+        tokio::select! {
+            biased;
+            signal = signals.next() => job.pass_on(signal),
+            () = lost.cancelled(), if !told => {}
+            () = &mut renewals, if !told => {}
+            () = sleep(nap) => {}
+        }
+    }
+}
+
+impl Job<'_> {
+    /// Does what the watch says, and tells for how long there is nothing more to do (1).
+    fn obey(&mut self) -> Duration {
+        loop {
+            let now = clock::now();
+            match self.watch.poll(now, self.guard.valid_until()) {
+                Step::Terminate => {
+                    let name = self.guard.name();
+                    crate::log::warning(&format!(
+                        "`{name}` is lost or cannot be renewed: ending the command"
+                    ));
+                    self.child.signal(Signal::TERM);
+                    // One that was stopped could not end by itself.
+                    self.child.signal(Signal::CONT);
+                    self.pause = Pause::None;
+                }
+                Step::Kill => self.child.signal(Signal::KILL),
+                Step::Done => return NAP,
+                Step::Rest(until) => {
+                    self.go_on();
+                    return until.since(now).min(NAP);
+                }
+            }
+        }
+    }
+
+    /// Lets the command go on after a pause.
+    fn go_on(&mut self) {
+        let Pause::Over { lent } = std::mem::replace(&mut self.pause, Pause::None) else { return };
+        if lent && let Some(terminal) = &mut self.terminal {
+            terminal.lend(self.child.group());
+        }
+        self.child.signal(Signal::CONT);
+    }
+
+    /// Takes note of what has become of the command; gives its status if it has ended.
+    fn news(&mut self) -> Option<Exit> {
+        while let Some(change) = self.child.poll() {
+            match change {
+                Change::Ended(exit) => return Some(exit),
+                Change::Stopped(by) => self.stopped(by),
+            }
+        }
+        None
+    }
+
+    /// The command was stopped. By the terminal's doing it gets the terminal, or we stop with it, as a
+    /// shell expects of a job. One that somebody stopped by SIGSTOP keeps its lock.
+    fn stopped(&mut self, by: i32) {
+        let Some(terminal) = &mut self.terminal else { return };
+        let wants_terminal = [Signal::TTIN.as_raw(), Signal::TTOU.as_raw()].contains(&by);
+        if wants_terminal && terminal.lend(self.child.group()) {
+            self.child.signal(Signal::CONT);
+        } else if wants_terminal || by == Signal::TSTP.as_raw() {
+            let lent = terminal.take_back();
+            terminal::suspend(lent);
+            self.pause = Pause::Over { lent: lent || wants_terminal };
+        }
+    }
+
+    fn pass_on(&mut self, signal: Signal) {
+        match signal {
+            // Whether it may go on is for the watch to say (1).
+            Signal::CONT if self.pause == Pause::None => self.pause = Pause::Over { lent: false },
+            Signal::CONT | Signal::CHILD => {}
+            signal => {
+                tracing::info!(?signal, "passed on to the command");
+                self.child.signal(signal);
+            }
+        }
+    }
+
+    fn ended(self, exit: Exit) -> Ended {
+        let stopped = self.watch.has_ended_it();
+        if stopped {
+            // What is left of the group has no lock either.
+            self.child.signal(Signal::KILL);
+        }
+        Ended { exit, stopped }
+    }
+}
+
+/// Renews often enough for a long grace (2). Ends never.
+async fn renew(guard: &Guard, terms: Terms) {
+    if terms.grace <= terms.lease / 3 {
+        return std::future::pending().await;
+    }
+    loop {
+        sleep(terms.room() / 3).await;
+        if let Err(error) = guard.extend().await {
+            tracing::debug!(%error, "not renewed yet");
+        }
+    }
+}

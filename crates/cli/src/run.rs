@@ -1,0 +1,254 @@
+//! `leasehold run`: the lock, the command under it, and the lock given back.
+//!
+//! 1. The lock is given back explicitly on every way out, and what the keeper still has to undo is waited
+//!    for, in a bounded time.
+//! 2. The command starts under a whole lease, not under the short first one of a new hold.
+
+use crate::args::RunArgs;
+use crate::child::{self, Child};
+use crate::exit::{Exit, Failure};
+use crate::job::{self, Job};
+use crate::signals::Signals;
+use crate::store::{CALL, Place};
+use crate::{clock, log};
+use anyhow::{Context, anyhow};
+use leasehold::store::FaultKind;
+use leasehold::{
+    AcquireError, Attempt, Client, ExtendError, Guard, Lease, LockName, LostReason, Mutex, ReleaseError,
+};
+use std::ffi::OsString;
+use std::io;
+use std::time::Duration;
+use tokio::time::timeout;
+
+const LEASE: Duration = Duration::from_secs(30);
+const GRACE: Duration = Duration::from_secs(5);
+/// Shorter ones leave no time to renew and to kill.
+const SHORTEST_LEASE: Duration = Duration::from_millis(200);
+
+/// Runs the command under the lock.
+pub(crate) async fn run(args: &RunArgs) -> Result<Exit, Failure> {
+    let terms = Terms::of(args)?;
+    let name = crate::lock_name(&args.name)?;
+    // It may read a password from a terminal, which Ctrl-C interrupts only while signals are not caught.
+    let place = Place::of(&args.store)?.watchdog_lease(terms.lease);
+    let mut signals = Signals::catch().context("failed to catch signals").map_err(unavailable)?;
+    let client = tokio::select! {
+        biased;
+        signal = signals.ending() => return Ok(Exit::of_named(signal)),
+        client = place.connect() => client?,
+    };
+    let outcome = under_lock(&client, &name, &terms, args, &mut signals).await;
+    if timeout(CALL, client.settle()).await.is_err() {
+        log::warning(&format!("not everything about `{name}` could be given back: it ends with its lease"));
+    }
+    outcome
+}
+
+/// The times of a run, checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Terms {
+    pub(crate) lease: Duration,
+    pub(crate) grace: Duration,
+}
+
+impl Terms {
+    fn of(args: &RunArgs) -> Result<Self, Failure> {
+        let lease = args.lease.unwrap_or(LEASE);
+        let grace = args.kill_grace.unwrap_or(GRACE.min(lease / 3));
+        Self { lease, grace }.check().map_err(|error| Failure::new(Exit::USAGE, error))
+    }
+
+    /// How long a lease can go without a renewal before the command is told to end.
+    pub(crate) fn room(self) -> Duration {
+        self.lease.saturating_sub(self.grace)
+    }
+
+    fn check(self) -> anyhow::Result<Self> {
+        let Self { lease, grace } = self;
+        if lease < SHORTEST_LEASE {
+            return Err(anyhow!("--lease {lease:?} is too short: give {SHORTEST_LEASE:?} at least"));
+        }
+        Lease::from(lease).check().context("--lease cannot be that")?;
+        if grace >= lease {
+            return Err(anyhow!(
+                "--kill-grace {grace:?} is not shorter than the lease of {lease:?}: the command would have to be \
+                 ended before it begins; shorten the one or lengthen the other (--lease)"
+            ));
+        }
+        let room = (lease / 20).max(Duration::from_millis(100));
+        if self.room() < room {
+            return Err(anyhow!(
+                "--kill-grace {grace:?} leaves no time to renew a lease of {lease:?}: it must be shorter by \
+                 {room:?} at least"
+            ));
+        }
+        Ok(self)
+    }
+}
+
+async fn under_lock(
+    client: &Client,
+    name: &LockName,
+    terms: &Terms,
+    args: &RunArgs,
+    signals: &mut Signals,
+) -> Result<Exit, Failure> {
+    let mutex =
+        client.mutex(name.as_str()).map_err(|error| Failure::new(Exit::USAGE, error).doing("use", name))?;
+    let acquired = tokio::select! {
+        biased;
+        signal = signals.ending() => return Ok(Exit::of_named(signal)),
+        acquired = acquire(&mutex, args) => acquired,
+    };
+    let guard = acquired.map_err(|failure| failure.doing("acquire", name))?;
+    tracing::info!(lock = %name, fence = %guard.fencing_token(), "acquired");
+    let ended = match whole_lease(&guard, terms).await {
+        Ok(()) => command(&guard, terms, args, signals).await,
+        Err(failure) => Err(failure.doing("hold", name)),
+    };
+    give_back(guard, name, ended).await
+}
+
+async fn acquire(mutex: &Mutex, args: &RunArgs) -> Result<Guard, Failure> {
+    let conflict = Exit::of(args.conflict_exit_code);
+    if args.once || args.wait == Some(Duration::ZERO) {
+        return match mutex.try_acquire().await {
+            Ok(Attempt::Granted(guard)) => Ok(guard),
+            Ok(Attempt::Taken(who)) => Err(Failure::new(conflict, anyhow!("{who}"))),
+            Err(error) => Err(not_acquired(error, conflict)),
+        };
+    }
+    let acquired = match args.wait {
+        Some(limit) => mutex.acquire_timeout(limit).await,
+        None => mutex.acquire().await,
+    };
+    acquired.map_err(|error| not_acquired(error, conflict))
+}
+
+fn not_acquired(error: AcquireError, conflict: Exit) -> Failure {
+    let exit = match &error {
+        AcquireError::TimedOut { .. } | AcquireError::OutOfTries { .. } => conflict,
+        AcquireError::Lease(_) | AcquireError::LeaseTooShort { .. } => Exit::USAGE,
+        AcquireError::Store(fault) if matches!(fault.kind, FaultKind::Unusable(_)) => Exit::USAGE,
+        _ => Exit::UNAVAILABLE,
+    };
+    Failure::new(exit, error)
+}
+
+/// Lengthens a new hold to its lease before anything is started under it (2).
+async fn whole_lease(guard: &Guard, terms: &Terms) -> Result<(), Failure> {
+    if guard.remaining() > terms.grace + terms.room() / 2 {
+        return Ok(());
+    }
+    guard.extend().await.map_err(|error| {
+        let exit = if matches!(error, ExtendError::Lost(_)) { Exit::LOST } else { Exit::UNAVAILABLE };
+        Failure::new(exit, error)
+    })
+}
+
+async fn command(
+    guard: &Guard,
+    terms: &Terms,
+    args: &RunArgs,
+    signals: &mut Signals,
+) -> Result<Ended, Failure> {
+    signals.catch_all().context("failed to catch signals").map_err(unavailable)?;
+    let child = Child::start(&args.command, guard.name(), guard.fencing_token())
+        .map_err(|error| not_started(&args.command, error))?;
+    Ok(job::watch(Job::new(child, guard, terms), signals).await)
+}
+
+fn not_started(command: &[OsString], error: io::Error) -> Failure {
+    let program = command.first().map(|word| word.to_string_lossy()).unwrap_or_default();
+    let advice = match error.kind() {
+        io::ErrorKind::NotFound => "there is no such program: check its path, or PATH",
+        io::ErrorKind::PermissionDenied => "it is no program that may be executed: check its mode",
+        _ => "it cannot be executed",
+    };
+    let text = format!("failed to start the command `{program}`: {advice}");
+    Failure::new(child::exit_of(&error), anyhow::Error::new(error).context(text))
+}
+
+/// How a command ended that was started.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    /// The command's own status.
+    pub(crate) exit: Exit,
+    /// Set if it was made to end, since its lock was lost or could not be renewed.
+    pub(crate) stopped: bool,
+}
+
+async fn give_back(guard: Guard, name: &LockName, ended: Result<Ended, Failure>) -> Result<Exit, Failure> {
+    let until = guard.valid_until();
+    let known = guard.check().err().map(|lost| lost.reason);
+    let released = guard.release().await;
+    let ended = ended?;
+    if ended.stopped {
+        let why = match (known, &released) {
+            // What the keeper has found out is more than what a late release finds.
+            (Some(reason), _) if reason != LostReason::Expired => reason.to_string(),
+            (_, Err(ReleaseError::Lost(reason))) => reason.to_string(),
+            _ => "it could not be renewed in time".to_owned(),
+        };
+        let cause = anyhow!("lost `{name}`, so the command was ended: {why}");
+        return Err(Failure::new(Exit::LOST, cause));
+    }
+    match released {
+        Ok(()) => tracing::info!(lock = %name, "given back"),
+        Err(ReleaseError::Lost(reason)) if too_early(&reason, known.is_none() && until <= clock::now()) => {
+            let cause = anyhow!(
+                "lost `{name}` while the command ran, which was noticed only when it had ended: {reason}; somebody \
+                 else may have run at the same time"
+            );
+            return Err(Failure::new(Exit::LOST, cause));
+        }
+        // The command had ended by then.
+        Err(ReleaseError::Lost(_)) => tracing::info!(lock = %name, "its lease ended while it was given back"),
+        Err(error) => log::warning(&format!("failed to give `{name}` back: {error}")),
+    }
+    Ok(ended.exit)
+}
+
+/// Whether a lock was lost while the command ran, if it was found lost by its release. `late` says that the
+/// command ended in time, and the lease since.
+fn too_early(reason: &LostReason, late: bool) -> bool {
+    !(late && matches!(reason, LostReason::Expired | LostReason::TakenOver { .. }))
+}
+
+fn unavailable(error: anyhow::Error) -> Failure {
+    Failure::new(Exit::UNAVAILABLE, error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_grace_is_shorter_than_the_lease_and_leaves_time_to_renew() {
+        let check = |lease, grace, wanted: Option<&str>| {
+            let terms = Terms { lease: Duration::from_millis(lease), grace: Duration::from_millis(grace) };
+            match (terms.check(), wanted) {
+                (Ok(_), None) => {}
+                (Err(error), Some(wanted)) => assert!(error.to_string().contains(wanted), "{error}"),
+                (result, _) => panic!("{lease} {grace}: {result:?}"),
+            }
+        };
+        check(30_000, 5_000, None);
+        check(30_000, 25_000, None);
+        check(30_000, 0, None);
+        check(1_000, 900, None);
+        check(30_000, 30_000, Some("is not shorter than the lease"));
+        check(5_000, 30_000, Some("is not shorter than the lease"));
+        check(30_000, 29_000, Some("leaves no time to renew"));
+        check(100, 10, Some("give 200ms at least"));
+    }
+
+    #[test]
+    fn a_lease_that_ends_after_the_command_is_no_loss() {
+        assert!(!too_early(&LostReason::Expired, true));
+        assert!(!too_early(&LostReason::TakenOver { by: None }, true));
+        assert!(too_early(&LostReason::Removed, true));
+        assert!(too_early(&LostReason::TakenOver { by: None }, false));
+    }
+}

@@ -1,0 +1,129 @@
+//! Passwords: where they come from, and that they go nowhere else.
+//!
+//! 1. A password comes from the environment, from a file or from standard input. As an argument it is
+//!    refused: the process list shows it to every user of the machine.
+//! 2. Nothing prints a [`Secret`].
+
+use crate::exit::{Exit, Failure};
+use anyhow::{Context, Result, anyhow, bail};
+use std::fmt;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+/// The environment variable that holds a password.
+pub(crate) const PASSWORD: &str = "LEASEHOLD_PASSWORD";
+
+/// Longer than any password; what is longer is another file.
+const LONGEST: usize = 4096;
+
+/// A text that nobody is to see (2).
+pub(crate) struct Secret(String);
+
+impl Secret {
+    /// The text itself, for the store alone.
+    pub(crate) fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(…)")
+    }
+}
+
+/// The password, if one was given apart from the URL. A file goes before the environment, which is asked
+/// only where `ask_environment` says so.
+pub(crate) fn password(file: Option<&Path>, ask_environment: bool) -> Result<Option<Secret>, Failure> {
+    let Some(file) = file else {
+        return Ok(if ask_environment { variable(PASSWORD)?.map(Secret) } else { None });
+    };
+    let secret = if file == Path::new("-") {
+        first_line(stdin()).context("failed to read the password from standard input")
+    } else {
+        File::open(file)
+            .map_err(Into::into)
+            .and_then(first_line)
+            .with_context(|| format!("failed to read the password from `{}`", file.display()))
+    };
+    secret.map(Some).map_err(|error| Failure::new(Exit::USAGE, error))
+}
+
+/// An environment variable that is set and not empty. Its content is not shown where it is no text.
+pub(crate) fn variable(name: &str) -> Result<Option<String>, Failure> {
+    match std::env::var(name) {
+        Ok(value) => Ok(Some(value).filter(|value| !value.is_empty())),
+        Err(std::env::VarError::NotPresent) => Ok(None),
+        Err(std::env::VarError::NotUnicode(_)) => {
+            Err(Failure::new(Exit::USAGE, anyhow!("the environment variable {name} is not UTF-8 text")))
+        }
+    }
+}
+
+/// Standard input without a buffer: what follows the password is the command's.
+fn stdin() -> impl Read {
+    struct Unbuffered;
+    impl Read for Unbuffered {
+        fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+            rustix::io::read(rustix::stdio::stdin(), buffer).map_err(Into::into)
+        }
+    }
+    Unbuffered
+}
+
+/// Reads one byte at a time up to the first line feed, and not beyond.
+fn first_line(mut source: impl Read) -> Result<Secret> {
+    let mut line = Vec::new();
+    let mut byte = [0];
+    while read_one(&mut source, &mut byte)? {
+        let [byte] = byte;
+        if byte == b'\n' {
+            break;
+        }
+        if line.len() == LONGEST {
+            bail!("its first line is longer than {LONGEST} bytes, which is no password");
+        }
+        line.push(byte);
+    }
+    if line.last() == Some(&b'\r') {
+        line.pop();
+    }
+    if line.is_empty() {
+        bail!("its first line is empty");
+    }
+    // The error of `from_utf8` would carry the bytes along.
+    String::from_utf8(line).map(Secret).map_err(|_| anyhow!("its first line is not UTF-8 text"))
+}
+
+/// Reads the next byte; false at the end.
+fn read_one(source: &mut impl Read, byte: &mut [u8; 1]) -> std::io::Result<bool> {
+    loop {
+        match source.read(byte) {
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            read => return read.map(|bytes| bytes == 1),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_line_is_read_and_not_a_byte_more() {
+        let mut source = &b"hunter2\r\nfor the command"[..];
+        let secret = first_line(&mut source).expect("there is a line");
+        assert_eq!(secret.reveal(), "hunter2");
+        assert_eq!(source, b"for the command");
+        assert_eq!(format!("{secret:?}"), "Secret(…)");
+    }
+
+    #[test]
+    fn what_is_no_password_is_refused_without_being_shown() {
+        for bytes in [&b""[..], b"\nhunter2", b"hunter2\xff\n", &[b'x'; LONGEST + 1]] {
+            let text = format!("{:#}", first_line(bytes).expect_err("it is no password"));
+            assert!(!text.contains("hunter2") && !text.contains("xx"), "{text}");
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! `leasehold show`: how a lock stands.
+
+use crate::args::ShowArgs;
+use crate::exit::{Exit, Failure};
+use crate::stamp::rfc3339;
+use crate::store::Place;
+use anyhow::Context;
+use leasehold::Status;
+use serde::Serialize;
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
+use std::time::{Duration, SystemTime};
+
+/// Prints how the lock stands.
+pub(crate) async fn show(args: &ShowArgs) -> Result<Exit, Failure> {
+    let name = crate::lock_name(&args.name)?;
+    let client = Place::of(&args.store)?.connect().await?;
+    let mutex =
+        client.mutex(name.as_str()).map_err(|error| Failure::new(Exit::USAGE, error).doing("use", &name))?;
+    let status = mutex
+        .inspect()
+        .await
+        .map_err(|error| Failure::new(Exit::UNAVAILABLE, error).doing("inspect", &name))?;
+    let report = Report::of(name.as_str(), &status, SystemTime::now());
+    let text = if args.json { report.json() } else { report.text() };
+    match io::stdout().lock().write_all(text.as_bytes()) {
+        // Whoever read it has seen enough.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(Exit::SUCCESS),
+        written => written
+            .context("failed to write to standard output")
+            .map(|()| Exit::SUCCESS)
+            .map_err(|error| Failure::new(Exit::UNAVAILABLE, error)),
+    }
+}
+
+/// What is printed, with the fields of its JSON, which stay as they are.
+#[derive(Debug, Serialize)]
+struct Report<'a> {
+    name: &'a str,
+    held: bool,
+    holder: Option<&'a str>,
+    since: Option<String>,
+    until: Option<String>,
+    remaining_ms: Option<u64>,
+    fence: Option<u64>,
+    waiting: u64,
+}
+
+impl<'a> Report<'a> {
+    fn of(name: &'a str, status: &'a Status, now: SystemTime) -> Self {
+        let remaining = status.remaining.filter(|_| status.held);
+        let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        Self {
+            name,
+            held: status.held,
+            holder: status.holder.as_deref().filter(|label| !label.is_empty()),
+            since: status.since.map(rfc3339),
+            until: remaining.and_then(|time| now.checked_add(time)).map(rfc3339),
+            remaining_ms: remaining.map(millis),
+            fence: status.fence.filter(|_| status.held).map(leasehold::FencingToken::as_u64),
+            waiting: status.waiting,
+        }
+    }
+
+    fn json(&self) -> String {
+        let line = serde_json::to_string(self).expect("strings, numbers and nulls are JSON");
+        line + "\n"
+    }
+
+    fn text(&self) -> String {
+        let mut text = String::new();
+        let mut line = |label: &str, value: &str| {
+            writeln!(text, "{label:<9}{value}").expect("writing to a string cannot fail");
+        };
+        line("name", self.name);
+        if self.held {
+            line("held", "yes");
+            line("holder", self.holder.unwrap_or("unknown: it says nothing of itself"));
+            line("since", self.since.as_deref().unwrap_or("unknown"));
+            match (&self.until, self.remaining_ms) {
+                (Some(until), Some(ms)) => {
+                    let left = Duration::from_millis(ms);
+                    line("until", &format!("{until} (in {left:?}, unless it is renewed)"));
+                }
+                _ => line("until", "for ever: it has no expiry"),
+            }
+            line("fence", &self.fence.map_or_else(|| "none".to_owned(), |fence| fence.to_string()));
+        } else {
+            line("held", "no");
+        }
+        line("waiting", &self.waiting.to_string());
+        text
+    }
+}

@@ -1,0 +1,138 @@
+//! When a command has to go because its lock does: a pure machine, `now` comes in.
+//!
+//! 1. The command is gone before the lease can have ended by the server's clock: it is killed a margin
+//!    before the deadline that the library counts, which is itself on the safe side of the server's.
+//! 2. It has the whole grace between the two signals where renewals fail, and less only where the lock was
+//!    found to be lost later than that.
+//! 3. Once it has been told to end there is no way back, also if the lock can be renewed again.
+
+use leasehold::Moment;
+use std::time::Duration;
+
+/// How much earlier than at the deadline a command is killed at most: signals and timers take a moment.
+const MARGIN: Duration = Duration::from_millis(50);
+
+/// The watch over one hold.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    grace: Duration,
+    margin: Duration,
+    /// The latest deadline that was seen while the lock was held.
+    believed: Moment,
+    stage: Stage,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Held,
+    Ending { kill_at: Moment },
+    Killed,
+}
+
+/// What to do now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Nothing before this moment.
+    Rest(Moment),
+    /// Ask the command to end.
+    Terminate,
+    /// Kill the command.
+    Kill,
+    /// Nothing any more: it has been killed.
+    Done,
+}
+
+impl Watch {
+    /// The watch over a hold of this lease that may be believed until `valid_until`.
+    pub(crate) fn new(lease: Duration, grace: Duration, valid_until: Moment) -> Self {
+        let margin = MARGIN.min(lease.saturating_sub(grace) / 4);
+        Self { grace, margin, believed: valid_until, stage: Stage::Held }
+    }
+
+    /// What to do at `now`, if the hold may be believed until `valid_until`, which is zero if it is known
+    /// to be lost. A signal that was asked for counts as sent.
+    pub(crate) fn poll(&mut self, now: Moment, valid_until: Moment) -> Step {
+        match self.stage {
+            Stage::Held => {
+                self.believed = self.believed.max(valid_until);
+                let ends_at = self.believed - self.margin - self.grace;
+                if valid_until != Moment::ZERO && now < ends_at {
+                    return Step::Rest(ends_at);
+                }
+                let kill_at = (now + self.grace).min(self.believed - self.margin);
+                self.stage = Stage::Ending { kill_at };
+                Step::Terminate
+            }
+            Stage::Ending { kill_at } if now < kill_at => Step::Rest(kill_at),
+            Stage::Ending { .. } => {
+                self.stage = Stage::Killed;
+                Step::Kill
+            }
+            Stage::Killed => Step::Done,
+        }
+    }
+
+    /// Whether the command was told to end.
+    pub(crate) fn has_ended_it(&self) -> bool {
+        self.stage != Stage::Held
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEASE: Duration = Duration::from_secs(30);
+    const GRACE: Duration = Duration::from_secs(5);
+
+    fn ms(ms: u64) -> Moment {
+        Moment::from_micros(ms * 1000)
+    }
+
+    fn watch() -> Watch {
+        Watch::new(LEASE, GRACE, ms(30_000))
+    }
+
+    #[test]
+    fn a_hold_that_is_renewed_is_left_alone() {
+        let mut watch = watch();
+        assert_eq!(watch.poll(ms(0), ms(30_000)), Step::Rest(ms(24_950)));
+        assert_eq!(watch.poll(ms(24_949), ms(54_000)), Step::Rest(ms(48_950)));
+        assert!(!watch.has_ended_it());
+    }
+
+    #[test]
+    fn without_renewals_the_command_has_the_grace_and_is_gone_before_the_deadline() {
+        let mut watch = watch();
+        assert_eq!(watch.poll(ms(24_950), ms(30_000)), Step::Terminate);
+        assert_eq!(watch.poll(ms(24_950), ms(30_000)), Step::Rest(ms(29_950)));
+        assert_eq!(watch.poll(ms(27_000), ms(57_000)), Step::Rest(ms(29_950)), "no way back");
+        assert_eq!(watch.poll(ms(29_950), ms(57_000)), Step::Kill);
+        assert_eq!(watch.poll(ms(29_951), ms(57_000)), Step::Done);
+    }
+
+    #[test]
+    fn a_lock_that_was_taken_away_leaves_the_grace_or_what_the_lease_had_left() {
+        let mut watch = watch();
+        assert_eq!(watch.poll(ms(10_000), Moment::ZERO), Step::Terminate);
+        assert_eq!(watch.poll(ms(10_000), Moment::ZERO), Step::Rest(ms(15_000)));
+        let mut watch = Watch::new(LEASE, GRACE, ms(30_000));
+        assert_eq!(watch.poll(ms(27_000), Moment::ZERO), Step::Terminate);
+        assert_eq!(watch.poll(ms(27_000), Moment::ZERO), Step::Rest(ms(29_950)));
+    }
+
+    #[test]
+    fn after_a_stop_past_the_deadline_the_command_is_killed_at_once() {
+        let mut watch = watch();
+        assert_eq!(watch.poll(ms(90_000), ms(30_000)), Step::Terminate);
+        assert_eq!(watch.poll(ms(90_000), Moment::ZERO), Step::Kill);
+        assert!(watch.has_ended_it());
+    }
+
+    #[test]
+    fn a_short_lease_has_a_short_margin() {
+        let lease = Duration::from_millis(200);
+        let mut watch = Watch::new(lease, Duration::from_millis(100), ms(200));
+        assert_eq!(watch.poll(ms(0), ms(200)), Step::Rest(ms(75)));
+    }
+}

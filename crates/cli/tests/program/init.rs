@@ -1,0 +1,43 @@
+//! As the first process of a container, the program reaps what is left to it.
+
+use super::scene::{Scene, finish};
+use std::process::Command;
+
+/// The program as process 1 of a namespace; `None` where that is not permitted.
+fn as_init(scene: &Scene, script: &str) -> Option<Command> {
+    let mut probe = Command::new("unshare");
+    probe.args(["--user", "--map-root-user", "--pid", "--fork", "--mount-proc", "true"]);
+    if !probe.output().is_ok_and(|output| output.status.success()) {
+        eprintln!("not tested: `unshare --pid` is not permitted here");
+        return None;
+    }
+    let mut command = Command::new("unshare");
+    command.args(["--user", "--map-root-user", "--pid", "--fork", "--mount-proc"]);
+    command.args([env!("CARGO_BIN_EXE_leasehold"), "run", "job", "--", "sh", "-c", script]);
+    command.env("LEASEHOLD_STORE", format!("sqlite:{}", scene.path("locks.db").display()));
+    command.current_dir(scene.path(""));
+    Some(command)
+}
+
+#[test]
+fn orphans_are_reaped_and_the_commands_status_is_not_lost() {
+    let scene = Scene::sqlite();
+    // Each inner shell leaves a child behind that ends later, and becomes one of process 1.
+    let script = "test $PPID = 1 || exit 99
+        for i in 1 2 3 4 5; do sh -c 'sleep 0.05 & echo $! >> orphans'; done
+        for pid in $(cat orphans); do
+            n=0; while test -e /proc/$pid; do sleep 0.05; n=$((n + 1)); test $n -lt 200 || exit 98; done
+        done
+        exit 42";
+    let Some(command) = as_init(&scene, script) else { return };
+    finish(command, "").check(42, "");
+    assert_eq!(scene.read("orphans").lines().count(), 5);
+}
+
+#[test]
+fn process_1_passes_signals_on() {
+    let scene = Scene::sqlite();
+    let script = "trap 'exit 7' TERM; kill -TERM 1; while :; do sleep 0.01; done";
+    let Some(command) = as_init(&scene, script) else { return };
+    finish(command, "").check(7, "");
+}

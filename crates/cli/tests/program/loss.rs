@@ -1,0 +1,130 @@
+//! A command whose lock is lost is ended, and before anybody else can have the lock.
+
+use super::scene::{PATIENCE, Scene, expect, runs, status, until};
+use leasehold_testkit::{RedisServer, Worker};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// A command that will not end, and writes down every few milliseconds that it runs.
+const STUBBORN: &str =
+    "trap 'echo term >> told' TERM; echo pid $$; while :; do date +%s%N >> beats; sleep 0.01; done";
+
+fn now_ns() -> u128 {
+    SystemTime::now().duration_since(UNIX_EPOCH).expect("it is after 1970").as_nanos()
+}
+
+fn last_beat(scene: &Scene) -> u128 {
+    let beats = scene.read("beats");
+    beats.lines().filter_map(|line| line.parse().ok()).next_back().expect("the command ran")
+}
+
+fn start_stubborn(scene: &Scene, options: &[&str]) -> (Worker, String) {
+    let mut run = scene.start(options, STUBBORN);
+    let pid = expect(&mut run, "pid");
+    until("the command runs", || scene.read("beats").lines().count() > 3);
+    (run, pid)
+}
+
+#[test]
+fn a_server_that_falls_silent_costs_the_command_its_life_before_the_lease_has_ended() {
+    let server = RedisServer::start().expect("there is a server");
+    let scene = Scene::redis(&server);
+    let (mut run, pid) = start_stubborn(&scene, &["--lease", "1s", "--kill-grace", "300ms"]);
+    server.stop().expect("it runs");
+    // Nothing is renewed from here on: the server gives the lock to nobody else before this.
+    let earliest_end = now_ns() + Duration::from_secs(1).as_nanos();
+    assert_eq!(status(&mut run), Some(70));
+    assert!(!runs(&pid));
+    let beat = last_beat(&scene);
+    assert!(beat < earliest_end, "it ran {} ns too long", beat - earliest_end);
+    assert_eq!(scene.read("told"), "term\n", "it was asked first");
+    server.cont().expect("it is stopped");
+    scene.script(&["--wait", "5s"], "true").check(0, "");
+}
+
+#[test]
+fn a_server_that_falls_silent_leaves_a_willing_command_its_grace() {
+    let server = RedisServer::start().expect("there is a server");
+    let scene = Scene::redis(&server);
+    let script = "trap 'sleep 0.3; echo cleaned; exit 0' TERM; echo running; while :; do sleep 0.01; done";
+    let mut run = scene.start(&["--lease", "2s", "--kill-grace", "1s"], script);
+    expect(&mut run, "running");
+    server.stop().expect("it runs");
+    expect(&mut run, "cleaned");
+    assert_eq!(status(&mut run), Some(70));
+}
+
+#[test]
+fn a_lock_that_was_taken_away_ends_the_command_by_term_and_then_by_kill() {
+    let server = RedisServer::start().expect("there is a server");
+    let scene = Scene::redis(&server);
+    let (mut run, pid) = start_stubborn(&scene, &["--lease", "3s", "--kill-grace", "300ms"]);
+    let deleted = server.cli(&["DEL", "job"]).expect("it answers");
+    assert_eq!(deleted.integer(), Some(1));
+    assert_eq!(status(&mut run), Some(70));
+    assert!(!runs(&pid));
+    assert_eq!(scene.read("told"), "term\n");
+    scene.assert_free();
+}
+
+#[test]
+fn a_loss_that_is_noticed_only_at_the_end_is_told() {
+    let server = RedisServer::start().expect("there is a server");
+    let scene = Scene::redis(&server);
+    let mut run = scene.start(&[], "echo running; read line; exit 0");
+    expect(&mut run, "running");
+    // A whole lease is there before the command starts: no renewal is due for ten seconds.
+    server.cli(&["DEL", "job"]).expect("it answers");
+    run.tell("go").expect("it reads");
+    assert_eq!(status(&mut run), Some(70));
+}
+
+#[test]
+fn after_a_stop_past_the_lease_the_command_is_killed_at_once() {
+    let server = RedisServer::start().expect("there is a server");
+    for scene in [Scene::sqlite(), Scene::redis(&server)] {
+        let (mut run, pid) = start_stubborn(&scene, &["--lease", "1s", "--kill-grace", "300ms"]);
+        run.stop().expect("it runs");
+        // The lease ends by the store's clock, and somebody else gets the lock.
+        let mut next = scene.start(&[], "echo running; read line");
+        next.expect("running", PATIENCE).expect("the lease ends");
+        let since = now_ns();
+        run.cont().expect("it is stopped");
+        assert_eq!(status(&mut run), Some(70));
+        assert!(!runs(&pid));
+        let late =
+            Duration::from_nanos(u64::try_from(last_beat(&scene).saturating_sub(since)).unwrap_or(u64::MAX));
+        assert!(late < Duration::from_millis(500), "it ran on for {late:?}");
+        next.tell("go").expect("it reads");
+        assert_eq!(status(&mut next), Some(0), "the next holder was left alone");
+    }
+}
+
+#[test]
+fn what_is_left_of_the_group_is_killed_too() {
+    let server = RedisServer::start().expect("there is a server");
+    let scene = Scene::redis(&server);
+    // It ends by itself some time, since nothing else would end it if this test failed.
+    let stubborn = "trap \"\" TERM; n=0; while test $n -lt 600; do n=$((n + 1)); sleep 0.05; done";
+    let script = format!("sh -c '{stubborn}' & echo child $!; wait");
+    let script = script.as_str();
+    let mut run = scene.start(&["--lease", "1s", "--kill-grace", "300ms"], script);
+    let child = expect(&mut run, "child");
+    server.cli(&["DEL", "job"]).expect("it answers");
+    assert_eq!(status(&mut run), Some(70));
+    until("the command's own child is killed", || !runs(&child));
+}
+
+#[test]
+fn an_outage_shorter_than_the_lease_is_ridden_out() {
+    let server = RedisServer::start().expect("there is a server");
+    let scene = Scene::redis(&server);
+    let mut run = scene.start(&["--lease", "3s", "--kill-grace", "500ms"], "echo running; read line; exit 6");
+    expect(&mut run, "running");
+    server.stop().expect("it runs");
+    std::thread::sleep(Duration::from_millis(1300));
+    server.cont().expect("it is stopped");
+    std::thread::sleep(Duration::from_millis(2500));
+    run.tell("go").expect("it reads");
+    assert_eq!(status(&mut run), Some(6));
+    scene.assert_free();
+}

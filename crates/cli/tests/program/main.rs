@@ -1,0 +1,12 @@
+//! The program as its users meet it: arguments, exit statuses, signals, and what becomes of the command
+//! when the lock is lost. Every test has its own directory, store and commands.
+
+mod init;
+mod loss;
+mod misuse;
+mod run;
+mod scene;
+mod secrets;
+mod show;
+mod signals;
+mod terminal;

@@ -1,0 +1,96 @@
+//! Whatever cannot be used ends with 2 and says why; a store that is not there, with 69.
+
+use super::scene::Scene;
+use leasehold_testkit::RedisServer;
+use std::time::{Duration, Instant};
+
+#[test]
+fn what_cannot_be_used_ends_with_2_and_a_reason() {
+    let scene = Scene::sqlite();
+    let check = |arguments: &[&str], reason| {
+        let outcome = scene.run(arguments);
+        outcome.check(2, reason);
+        outcome.check(2, "leasehold: ");
+        assert_eq!(outcome.stdout, "", "the command did not run");
+    };
+    let run = |options: &[&'static str], reason| {
+        check(&[&["run", "job"], options, &["--", "echo", "ran"]].concat(), reason);
+    };
+    check(&["run", "", "--", "echo", "ran"], "a lock name needs at least one character");
+    check(&["run", "a\nb", "--", "echo", "ran"], "no control characters");
+    check(&["run", &"x".repeat(513), "--", "echo", "ran"], "at most 512 bytes");
+    check(&["show", ""], "a lock name needs at least one character");
+    check(&["run", "job"], "<CMD>");
+    check(&["run", "job", "--"], "<CMD>");
+    check(&["run", "job", "echo", "ran"], "unexpected argument");
+    check(&["walk"], "unrecognized subcommand");
+    run(&["--store", "postgres://h"], "there is no store of its scheme");
+    run(&["--store", "locks.db"], "it has no scheme");
+    run(&["--store", "sqlite:"], "needs the path of a file");
+    run(&["--store", "sqlite:no/such/dir/locks.db"], "its directory does not exist");
+    run(&["--store", "redis://"], "the URL names no host");
+    run(&["--store", "redis://h:x"], "no port");
+    run(&["--prefix", "app:"], "these are for Redis");
+    run(&["--password-file", "missing"], "failed to read the password from `missing`");
+    run(&["--lease", "30"], "it has no unit");
+    run(&["--lease", "soon"], "write a whole number and its unit");
+    run(&["--wait", "1.5s"], "write a whole number and its unit");
+    run(&["--kill-grace", "-1s"], "unexpected argument");
+    run(&["--lease", "0s"], "too short");
+    run(&["--lease", "400d"], "at most 366 days");
+    run(&["--lease", "5s", "--kill-grace", "5s"], "is not shorter than the lease of 5s");
+    run(&["--kill-grace", "30s"], "is not shorter than the lease of 30s");
+    run(&["--lease", "10s", "--kill-grace", "9900ms"], "leaves no time to renew");
+    run(&["--try", "--wait", "1s"], "cannot be used with");
+    run(&["--conflict-exit-code", "256"], "--conflict-exit-code");
+    run(&["--log-format", "xml"], "--log-format");
+    run(&["--bogus"], "unexpected argument '--bogus'");
+}
+
+#[test]
+fn help_and_version_are_no_errors() {
+    let scene = Scene::sqlite();
+    for (arguments, text) in [
+        (&["--help"][..], "leasehold run nightly -- ./backup.sh"),
+        (&["run", "--help"], "is killed, the kernel kills the command"),
+        (&["help", "run"], "Exit status:"),
+        (&["show", "--help"], "remaining_ms"),
+        (&["--version"], concat!("leasehold ", env!("CARGO_PKG_VERSION"))),
+    ] {
+        let outcome = scene.run(arguments);
+        outcome.check(0, "");
+        assert!(outcome.stdout.contains(text), "{outcome:?}");
+    }
+}
+
+#[test]
+fn a_store_that_is_not_there_ends_with_69_in_time() {
+    let mut server = RedisServer::start().expect("there is a server");
+    let scene = Scene::redis(&server);
+    let check = |reason, arguments: &[&str]| {
+        let start = Instant::now();
+        let outcome = scene.run(arguments);
+        outcome.check(69, reason);
+        outcome.check(69, &server.port().to_string());
+        assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    };
+    server.stop().expect("it runs");
+    check("no answer in time", &["run", "job", "--try", "--", "true"]);
+    check("no answer in time", &["run", "job", "--", "true"]);
+    check("no answer in time", &["show", "job"]);
+    server.cont().expect("it is stopped");
+    server.kill().expect("it runs");
+    let outcome = scene.run(&["run", "job", "--", "true"]);
+    outcome.check(69, "cannot be reached: is it running, and is the address right?");
+    scene.run(&["show", "job"]).check(69, "cannot be reached");
+}
+
+#[test]
+fn a_key_that_is_something_else_is_left_alone() {
+    let server = RedisServer::start().expect("there is a server");
+    let scene = Scene::redis(&server);
+    server.cli(&["LPUSH", "job", "x"]).expect("it answers");
+    scene.script(&[], "echo never").check(69, "failed to acquire `job`");
+    scene.run(&["show", "job"]).check(69, "the name is used for something else");
+    assert_eq!(server.cli(&["LLEN", "job"]).expect("it answers").integer(), Some(1));
+}

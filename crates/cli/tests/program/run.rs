@@ -1,0 +1,144 @@
+//! The ordinary course of a run.
+
+use super::scene::{Scene, expect, finish, start, status, until};
+use std::time::{Duration, Instant};
+
+#[test]
+fn a_command_runs_and_its_output_is_its_own() {
+    let scene = Scene::sqlite();
+    let outcome = scene.run(&["run", "nightly", "--", "echo", "ok"]);
+    outcome.check(0, "");
+    assert_eq!((outcome.stdout.as_str(), outcome.stderr.as_str()), ("ok\n", ""));
+}
+
+#[test]
+fn without_a_store_the_locks_are_in_the_users_state_directory() {
+    use std::os::unix::fs::PermissionsExt;
+    let scene = Scene::sqlite();
+    let mut command = scene.command(&["run", "nightly", "--", "echo", "ok"]);
+    command.env_remove("LEASEHOLD_STORE").env("XDG_STATE_HOME", scene.path("state"));
+    finish(command, "").check(0, "");
+    let mode = |path| std::fs::metadata(scene.path(path)).expect("it is there").permissions().mode() & 0o777;
+    assert_eq!(mode("state/leasehold"), 0o700);
+    assert_eq!(mode("state/leasehold/locks.db"), 0o600);
+}
+
+#[test]
+fn two_at_once_run_one_after_the_other() {
+    let scene = Scene::sqlite();
+    let script = "echo begin >> log; echo running; read line; echo end >> log";
+    let mut first = scene.start(&[], script);
+    expect(&mut first, "running");
+    let mut second = scene.start(&[], script);
+    until("the second waits", || scene.status()["waiting"] == 1);
+    assert_eq!(scene.read("log"), "begin\n");
+    first.tell("go").expect("it reads");
+    expect(&mut second, "running");
+    assert_eq!(scene.read("log"), "begin\nend\nbegin\n");
+    second.tell("go").expect("it reads");
+    assert_eq!((status(&mut first), status(&mut second)), (Some(0), Some(0)));
+    assert_eq!(scene.read("log"), "begin\nend\nbegin\nend\n");
+}
+
+#[test]
+fn who_only_tries_or_waits_in_vain_ends_with_75_and_is_told_who_holds_it() {
+    let scene = Scene::sqlite();
+    let mut holder = scene.start(&[], "echo running; read line");
+    expect(&mut holder, "running");
+    let by = format!("/{}/leasehold", holder.pid());
+    let tried = scene.script(&["--try"], "echo never");
+    tried.check(75, "leasehold: failed to acquire `job`: held by ");
+    tried.check(75, &by);
+    assert_eq!(tried.stdout, "");
+    scene.script(&["--try", "--conflict-exit-code", "0"], "echo never").check(0, &by);
+    scene.script(&["--wait", "0s", "--conflict-exit-code", "9"], "echo never").check(9, &by);
+    let start = Instant::now();
+    let waited = scene.script(&["--wait", "300ms"], "echo never");
+    waited.check(75, "timed out after 3");
+    waited.check(75, &by);
+    let took = start.elapsed();
+    assert!((Duration::from_millis(300)..Duration::from_secs(5)).contains(&took), "{took:?}");
+    holder.tell("go").expect("it reads");
+    assert_eq!(status(&mut holder), Some(0));
+    scene.assert_free();
+}
+
+#[test]
+fn the_exit_status_is_the_commands_own_or_as_shells_say_it() {
+    let scene = Scene::sqlite();
+    std::fs::write(scene.path("plain"), "no program").expect("the directory is ours");
+    scene.script(&[], "exit 0").check(0, "");
+    scene.script(&[], "exit 7").check(7, "");
+    scene.script(&[], "exit 255").check(255, "");
+    scene.script(&[], "kill -KILL $$").check(137, "");
+    scene.script(&[], "kill -TERM $$").check(143, "");
+    scene.script(&[], "kill -34 $$").check(162, "");
+    let not_found = "failed to start the command `./missing`: there is no such program";
+    scene.run(&["run", "job", "--", "./missing"]).check(127, not_found);
+    scene.run(&["run", "job", "--", "leasehold-no-such-program"]).check(127, "check its path, or PATH");
+    scene.run(&["run", "job", "--", "./plain"]).check(126, "check its mode");
+    scene.run(&["run", "job", "--", "/"]).check(126, "failed to start the command `/`");
+    scene.assert_free();
+}
+
+#[test]
+fn the_command_is_told_the_lock_and_a_growing_number() {
+    let scene = Scene::sqlite();
+    let mut last = 0;
+    for _ in 0..3 {
+        let outcome = scene.script(&[], "echo $LEASEHOLD_NAME $LEASEHOLD_FENCE");
+        let (name, fence) = outcome.stdout.trim().split_once(' ').expect("both are set");
+        let fence: u64 = fence.parse().expect("it is a number");
+        assert_eq!(name, "job");
+        assert!(fence > last, "{fence} after {last}");
+        last = fence;
+    }
+}
+
+#[test]
+fn the_command_gets_standard_input_and_the_arguments_as_they_are() {
+    let scene = Scene::sqlite();
+    let read = finish(scene.command(&["run", "job", "--", "cat"]), "one\ntwo\n");
+    assert_eq!(read.stdout, "one\ntwo\n");
+    let words = scene.run(&["run", "job", "--", "printf", "%s|", "--lease", "", "a b", "--"]);
+    assert_eq!(words.stdout, "--lease||a b|--|");
+}
+
+#[test]
+fn the_command_leads_a_process_group_of_its_own() {
+    let scene = Scene::sqlite();
+    let outcome = scene.script(&[], "echo $$; cut -d' ' -f5 /proc/$$/stat; cut -d' ' -f5 /proc/$PPID/stat");
+    let lines: Vec<_> = outcome.stdout.lines().collect();
+    assert_eq!(lines[0], lines[1], "its group has its id");
+    assert_ne!(lines[1], lines[2], "which is not ours");
+}
+
+#[test]
+fn a_long_grace_does_not_end_a_command_whose_lock_is_renewed() {
+    let scene = Scene::sqlite();
+    scene.script(&["--lease", "2s", "--kill-grace", "1500ms"], "sleep 4; exit 4").check(4, "");
+    scene.script(&["--lease", "1s"], "sleep 2; exit 4").check(4, "");
+}
+
+#[test]
+fn what_is_said_can_be_had_as_json() {
+    let scene = Scene::sqlite();
+    let outcome = scene.run(&["run", "job", "-vv", "--log-format", "json", "--", "./missing"]);
+    outcome.check(127, "failed to start the command");
+    for line in outcome.stderr.lines() {
+        let event: serde_json::Value = serde_json::from_str(line).expect("every line is JSON");
+        assert!(event["level"].is_string() && event["message"].is_string(), "{line}");
+    }
+}
+
+#[test]
+fn a_lock_passes_through_many_hands_in_turn() {
+    let scene = Scene::sqlite();
+    let script = "n=$(cat n 2>/dev/null || echo 0); echo $((n + 1)) > n";
+    let runs: Vec<_> =
+        (0..8).map(|_| start(scene.command(&["run", "job", "--", "sh", "-c", script]))).collect();
+    for mut run in runs {
+        assert_eq!(status(&mut run), Some(0));
+    }
+    assert_eq!(scene.read("n"), "8\n");
+}

@@ -1,0 +1,60 @@
+//! What `show` says of a lock.
+
+use super::scene::{Scene, expect, status, until};
+use leasehold_testkit::RedisServer;
+
+#[test]
+fn a_free_lock() {
+    let scene = Scene::sqlite();
+    let shown = scene.run(&["show", "job"]);
+    shown.check(0, "");
+    assert_eq!(shown.stdout, "name     job\nheld     no\nwaiting  0\n");
+    let json = scene.run(&["show", "job", "--json"]).stdout;
+    let wanted = "{\"name\":\"job\",\"held\":false,\"holder\":null,\"since\":null,\"until\":null,\
+                  \"remaining_ms\":null,\"fence\":null,\"waiting\":0}\n";
+    assert_eq!(json, wanted);
+}
+
+#[test]
+fn a_held_lock_and_one_who_waits() {
+    let server = RedisServer::start().expect("there is a server");
+    for scene in [Scene::sqlite(), Scene::redis(&server)] {
+        let mut holder = scene.start(&[], "echo fence $LEASEHOLD_FENCE; read line");
+        let fence = expect(&mut holder, "fence");
+        let mut waiter = scene.start(&[], "true");
+        until("it waits", || scene.status()["waiting"] == 1);
+        let json = scene.status();
+        assert_eq!((&json["name"], &json["held"]), (&"job".into(), &true.into()));
+        assert_eq!(json["fence"].to_string(), fence);
+        let by = format!("/{}/leasehold", holder.pid());
+        assert!(json["holder"].as_str().expect("it is known").ends_with(&by), "{json}");
+        let left = json["remaining_ms"].as_u64().expect("it has an expiry");
+        assert!((10_000..=30_000).contains(&left), "{json}");
+        let text = |field: &str| json[field].as_str().expect("it is known").to_owned();
+        let (since, until) = (text("since"), text("until"));
+        assert!(since < until && since.len() == 24 && since.ends_with('Z'), "{json}");
+        let shown = scene.run(&["show", "job"]);
+        shown.check(0, "");
+        for line in ["held     yes\n", &format!("{by}\n"), &format!("fence    {fence}\n"), "waiting  1\n"] {
+            assert!(shown.stdout.contains(line), "{line}: {shown:?}");
+        }
+        holder.tell("go").expect("it reads");
+        assert_eq!((status(&mut holder), status(&mut waiter)), (Some(0), Some(0)));
+    }
+}
+
+#[test]
+fn a_lock_of_another_library_without_an_expiry() {
+    let server = RedisServer::start().expect("there is a server");
+    let scene = Scene::redis(&server);
+    server.cli(&["SET", "job", "token-of-a-stranger"]).expect("it answers");
+    let json = scene.status();
+    assert_eq!(json["held"], true);
+    for field in ["holder", "until", "remaining_ms"] {
+        assert!(json[field].is_null(), "{json}");
+    }
+    let shown = scene.run(&["show", "job"]);
+    shown.check(0, "");
+    assert!(shown.stdout.contains("for ever: it has no expiry"), "{shown:?}");
+    assert!(!shown.stdout.contains("stranger"), "{shown:?}");
+}

@@ -1,0 +1,104 @@
+//! At a terminal the program is a job like any other: played by `script`, which makes one.
+
+use super::scene::{PATIENCE, Scene, expect, finish, runs, start, status, until};
+use leasehold_testkit::Worker;
+use std::process::Command;
+
+/// Runs a shell's script at a terminal of its own. `$LEASEHOLD` is the program.
+fn terminal(scene: &Scene, script: &str) -> Option<Command> {
+    let mut command = Command::new("script");
+    command.args(["--quiet", "--return", "--command", script, "/dev/null"]);
+    command.env("LEASEHOLD", env!("CARGO_BIN_EXE_leasehold")).env("SHELL", "/bin/sh");
+    command.env("LEASEHOLD_STORE", format!("sqlite:{}", scene.path("locks.db").display()));
+    command.current_dir(scene.path(""));
+    if !Command::new("script").arg("--version").output().is_ok_and(|output| output.status.success()) {
+        eprintln!("not tested: there is no `script` here");
+        return None;
+    }
+    Some(command)
+}
+
+#[test]
+fn ctrl_c_ends_the_command_and_then_the_program_gives_the_lock_back() {
+    // Once while the terminal is ours and once while the command has it.
+    for first in ["", "read line <&3; "] {
+        let scene = Scene::sqlite();
+        let command = format!("{first}trap 'echo int; exit 3' INT; echo ready; while :; do sleep 0.02; done");
+        let Some(script) = terminal(&scene, &format!("exec $LEASEHOLD run job -- sh -c \"{command}\" 3<&0"))
+        else {
+            return;
+        };
+        let mut run = start(script);
+        run.tell("typed").expect("it reads");
+        expect(&mut run, "ready");
+        run.tell("\x03").expect("it reads");
+        until("the command has ended", || run.line(PATIENCE).expect("it speaks").ends_with("int"));
+        assert_eq!(status(&mut run), Some(3), "{first}");
+        scene.assert_free();
+    }
+}
+
+#[test]
+fn a_command_that_reads_from_the_terminal_gets_it_and_gives_it_back() {
+    let scene = Scene::sqlite();
+    let script = "$LEASEHOLD run job -- sh -c 'read line; echo got $line > got'; echo $? > status; stty -a > /dev/null && echo mine > after";
+    let Some(command) = terminal(&scene, script) else { return };
+    finish(command, "typed\n");
+    assert_eq!(scene.read("got"), "got typed\n");
+    assert_eq!(scene.read("status"), "0\n");
+    assert_eq!(scene.read("after"), "mine\n");
+}
+
+/// A shell with job control, at a terminal, in which a command runs under the lock. Gives the shell and
+/// the command's id.
+fn job(scene: &Scene, options: &str) -> Option<(Worker, String)> {
+    let mut shell = start(terminal(scene, "PS1= bash --norc --noprofile --noediting -i")?);
+    let command = "echo $$ > new; mv new pid; while :; do sleep 0.02; done";
+    shell.tell(&format!("$LEASEHOLD run job {options} -- sh -c '{command}'")).expect("it reads");
+    until("the command runs", || scene.path("pid").exists());
+    Some((shell, scene.read("pid").trim().to_owned()))
+}
+
+/// Stops the job by Ctrl-Z, and waits until the shell can have noticed.
+fn stop(shell: &mut Worker, command: &str) {
+    let parent = stat(command, 1);
+    shell.tell("\x1a").expect("it reads");
+    until("both are stopped", || stat(command, 0) == "T" && stat(&parent, 0) == "T");
+}
+
+/// A field of what the kernel tells of a process, counted from its state.
+fn stat(pid: &str, field: usize) -> String {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let fields = stat.rsplit_once(") ").map_or("", |(_, fields)| fields);
+    fields.split(' ').nth(field).unwrap_or_default().to_owned()
+}
+
+/// What the shell says of the job's end.
+fn job_status(scene: &Scene, shell: &mut Worker) -> String {
+    shell.tell("echo $? > new; mv new status").expect("it reads");
+    until("the shell goes on", || scene.path("status").exists());
+    scene.read("status")
+}
+
+#[test]
+fn a_job_can_be_stopped_and_continued() {
+    let scene = Scene::sqlite();
+    let Some((mut shell, command)) = job(&scene, "") else { return };
+    stop(&mut shell, &command);
+    shell.tell("fg").expect("it reads");
+    until("it runs again", || runs(&command) && stat(&command, 0) != "T");
+    shell.tell("\x03").expect("it reads");
+    until("it has ended", || !runs(&command));
+    assert_eq!(job_status(&scene, &mut shell), "130\n");
+}
+
+#[test]
+fn a_job_that_was_stopped_past_its_lease_does_not_go_on() {
+    let scene = Scene::sqlite();
+    let Some((mut shell, command)) = job(&scene, "--lease 1s") else { return };
+    stop(&mut shell, &command);
+    until("the lease ends", || scene.status()["held"] == false);
+    shell.tell("fg").expect("it reads");
+    until("it has ended", || !runs(&command));
+    assert_eq!(job_status(&scene, &mut shell), "70\n");
+}

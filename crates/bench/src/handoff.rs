@@ -12,7 +12,7 @@ use std::process::Command;
 use std::time::Duration;
 
 /// How long any answer of a worker may take.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// The pause before each trial, on both sides of the ratio.
 const PAUSE_US: u64 = 1500;
 /// What only a client sends, never a script of ours.
@@ -163,17 +163,7 @@ fn report_herd(server: &RedisServer, sections: u64, passes: &[Passes]) -> Result
     until_released(server, sections + sections / 20)?;
     let requests = requests(server)?;
     let released = released(server)?;
-    tell_all(&mut workers, "stop")?;
-    let mut all = Vec::new();
-    for worker in &mut workers {
-        loop {
-            let line = worker.line(PATIENCE)?;
-            if line == "done" {
-                break;
-            }
-            all.push(serde_json::from_str::<Section>(&line)?);
-        }
-    }
+    let mut all = stop_herd(&mut workers)?;
     ensure!(all.len() as u64 >= sections, "only {} of {sections} sections were measured", all.len());
     let from_ns = all.iter().map(|section| section.got_ns).min().unwrap_or(0);
     let until_ns = all.iter().map(|section| section.got_ns).max().unwrap_or(0);
@@ -207,8 +197,24 @@ fn worker(role: &[&str]) -> Result<Worker> {
     Worker::of_command(command).start().context("starting a worker (is `taskset` there?)")
 }
 
-fn tell_all(workers: &mut [Worker], order: &str) -> Result<()> {
+pub(crate) fn tell_all(workers: &mut [Worker], order: &str) -> Result<()> {
     Ok(workers.iter_mut().try_for_each(|worker| worker.tell(order))?)
+}
+
+/// Ends a herd, and collects its sections.
+pub(crate) fn stop_herd(workers: &mut [Worker]) -> Result<Vec<Section>> {
+    tell_all(workers, "stop")?;
+    let mut all = Vec::new();
+    for worker in workers {
+        loop {
+            let line = worker.line(PATIENCE)?;
+            if line == "done" {
+                break;
+            }
+            all.push(serde_json::from_str(&line)?);
+        }
+    }
+    Ok(all)
 }
 
 /// How many requests the server got from clients since the counts were reset.

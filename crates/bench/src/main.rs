@@ -7,6 +7,7 @@
 mod handoff;
 mod report;
 mod section;
+mod sqlite;
 mod worker;
 
 use anyhow::Result;
@@ -36,6 +37,18 @@ enum Scenario {
         #[arg(long, default_value_t = 400)]
         trials: u32,
     },
+    /// What waiting costs between the processes of one machine, and how soon the next one wakes.
+    Sqlite {
+        /// Print one JSON object a line and scenario.
+        #[arg(long)]
+        json: bool,
+        /// How many processes wait.
+        #[arg(long, default_value_t = 64)]
+        processes: u32,
+        /// How long they wait, and how long the lock is then passed on.
+        #[arg(long, default_value_t = 10)]
+        seconds: u64,
+    },
     /// Takes part in a scenario as one of its processes.
     #[command(hide = true)]
     Worker {
@@ -47,6 +60,7 @@ enum Scenario {
 fn main() -> Result<()> {
     match Args::parse().scenario {
         Scenario::Handoff { json, sections, rounds, trials } => handoff::run(sections, rounds, trials, json),
+        Scenario::Sqlite { json, processes, seconds } => sqlite::run(processes, seconds, json),
         Scenario::Worker { role } => worker::run(role),
     }
 }

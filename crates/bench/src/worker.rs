@@ -14,7 +14,7 @@ use tokio::io::{AsyncBufReadExt, BufReader, Lines, Stdin, stdin};
 use tokio::sync::mpsc;
 
 /// The name that all contend for.
-const LOCK: &str = "bench";
+pub(crate) const LOCK: &str = "bench";
 
 /// A role.
 #[derive(Debug, Subcommand)]
@@ -27,6 +27,9 @@ pub(crate) enum Role {
         process: u32,
         #[arg(long)]
         tasks: u32,
+        /// How long each holds the lock.
+        #[arg(long, default_value_t = 0)]
+        hold_us: u64,
     },
     /// One of two that pass the lock, or a bare message, to and fro.
     Pair {
@@ -42,7 +45,9 @@ pub(crate) fn run(role: Role) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         match role {
-            Role::Herd { url, process, tasks } => herd(&url, process, tasks).await,
+            Role::Herd { url, process, tasks, hold_us } => {
+                herd(&url, process, tasks, Duration::from_micros(hold_us)).await
+            }
             Role::Pair { url, process } => pair(&url, process).await,
         }
     })
@@ -68,7 +73,7 @@ fn say(line: &str) -> Result<()> {
 }
 
 /// `go` starts all tasks; `stop` ends them, and the sections are reported since the last `mark`.
-async fn herd(url: &str, process: u32, tasks: u32) -> Result<()> {
+async fn herd(url: &str, process: u32, tasks: u32, hold: Duration) -> Result<()> {
     let client = Client::connect(url).await?;
     let mutex = client.mutex(LOCK)?;
     let mut orders = Orders::new();
@@ -80,7 +85,7 @@ async fn herd(url: &str, process: u32, tasks: u32) -> Result<()> {
         match orders.next().await?.as_str() {
             "go" => {
                 for _ in 0..tasks {
-                    running.push(tokio::spawn(contend(mutex.clone(), process, stop.clone())));
+                    running.push(tokio::spawn(contend(mutex.clone(), process, hold, stop.clone())));
                 }
             }
             "mark" => from_ns = now_ns(),
@@ -101,13 +106,16 @@ async fn herd(url: &str, process: u32, tasks: u32) -> Result<()> {
     say("done")
 }
 
-async fn contend(mutex: Mutex, process: u32, stop: Arc<AtomicBool>) -> Result<Vec<Section>> {
+async fn contend(mutex: Mutex, process: u32, hold: Duration, stop: Arc<AtomicBool>) -> Result<Vec<Section>> {
     let mut sections = Vec::with_capacity(4096);
     while !stop.load(Ordering::Relaxed) {
         let asked_ns = now_ns();
         let guard = mutex.acquire().await?;
         let got_ns = now_ns();
         let fence = guard.fencing_token().as_u64();
+        if !hold.is_zero() {
+            tokio::time::sleep(hold).await;
+        }
         let released_ns = now_ns();
         guard.release().await?;
         sections.push(Section { process, fence, asked_ns, got_ns, released_ns });

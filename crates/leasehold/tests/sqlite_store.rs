@@ -693,44 +693,6 @@ fn many_can_create_the_same_file_at_once() {
     assert_eq!(granted, 1);
 }
 
-// ---- what it costs ----
-
-/// Prints figures: `cargo test --release -p leasehold --test sqlite_store -- --ignored --nocapture`.
-#[test]
-#[ignore = "takes half a minute, and measures the machine as well"]
-fn what_64_waiting_processes_cost() {
-    let (_dir, path) = place();
-    let party = Party::join(&path);
-    let (claim, _) = party.acquire();
-    let mut workers: Vec<_> = (0..64).map(|_| Worker::start(&path)).collect();
-    for worker in &mut workers {
-        worker.tell("relay");
-    }
-    while party.waiting() < 64 {
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    let cpu = |workers: &[Worker]| -> u64 { workers.iter().map(|worker| cpu_ns(worker.pid())).sum() };
-    let (before, started) = (cpu(&workers), Instant::now());
-    std::thread::sleep(Duration::from_secs(20));
-    let used = Duration::from_nanos(cpu(&workers) - before).div_duration_f64(started.elapsed()) * 100.0;
-    println!("64 waiters together: {used:.2} % of a core");
-    party.release(claim);
-    std::thread::sleep(Duration::from_secs(8));
-    let turns: Vec<_> = turns(&mut workers).into_values().collect();
-    assert!(turns.windows(2).all(|pair| pair[1].0 > pair[0].1), "two at once");
-    let mut waits: Vec<_> = turns.windows(2).map(|pair| (pair[1].0 - pair[0].1) / 1000).collect();
-    waits.sort_unstable();
-    drop(workers);
-    let (times, started) = (5000, Instant::now());
-    for _ in 0..times {
-        let (claim, _) = party.try_acquire().unwrap();
-        party.release(claim);
-    }
-    println!("{:?} for an acquire and a release, with nobody waiting", started.elapsed() / times);
-    let at = |percent: usize| waits[(waits.len() - 1) * percent / 100];
-    println!("{} hand-overs: p50 {} µs, p99 {} µs, most {} µs", waits.len(), at(50), at(99), at(100));
-}
-
 /// When each hold was got and given, in nanoseconds, by its fencing token.
 fn turns(workers: &mut [Worker]) -> BTreeMap<u64, (u64, u64)> {
     for worker in workers.iter_mut() {
@@ -742,12 +704,4 @@ fn turns(workers: &mut [Worker]) -> BTreeMap<u64, (u64, u64)> {
         Some((numbers.next()?, (numbers.next()?, numbers.next()?)))
     });
     turns.collect()
-}
-
-/// What a process has used of the CPU, in nanoseconds: its clock ticks would be too coarse.
-fn cpu_ns(pid: Pid) -> u64 {
-    let threads = std::fs::read_dir(format!("/proc/{}/task", pid.as_raw_nonzero())).unwrap();
-    let used =
-        threads.map(|thread| std::fs::read_to_string(thread.unwrap().path().join("schedstat")).unwrap());
-    used.map(|used| used.split(' ').next().unwrap().parse::<u64>().unwrap()).sum()
 }

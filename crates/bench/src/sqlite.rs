@@ -1,0 +1,111 @@
+//! What waiting costs between the processes of one machine, and how soon the next one wakes.
+//!
+//! 64 processes wait for one lock in an SQLite file, held by this one; their processor time is read from
+//! the kernel's scheduler. Then they pass the lock on among themselves.
+
+use crate::handoff::{PATIENCE, stop_herd, tell_all};
+use crate::report::{per, quantile_us};
+use crate::section::handovers_ns;
+use crate::worker::LOCK;
+use anyhow::{Context, Result, ensure};
+use leasehold::Client;
+use leasehold_testkit::Worker;
+use serde::Serialize;
+use std::fs;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// How long each holds the lock while it is passed on.
+const HOLD_US: u64 = 5_000;
+
+/// What the scenario measured. Every field is documented in docs/benchmarks.md.
+#[derive(Debug, Serialize)]
+struct SqliteReport {
+    scenario: &'static str,
+    /// Processor time of all waiting processes together, to the time that went by.
+    waiting_cpu_share: f64,
+    /// From the call of the release to the next holder running in another process, in milliseconds.
+    wake_p50_ms: f64,
+    wake_p99_ms: f64,
+    wake_longest_ms: f64,
+    handoffs: usize,
+    processes: u32,
+    waited_s: f64,
+}
+
+/// Runs the scenario.
+pub(crate) fn run(processes: u32, seconds: u64, json: bool) -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let url = format!("sqlite:{}", dir.path().join("locks.db").display());
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    let holder = runtime.block_on(Client::connect(&url))?;
+    let mutex = holder.mutex(LOCK)?;
+    let guard = runtime.block_on(mutex.acquire())?;
+    let mut workers = Vec::new();
+    for process in 0..processes {
+        workers.push(worker(&url, process)?);
+    }
+    for worker in &mut workers {
+        worker.expect("ready", PATIENCE)?;
+    }
+    tell_all(&mut workers, "go")?;
+    let start = Instant::now();
+    while runtime.block_on(mutex.inspect())?.waiting < u64::from(processes) {
+        ensure!(start.elapsed() < PATIENCE, "not all of them wait");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    // What it takes to begin to wait is not waiting.
+    std::thread::sleep(Duration::from_secs(3));
+    let (start, before) = (Instant::now(), cpu_ns(&workers)?);
+    std::thread::sleep(Duration::from_secs(seconds));
+    let (waited, after) = (start.elapsed(), cpu_ns(&workers)?);
+    tell_all(&mut workers, "mark")?;
+    runtime.block_on(guard.release())?;
+    std::thread::sleep(Duration::from_secs(seconds));
+    let mut sections = stop_herd(&mut workers)?;
+    let wakes = handovers_ns(&mut sections);
+    let report = SqliteReport {
+        scenario: "sqlite",
+        waiting_cpu_share: per(after - before, u64::try_from(waited.as_nanos())?),
+        wake_p50_ms: quantile_us(&wakes, 0.5) / 1000.0,
+        wake_p99_ms: quantile_us(&wakes, 0.99) / 1000.0,
+        wake_longest_ms: quantile_us(&wakes, 1.0) / 1000.0,
+        handoffs: wakes.len(),
+        processes,
+        waited_s: waited.as_secs_f64(),
+    };
+    if json {
+        println!("{}", serde_json::to_string(&report)?);
+    } else {
+        println!(
+            "sqlite: {} processes wait with {:.2} % of a core together; woken after {:.2} ms (p50), {:.2} ms (p99), \
+             {:.1} ms at most, in {} hand-overs",
+            report.processes,
+            report.waiting_cpu_share * 100.0,
+            report.wake_p50_ms,
+            report.wake_p99_ms,
+            report.wake_longest_ms,
+            report.handoffs,
+        );
+    }
+    Ok(())
+}
+
+fn worker(url: &str, process: u32) -> Result<Worker> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(["worker", "herd", "--url", url, "--tasks", "1"]);
+    command.args(["--process", &process.to_string(), "--hold-us", &HOLD_US.to_string()]);
+    Worker::of_command(command).start().context("starting a worker")
+}
+
+/// Processor time of all threads of all workers, in nanoseconds, as the scheduler counts it.
+fn cpu_ns(workers: &[Worker]) -> Result<u64> {
+    let mut total = 0;
+    for worker in workers {
+        for thread in fs::read_dir(format!("/proc/{}/task", worker.pid()))? {
+            let stat = fs::read_to_string(thread?.path().join("schedstat")).unwrap_or_default();
+            total += stat.split(' ').next().and_then(|ns| ns.parse::<u64>().ok()).unwrap_or(0);
+        }
+    }
+    Ok(total)
+}

@@ -43,7 +43,15 @@ enum Pause {
 impl<'a> Job<'a> {
     pub(crate) fn new(child: Child, client: &'a Client, guard: &'a Guard, terms: &Terms) -> Self {
         let watch = Watch::new(terms.lease, terms.grace, guard.valid_until());
-        Self { child, client, guard, watch, terms: *terms, terminal: Terminal::of_process(), pause: Pause::None }
+        Self {
+            child,
+            client,
+            guard,
+            watch,
+            terms: *terms,
+            terminal: Terminal::of_process(),
+            pause: Pause::None,
+        }
     }
 }
 

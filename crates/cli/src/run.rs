@@ -8,9 +8,9 @@ use crate::args::RunArgs;
 use crate::child::{self, Child};
 use crate::exit::{Exit, Failure};
 use crate::job::{self, Job};
+use crate::log;
 use crate::signals::Signals;
 use crate::store::{CALL, Place};
-use crate::{log};
 use anyhow::{Context, anyhow};
 use leasehold::store::FaultKind;
 use leasehold::{
@@ -180,7 +180,12 @@ pub(crate) struct Ended {
     pub(crate) stopped: bool,
 }
 
-async fn give_back(client: &Client, guard: Guard, name: &LockName, ended: Result<Ended, Failure>) -> Result<Exit, Failure> {
+async fn give_back(
+    client: &Client,
+    guard: Guard,
+    name: &LockName,
+    ended: Result<Ended, Failure>,
+) -> Result<Exit, Failure> {
     let until = guard.valid_until();
     let known = guard.check().err().map(|lost| lost.reason);
     let released = guard.release().await;

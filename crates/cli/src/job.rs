@@ -6,13 +6,12 @@
 //!    late: it renews when a third of the lease is over.
 
 use crate::child::{Change, Child};
-use crate::clock;
 use crate::exit::Exit;
 use crate::run::{Ended, Terms};
 use crate::signals::Signals;
 use crate::terminal::{self, Terminal};
 use crate::watch::{Step, Watch};
-use leasehold::Guard;
+use leasehold::{Client, Guard};
 use rustix::process::Signal;
 use std::time::Duration;
 use tokio::time::sleep;
@@ -23,6 +22,7 @@ const NAP: Duration = Duration::from_millis(250);
 /// A command under a lock.
 pub(crate) struct Job<'a> {
     child: Child,
+    client: &'a Client,
     guard: &'a Guard,
     watch: Watch,
     terms: Terms,
@@ -41,9 +41,17 @@ enum Pause {
 }
 
 impl<'a> Job<'a> {
-    pub(crate) fn new(child: Child, guard: &'a Guard, terms: &Terms) -> Self {
+    pub(crate) fn new(child: Child, client: &'a Client, guard: &'a Guard, terms: &Terms) -> Self {
         let watch = Watch::new(terms.lease, terms.grace, guard.valid_until());
-        Self { child, guard, watch, terms: *terms, terminal: Terminal::of_process(), pause: Pause::None }
+        Self {
+            child,
+            client,
+            guard,
+            watch,
+            terms: *terms,
+            terminal: Terminal::of_process(),
+            pause: Pause::None,
+        }
     }
 }
 
@@ -72,7 +80,7 @@ impl Job<'_> {
     /// Does what the watch says, and tells for how long there is nothing more to do (1).
     fn obey(&mut self) -> Duration {
         loop {
-            let now = clock::now();
+            let now = self.client.now();
             match self.watch.poll(now, self.guard.valid_until()) {
                 Step::Terminate => {
                     let name = self.guard.name();

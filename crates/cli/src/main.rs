@@ -5,7 +5,6 @@
 
 mod args;
 mod child;
-mod clock;
 mod duration;
 mod exit;
 mod job;

@@ -8,9 +8,9 @@ use crate::args::RunArgs;
 use crate::child::{self, Child};
 use crate::exit::{Exit, Failure};
 use crate::job::{self, Job};
+use crate::log;
 use crate::signals::Signals;
 use crate::store::{CALL, Place};
-use crate::{clock, log};
 use anyhow::{Context, anyhow};
 use leasehold::store::FaultKind;
 use leasehold::{
@@ -95,7 +95,7 @@ async fn under_lock(
     signals: &mut Signals,
 ) -> Result<Exit, Failure> {
     let mutex =
-        client.mutex(name.as_str()).map_err(|error| Failure::new(Exit::USAGE, error).doing("use", name))?;
+        client.mutex(name.clone()).map_err(|error| Failure::new(Exit::USAGE, error).doing("use", name))?;
     let acquired = tokio::select! {
         biased;
         signal = signals.ending() => return Ok(Exit::of_named(signal)),
@@ -104,10 +104,10 @@ async fn under_lock(
     let guard = acquired.map_err(|failure| failure.doing("acquire", name))?;
     tracing::info!(lock = %name, fence = %guard.fencing_token(), "acquired");
     let ended = match whole_lease(&guard, terms).await {
-        Ok(()) => command(&guard, terms, args, signals).await,
+        Ok(()) => command(client, &guard, terms, args, signals).await,
         Err(failure) => Err(failure.doing("hold", name)),
     };
-    give_back(guard, name, ended).await
+    give_back(client, guard, name, ended).await
 }
 
 async fn acquire(mutex: &Mutex, args: &RunArgs) -> Result<Guard, Failure> {
@@ -148,6 +148,7 @@ async fn whole_lease(guard: &Guard, terms: &Terms) -> Result<(), Failure> {
 }
 
 async fn command(
+    client: &Client,
     guard: &Guard,
     terms: &Terms,
     args: &RunArgs,
@@ -156,7 +157,7 @@ async fn command(
     signals.catch_all().context("failed to catch signals").map_err(unavailable)?;
     let child = Child::start(&args.command, guard.name(), guard.fencing_token())
         .map_err(|error| not_started(&args.command, error))?;
-    Ok(job::watch(Job::new(child, guard, terms), signals).await)
+    Ok(job::watch(Job::new(child, client, guard, terms), signals).await)
 }
 
 fn not_started(command: &[OsString], error: io::Error) -> Failure {
@@ -179,7 +180,12 @@ pub(crate) struct Ended {
     pub(crate) stopped: bool,
 }
 
-async fn give_back(guard: Guard, name: &LockName, ended: Result<Ended, Failure>) -> Result<Exit, Failure> {
+async fn give_back(
+    client: &Client,
+    guard: Guard,
+    name: &LockName,
+    ended: Result<Ended, Failure>,
+) -> Result<Exit, Failure> {
     let until = guard.valid_until();
     let known = guard.check().err().map(|lost| lost.reason);
     let released = guard.release().await;
@@ -196,7 +202,7 @@ async fn give_back(guard: Guard, name: &LockName, ended: Result<Ended, Failure>)
     }
     match released {
         Ok(()) => tracing::info!(lock = %name, "given back"),
-        Err(ReleaseError::Lost(reason)) if too_early(&reason, known.is_none() && until <= clock::now()) => {
+        Err(ReleaseError::Lost(reason)) if too_early(&reason, known.is_none() && until <= client.now()) => {
             let cause = anyhow!(
                 "lost `{name}` while the command ran, which was noticed only when it had ended: {reason}; somebody \
                  else may have run at the same time"

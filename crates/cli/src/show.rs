@@ -16,7 +16,7 @@ pub(crate) async fn show(args: &ShowArgs) -> Result<Exit, Failure> {
     let name = crate::lock_name(&args.name)?;
     let client = Place::of(&args.store)?.connect().await?;
     let mutex =
-        client.mutex(name.as_str()).map_err(|error| Failure::new(Exit::USAGE, error).doing("use", &name))?;
+        client.mutex(name.clone()).map_err(|error| Failure::new(Exit::USAGE, error).doing("use", &name))?;
     let status = mutex
         .inspect()
         .await

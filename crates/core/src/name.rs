@@ -88,6 +88,13 @@ impl fmt::Debug for LockName {
     }
 }
 
+/// What is a name already needs no parsing.
+impl From<std::convert::Infallible> for NameError {
+    fn from(never: std::convert::Infallible) -> Self {
+        match never {}
+    }
+}
+
 /// Why a text is not the name of a lock.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]

@@ -4,7 +4,7 @@ use crate::engine::{Engine, StartError, System, Timings, World};
 use crate::error::{ConnectError, LockError};
 use crate::mutex::Mutex;
 use crate::store::{MemoryStore, Store};
-use leasehold_core::{Label, Lease, Lock, LockName, NameError, SessionId};
+use leasehold_core::{Label, Lease, Lock, LockName, Moment, NameError, SessionId};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -130,6 +130,11 @@ impl Client {
         let lock = Lock::mutex(name);
         self.engine.store.check(&lock)?;
         Ok(Mutex::new(self.engine.clone(), &lock))
+    }
+
+    /// Now, on the clock of [`Moment`], which goes on while the machine is suspended.
+    pub fn now(&self) -> Moment {
+        self.engine.world.now()
     }
 
     /// The id of this client: part of what it holds, and no secret.

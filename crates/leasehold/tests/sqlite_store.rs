@@ -693,6 +693,25 @@ fn many_can_create_the_same_file_at_once() {
     assert_eq!(granted, 1);
 }
 
+#[test]
+fn processes_that_pass_the_lock_on_are_never_inside_at_once() {
+    let (_dir, path) = place();
+    let party = Party::join(&path);
+    let (claim, _) = party.acquire();
+    let mut workers: Vec<_> = (0..8).map(|_| Worker::start(&path)).collect();
+    for worker in &mut workers {
+        worker.tell("relay");
+    }
+    while party.waiting() < 8 {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    party.release(claim);
+    std::thread::sleep(Duration::from_secs(1));
+    let turns: Vec<_> = turns(&mut workers).into_values().collect();
+    assert!(turns.len() > 8, "only {} turns", turns.len());
+    assert!(turns.windows(2).all(|pair| pair[1].0 > pair[0].1), "two at once");
+}
+
 /// When each hold was got and given, in nanoseconds, by its fencing token.
 fn turns(workers: &mut [Worker]) -> BTreeMap<u64, (u64, u64)> {
     for worker in workers.iter_mut() {

@@ -9,17 +9,27 @@ use crate::shell;
 /// Installs `redis-server` if it is not there. The service that the package may start is left alone: it listens on
 /// Redis's own port, and the tests boot their servers on free ones.
 pub(crate) fn redis() -> Result<()> {
-    if shell::find("redis-server").is_some() {
+    package("redis-server")
+}
+
+/// Installs `openssl`, which a test makes its certificates with, if it is not there.
+pub(crate) fn openssl() -> Result<()> {
+    package("openssl")
+}
+
+/// Installs the Debian package that is called like a program, if the program is not there.
+fn package(name: &str) -> Result<()> {
+    if shell::find(name).is_some() {
         return Ok(());
     }
-    eprintln!("xtask: redis-server is not installed; installing it with apt-get");
+    eprintln!("xtask: {name} is not installed; installing it with apt-get");
     if shell::find("apt-get").is_none() {
-        bail!("there is no apt-get here: install redis-server 6.2 or later by hand, then run this again");
+        bail!("there is no apt-get here: install {name} by hand, then run this again");
     }
     shell::run(apt(["update"]))?;
-    shell::run(apt(["install", "-y", "--no-install-recommends", "redis-server"]))?;
+    shell::run(apt(["install", "-y", "--no-install-recommends", name]))?;
     let installed =
-        shell::find("redis-server").context("apt-get succeeded, but redis-server is not on the path")?;
+        shell::find(name).with_context(|| format!("apt-get succeeded, but {name} is not on the path"))?;
     eprintln!("xtask: installed {}", installed.display());
     Ok(())
 }

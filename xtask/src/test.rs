@@ -7,6 +7,7 @@ use crate::{install, shell};
 /// Installs what is missing and runs all tests. Further arguments go to `cargo test`.
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
     install::redis()?;
+    install::openssl()?;
     let mut targets = shell::cargo(["test", "--workspace", "--all-targets"]);
     targets.args(arguments);
     shell::run(targets)?;

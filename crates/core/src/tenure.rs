@@ -130,9 +130,11 @@ impl Tenure {
     }
 
     /// Whether a hold that may be believed until then does not reach its end. What is missing by no
-    /// more than the drift, an extend could not give either.
+    /// more than the drift, an extend could not give either; and what is missing by a round trip is not
+    /// worth another one.
     fn falls_short(&self, valid_until: Moment, end: Moment, now: Moment) -> bool {
-        valid_until.max(self.valid_until) + drift(end.since(now)) < end
+        let left = end.since(now);
+        valid_until.max(self.valid_until) + drift(left) + left / 20 < end
     }
 
     /// An extend had no reply, or none that says what became of the hold. It is sent again until the

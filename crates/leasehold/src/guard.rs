@@ -70,7 +70,8 @@ impl Guard {
         self.hold.valid_until()
     }
 
-    /// How long the hold may be believed as things stand: zero if it may not any more.
+    /// How long the hold may be believed as things stand: zero if it may not any more. At most 3 s at first,
+    /// whatever the lease: the keeper lengthens it in the background.
     pub fn remaining(&self) -> Duration {
         self.valid_until().since(self.engine.world.now())
     }
@@ -83,7 +84,8 @@ impl Guard {
         self.hold.check(&*self.engine.world).map_err(|_| self.loss())
     }
 
-    /// Waits until the lock is lost, and says why. It does not end while the lock is held.
+    /// Waits until the lock is lost, and says why. It does not end while the lock is held. After a suspend of
+    /// the machine it may end late, as timers do; [`check`](Self::check) does not.
     ///
     /// Cancel safety: dropping the future changes nothing.
     pub async fn lost(&self) -> Lost {

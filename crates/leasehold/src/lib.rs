@@ -46,6 +46,9 @@
 //! `redis` and `sqlite`, both on by default, build the stores of those names. The memory store is always
 //! there.
 
+#[cfg(not(unix))]
+compile_error!("leasehold needs a Unix system: its clock and its files are of that kind");
+
 mod client;
 mod clock;
 mod engine;

@@ -103,6 +103,9 @@ impl Mutex {
 
     /// How long a hold lasts: it ends when the lease ends. Without a lease a watchdog renews the hold for
     /// as long as its guard lives.
+    ///
+    /// Every hold starts with a short lease of 3 s (or this one, if it is shorter) and is lengthened to this
+    /// one in the background, at once.
     #[must_use]
     pub fn lease(mut self, lease: impl Into<Lease>) -> Self {
         self.lease = Some(lease.into());
@@ -117,7 +120,8 @@ impl Mutex {
     }
 
     /// Polls for the lock by this policy in place of queueing for it. It is then not fair, and costs a
-    /// request a try.
+    /// request a try. Tasks of the same client that stand behind one that polls wait for it, and are
+    /// not in the store's queue meanwhile: let all tasks of a client seek a lock in the same way.
     #[must_use]
     pub fn retry(mut self, policy: RetryPolicy) -> Self {
         self.retry = Some(policy);
@@ -140,6 +144,7 @@ impl Mutex {
 
     /// Lets the lock lie free at every `every`th release of this process in place of handing it to the
     /// next waiter, for clients of other libraries that share it: they do not queue, and would starve.
+    /// It also makes the first in the queue look more often. All clients of the lock should set it.
     #[must_use]
     pub fn share(mut self, every: u32) -> Self {
         self.free_every = Some(every.max(1));

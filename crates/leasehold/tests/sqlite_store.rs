@@ -574,7 +574,9 @@ fn what_others_may_open_is_refused_with_its_remedy() {
     check_refused(&path, &format!("chmod 700 {}", sessions.display()));
     set_mode(&sessions, 0o700);
     set_mode(dir.path(), 0o777);
-    check_refused(&path, &format!("chmod o-w {}", dir.path().display()));
+    check_refused(&path, &format!("chmod go-w {}", dir.path().display()));
+    set_mode(dir.path(), 0o770);
+    check_refused(&path, &format!("chmod go-w {}", dir.path().display()));
     set_mode(dir.path(), 0o1777);
     drop(open(&path).unwrap());
 }

@@ -10,6 +10,7 @@
 //! 3. The configuration goes into a file with mode 0600 and not into the arguments, which everybody can read.
 
 use std::collections::BTreeMap;
+use std::env;
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::fs;
@@ -38,6 +39,8 @@ const CALL_PATIENCE: Duration = Duration::from_secs(5);
 const BOOT_ATTEMPTS: usize = 20;
 
 /// A running `redis-server` of the test's own, killed on drop, in whatever state it is.
+///
+/// `LEASEHOLD_TEST_SERVER` names another program to run in its place (a `valkey-server`, say), for all tests.
 ///
 /// ```
 /// # fn main() -> std::io::Result<()> {
@@ -189,7 +192,7 @@ pub struct RedisServerBuilder {
 impl Default for RedisServerBuilder {
     fn default() -> Self {
         Self {
-            binary: "redis-server".into(),
+            binary: env::var_os("LEASEHOLD_TEST_SERVER").unwrap_or_else(|| "redis-server".into()).into(),
             config: Vec::new(),
             password: None,
             unix_socket: false,

@@ -161,3 +161,23 @@ async fn row_13_validity_counts_from_the_request() {
         }
     }
 }
+
+/// A given lease is reached by one extend after the short first one, and by none where it is no longer than that.
+#[tokio::test]
+async fn a_given_lease_costs_one_extend_at_most() {
+    let server = server();
+    let proxy = Proxy::to_server(&server).expect("a proxy");
+    let ours = client(&proxy.url()).await;
+    for (lease, requests) in [(Duration::from_secs(60), 3), (Duration::from_millis(2500), 2)] {
+        proxy.reset_counts();
+        let guard = mutex(&ours).lease(lease).acquire().await.expect("acquired");
+        let start = Instant::now();
+        while guard.remaining() < lease * 9 / 10 && start.elapsed() < LONG {
+            tokio::time::sleep(5 * MS).await;
+        }
+        tokio::time::sleep(1200 * MS).await;
+        assert!(guard.remaining() + 1200 * MS < lease, "it ends when it ends");
+        guard.release().await.expect("released");
+        assert_eq!(proxy.count("EVALSHA"), requests, "{lease:?}");
+    }
+}

@@ -149,3 +149,31 @@ async fn a_connection_that_breaks_while_it_greets_is_replaced() {
         guard.release().await.expect("released");
     }
 }
+
+/// A hold is spent once its release was first sent: whoever stands in line gets one of its own, also where the reply
+/// to the release is lost.
+#[tokio::test]
+async fn a_hold_whose_release_was_sent_is_never_handed_on() {
+    let server = server();
+    let proxy = Proxy::to_server(&server).expect("a proxy");
+    let (ours, other) = (mutex(&client(&proxy.url()).await), mutex(&client(&server.url()).await));
+    for then in [Then::Cut, Then::Stall] {
+        let guard = ours.acquire().await.expect("acquired");
+        let first = guard.fencing_token();
+        let waiter = tokio::spawn({
+            let ours = ours.clone();
+            async move { ours.acquire().await.expect("acquired") }
+        });
+        tokio::time::sleep(5 * MS).await;
+        proxy.swallow_replies(1, then, command("EVALSHA"));
+        // Released, as it finds out by asking again; or not known to be, where no time was left.
+        let _ = guard.release().await;
+        proxy.pass();
+        let next = waiter.await.expect("no panic");
+        assert!(next.fencing_token() > first);
+        assert!(matches!(other.try_acquire().await.expect("an answer"), Attempt::Taken(_)));
+        next.check().expect("held");
+        next.release().await.expect("released");
+        until_free(&other, 4000 * MS).await;
+    }
+}

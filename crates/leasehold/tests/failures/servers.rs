@@ -151,6 +151,7 @@ async fn row_40_every_call_ends_by_its_own_deadline() {
     let ours = quick(&server.url(), call, Duration::from_secs(30)).await;
     let held = mutex(&ours).acquire().await.expect("acquired");
     let kept = ours.mutex("kept").expect("a good name").acquire().await.expect("acquired");
+    let dropped = ours.mutex("dropped").expect("a good name").acquire().await.expect("acquired");
     let free = ours.mutex("free").expect("a good name");
     server.stop().expect("stopped");
     let start = Instant::now();
@@ -172,6 +173,9 @@ async fn row_40_every_call_ends_by_its_own_deadline() {
     let start = Instant::now();
     assert!(free.inspect().await.is_err());
     in_time("inspect", start, call);
+    let start = Instant::now();
+    drop(dropped);
+    assert!(start.elapsed() < 100 * MS, "a drop waits for nothing: {:?}", start.elapsed());
     let start = Instant::now();
     let released = held.release().await;
     // It also awaits a renewal in flight, which has the same deadline.

@@ -209,3 +209,44 @@ async fn a_hand_over_is_one_request() {
     assert!((4..=6).contains(&requests), "{requests} requests");
     assert_eq!(proxy.total(), requests);
 }
+
+/// A grant whose message is lost (here, since nobody may publish) is found by looking.
+#[tokio::test]
+async fn a_grant_without_its_message_is_found_by_looking() {
+    let server = server();
+    let (a, b) = (mutex(&client(&server.url()).await), mutex(&client(&server.url()).await));
+    server.cli(&["ACL", "SETUSER", "default", "-publish"]).expect("an answer").ok().expect("set");
+    let guard = a.acquire().await.expect("acquired");
+    let waiter = tokio::spawn(async move { b.acquire().await.expect("acquired") });
+    until_waiting(&a, 1).await;
+    let start = Instant::now();
+    guard.release().await.expect("released, all the same");
+    let next = waiter.await.expect("no panic");
+    assert!(start.elapsed() < 1300 * MS, "{:?}", start.elapsed());
+    next.check().expect("held, for what is left of its first lease and longer");
+    next.release().await.expect("released");
+}
+
+/// A client listens at one channel, however many locks it waits for.
+#[tokio::test]
+async fn one_mailbox_serves_all_locks() {
+    let server = server();
+    let (a, b) = (client(&server.url()).await, client(&server.url()).await);
+    let names: Vec<String> = (0..200).map(|n| format!("lock {n}")).collect();
+    let mut guards = Vec::new();
+    let mut waiters = Vec::new();
+    for name in &names {
+        guards.push(a.mutex(name).expect("a good name").acquire().await.expect("acquired"));
+        let mutex = b.mutex(name).expect("a good name");
+        waiters.push(tokio::spawn(async move { mutex.acquire().await.expect("acquired").release().await }));
+    }
+    until_waiting(&a.mutex(&names[199]).expect("a good name"), 1).await;
+    let channels = server.cli(&["PUBSUB", "CHANNELS"]).expect("an answer");
+    assert_eq!(channels.elements().len(), 2, "one a client");
+    for guard in guards {
+        guard.release().await.expect("released");
+    }
+    for waiter in waiters {
+        waiter.await.expect("no panic").expect("released");
+    }
+}

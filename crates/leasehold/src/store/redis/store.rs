@@ -105,8 +105,8 @@ impl RedisStore {
     ///
     /// `pushes` are the connection's messages: it has to speak RESP3, and to have been made with the other end as its
     /// push sender. The store then subscribes on it, and grants arrive as they do on a connection of its own. Without
-    /// them no grant arrives, and whoever waits finds it by his next look: about a second instead of a
-    /// round trip.
+    /// them no grant arrives, and whoever waits finds it by his next look: 50 to 250 ms instead of a round
+    /// trip.
     ///
     /// The store does not connect anew: once the connection is broken, all calls fail. Its
     /// [`sibling`](Store::sibling) uses the same connection, so renewals of leases go as late as the connection's

@@ -16,6 +16,10 @@ pub(super) fn check(info: &str) -> Result<(), FaultKind> {
     };
     match numbers(found) {
         Some(version) if version < oldest => Err(too_old(&format!("{product} {}", found.trim()))),
+        _ if field("redis_mode").or(field("server_mode")).is_some_and(|mode| mode.trim() == "cluster") => {
+            let what = "it is a node of a cluster, and clusters are not supported yet: use a single server";
+            Err(FaultKind::Unsupported(what.to_owned()))
+        }
         _ => Ok(()),
     }
 }
@@ -53,5 +57,8 @@ mod tests {
         };
         assert_eq!(text, "it is Redis 6.0.16; Leasehold needs at least Redis 6.2 or Valkey 7.2");
         assert!(check("redis_version:7.2.4\r\nvalkey_version:7.0.0\r\n").is_err());
+        let cluster = check("redis_version:7.0.15\r\nredis_mode:cluster\r\n").expect_err("a cluster's node");
+        assert!(matches!(&cluster, FaultKind::Unsupported(text) if text.contains("cluster")), "{cluster:?}");
+        assert_eq!(check("redis_version:7.0.15\r\nredis_mode:standalone\r\n"), Ok(()));
     }
 }

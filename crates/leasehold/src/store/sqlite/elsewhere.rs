@@ -18,9 +18,7 @@ pub struct SqliteStore {
 impl SqliteStore {
     /// Fails: this store needs Linux.
     ///
-    /// # Cancel safety
-    ///
-    /// Cancel safe: it does nothing.
+    /// Cancel safety: it does nothing.
     #[allow(clippy::unused_async, reason = "it is async on Linux")]
     pub async fn open(path: impl AsRef<Path>) -> Result<Self, Fault> {
         let what = "locks in a file need Linux: use a Redis or Valkey server".to_owned();

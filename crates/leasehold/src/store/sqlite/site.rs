@@ -113,8 +113,8 @@ impl Site {
     fn check_parent(&self, parent: &Path) -> Result<(), Fault> {
         let stat = rustix::fs::stat(parent).map_err(|errno| self.io(Phase::Connect, errno))?;
         let mode = Mode::from_raw_mode(stat.st_mode);
-        if mode.contains(Mode::WOTH) && !mode.contains(Mode::SVTX) {
-            let what = format!("any user may replace it: run `chmod o-w {}`", parent.display());
+        if mode.intersects(Mode::WOTH | Mode::WGRP) && !mode.contains(Mode::SVTX) {
+            let what = format!("other users may replace it: run `chmod go-w {}`", parent.display());
             return Err(self.fault(Phase::Connect, FaultKind::Unusable(what)));
         }
         Ok(())

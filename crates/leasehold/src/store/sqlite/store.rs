@@ -68,9 +68,7 @@ impl SqliteStore {
     /// Does not block: a thread of the store's own does the work. Fails if the directory is missing, the
     /// file is not ours alone or is not a store of this format, and if it cannot be opened in 5 seconds.
     ///
-    /// # Cancel safety
-    ///
-    /// Cancel safe: a file that was being created stays, as an empty store.
+    /// Cancel safety: a file that was being created stays, as an empty store.
     pub async fn open(path: impl AsRef<Path>) -> Result<Self, Fault> {
         let path = path.as_ref();
         let machine = ThisMachine::new().map_err(|error| {

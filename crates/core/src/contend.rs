@@ -160,7 +160,11 @@ impl Contender {
         match &self.phase {
             Phase::Won(grant) if grant.valid_until > now => return Step::Granted(grant.clone()),
             Phase::Waiting(until) if *until > now => return Step::Sleep(*until),
-            _ if self.stale_grants >= STALE_GRANTS => return Step::TooSlow,
+            _ if self.stale_grants >= STALE_GRANTS => {
+                // Whoever asks next may do so for longer.
+                self.stale_grants = 0;
+                return Step::TooSlow;
+            }
             _ => {}
         }
         let (nonce, ask) = self.ask(now, terms, random);
@@ -528,5 +532,20 @@ mod tests {
         }
         assert_eq!(contender.poll(ms(1000), &terms(), random), Step::TooSlow);
         assert!(contender.give_up().is_some());
+    }
+
+    #[test]
+    fn who_found_his_lease_too_short_leaves_the_next_a_fresh_start() {
+        let random = &mut counter();
+        let mut contender = Contender::new(SessionId::from_random([1; 12]), 0);
+        let short = Terms { lease: Duration::from_millis(1), ..terms() };
+        for round in 0..STALE_GRANTS {
+            let sent = ms(u64::from(round) * 100);
+            let (nonce, _) = asked(contender.poll(sent, &short, random));
+            let granted = Acquired::Granted { fence: fence(), remaining_ms: 1, others_wait: false };
+            contender.handle_reply(nonce, &granted, sent + Duration::from_millis(2), random);
+        }
+        assert_eq!(contender.poll(ms(1000), &short, random), Step::TooSlow);
+        assert!(matches!(contender.poll(ms(1000), &terms(), random), Step::Ask(..)));
     }
 }

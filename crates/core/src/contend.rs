@@ -222,7 +222,8 @@ impl Contender {
                 self.win(Grant { claim, fence: *fence, valid_until, others_wait: *others_wait }, now);
             }
             Acquired::Taken { holder, position } => {
-                attempt.may_be_there = position.is_some();
+                // A question that does not queue leaves the place of an earlier one where it is.
+                attempt.may_be_there = position.is_some() || attempt.may_have_been_there;
                 self.faults = 0;
                 self.standing = Standing { holder: holder.clone(), position: *position, as_of: Some(now) };
                 self.phase = Phase::Waiting(now + self.pause(random));
@@ -547,5 +548,22 @@ mod tests {
         }
         assert_eq!(contender.poll(ms(1000), &short, random), Step::TooSlow);
         assert!(matches!(contender.poll(ms(1000), &terms(), random), Step::Ask(..)));
+    }
+
+    #[test]
+    fn a_question_that_does_not_queue_leaves_the_place_of_an_earlier_one_to_be_given_up() {
+        let random = &mut counter();
+        let mut contender = Contender::new(SessionId::from_random([1; 12]), 0);
+        let (nonce, ask) = asked(contender.poll(ms(0), &terms(), random));
+        contender.handle_reply(nonce, &taken(3), ms(1), random);
+        let polls = Terms { queue: false, ..terms() };
+        for t in [100, 200] {
+            contender.handle_news(ms(t));
+            let (nonce, _) = asked(contender.poll(ms(t), &polls, random));
+            let Acquired::Taken { holder, .. } = taken(0) else { panic!("taken is taken") };
+            let unqueued = Acquired::Taken { holder, position: None };
+            contender.handle_reply(nonce, &unqueued, ms(t + 1), random);
+        }
+        assert_eq!(contender.give_up(), Some(ask.claim), "its place is at the store still");
     }
 }

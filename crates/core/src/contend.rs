@@ -109,8 +109,8 @@ pub struct Contender {
 enum Phase {
     /// Ask as soon as somebody wants the lock.
     Idle,
-    /// A question is on its way, or its asker was dropped.
-    Asking,
+    /// A question is on its way, or its asker was dropped. Set if there was news since it was sent.
+    Asking { news: bool },
     /// Wait for a message, or for this moment.
     Waiting(Moment),
     /// The lock is there to be taken.
@@ -193,7 +193,7 @@ impl Contender {
         attempt.sent.push_back(Asked { nonce, at: now, lease });
         attempt.may_have_been_there = attempt.may_be_there;
         attempt.may_be_there = true;
-        self.phase = Phase::Asking;
+        self.phase = Phase::Asking { news: false };
         let queue = terms.queue.then(|| Enqueue { nonce, kept_ms: millis(kept) });
         let ask = Acquire {
             claim: attempt.claim.clone(),
@@ -213,6 +213,7 @@ impl Contender {
     /// The reply to a question.
     pub fn handle_reply(&mut self, nonce: Nonce, reply: &Acquired, now: Moment, random: Random<'_>) {
         let won = matches!(self.phase, Phase::Won(_));
+        let news = matches!(self.phase, Phase::Asking { news: true });
         let Some((attempt, asked)) = self.sent(nonce).filter(|_| !won) else { return };
         match reply {
             Acquired::Granted { fence, remaining_ms, others_wait } => {
@@ -226,7 +227,8 @@ impl Contender {
                 attempt.may_be_there = position.is_some() || attempt.may_have_been_there;
                 self.faults = 0;
                 self.standing = Standing { holder: holder.clone(), position: *position, as_of: Some(now) };
-                self.phase = Phase::Waiting(now + self.pause(random));
+                let pause = if news { Duration::ZERO } else { self.pause(random) };
+                self.phase = Phase::Waiting(now + pause);
             }
             Acquired::Spent(_) => {
                 self.attempt = None;
@@ -241,7 +243,7 @@ impl Contender {
         if executed == Executed::No {
             attempt.may_be_there = attempt.may_have_been_there;
         }
-        if !matches!(self.phase, Phase::Asking) {
+        if !matches!(self.phase, Phase::Asking { .. }) {
             return;
         }
         self.faults += 1;
@@ -266,8 +268,11 @@ impl Contender {
 
     /// Something may have been missed (a new subscription, say): look at once.
     pub fn handle_news(&mut self, now: Moment) {
-        if let Phase::Waiting(until) = &mut self.phase {
-            *until = now.min(*until);
+        match &mut self.phase {
+            Phase::Waiting(until) => *until = now.min(*until),
+            // The answer may be older than what was missed.
+            Phase::Asking { news } => *news = true,
+            Phase::Idle | Phase::Won(_) => {}
         }
     }
 
@@ -565,5 +570,17 @@ mod tests {
             contender.handle_reply(nonce, &unqueued, ms(t + 1), random);
         }
         assert_eq!(contender.give_up(), Some(ask.claim), "its place is at the store still");
+    }
+
+    #[test]
+    fn news_while_a_question_is_on_its_way_makes_it_look_after_the_answer() {
+        let random = &mut counter();
+        let mut contender = Contender::new(SessionId::from_random([1; 12]), 0);
+        let (nonce, _) = asked(contender.poll(ms(0), &terms(), random));
+        contender.handle_news(ms(1));
+        contender.handle_reply(nonce, &taken(0), ms(2), random);
+        let (nonce, _) = asked(contender.poll(ms(2), &terms(), random));
+        contender.handle_reply(nonce, &taken(0), ms(3), random);
+        assert!(matches!(contender.poll(ms(3), &terms(), random), Step::Sleep(_)), "once");
     }
 }

@@ -13,7 +13,7 @@
 
 use crate::{
     Acquire, Acquired, Claim, Enqueue, FIRST_LEASE, FencingToken, HoldId, Holder, Label, Moment, Nonce,
-    OwnValue, SessionId, drift,
+    OwnValue, SessionId, drift, whole_millis,
 };
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -194,13 +194,13 @@ impl Contender {
         attempt.may_have_been_there = attempt.may_be_there;
         attempt.may_be_there = true;
         self.phase = Phase::Asking { news: false };
-        let queue = terms.queue.then(|| Enqueue { nonce, kept_ms: millis(kept) });
+        let queue = terms.queue.then(|| Enqueue { nonce, kept_ms: whole_millis(kept) });
         let ask = Acquire {
             claim: attempt.claim.clone(),
-            lease_ms: millis(lease),
+            lease_ms: whole_millis(lease),
             label: terms.label.clone(),
             queue,
-            adopt_ms: terms.adopt.map(millis),
+            adopt_ms: terms.adopt.map(whole_millis),
         };
         (nonce, ask)
     }
@@ -390,11 +390,6 @@ fn between(least: Duration, most: Duration, random: u64) -> Duration {
     least + span.mul_f64(share)
 }
 
-/// Whole milliseconds, never zero: what the store counts leases in.
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX).max(1)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -582,5 +577,23 @@ mod tests {
         let (nonce, _) = asked(contender.poll(ms(2), &terms(), random));
         contender.handle_reply(nonce, &taken(0), ms(3), random);
         assert!(matches!(contender.poll(ms(3), &terms(), random), Step::Sleep(_)), "once");
+    }
+
+    #[test]
+    fn a_hold_is_never_believed_longer_than_the_store_was_asked_to_keep_it() {
+        for us in [1_000, 1_001, 1_999, 5_500, 9_999, 2_999_999] {
+            let random = &mut counter();
+            let mut contender = Contender::new(SessionId::from_random([1; 12]), 0);
+            let lease = Duration::from_micros(us);
+            let (nonce, ask) = asked(contender.poll(ms(0), &Terms { lease, ..terms() }, random));
+            contender.handle_wake(nonce, fence(), ms(0));
+            let Step::Granted(grant) = contender.poll(ms(0), &terms(), random) else { panic!("not granted") };
+            assert!(
+                grant.valid_until < ms(ask.lease_ms),
+                "{lease:?}: {:?} of {}",
+                grant.valid_until,
+                ask.lease_ms
+            );
+        }
     }
 }

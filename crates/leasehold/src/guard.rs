@@ -3,7 +3,7 @@
 use crate::engine::{self, Engine, Hold, KeepId, NotReleased, Seat};
 use crate::error::{ExtendError, Lost, ReleaseError};
 use crate::store::Fault;
-use leasehold_core::{Extend, Extended, FencingToken, Lease, LockName, Moment, Op, Reply};
+use leasehold_core::{Extend, Extended, FencingToken, Lease, LockName, Moment, Op, Reply, whole_millis};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -146,7 +146,7 @@ impl Guard {
     async fn extend_by(&self, lease: Duration) -> Result<(), ExtendError> {
         self.check()?;
         let engine = &self.engine;
-        let lease_ms = u64::try_from(lease.as_millis()).unwrap_or(u64::MAX).max(1);
+        let lease_ms = whole_millis(lease);
         let claim = self.hold.claim.clone();
         let op = Op::Extend(Extend { claim, lease_ms, keep_record: false });
         let sent_at = engine.world.now();

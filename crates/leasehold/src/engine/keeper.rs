@@ -16,7 +16,9 @@ use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use leasehold_core::tenure::{Duty, Tenure};
-use leasehold_core::{Claim, Extend, Extended, FIRST_LEASE, Lock, Moment, Op, Pass, Release, Reply};
+use leasehold_core::{
+    Claim, Extend, Extended, FIRST_LEASE, Lock, Moment, Op, Pass, Release, Reply, whole_millis,
+};
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::io;
@@ -278,8 +280,8 @@ async fn extend(shared: Arc<Shared>, batch: Vec<Sent>, done: CancellationToken) 
         .iter()
         .map(|sent| {
             let claim = sent.hold.claim.clone();
-            let lease_ms = u64::try_from(sent.lease.as_millis()).unwrap_or(u64::MAX);
-            (sent.hold.lock.clone(), Op::Extend(Extend { claim, lease_ms, keep_record: sent.keep_record }))
+            let (lease_ms, keep_record) = (whole_millis(sent.lease), sent.keep_record);
+            (sent.hold.lock.clone(), Op::Extend(Extend { claim, lease_ms, keep_record }))
         })
         .collect();
     let outcomes = shared.store.execute_all(&ops, within).await;

@@ -13,7 +13,7 @@ use super::release::explain;
 use super::{Hold, LostReason, Timings, World, call};
 use crate::store::{Outcome, Store};
 use futures_util::StreamExt;
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, join_all};
 use futures_util::stream::FuturesUnordered;
 use leasehold_core::tenure::{Duty, Tenure};
 use leasehold_core::{
@@ -290,10 +290,16 @@ async fn extend(shared: Arc<Shared>, batch: Vec<Sent>, done: CancellationToken) 
         gone.extend(shared.enter(&sent, &outcome, sent_at));
     }
     drop(done);
-    for (hold, in_time) in gone {
-        let reason = explain(&*shared.store, &*shared.world, shared.timings, &hold, in_time).await;
-        hold.lose(reason);
+    if gone.is_empty() {
+        return;
     }
+    // The rest of the batch may be due again before anybody has said why these are gone.
+    shared.bell.notify_one();
+    let told = gone.iter().map(async |(hold, in_time)| {
+        let reason = explain(&*shared.store, &*shared.world, shared.timings, hold, *in_time).await;
+        hold.lose(reason);
+    });
+    join_all(told).await;
 }
 
 /// Releases a hold, again and again until it is known to be gone.

@@ -1,0 +1,142 @@
+//! The engine over a store that hangs, fails and forgets at will.
+
+use futures_util::future::BoxFuture;
+use leasehold::store::{Fault, FaultKind, Lock, MemoryStore, Op, Outcome, Phase, Postbox, Reply, Store};
+use leasehold::{Client, SessionId};
+use leasehold_core::{Extended, KeyError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+use tokio::time::{sleep, timeout};
+
+const MS: Duration = Duration::from_millis(1);
+const SOON: Duration = Duration::from_millis(2500);
+
+/// What becomes of an operation.
+#[derive(Clone, Copy)]
+enum Whim {
+    Obey,
+    /// Obey, that much later.
+    Late(Duration),
+    /// No answer within the time of the call, and nothing done.
+    Hang,
+    /// A fault that may pass, at once.
+    Fail,
+    /// The answer to an extend that comes too late.
+    NotHeld,
+}
+
+type Mood = Arc<dyn Fn(&Lock, &Op) -> Whim + Send + Sync>;
+
+/// A store in memory that does as it likes.
+#[derive(Clone)]
+struct Moody {
+    inner: MemoryStore,
+    mood: Mood,
+    /// Whether mailboxes are never opened, and how many were closed.
+    shut: bool,
+    closed: Arc<AtomicU32>,
+}
+
+impl Moody {
+    fn new(inner: &MemoryStore, mood: impl Fn(&Lock, &Op) -> Whim + Send + Sync + 'static) -> Self {
+        Self { inner: inner.clone(), mood: Arc::new(mood), shut: false, closed: Arc::default() }
+    }
+
+    async fn client(self, watchdog: Duration) -> Client {
+        Client::of_store(self).watchdog_lease(watchdog).connect().await.expect("it connects")
+    }
+}
+
+impl std::fmt::Debug for Moody {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Moody")
+    }
+}
+
+impl Store for Moody {
+    fn execute<'a>(&'a self, lock: &'a Lock, op: &'a Op, within: Duration) -> BoxFuture<'a, Outcome> {
+        let fault = |kind| Outcome::Unknown(Fault::new(kind, Phase::Reply, "a moody store"));
+        Box::pin(async move {
+            match (self.mood)(lock, op) {
+                Whim::Obey => self.inner.execute(lock, op, within).await,
+                Whim::Late(by) => {
+                    sleep(by).await;
+                    self.inner.execute(lock, op, within).await
+                }
+                Whim::Hang => {
+                    sleep(within).await;
+                    fault(FaultKind::TimedOut)
+                }
+                Whim::Fail => fault(FaultKind::Busy),
+                Whim::NotHeld => Outcome::Done(Reply::Extend(Extended::NotHeld)),
+            }
+        })
+    }
+
+    fn open_mailbox(
+        &self,
+        session: SessionId,
+        post: Arc<dyn Postbox>,
+        within: Duration,
+    ) -> BoxFuture<'_, Result<(), Fault>> {
+        if self.shut {
+            Box::pin(std::future::pending())
+        } else {
+            self.inner.open_mailbox(session, post, within)
+        }
+    }
+
+    fn close_mailbox(&self, session: SessionId) {
+        self.closed.fetch_add(1, Ordering::SeqCst);
+        self.inner.close_mailbox(session);
+    }
+
+    fn sibling(&self) -> Arc<dyn Store> {
+        Arc::new(self.clone())
+    }
+
+    fn check(&self, lock: &Lock) -> Result<(), KeyError> {
+        self.inner.check(lock)
+    }
+}
+
+/// True the first time only.
+fn once() -> impl Fn() -> bool + Send + Sync {
+    let asked = AtomicU32::new(0);
+    move || asked.fetch_add(1, Ordering::SeqCst) == 0
+}
+
+#[tokio::test]
+async fn many_holds_that_are_gone_are_told_so_at_once_where_nobody_says_why() {
+    let store = Moody::new(&MemoryStore::new(), |_, op| match op {
+        Op::Extend(_) => Whim::NotHeld,
+        Op::Inspect(_) => Whim::Hang,
+        _ => Whim::Obey,
+    });
+    let client = store.client(300 * MS).await;
+    let mut guards = Vec::new();
+    for n in 0..8 {
+        guards.push(client.mutex(format!("m{n}")).expect("a good name").acquire().await.expect("acquired"));
+    }
+    let all = futures_util::future::join_all(guards.iter().map(leasehold::Guard::lost));
+    timeout(SOON, all).await.expect("not one after the other");
+}
+
+#[tokio::test]
+async fn a_failed_renewal_is_tried_again_while_another_of_its_batch_is_asked_after() {
+    let first = once();
+    let store = Moody::new(&MemoryStore::new(), move |lock, op| match op {
+        Op::Extend(_) if lock.name.as_str() == "gone" => Whim::NotHeld,
+        Op::Extend(_) if first() => Whim::Fail,
+        Op::Inspect(_) => Whim::Hang,
+        _ => Whim::Obey,
+    });
+    let client = store.client(600 * MS).await;
+    let gone = client.mutex("gone").expect("a good name").acquire().await.expect("acquired");
+    let kept = client.mutex("kept").expect("a good name").acquire().await.expect("acquired");
+    sleep(900 * MS).await;
+    assert!(gone.check().is_err());
+    kept.check().expect("renewed at the second try");
+    kept.release().await.expect("released");
+}

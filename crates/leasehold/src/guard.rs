@@ -168,9 +168,7 @@ impl Guard {
         let in_time = self.hold.check(&*engine.world).is_ok();
         self.hold.doubt();
         drop(engine.keeper.retire(self.keep));
-        let reason =
-            engine::explain(&*engine.store, &*engine.world, engine.timings, &self.hold, in_time).await;
-        self.hold.lose(reason);
+        engine::announce(&*engine.store, &*engine.world, engine.timings, &self.hold, in_time).await;
         self.loss()
     }
 }

@@ -140,3 +140,18 @@ async fn a_failed_renewal_is_tried_again_while_another_of_its_batch_is_asked_aft
     kept.check().expect("renewed at the second try");
     kept.release().await.expect("released");
 }
+
+#[tokio::test]
+async fn an_extend_that_is_dropped_when_it_found_the_hold_gone_still_tells_the_loss() {
+    let store = Moody::new(&MemoryStore::new(), |_, op| match op {
+        Op::Extend(_) => Whim::NotHeld,
+        Op::Inspect(_) => Whim::Hang,
+        _ => Whim::Obey,
+    });
+    let client = store.client(30_000 * MS).await;
+    let mutex = client.mutex("m").expect("a good name");
+    let guard = mutex.acquire().await.expect("acquired");
+    assert!(timeout(50 * MS, guard.extend()).await.is_err(), "it asks what became of it");
+    assert!(guard.check().is_err());
+    timeout(SOON, guard.lost()).await.expect("whoever waits for it is told");
+}

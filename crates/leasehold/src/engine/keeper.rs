@@ -9,7 +9,7 @@
 //! 4. Errands (undoing an acquire, giving back what a dropped guard held) are sent until they are known
 //!    to have arrived, or until the store has forgotten the hold by itself.
 
-use super::release::explain;
+use super::release::announce;
 use super::{Hold, LostReason, Timings, World, call};
 use crate::store::{Outcome, Store};
 use futures_util::StreamExt;
@@ -295,10 +295,9 @@ async fn extend(shared: Arc<Shared>, batch: Vec<Sent>, done: CancellationToken) 
     }
     // The rest of the batch may be due again before anybody has said why these are gone.
     shared.bell.notify_one();
-    let told = gone.iter().map(async |(hold, in_time)| {
-        let reason = explain(&*shared.store, &*shared.world, shared.timings, hold, *in_time).await;
-        hold.lose(reason);
-    });
+    let told = gone
+        .iter()
+        .map(|(hold, in_time)| announce(&*shared.store, &*shared.world, shared.timings, hold, *in_time));
     join_all(told).await;
 }
 

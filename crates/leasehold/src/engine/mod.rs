@@ -18,7 +18,7 @@ pub(crate) use acquire::{Missed, Pursuit, acquire};
 pub(crate) use hold::Hold;
 pub use hold::LostReason;
 pub(crate) use keeper::KeepId;
-pub(crate) use release::{NotReleased, abandon, explain, release};
+pub(crate) use release::{NotReleased, abandon, announce, release};
 pub(crate) use seat::Seat;
 pub(crate) use world::System;
 pub use world::World;

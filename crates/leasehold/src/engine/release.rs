@@ -108,9 +108,34 @@ impl Drop for Departure<'_> {
     }
 }
 
-/// Learns from the store why a hold is not there any more, in a bounded time. `in_time` says that by
+/// Tells everybody that a hold is lost, and why as far as the store says so in a bounded time. `in_time` says that by
 /// the holder's own clock its lease had not ended.
-pub(crate) async fn explain(
+///
+/// Cancel safety: if the future is dropped, they are told at once.
+pub(crate) async fn announce(
+    store: &dyn Store,
+    world: &dyn World,
+    timings: Timings,
+    hold: &Hold,
+    in_time: bool,
+) {
+    let untold = Untold(hold);
+    let reason = explain(store, world, timings, hold, in_time).await;
+    untold.0.lose(reason);
+}
+
+/// A loss that is told at the latest when this is dropped.
+struct Untold<'a>(&'a Hold);
+
+impl Drop for Untold<'_> {
+    fn drop(&mut self) {
+        // Nothing new where it was told already.
+        self.0.lose(LostReason::Expired);
+    }
+}
+
+/// Learns from the store why a hold is not there any more.
+async fn explain(
     store: &dyn Store,
     world: &dyn World,
     timings: Timings,

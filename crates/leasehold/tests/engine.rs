@@ -155,3 +155,19 @@ async fn an_extend_that_is_dropped_when_it_found_the_hold_gone_still_tells_the_l
     assert!(guard.check().is_err());
     timeout(SOON, guard.lost()).await.expect("whoever waits for it is told");
 }
+
+#[tokio::test]
+async fn a_swallowed_release_of_a_dropped_guard_is_sent_again_within_the_call_timeout() {
+    let memory = MemoryStore::new();
+    let first = once();
+    let store =
+        Moody::new(
+            &memory,
+            move |_, op| if matches!(op, Op::Release(_)) && first() { Whim::Hang } else { Whim::Obey },
+        );
+    let client = Client::of_store(store).call_timeout(200 * MS).connect().await.expect("it connects");
+    drop(client.mutex("m").expect("a good name").acquire().await.expect("acquired"));
+    timeout(SOON, client.settle()).await.expect("not only when the watchdog's lease ends");
+    let status = client.mutex("m").expect("a good name").inspect().await.expect("an answer");
+    assert!(!status.held, "{status:?}");
+}

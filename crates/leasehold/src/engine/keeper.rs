@@ -304,8 +304,9 @@ async fn extend(shared: Arc<Shared>, batch: Vec<Sent>, done: CancellationToken) 
 /// Releases a hold, again and again until it is known to be gone.
 async fn run_errand(shared: Arc<Shared>, errand: Errand) {
     let op = Op::Release(Release { claim: errand.claim, pass: Pass::Grant, next: None });
-    let within = errand.until.since(shared.world.now()).max(shared.timings.call);
-    if let Err(failed) = call(&*shared.store, &*shared.world, &errand.lock, &op, within).await {
+    let each = shared.timings.call;
+    let within = errand.until.since(shared.world.now()).max(each);
+    if let Err(failed) = call(&*shared.store, &*shared.world, &errand.lock, &op, within, each).await {
         tracing::warn!(lock = %errand.lock, fault = %failed.fault, "not given back: it ends with its lease");
     }
     let mut state = shared.state();

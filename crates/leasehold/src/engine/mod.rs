@@ -80,7 +80,7 @@ impl Engine {
 
     /// Sends one operation, and again after a fault that may pass, until `within` is over.
     pub(crate) async fn call(&self, lock: &Lock, op: &Op, within: Duration) -> Result<Reply, Uncertain> {
-        call(&*self.store, &*self.world, lock, op, within).await
+        call(&*self.store, &*self.world, lock, op, within, within).await
     }
 }
 
@@ -118,14 +118,15 @@ pub(crate) struct Uncertain {
     pub(crate) maybe_done: bool,
 }
 
-/// Sends one operation until it has a reply, a fault that does not pass, or no time left. Sending it
-/// twice equals sending it once, so nothing is lost by it.
+/// Sends one operation until it has a reply, a fault that does not pass, or no time left; each time it waits for the
+/// reply for `each` at most. Sending it twice equals sending it once, so nothing is lost by it.
 pub(crate) async fn call(
     store: &dyn Store,
     world: &dyn World,
     lock: &Lock,
     op: &Op,
     within: Duration,
+    each: Duration,
 ) -> Result<Reply, Uncertain> {
     let deadline = world.now() + within;
     let mut maybe_done = false;
@@ -133,7 +134,7 @@ pub(crate) async fn call(
     let mut pause = Duration::from_millis(10);
     loop {
         let left = deadline.since(world.now());
-        let fault = match store.execute(lock, op, left).await {
+        let fault = match store.execute(lock, op, left.min(each)).await {
             Outcome::Done(reply) => return Ok(reply),
             Outcome::Refused(fault) => fault,
             Outcome::Unknown(fault) => {

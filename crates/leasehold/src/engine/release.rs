@@ -144,7 +144,7 @@ async fn explain(
 ) -> LostReason {
     let inspect = Op::Inspect(Inspect { claim: Some(hold.claim.clone()) });
     let within = timings.call.min(Duration::from_secs(1));
-    match call(store, world, &hold.lock, &inspect, within).await {
+    match call(store, world, &hold.lock, &inspect, within, within).await {
         Ok(Reply::Inspect(seen)) => {
             seen.fate.map_or(LostReason::Expired, |fate| reason(fate, seen.holder, in_time))
         }

@@ -171,3 +171,24 @@ async fn a_swallowed_release_of_a_dropped_guard_is_sent_again_within_the_call_ti
     let status = client.mutex("m").expect("a good name").inspect().await.expect("an answer");
     assert!(!status.held, "{status:?}");
 }
+
+#[tokio::test]
+async fn a_waiter_behind_a_single_try_queues_at_once() {
+    let memory = MemoryStore::new();
+    let other = Client::of_store(memory.clone()).connect().await.expect("it connects");
+    let others = other.mutex("m").expect("a good name");
+    let held = others.acquire().await.expect("acquired");
+    let client = Moody::new(&memory, |_, _| Whim::Late(50 * MS)).client(30_000 * MS).await;
+    let ours = client.mutex("m").expect("a good name");
+    let single = tokio::spawn({
+        let ours = ours.clone();
+        async move { ours.try_acquire().await.expect("an answer").granted().is_none() }
+    });
+    sleep(20 * MS).await;
+    let waiter = tokio::spawn(async move { ours.acquire().await.expect("acquired").release().await });
+    assert!(single.await.expect("no panic"), "it is taken");
+    sleep(200 * MS).await;
+    assert_eq!(others.inspect().await.expect("an answer").waiting, 1, "it did not sleep first");
+    held.release().await.expect("released");
+    waiter.await.expect("no panic").expect("released");
+}

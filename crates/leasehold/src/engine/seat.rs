@@ -87,16 +87,18 @@ impl Seat {
     pub(super) fn leave(&self, id: u64) -> Option<Claim> {
         let mut state = self.state();
         let was_front = state.line.front().is_some_and(|front| front.id == id);
+        let queued = state.line.front().is_some_and(|front| front.terms.queue);
         state.line.retain(|stander| stander.id != id);
         if !was_front {
             return None;
         }
-        if state.line.is_empty() {
-            state.contender.give_up()
-        } else {
-            state.signal_front();
-            None
+        let Some(next) = state.line.front() else { return state.contender.give_up() };
+        if next.terms.queue && !queued {
+            // The pause is that of one who has no place in the queue.
+            state.contender.handle_news(Moment::ZERO);
         }
+        state.signal_front();
+        None
     }
 
     /// What this task has to do now.

@@ -192,3 +192,20 @@ async fn a_waiter_behind_a_single_try_queues_at_once() {
     held.release().await.expect("released");
     waiter.await.expect("no panic").expect("released");
 }
+
+#[tokio::test]
+async fn a_bounded_retry_gives_up_though_the_holder_is_of_the_same_process() {
+    let client = Client::of_store(MemoryStore::new()).connect().await.expect("it connects");
+    let mutex = client.mutex("m").expect("a good name");
+    let guard = mutex.acquire().await.expect("acquired");
+    let polling = mutex.clone().retry(leasehold::RetryPolicy::constant(20 * MS).tries(4));
+    let start = Instant::now();
+    let missed = timeout(SOON, polling.acquire()).await.expect("it gives up");
+    assert!(matches!(missed, Err(leasehold::AcquireError::OutOfTries { .. })), "{missed:?}");
+    assert!(start.elapsed() >= 30 * MS, "three pauses of 10 to 20 ms: {:?}", start.elapsed());
+    let polling = polling.retry(leasehold::RetryPolicy::constant(20 * MS));
+    let waiter = tokio::spawn(async move { polling.acquire().await.map(drop) });
+    sleep(50 * MS).await;
+    guard.release().await.expect("released");
+    waiter.await.expect("no panic").expect("acquired");
+}

@@ -97,7 +97,10 @@ impl Chase<'_> {
                     if self.pursuit.once {
                         return Err(Missed::Taken(self.standing(now)));
                     }
-                    self.sleep(until, now).await?;
+                    // Who polls, polls also where it is this process that has the lock.
+                    if !self.paused(now).await? {
+                        self.sleep(until, now).await?;
+                    }
                 }
                 Turn::Sleep(until) => self.sleep(Some(until), now).await?,
                 Turn::Ask(nonce, ask) => self.ask(nonce, ask, now).await?,
@@ -147,14 +150,21 @@ impl Chase<'_> {
         if self.pursuit.once {
             return Err(Missed::Taken(self.standing(now)));
         }
-        let Some(retry) = &self.pursuit.retry else { return Ok(()) };
+        if self.paused(now).await? {
+            self.seat.handle_news(self.engine.world.now());
+        }
+        Ok(())
+    }
+
+    /// The pause after a try, for one who polls; fails after the last one.
+    async fn paused(&mut self, now: Moment) -> Result<bool, Missed> {
+        let Some(retry) = &self.pursuit.retry else { return Ok(false) };
         self.tries += 1;
         match retry.pause_after(self.tries, self.engine.world.random()) {
             None => Err(Missed::Taken(self.standing(now))),
             Some(pause) => {
                 self.sleep(Some(now + pause), now).await?;
-                self.seat.handle_news(self.engine.world.now());
-                Ok(())
+                Ok(true)
             }
         }
     }

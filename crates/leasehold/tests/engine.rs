@@ -209,3 +209,11 @@ async fn a_bounded_retry_gives_up_though_the_holder_is_of_the_same_process() {
     guard.release().await.expect("released");
     waiter.await.expect("no panic").expect("acquired");
 }
+
+#[tokio::test]
+async fn a_client_that_was_not_waited_for_leaves_no_mailbox() {
+    let store = Moody { shut: true, ..Moody::new(&MemoryStore::new(), |_, _| Whim::Obey) };
+    let closed = store.closed.clone();
+    assert!(timeout(20 * MS, Client::of_store(store).connect()).await.is_err());
+    assert_eq!(closed.load(Ordering::SeqCst), 1);
+}

@@ -68,8 +68,10 @@ impl Engine {
         bits[8..].copy_from_slice(&world.random().to_ne_bytes()[..4]);
         let session = SessionId::from_random(bits);
         let seats = Arc::new(Seats::new(world.clone()));
+        let mailbox = Mailbox { store: &*store, session };
         store.open_mailbox(session, seats.clone(), timings.call).await.map_err(StartError::Mailbox)?;
         let keeper = Keeper::start(store.sibling(), &world, timings).map_err(StartError::Keeper)?;
+        std::mem::forget(mailbox);
         Ok(Arc::new(Self { store, world, session, label, timings, keeper, seats }))
     }
 
@@ -81,6 +83,18 @@ impl Engine {
     /// Sends one operation, and again after a fault that may pass, until `within` is over.
     pub(crate) async fn call(&self, lock: &Lock, op: &Op, within: Duration) -> Result<Reply, Uncertain> {
         call(&*self.store, &*self.world, lock, op, within, within).await
+    }
+}
+
+/// A mailbox that is closed unless an engine comes to have it.
+struct Mailbox<'a> {
+    store: &'a dyn Store,
+    session: SessionId,
+}
+
+impl Drop for Mailbox<'_> {
+    fn drop(&mut self) {
+        self.store.close_mailbox(self.session);
     }
 }
 

@@ -102,6 +102,8 @@ pub struct Contender {
     attempt: Option<Attempt>,
     standing: Standing,
     faults: u32,
+    /// When the first of the questions was sent that were not answered since.
+    silent_since: Option<Moment>,
     stale_grants: u32,
 }
 
@@ -151,6 +153,7 @@ impl Contender {
             attempt: None,
             standing: Standing::default(),
             faults: 0,
+            silent_since: None,
             stale_grants: 0,
         }
     }
@@ -225,7 +228,7 @@ impl Contender {
             Acquired::Taken { holder, position } => {
                 // A question that does not queue leaves the place of an earlier one where it is.
                 attempt.may_be_there = position.is_some() || attempt.may_have_been_there;
-                self.faults = 0;
+                self.answered();
                 self.standing = Standing { holder: holder.clone(), position: *position, as_of: Some(now) };
                 let pause = if news { Duration::ZERO } else { self.pause(random) };
                 self.phase = Phase::Waiting(now + pause);
@@ -233,13 +236,14 @@ impl Contender {
             Acquired::Spent(_) => {
                 self.attempt = None;
                 self.phase = Phase::Idle;
+                self.answered();
             }
         }
     }
 
     /// No reply came to a question, or one that says it was not even looked at.
     pub fn handle_fault(&mut self, nonce: Nonce, executed: Executed, now: Moment, random: Random<'_>) {
-        let Some((attempt, _)) = self.sent(nonce) else { return };
+        let Some((attempt, asked)) = self.sent(nonce) else { return };
         if executed == Executed::No {
             attempt.may_be_there = attempt.may_have_been_there;
         }
@@ -247,6 +251,7 @@ impl Contender {
             return;
         }
         self.faults += 1;
+        self.silent_since.get_or_insert(asked.at);
         let (first, most) = FAULT_PAUSE;
         let pause = first.saturating_mul(1 << self.faults.saturating_sub(1).min(10)).min(most);
         self.phase = Phase::Waiting(now + between(pause / 2, pause, random()));
@@ -307,6 +312,11 @@ impl Contender {
         matches!(self.phase, Phase::Idle) && self.attempt.is_none()
     }
 
+    /// For how long the store has answered no question, from the first one that had no answer.
+    pub fn silence(&self, now: Moment) -> Duration {
+        self.silent_since.map_or(Duration::ZERO, |since| now.since(since))
+    }
+
     /// What the last reply said of those who stand in the way.
     pub fn standing(&self) -> &Standing {
         &self.standing
@@ -316,12 +326,17 @@ impl Contender {
         self.phase = Phase::Idle;
         self.attempt = None;
         self.standing = Standing::default();
-        self.faults = 0;
+        self.answered();
         self.stale_grants = 0;
     }
 
-    fn win(&mut self, grant: Grant, now: Moment) {
+    fn answered(&mut self) {
         self.faults = 0;
+        self.silent_since = None;
+    }
+
+    fn win(&mut self, grant: Grant, now: Moment) {
+        self.answered();
         if grant.valid_until > now {
             self.phase = Phase::Won(grant);
         } else {

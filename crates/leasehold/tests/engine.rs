@@ -217,3 +217,20 @@ async fn a_client_that_was_not_waited_for_leaves_no_mailbox() {
     assert!(timeout(20 * MS, Client::of_store(store).connect()).await.is_err());
     assert_eq!(closed.load(Ordering::SeqCst), 1);
 }
+
+#[tokio::test]
+async fn an_outage_counts_from_its_beginning_and_not_from_the_last_question() {
+    let memory = MemoryStore::new();
+    let asked = AtomicU32::new(0);
+    let store = Moody::new(&memory, move |_, op| match op {
+        Op::Acquire(_) if asked.fetch_add(1, Ordering::SeqCst) == 1 => Whim::Fail,
+        _ => Whim::Obey,
+    });
+    let client = Client::of_store(store).outage_limit(200 * MS).connect().await.expect("it connects");
+    let mutex = client.mutex("m").expect("a good name");
+    let guard = mutex.acquire().await.expect("acquired");
+    let waiter = tokio::spawn(async move { mutex.acquire().await.map(drop) });
+    sleep(400 * MS).await;
+    drop(guard);
+    waiter.await.expect("no panic").expect("one fault is no outage");
+}

@@ -42,9 +42,7 @@ pub(crate) async fn acquire(
     pursuit: &Pursuit,
 ) -> Result<(Arc<Hold>, Grant), Missed> {
     let line = InLine { engine, seat, id: seat.join(pursuit.terms.clone()), won: false };
-    Chase { engine, seat, pursuit, line, last_fault: None, in_touch_at: engine.world.now(), tries: 0 }
-        .run()
-        .await
+    Chase { engine, seat, pursuit, line, last_fault: None, tries: 0 }.run().await
 }
 
 /// A task in line, which leaves it however it ends.
@@ -72,8 +70,6 @@ struct Chase<'a> {
     line: InLine<'a>,
     /// The last fault, if the store has not answered since, and whether anything may be there.
     last_fault: Option<(Fault, bool)>,
-    /// When the store last answered.
-    in_touch_at: Moment,
     tries: u32,
 }
 
@@ -131,7 +127,6 @@ impl Chase<'_> {
         let now = world.now();
         match outcome {
             Outcome::Done(Reply::Acquire(reply)) => {
-                self.in_touch_at = now;
                 self.last_fault = None;
                 self.seat.handle_answer(nonce, Ok(&reply), now, &mut || world.random());
                 if matches!(reply, Acquired::Taken { .. }) { self.taken(now).await } else { Ok(()) }
@@ -180,7 +175,7 @@ impl Chase<'_> {
         }
         tracing::debug!(lock = %self.seat.lock, %fault, "asking again");
         self.last_fault = Some((fault, maybe_there));
-        if self.pursuit.limit.is_none() && now.since(self.in_touch_at) >= self.engine.timings.outage {
+        if self.pursuit.limit.is_none() && self.seat.silence(now) >= self.engine.timings.outage {
             return Err(self.time_is_up(now));
         }
         Ok(())

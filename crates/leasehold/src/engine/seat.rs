@@ -12,6 +12,7 @@ use std::fmt;
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
+use std::time::Duration;
 
 /// This process's place before one lock.
 pub(crate) struct Seat {
@@ -169,6 +170,11 @@ impl Seat {
             Ok(reply) => state.contender.handle_reply(nonce, reply, now, random),
             Err(executed) => state.contender.handle_fault(nonce, executed, now, random),
         }
+    }
+
+    /// For how long the store has not answered whoever was at the front.
+    pub(super) fn silence(&self, now: Moment) -> Duration {
+        self.state().contender.silence(now)
     }
 
     /// A message for this seat.

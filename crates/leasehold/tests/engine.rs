@@ -234,3 +234,28 @@ async fn an_outage_counts_from_its_beginning_and_not_from_the_last_question() {
     drop(guard);
     waiter.await.expect("no panic").expect("one fault is no outage");
 }
+
+#[tokio::test]
+async fn a_hold_is_not_believed_past_its_lease_though_the_place_was_asked_for_longer() {
+    let memory = MemoryStore::new();
+    let other = Client::of_store(memory.clone()).connect().await.expect("it connects");
+    let others = other.mutex("m").expect("a good name");
+    let held = others.acquire().await.expect("acquired");
+    let client = Client::of_store(memory).connect().await.expect("it connects");
+    let long = client.mutex("m").expect("a good name");
+    let short = long.clone().lease(500 * MS);
+    let first = tokio::spawn(async move { long.acquire().await.map(drop) });
+    while others.inspect().await.expect("an answer").waiting == 0 {
+        sleep(MS).await;
+    }
+    let second = tokio::spawn(async move { short.acquire().await.expect("acquired") });
+    sleep(20 * MS).await;
+    first.abort();
+    sleep(20 * MS).await;
+    let start = Instant::now();
+    held.release().await.expect("released");
+    let guard = second.await.expect("no panic");
+    assert!(guard.remaining() <= 500 * MS, "{:?}", guard.remaining());
+    guard.lost().await;
+    assert!(start.elapsed() < 900 * MS, "{:?}", start.elapsed());
+}

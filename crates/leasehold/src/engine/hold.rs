@@ -98,6 +98,11 @@ impl Hold {
         let _ = self.valid_until.fetch_update(Ordering::AcqRel, Ordering::Acquire, raised);
     }
 
+    /// It may be believed until then at the most, unless it is lengthened.
+    pub(crate) fn cap(&self, until: Moment) {
+        self.valid_until.fetch_min(until.as_micros(), Ordering::AcqRel);
+    }
+
     /// From now on it may not be believed; why may be learned later.
     pub(crate) fn doubt(&self) {
         self.valid_until.store(0, Ordering::Release);

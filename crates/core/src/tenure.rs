@@ -157,8 +157,12 @@ impl Tenure {
             Plan::Renew { lease } => lease,
             Plan::Until { end } => end.since(now),
         };
-        let keep_record = lease >= RECORD_KEPT / 4 || now.since(self.record_kept_at) >= RECORD_KEPT / 4;
-        Duty::Extend { lease: lease.max(crate::Lease::MIN), keep_record }
+        Duty::Extend { lease: lease.max(crate::Lease::MIN), keep_record: self.wants_record(now, lease) }
+    }
+
+    /// Whether an extend for that long should keep the record beside the lock as well.
+    pub fn wants_record(&self, now: Moment, lease: Duration) -> bool {
+        lease >= RECORD_KEPT / 4 || now.since(self.record_kept_at) >= RECORD_KEPT / 4
     }
 }
 

@@ -148,8 +148,9 @@ impl Guard {
         let engine = &self.engine;
         let lease_ms = whole_millis(lease);
         let claim = self.hold.claim.clone();
-        let op = Op::Extend(Extend { claim, lease_ms, keep_record: false });
         let sent_at = engine.world.now();
+        let keep_record = engine.keeper.wants_record(self.keep, sent_at, lease);
+        let op = Op::Extend(Extend { claim, lease_ms, keep_record });
         let within = engine.timings.call.min(self.remaining());
         match engine.call(&self.hold.lock, &op, within).await {
             Ok(Reply::Extend(Extended::Extended)) => {

@@ -5,7 +5,7 @@ use leasehold::store::{Fault, FaultKind, Lock, MemoryStore, Op, Outcome, Phase, 
 use leasehold::{Client, SessionId};
 use leasehold_core::{Extended, KeyError};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokio::time::{sleep, timeout};
 
@@ -258,4 +258,19 @@ async fn a_hold_is_not_believed_past_its_lease_though_the_place_was_asked_for_lo
     assert!(guard.remaining() <= 500 * MS, "{:?}", guard.remaining());
     guard.lost().await;
     assert!(start.elapsed() < 900 * MS, "{:?}", start.elapsed());
+}
+
+#[tokio::test]
+async fn a_long_extend_by_the_user_keeps_the_record_beside_the_lock() {
+    let now_us = Arc::new(AtomicU64::new(1_762_000_000_000_000));
+    let clock = now_us.clone();
+    let store = MemoryStore::with_clock(move || clock.load(Ordering::SeqCst));
+    let client = Client::of_store(store).connect().await.expect("it connects");
+    let mutex = client.mutex("m").expect("a good name").value("mine").expect("a good value");
+    let guard = mutex.lease(60_000 * MS).acquire().await.expect("acquired");
+    let hours = |n: u64| Duration::from_secs(n * 3600);
+    guard.extend_to(hours(3)).await.expect("extended");
+    now_us.fetch_add(7_200_000_000, Ordering::SeqCst);
+    guard.extend_to(hours(3)).await.expect("held for another hour, and known as ours");
+    guard.release().await.expect("released");
 }

@@ -144,6 +144,11 @@ impl Keeper {
         kept.batch
     }
 
+    /// Whether an extend by the user should keep the record beside the lock as well.
+    pub(crate) fn wants_record(&self, id: KeepId, now: Moment, lease: Duration) -> bool {
+        self.shared.state().kept.get(&id).is_some_and(|kept| kept.tenure.wants_record(now, lease))
+    }
+
     /// A hold was extended by its user.
     pub(crate) fn prolonged(&self, id: KeepId, sent_at: Moment, lease: Duration) {
         let mut state = self.shared.state();

@@ -274,3 +274,26 @@ async fn a_long_extend_by_the_user_keeps_the_record_beside_the_lock() {
     guard.extend_to(hours(3)).await.expect("held for another hour, and known as ours");
     guard.release().await.expect("released");
 }
+
+#[tokio::test]
+async fn nothing_is_asked_of_a_hold_that_was_found_gone_after_its_release() {
+    let asked = Arc::new(AtomicU32::new(0));
+    let count = asked.clone();
+    let store = Moody::new(&MemoryStore::new(), move |_, op| match op {
+        Op::Extend(_) => Whim::NotHeld,
+        Op::Inspect(_) => {
+            count.fetch_add(1, Ordering::SeqCst);
+            Whim::Fail
+        }
+        _ => Whim::Obey,
+    });
+    let client = store.client(150 * MS).await;
+    let guard = client.mutex("m").expect("a good name").acquire().await.expect("acquired");
+    while asked.load(Ordering::SeqCst) == 0 {
+        sleep(MS).await;
+    }
+    guard.release().await.expect("the store has it still");
+    let before = asked.load(Ordering::SeqCst);
+    sleep(400 * MS).await;
+    assert_eq!(asked.load(Ordering::SeqCst), before);
+}

@@ -91,6 +91,11 @@ impl Hold {
         self.lost.get().cloned().unwrap_or(LostReason::Expired)
     }
 
+    /// Whether it was found to be gone.
+    pub(super) fn is_doubted(&self) -> bool {
+        self.valid_until() == Moment::ZERO
+    }
+
     /// The store has lengthened it.
     pub(super) fn raise(&self, valid_until: Moment) {
         let raised = |old| (old != 0 && old < valid_until.as_micros()).then_some(valid_until.as_micros());

@@ -38,6 +38,11 @@ pub(crate) async fn release(
     if let Some(batch) = batch {
         batch.cancelled().await;
     }
+    if hold.is_doubted() {
+        let reason =
+            if let Err(NotReleased::Lost(reason)) = &result { reason.clone() } else { LostReason::Expired };
+        hold.lose(reason);
+    }
     result
 }
 
@@ -120,8 +125,12 @@ pub(crate) async fn announce(
     in_time: bool,
 ) {
     let untold = Untold(hold);
-    let reason = explain(store, world, timings, hold, in_time).await;
-    untold.0.lose(reason);
+    tokio::select! {
+        biased;
+        // Somebody else knows it: its release, say, after which nothing is asked of it (1).
+        () = hold.signal().cancelled() => {}
+        reason = explain(store, world, timings, hold, in_time) => untold.0.lose(reason),
+    }
 }
 
 /// A loss that is told at the latest when this is dropped.

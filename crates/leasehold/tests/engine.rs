@@ -2,11 +2,11 @@
 
 use futures_util::future::BoxFuture;
 use leasehold::store::{Fault, FaultKind, Lock, MemoryStore, Op, Outcome, Phase, Postbox, Reply, Store};
-use leasehold::{Client, SessionId};
+use leasehold::{Client, Moment, SessionId, World};
 use leasehold_core::{Extended, KeyError};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 use tokio::time::{sleep, timeout};
 
 const MS: Duration = Duration::from_millis(1);
@@ -98,6 +98,37 @@ impl Store for Moody {
 
     fn check(&self, lock: &Lock) -> Result<(), KeyError> {
         self.inner.check(lock)
+    }
+}
+
+/// A machine that can be suspended: its clock goes on, its timers do not.
+#[derive(Debug, Clone)]
+struct Machine {
+    booted: Instant,
+    slept_us: Arc<AtomicU64>,
+}
+
+impl World for Machine {
+    fn now(&self) -> Moment {
+        let slept = Duration::from_micros(self.slept_us.load(Ordering::SeqCst));
+        Moment::ZERO + MS + self.booted.elapsed() + slept
+    }
+
+    fn wall(&self) -> SystemTime {
+        SystemTime::now()
+    }
+
+    fn random(&self) -> u64 {
+        rand::random()
+    }
+
+    fn sleep_until(&self, at: Moment) -> BoxFuture<'static, ()> {
+        Box::pin(sleep(at.since(self.now())))
+    }
+
+    fn host(&self, keeper: BoxFuture<'static, ()>) -> std::io::Result<()> {
+        tokio::spawn(keeper);
+        Ok(())
     }
 }
 
@@ -296,4 +327,18 @@ async fn nothing_is_asked_of_a_hold_that_was_found_gone_after_its_release() {
     let before = asked.load(Ordering::SeqCst);
     sleep(400 * MS).await;
     assert_eq!(asked.load(Ordering::SeqCst), before);
+}
+
+#[tokio::test]
+async fn a_loss_during_a_suspend_is_told_soon_after_it() {
+    let machine = Machine { booted: Instant::now(), slept_us: Arc::default() };
+    let client = Client::of_store(MemoryStore::new()).world(machine.clone()).connect();
+    let client = client.await.expect("it connects");
+    let mutex = client.mutex("m").expect("a good name").lease(Duration::from_secs(3600));
+    let guard = mutex.acquire().await.expect("acquired");
+    sleep(100 * MS).await;
+    guard.check().expect("held");
+    machine.slept_us.fetch_add(7_200_000_000, Ordering::SeqCst);
+    assert!(guard.check().is_err());
+    timeout(SOON, guard.lost()).await.expect("not only when the timer has caught up");
 }

@@ -30,6 +30,9 @@ use tokio_util::sync::CancellationToken;
 /// What is due within this goes with what is due now.
 const TICK: Duration = Duration::from_millis(10);
 
+/// The longest nap while anything is held: timers stand still in a suspend, and the deadline of a hold does not.
+const NAP: Duration = Duration::from_secs(1);
+
 /// A moment that never comes.
 const FAR: Moment = Moment::from_micros(u64::MAX);
 
@@ -261,7 +264,7 @@ async fn run(shared: Arc<Shared>) {
         }
         let nap = async {
             match work.next {
-                Some(at) => shared.world.sleep_until(at).await,
+                Some(at) => shared.world.sleep_until(at.min(now + NAP)).await,
                 None => std::future::pending().await,
             }
         };

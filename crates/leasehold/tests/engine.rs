@@ -342,3 +342,22 @@ async fn a_loss_during_a_suspend_is_told_soon_after_it() {
     assert!(guard.check().is_err());
     timeout(SOON, guard.lost()).await.expect("not only when the timer has caught up");
 }
+
+#[tokio::test]
+async fn a_task_that_polls_keeps_nobody_of_its_process_from_the_queue() {
+    let memory = MemoryStore::new();
+    let other = Client::of_store(memory.clone()).connect().await.expect("it connects");
+    let others = other.mutex("m").expect("a good name");
+    let held = others.acquire().await.expect("acquired");
+    let client = Client::of_store(memory).connect().await.expect("it connects");
+    let mutex = client.mutex("m").expect("a good name");
+    let polling = mutex.clone().retry(leasehold::RetryPolicy::constant(Duration::from_secs(3)).jitter(0.0));
+    let poller = tokio::spawn(async move { polling.acquire().await.map(drop) });
+    sleep(50 * MS).await;
+    let waiter = tokio::spawn(async move { mutex.acquire().await.map(drop) });
+    sleep(200 * MS).await;
+    assert_eq!(others.inspect().await.expect("an answer").waiting, 1, "it has its place");
+    held.release().await.expect("released");
+    timeout(500 * MS, waiter).await.expect("told by a message").expect("no panic").expect("acquired");
+    poller.await.expect("no panic").expect("acquired at a later try");
+}

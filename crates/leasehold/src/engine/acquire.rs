@@ -146,7 +146,7 @@ impl Chase<'_> {
             return Err(Missed::Taken(self.standing(now)));
         }
         if self.paused(now).await? {
-            self.seat.handle_news(self.engine.world.now());
+            self.seat.ask_again(self.line.id, self.engine.world.now());
         }
         Ok(())
     }
@@ -158,6 +158,7 @@ impl Chase<'_> {
         match retry.pause_after(self.tries, self.engine.world.random()) {
             None => Err(Missed::Taken(self.standing(now))),
             Some(pause) => {
+                self.seat.step_aside(self.line.id);
                 self.sleep(Some(now + pause), now).await?;
                 Ok(true)
             }

@@ -1,7 +1,8 @@
 //! A seat: this process's place before one lock, and the tasks that stand in line for it.
 //!
 //! 1. Only the front of the line drives the contender, and only while no hold occupies the seat.
-//! 2. A front that leaves wakes the next one; the last one gives the attempt up, and what it may have
+//! 2. Who waits in the store's queue stands before those that pause between two tries.
+//! 3. A front that leaves wakes the next one; the last one gives the attempt up, and what it may have
 //!    left at the store is the caller's to undo.
 
 use super::Hold;
@@ -34,6 +35,8 @@ struct Stander {
     id: u64,
     terms: Arc<Terms>,
     signaled: bool,
+    /// Set while it pauses between two tries.
+    aside: bool,
     waker: Option<Waker>,
 }
 
@@ -80,7 +83,13 @@ impl Seat {
         let mut state = self.state();
         state.last_id += 1;
         let id = state.last_id;
-        state.line.push_back(Stander { id, terms, signaled: false, waker: None });
+        let aside = state.line.iter().position(|stander| stander.aside);
+        let at = aside.filter(|_| terms.queue).unwrap_or(state.line.len());
+        if at == 0 {
+            // The pause, if there is one, is that of a task that steps behind.
+            state.contender.handle_news(Moment::ZERO);
+        }
+        state.line.insert(at, Stander { id, terms, signaled: false, aside: false, waker: None });
         id
     }
 
@@ -93,13 +102,25 @@ impl Seat {
         if !was_front {
             return None;
         }
-        let Some(next) = state.line.front() else { return state.contender.give_up() };
-        if next.terms.queue && !queued {
-            // The pause is that of one who has no place in the queue.
-            state.contender.handle_news(Moment::ZERO);
+        if state.line.is_empty() {
+            return state.contender.give_up();
         }
-        state.signal_front();
+        state.bring_forward(queued);
         None
+    }
+
+    /// A task that polls pauses for as long as it likes: until it goes on, those go first who wait in the store's queue.
+    pub(super) fn step_aside(&self, id: u64) {
+        let mut state = self.state();
+        let Some(at) = state.line.iter().position(|stander| stander.id == id) else { return };
+        state.line[at].aside = true;
+        if state.line.iter().any(|stander| stander.terms.queue) {
+            let stander = state.line.remove(at);
+            state.line.extend(stander);
+            if at == 0 {
+                state.bring_forward(false);
+            }
+        }
     }
 
     /// What this task has to do now.
@@ -115,6 +136,7 @@ impl Seat {
         }
         let Some(front) = line.front_mut().filter(|front| front.id == id) else { return Turn::Stand(None) };
         front.signaled = false;
+        front.aside = false;
         if !contender.suits(&front.terms) {
             return Turn::Misfit(contender.give_up());
         }
@@ -184,6 +206,14 @@ impl Seat {
         state.signal_front();
     }
 
+    /// A pause between two tries is over: the front asks again.
+    pub(super) fn ask_again(&self, id: u64, now: Moment) {
+        let mut state = self.state();
+        if state.line.front().is_some_and(|front| front.id == id) {
+            state.contender.handle_news(now);
+        }
+    }
+
     /// Messages may have been missed.
     pub(super) fn handle_news(&self, now: Moment) {
         let mut state = self.state();
@@ -241,6 +271,15 @@ impl Seat {
 impl State {
     fn is_occupied_by(&self, hold: &Hold) -> bool {
         self.occupant.as_ref().is_some_and(|occupant| occupant.claim.hold == hold.claim.hold)
+    }
+
+    /// Another has come to the front, behind one who queued or did not.
+    fn bring_forward(&mut self, queued: bool) {
+        if !queued && self.line.front().is_some_and(|front| front.terms.queue) {
+            // The pause is that of one who has no place in the queue.
+            self.contender.handle_news(Moment::ZERO);
+        }
+        self.signal_front();
     }
 
     fn signal_front(&mut self) {

@@ -13,7 +13,7 @@
 
 use crate::{
     Acquire, Acquired, Claim, Enqueue, FIRST_LEASE, FencingToken, HoldId, Holder, Label, Moment, Nonce,
-    OwnValue, SessionId, drift,
+    OwnValue, SessionId, drift, whole_millis,
 };
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -102,6 +102,8 @@ pub struct Contender {
     attempt: Option<Attempt>,
     standing: Standing,
     faults: u32,
+    /// When the first of the questions was sent that were not answered since.
+    silent_since: Option<Moment>,
     stale_grants: u32,
 }
 
@@ -109,8 +111,8 @@ pub struct Contender {
 enum Phase {
     /// Ask as soon as somebody wants the lock.
     Idle,
-    /// A question is on its way, or its asker was dropped.
-    Asking,
+    /// A question is on its way, or its asker was dropped. Set if there was news since it was sent.
+    Asking { news: bool },
     /// Wait for a message, or for this moment.
     Waiting(Moment),
     /// The lock is there to be taken.
@@ -151,6 +153,7 @@ impl Contender {
             attempt: None,
             standing: Standing::default(),
             faults: 0,
+            silent_since: None,
             stale_grants: 0,
         }
     }
@@ -160,7 +163,11 @@ impl Contender {
         match &self.phase {
             Phase::Won(grant) if grant.valid_until > now => return Step::Granted(grant.clone()),
             Phase::Waiting(until) if *until > now => return Step::Sleep(*until),
-            _ if self.stale_grants >= STALE_GRANTS => return Step::TooSlow,
+            _ if self.stale_grants >= STALE_GRANTS => {
+                // Whoever asks next may do so for longer.
+                self.stale_grants = 0;
+                return Step::TooSlow;
+            }
             _ => {}
         }
         let (nonce, ask) = self.ask(now, terms, random);
@@ -189,14 +196,14 @@ impl Contender {
         attempt.sent.push_back(Asked { nonce, at: now, lease });
         attempt.may_have_been_there = attempt.may_be_there;
         attempt.may_be_there = true;
-        self.phase = Phase::Asking;
-        let queue = terms.queue.then(|| Enqueue { nonce, kept_ms: millis(kept) });
+        self.phase = Phase::Asking { news: false };
+        let queue = terms.queue.then(|| Enqueue { nonce, kept_ms: whole_millis(kept) });
         let ask = Acquire {
             claim: attempt.claim.clone(),
-            lease_ms: millis(lease),
+            lease_ms: whole_millis(lease),
             label: terms.label.clone(),
             queue,
-            adopt_ms: terms.adopt.map(millis),
+            adopt_ms: terms.adopt.map(whole_millis),
         };
         (nonce, ask)
     }
@@ -209,6 +216,7 @@ impl Contender {
     /// The reply to a question.
     pub fn handle_reply(&mut self, nonce: Nonce, reply: &Acquired, now: Moment, random: Random<'_>) {
         let won = matches!(self.phase, Phase::Won(_));
+        let news = matches!(self.phase, Phase::Asking { news: true });
         let Some((attempt, asked)) = self.sent(nonce).filter(|_| !won) else { return };
         match reply {
             Acquired::Granted { fence, remaining_ms, others_wait } => {
@@ -218,28 +226,32 @@ impl Contender {
                 self.win(Grant { claim, fence: *fence, valid_until, others_wait: *others_wait }, now);
             }
             Acquired::Taken { holder, position } => {
-                attempt.may_be_there = position.is_some();
-                self.faults = 0;
+                // A question that does not queue leaves the place of an earlier one where it is.
+                attempt.may_be_there = position.is_some() || attempt.may_have_been_there;
+                self.answered();
                 self.standing = Standing { holder: holder.clone(), position: *position, as_of: Some(now) };
-                self.phase = Phase::Waiting(now + self.pause(random));
+                let pause = if news { Duration::ZERO } else { self.pause(random) };
+                self.phase = Phase::Waiting(now + pause);
             }
             Acquired::Spent(_) => {
                 self.attempt = None;
                 self.phase = Phase::Idle;
+                self.answered();
             }
         }
     }
 
     /// No reply came to a question, or one that says it was not even looked at.
     pub fn handle_fault(&mut self, nonce: Nonce, executed: Executed, now: Moment, random: Random<'_>) {
-        let Some((attempt, _)) = self.sent(nonce) else { return };
+        let Some((attempt, asked)) = self.sent(nonce) else { return };
         if executed == Executed::No {
             attempt.may_be_there = attempt.may_have_been_there;
         }
-        if !matches!(self.phase, Phase::Asking) {
+        if !matches!(self.phase, Phase::Asking { .. }) {
             return;
         }
         self.faults += 1;
+        self.silent_since.get_or_insert(asked.at);
         let (first, most) = FAULT_PAUSE;
         let pause = first.saturating_mul(1 << self.faults.saturating_sub(1).min(10)).min(most);
         self.phase = Phase::Waiting(now + between(pause / 2, pause, random()));
@@ -261,8 +273,11 @@ impl Contender {
 
     /// Something may have been missed (a new subscription, say): look at once.
     pub fn handle_news(&mut self, now: Moment) {
-        if let Phase::Waiting(until) = &mut self.phase {
-            *until = now.min(*until);
+        match &mut self.phase {
+            Phase::Waiting(until) => *until = now.min(*until),
+            // The answer may be older than what was missed.
+            Phase::Asking { news } => *news = true,
+            Phase::Idle | Phase::Won(_) => {}
         }
     }
 
@@ -297,6 +312,11 @@ impl Contender {
         matches!(self.phase, Phase::Idle) && self.attempt.is_none()
     }
 
+    /// For how long the store has answered no question, from the first one that had no answer.
+    pub fn silence(&self, now: Moment) -> Duration {
+        self.silent_since.map_or(Duration::ZERO, |since| now.since(since))
+    }
+
     /// What the last reply said of those who stand in the way.
     pub fn standing(&self) -> &Standing {
         &self.standing
@@ -306,12 +326,17 @@ impl Contender {
         self.phase = Phase::Idle;
         self.attempt = None;
         self.standing = Standing::default();
-        self.faults = 0;
+        self.answered();
         self.stale_grants = 0;
     }
 
-    fn win(&mut self, grant: Grant, now: Moment) {
+    fn answered(&mut self) {
         self.faults = 0;
+        self.silent_since = None;
+    }
+
+    fn win(&mut self, grant: Grant, now: Moment) {
+        self.answered();
         if grant.valid_until > now {
             self.phase = Phase::Won(grant);
         } else {
@@ -378,11 +403,6 @@ fn between(least: Duration, most: Duration, random: u64) -> Duration {
     #[allow(clippy::cast_precision_loss, reason = "a jitter needs no more than the leading bits")]
     let share = random as f64 / u64::MAX as f64;
     least + span.mul_f64(share)
-}
-
-/// Whole milliseconds, never zero: what the store counts leases in.
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX).max(1)
 }
 
 #[cfg(test)]
@@ -528,5 +548,67 @@ mod tests {
         }
         assert_eq!(contender.poll(ms(1000), &terms(), random), Step::TooSlow);
         assert!(contender.give_up().is_some());
+    }
+
+    #[test]
+    fn who_found_his_lease_too_short_leaves_the_next_a_fresh_start() {
+        let random = &mut counter();
+        let mut contender = Contender::new(SessionId::from_random([1; 12]), 0);
+        let short = Terms { lease: Duration::from_millis(1), ..terms() };
+        for round in 0..STALE_GRANTS {
+            let sent = ms(u64::from(round) * 100);
+            let (nonce, _) = asked(contender.poll(sent, &short, random));
+            let granted = Acquired::Granted { fence: fence(), remaining_ms: 1, others_wait: false };
+            contender.handle_reply(nonce, &granted, sent + Duration::from_millis(2), random);
+        }
+        assert_eq!(contender.poll(ms(1000), &short, random), Step::TooSlow);
+        assert!(matches!(contender.poll(ms(1000), &terms(), random), Step::Ask(..)));
+    }
+
+    #[test]
+    fn a_question_that_does_not_queue_leaves_the_place_of_an_earlier_one_to_be_given_up() {
+        let random = &mut counter();
+        let mut contender = Contender::new(SessionId::from_random([1; 12]), 0);
+        let (nonce, ask) = asked(contender.poll(ms(0), &terms(), random));
+        contender.handle_reply(nonce, &taken(3), ms(1), random);
+        let polls = Terms { queue: false, ..terms() };
+        for t in [100, 200] {
+            contender.handle_news(ms(t));
+            let (nonce, _) = asked(contender.poll(ms(t), &polls, random));
+            let Acquired::Taken { holder, .. } = taken(0) else { panic!("taken is taken") };
+            let unqueued = Acquired::Taken { holder, position: None };
+            contender.handle_reply(nonce, &unqueued, ms(t + 1), random);
+        }
+        assert_eq!(contender.give_up(), Some(ask.claim), "its place is at the store still");
+    }
+
+    #[test]
+    fn news_while_a_question_is_on_its_way_makes_it_look_after_the_answer() {
+        let random = &mut counter();
+        let mut contender = Contender::new(SessionId::from_random([1; 12]), 0);
+        let (nonce, _) = asked(contender.poll(ms(0), &terms(), random));
+        contender.handle_news(ms(1));
+        contender.handle_reply(nonce, &taken(0), ms(2), random);
+        let (nonce, _) = asked(contender.poll(ms(2), &terms(), random));
+        contender.handle_reply(nonce, &taken(0), ms(3), random);
+        assert!(matches!(contender.poll(ms(3), &terms(), random), Step::Sleep(_)), "once");
+    }
+
+    #[test]
+    fn a_hold_is_never_believed_longer_than_the_store_was_asked_to_keep_it() {
+        for us in [1_000, 1_001, 1_999, 5_500, 9_999, 2_999_999] {
+            let random = &mut counter();
+            let mut contender = Contender::new(SessionId::from_random([1; 12]), 0);
+            let lease = Duration::from_micros(us);
+            let (nonce, ask) = asked(contender.poll(ms(0), &Terms { lease, ..terms() }, random));
+            contender.handle_wake(nonce, fence(), ms(0));
+            let Step::Granted(grant) = contender.poll(ms(0), &terms(), random) else { panic!("not granted") };
+            assert!(
+                grant.valid_until < ms(ask.lease_ms),
+                "{lease:?}: {:?} of {}",
+                grant.valid_until,
+                ask.lease_ms
+            );
+        }
     }
 }

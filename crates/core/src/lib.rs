@@ -33,7 +33,7 @@ pub use op::{
     Lock, Op, Pass, Refused, Release, Released, Reply, Wake, WakeError,
 };
 pub use retry::{Pause, RetryPolicy};
-pub use time::{Moment, drift};
+pub use time::{Moment, drift, whole_millis};
 
 /// The first lease of every hold, unless a shorter one was asked for.
 ///

@@ -107,6 +107,9 @@ impl Tenure {
         if kept_record {
             self.record_kept_at = sent_at;
         }
+        if let Plan::Renew { lease } = self.plan {
+            self.extend_at = Some(sent_at + lease / 3);
+        }
         self.raise(sent_at, lease);
     }
 
@@ -121,7 +124,9 @@ impl Tenure {
     fn raise(&mut self, sent_at: Moment, lease: Duration) {
         let valid_until = sent_at + lease - drift(lease);
         self.extend_at = match self.plan {
-            Plan::Renew { lease } => Some(sent_at + lease / 3),
+            // A lease that lengthens nothing puts no renewal off.
+            Plan::Renew { .. } if valid_until <= self.valid_until => self.extend_at,
+            Plan::Renew { lease: full } => Some(sent_at + full.min(lease) / 3),
             Plan::Until { end } if self.falls_short(valid_until, end, sent_at) => self.extend_at,
             Plan::Until { .. } => None,
         };
@@ -154,8 +159,12 @@ impl Tenure {
             Plan::Renew { lease } => lease,
             Plan::Until { end } => end.since(now),
         };
-        let keep_record = lease >= RECORD_KEPT / 4 || now.since(self.record_kept_at) >= RECORD_KEPT / 4;
-        Duty::Extend { lease: lease.max(crate::Lease::MIN), keep_record }
+        Duty::Extend { lease: lease.max(crate::Lease::MIN), keep_record: self.wants_record(now, lease) }
+    }
+
+    /// Whether an extend for that long should keep the record beside the lock as well.
+    pub fn wants_record(&self, now: Moment, lease: Duration) -> bool {
+        lease >= RECORD_KEPT / 4 || now.since(self.record_kept_at) >= RECORD_KEPT / 4
     }
 }
 
@@ -238,5 +247,20 @@ mod tests {
             }
         }
         assert_eq!(kept, 7, "every quarter of an hour");
+    }
+
+    #[test]
+    fn a_short_extend_by_the_user_does_not_put_off_the_renewal() {
+        let mut tenure = Tenure::new(Plan::Renew { lease: LEASE }, s(3), s(0));
+        tenure.prolong(s(0), Duration::from_millis(1));
+        assert_eq!(tenure.due(), s(1), "before the first lease ends");
+        assert!(matches!(tenure.poll(s(1), NONE), Duty::Extend { .. }));
+        tenure.handle_extended(s(1), LEASE, false);
+        for t in 2..11 {
+            tenure.prolong(s(t), Duration::from_secs(1));
+        }
+        assert_eq!(tenure.due(), s(11), "however often it is said");
+        tenure.prolong(s(10), Duration::from_secs(600));
+        assert_eq!(tenure.due(), s(20), "a longer one counts as a renewal");
     }
 }

@@ -65,3 +65,16 @@ impl fmt::Debug for Moment {
 pub fn drift(lease: Duration) -> Duration {
     lease / 100 + (lease / 10).min(Duration::from_millis(2))
 }
+
+/// A lease as stores count it: in milliseconds, never zero, and a broken one counts in full, since the client believes
+/// in it as well.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// assert_eq!(leasehold_core::whole_millis(Duration::from_micros(1_001)), 2);
+/// assert_eq!(leasehold_core::whole_millis(Duration::ZERO), 1);
+/// ```
+pub fn whole_millis(lease: Duration) -> u64 {
+    u64::try_from(lease.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX).max(1)
+}

@@ -557,3 +557,21 @@ fn a_resent_release_leaves_a_stranger_with_the_same_value_alone() {
     let Reply::Inspect(inspection) = reply else { panic!("{reply:?}") };
     assert!(inspection.holder.is_some_and(|holder| holder.is_stranger()), "it is not taken for ours");
 }
+
+#[test]
+fn a_state_that_is_shown_keeps_its_tokens() {
+    let hold = HoldId::from_random(SessionId::from_random([1; 12]), [7; 16]);
+    let ask = Acquire {
+        claim: Claim::new(hold),
+        lease_ms: 1000,
+        label: Label::new("a").expect("a good label"),
+        queue: None,
+        adopt_ms: None,
+    };
+    let mut state = MutexState::default();
+    state.apply(1_762_000_000_000_000, &Op::Acquire(ask));
+    let shown = format!("{state:?}");
+    let secret =
+        hold.token().split_once('.').map(|(_, secret)| secret.to_owned()).expect("a token has a dot");
+    assert!(state.value.is_some() && !shown.contains(&secret), "{shown}");
+}

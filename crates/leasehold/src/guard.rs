@@ -3,7 +3,7 @@
 use crate::engine::{self, Engine, Hold, KeepId, NotReleased, Seat};
 use crate::error::{ExtendError, Lost, ReleaseError};
 use crate::store::Fault;
-use leasehold_core::{Extend, Extended, FencingToken, Lease, LockName, Moment, Op, Reply};
+use leasehold_core::{Extend, Extended, FencingToken, Lease, LockName, Moment, Op, Reply, whole_millis};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -148,10 +148,11 @@ impl Guard {
     async fn extend_by(&self, lease: Duration) -> Result<(), ExtendError> {
         self.check()?;
         let engine = &self.engine;
-        let lease_ms = u64::try_from(lease.as_millis()).unwrap_or(u64::MAX).max(1);
+        let lease_ms = whole_millis(lease);
         let claim = self.hold.claim.clone();
-        let op = Op::Extend(Extend { claim, lease_ms, keep_record: false });
         let sent_at = engine.world.now();
+        let keep_record = engine.keeper.wants_record(self.keep, sent_at, lease);
+        let op = Op::Extend(Extend { claim, lease_ms, keep_record });
         let within = engine.timings.call.min(self.remaining());
         match engine.call(&self.hold.lock, &op, within).await {
             Ok(Reply::Extend(Extended::Extended)) => {
@@ -170,9 +171,7 @@ impl Guard {
         let in_time = self.hold.check(&*engine.world).is_ok();
         self.hold.doubt();
         drop(engine.keeper.retire(self.keep));
-        let reason =
-            engine::explain(&*engine.store, &*engine.world, engine.timings, &self.hold, in_time).await;
-        self.hold.lose(reason);
+        engine::announce(&*engine.store, &*engine.world, engine.timings, &self.hold, in_time).await;
         self.loss()
     }
 }

@@ -295,6 +295,8 @@ impl Mutex {
             Some(asked) => Plan::Until { end: now + asked.remaining(world.wall()).unwrap_or(Lease::MIN) },
         };
         let tenure = Tenure::new(plan, grant.valid_until, now);
+        // The place may have been asked for by a task that wanted the lock for longer.
+        hold.cap(tenure.valid_until());
         let keep = self.engine.keeper.keep(hold.clone(), tenure);
         Ok(Ok(Guard::new(self.engine.clone(), self.seat.clone(), hold, keep, self.lease, self.free_every)))
     }

@@ -396,6 +396,23 @@ async fn a_slow_call_does_not_cost_a_lively_connection() {
     assert_eq!(proxy.accepted(), 1);
 }
 
+#[tokio::test]
+async fn a_connection_that_died_after_the_answer_to_another_call_is_given_up() {
+    let server = RedisServer::start().unwrap();
+    let proxy = Proxy::to_server(&server).unwrap();
+    let store = RedisStore::connect(proxy.url().parse().unwrap()).await.unwrap();
+    proxy.delay_replies(Duration::from_millis(80));
+    proxy.swallow_requests(1, Then::Stall, |words| words.iter().any(|word| word == b"dead"));
+    let claim = claim(1);
+    let (lively, dead) = tokio::join!(
+        acquire_of(&store, "lively", &claim),
+        execute_on(&store, "dead", take(&claim, None), SHORT)
+    );
+    granted(lively);
+    assert_eq!(unknown(dead).kind, FaultKind::TimedOut);
+    granted(execute(&store, &take(&claim, None), SHORT).await);
+}
+
 /// Failure rows 1 and 3.
 #[tokio::test]
 async fn a_lost_reply_is_unknown_and_nothing_is_sent_again() {

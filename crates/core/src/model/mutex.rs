@@ -11,6 +11,7 @@ use crate::{
     Inspection, Op, Pass, Refused, Release, Released, Reply, SessionId, Wake,
 };
 use serde::{Deserialize, Serialize};
+use std::fmt;
 
 /// How many places one operation looks at, so that no script runs for long.
 const LOOKS_AT_MOST: u32 = 64;
@@ -25,12 +26,20 @@ pub struct MutexState {
 }
 
 /// What stands at a lock's key.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Value {
     /// The token, or the type of what stands there where that is not a string.
     pub content: Result<String, String>,
     /// When it expires, in milliseconds of the store's clock; `None` if it never does.
     pub expires_ms: Option<u64>,
+}
+
+impl fmt::Debug for Value {
+    /// Does not show a token: whoever knows it can end the hold.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let content = self.content.as_ref().map(|_| "…");
+        f.debug_struct("Value").field("content", &content).field("expires_ms", &self.expires_ms).finish()
+    }
 }
 
 /// The store's time, read once an operation.

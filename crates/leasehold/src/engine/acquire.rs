@@ -42,9 +42,7 @@ pub(crate) async fn acquire(
     pursuit: &Pursuit,
 ) -> Result<(Arc<Hold>, Grant), Missed> {
     let line = InLine { engine, seat, id: seat.join(pursuit.terms.clone()), won: false };
-    Chase { engine, seat, pursuit, line, last_fault: None, in_touch_at: engine.world.now(), tries: 0 }
-        .run()
-        .await
+    Chase { engine, seat, pursuit, line, last_fault: None, tries: 0 }.run().await
 }
 
 /// A task in line, which leaves it however it ends.
@@ -72,8 +70,6 @@ struct Chase<'a> {
     line: InLine<'a>,
     /// The last fault, if the store has not answered since, and whether anything may be there.
     last_fault: Option<(Fault, bool)>,
-    /// When the store last answered.
-    in_touch_at: Moment,
     tries: u32,
 }
 
@@ -97,7 +93,10 @@ impl Chase<'_> {
                     if self.pursuit.once {
                         return Err(Missed::Taken(self.standing(now)));
                     }
-                    self.sleep(until, now).await?;
+                    // Who polls, polls also where it is this process that has the lock.
+                    if !self.paused(now).await? {
+                        self.sleep(until, now).await?;
+                    }
                 }
                 Turn::Sleep(until) => self.sleep(Some(until), now).await?,
                 Turn::Ask(nonce, ask) => self.ask(nonce, ask, now).await?,
@@ -128,7 +127,6 @@ impl Chase<'_> {
         let now = world.now();
         match outcome {
             Outcome::Done(Reply::Acquire(reply)) => {
-                self.in_touch_at = now;
                 self.last_fault = None;
                 self.seat.handle_answer(nonce, Ok(&reply), now, &mut || world.random());
                 if matches!(reply, Acquired::Taken { .. }) { self.taken(now).await } else { Ok(()) }
@@ -147,14 +145,22 @@ impl Chase<'_> {
         if self.pursuit.once {
             return Err(Missed::Taken(self.standing(now)));
         }
-        let Some(retry) = &self.pursuit.retry else { return Ok(()) };
+        if self.paused(now).await? {
+            self.seat.ask_again(self.line.id, self.engine.world.now());
+        }
+        Ok(())
+    }
+
+    /// The pause after a try, for one who polls; fails after the last one.
+    async fn paused(&mut self, now: Moment) -> Result<bool, Missed> {
+        let Some(retry) = &self.pursuit.retry else { return Ok(false) };
         self.tries += 1;
         match retry.pause_after(self.tries, self.engine.world.random()) {
             None => Err(Missed::Taken(self.standing(now))),
             Some(pause) => {
+                self.seat.step_aside(self.line.id);
                 self.sleep(Some(now + pause), now).await?;
-                self.seat.handle_news(self.engine.world.now());
-                Ok(())
+                Ok(true)
             }
         }
     }
@@ -170,7 +176,7 @@ impl Chase<'_> {
         }
         tracing::debug!(lock = %self.seat.lock, %fault, "asking again");
         self.last_fault = Some((fault, maybe_there));
-        if self.pursuit.limit.is_none() && now.since(self.in_touch_at) >= self.engine.timings.outage {
+        if self.pursuit.limit.is_none() && self.seat.silence(now) >= self.engine.timings.outage {
             return Err(self.time_is_up(now));
         }
         Ok(())

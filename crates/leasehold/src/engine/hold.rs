@@ -91,11 +91,21 @@ impl Hold {
         self.lost.get().cloned().unwrap_or(LostReason::Expired)
     }
 
+    /// Whether it was found to be gone.
+    pub(super) fn is_doubted(&self) -> bool {
+        self.valid_until() == Moment::ZERO
+    }
+
     /// The store has lengthened it.
     pub(super) fn raise(&self, valid_until: Moment) {
         let raised = |old| (old != 0 && old < valid_until.as_micros()).then_some(valid_until.as_micros());
         // A refusal means that it is lost already, or lasts longer already.
         let _ = self.valid_until.fetch_update(Ordering::AcqRel, Ordering::Acquire, raised);
+    }
+
+    /// It may be believed until then at the most, unless it is lengthened.
+    pub(crate) fn cap(&self, until: Moment) {
+        self.valid_until.fetch_min(until.as_micros(), Ordering::AcqRel);
     }
 
     /// From now on it may not be believed; why may be learned later.

@@ -9,14 +9,16 @@
 //! 4. Errands (undoing an acquire, giving back what a dropped guard held) are sent until they are known
 //!    to have arrived, or until the store has forgotten the hold by itself.
 
-use super::release::explain;
+use super::release::announce;
 use super::{Hold, LostReason, Timings, World, call};
 use crate::store::{Outcome, Store};
 use futures_util::StreamExt;
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, join_all};
 use futures_util::stream::FuturesUnordered;
 use leasehold_core::tenure::{Duty, Tenure};
-use leasehold_core::{Claim, Extend, Extended, FIRST_LEASE, Lock, Moment, Op, Pass, Release, Reply};
+use leasehold_core::{
+    Claim, Extend, Extended, FIRST_LEASE, Lock, Moment, Op, Pass, Release, Reply, whole_millis,
+};
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::io;
@@ -27,6 +29,9 @@ use tokio_util::sync::CancellationToken;
 
 /// What is due within this goes with what is due now.
 const TICK: Duration = Duration::from_millis(10);
+
+/// The longest nap while anything is held: timers stand still in a suspend, and the deadline of a hold does not.
+const NAP: Duration = Duration::from_secs(1);
 
 /// A moment that never comes.
 const FAR: Moment = Moment::from_micros(u64::MAX);
@@ -142,6 +147,11 @@ impl Keeper {
         kept.batch
     }
 
+    /// Whether an extend by the user should keep the record beside the lock as well.
+    pub(crate) fn wants_record(&self, id: KeepId, now: Moment, lease: Duration) -> bool {
+        self.shared.state().kept.get(&id).is_some_and(|kept| kept.tenure.wants_record(now, lease))
+    }
+
     /// A hold was extended by its user.
     pub(crate) fn prolonged(&self, id: KeepId, sent_at: Moment, lease: Duration) {
         let mut state = self.shared.state();
@@ -254,7 +264,7 @@ async fn run(shared: Arc<Shared>) {
         }
         let nap = async {
             match work.next {
-                Some(at) => shared.world.sleep_until(at).await,
+                Some(at) => shared.world.sleep_until(at.min(now + NAP)).await,
                 None => std::future::pending().await,
             }
         };
@@ -278,8 +288,8 @@ async fn extend(shared: Arc<Shared>, batch: Vec<Sent>, done: CancellationToken) 
         .iter()
         .map(|sent| {
             let claim = sent.hold.claim.clone();
-            let lease_ms = u64::try_from(sent.lease.as_millis()).unwrap_or(u64::MAX);
-            (sent.hold.lock.clone(), Op::Extend(Extend { claim, lease_ms, keep_record: sent.keep_record }))
+            let (lease_ms, keep_record) = (whole_millis(sent.lease), sent.keep_record);
+            (sent.hold.lock.clone(), Op::Extend(Extend { claim, lease_ms, keep_record }))
         })
         .collect();
     let outcomes = shared.store.execute_all(&ops, within).await;
@@ -288,17 +298,23 @@ async fn extend(shared: Arc<Shared>, batch: Vec<Sent>, done: CancellationToken) 
         gone.extend(shared.enter(&sent, &outcome, sent_at));
     }
     drop(done);
-    for (hold, in_time) in gone {
-        let reason = explain(&*shared.store, &*shared.world, shared.timings, &hold, in_time).await;
-        hold.lose(reason);
+    if gone.is_empty() {
+        return;
     }
+    // The rest of the batch may be due again before anybody has said why these are gone.
+    shared.bell.notify_one();
+    let told = gone
+        .iter()
+        .map(|(hold, in_time)| announce(&*shared.store, &*shared.world, shared.timings, hold, *in_time));
+    join_all(told).await;
 }
 
 /// Releases a hold, again and again until it is known to be gone.
 async fn run_errand(shared: Arc<Shared>, errand: Errand) {
     let op = Op::Release(Release { claim: errand.claim, pass: Pass::Grant, next: None });
-    let within = errand.until.since(shared.world.now()).max(shared.timings.call);
-    if let Err(failed) = call(&*shared.store, &*shared.world, &errand.lock, &op, within).await {
+    let each = shared.timings.call;
+    let within = errand.until.since(shared.world.now()).max(each);
+    if let Err(failed) = call(&*shared.store, &*shared.world, &errand.lock, &op, within, each).await {
         tracing::warn!(lock = %errand.lock, fault = %failed.fault, "not given back: it ends with its lease");
     }
     let mut state = shared.state();

@@ -18,7 +18,7 @@ pub(crate) use acquire::{Missed, Pursuit, acquire};
 pub(crate) use hold::Hold;
 pub use hold::LostReason;
 pub(crate) use keeper::KeepId;
-pub(crate) use release::{NotReleased, abandon, explain, release};
+pub(crate) use release::{NotReleased, abandon, announce, release};
 pub(crate) use seat::Seat;
 pub(crate) use world::System;
 pub use world::World;
@@ -68,8 +68,10 @@ impl Engine {
         bits[8..].copy_from_slice(&world.random().to_ne_bytes()[..4]);
         let session = SessionId::from_random(bits);
         let seats = Arc::new(Seats::new(world.clone()));
+        let mailbox = Mailbox { store: &*store, session };
         store.open_mailbox(session, seats.clone(), timings.call).await.map_err(StartError::Mailbox)?;
         let keeper = Keeper::start(store.sibling(), &world, timings).map_err(StartError::Keeper)?;
+        std::mem::forget(mailbox);
         Ok(Arc::new(Self { store, world, session, label, timings, keeper, seats }))
     }
 
@@ -80,7 +82,19 @@ impl Engine {
 
     /// Sends one operation, and again after a fault that may pass, until `within` is over.
     pub(crate) async fn call(&self, lock: &Lock, op: &Op, within: Duration) -> Result<Reply, Uncertain> {
-        call(&*self.store, &*self.world, lock, op, within).await
+        call(&*self.store, &*self.world, lock, op, within, within).await
+    }
+}
+
+/// A mailbox that is closed unless an engine comes to have it.
+struct Mailbox<'a> {
+    store: &'a dyn Store,
+    session: SessionId,
+}
+
+impl Drop for Mailbox<'_> {
+    fn drop(&mut self) {
+        self.store.close_mailbox(self.session);
     }
 }
 
@@ -118,14 +132,15 @@ pub(crate) struct Uncertain {
     pub(crate) maybe_done: bool,
 }
 
-/// Sends one operation until it has a reply, a fault that does not pass, or no time left. Sending it
-/// twice equals sending it once, so nothing is lost by it.
+/// Sends one operation until it has a reply, a fault that does not pass, or no time left; each time it waits for the
+/// reply for `each` at most. Sending it twice equals sending it once, so nothing is lost by it.
 pub(crate) async fn call(
     store: &dyn Store,
     world: &dyn World,
     lock: &Lock,
     op: &Op,
     within: Duration,
+    each: Duration,
 ) -> Result<Reply, Uncertain> {
     let deadline = world.now() + within;
     let mut maybe_done = false;
@@ -133,7 +148,7 @@ pub(crate) async fn call(
     let mut pause = Duration::from_millis(10);
     loop {
         let left = deadline.since(world.now());
-        let fault = match store.execute(lock, op, left).await {
+        let fault = match store.execute(lock, op, left.min(each)).await {
             Outcome::Done(reply) => return Ok(reply),
             Outcome::Refused(fault) => fault,
             Outcome::Unknown(fault) => {

@@ -38,6 +38,11 @@ pub(crate) async fn release(
     if let Some(batch) = batch {
         batch.cancelled().await;
     }
+    if hold.is_doubted() {
+        let reason =
+            if let Err(NotReleased::Lost(reason)) = &result { reason.clone() } else { LostReason::Expired };
+        hold.lose(reason);
+    }
     result
 }
 
@@ -108,9 +113,38 @@ impl Drop for Departure<'_> {
     }
 }
 
-/// Learns from the store why a hold is not there any more, in a bounded time. `in_time` says that by
+/// Tells everybody that a hold is lost, and why as far as the store says so in a bounded time. `in_time` says that by
 /// the holder's own clock its lease had not ended.
-pub(crate) async fn explain(
+///
+/// Cancel safety: if the future is dropped, they are told at once.
+pub(crate) async fn announce(
+    store: &dyn Store,
+    world: &dyn World,
+    timings: Timings,
+    hold: &Hold,
+    in_time: bool,
+) {
+    let untold = Untold(hold);
+    tokio::select! {
+        biased;
+        // Somebody else knows it: its release, say, after which nothing is asked of it (1).
+        () = hold.signal().cancelled() => {}
+        reason = explain(store, world, timings, hold, in_time) => untold.0.lose(reason),
+    }
+}
+
+/// A loss that is told at the latest when this is dropped.
+struct Untold<'a>(&'a Hold);
+
+impl Drop for Untold<'_> {
+    fn drop(&mut self) {
+        // Nothing new where it was told already.
+        self.0.lose(LostReason::Expired);
+    }
+}
+
+/// Learns from the store why a hold is not there any more.
+async fn explain(
     store: &dyn Store,
     world: &dyn World,
     timings: Timings,
@@ -119,7 +153,7 @@ pub(crate) async fn explain(
 ) -> LostReason {
     let inspect = Op::Inspect(Inspect { claim: Some(hold.claim.clone()) });
     let within = timings.call.min(Duration::from_secs(1));
-    match call(store, world, &hold.lock, &inspect, within).await {
+    match call(store, world, &hold.lock, &inspect, within, within).await {
         Ok(Reply::Inspect(seen)) => {
             seen.fate.map_or(LostReason::Expired, |fate| reason(fate, seen.holder, in_time))
         }

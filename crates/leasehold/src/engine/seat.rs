@@ -1,7 +1,8 @@
 //! A seat: this process's place before one lock, and the tasks that stand in line for it.
 //!
 //! 1. Only the front of the line drives the contender, and only while no hold occupies the seat.
-//! 2. A front that leaves wakes the next one; the last one gives the attempt up, and what it may have
+//! 2. Who waits in the store's queue stands before those that pause between two tries.
+//! 3. A front that leaves wakes the next one; the last one gives the attempt up, and what it may have
 //!    left at the store is the caller's to undo.
 
 use super::Hold;
@@ -12,6 +13,7 @@ use std::fmt;
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
+use std::time::Duration;
 
 /// This process's place before one lock.
 pub(crate) struct Seat {
@@ -33,6 +35,8 @@ struct Stander {
     id: u64,
     terms: Arc<Terms>,
     signaled: bool,
+    /// Set while it pauses between two tries.
+    aside: bool,
     waker: Option<Waker>,
 }
 
@@ -79,7 +83,13 @@ impl Seat {
         let mut state = self.state();
         state.last_id += 1;
         let id = state.last_id;
-        state.line.push_back(Stander { id, terms, signaled: false, waker: None });
+        let aside = state.line.iter().position(|stander| stander.aside);
+        let at = aside.filter(|_| terms.queue).unwrap_or(state.line.len());
+        if at == 0 {
+            // The pause, if there is one, is that of a task that steps behind.
+            state.contender.handle_news(Moment::ZERO);
+        }
+        state.line.insert(at, Stander { id, terms, signaled: false, aside: false, waker: None });
         id
     }
 
@@ -87,15 +97,29 @@ impl Seat {
     pub(super) fn leave(&self, id: u64) -> Option<Claim> {
         let mut state = self.state();
         let was_front = state.line.front().is_some_and(|front| front.id == id);
+        let queued = state.line.front().is_some_and(|front| front.terms.queue);
         state.line.retain(|stander| stander.id != id);
         if !was_front {
             return None;
         }
         if state.line.is_empty() {
-            state.contender.give_up()
-        } else {
-            state.signal_front();
-            None
+            return state.contender.give_up();
+        }
+        state.bring_forward(queued);
+        None
+    }
+
+    /// A task that polls pauses for as long as it likes: until it goes on, those go first who wait in the store's queue.
+    pub(super) fn step_aside(&self, id: u64) {
+        let mut state = self.state();
+        let Some(at) = state.line.iter().position(|stander| stander.id == id) else { return };
+        state.line[at].aside = true;
+        if state.line.iter().any(|stander| stander.terms.queue) {
+            let stander = state.line.remove(at);
+            state.line.extend(stander);
+            if at == 0 {
+                state.bring_forward(false);
+            }
         }
     }
 
@@ -112,6 +136,7 @@ impl Seat {
         }
         let Some(front) = line.front_mut().filter(|front| front.id == id) else { return Turn::Stand(None) };
         front.signaled = false;
+        front.aside = false;
         if !contender.suits(&front.terms) {
             return Turn::Misfit(contender.give_up());
         }
@@ -169,11 +194,24 @@ impl Seat {
         }
     }
 
+    /// For how long the store has not answered whoever was at the front.
+    pub(super) fn silence(&self, now: Moment) -> Duration {
+        self.state().contender.silence(now)
+    }
+
     /// A message for this seat.
     pub(super) fn handle_wake(&self, wake: &Wake, now: Moment) {
         let mut state = self.state();
         state.contender.handle_wake(wake.nonce, wake.fence, now);
         state.signal_front();
+    }
+
+    /// A pause between two tries is over: the front asks again.
+    pub(super) fn ask_again(&self, id: u64, now: Moment) {
+        let mut state = self.state();
+        if state.line.front().is_some_and(|front| front.id == id) {
+            state.contender.handle_news(now);
+        }
     }
 
     /// Messages may have been missed.
@@ -233,6 +271,15 @@ impl Seat {
 impl State {
     fn is_occupied_by(&self, hold: &Hold) -> bool {
         self.occupant.as_ref().is_some_and(|occupant| occupant.claim.hold == hold.claim.hold)
+    }
+
+    /// Another has come to the front, behind one who queued or did not.
+    fn bring_forward(&mut self, queued: bool) {
+        if !queued && self.line.front().is_some_and(|front| front.terms.queue) {
+            // The pause is that of one who has no place in the queue.
+            self.contender.handle_news(Moment::ZERO);
+        }
+        self.signal_front();
     }
 
     fn signal_front(&mut self) {

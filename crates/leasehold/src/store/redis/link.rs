@@ -19,7 +19,7 @@ use leasehold_core::SessionId;
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Pipeline, PushKind, RedisResult, Value};
 use std::future::Future;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -70,6 +70,8 @@ pub(super) struct Wire {
 struct Pulse {
     /// Since when somebody has been waiting and nothing was heard, in microseconds of our clock; 0 if nobody is.
     waiting_since: AtomicU64,
+    /// How many calls wait for an answer.
+    waiting: AtomicU32,
     /// Set when the connection has ended.
     ended: AtomicBool,
 }
@@ -263,8 +265,9 @@ impl Shared {
         pulse: &Pulse,
         reply: impl Future<Output = RedisResult<T>>,
     ) -> RedisResult<T> {
-        pulse.wait();
+        let waiting = pulse.wait();
         let reply = reply.await;
+        drop(waiting);
         pulse.beat();
         reply
     }
@@ -293,14 +296,29 @@ impl Shared {
     }
 }
 
+/// A call that waits for an answer.
+struct Waiting<'a>(&'a Pulse);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 impl Pulse {
-    fn wait(&self) {
+    /// Waits for an answer until the returned value is dropped.
+    fn wait(&self) -> Waiting<'_> {
         let now = boottime().as_micros().max(1);
         let _ = self.waiting_since.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed);
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        Waiting(self)
     }
 
+    /// Something was heard. Whoever waits still does so from now on.
     fn beat(&self) {
-        self.waiting_since.store(0, Ordering::Relaxed);
+        let others = self.waiting.load(Ordering::Relaxed) != 0;
+        let since = if others { boottime().as_micros().max(1) } else { 0 };
+        self.waiting_since.store(since, Ordering::Relaxed);
     }
 
     fn silence(&self) -> Duration {

@@ -1,0 +1,363 @@
+//! The engine over a store that hangs, fails and forgets at will.
+
+use futures_util::future::BoxFuture;
+use leasehold::store::{Fault, FaultKind, Lock, MemoryStore, Op, Outcome, Phase, Postbox, Reply, Store};
+use leasehold::{Client, Moment, SessionId, World};
+use leasehold_core::{Extended, KeyError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+use tokio::time::{sleep, timeout};
+
+const MS: Duration = Duration::from_millis(1);
+const SOON: Duration = Duration::from_millis(2500);
+
+/// What becomes of an operation.
+#[derive(Clone, Copy)]
+enum Whim {
+    Obey,
+    /// Obey, that much later.
+    Late(Duration),
+    /// No answer within the time of the call, and nothing done.
+    Hang,
+    /// A fault that may pass, at once.
+    Fail,
+    /// The answer to an extend that comes too late.
+    NotHeld,
+}
+
+type Mood = Arc<dyn Fn(&Lock, &Op) -> Whim + Send + Sync>;
+
+/// A store in memory that does as it likes.
+#[derive(Clone)]
+struct Moody {
+    inner: MemoryStore,
+    mood: Mood,
+    /// Whether mailboxes are never opened, and how many were closed.
+    shut: bool,
+    closed: Arc<AtomicU32>,
+}
+
+impl Moody {
+    fn new(inner: &MemoryStore, mood: impl Fn(&Lock, &Op) -> Whim + Send + Sync + 'static) -> Self {
+        Self { inner: inner.clone(), mood: Arc::new(mood), shut: false, closed: Arc::default() }
+    }
+
+    async fn client(self, watchdog: Duration) -> Client {
+        Client::of_store(self).watchdog_lease(watchdog).connect().await.expect("it connects")
+    }
+}
+
+impl std::fmt::Debug for Moody {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Moody")
+    }
+}
+
+impl Store for Moody {
+    fn execute<'a>(&'a self, lock: &'a Lock, op: &'a Op, within: Duration) -> BoxFuture<'a, Outcome> {
+        let fault = |kind| Outcome::Unknown(Fault::new(kind, Phase::Reply, "a moody store"));
+        Box::pin(async move {
+            match (self.mood)(lock, op) {
+                Whim::Obey => self.inner.execute(lock, op, within).await,
+                Whim::Late(by) => {
+                    sleep(by).await;
+                    self.inner.execute(lock, op, within).await
+                }
+                Whim::Hang => {
+                    sleep(within).await;
+                    fault(FaultKind::TimedOut)
+                }
+                Whim::Fail => fault(FaultKind::Busy),
+                Whim::NotHeld => Outcome::Done(Reply::Extend(Extended::NotHeld)),
+            }
+        })
+    }
+
+    fn open_mailbox(
+        &self,
+        session: SessionId,
+        post: Arc<dyn Postbox>,
+        within: Duration,
+    ) -> BoxFuture<'_, Result<(), Fault>> {
+        if self.shut {
+            Box::pin(std::future::pending())
+        } else {
+            self.inner.open_mailbox(session, post, within)
+        }
+    }
+
+    fn close_mailbox(&self, session: SessionId) {
+        self.closed.fetch_add(1, Ordering::SeqCst);
+        self.inner.close_mailbox(session);
+    }
+
+    fn sibling(&self) -> Arc<dyn Store> {
+        Arc::new(self.clone())
+    }
+
+    fn check(&self, lock: &Lock) -> Result<(), KeyError> {
+        self.inner.check(lock)
+    }
+}
+
+/// A machine that can be suspended: its clock goes on, its timers do not.
+#[derive(Debug, Clone)]
+struct Machine {
+    booted: Instant,
+    slept_us: Arc<AtomicU64>,
+}
+
+impl World for Machine {
+    fn now(&self) -> Moment {
+        let slept = Duration::from_micros(self.slept_us.load(Ordering::SeqCst));
+        Moment::ZERO + MS + self.booted.elapsed() + slept
+    }
+
+    fn wall(&self) -> SystemTime {
+        SystemTime::now()
+    }
+
+    fn random(&self) -> u64 {
+        rand::random()
+    }
+
+    fn sleep_until(&self, at: Moment) -> BoxFuture<'static, ()> {
+        Box::pin(sleep(at.since(self.now())))
+    }
+
+    fn host(&self, keeper: BoxFuture<'static, ()>) -> std::io::Result<()> {
+        tokio::spawn(keeper);
+        Ok(())
+    }
+}
+
+/// True the first time only.
+fn once() -> impl Fn() -> bool + Send + Sync {
+    let asked = AtomicU32::new(0);
+    move || asked.fetch_add(1, Ordering::SeqCst) == 0
+}
+
+#[tokio::test]
+async fn many_holds_that_are_gone_are_told_so_at_once_where_nobody_says_why() {
+    let store = Moody::new(&MemoryStore::new(), |_, op| match op {
+        Op::Extend(_) => Whim::NotHeld,
+        Op::Inspect(_) => Whim::Hang,
+        _ => Whim::Obey,
+    });
+    let client = store.client(300 * MS).await;
+    let mut guards = Vec::new();
+    for n in 0..8 {
+        guards.push(client.mutex(format!("m{n}")).expect("a good name").acquire().await.expect("acquired"));
+    }
+    let all = futures_util::future::join_all(guards.iter().map(leasehold::Guard::lost));
+    timeout(SOON, all).await.expect("not one after the other");
+}
+
+#[tokio::test]
+async fn a_failed_renewal_is_tried_again_while_another_of_its_batch_is_asked_after() {
+    let first = once();
+    let store = Moody::new(&MemoryStore::new(), move |lock, op| match op {
+        Op::Extend(_) if lock.name.as_str() == "gone" => Whim::NotHeld,
+        Op::Extend(_) if first() => Whim::Fail,
+        Op::Inspect(_) => Whim::Hang,
+        _ => Whim::Obey,
+    });
+    let client = store.client(600 * MS).await;
+    let gone = client.mutex("gone").expect("a good name").acquire().await.expect("acquired");
+    let kept = client.mutex("kept").expect("a good name").acquire().await.expect("acquired");
+    sleep(900 * MS).await;
+    assert!(gone.check().is_err());
+    kept.check().expect("renewed at the second try");
+    kept.release().await.expect("released");
+}
+
+#[tokio::test]
+async fn an_extend_that_is_dropped_when_it_found_the_hold_gone_still_tells_the_loss() {
+    let store = Moody::new(&MemoryStore::new(), |_, op| match op {
+        Op::Extend(_) => Whim::NotHeld,
+        Op::Inspect(_) => Whim::Hang,
+        _ => Whim::Obey,
+    });
+    let client = store.client(30_000 * MS).await;
+    let mutex = client.mutex("m").expect("a good name");
+    let guard = mutex.acquire().await.expect("acquired");
+    assert!(timeout(50 * MS, guard.extend()).await.is_err(), "it asks what became of it");
+    assert!(guard.check().is_err());
+    timeout(SOON, guard.lost()).await.expect("whoever waits for it is told");
+}
+
+#[tokio::test]
+async fn a_swallowed_release_of_a_dropped_guard_is_sent_again_within_the_call_timeout() {
+    let memory = MemoryStore::new();
+    let first = once();
+    let store =
+        Moody::new(
+            &memory,
+            move |_, op| if matches!(op, Op::Release(_)) && first() { Whim::Hang } else { Whim::Obey },
+        );
+    let client = Client::of_store(store).call_timeout(200 * MS).connect().await.expect("it connects");
+    drop(client.mutex("m").expect("a good name").acquire().await.expect("acquired"));
+    timeout(SOON, client.settle()).await.expect("not only when the watchdog's lease ends");
+    let status = client.mutex("m").expect("a good name").inspect().await.expect("an answer");
+    assert!(!status.held, "{status:?}");
+}
+
+#[tokio::test]
+async fn a_waiter_behind_a_single_try_queues_at_once() {
+    let memory = MemoryStore::new();
+    let other = Client::of_store(memory.clone()).connect().await.expect("it connects");
+    let others = other.mutex("m").expect("a good name");
+    let held = others.acquire().await.expect("acquired");
+    let client = Moody::new(&memory, |_, _| Whim::Late(50 * MS)).client(30_000 * MS).await;
+    let ours = client.mutex("m").expect("a good name");
+    let single = tokio::spawn({
+        let ours = ours.clone();
+        async move { ours.try_acquire().await.expect("an answer").granted().is_none() }
+    });
+    sleep(20 * MS).await;
+    let waiter = tokio::spawn(async move { ours.acquire().await.expect("acquired").release().await });
+    assert!(single.await.expect("no panic"), "it is taken");
+    sleep(200 * MS).await;
+    assert_eq!(others.inspect().await.expect("an answer").waiting, 1, "it did not sleep first");
+    held.release().await.expect("released");
+    waiter.await.expect("no panic").expect("released");
+}
+
+#[tokio::test]
+async fn a_bounded_retry_gives_up_though_the_holder_is_of_the_same_process() {
+    let client = Client::of_store(MemoryStore::new()).connect().await.expect("it connects");
+    let mutex = client.mutex("m").expect("a good name");
+    let guard = mutex.acquire().await.expect("acquired");
+    let polling = mutex.clone().retry(leasehold::RetryPolicy::constant(20 * MS).tries(4));
+    let start = Instant::now();
+    let missed = timeout(SOON, polling.acquire()).await.expect("it gives up");
+    assert!(matches!(missed, Err(leasehold::AcquireError::OutOfTries { .. })), "{missed:?}");
+    assert!(start.elapsed() >= 30 * MS, "three pauses of 10 to 20 ms: {:?}", start.elapsed());
+    let polling = polling.retry(leasehold::RetryPolicy::constant(20 * MS));
+    let waiter = tokio::spawn(async move { polling.acquire().await.map(drop) });
+    sleep(50 * MS).await;
+    guard.release().await.expect("released");
+    waiter.await.expect("no panic").expect("acquired");
+}
+
+#[tokio::test]
+async fn a_client_that_was_not_waited_for_leaves_no_mailbox() {
+    let store = Moody { shut: true, ..Moody::new(&MemoryStore::new(), |_, _| Whim::Obey) };
+    let closed = store.closed.clone();
+    assert!(timeout(20 * MS, Client::of_store(store).connect()).await.is_err());
+    assert_eq!(closed.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn an_outage_counts_from_its_beginning_and_not_from_the_last_question() {
+    let memory = MemoryStore::new();
+    let asked = AtomicU32::new(0);
+    let store = Moody::new(&memory, move |_, op| match op {
+        Op::Acquire(_) if asked.fetch_add(1, Ordering::SeqCst) == 1 => Whim::Fail,
+        _ => Whim::Obey,
+    });
+    let client = Client::of_store(store).outage_limit(200 * MS).connect().await.expect("it connects");
+    let mutex = client.mutex("m").expect("a good name");
+    let guard = mutex.acquire().await.expect("acquired");
+    let waiter = tokio::spawn(async move { mutex.acquire().await.map(drop) });
+    sleep(400 * MS).await;
+    drop(guard);
+    waiter.await.expect("no panic").expect("one fault is no outage");
+}
+
+#[tokio::test]
+async fn a_hold_is_not_believed_past_its_lease_though_the_place_was_asked_for_longer() {
+    let memory = MemoryStore::new();
+    let other = Client::of_store(memory.clone()).connect().await.expect("it connects");
+    let others = other.mutex("m").expect("a good name");
+    let held = others.acquire().await.expect("acquired");
+    let client = Client::of_store(memory).connect().await.expect("it connects");
+    let long = client.mutex("m").expect("a good name");
+    let short = long.clone().lease(500 * MS);
+    let first = tokio::spawn(async move { long.acquire().await.map(drop) });
+    while others.inspect().await.expect("an answer").waiting == 0 {
+        sleep(MS).await;
+    }
+    let second = tokio::spawn(async move { short.acquire().await.expect("acquired") });
+    sleep(20 * MS).await;
+    first.abort();
+    sleep(20 * MS).await;
+    let start = Instant::now();
+    held.release().await.expect("released");
+    let guard = second.await.expect("no panic");
+    assert!(guard.remaining() <= 500 * MS, "{:?}", guard.remaining());
+    guard.lost().await;
+    assert!(start.elapsed() < 900 * MS, "{:?}", start.elapsed());
+}
+
+#[tokio::test]
+async fn a_long_extend_by_the_user_keeps_the_record_beside_the_lock() {
+    let now_us = Arc::new(AtomicU64::new(1_762_000_000_000_000));
+    let clock = now_us.clone();
+    let store = MemoryStore::with_clock(move || clock.load(Ordering::SeqCst));
+    let client = Client::of_store(store).connect().await.expect("it connects");
+    let mutex = client.mutex("m").expect("a good name").value("mine").expect("a good value");
+    let guard = mutex.lease(60_000 * MS).acquire().await.expect("acquired");
+    let hours = |n: u64| Duration::from_secs(n * 3600);
+    guard.extend_to(hours(3)).await.expect("extended");
+    now_us.fetch_add(7_200_000_000, Ordering::SeqCst);
+    guard.extend_to(hours(3)).await.expect("held for another hour, and known as ours");
+    guard.release().await.expect("released");
+}
+
+#[tokio::test]
+async fn nothing_is_asked_of_a_hold_that_was_found_gone_after_its_release() {
+    let asked = Arc::new(AtomicU32::new(0));
+    let count = asked.clone();
+    let store = Moody::new(&MemoryStore::new(), move |_, op| match op {
+        Op::Extend(_) => Whim::NotHeld,
+        Op::Inspect(_) => {
+            count.fetch_add(1, Ordering::SeqCst);
+            Whim::Fail
+        }
+        _ => Whim::Obey,
+    });
+    let client = store.client(150 * MS).await;
+    let guard = client.mutex("m").expect("a good name").acquire().await.expect("acquired");
+    while asked.load(Ordering::SeqCst) == 0 {
+        sleep(MS).await;
+    }
+    guard.release().await.expect("the store has it still");
+    let before = asked.load(Ordering::SeqCst);
+    sleep(400 * MS).await;
+    assert_eq!(asked.load(Ordering::SeqCst), before);
+}
+
+#[tokio::test]
+async fn a_loss_during_a_suspend_is_told_soon_after_it() {
+    let machine = Machine { booted: Instant::now(), slept_us: Arc::default() };
+    let client = Client::of_store(MemoryStore::new()).world(machine.clone()).connect();
+    let client = client.await.expect("it connects");
+    let mutex = client.mutex("m").expect("a good name").lease(Duration::from_secs(3600));
+    let guard = mutex.acquire().await.expect("acquired");
+    sleep(100 * MS).await;
+    guard.check().expect("held");
+    machine.slept_us.fetch_add(7_200_000_000, Ordering::SeqCst);
+    assert!(guard.check().is_err());
+    timeout(SOON, guard.lost()).await.expect("not only when the timer has caught up");
+}
+
+#[tokio::test]
+async fn a_task_that_polls_keeps_nobody_of_its_process_from_the_queue() {
+    let memory = MemoryStore::new();
+    let other = Client::of_store(memory.clone()).connect().await.expect("it connects");
+    let others = other.mutex("m").expect("a good name");
+    let held = others.acquire().await.expect("acquired");
+    let client = Client::of_store(memory).connect().await.expect("it connects");
+    let mutex = client.mutex("m").expect("a good name");
+    let polling = mutex.clone().retry(leasehold::RetryPolicy::constant(Duration::from_secs(3)).jitter(0.0));
+    let poller = tokio::spawn(async move { polling.acquire().await.map(drop) });
+    sleep(50 * MS).await;
+    let waiter = tokio::spawn(async move { mutex.acquire().await.map(drop) });
+    sleep(200 * MS).await;
+    assert_eq!(others.inspect().await.expect("an answer").waiting, 1, "it has its place");
+    held.release().await.expect("released");
+    timeout(500 * MS, waiter).await.expect("told by a message").expect("no panic").expect("acquired");
+    poller.await.expect("no panic").expect("acquired at a later try");
+}

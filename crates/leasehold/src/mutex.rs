@@ -84,6 +84,8 @@ pub struct Status {
     pub fence: Option<FencingToken>,
     /// How many sessions wait.
     pub waiting: u64,
+    /// Whether a task of this client holds the lock, as far as the client knows by itself.
+    pub ours: bool,
 }
 
 impl Mutex {
@@ -242,6 +244,7 @@ impl Mutex {
                     remaining: holder.and_then(|h| h.remaining_ms).map(Duration::from_millis),
                     fence: holder.and_then(|h| h.fence),
                     waiting: seen.waiting,
+                    ours: self.seat.is_occupied(self.engine.world.now()),
                 })
             }
             odd => Err(Fault::odd_reply(odd).into()),
@@ -289,16 +292,20 @@ impl Mutex {
             Err(missed) => return Ok(Err(missed)),
         };
         let now = world.now();
-        let plan = match self.lease {
-            None => Plan::Renew { lease },
-            // What the lease is now, where it should last until an instant.
-            Some(asked) => Plan::Until { end: now + asked.remaining(world.wall()).unwrap_or(Lease::MIN) },
+        // What the lease is now, where it should last until an instant; which may have passed meanwhile.
+        let left = self.lease.map(|asked| asked.remaining(world.wall())).transpose();
+        let plan = match &left {
+            Ok(None) => Plan::Renew { lease },
+            Ok(Some(left)) => Plan::Until { end: now + *left },
+            Err(_) => Plan::Until { end: now },
         };
         let tenure = Tenure::new(plan, grant.valid_until, now);
         // The place may have been asked for by a task that wanted the lock for longer.
         hold.cap(tenure.valid_until());
         let keep = self.engine.keeper.keep(hold.clone(), tenure);
-        Ok(Ok(Guard::new(self.engine.clone(), self.seat.clone(), hold, keep, self.lease, self.free_every)))
+        let guard =
+            Guard::new(self.engine.clone(), self.seat.clone(), hold, keep, self.lease, self.free_every);
+        left.map(|_| Ok(guard))
     }
 
     fn error(&self, missed: Missed, waited: Duration) -> AcquireError {

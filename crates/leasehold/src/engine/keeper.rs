@@ -3,7 +3,8 @@
 //! A user whose tasks block his runtime does not lose his locks by it: the keeper has its own thread,
 //! its own runtime and its own connection.
 //!
-//! 1. What is due is extended in one batch. One extend a hold is in flight at a time.
+//! 1. What is due is extended in one batch (and one more for what ends soon). One extend a hold is in
+//!    flight at a time.
 //! 2. A hold that was retired is not sent again; who retires it can await the batch in flight.
 //! 3. The deadline itself ends a hold: no reply, no network, no other task is needed for it.
 //! 4. Errands (undoing an acquire, giving back what a dropped guard held) are sent until they are known
@@ -89,11 +90,21 @@ struct Sent {
     keep_record: bool,
 }
 
+/// Extends that are sent in one go.
+#[derive(Default)]
+struct Batch {
+    sent: Vec<Sent>,
+    /// Cancelled when all of it has come back.
+    done: CancellationToken,
+}
+
 /// What there is to do now.
 #[derive(Default)]
 struct Work {
-    batch: Vec<Sent>,
-    done: CancellationToken,
+    /// Holds that have time for more than one try.
+    calm: Batch,
+    /// Holds that end soon: they leave little time for an answer, and should not take it from the others.
+    urgent: Batch,
     lost: Vec<Arc<Hold>>,
     errands: Vec<Errand>,
     next: Option<Moment>,
@@ -218,7 +229,7 @@ impl State {
     }
 
     /// Takes out all that is due, and with it the extends that will be within the tick.
-    fn collect(&mut self, now: Moment) -> Work {
+    fn collect(&mut self, now: Moment, call: Duration) -> Work {
         let mut work = Work { closing: self.closing, ..Work::default() };
         work.errands.append(&mut self.errands);
         let ripe: Vec<_> = self.due.range(..=(now + TICK, KeepId(u64::MAX))).copied().collect();
@@ -231,8 +242,10 @@ impl State {
                     continue;
                 }
                 Duty::Extend { lease, keep_record } => {
-                    kept.batch = Some(work.done.clone());
-                    work.batch.push(Sent { id, hold: kept.hold.clone(), lease, keep_record });
+                    let ends_soon = kept.tenure.valid_until().since(now) < call * 2;
+                    let batch = if ends_soon { &mut work.urgent } else { &mut work.calm };
+                    kept.batch = Some(batch.done.clone());
+                    batch.sent.push(Sent { id, hold: kept.hold.clone(), lease, keep_record });
                 }
                 Duty::Rest(_) => {}
             }
@@ -249,12 +262,14 @@ async fn run(shared: Arc<Shared>) {
     let mut running: FuturesUnordered<BoxFuture<'static, ()>> = FuturesUnordered::new();
     loop {
         let now = shared.world.now();
-        let work = shared.state().collect(now);
+        let work = shared.state().collect(now, shared.timings.call);
         for hold in work.lost {
             hold.lose(LostReason::Expired);
         }
-        if !work.batch.is_empty() {
-            running.push(Box::pin(extend(shared.clone(), work.batch, work.done)));
+        for batch in [work.urgent, work.calm] {
+            if !batch.sent.is_empty() {
+                running.push(Box::pin(extend(shared.clone(), batch)));
+            }
         }
         for errand in work.errands {
             running.push(Box::pin(run_errand(shared.clone(), errand)));
@@ -278,8 +293,8 @@ async fn run(shared: Arc<Shared>) {
 }
 
 /// Sends one batch of extends, and enters what came of each.
-async fn extend(shared: Arc<Shared>, batch: Vec<Sent>, done: CancellationToken) {
-    let done = done.drop_guard();
+async fn extend(shared: Arc<Shared>, batch: Batch) {
+    let (batch, done) = (batch.sent, batch.done.drop_guard());
     let sent_at = shared.world.now();
     let soonest = batch.iter().map(|sent| sent.hold.valid_until()).min().unwrap_or(sent_at);
     // Half of what the shortest has left, so that there is time for another try.

@@ -253,6 +253,11 @@ impl Seat {
         }
     }
 
+    /// Whether a task of this process holds the lock.
+    pub(crate) fn is_occupied(&self, now: Moment) -> bool {
+        self.state().occupant.as_ref().is_some_and(|hold| now < hold.valid_until())
+    }
+
     /// Who stands in the way, as far as this process knows.
     pub(super) fn standing(&self, label: &leasehold_core::Label, now: Moment) -> Standing {
         let state = self.state();

@@ -260,8 +260,15 @@ pub(crate) async fn a_lease_can_last_until_an_instant(place: &Place) {
     }
     assert!(guard.remaining() <= Duration::from_secs(40));
     guard.release().await.expect("released");
-    let past = mutex.lease(SystemTime::now() - MS).acquire().await;
+    let past = mutex.clone().lease(SystemTime::now() - MS).acquire().await;
     assert!(matches!(past, Err(AcquireError::Lease(_))), "{past:?}");
+    // One that passes while it waits.
+    let other = place.client("b").await.mutex("m").expect("a good name");
+    let held = other.lease(200 * MS).acquire().await.expect("acquired");
+    let late = mutex.clone().lease(SystemTime::now() + 100 * MS).acquire().await;
+    assert!(matches!(late, Err(AcquireError::Lease(_))), "{late:?}");
+    let _ = held.release().await;
+    until_at_rest(&mutex).await;
 }
 
 pub(crate) async fn a_late_release_leaves_the_successor_alone(place: &Place) {
@@ -540,10 +547,13 @@ pub(crate) async fn status_of_a_lock(place: &Place) {
     let client = place.client("somebody").await;
     let mutex = client.mutex("m").expect("a good name");
     let free = mutex.inspect().await.expect("an answer");
-    assert!(!free.held && free.holder.is_none() && free.waiting == 0 && free.fence.is_none());
+    assert!(!free.ours && !free.held && free.holder.is_none() && free.waiting == 0 && free.fence.is_none());
     let guard = mutex.acquire().await.expect("acquired");
     let held = mutex.inspect().await.expect("an answer");
     assert!(held.held);
+    assert!(held.ours);
+    let other = place.client("another").await.mutex("m").expect("a good name");
+    assert!(!other.inspect().await.expect("an answer").ours);
     assert_eq!(held.holder.as_deref(), Some("somebody"));
     assert_eq!(held.fence, Some(guard.fencing_token()));
     assert!(held.remaining.is_some_and(|left| left <= Duration::from_secs(30)));

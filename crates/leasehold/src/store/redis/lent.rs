@@ -54,7 +54,11 @@ impl Lent {
 
     /// Whether the user hands the connection's messages on.
     pub(super) fn has_messages(&self) -> bool {
-        !matches!(&*self.pushes.lock().unwrap_or_else(PoisonError::into_inner), Pushes::None)
+        match &*self.pushes.lock().unwrap_or_else(PoisonError::into_inner) {
+            Pushes::None => false,
+            Pushes::Unheard(_) => true,
+            Pushes::Heard(task) => !task.is_finished(),
+        }
     }
 
     pub(super) async fn call(&self, cmd: &Cmd, deadline: Instant) -> Result<Value, Lost> {

@@ -39,8 +39,12 @@ impl Child {
         command.args(arguments).process_group(0);
         command.env("LEASEHOLD_NAME", name.as_str()).env("LEASEHOLD_FENCE", fence.to_string());
         command.env_remove(PASSWORD);
-        if std::env::var_os(STORE).is_some_and(|url| store::has_password(&url.to_string_lossy())) {
-            command.env_remove(STORE);
+        if let Some(url) = std::env::var_os(STORE)
+            && store::has_password(&url.to_string_lossy())
+        {
+            // Not removed: what the command runs under a lock of its own would fall back to another store, where
+            // it excludes nobody. Without the password it is turned away, and says so.
+            command.env(STORE, store::without_password(&url.to_string_lossy()));
         }
         die_with(&mut command, rustix::process::getpid());
         let child = command.spawn()?;

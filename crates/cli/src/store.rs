@@ -36,6 +36,12 @@ impl Place {
             (None, Some(url)) => (url, true),
             (None, None) => (default_store()?, false),
         };
+        if url.starts_with("memory:") {
+            return Err(usage(
+                "a `memory:` store ends with this program, so nobody else would see its locks: give a file \
+                 (sqlite:PATH) or a server (redis://…)",
+            ));
+        }
         let mut builder = Client::builder(url.as_str()).call_timeout(CALL);
         // What is only in the environment may be meant for other stores.
         let server = is_server(&url);
@@ -81,6 +87,25 @@ pub(crate) fn has_password(url: &str) -> bool {
     let user = place.rsplit_once('@').filter(|_| scheme != "redis+unix").map(|(user, _)| user);
     query.split('&').any(|pair| pair.starts_with("pass"))
         || user.and_then(|user| user.split_once(':')).is_some_and(|(_, password)| !password.is_empty())
+}
+
+/// The same store without the password.
+pub(crate) fn without_password(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else { return String::new() };
+    let (place, query) = rest.split_once('?').map_or((rest, None), |(place, query)| (place, Some(query)));
+    let place = match place.rsplit_once('@').filter(|_| scheme != "redis+unix") {
+        Some((user, host)) => match user.split_once(':').map_or(user, |(name, _)| name) {
+            "" => host.to_owned(),
+            name => format!("{name}@{host}"),
+        },
+        None => place.to_owned(),
+    };
+    let kept =
+        query.map(|query| query.split('&').filter(|pair| !pair.starts_with("pass")).collect::<Vec<_>>());
+    match kept.filter(|kept| !kept.is_empty()) {
+        Some(kept) => format!("{scheme}://{place}?{}", kept.join("&")),
+        None => format!("{scheme}://{place}"),
+    }
 }
 
 fn argument(url: &str) -> Result<String, Failure> {
@@ -145,6 +170,20 @@ mod tests {
             ["redis://h:1", "redis://user@h", "redis://h/?prefix=a:b@c", "sqlite:/a:b@c", "memory:", ""]
         {
             assert!(!has_password(url), "{url}");
+        }
+    }
+
+    #[test]
+    fn a_password_is_taken_out_and_the_rest_stays() {
+        for (url, without) in [
+            ("redis://:pw@h", "redis://h"),
+            ("rediss://user:p:w@h:1/2?prefix=a", "rediss://user@h:1/2?prefix=a"),
+            ("redis://:p/w@h", "redis://h"),
+            ("redis+unix:///s?db=1&password=pw", "redis+unix:///s?db=1"),
+            ("redis://h?password=pw", "redis://h"),
+        ] {
+            assert_eq!(without_password(url), without, "{url}");
+            assert!(!has_password(&without_password(url)), "{url}");
         }
     }
 

@@ -11,6 +11,11 @@ use std::time::Duration;
 
 /// A client of a store: makes locks, and keeps what they hold.
 ///
+/// It needs a tokio runtime with IO and timers (`enable_all`). Its connection lives in the runtime in which
+/// it was connected: while that one is blocked, or nobody drives it, calls from other runtimes wait.
+/// (Renewals do not: the keeper has a thread and a connection of its own.) So connect in the runtime that
+/// lives as long as the program, and give each single-threaded runtime a client of its own.
+///
 /// Cheap to clone; clones are the same client. When the last clone and the last lock and guard of it are
 /// gone, so are its connections, and its keeper ends once it has given back what was dropped.
 ///
@@ -215,6 +220,10 @@ impl ClientBuilder {
     ///
     /// Cancel safety: dropping the future leaves nothing behind.
     pub async fn connect(self) -> Result<Client, ConnectError> {
+        if tokio::runtime::Handle::try_current().is_err() {
+            let text = "there is no tokio runtime here: connect inside of one";
+            return Err(ConnectError::Setting(text.into()));
+        }
         if self.timings.call.is_zero() {
             return Err(ConnectError::Setting("a call timeout of zero leaves no time for any call".into()));
         }

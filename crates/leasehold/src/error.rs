@@ -36,7 +36,7 @@ impl fmt::Display for Contention {
         }
         match holder.remaining_ms {
             Some(ms) => write!(f, " for {:?} unless it is extended", Duration::from_millis(ms))?,
-            None => f.write_str(" without an expiry (ask for it to be given one: `adopt`)")?,
+            None => f.write_str(" without an expiry")?,
         }
         match self.ahead {
             Some(ahead @ 1..) => write!(f, ", with {ahead} waiting before"),

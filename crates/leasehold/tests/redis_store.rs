@@ -750,3 +750,21 @@ fn unknown(outcome: Outcome) -> Fault {
     let Outcome::Unknown(fault) = outcome else { panic!("{outcome:?}") };
     fault
 }
+
+/// A runtime without IO or timers cannot have a connection: that is told, and nothing hangs.
+#[test]
+fn a_runtime_without_io_or_timers_is_told_apart() {
+    let server = RedisServer::start().unwrap();
+    for (io, timers) in [(false, false), (true, false), (false, true)] {
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        if io {
+            builder.enable_io();
+        }
+        if timers {
+            builder.enable_time();
+        }
+        let config = RedisConfig::from_url(&server.url()).unwrap();
+        let fault = builder.build().unwrap().block_on(RedisStore::connect(config)).unwrap_err();
+        assert!(fault.to_string().contains("enable_all"), "{fault}");
+    }
+}

@@ -13,7 +13,8 @@ use tokio_util::sync::CancellationToken;
 pub enum LostReason {
     /// Its lease ended, by this process's clock.
     Expired,
-    /// Its lease ended, and somebody else has the lock, or had it since.
+    /// Somebody else has the lock, or had it since: its lease ended, or its key was removed before that, or
+    /// the store has lost its data.
     TakenOver {
         /// Who has it now, if that is known.
         by: Option<Label>,
@@ -33,9 +34,9 @@ impl fmt::Display for LostReason {
         match self {
             Self::Expired => f.write_str("its lease ended"),
             Self::TakenOver { by: Some(by) } if !by.as_str().is_empty() => {
-                write!(f, "its lease ended, and it was taken over by {by}")
+                write!(f, "it was taken over by {by}")
             }
-            Self::TakenOver { .. } => f.write_str("its lease ended, and it was taken over"),
+            Self::TakenOver { .. } => f.write_str("it was taken over"),
             Self::Removed => f.write_str("its key was removed before its lease ended"),
             Self::StoreLostData => f.write_str("the store has lost its data"),
             Self::Evicted => f.write_str("its process was taken for dead"),

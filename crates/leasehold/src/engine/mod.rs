@@ -10,6 +10,7 @@
 mod acquire;
 mod hold;
 mod keeper;
+mod line;
 mod release;
 mod seat;
 mod world;

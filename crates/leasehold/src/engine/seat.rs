@@ -6,13 +6,12 @@
 //!    left at the store is the caller's to undo.
 
 use super::Hold;
+use super::line::Line;
 use leasehold_core::contend::{Contender, Executed, Grant, Random, Standing, Step, Terms};
 use leasehold_core::{Acquire, Acquired, Claim, Holder, Lock, Moment, Nonce, SessionId, Wake};
-use std::collections::VecDeque;
 use std::fmt;
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Poll, Waker};
 use std::time::Duration;
 
 /// This process's place before one lock.
@@ -24,20 +23,9 @@ pub(crate) struct Seat {
 
 struct State {
     contender: Contender,
-    line: VecDeque<Stander>,
+    line: Line,
     occupant: Option<Arc<Hold>>,
-    last_id: u64,
     releases: u32,
-}
-
-/// A task in line.
-struct Stander {
-    id: u64,
-    terms: Arc<Terms>,
-    signaled: bool,
-    /// Set while it pauses between two tries.
-    aside: bool,
-    waker: Option<Waker>,
 }
 
 /// What the task at the front has to do, or what keeps another from it.
@@ -65,9 +53,8 @@ impl Seat {
     ) -> Self {
         let state = State {
             contender: Contender::new(session, slot),
-            line: VecDeque::new(),
+            line: Line::default(),
             occupant: None,
-            last_id: 0,
             releases: 0,
         };
         Self { lock, state: Mutex::new(state), on_drop: Box::new(on_drop) }
@@ -81,45 +68,37 @@ impl Seat {
     /// Stands in line.
     pub(super) fn join(&self, terms: Arc<Terms>) -> u64 {
         let mut state = self.state();
-        state.last_id += 1;
-        let id = state.last_id;
-        let aside = state.line.iter().position(|stander| stander.aside);
-        let at = aside.filter(|_| terms.queue).unwrap_or(state.line.len());
-        if at == 0 {
-            // The pause, if there is one, is that of a task that steps behind.
+        let id = state.line.join(terms);
+        if state.line.is_front(id) {
+            // The pause, if there is one, is that of a task that stands aside.
             state.contender.handle_news(Moment::ZERO);
         }
-        state.line.insert(at, Stander { id, terms, signaled: false, aside: false, waker: None });
         id
     }
 
     /// Leaves the line without the lock. What is returned has to be released at the store.
     pub(super) fn leave(&self, id: u64) -> Option<Claim> {
         let mut state = self.state();
-        let was_front = state.line.front().is_some_and(|front| front.id == id);
-        let queued = state.line.front().is_some_and(|front| front.terms.queue);
-        state.line.retain(|stander| stander.id != id);
+        let was_front = state.line.is_front(id);
+        let queued = state.line.front().is_some_and(|front| front.queue);
+        state.line.remove(id);
         if !was_front {
             return None;
         }
-        if state.line.is_empty() {
+        if state.line.front().is_none() {
             return state.contender.give_up();
         }
         state.bring_forward(queued);
         None
     }
 
-    /// A task that polls pauses for as long as it likes: until it goes on, those go first who wait in the store's queue.
+    /// A task that polls pauses for as long as it likes: until it goes on, the others go first.
     pub(super) fn step_aside(&self, id: u64) {
         let mut state = self.state();
-        let Some(at) = state.line.iter().position(|stander| stander.id == id) else { return };
-        state.line[at].aside = true;
-        if state.line.iter().any(|stander| stander.terms.queue) {
-            let stander = state.line.remove(at);
-            state.line.extend(stander);
-            if at == 0 {
-                state.bring_forward(false);
-            }
+        let was_front = state.line.is_front(id);
+        state.line.set_aside(id, true);
+        if was_front && !state.line.is_front(id) {
+            state.bring_forward(false);
         }
     }
 
@@ -134,19 +113,22 @@ impl Seat {
             }
             *occupant = None;
         }
-        let Some(front) = line.front_mut().filter(|front| front.id == id) else { return Turn::Stand(None) };
-        front.signaled = false;
-        front.aside = false;
-        if !contender.suits(&front.terms) {
+        if !line.is_front(id) {
+            return Turn::Stand(None);
+        }
+        line.set_aside(id, false);
+        line.quiet(id);
+        let Some(terms) = line.front() else { return Turn::Stand(None) };
+        if !contender.suits(terms) {
             return Turn::Misfit(contender.give_up());
         }
-        match contender.poll(now, &front.terms, random) {
+        match contender.poll(now, terms, random) {
             Step::Ask(nonce, ask) => Turn::Ask(nonce, ask),
             Step::Sleep(until) => Turn::Sleep(until),
             Step::TooSlow => Turn::TooSlow,
             Step::Granted(_) => match contender.take() {
                 Some(grant) => {
-                    line.pop_front();
+                    line.remove(id);
                     let (claim, until) = (grant.claim.clone(), grant.valid_until);
                     let seat = Arc::downgrade(self);
                     let hold = Arc::new(Hold::new(self.lock.clone(), claim, grant.fence, until, seat));
@@ -160,18 +142,7 @@ impl Seat {
 
     /// Waits until something has happened that concerns this task.
     pub(super) async fn signaled(&self, id: u64) {
-        poll_fn(|cx| {
-            let mut state = self.state();
-            let Some(stander) = state.line.iter_mut().find(|stander| stander.id == id) else {
-                return Poll::Ready(());
-            };
-            if std::mem::take(&mut stander.signaled) {
-                return Poll::Ready(());
-            }
-            stander.waker = Some(cx.waker().clone());
-            Poll::Pending
-        })
-        .await;
+        poll_fn(|cx| self.state().line.poll_signaled(id, cx.waker())).await;
     }
 
     /// Whether the lock has been granted to this process and waits to be taken.
@@ -209,7 +180,7 @@ impl Seat {
     /// A pause between two tries is over: the front asks again.
     pub(super) fn ask_again(&self, id: u64, now: Moment) {
         let mut state = self.state();
-        if state.line.front().is_some_and(|front| front.id == id) {
+        if state.line.is_front(id) {
             state.contender.handle_news(now);
         }
     }
@@ -237,7 +208,7 @@ impl Seat {
         }
         state.releases = state.releases.wrapping_add(1);
         let free = free_every.is_some_and(|every| state.releases.is_multiple_of(every.max(1)));
-        let terms = state.line.front().filter(|front| front.terms.queue).map(|front| front.terms.clone());
+        let terms = state.line.front().filter(|front| front.queue).cloned();
         let next = terms
             .filter(|terms| state.contender.suits(terms))
             .map(|terms| state.contender.ask(now, &terms, random));
@@ -280,7 +251,7 @@ impl State {
 
     /// Another has come to the front, behind one who queued or did not.
     fn bring_forward(&mut self, queued: bool) {
-        if !queued && self.line.front().is_some_and(|front| front.terms.queue) {
+        if !queued && self.line.front().is_some_and(|front| front.queue) {
             // The pause is that of one who has no place in the queue.
             self.contender.handle_news(Moment::ZERO);
         }
@@ -288,12 +259,7 @@ impl State {
     }
 
     fn signal_front(&mut self) {
-        if let Some(front) = self.line.front_mut() {
-            front.signaled = true;
-            if let Some(waker) = front.waker.take() {
-                waker.wake();
-            }
-        }
+        self.line.signal_front();
     }
 }
 

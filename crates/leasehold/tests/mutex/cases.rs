@@ -202,6 +202,26 @@ pub(crate) async fn a_process_has_one_place_in_the_queue(place: &Place) {
     until_at_rest(&a).await;
 }
 
+pub(crate) async fn thousands_give_up_at_once(place: &Place) {
+    let (a, b) = (place.client("a").await, place.client("b").await);
+    let (a, b) = (a.mutex("m").expect("a good name"), b.mutex("m").expect("a good name"));
+    let guard = a.acquire().await.expect("acquired");
+    for mutex in [&a, &b] {
+        let mut tasks = tokio::task::JoinSet::new();
+        for _ in 0..5000 {
+            let mutex = mutex.clone();
+            tasks.spawn(async move { mutex.acquire_timeout(200 * MS).await });
+        }
+        while let Some(missed) = tasks.join_next().await {
+            let missed = missed.expect("no panic");
+            assert!(matches!(missed, Err(AcquireError::TimedOut { .. })), "{missed:?}");
+        }
+    }
+    until_waiting(&a, 0).await;
+    guard.release().await.expect("released");
+    until_at_rest(&b).await;
+}
+
 pub(crate) async fn who_waits_for_no_time_tries_once(place: &Place) {
     let (a, b) = (place.client("a").await, place.client("b").await);
     let (a, b) = (a.mutex("m").expect("a good name"), b.mutex("m").expect("a good name"));

@@ -34,6 +34,7 @@ on_every_store! {
     tasks_of_a_process_are_served_in_order,
     processes_are_served_in_order,
     a_process_has_one_place_in_the_queue,
+    thousands_give_up_at_once,
     who_waits_for_no_time_tries_once,
     a_watchdog_keeps_the_lock,
     a_given_lease_ends_when_it_ends,

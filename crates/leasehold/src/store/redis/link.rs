@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, timeout_at};
 
 /// Pauses between attempts: the first, and the longest.
@@ -224,7 +224,7 @@ impl Link {
     fn start(&self) {
         let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
         if task.as_ref().is_none_or(JoinHandle::is_finished) {
-            *task = Some(tokio::spawn(keep_up(Arc::clone(&self.shared))));
+            *task = Some(tokio::spawn(watch_over(Arc::clone(&self.shared))));
         }
     }
 }
@@ -326,6 +326,18 @@ impl Pulse {
             0 => Duration::ZERO,
             since => Duration::from_micros(boottime().as_micros().saturating_sub(since)),
         }
+    }
+}
+
+/// Runs the task that makes connections, and says so if it cannot: a runtime without IO or timers makes it panic.
+async fn watch_over(shared: Arc<Shared>) {
+    let mut task = JoinSet::new();
+    task.spawn(keep_up(Arc::clone(&shared)));
+    if let Some(Err(_)) = task.join_next().await {
+        let text = "the tokio runtime lacks IO or timers: build it with `enable_all`";
+        let fault =
+            Fault::new(FaultKind::Unusable(text.to_owned()), Phase::Connect, Arc::clone(&shared.node));
+        shared.state.send_replace(State::Down(Some(fault)));
     }
 }
 

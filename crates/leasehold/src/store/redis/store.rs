@@ -16,6 +16,7 @@ use futures_util::future::{BoxFuture, join_all};
 use leasehold_core::{KeyError, KeySpace, Lock, Op, SessionId};
 use redis::aio::MultiplexedConnection;
 use redis::{Pipeline, PushInfo, Value};
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::broadcast::Receiver;
@@ -38,7 +39,7 @@ const FAR: Duration = Duration::from_secs(24 * 3600);
 /// let store = RedisStore::connect("redis://localhost/?prefix=app:".parse()?).await?;
 /// # Ok(()) }
 /// ```
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct RedisStore {
     keys: KeySpace,
     way: Arc<Way>,
@@ -264,6 +265,16 @@ impl Line<'_> {
             Self::Link(link, wire) => link.call_all(wire, pipeline, deadline).await,
             Self::Lent(lent) => lent.call_all(pipeline, deadline).await,
         }
+    }
+}
+
+impl fmt::Debug for RedisStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let node = match &*self.way {
+            Way::Link(link) => link.node(),
+            Way::Lent(lent) => lent.node(),
+        };
+        f.debug_struct("RedisStore").field("node", node).finish_non_exhaustive()
     }
 }
 

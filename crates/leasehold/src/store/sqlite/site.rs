@@ -139,7 +139,10 @@ impl Site {
             )
         } else if mode & 0o077 != 0 {
             let right = if wanted == FileType::Directory { "700" } else { "600" };
-            format!("other users may open {shown} (mode {mode:04o}): run `chmod {right} {shown}`")
+            format!(
+                "other users may open {shown} (mode {mode:04o}): if it is a store of Leasehold's, run `chmod {right} \
+                 {shown}`, else give another path"
+            )
         } else if wanted == FileType::RegularFile && stat.st_nlink > 1 {
             format!("{shown} has a second name (a hard link), and SQLite's log would go by the other")
         } else {

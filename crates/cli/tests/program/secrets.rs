@@ -49,6 +49,31 @@ fn a_store_without_a_password_stays_in_the_commands_environment() {
 }
 
 #[test]
+fn a_lock_within_a_lock_is_turned_away_rather_than_kept_elsewhere() {
+    let (server, scene) = guarded();
+    let inner = format!("{} run job --try -- echo both run; echo status $?", env!("CARGO_BIN_EXE_leasehold"));
+    let mut command = scene.command(&["run", "job", "--", "sh", "-c", &inner]);
+    let encoded = PASSWORD.replace('/', "%2F").replace('@', "%40").replace(':', "%3A");
+    command.env("LEASEHOLD_STORE", format!("redis://:{encoded}@127.0.0.1:{}/?prefix=a", server.port()));
+    let outcome = finish(command, "");
+    outcome.check(0, "user or password are missing or wrong");
+    assert_eq!(outcome.stdout, "status 69\n");
+}
+
+#[test]
+fn a_store_that_ends_with_the_program_is_refused() {
+    let scene = Scene::sqlite();
+    for words in [
+        &["run", "job", "--store", "memory:", "--", "echo", "never"][..],
+        &["show", "job", "--store", "memory:x"],
+    ] {
+        let outcome = scene.run(words);
+        outcome.check(2, "ends with this program");
+        assert_eq!(outcome.stdout, "");
+    }
+}
+
+#[test]
 fn of_standard_input_one_line_is_the_password_and_the_rest_the_commands() {
     let (_server, scene) = guarded();
     let command = scene.command(&["run", "job", "--password-file", "-", "--", "cat"]);

@@ -29,7 +29,7 @@
 //! | give it back, also what was dropped | [`Guard::release`], [`Client::settle`] |
 //! | see who holds it | [`Mutex::inspect`], [`Contention`] |
 //! | share it with clients of other libraries | [`Mutex::value`], [`Mutex::adopt`], [`Mutex::share`] |
-//! | bring a store of one's own | [`store::Store`], [`Client::of_store`] |
+//! | bring a store of one's own | [`store::Store`], [`Client::of_store`], [`mod@core`] |
 //!
 //! # What to keep in mind
 //!
@@ -66,6 +66,9 @@ pub use error::{
 pub use guard::Guard;
 pub use mutex::{Attempt, Mutex, Status};
 
+/// The vocabulary that a store of one's own needs: operations, replies, ids, keys, and the
+/// [model](leasehold_core::model) that says what each operation means.
+pub use leasehold_core as core;
 pub use leasehold_core::{
     FencingToken, Holder, KeyError, Label, LabelError, Lease, LeaseError, LockName, Moment, NameError,
     OwnValue, OwnValueError, Owner, Pause, RetryPolicy, SessionId,

@@ -26,6 +26,16 @@ pub struct KeySpace {
 }
 
 /// The keys of one lock.
+///
+/// ```
+/// use leasehold_core::{KeySpace, Lock, LockKeys};
+///
+/// // Both hash by what stands between the braces, and so lie in one slot of a cluster.
+/// let LockKeys { name, record } = KeySpace::default().lock(&Lock::mutex("{orders}/42".parse()?))?;
+/// assert_eq!(name, "{orders}/42");
+/// assert_eq!(record, "leasehold:{orders}:record:mutex:{orders}/42");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LockKeys {
     /// The lock itself, at the name that other clients know.

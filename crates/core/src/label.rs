@@ -85,6 +85,15 @@ text! {
     /// A value of the user's own at the lock's key, in place of the hold id.
     ///
     /// Whoever knows it can end the hold, so `Debug` does not show it.
+    ///
+    /// ```
+    /// use leasehold_core::OwnValue;
+    ///
+    /// let value = OwnValue::new("worker-7")?;
+    /// assert_eq!(value.as_str(), "worker-7");
+    /// assert_eq!(format!("{value:?}"), "OwnValue(…)");
+    /// # Ok::<(), leasehold_core::OwnValueError>(())
+    /// ```
     OwnValue, OwnValueError, "a value of one's own", 256, empty: false
 }
 

@@ -27,6 +27,16 @@ pub struct Record {
 }
 
 /// Who was given a lock.
+///
+/// ```
+/// use leasehold_core::model::Tenant;
+/// use leasehold_core::{Claim, HoldId, Label, SessionId};
+///
+/// let hold = HoldId::from_random(SessionId::from_random([7; 12]), [9; 16]);
+/// let tenant = Tenant { claim: Claim::new(hold), since_ms: 1_000, label: Label::new("billing")? };
+/// assert_eq!(tenant.claim.hold.session(), SessionId::from_random([7; 12])); // who to ask whether he lives
+/// # Ok::<(), leasehold_core::LabelError>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tenant {
     /// The hold, and the value at the key.

@@ -41,6 +41,14 @@
 //! A [`Guard`] that is dropped gives its lock back in the background, as soon as that can be done. A
 //! future of this crate can be dropped at any await; each function says what is left then.
 //!
+//! # The runtime
+//!
+//! A tokio runtime with timers and IO: that of `#[tokio::main]`, or one that was built with
+//! `enable_all`. A client's connection to Redis lives in the runtime in which the client was connected.
+//! While that one is blocked, or nobody drives it, calls of this client from other threads wait, too;
+//! renewal does not, since the keeper has a thread and a runtime of its own. So connect in the runtime
+//! that lives as long as the program, and give each single-threaded runtime a client of its own.
+//!
 //! # Features
 //!
 //! `redis` and `sqlite`, both on by default, build the stores of those names. The memory store is always

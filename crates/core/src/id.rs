@@ -157,6 +157,13 @@ impl FromStr for Nonce {
 }
 
 /// A text that is not an id of ours. It does not show the text, which may be a secret.
+///
+/// ```
+/// use leasehold_core::{HoldId, ParseIdError};
+///
+/// // What another library has put at the key.
+/// assert_eq!(HoldId::from_token("b4f1c9e2"), Err(ParseIdError));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not an id of this format")]
 pub struct ParseIdError;

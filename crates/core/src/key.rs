@@ -100,6 +100,15 @@ fn hashed(key: &str) -> &str {
 }
 
 /// Why there are no keys for a name or with a prefix.
+///
+/// ```
+/// use leasehold_core::{KeyError, KeySpace, Lock};
+///
+/// let keys = KeySpace::default();
+/// assert_eq!(keys.lock(&Lock::mutex("orders}42".parse()?)), Err(KeyError::Brace));
+/// assert!(keys.lock(&Lock::mutex("{orders}42".parse()?)).is_ok());
+/// # Ok::<(), leasehold_core::NameError>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyError {

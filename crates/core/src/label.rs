@@ -49,6 +49,13 @@ macro_rules! text {
         }
 
         #[doc = concat!("A text that is not ", $what, ".")]
+        ///
+        /// ```
+        #[doc = concat!("use leasehold_core::", stringify!($error), ";")]
+        ///
+        #[doc = concat!("let error = ", stringify!($error), " { len: 300 };")]
+        /// assert!(error.to_string().ends_with("this text of 300 bytes is none"));
+        /// ```
         #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
         #[error("{} has no control characters and at most {} bytes; this text of {len} bytes is none", $what, $max)]
         pub struct $error {

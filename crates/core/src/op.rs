@@ -293,6 +293,19 @@ impl Holder {
 }
 
 /// How a hold was ended, other than by its lease.
+///
+/// ```
+/// use leasehold_core::{Ended, Fate};
+///
+/// fn told(fate: Fate) -> &'static str {
+///     match fate {
+///         Fate::Ended(Ended::Released) => "given back",
+///         Fate::Ended(Ended::Evicted) => "taken from a process that had died",
+///         _ => "not ended by anybody",
+///     }
+/// }
+/// # assert_eq!(told(Fate::Ended(Ended::Released)), "given back");
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -361,6 +374,13 @@ pub struct Inspection {
 }
 
 /// Why an operation has no meaning.
+///
+/// ```
+/// use leasehold_core::Refused;
+///
+/// let refused = Refused::WrongKind { found: "hash".into() };
+/// assert!(refused.to_string().ends_with("the name is used for something else"));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refused {
@@ -420,6 +440,13 @@ impl Wake {
 }
 
 /// A message that is none of ours. It does not show the message.
+///
+/// ```
+/// use leasehold_core::{SessionId, Wake, WakeError};
+///
+/// let to = SessionId::from_random([7; 12]);
+/// assert_eq!(Wake::parse(to, b"hello"), Err(WakeError)); // anybody may publish there
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a message in the mailbox is not a grant")]
 pub struct WakeError;

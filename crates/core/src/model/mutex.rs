@@ -45,6 +45,8 @@ pub struct MutexState {
 }
 
 /// What stands at a lock's key.
+///
+/// [`MutexState`] has it, and shows what it is for.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Value {
     /// The token, or the type of what stands there where that is not a string.

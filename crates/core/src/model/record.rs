@@ -7,6 +7,8 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// The record beside a lock.
+///
+/// [`MutexState`](super::MutexState) has it, and shows what it is for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     /// When the record expires, in milliseconds of the store's clock.
@@ -48,6 +50,8 @@ pub struct Tenant {
 }
 
 /// A place in the queue.
+///
+/// [`MutexState`](super::MutexState) has it, and shows what it is for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place {
     /// The number of the place: smaller ones come first.

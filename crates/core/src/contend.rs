@@ -37,6 +37,8 @@ const STALE_GRANTS: u32 = 3;
 pub type Random<'a> = &'a mut dyn FnMut() -> u64;
 
 /// What is asked for.
+///
+/// [`Contender`] shows it in use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Terms {
     /// How long the lock is wanted at least: the hold starts with this or [`FIRST_LEASE`], whichever is
@@ -56,6 +58,8 @@ pub struct Terms {
 }
 
 /// What to do next.
+///
+/// [`Contender`] shows it in use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
     /// Send this, and hand its reply to [`Contender::handle_reply`] with this nonce.
@@ -69,6 +73,8 @@ pub enum Step {
 }
 
 /// A hold, fresh from the store.
+///
+/// [`Contender`] shows it in use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grant {
     /// The hold.
@@ -82,6 +88,8 @@ pub struct Grant {
 }
 
 /// What is known of those who stand in the way.
+///
+/// [`Contender`] uses it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Standing {
     /// Who holds the lock, as of the last reply.
@@ -93,6 +101,36 @@ pub struct Standing {
 }
 
 /// One session's part in the contest for one lock.
+///
+/// ```
+/// use leasehold_core::contend::{Contender, Step, Terms};
+/// use leasehold_core::{Acquired, FencingToken, Label, Moment, SessionId};
+/// use std::time::Duration;
+///
+/// let terms = Terms {
+///     lease: Duration::from_secs(30),
+///     label: Label::new("billing on web-3")?,
+///     value: None,
+///     adopt: None,
+///     queue: true,
+///     look_often: false,
+/// };
+/// let mut random = { let mut drawn = 0; move || { drawn += 1; drawn } }; // in earnest, unforeseeable
+/// let mut contender = Contender::new(SessionId::from_random([7; 12]), 0);
+/// let now = Moment::from_micros(5_000_000);
+///
+/// let Step::Ask(nonce, ask) = contender.poll(now, &terms, &mut random) else { panic!("it asks first") };
+/// assert_eq!(ask.lease_ms, 3_000); // every hold begins with a short lease
+///
+/// let taken = Acquired::Taken { holder: None, position: Some(0) };
+/// contender.handle_reply(nonce, &taken, now, &mut random);
+/// assert!(matches!(contender.poll(now, &terms, &mut random), Step::Sleep(_)));
+///
+/// contender.handle_wake(nonce, FencingToken::new(4711), now + Duration::from_millis(400));
+/// let grant = contender.take().expect("a grant with the nonce of the question is believed");
+/// assert!(grant.valid_until < now + Duration::from_secs(3)); // it counts from the question
+/// # Ok::<(), leasehold_core::LabelError>(())
+/// ```
 #[derive(Debug)]
 pub struct Contender {
     session: SessionId,
@@ -382,6 +420,8 @@ impl Contender {
 }
 
 /// Whether an operation without a reply can have been executed.
+///
+/// [`Contender`] uses it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Executed {
     /// It was not, for certain.

@@ -76,6 +76,16 @@ impl From<FencingToken> for u64 {
 }
 
 /// A text that is not a fencing token.
+///
+/// ```
+/// use leasehold_core::FencingToken;
+///
+/// let fence = std::env::var("LEASEHOLD_FENCE").unwrap_or_else(|_| "none".into());
+/// match fence.parse::<FencingToken>() {
+///     Ok(fence) => println!("guarded by {fence}"),
+///     Err(error) => println!("to be run under a lock: {error}"),
+/// }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("a fencing token is a whole number of at most 53 bits")]
 pub struct ParseFencingTokenError(#[source] Option<ParseIntError>);

@@ -9,6 +9,13 @@ use std::str::FromStr;
 /// One client for as long as it lives: 96 random bits, written as 16 characters.
 ///
 /// It names the mailbox to which grants are sent, and it is part of every [`HoldId`]. It is no secret.
+///
+/// ```
+/// use leasehold_core::SessionId;
+///
+/// let session = SessionId::from_random([7; 12]); // in earnest, from the system's randomness
+/// assert_eq!(session.to_string().parse(), Ok(session));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SessionId([u8; 12]);
 
@@ -44,6 +51,14 @@ impl FromStr for SessionId {
 ///
 /// Whoever knows a hold id can end the hold, so neither `Debug` nor any message shows more of it than
 /// its session. [`HoldId::token`] is the only way to its text.
+///
+/// ```
+/// use leasehold_core::{HoldId, SessionId};
+///
+/// let hold = HoldId::from_random(SessionId::from_random([7; 12]), [9; 16]);
+/// assert_eq!(HoldId::from_token(&hold.token()), Ok(hold));
+/// assert_eq!(format!("{hold:?}"), "HoldId(BwcHBwcHBwcHBwcH.…)"); // the secret half is not shown
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct HoldId {
     session: SessionId,
@@ -89,6 +104,14 @@ impl fmt::Debug for HoldId {
 /// A grant counts from the sending of *its* nonce. 64 bits of it are random: whoever can publish, but
 /// not read the lock's record, cannot forge a grant that is believed. The other 32 are the client's
 /// own, to find the waiter with.
+///
+/// ```
+/// use leasehold_core::Nonce;
+///
+/// let nonce = Nonce::new(2, 0x4d); // for the waiter in our slot 2
+/// assert_eq!(nonce.to_string(), "00000002000000000000004d");
+/// assert_eq!("00000002000000000000004d".parse::<Nonce>().map(Nonce::slot), Ok(2));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Nonce {
     slot: u32,
@@ -134,6 +157,13 @@ impl FromStr for Nonce {
 }
 
 /// A text that is not an id of ours. It does not show the text, which may be a secret.
+///
+/// ```
+/// use leasehold_core::{HoldId, ParseIdError};
+///
+/// // What another library has put at the key.
+/// assert_eq!(HoldId::from_token("b4f1c9e2"), Err(ParseIdError));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not an id of this format")]
 pub struct ParseIdError;

@@ -26,6 +26,16 @@ pub struct KeySpace {
 }
 
 /// The keys of one lock.
+///
+/// ```
+/// use leasehold_core::{KeySpace, Lock, LockKeys};
+///
+/// // Both hash by what stands between the braces, and so lie in one slot of a cluster.
+/// let LockKeys { name, record } = KeySpace::default().lock(&Lock::mutex("{orders}/42".parse()?))?;
+/// assert_eq!(name, "{orders}/42");
+/// assert_eq!(record, "leasehold:{orders}:record:mutex:{orders}/42");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LockKeys {
     /// The lock itself, at the name that other clients know.
@@ -90,6 +100,15 @@ fn hashed(key: &str) -> &str {
 }
 
 /// Why there are no keys for a name or with a prefix.
+///
+/// ```
+/// use leasehold_core::{KeyError, KeySpace, Lock};
+///
+/// let keys = KeySpace::default();
+/// assert_eq!(keys.lock(&Lock::mutex("orders}42".parse()?)), Err(KeyError::Brace));
+/// assert!(keys.lock(&Lock::mutex("{orders}42".parse()?)).is_ok());
+/// # Ok::<(), leasehold_core::NameError>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyError {

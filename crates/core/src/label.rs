@@ -49,6 +49,13 @@ macro_rules! text {
         }
 
         #[doc = concat!("A text that is not ", $what, ".")]
+        ///
+        /// ```
+        #[doc = concat!("use leasehold_core::", stringify!($error), ";")]
+        ///
+        #[doc = concat!("let error = ", stringify!($error), " { len: 300 };")]
+        /// assert!(error.to_string().ends_with("this text of 300 bytes is none"));
+        /// ```
         #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
         #[error("{} has no control characters and at most {} bytes; this text of {len} bytes is none", $what, $max)]
         pub struct $error {
@@ -85,6 +92,15 @@ text! {
     /// A value of the user's own at the lock's key, in place of the hold id.
     ///
     /// Whoever knows it can end the hold, so `Debug` does not show it.
+    ///
+    /// ```
+    /// use leasehold_core::OwnValue;
+    ///
+    /// let value = OwnValue::new("worker-7")?;
+    /// assert_eq!(value.as_str(), "worker-7");
+    /// assert_eq!(format!("{value:?}"), "OwnValue(…)");
+    /// # Ok::<(), leasehold_core::OwnValueError>(())
+    /// ```
     OwnValue, OwnValueError, "a value of one's own", 256, empty: false
 }
 

@@ -73,6 +73,18 @@ fn within_bounds(lease: Duration) -> Result<Duration, LeaseError> {
 }
 
 /// Why a lease cannot be.
+///
+/// ```
+/// use leasehold_core::{Lease, LeaseError};
+/// use std::time::{Duration, SystemTime};
+///
+/// let midnight = SystemTime::now() - Duration::from_secs(60); // a minute ago
+/// match Lease::Until(midnight).remaining(SystemTime::now()) {
+///     Ok(left) => println!("{left:?} are left for it"),
+///     Err(LeaseError::Past) => println!("tomorrow, then"),
+///     Err(error) => println!("{error}"),
+/// }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LeaseError {

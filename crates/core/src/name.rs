@@ -96,6 +96,13 @@ impl From<std::convert::Infallible> for NameError {
 }
 
 /// Why a text is not the name of a lock.
+///
+/// ```
+/// use leasehold_core::{LockName, NameError};
+///
+/// assert_eq!(LockName::new("orders\n42"), Err(NameError::Control { at: 6, found: '\n' }));
+/// assert!(LockName::new("x".repeat(513)).unwrap_err().to_string().ends_with("use a hash of it"));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NameError {

@@ -7,6 +7,8 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// The kinds of locks.
+///
+/// [`Lock`] shows it in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Kind {
@@ -15,6 +17,14 @@ pub enum Kind {
 }
 
 /// One lock: a name, and what kind of lock it is.
+///
+/// ```
+/// use leasehold_core::{Kind, Lock};
+///
+/// let lock = Lock::mutex("orders/42".parse()?);
+/// assert_eq!((lock.kind, lock.to_string().as_str()), (Kind::Mutex, "`orders/42`"));
+/// # Ok::<(), leasehold_core::NameError>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Lock {
     /// What kind of lock it is.
@@ -37,6 +47,17 @@ impl fmt::Display for Lock {
 }
 
 /// The right to end a hold, and what stands at the lock's key while it lasts.
+///
+/// ```
+/// use leasehold_core::{Claim, HoldId, OwnValue, SessionId};
+///
+/// let hold = HoldId::from_random(SessionId::from_random([7; 12]), [9; 16]);
+/// assert_eq!(Claim::new(hold).token(), hold.token());
+///
+/// let own = Claim { hold, value: Some(OwnValue::new("worker-7")?) };
+/// assert_eq!(own.token(), "worker-7"); // other libraries see this; the hold stands in the record
+/// # Ok::<(), leasehold_core::OwnValueError>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Claim {
     /// The hold. Every acquisition has its own.
@@ -58,6 +79,48 @@ impl Claim {
 }
 
 /// One operation on one lock.
+///
+/// One takes the lock, another queues for it, and is told when it is released; here by the model, and so
+/// in any store:
+///
+/// ```
+/// use leasehold_core::{
+///     Acquire, Acquired, Claim, Enqueue, Extend, Extended, Fate, HoldId, Inspect, Label, Nonce, Op, Pass,
+///     Release, Reply, SessionId, model::MutexState,
+/// };
+///
+/// let claim = |who: u8| Claim::new(HoldId::from_random(SessionId::from_random([who; 12]), [who; 16]));
+/// let acquire = |who: u8| Acquire {
+///     claim: claim(who),
+///     lease_ms: 3_000,
+///     label: Label::new(format!("worker {who}")).expect("a short text is a label"),
+///     queue: Some(Enqueue { nonce: Nonce::new(0, who.into()), kept_ms: 3_000 }),
+///     adopt_ms: None,
+/// };
+/// let mut lock = MutexState::default();
+/// let mut now_us = 1_000_000;
+/// let mut execute = |op: Op| {
+///     now_us += 1_000;
+///     lock.apply(now_us, &op)
+/// };
+///
+/// let (reply, _) = execute(Op::Acquire(acquire(1)));
+/// assert!(matches!(reply, Reply::Acquire(Acquired::Granted { others_wait: false, .. })));
+///
+/// let (reply, _) = execute(Op::Acquire(acquire(2)));
+/// assert!(matches!(reply, Reply::Acquire(Acquired::Taken { position: Some(0), .. })));
+///
+/// let (reply, _) = execute(Op::Extend(Extend { claim: claim(1), lease_ms: 30_000, keep_record: false }));
+/// assert_eq!(reply, Reply::Extend(Extended::Extended));
+///
+/// // The release hands the lock to the one who waits, and says so to its mailbox.
+/// let (reply, wakes) = execute(Op::Release(Release { claim: claim(1), pass: Pass::Grant, next: None }));
+/// assert!(matches!(reply, Reply::Release(released) if released.found == Fate::Held));
+/// assert_eq!((wakes[0].to, wakes[0].nonce), (SessionId::from_random([2; 12]), Nonce::new(0, 2)));
+///
+/// let (reply, _) = execute(Op::Inspect(Inspect { claim: Some(claim(2)) }));
+/// assert!(matches!(reply, Reply::Inspect(seen) if seen.fate == Some(Fate::Held) && seen.waiting == 0));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Op {
@@ -74,6 +137,8 @@ pub enum Op {
 /// Take the lock if it is free and nobody waits before; else queue, if asked so.
 ///
 /// Sending it twice equals sending it once, so it is also the *look* of one who waits already.
+///
+/// [`Op`] shows it in use.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Acquire {
     /// The hold that is asked for.
@@ -89,6 +154,8 @@ pub struct Acquire {
 }
 
 /// A place in the queue: one a session and lock.
+///
+/// [`Op`] shows it in use.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Enqueue {
     /// Fresh with every enqueue and look; the grant repeats it.
@@ -98,6 +165,8 @@ pub struct Enqueue {
 }
 
 /// Lengthen a hold: its end is never brought nearer.
+///
+/// [`Op`] shows it in use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Extend {
     /// The hold.
@@ -109,6 +178,8 @@ pub struct Extend {
 }
 
 /// Give a hold up: free the lock if it is held by it, leave the queue if it waits there.
+///
+/// [`Op`] shows it in use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Release {
     /// The hold.
@@ -120,6 +191,8 @@ pub struct Release {
 }
 
 /// What becomes of a lock that is freed.
+///
+/// [`Op`] shows it in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pass {
     /// The first live waiter gets it.
@@ -129,6 +202,8 @@ pub enum Pass {
 }
 
 /// See how the lock stands.
+///
+/// [`Op`] shows it in use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inspect {
     /// Set to learn what became of a hold.
@@ -136,6 +211,8 @@ pub struct Inspect {
 }
 
 /// What a store answers.
+///
+/// [`Op`] shows it in use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reply {
@@ -152,6 +229,8 @@ pub enum Reply {
 }
 
 /// What became of an [`Acquire`].
+///
+/// [`Op`] shows it in use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Acquired {
     /// The hold is there.
@@ -175,6 +254,24 @@ pub enum Acquired {
 }
 
 /// What a stranger may know of a holder.
+///
+/// ```
+/// use leasehold_core::{FencingToken, Holder, Label};
+///
+/// fn shown(holder: &Holder) -> String {
+///     match (&holder.label, holder.remaining_ms) {
+///         (Some(label), _) => label.to_string(),
+///         (None, Some(_)) => "a client of another library".into(),
+///         (None, None) => "a client of another library, for ever".into(),
+///     }
+/// }
+///
+/// let fence = Some(FencingToken::new(4711));
+/// let label = Some(Label::new("billing on web-3")?);
+/// let ours = Holder { label, remaining_ms: Some(2_900), fence, since_ms: None };
+/// assert!(!ours.is_stranger() && shown(&ours) == "billing on web-3");
+/// # Ok::<(), leasehold_core::LabelError>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
     /// Who it is. Not known of a client of another library.
@@ -196,6 +293,19 @@ impl Holder {
 }
 
 /// How a hold was ended, other than by its lease.
+///
+/// ```
+/// use leasehold_core::{Ended, Fate};
+///
+/// fn told(fate: Fate) -> &'static str {
+///     match fate {
+///         Fate::Ended(Ended::Released) => "given back",
+///         Fate::Ended(Ended::Evicted) => "taken from a process that had died",
+///         _ => "not ended by anybody",
+///     }
+/// }
+/// # assert_eq!(told(Fate::Ended(Ended::Released)), "given back");
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -207,6 +317,8 @@ pub enum Ended {
 }
 
 /// What became of an [`Extend`].
+///
+/// [`Op`] shows it in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Extended {
     /// The hold is there, and lasts at least as long as asked.
@@ -216,6 +328,8 @@ pub enum Extended {
 }
 
 /// What became of a [`Release`].
+///
+/// [`Op`] shows it in use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Released {
     /// What was found of the hold before it was given up; [`Fate::Held`] means that this released it.
@@ -227,6 +341,8 @@ pub struct Released {
 }
 
 /// Where a hold stands.
+///
+/// [`Op`] shows it in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Fate {
     /// It holds the lock.
@@ -245,6 +361,8 @@ pub enum Fate {
 }
 
 /// How a lock stands.
+///
+/// [`Op`] shows it in use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inspection {
     /// Who holds it.
@@ -256,6 +374,13 @@ pub struct Inspection {
 }
 
 /// Why an operation has no meaning.
+///
+/// ```
+/// use leasehold_core::Refused;
+///
+/// let refused = Refused::WrongKind { found: "hash".into() };
+/// assert!(refused.to_string().ends_with("the name is used for something else"));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refused {
@@ -274,6 +399,15 @@ pub enum Refused {
 }
 
 /// A grant's message to a session's mailbox: a hint, which can be lost, late or forged.
+///
+/// ```
+/// use leasehold_core::{FencingToken, Nonce, SessionId, Wake};
+///
+/// let to = SessionId::from_random([7; 12]);
+/// let wake = Wake { to, nonce: Nonce::new(2, 0x4d), fence: FencingToken::new(4711) };
+/// assert_eq!(wake.message(), "grant 00000002000000000000004d 4711");
+/// assert_eq!(Wake::parse(to, b"grant 00000002000000000000004d 4711"), Ok(wake));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Wake {
     /// Whose mailbox it goes to.
@@ -306,6 +440,13 @@ impl Wake {
 }
 
 /// A message that is none of ours. It does not show the message.
+///
+/// ```
+/// use leasehold_core::{SessionId, Wake, WakeError};
+///
+/// let to = SessionId::from_random([7; 12]);
+/// assert_eq!(Wake::parse(to, b"hello"), Err(WakeError)); // anybody may publish there
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a message in the mailbox is not a grant")]
 pub struct WakeError;

@@ -3,6 +3,18 @@
 use std::time::Duration;
 
 /// How long to pause between tries.
+///
+/// ```
+/// use leasehold_core::{Pause, RetryPolicy};
+/// use std::time::Duration;
+///
+/// let pause = Pause::Exponential { first: Duration::from_millis(50), most: Duration::from_secs(2) };
+/// let retry = match pause {
+///     Pause::Constant(pause) => RetryPolicy::constant(pause),
+///     Pause::Exponential { first, most } => RetryPolicy::exponential(first, most),
+/// };
+/// assert_eq!(retry.jitter(0.0).pause_after(3, 0), Some(Duration::from_millis(200)));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pause {
     /// The same pause every time.

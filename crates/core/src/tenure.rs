@@ -15,6 +15,8 @@ use std::time::Duration;
 const FAULT_PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
 /// How a hold is kept.
+///
+/// [`Tenure`] shows it in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Plan {
     /// Renewed every third of the lease for as long as it is held.
@@ -30,6 +32,8 @@ pub enum Plan {
 }
 
 /// What to do for a hold.
+///
+/// [`Tenure`] shows it in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Duty {
     /// Send an extend, and hand its outcome back.
@@ -46,6 +50,22 @@ pub enum Duty {
 }
 
 /// One hold as its client sees it.
+///
+/// ```
+/// use leasehold_core::Moment;
+/// use leasehold_core::tenure::{Duty, Plan, Tenure};
+/// use std::time::Duration;
+///
+/// let at = |s: u64| Moment::from_micros(s * 1_000_000);
+/// let lease = Duration::from_secs(30);
+/// let mut tenure = Tenure::new(Plan::Renew { lease }, at(3), at(0));
+///
+/// assert_eq!(tenure.poll(at(0), Duration::ZERO), Duty::Rest(at(1)));
+/// assert_eq!(tenure.poll(at(1), Duration::ZERO), Duty::Extend { lease, keep_record: false });
+/// tenure.handle_extended(at(1), lease, false);
+/// assert_eq!(tenure.due(), at(11)); // a third of the lease after the last renewal
+/// assert_eq!(tenure.poll(at(31), Duration::ZERO), Duty::Over); // no reply is needed to know it
+/// ```
 #[derive(Debug)]
 pub struct Tenure {
     plan: Plan,

@@ -8,6 +8,16 @@ use std::time::Duration;
 ///
 /// The clock behind it goes on while the machine is suspended (`CLOCK_BOOTTIME` on Linux) and never
 /// goes back. It is never compared with the server's clock.
+///
+/// ```
+/// use leasehold_core::Moment;
+/// use std::time::Duration;
+///
+/// let sent = Moment::from_micros(5_000_000);
+/// let ends = sent + Duration::from_secs(3);
+/// assert_eq!(ends.since(sent), Duration::from_secs(3));
+/// assert_eq!(sent.since(ends), Duration::ZERO); // never below zero
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Moment(u64);
 

@@ -11,6 +11,20 @@ use std::fmt;
 use std::time::Duration;
 
 /// Who stands in the way of an acquisition, as far as is known.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use leasehold::{Attempt, Client};
+///
+/// let client = Client::builder("memory:").label("billing on web-3").connect().await?;
+/// let orders = client.mutex("orders/42")?;
+/// let _guard = orders.acquire().await?;
+/// if let Attempt::Taken(contention) = orders.try_acquire().await? {
+///     // "held by billing on web-3 for 2.9s unless it is extended"
+///     println!("{contention}");
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Contention {
@@ -46,6 +60,18 @@ impl fmt::Display for Contention {
 }
 
 /// Why a client could not be made.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use leasehold::{Client, ConnectError};
+///
+/// match Client::connect("memcached://locks.example.org").await {
+///     Ok(client) => println!("connected as {}", client.session()),
+///     Err(ConnectError::Store(fault)) if fault.is_transient() => eprintln!("later, perhaps: {fault}"),
+///     Err(error) => eprintln!("to be mended by hand: {error}"),
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
@@ -64,6 +90,19 @@ pub enum ConnectError {
 }
 
 /// Why there is no such lock.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use leasehold::{Client, LockError, NameError};
+///
+/// let client = Client::connect("memory:").await?;
+/// match client.mutex("") {
+///     Ok(lock) => println!("{}", lock.name()),
+///     Err(LockError::Name(NameError::Empty)) => println!("which order?"),
+///     Err(error) => return Err(error.into()),
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LockError {
@@ -80,6 +119,26 @@ pub enum LockError {
 
 /// Why a lock was not acquired. That it is taken is told by [`Attempt`](crate::Attempt) where one only
 /// tries, and by [`AcquireError::TimedOut`] where one waits.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use leasehold::{AcquireError, Client};
+/// use std::time::Duration;
+///
+/// let orders = Client::connect("memory:").await?.mutex("orders/42")?;
+/// match orders.acquire_timeout(Duration::from_secs(5)).await {
+///     Ok(guard) => guard.release().await?,
+///     Err(AcquireError::TimedOut { waited, contention, .. }) => {
+///         println!("still taken after {waited:?}: {contention}");
+///     }
+///     // Not acquired, for certain.
+///     Err(AcquireError::Store(fault)) => println!("no answer, or a refusal, from {}: {fault}", fault.node),
+///     // Perhaps acquired, and undone in the background: not ours in either case.
+///     Err(AcquireError::Unknown(fault)) => println!("the answer was lost: {fault}"),
+///     Err(error) => return Err(error.into()),
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum AcquireError {
@@ -120,6 +179,21 @@ pub enum AcquireError {
 }
 
 /// Why a lock was not released.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use leasehold::{Client, ReleaseError};
+///
+/// # let guard = Client::connect("memory:").await?.mutex("orders/42")?.acquire().await?;
+/// match guard.release().await {
+///     Ok(()) => println!("the next one has it"),
+///     // Somebody else may have worked at the same time, so what was done is to be looked at.
+///     Err(ReleaseError::Lost(reason)) => println!("lost while we worked: {reason}"),
+///     // Nothing is wrong with the work; the others wait until the lease ends.
+///     Err(error) => println!("{error}"),
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReleaseError {
@@ -135,6 +209,23 @@ pub enum ReleaseError {
 }
 
 /// A hold that is not there any more.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use leasehold::{Client, Guard, Lost};
+///
+/// fn write(guard: &Guard, line: &str) -> Result<(), Lost> {
+///     guard.check()?;
+///     println!("{line}");
+///     Ok(())
+/// }
+///
+/// let guard = Client::connect("memory:").await?.mutex("orders/42")?.acquire().await?;
+/// if let Err(lost) = write(&guard, "paid") {
+///     println!("hold {} of {} is over: {}", lost.fence, lost.lock, lost.reason);
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the lock `{lock}` (fencing token {fence}) is lost: {reason}")]
 #[non_exhaustive]
@@ -148,6 +239,22 @@ pub struct Lost {
 }
 
 /// Why a hold was not extended.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use leasehold::{Client, ExtendError};
+/// use std::time::Duration;
+///
+/// # let guard = Client::connect("memory:").await?.mutex("orders/42")?.acquire().await?;
+/// match guard.extend_to(Duration::from_secs(120)).await {
+///     Ok(()) => println!("two minutes more"),
+///     Err(ExtendError::Lost(lost)) => println!("to be stopped: {lost}"),
+///     // Held still, for as long as before at least.
+///     Err(ExtendError::Store(fault)) => println!("{fault}; {:?} are left", guard.remaining()),
+///     Err(error) => return Err(error.into()),
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExtendError {
@@ -164,6 +271,21 @@ pub enum ExtendError {
 }
 
 /// Why a future that ran under a lock has no result.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use leasehold::{Client, RunError};
+///
+/// # async fn rebuild(_fence: u64) -> u32 { 3 }
+/// let index = Client::connect("memory:").await?.mutex("index")?;
+/// match index.run(async |guard| rebuild(guard.fencing_token().as_u64()).await).await {
+///     Ok(pages) => println!("{pages} pages"),
+///     Err(RunError::Acquire(error)) => println!("not begun: {error}"),
+///     Err(RunError::Lost(lost)) => println!("dropped half-way: {lost}"),
+///     Err(error) => return Err(error.into()),
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunError {
@@ -176,6 +298,17 @@ pub enum RunError {
 }
 
 /// Why a lock could not be inspected.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let nightly = leasehold::Client::connect("memory:").await?.mutex("nightly")?;
+/// match nightly.inspect().await {
+///     Ok(status) if status.held => println!("at work since {:?}", status.since),
+///     Ok(_) => println!("free"),
+///     Err(error) => println!("nobody knows: {error}"),
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, thiserror::Error)]
 #[error(transparent)]
 pub struct InspectError(#[from] pub(crate) Fault);

@@ -29,7 +29,7 @@
 //! | give it back, also what was dropped | [`Guard::release`], [`Client::settle`] |
 //! | see who holds it | [`Mutex::inspect`], [`Contention`] |
 //! | share it with clients of other libraries | [`Mutex::value`], [`Mutex::adopt`], [`Mutex::share`] |
-//! | bring a store of one's own | [`store::Store`], [`Client::of_store`] |
+//! | bring a store of one's own | [`store::Store`], [`Client::of_store`], [`mod@core`] |
 //!
 //! # What to keep in mind
 //!
@@ -40,6 +40,14 @@
 //!
 //! A [`Guard`] that is dropped gives its lock back in the background, as soon as that can be done. A
 //! future of this crate can be dropped at any await; each function says what is left then.
+//!
+//! # The runtime
+//!
+//! A tokio runtime with timers and IO: that of `#[tokio::main]`, or one that was built with
+//! `enable_all`. A client's connection to Redis lives in the runtime in which the client was connected.
+//! While that one is blocked, or nobody drives it, calls of this client from other threads wait, too;
+//! renewal does not, since the keeper has a thread and a runtime of its own. So connect in the runtime
+//! that lives as long as the program, and give each single-threaded runtime a client of its own.
 //!
 //! # Features
 //!
@@ -66,6 +74,9 @@ pub use error::{
 pub use guard::Guard;
 pub use mutex::{Attempt, Mutex, Status};
 
+/// The vocabulary that a store of one's own needs: operations, replies, ids, keys, and the
+/// [model](leasehold_core::model) that says what each operation means.
+pub use leasehold_core as core;
 pub use leasehold_core::{
     FencingToken, Holder, KeyError, Label, LabelError, Lease, LeaseError, LockName, Moment, NameError,
     OwnValue, OwnValueError, Owner, Pause, RetryPolicy, SessionId,

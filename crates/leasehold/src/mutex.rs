@@ -49,6 +49,18 @@ pub struct Mutex {
 }
 
 /// What came of a single try.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use leasehold::{Attempt, Client};
+///
+/// let nightly = Client::connect("memory:").await?.mutex("nightly")?;
+/// match nightly.try_acquire().await? {
+///     Attempt::Granted(guard) => guard.release().await?,
+///     Attempt::Taken(contention) => println!("nothing to do: {contention}"),
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 #[must_use = "a guard that is dropped gives the lock back"]
 pub enum Attempt {
@@ -69,6 +81,18 @@ impl Attempt {
 }
 
 /// How a lock stands.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let nightly = leasehold::Client::connect("memory:").await?.mutex("nightly")?;
+/// let guard = nightly.acquire().await?;
+/// let status = nightly.inspect().await?;
+/// if let (Some(holder), Some(remaining)) = (&status.holder, status.remaining) {
+///     println!("{holder} has it for {remaining:?} unless it is renewed, and {} wait", status.waiting);
+/// }
+/// assert!(status.ours && status.fence == Some(guard.fencing_token()));
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Status {

@@ -17,6 +17,25 @@ use std::fmt;
 const LOOKS_AT_MOST: u32 = 64;
 
 /// One Mutex.
+///
+/// ```
+/// use leasehold_core::model::MutexState;
+/// use leasehold_core::{Acquire, Acquired, Claim, HoldId, Label, Op, Reply, SessionId};
+///
+/// let ask = |who: u8| {
+///     let claim = Claim::new(HoldId::from_random(SessionId::from_random([who; 12]), [who; 16]));
+///     let label = Label::new("a worker").expect("a short text is a label");
+///     Op::Acquire(Acquire { claim, lease_ms: 3_000, label, queue: None, adopt_ms: None })
+/// };
+/// let granted = |reply| matches!(reply, Reply::Acquire(Acquired::Granted { .. }));
+///
+/// let mut lock = MutexState::default();
+/// let second = 1_000_000; // in microseconds of the store's clock
+/// assert!(granted(lock.apply(second, &ask(1)).0));
+/// assert!(granted(lock.apply(2 * second, &ask(1)).0)); // the same hold again changes nothing
+/// assert!(!granted(lock.apply(3 * second, &ask(2)).0));
+/// assert!(granted(lock.apply(9 * second, &ask(2)).0)); // the first one's lease has ended
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MutexState {
     /// What stands at the lock's key.
@@ -26,6 +45,8 @@ pub struct MutexState {
 }
 
 /// What stands at a lock's key.
+///
+/// [`MutexState`] has it, and shows what it is for.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Value {
     /// The token, or the type of what stands there where that is not a string.

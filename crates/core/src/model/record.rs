@@ -7,6 +7,8 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// The record beside a lock.
+///
+/// [`MutexState`](super::MutexState) has it, and shows what it is for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     /// When the record expires, in milliseconds of the store's clock.
@@ -27,6 +29,16 @@ pub struct Record {
 }
 
 /// Who was given a lock.
+///
+/// ```
+/// use leasehold_core::model::Tenant;
+/// use leasehold_core::{Claim, HoldId, Label, SessionId};
+///
+/// let hold = HoldId::from_random(SessionId::from_random([7; 12]), [9; 16]);
+/// let tenant = Tenant { claim: Claim::new(hold), since_ms: 1_000, label: Label::new("billing")? };
+/// assert_eq!(tenant.claim.hold.session(), SessionId::from_random([7; 12])); // who to ask whether he lives
+/// # Ok::<(), leasehold_core::LabelError>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tenant {
     /// The hold, and the value at the key.
@@ -38,6 +50,8 @@ pub struct Tenant {
 }
 
 /// A place in the queue.
+///
+/// [`MutexState`](super::MutexState) has it, and shows what it is for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place {
     /// The number of the place: smaller ones come first.

@@ -8,6 +8,15 @@ use std::sync::Arc;
 /// Why an operation has no reply: where, in which phase, and what happened.
 ///
 /// A fault never shows a password, a token or a URL's user part.
+///
+/// ```
+/// use leasehold::store::{Fault, FaultKind, Phase};
+///
+/// let reset = std::io::Error::from(std::io::ErrorKind::ConnectionReset);
+/// let fault = Fault::new(FaultKind::Disconnected, Phase::Reply, "locks:6379").because(reset);
+/// assert_eq!(fault.to_string(), "the reply of locks:6379: the connection broke");
+/// assert!(fault.is_transient());
+/// ```
 #[derive(Debug, Clone)]
 pub struct Fault {
     /// What happened.
@@ -20,6 +29,21 @@ pub struct Fault {
 }
 
 /// What happened.
+///
+/// ```
+/// use leasehold::store::{Fault, FaultKind};
+///
+/// fn remedy(fault: &Fault) -> &'static str {
+///     match &fault.kind {
+///         FaultKind::Unauthenticated | FaultKind::Forbidden => "ask whoever runs the store",
+///         FaultKind::Meaningless(_) | FaultKind::Unusable(_) => "choose another name",
+///         _ if fault.is_transient() => "try again",
+///         _ => "read the message",
+///     }
+/// }
+/// # let fault = Fault::new(FaultKind::Busy, leasehold::store::Phase::Reply, "locks:6379");
+/// # assert_eq!(remedy(&fault), "try again");
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FaultKind {
@@ -50,6 +74,20 @@ pub enum FaultKind {
 }
 
 /// In which phase of a call something happened.
+///
+/// ```
+/// use leasehold::store::{Fault, FaultKind, Outcome, Phase};
+///
+/// /// For a store of one's own: what was not sent was not executed.
+/// fn failed(fault: Fault) -> Outcome {
+///     match fault.phase {
+///         Phase::Connect | Phase::Handshake | Phase::Send => Outcome::Refused(fault),
+///         Phase::Reply => Outcome::Unknown(fault),
+///     }
+/// }
+/// # let late = Fault::new(FaultKind::TimedOut, Phase::Reply, "locks:6379");
+/// # assert!(matches!(failed(late), Outcome::Unknown(_)));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
     /// While a connection was made, or a file opened.

@@ -2,6 +2,7 @@
 //!
 //! A [`Store`] is narrow on purpose. What an operation means is [`leasehold_core::model`]; how often it
 //! is sent again, and what becomes of its reply, is the engine's. A store never resends by itself.
+//! For a store of one's own, operations, replies and the model are in [`leasehold::core`](crate::core).
 //!
 //! 1. An operation is done, refused, or nobody knows: [`Outcome`]. A fault is never a "no".
 //! 2. Every call ends within the time it was given.
@@ -30,6 +31,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// What became of an operation.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use leasehold::core::{Inspect, Lock, Op, Reply};
+/// use leasehold::store::{MemoryStore, Outcome, Store};
+/// use std::time::Duration;
+///
+/// let (lock, op) = (Lock::mutex("orders/42".parse()?), Op::Inspect(Inspect { claim: None }));
+/// match MemoryStore::new().execute(&lock, &op, Duration::from_secs(1)).await {
+///     Outcome::Done(Reply::Inspect(seen)) => println!("{} wait", seen.waiting),
+///     Outcome::Done(other) => println!("an answer to another question: {other:?}"),
+///     Outcome::Refused(fault) => println!("not executed: {fault}"),
+///     Outcome::Unknown(fault) => println!("executed or not, or only yet to be: {fault}"),
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 pub enum Outcome {
     /// It was executed, and this is the reply.
@@ -44,6 +61,56 @@ pub enum Outcome {
 ///
 /// All futures may be dropped at any await; an operation whose future is dropped is one of unknown
 /// outcome.
+///
+/// Here, a store that counts what is asked of another:
+///
+/// ```
+/// use futures_util::future::BoxFuture;
+/// use leasehold::Client;
+/// use leasehold::core::{KeyError, Lock, Op, SessionId};
+/// use leasehold::store::{Fault, MemoryStore, Outcome, Postbox, Store};
+/// use std::sync::Arc;
+/// use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+/// use std::time::Duration;
+///
+/// #[derive(Debug, Clone)]
+/// struct Counted {
+///     inner: MemoryStore,
+///     calls: Arc<AtomicU64>,
+/// }
+///
+/// impl Store for Counted {
+///     fn execute<'a>(&'a self, lock: &'a Lock, op: &'a Op, within: Duration) -> BoxFuture<'a, Outcome> {
+///         self.calls.fetch_add(1, Relaxed);
+///         self.inner.execute(lock, op, within)
+///     }
+///     fn open_mailbox(
+///         &self,
+///         session: SessionId,
+///         post: Arc<dyn Postbox>,
+///         within: Duration,
+///     ) -> BoxFuture<'_, Result<(), Fault>> {
+///         self.inner.open_mailbox(session, post, within)
+///     }
+///     fn close_mailbox(&self, session: SessionId) {
+///         self.inner.close_mailbox(session);
+///     }
+///     fn sibling(&self) -> Arc<dyn Store> {
+///         Arc::new(self.clone()) // the keeper's calls count, too
+///     }
+///     fn check(&self, lock: &Lock) -> Result<(), KeyError> {
+///         self.inner.check(lock)
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let counted = Counted { inner: MemoryStore::new(), calls: Arc::default() };
+/// let calls = counted.calls.clone();
+/// let client = Client::of_store(counted).connect().await?;
+/// client.mutex("orders/42")?.acquire().await?.release().await?;
+/// assert!(calls.load(Relaxed) >= 2); // an acquire, a release
+/// # Ok(()) }
+/// ```
 pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Executes one operation, and answers within `within`.
     fn execute<'a>(&'a self, lock: &'a Lock, op: &'a Op, within: Duration) -> BoxFuture<'a, Outcome>;
@@ -80,6 +147,31 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 }
 
 /// Where a session's grants go.
+///
+/// ```
+/// use leasehold::core::{FencingToken, Nonce, SessionId, Wake};
+/// use leasehold::store::Postbox;
+/// use std::sync::mpsc;
+///
+/// /// Hands messages on to a thread; nothing means that it has to look for itself.
+/// struct Slot(mpsc::Sender<Option<Wake>>);
+///
+/// impl Postbox for Slot {
+///     fn deliver(&self, wake: Wake) {
+///         let _ = self.0.send(Some(wake));
+///     }
+///     fn renewed(&self) {
+///         let _ = self.0.send(None);
+///     }
+/// }
+///
+/// let (sender, received) = mpsc::channel();
+/// let to = SessionId::from_random([7; 12]);
+/// let wake = Wake { to, nonce: Nonce::new(0, 77), fence: FencingToken::new(4711) };
+/// Slot(sender).deliver(wake); // as a store does, to which this message came
+/// assert_eq!(received.recv()?, Some(wake));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub trait Postbox: Send + Sync + 'static {
     /// A message has come. Does not block.
     fn deliver(&self, wake: Wake);

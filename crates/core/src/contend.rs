@@ -540,6 +540,7 @@ mod tests {
 
     #[test]
     fn looks_are_spread_and_bounded() {
+        // Failure row 24.
         let mut pauses = std::collections::BTreeSet::new();
         for seed in 1..=64_u64 {
             let random = &mut move || seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);

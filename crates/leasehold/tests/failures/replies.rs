@@ -95,7 +95,7 @@ async fn row_4_a_dropped_acquire_leaves_nothing() {
     }
 }
 
-/// Rows 5 and 6: a release that is cut short, or whose caller is gone, is carried on by the keeper.
+/// Row 5: a release that is cut short is carried on by the keeper.
 #[tokio::test]
 async fn row_5_a_release_cut_short_is_carried_on() {
     let server = server();
@@ -104,9 +104,30 @@ async fn row_5_a_release_cut_short_is_carried_on() {
     for n in 0..10_u32 {
         let guard = ours.acquire().await.expect("acquired");
         proxy.delay_requests(4 * MS);
-        let caller = tokio::spawn(async move { guard.release().await });
+        let _ = tokio::time::timeout(n * MS, guard.release()).await;
+        proxy.delay_requests(Duration::ZERO);
+        until_free(&other, 1000 * MS).await;
+    }
+}
+
+/// Row 6: so is one whose caller is gone, before it was called or in the middle of it.
+#[tokio::test]
+async fn row_6_a_cancelled_caller_gives_the_lock_back() {
+    let server = server();
+    let proxy = Proxy::to_server(&server).expect("a proxy");
+    let (ours, other) = (mutex(&client(&proxy.url()).await), mutex(&client(&server.url()).await));
+    for n in 0..10_u32 {
+        let guard = ours.acquire().await.expect("acquired");
+        proxy.delay_requests(4 * MS);
+        let parent = tokio::spawn(async move {
+            let request = async move {
+                tokio::time::sleep(3 * MS).await;
+                guard.release().await
+            };
+            request.await
+        });
         tokio::time::sleep(n * MS).await;
-        caller.abort();
+        parent.abort();
         proxy.delay_requests(Duration::ZERO);
         until_free(&other, 1000 * MS).await;
     }

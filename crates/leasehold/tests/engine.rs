@@ -361,3 +361,75 @@ async fn a_task_that_polls_keeps_nobody_of_its_process_from_the_queue() {
     timeout(500 * MS, waiter).await.expect("told by a message").expect("no panic").expect("acquired");
     poller.await.expect("no panic").expect("acquired at a later try");
 }
+
+/// A store whose own connection has a backlog: what is sent by it arrives in order, late, and whether or not
+/// anybody waits for the answer. The keeper's connection has none.
+#[derive(Debug, Clone)]
+struct Backlog {
+    inner: MemoryStore,
+    queue: tokio::sync::mpsc::UnboundedSender<(Lock, Op)>,
+}
+
+impl Backlog {
+    fn new(inner: &MemoryStore, each: Duration) -> Self {
+        let (queue, mut sent) = tokio::sync::mpsc::unbounded_channel::<(Lock, Op)>();
+        let server = inner.clone();
+        tokio::spawn(async move {
+            while let Some((lock, op)) = sent.recv().await {
+                sleep(each).await;
+                server.execute(&lock, &op, SOON).await;
+            }
+        });
+        Self { inner: inner.clone(), queue }
+    }
+}
+
+impl Store for Backlog {
+    fn execute<'a>(&'a self, lock: &'a Lock, op: &'a Op, within: Duration) -> BoxFuture<'a, Outcome> {
+        Box::pin(async move {
+            self.queue.send((lock.clone(), op.clone())).expect("the server runs");
+            sleep(within).await;
+            Outcome::Unknown(Fault::new(FaultKind::TimedOut, Phase::Reply, "a slow store"))
+        })
+    }
+
+    fn open_mailbox(
+        &self,
+        session: SessionId,
+        post: Arc<dyn Postbox>,
+        within: Duration,
+    ) -> BoxFuture<'_, Result<(), Fault>> {
+        self.inner.open_mailbox(session, post, within)
+    }
+
+    fn close_mailbox(&self, session: SessionId) {
+        self.inner.close_mailbox(session);
+    }
+
+    fn sibling(&self) -> Arc<dyn Store> {
+        Arc::new(self.inner.clone())
+    }
+
+    fn check(&self, lock: &Lock) -> Result<(), KeyError> {
+        self.inner.check(lock)
+    }
+}
+
+/// The undo of an acquire goes behind it as well, by the same connection: by the keeper's alone it would overtake it,
+/// and the acquire would hold the lock for nobody until its first lease ends.
+#[tokio::test]
+async fn an_undo_does_not_only_overtake_what_it_undoes() {
+    let inner = MemoryStore::new();
+    let slow = Client::of_store(Backlog::new(&inner, 30 * MS)).call_timeout(500 * MS).connect().await;
+    let slow = slow.expect("it connects").mutex("m").expect("a good name");
+    let other =
+        Client::of_store(inner).connect().await.expect("it connects").mutex("m").expect("a good name");
+    for _ in 0..5 {
+        assert!(slow.acquire_timeout(10 * MS).await.is_err());
+        sleep(40 * MS).await;
+        let start = Instant::now();
+        let guard = other.acquire_timeout(Duration::from_secs(10)).await.expect("acquired");
+        assert!(start.elapsed() < Duration::from_secs(2), "held by nobody for {:?}", start.elapsed());
+        guard.release().await.expect("released");
+    }
+}

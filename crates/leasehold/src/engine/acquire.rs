@@ -58,7 +58,7 @@ impl Drop for InLine<'_> {
         if !self.won
             && let Some(claim) = self.seat.leave(self.id)
         {
-            self.engine.keeper.undo(&self.seat.lock, claim);
+            self.engine.keeper.undo(&self.engine.store, &self.seat.lock, claim);
         }
     }
 }
@@ -86,7 +86,7 @@ impl Chase<'_> {
                 Turn::TooSlow => return Err(Missed::TooSlow),
                 Turn::Misfit(claim) => {
                     if let Some(claim) = claim {
-                        self.engine.keeper.undo(&self.seat.lock, claim);
+                        self.engine.keeper.undo(&self.engine.store, &self.seat.lock, claim);
                     }
                 }
                 Turn::Stand(until) => {

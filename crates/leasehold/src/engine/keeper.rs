@@ -80,6 +80,8 @@ struct Errand {
     lock: Lock,
     claim: Claim,
     until: Moment,
+    /// Set where the operation that is undone may still be on its way: the connection that it went by.
+    behind: Option<Arc<dyn Store>>,
 }
 
 /// An extend on its way.
@@ -174,16 +176,17 @@ impl Keeper {
         self.shared.bell.notify_one();
     }
 
-    /// Undoes what an acquire may have left.
-    pub(super) fn undo(&self, lock: &Lock, claim: Claim) {
+    /// Undoes what an acquire may have left that was sent by `main`, and may be on its way still.
+    pub(super) fn undo(&self, main: &Arc<dyn Store>, lock: &Lock, claim: Claim) {
         let until = self.shared.world.now() + FIRST_LEASE + self.shared.timings.call;
-        self.post(Errand { lock: lock.clone(), claim, until });
+        self.post(Errand { lock: lock.clone(), claim, until, behind: Some(main.clone()) });
     }
 
     /// Gives back a hold whose guard is gone.
     pub(super) fn give_back(&self, hold: &Hold) {
         let until = hold.valid_until().max(self.shared.world.now() + self.shared.timings.call);
-        self.post(Errand { lock: hold.lock.clone(), claim: hold.claim.clone(), until });
+        let (lock, claim) = (hold.lock.clone(), hold.claim.clone());
+        self.post(Errand { lock, claim, until, behind: None });
     }
 
     /// Waits until no errand is left.
@@ -329,7 +332,16 @@ async fn run_errand(shared: Arc<Shared>, errand: Errand) {
     let op = Op::Release(Release { claim: errand.claim, pass: Pass::Grant, next: None });
     let each = shared.timings.call;
     let within = errand.until.since(shared.world.now()).max(each);
-    if let Err(failed) = call(&*shared.store, &*shared.world, &errand.lock, &op, within, each).await {
+    let ours = call(&*shared.store, &*shared.world, &errand.lock, &op, within, each);
+    // Ours may overtake what it undoes. A second one behind it, by the same connection, cannot; sending it
+    // twice equals sending it once.
+    let behind = async {
+        if let Some(main) = &errand.behind {
+            main.execute(&errand.lock, &op, each).await;
+        }
+    };
+    let (released, ()) = futures_util::future::join(ours, behind).await;
+    if let Err(failed) = released {
         tracing::warn!(lock = %errand.lock, fault = %failed.fault, "not given back: it ends with its lease");
     }
     let mut state = shared.state();

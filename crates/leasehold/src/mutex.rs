@@ -146,8 +146,7 @@ impl Mutex {
     }
 
     /// Polls for the lock by this policy in place of queueing for it. It is then not fair, and costs a
-    /// request a try. Tasks of the same client that stand behind one that polls wait for it, and are
-    /// not in the store's queue meanwhile: let all tasks of a client seek a lock in the same way.
+    /// request a try. While it pauses between two tries, tasks of the same client that queue go first.
     #[must_use]
     pub fn retry(mut self, policy: RetryPolicy) -> Self {
         self.retry = Some(policy);

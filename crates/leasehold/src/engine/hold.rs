@@ -8,6 +8,20 @@ use std::sync::{OnceLock, Weak};
 use tokio_util::sync::CancellationToken;
 
 /// Why a hold was lost.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use leasehold::{Client, LostReason};
+/// use std::time::Duration;
+///
+/// let job = Client::connect("memory:").await?.mutex("job")?.lease(Duration::from_millis(20));
+/// let guard = job.acquire().await?;
+/// match guard.lost().await.reason {
+///     LostReason::Expired => println!("the lease was too short"),
+///     other => println!("somebody interfered: {other}"),
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LostReason {

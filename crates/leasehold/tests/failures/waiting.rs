@@ -250,3 +250,16 @@ async fn one_mailbox_serves_all_locks() {
         waiter.await.expect("no panic").expect("released");
     }
 }
+
+/// A lock that an older client left without an expiry is waited for in vain, unless it is asked to be given one.
+#[tokio::test]
+async fn a_lock_without_an_expiry_gets_one_if_asked_so() {
+    let server = server();
+    server.cli(&["SET", "m", "a stranger"]).expect("set");
+    let ours = mutex(&client(&server.url()).await);
+    let missed = ours.acquire_timeout(300 * MS).await.expect_err("nobody gives it back");
+    assert!(missed.to_string().contains("without an expiry"), "{missed}");
+    assert_eq!(server.cli(&["PTTL", "m"]).expect("an answer").integer(), Some(-1), "it was not asked so");
+    let guard = ours.clone().adopt(300 * MS).acquire_timeout(Duration::from_secs(5)).await.expect("acquired");
+    guard.release().await.expect("released");
+}

@@ -11,6 +11,14 @@ use std::path::PathBuf;
 const DEFAULT_PORT: u16 = 6379;
 
 /// Why a text is no URL of a Redis store. It does not show the text, which may contain a password.
+///
+/// ```
+/// use leasehold::store::{RedisConfig, UrlError};
+///
+/// let error = RedisConfig::from_url("redis://:secret@db.example:port/").unwrap_err();
+/// assert_eq!(error, UrlError::Port);
+/// assert!(!error.to_string().contains("secret"));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum UrlError {

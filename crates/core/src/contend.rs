@@ -269,7 +269,12 @@ impl Contender {
                 self.answered();
                 self.standing = Standing { holder: holder.clone(), position: *position, as_of: Some(now) };
                 let pause = if news { Duration::ZERO } else { self.pause(random) };
-                self.phase = Phase::Waiting(now + pause);
+                let until = match self.phase {
+                    // A grant has come in the meantime of which nothing is left: the answer is older than it.
+                    Phase::Waiting(until) => until.min(now + pause),
+                    _ => now + pause,
+                };
+                self.phase = Phase::Waiting(until);
             }
             Acquired::Spent(_) => {
                 self.attempt = None;
@@ -393,15 +398,17 @@ impl Contender {
     fn pause(&self, random: Random<'_>) -> Duration {
         let holder = self.standing.holder.as_ref();
         let head = self.standing.position.unwrap_or(0) == 0;
+        let look_often = self.attempt.as_ref().is_some_and(|attempt| attempt.look_often);
         // Where the lock lies free in front of us (it was left to strangers, or those before are long dead) waiting
         // would wait for nobody.
-        let look_often = self.attempt.as_ref().is_some_and(|attempt| attempt.look_often);
-        if holder.is_none() || (head && (look_often || holder.is_some_and(Holder::is_stranger))) {
-            return between(STRANGER_LOOK.0, STRANGER_LOOK.1, random());
-        }
-        let kept = self.attempt.as_ref().map_or(FIRST_LEASE, |attempt| attempt.kept);
-        let longest = self.look_interval().min(kept.saturating_sub(LOOK_EVERY) / 2);
-        let pause = between(longest * 4 / 5, longest, random());
+        let often = holder.is_none() || (head && (look_often || holder.is_some_and(Holder::is_stranger)));
+        let pause = if often {
+            between(STRANGER_LOOK.0, STRANGER_LOOK.1, random())
+        } else {
+            let kept = self.attempt.as_ref().map_or(FIRST_LEASE, |attempt| attempt.kept);
+            let longest = self.look_interval().min(kept.saturating_sub(LOOK_EVERY) / 2);
+            between(longest * 4 / 5, longest, random())
+        };
         match holder.and_then(|holder| holder.remaining_ms) {
             Some(remaining_ms) if head => {
                 let expiry = Duration::from_millis(remaining_ms + 1);
@@ -523,6 +530,17 @@ mod tests {
     }
 
     #[test]
+    fn an_answer_that_is_older_than_a_stale_grant_does_not_put_off_the_look() {
+        let random = &mut counter();
+        let mut contender = Contender::new(SessionId::from_random([1; 12]), 0);
+        let (nonce, _) = asked(contender.poll(ms(0), &terms(), random));
+        // The process stood still: both lay in its buffers, and the grant overtook the answer to what it answers.
+        contender.handle_wake(nonce, fence(), ms(3100));
+        contender.handle_reply(nonce, &taken(0), ms(3100), random);
+        assert!(matches!(contender.poll(ms(3100), &terms(), random), Step::Ask(..)));
+    }
+
+    #[test]
     fn what_may_be_at_the_store_is_given_up_by_its_claim() {
         let random = &mut counter();
         let mut contender = Contender::new(SessionId::from_random([1; 12]), 0);
@@ -574,6 +592,19 @@ mod tests {
             let Step::Sleep(until) = contender.poll(ms(0), &terms(), random) else { panic!("not asleep") };
             let often = until >= ms(50) && until <= ms(250);
             assert_eq!(often, soon, "{holder:?} at {position}: {until:?}");
+        }
+    }
+
+    #[test]
+    fn the_head_looks_when_the_holders_lease_ends_whoever_holds_the_lock() {
+        for label in [None, Label::new("other").ok()] {
+            let random = &mut counter();
+            let mut contender = Contender::new(SessionId::from_random([1; 12]), 0);
+            let (nonce, _) = asked(contender.poll(ms(0), &terms(), random));
+            let holder = Some(Holder { label, remaining_ms: Some(20), fence: None, since_ms: None });
+            contender.handle_reply(nonce, &Acquired::Taken { holder, position: Some(0) }, ms(0), random);
+            let Step::Sleep(until) = contender.poll(ms(0), &terms(), random) else { panic!("not asleep") };
+            assert!(until > ms(20) && until <= ms(26), "{until:?}");
         }
     }
 

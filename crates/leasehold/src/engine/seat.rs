@@ -4,6 +4,8 @@
 //! 2. Who waits in the store's queue stands before those that pause between two tries.
 //! 3. A front that leaves wakes the next one; the last one gives the attempt up, and what it may have
 //!    left at the store is the caller's to undo.
+//! 4. Whoever empties the seat, or finds it empty, tells the front: it may sleep without a limit, since it
+//!    came to the front when the one before it took the seat.
 
 use super::Hold;
 use super::line::Line;
@@ -112,6 +114,8 @@ impl Seat {
                 return Turn::Stand(Some(until));
             }
             *occupant = None;
+            // Whoever declares the loss may be late (4).
+            line.signal_front();
         }
         if !line.is_front(id) {
             return Turn::Stand(None);
@@ -220,8 +224,9 @@ impl Seat {
         let mut state = self.state();
         if state.is_occupied_by(hold) {
             state.occupant = None;
-            state.signal_front();
         }
+        // Also where it had lapsed before: its release may have come back with the lock for the next (4).
+        state.signal_front();
     }
 
     /// Whether a task of this process holds the lock.
@@ -272,5 +277,76 @@ impl Drop for Seat {
 impl fmt::Debug for Seat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Seat").field("lock", &self.lock).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use leasehold_core::{FencingToken, Label};
+
+    fn seat() -> Arc<Seat> {
+        let lock = Lock::mutex("job".parse().expect("a good name"));
+        Arc::new(Seat::new(lock, SessionId::from_random([1; 12]), 0, || {}))
+    }
+
+    fn terms() -> Arc<Terms> {
+        let label = Label::new("").expect("an empty label is a label");
+        let lease = Duration::from_secs(1);
+        Arc::new(Terms { lease, label, value: None, adopt: None, queue: true, look_often: false })
+    }
+
+    fn at(s: u64) -> Moment {
+        Moment::from_micros(s * 1_000_000)
+    }
+
+    fn granted() -> Acquired {
+        Acquired::Granted { fence: FencingToken::new(1), remaining_ms: 1_000, others_wait: false }
+    }
+
+    fn asked(turn: &Turn) -> Nonce {
+        let Turn::Ask(nonce, _) = turn else { panic!("the front asks") };
+        *nonce
+    }
+
+    fn is_signaled(seat: &Seat, id: u64) -> bool {
+        seat.state().line.poll_signaled(id, std::task::Waker::noop()).is_ready()
+    }
+
+    /// A seat whose hold ends at two seconds, and the front of its line, which sleeps without a limit.
+    fn taken() -> (Arc<Seat>, Arc<Hold>, u64) {
+        let (seat, random) = (seat(), &mut || 7);
+        let (holder, front) = (seat.join(terms()), seat.join(terms()));
+        let nonce = asked(&seat.turn(holder, at(1), random));
+        assert!(matches!(seat.turn(front, at(1), random), Turn::Stand(None)));
+        seat.handle_answer(nonce, Ok(&granted()), at(1), random);
+        let Turn::Won(hold, _) = seat.turn(holder, at(1), random) else { panic!("it was granted") };
+        assert!(!is_signaled(&seat, front));
+        (seat, hold, front)
+    }
+
+    #[test]
+    fn whoever_finds_the_seat_empty_tells_the_front() {
+        let (seat, _hold, front) = taken();
+        let (last, random) = (seat.join(terms()), &mut || 7);
+        assert!(matches!(seat.turn(last, at(1), random), Turn::Stand(Some(_))), "until the hold ends");
+        assert!(matches!(seat.turn(last, at(3), random), Turn::Stand(None)));
+        assert!(is_signaled(&seat, front), "or it would sleep for ever");
+    }
+
+    #[test]
+    fn a_release_that_comes_back_with_the_lock_tells_the_front_also_where_the_hold_had_lapsed() {
+        let (seat, hold, front) = taken();
+        let random = &mut || 7;
+        let (_, next) = seat.depart(&hold, None, at(1), random);
+        let (with_release, _) = next.expect("somebody stands in line");
+        // The release takes long. The front asks by itself meanwhile, and is told that the lock is taken.
+        let own = asked(&seat.turn(front, at(3), random));
+        seat.handle_answer(own, Ok(&Acquired::Taken { holder: None, position: Some(0) }), at(3), random);
+        assert!(matches!(seat.turn(front, at(3), random), Turn::Sleep(_)));
+        seat.handle_answer(with_release, Ok(&granted()), at(1), random);
+        seat.vacate(&hold);
+        assert!(is_signaled(&seat, front));
+        assert!(matches!(seat.turn(front, at(1), random), Turn::Won(..)));
     }
 }

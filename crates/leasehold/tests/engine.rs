@@ -36,11 +36,19 @@ struct Moody {
     /// Whether mailboxes are never opened, and how many were closed.
     shut: bool,
     closed: Arc<AtomicU32>,
+    /// How many operations are under way that are late.
+    late: Arc<AtomicU32>,
 }
 
 impl Moody {
     fn new(inner: &MemoryStore, mood: impl Fn(&Lock, &Op) -> Whim + Send + Sync + 'static) -> Self {
-        Self { inner: inner.clone(), mood: Arc::new(mood), shut: false, closed: Arc::default() }
+        Self {
+            inner: inner.clone(),
+            mood: Arc::new(mood),
+            shut: false,
+            closed: Arc::default(),
+            late: Arc::default(),
+        }
     }
 
     async fn client(self, watchdog: Duration) -> Client {
@@ -61,8 +69,11 @@ impl Store for Moody {
             match (self.mood)(lock, op) {
                 Whim::Obey => self.inner.execute(lock, op, within).await,
                 Whim::Late(by) => {
+                    self.late.fetch_add(1, Ordering::SeqCst);
                     sleep(by).await;
-                    self.inner.execute(lock, op, within).await
+                    let outcome = self.inner.execute(lock, op, within).await;
+                    self.late.fetch_sub(1, Ordering::SeqCst);
+                    outcome
                 }
                 Whim::Hang => {
                     sleep(within).await;
@@ -170,6 +181,25 @@ async fn a_failed_renewal_is_tried_again_while_another_of_its_batch_is_asked_aft
     assert!(gone.check().is_err());
     kept.check().expect("renewed at the second try");
     kept.release().await.expect("released");
+}
+
+#[tokio::test]
+async fn a_release_awaits_a_renewal_under_way_also_of_a_hold_that_was_found_gone() {
+    let renewal = once();
+    let store = Moody::new(&MemoryStore::new(), move |_, op| match op {
+        Op::Extend(_) if renewal() => Whim::Late(100 * MS),
+        Op::Extend(_) => Whim::NotHeld,
+        _ => Whim::Obey,
+    });
+    let late = store.late.clone();
+    let client = store.client(600 * MS).await;
+    let guard = client.mutex("m").expect("a good name").acquire().await.expect("acquired");
+    while late.load(Ordering::SeqCst) == 0 {
+        sleep(MS).await;
+    }
+    guard.extend().await.expect_err("the store says that it is gone");
+    guard.release().await.expect("this store had it all the same");
+    assert_eq!(late.load(Ordering::SeqCst), 0, "nothing about the hold is sent any more");
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@ use super::{Seat, World};
 use leasehold_core::{Claim, FencingToken, Label, Lock, Moment};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{OnceLock, Weak};
+use std::sync::{Mutex, OnceLock, PoisonError, Weak};
 use tokio_util::sync::CancellationToken;
 
 /// Why a hold was lost.
@@ -70,6 +70,8 @@ pub(crate) struct Hold {
     lost: OnceLock<LostReason>,
     /// Made when somebody first asks for it.
     signal: OnceLock<CancellationToken>,
+    /// Set when an extend was sent: cancelled once nothing of it is under way any more.
+    batch: Mutex<Option<CancellationToken>>,
 }
 
 impl Hold {
@@ -88,6 +90,7 @@ impl Hold {
             valid_until: AtomicU64::new(valid_until.as_micros()),
             lost: OnceLock::new(),
             signal: OnceLock::new(),
+            batch: Mutex::default(),
         }
     }
 
@@ -139,6 +142,19 @@ impl Hold {
         }
         if let Some(seat) = self.seat.upgrade() {
             seat.vacate(self);
+        }
+    }
+
+    /// An extend of it is sent with this batch.
+    pub(super) fn sent_with(&self, batch: CancellationToken) {
+        *self.batch.lock().unwrap_or_else(PoisonError::into_inner) = Some(batch);
+    }
+
+    /// Waits until none of the keeper's extends of it is under way, also where the keeper has let go of it since.
+    pub(super) async fn is_still(&self) {
+        let batch = self.batch.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(batch) = batch {
+            batch.cancelled().await;
         }
     }
 

@@ -5,7 +5,8 @@
 //!
 //! 1. What is due is extended in one batch (and one more for what ends soon). One extend a hold is in
 //!    flight at a time.
-//! 2. A hold that was retired is not sent again; who retires it can await the batch in flight.
+//! 2. A hold that was retired is not sent again. What is in flight about it, the hold itself knows: whoever
+//!    releases it awaits that, whatever became of the hold meanwhile.
 //! 3. The deadline itself ends a hold: no reply, no network, no other task is needed for it.
 //! 4. Errands (undoing an acquire, giving back what a dropped guard held) are sent until they are known
 //!    to have arrived, or until the store has forgotten the hold by itself.
@@ -71,8 +72,6 @@ struct Kept {
     hold: Arc<Hold>,
     tenure: Tenure,
     due: Moment,
-    /// Set while an extend is on its way; cancelled when it has come back.
-    batch: Option<CancellationToken>,
 }
 
 /// A release that somebody else began.
@@ -142,7 +141,7 @@ impl Keeper {
         let mut state = self.shared.state();
         state.last_id += 1;
         let id = KeepId(state.last_id);
-        state.kept.insert(id, Kept { hold, tenure, due: Moment::ZERO, batch: None });
+        state.kept.insert(id, Kept { hold, tenure, due: Moment::ZERO });
         let due = state.schedule(id);
         let early = due < state.armed;
         drop(state);
@@ -152,12 +151,12 @@ impl Keeper {
         id
     }
 
-    /// Lets go of a hold (2). What is returned is cancelled when nothing is in flight about it.
-    pub(crate) fn retire(&self, id: KeepId) -> Option<CancellationToken> {
+    /// Lets go of a hold (2).
+    pub(crate) fn retire(&self, id: KeepId) {
         let mut state = self.shared.state();
-        let kept = state.kept.remove(&id)?;
-        state.due.remove(&(kept.due, id));
-        kept.batch
+        if let Some(kept) = state.kept.remove(&id) {
+            state.due.remove(&(kept.due, id));
+        }
     }
 
     /// Whether an extend by the user should keep the record beside the lock as well.
@@ -247,7 +246,7 @@ impl State {
                 Duty::Extend { lease, keep_record } => {
                     let ends_soon = kept.tenure.valid_until().since(now) < call * 2;
                     let batch = if ends_soon { &mut work.urgent } else { &mut work.calm };
-                    kept.batch = Some(batch.done.clone());
+                    kept.hold.sent_with(batch.done.clone());
                     batch.sent.push(Sent { id, hold: kept.hold.clone(), lease, keep_record });
                 }
                 Duty::Rest(_) => {}
@@ -362,7 +361,6 @@ impl Shared {
         let now = self.world.now();
         let mut state = self.state();
         let kept = state.kept.get_mut(&sent.id)?;
-        kept.batch = None;
         match outcome {
             Outcome::Done(Reply::Extend(Extended::Extended)) => {
                 kept.tenure.handle_extended(sent_at, sent.lease, sent.keep_record);

@@ -31,13 +31,11 @@ pub(crate) async fn release(
     keep: KeepId,
     free_every: Option<u32>,
 ) -> Result<(), NotReleased> {
-    let batch = engine.keeper.retire(keep);
+    engine.keeper.retire(keep);
     let mut departure = Departure { engine, seat, hold, done: false, next: None };
     let result = departure.run(free_every).await;
     drop(departure);
-    if let Some(batch) = batch {
-        batch.cancelled().await;
-    }
+    hold.is_still().await;
     if hold.is_doubted() {
         let reason =
             if let Err(NotReleased::Lost(reason)) = &result { reason.clone() } else { LostReason::Expired };
@@ -48,7 +46,7 @@ pub(crate) async fn release(
 
 /// A guard was dropped: the keeper releases what it held, as soon as it can.
 pub(crate) fn abandon(engine: &Engine, seat: &Seat, hold: &Arc<Hold>, keep: KeepId) {
-    drop(engine.keeper.retire(keep));
+    engine.keeper.retire(keep);
     engine.keeper.give_back(hold);
     seat.vacate(hold);
 }

@@ -51,7 +51,8 @@ pub struct ClientBuilder {
     access: Access,
     label: Option<String>,
     timings: Timings,
-    world: Arc<dyn World>,
+    /// Set if it is not the machine's.
+    world: Option<Arc<dyn World>>,
 }
 
 enum Target {
@@ -163,7 +164,7 @@ impl ClientBuilder {
             outage: Duration::from_secs(30),
             watchdog: Duration::from_secs(30),
         };
-        Self { target, access: Access::default(), label: None, timings, world: Arc::new(System) }
+        Self { target, access: Access::default(), label: None, timings, world: None }
     }
 
     /// The user to log in as, in place of the URL's.
@@ -210,9 +211,10 @@ impl ClientBuilder {
         self
     }
 
-    /// Another source of time, chance and threads than the machine's, for a simulated world.
+    /// Another source of time, chance and threads than the machine's, for a simulated world. Where the store is one
+    /// that is [there already](Client::of_store), no tokio runtime is needed then.
     pub fn world(mut self, world: impl World) -> Self {
-        self.world = Arc::new(world);
+        self.world = Some(Arc::new(world));
         self
     }
 
@@ -220,7 +222,8 @@ impl ClientBuilder {
     ///
     /// Cancel safety: dropping the future leaves nothing behind.
     pub async fn connect(self) -> Result<Client, ConnectError> {
-        if tokio::runtime::Handle::try_current().is_err() {
+        let brings_its_own = self.world.is_some() && matches!(self.target, Target::Store(_));
+        if !brings_its_own && tokio::runtime::Handle::try_current().is_err() {
             let text = "there is no tokio runtime here: connect inside of one";
             return Err(ConnectError::Setting(text.into()));
         }
@@ -238,7 +241,8 @@ impl ClientBuilder {
             Target::Store(store) => store,
             Target::Url(url) => open(&url, self.access, self.timings.call).await?,
         };
-        let engine = Engine::start(store, self.world, label, self.timings).await;
+        let world = self.world.unwrap_or_else(|| Arc::new(System));
+        let engine = Engine::start(store, world, label, self.timings).await;
         let engine = engine.map_err(|error| match error {
             StartError::Mailbox(fault) => ConnectError::Store(fault),
             StartError::Keeper(error) => ConnectError::Keeper(Arc::new(error)),

@@ -14,14 +14,17 @@ pub mod conformance;
 mod frame;
 mod process;
 mod proxy;
+mod random;
 mod resp;
 mod server;
 mod signal;
+pub mod sim;
 
 pub use cancel::cancel_at_every_await;
 pub use clock::{FrozenClock, ServerClock, ShiftedClock};
 pub use frame::{FrameError, Splitter};
 pub use process::{Worker, WorkerBuilder};
 pub use proxy::{Late, Proxy, Then, any_command, command};
+pub use random::Random;
 pub use resp::{RespConnection, Value};
 pub use server::{RedisServer, RedisServerBuilder};

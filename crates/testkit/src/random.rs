@@ -22,6 +22,17 @@ impl Random {
         Self { seed, state: AtomicU64::new(seed) }
     }
 
+    /// From a seed.
+    pub const fn from_seed(seed: u64) -> Self {
+        Self { seed, state: AtomicU64::new(seed) }
+    }
+
+    /// Another source for a part of what is tested, so that what one part draws does not change what another gets.
+    #[must_use]
+    pub fn branch(&self) -> Self {
+        Self::from_seed(self.bits())
+    }
+
     /// How to have the same numbers again.
     pub fn recipe(&self) -> String {
         format!("{SEED}={}", self.seed)
@@ -39,6 +50,16 @@ impl Random {
     /// A number below `end`.
     pub fn below(&self, end: u64) -> u64 {
         self.bits() % end
+    }
+
+    /// A number from `least` to `most`.
+    pub fn between(&self, least: u64, most: u64) -> u64 {
+        least + self.below(most - least + 1)
+    }
+
+    /// True in so many of a thousand cases.
+    pub fn chance(&self, per_mille: u64) -> bool {
+        self.below(1000) < per_mille
     }
 
     /// One of several things.

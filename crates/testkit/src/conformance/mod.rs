@@ -33,15 +33,14 @@
 pub mod cases;
 mod letters;
 mod peer;
-mod random;
 mod scene;
 mod subject;
 
 #[doc(inline)]
 pub use crate::conformance_suite as suite;
+pub use crate::random::Random;
 pub use letters::Letters;
 pub use peer::{Granted, LONG, PATIENCE, Peer, Taken};
-pub use random::Random;
 pub use scene::{Scene, play};
 pub use subject::Subject;
 

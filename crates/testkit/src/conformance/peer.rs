@@ -1,7 +1,7 @@
 //! One session with a store handle of its own: what another process is to the lock.
 
 use super::letters::Letters;
-use super::random::Random;
+use crate::Random;
 use leasehold::store::{Outcome, Store};
 use leasehold_core::{
     Acquire, Acquired, Claim, Enqueue, Extend, Extended, Fate, FencingToken, HoldId, Holder, Inspect,

@@ -2,8 +2,8 @@
 
 use super::letters::Letters;
 use super::peer::{LONG, PATIENCE, Peer};
-use super::random::Random;
 use super::subject::Subject;
+use crate::Random;
 use leasehold_core::{Lock, LockName, SessionId, Wake};
 use std::fmt;
 use std::sync::Arc;

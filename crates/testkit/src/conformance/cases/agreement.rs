@@ -1,7 +1,7 @@
 //! Random operations on the store and on the model, which must agree.
 
+use crate::Random;
 use crate::conformance::peer::{Peer, millis};
-use crate::conformance::random::Random;
 use crate::conformance::scene::Scene;
 use leasehold_core::model::{MutexState, Value};
 use leasehold_core::{

@@ -1,0 +1,222 @@
+//! Bugs that are planted to see whether the checks find them.
+//!
+//! Each is a mistake that a lock like this has had somewhere, or could have. Those of the server change what an
+//! operation does ([`Bug::apply`]); those of a client stand between the engine and its store, its mailbox or its clock
+//! (`planted`). They are switched on for one run, and nothing of them is in the product.
+
+use leasehold_core::model::MutexState;
+use leasehold_core::{Acquired, Claim, Extended, FencingToken, Op, Pass, Reply, Wake};
+
+/// A planted bug.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Bug {
+    /// A release ends whatever hold is there.
+    ReleaseWithoutComparing,
+    /// An extend lengthens whatever hold is there, and says so to one who lost it.
+    ExtendWithoutComparing,
+    /// An extend sets the expiry, also to an earlier time.
+    ExtendThatShortens,
+    /// A release grants a place that lapsed long ago.
+    GrantToTheDead,
+    /// Whoever asks gets a free lock, whoever waits.
+    Barging,
+    /// The one who came last is granted the lock first.
+    LastComeFirstServed,
+    /// A release frees the lock and leaves it to the waiters to find out.
+    ReleaseThatGrantsNobody,
+    /// A grant is not told.
+    GrantWithoutMessage,
+    /// A new hold's key gets no expiry.
+    KeyWithoutExpiry,
+    /// The token is one more than the last one, and begins anew where there is none.
+    TokenThatCounts,
+    /// The token is the time, whatever was given before.
+    TokenOfTheClock,
+    /// A resent acquire of a hold that was released takes the lock again.
+    SpentHoldReturns,
+
+    /// Validity counts from when the reply arrived.
+    ValidFromReply,
+    /// Nothing is allowed for the drift of the clocks.
+    NoDrift,
+    /// A grant counts from the last look, not from the one that it answers.
+    GrantCountsFromLastLook,
+    /// No look follows a new subscription.
+    NoLookAfterSubscribing,
+    /// An operation without a reply counts as not executed.
+    UnknownIsNo,
+    /// An extend without a reply counts as a success.
+    UnknownExtendIsYes,
+    /// An acquire without a reply counts as a success.
+    UnknownAcquireIsYes,
+    /// An acquire that ended without a reply is not undone.
+    NoUndo,
+    /// Who gives up waiting does not leave the queue.
+    PlaceIsNotLeft,
+    /// An acquire is sent again under another hold when its reply does not come.
+    ResentWithFreshHold,
+    /// A hold whose release had no reply is asked for again.
+    ReleasedHoldIsReused,
+    /// A hold is renewed once more after its release.
+    RenewedAfterRelease,
+    /// The client's clock stands still while the process does.
+    ClockStandsStill,
+    /// A place is kept for less time than its waiter lets pass between two looks.
+    PlaceKeptTooShort,
+    /// A dropped guard's hold is not given back.
+    DroppedGuardKeepsLock,
+}
+
+impl Bug {
+    /// All of them.
+    pub const ALL: [Self; 27] = [
+        Self::ReleaseWithoutComparing,
+        Self::ExtendWithoutComparing,
+        Self::ExtendThatShortens,
+        Self::GrantToTheDead,
+        Self::Barging,
+        Self::LastComeFirstServed,
+        Self::ReleaseThatGrantsNobody,
+        Self::GrantWithoutMessage,
+        Self::KeyWithoutExpiry,
+        Self::TokenThatCounts,
+        Self::TokenOfTheClock,
+        Self::SpentHoldReturns,
+        Self::ValidFromReply,
+        Self::NoDrift,
+        Self::GrantCountsFromLastLook,
+        Self::NoLookAfterSubscribing,
+        Self::UnknownIsNo,
+        Self::UnknownExtendIsYes,
+        Self::UnknownAcquireIsYes,
+        Self::NoUndo,
+        Self::PlaceIsNotLeft,
+        Self::ResentWithFreshHold,
+        Self::ReleasedHoldIsReused,
+        Self::RenewedAfterRelease,
+        Self::ClockStandsStill,
+        Self::PlaceKeptTooShort,
+        Self::DroppedGuardKeepsLock,
+    ];
+
+    /// Executes an operation at the server, with this bug if it is one of the server's.
+    pub(super) fn apply(self, state: &mut MutexState, now_us: u64, op: &Op) -> (Reply, Vec<Wake>) {
+        match (self, op) {
+            (Self::ReleaseWithoutComparing, Op::Release(release)) => {
+                let mut release = release.clone();
+                release.claim = holder(state).unwrap_or(release.claim);
+                state.apply(now_us, &Op::Release(release))
+            }
+            (Self::ExtendWithoutComparing, Op::Extend(extend)) => {
+                let mut extend = extend.clone();
+                extend.claim = holder(state).unwrap_or(extend.claim);
+                state.apply(now_us, &Op::Extend(extend))
+            }
+            (Self::ExtendThatShortens, Op::Extend(extend)) => {
+                let done = state.apply(now_us, op);
+                if let (Reply::Extend(Extended::Extended), Some(value)) = (&done.0, &mut state.value) {
+                    value.expires_ms = Some(now_us / 1000 + extend.lease_ms);
+                }
+                done
+            }
+            (Self::GrantToTheDead, Op::Release(_)) => {
+                for place in state.record.iter_mut().flat_map(|record| record.places.values_mut()) {
+                    place.expires_ms = place.expires_ms.max(now_us / 1000 + 1);
+                }
+                state.apply(now_us, op)
+            }
+            (Self::Barging, Op::Acquire(ask)) => {
+                // Nobody else is seen to wait while this one asks.
+                let hidden = state.record.as_mut().map(|record| {
+                    let mine = record.places.remove(&ask.claim.hold.session());
+                    let hidden = (std::mem::take(&mut record.tickets), std::mem::take(&mut record.places));
+                    drop(mine);
+                    hidden
+                });
+                let done = state.apply(now_us, op);
+                if let (Some(record), Some((tickets, places))) = (&mut state.record, hidden) {
+                    for (ticket, session) in tickets {
+                        if let Some(place) = places.get(&session)
+                            && !record.places.contains_key(&session)
+                        {
+                            record.tickets.insert(ticket, session);
+                            record.places.insert(session, place.clone());
+                        }
+                    }
+                }
+                done
+            }
+            (Self::LastComeFirstServed, Op::Release(_)) => {
+                if let Some(record) = &mut state.record {
+                    let tickets: Vec<_> = record.tickets.keys().copied().collect();
+                    let sessions: Vec<_> = record.tickets.values().rev().copied().collect();
+                    record.tickets = tickets.into_iter().zip(sessions).collect();
+                    for (ticket, session) in &record.tickets {
+                        if let Some(place) = record.places.get_mut(session) {
+                            place.ticket = *ticket;
+                        }
+                    }
+                }
+                state.apply(now_us, op)
+            }
+            (Self::ReleaseThatGrantsNobody, Op::Release(release)) => {
+                let mut release = release.clone();
+                release.pass = Pass::Free;
+                state.apply(now_us, &Op::Release(release))
+            }
+            (Self::GrantWithoutMessage, _) => (state.apply(now_us, op).0, Vec::new()),
+            (Self::KeyWithoutExpiry, Op::Acquire(_)) => {
+                let done = state.apply(now_us, op);
+                if let (Reply::Acquire(Acquired::Granted { .. }), Some(value)) = (&done.0, &mut state.value) {
+                    value.expires_ms = None;
+                }
+                done
+            }
+            (Self::TokenThatCounts | Self::TokenOfTheClock, _) => {
+                self.apply_with_own_token(state, now_us, op)
+            }
+            (Self::SpentHoldReturns, _) => {
+                let done = state.apply(now_us, op);
+                if let Some(record) = &mut state.record {
+                    record.ended = None;
+                }
+                done
+            }
+            _ => state.apply(now_us, op),
+        }
+    }
+
+    fn apply_with_own_token(self, state: &mut MutexState, now_us: u64, op: &Op) -> (Reply, Vec<Wake>) {
+        let before = state.record.as_ref().and_then(|record| record.last);
+        let (mut reply, mut wakes) = state.apply(now_us, op);
+        let after = state.record.as_mut().and_then(|record| record.last.as_mut());
+        let Some(after) = after.filter(|after| Some(**after) != before) else { return (reply, wakes) };
+        let token = match self {
+            Self::TokenThatCounts => before.map_or(1, |before| before.as_u64() + 1),
+            _ => now_us,
+        };
+        let (right, wrong) = (*after, FencingToken::new(token));
+        *after = wrong;
+        for wake in &mut wakes {
+            wake.fence = wrong;
+        }
+        let acquired = match &mut reply {
+            Reply::Acquire(acquired) => Some(acquired),
+            Reply::Release(released) => released.next.as_mut().and_then(|next| next.as_mut().ok()),
+            _ => None,
+        };
+        if let Some(Acquired::Granted { fence, .. }) = acquired
+            && *fence == right
+        {
+            *fence = wrong;
+        }
+        (reply, wakes)
+    }
+}
+
+/// Who has the lock.
+fn holder(state: &MutexState) -> Option<Claim> {
+    let tenant = state.record.as_ref()?.tenant.as_ref()?;
+    let value = state.value.as_ref()?;
+    (value.content.as_ref() == Ok(&tenant.claim.token())).then(|| tenant.claim.clone())
+}

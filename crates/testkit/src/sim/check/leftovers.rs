@@ -1,0 +1,143 @@
+//! What nobody wants any more is gone soon, and every key expires.
+
+use super::{Check, Health, Scene, Verdict};
+use crate::sim::event::{Event, Execution, HostEvent, Letting, LockId, ServerEvent, TaskEvent, TaskId};
+use crate::sim::kernel::HostId;
+use crate::sim::time::Instant;
+use leasehold_core::{FencingToken, HoldId, Op};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// How long a process that is well may take to undo what it does not want any more.
+const GONE_WITHIN: Duration = Duration::from_millis(700);
+
+/// How long after it lost interest a process may give up undoing, where it was not well all the time: from then on
+/// leases do it.
+const GIVEN_UP_AFTER: Duration = Duration::from_secs(3);
+
+/// What nobody wants any more (a hold, a place) is gone soon, unless its message came out of time, or its release
+/// failed: then it ends by itself. Every key of ours expires.
+#[derive(Debug, Default)]
+pub struct Leftovers {
+    /// What processes have at the store: holds and places, with the time when they were first seen.
+    there: BTreeMap<LockId, BTreeMap<HoldId, Thing>>,
+    wanted: BTreeMap<(HostId, LockId), Interest>,
+    /// Holds that end by themselves.
+    excused: BTreeSet<HoldId>,
+    /// Holds that were given up: what asks for them afterwards was overtaken.
+    given_up: BTreeSet<HoldId>,
+    holds: BTreeMap<(LockId, FencingToken), HoldId>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Thing {
+    host: HostId,
+    since: Instant,
+    until: Instant,
+}
+
+/// Who wants a lock, or has it.
+#[derive(Debug, Default)]
+struct Interest {
+    tasks: BTreeSet<TaskId>,
+    changed: Instant,
+}
+
+impl Leftovers {
+    fn executed(&mut self, at: Instant, done: &Execution<'_>, scene: &Scene) -> Verdict {
+        if let Some(value) = &done.state.value
+            && value.expires_ms.is_none()
+            && done.holder().is_some()
+        {
+            return Err(format!("the key of {} has no expiry", done.lock));
+        }
+        if done.out_of_time {
+            self.excused.extend(done.claim().map(|claim| claim.hold));
+            self.excused.extend(done.acquires().map(|(ask, _)| ask.claim.hold));
+        }
+        if let Op::Release(release) = done.op {
+            self.given_up.insert(release.claim.hold);
+        }
+        let overtaken = done.acquires().map(|(ask, _)| ask.claim.hold);
+        self.excused.extend(overtaken.filter(|hold| self.given_up.contains(hold)));
+        let mut now = BTreeMap::new();
+        let old = self.there.entry(done.lock).or_default();
+        let mut add = |hold: HoldId, until: Instant| {
+            let Some(host) = scene.host(hold.session()) else { return };
+            let since = old.get(&hold).map_or(at, |thing| thing.since);
+            now.insert(hold, Thing { host, since, until });
+        };
+        for place in done.state.record.iter().flat_map(|record| record.places.values()) {
+            add(place.claim.hold, done.clock.shows_at((place.expires_ms + 1) * 1000));
+        }
+        if let Some((claim, fence, until)) = done.holder() {
+            self.holds.insert((done.lock, fence), claim.hold);
+            add(claim.hold, until.unwrap_or(Instant(u64::MAX)));
+        }
+        *old = now;
+        Ok(())
+    }
+
+    fn change(&mut self, at: Instant, task: TaskId, lock: LockId, what: TaskEvent) {
+        let interest = self.wanted.entry((task.host, lock)).or_default();
+        match what {
+            TaskEvent::Seeks { .. } | TaskEvent::Acquired(..) => drop(interest.tasks.insert(task)),
+            TaskEvent::Missed | TaskEvent::Cancelled | TaskEvent::Lets(_, Letting::Drop) => {
+                interest.tasks.remove(&task);
+            }
+            TaskEvent::Released(fence, is_ok) => {
+                interest.tasks.remove(&task);
+                if !is_ok {
+                    self.excused.extend(self.holds.get(&(lock, fence)));
+                }
+            }
+            TaskEvent::Lets(_, Letting::Release) | TaskEvent::Believes(..) | TaskEvent::Told(_) => return,
+        }
+        interest.changed = at;
+    }
+}
+
+impl Check for Leftovers {
+    fn name(&self) -> &'static str {
+        "leftovers"
+    }
+
+    fn observe(&mut self, at: Instant, event: &Event<'_>, scene: &Scene) -> Verdict {
+        match *event {
+            Event::Executed(done) => return self.executed(at, done, scene),
+            Event::Task(task, lock, what) => self.change(at, task, lock, what),
+            Event::Host(host, HostEvent::Crashed) => self.wanted.retain(|(other, _), _| *other != host),
+            Event::Server(
+                ServerEvent::Up { with_data: false } | ServerEvent::FailedOver | ServerEvent::Jumped(_),
+            ) => {
+                // A replica may bring back what was over, and a clock that is set back keeps what is there.
+                self.excused.extend(&self.given_up);
+                self.excused.extend(self.there.values().flat_map(BTreeMap::keys));
+                self.there.clear();
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn pass(&mut self, at: Instant, scene: &Scene) -> Verdict {
+        for (lock, things) in &self.there {
+            for (hold, thing) in things {
+                let Some(interest) = self.wanted.get(&(thing.host, *lock)) else { continue };
+                let Some(well) = scene.health(thing.host).and_then(Health::well_since) else { continue };
+                let unwanted = interest.tasks.is_empty() && thing.until > at && !self.excused.contains(hold);
+                let since = interest.changed.max(thing.since);
+                if !unwanted || well > since + GIVEN_UP_AFTER {
+                    continue;
+                }
+                if at > since.max(well) + GONE_WITHIN {
+                    return Err(format!(
+                        "{hold:?} of {} is left at {lock} since {since}, and would be until {}",
+                        thing.host, thing.until
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+}

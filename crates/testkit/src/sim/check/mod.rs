@@ -1,0 +1,124 @@
+//! What must hold in the simulated world, judged from what happens in it and from nothing else.
+//!
+//! A [`Check`] sees every [`Event`]. It knows neither the workload nor the engine: only what was asked, what the store
+//! did, what tasks were told, and when, in true time, which nobody in the world can read.
+//!
+//! | Check | What it holds the engine and the model to |
+//! |---|---|
+//! | [`Exclusion`] | no two believe that they hold a lock at once |
+//! | [`Beliefs`] | a holder stops believing before the store does, and is told |
+//! | [`Comparison`] | nothing is released or extended but by its own hold, and what was released does not come back |
+//! | [`Tokens`] | every hold has a greater token than all before it |
+//! | [`Order`] | first come, first served, between processes and within one |
+//! | [`Progress`] | who was granted a lock takes it; a lock that could be granted is |
+//! | [`Leftovers`] | what nobody wants any more is gone soon; every key expires |
+//! | [`Silence`] | after a release has returned nothing is sent about its hold |
+//!
+//! The first two only hold where the docs promise exclusion ([`Promises`]).
+
+mod beliefs;
+mod comparison;
+mod exclusion;
+mod health;
+mod leftovers;
+mod order;
+mod progress;
+mod silence;
+mod tokens;
+
+pub use beliefs::Beliefs;
+pub use comparison::Comparison;
+pub use exclusion::Exclusion;
+pub use health::Health;
+pub use leftovers::Leftovers;
+pub use order::Order;
+pub use progress::Progress;
+pub use silence::Silence;
+pub use tokens::Tokens;
+
+use super::event::{Event, HostEvent};
+use super::kernel::HostId;
+use super::time::Instant;
+use leasehold_core::SessionId;
+use std::collections::BTreeMap;
+
+/// What was found to be wrong.
+pub type Verdict = Result<(), String>;
+
+/// Something that must hold.
+pub trait Check {
+    /// What it is called.
+    fn name(&self) -> &'static str;
+
+    /// Something has happened.
+    fn observe(&mut self, at: Instant, event: &Event<'_>, scene: &Scene) -> Verdict;
+
+    /// Time has gone on to `at`, and nothing happened since the last event.
+    fn pass(&mut self, _at: Instant, _scene: &Scene) -> Verdict {
+        Ok(())
+    }
+}
+
+/// What the docs promise under the faults of this run.
+#[derive(Debug, Clone, Copy)]
+pub struct Promises {
+    /// Whether at most one holds a lock at a time: not where the store loses data, or clocks go wrong.
+    pub exclusion: bool,
+}
+
+/// What every check may know.
+#[derive(Debug)]
+pub struct Scene {
+    /// What the docs promise.
+    pub promises: Promises,
+    hosts: BTreeMap<SessionId, HostId>,
+    health: BTreeMap<HostId, Health>,
+}
+
+impl Scene {
+    /// A world in which nothing has happened yet.
+    pub fn new(promises: Promises) -> Self {
+        Self { promises, hosts: BTreeMap::new(), health: BTreeMap::new() }
+    }
+
+    /// Takes note of what concerns all checks.
+    pub fn observe(&mut self, at: Instant, event: &Event<'_>) {
+        match *event {
+            Event::Started(host, session) => {
+                self.hosts.insert(session, host);
+                self.health.insert(host, Health::new(at));
+            }
+            Event::Host(host, HostEvent::Crashed | HostEvent::Ended) => drop(self.health.remove(&host)),
+            Event::Host(host, what) => {
+                if let Some(health) = self.health.get_mut(&host) {
+                    health.observe(at, what);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Whose session it is.
+    pub fn host(&self, session: SessionId) -> Option<HostId> {
+        self.hosts.get(&session).copied()
+    }
+
+    /// How a process fares; nothing if it is gone.
+    pub fn health(&self, host: HostId) -> Option<&Health> {
+        self.health.get(&host)
+    }
+}
+
+/// All checks.
+pub fn all() -> Vec<Box<dyn Check + Send>> {
+    vec![
+        Box::new(Exclusion::default()),
+        Box::new(Beliefs::default()),
+        Box::new(Comparison::default()),
+        Box::new(Tokens::default()),
+        Box::new(Order::default()),
+        Box::new(Progress::default()),
+        Box::new(Leftovers::default()),
+        Box::new(Silence::default()),
+    ]
+}

@@ -1,0 +1,228 @@
+//! Who was granted a lock takes it, and a lock that could be granted is.
+
+use super::{Check, Health, Scene, Verdict};
+use crate::sim::event::{Event, Execution, HostEvent, LockId, ServerEvent, TaskEvent, TaskId};
+use crate::sim::kernel::HostId;
+use crate::sim::time::Instant;
+use leasehold_core::{Acquired, FencingToken, HoldId, Op, Pass, Reply};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// How long a grant may go unnoticed by a process that is well: a few round trips.
+const TAKEN_WITHIN: Duration = Duration::from_millis(150);
+
+/// How long a lock that expired or was left free may go unnoticed by those who wait: the interval of a look, from
+/// the place furthest back that the world has.
+const FOUND_WITHIN: Duration = Duration::from_millis(3300);
+
+/// No wake-up is lost: a process that is well takes what it was granted, at once; a lock that lies free while somebody
+/// waits is found; no operation that may grant leaves it free; and the place of one who looks after it does not lapse.
+#[derive(Debug, Default)]
+pub struct Progress {
+    locks: BTreeMap<LockId, Seen>,
+    lines: BTreeMap<(HostId, LockId), Line>,
+    /// What tasks have had.
+    taken: BTreeSet<(LockId, FencingToken)>,
+    /// Holds that messages have asked for which came late, or twice: nobody may count on them any more.
+    ghosts: BTreeSet<HoldId>,
+    /// Holds that were given up.
+    given_up: BTreeSet<HoldId>,
+    /// When a place was taken or looked after last.
+    looked: BTreeMap<HoldId, Instant>,
+    /// Until when a process believes that it has a lock, after all its other holds.
+    believed: BTreeMap<(HostId, LockId), Instant>,
+    /// What a process has asked for last: whatever else it is granted, it does not know of.
+    asked: BTreeMap<(HostId, LockId), HoldId>,
+}
+
+/// A lock at the store.
+#[derive(Debug, Default)]
+struct Seen {
+    grant: Option<Grant>,
+    /// When it became free, or will; `None` if it never does.
+    free_from: Option<Instant>,
+    waiting: Vec<Place>,
+}
+
+/// A place in the queue that has not lapsed.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    host: HostId,
+    hold: HoldId,
+    /// Until when it is kept.
+    until: Instant,
+}
+
+#[derive(Debug)]
+struct Grant {
+    hold: HoldId,
+    fence: FencingToken,
+    host: HostId,
+    since: Instant,
+}
+
+/// The tasks of a process that stand in line.
+#[derive(Debug)]
+struct Line {
+    tasks: Vec<TaskId>,
+    /// When it changed last.
+    changed: Instant,
+}
+
+impl Progress {
+    fn executed(&mut self, at: Instant, done: &Execution<'_>, scene: &Scene) -> Verdict {
+        if let Op::Release(release) = done.op {
+            self.given_up.insert(release.claim.hold);
+        }
+        if let Some((ask, _)) = done.acquires()
+            && (done.out_of_time || self.given_up.contains(&ask.claim.hold))
+        {
+            self.ghosts.insert(ask.claim.hold);
+        }
+        let seen = self.locks.entry(done.lock).or_default();
+        let was_free = seen.free_from;
+        seen.free_from = match &done.state.value {
+            None => Some(was_free.map_or(at, |since| since.min(at))),
+            Some(value) => value.expires_ms.map(|at_ms| done.clock.shows_at((at_ms + 1) * 1000)),
+        };
+        seen.grant = match (done.holder(), seen.grant.take()) {
+            (Some((_, fence, _)), Some(grant)) if grant.fence == fence => Some(grant),
+            (Some((claim, fence, _)), _) => scene
+                .host(claim.hold.session())
+                .filter(|_| !self.ghosts.contains(&claim.hold))
+                .map(|host| Grant { hold: claim.hold, fence, host, since: at }),
+            (None, _) => None,
+        };
+        let now_ms = done.clock.reading_us(at) / 1000;
+        let places = done.state.record.iter().flat_map(|record| record.places.iter());
+        let kept = places.filter(|(_, place)| place.expires_ms >= now_ms);
+        let waiting = kept.filter_map(|(session, place)| {
+            let until = done.clock.shows_at((place.expires_ms + 1) * 1000);
+            Some(Place { host: scene.host(*session)?, hold: place.claim.hold, until })
+        });
+        seen.waiting = waiting.collect();
+        if let Some((ask, Acquired::Taken { position: Some(_), .. })) = done.acquires() {
+            self.looked.insert(ask.claim.hold, at);
+        }
+        if done.state.value.is_none() && !seen.waiting.is_empty() && may_grant(done) {
+            return Err(format!("{} is left free, and {:?} wait", done.lock, seen.waiting));
+        }
+        Ok(())
+    }
+
+    fn change(&mut self, at: Instant, task: TaskId, lock: LockId, what: TaskEvent) {
+        if let TaskEvent::Acquired(_, belief) | TaskEvent::Believes(_, belief) = what {
+            self.believed.insert((task.host, lock), belief.until);
+        }
+        let line = self.lines.entry((task.host, lock)).or_insert(Line { tasks: Vec::new(), changed: at });
+        match what {
+            TaskEvent::Seeks { in_line: true } => line.tasks.push(task),
+            TaskEvent::Acquired(..) | TaskEvent::Missed | TaskEvent::Cancelled => {
+                line.tasks.retain(|other| *other != task);
+            }
+            TaskEvent::Seeks { .. } | TaskEvent::Lets(..) | TaskEvent::Released(..) => {}
+            TaskEvent::Believes(..) | TaskEvent::Told(_) => return,
+        }
+        line.changed = at;
+        if let TaskEvent::Acquired(fence, _) = what {
+            self.taken.insert((lock, fence));
+        }
+        if matches!(what, TaskEvent::Lets(..)) {
+            self.believed.remove(&(task.host, lock));
+        }
+    }
+
+    /// Since when tasks of a process stand in line, none of it believes that it has the lock, and it is well.
+    fn eager_since(&self, at: Instant, host: HostId, lock: LockId, scene: &Scene) -> Option<Instant> {
+        let line = self.lines.get(&(host, lock)).filter(|line| !line.tasks.is_empty())?;
+        if self.believed.get(&(host, lock)).is_some_and(|until| at < *until) {
+            return None;
+        }
+        Some(scene.health(host).and_then(Health::waiters_well_since)?.max(line.changed))
+    }
+
+    fn overdue(&self, at: Instant, lock: LockId, seen: &Seen, scene: &Scene) -> Verdict {
+        if let Some(grant) = seen.grant.as_ref().filter(|grant| !self.taken.contains(&(lock, grant.fence)))
+            && seen.free_from.is_none_or(|free| at < free)
+            && self.asked.get(&(grant.host, lock)) == Some(&grant.hold)
+            && let Some(eager) = self.eager_since(at, grant.host, lock, scene)
+            && at > eager.max(grant.since) + TAKEN_WITHIN
+        {
+            let since = grant.since;
+            return Err(format!("{} has not noticed that it was granted {lock} at {since}", grant.host));
+        }
+        for place in &seen.waiting {
+            let Place { host, hold, until } = *place;
+            let Some(eager) = self.eager_since(at, host, lock, scene) else { continue };
+            let looked = self.looked.get(&hold).copied();
+            if at > until
+                && self.asked.get(&(host, lock)) == Some(&hold)
+                && looked.is_some_and(|at| eager <= at)
+            {
+                return Err(format!("{host} waits for {lock}, and its place lapsed at {until}"));
+            }
+            if let Some(free) = seen.free_from.filter(|free| at > eager.max(*free) + FOUND_WITHIN)
+                && at < until
+            {
+                return Err(format!("{lock} is free since {free}, and {host} waits for it (until {until})"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether an operation grants the lock if it finds it free.
+fn may_grant(done: &Execution<'_>) -> bool {
+    match (done.op, done.reply) {
+        (Op::Acquire(_), Reply::Acquire(reply)) => !matches!(reply, Acquired::Spent(_)),
+        (Op::Release(release), Reply::Release(released)) => {
+            release.pass == Pass::Grant && !matches!(released.next, Some(Ok(Acquired::Spent(_)) | Err(_)))
+        }
+        _ => false,
+    }
+}
+
+impl Check for Progress {
+    fn name(&self) -> &'static str {
+        "progress"
+    }
+
+    fn observe(&mut self, at: Instant, event: &Event<'_>, scene: &Scene) -> Verdict {
+        match *event {
+            Event::Executed(done) => return self.executed(at, done, scene),
+            Event::Sent { host, lock, op, .. } => {
+                let next = match op {
+                    Op::Acquire(ask) => Some(ask),
+                    Op::Release(release) => release.next.as_ref(),
+                    _ => None,
+                };
+                if let Some(ask) = next {
+                    self.asked.insert((host, lock), ask.claim.hold);
+                }
+            }
+            Event::Task(task, lock, what) => self.change(at, task, lock, what),
+            Event::Host(host, HostEvent::Crashed) => self.lines.retain(|(line, _), _| *line != host),
+            Event::Stranger(lock, until) => {
+                let seen = self.locks.entry(lock).or_default();
+                seen.free_from = Some(until.unwrap_or(at));
+                seen.grant = None;
+            }
+            // What is known of the store is void; the next operation tells.
+            Event::Server(
+                ServerEvent::Up { with_data: false }
+                | ServerEvent::FailedOver
+                | ServerEvent::Jumped(_)
+                | ServerEvent::Deleted(_),
+            ) => {
+                self.locks.clear();
+                self.looked.clear();
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn pass(&mut self, at: Instant, scene: &Scene) -> Verdict {
+        self.locks.iter().try_for_each(|(lock, seen)| self.overdue(at, *lock, seen, scene))
+    }
+}

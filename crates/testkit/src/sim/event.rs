@@ -1,0 +1,379 @@
+//! What happens in the world, as the checks see it and a trace shows it.
+
+use super::kernel::HostId;
+use super::time::{Clock, Instant};
+use leasehold_core::model::MutexState;
+use leasehold_core::{Acquired, Claim, FencingToken, HoldId, Op, Reply, SessionId, Wake};
+use std::fmt;
+
+/// Which lock: an index into the world's names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LockId(pub u8);
+
+impl fmt::Display for LockId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", char::from(b'A' + self.0))
+    }
+}
+
+impl fmt::Display for HostId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "p{}", self.0)
+    }
+}
+
+/// A task that uses locks: its process, and its number there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TaskId {
+    /// The process.
+    pub host: HostId,
+    /// The number.
+    pub number: u32,
+}
+
+impl fmt::Display for TaskId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.host, self.number)
+    }
+}
+
+/// Something that happened.
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub enum Event<'a> {
+    /// A process has come up, and this is its session.
+    Started(HostId, SessionId),
+    /// Something happened to a process.
+    Host(HostId, HostEvent),
+    /// Something happened to the server.
+    Server(ServerEvent),
+    /// A client gave an operation to its connection.
+    Sent {
+        /// Who.
+        host: HostId,
+        /// Which message.
+        message: u64,
+        /// About which lock.
+        lock: LockId,
+        /// What.
+        op: &'a Op,
+    },
+    /// A message will be late, come twice, or never come.
+    Mishap {
+        /// Which message.
+        message: u64,
+        /// What becomes of it.
+        what: Mishap,
+    },
+    /// The store has executed an operation.
+    Executed(&'a Execution<'a>),
+    /// A client has the outcome of an operation; `None` if that is unknown, or that it was refused.
+    Answered {
+        /// Who.
+        host: HostId,
+        /// Which message.
+        message: u64,
+        /// What the store said.
+        reply: Option<&'a Reply>,
+    },
+    /// A grant's message has reached a process.
+    Woken(HostId, Wake),
+    /// Somebody who does not use this library has the lock, until then at the most; or has given it back.
+    Stranger(LockId, Option<Instant>),
+    /// Something a task did.
+    Task(TaskId, LockId, TaskEvent),
+    /// From now on nothing goes wrong any more.
+    Healed,
+}
+
+/// What can happen to a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HostEvent {
+    /// It is gone, in the middle of whatever it did.
+    Crashed,
+    /// It stands still; its clock goes on.
+    Stopped,
+    /// It goes on.
+    WentOn,
+    /// A connection of its broke: the keeper's, or the other.
+    LinkDown {
+        /// Which.
+        keeper: bool,
+    },
+    /// A connection of its is there again, with its mailboxes.
+    LinkUp {
+        /// Which.
+        keeper: bool,
+    },
+    /// A message of its is in trouble: until then it cannot be expected to know what it should.
+    Hindered(Instant),
+    /// An operation of its failed: it pauses before it tries again.
+    Rebuffed,
+    /// It has ended, with nothing left to do.
+    Ended,
+}
+
+/// What can happen to the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ServerEvent {
+    /// It is down.
+    Down,
+    /// It is up again, with what it had been told, or with nothing.
+    Up {
+        /// Whether it knows what it knew before.
+        with_data: bool,
+    },
+    /// A replica is the server now, without what it had not been told yet.
+    FailedOver,
+    /// Its clock was set.
+    Jumped(i64),
+    /// Somebody deleted a lock's key.
+    Deleted(LockId),
+}
+
+/// What can become of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mishap {
+    /// The request is lost.
+    RequestLost,
+    /// The request arrives then.
+    RequestLate(Instant),
+    /// The request arrives a second time then.
+    RequestTwice(Instant),
+    /// The connection breaks, and the request arrives all the same, then.
+    Ghost(Instant),
+    /// The reply is lost.
+    ReplyLost,
+    /// A grant's message is lost.
+    WakeLost,
+    /// A grant's message arrives then.
+    WakeLate(Instant),
+}
+
+/// What the store did.
+#[derive(Debug, Clone, Copy)]
+pub struct Execution<'a> {
+    /// Whose operation it was.
+    pub host: HostId,
+    /// Which message.
+    pub message: u64,
+    /// Set if the message came late, or for the second time: its sender does not count on it.
+    pub out_of_time: bool,
+    /// Which lock.
+    pub lock: LockId,
+    /// What was asked.
+    pub op: &'a Op,
+    /// What was answered.
+    pub reply: &'a Reply,
+    /// Who is told.
+    pub wakes: &'a [Wake],
+    /// The lock afterwards.
+    pub state: &'a MutexState,
+    /// The store's clock.
+    pub clock: &'a Clock,
+}
+
+/// What a task can do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TaskEvent {
+    /// It wants the lock; in line with others, or not.
+    Seeks {
+        /// Whether it stands in line.
+        in_line: bool,
+    },
+    /// It has the lock.
+    Acquired(FencingToken, Belief),
+    /// Its belief in its hold has changed.
+    Believes(FencingToken, Belief),
+    /// It did not get the lock.
+    Missed,
+    /// It stopped wanting the lock, by dropping the future.
+    Cancelled,
+    /// It begins to give the lock back, or drops its guard, or the release that it began.
+    Lets(FencingToken, Letting),
+    /// Its release has returned; `true` if that was a success.
+    Released(FencingToken, bool),
+    /// It was told that it lost the lock.
+    Told(FencingToken),
+}
+
+/// Until when a holder believes that it holds the lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Belief {
+    /// In true time.
+    pub until: Instant,
+}
+
+/// How a lock is let go of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Letting {
+    /// By a release, which is awaited.
+    Release,
+    /// By dropping the guard, or the release.
+    Drop,
+}
+
+impl Execution<'_> {
+    /// Who has the lock afterwards, with which token, and until when in true time.
+    pub fn holder(&self) -> Option<(Claim, FencingToken, Option<Instant>)> {
+        holder(self.state, self.clock)
+    }
+
+    /// The claim that the operation is about.
+    pub fn claim(&self) -> Option<&Claim> {
+        claim_of(self.op)
+    }
+
+    /// The acquires in the operation, and what was answered to each.
+    pub fn acquires(&self) -> Option<(&leasehold_core::Acquire, &Acquired)> {
+        match (self.op, self.reply) {
+            (Op::Acquire(ask), Reply::Acquire(reply)) => Some((ask, reply)),
+            (Op::Release(release), Reply::Release(released)) => match (&release.next, &released.next) {
+                (Some(next), Some(Ok(reply))) => Some((next, reply)),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+}
+
+/// Who has a lock of ours, with which token, and until when in true time.
+pub(super) fn holder(state: &MutexState, clock: &Clock) -> Option<(Claim, FencingToken, Option<Instant>)> {
+    let value = state.value.as_ref()?;
+    let record = state.record.as_ref()?;
+    let tenant = record.tenant.as_ref()?;
+    let ended = record.ended.is_some_and(|(ended, _)| ended == tenant.claim.hold);
+    if value.content.as_ref() != Ok(&tenant.claim.token()) || (tenant.claim.value.is_some() && ended) {
+        return None;
+    }
+    let until = value.expires_ms.map(|at_ms| clock.shows_at((at_ms + 1) * 1000));
+    Some((tenant.claim.clone(), record.last?, until))
+}
+
+/// The claim that an operation is about.
+pub(super) fn claim_of(op: &Op) -> Option<&Claim> {
+    match op {
+        Op::Acquire(ask) => Some(&ask.claim),
+        Op::Extend(extend) => Some(&extend.claim),
+        Op::Release(release) => Some(&release.claim),
+        Op::Inspect(inspect) => inspect.claim.as_ref(),
+        _ => None,
+    }
+}
+
+/// The few characters by which a trace tells one hold from another: the secret half is not shown.
+struct Short<'a>(&'a HoldId);
+
+impl fmt::Display for Short<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // A simulated secret is none, and a trace has to tell two holds of one session apart.
+        let token = self.0.token();
+        f.write_str(&token[..4])?;
+        f.write_str("…")?;
+        f.write_str(&token[token.len() - 4..])
+    }
+}
+
+fn show_op(op: &Op, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    match op {
+        Op::Acquire(ask) => show_acquire(ask, f),
+        Op::Extend(extend) => write!(f, "extend {} by {} ms", Short(&extend.claim.hold), extend.lease_ms),
+        Op::Release(release) => {
+            write!(f, "release {} ({:?})", Short(&release.claim.hold), release.pass)?;
+            match &release.next {
+                Some(next) => {
+                    f.write_str(" and ")?;
+                    show_acquire(next, f)
+                }
+                None => Ok(()),
+            }
+        }
+        Op::Inspect(_) => f.write_str("inspect"),
+        other => write!(f, "{other:?}"),
+    }
+}
+
+fn show_acquire(ask: &leasehold_core::Acquire, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    write!(f, "acquire {} for {} ms", Short(&ask.claim.hold), ask.lease_ms)?;
+    match &ask.queue {
+        Some(queue) => write!(f, ", queue {} for {} ms", short_nonce(queue.nonce), queue.kept_ms),
+        None => Ok(()),
+    }
+}
+
+fn short_nonce(nonce: leasehold_core::Nonce) -> String {
+    let text = nonce.to_string();
+    format!("#{}", &text[text.len() - 4..])
+}
+
+fn show_acquired(reply: &Acquired, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    match reply {
+        Acquired::Granted { fence, remaining_ms, .. } => write!(f, "granted {fence} for {remaining_ms} ms"),
+        Acquired::Taken { holder, position } => {
+            let remaining = holder.as_ref().map(|holder| holder.remaining_ms);
+            write!(f, "taken, position {position:?}, holder {remaining:?}")
+        }
+        Acquired::Spent(how) => write!(f, "spent: {how:?}"),
+    }
+}
+
+fn show_reply(reply: &Reply, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    match reply {
+        Reply::Acquire(reply) => show_acquired(reply, f),
+        Reply::Release(released) => {
+            write!(f, "found {:?}", released.found)?;
+            if let Some(Ok(next)) = &released.next {
+                f.write_str(", next ")?;
+                show_acquired(next, f)?;
+            }
+            Ok(())
+        }
+        Reply::Inspect(seen) => write!(f, "{:?}, {} wait", seen.fate, seen.waiting),
+        other => write!(f, "{other:?}"),
+    }
+}
+
+impl fmt::Display for Event<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Started(host, session) => write!(f, "{host} starts as session {session}"),
+            Self::Host(host, what) => write!(f, "{host} {what:?}"),
+            Self::Server(what) => write!(f, "server {what:?}"),
+            Self::Sent { host, message, lock, op } => {
+                write!(f, "{host} sends {message}: {lock} ")?;
+                show_op(op, f)
+            }
+            Self::Mishap { message, what } => write!(f, "message {message}: {what:?}"),
+            Self::Executed(done) => {
+                write!(f, "server executes {} of {}: {} ", done.message, done.host, done.lock)?;
+                show_op(done.op, f)?;
+                f.write_str(" -> ")?;
+                show_reply(done.reply, f)?;
+                for wake in done.wakes {
+                    write!(f, "; grants {} {}", short_nonce(wake.nonce), wake.fence)?;
+                }
+                match done.holder() {
+                    Some((claim, _, until)) => write!(f, "; held by {} until {until:?}", Short(&claim.hold)),
+                    None if done.state.value.is_some() => f.write_str("; held by a stranger"),
+                    None => f.write_str("; free"),
+                }?;
+                let waiting = done.state.record.as_ref().map_or(0, |record| record.places.len());
+                write!(f, ", {waiting} places")
+            }
+            Self::Answered { host, message, reply } => {
+                write!(f, "{host} has {message}: ")?;
+                match reply {
+                    Some(reply) => show_reply(reply, f),
+                    None => f.write_str("no reply"),
+                }
+            }
+            Self::Woken(host, wake) => {
+                write!(f, "{host} is granted {} {}", short_nonce(wake.nonce), wake.fence)
+            }
+            Self::Stranger(lock, Some(until)) => write!(f, "a stranger has {lock} until {until}"),
+            Self::Stranger(lock, None) => write!(f, "a stranger gives {lock} back"),
+            Self::Task(task, lock, what) => write!(f, "{task} {lock}: {what:?}"),
+            Self::Healed => f.write_str("healed"),
+        }
+    }
+}

@@ -1,0 +1,425 @@
+//! A simulated world, made to break locks in.
+//!
+//! The real engine runs in it, not a copy: clients are [`leasehold::Client`]s, whose clock, randomness, timers and
+//! store come from here. Everything else is simulated on one thread in virtual time, in an order that a seed decides: a
+//! server that is the model, a network that loses, delays, doubles and reorders, processes that stand still and die, a
+//! server that restarts with and without its data or fails over to a replica that lags, clocks that drift and jump,
+//! and futures that are dropped at any await.
+//!
+//! ```
+//! use leasehold_testkit::sim::{Run, run};
+//!
+//! let outcome = run(&Run::new(7));
+//! assert!(outcome.violation.is_none(), "{:?}", outcome.violation);
+//! assert_eq!(outcome.counts, run(&Run::new(7)).counts); // the same seed is the same run
+//! ```
+//!
+//! What must hold is in [`check`], apart from the [workload](load) and ignorant of it. Whether the checks can see
+//! anything is proved by [planted bugs](Bug).
+//!
+//! 1. A run depends on its seed alone: no clock, no thread, no hash order.
+//! 2. Nothing of a run outlives it, so that a million of them fit into one process.
+
+mod bug;
+pub mod check;
+mod event;
+mod kernel;
+mod load;
+mod net;
+mod planted;
+mod store;
+mod time;
+mod watch;
+mod weather;
+mod world;
+
+pub use bug::Bug;
+pub use event::{
+    Belief, Event, Execution, HostEvent, Letting, LockId, Mishap, ServerEvent, TaskEvent, TaskId,
+};
+pub use kernel::HostId;
+pub use time::{Clock, Instant};
+pub use watch::{Counts, Violation};
+pub use weather::Climate;
+
+use crate::random::Random;
+use kernel::{Kernel, Stepped};
+use leasehold::Guard;
+use leasehold_core::{FencingToken, Lock, LockName};
+use load::Habits;
+use net::Net;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+use watch::Watch;
+use weather::{Fault, Weather};
+use world::SimWorld;
+
+/// How long after everything is well all tasks may take to end: each waits for a few others at most.
+const SERVED_WITHIN: Duration = Duration::from_secs(150);
+/// How long after that places and holds of the dead may last.
+const QUIET: Duration = Duration::from_secs(40);
+/// How long a lock is remembered at most, and a little more.
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(2 * 3600);
+/// More steps than any run has: one that has more goes round in circles.
+const STEPS: u64 = 5_000_000;
+
+/// One run of the world.
+#[derive(Debug, Clone, Copy)]
+pub struct Run {
+    /// What everything is drawn from.
+    pub seed: u64,
+    /// The bug that is planted.
+    pub bug: Option<Bug>,
+    /// Set to have a line for everything that happens.
+    pub with_trace: bool,
+}
+
+impl Run {
+    /// A run as it should be.
+    pub const fn new(seed: u64) -> Self {
+        Self { seed, bug: None, with_trace: false }
+    }
+}
+
+/// What came of a run.
+#[derive(Debug)]
+pub struct Outcome {
+    /// What was wrong first.
+    pub violation: Option<Violation>,
+    /// How much happened.
+    pub counts: Counts,
+    /// What kind of faults it had.
+    pub climate: Climate,
+    /// What happened, if that was wanted.
+    pub trace: Vec<String>,
+}
+
+/// One world.
+struct Sim {
+    kernel: Kernel,
+    weather: Weather,
+    habits: Habits,
+    locks: Vec<Lock>,
+    bug: Option<Bug>,
+    net: Mutex<Net>,
+    watch: Mutex<Watch>,
+    guards: Mutex<Vec<Watched>>,
+    machines: Mutex<Vec<Machine>>,
+    stops: Mutex<BTreeMap<HostId, Stops>>,
+}
+
+/// A guard that somebody has.
+struct Watched {
+    world: SimWorld,
+    task: TaskId,
+    lock: LockId,
+    fence: FencingToken,
+    guard: Weak<Guard>,
+    until: Instant,
+}
+
+/// Where processes run, one after the other.
+struct Machine {
+    host: HostId,
+    chance: Random,
+}
+
+/// How long a process has stood still.
+#[derive(Default)]
+struct Stops {
+    since: Option<Instant>,
+    total: Duration,
+}
+
+/// Runs the world once.
+pub fn run(run: &Run) -> Outcome {
+    let chance = Random::from_seed(run.seed);
+    let slots = usize::try_from(chance.between(1, 4)).unwrap_or(1);
+    let locks = u8::try_from(chance.between(1, 2)).unwrap_or(1);
+    let weather = Weather::draw(&chance, slots, locks);
+    let climate = weather.climate;
+    let clock = Clock::new(1_760_000_000_000_000 + chance.below(1_000_000), drift(&chance, &weather));
+    let net = Net::new(chance.branch(), clock, climate == Climate::Forgetful);
+    let sim = Arc::new(Sim {
+        kernel: Kernel::new(chance.branch()),
+        habits: Habits::draw(&chance),
+        locks: (0..locks).filter_map(lock).collect(),
+        bug: run.bug,
+        net: Mutex::new(net),
+        watch: Mutex::new(Watch::new(weather.promises(), run.with_trace)),
+        guards: Mutex::default(),
+        machines: Mutex::default(),
+        stops: Mutex::default(),
+        weather,
+    });
+    for _ in 0..slots {
+        let chance = chance.branch();
+        let host = sim.boot(&chance);
+        hold(&sim.machines).push(Machine { host, chance });
+    }
+    if chance.chance(250) {
+        let host = sim.kernel.add_host(Clock::new(0, 0));
+        sim.kernel.spawn(host, Box::pin(load::stranger(sim.clone(), chance.branch())));
+    }
+    sim.enter_faults();
+    sim.live();
+    sim.kernel.end();
+    let mut watch = hold(&sim.watch);
+    Outcome {
+        violation: watch.violation.take(),
+        counts: watch.counts,
+        climate,
+        trace: watch.trace.take().unwrap_or_default(),
+    }
+}
+
+fn lock(number: u8) -> Option<Lock> {
+    LockName::try_from(LockId(number).to_string()).ok().map(Lock::mutex)
+}
+
+/// How wrong a clock is.
+fn drift(chance: &Random, weather: &Weather) -> i64 {
+    let most = weather.drift_ppm;
+    i64::try_from(chance.below(u64::try_from(2 * most + 1).unwrap_or(1))).unwrap_or(0) - most
+}
+
+fn hold<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What is broken by a panic is not used after it: the run is over.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Sim {
+    fn net(&self) -> MutexGuard<'_, Net> {
+        hold(&self.net)
+    }
+
+    fn note(&self, event: &Event<'_>) {
+        let now = self.kernel.now();
+        hold(&self.watch).note(now, event);
+    }
+
+    fn fail(&self, check: &'static str, what: String) {
+        let now = self.kernel.now();
+        hold(&self.watch).fail(check, now, what);
+    }
+
+    fn has_failed(&self) -> bool {
+        hold(&self.watch).violation.is_some()
+    }
+
+    fn lock_id(&self, lock: &Lock) -> LockId {
+        let index = self.locks.iter().position(|known| known == lock).unwrap_or(0);
+        LockId(u8::try_from(index).unwrap_or(0))
+    }
+
+    /// Starts a process.
+    fn boot(self: &Arc<Self>, chance: &Random) -> HostId {
+        let clock = Clock::new(chance.between(1_000_000, 1_000_000_000_000), drift(chance, &self.weather));
+        let host = self.kernel.add_host(clock);
+        self.kernel.spawn(host, Box::pin(load::process(self.clone(), host, chance.branch())));
+        host
+    }
+
+    fn enter_faults(self: &Arc<Self>) {
+        for (at, fault) in self.weather.faults.clone() {
+            let sim = self.clone();
+            self.kernel.at(at, None, move || sim.strike(fault));
+        }
+        let sim = self.clone();
+        self.kernel.at(self.weather.heals_at, None, move || {
+            sim.net().is_rough = false;
+            sim.note(&Event::Healed);
+        });
+    }
+
+    fn host_at(&self, slot: usize) -> Option<HostId> {
+        let host = hold(&self.machines).get(slot).map(|machine| machine.host)?;
+        (!self.kernel.is_dead(host)).then_some(host)
+    }
+
+    fn strike(self: &Arc<Self>, fault: Fault) {
+        let now = self.kernel.now();
+        // What lasts ends when everything is well, at the latest.
+        let left = self.weather.heals_at.since(now);
+        match fault {
+            Fault::Break { slot, keeper } => {
+                if let Some(host) = self.host_at(slot) {
+                    self.break_links(host, Some(keeper));
+                }
+            }
+            Fault::CutOff { slot, lasts } => {
+                if let Some(host) = self.host_at(slot) {
+                    self.cut_off(host, lasts.min(left));
+                }
+            }
+            Fault::Stop { slot, lasts } => {
+                if let Some(host) = self.host_at(slot) {
+                    self.stop(host, lasts.min(left));
+                }
+            }
+            Fault::Crash { slot, back_after } => {
+                if let Some(host) = self.host_at(slot) {
+                    self.crash(slot, host, back_after.min(left));
+                }
+            }
+            Fault::Restart { lasts, with_data } => {
+                if self.server_down() {
+                    let sim = self.clone();
+                    self.kernel.at(now + lasts.min(left), None, move || sim.server_up(with_data));
+                }
+            }
+            Fault::FailOver { lasts, lag } => {
+                if self.server_down() {
+                    let (sim, lasts) = (self.clone(), lasts.min(left));
+                    self.kernel.at(now + lasts, None, move || sim.fail_over(lasts, lag));
+                }
+            }
+            Fault::Jump { by_us } => self.jump(by_us),
+            Fault::Delete { lock } => self.delete(LockId(lock)),
+        }
+    }
+
+    fn stop(self: &Arc<Self>, host: HostId, lasts: Duration) {
+        if self.kernel.is_stopped(host) {
+            return;
+        }
+        self.kernel.stop(host);
+        let now = self.kernel.now();
+        hold(&self.stops).entry(host).or_default().since = Some(now);
+        self.note(&Event::Host(host, HostEvent::Stopped));
+        let sim = self.clone();
+        self.kernel.at(now + lasts, None, move || {
+            if sim.kernel.is_dead(host) {
+                return;
+            }
+            sim.note(&Event::Host(host, HostEvent::WentOn));
+            if let Some(stops) = hold(&sim.stops).get_mut(&host) {
+                stops.total +=
+                    stops.since.take().map_or(Duration::ZERO, |since| sim.kernel.now().since(since));
+            }
+            sim.kernel.go_on(host);
+            sim.sample(host);
+        });
+    }
+
+    /// How long a process has stood still until now, in all.
+    fn stood_still(&self, host: HostId) -> Duration {
+        hold(&self.stops).get(&host).map_or(Duration::ZERO, |stops| stops.total)
+    }
+
+    fn crash(self: &Arc<Self>, slot: usize, host: HostId, back_after: Duration) {
+        if self.kernel.live_tasks(host) == 0 {
+            return;
+        }
+        self.note(&Event::Host(host, HostEvent::Crashed));
+        self.bury(host);
+        hold(&self.guards).retain(|watched| watched.task.host != host);
+        self.kernel.kill(host);
+        let sim = self.clone();
+        self.kernel.at(self.kernel.now() + back_after, None, move || {
+            let mut machines = hold(&sim.machines);
+            let Some(machine) = machines.get_mut(slot) else { return };
+            machine.host = sim.boot(&machine.chance);
+        });
+    }
+
+    /// Watches what a guard believes from now on.
+    fn watch_guard(&self, world: &SimWorld, task: TaskId, lock: LockId, guard: &Arc<Guard>) {
+        let (fence, until) = (guard.fencing_token(), world.shows_at(guard.valid_until()));
+        self.note(&Event::Task(task, lock, TaskEvent::Acquired(fence, Belief { until })));
+        let (world, guard) = (world.clone(), Arc::downgrade(guard));
+        hold(&self.guards).push(Watched { world, task, lock, fence, guard, until });
+    }
+
+    /// Sees what the guards of a process believe now.
+    fn sample(&self, host: HostId) {
+        let mut guards = hold(&self.guards);
+        guards.retain_mut(|watched| {
+            if watched.task.host != host {
+                return true;
+            }
+            let Some(guard) = watched.guard.upgrade() else { return false };
+            let until = watched.world.shows_at(guard.valid_until());
+            if until != watched.until {
+                watched.until = until;
+                let believes = TaskEvent::Believes(watched.fence, Belief { until });
+                self.note(&Event::Task(watched.task, watched.lock, believes));
+            }
+            true
+        });
+    }
+
+    /// Lets the world go its way to its end.
+    fn live(self: &Arc<Self>) {
+        let deadline = self.weather.heals_at + SERVED_WITHIN;
+        if !self.go_on_until(deadline, true) {
+            return;
+        }
+        if let Some(host) = self.busy() {
+            return self.fail("progress", format!("{host} has not come to its end: somebody was not served"));
+        }
+        let quiet = self.kernel.now() + QUIET;
+        if self.go_on_until(quiet, false) {
+            self.see_that_nothing_is_left();
+        }
+    }
+
+    /// Who has tasks that have not ended.
+    fn busy(&self) -> Option<HostId> {
+        let machines = hold(&self.machines);
+        machines.iter().map(|machine| machine.host).find(|host| self.kernel.live_tasks(*host) > 0)
+    }
+
+    /// Lets time go on to a limit, or until everybody has ended; says whether nothing was found to be wrong.
+    fn go_on_until(&self, limit: Instant, until_done: bool) -> bool {
+        let (mut steps, mut now) = (0_u64, self.kernel.now());
+        loop {
+            match self.kernel.step(limit) {
+                Stepped::Task(host) => self.sample(host),
+                Stepped::Job => {}
+                Stepped::Nothing => break,
+            }
+            if self.kernel.now() > now {
+                now = self.kernel.now();
+                hold(&self.watch).pass(now);
+            }
+            steps += 1;
+            if steps > STEPS {
+                self.fail("progress", "the world goes round in circles".into());
+            }
+            if self.has_failed() {
+                return false;
+            }
+            if until_done && now > self.weather.heals_at && self.busy().is_none() {
+                return true;
+            }
+        }
+        self.kernel.pass(limit);
+        true
+    }
+
+    /// When all is over, nothing is held and nobody waits; and after some time nothing is there at all.
+    fn see_that_nothing_is_left(&self) {
+        let now = self.kernel.now();
+        let mut net = self.net();
+        let server = &mut net.server;
+        let now_us = server.clock.reading_us(now);
+        let forgotten_us = server.clock.reading_us(now + FORGOTTEN_AFTER);
+        for (lock, state) in &mut server.locks {
+            let is_held = state
+                .value
+                .as_ref()
+                .is_some_and(|value| value.expires_ms.is_none_or(|at_ms| at_ms >= now_us / 1000));
+            let places = state.record.iter().flat_map(|record| record.places.values());
+            let kept = places.filter(|place| place.expires_ms >= now_us / 1000).count();
+            if self.weather.climate != Climate::BadClocks && (is_held || kept > 0) {
+                let what = format!("{lock} is left behind: held {is_held}, {kept} places");
+                return self.fail("leftovers", what);
+            }
+            if !state.is_over(forgotten_us) {
+                return self.fail("leftovers", format!("{lock} is remembered for ever: {state:?}"));
+            }
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! A store with a client's bug in it: see [`Bug`].
+
+use super::bug::Bug;
+use super::store::SimStore;
+use futures_util::future::BoxFuture;
+use leasehold::store::{Fault, Lock, Op, Outcome, Postbox, Store};
+use leasehold_core::{
+    Acquire, Acquired, Claim, Extend, Extended, Fate, FencingToken, HoldId, KeyError, Nonce, Release,
+    Released, Reply, SessionId, Wake, drift,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// A way to the server with a bug in it, or without one.
+#[derive(Clone)]
+pub(super) struct Planted {
+    inner: Arc<SimStore>,
+    bug: Option<Bug>,
+    seen: Arc<Mutex<Seen>>,
+}
+
+/// What a bug has to know of what went before.
+#[derive(Default)]
+struct Seen {
+    /// The last look of each of the client's places, by its slot.
+    last_nonce: BTreeMap<u32, Nonce>,
+    /// Holds that the client knows it had.
+    had: BTreeSet<HoldId>,
+    /// Holds that wait, as far as the client knows.
+    queued: BTreeSet<HoldId>,
+    /// The last hold whose release had no reply.
+    half_released: BTreeMap<Lock, Claim>,
+    /// Holds that stand for others.
+    aliases: BTreeMap<HoldId, Claim>,
+}
+
+impl Planted {
+    pub(super) fn new(inner: SimStore, bug: Option<Bug>) -> Self {
+        Self { inner: Arc::new(inner), bug, seen: Arc::default() }
+    }
+
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn call(&self, bug: Bug, lock: &Lock, op: &Op, within: Duration) -> Outcome {
+        self.remember_question(op);
+        if self.forgets(bug, op) {
+            return Outcome::Done(Reply::Release(Released {
+                found: Fate::Forgotten,
+                holder: None,
+                next: None,
+            }));
+        }
+        let asked = self.twisted(bug, lock, op);
+        let sent_at = self.inner.world.now();
+        let mut outcome = self.inner.execute(lock, &asked, within).await;
+        self.remember_answer(lock, &asked, &outcome);
+        let took = self.inner.world.now().since(sent_at);
+        match (bug, &mut outcome, &asked) {
+            (
+                Bug::ValidFromReply,
+                Outcome::Done(Reply::Acquire(Acquired::Granted { remaining_ms, .. })),
+                _,
+            ) => {
+                *remaining_ms += u64::try_from(took.as_millis()).unwrap_or(0);
+            }
+            (Bug::NoDrift, Outcome::Done(Reply::Acquire(Acquired::Granted { remaining_ms, .. })), _) => {
+                let allowance = drift(Duration::from_millis(*remaining_ms));
+                *remaining_ms += u64::try_from(allowance.as_millis()).unwrap_or(0);
+            }
+            (Bug::UnknownIsNo, Outcome::Unknown(fault), _) => return Outcome::Refused(fault.clone()),
+            (Bug::UnknownExtendIsYes, Outcome::Unknown(_), Op::Extend(_)) => {
+                return Outcome::Done(Reply::Extend(Extended::Extended));
+            }
+            (Bug::UnknownAcquireIsYes, Outcome::Unknown(_), Op::Acquire(ask)) => {
+                let (fence, remaining_ms) = (FencingToken::new(1), ask.lease_ms);
+                let granted = Acquired::Granted { fence, remaining_ms, others_wait: false };
+                return Outcome::Done(Reply::Acquire(granted));
+            }
+            (Bug::ResentWithFreshHold, Outcome::Unknown(_), Op::Acquire(ask)) => {
+                let fresh = HoldId::from_random(ask.claim.hold.session(), [7; 16]);
+                let again = Acquire { claim: Claim { hold: fresh, ..ask.claim.clone() }, ..ask.clone() };
+                return self.inner.execute(lock, &Op::Acquire(again), within).await;
+            }
+            (Bug::RenewedAfterRelease, Outcome::Done(_), Op::Release(release)) => {
+                self.renew_later(lock.clone(), release.claim.clone());
+            }
+            _ => {}
+        }
+        outcome
+    }
+
+    /// Takes note of what the engine asks.
+    fn remember_question(&self, op: &Op) {
+        let queue = match op {
+            Op::Acquire(ask) => ask.queue.as_ref(),
+            Op::Release(release) => release.next.as_ref().and_then(|next| next.queue.as_ref()),
+            _ => None,
+        };
+        if let Some(queue) = queue {
+            self.seen().last_nonce.insert(queue.nonce.slot(), queue.nonce);
+        }
+    }
+
+    /// Takes note of what the engine learns.
+    fn remember_answer(&self, lock: &Lock, op: &Op, outcome: &Outcome) {
+        let mut seen = self.seen();
+        match (op, outcome) {
+            (Op::Acquire(ask), Outcome::Done(Reply::Acquire(Acquired::Granted { .. }))) => {
+                seen.had.insert(ask.claim.hold);
+            }
+            (Op::Acquire(ask), Outcome::Done(Reply::Acquire(Acquired::Taken { position: Some(_), .. }))) => {
+                seen.queued.insert(ask.claim.hold);
+            }
+            (Op::Extend(extend), _) => drop(seen.had.insert(extend.claim.hold)),
+            (Op::Release(release), Outcome::Unknown(_)) if seen.had.contains(&release.claim.hold) => {
+                seen.half_released.insert(lock.clone(), release.claim.clone());
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether the bug is that this is not sent at all.
+    fn forgets(&self, bug: Bug, op: &Op) -> bool {
+        let Op::Release(Release { claim, next: None, .. }) = op else { return false };
+        let seen = self.seen();
+        let (had, queued) = (seen.had.contains(&claim.hold), seen.queued.contains(&claim.hold));
+        match bug {
+            Bug::NoUndo => !had && !queued,
+            Bug::PlaceIsNotLeft => !had && queued,
+            // What the keeper sends is an errand; what a task sends is its own release.
+            Bug::DroppedGuardKeepsLock => had && self.inner.link == self.inner.other,
+            _ => false,
+        }
+    }
+
+    /// What is sent in the place of an operation.
+    fn twisted(&self, bug: Bug, lock: &Lock, op: &Op) -> Op {
+        let mut op = op.clone();
+        match (bug, &mut op) {
+            (Bug::PlaceKeptTooShort, Op::Acquire(ask)) => {
+                if let Some(queue) = &mut ask.queue {
+                    queue.kept_ms /= 10;
+                }
+            }
+            (Bug::ReleasedHoldIsReused, Op::Acquire(ask)) => {
+                let mut seen = self.seen();
+                if let Some(old) = seen.half_released.remove(lock) {
+                    seen.aliases.insert(ask.claim.hold, old);
+                }
+                ask.claim = seen.aliases.get(&ask.claim.hold).unwrap_or(&ask.claim).clone();
+            }
+            (Bug::ReleasedHoldIsReused, Op::Release(release)) => {
+                let seen = self.seen();
+                release.claim = seen.aliases.get(&release.claim.hold).unwrap_or(&release.claim).clone();
+            }
+            (Bug::ReleasedHoldIsReused, Op::Extend(extend)) => {
+                let seen = self.seen();
+                extend.claim = seen.aliases.get(&extend.claim.hold).unwrap_or(&extend.claim).clone();
+            }
+            _ => {}
+        }
+        op
+    }
+
+    fn renew_later(&self, lock: Lock, claim: Claim) {
+        let (store, sim) = (self.inner.clone(), self.inner.world.sim.clone());
+        let at = sim.kernel.now() + Duration::from_millis(50);
+        let wait = sim.kernel.sleep_until(at);
+        let renewal = async move {
+            wait.await;
+            let extend = Op::Extend(Extend { claim, lease_ms: 3_000, keep_record: false });
+            // Whatever comes of it.
+            drop(store.execute(&lock, &extend, Duration::from_secs(1)).await);
+        };
+        sim.kernel.spawn(self.inner.world.host, Box::pin(renewal));
+    }
+}
+
+impl fmt::Debug for Planted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Planted").field("inner", &self.inner).field("bug", &self.bug).finish_non_exhaustive()
+    }
+}
+
+impl Store for Planted {
+    fn execute<'a>(&'a self, lock: &'a Lock, op: &'a Op, within: Duration) -> BoxFuture<'a, Outcome> {
+        match self.bug {
+            Some(bug) => Box::pin(self.call(bug, lock, op, within)),
+            None => self.inner.execute(lock, op, within),
+        }
+    }
+
+    fn open_mailbox(
+        &self,
+        session: SessionId,
+        post: Arc<dyn Postbox>,
+        within: Duration,
+    ) -> BoxFuture<'_, Result<(), Fault>> {
+        let post: Arc<dyn Postbox> = match self.bug {
+            Some(bug) => Arc::new(PlantedPost { inner: post, bug, seen: self.seen.clone() }),
+            None => post,
+        };
+        self.inner.open_mailbox(session, post, within)
+    }
+
+    fn close_mailbox(&self, session: SessionId) {
+        self.inner.close_mailbox(session);
+    }
+
+    fn sibling(&self) -> Arc<dyn Store> {
+        let sibling = SimStore { link: self.inner.other, ..(*self.inner).clone() };
+        Arc::new(Self { inner: Arc::new(sibling), bug: self.bug, seen: self.seen.clone() })
+    }
+
+    fn check(&self, lock: &Lock) -> Result<(), KeyError> {
+        self.inner.check(lock)
+    }
+}
+
+/// A mailbox with a bug in it.
+struct PlantedPost {
+    inner: Arc<dyn Postbox>,
+    bug: Bug,
+    seen: Arc<Mutex<Seen>>,
+}
+
+impl Postbox for PlantedPost {
+    fn deliver(&self, mut wake: Wake) {
+        if self.bug == Bug::GrantCountsFromLastLook {
+            let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+            wake.nonce = seen.last_nonce.get(&wake.nonce.slot()).copied().unwrap_or(wake.nonce);
+        }
+        self.inner.deliver(wake);
+    }
+
+    fn renewed(&self) {
+        if self.bug != Bug::NoLookAfterSubscribing {
+            self.inner.renewed();
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! Who watches: the checks, the trace, and the counts that say what a run was good for.
+
+use super::check::{self, Check, Promises, Scene};
+use super::event::{Event, HostEvent, ServerEvent, TaskEvent};
+use super::time::Instant;
+use leasehold_core::{Acquired, Op};
+use std::ops::AddAssign;
+
+/// What was found to be wrong, by which check, and when.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Violation {
+    /// The check.
+    pub check: &'static str,
+    /// In true time.
+    pub at: Instant,
+    /// What is wrong.
+    pub what: String,
+}
+
+/// How often what happened: a world in which nothing happens proves nothing.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Operations that the store executed.
+    pub executed: u64,
+    /// Of these, those that came late or for the second time.
+    pub out_of_time: u64,
+    /// Messages that were lost, late or doubled.
+    pub mishaps: u64,
+    /// Locks that tasks had.
+    pub acquired: u64,
+    /// Grants that were told by a message.
+    pub granted: u64,
+    /// Futures that were dropped.
+    pub cancelled: u64,
+    /// Holds that were lost.
+    pub lost: u64,
+    /// Processes that died.
+    pub crashes: u64,
+    /// Processes that stood still.
+    pub stops: u64,
+    /// Connections that broke.
+    pub breaks: u64,
+    /// Times that the server went down, failed over or had its clock set.
+    pub upsets: u64,
+    /// Operations that came after the hold that they are about had ended.
+    pub spent: u64,
+}
+
+impl AddAssign for Counts {
+    fn add_assign(&mut self, other: Self) {
+        self.executed += other.executed;
+        self.out_of_time += other.out_of_time;
+        self.mishaps += other.mishaps;
+        self.acquired += other.acquired;
+        self.granted += other.granted;
+        self.cancelled += other.cancelled;
+        self.lost += other.lost;
+        self.crashes += other.crashes;
+        self.stops += other.stops;
+        self.breaks += other.breaks;
+        self.upsets += other.upsets;
+        self.spent += other.spent;
+    }
+}
+
+impl Counts {
+    fn count(&mut self, event: &Event<'_>) {
+        let counted = match event {
+            Event::Executed(done) => {
+                self.granted += done.wakes.len() as u64;
+                self.out_of_time += u64::from(done.out_of_time);
+                let spent = done.acquires().is_some_and(|(_, reply)| matches!(reply, Acquired::Spent(_)));
+                self.spent += u64::from(spent && matches!(done.op, Op::Acquire(_)));
+                &mut self.executed
+            }
+            Event::Mishap { .. } => &mut self.mishaps,
+            Event::Host(_, HostEvent::Crashed) => &mut self.crashes,
+            Event::Host(_, HostEvent::Stopped) => &mut self.stops,
+            Event::Host(_, HostEvent::LinkDown { .. }) => &mut self.breaks,
+            Event::Server(ServerEvent::Up { .. }) => return,
+            Event::Server(_) => &mut self.upsets,
+            Event::Task(_, _, TaskEvent::Acquired(..)) => &mut self.acquired,
+            Event::Task(_, _, TaskEvent::Cancelled) => &mut self.cancelled,
+            Event::Task(_, _, TaskEvent::Told(_)) => &mut self.lost,
+            _ => return,
+        };
+        *counted += 1;
+    }
+}
+
+/// Watches one run.
+pub(super) struct Watch {
+    scene: Scene,
+    checks: Vec<Box<dyn Check + Send>>,
+    pub(super) violation: Option<Violation>,
+    pub(super) counts: Counts,
+    /// One line an event, if a trace is wanted.
+    pub(super) trace: Option<Vec<String>>,
+}
+
+impl Watch {
+    pub(super) fn new(promises: Promises, with_trace: bool) -> Self {
+        Self {
+            scene: Scene::new(promises),
+            checks: check::all(),
+            violation: None,
+            counts: Counts::default(),
+            trace: with_trace.then(Vec::new),
+        }
+    }
+
+    pub(super) fn note(&mut self, at: Instant, event: &Event<'_>) {
+        if self.violation.is_some() {
+            return;
+        }
+        if let Some(trace) = &mut self.trace {
+            trace.push(format!("{at}  {event}"));
+        }
+        self.counts.count(event);
+        self.scene.observe(at, event);
+        for check in &mut self.checks {
+            if let Err(what) = check.observe(at, event, &self.scene) {
+                self.violation = Some(Violation { check: check.name(), at, what });
+                return;
+            }
+        }
+    }
+
+    pub(super) fn pass(&mut self, at: Instant) {
+        if self.violation.is_some() {
+            return;
+        }
+        for check in &mut self.checks {
+            if let Err(what) = check.pass(at, &self.scene) {
+                self.violation = Some(Violation { check: check.name(), at, what });
+                return;
+            }
+        }
+    }
+
+    pub(super) fn fail(&mut self, check: &'static str, at: Instant, what: String) {
+        self.violation.get_or_insert(Violation { check, at, what });
+    }
+}

@@ -1,0 +1,95 @@
+//! The simulated world: that it holds, that it can be replayed, and that its checks see what is wrong.
+
+use leasehold_testkit::sim::{Bug, Climate, Counts, Run, Violation, run};
+use std::collections::BTreeSet;
+
+/// Fails with the way to see it again.
+fn expect_none(seed: u64, violation: Option<&Violation>) {
+    if let Some(Violation { check, at, what }) = violation {
+        panic!("{check}: at {at}: {what}\nsee it by `cargo xtask sim --seed {seed}`");
+    }
+}
+
+/// What `cargo xtask sim` does for as many seeds as one likes. Enough has to happen for it to mean anything.
+#[test]
+fn nothing_is_violated() {
+    let (mut sum, mut climates) = (Counts::default(), BTreeSet::new());
+    for seed in 1..=5_000 {
+        let outcome = run(&Run::new(seed));
+        expect_none(seed, outcome.violation.as_ref());
+        sum += outcome.counts;
+        climates.insert(format!("{:?}", outcome.climate));
+    }
+    assert_eq!(climates.len(), 4, "{climates:?}");
+    let Counts { executed, out_of_time, mishaps, acquired, granted, cancelled, .. } = sum;
+    for (what, happened) in [
+        ("executed", executed / 100),
+        ("out of time", out_of_time),
+        ("mishaps", mishaps),
+        ("acquired", acquired / 10),
+        ("granted", granted / 10),
+        ("cancelled", cancelled),
+        ("lost", sum.lost),
+        ("crashes", sum.crashes),
+        ("stops", sum.stops),
+        ("breaks", sum.breaks),
+        ("upsets", sum.upsets),
+        ("spent", sum.spent),
+    ] {
+        assert!(happened >= 300, "{what} happened too rarely: {sum:?}");
+    }
+}
+
+#[test]
+fn the_same_seed_is_the_same_run() {
+    let traced = |seed| run(&Run { with_trace: true, ..Run::new(seed) });
+    for seed in [3, 17, 2507] {
+        let (first, second) = (traced(seed), traced(seed));
+        assert!(first.trace.len() > 20);
+        assert_eq!(first.trace, second.trace, "seed {seed}");
+    }
+    assert_ne!(traced(3).trace, traced(4).trace);
+}
+
+/// Calm weather has no faults: whatever is wrong there is wrong everywhere.
+#[test]
+fn calm_is_calm() {
+    let calm = (1..).map(|seed| run(&Run::new(seed))).find(|outcome| outcome.climate == Climate::Calm);
+    let counts = calm.expect("one in ten is calm").counts;
+    assert_eq!((counts.mishaps, counts.crashes, counts.stops, counts.breaks, counts.upsets), (0, 0, 0, 0, 0));
+}
+
+/// The greatest seed by which a bug has to be found, and the check that is to find it.
+fn found_by(bug: Bug) -> (u64, &'static str) {
+    match bug {
+        Bug::ReleaseWithoutComparing | Bug::ExtendWithoutComparing => (10, "comparison"),
+        Bug::SpentHoldReturns => (50, "comparison"),
+        Bug::ExtendThatShortens
+        | Bug::UnknownExtendIsYes
+        | Bug::NoDrift
+        | Bug::ClockStandsStill
+        | Bug::ValidFromReply => (30, "beliefs"),
+        Bug::GrantCountsFromLastLook => (60, "beliefs"),
+        Bug::Barging | Bug::LastComeFirstServed => (10, "order"),
+        Bug::GrantToTheDead => (80, "order"),
+        Bug::ReleaseThatGrantsNobody | Bug::GrantWithoutMessage | Bug::PlaceKeptTooShort => (10, "progress"),
+        Bug::NoLookAfterSubscribing => (40, "progress"),
+        Bug::KeyWithoutExpiry | Bug::NoUndo | Bug::PlaceIsNotLeft => (10, "leftovers"),
+        Bug::UnknownIsNo | Bug::ResentWithFreshHold => (30, "leftovers"),
+        Bug::DroppedGuardKeepsLock => (50, "leftovers"),
+        Bug::TokenThatCounts | Bug::TokenOfTheClock => (30, "tokens"),
+        Bug::UnknownAcquireIsYes => (10, "tokens"),
+        Bug::ReleasedHoldIsReused => (30, "silence"),
+        Bug::RenewedAfterRelease => (10, "silence"),
+    }
+}
+
+#[test]
+fn each_planted_bug_is_found() {
+    for bug in Bug::ALL {
+        let (seeds, check) = found_by(bug);
+        let found = (1..=seeds).find_map(|seed| run(&Run { bug: Some(bug), ..Run::new(seed) }).violation);
+        let found = found.unwrap_or_else(|| panic!("{bug:?} is not found in {seeds} seeds"));
+        assert_eq!(found.check, check, "{bug:?}: {}", found.what);
+    }
+}

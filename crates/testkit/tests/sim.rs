@@ -54,7 +54,7 @@ fn the_same_seed_is_the_same_run() {
 /// Calm weather has no faults: whatever is wrong there is wrong everywhere.
 #[test]
 fn calm_is_calm() {
-    let calm = (1..).map(|seed| run(&Run::new(seed))).find(|outcome| outcome.climate == Climate::Calm);
+    let calm = (1..=200).map(|seed| run(&Run::new(seed))).find(|outcome| outcome.climate == Climate::Calm);
     let counts = calm.expect("one in ten is calm").counts;
     assert_eq!((counts.mishaps, counts.crashes, counts.stops, counts.breaks, counts.upsets), (0, 0, 0, 0, 0));
 }

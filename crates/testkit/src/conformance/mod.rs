@@ -36,6 +36,7 @@ mod peer;
 mod random;
 mod scene;
 mod subject;
+mod workload;
 
 #[doc(inline)]
 pub use crate::conformance_suite as suite;
@@ -44,6 +45,7 @@ pub use peer::{Granted, LONG, PATIENCE, Peer, Taken};
 pub use random::Random;
 pub use scene::{Scene, play};
 pub use subject::Subject;
+pub use workload::{Happening, Stranger, Workload};
 
 /// Makes a test of every case of the [conformance suite](crate::conformance), for the [`Subject`] that
 /// the expression gives. The expression may `await`; it is evaluated once a case.

@@ -1,8 +1,9 @@
 //! Scripts with mistakes that only a cut-off shows: without one they agree with the model, with one each is found.
 
 use super::agreement::agrees_with_the_model;
+use super::seen::Seen;
 use super::site::{Edit, Site};
-use super::{Broken, Seen, check};
+use super::{Broken, check};
 
 /// As many states as it may take to find a mistake.
 const STATES: u64 = 200;
@@ -137,7 +138,7 @@ fn each_planted_mistake_is_found() {
                 .unwrap_or_else(|Broken(what)| panic!("{name}: shown without a cut-off\n{what}"));
         }
         let found =
-            (0..STATES).find_map(|seed| Some((seed, check(&mut site, seed, &mut Seen::new()).err()?)));
+            (0..STATES).find_map(|seed| Some((seed, check(&mut site, seed, &mut Seen::default()).err()?)));
         let Some((seed, Broken(what))) = found else { panic!("{name}: not found in {STATES} states") };
         println!("{name}: found in state {seed}");
         assert!(what.contains(said), "{name}: {what}");

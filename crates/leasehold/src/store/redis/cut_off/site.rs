@@ -4,6 +4,7 @@
 //! link leads to, a link to no place, a wrong count, a field that nobody knows.
 
 use super::Broken;
+use super::seen::Cuts;
 use crate::store::redis::embedded::{Content, EmbeddedRedis, Entry, Keyspace, Ran, WHOLE};
 use crate::store::redis::reply;
 use crate::store::redis::script::Call;
@@ -25,6 +26,8 @@ pub(super) type Edit = (&'static str, &'static str);
 
 /// A script as it is called.
 pub(super) struct Spoken {
+    /// Its text before the edits.
+    pub(super) original: &'static str,
     pub(super) text: Rc<str>,
     pub(super) keys: Vec<Vec<u8>>,
     pub(super) args: Vec<Vec<u8>>,
@@ -37,6 +40,8 @@ pub(super) struct Site {
     edits: Vec<Edit>,
     /// The texts of the scripts, after the edits.
     texts: BTreeMap<&'static str, Rc<str>>,
+    /// The lines of each script at which it was cut off.
+    pub(super) cuts: Cuts,
 }
 
 impl Site {
@@ -48,7 +53,13 @@ impl Site {
     pub(super) fn edited(edits: &[Edit]) -> Self {
         let lock = Lock::mutex("job".parse().expect("a good name"));
         let keys = KeySpace::default().lock(&lock).expect("a good name");
-        Self { redis: EmbeddedRedis::new(), keys, edits: edits.to_vec(), texts: BTreeMap::new() }
+        Self {
+            redis: EmbeddedRedis::new(),
+            keys,
+            edits: edits.to_vec(),
+            texts: BTreeMap::new(),
+            cuts: BTreeMap::new(),
+        }
     }
 
     /// The call of an operation's script.
@@ -66,14 +77,17 @@ impl Site {
         let mut arguments = arguments.skip(2);
         let keys = if arguments.next().is_some_and(|number| number == b"1") { 1 } else { 2 };
         let keys = arguments.by_ref().take(keys).collect();
-        Spoken { text: Rc::clone(text), keys, args: arguments.collect() }
+        Spoken { original: call.text(), text: Rc::clone(text), keys, args: arguments.collect() }
     }
 
     /// Runs an operation for so many commands at most; gives what it answers if it came to its end.
     pub(super) fn run(&mut self, op: &Op, commands: usize) -> Result<Option<Reply>, Broken> {
         let spoken = self.spoken(op);
         match self.redis.eval(&spoken.text, &spoken.keys, &spoken.args, commands) {
-            Ran::CutOff => Ok(None),
+            Ran::CutOff => {
+                self.cuts.entry(spoken.original).or_default().extend(self.redis.stopped_at());
+                Ok(None)
+            }
             Ran::Whole(Value::Error(error)) => Err(Broken(format!("the script says {error}"))),
             Ran::Whole(value) => match reply::read(op, &as_of_the_client(&value)) {
                 Ok(reply) => Ok(Some(reply)),
@@ -106,14 +120,13 @@ impl Site {
     /// Does to the keys what a stranger does.
     pub(super) fn meddle(&self, stranger: Stranger) {
         for command in stranger.commands(&self.keys) {
-            let command: Vec<_> = command.into_iter().map(String::into_bytes).collect();
-            self.redis.with(|keyspace| keyspace.execute(&command));
+            self.command(&command.iter().map(String::as_str).collect::<Vec<_>>());
         }
     }
 
-    /// Writes a field of the record.
-    pub(super) fn put(&self, field: &str, text: &str) {
-        let command = ["HSET", &self.keys.record, field, text].map(|word| word.as_bytes().to_vec());
+    /// Executes a command that no script sends.
+    pub(super) fn command(&self, words: &[&str]) {
+        let command: Vec<_> = words.iter().map(|word| word.as_bytes().to_vec()).collect();
         self.redis.with(|keyspace| keyspace.execute(&command));
     }
 

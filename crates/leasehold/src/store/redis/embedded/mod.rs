@@ -3,7 +3,8 @@
 //! did is rolled back.
 //!
 //! Owns what a script sees: `KEYS` and `ARGV`, `redis.call` and `redis.pcall`, and how values become replies. It is
-//! stricter than a server: a key that was not declared, and a command that is not known here, are panics.
+//! stricter than a server: a key that was not declared, an argument that is no text, and a command that is not known here
+//! are panics.
 //!
 //! It deliberately has no sockets, no other clients, no limits of memory, no permissions and no libraries such as cjson.
 //! That it does what a server does is said by `cut_off/agreement.rs`.
@@ -13,6 +14,7 @@ mod keyspace;
 pub(super) use keyspace::{Content, Entry, Keyspace, crc64};
 
 use leasehold_testkit::Value;
+use mlua::debug::Debug;
 use mlua::{Function, Lua, LuaOptions, MultiValue, StdLib, Table};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -40,6 +42,8 @@ struct Server {
     executed: Vec<String>,
     /// Set once it was stopped.
     stopped: bool,
+    /// The line of the first command that it did not execute.
+    stopped_at: Option<usize>,
 }
 
 /// How a script ended.
@@ -50,6 +54,9 @@ pub(super) enum Ran {
     /// It wanted to execute one more command than it was let.
     CutOff,
 }
+
+/// What a script is called in what it raises, as at a server.
+const SCRIPT: &str = "user_script";
 
 /// As many commands as it likes.
 pub(super) const WHOLE: usize = usize::MAX;
@@ -64,7 +71,7 @@ impl EmbeddedRedis {
         let server = Rc::new(RefCell::new(Server::default()));
         let host = Rc::clone(&server);
         let execute = lua.create_function(move |lua, args: MultiValue| {
-            let reply = host.borrow_mut().execute(&args)?;
+            let reply = host.borrow_mut().execute(lua, &args)?;
             lua_value(lua, &reply)
         })?;
         let run = lua.load(include_str!("prelude.lua")).call(execute)?;
@@ -91,6 +98,11 @@ impl EmbeddedRedis {
         self.server.borrow().executed.clone()
     }
 
+    /// Where the script that ran last was stopped: the line of the first command that it did not execute.
+    pub(super) fn stopped_at(&self) -> Option<usize> {
+        self.server.borrow().stopped_at
+    }
+
     /// Runs a script, for so many commands at most. What it raises is an error reply, as at a server.
     pub(super) fn eval(&self, text: &str, keys: &[Vec<u8>], args: &[Vec<u8>], commands: usize) -> Ran {
         self.begin(keys, commands);
@@ -107,6 +119,7 @@ impl EmbeddedRedis {
         server.left = commands;
         server.executed.clear();
         server.stopped = false;
+        server.stopped_at = None;
     }
 
     fn call(&self, text: &str, keys: &[Vec<u8>], args: &[Vec<u8>]) -> mlua::Result<Value> {
@@ -123,7 +136,7 @@ impl EmbeddedRedis {
         if let Some(function) = self.functions.borrow().get(text) {
             return Ok(function.clone());
         }
-        let function = self.lua.load(text).set_name("=user_script").into_function()?;
+        let function = self.lua.load(text).set_name(format!("={SCRIPT}")).into_function()?;
         self.functions.borrow_mut().insert(text.to_owned(), function.clone());
         Ok(function)
     }
@@ -132,8 +145,11 @@ impl EmbeddedRedis {
 impl Server {
     /// Executes a command of a script, unless it was stopped. After that every further one fails as well: a script that
     /// catches the error does nothing any more.
-    fn execute(&mut self, args: &MultiValue) -> mlua::Result<Value> {
+    fn execute(&mut self, lua: &Lua, args: &MultiValue) -> mlua::Result<Value> {
         if self.left == 0 {
+            if !self.stopped {
+                self.stopped_at = line_of_script(lua);
+            }
             self.stopped = true;
             return Err(mlua::Error::runtime("cut off"));
         }
@@ -145,6 +161,16 @@ impl Server {
         self.executed.push(String::from_utf8_lossy(&command[0]).into_owned());
         Ok(self.keyspace.execute(&command))
     }
+}
+
+/// The line at which a script calls what runs now.
+fn line_of_script(lua: &Lua) -> Option<usize> {
+    let line = |function: &Debug<'_>| {
+        let script = function.source().short_src.is_some_and(|name| name == SCRIPT);
+        script.then(|| function.current_line()).flatten()
+    };
+    // The command itself, and `redis.call` around it, are before the script.
+    (0..3).find_map(|level| lua.inspect_stack(level, line).flatten())
 }
 
 fn argument(value: &mlua::Value) -> Vec<u8> {

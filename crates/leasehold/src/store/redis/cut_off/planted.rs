@@ -1,4 +1,8 @@
 //! Scripts with mistakes that only a cut-off shows: without one they agree with the model, with one each is found.
+//!
+//! Those of which is said that "it left" something are found by the law alone. Who asks again would mend them; until then
+//! the lock is with a hold that the record does not know, or that it says was released, and nobody gets it before the
+//! lease ends.
 
 use super::agreement::agrees_with_the_model;
 use super::seen::Seen;

@@ -10,9 +10,10 @@
 use leasehold::store::{Lock, Op, Outcome, RedisStore, Reply, Store, Wake};
 use leasehold_core::model::{MutexState, Place, Record, Tenant, Value as Stands};
 use leasehold_core::{
-    Acquire, Acquired, Claim, Ended, Enqueue, Extend, Extended, Fate, FencingToken, HoldId, Inspect,
-    KeySpace, Label, LockKeys, Nonce, OwnValue, Pass, Refused, Release, SessionId,
+    Acquire, Acquired, Claim, Ended, Enqueue, Extended, Fate, FencingToken, Inspect, KeySpace, Label,
+    LockKeys, OwnValue, Pass, Refused, Release,
 };
+use leasehold_testkit::conformance::{Happening, Stranger, Workload};
 use leasehold_testkit::{FrozenClock, RedisServer, RespConnection, Value};
 use std::collections::BTreeMap;
 use std::env;
@@ -80,7 +81,7 @@ fn a_token_of_sixteen_digits_stays_exact() {
     let mut world = World::new();
     let mut play = world.play(0);
     for _ in 0..3 {
-        let claim = play.fresh(0);
+        let claim = play.workload.fresh(0);
         let reply = play.check(&acquire(&claim, 1000, None));
         let Reply::Acquire(Acquired::Granted { fence, .. }) = reply else { panic!("{reply:?}") };
         let last = play.field("last");
@@ -94,12 +95,12 @@ fn a_token_of_sixteen_digits_stays_exact() {
 fn the_greatest_token_is_not_passed() {
     let mut world = World::new();
     let mut play = world.play(0);
-    let claim = play.fresh(0);
+    let claim = play.workload.fresh(0);
     play.check(&acquire(&claim, 1000, None));
     play.check(&release(&claim));
     for last in [FencingToken::MAX.as_u64() - 1, FencingToken::MAX.as_u64()] {
         play.set_last(last);
-        let claim = play.fresh(0);
+        let claim = play.workload.fresh(0);
         let reply = play.check(&acquire(&claim, 1000, None));
         let greatest = matches!(reply, Reply::Acquire(Acquired::Granted { fence: FencingToken::MAX, .. }));
         assert!(greatest, "{reply:?}");
@@ -119,18 +120,18 @@ fn scripts_flushed_between_all_calls_are_loaded_again() {
 fn a_dead_queue_longer_than_one_look_is_passed_over_several() {
     let mut world = World::new();
     let mut play = world.play(0);
-    let holder = play.fresh(0);
+    let holder = play.workload.fresh(0);
     play.check(&acquire(&holder, 10_000, None));
     for session in 1..=150 {
-        let waiter = play.fresh(session);
-        let queue = Enqueue { nonce: play.nonce(), kept_ms: 100 };
+        let waiter = play.workload.fresh(session);
+        let queue = Enqueue { nonce: play.workload.nonce(), kept_ms: 100 };
         play.check(&acquire(&waiter, 1000, Some(queue)));
     }
     play.step_us(101_000);
     play.check(&release(&holder));
     for _ in 0..3 {
-        let claim = play.fresh(0);
-        let queue = Enqueue { nonce: play.nonce(), kept_ms: 100 };
+        let claim = play.workload.fresh(0);
+        let queue = Enqueue { nonce: play.workload.nonce(), kept_ms: 100 };
         play.check(&acquire(&claim, 1000, Some(queue)));
     }
 }
@@ -141,10 +142,10 @@ fn texts_of_users_are_texts() {
     let mut play = world.play(0);
     for text in ["a b", "%d%s%%", "'\"\\", "]] .. redis.call('FLUSHALL') .. [[", "é…", "(.*)", ""] {
         let label = Label::new(text).unwrap();
-        let mut holder = play.fresh(0);
+        let mut holder = play.workload.fresh(0);
         holder.value = OwnValue::new(text).ok();
-        let waiter = play.fresh(1);
-        let nonce = play.nonce();
+        let waiter = play.workload.fresh(1);
+        let nonce = play.workload.nonce();
         let ask = |claim: &Claim| {
             let (claim, label) = (claim.clone(), label.clone());
             let queue = Some(Enqueue { nonce, kept_ms: 1000 });
@@ -212,10 +213,8 @@ impl World {
             lock,
             keys,
             state: MutexState::default(),
-            random: Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x5851_f42d_4c95_7f2d),
+            workload: Workload::new(seed),
             trace: format!("LEASEHOLD_SEED={seed}\n"),
-            sent: Vec::new(),
-            claims: Vec::new(),
         }
     }
 
@@ -236,12 +235,8 @@ struct Play<'a> {
     lock: Lock,
     keys: LockKeys,
     state: MutexState,
-    random: Random,
+    workload: Workload,
     trace: String,
-    /// What was sent before, to be sent again.
-    sent: Vec<Op>,
-    /// The present claim of each session.
-    claims: Vec<Claim>,
 }
 
 impl Play<'_> {
@@ -315,7 +310,7 @@ impl Play<'_> {
         }
     }
 
-    fn raw(&mut self, command: &[&str]) -> Value {
+    fn raw(&mut self, command: &[impl AsRef<[u8]>]) -> Value {
         self.world.looker.call(command).unwrap().ok().unwrap()
     }
 
@@ -331,212 +326,37 @@ impl Play<'_> {
         self.raw(&["HSET", &record, "last", &last.to_string()]);
         self.state.record.as_mut().unwrap().last = Some(FencingToken::new(last));
     }
-
-    /// A new claim of the `n`th session.
-    fn fresh(&mut self, n: u8) -> Claim {
-        let mut bits = [0; 16];
-        bits[..8].copy_from_slice(&self.random.next().to_le_bytes());
-        Claim::new(HoldId::from_random(SessionId::from_random([n; 12]), bits))
-    }
-
-    fn nonce(&mut self) -> Nonce {
-        Nonce::new(u32::try_from(self.random.below(5)).unwrap(), self.random.next())
-    }
 }
 
 /// What a random sequence is made of.
 impl Play<'_> {
     fn random_step(&mut self) {
-        let by_us = self.random_time();
+        let by_us = self.workload.time_us(&self.state, self.world.now_us);
         self.step_us(by_us);
-        match self.random.below(20) {
-            0..=1 => self.random_stranger(),
-            // Late, or again.
-            2..=4 if !self.sent.is_empty() => {
-                let op = self.random.one_of(&self.sent);
+        match self.workload.happening(&self.state) {
+            Happening::Sent(op) => drop(self.check(&op)),
+            Happening::SentTwice(op) => {
+                self.check(&op);
                 self.check(&op);
             }
-            _ => {
-                let op = self.random_op();
-                self.check(&op);
-                if self.random.below(8) == 0 {
-                    self.check(&op);
-                }
-                self.sent.push(op);
-            }
+            Happening::Stranger(stranger) => self.meddle(stranger),
         }
     }
 
-    fn random_time(&mut self) -> i64 {
-        let now_ms = (self.world.now_us / 1000).cast_signed();
-        let mut ends: Vec<u64> = Vec::new();
-        ends.extend(self.state.value.as_ref().and_then(|value| value.expires_ms));
-        if let Some(record) = &self.state.record {
-            ends.extend(record.places.values().map(|place| place.expires_ms));
-            if self.random.below(4) == 0 {
-                ends.push(record.expires_ms);
-            }
-        }
-        match self.random.below(24) {
-            0..=9 => 0,
-            10 => 137,
-            11 => 1_000,
-            12 => 49_900,
-            13 => 1_000_000,
-            14 => 3_000_000,
-            15 => 31_000_000,
-            16 => self.random.one_of(&[25, 31]) * 60_000_000,
-            17 => 61 * 60_000_000,
-            18 => 50 * 3_600_000_000,
-            19 => -1_000_000,
-            20 => -2 * 3_600_000_000,
-            _ if ends.is_empty() => 0,
-            // To the very millisecond of an expiry, and just past it.
-            21 | 22 => (self.random.one_of(&ends).cast_signed() - now_ms) * 1000,
-            _ => (self.random.one_of(&ends).cast_signed() - now_ms + 1) * 1000,
-        }
-    }
-
-    /// What clients of other libraries and operators do.
-    fn random_stranger(&mut self) {
-        let (name, record) = (self.keys.name.clone(), self.keys.record.clone());
-        // What has expired is gone for both, also if the clock goes back: the server sees it when the key is looked at.
-        self.state.is_over(self.world.now_us);
+    fn meddle(&mut self, stranger: Stranger) {
+        // The server sees that a key has expired when somebody looks at it, and the clock may go back after that.
         self.dump();
-        let lease_ms = self.random.one_of(&[1, 100, 5_000]);
-        let soon = Some(self.world.now_us / 1000 + lease_ms);
-        let ms = lease_ms.to_string();
-        let stands = |content: Result<&str, &str>, expires_ms| {
-            let content = content.map(str::to_owned).map_err(str::to_owned);
-            Some(Stands { content, expires_ms })
-        };
-        let what = self.random.below(10);
-        self.note(&format!("stranger {what}"));
-        match what {
-            0 | 1 => {
-                self.raw(&["SET", &name, "foreign", "PX", &ms]);
-                self.state.value = stands(Ok("foreign"), soon);
-            }
-            2 | 3 => {
-                self.raw(&["SET", &name, "foreign"]);
-                self.state.value = stands(Ok("foreign"), None);
-            }
-            4 => {
-                self.raw(&["DEL", &name]);
-                self.state.value = None;
-            }
-            5 | 6 => {
-                self.raw(&["PERSIST", &name]);
-                if let Some(value) = &mut self.state.value {
-                    value.expires_ms = None;
-                }
-            }
-            7 => {
-                self.raw(&["DEL", &record]);
-                self.state.record = None;
-            }
-            8 => {
-                self.raw(&["DEL", &name]);
-                self.raw(&["LPUSH", &name, "x"]);
-                self.raw(&["PEXPIRE", &name, &ms]);
-                self.state.value = stands(Err("list"), soon);
-            }
-            _ => {
-                self.raw(&["DEL", &name]);
-                self.raw(&["HSET", &name, "x", "1"]);
-                self.state.value = stands(Err("hash"), None);
-            }
+        self.note(&format!("stranger {stranger:?}"));
+        for command in stranger.commands(&self.keys) {
+            self.raw(&command);
         }
-    }
-
-    fn random_op(&mut self) -> Op {
-        match self.random.below(20) {
-            0..=8 => Op::Acquire(self.random_acquire()),
-            9..=11 => {
-                let (claim, lease_ms) = (self.likely_claim(), self.random_lease());
-                let keep_record = self.random.below(3) == 0;
-                Op::Extend(Extend { claim, lease_ms, keep_record })
-            }
-            12..=17 => Op::Release(self.random_release()),
-            _ => {
-                let claim = (self.random.below(2) == 0).then(|| self.likely_claim());
-                Op::Inspect(Inspect { claim })
-            }
-        }
-    }
-
-    fn random_acquire(&mut self) -> Acquire {
-        let claim = self.random_claim();
-        let lease_ms = self.random_lease();
-        let label = Label::new(self.random.one_of(&["web-1/7", "", "a b\u{2026}"])).unwrap();
-        let nonce = self.nonce();
-        let kept_ms = self.random.one_of(&[1, 100, 3_000, 21_000, 7_200_000]);
-        let queue = (self.random.below(4) > 0).then_some(Enqueue { nonce, kept_ms });
-        let adopt_ms = (self.random.below(3) == 0).then_some(2_000);
-        Acquire { claim, lease_ms, label, queue, adopt_ms }
-    }
-
-    fn random_release(&mut self) -> Release {
-        let claim = self.likely_claim();
-        let pass = self.random.one_of(&[Pass::Grant, Pass::Grant, Pass::Grant, Pass::Free]);
-        let next = (self.random.below(3) == 0).then(|| self.random_acquire());
-        let next = next.map(|mut next| {
-            // Of the same session as a rule, but the store does not rely on it.
-            if self.random.below(4) > 0 {
-                let session = claim.hold.session();
-                self.renew(session);
-                next.claim = self.claim_of(session);
-            }
-            next
-        });
-        Release { claim, pass, next }
-    }
-
-    fn random_lease(&mut self) -> u64 {
-        self.random.one_of(&[1, 50, 3_000, 3_000, 30_000, 48 * 3_600_000])
-    }
-
-    /// The present claim of some session as a rule; sometimes a new one.
-    fn random_claim(&mut self) -> Claim {
-        let session = SessionId::from_random([u8::try_from(self.random.below(4)).unwrap(); 12]);
-        if self.random.below(8) == 0 {
-            self.renew(session);
-        }
-        self.claim_of(session)
-    }
-
-    /// The claim that was given the lock last, or any.
-    fn likely_claim(&mut self) -> Claim {
-        let tenant = self.state.record.as_ref().and_then(|record| record.tenant.as_ref());
-        match tenant.map(|tenant| tenant.claim.clone()) {
-            Some(claim) if self.random.below(2) == 0 => claim,
-            _ => self.random_claim(),
-        }
-    }
-
-    fn claim_of(&mut self, session: SessionId) -> Claim {
-        if !self.claims.iter().any(|claim| claim.hold.session() == session) {
-            self.renew(session);
-        }
-        self.claims.iter().find(|claim| claim.hold.session() == session).unwrap().clone()
-    }
-
-    fn renew(&mut self, session: SessionId) {
-        let mut bits = [0; 16];
-        bits[..8].copy_from_slice(&self.random.next().to_le_bytes());
-        let mut claim = Claim::new(HoldId::from_random(session, bits));
-        if self.random.below(4) == 0 {
-            // Two users may well choose the same value.
-            claim.value = OwnValue::new(self.random.one_of(&["mine", "foreign"])).ok();
-        }
-        self.claims.retain(|claim| claim.hold.session() != session);
-        self.claims.push(claim);
+        stranger.apply(&mut self.state, self.world.now_us);
     }
 
     /// A record that is none: every operation that needs it says so, and changes nothing.
     fn spoil_record(&mut self) {
         let record = self.keys.record.clone();
-        let spoilt = self.random.one_of(&["list", "string", "2"]);
+        let spoilt = *self.workload.random().pick(&["list", "string", "2"]);
         self.raw(&["DEL", &record]);
         match spoilt {
             "list" => self.raw(&["LPUSH", &record, "x"]),
@@ -545,7 +365,7 @@ impl Play<'_> {
         };
         let before = self.dump();
         for _ in 0..2 {
-            let op = self.random_op();
+            let op = self.workload.op(&self.state);
             if matches!(op, Op::Extend(_)) {
                 continue;
             }
@@ -662,25 +482,4 @@ fn said(wakes: &[Wake]) -> Vec<(String, String)> {
 fn number(variable: &str) -> Option<u64> {
     let text = env::var(variable).ok()?;
     Some(text.parse().unwrap_or_else(|_| panic!("{variable} is a number")))
-}
-
-/// `SplitMix64`: the same sequence for the same seed, on every machine.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-
-    fn one_of<T: Clone>(&mut self, choices: &[T]) -> T {
-        let at = usize::try_from(self.below(choices.len() as u64)).unwrap();
-        choices[at].clone()
-    }
 }

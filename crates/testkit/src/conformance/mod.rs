@@ -35,6 +35,7 @@ mod letters;
 mod peer;
 mod scene;
 mod subject;
+mod workload;
 
 #[doc(inline)]
 pub use crate::conformance_suite as suite;
@@ -43,6 +44,7 @@ pub use letters::Letters;
 pub use peer::{Granted, LONG, PATIENCE, Peer, Taken};
 pub use scene::{Scene, play};
 pub use subject::Subject;
+pub use workload::{Happening, Stranger, Workload};
 
 /// Makes a test of every case of the [conformance suite](crate::conformance), for the [`Subject`] that
 /// the expression gives. The expression may `await`; it is evaluated once a case.

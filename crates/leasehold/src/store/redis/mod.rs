@@ -10,6 +10,8 @@ mod config;
 #[cfg(test)]
 mod cut_off;
 mod dial;
+#[cfg(test)]
+mod embedded;
 mod lent;
 mod link;
 mod mailbox;

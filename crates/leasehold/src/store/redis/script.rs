@@ -178,18 +178,8 @@ impl Call {
 
 #[cfg(test)]
 mod tests {
+    use super::super::embedded::crc64;
     use super::*;
-
-    /// CRC-64 of Jones, as Redis computes it: reflected, from zero.
-    fn crc64(bytes: &[u8]) -> u64 {
-        const POLYNOMIAL: u64 = 0xad93_d235_94c9_35a9;
-        bytes.iter().fold(0_u64, |crc, byte| {
-            (0..8).fold(crc ^ u64::from(*byte), |crc, _| {
-                let carry = if crc & 1 == 1 { POLYNOMIAL.reverse_bits() } else { 0 };
-                (crc >> 1) ^ carry
-            })
-        })
-    }
 
     #[test]
     fn the_payload_of_an_empty_record_is_what_dump_would_give() {

@@ -1,0 +1,189 @@
+//! Which commands each script sends on each of its ways: what a cut-off can come between, and what an operation costs.
+
+use super::Broken;
+use super::site::Site;
+use crate::store::redis::embedded::{Keyspace, WHOLE};
+use leasehold_core::{
+    Acquire, Claim, Enqueue, Extend, HoldId, Inspect, Label, Nonce, Op, OwnValue, Pass, Release, SessionId,
+};
+
+/// What it is, what was done before, the operation, and its commands.
+type Way = (&'static str, Vec<Op>, Op, &'static str);
+
+#[test]
+fn every_way_has_its_commands() {
+    let mut site = Site::new();
+    for (name, before, op, expected) in acquires().into_iter().chain(releases()).chain(others()) {
+        let found = commands(&mut site, &before, &op).unwrap_or_else(|Broken(what)| panic!("{name}: {what}"));
+        println!("| {name} | {} | `{found}` |", found.split(' ').count());
+        assert_eq!(found, expected, "{name}");
+    }
+}
+
+/// The commands of an operation after others, 2 ms apart.
+fn commands(site: &mut Site, before: &[Op], op: &Op) -> Result<String, Broken> {
+    site.redis.load(Keyspace::default());
+    let mut now_us = 1_762_000_000_000_000;
+    for op in before.iter().chain([op]) {
+        site.redis.with(|keyspace| keyspace.set_now_us(now_us));
+        site.run(op, WHOLE)?;
+        now_us += 2_000;
+    }
+    Ok(site.redis.executed().join(" "))
+}
+
+fn acquires() -> Vec<Way> {
+    let left_free = || [queue(), vec![give(1, Pass::Free, None)]].concat();
+    vec![
+        ("acquire of a new lock", vec![], take(1), "GET HMGET TIME RESTORE HSET SET"),
+        (
+            "acquire of a free lock that was used before",
+            vec![take(1), release(1)],
+            take(2),
+            "GET HMGET TIME HSET PEXPIRE SET",
+        ),
+        ("acquire that is sent again", vec![take(1)], take(1), "GET HMGET PTTL"),
+        ("acquire of a lock that is held: not to wait", vec![take(1)], try_to_take(2), "GET HMGET PTTL"),
+        ("the same, to wait", vec![take(1)], take(2), "GET HMGET TIME PTTL PTTL HSET"),
+        ("the same, behind others", queue(), take(4), "GET HMGET TIME PTTL HGET PTTL HSET"),
+        ("look of one who waits", queue(), take(3), "GET HMGET TIME PTTL HGET PTTL HSET"),
+        (
+            "look of one who was granted the lock",
+            [queue(), vec![release(1)]].concat(),
+            take(2),
+            "GET HMGET PTTL",
+        ),
+        (
+            "acquire of a lock that was left free, by the first who waits",
+            left_free(),
+            take(2),
+            "GET HMGET HMGET TIME HSET PEXPIRE SET HDEL",
+        ),
+        (
+            "the same, by another, which grants it to the first",
+            left_free(),
+            take(4),
+            "GET HMGET HGET HMGET TIME HGET HSET PEXPIRE SET HDEL PUBLISH",
+        ),
+    ]
+}
+
+fn releases() -> Vec<Way> {
+    let dead = || vec![take(1), doomed(2), doomed(3)];
+    vec![
+        ("release with nobody waiting", vec![take(1)], release(1), "GET HMGET DEL HSET"),
+        ("the same, of a user's own value", vec![own()], release_own(), "GET HMGET DEL HSET"),
+        (
+            "release that grants",
+            queue(),
+            release(1),
+            "GET HMGET HGET HMGET TIME DEL HSET PEXPIRE SET HDEL PUBLISH",
+        ),
+        (
+            "release that grants, and queues again",
+            queue(),
+            give(1, Pass::Grant, Some(4)),
+            "GET HMGET HGET HMGET TIME HGET HGET DEL HSET PEXPIRE SET HDEL PUBLISH",
+        ),
+        (
+            "release that leaves the lock free for others",
+            queue(),
+            give(1, Pass::Free, None),
+            "GET HMGET DEL HSET",
+        ),
+        (
+            "release that grants to the third, behind two dead",
+            [dead(), vec![take(4)]].concat(),
+            release(1),
+            "GET HMGET HGET HMGET TIME HGET HMGET HGET DEL HSET PEXPIRE SET HDEL PUBLISH",
+        ),
+        (
+            "release that acquires again",
+            vec![take(1)],
+            give(1, Pass::Grant, Some(4)),
+            "GET HMGET TIME DEL HSET PEXPIRE SET",
+        ),
+        ("release that is sent again", vec![take(1), release(1)], release(1), "GET HMGET"),
+        ("release of one who waits", queue(), release(2), "GET HMGET HMGET HSET HDEL"),
+        ("release of one who is not known", vec![take(1)], release(2), "GET HMGET PTTL"),
+    ]
+}
+
+fn others() -> Vec<Way> {
+    let mut own_extend = extend(1, false);
+    if let Op::Extend(extend) = &mut own_extend {
+        extend.claim = own_claim();
+    }
+    vec![
+        ("extend", vec![take(1)], extend(1, false), "GET PTTL PEXPIRE"),
+        (
+            "extend that keeps the record",
+            vec![take(1)],
+            extend(1, true),
+            "GET HMGET PTTL PEXPIRE TIME PTTL PEXPIRE",
+        ),
+        ("extend of a user's own value", vec![own()], own_extend, "GET HMGET PTTL PEXPIRE"),
+        ("extend of a hold that is gone", vec![], extend(1, false), "GET"),
+        ("inspect of a free lock", vec![], Op::Inspect(Inspect { claim: None }), "GET HMGET"),
+        (
+            "inspect of a lock that others wait for",
+            queue(),
+            Op::Inspect(Inspect { claim: None }),
+            "GET HMGET TIME HVALS PTTL",
+        ),
+    ]
+}
+
+fn claim(n: u8) -> Claim {
+    Claim::new(HoldId::from_random(SessionId::from_random([n; 12]), [n; 16]))
+}
+
+fn ask(claim: Claim, kept_ms: Option<u64>) -> Acquire {
+    let nonce = Nonce::new(0, 1);
+    let label = Label::new("test").expect("a plain text is a label");
+    let queue = kept_ms.map(|kept_ms| Enqueue { nonce, kept_ms });
+    Acquire { claim, lease_ms: 3_000, label, queue, adopt_ms: None }
+}
+
+fn take(n: u8) -> Op {
+    Op::Acquire(ask(claim(n), Some(60_000)))
+}
+
+fn try_to_take(n: u8) -> Op {
+    Op::Acquire(ask(claim(n), None))
+}
+
+/// A take whose place is over before the next operation.
+fn doomed(n: u8) -> Op {
+    Op::Acquire(ask(claim(n), Some(1)))
+}
+
+/// One holds the lock, two wait.
+fn queue() -> Vec<Op> {
+    vec![take(1), take(2), take(3)]
+}
+
+fn release(n: u8) -> Op {
+    give(n, Pass::Grant, None)
+}
+
+fn give(n: u8, pass: Pass, next: Option<u8>) -> Op {
+    let next = next.map(|n| ask(claim(n), Some(60_000)));
+    Op::Release(Release { claim: claim(n), pass, next })
+}
+
+fn own_claim() -> Claim {
+    Claim { value: OwnValue::new("own").ok(), ..claim(1) }
+}
+
+fn own() -> Op {
+    Op::Acquire(ask(own_claim(), Some(60_000)))
+}
+
+fn release_own() -> Op {
+    Op::Release(Release { claim: own_claim(), pass: Pass::Grant, next: None })
+}
+
+fn extend(n: u8, keep_record: bool) -> Op {
+    Op::Extend(Extend { claim: claim(n), lease_ms: 90_000_000, keep_record })
+}

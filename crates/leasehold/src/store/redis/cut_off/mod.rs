@@ -1,0 +1,180 @@
+//! Scripts that are stopped after each of their commands: Redis does not roll back what they have done (failure row 18).
+//!
+//! An embedded Redis runs the very texts of the scripts. A lock is brought into some state (`reach.rs`); an operation of
+//! each kind is sent, and stopped after none, one, two … of its commands; and after each cut-off
+//!
+//! 1. no key is without an expiry, but for a lock that had none before;
+//! 2. the keys are a state that the model knows, and one of the five that `law.rs` names;
+//! 3. the same operation again, any other one, or none is answered as the model says;
+//! 4. everybody who waits is served after that (`serve.rs`).
+//!
+//! `LEASEHOLD_SEQUENCES` sets how many states are tried, `LEASEHOLD_SEED` repeats one: a failure prints its own.
+//!
+//! What is not here: whether the scripts mean what the model means on a real server (`tests/redis_model.rs`), and what is
+//! done by those who send operations (the engine).
+
+mod agreement;
+mod commands;
+mod law;
+mod planted;
+mod reach;
+mod seen;
+mod serve;
+mod site;
+
+use law::Left;
+use leasehold_core::model::MutexState;
+use leasehold_core::{Fate, Op, Reply};
+use reach::Play;
+use seen::{OP_KINDS, OpKind, Seen};
+use site::{MAILBOXES, Site};
+
+const STATES: u64 = 2_000;
+
+/// What is wrong after a cut-off.
+#[derive(Debug)]
+struct Broken(String);
+
+#[test]
+fn a_script_that_is_cut_off_leaves_expiries_and_a_way_on() {
+    if let Some(seed) = number("LEASEHOLD_SEED") {
+        let checked = check(&mut Site::new(), seed, &mut Seen::default());
+        return checked.unwrap_or_else(|Broken(what)| panic!("{what}"));
+    }
+    let states = number("LEASEHOLD_SEQUENCES").unwrap_or(STATES);
+    let halves = [0, 1].map(|half| std::thread::spawn(move || check_all((half..states).step_by(2))));
+    let halves = halves.map(|half| half.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+    let seen = halves.into_iter().fold(Seen::default(), Seen::with);
+    println!("{states} states, {seen:?}");
+    if states >= STATES {
+        seen.check(STATES / 1_000);
+    }
+}
+
+fn check_all(seeds: impl Iterator<Item = u64>) -> Seen {
+    let (mut site, mut seen) = (Site::new(), Seen::default());
+    for seed in seeds {
+        check(&mut site, seed, &mut seen).unwrap_or_else(|Broken(what)| panic!("{what}"));
+    }
+    seen.cut_at(site.cuts);
+    seen
+}
+
+/// Brings a lock into the state of this seed, and cuts off an operation of each kind after each of its commands.
+fn check(site: &mut Site, seed: u64, seen: &mut Seen) -> Result<(), Broken> {
+    let told = |what: String| Broken(format!("LEASEHOLD_SEED={seed}\n{what}"));
+    let mut play = Play::new(site, seed);
+    play.reach(true).map_err(|Broken(what)| told(format!("on the way there: {what}")))?;
+    for kind in OP_KINDS {
+        let op = play.op_of(kind);
+        let (before, keyspace) = (play.state.clone(), play.site.redis.keyspace());
+        for commands in 0.. {
+            let whole = play.cut_off(&op, commands, seen).map_err(|Broken(what)| {
+                told(format!("{op:?},\n  cut off after {commands} commands in {before:?}:\n  {what}"))
+            })?;
+            play.state.clone_from(&before);
+            play.site.redis.load(keyspace.clone());
+            if whole {
+                break;
+            }
+        }
+    }
+    play.spoil_record().map_err(|Broken(what)| told(format!("with a spoilt record: {what}")))
+}
+
+impl Play<'_> {
+    /// A record that is none is left alone, as is the lock beside it, unless it needs no record: wherever scripts are cut
+    /// off.
+    fn spoil_record(&mut self) -> Result<(), Broken> {
+        let record = self.site.keys.record.clone();
+        self.site.command(&["DEL", &record]);
+        match self.workload.random().below(3) {
+            0 => self.site.command(&["LPUSH", &record, "x"]),
+            1 => self.site.command(&["SET", &record, "x"]),
+            _ => self.site.command(&["HSET", &record, "format", "2"]),
+        }
+        let before = self.site.redis.keyspace();
+        for kind in OP_KINDS {
+            let op = self.op_of(kind);
+            for commands in 0..4 {
+                self.site.run(&op, commands)?;
+                let after = self.site.redis.keyspace();
+                let record_stays = after.entry(&record) == before.entry(&record);
+                if !record_stays || after != before && kind != OpKind::Extend {
+                    return Err(Broken(format!(
+                        "{op:?}, cut off after {commands} commands, changes {after:?}"
+                    )));
+                }
+                self.site.redis.load(before.clone());
+            }
+        }
+        Ok(())
+    }
+
+    fn op_of(&mut self, kind: OpKind) -> Op {
+        loop {
+            let op = self.workload.op(&self.state);
+            if OpKind::of(&op) == Some(kind) {
+                return op;
+            }
+        }
+    }
+
+    /// Cuts an operation off, and looks at what is left and where that leads to; says whether it came to its end before.
+    fn cut_off(&mut self, op: &Op, commands: usize, seen: &mut Seen) -> Result<bool, Broken> {
+        let before = self.state.clone();
+        let whole = self.site.run(op, commands)?.is_some();
+        let left = self.look_at_what_is_left(&before, op, whole)?;
+        if let Some(kind) = OpKind::of(op) {
+            seen.left(kind, left);
+        }
+        match self.workload.random().below(3) {
+            0 => drop(self.site.agree(&mut self.state, self.now_us, op)?),
+            1 => {
+                let other = self.workload.op(&self.state);
+                self.site.agree(&mut self.state, self.now_us, &other)?;
+            }
+            _ => {}
+        }
+        self.serve_all(&before, op)?;
+        Ok(whole)
+    }
+
+    /// The present state becomes the model's.
+    fn look_at_what_is_left(&mut self, before: &MutexState, op: &Op, whole: bool) -> Result<Left, Broken> {
+        self.check_expiries(before)?;
+        self.state = self.site.state()?;
+        let mut after = before.clone();
+        let (reply, wakes) = after.apply(self.now_us, op);
+        let given_up = matches!(reply, Reply::Release(released) if released.found == Fate::Held);
+        let Some(left) = law::left(before, &after, &self.state, given_up) else {
+            return Err(Broken(format!("it left {:?},\n  and makes {after:?}", self.state)));
+        };
+        let told = self.site.redis.with(|keyspace| std::mem::take(&mut keyspace.messages));
+        let expected = wakes.iter().map(|wake| (format!("{MAILBOXES}{}", wake.to), wake.message()));
+        if told.is_empty() && !whole || told.iter().cloned().eq(expected) && left == Left::Done {
+            return Ok(left);
+        }
+        Err(Broken(format!("it is {left:?}, and told {told:?}")))
+    }
+
+    fn check_expiries(&self, before: &MutexState) -> Result<(), Broken> {
+        let persisted = |content: &str| {
+            let value = before.value.as_ref().filter(|value| value.expires_ms.is_none());
+            value.is_some_and(|value| value.content.as_ref().unwrap_or_else(|kind| kind) == content)
+        };
+        let keyspace = self.site.redis.keyspace();
+        for (key, entry) in keyspace.entries().filter(|(_, entry)| entry.expires_ms.is_none()) {
+            let lock = key == self.site.keys.name.as_bytes();
+            if !lock || !persisted(&entry.content.shown()) {
+                return Err(Broken(format!("`{}` never expires", key.escape_ascii())));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn number(variable: &str) -> Option<u64> {
+    let text = std::env::var(variable).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{variable} is a number")))
+}

@@ -1,0 +1,133 @@
+//! States that a lock can get into: by random operations of several sessions, some of them late, twice or cut off, by
+//! strangers, with the clock going on and back; by queues that are longer than one script looks at; and by fencing tokens
+//! near their limit.
+
+use super::Broken;
+use super::site::Site;
+use leasehold_core::model::MutexState;
+use leasehold_core::{Acquire, Enqueue, FencingToken, Label, Op, Release};
+use leasehold_testkit::conformance::{Happening, Stranger, Workload};
+
+const START_US: u64 = 1_762_000_000_123_456;
+/// More than any script has commands.
+const MANY: u64 = 12;
+
+/// A lock at a site, the model of it, and what happens next.
+pub(super) struct Play<'a> {
+    pub(super) site: &'a mut Site,
+    pub(super) state: MutexState,
+    pub(super) workload: Workload,
+    pub(super) now_us: u64,
+}
+
+impl<'a> Play<'a> {
+    pub(super) fn new(site: &'a mut Site, seed: u64) -> Self {
+        site.redis.load(crate::store::redis::embedded::Keyspace::default());
+        let mut play = Self { site, state: MutexState::default(), workload: Workload::new(seed), now_us: 0 };
+        play.set_now_us(START_US);
+        play
+    }
+
+    /// Goes on to some state that happens; with `cuts`, some operations on the way are cut off.
+    pub(super) fn reach(&mut self, cuts: bool) -> Result<(), Broken> {
+        match self.workload.random().below(48) {
+            0 => self.long_queue()?,
+            1..=6 => self.near_the_limit()?,
+            _ => {}
+        }
+        for _ in 0..self.workload.random().below(16) {
+            self.step(cuts)?;
+        }
+        if self.workload.random().below(12) == 0 {
+            self.meddle(Stranger::DeletesRecord)?;
+        }
+        // What is over now is over in the model as well, before somebody compares.
+        self.state.is_over(self.now_us);
+        Ok(())
+    }
+
+    /// One thing that happens, to both.
+    fn step(&mut self, cuts: bool) -> Result<(), Broken> {
+        let by_us = self.workload.time_us(&self.state, self.now_us);
+        self.set_now_us(self.now_us.saturating_add_signed(by_us));
+        match self.workload.happening(&self.state) {
+            Happening::Sent(op) if cuts && self.workload.random().below(8) == 0 => self.cut(&op),
+            Happening::Sent(op) => self.agree(&op),
+            Happening::SentTwice(op) => self.agree(&op).and_then(|()| self.agree(&op)),
+            Happening::Stranger(stranger) => self.meddle(stranger),
+        }
+    }
+
+    fn meddle(&mut self, stranger: Stranger) -> Result<(), Broken> {
+        self.site.meddle(stranger);
+        stranger.apply(&mut self.state, self.now_us);
+        self.compare()
+    }
+
+    /// Sends an operation to both, and compares all there is.
+    fn agree(&mut self, op: &Op) -> Result<(), Broken> {
+        self.site.agree(&mut self.state, self.now_us, op)?;
+        self.compare()
+    }
+
+    fn compare(&mut self) -> Result<(), Broken> {
+        self.state.is_over(self.now_us);
+        let found = self.site.state()?;
+        if found == self.state {
+            return Ok(());
+        }
+        Err(Broken(format!("the keys are {found:?},\n  in the model {:?}", self.state)))
+    }
+
+    /// An operation that is cut off. What it left is where the model goes on.
+    fn cut(&mut self, op: &Op) -> Result<(), Broken> {
+        let commands = usize::try_from(self.workload.random().below(MANY)).unwrap_or_default();
+        self.site.run(op, commands)?;
+        self.site.redis.with(|keyspace| keyspace.messages.clear());
+        self.state = self.site.state()?;
+        Ok(())
+    }
+
+    pub(super) fn set_now_us(&mut self, now_us: u64) {
+        self.now_us = now_us;
+        self.state.is_over(now_us);
+        self.site.redis.with(|keyspace| keyspace.set_now_us(now_us));
+    }
+
+    /// A queue with more places than one script looks at; some of them, or all, are soon dead.
+    fn long_queue(&mut self) -> Result<(), Broken> {
+        let random = self.workload.random();
+        let (places, alive) = (60 + random.below(90), *random.pick(&[0, 1, 5, 20]));
+        let claim = self.workload.fresh(0);
+        self.agree(&Op::Acquire(Acquire { claim: claim.clone(), ..self.ask(0, 1) }))?;
+        for n in 0..places {
+            let kept_ms = if self.workload.random().below(100) < alive { 7_200_000 } else { 50 };
+            let ask = Op::Acquire(self.ask(10 + u8::try_from(n).unwrap_or_default(), kept_ms));
+            self.site.agree(&mut self.state, self.now_us, &ask)?;
+        }
+        self.compare()?;
+        self.set_now_us(self.now_us + 51_000);
+        if self.workload.random().below(2) == 0 {
+            return Ok(());
+        }
+        let pass = leasehold_core::Pass::Free;
+        self.agree(&Op::Release(Release { claim, pass, next: None }))
+    }
+
+    fn ask(&self, n: u8, kept_ms: u64) -> Acquire {
+        let queue = Some(Enqueue { nonce: self.workload.nonce(), kept_ms });
+        let label = Label::new("test").expect("a plain text is a label");
+        Acquire { claim: self.workload.fresh(n), lease_ms: 30_000, label, queue, adopt_ms: None }
+    }
+
+    /// A lock whose last fencing token is one of the greatest.
+    fn near_the_limit(&mut self) -> Result<(), Broken> {
+        self.agree(&Op::Acquire(self.ask(0, 1)))?;
+        let last = FencingToken::MAX.as_u64() - self.workload.random().below(3);
+        self.site.command(&["HSET", &self.site.keys.record, "last", &last.to_string()]);
+        if let Some(record) = &mut self.state.record {
+            record.last = Some(FencingToken::new(last));
+        }
+        self.compare()
+    }
+}

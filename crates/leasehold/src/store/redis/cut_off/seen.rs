@@ -1,0 +1,117 @@
+//! What came to pass, and whether that was enough: a generator that never gets anywhere would find nothing.
+
+use super::law::Left;
+use leasehold_core::Op;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+/// The lines of each script at which it was cut off.
+pub(super) type Cuts = BTreeMap<&'static str, BTreeSet<usize>>;
+
+/// The kinds of operations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum OpKind {
+    Acquire,
+    Extend,
+    Release,
+    ReleaseAndAcquire,
+    Inspect,
+}
+
+pub(super) const OP_KINDS: [OpKind; 5] =
+    [OpKind::Acquire, OpKind::Extend, OpKind::Release, OpKind::ReleaseAndAcquire, OpKind::Inspect];
+
+impl OpKind {
+    pub(super) fn of(op: &Op) -> Option<Self> {
+        match op {
+            Op::Acquire(_) => Some(Self::Acquire),
+            Op::Extend(_) => Some(Self::Extend),
+            Op::Release(release) if release.next.is_some() => Some(Self::ReleaseAndAcquire),
+            Op::Release(_) => Some(Self::Release),
+            Op::Inspect(_) => Some(Self::Inspect),
+            _ => None,
+        }
+    }
+}
+
+/// What came to pass.
+#[derive(Default)]
+pub(super) struct Seen {
+    /// How often a cut-off of an operation left what.
+    left: BTreeMap<(OpKind, Left), u64>,
+    cuts: Cuts,
+}
+
+impl Seen {
+    pub(super) fn left(&mut self, kind: OpKind, left: Left) {
+        *self.left.entry((kind, left)).or_insert(0) += 1;
+    }
+
+    pub(super) fn cut_at(&mut self, cuts: Cuts) {
+        for (script, lines) in cuts {
+            self.cuts.entry(script).or_default().extend(lines);
+        }
+    }
+
+    pub(super) fn with(mut self, other: Self) -> Self {
+        for (what, times) in other.left {
+            *self.left.entry(what).or_insert(0) += times;
+        }
+        self.cut_at(other.cuts);
+        self
+    }
+
+    /// Whether every operation left all that it can, so many times at least, and every script was stopped at every
+    /// command.
+    pub(super) fn check(&self, times_at_least: u64) {
+        for what in [
+            (OpKind::Acquire, Left::Untouched),
+            (OpKind::Acquire, Left::Opened),
+            (OpKind::Acquire, Left::Entered),
+            (OpKind::Acquire, Left::Done),
+            (OpKind::Extend, Left::Untouched),
+            (OpKind::Extend, Left::Done),
+            (OpKind::Release, Left::Untouched),
+            (OpKind::Release, Left::Freed),
+            (OpKind::Release, Left::Opened),
+            (OpKind::Release, Left::Entered),
+            (OpKind::Release, Left::Done),
+            (OpKind::ReleaseAndAcquire, Left::Freed),
+            (OpKind::ReleaseAndAcquire, Left::Opened),
+            (OpKind::ReleaseAndAcquire, Left::Entered),
+            (OpKind::ReleaseAndAcquire, Left::Done),
+        ] {
+            let times = self.left.get(&what).copied().unwrap_or(0);
+            assert!(times >= times_at_least, "{what:?} came {times} times only");
+        }
+        assert_eq!(self.cuts.len(), 4, "there are four scripts");
+        assert_eq!(self.missed(), UNUSED, "never cut off there");
+    }
+
+    /// The commands at which no script was stopped.
+    fn missed(&self) -> Vec<&'static str> {
+        let missed = self.cuts.iter().flat_map(|(script, cut_at)| {
+            let lines = (1..).zip(script.lines());
+            lines
+                .filter(|(line, text)| is_command(text) && !cut_at.contains(line))
+                .map(|(_, text)| text.trim())
+        });
+        missed.collect()
+    }
+}
+
+/// What scripts share, and one of them does not use: an acquire frees no lock, and an inspection reads all places at once.
+const UNUSED: [&str; 2] = [
+    "if freed then redis.call('DEL', KEYS[1]) end",
+    "if session ~= claim.session then packed = redis.call('HGET', KEYS[2], 'w:' .. session) end",
+];
+
+fn is_command(line: &str) -> bool {
+    line.contains("redis.call(") || line.contains("redis.pcall(")
+}
+
+impl fmt::Debug for Seen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} cut-offs: {:?}", self.left.values().sum::<u64>(), self.left)
+    }
+}

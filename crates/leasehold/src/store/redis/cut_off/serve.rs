@@ -1,0 +1,148 @@
+//! Going on after a cut-off, until everybody has had the lock.
+//!
+//! 1. Every script goes on from what the cut-off left as the model does: in its reply, in its messages, and in the end in
+//!    its keys.
+//! 2. Only who waits is given the lock; who was given it finds it held when it releases it.
+//! 3. Each has a greater fencing token than all before, up to the greatest there is.
+//! 4. Everybody is served after so many looks: one each, one more each to queue anew, and one for every 64 dead places.
+//! 5. Nobody is left in the queue, dead or alive.
+
+use super::Broken;
+use super::reach::Play;
+use leasehold_core::model::MutexState;
+use leasehold_core::{
+    Acquire, Acquired, Claim, Enqueue, Fate, FencingToken, HoldId, Label, Op, Pass, Release, Reply,
+};
+use leasehold_testkit::conformance::Stranger;
+use std::collections::BTreeMap;
+
+/// How many places one script looks at.
+const LOOKS_AT_MOST: usize = 64;
+
+impl Play<'_> {
+    /// Serves all who waited `before` a cut-off, all who wait now, and who asked for the lock in `op`.
+    pub(super) fn serve_all(&mut self, before: &MutexState, op: &Op) -> Result<(), Broken> {
+        let mut last = last(before).max(last(&self.state));
+        let mut waiting = self.live(before);
+        waiting.extend(self.live(&self.state));
+        waiting.extend(asked_in(op).map(|ask| (ask.claim.hold.token(), ask.claim.clone())));
+        let places = self.state.record.as_ref().map_or(0, |record| record.places.len());
+        self.end_hold()?;
+        let mut looks = 2 * waiting.len() + places / LOOKS_AT_MOST + 1;
+        while let Some(claim) = self.next_to_look(&waiting)? {
+            if looks == 0 {
+                return Err(Broken(format!("{} are never served", waiting.len())));
+            }
+            looks -= 1;
+            waiting.remove(&claim.hold.token());
+            match self.send(&self.look(&claim))? {
+                Reply::Acquire(Acquired::Granted { fence, .. }) => {
+                    if fence <= last && fence != FencingToken::MAX {
+                        return Err(Broken(format!("token {fence} after {last}")));
+                    }
+                    last = fence;
+                    self.give_back(&claim)?;
+                }
+                // It had the lock before, and was told so.
+                Reply::Acquire(Acquired::Spent(_)) => {}
+                Reply::Acquire(Acquired::Taken { .. }) => {
+                    waiting.insert(claim.hold.token(), claim);
+                }
+                other => return Err(Broken(format!("a look is answered {other:?}"))),
+            }
+        }
+        self.sweep(places)
+    }
+
+    /// Whoever has the lock lets it go: the holder by a release, a stranger as he does.
+    fn end_hold(&mut self) -> Result<(), Broken> {
+        match holder(&self.state).cloned() {
+            Some(claim) => self.give_back(&claim),
+            None if self.state.value.is_some() => {
+                self.site.meddle(Stranger::DeletesLock);
+                Stranger::DeletesLock.apply(&mut self.state, self.now_us);
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn give_back(&mut self, claim: &Claim) -> Result<(), Broken> {
+        let release = Op::Release(Release { claim: claim.clone(), pass: Pass::Grant, next: None });
+        match self.send(&release)? {
+            Reply::Release(released) if released.found == Fate::Held => Ok(()),
+            other => Err(Broken(format!("the holder's release is answered {other:?}"))),
+        }
+    }
+
+    /// Those who have a place now that is not over.
+    fn live(&self, state: &MutexState) -> BTreeMap<String, Claim> {
+        let places = state.record.iter().flat_map(|record| record.places.values());
+        let live = places.filter(|place| place.expires_ms >= self.now_us / 1000);
+        live.map(|place| (place.claim.hold.token(), place.claim.clone())).collect()
+    }
+
+    /// The one who was given the lock, since he was told; else any.
+    fn next_to_look(&self, waiting: &BTreeMap<String, Claim>) -> Result<Option<Claim>, Broken> {
+        match holder(&self.state) {
+            Some(claim) if !waiting.contains_key(&claim.hold.token()) => {
+                Err(Broken("the lock was given to one who does not wait".to_owned()))
+            }
+            Some(claim) => Ok(Some(claim.clone())),
+            None => Ok(waiting.values().next().cloned()),
+        }
+    }
+
+    fn look(&self, claim: &Claim) -> Op {
+        let queue = Some(Enqueue { nonce: self.workload.nonce(), kept_ms: 7_200_000 });
+        let label = Label::new("test").expect("a plain text is a label");
+        Op::Acquire(Acquire { claim: claim.clone(), lease_ms: 30_000, label, queue, adopt_ms: None })
+    }
+
+    fn send(&mut self, op: &Op) -> Result<Reply, Broken> {
+        let reply = self.site.agree(&mut self.state, self.now_us, op)?;
+        reply.ok_or_else(|| Broken("it was cut off without being told".to_owned()))
+    }
+
+    /// Releases of one who has nothing pass over the places of the dead.
+    fn sweep(&mut self, places: usize) -> Result<(), Broken> {
+        let nobody = self.workload.fresh(9);
+        for _ in 0..=places / LOOKS_AT_MOST {
+            self.send(&Op::Release(Release { claim: nobody.clone(), pass: Pass::Grant, next: None }))?;
+        }
+        let found = self.site.state()?;
+        let left = found.record.as_ref().map_or(0, |record| record.places.len());
+        if found != self.state || found.value.is_some() || left > 0 {
+            return Err(Broken(format!("in the end there is {found:?},\n  in the model {:?}", self.state)));
+        }
+        Ok(())
+    }
+}
+
+/// The claim that has the lock, where it is one of ours.
+pub(super) fn holder(state: &MutexState) -> Option<&Claim> {
+    let tenant = state.record.as_ref()?.tenant.as_ref()?;
+    let stands = state.value.as_ref()?.content.as_ref() == Ok(&tenant.claim.token());
+    let ended = |hold: &HoldId| {
+        let record = state.record.as_ref();
+        record.and_then(|record| record.ended.as_ref()).is_some_and(|(ended, _)| ended == hold)
+    };
+    // A stranger may use the same value as a user of ours.
+    let own = tenant.claim.value.is_some() && ended(&tenant.claim.hold);
+    (stands && !own).then_some(&tenant.claim)
+}
+
+fn last(state: &MutexState) -> FencingToken {
+    let last = state.record.as_ref().and_then(|record| record.last);
+    last.unwrap_or(FencingToken::new(0))
+}
+
+/// Who asks for the lock in an operation.
+fn asked_in(op: &Op) -> impl Iterator<Item = &Acquire> {
+    match op {
+        Op::Acquire(ask) => Some(ask),
+        Op::Release(release) => release.next.as_ref(),
+        _ => None,
+    }
+    .into_iter()
+}

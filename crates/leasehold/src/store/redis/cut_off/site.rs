@@ -1,0 +1,282 @@
+//! One lock at an embedded Redis: operations go in, and its two keys are read back into what the model knows of a lock.
+//!
+//! Reading back is strict. A record that no sequence of whole scripts could have written is an error: a place that no
+//! link leads to, a link to no place, a wrong count, a field that nobody knows.
+
+use super::Broken;
+use super::seen::Cuts;
+use crate::store::redis::embedded::{Content, EmbeddedRedis, Entry, Keyspace, Ran, WHOLE};
+use crate::store::redis::reply;
+use crate::store::redis::script::Call;
+use leasehold_core::model::{MutexState, Place, Record, Tenant, Value as Stands};
+use leasehold_core::{
+    Claim, Ended, FencingToken, HoldId, KeySpace, Label, Lock, LockKeys, Op, OwnValue, Reply, SessionId,
+};
+use leasehold_testkit::Value;
+use leasehold_testkit::conformance::Stranger;
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::rc::Rc;
+
+/// What the channels of all mailboxes begin with.
+pub(super) const MAILBOXES: &str = "mailbox:";
+
+/// A change to the texts of the scripts: what is replaced, and by what.
+pub(super) type Edit = (&'static str, &'static str);
+
+/// A script as it is called.
+pub(super) struct Spoken {
+    /// Its text before the edits.
+    pub(super) original: &'static str,
+    pub(super) text: Rc<str>,
+    pub(super) keys: Vec<Vec<u8>>,
+    pub(super) args: Vec<Vec<u8>>,
+}
+
+/// An embedded Redis with one lock.
+pub(super) struct Site {
+    pub(super) redis: EmbeddedRedis,
+    pub(super) keys: LockKeys,
+    edits: Vec<Edit>,
+    /// The texts of the scripts, after the edits.
+    texts: BTreeMap<&'static str, Rc<str>>,
+    /// The lines of each script at which it was cut off.
+    pub(super) cuts: Cuts,
+}
+
+impl Site {
+    pub(super) fn new() -> Self {
+        Self::edited(&[])
+    }
+
+    /// With scripts that were changed so.
+    pub(super) fn edited(edits: &[Edit]) -> Self {
+        let lock = Lock::mutex("job".parse().expect("a good name"));
+        let keys = KeySpace::default().lock(&lock).expect("a good name");
+        Self {
+            redis: EmbeddedRedis::new(),
+            keys,
+            edits: edits.to_vec(),
+            texts: BTreeMap::new(),
+            cuts: BTreeMap::new(),
+        }
+    }
+
+    /// The call of an operation's script.
+    pub(super) fn spoken(&mut self, op: &Op) -> Spoken {
+        let call = Call::new(op, &self.keys, MAILBOXES).expect("each of these has a script");
+        let edits = &self.edits;
+        let text = self.texts.entry(call.text()).or_insert_with_key(|text| {
+            edits.iter().fold((*text).to_owned(), |text, (from, to)| text.replace(from, to)).into()
+        });
+        let arguments = call.cmd().args_iter().filter_map(|argument| match argument {
+            redis::Arg::Simple(bytes) => Some(bytes.to_vec()),
+            _ => None,
+        });
+        // Behind EVALSHA and the script's name.
+        let mut arguments = arguments.skip(2);
+        let keys = if arguments.next().is_some_and(|number| number == b"1") { 1 } else { 2 };
+        let keys = arguments.by_ref().take(keys).collect();
+        Spoken { original: call.text(), text: Rc::clone(text), keys, args: arguments.collect() }
+    }
+
+    /// Runs an operation for so many commands at most; gives what it answers if it came to its end.
+    pub(super) fn run(&mut self, op: &Op, commands: usize) -> Result<Option<Reply>, Broken> {
+        let spoken = self.spoken(op);
+        match self.redis.eval(&spoken.text, &spoken.keys, &spoken.args, commands) {
+            Ran::CutOff => {
+                self.cuts.entry(spoken.original).or_default().extend(self.redis.stopped_at());
+                Ok(None)
+            }
+            Ran::Whole(Value::Error(error)) => Err(Broken(format!("the script says {error}"))),
+            Ran::Whole(value) => match reply::read(op, &as_of_the_client(&value)) {
+                Ok(reply) => Ok(Some(reply)),
+                Err(_) => Err(Broken(format!("{value:?} is no reply"))),
+            },
+        }
+    }
+
+    /// Runs an operation, compares what it does with what the model does, and gives the reply.
+    pub(super) fn agree(
+        &mut self,
+        state: &mut MutexState,
+        now_us: u64,
+        op: &Op,
+    ) -> Result<Option<Reply>, Broken> {
+        let found = self.run(op, WHOLE)?;
+        let (expected, wakes) = state.apply(now_us, op);
+        if found.as_ref() != Some(&expected) {
+            return Err(Broken(format!("{op:?}\n  is answered {found:?},\n  by the model {expected:?}")));
+        }
+        let told = self.redis.with(|keyspace| std::mem::take(&mut keyspace.messages));
+        let expected: Vec<_> =
+            wakes.iter().map(|wake| (format!("{MAILBOXES}{}", wake.to), wake.message())).collect();
+        if told != expected {
+            return Err(Broken(format!("{op:?}\n  tells {told:?},\n  in the model {expected:?}")));
+        }
+        Ok(found)
+    }
+
+    /// Does to the keys what a stranger does.
+    pub(super) fn meddle(&self, stranger: Stranger) {
+        for command in stranger.commands(&self.keys) {
+            self.command(&command.iter().map(String::as_str).collect::<Vec<_>>());
+        }
+    }
+
+    /// Executes a command that no script sends.
+    pub(super) fn command(&self, words: &[&str]) {
+        let command: Vec<_> = words.iter().map(|word| word.as_bytes().to_vec()).collect();
+        self.redis.with(|keyspace| keyspace.execute(&command));
+    }
+
+    /// What the model would have at this state of the keys.
+    pub(super) fn state(&self) -> Result<MutexState, Broken> {
+        self.redis.with(|keyspace| read_back(keyspace, &self.keys))
+    }
+}
+
+/// A reply as the client library has it.
+fn as_of_the_client(value: &Value) -> redis::Value {
+    match value {
+        Value::Status(text) => redis::Value::SimpleString(text.clone()),
+        Value::Integer(number) => redis::Value::Int(*number),
+        Value::Bulk(bytes) => redis::Value::BulkString(bytes.clone()),
+        Value::Array(items) => redis::Value::Array(items.iter().map(as_of_the_client).collect()),
+        // An error is none of a script's replies, and is handled before.
+        Value::Nil | Value::Error(_) => redis::Value::Nil,
+    }
+}
+
+fn read_back(keyspace: &Keyspace, keys: &LockKeys) -> Result<MutexState, Broken> {
+    let value = keyspace.entry(&keys.name).map(|Entry { content, expires_ms }| {
+        let content = match content {
+            Content::Text(text) => Ok(String::from_utf8_lossy(text).into_owned()),
+            other => Err(other.kind().to_owned()),
+        };
+        Stands { content, expires_ms: *expires_ms }
+    });
+    let record = keyspace.entry(&keys.record).map(|entry| match (&entry.content, entry.expires_ms) {
+        (Content::Hash(hash), Some(expires_ms)) => Fields::of(hash).record(expires_ms),
+        (_, expires_ms) => Err(Broken(format!("a record of another type, or that expires {expires_ms:?}"))),
+    });
+    Ok(MutexState { value, record: record.transpose()? })
+}
+
+/// The fields of a record.
+struct Fields(BTreeMap<String, String>);
+
+impl Fields {
+    fn of(hash: &BTreeMap<Vec<u8>, Vec<u8>>) -> Self {
+        let text = |bytes: &Vec<u8>| String::from_utf8_lossy(bytes).into_owned();
+        Self(hash.iter().map(|(field, value)| (text(field), text(value))).collect())
+    }
+
+    fn field(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(String::as_str)
+    }
+
+    fn record(&self, expires_ms: u64) -> Result<Record, Broken> {
+        if self.field("format") != Some("1") {
+            return Err(Broken(format!("a record of format {:?}", self.field("format"))));
+        }
+        let last = self.field("last").map(|last| parsed::<u64>(last).map(FencingToken::new)).transpose()?;
+        let tenant = self.field("tenant").map(tenant).transpose()?;
+        let ended = self.field("ended").map(ended).transpose()?;
+        let mut record = Record {
+            expires_ms,
+            last,
+            tenant,
+            ended,
+            tail: 0,
+            tickets: BTreeMap::new(),
+            places: BTreeMap::new(),
+        };
+        self.queue(&mut record)?;
+        let known = |field: &&str| match field.split_once(':') {
+            Some((kind, session)) => matches!(kind, "w" | "n" | "p") && session.parse::<SessionId>().is_ok(),
+            None => matches!(*field, "format" | "last" | "tenant" | "ended" | "queue"),
+        };
+        match self.0.keys().map(String::as_str).find(|field| !known(field)) {
+            Some(field) => Err(Broken(format!("a field `{field}`"))),
+            None => Ok(record),
+        }
+    }
+
+    /// Follows the links from the first place to the last. What they do not lead to is an error, but for places that are
+    /// empty, which are none.
+    fn queue(&self, record: &mut Record) -> Result<(), Broken> {
+        let queue = self.field("queue").unwrap_or("0 0  ");
+        let words: Vec<_> = queue.split(' ').collect();
+        let [size, tail, first, last] = words[..] else { return Err(Broken(format!("a queue `{queue}`"))) };
+        record.tail = parsed(tail)?;
+        let (mut before, mut at) = ("", first);
+        while !at.is_empty() {
+            let text = self.field(&format!("w:{at}")).unwrap_or_default();
+            let (session, place) = (parsed::<SessionId>(at)?, place(text)?);
+            if !before.is_empty() && self.field(&format!("p:{at}")) != Some(before) {
+                return Err(Broken(format!("the link back from {at} does not lead to {before}")));
+            }
+            let in_order = record.tickets.last_key_value().is_none_or(|(ticket, _)| *ticket < place.ticket);
+            if !in_order || place.ticket >= record.tail || place.claim.hold.session() != session {
+                return Err(Broken(format!("place {} of {at} is out of order", place.ticket)));
+            }
+            record.tickets.insert(place.ticket, session);
+            record.places.insert(session, place);
+            before = at;
+            at = if at == last { "" } else { self.field(&format!("n:{at}")).unwrap_or_default() };
+        }
+        let places =
+            self.0.iter().filter(|(field, text)| field.starts_with("w:") && !text.is_empty()).count();
+        if before != last || places != record.places.len() || parsed::<usize>(size)? != places {
+            return Err(Broken(format!("{places} places, but a queue `{queue}` that ends at {before}")));
+        }
+        Ok(())
+    }
+}
+
+fn place(text: &str) -> Result<Place, Broken> {
+    let words: Vec<_> = text.splitn(7, '\n').collect();
+    let [ticket, nonce, expires_ms, lease_ms, hold, own, label] = words[..] else {
+        return Err(Broken(format!("a place with {} of 7 parts", words.len())));
+    };
+    Ok(Place {
+        ticket: parsed(ticket)?,
+        nonce: parsed(nonce)?,
+        expires_ms: parsed(expires_ms)?,
+        lease_ms: parsed(lease_ms)?,
+        claim: claim(hold, own)?,
+        label: Label::new(label).map_err(broken)?,
+    })
+}
+
+fn tenant(text: &str) -> Result<Tenant, Broken> {
+    let words: Vec<_> = text.splitn(4, '\n').collect();
+    let [hold, since_ms, own, label] = words[..] else {
+        return Err(Broken(format!("a holder with {} of 4 parts", words.len())));
+    };
+    let label = Label::new(label).map_err(broken)?;
+    Ok(Tenant { claim: claim(hold, own)?, since_ms: parsed(since_ms)?, label })
+}
+
+fn ended(text: &str) -> Result<(HoldId, Ended), Broken> {
+    match text.split_once(' ') {
+        Some((hold, "released")) => Ok((HoldId::from_token(hold).map_err(broken)?, Ended::Released)),
+        _ => Err(Broken("a hold that ended in an unknown way".to_owned())),
+    }
+}
+
+fn claim(hold: &str, own: &str) -> Result<Claim, Broken> {
+    let hold = HoldId::from_token(hold).map_err(broken)?;
+    let value = (!own.is_empty()).then(|| OwnValue::new(own).map_err(broken)).transpose()?;
+    Ok(Claim { hold, value })
+}
+
+fn parsed<T: std::str::FromStr<Err: Display>>(text: &str) -> Result<T, Broken> {
+    text.parse().map_err(broken)
+}
+
+#[allow(clippy::needless_pass_by_value, reason = "it stands behind `map_err`")]
+fn broken(error: impl Display) -> Broken {
+    Broken(error.to_string())
+}

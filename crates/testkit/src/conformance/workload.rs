@@ -1,0 +1,260 @@
+//! What can happen to one Mutex, at random: operations, also late ones and such that come twice; time, which stands
+//! still, jumps to the very end of something, or goes back; and strangers at its keys.
+//!
+//! It owns the choice, and knows what went before. It sends nothing: whoever plays a [`Happening`] does so to what he
+//! compares.
+
+use super::Random;
+use leasehold_core::model::{MutexState, Value};
+use leasehold_core::{
+    Acquire, Claim, Enqueue, Extend, HoldId, Inspect, Label, LockKeys, Nonce, Op, OwnValue, Pass, Release,
+    SessionId,
+};
+
+/// What happens next.
+#[derive(Debug, Clone)]
+pub enum Happening {
+    /// An operation is sent.
+    Sent(Op),
+    /// An operation is sent, and once more.
+    SentTwice(Op),
+    /// Somebody else does something to the keys.
+    Stranger(Stranger),
+}
+
+/// What clients of other libraries and operators do to the keys of a lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stranger {
+    /// Another client takes the lock for so many milliseconds.
+    Takes(u64),
+    /// Another client takes the lock for ever.
+    TakesForEver,
+    /// The lock's key is deleted.
+    DeletesLock,
+    /// The lock's key loses its expiry.
+    Persists,
+    /// The record is deleted.
+    DeletesRecord,
+    /// Something else is put there that expires, after so many milliseconds.
+    PutsList(u64),
+    /// Something else is put there for ever.
+    PutsHash,
+}
+
+/// A source of happenings.
+#[derive(Debug)]
+pub struct Workload {
+    random: Random,
+    /// What was sent before, to be sent again.
+    sent: Vec<Op>,
+    /// The present claim of each session.
+    claims: Vec<Claim>,
+}
+
+impl Workload {
+    /// What happens by this seed.
+    pub fn new(seed: u64) -> Self {
+        Self { random: Random::new(seed), sent: Vec::new(), claims: Vec::new() }
+    }
+
+    /// Where its random numbers come from.
+    pub fn random(&self) -> &Random {
+        &self.random
+    }
+
+    /// What happens next to a lock in this state.
+    pub fn happening(&mut self, state: &MutexState) -> Happening {
+        match self.random.below(20) {
+            0..=1 => Happening::Stranger(self.stranger()),
+            // Late, or again.
+            2..=4 if !self.sent.is_empty() => Happening::Sent(self.random.pick(&self.sent).clone()),
+            _ => {
+                let op = self.op(state);
+                self.sent.push(op.clone());
+                if self.random.below(8) == 0 { Happening::SentTwice(op) } else { Happening::Sent(op) }
+            }
+        }
+    }
+
+    /// How far the store's clock goes before that, in microseconds.
+    pub fn time_us(&self, state: &MutexState, now_us: u64) -> i64 {
+        let now_ms = (now_us / 1000).cast_signed();
+        let mut ends: Vec<u64> = Vec::new();
+        ends.extend(state.value.as_ref().and_then(|value| value.expires_ms));
+        if let Some(record) = &state.record {
+            ends.extend(record.places.values().map(|place| place.expires_ms));
+            if self.random.below(4) == 0 {
+                ends.push(record.expires_ms);
+            }
+        }
+        match self.random.below(24) {
+            0..=9 => 0,
+            10 => 137,
+            11 => 1_000,
+            12 => 49_900,
+            13 => 1_000_000,
+            14 => 3_000_000,
+            15 => 31_000_000,
+            16 => self.random.pick(&[25, 31]) * 60_000_000,
+            17 => 61 * 60_000_000,
+            18 => 50 * 3_600_000_000,
+            19 => -1_000_000,
+            20 => -2 * 3_600_000_000,
+            _ if ends.is_empty() => 0,
+            // To the very millisecond of an expiry, and just past it.
+            21 | 22 => (self.random.pick(&ends).cast_signed() - now_ms) * 1000,
+            _ => (self.random.pick(&ends).cast_signed() - now_ms + 1) * 1000,
+        }
+    }
+
+    fn stranger(&self) -> Stranger {
+        let lease_ms = *self.random.pick(&[1, 100, 5_000]);
+        match self.random.below(10) {
+            0 | 1 => Stranger::Takes(lease_ms),
+            2 | 3 => Stranger::TakesForEver,
+            4 => Stranger::DeletesLock,
+            5 | 6 => Stranger::Persists,
+            7 => Stranger::DeletesRecord,
+            8 => Stranger::PutsList(lease_ms),
+            _ => Stranger::PutsHash,
+        }
+    }
+
+    /// An operation on a lock in this state.
+    pub fn op(&mut self, state: &MutexState) -> Op {
+        match self.random.below(20) {
+            0..=8 => Op::Acquire(self.acquire()),
+            9..=11 => {
+                let (claim, lease_ms) = (self.likely_claim(state), self.lease());
+                let keep_record = self.random.below(3) == 0;
+                Op::Extend(Extend { claim, lease_ms, keep_record })
+            }
+            12..=17 => Op::Release(self.release(state)),
+            _ => {
+                let claim = (self.random.below(2) == 0).then(|| self.likely_claim(state));
+                Op::Inspect(Inspect { claim })
+            }
+        }
+    }
+
+    fn acquire(&mut self) -> Acquire {
+        let claim = self.claim();
+        let lease_ms = self.lease();
+        let label = self.random.pick(&["web-1/7", "", "a b\u{2026}"]);
+        let label = Label::new(label).expect("a plain text is a label");
+        let nonce = self.nonce();
+        let kept_ms = *self.random.pick(&[1, 100, 3_000, 21_000, 7_200_000]);
+        let queue = (self.random.below(4) > 0).then_some(Enqueue { nonce, kept_ms });
+        let adopt_ms = (self.random.below(3) == 0).then_some(2_000);
+        Acquire { claim, lease_ms, label, queue, adopt_ms }
+    }
+
+    fn release(&mut self, state: &MutexState) -> Release {
+        let claim = self.likely_claim(state);
+        let pass = *self.random.pick(&[Pass::Grant, Pass::Grant, Pass::Grant, Pass::Free]);
+        let mut next = (self.random.below(3) == 0).then(|| self.acquire());
+        if let Some(next) = &mut next
+            // Of the same session as a rule, but the store does not rely on it.
+            && self.random.below(4) > 0
+        {
+            next.claim = self.renew(claim.hold.session());
+        }
+        Release { claim, pass, next }
+    }
+
+    fn lease(&self) -> u64 {
+        *self.random.pick(&[1, 50, 3_000, 3_000, 30_000, 48 * 3_600_000])
+    }
+
+    /// A fresh nonce.
+    pub fn nonce(&self) -> Nonce {
+        let slot = u32::try_from(self.random.below(5)).unwrap_or_default();
+        Nonce::new(slot, self.random.bits())
+    }
+
+    /// A new hold of the `n`th session.
+    pub fn fresh(&self, n: u8) -> Claim {
+        self.fresh_of(SessionId::from_random([n; 12]))
+    }
+
+    fn fresh_of(&self, session: SessionId) -> Claim {
+        Claim::new(HoldId::from_random(session, self.random.bytes()))
+    }
+
+    /// The present claim of some session as a rule; sometimes a new one.
+    fn claim(&mut self) -> Claim {
+        let session = SessionId::from_random([*self.random.pick(&[0, 1, 2, 3]); 12]);
+        let present = self.claims.iter().find(|claim| claim.hold.session() == session).cloned();
+        match present {
+            Some(claim) if self.random.below(8) > 0 => claim,
+            _ => self.renew(session),
+        }
+    }
+
+    /// The claim that was given the lock last, or whose token stands there, or any.
+    fn likely_claim(&mut self, state: &MutexState) -> Claim {
+        let tenant = state.record.as_ref().and_then(|record| record.tenant.as_ref());
+        let tenant = tenant.map(|tenant| &tenant.claim);
+        let token = state.value.as_ref().and_then(|value| value.content.as_ref().ok());
+        let holder = || self.claims.iter().find(|claim| Some(&claim.token()) == token);
+        match tenant.or_else(holder) {
+            Some(claim) if self.random.below(2) == 0 => claim.clone(),
+            _ => self.claim(),
+        }
+    }
+
+    fn renew(&mut self, session: SessionId) -> Claim {
+        let mut claim = self.fresh_of(session);
+        if self.random.below(4) == 0 {
+            // Two users may well choose the same value.
+            claim.value = OwnValue::new(self.random.pick(&["mine", "foreign"])).ok();
+        }
+        self.claims.retain(|claim| claim.hold.session() != session);
+        self.claims.push(claim.clone());
+        claim
+    }
+}
+
+impl Stranger {
+    /// Does it to the model.
+    pub fn apply(self, state: &mut MutexState, now_us: u64) {
+        // What has expired is gone before, also if the clock goes back after that.
+        state.is_over(now_us);
+        let stands = |content: Result<&str, &str>, lease_ms: Option<u64>| {
+            let content = content.map(str::to_owned).map_err(str::to_owned);
+            Some(Value { content, expires_ms: lease_ms.map(|lease_ms| now_us / 1000 + lease_ms) })
+        };
+        match self {
+            Self::Takes(lease_ms) => state.value = stands(Ok("foreign"), Some(lease_ms)),
+            Self::TakesForEver => state.value = stands(Ok("foreign"), None),
+            Self::DeletesLock => state.value = None,
+            Self::Persists => {
+                if let Some(value) = &mut state.value {
+                    value.expires_ms = None;
+                }
+            }
+            Self::DeletesRecord => state.record = None,
+            Self::PutsList(lease_ms) => state.value = stands(Err("list"), Some(lease_ms)),
+            Self::PutsHash => state.value = stands(Err("hash"), None),
+        }
+    }
+
+    /// The commands that do it to a server.
+    pub fn commands(self, keys: &LockKeys) -> Vec<Vec<String>> {
+        let LockKeys { name, record } = keys;
+        let command = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+        match self {
+            Self::Takes(lease_ms) => vec![command(&["SET", name, "foreign", "PX", &lease_ms.to_string()])],
+            Self::TakesForEver => vec![command(&["SET", name, "foreign"])],
+            Self::DeletesLock => vec![command(&["DEL", name])],
+            Self::Persists => vec![command(&["PERSIST", name])],
+            Self::DeletesRecord => vec![command(&["DEL", record])],
+            Self::PutsList(lease_ms) => vec![
+                command(&["DEL", name]),
+                command(&["LPUSH", name, "x"]),
+                command(&["PEXPIRE", name, &lease_ms.to_string()]),
+            ],
+            Self::PutsHash => vec![command(&["DEL", name]), command(&["HSET", name, "x", "1"])],
+        }
+    }
+}

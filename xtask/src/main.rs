@@ -6,6 +6,7 @@
 mod audit;
 mod bench;
 mod install;
+mod interop;
 mod shell;
 mod test;
 
@@ -20,6 +21,7 @@ usage: cargo xtask <chore>
 chores:
   test     install what the tests need, then run all of them, examples in the docs included
   bench    measure a scenario as a ratio to the limits of this machine (`bench handoff --json`)
+  interop  try other libraries' locks against ours (`interop redis-py redsync node-redlock rslock`)
   audit    check licences, bans, sources and advisories of all dependencies with cargo-deny";
 
 fn main() -> ExitCode {
@@ -32,7 +34,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// One line a chore: `sim` and `interop` go here, each with a file of its own.
+/// One line a chore: `sim` goes here, with a file of its own.
 fn run(arguments: Vec<String>) -> Result<()> {
     let mut arguments = arguments.into_iter();
     let chore = arguments.next();
@@ -40,6 +42,7 @@ fn run(arguments: Vec<String>) -> Result<()> {
     match chore.as_deref() {
         Some("test") => test::run(&rest),
         Some("bench") => bench::run(&rest),
+        Some("interop") => interop::run(&rest),
         Some("audit") => audit::run(&rest),
         Some("help" | "--help" | "-h") => {
             println!("{USAGE}");

@@ -66,9 +66,9 @@ async function count(name, key, times, leaseMs) {
     await redis.set(key, number + 1);
     if ((await release()) === "lost") return "error lost the lock while counting";
     seen.push(number);
-    await sleep(Math.random() * 10);
+    await sleep(Math.random() * 40);
   }
-  return `counted ${seen.at(0)} ${seen.at(-1)} ${Math.round(longest)}`;
+  return `counted ${Math.round(longest)} ${seen.join(" ")}`;
 }
 
 const requests = {

@@ -60,9 +60,9 @@ class Driver:
             self.redis.set(key, number + 1)
             if self.release() == "lost":
                 return "error lost the lock while counting"
-            seen.append(number)
-            time.sleep(random.uniform(0, 0.010))
-        return f"counted {seen[0]} {seen[-1]} {round(longest * 1000)}"
+            seen.append(str(number))
+            time.sleep(random.uniform(0, 0.040))
+        return f"counted {round(longest * 1000)} {' '.join(seen)}"
 
 
 def main():

@@ -102,8 +102,8 @@ func ended(ok bool, err error) (string, error) {
 
 func (d *driver) count(name, key string, times int, lease time.Duration) (string, error) {
 	ctx := context.Background()
-	first, last, longest := 0, 0, time.Duration(0)
-	for i := range times {
+	seen, longest := make([]string, 0, times), time.Duration(0)
+	for range times {
 		asked := time.Now()
 		if got, err := d.acquire(name, lease, patience); err != nil {
 			return "", err
@@ -124,13 +124,10 @@ func (d *driver) count(name, key string, times int, lease time.Duration) (string
 		} else if released == "lost" {
 			return "", errors.New("lost the lock while counting")
 		}
-		if i == 0 {
-			first = number
-		}
-		last = number
-		time.Sleep(time.Duration(rand.Int63n(int64(10 * time.Millisecond))))
+		seen = append(seen, strconv.Itoa(number))
+		time.Sleep(time.Duration(rand.Int63n(int64(40 * time.Millisecond))))
 	}
-	return fmt.Sprintf("counted %d %d %d", first, last, longest.Milliseconds()), nil
+	return fmt.Sprintf("counted %d %s", longest.Milliseconds(), strings.Join(seen, " ")), nil
 }
 
 func (d *driver) answer(request string, arguments []string) (string, error) {

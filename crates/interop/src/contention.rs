@@ -1,8 +1,9 @@
 //! Clients of theirs and of ours that count together: read a number, write it back one greater, under the lock.
 //!
-//! Owns the crowd and the proof: a step is lost where two are in at once, and each client's steps must lie among those
-//! of all others, or they have not contended.
+//! Owns the crowd and the proof: two that are in at once see the same number. And the lock must have gone to and fro
+//! between the libraries, or they have not contended.
 
+use std::iter;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -20,6 +21,8 @@ const NUMBER: &str = "number";
 const LEASE: Duration = Duration::from_secs(20);
 /// At how many of our releases the lock is left free once for those who do not queue.
 const FREE_EVERY: u32 = 4;
+/// In how many steps the lock has to go from one library to another once: less often, they did not contend.
+const CONTENDED: usize = 50;
 /// How long it may take until all have finished.
 const PATIENCE: Duration = Duration::from_secs(90);
 
@@ -39,36 +42,44 @@ impl Crowd<'_> {
         let server = RedisServer::start()?;
         let url = server.url();
         let drivers: Result<Vec<_>> = self.theirs.iter().map(|who| Driver::start(who, &url)).collect();
-        let mut drivers = drivers?;
         let start = Instant::now();
-        for driver in &mut drivers {
-            driver.tell(&format!("count {NAME} {NUMBER} {} {}", self.sections, LEASE.as_millis()))?;
-        }
-        let (theirs, ours) = thread::scope(|scope| {
-            let ours: Vec<_> =
-                (0..self.ours).map(|_| scope.spawn(|| count_ours(&server, self.sections))).collect();
-            let theirs: Result<Vec<_>> =
-                drivers.iter_mut().zip(&self.theirs).map(|(driver, who)| counted(driver, who)).collect();
-            let ours: Result<Vec<_>> = ours
-                .into_iter()
-                .map(|ours| {
-                    ours.join().map_err(|_| anyhow!("one of ours panicked"))?.context("one of ours counts")
-                })
-                .collect();
-            Ok::<_, anyhow::Error>((theirs?, ours?))
-        })?;
+        let (theirs, ours) = self.all(&server, &mut drivers?)?;
         let took = start.elapsed();
-        let number = server.cli(&["GET", NUMBER])?.ok()?.integer().unwrap_or(0).unsigned_abs();
-        let steps = u64::from(self.sections) * (theirs.len() + ours.len()) as u64;
-        ensure!(number == steps, "{steps} steps were counted as {number}: two were in at once");
-        contended(theirs.iter().chain(&ours))?;
+
+        let names = self.theirs.iter().map(|who| who.name.as_str()).chain(iter::repeat("ours"));
+        let holders = holders(names.zip(theirs.iter().chain(&ours)))?;
+        let steps = self.sections as usize * (theirs.len() + ours.len());
+        let number = server.cli(&["GET", NUMBER])?.ok()?.integer();
+        let all = holders.len() == steps && number == i64::try_from(steps).ok();
+        ensure!(all, "{} of {steps} steps were made, and the number is {number:?}", holders.len());
+        let passed = holders.windows(2).filter(|pair| pair[0] != pair[1]).count();
+        ensure!(passed >= steps / CONTENDED, "the lock went from one library to another {passed} times only");
         ensure!(took < PATIENCE, "it took {took:?}");
         Ok(format!(
-            "{number} of {steps} steps in {:.1} s; the longest wait: theirs {} ms, ours {} ms",
+            "{steps} of {steps} steps in {:.1} s, {passed} times from one to the other; longest wait: theirs {} ms, ours {} ms",
             took.as_secs_f64(),
             longest(&theirs).as_millis(),
             longest(&ours).as_millis()
         ))
+    }
+
+    /// What all of theirs and all of ours have counted at the same time.
+    fn all(&self, server: &RedisServer, drivers: &mut [Driver]) -> Result<(Vec<Count>, Vec<Count>)> {
+        for driver in &mut *drivers {
+            driver.tell(&format!("count {NAME} {NUMBER} {} {}", self.sections, LEASE.as_millis()))?;
+        }
+        thread::scope(|scope| {
+            let ours = (0..self.ours).map(|_| scope.spawn(|| count_ours(server, self.sections)));
+            let ours: Vec<_> = ours.collect();
+            let theirs = drivers.iter_mut().zip(&self.theirs).map(|(driver, who)| counted(driver, who));
+            let theirs: Result<Vec<_>> = theirs.collect();
+            let ours = ours.into_iter().map(|ours| {
+                let count = ours.join().map_err(|_| anyhow!("one of ours panicked"))?;
+                count.context("one of ours counts")
+            });
+            let ours: Result<Vec<_>> = ours.collect();
+            Ok((theirs?, ours?))
+        })
     }
 }
 
@@ -87,33 +98,39 @@ fn count_ours(server: &RedisServer, sections: u32) -> Result<Count> {
     runtime.block_on(async {
         let client = Client::connect(&server.url()).await?;
         let mutex = client.mutex(NAME)?.lease(LEASE).share(FREE_EVERY);
-        let mut count = Count { first: 0, last: 0, longest: Duration::ZERO };
-        for section in 0..sections {
+        let mut count = Count::default();
+        for _ in 0..sections {
             let asked = Instant::now();
             let guard = mutex.acquire_timeout(PATIENCE).await?;
             count.longest = count.longest.max(asked.elapsed());
-            count.last = redis.call(&["GET", NUMBER])?.ok()?.integer().unwrap_or(0).unsigned_abs();
-            if section == 0 {
-                count.first = count.last;
-            }
+            let number = redis
+                .call(&["GET", NUMBER])
+                .context("to read the number")?
+                .ok()?
+                .integer()
+                .unwrap_or(0)
+                .unsigned_abs();
             tokio::time::sleep(Duration::from_millis(1)).await;
-            redis.call(&["SET", NUMBER, &(count.last + 1).to_string()])?.ok()?;
+            let next = (number + 1).to_string();
+            redis.call(&["SET", NUMBER, &next]).context("to write the number")?.ok()?;
             guard.release().await?;
-            tokio::time::sleep(Duration::from_micros(rand::random_range(0..10_000))).await;
+            count.seen.push(number);
+            tokio::time::sleep(Duration::from_micros(rand::random_range(0..40_000))).await;
         }
         Ok(count)
     })
 }
 
-/// Fails unless the steps of each overlap those of all others.
-fn contended<'a>(counts: impl Iterator<Item = &'a Count> + Clone) -> Result<()> {
-    let latest_first = counts.clone().map(|count| count.first).max();
-    let earliest_last = counts.map(|count| count.last).min();
-    ensure!(
-        latest_first < earliest_last,
-        "one began at {latest_first:?} when another had ended at {earliest_last:?}"
-    );
-    Ok(())
+/// Who had the lock at each step, in order; fails if two began one from the same number.
+fn holders<'a>(counts: impl Iterator<Item = (&'a str, &'a Count)>) -> Result<Vec<&'a str>> {
+    let mut steps: Vec<_> =
+        counts.flat_map(|(who, count)| count.seen.iter().map(move |number| (*number, who))).collect();
+    steps.sort_unstable();
+    for pair in steps.windows(2) {
+        let ((number, one), (next, other)) = (pair[0], pair[1]);
+        ensure!(number != next, "two were in at once: {one} and {other} both counted from {number}");
+    }
+    Ok(steps.into_iter().map(|(_, who)| who).collect())
 }
 
 fn longest(counts: &[Count]) -> Duration {

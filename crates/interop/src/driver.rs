@@ -34,14 +34,12 @@ pub(crate) enum Answer {
 }
 
 /// What a client saw that counted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Count {
-    /// The number before its first step.
-    pub(crate) first: u64,
-    /// The number before its last step.
-    pub(crate) last: u64,
     /// The longest time that it waited for the lock.
     pub(crate) longest: Duration,
+    /// The numbers before each of its steps.
+    pub(crate) seen: Vec<u64>,
 }
 
 impl Driver {
@@ -98,10 +96,9 @@ impl Answer {
             ["ok"] => Self::Ok,
             ["lost"] => Self::Lost,
             ["unsaid"] => Self::Unsaid,
-            ["counted", first, last, longest_ms] => Self::Counted(Count {
-                first: first.parse()?,
-                last: last.parse()?,
+            ["counted", longest_ms, ref numbers @ ..] => Self::Counted(Count {
                 longest: Duration::from_millis(longest_ms.parse()?),
+                seen: numbers.iter().map(|number| number.parse()).collect::<Result<_, _>>()?,
             }),
             _ => bail!("the driver says `{line}`"),
         })

@@ -2,6 +2,7 @@
 //!
 //! It shows that the cases see what they are there for: each fault is found by one of them (`tests/plants.rs`).
 
+use std::fmt::Write;
 use std::io::stdin;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -100,20 +101,18 @@ impl Driver {
     }
 
     fn count(&mut self, name: &str, key: &str, times: u32, lease_ms: &str) -> Result<String> {
-        let (mut first, mut last) = (0, 0);
-        for section in 0..times {
+        let mut seen = String::new();
+        for _ in 0..times {
             while !self.acquire(name, lease_ms, Duration::from_secs(60))? {}
-            last = self.redis.call(&["GET", key])?.ok()?.integer().unwrap_or(0);
+            let number = self.redis.call(&["GET", key])?.ok()?.integer().unwrap_or(0);
             sleep(Duration::from_millis(1));
-            self.redis.call(&["SET", key, &(last + 1).to_string()])?.ok()?;
+            self.redis.call(&["SET", key, &(number + 1).to_string()])?.ok()?;
             // A fault that is noticed here is to be noticed by the others.
             self.release()?;
-            if section == 0 {
-                first = last;
-            }
-            sleep(Duration::from_micros(rand::random_range(0..10_000)));
+            write!(seen, " {number}")?;
+            sleep(Duration::from_micros(rand::random_range(0..40_000)));
         }
-        Ok(format!("counted {first} {last} 0"))
+        Ok(format!("counted 0{seen}"))
     }
 
     fn answer(&mut self, line: &str) -> Result<String> {

@@ -9,7 +9,7 @@ use anyhow::{Result, anyhow, bail, ensure};
 use clap::ValueEnum;
 use leasehold::{AcquireError, Attempt, Contention, Holder, ReleaseError};
 
-use crate::contention::Crowd;
+use crate::contention::{Crowd, Work};
 use crate::driver::Answer;
 use crate::ground::{Ground, NAME, SOON};
 use crate::neighbour::Neighbour;
@@ -71,7 +71,7 @@ impl Case {
     }
 
     /// Tries it, and tells what was seen.
-    pub(crate) async fn run(self, neighbour: &Neighbour, sections: u32) -> Result<String> {
+    pub(crate) async fn run(self, neighbour: &Neighbour, work: Work) -> Result<String> {
         match self {
             Self::TheirsHeld => theirs_held(neighbour).await,
             Self::OursHeld => ours_held(neighbour).await,
@@ -80,7 +80,7 @@ impl Case {
             Self::TheirsForEver => theirs_for_ever(neighbour).await,
             Self::OursRenewed => ours_renewed(neighbour).await,
             Self::TheirsExtended => theirs_extended(neighbour).await,
-            Self::Contention => Crowd { theirs: vec![neighbour; 2], ours: 2, sections }.count(),
+            Self::Contention => Crowd { theirs: vec![neighbour; 2], ours: 2, work }.count(),
         }
     }
 }

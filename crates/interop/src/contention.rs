@@ -8,6 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
+use clap::Args;
 use leasehold::Client;
 use leasehold_testkit::RedisServer;
 
@@ -32,8 +33,18 @@ pub(crate) struct Crowd<'a> {
     pub(crate) theirs: Vec<&'a Neighbour>,
     /// How many clients of ours.
     pub(crate) ours: u32,
-    /// How often each takes the lock.
+    pub(crate) work: Work,
+}
+
+/// What each of them does.
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct Work {
+    /// How often each client that counts takes the lock.
+    #[arg(long, default_value_t = 125)]
     pub(crate) sections: u32,
+    /// How long ours pause at most after each time; theirs 40 ms.
+    #[arg(long, value_name = "MS", default_value_t = 40)]
+    pub(crate) pause_ms: u64,
 }
 
 impl Crowd<'_> {
@@ -48,15 +59,18 @@ impl Crowd<'_> {
 
         let names = self.theirs.iter().map(|who| who.name.as_str()).chain(iter::repeat("ours"));
         let holders = holders(names.zip(theirs.iter().chain(&ours)))?;
-        let steps = self.sections as usize * (theirs.len() + ours.len());
+        let steps = self.work.sections as usize * (theirs.len() + ours.len());
         let number = server.cli(&["GET", NUMBER])?.ok()?.integer();
         let all = holders.len() == steps && number == i64::try_from(steps).ok();
         ensure!(all, "{} of {steps} steps were made, and the number is {number:?}", holders.len());
         let passed = holders.windows(2).filter(|pair| pair[0] != pair[1]).count();
         ensure!(passed >= steps / CONTENDED, "the lock went from one library to another {passed} times only");
         ensure!(took < PATIENCE, "it took {took:?}");
+        let together = holders.iter().rposition(|who| *who == "ours").unwrap_or(0);
+        let in_between = holders[..together].iter().filter(|who| **who != "ours").count();
         Ok(format!(
-            "{steps} of {steps} steps in {:.1} s, {passed} times from one to the other; longest wait: theirs {} ms, ours {} ms",
+            "{steps} of {steps} steps in {:.1} s, {passed} times from one to another; {in_between} of theirs before our \
+             last; longest wait: theirs {} ms, ours {} ms",
             took.as_secs_f64(),
             longest(&theirs).as_millis(),
             longest(&ours).as_millis()
@@ -66,10 +80,10 @@ impl Crowd<'_> {
     /// What all of theirs and all of ours have counted at the same time.
     fn all(&self, server: &RedisServer, drivers: &mut [Driver]) -> Result<(Vec<Count>, Vec<Count>)> {
         for driver in &mut *drivers {
-            driver.tell(&format!("count {NAME} {NUMBER} {} {}", self.sections, LEASE.as_millis()))?;
+            driver.tell(&format!("count {NAME} {NUMBER} {} {}", self.work.sections, LEASE.as_millis()))?;
         }
         thread::scope(|scope| {
-            let ours = (0..self.ours).map(|_| scope.spawn(|| count_ours(server, self.sections)));
+            let ours = (0..self.ours).map(|_| scope.spawn(|| count_ours(server, self.work)));
             let ours: Vec<_> = ours.collect();
             let theirs = drivers.iter_mut().zip(&self.theirs).map(|(driver, who)| counted(driver, who));
             let theirs: Result<Vec<_>> = theirs.collect();
@@ -92,14 +106,14 @@ fn counted(driver: &mut Driver, who: &Neighbour) -> Result<Count> {
 }
 
 /// What one of ours counts, in a thread with a runtime and connections of its own: a process of its own but for that.
-fn count_ours(server: &RedisServer, sections: u32) -> Result<Count> {
+fn count_ours(server: &RedisServer, work: Work) -> Result<Count> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut redis = server.connect()?;
     runtime.block_on(async {
         let client = Client::connect(&server.url()).await?;
         let mutex = client.mutex(NAME)?.lease(LEASE).share(FREE_EVERY);
         let mut count = Count::default();
-        for _ in 0..sections {
+        for _ in 0..work.sections {
             let asked = Instant::now();
             let guard = mutex.acquire_timeout(PATIENCE).await?;
             count.longest = count.longest.max(asked.elapsed());
@@ -115,7 +129,7 @@ fn count_ours(server: &RedisServer, sections: u32) -> Result<Count> {
             redis.call(&["SET", NUMBER, &next]).context("to write the number")?.ok()?;
             guard.release().await?;
             count.seen.push(number);
-            tokio::time::sleep(Duration::from_micros(rand::random_range(0..40_000))).await;
+            tokio::time::sleep(Duration::from_micros(rand::random_range(0..=work.pause_ms * 1_000))).await;
         }
         Ok(count)
     })

@@ -18,7 +18,7 @@ use anyhow::Result;
 use clap::Parser;
 
 use crate::case::Case;
-use crate::contention::Crowd;
+use crate::contention::{Crowd, Work};
 use crate::neighbour::Neighbour;
 use crate::report::Report;
 
@@ -31,9 +31,8 @@ struct Args {
     /// A case to try; all of them if none is named, and where there are several neighbours all of those at once.
     #[arg(long, value_enum)]
     case: Vec<Case>,
-    /// How often each client that counts takes the lock.
-    #[arg(long, default_value_t = 125)]
-    sections: u32,
+    #[command(flatten)]
+    work: Work,
     /// The libraries, or `plant:FAULT` for a driver of ours with a fault.
     #[arg(required = true)]
     neighbours: Vec<String>,
@@ -44,19 +43,19 @@ async fn main() -> Result<ExitCode> {
     let args = Args::parse();
     let neighbours: Result<Vec<_>> =
         args.neighbours.iter().map(|name| Neighbour::named(name, &args.drivers)).collect();
-    let report = try_all(&neighbours?, &args.case, args.sections).await;
+    let report = try_all(&neighbours?, &args.case, args.work).await;
     Ok(if report.is_clean() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-async fn try_all(neighbours: &[Neighbour], only: &[Case], sections: u32) -> Report {
+async fn try_all(neighbours: &[Neighbour], only: &[Case], work: Work) -> Report {
     let mut report = Report::default();
     for neighbour in neighbours {
         for case in case::ALL.into_iter().filter(|case| only.is_empty() || only.contains(case)) {
-            report.add(&neighbour.name, case.title(), case.run(neighbour, sections).await);
+            report.add(&neighbour.name, case.title(), case.run(neighbour, work).await);
         }
     }
     if neighbours.len() > 1 && (only.is_empty() || only.contains(&Case::Contention)) {
-        let crowd = Crowd { theirs: neighbours.iter().collect(), ours: 2, sections };
+        let crowd = Crowd { theirs: neighbours.iter().collect(), ours: 2, work };
         report.add("all at once", Case::Contention.title(), crowd.count());
     }
     report

@@ -6,6 +6,7 @@
 mod audit;
 mod bench;
 mod install;
+mod interop;
 mod shell;
 mod sim;
 mod test;
@@ -22,6 +23,7 @@ chores:
   test     install what the tests need, then run all of them, examples in the docs included
   bench    measure a scenario as a ratio to the limits of this machine (`bench handoff --json`)
   sim      run the simulated world (`sim --seeds 5000`), or one seed with its trace (`sim --seed 7`)
+  interop  try other libraries' locks against ours (`interop redis-py redsync node-redlock rslock`)
   audit    check licences, bans, sources and advisories of all dependencies with cargo-deny";
 
 fn main() -> ExitCode {
@@ -43,6 +45,7 @@ fn run(arguments: Vec<String>) -> Result<()> {
         Some("test") => test::run(&rest),
         Some("bench") => bench::run(&rest),
         Some("sim") => sim::run(&rest),
+        Some("interop") => interop::run(&rest),
         Some("audit") => audit::run(&rest),
         Some("help" | "--help" | "-h") => {
             println!("{USAGE}");

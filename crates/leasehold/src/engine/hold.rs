@@ -1,10 +1,11 @@
 //! A hold: what this process has at the store, as its guard and its keeper both see it.
 
 use super::{Seat, World};
+use crate::sync::{AtomicU64, OnceLock};
 use leasehold_core::{Claim, FencingToken, Label, Lock, Moment};
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{OnceLock, Weak};
+use std::sync::Weak;
+use std::sync::atomic::Ordering;
 use tokio_util::sync::CancellationToken;
 
 /// Why a hold was lost.

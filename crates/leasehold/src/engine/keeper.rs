@@ -13,6 +13,7 @@
 use super::release::announce;
 use super::{Hold, LostReason, Timings, World, call};
 use crate::store::{Outcome, Store};
+use crate::sync::{Mutex, MutexGuard, Notify};
 use futures_util::StreamExt;
 use futures_util::future::{BoxFuture, join_all};
 use futures_util::stream::FuturesUnordered;
@@ -23,9 +24,8 @@ use leasehold_core::{
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
-use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 /// What is due within this goes with what is due now.

@@ -7,11 +7,12 @@
 
 use super::Hold;
 use super::line::Line;
+use crate::sync::{Mutex, MutexGuard};
 use leasehold_core::contend::{Contender, Executed, Grant, Random, Standing, Step, Terms};
 use leasehold_core::{Acquire, Acquired, Claim, Holder, Lock, Moment, Nonce, SessionId, Wake};
 use std::fmt;
 use std::future::poll_fn;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 /// This process's place before one lock.

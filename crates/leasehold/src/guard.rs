@@ -170,7 +170,7 @@ impl Guard {
         let engine = &self.engine;
         let in_time = self.hold.check(&*engine.world).is_ok();
         self.hold.doubt();
-        drop(engine.keeper.retire(self.keep));
+        engine.keeper.found_lost(self.keep);
         engine::announce(&*engine.store, &*engine.world, engine.timings, &self.hold, in_time).await;
         self.loss()
     }

@@ -31,17 +31,18 @@ pub(crate) async fn release(
     keep: KeepId,
     free_every: Option<u32>,
 ) -> Result<(), NotReleased> {
-    let batch = engine.keeper.retire(keep);
+    let in_flight = engine.keeper.retire(keep);
     let mut departure = Departure { engine, seat, hold, done: false, next: None };
     let result = departure.run(free_every).await;
     drop(departure);
-    if let Some(batch) = batch {
-        batch.cancelled().await;
-    }
     if hold.is_doubted() {
         let reason =
             if let Err(NotReleased::Lost(reason)) = &result { reason.clone() } else { LostReason::Expired };
+        // This also ends the keeper's asking why, if that is what is in flight.
         hold.lose(reason);
+    }
+    if let Some(in_flight) = in_flight {
+        in_flight.cancelled().await;
     }
     result
 }

@@ -7,6 +7,7 @@ mod audit;
 mod bench;
 mod install;
 mod shell;
+mod shuttle;
 mod test;
 
 use std::env;
@@ -19,6 +20,7 @@ usage: cargo xtask <chore>
 
 chores:
   test     install what the tests need, then run all of them, examples in the docs included
+  shuttle  explore the races between the engine's threads (`shuttle --iterations 1000000`)
   bench    measure a scenario as a ratio to the limits of this machine (`bench handoff --json`)
   audit    check licences, bans, sources and advisories of all dependencies with cargo-deny";
 
@@ -39,6 +41,7 @@ fn run(arguments: Vec<String>) -> Result<()> {
     let rest: Vec<String> = arguments.collect();
     match chore.as_deref() {
         Some("test") => test::run(&rest),
+        Some("shuttle") => shuttle::run(&rest),
         Some("bench") => bench::run(&rest),
         Some("audit") => audit::run(&rest),
         Some("help" | "--help" | "-h") => {

@@ -141,6 +141,12 @@ impl Guard {
         })
     }
 
+    /// The hold, for tests that look after what is sent about it.
+    #[cfg(all(test, shuttle))]
+    pub(crate) fn claim(&self) -> &leasehold_core::Claim {
+        &self.hold.claim
+    }
+
     pub(crate) fn loss(&self) -> Lost {
         Lost { lock: self.name().clone(), fence: self.hold.fence, reason: self.hold.reason() }
     }

@@ -11,6 +11,8 @@ mod acquire;
 mod hold;
 mod keeper;
 mod line;
+#[cfg(all(test, shuttle))]
+mod races;
 mod release;
 mod seat;
 mod world;

@@ -13,12 +13,12 @@ mod wire;
 mod world;
 
 use crate::{AcquireError, Client, ExtendError, Guard, ReleaseError};
-use explore::explore;
+use explore::{explore, failure};
 use scene::{leased, lock, release, watched};
 use shuttle::{future, thread};
 use std::sync::Arc;
 use std::time::Duration;
-use wire::Server;
+use wire::{Flaw, Server};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -96,7 +96,7 @@ fn a_loss_is_told_to_everybody_while_the_hold_is_extended_and_released() {
 fn nothing_is_asked_about_a_lost_hold_after_its_release() {
     explore(async |scene| {
         let client = scene.client().await;
-        scene.server.take_away_what_is_extended();
+        scene.server.go_wrong(Flaw::TakesAway);
         let guard = acquire(&client).await;
         let next = visitor(&scene.server, &client);
         future::yield_now().await;
@@ -206,4 +206,33 @@ fn settling_waits_for_what_was_dropped_and_no_longer() {
         assert!(scene.server.is_free(&lock()), "it is given back, whatever became of the other: {left:?}");
         settles.await.expect("nobody aborts it");
     });
+}
+
+#[test]
+fn a_server_that_does_not_keep_its_word_is_seen() {
+    let failure_of = failure(async |scene| {
+        scene.server.go_wrong(Flaw::TellsNobody);
+        let (holder, waiter) = (scene.client().await, scene.client().await);
+        let guard = acquire(&holder).await;
+        let waits = visitor(&scene.server, &waiter);
+        scene.release(guard).await.expect("no time has passed");
+        waits.await.expect("nobody aborts it").expect("it is served");
+    });
+    assert!(failure_of.contains("deadlock"), "{failure_of}");
+
+    let failure_of = failure(async |scene| {
+        scene.server.go_wrong(Flaw::AnswersFirst);
+        let client = scene.client().await;
+        let guard = acquire(&client).await;
+        future::yield_now().await;
+        scene.release(guard).await.expect("no time has passed");
+    });
+    assert!(failure_of.contains("extended after its release"), "{failure_of}");
+
+    let failure_of = failure(async |scene| {
+        scene.server.go_wrong(Flaw::ReleasesNothing);
+        let client = scene.client().await;
+        drop(acquire(&client).await);
+    });
+    assert!(failure_of.contains("held by nobody"), "{failure_of}");
 }

@@ -3,16 +3,32 @@
 
 use super::world::Still;
 use crate::store::{Fault, MemoryStore, Outcome, Postbox, Reply, Store};
-use futures_util::future::BoxFuture;
-use leasehold_core::{Claim, HoldId, Inspect, KeyError, Lock, Op, Pass, Release, SessionId};
+use futures_util::future::{BoxFuture, ready};
+use leasehold_core::{
+    Claim, Extended, Fate, HoldId, Inspect, KeyError, Lock, Op, Pass, Release, Released, SessionId,
+};
 use shuttle::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use shuttle::sync::mpsc;
 use shuttle::{future, thread};
 use std::collections::HashSet;
 use std::fmt;
+use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::oneshot;
+
+/// How a server does otherwise than one that keeps its word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Flaw {
+    /// It tells nobody of a grant.
+    TellsNobody,
+    /// It answers an extend first, and executes it then.
+    AnswersFirst,
+    /// It says that it has released what it has not.
+    ReleasesNothing,
+    /// It takes a hold away when it is to be extended.
+    TakesAway,
+}
 
 /// The server.
 #[derive(Clone)]
@@ -32,8 +48,7 @@ struct Inner {
 struct Quick {
     /// The holds whose release has returned.
     let_go: HashSet<HoldId>,
-    /// Set to take away what is to be extended.
-    takes_away: bool,
+    flaw: Option<Flaw>,
     mailboxes: HashSet<SessionId>,
     lines: Vec<thread::JoinHandle<()>>,
 }
@@ -68,9 +83,9 @@ impl Server {
         self.execute(lock, &op);
     }
 
-    /// From now on a hold is taken away when it is to be extended.
-    pub(super) fn take_away_what_is_extended(&self) {
-        self.quick().takes_away = true;
+    /// From now on, and for clients that are yet to come, the server has a flaw.
+    pub(super) fn go_wrong(&self, flaw: Flaw) {
+        self.quick().flaw = Some(flaw);
     }
 
     /// From now on nothing is to be sent about this hold, and no extend of it executed.
@@ -95,24 +110,35 @@ impl Server {
         assert!(self.quick().mailboxes.is_empty(), "a mailbox was left open");
     }
 
-    fn work(&self, job: Job) {
+    fn work(&self, mut job: Job) {
         if let Op::Extend(extend) = &job.op {
-            if self.quick().takes_away {
+            if self.has(Flaw::TakesAway) {
                 self.take_away(&job.lock, &extend.claim);
             }
-            assert!(
-                !self.quick().let_go.contains(&extend.claim.hold),
-                "extended after its release: {:?}",
-                job.op
-            );
+            if self.has(Flaw::AnswersFirst) {
+                let (unheard, _) = oneshot::channel();
+                let _ = mem::replace(&mut job.answer, unheard).send(Reply::Extend(Extended::Extended));
+                self.0.executed.fetch_add(1, SeqCst);
+            }
+            let late = self.quick().let_go.contains(&extend.claim.hold);
+            assert!(!late, "extended after its release: {extend:?}");
         }
-        let reply = self.execute(&job.lock, &job.op);
+        let reply = match &job.op {
+            Op::Release(_) if self.has(Flaw::ReleasesNothing) => {
+                Reply::Release(Released { found: Fate::Held, holder: None, next: None })
+            }
+            op => self.execute(&job.lock, op),
+        };
         if self.0.shown {
             println!("{:?}\n  {reply:?}", job.op);
         }
         self.0.executed.fetch_add(1, SeqCst);
         // Whoever asked may be gone.
         let _ = job.answer.send(reply);
+    }
+
+    fn has(&self, flaw: Flaw) -> bool {
+        self.quick().flaw == Some(flaw)
     }
 
     fn quick(&self) -> MutexGuard<'_, Quick> {
@@ -153,6 +179,9 @@ impl Store for Wire {
         within: Duration,
     ) -> BoxFuture<'_, Result<(), Fault>> {
         self.server.quick().mailboxes.insert(session);
+        if self.server.has(Flaw::TellsNobody) {
+            return Box::pin(ready(Ok(())));
+        }
         self.server.0.store.open_mailbox(session, post, within)
     }
 

@@ -5,7 +5,7 @@ use crate::sync::{AtomicU64, OnceLock};
 use leasehold_core::{Claim, FencingToken, Label, Lock, Moment};
 use std::fmt;
 use std::sync::Weak;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 use tokio_util::sync::CancellationToken;
 
 /// Why a hold was lost.
@@ -135,6 +135,9 @@ impl Hold {
         if self.lost.set(reason).is_ok() {
             tracing::warn!(lock = %self.lock, fence = %self.fence, reason = %self.reason(), "lock lost");
         }
+        // Whoever asks for the signal makes it first and looks for the loss then. With less than this on both sides
+        // each could miss what the other has just written, and the signal would never be given.
+        fence(Ordering::SeqCst);
         if let Some(signal) = self.signal.get() {
             signal.cancel();
         }
@@ -146,6 +149,7 @@ impl Hold {
     /// The signal that is given when the hold is lost.
     pub(crate) fn signal(&self) -> &CancellationToken {
         let signal = self.signal.get_or_init(CancellationToken::new);
+        fence(Ordering::SeqCst);
         if self.lost.get().is_some() {
             signal.cancel();
         }

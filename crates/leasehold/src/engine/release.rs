@@ -108,7 +108,10 @@ impl Departure<'_> {
 impl Drop for Departure<'_> {
     fn drop(&mut self) {
         let world = &self.engine.world;
-        if let Some(nonce) = self.next.take() {
+        // Where this was dropped before its end no store has failed: the front asks anew, and at once.
+        if self.done
+            && let Some(nonce) = self.next.take()
+        {
             self.seat.handle_answer(nonce, Err(Executed::Unknown), world.now(), &mut || world.random());
         }
         if let Some(claim) = self.asked.and_then(|asked| self.seat.arrived(asked)) {

@@ -8,6 +8,7 @@ mod bench;
 mod install;
 mod interop;
 mod shell;
+mod shuttle;
 mod sim;
 mod test;
 
@@ -21,6 +22,7 @@ usage: cargo xtask <chore>
 
 chores:
   test     install what the tests need, then run all of them, examples in the docs included
+  shuttle  explore the races between the engine's threads (`shuttle --iterations 1000000`)
   bench    measure a scenario as a ratio to the limits of this machine (`bench handoff --json`)
   sim      run the simulated world (`sim --seeds 5000`), or one seed with its trace (`sim --seed 7`)
   interop  try other libraries' locks against ours (`interop redis-py redsync node-redlock rslock`)
@@ -43,6 +45,7 @@ fn run(arguments: Vec<String>) -> Result<()> {
     let rest: Vec<String> = arguments.collect();
     match chore.as_deref() {
         Some("test") => test::run(&rest),
+        Some("shuttle") => shuttle::run(&rest),
         Some("bench") => bench::run(&rest),
         Some("sim") => sim::run(&rest),
         Some("interop") => interop::run(&rest),

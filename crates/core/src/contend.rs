@@ -261,7 +261,14 @@ impl Contender {
                 let remaining = Duration::from_millis(*remaining_ms);
                 let claim = attempt.claim.clone();
                 let valid_until = asked.at + remaining - drift(remaining);
-                self.win(Grant { claim, fence: *fence, valid_until, others_wait: *others_wait }, now);
+                // An old hold of which nothing is left is over then, and can be asked for anew.
+                let over = asked.at + remaining + Duration::from_millis(1);
+                self.win(
+                    Grant { claim, fence: *fence, valid_until, others_wait: *others_wait },
+                    asked,
+                    over,
+                    now,
+                );
             }
             Acquired::Taken { holder, position } => {
                 // A question that does not queue leaves the place of an earlier one where it is.
@@ -307,7 +314,7 @@ impl Contender {
                 let claim = attempt.claim.clone();
                 let valid_until = asked.at + asked.lease - drift(asked.lease);
                 if !matches!(self.phase, Phase::Won(_)) {
-                    self.win(Grant { claim, fence, valid_until, others_wait: true }, now);
+                    self.win(Grant { claim, fence, valid_until, others_wait: true }, asked, now, now);
                 }
             }
             None => self.handle_news(now),
@@ -378,13 +385,17 @@ impl Contender {
         self.silent_since = None;
     }
 
-    fn win(&mut self, grant: Grant, now: Moment) {
+    /// A grant has come. If nothing is left of it, it is looked for again: at `over`, or at once where even a whole
+    /// lease would have been over before its news came.
+    fn win(&mut self, grant: Grant, asked: Asked, over: Moment, now: Moment) {
         self.answered();
         if grant.valid_until > now {
             self.phase = Phase::Won(grant);
-        } else {
+        } else if asked.at + asked.lease - drift(asked.lease) <= now {
             self.stale_grants += 1;
             self.phase = Phase::Waiting(now);
+        } else {
+            self.phase = Phase::Waiting(over.max(now));
         }
     }
 
@@ -609,9 +620,27 @@ mod tests {
     }
 
     #[test]
+    fn a_hold_in_its_last_milliseconds_says_nothing_about_the_lease() {
+        let random = &mut counter();
+        let mut contender = Contender::new(SessionId::from_random([1; 12]), 0);
+        let granted = |remaining_ms| Acquired::Granted { fence: fence(), remaining_ms, others_wait: false };
+        let (mut nonce, _) = asked(contender.poll(ms(0), &terms(), random));
+        // The process stood still after it was granted the lock; its looks find what is left of that hold.
+        for now in 2_999..3_003 {
+            let at = ms(now);
+            contender.handle_reply(nonce, &granted(3_000_u64.saturating_sub(now)), at, random);
+            assert!(matches!(contender.poll(at, &terms(), random), Step::Sleep(_) | Step::Ask(..)), "{now}");
+            (nonce, _) = contender.ask(at, &terms(), random);
+        }
+        contender.handle_reply(nonce, &granted(3_000), ms(3_004), random);
+        assert!(matches!(contender.poll(ms(3_004), &terms(), random), Step::Granted(_)));
+    }
+
+    #[test]
     fn a_lease_shorter_than_the_round_trip_is_told() {
         let random = &mut counter();
         let mut contender = Contender::new(SessionId::from_random([1; 12]), 0);
+        let terms = || Terms { lease: Duration::from_millis(1), ..terms() };
         for round in 0..STALE_GRANTS {
             let sent = ms(u64::from(round) * 100);
             let (nonce, _) = asked(contender.poll(sent, &terms(), random));

@@ -141,6 +141,12 @@ impl Guard {
         })
     }
 
+    /// The hold, for tests that look after what is sent about it.
+    #[cfg(all(test, shuttle))]
+    pub(crate) fn claim(&self) -> &leasehold_core::Claim {
+        &self.hold.claim
+    }
+
     pub(crate) fn loss(&self) -> Lost {
         Lost { lock: self.name().clone(), fence: self.hold.fence, reason: self.hold.reason() }
     }
@@ -170,7 +176,7 @@ impl Guard {
         let engine = &self.engine;
         let in_time = self.hold.check(&*engine.world).is_ok();
         self.hold.doubt();
-        engine.keeper.retire(self.keep);
+        engine.keeper.found_lost(self.keep);
         engine::announce(&*engine.store, &*engine.world, engine.timings, &self.hold, in_time).await;
         self.loss()
     }

@@ -64,6 +64,7 @@ mod error;
 mod guard;
 mod mutex;
 pub mod store;
+mod sync;
 
 pub use client::{Client, ClientBuilder};
 pub use engine::{LostReason, World};

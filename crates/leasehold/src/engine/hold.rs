@@ -1,10 +1,11 @@
 //! A hold: what this process has at the store, as its guard and its keeper both see it.
 
 use super::{Seat, World};
+use crate::sync::{AtomicU64, OnceLock};
 use leasehold_core::{Claim, FencingToken, Label, Lock, Moment};
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError, Weak};
+use std::sync::Weak;
+use std::sync::atomic::{Ordering, fence};
 use tokio_util::sync::CancellationToken;
 
 /// Why a hold was lost.
@@ -70,8 +71,6 @@ pub(crate) struct Hold {
     lost: OnceLock<LostReason>,
     /// Made when somebody first asks for it.
     signal: OnceLock<CancellationToken>,
-    /// Set when an extend was sent: cancelled once nothing of it is under way any more.
-    batch: Mutex<Option<CancellationToken>>,
 }
 
 impl Hold {
@@ -90,7 +89,6 @@ impl Hold {
             valid_until: AtomicU64::new(valid_until.as_micros()),
             lost: OnceLock::new(),
             signal: OnceLock::new(),
-            batch: Mutex::default(),
         }
     }
 
@@ -137,6 +135,9 @@ impl Hold {
         if self.lost.set(reason).is_ok() {
             tracing::warn!(lock = %self.lock, fence = %self.fence, reason = %self.reason(), "lock lost");
         }
+        // Whoever asks for the signal makes it first and looks for the loss then. With less than this on both sides
+        // each could miss what the other has just written, and the signal would never be given.
+        fence(Ordering::SeqCst);
         if let Some(signal) = self.signal.get() {
             signal.cancel();
         }
@@ -145,22 +146,10 @@ impl Hold {
         }
     }
 
-    /// An extend of it is sent with this batch.
-    pub(super) fn sent_with(&self, batch: CancellationToken) {
-        *self.batch.lock().unwrap_or_else(PoisonError::into_inner) = Some(batch);
-    }
-
-    /// Waits until none of the keeper's extends of it is under way, also where the keeper has let go of it since.
-    pub(super) async fn is_still(&self) {
-        let batch = self.batch.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if let Some(batch) = batch {
-            batch.cancelled().await;
-        }
-    }
-
     /// The signal that is given when the hold is lost.
     pub(crate) fn signal(&self) -> &CancellationToken {
         let signal = self.signal.get_or_init(CancellationToken::new);
+        fence(Ordering::SeqCst);
         if self.lost.get().is_some() {
             signal.cancel();
         }

@@ -5,8 +5,8 @@
 //!
 //! 1. What is due is extended in one batch (and one more for what ends soon). One extend a hold is in
 //!    flight at a time.
-//! 2. A hold that was retired is not sent again. What is in flight about it, the hold itself knows: whoever
-//!    releases it awaits that, whatever became of the hold meanwhile.
+//! 2. A hold that was retired is not sent again; who retires it can await what is in flight about it. A hold
+//!    that is lost stays known until it is retired: something may be in flight about it still.
 //! 3. The deadline itself ends a hold: no reply, no network, no other task is needed for it.
 //! 4. Errands (undoing an acquire, giving back what a dropped guard held) are sent until they are known
 //!    to have arrived, or until the store has forgotten the hold by itself.
@@ -14,6 +14,7 @@
 use super::release::announce;
 use super::{Hold, LostReason, Timings, World, call};
 use crate::store::{Outcome, Store};
+use crate::sync::{Mutex, MutexGuard, Notify};
 use futures_util::StreamExt;
 use futures_util::future::{BoxFuture, join_all};
 use futures_util::stream::FuturesUnordered;
@@ -24,10 +25,9 @@ use leasehold_core::{
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
-use tokio::sync::Notify;
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 /// What is due within this goes with what is due now.
 const TICK: Duration = Duration::from_millis(10);
@@ -72,6 +72,10 @@ struct Kept {
     hold: Arc<Hold>,
     tenure: Tenure,
     due: Moment,
+    /// Set once it is lost: it is not extended any more.
+    lost: bool,
+    /// Cancelled when nothing is in flight about it any more.
+    in_flight: Option<CancellationToken>,
 }
 
 /// A release that somebody else began.
@@ -89,23 +93,17 @@ struct Sent {
     hold: Arc<Hold>,
     lease: Duration,
     keep_record: bool,
-}
-
-/// Extends that are sent in one go.
-#[derive(Default)]
-struct Batch {
-    sent: Vec<Sent>,
-    /// Cancelled when all of it has come back.
-    done: CancellationToken,
+    /// Kept for as long as anything is in flight about the hold.
+    in_flight: DropGuard,
 }
 
 /// What there is to do now.
 #[derive(Default)]
 struct Work {
     /// Holds that have time for more than one try.
-    calm: Batch,
+    calm: Vec<Sent>,
     /// Holds that end soon: they leave little time for an answer, and should not take it from the others.
-    urgent: Batch,
+    urgent: Vec<Sent>,
     lost: Vec<Arc<Hold>>,
     errands: Vec<Errand>,
     next: Option<Moment>,
@@ -141,7 +139,7 @@ impl Keeper {
         let mut state = self.shared.state();
         state.last_id += 1;
         let id = KeepId(state.last_id);
-        state.kept.insert(id, Kept { hold, tenure, due: Moment::ZERO });
+        state.kept.insert(id, Kept { hold, tenure, due: Moment::ZERO, lost: false, in_flight: None });
         let due = state.schedule(id);
         let early = due < state.armed;
         drop(state);
@@ -151,12 +149,17 @@ impl Keeper {
         id
     }
 
-    /// Lets go of a hold (2).
-    pub(crate) fn retire(&self, id: KeepId) {
+    /// Lets go of a hold (2). What is returned is cancelled when nothing is in flight about it.
+    pub(crate) fn retire(&self, id: KeepId) -> Option<CancellationToken> {
         let mut state = self.shared.state();
-        if let Some(kept) = state.kept.remove(&id) {
-            state.due.remove(&(kept.due, id));
-        }
+        let kept = state.kept.remove(&id)?;
+        state.due.remove(&(kept.due, id));
+        kept.in_flight
+    }
+
+    /// A hold was found to be lost: it is not extended any more.
+    pub(crate) fn found_lost(&self, id: KeepId) {
+        self.shared.state().lose(id);
     }
 
     /// Whether an extend by the user should keep the record beside the lock as well.
@@ -223,11 +226,19 @@ impl fmt::Debug for Keeper {
 impl State {
     /// Enters when a hold next needs attention.
     fn schedule(&mut self, id: KeepId) -> Moment {
-        let Some(kept) = self.kept.get_mut(&id) else { return FAR };
+        let Some(kept) = self.kept.get_mut(&id).filter(|kept| !kept.lost) else { return FAR };
         self.due.remove(&(kept.due, id));
         kept.due = kept.tenure.due();
         self.due.insert((kept.due, id));
         kept.due
+    }
+
+    /// Extends a hold no more, until it is retired (2).
+    fn lose(&mut self, id: KeepId) -> Option<Arc<Hold>> {
+        let kept = self.kept.get_mut(&id)?;
+        kept.lost = true;
+        self.due.remove(&(kept.due, id));
+        Some(kept.hold.clone())
     }
 
     /// Takes out all that is due, and with it the extends that will be within the tick.
@@ -235,19 +246,18 @@ impl State {
         let mut work = Work { closing: self.closing, ..Work::default() };
         work.errands.append(&mut self.errands);
         let ripe: Vec<_> = self.due.range(..=(now + TICK, KeepId(u64::MAX))).copied().collect();
-        for (due, id) in ripe {
+        for (_, id) in ripe {
             let Some(kept) = self.kept.get_mut(&id) else { continue };
             match kept.tenure.poll(now, TICK) {
                 Duty::Over => {
-                    self.due.remove(&(due, id));
-                    work.lost.extend(self.kept.remove(&id).map(|kept| kept.hold));
+                    work.lost.extend(self.lose(id));
                     continue;
                 }
                 Duty::Extend { lease, keep_record } => {
                     let ends_soon = kept.tenure.valid_until().since(now) < call * 2;
                     let batch = if ends_soon { &mut work.urgent } else { &mut work.calm };
-                    kept.hold.sent_with(batch.done.clone());
-                    batch.sent.push(Sent { id, hold: kept.hold.clone(), lease, keep_record });
+                    let in_flight = kept.in_flight.insert(CancellationToken::new()).clone().drop_guard();
+                    batch.push(Sent { id, hold: kept.hold.clone(), lease, keep_record, in_flight });
                 }
                 Duty::Rest(_) => {}
             }
@@ -269,7 +279,7 @@ async fn run(shared: Arc<Shared>) {
             hold.lose(LostReason::Expired);
         }
         for batch in [work.urgent, work.calm] {
-            if !batch.sent.is_empty() {
+            if !batch.is_empty() {
                 running.push(Box::pin(extend(shared.clone(), batch)));
             }
         }
@@ -295,8 +305,7 @@ async fn run(shared: Arc<Shared>) {
 }
 
 /// Sends one batch of extends, and enters what came of each.
-async fn extend(shared: Arc<Shared>, batch: Batch) {
-    let (batch, done) = (batch.sent, batch.done.drop_guard());
+async fn extend(shared: Arc<Shared>, batch: Vec<Sent>) {
     let sent_at = shared.world.now();
     let soonest = batch.iter().map(|sent| sent.hold.valid_until()).min().unwrap_or(sent_at);
     // Half of what the shortest has left, so that there is time for another try.
@@ -312,18 +321,21 @@ async fn extend(shared: Arc<Shared>, batch: Batch) {
     let outcomes = shared.store.execute_all(&ops, within).await;
     let mut gone = Vec::new();
     for (sent, outcome) in batch.into_iter().zip(outcomes) {
-        gone.extend(shared.enter(&sent, &outcome, sent_at));
+        if let Some(in_time) = shared.enter(&sent, &outcome, sent_at) {
+            gone.push((sent, in_time));
+        }
     }
-    drop(done);
     if gone.is_empty() {
         return;
     }
     // The rest of the batch may be due again before anybody has said why these are gone.
     shared.bell.notify_one();
-    let told = gone
-        .iter()
-        .map(|(hold, in_time)| announce(&*shared.store, &*shared.world, shared.timings, hold, *in_time));
-    join_all(told).await;
+    let shared = &shared;
+    join_all(gone.into_iter().map(|(sent, in_time)| async move {
+        announce(&*shared.store, &*shared.world, shared.timings, &sent.hold, in_time).await;
+        drop(sent.in_flight);
+    }))
+    .await;
 }
 
 /// Releases a hold, again and again until it is known to be gone.
@@ -356,11 +368,11 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Enters the outcome of one extend. Returns the hold if it is gone, and whether that was early.
-    fn enter(&self, sent: &Sent, outcome: &Outcome, sent_at: Moment) -> Option<(Arc<Hold>, bool)> {
+    /// Enters the outcome of one extend. If the hold is gone, says whether that was early.
+    fn enter(&self, sent: &Sent, outcome: &Outcome, sent_at: Moment) -> Option<bool> {
         let now = self.world.now();
         let mut state = self.state();
-        let kept = state.kept.get_mut(&sent.id)?;
+        let kept = state.kept.get_mut(&sent.id).filter(|kept| !kept.lost)?;
         match outcome {
             Outcome::Done(Reply::Extend(Extended::Extended)) => {
                 kept.tenure.handle_extended(sent_at, sent.lease, sent.keep_record);
@@ -369,10 +381,8 @@ impl Shared {
             Outcome::Done(Reply::Extend(Extended::NotHeld)) => {
                 let in_time = now < kept.hold.valid_until();
                 sent.hold.doubt();
-                let due = kept.due;
-                state.kept.remove(&sent.id);
-                state.due.remove(&(due, sent.id));
-                return Some((sent.hold.clone(), in_time));
+                state.lose(sent.id);
+                return Some(in_time);
             }
             Outcome::Done(_) | Outcome::Refused(_) | Outcome::Unknown(_) => {
                 if let Outcome::Refused(fault) | Outcome::Unknown(fault) = outcome {

@@ -11,6 +11,8 @@ mod acquire;
 mod hold;
 mod keeper;
 mod line;
+#[cfg(all(test, shuttle))]
+mod races;
 mod release;
 mod seat;
 mod world;
@@ -25,13 +27,14 @@ pub(crate) use world::System;
 pub use world::World;
 
 use crate::store::{Fault, Outcome, Postbox, Store};
+use crate::sync::{Mutex, MutexGuard};
 use keeper::Keeper;
 use leasehold_core::{Label, Lock, Op, Reply, SessionId, Wake};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fmt;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
 /// How long things may take.

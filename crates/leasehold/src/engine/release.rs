@@ -2,14 +2,15 @@
 //!
 //! 1. The keeper lets go of the hold first, and whatever it has in flight about it is awaited, so that
 //!    nothing is sent about the hold after its release returned.
-//! 2. If tasks of this process stand in line, the same operation asks for them, behind the others.
+//! 2. If tasks of this process stand in line, the same operation asks for them, behind the others. If they give up
+//!    what it asks for before it has come back, it is undone then: an undo that did not wait could be executed first.
 
 use super::acquire::odd_reply;
 use super::{Engine, Hold, KeepId, LostReason, Seat, Timings, World, call};
 use crate::store::{Fault, Store};
 use leasehold_core::contend::Executed;
 use leasehold_core::{
-    Acquire, Ended, Fate, Holder, Inspect, Moment, Nonce, Op, Pass, Release, Released, Reply,
+    Acquire, Ended, Fate, HoldId, Holder, Inspect, Moment, Nonce, Op, Pass, Release, Released, Reply,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,22 +32,25 @@ pub(crate) async fn release(
     keep: KeepId,
     free_every: Option<u32>,
 ) -> Result<(), NotReleased> {
-    engine.keeper.retire(keep);
-    let mut departure = Departure { engine, seat, hold, done: false, next: None };
+    let in_flight = engine.keeper.retire(keep);
+    let mut departure = Departure { engine, seat, hold, done: false, next: None, asked: None };
     let result = departure.run(free_every).await;
     drop(departure);
-    hold.is_still().await;
     if hold.is_doubted() {
         let reason =
             if let Err(NotReleased::Lost(reason)) = &result { reason.clone() } else { LostReason::Expired };
+        // This also ends the keeper's asking why, if that is what is in flight.
         hold.lose(reason);
+    }
+    if let Some(in_flight) = in_flight {
+        in_flight.cancelled().await;
     }
     result
 }
 
 /// A guard was dropped: the keeper releases what it held, as soon as it can.
 pub(crate) fn abandon(engine: &Engine, seat: &Seat, hold: &Arc<Hold>, keep: KeepId) {
-    engine.keeper.retire(keep);
+    drop(engine.keeper.retire(keep));
     engine.keeper.give_back(hold);
     seat.vacate(hold);
 }
@@ -59,6 +63,8 @@ struct Departure<'a> {
     done: bool,
     /// The question that went with it.
     next: Option<Nonce>,
+    /// The hold that it asked for.
+    asked: Option<HoldId>,
 }
 
 impl Departure<'_> {
@@ -68,6 +74,7 @@ impl Departure<'_> {
         let (free, next) = self.seat.depart(self.hold, free_every, world.now(), &mut || world.random());
         let (nonce, next): (Option<Nonce>, Option<Acquire>) = next.unzip();
         self.next = nonce;
+        self.asked = next.as_ref().map(|next| next.claim.hold);
         let pass = if free { Pass::Free } else { Pass::Grant };
         let op = Op::Release(Release { claim: self.hold.claim.clone(), pass, next });
         let reply = self.engine.call(&self.hold.lock, &op, self.engine.timings.call).await;
@@ -101,8 +108,14 @@ impl Departure<'_> {
 impl Drop for Departure<'_> {
     fn drop(&mut self) {
         let world = &self.engine.world;
-        if let Some(nonce) = self.next.take() {
+        // Where this was dropped before its end no store has failed: the front asks anew, and at once.
+        if self.done
+            && let Some(nonce) = self.next.take()
+        {
             self.seat.handle_answer(nonce, Err(Executed::Unknown), world.now(), &mut || world.random());
+        }
+        if let Some(claim) = self.asked.and_then(|asked| self.seat.arrived(asked)) {
+            self.engine.keeper.undo(&self.engine.store, &self.hold.lock, claim);
         }
         if !self.done {
             self.engine.keeper.give_back(self.hold);

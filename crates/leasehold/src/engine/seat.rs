@@ -6,14 +6,18 @@
 //!    left at the store is the caller's to undo.
 //! 4. Whoever empties the seat, or finds it empty, tells the front: it may sleep without a limit, since it
 //!    came to the front when the one before it took the seat.
+//! 5. What a release asks for is undone by nobody else while that release is on its way: who gave it up may
+//!    be on another thread, and his undo would be there before the question.
 
 use super::Hold;
 use super::line::Line;
+use crate::sync::{Mutex, MutexGuard};
 use leasehold_core::contend::{Contender, Executed, Grant, Random, Standing, Step, Terms};
-use leasehold_core::{Acquire, Acquired, Claim, Holder, Lock, Moment, Nonce, SessionId, Wake};
+use leasehold_core::{Acquire, Acquired, Claim, HoldId, Holder, Lock, Moment, Nonce, SessionId, Wake};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::future::poll_fn;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 /// This process's place before one lock.
@@ -28,6 +32,8 @@ struct State {
     line: Line,
     occupant: Option<Arc<Hold>>,
     releases: u32,
+    /// What releases on their way ask for, with its claim once it was given up (5).
+    escorted: BTreeMap<HoldId, Option<Claim>>,
 }
 
 /// What the task at the front has to do, or what keeps another from it.
@@ -58,6 +64,7 @@ impl Seat {
             line: Line::default(),
             occupant: None,
             releases: 0,
+            escorted: BTreeMap::new(),
         };
         Self { lock, state: Mutex::new(state), on_drop: Box::new(on_drop) }
     }
@@ -88,7 +95,7 @@ impl Seat {
             return None;
         }
         if state.line.front().is_none() {
-            return state.contender.give_up();
+            return state.give_up();
         }
         state.bring_forward(queued);
         None
@@ -124,7 +131,7 @@ impl Seat {
         line.quiet(id);
         let Some(terms) = line.front() else { return Turn::Stand(None) };
         if !contender.suits(terms) {
-            return Turn::Misfit(contender.give_up());
+            return Turn::Misfit(state.give_up());
         }
         match contender.poll(now, terms, random) {
             Step::Ask(nonce, ask) => Turn::Ask(nonce, ask),
@@ -216,7 +223,16 @@ impl Seat {
         let next = terms
             .filter(|terms| state.contender.suits(terms))
             .map(|terms| state.contender.ask(now, &terms, random));
+        if let Some((_, ask)) = &next {
+            state.escorted.insert(ask.claim.hold, None);
+        }
         (free, next)
+    }
+
+    /// The release that asked for a hold is not on its way any more. What is returned was given up since, and has to
+    /// be released at the store.
+    pub(super) fn arrived(&self, asked: HoldId) -> Option<Claim> {
+        self.state().escorted.remove(&asked).flatten()
     }
 
     /// The hold is gone: the front of the line may go on.
@@ -252,6 +268,18 @@ impl Seat {
 impl State {
     fn is_occupied_by(&self, hold: &Hold) -> bool {
         self.occupant.as_ref().is_some_and(|occupant| occupant.claim.hold == hold.claim.hold)
+    }
+
+    /// Ends the attempt. What is returned has to be released at the store.
+    fn give_up(&mut self) -> Option<Claim> {
+        let claim = self.contender.give_up()?;
+        match self.escorted.get_mut(&claim.hold) {
+            Some(given_up) => {
+                *given_up = Some(claim);
+                None
+            }
+            None => Some(claim),
+        }
     }
 
     /// Another has come to the front, behind one who queued or did not.

@@ -4,12 +4,13 @@
 //! suspend.
 
 use super::{Outcome, Postbox, Store};
+use crate::sync::{Mutex, MutexGuard, OnceLock};
 use futures_util::future::{BoxFuture, ready};
 use leasehold_core::model::MutexState;
 use leasehold_core::{KeyError, Kind, Lock, Op, Reply, SessionId};
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 /// How many operations go by between two sweeps of what has expired.

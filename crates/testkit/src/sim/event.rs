@@ -157,7 +157,8 @@ pub struct Execution<'a> {
     pub host: HostId,
     /// Which message.
     pub message: u64,
-    /// Set if the message came late, or for the second time: its sender does not count on it.
+    /// Set if the message came late, for the second time, or after one that was sent behind it: its sender does not
+    /// count on it.
     pub out_of_time: bool,
     /// Which lock.
     pub lock: LockId,

@@ -50,6 +50,8 @@ struct Link {
     calls: BTreeMap<u64, Arc<Slot>>,
     wakers: Vec<Waker>,
     posts: BTreeMap<SessionId, Arc<dyn Postbox>>,
+    /// The last of its requests that was executed: what was sent before it has been overtaken.
+    executed: u64,
     /// When the last message of each direction arrives.
     to_server: Instant,
     to_client: Instant,
@@ -149,6 +151,7 @@ impl Net {
                 calls: BTreeMap::new(),
                 wakers: Vec::new(),
                 posts: BTreeMap::new(),
+                executed: 0,
                 to_server: Instant::default(),
                 to_client: Instant::default(),
             });
@@ -294,6 +297,9 @@ impl Sim {
             return;
         }
         let (now, net) = (self.kernel.now(), &mut *net);
+        let executed = &mut net.link(request.link).executed;
+        request.out_of_time |= request.message < *executed;
+        *executed = request.message.max(*executed);
         let server = &mut net.server;
         let state = server.locks.entry(request.lock).or_default();
         let now_us = server.clock.reading_us(now);

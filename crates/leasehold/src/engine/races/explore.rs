@@ -1,0 +1,86 @@
+//! Running one race under many schedules, and one schedule again.
+//!
+//! `LEASEHOLD_ITERATIONS` says how many schedules a test tries of each kind, `LEASEHOLD_SEED` which ones, and
+//! `LEASEHOLD_SCHEDULE` is one that a failure has printed, to be run alone: then all that the server executes
+//! is printed, too. `cargo xtask shuttle` sets them by its options of the same names.
+
+use super::scene::Scene;
+use shuttle::scheduler::{PctScheduler, RandomScheduler, ReplayScheduler, Scheduler};
+use shuttle::{Config, MaxSteps, Runner};
+use std::env;
+use std::fmt::Display;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+/// As many as CI has time for.
+const ITERATIONS: usize = 5_000;
+const SEED: u64 = 1;
+
+/// How many times a schedule by priorities lets another thread go first. What takes more than that is left to chance.
+const PREEMPTIONS: usize = 3;
+
+/// More than any schedule takes in which everybody gets on.
+const STEPS: usize = 50_000;
+
+/// Tries a race under schedules drawn at random, and by priorities that change a few times: each finds what
+/// the other seldom does.
+pub(super) fn explore(race: impl AsyncFn(&Scene) + Copy + Send + Sync + 'static) {
+    if let Ok(schedule) = env::var("LEASEHOLD_SCHEDULE") {
+        return run("replayed", ReplayScheduler::new_from_encoded(&schedule), true, race);
+    }
+    let (seed, iterations) = (setting("LEASEHOLD_SEED", SEED), setting("LEASEHOLD_ITERATIONS", ITERATIONS));
+    println!("seed {seed}, {iterations} schedules at random, and as many by priorities");
+    run("at random", RandomScheduler::new_from_seed(seed, iterations), false, race);
+    run("by priorities", PctScheduler::new_from_seed(seed, PREEMPTIONS, iterations), false, race);
+}
+
+/// What such a race fails with, which is expected of it.
+pub(super) fn failure(race: impl AsyncFn(&Scene) + Copy + Send + Sync + 'static) -> String {
+    let failure = catch_unwind(AssertUnwindSafe(|| explore(race))).expect_err("it is seen by some schedule");
+    let fixed = failure.downcast_ref::<&str>().map(ToString::to_string);
+    fixed.or_else(|| failure.downcast_ref().cloned()).expect("a failure is a text")
+}
+
+fn run(
+    kind: &'static str,
+    scheduler: impl Scheduler + 'static,
+    shown: bool,
+    race: impl AsyncFn(&Scene) + Copy + Send + Sync + 'static,
+) {
+    let mut config = Config::new();
+    config.stack_size = 256 * 1024;
+    config.max_steps = MaxSteps::FailAfter(STEPS);
+    // It would say that orderings are taken for the strongest; docs/verification.md says so.
+    config.silence_warnings = true;
+    let begun = Arc::new(AtomicUsize::new(0));
+    let _tally = Tally { kind, begun: begun.clone() };
+    Runner::new(scheduler, config).run(move || {
+        begun.fetch_add(1, SeqCst);
+        let scene = Scene::new(shown);
+        shuttle::future::block_on(race(&scene));
+        scene.end();
+    });
+}
+
+/// Says on the way out of a failure which schedule it was.
+struct Tally {
+    kind: &'static str,
+    begun: Arc<AtomicUsize>,
+}
+
+impl Drop for Tally {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            println!("failed under schedule {} {}", self.begun.load(SeqCst), self.kind);
+        }
+    }
+}
+
+fn setting<T: FromStr<Err: Display>>(name: &str, otherwise: T) -> T {
+    match env::var(name) {
+        Ok(text) => text.parse().unwrap_or_else(|error| panic!("{name} is `{text}`: {error}")),
+        Err(_) => otherwise,
+    }
+}

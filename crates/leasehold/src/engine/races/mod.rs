@@ -1,0 +1,238 @@
+//! The engine's races, each under thousands of schedules: `cargo xtask shuttle`.
+//!
+//! Tasks of several threads share a client with its keeper's thread and with the threads that deliver its
+//! messages. Here all of these are shuttle's, which says before each step who takes it; so are the connections to a
+//! server that is the model. What weaker orderings than the strongest would allow is not looked for.
+//!
+//! Where no test moves the clock nobody is helped by a look, a renewal or the end of a lease: whoever sleeps on is a
+//! deadlock, and a failure.
+
+mod explore;
+mod scene;
+mod wire;
+mod world;
+
+use crate::{AcquireError, Client, ExtendError, Guard, ReleaseError};
+use explore::{explore, failure};
+use scene::{leased, lock, release, watched};
+use shuttle::{future, thread};
+use std::sync::Arc;
+use std::time::Duration;
+use wire::{Flaw, Server};
+
+const MS: Duration = Duration::from_millis(1);
+
+/// A task that acquires the lock, has it for a moment, and gives it back.
+fn visitor(server: &Server, client: &Client) -> future::JoinHandle<Result<(), AcquireError>> {
+    let (server, mutex) = (server.clone(), leased(client));
+    future::spawn(async move {
+        let guard = mutex.acquire().await?;
+        future::yield_now().await;
+        release(&server, guard).await.expect("no time has passed");
+        Ok(())
+    })
+}
+
+async fn acquire(client: &Client) -> Guard {
+    leased(client).acquire().await.expect("the server has no faults")
+}
+
+#[test]
+fn nothing_is_sent_about_a_hold_after_its_release() {
+    explore(async |scene| {
+        let client = scene.client().await;
+        let guard = acquire(&client).await;
+        future::yield_now().await;
+        scene.release(guard).await.expect("no time has passed");
+    });
+}
+
+#[test]
+fn nothing_is_sent_about_a_hold_after_its_release_whatever_became_of_it() {
+    explore(async |scene| {
+        let client = scene.client().await;
+        scene.pass(3, 1300 * MS);
+        let guard = Arc::new(watched(&client).acquire().await.expect("the server has no faults"));
+        let theirs = guard.clone();
+        let extender = future::spawn(async move {
+            let extended = theirs.extend().await;
+            assert!(matches!(extended, Ok(()) | Err(ExtendError::Lost(_))), "{extended:?}");
+        });
+        let extended = guard.extend().await;
+        assert!(matches!(extended, Ok(()) | Err(ExtendError::Lost(_))), "{extended:?}");
+        extender.await.expect("nobody aborts it");
+        let guard = Arc::into_inner(guard).expect("the other task has ended");
+        let released = scene.release(guard).await;
+        assert!(matches!(released, Ok(()) | Err(ReleaseError::Lost(_))), "{released:?}");
+    });
+}
+
+#[test]
+fn a_loss_is_told_to_everybody_while_the_hold_is_extended_and_released() {
+    explore(async |scene| {
+        let client = scene.client().await;
+        let guard = Arc::new(acquire(&client).await);
+        let theirs = guard.clone();
+        let waits = future::spawn(async move { theirs.lost().await });
+        let next = visitor(&scene.server, &client);
+        let (server, claim) = (scene.server.clone(), guard.claim().clone());
+        let takes = thread::spawn(move || server.take_away(&lock(), &claim));
+        // It may be told of it here or by the keeper; in the end it is told.
+        let _ = guard.extend().await;
+        takes.join().expect("it does not panic");
+        let extended = guard.extend().await;
+        assert!(matches!(extended, Err(ExtendError::Lost(_))), "{extended:?}");
+        assert!(guard.check().is_err(), "what is lost stays lost");
+        waits.await.expect("nobody aborts it");
+        let guard = Arc::into_inner(guard).expect("the other task has ended");
+        let released = scene.release(guard).await;
+        // `Ok` as long as all that the server knows is that this hold was released.
+        assert!(matches!(released, Ok(()) | Err(ReleaseError::Lost(_))), "{released:?}");
+        next.await.expect("nobody aborts it").expect("the lock is free");
+    });
+}
+
+#[test]
+fn nothing_is_asked_about_a_lost_hold_after_its_release() {
+    explore(async |scene| {
+        let client = scene.client().await;
+        scene.server.go_wrong(Flaw::TakesAway);
+        let guard = acquire(&client).await;
+        let next = visitor(&scene.server, &client);
+        future::yield_now().await;
+        let released = scene.release(guard).await;
+        // `Ok` as long as all that the server knows is that this hold was released.
+        assert!(matches!(released, Ok(()) | Err(ReleaseError::Lost(_))), "{released:?}");
+        next.await.expect("nobody aborts it").expect("the lock is free");
+    });
+}
+
+#[test]
+fn a_grant_to_one_who_leaves_goes_to_the_next_client() {
+    explore(async |scene| {
+        let (holder, leaver, waiter) = (scene.client().await, scene.client().await, scene.client().await);
+        let guard = acquire(&holder).await;
+        let leaves = visitor(&scene.server, &leaver);
+        let waits = visitor(&scene.server, &waiter);
+        let server = scene.server.clone();
+        let releases = future::spawn(async move { release(&server, guard).await });
+        leaves.abort();
+        releases.await.expect("nobody aborts it").expect("no time has passed");
+        waits.await.expect("nobody aborts it").expect("it is served");
+        let _ = leaves.await;
+    });
+}
+
+#[test]
+fn a_grant_to_one_who_leaves_goes_to_the_next_task_of_his_process() {
+    explore(async |scene| {
+        let (holder, client) = (scene.client().await, scene.client().await);
+        let guard = acquire(&holder).await;
+        let leaves = visitor(&scene.server, &client);
+        let waits = visitor(&scene.server, &client);
+        let server = scene.server.clone();
+        let releases = future::spawn(async move { release(&server, guard).await });
+        leaves.abort();
+        releases.await.expect("nobody aborts it").expect("no time has passed");
+        waits.await.expect("nobody aborts it").expect("it is served");
+        let _ = leaves.await;
+    });
+}
+
+#[test]
+fn a_release_that_asks_for_those_who_leave_goes_to_the_next_client() {
+    explore(async |scene| {
+        let (here, there) = (scene.client().await, scene.client().await);
+        let guard = acquire(&here).await;
+        let leaves = visitor(&scene.server, &here);
+        let waits = visitor(&scene.server, &there);
+        let server = scene.server.clone();
+        let releases = future::spawn(async move { release(&server, guard).await });
+        leaves.abort();
+        future::yield_now().await;
+        // A release that nobody awaits is carried on.
+        releases.abort();
+        waits.await.expect("nobody aborts it").expect("it is served");
+        let _ = (releases.await, leaves.await);
+    });
+}
+
+#[test]
+fn who_leaves_the_line_of_a_process_wakes_the_next() {
+    explore(async |scene| {
+        let client = scene.client().await;
+        let guard = acquire(&client).await;
+        let leaves = [visitor(&scene.server, &client), visitor(&scene.server, &client)];
+        let waits = visitor(&scene.server, &client);
+        let server = scene.server.clone();
+        let releases = future::spawn(async move { release(&server, guard).await });
+        for task in &leaves {
+            task.abort();
+        }
+        releases.await.expect("nobody aborts it").expect("no time has passed");
+        waits.await.expect("nobody aborts it").expect("it is served");
+        for task in leaves {
+            let _ = task.await;
+        }
+    });
+}
+
+#[test]
+fn what_is_dropped_while_the_client_goes_is_given_back() {
+    explore(async |scene| {
+        let client = scene.client().await;
+        let guard = acquire(&client).await;
+        let leaves = visitor(&scene.server, &client);
+        let drops = thread::spawn(move || drop(guard));
+        drop(client);
+        leaves.abort();
+        let _ = leaves.await;
+        drops.join().expect("a drop does not panic");
+    });
+}
+
+#[test]
+fn settling_waits_for_what_was_dropped_and_no_longer() {
+    explore(async |scene| {
+        let client = scene.client().await;
+        let guard = acquire(&client).await;
+        let ours = client.clone();
+        let settles = future::spawn(async move { ours.settle().await });
+        let leaves = visitor(&scene.server, &client);
+        leaves.abort();
+        drop(guard);
+        let left = leaves.await;
+        client.settle().await;
+        assert!(scene.server.is_free(&lock()), "it is given back, whatever became of the other: {left:?}");
+        settles.await.expect("nobody aborts it");
+    });
+}
+
+#[test]
+fn a_server_that_does_not_keep_its_word_is_seen() {
+    let failure_of = failure(async |scene| {
+        scene.server.go_wrong(Flaw::TellsNobody);
+        let (holder, waiter) = (scene.client().await, scene.client().await);
+        let guard = acquire(&holder).await;
+        let waits = visitor(&scene.server, &waiter);
+        scene.release(guard).await.expect("no time has passed");
+        waits.await.expect("nobody aborts it").expect("it is served");
+    });
+    assert!(failure_of.contains("deadlock"), "{failure_of}");
+
+    let failure_of = failure(async |scene| {
+        scene.server.go_wrong(Flaw::AnswersFirst);
+        let client = scene.client().await;
+        let guard = acquire(&client).await;
+        future::yield_now().await;
+        scene.release(guard).await.expect("no time has passed");
+    });
+    assert!(failure_of.contains("extended after its release"), "{failure_of}");
+
+    let failure_of = failure(async |scene| {
+        scene.server.go_wrong(Flaw::ReleasesNothing);
+        let client = scene.client().await;
+        drop(acquire(&client).await);
+    });
+    assert!(failure_of.contains("held by nobody"), "{failure_of}");
+}

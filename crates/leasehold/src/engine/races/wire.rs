@@ -1,0 +1,217 @@
+//! A server at the far end of connections: what is sent by one of them is executed in order, on a thread of the
+//! connection's own, whether or not anybody still waits for the answer. The server is the model.
+
+use super::world::Still;
+use crate::store::{Fault, MemoryStore, Outcome, Postbox, Reply, Store};
+use futures_util::future::{BoxFuture, ready};
+use leasehold_core::{
+    Claim, Extended, Fate, HoldId, Inspect, KeyError, Lock, Op, Pass, Release, Released, SessionId,
+};
+use shuttle::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use shuttle::sync::mpsc;
+use shuttle::{future, thread};
+use std::collections::HashSet;
+use std::fmt;
+use std::mem;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// How a server does otherwise than one that keeps its word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Flaw {
+    /// It tells nobody of a grant.
+    TellsNobody,
+    /// It answers an extend first, and executes it then.
+    AnswersFirst,
+    /// It says that it has released what it has not.
+    ReleasesNothing,
+    /// It takes a hold away when it is to be extended.
+    TakesAway,
+}
+
+/// The server.
+#[derive(Clone)]
+pub(super) struct Server(Arc<Inner>);
+
+struct Inner {
+    store: MemoryStore,
+    /// How many operations were executed. Counting is a point at which another thread may go first.
+    executed: AtomicU64,
+    /// Set to print what is executed.
+    shown: bool,
+    /// Nobody is interrupted who has this.
+    quick: Mutex<Quick>,
+}
+
+#[derive(Default)]
+struct Quick {
+    /// The holds whose release has returned.
+    let_go: HashSet<HoldId>,
+    flaw: Option<Flaw>,
+    mailboxes: HashSet<SessionId>,
+    lines: Vec<thread::JoinHandle<()>>,
+}
+
+impl Server {
+    pub(super) fn new(world: &Still, shown: bool) -> Self {
+        let world = world.clone();
+        let store = MemoryStore::with_clock(move || world.now_us());
+        Self(Arc::new(Inner { store, executed: AtomicU64::new(0), shown, quick: Mutex::default() }))
+    }
+
+    /// A connection.
+    pub(super) fn connect(&self) -> Wire {
+        let (jobs, line) = mpsc::channel();
+        let server = self.clone();
+        let line = thread::spawn(move || line.into_iter().for_each(|job| server.work(job)));
+        self.quick().lines.push(line);
+        Wire { server: self.clone(), jobs }
+    }
+
+    /// Executes an operation that nobody of ours has sent.
+    pub(super) fn execute(&self, lock: &Lock, op: &Op) -> Reply {
+        match future::block_on(self.0.store.execute(lock, op, Duration::MAX)) {
+            Outcome::Done(reply) => reply,
+            odd => panic!("the model has no faults: {odd:?}"),
+        }
+    }
+
+    /// Ends a hold, without its holder.
+    pub(super) fn take_away(&self, lock: &Lock, claim: &Claim) {
+        let op = Op::Release(Release { claim: claim.clone(), pass: Pass::Grant, next: None });
+        self.execute(lock, &op);
+    }
+
+    /// From now on, and for clients that are yet to come, the server has a flaw.
+    pub(super) fn go_wrong(&self, flaw: Flaw) {
+        self.quick().flaw = Some(flaw);
+    }
+
+    /// From now on nothing is to be sent about this hold, and no extend of it executed.
+    pub(super) fn let_go(&self, hold: HoldId) {
+        self.quick().let_go.insert(hold);
+    }
+
+    /// Whether nobody holds a lock, and nobody waits for it.
+    pub(super) fn is_free(&self, lock: &Lock) -> bool {
+        match self.execute(lock, &Op::Inspect(Inspect { claim: None })) {
+            Reply::Inspect(seen) => seen.holder.is_none() && seen.waiting == 0,
+            odd => panic!("not the answer to an inspect: {odd:?}"),
+        }
+    }
+
+    /// Waits until all connections have ended. Fails if a mailbox was left open.
+    pub(super) fn join_lines(&self) {
+        let lines = std::mem::take(&mut self.quick().lines);
+        for line in lines {
+            line.join().expect("a connection does not panic");
+        }
+        assert!(self.quick().mailboxes.is_empty(), "a mailbox was left open");
+    }
+
+    fn work(&self, mut job: Job) {
+        if let Op::Extend(extend) = &job.op {
+            if self.has(Flaw::TakesAway) {
+                self.take_away(&job.lock, &extend.claim);
+            }
+            if self.has(Flaw::AnswersFirst) {
+                let (unheard, _) = oneshot::channel();
+                let _ = mem::replace(&mut job.answer, unheard).send(Reply::Extend(Extended::Extended));
+                self.0.executed.fetch_add(1, SeqCst);
+            }
+            let late = self.quick().let_go.contains(&extend.claim.hold);
+            assert!(!late, "extended after its release: {extend:?}");
+        }
+        let reply = match &job.op {
+            Op::Release(_) if self.has(Flaw::ReleasesNothing) => {
+                Reply::Release(Released { found: Fate::Held, holder: None, next: None })
+            }
+            op => self.execute(&job.lock, op),
+        };
+        if self.0.shown {
+            println!("{:?}\n  {reply:?}", job.op);
+        }
+        self.0.executed.fetch_add(1, SeqCst);
+        // Whoever asked may be gone.
+        let _ = job.answer.send(reply);
+    }
+
+    fn has(&self, flaw: Flaw) -> bool {
+        self.quick().flaw == Some(flaw)
+    }
+
+    fn quick(&self) -> MutexGuard<'_, Quick> {
+        self.0.quick.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A connection.
+pub(super) struct Wire {
+    server: Server,
+    jobs: mpsc::Sender<Job>,
+}
+
+/// An operation on its way.
+struct Job {
+    lock: Lock,
+    op: Op,
+    answer: oneshot::Sender<Reply>,
+}
+
+impl Store for Wire {
+    fn execute<'a>(&'a self, lock: &'a Lock, op: &'a Op, _within: Duration) -> BoxFuture<'a, Outcome> {
+        Box::pin(async move {
+            let (answer, answered) = oneshot::channel();
+            let job = Job { lock: lock.clone(), op: op.clone(), answer };
+            self.jobs.send(job).expect("a connection listens for as long as somebody can send");
+            // Nobody goes between the sending and this.
+            let late = about(op).filter(|hold| self.server.quick().let_go.contains(hold));
+            assert!(late.is_none(), "sent after its release: {op:?}");
+            Outcome::Done(answered.await.expect("everything that is sent is answered"))
+        })
+    }
+
+    fn open_mailbox(
+        &self,
+        session: SessionId,
+        post: Arc<dyn Postbox>,
+        within: Duration,
+    ) -> BoxFuture<'_, Result<(), Fault>> {
+        self.server.quick().mailboxes.insert(session);
+        if self.server.has(Flaw::TellsNobody) {
+            return Box::pin(ready(Ok(())));
+        }
+        self.server.0.store.open_mailbox(session, post, within)
+    }
+
+    fn close_mailbox(&self, session: SessionId) {
+        self.server.0.store.close_mailbox(session);
+        self.server.quick().mailboxes.remove(&session);
+    }
+
+    fn sibling(&self) -> Arc<dyn Store> {
+        Arc::new(self.server.connect())
+    }
+
+    fn check(&self, lock: &Lock) -> Result<(), KeyError> {
+        self.server.0.store.check(lock)
+    }
+}
+
+impl fmt::Debug for Wire {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Wire")
+    }
+}
+
+/// The hold that an operation is about.
+fn about(op: &Op) -> Option<HoldId> {
+    match op {
+        Op::Acquire(acquire) => Some(acquire.claim.hold),
+        Op::Extend(extend) => Some(extend.claim.hold),
+        Op::Release(release) => Some(release.claim.hold),
+        Op::Inspect(inspect) => inspect.claim.as_ref().map(|claim| claim.hold),
+        _ => None,
+    }
+}

@@ -1,0 +1,126 @@
+//! A world whose clock stands still until a test moves it.
+//!
+//! Where a test never does, every sleep lasts for ever: whoever was not woken by what happened is found, not helped by
+//! the look that he would have taken a second later.
+
+use crate::engine::World;
+use futures_util::future::BoxFuture;
+use leasehold_core::Moment;
+use shuttle::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use shuttle::{future, thread};
+use std::collections::BTreeMap;
+use std::future::poll_fn;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, Waker};
+use std::time::{Duration, SystemTime};
+
+/// A second: no client started when its machine did.
+const START_US: u64 = 1_000_000;
+
+#[derive(Debug, Clone)]
+pub(super) struct Still(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    /// Reading it is a point at which another thread may go first.
+    now_us: AtomicU64,
+    /// Nobody is interrupted who has this.
+    quick: Mutex<Quick>,
+}
+
+#[derive(Debug, Default)]
+struct Quick {
+    drawn: u64,
+    /// Those who sleep, by when they want to be woken and a number.
+    sleepers: BTreeMap<(Moment, u64), Option<Waker>>,
+    last_sleeper: u64,
+    keepers: Vec<thread::JoinHandle<()>>,
+}
+
+impl Still {
+    pub(super) fn new() -> Self {
+        Self(Arc::new(Inner { now_us: AtomicU64::new(START_US), quick: Mutex::default() }))
+    }
+
+    pub(super) fn now_us(&self) -> u64 {
+        self.0.now_us.load(SeqCst)
+    }
+
+    /// Moves the clock on, and wakes whoever slept until then.
+    pub(super) fn advance(&self, by: Duration) {
+        let by_us = u64::try_from(by.as_micros()).expect("a test does not last for ages");
+        let now = Moment::from_micros(self.0.now_us.fetch_add(by_us, SeqCst) + by_us);
+        for (_, waker) in self.quick().sleepers.range_mut(..=(now, u64::MAX)) {
+            waker.take().into_iter().for_each(Waker::wake);
+        }
+    }
+
+    /// Waits until all keepers have ended.
+    pub(super) fn join_keepers(&self) {
+        let keepers = std::mem::take(&mut self.quick().keepers);
+        for keeper in keepers {
+            keeper.join().expect("a keeper does not panic");
+        }
+    }
+
+    fn quick(&self) -> MutexGuard<'_, Quick> {
+        self.0.quick.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl World for Still {
+    fn now(&self) -> Moment {
+        Moment::from_micros(self.now_us())
+    }
+
+    fn wall(&self) -> SystemTime {
+        SystemTime::UNIX_EPOCH + Duration::from_micros(self.now_us())
+    }
+
+    /// Not foreseen by anybody here, and the same whenever a schedule is replayed.
+    fn random(&self) -> u64 {
+        let mut quick = self.quick();
+        quick.drawn += 1;
+        quick.drawn.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
+
+    fn sleep_until(&self, at: Moment) -> BoxFuture<'static, ()> {
+        let mut quick = self.quick();
+        quick.last_sleeper += 1;
+        let bed = Bed { world: self.clone(), place: (at, quick.last_sleeper) };
+        Box::pin(async move { bed.sleep().await })
+    }
+
+    fn host(&self, keeper: BoxFuture<'static, ()>) -> io::Result<()> {
+        let keeper = thread::spawn(move || future::block_on(keeper));
+        self.quick().keepers.push(keeper);
+        Ok(())
+    }
+}
+
+/// A place among those who sleep, which is left however the sleep ends: a waker that stayed behind would wake a task
+/// that nobody has woken.
+struct Bed {
+    world: Still,
+    place: (Moment, u64),
+}
+
+impl Bed {
+    async fn sleep(&self) {
+        poll_fn(|cx| {
+            if self.world.now() >= self.place.0 {
+                return Poll::Ready(());
+            }
+            self.world.quick().sleepers.insert(self.place, Some(cx.waker().clone()));
+            Poll::Pending
+        })
+        .await;
+    }
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        self.world.quick().sleepers.remove(&self.place);
+    }
+}

@@ -160,6 +160,7 @@ impl Guard {
         let keep_record = engine.keeper.wants_record(self.keep, sent_at, lease);
         let op = Op::Extend(Extend { claim, lease_ms, keep_record });
         let within = engine.timings.call.min(self.remaining());
+        self.hold.may_last(sent_at + within + lease);
         match engine.call(&self.hold.lock, &op, within).await {
             Ok(Reply::Extend(Extended::Extended)) => {
                 engine.keeper.prolonged(self.keep, sent_at, lease);

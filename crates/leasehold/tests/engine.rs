@@ -20,6 +20,8 @@ enum Whim {
     Late(Duration),
     /// No answer within the time of the call, and nothing done.
     Hang,
+    /// Obey, and never answer.
+    Mute,
     /// A fault that may pass, at once.
     Fail,
     /// The answer to an extend that comes too late.
@@ -76,6 +78,11 @@ impl Store for Moody {
                     outcome
                 }
                 Whim::Hang => {
+                    sleep(within).await;
+                    fault(FaultKind::TimedOut)
+                }
+                Whim::Mute => {
+                    self.inner.execute(lock, op, within).await;
                     sleep(within).await;
                     fault(FaultKind::TimedOut)
                 }
@@ -200,6 +207,29 @@ async fn a_release_awaits_a_renewal_under_way_also_of_a_hold_that_was_found_gone
     guard.extend().await.expect_err("the store says that it is gone");
     guard.release().await.expect("this store had it all the same");
     assert_eq!(late.load(Ordering::SeqCst), 0, "nothing about the hold is sent any more");
+}
+
+#[tokio::test]
+async fn a_dropped_guard_is_given_back_also_where_the_store_has_it_for_longer_than_is_known() {
+    let inner = MemoryStore::new();
+    let begun = Instant::now();
+    let store = Moody::new(&inner, move |_, op| match op {
+        Op::Extend(_) => Whim::Mute,
+        Op::Release(_) if begun.elapsed() < 1000 * MS => Whim::Fail,
+        _ => Whim::Obey,
+    });
+    let client = Client::of_store(store)
+        .call_timeout(100 * MS)
+        .watchdog_lease(400 * MS)
+        .connect()
+        .await
+        .expect("open");
+    let guard = client.mutex("m").expect("a good name").acquire().await.expect("acquired");
+    guard.extend_to(60_000 * MS).await.expect_err("there is no answer");
+    drop(guard);
+    let other = Client::of_store(inner).connect().await.expect("it connects");
+    let mutex = other.mutex("m").expect("a good name").lease(1000 * MS);
+    drop(mutex.acquire_timeout(SOON).await.expect("not after a minute"));
 }
 
 #[tokio::test]

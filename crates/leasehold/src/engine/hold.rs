@@ -68,6 +68,9 @@ pub(crate) struct Hold {
     seat: Weak<Seat>,
     /// Microseconds of the client's clock; zero once it is lost.
     valid_until: AtomicU64,
+    /// Microseconds of the same clock: until when the store may have it, if all that was sent was executed as late as
+    /// its sender waits.
+    may_last_until: AtomicU64,
     lost: OnceLock<LostReason>,
     /// Made when somebody first asks for it.
     signal: OnceLock<CancellationToken>,
@@ -87,6 +90,7 @@ impl Hold {
             fence,
             seat,
             valid_until: AtomicU64::new(valid_until.as_micros()),
+            may_last_until: AtomicU64::new(valid_until.as_micros()),
             lost: OnceLock::new(),
             signal: OnceLock::new(),
         }
@@ -117,6 +121,16 @@ impl Hold {
         let raised = |old| (old != 0 && old < valid_until.as_micros()).then_some(valid_until.as_micros());
         // A refusal means that it is lost already, or lasts longer already.
         let _ = self.valid_until.fetch_update(Ordering::AcqRel, Ordering::Acquire, raised);
+    }
+
+    /// It is about to be lengthened: the store may have it until then, whatever is answered.
+    pub(crate) fn may_last(&self, until: Moment) {
+        self.may_last_until.fetch_max(until.as_micros(), Ordering::AcqRel);
+    }
+
+    /// Until when the store may have it.
+    pub(super) fn may_last_until(&self) -> Moment {
+        Moment::from_micros(self.may_last_until.load(Ordering::Acquire))
     }
 
     /// It may be believed until then at the most, unless it is lengthened.

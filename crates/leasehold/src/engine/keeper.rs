@@ -186,7 +186,7 @@ impl Keeper {
 
     /// Gives back a hold whose guard is gone.
     pub(super) fn give_back(&self, hold: &Hold) {
-        let until = hold.valid_until().max(self.shared.world.now() + self.shared.timings.call);
+        let until = hold.may_last_until().max(self.shared.world.now() + self.shared.timings.call);
         let (lock, claim) = (hold.lock.clone(), hold.claim.clone());
         self.post(Errand { lock, claim, until, behind: None });
     }
@@ -254,6 +254,7 @@ impl State {
                     continue;
                 }
                 Duty::Extend { lease, keep_record } => {
+                    kept.hold.may_last(now + call + lease);
                     let ends_soon = kept.tenure.valid_until().since(now) < call * 2;
                     let batch = if ends_soon { &mut work.urgent } else { &mut work.calm };
                     let in_flight = kept.in_flight.insert(CancellationToken::new()).clone().drop_guard();

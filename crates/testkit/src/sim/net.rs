@@ -10,6 +10,7 @@
 //!    something.
 
 use super::Sim;
+use super::check::LOOK;
 use super::event::{Event, Execution, HostEvent, LockId, Mishap, ServerEvent};
 use super::kernel::HostId;
 use super::time::{Clock, Instant};
@@ -25,8 +26,6 @@ use std::time::Duration;
 
 /// From here on a message counts as late.
 const LATE: Duration = Duration::from_millis(10);
-/// How long the loss of a grant's message may keep its waiter from knowing: the interval of a look.
-const LOOK: Duration = Duration::from_millis(3300);
 
 /// Which link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -7,10 +7,13 @@ use std::time::Duration;
 /// The longest pause after a fault, and a little more.
 const PAUSE: Duration = Duration::from_millis(1050);
 
+/// How long it takes at most until a waiter looks by itself.
+pub(in crate::sim) const LOOK: Duration = Duration::from_millis(3300);
+
 /// How a process fares.
 #[derive(Debug)]
 pub struct Health {
-    is_stopped: bool,
+    stopped: Option<Instant>,
     links_down: [bool; 2],
     /// Since when none of these is so.
     since: Instant,
@@ -25,7 +28,7 @@ pub struct Health {
 impl Health {
     pub(super) fn new(at: Instant) -> Self {
         Self {
-            is_stopped: false,
+            stopped: None,
             links_down: [false; 2],
             since: at,
             hindered: at,
@@ -36,10 +39,13 @@ impl Health {
 
     pub(super) fn observe(&mut self, at: Instant, what: HostEvent) {
         match what {
-            HostEvent::Stopped => self.is_stopped = true,
+            HostEvent::Stopped => self.stopped = Some(at),
             HostEvent::WentOn => {
-                self.is_stopped = false;
                 self.since = at;
+                // What it was kept from knowing when it was stopped it has yet to look for.
+                if self.stopped.take().is_some_and(|stopped| self.hindered > stopped) {
+                    self.hindered = self.hindered.max(at + LOOK);
+                }
             }
             HostEvent::LinkDown { keeper } => self.links_down[usize::from(keeper)] = true,
             HostEvent::LinkUp { keeper } => {
@@ -70,6 +76,6 @@ impl Health {
     }
 
     fn well(&self) -> bool {
-        !self.is_stopped && self.links_down == [false; 2]
+        self.stopped.is_none() && self.links_down == [false; 2]
     }
 }

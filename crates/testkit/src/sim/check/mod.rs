@@ -30,6 +30,7 @@ pub use beliefs::Beliefs;
 pub use comparison::Comparison;
 pub use exclusion::Exclusion;
 pub use health::Health;
+pub(in crate::sim) use health::LOOK;
 pub use leftovers::Leftovers;
 pub use order::Order;
 pub use progress::Progress;

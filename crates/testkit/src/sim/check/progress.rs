@@ -1,6 +1,6 @@
 //! Who was granted a lock takes it, and a lock that could be granted is.
 
-use super::{Check, Health, Scene, Verdict};
+use super::{Check, Health, LOOK, Scene, Verdict};
 use crate::sim::event::{Event, Execution, HostEvent, LockId, ServerEvent, TaskEvent, TaskId};
 use crate::sim::kernel::HostId;
 use crate::sim::time::Instant;
@@ -11,9 +11,8 @@ use std::time::Duration;
 /// How long a grant may go unnoticed by a process that is well: a few round trips.
 const TAKEN_WITHIN: Duration = Duration::from_millis(150);
 
-/// How long a lock that expired or was left free may go unnoticed by those who wait: the interval of a look, from
-/// the place furthest back that the world has.
-const FOUND_WITHIN: Duration = Duration::from_millis(3300);
+/// How long a lock that expired or was left free may go unnoticed by those who wait.
+const FOUND_WITHIN: Duration = LOOK;
 
 /// No wake-up is lost: a process that is well takes what it was granted, at once; a lock that lies free while somebody
 /// waits is found; no operation that may grant leaves it free; and the place of one who looks after it does not lapse.
@@ -135,10 +134,11 @@ impl Progress {
     /// Since when tasks of a process stand in line, none of it believes that it has the lock, and it is well.
     fn eager_since(&self, at: Instant, host: HostId, lock: LockId, scene: &Scene) -> Option<Instant> {
         let line = self.lines.get(&(host, lock)).filter(|line| !line.tasks.is_empty())?;
-        if self.believed.get(&(host, lock)).is_some_and(|until| at < *until) {
+        let believed = self.believed.get(&(host, lock)).copied().unwrap_or_default();
+        if at < believed {
             return None;
         }
-        Some(scene.health(host).and_then(Health::waiters_well_since)?.max(line.changed))
+        Some(scene.health(host).and_then(Health::waiters_well_since)?.max(line.changed).max(believed))
     }
 
     fn overdue(&self, at: Instant, lock: LockId, seen: &Seen, scene: &Scene) -> Verdict {

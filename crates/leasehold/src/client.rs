@@ -236,7 +236,7 @@ impl ClientBuilder {
         };
         let store = match self.target {
             Target::Store(store) => store,
-            Target::Url(url) => open(&url, self.access, self.timings.call).await?,
+            Target::Url(url) => open(&url, self.access, self.timings.call, &self.world).await?,
         };
         let engine = Engine::start(store, self.world, label, self.timings).await;
         let engine = engine.map_err(|error| match error {
@@ -248,7 +248,12 @@ impl ClientBuilder {
 }
 
 /// Opens the store of a URL.
-async fn open(url: &str, access: Access, within: Duration) -> Result<Arc<dyn Store>, ConnectError> {
+async fn open(
+    url: &str,
+    access: Access,
+    within: Duration,
+    world: &Arc<dyn World>,
+) -> Result<Arc<dyn Store>, ConnectError> {
     let (scheme, rest) = url.split_once(':').unwrap_or(("", url));
     match scheme {
         "memory" => {
@@ -262,7 +267,7 @@ async fn open(url: &str, access: Access, within: Duration) -> Result<Arc<dyn Sto
             access.none_for("sqlite:")?;
             open_sqlite(rest).await
         }
-        "redis" | "rediss" | "redis+unix" => open_redis(url, access, within).await,
+        "redis" | "rediss" | "redis+unix" => open_redis(url, access, within, world).await,
         "" => Err(ConnectError::Url("it has no scheme: write redis://…, sqlite:PATH or memory:".into())),
         // The scheme is not repeated: what stands there may be a secret in the wrong place.
         _ => Err(ConnectError::Url(
@@ -284,7 +289,12 @@ async fn open_sqlite(_path: &str) -> Result<Arc<dyn Store>, ConnectError> {
 }
 
 #[cfg(feature = "redis")]
-async fn open_redis(url: &str, access: Access, within: Duration) -> Result<Arc<dyn Store>, ConnectError> {
+async fn open_redis(
+    url: &str,
+    access: Access,
+    within: Duration,
+    world: &Arc<dyn World>,
+) -> Result<Arc<dyn Store>, ConnectError> {
     use std::error::Error;
     let explain = |error: crate::store::UrlError| match error.source() {
         Some(source) => ConnectError::Url(format!("{error}: {source}")),
@@ -300,12 +310,18 @@ async fn open_redis(url: &str, access: Access, within: Duration) -> Result<Arc<d
     if let Some(prefix) = access.prefix {
         config = config.prefix(&prefix).map_err(|error| ConnectError::Setting(error.to_string()))?;
     }
-    Ok(Arc::new(crate::store::RedisStore::connect(config.connect_timeout(within)).await?))
+    let config = config.connect_timeout(within).in_world(Arc::clone(world));
+    Ok(Arc::new(crate::store::RedisStore::connect(config).await?))
 }
 
 #[cfg(not(feature = "redis"))]
 #[allow(clippy::unused_async, reason = "it stands for one that waits")]
-async fn open_redis(_url: &str, _access: Access, _within: Duration) -> Result<Arc<dyn Store>, ConnectError> {
+async fn open_redis(
+    _url: &str,
+    _access: Access,
+    _within: Duration,
+    _world: &Arc<dyn World>,
+) -> Result<Arc<dyn Store>, ConnectError> {
     Err(ConnectError::Url("this build has no Redis store: switch the feature `redis` on".into()))
 }
 

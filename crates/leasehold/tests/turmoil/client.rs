@@ -1,0 +1,266 @@
+//! The workload: a process with several tasks that want locks, do odd things with them, and in the end behave.
+
+use crate::checks::{Held, Record, Rule};
+use crate::host::{Chance, Clock, HostWorld, Pace};
+use crate::late::{Carrier, OVERTAKEN, Ways};
+use futures_util::future::{BoxFuture, join};
+use leasehold::store::{RedisConfig, RedisStore};
+use leasehold::{Attempt, Client, Guard, Mutex};
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tokio::sync::mpsc::UnboundedSender;
+use tokio::time::{sleep, timeout};
+
+/// How often each task has each lock once nothing goes wrong any more.
+const ROUNDS: u32 = 3;
+/// Within what time it has it then: what was late has arrived, the last hold of a crashed client has ended, the
+/// connections are there again, and all the others had their turn.
+const SERVED_WITHIN: Duration = Duration::from_secs(20);
+
+/// What all clients of a simulation share.
+#[derive(Clone)]
+pub(crate) struct Terms {
+    pub(crate) tasks: u64,
+    pub(crate) locks: usize,
+    pub(crate) call_timeout: Duration,
+    /// Set once nothing new goes wrong.
+    pub(crate) calm: Arc<AtomicBool>,
+}
+
+/// A client's process: one life of it, until it crashes.
+#[derive(Clone)]
+pub(crate) struct Process {
+    pub(crate) name: String,
+    pub(crate) terms: Terms,
+    pub(crate) record: Arc<Record>,
+    pub(crate) clock: Arc<Clock>,
+    pub(crate) pace: Pace,
+    pub(crate) chance: Arc<Chance>,
+}
+
+impl Process {
+    /// Runs to the end, and leaves nothing behind. What was late then still arrives.
+    pub(crate) async fn run(self, done: impl FnOnce()) {
+        let (carrier, carried) = Carrier::new();
+        let live = async {
+            self.live(carrier).await;
+            done();
+        };
+        join(live, carried.run()).await;
+    }
+
+    async fn live(&self, carrier: UnboundedSender<BoxFuture<'static, ()>>) {
+        let client = self.connect(carrier).await;
+        let tasks = (0..self.terms.tasks).map(|number| {
+            let name = format!("{}/{number}", self.name);
+            let chance = Arc::new(Chance::new(self.chance.bits(), number));
+            let locks = (0..self.terms.locks).map(|lock| mutex(&client, lock)).collect();
+            tokio::spawn(Task { process: Self { name, chance, ..self.clone() }, locks }.run())
+        });
+        for task in tasks.collect::<Vec<_>>() {
+            if task.await.is_err() {
+                self.record.violated(Rule::Panic, self.clock.elapsed(), &self.name);
+            }
+        }
+        client.settle().await;
+        self.say("is done");
+    }
+
+    async fn connect(&self, carrier: UnboundedSender<BoxFuture<'static, ()>>) -> Client {
+        let process = self.clone();
+        let on_panic = move || process.record.violated(Rule::Panic, process.clock.elapsed(), "the keeper");
+        let world = HostWorld {
+            clock: Arc::clone(&self.clock),
+            pace: self.pace,
+            chance: Arc::clone(&self.chance),
+            on_panic: Arc::new(on_panic),
+        };
+        let process = self.clone();
+        let on_late = move |what: &str| {
+            process.record.count(if what == OVERTAKEN { "overtaken" } else { "late" });
+            process.say(what);
+        };
+        let ways = Ways {
+            chance: Arc::new(Chance::new(self.chance.bits(), 0)),
+            calm: Arc::clone(&self.terms.calm),
+            opened: Arc::default(),
+            on_late: Arc::new(on_late),
+            carrier,
+        };
+        let config: RedisConfig = "redis://server".parse().expect("it is a URL");
+        let config = config
+            .connector(move |address| ways.clone().open(address))
+            .connect_timeout(self.terms.call_timeout)
+            .world(world.clone());
+        loop {
+            let client = Client::of_store(RedisStore::lazy(config.clone()))
+                .label(&self.name)
+                .call_timeout(self.terms.call_timeout)
+                .outage_limit(Duration::from_secs(5))
+                .watchdog_lease(Duration::from_secs(4))
+                .world(world.clone());
+            match client.connect().await {
+                Ok(client) => {
+                    self.say(format_args!("connected as {}", client.session()));
+                    return client;
+                }
+                Err(error) => self.say(format_args!("cannot connect: {error}")),
+            }
+            sleep(self.chance.millis(10, 300)).await;
+        }
+    }
+
+    fn say(&self, what: impl fmt::Display) {
+        self.record.say(self.clock.elapsed(), &self.name, what);
+    }
+}
+
+fn mutex(client: &Client, lock: usize) -> Mutex {
+    client.mutex(format!("lock-{lock}")).expect("it is a name")
+}
+
+/// One task of a process.
+struct Task {
+    process: Process,
+    locks: Vec<Mutex>,
+}
+
+impl Task {
+    async fn run(self) {
+        while !self.process.terms.calm.load(Ordering::Relaxed) {
+            self.wild().await;
+            sleep(self.chance().millis(0, 150)).await;
+        }
+        for lock in 0..self.locks.len() {
+            for _ in 0..ROUNDS {
+                self.served(lock).await;
+            }
+        }
+    }
+
+    fn chance(&self) -> &Chance {
+        &self.process.chance
+    }
+
+    /// Wants a lock in some way, and does something with it.
+    async fn wild(&self) {
+        let lock = usize::try_from(self.chance().below(self.locks.len() as u64)).unwrap_or(0);
+        let mut mutex = self.locks[lock].clone();
+        if self.chance().one_in(3) {
+            mutex = mutex.lease(self.chance().millis(300, 5_000));
+        }
+        let Some(held) = self.seek(lock, &mutex).await else { return };
+        if !self.use_it(&held).await {
+            return;
+        }
+        match self.chance().below(8) {
+            0 => {
+                self.say(lock, "drops it");
+                drop(held);
+            }
+            1 => {
+                let Some(guard) = held.into_guard() else { return };
+                let within = self.chance().millis(0, 20);
+                let released = timeout(within, guard.release()).await;
+                self.say(lock, format_args!("drops a release: {released:?}"));
+            }
+            _ => self.release(lock, held).await,
+        }
+    }
+
+    /// Seeks the lock in one of the ways that there are.
+    async fn seek(&self, lock: usize, mutex: &Mutex) -> Option<Held> {
+        let limit = self.chance().millis(50, 4_000);
+        match self.chance().below(4) {
+            0 => match mutex.try_acquire().await {
+                Ok(Attempt::Granted(guard)) => Some(self.have(lock, guard)),
+                Ok(Attempt::Taken(_)) => self.miss(lock, "taken", "it is taken"),
+                Err(error) => self.miss(lock, "failed", error),
+            },
+            1 => match timeout(limit, mutex.acquire()).await {
+                Ok(Ok(guard)) => Some(self.have(lock, guard)),
+                Ok(Err(error)) => self.miss(lock, "failed", error),
+                Err(_) => self.miss(lock, "dropped", "it lost patience"),
+            },
+            _ => match mutex.acquire_timeout(limit).await {
+                Ok(guard) => Some(self.have(lock, guard)),
+                Err(error) => self.miss(lock, "failed", error),
+            },
+        }
+    }
+
+    fn miss(&self, lock: usize, how: &'static str, why: impl fmt::Display) -> Option<Held> {
+        self.process.record.count(how);
+        self.say(lock, format_args!("does not get it: {why}"));
+        None
+    }
+
+    fn have(&self, lock: usize, guard: Guard) -> Held {
+        let process = &self.process;
+        process.record.count("held");
+        self.say(lock, format_args!("has it: {}", guard.fencing_token()));
+        process.record.hold(process.clock.elapsed(), process.pace, lock, &process.name, guard)
+    }
+
+    /// Uses the lock for a while; says whether it was held all the time.
+    async fn use_it(&self, held: &Held) -> bool {
+        let lock = held.guard().name();
+        for _ in 0..self.chance().below(6) {
+            sleep(self.chance().millis(0, 700)).await;
+            if let Err(lost) = held.guard().check() {
+                self.process.record.count("lost");
+                self.process.say(format_args!("{lock}: {lost}"));
+                return false;
+            }
+            if self.chance().one_in(6) {
+                let extended = held.guard().extend().await.map_err(|error| error.to_string());
+                self.process.say(format_args!("{lock}: extended: {extended:?}"));
+            }
+        }
+        true
+    }
+
+    async fn release(&self, lock: usize, held: Held) {
+        let Some(guard) = held.into_guard() else { return };
+        match guard.release().await {
+            Ok(()) => {
+                self.process.record.count("released");
+                self.say(lock, "has released it");
+            }
+            Err(error) => {
+                self.process.record.count("not released");
+                self.say(lock, format_args!("has not released it: {error}"));
+            }
+        }
+    }
+
+    /// Has the lock once, now that nothing goes wrong.
+    async fn served(&self, lock: usize) {
+        let unserved = |why: &dyn fmt::Display| {
+            let process = &self.process;
+            let what = format_args!("{} is not served with lock {lock}: {why}", process.name);
+            process.record.violated(Rule::Service, process.clock.elapsed(), what);
+        };
+        let guard = match self.locks[lock].acquire_timeout(SERVED_WITHIN).await {
+            Ok(guard) => guard,
+            Err(error) => return unserved(&error),
+        };
+        let held = self.have(lock, guard);
+        sleep(self.chance().millis(1, 40)).await;
+        if let Err(lost) = held.guard().check() {
+            return unserved(&lost);
+        }
+        let Some(guard) = held.into_guard() else { return };
+        if let Err(error) = guard.release().await {
+            return unserved(&error);
+        }
+        self.process.record.count("served");
+        self.say(lock, "was served");
+    }
+
+    fn say(&self, lock: usize, what: impl fmt::Display) {
+        self.process.say(format_args!("lock-{lock}: {what}"));
+    }
+}

@@ -3,14 +3,16 @@
 //! 1. Exclusion: at no instant of true time do two guards of a lock pass their `check()`.
 //! 2. Tokens grow from each guard of a lock to the next.
 //! 3. Once nothing goes wrong any more everybody is served, and keeps what he has.
-//! 4. In the end the server has no holder and no queue left.
+//! 4. Once a release has returned, nothing more is sent about its hold.
+//! 5. In the end the server has no holder and no queue left.
 //!
 //! The first two are promised while the server keeps its data, so guards that it granted before a loss are not counted
 //! after it.
 
 use crate::host::{Pace, lock};
-use leasehold::{Guard, Moment};
-use std::collections::BTreeMap;
+use leasehold::{FencingToken, Guard, Moment, SessionId};
+use leasehold_core::{Acquire, Acquired, HoldId, Op, Reply, Wake};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write as _};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -21,6 +23,7 @@ pub(crate) enum Rule {
     Exclusion,
     Tokens,
     Service,
+    Silence,
     Leftovers,
     Panic,
 }
@@ -41,6 +44,11 @@ struct State {
     entries: u64,
     /// The greatest token of each lock.
     tokens: BTreeMap<usize, u64>,
+    /// Which hold a token of a lock belongs to, and which one a session waits with: a guard does not show its hold.
+    granted: BTreeMap<(String, FencingToken), HoldId>,
+    queued: BTreeMap<(String, SessionId), HoldId>,
+    /// The holds whose release has returned (4).
+    given_back: BTreeSet<HoldId>,
     /// The server's time when it lost its data last.
     lost_us: u64,
 }
@@ -125,6 +133,46 @@ impl Record {
         Held { record: Arc::clone(self), number, guard: Some(guard) }
     }
 
+    /// The server has executed an operation: notes who got what.
+    pub(crate) fn executed(&self, key: &str, op: &Op, reply: &Reply, wakes: &[Wake]) {
+        let mut state = lock(&self.state);
+        match (op, reply) {
+            (Op::Acquire(ask), Reply::Acquire(acquired)) => state.asked(key, ask, acquired),
+            (Op::Release(release), Reply::Release(released)) => {
+                if let (Some(ask), Some(Ok(acquired))) = (&release.next, &released.next) {
+                    state.asked(key, ask, acquired);
+                }
+            }
+            _ => {}
+        }
+        for wake in wakes {
+            if let Some(hold) = state.queued.get(&(key.to_owned(), wake.to)).copied() {
+                state.granted.insert((key.to_owned(), wake.fence), hold);
+            }
+        }
+    }
+
+    /// The release of a guard has returned.
+    pub(crate) fn given_back(&self, lock_name: &str, fence: FencingToken) {
+        let mut state = lock(&self.state);
+        if let Some(hold) = state.granted.get(&(lock_name.to_owned(), fence)).copied() {
+            state.given_back.insert(hold);
+            *state.seen.entry("given back").or_insert(0) += 1;
+        }
+    }
+
+    /// A client sends something about a hold.
+    pub(crate) fn sent(&self, at: Duration, hold: HoldId) {
+        let too_late = lock(&self.state).given_back.contains(&hold);
+        if too_late {
+            self.violated(
+                Rule::Silence,
+                at,
+                format_args!("something is sent about {hold:?} after its release"),
+            );
+        }
+    }
+
     /// Looks at all guards at a true time (1).
     pub(crate) fn check(&self, at: Duration) {
         let (held, lost_us) = {
@@ -147,6 +195,16 @@ impl Record {
     pub(crate) fn into_parts(self) -> (String, BTreeMap<&'static str, u64>, Option<Rule>) {
         let state = self.state.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
         (state.trace, state.seen, state.violation)
+    }
+}
+
+impl State {
+    fn asked(&mut self, key: &str, ask: &Acquire, acquired: &Acquired) {
+        let hold = ask.claim.hold;
+        self.queued.insert((key.to_owned(), hold.session()), hold);
+        if let Acquired::Granted { fence, .. } = acquired {
+            self.granted.insert((key.to_owned(), *fence), hold);
+        }
     }
 }
 

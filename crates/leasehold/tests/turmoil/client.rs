@@ -5,7 +5,7 @@ use crate::host::{Chance, Clock, HostWorld, Pace};
 use crate::late::{Carrier, OVERTAKEN, Ways};
 use futures_util::future::{BoxFuture, join};
 use leasehold::store::{RedisConfig, RedisStore};
-use leasehold::{Attempt, Client, Guard, Mutex};
+use leasehold::{Attempt, Client, Guard, Mutex, ReleaseError};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +17,7 @@ use tokio::time::{sleep, timeout};
 const ROUNDS: u32 = 3;
 /// Within what time it has it then: what was late has arrived, the last hold of a crashed client has ended, the
 /// connections are there again, and all the others had their turn.
-const SERVED_WITHIN: Duration = Duration::from_secs(20);
+const SERVED_WITHIN: Duration = Duration::from_secs(30);
 
 /// What all clients of a simulation share.
 #[derive(Clone)]
@@ -82,26 +82,34 @@ impl Process {
             process.record.count(if what == OVERTAKEN { "overtaken" } else { "late" });
             process.say(what);
         };
+        let process = self.clone();
+        let on_sent = move |hold| process.record.sent(process.clock.elapsed(), hold);
         let ways = Ways {
             chance: Arc::new(Chance::new(self.chance.bits(), 0)),
             calm: Arc::clone(&self.terms.calm),
             opened: Arc::default(),
             on_late: Arc::new(on_late),
+            on_sent: Arc::new(on_sent),
             carrier,
         };
         let config: RedisConfig = "redis://server".parse().expect("it is a URL");
         let config = config
             .connector(move |address| ways.clone().open(address))
-            .connect_timeout(self.terms.call_timeout)
+            .connect_timeout(Duration::from_secs(4))
             .world(world.clone());
         loop {
-            let client = Client::of_store(RedisStore::lazy(config.clone()))
-                .label(&self.name)
-                .call_timeout(self.terms.call_timeout)
-                .outage_limit(Duration::from_secs(5))
-                .watchdog_lease(Duration::from_secs(4))
-                .world(world.clone());
-            match client.connect().await {
+            let client = async {
+                let store = RedisStore::connect(config.clone()).await?;
+                Client::of_store(store)
+                    .label(&self.name)
+                    .call_timeout(self.terms.call_timeout)
+                    .outage_limit(Duration::from_secs(5))
+                    .watchdog_lease(Duration::from_secs(4))
+                    .world(world.clone())
+                    .connect()
+                    .await
+            };
+            match client.await {
                 Ok(client) => {
                     self.say(format_args!("connected as {}", client.session()));
                     return client;
@@ -118,7 +126,11 @@ impl Process {
 }
 
 fn mutex(client: &Client, lock: usize) -> Mutex {
-    client.mutex(format!("lock-{lock}")).expect("it is a name")
+    client.mutex(lock_name(lock)).expect("it is a name")
+}
+
+fn lock_name(lock: usize) -> String {
+    format!("lock-{lock}")
 }
 
 /// One task of a process.
@@ -148,8 +160,8 @@ impl Task {
     async fn wild(&self) {
         let lock = usize::try_from(self.chance().below(self.locks.len() as u64)).unwrap_or(0);
         let mut mutex = self.locks[lock].clone();
-        if self.chance().one_in(3) {
-            mutex = mutex.lease(self.chance().millis(300, 5_000));
+        if self.chance().one_in(2) {
+            mutex = mutex.lease(self.chance().millis(200, 4_000));
         }
         let Some(held) = self.seek(lock, &mutex).await else { return };
         if !self.use_it(&held).await {
@@ -207,14 +219,17 @@ impl Task {
     /// Uses the lock for a while; says whether it was held all the time.
     async fn use_it(&self, held: &Held) -> bool {
         let lock = held.guard().name();
-        for _ in 0..self.chance().below(6) {
-            sleep(self.chance().millis(0, 700)).await;
+        // Some stay until they are told that they have lost it: a hold that is believed for too long shows at its end.
+        let (steps, most_ms) =
+            if self.chance().one_in(3) { (80, 100) } else { (self.chance().below(6), 700) };
+        for _ in 0..steps {
+            sleep(self.chance().millis(0, most_ms)).await;
             if let Err(lost) = held.guard().check() {
                 self.process.record.count("lost");
                 self.process.say(format_args!("{lock}: {lost}"));
                 return false;
             }
-            if self.chance().one_in(6) {
+            if steps < 6 && self.chance().one_in(6) {
                 let extended = held.guard().extend().await.map_err(|error| error.to_string());
                 self.process.say(format_args!("{lock}: extended: {extended:?}"));
             }
@@ -224,7 +239,7 @@ impl Task {
 
     async fn release(&self, lock: usize, held: Held) {
         let Some(guard) = held.into_guard() else { return };
-        match guard.release().await {
+        match self.released(lock, guard).await {
             Ok(()) => {
                 self.process.record.count("released");
                 self.say(lock, "has released it");
@@ -234,6 +249,13 @@ impl Task {
                 self.say(lock, format_args!("has not released it: {error}"));
             }
         }
+    }
+
+    async fn released(&self, lock: usize, guard: Guard) -> Result<(), ReleaseError> {
+        let fence = guard.fencing_token();
+        let released = guard.release().await;
+        self.process.record.given_back(&lock_name(lock), fence);
+        released
     }
 
     /// Has the lock once, now that nothing goes wrong.
@@ -253,7 +275,7 @@ impl Task {
             return unserved(&lost);
         }
         let Some(guard) = held.into_guard() else { return };
-        if let Err(error) = guard.release().await {
+        if let Err(error) = self.released(lock, guard).await {
             return unserved(&error);
         }
         self.process.record.count("served");

@@ -5,9 +5,11 @@
 //! been used. So a connection that is clogged keeps what was written to it, also when its client has gone.
 
 use crate::host::Chance;
+use crate::tapped::Tapped;
 use futures_util::StreamExt as _;
 use futures_util::future::{BoxFuture, join};
 use futures_util::stream::FuturesUnordered;
+use leasehold_core::HoldId;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -36,6 +38,8 @@ pub(crate) struct Ways {
     pub(crate) opened: Arc<AtomicU64>,
     /// Told of all that is late.
     pub(crate) on_late: Arc<dyn Fn(&str) + Send + Sync>,
+    /// Told of the holds that the client speaks of, as it sends.
+    pub(crate) on_sent: Arc<dyn Fn(HoldId) + Send + Sync>,
     /// Where connections are carried on.
     pub(crate) carrier: UnboundedSender<BoxFuture<'static, ()>>,
 }
@@ -68,10 +72,11 @@ impl Carrier {
 
 impl Ways {
     /// Opens a way.
-    pub(crate) async fn open(self, address: String) -> io::Result<DuplexStream> {
+    pub(crate) async fn open(self, address: String) -> io::Result<Tapped> {
         let (from_server, to_server) = TcpStream::connect(address).await?.into_split();
         self.opened.fetch_add(1, Ordering::Relaxed);
         let (near, far) = duplex(ROOM);
+        let near = Tapped::new(near, Arc::clone(&self.on_sent));
         let (from_client, to_client) = tokio::io::split(far);
         let carrier = self.carrier.clone();
         let way = async move {

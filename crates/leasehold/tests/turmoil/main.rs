@@ -13,6 +13,7 @@ mod host;
 mod late;
 mod model_server;
 mod storm;
+mod tapped;
 
 use checks::Rule;
 use leasehold_testkit::Flaw;
@@ -24,7 +25,7 @@ const SEEDS: u64 = 40;
 const FOUND_WITHIN: u64 = 20;
 
 /// What the seeds together have to come across: a storm that harms nobody would prove nothing.
-const COMMON: [&str; 16] = [
+const COMMON: [&str; 17] = [
     "held",
     "released",
     "not released",
@@ -41,6 +42,7 @@ const COMMON: [&str; 16] = [
     "server down",
     "mute",
     "overtaken",
+    "given back",
 ];
 
 #[test]

@@ -27,7 +27,7 @@ const BEGINS_ONE_IN: u64 = 150;
 /// How long it lasts at most.
 const LASTS_AT_MOST_MS: u64 = 2_500;
 /// How long everything may take: the storm, and what follows until all are served.
-const TO_THE_END: Duration = Duration::from_secs(90);
+const TO_THE_END: Duration = Duration::from_secs(150);
 /// How long the server is left alone before it is looked at: what a client never learned of ends by its first lease.
 const AFTERMATH: Duration = Duration::from_secs(3).saturating_add(LATE_AT_MOST);
 /// What the server's clock shows when the simulation begins.
@@ -102,7 +102,7 @@ struct Storm {
 impl Storm {
     fn new(seed: u64, flaw: Option<Flaw>, record: Arc<Record>) -> Self {
         let chance = Chance::new(seed, 0);
-        let latency = chance.millis(6, 60);
+        let latency = if chance.one_in(2) { chance.millis(6, 60) } else { chance.millis(60, 400) };
         let sim = turmoil::Builder::new()
             .rng_seed(seed)
             .tick_duration(STEP)
@@ -112,11 +112,12 @@ impl Storm {
             .tcp_capacity(1024)
             .enable_random_order()
             .build();
-        let clients = usize::try_from(2 + chance.below(3)).unwrap_or(2);
+        let clients = usize::try_from(2 + chance.below(4)).unwrap_or(2);
         let terms = Terms {
-            tasks: 1 + chance.below(2),
+            tasks: 1 + chance.below(3),
             locks: usize::try_from(1 + chance.below(2)).unwrap_or(1),
-            call_timeout: chance.millis(200, 1_200),
+            // Time for an answer, if all goes well.
+            call_timeout: 2 * latency + chance.millis(200, 1_200),
             calm: Arc::default(),
         };
         let mut storm = Self {
@@ -349,8 +350,10 @@ fn server(record: &Arc<Record>, flaw: Option<Flaw>) -> ModelServer {
     let clock = Arc::<Clock>::default();
     let (record, read) = (Arc::clone(record), Arc::clone(&clock));
     let observer = move |seen: Seen<'_>| {
-        if matches!(seen, Seen::Connected(_)) {
-            record.count("connections");
+        match seen {
+            Seen::Connected(_) => record.count("connections"),
+            Seen::Executed { key, op, reply, wakes, .. } => record.executed(key, op, reply, wakes),
+            Seen::Ended(_) | Seen::Command { .. } => {}
         }
         record.say(clock.elapsed(), SERVER, format_args!("{seen:?}"));
     };

@@ -1,26 +1,31 @@
 //! What must hold, whatever happens; apart from the workload, which only says what it has.
 //!
 //! 1. Exclusion: at no instant of true time do two guards of a lock pass their `check()`.
-//! 2. Tokens grow from each guard of a lock to the next.
-//! 3. Once nothing goes wrong any more everybody is served, and keeps what he has.
-//! 4. Once a release has returned, nothing more is sent about its hold.
-//! 5. In the end the server has no holder and no queue left.
+//! 2. Whose guard passes its `check()` has the lock at the server at that instant: he stops believing first.
+//! 3. Tokens grow from each guard of a lock to the next.
+//! 4. Once nothing goes wrong any more everybody is served, and keeps what he has.
+//! 5. Once a release has returned, nothing more is sent about its hold.
+//! 6. In the end the server has no holder and no queue left.
 //!
-//! The first two are promised while the server keeps its data, so guards that it granted before a loss are not counted
+//! The first three are promised while the server keeps its data, so guards that it granted before a loss are not counted
 //! after it.
 
 use crate::host::{Pace, lock};
 use leasehold::{FencingToken, Guard, Moment, SessionId};
-use leasehold_core::{Acquire, Acquired, HoldId, Op, Reply, Wake};
+use leasehold_core::{Acquire, Acquired, HoldId, Inspection, Op, Reply, Wake};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write as _};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+/// What the trace begins a broken rule's line with.
+pub(crate) const VIOLATION: &str = "VIOLATION";
+
 /// What was found to be wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Rule {
     Exclusion,
+    Belief,
     Tokens,
     Service,
     Silence,
@@ -38,16 +43,16 @@ pub(crate) struct Record {
 struct State {
     trace: String,
     seen: BTreeMap<&'static str, u64>,
-    violation: Option<Rule>,
+    violations: BTreeSet<Rule>,
     /// The guards that somebody believes in.
     held: BTreeMap<u64, Entry>,
     entries: u64,
     /// The greatest token of each lock.
-    tokens: BTreeMap<usize, u64>,
+    tokens: BTreeMap<String, u64>,
     /// Which hold a token of a lock belongs to, and which one a session waits with: a guard does not show its hold.
     granted: BTreeMap<(String, FencingToken), HoldId>,
     queued: BTreeMap<(String, SessionId), HoldId>,
-    /// The holds whose release has returned (4).
+    /// The holds whose release has returned (5).
     given_back: BTreeSet<HoldId>,
     /// The server's time when it lost its data last.
     lost_us: u64,
@@ -55,7 +60,6 @@ struct State {
 
 #[derive(Clone)]
 struct Entry {
-    lock: usize,
     who: String,
     pace: Pace,
     guard: Arc<Guard>,
@@ -81,14 +85,12 @@ impl Record {
         *lock(&self.state).seen.entry(what).or_insert(0) += 1;
     }
 
-    /// A rule is broken.
+    /// A rule is broken. What happens to it after that is not told.
     pub(crate) fn violated(&self, rule: Rule, at: Duration, what: impl fmt::Display) {
-        self.say(at, "VIOLATION", format_args!("{rule:?}: {what}"));
-        lock(&self.state).violation.get_or_insert(rule);
-    }
-
-    pub(crate) fn violation(&self) -> Option<Rule> {
-        lock(&self.state).violation
+        let first = lock(&self.state).violations.insert(rule);
+        if first {
+            self.say(at, VIOLATION, format_args!("{rule:?}: {what}"));
+        }
     }
 
     /// The server has lost its data.
@@ -97,17 +99,10 @@ impl Record {
     }
 
     /// A lock was had: its guard is watched from now on.
-    pub(crate) fn hold(
-        self: &Arc<Self>,
-        at: Duration,
-        pace: Pace,
-        lock_number: usize,
-        who: &str,
-        guard: Guard,
-    ) -> Held {
+    pub(crate) fn hold(self: &Arc<Self>, at: Duration, pace: Pace, who: &str, guard: Guard) -> Held {
         let guard = Arc::new(guard);
-        let fence = guard.fencing_token().as_u64();
-        let entry = Entry { lock: lock_number, who: who.to_owned(), pace, guard: Arc::clone(&guard) };
+        let (name, fence) = (guard.name().to_string(), guard.fencing_token().as_u64());
+        let entry = Entry { who: who.to_owned(), pace, guard: Arc::clone(&guard) };
         let believed = entry.is_believed(at);
         let (number, last) = {
             let mut state = lock(&self.state);
@@ -116,20 +111,16 @@ impl Record {
             state.held.insert(number, entry);
             // Granted before the loss, and heard of only now: at most a first lease has gone by since.
             let excused = (state.lost_us.saturating_sub(3_000_000)..=state.lost_us).contains(&fence);
-            let last = state.tokens.get(&lock_number).copied().filter(|_| believed && !excused).unwrap_or(0);
+            let last = state.tokens.get(&name).copied().filter(|_| believed && !excused).unwrap_or(0);
             if believed {
-                state.tokens.insert(lock_number, last.max(fence));
+                state.tokens.insert(name.clone(), last.max(fence));
             }
             (number, last)
         };
         if fence <= last {
-            self.violated(
-                Rule::Tokens,
-                at,
-                format_args!("{who} has {fence} of lock {lock_number}, after {last}"),
-            );
+            self.violated(Rule::Tokens, at, format_args!("{who} has {fence} of {name}, after {last}"));
         }
-        self.check(at);
+        self.check_exclusion(at);
         Held { record: Arc::clone(self), number, guard: Some(guard) }
     }
 
@@ -173,28 +164,42 @@ impl Record {
         }
     }
 
-    /// Looks at all guards at a true time (1).
-    pub(crate) fn check(&self, at: Duration) {
-        let (held, lost_us) = {
-            let state = lock(&self.state);
-            (state.held.values().cloned().collect::<Vec<_>>(), state.lost_us)
-        };
-        let mut holders: BTreeMap<usize, &Entry> = BTreeMap::new();
-        for entry in &held {
-            if !entry.is_believed(at) || entry.guard.fencing_token().as_u64() <= lost_us {
-                continue;
-            }
-            if let Some(other) = holders.insert(entry.lock, entry) {
-                let (one, two) = (&other.who, &entry.who);
-                self.violated(Rule::Exclusion, at, format_args!("{one} and {two} have lock {}", entry.lock));
+    /// Looks at all guards at a true time, beside what the server says of its locks (1, 2).
+    pub(crate) fn check(&self, at: Duration, server: &[(String, Inspection)]) {
+        self.check_exclusion(at);
+        for Entry { who, guard, .. } in self.believed(at) {
+            let lock = server.iter().find(|(key, _)| key == guard.name().as_str());
+            let holder = lock.and_then(|(_, seen)| seen.holder.as_ref());
+            if holder.and_then(|holder| holder.fence) != Some(guard.fencing_token()) {
+                self.violated(
+                    Rule::Belief,
+                    at,
+                    format_args!("{who} has {}, and not: {holder:?}", guard.name()),
+                );
             }
         }
     }
 
+    fn check_exclusion(&self, at: Duration) {
+        let mut holders = BTreeMap::new();
+        for Entry { who, guard, .. } in self.believed(at) {
+            if let Some(other) = holders.insert(guard.name().clone(), who.clone()) {
+                self.violated(Rule::Exclusion, at, format_args!("{other} and {who} have {}", guard.name()));
+            }
+        }
+    }
+
+    /// The guards that would pass their `check()` at a true time, but for those of before a loss.
+    fn believed(&self, at: Duration) -> Vec<Entry> {
+        let state = lock(&self.state);
+        let counts = |entry: &&Entry| entry.guard.fencing_token().as_u64() > state.lost_us;
+        state.held.values().filter(|entry| entry.is_believed(at)).filter(counts).cloned().collect()
+    }
+
     /// All that happened, and how often what.
-    pub(crate) fn into_parts(self) -> (String, BTreeMap<&'static str, u64>, Option<Rule>) {
+    pub(crate) fn into_parts(self) -> (String, BTreeMap<&'static str, u64>, BTreeSet<Rule>) {
         let state = self.state.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
-        (state.trace, state.seen, state.violation)
+        (state.trace, state.seen, state.violations)
     }
 }
 

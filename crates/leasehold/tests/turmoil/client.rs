@@ -14,10 +14,13 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::{sleep, timeout};
 
 /// How often each task has each lock once nothing goes wrong any more.
-const ROUNDS: u32 = 3;
+const ROUNDS: u32 = 2;
 /// Within what time it has it then: what was late has arrived, the last hold of a crashed client has ended, the
 /// connections are there again, and all the others had their turn.
 const SERVED_WITHIN: Duration = Duration::from_secs(30);
+
+/// A lease that a long trouble outlasts.
+const WATCHDOG: Duration = Duration::from_secs(4);
 
 /// What all clients of a simulation share.
 #[derive(Clone)]
@@ -104,7 +107,7 @@ impl Process {
                     .label(&self.name)
                     .call_timeout(self.terms.call_timeout)
                     .outage_limit(Duration::from_secs(5))
-                    .watchdog_lease(Duration::from_secs(4))
+                    .watchdog_lease(WATCHDOG)
                     .world(world.clone())
                     .connect()
                     .await
@@ -161,7 +164,7 @@ impl Task {
         let lock = usize::try_from(self.chance().below(self.locks.len() as u64)).unwrap_or(0);
         let mut mutex = self.locks[lock].clone();
         if self.chance().one_in(2) {
-            mutex = mutex.lease(self.chance().millis(200, 4_000));
+            mutex = mutex.lease(self.chance().millis(200, 5_000));
         }
         let Some(held) = self.seek(lock, &mutex).await else { return };
         if !self.use_it(&held).await {
@@ -213,7 +216,7 @@ impl Task {
         let process = &self.process;
         process.record.count("held");
         self.say(lock, format_args!("has it: {}", guard.fencing_token()));
-        process.record.hold(process.clock.elapsed(), process.pace, lock, &process.name, guard)
+        process.record.hold(process.clock.elapsed(), process.pace, &process.name, guard)
     }
 
     /// Uses the lock for a while; says whether it was held all the time.
@@ -221,7 +224,7 @@ impl Task {
         let lock = held.guard().name();
         // Some stay until they are told that they have lost it: a hold that is believed for too long shows at its end.
         let (steps, most_ms) =
-            if self.chance().one_in(3) { (80, 100) } else { (self.chance().below(6), 700) };
+            if self.chance().one_in(3) { (120, 100) } else { (self.chance().below(6), 700) };
         for _ in 0..steps {
             sleep(self.chance().millis(0, most_ms)).await;
             if let Err(lost) = held.guard().check() {

@@ -9,7 +9,7 @@ use crate::late::LATE_AT_MOST;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use leasehold_testkit::{Data, Flaw, ModelServer, Seen};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -24,8 +24,9 @@ const STEP: Duration = Duration::from_millis(5);
 const STORM: Duration = Duration::from_secs(20);
 /// In one of how many steps of the storm something more goes wrong.
 const BEGINS_ONE_IN: u64 = 150;
-/// How long it lasts at most.
-const LASTS_AT_MOST_MS: u64 = 2_500;
+/// How long it lasts at most: often within a lease, sometimes longer.
+const SHORT_MS: u64 = 2_000;
+const LONG_MS: u64 = 8_000;
 /// How long everything may take: the storm, and what follows until all are served.
 const TO_THE_END: Duration = Duration::from_secs(150);
 /// How long the server is left alone before it is looked at: what a client never learned of ends by its first lease.
@@ -41,8 +42,8 @@ pub(crate) struct Run {
     pub(crate) trace: String,
     /// How often what happened.
     pub(crate) seen: BTreeMap<&'static str, u64>,
-    /// The first rule that was broken.
-    pub(crate) violation: Option<Rule>,
+    /// The rules that were broken.
+    pub(crate) violations: BTreeSet<Rule>,
 }
 
 /// Runs a seed, on a server that is wrong in one way if asked so.
@@ -55,8 +56,8 @@ pub(crate) fn run(seed: u64, flaw: Option<Flaw>) -> Run {
         drop(storm);
     }
     let record = Arc::into_inner(record).expect("whoever else had it ended with the simulation");
-    let (trace, seen, violation) = record.into_parts();
-    Run { trace, seen, violation }
+    let (trace, seen, violations) = record.into_parts();
+    Run { trace, seen, violations }
 }
 
 /// Something that is wrong for a while.
@@ -199,11 +200,9 @@ impl Storm {
         self.end_troubles(|_, _| true);
         self.calm.store(true, Ordering::Relaxed);
         self.say("calm");
-        while self.done.load(Ordering::Relaxed) < self.clients as u64 {
+        while self.done.load(Ordering::Relaxed) < self.clients as u64 && self.step() {
             if self.sim.elapsed() > TO_THE_END {
                 self.record.violated(Rule::Service, self.sim.elapsed(), "some never come to their end");
-            }
-            if !self.step() {
                 return;
             }
         }
@@ -212,13 +211,15 @@ impl Storm {
         self.look_for_leftovers();
     }
 
-    /// One step of the world; says whether there is to be another.
+    /// One step of the world; says whether there can be another.
     fn step(&mut self) -> bool {
         if let Err(error) = self.sim.step() {
             self.record.violated(Rule::Panic, self.sim.elapsed(), error);
+            return false;
         }
-        self.record.check(self.sim.elapsed());
-        self.record.violation().is_none()
+        let now = self.sim.elapsed();
+        self.record.check(now, &self.server.locks(server_time_us(now)));
+        true
     }
 
     fn begin_trouble(&mut self) {
@@ -241,7 +242,8 @@ impl Storm {
         if self.troubles.iter().any(|(_, other)| trouble.concerns() == other.concerns()) {
             return;
         }
-        let lasts = self.chance.millis(50, LASTS_AT_MOST_MS);
+        let longest = if self.chance.one_in(3) { LONG_MS } else { SHORT_MS };
+        let lasts = self.chance.millis(50, longest);
         self.say(format_args!("{trouble:?} for {lasts:?}"));
         self.record.count(trouble.name());
         match trouble {

@@ -15,6 +15,7 @@ use tokio::time::{sleep, timeout};
 
 /// How often each task has each lock once nothing goes wrong any more.
 const ROUNDS: u32 = 2;
+
 /// Within what time it has it then: what was late has arrived, the last hold of a crashed client has ended, the
 /// connections are there again, and all the others had their turn.
 const SERVED_WITHIN: Duration = Duration::from_secs(30);
@@ -72,29 +73,7 @@ impl Process {
     }
 
     async fn connect(&self, carrier: UnboundedSender<BoxFuture<'static, ()>>) -> Client {
-        let process = self.clone();
-        let on_panic = move || process.record.violated(Rule::Panic, process.clock.elapsed(), "the keeper");
-        let world = HostWorld {
-            clock: Arc::clone(&self.clock),
-            pace: self.pace,
-            chance: Arc::clone(&self.chance),
-            on_panic: Arc::new(on_panic),
-        };
-        let process = self.clone();
-        let on_late = move |what: &str| {
-            process.record.count(if what == OVERTAKEN { "overtaken" } else { "late" });
-            process.say(what);
-        };
-        let process = self.clone();
-        let on_sent = move |hold| process.record.sent(process.clock.elapsed(), hold);
-        let ways = Ways {
-            chance: Arc::new(Chance::new(self.chance.bits(), 0)),
-            calm: Arc::clone(&self.terms.calm),
-            opened: Arc::default(),
-            on_late: Arc::new(on_late),
-            on_sent: Arc::new(on_sent),
-            carrier,
-        };
+        let (world, ways) = (self.world(), self.ways(carrier));
         let config: RedisConfig = "redis://server".parse().expect("it is a URL");
         let config = config
             .connector(move |address| ways.clone().open(address))
@@ -120,6 +99,35 @@ impl Process {
                 Err(error) => self.say(format_args!("cannot connect: {error}")),
             }
             sleep(self.chance.millis(10, 300)).await;
+        }
+    }
+
+    fn world(&self) -> HostWorld {
+        let process = self.clone();
+        let on_panic = move || process.record.violated(Rule::Panic, process.clock.elapsed(), "the keeper");
+        HostWorld {
+            clock: Arc::clone(&self.clock),
+            pace: self.pace,
+            chance: Arc::clone(&self.chance),
+            on_panic: Arc::new(on_panic),
+        }
+    }
+
+    fn ways(&self, carrier: UnboundedSender<BoxFuture<'static, ()>>) -> Ways {
+        let process = self.clone();
+        let on_late = move |what: &str| {
+            process.record.count(if what == OVERTAKEN { "overtaken" } else { "late" });
+            process.say(what);
+        };
+        let process = self.clone();
+        let on_sent = move |hold| process.record.sent(process.clock.elapsed(), hold);
+        Ways {
+            chance: Arc::new(Chance::new(self.chance.bits(), 0)),
+            calm: Arc::clone(&self.terms.calm),
+            opened: Arc::default(),
+            on_late: Arc::new(on_late),
+            on_sent: Arc::new(on_sent),
+            carrier,
         }
     }
 

@@ -14,6 +14,7 @@ mod late;
 mod model_server;
 mod storm;
 mod tapped;
+mod trouble;
 
 use checks::{Rule, VIOLATION};
 use leasehold_testkit::Flaw;

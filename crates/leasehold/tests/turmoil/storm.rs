@@ -6,6 +6,7 @@ use crate::checks::{Record, Rule};
 use crate::client::{Process, Terms};
 use crate::host::{Chance, Clock, Pace, lock};
 use crate::late::LATE_AT_MOST;
+use crate::trouble::Trouble;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use leasehold_testkit::{Data, Flaw, ModelServer, Seen};
@@ -58,27 +59,6 @@ pub(crate) fn run(seed: u64, flaw: Option<Flaw>) -> Run {
     let record = Arc::into_inner(record).expect("whoever else had it ended with the simulation");
     let (trace, seen, violations) = record.into_parts();
     Run { trace, seen, violations }
-}
-
-/// Something that is wrong for a while.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Trouble {
-    /// Nothing passes between a client and the server, and what was on its way is lost.
-    Cut(usize),
-    /// What a client sends is lost.
-    Unheard(usize),
-    /// What a client is sent is lost.
-    Deaf(usize),
-    /// What passes between a client and the server arrives only at the end.
-    Held(usize),
-    /// Messages to and from a client take long, some longer than others.
-    Slow(usize),
-    /// A client has crashed, and is started anew at the end.
-    ClientDown(usize),
-    /// The server has crashed, and is started anew at the end.
-    ServerDown,
-    /// What is published reaches nobody.
-    Mute,
 }
 
 struct Storm {
@@ -223,20 +203,9 @@ impl Storm {
     }
 
     fn begin_trouble(&mut self) {
-        let who = usize::try_from(self.chance.below(self.clients as u64)).unwrap_or(0);
-        let trouble = match self.chance.below(9) {
-            0 => Trouble::Cut(who),
-            1 => Trouble::Unheard(who),
-            2 => Trouble::Deaf(who),
-            3 => Trouble::Held(who),
-            4 => Trouble::Slow(who),
-            5 => Trouble::ClientDown(who),
-            6 => Trouble::ServerDown,
-            7 => Trouble::Mute,
-            _ => {
-                self.server.flush_scripts();
-                return self.say("the scripts are flushed");
-            }
+        let Some(trouble) = Trouble::any(&self.chance, self.clients) else {
+            self.server.flush_scripts();
+            return self.say("the scripts are flushed");
         };
         // One at a time of those that concern the same.
         if self.troubles.iter().any(|(_, other)| trouble.concerns() == other.concerns()) {
@@ -309,33 +278,6 @@ impl Storm {
 
     fn say(&self, what: impl fmt::Display) {
         self.record.say(self.sim.elapsed(), "storm", what);
-    }
-}
-
-impl Trouble {
-    /// What it concerns: the network of a client, a process, the messages.
-    fn concerns(self) -> (u8, usize) {
-        match self {
-            Self::Cut(who) | Self::Unheard(who) | Self::Deaf(who) | Self::Held(who) | Self::Slow(who) => {
-                (0, who)
-            }
-            Self::ClientDown(who) => (1, who),
-            Self::ServerDown => (2, 0),
-            Self::Mute => (3, 0),
-        }
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Cut(_) => "cut",
-            Self::Unheard(_) => "unheard",
-            Self::Deaf(_) => "deaf",
-            Self::Held(_) => "held back",
-            Self::Slow(_) => "slow",
-            Self::ClientDown(_) => "client down",
-            Self::ServerDown => "server down",
-            Self::Mute => "mute",
-        }
     }
 }
 

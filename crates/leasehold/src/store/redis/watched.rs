@@ -58,3 +58,29 @@ impl<T> Watched<T> {
         self.value.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    #[tokio::test]
+    async fn who_waits_is_woken_in_the_order_in_which_he_came() {
+        let (watched, order) = (Arc::new(Watched::new(false)), Arc::new(Mutex::new(Vec::new())));
+        let wait = |number| {
+            let (watched, order) = (Arc::clone(&watched), Arc::clone(&order));
+            tokio::spawn(async move {
+                watched.wait_for(|set| set.then_some(())).await;
+                order.lock().unwrap_or_else(PoisonError::into_inner).push(number);
+            })
+        };
+        let waiting: Vec<_> = (0..20).map(wait).collect();
+        tokio::task::yield_now().await; // until all of them wait
+        watched.modify(|_| false);
+        watched.set(true);
+        for task in waiting {
+            task.await.expect("it does not panic");
+        }
+        assert_eq!(*order.lock().unwrap_or_else(PoisonError::into_inner), (0..20).collect::<Vec<_>>());
+    }
+}

@@ -21,6 +21,9 @@ use std::time::Duration;
 /// What the trace begins a broken rule's line with.
 pub(crate) const VIOLATION: &str = "VIOLATION";
 
+/// How long a message takes that nothing holds up, with a latency of the most that there is.
+const MESSAGE: Duration = Duration::from_millis(400);
+
 /// What was found to be wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Rule {
@@ -52,6 +55,8 @@ struct State {
     /// Which hold a token of a lock belongs to, and which one a session waits with: a guard does not show its hold.
     granted: BTreeMap<(String, FencingToken), HoldId>,
     queued: BTreeMap<(String, SessionId), HoldId>,
+    /// When who was told that a token of a lock is his.
+    told: BTreeMap<(String, FencingToken), Duration>,
     /// The holds whose release has returned (5).
     given_back: BTreeSet<HoldId>,
     /// The server's time when it lost its data last.
@@ -108,6 +113,10 @@ impl Record {
             let mut state = lock(&self.state);
             state.entries += 1;
             let number = state.entries;
+            if let Some(told_at) = state.told.get(&(name.clone(), guard.fencing_token())).copied() {
+                let how = if at <= told_at + MESSAGE { "told in time" } else { "told late" };
+                *state.seen.entry(how).or_insert(0) += 1;
+            }
             state.held.insert(number, entry);
             // Granted before the loss, and heard of only now: at most a first lease has gone by since.
             let excused = (state.lost_us.saturating_sub(3_000_000)..=state.lost_us).contains(&fence);
@@ -125,7 +134,7 @@ impl Record {
     }
 
     /// The server has executed an operation: notes who got what.
-    pub(crate) fn executed(&self, key: &str, op: &Op, reply: &Reply, wakes: &[Wake]) {
+    pub(crate) fn executed(&self, at: Duration, key: &str, op: &Op, reply: &Reply, wakes: &[Wake]) {
         let mut state = lock(&self.state);
         match (op, reply) {
             (Op::Acquire(ask), Reply::Acquire(acquired)) => state.asked(key, ask, acquired),
@@ -137,6 +146,7 @@ impl Record {
             _ => {}
         }
         for wake in wakes {
+            state.told.insert((key.to_owned(), wake.fence), at);
             if let Some(hold) = state.queued.get(&(key.to_owned(), wake.to)).copied() {
                 state.granted.insert((key.to_owned(), wake.fence), hold);
             }

@@ -296,7 +296,9 @@ fn server(record: &Arc<Record>, flaw: Option<Flaw>) -> ModelServer {
     let observer = move |seen: Seen<'_>| {
         match seen {
             Seen::Connected(_) => record.count("connections"),
-            Seen::Executed { key, op, reply, wakes, .. } => record.executed(key, op, reply, wakes),
+            Seen::Executed { key, op, reply, wakes, .. } => {
+                record.executed(clock.elapsed(), key, op, reply, wakes);
+            }
             Seen::Ended(_) | Seen::Command { .. } => {}
         }
         record.say(clock.elapsed(), SERVER, format_args!("{seen:?}"));

@@ -3,7 +3,7 @@
 //! 1. Exclusion: at no instant of true time do two guards of a lock pass their `check()`.
 //! 2. Whose guard passes its `check()` has the lock at the server at that instant: he stops believing first.
 //! 3. Tokens grow from each guard of a lock to the next.
-//! 4. Once nothing goes wrong any more everybody is served, and keeps what he has.
+//! 4. Once nothing goes wrong any more everybody is served, and keeps what he was given.
 //! 5. Once a release has returned, nothing more is sent about its hold.
 //! 6. In the end the server has no holder and no queue left.
 //!
@@ -31,6 +31,7 @@ pub(crate) enum Rule {
     Belief,
     Tokens,
     Service,
+    Keeping,
     Silence,
     Leftovers,
     Panic,

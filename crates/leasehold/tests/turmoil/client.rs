@@ -6,6 +6,7 @@ use crate::late::{Carrier, OVERTAKEN, Ways};
 use futures_util::future::{BoxFuture, join};
 use leasehold::store::{RedisConfig, RedisStore};
 use leasehold::{Attempt, Client, Guard, Mutex, ReleaseError};
+use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -269,28 +270,38 @@ impl Task {
         released
     }
 
-    /// Has the lock once, now that nothing goes wrong.
+    /// Has the lock once, now that nothing goes wrong. A connection that an earlier trouble has broken may cost a call;
+    /// but a lock that was had is kept.
     async fn served(&self, lock: usize) {
-        let unserved = |why: &dyn fmt::Display| {
-            let process = &self.process;
-            let what = format_args!("{} is not served with lock {lock}: {why}", process.name);
-            process.record.violated(Rule::Service, process.clock.elapsed(), what);
-        };
-        let guard = match self.locks[lock].acquire_timeout(SERVED_WITHIN).await {
-            Ok(guard) => guard,
-            Err(error) => return unserved(&error),
-        };
-        let held = self.have(lock, guard);
+        let process = &self.process;
+        let until = process.clock.elapsed() + SERVED_WITHIN;
+        while let Err(error) = self.have_once(lock, until).await {
+            let now = process.clock.elapsed();
+            if now >= until {
+                let what = format_args!("{} is not served with lock {lock}: {error}", process.name);
+                process.record.violated(Rule::Service, now, what);
+                return;
+            }
+            process.record.count("tried again");
+            self.say(lock, format_args!("tries again: {error}"));
+            sleep(self.chance().millis(10, 100)).await;
+        }
+        process.record.count("served");
+        self.say(lock, "was served");
+    }
+
+    async fn have_once(&self, lock: usize, until: Duration) -> Result<(), Box<dyn Error + Send + Sync>> {
+        let left = until.saturating_sub(self.process.clock.elapsed());
+        let held = self.have(lock, self.locks[lock].acquire_timeout(left).await?);
         sleep(self.chance().millis(1, 40)).await;
         if let Err(lost) = held.guard().check() {
-            return unserved(&lost);
+            let what = format_args!("{}: {lost}", self.process.name);
+            self.process.record.violated(Rule::Keeping, self.process.clock.elapsed(), what);
         }
-        let Some(guard) = held.into_guard() else { return };
-        if let Err(error) = self.released(lock, guard).await {
-            return unserved(&error);
+        match held.into_guard() {
+            Some(guard) => Ok(self.released(lock, guard).await?),
+            None => Ok(()),
         }
-        self.process.record.count("served");
-        self.say(lock, "was served");
     }
 
     fn say(&self, lock: usize, what: impl fmt::Display) {

@@ -261,14 +261,17 @@ impl Contender {
                 let remaining = Duration::from_millis(*remaining_ms);
                 let claim = attempt.claim.clone();
                 let valid_until = asked.at + remaining - drift(remaining);
-                // An old hold of which nothing is left is over then, and can be asked for anew.
-                let over = asked.at + remaining + Duration::from_millis(1);
-                self.win(
-                    Grant { claim, fence: *fence, valid_until, others_wait: *others_wait },
-                    asked,
-                    over,
-                    now,
-                );
+                self.answered();
+                self.phase = if valid_until > now {
+                    Phase::Won(Grant { claim, fence: *fence, valid_until, others_wait: *others_wait })
+                } else if asked.at + asked.lease - drift(asked.lease) <= now {
+                    // Even a whole lease would have been over before its news came.
+                    self.stale_grants += 1;
+                    Phase::Waiting(now)
+                } else {
+                    // An old hold of which nothing is left can be asked for anew when it is over.
+                    Phase::Waiting(now.max(asked.at + remaining + Duration::from_millis(1)))
+                };
             }
             Acquired::Taken { holder, position } => {
                 // A question that does not queue leaves the place of an earlier one where it is.
@@ -276,12 +279,7 @@ impl Contender {
                 self.answered();
                 self.standing = Standing { holder: holder.clone(), position: *position, as_of: Some(now) };
                 let pause = if news { Duration::ZERO } else { self.pause(random) };
-                let until = match self.phase {
-                    // A grant has come in the meantime of which nothing is left: the answer is older than it.
-                    Phase::Waiting(until) => until.min(now + pause),
-                    _ => now + pause,
-                };
-                self.phase = Phase::Waiting(until);
+                self.phase = Phase::Waiting(now + pause);
             }
             Acquired::Spent(_) => {
                 self.attempt = None;
@@ -309,16 +307,19 @@ impl Contender {
 
     /// A grant's message. It is believed only as far as its own nonce carries (2).
     pub fn handle_wake(&mut self, nonce: Nonce, fence: FencingToken, now: Moment) {
-        match self.sent(nonce) {
-            Some((attempt, asked)) => {
-                let claim = attempt.claim.clone();
-                let valid_until = asked.at + asked.lease - drift(asked.lease);
-                if !matches!(self.phase, Phase::Won(_)) {
-                    self.win(Grant { claim, fence, valid_until, others_wait: true }, asked, now, now);
-                }
-            }
-            None => self.handle_news(now),
+        if matches!(self.phase, Phase::Won(_)) {
+            return;
         }
+        let Some((attempt, asked)) = self.sent(nonce) else { return self.handle_news(now) };
+        let claim = attempt.claim.clone();
+        let valid_until = asked.at + asked.lease - drift(asked.lease);
+        // Where the question was long ago, little or nothing is left by it. The answer to another one gives the whole
+        // lease, since the store counts from the grant.
+        if valid_until.since(now) < asked.lease / 3 {
+            return self.handle_news(now);
+        }
+        self.answered();
+        self.phase = Phase::Won(Grant { claim, fence, valid_until, others_wait: true });
     }
 
     /// Something may have been missed (a new subscription, say): look at once.
@@ -383,20 +384,6 @@ impl Contender {
     fn answered(&mut self) {
         self.faults = 0;
         self.silent_since = None;
-    }
-
-    /// A grant has come. If nothing is left of it, it is looked for again: at `over`, or at once where even a whole
-    /// lease would have been over before its news came.
-    fn win(&mut self, grant: Grant, asked: Asked, over: Moment, now: Moment) {
-        self.answered();
-        if grant.valid_until > now {
-            self.phase = Phase::Won(grant);
-        } else if asked.at + asked.lease - drift(asked.lease) <= now {
-            self.stale_grants += 1;
-            self.phase = Phase::Waiting(now);
-        } else {
-            self.phase = Phase::Waiting(over.max(now));
-        }
     }
 
     fn sent(&mut self, nonce: Nonce) -> Option<(&mut Attempt, Asked)> {
@@ -538,6 +525,21 @@ mod tests {
         contender.handle_reply(nonce, &taken, ms(3), random);
         contender.handle_wake(nonce, fence(), ms(3100));
         assert!(matches!(contender.poll(ms(3100), &terms(), random), Step::Ask(..)), "nothing is left of it");
+    }
+
+    #[test]
+    fn a_grant_of_which_little_is_left_makes_it_look() {
+        for (now, believed) in [(1_000, true), (1_900, true), (2_000, false), (2_900, false), (3_100, false)]
+        {
+            let random = &mut counter();
+            let mut contender = Contender::new(SessionId::from_random([1; 12]), 0);
+            let (nonce, _) = asked(contender.poll(ms(0), &terms(), random));
+            contender.handle_reply(nonce, &taken(40), ms(1), random);
+            contender.handle_wake(nonce, fence(), ms(now));
+            let step = contender.poll(ms(now), &terms(), random);
+            assert_eq!(matches!(step, Step::Granted(_)), believed, "{now}: {step:?}");
+            assert_eq!(matches!(step, Step::Ask(..)), !believed, "{now}: {step:?}");
+        }
     }
 
     #[test]

@@ -237,11 +237,11 @@ impl ClientBuilder {
             Some(label) => Label::new(label).map_err(|error| ConnectError::Setting(error.to_string()))?,
             None => own_label(),
         };
+        let world = self.world.unwrap_or_else(|| Arc::new(System));
         let store = match self.target {
             Target::Store(store) => store,
-            Target::Url(url) => open(&url, self.access, self.timings.call).await?,
+            Target::Url(url) => open(&url, self.access, self.timings.call, &world).await?,
         };
-        let world = self.world.unwrap_or_else(|| Arc::new(System));
         let engine = Engine::start(store, world, label, self.timings).await;
         let engine = engine.map_err(|error| match error {
             StartError::Mailbox(fault) => ConnectError::Store(fault),
@@ -252,7 +252,12 @@ impl ClientBuilder {
 }
 
 /// Opens the store of a URL.
-async fn open(url: &str, access: Access, within: Duration) -> Result<Arc<dyn Store>, ConnectError> {
+async fn open(
+    url: &str,
+    access: Access,
+    within: Duration,
+    world: &Arc<dyn World>,
+) -> Result<Arc<dyn Store>, ConnectError> {
     let (scheme, rest) = url.split_once(':').unwrap_or(("", url));
     match scheme {
         "memory" => {
@@ -266,7 +271,7 @@ async fn open(url: &str, access: Access, within: Duration) -> Result<Arc<dyn Sto
             access.none_for("sqlite:")?;
             open_sqlite(rest).await
         }
-        "redis" | "rediss" | "redis+unix" => open_redis(url, access, within).await,
+        "redis" | "rediss" | "redis+unix" => open_redis(url, access, within, world).await,
         "" => Err(ConnectError::Url("it has no scheme: write redis://…, sqlite:PATH or memory:".into())),
         // The scheme is not repeated: what stands there may be a secret in the wrong place.
         _ => Err(ConnectError::Url(
@@ -288,7 +293,12 @@ async fn open_sqlite(_path: &str) -> Result<Arc<dyn Store>, ConnectError> {
 }
 
 #[cfg(feature = "redis")]
-async fn open_redis(url: &str, access: Access, within: Duration) -> Result<Arc<dyn Store>, ConnectError> {
+async fn open_redis(
+    url: &str,
+    access: Access,
+    within: Duration,
+    world: &Arc<dyn World>,
+) -> Result<Arc<dyn Store>, ConnectError> {
     use std::error::Error;
     let explain = |error: crate::store::UrlError| match error.source() {
         Some(source) => ConnectError::Url(format!("{error}: {source}")),
@@ -304,12 +314,18 @@ async fn open_redis(url: &str, access: Access, within: Duration) -> Result<Arc<d
     if let Some(prefix) = access.prefix {
         config = config.prefix(&prefix).map_err(|error| ConnectError::Setting(error.to_string()))?;
     }
-    Ok(Arc::new(crate::store::RedisStore::connect(config.connect_timeout(within)).await?))
+    let config = config.connect_timeout(within).in_world(Arc::clone(world));
+    Ok(Arc::new(crate::store::RedisStore::connect(config).await?))
 }
 
 #[cfg(not(feature = "redis"))]
 #[allow(clippy::unused_async, reason = "it stands for one that waits")]
-async fn open_redis(_url: &str, _access: Access, _within: Duration) -> Result<Arc<dyn Store>, ConnectError> {
+async fn open_redis(
+    _url: &str,
+    _access: Access,
+    _within: Duration,
+    _world: &Arc<dyn World>,
+) -> Result<Arc<dyn Store>, ConnectError> {
     Err(ConnectError::Url("this build has no Redis store: switch the feature `redis` on".into()))
 }
 

@@ -4,7 +4,8 @@
 //! ([`FrozenClock`], [`ShiftedClock`]), a network that misbehaves on request ([`Proxy`]), processes that are
 //! killed and stopped ([`Worker`]), and futures that are dropped half-way ([`cancel_at_every_await`]). Those
 //! know nothing of locks: what a lock must do is said by the tests that use them, and for every store by
-//! [`conformance`].
+//! [`conformance`]. [`ModelServer`] alone knows what locks mean, from the model: it is the server of a simulated
+//! network.
 //!
 //! It is for Unix with a C compiler (the clocks) and `redis-server` on the path.
 
@@ -12,6 +13,7 @@ mod cancel;
 mod clock;
 pub mod conformance;
 mod frame;
+mod model_server;
 mod process;
 mod proxy;
 mod random;
@@ -23,6 +25,7 @@ pub mod sim;
 pub use cancel::cancel_at_every_await;
 pub use clock::{FrozenClock, ServerClock, ShiftedClock};
 pub use frame::{FrameError, Splitter};
+pub use model_server::{Data, Flaw, ModelServer, Seen};
 pub use process::{Worker, WorkerBuilder};
 pub use proxy::{Late, Proxy, Then, any_command, command};
 pub use random::Random;

@@ -1,13 +1,19 @@
 //! Where a Redis store is, and how it is reached.
 
+use super::connector::Connector;
 use super::url::{self, UrlError};
+use crate::World;
+use crate::engine::System;
 use leasehold_core::{KeyError, KeySpace};
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisConnectionInfo};
 use std::fmt;
+use std::future::Future;
+use std::io;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -44,6 +50,10 @@ pub struct RedisConfig {
     keys: KeySpace,
     connect_timeout: Duration,
     root: Option<Vec<u8>>,
+    /// Set if the user opens the streams.
+    connector: Option<Connector>,
+    /// Where the link's clock and its chance come from.
+    world: Arc<dyn World>,
 }
 
 /// Where a server listens.
@@ -68,6 +78,8 @@ impl RedisConfig {
             keys: KeySpace::default(),
             connect_timeout: CONNECT_TIMEOUT,
             root: None,
+            connector: None,
+            world: Arc::new(System),
         }
     }
 
@@ -116,6 +128,46 @@ impl RedisConfig {
         self
     }
 
+    /// Opens the streams to the server in place of the client library: for a tunnel, a proxy, or a simulated
+    /// network. It is given [`address`](Self::address) and called once for each attempt to connect, the keeper's
+    /// connection included, within [`connect_timeout`](Self::connect_timeout).
+    ///
+    /// The stream is used as it comes. If the way needs TLS, the connector brings it; a `rediss://` URL with a
+    /// connector is refused when it connects, so that nothing goes in plain text that should not.
+    ///
+    /// ```no_run
+    /// use leasehold::{Client, store::{RedisConfig, RedisStore}};
+    /// use tokio::net::UnixStream;
+    ///
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let config: RedisConfig = "redis://locks.internal".parse()?;
+    /// let config = config.connector(|_address| UnixStream::connect("/run/tunnel-to-locks.sock"));
+    /// let client = Client::of_store(RedisStore::connect(config).await?).connect().await?;
+    /// # let _ = client; Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn connector<F, R, S>(mut self, open: F) -> Self
+    where
+        F: Fn(String) -> R + Send + Sync + 'static,
+        R: Future<Output = io::Result<S>> + Send + 'static,
+        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        self.connector = Some(Connector::new(open));
+        self
+    }
+
+    /// Another source of time and chance for the connection than the machine's, for a simulated world. The client's
+    /// own is [`ClientBuilder::world`](crate::ClientBuilder::world), which sets this one, too, where it opens a URL.
+    #[must_use]
+    pub fn world(self, world: impl World) -> Self {
+        self.in_world(Arc::new(world))
+    }
+
+    pub(crate) fn in_world(mut self, world: Arc<dyn World>) -> Self {
+        self.world = world;
+        self
+    }
+
     /// `host:port`, or the path of the socket: what messages name the server by. No user, no password.
     pub fn address(&self) -> String {
         match &self.address {
@@ -140,6 +192,14 @@ impl RedisConfig {
 
     pub(super) fn trusted_root(&self) -> Option<&[u8]> {
         self.root.as_deref()
+    }
+
+    pub(super) const fn opener(&self) -> Option<&Connector> {
+        self.connector.as_ref()
+    }
+
+    pub(super) const fn surroundings(&self) -> &Arc<dyn World> {
+        &self.world
     }
 
     pub(super) const fn is_tls(&self) -> bool {
@@ -204,6 +264,7 @@ impl fmt::Debug for RedisConfig {
             .field("prefix", &self.keys.prefix())
             .field("connect_timeout", &self.connect_timeout)
             .field("root_certificate", &self.root.is_some())
-            .finish()
+            .field("connector", &self.connector.is_some())
+            .finish_non_exhaustive()
     }
 }

@@ -3,19 +3,31 @@
 //! It is handed out only when all of that is done.
 
 use super::config::RedisConfig;
+use super::connector::Connector;
 use super::mailbox::Mailboxes;
 use super::verdict::{judge, unconnected};
 use super::{script, version};
 use crate::store::{Fault, FaultKind, Phase};
 use redis::aio::MultiplexedConnection;
 use redis::{
-    AsyncConnectionConfig, Client, ErrorKind, Pipeline, PushInfo, RedisError, TlsCertificates, Value,
+    AsyncConnectionConfig, Client, ErrorKind, Pipeline, PushInfo, RedisError, RedisResult, TlsCertificates,
+    Value,
 };
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use std::convert::Infallible;
 use std::sync::Arc;
+use tokio_util::task::AbortOnDropHandle;
+
+/// A connection that is ready.
+#[derive(Debug, Clone)]
+pub(super) struct Dialled {
+    pub(super) conn: MultiplexedConnection,
+    /// Moves the bytes of a stream that the user has opened, until the last clone is gone. The client library does so
+    /// by itself for those that it opens.
+    _driver: Option<Arc<AbortOnDropHandle<()>>>,
+}
 
 /// Makes a connection that hands its messages to `on_push`, within the time that one attempt has.
 pub(super) async fn dial(
@@ -23,12 +35,12 @@ pub(super) async fn dial(
     node: &Arc<str>,
     mailboxes: &Mailboxes,
     on_push: impl Fn(PushInfo) + Send + Sync + 'static,
-) -> Result<MultiplexedConnection, Fault> {
+) -> Result<Dialled, Fault> {
     let attempt = async {
-        let mut conn = connect(config, node, on_push).await?;
-        greet(&mut conn, node).await?;
-        subscribe(&mut conn, node, mailboxes).await?;
-        Ok(conn)
+        let mut dialled = connect(config, node, on_push).await?;
+        greet(&mut dialled.conn, node).await?;
+        subscribe(&mut dialled.conn, node, mailboxes).await?;
+        Ok(dialled)
     };
     match tokio::time::timeout(config.patience(), attempt).await {
         Ok(result) => result,
@@ -40,9 +52,8 @@ async fn connect(
     config: &RedisConfig,
     node: &Arc<str>,
     on_push: impl Fn(PushInfo) + Send + Sync + 'static,
-) -> Result<MultiplexedConnection, Fault> {
+) -> Result<Dialled, Fault> {
     let unconnected = |error| unconnected(error, config.is_tls(), node);
-    let client = client(config).map_err(unconnected)?;
     let push = move |push| {
         on_push(push);
         Ok::<(), Infallible>(())
@@ -52,10 +63,33 @@ async fn connect(
         .set_connection_timeout(None)
         .set_response_timeout(None)
         .set_push_sender(push);
-    client.get_multiplexed_async_connection_with_config(&settings).await.map_err(unconnected)
+    if let Some(connector) = config.opener() {
+        return connect_through(connector, config, settings).await.map_err(unconnected);
+    }
+    let client = client(config).map_err(unconnected)?;
+    let conn = client.get_multiplexed_async_connection_with_config(&settings).await.map_err(unconnected)?;
+    Ok(Dialled { conn, _driver: None })
 }
 
-fn client(config: &RedisConfig) -> redis::RedisResult<Client> {
+/// Connects over a stream of the user's.
+async fn connect_through(
+    connector: &Connector,
+    config: &RedisConfig,
+    settings: AsyncConnectionConfig,
+) -> RedisResult<Dialled> {
+    if config.is_tls() {
+        let text = "a connector brings its own TLS: write `redis://` with it";
+        return Err((ErrorKind::InvalidClientConfig, text).into());
+    }
+    let info = config.connection_info()?;
+    let stream = connector.open(config.address()).await?;
+    let (conn, driver) =
+        MultiplexedConnection::new_with_config(info.redis_settings(), stream, settings).await?;
+    let driver = Arc::new(AbortOnDropHandle::new(tokio::spawn(driver)));
+    Ok(Dialled { conn, _driver: Some(driver) })
+}
+
+fn client(config: &RedisConfig) -> RedisResult<Client> {
     let info = config.connection_info()?;
     if !config.is_tls() {
         return Client::open(info);

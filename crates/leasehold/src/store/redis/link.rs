@@ -11,18 +11,17 @@
 //!    sent on it may still be executed.
 
 use super::config::RedisConfig;
-use super::dial::{dial, unsubscribed};
+use super::dial::{Dialled, dial, unsubscribed};
 use super::mailbox::Mailboxes;
-use crate::clock::boottime;
+use super::watched::Watched;
+use crate::World;
 use crate::store::{Fault, FaultKind, Phase, Postbox};
 use leasehold_core::SessionId;
-use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Pipeline, PushKind, RedisResult, Value};
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
-use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, timeout_at};
 
@@ -47,7 +46,7 @@ struct Shared {
     config: RedisConfig,
     node: Arc<str>,
     mailboxes: Arc<Mailboxes>,
-    state: watch::Sender<State>,
+    state: Watched<State>,
 }
 
 #[derive(Debug)]
@@ -58,16 +57,30 @@ enum State {
     Up(Wire),
 }
 
+impl State {
+    fn wire(&self) -> Option<Wire> {
+        match self {
+            Self::Up(wire) => Some(wire.clone()),
+            Self::Down(_) => None,
+        }
+    }
+
+    fn is_up_by(&self, pulse: &Arc<Pulse>) -> bool {
+        matches!(self, Self::Up(wire) if Arc::ptr_eq(&wire.pulse, pulse))
+    }
+}
+
 /// One connection.
 #[derive(Debug, Clone)]
 pub(super) struct Wire {
-    conn: MultiplexedConnection,
+    dialled: Dialled,
     pulse: Arc<Pulse>,
 }
 
 /// Whether a connection answers.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Pulse {
+    world: Arc<dyn World>,
     /// Since when somebody has been waiting and nothing was heard, in microseconds of our clock; 0 if nobody is.
     waiting_since: AtomicU64,
     /// How many calls wait for an answer.
@@ -92,7 +105,7 @@ impl Link {
             node: config.node(),
             config,
             mailboxes: Arc::new(mailboxes),
-            state: watch::Sender::new(State::Down(None)),
+            state: Watched::new(State::Down(None)),
         };
         Self { shared: Arc::new(shared), task: Mutex::new(None) }
     }
@@ -113,45 +126,38 @@ impl Link {
     ///
     /// Cancel safety: the attempt goes on.
     pub(super) async fn connect(&self) -> Result<(), Fault> {
-        let mut state = self.shared.state.subscribe();
         self.start();
-        // The sender is ours, so there is always another change to wait for.
-        let reached = state.wait_for(|state| !matches!(state, State::Down(None))).await;
-        match reached.as_deref() {
-            Ok(State::Down(Some(fault))) => Err(fault.clone()),
-            Ok(_) | Err(_) => Ok(()),
-        }
+        let reached = |state: &State| match state {
+            State::Up(_) => Some(Ok(())),
+            State::Down(Some(fault)) => Some(Err(fault.clone())),
+            State::Down(None) => None,
+        };
+        self.shared.state.wait_for(reached).await
     }
 
     /// A connection, as soon as there is one. Fails when the time is up, or at once where waiting would not help.
     ///
     /// Cancel safety: the attempt to connect goes on for the others.
     pub(super) async fn wire(&self, deadline: Instant) -> Result<Wire, Fault> {
-        if let State::Up(wire) = &*self.shared.state.borrow() {
-            return Ok(wire.clone());
+        if let Some(wire) = self.shared.state.read(State::wire) {
+            return Ok(wire);
         }
         self.start();
-        let mut state = self.shared.state.subscribe();
         let settled = |state: &State| match state {
-            State::Up(_) => true,
-            State::Down(fault) => fault.as_ref().is_some_and(|fault| !fault.is_transient()),
+            State::Up(wire) => Some(Ok(wire.clone())),
+            State::Down(Some(fault)) if !fault.is_transient() => Some(Err(fault.clone())),
+            State::Down(_) => None,
         };
-        let reached = timeout_at(deadline, state.wait_for(settled)).await;
-        if let Ok(Ok(reached)) = &reached {
-            match &**reached {
-                State::Up(wire) => return Ok(wire.clone()),
-                State::Down(Some(fault)) => return Err(fault.clone()),
-                State::Down(None) => {}
-            }
+        match timeout_at(deadline, self.shared.state.wait_for(settled)).await {
+            Ok(reached) => reached,
+            Err(_) => Err(self.shared.last_fault()),
         }
-        drop(reached);
-        Err(self.shared.last_fault())
     }
 
     /// Sends one command.
     pub(super) async fn call(&self, wire: &mut Wire, cmd: &Cmd, deadline: Instant) -> Result<Value, Lost> {
-        let Wire { conn, pulse } = wire;
-        self.shared.watched(pulse, deadline, conn.send_packed_command(cmd)).await
+        let Wire { dialled, pulse } = wire;
+        self.shared.watched(pulse, deadline, dialled.conn.send_packed_command(cmd)).await
     }
 
     /// Sends several commands in one go. Their replies may be errors, each by itself.
@@ -161,8 +167,8 @@ impl Link {
         pipeline: &Pipeline,
         deadline: Instant,
     ) -> Result<Vec<Value>, Lost> {
-        let Wire { conn, pulse } = wire;
-        let replies = conn.send_packed_commands(pipeline, 0, pipeline.len());
+        let Wire { dialled, pulse } = wire;
+        let replies = dialled.conn.send_packed_commands(pipeline, 0, pipeline.len());
         self.shared.watched(pulse, deadline, replies).await
     }
 
@@ -186,8 +192,8 @@ impl Link {
                 Ok(wire) => wire,
                 Err(fault) => break Err(fault),
             };
-            let Wire { conn, pulse } = &mut wire;
-            let subscribed = conn.subscribe(mailboxes.channel(session));
+            let Wire { dialled, pulse } = &mut wire;
+            let subscribed = dialled.conn.subscribe(mailboxes.channel(session));
             match timeout_at(deadline, self.shared.observed(pulse, subscribed)).await {
                 Ok(Ok(())) => break Ok(()),
                 Ok(Err(error)) if error.clone().into_server_errors().is_some() => {
@@ -211,12 +217,12 @@ impl Link {
         if !self.shared.mailboxes.close(session) {
             return;
         }
-        let State::Up(wire) = &*self.shared.state.borrow() else { return };
+        let Some(mut wire) = self.shared.state.read(State::wire) else { return };
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-        let (mut conn, channel) = (wire.conn.clone(), self.shared.mailboxes.channel(session));
+        let channel = self.shared.mailboxes.channel(session);
         runtime.spawn(async move {
             // If it fails the connection is gone, and the subscription with it.
-            let _ = tokio::time::timeout(PAUSE.1, conn.unsubscribe(channel)).await;
+            let _ = tokio::time::timeout(PAUSE.1, wire.dialled.conn.unsubscribe(channel)).await;
         });
     }
 
@@ -279,8 +285,8 @@ impl Shared {
     }
 
     fn give_up(&self, pulse: &Arc<Pulse>) {
-        self.state.send_if_modified(|state| {
-            let current = matches!(state, State::Up(wire) if Arc::ptr_eq(&wire.pulse, pulse));
+        self.state.modify(|state| {
+            let current = state.is_up_by(pulse);
             if current {
                 *state = State::Down(None);
             }
@@ -289,10 +295,10 @@ impl Shared {
     }
 
     fn last_fault(&self) -> Fault {
-        match &*self.state.borrow() {
+        self.state.read(|state| match state {
             State::Down(Some(fault)) => fault.clone(),
             _ => Fault::new(FaultKind::TimedOut, Phase::Connect, Arc::clone(&self.node)),
-        }
+        })
     }
 }
 
@@ -306,10 +312,23 @@ impl Drop for Waiting<'_> {
 }
 
 impl Pulse {
+    fn new(world: Arc<dyn World>) -> Self {
+        Self {
+            world,
+            waiting_since: AtomicU64::new(0),
+            waiting: AtomicU32::new(0),
+            ended: AtomicBool::new(false),
+        }
+    }
+
+    /// Now, by a clock that goes on during a suspend; never 0.
+    fn now_us(&self) -> u64 {
+        self.world.now().as_micros().max(1)
+    }
+
     /// Waits for an answer until the returned value is dropped.
     fn wait(&self) -> Waiting<'_> {
-        let now = boottime().as_micros().max(1);
-        let _ = self.waiting_since.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed);
+        let _ = self.waiting_since.compare_exchange(0, self.now_us(), Ordering::Relaxed, Ordering::Relaxed);
         self.waiting.fetch_add(1, Ordering::Relaxed);
         Waiting(self)
     }
@@ -317,14 +336,14 @@ impl Pulse {
     /// Something was heard. Whoever waits still does so from now on.
     fn beat(&self) {
         let others = self.waiting.load(Ordering::Relaxed) != 0;
-        let since = if others { boottime().as_micros().max(1) } else { 0 };
+        let since = if others { self.now_us() } else { 0 };
         self.waiting_since.store(since, Ordering::Relaxed);
     }
 
     fn silence(&self) -> Duration {
         match self.waiting_since.load(Ordering::Relaxed) {
             0 => Duration::ZERO,
-            since => Duration::from_micros(boottime().as_micros().saturating_sub(since)),
+            since => Duration::from_micros(self.now_us().saturating_sub(since)),
         }
     }
 }
@@ -337,22 +356,23 @@ async fn watch_over(shared: Arc<Shared>) {
         let text = "the tokio runtime lacks IO or timers: build it with `enable_all`";
         let fault =
             Fault::new(FaultKind::Unusable(text.to_owned()), Phase::Connect, Arc::clone(&shared.node));
-        shared.state.send_replace(State::Down(Some(fault)));
+        shared.state.set(State::Down(Some(fault)));
     }
 }
 
 /// Makes connections for as long as the link lives (1).
 async fn keep_up(shared: Arc<Shared>) {
+    let world = shared.config.surroundings();
     let mut failures = 0;
     loop {
-        tokio::time::sleep(pause(failures, rand::random())).await;
+        tokio::time::sleep(pause(failures, world.random())).await;
         let known = shared.mailboxes.all();
         match attempt(&shared).await {
             Ok(wire) => {
                 let pulse = Arc::clone(&wire.pulse);
                 let since = Instant::now();
                 tracing::debug!(node = %shared.node, "connected");
-                shared.state.send_replace(State::Up(wire));
+                shared.state.set(State::Up(wire));
                 if pulse.ended.load(Ordering::SeqCst) {
                     // It ended before there was anything to give up.
                     shared.give_up(&pulse);
@@ -366,7 +386,7 @@ async fn keep_up(shared: Arc<Shared>) {
             }
             Err(fault) => {
                 tracing::debug!(node = %shared.node, %fault, "no connection");
-                shared.state.send_replace(State::Down(Some(fault)));
+                shared.state.set(State::Down(Some(fault)));
                 failures += 1;
             }
         }
@@ -375,16 +395,13 @@ async fn keep_up(shared: Arc<Shared>) {
 
 impl Shared {
     async fn until_replaced(&self, pulse: &Arc<Pulse>) {
-        let mut state = self.state.subscribe();
-        let other = |state: &State| !matches!(state, State::Up(wire) if Arc::ptr_eq(&wire.pulse, pulse));
-        // The sender lives as long as `self`.
-        let _ = state.wait_for(other).await;
+        self.state.wait_for(|state| (!state.is_up_by(pulse)).then_some(())).await;
     }
 }
 
 /// One attempt.
 async fn attempt(shared: &Arc<Shared>) -> Result<Wire, Fault> {
-    let pulse = Arc::new(Pulse::default());
+    let pulse = Arc::new(Pulse::new(Arc::clone(shared.config.surroundings())));
     let on_push = {
         let (mailboxes, pulse) = (Arc::clone(&shared.mailboxes), Arc::clone(&pulse));
         // The connection must not keep alive the link that keeps it.
@@ -401,16 +418,18 @@ async fn attempt(shared: &Arc<Shared>) -> Result<Wire, Fault> {
             }
         }
     };
-    let conn = dial(&shared.config, &shared.node, &shared.mailboxes, on_push).await?;
-    Ok(Wire { conn, pulse })
+    let dialled = dial(&shared.config, &shared.node, &shared.mailboxes, on_push).await?;
+    Ok(Wire { dialled, pulse })
 }
 
-/// How long to wait after that many failures in a row (3).
-fn pause(failures: u32, random: f64) -> Duration {
+/// How long to wait after that many failures in a row (3). `random` is 64 random bits.
+fn pause(failures: u32, random: u64) -> Duration {
     let Some(doublings) = failures.checked_sub(1) else { return Duration::ZERO };
     let (first, most) = PAUSE;
     let pause = first.saturating_mul(1 << doublings.min(10)).min(most);
-    pause / 2 + (pause / 2).mul_f64(random)
+    #[allow(clippy::cast_precision_loss, reason = "a jitter needs no more than the leading bits")]
+    let share = random as f64 / u64::MAX as f64;
+    pause / 2 + (pause / 2).mul_f64(share)
 }
 
 #[cfg(test)]
@@ -419,10 +438,10 @@ mod tests {
 
     #[test]
     fn pauses_are_spread_and_capped() {
-        assert_eq!(pause(0, 0.9), Duration::ZERO);
-        assert_eq!(pause(1, 0.0), Duration::from_millis(25));
-        assert_eq!(pause(2, 1.0), Duration::from_millis(100));
-        assert_eq!(pause(u32::MAX, 1.0), Duration::from_secs(2));
-        assert!(pause(40, 0.25) < pause(40, 0.75));
+        assert_eq!(pause(0, u64::MAX), Duration::ZERO);
+        assert_eq!(pause(1, 0), Duration::from_millis(25));
+        assert_eq!(pause(2, u64::MAX), Duration::from_millis(100));
+        assert_eq!(pause(u32::MAX, u64::MAX), Duration::from_secs(2));
+        assert!(pause(40, u64::MAX / 4) < pause(40, u64::MAX / 4 * 3));
     }
 }

@@ -5,7 +5,7 @@
 use crate::store::Postbox;
 use leasehold_core::{SessionId, Wake};
 use redis::{PushInfo, PushKind, Value};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -13,7 +13,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub(super) struct Mailboxes {
     /// What the channels of all mailboxes begin with.
     prefix: String,
-    open: Mutex<HashMap<SessionId, Arc<dyn Postbox>>>,
+    /// In the order of their sessions, so that a simulated world runs the same each time.
+    open: Mutex<BTreeMap<SessionId, Arc<dyn Postbox>>>,
 }
 
 impl Mailboxes {
@@ -65,7 +66,7 @@ impl Mailboxes {
         std::str::from_utf8(session).ok()?.parse().ok()
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<SessionId, Arc<dyn Postbox>>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<SessionId, Arc<dyn Postbox>>> {
         // No code runs under the lock that could leave the map half-changed.
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }

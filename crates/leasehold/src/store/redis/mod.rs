@@ -7,6 +7,7 @@
 //! dead.
 
 mod config;
+mod connector;
 #[cfg(test)]
 mod cut_off;
 mod dial;
@@ -21,6 +22,7 @@ mod store;
 mod url;
 mod verdict;
 mod version;
+mod watched;
 
 pub use config::RedisConfig;
 pub use store::RedisStore;

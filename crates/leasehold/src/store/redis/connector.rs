@@ -1,0 +1,48 @@
+//! How the bytes get to the server where it is not the client library that opens the way.
+//!
+//! Owns the opening of a stream by what the user has given. It knows nothing of what is said on it, and opens it once
+//! for each attempt to connect: attempts and their time are the link's.
+
+use futures_util::future::BoxFuture;
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::sync::Arc;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+/// A stream in both directions.
+pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+
+/// A stream of any kind.
+pub(super) type BoxStream = Box<dyn Stream>;
+
+/// Opens streams to the server. Clones open them the same way.
+#[derive(Clone)]
+pub(super) struct Connector(Arc<dyn Fn(String) -> BoxFuture<'static, io::Result<BoxStream>> + Send + Sync>);
+
+impl Connector {
+    pub(super) fn new<F, R, S>(open: F) -> Self
+    where
+        F: Fn(String) -> R + Send + Sync + 'static,
+        R: Future<Output = io::Result<S>> + Send + 'static,
+        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        Self(Arc::new(move |address| {
+            let stream = open(address);
+            Box::pin(async move { Ok(Box::new(stream.await?) as BoxStream) })
+        }))
+    }
+
+    /// Opens a stream to the server at an address.
+    pub(super) async fn open(&self, address: String) -> io::Result<BoxStream> {
+        (self.0)(address).await
+    }
+}
+
+impl fmt::Debug for Connector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Connector")
+    }
+}

@@ -1,0 +1,132 @@
+//! What a host of the simulation has of the world: its clock, its chance, and its place for the keeper.
+//!
+//! Everything comes from the seed and from simulated time; nothing here asks the machine.
+
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use leasehold::{Moment, World};
+use rand::rngs::StdRng;
+use rand::{Rng as _, RngCore as _, SeedableRng as _};
+use std::fmt;
+use std::io;
+use std::panic::AssertUnwindSafe;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+/// Locks what one thread alone uses.
+pub(crate) fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Random numbers from a seed. Each use has a stream of its own, so that one more number here changes nothing there.
+#[derive(Debug)]
+pub(crate) struct Chance(Mutex<StdRng>);
+
+impl Chance {
+    pub(crate) fn new(seed: u64, stream: u64) -> Self {
+        Self(Mutex::new(StdRng::seed_from_u64(seed.wrapping_mul(1_000_003).wrapping_add(stream))))
+    }
+
+    pub(crate) fn bits(&self) -> u64 {
+        lock(&self.0).next_u64()
+    }
+
+    /// Whether something happens that happens once in `n` times.
+    pub(crate) fn one_in(&self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+
+    pub(crate) fn below(&self, end: u64) -> u64 {
+        lock(&self.0).random_range(0..end)
+    }
+
+    /// A number of milliseconds between two.
+    pub(crate) fn millis(&self, least: u64, most: u64) -> Duration {
+        Duration::from_millis(lock(&self.0).random_range(least..=most))
+    }
+}
+
+/// Simulated time, as the code of a host reads it.
+#[derive(Debug, Default)]
+pub(crate) struct Clock {
+    /// In microseconds. A host that is crashed is taken apart outside of its runtime, where no time can be had.
+    last_us: AtomicU64,
+}
+
+impl Clock {
+    /// Since the simulation began. Never goes back.
+    pub(crate) fn elapsed(&self) -> Duration {
+        let inside = tokio::runtime::Handle::try_current().is_ok();
+        let now = if inside { turmoil::sim_elapsed() } else { None };
+        let now_us = now.map_or(0, |now| u64::try_from(now.as_micros()).unwrap_or(u64::MAX));
+        Duration::from_micros(self.last_us.fetch_max(now_us, Ordering::Relaxed).max(now_us))
+    }
+}
+
+/// The clock of a machine, which began at some time and runs a little too fast or too slow.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Pace {
+    booted: Duration,
+    /// How much too fast, in millionths.
+    fast_ppm: i32,
+}
+
+impl Pace {
+    /// Within what the allowance for drift covers.
+    pub(crate) fn new(chance: &Chance) -> Self {
+        let fast_ppm = i32::try_from(chance.below(4_000)).unwrap_or(0) - 2_000;
+        Self { booted: chance.millis(0, 1_000_000), fast_ppm }
+    }
+
+    /// What the clock shows at a true time.
+    pub(crate) fn at(&self, elapsed: Duration) -> Moment {
+        Moment::ZERO + self.booted + elapsed.mul_f64(1.0 + f64::from(self.fast_ppm) / 1e6)
+    }
+}
+
+/// One host's surroundings.
+#[derive(Clone)]
+pub(crate) struct HostWorld {
+    pub(crate) clock: Arc<Clock>,
+    pub(crate) pace: Pace,
+    pub(crate) chance: Arc<Chance>,
+    /// Told where the keeper panics: a task that dies says nothing by itself.
+    pub(crate) on_panic: Arc<dyn Fn() + Send + Sync>,
+}
+
+impl World for HostWorld {
+    fn now(&self) -> Moment {
+        self.pace.at(self.clock.elapsed())
+    }
+
+    fn wall(&self) -> SystemTime {
+        SystemTime::UNIX_EPOCH + self.clock.elapsed()
+    }
+
+    fn random(&self) -> u64 {
+        self.chance.bits()
+    }
+
+    fn sleep_until(&self, at: Moment) -> BoxFuture<'static, ()> {
+        let left = at.since(self.now());
+        // A clock that runs too fast shows `at` before a true timer of that length has run out, and the other way round.
+        Box::pin(tokio::time::sleep(left + left / 400))
+    }
+
+    fn host(&self, keeper: BoxFuture<'static, ()>) -> io::Result<()> {
+        let on_panic = Arc::clone(&self.on_panic);
+        tokio::spawn(async move {
+            if AssertUnwindSafe(keeper).catch_unwind().await.is_err() {
+                on_panic();
+            }
+        });
+        Ok(())
+    }
+}
+
+impl fmt::Debug for HostWorld {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HostWorld").field("pace", &self.pace).finish_non_exhaustive()
+    }
+}

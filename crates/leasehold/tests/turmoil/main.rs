@@ -1,0 +1,138 @@
+//! The real client over a simulated network: the `redis` crate's connections, [`ModelServer`] at the other end, and
+//! everything that networks and hosts do. The same seed is the same run, to the byte.
+//!
+//! `LEASEHOLD_SEEDS` says how many seeds are tried. `LEASEHOLD_SEED` plays one again and prints everything that
+//! happens in it: a failure names its own.
+//!
+//! [`ModelServer`]: leasehold_testkit::ModelServer
+
+mod checks;
+mod client;
+mod connector;
+mod host;
+mod late;
+mod model_server;
+mod storm;
+mod tapped;
+mod trouble;
+
+use checks::{Rule, VIOLATION};
+use leasehold_testkit::Flaw;
+use std::collections::BTreeMap;
+use storm::run;
+
+const SEEDS: u64 = 40;
+/// Within how many seeds a flaw of the server is to be found.
+const FOUND_WITHIN: u64 = 20;
+
+/// What the seeds together have to come across: a storm that harms nobody would prove nothing.
+const COMMON: [&str; 17] = [
+    "held",
+    "released",
+    "not released",
+    "taken",
+    "failed",
+    "dropped",
+    "lost",
+    "served",
+    "late",
+    "cut",
+    "unheard",
+    "held back",
+    "client down",
+    "server down",
+    "mute",
+    "overtaken",
+    "given back",
+];
+
+#[test]
+fn nothing_is_broken_by_storms() {
+    if let Some(seed) = number("LEASEHOLD_SEED") {
+        let run = run(seed, None);
+        println!("{}{:?}", run.trace, run.seen);
+        assert!(run.violations.is_empty(), "LEASEHOLD_SEED={seed}: {:?}", run.violations);
+        return;
+    }
+    let seeds = number("LEASEHOLD_SEEDS").unwrap_or(SEEDS);
+    let halves = [0, 1].map(|half| {
+        std::thread::spawn(move || {
+            let mut seen = BTreeMap::new();
+            for seed in (half..seeds).step_by(2) {
+                let run = run(seed, None);
+                assert!(run.violations.is_empty(), "LEASEHOLD_SEED={seed}\n{}", up_to_the_first(&run.trace));
+                for (what, times) in run.seen {
+                    *seen.entry(what).or_insert(0) += times;
+                }
+            }
+            seen
+        })
+    });
+    let mut seen = BTreeMap::new();
+    for half in halves {
+        let half = half.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        for (what, times) in half {
+            *seen.entry(what).or_insert(0_u64) += times;
+        }
+    }
+    println!("{seeds} seeds: {seen:?}");
+    for what in COMMON {
+        assert!(seen.contains_key(what) || seeds < SEEDS, "no seed has seen `{what}`: {seen:?}");
+    }
+    // A message can be lost, and is then made up for by looking. Without any, more than half are found late.
+    let told = |when| seen.get(when).copied().unwrap_or(0);
+    assert!(told("told in time") >= 10 * told("told late"), "waiters are not woken: {seen:?}");
+}
+
+#[test]
+fn the_same_seed_is_the_same_run() {
+    for seed in [1, 2, 3] {
+        let (one, two) = (run(seed, None).trace, run(seed, None).trace);
+        let differs = one.lines().zip(two.lines()).find(|(one, two)| one != two);
+        assert_eq!(differs, None, "seed {seed}");
+        assert_eq!(one.len(), two.len(), "seed {seed}");
+    }
+    assert_ne!(run(1, None).trace, run(2, None).trace);
+}
+
+/// Runs seeds until one of them finds that what the server does wrong breaks a rule.
+fn is_found(flaw: Flaw, rule: Rule) {
+    let found = (0..FOUND_WITHIN).find(|seed| run(*seed, Some(flaw)).violations.contains(&rule));
+    println!("{flaw:?}: {found:?}");
+    assert!(found.is_some(), "{flaw:?} breaks no {rule:?} within {FOUND_WITHIN} seeds");
+}
+
+#[test]
+fn a_release_that_compares_nothing_is_found() {
+    is_found(Flaw::ReleasesAnybodys, Rule::Exclusion);
+    is_found(Flaw::ReleasesAnybodys, Rule::Belief);
+}
+
+#[test]
+fn leases_that_end_early_are_found() {
+    is_found(Flaw::EndsLeasesEarly, Rule::Exclusion);
+    is_found(Flaw::EndsLeasesEarly, Rule::Belief);
+}
+
+#[test]
+fn leases_that_never_end_are_found() {
+    is_found(Flaw::NeverEndsLeases, Rule::Service);
+    is_found(Flaw::NeverEndsLeases, Rule::Leftovers);
+}
+
+#[test]
+fn tokens_that_fall_back_are_found() {
+    is_found(Flaw::ForgetsTokens, Rule::Tokens);
+}
+
+/// What led to the first broken rule.
+fn up_to_the_first(trace: &str) -> String {
+    let lines: Vec<_> = trace.lines().collect();
+    let end = lines.iter().position(|line| line.contains(VIOLATION)).map_or(lines.len(), |at| at + 1);
+    lines[end.saturating_sub(60)..end].join("\n")
+}
+
+fn number(variable: &str) -> Option<u64> {
+    let text = std::env::var(variable).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{variable} is no number: {text}")))
+}

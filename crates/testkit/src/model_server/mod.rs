@@ -1,0 +1,214 @@
+//! A server that is the model behind RESP: for a simulated network, where no process can listen.
+//!
+//! Owns what a Redis server does for the library's own client, and no more: the greeting, the loading of its four
+//! scripts, their calls, its mailboxes. What a call means is [`leasehold_core::model`]; the scripts' texts are only
+//! recognised. It owns neither sockets nor a clock: streams and `now` come in from outside, so that it runs the same
+//! each time. It is one server with one thread: commands are executed one after another, as they were read.
+//!
+//! It can be told to be wrong in one way ([`Flaw`]), so that the checks of a simulation can show that they see it.
+
+mod call;
+mod flaw;
+mod reply;
+mod script;
+mod session;
+
+pub use flaw::Flaw;
+
+use call::Call;
+use leasehold_core::model::MutexState;
+use leasehold_core::{Inspect, Inspection, Op, Reply, Wake};
+use script::Script;
+use session::Session;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::mpsc::UnboundedSender;
+
+/// A simulated server. Clones are the same server.
+///
+/// ```
+/// use leasehold_testkit::ModelServer;
+/// use tokio::io::{AsyncReadExt, AsyncWriteExt};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> std::io::Result<()> {
+/// let server = ModelServer::new(|| 1_000_000);
+/// let (mut ours, theirs) = tokio::io::duplex(1024);
+/// tokio::spawn(async move { server.serve(theirs).await });
+///
+/// ours.write_all(b"PING\r\n").await?;
+/// let mut answer = [0; 7];
+/// ours.read_exact(&mut answer).await?;
+/// assert_eq!(&answer, b"+PONG\r\n");
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct ModelServer {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    now_us: Box<dyn Fn() -> u64 + Send + Sync>,
+    observer: Box<dyn Fn(Seen<'_>) + Send + Sync>,
+    flaw: Option<Flaw>,
+}
+
+#[derive(Default)]
+struct State {
+    /// What outlives a restart with its data: the locks, by key.
+    locks: BTreeMap<String, MutexState>,
+    /// The scripts that were loaded since the start, by SHA-1.
+    scripts: BTreeMap<String, Script>,
+    /// Who listens to a channel: connections by their numbers, and what is written to them.
+    channels: BTreeMap<String, BTreeMap<u64, UnboundedSender<Vec<u8>>>>,
+    /// How many connections there were.
+    connections: u64,
+    /// Set while published messages reach nobody.
+    mute: bool,
+    /// When the data was lost last.
+    lost_us: u64,
+}
+
+/// What becomes of the locks when the server is started anew.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Data {
+    /// They are there again.
+    Kept,
+    /// They are gone, and their fencing tokens with them.
+    Lost,
+}
+
+/// What an observer is told.
+#[derive(Debug)]
+pub enum Seen<'a> {
+    /// A connection has come.
+    Connected(u64),
+    /// A connection is gone.
+    Ended(u64),
+    /// A command that concerns no lock was executed.
+    Command {
+        /// By which connection it came.
+        connection: u64,
+        /// The command, and its first argument.
+        command: &'a str,
+    },
+    /// The script of an operation was executed.
+    Executed {
+        /// By which connection it came.
+        connection: u64,
+        /// The lock's key.
+        key: &'a str,
+        /// The operation, as it was sent.
+        op: &'a Op,
+        /// What was answered.
+        reply: &'a Reply,
+        /// Who was told of a grant.
+        wakes: &'a [Wake],
+    },
+}
+
+impl ModelServer {
+    /// A server whose clock is `now_us`, in microseconds.
+    pub fn new(now_us: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
+        Self::with(now_us, |_| {}, None)
+    }
+
+    /// A server that tells `observer` all that it does, in order, and that is wrong in one way if asked so.
+    pub fn with(
+        now_us: impl Fn() -> u64 + Send + Sync + 'static,
+        observer: impl Fn(Seen<'_>) + Send + Sync + 'static,
+        flaw: Option<Flaw>,
+    ) -> Self {
+        let shared =
+            Shared { state: Mutex::default(), now_us: Box::new(now_us), observer: Box::new(observer), flaw };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// Serves one connection until the client ends it.
+    ///
+    /// Cancel safety: a dropped connection is a closed one. What was read of it was executed.
+    pub async fn serve(&self, stream: impl AsyncRead + AsyncWrite) -> io::Result<()> {
+        session::serve(self, stream).await
+    }
+
+    /// Starts anew: nobody is connected, no script is loaded, and the locks are there or not. The connections have to
+    /// be closed by whoever serves them.
+    pub fn restart(&self, data: Data) {
+        let now_us = (self.shared.now_us)();
+        let mut state = self.state();
+        state.scripts.clear();
+        state.channels.clear();
+        if data == Data::Lost {
+            state.locks.clear();
+            state.lost_us = now_us;
+        }
+    }
+
+    /// What `SCRIPT FLUSH` does.
+    pub fn flush_scripts(&self) {
+        self.state().scripts.clear();
+    }
+
+    /// Whether published messages reach nobody from now on.
+    pub fn mute(&self, mute: bool) {
+        self.state().mute = mute;
+    }
+
+    /// How each lock stands at `now_us`, by key. Changes nothing.
+    pub fn locks(&self, now_us: u64) -> Vec<(String, Inspection)> {
+        let inspect = Op::Inspect(Inspect { claim: None });
+        let look = |(key, lock): (&String, &MutexState)| match lock.clone().apply(now_us, &inspect).0 {
+            Reply::Inspect(seen) => Some((key.clone(), seen)),
+            _ => None,
+        };
+        self.state().locks.iter().filter_map(look).collect()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // The model does not panic; an observer that does has failed its test already.
+        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tell(&self, seen: Seen<'_>) {
+        (self.shared.observer)(seen);
+    }
+
+    /// Executes the call of a script, and publishes what it publishes.
+    fn execute(&self, session: &Session<'_>, call: &Call) -> Reply {
+        let now_us = (self.shared.now_us)();
+        let mut state = self.state();
+        let now_us = self.shared.flaw.map_or(now_us, |flaw| flaw.clock(now_us, state.lost_us));
+        let lock = state.locks.entry(call.key.clone()).or_default();
+        let (reply, wakes) = match self.shared.flaw {
+            Some(flaw) => flaw.apply(lock, now_us, &call.op),
+            None => lock.apply(now_us, &call.op),
+        };
+        if !state.mute {
+            for wake in &wakes {
+                state.publish(&format!("{}{}", call.mailboxes, wake.to), &wake.message());
+            }
+        }
+        drop(state);
+        let (connection, key, op) = (session.number(), call.key.as_str(), &call.op);
+        self.tell(Seen::Executed { connection, key, op, reply: &reply, wakes: &wakes });
+        reply
+    }
+}
+
+impl State {
+    fn publish(&self, channel: &str, message: &str) {
+        for outbox in self.channels.get(channel).iter().flat_map(|listeners| listeners.values()) {
+            // A connection that ends just now hears nothing more.
+            let _ = outbox.send(reply::message(channel, message));
+        }
+    }
+}
+
+impl fmt::Debug for ModelServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ModelServer").field("flaw", &self.shared.flaw).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,36 @@
+//! Which of the library's scripts a text is.
+
+use super::reply::Failure;
+
+/// One of the scripts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Script {
+    Acquire,
+    Extend,
+    Release,
+    Inspect,
+}
+
+/// What the head of each script says, and no other text.
+const HEADS: [(&str, Script); 4] = [
+    ("-- Takes the lock if it is free and nobody waits before;", Script::Acquire),
+    ("-- Lengthens a hold: its end is never brought nearer.", Script::Extend),
+    ("-- Gives a hold up: frees the lock if it has it,", Script::Release),
+    ("-- Tells how the lock stands. Writes nothing.", Script::Inspect),
+];
+
+impl Script {
+    /// The script of a text. Fails where its head is none of those that are known, or is not the only one.
+    pub(super) fn of(text: &str) -> Result<Self, Failure> {
+        let mut found = HEADS.iter().filter(|(head, _)| text.contains(head)).map(|(_, script)| *script);
+        match (found.next(), found.next()) {
+            (Some(script), None) => Ok(script),
+            _ => Err(Failure::new("ERR this server is a model, and does not know that script")),
+        }
+    }
+}
+
+/// The name of a text: its SHA-1, in hexadecimal digits.
+pub(super) fn sha(text: &str) -> String {
+    sha1_smol::Sha1::from(text).digest().to_string()
+}

@@ -108,11 +108,14 @@ impl Departure<'_> {
 impl Drop for Departure<'_> {
     fn drop(&mut self) {
         let world = &self.engine.world;
-        // Where this was dropped before its end no store has failed: the front asks anew, and at once.
-        if self.done
-            && let Some(nonce) = self.next.take()
-        {
-            self.seat.handle_answer(nonce, Err(Executed::Unknown), world.now(), &mut || world.random());
+        if let Some(nonce) = self.next.take() {
+            if self.done {
+                self.seat.handle_answer(nonce, Err(Executed::Unknown), world.now(), &mut || world.random());
+            } else {
+                // No store has failed, but the lock may come with a reply that nobody waits for any more: the front
+                // looks, also where it has asked by itself in the meantime.
+                self.seat.handle_news(world.now());
+            }
         }
         if let Some(claim) = self.asked.and_then(|asked| self.seat.arrived(asked)) {
             self.engine.keeper.undo(&self.engine.store, &self.hold.lock, claim);

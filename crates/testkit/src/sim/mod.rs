@@ -352,7 +352,7 @@ impl Sim {
 
     /// Lets the world go its way to its end.
     fn live(self: &Arc<Self>) {
-        let deadline = self.weather.heals_at + SERVED_WITHIN;
+        let deadline = self.weather.heals_at + SERVED_WITHIN + self.weather.set_back();
         if !self.go_on_until(deadline, true) {
             return;
         }

@@ -113,6 +113,15 @@ impl Weather {
         }
     }
 
+    /// By how much the server's clock is set back in all: by as much longer its leases last.
+    pub(super) fn set_back(&self) -> Duration {
+        let back = self.faults.iter().filter_map(|(_, fault)| match fault {
+            Fault::Jump { by_us } if *by_us < 0 => Some(Duration::from_micros(by_us.unsigned_abs())),
+            _ => None,
+        });
+        back.sum()
+    }
+
     /// What the docs promise in such weather.
     pub(super) fn promises(&self) -> Promises {
         Promises { exclusion: matches!(self.climate, Climate::Calm | Climate::Rough) }

@@ -27,6 +27,7 @@ mod kernel;
 mod load;
 mod net;
 mod planted;
+mod server;
 mod store;
 mod time;
 mod watch;

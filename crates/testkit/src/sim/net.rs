@@ -1,8 +1,8 @@
-//! The network and the server at its other end.
+//! The network between processes and the server.
 //!
 //! A process has two links to the server, as a client on Redis has two connections: its own, by which its mailboxes
-//! are read as well, and the keeper's. What the server does with an operation is the model's; all that is simulated
-//! here is when operations arrive, how often, and whether anybody hears of it.
+//! are read as well, and the keeper's. What is decided here is when operations arrive, how often, and whether anybody
+//! hears of it.
 //!
 //! 1. A link that breaks has a new generation. What is under way on an old one is lost, or arrives all the same, later
 //!    than what is sent on the new one; nobody gets a reply to it.
@@ -11,14 +11,14 @@
 
 use super::Sim;
 use super::check::LOOK;
-use super::event::{Event, Execution, HostEvent, LockId, Mishap, ServerEvent};
+use super::event::{Event, Execution, HostEvent, LockId, Mishap};
 use super::kernel::HostId;
+use super::server::Server;
 use super::time::{Clock, Instant};
 use crate::random::Random;
 use leasehold::store::Postbox;
-use leasehold_core::model::{MutexState, Value};
 use leasehold_core::{Op, Reply, SessionId, Wake};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::mem;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Poll, Waker};
@@ -54,17 +54,6 @@ struct Link {
     /// When the last message of each direction arrives.
     to_server: Instant,
     to_client: Instant,
-}
-
-pub(super) struct Server {
-    is_up: bool,
-    pub(super) clock: Clock,
-    pub(super) locks: BTreeMap<LockId, MutexState>,
-    /// By which link, in which generation of it, a session hears.
-    ears: BTreeMap<SessionId, (LinkId, u64)>,
-    /// What a replica has still to be told, if there is one.
-    log: Option<VecDeque<(Instant, LockId, MutexState)>>,
-    replica: BTreeMap<LockId, MutexState>,
 }
 
 /// Where the outcome of a call is put.
@@ -127,14 +116,7 @@ struct Request {
 
 impl Net {
     pub(super) fn new(chance: Random, clock: Clock, with_replica: bool) -> Self {
-        let server = Server {
-            is_up: true,
-            clock,
-            locks: BTreeMap::new(),
-            ears: BTreeMap::new(),
-            log: with_replica.then(VecDeque::new),
-            replica: BTreeMap::new(),
-        };
+        let server = Server::new(clock, with_replica);
         Self { chance, links: Vec::new(), last_message: 0, server, is_rough: true }
     }
 
@@ -299,26 +281,19 @@ impl Sim {
         let executed = &mut net.link(request.link).executed;
         request.out_of_time |= request.message < *executed;
         *executed = request.message.max(*executed);
-        let server = &mut net.server;
-        let state = server.locks.entry(request.lock).or_default();
-        let now_us = server.clock.reading_us(now);
-        let (reply, wakes) = match self.bug {
-            Some(bug) => bug.apply(state, now_us, &request.op),
-            None => state.apply(now_us, &request.op),
-        };
-        self.note(&Event::Executed(&Execution {
-            host: request.host,
-            message: request.message,
-            out_of_time: request.out_of_time,
-            lock: request.lock,
-            op: &request.op,
-            reply: &reply,
-            wakes: &wakes,
-            state,
-            clock: &server.clock,
-        }));
-        if let Some(log) = &mut server.log {
-            log.push_back((now, request.lock, state.clone()));
+        let (reply, wakes) = net.server.execute(now, request.lock, &request.op, self.bug);
+        if let Some(state) = net.server.locks.get(&request.lock) {
+            self.note(&Event::Executed(&Execution {
+                host: request.host,
+                message: request.message,
+                out_of_time: request.out_of_time,
+                lock: request.lock,
+                op: &request.op,
+                reply: &reply,
+                wakes: &wakes,
+                state,
+                clock: &net.server.clock,
+            }));
         }
         for wake in wakes {
             self.publish(net, wake);
@@ -535,98 +510,14 @@ impl Sim {
         }
     }
 
-    /// The server goes down; says whether it was up.
-    pub(super) fn server_down(self: &Arc<Self>) -> bool {
-        let mut net = self.net();
-        if !mem::replace(&mut net.server.is_up, false) {
-            return false;
-        }
-        let links = (0..net.links.len()).map(LinkId);
-        let living: Vec<_> = links.filter(|link| !self.kernel.is_dead(net.links[link.0].host)).collect();
+    /// All links of the living break.
+    pub(super) fn break_all_links(self: &Arc<Self>) {
+        let net = self.net();
+        let links = net.links.iter().enumerate().filter(|(_, link)| !self.kernel.is_dead(link.host));
+        let living: Vec<_> = links.map(|(index, _)| LinkId(index)).collect();
         drop(net);
-        self.note(&Event::Server(ServerEvent::Down));
         for link in living {
             self.break_link(link);
         }
-        true
-    }
-
-    pub(super) fn server_up(self: &Arc<Self>, with_data: bool) {
-        let mut net = self.net();
-        if mem::replace(&mut net.server.is_up, true) {
-            return;
-        }
-        if !with_data {
-            // A replica is told so as well.
-            net.server.locks.clear();
-            net.server.replica.clear();
-            net.server.log = net.server.log.take().map(|_| VecDeque::new());
-        }
-        drop(net);
-        self.note(&Event::Server(ServerEvent::Up { with_data }));
-    }
-
-    /// A replica takes over that has been told nothing for `lag`. Its clock differs by less than the outage.
-    pub(super) fn fail_over(self: &Arc<Self>, outage: Duration, lag: Duration) {
-        let now = self.kernel.now();
-        let mut net = self.net();
-        let most = i64::try_from(outage.as_micros()).unwrap_or(0).min(200_000);
-        let differs = i64::try_from(net.chance.below(u64::try_from(most * 2 + 1).unwrap_or(1))).unwrap_or(0);
-        let server = &mut net.server;
-        let (mut log, went_down) = (server.log.take().unwrap_or_default(), now.since(Instant(0)));
-        let told_until = went_down.saturating_sub(outage).saturating_sub(lag);
-        while log.front().is_some_and(|(at, ..)| at.since(Instant(0)) <= told_until) {
-            if let Some((_, lock, state)) = log.pop_front() {
-                server.replica.insert(lock, state);
-            }
-        }
-        server.locks = server.replica.clone();
-        server.log = Some(VecDeque::new());
-        server.clock.jump(now, (differs - most) / 2);
-        drop(net);
-        self.note(&Event::Server(ServerEvent::FailedOver));
-        self.server_up(true);
-    }
-
-    pub(super) fn jump(&self, by_us: i64) {
-        let now = self.kernel.now();
-        self.net().server.clock.jump(now, by_us);
-        self.note(&Event::Server(ServerEvent::Jumped(by_us)));
-    }
-
-    pub(super) fn delete(&self, lock: LockId) {
-        if let Some(state) = self.net().server.locks.get_mut(&lock) {
-            state.value = None;
-        }
-        self.note(&Event::Server(ServerEvent::Deleted(lock)));
-    }
-
-    /// A stranger does `SET name value NX PX lease`.
-    pub(super) fn stranger_sets(&self, lock: LockId, value: &str, lease: Duration) -> bool {
-        let now = self.kernel.now();
-        let mut net = self.net();
-        let server = &mut net.server;
-        let now_ms = server.clock.reading_us(now) / 1000;
-        let state = server.locks.entry(lock).or_default();
-        let is_taken =
-            state.value.as_ref().is_some_and(|value| value.expires_ms.is_none_or(|at_ms| at_ms >= now_ms));
-        if is_taken || !server.is_up {
-            return false;
-        }
-        let lease_ms = u64::try_from(lease.as_millis()).unwrap_or(1);
-        state.value = Some(Value { content: Ok(value.into()), expires_ms: Some(now_ms + lease_ms) });
-        drop(net);
-        self.note(&Event::Stranger(lock, Some(now + lease * 9 / 10)));
-        true
-    }
-
-    /// A stranger deletes the key if it has its value.
-    pub(super) fn stranger_deletes(&self, lock: LockId, value: &str) {
-        let mut net = self.net();
-        if let Some(state) = net.server.locks.get_mut(&lock) {
-            state.value.take_if(|there| there.content.as_deref() == Ok(value));
-        }
-        drop(net);
-        self.note(&Event::Stranger(lock, None));
     }
 }

@@ -38,6 +38,8 @@ pub struct Progress {
 #[derive(Debug, Default)]
 struct Seen {
     grant: Option<Grant>,
+    /// Set while a stranger has it.
+    is_strangers: bool,
     /// When it became free, or will; `None` if it never does.
     free_from: Option<Instant>,
     waiting: Vec<Place>,
@@ -84,6 +86,7 @@ impl Progress {
             None => Some(was_free.map_or(at, |since| since.min(at))),
             Some(value) => value.expires_ms.map(|at_ms| done.clock.shows_at((at_ms + 1) * 1000)),
         };
+        seen.is_strangers &= done.state.value.is_some() && done.holder().is_none();
         seen.grant = match (done.holder(), seen.grant.take()) {
             (Some((_, fence, _)), Some(grant)) if grant.fence == fence => Some(grant),
             (Some((claim, fence, _)), _) => scene
@@ -202,10 +205,18 @@ impl Check for Progress {
             }
             Event::Task(task, lock, what) => self.change(at, task, lock, what),
             Event::Host(host, HostEvent::Crashed) => self.lines.retain(|(line, _), _| *line != host),
-            Event::Stranger(lock, until) => {
+            Event::Stranger(lock, Some(until)) => {
                 let seen = self.locks.entry(lock).or_default();
-                seen.free_from = Some(until.unwrap_or(at));
+                seen.free_from = Some(until);
                 seen.grant = None;
+                seen.is_strangers = true;
+            }
+            // He may have lost it to one of ours before.
+            Event::Stranger(lock, None) => {
+                let seen = self.locks.entry(lock).or_default();
+                if seen.is_strangers {
+                    seen.free_from = seen.free_from.map(|free| free.min(at));
+                }
             }
             // What is known of the store is void; the next operation tells.
             Event::Server(

@@ -1,0 +1,164 @@
+//! The server: the model, with a clock that can be wrong, data that can be lost, and perhaps a replica.
+
+use super::Sim;
+use super::bug::Bug;
+use super::event::{Event, LockId, ServerEvent};
+use super::net::LinkId;
+use super::time::{Clock, Instant};
+use crate::random::Random;
+use leasehold_core::model::{MutexState, Value};
+use leasehold_core::{Op, Reply, SessionId, Wake};
+use std::collections::{BTreeMap, VecDeque};
+use std::mem;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// By how much the clock of a replica may differ, where the outage is not shorter.
+const CLOCKS_DIFFER: Duration = Duration::from_millis(100);
+
+pub(super) struct Server {
+    pub(super) is_up: bool,
+    pub(super) clock: Clock,
+    pub(super) locks: BTreeMap<LockId, MutexState>,
+    /// By which link, in which generation of it, a session hears.
+    pub(super) ears: BTreeMap<SessionId, (LinkId, u64)>,
+    replica: Option<Replica>,
+}
+
+/// Another server that is told everything, later.
+#[derive(Default)]
+struct Replica {
+    locks: BTreeMap<LockId, MutexState>,
+    /// What it has still to be told.
+    log: VecDeque<(Instant, LockId, MutexState)>,
+}
+
+impl Server {
+    pub(super) fn new(clock: Clock, with_replica: bool) -> Self {
+        let replica = with_replica.then(Replica::default);
+        Self { is_up: true, clock, locks: BTreeMap::new(), ears: BTreeMap::new(), replica }
+    }
+
+    /// Executes an operation, with a planted bug or without one.
+    pub(super) fn execute(
+        &mut self,
+        now: Instant,
+        lock: LockId,
+        op: &Op,
+        bug: Option<Bug>,
+    ) -> (Reply, Vec<Wake>) {
+        let now_us = self.clock.reading_us(now);
+        let state = self.locks.entry(lock).or_default();
+        let done = match bug {
+            Some(bug) => bug.apply(state, now_us, op),
+            None => state.apply(now_us, op),
+        };
+        if let Some(replica) = &mut self.replica {
+            replica.log.push_back((now, lock, state.clone()));
+        }
+        done
+    }
+
+    /// Loses everything; a replica is told so as well.
+    fn forget(&mut self) {
+        self.locks.clear();
+        self.replica = self.replica.take().map(|_| Replica::default());
+    }
+
+    /// The replica takes over, which knows what was before `told_until`.
+    fn fail_over(&mut self, now: Instant, told_until: Instant, clock_differs_us: i64) {
+        let Replica { mut locks, log } = self.replica.take().unwrap_or_default();
+        locks.extend(
+            log.into_iter().take_while(|(at, ..)| *at <= told_until).map(|(_, lock, state)| (lock, state)),
+        );
+        self.replica = Some(Replica { locks: locks.clone(), log: VecDeque::new() });
+        self.locks = locks;
+        self.clock.jump(now, clock_differs_us);
+    }
+
+    /// `SET name value NX PX lease`.
+    fn set(&mut self, now: Instant, lock: LockId, value: &str, lease: Duration) -> bool {
+        let now_ms = self.clock.reading_us(now) / 1000;
+        let lease_ms = u64::try_from(lease.as_millis()).unwrap_or(1);
+        let state = self.locks.entry(lock).or_default();
+        let stands = |there: &Value| there.expires_ms.is_none_or(|at_ms| at_ms >= now_ms);
+        if !self.is_up || state.value.as_ref().is_some_and(stands) {
+            return false;
+        }
+        state.value = Some(Value { content: Ok(value.into()), expires_ms: Some(now_ms + lease_ms) });
+        true
+    }
+}
+
+impl Sim {
+    /// The server goes down, and all links with it; says whether it was up.
+    pub(super) fn server_down(self: &Arc<Self>) -> bool {
+        if !mem::replace(&mut self.net().server.is_up, false) {
+            return false;
+        }
+        self.note(&Event::Server(ServerEvent::Down));
+        self.break_all_links();
+        true
+    }
+
+    pub(super) fn server_up(&self, with_data: bool) {
+        let mut net = self.net();
+        net.server.is_up = true;
+        if !with_data {
+            net.server.forget();
+        }
+        drop(net);
+        self.note(&Event::Server(ServerEvent::Up { with_data }));
+    }
+
+    /// After an outage a replica takes over that had been told nothing for `lag` before it. Its clock differs by less
+    /// than the outage: tokens are not promised to grow otherwise.
+    pub(super) fn fail_over(&self, outage: Duration, lag: Duration) {
+        let now = self.kernel.now();
+        let mut net = self.net();
+        let differs_us = differing(&net.chance, outage / 2);
+        let before = now.since(Instant(0)).saturating_sub(outage).saturating_sub(lag);
+        net.server.fail_over(now, Instant(0) + before, differs_us);
+        drop(net);
+        self.note(&Event::Server(ServerEvent::FailedOver));
+        self.server_up(true);
+    }
+
+    pub(super) fn jump(&self, by_us: i64) {
+        let now = self.kernel.now();
+        self.net().server.clock.jump(now, by_us);
+        self.note(&Event::Server(ServerEvent::Jumped(by_us)));
+    }
+
+    pub(super) fn delete(&self, lock: LockId) {
+        if let Some(state) = self.net().server.locks.get_mut(&lock) {
+            state.value = None;
+        }
+        self.note(&Event::Server(ServerEvent::Deleted(lock)));
+    }
+
+    /// A stranger takes a lock that is free; says whether it was.
+    pub(super) fn stranger_sets(&self, lock: LockId, value: &str, lease: Duration) -> bool {
+        let now = self.kernel.now();
+        let is_set = self.net().server.set(now, lock, value, lease);
+        if is_set {
+            self.note(&Event::Stranger(lock, Some(now + lease * 9 / 10)));
+        }
+        is_set
+    }
+
+    /// A stranger deletes the key if it has its value.
+    pub(super) fn stranger_deletes(&self, lock: LockId, value: &str) {
+        if let Some(state) = self.net().server.locks.get_mut(&lock) {
+            state.value.take_if(|there| there.content.as_deref() == Ok(value));
+        }
+        self.note(&Event::Stranger(lock, None));
+    }
+}
+
+/// By how many microseconds another clock differs, within a bound and [`CLOCKS_DIFFER`].
+fn differing(chance: &Random, bound: Duration) -> i64 {
+    let most = u64::try_from(bound.min(CLOCKS_DIFFER).as_micros()).unwrap_or(0);
+    let differs = i64::try_from(chance.below(most * 2 + 1)).unwrap_or(0);
+    differs.saturating_sub_unsigned(most)
+}

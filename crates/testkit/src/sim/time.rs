@@ -53,7 +53,7 @@ impl Clock {
     /// What the clock shows.
     pub fn reading_us(&self, at: Instant) -> u64 {
         let passed = i128::from(at.0) - i128::from(self.set_at.0);
-        let shown = i128::from(self.set_to_us) + passed * self.rate() / MILLION;
+        let shown = i128::from(self.set_to_us) + (passed * self.rate()).div_euclid(MILLION);
         u64::try_from(shown).unwrap_or(0)
     }
 

@@ -262,14 +262,19 @@ impl Contender {
                 let claim = attempt.claim.clone();
                 let valid_until = asked.at + remaining - drift(remaining);
                 self.answered();
-                self.phase = if valid_until > now {
+                // What is less than that nobody could do anything with.
+                let least = asked.lease / 10;
+                self.phase = if valid_until > now + least {
                     Phase::Won(Grant { claim, fence: *fence, valid_until, others_wait: *others_wait })
-                } else if asked.at + asked.lease - drift(asked.lease) <= now {
+                } else if asked.at + asked.lease - drift(asked.lease) <= now + least {
                     // Even a whole lease would have been over before its news came.
                     self.stale_grants += 1;
                     Phase::Waiting(now)
+                } else if remaining > least * 2 {
+                    // The answer was slow, and the next one may not be.
+                    Phase::Waiting(now)
                 } else {
-                    // An old hold of which nothing is left can be asked for anew when it is over.
+                    // An old hold of which hardly anything is left can be asked for anew when it is over.
                     Phase::Waiting(now.max(asked.at + remaining + Duration::from_millis(1)))
                 };
             }

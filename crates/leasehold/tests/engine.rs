@@ -233,6 +233,22 @@ async fn a_dropped_guard_is_given_back_also_where_the_store_has_it_for_longer_th
 }
 
 #[tokio::test]
+async fn a_release_that_finds_the_hold_lost_gives_the_signal() {
+    let now_us = Arc::new(AtomicU64::new(1_000_000));
+    let clock = now_us.clone();
+    let store = MemoryStore::with_clock(move || clock.load(Ordering::SeqCst));
+    let client = Client::of_store(store.clone()).connect().await.expect("it connects");
+    let other = Client::of_store(store).connect().await.expect("it connects");
+    let guard = client.mutex("m").expect("a good name").acquire().await.expect("acquired");
+    let lost = guard.lost_signal();
+    now_us.fetch_add(3_600_000_000, Ordering::SeqCst);
+    let taken_over = other.mutex("m").expect("a good name").acquire().await.expect("the lease has ended");
+    guard.release().await.expect_err("somebody else has it");
+    timeout(SOON, lost.cancelled()).await.expect("whoever works on is told");
+    taken_over.release().await.expect("released");
+}
+
+#[tokio::test]
 async fn an_extend_that_is_dropped_when_it_found_the_hold_gone_still_tells_the_loss() {
     let store = Moody::new(&MemoryStore::new(), |_, op| match op {
         Op::Extend(_) => Whim::NotHeld,

@@ -18,12 +18,7 @@ impl Random {
     pub fn from_env() -> Self {
         let given = std::env::var(SEED).ok().and_then(|seed| seed.parse().ok());
         let fresh = || std::hash::RandomState::new().build_hasher().finish();
-        Self::new(given.unwrap_or_else(fresh))
-    }
-
-    /// From this seed.
-    pub fn new(seed: u64) -> Self {
-        Self { seed, state: AtomicU64::new(seed) }
+        Self::from_seed(given.unwrap_or_else(fresh))
     }
 
     /// From a seed.

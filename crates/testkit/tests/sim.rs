@@ -64,16 +64,15 @@ fn found_by(bug: Bug) -> (u64, &'static str) {
     match bug {
         Bug::ReleaseWithoutComparing | Bug::ExtendWithoutComparing => (10, "comparison"),
         Bug::SpentHoldReturns => (50, "comparison"),
-        Bug::ExtendThatShortens
-        | Bug::UnknownExtendIsYes
-        | Bug::NoDrift
-        | Bug::ClockStandsStill
-        | Bug::ValidFromReply => (30, "beliefs"),
-        Bug::GrantCountsFromLastLook => (60, "beliefs"),
+        Bug::ExtendThatShortens | Bug::UnknownExtendIsYes | Bug::NoDrift | Bug::ClockStandsStill => {
+            (10, "beliefs")
+        }
+        Bug::ValidFromReply => (50, "beliefs"),
+        Bug::GrantCountsFromLastLook => (60, "exclusion"),
         Bug::Barging | Bug::LastComeFirstServed => (10, "order"),
         Bug::GrantToTheDead => (80, "order"),
         Bug::ReleaseThatGrantsNobody | Bug::GrantWithoutMessage | Bug::PlaceKeptTooShort => (10, "progress"),
-        Bug::NoLookAfterSubscribing => (40, "progress"),
+        Bug::NoLookAfterSubscribing => (500, "progress"),
         Bug::KeyWithoutExpiry | Bug::NoUndo | Bug::PlaceIsNotLeft => (10, "leftovers"),
         Bug::UnknownIsNo | Bug::ResentWithFreshHold => (30, "leftovers"),
         Bug::DroppedGuardKeepsLock => (50, "leftovers"),

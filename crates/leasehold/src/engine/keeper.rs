@@ -344,15 +344,20 @@ async fn run_errand(shared: Arc<Shared>, errand: Errand) {
     let op = Op::Release(Release { claim: errand.claim, pass: Pass::Grant, next: None });
     let each = shared.timings.call;
     let within = errand.until.since(shared.world.now()).max(each);
-    let ours = call(&*shared.store, &*shared.world, &errand.lock, &op, within, each);
+    let ours = || call(&*shared.store, &*shared.world, &errand.lock, &op, within, each);
     // Ours may overtake what it undoes. A second one behind it, by the same connection, cannot; sending it
     // twice equals sending it once.
     let behind = async {
-        if let Some(main) = &errand.behind {
-            main.execute(&errand.lock, &op, each).await;
+        match &errand.behind {
+            Some(main) => matches!(main.execute(&errand.lock, &op, each).await, Outcome::Done(_)),
+            None => true,
         }
     };
-    let (released, ()) = futures_util::future::join(ours, behind).await;
+    let (mut released, is_behind) = futures_util::future::join(ours(), behind).await;
+    if !is_behind {
+        // By now what is to be undone has arrived, or never will.
+        released = ours().await;
+    }
     if let Err(failed) = released {
         tracing::warn!(lock = %errand.lock, fault = %failed.fault, "not given back: it ends with its lease");
     }

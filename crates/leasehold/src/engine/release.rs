@@ -36,10 +36,13 @@ pub(crate) async fn release(
     let mut departure = Departure { engine, seat, hold, done: false, next: None, asked: None };
     let result = departure.run(free_every).await;
     drop(departure);
-    if hold.is_doubted() {
-        let reason =
-            if let Err(NotReleased::Lost(reason)) = &result { reason.clone() } else { LostReason::Expired };
-        // This also ends the keeper's asking why, if that is what is in flight.
+    let lost = match &result {
+        Err(NotReleased::Lost(reason)) => Some(reason.clone()),
+        _ => hold.is_doubted().then_some(LostReason::Expired),
+    };
+    if let Some(reason) = lost {
+        // Work that is spread over tasks may go on and listen to the signal. This also ends the keeper's asking why, if
+        // that is what is in flight.
         hold.lose(reason);
     }
     if let Some(in_flight) = in_flight {

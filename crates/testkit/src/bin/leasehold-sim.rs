@@ -118,7 +118,7 @@ fn run_many(from: u64, seeds: u64) -> Result<(), String> {
                         Err(what) => {
                             eprintln!("seed {seed}: {what}");
                             mine.failures.push((seed, what));
-                            is_over.store(mine.failures.len() >= 5, Relaxed);
+                            is_over.fetch_or(mine.failures.len() >= 5, Relaxed);
                         }
                     }
                     if (seed - from + 1).is_multiple_of(100_000) {

@@ -54,7 +54,7 @@ pub struct Workload {
 impl Workload {
     /// What happens by this seed.
     pub fn new(seed: u64) -> Self {
-        Self { random: Random::new(seed), sent: Vec::new(), claims: Vec::new() }
+        Self { random: Random::from_seed(seed), sent: Vec::new(), claims: Vec::new() }
     }
 
     /// Where its random numbers come from.

@@ -5,6 +5,7 @@ use super::time::{Clock, Instant};
 use leasehold_core::model::MutexState;
 use leasehold_core::{Acquired, Claim, FencingToken, HoldId, Op, Reply, SessionId, Wake};
 use std::fmt;
+use std::time::Duration;
 
 /// Which lock: an index into the world's names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -177,17 +178,18 @@ pub struct Execution<'a> {
 /// What a task can do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TaskEvent {
-    /// It wants the lock; in line with others, or not.
-    Seeks {
-        /// Whether it stands in line.
-        in_line: bool,
-    },
-    /// It has the lock.
-    Acquired(FencingToken, Belief),
+    /// It wants the lock.
+    Seeks(Way),
+    /// It has the lock, and should have it for so long.
+    Acquired(FencingToken, Belief, Keeping),
     /// Its belief in its hold has changed.
     Believes(FencingToken, Belief),
     /// It did not get the lock.
-    Missed,
+    Missed(Miss),
+    /// It begins to lengthen its hold.
+    Extends(FencingToken),
+    /// It lengthened its hold, to last until then at least.
+    Extended(FencingToken, Instant),
     /// It stopped wanting the lock, by dropping the future.
     Cancelled,
     /// It begins to give the lock back, or drops its guard, or the release that it began.
@@ -196,6 +198,48 @@ pub enum TaskEvent {
     Released(FencingToken, bool),
     /// It was told that it lost the lock.
     Told(FencingToken),
+}
+
+/// How a lock is sought.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// By one try.
+    Try,
+    /// In line, for so long at the most.
+    Wait(Duration),
+    /// In line, for as long as it takes.
+    WaitForEver,
+    /// By trying again and again, for so long at the most.
+    Poll(Duration),
+}
+
+impl Way {
+    /// Whether it stands in line with others of its process.
+    pub const fn is_in_line(self) -> bool {
+        !matches!(self, Self::Poll(_))
+    }
+}
+
+/// Why a lock was not had.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Miss {
+    /// It is taken.
+    Taken,
+    /// It was taken for too long.
+    TimedOut,
+    /// The store failed.
+    Fault,
+    /// The lease is shorter than the way to the store.
+    TooSlow,
+}
+
+/// For how long a hold is to be kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Keeping {
+    /// For as long as its guard lives.
+    Renewed,
+    /// For so long after it was asked for at the most, and hardly less after it was had.
+    Given(Duration),
 }
 
 /// Until when a holder believes that it holds the lock.

@@ -3,14 +3,15 @@
 //! It deliberately judges nothing: it says what it does, and the checks do the rest.
 
 use super::Sim;
-use super::event::{Event, HostEvent, Letting, LockId, TaskEvent, TaskId};
+use super::event::{Event, HostEvent, Keeping, Letting, LockId, Miss, TaskEvent, TaskId, Way};
 use super::kernel::HostId;
 use super::planted::Planted;
 use super::store::SimStore;
+use super::time::Instant;
 use super::world::SimWorld;
 use crate::random::Random;
 use futures_util::future::{Either, join_all, select};
-use leasehold::{Attempt, Client, FencingToken, Guard, Mutex, RetryPolicy};
+use leasehold::{AcquireError, Attempt, Client, FencingToken, Guard, Mutex, RetryPolicy};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -107,7 +108,7 @@ struct User {
 /// What came of wanting a lock.
 enum Sought {
     Got(Guard),
-    Missed,
+    Missed(Miss),
     Dropped,
 }
 
@@ -130,15 +131,16 @@ impl User {
 
     async fn use_a_lock(&self) {
         let lock = LockId(u8::try_from(self.chance.below(self.sim.locks.len() as u64)).unwrap_or(0));
-        let Some(mutex) = self.mutex(lock) else { return };
+        let Some((mutex, keeping)) = self.mutex(lock) else { return };
         match self.seek(lock, mutex).await {
-            Sought::Got(guard) => self.hold(lock, guard).await,
-            Sought::Missed => self.note(lock, TaskEvent::Missed),
+            Sought::Got(guard) => self.hold(lock, guard, keeping).await,
+            Sought::Missed(miss) => self.note(lock, TaskEvent::Missed(miss)),
             Sought::Dropped => self.note(lock, TaskEvent::Cancelled),
         }
     }
 
-    fn mutex(&self, lock: LockId) -> Option<Mutex> {
+    /// A lock with its settings, and how its holds are to be kept.
+    fn mutex(&self, lock: LockId) -> Option<(Mutex, Keeping)> {
         let name = self.sim.locks.get(usize::from(lock.0))?.name.clone();
         let mut mutex = match self.client.mutex(name) {
             Ok(mutex) => mutex,
@@ -150,28 +152,33 @@ impl User {
         if let Some(every) = self.sim.habits.free_every {
             mutex = mutex.share(every);
         }
+        let mut keeping = Keeping::Renewed;
         if self.chance.chance(400) {
-            mutex = mutex.lease(Duration::from_micros(self.chance.between(200_000, 8_000_000)));
+            let lease = Duration::from_micros(self.chance.between(200_000, 8_000_000));
+            mutex = mutex.lease(lease);
+            keeping = Keeping::Given(lease);
         }
         if self.chance.chance(self.sim.habits.own_values) {
-            mutex = mutex.value(self.task.to_string()).ok()?;
+            // Few enough that others have the same.
+            mutex = mutex.value(format!("value {}", self.chance.below(3))).ok()?;
         }
-        Some(mutex)
+        Some((mutex, keeping))
     }
 
     async fn seek(&self, lock: LockId, mutex: Mutex) -> Sought {
         let limit = Duration::from_micros(self.chance.between(1_000, 5_000_000));
-        let (in_line, seeking): (bool, Pin<Box<dyn Future<Output = Sought> + Send>>) =
-            match self.chance.below(10) {
-                0..2 => (true, Box::pin(async move { attempt(mutex.try_acquire().await) })),
-                2..5 => (true, Box::pin(async move { got(mutex.acquire_timeout(limit).await) })),
-                5 => {
-                    let retry = RetryPolicy::constant(Duration::from_millis(150)).tries(8);
-                    (false, Box::pin(async move { got(mutex.retry(retry).wait(limit).acquire().await) }))
-                }
-                _ => (true, Box::pin(async move { got(mutex.acquire().await) })),
-            };
-        self.note(lock, TaskEvent::Seeks { in_line });
+        let (way, seeking): (Way, Pin<Box<dyn Future<Output = Sought> + Send>>) = match self.chance.below(10)
+        {
+            0..2 => (Way::Try, Box::pin(async move { attempt(mutex.try_acquire().await) })),
+            2..5 => (Way::Wait(limit), Box::pin(async move { got(mutex.acquire_timeout(limit).await) })),
+            5 => {
+                let retry = RetryPolicy::constant(Duration::from_millis(150)).tries(8);
+                let polling = mutex.retry(retry).wait(limit);
+                (Way::Poll(limit), Box::pin(async move { got(polling.acquire().await) }))
+            }
+            _ => (Way::WaitForEver, Box::pin(async move { got(mutex.acquire().await) })),
+        };
+        self.note(lock, TaskEvent::Seeks(way));
         if !self.chance.chance(self.sim.habits.drops) {
             return seeking.await;
         }
@@ -186,11 +193,11 @@ impl User {
         }
     }
 
-    async fn hold(&self, lock: LockId, guard: Guard) {
+    async fn hold(&self, lock: LockId, guard: Guard, keeping: Keeping) {
         let fence = guard.fencing_token();
         let guard = Arc::new(guard);
-        self.sim.watch_guard(&self.world, self.task, lock, &guard);
-        let lost = match select(pin!(guard.lost()), pin!(self.work(&guard))).await {
+        self.sim.watch_guard(&self.world, self.task, lock, &guard, keeping);
+        let lost = match select(pin!(guard.lost()), pin!(self.work(lock, &guard))).await {
             Either::Left(_) => true,
             Either::Right(_) => false,
         };
@@ -199,12 +206,16 @@ impl User {
             if guard.check().is_ok() {
                 self.sim.fail("load", format!("{} was told of a loss, and its check succeeds", self.task));
             }
+            if self.chance.chance(200) {
+                // It hangs, and keeps what is no lock any more from being dropped.
+                self.pause(Duration::from_secs(8)).await;
+            }
         }
         self.let_go(lock, fence, guard).await;
     }
 
     /// What is done while the lock is held.
-    async fn work(&self, guard: &Guard) {
+    async fn work(&self, lock: LockId, guard: &Guard) {
         let longest = if self.chance.chance(self.sim.habits.long_holds) { 12_000 } else { 600 };
         for _ in 0..self.chance.below(4) {
             self.pause(Duration::from_millis(longest)).await;
@@ -212,14 +223,19 @@ impl User {
                 // Whoever works on is told by the signal.
                 continue;
             }
-            // Both can fail: the hold is then as it was, or its loss is told.
-            match self.chance.below(10) {
-                0 => drop(guard.extend().await),
-                1 => {
-                    let lease = Duration::from_micros(self.chance.between(1_000, 4_000_000));
-                    drop(guard.extend_to(lease).await);
+            if self.chance.chance(200) {
+                let lease = Duration::from_micros(self.chance.between(1_000, 4_000_000));
+                let until = self.world.shows_at(self.world.now() + lease);
+                self.note(lock, TaskEvent::Extends(guard.fencing_token()));
+                let asked_for_less = self.chance.chance(500);
+                let extended =
+                    if asked_for_less { guard.extend_to(lease).await } else { guard.extend().await };
+                // It can fail: the hold is then as it was, or its loss is told.
+                if extended.is_ok() {
+                    let until = if asked_for_less { until } else { Instant::default() };
+                    self.sim.sample(self.task.host);
+                    self.note(lock, TaskEvent::Extended(guard.fencing_token(), until));
                 }
-                _ => {}
             }
         }
     }
@@ -242,15 +258,25 @@ impl User {
     }
 }
 
-fn attempt(attempt: Result<Attempt, leasehold::AcquireError>) -> Sought {
+fn attempt(attempt: Result<Attempt, AcquireError>) -> Sought {
     match attempt {
         Ok(Attempt::Granted(guard)) => Sought::Got(guard),
-        _ => Sought::Missed,
+        Ok(Attempt::Taken(_)) => Sought::Missed(Miss::Taken),
+        Err(error) => Sought::Missed(miss(&error)),
     }
 }
 
-fn got(guard: Result<Guard, leasehold::AcquireError>) -> Sought {
-    guard.map_or(Sought::Missed, Sought::Got)
+fn got(guard: Result<Guard, AcquireError>) -> Sought {
+    guard.map_or_else(|error| Sought::Missed(miss(&error)), Sought::Got)
+}
+
+fn miss(error: &AcquireError) -> Miss {
+    match error {
+        AcquireError::OutOfTries { .. } => Miss::Taken,
+        AcquireError::TimedOut { .. } => Miss::TimedOut,
+        AcquireError::LeaseTooShort { .. } => Miss::TooSlow,
+        _ => Miss::Fault,
+    }
 }
 
 /// A future that is dropped when it has been polled so many times without an end; `None` then.

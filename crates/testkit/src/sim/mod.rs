@@ -36,7 +36,8 @@ mod world;
 
 pub use bug::Bug;
 pub use event::{
-    Belief, Event, Execution, HostEvent, Letting, LockId, Mishap, ServerEvent, TaskEvent, TaskId,
+    Belief, Event, Execution, HostEvent, Keeping, Letting, LockId, Mishap, Miss, ServerEvent, TaskEvent,
+    TaskId, Way,
 };
 pub use kernel::HostId;
 pub use time::{Clock, Instant};
@@ -50,6 +51,7 @@ use leasehold_core::{FencingToken, Lock, LockName};
 use load::Habits;
 use net::Net;
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 use watch::Watch;
@@ -142,13 +144,14 @@ pub fn run(run: &Run) -> Outcome {
     let climate = weather.climate;
     let clock = Clock::new(1_760_000_000_000_000 + chance.below(1_000_000), drift(&chance, &weather));
     let net = Net::new(chance.branch(), clock, climate == Climate::Forgetful);
+    let (kernel_chance, habits) = (chance.branch(), Habits::draw(&chance));
     let sim = Arc::new(Sim {
-        kernel: Kernel::new(chance.branch()),
-        habits: Habits::draw(&chance),
+        kernel: Kernel::new(kernel_chance),
+        habits,
         locks: (0..locks).filter_map(lock).collect(),
         bug: run.bug,
         net: Mutex::new(net),
-        watch: Mutex::new(Watch::new(weather.promises(), run.with_trace)),
+        watch: Mutex::new(Watch::new(weather.promises(), habits.free_every.is_some(), run.with_trace)),
         guards: Mutex::default(),
         machines: Mutex::default(),
         stops: Mutex::default(),
@@ -326,9 +329,16 @@ impl Sim {
     }
 
     /// Watches what a guard believes from now on.
-    fn watch_guard(&self, world: &SimWorld, task: TaskId, lock: LockId, guard: &Arc<Guard>) {
+    fn watch_guard(
+        &self,
+        world: &SimWorld,
+        task: TaskId,
+        lock: LockId,
+        guard: &Arc<Guard>,
+        keeping: Keeping,
+    ) {
         let (fence, until) = (guard.fencing_token(), world.shows_at(guard.valid_until()));
-        self.note(&Event::Task(task, lock, TaskEvent::Acquired(fence, Belief { until })));
+        self.note(&Event::Task(task, lock, TaskEvent::Acquired(fence, Belief { until }, keeping)));
         let (world, guard) = (world.clone(), Arc::downgrade(guard));
         hold(&self.guards).push(Watched { world, task, lock, fence, guard, until });
     }
@@ -342,6 +352,10 @@ impl Sim {
             }
             let Some(guard) = watched.guard.upgrade() else { return false };
             let until = watched.world.shows_at(guard.valid_until());
+            if guard.check().is_ok() != (watched.world.now() < guard.valid_until()) {
+                let task = watched.task;
+                self.fail("beliefs", format!("the check of {task} does not say what its deadline says"));
+            }
             if until != watched.until {
                 watched.until = until;
                 let believes = TaskEvent::Believes(watched.fence, Belief { until });
@@ -376,10 +390,11 @@ impl Sim {
     fn go_on_until(&self, limit: Instant, until_done: bool) -> bool {
         let (mut steps, mut now) = (0_u64, self.kernel.now());
         loop {
-            match self.kernel.step(limit) {
-                Stepped::Task(host) => self.sample(host),
-                Stepped::Job => {}
-                Stepped::Nothing => break,
+            match catch_unwind(AssertUnwindSafe(|| self.kernel.step(limit))) {
+                Ok(Stepped::Task(host)) => self.sample(host),
+                Ok(Stepped::Job) => {}
+                Ok(Stepped::Nothing) => break,
+                Err(_) => self.fail("panic", "something panicked: see the message above".into()),
             }
             if self.kernel.now() > now {
                 now = self.kernel.now();

@@ -99,9 +99,9 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    pub(super) fn new(promises: Promises, with_trace: bool) -> Self {
+    pub(super) fn new(promises: Promises, shares: bool, with_trace: bool) -> Self {
         Self {
-            scene: Scene::new(promises),
+            scene: Scene::new(promises, shares),
             checks: check::all(),
             violation: None,
             counts: Counts::default(),

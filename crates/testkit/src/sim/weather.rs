@@ -124,6 +124,6 @@ impl Weather {
 
     /// What the docs promise in such weather.
     pub(super) fn promises(&self) -> Promises {
-        Promises { exclusion: matches!(self.climate, Climate::Calm | Climate::Rough) }
+        Promises { exclusion: self.climate != Climate::BadClocks }
     }
 }

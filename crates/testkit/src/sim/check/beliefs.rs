@@ -7,9 +7,10 @@ use leasehold_core::FencingToken;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// How long a holder may go without being told that its lease has ended: timers are looked at every second, since
-/// they miss a suspend.
-const TOLD_WITHIN: Duration = Duration::from_millis(1100);
+/// How long a holder may go without being told that its lease has ended.
+const TOLD_WITHIN: Duration = Duration::from_millis(60);
+/// The same where the store said that it is gone: it is asked why first, for a second at most.
+const TOLD_WHY_WITHIN: Duration = Duration::from_millis(1100);
 
 /// Whoever believes in a hold has it at the store at that time, and for as long as he believes. When he stops, he is
 /// told.
@@ -81,7 +82,7 @@ impl Check for Beliefs {
             Event::Task(
                 task,
                 lock,
-                TaskEvent::Acquired(fence, belief) | TaskEvent::Believes(fence, belief),
+                TaskEvent::Acquired(fence, belief, _) | TaskEvent::Believes(fence, belief),
             ) => {
                 let told = self.believed.get(&(lock, task)).is_some_and(|old| old.told);
                 let believed = Believed { fence, until: belief.until, heard: at, told };
@@ -108,8 +109,12 @@ impl Check for Beliefs {
                 continue;
             };
             // A hold that is found to be gone ends before its time.
-            let ended = if believed.until < believed.heard { believed.heard } else { believed.until };
-            if at > ended.max(well_since) + TOLD_WITHIN {
+            let (ended, within) = if believed.until < believed.heard {
+                (believed.heard, TOLD_WHY_WITHIN)
+            } else {
+                (believed.until, TOLD_WITHIN)
+            };
+            if at > ended.max(well_since) + within {
                 return Err(format!("{task} was not told that its hold of {lock} ended at {ended}"));
             }
         }

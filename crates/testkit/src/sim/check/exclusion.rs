@@ -46,7 +46,7 @@ impl Check for Exclusion {
             return Ok(());
         }
         match *event {
-            Event::Task(task, lock, TaskEvent::Acquired(_, belief) | TaskEvent::Believes(_, belief)) => {
+            Event::Task(task, lock, TaskEvent::Acquired(_, belief, _) | TaskEvent::Believes(_, belief)) => {
                 return self.believe(at, lock, Believer::Task(task), belief.until);
             }
             Event::Task(task, lock, TaskEvent::Lets(..)) => self.stop(lock, Believer::Task(task)),

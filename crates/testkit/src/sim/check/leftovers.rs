@@ -58,8 +58,6 @@ impl Leftovers {
         if let Op::Release(release) = done.op {
             self.given_up.insert(release.claim.hold);
         }
-        let overtaken = done.acquires().map(|(ask, _)| ask.claim.hold);
-        self.excused.extend(overtaken.filter(|hold| self.given_up.contains(hold)));
         let mut now = BTreeMap::new();
         let old = self.there.entry(done.lock).or_default();
         let mut add = |hold: HoldId, until: Instant| {
@@ -81,8 +79,8 @@ impl Leftovers {
     fn change(&mut self, at: Instant, task: TaskId, lock: LockId, what: TaskEvent) {
         let interest = self.wanted.entry((task.host, lock)).or_default();
         match what {
-            TaskEvent::Seeks { .. } | TaskEvent::Acquired(..) => drop(interest.tasks.insert(task)),
-            TaskEvent::Missed | TaskEvent::Cancelled | TaskEvent::Lets(_, Letting::Drop) => {
+            TaskEvent::Seeks(_) | TaskEvent::Acquired(..) => drop(interest.tasks.insert(task)),
+            TaskEvent::Missed(_) | TaskEvent::Cancelled | TaskEvent::Lets(_, Letting::Drop) => {
                 interest.tasks.remove(&task);
             }
             TaskEvent::Released(fence, is_ok) => {
@@ -91,7 +89,11 @@ impl Leftovers {
                     self.excused.extend(self.holds.get(&(lock, fence)));
                 }
             }
-            TaskEvent::Lets(_, Letting::Release) | TaskEvent::Believes(..) | TaskEvent::Told(_) => return,
+            TaskEvent::Lets(_, Letting::Release)
+            | TaskEvent::Believes(..)
+            | TaskEvent::Told(_)
+            | TaskEvent::Extends(_)
+            | TaskEvent::Extended(..) => return,
         }
         interest.changed = at;
     }

@@ -9,7 +9,9 @@
 //! | [`Beliefs`] | a holder stops believing before the store does, and is told |
 //! | [`Comparison`] | nothing is released or extended but by its own hold, and what was released does not come back |
 //! | [`Tokens`] | every hold has a greater token than all before it |
+//! | [`Keepings`] | what the store said is told, a hold is renewed, and a given lease lasts as long as it was given for |
 //! | [`Order`] | first come, first served, between processes and within one |
+//! | [`Patience`] | whoever waits gives up when he said, and not before; nobody asks too often |
 //! | [`Progress`] | who was granted a lock takes it; a lock that could be granted is |
 //! | [`Leftovers`] | what nobody wants any more is gone soon; every key expires |
 //! | [`Silence`] | after a release has returned nothing is sent about its hold |
@@ -20,8 +22,10 @@ mod beliefs;
 mod comparison;
 mod exclusion;
 mod health;
+mod keeping;
 mod leftovers;
 mod order;
+mod patience;
 mod progress;
 mod silence;
 mod tokens;
@@ -31,13 +35,15 @@ pub use comparison::Comparison;
 pub use exclusion::Exclusion;
 pub use health::Health;
 pub(in crate::sim) use health::LOOK;
+pub use keeping::Keepings;
 pub use leftovers::Leftovers;
 pub use order::Order;
+pub use patience::Patience;
 pub use progress::Progress;
 pub use silence::Silence;
 pub use tokens::Tokens;
 
-use super::event::{Event, HostEvent};
+use super::event::{Event, HostEvent, ServerEvent};
 use super::kernel::HostId;
 use super::time::Instant;
 use leasehold_core::SessionId;
@@ -70,16 +76,20 @@ pub struct Promises {
 /// What every check may know.
 #[derive(Debug)]
 pub struct Scene {
-    /// What the docs promise.
+    /// What the docs promise, as long as it does.
     pub promises: Promises,
+    /// Whether releases may leave the lock to strangers.
+    pub shares: bool,
+    /// When something last happened to the server.
+    pub upset_at: Option<Instant>,
     hosts: BTreeMap<SessionId, HostId>,
     health: BTreeMap<HostId, Health>,
 }
 
 impl Scene {
     /// A world in which nothing has happened yet.
-    pub fn new(promises: Promises) -> Self {
-        Self { promises, hosts: BTreeMap::new(), health: BTreeMap::new() }
+    pub fn new(promises: Promises, shares: bool) -> Self {
+        Self { promises, shares, upset_at: None, hosts: BTreeMap::new(), health: BTreeMap::new() }
     }
 
     /// Takes note of what concerns all checks.
@@ -90,6 +100,12 @@ impl Scene {
                 self.health.insert(host, Health::new(at));
             }
             Event::Host(host, HostEvent::Crashed | HostEvent::Ended) => drop(self.health.remove(&host)),
+            Event::Server(what) => {
+                self.upset_at = Some(at);
+                // From the first loss on nothing is promised any more.
+                let keeps_data = matches!(what, ServerEvent::Down | ServerEvent::Up { with_data: true });
+                self.promises.exclusion &= keeps_data;
+            }
             Event::Host(host, what) => {
                 if let Some(health) = self.health.get_mut(&host) {
                     health.observe(at, what);
@@ -117,7 +133,9 @@ pub fn all() -> Vec<Box<dyn Check + Send>> {
         Box::new(Beliefs::default()),
         Box::new(Comparison::default()),
         Box::new(Tokens::default()),
+        Box::new(Keepings::default()),
         Box::new(Order::default()),
+        Box::new(Patience::default()),
         Box::new(Progress::default()),
         Box::new(Leftovers::default()),
         Box::new(Silence::default()),

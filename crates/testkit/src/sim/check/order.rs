@@ -104,7 +104,7 @@ impl Order {
     fn task(&mut self, task: TaskId, lock: LockId, what: TaskEvent) -> Verdict {
         let line = self.lines.entry((task.host, lock)).or_default();
         match what {
-            TaskEvent::Seeks { in_line: true } => line.push(task),
+            TaskEvent::Seeks(way) if way.is_in_line() => line.push(task),
             TaskEvent::Acquired(..) => {
                 // One who polls has no place in the line, and may have asked before anybody stood there.
                 let stood = line.iter().position(|other| *other == task);
@@ -113,7 +113,7 @@ impl Order {
                 }
                 line.retain(|other| *other != task);
             }
-            TaskEvent::Missed | TaskEvent::Cancelled => line.retain(|other| *other != task),
+            TaskEvent::Missed(_) | TaskEvent::Cancelled => line.retain(|other| *other != task),
             _ => {}
         }
         Ok(())

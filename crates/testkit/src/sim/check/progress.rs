@@ -11,6 +11,9 @@ use std::time::Duration;
 /// How long a grant may go unnoticed by a process that is well: a few round trips.
 const TAKEN_WITHIN: Duration = Duration::from_millis(150);
 
+/// What is left of a hold that is worth taking: a fifth of the first lease, and a little more.
+const WORTH_TAKING: Duration = Duration::from_millis(700);
+
 /// How long a lock that expired or was left free may go unnoticed by those who wait.
 const FOUND_WITHIN: Duration = LOOK;
 
@@ -106,6 +109,9 @@ impl Progress {
         if let Some((ask, Acquired::Taken { position: Some(_), .. })) = done.acquires() {
             self.looked.insert(ask.claim.hold, at);
         }
+        if is_freed(done) && !scene.shares {
+            return Err(format!("{} is left to strangers, and nobody asked for that", done.lock));
+        }
         if done.state.value.is_none() && !seen.waiting.is_empty() && may_grant(done) {
             return Err(format!("{} is left free, and {:?} wait", done.lock, seen.waiting));
         }
@@ -113,20 +119,23 @@ impl Progress {
     }
 
     fn change(&mut self, at: Instant, task: TaskId, lock: LockId, what: TaskEvent) {
-        if let TaskEvent::Acquired(_, belief) | TaskEvent::Believes(_, belief) = what {
+        if let TaskEvent::Acquired(_, belief, _) | TaskEvent::Believes(_, belief) = what {
             self.believed.insert((task.host, lock), belief.until);
         }
         let line = self.lines.entry((task.host, lock)).or_insert(Line { tasks: Vec::new(), changed: at });
         match what {
-            TaskEvent::Seeks { in_line: true } => line.tasks.push(task),
-            TaskEvent::Acquired(..) | TaskEvent::Missed | TaskEvent::Cancelled => {
+            TaskEvent::Seeks(way) if way.is_in_line() => line.tasks.push(task),
+            TaskEvent::Acquired(..) | TaskEvent::Missed(_) | TaskEvent::Cancelled => {
                 line.tasks.retain(|other| *other != task);
             }
-            TaskEvent::Seeks { .. } | TaskEvent::Lets(..) | TaskEvent::Released(..) => {}
-            TaskEvent::Believes(..) | TaskEvent::Told(_) => return,
+            TaskEvent::Seeks(_) | TaskEvent::Lets(..) | TaskEvent::Released(..) => {}
+            TaskEvent::Believes(..)
+            | TaskEvent::Told(_)
+            | TaskEvent::Extends(_)
+            | TaskEvent::Extended(..) => return,
         }
         line.changed = at;
-        if let TaskEvent::Acquired(fence, _) = what {
+        if let TaskEvent::Acquired(fence, ..) = what {
             self.taken.insert((lock, fence));
         }
         if matches!(what, TaskEvent::Lets(..)) {
@@ -146,10 +155,10 @@ impl Progress {
 
     fn overdue(&self, at: Instant, lock: LockId, seen: &Seen, scene: &Scene) -> Verdict {
         if let Some(grant) = seen.grant.as_ref().filter(|grant| !self.taken.contains(&(lock, grant.fence)))
-            && seen.free_from.is_none_or(|free| at < free)
             && self.asked.get(&(grant.host, lock)) == Some(&grant.hold)
             && let Some(eager) = self.eager_since(at, grant.host, lock, scene)
             && at > eager.max(grant.since) + TAKEN_WITHIN
+            && seen.free_from.is_none_or(|free| eager.max(grant.since) + WORTH_TAKING < free)
         {
             let since = grant.since;
             return Err(format!("{} has not noticed that it was granted {lock} at {since}", grant.host));
@@ -172,6 +181,11 @@ impl Progress {
         }
         Ok(())
     }
+}
+
+/// Whether an operation leaves a lock free on purpose.
+fn is_freed(done: &Execution<'_>) -> bool {
+    matches!(done.op, Op::Release(release) if release.pass == Pass::Free)
 }
 
 /// Whether an operation grants the lock if it finds it free.

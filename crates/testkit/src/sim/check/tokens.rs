@@ -33,7 +33,7 @@ impl Check for Tokens {
                 }
                 given.insert(fence, claim.hold);
             }
-            Event::Task(task, lock, TaskEvent::Acquired(fence, _)) => {
+            Event::Task(task, lock, TaskEvent::Acquired(fence, ..)) => {
                 let hold = self.given.get(&lock).and_then(|given| given.get(&fence));
                 if hold.and_then(|hold| scene.host(hold.session())) != Some(task.host) {
                     return Err(format!("{task} has {fence} of {lock}, which the store gave to {hold:?}"));

@@ -11,6 +11,8 @@ use std::time::Duration;
 const OUTAGE: Duration = Duration::from_secs(18);
 /// How long a single try may take: the longest call timeout that the world has, and the drift.
 const TRY: Duration = Duration::from_millis(2200);
+/// How long it may take to say that a lock is taken: a few round trips.
+const TAKEN: Duration = Duration::from_millis(150);
 /// How often one hold may be asked for within a second: the head looks every 50 ms at the most, and a fault makes for a
 /// few more.
 const LOOKS_A_SECOND: u32 = 45;
@@ -37,6 +39,7 @@ impl Patience {
             (Way::Wait(limit), _) => miss == Miss::Taken || took + slack(limit) < limit,
         };
         let longest = match way {
+            Way::Try if miss == Miss::Taken => TAKEN,
             Way::Try => TRY,
             Way::Wait(limit) | Way::Poll(limit) => limit + slack(limit),
             Way::WaitForEver => Duration::MAX,

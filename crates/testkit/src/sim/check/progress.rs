@@ -18,7 +18,7 @@ const WORTH_TAKING: Duration = Duration::from_millis(700);
 const FOUND_WITHIN: Duration = LOOK;
 
 /// No wake-up is lost: a process that is well takes what it was granted, at once; a lock that lies free while somebody
-/// waits is found; no operation that may grant leaves it free; and the place of one who looks after it does not lapse.
+/// waits is found; whoever waits asks now and then; no operation that may grant leaves it free; and the place of one who looks after it does not lapse.
 #[derive(Debug, Default)]
 pub struct Progress {
     locks: BTreeMap<LockId, Seen>,
@@ -31,10 +31,12 @@ pub struct Progress {
     given_up: BTreeSet<HoldId>,
     /// When a place was taken or looked after last.
     looked: BTreeMap<HoldId, Instant>,
-    /// Until when a process believes that it has a lock, after all its other holds.
-    believed: BTreeMap<(HostId, LockId), Instant>,
+    /// Who had a lock last in a process, and until when he believes that he has.
+    believed: BTreeMap<(HostId, LockId), (TaskId, Instant)>,
     /// What a process has asked for last: whatever else it is granted, it does not know of.
     asked: BTreeMap<(HostId, LockId), HoldId>,
+    /// When a process was last busy with a lock at the store.
+    busy: BTreeMap<(HostId, LockId), Instant>,
 }
 
 /// A lock at the store.
@@ -119,9 +121,7 @@ impl Progress {
     }
 
     fn change(&mut self, at: Instant, task: TaskId, lock: LockId, what: TaskEvent) {
-        if let TaskEvent::Acquired(_, belief, _) | TaskEvent::Believes(_, belief) = what {
-            self.believed.insert((task.host, lock), belief.until);
-        }
+        self.believe(task, lock, what);
         let line = self.lines.entry((task.host, lock)).or_insert(Line { tasks: Vec::new(), changed: at });
         match what {
             TaskEvent::Seeks(way) if way.is_in_line() => line.tasks.push(task),
@@ -138,15 +138,27 @@ impl Progress {
         if let TaskEvent::Acquired(fence, ..) = what {
             self.taken.insert((lock, fence));
         }
-        if matches!(what, TaskEvent::Lets(..)) {
-            self.believed.remove(&(task.host, lock));
+    }
+
+    /// Takes note of who believes that he has the lock. One who lost it may keep his guard for longer than another of
+    /// his process has the lock.
+    fn believe(&mut self, task: TaskId, lock: LockId, what: TaskEvent) {
+        let key = (task.host, lock);
+        let is_last = self.believed.get(&key).is_some_and(|(last, _)| *last == task);
+        match what {
+            TaskEvent::Acquired(_, belief, _) => drop(self.believed.insert(key, (task, belief.until))),
+            TaskEvent::Believes(_, belief) if is_last => {
+                self.believed.insert(key, (task, belief.until));
+            }
+            TaskEvent::Lets(..) if is_last => drop(self.believed.remove(&key)),
+            _ => {}
         }
     }
 
     /// Since when tasks of a process stand in line, none of it believes that it has the lock, and it is well.
     fn eager_since(&self, at: Instant, host: HostId, lock: LockId, scene: &Scene) -> Option<Instant> {
         let line = self.lines.get(&(host, lock)).filter(|line| !line.tasks.is_empty())?;
-        let believed = self.believed.get(&(host, lock)).copied().unwrap_or_default();
+        let believed = self.believed.get(&(host, lock)).map_or(Instant::default(), |(_, until)| *until);
         if at < believed {
             return None;
         }
@@ -208,6 +220,7 @@ impl Check for Progress {
         match *event {
             Event::Executed(done) => return self.executed(at, done, scene),
             Event::Sent { host, lock, op, .. } => {
+                self.busy.insert((host, lock), at);
                 let next = match op {
                     Op::Acquire(ask) => Some(ask),
                     Op::Release(release) => release.next.as_ref(),
@@ -248,6 +261,13 @@ impl Check for Progress {
     }
 
     fn pass(&mut self, at: Instant, scene: &Scene) -> Verdict {
+        for (host, lock) in self.lines.keys() {
+            let busy = self.busy.get(&(*host, *lock)).copied().unwrap_or_default();
+            let eager = self.eager_since(at, *host, *lock, scene);
+            if eager.is_some_and(|eager| at > eager.max(busy) + FOUND_WITHIN) {
+                return Err(format!("{host} waits for {lock}, and has not asked for it since {busy}"));
+            }
+        }
         self.locks.iter().try_for_each(|(lock, seen)| self.overdue(at, *lock, seen, scene))
     }
 }

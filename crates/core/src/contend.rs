@@ -10,10 +10,12 @@
 //!    makes the contender look.
 //! 3. A hold that was given up is spent: [`give_up`](Contender::give_up) hands out its claim for the
 //!    undo and forgets it.
+//! 4. It watches the one session that stands ahead of it, and looks when that one is dead if it beats no more. So
+//!    whoever dies is noticed by the one behind it, and a row of the dead is cleared from behind, one round trip each.
 
 use crate::{
-    Acquire, Acquired, Claim, Enqueue, FIRST_LEASE, FencingToken, HoldId, Holder, Label, Moment, Nonce,
-    OwnValue, SessionId, drift, whole_millis,
+    Acquire, Acquired, Ahead, Claim, Enqueue, FIRST_LEASE, FencingToken, HoldId, Holder, Label, Life, Moment,
+    Nonce, OwnValue, SessionId, drift, whole_millis,
 };
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -26,6 +28,12 @@ const LOOK_STEP: Duration = Duration::from_millis(250);
 const LOOK_AT_LEAST_EVERY: Duration = Duration::from_secs(10);
 /// How often the first in the queue looks while nobody can grant: the holder is a stranger.
 const STRANGER_LOOK: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(250));
+/// When to ask how long a session lives that has just come to stand ahead.
+const AHEAD_LOOK: (Duration, Duration) = (Duration::from_millis(200), Duration::from_millis(300));
+/// How often in a row the next look follows at once, since another stands ahead than was asked about.
+const AT_ONCE: u32 = 64;
+/// The pause after that.
+const AHEAD_PAUSE: Duration = Duration::from_millis(20);
 /// Pauses after a fault: the first, and the longest.
 const FAULT_PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 /// How many nonces are remembered: a message that answers an older one makes the contender look.
@@ -50,6 +58,8 @@ pub struct Terms {
     pub value: Option<OwnValue>,
     /// Set if a foreign lock without an expiry should be given this one.
     pub adopt: Option<Duration>,
+    /// What ends the hold before its time.
+    pub life: Life,
     /// Set to wait in the store's queue; a single try, or a poll, does not.
     pub queue: bool,
     /// Set to look as often at the head of the queue as clients do that do not queue: where they share the lock, or
@@ -96,6 +106,8 @@ pub struct Standing {
     pub holder: Option<Holder>,
     /// How many sessions wait before this one, if it has queued.
     pub position: Option<u64>,
+    /// Whose death would bring the lock nearer, as of the last reply.
+    pub ahead: Option<Ahead>,
     /// When the reply was received.
     pub as_of: Option<Moment>,
 }
@@ -104,7 +116,7 @@ pub struct Standing {
 ///
 /// ```
 /// use leasehold_core::contend::{Contender, Step, Terms};
-/// use leasehold_core::{Acquired, FencingToken, Label, Moment, SessionId};
+/// use leasehold_core::{Acquired, FencingToken, Label, Life, Moment, SessionId};
 /// use std::time::Duration;
 ///
 /// let terms = Terms {
@@ -112,6 +124,7 @@ pub struct Standing {
 ///     label: Label::new("billing on web-3")?,
 ///     value: None,
 ///     adopt: None,
+///     life: Life::Session,
 ///     queue: true,
 ///     look_often: false,
 /// };
@@ -122,7 +135,7 @@ pub struct Standing {
 /// let Step::Ask(nonce, ask) = contender.poll(now, &terms, &mut random) else { panic!("it asks first") };
 /// assert_eq!(ask.lease_ms, 3_000); // every hold begins with a short lease
 ///
-/// let taken = Acquired::Taken { holder: None, position: Some(0) };
+/// let taken = Acquired::Taken { holder: None, position: Some(0), ahead: None };
 /// contender.handle_reply(nonce, &taken, now, &mut random);
 /// assert!(matches!(contender.poll(now, &terms, &mut random), Step::Sleep(_)));
 ///
@@ -143,6 +156,8 @@ pub struct Contender {
     /// When the first of the questions was sent that were not answered since.
     silent_since: Option<Moment>,
     stale_grants: u32,
+    /// How often in a row another stood ahead than was asked about.
+    surprises: u32,
 }
 
 #[derive(Debug)]
@@ -179,6 +194,8 @@ struct Asked {
     at: Moment,
     /// How long a hold lasts that it is answered with.
     lease: Duration,
+    /// Whose life was asked about.
+    ahead: Option<SessionId>,
 }
 
 impl Contender {
@@ -193,7 +210,21 @@ impl Contender {
             faults: 0,
             silent_since: None,
             stale_grants: 0,
+            surprises: 0,
         }
+    }
+
+    /// The session for which it asks.
+    pub const fn session(&self) -> SessionId {
+        self.session
+    }
+
+    /// Asks for another session from now on: the old one has lapsed. What it may have left at the store has to be
+    /// released (3).
+    pub fn change_session(&mut self, session: SessionId) -> Option<Claim> {
+        let claim = self.give_up();
+        self.session = session;
+        claim
     }
 
     /// What to do now. A question that was on its way is asked anew: its asker is gone (1).
@@ -217,7 +248,7 @@ impl Contender {
         let nonce = Nonce::new(self.slot, random());
         let lease = terms.lease.min(FIRST_LEASE);
         let kept = self.look_interval() * 2 + LOOK_EVERY;
-        let session = self.session;
+        let (session, ahead) = (self.session, self.standing.ahead.map(|ahead| ahead.session));
         let attempt = self.attempt.get_or_insert_with(|| Attempt {
             claim: Claim { hold: fresh_hold(session, random), value: terms.value.clone() },
             kept,
@@ -231,7 +262,7 @@ impl Contender {
         if attempt.sent.len() == NONCES {
             attempt.sent.pop_front();
         }
-        attempt.sent.push_back(Asked { nonce, at: now, lease });
+        attempt.sent.push_back(Asked { nonce, at: now, lease, ahead });
         attempt.may_have_been_there = attempt.may_be_there;
         attempt.may_be_there = true;
         self.phase = Phase::Asking { news: false };
@@ -242,6 +273,8 @@ impl Contender {
             label: terms.label.clone(),
             queue,
             adopt_ms: terms.adopt.map(whole_millis),
+            life: terms.life,
+            ahead,
         };
         (nonce, ask)
     }
@@ -278,12 +311,13 @@ impl Contender {
                     Phase::Waiting(now.max(asked.at + remaining + Duration::from_millis(1)))
                 };
             }
-            Acquired::Taken { holder, position } => {
+            Acquired::Taken { holder, position, ahead } => {
                 // A question that does not queue leaves the place of an earlier one where it is.
                 attempt.may_be_there = position.is_some() || attempt.may_have_been_there;
                 self.answered();
-                self.standing = Standing { holder: holder.clone(), position: *position, as_of: Some(now) };
-                let pause = if news { Duration::ZERO } else { self.pause(random) };
+                let holder = holder.clone();
+                self.standing = Standing { holder, position: *position, ahead: *ahead, as_of: Some(now) };
+                let pause = if news { Duration::ZERO } else { self.pause(asked.ahead, random) };
                 self.phase = Phase::Waiting(now + pause);
             }
             Acquired::Spent(_) => {
@@ -384,6 +418,7 @@ impl Contender {
         self.standing = Standing::default();
         self.answered();
         self.stale_grants = 0;
+        self.surprises = 0;
     }
 
     fn answered(&mut self) {
@@ -397,8 +432,27 @@ impl Contender {
         Some((attempt, asked))
     }
 
-    /// How long to wait for a message after a reply that said "taken".
-    fn pause(&self, random: Random<'_>) -> Duration {
+    /// How long to wait for a message after a reply that said "taken", to a question that asked about `asked`.
+    fn pause(&mut self, asked: Option<SessionId>, random: Random<'_>) -> Duration {
+        let usual = self.usual_pause(random);
+        let Some(ahead) = self.standing.ahead else { return usual };
+        let surprise = asked.is_some_and(|asked| asked != ahead.session);
+        self.surprises = if surprise { self.surprises.saturating_add(1) } else { 0 };
+        let watch = match ahead.alive_ms {
+            Some(alive_ms) => {
+                let dead = Duration::from_millis(alive_ms.saturating_add(1));
+                dead.saturating_add(between(Duration::ZERO, Duration::from_millis(5), random()))
+            }
+            // Who was asked about is gone, perhaps dead, and with him may be a whole row (4).
+            None if surprise && self.surprises <= AT_ONCE => Duration::ZERO,
+            None if surprise => AHEAD_PAUSE,
+            None => between(AHEAD_LOOK.0, AHEAD_LOOK.1, random()),
+        };
+        usual.min(watch)
+    }
+
+    /// The same, as if nobody could die.
+    fn usual_pause(&self, random: Random<'_>) -> Duration {
         let holder = self.standing.holder.as_ref();
         let head = self.standing.position.unwrap_or(0) == 0;
         let look_often = self.attempt.as_ref().is_some_and(|attempt| attempt.look_often);
@@ -469,6 +523,7 @@ mod tests {
             label: Label::new("test").expect("a plain text"),
             value: None,
             adopt: None,
+            life: Life::Session,
             queue: true,
             look_often: false,
         }

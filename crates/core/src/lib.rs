@@ -1,14 +1,15 @@
 //! What a lock held by lease means, without any IO.
 //!
 //! This crate owns the vocabulary of Leasehold (names, hold ids, leases, fencing tokens, the keys of
-//! a lock), the operations that a store executes ([`Op`], [`Reply`], [`Wake`]), their meaning
-//! ([`model`]), and the two state machines that decide what a client sends and when ([`contend`] for
-//! getting a lock, [`tenure`] for keeping it).
+//! a lock), the operations that a store executes ([`Op`], [`Reply`], [`Wake`], and [`SessionOp`] for sessions), their
+//! meaning ([`model`]), and the state machines that decide what a client sends and when ([`contend`] for
+//! getting a lock, [`tenure`] for keeping it, [`pulse`] for staying alive).
 //!
 //! It deliberately has no sockets, no clock, no threads and no source of randomness: `now` and random
 //! bits come in as arguments, so that the same code runs in production, in the embedded stores and in
 //! a simulated world.
 
+mod audit;
 pub mod contend;
 mod fence;
 mod id;
@@ -18,10 +19,13 @@ mod lease;
 pub mod model;
 mod name;
 mod op;
+pub mod pulse;
 mod retry;
+mod session;
 pub mod tenure;
 mod time;
 
+pub use audit::{AuditEntry, Fingerprint, ParseFingerprintError};
 pub use fence::{FencingToken, ParseFencingTokenError};
 pub use id::{HoldId, Nonce, ParseIdError, SessionId};
 pub use key::{KeyError, KeySpace, LockKeys};
@@ -29,10 +33,12 @@ pub use label::{Label, LabelError, OwnValue, OwnValueError, Owner, OwnerError};
 pub use lease::{Lease, LeaseError};
 pub use name::{LockName, NameError};
 pub use op::{
-    Acquire, Acquired, Claim, Ended, Enqueue, Extend, Extended, Fate, Holder, Inspect, Inspection, Kind,
-    Lock, Op, Pass, Refused, Release, Released, Reply, Wake, WakeError,
+    Acquire, Acquired, Ahead, Claim, Ended, Enqueue, Evict, Evicted, Extend, Extended, Fate, Free, Freed,
+    Holder, Inspect, Inspection, Kind, Life, Lock, Op, Pass, Refused, Release, Released, Reply, Seen, Wake,
+    WakeError,
 };
 pub use retry::{Pause, RetryPolicy};
+pub use session::{About, Beat, Beaten, SessionEntry, SessionOp, SessionReply};
 pub use time::{Moment, drift, whole_millis};
 
 /// The first lease of every hold, unless a shorter one was asked for.
@@ -43,6 +49,12 @@ pub const FIRST_LEASE: std::time::Duration = std::time::Duration::from_secs(3);
 
 /// How long the record beside a lock (fencing token, last ended hold, queue) outlives its last use.
 pub const RECORD_KEPT: std::time::Duration = std::time::Duration::from_secs(3600);
+
+/// How long it is kept who took a lock from whom.
+pub const AUDIT_KEPT: std::time::Duration = std::time::Duration::from_secs(7 * 24 * 3600);
+
+/// How long a store remembers a session that is dead, beyond as long again as it was to live without a beat.
+pub const SESSION_REMEMBERED: std::time::Duration = std::time::Duration::from_secs(5);
 
 /// The format of what Leasehold writes beside a lock; a store refuses to touch a record of another.
 pub const FORMAT: u32 = 1;

@@ -2,7 +2,7 @@
 //!
 //! The meaning of every operation is [`model`](crate::model); a store may do nothing else.
 
-use crate::{FencingToken, HoldId, Label, LockName, Nonce, OwnValue, SessionId};
+use crate::{AuditEntry, FencingToken, Fingerprint, HoldId, Label, LockName, Nonce, OwnValue, SessionId};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -85,8 +85,8 @@ impl Claim {
 ///
 /// ```
 /// use leasehold_core::{
-///     Acquire, Acquired, Claim, Enqueue, Extend, Extended, Fate, HoldId, Inspect, Label, Nonce, Op, Pass,
-///     Release, Reply, SessionId, model::MutexState,
+///     Acquire, Acquired, Claim, Enqueue, Extend, Extended, Fate, HoldId, Inspect, Label, Life, Nonce, Op,
+///     Pass, Release, Reply, SessionId, Wake, model::{MutexState, everybody},
 /// };
 ///
 /// let claim = |who: u8| Claim::new(HoldId::from_random(SessionId::from_random([who; 12]), [who; 16]));
@@ -96,12 +96,14 @@ impl Claim {
 ///     label: Label::new(format!("worker {who}")).expect("a short text is a label"),
 ///     queue: Some(Enqueue { nonce: Nonce::new(0, who.into()), kept_ms: 3_000 }),
 ///     adopt_ms: None,
+///     life: Life::Session,
+///     ahead: None,
 /// };
 /// let mut lock = MutexState::default();
 /// let mut now_us = 1_000_000;
 /// let mut execute = |op: Op| {
 ///     now_us += 1_000;
-///     lock.apply(now_us, &op)
+///     lock.apply(now_us, &op, &everybody)
 /// };
 ///
 /// let (reply, _) = execute(Op::Acquire(acquire(1)));
@@ -116,9 +118,10 @@ impl Claim {
 /// // The release hands the lock to the one who waits, and says so to its mailbox.
 /// let (reply, wakes) = execute(Op::Release(Release { claim: claim(1), pass: Pass::Grant, next: None }));
 /// assert!(matches!(reply, Reply::Release(released) if released.found == Fate::Held));
-/// assert_eq!((wakes[0].to, wakes[0].nonce), (SessionId::from_random([2; 12]), Nonce::new(0, 2)));
+/// assert!(matches!(wakes[0], Wake::Grant { to, nonce, .. }
+///     if to == SessionId::from_random([2; 12]) && nonce == Nonce::new(0, 2)));
 ///
-/// let (reply, _) = execute(Op::Inspect(Inspect { claim: Some(claim(2)) }));
+/// let (reply, _) = execute(Op::Inspect(Inspect { claim: Some(claim(2)), in_full: false }));
 /// assert!(matches!(reply, Reply::Inspect(seen) if seen.fate == Some(Fate::Held) && seen.waiting == 0));
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -130,6 +133,10 @@ pub enum Op {
     Extend(Extend),
     /// Give a hold up, whether it is held, queued or neither.
     Release(Release),
+    /// Take from a dead session what it has of the lock.
+    Evict(Evict),
+    /// Take the lock from its holder by force.
+    Free(Free),
     /// See how the lock stands. Changes nothing.
     Inspect(Inspect),
 }
@@ -151,6 +158,29 @@ pub struct Acquire {
     pub queue: Option<Enqueue>,
     /// Set if a foreign lock that has no expiry should be given this one, in milliseconds.
     pub adopt_ms: Option<u64>,
+    /// What ends the hold, or the place, before its time.
+    pub life: Life,
+    /// Set to the session that the last reply named as standing [ahead](Ahead): if it is dead by now, what it has of
+    /// the lock is taken from it before anything else. Not heeded in the acquire that goes with a release.
+    pub ahead: Option<SessionId>,
+}
+
+/// What ends a hold, or a place in the queue, before its own time has run out.
+///
+/// ```
+/// use leasehold_core::Life;
+///
+/// // A process that keeps its locks alive by a heartbeat, and a hold that travels from one to another.
+/// assert_ne!(Life::Session, Life::Lease);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Life {
+    /// The death of its session: when the session is not known to the store any more, or has not beaten for too long,
+    /// anybody may have it ended.
+    Session,
+    /// Nothing: its session is kept nowhere, and its absence means nothing.
+    Lease,
 }
 
 /// A place in the queue: one a session and lock.
@@ -208,6 +238,91 @@ pub enum Pass {
 pub struct Inspect {
     /// Set to learn what became of a hold.
     pub claim: Option<Claim>,
+    /// Set to get what only people want to know: [`Inspection::stranger`] and [`Inspection::audit`].
+    pub in_full: bool,
+}
+
+/// Take from a session what it has of a lock, if it is dead: its hold, its place, or both. A lock that is found free is
+/// granted to the next.
+///
+/// Whether the session is dead is looked at in the same step, so a session that is back in time keeps what it has.
+///
+/// ```
+/// use leasehold_core::model::MutexState;
+/// use leasehold_core::{
+///     Acquire, Claim, Ended, Evict, Evicted, Fate, HoldId, Inspect, Label, Life, Op, Reply, SessionId,
+/// };
+///
+/// let dead = SessionId::from_random([1; 12]);
+/// let claim = Claim::new(HoldId::from_random(dead, [9; 16]));
+/// let label = Label::new("billing")?;
+/// let ask = Acquire {
+///     claim: claim.clone(), lease_ms: 60_000, label: label.clone(), queue: None, adopt_ms: None,
+///     life: Life::Session, ahead: None,
+/// };
+/// let (mut lock, nobody) = (MutexState::default(), &|_| None);
+/// lock.apply(1_000_000, &Op::Acquire(ask), nobody);
+/// let (reply, _) = lock.apply(2_000_000, &Op::Evict(Evict { dead, by: label }), nobody);
+/// assert!(matches!(reply, Reply::Evict(Evicted::Gone { hold: Some(_), place: false })));
+///
+/// let inspect = Inspect { claim: Some(claim), in_full: true };
+/// let (reply, _) = lock.apply(3_000_000, &Op::Inspect(inspect), nobody);
+/// assert!(matches!(reply, Reply::Inspect(seen)
+///     if seen.fate == Some(Fate::Ended(Ended::Evicted)) && seen.audit.len() == 1));
+/// # Ok::<(), leasehold_core::LabelError>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Evict {
+    /// Whose hold and place.
+    pub dead: SessionId,
+    /// Who does it, for the audit.
+    pub by: Label,
+}
+
+/// Take a lock from whoever has it, by the will of a person: the holder is told, and the next gets it.
+///
+/// It compares what the person has [seen](Seen), so that nobody loses a lock that has come to him meanwhile.
+///
+/// ```
+/// use leasehold_core::model::{MutexState, everybody};
+/// use leasehold_core::{
+///     Acquire, Acquired, Claim, Free, Freed, HoldId, Label, Life, Op, Reply, Seen, SessionId,
+/// };
+///
+/// let claim = Claim::new(HoldId::from_random(SessionId::from_random([1; 12]), [9; 16]));
+/// let label = Label::new("billing")?;
+/// let ask = Acquire {
+///     claim, lease_ms: 60_000, label: label.clone(), queue: None, adopt_ms: None,
+///     life: Life::Session, ahead: None,
+/// };
+/// let mut lock = MutexState::default();
+/// let (reply, _) = lock.apply(1_000_000, &Op::Acquire(ask), &everybody);
+/// let Reply::Acquire(Acquired::Granted { fence, .. }) = reply else { panic!("nobody had it") };
+///
+/// let mut free = Free { seen: Seen::Hold(fence), by: Label::new("the night shift")? };
+/// let (reply, _) = lock.apply(2_000_000, &Op::Free(free.clone()), &everybody);
+/// assert_eq!(reply, Reply::Free(Freed::Freed));
+/// let (reply, _) = lock.apply(3_000_000, &Op::Free(free), &everybody);
+/// assert_eq!(reply, Reply::Free(Freed::Changed { holder: None })); // it is another's by now, or nobody's
+/// # Ok::<(), leasehold_core::LabelError>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Free {
+    /// The hold that is meant.
+    pub seen: Seen,
+    /// Who does it, for the audit.
+    pub by: Label,
+}
+
+/// A holder as an [`Inspection`] has shown it.
+///
+/// [`Free`] shows it in use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Seen {
+    /// A hold of ours, by its fencing token.
+    Hold(FencingToken),
+    /// A client of another library, by the fingerprint of its value.
+    Stranger(Fingerprint),
 }
 
 /// What a store answers.
@@ -224,6 +339,10 @@ pub enum Reply {
     Release(Released),
     /// To an [`Op::Inspect`].
     Inspect(Inspection),
+    /// To an [`Op::Evict`].
+    Evict(Evicted),
+    /// To an [`Op::Free`].
+    Free(Freed),
     /// The operation has no meaning here, and nothing was changed.
     Refused(Refused),
 }
@@ -248,9 +367,32 @@ pub enum Acquired {
         holder: Option<Holder>,
         /// How many places are before the asker's, if it has queued.
         position: Option<u64>,
+        /// Whose death would bring the asker nearer to the lock: whoever holds it, or has the place right before the
+        /// asker's. Nothing, where that one has no session that could die.
+        ahead: Option<Ahead>,
     },
     /// This very hold has ended before: the operation came late, or twice.
     Spent(Ended),
+}
+
+/// The session that stands ahead of one who waits.
+///
+/// Each waiter watches the one ahead of it, so that whoever dies is noticed by somebody, however long the queue, and
+/// every look needs to know of one session only. (Leader elections over ZooKeeper avoid a herd in this way.)
+///
+/// ```
+/// use leasehold_core::{Ahead, SessionId};
+///
+/// let ahead = Ahead { session: SessionId::from_random([7; 12]), alive_ms: Some(2_400) };
+/// println!("look again in {} ms", ahead.alive_ms.unwrap_or(250));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ahead {
+    /// Which session.
+    pub session: SessionId,
+    /// How long it is alive if it beats no more, in milliseconds. Only told of the session that was
+    /// [asked](Acquire::ahead) about.
+    pub alive_ms: Option<u64>,
 }
 
 /// What a stranger may know of a holder.
@@ -268,7 +410,7 @@ pub enum Acquired {
 ///
 /// let fence = Some(FencingToken::new(4711));
 /// let label = Some(Label::new("billing on web-3")?);
-/// let ours = Holder { label, remaining_ms: Some(2_900), fence, since_ms: None };
+/// let ours = Holder { label, remaining_ms: Some(2_900), fence, since_ms: None, session: None };
 /// assert!(!ours.is_stranger() && shown(&ours) == "billing on web-3");
 /// # Ok::<(), leasehold_core::LabelError>(())
 /// ```
@@ -283,6 +425,8 @@ pub struct Holder {
     pub fence: Option<FencingToken>,
     /// Since when, in milliseconds of the store's clock, if that is known.
     pub since_ms: Option<u64>,
+    /// The session whose death would end the hold, if there is one.
+    pub session: Option<SessionId>,
 }
 
 impl Holder {
@@ -301,6 +445,7 @@ impl Holder {
 ///     match fate {
 ///         Fate::Ended(Ended::Released) => "given back",
 ///         Fate::Ended(Ended::Evicted) => "taken from a process that had died",
+///         Fate::Ended(Ended::Freed) => "taken by force",
 ///         _ => "not ended by anybody",
 ///     }
 /// }
@@ -314,6 +459,8 @@ pub enum Ended {
     Released,
     /// Its holder was dead.
     Evicted,
+    /// Somebody took the lock by force.
+    Freed,
 }
 
 /// What became of an [`Extend`].
@@ -338,6 +485,36 @@ pub struct Released {
     pub holder: Option<Holder>,
     /// What became of the acquire that came with it.
     pub next: Option<Result<Acquired, Refused>>,
+}
+
+/// What became of an [`Evict`].
+///
+/// [`Evict`] shows it in use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Evicted {
+    /// The session lives: nothing was changed.
+    Alive,
+    /// The session is dead, and has nothing of the lock any more.
+    Gone {
+        /// The fencing token of the hold that was taken from it.
+        hold: Option<FencingToken>,
+        /// Set if a place in the queue was taken from it.
+        place: bool,
+    },
+}
+
+/// What became of a [`Free`].
+///
+/// [`Free`] shows it in use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Freed {
+    /// The lock was taken from its holder.
+    Freed,
+    /// The lock is not held as it was seen: nothing was taken from anybody.
+    Changed {
+        /// Who holds it now.
+        holder: Option<Holder>,
+    },
 }
 
 /// Where a hold stands.
@@ -371,6 +548,11 @@ pub struct Inspection {
     pub waiting: u64,
     /// What became of the hold that was asked about.
     pub fate: Option<Fate>,
+    /// The fingerprint of what stands at the key, where that is a client's of another library. Only
+    /// [in full](Inspect::in_full).
+    pub stranger: Option<Fingerprint>,
+    /// Who took this lock from whom, the last first. Only [in full](Inspect::in_full).
+    pub audit: Vec<AuditEntry>,
 }
 
 /// Why an operation has no meaning.
@@ -398,44 +580,81 @@ pub enum Refused {
     },
 }
 
-/// A grant's message to a session's mailbox: a hint, which can be lost, late or forged.
+/// A message to a session's mailbox: a hint, which can be lost, late or forged.
 ///
 /// ```
 /// use leasehold_core::{FencingToken, Nonce, SessionId, Wake};
 ///
 /// let to = SessionId::from_random([7; 12]);
-/// let wake = Wake { to, nonce: Nonce::new(2, 0x4d), fence: FencingToken::new(4711) };
+/// let wake = Wake::Grant { to, nonce: Nonce::new(2, 0x4d), fence: FencingToken::new(4711) };
 /// assert_eq!(wake.message(), "grant 00000002000000000000004d 4711");
 /// assert_eq!(Wake::parse(to, b"grant 00000002000000000000004d 4711"), Ok(wake));
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Wake {
-    /// Whose mailbox it goes to.
-    pub to: SessionId,
-    /// The nonce of the look that it answers.
-    pub nonce: Nonce,
-    /// The fencing token of the hold.
-    pub fence: FencingToken,
+#[non_exhaustive]
+pub enum Wake {
+    /// A lock has been granted.
+    Grant {
+        /// Whose mailbox it goes to.
+        to: SessionId,
+        /// The nonce of the look that it answers.
+        nonce: Nonce,
+        /// The fencing token of the hold.
+        fence: FencingToken,
+    },
+    /// A lock was taken by force.
+    Freed {
+        /// Whose mailbox it goes to.
+        to: SessionId,
+        /// The fencing token of the hold that was ended.
+        fence: FencingToken,
+    },
 }
 
 impl Wake {
+    /// Whose mailbox it goes to.
+    pub const fn to(&self) -> SessionId {
+        match self {
+            Self::Grant { to, .. } | Self::Freed { to, .. } => *to,
+        }
+    }
+
+    /// The fencing token of the hold that it is about.
+    pub const fn fence(&self) -> FencingToken {
+        match self {
+            Self::Grant { fence, .. } | Self::Freed { fence, .. } => *fence,
+        }
+    }
+
+    /// The nonce of the look that it answers, if it is a grant.
+    pub const fn nonce(&self) -> Option<Nonce> {
+        match self {
+            Self::Grant { nonce, .. } => Some(*nonce),
+            Self::Freed { .. } => None,
+        }
+    }
+
     /// The message as it is published in the mailbox.
     pub fn message(&self) -> String {
-        format!("grant {} {}", self.nonce, self.fence)
+        match self {
+            Self::Grant { nonce, fence, .. } => format!("grant {nonce} {fence}"),
+            Self::Freed { fence, .. } => format!("freed {fence}"),
+        }
     }
 
     /// Reads a message that came to `to`'s mailbox.
     pub fn parse(to: SessionId, message: &[u8]) -> Result<Self, WakeError> {
         let text = std::str::from_utf8(message).map_err(|_| WakeError)?;
-        let mut words = text.split(' ');
-        let (Some("grant"), Some(nonce), Some(fence), None) =
-            (words.next(), words.next(), words.next(), words.next())
-        else {
-            return Err(WakeError);
-        };
-        let nonce = nonce.parse().map_err(|_| WakeError)?;
-        let fence = fence.parse().map_err(|_| WakeError)?;
-        Ok(Self { to, nonce, fence })
+        let words: Vec<_> = text.split(' ').collect();
+        match words.as_slice() {
+            ["grant", nonce, fence] => {
+                let nonce = nonce.parse().map_err(|_| WakeError)?;
+                let fence = fence.parse().map_err(|_| WakeError)?;
+                Ok(Self::Grant { to, nonce, fence })
+            }
+            ["freed", fence] => Ok(Self::Freed { to, fence: fence.parse().map_err(|_| WakeError)? }),
+            _ => Err(WakeError),
+        }
     }
 }
 
@@ -448,7 +667,7 @@ impl Wake {
 /// assert_eq!(Wake::parse(to, b"hello"), Err(WakeError)); // anybody may publish there
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("a message in the mailbox is not a grant")]
+#[error("a message in the mailbox is none of ours")]
 pub struct WakeError;
 
 #[cfg(test)]
@@ -458,8 +677,12 @@ mod tests {
     #[test]
     fn a_message_reads_back() {
         let to = SessionId::from_random([3; 12]);
-        let wake = Wake { to, nonce: Nonce::new(2, 77), fence: FencingToken::new(1_762_000_000_123_456) };
+        let fence = FencingToken::new(1_762_000_000_123_456);
+        let wake = Wake::Grant { to, nonce: Nonce::new(2, 77), fence };
         assert_eq!(wake.message(), "grant 00000002000000000000004d 1762000000123456");
+        assert_eq!(Wake::parse(to, wake.message().as_bytes()), Ok(wake));
+        let wake = Wake::Freed { to, fence };
+        assert_eq!(wake.message(), "freed 1762000000123456");
         assert_eq!(Wake::parse(to, wake.message().as_bytes()), Ok(wake));
         for forged in [
             "",
@@ -467,6 +690,9 @@ mod tests {
             "grant x 1",
             "grant 00000002000000000000004d",
             "free 00000002000000000000004d 1",
+            "freed",
+            "freed x",
+            "freed 1 2",
             "\u{0}",
         ] {
             assert_eq!(Wake::parse(to, forged.as_bytes()), Err(WakeError), "{forged}");

@@ -9,10 +9,10 @@
 //!    one of our tokens. Users' own values they do set: nothing forbids it.
 //! 3. The acquire that comes with a release is one of the same session, and asks for another hold.
 
-use leasehold_core::model::{MutexState, Record, Value};
+use leasehold_core::model::{MutexState, Record, Value, everybody};
 use leasehold_core::{
     Acquire, Acquired, Claim, Enqueue, Extend, Extended, Fate, FencingToken, HoldId, Inspect, Inspection,
-    Label, Nonce, Op, OwnValue, Pass, Release, Reply, SessionId, Wake,
+    Label, Life, Nonce, Op, OwnValue, Pass, Release, Reply, SessionId, Wake,
 };
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -67,7 +67,7 @@ fn claims() -> impl Iterator<Item = Claim> {
 fn ask(claim: Claim, lease_ms: u64, queue: Option<(u64, u64)>, adopt_ms: Option<u64>) -> Acquire {
     let label = Label::new(claim.hold.session().to_string()).expect("a plain text");
     let queue = queue.map(|(nonce, kept_ms)| Enqueue { nonce: Nonce::new(0, nonce), kept_ms });
-    Acquire { claim, lease_ms, label, queue, adopt_ms }
+    Acquire { claim, lease_ms, label, queue, adopt_ms, life: Life::Session, ahead: None }
 }
 
 fn any_claim() -> impl Strategy<Value = Claim> {
@@ -97,7 +97,7 @@ fn any_op() -> impl Strategy<Value = Op> {
             let next = next.map(|(other, next)| Acquire { claim: sibling(&claim, other), ..next });
             Op::Release(Release { claim, pass, next })
         }),
-        1 => proptest::option::of(any_claim()).prop_map(|claim| Op::Inspect(Inspect { claim })),
+        1 => proptest::option::of(any_claim()).prop_map(|claim| Op::Inspect(Inspect { claim, in_full: false })),
     ]
 }
 
@@ -156,7 +156,7 @@ impl World {
         let now_ms = self.now_us / 1000;
         match event {
             Event::Op(op) => {
-                let (reply, wakes) = self.state.apply(self.now_us, op);
+                let (reply, wakes) = self.state.apply(self.now_us, op, &everybody);
                 self.check_doubling(&before, op, &reply);
                 self.check_inspection(&before, op, &reply);
                 self.check_queue(&before, op, &wakes);
@@ -170,7 +170,7 @@ impl World {
                 self.state.value = Some(Value { content: Err("list".into()), expires_ms: None });
             }
             Event::Delete => self.state.value = None,
-            Event::Bury(dead) => self.state.bury(*dead),
+            Event::Bury(dead) => drop(self.state.bury(self.now_us, *dead, &Label::new("").unwrap())),
         }
         self.foreign = match event {
             Event::Set(..) | Event::SetOther => true,
@@ -204,8 +204,8 @@ impl World {
     }
 
     fn fate(&self, claim: &Claim) -> Option<Fate> {
-        let inspect = Inspect { claim: Some(claim.clone()) };
-        match self.state.clone().apply(self.now_us, &Op::Inspect(inspect)).0 {
+        let inspect = Inspect { claim: Some(claim.clone()), in_full: false };
+        match self.state.clone().apply(self.now_us, &Op::Inspect(inspect), &everybody).0 {
             Reply::Inspect(inspection) => inspection.fate,
             Reply::Refused(_) => None,
             other => panic!("to an inspect: {other:?}"),
@@ -216,7 +216,7 @@ impl World {
     /// and the `holder` that goes with it: the first changed that.
     fn check_doubling(&self, before: &MutexState, op: &Op, reply: &Reply) {
         let mut twice = self.state.clone();
-        let (again, wakes) = twice.apply(self.now_us, op);
+        let (again, wakes) = twice.apply(self.now_us, op, &everybody);
         let mut reply = reply.clone();
         let mut second = again.clone();
         if let (Reply::Release(first), Reply::Release(second)) = (&mut reply, &mut second) {
@@ -256,15 +256,15 @@ impl World {
         for wake in wakes {
             assert_eq!(wakes.len(), 1, "one lock has one holder");
             let (_, place) =
-                places(before).find(|(session, _)| **session == wake.to).expect("a waiter is woken");
-            assert_eq!(wake.nonce, place.nonce, "the nonce of the last look");
+                places(before).find(|(session, _)| **session == wake.to()).expect("a waiter is woken");
+            assert_eq!(wake.nonce(), Some(place.nonce), "the nonce of the last look");
             assert!(place.expires_ms >= now_ms, "a dead place was granted");
         }
         // Whoever lost a place either got the lock by it, gave it up himself, or was dead.
         let actor = actor(op);
         for session in old.iter().filter(|s| !new.contains(s)) {
             let (_, place) = places(before).find(|(s, _)| *s == session).expect("it waited");
-            let woken = wakes.iter().any(|wake| wake.to == *session);
+            let woken = wakes.iter().any(|wake| wake.to() == *session);
             let dead = place.expires_ms < now_ms;
             assert!(woken || dead || actor == Some(*session), "{session:?} was thrown out by {op:?}");
         }
@@ -283,7 +283,7 @@ impl World {
                 self.state.record.as_ref().and_then(|record| record.tenant.as_ref()).expect("a tenant");
             let winner = tenant.claim.hold.session();
             assert_eq!(
-                wakes.iter().any(|wake| wake.to == winner),
+                wakes.iter().any(|wake| wake.to() == winner),
                 actor(op) != Some(winner) || !asks(op, &tenant.claim)
             );
             let leaver = match op {
@@ -419,7 +419,7 @@ proptest! {
             let (mut state, now_us) = (world.state.clone(), world.now_us);
             let held = world.fate(&claim) == Some(Fate::Held);
             let before = state.clone();
-            let (reply, _) = state.apply(now_us, &Op::Extend(Extend { claim: claim.clone(), lease_ms, keep_record: false }));
+            let (reply, _) = state.apply(now_us, &Op::Extend(Extend { claim: claim.clone(), lease_ms, keep_record: false }), &everybody);
             if held {
                 prop_assert_eq!(reply, Reply::Extend(Extended::Extended));
                 let end = |state: MutexState| state.value.and_then(|value| value.expires_ms);
@@ -442,7 +442,7 @@ proptest! {
             }
             let mut state = world.state.clone();
             let release = Release { claim: claim.clone(), pass: Pass::Free, next: None };
-            let (_, wakes) = state.apply(world.now_us, &Op::Release(release));
+            let (_, wakes) = state.apply(world.now_us, &Op::Release(release), &everybody);
             prop_assert_eq!(wakes, []);
             prop_assert_eq!(&state, &world.state);
         }
@@ -461,7 +461,7 @@ fn many(n: u64) -> SessionId {
 
 fn held_by_first(state: &mut MutexState) -> Claim {
     let first = claim(0, 0);
-    let (reply, _) = state.apply(START_US, &Op::Acquire(ask(first.clone(), HOUR_MS, None, None)));
+    let (reply, _) = state.apply(START_US, &Op::Acquire(ask(first.clone(), HOUR_MS, None, None)), &everybody);
     assert!(matches!(reply, Reply::Acquire(Acquired::Granted { .. })), "{reply:?}");
     first
 }
@@ -476,17 +476,17 @@ fn an_operation_skips_64_dead_places_at_most() {
     let mut state = MutexState::default();
     let first = held_by_first(&mut state);
     for n in 0..200 {
-        state.apply(START_US, &Op::Acquire(waiting(0, n, 10)));
+        state.apply(START_US, &Op::Acquire(waiting(0, n, 10)), &everybody);
     }
     let live = waiting(0, 999, HOUR_MS);
-    state.apply(START_US, &Op::Acquire(live.clone()));
+    state.apply(START_US, &Op::Acquire(live.clone()), &everybody);
     let later_us = START_US + 1_000_000;
-    let (_, wakes) = state.apply(later_us, &free(first));
+    let (_, wakes) = state.apply(later_us, &free(first), &everybody);
     assert_eq!(wakes, []);
     assert_eq!(order(&state).len(), 201 - LOOKS_AT_MOST);
-    let mut replies = (0..).map(|_| state.apply(later_us, &Op::Acquire(live.clone())).0);
+    let mut replies = (0..).map(|_| state.apply(later_us, &Op::Acquire(live.clone()), &everybody).0);
     for _ in 0..2 {
-        let Some(Reply::Acquire(Acquired::Taken { holder: None, position: Some(_) })) = replies.next() else {
+        let Some(Reply::Acquire(Acquired::Taken { holder: None, position: Some(_), .. })) = replies.next() else {
             panic!("the dead are still before it");
         };
     }
@@ -500,20 +500,20 @@ fn those_who_left_are_not_in_the_way() {
     let mut state = MutexState::default();
     let first = held_by_first(&mut state);
     let patient = waiting(0, 1_000_000, HOUR_MS);
-    state.apply(START_US, &Op::Acquire(patient.clone()));
+    state.apply(START_US, &Op::Acquire(patient.clone()), &everybody);
     for n in 0..1_000 {
         let ask = waiting(0, n, HOUR_MS);
-        state.apply(START_US, &Op::Acquire(ask.clone()));
-        state.apply(START_US, &free(ask.claim));
+        state.apply(START_US, &Op::Acquire(ask.clone()), &everybody);
+        state.apply(START_US, &free(ask.claim), &everybody);
     }
     let last = waiting(0, 2_000_000, HOUR_MS);
-    let (reply, _) = state.apply(START_US, &Op::Acquire(last.clone()));
+    let (reply, _) = state.apply(START_US, &Op::Acquire(last.clone()), &everybody);
     assert!(matches!(reply, Reply::Acquire(Acquired::Taken { position: Some(1), .. })), "{reply:?}");
-    let (_, wakes) = state.apply(START_US, &free(first));
-    assert_eq!(wakes.first().map(|wake| wake.to), Some(patient.claim.hold.session()));
-    let (_, wakes) = state.apply(START_US, &free(patient.claim));
-    assert_eq!(wakes.first().map(|wake| wake.to), Some(last.claim.hold.session()));
-    let (reply, _) = state.apply(START_US, &Op::Acquire(last));
+    let (_, wakes) = state.apply(START_US, &free(first), &everybody);
+    assert_eq!(wakes.first().map(|wake| wake.to()), Some(patient.claim.hold.session()));
+    let (_, wakes) = state.apply(START_US, &free(patient.claim), &everybody);
+    assert_eq!(wakes.first().map(|wake| wake.to()), Some(last.claim.hold.session()));
+    let (reply, _) = state.apply(START_US, &Op::Acquire(last), &everybody);
     assert!(matches!(reply, Reply::Acquire(Acquired::Granted { others_wait: false, .. })), "{reply:?}");
 }
 
@@ -525,14 +525,14 @@ fn a_resent_release_does_not_queue_what_was_granted_or_spent() {
     let first = held_by_first(&mut state);
     let next = ask(claim(0, 1), 3_000, Some((1, 3_000)), None);
     let release = Op::Release(Release { claim: first, pass: Pass::Free, next: Some(next.clone()) });
-    state.apply(START_US, &release);
-    state.apply(START_US, &Op::Acquire(next.clone()));
-    let (reply, _) = state.apply(START_US, &release);
+    state.apply(START_US, &release, &everybody);
+    state.apply(START_US, &Op::Acquire(next.clone()), &everybody);
+    let (reply, _) = state.apply(START_US, &release, &everybody);
     let Reply::Release(released) = reply else { panic!("{reply:?}") };
     assert!(matches!(released.next, Some(Ok(Acquired::Granted { .. }))), "{released:?}");
     assert_eq!(order(&state), []);
-    state.apply(START_US, &free(next.claim));
-    let (reply, _) = state.apply(START_US, &release);
+    state.apply(START_US, &free(next.claim), &everybody);
+    let (reply, _) = state.apply(START_US, &release, &everybody);
     let Reply::Release(released) = reply else { panic!("{reply:?}") };
     assert!(matches!(released.next, Some(Ok(Acquired::Spent(_)))), "{released:?}");
     assert_eq!(order(&state), []);
@@ -544,16 +544,16 @@ fn a_resent_release_does_not_queue_what_was_granted_or_spent() {
 fn a_resent_release_leaves_a_stranger_with_the_same_value_alone() {
     let mut state = MutexState::default();
     let own = claim(0, 2);
-    state.apply(START_US, &Op::Acquire(ask(own.clone(), 3_000, None, None)));
-    state.apply(START_US, &free(own.clone()));
+    state.apply(START_US, &Op::Acquire(ask(own.clone(), 3_000, None, None)), &everybody);
+    state.apply(START_US, &free(own.clone()), &everybody);
     let stranger = Value { content: Ok(own.token()), expires_ms: Some(START_US / 1000 + 9_000) };
     state.value = Some(stranger.clone());
     let extend = Extend { claim: own.clone(), lease_ms: 60_000, keep_record: false };
-    assert_eq!(state.apply(START_US, &Op::Extend(extend)).0, Reply::Extend(Extended::NotHeld));
-    state.apply(START_US, &free(own.clone()));
-    state.bury(own.hold.session());
+    assert_eq!(state.apply(START_US, &Op::Extend(extend), &everybody).0, Reply::Extend(Extended::NotHeld));
+    state.apply(START_US, &free(own.clone()), &everybody);
+    state.bury(START_US, own.hold.session(), &Label::new("").unwrap());
     assert_eq!(state.value, Some(stranger));
-    let (reply, _) = state.apply(START_US, &Op::Inspect(Inspect { claim: None }));
+    let (reply, _) = state.apply(START_US, &Op::Inspect(Inspect { claim: None, in_full: false }), &everybody);
     let Reply::Inspect(inspection) = reply else { panic!("{reply:?}") };
     assert!(inspection.holder.is_some_and(|holder| holder.is_stranger()), "it is not taken for ours");
 }
@@ -567,9 +567,11 @@ fn a_state_that_is_shown_keeps_its_tokens() {
         label: Label::new("a").expect("a good label"),
         queue: None,
         adopt_ms: None,
+        life: Life::Session,
+        ahead: None,
     };
     let mut state = MutexState::default();
-    state.apply(1_762_000_000_000_000, &Op::Acquire(ask));
+    state.apply(1_762_000_000_000_000, &Op::Acquire(ask), &everybody);
     let shown = format!("{state:?}");
     let secret =
         hold.token().split_once('.').map(|(_, secret)| secret.to_owned()).expect("a token has a dot");

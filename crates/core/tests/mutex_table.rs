@@ -7,10 +7,10 @@
 //! hold (`a1`) belongs to whoever first names it. Fencing tokens are numbered in the order of their size
 //! (`#1`, `#2`); messages are written `wakes <who>: <nonce> #<token>`.
 
-use leasehold_core::model::{MutexState, Value};
+use leasehold_core::model::{MutexState, Value, everybody};
 use leasehold_core::{
     Acquire, Acquired, Claim, Ended, Enqueue, Extend, Extended, Fate, FencingToken, HoldId, Holder, Inspect,
-    Inspection, Label, Nonce, Op, OwnValue, Pass, Release, Released, Reply, SessionId, Wake,
+    Inspection, Label, Life, Nonce, Op, OwnValue, Pass, Release, Released, Reply, SessionId, Wake,
 };
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -69,7 +69,7 @@ impl Scenario {
         }
         let op = self.op(&who, &mut words);
         assert_eq!(words.next(), None, "{step}");
-        let (reply, wakes) = self.state.apply(now_ms * 1000, &op);
+        let (reply, wakes) = self.state.apply(now_ms * 1000, &op, &everybody);
         let mut text = self.reply(&reply);
         for wake in wakes {
             text += &self.wake(wake);
@@ -108,7 +108,7 @@ impl Scenario {
             }
             Some("inspects") => {
                 let claim = words.peek().is_some().then(|| self.claim(who, words));
-                Op::Inspect(Inspect { claim })
+                Op::Inspect(Inspect { claim, in_full: false })
             }
             other => panic!("no such verb: {other:?}"),
         }
@@ -132,7 +132,7 @@ impl Scenario {
         });
         let adopt_ms = after("adopting", words);
         let label = Label::new(who).expect("a plain text");
-        Acquire { claim, lease_ms, label, queue, adopt_ms }
+        Acquire { claim, lease_ms, label, queue, adopt_ms, life: Life::Session, ahead: None }
     }
 
     fn claim(&mut self, who: &str, words: &mut Words<'_>) -> Claim {
@@ -161,7 +161,7 @@ impl Scenario {
                 let others = if *others_wait { ", others wait" } else { "" };
                 format!("granted {}, {remaining_ms} left{others}", self.token(*fence))
             }
-            Acquired::Taken { holder, position } => {
+            Acquired::Taken { holder, position, .. } => {
                 let place = position.map(|place| format!(", place {place}")).unwrap_or_default();
                 format!("taken by {}{place}", self.holder(holder.as_ref()))
             }
@@ -187,7 +187,7 @@ impl Scenario {
     }
 
     fn inspection(&mut self, inspection: &Inspection) -> String {
-        let Inspection { holder, waiting, fate: asked } = inspection;
+        let Inspection { holder, waiting, fate: asked, .. } = inspection;
         let asked = asked.map(|asked| format!("; that hold: {}", fate(asked))).unwrap_or_default();
         let held = holder.as_ref().map(|holder| format!("held by {}", self.holder(Some(holder))));
         format!("{}, {waiting} waiting{asked}", held.unwrap_or_else(|| "free".into()))
@@ -208,11 +208,11 @@ impl Scenario {
 
     fn wake(&mut self, wake: Wake) -> String {
         let of =
-            |person: &usize| u8::try_from(*person).map(|n| SessionId::from_random([n; 12])) == Ok(wake.to);
+            |person: &usize| u8::try_from(*person).map(|n| SessionId::from_random([n; 12])) == Ok(wake.to());
         let person = (0..self.people.len()).find(of).expect("somebody known");
-        let known = |nonce: &usize| Nonce::new(0, *nonce as u64) == wake.nonce;
+        let known = |nonce: &usize| Nonce::new(0, *nonce as u64) == wake.nonce().expect("a grant has one");
         let nonce = (0..self.nonces.len()).find(known).expect("a nonce that was sent");
-        let token = self.token(wake.fence);
+        let token = self.token(wake.fence());
         format!("; wakes {}: {} {token}", self.people[person], self.nonces[nonce])
     }
 

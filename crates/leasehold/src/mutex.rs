@@ -7,7 +7,7 @@ use crate::store::Fault;
 use leasehold_core::contend::Terms;
 use leasehold_core::tenure::{Plan, Tenure};
 use leasehold_core::{
-    FencingToken, Inspect, Lease, LeaseError, Lock, LockName, Moment, Op, OwnValue, Reply, RetryPolicy,
+    FencingToken, Inspect, Lease, LeaseError, Life, Lock, LockName, Moment, Op, OwnValue, Reply, RetryPolicy,
 };
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -253,7 +253,7 @@ impl Mutex {
     ///
     /// Cancel safety: dropping the future changes nothing.
     pub async fn inspect(&self) -> Result<Status, InspectError> {
-        let op = Op::Inspect(Inspect { claim: None });
+        let op = Op::Inspect(Inspect { claim: None, in_full: false });
         let reply = self.engine.call(&self.seat.lock, &op, self.engine.timings.call).await;
         match reply.map_err(|failed| failed.fault)? {
             Reply::Inspect(seen) => {
@@ -306,6 +306,7 @@ impl Mutex {
             label: self.engine.label.clone(),
             value: self.value.clone(),
             adopt: self.adopt,
+            life: Life::Lease,
             queue: !once && self.retry.is_none(),
             look_often: self.free_every.is_some() || !self.engine.store.has_mailboxes(),
         });

@@ -10,7 +10,7 @@
 use leasehold::store::{Lock, Op, Outcome, RedisStore, Reply, Store, Wake};
 use leasehold_core::model::{MutexState, Place, Record, Tenant, Value as Stands};
 use leasehold_core::{
-    Acquire, Acquired, Claim, Ended, Enqueue, Extended, Fate, FencingToken, Inspect, KeySpace, Label,
+    Acquire, Acquired, Claim, Ended, Enqueue, Extended, Fate, FencingToken, Inspect, KeySpace, Label, Life,
     LockKeys, OwnValue, Pass, Refused, Release,
 };
 use leasehold_testkit::conformance::{Happening, Stranger, Workload};
@@ -149,12 +149,20 @@ fn texts_of_users_are_texts() {
         let ask = |claim: &Claim| {
             let (claim, label) = (claim.clone(), label.clone());
             let queue = Some(Enqueue { nonce, kept_ms: 1000 });
-            Op::Acquire(Acquire { claim, lease_ms: 1000, label, queue, adopt_ms: None })
+            Op::Acquire(Acquire {
+                claim,
+                lease_ms: 1000,
+                label,
+                queue,
+                adopt_ms: None,
+                life: Life::Session,
+                ahead: None,
+            })
         };
         play.check(&ask(&holder));
         play.check(&ask(&waiter));
         play.check(&release(&holder));
-        play.check(&Op::Inspect(Inspect { claim: Some(waiter.clone()) }));
+        play.check(&Op::Inspect(Inspect { claim: Some(waiter.clone()), in_full: false }));
         play.check(&release(&waiter));
     }
 }
@@ -419,7 +427,15 @@ impl Play<'_> {
 
 fn acquire(claim: &Claim, lease_ms: u64, queue: Option<Enqueue>) -> Op {
     let label = Label::new("test").unwrap();
-    Op::Acquire(Acquire { claim: claim.clone(), lease_ms, label, queue, adopt_ms: None })
+    Op::Acquire(Acquire {
+        claim: claim.clone(),
+        lease_ms,
+        label,
+        queue,
+        adopt_ms: None,
+        life: Life::Session,
+        ahead: None,
+    })
 }
 
 fn release(claim: &Claim) -> Op {
@@ -476,7 +492,7 @@ fn pairs(hash: &Value) -> BTreeMap<String, String> {
 }
 
 fn said(wakes: &[Wake]) -> Vec<(String, String)> {
-    wakes.iter().map(|wake| (format!("m:leasehold:mailbox:{}", wake.to), wake.message())).collect()
+    wakes.iter().map(|wake| (format!("m:leasehold:mailbox:{}", wake.to()), wake.message())).collect()
 }
 
 fn number(variable: &str) -> Option<u64> {

@@ -9,8 +9,8 @@ use leasehold::store::{
     Fault, FaultKind, Lock, Op, Outcome, Postbox, RedisConfig, RedisStore, Reply, Store, UrlError, Wake,
 };
 use leasehold_core::{
-    Acquire, Acquired, Claim, Enqueue, Extend, Extended, Fate, HoldId, Inspect, Label, Nonce, OwnValue, Pass,
-    Refused, Release, Released, SessionId,
+    Acquire, Acquired, Claim, Enqueue, Extend, Extended, Fate, HoldId, Inspect, Label, Life, Nonce, OwnValue,
+    Pass, Refused, Release, Released, SessionId,
 };
 use leasehold_testkit::{Proxy, RedisServer, Then, command};
 use std::future::Future;
@@ -319,7 +319,7 @@ async fn a_batch_has_an_outcome_for_each() {
         (lock("list"), take(&claim(2), None)),
         (lock("b}"), take(&claim(3), None)),
         (lock("a"), take(&claim(4), None)),
-        (lock("a"), Op::Inspect(Inspect { claim: Some(claim(1)) })),
+        (lock("a"), Op::Inspect(Inspect { claim: Some(claim(1)), in_full: false })),
     ];
     for _ in 0..2 {
         let outcomes = store.execute_all(&ops, LONG).await;
@@ -436,7 +436,8 @@ async fn it_connects_again_after_a_restart() {
     granted(acquire(&store, &claim(1), None).await);
     server.restart().unwrap();
     // Whether the break was noticed before the call was sent is open.
-    let outcome = execute(&store, &Op::Inspect(Inspect { claim: Some(claim(1)) }), LONG).await;
+    let outcome =
+        execute(&store, &Op::Inspect(Inspect { claim: Some(claim(1)), in_full: false }), LONG).await;
     assert!(matches!(outcome, Outcome::Done(_) | Outcome::Unknown(_)), "{outcome:?}");
     granted(acquire(&store, &claim(1), None).await);
     assert_eq!(found(release(&store, &claim(1)).await), Fate::Held);
@@ -473,7 +474,7 @@ fn it_goes_on_when_the_runtime_that_connected_has_ended() {
         let post = post.clone();
         outcomes.push(runtime().block_on(async {
             // The dead connection is found by the first call.
-            drop(execute(&store, &Op::Inspect(Inspect { claim: None }), LONG).await);
+            drop(execute(&store, &Op::Inspect(Inspect { claim: None, in_full: false }), LONG).await);
             store.open_mailbox(session(1), post, LONG).await.unwrap();
             acquire(&store, &claim(1), None).await
         }));
@@ -520,7 +521,7 @@ async fn a_grant_arrives_in_the_mailbox() {
     assert_eq!(found(release(&holder, &claim(1)).await), Fate::Held);
     let wake = heard(&mut hear).await;
     let Some(Heard::Wake(wake)) = wake else { panic!("{wake:?}") };
-    assert_eq!((wake.to, wake.nonce), (session(2), nonce(7)));
+    assert_eq!((wake.to(), wake.nonce()), (session(2), Some(nonce(7))));
     assert!(server.cli(&["GET", "job"]).unwrap().text() == Some(&*claim(2).token()));
     waiter.close_mailbox(session(2));
     eventually(|| server.cli(&["PUBSUB", "CHANNELS"]).unwrap().elements().is_empty()).await;
@@ -529,7 +530,7 @@ async fn a_grant_arrives_in_the_mailbox() {
     holder.open_mailbox(session(3), post, LONG).await.unwrap();
     acquire(&holder, &claim(3), Some(nonce(8))).await;
     assert_eq!(found(release(&holder, &claim(2)).await), Fate::Held);
-    assert!(matches!(heard(&mut hear).await, Some(Heard::Wake(wake)) if wake.nonce == nonce(8)));
+    assert!(matches!(heard(&mut hear).await, Some(Heard::Wake(wake)) if wake.nonce() == Some(nonce(8))));
 }
 
 /// Failure row 44.
@@ -549,7 +550,7 @@ async fn what_is_no_grant_is_ignored() {
     server.cli(&["PUBLISH", "leasehold:mailbox:", &grant]).unwrap().ok().unwrap();
     // One that looks right is handed on: whether it is believed is for the nonce to say.
     server.cli(&["PUBLISH", &channel, &grant]).unwrap().ok().unwrap();
-    assert!(matches!(heard(&mut hear).await, Some(Heard::Wake(wake)) if wake.fence.as_u64() == 17));
+    assert!(matches!(heard(&mut hear).await, Some(Heard::Wake(wake)) if wake.fence().as_u64() == 17));
     assert!(hear.try_recv().is_err());
     granted(acquire(&store, &claim(1), None).await);
 }
@@ -568,7 +569,9 @@ async fn a_mailbox_is_open_again_after_a_restart_and_is_told() {
         let channel = format!("leasehold:mailbox:{}", session(1));
         let hearers = server.cli(&["PUBLISH", &channel, &format!("grant {} 1", nonce(round))]).unwrap();
         assert_eq!(hearers.integer(), Some(1));
-        assert!(matches!(heard(&mut hear).await, Some(Heard::Wake(wake)) if wake.nonce == nonce(round)));
+        assert!(
+            matches!(heard(&mut hear).await, Some(Heard::Wake(wake)) if wake.nonce() == Some(nonce(round)))
+        );
     }
 }
 
@@ -604,7 +607,7 @@ async fn a_connection_of_the_users_carries_messages_if_he_hands_them_on() {
     granted(acquire(&store, &claim(1), None).await);
     acquire(&store, &claim(2), Some(nonce(7))).await;
     assert_eq!(found(release(&store, &claim(1)).await), Fate::Held);
-    assert!(matches!(heard(&mut hear).await, Some(Heard::Wake(wake)) if wake.nonce == nonce(7)));
+    assert!(matches!(heard(&mut hear).await, Some(Heard::Wake(wake)) if wake.nonce() == Some(nonce(7))));
     assert_eq!(server.cli(&["GET", "app:job"]).unwrap().text(), Some(&*claim(2).token()));
     let outcome = store.sibling().execute(&job(), &take(&claim(2), None), LONG).await;
     granted(outcome);
@@ -704,7 +707,15 @@ fn nonce(n: u64) -> Nonce {
 fn take(claim: &Claim, nonce: Option<Nonce>) -> Op {
     let queue = nonce.map(|nonce| Enqueue { nonce, kept_ms: 20_000 });
     let label = Label::new("test").unwrap();
-    Op::Acquire(Acquire { claim: claim.clone(), lease_ms: 20_000, label, queue, adopt_ms: None })
+    Op::Acquire(Acquire {
+        claim: claim.clone(),
+        lease_ms: 20_000,
+        label,
+        queue,
+        adopt_ms: None,
+        life: Life::Session,
+        ahead: None,
+    })
 }
 
 async fn execute(store: &RedisStore, op: &Op, within: Duration) -> Outcome {

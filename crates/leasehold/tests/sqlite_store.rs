@@ -9,7 +9,7 @@
 use leasehold::store::{Fault, FaultKind, Outcome, Postbox, SqliteStore, Store, Wake};
 use leasehold::{FencingToken, Label, SessionId};
 use leasehold_core::{
-    Acquire, Acquired, Claim, Enqueue, HoldId, Inspect, Lock, Nonce, Op, Pass, Release, Reply,
+    Acquire, Acquired, Claim, Enqueue, HoldId, Inspect, Life, Lock, Nonce, Op, Pass, Release, Reply,
 };
 use rustix::process::{Pid, Signal, WaitOptions};
 use std::collections::BTreeMap;
@@ -116,7 +116,7 @@ impl Party {
                 Acquired::Spent(how) => panic!("{how:?}"),
             };
             match self.wakes.recv_timeout((LOOK_EVERY + LOOK_STEP * before).min(LOOK_AT_LEAST_EVERY)) {
-                Ok(wake) => return (claim, wake.fence),
+                Ok(wake) => return (claim, wake.fence()),
                 Err(_) => last = self.acquired(&claim, true),
             }
         }
@@ -137,7 +137,7 @@ impl Party {
     }
 
     fn waiting(&self) -> u64 {
-        match self.execute(&Op::Inspect(Inspect { claim: None })) {
+        match self.execute(&Op::Inspect(Inspect { claim: None, in_full: false })) {
             Reply::Inspect(inspection) => inspection.waiting,
             other => panic!("{other:?}"),
         }
@@ -151,6 +151,8 @@ fn ask(claim: &Claim, queue: bool) -> Acquire {
         label: Label::new("party").unwrap(),
         queue: queue.then(|| Enqueue { nonce: Nonce::new(0, rand::random()), kept_ms: KEPT_MS }),
         adopt_ms: None,
+        life: Life::Session,
+        ahead: None,
     }
 }
 
@@ -246,7 +248,7 @@ fn worker() {
                 answer("queued");
                 // It never looks again: only a message can wake it.
                 let wake = party.wakes.recv().unwrap();
-                answer(&format!("woken {}", wake.fence));
+                answer(&format!("woken {}", wake.fence()));
                 held = Some(claim);
             }
             "release" => {

@@ -99,7 +99,7 @@ impl Model {
         spoil_reply(self.flaw, &mut reply);
         for wake in wakes {
             let everybody = self.flaw == Flaw::PostsToAll;
-            let posts = shared.mailboxes.iter().filter(|(to, _)| everybody || **to == wake.to);
+            let posts = shared.mailboxes.iter().filter(|(to, _)| everybody || **to == wake.to());
             posts.for_each(|(to, post)| post.deliver(Wake { to: *to, ..wake }));
         }
         reply

@@ -4,11 +4,16 @@
 //!    for a value of the user's own, the hold in the record.
 //! 2. A lock that is found free goes to the first live place of the queue, whoever found it free.
 //! 3. What ended a hold is written beside it, so that the second release is told "released".
+//! 4. A session is taken for dead only by whoever looks at it in the same step, and only what lives with its
+//!    session is taken from it.
 
+use super::audit::Audit;
 use super::record::{Record, Tenant};
+use super::session::Alive;
 use crate::{
-    Acquire, Acquired, Claim, Ended, Extend, Extended, Fate, FencingToken, HoldId, Holder, Inspect,
-    Inspection, Op, Pass, Refused, Release, Released, Reply, SessionId, Wake,
+    Acquire, Acquired, Ahead, AuditEntry, Claim, Ended, Evict, Evicted, Extend, Extended, Fate, FencingToken,
+    Fingerprint, Free, Freed, HoldId, Holder, Inspect, Inspection, Label, Life, Op, Pass, Refused, Release,
+    Released, Reply, Seen, SessionId, Wake,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -19,22 +24,23 @@ const LOOKS_AT_MOST: u32 = 64;
 /// One Mutex.
 ///
 /// ```
-/// use leasehold_core::model::MutexState;
-/// use leasehold_core::{Acquire, Acquired, Claim, HoldId, Label, Op, Reply, SessionId};
+/// use leasehold_core::model::{MutexState, everybody};
+/// use leasehold_core::{Acquire, Acquired, Claim, HoldId, Label, Life, Op, Reply, SessionId};
 ///
 /// let ask = |who: u8| {
 ///     let claim = Claim::new(HoldId::from_random(SessionId::from_random([who; 12]), [who; 16]));
 ///     let label = Label::new("a worker").expect("a short text is a label");
-///     Op::Acquire(Acquire { claim, lease_ms: 3_000, label, queue: None, adopt_ms: None })
+///     let (life, ahead) = (Life::Session, None);
+///     Op::Acquire(Acquire { claim, lease_ms: 3_000, label, queue: None, adopt_ms: None, life, ahead })
 /// };
 /// let granted = |reply| matches!(reply, Reply::Acquire(Acquired::Granted { .. }));
 ///
 /// let mut lock = MutexState::default();
 /// let second = 1_000_000; // in microseconds of the store's clock
-/// assert!(granted(lock.apply(second, &ask(1)).0));
-/// assert!(granted(lock.apply(2 * second, &ask(1)).0)); // the same hold again changes nothing
-/// assert!(!granted(lock.apply(3 * second, &ask(2)).0));
-/// assert!(granted(lock.apply(9 * second, &ask(2)).0)); // the first one's lease has ended
+/// assert!(granted(lock.apply(second, &ask(1), &everybody).0));
+/// assert!(granted(lock.apply(2 * second, &ask(1), &everybody).0)); // the same hold again changes nothing
+/// assert!(!granted(lock.apply(3 * second, &ask(2), &everybody).0));
+/// assert!(granted(lock.apply(9 * second, &ask(2), &everybody).0)); // the first one's lease has ended
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MutexState {
@@ -42,6 +48,8 @@ pub struct MutexState {
     pub value: Option<Value>,
     /// What is kept beside it.
     pub record: Option<Record>,
+    /// Who took the lock from whom.
+    pub audit: Option<Audit>,
 }
 
 /// What stands at a lock's key.
@@ -71,33 +79,50 @@ struct Now {
 }
 
 impl MutexState {
-    /// Executes one operation at `now_us` microseconds of the store's clock.
-    pub fn apply(&mut self, now_us: u64, op: &Op) -> (Reply, Vec<Wake>) {
+    /// Executes one operation at `now_us` microseconds of the store's clock. `alive` knows the sessions.
+    pub fn apply(&mut self, now_us: u64, op: &Op, alive: Alive<'_>) -> (Reply, Vec<Wake>) {
         let now = Now { us: now_us, ms: now_us / 1000 };
         self.expire(now);
         let mut wakes = Vec::new();
         let reply = match op {
-            Op::Acquire(ask) => {
-                self.acquire(now, ask, &mut wakes).map_or_else(Reply::Refused, Reply::Acquire)
-            }
-            Op::Extend(extend) => Reply::Extend(self.extend(now, extend)),
-            Op::Release(release) => Reply::Release(self.release(now, release, &mut wakes)),
-            Op::Inspect(inspect) => self.inspect(now, inspect).map_or_else(Reply::Refused, Reply::Inspect),
+            Op::Acquire(ask) => self.look(now, ask, alive, &mut wakes).map(Reply::Acquire),
+            Op::Extend(extend) => Ok(Reply::Extend(self.extend(now, extend))),
+            Op::Release(release) => Ok(Reply::Release(self.release(now, release, &mut wakes))),
+            Op::Inspect(inspect) => self.inspect(now, inspect).map(Reply::Inspect),
+            Op::Evict(evict) => self.evict(now, evict, alive, &mut wakes).map(Reply::Evict),
+            Op::Free(free) => self.free(now, free, &mut wakes).map(Reply::Free),
         };
-        (reply, wakes)
+        (reply.unwrap_or_else(Reply::Refused), wakes)
     }
 
-    /// Ends what a dead session has of this lock: its hold and its place. For a store that knows by
-    /// itself who is dead; the lock is granted by the next operation that finds it free.
-    pub fn bury(&mut self, dead: SessionId) {
-        let holder = self.tenant().map(|tenant| &tenant.claim).filter(|claim| self.holds(claim));
-        let hold = holder.map(|claim| claim.hold).filter(|hold| hold.session() == dead);
-        let Some(record) = &mut self.record else { return };
-        record.leave(dead);
-        if let Some(hold) = hold {
-            self.value = None;
-            record.ended = Some((hold, Ended::Evicted));
+    /// Ends what a dead session has of this lock, and gives the fencing token of its hold and whether it had a place
+    /// (4). For a store that knows by itself who is dead; the lock is granted by the next operation that finds it free.
+    pub fn bury(&mut self, now_us: u64, dead: SessionId, by: &Label) -> (Option<FencingToken>, bool) {
+        let now = Now { us: now_us, ms: now_us / 1000 };
+        let lives = |life: Life, claim: &Claim| life == Life::Session && claim.hold.session() == dead;
+        let holder =
+            self.tenant().filter(|tenant| lives(tenant.life, &tenant.claim) && self.holds(&tenant.claim));
+        let holder = holder.cloned();
+        let Some(record) = &mut self.record else { return (None, false) };
+        let fence = holder.as_ref().and(record.last);
+        let place = record.places.get(&dead).is_some_and(|place| lives(place.life, &place.claim));
+        if place {
+            record.leave(dead);
         }
+        if let Some(tenant) = holder {
+            self.end(now, tenant, Ended::Evicted, by);
+        }
+        (fence, place)
+    }
+
+    /// Ends a hold that others end than its holder.
+    fn end(&mut self, now: Now, tenant: Tenant, how: Ended, by: &Label) {
+        self.value = None;
+        let Some(record) = &mut self.record else { return };
+        record.ended = Some((tenant.claim.hold, how));
+        let entry =
+            AuditEntry { at_ms: now.ms, how, fence: record.last, whose: Some(tenant.label), by: by.clone() };
+        Audit::note(&mut self.audit, entry);
     }
 
     /// Who holds the lock and who is next in the queue: whom a store that knows who is dead asks about.
@@ -112,13 +137,78 @@ impl MutexState {
     /// Whether nothing is left to remember at `now_us`.
     pub fn is_over(&mut self, now_us: u64) -> bool {
         self.expire(Now { us: now_us, ms: now_us / 1000 });
-        self.value.is_none() && self.record.is_none()
+        self.value.is_none() && self.record.is_none() && self.audit.is_none()
     }
 
     fn expire(&mut self, now: Now) {
         // As Redis does: what expires at an instant is still there in its millisecond.
         self.value.take_if(|value| value.expires_ms.is_some_and(|at_ms| now.ms > at_ms));
         self.record.take_if(|record| now.ms > record.expires_ms);
+        self.audit.take_if(|audit| now.ms > audit.expires_ms);
+    }
+
+    /// An acquire by itself: it may name the session ahead.
+    fn look(
+        &mut self,
+        now: Now,
+        ask: &Acquire,
+        alive: Alive<'_>,
+        wakes: &mut Vec<Wake>,
+    ) -> Result<Acquired, Refused> {
+        if let Some(settled) = self.settled(now, ask)? {
+            return Ok(settled);
+        }
+        let alive_ms = ask.ahead.and_then(|ahead| {
+            let alive_ms = alive(ahead);
+            if alive_ms.is_none() {
+                self.bury(now.us, ahead, &ask.label);
+            }
+            alive_ms.map(|alive_ms| (ahead, alive_ms))
+        });
+        let mut acquired = self.acquire(now, ask, wakes)?;
+        if let Acquired::Taken { ahead: Some(ahead), .. } = &mut acquired {
+            ahead.alive_ms =
+                alive_ms.filter(|(asked, _)| *asked == ahead.session).map(|(_, alive_ms)| alive_ms);
+        }
+        Ok(acquired)
+    }
+
+    fn evict(
+        &mut self,
+        now: Now,
+        evict: &Evict,
+        alive: Alive<'_>,
+        wakes: &mut Vec<Wake>,
+    ) -> Result<Evicted, Refused> {
+        self.refuse_other_types()?;
+        if alive(evict.dead).is_some() {
+            return Ok(Evicted::Alive);
+        }
+        let (hold, place) = self.bury(now.us, evict.dead, &evict.by);
+        if self.value.is_none() {
+            self.pump(now, None, wakes);
+        }
+        Ok(Evicted::Gone { hold, place })
+    }
+
+    fn free(&mut self, now: Now, free: &Free, wakes: &mut Vec<Wake>) -> Result<Freed, Refused> {
+        self.refuse_other_types()?;
+        let holder = self.tenant().filter(|tenant| self.holds(&tenant.claim)).cloned();
+        let last = self.record.as_ref().and_then(|record| record.last);
+        match (free.seen, holder) {
+            (Seen::Hold(fence), Some(tenant)) if last == Some(fence) => {
+                wakes.push(Wake::Freed { to: tenant.claim.hold.session(), fence });
+                self.end(now, tenant, Ended::Freed, &free.by);
+            }
+            (Seen::Stranger(fingerprint), None) if self.stranger() == Some(fingerprint) => {
+                self.value = None;
+                let (how, by) = (Ended::Freed, free.by.clone());
+                Audit::note(&mut self.audit, AuditEntry { at_ms: now.ms, how, fence: None, whose: None, by });
+            }
+            _ => return Ok(Freed::Changed { holder: self.holder(now) }),
+        }
+        self.pump(now, None, wakes);
+        Ok(Freed::Freed)
     }
 
     fn acquire(&mut self, now: Now, ask: &Acquire, wakes: &mut Vec<Wake>) -> Result<Acquired, Refused> {
@@ -149,15 +239,29 @@ impl MutexState {
             let kept_ms = queue.kept_ms;
             self.record_or_new(now, kept_ms).enqueue(now.ms, ask, queue)
         });
-        Acquired::Taken { holder: self.holder(now), position }
+        let ahead = self.ahead(ask, position);
+        Acquired::Taken { holder: self.holder(now), position, ahead }
+    }
+
+    /// Who stands right before one who has asked, if he can die.
+    fn ahead(&self, ask: &Acquire, position: Option<u64>) -> Option<Ahead> {
+        let record = self.record.as_ref()?;
+        let before = position.and_then(|_| record.before(ask.claim.hold.session()));
+        let (life, claim) = match before {
+            Some(place) => (place.life, &place.claim),
+            None => {
+                let tenant = self.tenant().filter(|tenant| self.holds(&tenant.claim))?;
+                (tenant.life, &tenant.claim)
+            }
+        };
+        (life == Life::Session).then(|| Ahead { session: claim.hold.session(), alive_ms: None })
     }
 
     /// The hold is there: tells so, and mends what a cut-off may have left undone.
     fn confirm(&mut self, now: Now, ask: &Acquire) -> Acquired {
         let known = self.tenant().is_some_and(|tenant| tenant.claim == ask.claim);
         let last = self.record.as_ref().and_then(|record| record.last).filter(|_| known);
-        let fence =
-            last.unwrap_or_else(|| self.install(now, ask.claim.clone(), ask.label.clone(), ask.lease_ms));
+        let fence = last.unwrap_or_else(|| self.install(now, Tenant::asking(now.ms, ask), ask.lease_ms));
         let mut expires_ms = now.ms + ask.lease_ms;
         if let Some(value) = &mut self.value {
             expires_ms = *value.expires_ms.get_or_insert(expires_ms);
@@ -221,6 +325,13 @@ impl MutexState {
             holder: self.holder(now),
             waiting: places.filter(|place| place.expires_ms >= now.ms).count() as u64,
             fate: inspect.claim.as_ref().map(|claim| self.fate(claim)),
+            stranger: inspect.in_full.then(|| self.stranger()).flatten(),
+            audit: self
+                .audit
+                .iter()
+                .filter(|_| inspect.in_full)
+                .flat_map(|audit| audit.entries.clone())
+                .collect(),
         })
     }
 
@@ -232,36 +343,37 @@ impl MutexState {
             if let Some(ask) = asker
                 && session == ask.claim.hold.session()
             {
-                self.give(now, ask.claim.clone(), ask.label.clone(), ask.lease_ms);
+                self.give(now, Tenant::asking(now.ms, ask), ask.lease_ms);
                 return Pumped::Asker;
             }
             if place.expires_ms < now.ms {
                 continue;
             }
-            let fence = self.give(now, place.claim, place.label, place.lease_ms);
-            wakes.push(Wake { to: session, nonce: place.nonce, fence });
+            let (nonce, lease_ms) = (place.nonce, place.lease_ms);
+            let fence = self.give(now, Tenant::waiting(now.ms, place), lease_ms);
+            wakes.push(Wake::Grant { to: session, nonce, fence });
             return Pumped::Another;
         }
         if self.record.as_ref().is_some_and(Record::is_awaited) {
             return Pumped::Nobody;
         }
         let Some(ask) = asker else { return Pumped::Nobody };
-        self.give(now, ask.claim.clone(), ask.label.clone(), ask.lease_ms);
+        self.give(now, Tenant::asking(now.ms, ask), ask.lease_ms);
         Pumped::Asker
     }
 
-    /// Makes a claim the holder of the free lock.
-    fn give(&mut self, now: Now, claim: Claim, label: crate::Label, lease_ms: u64) -> FencingToken {
-        self.value = Some(Value { content: Ok(claim.token()), expires_ms: Some(now.ms + lease_ms) });
-        self.install(now, claim, label, lease_ms)
+    /// Makes somebody the holder of the free lock.
+    fn give(&mut self, now: Now, tenant: Tenant, lease_ms: u64) -> FencingToken {
+        self.value = Some(Value { content: Ok(tenant.claim.token()), expires_ms: Some(now.ms + lease_ms) });
+        self.install(now, tenant, lease_ms)
     }
 
     /// Writes a new tenant and its fencing token into the record.
-    fn install(&mut self, now: Now, claim: Claim, label: crate::Label, lease_ms: u64) -> FencingToken {
+    fn install(&mut self, now: Now, tenant: Tenant, lease_ms: u64) -> FencingToken {
         let record = self.record_or_new(now, lease_ms);
         let fence = FencingToken::after(record.last, now.us);
         record.last = Some(fence);
-        record.tenant = Some(Tenant { claim, since_ms: now.ms, label });
+        record.tenant = Some(tenant);
         record.expires_ms = Record::kept_until_ms(record.last, now.ms, lease_ms);
         fence
     }
@@ -332,7 +444,17 @@ impl MutexState {
             remaining_ms,
             fence: tenant.and(self.record.as_ref()).and_then(|record| record.last),
             since_ms: tenant.map(|tenant| tenant.since_ms),
+            session: tenant
+                .filter(|tenant| tenant.life == Life::Session)
+                .map(|tenant| tenant.claim.hold.session()),
         })
+    }
+
+    /// The fingerprint of what a client of another library has put at the key.
+    fn stranger(&self) -> Option<Fingerprint> {
+        let value = self.value.as_ref()?.content.as_ref().ok()?;
+        let ours = self.tenant().is_some_and(|tenant| self.holds(&tenant.claim));
+        (!ours).then(|| Fingerprint::of(value))
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! In Redis this is one hash, so that all of it lives and expires together.
 
-use crate::{Acquire, Claim, Ended, Enqueue, FencingToken, HoldId, Label, RECORD_KEPT, SessionId};
+use crate::{Acquire, Claim, Ended, Enqueue, FencingToken, HoldId, Label, Life, RECORD_KEPT, SessionId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -32,10 +32,11 @@ pub struct Record {
 ///
 /// ```
 /// use leasehold_core::model::Tenant;
-/// use leasehold_core::{Claim, HoldId, Label, SessionId};
+/// use leasehold_core::{Claim, HoldId, Label, Life, SessionId};
 ///
 /// let hold = HoldId::from_random(SessionId::from_random([7; 12]), [9; 16]);
-/// let tenant = Tenant { claim: Claim::new(hold), since_ms: 1_000, label: Label::new("billing")? };
+/// let (label, life) = (Label::new("billing")?, Life::Session);
+/// let tenant = Tenant { claim: Claim::new(hold), since_ms: 1_000, life, label };
 /// assert_eq!(tenant.claim.hold.session(), SessionId::from_random([7; 12])); // who to ask whether he lives
 /// # Ok::<(), leasehold_core::LabelError>(())
 /// ```
@@ -45,8 +46,23 @@ pub struct Tenant {
     pub claim: Claim,
     /// Since when, in milliseconds of the store's clock.
     pub since_ms: u64,
+    /// What ends the hold before its time.
+    pub life: Life,
     /// Who it is, for others to read.
     pub label: Label,
+}
+
+impl Tenant {
+    /// One who asks for himself.
+    pub(super) fn asking(now_ms: u64, ask: &Acquire) -> Self {
+        let (claim, label) = (ask.claim.clone(), ask.label.clone());
+        Self { claim, since_ms: now_ms, life: ask.life, label }
+    }
+
+    /// One whose turn has come.
+    pub(super) fn waiting(now_ms: u64, place: Place) -> Self {
+        Self { claim: place.claim, since_ms: now_ms, life: place.life, label: place.label }
+    }
 }
 
 /// A place in the queue.
@@ -62,6 +78,8 @@ pub struct Place {
     pub expires_ms: u64,
     /// How long the hold lasts when it is granted, in milliseconds.
     pub lease_ms: u64,
+    /// What ends the place, and the hold after it, before its time.
+    pub life: Life,
     /// The hold that waits.
     pub claim: Claim,
     /// Who waits, for others to read.
@@ -115,6 +133,7 @@ impl Record {
             nonce: queue.nonce,
             expires_ms: now_ms + queue.kept_ms,
             lease_ms: ask.lease_ms,
+            life: ask.life,
             claim: ask.claim.clone(),
             label: ask.label.clone(),
         };
@@ -129,6 +148,13 @@ impl Record {
         let place = self.places.remove(&session)?;
         self.tickets.remove(&place.ticket);
         Some(place)
+    }
+
+    /// The place right before a session's own.
+    pub(super) fn before(&self, session: SessionId) -> Option<&Place> {
+        let own = self.places.get(&session)?;
+        let (_, before) = self.tickets.range(..own.ticket).next_back()?;
+        self.places.get(before)
     }
 
     /// Whether a hold has the place of its session.

@@ -95,12 +95,21 @@ impl Line {
 mod tests {
     use super::*;
     use leasehold_core::Label;
+    use leasehold_core::Life;
     use std::time::Duration;
 
     fn terms() -> Arc<Terms> {
         let label = Label::new("").expect("an empty label is a label");
         let lease = Duration::from_secs(1);
-        Arc::new(Terms { lease, label, value: None, adopt: None, queue: true, look_often: false })
+        Arc::new(Terms {
+            lease,
+            label,
+            value: None,
+            adopt: None,
+            life: Life::Session,
+            queue: true,
+            look_often: false,
+        })
     }
 
     #[test]

@@ -240,8 +240,10 @@ impl Seats {
 
 impl Postbox for Seats {
     fn deliver(&self, wake: Wake) {
-        if let Some(seat) = self.by_slot(wake.nonce.slot()) {
-            seat.handle_wake(&wake, self.world.now());
+        if let Wake::Grant { nonce, fence, .. } = wake
+            && let Some(seat) = self.by_slot(nonce.slot())
+        {
+            seat.handle_grant(nonce, fence, self.world.now());
         }
     }
 

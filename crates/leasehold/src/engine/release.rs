@@ -168,7 +168,7 @@ async fn explain(
     hold: &Hold,
     in_time: bool,
 ) -> LostReason {
-    let inspect = Op::Inspect(Inspect { claim: Some(hold.claim.clone()) });
+    let inspect = Op::Inspect(Inspect { claim: Some(hold.claim.clone()), in_full: false });
     let within = timings.call.min(Duration::from_secs(1));
     match call(store, world, &hold.lock, &inspect, within, within).await {
         Ok(Reply::Inspect(seen)) => {

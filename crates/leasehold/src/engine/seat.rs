@@ -13,7 +13,9 @@ use super::Hold;
 use super::line::Line;
 use crate::sync::{Mutex, MutexGuard};
 use leasehold_core::contend::{Contender, Executed, Grant, Random, Standing, Step, Terms};
-use leasehold_core::{Acquire, Acquired, Claim, HoldId, Holder, Lock, Moment, Nonce, SessionId, Wake};
+use leasehold_core::{
+    Acquire, Acquired, Claim, FencingToken, HoldId, Holder, Lock, Moment, Nonce, SessionId,
+};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::future::poll_fn;
@@ -181,10 +183,10 @@ impl Seat {
         self.state().contender.silence(now)
     }
 
-    /// A message for this seat.
-    pub(super) fn handle_wake(&self, wake: &Wake, now: Moment) {
+    /// A grant's message for this seat.
+    pub(super) fn handle_grant(&self, nonce: Nonce, fence: FencingToken, now: Moment) {
         let mut state = self.state();
-        state.contender.handle_wake(wake.nonce, wake.fence, now);
+        state.contender.handle_wake(nonce, fence, now);
         state.signal_front();
     }
 
@@ -260,8 +262,9 @@ impl Seat {
             remaining_ms: Some(u64::try_from(remaining).unwrap_or(u64::MAX)),
             fence: Some(hold.fence),
             since_ms: None,
+            session: None,
         };
-        Standing { holder: Some(holder), position: None, as_of: Some(now) }
+        Standing { holder: Some(holder), position: None, ahead: None, as_of: Some(now) }
     }
 }
 
@@ -311,7 +314,7 @@ impl fmt::Debug for Seat {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use leasehold_core::{FencingToken, Label};
+    use leasehold_core::{Label, Life};
 
     fn seat() -> Arc<Seat> {
         let lock = Lock::mutex("job".parse().expect("a good name"));
@@ -321,7 +324,15 @@ mod tests {
     fn terms() -> Arc<Terms> {
         let label = Label::new("").expect("an empty label is a label");
         let lease = Duration::from_secs(1);
-        Arc::new(Terms { lease, label, value: None, adopt: None, queue: true, look_often: false })
+        Arc::new(Terms {
+            lease,
+            label,
+            value: None,
+            adopt: None,
+            life: Life::Session,
+            queue: true,
+            look_often: false,
+        })
     }
 
     fn at(s: u64) -> Moment {
@@ -370,7 +381,12 @@ mod tests {
         let (with_release, _) = next.expect("somebody stands in line");
         // The release takes long. The front asks by itself meanwhile, and is told that the lock is taken.
         let own = asked(&seat.turn(front, at(3), random));
-        seat.handle_answer(own, Ok(&Acquired::Taken { holder: None, position: Some(0) }), at(3), random);
+        seat.handle_answer(
+            own,
+            Ok(&Acquired::Taken { holder: None, position: Some(0), ahead: None }),
+            at(3),
+            random,
+        );
         assert!(matches!(seat.turn(front, at(3), random), Turn::Sleep(_)));
         seat.handle_answer(with_release, Ok(&granted()), at(1), random);
         seat.vacate(&hold);

@@ -3,11 +3,11 @@
 //! It outlives no process and has no faults. Its clock is the machine's, which does not stop in a
 //! suspend.
 
-use super::{Outcome, Postbox, Store};
+use super::{Outcome, Postbox, SessionKeeping, Store};
 use crate::sync::{Mutex, MutexGuard, OnceLock};
 use futures_util::future::{BoxFuture, ready};
-use leasehold_core::model::MutexState;
-use leasehold_core::{KeyError, Kind, Lock, Op, Reply, SessionId};
+use leasehold_core::model::{MutexState, Sessions};
+use leasehold_core::{KeyError, Kind, Lock, Op, Reply, SessionId, SessionOp, SessionReply};
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, PoisonError};
@@ -38,6 +38,7 @@ struct Shared {
 struct State {
     locks: HashMap<Lock, MutexState>,
     mailboxes: HashMap<SessionId, Arc<dyn Postbox>>,
+    sessions: Sessions,
     since_sweep: u32,
 }
 
@@ -80,7 +81,8 @@ impl MemoryStore {
     }
 
     fn apply(&self, lock: &Lock, op: &Op) -> Reply {
-        let mut state = self.lock();
+        let mut guard = self.lock();
+        let state = &mut *guard;
         let now_us = (self.shared.now_us)();
         state.since_sweep += 1;
         if state.since_sweep >= SWEEP_EVERY {
@@ -90,15 +92,15 @@ impl MemoryStore {
         let Kind::Mutex = lock.kind else {
             return Reply::Refused(leasehold_core::Refused::WrongKind { found: "another kind".into() });
         };
-        let (reply, wakes) = match state.locks.get_mut(lock) {
-            Some(mutex) => mutex.apply(now_us, op),
-            None => state.locks.entry(lock.clone()).or_default().apply(now_us, op),
+        let State { locks, mailboxes, sessions, .. } = state;
+        let alive = |session| sessions.alive_ms(now_us / 1000, session);
+        let (reply, wakes) = match locks.get_mut(lock) {
+            Some(mutex) => mutex.apply(now_us, op, &alive),
+            None => locks.entry(lock.clone()).or_default().apply(now_us, op, &alive),
         };
-        let posts: Vec<_> = wakes
-            .into_iter()
-            .filter_map(|wake| Some((state.mailboxes.get(&wake.to)?.clone(), wake)))
-            .collect();
-        drop(state);
+        let posts: Vec<_> =
+            wakes.into_iter().filter_map(|wake| Some((mailboxes.get(&wake.to())?.clone(), wake))).collect();
+        drop(guard);
         for (post, wake) in posts {
             post.deliver(wake);
         }
@@ -135,6 +137,18 @@ impl Store for MemoryStore {
 
     fn close_mailbox(&self, session: SessionId) {
         self.lock().mailboxes.remove(&session);
+    }
+
+    fn sessions(&self) -> SessionKeeping {
+        SessionKeeping::ByBeat
+    }
+
+    fn attend<'a>(&'a self, op: &'a SessionOp, _within: Duration) -> BoxFuture<'a, Outcome<SessionReply>> {
+        Box::pin(async move {
+            let mut state = self.lock();
+            let now_ms = (self.shared.now_us)() / 1000;
+            Outcome::Done(state.sessions.apply(now_ms, op))
+        })
     }
 
     fn sibling(&self) -> Arc<dyn Store> {

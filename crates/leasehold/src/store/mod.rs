@@ -17,14 +17,14 @@ mod redis;
 mod sqlite;
 
 pub use fault::{Fault, FaultKind, Phase};
-pub use leasehold_core::{Lock, Op, Reply, Wake};
+pub use leasehold_core::{Lock, Op, Reply, SessionOp, SessionReply, Wake};
 pub use memory::MemoryStore;
 #[cfg(feature = "redis")]
 pub use redis::{RedisConfig, RedisStore, UrlError};
 #[cfg(feature = "sqlite")]
 pub use sqlite::SqliteStore;
 
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, ready};
 use leasehold_core::{KeyError, SessionId};
 use std::fmt;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ use std::time::Duration;
 /// use leasehold::store::{MemoryStore, Outcome, Store};
 /// use std::time::Duration;
 ///
-/// let (lock, op) = (Lock::mutex("orders/42".parse()?), Op::Inspect(Inspect { claim: None }));
+/// let (lock, op) = (Lock::mutex("orders/42".parse()?), Op::Inspect(Inspect { claim: None, in_full: false }));
 /// match MemoryStore::new().execute(&lock, &op, Duration::from_secs(1)).await {
 ///     Outcome::Done(Reply::Inspect(seen)) => println!("{} wait", seen.waiting),
 ///     Outcome::Done(other) => println!("an answer to another question: {other:?}"),
@@ -48,13 +48,31 @@ use std::time::Duration;
 /// # Ok(()) }
 /// ```
 #[derive(Debug)]
-pub enum Outcome {
+pub enum Outcome<T = Reply> {
     /// It was executed, and this is the reply.
-    Done(Reply),
+    Done(T),
     /// It was not executed, for certain.
     Refused(Fault),
     /// It may have been executed, or may be yet: the reply was lost, late, or the call was cut short.
     Unknown(Fault),
+}
+
+/// How a store knows which sessions are alive.
+///
+/// ```
+/// use leasehold::store::{MemoryStore, SessionKeeping, Store};
+///
+/// assert_eq!(MemoryStore::new().sessions(), SessionKeeping::ByBeat);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SessionKeeping {
+    /// It does not: leases alone end what a dead process has.
+    Never,
+    /// By their [beats](leasehold_core::Beat).
+    ByBeat,
+    /// By itself: it is told once who begins, and no beat is needed.
+    ByItself,
 }
 
 /// Something that executes operations on locks, one at a time and atomically.
@@ -138,6 +156,18 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Closes the mailbox of a session. Does not wait for anything.
     fn close_mailbox(&self, session: SessionId);
 
+    /// How it knows which sessions are alive.
+    fn sessions(&self) -> SessionKeeping {
+        SessionKeeping::Never
+    }
+
+    /// Executes one operation on its sessions, and answers within `within`.
+    fn attend<'a>(&'a self, _op: &'a SessionOp, _within: Duration) -> BoxFuture<'a, Outcome<SessionReply>> {
+        let text = "this store keeps no sessions".to_owned();
+        let fault = Fault::new(FaultKind::Unusable(text), Phase::Send, "store");
+        Box::pin(ready(Outcome::Refused(fault)))
+    }
+
     /// The same store by way of a connection of its own, for the keeper: it is used from another
     /// thread, with another runtime.
     fn sibling(&self) -> Arc<dyn Store>;
@@ -167,7 +197,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 ///
 /// let (sender, received) = mpsc::channel();
 /// let to = SessionId::from_random([7; 12]);
-/// let wake = Wake { to, nonce: Nonce::new(0, 77), fence: FencingToken::new(4711) };
+/// let wake = Wake::Grant { to, nonce: Nonce::new(0, 77), fence: FencingToken::new(4711) };
 /// Slot(sender).deliver(wake); // as a store does, to which this message came
 /// assert_eq!(received.recv()?, Some(wake));
 /// # Ok::<(), Box<dyn std::error::Error>>(())

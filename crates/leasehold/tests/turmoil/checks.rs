@@ -147,9 +147,9 @@ impl Record {
             _ => {}
         }
         for wake in wakes {
-            state.told.insert((key.to_owned(), wake.fence), at);
-            if let Some(hold) = state.queued.get(&(key.to_owned(), wake.to)).copied() {
-                state.granted.insert((key.to_owned(), wake.fence), hold);
+            state.told.insert((key.to_owned(), wake.fence()), at);
+            if let Some(hold) = state.queued.get(&(key.to_owned(), wake.to())).copied() {
+                state.granted.insert((key.to_owned(), wake.fence()), hold);
             }
         }
     }

@@ -40,7 +40,7 @@ mod workload;
 #[doc(inline)]
 pub use crate::conformance_suite as suite;
 pub use crate::random::Random;
-pub use letters::Letters;
+pub use letters::{Letter, Letters};
 pub use peer::{Granted, LONG, PATIENCE, Peer, Taken};
 pub use scene::{Scene, play};
 pub use subject::Subject;

@@ -1,11 +1,12 @@
 //! One session with a store handle of its own: what another process is to the lock.
 
+use super::letters::Letter;
 use super::letters::Letters;
 use crate::Random;
 use leasehold::store::{Outcome, Store};
 use leasehold_core::{
     Acquire, Acquired, Claim, Enqueue, Extend, Extended, Fate, FencingToken, HoldId, Holder, Inspect,
-    Inspection, Label, Lock, Nonce, Op, OwnValue, Pass, Release, Released, Reply, SessionId, Wake,
+    Inspection, Label, Life, Lock, Nonce, Op, OwnValue, Pass, Release, Released, Reply, SessionId,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -79,7 +80,15 @@ impl Peer {
     /// A try: no queue.
     pub fn ask(&self, claim: &Claim, lease: Duration) -> Acquire {
         let (claim, lease_ms) = (claim.clone(), millis(lease));
-        Acquire { claim, lease_ms, label: self.label(), queue: None, adopt_ms: None }
+        Acquire {
+            claim,
+            lease_ms,
+            label: self.label(),
+            queue: None,
+            adopt_ms: None,
+            life: Life::Session,
+            ahead: None,
+        }
     }
 
     /// An enqueue or a look, with a fresh nonce.
@@ -178,7 +187,7 @@ impl Peer {
     }
 
     /// The next letter.
-    pub async fn letter(&self) -> Wake {
+    pub async fn letter(&self) -> Letter {
         let letter = tokio::time::timeout(PATIENCE, self.letters.next()).await;
         let wake = letter.unwrap_or_else(|_| panic!("{}: no grant came to {:?}", self.lock, self.session));
         assert_eq!(wake.to, self.session, "a letter to somebody else");
@@ -186,7 +195,7 @@ impl Peer {
     }
 
     async fn inspect_for(&self, claim: Option<Claim>) -> Inspection {
-        match self.execute(&Op::Inspect(Inspect { claim })).await {
+        match self.execute(&Op::Inspect(Inspect { claim, in_full: false })).await {
             Reply::Inspect(inspection) => inspection,
             other => panic!("{}: an inspect was answered by {other:?}", self.lock),
         }
@@ -206,7 +215,7 @@ pub(super) fn granted(reply: Acquired) -> Granted {
 /// The reply must say that the lock is taken.
 pub(super) fn taken(reply: Acquired) -> Taken {
     match reply {
-        Acquired::Taken { holder, position } => Taken { holder, position },
+        Acquired::Taken { holder, position, .. } => Taken { holder, position },
         other => panic!("expected to find the lock taken, got {other:?}"),
     }
 }

@@ -1,10 +1,11 @@
 //! Where one case is played: a subject, a lock that nobody used before, and the sessions that use it.
 
+use super::letters::Letter;
 use super::letters::Letters;
 use super::peer::{LONG, PATIENCE, Peer};
 use super::subject::Subject;
 use crate::Random;
-use leasehold_core::{Lock, LockName, SessionId, Wake};
+use leasehold_core::{Lock, LockName, SessionId};
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -122,7 +123,7 @@ impl Scene {
     ///
     /// That nothing came cannot be seen by waiting; but letters keep their order. So the session is
     /// granted another lock, and what came before the news of that is all there is.
-    pub async fn letters_so_far(&self, to: &Peer) -> Vec<Wake> {
+    pub async fn letters_so_far(&self, to: &Peer) -> Vec<Letter> {
         let elsewhere = self.another_lock();
         let holder = self.peer_without_mailbox().await.at(&elsewhere);
         let held = holder.take(LONG).await;

@@ -7,8 +7,8 @@
 use super::Random;
 use leasehold_core::model::{MutexState, Value};
 use leasehold_core::{
-    Acquire, Claim, Enqueue, Extend, HoldId, Inspect, Label, LockKeys, Nonce, Op, OwnValue, Pass, Release,
-    SessionId,
+    Acquire, Claim, Enqueue, Extend, HoldId, Inspect, Label, Life, LockKeys, Nonce, Op, OwnValue, Pass,
+    Release, SessionId,
 };
 
 /// What happens next.
@@ -132,7 +132,7 @@ impl Workload {
             12..=17 => Op::Release(self.release(state)),
             _ => {
                 let claim = (self.random.below(2) == 0).then(|| self.likely_claim(state));
-                Op::Inspect(Inspect { claim })
+                Op::Inspect(Inspect { claim, in_full: false })
             }
         }
     }
@@ -146,7 +146,7 @@ impl Workload {
         let kept_ms = *self.random.pick(&[1, 100, 3_000, 21_000, 7_200_000]);
         let queue = (self.random.below(4) > 0).then_some(Enqueue { nonce, kept_ms });
         let adopt_ms = (self.random.below(3) == 0).then_some(2_000);
-        Acquire { claim, lease_ms, label, queue, adopt_ms }
+        Acquire { claim, lease_ms, label, queue, adopt_ms, life: Life::Session, ahead: None }
     }
 
     fn release(&mut self, state: &MutexState) -> Release {

@@ -4,7 +4,9 @@
 
 use super::reply::Failure;
 use super::script::Script;
-use leasehold_core::{Acquire, Claim, Enqueue, Extend, HoldId, Inspect, Label, Op, OwnValue, Pass, Release};
+use leasehold_core::{
+    Acquire, Claim, Enqueue, Extend, HoldId, Inspect, Label, Life, Op, OwnValue, Pass, Release,
+};
 use std::str::FromStr;
 
 /// A call, understood.
@@ -34,7 +36,7 @@ impl Call {
         let claim = rest.claim()?;
         let mut mailboxes = String::new();
         let op = match script {
-            Script::Inspect => Op::Inspect(Inspect { claim }),
+            Script::Inspect => Op::Inspect(Inspect { claim, in_full: false }),
             Script::Extend => {
                 let (claim, lease_ms) = (claim.ok_or_else(malformed)?, rest.number()?);
                 let keep_record = !rest.text()?.is_empty();
@@ -105,7 +107,7 @@ impl<'a> Rest<'a> {
             "" => None,
             adopt_ms => Some(parsed(adopt_ms)?),
         };
-        Ok(Acquire { claim, lease_ms, label, queue, adopt_ms })
+        Ok(Acquire { claim, lease_ms, label, queue, adopt_ms, life: Life::Session, ahead: None })
     }
 }
 

@@ -1,6 +1,6 @@
 //! Ways to be wrong, one at a time.
 
-use leasehold_core::model::MutexState;
+use leasehold_core::model::{MutexState, everybody};
 use leasehold_core::{Op, Reply, Wake};
 
 /// What a server does wrong.
@@ -34,7 +34,7 @@ impl Flaw {
             _ => op,
         };
         let before = lock.value.clone();
-        let result = lock.apply(now_us, op);
+        let result = lock.apply(now_us, op, &everybody);
         match (self, &mut lock.value) {
             (Self::EndsLeasesEarly, Some(value)) if before.as_ref() != Some(value) => {
                 let now_ms = now_us / 1000;

@@ -16,7 +16,7 @@ mod session;
 pub use flaw::Flaw;
 
 use call::Call;
-use leasehold_core::model::MutexState;
+use leasehold_core::model::{MutexState, everybody};
 use leasehold_core::{Inspect, Inspection, Op, Reply, Wake};
 use script::Script;
 use session::Session;
@@ -159,11 +159,12 @@ impl ModelServer {
 
     /// How each lock stands at `now_us`, by key. Changes nothing.
     pub fn locks(&self, now_us: u64) -> Vec<(String, Inspection)> {
-        let inspect = Op::Inspect(Inspect { claim: None });
-        let look = |(key, lock): (&String, &MutexState)| match lock.clone().apply(now_us, &inspect).0 {
-            Reply::Inspect(seen) => Some((key.clone(), seen)),
-            _ => None,
-        };
+        let inspect = Op::Inspect(Inspect { claim: None, in_full: false });
+        let look =
+            |(key, lock): (&String, &MutexState)| match lock.clone().apply(now_us, &inspect, &everybody).0 {
+                Reply::Inspect(seen) => Some((key.clone(), seen)),
+                _ => None,
+            };
         self.state().locks.iter().filter_map(look).collect()
     }
 
@@ -184,11 +185,11 @@ impl ModelServer {
         let lock = state.locks.entry(call.key.clone()).or_default();
         let (reply, wakes) = match self.shared.flaw {
             Some(flaw) => flaw.apply(lock, now_us, &call.op),
-            None => lock.apply(now_us, &call.op),
+            None => lock.apply(now_us, &call.op, &everybody),
         };
         if !state.mute {
             for wake in &wakes {
-                state.publish(&format!("{}{}", call.mailboxes, wake.to), &wake.message());
+                state.publish(&format!("{}{}", call.mailboxes, wake.to()), &wake.message());
             }
         }
         drop(state);

@@ -100,7 +100,7 @@ pub(super) fn of_script(reply: &Reply) -> Value {
             let said = [Value::bulk(fate(*found)), Value::Array(who(holder.as_ref()))];
             Value::Array(said.into_iter().chain(next).collect())
         }
-        Reply::Inspect(Inspection { holder, waiting, fate: found }) => {
+        Reply::Inspect(Inspection { holder, waiting, fate: found, .. }) => {
             let found = found.map_or("", fate);
             let who = Value::Array(who(holder.as_ref()));
             Value::Array(vec![Value::number(*waiting), Value::bulk(found), who])
@@ -118,7 +118,7 @@ fn of_acquire(acquired: &Acquired) -> Value {
             Value::number(*remaining_ms),
             Value::Integer((*others_wait).into()),
         ]),
-        Acquired::Taken { holder, position } => {
+        Acquired::Taken { holder, position, .. } => {
             let position = position.map_or(Value::Integer(-1), Value::number);
             let said = [Value::bulk("taken"), position];
             Value::Array(said.into_iter().chain(who(holder.as_ref())).collect())

@@ -4,7 +4,7 @@
 //! operation does ([`Bug::apply`]); those of a client stand between the engine and its store, its mailbox or its clock
 //! (`planted`). They are switched on for one run, and nothing of them is in the product.
 
-use leasehold_core::model::MutexState;
+use leasehold_core::model::{Alive, MutexState};
 use leasehold_core::{Acquired, Claim, Extended, FencingToken, Op, Pass, Reply, Wake};
 
 /// A planted bug.
@@ -100,20 +100,26 @@ impl Bug {
     ];
 
     /// Executes an operation at the server, with this bug if it is one of the server's.
-    pub(super) fn apply(self, state: &mut MutexState, now_us: u64, op: &Op) -> (Reply, Vec<Wake>) {
+    pub(super) fn apply(
+        self,
+        state: &mut MutexState,
+        now_us: u64,
+        op: &Op,
+        alive: Alive<'_>,
+    ) -> (Reply, Vec<Wake>) {
         match (self, op) {
             (Self::ReleaseWithoutComparing, Op::Release(release)) => {
                 let mut release = release.clone();
                 release.claim = holder(state).unwrap_or(release.claim);
-                state.apply(now_us, &Op::Release(release))
+                state.apply(now_us, &Op::Release(release), alive)
             }
             (Self::ExtendWithoutComparing, Op::Extend(extend)) => {
                 let mut extend = extend.clone();
                 extend.claim = holder(state).unwrap_or(extend.claim);
-                state.apply(now_us, &Op::Extend(extend))
+                state.apply(now_us, &Op::Extend(extend), alive)
             }
             (Self::ExtendThatShortens, Op::Extend(extend)) => {
-                let done = state.apply(now_us, op);
+                let done = state.apply(now_us, op, alive);
                 if let (Reply::Extend(Extended::Extended), Some(value)) = (&done.0, &mut state.value) {
                     value.expires_ms = Some(now_us / 1000 + extend.lease_ms);
                 }
@@ -123,7 +129,7 @@ impl Bug {
                 for place in state.record.iter_mut().flat_map(|record| record.places.values_mut()) {
                     place.expires_ms = place.expires_ms.max(now_us / 1000 + 1);
                 }
-                state.apply(now_us, op)
+                state.apply(now_us, op, alive)
             }
             (Self::Barging, Op::Acquire(ask)) => {
                 // Nobody else is seen to wait while this one asks.
@@ -133,7 +139,7 @@ impl Bug {
                     drop(mine);
                     hidden
                 });
-                let done = state.apply(now_us, op);
+                let done = state.apply(now_us, op, alive);
                 if let (Some(record), Some((tickets, places))) = (&mut state.record, hidden) {
                     for (ticket, session) in tickets {
                         if let Some(place) = places.get(&session)
@@ -157,38 +163,44 @@ impl Bug {
                         }
                     }
                 }
-                state.apply(now_us, op)
+                state.apply(now_us, op, alive)
             }
             (Self::ReleaseThatGrantsNobody, Op::Release(release)) => {
                 let mut release = release.clone();
                 release.pass = Pass::Free;
-                state.apply(now_us, &Op::Release(release))
+                state.apply(now_us, &Op::Release(release), alive)
             }
-            (Self::GrantWithoutMessage, _) => (state.apply(now_us, op).0, Vec::new()),
+            (Self::GrantWithoutMessage, _) => (state.apply(now_us, op, alive).0, Vec::new()),
             (Self::KeyWithoutExpiry, Op::Acquire(_)) => {
-                let done = state.apply(now_us, op);
+                let done = state.apply(now_us, op, alive);
                 if let (Reply::Acquire(Acquired::Granted { .. }), Some(value)) = (&done.0, &mut state.value) {
                     value.expires_ms = None;
                 }
                 done
             }
             (Self::TokenThatCounts | Self::TokenOfTheClock, _) => {
-                self.apply_with_own_token(state, now_us, op)
+                self.apply_with_own_token(state, now_us, op, alive)
             }
             (Self::SpentHoldReturns, _) => {
-                let done = state.apply(now_us, op);
+                let done = state.apply(now_us, op, alive);
                 if let Some(record) = &mut state.record {
                     record.ended = None;
                 }
                 done
             }
-            _ => state.apply(now_us, op),
+            _ => state.apply(now_us, op, alive),
         }
     }
 
-    fn apply_with_own_token(self, state: &mut MutexState, now_us: u64, op: &Op) -> (Reply, Vec<Wake>) {
+    fn apply_with_own_token(
+        self,
+        state: &mut MutexState,
+        now_us: u64,
+        op: &Op,
+        alive: Alive<'_>,
+    ) -> (Reply, Vec<Wake>) {
         let before = state.record.as_ref().and_then(|record| record.last);
-        let (mut reply, mut wakes) = state.apply(now_us, op);
+        let (mut reply, mut wakes) = state.apply(now_us, op, alive);
         let after = state.record.as_mut().and_then(|record| record.last.as_mut());
         let Some(after) = after.filter(|after| Some(**after) != before) else { return (reply, wakes) };
         let token = match self {
@@ -198,7 +210,9 @@ impl Bug {
         let (right, wrong) = (*after, FencingToken::new(token));
         *after = wrong;
         for wake in &mut wakes {
-            wake.fence = wrong;
+            if let Wake::Grant { fence, .. } = wake {
+                *fence = wrong;
+            }
         }
         let acquired = match &mut reply {
             Reply::Acquire(acquired) => Some(acquired),

@@ -354,7 +354,7 @@ fn short_nonce(nonce: leasehold_core::Nonce) -> String {
 fn show_acquired(reply: &Acquired, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     match reply {
         Acquired::Granted { fence, remaining_ms, .. } => write!(f, "granted {fence} for {remaining_ms} ms"),
-        Acquired::Taken { holder, position } => {
+        Acquired::Taken { holder, position, .. } => {
             let remaining = holder.as_ref().map(|holder| holder.remaining_ms);
             write!(f, "taken, position {position:?}, holder {remaining:?}")
         }
@@ -395,7 +395,7 @@ impl fmt::Display for Event<'_> {
                 f.write_str(" -> ")?;
                 show_reply(done.reply, f)?;
                 for wake in done.wakes {
-                    write!(f, "; grants {} {}", short_nonce(wake.nonce), wake.fence)?;
+                    write!(f, "; {}", Told(wake))?;
                 }
                 match done.holder() {
                     Some((claim, _, until)) => write!(f, "; held by {} until {until:?}", Short(&claim.hold)),
@@ -413,12 +413,24 @@ impl fmt::Display for Event<'_> {
                 }
             }
             Self::Woken(host, wake) => {
-                write!(f, "{host} is granted {} {}", short_nonce(wake.nonce), wake.fence)
+                write!(f, "{host} has {}", Told(wake))
             }
             Self::Stranger(lock, Some(until)) => write!(f, "a stranger has {lock} until {until}"),
             Self::Stranger(lock, None) => write!(f, "a stranger gives {lock} back"),
             Self::Task(task, lock, what) => write!(f, "{task} {lock}: {what:?}"),
             Self::Healed => f.write_str("healed"),
+        }
+    }
+}
+
+/// A message, without its nonce's random half.
+struct Told<'a>(&'a Wake);
+
+impl fmt::Display for Told<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Wake::Grant { nonce, fence, .. } => write!(f, "the grant of {fence} to {}", short_nonce(*nonce)),
+            other => write!(f, "the loss of {}", other.fence()),
         }
     }
 }

@@ -328,7 +328,7 @@ impl Sim {
     }
 
     fn publish(self: &Arc<Self>, net: &mut Net, wake: Wake) {
-        let Some((link, generation)) = net.server.ears.get(&wake.to).copied() else { return };
+        let Some((link, generation)) = net.server.ears.get(&wake.to()).copied() else { return };
         let host = net.link(link).host;
         let message = net.last_message;
         if net.strikes(self.weather.lost) {
@@ -346,7 +346,7 @@ impl Sim {
         self.kernel.at(at, Some(host), move || {
             let mut net = sim.net();
             let link = net.link(link);
-            let post = link.posts.get(&wake.to).filter(|_| link.generation == generation).cloned();
+            let post = link.posts.get(&wake.to()).filter(|_| link.generation == generation).cloned();
             drop(net);
             if let Some(post) = post {
                 sim.note(&Event::Woken(host, wake));

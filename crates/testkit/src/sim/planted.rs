@@ -232,7 +232,9 @@ impl Postbox for PlantedPost {
     fn deliver(&self, mut wake: Wake) {
         if self.bug == Bug::GrantCountsFromLastLook {
             let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-            wake.nonce = seen.last_nonce.get(&wake.nonce.slot()).copied().unwrap_or(wake.nonce);
+            if let Wake::Grant { nonce, .. } = &mut wake {
+                *nonce = seen.last_nonce.get(&nonce.slot()).copied().unwrap_or(*nonce);
+            }
         }
         self.inner.deliver(wake);
     }

@@ -6,7 +6,7 @@ use super::event::{Event, LockId, ServerEvent};
 use super::net::LinkId;
 use super::time::{Clock, Instant};
 use crate::random::Random;
-use leasehold_core::model::{MutexState, Value};
+use leasehold_core::model::{MutexState, Value, everybody};
 use leasehold_core::{Op, Reply, SessionId, Wake};
 use std::collections::{BTreeMap, VecDeque};
 use std::mem;
@@ -50,8 +50,8 @@ impl Server {
         let now_us = self.clock.reading_us(now);
         let state = self.locks.entry(lock).or_default();
         let done = match bug {
-            Some(bug) => bug.apply(state, now_us, op),
-            None => state.apply(now_us, op),
+            Some(bug) => bug.apply(state, now_us, op, &everybody),
+            None => state.apply(now_us, op, &everybody),
         };
         if let Some(replica) = &mut self.replica {
             replica.log.push_back((now, lock, state.clone()));

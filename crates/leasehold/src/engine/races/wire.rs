@@ -95,7 +95,7 @@ impl Server {
 
     /// Whether nobody holds a lock, and nobody waits for it.
     pub(super) fn is_free(&self, lock: &Lock) -> bool {
-        match self.execute(lock, &Op::Inspect(Inspect { claim: None })) {
+        match self.execute(lock, &Op::Inspect(Inspect { claim: None, in_full: false })) {
             Reply::Inspect(seen) => seen.holder.is_none() && seen.waiting == 0,
             odd => panic!("not the answer to an inspect: {odd:?}"),
         }

@@ -48,7 +48,7 @@ fn acquired(value: &Value) -> Read<Acquired> {
         }),
         [word, position, who @ ..] if text(word) == Ok("taken") => {
             let position = number(position).ok();
-            Ok(Acquired::Taken { holder: holder(who)?, position })
+            Ok(Acquired::Taken { holder: holder(who)?, position, ahead: None })
         }
         [word, how] if text(word) == Ok("spent") => text(how).and_then(ended).map(Acquired::Spent),
         _ => Err(Malformed),
@@ -82,7 +82,13 @@ fn inspection(value: &Value) -> Read<Inspection> {
         "" => None,
         word => Some(fate(word)?),
     };
-    Ok(Inspection { holder: holder(items(who)?)?, waiting: number(waiting)?, fate })
+    Ok(Inspection {
+        holder: holder(items(who)?)?,
+        waiting: number(waiting)?,
+        fate,
+        stranger: None,
+        audit: Vec::new(),
+    })
 }
 
 fn holder(who: &[Value]) -> Read<Option<Holder>> {
@@ -92,6 +98,7 @@ fn holder(who: &[Value]) -> Read<Option<Holder>> {
         remaining_ms: number(remaining).ok(),
         fence: None,
         since_ms: None,
+        session: None,
     };
     match who {
         [] => Ok(None),
@@ -155,7 +162,7 @@ mod tests {
 
     #[test]
     fn what_no_script_says_is_no_reply() {
-        let op = Op::Inspect(Inspect { claim: None });
+        let op = Op::Inspect(Inspect { claim: None, in_full: false });
         for value in
             [Value::Nil, Value::Okay, Value::Int(7), Value::Array(vec![]), Value::Array(vec![Value::Nil; 3])]
         {

@@ -14,7 +14,7 @@ use super::machine::Machine;
 use super::patience::Patience;
 use super::trouble::{Trouble, is_busy};
 use leasehold_core::model::MutexState;
-use leasehold_core::{FORMAT, FencingToken};
+use leasehold_core::{FORMAT, FencingToken, Label};
 use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior, params};
 use std::path::Path;
 use std::sync::Arc;
@@ -132,11 +132,15 @@ fn begin_boot(sql: &Transaction<'_>, machine: &dyn Machine) -> Result<(), Troubl
         let (id, text): (i64, String) = (row.get(0)?, row.get(1)?);
         let mut state: MutexState = serde_json::from_str(&text)?;
         let front: Vec<_> = state.sessions_at_the_front().collect();
+        let by = Label::new("a new boot").expect("a short text is a label");
         for session in front {
-            state.bury(session);
+            state.bury(latest_us, session, &by);
         }
+        // Also what has no session does not outlive the boot whose clock it was counted by.
         state.value = None;
         if let Some(record) = &mut state.record {
+            record.tickets.clear();
+            record.places.clear();
             latest_us = latest_us.max(record.last.map_or(0, FencingToken::as_u64));
         }
         sql.prepare_cached("UPDATE locks SET state = ?2, over_ms = ?3 WHERE rowid = ?1")?

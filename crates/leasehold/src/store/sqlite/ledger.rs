@@ -13,8 +13,8 @@ use super::machine::Machine;
 use super::patience::Patience;
 use super::site::Site;
 use super::trouble::{Trouble, fault, is_busy};
-use leasehold_core::model::MutexState;
-use leasehold_core::{FORMAT, Kind, Lock, Moment, Op, Pass, Refused, Reply, SessionId, Wake};
+use leasehold_core::model::{MutexState, everybody};
+use leasehold_core::{FORMAT, Kind, Label, Lock, Moment, Op, Pass, Refused, Reply, SessionId, Wake};
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -171,8 +171,12 @@ impl Scene<'_> {
             .optional()?;
         let before: MutexState = found.as_deref().map(serde_json::from_str).transpose()?.unwrap_or_default();
         let mut state = before.clone();
-        let buried = if concerns_the_living(op) { self.bury_the_dead(&mut state)? } else { Vec::new() };
-        let (reply, wakes) = state.apply(now_us, op);
+        let buried = if concerns_the_living(op) {
+            self.bury_the_dead(now_us, &mut state, &by(op))?
+        } else {
+            Vec::new()
+        };
+        let (reply, wakes) = state.apply(now_us, op, &everybody);
         if state.is_over(now_us) {
             if found.is_some() {
                 self.sql
@@ -191,14 +195,19 @@ impl Scene<'_> {
 
     /// Ends what the dead have at the front of a lock: its holder, and the places before the first live
     /// one. Gives those whose files can go.
-    fn bury_the_dead(&self, state: &mut MutexState) -> Result<Vec<SessionId>, Trouble> {
+    fn bury_the_dead(
+        &self,
+        now_us: u64,
+        state: &mut MutexState,
+        by: &Label,
+    ) -> Result<Vec<SessionId>, Trouble> {
         let front: Vec<_> = state.sessions_at_the_front().take(ASKED_AT_MOST).collect();
         let holder = state.record.as_ref().and_then(|record| record.tenant.as_ref());
         let places_from = usize::from(holder.is_some());
         let mut buried = Vec::new();
         for (at, session) in front.into_iter().enumerate() {
             if self.is_dead(session, &mut buried)? {
-                state.bury(session);
+                state.bury(now_us, session, by);
             } else if at >= places_from {
                 break;
             }
@@ -229,9 +238,19 @@ impl Scene<'_> {
 /// Whether it matters to an operation who is alive: it may give the lock to somebody, or tells who has it.
 fn concerns_the_living(op: &Op) -> bool {
     match op {
-        Op::Acquire(_) | Op::Inspect(_) => true,
+        Op::Acquire(_) | Op::Inspect(_) | Op::Evict(_) | Op::Free(_) => true,
         Op::Release(release) => release.next.is_some() || release.pass == Pass::Grant,
         _ => false,
+    }
+}
+
+/// Who finds out that somebody is dead, by an operation of his.
+fn by(op: &Op) -> Label {
+    match op {
+        Op::Acquire(ask) => ask.label.clone(),
+        Op::Evict(evict) => evict.by.clone(),
+        Op::Free(free) => free.by.clone(),
+        _ => Label::new("").expect("an empty label is a label"),
     }
 }
 

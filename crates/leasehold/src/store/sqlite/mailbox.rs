@@ -134,7 +134,7 @@ pub(super) fn send(sessions: &Sessions, wake: Wake) -> io::Result<()> {
     // sender, and must not keep messages from the others.
     let socket = UnixDatagram::unbound()?;
     socket.set_nonblocking(true)?;
-    let (message, to) = (wake.message(), sessions.socket(wake.to));
+    let (message, to) = (wake.message(), sessions.socket(wake.to()));
     let mut waited = Duration::ZERO;
     loop {
         match socket.send_to(message.as_bytes(), &to) {
@@ -194,7 +194,7 @@ mod tests {
     }
 
     fn wake(to: SessionId, n: u64) -> Wake {
-        Wake { to, nonce: Nonce::new(1, n), fence: FencingToken::new(n) }
+        Wake::Grant { to, nonce: Nonce::new(1, n), fence: FencingToken::new(n) }
     }
 
     fn sessions() -> (tempfile::TempDir, Sessions) {

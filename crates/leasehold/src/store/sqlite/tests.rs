@@ -5,7 +5,7 @@ use super::life::Sessions;
 use super::machine::Machine;
 use crate::store::{FaultKind, MemoryStore, Outcome, Postbox, Store};
 use leasehold_core::{
-    Acquire, Acquired, Claim, Ended, Enqueue, Extend, Fate, FencingToken, HoldId, Inspect, Label, Lock,
+    Acquire, Acquired, Claim, Ended, Enqueue, Extend, Fate, FencingToken, HoldId, Inspect, Label, Life, Lock,
     Nonce, Op, Pass, Release, Reply, SessionId, Wake,
 };
 use proptest::prelude::*;
@@ -97,6 +97,8 @@ fn acquire(of: u8, hold: u8, queue: bool) -> Acquire {
         label: Label::new(format!("test {of}")).expect("a label"),
         queue: queue.then_some(Enqueue { nonce, kept_ms: 3000 }),
         adopt_ms: None,
+        life: Life::Session,
+        ahead: None,
     }
 }
 
@@ -139,14 +141,15 @@ async fn a_reboot_ends_all_holds_and_tokens_grow_though_the_wall_clock_fell_back
     for (boot, wall_us) in [("boot-2", 0), ("boot-3", WALL_US / 2), ("boot-4", WALL_US + HOUR_US)] {
         world.clock.store(7, Ordering::Relaxed);
         let store = world.open(boot, wall_us).await;
-        let Reply::Inspect(seen) = done(&store, &lock("a"), Op::Inspect(Inspect { claim: None })).await
+        let Reply::Inspect(seen) =
+            done(&store, &lock("a"), Op::Inspect(Inspect { claim: None, in_full: false })).await
         else {
             panic!("not an inspection")
         };
         assert_eq!((seen.holder, seen.waiting), (None, 0), "{boot}");
     }
     let store = world.open("boot-4", 5).await;
-    let asked = Op::Inspect(Inspect { claim: Some(claim(1, 1)) });
+    let asked = Op::Inspect(Inspect { claim: Some(claim(1, 1)), in_full: false });
     let Reply::Inspect(seen) = done(&store, &lock("a"), asked).await else { panic!("not an inspection") };
     assert_eq!(seen.fate, Some(Fate::Ended(Ended::Evicted)));
     let later = granted(&store, &lock("a"), 3, 1).await;
@@ -159,7 +162,7 @@ async fn tokens_of_forgotten_locks_grow_over_a_reboot_too() {
     let store = world.open("boot-1", WALL_US).await;
     let fence = granted(&store, &lock("a"), 1, 1).await;
     world.pass(2 * HOUR_US);
-    done(&store, &lock("a"), Op::Inspect(Inspect { claim: None })).await;
+    done(&store, &lock("a"), Op::Inspect(Inspect { claim: None, in_full: false })).await;
     assert_eq!(world.ask_file::<i64>("SELECT count(*) FROM locks"), 0, "nothing is left to remember");
     drop(store);
     let store = world.open("boot-2", 0).await;
@@ -320,7 +323,8 @@ fn any_step() -> impl Strategy<Value = Step> {
             let pass = if grant { Pass::Grant } else { Pass::Free };
             Op::Release(Release { claim, pass, next })
         });
-    let inspect = proptest::option::of(claims()).prop_map(|claim| Op::Inspect(Inspect { claim }));
+    let inspect =
+        proptest::option::of(claims()).prop_map(|claim| Op::Inspect(Inspect { claim, in_full: false }));
     let op = prop_oneof![
         4 => any_acquire().prop_map(Op::Acquire),
         1 => extend,

@@ -92,11 +92,11 @@ impl Worker {
 
     fn deliver(&self, wakes: Vec<Wake>) {
         for wake in wakes {
-            match self.mailboxes.get(&wake.to) {
+            match self.mailboxes.get(&wake.to()) {
                 Some(mailbox) => mailbox.deliver(wake),
                 None => {
                     if let Err(error) = mailbox::send(self.ledger.sessions(), wake) {
-                        tracing::debug!(session = %wake.to, %error, "a grant was not announced");
+                        tracing::debug!(session = %wake.to(), %error, "a grant was not announced");
                     }
                 }
             }

@@ -1,9 +1,10 @@
 //! Random operations on the store and on the model, which must agree.
 
 use crate::Random;
+use crate::conformance::Letter;
 use crate::conformance::peer::{Peer, millis};
 use crate::conformance::scene::Scene;
-use leasehold_core::model::{MutexState, Value};
+use leasehold_core::model::{MutexState, Value, everybody};
 use leasehold_core::{
     Acquire, Acquired, Claim, Extend, FencingToken, Holder, Inspect, Lock, Op, Pass, Release, Reply, Wake,
 };
@@ -44,7 +45,7 @@ struct Contest<'a> {
     /// Each token of the model, and the store's.
     tokens: BTreeMap<FencingToken, FencingToken>,
     /// What the model posted, a session.
-    posted: BTreeMap<usize, Vec<Wake>>,
+    posted: BTreeMap<usize, Vec<Letter>>,
 }
 
 impl<'a> Contest<'a> {
@@ -116,10 +117,11 @@ impl<'a> Contest<'a> {
 
     async fn compare(&mut self, step: u32, random: &Random) {
         let (who, op) = self.any_op(random);
-        let (expected, wakes) = self.model.apply(self.now_us(), &op);
+        let (expected, wakes) = self.model.apply(self.now_us(), &op, &everybody);
         for wake in wakes {
-            let to = self.peers.iter().position(|peer| peer.session == wake.to);
-            self.posted.entry(to.expect("one of the peers")).or_default().push(wake);
+            let Wake::Grant { to, nonce, fence } = wake else { continue };
+            let who = self.peers.iter().position(|peer| peer.session == to);
+            self.posted.entry(who.expect("one of the peers")).or_default().push(Letter { to, nonce, fence });
         }
         let found = self.peers[who].execute(&op).await;
         assert!(
@@ -133,7 +135,7 @@ impl<'a> Contest<'a> {
         for who in 0..self.peers.len() {
             let found = self.scene.letters_so_far(&self.peers[who]).await;
             let expected = self.posted.remove(&who).unwrap_or_default();
-            let nonces = |wakes: &[Wake]| wakes.iter().map(|wake| wake.nonce).collect::<Vec<_>>();
+            let nonces = |wakes: &[Letter]| wakes.iter().map(|wake| wake.nonce).collect::<Vec<_>>();
             assert_eq!(nonces(&found), nonces(&expected), "the letters to peer {who}");
             for (expected, found) in expected.iter().zip(&found) {
                 assert!(self.same_token(expected.fence, found.fence), "{found:?}, model: {expected:?}");
@@ -156,7 +158,7 @@ impl<'a> Contest<'a> {
                 let next = (random.below(3) == 0).then(|| self.any_ask(who, &random.pick(&others).1, random));
                 Op::Release(Release { claim, pass, next })
             }
-            _ => Op::Inspect(Inspect { claim: (random.below(4) > 0).then_some(claim) }),
+            _ => Op::Inspect(Inspect { claim: (random.below(4) > 0).then_some(claim), in_full: false }),
         };
         (who, op)
     }
@@ -204,8 +206,8 @@ impl<'a> Contest<'a> {
                 same && self.same_token(*fence, *b_fence)
             }
             (
-                Acquired::Taken { holder, position },
-                Acquired::Taken { holder: b_holder, position: b_position },
+                Acquired::Taken { holder, position, .. },
+                Acquired::Taken { holder: b_holder, position: b_position, .. },
             ) => position == b_position && self.same_holder(holder.as_ref(), b_holder.as_ref()),
             (a, b) => a == b,
         }

@@ -22,7 +22,7 @@ pub async fn outcomes_come_in_the_order_of_operations(scene: &Scene) {
         let op = match n % 4 {
             0 => Op::Extend(Extend { claim, lease_ms: 1, keep_record: n % 8 == 0 }),
             1 => Op::Release(Release { claim, pass: Pass::Grant, next: None }),
-            2 => Op::Inspect(Inspect { claim: Some(claim) }),
+            2 => Op::Inspect(Inspect { claim: Some(claim), in_full: false }),
             _ => Op::Extend(Extend { claim: at.claim(), lease_ms: 1, keep_record: false }),
         };
         ops.push((at.lock, op));
@@ -55,7 +55,8 @@ pub async fn a_dropped_call_leaves_the_store_usable(scene: &Scene) {
         drop_after(polls, a.store.execute(&a.lock, &release, PATIENCE)).await;
         let found = a.release(&claim).await.found;
         assert!(matches!(found, Fate::Held | Fate::Ended(_)), "{found:?}");
-        let ops: Vec<_> = (0..3).map(|_| (a.lock.clone(), Op::Inspect(Inspect { claim: None }))).collect();
+        let ops: Vec<_> =
+            (0..3).map(|_| (a.lock.clone(), Op::Inspect(Inspect { claim: None, in_full: false }))).collect();
         drop_after(polls, a.store.execute_all(&ops, PATIENCE)).await;
         let mine = b.take(LONG).await;
         b.release(&mine).await;

@@ -150,7 +150,7 @@ pub async fn many_dead_are_skipped_a_few_at_a_time(scene: &Scene) {
     scene.until("the dead are dead", async || a.inspect().await.waiting == 1).await;
     a.release(&held).await;
     let mut looks = 0;
-    while let Acquired::Taken { holder, position } = live.acquire(&live.look(&claim, LONG, LONG)).await {
+    while let Acquired::Taken { holder, position, .. } = live.acquire(&live.look(&claim, LONG, LONG)).await {
         assert_eq!(holder, None, "the dead were granted nothing");
         assert!(position.is_some());
         looks += 1;

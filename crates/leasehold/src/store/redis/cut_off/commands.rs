@@ -4,7 +4,8 @@ use super::Broken;
 use super::site::Site;
 use crate::store::redis::embedded::{Keyspace, WHOLE};
 use leasehold_core::{
-    Acquire, Claim, Enqueue, Extend, HoldId, Inspect, Label, Nonce, Op, OwnValue, Pass, Release, SessionId,
+    Acquire, Claim, Enqueue, Extend, HoldId, Inspect, Label, Life, Nonce, Op, OwnValue, Pass, Release,
+    SessionId,
 };
 
 /// What it is, what was done before, the operation, and its commands.
@@ -124,11 +125,11 @@ fn others() -> Vec<Way> {
         ),
         ("extend of a user's own value", vec![own()], own_extend, "GET HMGET PTTL PEXPIRE"),
         ("extend of a hold that is gone", vec![], extend(1, false), "GET"),
-        ("inspect of a free lock", vec![], Op::Inspect(Inspect { claim: None }), "GET HMGET"),
+        ("inspect of a free lock", vec![], Op::Inspect(Inspect { claim: None, in_full: false }), "GET HMGET"),
         (
             "inspect of a lock that others wait for",
             queue(),
-            Op::Inspect(Inspect { claim: None }),
+            Op::Inspect(Inspect { claim: None, in_full: false }),
             "GET HMGET TIME HVALS PTTL",
         ),
     ]
@@ -142,7 +143,7 @@ fn ask(claim: Claim, kept_ms: Option<u64>) -> Acquire {
     let nonce = Nonce::new(0, 1);
     let label = Label::new("test").expect("a plain text is a label");
     let queue = kept_ms.map(|kept_ms| Enqueue { nonce, kept_ms });
-    Acquire { claim, lease_ms: 3_000, label, queue, adopt_ms: None }
+    Acquire { claim, lease_ms: 3_000, label, queue, adopt_ms: None, life: Life::Session, ahead: None }
 }
 
 fn take(n: u8) -> Op {

@@ -151,7 +151,7 @@ impl Play<'_> {
             return Err(Broken(format!("it left {:?},\n  and makes {after:?}", self.state)));
         };
         let told = self.site.redis.with(|keyspace| std::mem::take(&mut keyspace.messages));
-        let expected = wakes.iter().map(|wake| (format!("{MAILBOXES}{}", wake.to), wake.message()));
+        let expected = wakes.iter().map(|wake| (format!("{MAILBOXES}{}", wake.to()), wake.message()));
         if told.is_empty() && !whole || told.iter().cloned().eq(expected) && left == Left::Done {
             return Ok(left);
         }

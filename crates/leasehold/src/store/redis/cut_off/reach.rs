@@ -5,7 +5,7 @@
 use super::Broken;
 use super::site::Site;
 use leasehold_core::model::MutexState;
-use leasehold_core::{Acquire, Enqueue, FencingToken, Label, Op, Release};
+use leasehold_core::{Acquire, Enqueue, FencingToken, Label, Life, Op, Release};
 use leasehold_testkit::conformance::{Happening, Stranger, Workload};
 
 const START_US: u64 = 1_762_000_000_123_456;
@@ -117,7 +117,15 @@ impl<'a> Play<'a> {
     fn ask(&self, n: u8, kept_ms: u64) -> Acquire {
         let queue = Some(Enqueue { nonce: self.workload.nonce(), kept_ms });
         let label = Label::new("test").expect("a plain text is a label");
-        Acquire { claim: self.workload.fresh(n), lease_ms: 30_000, label, queue, adopt_ms: None }
+        Acquire {
+            claim: self.workload.fresh(n),
+            lease_ms: 30_000,
+            label,
+            queue,
+            adopt_ms: None,
+            life: Life::Session,
+            ahead: None,
+        }
     }
 
     /// A lock whose last fencing token is one of the greatest.

@@ -11,7 +11,7 @@ use super::Broken;
 use super::reach::Play;
 use leasehold_core::model::MutexState;
 use leasehold_core::{
-    Acquire, Acquired, Claim, Enqueue, Fate, FencingToken, HoldId, Label, Op, Pass, Release, Reply,
+    Acquire, Acquired, Claim, Enqueue, Fate, FencingToken, HoldId, Label, Life, Op, Pass, Release, Reply,
 };
 use leasehold_testkit::conformance::Stranger;
 use std::collections::BTreeMap;
@@ -96,7 +96,15 @@ impl Play<'_> {
     fn look(&self, claim: &Claim) -> Op {
         let queue = Some(Enqueue { nonce: self.workload.nonce(), kept_ms: 7_200_000 });
         let label = Label::new("test").expect("a plain text is a label");
-        Op::Acquire(Acquire { claim: claim.clone(), lease_ms: 30_000, label, queue, adopt_ms: None })
+        Op::Acquire(Acquire {
+            claim: claim.clone(),
+            lease_ms: 30_000,
+            label,
+            queue,
+            adopt_ms: None,
+            life: Life::Session,
+            ahead: None,
+        })
     }
 
     fn send(&mut self, op: &Op) -> Result<Reply, Broken> {

@@ -110,7 +110,7 @@ impl Site {
         }
         let told = self.redis.with(|keyspace| std::mem::take(&mut keyspace.messages));
         let expected: Vec<_> =
-            wakes.iter().map(|wake| (format!("{MAILBOXES}{}", wake.to), wake.message())).collect();
+            wakes.iter().map(|wake| (format!("{MAILBOXES}{}", wake.to()), wake.message())).collect();
         if told != expected {
             return Err(Broken(format!("{op:?}\n  tells {told:?},\n  in the model {expected:?}")));
         }

@@ -1,0 +1,99 @@
+//! What people ask about a lock that was taken from its holder.
+
+use crate::{Ended, FencingToken, Label};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::fmt;
+use std::str::FromStr;
+
+/// One lock was taken from one holder.
+///
+/// ```
+/// use leasehold_core::{AuditEntry, Ended, FencingToken, Label};
+///
+/// let entry = AuditEntry {
+///     at_ms: 1_762_000_000_123,
+///     how: Ended::Freed,
+///     fence: Some(FencingToken::new(4711)),
+///     whose: Some(Label::new("web-3/4711/billing")?),
+///     by: Label::new("ops@bastion")?,
+/// };
+/// assert_eq!(entry.whose.map(|label| label.to_string()).as_deref(), Some("web-3/4711/billing"));
+/// # Ok::<(), leasehold_core::LabelError>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AuditEntry {
+    /// When, in milliseconds of the store's clock.
+    pub at_ms: u64,
+    /// How the hold was ended.
+    pub how: Ended,
+    /// The fencing token of the hold; a client of another library has none.
+    pub fence: Option<FencingToken>,
+    /// Whose hold it was; not known of a client of another library.
+    pub whose: Option<Label>,
+    /// Who did it.
+    pub by: Label,
+}
+
+/// The SHA-1 of what stands at a lock's key: enough to recognise it, and not enough to release it with.
+///
+/// ```
+/// use leasehold_core::Fingerprint;
+///
+/// let seen = Fingerprint::of("b4f1c9e2-the-token-of-another-library");
+/// assert_eq!(seen.to_string().parse(), Ok(seen));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Fingerprint([u8; 20]);
+
+impl Fingerprint {
+    /// The fingerprint of a value.
+    pub fn of(value: &str) -> Self {
+        Self(sha1_smol::Sha1::from(value).digest().bytes())
+    }
+}
+
+impl fmt::Display for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// A text that is no [`Fingerprint`].
+///
+/// ```
+/// use leasehold_core::{Fingerprint, ParseFingerprintError};
+///
+/// assert_eq!("hello".parse::<Fingerprint>(), Err(ParseFingerprintError));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a fingerprint is 40 hexadecimal digits")]
+pub struct ParseFingerprintError;
+
+impl FromStr for Fingerprint {
+    type Err = ParseFingerprintError;
+
+    fn from_str(text: &str) -> Result<Self, ParseFingerprintError> {
+        let digit = |byte: &u8| char::from(*byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+        let digits: Vec<_> = text.bytes().filter_map(|byte| digit(&byte)).collect();
+        if text.len() != 40 || digits.len() != 40 {
+            return Err(ParseFingerprintError);
+        }
+        let mut bytes = [0; 20];
+        for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+            *byte = pair[0] << 4 | pair[1];
+        }
+        Ok(Self(bytes))
+    }
+}
+
+impl Serialize for Fingerprint {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Fingerprint {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}

@@ -546,8 +546,8 @@ mod tests {
 
     fn taken(position: u64) -> Acquired {
         let label = Label::new("other").ok();
-        let holder = Holder { label, remaining_ms: Some(60_000), fence: None, since_ms: None };
-        Acquired::Taken { holder: Some(holder), position: Some(position) }
+        let holder = Holder { label, remaining_ms: Some(60_000), fence: None, since_ms: None, session: None };
+        Acquired::Taken { holder: Some(holder), position: Some(position), ahead: None }
     }
 
     fn fence() -> FencingToken {
@@ -648,7 +648,7 @@ mod tests {
 
     #[test]
     fn the_head_looks_often_where_nobody_would_tell_it() {
-        let stranger = Holder { label: None, remaining_ms: None, fence: None, since_ms: None };
+        let stranger = Holder { label: None, remaining_ms: None, fence: None, since_ms: None, session: None };
         let ours = Holder { label: Label::new("other").ok(), ..stranger.clone() };
         for (holder, position, look_often, soon) in [
             (Some(stranger.clone()), 0, false, true),
@@ -660,7 +660,7 @@ mod tests {
             let random = &mut counter();
             let mut contender = Contender::new(SessionId::from_random([1; 12]), 0);
             let (nonce, _) = asked(contender.poll(ms(0), &Terms { look_often, ..terms() }, random));
-            let taken = Acquired::Taken { holder: holder.clone(), position: Some(position) };
+            let taken = Acquired::Taken { holder: holder.clone(), position: Some(position), ahead: None };
             contender.handle_reply(nonce, &taken, ms(0), random);
             let Step::Sleep(until) = contender.poll(ms(0), &terms(), random) else { panic!("not asleep") };
             let often = until >= ms(50) && until <= ms(250);
@@ -674,8 +674,14 @@ mod tests {
             let random = &mut counter();
             let mut contender = Contender::new(SessionId::from_random([1; 12]), 0);
             let (nonce, _) = asked(contender.poll(ms(0), &terms(), random));
-            let holder = Some(Holder { label, remaining_ms: Some(20), fence: None, since_ms: None });
-            contender.handle_reply(nonce, &Acquired::Taken { holder, position: Some(0) }, ms(0), random);
+            let holder =
+                Some(Holder { label, remaining_ms: Some(20), fence: None, since_ms: None, session: None });
+            contender.handle_reply(
+                nonce,
+                &Acquired::Taken { holder, position: Some(0), ahead: None },
+                ms(0),
+                random,
+            );
             let Step::Sleep(until) = contender.poll(ms(0), &terms(), random) else { panic!("not asleep") };
             assert!(until > ms(20) && until <= ms(26), "{until:?}");
         }
@@ -739,7 +745,7 @@ mod tests {
             contender.handle_news(ms(t));
             let (nonce, _) = asked(contender.poll(ms(t), &polls, random));
             let Acquired::Taken { holder, .. } = taken(0) else { panic!("taken is taken") };
-            let unqueued = Acquired::Taken { holder, position: None };
+            let unqueued = Acquired::Taken { holder, position: None, ahead: None };
             contender.handle_reply(nonce, &unqueued, ms(t + 1), random);
         }
         assert_eq!(contender.give_up(), Some(ask.claim), "its place is at the store still");

@@ -486,7 +486,8 @@ fn an_operation_skips_64_dead_places_at_most() {
     assert_eq!(order(&state).len(), 201 - LOOKS_AT_MOST);
     let mut replies = (0..).map(|_| state.apply(later_us, &Op::Acquire(live.clone()), &everybody).0);
     for _ in 0..2 {
-        let Some(Reply::Acquire(Acquired::Taken { holder: None, position: Some(_), .. })) = replies.next() else {
+        let Some(Reply::Acquire(Acquired::Taken { holder: None, position: Some(_), .. })) = replies.next()
+        else {
             panic!("the dead are still before it");
         };
     }

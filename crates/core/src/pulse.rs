@@ -75,6 +75,11 @@ impl Pulse {
         self.valid_until
     }
 
+    /// Whether it may be [hastened](Self::hasten): no beat is on its way, and the last one was answered.
+    pub const fn is_calm(&self) -> bool {
+        !self.in_flight && self.faults == 0
+    }
+
     /// What to do now. A [`Duty::Beat`] counts as sent.
     pub fn poll(&mut self, now: Moment) -> Duty {
         if now >= self.valid_until {
@@ -92,9 +97,9 @@ impl Pulse {
         if self.in_flight { self.valid_until } else { self.beat_at.min(self.valid_until) }
     }
 
-    /// Beats at the next poll: there is something to tell with it.
+    /// Beats at the next poll, if it is [calm](Self::is_calm): there is something to tell with it.
     pub fn hasten(&mut self, now: Moment) {
-        if self.faults == 0 {
+        if self.is_calm() {
             self.beat_at = self.beat_at.min(now);
         }
     }

@@ -4,10 +4,14 @@ use crate::engine::{Engine, StartError, System, Timings, World};
 use crate::error::{ConnectError, LockError};
 use crate::mutex::Mutex;
 use crate::store::{MemoryStore, Store};
-use leasehold_core::{Label, Lease, Lock, LockName, Moment, NameError, SessionId};
+use leasehold_core::{About, Label, Lease, Lock, LockName, Moment, NameError, SessionId};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// The shortest life of a session without a beat.
+const SHORTEST_SESSION: Duration = Duration::from_secs(1);
 
 /// A client of a store: makes locks, and keeps what they hold.
 ///
@@ -50,6 +54,7 @@ pub struct ClientBuilder {
     target: Target,
     access: Access,
     label: Option<String>,
+    session_labels: BTreeMap<String, String>,
     timings: Timings,
     /// Set if it is not the machine's.
     world: Option<Arc<dyn World>>,
@@ -143,9 +148,10 @@ impl Client {
         self.engine.world.now()
     }
 
-    /// The id of this client: part of what it holds, and no secret.
+    /// The id of this client's session: part of what it holds, and no secret. Another one follows if it
+    /// [lapses](ClientBuilder::session).
     pub fn session(&self) -> SessionId {
-        self.engine.session
+        self.engine.sessions.present().id
     }
 
     /// Waits until the keeper has given back what dropped guards held and has undone what dropped
@@ -163,8 +169,10 @@ impl ClientBuilder {
             call: Duration::from_secs(2),
             outage: Duration::from_secs(30),
             watchdog: Duration::from_secs(30),
+            session: Some(Duration::from_secs(10)),
         };
-        Self { target, access: Access::default(), label: None, timings, world: None }
+        let (access, session_labels) = (Access::default(), BTreeMap::new());
+        Self { target, access, label: None, session_labels, timings, world: None }
     }
 
     /// The user to log in as, in place of the URL's.
@@ -211,6 +219,36 @@ impl ClientBuilder {
         self
     }
 
+    /// How long this client's session lives without a beat: 10 s if nothing is set, 1 s at least. It beats four times as
+    /// often.
+    ///
+    /// All that the client holds, or waits for, lives with its session. A process that dies loses its locks when its
+    /// session ends, however long their leases are; and so does one that cannot reach the store for that long, or
+    /// stands still. So this is how soon a crash is noticed, against how long an outage of the store is ridden out: a
+    /// fail-over of Redis takes some seconds. The client counts from before each beat was sent, and believes in its
+    /// locks no longer than that, with a margin for the drift of clocks.
+    ///
+    /// Where the store knows by itself which processes live (`sqlite:`), a death is noticed at once, and nothing
+    /// lapses.
+    pub fn session(mut self, alive: Duration) -> Self {
+        self.timings.session = Some(alive);
+        self
+    }
+
+    /// Without a session: what this client holds ends with its lease, and by nothing else. An outage of the store is
+    /// ridden out as long as the leases last, and a lock whose process has died is not free before its lease ends.
+    pub fn without_session(mut self) -> Self {
+        self.timings.session = None;
+        self
+    }
+
+    /// Something that people should see of this client beside its label, its host, its process and its program: a zone,
+    /// say, or a release. All of it has 4 KiB at most.
+    pub fn session_label(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.session_labels.insert(name.into(), value.into());
+        self
+    }
+
     /// Another source of time, chance and threads than the machine's, for a simulated world. Where the store is one
     /// that is [there already](Client::of_store), no tokio runtime is needed then.
     pub fn world(mut self, world: impl World) -> Self {
@@ -233,18 +271,20 @@ impl ClientBuilder {
         if let Err(error) = Lease::For(self.timings.watchdog).check() {
             return Err(ConnectError::Setting(format!("the watchdog's lease: {error}")));
         }
-        let label = match self.label {
-            Some(label) => Label::new(label).map_err(|error| ConnectError::Setting(error.to_string()))?,
-            None => own_label(),
-        };
+        if self.timings.session.is_some_and(|alive| alive < SHORTEST_SESSION) {
+            let text =
+                "a session lives for 1 s at least: shorter ones would end with any hiccup of the network";
+            return Err(ConnectError::Setting(text.into()));
+        }
         let world = self.world.unwrap_or_else(|| Arc::new(System));
+        let about = about(self.label, self.session_labels, &*world)?;
         let store = match self.target {
             Target::Store(store) => store,
             Target::Url(url) => open(&url, self.access, self.timings.call, &world).await?,
         };
-        let engine = Engine::start(store, world, label, self.timings).await;
+        let engine = Engine::start(store, world, about, self.timings).await;
         let engine = engine.map_err(|error| match error {
-            StartError::Mailbox(fault) => ConnectError::Store(fault),
+            StartError::Session(fault) => ConnectError::Store(fault),
             StartError::Keeper(error) => ConnectError::Keeper(Arc::new(error)),
         })?;
         Ok(Client { engine })
@@ -329,12 +369,43 @@ async fn open_redis(
     Err(ConnectError::Url("this build has no Redis store: switch the feature `redis` on".into()))
 }
 
-/// `host/pid/program`, as far as they are known.
-fn own_label() -> Label {
+/// Who this client is, as far as that is known.
+fn about(
+    label: Option<String>,
+    labels: BTreeMap<String, String>,
+    world: &dyn World,
+) -> Result<About, ConnectError> {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let program = std::env::args_os().next().map(std::path::PathBuf::from);
     let program = program.as_deref().and_then(std::path::Path::file_name).map(|name| name.to_string_lossy());
-    let text = format!("{host}/{}/{}", std::process::id(), program.unwrap_or_default());
+    let (pid, program) = (std::process::id(), program.unwrap_or_default().into_owned());
+    let label = match label {
+        Some(label) => Label::new(label).map_err(|error| ConnectError::Setting(error.to_string()))?,
+        None => own_label(&format!("{host}/{pid}/{program}")),
+    };
+    let started = world.wall().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    let about = About {
+        label,
+        host,
+        pid,
+        program,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        started_ms: u64::try_from(started.as_millis()).unwrap_or(u64::MAX),
+        labels,
+    };
+    let len = about.to_json().len();
+    if len > About::MAX_LEN {
+        let text = format!(
+            "what people should see of this client has {} bytes at most, and this has {len}",
+            About::MAX_LEN
+        );
+        return Err(ConnectError::Setting(text));
+    }
+    Ok(about)
+}
+
+/// `host/pid/program`, as far as a label can be that.
+fn own_label(text: &str) -> Label {
     let mut clean = String::new();
     for c in text.chars().filter(|c| !c.is_control()) {
         if clean.len() + c.len_utf8() > Label::MAX_LEN {

@@ -148,7 +148,11 @@ impl Guard {
     }
 
     pub(crate) fn loss(&self) -> Lost {
-        Lost { lock: self.name().clone(), fence: self.hold.fence, reason: self.hold.reason() }
+        Lost {
+            lock: self.name().clone(),
+            fence: self.hold.fence,
+            reason: self.hold.reason(self.engine.world.now()),
+        }
     }
 
     async fn extend_by(&self, lease: Duration) -> Result<(), ExtendError> {

@@ -7,7 +7,7 @@ use crate::store::Fault;
 use leasehold_core::contend::Terms;
 use leasehold_core::tenure::{Plan, Tenure};
 use leasehold_core::{
-    FencingToken, Inspect, Lease, LeaseError, Life, Lock, LockName, Moment, Op, OwnValue, Reply, RetryPolicy,
+    FencingToken, Inspect, Lease, LeaseError, Lock, LockName, Moment, Op, OwnValue, Reply, RetryPolicy,
 };
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -306,7 +306,7 @@ impl Mutex {
             label: self.engine.label.clone(),
             value: self.value.clone(),
             adopt: self.adopt,
-            life: Life::Lease,
+            life: self.engine.sessions.present().life,
             queue: !once && self.retry.is_none(),
             look_often: self.free_every.is_some() || !self.engine.store.has_mailboxes(),
         });

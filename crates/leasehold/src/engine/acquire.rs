@@ -1,7 +1,7 @@
 //! Waiting for a lock: the one loop that does.
 
 use super::seat::{Seat, Turn};
-use super::{Engine, Hold};
+use super::{Engine, Hold, Session};
 use crate::store::{Fault, Outcome};
 use leasehold_core::contend::{Executed, Grant, Standing, Terms};
 use leasehold_core::{Acquire, Acquired, Moment, Nonce, Op, Reply, RetryPolicy};
@@ -78,7 +78,12 @@ impl Chase<'_> {
         loop {
             let world = &self.engine.world;
             let now = world.now();
-            match self.seat.turn(self.line.id, now, &mut || world.random()) {
+            let session = self.engine.sessions.present();
+            if now >= session.alive_until() {
+                self.outlive(&session, now).await?;
+                continue;
+            }
+            match self.seat.turn(self.line.id, &session, now, &mut || world.random()) {
                 Turn::Won(hold, grant) => {
                     self.line.won = true;
                     return Ok((hold, grant));
@@ -100,6 +105,22 @@ impl Chase<'_> {
                 }
                 Turn::Sleep(until) => self.sleep(Some(until), now).await?,
                 Turn::Ask(nonce, ask) => self.ask(nonce, ask, now).await?,
+            }
+        }
+    }
+
+    /// The session has lapsed: waits until another has begun, as long as one would wait for a store that does not
+    /// answer.
+    async fn outlive(&mut self, session: &Session, now: Moment) -> Result<(), Missed> {
+        let patience = now.max(session.alive_until()) + self.engine.timings.outage;
+        let until = self.pursuit.limit.unwrap_or(patience);
+        let sessions = &self.engine.sessions;
+        tokio::select! {
+            biased;
+            () = sessions.after(session.id) => Ok(()),
+            () = self.engine.world.sleep_until(until) => {
+                let maybe_there = self.last_fault.take().is_some_and(|(_, maybe_there)| maybe_there);
+                Err(Missed::Fault { fault: sessions.trouble(), maybe_there })
             }
         }
     }

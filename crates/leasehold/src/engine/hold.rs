@@ -1,11 +1,11 @@
 //! A hold: what this process has at the store, as its guard and its keeper both see it.
 
-use super::{Seat, World};
+use super::{Seat, Session, World};
 use crate::sync::{AtomicU64, OnceLock};
 use leasehold_core::{Claim, FencingToken, Label, Lock, Moment};
 use std::fmt;
-use std::sync::Weak;
 use std::sync::atomic::{Ordering, fence};
+use std::sync::{Arc, Weak};
 use tokio_util::sync::CancellationToken;
 
 /// Why a hold was lost.
@@ -38,8 +38,13 @@ pub enum LostReason {
     Removed,
     /// The store has lost its data: a restart without persistence, or a flush.
     StoreLostData,
-    /// Its process was taken for dead.
+    /// Its process was taken for dead, and the lock was taken from it.
     Evicted,
+    /// Somebody took the lock by force.
+    Freed,
+    /// Its session lapsed: the store could not be told in time that the process lives, or the process stood still. The
+    /// lock may be another's by now, whatever is left of its lease.
+    SessionLapsed,
     /// It had been released already.
     Released,
 }
@@ -55,6 +60,10 @@ impl fmt::Display for LostReason {
             Self::Removed => f.write_str("its key was removed before its lease ended"),
             Self::StoreLostData => f.write_str("the store has lost its data"),
             Self::Evicted => f.write_str("its process was taken for dead"),
+            Self::Freed => f.write_str("it was taken by force"),
+            Self::SessionLapsed => {
+                f.write_str("its session lapsed: the store was not told in time that its process lives")
+            }
             Self::Released => f.write_str("it was released already"),
         }
     }
@@ -65,6 +74,7 @@ pub(crate) struct Hold {
     pub(crate) lock: Lock,
     pub(crate) claim: Claim,
     pub(crate) fence: FencingToken,
+    pub(super) session: Arc<Session>,
     seat: Weak<Seat>,
     /// Microseconds of the client's clock; zero once it is lost.
     valid_until: AtomicU64,
@@ -82,12 +92,14 @@ impl Hold {
         claim: Claim,
         fence: FencingToken,
         valid_until: Moment,
+        session: Arc<Session>,
         seat: Weak<Seat>,
     ) -> Self {
         Self {
             lock,
             claim,
             fence,
+            session,
             seat,
             valid_until: AtomicU64::new(valid_until.as_micros()),
             may_last_until: AtomicU64::new(valid_until.as_micros()),
@@ -98,22 +110,30 @@ impl Hold {
 
     /// Until when the hold may be believed; [`Moment::ZERO`] once it is lost.
     pub(crate) fn valid_until(&self) -> Moment {
+        self.leased_until().min(self.session.alive_until())
+    }
+
+    /// The same, as far as its own lease goes.
+    fn leased_until(&self) -> Moment {
         Moment::from_micros(self.valid_until.load(Ordering::Acquire))
     }
 
     /// Whether the hold may be believed now. Reads the clock each time: timers miss a suspend.
     pub(crate) fn check(&self, world: &dyn World) -> Result<(), LostReason> {
-        if world.now() < self.valid_until() { Ok(()) } else { Err(self.reason()) }
+        let now = world.now();
+        if now < self.valid_until() { Ok(()) } else { Err(self.reason(now)) }
     }
 
     /// Why it was lost, as far as that is known.
-    pub(crate) fn reason(&self) -> LostReason {
-        self.lost.get().cloned().unwrap_or(LostReason::Expired)
+    pub(crate) fn reason(&self, now: Moment) -> LostReason {
+        let by_itself =
+            if now < self.leased_until() { LostReason::SessionLapsed } else { LostReason::Expired };
+        self.lost.get().cloned().unwrap_or(by_itself)
     }
 
     /// Whether it was found to be gone.
     pub(super) fn is_doubted(&self) -> bool {
-        self.valid_until() == Moment::ZERO
+        self.leased_until() == Moment::ZERO
     }
 
     /// The store has lengthened it.
@@ -146,8 +166,8 @@ impl Hold {
     /// It is lost, and everybody is told.
     pub(crate) fn lose(&self, reason: LostReason) {
         self.doubt();
-        if self.lost.set(reason).is_ok() {
-            tracing::warn!(lock = %self.lock, fence = %self.fence, reason = %self.reason(), "lock lost");
+        if self.lost.set(reason.clone()).is_ok() {
+            tracing::warn!(lock = %self.lock, fence = %self.fence, %reason, "lock lost");
         }
         // Whoever asks for the signal makes it first and looks for the loss then. With less than this on both sides
         // each could miss what the other has just written, and the signal would never be given.

@@ -10,17 +10,22 @@
 //! 3. The deadline itself ends a hold: no reply, no network, no other task is needed for it.
 //! 4. Errands (undoing an acquire, giving back what a dropped guard held) are sent until they are known
 //!    to have arrived, or until the store has forgotten the hold by itself.
+//! 5. Beats go first. A session that has lapsed takes all its holds with it, in one step, and another one is begun.
 
+use super::heart::{Heart, Need, Throb};
 use super::release::announce;
-use super::{Hold, LostReason, Timings, World, call};
+use super::session::{Birth, Sessions};
+use super::{FAR, Hold, LostReason, Session, Timings, World, call, jitter};
 use crate::store::{Outcome, Store};
 use crate::sync::{Mutex, MutexGuard, Notify};
 use futures_util::StreamExt;
 use futures_util::future::{BoxFuture, join_all};
 use futures_util::stream::FuturesUnordered;
+use leasehold_core::pulse::Pulse;
 use leasehold_core::tenure::{Duty, Tenure};
 use leasehold_core::{
-    Claim, Extend, Extended, FIRST_LEASE, Lock, Moment, Op, Pass, Release, Reply, whole_millis,
+    Beaten, Claim, Extend, Extended, FIRST_LEASE, Lock, Moment, Op, Pass, Release, Reply, SessionOp,
+    SessionReply, whole_millis,
 };
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -35,8 +40,8 @@ const TICK: Duration = Duration::from_millis(10);
 /// The longest nap while anything is held: timers stand still in a suspend, and the deadline of a hold does not.
 const NAP: Duration = Duration::from_secs(1);
 
-/// A moment that never comes.
-const FAR: Moment = Moment::from_micros(u64::MAX);
+/// Pauses between two tries to begin a session: the first, and the longest.
+const BIRTH_PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(2));
 
 /// Keeps the holds of a client.
 pub(crate) struct Keeper {
@@ -51,12 +56,16 @@ struct Shared {
     store: Arc<dyn Store>,
     world: Arc<dyn World>,
     timings: Timings,
+    birth: Birth,
+    sessions: Arc<Sessions>,
     state: Mutex<State>,
     bell: Notify,
     idle: Notify,
 }
 
 struct State {
+    /// The session, where it lives by beats and has not lapsed.
+    heart: Option<Heart>,
     kept: HashMap<KeepId, Kept>,
     due: BTreeSet<(Moment, KeepId)>,
     errands: Vec<Errand>,
@@ -74,6 +83,8 @@ struct Kept {
     due: Moment,
     /// Set once it is lost: it is not extended any more.
     lost: bool,
+    /// Set once people are told of it.
+    told: bool,
     /// Cancelled when nothing is in flight about it any more.
     in_flight: Option<CancellationToken>,
 }
@@ -104,7 +115,11 @@ struct Work {
     calm: Vec<Sent>,
     /// Holds that end soon: they leave little time for an answer, and should not take it from the others.
     urgent: Vec<Sent>,
-    lost: Vec<Arc<Hold>>,
+    lost: Vec<(Arc<Hold>, LostReason)>,
+    /// A beat that is due.
+    throb: Option<Throb>,
+    /// Set if the session has lapsed.
+    lapsed: bool,
     errands: Vec<Errand>,
     next: Option<Moment>,
     closing: bool,
@@ -112,8 +127,16 @@ struct Work {
 
 impl Keeper {
     /// Starts the keeper in its own place in the world.
-    pub(super) fn start(store: Arc<dyn Store>, world: &Arc<dyn World>, timings: Timings) -> io::Result<Self> {
+    pub(super) fn start(
+        store: Arc<dyn Store>,
+        birth: Birth,
+        sessions: Arc<Sessions>,
+        pulse: Option<Pulse>,
+    ) -> io::Result<Self> {
+        let (world, timings) = (birth.world.clone(), birth.timings);
+        let now = world.now();
         let state = State {
+            heart: pulse.map(|pulse| Heart::new(sessions.present(), pulse, now)),
             kept: HashMap::new(),
             due: BTreeSet::new(),
             errands: Vec::new(),
@@ -126,6 +149,8 @@ impl Keeper {
             store,
             world: world.clone(),
             timings,
+            birth,
+            sessions,
             state: Mutex::new(state),
             bell: Notify::new(),
             idle: Notify::new(),
@@ -139,7 +164,8 @@ impl Keeper {
         let mut state = self.shared.state();
         state.last_id += 1;
         let id = KeepId(state.last_id);
-        state.kept.insert(id, Kept { hold, tenure, due: Moment::ZERO, lost: false, in_flight: None });
+        let due = Moment::ZERO;
+        state.kept.insert(id, Kept { hold, tenure, due, lost: false, told: false, in_flight: None });
         let due = state.schedule(id);
         let early = due < state.armed;
         drop(state);
@@ -152,6 +178,7 @@ impl Keeper {
     /// Lets go of a hold (2). What is returned is cancelled when nothing is in flight about it.
     pub(crate) fn retire(&self, id: KeepId) -> Option<CancellationToken> {
         let mut state = self.shared.state();
+        state.not_told(id);
         let kept = state.kept.remove(&id)?;
         state.due.remove(&(kept.due, id));
         kept.in_flight
@@ -235,25 +262,64 @@ impl State {
 
     /// Extends a hold no more, until it is retired (2).
     fn lose(&mut self, id: KeepId) -> Option<Arc<Hold>> {
+        self.not_told(id);
         let kept = self.kept.get_mut(&id)?;
         kept.lost = true;
         self.due.remove(&(kept.due, id));
         Some(kept.hold.clone())
     }
 
+    /// People are not told any more that a hold is there.
+    fn not_told(&mut self, id: KeepId) {
+        if let (Some(kept), Some(heart)) = (self.kept.get_mut(&id), &mut self.heart)
+            && std::mem::take(&mut kept.told)
+        {
+            heart.left(&kept.hold.lock);
+        }
+    }
+
+    /// Looks after the session (5).
+    fn attend(&mut self, now: Moment, work: &mut Work) {
+        let Some(heart) = &mut self.heart else { return };
+        match heart.poll(now) {
+            Need::Rest => {}
+            Need::Beat(throb) => work.throb = Some(throb),
+            Need::Lapsed => {
+                let session = heart.session.clone();
+                // By our own count it would still be alive.
+                let in_time = now < session.alive_until();
+                session.end();
+                self.heart = None;
+                work.lapsed = true;
+                let reason = if in_time { LostReason::StoreLostData } else { LostReason::SessionLapsed };
+                let of_it = |kept: &Kept| !kept.lost && kept.hold.session.id == session.id;
+                let ids: Vec<_> =
+                    self.kept.iter().filter(|(_, kept)| of_it(kept)).map(|(id, _)| *id).collect();
+                for id in ids {
+                    work.lost.extend(self.lose(id).map(|hold| (hold, reason.clone())));
+                }
+            }
+        }
+    }
+
     /// Takes out all that is due, and with it the extends that will be within the tick.
     fn collect(&mut self, now: Moment, call: Duration) -> Work {
         let mut work = Work { closing: self.closing, ..Work::default() };
         work.errands.append(&mut self.errands);
+        self.attend(now, &mut work);
         let ripe: Vec<_> = self.due.range(..=(now + TICK, KeepId(u64::MAX))).copied().collect();
         for (_, id) in ripe {
             let Some(kept) = self.kept.get_mut(&id) else { continue };
             match kept.tenure.poll(now, TICK) {
                 Duty::Over => {
-                    work.lost.extend(self.lose(id));
+                    work.lost.extend(self.lose(id).map(|hold| (hold, LostReason::Expired)));
                     continue;
                 }
                 Duty::Extend { lease, keep_record } => {
+                    if let Some(heart) = self.heart.as_mut().filter(|_| !kept.told) {
+                        kept.told = true;
+                        heart.tell(&kept.hold.lock);
+                    }
                     kept.hold.may_last(now + call + lease);
                     let ends_soon = kept.tenure.valid_until().since(now) < call * 2;
                     let batch = if ends_soon { &mut work.urgent } else { &mut work.calm };
@@ -264,7 +330,8 @@ impl State {
             }
             self.schedule(id);
         }
-        work.next = self.due.first().map(|(due, _)| *due);
+        let due = self.due.first().map(|(due, _)| *due);
+        work.next = due.into_iter().chain(self.heart.as_ref().map(Heart::due)).min();
         self.armed = work.next.unwrap_or(FAR);
         work
     }
@@ -276,8 +343,14 @@ async fn run(shared: Arc<Shared>) {
     loop {
         let now = shared.world.now();
         let work = shared.state().collect(now, shared.timings.call);
-        for hold in work.lost {
-            hold.lose(LostReason::Expired);
+        for (hold, reason) in work.lost {
+            hold.lose(reason);
+        }
+        if let Some(throb) = work.throb {
+            running.push(Box::pin(beat(shared.clone(), throb)));
+        }
+        if work.lapsed {
+            running.push(Box::pin(begin_again(shared.clone())));
         }
         for batch in [work.urgent, work.calm] {
             if !batch.is_empty() {
@@ -288,7 +361,7 @@ async fn run(shared: Arc<Shared>) {
             running.push(Box::pin(run_errand(shared.clone(), errand)));
         }
         if work.closing && running.is_empty() {
-            return;
+            return end_session(&shared).await;
         }
         let nap = async {
             match work.next {
@@ -302,6 +375,66 @@ async fn run(shared: Arc<Shared>) {
             () = shared.bell.notified() => {}
             () = nap => {}
         }
+    }
+}
+
+/// Sends one beat, and enters what came of it.
+async fn beat(shared: Arc<Shared>, throb: Throb) {
+    let sent_at = shared.world.now();
+    // Half of what is left, so that there is time for another try.
+    let left = throb.valid_until.since(sent_at);
+    let within = shared.timings.call.min(left / 2).max(Duration::from_millis(1));
+    let outcome = shared.store.attend(&throb.op, within).await;
+    let now = shared.world.now();
+    let mut state = shared.state();
+    let Some(heart) = state.heart.as_mut().filter(|heart| heart.session.id == throb.session.id) else {
+        return;
+    };
+    match outcome {
+        Outcome::Done(SessionReply::Beat(Beaten::Alive)) => heart.handle_beaten(sent_at, now),
+        Outcome::Done(SessionReply::Beat(Beaten::Lapsed)) => heart.handle_lapsed(),
+        other => {
+            if let Outcome::Refused(fault) | Outcome::Unknown(fault) = other {
+                tracing::debug!(%fault, "the session has not beaten yet");
+            }
+            heart.handle_fault(&throb.op, now, &mut || shared.world.random());
+        }
+    }
+    drop(state);
+    shared.bell.notify_one();
+}
+
+/// Begins another session, since the present one has lapsed.
+async fn begin_again(shared: Arc<Shared>) {
+    let old = shared.sessions.present();
+    tracing::warn!(session = %old.id, "the session has lapsed: all that it held is lost");
+    let (mut pause, most) = BIRTH_PAUSE;
+    loop {
+        if shared.state().closing {
+            return;
+        }
+        match shared.birth.begin().await {
+            Ok((session, pulse)) => return shared.live_on(&old, session, pulse),
+            Err(fault) => {
+                tracing::debug!(%fault, "no session could begin yet");
+                shared.sessions.note(fault);
+            }
+        }
+        let again_at = shared.world.now() + pause / 2 + jitter(&*shared.world, pause / 2);
+        shared.world.sleep_until(again_at).await;
+        pause = (pause * 2).min(most);
+    }
+}
+
+/// Tells the store that nothing more comes, once: if that is lost, the session lapses.
+async fn end_session(shared: &Shared) {
+    let Some(heart) = shared.state().heart.take() else { return };
+    heart.session.end();
+    let op = SessionOp::End(heart.session.id);
+    if let Outcome::Refused(fault) | Outcome::Unknown(fault) =
+        shared.store.attend(&op, shared.timings.call).await
+    {
+        tracing::debug!(%fault, "the session was not ended: it lapses");
     }
 }
 
@@ -372,6 +505,21 @@ impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
         // Nothing in here panics while it holds the state.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Another session has begun: those who wait go on in its name.
+    fn live_on(&self, old: &Session, session: Arc<Session>, pulse: Option<Pulse>) {
+        let (id, now) = (session.id, self.world.now());
+        self.state().heart = pulse.map(|pulse| Heart::new(session.clone(), pulse, now));
+        tracing::info!(old = %old.id, new = %id, "another session has begun");
+        self.sessions.replace(session);
+        self.birth.store.close_mailbox(old.id);
+        if self.state().closing {
+            // Who closes says so first, and then closes the mailbox that he finds: it may have been the old one.
+            self.birth.store.close_mailbox(id);
+        }
+        self.birth.post.renewed();
+        self.bell.notify_one();
     }
 
     /// Enters the outcome of one extend. If the hold is gone, says whether that was early.

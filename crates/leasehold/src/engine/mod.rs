@@ -8,6 +8,7 @@
 //! 3. Whatever is dropped at whatever await leaves either nothing or an errand with the keeper.
 
 mod acquire;
+mod heart;
 mod hold;
 mod keeper;
 mod line;
@@ -15,6 +16,7 @@ mod line;
 mod races;
 mod release;
 mod seat;
+mod session;
 mod world;
 
 pub(crate) use acquire::{Missed, Pursuit, acquire};
@@ -23,13 +25,15 @@ pub use hold::LostReason;
 pub(crate) use keeper::KeepId;
 pub(crate) use release::{NotReleased, abandon, announce, release};
 pub(crate) use seat::Seat;
+pub(crate) use session::Session;
 pub(crate) use world::System;
 pub use world::World;
 
 use crate::store::{Fault, Outcome, Postbox, Store};
 use crate::sync::{Mutex, MutexGuard};
 use keeper::Keeper;
-use leasehold_core::{Label, Lock, Op, Reply, SessionId, Wake};
+use leasehold_core::{About, Label, Lock, Moment, Op, Reply, SessionId, Wake};
+use session::{Birth, Sessions};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fmt;
@@ -46,13 +50,18 @@ pub(crate) struct Timings {
     pub(crate) outage: Duration,
     /// The lease of a hold that a watchdog renews.
     pub(crate) watchdog: Duration,
+    /// How long a session lives without a beat; nothing, where leases alone should decide.
+    pub(crate) session: Option<Duration>,
 }
+
+/// A moment that never comes.
+const FAR: Moment = Moment::from_micros(u64::MAX);
 
 /// One client's engine.
 pub(crate) struct Engine {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) world: Arc<dyn World>,
-    pub(crate) session: SessionId,
+    pub(crate) sessions: Arc<Sessions>,
     pub(crate) label: Label,
     pub(crate) timings: Timings,
     pub(crate) keeper: Keeper,
@@ -60,28 +69,35 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    /// Starts an engine: its mailbox is open when this returns, and its keeper runs.
+    /// Starts an engine: its session has begun when this returns, and its keeper runs.
     pub(crate) async fn start(
         store: Arc<dyn Store>,
         world: Arc<dyn World>,
-        label: Label,
+        about: About,
         timings: Timings,
     ) -> Result<Arc<Self>, StartError> {
-        let mut bits = [0; 12];
-        bits[..8].copy_from_slice(&world.random().to_ne_bytes());
-        bits[8..].copy_from_slice(&world.random().to_ne_bytes()[..4]);
-        let session = SessionId::from_random(bits);
+        let label = about.label.clone();
         let seats = Arc::new(Seats::new(world.clone()));
-        let mailbox = Mailbox { store: &*store, session };
-        store.open_mailbox(session, seats.clone(), timings.call).await.map_err(StartError::Mailbox)?;
-        let keeper = Keeper::start(store.sibling(), &world, timings).map_err(StartError::Keeper)?;
-        std::mem::forget(mailbox);
-        Ok(Arc::new(Self { store, world, session, label, timings, keeper, seats }))
+        let birth = Birth {
+            store: store.clone(),
+            world: world.clone(),
+            post: seats.clone(),
+            about: about.to_json(),
+            timings,
+        };
+        let (session, pulse) = birth.begin().await.map_err(StartError::Session)?;
+        let id = session.id;
+        let sessions = Arc::new(Sessions::new(session));
+        let keeper = Keeper::start(store.sibling(), birth, sessions.clone(), pulse).map_err(|error| {
+            store.close_mailbox(id);
+            StartError::Keeper(error)
+        })?;
+        Ok(Arc::new(Self { store, world, sessions, label, timings, keeper, seats }))
     }
 
     /// The seat of this process before a lock.
     pub(crate) fn seat(&self, lock: &Lock) -> Arc<Seat> {
-        self.seats.seat(lock, self.session)
+        self.seats.seat(lock, self.sessions.present().id)
     }
 
     /// Sends one operation, and again after a fault that may pass, until `within` is over.
@@ -90,29 +106,18 @@ impl Engine {
     }
 }
 
-/// A mailbox that is closed unless an engine comes to have it.
-struct Mailbox<'a> {
-    store: &'a dyn Store,
-    session: SessionId,
-}
-
-impl Drop for Mailbox<'_> {
-    fn drop(&mut self) {
-        self.store.close_mailbox(self.session);
-    }
-}
-
 impl Drop for Engine {
     fn drop(&mut self) {
-        self.store.close_mailbox(self.session);
+        // In this order: the keeper may be about to begin another session.
         self.keeper.close();
+        self.store.close_mailbox(self.sessions.present().id);
     }
 }
 
 impl fmt::Debug for Engine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Engine")
-            .field("session", &self.session)
+            .field("session", &self.sessions.present().id)
             .field("store", &self.store)
             .finish_non_exhaustive()
     }
@@ -121,8 +126,8 @@ impl fmt::Debug for Engine {
 /// Why an engine cannot start.
 #[derive(Debug)]
 pub(crate) enum StartError {
-    /// The mailbox cannot be opened.
-    Mailbox(Fault),
+    /// The session cannot begin.
+    Session(Fault),
     /// The keeper's thread cannot be started.
     Keeper(io::Error),
 }

@@ -74,7 +74,9 @@ impl Departure<'_> {
     async fn run(&mut self, free_every: Option<u32>) -> Result<(), NotReleased> {
         let world = &self.engine.world;
         let valid_until = self.hold.valid_until();
-        let (free, next) = self.seat.depart(self.hold, free_every, world.now(), &mut || world.random());
+        let session = self.engine.sessions.present();
+        let random = &mut || world.random();
+        let (free, next) = self.seat.depart(self.hold, free_every, &session, world.now(), random);
         let (nonce, next): (Option<Nonce>, Option<Acquire>) = next.unzip();
         self.next = nonce;
         self.asked = next.as_ref().map(|next| next.claim.hold);
@@ -185,6 +187,7 @@ fn reason(fate: Fate, holder: Option<Holder>, in_time: bool) -> LostReason {
         Fate::Vanished if in_time => LostReason::Removed,
         Fate::Forgotten if in_time => LostReason::StoreLostData,
         Fate::Ended(Ended::Released) => LostReason::Released,
+        Fate::Ended(Ended::Freed) => LostReason::Freed,
         Fate::Ended(_) => LostReason::Evicted,
         Fate::Vanished | Fate::Forgotten | Fate::Queued | Fate::Held => LostReason::Expired,
     }

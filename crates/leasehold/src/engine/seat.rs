@@ -9,8 +9,8 @@
 //! 5. What a release asks for is undone by nobody else while that release is on its way: who gave it up may
 //!    be on another thread, and his undo would be there before the question.
 
-use super::Hold;
 use super::line::Line;
+use super::{Hold, Session};
 use crate::sync::{Mutex, MutexGuard};
 use leasehold_core::contend::{Contender, Executed, Grant, Random, Standing, Step, Terms};
 use leasehold_core::{
@@ -114,7 +114,13 @@ impl Seat {
     }
 
     /// What this task has to do now.
-    pub(super) fn turn(self: &Arc<Self>, id: u64, now: Moment, random: Random<'_>) -> Turn {
+    pub(super) fn turn(
+        self: &Arc<Self>,
+        id: u64,
+        session: &Arc<Session>,
+        now: Moment,
+        random: Random<'_>,
+    ) -> Turn {
         let mut state = self.state();
         let State { contender, line, occupant, .. } = &mut *state;
         if let Some(hold) = occupant {
@@ -132,6 +138,12 @@ impl Seat {
         line.set_aside(id, false);
         line.quiet(id);
         let Some(terms) = line.front() else { return Turn::Stand(None) };
+        if contender.session() != session.id {
+            // What another session has asked for is not believed, whatever comes of it.
+            let claim = state.give_up();
+            state.contender.change_session(session.id);
+            return Turn::Misfit(claim);
+        }
         if !contender.suits(terms) {
             return Turn::Misfit(state.give_up());
         }
@@ -144,7 +156,8 @@ impl Seat {
                     line.remove(id);
                     let (claim, until) = (grant.claim.clone(), grant.valid_until);
                     let seat = Arc::downgrade(self);
-                    let hold = Arc::new(Hold::new(self.lock.clone(), claim, grant.fence, until, seat));
+                    let (lock, session) = (self.lock.clone(), session.clone());
+                    let hold = Arc::new(Hold::new(lock, claim, grant.fence, until, session, seat));
                     *occupant = Some(hold.clone());
                     Turn::Won(hold, grant)
                 }
@@ -211,6 +224,7 @@ impl Seat {
         &self,
         hold: &Hold,
         free_every: Option<u32>,
+        session: &Session,
         now: Moment,
         random: Random<'_>,
     ) -> (bool, Option<(Nonce, Acquire)>) {
@@ -223,6 +237,7 @@ impl Seat {
         let free = free_every.is_some_and(|every| state.releases.is_multiple_of(every.max(1)));
         let terms = state.line.front().filter(|front| front.queue).cloned();
         let next = terms
+            .filter(|_| state.contender.session() == session.id && now < session.alive_until())
             .filter(|terms| state.contender.suits(terms))
             .map(|terms| state.contender.ask(now, &terms, random));
         if let Some((_, ask)) = &next {
@@ -321,6 +336,10 @@ mod tests {
         Arc::new(Seat::new(lock, SessionId::from_random([1; 12]), 0, || {}))
     }
 
+    fn session() -> Arc<Session> {
+        Arc::new(Session::new(SessionId::from_random([1; 12]), Life::Session, at(100)))
+    }
+
     fn terms() -> Arc<Terms> {
         let label = Label::new("").expect("an empty label is a label");
         let lease = Duration::from_secs(1);
@@ -356,10 +375,12 @@ mod tests {
     fn taken() -> (Arc<Seat>, Arc<Hold>, u64) {
         let (seat, random) = (seat(), &mut || 7);
         let (holder, front) = (seat.join(terms()), seat.join(terms()));
-        let nonce = asked(&seat.turn(holder, at(1), random));
-        assert!(matches!(seat.turn(front, at(1), random), Turn::Stand(None)));
+        let nonce = asked(&seat.turn(holder, &session(), at(1), random));
+        assert!(matches!(seat.turn(front, &session(), at(1), random), Turn::Stand(None)));
         seat.handle_answer(nonce, Ok(&granted()), at(1), random);
-        let Turn::Won(hold, _) = seat.turn(holder, at(1), random) else { panic!("it was granted") };
+        let Turn::Won(hold, _) = seat.turn(holder, &session(), at(1), random) else {
+            panic!("it was granted")
+        };
         assert!(!is_signaled(&seat, front));
         (seat, hold, front)
     }
@@ -368,8 +389,11 @@ mod tests {
     fn whoever_finds_the_seat_empty_tells_the_front() {
         let (seat, _hold, front) = taken();
         let (last, random) = (seat.join(terms()), &mut || 7);
-        assert!(matches!(seat.turn(last, at(1), random), Turn::Stand(Some(_))), "until the hold ends");
-        assert!(matches!(seat.turn(last, at(3), random), Turn::Stand(None)));
+        assert!(
+            matches!(seat.turn(last, &session(), at(1), random), Turn::Stand(Some(_))),
+            "until the hold ends"
+        );
+        assert!(matches!(seat.turn(last, &session(), at(3), random), Turn::Stand(None)));
         assert!(is_signaled(&seat, front), "or it would sleep for ever");
     }
 
@@ -377,20 +401,20 @@ mod tests {
     fn a_release_that_comes_back_with_the_lock_tells_the_front_also_where_the_hold_had_lapsed() {
         let (seat, hold, front) = taken();
         let random = &mut || 7;
-        let (_, next) = seat.depart(&hold, None, at(1), random);
+        let (_, next) = seat.depart(&hold, None, &session(), at(1), random);
         let (with_release, _) = next.expect("somebody stands in line");
         // The release takes long. The front asks by itself meanwhile, and is told that the lock is taken.
-        let own = asked(&seat.turn(front, at(3), random));
+        let own = asked(&seat.turn(front, &session(), at(3), random));
         seat.handle_answer(
             own,
             Ok(&Acquired::Taken { holder: None, position: Some(0), ahead: None }),
             at(3),
             random,
         );
-        assert!(matches!(seat.turn(front, at(3), random), Turn::Sleep(_)));
+        assert!(matches!(seat.turn(front, &session(), at(3), random), Turn::Sleep(_)));
         seat.handle_answer(with_release, Ok(&granted()), at(1), random);
         seat.vacate(&hold);
         assert!(is_signaled(&seat, front));
-        assert!(matches!(seat.turn(front, at(1), random), Turn::Won(..)));
+        assert!(matches!(seat.turn(front, &session(), at(1), random), Turn::Won(..)));
     }
 }

@@ -4,8 +4,9 @@ use super::wire::Server;
 use super::world::Still;
 use crate::engine::{Engine, Timings};
 use crate::{Client, Guard, Mutex, ReleaseError};
-use leasehold_core::{Label, Lock};
+use leasehold_core::{About, Label, Lock};
 use shuttle::thread;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +15,9 @@ const NAME: &str = "orders/42";
 
 /// Longer than the first lease of 3 s: the keeper has to extend it.
 const LEASE: Duration = Duration::from_secs(30);
+
+/// How long a session lives without a beat. Longer than any test lets the clock go on at once.
+const SESSION: Duration = Duration::from_secs(10);
 
 pub(super) struct Scene {
     pub(super) world: Still,
@@ -30,11 +34,23 @@ impl Scene {
 
     /// A client with a connection of its own, and one more for its keeper.
     pub(super) async fn client(&self) -> Client {
-        let timings =
-            Timings { call: Duration::from_secs(2), outage: Duration::from_secs(30), watchdog: LEASE };
-        let label = Label::new("a client").expect("a plain text");
+        let timings = Timings {
+            call: Duration::from_secs(2),
+            outage: Duration::from_secs(30),
+            watchdog: LEASE,
+            session: Some(SESSION),
+        };
+        let about = About {
+            label: Label::new("a client").expect("a plain text"),
+            host: String::new(),
+            pid: 0,
+            program: String::new(),
+            version: String::new(),
+            started_ms: 0,
+            labels: BTreeMap::new(),
+        };
         let store = Arc::new(self.server.connect());
-        let engine = Engine::start(store, Arc::new(self.world.clone()), label, timings).await;
+        let engine = Engine::start(store, Arc::new(self.world.clone()), about, timings).await;
         Client { engine: engine.expect("nothing keeps it from starting") }
     }
 

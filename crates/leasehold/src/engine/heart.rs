@@ -1,0 +1,123 @@
+//! What the keeper does for its session: beats, and what it tells with them.
+//!
+//! With a beat go the locks that have been held for so long that they were extended, and those that are not held any
+//! more, so that people find them without a search through the store. A lock that is taken and given back within a
+//! moment costs nothing here.
+//!
+//! 1. One beat at a time is on its way.
+//! 2. What went with a beat that was not answered goes with the next one, unless it is otherwise by then.
+
+use super::Session;
+use leasehold_core::pulse::{Duty, Pulse};
+use leasehold_core::{Beat, Lock, Moment, SessionOp, whole_millis};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How far apart two beats are at least that are sent to tell something.
+const TELL_EVERY: Duration = Duration::from_millis(500);
+/// How many locks one beat tells of.
+const TOLD_AT_ONCE: usize = 1000;
+
+/// A session that lives by beats.
+pub(super) struct Heart {
+    pub(super) session: Arc<Session>,
+    pulse: Pulse,
+    beaten_at: Moment,
+    /// What is to be told: whether a lock is held.
+    news: BTreeMap<Lock, bool>,
+}
+
+/// What to do for the session now.
+pub(super) enum Need {
+    /// Send this.
+    Beat(Throb),
+    /// The session is over.
+    Lapsed,
+    /// Nothing.
+    Rest,
+}
+
+/// A beat on its way.
+pub(super) struct Throb {
+    pub(super) session: Arc<Session>,
+    pub(super) op: SessionOp,
+    pub(super) valid_until: Moment,
+}
+
+impl Heart {
+    pub(super) fn new(session: Arc<Session>, pulse: Pulse, now: Moment) -> Self {
+        Self { session, pulse, beaten_at: now, news: BTreeMap::new() }
+    }
+
+    /// A lock that was told of is not held any more.
+    pub(super) fn left(&mut self, lock: &Lock) {
+        self.news.insert(lock.clone(), false);
+    }
+
+    /// Tells of a lock with the next beat.
+    pub(super) fn tell(&mut self, lock: &Lock) {
+        self.news.insert(lock.clone(), true);
+    }
+
+    /// What to do now.
+    pub(super) fn poll(&mut self, now: Moment) -> Need {
+        if !self.news.is_empty() && now.since(self.beaten_at) >= TELL_EVERY {
+            self.pulse.hasten(now);
+        }
+        match self.pulse.poll(now) {
+            Duty::Beat => {
+                self.beaten_at = now;
+                Need::Beat(self.throb())
+            }
+            Duty::Lapsed => Need::Lapsed,
+            Duty::Rest(_) => Need::Rest,
+        }
+    }
+
+    /// When to poll next.
+    pub(super) fn due(&self) -> Moment {
+        let at = self.pulse.due();
+        // While a beat is on its way nothing is told (1), and what a store does not answer is not asked more often for it.
+        let tells = !self.news.is_empty() && self.pulse.is_calm();
+        if tells { at.min(self.beaten_at + TELL_EVERY) } else { at }
+    }
+
+    fn throb(&mut self) -> Throb {
+        let (mut held, mut left) = (Vec::new(), Vec::new());
+        while held.len() + left.len() < TOLD_AT_ONCE {
+            let Some((lock, is_held)) = self.news.pop_first() else { break };
+            if is_held { held.push(lock) } else { left.push(lock) }
+        }
+        let (session, alive_ms) = (self.session.id, whole_millis(self.pulse.alive()));
+        Throb {
+            session: self.session.clone(),
+            op: SessionOp::Beat(Beat { session, alive_ms, begin: None, held, left }),
+            valid_until: self.pulse.valid_until(),
+        }
+    }
+
+    /// A beat that was sent at `sent_at` has reached the store.
+    pub(super) fn handle_beaten(&mut self, sent_at: Moment, now: Moment) {
+        self.pulse.handle_beaten(sent_at, now);
+        if now < self.pulse.valid_until() {
+            self.session.raise(self.pulse.valid_until());
+        }
+    }
+
+    /// The store says that the session is over.
+    pub(super) fn handle_lapsed(&mut self) {
+        self.pulse.handle_lapsed();
+    }
+
+    /// A beat was not answered: what it told is told again (2).
+    pub(super) fn handle_fault(&mut self, op: &SessionOp, now: Moment, random: &mut dyn FnMut() -> u64) {
+        self.pulse.handle_fault(now, random);
+        let SessionOp::Beat(beat) = op else { return };
+        for (locks, is_held) in [(&beat.held, true), (&beat.left, false)] {
+            for lock in locks {
+                self.news.entry(lock.clone()).or_insert(is_held);
+            }
+        }
+    }
+}

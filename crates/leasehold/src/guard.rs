@@ -64,8 +64,8 @@ impl Guard {
         self.hold.fence
     }
 
-    /// Until when the hold may be believed as things stand, on the clock of [`Moment`]. It moves on with
-    /// every renewal; [`Moment::ZERO`] once the hold is known to be lost.
+    /// Until when the hold may be believed as things stand, on the clock of [`Moment`]: as long as its lease, and as
+    /// its client's [session](crate::ClientBuilder::session). It moves on with every renewal and every beat; [`Moment::ZERO`] once the hold is known to be lost.
     pub fn valid_until(&self) -> Moment {
         self.hold.valid_until()
     }

@@ -268,7 +268,7 @@ pub(crate) async fn a_given_lease_ends_when_it_ends(place: &Place) {
 }
 
 pub(crate) async fn a_lease_can_last_until_an_instant(place: &Place) {
-    let client = place.client("a").await;
+    let client = place.client_of_leases("a").await;
     let mutex = client.mutex("m").expect("a good name");
     let guard = mutex.clone().lease(SystemTime::now() + 40 * Duration::from_secs(1)).acquire().await;
     let guard = guard.expect("acquired");
@@ -428,7 +428,7 @@ pub(crate) async fn after_a_loss_local_waiters_queue_again(place: &Place) {
 
 pub(crate) async fn leases_from_a_millisecond_to_days(place: &Place) {
     // Failure row 15.
-    let client = place.client("a").await;
+    let client = place.client_of_leases("a").await;
     let mutex = client.mutex("m").expect("a good name");
     match mutex.clone().lease(MS).acquire().await {
         Ok(guard) => assert!(guard.remaining() <= MS),

@@ -31,6 +31,12 @@ impl Place {
         self.client_with(label, Duration::from_secs(30)).await
     }
 
+    /// A client whose leases alone decide how long it holds what it holds.
+    pub(crate) async fn client_of_leases(&self, label: &str) -> Client {
+        let client = Client::builder(&self.url).label(label).without_session().connect().await;
+        client.expect("the store of a case can be reached")
+    }
+
     pub(crate) async fn client_with(&self, label: &str, watchdog: Duration) -> Client {
         let client = Client::builder(&self.url).label(label).watchdog_lease(watchdog).connect().await;
         client.expect("the store of a case can be reached")

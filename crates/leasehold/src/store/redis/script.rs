@@ -102,9 +102,7 @@ impl Call {
             Op::Acquire(ask) => {
                 let mut call = match ask.ahead {
                     None => Self::of(&scripts.acquire, &[name, record]),
-                    Some(ahead) => {
-                        Self::of(&scripts.acquire, &[name, record, &space.session(ahead), audit])
-                    }
+                    Some(ahead) => Self::of(&scripts.acquire, &[name, record, &space.session(ahead), audit]),
                 };
                 call.claim(&ask.claim).cmd.arg(mailboxes);
                 let mut call = call.terms(ask);

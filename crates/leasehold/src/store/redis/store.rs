@@ -286,7 +286,8 @@ impl RedisStore {
         let mut values = values.iter();
         let now_ms = self.well_formed(values.next().ok_or(Malformed).and_then(reply::now_ms))?;
         let entries = sessions.into_iter().zip(values);
-        let entries = entries.map(|(session, value)| reply::session_entry(session, now_ms, value).transpose());
+        let entries =
+            entries.map(|(session, value)| reply::session_entry(session, now_ms, value).transpose());
         let entries = entries.flatten().collect::<Result<Vec<SessionEntry>, _>>();
         Ok(SessionReply::List(self.well_formed(entries)?))
     }
@@ -299,7 +300,8 @@ impl RedisStore {
         deadline: Instant,
     ) -> Result<Vec<Value>, Attended> {
         let mut line = self.line(deadline).await.map_err(Outcome::Refused)?;
-        let values = line.send_all(pipeline, deadline).await.map_err(|lost| Outcome::Unknown(self.lost(lost)))?;
+        let values =
+            line.send_all(pipeline, deadline).await.map_err(|lost| Outcome::Unknown(self.lost(lost)))?;
         values.iter().take(needed).try_for_each(|value| self.no_error(value, &line))?;
         Ok(values)
     }

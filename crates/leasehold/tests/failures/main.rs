@@ -4,6 +4,7 @@
 //! What holds on every store alike is tested in `tests/mutex`; what a script does, in `tests/redis_model.rs`.
 
 mod counter;
+mod dead;
 mod errors;
 mod renewal;
 mod replies;

@@ -8,6 +8,7 @@
 //! 3. Whatever is dropped at whatever await leaves either nothing or an errand with the keeper.
 
 mod acquire;
+mod detached;
 mod hold;
 mod keeper;
 mod line;
@@ -18,9 +19,14 @@ mod seat;
 mod world;
 
 pub(crate) use acquire::{Missed, Pursuit, acquire};
+pub(crate) use detached::{
+    Detached, NotAttached, NotDetached, NotExtended, acquire_detached, attach, extend_detached,
+    release_detached,
+};
 pub(crate) use hold::Hold;
 pub use hold::LostReason;
 pub(crate) use keeper::KeepId;
+use release::read_release;
 pub(crate) use release::{NotReleased, abandon, announce, release};
 pub(crate) use seat::Seat;
 pub(crate) use world::System;
@@ -28,6 +34,7 @@ pub use world::World;
 
 use crate::store::{Fault, Outcome, Postbox, Store};
 use crate::sync::{Mutex, MutexGuard};
+use detached::Attached;
 use keeper::Keeper;
 use leasehold_core::{Label, Lock, Op, Reply, SessionId, Wake};
 use std::collections::HashMap;
@@ -57,6 +64,7 @@ pub(crate) struct Engine {
     pub(crate) timings: Timings,
     pub(crate) keeper: Keeper,
     seats: Arc<Seats>,
+    attached: Attached,
 }
 
 impl Engine {
@@ -67,16 +75,14 @@ impl Engine {
         label: Label,
         timings: Timings,
     ) -> Result<Arc<Self>, StartError> {
-        let mut bits = [0; 12];
-        bits[..8].copy_from_slice(&world.random().to_ne_bytes());
-        bits[8..].copy_from_slice(&world.random().to_ne_bytes()[..4]);
-        let session = SessionId::from_random(bits);
+        let session = fresh_session(&*world);
         let seats = Arc::new(Seats::new(world.clone()));
         let mailbox = Mailbox { store: &*store, session };
         store.open_mailbox(session, seats.clone(), timings.call).await.map_err(StartError::Mailbox)?;
         let keeper = Keeper::start(store.sibling(), &world, timings).map_err(StartError::Keeper)?;
         std::mem::forget(mailbox);
-        Ok(Arc::new(Self { store, world, session, label, timings, keeper, seats }))
+        let attached = Attached::default();
+        Ok(Arc::new(Self { store, world, session, label, timings, keeper, seats, attached }))
     }
 
     /// The seat of this process before a lock.
@@ -90,7 +96,15 @@ impl Engine {
     }
 }
 
-/// A mailbox that is closed unless an engine comes to have it.
+/// A session that nobody has been before.
+fn fresh_session(world: &dyn World) -> SessionId {
+    let mut bits = [0; 12];
+    bits[..8].copy_from_slice(&world.random().to_ne_bytes());
+    bits[8..].copy_from_slice(&world.random().to_ne_bytes()[..4]);
+    SessionId::from_random(bits)
+}
+
+/// A mailbox that is closed when this is dropped, unless an engine comes to have it.
 struct Mailbox<'a> {
     store: &'a dyn Store,
     session: SessionId,

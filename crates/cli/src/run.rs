@@ -115,7 +115,7 @@ async fn acquire(mutex: &Mutex, args: &RunArgs) -> Result<Guard, Failure> {
     if args.once || args.wait == Some(Duration::ZERO) {
         return match mutex.try_acquire().await {
             Ok(Attempt::Granted(guard)) => Ok(guard),
-            Ok(Attempt::Taken(who)) => Err(Failure::new(conflict, anyhow!("{who}"))),
+            Ok(Attempt::Taken(who)) => Err(Failure::taken(conflict, anyhow!("{who}"))),
             Err(error) => Err(not_acquired(error, conflict)),
         };
     }
@@ -126,10 +126,16 @@ async fn acquire(mutex: &Mutex, args: &RunArgs) -> Result<Guard, Failure> {
     acquired.map_err(|error| not_acquired(error, conflict))
 }
 
-fn not_acquired(error: AcquireError, conflict: Exit) -> Failure {
+pub(crate) fn not_acquired(error: AcquireError, conflict: Exit) -> Failure {
     let exit = match &error {
-        AcquireError::TimedOut { .. } | AcquireError::OutOfTries { .. } => conflict,
-        AcquireError::Lease(_) | AcquireError::LeaseTooShort { .. } => Exit::USAGE,
+        AcquireError::TimedOut { .. } | AcquireError::OutOfTries { .. } => {
+            return Failure::taken(conflict, error);
+        }
+        AcquireError::NotKept(why) => match &**why {
+            ExtendError::Lost(lost) => return Failure::lost(lost.reason.clone(), error),
+            _ => Exit::UNAVAILABLE,
+        },
+        AcquireError::Lease(_) | AcquireError::NoLease | AcquireError::LeaseTooShort { .. } => Exit::USAGE,
         AcquireError::Store(fault) if matches!(fault.kind, FaultKind::Unusable(_)) => Exit::USAGE,
         _ => Exit::UNAVAILABLE,
     };

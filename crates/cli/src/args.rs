@@ -67,6 +67,10 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     pub(crate) kill_grace: Option<Duration>,
 
+    /// Print one line of JSON at the end, on standard error: standard output is the command's
+    #[arg(long)]
+    pub(crate) json: bool,
+
     #[command(flatten)]
     pub(crate) store: StoreArgs,
 
@@ -280,6 +284,11 @@ Exit status:
    75  the lock was not acquired (see --conflict-exit-code)
   126  the command cannot be executed
   127  there is no such command
+
+JSON (--json), the last line on standard error; later versions may add fields:
+  name, acquired (true or false), fence, command_status (null if the command was not started), status
+  (ours); error: null, or an object with kind (taken, lost, unavailable, usage, not_started), reason
+  (of a loss, or null), message
 
 Examples:
   leasehold run nightly -- ./backup.sh

@@ -172,14 +172,14 @@ async fn try_to_extend(args: &ExtendArgs, of: &mut Option<Of>) -> Result<(Detach
     if let Some(lease) = args.lease {
         check(lease)?;
     }
-    let (mut token, mut hold) = TokenFile::open(&args.token_file).await?;
+    let (token, mut hold) = TokenFile::open(&args.token_file).await?;
     *of = Some(told(&hold, name.as_ref())?);
     let client = connect(&args.store).await?;
     let lease = args.lease.unwrap_or(hold.lease());
     if let Err(error) = hold.extend(&client, lease).await {
         return Err(not_extended(error).doing("extend", hold.name()));
     }
-    if let Err(failure) = token.write(&hold) {
+    if let Err(failure) = token.rewrite(&hold) {
         // What it says of its end is a hint, and the lock is held.
         log::warning(&failure.message());
     }

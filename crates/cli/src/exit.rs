@@ -30,6 +30,11 @@ impl Exit {
         Self(status)
     }
 
+    /// The status as a number.
+    pub(crate) const fn status(self) -> u8 {
+        self.0
+    }
+
     /// What shells make of a process that a signal ended.
     pub(crate) fn of_signal(signal: i32) -> Self {
         Self(u8::try_from(signal).unwrap_or(0).saturating_add(128))

@@ -102,16 +102,30 @@ impl TokenFile {
         Ok((found, hold))
     }
 
-    /// Writes a token, and returns once it is on the disk (2).
+    /// Writes a token into the empty file, and returns once it is on the disk (2).
     pub(crate) fn write(&mut self, hold: &DetachedHold) -> Result<(), Failure> {
-        let text = hold.to_secret_text() + "\n";
-        let written = self.file.write_all_at(text.as_bytes(), 0).and_then(|()| {
-            self.file.set_len(text.len() as u64)?;
-            self.file.sync_all()
-        });
-        written.map_err(|error| unusable(&self.path, "it cannot be written", error))?;
+        let written = self.put(hold);
+        if written.is_err() {
+            // Part of a token is of no use, and keeps the next one out.
+            let _ = self.file.set_len(0);
+        }
+        written?;
         self.fresh = false;
         Ok(())
+    }
+
+    /// Writes what has become of the hold over what was there. That differs in a few digits, so that wherever this is
+    /// cut short the token is there.
+    pub(crate) fn rewrite(&self, hold: &DetachedHold) -> Result<(), Failure> {
+        self.put(hold)
+    }
+
+    fn put(&self, hold: &DetachedHold) -> Result<(), Failure> {
+        let text = hold.to_secret_text() + "\n";
+        let written = self.file.write_all_at(text.as_bytes(), 0);
+        let written = written.and_then(|()| self.file.set_len(text.len() as u64));
+        let written = written.and_then(|()| self.file.sync_all());
+        written.map_err(|error| unusable(&self.path, "it cannot be written", error))
     }
 
     /// Removes the file, whose hold is over.

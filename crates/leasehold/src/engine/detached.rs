@@ -247,13 +247,12 @@ pub(crate) async fn attach(
 }
 
 /// The detached holds that a client has to do with (3).
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Attached {
     holds: Mutex<HashMap<HoldId, Use>>,
 }
 
 /// What a client does with a detached hold.
-#[derive(Debug)]
 enum Use {
     /// It is about to keep it.
     Reserved,

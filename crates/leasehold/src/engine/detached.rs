@@ -193,10 +193,14 @@ pub(crate) async fn release_detached(
     may_last: Duration,
 ) -> Result<(), NotReleased> {
     let now = engine.world.now();
-    engine.attached.spend(claim.hold, now + may_last + engine.timings.call, now);
+    let attached = engine.attached.spend(claim.hold, now + may_last + engine.timings.call, now);
     let op = Op::Release(Release { claim: claim.clone(), pass: Pass::Grant, next: None });
     match engine.call(lock, &op, engine.timings.call).await {
         Ok(Reply::Release(released)) => {
+            if !attached {
+                // The store will say so to whoever would attach it, and nobody is about to.
+                engine.attached.forget(claim.hold);
+            }
             read_release(released.found, released.holder, in_time).map_err(NotReleased::Lost)
         }
         Ok(odd) => Err(NotReleased::Fault { fault: Fault::odd_reply(odd), maybe_done: true }),
@@ -294,12 +298,27 @@ impl Attached {
         }
     }
 
-    /// A hold is about to be released by itself: whoever keeps it here believes in it no more.
-    fn spend(&self, hold: HoldId, until: Moment, now: Moment) {
-        let kept = self.holds(Some(now)).insert(hold, Use::Released(until));
-        if let Some(Use::Kept(kept)) = kept {
+    /// A hold is about to be released by itself: whoever keeps it here believes in it no more. Says whether anybody
+    /// here has had to do with it before.
+    fn spend(&self, hold: HoldId, until: Moment, now: Moment) -> bool {
+        let mut holds = self.holds(Some(now));
+        let before = holds.remove(&hold);
+        let until = match &before {
+            Some(Use::Kept(kept)) => until.max(kept.may_last_until()),
+            Some(Use::Released(earlier)) => until.max(*earlier),
+            Some(Use::Reserved) | None => until,
+        };
+        holds.insert(hold, Use::Released(until));
+        drop(holds);
+        if let Some(Use::Kept(kept)) = &before {
             kept.lose(LostReason::Released);
         }
+        before.is_some()
+    }
+
+    /// A hold that was released is known to be over.
+    fn forget(&self, hold: HoldId) {
+        self.holds(None).remove(&hold);
     }
 }
 

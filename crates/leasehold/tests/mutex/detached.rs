@@ -10,6 +10,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 const MS: Duration = Duration::from_millis(1);
 const LONG: Duration = Duration::from_secs(60);
+/// What is left of it when a slow machine has looked.
+const NEARLY: Duration = Duration::from_secs(50);
 
 fn mutex(client: &Client) -> Mutex {
     client.mutex("m").expect("a good name")
@@ -25,7 +27,7 @@ pub(crate) async fn a_detached_hold_has_its_whole_lease_when_it_is_returned(plac
     let before = SystemTime::now();
     let hold = mutex(&a).lease(LONG).acquire_detached().await.expect("acquired");
     let status = mutex(&b).inspect().await.expect("an answer");
-    assert!(status.remaining.is_some_and(|left| left > LONG - 5000 * MS && left <= LONG), "{status:?}");
+    assert!(status.remaining.is_some_and(|left| left > NEARLY && left <= LONG), "{status:?}");
     assert_eq!(status.fence, Some(hold.fencing_token()));
     assert_eq!(status.holder.as_deref(), Some("a"));
     let latest = SystemTime::now() + LONG;
@@ -84,7 +86,7 @@ pub(crate) async fn a_detached_hold_waits_its_turn_and_is_waited_for(place: &Pla
     let hold = waiter.await.expect("no panic");
     assert!(start.elapsed() < 700 * MS, "by a message, not by a look: {:?}", start.elapsed());
     let status = mutex(&b).inspect().await.expect("an answer");
-    assert!(status.remaining.is_some_and(|left| left > LONG - 5000 * MS), "{status:?}");
+    assert!(status.remaining.is_some_and(|left| left > NEARLY), "{status:?}");
     let missed = mutex(&b).wait(100 * MS).lease(LONG).acquire_detached().await;
     assert!(matches!(missed, Err(AcquireError::TimedOut { .. })), "{missed:?}");
     let missed = mutex(&b).wait(Duration::ZERO).lease(LONG).acquire_detached().await;
@@ -143,8 +145,8 @@ pub(crate) async fn an_extend_of_a_detached_hold_lengthens_it(place: &Place) {
     let before = hold.ends_by();
     hold.extend(&b, LONG).await.expect("extended");
     let left = mutex(&b).inspect().await.expect("an answer").remaining;
-    assert!(left.is_some_and(|left| left > LONG - 5000 * MS && left <= LONG), "{left:?}");
-    assert!(hold.ends_by() > before + LONG - 5000 * MS && hold.ends_by() <= SystemTime::now() + LONG);
+    assert!(left.is_some_and(|left| left > NEARLY && left <= LONG), "{left:?}");
+    assert!(hold.ends_by() > before + NEARLY && hold.ends_by() <= SystemTime::now() + LONG);
     let until = hold.ends_by();
     hold.extend(&b, 10 * MS).await.expect("extended");
     assert_eq!(hold.ends_by(), until, "never shortened");

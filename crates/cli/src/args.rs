@@ -24,6 +24,12 @@ pub(crate) enum Task {
     Run(RunArgs),
     #[command(about = SHOW_ABOUT, long_about = SHOW_LONG, after_long_help = SHOW_AFTER)]
     Show(ShowArgs),
+    #[command(about = ACQUIRE_ABOUT, long_about = ACQUIRE_LONG, after_long_help = ACQUIRE_AFTER)]
+    Acquire(AcquireArgs),
+    #[command(about = EXTEND_ABOUT, long_about = EXTEND_LONG, after_long_help = EXTEND_AFTER)]
+    Extend(ExtendArgs),
+    #[command(about = RELEASE_ABOUT, long_about = RELEASE_LONG, after_long_help = RELEASE_AFTER)]
+    Release(ReleaseArgs),
 }
 
 #[derive(Args)]
@@ -61,6 +67,10 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     pub(crate) kill_grace: Option<Duration>,
 
+    /// Print one line of JSON at the end, on standard error: standard output is the command's
+    #[arg(long)]
+    pub(crate) json: bool,
+
     #[command(flatten)]
     pub(crate) store: StoreArgs,
 
@@ -72,6 +82,90 @@ pub(crate) struct RunArgs {
 pub(crate) struct ShowArgs {
     /// The lock's name
     pub(crate) name: String,
+
+    /// Print one line of JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+
+    #[command(flatten)]
+    pub(crate) log: LogArgs,
+}
+
+#[derive(Args)]
+pub(crate) struct AcquireArgs {
+    /// The lock's name: up to 512 bytes of text without control characters
+    pub(crate) name: String,
+
+    /// How long the lock is held, unless it is extended or released
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    pub(crate) lease: Duration,
+
+    /// The file for the token: made with mode 0600, or an empty one of yours with that mode
+    #[arg(long, value_name = "FILE")]
+    pub(crate) token_file: PathBuf,
+
+    /// How long to wait for the lock at most; for ever, if not given
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    pub(crate) wait: Option<Duration>,
+
+    /// Do not wait: give up at once if somebody else has the lock
+    #[arg(long = "try", conflicts_with = "wait")]
+    pub(crate) once: bool,
+
+    /// The exit status that says that the lock was not acquired
+    #[arg(long, value_name = "N", default_value_t = Exit::CONFLICT)]
+    pub(crate) conflict_exit_code: u8,
+
+    /// What others are shown of the holder [default: this host and process]
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) label: Option<String>,
+
+    /// Print one line of JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+
+    #[command(flatten)]
+    pub(crate) log: LogArgs,
+}
+
+#[derive(Args)]
+pub(crate) struct ExtendArgs {
+    /// The lock's name, to be sure that the token is its
+    pub(crate) name: Option<String>,
+
+    /// The file with the token
+    #[arg(long, value_name = "FILE")]
+    pub(crate) token_file: PathBuf,
+
+    /// How long the lock is held from now at least [default: the lease that it was acquired with]
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    pub(crate) lease: Option<Duration>,
+
+    /// Print one line of JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+
+    #[command(flatten)]
+    pub(crate) log: LogArgs,
+}
+
+#[derive(Args)]
+pub(crate) struct ReleaseArgs {
+    /// The lock's name, to be sure that the token is its
+    pub(crate) name: Option<String>,
+
+    /// The file with the token; it is removed once the hold is over
+    #[arg(long, value_name = "FILE")]
+    pub(crate) token_file: PathBuf,
 
     /// Print one line of JSON
     #[arg(long)]
@@ -124,6 +218,8 @@ Examples:
   leasehold run nightly --try -- ./backup.sh     or not at all: exit status 75
   export LEASEHOLD_STORE=redis://db.example.org  one at a time on all machines
   leasehold show nightly                         who has it, since when, who waits
+  leasehold acquire nightly --lease 1h --token-file /run/nightly.lock
+                                                 where a script cannot wrap a command
 
 `leasehold help run` says what becomes of signals, exit statuses and a lock that is lost.";
 
@@ -189,6 +285,11 @@ Exit status:
   126  the command cannot be executed
   127  there is no such command
 
+JSON (--json), the last line on standard error; later versions may add fields:
+  name, acquired (true or false), fence, command_status (null if the command was not started), status
+  (ours); error: null, or an object with kind (taken, lost, unavailable, usage, not_started), reason
+  (of a loss, or null), message
+
 Examples:
   leasehold run nightly -- ./backup.sh
   leasehold run nightly --wait 10s --conflict-exit-code 0 -- ./backup.sh
@@ -219,6 +320,81 @@ JSON (--json), one line; later versions may add fields:
 Examples:
   leasehold show nightly
   leasehold show nightly --json | jq -r 'select(.held) | .holder'";
+
+const ACQUIRE_ABOUT: &str = "Acquire a lock and leave it held, for scripts that cannot wrap a command";
+
+const ACQUIRE_LONG: &str = "\
+Acquire a lock and leave it held, for scripts that cannot wrap a command.
+
+Nothing renews the lock and nothing watches over it: it ends by `leasehold release`, or with its lease, whatever \
+becomes of the script. Where a command can be wrapped, use `leasehold run`. The fencing token is printed, unless \
+--json is given: a number that grows with every hold of the lock.";
+
+const ACQUIRE_AFTER: &str = "\
+The token file:
+  Whoever can read it can end the hold. It is made with mode 0600 before the lock is asked for, and is
+  never an existing file, except an empty one of yours with mode 0600 (from mktemp). It is on the disk
+  when this ends with 0. If the lock is not acquired, a file that was made is removed.
+  If leasehold is killed (SIGKILL, a crash of the machine) after the lock was given to it and before
+  the file was written, nobody has the token: the lock ends with its lease.
+
+JSON (--json), one line, also where it fails; later versions may add fields:
+  name, acquired (true or false), fence, lease_ms, until (when the lease ends at the latest, by this
+  machine's clock), token_file; error: null, or an object with kind (taken, lost, unavailable, usage,
+  interrupted), reason (of a loss, or null), message
+
+Exit status:
+    0  the lock is held, and the token in its file
+    2  the arguments, the name, the file or another setting cannot be used
+   69  the store cannot be reached, or does not serve us
+   70  the lock was lost before its lease began
+   75  the lock was not acquired (see --conflict-exit-code)
+
+Examples:
+  leasehold acquire deploy --lease 10m --wait 30s --token-file ~/.deploy.lock
+  trap 'leasehold release --token-file ~/.deploy.lock' EXIT";
+
+const EXTEND_ABOUT: &str = "Lengthen a lock that was acquired before";
+
+const EXTEND_LONG: &str = "\
+Lengthen a lock that was acquired before: it is held for the lease from now on at least. It never ends earlier for it.
+
+The store must be the one that the lock was acquired in.";
+
+const EXTEND_AFTER: &str = "\
+JSON (--json), one line, also where it fails; later versions may add fields:
+  name (null if the file cannot be used), extended (true or false), fence, lease_ms, until; error as
+  with acquire
+
+Exit status:
+    0  the lock is held still, for the lease from now on
+    2  the arguments, the name, the file or another setting cannot be used
+   69  the store cannot be reached, or does not serve us: the lock lasts at least as long as before
+   70  the lock was lost
+
+Example:
+  leasehold extend deploy --token-file ~/.deploy.lock || exit 1";
+
+const RELEASE_ABOUT: &str = "Give back a lock that was acquired before";
+
+const RELEASE_LONG: &str = "\
+Give back a lock that was acquired before, and remove the file with its token.
+
+The store must be the one that the lock was acquired in. After 69 the file is still there: try again.";
+
+const RELEASE_AFTER: &str = "\
+JSON (--json), one line, also where it fails; later versions may add fields:
+  name (null if the file cannot be used), released (true or false), fence; error as with acquire
+
+Exit status:
+    0  the lock was given back
+    2  the arguments, the name, the file or another setting cannot be used
+   69  the store cannot be reached, or does not serve us: the lock ends with its lease
+   70  the lock was lost before: somebody else may have worked at the same time. The file is removed,
+       unless the store knows nothing of the lock although its lease runs: is it the right store?
+
+Example:
+  leasehold release deploy --token-file ~/.deploy.lock";
 
 #[cfg(test)]
 mod tests {

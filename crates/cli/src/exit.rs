@@ -1,7 +1,7 @@
 //! How the program ends: its exit status, and what it says when something did not work.
 
 use anyhow::Error;
-use leasehold::LockName;
+use leasehold::{LockName, LostReason};
 use rustix::process::Signal;
 use std::process::ExitCode;
 
@@ -30,6 +30,11 @@ impl Exit {
         Self(status)
     }
 
+    /// The status as a number.
+    pub(crate) const fn status(self) -> u8 {
+        self.0
+    }
+
     /// What shells make of a process that a signal ended.
     pub(crate) fn of_signal(signal: i32) -> Self {
         Self(u8::try_from(signal).unwrap_or(0).saturating_add(128))
@@ -52,21 +57,67 @@ impl From<Exit> for ExitCode {
 pub(crate) struct Failure {
     pub(crate) exit: Exit,
     pub(crate) cause: Error,
+    /// Set if somebody else has the lock, which may have a status of the user's choice.
+    taken: bool,
+    /// Why the lock was lost, if it was.
+    lost: Option<LostReason>,
 }
 
 impl Failure {
     pub(crate) fn new(exit: Exit, cause: impl Into<Error>) -> Self {
-        Self { exit, cause: cause.into() }
+        Self { exit, cause: cause.into(), taken: false, lost: None }
+    }
+
+    /// Somebody else has the lock.
+    pub(crate) fn taken(exit: Exit, cause: impl Into<Error>) -> Self {
+        Self { taken: true, ..Self::new(exit, cause) }
+    }
+
+    /// The lock was lost.
+    pub(crate) fn lost(reason: LostReason, cause: impl Into<Error>) -> Self {
+        Self { lost: Some(reason), ..Self::new(Exit::LOST, cause) }
     }
 
     /// The same, told as what failed to be done with a lock.
     pub(crate) fn doing(self, verb: &str, name: &LockName) -> Self {
-        Self { exit: self.exit, cause: self.cause.context(format!("failed to {verb} `{name}`")) }
+        Self { cause: self.cause.context(format!("failed to {verb} `{name}`")), ..self }
+    }
+
+    /// What went wrong, in a word for programs; they stay as they are.
+    pub(crate) fn kind(&self) -> &'static str {
+        match self.exit {
+            _ if self.taken => "taken",
+            Exit::USAGE => "usage",
+            Exit::UNAVAILABLE => "unavailable",
+            Exit::LOST => "lost",
+            Exit::NOT_EXECUTABLE | Exit::NOT_FOUND => "not_started",
+            _ => "interrupted",
+        }
+    }
+
+    /// Why the lock was lost, in a word for programs.
+    pub(crate) fn reason(&self) -> Option<&'static str> {
+        Some(match self.lost.as_ref()? {
+            LostReason::Expired => "expired",
+            LostReason::TakenOver { .. } => "taken_over",
+            LostReason::Removed => "removed",
+            LostReason::StoreLostData => "store_lost_data",
+            LostReason::Evicted => "evicted",
+            LostReason::Freed => "freed",
+            LostReason::SessionLapsed => "session_lapsed",
+            LostReason::Released => "released",
+            _ => "other",
+        })
+    }
+
+    /// The whole message, in one line.
+    pub(crate) fn message(&self) -> String {
+        told(&self.cause)
     }
 
     /// Says what went wrong on standard error, and gives the status.
     pub(crate) fn report(&self) -> Exit {
-        crate::log::error(&told(&self.cause));
+        crate::log::error(&self.message());
         self.exit
     }
 }

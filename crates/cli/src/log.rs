@@ -55,7 +55,12 @@ pub(crate) fn warning(text: &str) {
     }
 }
 
-fn say(text: &str) {
+/// Writes a line on standard error as it is.
+pub(crate) fn line(text: &str) {
     // A standard error that is closed is nothing to fail for.
-    let _ = writeln!(std::io::stderr(), "leasehold: {text}");
+    let _ = std::io::stderr().write_all(text.as_bytes());
+}
+
+fn say(text: &str) {
+    line(&format!("leasehold: {text}\n"));
 }

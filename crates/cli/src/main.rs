@@ -5,10 +5,12 @@
 
 mod args;
 mod child;
+mod detached;
 mod duration;
 mod exit;
 mod job;
 mod log;
+mod report;
 mod run;
 mod secret;
 mod show;
@@ -16,6 +18,7 @@ mod signals;
 mod stamp;
 mod store;
 mod terminal;
+mod token;
 mod watch;
 
 use anyhow::Context;
@@ -37,6 +40,9 @@ fn leasehold(arguments: &Arguments) -> Result<Exit, Failure> {
     log::start(match &arguments.task {
         Task::Run(args) => &args.log,
         Task::Show(args) => &args.log,
+        Task::Acquire(args) => &args.log,
+        Task::Extend(args) => &args.log,
+        Task::Release(args) => &args.log,
     });
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -47,6 +53,9 @@ fn leasehold(arguments: &Arguments) -> Result<Exit, Failure> {
         match &arguments.task {
             Task::Run(args) => run::run(args).await,
             Task::Show(args) => show::show(args).await,
+            Task::Acquire(args) => detached::acquire(args).await,
+            Task::Extend(args) => detached::extend(args).await,
+            Task::Release(args) => detached::release(args).await,
         }
     })
 }

@@ -9,6 +9,7 @@ use crate::child::{self, Child};
 use crate::exit::{Exit, Failure};
 use crate::job::{self, Job};
 use crate::log;
+use crate::report::{Trouble, json_line};
 use crate::signals::Signals;
 use crate::store::{CALL, Place};
 use anyhow::{Context, anyhow};
@@ -16,6 +17,7 @@ use leasehold::store::FaultKind;
 use leasehold::{
     AcquireError, Attempt, Client, ExtendError, Guard, Lease, LockName, LostReason, Mutex, ReleaseError,
 };
+use serde::Serialize;
 use std::ffi::OsString;
 use std::io;
 use std::time::Duration;
@@ -28,6 +30,49 @@ const SHORTEST_LEASE: Duration = Duration::from_millis(200);
 
 /// Runs the command under the lock.
 pub(crate) async fn run(args: &RunArgs) -> Result<Exit, Failure> {
+    let mut course = Course::default();
+    let done = try_to_run(args, &mut course).await;
+    if !args.json {
+        return done;
+    }
+    let status = match &done {
+        Ok(exit) => *exit,
+        // Before the report, which comes last.
+        Err(failure) => failure.report(),
+    };
+    // Standard output is the command's.
+    log::line(&json_line(&Report {
+        name: &args.name,
+        acquired: course.fence.is_some(),
+        fence: course.fence,
+        command_status: course.command.map(Exit::status),
+        status: status.status(),
+        error: done.as_ref().err().map(Trouble::from),
+    }));
+    Ok(status)
+}
+
+/// How far a run has come.
+#[derive(Debug, Default)]
+struct Course {
+    /// The fencing token, once the lock was acquired.
+    fence: Option<u64>,
+    /// How the command ended, if it ran.
+    command: Option<Exit>,
+}
+
+/// What is printed for programs when all is over.
+#[derive(Debug, Serialize)]
+struct Report<'a> {
+    name: &'a str,
+    acquired: bool,
+    fence: Option<u64>,
+    command_status: Option<u8>,
+    status: u8,
+    error: Option<Trouble>,
+}
+
+async fn try_to_run(args: &RunArgs, course: &mut Course) -> Result<Exit, Failure> {
     let terms = Terms::of(args)?;
     let name = crate::lock_name(&args.name)?;
     // It may read a password from a terminal, which Ctrl-C interrupts only while signals are not caught.
@@ -38,7 +83,7 @@ pub(crate) async fn run(args: &RunArgs) -> Result<Exit, Failure> {
         signal = signals.ending() => return Ok(Exit::of_named(signal)),
         client = place.connect() => client?,
     };
-    let outcome = under_lock(&client, &name, &terms, args, &mut signals).await;
+    let outcome = under_lock(&client, &name, &terms, args, &mut signals, course).await;
     if timeout(CALL, client.settle()).await.is_err() {
         log::warning(&format!("not everything about `{name}` could be given back: it ends with its lease"));
     }
@@ -93,6 +138,7 @@ async fn under_lock(
     terms: &Terms,
     args: &RunArgs,
     signals: &mut Signals,
+    course: &mut Course,
 ) -> Result<Exit, Failure> {
     let mutex =
         client.mutex(name.clone()).map_err(|error| Failure::new(Exit::USAGE, error).doing("use", name))?;
@@ -103,10 +149,12 @@ async fn under_lock(
     };
     let guard = acquired.map_err(|failure| failure.doing("acquire", name))?;
     tracing::info!(lock = %name, fence = %guard.fencing_token(), "acquired");
+    course.fence = Some(guard.fencing_token().as_u64());
     let ended = match whole_lease(&guard, terms).await {
         Ok(()) => command(client, &guard, terms, args, signals).await,
         Err(failure) => Err(failure.doing("hold", name)),
     };
+    course.command = ended.as_ref().ok().map(|ended| ended.exit);
     give_back(client, guard, name, ended).await
 }
 
@@ -115,7 +163,7 @@ async fn acquire(mutex: &Mutex, args: &RunArgs) -> Result<Guard, Failure> {
     if args.once || args.wait == Some(Duration::ZERO) {
         return match mutex.try_acquire().await {
             Ok(Attempt::Granted(guard)) => Ok(guard),
-            Ok(Attempt::Taken(who)) => Err(Failure::new(conflict, anyhow!("{who}"))),
+            Ok(Attempt::Taken(who)) => Err(Failure::taken(conflict, anyhow!("{who}"))),
             Err(error) => Err(not_acquired(error, conflict)),
         };
     }
@@ -126,10 +174,16 @@ async fn acquire(mutex: &Mutex, args: &RunArgs) -> Result<Guard, Failure> {
     acquired.map_err(|error| not_acquired(error, conflict))
 }
 
-fn not_acquired(error: AcquireError, conflict: Exit) -> Failure {
+pub(crate) fn not_acquired(error: AcquireError, conflict: Exit) -> Failure {
     let exit = match &error {
-        AcquireError::TimedOut { .. } | AcquireError::OutOfTries { .. } => conflict,
-        AcquireError::Lease(_) | AcquireError::LeaseTooShort { .. } => Exit::USAGE,
+        AcquireError::TimedOut { .. } | AcquireError::OutOfTries { .. } => {
+            return Failure::taken(conflict, error);
+        }
+        AcquireError::NotKept(why) => match &**why {
+            ExtendError::Lost(lost) => return Failure::lost(lost.reason.clone(), error),
+            _ => Exit::UNAVAILABLE,
+        },
+        AcquireError::Lease(_) | AcquireError::NoLease | AcquireError::LeaseTooShort { .. } => Exit::USAGE,
         AcquireError::Store(fault) if matches!(fault.kind, FaultKind::Unusable(_)) => Exit::USAGE,
         _ => Exit::UNAVAILABLE,
     };
@@ -141,9 +195,9 @@ async fn whole_lease(guard: &Guard, terms: &Terms) -> Result<(), Failure> {
     if guard.remaining() > terms.grace + terms.room() / 2 {
         return Ok(());
     }
-    guard.extend().await.map_err(|error| {
-        let exit = if matches!(error, ExtendError::Lost(_)) { Exit::LOST } else { Exit::UNAVAILABLE };
-        Failure::new(exit, error)
+    guard.extend().await.map_err(|error| match &error {
+        ExtendError::Lost(lost) => Failure::lost(lost.reason.clone(), error),
+        _ => Failure::new(Exit::UNAVAILABLE, error),
     })
 }
 
@@ -193,12 +247,15 @@ async fn give_back(
     if ended.stopped {
         let why = match (known, &released) {
             // What the keeper has found out is more than what a late release finds.
-            (Some(reason), _) if reason != LostReason::Expired => reason.to_string(),
-            (_, Err(ReleaseError::Lost(reason))) => reason.to_string(),
-            _ => "it could not be renewed in time".to_owned(),
+            (Some(reason), _) if reason != LostReason::Expired => Some(reason),
+            (_, Err(ReleaseError::Lost(reason))) => Some(reason.clone()),
+            _ => None,
         };
-        let cause = anyhow!("lost `{name}`, so the command was ended: {why}");
-        return Err(Failure::new(Exit::LOST, cause));
+        let text = |why: &str| anyhow!("lost `{name}`, so the command was ended: {why}");
+        return Err(match why {
+            Some(reason) => Failure::lost(reason.clone(), text(&reason.to_string())),
+            None => Failure::new(Exit::LOST, text("it could not be renewed in time")),
+        });
     }
     match released {
         Ok(()) => tracing::info!(lock = %name, "given back"),
@@ -207,7 +264,7 @@ async fn give_back(
                 "lost `{name}` while the command ran, which was noticed only when it had ended: {reason}; somebody \
                  else may have run at the same time"
             );
-            return Err(Failure::new(Exit::LOST, cause));
+            return Err(Failure::lost(reason, cause));
         }
         // The command had ended by then.
         Err(ReleaseError::Lost(_)) => tracing::info!(lock = %name, "its lease ended while it was given back"),
@@ -217,9 +274,10 @@ async fn give_back(
 }
 
 /// Whether a lock was lost while the command ran, if it was found lost by its release. `late` says that the
-/// command ended in time, and the lease since.
+/// command ended in time, and the lease or the session since.
 fn too_early(reason: &LostReason, late: bool) -> bool {
-    !(late && matches!(reason, LostReason::Expired | LostReason::TakenOver { .. }))
+    use LostReason::{Evicted, Expired, SessionLapsed, TakenOver};
+    !(late && matches!(reason, Expired | TakenOver { .. } | Evicted | SessionLapsed))
 }
 
 fn unavailable(error: anyhow::Error) -> Failure {

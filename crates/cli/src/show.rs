@@ -2,13 +2,12 @@
 
 use crate::args::ShowArgs;
 use crate::exit::{Exit, Failure};
+use crate::report::{json_line, millis, print};
 use crate::stamp::rfc3339;
 use crate::store::Place;
-use anyhow::Context;
 use leasehold::Status;
 use serde::Serialize;
 use std::fmt::Write as _;
-use std::io::{self, Write as _};
 use std::time::{Duration, SystemTime};
 
 /// Prints how the lock stands.
@@ -22,15 +21,8 @@ pub(crate) async fn show(args: &ShowArgs) -> Result<Exit, Failure> {
         .await
         .map_err(|error| Failure::new(Exit::UNAVAILABLE, error).doing("inspect", &name))?;
     let report = Report::of(name.as_str(), &status, SystemTime::now());
-    let text = if args.json { report.json() } else { report.text() };
-    match io::stdout().lock().write_all(text.as_bytes()) {
-        // Whoever read it has seen enough.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(Exit::SUCCESS),
-        written => written
-            .context("failed to write to standard output")
-            .map(|()| Exit::SUCCESS)
-            .map_err(|error| Failure::new(Exit::UNAVAILABLE, error)),
-    }
+    let text = if args.json { json_line(&report) } else { report.text() };
+    print(&text).map(|()| Exit::SUCCESS).map_err(|error| Failure::new(Exit::UNAVAILABLE, error))
 }
 
 /// What is printed, with the fields of its JSON, which stay as they are.
@@ -49,7 +41,6 @@ struct Report<'a> {
 impl<'a> Report<'a> {
     fn of(name: &'a str, status: &'a Status, now: SystemTime) -> Self {
         let remaining = status.remaining.filter(|_| status.held);
-        let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         Self {
             name,
             held: status.held,
@@ -60,11 +51,6 @@ impl<'a> Report<'a> {
             fence: status.fence.filter(|_| status.held).map(leasehold::FencingToken::as_u64),
             waiting: status.waiting,
         }
-    }
-
-    fn json(&self) -> String {
-        let line = serde_json::to_string(self).expect("strings, numbers and nulls are JSON");
-        line + "\n"
     }
 
     fn text(&self) -> String {

@@ -62,6 +62,12 @@ impl Place {
         Self { builder: self.builder.watchdog_lease(lease), ..self }
     }
 
+    /// With what others are shown of the holder.
+    pub(crate) fn label(self, label: Option<&str>) -> Self {
+        let Some(label) = label else { return self };
+        Self { builder: self.builder.label(label), ..self }
+    }
+
     /// Connects to the store.
     pub(crate) async fn connect(self) -> Result<Client, Failure> {
         self.builder.connect().await.map_err(|error| {

@@ -4,9 +4,11 @@
 //! contains a token or a password.
 
 use crate::LostReason;
+use crate::detached::DetachedHold;
+use crate::engine::NotExtended;
 use crate::store::Fault;
 use leasehold_core::contend::Standing;
-use leasehold_core::{Holder, KeyError, LeaseError, LockName, NameError, OwnValueError};
+use leasehold_core::{FencingToken, Holder, KeyError, LeaseError, LockName, NameError, OwnValueError};
 use std::fmt;
 use std::time::Duration;
 
@@ -170,6 +172,14 @@ pub enum AcquireError {
     /// The lease cannot be.
     #[error(transparent)]
     Lease(#[from] LeaseError),
+    /// A detached hold was asked for without a lease: nobody renews it, so it would end at once or never.
+    #[error("a detached hold is renewed by nobody: say how long it should last, by a lease")]
+    NoLease,
+    /// The lock was granted for a detached hold, and the hold was not lengthened from the short first lease to the
+    /// one that was asked for: it was lost by then, or the store did not answer. What there may be of it is given
+    /// back in the background, and ends with the lease at the latest.
+    #[error("the lock was granted, but could not be held for its lease: {0}")]
+    NotKept(#[source] Box<ExtendError>),
     /// The lease is over before the news of it has arrived.
     #[error("a lease of {lease:?} is shorter than a round trip to the store: ask for a longer one")]
     LeaseTooShort {
@@ -233,7 +243,7 @@ pub struct Lost {
     /// The lock.
     pub lock: LockName,
     /// The hold's fencing token.
-    pub fence: leasehold_core::FencingToken,
+    pub fence: FencingToken,
     /// Why it was lost.
     pub reason: LostReason,
 }
@@ -268,6 +278,55 @@ pub enum ExtendError {
     /// may last longer.
     #[error("the hold was not extended for certain: {0}")]
     Store(#[source] Fault),
+}
+
+impl ExtendError {
+    pub(crate) fn of(why: NotExtended, lock: &LockName, fence: FencingToken) -> Self {
+        match why {
+            NotExtended::Lost(reason) => Lost { lock: lock.clone(), fence, reason }.into(),
+            NotExtended::Fault(fault) => Self::Store(fault),
+        }
+    }
+}
+
+/// Why a detached hold did not become a guard.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use leasehold::{AttachError, Client};
+/// use std::time::Duration;
+///
+/// let client = Client::connect("memory:").await?;
+/// let hold = client.mutex("index")?.lease(Duration::from_secs(60)).acquire_detached().await?;
+/// match hold.attach(&client).await {
+///     Ok(guard) => guard.release().await?,
+///     Err(AttachError::Already { lock }) => println!("this process works under {lock} already"),
+///     // The hold comes back, and can be attached later if it is not lost.
+///     Err(AttachError::NotExtended { hold, error }) => println!("{hold:?}: {error}"),
+///     Err(error) => return Err(error.into()),
+/// }
+/// # Ok(()) }
+/// ```
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AttachError {
+    /// This client has a guard of that hold, or had one, or was told to release the hold.
+    #[error(
+        "this client has attached or released this hold of `{lock}` before: there is one guard of a hold"
+    )]
+    Already {
+        /// The lock.
+        lock: LockName,
+    },
+    /// It was not extended: nobody knows for how long it may be believed.
+    #[error("{error}")]
+    NotExtended {
+        /// The hold, as it was.
+        hold: Box<DetachedHold>,
+        /// Why it was not extended.
+        #[source]
+        error: ExtendError,
+    },
 }
 
 /// Why a future that ran under a lock has no result.

@@ -27,6 +27,7 @@
 //! | know whether it is held still, or learn that it is not | [`Guard::check`], [`Guard::lost`], [`LostReason`] |
 //! | guard a write for certain | [`Guard::fencing_token`] |
 //! | give it back, also what was dropped | [`Guard::release`], [`Client::settle`] |
+//! | hold it beyond this process's life, for another to release | [`Mutex::acquire_detached`], [`DetachedHold`] |
 //! | see who holds it | [`Mutex::inspect`], [`Contention`] |
 //! | share it with clients of other libraries | [`Mutex::value`], [`Mutex::adopt`], [`Mutex::share`] |
 //! | bring a store of one's own | [`store::Store`], [`Client::of_store`], [`mod@core`] |
@@ -59,6 +60,7 @@ compile_error!("leasehold needs a Unix system: its clock and its files are of th
 
 mod client;
 mod clock;
+mod detached;
 mod engine;
 mod error;
 mod guard;
@@ -67,10 +69,11 @@ pub mod store;
 mod sync;
 
 pub use client::{Client, ClientBuilder};
+pub use detached::{DetachedHold, DetachedTextError};
 pub use engine::{LostReason, World};
 pub use error::{
-    AcquireError, ConnectError, Contention, ExtendError, InspectError, LockError, Lost, ReleaseError,
-    RunError,
+    AcquireError, AttachError, ConnectError, Contention, ExtendError, InspectError, LockError, Lost,
+    ReleaseError, RunError,
 };
 pub use guard::Guard;
 pub use mutex::{Attempt, Mutex, Status};

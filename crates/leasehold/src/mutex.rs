@@ -1,7 +1,8 @@
 //! The Mutex: one holder at a time.
 
-use crate::engine::{self, Engine, Missed, Pursuit, Seat};
-use crate::error::{AcquireError, Contention, InspectError, LockError, RunError};
+use crate::detached::DetachedHold;
+use crate::engine::{self, Engine, Missed, NotDetached, Pursuit, Seat, Session};
+use crate::error::{AcquireError, Contention, ExtendError, InspectError, LockError, RunError};
 use crate::guard::Guard;
 use crate::store::Fault;
 use leasehold_core::contend::Terms;
@@ -63,18 +64,18 @@ pub struct Mutex {
 /// ```
 #[derive(Debug)]
 #[must_use = "a guard that is dropped gives the lock back"]
-pub enum Attempt {
+pub enum Attempt<H = Guard> {
     /// The lock is held.
-    Granted(Guard),
+    Granted(H),
     /// Somebody else holds it, or waits before.
     Taken(Contention),
 }
 
-impl Attempt {
-    /// The guard, if the lock is held.
-    pub fn granted(self) -> Option<Guard> {
+impl<H> Attempt<H> {
+    /// The guard, or the detached hold, if the lock is held.
+    pub fn granted(self) -> Option<H> {
         match self {
-            Self::Granted(guard) => Some(guard),
+            Self::Granted(held) => Some(held),
             Self::Taken(_) => None,
         }
     }
@@ -214,6 +215,64 @@ impl Mutex {
         self.acquire_within(Some(limit)).await
     }
 
+    /// Tries once, for a hold that no process keeps: see [`acquire_detached`](Self::acquire_detached).
+    ///
+    /// Fails as that does; that the lock is taken is a value.
+    ///
+    /// Cancel safety: as [`acquire_detached`](Self::acquire_detached).
+    pub async fn try_acquire_detached(&self) -> Result<Attempt<DetachedHold>, AcquireError> {
+        let call = self.engine.timings.call;
+        let limit = self.engine.world.now() + call;
+        match self.pursue_detached(Some(limit), true).await {
+            Ok(hold) => Ok(Attempt::Granted(hold)),
+            Err(NotDetached::Missed(Missed::Taken(standing))) => Ok(Attempt::Taken(standing.into())),
+            Err(not) => Err(self.not_detached(not, call)),
+        }
+    }
+
+    /// Acquires the lock for a hold that no process keeps, however long it takes, or for as long as
+    /// [`wait`](Self::wait) says. Nobody renews the hold: it ends with its [`lease`](Self::lease), which has to be
+    /// given, or by [`DetachedHold::release`], by whoever has its text.
+    ///
+    /// When this returns, the hold has been lengthened from the short first lease to the one that was asked for,
+    /// which counts from then. It belongs to no session of this client, and waits as one more: tasks of this client
+    /// that want the lock are strangers to it.
+    ///
+    /// Fails with [`AcquireError::NoLease`] where no lease was set, with [`AcquireError::NotKept`] if the lock was
+    /// granted and could not be lengthened, and otherwise as [`acquire`](Self::acquire).
+    ///
+    /// Cancel safety: if the future is dropped, its place in the queue is given up, and an acquisition that may have
+    /// happened is undone in the background. Should the process end before that, the hold ends with the short first
+    /// lease, or with its whole lease if that was on its way.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use leasehold::{Client, DetachedHold};
+    /// use std::time::Duration;
+    ///
+    /// let client = Client::connect("memory:").await?;
+    /// let migration = client.mutex("migration")?.lease(Duration::from_secs(600));
+    /// let secret = migration.acquire_detached().await?.to_secret_text();
+    ///
+    /// // Later, perhaps in another process that was handed the text:
+    /// let hold: DetachedHold = secret.parse()?;
+    /// hold.release(&client).await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn acquire_detached(&self) -> Result<DetachedHold, AcquireError> {
+        let start = self.engine.world.now();
+        let once = self.wait == Some(Duration::ZERO);
+        let limit = if once { Some(self.engine.timings.call) } else { self.wait };
+        match self.pursue_detached(limit.map(|limit| start + limit), once).await {
+            Ok(hold) => Ok(hold),
+            // Who waits for no time at all still tries once.
+            Err(NotDetached::Missed(Missed::Taken(standing))) if once => {
+                Err(self.error(Missed::TimedOut(standing), Duration::ZERO))
+            }
+            Err(not) => Err(self.not_detached(not, self.engine.world.now().since(start))),
+        }
+    }
+
     /// Runs a future under the lock, and drops it if the lock is lost. The closure is given the fencing
     /// token and the means to check the hold.
     ///
@@ -301,16 +360,7 @@ impl Mutex {
             Some(lease) => lease.remaining(world.wall())?,
             None => self.engine.timings.watchdog,
         };
-        let terms = Arc::new(Terms {
-            lease,
-            label: self.engine.label.clone(),
-            value: self.value.clone(),
-            adopt: self.adopt,
-            life: self.engine.sessions.present().life,
-            queue: !once && self.retry.is_none(),
-            look_often: self.free_every.is_some() || !self.engine.store.has_mailboxes(),
-        });
-        let pursuit = Pursuit { terms, limit, once, retry: self.retry };
+        let pursuit = self.pursuit(lease, limit, once, None);
         let (hold, grant) = match engine::acquire(&self.engine, &self.seat, &pursuit).await {
             Ok(won) => won,
             Err(missed) => return Ok(Err(missed)),
@@ -330,6 +380,50 @@ impl Mutex {
         let guard =
             Guard::new(self.engine.clone(), self.seat.clone(), hold, keep, self.lease, self.free_every);
         left.map(|_| Ok(guard))
+    }
+
+    async fn pursue_detached(&self, limit: Option<Moment>, once: bool) -> Result<DetachedHold, NotDetached> {
+        let world = &self.engine.world;
+        let asked = self.lease.ok_or(NotDetached::NoLease)?;
+        let lease = asked.remaining(world.wall()).map_err(NotDetached::Lease)?;
+        let session = engine::own_session(&self.engine);
+        let pursuit = self.pursuit(lease, limit, once, Some(session.clone()));
+        let lock = &self.seat.lock;
+        let detached = engine::acquire_detached(&self.engine, lock, session.id, pursuit, asked).await?;
+        let ends_by = world.wall() + detached.lease;
+        Ok(DetachedHold::new(lock.clone(), detached, ends_by))
+    }
+
+    /// How it is sought, in the name of a session of its own or of the client's.
+    fn pursuit(
+        &self,
+        lease: Duration,
+        limit: Option<Moment>,
+        once: bool,
+        own: Option<Arc<Session>>,
+    ) -> Pursuit {
+        let session = own.clone().unwrap_or_else(|| self.engine.sessions.present());
+        let terms = Arc::new(Terms {
+            lease,
+            label: self.engine.label.clone(),
+            value: self.value.clone(),
+            adopt: self.adopt,
+            life: session.life,
+            queue: !once && self.retry.is_none(),
+            look_often: self.free_every.is_some() || !self.engine.store.has_mailboxes(),
+        });
+        Pursuit { terms, session: own, limit, once, retry: self.retry }
+    }
+
+    fn not_detached(&self, not: NotDetached, waited: Duration) -> AcquireError {
+        match not {
+            NotDetached::NoLease => AcquireError::NoLease,
+            NotDetached::Missed(missed) => self.error(missed, waited),
+            NotDetached::Lease(error) => AcquireError::Lease(error),
+            NotDetached::NotKept { fence, why } => {
+                AcquireError::NotKept(Box::new(ExtendError::of(why, self.name(), fence)))
+            }
+        }
     }
 
     fn error(&self, missed: Missed, waited: Duration) -> AcquireError {

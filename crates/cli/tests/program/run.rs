@@ -1,6 +1,7 @@
 //! The ordinary course of a run.
 
-use super::scene::{Scene, expect, finish, start, status, until};
+use super::scene::{Outcome, Scene, expect, finish, start, status, until};
+use leasehold_testkit::RedisServer;
 use std::time::{Duration, Instant};
 
 #[test]
@@ -141,4 +142,44 @@ fn a_lock_passes_through_many_hands_in_turn() {
         assert_eq!(status(&mut run), Some(0));
     }
     assert_eq!(scene.read("n"), "8\n");
+}
+
+#[test]
+fn a_run_is_told_in_a_line_of_json_at_its_end() {
+    let server = RedisServer::start().expect("there is a server");
+    let scene = Scene::redis(&server);
+    let last = |outcome: &Outcome| -> serde_json::Value {
+        let line = outcome.stderr.lines().next_back().expect("there is a line");
+        serde_json::from_str(line).expect("it is JSON")
+    };
+    let ran = scene.script(&["--json"], "echo $LEASEHOLD_FENCE; exit 3");
+    ran.check(3, "");
+    let said = last(&ran);
+    let keys: Vec<_> = said.as_object().expect("it is an object").keys().map(String::as_str).collect();
+    assert_eq!(keys, ["acquired", "command_status", "error", "fence", "name", "status"]);
+    assert_eq!(format!("{}\n", said["fence"]), ran.stdout, "standard output is the command's");
+    assert_eq!(
+        (&said["acquired"], &said["command_status"], &said["status"]),
+        (&true.into(), &3.into(), &3.into())
+    );
+    assert!(said["error"].is_null());
+
+    server.cli(&["SET", "job", "x", "PX", "60000"]).expect("it answers");
+    let taken = scene.script(&["--json", "--try", "--conflict-exit-code", "0"], "echo never");
+    taken.check(0, "");
+    let said = last(&taken);
+    assert_eq!((&said["acquired"], &said["error"]["kind"]), (&false.into(), &"taken".into()));
+    assert!(said["command_status"].is_null() && said["fence"].is_null());
+
+    server.cli(&["DEL", "job"]).expect("it answers");
+    let missing = scene.run(&["run", "job", "--json", "--", "./missing"]);
+    missing.check(127, "");
+    assert_eq!(last(&missing)["error"]["kind"], "not_started");
+
+    let script = format!("redis-cli -p {} DEL job >/dev/null", server.port());
+    let lost = scene.script(&["--json"], &script);
+    lost.check(70, "");
+    let said = last(&lost);
+    assert_eq!((&said["error"]["kind"], &said["error"]["reason"]), (&"lost".into(), &"removed".into()));
+    assert_eq!((&said["command_status"], &said["status"]), (&0.into(), &70.into()));
 }

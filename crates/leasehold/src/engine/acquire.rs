@@ -13,6 +13,8 @@ use std::time::Duration;
 #[derive(Debug)]
 pub(crate) struct Pursuit {
     pub(crate) terms: Arc<Terms>,
+    /// In whose name: the client's present session, if there is none.
+    pub(crate) session: Option<Arc<Session>>,
     /// When to give up; never, if there is none.
     pub(crate) limit: Option<Moment>,
     /// Set to give up as soon as the lock is known to be taken.
@@ -78,7 +80,8 @@ impl Chase<'_> {
         loop {
             let world = &self.engine.world;
             let now = world.now();
-            let session = self.engine.sessions.present();
+            let own = self.pursuit.session.clone();
+            let session = own.unwrap_or_else(|| self.engine.sessions.present());
             if now >= session.alive_until() {
                 self.outlive(&session, now).await?;
                 continue;

@@ -310,6 +310,11 @@ impl State {
         let ripe: Vec<_> = self.due.range(..=(now + TICK, KeepId(u64::MAX))).copied().collect();
         for (_, id) in ripe {
             let Some(kept) = self.kept.get_mut(&id) else { continue };
+            if kept.hold.is_doubted() {
+                // It was found gone, or is being released, elsewhere: whoever knows it tells it.
+                self.lose(id);
+                continue;
+            }
             match kept.tenure.poll(now, TICK) {
                 Duty::Over => {
                     work.lost.extend(self.lose(id).map(|hold| (hold, LostReason::Expired)));

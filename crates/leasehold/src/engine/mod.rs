@@ -8,6 +8,7 @@
 //! 3. Whatever is dropped at whatever await leaves either nothing or an errand with the keeper.
 
 mod acquire;
+mod detached;
 mod heart;
 mod hold;
 mod keeper;
@@ -20,9 +21,14 @@ mod session;
 mod world;
 
 pub(crate) use acquire::{Missed, Pursuit, acquire};
+pub(crate) use detached::{
+    Detached, NotAttached, NotDetached, NotExtended, acquire_detached, attach, extend_detached, own_session,
+    release_detached,
+};
 pub(crate) use hold::Hold;
 pub use hold::LostReason;
 pub(crate) use keeper::KeepId;
+use release::read_release;
 pub(crate) use release::{NotReleased, abandon, announce, release};
 pub(crate) use seat::Seat;
 pub(crate) use session::Session;
@@ -31,6 +37,7 @@ pub use world::World;
 
 use crate::store::{Fault, Outcome, Postbox, Store};
 use crate::sync::{Mutex, MutexGuard};
+use detached::Attached;
 use keeper::Keeper;
 use leasehold_core::{About, Label, Lock, Moment, Op, Reply, SessionId, Wake};
 use session::{Birth, Sessions};
@@ -66,6 +73,7 @@ pub(crate) struct Engine {
     pub(crate) timings: Timings,
     pub(crate) keeper: Keeper,
     seats: Arc<Seats>,
+    attached: Attached,
 }
 
 impl Engine {
@@ -92,7 +100,8 @@ impl Engine {
             store.close_mailbox(id);
             StartError::Keeper(error)
         })?;
-        Ok(Arc::new(Self { store, world, sessions, label, timings, keeper, seats }))
+        let attached = Attached::default();
+        Ok(Arc::new(Self { store, world, sessions, label, timings, keeper, seats, attached }))
     }
 
     /// The seat of this process before a lock.

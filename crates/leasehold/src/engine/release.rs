@@ -10,7 +10,8 @@ use super::{Engine, Hold, KeepId, LostReason, Seat, Timings, World, call};
 use crate::store::{Fault, Store};
 use leasehold_core::contend::Executed;
 use leasehold_core::{
-    Acquire, Ended, Fate, HoldId, Holder, Inspect, Moment, Nonce, Op, Pass, Release, Released, Reply,
+    Acquire, Claim, Ended, Fate, HoldId, Holder, Inspect, Lock, Moment, Nonce, Op, Pass, Release, Released,
+    Reply,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -100,13 +101,8 @@ impl Departure<'_> {
             self.next = None;
             self.seat.handle_answer(nonce, Ok(reply), world.now(), &mut || world.random());
         }
-        match released.found {
-            Fate::Held | Fate::Ended(Ended::Released) => Ok(()),
-            other => {
-                let in_time = world.now() < valid_until;
-                Err(NotReleased::Lost(reason(other, released.holder, in_time)))
-            }
-        }
+        let in_time = world.now() < valid_until;
+        read_release(released.found, released.holder, in_time).map_err(NotReleased::Lost)
     }
 }
 
@@ -132,6 +128,14 @@ impl Drop for Departure<'_> {
     }
 }
 
+/// What the reply to a release says of the hold: that it is over by this release, or why it was over before.
+pub(super) fn read_release(found: Fate, holder: Option<Holder>, in_time: bool) -> Result<(), LostReason> {
+    match found {
+        Fate::Held | Fate::Ended(Ended::Released) => Ok(()),
+        other => Err(reason(other, holder, in_time)),
+    }
+}
+
 /// Tells everybody that a hold is lost, and why as far as the store says so in a bounded time. `in_time` says that by
 /// the holder's own clock its lease had not ended.
 ///
@@ -148,7 +152,7 @@ pub(crate) async fn announce(
         biased;
         // Somebody else knows it: its release, say, after which nothing is asked of it (1).
         () = hold.signal().cancelled() => {}
-        reason = explain(store, world, timings, hold, in_time) => untold.0.lose(reason),
+        reason = explain(store, world, timings, &hold.lock, &hold.claim, in_time) => untold.0.lose(reason),
     }
 }
 
@@ -163,16 +167,17 @@ impl Drop for Untold<'_> {
 }
 
 /// Learns from the store why a hold is not there any more.
-async fn explain(
+pub(super) async fn explain(
     store: &dyn Store,
     world: &dyn World,
     timings: Timings,
-    hold: &Hold,
+    lock: &Lock,
+    claim: &Claim,
     in_time: bool,
 ) -> LostReason {
-    let inspect = Op::Inspect(Inspect { claim: Some(hold.claim.clone()), in_full: false });
+    let inspect = Op::Inspect(Inspect { claim: Some(claim.clone()), in_full: false });
     let within = timings.call.min(Duration::from_secs(1));
-    match call(store, world, &hold.lock, &inspect, within, within).await {
+    match call(store, world, lock, &inspect, within, within).await {
         Ok(Reply::Inspect(seen)) => {
             seen.fate.map_or(LostReason::Expired, |fate| reason(fate, seen.holder, in_time))
         }

@@ -252,6 +252,12 @@ impl Seat {
         self.state().escorted.remove(&asked).flatten()
     }
 
+    /// A hold that came from elsewhere is this process's from now on. The store has just said that it is there, so
+    /// whatever else occupies the seat is gone.
+    pub(super) fn occupy(&self, hold: &Arc<Hold>) {
+        self.state().occupant = Some(hold.clone());
+    }
+
     /// The hold is gone: the front of the line may go on.
     pub(super) fn vacate(&self, hold: &Hold) {
         let mut state = self.state();

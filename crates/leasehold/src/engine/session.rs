@@ -25,7 +25,7 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    pub(super) fn new(id: SessionId, life: Life, alive_until: Moment) -> Self {
+    pub(crate) fn new(id: SessionId, life: Life, alive_until: Moment) -> Self {
         Self { id, life, alive_until: AtomicU64::new(alive_until.as_micros()) }
     }
 
@@ -118,7 +118,7 @@ impl Birth {
     ///
     /// Cancel safety: if the future is dropped, its mailbox is closed, and nothing was asked for in its name.
     pub(super) async fn begin(&self) -> Result<(Arc<Session>, Option<Pulse>), Fault> {
-        let id = self.fresh_id();
+        let id = fresh_id(&*self.world);
         let mailbox = Mailbox { store: &*self.store, session: id };
         self.store.open_mailbox(id, self.post.clone(), self.timings.call).await?;
         let begun = match (self.store.sessions(), self.timings.session) {
@@ -151,19 +151,20 @@ impl Birth {
             Outcome::Refused(fault) | Outcome::Unknown(fault) => Err(fault),
         }
     }
-
-    fn fresh_id(&self) -> SessionId {
-        let mut bits = [0; 12];
-        bits[..8].copy_from_slice(&self.world.random().to_ne_bytes());
-        bits[8..].copy_from_slice(&self.world.random().to_ne_bytes()[..4]);
-        SessionId::from_random(bits)
-    }
 }
 
-/// A mailbox that is closed unless a session comes to have it.
-struct Mailbox<'a> {
-    store: &'a dyn Store,
-    session: SessionId,
+/// The id of a session that nobody has been before.
+pub(super) fn fresh_id(world: &dyn World) -> SessionId {
+    let mut bits = [0; 12];
+    bits[..8].copy_from_slice(&world.random().to_ne_bytes());
+    bits[8..].copy_from_slice(&world.random().to_ne_bytes()[..4]);
+    SessionId::from_random(bits)
+}
+
+/// A mailbox that is closed when this is dropped, unless a session comes to have it.
+pub(super) struct Mailbox<'a> {
+    pub(super) store: &'a dyn Store,
+    pub(super) session: SessionId,
 }
 
 impl Drop for Mailbox<'_> {

@@ -58,7 +58,8 @@ pub trait World: fmt::Debug + Send + Sync + 'static {
     /// Now, by a clock that goes on during a suspend and never goes back.
     fn now(&self) -> Moment;
 
-    /// Now, by the wall clock. Read only for leases that last until an instant.
+    /// Now, by the wall clock. Read only for leases that last until an instant, and for what a detached hold says of
+    /// its end.
     fn wall(&self) -> SystemTime;
 
     /// 64 random bits that nobody can foresee.

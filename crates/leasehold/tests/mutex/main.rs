@@ -4,56 +4,74 @@
 //! likes: each is a process of its own to the store.
 
 mod cases;
+mod detached;
 mod place;
 
 use place::Place;
 
 macro_rules! on_every_store {
-    ($($case:ident),* $(,)?) => {
-        on_every_store! { @store memory $($case)* }
-        on_every_store! { @store sqlite $($case)* }
-        on_every_store! { @store redis $($case)* }
+    ($($from:ident :: $case:ident),* $(,)?) => {
+        on_every_store! { @store memory $($from $case)* }
+        on_every_store! { @store sqlite $($from $case)* }
+        on_every_store! { @store redis $($from $case)* }
     };
-    (@store $store:ident $($case:ident)*) => {
+    (@store $store:ident $($from:ident $case:ident)*) => {
         mod $store {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $case() {
-                super::cases::$case(&super::Place::$store()).await;
+                super::$from::$case(&super::Place::$store()).await;
             })*
         }
     };
 }
 
 on_every_store! {
-    one_at_a_time_over_tasks_and_clients,
-    a_release_hands_the_lock_on_and_tokens_grow,
-    a_try_says_who_is_in_the_way,
-    a_try_does_not_barge,
-    waiting_ends_at_its_limit_and_says_who_holds,
-    a_dropped_guard_gives_the_lock_back,
-    tasks_of_a_process_are_served_in_order,
-    processes_are_served_in_order,
-    a_process_has_one_place_in_the_queue,
-    thousands_give_up_at_once,
-    who_waits_for_no_time_tries_once,
-    a_watchdog_keeps_the_lock,
-    a_given_lease_ends_when_it_ends,
-    a_lease_can_last_until_an_instant,
-    a_late_release_leaves_the_successor_alone,
-    an_extend_lengthens_and_never_shortens,
-    a_retry_policy_gives_up_after_its_tries,
-    a_scoped_future_is_dropped_on_loss,
-    equal_values_of_ones_own_exclude_each_other,
-    who_gives_up_waiting_leaves_the_queue,
-    after_a_loss_local_waiters_queue_again,
-    leases_from_a_millisecond_to_days,
-    try_acquire_cancelled_at_every_await,
-    acquire_cancelled_at_every_await,
-    waiting_cancelled_at_every_await,
-    release_cancelled_at_every_await,
-    a_release_with_local_waiters_cancelled_at_every_await,
-    extend_cancelled_at_every_await,
-    two_tasks_share_a_handle_and_each_has_its_own_hold,
-    a_watchdog_never_extends_after_the_release,
-    status_of_a_lock,
+    cases::one_at_a_time_over_tasks_and_clients,
+    cases::a_release_hands_the_lock_on_and_tokens_grow,
+    cases::a_try_says_who_is_in_the_way,
+    cases::a_try_does_not_barge,
+    cases::waiting_ends_at_its_limit_and_says_who_holds,
+    cases::a_dropped_guard_gives_the_lock_back,
+    cases::tasks_of_a_process_are_served_in_order,
+    cases::processes_are_served_in_order,
+    cases::a_process_has_one_place_in_the_queue,
+    cases::thousands_give_up_at_once,
+    cases::who_waits_for_no_time_tries_once,
+    cases::a_watchdog_keeps_the_lock,
+    cases::a_given_lease_ends_when_it_ends,
+    cases::a_lease_can_last_until_an_instant,
+    cases::a_late_release_leaves_the_successor_alone,
+    cases::an_extend_lengthens_and_never_shortens,
+    cases::a_retry_policy_gives_up_after_its_tries,
+    cases::a_scoped_future_is_dropped_on_loss,
+    cases::equal_values_of_ones_own_exclude_each_other,
+    cases::who_gives_up_waiting_leaves_the_queue,
+    cases::after_a_loss_local_waiters_queue_again,
+    cases::leases_from_a_millisecond_to_days,
+    cases::try_acquire_cancelled_at_every_await,
+    cases::acquire_cancelled_at_every_await,
+    cases::waiting_cancelled_at_every_await,
+    cases::release_cancelled_at_every_await,
+    cases::a_release_with_local_waiters_cancelled_at_every_await,
+    cases::extend_cancelled_at_every_await,
+    cases::two_tasks_share_a_handle_and_each_has_its_own_hold,
+    cases::a_watchdog_never_extends_after_the_release,
+    cases::status_of_a_lock,
+    detached::a_detached_hold_has_its_whole_lease_when_it_is_returned,
+    detached::a_detached_hold_outlives_its_client_and_is_released_by_another,
+    detached::a_detached_hold_needs_a_lease,
+    detached::a_detached_hold_waits_its_turn_and_is_waited_for,
+    detached::a_detached_try_says_who_is_in_the_way,
+    detached::a_detached_hold_ends_with_its_lease_and_its_release_says_why,
+    detached::a_detached_hold_that_was_taken_over_is_left_alone,
+    detached::an_extend_of_a_detached_hold_lengthens_it,
+    detached::a_detached_hold_is_kept_once_it_is_attached,
+    detached::a_detached_hold_is_attached_once,
+    detached::an_attached_hold_is_believed_no_more_once_its_text_is_released,
+    detached::a_detached_hold_with_a_value_of_ones_own,
+    detached::a_detached_hold_is_none_in_another_store,
+    detached::a_detached_acquire_cancelled_at_every_await,
+    detached::a_detached_try_cancelled_at_every_await,
+    detached::a_detached_wait_cancelled_at_every_await,
+    detached::a_detached_attach_cancelled_at_every_await,
 }

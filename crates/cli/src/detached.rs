@@ -1,0 +1,272 @@
+//! `leasehold acquire`, `extend` and `release`: a lock for scripts that cannot wrap a command.
+//!
+//! 1. The file for the token is ready before the lock is asked for, and has the token before anything is said to have
+//!    been acquired. If it cannot be written, the lock is given back.
+//! 2. A token is thrown away only where its hold is known to be over.
+
+use crate::args::{AcquireArgs, ExtendArgs, ReleaseArgs, StoreArgs};
+use crate::exit::{Exit, Failure};
+use crate::log;
+use crate::report::{Trouble, json_line, millis, print};
+use crate::run::not_acquired;
+use crate::signals::Signals;
+use crate::stamp::rfc3339;
+use crate::store::{CALL, Place};
+use crate::token::TokenFile;
+use anyhow::{Context, anyhow};
+use leasehold::store::{Fault, FaultKind};
+use leasehold::{
+    Attempt, Client, DetachedHold, ExtendError, Lease, LockName, LostReason, Mutex, ReleaseError,
+};
+use serde::Serialize;
+use std::time::Duration;
+use tokio::time::timeout;
+
+/// Acquires a lock, and leaves its token in a file.
+pub(crate) async fn acquire(args: &AcquireArgs) -> Result<Exit, Failure> {
+    let done = try_to_acquire(args).await;
+    let hold = done.as_ref().ok();
+    if args.json {
+        report(&AcquireReport {
+            name: &args.name,
+            acquired: hold.is_some(),
+            fence: hold.map(|hold| hold.fencing_token().as_u64()),
+            lease_ms: hold.map(|hold| millis(hold.lease())),
+            until: hold.map(|hold| rfc3339(hold.ends_by())),
+            token_file: args.token_file.to_string_lossy().into_owned(),
+            error: done.as_ref().err().map(Trouble::from),
+        });
+    } else if let Some(hold) = hold {
+        say(&format!("{}\n", hold.fencing_token()));
+    }
+    done.map(|_| Exit::SUCCESS)
+}
+
+/// Lengthens a lock whose token is in a file.
+pub(crate) async fn extend(args: &ExtendArgs) -> Result<Exit, Failure> {
+    let mut of = None;
+    let done = try_to_extend(args, &mut of).await;
+    if args.json {
+        let hold = done.as_ref().ok();
+        report(&ExtendReport {
+            name: of.as_ref().map(|of| of.name.as_str()),
+            extended: hold.is_some(),
+            fence: of.as_ref().map(|of| of.fence),
+            lease_ms: hold.map(|(_, lease)| millis(*lease)),
+            until: hold.map(|(hold, _)| rfc3339(hold.ends_by())),
+            error: done.as_ref().err().map(Trouble::from),
+        });
+    }
+    done.map(|_| Exit::SUCCESS)
+}
+
+/// Releases a lock whose token is in a file, and removes the file.
+pub(crate) async fn release(args: &ReleaseArgs) -> Result<Exit, Failure> {
+    let mut of = None;
+    let done = try_to_release(args, &mut of).await;
+    if args.json {
+        report(&ReleaseReport {
+            name: of.as_ref().map(|of| of.name.as_str()),
+            released: done.is_ok(),
+            fence: of.as_ref().map(|of| of.fence),
+            error: done.as_ref().err().map(Trouble::from),
+        });
+    }
+    done.map(|()| Exit::SUCCESS)
+}
+
+#[derive(Debug, Serialize)]
+struct AcquireReport<'a> {
+    name: &'a str,
+    acquired: bool,
+    fence: Option<u64>,
+    lease_ms: Option<u64>,
+    until: Option<String>,
+    token_file: String,
+    error: Option<Trouble>,
+}
+
+#[derive(Debug, Serialize)]
+struct ExtendReport<'a> {
+    name: Option<&'a str>,
+    extended: bool,
+    fence: Option<u64>,
+    lease_ms: Option<u64>,
+    until: Option<String>,
+    error: Option<Trouble>,
+}
+
+#[derive(Debug, Serialize)]
+struct ReleaseReport<'a> {
+    name: Option<&'a str>,
+    released: bool,
+    fence: Option<u64>,
+    error: Option<Trouble>,
+}
+
+/// What a token is of.
+struct Of {
+    name: LockName,
+    fence: u64,
+}
+
+async fn try_to_acquire(args: &AcquireArgs) -> Result<DetachedHold, Failure> {
+    let name = crate::lock_name(&args.name)?;
+    check(args.lease)?;
+    // It may read a password from a terminal, which Ctrl-C interrupts only while signals are not caught.
+    let place = Place::of(&args.store)?.label(args.label.as_deref());
+    let mut signals = Signals::catch()
+        .context("failed to catch signals")
+        .map_err(|error| Failure::new(Exit::UNAVAILABLE, error))?;
+    let mut token = TokenFile::prepare(&args.token_file)?;
+    let client = tokio::select! {
+        biased;
+        signal = signals.ending() => return Err(interrupted(signal)),
+        client = place.connect() => client?,
+    };
+    let mutex =
+        client.mutex(name.clone()).map_err(|error| Failure::new(Exit::USAGE, error).doing("use", &name))?;
+    let mutex = mutex.lease(args.lease);
+    let acquired = tokio::select! {
+        biased;
+        signal = signals.ending() => Err(interrupted(signal)),
+        hold = seek(&mutex, args) => hold,
+    };
+    let kept = match acquired {
+        Ok(hold) => keep(hold, &mut token, &client).await,
+        Err(failure) => Err(failure),
+    };
+    if timeout(CALL, client.settle()).await.is_err() {
+        log::warning(&format!("not everything about `{name}` could be given back: it ends with its lease"));
+    }
+    kept.map_err(|failure| failure.doing("acquire", &name))
+}
+
+async fn seek(mutex: &Mutex, args: &AcquireArgs) -> Result<DetachedHold, Failure> {
+    let conflict = Exit::of(args.conflict_exit_code);
+    if args.once || args.wait == Some(Duration::ZERO) {
+        return match mutex.try_acquire_detached().await {
+            Ok(Attempt::Granted(hold)) => Ok(hold),
+            Ok(Attempt::Taken(who)) => Err(Failure::taken(conflict, anyhow!("{who}"))),
+            Err(error) => Err(not_acquired(error, conflict)),
+        };
+    }
+    let mutex = args.wait.map_or_else(|| mutex.clone(), |limit| mutex.clone().wait(limit));
+    mutex.acquire_detached().await.map_err(|error| not_acquired(error, conflict))
+}
+
+/// Writes the token of a hold, or gives the hold back (1).
+async fn keep(hold: DetachedHold, token: &mut TokenFile, client: &Client) -> Result<DetachedHold, Failure> {
+    let Err(failure) = token.write(&hold) else {
+        tracing::info!(lock = %hold.name(), fence = %hold.fencing_token(), "acquired");
+        return Ok(hold);
+    };
+    if let Err(error) = hold.release(client).await {
+        log::warning(&format!("failed to give `{}` back: {error}", hold.name()));
+    }
+    Err(failure)
+}
+
+async fn try_to_extend(args: &ExtendArgs, of: &mut Option<Of>) -> Result<(DetachedHold, Duration), Failure> {
+    let name = args.name.as_deref().map(crate::lock_name).transpose()?;
+    if let Some(lease) = args.lease {
+        check(lease)?;
+    }
+    let (token, mut hold) = TokenFile::open(&args.token_file).await?;
+    *of = Some(told(&hold, name.as_ref())?);
+    let client = connect(&args.store).await?;
+    let lease = args.lease.unwrap_or(hold.lease());
+    if let Err(error) = hold.extend(&client, lease).await {
+        return Err(not_extended(error).doing("extend", hold.name()));
+    }
+    if let Err(failure) = token.rewrite(&hold) {
+        // What it says of its end is a hint, and the lock is held.
+        log::warning(&failure.message());
+    }
+    Ok((hold, lease))
+}
+
+async fn try_to_release(args: &ReleaseArgs, of: &mut Option<Of>) -> Result<(), Failure> {
+    let name = args.name.as_deref().map(crate::lock_name).transpose()?;
+    let (token, hold) = TokenFile::open(&args.token_file).await?;
+    *of = Some(told(&hold, name.as_ref())?);
+    let client = connect(&args.store).await?;
+    let released = hold.release(&client).await.map_err(not_released);
+    // The store of another place knows nothing of the lock, either: then this is the only token that ends it (2).
+    let over = match &released {
+        Ok(()) => true,
+        Err(failure) => failure.exit == Exit::LOST && failure.reason() != Some("store_lost_data"),
+    };
+    if over && let Err(error) = token.remove() {
+        let file = args.token_file.display();
+        log::warning(&format!(
+            "failed to remove the token file `{file}`, which is of no use any more: {error}"
+        ));
+    }
+    released.map_err(|failure| failure.doing("release", hold.name()))
+}
+
+/// What a token is of; fails if that is another lock than was named.
+fn told(hold: &DetachedHold, name: Option<&LockName>) -> Result<Of, Failure> {
+    match name {
+        Some(name) if name != hold.name() => {
+            let cause = anyhow!("the token is of the lock `{}`, and not of `{name}`", hold.name());
+            Err(Failure::new(Exit::USAGE, cause))
+        }
+        _ => Ok(Of { name: hold.name().clone(), fence: hold.fencing_token().as_u64() }),
+    }
+}
+
+async fn connect(args: &StoreArgs) -> Result<Client, Failure> {
+    Place::of(args)?.connect().await
+}
+
+fn check(lease: Duration) -> Result<(), Failure> {
+    let checked = Lease::from(lease).check().context("--lease cannot be that");
+    checked.map(drop).map_err(|error| Failure::new(Exit::USAGE, error))
+}
+
+fn not_extended(error: ExtendError) -> Failure {
+    match &error {
+        ExtendError::Lost(lost) => lost_for(lost.reason.clone(), error),
+        ExtendError::Lease(_) => Failure::new(Exit::USAGE, error),
+        ExtendError::Store(fault) => Failure::new(exit_of(fault), error),
+        _ => Failure::new(Exit::UNAVAILABLE, error),
+    }
+}
+
+fn not_released(error: ReleaseError) -> Failure {
+    match &error {
+        ReleaseError::Lost(reason) => lost_for(reason.clone(), error),
+        ReleaseError::Store(fault) => Failure::new(exit_of(fault), error),
+        _ => Failure::new(Exit::UNAVAILABLE, error),
+    }
+}
+
+fn lost_for(reason: LostReason, error: impl Into<anyhow::Error>) -> Failure {
+    let error = error.into();
+    if reason == LostReason::StoreLostData {
+        let advice = anyhow!("{error}; or is this another store, or prefix, than the lock was acquired in?");
+        return Failure::lost(reason, advice);
+    }
+    Failure::lost(reason, error)
+}
+
+fn exit_of(fault: &Fault) -> Exit {
+    if matches!(fault.kind, FaultKind::Unusable(_)) { Exit::USAGE } else { Exit::UNAVAILABLE }
+}
+
+fn interrupted(signal: rustix::process::Signal) -> Failure {
+    Failure::new(Exit::of_named(signal), anyhow!("ended by a signal before the lock was acquired"))
+}
+
+/// Prints a report. What it tells has happened whether or not anybody reads it.
+fn report(report: &impl Serialize) {
+    say(&json_line(report));
+}
+
+fn say(text: &str) {
+    if let Err(error) = print(text) {
+        log::warning(&format!("{error:#}"));
+    }
+}

@@ -1,0 +1,245 @@
+//! The file with the token of a detached hold: a secret on a disk.
+//!
+//! 1. It is made with mode 0600, never through a symbolic link, and never over something else: an empty file of ours
+//!    is the only one that is written to.
+//! 2. It is there, and has its room on the disk, before the lock is asked for, and is on the disk before we say that
+//!    the lock is held.
+//! 3. Programs of ours work with a file one at a time. Whoever removes it has it locked.
+//! 4. No message has anything of its content.
+
+use crate::exit::{Exit, Failure};
+use anyhow::{Context, anyhow};
+use leasehold::DetachedHold;
+use rustix::fs::{Mode, OFlags};
+use std::fs::{File, Metadata, TryLockError};
+use std::io::{self, Read};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use tokio::time::sleep;
+
+/// Longer than any token of ours; what is longer is another file.
+const LONGEST: u64 = 4096;
+/// How long another program of ours may work with the file: more than its calls to a store can take.
+const PATIENCE: Duration = Duration::from_secs(15);
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// A file with a token, or for one, that nobody else of ours works with (3).
+#[derive(Debug)]
+pub(crate) struct TokenFile {
+    path: PathBuf,
+    file: File,
+    /// Set while it is ours to remove if nothing comes of it.
+    fresh: bool,
+}
+
+impl TokenFile {
+    /// Makes the file for a token, or takes an empty one that is fit for it.
+    pub(crate) fn prepare(path: &Path) -> Result<Self, Failure> {
+        let make = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        match rustix::fs::open(path, make, Mode::RUSR | Mode::WUSR) {
+            Ok(file) => Self::made(path, file.into()),
+            Err(rustix::io::Errno::EXIST) => Self::empty(path),
+            Err(error) => Err(unusable(path, "it cannot be made", error.into())),
+        }
+    }
+
+    fn made(path: &Path, file: File) -> Result<Self, Failure> {
+        let mut made = Self { path: path.to_owned(), file, fresh: false };
+        made.lock_at_once()?;
+        // Another one may have taken it for an empty file before it was locked: until here it was not ours to remove.
+        made.fresh = true;
+        let named = rustix::fs::fchmod(&made.file, Mode::RUSR | Mode::WUSR).map_err(io::Error::from);
+        named
+            .and_then(|()| sync_directory(path))
+            .map_err(|error| unusable(path, "it cannot be made", error))?;
+        made.reserve()?;
+        Ok(made)
+    }
+
+    /// A file that was there, `mktemp`'s say, or one that was left when an acquire was killed.
+    fn empty(path: &Path) -> Result<Self, Failure> {
+        let found = Self { path: path.to_owned(), file: open(path)?, fresh: false };
+        found.lock_at_once()?;
+        let metadata = found.checked()?;
+        if metadata.nlink() != 1 {
+            return Err(refused(path, "it has other names (hard links), by which others may read it"));
+        }
+        if metadata.len() > 0 {
+            return Err(refused(
+                path,
+                "it is not empty: if it has the token of a hold, end that by `leasehold release --token-file`, which \
+                 removes the file; or name another file",
+            ));
+        }
+        found.reserve()?;
+        Ok(found)
+    }
+
+    /// Opens the file with a token, and reads it. Waits for another program of ours to be done with it.
+    pub(crate) async fn open(path: &Path) -> Result<(Self, DetachedHold), Failure> {
+        let found = Self { path: path.to_owned(), file: open(path)?, fresh: false };
+        let deadline = Instant::now() + PATIENCE;
+        while !found.try_lock()? {
+            if Instant::now() >= deadline {
+                return Err(busy(path));
+            }
+            sleep(PAUSE).await;
+        }
+        let metadata = found.checked()?;
+        if metadata.nlink() == 0 {
+            return Err(refused(path, "it was removed just now: the lock has been released"));
+        }
+        let mut text = String::new();
+        let read = (&found.file).take(LONGEST).read_to_string(&mut text);
+        read.map_err(|error| unusable(path, "it cannot be read", error))?;
+        if text.trim().is_empty() {
+            return Err(refused(path, "it is empty: no lock was acquired with it"));
+        }
+        let hold = text.trim().parse().map_err(|error| {
+            Failure::new(Exit::USAGE, anyhow::Error::new(error).context(shown(path, "cannot be used")))
+        })?;
+        Ok((found, hold))
+    }
+
+    /// Writes a token into the empty file, and returns once it is on the disk (2).
+    pub(crate) fn write(&mut self, hold: &DetachedHold) -> Result<(), Failure> {
+        let written = self.put(hold);
+        if written.is_err() {
+            // Part of a token is of no use, and keeps the next one out.
+            let _ = self.file.set_len(0);
+        }
+        written?;
+        self.fresh = false;
+        Ok(())
+    }
+
+    /// Writes what has become of the hold over what was there. That differs in a few digits, so that wherever this is
+    /// cut short the token is there.
+    pub(crate) fn rewrite(&self, hold: &DetachedHold) -> Result<(), Failure> {
+        self.put(hold)
+    }
+
+    fn put(&self, hold: &DetachedHold) -> Result<(), Failure> {
+        let text = hold.to_secret_text() + "\n";
+        let written = self.file.write_all_at(text.as_bytes(), 0);
+        let written = written.and_then(|()| self.file.set_len(text.len() as u64));
+        let written = written.and_then(|()| self.file.sync_all());
+        written.map_err(|error| unusable(&self.path, "it cannot be written", error))
+    }
+
+    /// Removes the file, whose hold is over.
+    pub(crate) fn remove(mut self) -> io::Result<()> {
+        self.fresh = false;
+        self.unlink()
+    }
+
+    /// Whatever is by that name now, if it is another file, is left alone.
+    fn unlink(&self) -> io::Result<()> {
+        let (ours, there) = (self.file.metadata()?, std::fs::symlink_metadata(&self.path)?);
+        if (ours.dev(), ours.ino()) != (there.dev(), there.ino()) {
+            return Ok(());
+        }
+        std::fs::remove_file(&self.path)
+    }
+
+    fn try_lock(&self) -> Result<bool, Failure> {
+        match self.file.try_lock() {
+            Ok(()) => Ok(true),
+            Err(TryLockError::WouldBlock) => Ok(false),
+            Err(TryLockError::Error(error)) => Err(unusable(&self.path, "it cannot be locked", error)),
+        }
+    }
+
+    fn lock_at_once(&self) -> Result<(), Failure> {
+        if self.try_lock()? { Ok(()) } else { Err(busy(&self.path)) }
+    }
+
+    /// Has the disk keep the room for a token, where it can say so.
+    fn reserve(&self) -> Result<(), Failure> {
+        #[cfg(target_os = "linux")]
+        {
+            use rustix::fs::{FallocateFlags, fallocate};
+            use rustix::io::Errno;
+            match fallocate(&self.file, FallocateFlags::KEEP_SIZE, 0, LONGEST) {
+                Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
+                Err(error) => return Err(unusable(&self.path, "there is no room for it", error.into())),
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses what others may have read or written.
+    fn checked(&self) -> Result<Metadata, Failure> {
+        let path = &self.path;
+        let metadata =
+            self.file.metadata().map_err(|error| unusable(path, "it cannot be looked at", error))?;
+        if !metadata.is_file() {
+            return Err(refused(path, "it is no regular file"));
+        }
+        let user = rustix::process::geteuid();
+        if metadata.uid() != user.as_raw() && !user.is_root() {
+            return Err(refused(path, "it belongs to another user, who may have written anything there"));
+        }
+        if metadata.mode() & 0o077 != 0 {
+            let advice = format!(
+                "others than its owner may use it (mode {:03o}), and whoever has read it can end the hold: run `chmod \
+                 600` on it, and acquire the lock anew if somebody may have",
+                metadata.mode() & 0o777
+            );
+            return Err(refused(path, &advice));
+        }
+        Ok(metadata)
+    }
+}
+
+impl Drop for TokenFile {
+    /// A file that was made for nothing goes.
+    fn drop(&mut self) {
+        if self.fresh {
+            // It is empty, and the next one can use it.
+            let _ = self.unlink();
+        }
+    }
+}
+
+fn open(path: &Path) -> Result<File, Failure> {
+    // Whatever is not a file of its own is not waited for.
+    let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    match rustix::fs::open(path, flags, Mode::empty()) {
+        Ok(file) => Ok(file.into()),
+        Err(rustix::io::Errno::LOOP) => {
+            Err(refused(path, "it is a symbolic link, which others may have laid: name the file itself"))
+        }
+        Err(rustix::io::Errno::NOENT) => {
+            Err(refused(path, "there is no such file: the lock was never acquired with it, or was released"))
+        }
+        Err(error) => Err(unusable(path, "it cannot be opened", error.into())),
+    }
+}
+
+fn sync_directory(path: &Path) -> io::Result<()> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    match File::open(parent)?.sync_all() {
+        // Some file systems cannot, and need not.
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
+        synced => synced,
+    }
+}
+
+fn shown(path: &Path, what: &str) -> String {
+    format!("the token file `{}` {what}", path.display())
+}
+
+fn refused(path: &Path, why: &str) -> Failure {
+    Failure::new(Exit::USAGE, anyhow!("{}: {why}", shown(path, "cannot be used")))
+}
+
+fn unusable(path: &Path, why: &str, error: io::Error) -> Failure {
+    let cause = Err::<(), _>(error).context(why.to_owned()).context(shown(path, "cannot be used"));
+    Failure::new(Exit::USAGE, cause.expect_err("it is an error"))
+}
+
+fn busy(path: &Path) -> Failure {
+    refused(path, "another leasehold works with it")
+}

@@ -1,0 +1,317 @@
+//! The cases of holds that no process keeps.
+
+use crate::place::{Place, until_at_rest, until_waiting};
+use leasehold::{
+    AcquireError, AttachError, Attempt, Client, DetachedHold, ExtendError, LostReason, Mutex, ReleaseError,
+};
+use leasehold_testkit::cancel_at_every_await;
+use std::cell::RefCell;
+use std::time::{Duration, Instant, SystemTime};
+
+const MS: Duration = Duration::from_millis(1);
+const LONG: Duration = Duration::from_secs(60);
+/// What is left of it when a slow machine has looked.
+const NEARLY: Duration = Duration::from_secs(50);
+
+fn mutex(client: &Client) -> Mutex {
+    client.mutex("m").expect("a good name")
+}
+
+/// The same hold, as somebody has it who has read its text.
+fn copy(hold: &DetachedHold) -> DetachedHold {
+    hold.to_secret_text().parse().expect("it was written by us")
+}
+
+pub(crate) async fn a_detached_hold_has_its_whole_lease_when_it_is_returned(place: &Place) {
+    let (a, b) = (place.client("a").await, place.client("b").await);
+    let before = SystemTime::now();
+    let hold = mutex(&a).lease(LONG).acquire_detached().await.expect("acquired");
+    let status = mutex(&b).inspect().await.expect("an answer");
+    assert!(status.remaining.is_some_and(|left| left > NEARLY && left <= LONG), "{status:?}");
+    assert_eq!(status.fence, Some(hold.fencing_token()));
+    assert_eq!(status.holder.as_deref(), Some("a"));
+    let latest = SystemTime::now() + LONG;
+    assert!(hold.ends_by() >= before + LONG && hold.ends_by() <= latest, "{:?}", hold.ends_by());
+    assert_eq!(hold.lease(), LONG);
+    hold.release(&a).await.expect("released");
+    hold.release(&a).await.expect("a release that is repeated was executed once");
+    until_at_rest(&mutex(&b)).await;
+}
+
+pub(crate) async fn a_detached_hold_outlives_its_client_and_is_released_by_another(place: &Place) {
+    let (a, b) = (place.client("a").await, place.client("b").await);
+    let text = mutex(&a).lease(LONG).acquire_detached().await.expect("acquired").to_secret_text();
+    assert!(text.contains(r#""format":1"#) && !text.contains('\n'), "one line with its format");
+    assert!(!text.contains(&a.session().to_string()), "it has a session of its own");
+    drop(a);
+    let hold: DetachedHold = text.parse().expect("it was written by us");
+    tokio::time::sleep(300 * MS).await;
+    assert!(matches!(mutex(&b).try_acquire().await.expect("an answer"), Attempt::Taken(_)));
+    let next = tokio::spawn({
+        let b = mutex(&b);
+        async move { b.acquire().await.expect("acquired") }
+    });
+    until_waiting(&mutex(&b), 1).await;
+    let start = Instant::now();
+    hold.release(&b).await.expect("released");
+    let next = next.await.expect("no panic");
+    assert!(start.elapsed() < 700 * MS, "it was told: {:?}", start.elapsed());
+    assert!(next.fencing_token() > hold.fencing_token());
+    next.release().await.expect("released");
+}
+
+pub(crate) async fn a_detached_hold_needs_a_lease(place: &Place) {
+    let client = place.client("a").await;
+    let missed = mutex(&client).acquire_detached().await;
+    assert!(matches!(missed, Err(AcquireError::NoLease)), "{missed:?}");
+    let missed = mutex(&client).try_acquire_detached().await;
+    assert!(matches!(missed, Err(AcquireError::NoLease)), "{missed:?}");
+    let past = SystemTime::now() - LONG;
+    let missed = mutex(&client).lease(past).acquire_detached().await;
+    assert!(matches!(missed, Err(AcquireError::Lease(_))), "{missed:?}");
+    assert!(!mutex(&client).inspect().await.expect("an answer").held);
+}
+
+pub(crate) async fn a_detached_hold_waits_its_turn_and_is_waited_for(place: &Place) {
+    let (a, b) = (place.client("a").await, place.client("b").await);
+    // A task of the same client is a stranger to it.
+    let guard = mutex(&a).acquire().await.expect("acquired");
+    let waiter = tokio::spawn({
+        let a = mutex(&a).lease(LONG);
+        async move { a.acquire_detached().await.expect("acquired") }
+    });
+    until_waiting(&mutex(&b), 1).await;
+    let start = Instant::now();
+    guard.release().await.expect("released");
+    let hold = waiter.await.expect("no panic");
+    assert!(start.elapsed() < 700 * MS, "by a message, not by a look: {:?}", start.elapsed());
+    let status = mutex(&b).inspect().await.expect("an answer");
+    assert!(status.remaining.is_some_and(|left| left > NEARLY), "{status:?}");
+    let missed = mutex(&b).wait(100 * MS).lease(LONG).acquire_detached().await;
+    assert!(matches!(missed, Err(AcquireError::TimedOut { .. })), "{missed:?}");
+    let missed = mutex(&b).wait(Duration::ZERO).lease(LONG).acquire_detached().await;
+    assert!(matches!(missed, Err(AcquireError::TimedOut { .. })), "{missed:?}");
+    until_waiting(&mutex(&b), 0).await;
+    hold.release(&b).await.expect("released");
+    until_at_rest(&mutex(&a)).await;
+}
+
+pub(crate) async fn a_detached_try_says_who_is_in_the_way(place: &Place) {
+    let client = place.client("a deploy").await;
+    let lock = mutex(&client).lease(LONG);
+    let hold = lock.try_acquire_detached().await.expect("an answer").granted().expect("it is free");
+    let Attempt::Taken(contention) = lock.try_acquire_detached().await.expect("an answer") else {
+        panic!("two hold it")
+    };
+    assert!(contention.to_string().starts_with("held by a deploy for "), "{contention}");
+    hold.release(&client).await.expect("released");
+}
+
+pub(crate) async fn a_detached_hold_ends_with_its_lease_and_its_release_says_why(place: &Place) {
+    let (a, b) = (place.client("a").await, place.client("b").await);
+    let start = Instant::now();
+    let mut hold = mutex(&a).lease(300 * MS).acquire_detached().await.expect("acquired");
+    let guard = mutex(&b).acquire().await.expect("acquired");
+    assert!(start.elapsed() >= 295 * MS, "{:?}", start.elapsed());
+    guard.release().await.expect("released");
+    let Err(ReleaseError::Lost(reason)) = hold.release(&a).await else { panic!("released what it lost") };
+    assert!(matches!(reason, LostReason::TakenOver { .. }), "{reason:?}");
+    let Err(ExtendError::Lost(lost)) = hold.extend(&a, LONG).await else { panic!("extended what it lost") };
+    assert_eq!(lost.fence, hold.fencing_token());
+    let hold = mutex(&a).lease(100 * MS).acquire_detached().await.expect("acquired");
+    until_at_rest(&mutex(&b)).await;
+    let Err(ReleaseError::Lost(reason)) = hold.release(&a).await else { panic!("released what it lost") };
+    assert_eq!(reason, LostReason::Expired);
+}
+
+pub(crate) async fn a_detached_hold_that_was_taken_over_is_left_alone(place: &Place) {
+    let (a, b) = (place.client("a").await, place.client("b").await);
+    let hold = mutex(&a).lease(100 * MS).acquire_detached().await.expect("acquired");
+    let guard = mutex(&b).acquire().await.expect("acquired");
+    let Err(AttachError::NotExtended { hold, error: ExtendError::Lost(lost) }) = hold.attach(&a).await else {
+        panic!("attached what it lost")
+    };
+    assert!(lost.to_string().ends_with("it was taken over by b"), "{lost}");
+    hold.release(&a).await.expect_err("it is b's");
+    guard.check().expect("held");
+    guard.extend().await.expect("held at the store as well");
+    guard.release().await.expect("released");
+}
+
+pub(crate) async fn an_extend_of_a_detached_hold_lengthens_it(place: &Place) {
+    let (a, b) = (place.client("a").await, place.client("b").await);
+    let hold = mutex(&a).lease(2000 * MS).acquire_detached().await.expect("acquired");
+    let mut hold = copy(&hold);
+    let before = hold.ends_by();
+    hold.extend(&b, LONG).await.expect("extended");
+    let left = mutex(&b).inspect().await.expect("an answer").remaining;
+    assert!(left.is_some_and(|left| left > NEARLY && left <= LONG), "{left:?}");
+    assert!(hold.ends_by() > before + NEARLY && hold.ends_by() <= SystemTime::now() + LONG);
+    let until = hold.ends_by();
+    hold.extend(&b, 10 * MS).await.expect("extended");
+    assert_eq!(hold.ends_by(), until, "never shortened");
+    assert!(matches!(hold.extend(&b, Duration::ZERO).await, Err(ExtendError::Lease(_))));
+    hold.release(&a).await.expect("released");
+}
+
+pub(crate) async fn a_detached_hold_is_kept_once_it_is_attached(place: &Place) {
+    let (a, b) = (place.client("a").await, place.client_with("b", 900 * MS).await);
+    let hold = mutex(&a).lease(2000 * MS).acquire_detached().await.expect("acquired");
+    let fence = hold.fencing_token();
+    let start = Instant::now();
+    let guard = hold.attach(&b).await.expect("attached");
+    assert!(guard.remaining() <= 900 * MS, "it counts from the extend: {:?}", guard.remaining());
+    assert_eq!(guard.fencing_token(), fence);
+    assert!(mutex(&b).inspect().await.expect("an answer").ours);
+    while start.elapsed() < 2700 * MS {
+        guard.check().expect("renewed beyond the lease that it had");
+        assert!(matches!(mutex(&a).try_acquire().await.expect("an answer"), Attempt::Taken(_)));
+        tokio::time::sleep(20 * MS).await;
+    }
+    let local = tokio::spawn({
+        let b = mutex(&b);
+        async move { b.acquire().await.expect("acquired") }
+    });
+    tokio::task::yield_now().await;
+    guard.release().await.expect("released");
+    local.await.expect("no panic").release().await.expect("released");
+    // A guard that is dropped gives it back, however long the lease had been.
+    let hold = mutex(&a).lease(LONG).acquire_detached().await.expect("acquired");
+    drop(hold.attach(&b).await.expect("attached"));
+    until_at_rest(&mutex(&a)).await;
+}
+
+pub(crate) async fn a_detached_hold_is_attached_once(place: &Place) {
+    let (a, b) = (place.client("a").await, place.client("b").await);
+    let hold = mutex(&a).lease(LONG).acquire_detached().await.expect("acquired");
+    let (first, second, third) = (copy(&hold), copy(&hold), copy(&hold));
+    let (one, other) = tokio::join!(first.attach(&b), second.attach(&b));
+    let (guard, refused) = match (one, other) {
+        (Ok(guard), Err(refused)) | (Err(refused), Ok(guard)) => (guard, refused),
+        both => panic!("one of them: {both:?}"),
+    };
+    assert!(matches!(refused, AttachError::Already { .. }), "{refused:?}");
+    // Its dropped guard is given back some time: nobody may begin to believe in it before.
+    drop(guard);
+    let refused = third.attach(&b).await.expect_err("it is spent");
+    assert!(matches!(refused, AttachError::Already { .. }), "{refused:?}");
+    until_at_rest(&mutex(&a)).await;
+    let refused = hold.attach(&a).await.expect_err("it was released");
+    let AttachError::NotExtended { error: ExtendError::Lost(lost), .. } = refused else {
+        panic!("{refused:?}")
+    };
+    assert_eq!(lost.reason, LostReason::Released);
+}
+
+pub(crate) async fn an_attached_hold_is_believed_no_more_once_its_text_is_released(place: &Place) {
+    let (a, b) = (place.client("a").await, place.client("b").await);
+    let hold = mutex(&a).lease(LONG).acquire_detached().await.expect("acquired");
+    let text = copy(&hold);
+    let guard = hold.attach(&b).await.expect("attached");
+    text.release(&b).await.expect("released");
+    assert_eq!(guard.check().expect_err("it is gone").reason, LostReason::Released);
+    let next = mutex(&a).acquire().await.expect("acquired");
+    drop(guard);
+    b.settle().await;
+    next.extend().await.expect("nobody touched it");
+    let refused = copy(&text).attach(&b).await.expect_err("it was released here");
+    assert!(matches!(refused, AttachError::Already { .. }), "{refused:?}");
+    next.release().await.expect("released");
+}
+
+pub(crate) async fn a_detached_hold_with_a_value_of_ones_own(place: &Place) {
+    let (a, b) = (place.client("a").await, place.client("b").await);
+    let lock = |client| mutex(client).value("request 4711").expect("a good value").lease(LONG);
+    let hold = copy(&lock(&a).acquire_detached().await.expect("acquired"));
+    assert!(!format!("{hold:?}").contains("4711"), "{hold:?}");
+    assert!(matches!(lock(&b).try_acquire().await.expect("an answer"), Attempt::Taken(_)));
+    let guard = hold.attach(&b).await.expect("attached");
+    guard.release().await.expect("released");
+    until_at_rest(&mutex(&a)).await;
+}
+
+pub(crate) async fn a_detached_hold_is_none_in_another_store(place: &Place) {
+    let here = place.client("a").await;
+    let elsewhere = Place::memory().client("b").await;
+    let hold = mutex(&here).lease(LONG).acquire_detached().await.expect("acquired");
+    let Err(ReleaseError::Lost(reason)) = hold.release(&elsewhere).await else { panic!("it is not there") };
+    assert_eq!(reason, LostReason::StoreLostData);
+    assert!(mutex(&here).inspect().await.expect("an answer").held);
+    hold.release(&here).await.expect("released");
+}
+
+/// It is undone, and does not only end with the short first lease.
+async fn until_undone(mutex: &Mutex) {
+    let start = Instant::now();
+    until_at_rest(mutex).await;
+    assert!(start.elapsed() < 2500 * MS, "{:?}", start.elapsed());
+}
+
+pub(crate) async fn a_detached_acquire_cancelled_at_every_await(place: &Place) {
+    let (a, b) = (place.client("a").await, place.client("b").await);
+    let (lock, seen) = (mutex(&a).lease(LONG), mutex(&b));
+    let got = RefCell::new(None);
+    cancel_at_every_await(
+        || async { *got.borrow_mut() = Some(lock.acquire_detached().await.expect("acquired")) },
+        async |_| until_undone(&seen).await,
+    )
+    .await;
+    let hold = got.take().expect("it was not dropped at last");
+    hold.release(&b).await.expect("it is there, and lasts");
+    until_at_rest(&seen).await;
+}
+
+pub(crate) async fn a_detached_try_cancelled_at_every_await(place: &Place) {
+    let (a, b) = (place.client("a").await, place.client("b").await);
+    let (lock, seen) = (mutex(&a).lease(LONG), mutex(&b));
+    let got = RefCell::new(None);
+    cancel_at_every_await(
+        || async { *got.borrow_mut() = lock.try_acquire_detached().await.expect("an answer").granted() },
+        async |_| until_undone(&seen).await,
+    )
+    .await;
+    let hold = got.take().expect("it was free");
+    hold.release(&b).await.expect("it is there, and lasts");
+    until_at_rest(&seen).await;
+}
+
+pub(crate) async fn a_detached_wait_cancelled_at_every_await(place: &Place) {
+    let (a, b) = (place.client("a").await, place.client("b").await);
+    let (lock, other) = (mutex(&a).lease(LONG).wait(30 * MS), mutex(&b));
+    let points = cancel_at_every_await(
+        || async {
+            let guard = other.acquire().await.expect("acquired");
+            let waited = lock.acquire_detached().await;
+            assert!(matches!(waited, Err(AcquireError::TimedOut { .. })), "{waited:?}");
+            drop(guard);
+        },
+        async |_| until_undone(&other).await,
+    )
+    .await;
+    assert!(points > 1, "{points} points");
+    until_undone(&other).await;
+}
+
+pub(crate) async fn a_detached_attach_cancelled_at_every_await(place: &Place) {
+    let (a, b) = (place.client("a").await, place.client("b").await);
+    let (lock, seen) = (mutex(&a).lease(LONG), mutex(&b));
+    let text = RefCell::new(None);
+    cancel_at_every_await(
+        || async {
+            let hold = lock.acquire_detached().await.expect("acquired");
+            *text.borrow_mut() = Some(copy(&hold));
+            hold.attach(&b).await.expect("attached").release().await.expect("released");
+        },
+        async |_| {
+            let taken = text.take();
+            if let Some(hold) = taken {
+                // What became a guard was given back with it; what did not stays for whoever has the text.
+                let released = hold.release(&a).await;
+                assert!(!matches!(released, Err(ReleaseError::Store(_) | ReleaseError::Unknown(_))));
+            }
+            until_undone(&seen).await;
+        },
+    )
+    .await;
+    until_undone(&seen).await;
+}

@@ -66,7 +66,7 @@ impl KeySpace {
 
     /// The keys of a lock, or why this lock cannot have any.
     pub fn lock(&self, lock: &Lock) -> Result<LockKeys, KeyError> {
-        let name = format!("{}{}", self.prefix, lock.name);
+        let name = [&self.prefix, lock.name.as_str()].concat();
         if name.contains(OURS) {
             return Err(KeyError::Reserved);
         }
@@ -77,7 +77,7 @@ impl KeySpace {
         let kind = match lock.kind {
             Kind::Mutex => "mutex",
         };
-        let record = format!("{}{OURS}{tag}}}:record:{kind}:{name}", self.prefix);
+        let record = [&self.prefix, OURS, tag, "}:record:", kind, ":", &name].concat();
         Ok(LockKeys { name, record })
     }
 

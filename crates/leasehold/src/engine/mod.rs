@@ -11,6 +11,7 @@ mod acquire;
 mod hold;
 mod keeper;
 mod line;
+mod pace;
 #[cfg(all(test, shuttle))]
 mod races;
 mod release;

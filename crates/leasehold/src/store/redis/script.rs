@@ -120,6 +120,11 @@ impl Call {
         &self.cmd
     }
 
+    /// The command, without a way to send it with its script.
+    pub(super) fn into_cmd(self) -> Cmd {
+        self.cmd
+    }
+
     /// The text of the script.
     #[cfg(test)]
     pub(super) fn text(&self) -> &'static str {
@@ -134,8 +139,10 @@ impl Call {
     }
 
     fn of(script: &'static Script, keys: &LockKeys, with_record: bool) -> Self {
-        // A release with an acquire has 16 arguments; claims, numbers and a short label fit beside the keys.
-        let mut cmd = Cmd::with_capacity(16, 256 + keys.name.len() + keys.record.len());
+        // A release with an acquire has 16 arguments; claims, numbers and a short label fit beside the keys. What
+        // touches the lock's key alone, an extend, has half of that.
+        let (arguments, bytes) = if with_record { (16, 256 + keys.record.len()) } else { (8, 128) };
+        let mut cmd = Cmd::with_capacity(arguments, bytes + keys.name.len());
         cmd.arg("EVALSHA").arg(&script.sha);
         if with_record {
             cmd.arg("2").arg(&keys.name).arg(&keys.record);

@@ -197,7 +197,10 @@ impl Keeper {
 
     /// Has a hold extended at once, whenever its turn would come: there is reason to ask the store whether it is held
     /// still. What is in flight about it already does not count as the answer. Does not wait.
-    #[cfg_attr(any(not(test), shuttle), expect(dead_code, reason = "for news of a hold that was ended by force"))]
+    #[cfg_attr(
+        any(not(test), shuttle),
+        expect(dead_code, reason = "for news of a hold that was ended by force")
+    )]
     pub(crate) fn hasten(&self, id: KeepId) {
         let now = self.shared.world.now();
         let mut state = self.shared.state();

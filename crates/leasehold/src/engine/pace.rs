@@ -34,8 +34,8 @@ struct Class {
     late: Duration,
 }
 
-/// From the hastiest to the calmest. An early turn costs a thirtieth of its period at most, but where that is shorter
-/// than timers are good for.
+/// From the hastiest to the calmest. Whoever goes early is extended more often: by 2 % at most with a lease of 30 s, by
+/// less than a tenth with one of a second.
 const CLASSES: [Class; 4] = [
     Class { left: Duration::ZERO, early: GRAIN, late: Duration::ZERO },
     Class { left: Duration::from_millis(100), early: Duration::from_millis(10), late: Duration::ZERO },

@@ -4,7 +4,8 @@
 //! subscriber: the same two processes, the same client library, runtime and pauses. `herd`: 64 tasks in
 //! 8 processes take one lock with nothing to do inside; its ratio is to the same bare message.
 
-use crate::report::{Report, median, per, quantile_us};
+use crate::meter::server_version;
+use crate::report::{Report, median, per, quantile_us, spread};
 use crate::section::{Section, handovers_ns};
 use anyhow::{Context, Result, ensure};
 use leasehold_testkit::{RedisServer, Worker};
@@ -136,7 +137,7 @@ fn report_pair(server: &RedisServer, passes: &[Passes], requests: u64) -> Result
         handoff_p99_us: quantile_us(&lock, 0.99),
         bare_p50_us: quantile_us(&bare, 0.5),
         bare_p99_us: quantile_us(&bare, 0.99),
-        p50_ratio_spread: [quantile(&p50, 0.0), quantile(&p50, 1.0)],
+        p50_ratio_spread: spread(&p50),
         processes: 2,
         tasks: 2,
         server: server_version(server)?,
@@ -191,7 +192,7 @@ fn report_herd(server: &RedisServer, sections: u64, passes: &[Passes]) -> Result
 }
 
 /// This program again, in a role, on the core of the clients.
-fn worker(role: &[&str]) -> Result<Worker> {
+pub(crate) fn worker(role: &[&str]) -> Result<Worker> {
     let mut command = Command::new("taskset");
     command.args(["-c", "1"]).arg(std::env::current_exe()?).arg("worker").args(role);
     Worker::of_command(command).start().context("starting a worker (is `taskset` there?)")
@@ -237,22 +238,7 @@ fn until_released(server: &RedisServer, sections: u64) -> Result<()> {
     Ok(())
 }
 
-fn server_version(server: &RedisServer) -> Result<String> {
-    let info = server.cli(&["INFO", "server"])?;
-    let text = info.text().unwrap_or_default().to_owned();
-    let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::to_owned);
-    Ok(field("valkey_version:")
-        .map(|version| format!("valkey {version}"))
-        .or_else(|| field("redis_version:").map(|version| format!("redis {version}")))
-        .unwrap_or_default())
-}
-
 fn longest_to_mean(waits_ns: &[u64]) -> f64 {
     let longest = waits_ns.iter().max().copied().unwrap_or(0);
     per(longest * waits_ns.len() as u64, waits_ns.iter().sum())
-}
-
-fn quantile(ratios: &[f64], share: f64) -> f64 {
-    let pick = if share < 0.5 { f64::min } else { f64::max };
-    ratios.iter().copied().reduce(pick).unwrap_or(f64::NAN)
 }

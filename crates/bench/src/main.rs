@@ -5,6 +5,9 @@
 //! of their own: this program again, in the role of a worker.
 
 mod handoff;
+mod held;
+mod meter;
+mod renewal;
 mod report;
 mod section;
 mod sqlite;
@@ -12,6 +15,7 @@ mod worker;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
+use std::time::Duration;
 
 #[derive(Parser)]
 #[command(name = "cargo xtask bench", about = "Measures Leasehold as ratios to the limits of the machine")]
@@ -37,6 +41,21 @@ enum Scenario {
         #[arg(long, default_value_t = 400)]
         trials: u32,
     },
+    /// What it costs server and client to hold many locks, beside as many bare extends.
+    Renewal {
+        /// Print one JSON object a line and scenario.
+        #[arg(long)]
+        json: bool,
+        /// How many locks one process holds.
+        #[arg(long, default_value_t = 10_000)]
+        locks: u64,
+        /// Over how many seconds they are taken; 0 for as fast as it goes.
+        #[arg(long, default_value_t = 10)]
+        over: u64,
+        /// How many renewal periods are measured, each by itself; three at least.
+        #[arg(long, default_value_t = 5)]
+        rounds: usize,
+    },
     /// What waiting costs between the processes of one machine, and how soon the next one wakes.
     Sqlite {
         /// Print one JSON object a line and scenario.
@@ -60,6 +79,9 @@ enum Scenario {
 fn main() -> Result<()> {
     match Args::parse().scenario {
         Scenario::Handoff { json, sections, rounds, trials } => handoff::run(sections, rounds, trials, json),
+        Scenario::Renewal { json, locks, over, rounds } => {
+            renewal::run(locks, Duration::from_secs(over), rounds, json)
+        }
         Scenario::Sqlite { json, processes, seconds } => sqlite::run(processes, seconds, json),
         Scenario::Worker { role } => worker::run(role),
     }

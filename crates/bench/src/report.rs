@@ -88,6 +88,12 @@ pub(crate) fn median(values: &[f64]) -> f64 {
     sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
+/// The smallest and the greatest of some ratios; NaN of nothing.
+pub(crate) fn spread(values: &[f64]) -> [f64; 2] {
+    let pick = |which: fn(f64, f64) -> f64| values.iter().copied().reduce(which).unwrap_or(f64::NAN);
+    [pick(f64::min), pick(f64::max)]
+}
+
 /// One count to another; NaN of nothing.
 #[allow(clippy::cast_precision_loss, reason = "a ratio needs no more than the leading bits")]
 pub(crate) fn per(count: u64, of: u64) -> f64 {

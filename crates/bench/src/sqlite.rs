@@ -4,6 +4,7 @@
 //! the kernel's scheduler. Then they pass the lock on among themselves.
 
 use crate::handoff::{PATIENCE, stop_herd, tell_all};
+use crate::meter::Threads;
 use crate::report::{per, quantile_us};
 use crate::section::handovers_ns;
 use crate::worker::LOCK;
@@ -11,7 +12,6 @@ use anyhow::{Context, Result, ensure};
 use leasehold::Client;
 use leasehold_testkit::Worker;
 use serde::Serialize;
-use std::fs;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -98,14 +98,7 @@ fn worker(url: &str, process: u32) -> Result<Worker> {
     Worker::of_command(command).start().context("starting a worker")
 }
 
-/// Processor time of all threads of all workers, in nanoseconds, as the scheduler counts it.
+/// Processor time of all threads of all workers, in nanoseconds.
 fn cpu_ns(workers: &[Worker]) -> Result<u64> {
-    let mut total = 0;
-    for worker in workers {
-        for thread in fs::read_dir(format!("/proc/{}/task", worker.pid()))? {
-            let stat = fs::read_to_string(thread?.path().join("schedstat")).unwrap_or_default();
-            total += stat.split(' ').next().and_then(|ns| ns.parse::<u64>().ok()).unwrap_or(0);
-        }
-    }
-    Ok(total)
+    workers.iter().map(|worker| Ok(Threads::of(worker.pid(), None)?.cpu_ns)).sum()
 }

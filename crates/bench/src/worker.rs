@@ -1,5 +1,6 @@
 //! The roles in which this program takes part in a scenario, told what to do by lines on its stdin.
 
+use crate::held;
 use crate::section::{Section, now_ns};
 use anyhow::{Context, Result, bail};
 use clap::Subcommand;
@@ -38,6 +39,22 @@ pub(crate) enum Role {
         #[arg(long)]
         process: u32,
     },
+    /// Holds many locks.
+    Hold {
+        #[arg(long)]
+        url: String,
+        #[arg(long)]
+        locks: u64,
+        #[arg(long)]
+        over_ms: u64,
+    },
+    /// Extends as many keys with nothing around it.
+    Extend {
+        #[arg(long)]
+        url: String,
+        #[arg(long)]
+        locks: u64,
+    },
 }
 
 /// Runs a role to its end.
@@ -49,24 +66,28 @@ pub(crate) fn run(role: Role) -> Result<()> {
                 herd(&url, process, tasks, Duration::from_micros(hold_us)).await
             }
             Role::Pair { url, process } => pair(&url, process).await,
+            Role::Hold { url, locks, over_ms } => {
+                held::hold(&url, locks, Duration::from_millis(over_ms)).await
+            }
+            Role::Extend { url, locks } => held::extend_bare(&url, locks).await,
         }
     })
 }
 
 /// Lines from the one who measures.
-struct Orders(Lines<BufReader<Stdin>>);
+pub(crate) struct Orders(Lines<BufReader<Stdin>>);
 
 impl Orders {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(BufReader::new(stdin()).lines())
     }
 
-    async fn next(&mut self) -> Result<String> {
+    pub(crate) async fn next(&mut self) -> Result<String> {
         self.0.next_line().await?.context("the measuring process is gone")
     }
 }
 
-fn say(line: &str) -> Result<()> {
+pub(crate) fn say(line: &str) -> Result<()> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{line}")?;
     Ok(out.flush()?)

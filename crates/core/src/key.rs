@@ -71,8 +71,8 @@ impl KeySpace {
     pub fn lock(&self, lock: &Lock) -> Result<LockKeys, KeyError> {
         let name = self.name(lock)?;
         let (beside, kind) = (self.beside(hashed(&name)), lock.kind.word());
-        let record = format!("{beside}:record:{kind}:{name}");
-        let audit = format!("{beside}:audit:{kind}:{name}");
+        let record = [&beside, ":record:", kind, ":", &name].concat();
+        let audit = [&beside, ":audit:", kind, ":", &name].concat();
         Ok(LockKeys { name, record, audit })
     }
 
@@ -104,7 +104,7 @@ impl KeySpace {
 
     /// The key of a lock itself, if it can have one.
     fn name(&self, lock: &Lock) -> Result<String, KeyError> {
-        let name = format!("{}{}", self.prefix, lock.name);
+        let name = [&self.prefix, lock.name.as_str()].concat();
         if name.contains(OURS) {
             return Err(KeyError::Reserved);
         }
@@ -116,7 +116,7 @@ impl KeySpace {
 
     /// What our keys of that hash tag begin with.
     fn beside(&self, tag: &str) -> String {
-        format!("{}{OURS}{tag}}}", self.prefix)
+        [&self.prefix, OURS, tag, "}"].concat()
     }
 
     /// The channel on which a session gets its grants.

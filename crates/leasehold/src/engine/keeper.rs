@@ -3,8 +3,8 @@
 //! A user whose tasks block his runtime does not lose his locks by it: the keeper has its own thread,
 //! its own runtime and its own connection.
 //!
-//! 1. What is due is extended in one batch (and one more for what ends soon). One extend a hold is in
-//!    flight at a time.
+//! 1. What is due is extended in batches, as [`Pace`] makes them up (what ends soon in some of its own). One
+//!    extend a hold is in flight at a time.
 //! 2. A hold that was retired is not sent again; who retires it can await what is in flight about it. A hold
 //!    that is lost stays known until it is retired: something may be in flight about it still.
 //! 3. The deadline itself ends a hold: no reply, no network, no other task is needed for it.
@@ -13,6 +13,7 @@
 //! 5. Beats go first. A session that has lapsed takes all its holds with it, in one step, and another one is begun.
 
 use super::heart::{Heart, Need, Throb};
+use super::pace::{BATCH, Pace, Place, Turn};
 use super::release::announce;
 use super::session::{Birth, Sessions};
 use super::{FAR, Hold, LostReason, Session, Timings, World, call, jitter};
@@ -27,15 +28,12 @@ use leasehold_core::{
     Beaten, Claim, Extend, Extended, FIRST_LEASE, Lock, Moment, Op, Pass, Release, Reply, SessionOp,
     SessionReply, whole_millis,
 };
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use tokio_util::sync::{CancellationToken, DropGuard};
-
-/// What is due within this goes with what is due now.
-const TICK: Duration = Duration::from_millis(10);
 
 /// The longest nap while anything is held: timers stand still in a suspend, and the deadline of a hold does not.
 const NAP: Duration = Duration::from_secs(1);
@@ -50,7 +48,7 @@ pub(crate) struct Keeper {
 
 /// Which hold of the keeper's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct KeepId(u64);
+pub(crate) struct KeepId(pub(super) u64);
 
 struct Shared {
     store: Arc<dyn Store>,
@@ -67,7 +65,7 @@ struct State {
     /// The session, where it lives by beats and has not lapsed.
     heart: Option<Heart>,
     kept: HashMap<KeepId, Kept>,
-    due: BTreeSet<(Moment, KeepId)>,
+    pace: Pace,
     errands: Vec<Errand>,
     /// How many errands are not done yet.
     open_errands: usize,
@@ -80,12 +78,13 @@ struct State {
 struct Kept {
     hold: Arc<Hold>,
     tenure: Tenure,
-    due: Moment,
+    /// Where it stands in the pace; `None` once it is lost.
+    place: Option<Place>,
     /// Set once it is lost: it is not extended any more.
     lost: bool,
     /// Set once people are told of it.
     told: bool,
-    /// Cancelled when nothing is in flight about it any more.
+    /// Cancelled when nothing is in flight about it any more; as a rule the whole batch has one.
     in_flight: Option<CancellationToken>,
 }
 
@@ -104,7 +103,23 @@ struct Sent {
     hold: Arc<Hold>,
     lease: Duration,
     keep_record: bool,
-    /// Kept for as long as anything is in flight about the hold.
+}
+
+/// Extends that go together.
+struct Batch {
+    sent: Vec<Sent>,
+    /// For those who wait until none of them is in flight.
+    token: CancellationToken,
+    /// Kept for as long as any of them is in flight.
+    in_flight: DropGuard,
+}
+
+/// A hold of which the store said that it is gone.
+struct Gone {
+    hold: Arc<Hold>,
+    /// Whether that was before its lease has ended.
+    in_time: bool,
+    /// Kept for as long as anything is asked about it.
     in_flight: DropGuard,
 }
 
@@ -112,9 +127,9 @@ struct Sent {
 #[derive(Default)]
 struct Work {
     /// Holds that have time for more than one try.
-    calm: Vec<Sent>,
+    calm: Vec<Batch>,
     /// Holds that end soon: they leave little time for an answer, and should not take it from the others.
-    urgent: Vec<Sent>,
+    urgent: Vec<Batch>,
     lost: Vec<(Arc<Hold>, LostReason)>,
     /// A beat that is due.
     throb: Option<Throb>,
@@ -138,7 +153,7 @@ impl Keeper {
         let state = State {
             heart: pulse.map(|pulse| Heart::new(sessions.present(), pulse, now)),
             kept: HashMap::new(),
-            due: BTreeSet::new(),
+            pace: Pace::new(),
             errands: Vec::new(),
             open_errands: 0,
             armed: Moment::ZERO,
@@ -164,8 +179,7 @@ impl Keeper {
         let mut state = self.shared.state();
         state.last_id += 1;
         let id = KeepId(state.last_id);
-        let due = Moment::ZERO;
-        state.kept.insert(id, Kept { hold, tenure, due, lost: false, told: false, in_flight: None });
+        state.kept.insert(id, Kept { hold, tenure, place: None, lost: false, told: false, in_flight: None });
         let due = state.schedule(id);
         let early = due < state.armed;
         drop(state);
@@ -180,7 +194,9 @@ impl Keeper {
         let mut state = self.shared.state();
         state.not_told(id);
         let kept = state.kept.remove(&id)?;
-        state.due.remove(&(kept.due, id));
+        if let Some(place) = kept.place {
+            state.pace.leave(id, place);
+        }
         kept.in_flight
     }
 
@@ -200,6 +216,22 @@ impl Keeper {
         let Some(kept) = state.kept.get_mut(&id) else { return };
         kept.tenure.prolong(sent_at, lease);
         kept.hold.raise(kept.tenure.valid_until());
+        state.schedule(id);
+        drop(state);
+        self.shared.bell.notify_one();
+    }
+
+    /// Has a hold extended at once, whenever its turn would come: there is reason to ask the store whether it is held
+    /// still. What is in flight about it already does not count as the answer. Does not wait.
+    #[cfg_attr(
+        any(not(test), shuttle),
+        expect(dead_code, reason = "for news of a hold that was ended by force")
+    )]
+    pub(crate) fn hasten(&self, id: KeepId) {
+        let now = self.shared.world.now();
+        let mut state = self.shared.state();
+        let Some(kept) = state.kept.get_mut(&id) else { return };
+        kept.tenure.hasten(now);
         state.schedule(id);
         drop(state);
         self.shared.bell.notify_one();
@@ -254,10 +286,14 @@ impl State {
     /// Enters when a hold next needs attention.
     fn schedule(&mut self, id: KeepId) -> Moment {
         let Some(kept) = self.kept.get_mut(&id).filter(|kept| !kept.lost) else { return FAR };
-        self.due.remove(&(kept.due, id));
-        kept.due = kept.tenure.due();
-        self.due.insert((kept.due, id));
-        kept.due
+        if let Some(place) = kept.place.take() {
+            self.pace.leave(id, place);
+        }
+        let due = kept.tenure.due();
+        // Who is to be extended at once has no time for others.
+        let until = if kept.tenure.is_hastened() { due } else { kept.tenure.valid_until() };
+        kept.place = Some(self.pace.enter(id, due, until));
+        due
     }
 
     /// Extends a hold no more, until it is retired (2).
@@ -265,7 +301,9 @@ impl State {
         self.not_told(id);
         let kept = self.kept.get_mut(&id)?;
         kept.lost = true;
-        self.due.remove(&(kept.due, id));
+        if let Some(place) = kept.place.take() {
+            self.pace.leave(id, place);
+        }
         Some(kept.hold.clone())
     }
 
@@ -302,20 +340,54 @@ impl State {
         }
     }
 
-    /// Takes out all that is due, and with it the extends that will be within the tick.
+    /// Enters the outcome of one extend. Gives the hold if it is gone.
+    fn enter(
+        &mut self,
+        sent: &Sent,
+        outcome: &Outcome,
+        sent_at: Moment,
+        now: Moment,
+        random: &mut dyn FnMut() -> u64,
+    ) -> Option<Gone> {
+        let kept = self.kept.get_mut(&sent.id).filter(|kept| !kept.lost)?;
+        match outcome {
+            Outcome::Done(Reply::Extend(Extended::Extended)) => {
+                kept.tenure.handle_extended(sent_at, sent.lease, sent.keep_record);
+                kept.hold.raise(kept.tenure.valid_until());
+            }
+            Outcome::Done(Reply::Extend(Extended::NotHeld)) => {
+                let in_time = now < kept.hold.valid_until();
+                sent.hold.doubt();
+                // The rest of the batch does not wait until somebody has said why.
+                let in_flight = kept.in_flight.insert(CancellationToken::new()).clone().drop_guard();
+                self.lose(sent.id);
+                return Some(Gone { hold: sent.hold.clone(), in_time, in_flight });
+            }
+            Outcome::Done(_) | Outcome::Refused(_) | Outcome::Unknown(_) => {
+                if let Outcome::Refused(fault) | Outcome::Unknown(fault) = outcome {
+                    tracing::debug!(lock = %sent.hold.lock, %fault, "not extended yet");
+                }
+                kept.tenure.handle_fault(now, random);
+            }
+        }
+        self.schedule(sent.id);
+        None
+    }
+
+    /// Takes out all that is due, and the extends that go along with it.
     fn collect(&mut self, now: Moment, call: Duration) -> Work {
         let mut work = Work { closing: self.closing, ..Work::default() };
         work.errands.append(&mut self.errands);
         self.attend(now, &mut work);
-        let ripe: Vec<_> = self.due.range(..=(now + TICK, KeepId(u64::MAX))).copied().collect();
-        for (_, id) in ripe {
+        for Turn { id, ahead } in self.pace.take(now) {
             let Some(kept) = self.kept.get_mut(&id) else { continue };
+            kept.place = None;
             if kept.hold.is_doubted() {
                 // It was found gone, or is being released, elsewhere: whoever knows it tells it.
                 self.lose(id);
                 continue;
             }
-            match kept.tenure.poll(now, TICK) {
+            match kept.tenure.poll(now, ahead) {
                 Duty::Over => {
                     work.lost.extend(self.lose(id).map(|hold| (hold, LostReason::Expired)));
                     continue;
@@ -327,18 +399,32 @@ impl State {
                     }
                     kept.hold.may_last(now + call + lease);
                     let ends_soon = kept.tenure.valid_until().since(now) < call * 2;
-                    let batch = if ends_soon { &mut work.urgent } else { &mut work.calm };
-                    let in_flight = kept.in_flight.insert(CancellationToken::new()).clone().drop_guard();
-                    batch.push(Sent { id, hold: kept.hold.clone(), lease, keep_record, in_flight });
+                    let batches = if ends_soon { &mut work.urgent } else { &mut work.calm };
+                    let sent = Sent { id, hold: kept.hold.clone(), lease, keep_record };
+                    kept.in_flight = Some(Batch::add(batches, sent));
                 }
                 Duty::Rest(_) => {}
             }
             self.schedule(id);
         }
-        let due = self.due.first().map(|(due, _)| *due);
-        work.next = due.into_iter().chain(self.heart.as_ref().map(Heart::due)).min();
+        work.next = self.pace.next().into_iter().chain(self.heart.as_ref().map(Heart::due)).min();
         self.armed = work.next.unwrap_or(FAR);
         work
+    }
+}
+
+impl Batch {
+    /// Adds an extend to the last batch, or to a new one if that is full. What is returned is cancelled when the batch
+    /// is in flight no more.
+    fn add(batches: &mut Vec<Self>, sent: Sent) -> CancellationToken {
+        if let Some(batch) = batches.last_mut().filter(|batch| batch.sent.len() < BATCH) {
+            batch.sent.push(sent);
+            return batch.token.clone();
+        }
+        let token = CancellationToken::new();
+        let in_flight = token.clone().drop_guard();
+        batches.push(Self { sent: vec![sent], token: token.clone(), in_flight });
+        token
     }
 }
 
@@ -357,10 +443,8 @@ async fn run(shared: Arc<Shared>) {
         if work.lapsed {
             running.push(Box::pin(begin_again(shared.clone())));
         }
-        for batch in [work.urgent, work.calm] {
-            if !batch.is_empty() {
-                running.push(Box::pin(extend(shared.clone(), batch)));
-            }
+        for batch in work.urgent.into_iter().chain(work.calm) {
+            running.push(Box::pin(extend(shared.clone(), batch)));
         }
         for errand in work.errands {
             running.push(Box::pin(run_errand(shared.clone(), errand)));
@@ -444,35 +528,30 @@ async fn end_session(shared: &Shared) {
 }
 
 /// Sends one batch of extends, and enters what came of each.
-async fn extend(shared: Arc<Shared>, batch: Vec<Sent>) {
+async fn extend(shared: Arc<Shared>, batch: Batch) {
+    let Batch { sent, in_flight, token: _ } = batch;
     let sent_at = shared.world.now();
-    let soonest = batch.iter().map(|sent| sent.hold.valid_until()).min().unwrap_or(sent_at);
+    let soonest = sent.iter().map(|sent| sent.hold.valid_until()).min().unwrap_or(sent_at);
     // Half of what the shortest has left, so that there is time for another try.
     let within = shared.timings.call.min(soonest.since(sent_at) / 2).max(Duration::from_millis(1));
-    let ops: Vec<_> = batch
-        .iter()
-        .map(|sent| {
-            let claim = sent.hold.claim.clone();
-            let (lease_ms, keep_record) = (whole_millis(sent.lease), sent.keep_record);
-            (sent.hold.lock.clone(), Op::Extend(Extend { claim, lease_ms, keep_record }))
-        })
-        .collect();
+    let op = |sent: &Sent| {
+        let claim = sent.hold.claim.clone();
+        let (lease_ms, keep_record) = (whole_millis(sent.lease), sent.keep_record);
+        (sent.hold.lock.clone(), Op::Extend(Extend { claim, lease_ms, keep_record }))
+    };
+    let ops: Vec<_> = sent.iter().map(op).collect();
     let outcomes = shared.store.execute_all(&ops, within).await;
-    let mut gone = Vec::new();
-    for (sent, outcome) in batch.into_iter().zip(outcomes) {
-        if let Some(in_time) = shared.enter(&sent, &outcome, sent_at) {
-            gone.push((sent, in_time));
-        }
-    }
+    let gone = shared.enter_all(&sent, &outcomes, sent_at);
+    drop(in_flight);
     if gone.is_empty() {
         return;
     }
     // The rest of the batch may be due again before anybody has said why these are gone.
     shared.bell.notify_one();
     let shared = &shared;
-    join_all(gone.into_iter().map(|(sent, in_time)| async move {
-        announce(&*shared.store, &*shared.world, shared.timings, &sent.hold, in_time).await;
-        drop(sent.in_flight);
+    join_all(gone.into_iter().map(|gone| async move {
+        announce(&*shared.store, &*shared.world, shared.timings, &gone.hold, gone.in_time).await;
+        drop(gone.in_flight);
     }))
     .await;
 }
@@ -527,30 +606,88 @@ impl Shared {
         self.bell.notify_one();
     }
 
-    /// Enters the outcome of one extend. If the hold is gone, says whether that was early.
-    fn enter(&self, sent: &Sent, outcome: &Outcome, sent_at: Moment) -> Option<bool> {
+    /// Enters the outcomes of a batch. Gives the holds that are gone.
+    fn enter_all(&self, batch: &[Sent], outcomes: &[Outcome], sent_at: Moment) -> Vec<Gone> {
         let now = self.world.now();
+        let mut random = || self.world.random();
         let mut state = self.state();
-        let kept = state.kept.get_mut(&sent.id).filter(|kept| !kept.lost)?;
-        match outcome {
-            Outcome::Done(Reply::Extend(Extended::Extended)) => {
-                kept.tenure.handle_extended(sent_at, sent.lease, sent.keep_record);
-                kept.hold.raise(kept.tenure.valid_until());
-            }
-            Outcome::Done(Reply::Extend(Extended::NotHeld)) => {
-                let in_time = now < kept.hold.valid_until();
-                sent.hold.doubt();
-                state.lose(sent.id);
-                return Some(in_time);
-            }
-            Outcome::Done(_) | Outcome::Refused(_) | Outcome::Unknown(_) => {
-                if let Outcome::Refused(fault) | Outcome::Unknown(fault) = outcome {
-                    tracing::debug!(lock = %sent.hold.lock, %fault, "not extended yet");
-                }
-                kept.tenure.handle_fault(now, &mut || self.world.random());
-            }
+        let entered = batch.iter().zip(outcomes);
+        entered.filter_map(|(sent, outcome)| state.enter(sent, outcome, sent_at, now, &mut random)).collect()
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+    use crate::engine::System;
+    use crate::store::{MemoryStore, Postbox};
+    use leasehold_core::tenure::Plan;
+    use leasehold_core::{Acquire, FencingToken, HoldId, Label, Wake};
+    use std::sync::Weak;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// A mailbox that nobody looks into.
+    struct Deaf;
+
+    impl Postbox for Deaf {
+        fn deliver(&self, _: Wake) {}
+        fn renewed(&self) {}
+    }
+
+    /// A hold at the store that lasts for a minute, known here as kept by this plan.
+    async fn held(store: &MemoryStore, session: Arc<Session>, until: Moment) -> Arc<Hold> {
+        let (lock, hold) = (Lock::mutex("m".parse().expect("a good name")), [7; 16]);
+        let claim = Claim::new(HoldId::from_random(session.id, hold));
+        let label = Label::new("").expect("a good label");
+        let (life, ahead) = (session.life, None);
+        let ask = Acquire {
+            claim: claim.clone(),
+            lease_ms: 60_000,
+            label,
+            queue: None,
+            adopt_ms: None,
+            life,
+            ahead,
+        };
+        assert!(matches!(store.execute(&lock, &Op::Acquire(ask), SECOND).await, Outcome::Done(_)));
+        Arc::new(Hold::new(lock, claim, FencingToken::new(1), until, session, Weak::new()))
+    }
+
+    #[tokio::test]
+    async fn who_is_hastened_learns_at_once_that_his_hold_was_ended() {
+        let world: Arc<dyn World> = Arc::new(System);
+        let timings =
+            Timings { call: SECOND, outage: SECOND, watchdog: 30 * SECOND, session: Some(10 * SECOND) };
+        let end = world.now() + 60 * SECOND;
+        for plan in [Plan::Until { end }, Plan::Renew { lease: 180 * SECOND }] {
+            let store = MemoryStore::new();
+            let (post, about) = (Arc::new(Deaf), String::new());
+            let birth = Birth { store: store.sibling(), world: world.clone(), post, about, timings };
+            let (session, pulse) = birth.begin().await.expect("a store without faults");
+            let sessions = Arc::new(Sessions::new(session.clone()));
+            let keeper = Keeper::start(store.sibling(), birth, sessions, pulse).expect("a thread");
+            let hold = held(&store, session, end).await;
+            let mut tenure = Tenure::new(plan, end, world.now());
+            // The next extend by itself is a minute ahead, or there is none.
+            tenure.handle_extended(world.now(), 180 * SECOND, false);
+            let id = keeper.keep(hold.clone(), tenure);
+            keeper.hasten(id);
+            tokio::time::sleep(SECOND / 20).await;
+            hold.check(&*world).expect("it was asked, and is held still");
+
+            let release = Release { claim: hold.claim.clone(), pass: Pass::Grant, next: None };
+            assert!(matches!(
+                store.execute(&hold.lock, &Op::Release(release), SECOND).await,
+                Outcome::Done(_)
+            ));
+            keeper.hasten(id);
+            let told = tokio::time::timeout(5 * SECOND, hold.signal().cancelled()).await;
+            told.expect("not only a minute later");
+            assert_eq!(hold.reason(world.now()), LostReason::Released);
+            keeper.retire(id);
+            keeper.hasten(id);
+            keeper.close();
         }
-        state.schedule(sent.id);
-        None
     }
 }

@@ -13,6 +13,7 @@ mod heart;
 mod hold;
 mod keeper;
 mod line;
+mod pace;
 #[cfg(all(test, shuttle))]
 mod races;
 mod release;

@@ -182,6 +182,11 @@ impl Call {
         &self.cmd
     }
 
+    /// The command, without a way to send it with its script.
+    pub(super) fn into_cmd(self) -> Cmd {
+        self.cmd
+    }
+
     /// The text of the script.
     #[cfg(test)]
     pub(super) fn text(&self) -> &'static str {
@@ -196,8 +201,10 @@ impl Call {
     }
 
     fn of(script: &'static Script, keys: &[&str]) -> Self {
-        // A release with an acquire has 17 arguments; claims, numbers and a short label fit beside the keys.
-        let mut cmd = Cmd::with_capacity(17, 256 + keys.iter().map(|key| key.len()).sum::<usize>());
+        // A release with an acquire has 17 arguments; claims, numbers and a short label fit beside the keys. What
+        // touches the lock's key alone, an extend, has half of that.
+        let (arguments, bytes) = if keys.len() > 1 { (17, 256) } else { (8, 128) };
+        let mut cmd = Cmd::with_capacity(arguments, bytes + keys.iter().map(|key| key.len()).sum::<usize>());
         cmd.arg("EVALSHA").arg(&script.sha).arg(keys.len());
         for key in keys {
             cmd.arg(*key);

@@ -196,41 +196,65 @@ impl RedisStore {
 
     /// Sends several operations in one go; those whose script the server does not know are sent again.
     async fn send_all(&self, ops: &[(Lock, Op)], deadline: Instant) -> Vec<Outcome> {
-        let calls: Vec<_> = ops.iter().map(|(lock, op)| self.call(lock, op)).collect();
         let mut pipeline = Pipeline::with_capacity(ops.len());
-        for call in calls.iter().flatten() {
-            pipeline.add_command(call.cmd().clone());
+        let mut unusable = Vec::new();
+        for (at, (lock, op)) in ops.iter().enumerate() {
+            match self.call(lock, op) {
+                Ok(call) => drop(pipeline.add_command(call.into_cmd())),
+                Err(fault) => unusable.push((at, fault)),
+            }
         }
+        let mut outcomes = self.send_pipeline(ops, &unusable, &pipeline, deadline).await;
+        for (at, fault) in unusable {
+            outcomes.insert(at, Outcome::Refused(fault));
+        }
+        outcomes
+    }
+
+    /// Sends the calls of all operations but the unusable ones, and gives what became of these.
+    async fn send_pipeline(
+        &self,
+        ops: &[(Lock, Op)],
+        unusable: &[(usize, Fault)],
+        pipeline: &Pipeline,
+        deadline: Instant,
+    ) -> Vec<Outcome> {
+        let is_usable = |at: &usize| unusable.iter().all(|(unusable, _)| unusable != at);
+        let sent = ops.iter().enumerate().filter(|(at, _)| is_usable(at)).map(|(_, operation)| operation);
         let mut line = match self.line(deadline).await {
             Ok(line) => line,
-            Err(fault) => return ops.iter().map(|_| Outcome::Refused(fault.clone())).collect(),
+            Err(fault) => return sent.map(|_| Outcome::Refused(fault.clone())).collect(),
         };
-        let mut values = match line.send_all(&pipeline, deadline).await {
-            Ok(values) => values.into_iter(),
+        let values = match line.send_all(pipeline, deadline).await {
+            Ok(values) => values,
             Err(lost) => {
                 let fault = self.lost(lost);
-                let outcome = |call: Result<Call, Fault>| match call {
-                    Ok(_) => Outcome::Unknown(fault.clone()),
-                    Err(fault) => Outcome::Refused(fault),
-                };
-                return calls.into_iter().map(outcome).collect();
+                return sent.map(|_| Outcome::Unknown(fault.clone())).collect();
             }
         };
-        let line = &line;
-        let outcomes = calls.into_iter().zip(ops).map(|(call, (_, op))| {
-            let value = call.is_ok().then(|| values.next()).flatten();
-            async move {
-                match (call, value) {
-                    (Err(fault), _) => Outcome::Refused(fault),
-                    (Ok(call), Some(value)) if is_unknown_script(&value) => {
-                        self.send(op, &call, deadline).await
-                    }
-                    (Ok(_), Some(value)) => self.outcome(op, &value, line),
-                    (Ok(_), None) => Outcome::Unknown(self.fault(FaultKind::Disconnected, Phase::Reply)),
+        let mut values = values.into_iter();
+        let mut unknown_scripts = Vec::new();
+        let mut outcomes = Vec::with_capacity(pipeline.len());
+        for operation @ (_, op) in sent {
+            outcomes.push(match values.next() {
+                Some(value) if is_unknown_script(&value) => {
+                    unknown_scripts.push((outcomes.len(), operation));
+                    let text = "the server does not know the script".to_owned();
+                    Outcome::Refused(self.fault(FaultKind::Failed(text), Phase::Reply))
                 }
-            }
+                Some(value) => self.outcome(op, &value, &line),
+                None => Outcome::Unknown(self.fault(FaultKind::Disconnected, Phase::Reply)),
+            });
+        }
+        // Few and seldom: the first time after a restart, or a flush of the scripts.
+        let again = unknown_scripts.into_iter().map(async |(at, (lock, op))| match self.call(lock, op) {
+            Ok(call) => (at, self.send(op, &call, deadline).await),
+            Err(fault) => (at, Outcome::Refused(fault)),
         });
-        join_all(outcomes).await
+        for (at, outcome) in join_all(again).await {
+            outcomes[at] = outcome;
+        }
+        outcomes
     }
 
     fn outcome(&self, op: &Op, value: &Value, line: &Line<'_>) -> Outcome {

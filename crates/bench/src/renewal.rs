@@ -1,0 +1,200 @@
+//! What it costs to hold many locks: one process keeps them, each with the default lease.
+//!
+//! Beside it, in the same rounds, on the same cores and with a server of its own, a bare client sends as many of the
+//! same extends, in one pipeline a tick: how far from the machine's limit the keeper is.
+
+use crate::handoff::{PATIENCE, worker};
+use crate::held::PERIOD;
+use crate::meter::{Served, Threads, server_version};
+use crate::report::{median, per, spread};
+use anyhow::{Context, Result, ensure};
+use leasehold_testkit::{RedisServer, Worker};
+use serde::Serialize;
+use std::time::{Duration, Instant};
+
+const SECOND_NS: u64 = 1_000_000_000;
+/// The keeper's thread.
+const KEEPER: &str = "leasehold-keeper";
+/// How many of the extends that are due in a round have to be seen in it: one can fall just before it, or behind.
+const SEEN_AT_LEAST: f64 = 0.95;
+
+/// What the scenario measured. Every field is documented in docs/benchmarks.md.
+#[derive(Debug, Serialize)]
+struct RenewalReport {
+    scenario: &'static str,
+    /// Processor time of the server, and of the client, an extend: the keeper's to the bare client's.
+    server_ratio: f64,
+    client_ratio: f64,
+    server_ratio_spread: [f64; 2],
+    client_ratio_spread: [f64; 2],
+    /// Processor time to the time that went by: 0.01 is 1 % of one core.
+    server_cpu_share: f64,
+    client_cpu_share: f64,
+    keeper_cpu_share: f64,
+    server_cpu_share_spread: [f64; 2],
+    client_cpu_share_spread: [f64; 2],
+    requests_per_s: f64,
+    /// How often the keeper's thread was woken.
+    keeper_wakeups_per_s: f64,
+    /// Microseconds an extend: inside the script, of the server's processor, of the client's.
+    script_us: f64,
+    server_us: f64,
+    client_us: f64,
+    bare_script_us: f64,
+    bare_server_us: f64,
+    bare_client_us: f64,
+    /// For how long the lock with the least left was held at the end.
+    shortest_left_ms: u64,
+    locks: u64,
+    rounds: usize,
+    round_s: f64,
+    server: String,
+}
+
+/// What both sides of one client have done by now.
+#[derive(Clone, Copy)]
+struct Meters {
+    served: Served,
+    client: Threads,
+    keeper: Threads,
+}
+
+/// A client with a server of its own.
+struct Side {
+    server: RedisServer,
+    worker: Worker,
+}
+
+/// One round, by what was used in it.
+struct Round {
+    took_ns: u64,
+    ours: Meters,
+    bare: Meters,
+}
+
+/// Runs the scenario.
+pub(crate) fn run(locks: u64, over: Duration, rounds: usize, json: bool) -> Result<()> {
+    ensure!(rounds >= 3, "fewer than three renewal periods say little");
+    let (locks_text, over_ms) = (locks.to_string(), over.as_millis().to_string());
+    let mut ours =
+        Side::start(|url| worker(&["hold", "--url", url, "--locks", &locks_text, "--over-ms", &over_ms]))?;
+    let mut bare = Side::start(|url| worker(&["extend", "--url", url, "--locks", &locks_text]))?;
+    bare.worker.expect("ready", PATIENCE)?;
+    ours.worker.expect("held", PATIENCE + over)?;
+    // What follows the first extend to the full lease is the first of the renewals.
+    let mut measured = Vec::new();
+    for _ in 0..rounds {
+        let (start, before) = (Instant::now(), (ours.read()?, bare.read()?));
+        std::thread::sleep(PERIOD);
+        let (ours, bare) = (ours.read()?, bare.read()?);
+        let took_ns = u64::try_from(start.elapsed().as_nanos())?;
+        measured.push(Round { took_ns, ours: ours.since(before.0), bare: bare.since(before.1) });
+    }
+    ours.worker.tell("check")?;
+    let checked = ours.worker.line(PATIENCE)?;
+    let (held, shortest_left_ms) = checked.split_once(' ').context("two numbers")?;
+    let (held, shortest_left_ms) = (held.parse::<u64>()?, shortest_left_ms.parse::<u64>()?);
+    let report = report(locks, &measured, shortest_left_ms, server_version(&ours.server)?);
+    report.print(json)?;
+    ensure!(held == locks, "{} of {locks} locks were lost", locks - held);
+    for round in &measured {
+        let due = per(locks * round.took_ns, u64::try_from(PERIOD.as_nanos())?);
+        let seen = round.ours.served.scripts;
+        ensure!(per(seen, 1) >= due * SEEN_AT_LEAST, "{seen} extends in a round, {due:.0} were due");
+    }
+    Ok(())
+}
+
+impl Side {
+    fn start(worker: impl FnOnce(&str) -> Result<Worker>) -> Result<Self> {
+        let server = RedisServer::builder().pinned(0).start().context("booting redis-server")?;
+        let worker = worker(&server.url())?;
+        Ok(Self { server, worker })
+    }
+
+    fn read(&self) -> Result<Meters> {
+        let pid = self.worker.pid();
+        let (client, keeper) = (Threads::of(pid, None)?, Threads::of(pid, Some(KEEPER))?);
+        Ok(Meters { served: Served::of(&self.server)?, client, keeper })
+    }
+}
+
+impl Meters {
+    fn since(self, earlier: Self) -> Self {
+        Self {
+            served: self.served.since(earlier.served),
+            client: self.client.since(earlier.client),
+            keeper: self.keeper.since(earlier.keeper),
+        }
+    }
+
+    /// Microseconds an extend: in the script, of the server, of the client.
+    fn each_us(&self) -> [f64; 3] {
+        let Served { cpu_us, scripts, scripts_us } = self.served;
+        [per(scripts_us, scripts), per(cpu_us, scripts), per(self.client.cpu_ns, scripts) / 1000.0]
+    }
+}
+
+fn report(locks: u64, rounds: &[Round], shortest_left_ms: u64, server: String) -> RenewalReport {
+    let all = |figure: &dyn Fn(&Round) -> f64| -> Vec<f64> { rounds.iter().map(figure).collect() };
+    let middle = |figure: &dyn Fn(&Round) -> f64| median(&all(figure));
+    let each = |side: &dyn Fn(&Round) -> Meters, which: usize| middle(&|round| side(round).each_us()[which]);
+    let ratio = |which: usize| all(&|round| round.ours.each_us()[which] / round.bare.each_us()[which]);
+    let server_share = all(&|round| per(round.ours.served.cpu_us * 1000, round.took_ns));
+    let client_share = all(&|round| per(round.ours.client.cpu_ns, round.took_ns));
+    RenewalReport {
+        scenario: "renewal",
+        server_ratio: median(&ratio(1)),
+        client_ratio: median(&ratio(2)),
+        server_ratio_spread: spread(&ratio(1)),
+        client_ratio_spread: spread(&ratio(2)),
+        server_cpu_share: median(&server_share),
+        client_cpu_share: median(&client_share),
+        keeper_cpu_share: middle(&|round| per(round.ours.keeper.cpu_ns, round.took_ns)),
+        server_cpu_share_spread: spread(&server_share),
+        client_cpu_share_spread: spread(&client_share),
+        requests_per_s: middle(&|round| per(round.ours.served.scripts * SECOND_NS, round.took_ns)),
+        keeper_wakeups_per_s: middle(&|round| per(round.ours.keeper.naps * SECOND_NS, round.took_ns)),
+        script_us: each(&|round| round.ours, 0),
+        server_us: each(&|round| round.ours, 1),
+        client_us: each(&|round| round.ours, 2),
+        bare_script_us: each(&|round| round.bare, 0),
+        bare_server_us: each(&|round| round.bare, 1),
+        bare_client_us: each(&|round| round.bare, 2),
+        shortest_left_ms,
+        locks,
+        rounds: rounds.len(),
+        round_s: middle(&|round| per(round.took_ns, SECOND_NS)),
+        server,
+    }
+}
+
+impl RenewalReport {
+    fn print(&self, json: bool) -> Result<()> {
+        if json {
+            println!("{}", serde_json::to_string(self)?);
+            return Ok(());
+        }
+        println!(
+            "renewal: {} locks cost the server {:.2} % and the client {:.2} % of a core (its keeper {:.2} %), {:.2} x \
+             and {:.2} x what bare extends cost; {:.0} requests a second, in which the keeper wakes {:.1} times; an \
+             extend takes {:.1} us of the server ({:.1} in the script) and {:.1} us of the client, bare {:.1} ({:.1}) \
+             and {:.1} us",
+            self.locks,
+            self.server_cpu_share * 100.0,
+            self.client_cpu_share * 100.0,
+            self.keeper_cpu_share * 100.0,
+            self.server_ratio,
+            self.client_ratio,
+            self.requests_per_s,
+            self.keeper_wakeups_per_s,
+            self.server_us,
+            self.script_us,
+            self.client_us,
+            self.bare_server_us,
+            self.bare_script_us,
+            self.bare_client_us,
+        );
+        Ok(())
+    }
+}

@@ -348,11 +348,7 @@ impl World {
                 let how = if freed { Ended::Freed } else { Ended::Evicted };
                 Some((how, fence, Some(was.label)))
             }
-            None => (freed && before.value.is_some() && before.value != self.state.value).then_some((
-                Ended::Freed,
-                None,
-                None,
-            )),
+            None => recognised(before, op).then_some((Ended::Freed, None, None)),
         };
         let Some((how, fence, whose)) = expected else { return assert_eq!(new, old, "by {op:?}") };
         let entry = AuditEntry { at_ms: self.now_us / 1000, how, fence, whose, by: by.clone() };
@@ -612,6 +608,14 @@ fn lives_with(life: Life, claim: &Claim, session: SessionId) -> bool {
 /// Whether something that is no string stands at the key.
 fn is_refused(state: &MutexState) -> bool {
     state.value.as_ref().is_some_and(|value| value.content.is_err())
+}
+
+/// Whether an operation frees the lock of a client of another library that was seen right. (That the value changes
+/// proves nothing: a user's own may be the same.)
+fn recognised(state: &MutexState, op: Option<&Op>) -> bool {
+    let value = state.value.as_ref().and_then(|value| value.content.as_ref().ok());
+    let seen = value.map(|value| Seen::Stranger(Fingerprint::of(value)));
+    matches!(op, Some(Op::Free(free)) if Some(free.seen) == seen)
 }
 
 /// Who does it.

@@ -34,7 +34,8 @@ pub(super) fn left_behind(
     after: &str,
     most: i64,
 ) -> rusqlite::Result<(Vec<SessionId>, Option<String>)> {
-    let looking = "SELECT session, EXISTS (SELECT 1 FROM dead WHERE dead.session = sessions.session) FROM sessions
+    let looking =
+        "SELECT session, EXISTS (SELECT 1 FROM dead WHERE dead.session = sessions.session) FROM sessions
         WHERE session > ?1 ORDER BY session LIMIT ?2";
     let mut rows = sql.prepare_cached(looking)?;
     let mut rows = rows.query(params![after, most])?;

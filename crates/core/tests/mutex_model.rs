@@ -338,6 +338,7 @@ impl World {
         let (old, new) = (entries(before), entries(&self.state));
         let (was, is) = (self.held(before), self.held(&self.state));
         let fence = before.record.as_ref().and_then(|record| record.last);
+        let foreign = was.is_none();
         let given_up = matches!(op, Some(Op::Release(release)) if was.as_ref().is_some_and(|was| was.claim == release.claim));
         let lost = was.filter(|was| is.as_ref().is_none_or(|is| is.claim != was.claim) && !given_up);
         let freed = matches!(op, Some(Op::Free(_)));
@@ -348,7 +349,7 @@ impl World {
                 let how = if freed { Ended::Freed } else { Ended::Evicted };
                 Some((how, fence, Some(was.label)))
             }
-            None => recognised(before, op).then_some((Ended::Freed, None, None)),
+            None => (foreign && recognised(before, op)).then_some((Ended::Freed, None, None)),
         };
         let Some((how, fence, whose)) = expected else { return assert_eq!(new, old, "by {op:?}") };
         let entry = AuditEntry { at_ms: self.now_us / 1000, how, fence, whose, by: by.clone() };

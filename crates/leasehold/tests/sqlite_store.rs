@@ -9,7 +9,8 @@
 use leasehold::store::{Fault, FaultKind, Outcome, Postbox, SqliteStore, Store, Wake};
 use leasehold::{FencingToken, Label, SessionId};
 use leasehold_core::{
-    Acquire, Acquired, Claim, Enqueue, HoldId, Inspect, Life, Lock, Nonce, Op, Pass, Release, Reply,
+    Acquire, Acquired, Beat, Beaten, Claim, Ended, Enqueue, Evict, Evicted, Free, Freed, HoldId, Inspect,
+    Inspection, Life, Lock, Nonce, Op, Pass, Release, Reply, Seen, SessionEntry, SessionOp, SessionReply,
 };
 use rustix::process::{Pid, Signal, WaitOptions};
 use std::collections::BTreeMap;
@@ -137,8 +138,41 @@ impl Party {
     }
 
     fn waiting(&self) -> u64 {
-        match self.execute(&Op::Inspect(Inspect { claim: None, in_full: false })) {
-            Reply::Inspect(inspection) => inspection.waiting,
+        self.inspect().waiting
+    }
+
+    fn inspect(&self) -> Inspection {
+        match self.execute(&Op::Inspect(Inspect { claim: None, in_full: true })) {
+            Reply::Inspect(inspection) => inspection,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Takes a hold that does not live with its process.
+    fn acquire_detached(&self) -> FencingToken {
+        let detached = Acquire { life: Life::Lease, ..ask(&self.claim(), false) };
+        match self.execute(&Op::Acquire(detached)) {
+            Reply::Acquire(Acquired::Granted { fence, .. }) => fence,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn attend(&self, op: &SessionOp) -> SessionReply {
+        match block_on(self.store.attend(op, WITHIN)) {
+            Outcome::Done(reply) => reply,
+            other => panic!("{op:?}: {other:?}"),
+        }
+    }
+
+    fn begin(&self, about: &str) {
+        let (session, begin) = (self.session, Some(about.to_owned()));
+        let beat = Beat { session, alive_ms: 1, begin, held: vec![], left: vec![] };
+        assert_eq!(self.attend(&SessionOp::Beat(beat)), SessionReply::Beat(Beaten::Alive));
+    }
+
+    fn list(&self) -> Vec<SessionEntry> {
+        match self.attend(&SessionOp::List) {
+            SessionReply::List(list) => list,
             other => panic!("{other:?}"),
         }
     }
@@ -251,6 +285,18 @@ fn worker() {
                 answer(&format!("woken {}", wake.fence()));
                 held = Some(claim);
             }
+            "detach" => answer(&party.acquire_detached().to_string()),
+            "begin" => {
+                party.begin("about a worker");
+                answer(&party.session.to_string());
+            }
+            "await force" => {
+                answer("waiting");
+                match party.wakes.recv().unwrap() {
+                    Wake::Freed { fence, .. } => answer(&format!("freed {fence}")),
+                    other => panic!("{other:?}"),
+                }
+            }
             "release" => {
                 party.release(held.take().unwrap());
                 answer("released");
@@ -361,6 +407,67 @@ fn a_killed_holder_is_buried_at_the_next_look_and_leaves_nothing() {
     assert!(after > fence);
     let sessions = std::fs::read_dir(dir.path().join("locks.db-sessions")).unwrap().count();
     assert_eq!(sessions, 2, "the life and the socket of the party alone");
+    let audit = party.inspect().audit;
+    let told: Vec<_> = audit.iter().map(|entry| (entry.how, entry.fence, entry.by.to_string())).collect();
+    assert_eq!(told, [(Ended::Evicted, Some(fence), "party".to_owned())]);
+}
+
+#[test]
+fn a_detached_hold_outlives_the_process_that_took_it() {
+    let (_dir, path) = place();
+    let party = Party::join(&path);
+    let mut worker = Worker::start(&path);
+    let session: SessionId = worker.ask("begin").parse().unwrap();
+    let fence: FencingToken = worker.ask("detach").parse().unwrap();
+    worker.kill();
+    assert_eq!(party.try_acquire(), None, "no process is needed for it");
+    let evict = Op::Evict(Evict { dead: session, by: Label::new("party").unwrap() });
+    assert_eq!(party.execute(&evict), Reply::Evict(Evicted::Gone { hold: None, place: false }));
+    let seen = party.inspect();
+    assert_eq!(seen.holder.and_then(|holder| holder.fence), Some(fence));
+    assert_eq!(seen.audit, []);
+}
+
+#[test]
+fn a_forced_release_reaches_the_holder_in_another_process() {
+    let (_dir, path) = place();
+    let party = Party::join(&path);
+    let mut worker = Worker::start(&path);
+    let fence: FencingToken = worker.ask("acquire").parse().unwrap();
+    assert_eq!(worker.ask("await force"), "waiting");
+    let free = Op::Free(Free { seen: Seen::Hold(fence), by: Label::new("a person").unwrap() });
+    assert_eq!(party.execute(&free), Reply::Free(Freed::Freed));
+    assert_eq!(worker.answer(), format!("freed {fence}"));
+    let (_, next) = party.try_acquire().expect("it is free");
+    assert_eq!(party.inspect().audit.len(), 1);
+    assert_eq!(worker.ask("release"), "released", "which touches nothing");
+    assert_eq!(party.inspect().holder.and_then(|holder| holder.fence), Some(next));
+}
+
+#[test]
+fn the_list_tells_who_lives_and_who_has_died_with_a_lock() {
+    let (_dir, path) = place();
+    let party = Party::join(&path);
+    let mut worker = Worker::start(&path);
+    let session: SessionId = worker.ask("begin").parse().unwrap();
+    let about = "about a worker".to_owned();
+    let mut entry = SessionEntry { session, alive_ms: Some(u64::MAX), about, held: vec![] };
+    assert_eq!(party.list(), [entry.clone()], "the party has not begun, and holds nothing");
+    worker.ask("acquire");
+    entry.held.push(lock());
+    assert_eq!(party.list(), [entry.clone()]);
+    worker.stop();
+    assert_eq!(party.list(), [entry.clone()], "who is stopped lives");
+    worker.kill();
+    entry.alive_ms = None;
+    assert_eq!(party.list(), [entry], "nobody has looked at the lock yet");
+    party.try_acquire().unwrap();
+    let list = party.list();
+    let [mine] = list.as_slice() else { panic!("{list:?}") };
+    assert_eq!(
+        (mine.session, mine.alive_ms, mine.held.as_slice()),
+        (party.session, Some(u64::MAX), &[lock()][..])
+    );
 }
 
 #[test]

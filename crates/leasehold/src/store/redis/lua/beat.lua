@@ -54,7 +54,7 @@ if alive_until and alive_until < now_ms or not alive_until and ARGV[4] == '' the
 local kept_ms = tonumber(ARGV[3])
 if record_there then
   local ttl_ms = redis.call('PTTL', KEYS[1])
-  if ttl_ms < kept_ms then redis.call('PEXPIRE', KEYS[1], ARGV[3]) else kept_ms = ttl_ms end
+  if ttl_ms < kept_ms or not alive_until then redis.call('PEXPIRE', KEYS[1], ARGV[3]) else kept_ms = ttl_ms end
 else
   redis.call('RESTORE', KEYS[1], ARGV[3], EMPTY_RECORD)
 end

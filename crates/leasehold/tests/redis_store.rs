@@ -6,11 +6,13 @@
 #![allow(clippy::needless_pass_by_value, reason = "an outcome that was judged is done with")]
 
 use leasehold::store::{
-    Fault, FaultKind, Lock, Op, Outcome, Postbox, RedisConfig, RedisStore, Reply, Store, UrlError, Wake,
+    Fault, FaultKind, Lock, Op, Outcome, Postbox, RedisConfig, RedisStore, Reply, SessionKeeping, SessionOp,
+    SessionReply, Store, UrlError, Wake,
 };
 use leasehold_core::{
-    Acquire, Acquired, Claim, Enqueue, Extend, Extended, Fate, HoldId, Inspect, Label, Life, Nonce, OwnValue,
-    Pass, Refused, Release, Released, SessionId,
+    Acquire, Acquired, Beat, Beaten, Claim, Ended, Enqueue, Evict, Evicted, Extend, Extended, Fate,
+    Fingerprint, Free, Freed, HoldId, Inspect, Label, Life, Nonce, OwnValue, Pass, Refused, Release,
+    Released, Seen, SessionEntry, SessionId,
 };
 use leasehold_testkit::{Proxy, RedisServer, Then, command};
 use std::future::Future;
@@ -163,7 +165,8 @@ async fn a_server_that_is_too_old_is_named_with_what_is_needed() {
         client.write_all(b"%1\r\n+server\r\n+redis\r\n+OK\r\n+OK\r\n").unwrap();
         assert!(client.read(&mut chunk).unwrap() > 0);
         client.write_all(b"+OK\r\n$22\r\nredis_version:6.0.16\r\n\r\n").unwrap();
-        client.write_all(&b"+OK\r\n".repeat(4)).unwrap();
+        // One for each script that is loaded.
+        client.write_all(&b"+OK\r\n".repeat(7)).unwrap();
         while client.read(&mut chunk).is_ok_and(|read| read > 0) {}
     });
     let fault = RedisStore::connect(url.parse().unwrap()).await.unwrap_err();
@@ -592,6 +595,164 @@ async fn mailboxes_are_subscribed_before_anybody_calls() {
     assert!(matches!(heard(&mut hear).await, Some(Heard::Renewed)));
 }
 
+// Sessions, and locks that are taken from others.
+
+#[tokio::test]
+async fn a_session_begins_beats_is_listed_and_ends() {
+    let server = RedisServer::start().unwrap();
+    let store = connect(&server).await;
+    assert_eq!(store.sessions(), SessionKeeping::ByBeat);
+    assert_eq!(listed(&store).await, []);
+    assert_eq!(beat(&store, 1, None, vec![]).await, Beaten::Lapsed);
+    for n in [2, 1] {
+        assert_eq!(beat(&store, n, Some("{\"host\": \"web-1\"}"), vec![]).await, Beaten::Alive);
+    }
+    // More than fit into one command of a script, and a store that has lost its scripts.
+    let held: Vec<_> = (0..2_500).map(|n| Lock::mutex(format!("job: {n}").parse().unwrap())).collect();
+    server.cli(&["SCRIPT", "FLUSH"]).unwrap().ok().unwrap();
+    assert_eq!(beat(&store, 1, None, held.clone()).await, Beaten::Alive);
+    let entries = listed(&store).await;
+    assert_eq!(entries.iter().map(|entry| entry.session).collect::<Vec<_>>(), [session(1), session(2)]);
+    let alive = entries[0].alive_ms.unwrap();
+    assert!((50_000..=60_000).contains(&alive), "{alive}");
+    assert_eq!(entries[0].about, "{\"host\": \"web-1\"}");
+    assert_eq!((entries[0].held.len(), entries[1].held.len()), (2_500, 0));
+    assert!(held.iter().all(|lock| entries[0].held.contains(lock)));
+    // A member of the index that has no record, and what stands in its place, are none.
+    server.cli(&["ZADD", "leasehold:{sessions}", "1", "what", "2", &session(7).to_string()]).unwrap();
+    assert_eq!(attend(&store, &SessionOp::End(session(1))).await, SessionReply::End);
+    let entries = listed(&store).await;
+    assert_eq!(entries.iter().map(|entry| entry.session).collect::<Vec<_>>(), [session(2)]);
+    assert_eq!(beat(&store, 1, None, vec![]).await, Beaten::Lapsed);
+    for key in ["leasehold:{sessions}".to_owned(), format!("leasehold:{{sessions}}:{}", session(2))] {
+        let ttl = server.cli(&["PTTL", &key]).unwrap().integer().unwrap();
+        assert!((100_000..=125_000).contains(&ttl), "{key}: {ttl}");
+    }
+}
+
+#[tokio::test]
+async fn a_full_memory_lets_no_session_lapse() {
+    let server = RedisServer::start().unwrap();
+    let store = connect(&server).await;
+    assert_eq!(beat(&store, 1, Some("{}"), vec![]).await, Beaten::Alive);
+    granted(acquire(&store, &claim(2), None).await);
+    server.cli(&["CONFIG", "SET", "maxmemory", "1"]).unwrap().ok().unwrap();
+    let begin = Beat { begin: Some("{}".to_owned()), ..alive(3) };
+    let outcome = store.attend(&SessionOp::Beat(begin), LONG).await;
+    assert!(
+        matches!(&outcome, Outcome::Refused(fault) if fault.kind == FaultKind::OutOfMemory),
+        "{outcome:?}"
+    );
+    let ends = |key: &str| server.cli(&["PTTL", key]).unwrap().integer().unwrap();
+    let record = format!("leasehold:{{sessions}}:{}", session(1));
+    server.cli(&["PEXPIRE", &record, "60000"]).unwrap().ok().unwrap();
+    assert_eq!(beat(&store, 1, None, vec![job()]).await, Beaten::Alive);
+    assert!(ends(&record) > 100_000);
+    assert_eq!(listed(&store).await[0].held, [job()]);
+    // Nor does it keep a lock with the dead.
+    let evict = Op::Evict(Evict { dead: session(2), by: label() });
+    let outcome = execute(&store, &evict, LONG).await;
+    assert!(
+        matches!(outcome, Outcome::Done(Reply::Evict(Evicted::Gone { hold: Some(_), .. }))),
+        "{outcome:?}"
+    );
+    assert_eq!(ends("job"), -2);
+}
+
+#[tokio::test]
+async fn what_is_no_session_of_ours_is_left_alone() {
+    let server = RedisServer::start().unwrap();
+    let store = connect(&server).await;
+    granted(acquire(&store, &claim(1), None).await);
+    let record = format!("leasehold:{{sessions}}:{}", session(1));
+    let begin = SessionOp::Beat(Beat { begin: Some("{}".to_owned()), ..alive(1) });
+    let look = Op::Acquire(Acquire { ahead: Some(session(1)), ..ask(&claim(2), Some(nonce(1))) });
+    for spoil in [&["SET", &record, "x"][..], &["HSET", &record, "format", "2"]] {
+        server.cli(&["DEL", &record]).unwrap().ok().unwrap();
+        server.cli(spoil).unwrap().ok().unwrap();
+        let fault = match store.attend(&begin, LONG).await {
+            Outcome::Refused(fault) => fault,
+            other => panic!("{other:?}"),
+        };
+        assert!(matches!(fault.kind, FaultKind::Unusable(_)), "{fault}");
+        // Of a session that cannot be looked at nobody knows that it is dead.
+        let outcome = execute(&store, &look, LONG).await;
+        assert!(matches!(outcome, Outcome::Done(Reply::Acquire(Acquired::Taken { .. }))), "{outcome:?}");
+        let outcome = execute(&store, &Op::Evict(Evict { dead: session(1), by: label() }), LONG).await;
+        assert!(!matches!(outcome, Outcome::Done(Reply::Evict(_))), "{outcome:?}");
+    }
+    assert_eq!(server.cli(&["GET", "job"]).unwrap().text(), Some(&*claim(1).token()));
+    // An index that is none lets a session live, unlisted.
+    server.cli(&["DEL", &record]).unwrap().ok().unwrap();
+    server.cli(&["SET", "leasehold:{sessions}", "x"]).unwrap().ok().unwrap();
+    assert_eq!(attend(&store, &begin).await, SessionReply::Beat(Beaten::Alive));
+    assert_eq!(beat(&store, 1, None, vec![]).await, Beaten::Alive);
+    assert_eq!(attend(&store, &SessionOp::End(session(1))).await, SessionReply::End);
+}
+
+#[tokio::test]
+async fn who_loses_a_lock_by_force_is_told() {
+    let server = RedisServer::start().unwrap();
+    let store = connect(&server).await;
+    let (mut hear, post) = Box::new_post();
+    store.open_mailbox(session(1), post, LONG).await.unwrap();
+    granted(acquire(&store, &claim(1), None).await);
+    acquire(&store, &claim(2), Some(nonce(7))).await;
+    let seen = inspect(&store).await;
+    let holder = seen.holder.unwrap();
+    assert_eq!((holder.session, seen.stranger), (Some(session(1)), None));
+    let fence = holder.fence.unwrap();
+    let free = Op::Free(Free { seen: Seen::Hold(fence), by: label() });
+    let outcome = execute(&store, &free, LONG).await;
+    assert!(matches!(outcome, Outcome::Done(Reply::Free(Freed::Freed))), "{outcome:?}");
+    let wake = heard(&mut hear).await;
+    assert!(matches!(wake, Some(Heard::Wake(Wake::Freed { fence: told, .. })) if told == fence), "{wake:?}");
+    assert_eq!(found(release(&store, &claim(1)).await), Fate::Ended(Ended::Freed));
+    // It is another's by now, who keeps it.
+    let outcome = execute(&store, &free, LONG).await;
+    let Outcome::Done(Reply::Free(Freed::Changed { holder: Some(holder) })) = outcome else {
+        panic!("{outcome:?}")
+    };
+    assert_eq!(holder.session, Some(session(2)));
+    let audit = inspect(&store).await.audit;
+    assert_eq!((audit.len(), audit[0].fence, audit[0].whose.clone()), (1, Some(fence), Some(label())));
+    assert_eq!(found(release(&store, &claim(2)).await), Fate::Held);
+}
+
+#[tokio::test]
+async fn a_strangers_lock_is_freed_as_it_was_seen() {
+    let server = RedisServer::start().unwrap();
+    let store = connect(&server).await;
+    server.cli(&["SET", "job", "theirs"]).unwrap().ok().unwrap();
+    let seen = inspect(&store).await.stranger;
+    assert_eq!(seen, Some(Fingerprint::of("theirs")));
+    let free = Op::Free(Free { seen: Seen::Stranger(seen.unwrap()), by: label() });
+    server.cli(&["SET", "job", "another's"]).unwrap().ok().unwrap();
+    let outcome = execute(&store, &free, LONG).await;
+    assert!(matches!(outcome, Outcome::Done(Reply::Free(Freed::Changed { holder: Some(_) }))), "{outcome:?}");
+    server.cli(&["SET", "job", "theirs"]).unwrap().ok().unwrap();
+    let outcome = execute(&store, &free, LONG).await;
+    assert!(matches!(outcome, Outcome::Done(Reply::Free(Freed::Freed))), "{outcome:?}");
+    let audit = inspect(&store).await.audit;
+    assert_eq!((audit[0].fence, audit[0].whose.clone()), (None, None));
+}
+
+/// A user who has no right to write down who took a lock takes it: that is a hint for people.
+#[tokio::test]
+async fn an_audit_that_cannot_be_written_keeps_no_lock() {
+    let server = RedisServer::start().unwrap();
+    let store = connect(&server).await;
+    granted(acquire(&store, &claim(1), None).await);
+    server.cli(&["LPUSH", "leasehold:{job}:audit:mutex:job", "x"]).unwrap().ok().unwrap();
+    let evict = Op::Evict(Evict { dead: session(1), by: label() });
+    let outcome = execute(&store, &evict, LONG).await;
+    assert!(
+        matches!(outcome, Outcome::Done(Reply::Evict(Evicted::Gone { hold: Some(_), .. }))),
+        "{outcome:?}"
+    );
+    assert_eq!(inspect(&store).await.audit.len(), 1);
+}
+
 // A connection of the user's.
 
 #[tokio::test]
@@ -627,6 +788,8 @@ async fn a_connection_of_the_users_without_messages_works_by_looks() {
     acquire(&store, &claim(2), Some(nonce(7))).await;
     assert_eq!(found(release(&store, &claim(1)).await), Fate::Held);
     granted(acquire(&store, &claim(2), Some(nonce(8))).await);
+    assert_eq!(beat(&store, 1, Some("{}"), vec![job()]).await, Beaten::Alive);
+    assert_eq!(listed(&store).await[0].held, [job()]);
     server.kill().unwrap();
     assert_eq!(unknown(acquire(&store, &claim(3), None).await).kind, FaultKind::Disconnected);
 }
@@ -705,17 +868,58 @@ fn nonce(n: u64) -> Nonce {
 }
 
 fn take(claim: &Claim, nonce: Option<Nonce>) -> Op {
+    Op::Acquire(ask(claim, nonce))
+}
+
+fn ask(claim: &Claim, nonce: Option<Nonce>) -> Acquire {
     let queue = nonce.map(|nonce| Enqueue { nonce, kept_ms: 20_000 });
-    let label = Label::new("test").unwrap();
-    Op::Acquire(Acquire {
+    Acquire {
         claim: claim.clone(),
         lease_ms: 20_000,
-        label,
+        label: label(),
         queue,
         adopt_ms: None,
         life: Life::Session,
         ahead: None,
-    })
+    }
+}
+
+fn label() -> Label {
+    Label::new("test").unwrap()
+}
+
+/// A beat of the `n`th session.
+fn alive(n: u8) -> Beat {
+    Beat { session: session(n), alive_ms: 60_000, begin: None, held: vec![], left: vec![] }
+}
+
+async fn beat(store: &RedisStore, n: u8, begin: Option<&str>, held: Vec<Lock>) -> Beaten {
+    let begin = begin.map(str::to_owned);
+    match attend(store, &SessionOp::Beat(Beat { begin, held, ..alive(n) })).await {
+        SessionReply::Beat(beaten) => beaten,
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn listed(store: &RedisStore) -> Vec<SessionEntry> {
+    match attend(store, &SessionOp::List).await {
+        SessionReply::List(entries) => entries,
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn attend(store: &RedisStore, op: &SessionOp) -> SessionReply {
+    match store.attend(op, LONG).await {
+        Outcome::Done(reply) => reply,
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn inspect(store: &RedisStore) -> leasehold_core::Inspection {
+    match execute(store, &Op::Inspect(Inspect { claim: None, in_full: true }), LONG).await {
+        Outcome::Done(Reply::Inspect(seen)) => seen,
+        other => panic!("{other:?}"),
+    }
 }
 
 async fn execute(store: &RedisStore, op: &Op, within: Duration) -> Outcome {

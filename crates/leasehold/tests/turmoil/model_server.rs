@@ -3,10 +3,11 @@
 
 use futures_util::future::{BoxFuture, ready};
 use leasehold::KeyError;
-use leasehold::store::{RedisConfig, RedisStore, Store};
+use leasehold::store::{Lock, Outcome, RedisConfig, RedisStore, Store};
 use leasehold_core::LockName;
+use leasehold_core::model::{MutexState, Sessions};
 use leasehold_testkit::ModelServer;
-use leasehold_testkit::conformance::{self, Subject};
+use leasehold_testkit::conformance::{self, Happening, Subject, Workload};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -56,3 +57,39 @@ impl Subject for Simulated {
 }
 
 conformance::suite!(Simulated::new());
+
+/// Every call of a script is understood as what it says, and every answer is written as the script would.
+#[tokio::test]
+async fn random_operations_are_answered_as_by_the_model() {
+    const WITHIN: Duration = Duration::from_secs(20);
+    for seed in 0..40 {
+        let simulated = Simulated::new();
+        let store = simulated.store().await;
+        let lock = Lock::mutex("job".parse().expect("a good name"));
+        let (mut state, mut sessions) = (MutexState::default(), Sessions::default());
+        let mut workload = Workload::new(seed);
+        for step in 0..40 {
+            let now_us = simulated.now_us.load(Ordering::Relaxed);
+            // Time goes on, for the model behind the server forgets what it is not asked about.
+            let by_us = workload.time_us(&state, &sessions, now_us).max(0);
+            let now_us = now_us.saturating_add_signed(by_us);
+            simulated.now_us.store(now_us, Ordering::Relaxed);
+            match workload.happening(&state) {
+                Happening::Sent(op) | Happening::SentTwice(op) => {
+                    let alive = |session| sessions.alive_ms(now_us / 1000, session);
+                    let expected = state.apply(now_us, &op, &alive).0;
+                    let found = store.execute(&lock, &op, WITHIN).await;
+                    let agree = matches!(&found, Outcome::Done(found) if *found == expected);
+                    assert!(agree, "seed {seed}, step {step}: {op:?}\n  {found:?}\n  {expected:?}");
+                }
+                Happening::Attended(op) => {
+                    let expected = sessions.apply(now_us / 1000, &op);
+                    let found = store.attend(&op, WITHIN).await;
+                    let agree = matches!(&found, Outcome::Done(found) if *found == expected);
+                    assert!(agree, "seed {seed}, step {step}: {op:?}\n  {found:?}\n  {expected:?}");
+                }
+                Happening::Stranger(_) => {}
+            }
+        }
+    }
+}

@@ -5,17 +5,28 @@
 use super::reply::Failure;
 use super::script::Script;
 use leasehold_core::{
-    Acquire, Claim, Enqueue, Extend, HoldId, Inspect, Label, Life, Op, OwnValue, Pass, Release,
+    Acquire, Beat, Claim, Enqueue, Evict, Extend, Free, HoldId, Inspect, Kind, Label, Life, Lock, LockName,
+    Op, OwnValue, Pass, Release, Seen,
 };
 use std::str::FromStr;
 
 /// A call, understood.
-pub(super) struct Call {
+pub(super) enum Call {
+    /// Of an operation on a lock.
+    OnLock(OnLock),
+    /// Of a beat, and the index of the sessions.
+    Beat(Beat, String),
+}
+
+/// The call of an operation on a lock.
+pub(super) struct OnLock {
     /// The lock's key.
     pub(super) key: String,
     pub(super) op: Op,
     /// What the channels of all mailboxes begin with; empty for what tells nobody.
     pub(super) mailboxes: String,
+    /// The index of the sessions one of which is asked about; empty where none is.
+    pub(super) sessions: String,
 }
 
 /// The arguments that are left.
@@ -27,16 +38,45 @@ impl Call {
     /// Reads what stands behind `EVALSHA` and the script's name.
     pub(super) fn read(script: Script, arguments: &[Vec<u8>]) -> Read<Self> {
         let mut rest = Rest(arguments.iter());
-        let keys = rest.number()?;
-        let key = rest.text()?.to_owned();
-        // The record's key, which goes with the lock's.
-        for _ in 1..keys {
-            rest.text()?;
+        let keys = (0..rest.number()?).map(|_| rest.text()).collect::<Read<Vec<_>>>()?;
+        if script == Script::Beat {
+            let [_, index] = keys[..] else { return Err(malformed()) };
+            return Ok(Self::Beat(rest.beat()?, index.to_owned()));
         }
-        let claim = rest.claim()?;
+        OnLock::read(script, &keys, rest).map(Self::OnLock)
+    }
+}
+
+impl OnLock {
+    fn read(script: Script, keys: &[&str], mut rest: Rest<'_>) -> Read<Self> {
+        let key = (*keys.first().ok_or_else(malformed)?).to_owned();
+        // The record's key goes with the lock's; a session's and the audit's are there where they are needed.
+        let (in_full, with_session) = (keys.len() == 3, keys.len() == 4);
+        let session = keys.get(2).filter(|_| with_session).and_then(|key| key.rsplit_once(':'));
+        let sessions = session.map_or("", |(index, _)| index).to_owned();
         let mut mailboxes = String::new();
+        let claim = match script {
+            Script::Evict => None,
+            _ => rest.claim()?,
+        };
         let op = match script {
-            Script::Inspect => Op::Inspect(Inspect { claim, in_full: false }),
+            Script::Inspect => Op::Inspect(Inspect { claim, in_full }),
+            Script::Evict => {
+                let dead = parsed(rest.text()?)?;
+                rest.text()?;
+                rest.text()?.clone_into(&mut mailboxes);
+                Op::Evict(Evict { dead, by: rest.label()? })
+            }
+            Script::Free => {
+                rest.text()?.clone_into(&mut mailboxes);
+                let by = rest.label()?;
+                let seen = match (rest.text()?, rest.text()?) {
+                    ("hold", fence) => Seen::Hold(parsed(fence)?),
+                    ("stranger", fingerprint) => Seen::Stranger(parsed(fingerprint)?),
+                    _ => return Err(malformed()),
+                };
+                Op::Free(Free { seen, by })
+            }
             Script::Extend => {
                 let (claim, lease_ms) = (claim.ok_or_else(malformed)?, rest.number()?);
                 let keep_record = !rest.text()?.is_empty();
@@ -44,8 +84,13 @@ impl Call {
             }
             Script::Acquire => {
                 rest.text()?.clone_into(&mut mailboxes);
-                Op::Acquire(rest.acquire(claim)?)
+                let mut ask = rest.acquire(claim)?;
+                if with_session {
+                    ask.ahead = Some(parsed(rest.text()?)?);
+                }
+                Op::Acquire(ask)
             }
+            Script::Beat => return Err(malformed()),
             Script::Release => {
                 rest.text()?.clone_into(&mut mailboxes);
                 let pass = match rest.text()? {
@@ -62,7 +107,7 @@ impl Call {
                 Op::Release(Release { claim: claim.ok_or_else(malformed)?, pass, next })
             }
         };
-        if rest.is_empty() { Ok(Self { key, op, mailboxes }) } else { Err(malformed()) }
+        if rest.is_empty() { Ok(Self { key, op, mailboxes, sessions }) } else { Err(malformed()) }
     }
 }
 
@@ -98,7 +143,7 @@ impl<'a> Rest<'a> {
     fn acquire(&mut self, claim: Option<Claim>) -> Read<Acquire> {
         let claim = claim.ok_or_else(malformed)?;
         let lease_ms = self.number()?;
-        let label = Label::new(self.text()?).map_err(|_| malformed())?;
+        let label = self.label()?;
         let queue = match (self.text()?, self.text()?) {
             ("", "") => None,
             (nonce, kept_ms) => Some(Enqueue { nonce: parsed(nonce)?, kept_ms: parsed(kept_ms)? }),
@@ -107,7 +152,43 @@ impl<'a> Rest<'a> {
             "" => None,
             adopt_ms => Some(parsed(adopt_ms)?),
         };
-        Ok(Acquire { claim, lease_ms, label, queue, adopt_ms, life: Life::Session, ahead: None })
+        let life = match self.text()? {
+            "s" => Life::Session,
+            "l" => Life::Lease,
+            _ => return Err(malformed()),
+        };
+        Ok(Acquire { claim, lease_ms, label, queue, adopt_ms, life, ahead: None })
+    }
+
+    fn label(&mut self) -> Read<Label> {
+        Label::new(self.text()?).map_err(|_| malformed())
+    }
+
+    /// What a beat says.
+    fn beat(&mut self) -> Read<Beat> {
+        let (session, alive_ms) = (parsed(self.text()?)?, self.number()?);
+        // How long the record is kept follows from that.
+        self.number()?;
+        let begin = match (self.text()?, self.text()?) {
+            ("", "") => None,
+            ("1", about) => Some(about.to_owned()),
+            _ => return Err(malformed()),
+        };
+        let held = (0..self.number()?).map(|_| self.lock()).collect::<Read<_>>()?;
+        let mut left = Vec::new();
+        while !self.is_empty() {
+            left.push(self.lock()?);
+        }
+        Ok(Beat { session, alive_ms, begin, held, left })
+    }
+
+    /// A lock, as a session's record calls it.
+    fn lock(&mut self) -> Read<Lock> {
+        let lock = self.text()?.strip_prefix("l:").and_then(|lock| {
+            let (kind, name) = lock.split_once(':')?;
+            Some(Lock { kind: Kind::of_word(kind)?, name: LockName::new(name).ok()? })
+        });
+        lock.ok_or_else(malformed)
     }
 }
 

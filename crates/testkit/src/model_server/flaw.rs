@@ -1,6 +1,6 @@
 //! Ways to be wrong, one at a time.
 
-use leasehold_core::model::{MutexState, everybody};
+use leasehold_core::model::{Alive, MutexState};
 use leasehold_core::{Op, Reply, Wake};
 
 /// What a server does wrong.
@@ -23,7 +23,13 @@ impl Flaw {
     }
 
     /// Executes an operation, wrongly.
-    pub(super) fn apply(self, lock: &mut MutexState, now_us: u64, op: &Op) -> (Reply, Vec<Wake>) {
+    pub(super) fn apply(
+        self,
+        lock: &mut MutexState,
+        now_us: u64,
+        op: &Op,
+        alive: Alive<'_>,
+    ) -> (Reply, Vec<Wake>) {
         let tenant = lock.record.as_ref().and_then(|record| record.tenant.as_ref());
         let op = match (self, op, tenant) {
             (Self::ReleasesAnybodys, Op::Release(release), Some(tenant)) if lock.value.is_some() => {
@@ -34,7 +40,7 @@ impl Flaw {
             _ => op,
         };
         let before = lock.value.clone();
-        let result = lock.apply(now_us, op, &everybody);
+        let result = lock.apply(now_us, op, alive);
         match (self, &mut lock.value) {
             (Self::EndsLeasesEarly, Some(value)) if before.as_ref() != Some(value) => {
                 let now_ms = now_us / 1000;

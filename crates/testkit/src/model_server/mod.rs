@@ -1,7 +1,7 @@
 //! A server that is the model behind RESP: for a simulated network, where no process can listen.
 //!
-//! Owns what a Redis server does for the library's own client, and no more: the greeting, the loading of its four
-//! scripts, their calls, its mailboxes. What a call means is [`leasehold_core::model`]; the scripts' texts are only
+//! Owns what a Redis server does for the library's own client, and no more: the greeting, the loading of its
+//! scripts, their calls, its mailboxes, its sessions. What a call means is [`leasehold_core::model`]; the scripts' texts are only
 //! recognised. It owns neither sockets nor a clock: streams and `now` come in from outside, so that it runs the same
 //! each time. It is one server with one thread: commands are executed one after another, as they were read.
 //!
@@ -15,9 +15,9 @@ mod session;
 
 pub use flaw::Flaw;
 
-use call::Call;
-use leasehold_core::model::{MutexState, everybody};
-use leasehold_core::{Inspect, Inspection, Op, Reply, Wake};
+use call::{Call, OnLock};
+use leasehold_core::model::{MutexState, Sessions, everybody};
+use leasehold_core::{Inspect, Inspection, Op, Reply, SessionOp, SessionReply, Wake};
 use script::Script;
 use session::Session;
 use std::collections::BTreeMap;
@@ -60,6 +60,8 @@ struct Shared {
 struct State {
     /// What outlives a restart with its data: the locks, by key.
     locks: BTreeMap<String, MutexState>,
+    /// And the sessions, by the key of their index.
+    sessions: BTreeMap<String, Sessions>,
     /// The scripts that were loaded since the start, by SHA-1.
     scripts: BTreeMap<String, Script>,
     /// Who listens to a channel: connections by their numbers, and what is written to them.
@@ -72,7 +74,7 @@ struct State {
     lost_us: u64,
 }
 
-/// What becomes of the locks when the server is started anew.
+/// What becomes of locks and sessions when the server is started anew.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Data {
     /// They are there again.
@@ -105,8 +107,17 @@ pub enum Seen<'a> {
         op: &'a Op,
         /// What was answered.
         reply: &'a Reply,
-        /// Who was told of a grant.
+        /// Who was told of a grant, or of a loss.
         wakes: &'a [Wake],
+    },
+    /// An operation on sessions was executed.
+    Attended {
+        /// By which connection it came.
+        connection: u64,
+        /// The operation.
+        op: &'a SessionOp,
+        /// What was answered.
+        reply: &'a SessionReply,
     },
 }
 
@@ -143,6 +154,7 @@ impl ModelServer {
         state.channels.clear();
         if data == Data::Lost {
             state.locks.clear();
+            state.sessions.clear();
             state.lost_us = now_us;
         }
     }
@@ -177,22 +189,50 @@ impl ModelServer {
         (self.shared.observer)(seen);
     }
 
-    /// Executes the call of a script, and publishes what it publishes.
-    fn execute(&self, session: &Session<'_>, call: &Call) -> Reply {
+    /// The time that it goes by, in microseconds.
+    fn now_us(&self, state: &State) -> u64 {
         let now_us = (self.shared.now_us)();
+        self.shared.flaw.map_or(now_us, |flaw| flaw.clock(now_us, state.lost_us))
+    }
+
+    /// Executes a call of a script.
+    fn execute(&self, session: &Session<'_>, call: &Call) -> reply::Value {
+        match call {
+            Call::OnLock(call) => reply::of_script(&call.op, &self.execute_on_lock(session, call)),
+            Call::Beat(beat, index) => {
+                reply::of_sessions(&self.attend(session, index, &SessionOp::Beat(beat.clone())))
+            }
+        }
+    }
+
+    /// Executes an operation on the sessions of an index.
+    fn attend(&self, session: &Session<'_>, index: &str, op: &SessionOp) -> SessionReply {
         let mut state = self.state();
-        let now_us = self.shared.flaw.map_or(now_us, |flaw| flaw.clock(now_us, state.lost_us));
+        let now_ms = self.now_us(&state) / 1000;
+        let reply = state.sessions.entry(index.to_owned()).or_default().apply(now_ms, op);
+        drop(state);
+        self.tell(Seen::Attended { connection: session.number(), op, reply: &reply });
+        reply
+    }
+
+    /// Executes the call of a script on a lock, and publishes what it publishes.
+    fn execute_on_lock(&self, session: &Session<'_>, call: &OnLock) -> Reply {
+        let mut guard = self.state();
+        let state = &mut *guard;
+        let now_us = self.now_us(state);
+        let sessions = state.sessions.get(&call.sessions);
+        let alive = |session| sessions.and_then(|sessions| sessions.alive_ms(now_us / 1000, session));
         let lock = state.locks.entry(call.key.clone()).or_default();
         let (reply, wakes) = match self.shared.flaw {
-            Some(flaw) => flaw.apply(lock, now_us, &call.op),
-            None => lock.apply(now_us, &call.op, &everybody),
+            Some(flaw) => flaw.apply(lock, now_us, &call.op, &alive),
+            None => lock.apply(now_us, &call.op, &alive),
         };
         if !state.mute {
             for wake in &wakes {
                 state.publish(&format!("{}{}", call.mailboxes, wake.to()), &wake.message());
             }
         }
-        drop(state);
+        drop(guard);
         let (connection, key, op) = (session.number(), call.key.as_str(), &call.op);
         self.tell(Seen::Executed { connection, key, op, reply: &reply, wakes: &wakes });
         reply

@@ -1,6 +1,10 @@
 //! What the server writes: values of RESP3, and the replies of the scripts.
 
-use leasehold_core::{Acquired, Ended, Extended, Fate, Holder, Inspection, Refused, Released, Reply};
+use leasehold_core::model::SessionRecord;
+use leasehold_core::{
+    Acquired, AuditEntry, Beaten, Ended, Evicted, Extended, Fate, FencingToken, Freed, Holder, Inspection,
+    Op, Refused, Released, Reply, SessionReply,
+};
 
 /// An error reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -87,8 +91,40 @@ pub(super) fn message(channel: &str, message: &str) -> Vec<u8> {
     bytes
 }
 
-/// The reply as its script gives it.
-pub(super) fn of_script(reply: &Reply) -> Value {
+/// The server's clock, as TIME tells it.
+pub(super) fn time(now_us: u64) -> Value {
+    let parts = [now_us / 1_000_000, now_us % 1_000_000];
+    Value::Array(parts.map(|part| Value::bulk(part.to_string())).into())
+}
+
+/// What is said of sessions: a beat's reply, how many were ended, or the members of the index.
+pub(super) fn of_sessions(reply: &SessionReply) -> Value {
+    match reply {
+        SessionReply::Beat(beaten) => Value::Integer(i64::from(*beaten == Beaten::Alive)),
+        SessionReply::End => Value::Integer(1),
+        SessionReply::List(entries) => {
+            Value::Array(entries.iter().map(|entry| Value::bulk(entry.session.to_string())).collect())
+        }
+        _ => Value::Failure(Failure::new("ERR the model has an answer that this server cannot write")),
+    }
+}
+
+/// The record of a session as HGETALL tells it.
+pub(super) fn of_session(record: Option<&SessionRecord>) -> Value {
+    let Some(record) = record else { return Value::Map(Vec::new()) };
+    let held =
+        record.held.iter().map(|lock| (format!("l:{}:{}", lock.kind.word(), lock.name), "1".to_owned()));
+    let rest = [
+        ("format", "1".to_owned()),
+        ("until", record.alive_until_ms.to_string()),
+        ("about", record.about.clone()),
+    ];
+    let fields = rest.map(|(field, text)| (field.to_owned(), text)).into_iter().chain(held);
+    Value::Map(fields.map(|(field, text)| (Value::Bulk(field), Value::Bulk(text))).collect())
+}
+
+/// The reply to an operation as its script gives it.
+pub(super) fn of_script(op: &Op, reply: &Reply) -> Value {
     match reply {
         Reply::Acquire(acquired) => of_acquire(acquired),
         Reply::Extend(extended) => Value::Integer(i64::from(*extended == Extended::Extended)),
@@ -100,14 +136,38 @@ pub(super) fn of_script(reply: &Reply) -> Value {
             let said = [Value::bulk(fate(*found)), Value::Array(who(holder.as_ref()))];
             Value::Array(said.into_iter().chain(next).collect())
         }
-        Reply::Inspect(Inspection { holder, waiting, fate: found, .. }) => {
-            let found = found.map_or("", fate);
-            let who = Value::Array(who(holder.as_ref()));
-            Value::Array(vec![Value::number(*waiting), Value::bulk(found), who])
+        Reply::Inspect(seen) => of_inspection(seen, matches!(op, Op::Inspect(inspect) if inspect.in_full)),
+        Reply::Evict(Evicted::Alive) => Value::Array(vec![Value::bulk("alive")]),
+        Reply::Evict(Evicted::Gone { hold, place }) => {
+            let hold = hold.map_or(Value::Integer(-1), |fence| Value::number(fence.as_u64()));
+            Value::Array(vec![Value::bulk("gone"), hold, Value::Integer((*place).into())])
+        }
+        Reply::Free(Freed::Freed) => Value::Array(vec![Value::bulk("freed")]),
+        Reply::Free(Freed::Changed { holder }) => {
+            Value::Array(vec![Value::bulk("changed"), Value::Array(who(holder.as_ref()))])
         }
         Reply::Refused(refused) => of_refusal(refused),
         _ => Value::Failure(Failure::new("ERR the model has an answer that this server cannot write")),
     }
+}
+
+fn of_inspection(seen: &Inspection, in_full: bool) -> Value {
+    let Inspection { holder, waiting, fate: found, stranger, audit } = seen;
+    let who = Value::Array(who(holder.as_ref()));
+    let mut said = vec![Value::number(*waiting), Value::bulk(found.map_or("", fate)), who];
+    if in_full {
+        let stranger = stranger.map_or_else(String::new, |stranger| stranger.to_string());
+        let lines: Vec<_> = audit.iter().map(of_entry).collect();
+        said.extend([Value::bulk(stranger), Value::bulk(lines.join("\n"))]);
+    }
+    Value::Array(said)
+}
+
+/// A line of an audit.
+fn of_entry(entry: &AuditEntry) -> String {
+    let fence = entry.fence.map_or_else(String::new, |fence| fence.to_string());
+    let (known, whose) = entry.whose.as_ref().map_or((0, ""), |whose| (1, whose.as_str()));
+    format!("{}\t{}\t{fence}\t{known}\t{whose}\t{}", entry.at_ms, ended(entry.how), entry.by)
 }
 
 fn of_acquire(acquired: &Acquired) -> Value {
@@ -118,9 +178,11 @@ fn of_acquire(acquired: &Acquired) -> Value {
             Value::number(*remaining_ms),
             Value::Integer((*others_wait).into()),
         ]),
-        Acquired::Taken { holder, position, .. } => {
+        Acquired::Taken { holder, position, ahead } => {
             let position = position.map_or(Value::Integer(-1), Value::number);
-            let said = [Value::bulk("taken"), position];
+            let session = ahead.map_or_else(String::new, |ahead| ahead.session.to_string());
+            let alive = ahead.and_then(|ahead| ahead.alive_ms).map_or(Value::Integer(-1), Value::number);
+            let said = [Value::bulk("taken"), position, Value::bulk(session), alive];
             Value::Array(said.into_iter().chain(who(holder.as_ref())).collect())
         }
         Acquired::Spent(how) => Value::Array(vec![Value::bulk("spent"), Value::bulk(ended(*how))]),
@@ -141,8 +203,14 @@ fn who(holder: Option<&Holder>) -> Vec<Value> {
     let Some(holder) = holder else { return Vec::new() };
     let mut who = vec![holder.remaining_ms.map_or(Value::Integer(-1), Value::number)];
     if let (Some(label), Some(since_ms)) = (&holder.label, holder.since_ms) {
-        let fence = holder.fence.map_or(0, leasehold_core::FencingToken::as_u64);
-        who.extend([Value::number(fence), Value::number(since_ms), Value::bulk(label.as_str())]);
+        let fence = holder.fence.map_or(0, FencingToken::as_u64);
+        let session = holder.session.map_or_else(String::new, |session| session.to_string());
+        who.extend([
+            Value::number(fence),
+            Value::number(since_ms),
+            Value::bulk(label.as_str()),
+            Value::bulk(session),
+        ]);
     }
     who
 }
@@ -161,6 +229,7 @@ fn fate(fate: Fate) -> &'static str {
 fn ended(how: Ended) -> &'static str {
     match how {
         Ended::Released => "released",
+        Ended::Freed => "freed",
         _ => "evicted",
     }
 }

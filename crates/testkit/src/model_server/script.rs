@@ -9,14 +9,20 @@ pub(super) enum Script {
     Extend,
     Release,
     Inspect,
+    Evict,
+    Free,
+    Beat,
 }
 
 /// What the head of each script says, and no other text.
-const HEADS: [(&str, Script); 4] = [
+const HEADS: [(&str, Script); 7] = [
     ("-- Takes the lock if it is free and nobody waits before;", Script::Acquire),
     ("-- Lengthens a hold: its end is never brought nearer.", Script::Extend),
     ("-- Gives a hold up: frees the lock if it has it,", Script::Release),
     ("-- Tells how the lock stands. Writes nothing.", Script::Inspect),
+    ("-- Takes from a session what it has of the lock, if it is dead:", Script::Evict),
+    ("-- Frees the lock by the will of a person, whoever has it:", Script::Free),
+    ("-- Begins a session, or keeps it alive.", Script::Beat),
 ];
 
 impl Script {

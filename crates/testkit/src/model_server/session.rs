@@ -5,6 +5,8 @@ use super::reply::{self, Failure, Value};
 use super::script::{self, Script};
 use super::{ModelServer, Seen};
 use crate::frame::{Splitter, arguments};
+use leasehold_core::SessionOp;
+use std::borrow::Cow;
 use std::io;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
@@ -80,6 +82,9 @@ impl<'a> Session<'a> {
                 }
             }
             "EVALSHA" => Value::from(self.call(first, arguments)).write(&mut bytes),
+            "TIME" | "ZRANGE" | "HGETALL" | "DEL" | "ZREM" => {
+                Value::from(self.attend(&command, first, &words)).write(&mut bytes);
+            }
             "SCRIPT" => Value::from(self.load(first, words.get(2))).write(&mut bytes),
             _ => Value::from(plain(&command, first)).write(&mut bytes),
         }
@@ -99,7 +104,33 @@ impl<'a> Session<'a> {
         let known = self.server.state().scripts.get(sha).copied();
         let script = known.ok_or_else(|| Failure::new("NOSCRIPT No matching script."))?;
         let call = Call::read(script, arguments.get(2..).unwrap_or_default())?;
-        Ok(reply::of_script(&self.server.execute(self, &call)))
+        Ok(self.server.execute(self, &call))
+    }
+
+    /// The commands that end sessions and list them.
+    fn attend(&self, command: &str, key: &str, words: &[Cow<'_, str>]) -> Result<Value, Failure> {
+        let unknown = || Failure::new(format!("ERR this server is a model, and knows no such {command}"));
+        let of_key = || key.rsplit_once(':').and_then(|(index, id)| Some((index, id.parse().ok()?)));
+        match (command, words.len()) {
+            ("TIME", 1) => Ok(reply::time(self.server.now_us(&self.server.state()))),
+            ("ZRANGE", 4) => {
+                let listed = self.server.attend(self, key, &SessionOp::List);
+                Ok(reply::of_sessions(&listed))
+            }
+            ("HGETALL", 2) => {
+                let (index, session) = of_key().ok_or_else(unknown)?;
+                let state = self.server.state();
+                let record = state.sessions.get(index).and_then(|sessions| sessions.records.get(&session));
+                Ok(reply::of_session(record))
+            }
+            ("DEL", 2) => {
+                let (index, session) = of_key().ok_or_else(unknown)?;
+                Ok(reply::of_sessions(&self.server.attend(self, index, &SessionOp::End(session))))
+            }
+            // The index of a model has no others than those that have a record.
+            ("ZREM", 3) => Ok(Value::Integer(0)),
+            _ => Err(unknown()),
+        }
     }
 
     fn load(&self, subcommand: &str, text: Option<&impl AsRef<str>>) -> Result<Value, Failure> {

@@ -7,8 +7,9 @@
 
 use super::Broken;
 use super::reach::Play;
+use crate::store::redis::embedded::WHOLE;
 use leasehold_core::model::{SessionRecord, Sessions};
-use leasehold_core::{Beat, SessionOp};
+use leasehold_core::{Beat, Refused, SessionOp};
 
 impl Play<'_> {
     /// Cuts off a beat of each of some sessions, after each of its commands.
@@ -29,6 +30,28 @@ impl Play<'_> {
                 }
             }
         }
+        self.spoil_session()
+    }
+
+    /// What is no session's record is left alone, wherever a beat is cut off.
+    fn spoil_session(&mut self) -> Result<(), Broken> {
+        let SessionOp::Beat(beat) = self.workload.session_op() else { return Ok(()) };
+        let record = self.site.space.session(beat.session);
+        self.site.command(&["DEL", &record]);
+        match self.workload.random().below(3) {
+            0 => self.site.command(&["LPUSH", &record, "x"]),
+            1 => self.site.command(&["SET", &record, "x"]),
+            _ => self.site.command(&["HSET", &record, "format", "2"]),
+        }
+        let before = self.site.redis.keyspace();
+        for commands in [0, 1, WHOLE] {
+            let beaten = self.site.run_beat(&beat, commands)?;
+            let refused = matches!(beaten, None | Some(Err(Refused::Format { .. })));
+            if !refused || self.site.redis.keyspace() != before {
+                return Err(Broken(format!("{beat:?} of what is no session is answered {beaten:?}")));
+            }
+        }
+        self.site.command(&["DEL", &record]);
         Ok(())
     }
 

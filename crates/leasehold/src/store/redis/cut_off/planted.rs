@@ -119,12 +119,16 @@ const MISTAKES: [Mistake; 14] = [
         name: "a grant is told before it is given",
         edits: &[
             ("if told then redis.pcall('PUBLISH'", "if told and not already then redis.pcall('PUBLISH'"),
+            ("if warned then redis.pcall('PUBLISH'", "if warned and not already then redis.pcall('PUBLISH'"),
             (
                 "local function write_rest()\n",
                 "local already
                 local function write_rest()
                 if told then
                   already = true
+                  if warned then
+                    redis.pcall('PUBLISH', ARGV[3] .. warned.session, 'freed ' .. digits(warned.fence))
+                  end
                   redis.pcall('PUBLISH', ARGV[3] .. told.session, 'grant ' .. told.nonce .. ' ' .. digits(last))
                 end\n",
             ),

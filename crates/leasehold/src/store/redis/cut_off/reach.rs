@@ -74,9 +74,9 @@ impl<'a> Play<'a> {
     /// Sends a beat to both, and compares all there is. The index is no matter of the model, and is looked at by itself.
     pub(super) fn beat(&mut self, beat: &Beat) -> Result<(), Broken> {
         let mut sessions = self.site.sessions()?;
-        let found = self.site.run_beat(beat, WHOLE)?.map(SessionReply::Beat);
+        let found = self.site.run_beat(beat, WHOLE)?;
         let expected = sessions.apply(self.now_us / 1000, &SessionOp::Beat(beat.clone()));
-        if found.as_ref() != Some(&expected) {
+        if !matches!(&found, Some(Ok(found)) if SessionReply::Beat(*found) == expected) {
             return Err(Broken(format!("{beat:?}\n  is answered {found:?},\n  by the model {expected:?}")));
         }
         let after = self.site.sessions()?;

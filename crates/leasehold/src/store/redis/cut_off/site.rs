@@ -14,7 +14,7 @@ use leasehold_core::model::{
 };
 use leasehold_core::{
     Beat, Beaten, Claim, Ended, FencingToken, HoldId, KeySpace, Label, Life, Lock, LockKeys, Op, OwnValue,
-    Reply, SessionId,
+    Refused, Reply, SessionId,
 };
 use leasehold_testkit::Value;
 use leasehold_testkit::conformance::{Stranger, Workload};
@@ -104,12 +104,13 @@ impl Site {
     }
 
     /// Runs a beat for so many commands at most; gives what it answers if it came to its end.
-    pub(super) fn run_beat(&mut self, beat: &Beat, commands: usize) -> Result<Option<Beaten>, Broken> {
+    pub(super) fn run_beat(
+        &mut self,
+        beat: &Beat,
+        commands: usize,
+    ) -> Result<Option<Result<Beaten, Refused>>, Broken> {
         let spoken = self.spoken_beat(beat);
-        match self.eval(&spoken, commands, reply::beaten)? {
-            Some(Err(refused)) => Err(Broken(format!("a beat is refused: {refused}"))),
-            beaten => Ok(beaten.and_then(Result::ok)),
-        }
+        self.eval(&spoken, commands, reply::beaten)
     }
 
     fn eval<T>(

@@ -562,6 +562,11 @@ async fn another_format_is_refused_also_when_it_came_while_the_file_was_open() {
     let outcome = store.execute(&lock("a"), &release(1, 1), WITHIN).await;
     let Outcome::Refused(fault) = outcome else { panic!("{outcome:?}") };
     assert!(fault.to_string().contains("format 99"), "{fault}");
+    let outcome = store.attend(&SessionOp::List, WITHIN).await;
+    assert!(
+        matches!(&outcome, Outcome::Refused(fault) if fault.to_string().contains("format 99")),
+        "{outcome:?}"
+    );
     drop(store);
     let fault = SqliteStore::open(world.path()).await.expect_err("another format");
     assert!(matches!(fault.kind, FaultKind::Unsupported(_)), "{fault}");

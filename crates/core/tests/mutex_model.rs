@@ -13,8 +13,8 @@
 use leasehold_core::model::{Audit, MutexState, Record, Sessions, Tenant, Value, everybody};
 use leasehold_core::{
     AUDIT_KEPT, Acquire, Acquired, Ahead, AuditEntry, Beat, Claim, Ended, Enqueue, Evict, Evicted, Extend,
-    Extended, Fate, FencingToken, Fingerprint, Free, Freed, HoldId, Inspect, Inspection, Label, Life, Nonce,
-    Op, OwnValue, Pass, Release, Reply, Seen, SessionId, SessionOp, Wake, whole_millis,
+    Extended, Fate, FencingToken, Fingerprint, Free, Freed, HoldId, Holder, Inspect, Inspection, Label, Life,
+    Nonce, Op, OwnValue, Pass, Release, Reply, Seen, SessionId, SessionOp, Wake, whole_millis,
 };
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -469,7 +469,7 @@ impl World {
         let live = places(before).filter(|(_, place)| place.expires_ms >= now_ms).count();
         assert_eq!(*waiting, live as u64);
         let in_full = matches!(op, Op::Inspect(inspect) if inspect.in_full);
-        let foreign = holder.as_ref().is_some_and(|holder| holder.is_stranger());
+        let foreign = holder.as_ref().is_some_and(Holder::is_stranger);
         assert_eq!(stranger.is_some(), in_full && foreign);
         assert_eq!(*audit, if in_full { entries(before) } else { Vec::new() });
     }
@@ -792,9 +792,9 @@ fn those_who_left_are_not_in_the_way() {
     let (reply, _) = state.apply(START_US, &Op::Acquire(last.clone()), &everybody);
     assert!(matches!(reply, Reply::Acquire(Acquired::Taken { position: Some(1), .. })), "{reply:?}");
     let (_, wakes) = state.apply(START_US, &free(first), &everybody);
-    assert_eq!(wakes.first().map(|wake| wake.to()), Some(patient.claim.hold.session()));
+    assert_eq!(wakes.first().map(Wake::to), Some(patient.claim.hold.session()));
     let (_, wakes) = state.apply(START_US, &free(patient.claim), &everybody);
-    assert_eq!(wakes.first().map(|wake| wake.to()), Some(last.claim.hold.session()));
+    assert_eq!(wakes.first().map(Wake::to), Some(last.claim.hold.session()));
     let (reply, _) = state.apply(START_US, &Op::Acquire(last), &everybody);
     assert!(matches!(reply, Reply::Acquire(Acquired::Granted { others_wait: false, .. })), "{reply:?}");
 }
@@ -833,7 +833,7 @@ fn a_resent_release_leaves_a_stranger_with_the_same_value_alone() {
     let extend = Extend { claim: own.clone(), lease_ms: 60_000, keep_record: false };
     assert_eq!(state.apply(START_US, &Op::Extend(extend), &everybody).0, Reply::Extend(Extended::NotHeld));
     state.apply(START_US, &free(own.clone()), &everybody);
-    state.bury(START_US, own.hold.session(), &Label::new("").unwrap());
+    state.bury(START_US, own.hold.session(), &watcher());
     assert_eq!(state.value, Some(stranger));
     let (reply, _) = state.apply(START_US, &Op::Inspect(Inspect { claim: None, in_full: false }), &everybody);
     let Reply::Inspect(inspection) = reply else { panic!("{reply:?}") };

@@ -254,12 +254,11 @@ impl MutexState {
     fn ahead(&self, ask: &Acquire, position: Option<u64>) -> Option<Ahead> {
         let record = self.record.as_ref()?;
         let before = position.and_then(|_| record.before(ask.claim.hold.session()));
-        let (life, claim) = match before {
-            Some(place) => (place.life, &place.claim),
-            None => {
-                let tenant = self.tenant().filter(|tenant| self.holds(&tenant.claim))?;
-                (tenant.life, &tenant.claim)
-            }
+        let (life, claim) = if let Some(place) = before {
+            (place.life, &place.claim)
+        } else {
+            let tenant = self.tenant().filter(|tenant| self.holds(&tenant.claim))?;
+            (tenant.life, &tenant.claim)
         };
         (life == Life::Session).then(|| Ahead { session: claim.hold.session(), alive_ms: None })
     }

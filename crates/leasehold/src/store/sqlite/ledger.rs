@@ -135,8 +135,7 @@ impl Ledger {
             }
             SessionOp::List => {
                 let work = |scene: Scene<'_>| {
-                    let now_us = now_us(scene.sql, scene.machine)?;
-                    register::list(scene.sql, now_us, &|session| scene.is_alive(session))
+                    register::list(scene.sql, scene.now_us, &|session| scene.is_alive(session))
                 };
                 self.transact(reading, deadline, is_ours, work).map(SessionReply::List)
             }
@@ -166,17 +165,17 @@ impl Ledger {
 
     /// Forgets who is behind sessions that end in order. If that fails somebody else will do it.
     pub(super) fn forget(&mut self, sessions: impl IntoIterator<Item = SessionId>) {
-        self.patience.set(crate::clock::boottime() + TIDY_WITHIN);
-        let forgotten = begin(&mut self.connection).and_then(|transaction| {
-            sessions.into_iter().try_for_each(|session| register::forget(&transaction, session))?;
-            transaction.commit()
-        });
-        if let Err(error) = forgotten {
-            tracing::debug!(%error, "who was behind a session was not forgotten");
+        let deadline = crate::clock::boottime() + TIDY_WITHIN;
+        let work = |scene: Scene<'_>| {
+            Ok(sessions.into_iter().try_for_each(|session| register::forget(scene.sql, session))?)
+        };
+        let forgotten = self.transact(TransactionBehavior::Immediate, deadline, &|_| false, work);
+        if let Err(Failure::NotExecuted(fault) | Failure::Unknown(fault)) = forgotten {
+            tracing::debug!(%fault, "who was behind a session was not forgotten");
         }
     }
 
-    /// Does some work in a transaction (3).
+    /// Does some work in a transaction, at a time that is read inside it (1, 3).
     fn transact<T>(
         &mut self,
         behavior: TransactionBehavior,
@@ -192,7 +191,8 @@ impl Ledger {
             .connection
             .transaction_with_behavior(behavior)
             .map_err(|error| not_executed(error.into()))?;
-        let scene = Scene { sql: &transaction, sessions: &self.sessions, machine: &*self.machine, is_ours };
+        let now_us = now_us(&transaction, &*self.machine).map_err(not_executed)?;
+        let scene = Scene { sql: &transaction, sessions: &self.sessions, now_us, is_ours };
         let done = work(scene).map_err(not_executed)?;
         transaction.commit().map_err(|error| {
             let busy = is_busy(&error);
@@ -254,7 +254,8 @@ impl Ledger {
 struct Scene<'a> {
     sql: &'a Transaction<'a>,
     sessions: &'a Sessions,
-    machine: &'a dyn Machine,
+    /// The store's time.
+    now_us: u64,
     is_ours: &'a dyn Fn(SessionId) -> bool,
 }
 
@@ -264,8 +265,7 @@ impl Scene<'_> {
             let refused = Refused::WrongKind { found: "another kind".into() };
             return Ok(Executed { reply: Reply::Refused(refused), wakes: Vec::new(), buried: Vec::new() });
         };
-        let (kind, name) = ("mutex", lock.name.as_str());
-        let now_us = now_us(self.sql, self.machine)?;
+        let (kind, name, now_us) = ("mutex", lock.name.as_str(), self.now_us);
         let found: Option<String> = self
             .sql
             .prepare_cached("SELECT state FROM locks WHERE kind = ?1 AND name = ?2")?
@@ -279,7 +279,7 @@ impl Scene<'_> {
             _ => None,
         };
         if concerns_the_living(op) {
-            self.bury_the_dead(now_us, &mut state, op, &mut buried)?;
+            self.bury_the_dead(&mut state, op, &mut buried)?;
         }
         let alive = |session| (Some(session) != dead).then_some(u64::MAX);
         let (reply, wakes) = state.apply(now_us, op, &alive);
@@ -308,7 +308,6 @@ impl Scene<'_> {
     /// one. What the operation itself takes from somebody is left to it, so that its reply tells what it took.
     fn bury_the_dead(
         &self,
-        now_us: u64,
         state: &mut MutexState,
         op: &Op,
         buried: &mut Vec<SessionId>,
@@ -327,7 +326,7 @@ impl Scene<'_> {
                 continue;
             }
             if self.is_dead(session, buried)? {
-                state.bury(now_us, session, &by);
+                state.bury(self.now_us, session, &by);
             } else if at >= usize::from(holder.is_some()) {
                 break;
             }

@@ -44,8 +44,8 @@ const MARGIN: Duration = Duration::from_millis(3);
 /// old files are cleaned up (`/tmp`), and do not replace it while it is in use.
 ///
 /// - **Who is alive** is known by a lock on a file, which ends with the process and not before. What a
-///   killed process held is free at the next look of anybody who wants it; one that is only stopped keeps
-///   its lock until its lease ends. Forked children share their parent's life until they `exec`, and who
+///   killed process held is free at the next look of anybody who wants it, unless it was detached; one that is
+///   only stopped keeps its lock until its lease ends. Forked children share their parent's life until they `exec`, and who
 ///   closes descriptors that it did not open (a daemon, say) opens the store after that.
 /// - **Time** goes on during a suspend, and cannot be set. A restart of the machine ends all holds.
 /// - **A loss of power** may lose the last operations, and ends all who could hold a lock by them.

@@ -459,6 +459,25 @@ async fn tokens_of_forgotten_locks_grow_over_a_reboot_too() {
 }
 
 #[tokio::test]
+async fn tokens_of_locks_of_which_only_the_audit_is_left_grow_over_a_reboot_too() {
+    let world = World::new();
+    let store = world.open("boot-1", WALL_US).await;
+    let fence = granted(&store, &lock("a"), 1, 1).await;
+    let free = Op::Free(Free { seen: Seen::Hold(fence), by: label("the watch") });
+    done(&store, &lock("a"), free).await;
+    world.pass(2 * HOUR_US);
+    let later = granted(&store, &lock("a"), 2, 1).await;
+    let free = Op::Free(Free { seen: Seen::Hold(later), by: label("the watch") });
+    done(&store, &lock("a"), free).await;
+    world.pass(2 * HOUR_US);
+    assert_eq!(inspect(&store, &lock("a")).await.audit.len(), 2);
+    drop(store);
+    world.clock.store(7, Ordering::Relaxed);
+    let store = world.open("boot-2", 0).await;
+    assert!(granted(&store, &lock("a"), 3, 2).await > later);
+}
+
+#[tokio::test]
 async fn a_store_that_has_gone_to_another_boot_is_refused() {
     let world = World::new();
     let ours = world.open("boot-1", WALL_US).await;
@@ -562,6 +581,11 @@ async fn another_format_is_refused_also_when_it_came_while_the_file_was_open() {
     let outcome = store.execute(&lock("a"), &release(1, 1), WITHIN).await;
     let Outcome::Refused(fault) = outcome else { panic!("{outcome:?}") };
     assert!(fault.to_string().contains("format 99"), "{fault}");
+    let outcome = store.attend(&SessionOp::List, WITHIN).await;
+    assert!(
+        matches!(&outcome, Outcome::Refused(fault) if fault.to_string().contains("format 99")),
+        "{outcome:?}"
+    );
     drop(store);
     let fault = SqliteStore::open(world.path()).await.expect_err("another format");
     assert!(matches!(fault.kind, FaultKind::Unsupported(_)), "{fault}");

@@ -36,7 +36,8 @@ pub enum LostReason {
     },
     /// Its key was removed before its lease ended: by hand, or by an eviction policy of the server.
     Removed,
-    /// The store has lost its data: a restart without persistence, or a flush.
+    /// The store has lost its data: a restart without persistence, or a flush. Also where it takes a session for dead that
+    /// has beaten in time: its record was removed, or the store's clock was set ahead.
     StoreLostData,
     /// Its process was taken for dead, and the lock was taken from it.
     Evicted,

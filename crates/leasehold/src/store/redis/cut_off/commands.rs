@@ -57,18 +57,18 @@ fn beats() -> Vec<(&'static str, Vec<Beat>, Beat, &'static str)> {
             begin(2),
             "HMGET TIME RESTORE HSET PTTL PEXPIRE ZADD ZREMRANGEBYSCORE",
         ),
-        ("beat", vec![begin(1)], beat(1), "HMGET TIME PTTL PEXPIRE HSET PTTL PEXPIRE ZADD"),
+        ("beat", vec![begin(1)], beat(1), "HMGET TIME PTTL PEXPIRE HSET PTTL PEXPIRE ZADD ZREMRANGEBYSCORE"),
         (
             "beat that tells of locks",
             vec![begin(1)],
             Beat { held: vec![lock()], left: vec![lock()], ..beat(1) },
-            "HMGET TIME PTTL PEXPIRE HSET HDEL HSET PTTL PEXPIRE ZADD",
+            "HMGET TIME PTTL PEXPIRE HSET HDEL HSET PTTL PEXPIRE ZADD ZREMRANGEBYSCORE",
         ),
         (
             "beat that tells of 2500 locks",
             vec![begin(1)],
             Beat { held: many(2_500), left: many(1_001), ..beat(1) },
-            "HMGET TIME PTTL PEXPIRE HSET HDEL HDEL HSET HSET HSET PTTL PEXPIRE ZADD",
+            "HMGET TIME PTTL PEXPIRE HSET HDEL HDEL HSET HSET HSET PTTL PEXPIRE ZADD ZREMRANGEBYSCORE",
         ),
         ("beat of a session that is not known", vec![], beat(1), "HMGET TIME"),
     ]

@@ -81,5 +81,6 @@ elseif type(index_ttl_ms) == 'number' and index_ttl_ms < kept_ms then
   redis.pcall('PEXPIRE', KEYS[2], digits(kept_ms))
 end
 redis.pcall('ZADD', KEYS[2], digits(now_ms + kept_ms), ARGV[1])
-if ARGV[4] ~= '' then redis.pcall('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(' .. digits(now_ms)) end
+-- Also with every beat: what is left of the dead is to go soon where nobody begins.
+redis.pcall('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(' .. digits(now_ms))
 return 1

@@ -737,7 +737,47 @@ async fn a_strangers_lock_is_freed_as_it_was_seen() {
     assert_eq!((audit[0].fence, audit[0].whose.clone()), (None, None));
 }
 
-/// A user who has no right to write down who took a lock takes it: that is a hint for people.
+/// The list in docs/redis-layout.md.
+#[tokio::test]
+async fn the_permissions_that_the_docs_name_suffice() {
+    const DOCS: &str = include_str!("../../../docs/redis-layout.md");
+    let (_, list) = DOCS.split_once("ACL SETUSER locks on >password ").unwrap();
+    let (list, _) = list.split_once("```").unwrap();
+    let server = RedisServer::start().unwrap();
+    let command: Vec<_> =
+        ["ACL", "SETUSER", "locks", "on", ">password"].into_iter().chain(list.split_whitespace()).collect();
+    server.cli(&command).unwrap().ok().unwrap();
+    let config = RedisConfig::from_url(&server.url()).unwrap().username("locks").password("password");
+    let store = RedisStore::connect(config).await.unwrap();
+    let (mut hear, post) = Box::new_post();
+    store.open_mailbox(session(1), post, LONG).await.unwrap();
+    for n in [1, 2] {
+        assert_eq!(beat(&store, n, Some("{}"), vec![]).await, Beaten::Alive);
+    }
+    assert_eq!(beat(&store, 1, None, vec![job()]).await, Beaten::Alive);
+    assert_eq!(listed(&store).await.len(), 2);
+    let lock = Lock::mutex("jobs:1".parse().unwrap());
+    let done = async |op: Op| match store.execute(&lock, &op, LONG).await {
+        Outcome::Done(reply) => reply,
+        other => panic!("{op:?}: {other:?}"),
+    };
+    let reply = done(take(&claim(1), Some(nonce(1)))).await;
+    let Reply::Acquire(Acquired::Granted { fence, .. }) = reply else { panic!("{reply:?}") };
+    done(take(&claim(2), Some(nonce(2)))).await;
+    let free = Free { seen: Seen::Hold(fence), by: label() };
+    assert_eq!(done(Op::Free(free)).await, Reply::Free(Freed::Freed));
+    assert!(matches!(heard(&mut hear).await, Some(Heard::Wake(Wake::Freed { .. }))));
+    assert_eq!(attend(&store, &SessionOp::End(session(2))).await, SessionReply::End);
+    let look = Acquire { ahead: Some(session(2)), ..ask(&claim(3), Some(nonce(3))) };
+    let reply = done(Op::Acquire(look)).await;
+    assert!(matches!(reply, Reply::Acquire(Acquired::Granted { .. })), "{reply:?}");
+    let reply = done(Op::Evict(Evict { dead: session(3), by: label() })).await;
+    assert!(matches!(reply, Reply::Evict(Evicted::Gone { hold: Some(_), .. })), "{reply:?}");
+    let reply = done(Op::Inspect(Inspect { claim: None, in_full: true })).await;
+    assert!(matches!(reply, Reply::Inspect(seen) if seen.audit.len() == 3));
+}
+
+/// What stands in the audit's place is no reason not to take a lock from the dead: it is a hint for people.
 #[tokio::test]
 async fn an_audit_that_cannot_be_written_keeps_no_lock() {
     let server = RedisServer::start().unwrap();

@@ -262,6 +262,7 @@ pub(super) fn lock_of(field: &str) -> Option<Lock> {
 mod tests {
     use super::super::embedded::crc64;
     use super::*;
+    use leasehold_core::model::Audit;
 
     #[test]
     fn the_payload_of_an_empty_record_is_what_dump_would_give() {
@@ -271,14 +272,36 @@ mod tests {
         let escaped: Vec<_> = payload.iter().map(|byte| format!("\\{byte:03}")).collect();
         let escaped = escaped.concat();
         assert!(ACQUIRE.contains(&format!("EMPTY_RECORD = '{escaped}'")), "{escaped}");
+        assert!(BEAT.contains(&format!("EMPTY_RECORD = '{escaped}'")), "{escaped}");
         assert_eq!(leasehold_core::FORMAT, 1, "the payload and record.lua name the format");
+        let mut payload = b"\x05\x01\x01-\0\0\0\0\0\0\0\0\x09\x00".to_vec();
+        payload.extend_from_slice(&crc64(&payload).to_le_bytes());
+        let escaped: Vec<_> = payload.iter().map(|byte| format!("\\{byte:03}")).collect();
+        let escaped = escaped.concat();
+        assert!(BEAT.contains(&format!("EMPTY_INDEX = '{escaped}'")), "{escaped}");
+    }
+
+    #[test]
+    fn a_lock_is_found_again_by_what_a_session_calls_it() {
+        for name in ["job", "a:b", "l:mutex:job", "{orders}/42", "two words"] {
+            let lock = Lock::mutex(name.parse().expect("a good name"));
+            assert_eq!(lock_of(&field_of(&lock)), Some(lock), "{name}");
+        }
+        for field in ["until", "about", "l:", "l:mutex:", "l:other:job", "mutex:job"] {
+            assert_eq!(lock_of(field), None, "{field}");
+        }
     }
 
     #[test]
     fn the_scripts_know_the_numbers_of_the_model() {
         let kept_ms = leasehold_core::RECORD_KEPT.as_millis();
-        for script in [ACQUIRE, EXTEND, RELEASE] {
+        for script in [ACQUIRE, EXTEND, RELEASE, EVICT, FREE] {
             assert!(script.contains(&format!("RECORD_KEPT_MS = {kept_ms}\n")));
+        }
+        let kept_ms = leasehold_core::AUDIT_KEPT.as_millis();
+        for script in [ACQUIRE, EVICT, FREE] {
+            assert!(script.contains(&format!("AUDIT_KEPT_MS = '{kept_ms}'\n")));
+            assert!(script.contains(&format!("ENTRIES_AT_MOST = {}\n", Audit::MOST)));
         }
         let greatest = leasehold_core::FencingToken::MAX;
         assert!(ACQUIRE.contains(&format!("GREATEST_FENCE = {greatest}\n")));
@@ -286,7 +309,7 @@ mod tests {
 
     #[test]
     fn every_key_of_a_command_is_a_declared_one() {
-        for script in [ACQUIRE, EXTEND, RELEASE, INSPECT] {
+        for script in [ACQUIRE, EXTEND, RELEASE, INSPECT, EVICT, FREE, BEAT] {
             assert!(!script.starts_with("#!"), "Redis 6.2 knows no headers");
             let calls = script.split("redis.call(").skip(1);
             for call in calls.chain(script.split("redis.pcall(").skip(1)) {

@@ -258,8 +258,10 @@ impl RedisStore {
     }
 
     fn outcome(&self, op: &Op, value: &Value, line: &Line<'_>) -> Outcome {
-        let read = self.no_error(value, line).and_then(|()| self.well_formed(reply::read(op, value)));
-        read.map_or_else(|outcome| outcome, Outcome::Done)
+        if let Err(outcome) = self.no_error(value, line) {
+            return outcome;
+        }
+        self.well_formed(reply::read(op, value)).map_or_else(|outcome| outcome, Outcome::Done)
     }
 
     /// The outcome of what was answered with an error.

@@ -59,6 +59,27 @@ pub struct Caps {
     pub renewals: Option<u32>,
 }
 
+/// What the user asks of a hold when he extends it himself.
+///
+/// ```
+/// use leasehold_core::Moment;
+/// use leasehold_core::tenure::{Caps, Plan, Tenure, Wish};
+/// use std::time::Duration;
+///
+/// let at = |s: u64| Moment::from_micros(s * 1_000_000);
+/// let (lease, caps) = (Duration::from_secs(30), Caps { end: Some(at(12)), renewals: None });
+/// let tenure = Tenure::capped(Plan::Renew { lease }, caps, at(3), at(0));
+/// assert_eq!(tenure.allow(at(2), Wish::Exactly(lease)), Err(Duration::from_secs(10)));
+/// assert!(tenure.allow(at(2), Wish::UpTo(lease)).is_ok_and(|lease| lease < Duration::from_secs(11)));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wish {
+    /// That it lasts that long from now.
+    Exactly(Duration),
+    /// That it lasts that long from now, or as long as its cap lets it.
+    UpTo(Duration),
+}
+
 /// What to do for a hold.
 ///
 /// [`Tenure`] shows it in use.
@@ -220,9 +241,21 @@ impl Tenure {
         self.furthest().is_some_and(|furthest| furthest <= self.valid_until)
     }
 
+    /// The lease that an extend by the user may ask for. If nothing would come of it, or not what he wants, says how
+    /// much time is left until the cap.
+    pub fn allow(&self, now: Moment, wish: Wish) -> Result<Duration, Duration> {
+        let (Wish::Exactly(lease) | Wish::UpTo(lease)) = wish;
+        let Some(furthest) = self.furthest() else { return Ok(lease) };
+        let too_much = match wish {
+            Wish::Exactly(lease) => now + lease > furthest,
+            Wish::UpTo(_) => self.is_capped(),
+        };
+        if too_much { Err(furthest.since(now)) } else { Ok(self.up_to_cap(now, lease)) }
+    }
+
     /// What a lease has to be for the hold to be believed until its cap, if it is asked for now; less than `lease` only
     /// where the cap is nearer.
-    pub fn up_to_cap(&self, now: Moment, lease: Duration) -> Duration {
+    fn up_to_cap(&self, now: Moment, lease: Duration) -> Duration {
         let Some(end) = self.caps.end else { return lease };
         // What `drift` takes away again.
         let left = end.since(now);
@@ -252,8 +285,8 @@ impl Tenure {
         }
     }
 
-    /// Whether the deadline is that of a cap, and no lease that was given ends with it.
-    fn ends_by_cap(&self) -> bool {
+    /// Whether it ends by a cap as things stand, and not with its lease.
+    pub fn ends_by_cap(&self) -> bool {
         match self.plan {
             Plan::Renew { .. } => self.is_capped(),
             Plan::Until { end } => self.caps.end.is_some_and(|cap| cap <= end),
@@ -471,6 +504,21 @@ mod tests {
         tenure.handle_extended(s(12), LEASE, false);
         assert_eq!(tenure.valid_until(), end, "one was on its way when another used up the last renewal");
         assert_eq!(tenure.poll(end, NONE), Duty::GiveUp);
+    }
+
+    #[test]
+    fn the_user_is_told_what_a_cap_leaves_him() {
+        let (second, ten) = (Duration::from_secs(1), Duration::from_secs(10));
+        let mut tenure = capped(LEASE, Some(20), None);
+        assert_eq!(tenure.allow(s(5), Wish::Exactly(ten)), Ok(ten));
+        assert_eq!(tenure.allow(s(12), Wish::Exactly(ten)), Err(second * 8));
+        let lease = tenure.allow(s(12), Wish::UpTo(ten)).expect("there is something to be had");
+        tenure.prolong(s(12), lease);
+        assert_eq!(tenure.valid_until(), s(20), "the drift does not keep it from its cap");
+        assert_eq!(tenure.allow(s(12), Wish::UpTo(ten)), Err(second * 8));
+        assert_eq!(tenure.allow(s(12), Wish::Exactly(second)), Ok(second), "which changes nothing");
+        let uncapped = Tenure::new(Plan::Renew { lease: LEASE }, s(3), s(0));
+        assert_eq!(uncapped.allow(s(1), Wish::Exactly(LEASE * 99)), Ok(LEASE * 99));
     }
 
     #[test]

@@ -2,12 +2,13 @@
 
 use futures_util::future::BoxFuture;
 use leasehold::store::{Fault, FaultKind, Lock, MemoryStore, Op, Outcome, Phase, Postbox, Reply, Store};
-use leasehold::{Client, Moment, SessionId, World};
+use leasehold::{Client, LostReason, Moment, ReleaseError, SessionId, World};
 use leasehold_core::{Extended, KeyError};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
 
 const MS: Duration = Duration::from_millis(1);
 const SOON: Duration = Duration::from_millis(2500);
@@ -436,6 +437,53 @@ async fn a_task_that_polls_keeps_nobody_of_its_process_from_the_queue() {
     held.release().await.expect("released");
     timeout(500 * MS, waiter).await.expect("told by a message").expect("no panic").expect("acquired");
     poller.await.expect("no panic").expect("acquired at a later try");
+}
+
+#[tokio::test]
+async fn a_capped_hold_is_lost_before_its_release_is_sent() {
+    let signal: Arc<OnceLock<CancellationToken>> = Arc::default();
+    let (seen, sent) = (signal.clone(), Arc::new(AtomicU32::new(0)));
+    let early = sent.clone();
+    let store = Moody::new(&MemoryStore::new(), move |_, op| {
+        if matches!(op, Op::Release(_)) {
+            let lost = seen.get().is_some_and(CancellationToken::is_cancelled);
+            early.fetch_add(if lost { 1 } else { 1000 }, Ordering::SeqCst);
+        }
+        Whim::Obey
+    });
+    let client = store.client(30_000 * MS).await;
+    let guard = client.mutex("m").expect("a good name").max_hold(100 * MS).acquire().await.expect("acquired");
+    signal.set(guard.lost_signal()).expect("nobody has set it");
+    guard.lost().await;
+    client.settle().await;
+    assert_eq!(sent.load(Ordering::SeqCst), 1, "released once, and after it was lost");
+    drop(guard);
+    client.settle().await;
+    assert_eq!(sent.load(Ordering::SeqCst), 1, "the keeper has done it already");
+}
+
+#[tokio::test]
+async fn a_release_of_a_capped_hold_ends_within_a_call_and_nothing_is_sent_after_it() {
+    let sent = Arc::new(AtomicU32::new(0));
+    let count = sent.clone();
+    let store = Moody::new(&MemoryStore::new(), move |_, op| match op {
+        Op::Release(_) => {
+            count.fetch_add(1, Ordering::SeqCst);
+            Whim::Fail
+        }
+        _ => Whim::Obey,
+    });
+    let client = Client::of_store(store).call_timeout(300 * MS).connect().await.expect("it connects");
+    let guard = client.mutex("m").expect("a good name").max_hold(100 * MS).acquire().await.expect("acquired");
+    assert_eq!(guard.lost().await.reason, LostReason::Capped);
+    let start = Instant::now();
+    let released = guard.release().await;
+    assert!(matches!(released, Err(ReleaseError::Lost(LostReason::Capped))), "{released:?}");
+    assert!(start.elapsed() < 2 * 300 * MS, "{:?}", start.elapsed());
+    let before = sent.load(Ordering::SeqCst);
+    assert!(before > 1, "it was sent again");
+    sleep(600 * MS).await;
+    assert_eq!(sent.load(Ordering::SeqCst), before);
 }
 
 /// A store whose own connection has a backlog: what is sent by it arrives in order, late, and whether or not

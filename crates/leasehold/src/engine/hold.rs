@@ -42,6 +42,9 @@ pub enum LostReason {
     Evicted,
     /// It had been released already.
     Released,
+    /// It was held for as long as its cap allows, and was given back:
+    /// [`Mutex::max_hold`](crate::Mutex::max_hold), [`Mutex::max_renewals`](crate::Mutex::max_renewals).
+    Capped,
 }
 
 impl fmt::Display for LostReason {
@@ -56,6 +59,7 @@ impl fmt::Display for LostReason {
             Self::StoreLostData => f.write_str("the store has lost its data"),
             Self::Evicted => f.write_str("its process was taken for dead"),
             Self::Released => f.write_str("it was released already"),
+            Self::Capped => f.write_str("it was held for as long as its cap allows"),
         }
     }
 }
@@ -71,6 +75,8 @@ pub(crate) struct Hold {
     /// Microseconds of the same clock: until when the store may have it, if all that was sent was executed as late as
     /// its sender waits.
     may_last_until: AtomicU64,
+    /// Set once nothing but its cap ends it.
+    capped: OnceLock<()>,
     lost: OnceLock<LostReason>,
     /// Made when somebody first asks for it.
     signal: OnceLock<CancellationToken>,
@@ -91,6 +97,7 @@ impl Hold {
             seat,
             valid_until: AtomicU64::new(valid_until.as_micros()),
             may_last_until: AtomicU64::new(valid_until.as_micros()),
+            capped: OnceLock::new(),
             lost: OnceLock::new(),
             signal: OnceLock::new(),
         }
@@ -108,7 +115,19 @@ impl Hold {
 
     /// Why it was lost, as far as that is known.
     pub(crate) fn reason(&self) -> LostReason {
-        self.lost.get().cloned().unwrap_or(LostReason::Expired)
+        let lapsed = if self.is_capped() { LostReason::Capped } else { LostReason::Expired };
+        self.lost.get().cloned().unwrap_or(lapsed)
+    }
+
+    /// Whether it ends by its cap as things stand.
+    pub(crate) fn is_capped(&self) -> bool {
+        self.capped.get().is_some()
+    }
+
+    /// Nothing but its cap ends it from now on.
+    pub(super) fn reach_cap(&self) {
+        // Nothing new where it had been so before.
+        let _ = self.capped.set(());
     }
 
     /// Whether it was found to be gone.

@@ -10,6 +10,8 @@
 //! 3. The deadline itself ends a hold: no reply, no network, no other task is needed for it.
 //! 4. Errands (undoing an acquire, giving back what a dropped guard held) are sent until they are known
 //!    to have arrived, or until the store has forgotten the hold by itself.
+//! 5. A hold that has reached its cap is lost first and released then, by an errand that counts as being in flight
+//!    about it.
 
 use super::release::announce;
 use super::{Hold, LostReason, Timings, World, call};
@@ -18,7 +20,7 @@ use crate::sync::{Mutex, MutexGuard, Notify};
 use futures_util::StreamExt;
 use futures_util::future::{BoxFuture, join_all};
 use futures_util::stream::FuturesUnordered;
-use leasehold_core::tenure::{Duty, Tenure};
+use leasehold_core::tenure::{Duty, Tenure, Wish};
 use leasehold_core::{
     Claim, Extend, Extended, FIRST_LEASE, Lock, Moment, Op, Pass, Release, Reply, whole_millis,
 };
@@ -76,6 +78,17 @@ struct Kept {
     lost: bool,
     /// Cancelled when nothing is in flight about it any more.
     in_flight: Option<CancellationToken>,
+    /// Set once it is given back without its guard (5).
+    giving_back: Option<CancellationToken>,
+}
+
+/// A hold that the keeper has let go of.
+#[derive(Default)]
+pub(super) struct Retired {
+    /// Cancelled when nothing is in flight about it any more.
+    pub(super) in_flight: Option<CancellationToken>,
+    /// Set if the keeper gives it back already (5): to be cancelled when it is to stop with that.
+    pub(super) giving_back: Option<CancellationToken>,
 }
 
 /// A release that somebody else began.
@@ -85,6 +98,18 @@ struct Errand {
     until: Moment,
     /// Set where the operation that is undone may still be on its way: the connection that it went by.
     behind: Option<Arc<dyn Store>>,
+    /// Set if it is about a hold whose guard is there still (5).
+    guarded: Option<Guarded>,
+}
+
+/// What ties an errand to a hold whose guard is there still.
+struct Guarded {
+    /// Cancelled when nothing more is to be sent.
+    stop: CancellationToken,
+    /// What was in flight about the hold before.
+    earlier: Option<CancellationToken>,
+    /// Kept for as long as anything is in flight about the hold.
+    in_flight: DropGuard,
 }
 
 /// An extend on its way.
@@ -105,6 +130,8 @@ struct Work {
     /// Holds that end soon: they leave little time for an answer, and should not take it from the others.
     urgent: Vec<Sent>,
     lost: Vec<Arc<Hold>>,
+    /// Holds that have reached their caps, and their releases.
+    capped: Vec<(Arc<Hold>, Errand)>,
     errands: Vec<Errand>,
     next: Option<Moment>,
     closing: bool,
@@ -139,7 +166,9 @@ impl Keeper {
         let mut state = self.shared.state();
         state.last_id += 1;
         let id = KeepId(state.last_id);
-        state.kept.insert(id, Kept { hold, tenure, due: Moment::ZERO, lost: false, in_flight: None });
+        let kept = Kept { hold, tenure, due: Moment::ZERO, lost: false, in_flight: None, giving_back: None };
+        kept.raise();
+        state.kept.insert(id, kept);
         let due = state.schedule(id);
         let early = due < state.armed;
         drop(state);
@@ -149,12 +178,12 @@ impl Keeper {
         id
     }
 
-    /// Lets go of a hold (2). What is returned is cancelled when nothing is in flight about it.
-    pub(crate) fn retire(&self, id: KeepId) -> Option<CancellationToken> {
+    /// Lets go of a hold (2).
+    pub(super) fn retire(&self, id: KeepId) -> Retired {
         let mut state = self.shared.state();
-        let kept = state.kept.remove(&id)?;
+        let Some(kept) = state.kept.remove(&id) else { return Retired::default() };
         state.due.remove(&(kept.due, id));
-        kept.in_flight
+        Retired { in_flight: kept.in_flight, giving_back: kept.giving_back }
     }
 
     /// A hold was found to be lost: it is not extended any more.
@@ -162,9 +191,16 @@ impl Keeper {
         self.shared.state().lose(id);
     }
 
-    /// Whether an extend by the user should keep the record beside the lock as well.
-    pub(crate) fn wants_record(&self, id: KeepId, now: Moment, lease: Duration) -> bool {
-        self.shared.state().kept.get(&id).is_some_and(|kept| kept.tenure.wants_record(now, lease))
+    /// The lease that an extend by the user asks for, and whether it should keep the record beside the lock as well;
+    /// or how much time is left until the cap that stands against it.
+    pub(crate) fn allow(&self, id: KeepId, now: Moment, wish: Wish) -> Result<(Duration, bool), Duration> {
+        let state = self.shared.state();
+        let Some(kept) = state.kept.get(&id) else {
+            let (Wish::Exactly(lease) | Wish::UpTo(lease)) = wish;
+            return Ok((lease, false));
+        };
+        let lease = kept.tenure.allow(now, wish)?;
+        Ok((lease, kept.tenure.wants_record(now, lease)))
     }
 
     /// A hold was extended by its user.
@@ -172,7 +208,7 @@ impl Keeper {
         let mut state = self.shared.state();
         let Some(kept) = state.kept.get_mut(&id) else { return };
         kept.tenure.prolong(sent_at, lease);
-        kept.hold.raise(kept.tenure.valid_until());
+        kept.raise();
         state.schedule(id);
         drop(state);
         self.shared.bell.notify_one();
@@ -181,14 +217,14 @@ impl Keeper {
     /// Undoes what an acquire may have left that was sent by `main`, and may be on its way still.
     pub(super) fn undo(&self, main: &Arc<dyn Store>, lock: &Lock, claim: Claim) {
         let until = self.shared.world.now() + FIRST_LEASE + self.shared.timings.call;
-        self.post(Errand { lock: lock.clone(), claim, until, behind: Some(main.clone()) });
+        self.post(Errand { lock: lock.clone(), claim, until, behind: Some(main.clone()), guarded: None });
     }
 
     /// Gives back a hold whose guard is gone.
     pub(super) fn give_back(&self, hold: &Hold) {
         let until = hold.may_last_until().max(self.shared.world.now() + self.shared.timings.call);
         let (lock, claim) = (hold.lock.clone(), hold.claim.clone());
-        self.post(Errand { lock, claim, until, behind: None });
+        self.post(Errand { lock, claim, until, behind: None, guarded: None });
     }
 
     /// Waits until no errand is left.
@@ -223,6 +259,16 @@ impl fmt::Debug for Keeper {
     }
 }
 
+impl Kept {
+    /// Has the hold be believed for as long as its tenure says.
+    fn raise(&self) {
+        self.hold.raise(self.tenure.valid_until());
+        if self.tenure.ends_by_cap() {
+            self.hold.reach_cap();
+        }
+    }
+}
+
 impl State {
     /// Enters when a hold next needs attention.
     fn schedule(&mut self, id: KeepId) -> Moment {
@@ -241,6 +287,19 @@ impl State {
         Some(kept.hold.clone())
     }
 
+    /// Has a hold given back whose guard is there still (5). It has to be lost before that is sent.
+    fn give_up(&mut self, id: KeepId) -> Option<(Arc<Hold>, Errand)> {
+        let hold = self.lose(id)?;
+        let kept = self.kept.get_mut(&id)?;
+        let (stop, in_flight) = (CancellationToken::new(), CancellationToken::new());
+        kept.giving_back = Some(stop.clone());
+        let earlier = kept.in_flight.replace(in_flight.clone());
+        self.open_errands += 1;
+        let (lock, claim, until) = (hold.lock.clone(), hold.claim.clone(), hold.may_last_until());
+        let guarded = Some(Guarded { stop, earlier, in_flight: in_flight.drop_guard() });
+        Some((hold, Errand { lock, claim, until, behind: None, guarded }))
+    }
+
     /// Takes out all that is due, and with it the extends that will be within the tick.
     fn collect(&mut self, now: Moment, call: Duration) -> Work {
         let mut work = Work { closing: self.closing, ..Work::default() };
@@ -251,6 +310,10 @@ impl State {
             match kept.tenure.poll(now, TICK) {
                 Duty::Over => {
                     work.lost.extend(self.lose(id));
+                    continue;
+                }
+                Duty::GiveUp => {
+                    work.capped.extend(self.give_up(id));
                     continue;
                 }
                 Duty::Extend { lease, keep_record } => {
@@ -278,6 +341,10 @@ async fn run(shared: Arc<Shared>) {
         let work = shared.state().collect(now, shared.timings.call);
         for hold in work.lost {
             hold.lose(LostReason::Expired);
+        }
+        for (hold, errand) in work.capped {
+            hold.lose(LostReason::Capped);
+            running.push(Box::pin(run_errand(shared.clone(), errand)));
         }
         for batch in [work.urgent, work.calm] {
             if !batch.is_empty() {
@@ -339,9 +406,34 @@ async fn extend(shared: Arc<Shared>, batch: Vec<Sent>) {
     .await;
 }
 
+/// Runs an errand, for as long as it is wanted.
+async fn run_errand(shared: Arc<Shared>, mut errand: Errand) {
+    let guarded = errand.guarded.take();
+    let run = give_back(&shared, &errand);
+    match guarded {
+        None => run.await,
+        Some(Guarded { stop, earlier, in_flight }) => {
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => {}
+                () = run => {}
+            }
+            if let Some(earlier) = earlier {
+                earlier.cancelled().await;
+            }
+            drop(in_flight);
+        }
+    }
+    let mut state = shared.state();
+    state.open_errands -= 1;
+    if state.open_errands == 0 {
+        shared.idle.notify_waiters();
+    }
+}
+
 /// Releases a hold, again and again until it is known to be gone.
-async fn run_errand(shared: Arc<Shared>, errand: Errand) {
-    let op = Op::Release(Release { claim: errand.claim, pass: Pass::Grant, next: None });
+async fn give_back(shared: &Shared, errand: &Errand) {
+    let op = Op::Release(Release { claim: errand.claim.clone(), pass: Pass::Grant, next: None });
     let each = shared.timings.call;
     let within = errand.until.since(shared.world.now()).max(each);
     let ours = || call(&*shared.store, &*shared.world, &errand.lock, &op, within, each);
@@ -361,11 +453,6 @@ async fn run_errand(shared: Arc<Shared>, errand: Errand) {
     if let Err(failed) = released {
         tracing::warn!(lock = %errand.lock, fault = %failed.fault, "not given back: it ends with its lease");
     }
-    let mut state = shared.state();
-    state.open_errands -= 1;
-    if state.open_errands == 0 {
-        shared.idle.notify_waiters();
-    }
 }
 
 impl Shared {
@@ -382,7 +469,7 @@ impl Shared {
         match outcome {
             Outcome::Done(Reply::Extend(Extended::Extended)) => {
                 kept.tenure.handle_extended(sent_at, sent.lease, sent.keep_record);
-                kept.hold.raise(kept.tenure.valid_until());
+                kept.raise();
             }
             Outcome::Done(Reply::Extend(Extended::NotHeld)) => {
                 let in_time = now < kept.hold.valid_until();

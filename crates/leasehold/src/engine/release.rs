@@ -4,8 +4,10 @@
 //!    nothing is sent about the hold after its release returned.
 //! 2. If tasks of this process stand in line, the same operation asks for them, behind the others. If they give up
 //!    what it asks for before it has come back, it is undone then: an undo that did not wait could be executed first.
+//! 3. What the keeper gives back already, since it was lost by a cap, is left to it, and told as lost.
 
 use super::acquire::odd_reply;
+use super::keeper::Retired;
 use super::{Engine, Hold, KeepId, LostReason, Seat, Timings, World, call};
 use crate::store::{Fault, Store};
 use leasehold_core::contend::Executed;
@@ -14,6 +16,7 @@ use leasehold_core::{
 };
 use std::sync::Arc;
 use std::time::Duration;
+use tokio_util::sync::CancellationToken;
 
 /// Why a hold was not released.
 #[derive(Debug)]
@@ -32,7 +35,10 @@ pub(crate) async fn release(
     keep: KeepId,
     free_every: Option<u32>,
 ) -> Result<(), NotReleased> {
-    let in_flight = engine.keeper.retire(keep);
+    let Retired { in_flight, giving_back } = engine.keeper.retire(keep);
+    if let (Some(in_flight), Some(stop)) = (&in_flight, giving_back) {
+        return Err(given_up(engine, hold, in_flight, &stop).await);
+    }
     let mut departure = Departure { engine, seat, hold, done: false, next: None, asked: None };
     let result = departure.run(free_every).await;
     drop(departure);
@@ -51,10 +57,34 @@ pub(crate) async fn release(
     result
 }
 
+/// Waits until the keeper has given a hold back that has reached its cap, for as long as a release may take (3).
+///
+/// Cancel safety: if the future is dropped, the keeper goes on.
+async fn given_up(
+    engine: &Engine,
+    hold: &Hold,
+    in_flight: &CancellationToken,
+    stop: &CancellationToken,
+) -> NotReleased {
+    // The keeper says so, too, but perhaps not yet.
+    hold.lose(LostReason::Capped);
+    let until = engine.world.now() + engine.timings.call;
+    tokio::select! {
+        biased;
+        () = in_flight.cancelled() => {}
+        () = engine.world.sleep_until(until) => {
+            stop.cancel();
+            in_flight.cancelled().await;
+        }
+    }
+    NotReleased::Lost(hold.reason())
+}
+
 /// A guard was dropped: the keeper releases what it held, as soon as it can.
 pub(crate) fn abandon(engine: &Engine, seat: &Seat, hold: &Arc<Hold>, keep: KeepId) {
-    drop(engine.keeper.retire(keep));
-    engine.keeper.give_back(hold);
+    if engine.keeper.retire(keep).giving_back.is_none() {
+        engine.keeper.give_back(hold);
+    }
     seat.vacate(hold);
 }
 

@@ -582,3 +582,62 @@ pub(crate) async fn status_of_a_lock(place: &Place) {
     assert!(now.abs_diff(since) < Duration::from_secs(60), "{since:?}");
     guard.release().await.expect("released");
 }
+
+pub(crate) async fn a_hold_that_has_reached_its_cap_is_lost_and_goes_to_the_next(place: &Place) {
+    let (a, b) = (place.client("a").await, place.client("b").await);
+    let (a, b) = (a.mutex("m").expect("a good name"), b.mutex("m").expect("a good name"));
+    let start = Instant::now();
+    let guard = a.clone().max_hold(500 * MS).acquire().await.expect("acquired");
+    let next = tokio::spawn(async move { b.acquire().await.expect("acquired") });
+    until_waiting(&a, 1).await;
+    let next = next.await.expect("no panic");
+    assert!(guard.check().is_err(), "two hold it");
+    let lost = guard.lost().await;
+    assert_eq!(lost.reason, LostReason::Capped);
+    assert!(start.elapsed() >= 500 * MS, "{:?}", start.elapsed());
+    assert!(start.elapsed() < 2500 * MS, "not when the lease ends: {:?}", start.elapsed());
+    let released = guard.release().await;
+    assert!(matches!(released, Err(ReleaseError::Lost(LostReason::Capped))), "{released:?}");
+    next.check().expect("it is left alone");
+    next.release().await.expect("released");
+    until_at_rest(&a).await;
+}
+
+pub(crate) async fn a_watchdog_renews_as_often_as_it_may(place: &Place) {
+    let client = place.client_with("a", 600 * MS).await;
+    let mutex = client.mutex("m").expect("a good name").max_renewals(2);
+    let start = Instant::now();
+    let guard = mutex.acquire().await.expect("acquired");
+    while !guard.is_capped() {
+        tokio::time::sleep(5 * MS).await;
+    }
+    let extended = guard.extend().await;
+    assert!(matches!(extended, Err(ExtendError::Capped { left }) if left <= 600 * MS), "{extended:?}");
+    assert_eq!(guard.lost().await.reason, LostReason::Capped);
+    // Two renewals, each after a third of the lease, and then a whole one.
+    assert!(start.elapsed() >= 950 * MS, "{:?}", start.elapsed());
+    drop(guard);
+    client.settle().await;
+    mutex.try_acquire().await.expect("an answer").granted().expect("it was given back").release().await.ok();
+}
+
+pub(crate) async fn an_extend_reaches_the_cap_and_not_beyond(place: &Place) {
+    let client = place.client("a").await;
+    let mutex = client.mutex("m").expect("a good name").max_hold(10_000 * MS);
+    let before = client.now();
+    let guard = mutex.acquire().await.expect("acquired");
+    let cap = client.now() + 10_000 * MS;
+    guard.extend_to(5_000 * MS).await.expect("it is before the cap");
+    assert!(!guard.is_capped());
+    let beyond = guard.extend_to(20_000 * MS).await;
+    assert!(matches!(beyond, Err(ExtendError::Capped { left }) if left <= 10_000 * MS), "{beyond:?}");
+    guard.extend().await.expect("up to the cap");
+    assert!(guard.is_capped());
+    assert!(guard.valid_until() >= before + 10_000 * MS && guard.valid_until() <= cap);
+    let again = guard.extend().await;
+    assert!(matches!(again, Err(ExtendError::Capped { .. })), "{again:?}");
+    guard.check().expect("held");
+    guard.release().await.expect("released");
+    let none = client.mutex("m").expect("a good name").max_hold(Duration::ZERO).acquire().await;
+    assert!(matches!(none, Err(AcquireError::Lease(_))), "{none:?}");
+}

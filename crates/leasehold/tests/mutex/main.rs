@@ -56,4 +56,7 @@ on_every_store! {
     two_tasks_share_a_handle_and_each_has_its_own_hold,
     a_watchdog_never_extends_after_the_release,
     status_of_a_lock,
+    a_hold_that_has_reached_its_cap_is_lost_and_goes_to_the_next,
+    a_watchdog_renews_as_often_as_it_may,
+    an_extend_reaches_the_cap_and_not_beyond,
 }

@@ -167,6 +167,9 @@ pub enum AcquireError {
     /// the latest, the lock is free again when its short first lease (3 s) ends.
     #[error("it is not known whether the lock was acquired (if it was, it is free again within 3 s): {0}")]
     Unknown(#[source] Fault),
+    /// The client was shut down before the lock was acquired, and acquires nothing any more.
+    #[error("the client was shut down: connect a new one to acquire anything more")]
+    Closed,
     /// The lease cannot be.
     #[error(transparent)]
     Lease(#[from] LeaseError),

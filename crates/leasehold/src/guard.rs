@@ -1,5 +1,6 @@
 //! A guard: what a task has of a hold.
 
+use crate::LostReason;
 use crate::engine::{self, Engine, Hold, KeepId, NotReleased, Seat};
 use crate::error::{ExtendError, Lost, ReleaseError};
 use crate::store::Fault;
@@ -171,7 +172,13 @@ impl Guard {
         let op = Op::Extend(Extend { claim, lease_ms, keep_record });
         let within = engine.timings.call.min(self.remaining());
         self.hold.may_last(sent_at + within + lease);
-        match engine.call(&self.hold.lock, &op, within).await {
+        let reply = engine.unless_shut(engine.call(&self.hold.lock, &op, within)).await;
+        let Some(reply) = reply else {
+            // Whoever shuts down says so, too, but perhaps not yet.
+            self.hold.lose(LostReason::ShutDown);
+            return Err(self.loss().into());
+        };
+        match reply {
             Ok(Reply::Extend(Extended::Extended)) => {
                 engine.keeper.prolonged(self.keep, sent_at, lease);
                 self.check().map_err(ExtendError::Lost)
@@ -188,7 +195,9 @@ impl Guard {
         let in_time = self.hold.check(&*engine.world).is_ok();
         self.hold.doubt();
         engine.keeper.found_lost(self.keep);
-        engine::announce(&*engine.store, &*engine.world, engine.timings, &self.hold, in_time).await;
+        let announced = engine::announce(&*engine.store, &*engine.world, engine.timings, &self.hold, in_time);
+        // Where it is cut off the loss is told without its reason.
+        engine.unless_shut(announced).await;
         self.loss()
     }
 }

@@ -27,6 +27,8 @@
 //! | know whether it is held still, or learn that it is not | [`Guard::check`], [`Guard::lost`], [`LostReason`] |
 //! | guard a write for certain | [`Guard::fencing_token`] |
 //! | give it back, also what was dropped | [`Guard::release`], [`Client::settle`] |
+//! | give everything back before the program ends | [`Client::shutdown`] |
+//! | keep a hung task from holding it for ever | [`Mutex::max_hold`], [`Mutex::max_renewals`] |
 //! | see who holds it | [`Mutex::inspect`], [`Contention`] |
 //! | share it with clients of other libraries | [`Mutex::value`], [`Mutex::adopt`], [`Mutex::share`] |
 //! | bring a store of one's own | [`store::Store`], [`Client::of_store`], [`mod@core`] |
@@ -67,7 +69,7 @@ pub mod store;
 mod sync;
 
 pub use client::{Client, ClientBuilder};
-pub use engine::{LostReason, World};
+pub use engine::{LostReason, ShutdownError, Unreturned, World};
 pub use error::{
     AcquireError, ConnectError, Contention, ExtendError, InspectError, LockError, Lost, ReleaseError,
     RunError,

@@ -372,7 +372,10 @@ impl Mutex {
         let tenure = Tenure::capped(plan, caps, grant.valid_until, now);
         // The place may have been asked for by a task that wanted the lock for longer.
         hold.cap(tenure.valid_until());
-        let keep = self.engine.keeper.keep(hold.clone(), tenure);
+        let Some(keep) = self.engine.keeper.keep(hold.clone(), tenure) else {
+            // It occupies the seat, where a shutdown finds it.
+            return Ok(Err(Missed::Closed));
+        };
         let guard =
             Guard::new(self.engine.clone(), self.seat.clone(), hold, keep, self.lease, self.free_every);
         left.map(|_| Ok(guard))
@@ -389,6 +392,7 @@ impl Mutex {
             }
             Missed::Fault { fault, maybe_there: false } => AcquireError::Store(fault),
             Missed::Fault { fault, maybe_there: true } => AcquireError::Unknown(fault),
+            Missed::Closed => AcquireError::Closed,
             Missed::TooSlow => AcquireError::LeaseTooShort { lease: self.shortest_lease() },
         }
     }

@@ -33,6 +33,8 @@ pub(crate) enum Missed {
     Fault { fault: Fault, maybe_there: bool },
     /// The lease is shorter than the time that the news of it takes.
     TooSlow,
+    /// The client was shut down.
+    Closed,
 }
 
 /// Acquires the lock of a seat.
@@ -55,6 +57,7 @@ struct InLine<'a> {
 
 impl Drop for InLine<'_> {
     fn drop(&mut self) {
+        let _inside = self.engine.gate.inside();
         if !self.won
             && let Some(claim) = self.seat.leave(self.id)
         {
@@ -84,6 +87,7 @@ impl Chase<'_> {
                     return Ok((hold, grant));
                 }
                 Turn::TooSlow => return Err(Missed::TooSlow),
+                Turn::Closed => return Err(Missed::Closed),
                 Turn::Misfit(claim) => {
                     if let Some(claim) = claim {
                         self.engine.keeper.undo(&self.engine.store, &self.seat.lock, claim);
@@ -110,11 +114,15 @@ impl Chase<'_> {
         let Some(within) = self.time_to_answer(now) else { return Err(self.time_is_up(now)) };
         let op = Op::Acquire(ask);
         let outcome = {
-            let mut reply = pin!(self.engine.store.execute(&self.seat.lock, &op, within));
+            let asked = async { self.engine.store.execute(&self.seat.lock, &op, within).await };
+            let mut reply = pin!(self.engine.gate.pass(asked));
             loop {
                 tokio::select! {
                     biased;
-                    outcome = &mut reply => break outcome,
+                    outcome = &mut reply => match outcome {
+                        Some(outcome) => break outcome,
+                        None => return Err(Missed::Closed),
+                    },
                     () = self.seat.signaled(self.line.id) => {
                         if self.seat.is_won(self.engine.world.now()) {
                             return Ok(());

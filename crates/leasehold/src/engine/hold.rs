@@ -45,6 +45,8 @@ pub enum LostReason {
     /// It was held for as long as its cap allows, and was given back:
     /// [`Mutex::max_hold`](crate::Mutex::max_hold), [`Mutex::max_renewals`](crate::Mutex::max_renewals).
     Capped,
+    /// Its client was shut down: [`Client::shutdown`](crate::Client::shutdown).
+    ShutDown,
 }
 
 impl fmt::Display for LostReason {
@@ -59,6 +61,7 @@ impl fmt::Display for LostReason {
             Self::StoreLostData => f.write_str("the store has lost its data"),
             Self::Evicted => f.write_str("its process was taken for dead"),
             Self::Released => f.write_str("it was released already"),
+            Self::ShutDown => f.write_str("its client was shut down"),
             Self::Capped => f.write_str("it was held for as long as its cap allows"),
         }
     }
@@ -124,6 +127,11 @@ impl Hold {
         self.capped.get().is_some()
     }
 
+    /// Why it was lost, if anybody has been told.
+    pub(super) fn loss(&self) -> Option<LostReason> {
+        self.lost.get().cloned()
+    }
+
     /// Nothing but its cap ends it from now on.
     pub(super) fn reach_cap(&self) {
         // Nothing new where it had been so before.
@@ -165,8 +173,13 @@ impl Hold {
     /// It is lost, and everybody is told.
     pub(crate) fn lose(&self, reason: LostReason) {
         self.doubt();
+        let asked_for = reason == LostReason::ShutDown;
         if self.lost.set(reason).is_ok() {
-            tracing::warn!(lock = %self.lock, fence = %self.fence, reason = %self.reason(), "lock lost");
+            if asked_for {
+                tracing::debug!(lock = %self.lock, fence = %self.fence, "lock given back by a shutdown");
+            } else {
+                tracing::warn!(lock = %self.lock, fence = %self.fence, reason = %self.reason(), "lock lost");
+            }
         }
         // Whoever asks for the signal makes it first and looks for the loss then. With less than this on both sides
         // each could miss what the other has just written, and the signal would never be given.

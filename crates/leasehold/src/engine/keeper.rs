@@ -12,8 +12,11 @@
 //!    to have arrived, or until the store has forgotten the hold by itself.
 //! 5. A hold that has reached its cap is lost first and released then, by an errand that counts as being in flight
 //!    about it.
+//! 6. A shutdown takes all holds over. The keeper then does what is still to be done, until its bound, and ends; what
+//!    was left undone is known from then on.
 
 use super::release::announce;
+use super::shutdown::{self, Farewell};
 use super::{Hold, LostReason, Timings, World, call};
 use crate::store::{Outcome, Store};
 use crate::sync::{Mutex, MutexGuard, Notify};
@@ -24,7 +27,7 @@ use leasehold_core::tenure::{Duty, Tenure, Wish};
 use leasehold_core::{
     Claim, Extend, Extended, FIRST_LEASE, Lock, Moment, Op, Pass, Release, Reply, whole_millis,
 };
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::io;
 use std::sync::{Arc, PoisonError};
@@ -49,25 +52,47 @@ pub(crate) struct Keeper {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct KeepId(u64);
 
-struct Shared {
-    store: Arc<dyn Store>,
-    world: Arc<dyn World>,
-    timings: Timings,
+pub(super) struct Shared {
+    pub(super) store: Arc<dyn Store>,
+    pub(super) world: Arc<dyn World>,
+    pub(super) timings: Timings,
     state: Mutex<State>,
     bell: Notify,
     idle: Notify,
+    /// Cancelled when the keeper has ended.
+    ended: CancellationToken,
 }
 
 struct State {
     kept: HashMap<KeepId, Kept>,
     due: BTreeSet<(Moment, KeepId)>,
     errands: Vec<Errand>,
-    /// How many errands are not done yet.
-    open_errands: usize,
+    /// What is being given back, by a number.
+    open: BTreeMap<u64, Owed>,
     /// When the keeper wakes by itself.
     armed: Moment,
     last_id: u64,
-    closing: bool,
+    /// Set to end once nothing is left to do, or at this moment.
+    closing: Option<Moment>,
+    /// Set once a shutdown has taken all holds over (6), and what it has to say.
+    handed_over: bool,
+    farewell: Option<Farewell>,
+    /// The earliest end that was asked for of a shutdown.
+    hurry: Moment,
+    /// Set once it has ended.
+    ended: Option<Moment>,
+    /// What a shutdown could not give back.
+    unreturned: Vec<Owed>,
+}
+
+/// Something that is being given back.
+#[derive(Clone)]
+pub(super) struct Owed {
+    pub(super) lock: Lock,
+    /// Until when the store may have it.
+    pub(super) until: Moment,
+    /// Set if it is a hold whose loss has not been told, since its release was on its way.
+    pub(super) untold: Option<Arc<Hold>>,
 }
 
 struct Kept {
@@ -76,10 +101,19 @@ struct Kept {
     due: Moment,
     /// Set once it is lost: it is not extended any more.
     lost: bool,
+    /// Set once its release is on its way.
+    leaving: bool,
     /// Cancelled when nothing is in flight about it any more.
     in_flight: Option<CancellationToken>,
     /// Set once it is given back without its guard (5).
     giving_back: Option<CancellationToken>,
+}
+
+/// A hold that is handed over to a shutdown.
+pub(super) struct Handed {
+    pub(super) hold: Arc<Hold>,
+    /// Set if its release is on its way.
+    pub(super) leaving: bool,
 }
 
 /// A hold that the keeper has let go of.
@@ -93,6 +127,7 @@ pub(super) struct Retired {
 
 /// A release that somebody else began.
 struct Errand {
+    id: u64,
     lock: Lock,
     claim: Claim,
     until: Moment,
@@ -133,8 +168,9 @@ struct Work {
     /// Holds that have reached their caps, and their releases.
     capped: Vec<(Arc<Hold>, Errand)>,
     errands: Vec<Errand>,
+    farewell: Option<Farewell>,
     next: Option<Moment>,
-    closing: bool,
+    closing: Option<Moment>,
 }
 
 impl Keeper {
@@ -144,10 +180,15 @@ impl Keeper {
             kept: HashMap::new(),
             due: BTreeSet::new(),
             errands: Vec::new(),
-            open_errands: 0,
+            open: BTreeMap::new(),
             armed: Moment::ZERO,
             last_id: 0,
-            closing: false,
+            closing: None,
+            handed_over: false,
+            farewell: None,
+            hurry: FAR,
+            ended: None,
+            unreturned: Vec::new(),
         };
         let shared = Arc::new(Shared {
             store,
@@ -156,17 +197,28 @@ impl Keeper {
             state: Mutex::new(state),
             bell: Notify::new(),
             idle: Notify::new(),
+            ended: CancellationToken::new(),
         });
         world.host(Box::pin(run(shared.clone())))?;
         Ok(Self { shared })
     }
 
-    /// Takes a hold into its care.
-    pub(crate) fn keep(&self, hold: Arc<Hold>, tenure: Tenure) -> KeepId {
+    /// Takes a hold into its care, unless a shutdown has begun (6).
+    pub(crate) fn keep(&self, hold: Arc<Hold>, tenure: Tenure) -> Option<KeepId> {
         let mut state = self.shared.state();
-        state.last_id += 1;
-        let id = KeepId(state.last_id);
-        let kept = Kept { hold, tenure, due: Moment::ZERO, lost: false, in_flight: None, giving_back: None };
+        if state.handed_over {
+            return None;
+        }
+        let id = KeepId(state.fresh_id());
+        let kept = Kept {
+            hold,
+            tenure,
+            due: Moment::ZERO,
+            lost: false,
+            leaving: false,
+            in_flight: None,
+            giving_back: None,
+        };
         kept.raise();
         state.kept.insert(id, kept);
         let due = state.schedule(id);
@@ -175,15 +227,21 @@ impl Keeper {
         if early {
             self.shared.bell.notify_one();
         }
-        id
+        Some(id)
     }
 
-    /// Lets go of a hold (2).
+    /// Lets go of a hold (2). It stays known, for a shutdown, until it is [forgotten](Self::forget).
     pub(super) fn retire(&self, id: KeepId) -> Retired {
         let mut state = self.shared.state();
-        let Some(kept) = state.kept.remove(&id) else { return Retired::default() };
-        state.due.remove(&(kept.due, id));
-        Retired { in_flight: kept.in_flight, giving_back: kept.giving_back }
+        state.lose(id);
+        let Some(kept) = state.kept.get_mut(&id) else { return Retired::default() };
+        kept.leaving = true;
+        Retired { in_flight: kept.in_flight.clone(), giving_back: kept.giving_back.clone() }
+    }
+
+    /// A hold that was retired has been released, or its release is an errand.
+    pub(super) fn forget(&self, id: KeepId) {
+        self.shared.state().kept.remove(&id);
     }
 
     /// A hold was found to be lost: it is not extended any more.
@@ -217,21 +275,20 @@ impl Keeper {
     /// Undoes what an acquire may have left that was sent by `main`, and may be on its way still.
     pub(super) fn undo(&self, main: &Arc<dyn Store>, lock: &Lock, claim: Claim) {
         let until = self.shared.world.now() + FIRST_LEASE + self.shared.timings.call;
-        self.post(Errand { lock: lock.clone(), claim, until, behind: Some(main.clone()), guarded: None });
+        self.shared.post(lock.clone(), claim, until, Some(main.clone()));
     }
 
     /// Gives back a hold whose guard is gone.
     pub(super) fn give_back(&self, hold: &Hold) {
         let until = hold.may_last_until().max(self.shared.world.now() + self.shared.timings.call);
-        let (lock, claim) = (hold.lock.clone(), hold.claim.clone());
-        self.post(Errand { lock, claim, until, behind: None, guarded: None });
+        self.shared.post(hold.lock.clone(), hold.claim.clone(), until, None);
     }
 
     /// Waits until no errand is left.
     pub(crate) async fn errands_done(&self) {
         loop {
             let idle = self.shared.idle.notified();
-            if self.shared.state().open_errands == 0 {
+            if self.shared.state().open.is_empty() {
                 return;
             }
             idle.await;
@@ -240,16 +297,57 @@ impl Keeper {
 
     /// Ends the keeper once its errands are done.
     pub(super) fn close(&self) {
-        self.shared.state().closing = true;
+        self.shared.state().closing.get_or_insert(FAR);
         self.shared.bell.notify_one();
     }
 
-    fn post(&self, errand: Errand) {
+    /// Hands all holds over to a shutdown (6): from now on none is extended, and none taken in.
+    pub(super) fn hand_over(&self) -> Vec<Handed> {
         let mut state = self.shared.state();
-        state.open_errands += 1;
-        state.errands.push(errand);
+        state.handed_over = true;
+        state.due.clear();
+        let handed = |kept: &mut Kept| {
+            kept.lost = true;
+            // What is given back already is an errand.
+            let handed = Handed { hold: kept.hold.clone(), leaving: kept.leaving };
+            kept.giving_back.is_none().then_some(handed)
+        };
+        state.kept.values_mut().filter_map(handed).collect()
+    }
+
+    /// Enters that a hold is being given back by a shutdown.
+    pub(super) fn owe(&self, hold: &Arc<Hold>, leaving: bool) -> u64 {
+        let untold = leaving.then(|| hold.clone());
+        self.shared.state().owe(hold.lock.clone(), hold.may_last_until(), untold)
+    }
+
+    /// Has the keeper end by that moment at the latest, with what is to be said to the store before.
+    pub(super) fn part(&self, farewell: Farewell, by: Moment) {
+        let mut state = self.shared.state();
+        state.farewell = Some(farewell);
+        state.closing = Some(by);
         drop(state);
         self.shared.bell.notify_one();
+    }
+
+    /// Has a shutdown end earlier, if that is earlier.
+    pub(super) fn hurry(&self, by: Moment) {
+        let mut state = self.shared.state();
+        state.hurry = state.hurry.min(by);
+        drop(state);
+        self.shared.bell.notify_one();
+    }
+
+    /// Waits until the keeper has ended.
+    pub(super) async fn ended(&self) {
+        self.shared.ended.cancelled().await;
+    }
+
+    /// Waits until the keeper has ended: says when that was, and what a shutdown could not give back.
+    pub(super) async fn unreturned(&self) -> (Moment, Vec<Owed>) {
+        self.ended().await;
+        let state = self.shared.state();
+        (state.ended.unwrap_or(Moment::ZERO), state.unreturned.clone())
     }
 }
 
@@ -270,6 +368,18 @@ impl Kept {
 }
 
 impl State {
+    fn fresh_id(&mut self) -> u64 {
+        self.last_id += 1;
+        self.last_id
+    }
+
+    /// Enters that something is being given back.
+    fn owe(&mut self, lock: Lock, until: Moment, untold: Option<Arc<Hold>>) -> u64 {
+        let id = self.fresh_id();
+        self.open.insert(id, Owed { lock, until, untold });
+        id
+    }
+
     /// Enters when a hold next needs attention.
     fn schedule(&mut self, id: KeepId) -> Moment {
         let Some(kept) = self.kept.get_mut(&id).filter(|kept| !kept.lost) else { return FAR };
@@ -294,15 +404,16 @@ impl State {
         let (stop, in_flight) = (CancellationToken::new(), CancellationToken::new());
         kept.giving_back = Some(stop.clone());
         let earlier = kept.in_flight.replace(in_flight.clone());
-        self.open_errands += 1;
         let (lock, claim, until) = (hold.lock.clone(), hold.claim.clone(), hold.may_last_until());
         let guarded = Some(Guarded { stop, earlier, in_flight: in_flight.drop_guard() });
-        Some((hold, Errand { lock, claim, until, behind: None, guarded }))
+        let id = self.owe(lock.clone(), until, None);
+        Some((hold, Errand { id, lock, claim, until, behind: None, guarded }))
     }
 
     /// Takes out all that is due, and with it the extends that will be within the tick.
     fn collect(&mut self, now: Moment, call: Duration) -> Work {
-        let mut work = Work { closing: self.closing, ..Work::default() };
+        let closing = self.closing.map(|by| by.min(self.hurry));
+        let mut work = Work { closing, farewell: self.farewell.take(), ..Work::default() };
         work.errands.append(&mut self.errands);
         let ripe: Vec<_> = self.due.range(..=(now + TICK, KeepId(u64::MAX))).copied().collect();
         for (_, id) in ripe {
@@ -329,12 +440,15 @@ impl State {
         }
         work.next = self.due.first().map(|(due, _)| *due);
         self.armed = work.next.unwrap_or(FAR);
+        work.next = work.next.into_iter().chain(closing.filter(|by| *by != FAR)).min();
         work
     }
 }
 
 /// Runs the keeper until it is closed and its errands are done.
 async fn run(shared: Arc<Shared>) {
+    // Dropped after what is running: nothing is sent any more when it is.
+    let _end = End(shared.clone());
     let mut running: FuturesUnordered<BoxFuture<'static, ()>> = FuturesUnordered::new();
     loop {
         let now = shared.world.now();
@@ -354,7 +468,10 @@ async fn run(shared: Arc<Shared>) {
         for errand in work.errands {
             running.push(Box::pin(run_errand(shared.clone(), errand)));
         }
-        if work.closing && running.is_empty() {
+        if let Some(farewell) = work.farewell {
+            running.push(Box::pin(shutdown::part(shared.clone(), farewell)));
+        }
+        if work.closing.is_some_and(|by| running.is_empty() || by <= now) {
             return;
         }
         let nap = async {
@@ -369,6 +486,27 @@ async fn run(shared: Arc<Shared>) {
             () = shared.bell.notified() => {}
             () = nap => {}
         }
+    }
+}
+
+/// The end of the keeper, whatever ends it.
+struct End(Arc<Shared>);
+
+impl Drop for End {
+    fn drop(&mut self) {
+        let now = self.0.world.now();
+        let mut state = self.0.state();
+        state.ended = Some(now);
+        state.errands.clear();
+        let open = std::mem::take(&mut state.open);
+        state.unreturned.extend(open.into_values());
+        let untold: Vec<_> = state.unreturned.iter_mut().filter_map(|owed| owed.untold.take()).collect();
+        drop(state);
+        for hold in untold {
+            hold.lose(LostReason::ShutDown);
+        }
+        self.0.idle.notify_waiters();
+        self.0.ended.cancel();
     }
 }
 
@@ -409,7 +547,8 @@ async fn extend(shared: Arc<Shared>, batch: Vec<Sent>) {
 /// Runs an errand, for as long as it is wanted.
 async fn run_errand(shared: Arc<Shared>, mut errand: Errand) {
     let guarded = errand.guarded.take();
-    let run = give_back(&shared, &errand);
+    let mut returned = true;
+    let run = async { returned = give_back(&shared, &errand).await };
     match guarded {
         None => run.await,
         Some(Guarded { stop, earlier, in_flight }) => {
@@ -424,15 +563,11 @@ async fn run_errand(shared: Arc<Shared>, mut errand: Errand) {
             drop(in_flight);
         }
     }
-    let mut state = shared.state();
-    state.open_errands -= 1;
-    if state.open_errands == 0 {
-        shared.idle.notify_waiters();
-    }
+    shared.settle(errand.id, returned);
 }
 
-/// Releases a hold, again and again until it is known to be gone.
-async fn give_back(shared: &Shared, errand: &Errand) {
+/// Releases a hold, again and again until it is known to be gone; says whether it is.
+async fn give_back(shared: &Shared, errand: &Errand) -> bool {
     let op = Op::Release(Release { claim: errand.claim.clone(), pass: Pass::Grant, next: None });
     let each = shared.timings.call;
     let within = errand.until.since(shared.world.now()).max(each);
@@ -452,13 +587,42 @@ async fn give_back(shared: &Shared, errand: &Errand) {
     }
     if let Err(failed) = released {
         tracing::warn!(lock = %errand.lock, fault = %failed.fault, "not given back: it ends with its lease");
+        return false;
     }
+    true
 }
 
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
         // Nothing in here panics while it holds the state.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has something released that may be at the store. Whoever comes when the keeper has ended has no news: a shutdown
+    /// has taken it over.
+    pub(super) fn post(&self, lock: Lock, claim: Claim, until: Moment, behind: Option<Arc<dyn Store>>) {
+        let mut state = self.state();
+        if state.ended.is_some() {
+            return;
+        }
+        let id = state.owe(lock.clone(), until, None);
+        state.errands.push(Errand { id, lock, claim, until, behind, guarded: None });
+        drop(state);
+        self.bell.notify_one();
+    }
+
+    /// Something was given back, or cannot be.
+    pub(super) fn settle(&self, id: u64, returned: bool) {
+        let mut state = self.state();
+        let owed = state.open.remove(&id);
+        if !returned && state.handed_over {
+            state.unreturned.extend(owed);
+        }
+        let idle = state.open.is_empty();
+        drop(state);
+        if idle {
+            self.idle.notify_waiters();
+        }
     }
 
     /// Enters the outcome of one extend. If the hold is gone, says whether that was early.

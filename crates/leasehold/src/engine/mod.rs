@@ -8,6 +8,7 @@
 //! 3. Whatever is dropped at whatever await leaves either nothing or an errand with the keeper.
 
 mod acquire;
+mod gate;
 mod hold;
 mod keeper;
 mod line;
@@ -15,6 +16,7 @@ mod line;
 mod races;
 mod release;
 mod seat;
+mod shutdown;
 mod world;
 
 pub(crate) use acquire::{Missed, Pursuit, acquire};
@@ -23,13 +25,16 @@ pub use hold::LostReason;
 pub(crate) use keeper::KeepId;
 pub(crate) use release::{NotReleased, abandon, announce, release};
 pub(crate) use seat::Seat;
+pub use shutdown::{ShutdownError, Unreturned};
 pub(crate) use world::System;
 pub use world::World;
 
 use crate::store::{Fault, Outcome, Postbox, Store};
 use crate::sync::{Mutex, MutexGuard};
+use gate::Gate;
 use keeper::Keeper;
 use leasehold_core::{Label, Lock, Op, Reply, SessionId, Wake};
+use seat::Cleared;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fmt;
@@ -56,6 +61,7 @@ pub(crate) struct Engine {
     pub(crate) label: Label,
     pub(crate) timings: Timings,
     pub(crate) keeper: Keeper,
+    gate: Arc<Gate>,
     seats: Arc<Seats>,
 }
 
@@ -76,12 +82,18 @@ impl Engine {
         store.open_mailbox(session, seats.clone(), timings.call).await.map_err(StartError::Mailbox)?;
         let keeper = Keeper::start(store.sibling(), &world, timings).map_err(StartError::Keeper)?;
         std::mem::forget(mailbox);
-        Ok(Arc::new(Self { store, world, session, label, timings, keeper, seats }))
+        let gate = Arc::default();
+        Ok(Arc::new(Self { store, world, session, label, timings, keeper, gate, seats }))
     }
 
     /// The seat of this process before a lock.
     pub(crate) fn seat(&self, lock: &Lock) -> Arc<Seat> {
         self.seats.seat(lock, self.session)
+    }
+
+    /// Runs what is sent about a hold; nothing comes of it once a shutdown has begun.
+    pub(crate) async fn unless_shut<F: Future>(&self, sending: F) -> Option<F::Output> {
+        self.gate.pass(sending).await
     }
 
     /// Sends one operation, and again after a fault that may pass, until `within` is over.
@@ -104,7 +116,9 @@ impl Drop for Mailbox<'_> {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        self.store.close_mailbox(self.session);
+        if !self.gate.is_closed() {
+            self.store.close_mailbox(self.session);
+        }
         self.keeper.close();
     }
 }
@@ -188,6 +202,8 @@ struct Table {
     by_lock: HashMap<Lock, u32>,
     slots: Vec<Weak<Seat>>,
     free: Vec<u32>,
+    /// Set once the client is shut down: seats are closed from the start then.
+    closed: bool,
 }
 
 impl Seats {
@@ -216,6 +232,10 @@ impl Seats {
                 all.remove(&left, slot);
             }
         }));
+        if table.closed {
+            // There is nothing in a new one.
+            seat.close();
+        }
         if let Some(place) = table.slots.get_mut(slot as usize) {
             *place = Arc::downgrade(&seat);
         }
@@ -231,6 +251,22 @@ impl Seats {
             entry.remove();
         }
         table.free.push(slot);
+    }
+
+    /// Closes all seats there are, and all there will be.
+    fn close(&self) -> Vec<(Arc<Seat>, Cleared)> {
+        let mut table = self.table();
+        table.closed = true;
+        let seats: Vec<_> = table.slots.iter().filter_map(Weak::upgrade).collect();
+        // A seat that goes out of use takes itself out of the table.
+        drop(table);
+        seats
+            .into_iter()
+            .map(|seat| {
+                let cleared = seat.close();
+                (seat, cleared)
+            })
+            .collect()
     }
 
     fn by_slot(&self, slot: u32) -> Option<Arc<Seat>> {

@@ -59,4 +59,6 @@ on_every_store! {
     a_hold_that_has_reached_its_cap_is_lost_and_goes_to_the_next,
     a_watchdog_renews_as_often_as_it_may,
     an_extend_reaches_the_cap_and_not_beyond,
+    a_shutdown_gives_everything_back,
+    a_dropped_shutdown_goes_on,
 }

@@ -168,7 +168,7 @@ impl Client {
     /// which locks are left, and until when at the latest. Of two calls, of clones as well, each gets the same result,
     /// and the earlier of their ends counts.
     ///
-    /// A [`release`](crate::Guard::release) that is on its way is done with the rest, and gives `Ok`; one that
+    /// A [`release`](crate::Guard::release) that is on its way is done with the rest, and gives `Ok` unless that fails; one that
     /// begins later waits for the end of the shutdown, and gives
     /// [`ReleaseError::Lost`](crate::ReleaseError::Lost). Dropping a guard then does nothing.
     /// [`inspect`](crate::Mutex::inspect) works as before.

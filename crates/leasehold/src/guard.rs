@@ -1,6 +1,5 @@
 //! A guard: what a task has of a hold.
 
-use crate::LostReason;
 use crate::engine::{self, Engine, Hold, KeepId, NotReleased, Seat};
 use crate::error::{ExtendError, Lost, ReleaseError};
 use crate::store::Fault;
@@ -174,8 +173,8 @@ impl Guard {
         self.hold.may_last(sent_at + within + lease);
         let reply = engine.unless_shut(engine.call(&self.hold.lock, &op, within)).await;
         let Some(reply) = reply else {
-            // Whoever shuts down says so, too, but perhaps not yet.
-            self.hold.lose(LostReason::ShutDown);
+            // Whoever shuts down tells all guards, in a moment if not yet.
+            self.hold.signal().cancelled().await;
             return Err(self.loss().into());
         };
         match reply {

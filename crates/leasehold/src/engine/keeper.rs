@@ -103,6 +103,8 @@ struct Kept {
     lost: bool,
     /// Set once its release is on its way.
     leaving: bool,
+    /// Set once the user has extended it himself.
+    extended_by_user: bool,
     /// Cancelled when nothing is in flight about it any more.
     in_flight: Option<CancellationToken>,
     /// Set once it is given back without its guard (5).
@@ -114,6 +116,10 @@ pub(super) struct Handed {
     pub(super) hold: Arc<Hold>,
     /// Set if its release is on its way.
     pub(super) leaving: bool,
+    /// Set if the user may have sent something about it that is on its way.
+    pub(super) sent_by_user: bool,
+    /// Set if the keeper gives it back already (5).
+    pub(super) given_back: bool,
 }
 
 /// A hold that the keeper has let go of.
@@ -216,6 +222,7 @@ impl Keeper {
             due: Moment::ZERO,
             lost: false,
             leaving: false,
+            extended_by_user: false,
             in_flight: None,
             giving_back: None,
         };
@@ -252,12 +259,13 @@ impl Keeper {
     /// The lease that an extend by the user asks for, and whether it should keep the record beside the lock as well;
     /// or how much time is left until the cap that stands against it.
     pub(crate) fn allow(&self, id: KeepId, now: Moment, wish: Wish) -> Result<(Duration, bool), Duration> {
-        let state = self.shared.state();
-        let Some(kept) = state.kept.get(&id) else {
+        let mut state = self.shared.state();
+        let Some(kept) = state.kept.get_mut(&id) else {
             let (Wish::Exactly(lease) | Wish::UpTo(lease)) = wish;
             return Ok((lease, false));
         };
         let lease = kept.tenure.allow(now, wish)?;
+        kept.extended_by_user = true;
         Ok((lease, kept.tenure.wants_record(now, lease)))
     }
 
@@ -308,11 +316,14 @@ impl Keeper {
         state.due.clear();
         let handed = |kept: &mut Kept| {
             kept.lost = true;
-            // What is given back already is an errand.
-            let handed = Handed { hold: kept.hold.clone(), leaving: kept.leaving };
-            kept.giving_back.is_none().then_some(handed)
+            Handed {
+                hold: kept.hold.clone(),
+                leaving: kept.leaving,
+                sent_by_user: kept.leaving || kept.extended_by_user,
+                given_back: kept.giving_back.is_some(),
+            }
         };
-        state.kept.values_mut().filter_map(handed).collect()
+        state.kept.values_mut().map(handed).collect()
     }
 
     /// Enters that a hold is being given back by a shutdown.

@@ -68,6 +68,10 @@ pub(crate) async fn release(
     if let Some(in_flight) = in_flight {
         in_flight.cancelled().await;
     }
+    if engine.gate.is_closed() {
+        // A shutdown that has begun meanwhile may release it once more.
+        engine.keeper.ended().await;
+    }
     result
 }
 
@@ -102,9 +106,9 @@ pub(crate) fn abandon(engine: &Engine, seat: &Seat, hold: &Arc<Hold>, keep: Keep
         if engine.keeper.retire(keep).giving_back.is_none() {
             engine.keeper.give_back(hold);
         }
+        seat.vacate(hold);
         engine.keeper.forget(keep);
     }
-    seat.vacate(hold);
 }
 
 /// A release on its way. If it is dropped before its end, the keeper carries on.
@@ -186,8 +190,9 @@ impl Drop for Departure<'_> {
         if !self.done {
             self.engine.keeper.give_back(self.hold);
         }
-        self.engine.keeper.forget(self.keep);
+        // In this order: what is in a seat and not with the keeper would be taken for a hold that was just won.
         self.seat.vacate(self.hold);
+        self.engine.keeper.forget(self.keep);
     }
 }
 

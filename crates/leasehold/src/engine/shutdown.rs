@@ -82,6 +82,8 @@ impl std::error::Error for ShutdownError {}
 pub(super) struct Farewell {
     /// Holds, by the numbers under which they are owed.
     holds: Vec<(u64, Arc<Hold>)>,
+    /// Those of them about which the user may have sent something that is on its way.
+    behind: Vec<Arc<Hold>>,
     /// What was asked for, and may have been given.
     claims: Vec<(Lock, Claim)>,
     gate: Arc<Gate>,
@@ -115,20 +117,26 @@ impl Engine {
             claims.extend(cleared.claims.into_iter().map(|claim| (seat.lock.clone(), claim)));
             // One that its task has just won, and the keeper has not got yet.
             let fresh = cleared.occupant.filter(|hold| known.insert(hold.claim.hold));
-            handed.extend(fresh.map(|hold| Handed { hold, leaving: false }));
+            let fresh =
+                fresh.map(|hold| Handed { hold, leaving: false, sent_by_user: false, given_back: false });
+            handed.extend(fresh);
         }
+        // What is given back already is lost by itself, and an errand.
+        handed.retain(|handed| !handed.given_back);
         for Handed { hold, .. } in handed.iter().filter(|handed| !handed.leaving) {
             let lapsed = hold.check(&*self.world).err();
             hold.lose(lapsed.unwrap_or(LostReason::ShutDown));
         }
-        let owe = |Handed { hold, leaving }: Handed| {
+        let behind = handed.iter().filter(|handed| handed.sent_by_user);
+        let behind = behind.map(|handed| handed.hold.clone()).collect();
+        let owe = |Handed { hold, leaving, .. }: Handed| {
             let id = self.keeper.owe(&hold, leaving);
             (id, hold)
         };
         let holds = handed.into_iter().map(owe).collect();
         let (gate, main) = (self.gate.clone(), self.store.clone());
         self.store.close_mailbox(self.session);
-        self.keeper.part(Farewell { holds, claims, gate, main }, by);
+        self.keeper.part(Farewell { holds, behind, claims, gate, main }, by);
     }
 }
 
@@ -145,13 +153,19 @@ fn unreturned(at: Moment, owed: Vec<Owed>) -> Vec<Unreturned> {
 
 /// Says farewell to the store: releases all holds in one batch, and undoes what was asked for (3).
 pub(super) async fn part(shared: Arc<Shared>, farewell: Farewell) {
-    let Farewell { holds, claims, gate, main } = farewell;
+    let Farewell { holds, behind, claims, gate, main } = farewell;
     let undo = async {
         gate.still().await;
         // A place may be kept for so long, and be given the lock at the end.
         let until = shared.world.now() + LONGEST_PLACE + FIRST_LEASE;
         for (lock, claim) in claims {
             shared.post(lock, claim, until, Some(main.clone()));
+        }
+        if !behind.is_empty() {
+            // By the connection of the user's, so that what he sent has been executed when this is answered. Whether
+            // anything was given back is not told by it.
+            let ops: Vec<_> = behind.iter().map(|hold| (hold.lock.clone(), release(hold))).collect();
+            main.execute_all(&ops, shared.timings.call).await;
         }
     };
     futures_util::future::join(undo, release_all(&shared, holds)).await;

@@ -229,7 +229,14 @@ fn a_release_and_a_shutdown_at_once_give_the_lock_back() {
         let (lost, hold) = (guard.lost_signal(), guard.claim().hold);
         let waits = visitor(&scene.server, &other);
         // What the release asks for goes as well.
-        let leaves = visitor(&scene.server, &client);
+        let (server, ours) = (scene.server.clone(), leased(&client));
+        let leaves = future::spawn(async move {
+            let guard = ours.acquire().await?;
+            // The shutdown may have lost it by then.
+            let released = release(&server, guard).await;
+            assert!(matches!(released, Ok(()) | Err(ReleaseError::Lost(_))), "{released:?}");
+            Ok(())
+        });
         let server = scene.server.clone();
         let releases = future::spawn(async move { release(&server, guard).await });
         shut_down(&scene.server, &client, &[hold]).await;

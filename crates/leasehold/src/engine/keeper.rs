@@ -25,7 +25,7 @@ use futures_util::future::{BoxFuture, join_all};
 use futures_util::stream::FuturesUnordered;
 use leasehold_core::tenure::{Duty, Tenure, Wish};
 use leasehold_core::{
-    Claim, Extend, Extended, FIRST_LEASE, Lock, Moment, Op, Pass, Release, Reply, whole_millis,
+    Claim, Extend, Extended, FIRST_LEASE, HoldId, Lock, Moment, Op, Pass, Release, Reply, whole_millis,
 };
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -83,6 +83,8 @@ struct State {
     ended: Option<Moment>,
     /// What a shutdown could not give back.
     unreturned: Vec<Owed>,
+    /// What a shutdown knows of holds whose releases it may have cut off, where they were not released.
+    verdicts: BTreeMap<HoldId, LostReason>,
 }
 
 /// Something that is being given back.
@@ -91,8 +93,8 @@ pub(super) struct Owed {
     pub(super) lock: Lock,
     /// Until when the store may have it.
     pub(super) until: Moment,
-    /// Set if it is a hold whose loss has not been told, since its release was on its way.
-    pub(super) untold: Option<Arc<Hold>>,
+    /// Set if it is a hold whose release was on its way, so that its loss has not been told.
+    pub(super) untold: Option<HoldId>,
 }
 
 struct Kept {
@@ -195,6 +197,7 @@ impl Keeper {
             hurry: FAR,
             ended: None,
             unreturned: Vec::new(),
+            verdicts: BTreeMap::new(),
         };
         let shared = Arc::new(Shared {
             store,
@@ -328,7 +331,7 @@ impl Keeper {
 
     /// Enters that a hold is being given back by a shutdown.
     pub(super) fn owe(&self, hold: &Arc<Hold>, leaving: bool) -> u64 {
-        let untold = leaving.then(|| hold.clone());
+        let untold = leaving.then_some(hold.claim.hold);
         self.shared.state().owe(hold.lock.clone(), hold.may_last_until(), untold)
     }
 
@@ -352,6 +355,12 @@ impl Keeper {
     /// Waits until the keeper has ended.
     pub(super) async fn ended(&self) {
         self.shared.ended.cancelled().await;
+    }
+
+    /// Waits until the keeper has ended: says what became of a hold whose release was cut off, if it was not released.
+    pub(super) async fn verdict(&self, hold: &Hold) -> Option<LostReason> {
+        self.ended().await;
+        hold.loss().or_else(|| self.shared.state().verdicts.get(&hold.claim.hold).cloned())
     }
 
     /// Waits until the keeper has ended: says when that was, and what a shutdown could not give back.
@@ -385,7 +394,7 @@ impl State {
     }
 
     /// Enters that something is being given back.
-    fn owe(&mut self, lock: Lock, until: Moment, untold: Option<Arc<Hold>>) -> u64 {
+    fn owe(&mut self, lock: Lock, until: Moment, untold: Option<HoldId>) -> u64 {
         let id = self.fresh_id();
         self.open.insert(id, Owed { lock, until, untold });
         id
@@ -511,11 +520,11 @@ impl Drop for End {
         state.errands.clear();
         let open = std::mem::take(&mut state.open);
         state.unreturned.extend(open.into_values());
-        let untold: Vec<_> = state.unreturned.iter_mut().filter_map(|owed| owed.untold.take()).collect();
-        drop(state);
+        let untold: Vec<_> = state.unreturned.iter().filter_map(|owed| owed.untold).collect();
         for hold in untold {
-            hold.lose(LostReason::ShutDown);
+            state.verdicts.entry(hold).or_insert(LostReason::ShutDown);
         }
+        drop(state);
         self.0.idle.notify_waiters();
         self.0.ended.cancel();
     }
@@ -620,6 +629,12 @@ impl Shared {
         state.errands.push(Errand { id, lock, claim, until, behind, guarded: None });
         drop(state);
         self.bell.notify_one();
+    }
+
+    /// A hold was found gone when a shutdown released it. Only a release that was cut off is told so: one that had its
+    /// answer knows better.
+    pub(super) fn judge(&self, hold: &Hold, reason: LostReason) {
+        self.state().verdicts.insert(hold.claim.hold, reason);
     }
 
     /// Something was given back, or cannot be.

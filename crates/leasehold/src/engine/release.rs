@@ -52,8 +52,8 @@ pub(crate) async fn release(
     let result = match result {
         Some(result) => result,
         None => {
-            engine.keeper.ended().await;
-            hold.loss().map_or(Ok(()), |reason| Err(NotReleased::Lost(reason)))
+            let verdict = engine.keeper.verdict(hold).await;
+            verdict.map_or(Ok(()), |reason| Err(NotReleased::Lost(reason)))
         }
     };
     let lost = match &result {

@@ -181,7 +181,7 @@ async fn release_all(shared: &Shared, mut holds: Vec<(u64, Arc<Hold>)>) {
         for ((id, hold), outcome) in holds.into_iter().zip(outcomes) {
             match outcome {
                 Outcome::Done(Reply::Release(released)) => {
-                    found(&hold, released);
+                    found(shared, &hold, released);
                     shared.settle(id, true);
                 }
                 Outcome::Refused(fault) | Outcome::Unknown(fault) if fault.is_transient() => {
@@ -205,9 +205,9 @@ fn release(hold: &Hold) -> Op {
 }
 
 /// A hold whose release was on its way (5) may have been lost before.
-fn found(hold: &Hold, released: Released) {
+fn found(shared: &Shared, hold: &Hold, released: Released) {
     match released.found {
         Fate::Held | Fate::Ended(Ended::Released) => {}
-        other => hold.lose(reason(other, released.holder, false)),
+        other => shared.judge(hold, reason(other, released.holder, false)),
     }
 }

@@ -70,6 +70,12 @@ pub(crate) struct RunArgs {
     /// Print one line of JSON at the end, on standard error: standard output is the command's
     #[arg(long)]
     pub(crate) json: bool,
+    /// How long the lock is held at most; for as long as the command runs, if not given
+    ///
+    /// For a command that may hang, whose lock would be renewed for ever: it is ended as if the lock were
+    /// lost, --kill-grace before this time is over, and others get the lock.
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    pub(crate) max_hold: Option<Duration>,
 
     #[command(flatten)]
     pub(crate) store: StoreArgs,
@@ -270,7 +276,7 @@ Signals:
 A lock that is lost:
   If the lock cannot be renewed, the command gets SIGTERM early enough to be gone before anybody else
   can have the lock: --kill-grace before the lease ends. What is left of its process group then gets
-  SIGKILL. If the lock was taken away (its key was removed), SIGTERM comes when that is noticed, at
+  SIGKILL. The same happens --kill-grace before --max-hold is over. If the lock was taken away (its key was removed), SIGTERM comes when that is noticed, at
   the next renewal.
   If leasehold itself is killed, the kernel kills the command (Linux). It does not kill the command's
   own children, nor a program that is setuid or has file capabilities: for those use a container or a

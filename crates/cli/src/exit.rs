@@ -105,6 +105,8 @@ impl Failure {
             LostReason::Evicted => "evicted",
             LostReason::Freed => "freed",
             LostReason::SessionLapsed => "session_lapsed",
+            LostReason::Capped => "capped",
+            LostReason::ShutDown => "shut_down",
             LostReason::Released => "released",
             _ => "other",
         })

@@ -84,9 +84,12 @@ impl Job<'_> {
             match self.watch.poll(now, self.guard.valid_until()) {
                 Step::Terminate => {
                     let name = self.guard.name();
-                    crate::log::warning(&format!(
-                        "`{name}` is lost or cannot be renewed: ending the command"
-                    ));
+                    let why = if self.guard.is_capped() {
+                        "is held for as long as --max-hold allows"
+                    } else {
+                        "is lost or cannot be renewed"
+                    };
+                    crate::log::warning(&format!("`{name}` {why}: ending the command"));
                     self.child.signal(Signal::TERM);
                     // One that was stopped could not end by itself.
                     self.child.signal(Signal::CONT);

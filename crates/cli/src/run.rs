@@ -1,7 +1,7 @@
 //! `leasehold run`: the lock, the command under it, and the lock given back.
 //!
-//! 1. The lock is given back explicitly on every way out, and what the keeper still has to undo is waited
-//!    for, in a bounded time.
+//! 1. The lock is given back explicitly on every way out, and the client is shut down, in a bounded time: nothing is
+//!    left in a queue either.
 //! 2. The command starts under a whole lease, not under the short first one of a new hold.
 
 use crate::args::RunArgs;
@@ -21,7 +21,6 @@ use serde::Serialize;
 use std::ffi::OsString;
 use std::io;
 use std::time::Duration;
-use tokio::time::timeout;
 
 const LEASE: Duration = Duration::from_secs(30);
 const GRACE: Duration = Duration::from_secs(5);
@@ -84,8 +83,8 @@ async fn try_to_run(args: &RunArgs, course: &mut Course) -> Result<Exit, Failure
         client = place.connect() => client?,
     };
     let outcome = under_lock(&client, &name, &terms, args, &mut signals, course).await;
-    if timeout(CALL, client.settle()).await.is_err() {
-        log::warning(&format!("not everything about `{name}` could be given back: it ends with its lease"));
+    if let Err(left) = client.shutdown(CALL).await {
+        log::warning(&left.to_string());
     }
     outcome
 }
@@ -100,6 +99,8 @@ pub(crate) struct Terms {
 impl Terms {
     fn of(args: &RunArgs) -> Result<Self, Failure> {
         let lease = args.lease.unwrap_or(LEASE);
+        // No hold outlives us by more than it may last.
+        let lease = args.max_hold.map_or(lease, |cap| cap.min(lease));
         let grace = args.kill_grace.unwrap_or(GRACE.min(lease / 3));
         Self { lease, grace }.check().map_err(|error| Failure::new(Exit::USAGE, error))
     }
@@ -112,13 +113,15 @@ impl Terms {
     fn check(self) -> anyhow::Result<Self> {
         let Self { lease, grace } = self;
         if lease < SHORTEST_LEASE {
-            return Err(anyhow!("--lease {lease:?} is too short: give {SHORTEST_LEASE:?} at least"));
+            return Err(anyhow!(
+                "--lease or --max-hold {lease:?} is too short: give {SHORTEST_LEASE:?} at least"
+            ));
         }
         Lease::from(lease).check().context("--lease cannot be that")?;
         if grace >= lease {
             return Err(anyhow!(
                 "--kill-grace {grace:?} is not shorter than the lease of {lease:?}: the command would have to be \
-                 ended before it begins; shorten the one or lengthen the other (--lease)"
+                 ended before it begins; shorten the one or lengthen the other (--lease, --max-hold)"
             ));
         }
         let room = (lease / 20).max(Duration::from_millis(100));
@@ -142,6 +145,10 @@ async fn under_lock(
 ) -> Result<Exit, Failure> {
     let mutex =
         client.mutex(name.clone()).map_err(|error| Failure::new(Exit::USAGE, error).doing("use", name))?;
+    let mutex = match args.max_hold {
+        Some(cap) => mutex.max_hold(cap),
+        None => mutex,
+    };
     let acquired = tokio::select! {
         biased;
         signal = signals.ending() => return Ok(Exit::of_named(signal)),
@@ -195,7 +202,12 @@ async fn whole_lease(guard: &Guard, terms: &Terms) -> Result<(), Failure> {
     if guard.remaining() > terms.grace + terms.room() / 2 {
         return Ok(());
     }
-    guard.extend().await.map_err(|error| match &error {
+    let extended = match guard.extend().await {
+        // It is as whole as it gets.
+        Err(ExtendError::Capped { .. }) => Ok(()),
+        extended => extended,
+    };
+    extended.map_err(|error| match &error {
         ExtendError::Lost(lost) => Failure::lost(lost.reason.clone(), error),
         _ => Failure::new(Exit::UNAVAILABLE, error),
     })
@@ -242,12 +254,15 @@ async fn give_back(
 ) -> Result<Exit, Failure> {
     let until = guard.valid_until();
     let known = guard.check().err().map(|lost| lost.reason);
+    let capped = guard.is_capped();
     let released = guard.release().await;
     let ended = ended?;
     if ended.stopped {
         let why = match (known, &released) {
             // What the keeper has found out is more than what a late release finds.
-            (Some(reason), _) if reason != LostReason::Expired => Some(reason),
+            (Some(reason), _) if !matches!(reason, LostReason::Expired | LostReason::Capped) => Some(reason),
+            // It is ended so early that it is gone before the cap.
+            _ if capped => Some(LostReason::Capped),
             (_, Err(ReleaseError::Lost(reason))) => Some(reason.clone()),
             _ => None,
         };

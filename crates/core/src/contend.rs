@@ -26,6 +26,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const LOOK_STEP: Duration = Duration::from_millis(250);
 /// The longest time between two looks.
 const LOOK_AT_LEAST_EVERY: Duration = Duration::from_secs(10);
+/// For how long a place in the queue is asked to be kept at most, without another look.
+pub const LONGEST_PLACE: Duration = Duration::from_secs(21);
 /// How often the first in the queue looks while nobody can grant: the holder is a stranger.
 const STRANGER_LOOK: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(250));
 /// When to ask how long a session lives that has just come to stand ahead.
@@ -247,7 +249,7 @@ impl Contender {
     pub fn ask(&mut self, now: Moment, terms: &Terms, random: Random<'_>) -> (Nonce, Acquire) {
         let nonce = Nonce::new(self.slot, random());
         let lease = terms.lease.min(FIRST_LEASE);
-        let kept = self.look_interval() * 2 + LOOK_EVERY;
+        let kept = (self.look_interval() * 2 + LOOK_EVERY).min(LONGEST_PLACE);
         let (session, ahead) = (self.session, self.standing.ahead.map(|ahead| ahead.session));
         let attempt = self.attempt.get_or_insert_with(|| Attempt {
             claim: Claim { hold: fresh_hold(session, random), value: terms.value.clone() },

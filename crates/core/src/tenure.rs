@@ -6,6 +6,8 @@
 //! 1. A hold is believed until `valid_until`: counted from *before* the request was sent that gave or
 //!    lengthened it, less [`drift`]. The deadline itself ends the hold, whatever the network does.
 //! 2. `valid_until` never goes back: extends only raise.
+//! 3. `valid_until` never goes beyond the cap, whatever the store was asked for and whoever asked. A hold that has
+//!    reached its cap is given up when it is over, so that nobody has to wait for the rest of its lease.
 
 use crate::contend::Random;
 use crate::{FIRST_LEASE, Moment, RECORD_KEPT, drift};
@@ -31,6 +33,53 @@ pub enum Plan {
     },
 }
 
+/// How long a hold is kept at most, whoever lengthens it.
+///
+/// ```
+/// use leasehold_core::Moment;
+/// use leasehold_core::tenure::{Caps, Duty, Plan, Tenure};
+/// use std::time::Duration;
+///
+/// let at = |s: u64| Moment::from_micros(s * 1_000_000);
+/// let (lease, caps) = (Duration::from_secs(30), Caps { end: Some(at(12)), renewals: None });
+/// let mut tenure = Tenure::capped(Plan::Renew { lease }, caps, at(3), at(0));
+///
+/// let Duty::Extend { lease, .. } = tenure.poll(at(1), Duration::ZERO) else { panic!("it is due") };
+/// assert!(lease < Duration::from_secs(12)); // little more than what is left until the cap
+/// tenure.handle_extended(at(1), lease, false);
+/// assert_eq!(tenure.valid_until(), at(12));
+/// assert_eq!(tenure.poll(at(12), Duration::ZERO), Duty::GiveUp);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Caps {
+    /// Set if it ends at this moment at the latest.
+    pub end: Option<Moment>,
+    /// Set if it is lengthened that often at the most. That it reaches its lease for the first time, after the short
+    /// first lease, does not count.
+    pub renewals: Option<u32>,
+}
+
+/// What the user asks of a hold when he extends it himself.
+///
+/// ```
+/// use leasehold_core::Moment;
+/// use leasehold_core::tenure::{Caps, Plan, Tenure, Wish};
+/// use std::time::Duration;
+///
+/// let at = |s: u64| Moment::from_micros(s * 1_000_000);
+/// let (lease, caps) = (Duration::from_secs(30), Caps { end: Some(at(12)), renewals: None });
+/// let tenure = Tenure::capped(Plan::Renew { lease }, caps, at(3), at(0));
+/// assert_eq!(tenure.allow(at(2), Wish::Exactly(lease)), Err(Duration::from_secs(10)));
+/// assert!(tenure.allow(at(2), Wish::UpTo(lease)).is_ok_and(|lease| lease < Duration::from_secs(11)));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wish {
+    /// That it lasts that long from now.
+    Exactly(Duration),
+    /// That it lasts that long from now, or as long as its cap lets it.
+    UpTo(Duration),
+}
+
 /// What to do for a hold.
 ///
 /// [`Tenure`] shows it in use.
@@ -47,6 +96,8 @@ pub enum Duty {
     Rest(Moment),
     /// The hold is over: its deadline has passed.
     Over,
+    /// The hold is over since it has reached its cap: what is left of it at the store is to be released.
+    GiveUp,
 }
 
 /// One hold as its client sees it.
@@ -77,11 +128,20 @@ pub struct Tenure {
     hastened: bool,
     faults: u32,
     record_kept_at: Moment,
+    caps: Caps,
+    /// Set once it has had its whole lease: from then on what lengthens it is a renewal.
+    whole: bool,
 }
 
 impl Tenure {
     /// A hold that was given with a short first lease, and may be believed until `valid_until`.
     pub fn new(plan: Plan, valid_until: Moment, now: Moment) -> Self {
+        Self::capped(plan, Caps::default(), valid_until, now)
+    }
+
+    /// The same with caps.
+    pub fn capped(plan: Plan, caps: Caps, valid_until: Moment, now: Moment) -> Self {
+        let valid_until = caps.end.map_or(valid_until, |end| end.min(valid_until));
         let mut tenure = Self {
             plan,
             valid_until,
@@ -90,14 +150,18 @@ impl Tenure {
             hastened: false,
             faults: 0,
             record_kept_at: now,
+            caps,
+            whole: !matches!(plan, Plan::Renew { lease } if lease > FIRST_LEASE),
         };
         match plan {
             Plan::Renew { lease } => {
                 // A third of what is left, where the news of the grant came late.
                 let third = (lease.min(FIRST_LEASE) / 3).min(valid_until.since(now) / 3);
-                tenure.extend_at = Some(now + third);
+                tenure.extend_at = (!tenure.is_capped()).then_some(now + third);
             }
             Plan::Until { end } => {
+                let end = caps.end.map_or(end, |cap| cap.min(end));
+                tenure.plan = Plan::Until { end };
                 tenure.extend_at = tenure.falls_short(valid_until, end, now).then_some(now);
                 tenure.valid_until = valid_until.min(end);
             }
@@ -114,7 +178,7 @@ impl Tenure {
     /// [`Duty::Extend`] counts as sent.
     pub fn poll(&mut self, now: Moment, ahead: Duration) -> Duty {
         if now >= self.valid_until {
-            return Duty::Over;
+            return if self.ends_by_cap() { Duty::GiveUp } else { Duty::Over };
         }
         if !self.in_flight && self.extend_at.is_some_and(|at| at <= now + ahead) {
             self.in_flight = true;
@@ -140,7 +204,11 @@ impl Tenure {
         if let (Plan::Renew { lease }, false) = (self.plan, self.hastened) {
             self.extend_at = Some(sent_at + lease / 3);
         }
-        self.raise(sent_at, lease);
+        // A given lease is reached by it, which is no renewal.
+        if matches!(self.plan, Plan::Until { .. }) || self.count(lease) {
+            self.raise(sent_at, lease);
+        }
+        self.stop_at_cap();
     }
 
     /// There is reason to ask the store whether the hold is held still: it is extended at once, and once more where an
@@ -157,14 +225,93 @@ impl Tenure {
 
     /// The user extended the hold himself: a given lease now ends then, if that is later.
     pub fn prolong(&mut self, sent_at: Moment, lease: Duration) {
-        if let Plan::Until { end } = &mut self.plan {
-            *end = (sent_at + lease).max(*end);
+        let end = sent_at + lease;
+        let lengthens = match self.plan {
+            Plan::Renew { .. } => end - drift(lease) > self.valid_until,
+            Plan::Until { end: given } => end > given,
+        };
+        if lengthens && !self.count(lease) {
+            return;
+        }
+        let end = self.caps.end.map_or(end, |cap| cap.min(end));
+        if let Plan::Until { end: given } = &mut self.plan {
+            *given = end.max(*given);
         }
         self.raise(sent_at, lease);
+        self.stop_at_cap();
+    }
+
+    /// The moment beyond which nothing lengthens the hold any more, if it is capped (3).
+    pub fn furthest(&self) -> Option<Moment> {
+        if self.caps.renewals != Some(0) || !self.whole {
+            return self.caps.end;
+        }
+        match self.plan {
+            Plan::Renew { .. } => Some(self.valid_until),
+            Plan::Until { end } => Some(end),
+        }
+    }
+
+    /// Whether nothing lengthens the hold any more.
+    pub fn is_capped(&self) -> bool {
+        self.furthest().is_some_and(|furthest| furthest <= self.valid_until)
+    }
+
+    /// The lease that an extend by the user may ask for. If nothing would come of it, or not what he wants, says how
+    /// much time is left until the cap.
+    pub fn allow(&self, now: Moment, wish: Wish) -> Result<Duration, Duration> {
+        let (Wish::Exactly(lease) | Wish::UpTo(lease)) = wish;
+        let Some(furthest) = self.furthest() else { return Ok(lease) };
+        let too_much = match wish {
+            Wish::Exactly(lease) => now + lease > furthest,
+            Wish::UpTo(_) => self.is_capped(),
+        };
+        if too_much { Err(furthest.since(now)) } else { Ok(self.up_to_cap(now, lease)) }
+    }
+
+    /// What a lease has to be for the hold to be believed until its cap, if it is asked for now; less than `lease` only
+    /// where the cap is nearer.
+    fn up_to_cap(&self, now: Moment, lease: Duration) -> Duration {
+        let Some(end) = self.caps.end else { return lease };
+        // What `drift` takes away again.
+        let left = end.since(now);
+        lease.min((left + Duration::from_millis(2)) / 99 * 100 + Duration::from_millis(1))
+    }
+
+    /// Counts what lengthens the hold; false if it was one too many.
+    fn count(&mut self, lease: Duration) -> bool {
+        if let (false, Plan::Renew { lease: full }) = (self.whole, self.plan) {
+            self.whole = lease >= full;
+            return true;
+        }
+        match &mut self.caps.renewals {
+            Some(0) => false,
+            Some(left) => {
+                *left -= 1;
+                true
+            }
+            None => true,
+        }
+    }
+
+    /// Sends nothing that would lengthen nothing (3).
+    fn stop_at_cap(&mut self) {
+        if self.is_capped() {
+            self.extend_at = None;
+        }
+    }
+
+    /// Whether it ends by a cap as things stand, and not with its lease.
+    pub fn ends_by_cap(&self) -> bool {
+        match self.plan {
+            Plan::Renew { .. } => self.is_capped(),
+            Plan::Until { end } => self.caps.end.is_some_and(|cap| cap <= end),
+        }
     }
 
     fn raise(&mut self, sent_at: Moment, lease: Duration) {
         let valid_until = sent_at + lease - drift(lease);
+        let valid_until = self.caps.end.map_or(valid_until, |cap| cap.min(valid_until));
         self.extend_at = match self.plan {
             // What was sent by now may have been executed before there was reason to ask.
             _ if self.hastened => self.extend_at,
@@ -196,11 +343,12 @@ impl Tenure {
         #[allow(clippy::cast_precision_loss, reason = "a jitter needs no more than the leading bits")]
         let share = 0.5 + 0.5 * (random() as f64 / u64::MAX as f64);
         self.extend_at = Some(now + pause.mul_f64(share));
+        self.stop_at_cap();
     }
 
     fn extend(&self, now: Moment) -> Duty {
         let lease = match self.plan {
-            Plan::Renew { lease } => lease,
+            Plan::Renew { lease } => self.up_to_cap(now, lease),
             Plan::Until { end } => end.since(now),
         };
         Duty::Extend { lease: lease.max(crate::Lease::MIN), keep_record: self.wants_record(now, lease) }
@@ -341,5 +489,121 @@ mod tests {
         assert_eq!(tenure.due(), s(11), "however often it is said");
         tenure.prolong(s(10), Duration::from_secs(600));
         assert_eq!(tenure.due(), s(20), "a longer one counts as a renewal");
+    }
+
+    fn capped(lease: Duration, end: Option<u64>, renewals: Option<u32>) -> Tenure {
+        Tenure::capped(Plan::Renew { lease }, Caps { end: end.map(s), renewals }, s(3), s(0))
+    }
+
+    /// Does what the tenure says, every tenth of a second, and says when it was over, how, and what was sent.
+    fn kept(mut tenure: Tenure) -> (Moment, Duty, Vec<Duration>) {
+        let mut sent = Vec::new();
+        for t in 0.. {
+            let now = Moment::from_micros(t * 100_000);
+            match tenure.poll(now, NONE) {
+                Duty::Extend { lease, keep_record } => {
+                    sent.push(lease);
+                    tenure.handle_extended(now, lease, keep_record);
+                }
+                Duty::Rest(_) => {}
+                over => return (tenure.valid_until(), over, sent),
+            }
+        }
+        unreachable!("it is capped")
+    }
+
+    #[test]
+    fn a_capped_hold_is_renewed_until_its_cap_and_not_beyond() {
+        for end in [1, 3, 4, 29, 31, 45, 3_600] {
+            let (over_at, how, sent) = kept(capped(LEASE, Some(end), None));
+            assert_eq!((over_at, how), (s(end), Duty::GiveUp), "{end}");
+            let most = LEASE.min(Duration::from_secs(end) + drift(LEASE) + Duration::from_millis(3));
+            assert!(sent.iter().all(|lease| *lease <= most), "{end}: {sent:?}");
+            assert_eq!(sent.is_empty(), end <= 3, "{end}");
+        }
+    }
+
+    #[test]
+    fn a_hold_is_renewed_as_often_as_it_may_be_and_then_lasts_out_its_lease() {
+        let full = LEASE - drift(LEASE);
+        for (renewals, over_at) in [(0, s(1) + full), (1, s(11) + full), (3, s(31) + full)] {
+            let (at, how, sent) = kept(capped(LEASE, None, Some(renewals)));
+            assert_eq!((at, how), (over_at, Duty::GiveUp));
+            assert_eq!(sent.len(), 1 + renewals as usize, "it has its whole lease first");
+        }
+        let short = Duration::from_secs(3);
+        assert_eq!(kept(capped(short, None, Some(0))).2.len(), 0);
+        assert_eq!(kept(capped(short, None, Some(2))).2.len(), 2);
+        let (at, how, _) = kept(capped(LEASE, Some(20), Some(9)));
+        assert_eq!((at, how), (s(20), Duty::GiveUp), "whichever comes first");
+    }
+
+    #[test]
+    fn the_user_does_not_get_beyond_a_cap_either() {
+        let mut tenure = capped(LEASE, Some(20), None);
+        assert_eq!(tenure.furthest(), Some(s(20)));
+        tenure.prolong(s(1), Duration::from_secs(600));
+        assert_eq!(tenure.valid_until(), s(20));
+        assert!(tenure.is_capped());
+        assert_eq!(tenure.poll(s(19), NONE), Duty::Rest(s(20)), "nothing would come of a renewal");
+
+        let mut tenure = capped(LEASE, None, Some(1));
+        tenure.prolong(s(0), LEASE);
+        assert!(!tenure.is_capped(), "it has its lease for the first time");
+        assert!(matches!(tenure.poll(s(10), NONE), Duty::Extend { .. }));
+        tenure.prolong(s(10), LEASE);
+        assert!(tenure.is_capped());
+        let end = s(10) + LEASE - drift(LEASE);
+        tenure.handle_extended(s(12), LEASE, false);
+        assert_eq!(tenure.valid_until(), end, "one was on its way when another used up the last renewal");
+        assert_eq!(tenure.poll(end, NONE), Duty::GiveUp);
+    }
+
+    #[test]
+    fn the_user_is_told_what_a_cap_leaves_him() {
+        let (second, ten) = (Duration::from_secs(1), Duration::from_secs(10));
+        let mut tenure = capped(LEASE, Some(20), None);
+        assert_eq!(tenure.allow(s(5), Wish::Exactly(ten)), Ok(ten));
+        assert_eq!(tenure.allow(s(12), Wish::Exactly(ten)), Err(second * 8));
+        let lease = tenure.allow(s(12), Wish::UpTo(ten)).expect("there is something to be had");
+        tenure.prolong(s(12), lease);
+        assert_eq!(tenure.valid_until(), s(20), "the drift does not keep it from its cap");
+        assert_eq!(tenure.allow(s(12), Wish::UpTo(ten)), Err(second * 8));
+        assert_eq!(tenure.allow(s(12), Wish::Exactly(second)), Ok(second), "which changes nothing");
+        let uncapped = Tenure::new(Plan::Renew { lease: LEASE }, s(3), s(0));
+        assert_eq!(uncapped.allow(s(1), Wish::Exactly(LEASE * 99)), Ok(LEASE * 99));
+    }
+
+    #[test]
+    fn a_renewal_that_fails_at_the_cap_is_not_sent_again() {
+        let mut tenure = capped(LEASE, None, Some(1));
+        tenure.prolong(s(0), LEASE);
+        assert!(matches!(tenure.poll(s(10), NONE), Duty::Extend { .. }));
+        tenure.prolong(s(10), LEASE);
+        tenure.handle_fault(s(11), &mut || 0);
+        assert_eq!(tenure.poll(s(30), NONE), Duty::Rest(tenure.valid_until()));
+    }
+
+    #[test]
+    fn a_hold_that_could_not_be_renewed_up_to_its_cap_has_lapsed() {
+        let mut tenure = capped(LEASE, Some(60), Some(5));
+        assert_eq!(tenure.poll(s(3), NONE), Duty::Over, "there may be nothing to give up");
+    }
+
+    #[test]
+    fn a_given_lease_is_given_up_only_where_a_cap_has_cut_it() {
+        let caps = |end| Caps { end: Some(s(end)), renewals: Some(0) };
+        for (cap, how) in [(40, Duty::GiveUp), (90, Duty::Over)] {
+            let mut tenure = Tenure::capped(Plan::Until { end: s(60) }, caps(cap), s(3), s(0));
+            let Duty::Extend { lease, .. } = tenure.poll(s(0), NONE) else {
+                panic!("it is extended at once")
+            };
+            assert_eq!(lease, Duration::from_secs(cap.min(60)));
+            assert_eq!(tenure.furthest(), Some(s(cap.min(60))), "no renewal is left to the user");
+            tenure.handle_extended(s(0), lease, false);
+            tenure.prolong(s(1), Duration::from_secs(600));
+            assert!(tenure.valid_until() <= s(cap.min(60)));
+            assert_eq!(tenure.poll(s(cap), NONE), how);
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! A client: an identity, a store, and the keeper of what it holds.
 
-use crate::engine::{Engine, StartError, System, Timings, World};
+use crate::engine::{Engine, ShutdownError, StartError, System, Timings, World};
 use crate::error::{ConnectError, LockError};
 use crate::mutex::Mutex;
 use crate::store::{MemoryStore, Store};
@@ -160,6 +160,45 @@ impl Client {
     /// Cancel safety: dropping the future changes nothing.
     pub async fn settle(&self) {
         self.engine.keeper.errands_done().await;
+    }
+
+    /// Gives everything back and leaves all queues, within a bound: for a program that is asked to end.
+    ///
+    /// No lock is acquired any more: acquires fail with [`AcquireError::Closed`](crate::AcquireError::Closed), also
+    /// those that wait. All guards of this client and its clones are lost at once, with
+    /// [`LostReason::ShutDown`](crate::LostReason::ShutDown), so stop what works under them first; only then is
+    /// what they held released, in one batch where the store can. What dropped guards and acquires had left is given
+    /// back as well. When this has returned nothing more is sent about any hold.
+    ///
+    /// Fails if that could not be done within `within`, since the store did not answer or refused: the error says
+    /// which locks are left, and until when at the latest. Of two calls, of clones as well, each gets the same result,
+    /// and the earlier of their ends counts.
+    ///
+    /// A [`release`](crate::Guard::release) that is on its way is done with the rest, and gives `Ok` unless that fails; one that
+    /// begins later waits for the end of the shutdown, and gives
+    /// [`ReleaseError::Lost`](crate::ReleaseError::Lost). Dropping a guard then does nothing.
+    /// [`inspect`](crate::Mutex::inspect) works as before.
+    ///
+    /// Cancel safety: if the future is dropped once it was polled, the shutdown goes on in the background.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::time::Duration;
+    ///
+    /// let client = leasehold::Client::connect("memory:").await?;
+    /// # async fn asked_to_end() {}
+    /// # async fn serve(_: &leasehold::Client) { std::future::pending::<()>().await }
+    /// tokio::select! {
+    ///     () = serve(&client) => {}
+    ///     () = asked_to_end() => {}
+    /// }
+    /// if let Err(left) = client.shutdown(Duration::from_secs(5)).await {
+    ///     eprintln!("{left}");
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub async fn shutdown(&self, within: Duration) -> Result<(), ShutdownError> {
+        self.engine.shut_down(within).await
     }
 }
 

@@ -4,7 +4,7 @@
 //! [`DetachedHold`] that is dropped changes nothing.
 
 use crate::client::Client;
-use crate::engine::{self, Detached, Engine, NotAttached, NotReleased};
+use crate::engine::{self, Detached, Engine, LostReason, NotAttached, NotExtended, NotReleased};
 use crate::error::{AttachError, ExtendError, ReleaseError};
 use crate::guard::Guard;
 use leasehold_core::tenure::{Plan, Tenure};
@@ -168,7 +168,11 @@ impl DetachedHold {
         match engine::attach(engine, &self.lock, ours, lease, in_time, may_last).await {
             Ok((seat, hold)) => {
                 let tenure = Tenure::new(Plan::Renew { lease }, hold.valid_until(), engine.world.now());
-                let keep = engine.keeper.keep(hold.clone(), tenure);
+                let Some(keep) = engine.keeper.keep(hold.clone(), tenure) else {
+                    let why = NotExtended::Lost(LostReason::ShutDown);
+                    let error = ExtendError::of(why, self.name(), self.fence);
+                    return Err(AttachError::NotExtended { hold: Box::new(self), error });
+                };
                 Ok(Guard::new(engine.clone(), seat, hold, keep, None, None))
             }
             Err(NotAttached::Already) => Err(AttachError::Already { lock: self.lock.name }),

@@ -169,6 +169,9 @@ pub enum AcquireError {
     /// the latest, the lock is free again when its short first lease (3 s) ends.
     #[error("it is not known whether the lock was acquired (if it was, it is free again within 3 s): {0}")]
     Unknown(#[source] Fault),
+    /// The client was shut down before the lock was acquired, and acquires nothing any more.
+    #[error("the client was shut down: connect a new one to acquire anything more")]
+    Closed,
     /// The lease cannot be.
     #[error(transparent)]
     Lease(#[from] LeaseError),
@@ -274,6 +277,15 @@ pub enum ExtendError {
     /// The lease cannot be.
     #[error(transparent)]
     Lease(#[from] LeaseError),
+    /// The hold has a cap that stands against it. Nothing was sent; the hold lasts as long as it did.
+    #[error(
+        "the hold is capped: it lasts {left:?} more at most, so be done by then, release the lock and acquire it \
+         anew, or set a longer cap (`Mutex::max_hold`, `Mutex::max_renewals`)"
+    )]
+    Capped {
+        /// How long the hold can last still.
+        left: Duration,
+    },
     /// The store could not be asked, refused, or did not answer. The hold lasts as long as it did, and
     /// may last longer.
     #[error("the hold was not extended for certain: {0}")]

@@ -3,6 +3,7 @@
 use crate::engine::{self, Engine, Hold, KeepId, NotReleased, Seat};
 use crate::error::{ExtendError, Lost, ReleaseError};
 use crate::store::Fault;
+use leasehold_core::tenure::Wish;
 use leasehold_core::{Extend, Extended, FencingToken, Lease, LockName, Moment, Op, Reply, whole_millis};
 use std::fmt;
 use std::sync::Arc;
@@ -84,6 +85,13 @@ impl Guard {
         self.hold.check(&*self.engine.world).map_err(|_| self.loss())
     }
 
+    /// Whether the hold ends by its cap as things stand, and nothing lengthens it beyond
+    /// [`valid_until`](Self::valid_until): [`Mutex::max_hold`](crate::Mutex::max_hold),
+    /// [`Mutex::max_renewals`](crate::Mutex::max_renewals).
+    pub fn is_capped(&self) -> bool {
+        self.hold.is_capped()
+    }
+
     /// Waits until the lock is lost, and says why. It does not end while the lock is held. After a suspend of
     /// the machine it may end late, as timers do; [`check`](Self::check) does not.
     ///
@@ -101,10 +109,10 @@ impl Guard {
     }
 
     /// Lengthens the hold now: to the lease that was asked for, counted from now, or else to the
-    /// watchdog's lease. It never ends earlier for it.
+    /// watchdog's lease; where it has a cap, up to that at most. It never ends earlier for it.
     ///
-    /// Fails if the lock is lost, or if the store does not answer within the call timeout; then it lasts
-    /// at least as long as it did.
+    /// Fails if the lock is lost; with [`ExtendError::Capped`] if it has reached its cap; or if the store does not
+    /// answer within the call timeout. Unless it is lost, it lasts at least as long as it did.
     ///
     /// Cancel safety: if the future is dropped, the hold may have been extended; the guard then still
     /// counts as if it had not.
@@ -113,13 +121,14 @@ impl Guard {
             Some(lease) => lease.remaining(self.engine.world.wall())?,
             None => self.engine.timings.watchdog,
         };
-        self.extend_by(lease).await
+        self.extend_by(Wish::UpTo(lease)).await
     }
 
     /// Lengthens the hold to last `lease` from now, if it would end earlier. Otherwise as
-    /// [`extend`](Self::extend).
+    /// [`extend`](Self::extend), except that it fails with [`ExtendError::Capped`] also where it would get
+    /// less than `lease`: then nothing is sent.
     pub async fn extend_to(&self, lease: impl Into<Lease>) -> Result<(), ExtendError> {
-        self.extend_by(lease.into().remaining(self.engine.world.wall())?).await
+        self.extend_by(Wish::Exactly(lease.into().remaining(self.engine.world.wall())?)).await
     }
 
     /// Gives the lock back, and hands it to the next who waits.
@@ -155,17 +164,24 @@ impl Guard {
         }
     }
 
-    async fn extend_by(&self, lease: Duration) -> Result<(), ExtendError> {
+    async fn extend_by(&self, wish: Wish) -> Result<(), ExtendError> {
         self.check()?;
         let engine = &self.engine;
-        let lease_ms = whole_millis(lease);
         let claim = self.hold.claim.clone();
         let sent_at = engine.world.now();
-        let keep_record = engine.keeper.wants_record(self.keep, sent_at, lease);
+        let allowed = engine.keeper.allow(self.keep, sent_at, wish);
+        let (lease, keep_record) = allowed.map_err(|left| ExtendError::Capped { left })?;
+        let lease_ms = whole_millis(lease);
         let op = Op::Extend(Extend { claim, lease_ms, keep_record });
         let within = engine.timings.call.min(self.remaining());
         self.hold.may_last(sent_at + within + lease);
-        match engine.call(&self.hold.lock, &op, within).await {
+        let reply = engine.unless_shut(engine.call(&self.hold.lock, &op, within)).await;
+        let Some(reply) = reply else {
+            // Whoever shuts down tells all guards, in a moment if not yet.
+            self.hold.signal().cancelled().await;
+            return Err(self.loss().into());
+        };
+        match reply {
             Ok(Reply::Extend(Extended::Extended)) => {
                 engine.keeper.prolonged(self.keep, sent_at, lease);
                 self.check().map_err(ExtendError::Lost)
@@ -182,7 +198,9 @@ impl Guard {
         let in_time = self.hold.check(&*engine.world).is_ok();
         self.hold.doubt();
         engine.keeper.found_lost(self.keep);
-        engine::announce(&*engine.store, &*engine.world, engine.timings, &self.hold, in_time).await;
+        let announced = engine::announce(&*engine.store, &*engine.world, engine.timings, &self.hold, in_time);
+        // Where it is cut off the loss is told without its reason.
+        engine.unless_shut(announced).await;
         self.loss()
     }
 }

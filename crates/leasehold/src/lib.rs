@@ -28,6 +28,8 @@
 //! | guard a write for certain | [`Guard::fencing_token`] |
 //! | give it back, also what was dropped | [`Guard::release`], [`Client::settle`] |
 //! | hold it beyond this process's life, for another to release | [`Mutex::acquire_detached`], [`DetachedHold`] |
+//! | give everything back before the program ends | [`Client::shutdown`] |
+//! | keep a hung task from holding it for ever | [`Mutex::max_hold`], [`Mutex::max_renewals`] |
 //! | see who holds it | [`Mutex::inspect`], [`Contention`] |
 //! | share it with clients of other libraries | [`Mutex::value`], [`Mutex::adopt`], [`Mutex::share`] |
 //! | bring a store of one's own | [`store::Store`], [`Client::of_store`], [`mod@core`] |
@@ -70,7 +72,7 @@ mod sync;
 
 pub use client::{Client, ClientBuilder};
 pub use detached::{DetachedHold, DetachedTextError};
-pub use engine::{LostReason, World};
+pub use engine::{LostReason, ShutdownError, Unreturned, World};
 pub use error::{
     AcquireError, AttachError, ConnectError, Contention, ExtendError, InspectError, LockError, Lost,
     ReleaseError, RunError,

@@ -6,7 +6,7 @@ use crate::error::{AcquireError, Contention, ExtendError, InspectError, LockErro
 use crate::guard::Guard;
 use crate::store::Fault;
 use leasehold_core::contend::Terms;
-use leasehold_core::tenure::{Plan, Tenure};
+use leasehold_core::tenure::{Caps, Plan, Tenure};
 use leasehold_core::{
     FencingToken, Inspect, Lease, LeaseError, Lock, LockName, Moment, Op, OwnValue, Reply, RetryPolicy,
 };
@@ -47,6 +47,8 @@ pub struct Mutex {
     value: Option<OwnValue>,
     adopt: Option<Duration>,
     free_every: Option<u32>,
+    max_hold: Option<Duration>,
+    max_renewals: Option<u32>,
 }
 
 /// What came of a single try.
@@ -125,6 +127,8 @@ impl Mutex {
             value: None,
             adopt: None,
             free_every: None,
+            max_hold: None,
+            max_renewals: None,
         }
     }
 
@@ -136,6 +140,46 @@ impl Mutex {
     #[must_use]
     pub fn lease(mut self, lease: impl Into<Lease>) -> Self {
         self.lease = Some(lease.into());
+        self
+    }
+
+    /// How long a hold lasts at most, whatever renews it: a cap for tasks that hang, which a watchdog would renew for
+    /// ever. It counts from the moment in which the lock was acquired, as its caller sees it.
+    ///
+    /// At the cap the hold is lost, with [`LostReason::Capped`](crate::LostReason::Capped), and is then released at
+    /// the store, so that the next waiter need not wait for the rest of the lease. An
+    /// [`extend`](Guard::extend) reaches up to the cap; an [`extend_to`](Guard::extend_to) beyond it fails. A cap
+    /// shorter than 1 ms makes acquiring fail with [`AcquireError::Lease`].
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use leasehold::{Client, LostReason};
+    /// use std::time::Duration;
+    ///
+    /// let index = Client::connect("memory:").await?.mutex("index")?.max_hold(Duration::from_millis(50));
+    /// let guard = index.acquire().await?;
+    /// let hangs = std::future::pending::<()>();
+    /// tokio::select! {
+    ///     () = hangs => guard.release().await?,
+    ///     lost = guard.lost() => assert_eq!(lost.reason, LostReason::Capped),
+    /// }
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn max_hold(mut self, cap: Duration) -> Self {
+        self.max_hold = Some(cap);
+        self
+    }
+
+    /// How often a hold is renewed at most; that it reaches its lease for the first time, after the first 3 s, is not
+    /// counted. With 0 it lasts one lease of the watchdog's, with `n` as much longer as `n` renewals make it.
+    ///
+    /// Extends by the user count, too, if they lengthen the hold. Once the last one is used up,
+    /// [`Guard::extend`] fails with [`ExtendError::Capped`](crate::ExtendError::Capped). When a hold that the
+    /// watchdog renews then ends it is given up, as by [`max_hold`](Self::max_hold); one with a lease ends with it.
+    #[must_use]
+    pub fn max_renewals(mut self, most: u32) -> Self {
+        self.max_renewals = Some(most);
         self
     }
 
@@ -360,11 +404,14 @@ impl Mutex {
             Some(lease) => lease.remaining(world.wall())?,
             None => self.engine.timings.watchdog,
         };
-        let pursuit = self.pursuit(lease, limit, once, None);
-        let (hold, grant) = match engine::acquire(&self.engine, &self.seat, &pursuit).await {
+        let cap = self.max_hold.map(|cap| Lease::For(cap).check().map(|_| cap)).transpose()?;
+        let wanted = cap.map_or(lease, |cap| cap.min(lease));
+        let pursuit = self.pursuit(wanted, limit, once, None);
+        let won = match engine::acquire(&self.engine, &self.seat, &pursuit).await {
             Ok(won) => won,
             Err(missed) => return Ok(Err(missed)),
         };
+        let (hold, grant) = (won.hold.clone(), &won.grant);
         let now = world.now();
         // What the lease is now, where it should last until an instant; which may have passed meanwhile.
         let left = self.lease.map(|asked| asked.remaining(world.wall())).transpose();
@@ -373,10 +420,15 @@ impl Mutex {
             Ok(Some(left)) => Plan::Until { end: now + *left },
             Err(_) => Plan::Until { end: now },
         };
-        let tenure = Tenure::new(plan, grant.valid_until, now);
+        let caps = Caps { end: cap.map(|cap| now + cap), renewals: self.max_renewals };
+        let tenure = Tenure::capped(plan, caps, grant.valid_until, now);
         // The place may have been asked for by a task that wanted the lock for longer.
         hold.cap(tenure.valid_until());
-        let keep = self.engine.keeper.keep(hold.clone(), tenure);
+        let Some(keep) = self.engine.keeper.keep(hold.clone(), tenure) else {
+            won.give_back(&self.engine);
+            return Ok(Err(Missed::Closed));
+        };
+        drop(won);
         let guard =
             Guard::new(self.engine.clone(), self.seat.clone(), hold, keep, self.lease, self.free_every);
         left.map(|_| Ok(guard))
@@ -437,14 +489,16 @@ impl Mutex {
             }
             Missed::Fault { fault, maybe_there: false } => AcquireError::Store(fault),
             Missed::Fault { fault, maybe_there: true } => AcquireError::Unknown(fault),
+            Missed::Closed => AcquireError::Closed,
             Missed::TooSlow => AcquireError::LeaseTooShort { lease: self.shortest_lease() },
         }
     }
 
     fn shortest_lease(&self) -> Duration {
-        match self.lease {
+        let lease = match self.lease {
             Some(lease) => lease.remaining(self.engine.world.wall()).unwrap_or(Lease::MIN),
             None => self.engine.timings.watchdog,
-        }
+        };
+        self.max_hold.map_or(lease, |cap| cap.min(lease))
     }
 }

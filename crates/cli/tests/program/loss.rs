@@ -128,3 +128,17 @@ fn an_outage_shorter_than_the_lease_is_ridden_out() {
     assert_eq!(status(&mut run), Some(6));
     scene.assert_free();
 }
+
+#[test]
+fn a_command_that_hangs_is_ended_when_its_lock_has_been_held_for_as_long_as_it_may() {
+    let server = RedisServer::start().expect("there is a server");
+    for scene in [Scene::sqlite(), Scene::redis(&server)] {
+        let options = ["--max-hold", "2s", "--kill-grace", "500ms"];
+        let hung = scene.script(&options, "echo running; while :; do sleep 0.01; done");
+        hung.check(70, "held for as long as --max-hold allows");
+        assert!(hung.stderr.contains("lost `job`, so the command was ended"), "{hung:?}");
+        scene.assert_free();
+        scene.script(&options, "exit 3").check(3, "");
+        scene.script(&["--max-hold", "2s", "--kill-grace", "3s"], "true").check(2, "--max-hold");
+    }
+}

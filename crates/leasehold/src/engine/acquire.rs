@@ -1,5 +1,6 @@
 //! Waiting for a lock: the one loop that does.
 
+use super::gate::Step;
 use super::seat::{Seat, Turn};
 use super::{Engine, Hold, Session};
 use crate::store::{Fault, Outcome};
@@ -35,14 +36,31 @@ pub(crate) enum Missed {
     Fault { fault: Fault, maybe_there: bool },
     /// The lease is shorter than the time that the news of it takes.
     TooSlow,
+    /// The client was shut down.
+    Closed,
+}
+
+/// A hold that was had just now. The keeper has to be told of it before this is dropped, and before anything is awaited.
+pub(crate) struct Won<'a> {
+    pub(crate) hold: Arc<Hold>,
+    pub(crate) grant: Grant,
+    /// Keeps a shutdown waiting.
+    pub(super) inside: Step<'a>,
+}
+
+impl Won<'_> {
+    /// Nobody keeps it, since a shutdown has begun: it is given back. The seat may have gone before it was closed.
+    pub(crate) fn give_back(self, engine: &Engine) {
+        engine.keeper.give_back(&self.hold);
+    }
 }
 
 /// Acquires the lock of a seat.
-pub(crate) async fn acquire(
-    engine: &Engine,
-    seat: &Arc<Seat>,
-    pursuit: &Pursuit,
-) -> Result<(Arc<Hold>, Grant), Missed> {
+pub(crate) async fn acquire<'a>(
+    engine: &'a Engine,
+    seat: &'a Arc<Seat>,
+    pursuit: &'a Pursuit,
+) -> Result<Won<'a>, Missed> {
     let line = InLine { engine, seat, id: seat.join(pursuit.terms.clone()), won: false };
     Chase { engine, seat, pursuit, line, last_fault: None, tries: 0 }.run().await
 }
@@ -57,6 +75,7 @@ struct InLine<'a> {
 
 impl Drop for InLine<'_> {
     fn drop(&mut self) {
+        let _inside = self.engine.gate.inside();
         if !self.won
             && let Some(claim) = self.seat.leave(self.id)
         {
@@ -75,8 +94,8 @@ struct Chase<'a> {
     tries: u32,
 }
 
-impl Chase<'_> {
-    async fn run(mut self) -> Result<(Arc<Hold>, Grant), Missed> {
+impl<'a> Chase<'a> {
+    async fn run(mut self) -> Result<Won<'a>, Missed> {
         loop {
             let world = &self.engine.world;
             let now = world.now();
@@ -86,12 +105,18 @@ impl Chase<'_> {
                 self.outlive(&session, now).await?;
                 continue;
             }
-            match self.seat.turn(self.line.id, &session, now, &mut || world.random()) {
-                Turn::Won(hold, grant) => {
-                    self.line.won = true;
-                    return Ok((hold, grant));
-                }
+            // Whoever has won has said so to the keeper, or has given the lock back, before a shutdown goes on.
+            let inside = self.engine.gate.inside();
+            let turn = self.seat.turn(self.line.id, &session, now, &mut || world.random());
+            if let Turn::Won(hold, grant) = turn {
+                self.line.won = true;
+                return Ok(Won { hold, grant, inside });
+            }
+            drop(inside);
+            match turn {
+                Turn::Won(..) => {}
                 Turn::TooSlow => return Err(Missed::TooSlow),
+                Turn::Closed => return Err(Missed::Closed),
                 Turn::Misfit(claim) => {
                     if let Some(claim) = claim {
                         self.engine.keeper.undo(&self.engine.store, &self.seat.lock, claim);
@@ -120,7 +145,7 @@ impl Chase<'_> {
         let sessions = &self.engine.sessions;
         tokio::select! {
             biased;
-            () = sessions.after(session.id) => Ok(()),
+            begun = self.engine.gate.pass(sessions.after(session.id)) => begun.ok_or(Missed::Closed),
             () = self.engine.world.sleep_until(until) => {
                 let maybe_there = self.last_fault.take().is_some_and(|(_, maybe_there)| maybe_there);
                 Err(Missed::Fault { fault: sessions.trouble(), maybe_there })
@@ -134,11 +159,15 @@ impl Chase<'_> {
         let Some(within) = self.time_to_answer(now) else { return Err(self.time_is_up(now)) };
         let op = Op::Acquire(ask);
         let outcome = {
-            let mut reply = pin!(self.engine.store.execute(&self.seat.lock, &op, within));
+            let asked = async { self.engine.store.execute(&self.seat.lock, &op, within).await };
+            let mut reply = pin!(self.engine.gate.pass(asked));
             loop {
                 tokio::select! {
                     biased;
-                    outcome = &mut reply => break outcome,
+                    outcome = &mut reply => match outcome {
+                        Some(outcome) => break outcome,
+                        None => return Err(Missed::Closed),
+                    },
                     () = self.seat.signaled(self.line.id) => {
                         if self.seat.is_won(self.engine.world.now()) {
                             return Ok(());

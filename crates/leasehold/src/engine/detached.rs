@@ -10,9 +10,10 @@
 use super::release::explain;
 use super::session::{Mailbox, Session, fresh_id};
 use super::{
-    Engine, FAR, Hold, LostReason, Missed, NotReleased, Pursuit, Seat, Seats, acquire, read_release,
+    Engine, FAR, Hold, LostReason, Missed, NotReleased, Pursuit, Seat, Seats, Uncertain, Won, acquire,
+    read_release,
 };
-use crate::store::Fault;
+use crate::store::{Fault, FaultKind, Phase};
 use crate::sync::{Mutex, MutexGuard};
 use leasehold_core::contend::Grant;
 use leasehold_core::{
@@ -69,6 +70,7 @@ pub(crate) async fn acquire_detached(
 ) -> Result<Detached, NotDetached> {
     let seats = Arc::new(Seats::new(engine.world.clone()));
     let seat = seats.seat(lock, session);
+    engine.seats.receive(&seat);
     // Who does not queue is sent nothing.
     let mailbox = if pursuit.terms.queue {
         let mailbox = Mailbox { store: &*engine.store, session };
@@ -77,10 +79,13 @@ pub(crate) async fn acquire_detached(
     } else {
         None
     };
-    let (hold, grant) = acquire(engine, &seat, &pursuit).await.map_err(NotDetached::Missed)?;
+    let Won { hold, grant, inside } = acquire(engine, &seat, &pursuit).await.map_err(NotDetached::Missed)?;
     let mut unkept = Unkept { engine, hold, kept: false };
+    drop(inside);
     drop(mailbox);
-    unkept.keep(&grant, lease).await
+    let kept = engine.unless_shut(unkept.keep(&grant, lease)).await;
+    // A shutdown has found the hold in the seat, and has given it back.
+    kept.unwrap_or(Err(NotDetached::Missed(Missed::Closed)))
 }
 
 /// Opens the mailbox of a pursuit. While that fails for a reason that may pass, one looks for oneself.
@@ -138,10 +143,21 @@ impl Unkept<'_> {
 
 impl Drop for Unkept<'_> {
     fn drop(&mut self) {
+        let _inside = self.engine.gate.inside();
         if !self.kept {
             self.engine.keeper.give_back(&self.hold);
         }
     }
+}
+
+/// Asks the store about a hold that no shutdown gives back: a client that was shut down asks nothing any more.
+async fn ask(engine: &Engine, lock: &Lock, op: &Op, within: Duration) -> Result<Reply, Uncertain> {
+    let reply = engine.unless_shut(engine.call(lock, op, within)).await;
+    reply.unwrap_or_else(|| {
+        let text = "this client was shut down: another one can release the hold".to_owned();
+        let fault = Fault::new(FaultKind::Unusable(text), Phase::Send, "the client");
+        Err(Uncertain { fault, maybe_done: true })
+    })
 }
 
 /// Why an extend did nothing.
@@ -161,7 +177,7 @@ async fn extend(
     let sent_at = engine.world.now();
     // Nobody remembers when the record was last kept, and nobody will renew it: each extend looks after it.
     let op = Op::Extend(Extend { claim: claim.clone(), lease_ms: whole_millis(lease), keep_record: true });
-    match engine.call(lock, &op, within).await {
+    match ask(engine, lock, &op, within).await {
         Ok(Reply::Extend(Extended::Extended)) => Ok(sent_at + lease - drift(lease)),
         Ok(Reply::Extend(Extended::NotHeld)) => Err(Unextended::NotHeld),
         Ok(odd) => Err(Unextended::Fault(Fault::odd_reply(odd))),
@@ -200,7 +216,7 @@ pub(crate) async fn release_detached(
     let now = engine.world.now();
     let attached = engine.attached.spend(claim.hold, now + may_last + engine.timings.call, now);
     let op = Op::Release(Release { claim: claim.clone(), pass: Pass::Grant, next: None });
-    match engine.call(lock, &op, engine.timings.call).await {
+    match ask(engine, lock, &op, engine.timings.call).await {
         Ok(Reply::Release(released)) => {
             if !attached {
                 // The store will say so to whoever would attach it, and nobody is about to.

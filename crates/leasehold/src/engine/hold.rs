@@ -48,6 +48,11 @@ pub enum LostReason {
     SessionLapsed,
     /// It had been released already.
     Released,
+    /// It was held for as long as its cap allows, and was given back:
+    /// [`Mutex::max_hold`](crate::Mutex::max_hold), [`Mutex::max_renewals`](crate::Mutex::max_renewals).
+    Capped,
+    /// Its client was shut down: [`Client::shutdown`](crate::Client::shutdown).
+    ShutDown,
 }
 
 impl fmt::Display for LostReason {
@@ -66,6 +71,8 @@ impl fmt::Display for LostReason {
                 f.write_str("its session lapsed: the store was not told in time that its process lives")
             }
             Self::Released => f.write_str("it was released already"),
+            Self::ShutDown => f.write_str("its client was shut down"),
+            Self::Capped => f.write_str("it was held for as long as its cap allows"),
         }
     }
 }
@@ -82,6 +89,8 @@ pub(crate) struct Hold {
     /// Microseconds of the same clock: until when the store may have it, if all that was sent was executed as late as
     /// its sender waits.
     may_last_until: AtomicU64,
+    /// Set once nothing but its cap ends it.
+    capped: OnceLock<()>,
     lost: OnceLock<LostReason>,
     /// Made when somebody first asks for it.
     signal: OnceLock<CancellationToken>,
@@ -104,6 +113,7 @@ impl Hold {
             seat,
             valid_until: AtomicU64::new(valid_until.as_micros()),
             may_last_until: AtomicU64::new(valid_until.as_micros()),
+            capped: OnceLock::new(),
             lost: OnceLock::new(),
             signal: OnceLock::new(),
         }
@@ -127,9 +137,30 @@ impl Hold {
 
     /// Why it was lost, as far as that is known.
     pub(crate) fn reason(&self, now: Moment) -> LostReason {
-        let by_itself =
-            if now < self.leased_until() { LostReason::SessionLapsed } else { LostReason::Expired };
+        let by_itself = if now < self.leased_until() {
+            LostReason::SessionLapsed
+        } else if self.is_capped() {
+            LostReason::Capped
+        } else {
+            LostReason::Expired
+        };
         self.lost.get().cloned().unwrap_or(by_itself)
+    }
+
+    /// Whether it ends by its cap as things stand.
+    pub(crate) fn is_capped(&self) -> bool {
+        self.capped.get().is_some()
+    }
+
+    /// Why it was lost, if anybody has been told.
+    pub(super) fn loss(&self) -> Option<LostReason> {
+        self.lost.get().cloned()
+    }
+
+    /// Nothing but its cap ends it from now on.
+    pub(super) fn reach_cap(&self) {
+        // Nothing new where it had been so before.
+        let _ = self.capped.set(());
     }
 
     /// Whether it was found to be gone.
@@ -167,8 +198,13 @@ impl Hold {
     /// It is lost, and everybody is told.
     pub(crate) fn lose(&self, reason: LostReason) {
         self.doubt();
+        let asked_for = reason == LostReason::ShutDown;
         if self.lost.set(reason.clone()).is_ok() {
-            tracing::warn!(lock = %self.lock, fence = %self.fence, %reason, "lock lost");
+            if asked_for {
+                tracing::debug!(lock = %self.lock, fence = %self.fence, "lock given back by a shutdown");
+            } else {
+                tracing::warn!(lock = %self.lock, fence = %self.fence, %reason, "lock lost");
+            }
         }
         // Whoever asks for the signal makes it first and looks for the loss then. With less than this on both sides
         // each could miss what the other has just written, and the signal would never be given.

@@ -10,12 +10,17 @@
 //! 3. The deadline itself ends a hold: no reply, no network, no other task is needed for it.
 //! 4. Errands (undoing an acquire, giving back what a dropped guard held) are sent until they are known
 //!    to have arrived, or until the store has forgotten the hold by itself.
-//! 5. Beats go first. A session that has lapsed takes all its holds with it, in one step, and another one is begun.
+//! 5. A hold that has reached its cap is lost first and released then, by an errand that counts as being in flight
+//!    about it.
+//! 6. A shutdown takes all holds over. The keeper then does what is still to be done, until its bound, and ends; what
+//!    was left undone is known from then on.
+//! 7. Beats go first. A session that has lapsed takes all its holds with it, in one step, and another one is begun.
 
 use super::heart::{Heart, Need, Throb};
 use super::pace::{BATCH, Pace, Place, Turn};
 use super::release::announce;
 use super::session::{Birth, Sessions};
+use super::shutdown::{self, Farewell};
 use super::{FAR, Hold, LostReason, Session, Timings, World, call, jitter};
 use crate::store::{Outcome, Store};
 use crate::sync::{Mutex, MutexGuard, Notify};
@@ -23,12 +28,12 @@ use futures_util::StreamExt;
 use futures_util::future::{BoxFuture, join_all};
 use futures_util::stream::FuturesUnordered;
 use leasehold_core::pulse::Pulse;
-use leasehold_core::tenure::{Duty, Tenure};
+use leasehold_core::tenure::{Duty, Tenure, Wish};
 use leasehold_core::{
-    Beaten, Claim, Extend, Extended, FIRST_LEASE, Lock, Moment, Op, Pass, Release, Reply, SessionOp,
+    Beaten, Claim, Extend, Extended, FIRST_LEASE, HoldId, Lock, Moment, Op, Pass, Release, Reply, SessionOp,
     SessionReply, whole_millis,
 };
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::io;
 use std::sync::{Arc, PoisonError};
@@ -50,15 +55,17 @@ pub(crate) struct Keeper {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct KeepId(pub(super) u64);
 
-struct Shared {
-    store: Arc<dyn Store>,
-    world: Arc<dyn World>,
-    timings: Timings,
+pub(super) struct Shared {
+    pub(super) store: Arc<dyn Store>,
+    pub(super) world: Arc<dyn World>,
+    pub(super) timings: Timings,
     birth: Birth,
     sessions: Arc<Sessions>,
     state: Mutex<State>,
     bell: Notify,
     idle: Notify,
+    /// Cancelled when the keeper has ended.
+    ended: CancellationToken,
 }
 
 struct State {
@@ -67,12 +74,34 @@ struct State {
     kept: HashMap<KeepId, Kept>,
     pace: Pace,
     errands: Vec<Errand>,
-    /// How many errands are not done yet.
-    open_errands: usize,
+    /// What is being given back, by a number.
+    open: BTreeMap<u64, Owed>,
     /// When the keeper wakes by itself.
     armed: Moment,
     last_id: u64,
-    closing: bool,
+    /// Set to end once nothing is left to do, or at this moment.
+    closing: Option<Moment>,
+    /// Set once a shutdown has taken all holds over (6), and what it has to say.
+    handed_over: bool,
+    farewell: Option<Farewell>,
+    /// The earliest end that was asked for of a shutdown.
+    hurry: Moment,
+    /// Set once it has ended.
+    ended: Option<Moment>,
+    /// What a shutdown could not give back.
+    unreturned: Vec<Owed>,
+    /// What a shutdown knows of holds whose releases it may have cut off, where they were not released.
+    verdicts: BTreeMap<HoldId, LostReason>,
+}
+
+/// Something that is being given back.
+#[derive(Clone)]
+pub(super) struct Owed {
+    pub(super) lock: Lock,
+    /// Until when the store may have it.
+    pub(super) until: Moment,
+    /// Set if it is a hold whose release was on its way, so that its loss has not been told.
+    pub(super) untold: Option<HoldId>,
 }
 
 struct Kept {
@@ -84,17 +113,56 @@ struct Kept {
     lost: bool,
     /// Set once people are told of it.
     told: bool,
+    /// Set once its release is on its way.
+    leaving: bool,
+    /// Set once the user has extended it himself.
+    extended_by_user: bool,
     /// Cancelled when nothing is in flight about it any more; as a rule the whole batch has one.
     in_flight: Option<CancellationToken>,
+    /// Set once it is given back without its guard (5).
+    giving_back: Option<CancellationToken>,
+}
+
+/// A hold that is handed over to a shutdown.
+pub(super) struct Handed {
+    pub(super) hold: Arc<Hold>,
+    /// Set if its release is on its way.
+    pub(super) leaving: bool,
+    /// Set if the user may have sent something about it that is on its way.
+    pub(super) sent_by_user: bool,
+    /// Set if the keeper gives it back already (5).
+    pub(super) given_back: bool,
+}
+
+/// A hold that the keeper has let go of.
+#[derive(Default)]
+pub(super) struct Retired {
+    /// Cancelled when nothing is in flight about it any more.
+    pub(super) in_flight: Option<CancellationToken>,
+    /// Set if the keeper gives it back already (5): to be cancelled when it is to stop with that.
+    pub(super) giving_back: Option<CancellationToken>,
 }
 
 /// A release that somebody else began.
 struct Errand {
+    id: u64,
     lock: Lock,
     claim: Claim,
     until: Moment,
     /// Set where the operation that is undone may still be on its way: the connection that it went by.
     behind: Option<Arc<dyn Store>>,
+    /// Set if it is about a hold whose guard is there still (5).
+    guarded: Option<Guarded>,
+}
+
+/// What ties an errand to a hold whose guard is there still.
+struct Guarded {
+    /// Cancelled when nothing more is to be sent.
+    stop: CancellationToken,
+    /// What was in flight about the hold before.
+    earlier: Option<CancellationToken>,
+    /// Kept for as long as anything is in flight about the hold.
+    in_flight: DropGuard,
 }
 
 /// An extend on its way.
@@ -131,13 +199,16 @@ struct Work {
     /// Holds that end soon: they leave little time for an answer, and should not take it from the others.
     urgent: Vec<Batch>,
     lost: Vec<(Arc<Hold>, LostReason)>,
+    /// Holds that have reached their caps, and their releases.
+    capped: Vec<(Arc<Hold>, Errand)>,
     /// A beat that is due.
     throb: Option<Throb>,
     /// Set if the session has lapsed.
     lapsed: bool,
     errands: Vec<Errand>,
+    farewell: Option<Farewell>,
     next: Option<Moment>,
-    closing: bool,
+    closing: Option<Moment>,
 }
 
 impl Keeper {
@@ -155,10 +226,16 @@ impl Keeper {
             kept: HashMap::new(),
             pace: Pace::new(),
             errands: Vec::new(),
-            open_errands: 0,
+            open: BTreeMap::new(),
             armed: Moment::ZERO,
             last_id: 0,
-            closing: false,
+            closing: None,
+            handed_over: false,
+            farewell: None,
+            hurry: FAR,
+            ended: None,
+            unreturned: Vec::new(),
+            verdicts: BTreeMap::new(),
         };
         let shared = Arc::new(Shared {
             store,
@@ -169,35 +246,53 @@ impl Keeper {
             state: Mutex::new(state),
             bell: Notify::new(),
             idle: Notify::new(),
+            ended: CancellationToken::new(),
         });
         world.host(Box::pin(run(shared.clone())))?;
         Ok(Self { shared })
     }
 
-    /// Takes a hold into its care.
-    pub(crate) fn keep(&self, hold: Arc<Hold>, tenure: Tenure) -> KeepId {
+    /// Takes a hold into its care, unless a shutdown has begun (6).
+    pub(crate) fn keep(&self, hold: Arc<Hold>, tenure: Tenure) -> Option<KeepId> {
         let mut state = self.shared.state();
-        state.last_id += 1;
-        let id = KeepId(state.last_id);
-        state.kept.insert(id, Kept { hold, tenure, place: None, lost: false, told: false, in_flight: None });
+        if state.handed_over {
+            return None;
+        }
+        let id = KeepId(state.fresh_id());
+        let kept = Kept {
+            hold,
+            tenure,
+            place: None,
+            lost: false,
+            told: false,
+            leaving: false,
+            extended_by_user: false,
+            in_flight: None,
+            giving_back: None,
+        };
+        kept.raise();
+        state.kept.insert(id, kept);
         let due = state.schedule(id);
         let early = due < state.armed;
         drop(state);
         if early {
             self.shared.bell.notify_one();
         }
-        id
+        Some(id)
     }
 
-    /// Lets go of a hold (2). What is returned is cancelled when nothing is in flight about it.
-    pub(crate) fn retire(&self, id: KeepId) -> Option<CancellationToken> {
+    /// Lets go of a hold (2). It stays known, for a shutdown, until it is [forgotten](Self::forget).
+    pub(super) fn retire(&self, id: KeepId) -> Retired {
         let mut state = self.shared.state();
-        state.not_told(id);
-        let kept = state.kept.remove(&id)?;
-        if let Some(place) = kept.place {
-            state.pace.leave(id, place);
-        }
-        kept.in_flight
+        state.lose(id);
+        let Some(kept) = state.kept.get_mut(&id) else { return Retired::default() };
+        kept.leaving = true;
+        Retired { in_flight: kept.in_flight.clone(), giving_back: kept.giving_back.clone() }
+    }
+
+    /// A hold that was retired has been released, or its release is an errand.
+    pub(super) fn forget(&self, id: KeepId) {
+        self.shared.state().kept.remove(&id);
     }
 
     /// A hold was found to be lost: it is not extended any more.
@@ -205,9 +300,17 @@ impl Keeper {
         self.shared.state().lose(id);
     }
 
-    /// Whether an extend by the user should keep the record beside the lock as well.
-    pub(crate) fn wants_record(&self, id: KeepId, now: Moment, lease: Duration) -> bool {
-        self.shared.state().kept.get(&id).is_some_and(|kept| kept.tenure.wants_record(now, lease))
+    /// The lease that an extend by the user asks for, and whether it should keep the record beside the lock as well;
+    /// or how much time is left until the cap that stands against it.
+    pub(crate) fn allow(&self, id: KeepId, now: Moment, wish: Wish) -> Result<(Duration, bool), Duration> {
+        let mut state = self.shared.state();
+        let Some(kept) = state.kept.get_mut(&id) else {
+            let (Wish::Exactly(lease) | Wish::UpTo(lease)) = wish;
+            return Ok((lease, false));
+        };
+        let lease = kept.tenure.allow(now, wish)?;
+        kept.extended_by_user = true;
+        Ok((lease, kept.tenure.wants_record(now, lease)))
     }
 
     /// A hold was extended by its user.
@@ -215,7 +318,7 @@ impl Keeper {
         let mut state = self.shared.state();
         let Some(kept) = state.kept.get_mut(&id) else { return };
         kept.tenure.prolong(sent_at, lease);
-        kept.hold.raise(kept.tenure.valid_until());
+        kept.raise();
         state.schedule(id);
         drop(state);
         self.shared.bell.notify_one();
@@ -240,21 +343,20 @@ impl Keeper {
     /// Undoes what an acquire may have left that was sent by `main`, and may be on its way still.
     pub(super) fn undo(&self, main: &Arc<dyn Store>, lock: &Lock, claim: Claim) {
         let until = self.shared.world.now() + FIRST_LEASE + self.shared.timings.call;
-        self.post(Errand { lock: lock.clone(), claim, until, behind: Some(main.clone()) });
+        self.shared.post(lock.clone(), claim, until, Some(main.clone()));
     }
 
     /// Gives back a hold whose guard is gone.
     pub(super) fn give_back(&self, hold: &Hold) {
         let until = hold.may_last_until().max(self.shared.world.now() + self.shared.timings.call);
-        let (lock, claim) = (hold.lock.clone(), hold.claim.clone());
-        self.post(Errand { lock, claim, until, behind: None });
+        self.shared.post(hold.lock.clone(), hold.claim.clone(), until, None);
     }
 
     /// Waits until no errand is left.
     pub(crate) async fn errands_done(&self) {
         loop {
             let idle = self.shared.idle.notified();
-            if self.shared.state().open_errands == 0 {
+            if self.shared.state().open.is_empty() {
                 return;
             }
             idle.await;
@@ -263,16 +365,67 @@ impl Keeper {
 
     /// Ends the keeper once its errands are done.
     pub(super) fn close(&self) {
-        self.shared.state().closing = true;
+        self.shared.state().closing.get_or_insert(FAR);
         self.shared.bell.notify_one();
     }
 
-    fn post(&self, errand: Errand) {
+    /// Hands all holds over to a shutdown (6): from now on none is extended, and none taken in.
+    pub(super) fn hand_over(&self) -> Vec<Handed> {
         let mut state = self.shared.state();
-        state.open_errands += 1;
-        state.errands.push(errand);
+        state.handed_over = true;
+        state.pace = Pace::new();
+        let handed = |kept: &mut Kept| {
+            kept.lost = true;
+            kept.place = None;
+            Handed {
+                hold: kept.hold.clone(),
+                leaving: kept.leaving,
+                sent_by_user: kept.leaving || kept.extended_by_user,
+                given_back: kept.giving_back.is_some(),
+            }
+        };
+        state.kept.values_mut().map(handed).collect()
+    }
+
+    /// Enters that a hold is being given back by a shutdown.
+    pub(super) fn owe(&self, hold: &Arc<Hold>, leaving: bool) -> u64 {
+        let untold = leaving.then_some(hold.claim.hold);
+        self.shared.state().owe(hold.lock.clone(), hold.may_last_until(), untold)
+    }
+
+    /// Has the keeper end by that moment at the latest, with what is to be said to the store before.
+    pub(super) fn part(&self, farewell: Farewell, by: Moment) {
+        let mut state = self.shared.state();
+        state.farewell = Some(farewell);
+        state.closing = Some(by);
         drop(state);
         self.shared.bell.notify_one();
+    }
+
+    /// Has a shutdown end earlier, if that is earlier.
+    pub(super) fn hurry(&self, by: Moment) {
+        let mut state = self.shared.state();
+        state.hurry = state.hurry.min(by);
+        drop(state);
+        self.shared.bell.notify_one();
+    }
+
+    /// Waits until the keeper has ended.
+    pub(super) async fn ended(&self) {
+        self.shared.ended.cancelled().await;
+    }
+
+    /// Waits until the keeper has ended: says what became of a hold whose release was cut off, if it was not released.
+    pub(super) async fn verdict(&self, hold: &Hold) -> Option<LostReason> {
+        self.ended().await;
+        hold.loss().or_else(|| self.shared.state().verdicts.get(&hold.claim.hold).cloned())
+    }
+
+    /// Waits until the keeper has ended: says when that was, and what a shutdown could not give back.
+    pub(super) async fn unreturned(&self) -> (Moment, Vec<Owed>) {
+        self.ended().await;
+        let state = self.shared.state();
+        (state.ended.unwrap_or(Moment::ZERO), state.unreturned.clone())
     }
 }
 
@@ -282,7 +435,29 @@ impl fmt::Debug for Keeper {
     }
 }
 
+impl Kept {
+    /// Has the hold be believed for as long as its tenure says.
+    fn raise(&self) {
+        self.hold.raise(self.tenure.valid_until());
+        if self.tenure.ends_by_cap() {
+            self.hold.reach_cap();
+        }
+    }
+}
+
 impl State {
+    fn fresh_id(&mut self) -> u64 {
+        self.last_id += 1;
+        self.last_id
+    }
+
+    /// Enters that something is being given back.
+    fn owe(&mut self, lock: Lock, until: Moment, untold: Option<HoldId>) -> u64 {
+        let id = self.fresh_id();
+        self.open.insert(id, Owed { lock, until, untold });
+        id
+    }
+
     /// Enters when a hold next needs attention.
     fn schedule(&mut self, id: KeepId) -> Moment {
         let Some(kept) = self.kept.get_mut(&id).filter(|kept| !kept.lost) else { return FAR };
@@ -316,7 +491,7 @@ impl State {
         }
     }
 
-    /// Looks after the session (5).
+    /// Looks after the session (7).
     fn attend(&mut self, now: Moment, work: &mut Work) {
         let Some(heart) = &mut self.heart else { return };
         match heart.poll(now) {
@@ -353,7 +528,7 @@ impl State {
         match outcome {
             Outcome::Done(Reply::Extend(Extended::Extended)) => {
                 kept.tenure.handle_extended(sent_at, sent.lease, sent.keep_record);
-                kept.hold.raise(kept.tenure.valid_until());
+                kept.raise();
             }
             Outcome::Done(Reply::Extend(Extended::NotHeld)) => {
                 let in_time = now < kept.hold.valid_until();
@@ -374,9 +549,23 @@ impl State {
         None
     }
 
+    /// Has a hold given back whose guard is there still (5). It has to be lost before that is sent.
+    fn give_up(&mut self, id: KeepId) -> Option<(Arc<Hold>, Errand)> {
+        let hold = self.lose(id)?;
+        let kept = self.kept.get_mut(&id)?;
+        let (stop, in_flight) = (CancellationToken::new(), CancellationToken::new());
+        kept.giving_back = Some(stop.clone());
+        let earlier = kept.in_flight.replace(in_flight.clone());
+        let (lock, claim, until) = (hold.lock.clone(), hold.claim.clone(), hold.may_last_until());
+        let guarded = Some(Guarded { stop, earlier, in_flight: in_flight.drop_guard() });
+        let id = self.owe(lock.clone(), until, None);
+        Some((hold, Errand { id, lock, claim, until, behind: None, guarded }))
+    }
+
     /// Takes out all that is due, and the extends that go along with it.
     fn collect(&mut self, now: Moment, call: Duration) -> Work {
-        let mut work = Work { closing: self.closing, ..Work::default() };
+        let closing = self.closing.map(|by| by.min(self.hurry));
+        let mut work = Work { closing, farewell: self.farewell.take(), ..Work::default() };
         work.errands.append(&mut self.errands);
         self.attend(now, &mut work);
         for Turn { id, ahead } in self.pace.take(now) {
@@ -390,6 +579,10 @@ impl State {
             match kept.tenure.poll(now, ahead) {
                 Duty::Over => {
                     work.lost.extend(self.lose(id).map(|hold| (hold, LostReason::Expired)));
+                    continue;
+                }
+                Duty::GiveUp => {
+                    work.capped.extend(self.give_up(id));
                     continue;
                 }
                 Duty::Extend { lease, keep_record } => {
@@ -409,6 +602,7 @@ impl State {
         }
         work.next = self.pace.next().into_iter().chain(self.heart.as_ref().map(Heart::due)).min();
         self.armed = work.next.unwrap_or(FAR);
+        work.next = work.next.into_iter().chain(closing.filter(|by| *by != FAR)).min();
         work
     }
 }
@@ -430,12 +624,18 @@ impl Batch {
 
 /// Runs the keeper until it is closed and its errands are done.
 async fn run(shared: Arc<Shared>) {
+    // Dropped after what is running: nothing is sent any more when it is.
+    let _end = End(shared.clone());
     let mut running: FuturesUnordered<BoxFuture<'static, ()>> = FuturesUnordered::new();
     loop {
         let now = shared.world.now();
         let work = shared.state().collect(now, shared.timings.call);
         for (hold, reason) in work.lost {
             hold.lose(reason);
+        }
+        for (hold, errand) in work.capped {
+            hold.lose(LostReason::Capped);
+            running.push(Box::pin(run_errand(shared.clone(), errand)));
         }
         if let Some(throb) = work.throb {
             running.push(Box::pin(beat(shared.clone(), throb)));
@@ -449,8 +649,11 @@ async fn run(shared: Arc<Shared>) {
         for errand in work.errands {
             running.push(Box::pin(run_errand(shared.clone(), errand)));
         }
-        if work.closing && running.is_empty() {
-            return end_session(&shared).await;
+        if let Some(farewell) = work.farewell {
+            running.push(Box::pin(shutdown::part(shared.clone(), farewell)));
+        }
+        if work.closing.is_some_and(|by| running.is_empty() || by <= now) {
+            return end_session(&shared, work.closing).await;
         }
         let nap = async {
             match work.next {
@@ -464,6 +667,27 @@ async fn run(shared: Arc<Shared>) {
             () = shared.bell.notified() => {}
             () = nap => {}
         }
+    }
+}
+
+/// The end of the keeper, whatever ends it.
+struct End(Arc<Shared>);
+
+impl Drop for End {
+    fn drop(&mut self) {
+        let now = self.0.world.now();
+        let mut state = self.0.state();
+        state.ended = Some(now);
+        state.errands.clear();
+        let open = std::mem::take(&mut state.open);
+        state.unreturned.extend(open.into_values());
+        let untold: Vec<_> = state.unreturned.iter().filter_map(|owed| owed.untold).collect();
+        for hold in untold {
+            state.verdicts.entry(hold).or_insert(LostReason::ShutDown);
+        }
+        drop(state);
+        self.0.idle.notify_waiters();
+        self.0.ended.cancel();
     }
 }
 
@@ -499,7 +723,7 @@ async fn begin_again(shared: Arc<Shared>) {
     tracing::warn!(session = %old.id, "the session has lapsed: all that it held is lost");
     let (mut pause, most) = BIRTH_PAUSE;
     loop {
-        if shared.state().closing {
+        if shared.state().closing.is_some() {
             return;
         }
         match shared.birth.begin().await {
@@ -516,13 +740,15 @@ async fn begin_again(shared: Arc<Shared>) {
 }
 
 /// Tells the store that nothing more comes, once: if that is lost, the session lapses.
-async fn end_session(shared: &Shared) {
+async fn end_session(shared: &Shared, by: Option<Moment>) {
     let Some(heart) = shared.state().heart.take() else { return };
     heart.session.end();
     let op = SessionOp::End(heart.session.id);
-    if let Outcome::Refused(fault) | Outcome::Unknown(fault) =
-        shared.store.attend(&op, shared.timings.call).await
-    {
+    let within = shared.timings.call.min(by.unwrap_or(FAR).since(shared.world.now()));
+    if within.is_zero() {
+        return;
+    }
+    if let Outcome::Refused(fault) | Outcome::Unknown(fault) = shared.store.attend(&op, within).await {
         tracing::debug!(%fault, "the session was not ended: it lapses");
     }
 }
@@ -556,9 +782,31 @@ async fn extend(shared: Arc<Shared>, batch: Batch) {
     .await;
 }
 
-/// Releases a hold, again and again until it is known to be gone.
-async fn run_errand(shared: Arc<Shared>, errand: Errand) {
-    let op = Op::Release(Release { claim: errand.claim, pass: Pass::Grant, next: None });
+/// Runs an errand, for as long as it is wanted.
+async fn run_errand(shared: Arc<Shared>, mut errand: Errand) {
+    let guarded = errand.guarded.take();
+    let mut returned = true;
+    let run = async { returned = give_back(&shared, &errand).await };
+    match guarded {
+        None => run.await,
+        Some(Guarded { stop, earlier, in_flight }) => {
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => {}
+                () = run => {}
+            }
+            if let Some(earlier) = earlier {
+                earlier.cancelled().await;
+            }
+            drop(in_flight);
+        }
+    }
+    shared.settle(errand.id, returned);
+}
+
+/// Releases a hold, again and again until it is known to be gone; says whether it is.
+async fn give_back(shared: &Shared, errand: &Errand) -> bool {
+    let op = Op::Release(Release { claim: errand.claim.clone(), pass: Pass::Grant, next: None });
     let each = shared.timings.call;
     let within = errand.until.since(shared.world.now()).max(each);
     let ours = || call(&*shared.store, &*shared.world, &errand.lock, &op, within, each);
@@ -577,18 +825,48 @@ async fn run_errand(shared: Arc<Shared>, errand: Errand) {
     }
     if let Err(failed) = released {
         tracing::warn!(lock = %errand.lock, fault = %failed.fault, "not given back: it ends with its lease");
+        return false;
     }
-    let mut state = shared.state();
-    state.open_errands -= 1;
-    if state.open_errands == 0 {
-        shared.idle.notify_waiters();
-    }
+    true
 }
 
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
         // Nothing in here panics while it holds the state.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has something released that may be at the store. Whoever comes when the keeper has ended has no news: a shutdown
+    /// has taken it over.
+    pub(super) fn post(&self, lock: Lock, claim: Claim, until: Moment, behind: Option<Arc<dyn Store>>) {
+        let mut state = self.state();
+        if state.ended.is_some() {
+            return;
+        }
+        let id = state.owe(lock.clone(), until, None);
+        state.errands.push(Errand { id, lock, claim, until, behind, guarded: None });
+        drop(state);
+        self.bell.notify_one();
+    }
+
+    /// A hold was found gone when a shutdown released it. Only a release that was cut off is told so: one that had its
+    /// answer knows better.
+    pub(super) fn judge(&self, hold: &Hold, reason: LostReason) {
+        self.state().verdicts.insert(hold.claim.hold, reason);
+    }
+
+    /// Something was given back, or cannot be.
+    pub(super) fn settle(&self, id: u64, returned: bool) {
+        let mut state = self.state();
+        let owed = state.open.remove(&id);
+        if !returned && state.handed_over {
+            state.unreturned.extend(owed);
+        }
+        let idle = state.open.is_empty();
+        drop(state);
+        if idle {
+            self.idle.notify_waiters();
+        }
     }
 
     /// Another session has begun: those who wait go on in its name.
@@ -598,7 +876,7 @@ impl Shared {
         tracing::info!(old = %old.id, new = %id, "another session has begun");
         self.sessions.replace(session);
         self.birth.store.close_mailbox(old.id);
-        if self.state().closing {
+        if self.state().closing.is_some() {
             // Who closes says so first, and then closes the mailbox that he finds: it may have been the old one.
             self.birth.store.close_mailbox(id);
         }
@@ -671,7 +949,7 @@ mod tests {
             let mut tenure = Tenure::new(plan, end, world.now());
             // The next extend by itself is a minute ahead, or there is none.
             tenure.handle_extended(world.now(), 180 * SECOND, false);
-            let id = keeper.keep(hold.clone(), tenure);
+            let id = keeper.keep(hold.clone(), tenure).expect("nobody shuts it down");
             keeper.hasten(id);
             tokio::time::sleep(SECOND / 20).await;
             hold.check(&*world).expect("it was asked, and is held still");

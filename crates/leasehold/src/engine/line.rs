@@ -65,6 +65,16 @@ impl Line {
         }
     }
 
+    /// Tells everybody, not only the front.
+    pub(super) fn signal_all(&mut self) {
+        for stander in self.standers.values_mut() {
+            stander.signaled = true;
+            if let Some(waker) = stander.waker.take() {
+                waker.wake();
+            }
+        }
+    }
+
     /// Takes note that a task has seen what was signalled until now.
     pub(super) fn quiet(&mut self, id: u64) {
         if let Some(stander) = self.stander(id) {

@@ -9,6 +9,7 @@
 
 mod acquire;
 mod detached;
+mod gate;
 mod heart;
 mod hold;
 mod keeper;
@@ -19,9 +20,10 @@ mod races;
 mod release;
 mod seat;
 mod session;
+mod shutdown;
 mod world;
 
-pub(crate) use acquire::{Missed, Pursuit, acquire};
+pub(crate) use acquire::{Missed, Pursuit, Won, acquire};
 pub(crate) use detached::{
     Detached, NotAttached, NotDetached, NotExtended, acquire_detached, attach, extend_detached, own_session,
     release_detached,
@@ -33,14 +35,17 @@ use release::read_release;
 pub(crate) use release::{NotReleased, abandon, announce, release};
 pub(crate) use seat::Seat;
 pub(crate) use session::Session;
+pub use shutdown::{ShutdownError, Unreturned};
 pub(crate) use world::System;
 pub use world::World;
 
 use crate::store::{Fault, Outcome, Postbox, Store};
 use crate::sync::{Mutex, MutexGuard};
 use detached::Attached;
+use gate::Gate;
 use keeper::Keeper;
 use leasehold_core::{About, Label, Lock, Moment, Op, Reply, SessionId, Wake};
+use seat::Cleared;
 use session::{Birth, Sessions};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -73,6 +78,7 @@ pub(crate) struct Engine {
     pub(crate) label: Label,
     pub(crate) timings: Timings,
     pub(crate) keeper: Keeper,
+    gate: Arc<Gate>,
     seats: Arc<Seats>,
     attached: Attached,
 }
@@ -101,13 +107,18 @@ impl Engine {
             store.close_mailbox(id);
             StartError::Keeper(error)
         })?;
-        let attached = Attached::default();
-        Ok(Arc::new(Self { store, world, sessions, label, timings, keeper, seats, attached }))
+        let (attached, gate) = (Attached::default(), Arc::default());
+        Ok(Arc::new(Self { store, world, sessions, label, timings, keeper, gate, seats, attached }))
     }
 
     /// The seat of this process before a lock.
     pub(crate) fn seat(&self, lock: &Lock) -> Arc<Seat> {
         self.seats.seat(lock, self.sessions.present().id)
+    }
+
+    /// Runs what is sent about a hold; nothing comes of it once a shutdown has begun.
+    pub(crate) async fn unless_shut<F: Future>(&self, sending: F) -> Option<F::Output> {
+        self.gate.pass(sending).await
     }
 
     /// Sends one operation, and again after a fault that may pass, until `within` is over.
@@ -120,7 +131,9 @@ impl Drop for Engine {
     fn drop(&mut self) {
         // In this order: the keeper may be about to begin another session.
         self.keeper.close();
-        self.store.close_mailbox(self.sessions.present().id);
+        if !self.gate.is_closed() {
+            self.store.close_mailbox(self.sessions.present().id);
+        }
     }
 }
 
@@ -203,6 +216,10 @@ struct Table {
     by_lock: HashMap<Lock, u32>,
     slots: Vec<Weak<Seat>>,
     free: Vec<u32>,
+    /// Seats of others than the client's session, which are to be closed with its own.
+    guests: Vec<Weak<Seat>>,
+    /// Set once the client is shut down: seats are closed from the start then.
+    closed: bool,
 }
 
 impl Seats {
@@ -231,6 +248,10 @@ impl Seats {
                 all.remove(&left, slot);
             }
         }));
+        if table.closed {
+            // There is nothing in a new one.
+            seat.close();
+        }
         if let Some(place) = table.slots.get_mut(slot as usize) {
             *place = Arc::downgrade(&seat);
         }
@@ -246,6 +267,33 @@ impl Seats {
             entry.remove();
         }
         table.free.push(slot);
+    }
+
+    /// Has a seat closed with these that is none of them.
+    fn receive(&self, guest: &Arc<Seat>) {
+        let mut table = self.table();
+        table.guests.retain(|guest| guest.strong_count() > 0);
+        table.guests.push(Arc::downgrade(guest));
+        if table.closed {
+            // There is nothing in a new one.
+            guest.close();
+        }
+    }
+
+    /// Closes all seats there are, and all there will be.
+    fn close(&self) -> Vec<(Arc<Seat>, Cleared)> {
+        let mut table = self.table();
+        table.closed = true;
+        let seats: Vec<_> = table.slots.iter().chain(&table.guests).filter_map(Weak::upgrade).collect();
+        // A seat that goes out of use takes itself out of the table.
+        drop(table);
+        seats
+            .into_iter()
+            .map(|seat| {
+                let cleared = seat.close();
+                (seat, cleared)
+            })
+            .collect()
     }
 
     fn by_slot(&self, slot: u32) -> Option<Arc<Seat>> {

@@ -4,8 +4,11 @@
 //!    nothing is sent about the hold after its release returned.
 //! 2. If tasks of this process stand in line, the same operation asks for them, behind the others. If they give up
 //!    what it asks for before it has come back, it is undone then: an undo that did not wait could be executed first.
+//! 3. What the keeper gives back already, since it was lost by a cap, is left to it, and told as lost.
+//! 4. So is everything once a shutdown has begun. One that comes while a release is on its way takes it over.
 
 use super::acquire::odd_reply;
+use super::keeper::Retired;
 use super::{Engine, Hold, KeepId, LostReason, Seat, Timings, World, call};
 use crate::store::{Fault, Store};
 use leasehold_core::contend::Executed;
@@ -15,6 +18,7 @@ use leasehold_core::{
 };
 use std::sync::Arc;
 use std::time::Duration;
+use tokio_util::sync::CancellationToken;
 
 /// Why a hold was not released.
 #[derive(Debug)]
@@ -33,10 +37,26 @@ pub(crate) async fn release(
     keep: KeepId,
     free_every: Option<u32>,
 ) -> Result<(), NotReleased> {
-    let in_flight = engine.keeper.retire(keep);
-    let mut departure = Departure { engine, seat, hold, done: false, next: None, asked: None };
+    if engine.gate.is_closed() {
+        engine.keeper.ended().await;
+        return Err(NotReleased::Lost(hold.reason(engine.world.now())));
+    }
+    let Retired { in_flight, giving_back } = engine.keeper.retire(keep);
+    if let (Some(in_flight), Some(stop)) = (&in_flight, giving_back) {
+        engine.keeper.forget(keep);
+        return Err(given_up(engine, hold, in_flight, &stop).await);
+    }
+    let mut departure =
+        Departure { engine, seat, hold, keep, done: false, cut: false, next: None, asked: None };
     let result = departure.run(free_every).await;
     drop(departure);
+    let result = match result {
+        Some(result) => result,
+        None => {
+            let verdict = engine.keeper.verdict(hold).await;
+            verdict.map_or(Ok(()), |reason| Err(NotReleased::Lost(reason)))
+        }
+    };
     let lost = match &result {
         Err(NotReleased::Lost(reason)) => Some(reason.clone()),
         _ => hold.is_doubted().then_some(LostReason::Expired),
@@ -49,14 +69,47 @@ pub(crate) async fn release(
     if let Some(in_flight) = in_flight {
         in_flight.cancelled().await;
     }
+    if engine.gate.is_closed() {
+        // A shutdown that has begun meanwhile may release it once more.
+        engine.keeper.ended().await;
+    }
     result
+}
+
+/// Waits until the keeper has given a hold back that has reached its cap, for as long as a release may take (3).
+///
+/// Cancel safety: if the future is dropped, the keeper goes on.
+async fn given_up(
+    engine: &Engine,
+    hold: &Hold,
+    in_flight: &CancellationToken,
+    stop: &CancellationToken,
+) -> NotReleased {
+    // The keeper says so, too, but perhaps not yet.
+    hold.lose(LostReason::Capped);
+    let until = engine.world.now() + engine.timings.call;
+    tokio::select! {
+        biased;
+        () = in_flight.cancelled() => {}
+        () = engine.world.sleep_until(until) => {
+            stop.cancel();
+            in_flight.cancelled().await;
+        }
+    }
+    NotReleased::Lost(hold.reason(engine.world.now()))
 }
 
 /// A guard was dropped: the keeper releases what it held, as soon as it can.
 pub(crate) fn abandon(engine: &Engine, seat: &Seat, hold: &Arc<Hold>, keep: KeepId) {
-    drop(engine.keeper.retire(keep));
-    engine.keeper.give_back(hold);
-    seat.vacate(hold);
+    let _inside = engine.gate.inside();
+    // A shutdown gives it back (4).
+    if !engine.gate.is_closed() {
+        if engine.keeper.retire(keep).giving_back.is_none() {
+            engine.keeper.give_back(hold);
+        }
+        seat.vacate(hold);
+        engine.keeper.forget(keep);
+    }
 }
 
 /// A release on its way. If it is dropped before its end, the keeper carries on.
@@ -64,7 +117,10 @@ struct Departure<'a> {
     engine: &'a Engine,
     seat: &'a Arc<Seat>,
     hold: &'a Arc<Hold>,
+    keep: KeepId,
     done: bool,
+    /// Set if a shutdown has taken it over (4).
+    cut: bool,
     /// The question that went with it.
     next: Option<Nonce>,
     /// The hold that it asked for.
@@ -72,7 +128,8 @@ struct Departure<'a> {
 }
 
 impl Departure<'_> {
-    async fn run(&mut self, free_every: Option<u32>) -> Result<(), NotReleased> {
+    /// Sends the release; gives nothing where a shutdown has cut it off.
+    async fn run(&mut self, free_every: Option<u32>) -> Option<Result<(), NotReleased>> {
         let world = &self.engine.world;
         let valid_until = self.hold.valid_until();
         let session = self.engine.sessions.present();
@@ -83,16 +140,18 @@ impl Departure<'_> {
         self.asked = next.as_ref().map(|next| next.claim.hold);
         let pass = if free { Pass::Free } else { Pass::Grant };
         let op = Op::Release(Release { claim: self.hold.claim.clone(), pass, next });
-        let reply = self.engine.call(&self.hold.lock, &op, self.engine.timings.call).await;
+        let reply = self.engine.call(&self.hold.lock, &op, self.engine.timings.call);
+        let reply = self.engine.gate.pass(reply).await;
         self.done = true;
-        match reply {
+        self.cut = reply.is_none();
+        Some(match reply? {
             Ok(Reply::Release(released)) => self.released(released, valid_until),
             Ok(other) => {
                 let (fault, executed) = odd_reply(other);
                 Err(NotReleased::Fault { fault, maybe_done: executed == Executed::Unknown })
             }
             Err(failed) => Err(NotReleased::Fault { fault: failed.fault, maybe_done: failed.maybe_done }),
-        }
+        })
     }
 
     fn released(&mut self, released: Released, valid_until: Moment) -> Result<(), NotReleased> {
@@ -108,6 +167,11 @@ impl Departure<'_> {
 
 impl Drop for Departure<'_> {
     fn drop(&mut self) {
+        let _inside = self.engine.gate.inside();
+        if self.cut {
+            // The shutdown finds the hold with the keeper, and the question in the seat, now or in a moment.
+            return;
+        }
         let world = &self.engine.world;
         if let Some(nonce) = self.next.take() {
             if self.done {
@@ -124,7 +188,9 @@ impl Drop for Departure<'_> {
         if !self.done {
             self.engine.keeper.give_back(self.hold);
         }
+        // In this order: what is in a seat and not with the keeper would be taken for a hold that was just won.
         self.seat.vacate(self.hold);
+        self.engine.keeper.forget(self.keep);
     }
 }
 
@@ -186,7 +252,7 @@ pub(super) async fn explain(
 }
 
 /// What the fate of a hold means to its holder: a key that is missing before its time was removed.
-fn reason(fate: Fate, holder: Option<Holder>, in_time: bool) -> LostReason {
+pub(super) fn reason(fate: Fate, holder: Option<Holder>, in_time: bool) -> LostReason {
     match fate {
         Fate::Superseded => LostReason::TakenOver { by: holder.and_then(|holder| holder.label) },
         Fate::Vanished if in_time => LostReason::Removed,

@@ -8,6 +8,8 @@
 //!    came to the front when the one before it took the seat.
 //! 5. What a release asks for is undone by nobody else while that release is on its way: who gave it up may
 //!    be on another thread, and his undo would be there before the question.
+//! 6. Whoever closes the seat takes what is in it: the hold that occupies it, and what was asked for. Nothing comes
+//!    into it after that.
 
 use super::line::Line;
 use super::{Hold, Session};
@@ -36,6 +38,8 @@ struct State {
     releases: u32,
     /// What releases on their way ask for, with its claim once it was given up (5).
     escorted: BTreeMap<HoldId, Option<Claim>>,
+    /// Set once the client is shut down (6).
+    closed: bool,
 }
 
 /// What the task at the front has to do, or what keeps another from it.
@@ -52,6 +56,15 @@ pub(super) enum Turn {
     Won(Arc<Hold>, Grant),
     /// The lease is shorter than the round trip.
     TooSlow,
+    /// The client was shut down.
+    Closed,
+}
+
+/// What was in a seat when it was closed.
+pub(super) struct Cleared {
+    pub(super) occupant: Option<Arc<Hold>>,
+    /// What has to be released at the store once nothing more is sent for it.
+    pub(super) claims: Vec<Claim>,
 }
 
 impl Seat {
@@ -67,6 +80,7 @@ impl Seat {
             occupant: None,
             releases: 0,
             escorted: BTreeMap::new(),
+            closed: false,
         };
         Self { lock, state: Mutex::new(state), on_drop: Box::new(on_drop) }
     }
@@ -122,6 +136,9 @@ impl Seat {
         random: Random<'_>,
     ) -> Turn {
         let mut state = self.state();
+        if state.closed {
+            return Turn::Closed;
+        }
         let State { contender, line, occupant, .. } = &mut *state;
         if let Some(hold) = occupant {
             let until = hold.valid_until();
@@ -235,7 +252,7 @@ impl Seat {
         }
         state.releases = state.releases.wrapping_add(1);
         let free = free_every.is_some_and(|every| state.releases.is_multiple_of(every.max(1)));
-        let terms = state.line.front().filter(|front| front.queue).cloned();
+        let terms = state.line.front().filter(|front| front.queue && !state.closed).cloned();
         let next = terms
             .filter(|_| state.contender.session() == session.id && now < session.alive_until())
             .filter(|terms| state.contender.suits(terms))
@@ -266,6 +283,16 @@ impl Seat {
         }
         // Also where it had lapsed before: its release may have come back with the lock for the next (4).
         state.signal_front();
+    }
+
+    /// Sends all tasks away, and hands over what was in the seat (6).
+    pub(super) fn close(&self) -> Cleared {
+        let mut state = self.state();
+        state.closed = true;
+        let mut claims: Vec<_> = std::mem::take(&mut state.escorted).into_values().flatten().collect();
+        claims.extend(state.contender.give_up());
+        state.line.signal_all();
+        Cleared { occupant: state.occupant.clone(), claims }
     }
 
     /// Whether a task of this process holds the lock.

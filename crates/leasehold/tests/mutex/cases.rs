@@ -582,3 +582,141 @@ pub(crate) async fn status_of_a_lock(place: &Place) {
     assert!(now.abs_diff(since) < Duration::from_secs(60), "{since:?}");
     guard.release().await.expect("released");
 }
+
+pub(crate) async fn a_hold_that_has_reached_its_cap_is_lost_and_goes_to_the_next(place: &Place) {
+    let (a, b) = (place.client("a").await, place.client("b").await);
+    let (a, b) = (a.mutex("m").expect("a good name"), b.mutex("m").expect("a good name"));
+    let start = Instant::now();
+    let guard = a.clone().max_hold(500 * MS).acquire().await.expect("acquired");
+    let next = tokio::spawn(async move { b.acquire().await.expect("acquired") });
+    until_waiting(&a, 1).await;
+    let next = next.await.expect("no panic");
+    assert!(guard.check().is_err(), "two hold it");
+    let lost = guard.lost().await;
+    assert_eq!(lost.reason, LostReason::Capped);
+    assert!(start.elapsed() >= 500 * MS, "{:?}", start.elapsed());
+    assert!(start.elapsed() < 2500 * MS, "not when the lease ends: {:?}", start.elapsed());
+    let released = guard.release().await;
+    assert!(matches!(released, Err(ReleaseError::Lost(LostReason::Capped))), "{released:?}");
+    next.check().expect("it is left alone");
+    next.release().await.expect("released");
+    until_at_rest(&a).await;
+}
+
+pub(crate) async fn a_watchdog_renews_as_often_as_it_may(place: &Place) {
+    let client = place.client_with("a", 600 * MS).await;
+    let mutex = client.mutex("m").expect("a good name").max_renewals(2);
+    let start = Instant::now();
+    let guard = mutex.acquire().await.expect("acquired");
+    while !guard.is_capped() {
+        tokio::time::sleep(5 * MS).await;
+    }
+    let extended = guard.extend().await;
+    assert!(matches!(extended, Err(ExtendError::Capped { left }) if left <= 600 * MS), "{extended:?}");
+    assert_eq!(guard.lost().await.reason, LostReason::Capped);
+    // Two renewals, each after a third of the lease, and then a whole one.
+    assert!(start.elapsed() >= 950 * MS, "{:?}", start.elapsed());
+    drop(guard);
+    client.settle().await;
+    mutex.try_acquire().await.expect("an answer").granted().expect("it was given back").release().await.ok();
+}
+
+pub(crate) async fn an_extend_reaches_the_cap_and_not_beyond(place: &Place) {
+    let client = place.client("a").await;
+    let mutex = client.mutex("m").expect("a good name").max_hold(10_000 * MS);
+    let before = client.now();
+    let guard = mutex.acquire().await.expect("acquired");
+    let cap = client.now() + 10_000 * MS;
+    guard.extend_to(5_000 * MS).await.expect("it is before the cap");
+    assert!(!guard.is_capped());
+    let beyond = guard.extend_to(20_000 * MS).await;
+    assert!(matches!(beyond, Err(ExtendError::Capped { left }) if left <= 10_000 * MS), "{beyond:?}");
+    guard.extend().await.expect("up to the cap");
+    assert!(guard.is_capped());
+    assert!(guard.valid_until() >= before + 10_000 * MS && guard.valid_until() <= cap);
+    let again = guard.extend().await;
+    assert!(matches!(again, Err(ExtendError::Capped { .. })), "{again:?}");
+    guard.check().expect("held");
+    guard.release().await.expect("released");
+    let none = client.mutex("m").expect("a good name").max_hold(Duration::ZERO).acquire().await;
+    assert!(matches!(none, Err(AcquireError::Lease(_))), "{none:?}");
+}
+
+pub(crate) async fn a_shutdown_gives_everything_back(place: &Place) {
+    let (a, b) = (place.client("a").await, place.client("b").await);
+    let name = |n: usize| format!("m{n}");
+    let mut guards = Vec::new();
+    for n in 0..20 {
+        guards.push(a.mutex(name(n)).expect("a good name").acquire().await.expect("acquired"));
+    }
+    let blocked = b.mutex("blocked").expect("a good name");
+    let held = blocked.acquire().await.expect("acquired");
+    let ours = a.mutex("blocked").expect("a good name");
+    let waits = tokio::spawn({
+        let ours = ours.clone();
+        async move { ours.acquire().await.map(drop) }
+    });
+    until_waiting(&blocked, 1).await;
+    // One that nobody polls any more has a place behind it.
+    let behind = a.mutex(name(99)).expect("a good name");
+    let theirs = b.mutex(name(99)).expect("a good name").acquire().await.expect("acquired");
+    let mut unpolled = Box::pin(behind.acquire());
+    for _ in 0..200 {
+        let pending =
+            std::future::poll_fn(|cx| std::task::Poll::Ready(unpolled.as_mut().poll(cx).is_pending()));
+        assert!(pending.await, "two hold it");
+        if behind.inspect().await.expect("an answer").waiting == 1 {
+            break;
+        }
+        tokio::time::sleep(5 * MS).await;
+    }
+    until_waiting(&behind, 1).await;
+    // Whoever waits elsewhere for what is held here gets it at once.
+    let next = b.mutex(name(0)).expect("a good name");
+    let next = tokio::spawn(async move { next.acquire().await.expect("acquired") });
+    until_waiting(&a.mutex(name(0)).expect("a good name"), 1).await;
+
+    let (start, clone) = (Instant::now(), a.clone());
+    let (first, second) = tokio::join!(a.shutdown(20_000 * MS), clone.shutdown(15_000 * MS));
+    first.expect("the store answers");
+    second.expect("the same as the first");
+    assert!(start.elapsed() < 5_000 * MS, "{:?}", start.elapsed());
+    let missed = waits.await.expect("no panic");
+    assert!(matches!(missed, Err(AcquireError::Closed)), "{missed:?}");
+    next.await.expect("no panic").check().expect("held");
+    for (n, guard) in guards.into_iter().enumerate() {
+        assert_eq!(guard.check().expect_err("it is given back").reason, LostReason::ShutDown);
+        if n % 2 == 0 {
+            let released = guard.release().await;
+            assert!(matches!(released, Err(ReleaseError::Lost(LostReason::ShutDown))), "{released:?}");
+        } else {
+            drop(guard);
+        }
+        until_at_rest(&b.mutex(name(n)).expect("a good name")).await;
+    }
+    for mutex in [&blocked, &b.mutex(name(99)).expect("a good name")] {
+        assert_eq!(mutex.inspect().await.expect("an answer").waiting, 0, "its place is given up");
+    }
+    assert!(matches!(unpolled.await, Err(AcquireError::Closed)));
+    assert!(matches!(ours.try_acquire().await, Err(AcquireError::Closed)));
+    let fresh = a.mutex("fresh").expect("a good name");
+    assert!(matches!(fresh.acquire().await, Err(AcquireError::Closed)));
+    assert!(!fresh.inspect().await.expect("an answer").held);
+    a.settle().await;
+    a.shutdown(Duration::ZERO).await.expect("once more");
+    held.release().await.expect("released");
+    theirs.release().await.expect("released");
+}
+
+pub(crate) async fn a_dropped_shutdown_goes_on(place: &Place) {
+    let (client, other) = (place.client("a").await, place.client("b").await);
+    let guard = client.mutex("m").expect("a good name").acquire().await.expect("acquired");
+    {
+        let mut shutdown = std::pin::pin!(client.shutdown(10_000 * MS));
+        // Whether or not it is done by then: on some stores that takes no time.
+        std::future::poll_fn(|cx| std::task::Poll::Ready(shutdown.as_mut().poll(cx).is_ready())).await;
+    }
+    assert_eq!(guard.check().expect_err("it is lost at once").reason, LostReason::ShutDown);
+    until_at_rest(&other.mutex("m").expect("a good name")).await;
+    client.shutdown(10_000 * MS).await.expect("the store answers");
+}

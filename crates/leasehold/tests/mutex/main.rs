@@ -74,4 +74,9 @@ on_every_store! {
     detached::a_detached_try_cancelled_at_every_await,
     detached::a_detached_wait_cancelled_at_every_await,
     detached::a_detached_attach_cancelled_at_every_await,
+    cases::a_hold_that_has_reached_its_cap_is_lost_and_goes_to_the_next,
+    cases::a_watchdog_renews_as_often_as_it_may,
+    cases::an_extend_reaches_the_cap_and_not_beyond,
+    cases::a_shutdown_gives_everything_back,
+    cases::a_dropped_shutdown_goes_on,
 }

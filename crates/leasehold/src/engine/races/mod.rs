@@ -12,8 +12,9 @@ mod scene;
 mod wire;
 mod world;
 
-use crate::{AcquireError, Client, ExtendError, Guard, ReleaseError};
+use crate::{AcquireError, Client, ExtendError, Guard, LostReason, ReleaseError};
 use explore::{explore, failure};
+use leasehold_core::HoldId;
 use scene::{leased, lock, release, watched};
 use shuttle::{future, thread};
 use std::sync::Arc;
@@ -35,6 +36,12 @@ fn visitor(server: &Server, client: &Client) -> future::JoinHandle<Result<(), Ac
 
 async fn acquire(client: &Client) -> Guard {
     leased(client).acquire().await.expect("the server has no faults")
+}
+
+/// Another lock.
+async fn another(client: &Client) -> Guard {
+    let another = client.mutex("orders/43").expect("a plain name");
+    another.acquire().await.expect("the server has no faults")
 }
 
 #[test]
@@ -205,6 +212,108 @@ fn settling_waits_for_what_was_dropped_and_no_longer() {
         client.settle().await;
         assert!(scene.server.is_free(&lock()), "it is given back, whatever became of the other: {left:?}");
         settles.await.expect("nobody aborts it");
+    });
+}
+
+/// Shuts a client down, after which nothing may be sent about these holds.
+async fn shut_down(server: &Server, client: &Client, holds: &[HoldId]) {
+    client.shutdown(Duration::from_secs(5)).await.expect("the server has no faults");
+    holds.iter().for_each(|hold| server.let_go(*hold));
+}
+
+#[test]
+fn a_release_and_a_shutdown_at_once_give_the_lock_back() {
+    explore(async |scene| {
+        let (client, other) = (scene.client().await, scene.client().await);
+        let guard = acquire(&client).await;
+        let (lost, hold) = (guard.lost_signal(), guard.claim().hold);
+        let waits = visitor(&scene.server, &other);
+        // What the release asks for goes as well.
+        let (server, ours) = (scene.server.clone(), leased(&client));
+        let leaves = future::spawn(async move {
+            let guard = ours.acquire().await?;
+            // The shutdown may have lost it by then.
+            let released = release(&server, guard).await;
+            assert!(matches!(released, Ok(()) | Err(ReleaseError::Lost(_))), "{released:?}");
+            Ok(())
+        });
+        let server = scene.server.clone();
+        let releases = future::spawn(async move { release(&server, guard).await });
+        shut_down(&scene.server, &client, &[hold]).await;
+        let released = releases.await.expect("nobody aborts it");
+        match released {
+            Ok(()) => assert!(!lost.is_cancelled(), "released, and not lost"),
+            // Also where the other had the lock, and gave it back, before anybody could say who ended this hold.
+            Err(ReleaseError::Lost(LostReason::ShutDown | LostReason::TakenOver { .. })) => {
+                assert!(lost.is_cancelled(), "it is told");
+            }
+            odd => panic!("{odd:?}"),
+        }
+        let left = leaves.await.expect("nobody aborts it");
+        assert!(matches!(left, Ok(()) | Err(AcquireError::Closed)), "{left:?}");
+        waits.await.expect("nobody aborts it").expect("it is served");
+    });
+}
+
+#[test]
+fn an_acquire_and_a_shutdown_at_once_leave_nothing() {
+    explore(async |scene| {
+        let (client, other) = (scene.client().await, scene.client().await);
+        let ours = leased(&client);
+        let acquires = future::spawn(async move { ours.acquire().await });
+        let waits = visitor(&scene.server, &other);
+        shut_down(&scene.server, &client, &[]).await;
+        match acquires.await.expect("nobody aborts it") {
+            Ok(guard) => {
+                let lost = guard.check().expect_err("nothing is held after a shutdown");
+                assert_eq!(lost.reason, LostReason::ShutDown);
+                scene.server.let_go(guard.claim().hold);
+            }
+            Err(AcquireError::Closed) => {}
+            Err(odd) => panic!("{odd:?}"),
+        }
+        waits.await.expect("nobody aborts it").expect("it is served");
+    });
+}
+
+#[test]
+fn a_drop_an_extend_and_two_shutdowns_at_once_leave_nothing() {
+    explore(async |scene| {
+        let client = scene.client().await;
+        let (dropped, extended) = (acquire(&client).await, another(&client).await);
+        let holds = [dropped.claim().hold, extended.claim().hold];
+        let drops = thread::spawn(move || drop(dropped));
+        let extends = future::spawn(async move {
+            let result = extended.extend().await;
+            assert!(matches!(result, Ok(()) | Err(ExtendError::Lost(_))), "{result:?}");
+            extended
+        });
+        let (server, clone) = (scene.server.clone(), client.clone());
+        let shuts = future::spawn(async move { shut_down(&server, &clone, &holds).await });
+        shut_down(&scene.server, &client, &holds).await;
+        shuts.await.expect("nobody aborts it");
+        drops.join().expect("a drop does not panic");
+        let extended = extends.await.expect("nobody aborts it");
+        assert_eq!(extended.check().expect_err("it is given back").reason, LostReason::ShutDown);
+    });
+}
+
+#[test]
+fn a_capped_hold_is_given_back_once_while_it_is_released_and_shut_down() {
+    explore(async |scene| {
+        let (client, other) = (scene.client().await, scene.client().await);
+        let capped = watched(&client).max_hold(2_000 * MS);
+        let guard = capped.acquire().await.expect("the server has no faults");
+        let hold = guard.claim().hold;
+        let waits = visitor(&scene.server, &other);
+        scene.pass(2, 1_000 * MS);
+        let server = scene.server.clone();
+        let releases = future::spawn(async move { release(&server, guard).await });
+        future::yield_now().await;
+        shut_down(&scene.server, &client, &[hold]).await;
+        let released = releases.await.expect("nobody aborts it");
+        assert!(matches!(released, Ok(()) | Err(ReleaseError::Lost(_))), "{released:?}");
+        waits.await.expect("nobody aborts it").expect("it is served");
     });
 }
 

@@ -14,6 +14,9 @@ use std::time::Duration;
 /// Pauses after an extend that had no reply: the first, and the longest.
 const FAULT_PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
+/// How far apart two hastened extends of a hold are at least: whoever gives the reason for them may be a forger.
+const HASTE_PAUSE: Duration = Duration::from_millis(250);
+
 /// How a hold is kept.
 ///
 /// [`Tenure`] shows it in use.
@@ -73,6 +76,10 @@ pub struct Tenure {
     /// When to extend; `None` once a given lease has been reached.
     extend_at: Option<Moment>,
     in_flight: bool,
+    /// Set from when it is to be extended at once until that is sent.
+    hastened: bool,
+    /// When that was last sent.
+    hastened_at: Moment,
     faults: u32,
     record_kept_at: Moment,
 }
@@ -80,8 +87,16 @@ pub struct Tenure {
 impl Tenure {
     /// A hold that was given with a short first lease, and may be believed until `valid_until`.
     pub fn new(plan: Plan, valid_until: Moment, now: Moment) -> Self {
-        let mut tenure =
-            Self { plan, valid_until, extend_at: None, in_flight: false, faults: 0, record_kept_at: now };
+        let mut tenure = Self {
+            plan,
+            valid_until,
+            extend_at: None,
+            in_flight: false,
+            hastened: false,
+            hastened_at: Moment::ZERO,
+            faults: 0,
+            record_kept_at: now,
+        };
         match plan {
             Plan::Renew { lease } => {
                 // A third of what is left, where the news of the grant came late.
@@ -109,6 +124,9 @@ impl Tenure {
         }
         if !self.in_flight && self.extend_at.is_some_and(|at| at <= now + ahead) {
             self.in_flight = true;
+            if std::mem::take(&mut self.hastened) {
+                self.hastened_at = now;
+            }
             return self.extend(now);
         }
         Duty::Rest(self.due())
@@ -127,10 +145,33 @@ impl Tenure {
         if kept_record {
             self.record_kept_at = sent_at;
         }
-        if let Plan::Renew { lease } = self.plan {
+        if let (Plan::Renew { lease }, false) = (self.plan, self.hastened) {
             self.extend_at = Some(sent_at + lease / 3);
         }
         self.raise(sent_at, lease);
+    }
+
+    /// There is reason to ask the store whether the hold is held still: it is extended at once, and once more where an
+    /// extend is in flight, since that may have been executed before. A given lease is not lengthened by it.
+    ///
+    /// However often this is called, it comes a few times a second at most, or as often as the hold is renewed anyway.
+    pub fn hasten(&mut self, now: Moment) {
+        if std::mem::replace(&mut self.hastened, true) {
+            return;
+        }
+        let pause = match self.plan {
+            Plan::Renew { lease } => HASTE_PAUSE.min(lease / 3),
+            Plan::Until { .. } => HASTE_PAUSE,
+        };
+        let at = if self.hastened_at == Moment::ZERO { now } else { now.max(self.hastened_at + pause) };
+        // A renewal that is due before is not put off; what is in flight was due once, and is no more.
+        let due = self.extend_at.filter(|_| !self.in_flight);
+        self.extend_at = Some(due.map_or(at, |due| due.min(at)));
+    }
+
+    /// Whether it is to be extended at once, and that was not sent yet.
+    pub const fn is_hastened(&self) -> bool {
+        self.hastened
     }
 
     /// The user extended the hold himself: a given lease now ends then, if that is later.
@@ -144,6 +185,8 @@ impl Tenure {
     fn raise(&mut self, sent_at: Moment, lease: Duration) {
         let valid_until = sent_at + lease - drift(lease);
         self.extend_at = match self.plan {
+            // What was sent by now may have been executed before there was reason to ask.
+            _ if self.hastened => self.extend_at,
             // A lease that lengthens nothing puts no renewal off.
             Plan::Renew { .. } if valid_until <= self.valid_until => self.extend_at,
             Plan::Renew { lease: full } => Some(sent_at + full.min(lease) / 3),
@@ -191,6 +234,10 @@ impl Tenure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn ms(ms: u64) -> Moment {
+        Moment::from_micros(ms * 1_000)
+    }
 
     fn s(s: u64) -> Moment {
         Moment::from_micros(s * 1_000_000)
@@ -267,6 +314,67 @@ mod tests {
             }
         }
         assert_eq!(kept, 7, "every quarter of an hour");
+    }
+
+    #[test]
+    fn whoever_is_hastened_is_extended_at_once_and_again_if_that_was_sent_before() {
+        let mut tenure = Tenure::new(Plan::Renew { lease: LEASE }, s(3), s(0));
+        assert!(matches!(tenure.poll(s(1), NONE), Duty::Extend { .. }));
+        tenure.hasten(s(2));
+        assert!(tenure.is_hastened());
+        assert_eq!(tenure.poll(s(2), NONE), Duty::Rest(s(3)), "one extend at a time");
+        tenure.handle_extended(s(1), LEASE, false);
+        tenure.prolong(s(1), Duration::from_secs(600));
+        assert!(matches!(tenure.poll(s(2), NONE), Duty::Extend { .. }), "the answer may be from before");
+        assert!(!tenure.is_hastened());
+        tenure.handle_extended(s(2), LEASE, false);
+        assert_eq!(tenure.due(), s(12), "once is enough");
+        tenure.hasten(s(5));
+        assert!(matches!(tenure.poll(s(5), NONE), Duty::Extend { .. }));
+        tenure.handle_fault(s(5), &mut || u64::MAX);
+        assert_eq!(tenure.due(), s(5) + Duration::from_millis(50), "asked again after a fault");
+    }
+
+    #[test]
+    fn a_flood_of_reasons_costs_a_few_extends_and_puts_no_renewal_off() {
+        for (lease_ms, most) in [(30_000, 41), (300, 101)] {
+            let lease = Duration::from_millis(lease_ms);
+            let mut tenure = Tenure::new(Plan::Renew { lease }, ms(lease_ms), s(0));
+            let (mut sent, mut answer_at) = (0, None);
+            for now in (0..10_000).map(ms) {
+                if answer_at.is_some_and(|(at, _)| at <= now) {
+                    let (_, sent_at) = answer_at.take().expect("just seen");
+                    tenure.handle_extended(sent_at, lease, false);
+                }
+                tenure.hasten(now);
+                match tenure.poll(now, NONE) {
+                    Duty::Extend { .. } => {
+                        assert!(answer_at.is_none(), "one at a time");
+                        sent += 1;
+                        answer_at = Some((now + Duration::from_millis(7), now));
+                    }
+                    Duty::Rest(_) => {}
+                    Duty::Over => panic!("it is extended in time"),
+                }
+            }
+            assert!(sent <= most && sent >= 30, "{sent} of {lease:?}");
+        }
+    }
+
+    #[test]
+    fn a_given_lease_that_is_hastened_ends_when_it_ends() {
+        let mut tenure = Tenure::new(Plan::Until { end: s(60) }, s(3), s(0));
+        assert!(matches!(tenure.poll(s(0), NONE), Duty::Extend { .. }));
+        tenure.handle_extended(s(0), Duration::from_secs(60), false);
+        let end = tenure.valid_until();
+        tenure.hasten(s(20));
+        let left = Duration::from_secs(40);
+        assert_eq!(tenure.poll(s(20), NONE), Duty::Extend { lease: left, keep_record: false });
+        tenure.handle_extended(s(20), left, false);
+        assert!(tenure.valid_until() >= end && tenure.valid_until() <= s(60));
+        assert_eq!(tenure.poll(s(30), NONE), Duty::Rest(tenure.valid_until()), "no more than that");
+        tenure.hasten(s(60));
+        assert_eq!(tenure.poll(s(60), NONE), Duty::Over, "what has ended is not asked after");
     }
 
     #[test]

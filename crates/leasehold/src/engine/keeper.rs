@@ -10,7 +10,9 @@
 //! 3. The deadline itself ends a hold: no reply, no network, no other task is needed for it.
 //! 4. Errands (undoing an acquire, giving back what a dropped guard held) are sent until they are known
 //!    to have arrived, or until the store has forgotten the hold by itself.
-//! 5. Beats go first. A session that has lapsed takes all its holds with it, in one step, and another one is begun.
+//! 5. Messages are hints, and can be forged in any number: one about a hold makes it be extended early, a few times a
+//!    second at most, and the store's answer is what counts.
+//! 6. Beats go first. A session that has lapsed takes all its holds with it, in one step, and another one is begun.
 
 use super::heart::{Heart, Need, Throb};
 use super::release::announce;
@@ -24,13 +26,13 @@ use futures_util::stream::FuturesUnordered;
 use leasehold_core::pulse::Pulse;
 use leasehold_core::tenure::{Duty, Tenure};
 use leasehold_core::{
-    Beaten, Claim, Extend, Extended, FIRST_LEASE, Lock, Moment, Op, Pass, Release, Reply, SessionOp,
-    SessionReply, whole_millis,
+    Beaten, Claim, Extend, Extended, FIRST_LEASE, FencingToken, Lock, Moment, Op, Pass, Release, Reply,
+    SessionOp, SessionReply, whole_millis,
 };
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::io;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -67,6 +69,8 @@ struct State {
     /// The session, where it lives by beats and has not lapsed.
     heart: Option<Heart>,
     kept: HashMap<KeepId, Kept>,
+    /// The same by their fencing tokens, which messages name.
+    by_fence: BTreeSet<(FencingToken, KeepId)>,
     due: BTreeSet<(Moment, KeepId)>,
     errands: Vec<Errand>,
     /// How many errands are not done yet.
@@ -97,6 +101,9 @@ struct Errand {
     /// Set where the operation that is undone may still be on its way: the connection that it went by.
     behind: Option<Arc<dyn Store>>,
 }
+
+/// What messages reach a keeper by. It does not keep it alive.
+pub(super) struct Ear(Weak<Shared>);
 
 /// An extend on its way.
 struct Sent {
@@ -138,6 +145,7 @@ impl Keeper {
         let state = State {
             heart: pulse.map(|pulse| Heart::new(sessions.present(), pulse, now)),
             kept: HashMap::new(),
+            by_fence: BTreeSet::new(),
             due: BTreeSet::new(),
             errands: Vec::new(),
             open_errands: 0,
@@ -165,6 +173,7 @@ impl Keeper {
         state.last_id += 1;
         let id = KeepId(state.last_id);
         let due = Moment::ZERO;
+        state.by_fence.insert((hold.fence, id));
         state.kept.insert(id, Kept { hold, tenure, due, lost: false, told: false, in_flight: None });
         let due = state.schedule(id);
         let early = due < state.armed;
@@ -180,6 +189,7 @@ impl Keeper {
         let mut state = self.shared.state();
         state.not_told(id);
         let kept = state.kept.remove(&id)?;
+        state.by_fence.remove(&(kept.hold.fence, id));
         state.due.remove(&(kept.due, id));
         kept.in_flight
     }
@@ -203,6 +213,11 @@ impl Keeper {
         state.schedule(id);
         drop(state);
         self.shared.bell.notify_one();
+    }
+
+    /// What messages reach this keeper by.
+    pub(super) fn ear(&self) -> Ear {
+        Ear(Arc::downgrade(&self.shared))
     }
 
     /// Undoes what an acquire may have left that was sent by `main`, and may be on its way still.
@@ -244,6 +259,29 @@ impl Keeper {
     }
 }
 
+impl Ear {
+    /// Somebody says that the hold with this token was ended by force. It may be forged: the hold is extended at once,
+    /// whenever its turn would come, and the store says what is true. What is in flight about it already does not
+    /// count as the answer. Does not wait.
+    pub(super) fn hear_freed(&self, fence: FencingToken) {
+        let Some(shared) = self.0.upgrade() else { return };
+        let now = shared.world.now();
+        let mut state = shared.state();
+        let of_it = (fence, KeepId(0))..=(fence, KeepId(u64::MAX));
+        let ids: Vec<_> = state.by_fence.range(of_it).map(|(_, id)| *id).collect();
+        for id in &ids {
+            if let Some(kept) = state.kept.get_mut(id).filter(|kept| !kept.lost) {
+                kept.tenure.hasten(now);
+                state.schedule(*id);
+            }
+        }
+        drop(state);
+        if !ids.is_empty() {
+            shared.bell.notify_one();
+        }
+    }
+}
+
 impl fmt::Debug for Keeper {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Keeper").finish_non_exhaustive()
@@ -278,7 +316,7 @@ impl State {
         }
     }
 
-    /// Looks after the session (5).
+    /// Looks after the session (6).
     fn attend(&mut self, now: Moment, work: &mut Work) {
         let Some(heart) = &mut self.heart else { return };
         match heart.poll(now) {

@@ -27,7 +27,10 @@
 //! | know whether it is held still, or learn that it is not | [`Guard::check`], [`Guard::lost`], [`LostReason`] |
 //! | guard a write for certain | [`Guard::fencing_token`] |
 //! | give it back, also what was dropped | [`Guard::release`], [`Client::settle`] |
-//! | see who holds it | [`Mutex::inspect`], [`Contention`] |
+//! | see who holds it, and who is behind that | [`Mutex::inspect`], [`Mutex::inspect_in_full`], [`Contention`] |
+//! | see who is there, and what they hold | [`Client::sessions`], [`Client::locks`] |
+//! | take it by force, or from the dead | [`Mutex::free_by_force`], [`Client::monitor`] |
+//! | choose how soon a death is noticed | [`ClientBuilder::session`], [`ClientBuilder::without_session`] |
 //! | share it with clients of other libraries | [`Mutex::value`], [`Mutex::adopt`], [`Mutex::share`] |
 //! | bring a store of one's own | [`store::Store`], [`Client::of_store`], [`mod@core`] |
 //!
@@ -57,30 +60,35 @@
 #[cfg(not(unix))]
 compile_error!("leasehold needs a Unix system: its clock and its files are of that kind");
 
+mod census;
 mod client;
 mod clock;
 mod engine;
 mod error;
 mod guard;
+mod monitor;
 mod mutex;
 pub mod store;
 mod sync;
 
+pub use census::{LockInfo, SessionInfo};
 pub use client::{Client, ClientBuilder};
 pub use engine::{LostReason, World};
 pub use error::{
-    AcquireError, ConnectError, Contention, ExtendError, InspectError, LockError, Lost, ReleaseError,
-    RunError,
+    AcquireError, ConnectError, Contention, ExtendError, FreeError, InspectError, LockError, Lost,
+    ReleaseError, RunError,
 };
 pub use guard::Guard;
-pub use mutex::{Attempt, Mutex, Status};
+pub use monitor::{Eviction, Monitor, MonitorReport};
+pub use mutex::{Attempt, Details, Mutex, Status};
 
 /// The vocabulary that a store of one's own needs: operations, replies, ids, keys, and the
 /// [model](leasehold_core::model) that says what each operation means.
 pub use leasehold_core as core;
 pub use leasehold_core::{
-    FencingToken, Holder, KeyError, Label, LabelError, Lease, LeaseError, LockName, Moment, NameError,
-    OwnValue, OwnValueError, Owner, Pause, RetryPolicy, SessionId,
+    About, AuditEntry, Ended, FencingToken, Fingerprint, Holder, KeyError, Label, LabelError, Lease,
+    LeaseError, LockName, Moment, NameError, OwnValue, OwnValueError, Owner, Pause, RetryPolicy, Seen,
+    SessionId,
 };
 
 #[cfg(doctest)]

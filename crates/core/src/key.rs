@@ -1,11 +1,11 @@
 //! Every key and channel in a Redis store is built here, and nowhere else.
 //!
 //! 1. Injective: two locks, of whatever kind, never share a key, and no lock's own key is another
-//!    lock's record. (A key of ours contains `leasehold:{`, which the full name of a lock may not.)
-//! 2. One slot: all keys of a lock hash as the lock's own key does.
+//!    lock's record, or a session's. (A key of ours contains `leasehold:{`, which the full name of a lock may not.)
+//! 2. One slot: all keys of a lock hash as the lock's own key does, and so does a session's record beside it.
 //! 3. Literal: no part of a name is ever a pattern.
 
-use crate::{Kind, Lock, SessionId};
+use crate::{Lock, SessionId};
 
 /// What every key of ours contains, and no name of a lock.
 const OURS: &str = "leasehold:{";
@@ -30,10 +30,11 @@ pub struct KeySpace {
 /// ```
 /// use leasehold_core::{KeySpace, Lock, LockKeys};
 ///
-/// // Both hash by what stands between the braces, and so lie in one slot of a cluster.
-/// let LockKeys { name, record } = KeySpace::default().lock(&Lock::mutex("{orders}/42".parse()?))?;
+/// // All hash by what stands between the braces, and so lie in one slot of a cluster.
+/// let LockKeys { name, record, audit } = KeySpace::default().lock(&Lock::mutex("{orders}/42".parse()?))?;
 /// assert_eq!(name, "{orders}/42");
 /// assert_eq!(record, "leasehold:{orders}:record:mutex:{orders}/42");
+/// assert_eq!(audit, "leasehold:{orders}:audit:mutex:{orders}/42");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,6 +43,8 @@ pub struct LockKeys {
     pub name: String,
     /// What we keep beside it: fencing token, holder, last ended hold, queue.
     pub record: String,
+    /// Who took the lock from whom.
+    pub audit: String,
 }
 
 impl KeySpace {
@@ -66,19 +69,54 @@ impl KeySpace {
 
     /// The keys of a lock, or why this lock cannot have any.
     pub fn lock(&self, lock: &Lock) -> Result<LockKeys, KeyError> {
+        let name = self.name(lock)?;
+        let (beside, kind) = (self.beside(hashed(&name)), lock.kind.word());
+        let record = format!("{beside}:record:{kind}:{name}");
+        let audit = format!("{beside}:audit:{kind}:{name}");
+        Ok(LockKeys { name, record, audit })
+    }
+
+    /// The record of a session on one server, which has one a process.
+    pub fn session(&self, session: SessionId) -> String {
+        format!("{}:{session}", self.sessions())
+    }
+
+    /// The index of all sessions on one server.
+    pub fn sessions(&self) -> String {
+        self.beside("sessions")
+    }
+
+    /// The record of a session in the slot of a lock, for a cluster: whoever looks there whether a holder lives does so in
+    /// the same step.
+    ///
+    /// ```
+    /// use leasehold_core::{KeySpace, Lock, SessionId};
+    ///
+    /// let (keys, session) = (KeySpace::default(), SessionId::from_random([7; 12]));
+    /// let lock = Lock::mutex("{orders}/42".parse()?);
+    /// assert_eq!(keys.session_beside(&lock, session)?, "leasehold:{orders}:session:BwcHBwcHBwcHBwcH");
+    /// assert_eq!(keys.session(session), "leasehold:{sessions}:BwcHBwcHBwcHBwcH"); // on one server
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn session_beside(&self, lock: &Lock, session: SessionId) -> Result<String, KeyError> {
+        Ok(format!("{}:session:{session}", self.beside(hashed(&self.name(lock)?))))
+    }
+
+    /// The key of a lock itself, if it can have one.
+    fn name(&self, lock: &Lock) -> Result<String, KeyError> {
         let name = format!("{}{}", self.prefix, lock.name);
         if name.contains(OURS) {
             return Err(KeyError::Reserved);
         }
-        let tag = hashed(&name);
-        if tag.contains('}') {
+        if hashed(&name).contains('}') {
             return Err(KeyError::Brace);
         }
-        let kind = match lock.kind {
-            Kind::Mutex => "mutex",
-        };
-        let record = format!("{}{OURS}{tag}}}:record:{kind}:{name}", self.prefix);
-        Ok(LockKeys { name, record })
+        Ok(name)
+    }
+
+    /// What our keys of that hash tag begin with.
+    fn beside(&self, tag: &str) -> String {
+        format!("{}{OURS}{tag}}}", self.prefix)
     }
 
     /// The channel on which a session gets its grants.
@@ -166,6 +204,10 @@ mod tests {
         assert_eq!(keys("", "a{}b"), Err(KeyError::Brace));
         assert_eq!(keys("", "leasehold:{x}:record:mutex:x"), Err(KeyError::Reserved));
         assert_eq!(keys("", "a:leasehold:{x}:record:mutex:x"), Err(KeyError::Reserved));
+        let (space, session) = (KeySpace::default(), SessionId::from_random([7; 12]));
+        for ours in [space.sessions(), space.session(session)] {
+            assert_eq!(keys("", &ours), Err(KeyError::Reserved), "{ours}");
+        }
         assert_eq!(keys("{", "a"), Err(KeyError::PrefixCharacter));
         assert!(keys("", "leasehold:x").is_ok());
         assert!(keys("", "x{tag}y}z").is_ok());
@@ -175,15 +217,32 @@ mod tests {
     proptest! {
         #[test]
         fn keys_are_injective_and_in_one_slot(
-            names in proptest::collection::vec("(|a:|leasehold:)[ab:{}]{1,8}", 2..40),
+            names in proptest::collection::vec("(|a:|leasehold:|leasehold:sessions:|sessions|\\{sessions\\})[ab:{}]{1,8}|sessions|\\{sessions\\}", 2..40),
             prefixes in proptest::collection::vec("(|a|a:|:)", 2..40),
+            sessions in proptest::collection::vec(0..3_u8, 40),
         ) {
-            let mut seen: HashMap<String, (String, &str)> = HashMap::new();
-            for (prefix, name) in prefixes.iter().zip(&names) {
+            let mut seen: HashMap<String, (String, String)> = HashMap::new();
+            for ((prefix, name), byte) in prefixes.iter().zip(&names).zip(&sessions) {
                 let Ok(keys) = keys(prefix, name) else { continue };
-                prop_assert_eq!(hashed(&keys.record), hashed(&keys.name));
-                for (key, role) in [(keys.name.clone(), "name"), (keys.record, "record")] {
-                    let whose = (keys.name.clone(), role);
+                let lock = Lock::mutex(LockName::new(name).expect("it has keys"));
+                let space = KeySpace::new(prefix).expect("there are keys with it");
+                let slot = hashed(&keys.name).to_owned();
+                let session = SessionId::from_random([*byte; 12]);
+                let session_beside = space.session_beside(&lock, session).expect("it has keys");
+                for key in [&keys.record, &keys.audit, &session_beside] {
+                    prop_assert_eq!(hashed(key), &slot);
+                }
+                let (one, all) = (space.session(session), space.sessions());
+                prop_assert_eq!(hashed(&one), hashed(&all));
+                let name = keys.name.clone();
+                for (key, whose) in [
+                    (keys.name, (name.clone(), "name".to_owned())),
+                    (keys.record, (name.clone(), "record".to_owned())),
+                    (keys.audit, (name, "audit".to_owned())),
+                    (session_beside, (format!("{prefix}{slot}"), session.to_string())),
+                    (one, (prefix.clone(), session.to_string())),
+                    (all, (prefix.clone(), "sessions".to_owned())),
+                ] {
                     if let Some(other) = seen.insert(key.clone(), whose.clone()) {
                         prop_assert_eq!(other, whose, "{}", key);
                     }

@@ -16,6 +16,20 @@ pub enum Kind {
     Mutex,
 }
 
+impl Kind {
+    /// The word for it in keys and records.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Mutex => "mutex",
+        }
+    }
+
+    /// The kind that a word is for.
+    pub fn of_word(word: &str) -> Option<Self> {
+        (word == Self::Mutex.word()).then_some(Self::Mutex)
+    }
+}
+
 /// One lock: a name, and what kind of lock it is.
 ///
 /// ```

@@ -1,5 +1,5 @@
 //! The Lua scripts against the model: the same random operations to both, at the same times, and after each of them
-//! the reply, both keys with their expiry, and all messages have to agree.
+//! the reply, all keys with their expiry, and all messages have to agree.
 //!
 //! The server runs by a clock that only moves when it is told. `LEASEHOLD_SEQUENCES` sets how many sequences are
 //! tried, `LEASEHOLD_SEED` repeats one: a failure prints its own.
@@ -7,11 +7,13 @@
 #![cfg(feature = "redis")]
 #![allow(clippy::unwrap_used, reason = "a test says what is wrong by panicking")]
 
-use leasehold::store::{Lock, Op, Outcome, RedisStore, Reply, Store, Wake};
-use leasehold_core::model::{MutexState, Place, Record, Tenant, Value as Stands};
+use leasehold::store::{Lock, Op, Outcome, RedisStore, Reply, SessionOp, SessionReply, Store, Wake};
+use leasehold_core::model::{
+    Audit, MutexState, Place, Record, SessionRecord, Sessions, Tenant, Value as Stands,
+};
 use leasehold_core::{
-    Acquire, Acquired, Claim, Ended, Enqueue, Extended, Fate, FencingToken, Inspect, KeySpace, Label, Life,
-    LockKeys, OwnValue, Pass, Refused, Release,
+    Acquire, Acquired, Beat, Beaten, Claim, Ended, Enqueue, Evicted, Extended, Fate, FencingToken, Freed,
+    Inspect, KeySpace, Label, Life, LockKeys, OwnValue, Pass, Refused, Release, SessionId,
 };
 use leasehold_testkit::conformance::{Happening, Stranger, Workload};
 use leasehold_testkit::{FrozenClock, RedisServer, RespConnection, Value};
@@ -25,11 +27,15 @@ const STEPS: u64 = 20;
 const START_US: u64 = 1_762_000_000_123_456;
 const WITHIN: Duration = Duration::from_secs(20);
 
-/// Everything there is at a lock's keys, in one reply.
-const DUMP: &str = "local kind = redis.call('TYPE', KEYS[1]).ok
-local record = redis.call('TYPE', KEYS[2]).ok
-return {kind, kind == 'string' and redis.call('GET', KEYS[1]), redis.call('PTTL', KEYS[1]),
-  record, record == 'hash' and redis.call('HGETALL', KEYS[2]), redis.call('PTTL', KEYS[2])}";
+/// Everything there is at some keys, in one reply: of each its type, its content, and how long it lasts.
+const DUMP: &str = "local dump = {}
+for i, key in ipairs(KEYS) do
+  local kind = redis.call('TYPE', key).ok
+  local content = kind == 'string' and redis.call('GET', key) or kind == 'hash' and redis.call('HGETALL', key)
+    or kind == 'zset' and redis.call('ZRANGE', key, 0, -1, 'WITHSCORES') or ''
+  dump[i] = {kind, content, redis.call('PTTL', key)}
+end
+return dump";
 
 #[test]
 fn the_scripts_mean_what_the_model_means() {
@@ -70,6 +76,27 @@ fn the_scripts_mean_what_the_model_means() {
         "adopted",
         "next granted",
         "next taken",
+        "ahead",
+        "ahead, and its life",
+        "the dead ahead buried",
+        "evicted a hold",
+        "evicted a place",
+        "nothing to evict",
+        "not evicted",
+        "freed",
+        "not freed",
+        "warned",
+        "found evicted",
+        "found freed",
+        "stranger's fingerprint",
+        "audit",
+        "begun",
+        "beaten",
+        "lapsed",
+        "ended",
+        "listed alive",
+        "listed dead",
+        "listed a lock",
     ] {
         let times = seen.get(what).copied().unwrap_or(0);
         assert!(sequences < 1_000 || times >= sequences / 100, "`{what}` came {times} times only");
@@ -221,6 +248,8 @@ impl World {
             lock,
             keys,
             state: MutexState::default(),
+            sessions: Sessions::default(),
+            index: None,
             workload: Workload::new(seed),
             trace: format!("LEASEHOLD_SEED={seed}\n"),
         }
@@ -232,8 +261,8 @@ impl World {
             play.random_step();
         }
         play.spoil_record();
-        let (name, record) = (play.keys.name.clone(), play.keys.record.clone());
-        play.raw(&["DEL", &name, &record]);
+        let keys = [vec!["DEL".to_owned()], play.all_keys()].concat();
+        play.raw(&keys);
     }
 }
 
@@ -243,8 +272,37 @@ struct Play<'a> {
     lock: Lock,
     keys: LockKeys,
     state: MutexState,
+    sessions: Sessions,
+    index: Option<Index>,
     workload: Workload,
     trace: String,
+}
+
+/// What stands in the index of all sessions. It is not the model's, which needs none.
+#[derive(Debug, PartialEq, Eq)]
+struct Index {
+    expires_ms: u64,
+    members: BTreeMap<String, u64>,
+}
+
+impl Index {
+    /// The index after a beat of a session whose record expires then.
+    fn after(index: Option<Self>, now_ms: u64, beat: &Beat, expires_ms: u64) -> Self {
+        let members = || BTreeMap::from([("-".to_owned(), 0)]);
+        let mut index = index.unwrap_or_else(|| Self { expires_ms, members: members() });
+        index.expires_ms = index.expires_ms.max(expires_ms);
+        index.members.insert(beat.session.to_string(), expires_ms);
+        if beat.begin.is_some() {
+            index.members.retain(|_, expires_ms| *expires_ms >= now_ms);
+        }
+        index
+    }
+
+    /// The index without a session.
+    fn without(mut self, session: SessionId) -> Option<Self> {
+        self.members.remove(&session.to_string());
+        (!self.members.is_empty()).then_some(self)
+    }
 }
 
 impl Play<'_> {
@@ -255,13 +313,47 @@ impl Play<'_> {
             self.raw(&["SCRIPT", "FLUSH", "SYNC"]);
         }
         let outcome = self.world.runtime.block_on(self.world.store.execute(&self.lock, op, WITHIN));
-        let (expected, wakes) = self.state.apply(self.world.now_us, op);
+        let now_us = self.world.now_us;
+        let taken_from = self.state.audit.as_ref().map(|audit| audit.entries.clone());
+        let alive = |session| self.sessions.alive_ms(now_us / 1000, session);
+        let (expected, wakes) = self.state.apply(now_us, op, &alive);
         let Outcome::Done(reply) = outcome else { panic!("{outcome:?}\n{}", self.trace) };
         assert_eq!(reply, expected, "replies\n{}", self.trace);
         self.note(&format!("    {reply:?}"));
         self.compare_keys();
         assert_eq!(self.heard(), said(&wakes), "messages\n{}", self.trace);
         self.count(&reply, &wakes);
+        if matches!(op, Op::Acquire(_))
+            && self.state.audit.as_ref().map(|audit| audit.entries.clone()) != taken_from
+        {
+            *self.world.seen.entry("the dead ahead buried").or_default() += 1;
+        }
+        reply
+    }
+
+    /// Sends one operation on sessions to both, and compares.
+    fn attend(&mut self, op: &SessionOp) -> SessionReply {
+        self.note(&format!("{op:?}"));
+        if self.world.flush_scripts {
+            self.raw(&["SCRIPT", "FLUSH", "SYNC"]);
+        }
+        let outcome = self.world.runtime.block_on(self.world.store.attend(op, WITHIN));
+        let now_ms = self.world.now_us / 1000;
+        let expected = self.sessions.apply(now_ms, op);
+        let Outcome::Done(reply) = outcome else { panic!("{outcome:?}\n{}", self.trace) };
+        assert_eq!(reply, expected, "replies\n{}", self.trace);
+        self.note(&format!("    {reply:?}"));
+        let index = self.index.take().filter(|index| now_ms <= index.expires_ms);
+        self.index = match (op, &reply) {
+            (SessionOp::Beat(beat), SessionReply::Beat(Beaten::Alive)) => {
+                Some(Index::after(index, now_ms, beat, self.sessions.records[&beat.session].expires_ms))
+            }
+            (SessionOp::End(session), _) => index.and_then(|index| index.without(*session)),
+            _ => index,
+        };
+        self.compare_keys();
+        assert_eq!(self.heard(), [], "messages\n{}", self.trace);
+        self.count_session(op, &reply);
         reply
     }
 
@@ -271,36 +363,60 @@ impl Play<'_> {
     }
 
     fn compare_keys(&mut self) {
-        let dump = self.dump();
-        let [kind, value, ttl, record_kind, record, record_ttl] = dump.elements() else { panic!("{dump:?}") };
         let now_ms = self.world.now_us / 1000;
-        let expires = |ttl: &Value| u64::try_from(ttl.integer().unwrap()).ok().map(|ttl| now_ms + ttl);
-        let content = match kind.text().unwrap() {
-            "none" => None,
-            "string" => Some(Ok(value.text().unwrap().to_owned())),
-            other => Some(Err(other.to_owned())),
-        };
-        let found = content.map(|content| Stands { content, expires_ms: expires(ttl) });
+        let dump = self.dump();
+        let [lock, record, audit, index, sessions @ ..] = dump.elements() else { panic!("{dump:?}") };
+        let [lock, record, audit, index] = [lock, record, audit, index].map(|key| Found::of(key, now_ms));
+        let found = lock.map(|Found { kind, content, expires_ms }| {
+            let content = if kind == "string" { Ok(content.text().unwrap().to_owned()) } else { Err(kind) };
+            Stands { content, expires_ms }
+        });
         assert_eq!(found, self.state.value, "the lock\n{}", self.trace);
         let expected = self.state.record.as_ref().map(|record| (fields(record), Some(record.expires_ms)));
-        let found = match record_kind.text().unwrap() {
-            "none" => None,
-            _ => Some((without_loose_ends(pairs(record)), expires(record_ttl))),
-        };
+        let found = record.map(|found| (without_loose_ends(pairs(&found.content)), found.expires_ms));
         assert_eq!(found, expected, "the record\n{}", self.trace);
+        let expected = self.state.audit.as_ref().map(|audit| (lines(audit), Some(audit.expires_ms)));
+        let found = audit.map(|found| (found.content.text().unwrap().to_owned(), found.expires_ms));
+        assert_eq!(found, expected, "the audit\n{}", self.trace);
+        let found = index.map(|found| Index {
+            expires_ms: found.expires_ms.expect("the index always expires"),
+            members: pairs(&found.content)
+                .into_iter()
+                .map(|(member, at)| (member, at.parse().unwrap()))
+                .collect(),
+        });
+        assert_eq!(found, self.index, "the index\n{}", self.trace);
+        for (session, found) in Workload::sessions().zip(sessions) {
+            let found = Found::of(found, now_ms).map(|found| (pairs(&found.content), found.expires_ms));
+            let expected = self.sessions.records.get(&session);
+            let expected = expected.map(|record| (session_fields(record), Some(record.expires_ms)));
+            assert_eq!(found, expected, "session {session}\n{}", self.trace);
+        }
     }
 
+    /// The lock's keys, the index, and the sessions' records.
+    fn all_keys(&self) -> Vec<String> {
+        let LockKeys { name, record, audit } = self.keys.clone();
+        let sessions = Workload::sessions().map(|session| self.world.keys.session(session));
+        [name, record, audit, self.world.keys.sessions()].into_iter().chain(sessions).collect()
+    }
+
+    /// Looks at all keys, which removes what is over, also where no operation looks; and the clock may go back.
     fn dump(&mut self) -> Value {
+        let now_ms = self.world.now_us / 1000;
+        self.state.is_over(self.world.now_us);
+        self.sessions.records.retain(|_, record| now_ms <= record.expires_ms);
+        self.index.take_if(|index| now_ms > index.expires_ms);
         if self.world.flush_scripts {
             self.raw(&["SCRIPT", "LOAD", DUMP]);
         }
-        let (dump, name, record) =
-            (self.world.dump.clone(), self.keys.name.clone(), self.keys.record.clone());
-        self.raw(&["EVALSHA", &dump, "2", &name, &record])
+        let keys = self.all_keys();
+        let call = ["EVALSHA".to_owned(), self.world.dump.clone(), keys.len().to_string()];
+        self.raw(&[&call[..], &keys].concat())
     }
 
     fn field(&mut self, field: &str) -> String {
-        pairs(&self.dump().elements()[4])[field].clone()
+        pairs(&self.dump().elements()[1].elements()[1])[field].clone()
     }
 
     /// All messages since the last call: what was published before the PING comes before its answer.
@@ -339,7 +455,7 @@ impl Play<'_> {
 /// What a random sequence is made of.
 impl Play<'_> {
     fn random_step(&mut self) {
-        let by_us = self.workload.time_us(&self.state, self.world.now_us);
+        let by_us = self.workload.time_us(&self.state, &self.sessions, self.world.now_us);
         self.step_us(by_us);
         match self.workload.happening(&self.state) {
             Happening::Sent(op) => drop(self.check(&op)),
@@ -347,6 +463,7 @@ impl Play<'_> {
                 self.check(&op);
                 self.check(&op);
             }
+            Happening::Attended(op) => drop(self.attend(&op)),
             Happening::Stranger(stranger) => self.meddle(stranger),
         }
     }
@@ -390,8 +507,11 @@ impl Play<'_> {
 
     fn count(&mut self, reply: &Reply, wakes: &[Wake]) {
         let mut seen = |what| *self.world.seen.entry(what).or_default() += 1;
-        if !wakes.is_empty() {
-            seen("woken");
+        for wake in wakes {
+            seen(if matches!(wake, Wake::Freed { .. }) { "warned" } else { "woken" });
+        }
+        if let Reply::Acquire(Acquired::Taken { ahead: Some(ahead), .. }) = reply {
+            seen(if ahead.alive_ms.is_some() { "ahead, and its life" } else { "ahead" });
         }
         match reply {
             Reply::Acquire(Acquired::Taken { holder: Some(holder), .. })
@@ -408,6 +528,8 @@ impl Play<'_> {
                 seen(match released.found {
                     Fate::Held => "held",
                     Fate::Queued => "queued",
+                    Fate::Ended(Ended::Evicted) => "found evicted",
+                    Fate::Ended(Ended::Freed) => "found freed",
                     Fate::Ended(_) => "released",
                     Fate::Vanished => "vanished",
                     Fate::Superseded => "superseded",
@@ -419,9 +541,63 @@ impl Play<'_> {
                     _ => {}
                 }
             }
+            Reply::Evict(Evicted::Alive) => seen("not evicted"),
+            Reply::Evict(Evicted::Gone { hold: None, place: false }) => seen("nothing to evict"),
+            Reply::Evict(Evicted::Gone { hold, place }) => {
+                if hold.is_some() {
+                    seen("evicted a hold");
+                }
+                if *place {
+                    seen("evicted a place");
+                }
+            }
+            Reply::Free(Freed::Freed) => seen("freed"),
+            Reply::Free(Freed::Changed { .. }) => seen("not freed"),
+            Reply::Inspect(found) => {
+                if found.stranger.is_some() {
+                    seen("stranger's fingerprint");
+                }
+                if !found.audit.is_empty() {
+                    seen("audit");
+                }
+            }
             Reply::Refused(_) => seen("wrong kind"),
             _ => {}
         }
+    }
+
+    fn count_session(&mut self, op: &SessionOp, reply: &SessionReply) {
+        let mut seen = |what| *self.world.seen.entry(what).or_default() += 1;
+        match (op, reply) {
+            (SessionOp::Beat(_), SessionReply::Beat(Beaten::Lapsed)) => seen("lapsed"),
+            (SessionOp::Beat(beat), _) => seen(if beat.begin.is_some() { "begun" } else { "beaten" }),
+            (SessionOp::End(_), _) => seen("ended"),
+            (_, SessionReply::List(entries)) => {
+                for entry in entries {
+                    seen(if entry.alive_ms.is_some() { "listed alive" } else { "listed dead" });
+                    if !entry.held.is_empty() {
+                        seen("listed a lock");
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// What stands at a key.
+struct Found {
+    kind: String,
+    content: Value,
+    expires_ms: Option<u64>,
+}
+
+impl Found {
+    fn of(dumped: &Value, now_ms: u64) -> Option<Self> {
+        let [kind, content, ttl] = dumped.elements() else { panic!("{dumped:?}") };
+        let kind = kind.text().unwrap().to_owned();
+        let expires_ms = u64::try_from(ttl.integer().unwrap()).ok().map(|ttl| now_ms + ttl);
+        (kind != "none").then(|| Self { kind, content: content.clone(), expires_ms })
     }
 }
 
@@ -450,12 +626,12 @@ fn fields(record: &Record) -> BTreeMap<String, String> {
     if let Some(last) = record.last {
         put("last", last.to_string());
     }
-    if let Some(Tenant { claim, since_ms, label }) = &record.tenant {
-        put("tenant", format!("{}\n{since_ms}\n{}\n{label}", claim.hold.token(), own(claim)));
+    if let Some(Tenant { claim, since_ms, life, label }) = &record.tenant {
+        let (hold, life) = (claim.hold.token(), letter(*life));
+        put("tenant", format!("{hold}\n{since_ms}\n{life}\n{}\n{label}", own(claim)));
     }
     if let Some((hold, how)) = &record.ended {
-        let how = if *how == Ended::Released { "released" } else { "evicted" };
-        put("ended", format!("{} {how}", hold.token()));
+        put("ended", format!("{} {}", hold.token(), word(*how)));
     }
     let line: Vec<String> = record.tickets.values().map(ToString::to_string).collect();
     if record.tail > 0 {
@@ -467,12 +643,43 @@ fn fields(record: &Record) -> BTreeMap<String, String> {
         put(&format!("n:{}", pair[0]), pair[1].clone());
         put(&format!("p:{}", pair[1]), pair[0].clone());
     }
-    for (session, Place { ticket, nonce, expires_ms, lease_ms, claim, label }) in &record.places {
-        let (hold, own) = (claim.hold.token(), own(claim));
-        let place = format!("{ticket}\n{nonce}\n{expires_ms}\n{lease_ms}\n{hold}\n{own}\n{label}");
+    for (session, Place { ticket, nonce, expires_ms, lease_ms, life, claim, label }) in &record.places {
+        let (hold, own, life) = (claim.hold.token(), own(claim), letter(*life));
+        let place = format!("{ticket}\n{nonce}\n{expires_ms}\n{lease_ms}\n{life}\n{hold}\n{own}\n{label}");
         put(&format!("w:{session}"), place);
     }
     fields
+}
+
+/// The fields of a session's record.
+fn session_fields(record: &SessionRecord) -> BTreeMap<String, String> {
+    let held = record.held.iter().map(|lock| (format!("l:mutex:{}", lock.name), "1".to_owned()));
+    let until = record.alive_until_ms.to_string();
+    let rest = [("format", "1"), ("until", &until), ("about", &record.about)];
+    held.chain(rest.map(|(field, text)| (field.to_owned(), text.to_owned()))).collect()
+}
+
+/// The text of an audit.
+fn lines(audit: &Audit) -> String {
+    let lines = audit.entries.iter().map(|entry| {
+        let fence = entry.fence.map_or_else(String::new, |fence| fence.to_string());
+        let whose = entry.whose.as_ref().map_or_else(|| "0\t".to_owned(), |whose| format!("1\t{whose}"));
+        format!("{}\t{}\t{fence}\t{whose}\t{}", entry.at_ms, word(entry.how), entry.by)
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+fn letter(life: Life) -> char {
+    if life == Life::Session { 's' } else { 'l' }
+}
+
+fn word(how: Ended) -> &'static str {
+    match how {
+        Ended::Released => "released",
+        Ended::Evicted => "evicted",
+        Ended::Freed => "freed",
+        _ => panic!("{how:?} is none of the model's"),
+    }
 }
 
 /// The link before the first place and the one behind the last mean nothing, and may be left from before.

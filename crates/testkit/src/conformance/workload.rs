@@ -1,14 +1,15 @@
-//! What can happen to one Mutex, at random: operations, also late ones and such that come twice; time, which stands
-//! still, jumps to the very end of something, or goes back; and strangers at its keys.
+//! What can happen to one Mutex, at random: operations, also late ones and such that come twice; sessions that begin,
+//! beat, end, or are heard of no more; time, which stands still, jumps to the very end of something, or goes back; and
+//! strangers at its keys.
 //!
 //! It owns the choice, and knows what went before. It sends nothing: whoever plays a [`Happening`] does so to what he
 //! compares.
 
 use super::Random;
-use leasehold_core::model::{MutexState, Value};
+use leasehold_core::model::{MutexState, Sessions, Value};
 use leasehold_core::{
-    Acquire, Claim, Enqueue, Extend, HoldId, Inspect, Label, Life, LockKeys, Nonce, Op, OwnValue, Pass,
-    Release, SessionId,
+    Acquire, Beat, Claim, Enqueue, Evict, Extend, FencingToken, Fingerprint, Free, HoldId, Inspect, Label,
+    Life, Lock, LockKeys, LockName, Nonce, Op, OwnValue, Pass, Release, Seen, SessionId, SessionOp,
 };
 
 /// What happens next.
@@ -18,6 +19,8 @@ pub enum Happening {
     Sent(Op),
     /// An operation is sent, and once more.
     SentTwice(Op),
+    /// An operation on the sessions of the store is sent.
+    Attended(SessionOp),
     /// Somebody else does something to the keys.
     Stranger(Stranger),
 }
@@ -40,6 +43,9 @@ pub enum Stranger {
     /// Something else is put there for ever.
     PutsHash,
 }
+
+/// What the ids of the sessions are made of.
+const SESSIONS: [u8; 4] = [0, 1, 2, 3];
 
 /// A source of happenings.
 #[derive(Debug)]
@@ -64,8 +70,9 @@ impl Workload {
 
     /// What happens next to a lock in this state.
     pub fn happening(&mut self, state: &MutexState) -> Happening {
-        match self.random.below(20) {
+        match self.random.below(24) {
             0..=1 => Happening::Stranger(self.stranger()),
+            20..=23 => Happening::Attended(self.session_op()),
             // Late, or again.
             2..=4 if !self.sent.is_empty() => Happening::Sent(self.random.pick(&self.sent).clone()),
             _ => {
@@ -77,7 +84,7 @@ impl Workload {
     }
 
     /// How far the store's clock goes before that, in microseconds.
-    pub fn time_us(&self, state: &MutexState, now_us: u64) -> i64 {
+    pub fn time_us(&self, state: &MutexState, sessions: &Sessions, now_us: u64) -> i64 {
         let now_ms = (now_us / 1000).cast_signed();
         let mut ends: Vec<u64> = Vec::new();
         ends.extend(state.value.as_ref().and_then(|value| value.expires_ms));
@@ -86,6 +93,11 @@ impl Workload {
             if self.random.below(4) == 0 {
                 ends.push(record.expires_ms);
             }
+        }
+        ends.extend(sessions.records.values().map(|session| session.alive_until_ms));
+        if self.random.below(4) == 0 {
+            ends.extend(sessions.records.values().map(|session| session.expires_ms));
+            ends.extend(state.audit.as_ref().map(|audit| audit.expires_ms));
         }
         match self.random.below(24) {
             0..=9 => 0,
@@ -122,8 +134,10 @@ impl Workload {
 
     /// An operation on a lock in this state.
     pub fn op(&mut self, state: &MutexState) -> Op {
-        match self.random.below(20) {
-            0..=8 => Op::Acquire(self.acquire()),
+        match self.random.below(24) {
+            0..=8 => Op::Acquire(self.acquire(state)),
+            20 | 21 => Op::Evict(Evict { dead: self.likely_session(state), by: self.label() }),
+            22 | 23 => Op::Free(Free { seen: self.seen(state), by: self.label() }),
             9..=11 => {
                 let (claim, lease_ms) = (self.likely_claim(state), self.lease());
                 let keep_record = self.random.below(3) == 0;
@@ -132,27 +146,85 @@ impl Workload {
             12..=17 => Op::Release(self.release(state)),
             _ => {
                 let claim = (self.random.below(2) == 0).then(|| self.likely_claim(state));
-                Op::Inspect(Inspect { claim, in_full: false })
+                Op::Inspect(Inspect { claim, in_full: self.random.below(2) == 0 })
             }
         }
     }
 
-    fn acquire(&mut self) -> Acquire {
+    /// An operation on the sessions of the store.
+    pub fn session_op(&self) -> SessionOp {
+        match self.random.below(12) {
+            0 => SessionOp::End(self.session()),
+            1 | 2 => SessionOp::List,
+            number => SessionOp::Beat(self.beat(number < 8)),
+        }
+    }
+
+    /// Any session.
+    pub fn session(&self) -> SessionId {
+        SessionId::from_random([*self.random.pick(&SESSIONS); 12])
+    }
+
+    /// All sessions that are chosen from.
+    pub fn sessions() -> impl Iterator<Item = SessionId> {
+        SESSIONS.iter().map(|n| SessionId::from_random([*n; 12]))
+    }
+
+    fn beat(&self, begins: bool) -> Beat {
+        let alive_ms = *self.random.pick(&[1, 100, 10_000, 3_600_000, 200 * 3_600_000, 200 * 3_600_000]);
+        let about = self.random.pick(&["{}", "{\"host\": \"web-1\"}", ""]);
+        let begin = begins.then(|| (*about).to_owned());
+        Beat { session: self.session(), alive_ms, begin, held: self.locks(), left: self.locks() }
+    }
+
+    fn locks(&self) -> Vec<Lock> {
+        let names = ["a", "b:c", "l:mutex:a", "two words"].into_iter().filter(|_| self.random.below(4) == 0);
+        names.map(|name| Lock::mutex(LockName::new(name).expect("a plain text is a name"))).collect()
+    }
+
+    fn label(&self) -> Label {
+        let label = self.random.pick(&["web-1/7", "", "a b\u{2026}"]);
+        Label::new(label).expect("a plain text is a label")
+    }
+
+    /// The session of who was given the lock last, or of who waits, or any.
+    fn likely_session(&self, state: &MutexState) -> SessionId {
+        let at_the_front: Vec<_> = state.sessions_at_the_front().collect();
+        if at_the_front.is_empty() || self.random.below(4) == 0 {
+            return self.session();
+        }
+        *self.random.pick(&at_the_front)
+    }
+
+    /// The holder as it is, or as it was or never was.
+    fn seen(&self, state: &MutexState) -> Seen {
+        let last = state.record.as_ref().and_then(|record| record.last).map_or(17, FencingToken::as_u64);
+        let value = state.value.as_ref().and_then(|value| value.content.as_deref().ok()).unwrap_or("foreign");
+        match self.random.below(8) {
+            0 => Seen::Hold(FencingToken::new(last - 1)),
+            1..=3 => Seen::Hold(FencingToken::new(last)),
+            4 => Seen::Stranger(Fingerprint::of("mine")),
+            _ => Seen::Stranger(Fingerprint::of(value)),
+        }
+    }
+
+    fn acquire(&mut self, state: &MutexState) -> Acquire {
         let claim = self.claim();
         let lease_ms = self.lease();
-        let label = self.random.pick(&["web-1/7", "", "a b\u{2026}"]);
-        let label = Label::new(label).expect("a plain text is a label");
+        let label = self.label();
         let nonce = self.nonce();
         let kept_ms = *self.random.pick(&[1, 100, 3_000, 21_000, 7_200_000]);
         let queue = (self.random.below(4) > 0).then_some(Enqueue { nonce, kept_ms });
         let adopt_ms = (self.random.below(3) == 0).then_some(2_000);
-        Acquire { claim, lease_ms, label, queue, adopt_ms, life: Life::Session, ahead: None }
+        let life = *self.random.pick(&[Life::Session, Life::Session, Life::Session, Life::Lease]);
+        let ahead = (self.random.below(2) == 0).then(|| self.likely_session(state));
+        Acquire { claim, lease_ms, label, queue, adopt_ms, life, ahead }
     }
 
     fn release(&mut self, state: &MutexState) -> Release {
         let claim = self.likely_claim(state);
         let pass = *self.random.pick(&[Pass::Grant, Pass::Grant, Pass::Grant, Pass::Free]);
-        let mut next = (self.random.below(3) == 0).then(|| self.acquire());
+        let mut next = (self.random.below(3) == 0).then(|| self.acquire(state));
         if let Some(next) = &mut next
             // Of the same session as a rule, but the store does not rely on it.
             && self.random.below(4) > 0
@@ -183,7 +255,7 @@ impl Workload {
 
     /// The present claim of some session as a rule; sometimes a new one.
     fn claim(&mut self) -> Claim {
-        let session = SessionId::from_random([*self.random.pick(&[0, 1, 2, 3]); 12]);
+        let session = self.session();
         let present = self.claims.iter().find(|claim| claim.hold.session() == session).cloned();
         match present {
             Some(claim) if self.random.below(8) > 0 => claim,
@@ -241,7 +313,7 @@ impl Stranger {
 
     /// The commands that do it to a server.
     pub fn commands(self, keys: &LockKeys) -> Vec<Vec<String>> {
-        let LockKeys { name, record } = keys;
+        let LockKeys { name, record, .. } = keys;
         let command = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
         match self {
             Self::Takes(lease_ms) => vec![command(&["SET", name, "foreign", "PX", &lease_ms.to_string()])],

@@ -1,7 +1,9 @@
 //! Replies of the scripts, read back into what the core calls them.
 
+use super::script::lock_of;
 use leasehold_core::{
-    Acquired, Ended, Extended, Fate, FencingToken, Holder, Inspection, Label, Op, Refused, Released, Reply,
+    Acquired, Ahead, AuditEntry, Beaten, Ended, Evicted, Extended, Fate, FencingToken, Fingerprint, Freed,
+    Holder, Inspection, Label, Op, Refused, Released, Reply, SessionEntry, SessionId,
 };
 use redis::Value;
 
@@ -24,6 +26,8 @@ pub(super) fn read(op: &Op, value: &Value) -> Read<Reply> {
         Op::Extend(_) => extended(value).map(Reply::Extend),
         Op::Release(_) => released(value).map(Reply::Release),
         Op::Inspect(_) => inspection(value).map(Reply::Inspect),
+        Op::Evict(_) => evicted(value).map(Reply::Evict),
+        Op::Free(_) => freed(value).map(Reply::Free),
         _ => Err(Malformed),
     }
 }
@@ -46,9 +50,10 @@ fn acquired(value: &Value) -> Read<Acquired> {
             remaining_ms: number(remaining)?,
             others_wait: number(others)? == 1,
         }),
-        [word, position, who @ ..] if text(word) == Ok("taken") => {
-            let position = number(position).ok();
-            Ok(Acquired::Taken { holder: holder(who)?, position, ahead: None })
+        [word, position, ahead, alive, who @ ..] if text(word) == Ok("taken") => {
+            // No place, and a life that nobody asked about, are -1, which is no count.
+            let ahead = session(ahead)?.map(|session| Ahead { session, alive_ms: number(alive).ok() });
+            Ok(Acquired::Taken { holder: holder(who)?, position: number(position).ok(), ahead })
         }
         [word, how] if text(word) == Ok("spent") => text(how).and_then(ended).map(Acquired::Spent),
         _ => Err(Malformed),
@@ -77,18 +82,127 @@ fn released(value: &Value) -> Read<Released> {
 }
 
 fn inspection(value: &Value) -> Read<Inspection> {
-    let [waiting, found, who] = items(value)? else { return Err(Malformed) };
+    let (waiting, found, who, full) = match items(value)? {
+        [waiting, found, who] => (waiting, found, who, None),
+        [waiting, found, who, stranger, audit] => (waiting, found, who, Some((stranger, audit))),
+        _ => return Err(Malformed),
+    };
     let fate = match text(found)? {
         "" => None,
         word => Some(fate(word)?),
     };
-    Ok(Inspection {
-        holder: holder(items(who)?)?,
-        waiting: number(waiting)?,
-        fate,
-        stranger: None,
-        audit: Vec::new(),
+    let (stranger, audit) = match full {
+        None => (None, Vec::new()),
+        Some((stranger, audit)) => (fingerprint(stranger)?, entries(text(audit)?)),
+    };
+    Ok(Inspection { holder: holder(items(who)?)?, waiting: number(waiting)?, fate, stranger, audit })
+}
+
+fn fingerprint(value: &Value) -> Read<Option<Fingerprint>> {
+    match text(value)? {
+        "" => Ok(None),
+        digits => digits.parse().map(Some).map_err(|_| Malformed),
+    }
+}
+
+/// The audit. A line that is none of ours is passed over: whoever looks at a lock wants to know of the others.
+pub(super) fn entries(audit: &str) -> Vec<AuditEntry> {
+    audit.split('\n').filter_map(entry).collect()
+}
+
+fn entry(line: &str) -> Option<AuditEntry> {
+    let fields: Vec<_> = line.split('\t').collect();
+    let [at_ms, how, fence, known, whose, by] = fields[..] else { return None };
+    let fence = (!fence.is_empty()).then(|| fence.parse()).transpose().ok()?;
+    let whose = (known == "1").then(|| Label::new(whose)).transpose().ok()?;
+    Some(AuditEntry {
+        at_ms: at_ms.parse().ok()?,
+        how: ended(how).ok()?,
+        fence,
+        whose,
+        by: Label::new(by).ok()?,
     })
+}
+
+fn evicted(value: &Value) -> Read<Evicted> {
+    match items(value)? {
+        [word] if text(word) == Ok("alive") => Ok(Evicted::Alive),
+        [word, fence, place] if text(word) == Ok("gone") => Ok(Evicted::Gone {
+            // No hold is -1, which is no count.
+            hold: number(fence).ok().map(FencingToken::new),
+            place: number(place)? == 1,
+        }),
+        _ => Err(Malformed),
+    }
+}
+
+fn freed(value: &Value) -> Read<Freed> {
+    match items(value)? {
+        [word] if text(word) == Ok("freed") => Ok(Freed::Freed),
+        [word, who] if text(word) == Ok("changed") => Ok(Freed::Changed { holder: holder(items(who)?)? }),
+        _ => Err(Malformed),
+    }
+}
+
+/// Reads the reply to a beat.
+pub(super) fn beaten(value: &Value) -> Read<Result<Beaten, Refused>> {
+    if let Some(refused) = refused(value) {
+        return refused.map(Err);
+    }
+    match number(value)? {
+        0 => Ok(Ok(Beaten::Lapsed)),
+        1 => Ok(Ok(Beaten::Alive)),
+        _ => Err(Malformed),
+    }
+}
+
+/// Reads the index of all sessions. What is no session there is passed over.
+pub(super) fn sessions(value: &Value) -> Read<Vec<SessionId>> {
+    let members = items(value)?.iter().map(text).collect::<Read<Vec<_>>>()?;
+    Ok(members.into_iter().filter_map(|member| member.parse().ok()).collect())
+}
+
+/// Reads the server's clock, in milliseconds.
+pub(super) fn now_ms(value: &Value) -> Read<u64> {
+    let [s, us] = items(value)? else { return Err(Malformed) };
+    let part = |value| text(value)?.parse::<u64>().map_err(|_| Malformed);
+    Ok(part(s)? * 1000 + part(us)? / 1000)
+}
+
+/// Reads the record of a session at `now_ms`; nothing where there is none, or one that another version wrote.
+pub(super) fn session_entry(session: SessionId, now_ms: u64, value: &Value) -> Read<Option<SessionEntry>> {
+    let fields = fields(value)?;
+    let field = |name: &str| fields.iter().find(|(field, _)| *field == name).map(|(_, text)| *text);
+    let until_ms = field("until").and_then(|until| until.parse::<u64>().ok());
+    let (Some("1"), Some(until_ms)) = (field("format"), until_ms) else { return Ok(None) };
+    let mut held: Vec<_> = fields.iter().filter_map(|(field, _)| lock_of(field)).collect();
+    held.sort_unstable();
+    Ok(Some(SessionEntry {
+        session,
+        alive_ms: until_ms.checked_sub(now_ms),
+        about: field("about").unwrap_or_default().to_owned(),
+        held,
+    }))
+}
+
+/// The fields of a hash, as RESP3 or RESP2 has them.
+fn fields(value: &Value) -> Read<Vec<(&str, &str)>> {
+    match value {
+        Value::Map(pairs) => pairs.iter().map(|(field, value)| Ok((text(field)?, text(value)?))).collect(),
+        Value::Array(items) => {
+            let pairs = items.chunks_exact(2).map(|pair| Ok((text(&pair[0])?, text(&pair[1])?)));
+            pairs.collect()
+        }
+        _ => Err(Malformed),
+    }
+}
+
+/// A session, or nothing where the text is empty.
+fn session(value: &Value) -> Read<Option<SessionId>> {
+    match text(value)? {
+        "" => Ok(None),
+        session => session.parse().map(Some).map_err(|_| Malformed),
+    }
 }
 
 fn holder(who: &[Value]) -> Read<Option<Holder>> {
@@ -103,10 +217,11 @@ fn holder(who: &[Value]) -> Read<Option<Holder>> {
     match who {
         [] => Ok(None),
         [remaining] => Ok(Some(stranger(remaining))),
-        [remaining, fence, since, label] => Ok(Some(Holder {
+        [remaining, fence, since, label, lives_with] => Ok(Some(Holder {
             label: Some(Label::new(text(label)?).map_err(|_| Malformed)?),
             fence: Some(FencingToken::new(number(fence)?)),
             since_ms: Some(number(since)?),
+            session: session(lives_with)?,
             ..stranger(remaining)
         })),
         _ => Err(Malformed),
@@ -128,6 +243,7 @@ fn ended(how: &str) -> Read<Ended> {
     match how {
         "released" => Ok(Ended::Released),
         "evicted" => Ok(Ended::Evicted),
+        "freed" => Ok(Ended::Freed),
         _ => Err(Malformed),
     }
 }

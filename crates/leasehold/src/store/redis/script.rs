@@ -3,7 +3,8 @@
 //! Each script is one text, put together when the crate is compiled. Nothing is glued at run time, and what users
 //! give is an argument, never text of a script.
 
-use leasehold_core::{Acquire, Claim, LockKeys, Op, Pass};
+use leasehold_core::model::SessionRecord;
+use leasehold_core::{Acquire, Beat, Claim, KeySpace, Kind, Life, Lock, LockKeys, LockName, Op, Pass, Seen};
 use redis::{Cmd, Pipeline};
 use std::sync::LazyLock;
 
@@ -12,6 +13,7 @@ const ACQUIRE: &str = concat!(
     include_str!("lua/acquire_quick.lua"),
     include_str!("lua/record.lua"),
     include_str!("lua/queue.lua"),
+    include_str!("lua/take.lua"),
     include_str!("lua/acquire.lua")
 );
 const EXTEND: &str = include_str!("lua/extend.lua");
@@ -24,6 +26,21 @@ const RELEASE: &str = concat!(
 );
 const INSPECT: &str =
     concat!(include_str!("lua/read.lua"), include_str!("lua/record.lua"), include_str!("lua/inspect.lua"));
+const EVICT: &str = concat!(
+    include_str!("lua/read.lua"),
+    include_str!("lua/record.lua"),
+    include_str!("lua/queue.lua"),
+    include_str!("lua/take.lua"),
+    include_str!("lua/evict.lua")
+);
+const FREE: &str = concat!(
+    include_str!("lua/read.lua"),
+    include_str!("lua/record.lua"),
+    include_str!("lua/queue.lua"),
+    include_str!("lua/take.lua"),
+    include_str!("lua/free.lua")
+);
+const BEAT: &str = include_str!("lua/beat.lua");
 
 /// A script, and the name that the server has for it.
 #[derive(Debug)]
@@ -37,6 +54,9 @@ struct Scripts {
     extend: Script,
     release: Script,
     inspect: Script,
+    evict: Script,
+    free: Script,
+    beat: Script,
 }
 
 static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| {
@@ -46,13 +66,16 @@ static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| {
         extend: script(EXTEND),
         release: script(RELEASE),
         inspect: script(INSPECT),
+        evict: script(EVICT),
+        free: script(FREE),
+        beat: script(BEAT),
     }
 });
 
 /// Adds the loading of all scripts.
 pub(super) fn load_all(pipeline: &mut Pipeline) {
-    let Scripts { acquire, extend, release, inspect } = &*SCRIPTS;
-    for script in [acquire, extend, release, inspect] {
+    let Scripts { acquire, extend, release, inspect, evict, free, beat } = &*SCRIPTS;
+    for script in [acquire, extend, release, inspect, evict, free, beat] {
         pipeline.add_command(load(script));
     }
 }
@@ -70,25 +93,35 @@ pub(super) struct Call {
 }
 
 impl Call {
-    /// The call of an operation on a lock with these keys; `mailboxes` is what the channels of all mailboxes begin
-    /// with. `None` for an operation that has no script.
-    pub(super) fn new(op: &Op, keys: &LockKeys, mailboxes: &str) -> Option<Self> {
+    /// The call of an operation on a lock with these keys, in this part of a store; `mailboxes` is what the channels of
+    /// all mailboxes begin with. `None` for an operation that has no script.
+    pub(super) fn new(op: &Op, space: &KeySpace, keys: &LockKeys, mailboxes: &str) -> Option<Self> {
         let scripts = &*SCRIPTS;
+        let LockKeys { name, record, audit } = keys;
         let call = match op {
             Op::Acquire(ask) => {
-                let mut call = Self::of(&scripts.acquire, keys, true);
+                let mut call = match ask.ahead {
+                    None => Self::of(&scripts.acquire, &[name, record]),
+                    Some(ahead) => Self::of(&scripts.acquire, &[name, record, &space.session(ahead), audit]),
+                };
                 call.claim(&ask.claim).cmd.arg(mailboxes);
-                call.terms(ask)
+                let mut call = call.terms(ask);
+                if let Some(ahead) = ask.ahead {
+                    call.cmd.arg(ahead.to_string());
+                }
+                call
             }
             Op::Extend(extend) => {
                 let with_record = extend.keep_record || extend.claim.value.is_some();
-                let mut call = Self::of(&scripts.extend, keys, with_record);
+                let keys = [name.as_str(), record];
+                let keys = if with_record { &keys[..] } else { &keys[..1] };
+                let mut call = Self::of(&scripts.extend, keys);
                 let keep = if extend.keep_record { "1" } else { "" };
                 call.claim(&extend.claim).cmd.arg(extend.lease_ms).arg(keep);
                 call
             }
             Op::Release(release) => {
-                let mut call = Self::of(&scripts.release, keys, true);
+                let mut call = Self::of(&scripts.release, &[name, record]);
                 let pass = match release.pass {
                     Pass::Grant => "grant",
                     Pass::Free => "free",
@@ -103,16 +136,45 @@ impl Call {
                 }
             }
             Op::Inspect(inspect) => {
-                let mut call = Self::of(&scripts.inspect, keys, true);
+                let keys = [name.as_str(), record, audit];
+                let mut call =
+                    Self::of(&scripts.inspect, if inspect.in_full { &keys[..] } else { &keys[..2] });
                 match &inspect.claim {
                     Some(claim) => call.claim(claim),
                     None => call.empty(2),
                 };
                 call
             }
+            Op::Evict(evict) => {
+                let mut call = Self::of(&scripts.evict, &[name, record, &space.session(evict.dead), audit]);
+                call.cmd.arg(evict.dead.to_string()).arg("").arg(mailboxes).arg(evict.by.as_str());
+                call
+            }
+            Op::Free(free) => {
+                let mut call = Self::of(&scripts.free, &[name, record, audit]);
+                call.empty(2).cmd.arg(mailboxes).arg(free.by.as_str());
+                match free.seen {
+                    Seen::Hold(fence) => call.cmd.arg("hold").arg(fence.to_string()),
+                    Seen::Stranger(fingerprint) => call.cmd.arg("stranger").arg(fingerprint.to_string()),
+                };
+                call
+            }
             _ => return None,
         };
         Some(call)
+    }
+
+    /// The call that begins a session, or keeps it alive.
+    pub(super) fn beat(beat: &Beat, space: &KeySpace) -> Self {
+        let Beat { session, alive_ms, begin, held, left } = beat;
+        let mut call = Self::of(&SCRIPTS.beat, &[&space.session(*session), &space.sessions()]);
+        let begins = if begin.is_some() { "1" } else { "" };
+        let cmd = call.cmd.arg(session.to_string()).arg(*alive_ms).arg(SessionRecord::kept_ms(*alive_ms));
+        cmd.arg(begins).arg(begin.as_deref().unwrap_or_default()).arg(held.len());
+        for lock in held.iter().chain(left) {
+            cmd.arg(field_of(lock));
+        }
+        call
     }
 
     /// The command.
@@ -133,14 +195,12 @@ impl Call {
         pipeline
     }
 
-    fn of(script: &'static Script, keys: &LockKeys, with_record: bool) -> Self {
-        // A release with an acquire has 16 arguments; claims, numbers and a short label fit beside the keys.
-        let mut cmd = Cmd::with_capacity(16, 256 + keys.name.len() + keys.record.len());
-        cmd.arg("EVALSHA").arg(&script.sha);
-        if with_record {
-            cmd.arg("2").arg(&keys.name).arg(&keys.record);
-        } else {
-            cmd.arg("1").arg(&keys.name);
+    fn of(script: &'static Script, keys: &[&str]) -> Self {
+        // A release with an acquire has 17 arguments; claims, numbers and a short label fit beside the keys.
+        let mut cmd = Cmd::with_capacity(17, 256 + keys.iter().map(|key| key.len()).sum::<usize>());
+        cmd.arg("EVALSHA").arg(&script.sha).arg(keys.len());
+        for key in keys {
+            cmd.arg(*key);
         }
         Self { script, cmd }
     }
@@ -165,6 +225,10 @@ impl Call {
             Some(adopt_ms) => self.cmd.arg(adopt_ms),
             None => self.cmd.arg(""),
         };
+        self.cmd.arg(match ask.life {
+            Life::Session => "s",
+            Life::Lease => "l",
+        });
         self
     }
 
@@ -174,6 +238,17 @@ impl Call {
         }
         self
     }
+}
+
+/// What the records of sessions call a lock that they hold.
+fn field_of(lock: &Lock) -> String {
+    format!("l:{}:{}", lock.kind.word(), lock.name)
+}
+
+/// The lock of such a field.
+pub(super) fn lock_of(field: &str) -> Option<Lock> {
+    let (kind, name) = field.strip_prefix("l:")?.split_once(':')?;
+    Some(Lock { kind: Kind::of_word(kind)?, name: LockName::new(name).ok()? })
 }
 
 #[cfg(test)]

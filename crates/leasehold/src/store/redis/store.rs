@@ -8,14 +8,14 @@ use super::config::RedisConfig;
 use super::lent::Lent;
 use super::link::{Link, Lost, Wire};
 use super::mailbox::Mailboxes;
-use super::reply;
+use super::reply::{self, Malformed};
 use super::script::Call;
 use super::verdict::judge;
-use crate::store::{Fault, FaultKind, Outcome, Phase, Postbox, Store};
+use crate::store::{Fault, FaultKind, Outcome, Phase, Postbox, SessionKeeping, Store};
 use futures_util::future::{BoxFuture, join_all};
-use leasehold_core::{KeyError, KeySpace, Lock, Op, SessionId};
+use leasehold_core::{Beat, KeyError, KeySpace, Lock, Op, SessionEntry, SessionId, SessionOp, SessionReply};
 use redis::aio::MultiplexedConnection;
-use redis::{Pipeline, PushInfo, Value};
+use redis::{Pipeline, PushInfo, Value, cmd};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,6 +44,9 @@ pub struct RedisStore {
     keys: KeySpace,
     way: Arc<Way>,
 }
+
+/// What became of an operation on sessions that was not done.
+type Attended = Outcome<SessionReply>;
 
 /// How the server is reached.
 #[derive(Debug)]
@@ -153,7 +156,7 @@ impl RedisStore {
             Way::Link(link) => link.mailboxes(),
             Way::Lent(lent) => lent.mailboxes(),
         };
-        Call::new(op, &keys, mailboxes.prefix())
+        Call::new(op, &self.keys, &keys, mailboxes.prefix())
             .ok_or_else(|| unusable("there is no script for this".to_owned()))
     }
 
@@ -165,12 +168,17 @@ impl RedisStore {
     }
 
     async fn send(&self, op: &Op, call: &Call, deadline: Instant) -> Outcome {
+        match self.reply(call, deadline).await {
+            Ok((value, line)) => self.outcome(op, &value, &line),
+            Err(outcome) => outcome,
+        }
+    }
+
+    /// Sends the call of a script, and gives what the server replies, and by which line.
+    async fn reply<T>(&self, call: &Call, deadline: Instant) -> Result<(Value, Line<'_>), Outcome<T>> {
         let mut with_script = false;
         for _ in 0..SENT_AT_MOST {
-            let mut line = match self.line(deadline).await {
-                Ok(line) => line,
-                Err(fault) => return Outcome::Refused(fault),
-            };
+            let mut line = self.line(deadline).await.map_err(Outcome::Refused)?;
             let value = if with_script {
                 line.send_all(&call.with_load(), deadline).await.map(last)
             } else {
@@ -178,12 +186,12 @@ impl RedisStore {
             };
             match value {
                 Ok(value) if is_unknown_script(&value) => with_script = true,
-                Ok(value) => return self.outcome(op, &value, &line),
-                Err(lost) => return Outcome::Unknown(self.lost(lost)),
+                Ok(value) => return Ok((value, line)),
+                Err(lost) => return Err(Outcome::Unknown(self.lost(lost))),
             }
         }
         let text = "its scripts are flushed all the time".to_owned();
-        Outcome::Refused(self.fault(FaultKind::Failed(text), Phase::Reply))
+        Err(Outcome::Refused(self.fault(FaultKind::Failed(text), Phase::Reply)))
     }
 
     /// Sends several operations in one go; those whose script the server does not know are sent again.
@@ -226,19 +234,76 @@ impl RedisStore {
     }
 
     fn outcome(&self, op: &Op, value: &Value, line: &Line<'_>) -> Outcome {
-        if let Value::ServerError(error) = value {
-            let verdict = judge(error);
-            if let (true, Line::Link(link, wire)) = (verdict.elsewhere, line) {
-                link.replace(wire);
-            }
-            return verdict.outcome(self.node());
+        let read = self.no_error(value, line).and_then(|()| self.well_formed(reply::read(op, value)));
+        read.map_or_else(|outcome| outcome, Outcome::Done)
+    }
+
+    /// The outcome of what was answered with an error.
+    fn no_error<T>(&self, value: &Value, line: &Line<'_>) -> Result<(), Outcome<T>> {
+        let Value::ServerError(error) = value else { return Ok(()) };
+        let verdict = judge(error);
+        if let (true, Line::Link(link, wire)) = (verdict.elsewhere, line) {
+            link.replace(wire);
         }
-        match reply::read(op, value) {
-            Ok(reply) => Outcome::Done(reply),
-            Err(malformed) => {
-                Outcome::Unknown(self.fault(FaultKind::Failed(malformed.to_string()), Phase::Reply))
-            }
+        Err(verdict.outcome(self.node()))
+    }
+
+    fn well_formed<T, U>(&self, read: Result<T, Malformed>) -> Result<T, Outcome<U>> {
+        let fault = |malformed: Malformed| self.fault(FaultKind::Failed(malformed.to_string()), Phase::Reply);
+        read.map_err(|malformed| Outcome::Unknown(fault(malformed)))
+    }
+
+    async fn beat(&self, beat: &Beat, deadline: Instant) -> Result<SessionReply, Attended> {
+        let (value, line) = self.reply(&Call::beat(beat, &self.keys), deadline).await?;
+        self.no_error(&value, &line)?;
+        let beaten = self.well_formed(reply::beaten(&value))?.map_err(|refused| {
+            Outcome::Refused(self.fault(FaultKind::Unusable(refused.to_string()), Phase::Reply))
+        });
+        beaten.map(SessionReply::Beat)
+    }
+
+    async fn end(&self, session: SessionId, deadline: Instant) -> Result<SessionReply, Attended> {
+        let mut pipeline = Pipeline::with_capacity(2);
+        pipeline.cmd("DEL").arg(self.keys.session(session));
+        pipeline.cmd("ZREM").arg(self.keys.sessions()).arg(session.to_string());
+        // The index is a help for people: what goes wrong with it is put right when the next session begins.
+        self.plain(&pipeline, 1, deadline).await.map(|_| SessionReply::End)
+    }
+
+    /// The index, and then all records of which it knows. Never all keys of a server.
+    async fn list(&self, deadline: Instant) -> Result<SessionReply, Attended> {
+        let mut pipeline = Pipeline::with_capacity(1);
+        pipeline.add_command(cmd("ZRANGE").arg(self.keys.sessions()).arg(0).arg(-1).clone());
+        let values = self.plain(&pipeline, 1, deadline).await?;
+        let mut sessions = self.well_formed(values.first().ok_or(Malformed).and_then(reply::sessions))?;
+        sessions.sort_unstable();
+        let mut pipeline = Pipeline::with_capacity(1 + sessions.len());
+        pipeline.cmd("TIME");
+        for session in &sessions {
+            pipeline.cmd("HGETALL").arg(self.keys.session(*session));
         }
+        let values = self.plain(&pipeline, usize::MAX, deadline).await?;
+        let mut values = values.iter();
+        let now_ms = self.well_formed(values.next().ok_or(Malformed).and_then(reply::now_ms))?;
+        let entries = sessions.into_iter().zip(values);
+        let entries =
+            entries.map(|(session, value)| reply::session_entry(session, now_ms, value).transpose());
+        let entries = entries.flatten().collect::<Result<Vec<SessionEntry>, _>>();
+        Ok(SessionReply::List(self.well_formed(entries)?))
+    }
+
+    /// Sends commands that are no scripts, of which so many first ones must not be answered with an error.
+    async fn plain(
+        &self,
+        pipeline: &Pipeline,
+        needed: usize,
+        deadline: Instant,
+    ) -> Result<Vec<Value>, Attended> {
+        let mut line = self.line(deadline).await.map_err(Outcome::Refused)?;
+        let values =
+            line.send_all(pipeline, deadline).await.map_err(|lost| Outcome::Unknown(self.lost(lost)))?;
+        values.iter().take(needed).try_for_each(|value| self.no_error(value, &line))?;
+        Ok(values)
     }
 
     fn lost(&self, lost: Lost) -> Fault {
@@ -320,6 +385,26 @@ impl Store for RedisStore {
             Way::Link(link) => link.close_mailbox(session),
             Way::Lent(lent) => lent.close_mailbox(session),
         }
+    }
+
+    fn sessions(&self) -> SessionKeeping {
+        SessionKeeping::ByBeat
+    }
+
+    fn attend<'a>(&'a self, op: &'a SessionOp, within: Duration) -> BoxFuture<'a, Outcome<SessionReply>> {
+        Box::pin(async move {
+            let deadline = deadline(within);
+            let attended = match op {
+                SessionOp::Beat(beat) => self.beat(beat, deadline).await,
+                SessionOp::End(session) => self.end(*session, deadline).await,
+                SessionOp::List => self.list(deadline).await,
+                _ => {
+                    let text = "this version of the store does not know it".to_owned();
+                    Err(Outcome::Refused(self.fault(FaultKind::Unusable(text), Phase::Send)))
+                }
+            };
+            attended.map_or_else(|outcome| outcome, Outcome::Done)
+        })
     }
 
     fn sibling(&self) -> Arc<dyn Store> {

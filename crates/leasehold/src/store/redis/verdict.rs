@@ -23,7 +23,7 @@ pub(super) struct Verdict {
 
 impl Verdict {
     /// The outcome of the operation that was answered with the error.
-    pub(super) fn outcome(self, node: &Arc<str>) -> Outcome {
+    pub(super) fn outcome<T>(self, node: &Arc<str>) -> Outcome<T> {
         let fault = Fault::new(self.kind, Phase::Reply, Arc::clone(node));
         if self.untouched { Outcome::Refused(fault) } else { Outcome::Unknown(fault) }
     }

@@ -7,7 +7,7 @@ use super::number;
 use super::reach::Play;
 use super::site::{MAILBOXES, Site, Spoken};
 use crate::store::redis::embedded::{Content, EmbeddedRedis, Entry, Ran, WHOLE};
-use leasehold_core::Op;
+use leasehold_core::SessionOp;
 use leasehold_testkit::conformance::Happening;
 use leasehold_testkit::{FrozenClock, RedisServer, RespConnection, Value};
 use std::io;
@@ -40,14 +40,27 @@ fn the_embedded_redis_does_what_a_server_does() -> io::Result<()> {
         let mut play = Play::new(&mut site, seed);
         for step in 0..STEPS {
             let what = format!("LEASEHOLD_SEED={seed}, step {step}");
-            let by_us = play.workload.time_us(&play.state, play.now_us);
+            let sessions = play.site.sessions().unwrap_or_else(|Broken(broken)| panic!("{what}: {broken}"));
+            let by_us = play.workload.time_us(&play.state, &sessions, play.now_us);
             play.set_now_us(play.now_us.saturating_add_signed(by_us));
             server.clock.set_us(play.now_us.cast_signed())?;
             server.compare_keys(&play, &what)?;
             match play.workload.happening(&play.state) {
                 Happening::Sent(op) | Happening::SentTwice(op) => {
-                    cuts += u32::from(server.compare(&mut play, &op, &what)?);
+                    let spoken = play.site.spoken(&op);
+                    cuts += u32::from(server.compare(&mut play, &spoken, &format!("{what}: {op:?}"))?);
                 }
+                Happening::Attended(SessionOp::Beat(beat)) => {
+                    let spoken = play.site.spoken_beat(&beat);
+                    cuts += u32::from(server.compare(&mut play, &spoken, &format!("{what}: {beat:?}"))?);
+                }
+                Happening::Attended(SessionOp::End(session)) => {
+                    play.site.end_session(session);
+                    let (record, index) = (play.site.space.session(session), play.site.space.sessions());
+                    server.connection.call(&["DEL", &record])?;
+                    server.connection.call(&["ZREM", &index, &session.to_string()])?;
+                }
+                Happening::Attended(_) => {}
                 Happening::Stranger(stranger) => {
                     play.site.meddle(stranger);
                     for command in stranger.commands(&play.site.keys) {
@@ -59,8 +72,8 @@ fn the_embedded_redis_does_what_a_server_does() -> io::Result<()> {
             // What is likely next is told by the state. Reading it back looks at the whole record, too.
             play.state = play.site.state().unwrap_or_else(|Broken(broken)| panic!("{what}: {broken}"));
         }
-        for key in [&play.site.keys.name, &play.site.keys.record] {
-            server.connection.call(&["DEL", key])?;
+        for key in play.site.all_keys() {
+            server.connection.call(&["DEL", &key])?;
         }
     }
     assert!(cuts > 0, "no script was cut off");
@@ -106,6 +119,17 @@ fn values_become_replies_as_at_a_server() -> io::Result<()> {
         "return redis.call('HMGET', KEYS[1], 'a', 'c', 'b')",
         "return redis.call('HDEL', KEYS[1], 'a', 'c', 'b')",
         "return redis.call('TYPE', KEYS[1])",
+        "return redis.sha1hex(ARGV[1])",
+        "return redis.call('ZADD', KEYS[1], '1762000000123', 'a')",
+        "return redis.call('ZADD', KEYS[1], '1762000000124', 'a')",
+        "return redis.call('ZADD', KEYS[1], '7', 'b')",
+        "return redis.pcall('HMGET', KEYS[1], 'x').err",
+        "return redis.call('TYPE', KEYS[1])",
+        "return redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', '(7')",
+        "return redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', '(8')",
+        "return redis.call('ZREM', KEYS[1], 'b')",
+        "return redis.call('ZREM', KEYS[1], 'a')",
+        "return redis.call('TYPE', KEYS[1])",
         "return {pcall(function() return undefined end) == false, pcall(function() undefined = 1 end) == false}",
         "return {#ARGV, ARGV[1], type(ARGV[2]), KEYS[2]}",
     ] {
@@ -141,15 +165,14 @@ impl Server {
         Ok(Self { connection: server.connect()?, hearer, clock, _process: server })
     }
 
-    /// Runs an operation on both, now and then cut off, and compares what it answers and tells; says whether it was.
-    fn compare(&mut self, play: &mut Play<'_>, op: &Op, what: &str) -> io::Result<bool> {
+    /// Runs a script on both, now and then cut off, and compares what it answers and tells; says whether it was.
+    fn compare(&mut self, play: &mut Play<'_>, spoken: &Spoken, what: &str) -> io::Result<bool> {
         let random = play.workload.random();
         let commands =
             if random.below(2) == 0 { WHOLE } else { usize::try_from(random.below(10)).unwrap_or(0) };
-        let what = format!("{what}: {op:?} for {commands} commands");
-        let spoken = play.site.spoken(op);
+        let what = format!("{what} for {commands} commands");
         let found = play.site.redis.eval(&spoken.text, &spoken.keys, &spoken.args, commands);
-        let expected = self.eval(&spoken, commands)?;
+        let expected = self.eval(spoken, commands)?;
         assert_eq!(found, expected, "{what}");
         let told = play.site.redis.with(|keyspace| std::mem::take(&mut keyspace.messages));
         assert_eq!(told, self.heard()?, "{what}");
@@ -184,9 +207,9 @@ impl Server {
     }
 
     fn compare_keys(&mut self, play: &Play<'_>, what: &str) -> io::Result<()> {
-        for key in [&play.site.keys.name, &play.site.keys.record] {
-            let found = play.site.redis.keyspace().entry(key).cloned();
-            assert_eq!(found, self.entry(key, play.now_us / 1000)?, "{what}: `{key}`");
+        for key in play.site.all_keys() {
+            let found = play.site.redis.keyspace().entry(&key).cloned();
+            assert_eq!(found, self.entry(&key, play.now_us / 1000)?, "{what}: `{key}`");
         }
         Ok(())
     }
@@ -202,6 +225,14 @@ impl Server {
             Some("list") => {
                 let items = self.connection.call(&["LRANGE", key, "0", "-1"])?;
                 Content::List(items.elements().iter().map(of_bulk).collect())
+            }
+            Some("zset") => {
+                let members = self.connection.call(&["ZRANGE", key, "0", "-1", "WITHSCORES"])?;
+                let pairs = members.elements().chunks(2);
+                let score = |score: &Value| score.text().and_then(|score| score.parse().ok());
+                Content::Sorted(
+                    pairs.filter_map(|pair| Some((of_bulk(&pair[0]), score(&pair[1])?))).collect(),
+                )
             }
             _ => return Ok(None),
         };
@@ -228,7 +259,7 @@ fn cut(text: &str, commands: usize) -> String {
             return command(...)
           end
         end
-        local redis = {{ call = cut(server.call), pcall = cut(server.pcall) }}
+        local redis = {{ call = cut(server.call), pcall = cut(server.pcall), sha1hex = server.sha1hex }}
         local function script()
           {text}
         end

@@ -4,9 +4,11 @@ use super::Broken;
 use super::site::Site;
 use crate::store::redis::embedded::{Keyspace, WHOLE};
 use leasehold_core::{
-    Acquire, Claim, Enqueue, Extend, HoldId, Inspect, Label, Life, Nonce, Op, OwnValue, Pass, Release,
-    SessionId,
+    Acquire, Beat, Claim, Enqueue, Evict, Extend, FencingToken, Free, HoldId, Inspect, Label, Life, Lock,
+    Nonce, Op, OwnValue, Pass, Release, Seen, SessionId,
 };
+
+const START_US: u64 = 1_762_000_000_000_000;
 
 /// What it is, what was done before, the operation, and its commands.
 type Way = (&'static str, Vec<Op>, Op, &'static str);
@@ -14,17 +16,73 @@ type Way = (&'static str, Vec<Op>, Op, &'static str);
 #[test]
 fn every_way_has_its_commands() {
     let mut site = Site::new();
-    for (name, before, op, expected) in acquires().into_iter().chain(releases()).chain(others()) {
+    for (name, before, op, expected) in
+        acquires().into_iter().chain(releases()).chain(takings()).chain(others())
+    {
         let found = commands(&mut site, &before, &op).unwrap_or_else(|Broken(what)| panic!("{name}: {what}"));
         println!("| {name} | {} | `{found}` |", found.split(' ').count());
         assert_eq!(found, expected, "{name}");
     }
 }
 
+#[test]
+fn every_beat_has_its_commands() {
+    let mut site = Site::new();
+    for (name, before, beat, expected) in beats() {
+        site.redis.load(Keyspace::default());
+        let mut now_us = START_US;
+        for beat in before.iter().chain([&beat]) {
+            site.redis.with(|keyspace| keyspace.set_now_us(now_us));
+            site.run_beat(beat, WHOLE).unwrap_or_else(|Broken(what)| panic!("{name}: {what}"));
+            now_us += 2_000;
+        }
+        let found = site.redis.executed().join(" ");
+        println!("| {name} | {} | `{found}` |", found.split(' ').count());
+        assert_eq!(found, expected, "{name}");
+    }
+}
+
+fn beats() -> Vec<(&'static str, Vec<Beat>, Beat, &'static str)> {
+    let begin = |n: u8| Beat { begin: Some("{}".to_owned()), ..beat(n) };
+    let lock = || Lock::mutex("job".parse().expect("a good name"));
+    let many = |count: u32| {
+        let name = |n: u32| format!("job-{n}").parse().expect("a good name");
+        (0..count).map(|n| Lock::mutex(name(n))).collect::<Vec<_>>()
+    };
+    vec![
+        ("the first session", vec![], begin(1), "HMGET TIME RESTORE HSET PTTL RESTORE ZADD ZREMRANGEBYSCORE"),
+        (
+            "another session",
+            vec![begin(1)],
+            begin(2),
+            "HMGET TIME RESTORE HSET PTTL PEXPIRE ZADD ZREMRANGEBYSCORE",
+        ),
+        ("beat", vec![begin(1)], beat(1), "HMGET TIME PTTL PEXPIRE HSET PTTL PEXPIRE ZADD"),
+        (
+            "beat that tells of locks",
+            vec![begin(1)],
+            Beat { held: vec![lock()], left: vec![lock()], ..beat(1) },
+            "HMGET TIME PTTL PEXPIRE HSET HDEL HSET PTTL PEXPIRE ZADD",
+        ),
+        (
+            "beat that tells of 2500 locks",
+            vec![begin(1)],
+            Beat { held: many(2_500), left: many(1_001), ..beat(1) },
+            "HMGET TIME PTTL PEXPIRE HSET HDEL HDEL HSET HSET HSET PTTL PEXPIRE ZADD",
+        ),
+        ("beat of a session that is not known", vec![], beat(1), "HMGET TIME"),
+    ]
+}
+
+fn beat(n: u8) -> Beat {
+    let (session, alive_ms) = (SessionId::from_random([n; 12]), 10_000);
+    Beat { session, alive_ms, begin: None, held: vec![], left: vec![] }
+}
+
 /// The commands of an operation after others, 2 ms apart.
 fn commands(site: &mut Site, before: &[Op], op: &Op) -> Result<String, Broken> {
     site.redis.load(Keyspace::default());
-    let mut now_us = 1_762_000_000_000_000;
+    let mut now_us = START_US;
     for op in before.iter().chain([op]) {
         site.redis.with(|keyspace| keyspace.set_now_us(now_us));
         site.run(op, WHOLE)?;
@@ -46,8 +104,8 @@ fn acquires() -> Vec<Way> {
         ("acquire that is sent again", vec![take(1)], take(1), "GET HMGET PTTL"),
         ("acquire of a lock that is held: not to wait", vec![take(1)], try_to_take(2), "GET HMGET PTTL"),
         ("the same, to wait", vec![take(1)], take(2), "GET HMGET TIME PTTL PTTL HSET"),
-        ("the same, behind others", queue(), take(4), "GET HMGET TIME PTTL HGET PTTL HSET"),
-        ("look of one who waits", queue(), take(3), "GET HMGET TIME PTTL HGET PTTL HSET"),
+        ("the same, behind others", queue(), take(4), "GET HMGET TIME PTTL HGET HGET PTTL HSET"),
+        ("look of one who waits", queue(), take(3), "GET HMGET TIME PTTL HGET HGET PTTL HSET"),
         (
             "look of one who was granted the lock",
             [queue(), vec![release(1)]].concat(),
@@ -107,6 +165,65 @@ fn releases() -> Vec<Way> {
         ("release that is sent again", vec![take(1), release(1)], release(1), "GET HMGET"),
         ("release of one who waits", queue(), release(2), "GET HMGET HMGET HSET HDEL"),
         ("release of one who is not known", vec![take(1)], release(2), "GET HMGET PTTL"),
+    ]
+}
+
+/// Nobody has begun a session here, so all are dead.
+fn takings() -> Vec<Way> {
+    let evict =
+        |n: u8| Op::Evict(Evict { dead: claim(n).hold.session(), by: Label::new("test").expect("a label") });
+    let free = |seen| Op::Free(Free { seen, by: Label::new("test").expect("a label") });
+    let hold = || Seen::Hold(FencingToken::new(START_US));
+    let look = |n: u8, ahead: u8| {
+        let ahead = Some(claim(ahead).hold.session());
+        Op::Acquire(Acquire { ahead, ..ask(claim(n), Some(60_000)) })
+    };
+    vec![
+        (
+            "acquire of a free lock that names a session",
+            vec![take(1), release(1)],
+            look(2, 1),
+            "GET HMGET TIME HSET PEXPIRE SET",
+        ),
+        (
+            "look of the first, who finds the holder dead",
+            queue(),
+            look(2, 1),
+            "GET HMGET HMGET HGET TIME GET HMGET DEL HSET PEXPIRE SET HDEL SET",
+        ),
+        (
+            "look of the second, who finds the first dead",
+            queue(),
+            look(3, 2),
+            "GET HMGET HMGET HGET HMGET TIME PTTL PTTL HSET HDEL",
+        ),
+        (
+            "eviction of a holder",
+            queue(),
+            evict(1),
+            "GET HMGET HMGET TIME GET HGET HMGET DEL HSET PEXPIRE SET HDEL PUBLISH SET",
+        ),
+        ("eviction of one who waits", queue(), evict(2), "GET HMGET HMGET HMGET HSET HDEL"),
+        ("eviction of one who has nothing", vec![take(1)], evict(2), "GET HMGET HMGET"),
+        (
+            "freed from its holder",
+            queue(),
+            free(hold()),
+            "GET HMGET TIME GET HGET HMGET DEL HSET PEXPIRE SET HDEL PUBLISH PUBLISH SET",
+        ),
+        (
+            "the same, with nobody waiting",
+            vec![take(1)],
+            free(hold()),
+            "GET HMGET TIME GET DEL HSET PUBLISH SET",
+        ),
+        ("not freed", vec![take(1)], free(Seen::Hold(FencingToken::new(1))), "GET HMGET PTTL"),
+        (
+            "inspect in full",
+            vec![take(1), free(hold())],
+            Op::Inspect(Inspect { claim: None, in_full: true }),
+            "GET HMGET GET",
+        ),
     ]
 }
 

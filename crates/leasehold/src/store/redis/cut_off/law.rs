@@ -1,20 +1,22 @@
 //! What a cut-off may leave, as the model sees it.
 //!
 //! Let `before` be the state at which an operation arrived, and `after` the one that it makes as a whole. A script that is
-//! stopped leaves one of five states, and each of its two keys ends when it would have ended in `before` or in `after`:
+//! stopped leaves one of six states, and each of its keys ends when it would have ended in `before` or in `after`:
 //!
-//! | Left      | The lock                        | The record                       |
-//! |-----------|---------------------------------|----------------------------------|
-//! | Untouched | as before                       | as before                        |
-//! | Freed     | nobody's; it was given up       | as before                        |
-//! | Opened    | as before; nobody's if given up | new and empty; there was none    |
-//! | Entered   | as before; nobody's if given up | as after                         |
-//! | Done      | as after                        | as after                         |
+//! | Left      | The lock                        | The record                    | The audit |
+//! |-----------|---------------------------------|-------------------------------|-----------|
+//! | Untouched | as before                       | as before                     | as before |
+//! | Freed     | nobody's; it was given up       | as before                     | as before |
+//! | Opened    | as before; nobody's if given up | new and empty; there was none | as before |
+//! | Entered   | as before; nobody's if given up | as after                      | as before |
+//! | Unnoted   | as after                        | as after                      | as before |
+//! | Done      | as after                        | as after                      | as after  |
 //!
-//! and a message is out only where it is Done. What that means for those who come next:
+//! and a message is out only where it is Unnoted or Done. What that means for those who come next:
 //!
 //! - Untouched and Done are what a lost request and a lost reply leave as well.
-//! - Freed: nobody has written down that the hold was released. A second release is told "vanished", or what else the
+//! - Unnoted: people are not told who took the lock from whom. Whoever lost it is told by the record.
+//! - Freed: nobody has written down how the hold was ended. A second release is told "vanished", or what else the
 //!   record says of a hold that is not there; it is never told that it still holds. The next who comes gives the lock on.
 //! - Opened means nothing.
 //! - Entered: whoever the record names as the last one was never given the lock, was not told so, and has left the queue.
@@ -32,10 +34,12 @@ pub(super) enum Left {
     Freed,
     Opened,
     Entered,
+    Unnoted,
     Done,
 }
 
-/// Which of the states is `left`, if it is any. `given_up` says whether the operation ends a hold that it finds.
+/// Which of the states is `left`, if it is any. `given_up` says whether the operation ends a hold that it
+/// finds.
 pub(super) fn left(
     before: &MutexState,
     after: &MutexState,
@@ -55,6 +59,10 @@ pub(super) fn left(
     let value = if given_up { None } else { before.value };
     if left == after {
         Some(Left::Done)
+    } else if left.audit != before.audit {
+        None
+    } else if left.value == after.value && left.record == after.record {
+        Some(Left::Unnoted)
     } else if left.value != value {
         None
     } else if given_up && left.record == before.record {
@@ -74,7 +82,9 @@ fn ends_as_in(left: &MutexState, before: &MutexState, after: &MutexState) -> boo
     let record = |state: &MutexState| state.record.as_ref().map(|record| record.expires_ms);
     let value_fits = value(left).is_none() || [value(before), value(after)].contains(&value(left));
     let record_fits = record(left).is_none() || [record(before), record(after)].contains(&record(left));
-    value_fits && record_fits
+    let audit = |state: &MutexState| state.audit.as_ref().map(|audit| audit.expires_ms);
+    let audit_fits = audit(left).is_none() || [audit(before), audit(after)].contains(&audit(left));
+    value_fits && record_fits && audit_fits
 }
 
 /// A state without its expiries.

@@ -20,7 +20,7 @@ struct Mistake {
     said: &'static str,
 }
 
-const MISTAKES: [Mistake; 11] = [
+const MISTAKES: [Mistake; 14] = [
     Mistake {
         name: "the record is created by HSET, and its expiry follows",
         edits: &[
@@ -99,7 +99,7 @@ const MISTAKES: [Mistake; 11] = [
             "if changes.queue then redis.call('HSET', KEYS[2], 'queue', changes.queue) end
             redis.call('HSET', KEYS[2], unpack(texts))",
         )],
-        said: "a place with 1 of 7 parts",
+        said: "a place with 1 of 8 parts",
     },
     Mistake {
         name: "places that are over are removed before the queue is written",
@@ -108,7 +108,7 @@ const MISTAKES: [Mistake; 11] = [
             "local function write_rest()
             for field in pairs(over) do redis.call('HDEL', KEYS[2], field) end\n",
         )],
-        said: "places, but a queue",
+        said: "a place with 1 of 8 parts",
     },
     Mistake {
         name: "places that are over are not emptied with the record",
@@ -130,6 +130,34 @@ const MISTAKES: [Mistake; 11] = [
             ),
         ],
         said: "and told",
+    },
+    Mistake {
+        name: "who took a lock is written down before it is taken",
+        edits: &[(
+            "if freed then redis.call('DEL', KEYS[1]) end",
+            "if audit then redis.pcall('SET', KEYS[#KEYS], audit, 'PX', AUDIT_KEPT_MS) end
+            if freed then redis.call('DEL', KEYS[1]) end",
+        )],
+        said: "it left",
+    },
+    Mistake {
+        name: "a session begins by HSET, and the expiry of its record follows",
+        edits: &[
+            ("redis.call('RESTORE', KEYS[1], ARGV[3], EMPTY_RECORD)", "redis.call('HSET', KEYS[1], 'format', '1')"),
+            ("local held = tonumber(ARGV[6])", "redis.call('PEXPIRE', KEYS[1], digits(kept_ms))
+            local held = tonumber(ARGV[6])"),
+        ],
+        said: "never expires",
+    },
+    Mistake {
+        name: "the index is made by ZADD, and its expiry follows",
+        edits: &[
+            (
+                "  if redis.pcall('RESTORE', KEYS[2], digits(kept_ms), EMPTY_INDEX).err then return 1 end",
+                "  redis.pcall('ZADD', KEYS[2], '0', '-') redis.pcall('PEXPIRE', KEYS[2], digits(kept_ms))",
+            ),
+        ],
+        said: "never expires",
     },
 ];
 

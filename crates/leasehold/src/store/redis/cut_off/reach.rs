@@ -1,11 +1,14 @@
-//! States that a lock can get into: by random operations of several sessions, some of them late, twice or cut off, by
-//! strangers, with the clock going on and back; by queues that are longer than one script looks at; and by fencing tokens
+//! States that a lock can get into: by random operations of several sessions, which begin, beat and end, some of them late,
+//! twice or cut off, by strangers, with the clock going on and back; by queues that are longer than one script looks at; and by fencing tokens
 //! near their limit.
 
 use super::Broken;
 use super::site::Site;
+use crate::store::redis::embedded::{Content, WHOLE};
 use leasehold_core::model::MutexState;
-use leasehold_core::{Acquire, Enqueue, FencingToken, Label, Life, Op, Release};
+use leasehold_core::{
+    Acquire, Beat, Beaten, Enqueue, FencingToken, Label, Life, Op, Release, SessionOp, SessionReply,
+};
 use leasehold_testkit::conformance::{Happening, Stranger, Workload};
 
 const START_US: u64 = 1_762_000_000_123_456;
@@ -48,14 +51,59 @@ impl<'a> Play<'a> {
 
     /// One thing that happens, to both.
     fn step(&mut self, cuts: bool) -> Result<(), Broken> {
-        let by_us = self.workload.time_us(&self.state, self.now_us);
+        let by_us = self.workload.time_us(&self.state, &self.site.sessions()?, self.now_us);
         self.set_now_us(self.now_us.saturating_add_signed(by_us));
         match self.workload.happening(&self.state) {
             Happening::Sent(op) if cuts && self.workload.random().below(8) == 0 => self.cut(&op),
             Happening::Sent(op) => self.agree(&op),
             Happening::SentTwice(op) => self.agree(&op).and_then(|()| self.agree(&op)),
+            Happening::Attended(SessionOp::Beat(beat)) if cuts && self.workload.random().below(8) == 0 => {
+                self.site.run_beat(&beat, self.few_commands()).map(drop)
+            }
+            Happening::Attended(SessionOp::Beat(beat)) => self.beat(&beat),
+            Happening::Attended(SessionOp::End(session)) => {
+                self.site.end_session(session);
+                Ok(())
+            }
+            // It reads, and by the client's own commands.
+            Happening::Attended(_) => Ok(()),
             Happening::Stranger(stranger) => self.meddle(stranger),
         }
+    }
+
+    /// Sends a beat to both, and compares all there is. The index is no matter of the model, and is looked at by itself.
+    pub(super) fn beat(&mut self, beat: &Beat) -> Result<(), Broken> {
+        let mut sessions = self.site.sessions()?;
+        let found = self.site.run_beat(beat, WHOLE)?.map(SessionReply::Beat);
+        let expected = sessions.apply(self.now_us / 1000, &SessionOp::Beat(beat.clone()));
+        if found.as_ref() != Some(&expected) {
+            return Err(Broken(format!("{beat:?}\n  is answered {found:?},\n  by the model {expected:?}")));
+        }
+        let after = self.site.sessions()?;
+        if after != sessions {
+            return Err(Broken(format!("{beat:?}\n  makes {after:?},\n  in the model {sessions:?}")));
+        }
+        if expected == SessionReply::Beat(Beaten::Alive) { self.is_listed(beat) } else { Ok(()) }
+    }
+
+    /// Whether the index has a session that has just beaten, and lasts as long.
+    fn is_listed(&self, beat: &Beat) -> Result<(), Broken> {
+        let (record, index) = (self.site.space.session(beat.session), self.site.space.sessions());
+        let [record, index] =
+            [record, index].map(|key| self.site.redis.with(|keyspace| keyspace.entry(&key).cloned()));
+        let ends_ms = record.and_then(|record| record.expires_ms);
+        let listed = index.is_some_and(|index| match &index.content {
+            Content::Sorted(members) => {
+                members.get(beat.session.to_string().as_bytes()).copied() == ends_ms
+                    && index.expires_ms >= ends_ms
+            }
+            _ => false,
+        });
+        if listed { Ok(()) } else { Err(Broken(format!("{beat:?} is not in the index as it should be"))) }
+    }
+
+    fn few_commands(&self) -> usize {
+        usize::try_from(self.workload.random().below(MANY)).unwrap_or_default()
     }
 
     fn meddle(&mut self, stranger: Stranger) -> Result<(), Broken> {
@@ -81,8 +129,7 @@ impl<'a> Play<'a> {
 
     /// An operation that is cut off. What it left is where the model goes on.
     fn cut(&mut self, op: &Op) -> Result<(), Broken> {
-        let commands = usize::try_from(self.workload.random().below(MANY)).unwrap_or_default();
-        self.site.run(op, commands)?;
+        self.site.run(op, self.few_commands())?;
         self.site.redis.with(|keyspace| keyspace.messages.clear());
         self.state = self.site.state()?;
         Ok(())

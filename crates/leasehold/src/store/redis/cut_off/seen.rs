@@ -12,23 +12,38 @@ pub(super) type Cuts = BTreeMap<&'static str, BTreeSet<usize>>;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum OpKind {
     Acquire,
+    /// One that names the session ahead.
+    AcquireAhead,
     Extend,
     Release,
     ReleaseAndAcquire,
     Inspect,
+    Evict,
+    Free,
 }
 
-pub(super) const OP_KINDS: [OpKind; 5] =
-    [OpKind::Acquire, OpKind::Extend, OpKind::Release, OpKind::ReleaseAndAcquire, OpKind::Inspect];
+pub(super) const OP_KINDS: [OpKind; 8] = [
+    OpKind::Acquire,
+    OpKind::AcquireAhead,
+    OpKind::Extend,
+    OpKind::Release,
+    OpKind::ReleaseAndAcquire,
+    OpKind::Inspect,
+    OpKind::Evict,
+    OpKind::Free,
+];
 
 impl OpKind {
     pub(super) fn of(op: &Op) -> Option<Self> {
         match op {
+            Op::Acquire(ask) if ask.ahead.is_some() => Some(Self::AcquireAhead),
             Op::Acquire(_) => Some(Self::Acquire),
             Op::Extend(_) => Some(Self::Extend),
             Op::Release(release) if release.next.is_some() => Some(Self::ReleaseAndAcquire),
             Op::Release(_) => Some(Self::Release),
             Op::Inspect(_) => Some(Self::Inspect),
+            Op::Evict(_) => Some(Self::Evict),
+            Op::Free(_) => Some(Self::Free),
             _ => None,
         }
     }
@@ -80,11 +95,25 @@ impl Seen {
             (OpKind::ReleaseAndAcquire, Left::Opened),
             (OpKind::ReleaseAndAcquire, Left::Entered),
             (OpKind::ReleaseAndAcquire, Left::Done),
+            (OpKind::AcquireAhead, Left::Freed),
+            (OpKind::AcquireAhead, Left::Entered),
+            (OpKind::AcquireAhead, Left::Unnoted),
+            (OpKind::AcquireAhead, Left::Done),
+            (OpKind::Evict, Left::Untouched),
+            (OpKind::Evict, Left::Freed),
+            (OpKind::Evict, Left::Entered),
+            (OpKind::Evict, Left::Unnoted),
+            (OpKind::Evict, Left::Done),
+            (OpKind::Free, Left::Untouched),
+            (OpKind::Free, Left::Freed),
+            (OpKind::Free, Left::Entered),
+            (OpKind::Free, Left::Unnoted),
+            (OpKind::Free, Left::Done),
         ] {
             let times = self.left.get(&what).copied().unwrap_or(0);
             assert!(times >= times_at_least, "{what:?} came {times} times only");
         }
-        assert_eq!(self.cuts.len(), 4, "there are four scripts");
+        assert_eq!(self.cuts.len(), 7, "there are seven scripts");
         assert_eq!(self.missed(), UNUSED, "never cut off there");
     }
 

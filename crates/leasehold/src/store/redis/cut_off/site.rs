@@ -1,4 +1,5 @@
-//! One lock at an embedded Redis: operations go in, and its two keys are read back into what the model knows of a lock.
+//! One lock at an embedded Redis, and some sessions: operations go in, and the keys are read back into what the model
+//! knows of a lock, and of sessions.
 //!
 //! Reading back is strict. A record that no sequence of whole scripts could have written is an error: a place that no
 //! link leads to, a link to no place, a wrong count, a field that nobody knows.
@@ -7,13 +8,16 @@ use super::Broken;
 use super::seen::Cuts;
 use crate::store::redis::embedded::{Content, EmbeddedRedis, Entry, Keyspace, Ran, WHOLE};
 use crate::store::redis::reply;
-use crate::store::redis::script::Call;
-use leasehold_core::model::{MutexState, Place, Record, Tenant, Value as Stands};
+use crate::store::redis::script::{Call, lock_of};
+use leasehold_core::model::{
+    Audit, MutexState, Place, Record, SessionRecord, Sessions, Tenant, Value as Stands,
+};
 use leasehold_core::{
-    Claim, Ended, FencingToken, HoldId, KeySpace, Label, Lock, LockKeys, Op, OwnValue, Reply, SessionId,
+    Beat, Beaten, Claim, Ended, FencingToken, HoldId, KeySpace, Label, Life, Lock, LockKeys, Op, OwnValue,
+    Reply, SessionId,
 };
 use leasehold_testkit::Value;
-use leasehold_testkit::conformance::Stranger;
+use leasehold_testkit::conformance::{Stranger, Workload};
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::rc::Rc;
@@ -37,6 +41,7 @@ pub(super) struct Spoken {
 pub(super) struct Site {
     pub(super) redis: EmbeddedRedis,
     pub(super) keys: LockKeys,
+    pub(super) space: KeySpace,
     edits: Vec<Edit>,
     /// The texts of the scripts, after the edits.
     texts: BTreeMap<&'static str, Rc<str>>,
@@ -52,10 +57,12 @@ impl Site {
     /// With scripts that were changed so.
     pub(super) fn edited(edits: &[Edit]) -> Self {
         let lock = Lock::mutex("job".parse().expect("a good name"));
-        let keys = KeySpace::default().lock(&lock).expect("a good name");
+        let space = KeySpace::default();
+        let keys = space.lock(&lock).expect("a good name");
         Self {
             redis: EmbeddedRedis::new(),
             keys,
+            space,
             edits: edits.to_vec(),
             texts: BTreeMap::new(),
             cuts: BTreeMap::new(),
@@ -64,7 +71,17 @@ impl Site {
 
     /// The call of an operation's script.
     pub(super) fn spoken(&mut self, op: &Op) -> Spoken {
-        let call = Call::new(op, &self.keys, MAILBOXES).expect("each of these has a script");
+        let call = Call::new(op, &self.space, &self.keys, MAILBOXES).expect("each of these has a script");
+        self.speak(&call)
+    }
+
+    /// The call of a beat's script.
+    pub(super) fn spoken_beat(&mut self, beat: &Beat) -> Spoken {
+        let call = Call::beat(beat, &self.space);
+        self.speak(&call)
+    }
+
+    fn speak(&mut self, call: &Call) -> Spoken {
         let edits = &self.edits;
         let text = self.texts.entry(call.text()).or_insert_with_key(|text| {
             edits.iter().fold((*text).to_owned(), |text, (from, to)| text.replace(from, to)).into()
@@ -75,25 +92,49 @@ impl Site {
         });
         // Behind EVALSHA and the script's name.
         let mut arguments = arguments.skip(2);
-        let keys = if arguments.next().is_some_and(|number| number == b"1") { 1 } else { 2 };
-        let keys = arguments.by_ref().take(keys).collect();
+        let number = arguments.next().and_then(|number| String::from_utf8(number).ok()?.parse().ok());
+        let keys = arguments.by_ref().take(number.expect("each says how many keys it has")).collect();
         Spoken { original: call.text(), text: Rc::clone(text), keys, args: arguments.collect() }
     }
 
     /// Runs an operation for so many commands at most; gives what it answers if it came to its end.
     pub(super) fn run(&mut self, op: &Op, commands: usize) -> Result<Option<Reply>, Broken> {
         let spoken = self.spoken(op);
+        self.eval(&spoken, commands, |value| reply::read(op, value))
+    }
+
+    /// Runs a beat for so many commands at most; gives what it answers if it came to its end.
+    pub(super) fn run_beat(&mut self, beat: &Beat, commands: usize) -> Result<Option<Beaten>, Broken> {
+        let spoken = self.spoken_beat(beat);
+        match self.eval(&spoken, commands, reply::beaten)? {
+            Some(Err(refused)) => Err(Broken(format!("a beat is refused: {refused}"))),
+            beaten => Ok(beaten.and_then(Result::ok)),
+        }
+    }
+
+    fn eval<T>(
+        &mut self,
+        spoken: &Spoken,
+        commands: usize,
+        read: impl Fn(&redis::Value) -> Result<T, reply::Malformed>,
+    ) -> Result<Option<T>, Broken> {
         match self.redis.eval(&spoken.text, &spoken.keys, &spoken.args, commands) {
             Ran::CutOff => {
                 self.cuts.entry(spoken.original).or_default().extend(self.redis.stopped_at());
                 Ok(None)
             }
             Ran::Whole(Value::Error(error)) => Err(Broken(format!("the script says {error}"))),
-            Ran::Whole(value) => match reply::read(op, &as_of_the_client(&value)) {
+            Ran::Whole(value) => match read(&as_of_the_client(&value)) {
                 Ok(reply) => Ok(Some(reply)),
                 Err(_) => Err(Broken(format!("{value:?} is no reply"))),
             },
         }
+    }
+
+    /// Ends a session, as the store does.
+    pub(super) fn end_session(&self, session: SessionId) {
+        self.command(&["DEL", &self.space.session(session)]);
+        self.command(&["ZREM", &self.space.sessions(), &session.to_string()]);
     }
 
     /// Runs an operation, compares what it does with what the model does, and gives the reply.
@@ -103,8 +144,9 @@ impl Site {
         now_us: u64,
         op: &Op,
     ) -> Result<Option<Reply>, Broken> {
+        let sessions = self.sessions()?;
         let found = self.run(op, WHOLE)?;
-        let (expected, wakes) = state.apply(now_us, op);
+        let (expected, wakes) = state.apply(now_us, op, &|session| sessions.alive_ms(now_us / 1000, session));
         if found.as_ref() != Some(&expected) {
             return Err(Broken(format!("{op:?}\n  is answered {found:?},\n  by the model {expected:?}")));
         }
@@ -128,6 +170,31 @@ impl Site {
     pub(super) fn command(&self, words: &[&str]) {
         let command: Vec<_> = words.iter().map(|word| word.as_bytes().to_vec()).collect();
         self.redis.with(|keyspace| keyspace.execute(&command));
+    }
+
+    /// All keys of which something may stand.
+    pub(super) fn all_keys(&self) -> Vec<String> {
+        let LockKeys { name, record, audit } = self.keys.clone();
+        let sessions = Workload::sessions().map(|session| self.space.session(session));
+        [name, record, audit, self.space.sessions()].into_iter().chain(sessions).collect()
+    }
+
+    /// What the model would know of the sessions at this state of the keys. A record that was cut off before its session
+    /// had begun is none.
+    pub(super) fn sessions(&self) -> Result<Sessions, Broken> {
+        let mut records = BTreeMap::new();
+        for session in Workload::sessions() {
+            let key = self.space.session(session);
+            let record = self.redis.with(|keyspace| match keyspace.entry(&key) {
+                None => Ok(None),
+                Some(Entry { content: Content::Hash(hash), expires_ms: Some(expires_ms) }) => {
+                    Fields::of(hash).session(*expires_ms)
+                }
+                Some(entry) => Err(Broken(format!("a session of another type, or for ever: {entry:?}"))),
+            });
+            records.extend(record?.map(|record| (session, record)));
+        }
+        Ok(Sessions { records })
     }
 
     /// What the model would have at this state of the keys.
@@ -160,7 +227,20 @@ fn read_back(keyspace: &Keyspace, keys: &LockKeys) -> Result<MutexState, Broken>
         (Content::Hash(hash), Some(expires_ms)) => Fields::of(hash).record(expires_ms),
         (_, expires_ms) => Err(Broken(format!("a record of another type, or that expires {expires_ms:?}"))),
     });
-    Ok(MutexState { value, record: record.transpose()? })
+    let audit = keyspace.entry(&keys.audit).map(|entry| match (&entry.content, entry.expires_ms) {
+        (Content::Text(text), Some(expires_ms)) => audit(text, expires_ms),
+        (_, expires_ms) => Err(Broken(format!("an audit of another type, or that expires {expires_ms:?}"))),
+    });
+    Ok(MutexState { value, record: record.transpose()?, audit: audit.transpose()? })
+}
+
+fn audit(text: &[u8], expires_ms: u64) -> Result<Audit, Broken> {
+    let text = String::from_utf8_lossy(text);
+    let entries = reply::entries(&text);
+    if entries.is_empty() || entries.len() != text.split('\n').count() {
+        return Err(Broken(format!("an audit `{text}`")));
+    }
+    Ok(Audit { expires_ms, entries })
 }
 
 /// The fields of a record.
@@ -203,6 +283,27 @@ impl Fields {
         }
     }
 
+    /// A session's record; none if it has not begun.
+    fn session(&self, expires_ms: u64) -> Result<Option<SessionRecord>, Broken> {
+        let mut held = std::collections::BTreeSet::new();
+        for field in self.0.keys().filter(|field| !matches!(field.as_str(), "format" | "until" | "about")) {
+            held.insert(lock_of(field).ok_or_else(|| Broken(format!("a session's field `{field}`")))?);
+        }
+        if self.field("format") != Some("1") {
+            return Err(Broken(format!("a session of format {:?}", self.field("format"))));
+        }
+        match (self.field("until"), self.field("about")) {
+            (Some(until), Some(about)) => Ok(Some(SessionRecord {
+                alive_until_ms: parsed(until)?,
+                expires_ms,
+                about: about.to_owned(),
+                held,
+            })),
+            (None, None) if held.is_empty() => Ok(None),
+            (until, _) => Err(Broken(format!("a session that is alive until {until:?}, half made"))),
+        }
+    }
+
     /// Follows the links from the first place to the last. What they do not lead to is an error, but for places that are
     /// empty, which are none.
     fn queue(&self, record: &mut Record) -> Result<(), Broken> {
@@ -236,34 +337,46 @@ impl Fields {
 }
 
 fn place(text: &str) -> Result<Place, Broken> {
-    let words: Vec<_> = text.splitn(7, '\n').collect();
-    let [ticket, nonce, expires_ms, lease_ms, hold, own, label] = words[..] else {
-        return Err(Broken(format!("a place with {} of 7 parts", words.len())));
+    let words: Vec<_> = text.splitn(8, '\n').collect();
+    let [ticket, nonce, expires_ms, lease_ms, life, hold, own, label] = words[..] else {
+        return Err(Broken(format!("a place with {} of 8 parts", words.len())));
     };
     Ok(Place {
         ticket: parsed(ticket)?,
         nonce: parsed(nonce)?,
         expires_ms: parsed(expires_ms)?,
         lease_ms: parsed(lease_ms)?,
+        life: self::life(life)?,
         claim: claim(hold, own)?,
         label: Label::new(label).map_err(broken)?,
     })
 }
 
 fn tenant(text: &str) -> Result<Tenant, Broken> {
-    let words: Vec<_> = text.splitn(4, '\n').collect();
-    let [hold, since_ms, own, label] = words[..] else {
-        return Err(Broken(format!("a holder with {} of 4 parts", words.len())));
+    let words: Vec<_> = text.splitn(5, '\n').collect();
+    let [hold, since_ms, life, own, label] = words[..] else {
+        return Err(Broken(format!("a holder with {} of 5 parts", words.len())));
     };
-    let label = Label::new(label).map_err(broken)?;
-    Ok(Tenant { claim: claim(hold, own)?, since_ms: parsed(since_ms)?, label })
+    let (life, label) = (self::life(life)?, Label::new(label).map_err(broken)?);
+    Ok(Tenant { claim: claim(hold, own)?, since_ms: parsed(since_ms)?, life, label })
+}
+
+fn life(text: &str) -> Result<Life, Broken> {
+    match text {
+        "s" => Ok(Life::Session),
+        "l" => Ok(Life::Lease),
+        other => Err(Broken(format!("a life `{other}`"))),
+    }
 }
 
 fn ended(text: &str) -> Result<(HoldId, Ended), Broken> {
-    match text.split_once(' ') {
-        Some((hold, "released")) => Ok((HoldId::from_token(hold).map_err(broken)?, Ended::Released)),
-        _ => Err(Broken("a hold that ended in an unknown way".to_owned())),
-    }
+    let (hold, how) = match text.split_once(' ') {
+        Some((hold, "released")) => (hold, Ended::Released),
+        Some((hold, "evicted")) => (hold, Ended::Evicted),
+        Some((hold, "freed")) => (hold, Ended::Freed),
+        _ => return Err(Broken("a hold that ended in an unknown way".to_owned())),
+    };
+    Ok((HoldId::from_token(hold).map_err(broken)?, how))
 }
 
 fn claim(hold: &str, own: &str) -> Result<Claim, Broken> {

@@ -35,6 +35,8 @@ pub(crate) enum Content {
     Text(Bytes),
     Hash(BTreeMap<Bytes, Bytes>),
     List(Vec<Bytes>),
+    /// Members and their scores, which are whole numbers here.
+    Sorted(BTreeMap<Bytes, u64>),
 }
 
 impl Content {
@@ -44,6 +46,7 @@ impl Content {
             Self::Text(_) => "string",
             Self::Hash(_) => "hash",
             Self::List(_) => "list",
+            Self::Sorted(_) => "zset",
         }
     }
 
@@ -122,6 +125,12 @@ impl Keyspace {
                 self.hset(key, pairs)?
             }
             ("HDEL", [key, fields @ ..]) if !fields.is_empty() => self.hdel(key, fields)?,
+            ("ZADD", [key, score, member]) => self.zadd(key, score, member)?,
+            ("ZREM", [key, member]) => self.zremove(key, |found, _| found == member)?,
+            ("ZREMRANGEBYSCORE", [key, least, most]) if least == b"-inf" && most.starts_with(b"(") => {
+                let below = whole(&most[1..])?;
+                self.zremove(key, |_, score| score < below)?
+            }
             ("LPUSH", [key, text]) if !self.keys.contains_key(key) => {
                 self.put(key, Content::List(vec![text.clone()]), None);
                 Value::Integer(1)
@@ -191,6 +200,27 @@ impl Keyspace {
         Ok(count(removed))
     }
 
+    fn zadd(&mut self, key: &Bytes, score: &Bytes, member: &Bytes) -> Result<Value, &'static str> {
+        let score = whole(score)?;
+        let empty = || Entry { content: Content::Sorted(BTreeMap::new()), expires_ms: None };
+        let Content::Sorted(set) = &mut self.keys.entry(key.clone()).or_insert_with(empty).content else {
+            return Err(WRONG_TYPE);
+        };
+        Ok(count(usize::from(set.insert(member.clone(), score).is_none())))
+    }
+
+    fn zremove(&mut self, key: &Bytes, goes: impl Fn(&Bytes, u64) -> bool) -> Result<Value, &'static str> {
+        let Some(entry) = self.keys.get_mut(key) else { return Ok(Value::Integer(0)) };
+        let Content::Sorted(set) = &mut entry.content else { return Err(WRONG_TYPE) };
+        let before = set.len();
+        set.retain(|member, score| !goes(member, *score));
+        let removed = before - set.len();
+        if set.is_empty() {
+            self.keys.remove(key);
+        }
+        Ok(count(removed))
+    }
+
     fn pexpire(&mut self, key: &Bytes, ms: &Bytes) -> Result<Value, &'static str> {
         let at_ms = self.now_ms().checked_add_signed(integer(ms)?).ok_or("ERR invalid expire time")?;
         let now_ms = self.now_ms();
@@ -207,9 +237,9 @@ impl Keyspace {
             return Err("BUSYKEY Target key name already exists.");
         }
         let ttl_ms = u64::try_from(integer(ms)?).map_err(|_| "ERR Invalid TTL value, must be >= 0")?;
-        let hash = undumped(payload).ok_or("ERR DUMP payload version or checksum are wrong")?;
+        let content = undumped(payload).ok_or("ERR DUMP payload version or checksum are wrong")?;
         let expires_ms = (ttl_ms > 0).then(|| self.now_ms() + ttl_ms);
-        Ok(self.put(key, Content::Hash(hash), expires_ms))
+        Ok(self.put(key, content, expires_ms))
     }
 }
 
@@ -224,28 +254,51 @@ fn integer(text: &[u8]) -> Result<i64, &'static str> {
     text.and_then(|text| text.parse().ok()).ok_or("ERR value is not an integer or out of range")
 }
 
+/// A score, as far as they are needed.
+fn whole(text: &[u8]) -> Result<u64, &'static str> {
+    u64::try_from(integer(text)?).map_err(|_| "ERR value is not a valid float")
+}
+
 fn lease_ms(text: &[u8], otherwise: &'static str) -> Result<u64, &'static str> {
     u64::try_from(integer(text)?).ok().filter(|ms| *ms > 0).ok_or(otherwise)
 }
 
-/// The hash in what DUMP gave, of the one encoding that is needed: type 4, a count, and strings, the lengths of all of
-/// them below 64; the RDB version, and a CRC of all that.
-fn undumped(payload: &[u8]) -> Option<BTreeMap<Bytes, Bytes>> {
+/// What DUMP gave, of the two encodings that are needed: type 4, a hash, or 5, a sorted set; a count, and strings, the
+/// lengths of all of them below 64, or strings and doubles; the RDB version, and a CRC of all that.
+fn undumped(payload: &[u8]) -> Option<Content> {
     let (checked, crc) = payload.split_last_chunk::<8>()?;
     let (body, version) = checked.split_last_chunk::<2>()?;
     if crc64(checked) != u64::from_le_bytes(*crc) || u16::from_le_bytes(*version) > RDB_VERSION {
         return None;
     }
-    let [4, fields @ 0..64, rest @ ..] = body else { return None };
+    let [kind, fields @ 0..64, rest @ ..] = body else { return None };
     let mut rest = rest;
-    let mut string = || {
-        let (len, behind) = rest.split_first().filter(|(len, _)| **len < 64)?;
-        let (text, behind) = behind.split_at_checked(usize::from(*len))?;
-        rest = behind;
-        Some(text.to_vec())
+    let content = match kind {
+        4 => {
+            let pair = |_| Some((string(&mut rest)?, string(&mut rest)?));
+            Content::Hash((0..*fields).map(pair).collect::<Option<_>>()?)
+        }
+        5 => {
+            let pair = |_| Some((string(&mut rest)?, score(&mut rest)?));
+            Content::Sorted((0..*fields).map(pair).collect::<Option<_>>()?)
+        }
+        _ => return None,
     };
-    let hash = (0..*fields).map(|_| Some((string()?, string()?))).collect::<Option<_>>()?;
-    rest.is_empty().then_some(hash)
+    rest.is_empty().then_some(content)
+}
+
+fn string(rest: &mut &[u8]) -> Option<Bytes> {
+    let (len, behind) = rest.split_first().filter(|(len, _)| **len < 64)?;
+    let (text, behind) = behind.split_at_checked(usize::from(*len))?;
+    *rest = behind;
+    Some(text.to_vec())
+}
+
+fn score(rest: &mut &[u8]) -> Option<u64> {
+    let (bytes, behind) = rest.split_first_chunk::<8>()?;
+    *rest = behind;
+    // Nobody needs another than zero, whose bytes are.
+    (*bytes == [0; 8]).then_some(0)
 }
 
 /// That of Redis 7.0.

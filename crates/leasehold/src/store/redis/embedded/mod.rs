@@ -13,6 +13,7 @@ mod keyspace;
 
 pub(super) use keyspace::{Content, Entry, Keyspace, crc64};
 
+use leasehold_core::Fingerprint;
 use leasehold_testkit::Value;
 use mlua::debug::Debug;
 use mlua::{Function, Lua, LuaOptions, MultiValue, StdLib, Table};
@@ -74,7 +75,9 @@ impl EmbeddedRedis {
             let reply = host.borrow_mut().execute(lua, &args)?;
             lua_value(lua, &reply)
         })?;
-        let run = lua.load(include_str!("prelude.lua")).call(execute)?;
+        let sha1hex =
+            lua.create_function(|_, text: mlua::LuaString| Ok(Fingerprint::of(&text.to_str()?).to_string()))?;
+        let run = lua.load(include_str!("prelude.lua")).call((execute, sha1hex))?;
         Ok(Self { lua, run, functions: RefCell::default(), server })
     }
 

@@ -1,7 +1,7 @@
--- What a script finds at an embedded Redis. Called once, with the function that executes a command; gives the one that
--- runs a script.
+-- What a script finds at an embedded Redis. Called once, with the functions that execute a command and that hash a text;
+-- gives the one that runs a script.
 
-local execute = ...
+local execute, sha1hex = ...
 
 -- No script runs another text, or reads a file.
 dofile, loadfile, load, loadstring, print, collectgarbage, newproxy = nil
@@ -16,6 +16,7 @@ pcall = function(...) return plain(caught(...)) end
 
 redis = {
   pcall = execute,
+  sha1hex = sha1hex,
   call = function(...)
     local reply = execute(...)
     if type(reply) == 'table' and reply.err then error(reply, 0) end

@@ -3,6 +3,9 @@
 --
 -- KEYS[1]  the lock
 -- KEYS[2]  its record
+-- KEYS[3]  the record of the session that the last reply named as standing ahead: if it is dead by now, what it has of the
+--          lock is taken from it before anything else
+-- KEYS[4]  the lock's audit, with KEYS[3]
 -- ARGV[1]  the hold
 -- ARGV[2]  the user's own value in place of the hold as token, or empty
 -- ARGV[3]  what the channels of all mailboxes begin with
@@ -11,17 +14,36 @@
 -- ARGV[6]  nonce, or empty not to queue
 -- ARGV[7]  kept_ms: how long the place lasts
 -- ARGV[8]  expiry in ms for a lock of somebody else's that has none, or empty
+-- ARGV[9]  life
+-- ARGV[10] the session of KEYS[3]
 --
 -- Replies
 --   {'granted', fence, remaining_ms, 1 if others wait else 0}
---   {'taken', position or -1}                                       and nobody holds it
---   {'taken', position or -1, remaining_ms or -1}                   a client of another library holds it
---   {'taken', position or -1, remaining_ms or -1, fence, since_ms, label}
---   {'spent', how}                                                  this hold has ended before
---   {'kind', type}, {'format', found}                               nothing was changed
+--   {'taken', position or -1, ahead or '', its alive_ms or -1, holder…}
+--     ahead   the session whose death would bring the asker nearer to the lock; how long it is alive is told of the one
+--             that was asked about only
+--     holder  nothing                                          nobody holds it
+--             remaining_ms or -1                               a client of another library holds it
+--             remaining_ms or -1, fence, since_ms, label, session or ''
+--   {'spent', how}                                             this hold has ended before
+--   {'kind', type}, {'format', found}                          nothing was changed
 --
 -- A script, since whether the lock is free, who is next and which fencing token comes are one question.
 
-local reply = acquire(ask_of(claim, 4))
-commit()
+local ask = ask_of(claim, 4)
+local reply, asked, alive_ms
+if KEYS[3] then
+  reply = settled(ask)
+  if not reply then
+    local alive, trouble = alive_for()
+    -- Of a session that cannot be looked at nobody knows that it is dead.
+    if alive then
+      asked, alive_ms = ARGV[10], alive
+    elseif not trouble then
+      bury(ARGV[10], ask.label)
+    end
+  end
+end
+reply = reply or acquire(ask, asked, alive_ms)
+commit(reply)
 return reply

@@ -1,4 +1,4 @@
--- Part of acquire and release, after record.lua: giving the lock, and its queue.
+-- Part of acquire, release, evict and free, after record.lua: giving the lock, and its queue.
 --
 -- ARGV[3]  what the channels of all mailboxes begin with; the session follows
 --
@@ -10,19 +10,23 @@
 --      RESTORE of a constant, since HSET alone would create it without. No key is ever without an expiry.
 --   3. The SET of the lock, with its expiry. Until then it lies free, and the next who comes gives it away anew.
 --   4. The fields that are over. A place that is over was emptied in step 2 already.
---   5. The message, which is a hint.
+--   5. The messages, which are hints.
+--   6. The audit, which people read.
 
 -- How many places one call looks at, so that no script runs for long.
 local LOOKS_AT_MOST = 64
+
+-- How long the audit is kept after its last entry.
+local AUDIT_KEPT_MS = '604800000'
 
 -- DUMP of the hash {format = '1'}: type 4 (hash), 1 field, '\006format', '\0011', RDB version 9 (Redis 5, which all
 -- later ones load), CRC64 of all that.
 local EMPTY_RECORD = '\004\001\006\102\111\114\109\097\116\001\049\009\000\017\015\014\212\067\157\155\031'
 
 -- What is to be written: fields of the record, those that are over, its expiry, a lock that is freed, one that is given,
--- the session that is told, the expiry of a lock that has none.
+-- the session that is told so, the one that is told that its hold is over, the expiry of a lock that has none, the audit.
 local changes, over, new_record_ttl_ms = {}, {}, nil
-local freed, given, told, new_value_ttl = false, nil, nil, nil
+local freed, given, told, warned, new_value_ttl, audit = false, nil, nil, nil, nil, nil
 
 -- How long the record lasts, once that is known.
 local record_ttl_ms
@@ -53,7 +57,7 @@ local function install(who)
   last = math.min(last and math.max(last + 1, now_us) or now_us, GREATEST_FENCE)
   the_tenant, who.since_ms = who, now_ms
   put('last', digits(last))
-  put('tenant', who.hold .. '\n' .. digits(now_ms) .. '\n' .. who.own .. '\n' .. who.label)
+  put('tenant', who.hold .. '\n' .. digits(now_ms) .. '\n' .. who.life .. '\n' .. who.own .. '\n' .. who.label)
   new_record_ttl_ms = record_ttl(tonumber(who.lease_ms))
 end
 
@@ -114,7 +118,7 @@ local function enqueue(ask)
     if first == '' then first = ask.session end
   end
   put('w:' .. ask.session, digits(ticket) .. '\n' .. ask.nonce .. '\n' .. digits(now() + kept_ms) .. '\n' .. ask.lease_ms
-    .. '\n' .. ask.hold .. '\n' .. ask.own .. '\n' .. ask.label)
+    .. '\n' .. ask.life .. '\n' .. ask.hold .. '\n' .. ask.own .. '\n' .. ask.label)
   keep_record(kept_ms)
   if first == ask.session then return 0 end
   local front = place_of(first)
@@ -132,17 +136,30 @@ local function confirm(ask)
   return { 'granted', last, value_ttl_ms, first ~= '' and 1 or 0 }
 end
 
--- Queues, if asked so, and tells who has the lock.
-local function wait(ask)
-  local position = ask.nonce ~= '' and enqueue(ask) or -1
-  return tell_holder({ 'taken', position })
+-- Whose death would bring nearer to the lock whoever has asked, or '': who has the place right before his own, or else
+-- who holds the lock.
+local function ahead_of(ask, position)
+  local place
+  if position ~= -1 and first ~= ask.session then
+    local before = changes['p:' .. ask.session] or redis.call('HGET', KEYS[2], 'p:' .. ask.session)
+    place = before and place_of(before)
+  end
+  local who = place or lessee()
+  return who and who.life == 's' and who.session or ''
 end
 
--- An acquire as its arguments from ARGV[at] say: lease_ms, label, nonce and kept_ms to queue with, or empty, and the
--- expiry for a lock of somebody else's that has none, or empty.
+-- Queues, if asked so, and tells who has the lock. `asked` is a session that is known to be `alive_ms` yet, or nil.
+local function wait(ask, asked, alive_ms)
+  local position = ask.nonce ~= '' and enqueue(ask) or -1
+  local ahead = ahead_of(ask, position)
+  return tell_holder({ 'taken', position, ahead, ahead == asked and alive_ms or -1 })
+end
+
+-- An acquire as its arguments from ARGV[at] say: lease_ms, label, nonce and kept_ms to queue with, or empty, the expiry
+-- for a lock of somebody else's that has none, or empty, and life.
 local function ask_of(who, at)
   who.lease_ms, who.label, who.nonce = ARGV[at], ARGV[at + 1], ARGV[at + 2]
-  who.kept_ms, who.adopt_ms = ARGV[at + 3], ARGV[at + 4]
+  who.kept_ms, who.adopt_ms, who.life = ARGV[at + 3], ARGV[at + 4], ARGV[at + 5]
   return who
 end
 
@@ -154,14 +171,14 @@ local function settled(ask)
   if holds(ask) then return confirm(ask) end
 end
 
-local function acquire(ask)
+local function acquire(ask, asked, alive_ms)
   local reply = settled(ask)
   if reply then return reply end
   if not value and pump(ask) == ask then return confirm(ask) end
   if value and ask.adopt_ms ~= '' and value_ttl() == -1 then
     new_value_ttl, value_ttl_ms = ask.adopt_ms, tonumber(ask.adopt_ms)
   end
-  return wait(ask)
+  return wait(ask, asked, alive_ms)
 end
 
 local function write_record()
@@ -184,8 +201,11 @@ local function write_rest()
   local fields_over = {}
   for field in pairs(over) do fields_over[#fields_over + 1] = field end
   if fields_over[1] then redis.call('HDEL', KEYS[2], unpack(fields_over)) end
-  -- A user that may not publish has his waiters look by themselves.
+  -- A user that may not publish has his waiters look by themselves, and holders find out when they extend.
+  if warned then redis.pcall('PUBLISH', ARGV[3] .. warned.session, 'freed ' .. digits(warned.fence)) end
   if told then redis.pcall('PUBLISH', ARGV[3] .. told.session, 'grant ' .. told.nonce .. ' ' .. digits(last)) end
+  -- The lock's audit is the last key of those that take locks.
+  if audit then redis.pcall('SET', KEYS[#KEYS], audit, 'PX', AUDIT_KEPT_MS) end
 end
 
 -- Writes what was decided. What goes wrong after a lock was freed is not the releaser's: the next to look mends it. But

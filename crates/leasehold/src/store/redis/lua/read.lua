@@ -1,17 +1,18 @@
--- Part of acquire, release and inspect, before their own text: reads what stands at a Mutex's two keys.
+-- Part of all scripts on a Mutex but extend, before their own text: reads what stands at a Mutex's two keys.
 --
 -- KEYS[1]  the lock: a STRING, its value the token, as clients of other libraries keep it
 -- KEYS[2]  the record: a HASH
 --            format           1; a record of another format is not touched
 --            last             the fencing token that was given last
---            tenant           who was given the lock last: hold \n since_ms \n own value \n label
+--            tenant           who was given the lock last: hold \n since_ms \n life \n own value \n label
 --            ended            the hold that was ended last other than by its lease: hold, space, how
 --            queue            how many places there are, the next ticket, the first and the last session: with spaces
---            w:<session>      its place: ticket \n nonce \n expires_ms \n lease_ms \n hold \n own value \n label; if it is
---                             empty there is none
+--            w:<session>      its place: ticket \n nonce \n expires_ms \n lease_ms \n life \n hold \n own value \n label; if
+--                             it is empty there is none
 --            n:<session>      the session behind it; means nothing of the last one
 --            p:<session>      the session before it; means nothing of the first one
--- ARGV[1]  a hold, or empty
+--          life is s where the death of the session ends the hold and the place before their time, l where nothing does
+-- ARGV[1]  a hold, a session (whose place is read), or empty
 -- ARGV[2]  the user's own value in place of the hold as token, or empty
 --
 -- Reading comes first, so that a key of the wrong type is found before anything is written:

@@ -1,4 +1,4 @@
--- Part of acquire, release and inspect, after read.lua: what it has read, understood. It writes nothing.
+-- Part of all scripts on a Mutex but extend, after read.lua: what it has read, understood. It writes nothing.
 --
 -- Whatever is to be changed at the server is changed in these variables at once, so that no key is read twice.
 
@@ -37,9 +37,10 @@ local function tenant()
   if the_tenant == nil then
     the_tenant = false
     if fields[3] then
-      local hold, since_ms, own, label = string.match(fields[3], '^([^\n]*)\n(%d+)\n([^\n]*)\n(.*)$')
+      local hold, since_ms, life, own, label =
+        string.match(fields[3], '^([^\n]*)\n(%d+)\n(%l)\n([^\n]*)\n(.*)$')
       the_tenant = claim_of(hold, own)
-      the_tenant.since_ms, the_tenant.label = tonumber(since_ms), label
+      the_tenant.since_ms, the_tenant.life, the_tenant.label = tonumber(since_ms), life, label
     end
   end
   return the_tenant
@@ -49,11 +50,11 @@ end
 local places = {}
 local function unpacked(packed)
   if not packed or packed == '' then return false end
-  local ticket, nonce, expires_ms, lease_ms, hold, own, label =
-    string.match(packed, '^(%d+)\n(%x+)\n(%d+)\n(%d+)\n([^\n]*)\n([^\n]*)\n(.*)$')
+  local ticket, nonce, expires_ms, lease_ms, life, hold, own, label =
+    string.match(packed, '^(%d+)\n(%x+)\n(%d+)\n(%d+)\n(%l)\n([^\n]*)\n([^\n]*)\n(.*)$')
   local place = claim_of(hold, own)
   place.ticket, place.nonce, place.expires_ms = tonumber(ticket), nonce, tonumber(expires_ms)
-  place.lease_ms, place.label = lease_ms, label
+  place.lease_ms, place.life, place.label = lease_ms, life, label
   return place
 end
 local function place_of(session)
@@ -77,6 +78,12 @@ local function holds(who)
   if who.own == '' then return true end
   local holder = tenant()
   return holder and holder.hold == who.hold and holder.own == who.own and not ended_how(who.hold)
+end
+
+-- The one of ours who has the lock, or false.
+local function lessee()
+  local holder = tenant()
+  return holder and holds(holder) and holder
 end
 
 local function waits(who)
@@ -105,15 +112,16 @@ local function value_ttl()
 end
 
 -- What a stranger may know of the holder, put behind `reply`: nothing if the lock is free; how long it is held; and
--- where the holder is one of ours, its fencing token, since when, and its label.
+-- where the holder is one of ours, its fencing token, since when, its label, and the session it lives with, or ''.
 local function tell_holder(reply)
   if not value and not kind then return reply end
   reply[#reply + 1] = value_ttl()
-  local holder = tenant()
-  if holder and holds(holder) then
+  local holder = lessee()
+  if holder then
     reply[#reply + 1] = last or 0
     reply[#reply + 1] = holder.since_ms
     reply[#reply + 1] = holder.label
+    reply[#reply + 1] = holder.life == 's' and holder.session or ''
   end
   return reply
 end

@@ -7,11 +7,11 @@
 -- ARGV[2]  the user's own value in place of the hold as token, or empty
 -- ARGV[3]  what the channels of all mailboxes begin with
 -- ARGV[4]  'grant', or 'free' to leave a freed lock to whoever comes first
--- ARGV[5…] nothing, or an acquire that follows in the same step: hold, own value, and as acquire's ARGV[4] to ARGV[8]
+-- ARGV[5…] nothing, or an acquire that follows in the same step: hold, own value, and as acquire's ARGV[4] to ARGV[9]
 --
 -- Replies
 --   {found, {holder}, {reply of the acquire}}, the last only if there was one
---     found   held (and now released), queued, released, evicted, vanished, superseded, forgotten
+--     found   held (and now released), queued, released, evicted, freed, vanished, superseded, forgotten
 --     holder  as behind 'taken' in acquire, where somebody else was found to hold the lock; else empty
 --   {'format', found}, and nothing was changed
 --

@@ -1,0 +1,63 @@
+-- Part of acquire, evict and free, after queue.lua: taking the lock from whoever has it, and writing that down. It decides;
+-- `commit` writes.
+--
+-- KEYS[3]  the record of a session, in acquire and evict: a HASH, as beat.lua says
+-- KEYS[#]  the lock's audit, which is the last key: a STRING, a line an entry, the last one first:
+--            at_ms \t how \t fence or '' \t 1 if it is known whose hold it was, else 0 \t whose \t by
+--
+-- An acquire that names no session makes none of these functions.
+
+local take, note, bury, alive_for
+if KEYS[3] then
+
+-- How many entries the audit keeps.
+local ENTRIES_AT_MOST = 32
+
+-- Writes down that a hold was ended; `whose` is nil where that is not known.
+function note(how, fence, whose, by)
+  local at_ms = digits(now())
+  local lines = { at_ms .. '\t' .. how .. '\t' .. fence .. '\t' .. (whose and '1\t' .. whose or '0\t') .. '\t' .. by }
+  -- What else may stand there is no audit.
+  local before = redis.pcall('GET', KEYS[#KEYS])
+  for line in string.gmatch(type(before) == 'string' and before or '', '[^\n]+') do
+    if #lines == ENTRIES_AT_MOST then break end
+    lines[#lines + 1] = line
+  end
+  audit = table.concat(lines, '\n')
+end
+
+-- Ends a hold that others end than its holder.
+function take(holder, how, by)
+  freed, value, value_ttl_ms = true, false, nil
+  ended = holder.hold .. ' ' .. how
+  put('ended', ended)
+  note(how, last and digits(last) or '', holder.label, by)
+end
+
+-- Ends what a dead session has of the lock; gives the fencing token of its hold, or -1, and 1 if it had a place, else 0.
+function bury(dead, by)
+  local fence, left = -1, 0
+  local holder = lessee()
+  local place = first ~= '' and place_of(dead)
+  if place and place.life == 's' then
+    leave(dead)
+    left = 1
+  end
+  if holder and holder.life == 's' and holder.session == dead then
+    fence = last or -1
+    take(holder, 'evicted', by)
+  end
+  return fence, left
+end
+
+-- How long the session of KEYS[3] is alive, in ms, or false if it is dead; and what keeps it from being looked at.
+function alive_for()
+  local found = redis.pcall('HMGET', KEYS[3], 'format', 'until')
+  if found.err then return false, found end
+  if found[1] and found[1] ~= '1' then return false, { 'format', found[1] } end
+  local left_ms = found[2] and tonumber(found[2]) - now() or -1
+  return left_ms >= 0 and left_ms
+end
+
+end
+

@@ -780,4 +780,184 @@ mod tests {
             );
         }
     }
+
+    // ---- the watch (4) ----
+
+    fn session(n: u8) -> SessionId {
+        SessionId::from_random([n; 12])
+    }
+
+    /// Taken, with `who` right ahead at `position`, who is alive for so long if he was asked about.
+    fn behind(who: SessionId, position: u64, alive_ms: Option<u64>) -> Acquired {
+        let Acquired::Taken { holder, .. } = taken(position) else { panic!("taken is taken") };
+        Acquired::Taken { holder, position: Some(position), ahead: Some(Ahead { session: who, alive_ms }) }
+    }
+
+    /// When it looks after that reply.
+    fn looks_at(
+        contender: &mut Contender,
+        nonce: Nonce,
+        reply: &Acquired,
+        now: Moment,
+        random: Random<'_>,
+    ) -> Moment {
+        contender.handle_reply(nonce, reply, now, random);
+        match contender.poll(now, &terms(), random) {
+            Step::Sleep(until) => until,
+            other => panic!("not asleep: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn it_asks_soon_about_the_one_who_has_come_to_stand_ahead() {
+        let random = &mut counter();
+        let mut contender = Contender::new(session(1), 0);
+        let (nonce, ask) = asked(contender.poll(ms(0), &terms(), random));
+        assert_eq!(ask.ahead, None, "nobody is known yet");
+        // A wait that ends within that time costs nothing more, and one at a place far behind is no exception.
+        let until = looks_at(&mut contender, nonce, &behind(session(7), 40, None), ms(10), random);
+        assert!(until >= ms(210) && until <= ms(310), "{until:?}");
+        let (_, ask) = asked(contender.poll(until, &terms(), random));
+        assert_eq!(ask.ahead, Some(session(7)));
+    }
+
+    #[test]
+    fn it_looks_when_the_one_ahead_is_dead_if_he_beats_no_more() {
+        for (alive_ms, position, within) in
+            [(300, 0, true), (300, 40, true), (60_000, 0, false), (u64::MAX, 0, false)]
+        {
+            let random = &mut counter();
+            let mut contender = Contender::new(session(1), 0);
+            let (nonce, _) = asked(contender.poll(ms(0), &terms(), random));
+            let until = looks_at(&mut contender, nonce, &behind(session(7), position, None), ms(0), random);
+            let (nonce, _) = asked(contender.poll(until, &terms(), random));
+            let reply = behind(session(7), position, Some(alive_ms));
+            let next = looks_at(&mut contender, nonce, &reply, until, random);
+            if within {
+                assert!(
+                    next > until + Duration::from_millis(alive_ms),
+                    "he is alive in his last millisecond"
+                );
+                assert!(next <= until + Duration::from_millis(alive_ms + 6), "{next:?} after {until:?}");
+            } else {
+                assert!(
+                    next <= until + Duration::from_secs(1),
+                    "the usual look is sooner: {next:?} after {until:?}"
+                );
+                assert!(next >= until + Duration::from_millis(800), "{next:?} after {until:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn who_cannot_die_is_not_watched() {
+        let random = &mut counter();
+        let mut contender = Contender::new(session(1), 0);
+        let (nonce, _) = asked(contender.poll(ms(0), &terms(), random));
+        let until = looks_at(&mut contender, nonce, &taken(0), ms(0), random);
+        assert!(until >= ms(800), "the usual look: {until:?}");
+        assert_eq!(asked(contender.poll(until, &terms(), random)).1.ahead, None);
+    }
+
+    #[test]
+    fn it_looks_at_once_where_another_stands_ahead_but_not_for_ever() {
+        let random = &mut counter();
+        let mut contender = Contender::new(session(1), 0);
+        let mut now = ms(0);
+        let mut at_once = 0;
+        for n in 0..200 {
+            let (nonce, ask) = asked(contender.poll(now, &terms(), random));
+            contender.handle_reply(nonce, &behind(session(n), 0, None), now, random);
+            now = match contender.poll(now, &terms(), random) {
+                Step::Ask(..) => {
+                    at_once += 1;
+                    assert_eq!(ask.ahead, Some(session(n - 1)), "it had asked about another");
+                    now
+                }
+                Step::Sleep(until) if n == 0 => until,
+                Step::Sleep(until) => {
+                    assert_eq!(until, now + AHEAD_PAUSE, "after {at_once} looks at once");
+                    until
+                }
+                other => panic!("{other:?}"),
+            };
+        }
+        assert_eq!(at_once, AT_ONCE);
+        // Where the one who was asked about stands there still, the next row may be cleared as fast.
+        let (nonce, _) = asked(contender.poll(now, &terms(), random));
+        let until = looks_at(&mut contender, nonce, &behind(session(199), 0, Some(500)), now, random);
+        let (nonce, _) = asked(contender.poll(until, &terms(), random));
+        contender.handle_reply(nonce, &behind(session(200), 0, None), until, random);
+        assert!(matches!(contender.poll(until, &terms(), random), Step::Ask(..)));
+    }
+
+    /// Fifty waiters and the holder are killed, and one lives behind them: the model answers, and the store's time does
+    /// not pass while he clears them away.
+    #[test]
+    fn a_chain_of_fifty_dead_is_cleared_in_fifty_looks() {
+        use crate::Op;
+        use crate::model::MutexState;
+        let dead = |n: u8| {
+            let hold = HoldId::from_random(session(n), [n; 16]);
+            let queue = Some(Enqueue { nonce: Nonce::new(0, n.into()), kept_ms: 3_600_000 });
+            let (label, life) = (terms().label, Life::Session);
+            Acquire {
+                claim: Claim::new(hold),
+                lease_ms: 3_600_000,
+                label,
+                queue,
+                adopt_ms: None,
+                life,
+                ahead: None,
+            }
+        };
+        let random = &mut counter();
+        let mut contender = Contender::new(session(200), 0);
+        let mut lock = MutexState::default();
+        for n in 0..50 {
+            lock.apply(1_000_000, &Op::Acquire(dead(n)), &|_| None);
+        }
+        let alive = |who| (who == session(200)).then_some(10_000);
+        let (mut now, mut looks) = (ms(1_000), 0);
+        loop {
+            match contender.poll(now, &terms(), random) {
+                Step::Ask(nonce, ask) => {
+                    let (crate::Reply::Acquire(reply), _) =
+                        lock.apply(now.as_micros(), &Op::Acquire(ask), &alive)
+                    else {
+                        panic!("an acquire is answered by an acquire")
+                    };
+                    contender.handle_reply(nonce, &reply, now, random);
+                    looks += 1;
+                }
+                Step::Sleep(until) => {
+                    assert_eq!(looks, 1, "only the first look has to find out who stands ahead");
+                    now = until;
+                }
+                Step::Granted(_) => break,
+                Step::TooSlow => panic!("no time has passed"),
+            }
+        }
+        assert_eq!(looks, 51, "one to queue, and one for each of the dead");
+        assert!(now <= ms(1_310), "{now:?}");
+    }
+
+    /// Where the lock goes round quickly, nobody asks more than once a turn: his own comes before he would.
+    #[test]
+    fn quick_hand_overs_cost_no_further_requests() {
+        let random = &mut counter();
+        let mut contender = Contender::new(session(1), 0);
+        let mut now = ms(0);
+        for round in 0..100 {
+            let (nonce, _) = asked(contender.poll(now, &terms(), random));
+            contender.handle_reply(nonce, &behind(session(7), 63, None), now, random);
+            for waited in [1, 50, 199] {
+                let step = contender.poll(now + Duration::from_millis(waited), &terms(), random);
+                assert!(matches!(step, Step::Sleep(_)), "round {round}, after {waited} ms: {step:?}");
+            }
+            now = now + Duration::from_millis(199);
+            contender.handle_wake(nonce, fence(), now);
+            assert!(contender.take().is_some());
+        }
+    }
 }

@@ -404,8 +404,8 @@ pub enum Acquired {
 pub struct Ahead {
     /// Which session.
     pub session: SessionId,
-    /// How long it is alive if it beats no more, in milliseconds. Only told of the session that was
-    /// [asked](Acquire::ahead) about.
+    /// How long it is alive if it beats no more, in milliseconds; `u64::MAX` where nobody has to beat. Only told of the
+    /// session that was [asked](Acquire::ahead) about.
     pub alive_ms: Option<u64>,
 }
 

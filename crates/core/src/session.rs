@@ -143,10 +143,12 @@ pub enum Beaten {
 pub struct SessionEntry {
     /// Which session.
     pub session: SessionId,
-    /// How long it is alive if it beats no more, in milliseconds; `None` if it is dead.
+    /// How long it is alive if it beats no more, in milliseconds; `None` if it is dead, or has ended and left a hold that
+    /// [outlives it](crate::Life::Lease). A store that knows by itself who is alive, and needs no beats, says
+    /// `Some(u64::MAX)` of the living.
     pub alive_ms: Option<u64>,
-    /// Who is behind it ([`About::from_json`]).
+    /// Who is behind it ([`About::from_json`]); empty if it has never said so.
     pub about: String,
-    /// The locks that it held when it last said so.
+    /// The locks that it held when it last said so; those that it holds now, where the store knows by itself.
     pub held: Vec<Lock>,
 }

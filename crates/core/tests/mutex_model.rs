@@ -8,11 +8,13 @@
 //! 2. Strangers (clients of other libraries) set and delete the key as they please, but never set it to
 //!    one of our tokens. Users' own values they do set: nothing forbids it.
 //! 3. The acquire that comes with a release is one of the same session, and asks for another hold.
+//! 4. Nobody asks whether he is alive himself.
 
-use leasehold_core::model::{MutexState, Record, Value, everybody};
+use leasehold_core::model::{Audit, MutexState, Record, Sessions, Tenant, Value, everybody};
 use leasehold_core::{
-    Acquire, Acquired, Claim, Enqueue, Extend, Extended, Fate, FencingToken, HoldId, Inspect, Inspection,
-    Label, Life, Nonce, Op, OwnValue, Pass, Release, Reply, SessionId, Wake,
+    AUDIT_KEPT, Acquire, Acquired, Ahead, AuditEntry, Beat, Claim, Ended, Enqueue, Evict, Evicted, Extend,
+    Extended, Fate, FencingToken, Fingerprint, Free, Freed, HoldId, Inspect, Inspection, Label, Life, Nonce,
+    Op, OwnValue, Pass, Release, Reply, Seen, SessionId, SessionOp, Wake, whole_millis,
 };
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -37,6 +39,21 @@ enum Event {
     Delete,
     /// A store that knows who is dead says that this session is.
     Bury(SessionId),
+    /// Something happens to a session.
+    Attend(SessionOp),
+    /// A person takes the lock by force.
+    Free(Sight),
+}
+
+/// What a person believes to have seen of the holder.
+#[derive(Debug, Clone)]
+enum Sight {
+    /// What there is.
+    True,
+    /// A hold that is none, or not any more.
+    Fence(u64),
+    /// A stranger's value, which may be there or not.
+    Value(&'static str),
 }
 
 /// A step: by how many microseconds the clock moves before it, and what happens then.
@@ -70,6 +87,11 @@ fn ask(claim: Claim, lease_ms: u64, queue: Option<(u64, u64)>, adopt_ms: Option<
     Acquire { claim, lease_ms, label, queue, adopt_ms, life: Life::Session, ahead: None }
 }
 
+/// Who evicts and frees where no waiter does.
+fn watcher() -> Label {
+    Label::new("the watch").expect("a plain text")
+}
+
 fn any_claim() -> impl Strategy<Value = Claim> {
     (0..SESSIONS, 0..HOLDS).prop_map(|(s, n)| claim(s, n))
 }
@@ -82,8 +104,32 @@ fn any_ask() -> impl Strategy<Value = Acquire> {
     let kept_ms = prop_oneof![Just(1_u64), Just(3_000), Just(21_000), 1..30_000_u64];
     let queue = prop_oneof![1 => Just(None), 3 => (any::<u64>(), kept_ms).prop_map(Some)];
     let adopt_ms = prop_oneof![3 => Just(None), 1 => any_lease_ms().prop_map(Some)];
-    (any_claim(), any_lease_ms(), queue, adopt_ms)
-        .prop_map(|(claim, lease_ms, queue, adopt_ms)| ask(claim, lease_ms, queue, adopt_ms))
+    let life = prop_oneof![3 => Just(Life::Session), 1 => Just(Life::Lease)];
+    let ahead = proptest::option::of((0..SESSIONS).prop_map(session));
+    (any_claim(), any_lease_ms(), queue, adopt_ms, life, ahead).prop_map(
+        |(claim, lease_ms, queue, adopt_ms, life, ahead)| {
+            let ahead = ahead.filter(|ahead| *ahead != claim.hold.session()); // (4)
+            Acquire { life, ahead, ..ask(claim, lease_ms, queue, adopt_ms) }
+        },
+    )
+}
+
+fn any_attendance() -> impl Strategy<Value = SessionOp> {
+    let alive_ms = prop_oneof![Just(1_u64), Just(3_000), Just(10_000), Just(HOUR_MS)];
+    let beat =
+        ((0..SESSIONS).prop_map(session), alive_ms, any::<bool>()).prop_map(|(session, alive_ms, begin)| {
+            let (begin, held, left) = (begin.then(String::new), Vec::new(), Vec::new());
+            SessionOp::Beat(Beat { session, alive_ms, begin, held, left })
+        });
+    prop_oneof![6 => beat, 1 => (0..SESSIONS).prop_map(|s| SessionOp::End(session(s)))]
+}
+
+fn any_sight() -> impl Strategy<Value = Sight> {
+    prop_oneof![
+        3 => Just(Sight::True),
+        1 => any::<u64>().prop_map(Sight::Fence),
+        1 => prop_oneof![Just("foreign"), Just("shared")].prop_map(Sight::Value),
+    ]
 }
 
 fn any_op() -> impl Strategy<Value = Op> {
@@ -94,10 +140,12 @@ fn any_op() -> impl Strategy<Value = Op> {
         6 => any_ask().prop_map(Op::Acquire),
         2 => extend.prop_map(|(claim, lease_ms, keep_record)| Op::Extend(Extend { claim, lease_ms, keep_record })),
         4 => release.prop_map(|(claim, pass, next)| {
-            let next = next.map(|(other, next)| Acquire { claim: sibling(&claim, other), ..next });
+            let next = next.map(|(other, next)| Acquire { claim: sibling(&claim, other), ahead: None, ..next });
             Op::Release(Release { claim, pass, next })
         }),
-        1 => proptest::option::of(any_claim()).prop_map(|claim| Op::Inspect(Inspect { claim, in_full: false })),
+        1 => (proptest::option::of(any_claim()), any::<bool>())
+            .prop_map(|(claim, in_full)| Op::Inspect(Inspect { claim, in_full })),
+        2 => (0..SESSIONS).prop_map(|s| Op::Evict(Evict { dead: session(s), by: watcher() })),
     ]
 }
 
@@ -109,6 +157,8 @@ fn any_event() -> impl Strategy<Value = Event> {
         1 => Just(Event::SetOther),
         2 => Just(Event::Delete),
         1 => (0..SESSIONS).prop_map(|s| Event::Bury(session(s))),
+        8 => any_attendance().prop_map(Event::Attend),
+        2 => any_sight().prop_map(Event::Free),
     ]
 }
 
@@ -131,6 +181,7 @@ fn any_steps() -> impl Strategy<Value = Vec<Step>> {
 /// The model with what an onlooker remembers of it.
 struct World {
     state: MutexState,
+    sessions: Sessions,
     now_us: u64,
     /// The latest time there was.
     latest_us: u64,
@@ -142,8 +193,8 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        let state = MutexState::default();
-        Self { state, now_us: START_US, latest_us: START_US, last: None, foreign: false }
+        let (state, sessions) = (MutexState::default(), Sessions::default());
+        Self { state, sessions, now_us: START_US, latest_us: START_US, last: None, foreign: false }
     }
 
     /// Moves the clock, lets an event happen, and checks everything (1).
@@ -155,13 +206,12 @@ impl World {
         let before = self.state.clone();
         let now_ms = self.now_us / 1000;
         match event {
-            Event::Op(op) => {
-                let (reply, wakes) = self.state.apply(self.now_us, op, &everybody);
-                self.check_doubling(&before, op, &reply);
-                self.check_inspection(&before, op, &reply);
-                self.check_queue(&before, op, &wakes);
-                self.check_grants(&before, op, &wakes);
+            Event::Op(op) => self.execute(&before, op),
+            Event::Free(sight) => {
+                let op = Op::Free(Free { seen: self.seen(sight), by: watcher() });
+                self.execute(&before, &op);
             }
+            Event::Attend(op) => drop(self.sessions.apply(now_ms, op)),
             Event::Set(text, ms) => {
                 let expires_ms = ms.map(|ms| now_ms + ms);
                 self.state.value = Some(Value { content: Ok(text.clone()), expires_ms });
@@ -170,7 +220,12 @@ impl World {
                 self.state.value = Some(Value { content: Err("list".into()), expires_ms: None });
             }
             Event::Delete => self.state.value = None,
-            Event::Bury(dead) => drop(self.state.bury(self.now_us, *dead, &Label::new("").unwrap())),
+            Event::Bury(dead) => {
+                let by = watcher();
+                let (fence, place) = self.state.bury(self.now_us, *dead, &by);
+                self.check_burial(&before, *dead, fence, place);
+                self.check_audit(&before, None, Some(*dead), &by);
+            }
         }
         self.foreign = match event {
             Event::Set(..) | Event::SetOther => true,
@@ -182,6 +237,173 @@ impl World {
         };
         self.check_tokens(&before);
         self.check_state();
+    }
+
+    fn execute(&mut self, before: &MutexState, op: &Op) {
+        let (reply, wakes) = self.apply(op);
+        self.check_doubling(before, op, &reply);
+        self.check_inspection(before, op, &reply);
+        self.check_queue(before, op, &wakes);
+        self.check_grants(before, op, &reply, &wakes);
+        self.check_ahead(op, &reply);
+        self.check_audit(before, Some(op), self.named_dead(before, op), &by(op));
+        self.check_evictions_and_releases_by_force(before, op, &reply, &wakes);
+    }
+
+    fn apply(&mut self, op: &Op) -> (Reply, Vec<Wake>) {
+        let (sessions, now_ms) = (&self.sessions, self.now_us / 1000);
+        self.state.apply(self.now_us, op, &|session| sessions.alive_ms(now_ms, session))
+    }
+
+    fn alive_ms(&self, session: SessionId) -> Option<u64> {
+        self.sessions.alive_ms(self.now_us / 1000, session)
+    }
+
+    /// What a person has seen.
+    fn seen(&self, sight: &Sight) -> Seen {
+        match sight {
+            Sight::Fence(fence) => Seen::Hold(FencingToken::new(*fence)),
+            Sight::Value(value) => Seen::Stranger(Fingerprint::of(value)),
+            Sight::True => self.shown().unwrap_or(Seen::Hold(FencingToken::new(0))),
+        }
+    }
+
+    /// The holder as an inspection shows it.
+    fn shown(&self) -> Option<Seen> {
+        let inspect = Op::Inspect(Inspect { claim: None, in_full: true });
+        let (reply, _) = self.state.clone().apply(self.now_us, &inspect, &everybody);
+        let Reply::Inspect(seen) = reply else { return None };
+        let fence = seen.holder.and_then(|holder| holder.fence).map(Seen::Hold);
+        fence.or(seen.stranger.map(Seen::Stranger))
+    }
+
+    /// The dead session that an operation takes from what it has, if it does.
+    fn named_dead(&self, before: &MutexState, op: &Op) -> Option<SessionId> {
+        let named = match op {
+            Op::Acquire(ask) => {
+                let settled = ended_in(before) == Some(ask.claim.hold)
+                    || fate_in(before, self.now_us, &ask.claim) == Some(Fate::Held);
+                ask.ahead.filter(|_| !settled)
+            }
+            Op::Evict(evict) => Some(evict.dead),
+            _ => None,
+        };
+        named.filter(|named| self.alive_ms(*named).is_none() && !is_refused(before))
+    }
+
+    /// Who is named as standing ahead really stands right before the asker, and can die; how long it is alive is told
+    /// of the one that was asked about.
+    fn check_ahead(&self, op: &Op, reply: &Reply) {
+        let (ask, acquired) = match (op, reply) {
+            (Op::Acquire(ask), Reply::Acquire(acquired)) => (ask, acquired),
+            (Op::Release(Release { next: Some(next), .. }), Reply::Release(released)) => match &released.next
+            {
+                Some(Ok(acquired)) => (next, acquired),
+                _ => return,
+            },
+            _ => return,
+        };
+        let Acquired::Taken { position, ahead, .. } = acquired else { return };
+        let queue = order(&self.state);
+        let own = queue.iter().position(|s| *s == ask.claim.hold.session()).filter(|_| position.is_some());
+        let place = own.and_then(|own| own.checked_sub(1)).map(|before| queue[before]);
+        let place =
+            place.map(|session| self.state.record.as_ref().expect("it queues").places[&session].clone());
+        let holder = self.held(&self.state);
+        let before =
+            place.map(|place| (place.life, place.claim)).or(holder.map(|held| (held.life, held.claim)));
+        let expected = before.filter(|(life, _)| *life == Life::Session).map(|(_, claim)| {
+            let session = claim.hold.session();
+            let asked = matches!(op, Op::Acquire(_)) && ask.ahead == Some(session);
+            Ahead { session, alive_ms: self.alive_ms(session).filter(|_| asked) }
+        });
+        assert_eq!(*ahead, expected, "ahead of {ask:?} in {:#?}", self.state);
+    }
+
+    /// Nothing is taken from a session but what lives with it, and all of that is.
+    fn check_burial(&self, before: &MutexState, dead: SessionId, fence: Option<FencingToken>, place: bool) {
+        let holder = self.held(before).filter(|held| lives_with(held.life, &held.claim, dead));
+        let last = before.record.as_ref().and_then(|record| record.last);
+        assert_eq!(fence, holder.as_ref().and(last), "{dead:?} in {before:#?}");
+        let had = places(before).any(|(_, place)| lives_with(place.life, &place.claim, dead));
+        assert_eq!(place, had, "{dead:?} in {before:#?}");
+        assert!(!places(&self.state).any(|(_, place)| lives_with(place.life, &place.claim, dead)));
+        if let Some(held) = holder {
+            assert_eq!(self.fate(&held.claim), Some(Fate::Ended(Ended::Evicted)));
+        }
+    }
+
+    /// Every hold that was taken from somebody is written down once, the last first, and no other.
+    fn check_audit(&self, before: &MutexState, op: Option<&Op>, dead: Option<SessionId>, by: &Label) {
+        let (old, new) = (entries(before), entries(&self.state));
+        let (was, is) = (self.held(before), self.held(&self.state));
+        let fence = before.record.as_ref().and_then(|record| record.last);
+        let foreign = was.is_none();
+        let given_up = matches!(op, Some(Op::Release(release)) if was.as_ref().is_some_and(|was| was.claim == release.claim));
+        let lost = was.filter(|was| is.as_ref().is_none_or(|is| is.claim != was.claim) && !given_up);
+        let freed = matches!(op, Some(Op::Free(_)));
+        let expected = match lost {
+            Some(was) => {
+                let evicted = dead.is_some_and(|dead| lives_with(was.life, &was.claim, dead));
+                assert_ne!(evicted, freed, "{op:?} ended {was:?} of {before:#?}");
+                let how = if freed { Ended::Freed } else { Ended::Evicted };
+                Some((how, fence, Some(was.label)))
+            }
+            None => (foreign && recognised(before, op)).then_some((Ended::Freed, None, None)),
+        };
+        let Some((how, fence, whose)) = expected else { return assert_eq!(new, old, "by {op:?}") };
+        let entry = AuditEntry { at_ms: self.now_us / 1000, how, fence, whose, by: by.clone() };
+        assert_eq!(new.first(), Some(&entry), "by {op:?} on {before:#?}");
+        assert_eq!(new[1..], old[..old.len().min(Audit::MOST - 1)], "by {op:?}");
+        let expires_ms = self.state.audit.as_ref().map(|audit| audit.expires_ms);
+        assert_eq!(expires_ms, Some(self.now_us / 1000 + whole_millis(AUDIT_KEPT)));
+    }
+
+    /// What an evict and a free say is what they did, and whoever was robbed is told.
+    fn check_evictions_and_releases_by_force(
+        &self,
+        before: &MutexState,
+        op: &Op,
+        reply: &Reply,
+        wakes: &[Wake],
+    ) {
+        let was = self.held(before);
+        match (op, reply) {
+            (Op::Evict(evict), Reply::Evict(Evicted::Alive)) => {
+                assert!(self.alive_ms(evict.dead).is_some());
+                assert_eq!(self.state, *before, "the living keep what they have");
+            }
+            (Op::Evict(evict), Reply::Evict(Evicted::Gone { hold, place })) => {
+                assert!(self.alive_ms(evict.dead).is_none());
+                self.check_burial(before, evict.dead, *hold, *place);
+            }
+            (Op::Free(free), Reply::Free(Freed::Changed { holder })) => {
+                assert_eq!(self.state, *before, "nothing was taken from anybody");
+                assert_ne!(self.shown(), Some(free.seen), "it was as it was seen");
+                assert_eq!(holder.is_some(), before.value.is_some());
+            }
+            (Op::Free(free), Reply::Free(Freed::Freed)) => {
+                let told = was.as_ref().zip(before.record.as_ref().and_then(|record| record.last));
+                let told = told.map(|(was, fence)| Wake::Freed { to: was.claim.hold.session(), fence });
+                match free.seen {
+                    Seen::Hold(fence) => assert_eq!(told.map(|told| told.fence()), Some(fence)),
+                    Seen::Stranger(_) => assert_eq!(told, None),
+                }
+                assert_eq!(wakes.iter().copied().find(|wake| wake.nonce().is_none()), told);
+                if let Some(was) = was {
+                    assert_eq!(self.fate(&was.claim), Some(Fate::Ended(Ended::Freed)));
+                }
+            }
+            (Op::Evict(_) | Op::Free(_), Reply::Refused(_)) => assert_eq!(self.state, *before),
+            (Op::Evict(_) | Op::Free(_), other) => panic!("to {op:?}: {other:?}"),
+            _ => assert!(wakes.iter().all(|wake| wake.nonce().is_some()), "nobody was robbed by {op:?}"),
+        }
+    }
+
+    /// Whose hold of ours has the lock.
+    fn held(&self, state: &MutexState) -> Option<Tenant> {
+        let tenant = state.record.as_ref().and_then(|record| record.tenant.clone())?;
+        (fate_in(state, self.now_us, &tenant.claim) == Some(Fate::Held)).then_some(tenant)
     }
 
     /// What is true of any state, whatever happened.
@@ -212,17 +434,26 @@ impl World {
         }
     }
 
-    /// Sending twice equals sending once. The one exception is what a release tells of what it `found`,
-    /// and the `holder` that goes with it: the first changed that.
+    /// Sending twice equals sending once. The one exception is what is told of what was found, and of the `holder`
+    /// that goes with it: the first changed that.
     fn check_doubling(&self, before: &MutexState, op: &Op, reply: &Reply) {
         let mut twice = self.state.clone();
-        let (again, wakes) = twice.apply(self.now_us, op, &everybody);
+        let (again, wakes) = twice.apply(self.now_us, op, &|session| self.alive_ms(session));
         let mut reply = reply.clone();
         let mut second = again.clone();
         if let (Reply::Release(first), Reply::Release(second)) = (&mut reply, &mut second) {
             assert_ne!(second.found, Fate::Held, "released twice: {before:#?}");
             second.found = first.found;
             second.holder.clone_from(&first.holder);
+        }
+        // So does what was taken from somebody: it is taken once.
+        if let (Reply::Evict(Evicted::Gone { .. }), Reply::Evict(second)) = (&reply, &mut second) {
+            assert_eq!(*second, Evicted::Gone { hold: None, place: false });
+            reply = Reply::Evict(*second);
+        }
+        if let (Reply::Free(Freed::Freed), Reply::Free(second)) = (&reply, &second) {
+            assert!(matches!(second, Freed::Changed { .. }), "freed twice: {before:#?}");
+            reply = Reply::Free(second.clone());
         }
         assert_eq!(reply, second, "the reply to the second {op:?} on {before:#?}");
         assert_eq!(twice, self.state, "the state after the second {op:?} on {before:#?}");
@@ -232,11 +463,15 @@ impl World {
     fn check_inspection(&self, before: &MutexState, op: &Op, reply: &Reply) {
         let (Op::Inspect(_), Reply::Inspect(inspection)) = (op, reply) else { return };
         assert_eq!(&self.state, before, "an inspect changes nothing");
-        let Inspection { holder, waiting, .. } = inspection;
+        let Inspection { holder, waiting, stranger, audit, .. } = inspection;
         assert_eq!(holder.is_some(), before.value.is_some());
         let now_ms = self.now_us / 1000;
         let live = places(before).filter(|(_, place)| place.expires_ms >= now_ms).count();
         assert_eq!(*waiting, live as u64);
+        let in_full = matches!(op, Op::Inspect(inspect) if inspect.in_full);
+        let foreign = holder.as_ref().is_some_and(|holder| holder.is_stranger());
+        assert_eq!(stranger.is_some(), in_full && foreign);
+        assert_eq!(*audit, if in_full { entries(before) } else { Vec::new() });
     }
 
     /// First come, first served; and no operation looks at more places than its bound.
@@ -248,42 +483,50 @@ impl World {
                 !places(before).any(|(t, place)| s == t && place.claim.hold == release.claim.hold)
             });
         }
+        // Whoever is dead and was looked at loses what lives with him.
+        let buried = self.named_dead(before, op);
+        let buried = buried
+            .filter(|dead| places(before).any(|(_, place)| lives_with(place.life, &place.claim, *dead)));
+        let mine = actor(op);
+        assert!(buried.is_none_or(|dead| !new.contains(&dead)), "{buried:?} waits still");
+        old.retain(|s| Some(*s) != buried);
         let kept: Vec<_> = old.iter().copied().filter(|s| new.contains(s)).collect();
         assert!(new.starts_with(&kept), "{old:?} became {new:?} by {op:?}");
         assert!(new.len() - kept.len() <= 1, "one operation, one place");
         assert!(old.len() - kept.len() <= LOOKS_AT_MOST + 1, "{} places gone", old.len() - kept.len());
         let now_ms = self.now_us / 1000;
-        for wake in wakes {
-            assert_eq!(wakes.len(), 1, "one lock has one holder");
+        let grants: Vec<_> = wakes.iter().filter(|wake| wake.nonce().is_some()).collect();
+        for wake in &grants {
+            assert_eq!(grants.len(), 1, "one lock has one holder");
             let (_, place) =
                 places(before).find(|(session, _)| **session == wake.to()).expect("a waiter is woken");
             assert_eq!(wake.nonce(), Some(place.nonce), "the nonce of the last look");
             assert!(place.expires_ms >= now_ms, "a dead place was granted");
         }
         // Whoever lost a place either got the lock by it, gave it up himself, or was dead.
-        let actor = actor(op);
         for session in old.iter().filter(|s| !new.contains(s)) {
             let (_, place) = places(before).find(|(s, _)| *s == session).expect("it waited");
-            let woken = wakes.iter().any(|wake| wake.to() == *session);
+            let woken = grants.iter().any(|wake| wake.to() == *session);
             let dead = place.expires_ms < now_ms;
-            assert!(woken || dead || actor == Some(*session), "{session:?} was thrown out by {op:?}");
+            assert!(woken || dead || mine == Some(*session), "{session:?} was thrown out by {op:?}");
         }
     }
 
     /// Whoever newly has the lock was the first live one; and a lock that is free stays free only
     /// where nobody waits, or somebody wanted it so.
-    fn check_grants(&self, before: &MutexState, op: &Op, wakes: &[Wake]) {
+    fn check_grants(&self, before: &MutexState, op: &Op, reply: &Reply, wakes: &[Wake]) {
         let now_ms = self.now_us / 1000;
         let (was, is) = (before.value.as_ref(), self.state.value.as_ref());
         let released = matches!(op, Op::Release(release) if fate_in(before, self.now_us, &release.claim) == Some(Fate::Held));
         let given = is.is_some() && is.map(|v| &v.content) != was.map(|v| &v.content);
+        let taken = entries(before) != entries(&self.state);
         if given {
-            assert!(was.is_none() || released, "{op:?} took the lock from {was:?}");
+            assert!(was.is_none() || released || taken, "{op:?} took the lock from {was:?}");
             let tenant =
                 self.state.record.as_ref().and_then(|record| record.tenant.as_ref()).expect("a tenant");
             let winner = tenant.claim.hold.session();
             assert_eq!(
-                wakes.iter().any(|wake| wake.to() == winner),
+                wakes.iter().any(|wake| wake.to() == winner && wake.nonce().is_some()),
                 actor(op) != Some(winner) || !asks(op, &tenant.claim)
             );
             let leaver = match op {
@@ -293,8 +536,12 @@ impl World {
                 _ => None,
             };
             let ahead = order(before).into_iter().take_while(|s| *s != winner);
+            let buried = self.named_dead(before, op);
             for session in ahead.filter(|s| Some(*s) != leaver) {
                 let (_, place) = places(before).find(|(s, _)| **s == session).expect("it waited");
+                if buried.is_some_and(|dead| lives_with(place.life, &place.claim, dead)) {
+                    continue;
+                }
                 assert!(place.expires_ms < now_ms, "{winner:?} was served before {session:?} by {op:?}");
             }
             assert_eq!(tenant.since_ms, now_ms);
@@ -306,6 +553,8 @@ impl World {
             Op::Release(Release { pass, next, .. }) => {
                 *pass == Pass::Grant && !next.as_ref().is_some_and(spent)
             }
+            Op::Evict(_) => matches!(reply, Reply::Evict(Evicted::Gone { .. })),
+            Op::Free(_) => *reply == Reply::Free(Freed::Freed),
             _ => false,
         };
         if pumps && is.is_none() && places(before).count() <= LOOKS_AT_MOST {
@@ -347,6 +596,37 @@ fn check_places(record: &Record) {
 
 fn places(state: &MutexState) -> impl Iterator<Item = (&SessionId, &leasehold_core::model::Place)> {
     state.record.iter().flat_map(|record| &record.places)
+}
+
+fn entries(state: &MutexState) -> Vec<AuditEntry> {
+    state.audit.iter().flat_map(|audit| audit.entries.clone()).collect()
+}
+
+fn lives_with(life: Life, claim: &Claim, session: SessionId) -> bool {
+    life == Life::Session && claim.hold.session() == session
+}
+
+/// Whether something that is no string stands at the key.
+fn is_refused(state: &MutexState) -> bool {
+    state.value.as_ref().is_some_and(|value| value.content.is_err())
+}
+
+/// Whether an operation frees the lock of a client of another library that was seen right. (That the value changes
+/// proves nothing: a user's own may be the same.)
+fn recognised(state: &MutexState, op: Option<&Op>) -> bool {
+    let value = state.value.as_ref().and_then(|value| value.content.as_ref().ok());
+    let seen = value.map(|value| Seen::Stranger(Fingerprint::of(value)));
+    matches!(op, Some(Op::Free(free)) if Some(free.seen) == seen)
+}
+
+/// Who does it.
+fn by(op: &Op) -> Label {
+    match op {
+        Op::Acquire(ask) => ask.label.clone(),
+        Op::Evict(evict) => evict.by.clone(),
+        Op::Free(free) => free.by.clone(),
+        _ => watcher(),
+    }
 }
 
 /// The queue, the first first.
@@ -405,7 +685,8 @@ proptest! {
         }
         let value_ms = world.state.value.as_ref().and_then(|value| value.expires_ms);
         let record_ms = world.state.record.as_ref().map(|record| record.expires_ms);
-        let over_ms = value_ms.max(record_ms).unwrap_or(0) + 1;
+        let audit_ms = world.state.audit.as_ref().map(|audit| audit.expires_ms);
+        let over_ms = value_ms.max(record_ms).max(audit_ms).unwrap_or(0) + 1;
         prop_assert!(world.state.is_over(over_ms * 1000));
         prop_assert!(over_ms < world.latest_us / 1000 + 31 * 24 * HOUR_MS, "kept for too long");
     }
@@ -577,4 +858,50 @@ fn a_state_that_is_shown_keeps_its_tokens() {
     let secret =
         hold.token().split_once('.').map(|(_, secret)| secret.to_owned()).expect("a token has a dot");
     assert!(state.value.is_some() && !shown.contains(&secret), "{shown}");
+}
+
+/// A thousand are taken from somebody, and the last 32 are remembered, for a week.
+#[test]
+fn the_audit_is_bounded_and_expires() {
+    let mut state = MutexState::default();
+    let mut now_us = START_US;
+    for n in 0..100 {
+        now_us = START_US + n * 1_000_000;
+        let ask = ask(Claim::new(HoldId::from_random(many(n), [7; 16])), 60_000, None, None);
+        let (reply, _) = state.apply(now_us, &Op::Acquire(ask), &everybody);
+        let Reply::Acquire(Acquired::Granted { fence, .. }) = reply else { panic!("{reply:?}") };
+        let free = Free { seen: Seen::Hold(fence), by: watcher() };
+        assert_eq!(state.apply(now_us, &Op::Free(free), &everybody).0, Reply::Free(Freed::Freed));
+    }
+    let found: Vec<_> = entries(&state).iter().map(|entry| entry.at_ms).collect();
+    let expected: Vec<_> = (68..100).rev().map(|n| START_US / 1000 + n * 1_000).collect();
+    assert_eq!(found, expected);
+    let week_us = whole_millis(AUDIT_KEPT) * 1000;
+    assert!(!state.is_over(now_us + week_us), "as Redis does: it is there in its last millisecond");
+    assert!(state.is_over(now_us + week_us + 1000));
+}
+
+/// A row of fifty dead is cleared from behind: the one living looks once for each, and has the lock.
+#[test]
+fn a_row_of_the_dead_is_cleared_from_behind() {
+    let mut state = MutexState::default();
+    let mut asks: Vec<_> = (0..51).map(|n| waiting(0, n, HOUR_MS)).collect();
+    for ask in &asks {
+        state.apply(START_US, &Op::Acquire(ask.clone()), &everybody);
+    }
+    let live = asks.pop().expect("the last one lives");
+    let alive = |session| (session == live.claim.hold.session()).then_some(10_000);
+    let (mut ahead, mut looks) = (None, 0);
+    loop {
+        let look = Acquire { ahead, ..live.clone() };
+        match state.apply(START_US, &Op::Acquire(look), &alive).0 {
+            Reply::Acquire(Acquired::Taken { ahead: found, .. }) => ahead = found.map(|found| found.session),
+            Reply::Acquire(Acquired::Granted { .. }) => break,
+            other => panic!("{other:?}"),
+        }
+        looks += 1;
+    }
+    // The first look only learns who stands ahead.
+    assert_eq!(looks, asks.len());
+    assert_eq!(entries(&state).len(), 1, "one of them held the lock");
 }

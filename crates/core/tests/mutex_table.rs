@@ -5,14 +5,18 @@
 //!
 //! An empty line ends a scenario. A step is `<ms> <who> <verb> … -> <reply>`: what happens at that millisecond of the store's clock. A
 //! hold (`a1`) belongs to whoever first names it. Fencing tokens are numbered in the order of their size
-//! (`#1`, `#2`); messages are written `wakes <who>: <nonce> #<token>`.
+//! (`#1`, `#2`); messages are written `wakes <who>: <nonce> #<token>` and `tells <who>: freed #<token>`.
+//!
+//! Everybody is alive until he `dies`, and again once he `is back`. `after <who>` asks about the one who stands ahead; the
+//! reply names him, and says whether he is alive where he was asked about.
 
-use leasehold_core::model::{MutexState, Value, everybody};
+use leasehold_core::model::{MutexState, Value};
 use leasehold_core::{
-    Acquire, Acquired, Claim, Ended, Enqueue, Extend, Extended, Fate, FencingToken, HoldId, Holder, Inspect,
-    Inspection, Label, Life, Nonce, Op, OwnValue, Pass, Release, Released, Reply, SessionId, Wake,
+    Acquire, Acquired, AuditEntry, Claim, Ended, Enqueue, Evict, Evicted, Extend, Extended, Fate,
+    FencingToken, Fingerprint, Free, Freed, HoldId, Holder, Inspect, Inspection, Label, Life, Nonce, Op,
+    OwnValue, Pass, Release, Released, Reply, Seen, SessionId, Wake,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::iter::Peekable;
 use std::str::SplitWhitespace;
@@ -54,6 +58,7 @@ struct Scenario {
     claims: BTreeMap<String, Claim>,
     nonces: Vec<String>,
     tokens: Vec<FencingToken>,
+    dead: BTreeSet<SessionId>,
 }
 
 type Words<'a> = Peekable<SplitWhitespace<'a>>;
@@ -67,9 +72,19 @@ impl Scenario {
         if who == "--" {
             return self.meddle(now_ms, words);
         }
+        let session = self.session(&who);
+        if taken("dies", &mut words) {
+            self.dead.insert(session);
+            return "done".into();
+        }
+        if taken("is", &mut words) {
+            assert!(taken("back", &mut words) && self.dead.remove(&session), "{step}");
+            return "done".into();
+        }
         let op = self.op(&who, &mut words);
         assert_eq!(words.next(), None, "{step}");
-        let (reply, wakes) = self.state.apply(now_ms * 1000, &op, &everybody);
+        let alive = |session| (!self.dead.contains(&session)).then_some(10_000);
+        let (reply, wakes) = self.state.apply(now_ms * 1000, &op, &alive);
         let mut text = self.reply(&reply);
         for wake in wakes {
             text += &self.wake(wake);
@@ -107,8 +122,23 @@ impl Scenario {
                 Op::Release(Release { claim, pass, next })
             }
             Some("inspects") => {
+                let in_full = taken("all", words);
                 let claim = words.peek().is_some().then(|| self.claim(who, words));
-                Op::Inspect(Inspect { claim, in_full: false })
+                Op::Inspect(Inspect { claim, in_full })
+            }
+            Some("evicts") => {
+                let dead = words.next().expect("whom").to_owned();
+                Op::Evict(Evict { dead: self.session(&dead), by: Label::new(who).expect("a plain text") })
+            }
+            Some("frees") => {
+                let seen = match words.next().and_then(|word| word.strip_prefix('#')) {
+                    Some(number) => {
+                        let at: usize = number.parse().expect("the number of a token");
+                        Seen::Hold(self.tokens[at - 1])
+                    }
+                    None => Seen::Stranger(Fingerprint::of(words.next().expect("the value that was seen"))),
+                };
+                Op::Free(Free { seen, by: Label::new(who).expect("a plain text") })
             }
             other => panic!("no such verb: {other:?}"),
         }
@@ -131,15 +161,23 @@ impl Scenario {
             Enqueue { nonce: Nonce::new(0, index(&mut self.nonces, &nonce) as u64), kept_ms }
         });
         let adopt_ms = after("adopting", words);
+        let life = if taken("detached", words) { Life::Lease } else { Life::Session };
+        let ahead = taken("after", words).then(|| words.next().expect("whom").to_owned());
+        let ahead = ahead.map(|ahead| self.session(&ahead));
         let label = Label::new(who).expect("a plain text");
-        Acquire { claim, lease_ms, label, queue, adopt_ms, life: Life::Session, ahead: None }
+        Acquire { claim, lease_ms, label, queue, adopt_ms, life, ahead }
+    }
+
+    fn session(&mut self, who: &str) -> SessionId {
+        let n = u8::try_from(index(&mut self.people, who)).expect("a few people");
+        SessionId::from_random([n; 12])
     }
 
     fn claim(&mut self, who: &str, words: &mut Words<'_>) -> Claim {
         let name = words.next().expect("a hold");
-        let session = u8::try_from(index(&mut self.people, who)).expect("a few people");
+        let session = self.session(who);
         let hold = u8::try_from(self.claims.len()).expect("a few holds");
-        let fresh = || Claim::new(HoldId::from_random(SessionId::from_random([session; 12]), [hold; 16]));
+        let fresh = || Claim::new(HoldId::from_random(session, [hold; 16]));
         self.claims.entry(name.to_owned()).or_insert_with(fresh).clone()
     }
 
@@ -151,6 +189,15 @@ impl Scenario {
             Reply::Release(released) => self.released(released),
             Reply::Inspect(inspection) => self.inspection(inspection),
             Reply::Refused(refused) => format!("refused: {refused}"),
+            Reply::Evict(Evicted::Alive) => "alive".into(),
+            Reply::Evict(Evicted::Gone { hold, place }) => {
+                let hold = hold.map(|fence| format!(", had {}", self.token(fence))).unwrap_or_default();
+                format!("gone{hold}{}", if *place { ", had a place" } else { "" })
+            }
+            Reply::Free(Freed::Freed) => "freed".into(),
+            Reply::Free(Freed::Changed { holder }) => {
+                format!("not as it was seen: held by {}", self.holder(holder.as_ref()))
+            }
             other => panic!("no words for {other:?}"),
         }
     }
@@ -161,12 +208,15 @@ impl Scenario {
                 let others = if *others_wait { ", others wait" } else { "" };
                 format!("granted {}, {remaining_ms} left{others}", self.token(*fence))
             }
-            Acquired::Taken { holder, position, .. } => {
+            Acquired::Taken { holder, position, ahead } => {
                 let place = position.map(|place| format!(", place {place}")).unwrap_or_default();
-                format!("taken by {}{place}", self.holder(holder.as_ref()))
+                let ahead = ahead.map(|ahead| {
+                    let known = ahead.alive_ms.map(|ms| format!(", alive for {ms}")).unwrap_or_default();
+                    format!(", after {}{known}", self.person(ahead.session))
+                });
+                format!("taken by {}{place}{}", self.holder(holder.as_ref()), ahead.unwrap_or_default())
             }
-            Acquired::Spent(Ended::Released) => "spent: released before".into(),
-            Acquired::Spent(other) => format!("spent: {other:?}"),
+            Acquired::Spent(how) => format!("spent: {}", fate(Fate::Ended(*how))),
         }
     }
 
@@ -187,10 +237,29 @@ impl Scenario {
     }
 
     fn inspection(&mut self, inspection: &Inspection) -> String {
-        let Inspection { holder, waiting, fate: asked, .. } = inspection;
+        let Inspection { holder, waiting, fate: asked, stranger: _, audit } = inspection;
         let asked = asked.map(|asked| format!("; that hold: {}", fate(asked))).unwrap_or_default();
         let held = holder.as_ref().map(|holder| format!("held by {}", self.holder(Some(holder))));
-        format!("{}, {waiting} waiting{asked}", held.unwrap_or_else(|| "free".into()))
+        let audit: Vec<_> = audit.iter().map(|entry| self.entry(entry)).collect();
+        let audit = if audit.is_empty() { String::new() } else { format!("; {}", audit.join(", ")) };
+        format!("{}, {waiting} waiting{asked}{audit}", held.unwrap_or_else(|| "free".into()))
+    }
+
+    fn entry(&mut self, entry: &AuditEntry) -> String {
+        let whose = entry.whose.as_ref().map_or("a stranger".to_owned(), ToString::to_string);
+        let fence = entry.fence.map(|fence| format!(" {}", self.token(fence))).unwrap_or_default();
+        let how = match entry.how {
+            Ended::Evicted => "evicted",
+            Ended::Freed => "freed",
+            other => panic!("not taken by anybody: {other:?}"),
+        };
+        format!("at {} {} {how} {whose}{fence}", entry.at_ms - START_MS, entry.by)
+    }
+
+    fn person(&self, session: SessionId) -> &str {
+        let of =
+            |person: &usize| u8::try_from(*person).map(|n| SessionId::from_random([n; 12])) == Ok(session);
+        &self.people[(0..self.people.len()).find(of).expect("somebody known")]
     }
 
     fn holder(&mut self, holder: Option<&Holder>) -> String {
@@ -207,13 +276,12 @@ impl Scenario {
     }
 
     fn wake(&mut self, wake: Wake) -> String {
-        let of =
-            |person: &usize| u8::try_from(*person).map(|n| SessionId::from_random([n; 12])) == Ok(wake.to());
-        let person = (0..self.people.len()).find(of).expect("somebody known");
-        let known = |nonce: &usize| Nonce::new(0, *nonce as u64) == wake.nonce().expect("a grant has one");
-        let nonce = (0..self.nonces.len()).find(known).expect("a nonce that was sent");
         let token = self.token(wake.fence());
-        format!("; wakes {}: {} {token}", self.people[person], self.nonces[nonce])
+        let person = self.person(wake.to());
+        let Some(nonce) = wake.nonce() else { return format!("; tells {person}: freed {token}") };
+        let known = |n: &usize| Nonce::new(0, *n as u64) == nonce;
+        let nonce = (0..self.nonces.len()).find(known).expect("a nonce that was sent");
+        format!("; wakes {person}: {} {token}", self.nonces[nonce])
     }
 
     /// A token's number. They are seen in the order of their size, or the page would be wrong.
@@ -232,7 +300,9 @@ fn fate(fate: Fate) -> &'static str {
         Fate::Held => "held",
         Fate::Queued => "queued",
         Fate::Ended(Ended::Released) => "released before",
-        Fate::Ended(_) => "ended",
+        Fate::Ended(Ended::Evicted) => "evicted",
+        Fate::Ended(Ended::Freed) => "taken by force",
+        Fate::Ended(other) => panic!("no words for {other:?}"),
         Fate::Vanished => "vanished",
         Fate::Superseded => "superseded",
         Fate::Forgotten => "forgotten",

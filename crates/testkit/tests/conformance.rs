@@ -2,10 +2,11 @@
 //! and a store with one flaw fails the case that is about it.
 
 use futures_util::future::{BoxFuture, ready};
-use leasehold::store::{Fault, Outcome, Postbox, Store};
-use leasehold_core::model::{MutexState, Value};
+use leasehold::store::{Fault, Outcome, Postbox, SessionKeeping, Store};
+use leasehold_core::model::{Alive, MutexState, Sessions, Value};
 use leasehold_core::{
-    Acquired, Extended, FencingToken, KeyError, KeySpace, Lock, LockName, Op, Pass, Reply, SessionId, Wake,
+    Acquired, Extended, FencingToken, KeyError, KeySpace, Life, Lock, LockName, Op, Pass, Reply, Seen,
+    SessionId, SessionOp, SessionReply, Wake,
 };
 use leasehold_testkit::conformance::{self, Scene, Subject, cases};
 use std::collections::HashMap;
@@ -51,6 +52,18 @@ enum Flaw {
     Dawdles,
     /// Gives strangers' locks an end without being asked.
     AdoptsUnasked,
+    /// Takes everybody for dead.
+    EvictsTheLiving,
+    /// Takes nobody for dead.
+    SparesTheDead,
+    /// Takes from the dead also what has no session.
+    EvictsDetached,
+    /// Revives who has lapsed.
+    Revives,
+    /// Frees the lock whoever has it by now.
+    FreesUnseen,
+    /// Does not write down what was taken.
+    ForgetsAudit,
 }
 
 /// The model as a store: what a store is at least, with a clock and keys for the test to meddle with.
@@ -65,6 +78,7 @@ struct Shared {
     now_us: u64,
     locks: HashMap<Lock, MutexState>,
     mailboxes: HashMap<SessionId, Arc<dyn Postbox>>,
+    sessions: Sessions,
 }
 
 impl Model {
@@ -90,17 +104,29 @@ impl Model {
             lock.name = LockName::new(lock.name.as_str().trim()).unwrap_or(lock.name);
         }
         let mut shared = self.shared();
-        let now_us = shared.now_us;
-        let state = shared.locks.entry(lock).or_default();
+        let Shared { now_us, locks, mailboxes, sessions } = &mut *shared;
+        let now_us = *now_us;
+        let state = locks.entry(lock).or_default();
         state.is_over(now_us);
         spoil_operation(self.flaw, state, &mut op);
         spoil_state(self.flaw, state, now_us / 1000, &op);
-        let (mut reply, wakes) = state.apply(now_us, &op);
+        let alive: Alive<'_> = match self.flaw {
+            Flaw::EvictsTheLiving => &|_| None,
+            Flaw::SparesTheDead => &|_| Some(1_000),
+            _ => &|session| sessions.alive_ms(now_us / 1000, session),
+        };
+        let (mut reply, wakes) = state.apply(now_us, &op, alive);
+        if self.flaw == Flaw::ForgetsAudit {
+            state.audit = None;
+        }
         spoil_reply(self.flaw, &mut reply);
         for wake in wakes {
             let everybody = self.flaw == Flaw::PostsToAll;
-            let posts = shared.mailboxes.iter().filter(|(to, _)| everybody || **to == wake.to());
-            posts.for_each(|(to, post)| post.deliver(Wake { to: *to, ..wake }));
+            let posts = mailboxes.iter().filter(|(to, _)| everybody || **to == wake.to());
+            posts.for_each(|(to, post)| match wake {
+                Wake::Grant { nonce, fence, .. } => post.deliver(Wake::Grant { to: *to, nonce, fence }),
+                other => post.deliver(other),
+            });
         }
         reply
     }
@@ -119,6 +145,11 @@ fn spoil_operation(flaw: Flaw, state: &MutexState, op: &mut Op) {
         }
         (Flaw::AlwaysGrants, Op::Release(release)) => release.pass = Pass::Grant,
         (Flaw::WholeSeconds, Op::Acquire(ask)) => ask.lease_ms = ask.lease_ms / 1000 * 1000,
+        (Flaw::EvictsDetached, Op::Acquire(ask)) => ask.life = Life::Session,
+        (Flaw::FreesUnseen, Op::Free(free)) => {
+            let last = state.record.as_ref().and_then(|record| record.last);
+            free.seen = last.map_or(free.seen, Seen::Hold);
+        }
         (Flaw::AdoptsUnasked, Op::Acquire(ask)) => {
             ask.adopt_ms.get_or_insert(1000);
         }
@@ -127,7 +158,7 @@ fn spoil_operation(flaw: Flaw, state: &MutexState, op: &mut Op) {
 }
 
 fn spoil_state(flaw: Flaw, state: &mut MutexState, now_ms: u64, op: &Op) {
-    let MutexState { value: Some(value), record: Some(record) } = state else {
+    let MutexState { value: Some(value), record: Some(record), .. } = state else {
         if let (Flaw::ForgetsEnded | Flaw::Barges, Some(record)) = (flaw, &mut state.record) {
             record.ended = record.ended.filter(|_| flaw != Flaw::ForgetsEnded);
             if let (Flaw::Barges, Op::Acquire(_)) = (flaw, op) {
@@ -205,6 +236,21 @@ impl Store for Model {
         if self.flaw != Flaw::PostsToClosed {
             self.shared().mailboxes.remove(&session);
         }
+    }
+
+    fn sessions(&self) -> SessionKeeping {
+        SessionKeeping::ByBeat
+    }
+
+    fn attend<'a>(&'a self, op: &'a SessionOp, _within: Duration) -> BoxFuture<'a, Outcome<SessionReply>> {
+        let mut shared = self.shared();
+        let now_ms = shared.now_us / 1000;
+        if let (Flaw::Revives, SessionOp::Beat(beat)) = (self.flaw, op)
+            && shared.sessions.alive_ms(now_ms, beat.session).is_none()
+        {
+            shared.sessions.records.remove(&beat.session);
+        }
+        Box::pin(ready(Outcome::Done(shared.sessions.apply(now_ms, op))))
     }
 
     fn sibling(&self) -> Arc<dyn Store> {
@@ -289,6 +335,15 @@ fn a_flaw_fails_its_case() {
     fails(Flaw::MixesUp, cases::outcomes_come_in_the_order_of_operations);
     fails(Flaw::Dawdles, cases::a_call_ends_by_its_deadline);
     fails(Flaw::AdoptsUnasked, cases::a_lock_without_expiry_is_adopted_if_asked);
+    fails(Flaw::EvictsTheLiving, cases::the_living_are_not_evicted);
+    fails(Flaw::SparesTheDead, cases::a_look_takes_the_lock_from_the_dead_ahead);
+    fails(Flaw::SparesTheDead, cases::a_row_of_the_dead_is_cleared_from_behind);
+    fails(Flaw::SparesTheDead, cases::a_dead_session_is_evicted_by_whoever_asks);
+    fails(Flaw::EvictsDetached, cases::a_hold_without_a_session_is_not_evicted);
+    fails(Flaw::Revives, cases::a_session_lives_as_long_as_it_beats);
+    fails(Flaw::FreesUnseen, cases::a_forced_release_that_comes_too_late_takes_nothing);
+    fails(Flaw::ForgetsAudit, cases::what_was_taken_is_written_down);
+    fails(Flaw::ForgetsAudit, cases::an_evicted_hold_is_told_its_fate);
 }
 
 /// The random operations see every flaw that shows in replies and letters.

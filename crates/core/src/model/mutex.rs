@@ -134,6 +134,13 @@ impl MutexState {
         })
     }
 
+    /// Whose session holds the lock at `now_us`, whatever the hold lives with.
+    pub fn held_by(&mut self, now_us: u64) -> Option<SessionId> {
+        self.expire(Now { us: now_us, ms: now_us / 1000 });
+        let holder = self.tenant().filter(|tenant| self.holds(&tenant.claim))?;
+        Some(holder.claim.hold.session())
+    }
+
     /// Whether nothing is left to remember at `now_us`.
     pub fn is_over(&mut self, now_us: u64) -> bool {
         self.expire(Now { us: now_us, ms: now_us / 1000 });

@@ -104,3 +104,109 @@ impl Sessions {
         self.records.iter().map(entry).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALIVE_MS: u64 = 10_000;
+    const START_MS: u64 = 1_762_000_000_000;
+
+    fn session(n: u8) -> SessionId {
+        SessionId::from_random([n; 12])
+    }
+
+    fn beat(alive_ms: u64) -> Beat {
+        Beat { session: session(1), alive_ms, begin: None, held: Vec::new(), left: Vec::new() }
+    }
+
+    fn begin() -> Beat {
+        Beat { begin: Some("{}".into()), ..beat(ALIVE_MS) }
+    }
+
+    fn beaten(sessions: &mut Sessions, at_ms: u64, beat: Beat) -> Beaten {
+        match sessions.apply(START_MS + at_ms, &SessionOp::Beat(beat)) {
+            SessionReply::Beat(beaten) => beaten,
+            other => panic!("to a beat: {other:?}"),
+        }
+    }
+
+    fn alive_ms(sessions: &Sessions, at_ms: u64) -> Option<u64> {
+        sessions.alive_ms(START_MS + at_ms, session(1))
+    }
+
+    fn listed(sessions: &mut Sessions, at_ms: u64) -> Vec<SessionEntry> {
+        match sessions.apply(START_MS + at_ms, &SessionOp::List) {
+            SessionReply::List(list) => list,
+            other => panic!("to a list: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn who_has_lapsed_stays_lapsed_whatever_comes() {
+        let mut sessions = Sessions::default();
+        assert_eq!(beaten(&mut sessions, 0, begin()), Beaten::Alive);
+        assert_eq!(
+            alive_ms(&sessions, ALIVE_MS),
+            Some(0),
+            "what ends at an instant is there in its millisecond"
+        );
+        assert_eq!(alive_ms(&sessions, ALIVE_MS + 1), None);
+        for late in [beat(ALIVE_MS), begin(), beat(u64::MAX)] {
+            assert_eq!(beaten(&mut sessions, ALIVE_MS + 1, late), Beaten::Lapsed);
+            assert_eq!(alive_ms(&sessions, ALIVE_MS + 1), None);
+        }
+    }
+
+    #[test]
+    fn nobody_is_alive_who_has_not_begun() {
+        let mut sessions = Sessions::default();
+        assert_eq!(beaten(&mut sessions, 0, beat(ALIVE_MS)), Beaten::Lapsed);
+        assert_eq!(listed(&mut sessions, 0), []);
+    }
+
+    #[test]
+    fn a_late_beat_only_raises() {
+        let mut sessions = Sessions::default();
+        beaten(&mut sessions, 0, begin());
+        beaten(&mut sessions, 4_000, beat(ALIVE_MS));
+        assert_eq!(beaten(&mut sessions, 4_000, beat(1)), Beaten::Alive);
+        assert_eq!(alive_ms(&sessions, 4_000), Some(ALIVE_MS), "nor does one that asks for less shorten it");
+        assert_eq!(beaten(&mut sessions, 5_000, begin()), Beaten::Alive, "a resent beginning is a beat");
+        assert_eq!(alive_ms(&sessions, 5_000), Some(ALIVE_MS));
+    }
+
+    #[test]
+    fn a_session_is_remembered_for_a_while_after_its_death() {
+        let mut sessions = Sessions::default();
+        beaten(&mut sessions, 0, begin());
+        let kept_ms = SessionRecord::kept_ms(ALIVE_MS);
+        assert!(kept_ms > ALIVE_MS * 2, "as long again as it lived without a beat, and more");
+        let [dead] = listed(&mut sessions, kept_ms).try_into().expect("it is remembered");
+        assert_eq!((dead.session, dead.alive_ms, dead.about.as_str()), (session(1), None, "{}"));
+        assert_eq!(listed(&mut sessions, kept_ms + 1), [], "and not for ever");
+    }
+
+    #[test]
+    fn who_ends_in_order_leaves_nothing() {
+        let mut sessions = Sessions::default();
+        beaten(&mut sessions, 0, begin());
+        assert_eq!(sessions.apply(START_MS, &SessionOp::End(session(2))), SessionReply::End);
+        assert_eq!(alive_ms(&sessions, 0), Some(ALIVE_MS), "that was another");
+        assert_eq!(sessions.apply(START_MS, &SessionOp::End(session(1))), SessionReply::End);
+        assert_eq!(listed(&mut sessions, 0), []);
+        assert_eq!(beaten(&mut sessions, 0, beat(ALIVE_MS)), Beaten::Lapsed);
+    }
+
+    #[test]
+    fn a_beat_tells_what_is_held() {
+        let lock = |name: &str| Lock::mutex(name.parse().expect("a name"));
+        let mut sessions = Sessions::default();
+        beaten(&mut sessions, 0, Beat { held: vec![lock("b"), lock("a")], ..begin() });
+        beaten(&mut sessions, 1, Beat { held: vec![lock("c")], left: vec![lock("b")], ..beat(ALIVE_MS) });
+        assert_eq!(listed(&mut sessions, 1)[0].held, [lock("a"), lock("c")]);
+        // Given back and taken again between two beats.
+        beaten(&mut sessions, 2, Beat { held: vec![lock("a")], left: vec![lock("a")], ..beat(ALIVE_MS) });
+        assert_eq!(listed(&mut sessions, 2)[0].held, [lock("a"), lock("c")]);
+    }
+}

@@ -44,8 +44,7 @@ impl Letters {
     pub async fn next_freed(&self) -> FencingToken {
         loop {
             let news = self.news.notified();
-            let freed = self.freed.lock().unwrap_or_else(PoisonError::into_inner).pop();
-            if let Some(freed) = freed {
+            if let Some(freed) = self.first_freed() {
                 return freed;
             }
             news.await;
@@ -61,6 +60,11 @@ impl Letters {
     fn first(&self) -> Option<Letter> {
         let mut unread = self.unread();
         if unread.is_empty() { None } else { Some(unread.remove(0)) }
+    }
+
+    fn first_freed(&self) -> Option<FencingToken> {
+        let mut freed = self.freed.lock().unwrap_or_else(PoisonError::into_inner);
+        if freed.is_empty() { None } else { Some(freed.remove(0)) }
     }
 
     fn unread(&self) -> MutexGuard<'_, Vec<Letter>> {

@@ -109,6 +109,21 @@ macro_rules! conformance_suite {
             sessions_of_one_handle_have_two_mailboxes
             a_closed_mailbox_gets_nothing
 
+            a_session_lives_as_long_as_it_beats
+            a_session_that_ended_is_over
+            a_session_is_listed_with_what_it_holds
+            a_look_takes_the_lock_from_the_dead_ahead
+            a_row_of_the_dead_is_cleared_from_behind
+            a_dead_session_is_evicted_by_whoever_asks
+            the_living_are_not_evicted
+            a_hold_without_a_session_is_not_evicted
+            an_evicted_hold_is_told_its_fate
+
+            a_forced_release_grants_to_the_next_and_tells_the_holder
+            a_forced_release_that_comes_too_late_takes_nothing
+            a_stranger_is_freed_by_its_fingerprint
+            what_was_taken_is_written_down
+
             outcomes_come_in_the_order_of_operations
             a_dropped_call_leaves_the_store_usable
             a_call_ends_by_its_deadline
@@ -141,6 +156,7 @@ mod tests {
             include_str!("cases/agreement.rs"),
             include_str!("cases/calls.rs"),
             include_str!("cases/fencing.rs"),
+            include_str!("cases/freeing.rs"),
             include_str!("cases/holding.rs"),
             include_str!("cases/leases.rs"),
             include_str!("cases/mailbox.rs"),
@@ -148,6 +164,7 @@ mod tests {
             include_str!("cases/passing.rs"),
             include_str!("cases/queueing.rs"),
             include_str!("cases/releasing.rs"),
+            include_str!("cases/sessions.rs"),
             include_str!("cases/values.rs"),
         ];
         let written = sources.iter().flat_map(|source| source.split("pub async fn ").skip(1));

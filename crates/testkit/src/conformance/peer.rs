@@ -5,8 +5,9 @@ use super::letters::Letters;
 use crate::Random;
 use leasehold::store::{Outcome, Store};
 use leasehold_core::{
-    Acquire, Acquired, Claim, Enqueue, Extend, Extended, Fate, FencingToken, HoldId, Holder, Inspect,
-    Inspection, Label, Life, Lock, Nonce, Op, OwnValue, Pass, Release, Released, Reply, SessionId,
+    Acquire, Acquired, Ahead, Beat, Beaten, Claim, Enqueue, Evict, Evicted, Extend, Extended, Fate,
+    FencingToken, Free, Freed, HoldId, Holder, Inspect, Inspection, Label, Life, Lock, Nonce, Op, OwnValue,
+    Pass, Release, Released, Reply, Seen, SessionEntry, SessionId, SessionOp, SessionReply,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,6 +49,8 @@ pub struct Taken {
     pub holder: Option<Holder>,
     /// The place in the queue.
     pub position: Option<u64>,
+    /// Whose death would bring the asker nearer to the lock.
+    pub ahead: Option<Ahead>,
 }
 
 impl Peer {
@@ -194,8 +197,93 @@ impl Peer {
         wake
     }
 
+    /// The fencing token of the hold that was ended by force, once that is told.
+    pub async fn freed(&self) -> FencingToken {
+        let freed = tokio::time::timeout(PATIENCE, self.letters.next_freed()).await;
+        freed.unwrap_or_else(|_| panic!("{}: {:?} was not told of the force", self.lock, self.session))
+    }
+
+    /// How the lock stands, with what only people want to know.
+    pub async fn inspect_in_full(&self) -> Inspection {
+        self.inspect_by(Inspect { claim: None, in_full: true }).await
+    }
+
+    /// Takes from a session what it has of the lock, if it is dead.
+    pub async fn evict(&self, dead: SessionId) -> Evicted {
+        match self.execute(&Op::Evict(Evict { dead, by: self.label() })).await {
+            Reply::Evict(evicted) => evicted,
+            other => panic!("{}: an evict was answered by {other:?}", self.lock),
+        }
+    }
+
+    /// Takes the lock by force from whom it has seen there.
+    pub async fn free(&self, seen: Seen) -> Freed {
+        match self.execute(&Op::Free(Free { seen, by: self.label() })).await {
+            Reply::Free(freed) => freed,
+            other => panic!("{}: a free was answered by {other:?}", self.lock),
+        }
+    }
+
+    /// Executes an operation on the sessions that a store in good health executes.
+    pub async fn attend(&self, op: &SessionOp) -> SessionReply {
+        match self.store.attend(op, PATIENCE).await {
+            Outcome::Done(reply) => reply,
+            Outcome::Refused(fault) => panic!("refused {op:?}: {fault}"),
+            Outcome::Unknown(fault) => panic!("nobody knows what became of {op:?}: {fault}"),
+        }
+    }
+
+    /// What others may know of its session.
+    pub fn about(&self) -> String {
+        format!("{{\"peer\":\"{}\"}}", self.session)
+    }
+
+    /// A beat that says nothing but that it lives.
+    pub fn beat_for(&self, alive: Duration) -> Beat {
+        let (session, alive_ms) = (self.session, millis(alive));
+        Beat { session, alive_ms, begin: None, held: Vec::new(), left: Vec::new() }
+    }
+
+    /// Begins its session, for so long if it beats no more.
+    pub async fn begin(&self, alive: Duration) {
+        let begin = Some(self.about());
+        let beaten = self.beat(Beat { begin, ..self.beat_for(alive) }).await;
+        assert_eq!(beaten, Beaten::Alive, "{:?} could not begin", self.session);
+    }
+
+    /// Sends a beat.
+    pub async fn beat(&self, beat: Beat) -> Beaten {
+        match self.attend(&SessionOp::Beat(beat)).await {
+            SessionReply::Beat(beaten) => beaten,
+            other => panic!("a beat was answered by {other:?}"),
+        }
+    }
+
+    /// Ends its session in order.
+    pub async fn end(&self) {
+        let ended = self.attend(&SessionOp::End(self.session)).await;
+        assert_eq!(ended, SessionReply::End);
+    }
+
+    /// What is listed of a session.
+    pub async fn listed(&self, session: SessionId) -> Option<SessionEntry> {
+        match self.attend(&SessionOp::List).await {
+            SessionReply::List(list) => {
+                let mut found = list.into_iter().filter(|entry| entry.session == session);
+                let entry = found.next();
+                assert_eq!(found.next(), None, "listed twice");
+                entry
+            }
+            other => panic!("a list was answered by {other:?}"),
+        }
+    }
+
     async fn inspect_for(&self, claim: Option<Claim>) -> Inspection {
-        match self.execute(&Op::Inspect(Inspect { claim, in_full: false })).await {
+        self.inspect_by(Inspect { claim, in_full: false }).await
+    }
+
+    async fn inspect_by(&self, inspect: Inspect) -> Inspection {
+        match self.execute(&Op::Inspect(inspect)).await {
             Reply::Inspect(inspection) => inspection,
             other => panic!("{}: an inspect was answered by {other:?}", self.lock),
         }
@@ -215,7 +303,7 @@ pub(super) fn granted(reply: Acquired) -> Granted {
 /// The reply must say that the lock is taken.
 pub(super) fn taken(reply: Acquired) -> Taken {
     match reply {
-        Acquired::Taken { holder, position, .. } => Taken { holder, position },
+        Acquired::Taken { holder, position, ahead } => Taken { holder, position, ahead },
         other => panic!("expected to find the lock taken, got {other:?}"),
     }
 }

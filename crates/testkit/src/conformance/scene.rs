@@ -110,6 +110,16 @@ impl Scene {
         self.until("the lease ends", async || onlooker.inspect().await.holder.is_none()).await;
     }
 
+    /// Lets a session lapse that lives for `alive` without a beat, and sees that it does.
+    pub async fn outlive(&self, alive: Duration, session: &Peer) {
+        self.pass(alive + Duration::from_millis(2)).await;
+        let lapsed = async || {
+            let entry = session.listed(session.session).await;
+            entry.is_none_or(|entry| entry.alive_ms.is_none())
+        };
+        self.until("the session lapses", lapsed).await;
+    }
+
     /// Looks again and again until something is so, within a bound.
     pub async fn until(&self, what: &str, is_so: impl AsyncFn() -> bool) {
         let start = Instant::now();

@@ -14,7 +14,7 @@ use super::machine::Machine;
 use super::patience::Patience;
 use super::trouble::{Trouble, is_busy};
 use leasehold_core::model::MutexState;
-use leasehold_core::{FORMAT, FencingToken, Label};
+use leasehold_core::{FORMAT, FencingToken, Label, SessionId};
 use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior, params};
 use std::path::Path;
 use std::sync::Arc;
@@ -34,10 +34,16 @@ const SCHEMA: &str = "
         kind TEXT NOT NULL,
         name TEXT NOT NULL,
         state TEXT NOT NULL,
+        ended_ms INTEGER NOT NULL,
         over_ms INTEGER NOT NULL,
         PRIMARY KEY (kind, name)
     ) STRICT;
-    CREATE INDEX locks_by_end ON locks (over_ms);
+    CREATE INDEX locks_by_end ON locks (ended_ms);
+    CREATE INDEX locks_by_oblivion ON locks (over_ms);
+    CREATE TABLE sessions (
+        session TEXT PRIMARY KEY,
+        about TEXT NOT NULL
+    ) STRICT, WITHOUT ROWID;
     CREATE TABLE dead (
         session TEXT PRIMARY KEY,
         over_ms INTEGER NOT NULL
@@ -123,30 +129,27 @@ fn create(sql: &Transaction<'_>, machine: &dyn Machine) -> Result<(), Trouble> {
 }
 
 /// Ends all that was held or waited for in an older boot, and starts the clock anew (3).
+///
+/// The rows are read twice: what is written down about the end of a hold bears a time of the new clock, which has to be
+/// later than all their tokens.
 fn begin_boot(sql: &Transaction<'_>, machine: &dyn Machine) -> Result<(), Trouble> {
-    let mut latest_us: u64 =
-        sql.query_row("SELECT latest_us FROM meta", [], |row| row.get::<_, i64>(0))?.try_into().unwrap_or(0);
+    let latest_us = latest_us(sql)?;
+    let start_us = start_us(machine, latest_us);
     let mut rows = sql.prepare("SELECT rowid, state FROM locks")?;
     let mut rows = rows.query([])?;
     while let Some(row) = rows.next()? {
         let (id, text): (i64, String) = (row.get(0)?, row.get(1)?);
         let mut state: MutexState = serde_json::from_str(&text)?;
-        let front: Vec<_> = state.sessions_at_the_front().collect();
-        let by = Label::new("a new boot").expect("a short text is a label");
-        for session in front {
-            state.bury(latest_us, session, &by);
+        end_all(&mut state, start_us);
+        if state.is_over(start_us) {
+            sql.prepare_cached("DELETE FROM locks WHERE rowid = ?1")?.execute(params![id])?;
+            continue;
         }
-        // Also what has no session does not outlive the boot whose clock it was counted by.
-        state.value = None;
-        if let Some(record) = &mut state.record {
-            record.tickets.clear();
-            record.places.clear();
-            latest_us = latest_us.max(record.last.map_or(0, FencingToken::as_u64));
-        }
-        sql.prepare_cached("UPDATE locks SET state = ?2, over_ms = ?3 WHERE rowid = ?1")?
-            .execute(params![id, serde_json::to_string(&state)?, over_ms(&state)])?;
+        let write = "UPDATE locks SET state = ?2, ended_ms = ?3, over_ms = ?4 WHERE rowid = ?1";
+        let text = serde_json::to_string(&state)?;
+        sql.prepare_cached(write)?.execute(params![id, text, ended_ms(&state), over_ms(&state)])?;
     }
-    sql.execute("DELETE FROM dead", [])?;
+    sql.execute_batch("DELETE FROM dead; DELETE FROM sessions")?;
     sql.execute(
         "UPDATE meta SET boot = ?1, base_us = ?2, latest_us = ?3",
         params![machine.boot_id(), base_us(machine, latest_us), signed(latest_us)],
@@ -154,17 +157,57 @@ fn begin_boot(sql: &Transaction<'_>, machine: &dyn Machine) -> Result<(), Troubl
     Ok(())
 }
 
+/// Before when all fencing tokens were given.
+fn latest_us(sql: &Transaction<'_>) -> Result<u64, Trouble> {
+    let noted: i64 = sql.query_row("SELECT latest_us FROM meta", [], |row| row.get(0))?;
+    let mut latest_us = u64::try_from(noted).unwrap_or(0);
+    let mut rows = sql.prepare("SELECT state FROM locks")?;
+    let mut rows = rows.query([])?;
+    while let Some(row) = rows.next()? {
+        let state: MutexState = serde_json::from_str(&row.get::<_, String>(0)?)?;
+        let last = state.record.and_then(|record| record.last);
+        latest_us = latest_us.max(last.map_or(0, FencingToken::as_u64));
+    }
+    Ok(latest_us)
+}
+
+/// Ends what was held or waited for in an older boot.
+fn end_all(state: &mut MutexState, now_us: u64) {
+    // What had expired by then nobody takes from anybody.
+    state.is_over(now_us);
+    let front: Vec<SessionId> = state.sessions_at_the_front().collect();
+    let by = Label::new("a new boot").expect("a short text is a label");
+    for session in front {
+        state.bury(now_us, session, &by);
+    }
+    // Also what has no session does not outlive the boot whose clock it was counted by.
+    state.value = None;
+    if let Some(record) = &mut state.record {
+        record.tickets.clear();
+        record.places.clear();
+    }
+}
+
 /// The base that makes it now what the wall clock says, or later than `latest_us`.
 fn base_us(machine: &dyn Machine, latest_us: u64) -> i64 {
-    let start_us = machine.wall_us().max(latest_us.saturating_add(1));
-    signed(start_us).saturating_sub(signed(machine.since_boot_us()))
+    signed(start_us(machine, latest_us)).saturating_sub(signed(machine.since_boot_us()))
+}
+
+/// What time it is when a store begins a boot.
+fn start_us(machine: &dyn Machine, latest_us: u64) -> u64 {
+    machine.wall_us().max(latest_us.saturating_add(1))
+}
+
+/// When no hold and no place can be left of a lock.
+pub(super) fn ended_ms(state: &MutexState) -> i64 {
+    let value = state.value.as_ref().map(|value| value.expires_ms.unwrap_or(u64::MAX));
+    let record = state.record.as_ref().map(|record| record.expires_ms);
+    signed(value.max(record).unwrap_or(0))
 }
 
 /// When nothing will be left to remember of a lock.
 pub(super) fn over_ms(state: &MutexState) -> i64 {
-    let value = state.value.as_ref().map(|value| value.expires_ms.unwrap_or(u64::MAX));
-    let record = state.record.as_ref().map(|record| record.expires_ms);
-    signed(value.max(record).unwrap_or(0))
+    ended_ms(state).max(state.audit.as_ref().map_or(0, |audit| signed(audit.expires_ms)))
 }
 
 /// A transaction that takes the write lock first.

@@ -6,16 +6,20 @@
 //!    written down in it, before their files go.
 //! 3. Before the COMMIT is sent an operation that fails was not executed; after that nobody knows.
 
-use super::super::{Fault, Phase};
-use super::format::{begin, connect, over_ms, signed};
+use super::super::{Fault, FaultKind, Phase};
+use super::format::{begin, connect, ended_ms, over_ms, signed};
 use super::life::{Sessions, Sign};
 use super::machine::Machine;
 use super::patience::Patience;
+use super::register;
 use super::site::Site;
 use super::trouble::{Trouble, fault, is_busy};
-use leasehold_core::model::{MutexState, everybody};
-use leasehold_core::{FORMAT, Kind, Label, Lock, Moment, Op, Pass, Refused, Reply, SessionId, Wake};
-use rusqlite::{Connection, OptionalExtension, Transaction, params};
+use leasehold_core::model::MutexState;
+use leasehold_core::{
+    Beat, Beaten, Claim, FORMAT, Kind, Label, Lock, Moment, Op, Pass, Refused, Reply, SessionId, SessionOp,
+    SessionReply, Wake,
+};
+use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
@@ -43,6 +47,8 @@ pub(super) struct Ledger {
     log: Arc<AtomicI32>,
     written_back_at: i32,
     operations: u32,
+    /// The last session in the register that was looked at for being left behind.
+    register_seen: String,
 }
 
 /// Why an operation has no reply.
@@ -71,8 +77,17 @@ impl Ledger {
         let connection = connect(site.path(), &*machine, &patience, &log)
             .map_err(|trouble| fault(&site, Phase::Connect, trouble))?;
         site.check_in_place()?;
-        let mut ledger =
-            Self { connection, site, sessions, machine, patience, log, written_back_at: 0, operations: 0 };
+        let mut ledger = Self {
+            connection,
+            site,
+            sessions,
+            machine,
+            patience,
+            log,
+            written_back_at: 0,
+            operations: 0,
+            register_seen: String::new(),
+        };
         ledger.tidy();
         Ok(ledger)
     }
@@ -95,23 +110,96 @@ impl Ledger {
         deadline: Moment,
         is_ours: &dyn Fn(SessionId) -> bool,
     ) -> Result<(Reply, Vec<Wake>), Failure> {
+        self.operations = self.operations.wrapping_add(1);
+        let work = |scene: Scene<'_>| scene.execute(lock, op);
+        let executed = self.transact(TransactionBehavior::Immediate, deadline, is_ours, work)?;
+        for session in executed.buried {
+            self.sessions.remove(session);
+        }
+        Ok((executed.reply, executed.wakes))
+    }
+
+    /// Executes one operation on the sessions. Those that `is_ours` are alive: they are this process's.
+    pub(super) fn attend(
+        &mut self,
+        op: &SessionOp,
+        deadline: Moment,
+        is_ours: &dyn Fn(SessionId) -> bool,
+    ) -> Result<SessionReply, Failure> {
+        let (reading, writing) = (TransactionBehavior::Deferred, TransactionBehavior::Immediate);
+        match op {
+            SessionOp::Beat(beat) => self.beat(beat, deadline, is_ours).map(SessionReply::Beat),
+            SessionOp::End(session) => {
+                let work = |scene: Scene<'_>| Ok(register::forget(scene.sql, *session)?);
+                self.transact(writing, deadline, is_ours, work).map(|()| SessionReply::End)
+            }
+            SessionOp::List => {
+                let work = |scene: Scene<'_>| {
+                    let now_us = now_us(scene.sql, scene.machine)?;
+                    register::list(scene.sql, now_us, &|session| scene.is_alive(session))
+                };
+                self.transact(reading, deadline, is_ours, work).map(SessionReply::List)
+            }
+            other => {
+                let text = format!("this store does not know the operation {other:?}");
+                Err(Failure::NotExecuted(self.site.fault(Phase::Send, FaultKind::Unusable(text))))
+            }
+        }
+    }
+
+    /// No beat keeps a session alive here, nor does its absence end one: its life is the file.
+    fn beat(
+        &mut self,
+        beat: &Beat,
+        deadline: Moment,
+        is_ours: &dyn Fn(SessionId) -> bool,
+    ) -> Result<Beaten, Failure> {
+        if !is_ours(beat.session) && self.sessions.ask(beat.session) != Sign::Alive {
+            return Ok(Beaten::Lapsed);
+        }
+        if let Some(about) = &beat.begin {
+            let work = |scene: Scene<'_>| Ok(register::note(scene.sql, beat.session, about)?);
+            self.transact(TransactionBehavior::Immediate, deadline, is_ours, work)?;
+        }
+        Ok(Beaten::Alive)
+    }
+
+    /// Forgets who is behind sessions that end in order. If that fails somebody else will do it.
+    pub(super) fn forget(&mut self, sessions: impl IntoIterator<Item = SessionId>) {
+        self.patience.set(crate::clock::boottime() + TIDY_WITHIN);
+        let forgotten = begin(&mut self.connection).and_then(|transaction| {
+            sessions.into_iter().try_for_each(|session| register::forget(&transaction, session))?;
+            transaction.commit()
+        });
+        if let Err(error) = forgotten {
+            tracing::debug!(%error, "who was behind a session was not forgotten");
+        }
+    }
+
+    /// Does some work in a transaction (3).
+    fn transact<T>(
+        &mut self,
+        behavior: TransactionBehavior,
+        deadline: Moment,
+        is_ours: &dyn Fn(SessionId) -> bool,
+        work: impl FnOnce(Scene<'_>) -> Result<T, Trouble>,
+    ) -> Result<T, Failure> {
         self.site.check_in_place().map_err(Failure::NotExecuted)?;
         self.patience.set(deadline);
-        self.operations = self.operations.wrapping_add(1);
-        let (site, phase) = (&self.site, Phase::Send);
-        let not_executed = |trouble| Failure::NotExecuted(fault(site, phase, trouble));
-        let transaction = begin(&mut self.connection).map_err(|error| not_executed(error.into()))?;
+        let site = &self.site;
+        let not_executed = |trouble| Failure::NotExecuted(fault(site, Phase::Send, trouble));
+        let transaction = self
+            .connection
+            .transaction_with_behavior(behavior)
+            .map_err(|error| not_executed(error.into()))?;
         let scene = Scene { sql: &transaction, sessions: &self.sessions, machine: &*self.machine, is_ours };
-        let executed = scene.execute(lock, op).map_err(not_executed)?;
+        let done = work(scene).map_err(not_executed)?;
         transaction.commit().map_err(|error| {
             let busy = is_busy(&error);
             let fault = fault(site, Phase::Reply, error.into());
             if busy { Failure::NotExecuted(fault) } else { Failure::Unknown(fault) }
         })?;
-        for session in executed.buried {
-            self.sessions.remove(session);
-        }
-        Ok((executed.reply, executed.wakes))
+        Ok(done)
     }
 
     /// Whether it is time to [`tidy`](Self::tidy), which nobody should have to wait for.
@@ -123,11 +211,11 @@ impl Ledger {
     /// is said if it fails.
     pub(super) fn tidy(&mut self) {
         self.patience.set(crate::clock::boottime() + TIDY_WITHIN);
-        let dead = if self.operations.is_multiple_of(SCAN_EVERY) {
-            self.sessions.find_dead(ASKED_AT_MOST)
-        } else {
-            Vec::new()
-        };
+        let scans = self.operations.is_multiple_of(SCAN_EVERY);
+        let dead = if scans { self.sessions.find_dead(ASKED_AT_MOST) } else { Vec::new() };
+        if scans {
+            self.sweep_the_register();
+        }
         match sweep(&mut self.connection, &*self.machine, &dead) {
             Ok(()) => dead.into_iter().for_each(|session| self.sessions.remove(session)),
             Err(error) => tracing::debug!(%error, "the store was not swept"),
@@ -138,6 +226,20 @@ impl Ledger {
             if let Err(error) = self.connection.query_row(checkpoint, [], |_| Ok(())) {
                 tracing::debug!(%error, "the log was not written back");
             }
+        }
+    }
+
+    /// Removes some rows from the register that were left behind.
+    fn sweep_the_register(&mut self) {
+        let (after, most) = (std::mem::take(&mut self.register_seen), TIDIED_AT_MOST);
+        match register::left_behind(&self.connection, &self.sessions, &after, most) {
+            Ok((left, seen)) => {
+                self.register_seen = seen.unwrap_or_default();
+                if !left.is_empty() {
+                    self.forget(left);
+                }
+            }
+            Err(error) => tracing::debug!(%error, "the register was not looked through"),
         }
     }
 
@@ -171,12 +273,16 @@ impl Scene<'_> {
             .optional()?;
         let before: MutexState = found.as_deref().map(serde_json::from_str).transpose()?.unwrap_or_default();
         let mut state = before.clone();
-        let buried = if concerns_the_living(op) {
-            self.bury_the_dead(now_us, &mut state, &by(op))?
-        } else {
-            Vec::new()
+        let mut buried = Vec::new();
+        let dead = match named(op) {
+            Some(named) if self.is_dead(named, &mut buried)? => Some(named),
+            _ => None,
         };
-        let (reply, wakes) = state.apply(now_us, op, &everybody);
+        if concerns_the_living(op) {
+            self.bury_the_dead(now_us, &mut state, op, &mut buried)?;
+        }
+        let alive = |session| (Some(session) != dead).then_some(u64::MAX);
+        let (reply, wakes) = state.apply(now_us, op, &alive);
         if state.is_over(now_us) {
             if found.is_some() {
                 self.sql
@@ -185,34 +291,53 @@ impl Scene<'_> {
                 note_the_time(self.sql, now_us)?;
             }
         } else if state != before {
-            let write = "INSERT INTO locks (kind, name, state, over_ms) VALUES (?1, ?2, ?3, ?4)
-                ON CONFLICT DO UPDATE SET state = excluded.state, over_ms = excluded.over_ms";
+            let write = "INSERT INTO locks (kind, name, state, ended_ms, over_ms) VALUES (?1, ?2, ?3, ?4, ?5)
+                ON CONFLICT DO UPDATE SET state = excluded.state, ended_ms = excluded.ended_ms,
+                    over_ms = excluded.over_ms";
             let text = serde_json::to_string(&state)?;
-            self.sql.prepare_cached(write)?.execute(params![kind, name, text, over_ms(&state)])?;
+            let (ended_ms, over_ms) = (ended_ms(&state), over_ms(&state));
+            self.sql.prepare_cached(write)?.execute(params![kind, name, text, ended_ms, over_ms])?;
+            if before.record.is_some() && state.record.is_none() {
+                note_the_time(self.sql, now_us)?;
+            }
         }
         Ok(Executed { reply, wakes, buried })
     }
 
     /// Ends what the dead have at the front of a lock: its holder, and the places before the first live
-    /// one. Gives those whose files can go.
+    /// one. What the operation itself takes from somebody is left to it, so that its reply tells what it took.
     fn bury_the_dead(
         &self,
         now_us: u64,
         state: &mut MutexState,
-        by: &Label,
-    ) -> Result<Vec<SessionId>, Trouble> {
+        op: &Op,
+        buried: &mut Vec<SessionId>,
+    ) -> Result<(), Trouble> {
+        let by = by(op, state);
         let front: Vec<_> = state.sessions_at_the_front().take(ASKED_AT_MOST).collect();
         let holder = state.record.as_ref().and_then(|record| record.tenant.as_ref());
-        let places_from = usize::from(holder.is_some());
-        let mut buried = Vec::new();
+        let holder = holder.map(|tenant| tenant.claim.hold.session());
+        let spared = match op {
+            Op::Evict(evict) => Some(evict.dead),
+            Op::Free(_) => holder,
+            _ => None,
+        };
         for (at, session) in front.into_iter().enumerate() {
-            if self.is_dead(session, &mut buried)? {
-                state.bury(now_us, session, by);
-            } else if at >= places_from {
+            if Some(session) == spared {
+                continue;
+            }
+            if self.is_dead(session, buried)? {
+                state.bury(now_us, session, &by);
+            } else if at >= usize::from(holder.is_some()) {
                 break;
             }
         }
-        Ok(buried)
+        Ok(())
+    }
+
+    /// Whether a session is known to be alive.
+    fn is_alive(&self, session: SessionId) -> bool {
+        (self.is_ours)(session) || self.sessions.ask(session) == Sign::Alive
     }
 
     /// Whether a session is dead; writes it down where its file is what says so (2).
@@ -244,14 +369,37 @@ fn concerns_the_living(op: &Op) -> bool {
     }
 }
 
+/// Whose death an operation asks about.
+fn named(op: &Op) -> Option<SessionId> {
+    match op {
+        Op::Acquire(ask) => ask.ahead,
+        Op::Evict(evict) => Some(evict.dead),
+        _ => None,
+    }
+}
+
 /// Who finds out that somebody is dead, by an operation of his.
-fn by(op: &Op) -> Label {
+fn by(op: &Op, state: &MutexState) -> Label {
+    let plain = |text| Label::new(text).expect("a short text is a label");
     match op {
         Op::Acquire(ask) => ask.label.clone(),
         Op::Evict(evict) => evict.by.clone(),
         Op::Free(free) => free.by.clone(),
-        _ => Label::new("").expect("an empty label is a label"),
+        Op::Release(release) => {
+            let next = release.next.as_ref().map(|next| next.label.clone());
+            next.or_else(|| known_as(&release.claim, state)).unwrap_or_else(|| plain("a release"))
+        }
+        _ => plain("an inspection"),
     }
+}
+
+/// How the session of a claim calls itself where it holds a lock, or waits for it.
+fn known_as(claim: &Claim, state: &MutexState) -> Option<Label> {
+    let record = state.record.as_ref()?;
+    let session = claim.hold.session();
+    let tenant = record.tenant.as_ref().filter(|tenant| tenant.claim.hold.session() == session);
+    let place = || record.places.get(&session).map(|place| place.label.clone());
+    tenant.map(|tenant| tenant.label.clone()).or_else(place)
 }
 
 /// The store's time (1). Fails if the file has come into other hands since it was opened.
@@ -279,7 +427,7 @@ fn note_the_time(sql: &Transaction<'_>, now_us: u64) -> rusqlite::Result<()> {
 /// the row that it is in.
 fn write_down(sql: &Transaction<'_>, session: SessionId) -> rusqlite::Result<()> {
     let write = "INSERT OR IGNORE INTO dead (session, over_ms)
-        VALUES (?1, (SELECT coalesce(max(over_ms), 0) FROM locks))";
+        VALUES (?1, (SELECT coalesce(max(ended_ms), 0) FROM locks))";
     sql.prepare_cached(write)?.execute(params![session.to_string()])?;
     Ok(())
 }
@@ -302,8 +450,12 @@ fn sweep(connection: &mut Connection, machine: &dyn Machine, dead: &[SessionId])
     if transaction.prepare_cached(locks)?.execute(bounds)? > 0 {
         note_the_time(&transaction, now_us)?;
     }
-    let graves = "DELETE FROM dead WHERE session IN (SELECT session FROM dead WHERE over_ms < ?1 LIMIT ?2)";
-    transaction.prepare_cached(graves)?.execute(bounds)?;
+    // The row of the register goes with the grave: both find the same ones, by the order.
+    for table in ["sessions", "dead"] {
+        let graves = "SELECT session FROM dead WHERE over_ms < ?1 ORDER BY session LIMIT ?2";
+        let removed = format!("DELETE FROM {table} WHERE session IN ({graves})");
+        transaction.prepare_cached(&removed)?.execute(bounds)?;
+    }
     for session in dead {
         write_down(&transaction, *session)?;
     }

@@ -5,7 +5,7 @@
 //!
 //! This module owns the handle; the parts below own one thing each:
 //! [`site`] the files and who may touch them, [`ledger`] the transactions, [`format`](mod@format) the tables, [`trouble`] what goes wrong there, [`machine`] the clock,
-//! [`life`] who is alive, [`mailbox`] the wake-ups, [`worker`] the thread, [`patience`] the waiting for
+//! [`life`] who is alive, [`register`] who is behind that, [`mailbox`] the wake-ups, [`worker`] the thread, [`patience`] the waiting for
 //! other writers, [`store`] the handle itself.
 
 #[cfg(not(target_os = "linux"))]
@@ -22,6 +22,8 @@ mod machine;
 mod mailbox;
 #[cfg(target_os = "linux")]
 mod patience;
+#[cfg(target_os = "linux")]
+mod register;
 #[cfg(target_os = "linux")]
 mod site;
 #[cfg(target_os = "linux")]

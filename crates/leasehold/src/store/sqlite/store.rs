@@ -1,13 +1,13 @@
 //! The handle of a SQLite store: it hands jobs to the thread, and waits for their ends.
 
-use super::super::{Fault, FaultKind, Outcome, Phase, Postbox, Store};
+use super::super::{Fault, FaultKind, Outcome, Phase, Postbox, SessionKeeping, Store};
 use super::ledger::Ledger;
 use super::machine::{Machine, ThisMachine};
 use super::site::Site;
 use super::worker::{Job, Ticket, Worker};
 use crate::clock::boottime;
 use futures_util::future::BoxFuture;
-use leasehold_core::{KeyError, Lock, Op, SessionId};
+use leasehold_core::{KeyError, Lock, Moment, Op, SessionId, SessionOp, SessionReply};
 use std::fmt;
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -113,12 +113,16 @@ impl SqliteStore {
         &self.path
     }
 
-    async fn run(&self, lock: Lock, op: Op, within: Duration) -> Outcome {
+    /// Has a job done by the thread.
+    async fn run<T>(
+        &self,
+        within: Duration,
+        job: impl FnOnce(Moment, Ticket, oneshot::Sender<Outcome<T>>) -> Job,
+    ) -> Outcome<T> {
         let (reply, outcome) = oneshot::channel();
         let ticket = GivenUp(Ticket::default());
         let deadline = boottime() + within.saturating_sub(MARGIN.min(within / 4));
-        let job = Job::Execute { lock, op, deadline, ticket: ticket.0.clone(), reply };
-        if self.jobs.send(job).is_err() {
+        if self.jobs.send(job(deadline, ticket.0.clone(), reply)).is_err() {
             return Outcome::Refused(self.gone(Phase::Send));
         }
         match in_time(within, outcome).await {
@@ -187,7 +191,14 @@ impl fmt::Debug for SqliteStore {
 
 impl Store for SqliteStore {
     fn execute<'a>(&'a self, lock: &'a Lock, op: &'a Op, within: Duration) -> BoxFuture<'a, Outcome> {
-        Box::pin(self.run(lock.clone(), op.clone(), within))
+        let (lock, op) = (lock.clone(), op.clone());
+        Box::pin(self.run(within, move |deadline, ticket, reply| Job::Execute {
+            lock,
+            op,
+            deadline,
+            ticket,
+            reply,
+        }))
     }
 
     /// Begins the life of the session too: from now on, its holds end when the process ends.
@@ -204,6 +215,16 @@ impl Store for SqliteStore {
     fn close_mailbox(&self, session: SessionId) {
         // Without its thread the store has no mailboxes.
         let _ = self.jobs.send(Job::Close(session));
+    }
+
+    fn sessions(&self) -> SessionKeeping {
+        SessionKeeping::ByItself
+    }
+
+    /// A session whose mailbox is open is alive, whatever its beats; one without is dead, or has ended.
+    fn attend<'a>(&'a self, op: &'a SessionOp, within: Duration) -> BoxFuture<'a, Outcome<SessionReply>> {
+        let op = op.clone();
+        Box::pin(self.run(within, move |deadline, ticket, reply| Job::Attend { op, deadline, ticket, reply }))
     }
 
     fn sibling(&self) -> Arc<dyn Store> {

@@ -3,10 +3,11 @@
 use super::SqliteStore;
 use super::life::Sessions;
 use super::machine::Machine;
-use crate::store::{FaultKind, MemoryStore, Outcome, Postbox, Store};
+use crate::store::{FaultKind, MemoryStore, Outcome, Postbox, SessionKeeping, Store};
 use leasehold_core::{
-    Acquire, Acquired, Claim, Ended, Enqueue, Extend, Fate, FencingToken, HoldId, Inspect, Label, Life, Lock,
-    Nonce, Op, Pass, Release, Reply, SessionId, Wake,
+    Acquire, Acquired, Ahead, AuditEntry, Beat, Beaten, Claim, Ended, Enqueue, Evict, Evicted, Extend, Fate,
+    FencingToken, Free, Freed, HoldId, Inspect, Inspection, Label, Life, Lock, Nonce, Op, Pass, Release,
+    Reply, Seen, SessionEntry, SessionId, SessionOp, SessionReply, Wake,
 };
 use proptest::prelude::*;
 use std::fs::File;
@@ -125,6 +126,294 @@ async fn granted(store: &dyn Store, lock: &Lock, of: u8, hold: u8) -> FencingTok
         Acquired::Granted { fence, .. } => fence,
         other => panic!("not granted: {other:?}"),
     }
+}
+
+fn label(text: &str) -> Label {
+    Label::new(text).expect("a label")
+}
+
+fn evict(dead: u8) -> Op {
+    Op::Evict(Evict { dead: session(dead), by: label("the watch") })
+}
+
+async fn inspect(store: &dyn Store, lock: &Lock) -> Inspection {
+    match done(store, lock, Op::Inspect(Inspect { claim: None, in_full: true })).await {
+        Reply::Inspect(inspection) => inspection,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The holds that were taken, the last first: how, whose, and by whom.
+async fn audit(store: &dyn Store, lock: &Lock) -> Vec<(Ended, String, String)> {
+    let told = |entry: AuditEntry| {
+        let whose = entry.whose.map_or_else(String::new, |label| label.to_string());
+        (entry.how, whose, entry.by.to_string())
+    };
+    inspect(store, lock).await.audit.into_iter().map(told).collect()
+}
+
+async fn attend(store: &dyn Store, op: SessionOp) -> SessionReply {
+    match store.attend(&op, WITHIN).await {
+        Outcome::Done(reply) => reply,
+        other => panic!("{op:?}: {other:?}"),
+    }
+}
+
+async fn begin(store: &dyn Store, of: u8) -> Beaten {
+    let begin = Some(format!("about {of}"));
+    let beat = Beat { session: session(of), alive_ms: 10_000, begin, held: vec![], left: vec![] };
+    match attend(store, SessionOp::Beat(beat)).await {
+        SessionReply::Beat(beaten) => beaten,
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn listed(store: &dyn Store) -> Vec<SessionEntry> {
+    match attend(store, SessionOp::List).await {
+        SessionReply::List(mut list) => {
+            list.sort_by_key(|entry| entry.session);
+            list
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+fn entry(of: u8, alive: bool, about: &str, held: &[&str]) -> SessionEntry {
+    let held = held.iter().map(|name| lock(name)).collect();
+    SessionEntry { session: session(of), alive_ms: alive.then_some(u64::MAX), about: about.into(), held }
+}
+
+#[tokio::test]
+async fn what_is_taken_from_the_dead_is_written_down_with_who_found_them() {
+    let world = World::new();
+    let store = world.open("boot-1", WALL_US).await;
+    for (finder, op) in [
+        ("test 2", Op::Acquire(acquire(2, 1, false))),
+        ("the watch", evict(1)),
+        ("test 4", release(4, 1)),
+        ("an inspection", Op::Inspect(Inspect { claim: None, in_full: false })),
+    ] {
+        let lock = lock(finder);
+        // A session is used once.
+        let of = 10 + u8::try_from(finder.len()).expect("a short text");
+        let life = world.sessions().begin(session(of)).expect("a fresh session");
+        let fence = granted(&store, &lock, of, 1).await;
+        ask(&store, &lock, acquire(4, 1, true)).await;
+        drop(life);
+        let op = if let Op::Evict(_) = op { evict(of) } else { op };
+        let reply = done(&store, &lock, op).await;
+        if let Reply::Evict(evicted) = reply {
+            assert_eq!(evicted, Evicted::Gone { hold: Some(fence), place: false }, "it tells what it took");
+        }
+        let expected = (Ended::Evicted, format!("test {of}"), finder.to_owned());
+        assert_eq!(audit(&store, &lock).await, [expected]);
+        let claim = Some(claim(of, 1));
+        let asked = done(&store, &lock, Op::Inspect(Inspect { claim, in_full: false })).await;
+        assert!(matches!(asked, Reply::Inspect(seen) if seen.fate == Some(Fate::Ended(Ended::Evicted))));
+    }
+}
+
+#[tokio::test]
+async fn an_evict_takes_from_the_dead_alone_and_grants_to_the_living() {
+    let world = World::new();
+    let store = world.open("boot-1", WALL_US).await;
+    let lives = [1, 2, 3].map(|n| world.sessions().begin(session(n)).expect("a fresh session"));
+    granted(&store, &lock("a"), 1, 1).await;
+    for n in [2, 3] {
+        ask(&store, &lock("a"), acquire(n, 1, true)).await;
+    }
+    for n in [1, 2, 3, 9] {
+        assert_eq!(
+            done(&store, &lock("a"), evict(n)).await,
+            Reply::Evict(Evicted::Alive),
+            "also who has no file"
+        );
+    }
+    let [holder, first, _live] = lives;
+    drop((holder, first));
+    assert!(matches!(
+        done(&store, &lock("a"), evict(1)).await,
+        Reply::Evict(Evicted::Gone { hold: Some(_), .. })
+    ));
+    granted(&store, &lock("a"), 3, 1).await;
+    assert_eq!(
+        done(&store, &lock("a"), evict(2)).await,
+        Reply::Evict(Evicted::Gone { hold: None, place: false })
+    );
+}
+
+#[tokio::test]
+async fn who_stands_ahead_is_alive_by_his_file_or_loses_his_place() {
+    let world = World::new();
+    let store = world.open("boot-1", WALL_US).await;
+    granted(&store, &lock("a"), 1, 1).await;
+    let life = world.sessions().begin(session(2)).expect("a fresh session");
+    ask(&store, &lock("a"), acquire(2, 1, true)).await;
+    let look = Acquire { ahead: Some(session(2)), ..acquire(3, 1, true) };
+    let Acquired::Taken { ahead, .. } = ask(&store, &lock("a"), look.clone()).await else { panic!("taken") };
+    assert_eq!(ahead, Some(Ahead { session: session(2), alive_ms: Some(u64::MAX) }));
+    drop(life);
+    let Acquired::Taken { ahead, position, .. } = ask(&store, &lock("a"), look).await else {
+        panic!("taken")
+    };
+    assert_eq!((ahead, position), (Some(Ahead { session: session(1), alive_ms: None }), Some(0)));
+}
+
+#[tokio::test]
+async fn a_detached_hold_outlives_its_process() {
+    let world = World::new();
+    let store = world.open("boot-1", WALL_US).await;
+    let life = world.sessions().begin(session(1)).expect("a fresh session");
+    ask(&store, &lock("a"), Acquire { life: Life::Lease, ..acquire(1, 1, false) }).await;
+    drop(life);
+    let look = Acquire { ahead: Some(session(1)), ..acquire(2, 1, true) };
+    let Acquired::Taken { ahead, holder, .. } = ask(&store, &lock("a"), look).await else { panic!("taken") };
+    assert_eq!((ahead, holder.and_then(|holder| holder.session)), (None, None));
+    assert_eq!(
+        done(&store, &lock("a"), evict(1)).await,
+        Reply::Evict(Evicted::Gone { hold: None, place: false })
+    );
+    assert_eq!(
+        inspect(&store, &lock("a")).await.holder.and_then(|holder| holder.label),
+        Some(label("test 1"))
+    );
+    assert_eq!(listed(&store).await, [entry(1, false, "", &["a"]), entry(2, false, "", &[])]);
+    world.pass(4 * SECOND_US);
+    granted(&store, &lock("a"), 2, 1).await;
+    assert_eq!(audit(&store, &lock("a")).await, []);
+}
+
+#[tokio::test]
+async fn what_is_known_of_a_taken_lock_outlives_all_else_of_it() {
+    let world = World::new();
+    let store = world.open("boot-1", WALL_US).await;
+    let fence = granted(&store, &lock("a"), 1, 1).await;
+    let free = Op::Free(Free { seen: Seen::Hold(fence), by: label("the watch") });
+    assert_eq!(done(&store, &lock("a"), free).await, Reply::Free(Freed::Freed));
+    let expected = [(Ended::Freed, "test 1".to_owned(), "the watch".to_owned())];
+    for _ in 0..6 {
+        world.pass(24 * HOUR_US);
+        for n in 0..64 {
+            granted(&store, &lock(&format!("b/{n}")), 2, 1).await;
+        }
+        assert_eq!(audit(&store, &lock("a")).await, expected);
+    }
+    drop(store);
+    world.clock.store(7, Ordering::Relaxed);
+    let store = world.open("boot-2", 0).await;
+    assert_eq!(audit(&store, &lock("a")).await, expected, "a reboot is no reason to forget it");
+    let later = granted(&store, &lock("a"), 3, 1).await;
+    assert!(later > fence, "nor is it forgotten which tokens there were: {later} after {fence}");
+    done(&store, &lock("a"), release(3, 1)).await;
+    world.pass(8 * 24 * HOUR_US);
+    for n in 0..64 {
+        granted(&store, &lock("c"), 4, n).await;
+        done(&store, &lock("c"), release(4, n)).await;
+    }
+    assert_eq!(world.ask_file::<i64>("SELECT count(*) FROM locks WHERE name = 'a'"), 0);
+}
+
+#[tokio::test]
+async fn a_reboot_is_written_down_with_its_time() {
+    let world = World::new();
+    let store = world.open("boot-1", WALL_US).await;
+    granted(&store, &lock("held"), 1, 1).await;
+    granted(&store, &lock("expired"), 2, 1).await;
+    done(
+        &store,
+        &lock("held"),
+        Op::Extend(Extend { claim: claim(1, 1), lease_ms: 7_200_000, keep_record: true }),
+    )
+    .await;
+    drop(store);
+    let store = world.open("boot-2", WALL_US + HOUR_US / 2).await;
+    let audit_of_held = inspect(&store, &lock("held")).await.audit;
+    assert_eq!(audit_of_held.len(), 1);
+    assert_eq!(audit_of_held[0].at_ms, (WALL_US + HOUR_US / 2) / 1000);
+    assert_eq!(audit_of_held[0].by, label("a new boot"));
+    assert_eq!(audit(&store, &lock("expired")).await, [], "nobody took that from anybody");
+}
+
+#[tokio::test]
+async fn the_list_is_of_those_who_live_or_have_something() {
+    let world = World::new();
+    let store = world.open("boot-1", WALL_US).await;
+    assert_eq!(store.sessions(), SessionKeeping::ByItself);
+    assert_eq!(begin(&store, 1).await, Beaten::Lapsed, "its life has not begun");
+    assert_eq!(listed(&store).await, []);
+    let posts = Arc::new(Posts::default());
+    for n in [1, 2] {
+        store.open_mailbox(session(n), posts.clone(), WITHIN).await.expect("a fresh session");
+        assert_eq!(begin(&store, n).await, Beaten::Alive);
+    }
+    let theirs = world.sessions().begin(session(3)).expect("a fresh session");
+    assert_eq!(begin(&store, 3).await, Beaten::Alive, "a process of another handle");
+    for name in ["b", "a"] {
+        granted(&store, &lock(name), 1, 1).await;
+    }
+    granted(&store, &lock("c"), 3, 1).await;
+    ask(&store, &lock("a"), acquire(4, 1, true)).await;
+    let mine = entry(1, true, "about 1", &["a", "b"]);
+    let waits = entry(4, false, "", &[]);
+    let expected =
+        [mine.clone(), entry(2, true, "about 2", &[]), entry(3, true, "about 3", &["c"]), waits.clone()];
+    assert_eq!(listed(&store).await, expected);
+    drop(theirs);
+    let expected =
+        [mine.clone(), entry(2, true, "about 2", &[]), entry(3, false, "about 3", &["c"]), waits.clone()];
+    assert_eq!(listed(&store).await, expected);
+    granted(&store, &lock("c"), 2, 1).await;
+    let expected = [mine.clone(), entry(2, true, "about 2", &["c"]), waits.clone()];
+    assert_eq!(listed(&store).await, expected, "the dead one has nothing any more");
+    done(&store, &lock("c"), release(2, 1)).await;
+    assert_eq!(attend(&store, SessionOp::End(session(2))).await, SessionReply::End);
+    assert_eq!(listed(&store).await, [mine, waits]);
+}
+
+#[tokio::test]
+async fn who_ends_leaves_no_row_behind() {
+    let world = World::new();
+    let store = world.open("boot-1", WALL_US).await;
+    let rows = "SELECT count(*) FROM sessions";
+    let posts = Arc::new(Posts::default());
+    for n in 1..=4 {
+        store.open_mailbox(session(n), posts.clone(), WITHIN).await.expect("a fresh session");
+        begin(&store, n).await;
+    }
+    // In order; by a clean-up of the directory; and by being killed.
+    store.close_mailbox(session(1));
+    assert_eq!(begin(&store, 1).await, Beaten::Lapsed, "a session does not come back");
+    assert_eq!(world.ask_file::<i64>(rows), 3);
+    let cleaned = world.sessions().begin(session(5)).expect("a fresh session");
+    let killed = world.sessions().begin(session(6)).expect("a fresh session");
+    for n in [5, 6] {
+        begin(&store, n).await;
+    }
+    world.sessions().remove(session(5));
+    drop((cleaned, killed));
+    granted(&store, &lock("a"), 7, 1).await;
+    for n in 0..1100_u32 {
+        done(&store, &lock("b"), Op::Inspect(Inspect { claim: None, in_full: n % 2 == 0 })).await;
+    }
+    assert_eq!(world.ask_file::<i64>("SELECT count(*) FROM sessions WHERE about = 'about 5'"), 0);
+    assert_eq!(world.ask_file::<i64>("SELECT count(*) FROM dead"), 1);
+    world.pass(2 * HOUR_US);
+    for n in 0..64 {
+        granted(&store, &lock("b"), 8, n).await;
+        done(&store, &lock("b"), release(8, n)).await;
+    }
+    assert_eq!(world.ask_file::<i64>(rows), 3, "the row of the dead went with its grave");
+    drop(store);
+    let store = world.open("boot-2", WALL_US).await;
+    assert_eq!(world.ask_file::<i64>(rows), 0, "nobody outlives a boot");
+    store.open_mailbox(session(9), posts, WITHIN).await.expect("a fresh session");
+    begin(&store, 9).await;
+    let closed = world.sessions();
+    drop(store);
+    while closed.ask(session(9)) != super::life::Sign::Absent {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(world.ask_file::<i64>(rows), 0, "the last handle was dropped");
 }
 
 #[tokio::test]
@@ -302,6 +591,8 @@ impl Posts {
 enum Step {
     Pass(u64),
     Do(&'static str, Op),
+    /// A person frees a lock as he sees it.
+    Free(&'static str),
 }
 
 fn any_acquire() -> impl Strategy<Value = Acquire> {
@@ -323,17 +614,22 @@ fn any_step() -> impl Strategy<Value = Step> {
             let pass = if grant { Pass::Grant } else { Pass::Free };
             Op::Release(Release { claim, pass, next })
         });
-    let inspect =
-        proptest::option::of(claims()).prop_map(|claim| Op::Inspect(Inspect { claim, in_full: false }));
+    let inspect = (proptest::option::of(claims()), any::<bool>())
+        .prop_map(|(claim, in_full)| Op::Inspect(Inspect { claim, in_full }));
     let op = prop_oneof![
+        1 => (0..5_u8).prop_map(evict),
+        1 => any::<u64>().prop_map(|fence| {
+            Op::Free(Free { seen: Seen::Hold(FencingToken::new(fence)), by: label("a guess") })
+        }),
         4 => any_acquire().prop_map(Op::Acquire),
         1 => extend,
         3 => release,
         1 => inspect,
     ];
     prop_oneof![
-        1 => prop_oneof![Just(1), Just(999), Just(1000), 1..4 * SECOND_US, Just(HOUR_US)].prop_map(Step::Pass),
-        4 => (prop_oneof![Just("a"), Just("b")], op).prop_map(|(name, op)| Step::Do(name, op)),
+        3 => prop_oneof![Just(1), Just(999), Just(1000), 1..4 * SECOND_US, Just(HOUR_US)].prop_map(Step::Pass),
+        12 => (prop_oneof![Just("a"), Just("b")], op).prop_map(|(name, op)| Step::Do(name, op)),
+        1 => prop_oneof![Just("a"), Just("b")].prop_map(Step::Free),
     ]
 }
 
@@ -347,9 +643,23 @@ async fn agrees_with_the_model(steps: Vec<Step>) {
     for n in 0..5 {
         store.open_mailbox(session(n), ours.clone(), WITHIN).await.expect("a fresh session");
         model.open_mailbox(session(n), theirs.clone(), WITHIN).await.expect("it never fails");
+        // There somebody has to say that they are alive; here their files do.
+        let begin = Some(String::new());
+        let alive_ms = u64::MAX / 4;
+        let beat = Beat { session: session(n), alive_ms, begin, held: vec![], left: vec![] };
+        attend(&model, SessionOp::Beat(beat)).await;
     }
     for step in steps {
+        let step = match step {
+            Step::Free(name) => {
+                let holder = inspect(&model, &lock(name)).await.holder;
+                let seen = Seen::Hold(holder.and_then(|holder| holder.fence).unwrap_or(FencingToken::new(0)));
+                Step::Do(name, Op::Free(Free { seen, by: label("a person") }))
+            }
+            other => other,
+        };
         match step {
+            Step::Free(_) => unreachable!("it has become an operation"),
             Step::Pass(us) => world.pass(us),
             Step::Do(name, op) => {
                 let expected = done(&model, &lock(name), op.clone()).await;

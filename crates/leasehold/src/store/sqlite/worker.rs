@@ -8,8 +8,8 @@ use super::super::{Fault, FaultKind, Outcome, Phase, Postbox};
 use super::ledger::{Failure, Ledger};
 use super::mailbox::{self, Mailbox};
 use crate::clock::boottime;
-use leasehold_core::{Lock, Moment, Op, SessionId, Wake};
-use std::collections::HashMap;
+use leasehold_core::{Lock, Moment, Op, SessionId, SessionOp, SessionReply, Wake};
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use tokio::sync::oneshot;
@@ -18,6 +18,8 @@ use tokio::sync::oneshot;
 pub(super) enum Job {
     /// Execute an operation.
     Execute { lock: Lock, op: Op, deadline: Moment, ticket: Ticket, reply: oneshot::Sender<Outcome> },
+    /// Execute an operation on the sessions.
+    Attend { op: SessionOp, deadline: Moment, ticket: Ticket, reply: oneshot::Sender<Outcome<SessionReply>> },
     /// Open a mailbox.
     Open {
         session: SessionId,
@@ -44,12 +46,14 @@ impl Ticket {
 pub(super) struct Worker {
     ledger: Ledger,
     mailboxes: HashMap<SessionId, Mailbox>,
+    /// Which sessions the register may have a row of, to be forgotten when they end.
+    begun: HashSet<SessionId>,
 }
 
 impl Worker {
     /// A worker at an open file.
     pub(super) fn new(ledger: Ledger) -> Self {
-        Self { ledger, mailboxes: HashMap::new() }
+        Self { ledger, mailboxes: HashMap::new(), begun: HashSet::new() }
     }
 
     /// Works until nobody can ask for anything any more (2).
@@ -67,13 +71,21 @@ impl Worker {
                         }
                     }
                 }
+                Job::Attend { op, deadline, ticket, reply } => {
+                    if ticket.take() {
+                        let _ = reply.send(self.attend(&op, deadline));
+                    }
+                }
                 Job::Open { session, post, ticket, reply } => {
                     if ticket.take() {
                         let _ = reply.send(self.open(session, post));
                     }
                 }
-                Job::Close(session) => drop(self.mailboxes.remove(&session)),
+                Job::Close(session) => self.close(session),
             }
+        }
+        if !self.begun.is_empty() {
+            self.ledger.forget(self.begun.drain());
         }
     }
 
@@ -90,13 +102,40 @@ impl Worker {
         }
     }
 
+    fn attend(&mut self, op: &SessionOp, deadline: Moment) -> Outcome<SessionReply> {
+        if deadline <= boottime() {
+            return Outcome::Refused(self.ledger.site().fault(Phase::Send, FaultKind::TimedOut));
+        }
+        match op {
+            // Before it is known whether it was written.
+            SessionOp::Beat(beat) if beat.begin.is_some() && self.mailboxes.contains_key(&beat.session) => {
+                self.begun.insert(beat.session);
+            }
+            _ => {}
+        }
+        let mailboxes = &self.mailboxes;
+        match self.ledger.attend(op, deadline, &|session| mailboxes.contains_key(&session)) {
+            Ok(reply) => Outcome::Done(reply),
+            Err(Failure::NotExecuted(fault)) => Outcome::Refused(fault),
+            Err(Failure::Unknown(fault)) => Outcome::Unknown(fault),
+        }
+    }
+
+    /// Who is behind a session goes before its life: as long as that is there, somebody can find both.
+    fn close(&mut self, session: SessionId) {
+        if self.begun.remove(&session) {
+            self.ledger.forget([session]);
+        }
+        self.mailboxes.remove(&session);
+    }
+
     fn deliver(&self, wakes: Vec<Wake>) {
         for wake in wakes {
             match self.mailboxes.get(&wake.to()) {
                 Some(mailbox) => mailbox.deliver(wake),
                 None => {
                     if let Err(error) = mailbox::send(self.ledger.sessions(), wake) {
-                        tracing::debug!(session = %wake.to(), %error, "a grant was not announced");
+                        tracing::debug!(session = %wake.to(), %error, "a message was not sent");
                     }
                 }
             }

@@ -3,6 +3,7 @@
 mod agreement;
 mod calls;
 mod fencing;
+mod freeing;
 mod holding;
 mod leases;
 mod mailbox;
@@ -10,11 +11,13 @@ mod names;
 mod passing;
 mod queueing;
 mod releasing;
+mod sessions;
 mod values;
 
 pub use agreement::*;
 pub use calls::*;
 pub use fencing::*;
+pub use freeing::*;
 pub use holding::*;
 pub use leases::*;
 pub use mailbox::*;
@@ -22,4 +25,5 @@ pub use names::*;
 pub use passing::*;
 pub use queueing::*;
 pub use releasing::*;
+pub use sessions::*;
 pub use values::*;

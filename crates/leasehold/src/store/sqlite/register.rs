@@ -1,0 +1,101 @@
+//! Who is behind the sessions, and what they hold: what people see of the file.
+//!
+//! It owns the table `sessions`. Who is alive it asks [`life`](super::life), and it never decides anything.
+//!
+//! 1. A row is written while its session's life is locked, and goes before that file does, with the grave of the dead,
+//!    or when somebody finds neither file nor grave. So none of them stays.
+//! 2. Which locks a session holds is read from the locks themselves, so that it cannot be out of date.
+
+use super::life::{Sessions, Sign};
+use super::trouble::Trouble;
+use leasehold_core::model::MutexState;
+use leasehold_core::{Lock, SessionEntry, SessionId};
+use rusqlite::{Connection, Transaction, params};
+use std::collections::BTreeMap;
+
+/// Writes down who is behind a session.
+pub(super) fn note(sql: &Transaction<'_>, session: SessionId, about: &str) -> rusqlite::Result<()> {
+    sql.prepare_cached("INSERT OR REPLACE INTO sessions (session, about) VALUES (?1, ?2)")?
+        .execute(params![session.to_string(), about])?;
+    Ok(())
+}
+
+/// Forgets who is behind a session.
+pub(super) fn forget(sql: &Connection, session: SessionId) -> rusqlite::Result<()> {
+    sql.prepare_cached("DELETE FROM sessions WHERE session = ?1")?.execute(params![session.to_string()])?;
+    Ok(())
+}
+
+/// Some rows after `after` that nobody will remove otherwise (1), `most` at most, and how far it came; nothing once it
+/// has come to the end.
+pub(super) fn left_behind(
+    sql: &Connection,
+    sessions: &Sessions,
+    after: &str,
+    most: i64,
+) -> rusqlite::Result<(Vec<SessionId>, Option<String>)> {
+    let looking =
+        "SELECT session, EXISTS (SELECT 1 FROM dead WHERE dead.session = sessions.session) FROM sessions
+        WHERE session > ?1 ORDER BY session LIMIT ?2";
+    let mut rows = sql.prepare_cached(looking)?;
+    let mut rows = rows.query(params![after, most])?;
+    let (mut left, mut last, mut seen) = (Vec::new(), None, 0);
+    while let Some(row) = rows.next()? {
+        let (text, buried): (String, bool) = (row.get(0)?, row.get(1)?);
+        if let Ok(session) = text.parse()
+            && !buried
+            && sessions.ask(session) == Sign::Absent
+        {
+            left.push(session);
+        }
+        last = Some(text);
+        seen += 1;
+    }
+    Ok((left, last.filter(|_| seen == most)))
+}
+
+/// What is known of one session.
+#[derive(Default)]
+struct Known {
+    about: Option<String>,
+    held: Vec<Lock>,
+    waits: bool,
+}
+
+/// All sessions that are alive, or have something of a lock (2).
+pub(super) fn list(
+    sql: &Transaction<'_>,
+    now_us: u64,
+    is_alive: &dyn Fn(SessionId) -> bool,
+) -> Result<Vec<SessionEntry>, Trouble> {
+    let mut known: BTreeMap<SessionId, Known> = BTreeMap::new();
+    let mut rows = sql.prepare_cached("SELECT session, about FROM sessions")?;
+    let mut rows = rows.query([])?;
+    while let Some(row) = rows.next()? {
+        if let Ok(session) = row.get::<_, String>(0)?.parse() {
+            known.entry(session).or_default().about = Some(row.get(1)?);
+        }
+    }
+    let mut rows = sql.prepare_cached("SELECT name, state FROM locks WHERE kind = 'mutex' ORDER BY name")?;
+    let mut rows = rows.query([])?;
+    while let Some(row) = rows.next()? {
+        let (name, text): (String, String) = (row.get(0)?, row.get(1)?);
+        let mut state: MutexState = serde_json::from_str(&text)?;
+        let Ok(name) = name.parse() else { continue };
+        if let Some(session) = state.held_by(now_us) {
+            known.entry(session).or_default().held.push(Lock::mutex(name));
+        }
+        let places = state.record.iter().flat_map(|record| &record.places);
+        for (session, _) in places.filter(|(_, place)| place.expires_ms >= now_us / 1000) {
+            known.entry(*session).or_default().waits = true;
+        }
+    }
+    let entry = |(session, known): (SessionId, Known)| {
+        let alive = is_alive(session);
+        let listed = (alive && known.about.is_some()) || known.waits || !known.held.is_empty();
+        let alive_ms = alive.then_some(u64::MAX);
+        let about = known.about.unwrap_or_default();
+        listed.then_some(SessionEntry { session, alive_ms, about, held: known.held })
+    };
+    Ok(known.into_iter().filter_map(entry).collect())
+}

@@ -1,0 +1,114 @@
+//! Force: a person takes the lock from whoever has it, and that is written down.
+
+use super::sessions::{keeps, take};
+use crate::conformance::peer::LONG;
+use crate::conformance::scene::{Scene, not_applicable};
+use leasehold_core::{Acquired, AuditEntry, Ended, Extended, Fate, FencingToken, Fingerprint, Freed, Seen};
+
+/// The holder is told by his mailbox and by whatever he asks after that; the first who waits has the lock.
+pub async fn a_forced_release_grants_to_the_next_and_tells_the_holder(scene: &Scene) {
+    let [a, b, c, person] = scene.peers().await;
+    if !keeps(&a) {
+        return;
+    }
+    for peer in [&a, &b, &c] {
+        peer.begin(LONG).await;
+    }
+    let (lost, fence) = take(&a).await;
+    let (claim, nonce) = b.enqueue().await;
+    c.enqueue().await;
+    let seen = person.inspect().await.holder.and_then(|holder| holder.fence);
+    assert_eq!(seen, Some(fence));
+    assert_eq!(person.free(Seen::Hold(fence)).await, Freed::Freed);
+    assert_eq!(a.freed().await, fence);
+    let letter = b.letter().await;
+    assert_eq!(letter.nonce, nonce);
+    assert!(letter.fence > fence);
+    assert_eq!(b.fate(&claim).await, Fate::Held);
+    assert_eq!(a.extend(&lost, LONG).await, Extended::NotHeld);
+    assert_eq!(a.fate(&lost).await, Fate::Ended(Ended::Freed));
+    assert_eq!(a.release(&lost).await.found, Fate::Ended(Ended::Freed));
+    assert_eq!(a.acquire(&a.ask(&lost, LONG)).await, Acquired::Spent(Ended::Freed));
+    assert_eq!(b.granted(&b.ask(&claim, LONG)).await.fence, letter.fence, "the successor has it still");
+    assert_eq!(scene.letters_so_far(&c).await, []);
+}
+
+/// Row 43: what has come to another since it was seen stays with him, and what nobody has cannot be taken.
+pub async fn a_forced_release_that_comes_too_late_takes_nothing(scene: &Scene) {
+    let [a, b, person] = scene.peers().await;
+    if !keeps(&a) {
+        return;
+    }
+    a.begin(LONG).await;
+    b.begin(LONG).await;
+    let (first, old) = take(&a).await;
+    let (claim, _) = b.enqueue().await;
+    a.release(&first).await;
+    let fence = b.letter().await.fence;
+    let token = Seen::Stranger(Fingerprint::of(&claim.token()));
+    for wrong in
+        [Seen::Hold(old), Seen::Hold(FencingToken::new(0)), Seen::Stranger(Fingerprint::of("x")), token]
+    {
+        let Freed::Changed { holder } = person.free(wrong).await else {
+            panic!("{wrong:?} took it from another")
+        };
+        assert_eq!(holder.and_then(|holder| holder.fence), Some(fence), "who has it is told");
+    }
+    assert_eq!(b.fate(&claim).await, Fate::Held);
+    b.release(&claim).await;
+    assert_eq!(person.free(Seen::Hold(fence)).await, Freed::Changed { holder: None });
+    assert_eq!(person.inspect_in_full().await.audit, []);
+}
+
+/// Row 14: a client of another library is recognised by the fingerprint of its value, and by nothing else.
+pub async fn a_stranger_is_freed_by_its_fingerprint(scene: &Scene) {
+    let [a, person] = scene.peers().await;
+    if !keeps(&a) {
+        return;
+    }
+    let Some(put) = scene.subject.put_foreign(&scene.lock, "their-token", None) else {
+        return not_applicable("clients of other libraries");
+    };
+    put.await;
+    a.begin(LONG).await;
+    let (claim, nonce) = a.enqueue().await;
+    let seen = person.inspect_in_full().await;
+    assert_eq!(seen.stranger, Some(Fingerprint::of("their-token")));
+    assert_eq!(person.inspect().await.stranger, None, "only people want to know it");
+    for wrong in [Seen::Stranger(Fingerprint::of("another")), Seen::Hold(FencingToken::new(0))] {
+        assert_eq!(person.free(wrong).await, Freed::Changed { holder: seen.holder.clone() });
+    }
+    assert_eq!(person.free(Seen::Stranger(Fingerprint::of("their-token"))).await, Freed::Freed);
+    assert_eq!(a.letter().await.nonce, nonce);
+    assert_eq!(a.fate(&claim).await, Fate::Held);
+    let audit = person.inspect_in_full().await.audit;
+    let [AuditEntry { how: Ended::Freed, fence: None, whose: None, by, .. }] = audit.as_slice() else {
+        panic!("{audit:?}")
+    };
+    assert_eq!(*by, person.label());
+}
+
+/// Who took the lock from whom is known, the last first, and no more than the last 32.
+pub async fn what_was_taken_is_written_down(scene: &Scene) {
+    let [a, person] = scene.peers().await;
+    if !keeps(&a) {
+        return;
+    }
+    a.begin(LONG).await;
+    let mut fences = Vec::new();
+    for _ in 0..40 {
+        let (_, fence) = take(&a).await;
+        assert_eq!(person.free(Seen::Hold(fence)).await, Freed::Freed);
+        assert_eq!(a.freed().await, fence);
+        fences.insert(0, fence);
+        let audit = person.inspect_in_full().await.audit;
+        let found: Vec<_> = audit.iter().map(|entry| entry.fence).collect();
+        let expected: Vec<_> = fences.iter().copied().map(Some).take(32).collect();
+        assert_eq!(found, expected);
+        assert!(audit.iter().all(|entry| entry.how == Ended::Freed));
+        assert!(audit.iter().all(|entry| entry.whose == Some(a.label()) && entry.by == person.label()));
+        assert!(audit.is_sorted_by_key(|entry| std::cmp::Reverse(entry.at_ms)));
+    }
+    let quiet = person.inspect().await.audit;
+    assert_eq!(quiet, [], "only people want to know it");
+}

@@ -1,0 +1,244 @@
+//! Sessions: who is alive, and what becomes of that which the dead have.
+//!
+//! Where a store knows by itself who is alive, no session lapses by time, and its own tests have to kill somebody.
+
+use crate::conformance::peer::{LONG, Peer};
+use crate::conformance::scene::{Scene, not_applicable};
+use leasehold::store::SessionKeeping;
+use leasehold_core::{
+    Acquire, Acquired, Ahead, Beaten, Claim, Ended, Evicted, Extended, Fate, FencingToken, Life,
+};
+use std::time::Duration;
+
+/// A beat keeps a session alive, and only raises; one that has lapsed stays lapsed, also if it begins once more.
+pub async fn a_session_lives_as_long_as_it_beats(scene: &Scene) {
+    let [a, b] = scene.peers().await;
+    if !lapses(&a) {
+        return;
+    }
+    assert_eq!(a.beat(a.beat_for(LONG)).await, Beaten::Lapsed, "it has not begun");
+    a.begin(scene.short()).await;
+    b.begin(LONG).await;
+    assert_eq!(b.beat(b.beat_for(Duration::from_millis(1))).await, Beaten::Alive);
+    scene.pass(scene.short() / 2).await;
+    assert_eq!(a.beat(a.beat_for(scene.short())).await, Beaten::Alive);
+    scene.outlive(scene.short(), &a).await;
+    assert_eq!(a.beat(a.beat_for(LONG)).await, Beaten::Lapsed);
+    let again = a.beat_for(LONG);
+    let again = leasehold_core::Beat { begin: Some(a.about()), ..again };
+    assert_eq!(a.beat(again).await, Beaten::Lapsed, "who has lapsed begins as another");
+    assert_eq!(b.beat(b.beat_for(LONG)).await, Beaten::Alive, "a beat that asks for less takes nothing away");
+}
+
+/// Who ends in order is gone at once; nobody else is.
+pub async fn a_session_that_ended_is_over(scene: &Scene) {
+    let [a, b] = scene.peers().await;
+    if !keeps(&a) {
+        return;
+    }
+    a.begin(LONG).await;
+    b.begin(LONG).await;
+    a.end().await;
+    a.end().await;
+    assert_eq!(b.listed(a.session).await, None);
+    assert!(b.listed(b.session).await.is_some_and(|entry| entry.alive_ms.is_some()));
+    if lapses(&a) {
+        assert_eq!(a.beat(a.beat_for(LONG)).await, Beaten::Lapsed);
+    }
+}
+
+/// Whoever looks finds a session with what it said of itself and the locks that it holds.
+pub async fn a_session_is_listed_with_what_it_holds(scene: &Scene) {
+    let [a, b] = scene.peers().await;
+    if !keeps(&a) {
+        return;
+    }
+    a.begin(LONG).await;
+    let elsewhere = scene.another_lock();
+    let claim = a.take(LONG).await;
+    a.at(&elsewhere).take(LONG).await;
+    let held = vec![a.lock.clone(), elsewhere.clone()];
+    a.beat(leasehold_core::Beat { held: held.clone(), ..a.beat_for(LONG) }).await;
+    let entry = b.listed(a.session).await.expect("it is alive");
+    let mut expected = held;
+    expected.sort();
+    let mut found = entry.held;
+    found.sort();
+    assert_eq!((entry.about, found), (a.about(), expected));
+    assert!(entry.alive_ms.is_some());
+    a.release(&claim).await;
+    a.beat(leasehold_core::Beat { left: vec![a.lock.clone()], ..a.beat_for(LONG) }).await;
+    assert_eq!(b.listed(a.session).await.map(|entry| entry.held), Some(vec![elsewhere]));
+}
+
+/// Row 23: the first who waits watches the holder. While he lives, the look says for how long; once he is dead, the same
+/// look has the lock, however long the lease.
+pub async fn a_look_takes_the_lock_from_the_dead_ahead(scene: &Scene) {
+    let [a, b, c] = scene.peers().await;
+    if !lapses(&a) {
+        return;
+    }
+    a.begin(scene.short()).await;
+    b.begin(LONG).await;
+    c.begin(LONG).await;
+    let (lost, fence) = take(&a).await;
+    let claim = b.claim();
+    assert_eq!(b.taken(&b.look(&claim, LONG, LONG)).await.ahead, Some(unasked(&a)));
+    let (_, nonce) = c.enqueue().await;
+    let look = b.taken(&behind(&b, &claim, &a)).await;
+    let alive_ms = look.ahead.filter(|ahead| ahead.session == a.session).and_then(|ahead| ahead.alive_ms);
+    assert!(alive_ms.is_some_and(|ms| u128::from(ms) <= scene.short().as_millis()), "{alive_ms:?}");
+    scene.outlive(scene.short(), &a).await;
+    b.taken(&b.look(&claim, LONG, LONG)).await;
+    let granted = b.granted(&behind(&b, &claim, &a)).await;
+    assert!(granted.fence > fence && granted.others_wait, "{granted:?} after {fence}");
+    assert_eq!(a.extend(&lost, LONG).await, Extended::NotHeld);
+    assert_eq!(a.acquire(&a.ask(&lost, LONG)).await, Acquired::Spent(Ended::Evicted));
+    b.release(&claim).await;
+    assert_eq!(c.letter().await.nonce, nonce);
+}
+
+/// Row 23: each look ends the one right ahead, and names the next: a row of the dead costs one look each.
+pub async fn a_row_of_the_dead_is_cleared_from_behind(scene: &Scene) {
+    let [a, live] = scene.peers().await;
+    if !lapses(&a) {
+        return;
+    }
+    live.begin(LONG).await;
+    a.begin(scene.short()).await;
+    a.take(LONG).await;
+    let mut last = a.clone();
+    for _ in 0..10 {
+        last = scene.neighbour(&a).await;
+        last.begin(scene.short()).await;
+        last.enqueue().await;
+    }
+    scene.outlive(scene.short(), &last).await;
+    let claim = live.claim();
+    let mut ahead = live.taken(&live.look(&claim, LONG, LONG)).await.ahead;
+    for _ in 0..10 {
+        let look = Acquire { ahead: ahead.map(|ahead| ahead.session), ..live.look(&claim, LONG, LONG) };
+        let next = live.taken(&look).await.ahead;
+        assert_ne!(
+            next.map(|next| next.session),
+            ahead.map(|ahead| ahead.session),
+            "it does not come nearer"
+        );
+        ahead = next;
+    }
+    assert_eq!(ahead, Some(unasked(&a)), "the holder is the last of them");
+    live.granted(&behind(&live, &claim, &a)).await;
+    assert_eq!(live.fate(&claim).await, Fate::Held);
+}
+
+/// Somebody who does not want the lock finds the dead, too; and the lock goes to the next in order, who is told.
+pub async fn a_dead_session_is_evicted_by_whoever_asks(scene: &Scene) {
+    let [a, b, c, watch] = scene.peers().await;
+    if !lapses(&a) {
+        return;
+    }
+    for (peer, alive) in [(&a, scene.short()), (&b, LONG), (&c, LONG)] {
+        peer.begin(alive).await;
+    }
+    let (_, fence) = take(&a).await;
+    let (claim, nonce) = b.enqueue().await;
+    c.enqueue().await;
+    scene.outlive(scene.short(), &a).await;
+    assert_eq!(watch.evict(a.session).await, Evicted::Gone { hold: Some(fence), place: false });
+    assert_eq!(b.letter().await.nonce, nonce, "the next in order");
+    assert_eq!(b.fate(&claim).await, Fate::Held);
+    assert_eq!(watch.evict(a.session).await, Evicted::Gone { hold: None, place: false }, "once");
+    assert_eq!(scene.letters_so_far(&c).await, []);
+}
+
+/// Row 10: nothing is taken from a session that lives, whoever asks, and however often.
+pub async fn the_living_are_not_evicted(scene: &Scene) {
+    let [a, b, watch] = scene.peers().await;
+    if !keeps(&a) {
+        return;
+    }
+    for peer in [&a, &b] {
+        peer.begin(LONG).await;
+    }
+    let held = a.take(LONG).await;
+    let (claim, _) = b.enqueue().await;
+    for living in [&a, &b] {
+        assert_eq!(watch.evict(living.session).await, Evicted::Alive);
+    }
+    let ahead = b.taken(&behind(&b, &claim, &a)).await.ahead;
+    assert!(ahead.is_some_and(|ahead| ahead.session == a.session && ahead.alive_ms.is_some()), "{ahead:?}");
+    assert_eq!(a.fate(&held).await, Fate::Held);
+    assert_eq!(b.fate(&claim).await, Fate::Queued);
+    assert_eq!(watch.inspect_in_full().await.audit, []);
+}
+
+/// A hold that lives by its lease alone has no session that could be missed.
+pub async fn a_hold_without_a_session_is_not_evicted(scene: &Scene) {
+    let [a, b, watch] = scene.peers().await;
+    if !lapses(&a) {
+        return;
+    }
+    let (held, claim) = (a.claim(), b.claim());
+    a.granted(&Acquire { life: Life::Lease, ..a.ask(&held, LONG) }).await;
+    let look = Acquire { life: Life::Lease, ..behind(&b, &claim, &a) };
+    let standing = b.taken(&look).await;
+    assert_eq!((standing.ahead, standing.holder.and_then(|holder| holder.session)), (None, None));
+    for (peer, claim, fate) in [(&a, &held, Fate::Held), (&b, &claim, Fate::Queued)] {
+        assert_eq!(watch.evict(peer.session).await, Evicted::Gone { hold: None, place: false });
+        assert_eq!(peer.fate(claim).await, fate);
+    }
+}
+
+/// Whoever was evicted learns it from whatever he asks, and spoils nothing.
+pub async fn an_evicted_hold_is_told_its_fate(scene: &Scene) {
+    let [a, b] = scene.peers().await;
+    if !lapses(&a) {
+        return;
+    }
+    a.begin(scene.short()).await;
+    b.begin(LONG).await;
+    let lost = a.take(LONG).await;
+    let (claim, _) = b.enqueue().await;
+    scene.outlive(scene.short(), &a).await;
+    let fence = b.granted(&behind(&b, &claim, &a)).await.fence;
+    let entry = b.inspect_in_full().await.audit.into_iter().next().expect("it is written down");
+    assert_eq!((entry.how, entry.whose, entry.by), (Ended::Evicted, Some(a.label()), b.label()));
+    assert_eq!(a.fate(&lost).await, Fate::Ended(Ended::Evicted));
+    assert_eq!(a.release(&lost).await.found, Fate::Ended(Ended::Evicted));
+    assert_eq!(b.granted(&b.ask(&claim, LONG)).await.fence, fence, "the successor has it still");
+}
+
+/// Whether the store keeps sessions; says so if it does not.
+pub(super) fn keeps(peer: &Peer) -> bool {
+    let keeps = peer.store.sessions() != SessionKeeping::Never;
+    if !keeps {
+        not_applicable("sessions");
+    }
+    keeps
+}
+
+/// Whether the store's sessions lapse by time; says so if they do not.
+fn lapses(peer: &Peer) -> bool {
+    let lapses = peer.store.sessions() == SessionKeeping::ByBeat;
+    if !lapses {
+        not_applicable("sessions that lapse");
+    }
+    lapses
+}
+
+/// Takes the free lock, and gives the fencing token as well.
+pub(super) async fn take(peer: &Peer) -> (Claim, FencingToken) {
+    let claim = peer.claim();
+    let granted = peer.granted(&peer.ask(&claim, LONG)).await;
+    (claim, granted.fence)
+}
+
+/// A look that asks about the one ahead.
+fn behind(peer: &Peer, claim: &Claim, ahead: &Peer) -> Acquire {
+    Acquire { ahead: Some(ahead.session), ..peer.look(claim, LONG, LONG) }
+}
+
+/// The one ahead, as he is named to who did not ask about him.
+fn unasked(peer: &Peer) -> Ahead {
+    Ahead { session: peer.session, alive_ms: None }
+}

@@ -215,9 +215,10 @@ impl Monitor {
 fn eviction(dead: &SessionEntry, lock: &Lock, fence: Option<FencingToken>) -> Eviction {
     let whose = About::from_json(&dead.about).map(|about| about.label);
     let (session, label) = (dead.session, whose.as_ref().map(Label::as_str).unwrap_or_default());
-    match fence {
-        Some(fence) => tracing::warn!(%lock, %session, label, %fence, "taken from a dead session"),
-        None => tracing::info!(%lock, %session, label, "the place of a dead session was given up"),
+    if let Some(fence) = fence {
+        tracing::warn!(%lock, %session, label, %fence, "taken from a dead session");
+    } else {
+        tracing::info!(%lock, %session, label, "the place of a dead session was given up");
     }
     Eviction { name: lock.name.clone(), session, whose, fence }
 }

@@ -113,14 +113,12 @@ impl Engine {
     /// Which sessions the store knows; asked for again after a fault that may pass, for as long as a call may take.
     pub(crate) async fn list_sessions(&self) -> Result<Vec<SessionEntry>, Uncertain> {
         let ask = |left| self.store.attend(&SessionOp::List, left);
-        match insist(&*self.world, self.timings.call, ask).await? {
-            SessionReply::List(sessions) => Ok(sessions),
-            _ => {
-                let text = "it answered another question than was asked".to_owned();
-                let fault = Fault::new(FaultKind::Failed(text), Phase::Reply, "the store");
-                Err(Uncertain { fault, maybe_done: false })
-            }
+        if let SessionReply::List(sessions) = insist(&*self.world, self.timings.call, ask).await? {
+            return Ok(sessions);
         }
+        let text = "it answered another question than was asked".to_owned();
+        let fault = Fault::new(FaultKind::Failed(text), Phase::Reply, "the store");
+        Err(Uncertain { fault, maybe_done: false })
     }
 }
 

@@ -7,8 +7,13 @@ mod args;
 mod child;
 mod duration;
 mod exit;
+mod free;
 mod job;
 mod log;
+mod ls;
+mod monitor;
+mod people;
+mod report;
 mod run;
 mod secret;
 mod show;
@@ -37,6 +42,9 @@ fn leasehold(arguments: &Arguments) -> Result<Exit, Failure> {
     log::start(match &arguments.task {
         Task::Run(args) => &args.log,
         Task::Show(args) => &args.log,
+        Task::Ls(args) => &args.log,
+        Task::Free(args) => &args.log,
+        Task::Monitor(args) => &args.log,
     });
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -47,6 +55,9 @@ fn leasehold(arguments: &Arguments) -> Result<Exit, Failure> {
         match &arguments.task {
             Task::Run(args) => run::run(args).await,
             Task::Show(args) => show::show(args).await,
+            Task::Ls(args) => ls::ls(args).await,
+            Task::Free(args) => free::free(args).await,
+            Task::Monitor(args) => monitor::monitor(args).await,
         }
     })
 }

@@ -372,6 +372,12 @@ async fn people_find_what_is_held_for_longer_than_a_moment() {
     assert_eq!(held(&sessions), ["long"]);
     let about = About::from_json(&sessions[0].about).expect("ours");
     assert_eq!((about.pid, about.labels["zone"].as_str()), (std::process::id(), "eu-1"));
+    // One that its user extends by himself is not due at the keeper for long.
+    let own = party.client.mutex("own").unwrap().acquire().await.unwrap();
+    own.extend_to(600 * S).await.unwrap();
+    sleep(S).await;
+    assert_eq!(held(&scene.sessions().await), ["long", "own"]);
+    own.release().await.unwrap();
     guard.release().await.unwrap();
     sleep(3 * S).await;
     assert!(held(&scene.sessions().await).is_empty());

@@ -210,6 +210,7 @@ impl Keeper {
         let Some(kept) = state.kept.get_mut(&id) else { return };
         kept.tenure.prolong(sent_at, lease);
         kept.hold.raise(kept.tenure.valid_until());
+        state.tell(id);
         state.schedule(id);
         drop(state);
         self.shared.bell.notify_one();
@@ -307,6 +308,15 @@ impl State {
         Some(kept.hold.clone())
     }
 
+    /// People are told that a hold is there: it was extended, so it is one that lasts.
+    fn tell(&mut self, id: KeepId) {
+        if let (Some(kept), Some(heart)) = (self.kept.get_mut(&id).filter(|kept| !kept.lost), &mut self.heart)
+            && !std::mem::replace(&mut kept.told, true)
+        {
+            heart.tell(&kept.hold.lock);
+        }
+    }
+
     /// People are not told any more that a hold is there.
     fn not_told(&mut self, id: KeepId) {
         if let (Some(kept), Some(heart)) = (self.kept.get_mut(&id), &mut self.heart)
@@ -354,15 +364,12 @@ impl State {
                     continue;
                 }
                 Duty::Extend { lease, keep_record } => {
-                    if let Some(heart) = self.heart.as_mut().filter(|_| !kept.told) {
-                        kept.told = true;
-                        heart.tell(&kept.hold.lock);
-                    }
                     kept.hold.may_last(now + call + lease);
                     let ends_soon = kept.tenure.valid_until().since(now) < call * 2;
                     let batch = if ends_soon { &mut work.urgent } else { &mut work.calm };
                     let in_flight = kept.in_flight.insert(CancellationToken::new()).clone().drop_guard();
                     batch.push(Sent { id, hold: kept.hold.clone(), lease, keep_record, in_flight });
+                    self.tell(id);
                 }
                 Duty::Rest(_) => {}
             }

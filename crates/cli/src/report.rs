@@ -1,0 +1,26 @@
+//! What is printed for programs: one line of JSON, whose fields stay as they are (docs/json.md).
+
+use anyhow::Context;
+use serde::Serialize;
+use std::io::{self, Write};
+use std::time::Duration;
+
+/// A report as a line of JSON.
+pub(crate) fn json_line(report: &impl Serialize) -> String {
+    let line = serde_json::to_string(report).expect("strings, numbers and nulls are JSON");
+    line + "\n"
+}
+
+/// Whole milliseconds.
+pub(crate) fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Prints a text on standard output.
+pub(crate) fn print(text: &str) -> anyhow::Result<()> {
+    match io::stdout().lock().write_all(text.as_bytes()) {
+        // Whoever read it has seen enough.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        written => written.context("failed to write to standard output"),
+    }
+}

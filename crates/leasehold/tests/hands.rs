@@ -1,6 +1,8 @@
 //! What operators see and do, on every store alike: who is there, what they hold, and a lock taken by force or from the
 //! dead.
 
+#![allow(clippy::unwrap_used, reason = "a test says what is wrong by panicking")]
+
 use leasehold::core::{
     About, Acquire, Acquired, Beat, Beaten, Claim, HoldId, Label, Life, Lock, Op, Reply, SessionId,
     SessionOp, SessionReply,

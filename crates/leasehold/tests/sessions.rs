@@ -1,5 +1,7 @@
 //! Sessions, over a store that can be cut off from one client, in virtual time: what a death, an outage and a stop cost.
 
+#![allow(clippy::unwrap_used, reason = "a test says what is wrong by panicking")]
+
 use futures_util::future::BoxFuture;
 use leasehold::store::{
     Fault, FaultKind, Lock, MemoryStore, Op, Outcome, Phase, Postbox, SessionKeeping, SessionOp,
@@ -91,7 +93,9 @@ impl Store for Way {
             if let Outcome::Done(SessionReply::List(sessions)) = &mut outcome
                 && self.says_all_are_dead.load(SeqCst)
             {
-                sessions.iter_mut().for_each(|session| session.alive_ms = None);
+                for session in sessions {
+                    session.alive_ms = None;
+                }
             }
             outcome
         })

@@ -30,6 +30,12 @@ pub(crate) enum Task {
     Extend(ExtendArgs),
     #[command(about = RELEASE_ABOUT, long_about = RELEASE_LONG, after_long_help = RELEASE_AFTER)]
     Release(ReleaseArgs),
+    #[command(about = LS_ABOUT, long_about = LS_LONG, after_long_help = LS_AFTER)]
+    Ls(LsArgs),
+    #[command(about = FREE_ABOUT, long_about = FREE_LONG, after_long_help = FREE_AFTER)]
+    Free(FreeArgs),
+    #[command(about = MONITOR_ABOUT, long_about = MONITOR_LONG, after_long_help = MONITOR_AFTER)]
+    Monitor(MonitorArgs),
 }
 
 #[derive(Args)]
@@ -60,10 +66,23 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "N", default_value_t = Exit::CONFLICT)]
     pub(crate) conflict_exit_code: u8,
 
-    /// How long the command has between SIGTERM and SIGKILL when the lock is lost [default: 5s]
+    /// How long our session lives without a beat: a crash is noticed by then [default: 10s]
     ///
-    /// If renewals fail, SIGTERM comes that long before the lease ends, so it must be shorter than the
-    /// lease. If it is not given, it is a third of a lease that is shorter than 15s.
+    /// If this machine dies, or is cut off from the server for that long, the lock goes to the next, however
+    /// long the lease is. An outage of half of it is ridden out. With a longer --kill-grace it is six times
+    /// that, if it is not given. In a file (sqlite:) a death is noticed at once, and nothing lapses.
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    pub(crate) session: Option<Duration>,
+
+    /// Without a session: the lease alone ends the lock after a crash, and an outage is ridden out as long
+    #[arg(long, conflicts_with = "session")]
+    pub(crate) no_session: bool,
+
+    /// How long the command has between SIGTERM and SIGKILL when the lock is lost [default: 5s or less]
+    ///
+    /// If the server does not answer, SIGTERM comes that long before the lease or the session ends, so it
+    /// must be shorter than the lease, and half of the session at most. If it is not given, it is 5s, a
+    /// third of the lease, or a sixth of the session on a server, whichever is the shortest.
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     pub(crate) kill_grace: Option<Duration>,
 
@@ -185,6 +204,68 @@ pub(crate) struct ReleaseArgs {
 }
 
 #[derive(Args)]
+pub(crate) struct LsArgs {
+    /// List who is there instead: sessions, alive or dead
+    #[arg(long)]
+    pub(crate) sessions: bool,
+
+    /// Print one line of JSON for each
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+
+    #[command(flatten)]
+    pub(crate) log: LogArgs,
+}
+
+#[derive(Args)]
+pub(crate) struct FreeArgs {
+    /// The lock's name
+    pub(crate) name: String,
+
+    /// Do not ask
+    #[arg(short, long)]
+    pub(crate) yes: bool,
+
+    /// Who does it, for the lock's audit [default: user@host]
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) label: Option<String>,
+
+    /// Print one line of JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+
+    #[command(flatten)]
+    pub(crate) log: LogArgs,
+}
+
+#[derive(Args)]
+pub(crate) struct MonitorArgs {
+    /// How often to look, give or take a quarter [default: 2500ms]
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    pub(crate) every: Option<Duration>,
+
+    /// Who does it, for the locks' audit [default: this host and process]
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) label: Option<String>,
+
+    /// Print lines of JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+
+    #[command(flatten)]
+    pub(crate) log: LogArgs,
+}
+
+#[derive(Args)]
 #[command(next_help_heading = "Store")]
 pub(crate) struct StoreArgs {
     #[arg(long, value_name = "URL", help = STORE_HELP, long_help = STORE_LONG)]
@@ -226,6 +307,8 @@ Examples:
   leasehold show nightly                         who has it, since when, who waits
   leasehold acquire nightly --lease 1h --token-file /run/nightly.lock
                                                  where a script cannot wrap a command
+  leasehold ls                                   which locks are held
+  leasehold free nightly                         take it from its holder, after a question
 
 `leasehold help run` says what becomes of signals, exit statuses and a lock that is lost.";
 
@@ -275,7 +358,7 @@ Signals:
 
 A lock that is lost:
   If the lock cannot be renewed, the command gets SIGTERM early enough to be gone before anybody else
-  can have the lock: --kill-grace before the lease ends. What is left of its process group then gets
+  can have the lock: --kill-grace before the lease ends, or the session. What is left of its process group then gets
   SIGKILL. The same happens --kill-grace before --max-hold is over. If the lock was taken away (its key was removed), SIGTERM comes when that is noticed, at
   the next renewal.
   If leasehold itself is killed, the kernel kills the command (Linux). It does not kill the command's
@@ -305,7 +388,7 @@ Examples:
 const SHOW_ABOUT: &str = "Show who holds a lock";
 
 const SHOW_LONG: &str = "\
-Show who holds a lock, since when, until when, and how many wait for it.
+Show who holds a lock, since when, until when, who is behind that, how many wait for it, and who took it from whom.
 
 The exit status is 0 whether or not the lock is held; 69 if the store cannot be reached, and 2 if the \
 name or a setting cannot be used.";
@@ -322,6 +405,9 @@ JSON (--json), one line; later versions may add fields:
   remaining_ms  how many milliseconds that is from now, or null
   fence         the holder's fencing token, a number of at most 53 bits, or null
   waiting       how many processes wait
+  behind        who is behind the holder, or null: session, alive, alive_ms, label, host, pid, program,
+                version, started, labels
+  audit         who took the lock from whom, the last first: at, how (freed, evicted), fence, whose, by
 
 Examples:
   leasehold show nightly
@@ -401,6 +487,80 @@ Exit status:
 
 Example:
   leasehold release deploy --token-file ~/.deploy.lock";
+
+const LS_ABOUT: &str = "List the locks that are held, and by whom";
+
+const LS_LONG: &str = "\
+List the locks that are held, and by whom.
+
+Seen is what sessions have told of: what they have held for longer than a second or so. Each lock is looked at before \
+it is told of. Not seen are locks that were just taken, detached ones, and those of clients without a session or of \
+other libraries: ask about them by name, with `leasehold show`. No search goes through the server's keys.";
+
+const LS_AFTER: &str = "\
+JSON (--json), one line a lock; later versions may add fields:
+  name, holder, since, remaining_ms, fence, waiting, behind: as with `show`
+
+JSON (--sessions --json), one line a session:
+  session, alive, alive_ms, label, host, pid, program, version, started, labels; locks: an array of names
+
+Exit status:
+    0  all that there is was listed
+    2  the URL or another setting cannot be used
+   69  the store cannot be reached, or does not serve us
+
+Examples:
+  leasehold ls
+  leasehold ls --json | jq -r 'select(.behind.host == \"web-3\") | .name'
+  leasehold ls --sessions";
+
+const FREE_ABOUT: &str = "Take a lock from its holder by force";
+
+const FREE_LONG: &str = "\
+Take a lock from its holder by force.
+
+Shows whom it would be taken from, and asks. The holder is told at once, and the next who waits gets the lock. Until \
+the holder has heard of it, both may work: stop it first, if you can. Whoever has got the lock since it was shown \
+keeps it. What was done stands in the lock's audit: see `leasehold show`.";
+
+const FREE_AFTER: &str = "\
+JSON (--json), one line, once the lock was looked at; later versions may add fields:
+  name, freed (true or false), held, holder, fence, waiting, behind: the holder as it was seen before
+
+Exit status:
+    0  the lock was taken from its holder, or was free
+    1  you did not want it
+    2  the name or a setting cannot be used, or nobody can be asked and --yes is not given
+   69  the store cannot be reached, or did not say whether it was done: look again
+   75  it was not held any more as it was shown: nobody lost it
+
+Examples:
+  leasehold free nightly
+  leasehold free nightly --yes --label 'ticket 4711'";
+
+const MONITOR_ABOUT: &str = "Take from dead sessions what they held, as a daemon";
+
+const MONITOR_LONG: &str = "\
+Take from dead sessions what they held, as a daemon.
+
+Who waits for a lock notices by himself that its holder has died. The monitor frees also the locks for which nobody \
+waits. Whether a session is dead is looked at in the step that takes its lock. Any number of monitors may run.";
+
+const MONITOR_AFTER: &str = "\
+It runs until SIGTERM, SIGINT, SIGHUP or SIGQUIT, and then ends with 0. One line is printed for each lock that was \
+taken, and when trouble with the store begins and ends; during which it asks less and less often, every 30s at least.
+
+JSON (--json), lines; later versions may add fields and events:
+  event (started, evicted, trouble, recovered, ended), at
+  evicted:  name, fence (null for a place in the queue), session, whose
+  trouble:  message
+
+Exit status:
+    0  a signal ended it
+    2  the URL or another setting cannot be used
+   69  the store could not be reached at the start
+
+A systemd unit is in contrib/leasehold-monitor.service.";
 
 #[cfg(test)]
 mod tests {

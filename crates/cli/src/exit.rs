@@ -12,6 +12,8 @@ pub(crate) struct Exit(u8);
 impl Exit {
     /// Everything that was asked for was done.
     pub(crate) const SUCCESS: Self = Self(0);
+    /// The user was asked, and did not want it.
+    pub(crate) const DECLINED: Self = Self(1);
     /// The arguments, the name, the URL or another setting cannot be used.
     pub(crate) const USAGE: Self = Self(2);
     /// The store cannot be reached, or does not serve us: `EX_UNAVAILABLE`.

@@ -42,7 +42,7 @@ enum Pause {
 
 impl<'a> Job<'a> {
     pub(crate) fn new(child: Child, client: &'a Client, guard: &'a Guard, terms: &Terms) -> Self {
-        let watch = Watch::new(terms.lease, terms.grace, guard.valid_until());
+        let watch = Watch::new(terms.bound(), terms.grace, guard.valid_until());
         Self {
             child,
             client,

@@ -8,8 +8,12 @@ mod child;
 mod detached;
 mod duration;
 mod exit;
+mod free;
 mod job;
 mod log;
+mod ls;
+mod monitor;
+mod people;
 mod report;
 mod run;
 mod secret;
@@ -43,6 +47,9 @@ fn leasehold(arguments: &Arguments) -> Result<Exit, Failure> {
         Task::Acquire(args) => &args.log,
         Task::Extend(args) => &args.log,
         Task::Release(args) => &args.log,
+        Task::Ls(args) => &args.log,
+        Task::Free(args) => &args.log,
+        Task::Monitor(args) => &args.log,
     });
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -56,6 +63,9 @@ fn leasehold(arguments: &Arguments) -> Result<Exit, Failure> {
             Task::Acquire(args) => detached::acquire(args).await,
             Task::Extend(args) => detached::extend(args).await,
             Task::Release(args) => detached::release(args).await,
+            Task::Ls(args) => ls::ls(args).await,
+            Task::Free(args) => free::free(args).await,
+            Task::Monitor(args) => monitor::monitor(args).await,
         }
     })
 }

@@ -24,6 +24,10 @@ use std::time::Duration;
 
 const LEASE: Duration = Duration::from_secs(30);
 const GRACE: Duration = Duration::from_secs(5);
+const SESSION: Duration = Duration::from_secs(10);
+/// How many times the grace fits into a session at least, if nothing is asked for: of what the rest leaves, a quarter
+/// may have gone by since the last beat, and an outage of half a session is still ridden out.
+const GRACES: u32 = 6;
 /// Shorter ones leave no time to renew and to kill.
 const SHORTEST_LEASE: Duration = Duration::from_millis(200);
 
@@ -72,10 +76,16 @@ struct Report<'a> {
 }
 
 async fn try_to_run(args: &RunArgs, course: &mut Course) -> Result<Exit, Failure> {
-    let terms = Terms::of(args)?;
     let name = crate::lock_name(&args.name)?;
     // It may read a password from a terminal, which Ctrl-C interrupts only while signals are not caught.
-    let place = Place::of(&args.store)?.watchdog_lease(terms.lease);
+    let place = Place::of(&args.store)?;
+    let terms = Terms::of(args, place.needs_beats())?;
+    let place = place.watchdog_lease(terms.lease);
+    let place = match (args.no_session, terms.session.or(args.session)) {
+        (true, _) => place.without_session(),
+        (false, Some(session)) => place.session(session),
+        (false, None) => place,
+    };
     let mut signals = Signals::catch().context("failed to catch signals").map_err(unavailable)?;
     let client = tokio::select! {
         biased;
@@ -94,24 +104,36 @@ async fn try_to_run(args: &RunArgs, course: &mut Course) -> Result<Exit, Failure
 pub(crate) struct Terms {
     pub(crate) lease: Duration,
     pub(crate) grace: Duration,
+    /// How long the session lives without a beat, where it could lapse.
+    pub(crate) session: Option<Duration>,
 }
 
 impl Terms {
-    fn of(args: &RunArgs) -> Result<Self, Failure> {
+    fn of(args: &RunArgs, needs_beats: bool) -> Result<Self, Failure> {
         let lease = args.lease.unwrap_or(LEASE);
         // No hold outlives us by more than it may last.
         let lease = args.max_hold.map_or(lease, |cap| cap.min(lease));
-        let grace = args.kill_grace.unwrap_or(GRACE.min(lease / 3));
-        Self { lease, grace }.check().map_err(|error| Failure::new(Exit::USAGE, error))
+        let session = (needs_beats && !args.no_session).then(|| {
+            let for_grace = args.kill_grace.map_or(SESSION, |grace| grace.saturating_mul(GRACES));
+            args.session.unwrap_or(for_grace.min(lease).max(SESSION))
+        });
+        let most = session.map_or(GRACE, |session| GRACE.min(session / GRACES));
+        let grace = args.kill_grace.unwrap_or(most.min(lease / 3));
+        Self { lease, grace, session }.check().map_err(|error| Failure::new(Exit::USAGE, error))
     }
 
-    /// How long a lease can go without a renewal before the command is told to end.
+    /// How long the lock can be believed in at most without a word from the store.
+    pub(crate) fn bound(self) -> Duration {
+        self.session.map_or(self.lease, |session| session.min(self.lease))
+    }
+
+    /// How long that can go on before the command is told to end.
     pub(crate) fn room(self) -> Duration {
-        self.lease.saturating_sub(self.grace)
+        self.bound().saturating_sub(self.grace)
     }
 
     fn check(self) -> anyhow::Result<Self> {
-        let Self { lease, grace } = self;
+        let Self { lease, grace, session } = self;
         if lease < SHORTEST_LEASE {
             return Err(anyhow!(
                 "--lease or --max-hold {lease:?} is too short: give {SHORTEST_LEASE:?} at least"
@@ -124,7 +146,14 @@ impl Terms {
                  ended before it begins; shorten the one or lengthen the other (--lease, --max-hold)"
             ));
         }
-        let room = (lease / 20).max(Duration::from_millis(100));
+        if let Some(session) = session.filter(|session| grace > *session / 2) {
+            return Err(anyhow!(
+                "--kill-grace {grace:?} is more than half of the session of {session:?}, so that a beat that is late would \
+                 end the command: lengthen the session (--session {}s), or do without (--no-session)",
+                grace.saturating_mul(GRACES).as_secs() + 1
+            ));
+        }
+        let room = (self.bound() / 20).max(Duration::from_millis(100));
         if self.room() < room {
             return Err(anyhow!(
                 "--kill-grace {grace:?} leaves no time to renew a lease of {lease:?}: it must be shorter by \
@@ -306,11 +335,12 @@ mod tests {
     #[test]
     fn the_grace_is_shorter_than_the_lease_and_leaves_time_to_renew() {
         let check = |lease, grace, wanted: Option<&str>| {
-            let terms = Terms { lease: Duration::from_millis(lease), grace: Duration::from_millis(grace) };
+            let (lease, grace) = (Duration::from_millis(lease), Duration::from_millis(grace));
+            let terms = Terms { lease, grace, session: None };
             match (terms.check(), wanted) {
                 (Ok(_), None) => {}
                 (Err(error), Some(wanted)) => assert!(error.to_string().contains(wanted), "{error}"),
-                (result, _) => panic!("{lease} {grace}: {result:?}"),
+                (result, _) => panic!("{lease:?} {grace:?}: {result:?}"),
             }
         };
         check(30_000, 5_000, None);
@@ -321,6 +351,11 @@ mod tests {
         check(5_000, 30_000, Some("is not shorter than the lease"));
         check(30_000, 29_000, Some("leaves no time to renew"));
         check(100, 10, Some("give 200ms at least"));
+        let lease = Duration::from_secs(30);
+        let terms = |grace, session| Terms { lease, grace, session: Some(session) }.check();
+        assert!(terms(GRACE, SESSION).is_ok());
+        let error = terms(2 * GRACE, SESSION).expect_err("a late beat would end the command");
+        assert!(error.to_string().contains("--session 61s"), "{error}");
     }
 
     #[test]

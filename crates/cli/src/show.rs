@@ -2,10 +2,11 @@
 
 use crate::args::ShowArgs;
 use crate::exit::{Exit, Failure};
+use crate::people::{Behind, Taken, plain};
 use crate::report::{json_line, millis, print};
 use crate::stamp::rfc3339;
 use crate::store::Place;
-use leasehold::Status;
+use leasehold::Details;
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::time::{Duration, SystemTime};
@@ -13,14 +14,14 @@ use std::time::{Duration, SystemTime};
 /// Prints how the lock stands.
 pub(crate) async fn show(args: &ShowArgs) -> Result<Exit, Failure> {
     let name = crate::lock_name(&args.name)?;
-    let client = Place::of(&args.store)?.connect().await?;
+    let client = Place::of(&args.store)?.without_session().connect().await?;
     let mutex =
         client.mutex(name.clone()).map_err(|error| Failure::new(Exit::USAGE, error).doing("use", &name))?;
-    let status = mutex
-        .inspect()
+    let details = mutex
+        .inspect_in_full()
         .await
         .map_err(|error| Failure::new(Exit::UNAVAILABLE, error).doing("inspect", &name))?;
-    let report = Report::of(name.as_str(), &status, SystemTime::now());
+    let report = Report::of(name.as_str(), &details, SystemTime::now());
     let text = if args.json { json_line(&report) } else { report.text() };
     print(&text).map(|()| Exit::SUCCESS).map_err(|error| Failure::new(Exit::UNAVAILABLE, error))
 }
@@ -36,10 +37,13 @@ struct Report<'a> {
     remaining_ms: Option<u64>,
     fence: Option<u64>,
     waiting: u64,
+    behind: Option<Behind<'a>>,
+    audit: Vec<Taken<'a>>,
 }
 
 impl<'a> Report<'a> {
-    fn of(name: &'a str, status: &'a Status, now: SystemTime) -> Self {
+    fn of(name: &'a str, details: &'a Details, now: SystemTime) -> Self {
+        let status = &details.status;
         let remaining = status.remaining.filter(|_| status.held);
         Self {
             name,
@@ -50,6 +54,8 @@ impl<'a> Report<'a> {
             remaining_ms: remaining.map(millis),
             fence: status.fence.filter(|_| status.held).map(leasehold::FencingToken::as_u64),
             waiting: status.waiting,
+            behind: details.behind.as_ref().map(Behind::of),
+            audit: details.audit.iter().map(Taken::of).collect(),
         }
     }
 
@@ -61,7 +67,10 @@ impl<'a> Report<'a> {
         line("name", self.name);
         if self.held {
             line("held", "yes");
-            line("holder", self.holder.unwrap_or("unknown: it says nothing of itself"));
+            line(
+                "holder",
+                &self.holder.map_or_else(|| "unknown: it says nothing of itself".to_owned(), plain),
+            );
             line("since", self.since.as_deref().unwrap_or("unknown"));
             match (&self.until, self.remaining_ms) {
                 (Some(until), Some(ms)) => {
@@ -70,11 +79,24 @@ impl<'a> Report<'a> {
                 }
                 _ => line("until", "for ever: it has no expiry"),
             }
+            if let Some(behind) = &self.behind {
+                line("session", &format!("{}, {}", behind.session, behind.state()));
+                if let (Some(host), Some(pid), Some(program)) = (behind.host, behind.pid, behind.program) {
+                    line("host", &plain(host));
+                    line("process", &format!("{pid}, {}", plain(program)));
+                }
+                for (name, value) in &behind.labels {
+                    line("label", &format!("{}={}", plain(name), plain(value)));
+                }
+            }
             line("fence", &self.fence.map_or_else(|| "none".to_owned(), |fence| fence.to_string()));
         } else {
             line("held", "no");
         }
         line("waiting", &self.waiting.to_string());
+        for taken in &self.audit {
+            line("audit", &taken.text());
+        }
         text
     }
 }

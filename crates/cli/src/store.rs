@@ -24,6 +24,8 @@ pub(crate) const CALL: Duration = Duration::from_secs(2);
 /// Whatever is read for it has been read; only the connection is missing.
 pub(crate) struct Place {
     builder: ClientBuilder,
+    /// Set if it is a server, at which a session lives by beats.
+    is_server: bool,
     /// Set if the user named it.
     named: bool,
 }
@@ -54,7 +56,7 @@ impl Place {
         if let Some(prefix) = &args.prefix {
             builder = builder.prefix(prefix);
         }
-        Ok(Self { builder, named })
+        Ok(Self { builder, is_server: server, named })
     }
 
     /// With another lease for locks that are renewed.
@@ -66,6 +68,21 @@ impl Place {
     pub(crate) fn label(self, label: Option<&str>) -> Self {
         let Some(label) = label else { return self };
         Self { builder: self.builder.label(label), ..self }
+    }
+
+    /// With a session that lives for that long without a beat.
+    pub(crate) fn session(self, alive: Duration) -> Self {
+        Self { builder: self.builder.session(alive), ..self }
+    }
+
+    /// As nobody who holds anything by a session.
+    pub(crate) fn without_session(self) -> Self {
+        Self { builder: self.builder.without_session(), ..self }
+    }
+
+    /// Whether a session lives by beats there, and lapses without.
+    pub(crate) const fn needs_beats(&self) -> bool {
+        self.is_server
     }
 
     /// Connects to the store.

@@ -16,6 +16,9 @@ use std::time::Duration;
 /// Pauses after an extend that had no reply: the first, and the longest.
 const FAULT_PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
+/// How far apart two hastened extends of a hold are at least: whoever gives the reason for them may be a forger.
+const HASTE_PAUSE: Duration = Duration::from_millis(250);
+
 /// How a hold is kept.
 ///
 /// [`Tenure`] shows it in use.
@@ -126,6 +129,8 @@ pub struct Tenure {
     in_flight: bool,
     /// Set from when it is to be extended at once until that is sent.
     hastened: bool,
+    /// When that was last sent.
+    hastened_at: Moment,
     faults: u32,
     record_kept_at: Moment,
     caps: Caps,
@@ -148,6 +153,7 @@ impl Tenure {
             extend_at: None,
             in_flight: false,
             hastened: false,
+            hastened_at: Moment::ZERO,
             faults: 0,
             record_kept_at: now,
             caps,
@@ -182,7 +188,9 @@ impl Tenure {
         }
         if !self.in_flight && self.extend_at.is_some_and(|at| at <= now + ahead) {
             self.in_flight = true;
-            self.hastened = false;
+            if std::mem::take(&mut self.hastened) {
+                self.hastened_at = now;
+            }
             return self.extend(now);
         }
         Duty::Rest(self.due())
@@ -213,9 +221,20 @@ impl Tenure {
 
     /// There is reason to ask the store whether the hold is held still: it is extended at once, and once more where an
     /// extend is in flight, since that may have been executed before. A given lease is not lengthened by it.
+    ///
+    /// However often this is called, it comes a few times a second at most, or as often as the hold is renewed anyway.
     pub fn hasten(&mut self, now: Moment) {
-        self.hastened = true;
-        self.extend_at = Some(now);
+        if std::mem::replace(&mut self.hastened, true) {
+            return;
+        }
+        let pause = match self.plan {
+            Plan::Renew { lease } => HASTE_PAUSE.min(lease / 3),
+            Plan::Until { .. } => HASTE_PAUSE,
+        };
+        let at = if self.hastened_at == Moment::ZERO { now } else { now.max(self.hastened_at + pause) };
+        // A renewal that is due before is not put off; what is in flight was due once, and is no more.
+        let due = self.extend_at.filter(|_| !self.in_flight);
+        self.extend_at = Some(due.map_or(at, |due| due.min(at)));
     }
 
     /// Whether it is to be extended at once, and that was not sent yet.
@@ -364,6 +383,10 @@ impl Tenure {
 mod tests {
     use super::*;
 
+    fn ms(ms: u64) -> Moment {
+        Moment::from_micros(ms * 1_000)
+    }
+
     fn s(s: u64) -> Moment {
         Moment::from_micros(s * 1_000_000)
     }
@@ -458,6 +481,32 @@ mod tests {
         assert!(matches!(tenure.poll(s(5), NONE), Duty::Extend { .. }));
         tenure.handle_fault(s(5), &mut || u64::MAX);
         assert_eq!(tenure.due(), s(5) + Duration::from_millis(50), "asked again after a fault");
+    }
+
+    #[test]
+    fn a_flood_of_reasons_costs_a_few_extends_and_puts_no_renewal_off() {
+        for (lease_ms, most) in [(30_000, 41), (300, 101)] {
+            let lease = Duration::from_millis(lease_ms);
+            let mut tenure = Tenure::new(Plan::Renew { lease }, ms(lease_ms), s(0));
+            let (mut sent, mut answer_at) = (0, None);
+            for now in (0..10_000).map(ms) {
+                if answer_at.is_some_and(|(at, _)| at <= now) {
+                    let (_, sent_at) = answer_at.take().expect("just seen");
+                    tenure.handle_extended(sent_at, lease, false);
+                }
+                tenure.hasten(now);
+                match tenure.poll(now, NONE) {
+                    Duty::Extend { .. } => {
+                        assert!(answer_at.is_none(), "one at a time");
+                        sent += 1;
+                        answer_at = Some((now + Duration::from_millis(7), now));
+                    }
+                    Duty::Rest(_) => {}
+                    Duty::Over => panic!("it is extended in time"),
+                }
+            }
+            assert!(sent <= most && sent >= 30, "{sent} of {lease:?}");
+        }
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! A client: an identity, a store, and the keeper of what it holds.
 
+use crate::census::{self, LockInfo, SessionInfo};
 use crate::engine::{Engine, ShutdownError, StartError, System, Timings, World};
-use crate::error::{ConnectError, LockError};
+use crate::error::{ConnectError, InspectError, LockError};
+use crate::monitor::Monitor;
 use crate::mutex::Mutex;
 use crate::store::{MemoryStore, Store};
 use leasehold_core::{About, Label, Lease, Lock, LockName, Moment, NameError, SessionId};
@@ -95,6 +97,9 @@ impl fmt::Debug for ClientBuilder {
 }
 
 impl Client {
+    /// How long a session lives without a beat, if nothing is set.
+    pub(crate) const SESSION: Duration = Duration::from_secs(10);
+
     /// Connects to the store of a URL:
     ///
     /// - `redis://[user[:password]@]host[:port][/db][?prefix=app:]`, `rediss://…` (TLS),
@@ -154,6 +159,39 @@ impl Client {
         self.engine.sessions.present().id
     }
 
+    /// The sessions of the store, in no order: who is behind each, how long it is alive, and which locks it holds.
+    ///
+    /// A session tells of a lock with a beat, once it has held it for so long that it was extended: a second or so. What
+    /// it told of may be over by now: [`locks`](Self::locks) looks. Dead sessions are there until the store forgets
+    /// them. Clients [without a session](ClientBuilder::without_session) are not there.
+    ///
+    /// Fails if the store does not answer within the call timeout, or refuses.
+    ///
+    /// Cancel safety: dropping the future changes nothing.
+    pub async fn sessions(&self) -> Result<Vec<SessionInfo>, InspectError> {
+        census::sessions(&self.engine).await
+    }
+
+    /// The locks that sessions say they hold and that are held, by name, and who is behind each. Every one of them is
+    /// looked at, in batches; no search goes through the store's keys.
+    ///
+    /// So it shows what is held for longer than a moment (see [`sessions`](Self::sessions)). It does not show what is
+    /// held for less, by clients without a session, or by other libraries: ask about those
+    /// [by name](crate::Mutex::inspect).
+    ///
+    /// Fails if the store does not answer within the call timeout, or refuses.
+    ///
+    /// Cancel safety: dropping the future changes nothing.
+    pub async fn locks(&self) -> Result<Vec<LockInfo>, InspectError> {
+        census::locks(&self.engine).await
+    }
+
+    /// What takes from dead sessions what they held, also where nobody waits for it. It does nothing before it is
+    /// [run](Monitor::run). What it does stands in each lock's audit, with this client's label.
+    pub fn monitor(&self) -> Monitor {
+        Monitor::new(self.clone())
+    }
+
     /// Waits until the keeper has given back what dropped guards held and has undone what dropped
     /// acquires may have left. A program that ends without it leaves that to the leases.
     ///
@@ -208,7 +246,7 @@ impl ClientBuilder {
             call: Duration::from_secs(2),
             outage: Duration::from_secs(30),
             watchdog: Duration::from_secs(30),
-            session: Some(Duration::from_secs(10)),
+            session: Some(Client::SESSION),
         };
         let (access, session_labels) = (Access::default(), BTreeMap::new());
         Self { target, access, label: None, session_labels, timings, world: None }

@@ -383,3 +383,37 @@ pub enum RunError {
 #[derive(Debug, Clone, thiserror::Error)]
 #[error(transparent)]
 pub struct InspectError(#[from] pub(crate) Fault);
+
+/// Why a lock was not freed by force.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use leasehold::{Client, FreeError};
+///
+/// let client = Client::builder("memory:").label("the night shift").connect().await?;
+/// let nightly = client.mutex("nightly")?;
+/// if let Some(seen) = nightly.inspect_in_full().await?.seen {
+///     match nightly.free_by_force(seen).await {
+///         Ok(()) => println!("it was taken from its holder, who is told so"),
+///         Err(FreeError::Changed { now }) => println!("left alone, since it is another's by now: {now}"),
+///         Err(error) => println!("{error}"),
+///     }
+/// }
+/// # Ok(()) }
+/// ```
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum FreeError {
+    /// It is not held as it was seen any more: nothing was taken from anybody.
+    #[error("it is not held any more as it was seen: by now it is {now}")]
+    Changed {
+        /// Who holds it now.
+        now: Box<Contention>,
+    },
+    /// The store could not be asked, or refused: nothing was taken from anybody.
+    #[error(transparent)]
+    Store(Fault),
+    /// The store did not answer: the lock may have been taken from its holder. Its audit says so if it was.
+    #[error("it is not known whether the lock was freed (look at it again): {0}")]
+    Unknown(#[source] Fault),
+}

@@ -30,7 +30,10 @@
 //! | hold it beyond this process's life, for another to release | [`Mutex::acquire_detached`], [`DetachedHold`] |
 //! | give everything back before the program ends | [`Client::shutdown`] |
 //! | keep a hung task from holding it for ever | [`Mutex::max_hold`], [`Mutex::max_renewals`] |
-//! | see who holds it | [`Mutex::inspect`], [`Contention`] |
+//! | see who holds it, and who is behind that | [`Mutex::inspect`], [`Mutex::inspect_in_full`], [`Contention`] |
+//! | see who is there, and what they hold | [`Client::sessions`], [`Client::locks`] |
+//! | take it by force, or from the dead | [`Mutex::free_by_force`], [`Client::monitor`] |
+//! | choose how soon a death is noticed | [`ClientBuilder::session`], [`ClientBuilder::without_session`] |
 //! | share it with clients of other libraries | [`Mutex::value`], [`Mutex::adopt`], [`Mutex::share`] |
 //! | bring a store of one's own | [`store::Store`], [`Client::of_store`], [`mod@core`] |
 //!
@@ -60,32 +63,37 @@
 #[cfg(not(unix))]
 compile_error!("leasehold needs a Unix system: its clock and its files are of that kind");
 
+mod census;
 mod client;
 mod clock;
 mod detached;
 mod engine;
 mod error;
 mod guard;
+mod monitor;
 mod mutex;
 pub mod store;
 mod sync;
 
+pub use census::{LockInfo, SessionInfo};
 pub use client::{Client, ClientBuilder};
 pub use detached::{DetachedHold, DetachedTextError};
 pub use engine::{LostReason, ShutdownError, Unreturned, World};
 pub use error::{
-    AcquireError, AttachError, ConnectError, Contention, ExtendError, InspectError, LockError, Lost,
-    ReleaseError, RunError,
+    AcquireError, AttachError, ConnectError, Contention, ExtendError, FreeError, InspectError, LockError,
+    Lost, ReleaseError, RunError,
 };
 pub use guard::Guard;
-pub use mutex::{Attempt, Mutex, Status};
+pub use monitor::{Eviction, Monitor, MonitorReport};
+pub use mutex::{Attempt, Details, Mutex, Status};
 
 /// The vocabulary that a store of one's own needs: operations, replies, ids, keys, and the
 /// [model](leasehold_core::model) that says what each operation means.
 pub use leasehold_core as core;
 pub use leasehold_core::{
-    FencingToken, Holder, KeyError, Label, LabelError, Lease, LeaseError, LockName, Moment, NameError,
-    OwnValue, OwnValueError, Owner, Pause, RetryPolicy, SessionId,
+    About, AuditEntry, Ended, FencingToken, Fingerprint, Holder, KeyError, Label, LabelError, Lease,
+    LeaseError, LockName, Moment, NameError, OwnValue, OwnValueError, Owner, Pause, RetryPolicy, Seen,
+    SessionId,
 };
 
 #[cfg(doctest)]

@@ -1,15 +1,17 @@
 //! Sessions, over a store that can be cut off from one client, in virtual time: what a death, an outage and a stop cost.
 
+#![allow(clippy::unwrap_used, reason = "a test says what is wrong by panicking")]
+
 use futures_util::future::BoxFuture;
 use leasehold::store::{
     Fault, FaultKind, Lock, MemoryStore, Op, Outcome, Phase, Postbox, SessionKeeping, SessionOp,
-    SessionReply, Store,
+    SessionReply, Store, Wake,
 };
-use leasehold::{AcquireError, Attempt, Client, LostReason, Moment, SessionId, World};
+use leasehold::{AcquireError, Attempt, Client, Ended, FencingToken, LostReason, Moment, SessionId, World};
 use leasehold_core::{About, KeyError, SessionEntry};
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, SystemTime};
 use tokio::time::{Instant, sleep};
 
@@ -17,11 +19,22 @@ const MS: Duration = Duration::from_millis(1);
 const S: Duration = Duration::from_secs(1);
 
 /// A way to the store that can be cut.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 struct Way {
     inner: MemoryStore,
     is_cut: Arc<AtomicBool>,
     beats: Arc<AtomicU64>,
+    extends: Arc<AtomicU64>,
+    lists: Arc<AtomicU64>,
+    /// Set to say of every session that it is dead, as a list does that is out of date.
+    says_all_are_dead: Arc<AtomicBool>,
+    post: Arc<OnceLock<Arc<dyn Postbox>>>,
+}
+
+impl std::fmt::Debug for Way {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Way")
+    }
 }
 
 impl Way {
@@ -44,6 +57,9 @@ impl Way {
 
 impl Store for Way {
     fn execute<'a>(&'a self, lock: &'a Lock, op: &'a Op, within: Duration) -> BoxFuture<'a, Outcome> {
+        if matches!(op, Op::Extend(_)) {
+            self.extends.fetch_add(1, SeqCst);
+        }
         Box::pin(self.unless_cut(within, self.inner.execute(lock, op, within)))
     }
 
@@ -53,6 +69,7 @@ impl Store for Way {
         post: Arc<dyn Postbox>,
         within: Duration,
     ) -> BoxFuture<'_, Result<(), Fault>> {
+        let _ = self.post.set(post.clone());
         self.inner.open_mailbox(session, post, within)
     }
 
@@ -68,7 +85,20 @@ impl Store for Way {
         if matches!(op, SessionOp::Beat(beat) if beat.begin.is_none()) {
             self.beats.fetch_add(1, SeqCst);
         }
-        Box::pin(self.unless_cut(within, self.inner.attend(op, within)))
+        if matches!(op, SessionOp::List) {
+            self.lists.fetch_add(1, SeqCst);
+        }
+        Box::pin(async move {
+            let mut outcome = self.unless_cut(within, self.inner.attend(op, within)).await;
+            if let Outcome::Done(SessionReply::List(sessions)) = &mut outcome
+                && self.says_all_are_dead.load(SeqCst)
+            {
+                for session in sessions {
+                    session.alive_ms = None;
+                }
+            }
+            outcome
+        })
     }
 
     fn sibling(&self) -> Arc<dyn Store> {
@@ -141,7 +171,15 @@ impl Scene {
     }
 
     async fn party(&self, session: Option<Duration>) -> Party {
-        let way = Way { inner: self.store.clone(), is_cut: Arc::default(), beats: Arc::default() };
+        let way = Way {
+            inner: self.store.clone(),
+            is_cut: Arc::default(),
+            beats: Arc::default(),
+            extends: Arc::default(),
+            lists: Arc::default(),
+            says_all_are_dead: Arc::default(),
+            post: Arc::default(),
+        };
         let suspended_ms = Arc::new(AtomicU64::new(0));
         let world = Machine {
             started: self.started,
@@ -338,6 +376,12 @@ async fn people_find_what_is_held_for_longer_than_a_moment() {
     assert_eq!(held(&sessions), ["long"]);
     let about = About::from_json(&sessions[0].about).expect("ours");
     assert_eq!((about.pid, about.labels["zone"].as_str()), (std::process::id(), "eu-1"));
+    // One that its user extends by himself is not due at the keeper for long.
+    let own = party.client.mutex("own").unwrap().acquire().await.unwrap();
+    own.extend_to(600 * S).await.unwrap();
+    sleep(S).await;
+    assert_eq!(held(&scene.sessions().await), ["long", "own"]);
+    own.release().await.unwrap();
     guard.release().await.unwrap();
     sleep(3 * S).await;
     assert!(held(&scene.sessions().await).is_empty());
@@ -352,4 +396,145 @@ async fn a_session_cannot_be_shorter_than_a_second() {
     let store = MemoryStore::new();
     let error = Client::of_store(store).session(999 * MS).connect().await.expect_err("too short");
     assert!(error.to_string().contains("1 s at least"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_freed_by_force_learns_it_within_milliseconds() {
+    let scene = Scene::new();
+    let (party, other) = (scene.party(Some(10 * S)).await, scene.party(Some(10 * S)).await);
+    for lease in [None, Some(600 * S)] {
+        let mutex = party.client.mutex("a").unwrap();
+        let mutex = if let Some(lease) = lease { mutex.lease(lease) } else { mutex };
+        let guard = mutex.acquire().await.unwrap();
+        sleep(20 * S).await;
+        let freed = other.client.mutex("a").unwrap();
+        let seen = freed.inspect_in_full().await.unwrap().seen.expect("it is held");
+        freed.free_by_force(seen).await.expect("it is as it was seen");
+        let freed_at = Instant::now();
+        assert_eq!(guard.lost().await.reason, LostReason::Freed);
+        assert!(freed_at.elapsed() < 5 * MS, "{:?}", freed_at.elapsed());
+        drop(guard);
+        party.client.settle().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_flood_of_forged_messages_costs_a_few_extends_and_no_lock() {
+    let scene = Scene::new();
+    let party = scene.party(Some(10 * S)).await;
+    let guard = party.client.mutex("a").unwrap().acquire().await.unwrap();
+    sleep(MS).await; // two that were given at once may have the same number
+    let bystander = party.client.mutex("b").unwrap().lease(600 * S).acquire().await.unwrap();
+    sleep(20 * S).await;
+    let before = party.way.extends.load(SeqCst);
+    let post = party.way.post.get().expect("it was opened").clone();
+    let forged = Wake::Freed { to: party.client.session(), fence: guard.fencing_token() };
+    for _ in 0..10_000 {
+        post.deliver(forged);
+        post.deliver(Wake::Freed { to: party.client.session(), fence: FencingToken::new(1) });
+        sleep(MS).await;
+    }
+    let sent = party.way.extends.load(SeqCst) - before;
+    assert!((10..=45).contains(&sent), "{sent} in 10 s");
+    guard.check().expect("the store says that it is held");
+    bystander.check().expect("nobody spoke of it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_monitor_takes_from_the_dead_what_nobody_waits_for() {
+    let scene = Scene::new();
+    let (dead, live) = (scene.party(Some(3 * S)).await, scene.party(Some(3 * S)).await);
+    let held = dead.client.mutex("a").unwrap().lease(600 * S).acquire().await.unwrap();
+    let kept = live.client.mutex("b").unwrap().lease(600 * S).acquire().await.unwrap();
+    sleep(10 * S).await;
+    let evicted = Arc::new(Mutex::new(Vec::new()));
+    let told = evicted.clone();
+    let monitor = live.client.monitor();
+    let running = tokio::spawn(monitor.run(move |round| {
+        told.lock().unwrap().extend(round.evicted.iter().map(|e| (e.name.to_string(), e.fence)));
+    }));
+    sleep(10 * S).await;
+    assert!(evicted.lock().unwrap().is_empty(), "all are alive");
+    dead.cut();
+    sleep(5 * S).await;
+    assert_eq!(*evicted.lock().unwrap(), [("a".to_owned(), Some(held.fencing_token()))]);
+    let details = live.client.mutex("a").unwrap().inspect_in_full().await.unwrap();
+    assert!(!details.status.held && details.audit.len() == 1, "{details:?}");
+    assert_eq!(details.audit[0].how, Ended::Evicted);
+    kept.check().expect("its session beats");
+    sleep(60 * S).await;
+    assert_eq!(evicted.lock().unwrap().len(), 1, "nothing is told twice");
+    running.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn row_43_a_session_that_is_back_in_time_keeps_what_it_has() {
+    let scene = Scene::new();
+    let (holder, other) = (scene.party(Some(3 * S)).await, scene.party(Some(3 * S)).await);
+    let guard = holder.client.mutex("a").unwrap().lease(600 * S).acquire().await.unwrap();
+    sleep(10 * S).await;
+    other.way.says_all_are_dead.store(true, SeqCst);
+    let mut monitor = other.client.monitor();
+    for _ in 0..3 {
+        let round = monitor.round().await;
+        assert!(round.dead == 2 && round.evicted.is_empty() && round.trouble.is_none(), "{round:?}");
+    }
+    guard.extend().await.expect("the store looked in the same step");
+    // It was not taken for settled either.
+    other.way.says_all_are_dead.store(false, SeqCst);
+    holder.cut();
+    sleep(4 * S).await;
+    assert_eq!(monitor.round().await.evicted.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_monitor_rides_out_an_outage_and_asks_seldom_meanwhile() {
+    let scene = Scene::new();
+    let (dead, live) = (scene.party(Some(3 * S)).await, scene.party(Some(3 * S)).await);
+    let _held = dead.client.mutex("a").unwrap().lease(600 * S).acquire().await.unwrap();
+    sleep(10 * S).await;
+    dead.cut();
+    live.cut();
+    let (rounds, evicted) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let told = (rounds.clone(), evicted.clone());
+    let monitor = live.client.monitor().every(S);
+    let running = tokio::spawn(monitor.run(move |round| {
+        told.0.fetch_add(1, SeqCst);
+        told.1.fetch_add(round.evicted.len() as u64, SeqCst);
+    }));
+    sleep(300 * S).await;
+    assert!((8..=25).contains(&rounds.load(SeqCst)), "{rounds:?}");
+    assert!(live.way.lists.load(SeqCst) < 100, "{:?}", live.way.lists);
+    live.mend();
+    sleep(40 * S).await;
+    // What the dead had told of was forgotten meanwhile, and its lease still lasts.
+    assert_eq!(evicted.load(SeqCst), 0);
+    let (late, late_live) = (scene.party(Some(3 * S)).await, scene.party(Some(3 * S)).await);
+    let _held = late.client.mutex("b").unwrap().lease(600 * S).acquire().await.unwrap();
+    sleep(10 * S).await;
+    late.cut();
+    sleep(6 * S).await;
+    assert_eq!(evicted.load(SeqCst), 1, "it works as before");
+    drop(late_live);
+    running.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_round_of_the_monitor_has_a_bound() {
+    let scene = Scene::new();
+    let (dead, live) = (scene.party(Some(3 * S)).await, scene.party(Some(3 * S)).await);
+    let mut held = Vec::new();
+    for n in 0..1500 {
+        held.push(dead.client.mutex(format!("n{n}")).unwrap().lease(600 * S).acquire().await.unwrap());
+    }
+    sleep(10 * S).await;
+    dead.cut();
+    sleep(4 * S).await;
+    assert_eq!(live.client.locks().await.unwrap().len(), 1500);
+    let mut monitor = live.client.monitor();
+    let first = monitor.round().await;
+    assert_eq!((first.evicted.len(), first.left, first.dead), (1024, 476, 1));
+    let second = monitor.round().await;
+    assert_eq!((second.evicted.len(), second.left), (476, 0));
+    assert!(live.client.locks().await.unwrap().is_empty());
 }

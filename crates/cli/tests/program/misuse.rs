@@ -44,6 +44,11 @@ fn what_cannot_be_used_ends_with_2_and_a_reason() {
     run(&["--try", "--wait", "1s"], "cannot be used with");
     run(&["--conflict-exit-code", "256"], "--conflict-exit-code");
     run(&["--log-format", "xml"], "--log-format");
+    run(&["--session", "1s", "--no-session"], "cannot be used with");
+    check(&["ls", "--store", "sqlite:no/such/dir/locks.db"], "its directory does not exist");
+    check(&["free", "job"], "nobody can be asked");
+    check(&["free", "", "--yes"], "a lock name needs at least one character");
+    check(&["monitor", "--every", "2"], "it has no unit");
     run(&["--bogus"], "unexpected argument '--bogus'");
 }
 
@@ -55,6 +60,9 @@ fn help_and_version_are_no_errors() {
         (&["run", "--help"], "is killed, the kernel kills the command"),
         (&["help", "run"], "Exit status:"),
         (&["show", "--help"], "remaining_ms"),
+        (&["ls", "--help"], "goes through the server's keys"),
+        (&["free", "--help"], "Take a lock from its holder by force"),
+        (&["monitor", "--help"], "contrib/leasehold-monitor.service"),
         (&["--version"], concat!("leasehold ", env!("CARGO_PKG_VERSION"))),
     ] {
         let outcome = scene.run(arguments);
@@ -78,6 +86,8 @@ fn a_store_that_is_not_there_ends_with_69_in_time() {
     check("no answer in time", &["run", "job", "--try", "--", "true"]);
     check("no answer in time", &["run", "job", "--", "true"]);
     check("no answer in time", &["show", "job"]);
+    check("no answer in time", &["ls"]);
+    check("no answer in time", &["monitor"]);
     server.cont().expect("it is stopped");
     server.kill().expect("it runs");
     let outcome = scene.run(&["run", "job", "--", "true"]);

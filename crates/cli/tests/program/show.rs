@@ -11,7 +11,7 @@ fn a_free_lock() {
     assert_eq!(shown.stdout, "name     job\nheld     no\nwaiting  0\n");
     let json = scene.run(&["show", "job", "--json"]).stdout;
     let wanted = "{\"name\":\"job\",\"held\":false,\"holder\":null,\"since\":null,\"until\":null,\
-                  \"remaining_ms\":null,\"fence\":null,\"waiting\":0}\n";
+                  \"remaining_ms\":null,\"fence\":null,\"waiting\":0,\"behind\":null,\"audit\":[]}\n";
     assert_eq!(json, wanted);
 }
 

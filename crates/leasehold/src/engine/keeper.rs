@@ -15,6 +15,8 @@
 //! 6. A shutdown takes all holds over. The keeper then does what is still to be done, until its bound, and ends; what
 //!    was left undone is known from then on.
 //! 7. Beats go first. A session that has lapsed takes all its holds with it, in one step, and another one is begun.
+//! 8. Messages are hints, and can be forged in any number: one about a hold makes it be extended early, a few times a
+//!    second at most, and the store's answer is what counts.
 
 use super::heart::{Heart, Need, Throb};
 use super::pace::{BATCH, Pace, Place, Turn};
@@ -30,13 +32,13 @@ use futures_util::stream::FuturesUnordered;
 use leasehold_core::pulse::Pulse;
 use leasehold_core::tenure::{Duty, Tenure, Wish};
 use leasehold_core::{
-    Beaten, Claim, Extend, Extended, FIRST_LEASE, HoldId, Lock, Moment, Op, Pass, Release, Reply, SessionOp,
-    SessionReply, whole_millis,
+    Beaten, Claim, Extend, Extended, FIRST_LEASE, FencingToken, HoldId, Lock, Moment, Op, Pass, Release,
+    Reply, SessionOp, SessionReply, whole_millis,
 };
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::io;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -72,6 +74,8 @@ struct State {
     /// The session, where it lives by beats and has not lapsed.
     heart: Option<Heart>,
     kept: HashMap<KeepId, Kept>,
+    /// The same by their fencing tokens, which messages name.
+    by_fence: BTreeSet<(FencingToken, KeepId)>,
     pace: Pace,
     errands: Vec<Errand>,
     /// What is being given back, by a number.
@@ -165,6 +169,9 @@ struct Guarded {
     in_flight: DropGuard,
 }
 
+/// What messages reach a keeper by. It does not keep it alive.
+pub(super) struct Ear(Weak<Shared>);
+
 /// An extend on its way.
 struct Sent {
     id: KeepId,
@@ -224,6 +231,7 @@ impl Keeper {
         let state = State {
             heart: pulse.map(|pulse| Heart::new(sessions.present(), pulse, now)),
             kept: HashMap::new(),
+            by_fence: BTreeSet::new(),
             pace: Pace::new(),
             errands: Vec::new(),
             open: BTreeMap::new(),
@@ -271,6 +279,7 @@ impl Keeper {
             giving_back: None,
         };
         kept.raise();
+        state.by_fence.insert((kept.hold.fence, id));
         state.kept.insert(id, kept);
         let due = state.schedule(id);
         let early = due < state.armed;
@@ -292,7 +301,10 @@ impl Keeper {
 
     /// A hold that was retired has been released, or its release is an errand.
     pub(super) fn forget(&self, id: KeepId) {
-        self.shared.state().kept.remove(&id);
+        let mut state = self.shared.state();
+        if let Some(kept) = state.kept.remove(&id) {
+            state.by_fence.remove(&(kept.hold.fence, id));
+        }
     }
 
     /// A hold was found to be lost: it is not extended any more.
@@ -319,25 +331,15 @@ impl Keeper {
         let Some(kept) = state.kept.get_mut(&id) else { return };
         kept.tenure.prolong(sent_at, lease);
         kept.raise();
+        state.tell(id);
         state.schedule(id);
         drop(state);
         self.shared.bell.notify_one();
     }
 
-    /// Has a hold extended at once, whenever its turn would come: there is reason to ask the store whether it is held
-    /// still. What is in flight about it already does not count as the answer. Does not wait.
-    #[cfg_attr(
-        any(not(test), shuttle),
-        expect(dead_code, reason = "for news of a hold that was ended by force")
-    )]
-    pub(crate) fn hasten(&self, id: KeepId) {
-        let now = self.shared.world.now();
-        let mut state = self.shared.state();
-        let Some(kept) = state.kept.get_mut(&id) else { return };
-        kept.tenure.hasten(now);
-        state.schedule(id);
-        drop(state);
-        self.shared.bell.notify_one();
+    /// What messages reach this keeper by.
+    pub(super) fn ear(&self) -> Ear {
+        Ear(Arc::downgrade(&self.shared))
     }
 
     /// Undoes what an acquire may have left that was sent by `main`, and may be on its way still.
@@ -429,6 +431,29 @@ impl Keeper {
     }
 }
 
+impl Ear {
+    /// Somebody says that the hold with this token was ended by force. It may be forged: the hold is extended at once,
+    /// whenever its turn would come, and the store says what is true. What is in flight about it already does not
+    /// count as the answer. Does not wait.
+    pub(super) fn hear_freed(&self, fence: FencingToken) {
+        let Some(shared) = self.0.upgrade() else { return };
+        let now = shared.world.now();
+        let mut state = shared.state();
+        let of_it = (fence, KeepId(0))..=(fence, KeepId(u64::MAX));
+        let ids: Vec<_> = state.by_fence.range(of_it).map(|(_, id)| *id).collect();
+        for id in &ids {
+            if let Some(kept) = state.kept.get_mut(id).filter(|kept| !kept.lost) {
+                kept.tenure.hasten(now);
+                state.schedule(*id);
+            }
+        }
+        drop(state);
+        if !ids.is_empty() {
+            shared.bell.notify_one();
+        }
+    }
+}
+
 impl fmt::Debug for Keeper {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Keeper").finish_non_exhaustive()
@@ -480,6 +505,15 @@ impl State {
             self.pace.leave(id, place);
         }
         Some(kept.hold.clone())
+    }
+
+    /// People are told that a hold is there: it was extended, so it is one that lasts.
+    fn tell(&mut self, id: KeepId) {
+        if let (Some(kept), Some(heart)) = (self.kept.get_mut(&id).filter(|kept| !kept.lost), &mut self.heart)
+            && !std::mem::replace(&mut kept.told, true)
+        {
+            heart.tell(&kept.hold.lock);
+        }
     }
 
     /// People are not told any more that a hold is there.
@@ -586,15 +620,12 @@ impl State {
                     continue;
                 }
                 Duty::Extend { lease, keep_record } => {
-                    if let Some(heart) = self.heart.as_mut().filter(|_| !kept.told) {
-                        kept.told = true;
-                        heart.tell(&kept.hold.lock);
-                    }
                     kept.hold.may_last(now + call + lease);
                     let ends_soon = kept.tenure.valid_until().since(now) < call * 2;
                     let batches = if ends_soon { &mut work.urgent } else { &mut work.calm };
                     let sent = Sent { id, hold: kept.hold.clone(), lease, keep_record };
                     kept.in_flight = Some(Batch::add(batches, sent));
+                    self.tell(id);
                 }
                 Duty::Rest(_) => {}
             }
@@ -950,7 +981,7 @@ mod tests {
             // The next extend by itself is a minute ahead, or there is none.
             tenure.handle_extended(world.now(), 180 * SECOND, false);
             let id = keeper.keep(hold.clone(), tenure).expect("nobody shuts it down");
-            keeper.hasten(id);
+            keeper.ear().hear_freed(hold.fence);
             tokio::time::sleep(SECOND / 20).await;
             hold.check(&*world).expect("it was asked, and is held still");
 
@@ -959,12 +990,12 @@ mod tests {
                 store.execute(&hold.lock, &Op::Release(release), SECOND).await,
                 Outcome::Done(_)
             ));
-            keeper.hasten(id);
+            keeper.ear().hear_freed(hold.fence);
             let told = tokio::time::timeout(5 * SECOND, hold.signal().cancelled()).await;
             told.expect("not only a minute later");
             assert_eq!(hold.reason(world.now()), LostReason::Released);
             keeper.retire(id);
-            keeper.hasten(id);
+            keeper.ear().hear_freed(hold.fence);
             keeper.close();
         }
     }

@@ -39,12 +39,15 @@ pub use shutdown::{ShutdownError, Unreturned};
 pub(crate) use world::System;
 pub use world::World;
 
-use crate::store::{Fault, Outcome, Postbox, Store};
-use crate::sync::{Mutex, MutexGuard};
+use crate::store::{Fault, FaultKind, Outcome, Phase, Postbox, Store};
+use crate::sync::{Mutex, MutexGuard, OnceLock};
 use detached::Attached;
+use futures_util::future::BoxFuture;
 use gate::Gate;
-use keeper::Keeper;
-use leasehold_core::{About, Label, Lock, Moment, Op, Reply, SessionId, Wake};
+use keeper::{Ear, Keeper};
+use leasehold_core::{
+    About, Label, Lock, Moment, Op, Reply, SessionEntry, SessionId, SessionOp, SessionReply, Wake,
+};
 use seat::Cleared;
 use session::{Birth, Sessions};
 use std::collections::HashMap;
@@ -107,6 +110,8 @@ impl Engine {
             store.close_mailbox(id);
             StartError::Keeper(error)
         })?;
+        // Nobody else sets it.
+        let _ = seats.keeper.set(keeper.ear());
         let (attached, gate) = (Attached::default(), Arc::default());
         Ok(Arc::new(Self { store, world, sessions, label, timings, keeper, gate, seats, attached }))
     }
@@ -124,6 +129,17 @@ impl Engine {
     /// Sends one operation, and again after a fault that may pass, until `within` is over.
     pub(crate) async fn call(&self, lock: &Lock, op: &Op, within: Duration) -> Result<Reply, Uncertain> {
         call(&*self.store, &*self.world, lock, op, within, within).await
+    }
+
+    /// Which sessions the store knows; asked for again after a fault that may pass, for as long as a call may take.
+    pub(crate) async fn list_sessions(&self) -> Result<Vec<SessionEntry>, Uncertain> {
+        let ask = |left| self.store.attend(&SessionOp::List, left);
+        if let SessionReply::List(sessions) = insist(&*self.world, self.timings.call, ask).await? {
+            return Ok(sessions);
+        }
+        let text = "it answered another question than was asked".to_owned();
+        let fault = Fault::new(FaultKind::Failed(text), Phase::Reply, "the store");
+        Err(Uncertain { fault, maybe_done: false })
     }
 }
 
@@ -174,13 +190,22 @@ pub(crate) async fn call(
     within: Duration,
     each: Duration,
 ) -> Result<Reply, Uncertain> {
+    insist(world, within, |left| store.execute(lock, op, left.min(each))).await
+}
+
+/// Asks until there is an answer, a fault that does not pass, or no time left.
+async fn insist<'a, T>(
+    world: &dyn World,
+    within: Duration,
+    mut ask: impl FnMut(Duration) -> BoxFuture<'a, Outcome<T>>,
+) -> Result<T, Uncertain> {
     let deadline = world.now() + within;
     let mut maybe_done = false;
     let mut earlier: Option<Fault> = None;
     let mut pause = Duration::from_millis(10);
     loop {
         let left = deadline.since(world.now());
-        let fault = match store.execute(lock, op, left.min(each)).await {
+        let fault = match ask(left).await {
             Outcome::Done(reply) => return Ok(reply),
             Outcome::Refused(fault) => fault,
             Outcome::Unknown(fault) => {
@@ -205,10 +230,12 @@ pub(crate) fn jitter(world: &dyn World, most: Duration) -> Duration {
     most.mul_f64(share)
 }
 
-/// All seats of a client, and the postbox that hands each its grants.
+/// All seats of a client, and the postbox that hands each its grants, and the keeper the news of what was freed.
 struct Seats {
     world: Arc<dyn World>,
     table: Mutex<Table>,
+    /// Set once there is a keeper: before that nothing is held that a message could be about.
+    keeper: OnceLock<Ear>,
 }
 
 #[derive(Default)]
@@ -224,7 +251,7 @@ struct Table {
 
 impl Seats {
     fn new(world: Arc<dyn World>) -> Self {
-        Self { world, table: Mutex::default() }
+        Self { world, table: Mutex::default(), keeper: OnceLock::new() }
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
@@ -303,10 +330,18 @@ impl Seats {
 
 impl Postbox for Seats {
     fn deliver(&self, wake: Wake) {
-        if let Wake::Grant { nonce, fence, .. } = wake
-            && let Some(seat) = self.by_slot(nonce.slot())
-        {
-            seat.handle_grant(nonce, fence, self.world.now());
+        match wake {
+            Wake::Grant { nonce, fence, .. } => {
+                if let Some(seat) = self.by_slot(nonce.slot()) {
+                    seat.handle_grant(nonce, fence, self.world.now());
+                }
+            }
+            Wake::Freed { fence, .. } => {
+                if let Some(keeper) = self.keeper.get() {
+                    keeper.hear_freed(fence);
+                }
+            }
+            _ => {}
         }
     }
 

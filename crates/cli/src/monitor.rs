@@ -1,0 +1,115 @@
+//! `leasehold monitor`: a daemon that takes from dead sessions what they held, and says so.
+
+use crate::args::MonitorArgs;
+use crate::exit::{Exit, Failure};
+use crate::log;
+use crate::people::plain;
+use crate::report::{json_line, print};
+use crate::signals::Signals;
+use crate::stamp::rfc3339;
+use crate::store::Place;
+use anyhow::Context;
+use leasehold::{Eviction, MonitorReport};
+use serde::Serialize;
+use std::time::SystemTime;
+
+/// Monitors until a signal says to end, which is no failure.
+pub(crate) async fn monitor(args: &MonitorArgs) -> Result<Exit, Failure> {
+    let place = Place::of(&args.store)?.without_session().label(args.label.as_deref());
+    let mut signals = Signals::catch()
+        .context("failed to catch signals")
+        .map_err(|error| Failure::new(Exit::UNAVAILABLE, error))?;
+    let client = tokio::select! {
+        biased;
+        _ = signals.ending() => return Ok(Exit::SUCCESS),
+        client = place.connect() => client?,
+    };
+    let mut monitor = client.monitor();
+    if let Some(every) = args.every {
+        monitor = monitor.every(every);
+    }
+    let mut teller = Teller { json: args.json, in_trouble: false };
+    teller.line(&Event::Started { at: now(), version: env!("CARGO_PKG_VERSION") });
+    tokio::select! {
+        biased;
+        _ = signals.ending() => {}
+        _ = monitor.run(|round| teller.tell(round)) => {}
+    }
+    teller.line(&Event::Ended { at: now() });
+    Ok(Exit::SUCCESS)
+}
+
+/// What is told, one line each, with the fields of its JSON, which stay as they are.
+#[derive(Debug, Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+enum Event<'a> {
+    Started { at: String, version: &'a str },
+    Evicted { at: String, name: &'a str, fence: Option<u64>, session: String, whose: Option<&'a str> },
+    Trouble { at: String, message: String },
+    Recovered { at: String },
+    Ended { at: String },
+}
+
+impl<'a> Event<'a> {
+    fn evicted(eviction: &'a Eviction) -> Self {
+        Self::Evicted {
+            at: now(),
+            name: eviction.name.as_str(),
+            fence: eviction.fence.map(leasehold::FencingToken::as_u64),
+            session: eviction.session.to_string(),
+            whose: eviction.whose.as_ref().map(leasehold::Label::as_str),
+        }
+    }
+
+    fn text(&self) -> String {
+        match self {
+            Self::Started { at, version } => format!("{at} started leasehold {version}\n"),
+            Self::Evicted { at, name, fence, session, whose } => {
+                let whose = plain(whose.unwrap_or("unknown"));
+                match fence {
+                    Some(fence) => {
+                        format!("{at} evicted `{name}` (fence {fence}) from {whose}, session {session}\n")
+                    }
+                    None => format!("{at} gave up the place of {whose} before `{name}`, session {session}\n"),
+                }
+            }
+            Self::Trouble { at, message } => format!("{at} trouble: {message}\n"),
+            Self::Recovered { at } => format!("{at} recovered\n"),
+            Self::Ended { at } => format!("{at} ended\n"),
+        }
+    }
+}
+
+/// Says what rounds have done. Trouble is told once, and its end.
+struct Teller {
+    json: bool,
+    in_trouble: bool,
+}
+
+impl Teller {
+    fn tell(&mut self, round: &MonitorReport) {
+        for eviction in &round.evicted {
+            self.line(&Event::evicted(eviction));
+        }
+        match &round.trouble {
+            Some(fault) if !self.in_trouble => {
+                self.line(&Event::Trouble { at: now(), message: fault.to_string() });
+            }
+            None if self.in_trouble => self.line(&Event::Recovered { at: now() }),
+            _ => {}
+        }
+        self.in_trouble = round.trouble.is_some();
+    }
+
+    fn line(&mut self, event: &Event<'_>) {
+        let text = if self.json { json_line(event) } else { event.text() };
+        // The locks of the dead are to be freed also where nobody reads of it.
+        if let Err(error) = print(&text) {
+            log::warning(&format!("{error:#}"));
+        }
+    }
+}
+
+fn now() -> String {
+    rfc3339(SystemTime::now())
+}

@@ -1,0 +1,102 @@
+//! Who is behind a session, as it is printed: texts that others chose, made fit for a terminal.
+
+use crate::report::millis;
+use crate::stamp::rfc3339;
+use leasehold::{AuditEntry, Ended, SessionInfo};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime};
+
+/// Who is behind a session, with the fields of its JSON, which stay as they are.
+#[derive(Debug, Serialize)]
+pub(crate) struct Behind<'a> {
+    pub(crate) session: String,
+    pub(crate) alive: bool,
+    /// Null also where nobody has to beat.
+    pub(crate) alive_ms: Option<u64>,
+    pub(crate) label: Option<&'a str>,
+    pub(crate) host: Option<&'a str>,
+    pub(crate) pid: Option<u32>,
+    pub(crate) program: Option<&'a str>,
+    pub(crate) version: Option<&'a str>,
+    pub(crate) started: Option<String>,
+    pub(crate) labels: BTreeMap<&'a str, &'a str>,
+}
+
+impl<'a> Behind<'a> {
+    pub(crate) fn of(info: &'a SessionInfo) -> Self {
+        let about = info.about.as_ref();
+        Self {
+            session: info.session.to_string(),
+            alive: info.alive_for.is_some(),
+            alive_ms: info.alive_for.filter(|alive| *alive != Duration::MAX).map(millis),
+            label: about.map(|about| about.label.as_str()),
+            host: about.map(|about| about.host.as_str()),
+            pid: about.map(|about| about.pid),
+            program: about.map(|about| about.program.as_str()),
+            version: about.map(|about| about.version.as_str()),
+            started: info.since().map(rfc3339),
+            labels: about
+                .map(|about| {
+                    about.labels.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect()
+                })
+                .unwrap_or_default(),
+        }
+    }
+
+    /// Whether it lives, in a word or two.
+    pub(crate) fn state(&self) -> String {
+        match (self.alive, self.alive_ms) {
+            (false, _) => "dead".to_owned(),
+            (true, None) => "alive".to_owned(),
+            (true, Some(ms)) => format!("alive for {:?}, unless it beats", Duration::from_millis(ms)),
+        }
+    }
+}
+
+/// Who took a lock from whom, with the fields of its JSON, which stay as they are.
+#[derive(Debug, Serialize)]
+pub(crate) struct Taken<'a> {
+    at: String,
+    how: &'static str,
+    fence: Option<u64>,
+    whose: Option<&'a str>,
+    by: &'a str,
+}
+
+impl<'a> Taken<'a> {
+    pub(crate) fn of(entry: &'a AuditEntry) -> Self {
+        Self {
+            at: rfc3339(SystemTime::UNIX_EPOCH + Duration::from_millis(entry.at_ms)),
+            how: match entry.how {
+                Ended::Freed => "freed",
+                Ended::Evicted => "evicted",
+                _ => "other",
+            },
+            fence: entry.fence.map(leasehold::FencingToken::as_u64),
+            whose: entry.whose.as_ref().map(leasehold::Label::as_str),
+            by: entry.by.as_str(),
+        }
+    }
+
+    pub(crate) fn text(&self) -> String {
+        let fence = self.fence.map(|fence| format!(" (fence {fence})")).unwrap_or_default();
+        let whose = self.whose.unwrap_or("a client of another library");
+        format!("{} {} from {}{fence} by {}", self.at, self.how, plain(whose), plain(self.by))
+    }
+}
+
+/// A text that somebody else chose, without what a terminal would obey.
+pub(crate) fn plain(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_terminal_is_told_nothing_by_others() {
+        assert_eq!(plain("web-3\x1b[2J\u{9b}x\n"), "web-3\u{fffd}[2J\u{fffd}x\u{fffd}");
+    }
+}

@@ -1,0 +1,192 @@
+//! What operators do: list, look, take by force, and have the dead's locks taken.
+
+use super::scene::{PATIENCE, Scene, expect, finish, runs, signal, start, status, until};
+use leasehold_testkit::{RedisServer, Worker};
+use serde_json::Value;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+fn lines(text: &str) -> Vec<Value> {
+    text.lines().map(|line| serde_json::from_str(line).expect("a line of JSON")).collect()
+}
+
+/// A holder, once it is to be found in the list.
+fn listed(scene: &Scene, options: &[&str]) -> (Worker, Value) {
+    let mut holder = scene.start(options, "echo running; read line");
+    expect(&mut holder, "running");
+    let mut row = Value::Null;
+    until("it is listed", || {
+        let outcome = scene.run(&["ls", "--json"]);
+        outcome.check(0, "");
+        row = lines(&outcome.stdout).pop().unwrap_or_default();
+        !row.is_null()
+    });
+    (holder, row)
+}
+
+#[test]
+fn who_holds_what_is_listed_with_host_process_and_program() {
+    let server = RedisServer::start().expect("there is a server");
+    for scene in [Scene::sqlite(), Scene::redis(&server)] {
+        let (mut holder, row) = listed(&scene, &[]);
+        assert_eq!((&row["name"], &row["waiting"]), (&"job".into(), &0.into()), "{row}");
+        let behind = &row["behind"];
+        assert_eq!(
+            (&behind["pid"], &behind["program"]),
+            (&holder.pid().into(), &"leasehold".into()),
+            "{row}"
+        );
+        assert!(behind["host"].is_string() && behind["alive"] == true && row["fence"].is_u64(), "{row}");
+        let shown = scene.status();
+        assert_eq!((&shown["behind"]["pid"], &shown["fence"]), (&behind["pid"], &row["fence"]), "{shown}");
+
+        let text = scene.run(&["ls"]).stdout;
+        let [head, line] = text.lines().collect::<Vec<_>>()[..] else { panic!("two lines: {text}") };
+        assert!(head.starts_with("NAME  HOST") && line.starts_with("job   "), "{text}");
+        assert!(line.contains(&format!(" {} ", holder.pid())), "{text}");
+        let sessions = lines(&scene.run(&["ls", "--sessions", "--json"]).stdout);
+        assert_eq!(sessions.len(), 1, "who only looks is not there: {sessions:?}");
+        assert_eq!((&sessions[0]["session"], &sessions[0]["locks"][0]), (&behind["session"], &"job".into()));
+        assert!(
+            scene.run(&["show", "job"]).stdout.contains(&format!("process  {}, leasehold\n", holder.pid()))
+        );
+
+        holder.tell("go").expect("it reads");
+        assert_eq!(status(&mut holder), Some(0));
+        assert_eq!(scene.run(&["ls", "--json"]).stdout, "");
+    }
+}
+
+#[test]
+fn a_lock_is_freed_its_holder_ends_at_once_and_the_audit_says_who_did_it() {
+    let server = RedisServer::start().expect("there is a server");
+    for scene in [Scene::sqlite(), Scene::redis(&server)] {
+        let (mut holder, row) = listed(&scene, &["--lease", "10m"]);
+        scene.run(&["free", "job"]).check(2, "give --yes");
+        assert_eq!(scene.status()["held"], true);
+        let freed_at = Instant::now();
+        let freed = scene.run(&["free", "job", "--yes", "--json", "--label", "ticket 4711"]);
+        freed.check(0, "");
+        let report = &lines(&freed.stdout)[0];
+        assert_eq!((&report["freed"], &report["fence"]), (&true.into(), &row["fence"]), "{report}");
+        assert_eq!(report["behind"]["pid"], holder.pid(), "{report}");
+        assert_eq!(status(&mut holder), Some(70));
+        assert!(freed_at.elapsed() < Duration::from_secs(8), "not only at its next renewal, in minutes");
+        let shown = scene.status();
+        let audit = &shown["audit"][0];
+        assert_eq!((&audit["how"], &audit["by"]), (&"freed".into(), &"ticket 4711".into()), "{shown}");
+        assert_eq!((&audit["fence"], &shown["held"]), (&row["fence"], &false.into()), "{shown}");
+        let text = scene.run(&["show", "job"]).stdout;
+        assert!(text.contains("by ticket 4711\n"), "{text}");
+        let again = scene.run(&["free", "job", "--yes"]);
+        again.check(0, "");
+        assert_eq!(again.stdout, "`job` is free already\n");
+    }
+}
+
+#[test]
+fn who_is_asked_at_a_terminal_can_refuse() {
+    if !Command::new("script").arg("--version").output().is_ok_and(|output| output.status.success()) {
+        eprintln!("not tested: there is no `script` here");
+        return;
+    }
+    let scene = Scene::sqlite();
+    let (mut holder, _) = listed(&scene, &["--lease", "10m"]);
+    for (answer, wanted, held) in [("\n", "1\n", true), ("no\n", "1\n", true), ("y\n", "0\n", false)] {
+        let mut command = Command::new("script");
+        command.args(["--quiet", "--command", "$LEASEHOLD free job; echo $? > status", "/dev/null"]);
+        command.env("LEASEHOLD", env!("CARGO_BIN_EXE_leasehold")).env("SHELL", "/bin/sh");
+        command.env("LEASEHOLD_STORE", format!("sqlite:{}", scene.path("locks.db").display()));
+        command.current_dir(scene.path(""));
+        let said = finish(command, answer).stdout;
+        assert!(said.contains(&format!("process {} on", holder.pid())) && said.contains("[y/N]"), "{said}");
+        assert_eq!((scene.read("status").as_str(), scene.status()["held"].as_bool()), (wanted, Some(held)));
+    }
+    assert_eq!(status(&mut holder), Some(70));
+}
+
+#[test]
+fn a_monitor_says_what_it_took_from_the_dead_and_ends_in_order() {
+    // A server each: on one, the dead of the first would speak of the second's lock.
+    let servers = [(); 2].map(|()| RedisServer::start().expect("there is a server"));
+    let [one, other] = servers.each_ref().map(Scene::redis);
+    for (scene, json) in [(one, true), (other, false), (Scene::sqlite(), true)] {
+        let (mut holder, row) = listed(&scene, &["--lease", "10m", "--session", "1s"]);
+        let arguments = ["monitor", "--every", "200ms", "--label", "the monitor", "--json"];
+        let mut monitor = start(scene.command(&arguments[..if json { 6 } else { 5 }]));
+        expect(&mut monitor, if json { "{\"event\":\"started\"" } else { "2" });
+        holder.kill().expect("it runs");
+        let fence = row["fence"].to_string();
+        let line = monitor.line(PATIENCE).expect("it speaks");
+        if json {
+            let event: Value = serde_json::from_str(&line).expect("a line of JSON");
+            assert_eq!((&event["event"], &event["name"]), (&"evicted".into(), &"job".into()), "{event}");
+            assert_eq!((&event["fence"], &event["session"]), (&row["fence"], &row["behind"]["session"]));
+        } else {
+            assert!(line.contains(&format!("evicted `job` (fence {fence}) from ")), "{line}");
+        }
+        let shown = scene.status();
+        assert_eq!(
+            (&shown["held"], &shown["audit"][0]["by"]),
+            (&false.into(), &"the monitor".into()),
+            "{shown}"
+        );
+        monitor.terminate().expect("it runs");
+        assert_eq!(status(&mut monitor), Some(0));
+    }
+}
+
+#[test]
+fn a_monitor_outlives_an_outage_and_tells_of_it_once() {
+    let server = RedisServer::start().expect("there is a server");
+    let scene = Scene::redis(&server);
+    let mut monitor = start(scene.command(&["monitor", "--every", "100ms", "--json"]));
+    expect(&mut monitor, "{\"event\":\"started\"");
+    server.stop().expect("it runs");
+    expect(&mut monitor, "{\"event\":\"trouble\"");
+    server.cont().expect("it is stopped");
+    expect(&mut monitor, "{\"event\":\"recovered\"");
+    signal(monitor.pid(), "INT");
+    assert_eq!(status(&mut monitor), Some(0));
+}
+
+#[test]
+fn the_next_does_not_wait_for_the_lease_of_a_program_that_was_killed() {
+    let server = RedisServer::start().expect("there is a server");
+    let scene = Scene::redis(&server);
+    let mut run = scene.start(&["--lease", "10m", "--session", "1s"], "echo pid $$; exec sleep 60");
+    let child = expect(&mut run, "pid");
+    let mut next = scene.start(&["--session", "1s"], "echo mine");
+    until("it waits", || scene.status()["waiting"] == 1);
+    run.kill().expect("it runs");
+    let killed_at = Instant::now();
+    next.expect("mine", PATIENCE).expect("the lock is free");
+    assert!(killed_at.elapsed() < Duration::from_secs(4), "{:?}", killed_at.elapsed());
+    assert!(!runs(&child));
+    assert_eq!(status(&mut next), Some(0));
+}
+
+#[test]
+fn without_a_session_the_lease_alone_ends_the_lock() {
+    let server = RedisServer::start().expect("there is a server");
+    let scene = Scene::redis(&server);
+    let mut run = scene.start(&["--lease", "10m", "--no-session"], "echo running; exec sleep 60");
+    expect(&mut run, "running");
+    assert!(scene.status()["behind"].is_null());
+    run.kill().expect("it runs");
+    assert_eq!(status(&mut run), None);
+    scene.script(&["--wait", "2s", "--session", "1s"], "true").check(75, "held by");
+}
+
+#[test]
+fn a_server_that_is_silent_for_five_seconds_costs_nothing_by_default() {
+    let server = RedisServer::start().expect("there is a server");
+    let scene = Scene::redis(&server);
+    let (mut holder, _) = listed(&scene, &[]);
+    server.stop().expect("it runs");
+    std::thread::sleep(Duration::from_secs(5));
+    server.cont().expect("it is stopped");
+    std::thread::sleep(Duration::from_secs(3));
+    holder.tell("go").expect("it runs still");
+    assert_eq!(status(&mut holder), Some(0));
+}

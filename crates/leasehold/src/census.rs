@@ -1,0 +1,136 @@
+//! Who is there, and what they hold: what a store's sessions have told of themselves, and a look at each lock.
+//!
+//! Nothing here searches through a store. A session tells of a lock with a beat, once it has held it for so long that it
+//! was extended, so what is asked for is known by name.
+
+use crate::engine::{Engine, Uncertain};
+use crate::error::InspectError;
+use crate::mutex::Status;
+use crate::store::{Fault, FaultKind, Outcome, SessionKeeping};
+use leasehold_core::{About, Inspect, Lock, LockName, Op, Reply, SessionEntry, SessionId};
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+/// How many locks are looked at in one go.
+const AT_ONCE: usize = 256;
+
+/// One session of a store, as it has told of itself: [`Client::sessions`](crate::Client::sessions).
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let client = leasehold::Client::builder("memory:").session_label("zone", "eu-1").connect().await?;
+/// for session in client.sessions().await? {
+///     let Some(about) = &session.about else { continue };
+///     let state = if session.alive_for.is_some() { "lives" } else { "is dead" };
+///     println!("{} on {} (process {}) {state}, {} locks", about.program, about.host, about.pid, session.locks.len());
+/// }
+/// # Ok(()) }
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SessionInfo {
+    /// Which session.
+    pub session: SessionId,
+    /// Who is behind it; nothing, where another version has written it in a way that this one cannot read.
+    pub about: Option<About>,
+    /// How long it is alive if it beats no more; nothing if it is dead, and not forgotten yet.
+    /// [`Duration::MAX`] where the store knows by itself who lives, and nobody beats.
+    pub alive_for: Option<Duration>,
+    /// The locks that it held when it last said so.
+    pub locks: Vec<Lock>,
+}
+
+impl SessionInfo {
+    fn of(entry: SessionEntry) -> Self {
+        Self {
+            session: entry.session,
+            about: About::from_json(&entry.about),
+            alive_for: entry.alive_ms.map(|ms| match ms {
+                u64::MAX => Duration::MAX,
+                ms => Duration::from_millis(ms),
+            }),
+            locks: entry.held,
+        }
+    }
+
+    /// Since when it is there, by the wall clock of its machine.
+    pub fn since(&self) -> Option<SystemTime> {
+        SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(self.about.as_ref()?.started_ms))
+    }
+}
+
+/// One lock that is held, and who is behind it: [`Client::locks`](crate::Client::locks).
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let client = leasehold::Client::connect("memory:").await?;
+/// for lock in client.locks().await? {
+///     let host = lock.behind.as_ref().and_then(|session| session.about.as_ref()).map(|about| &about.host);
+///     println!("{} is held by {:?} on {host:?}, and {} wait", lock.name, lock.status.holder, lock.status.waiting);
+/// }
+/// # Ok(()) }
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LockInfo {
+    /// The lock.
+    pub name: LockName,
+    /// How it stands, as the store says: it is held. [`Status::ours`] is not known here, and false.
+    pub status: Status,
+    /// The session of its holder. Nothing, where the lock has come to somebody meanwhile who has none.
+    pub behind: Option<Arc<SessionInfo>>,
+}
+
+/// The sessions of a store; none where it keeps none.
+pub(crate) async fn sessions(engine: &Engine) -> Result<Vec<SessionInfo>, InspectError> {
+    if engine.store.sessions() == SessionKeeping::Never {
+        return Ok(Vec::new());
+    }
+    let entries = engine.list_sessions().await.map_err(|failed| failed.fault)?;
+    Ok(entries.into_iter().map(SessionInfo::of).collect())
+}
+
+/// The locks that some session says it holds, and that are held.
+pub(crate) async fn locks(engine: &Engine) -> Result<Vec<LockInfo>, InspectError> {
+    let sessions: Vec<_> = sessions(engine).await?.into_iter().map(Arc::new).collect();
+    let said: BTreeSet<_> = sessions.iter().flat_map(|session| &session.locks).cloned().collect();
+    let by_id: HashMap<_, _> = sessions.iter().map(|session| (session.session, session)).collect();
+    let inspect = Op::Inspect(Inspect { claim: None, in_full: false });
+    let asked: Vec<_> = said.into_iter().map(|lock| (lock, inspect.clone())).collect();
+    let mut held = Vec::new();
+    for some in asked.chunks(AT_ONCE) {
+        let outcomes = engine.store.execute_all(some, engine.timings.call).await;
+        for ((lock, op), outcome) in some.iter().zip(outcomes) {
+            let Some(status) = seen(engine, lock, op, outcome).await? else { continue };
+            if status.held {
+                let behind = status.session.and_then(|id| by_id.get(&id)).map(|&session| session.clone());
+                held.push(LockInfo { name: lock.name.clone(), status, behind });
+            }
+        }
+    }
+    Ok(held)
+}
+
+/// What was seen of a lock; nothing, where there is no lock any more but something else. What was not answered is asked
+/// again.
+async fn seen(
+    engine: &Engine,
+    lock: &Lock,
+    op: &Op,
+    outcome: Outcome,
+) -> Result<Option<Status>, InspectError> {
+    let reply = match outcome {
+        Outcome::Done(reply) => Ok(reply),
+        Outcome::Refused(fault) | Outcome::Unknown(fault) if !fault.is_transient() => Err(fault),
+        Outcome::Refused(_) | Outcome::Unknown(_) => {
+            engine.call(lock, op, engine.timings.call).await.map_err(|Uncertain { fault, .. }| fault)
+        }
+    };
+    let fault = match reply {
+        Ok(Reply::Inspect(seen)) => return Ok(Some(Status::of(&seen, false))),
+        Ok(odd) => Fault::odd_reply(odd),
+        Err(fault) => fault,
+    };
+    if matches!(fault.kind, FaultKind::Meaningless(_)) { Ok(None) } else { Err(fault.into()) }
+}

@@ -1,0 +1,298 @@
+//! What operators see and do, on every store alike: who is there, what they hold, and a lock taken by force or from the
+//! dead.
+
+#![allow(clippy::unwrap_used, reason = "a test says what is wrong by panicking")]
+
+use leasehold::core::{
+    About, Acquire, Acquired, Beat, Beaten, Claim, HoldId, Label, Life, Lock, Op, Reply, SessionId,
+    SessionOp, SessionReply,
+};
+use leasehold::store::{MemoryStore, Outcome, Postbox, RedisConfig, RedisStore, SqliteStore, Store, Wake};
+use leasehold::{Client, Ended, FreeError, LostReason, Seen};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::time::Duration;
+use tokio::time::{sleep, timeout};
+
+const MS: Duration = Duration::from_millis(1);
+const S: Duration = Duration::from_secs(1);
+
+/// A store of a case's own.
+struct Place {
+    url: String,
+    server: Option<leasehold_testkit::RedisServer>,
+    _dir: Option<tempfile::TempDir>,
+}
+
+impl Place {
+    fn memory() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let url = format!("memory:hands-{}", NEXT.fetch_add(1, Relaxed));
+        Self { url, server: None, _dir: None }
+    }
+
+    fn sqlite() -> Self {
+        let dir = tempfile::tempdir().expect("a folder");
+        let url = format!("sqlite:{}", dir.path().join("locks.db").display());
+        Self { url, server: None, _dir: Some(dir) }
+    }
+
+    fn redis() -> Self {
+        let server = leasehold_testkit::RedisServer::start().expect("redis-server boots");
+        Self { url: server.url(), server: Some(server), _dir: None }
+    }
+
+    async fn client(&self, label: &str) -> Client {
+        let client = Client::builder(&self.url).label(label).session_label("zone", "eu-1").connect().await;
+        client.expect("the store of a case can be reached")
+    }
+
+    /// A client as an operator's: it is nobody to the store.
+    async fn operator(&self, label: &str) -> Client {
+        let client = Client::builder(&self.url).label(label).without_session().connect().await;
+        client.expect("the store of a case can be reached")
+    }
+
+    async fn store(&self) -> Arc<dyn Store> {
+        match self.url.split_once(':').expect("a scheme") {
+            ("memory", name) => Arc::new(MemoryStore::of_process(name)),
+            ("sqlite", path) => Arc::new(SqliteStore::open(path).await.expect("it opens")),
+            _ => {
+                let config = RedisConfig::from_url(&self.url).expect("a good URL");
+                Arc::new(RedisStore::connect(config).await.expect("it connects"))
+            }
+        }
+    }
+
+    /// A session that holds a lock for a minute, and is about to be dead: it has told of the lock, and beats no more.
+    async fn dying(&self, name: &str) -> SessionId {
+        let store = self.store().await;
+        let session = SessionId::from_random(rand::random());
+        store.open_mailbox(session, Arc::new(Deaf), S).await.expect("it opens");
+        let lock = Lock::mutex(name.parse().expect("a good name"));
+        let about = About {
+            label: Label::new("the dead").expect("a label"),
+            host: "far".into(),
+            pid: 4711,
+            program: "gone".into(),
+            version: "0".into(),
+            started_ms: 1_762_000_000_123,
+            labels: [].into(),
+        };
+        let begin = Some(about.to_json());
+        let beat = Beat { session, alive_ms: 300, begin, held: vec![lock.clone()], left: vec![] };
+        let begun = store.attend(&SessionOp::Beat(beat), S).await;
+        assert!(matches!(begun, Outcome::Done(SessionReply::Beat(Beaten::Alive))), "{begun:?}");
+        let ask = Acquire {
+            claim: Claim::new(HoldId::from_random(session, rand::random())),
+            lease_ms: 60_000,
+            label: about.label,
+            queue: None,
+            adopt_ms: None,
+            life: Life::Session,
+            ahead: None,
+        };
+        let granted = store.execute(&lock, &Op::Acquire(ask), S).await;
+        assert!(matches!(granted, Outcome::Done(Reply::Acquire(Acquired::Granted { .. }))), "{granted:?}");
+        session
+    }
+}
+
+struct Deaf;
+
+impl Postbox for Deaf {
+    fn deliver(&self, _: Wake) {}
+    fn renewed(&self) {}
+}
+
+macro_rules! on_every_store {
+    ($($case:ident),* $(,)?) => {
+        on_every_store! { @store memory $($case)* }
+        on_every_store! { @store sqlite $($case)* }
+        on_every_store! { @store redis $($case)* }
+    };
+    (@store $store:ident $($case:ident)*) => {
+        mod $store {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $case() {
+                super::$case(&super::Place::$store()).await;
+            })*
+        }
+    };
+}
+
+on_every_store! {
+    people_find_who_holds_what,
+    a_lock_is_freed_by_force_and_the_next_has_it,
+    only_the_holder_that_was_seen_loses_the_lock,
+    who_is_nobody_to_the_store_is_not_listed,
+}
+
+/// In a file the dead are those whose process has ended; the tests of the program kill one.
+#[tokio::test]
+async fn a_monitor_frees_what_the_dead_held_in_memory() {
+    a_monitor_frees_what_the_dead_held(&Place::memory()).await;
+}
+
+#[tokio::test]
+async fn a_monitor_frees_what_the_dead_held_on_a_server() {
+    a_monitor_frees_what_the_dead_held(&Place::redis()).await;
+}
+
+async fn people_find_who_holds_what(place: &Place) {
+    let (holder, operator) = (place.client("billing").await, place.operator("ops").await);
+    let guard = holder.mutex("long").unwrap().acquire().await.unwrap();
+    let gone = holder.mutex("gone").unwrap().acquire().await.unwrap();
+    let found = timeout(10 * S, async {
+        loop {
+            let locks = operator.locks().await.expect("the store answers");
+            if locks.len() == 2 {
+                return locks;
+            }
+            sleep(20 * MS).await;
+        }
+    });
+    let found = found.await.expect("both are told of");
+    let names: Vec<_> = found.iter().map(|lock| lock.name.as_str()).collect();
+    assert_eq!(names, ["gone", "long"], "by name");
+    let long = &found[1];
+    assert_eq!(long.status.holder.as_deref(), Some("billing"));
+    assert_eq!(long.status.fence, Some(guard.fencing_token()));
+    assert_eq!(long.status.session, Some(holder.session()));
+    assert!(long.status.remaining.is_some() && long.status.since.is_some(), "{long:?}");
+    let about = long.behind.as_ref().and_then(|session| session.about.as_ref()).expect("it is known");
+    assert_eq!((about.pid, about.labels["zone"].as_str()), (std::process::id(), "eu-1"));
+
+    // What it said is not believed: it is looked at.
+    gone.release().await.unwrap();
+    let locks = operator.locks().await.unwrap();
+    assert_eq!(locks.iter().map(|lock| lock.name.as_str()).collect::<Vec<_>>(), ["long"]);
+
+    let sessions = operator.sessions().await.unwrap();
+    let session = sessions.iter().find(|s| s.session == holder.session()).expect("it is there");
+    assert!(session.alive_for.is_some() && session.since().is_some(), "{session:?}");
+    assert!(session.locks.iter().any(|lock| lock.name.as_str() == "long"), "{session:?}");
+    let details = operator.mutex("long").unwrap().inspect_in_full().await.unwrap();
+    assert_eq!(details.behind.as_ref().map(|s| s.session), Some(holder.session()));
+    assert_eq!(details.seen, Some(Seen::Hold(guard.fencing_token())));
+    guard.release().await.unwrap();
+}
+
+async fn a_lock_is_freed_by_force_and_the_next_has_it(place: &Place) {
+    let (holder, waiter) = (place.client("billing").await, place.client("next").await);
+    let operator = place.operator("the night shift").await;
+    let guard = holder.mutex("a").unwrap().lease(600 * S).acquire().await.unwrap();
+    let waiting = tokio::spawn({
+        let mutex = waiter.mutex("a").unwrap();
+        async move { mutex.acquire_timeout(20 * S).await }
+    });
+    let mutex = operator.mutex("a").unwrap();
+    while mutex.inspect().await.unwrap().waiting == 0 {
+        sleep(5 * MS).await;
+    }
+    // The one extend that reaches the given lease is over: it is not that which finds it out.
+    while guard.remaining() < 5 * S && mutex.inspect().await.unwrap().remaining < Some(60 * S) {
+        sleep(5 * MS).await;
+    }
+    let seen = mutex.inspect_in_full().await.unwrap().seen.expect("it is held");
+    mutex.free_by_force(seen).await.expect("it is as it was seen");
+    let lost = timeout(2 * S, guard.lost()).await.expect("a message tells it, long before the lease ends");
+    assert_eq!(lost.reason, LostReason::Freed);
+    let next = waiting.await.unwrap().expect("it was handed on");
+    assert!(next.fencing_token() > guard.fencing_token());
+
+    let audit = mutex.inspect_in_full().await.unwrap().audit;
+    let [entry] = audit.as_slice() else { panic!("one entry: {audit:?}") };
+    assert_eq!((entry.how, entry.fence), (Ended::Freed, Some(guard.fencing_token())));
+    assert_eq!(entry.whose.as_ref().map(Label::as_str), Some("billing"));
+    assert_eq!(entry.by.as_str(), "the night shift");
+    next.release().await.unwrap();
+}
+
+async fn only_the_holder_that_was_seen_loses_the_lock(place: &Place) {
+    let holder = place.client("billing").await;
+    let (operator, other) = (place.operator("ops").await, place.operator("another").await);
+    let first = holder.mutex("a").unwrap().acquire().await.unwrap();
+    let mutex = operator.mutex("a").unwrap();
+    let seen = mutex.inspect_in_full().await.unwrap().seen.expect("it is held");
+    first.release().await.unwrap();
+    let error = mutex.free_by_force(seen).await.expect_err("nobody has it");
+    assert!(matches!(&error, FreeError::Changed { now } if now.holder.is_none()), "{error:?}");
+    let second = holder.mutex("a").unwrap().acquire().await.unwrap();
+    let error = mutex.free_by_force(seen).await.expect_err("it is another hold by now");
+    assert!(error.to_string().contains("held by billing"), "{error}");
+    second.extend().await.expect("nobody took it");
+
+    let seen = Seen::Hold(second.fencing_token());
+    mutex.free_by_force(seen).await.unwrap();
+    mutex.free_by_force(seen).await.expect("a second time equals once");
+    let error = other.mutex("a").unwrap().free_by_force(seen).await.expect_err("somebody else did it");
+    assert!(matches!(error, FreeError::Changed { .. }), "{error:?}");
+    assert_eq!(second.lost().await.reason, LostReason::Freed);
+}
+
+async fn a_monitor_frees_what_the_dead_held(place: &Place) {
+    let (live, operator) = (place.client("alive").await, place.operator("ops").await);
+    let kept = live.mutex("kept").unwrap().acquire().await.unwrap();
+    let session = place.dying("left").await;
+    let mutex = operator.mutex("left").unwrap();
+    let mut monitor = operator.monitor();
+    let mut told = 0;
+    let freed = timeout(10 * S, async {
+        loop {
+            let round = monitor.round().await;
+            assert!(round.trouble.is_none(), "{round:?}");
+            for evicted in round.evicted {
+                assert_eq!((evicted.name.as_str(), evicted.session), ("left", session));
+                assert_eq!(evicted.whose.as_ref().map(Label::as_str), Some("the dead"));
+                told += 1;
+            }
+            if !mutex.inspect().await.unwrap().held {
+                return;
+            }
+            sleep(20 * MS).await;
+        }
+    });
+    freed.await.expect("long before the lease ends");
+    let audit = mutex.inspect_in_full().await.unwrap().audit;
+    assert!(audit.len() == 1 && audit[0].how == Ended::Evicted, "{audit:?}");
+    assert_eq!(told, 1);
+    let round = monitor.round().await;
+    assert!(round.evicted.is_empty() && round.left == 0, "{round:?}");
+    kept.release().await.expect("its session lives");
+}
+
+async fn who_is_nobody_to_the_store_is_not_listed(place: &Place) {
+    let operator = place.operator("ops").await;
+    let held = operator.mutex("a").unwrap().acquire().await.unwrap();
+    if place.url.starts_with("sqlite:") {
+        // In a file each hold can be seen, and nobody says whose this is.
+        let sessions = operator.sessions().await.unwrap();
+        assert!(sessions.iter().all(|session| session.about.is_none()), "{sessions:?}");
+        let locks = operator.locks().await.unwrap();
+        assert!(locks.len() == 1 && locks[0].behind.is_none(), "{locks:?}");
+    } else {
+        assert_eq!(operator.sessions().await.unwrap(), []);
+        assert_eq!(operator.locks().await.unwrap(), []);
+    }
+    let details = operator.mutex("a").unwrap().inspect_in_full().await.unwrap();
+    assert!(details.status.held && details.status.session.is_none() && details.behind.is_none());
+    held.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_strangers_lock_is_freed_by_what_was_seen_of_it() {
+    let place = Place::redis();
+    let server = place.server.as_ref().expect("it is there");
+    let mutex = place.operator("ops").await.mutex("a").unwrap();
+    server.cli(&["SET", "a", "first"]).expect("it answers");
+    let seen = mutex.inspect_in_full().await.unwrap().seen.expect("it is held");
+    assert!(matches!(seen, Seen::Stranger(_)), "{seen:?}");
+    server.cli(&["SET", "a", "second"]).expect("it answers");
+    let error = mutex.free_by_force(seen).await.expect_err("another one has it");
+    assert!(error.to_string().contains("a client of another library"), "{error}");
+    let seen = mutex.inspect_in_full().await.unwrap().seen.expect("it is held");
+    mutex.free_by_force(seen).await.expect("it is as it was seen");
+    let details = mutex.inspect_in_full().await.unwrap();
+    assert!(!details.status.held && details.audit.len() == 1 && details.seen.is_none(), "{details:?}");
+}

@@ -80,6 +80,12 @@ fn found_by(bug: Bug) -> (u64, &'static str) {
         Bug::UnknownAcquireIsYes => (10, "tokens"),
         Bug::ReleasedHoldIsReused => (30, "silence"),
         Bug::RenewedAfterRelease => (10, "silence"),
+        Bug::EvictsTheLiving | Bug::EvictsLeases | Bug::FreesWithoutComparing => (500, "comparison"),
+        Bug::BeatRevivesTheDead | Bug::LapsedSessionReturns => (500, "sessions"),
+        Bug::SessionFromReply | Bug::HoldsAreNotCapped | Bug::HoldsOutliveLapse | Bug::UnknownBeatIsYes => {
+            (500, "beliefs")
+        }
+        Bug::NobodyIsWatched => (500, "progress"),
     }
 }
 

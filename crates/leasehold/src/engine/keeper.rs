@@ -278,9 +278,10 @@ impl State {
         }
     }
 
-    /// Looks after the session (5).
+    /// Looks after the session (5). Once the keeper is closed nothing lives with it any more: it is ended, and does not
+    /// beat.
     fn attend(&mut self, now: Moment, work: &mut Work) {
-        let Some(heart) = &mut self.heart else { return };
+        let Some(heart) = self.heart.as_mut().filter(|_| !self.closing) else { return };
         match heart.poll(now) {
             Need::Rest => {}
             Need::Beat(throb) => work.throb = Some(throb),
@@ -331,7 +332,8 @@ impl State {
             self.schedule(id);
         }
         let due = self.due.first().map(|(due, _)| *due);
-        work.next = due.into_iter().chain(self.heart.as_ref().map(Heart::due)).min();
+        let heart = self.heart.as_ref().filter(|_| !self.closing);
+        work.next = due.into_iter().chain(heart.map(Heart::due)).min();
         self.armed = work.next.unwrap_or(FAR);
         work
     }

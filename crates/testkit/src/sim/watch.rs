@@ -130,6 +130,7 @@ impl Watch {
         if self.violation.is_some() {
             return;
         }
+        self.scene.pass(at);
         for check in &mut self.checks {
             if let Err(what) = check.pass(at, &self.scene) {
                 self.violation = Some(Violation { check: check.name(), at, what });

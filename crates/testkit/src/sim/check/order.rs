@@ -52,6 +52,12 @@ impl Order {
         {
             queue.remove(&release.claim.hold.session());
         }
+        if let Some(dead) = done.evicts().filter(|dead| done.is_dead(*dead, at)) {
+            let places = done.state.record.as_ref().map(|record| &record.places);
+            if places.is_none_or(|places| !places.contains_key(&dead)) {
+                queue.remove(&dead);
+            }
+        }
         if let Some((hold, _)) = now.filter(|now| Some(*now) != before) {
             self.granted(done, hold, now_ms)?;
         }

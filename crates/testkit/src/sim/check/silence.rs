@@ -1,16 +1,20 @@
 //! After a release has returned nothing is sent about its hold.
 
 use super::{Check, Scene, Verdict};
-use crate::sim::event::{Event, LockId, TaskEvent, claim_of};
+use crate::sim::event::{Event, HostEvent, LockId, TaskEvent, claim_of};
+use crate::sim::kernel::HostId;
 use crate::sim::time::Instant;
-use leasehold_core::{FencingToken, HoldId};
+use leasehold_core::{FencingToken, HoldId, SessionId, SessionOp};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// After a release has returned, with success or without, nothing is sent about its hold.
+/// After a release has returned, with success or without, nothing is sent about its hold; and after a process has come to
+/// its end, or has said that its session is over, the session does not beat.
 #[derive(Debug, Default)]
 pub struct Silence {
     holds: BTreeMap<(LockId, FencingToken), HoldId>,
     over: BTreeSet<HoldId>,
+    ended: BTreeSet<SessionId>,
+    gone: BTreeSet<HostId>,
 }
 
 impl Check for Silence {
@@ -27,6 +31,14 @@ impl Check for Silence {
             }
             Event::Task(_, lock, TaskEvent::Released(fence, _)) => {
                 self.over.extend(self.holds.get(&(lock, fence)));
+            }
+            Event::Host(host, HostEvent::Ended) => drop(self.gone.insert(host)),
+            Event::Attends { op: SessionOp::End(session), .. } => drop(self.ended.insert(*session)),
+            Event::Attends { host, message, op: SessionOp::Beat(beat) } => {
+                if self.gone.contains(&host) || self.ended.contains(&beat.session) {
+                    let session = beat.session;
+                    return Err(format!("{host} sends {message}, a beat of {session}, which has ended"));
+                }
             }
             Event::Sent { host, message, lock, op } => {
                 if let Some(claim) = claim_of(op).filter(|claim| self.over.contains(&claim.hold)) {

@@ -297,13 +297,12 @@ impl Bug {
 
 /// What ends each hold and place of a lock.
 fn each_life(state: &mut MutexState, mut each: impl FnMut(HoldId, &mut Life)) {
-    for record in &mut state.record {
-        for tenant in &mut record.tenant {
-            each(tenant.claim.hold, &mut tenant.life);
-        }
-        for place in record.places.values_mut() {
-            each(place.claim.hold, &mut place.life);
-        }
+    let Some(record) = &mut state.record else { return };
+    if let Some(tenant) = &mut record.tenant {
+        each(tenant.claim.hold, &mut tenant.life);
+    }
+    for place in record.places.values_mut() {
+        each(place.claim.hold, &mut place.life);
     }
 }
 

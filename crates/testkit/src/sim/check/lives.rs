@@ -12,6 +12,9 @@ use std::time::Duration;
 /// How long it may take from the lapse of a session until another is asked for: a mailbox is opened first.
 const BEGINS_WITHIN: Duration = Duration::from_millis(100);
 
+/// The longest time that a question may wait for a connection, and the drift of the clock that counts it.
+const CALL: Duration = Duration::from_millis(2200);
+
 /// A session that has lapsed is never alive again, and one that beats in time is alive; a process begins each session
 /// once, asks for nothing before the store knows it, and nothing more once it was told that it has lapsed; and where
 /// nothing goes wrong no session lapses.
@@ -25,8 +28,8 @@ pub struct Lives {
     asked: BTreeMap<u64, (SessionId, Duration)>,
     begun: BTreeSet<SessionId>,
     acknowledged: BTreeSet<SessionId>,
-    /// Of whose lapse its process has been told.
-    lapsed: BTreeSet<SessionId>,
+    /// Of whose lapse its process has been told, and when.
+    lapsed: BTreeMap<SessionId, Instant>,
     /// The session that a process is in, and how long that lives without a beat.
     present: BTreeMap<HostId, (SessionId, Duration)>,
 }
@@ -113,7 +116,7 @@ impl Lives {
     fn beats(&mut self, at: Instant, host: HostId, message: u64, beat: &Beat, scene: &Scene) -> Verdict {
         let session = beat.session;
         self.asked.insert(message, (session, Duration::from_millis(beat.alive_ms)));
-        if self.lapsed.contains(&session) {
+        if self.lapsed.contains_key(&session) {
             return Err(format!("{host} beats for {session}, and was told that it has lapsed"));
         }
         if beat.begin.is_none() {
@@ -132,24 +135,25 @@ impl Lives {
         Ok(())
     }
 
-    fn heard(&mut self, host: HostId, message: u64, reply: Option<&SessionReply>) {
+    fn heard(&mut self, at: Instant, host: HostId, message: u64, reply: Option<&SessionReply>) {
         let Some((session, alive)) = self.asked.remove(&message) else { return };
         match reply {
             Some(SessionReply::Beat(Beaten::Alive)) => {
                 self.acknowledged.insert(session);
                 self.present.insert(host, (session, alive));
             }
-            Some(SessionReply::Beat(Beaten::Lapsed)) => drop(self.lapsed.insert(session)),
+            Some(SessionReply::Beat(Beaten::Lapsed)) => drop(self.lapsed.insert(session, at)),
             _ => {}
         }
     }
 
-    fn asks(&self, host: HostId, ask: &Acquire) -> Verdict {
+    fn asks(&self, at: Instant, host: HostId, ask: &Acquire) -> Verdict {
         let session = ask.claim.hold.session();
         if ask.life == Life::Session && !self.acknowledged.contains(&session) {
             return Err(format!("{host} asks for a lock in {session}, which the store has not acknowledged"));
         }
-        if self.lapsed.contains(&session) {
+        // What waits for a connection may have been asked for before.
+        if self.lapsed.get(&session).is_some_and(|lapsed| at > *lapsed + CALL) {
             return Err(format!("{host} asks for a lock in {session}, and was told that it has lapsed"));
         }
         Ok(())
@@ -167,8 +171,8 @@ impl Check for Lives {
             Event::Attends { host, message, op: SessionOp::Beat(beat) } => {
                 return self.beats(at, host, message, beat, scene);
             }
-            Event::Heard { host, message, reply } => self.heard(host, message, reply),
-            Event::Sent { host, op: Op::Acquire(ask), .. } => return self.asks(host, ask),
+            Event::Heard { host, message, reply } => self.heard(at, host, message, reply),
+            Event::Sent { host, op: Op::Acquire(ask), .. } => return self.asks(at, host, ask),
             Event::Host(host, HostEvent::Crashed | HostEvent::Ended) => drop(self.present.remove(&host)),
             Event::Server(ServerEvent::Up { with_data: false }) => {
                 self.records.clear();

@@ -184,6 +184,11 @@ impl Scene {
         self.hosts.get(&session).copied()
     }
 
+    /// Whether the keeper of a process has its connection.
+    pub fn keeper_is_connected(&self, host: HostId) -> bool {
+        self.links.get(&host).is_some_and(|up| up[1])
+    }
+
     /// How a process fares; nothing if it is gone.
     pub fn health(&self, host: HostId) -> Option<&Health> {
         self.health.get(&host)

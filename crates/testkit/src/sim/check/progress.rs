@@ -45,8 +45,8 @@ pub struct Progress {
     busy: BTreeMap<(HostId, LockId), Instant>,
     /// When sessions end at the store.
     ends: BTreeMap<SessionId, Instant>,
-    /// When they were seen to be gone.
-    gone: BTreeMap<SessionId, Instant>,
+    /// When those ended that it knows no more, and whether they did so in order: nobody foresees that.
+    gone: BTreeMap<SessionId, (Instant, bool)>,
 }
 
 /// A lock at the store.
@@ -187,24 +187,27 @@ impl Progress {
 
     /// Takes note of the sessions that the store knows.
     fn sessions(&mut self, at: Instant, ends: BTreeMap<SessionId, Instant>) {
-        for session in self.ends.keys().filter(|session| !ends.contains_key(session)) {
-            self.gone.insert(*session, at);
+        for (session, end) in self.ends.iter().filter(|(session, _)| !ends.contains_key(session)) {
+            self.gone.insert(*session, (at.min(*end), at < *end));
         }
         self.ends = ends;
     }
 
     /// Nobody waits for the dead.
     fn buried(&self, at: Instant, lock: LockId, seen: &Seen, scene: &Scene) -> Verdict {
-        let within = if scene.promises.clocks { BURIED_WITHIN } else { LOOK };
         for Place { host, hold, until } in seen.waiting.iter().filter(|place| at < place.until) {
             let Some(ahead) = seen.behind.get(hold) else { continue };
             let session = ahead.hold.session();
-            let Some(dead) = self.ends.get(&session).or_else(|| self.gone.get(&session)) else { continue };
+            let lapses = self.ends.get(&session).map(|end| (*end, false));
+            let Some((dead, in_order)) = lapses.or_else(|| self.gone.get(&session).copied()) else {
+                continue;
+            };
+            let within = if scene.promises.clocks && !in_order { BURIED_WITHIN } else { LOOK };
             if seen.free_from.is_some_and(|free| free <= at) || self.asked.get(&(*host, lock)) != Some(hold) {
                 continue;
             }
             let Some(eager) = self.eager_since(at, *host, lock, scene) else { continue };
-            let (since, dead) = (ahead.since, *dead);
+            let since = ahead.since;
             if at > eager.max(since).max(dead) + within {
                 return Err(format!(
                     "{host} waits for {lock} (until {until}) behind {session} since {since}, which is dead since {dead}"

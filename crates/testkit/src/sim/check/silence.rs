@@ -14,7 +14,8 @@ pub struct Silence {
     holds: BTreeMap<(LockId, FencingToken), HoldId>,
     over: BTreeSet<HoldId>,
     ended: BTreeSet<SessionId>,
-    gone: BTreeSet<HostId>,
+    /// Processes that have come to their end, and whether a beat of theirs may have waited for a connection then.
+    gone: BTreeMap<HostId, bool>,
 }
 
 impl Check for Silence {
@@ -22,7 +23,7 @@ impl Check for Silence {
         "silence"
     }
 
-    fn observe(&mut self, _at: Instant, event: &Event<'_>, _scene: &Scene) -> Verdict {
+    fn observe(&mut self, _at: Instant, event: &Event<'_>, scene: &Scene) -> Verdict {
         match *event {
             Event::Executed(done) => {
                 if let Some((claim, fence, _)) = done.holder() {
@@ -32,10 +33,14 @@ impl Check for Silence {
             Event::Task(_, lock, TaskEvent::Released(fence, _)) => {
                 self.over.extend(self.holds.get(&(lock, fence)));
             }
-            Event::Host(host, HostEvent::Ended) => drop(self.gone.insert(host)),
+            Event::Host(host, HostEvent::Ended) => {
+                self.gone.insert(host, !scene.keeper_is_connected(host));
+            }
             Event::Attends { op: SessionOp::End(session), .. } => drop(self.ended.insert(*session)),
             Event::Attends { host, message, op: SessionOp::Beat(beat) } => {
-                if self.gone.contains(&host) || self.ended.contains(&beat.session) {
+                // One that was about to begin another session begins it, and ends it then.
+                let is_over = beat.begin.is_none() && self.gone.get(&host) == Some(&false);
+                if is_over || self.ended.contains(&beat.session) {
                     let session = beat.session;
                     return Err(format!("{host} sends {message}, a beat of {session}, which has ended"));
                 }

@@ -87,6 +87,8 @@ pub enum Event<'a> {
         host: HostId,
         /// Which message.
         message: u64,
+        /// When it was asked for: it may have waited for the connection.
+        asked_at: Instant,
         /// What.
         op: &'a SessionOp,
     },
@@ -519,7 +521,7 @@ impl fmt::Display for Event<'_> {
                     None => f.write_str("no reply"),
                 }
             }
-            Self::Attends { host, message, op } => {
+            Self::Attends { host, message, op, .. } => {
                 write!(f, "{host} sends {message}: ")?;
                 show_session_op(op, f)
             }

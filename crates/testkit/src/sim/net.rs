@@ -60,7 +60,8 @@ struct Link {
 #[derive(Debug, Clone)]
 pub(super) enum Question {
     Lock(LockId, Op),
-    Sessions(SessionOp),
+    /// With the time when it was asked for.
+    Sessions(Instant, SessionOp),
 }
 
 /// What it answers.
@@ -232,7 +233,9 @@ impl Sim {
         net.link(link).calls.insert(message, slot.clone());
         match &question {
             Question::Lock(lock, op) => self.note(&Event::Sent { host, message, lock: *lock, op }),
-            Question::Sessions(op) => self.note(&Event::Attends { host, message, op }),
+            Question::Sessions(asked_at, op) => {
+                self.note(&Event::Attends { host, message, asked_at: *asked_at, op });
+            }
         }
         if net.strikes(self.weather.lost) {
             self.note(&Event::Mishap { message, what: Mishap::RequestLost });
@@ -297,7 +300,7 @@ impl Sim {
         *executed = request.message.max(*executed);
         let answer = match &*request.question {
             Question::Lock(lock, op) => Answer::Lock(self.execute(net, now, &request, *lock, op)),
-            Question::Sessions(op) => Answer::Sessions(self.attend(net, now, &request, op)),
+            Question::Sessions(_, op) => Answer::Sessions(self.attend(net, now, &request, op)),
         };
         if !request.is_copy {
             self.reply(net, &request, answer);

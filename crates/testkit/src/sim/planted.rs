@@ -32,6 +32,8 @@ struct Seen {
     queued: BTreeSet<HoldId>,
     /// The last hold whose release had no reply.
     half_released: BTreeMap<Lock, Claim>,
+    /// How long the answer to the last beat took.
+    beat_took: Duration,
     /// Holds that stand for others.
     aliases: BTreeMap<HoldId, Claim>,
 }
@@ -98,6 +100,12 @@ impl Planted {
         match bug {
             // What the client counts, the store does not know of.
             Bug::HoldsAreNotCapped | Bug::HoldsOutliveLapse => sent.alive_ms /= 3,
+            // To count from the reply is to count for longer than the store does: here for as long as the last took.
+            Bug::SessionFromReply => {
+                let took = self.seen().beat_took;
+                sent.alive_ms =
+                    sent.alive_ms.saturating_sub(u64::try_from(took.as_millis()).unwrap_or(0)).max(1);
+            }
             Bug::LapsedSessionReturns => drop(sent.begin.get_or_insert_default()),
             _ => {}
         }
@@ -105,14 +113,7 @@ impl Planted {
         let outcome = self.inner.attend(&SessionOp::Beat(sent), within).await;
         match (bug, &outcome) {
             (Bug::SessionFromReply, Outcome::Done(_)) => {
-                // To count from the reply is to count for longer than the store does.
-                let took = self.inner.world.now().since(sent_at);
-                let took_ms = u64::try_from(took.as_millis()).unwrap_or(0);
-                if let Some(record) =
-                    self.inner.world.sim.net().server.sessions.records.get_mut(&beat.session)
-                {
-                    record.alive_until_ms -= took_ms;
-                }
+                self.seen().beat_took = self.inner.world.now().since(sent_at);
                 outcome
             }
             (Bug::HoldsOutliveLapse, Outcome::Done(_)) | (Bug::UnknownBeatIsYes, Outcome::Unknown(_)) => {

@@ -36,7 +36,7 @@ impl SimStore {
             sim.note(&Event::Host(host, HostEvent::Rebuffed));
             return Outcome::Refused(unreachable());
         }
-        let on_sessions = matches!(question, Question::Sessions(_));
+        let on_sessions = matches!(question, Question::Sessions(..));
         let (message, slot) = sim.send(self.link, question, until);
         let fault = match select(pin!(slot.outcome()), time_up).await {
             Either::Left((Ok(answer), _)) => {
@@ -124,7 +124,8 @@ impl Store for SimStore {
 
     fn attend<'a>(&'a self, op: &'a SessionOp, within: Duration) -> BoxFuture<'a, Outcome<SessionReply>> {
         Box::pin(async move {
-            only(self.call(Question::Sessions(op.clone()), within).await, |answer| match answer {
+            let question = Question::Sessions(self.sim().kernel.now(), op.clone());
+            only(self.call(question, within).await, |answer| match answer {
                 Answer::Sessions(reply) => Some(reply),
                 Answer::Lock(_) => None,
             })

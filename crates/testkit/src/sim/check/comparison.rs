@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 /// Nothing is released or extended except by comparing the hold in the same step. Nothing else is taken from anybody but
 /// what lives with a session that is dead at that instant, by the store's clock, or the hold that a person has seen. And the
-/// hold that was released last does not take the lock again, however late or often its acquire arrives.
+/// hold that was ended last does not take the lock again, however late or often its acquire arrives.
 #[derive(Debug, Default)]
 pub struct Comparison {
     locks: BTreeMap<LockId, Before>,
@@ -22,7 +22,8 @@ struct Before {
     is_known: bool,
     holder: Option<Held>,
     places: BTreeMap<SessionId, Place>,
-    released: Option<HoldId>,
+    /// The hold that ended last before its lease did.
+    ended: Option<HoldId>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,20 +46,24 @@ impl Comparison {
     fn executed(&mut self, at: Instant, done: &Execution<'_>) -> Verdict {
         let before = self.locks.entry(done.lock).or_default();
         let after = held(done);
-        let is_back = |released: &HoldId| {
-            matches!(done.op, Op::Acquire(_)) && after.is_some_and(|held| held.hold == *released)
+        let is_back = |ended: &HoldId| {
+            matches!(done.op, Op::Acquire(_)) && after.is_some_and(|held| held.hold == *ended)
         };
         if before.is_known {
             owned(at, done, before, after)?;
             not_robbed(at, done, before, after)?;
         }
         before.is_known = true;
-        // A release is remembered until the next one, which may come with an acquire.
-        if let Some(back) = before.released.filter(is_back) {
-            return Err(format!("{back:?} has {} again after its release", done.lock));
+        // An end is remembered until the next one, which may come with an acquire.
+        if let Some(back) = before.ended.filter(is_back) {
+            return Err(format!("{back:?} has {} again after its end", done.lock));
         }
         if matches!(done.reply, Reply::Release(released) if released.found == Fate::Held) {
-            before.released = done.claim().map(|claim| claim.hold);
+            before.ended = done.claim().map(|claim| claim.hold);
+        } else if let Some(held) = before.holder.filter(|held| held.until.is_none_or(|until| at < until))
+            && after.map(|after| after.hold) != Some(held.hold)
+        {
+            before.ended = Some(held.hold);
         }
         before.holder = after;
         before.places = places(done);

@@ -11,6 +11,9 @@ use std::time::Duration;
 /// drift of clocks: round trips.
 const SHORT_BY: Duration = Duration::from_millis(150);
 
+/// The longest life of a session without a beat, and the drift of clocks.
+const SESSION: Duration = Duration::from_secs(11);
+
 /// How long an answer may wait for the others of its batch.
 const HEEDED_WITHIN: Duration = Duration::from_millis(60);
 
@@ -30,6 +33,8 @@ pub struct Keepings {
     refused: Vec<(Instant, HoldId)>,
     /// What was taken by force.
     freed: BTreeSet<(LockId, FencingToken)>,
+    /// What was taken from sessions that were dead.
+    evicted: BTreeSet<HoldId>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -131,7 +136,10 @@ impl Keepings {
         if !well || scene.upset_at.is_some_and(|upset| upset >= granted) {
             return Ok(());
         }
-        if self.freed.contains(&(lock, kept.fence)) {
+        // Where the store has forgotten a session, or its clock was set, it takes that for dead which does not know so yet.
+        let is_forgotten = hold.is_some_and(|hold| self.evicted.contains(hold))
+            && scene.upset_at.is_some_and(|upset| granted < upset + SESSION);
+        if is_forgotten || self.freed.contains(&(lock, kept.fence)) {
             return Ok(());
         }
         let due = match kept.keeping {
@@ -152,6 +160,11 @@ impl Check for Keepings {
             Event::Executed(done) => {
                 if let Some(Some(fence)) = done.freed() {
                     self.freed.insert((done.lock, fence));
+                }
+                if let Some((hold, Ended::Evicted)) =
+                    done.state.record.as_ref().and_then(|record| record.ended)
+                {
+                    self.evicted.insert(hold);
                 }
                 if let Some((claim, fence, _)) = done.holder() {
                     self.holds.insert((done.lock, fence), claim.hold);

@@ -90,25 +90,30 @@ impl Lives {
             _ => {}
         }
         let after = done.sessions.records.get(&session);
+        let known = |record: &SessionRecord| Record {
+            until_ms: record.alive_until_ms,
+            expires_ms: record.expires_ms.max(old.map_or(0, |old| old.expires_ms)),
+        };
         if beaten == Beaten::Lapsed {
-            return match after.filter(|record| record.alive_until_ms >= now_ms) {
-                Some(_) => Err(format!("{session} is said to have lapsed, and is alive")),
-                None => Ok(()),
-            };
+            if after.is_some_and(|record| record.alive_until_ms >= now_ms) {
+                return Err(format!("{session} is said to have lapsed, and is alive"));
+            }
+            if let Some(after) = after {
+                self.records.insert(session, known(after));
+            }
+            return Ok(());
         }
         let Some(after) = after else {
             return Err(format!("{session} is said to be alive, and is not known"));
         };
         let until_ms = old.map_or(0, |old| old.until_ms).max(now_ms + beat.alive_ms);
-        let expires_ms = after.expires_ms.max(now_ms + SessionRecord::kept_ms(beat.alive_ms));
         if after.alive_until_ms != until_ms && !was_unknown {
             return Err(format!(
                 "{session} lives until {} by its record, not {until_ms}",
                 after.alive_until_ms
             ));
         }
-        let until_ms = after.alive_until_ms;
-        self.records.insert(session, Record { until_ms, expires_ms });
+        self.records.insert(session, known(after));
         Ok(())
     }
 
@@ -168,7 +173,7 @@ impl Check for Lives {
     fn observe(&mut self, at: Instant, event: &Event<'_>, scene: &Scene) -> Verdict {
         match *event {
             Event::Attended(done) => return self.attended(at, done),
-            Event::Attends { host, message, op: SessionOp::Beat(beat) } => {
+            Event::Attends { host, message, op: SessionOp::Beat(beat), .. } => {
                 return self.beats(at, host, message, beat, scene);
             }
             Event::Heard { host, message, reply } => self.heard(at, host, message, reply),

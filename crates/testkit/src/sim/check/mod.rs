@@ -92,7 +92,7 @@ pub struct Scene {
     health: BTreeMap<HostId, Health>,
     /// Which links of a process are up.
     links: BTreeMap<HostId, [bool; 2]>,
-    /// Beats without an answer: whose, when they were sent, and for how long they ask.
+    /// Beats without an answer: whose, when they were asked for, and for how long they ask.
     beats: BTreeMap<u64, (SessionId, Instant, Duration)>,
     /// Until when sessions are certainly believed alive.
     lives: BTreeMap<SessionId, Instant>,
@@ -123,11 +123,11 @@ impl Scene {
                 let until = self.lives.get(&session).copied();
                 self.health.insert(host, Health::new(at, up.map(|up| !up), until));
             }
-            Event::Attends { host, message, op: SessionOp::Beat(beat) } => {
+            Event::Attends { host, message, asked_at, op: SessionOp::Beat(beat) } => {
                 if beat.begin.is_some() {
                     self.hosts.insert(beat.session, host);
                 }
-                self.beats.insert(message, (beat.session, at, Duration::from_millis(beat.alive_ms)));
+                self.beats.insert(message, (beat.session, asked_at, Duration::from_millis(beat.alive_ms)));
             }
             Event::Heard { host, message, reply } => self.heard(at, host, message, reply),
             Event::Host(host, HostEvent::Crashed | HostEvent::Ended) => drop(self.health.remove(&host)),
@@ -152,11 +152,11 @@ impl Scene {
 
     /// A process has the answer to a beat.
     fn heard(&mut self, at: Instant, host: HostId, message: u64, reply: Option<&SessionReply>) {
-        let Some((session, sent_at, alive)) = self.beats.remove(&message) else { return };
+        let Some((session, asked_at, alive)) = self.beats.remove(&message) else { return };
         match reply {
             Some(SessionReply::Beat(Beaten::Alive)) => {
                 // Less the drift that is allowed for, and that of any clock.
-                let until = sent_at + (alive - alive * 2 / 25);
+                let until = asked_at + (alive - alive * 2 / 25);
                 let until =
                     *self.lives.entry(session).and_modify(|old| *old = until.max(*old)).or_insert(until);
                 if let Some(health) = self.health.get_mut(&host) {

@@ -14,9 +14,13 @@ const TAKEN_WITHIN: Duration = Duration::from_millis(150);
 /// What is left of a hold that is worth taking: a fifth of the first lease, and a little more.
 const WORTH_TAKING: Duration = Duration::from_millis(700);
 
-/// How long the dead may stand before one who waits and is well: he asks how long whoever has just come to stand before
-/// him lives within 300 ms, and looks again when that one is dead.
+/// How long the dead may stand before one who waits and is well: he asks how long whoever he has just seen to stand
+/// before him lives within 300 ms, and looks again when that one is dead.
 const BURIED_WITHIN: Duration = Duration::from_millis(500);
+
+/// How long it may take until one who waits looks at all, and sees that the one before him has left and another stands
+/// there: nobody tells him. With four processes nobody is further back than at the third place.
+const SEEN_WITHIN: Duration = Duration::from_millis(1800);
 
 /// How long a lock that expired or was left free may go unnoticed by those who wait.
 const FOUND_WITHIN: Duration = LOOK;
@@ -208,7 +212,7 @@ impl Progress {
             }
             let Some(eager) = self.eager_since(at, *host, lock, scene) else { continue };
             let since = ahead.since;
-            if at > eager.max(since).max(dead) + within {
+            if at > eager.max(since + SEEN_WITHIN).max(dead) + within {
                 return Err(format!(
                     "{host} waits for {lock} (until {until}) behind {session} since {since}, which is dead since {dead}"
                 ));

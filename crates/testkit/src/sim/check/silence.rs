@@ -37,7 +37,7 @@ impl Check for Silence {
                 self.gone.insert(host, !scene.keeper_is_connected(host));
             }
             Event::Attends { op: SessionOp::End(session), .. } => drop(self.ended.insert(*session)),
-            Event::Attends { host, message, op: SessionOp::Beat(beat) } => {
+            Event::Attends { host, message, op: SessionOp::Beat(beat), .. } => {
                 // One that was about to begin another session begins it, and ends it then.
                 let is_over = beat.begin.is_none() && self.gone.get(&host) == Some(&false);
                 if is_over || self.ended.contains(&beat.session) {

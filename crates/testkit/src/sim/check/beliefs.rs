@@ -1,7 +1,7 @@
 //! A holder stops believing before the store does, and is told.
 
 use super::{Check, Scene, Verdict};
-use crate::sim::event::{Event, HostEvent, Keeping, LockId, TaskEvent, TaskId, ends};
+use crate::sim::event::{Event, HostEvent, Keeping, LockId, ServerEvent, TaskEvent, TaskId, ends};
 use crate::sim::time::Instant;
 use leasehold_core::{FencingToken, Life, SessionId};
 use std::collections::BTreeMap;
@@ -139,6 +139,8 @@ impl Check for Beliefs {
                 }
             }
             Event::Task(task, lock, TaskEvent::Lets(..)) => drop(self.believed.remove(&(lock, task))),
+            // A replica may bring back what was taken.
+            Event::Server(ServerEvent::FailedOver) => self.freed.clear(),
             Event::Host(host, HostEvent::Crashed) => self.believed.retain(|(_, task), _| task.host != host),
             _ => {}
         }

@@ -211,7 +211,9 @@ impl Progress {
                 continue;
             }
             let Some(eager) = self.eager_since(at, *host, lock, scene) else { continue };
-            let since = ahead.since;
+            // What he was told by a late answer he counts from there.
+            let is_informed = self.looked.get(hold).is_some_and(|looked| eager <= *looked);
+            let since = if is_informed { ahead.since } else { ahead.since.max(eager) };
             if at > eager.max(since + SEEN_WITHIN).max(dead) + within {
                 return Err(format!(
                     "{host} waits for {lock} (until {until}) behind {session} since {since}, which is dead since {dead}"

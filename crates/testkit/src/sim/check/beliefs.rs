@@ -3,8 +3,8 @@
 use super::{Check, Scene, Verdict};
 use crate::sim::event::{Event, HostEvent, Keeping, LockId, ServerEvent, TaskEvent, TaskId, ends};
 use crate::sim::time::Instant;
-use leasehold_core::{FencingToken, Life, SessionId};
-use std::collections::BTreeMap;
+use leasehold_core::{FencingToken, HoldId, Life, SessionId};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Add;
 use std::time::Duration;
 
@@ -27,6 +27,11 @@ pub struct Beliefs {
     ends: BTreeMap<SessionId, Instant>,
     /// What was taken by force, and when.
     freed: BTreeMap<(LockId, FencingToken), Instant>,
+    /// Which hold a token was given to.
+    holds: BTreeMap<(LockId, FencingToken), HoldId>,
+    /// Holds that have the lock again: an acquire that came late brought them back after they were taken by force, and
+    /// after another had ended since. Their holders are not told.
+    returned: BTreeSet<HoldId>,
 }
 
 /// What the store holds, and until when.
@@ -94,6 +99,17 @@ impl Check for Beliefs {
                 if let (Some((claim, fence, _)), Some(Life::Session)) = (done.holder(), done.life()) {
                     self.sessions.insert((done.lock, fence), claim.hold.session());
                 }
+                if let Some((claim, fence, _)) = done.holder() {
+                    self.holds.insert((done.lock, fence), claim.hold);
+                    let is_freed = |((lock, old), _): (&(LockId, FencingToken), &Instant)| {
+                        *lock == done.lock
+                            && *old != fence
+                            && self.holds.get(&(*lock, *old)) == Some(&claim.hold)
+                    };
+                    if self.freed.iter().any(is_freed) {
+                        self.returned.insert(claim.hold);
+                    }
+                }
                 match done.holder() {
                     Some((_, fence, until)) => self.held.insert(done.lock, Held { fence, until }),
                     None => self.held.remove(&done.lock),
@@ -156,6 +172,7 @@ impl Check for Beliefs {
                 && let Keeping::Renewed(lease) = believed.keeping
                 && at > freed.max(&well_since).add(lease / 3 + RENEWAL_SLACK)
                 && believed.until > at
+                && self.holds.get(&(*lock, believed.fence)).is_none_or(|hold| !self.returned.contains(hold))
             {
                 return Err(format!("{task} still believes in {lock}, which was taken by force at {freed}"));
             }

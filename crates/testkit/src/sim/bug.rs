@@ -222,6 +222,19 @@ impl Bug {
                 }
                 done
             }
+            _ => self.apply_to_others(state, now_us, op, alive),
+        }
+    }
+
+    /// The same, for operations that end what others hold.
+    fn apply_to_others(
+        self,
+        state: &mut MutexState,
+        now_us: u64,
+        op: &Op,
+        alive: Alive<'_>,
+    ) -> (Reply, Vec<Wake>) {
+        match (self, op) {
             (Self::EvictsTheLiving, _) => state.apply(now_us, op, &|_| None),
             (Self::EvictsLeases, Op::Acquire(_) | Op::Evict(_)) => {
                 // To this server everything lives with its session.

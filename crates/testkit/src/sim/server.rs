@@ -37,7 +37,7 @@ struct Replica {
 
 /// What a replica is told: how something is now.
 enum Told {
-    Lock(LockId, MutexState),
+    Lock(LockId, Box<MutexState>),
     Sessions(Sessions),
 }
 
@@ -65,7 +65,7 @@ impl Server {
             None => state.apply(now_us, op, &alive),
         };
         if let Some(replica) = &mut self.replica {
-            replica.log.push_back((now, Told::Lock(lock, state.clone())));
+            replica.log.push_back((now, Told::Lock(lock, Box::new(state.clone()))));
         }
         done
     }
@@ -95,7 +95,7 @@ impl Server {
         let Replica { mut locks, mut sessions, log } = self.replica.take().unwrap_or_default();
         for (_, told) in log.into_iter().take_while(|(at, _)| *at <= told_until) {
             match told {
-                Told::Lock(lock, state) => drop(locks.insert(lock, state)),
+                Told::Lock(lock, state) => drop(locks.insert(lock, *state)),
                 Told::Sessions(known) => sessions = known,
             }
         }

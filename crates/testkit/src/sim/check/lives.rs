@@ -49,10 +49,10 @@ impl Lives {
             (SessionOp::End(session), _) => {
                 self.records.remove(session);
                 self.unknown.remove(session);
-                match done.sessions.records.contains_key(session) {
-                    true => Err(format!("{session} has ended, and the store knows it still")),
-                    false => Ok(()),
+                if done.sessions.records.contains_key(session) {
+                    return Err(format!("{session} has ended, and the store knows it still"));
                 }
+                Ok(())
             }
             _ => Ok(()),
         }
@@ -67,13 +67,9 @@ impl Lives {
         let is_ghost = begins && done.out_of_time;
         match (old, beaten) {
             _ if was_unknown => {}
-            (Some(old), Beaten::Alive) if old.until_ms < now_ms => {
-                if !(is_ghost && old.expires_ms < now_ms) {
-                    return Err(format!(
-                        "{session} is alive again, {} ms after it lapsed",
-                        now_ms - old.until_ms
-                    ));
-                }
+            (Some(old), Beaten::Alive) if old.until_ms < now_ms && !(is_ghost && old.expires_ms < now_ms) => {
+                let ago_ms = now_ms - old.until_ms;
+                return Err(format!("{session} is alive again, {ago_ms} ms after it lapsed"));
             }
             (Some(old), Beaten::Lapsed) if old.until_ms >= now_ms => {
                 return Err(format!(

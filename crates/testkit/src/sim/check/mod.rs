@@ -156,7 +156,7 @@ impl Scene {
         match reply {
             Some(SessionReply::Beat(Beaten::Alive)) => {
                 // Less the drift that is allowed for, and that of any clock.
-                let until = asked_at + (alive - alive * 2 / 25);
+                let until = asked_at + alive * 23 / 25;
                 let until =
                     *self.lives.entry(session).and_modify(|old| *old = until.max(*old)).or_insert(until);
                 if let Some(health) = self.health.get_mut(&host) {

@@ -502,7 +502,7 @@ mod tests {
                         answer_at = Some((now + Duration::from_millis(7), now));
                     }
                     Duty::Rest(_) => {}
-                    Duty::Over => panic!("it is extended in time"),
+                    Duty::Over | Duty::GiveUp => panic!("it is extended in time"),
                 }
             }
             assert!(sent <= most && sent >= 30, "{sent} of {lease:?}");

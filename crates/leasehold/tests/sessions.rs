@@ -391,6 +391,23 @@ async fn people_find_what_is_held_for_longer_than_a_moment() {
     assert!(scene.sessions().await.is_empty(), "who ends in order leaves nothing");
 }
 
+/// A release tells the next beat that the lock is not held any more. A client that is dropped right behind it has nobody
+/// to tell: its keeper sent that beat all the same, and the end of the session waited for it.
+#[tokio::test(start_paused = true)]
+async fn a_client_that_has_ended_does_not_beat() {
+    let scene = Scene::new();
+    let party = scene.party(Some(10 * S)).await;
+    let guard = party.client.mutex("long").unwrap().acquire().await.unwrap();
+    sleep(4 * S).await;
+    guard.release().await.unwrap();
+    let Party { client, way, .. } = party;
+    let beats = way.beats.load(SeqCst);
+    drop(client);
+    sleep(S).await;
+    assert_eq!(way.beats.load(SeqCst), beats);
+    assert!(scene.sessions().await.is_empty(), "it has ended all the same");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_session_cannot_be_shorter_than_a_second() {
     let store = MemoryStore::new();

@@ -525,9 +525,10 @@ impl State {
         }
     }
 
-    /// Looks after the session (7).
+    /// Looks after the session (7). Once the keeper is closed nothing lives with it any more: it is ended, and does not
+    /// beat.
     fn attend(&mut self, now: Moment, work: &mut Work) {
-        let Some(heart) = &mut self.heart else { return };
+        let Some(heart) = self.heart.as_mut().filter(|_| self.closing.is_none()) else { return };
         match heart.poll(now) {
             Need::Rest => {}
             Need::Beat(throb) => work.throb = Some(throb),
@@ -631,7 +632,8 @@ impl State {
             }
             self.schedule(id);
         }
-        work.next = self.pace.next().into_iter().chain(self.heart.as_ref().map(Heart::due)).min();
+        let heart = self.heart.as_ref().filter(|_| self.closing.is_none());
+        work.next = self.pace.next().into_iter().chain(heart.map(Heart::due)).min();
         self.armed = work.next.unwrap_or(FAR);
         work.next = work.next.into_iter().chain(closing.filter(|by| *by != FAR)).min();
         work

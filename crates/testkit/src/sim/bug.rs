@@ -4,8 +4,12 @@
 //! operation does ([`Bug::apply`]); those of a client stand between the engine and its store, its mailbox or its clock
 //! (`planted`). They are switched on for one run, and nothing of them is in the product.
 
-use leasehold_core::model::{Alive, MutexState};
-use leasehold_core::{Acquired, Claim, Extended, FencingToken, Op, Pass, Reply, Wake};
+use leasehold_core::model::{Alive, MutexState, Sessions};
+use leasehold_core::{
+    Acquired, Claim, Extended, FencingToken, HoldId, Life, Op, Pass, Reply, Seen, SessionOp, SessionReply,
+    Wake,
+};
+use std::mem;
 
 /// A planted bug.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -34,6 +38,14 @@ pub enum Bug {
     TokenOfTheClock,
     /// A resent acquire of a hold that was released takes the lock again.
     SpentHoldReturns,
+    /// An eviction does not look whether the session lives.
+    EvictsTheLiving,
+    /// An eviction takes what lives by its lease alone.
+    EvictsLeases,
+    /// Whoever has the lock is freed of it, whoever was seen.
+    FreesWithoutComparing,
+    /// A beat brings a session back that has lapsed.
+    BeatRevivesTheDead,
 
     /// Validity counts from when the reply arrived.
     ValidFromReply,
@@ -65,11 +77,23 @@ pub enum Bug {
     PlaceKeptTooShort,
     /// A dropped guard's hold is not given back.
     DroppedGuardKeepsLock,
+    /// A session counts from when the reply to its beat arrived.
+    SessionFromReply,
+    /// Holds are believed for longer than the session lives.
+    HoldsAreNotCapped,
+    /// Holds are believed although the session is known to have lapsed.
+    HoldsOutliveLapse,
+    /// A session that lapsed is begun again, with its old id.
+    LapsedSessionReturns,
+    /// Whoever waits never asks about the one ahead.
+    NobodyIsWatched,
+    /// A beat without a reply counts as a success.
+    UnknownBeatIsYes,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 27] = [
+    pub const ALL: [Self; 37] = [
         Self::ReleaseWithoutComparing,
         Self::ExtendWithoutComparing,
         Self::ExtendThatShortens,
@@ -82,6 +106,10 @@ impl Bug {
         Self::TokenThatCounts,
         Self::TokenOfTheClock,
         Self::SpentHoldReturns,
+        Self::EvictsTheLiving,
+        Self::EvictsLeases,
+        Self::FreesWithoutComparing,
+        Self::BeatRevivesTheDead,
         Self::ValidFromReply,
         Self::NoDrift,
         Self::GrantCountsFromLastLook,
@@ -97,6 +125,12 @@ impl Bug {
         Self::ClockStandsStill,
         Self::PlaceKeptTooShort,
         Self::DroppedGuardKeepsLock,
+        Self::SessionFromReply,
+        Self::HoldsAreNotCapped,
+        Self::HoldsOutliveLapse,
+        Self::LapsedSessionReturns,
+        Self::NobodyIsWatched,
+        Self::UnknownBeatIsYes,
     ];
 
     /// Executes an operation at the server, with this bug if it is one of the server's.
@@ -188,8 +222,54 @@ impl Bug {
                 }
                 done
             }
+            _ => self.apply_to_others(state, now_us, op, alive),
+        }
+    }
+
+    /// The same, for operations that end what others hold.
+    fn apply_to_others(
+        self,
+        state: &mut MutexState,
+        now_us: u64,
+        op: &Op,
+        alive: Alive<'_>,
+    ) -> (Reply, Vec<Wake>) {
+        match (self, op) {
+            (Self::EvictsTheLiving, _) => state.apply(now_us, op, &|_| None),
+            (Self::EvictsLeases, Op::Acquire(_) | Op::Evict(_)) => {
+                // To this server everything lives with its session.
+                let mut leases = Vec::new();
+                each_life(state, |hold, life| {
+                    if mem::replace(life, Life::Session) == Life::Lease {
+                        leases.push(hold);
+                    }
+                });
+                let done = state.apply(now_us, op, alive);
+                each_life(state, |hold, life| {
+                    if leases.contains(&hold) {
+                        *life = Life::Lease;
+                    }
+                });
+                done
+            }
+            (Self::FreesWithoutComparing, Op::Free(free)) => {
+                let mut free = free.clone();
+                let last = holder(state).and(state.record.as_ref()).and_then(|record| record.last);
+                free.seen = last.map_or(free.seen, Seen::Hold);
+                state.apply(now_us, &Op::Free(free), alive)
+            }
             _ => state.apply(now_us, op, alive),
         }
+    }
+
+    /// Executes an operation on sessions at the server, with this bug if it is one of the server's.
+    pub(super) fn attend(self, sessions: &mut Sessions, now_ms: u64, op: &SessionOp) -> SessionReply {
+        if let (Self::BeatRevivesTheDead, SessionOp::Beat(beat)) = (self, op)
+            && let Some(record) = sessions.records.get_mut(&beat.session)
+        {
+            record.alive_until_ms = record.alive_until_ms.max(now_ms);
+        }
+        sessions.apply(now_ms, op)
     }
 
     fn apply_with_own_token(
@@ -225,6 +305,17 @@ impl Bug {
             *fence = wrong;
         }
         (reply, wakes)
+    }
+}
+
+/// What ends each hold and place of a lock.
+fn each_life(state: &mut MutexState, mut each: impl FnMut(HoldId, &mut Life)) {
+    let Some(record) = &mut state.record else { return };
+    if let Some(tenant) = &mut record.tenant {
+        each(tenant.claim.hold, &mut tenant.life);
+    }
+    for place in record.places.values_mut() {
+        each(place.claim.hold, &mut place.life);
     }
 }
 

@@ -2,8 +2,12 @@
 
 use super::kernel::HostId;
 use super::time::{Clock, Instant};
-use leasehold_core::model::MutexState;
-use leasehold_core::{Acquired, Claim, FencingToken, HoldId, Op, Reply, SessionId, Wake};
+use leasehold_core::model::{MutexState, Sessions};
+use leasehold_core::{
+    Acquired, Claim, FencingToken, Freed, HoldId, Life, Op, Reply, Seen, SessionId, SessionOp, SessionReply,
+    Wake,
+};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
@@ -77,7 +81,29 @@ pub enum Event<'a> {
         /// What the store said.
         reply: Option<&'a Reply>,
     },
-    /// A grant's message has reached a process.
+    /// A client gave an operation on sessions to its connection.
+    Attends {
+        /// Who.
+        host: HostId,
+        /// Which message.
+        message: u64,
+        /// When it was asked for: it may have waited for the connection.
+        asked_at: Instant,
+        /// What.
+        op: &'a SessionOp,
+    },
+    /// The store has executed an operation on sessions.
+    Attended(&'a Attendance<'a>),
+    /// A client has the outcome of an operation on sessions; `None` if that is unknown.
+    Heard {
+        /// Who.
+        host: HostId,
+        /// Which message.
+        message: u64,
+        /// What the store said.
+        reply: Option<&'a SessionReply>,
+    },
+    /// A message has reached the mailbox of a process.
     Woken(HostId, Wake),
     /// Somebody who does not use this library has the lock, until then at the most; or has given it back.
     Stranger(LockId, Option<Instant>),
@@ -171,6 +197,27 @@ pub struct Execution<'a> {
     pub wakes: &'a [Wake],
     /// The lock afterwards.
     pub state: &'a MutexState,
+    /// The sessions that the store knows.
+    pub sessions: &'a Sessions,
+    /// The store's clock.
+    pub clock: &'a Clock,
+}
+
+/// What the store did about sessions.
+#[derive(Debug, Clone, Copy)]
+pub struct Attendance<'a> {
+    /// Whose operation it was.
+    pub host: HostId,
+    /// Which message.
+    pub message: u64,
+    /// Set if the message came late, for the second time, or after one that was sent behind it.
+    pub out_of_time: bool,
+    /// What was asked.
+    pub op: &'a SessionOp,
+    /// What was answered.
+    pub reply: &'a SessionReply,
+    /// The sessions afterwards.
+    pub sessions: &'a Sessions,
     /// The store's clock.
     pub clock: &'a Clock,
 }
@@ -236,8 +283,8 @@ pub enum Miss {
 /// For how long a hold is to be kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Keeping {
-    /// For as long as its guard lives.
-    Renewed,
+    /// For as long as its guard lives, by leases of this length.
+    Renewed(Duration),
     /// For so long after it was asked for at the most, and hardly less after it was had.
     Given(Duration),
 }
@@ -269,6 +316,38 @@ impl Execution<'_> {
         claim_of(self.op)
     }
 
+    /// Whether a session is dead at that time, by its record and the store's clock.
+    pub fn is_dead(&self, session: SessionId, at: Instant) -> bool {
+        let now_ms = self.clock.reading_us(at) / 1000;
+        self.sessions.records.get(&session).is_none_or(|record| record.alive_until_ms < now_ms)
+    }
+
+    /// Whose hold was taken by force: that of a fencing token, or a stranger's.
+    pub fn freed(&self) -> Option<Option<FencingToken>> {
+        match (self.op, self.reply) {
+            (Op::Free(free), Reply::Free(Freed::Freed)) => match free.seen {
+                Seen::Hold(fence) => Some(Some(fence)),
+                Seen::Stranger(_) => Some(None),
+            },
+            _ => None,
+        }
+    }
+
+    /// The session whose death ends what it has of the lock, if it is dead.
+    pub fn evicts(&self) -> Option<SessionId> {
+        match self.op {
+            Op::Evict(evict) => Some(evict.dead),
+            Op::Acquire(ask) => ask.ahead,
+            _ => None,
+        }
+    }
+
+    /// What ends the hold that has the lock afterwards, before its time.
+    pub fn life(&self) -> Option<Life> {
+        self.holder()?;
+        Some(self.state.record.as_ref()?.tenant.as_ref()?.life)
+    }
+
     /// The acquires in the operation, and what was answered to each.
     pub fn acquires(&self) -> Option<(&leasehold_core::Acquire, &Acquired)> {
         match (self.op, self.reply) {
@@ -293,6 +372,12 @@ pub(super) fn holder(state: &MutexState, clock: &Clock) -> Option<(Claim, Fencin
     }
     let until = value.expires_ms.map(|at_ms| clock.shows_at((at_ms + 1) * 1000));
     Some((tenant.claim.clone(), record.last?, until))
+}
+
+/// When sessions end, in true time, if they beat no more.
+pub(super) fn ends(sessions: &Sessions, clock: &Clock) -> BTreeMap<SessionId, Instant> {
+    let end = |until_ms: u64| clock.shows_at((until_ms + 1) * 1000);
+    sessions.records.iter().map(|(session, record)| (*session, end(record.alive_until_ms))).collect()
 }
 
 /// The claim that an operation is about.
@@ -334,7 +419,27 @@ fn show_op(op: &Op, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             }
         }
         Op::Inspect(_) => f.write_str("inspect"),
+        Op::Evict(evict) => write!(f, "evict {}", evict.dead),
         other => write!(f, "{other:?}"),
+    }
+}
+
+fn show_session_op(op: &SessionOp, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    match op {
+        SessionOp::Beat(beat) => {
+            let what = if beat.begin.is_some() { "begin" } else { "beat" };
+            write!(f, "{what} {} for {} ms", beat.session, beat.alive_ms)
+        }
+        SessionOp::End(session) => write!(f, "end {session}"),
+        _ => f.write_str("list the sessions"),
+    }
+}
+
+fn show_session_reply(reply: &SessionReply, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    match reply {
+        SessionReply::Beat(beaten) => write!(f, "{beaten:?}"),
+        SessionReply::List(all) => write!(f, "{} sessions", all.len()),
+        _ => f.write_str("ended"),
     }
 }
 
@@ -342,6 +447,10 @@ fn show_acquire(ask: &leasehold_core::Acquire, f: &mut fmt::Formatter<'_>) -> fm
     write!(f, "acquire {} for {} ms", Short(&ask.claim.hold), ask.lease_ms)?;
     match &ask.queue {
         Some(queue) => write!(f, ", queue {} for {} ms", short_nonce(queue.nonce), queue.kept_ms),
+        None => Ok(()),
+    }?;
+    match &ask.ahead {
+        Some(ahead) => write!(f, ", behind {ahead}"),
         None => Ok(()),
     }
 }
@@ -354,9 +463,9 @@ fn short_nonce(nonce: leasehold_core::Nonce) -> String {
 fn show_acquired(reply: &Acquired, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     match reply {
         Acquired::Granted { fence, remaining_ms, .. } => write!(f, "granted {fence} for {remaining_ms} ms"),
-        Acquired::Taken { holder, position, .. } => {
+        Acquired::Taken { holder, position, ahead } => {
             let remaining = holder.as_ref().map(|holder| holder.remaining_ms);
-            write!(f, "taken, position {position:?}, holder {remaining:?}")
+            write!(f, "taken, position {position:?}, holder {remaining:?}, ahead {ahead:?}")
         }
         Acquired::Spent(how) => write!(f, "spent: {how:?}"),
     }
@@ -409,6 +518,23 @@ impl fmt::Display for Event<'_> {
                 write!(f, "{host} has {message}: ")?;
                 match reply {
                     Some(reply) => show_reply(reply, f),
+                    None => f.write_str("no reply"),
+                }
+            }
+            Self::Attends { host, message, op, .. } => {
+                write!(f, "{host} sends {message}: ")?;
+                show_session_op(op, f)
+            }
+            Self::Attended(done) => {
+                write!(f, "server executes {} of {}: ", done.message, done.host)?;
+                show_session_op(done.op, f)?;
+                f.write_str(" -> ")?;
+                show_session_reply(done.reply, f)
+            }
+            Self::Heard { host, message, reply } => {
+                write!(f, "{host} has {message}: ")?;
+                match reply {
+                    Some(reply) => show_session_reply(reply, f),
                     None => f.write_str("no reply"),
                 }
             }

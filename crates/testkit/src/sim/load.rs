@@ -11,7 +11,7 @@ use super::time::Instant;
 use super::world::SimWorld;
 use crate::random::Random;
 use futures_util::future::{Either, join_all, select};
-use leasehold::{AcquireError, Attempt, Client, FencingToken, Guard, Mutex, RetryPolicy};
+use leasehold::{AcquireError, Attempt, Client, ConnectError, FencingToken, Guard, Mutex, RetryPolicy};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -30,7 +30,9 @@ pub(super) struct Habits {
     pub(super) free_every: Option<u32>,
     /// How many of a thousand acquires have a value of their own.
     pub(super) own_values: u64,
-    pub(super) watchdog: Duration,
+    watchdog: Duration,
+    /// How many of a thousand processes have no session.
+    without_session: u64,
     pub(super) call: Duration,
     /// The longest pause between two uses.
     pub(super) idle: Duration,
@@ -46,6 +48,7 @@ impl Habits {
             free_every: chance.chance(200).then(|| u32::try_from(chance.between(1, 4)).unwrap_or(1)),
             own_values: if chance.chance(200) { 300 } else { 0 },
             watchdog: ms(300, 9_000),
+            without_session: *chance.pick(&[0, 250, 250, 1000]),
             call: ms(200, 2_000),
             idle: ms(1, 1_500),
         }
@@ -54,20 +57,18 @@ impl Habits {
 
 /// One process, from its start until its tasks have ended.
 pub(super) async fn process(sim: Arc<Sim>, host: HostId, chance: Random) {
-    let links = sim.add_links(host);
-    let world = SimWorld { sim: sim.clone(), host, chance: Arc::new(chance.branch()) };
-    let store = SimStore { world: world.clone(), link: links[0], other: links[1] };
-    let habits = sim.habits;
-    let connecting = Client::of_store(Planted::new(store, sim.bug))
-        .world(world.clone())
-        .label(host.to_string())
-        .watchdog_lease(habits.watchdog)
-        .call_timeout(habits.call)
-        .outage_limit(Duration::from_secs(20))
-        .connect();
-    let client = match connecting.await {
-        Ok(client) => client,
-        Err(error) => return sim.fail("load", format!("{host} cannot connect: {error}")),
+    let store = sim.store(host, &chance);
+    let (world, habits) = (store.world.clone(), sim.habits);
+    let life = Life::draw(&chance, habits);
+    let client = loop {
+        match connect(&store, life).await {
+            Ok(client) => break client,
+            // The store cannot be reached, or said nothing: whoever looks after the process starts it again.
+            Err(ConnectError::Store(_)) => {}
+            Err(error) => return sim.fail("load", format!("{host} cannot connect: {error}")),
+        }
+        let pause = Duration::from_micros(chance.between(1_000, 300_000));
+        sim.kernel.sleep_until(sim.kernel.now() + pause).await;
     };
     sim.note(&Event::Started(host, client.session()));
     let mut ends = Vec::new();
@@ -78,6 +79,7 @@ pub(super) async fn process(sim: Arc<Sim>, host: HostId, chance: Random) {
             world: world.clone(),
             client: client.clone(),
             task,
+            watchdog: life.watchdog,
             chance: chance.branch(),
         };
         let (done, end) = oneshot::channel();
@@ -96,12 +98,47 @@ pub(super) async fn process(sim: Arc<Sim>, host: HostId, chance: Random) {
     sim.note(&Event::Host(host, HostEvent::Ended));
 }
 
+/// By what a process keeps its locks.
+#[derive(Debug, Clone, Copy)]
+struct Life {
+    /// How long its session lives without a beat, if it has one.
+    session: Option<Duration>,
+    watchdog: Duration,
+}
+
+impl Life {
+    fn draw(chance: &Random, habits: Habits) -> Self {
+        if chance.chance(habits.without_session) {
+            return Self { session: None, watchdog: habits.watchdog };
+        }
+        let session = Duration::from_millis(chance.between(1_000, 10_000));
+        // With a session leases may be long: nobody waits for the dead.
+        let longer = if chance.chance(500) { 3 } else { 1 };
+        Self { session: Some(session), watchdog: habits.watchdog * longer }
+    }
+}
+
+async fn connect(store: &SimStore, life: Life) -> Result<Client, ConnectError> {
+    let habits = store.world.sim.habits;
+    let builder = Client::of_store(Planted::new(store.clone(), store.world.sim.bug))
+        .world(store.world.clone())
+        .label(store.world.host.to_string())
+        .watchdog_lease(life.watchdog)
+        .call_timeout(habits.call)
+        .outage_limit(Duration::from_secs(20));
+    match life.session {
+        Some(alive) => builder.session(alive).connect().await,
+        None => builder.without_session().connect().await,
+    }
+}
+
 /// One task.
 struct User {
     sim: Arc<Sim>,
     world: SimWorld,
     client: Client,
     task: TaskId,
+    watchdog: Duration,
     chance: Random,
 }
 
@@ -152,7 +189,7 @@ impl User {
         if let Some(every) = self.sim.habits.free_every {
             mutex = mutex.share(every);
         }
-        let mut keeping = Keeping::Renewed;
+        let mut keeping = Keeping::Renewed(self.watchdog);
         if self.chance.chance(400) {
             let lease = Duration::from_micros(self.chance.between(200_000, 8_000_000));
             mutex = mutex.lease(lease);

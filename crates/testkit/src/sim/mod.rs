@@ -23,6 +23,7 @@
 mod bug;
 pub mod check;
 mod event;
+mod hands;
 mod kernel;
 mod load;
 mod net;
@@ -36,8 +37,8 @@ mod world;
 
 pub use bug::Bug;
 pub use event::{
-    Belief, Event, Execution, HostEvent, Keeping, Letting, LockId, Mishap, Miss, ServerEvent, TaskEvent,
-    TaskId, Way,
+    Attendance, Belief, Event, Execution, HostEvent, Keeping, Letting, LockId, Mishap, Miss, ServerEvent,
+    TaskEvent, TaskId, Way,
 };
 pub use kernel::HostId;
 pub use time::{Clock, Instant};
@@ -47,13 +48,14 @@ pub use weather::Climate;
 use crate::random::Random;
 use kernel::{Kernel, Stepped};
 use leasehold::Guard;
-use leasehold_core::{FencingToken, Lock, LockName};
+use leasehold_core::{AUDIT_KEPT, FencingToken, Lock, LockName};
 use load::Habits;
 use net::Net;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
+use store::SimStore;
 use watch::Watch;
 use weather::{Fault, Weather};
 use world::SimWorld;
@@ -166,6 +168,14 @@ pub fn run(run: &Run) -> Outcome {
         let host = sim.kernel.add_host(Clock::new(0, 0));
         sim.kernel.spawn(host, Box::pin(load::stranger(sim.clone(), chance.branch())));
     }
+    if chance.chance(300) {
+        let (host, chance) = (sim.kernel.add_host(Clock::new(0, 0)), chance.branch());
+        sim.kernel.spawn(host, Box::pin(hands::monitor(sim.store(host, &chance), chance)));
+    }
+    if chance.chance(200) {
+        let (host, chance) = (sim.kernel.add_host(Clock::new(0, 0)), chance.branch());
+        sim.kernel.spawn(host, Box::pin(hands::operator(sim.store(host, &chance), chance)));
+    }
     sim.enter_faults();
     sim.live();
     sim.kernel.end();
@@ -223,6 +233,13 @@ impl Sim {
         let host = self.kernel.add_host(clock);
         self.kernel.spawn(host, Box::pin(load::process(self.clone(), host, chance.branch())));
         host
+    }
+
+    /// A way to the server for a process.
+    fn store(self: &Arc<Self>, host: HostId, chance: &Random) -> SimStore {
+        let links = self.add_links(host);
+        let world = SimWorld { sim: self.clone(), host, chance: Arc::new(chance.branch()) };
+        SimStore { world, link: links[0], other: links[1] }
     }
 
     fn enter_faults(self: &Arc<Self>) {
@@ -422,6 +439,17 @@ impl Sim {
         let server = &mut net.server;
         let now_us = server.clock.reading_us(now);
         let forgotten_us = server.clock.reading_us(now + FORGOTTEN_AFTER);
+        // In a week a clock that drifts loses hours: here the store's own time counts.
+        let audited_us =
+            u64::try_from((FORGOTTEN_AFTER + AUDIT_KEPT).as_micros()).unwrap_or(u64::MAX) + now_us;
+        for (session, record) in &server.sessions.records {
+            if self.weather.climate != Climate::BadClocks && record.alive_until_ms >= now_us / 1000 {
+                return self.fail("leftovers", format!("{session} is alive, and nobody is there"));
+            }
+            if record.expires_ms >= forgotten_us / 1000 {
+                return self.fail("leftovers", format!("{session} is remembered for ever: {record:?}"));
+            }
+        }
         for (lock, state) in &mut server.locks {
             let is_held = state
                 .value
@@ -433,7 +461,9 @@ impl Sim {
                 let what = format!("{lock} is left behind: held {is_held}, {kept} places");
                 return self.fail("leftovers", what);
             }
-            if !state.is_over(forgotten_us) {
+            let is_remembered =
+                !state.is_over(forgotten_us) && (state.value.is_some() || state.record.is_some());
+            if is_remembered || !state.is_over(audited_us) {
                 return self.fail("leftovers", format!("{lock} is remembered for ever: {state:?}"));
             }
         }

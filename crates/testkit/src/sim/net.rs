@@ -11,13 +11,13 @@
 
 use super::Sim;
 use super::check::LOOK;
-use super::event::{Event, Execution, HostEvent, LockId, Mishap};
+use super::event::{Attendance, Event, Execution, HostEvent, LockId, Mishap};
 use super::kernel::HostId;
 use super::server::Server;
 use super::time::{Clock, Instant};
 use crate::random::Random;
 use leasehold::store::Postbox;
-use leasehold_core::{Op, Reply, SessionId, Wake};
+use leasehold_core::{Op, Reply, SessionId, SessionOp, SessionReply, Wake};
 use std::collections::BTreeMap;
 use std::mem;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -56,6 +56,21 @@ struct Link {
     to_client: Instant,
 }
 
+/// What is asked of the server.
+#[derive(Debug, Clone)]
+pub(super) enum Question {
+    Lock(LockId, Op),
+    /// With the time when it was asked for.
+    Sessions(Instant, SessionOp),
+}
+
+/// What it answers.
+#[derive(Debug)]
+pub(super) enum Answer {
+    Lock(Reply),
+    Sessions(SessionReply),
+}
+
 /// Where the outcome of a call is put.
 #[derive(Default)]
 pub(super) struct Slot {
@@ -64,7 +79,7 @@ pub(super) struct Slot {
 
 #[derive(Default)]
 struct Awaited {
-    outcome: Option<Result<Reply, Broken>>,
+    outcome: Option<Result<Answer, Broken>>,
     waker: Option<Waker>,
 }
 
@@ -73,7 +88,7 @@ struct Awaited {
 pub(super) struct Broken;
 
 impl Slot {
-    fn resolve(&self, outcome: Result<Reply, Broken>) {
+    fn resolve(&self, outcome: Result<Answer, Broken>) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.outcome.get_or_insert(outcome);
         let waker = state.waker.take();
@@ -83,7 +98,7 @@ impl Slot {
         }
     }
 
-    pub(super) async fn outcome(&self) -> Result<Reply, Broken> {
+    pub(super) async fn outcome(&self) -> Result<Answer, Broken> {
         std::future::poll_fn(|cx| {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(outcome) = state.outcome.take() {
@@ -103,8 +118,7 @@ struct Request {
     generation: u64,
     host: HostId,
     message: u64,
-    lock: LockId,
-    op: Arc<Op>,
+    question: Arc<Question>,
     /// Until when its sender waits.
     until: Instant,
     out_of_time: bool,
@@ -208,8 +222,7 @@ impl Sim {
     pub(super) fn send(
         self: &Arc<Self>,
         link: LinkId,
-        lock: LockId,
-        op: &Op,
+        question: Question,
         until: Instant,
     ) -> (u64, Arc<Slot>) {
         let mut net = self.net();
@@ -218,7 +231,12 @@ impl Sim {
         let slot = Arc::new(Slot::default());
         let (host, generation) = (net.link(link).host, net.link(link).generation);
         net.link(link).calls.insert(message, slot.clone());
-        self.note(&Event::Sent { host, message, lock, op });
+        match &question {
+            Question::Lock(lock, op) => self.note(&Event::Sent { host, message, lock: *lock, op }),
+            Question::Sessions(asked_at, op) => {
+                self.note(&Event::Attends { host, message, asked_at: *asked_at, op });
+            }
+        }
         if net.strikes(self.weather.lost) {
             self.note(&Event::Mishap { message, what: Mishap::RequestLost });
             self.note(&Event::Host(host, HostEvent::Hindered(until)));
@@ -230,8 +248,7 @@ impl Sim {
             generation,
             host,
             message,
-            lock,
-            op: Arc::new(op.clone()),
+            question: Arc::new(question),
             until,
             out_of_time: false,
             is_ghost,
@@ -281,29 +298,59 @@ impl Sim {
         let executed = &mut net.link(request.link).executed;
         request.out_of_time |= request.message < *executed;
         *executed = request.message.max(*executed);
-        let (reply, wakes) = net.server.execute(now, request.lock, &request.op, self.bug);
-        if let Some(state) = net.server.locks.get(&request.lock) {
+        let answer = match &*request.question {
+            Question::Lock(lock, op) => Answer::Lock(self.execute(net, now, &request, *lock, op)),
+            Question::Sessions(_, op) => Answer::Sessions(self.attend(net, now, &request, op)),
+        };
+        if !request.is_copy {
+            self.reply(net, &request, answer);
+        }
+    }
+
+    fn execute(
+        self: &Arc<Self>,
+        net: &mut Net,
+        now: Instant,
+        request: &Request,
+        lock: LockId,
+        op: &Op,
+    ) -> Reply {
+        let (reply, wakes) = net.server.execute(now, lock, op, self.bug);
+        if let Some(state) = net.server.locks.get(&lock) {
             self.note(&Event::Executed(&Execution {
                 host: request.host,
                 message: request.message,
                 out_of_time: request.out_of_time,
-                lock: request.lock,
-                op: &request.op,
+                lock,
+                op,
                 reply: &reply,
                 wakes: &wakes,
                 state,
+                sessions: &net.server.sessions,
                 clock: &net.server.clock,
             }));
         }
         for wake in wakes {
             self.publish(net, wake);
         }
-        if !request.is_copy {
-            self.reply(net, &request, reply);
-        }
+        reply
     }
 
-    fn reply(self: &Arc<Self>, net: &mut Net, request: &Request, reply: Reply) {
+    fn attend(&self, net: &mut Net, now: Instant, request: &Request, op: &SessionOp) -> SessionReply {
+        let reply = net.server.attend(now, op, self.bug);
+        self.note(&Event::Attended(&Attendance {
+            host: request.host,
+            message: request.message,
+            out_of_time: request.out_of_time,
+            op,
+            reply: &reply,
+            sessions: &net.server.sessions,
+            clock: &net.server.clock,
+        }));
+        reply
+    }
+
+    fn reply(self: &Arc<Self>, net: &mut Net, request: &Request, answer: Answer) {
         let Request { link, generation, host, message, until, .. } = *request;
         if net.strikes(self.weather.lost) {
             self.note(&Event::Mishap { message, what: Mishap::ReplyLost });
@@ -322,7 +369,7 @@ impl Sim {
             let slot = link.calls.remove(&message).filter(|_| link.generation == generation);
             drop(net);
             if let Some(slot) = slot {
-                slot.resolve(Ok(reply));
+                slot.resolve(Ok(answer));
             }
         });
     }

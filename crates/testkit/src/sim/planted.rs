@@ -3,10 +3,10 @@
 use super::bug::Bug;
 use super::store::SimStore;
 use futures_util::future::BoxFuture;
-use leasehold::store::{Fault, Lock, Op, Outcome, Postbox, Store};
+use leasehold::store::{Fault, Lock, Op, Outcome, Postbox, SessionKeeping, SessionOp, SessionReply, Store};
 use leasehold_core::{
-    Acquire, Acquired, Claim, Extend, Extended, Fate, FencingToken, HoldId, KeyError, Nonce, Release,
-    Released, Reply, SessionId, Wake, drift,
+    Acquire, Acquired, Beat, Beaten, Claim, Extend, Extended, Fate, FencingToken, HoldId, KeyError, Nonce,
+    Release, Released, Reply, SessionId, Wake, drift,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -32,6 +32,8 @@ struct Seen {
     queued: BTreeSet<HoldId>,
     /// The last hold whose release had no reply.
     half_released: BTreeMap<Lock, Claim>,
+    /// How long the answer to the last beat took.
+    beat_took: Duration,
     /// Holds that stand for others.
     aliases: BTreeMap<HoldId, Claim>,
 }
@@ -93,6 +95,34 @@ impl Planted {
         outcome
     }
 
+    async fn beat(&self, bug: Bug, beat: &Beat, within: Duration) -> Outcome<SessionReply> {
+        let mut sent = beat.clone();
+        match bug {
+            // What the client counts, the store does not know of.
+            Bug::HoldsAreNotCapped | Bug::HoldsOutliveLapse => sent.alive_ms /= 3,
+            // To count from the reply is to count for longer than the store does: here for as long as the last took.
+            Bug::SessionFromReply => {
+                let took = self.seen().beat_took;
+                sent.alive_ms =
+                    sent.alive_ms.saturating_sub(u64::try_from(took.as_millis()).unwrap_or(0)).max(1);
+            }
+            Bug::LapsedSessionReturns => drop(sent.begin.get_or_insert_default()),
+            _ => {}
+        }
+        let sent_at = self.inner.world.now();
+        let outcome = self.inner.attend(&SessionOp::Beat(sent), within).await;
+        match (bug, &outcome) {
+            (Bug::SessionFromReply, Outcome::Done(_)) => {
+                self.seen().beat_took = self.inner.world.now().since(sent_at);
+                outcome
+            }
+            (Bug::HoldsOutliveLapse, Outcome::Done(_)) | (Bug::UnknownBeatIsYes, Outcome::Unknown(_)) => {
+                Outcome::Done(SessionReply::Beat(Beaten::Alive))
+            }
+            _ => outcome,
+        }
+    }
+
     /// Takes note of what the engine asks.
     fn remember_question(&self, op: &Op) {
         let queue = match op {
@@ -141,6 +171,7 @@ impl Planted {
     fn twisted(&self, bug: Bug, lock: &Lock, op: &Op) -> Op {
         let mut op = op.clone();
         match (bug, &mut op) {
+            (Bug::NobodyIsWatched, Op::Acquire(ask)) => ask.ahead = None,
             (Bug::PlaceKeptTooShort, Op::Acquire(ask)) => {
                 if let Some(queue) = &mut ask.queue {
                     queue.kept_ms /= 10;
@@ -209,6 +240,17 @@ impl Store for Planted {
 
     fn close_mailbox(&self, session: SessionId) {
         self.inner.close_mailbox(session);
+    }
+
+    fn sessions(&self) -> SessionKeeping {
+        self.inner.sessions()
+    }
+
+    fn attend<'a>(&'a self, op: &'a SessionOp, within: Duration) -> BoxFuture<'a, Outcome<SessionReply>> {
+        match (self.bug, op) {
+            (Some(bug), SessionOp::Beat(beat)) => Box::pin(self.beat(bug, beat, within)),
+            _ => self.inner.attend(op, within),
+        }
     }
 
     fn sibling(&self) -> Arc<dyn Store> {

@@ -6,8 +6,8 @@ use super::event::{Event, LockId, ServerEvent};
 use super::net::LinkId;
 use super::time::{Clock, Instant};
 use crate::random::Random;
-use leasehold_core::model::{MutexState, Value, everybody};
-use leasehold_core::{Op, Reply, SessionId, Wake};
+use leasehold_core::model::{MutexState, Sessions, Value};
+use leasehold_core::{Op, Reply, SessionId, SessionOp, SessionReply, Wake};
 use std::collections::{BTreeMap, VecDeque};
 use std::mem;
 use std::sync::Arc;
@@ -20,6 +20,7 @@ pub(super) struct Server {
     pub(super) is_up: bool,
     pub(super) clock: Clock,
     pub(super) locks: BTreeMap<LockId, MutexState>,
+    pub(super) sessions: Sessions,
     /// By which link, in which generation of it, a session hears.
     pub(super) ears: BTreeMap<SessionId, (LinkId, u64)>,
     replica: Option<Replica>,
@@ -29,14 +30,22 @@ pub(super) struct Server {
 #[derive(Default)]
 struct Replica {
     locks: BTreeMap<LockId, MutexState>,
+    sessions: Sessions,
     /// What it has still to be told.
-    log: VecDeque<(Instant, LockId, MutexState)>,
+    log: VecDeque<(Instant, Told)>,
+}
+
+/// What a replica is told: how something is now.
+enum Told {
+    Lock(LockId, Box<MutexState>),
+    Sessions(Sessions),
 }
 
 impl Server {
     pub(super) fn new(clock: Clock, with_replica: bool) -> Self {
         let replica = with_replica.then(Replica::default);
-        Self { is_up: true, clock, locks: BTreeMap::new(), ears: BTreeMap::new(), replica }
+        let (locks, sessions, ears) = (BTreeMap::new(), Sessions::default(), BTreeMap::new());
+        Self { is_up: true, clock, locks, sessions, ears, replica }
     }
 
     /// Executes an operation, with a planted bug or without one.
@@ -49,30 +58,50 @@ impl Server {
     ) -> (Reply, Vec<Wake>) {
         let now_us = self.clock.reading_us(now);
         let state = self.locks.entry(lock).or_default();
+        let sessions = &self.sessions;
+        let alive = |session| sessions.alive_ms(now_us / 1000, session);
         let done = match bug {
-            Some(bug) => bug.apply(state, now_us, op, &everybody),
-            None => state.apply(now_us, op, &everybody),
+            Some(bug) => bug.apply(state, now_us, op, &alive),
+            None => state.apply(now_us, op, &alive),
         };
         if let Some(replica) = &mut self.replica {
-            replica.log.push_back((now, lock, state.clone()));
+            replica.log.push_back((now, Told::Lock(lock, Box::new(state.clone()))));
         }
         done
+    }
+
+    /// Executes an operation on sessions, with a planted bug or without one.
+    pub(super) fn attend(&mut self, now: Instant, op: &SessionOp, bug: Option<Bug>) -> SessionReply {
+        let now_ms = self.clock.reading_us(now) / 1000;
+        let reply = match bug {
+            Some(bug) => bug.attend(&mut self.sessions, now_ms, op),
+            None => self.sessions.apply(now_ms, op),
+        };
+        if let Some(replica) = &mut self.replica {
+            replica.log.push_back((now, Told::Sessions(self.sessions.clone())));
+        }
+        reply
     }
 
     /// Loses everything; a replica is told so as well.
     fn forget(&mut self) {
         self.locks.clear();
+        self.sessions = Sessions::default();
         self.replica = self.replica.take().map(|_| Replica::default());
     }
 
     /// The replica takes over, which knows what was before `told_until`.
     fn fail_over(&mut self, now: Instant, told_until: Instant, clock_differs_us: i64) {
-        let Replica { mut locks, log } = self.replica.take().unwrap_or_default();
-        locks.extend(
-            log.into_iter().take_while(|(at, ..)| *at <= told_until).map(|(_, lock, state)| (lock, state)),
-        );
-        self.replica = Some(Replica { locks: locks.clone(), log: VecDeque::new() });
-        self.locks = locks;
+        let Replica { mut locks, mut sessions, log } = self.replica.take().unwrap_or_default();
+        for (_, told) in log.into_iter().take_while(|(at, _)| *at <= told_until) {
+            match told {
+                Told::Lock(lock, state) => drop(locks.insert(lock, *state)),
+                Told::Sessions(known) => sessions = known,
+            }
+        }
+        let log = VecDeque::new();
+        self.replica = Some(Replica { locks: locks.clone(), sessions: sessions.clone(), log });
+        (self.locks, self.sessions) = (locks, sessions);
         self.clock.jump(now, clock_differs_us);
     }
 

@@ -2,10 +2,12 @@
 
 use super::Sim;
 use super::event::{Event, HostEvent};
-use super::net::LinkId;
+use super::net::{Answer, LinkId, Question};
 use super::world::SimWorld;
 use futures_util::future::{BoxFuture, Either, select};
-use leasehold::store::{Fault, FaultKind, Lock, Op, Outcome, Phase, Postbox, Store};
+use leasehold::store::{
+    Fault, FaultKind, Lock, Op, Outcome, Phase, Postbox, SessionKeeping, SessionOp, SessionReply, Store,
+};
 use leasehold_core::{KeyError, SessionId};
 use std::fmt;
 use std::pin::pin;
@@ -26,30 +28,50 @@ impl SimStore {
         &self.world.sim
     }
 
-    async fn call(&self, lock: &Lock, op: &Op, within: Duration) -> Outcome {
+    async fn call(&self, question: Question, within: Duration) -> Outcome<Answer> {
         let (sim, host) = (self.sim(), self.world.host);
         let until = self.world.shows_at(self.world.now() + within);
         let mut time_up = pin!(sim.kernel.sleep_until(until));
         if let Either::Right(_) = select(pin!(sim.link_up(self.link)), &mut time_up).await {
             sim.note(&Event::Host(host, HostEvent::Rebuffed));
-            return Outcome::Refused(Fault::new(
-                FaultKind::Unreachable,
-                Phase::Connect,
-                "the simulated server",
-            ));
+            return Outcome::Refused(unreachable());
         }
-        let (message, slot) = sim.send(self.link, sim.lock_id(lock), op, until);
+        let on_sessions = matches!(question, Question::Sessions(..));
+        let (message, slot) = sim.send(self.link, question, until);
         let fault = match select(pin!(slot.outcome()), time_up).await {
-            Either::Left((Ok(reply), _)) => {
-                sim.note(&Event::Answered { host, message, reply: Some(&reply) });
-                return Outcome::Done(reply);
+            Either::Left((Ok(answer), _)) => {
+                sim.note(&match &answer {
+                    Answer::Lock(reply) => Event::Answered { host, message, reply: Some(reply) },
+                    Answer::Sessions(reply) => Event::Heard { host, message, reply: Some(reply) },
+                });
+                return Outcome::Done(answer);
             }
             Either::Left((Err(_), _)) => FaultKind::Disconnected,
             Either::Right(_) => FaultKind::TimedOut,
         };
-        sim.note(&Event::Answered { host, message, reply: None });
+        sim.note(&if on_sessions {
+            Event::Heard { host, message, reply: None }
+        } else {
+            Event::Answered { host, message, reply: None }
+        });
         sim.note(&Event::Host(host, HostEvent::Rebuffed));
         Outcome::Unknown(Fault::new(fault, Phase::Reply, "the simulated server"))
+    }
+}
+
+fn unreachable() -> Fault {
+    Fault::new(FaultKind::Unreachable, Phase::Connect, "the simulated server")
+}
+
+/// The outcome, as far as it is of the right kind. The server answers no other question than it was asked.
+fn only<T>(outcome: Outcome<Answer>, pick: impl FnOnce(Answer) -> Option<T>) -> Outcome<T> {
+    match outcome {
+        Outcome::Done(answer) => match pick(answer) {
+            Some(reply) => Outcome::Done(reply),
+            None => Outcome::Unknown(unreachable()),
+        },
+        Outcome::Refused(fault) => Outcome::Refused(fault),
+        Outcome::Unknown(fault) => Outcome::Unknown(fault),
     }
 }
 
@@ -61,18 +83,32 @@ impl fmt::Debug for SimStore {
 
 impl Store for SimStore {
     fn execute<'a>(&'a self, lock: &'a Lock, op: &'a Op, within: Duration) -> BoxFuture<'a, Outcome> {
-        Box::pin(self.call(lock, op, within))
+        Box::pin(async move {
+            let question = Question::Lock(self.sim().lock_id(lock), op.clone());
+            only(self.call(question, within).await, |answer| match answer {
+                Answer::Lock(reply) => Some(reply),
+                Answer::Sessions(_) => None,
+            })
+        })
     }
 
     fn open_mailbox(
         &self,
         session: SessionId,
         post: Arc<dyn Postbox>,
-        _within: Duration,
+        within: Duration,
     ) -> BoxFuture<'_, Result<(), Fault>> {
         Box::pin(async move {
-            self.sim().subscribe(self.link, session, post).await;
-            Ok(())
+            let until = self.world.shows_at(self.world.now() + within);
+            let time_up = self.sim().kernel.sleep_until(until);
+            match select(pin!(self.sim().subscribe(self.link, session, post)), time_up).await {
+                Either::Left(_) => Ok(()),
+                Either::Right(_) => {
+                    self.close_mailbox(session);
+                    self.sim().note(&Event::Host(self.world.host, HostEvent::Rebuffed));
+                    Err(unreachable())
+                }
+            }
         })
     }
 
@@ -80,6 +116,20 @@ impl Store for SimStore {
         if !self.sim().kernel.is_dead(self.world.host) {
             self.sim().unsubscribe(self.link, session);
         }
+    }
+
+    fn sessions(&self) -> SessionKeeping {
+        SessionKeeping::ByBeat
+    }
+
+    fn attend<'a>(&'a self, op: &'a SessionOp, within: Duration) -> BoxFuture<'a, Outcome<SessionReply>> {
+        Box::pin(async move {
+            let question = Question::Sessions(self.sim().kernel.now(), op.clone());
+            only(self.call(question, within).await, |answer| match answer {
+                Answer::Sessions(reply) => Some(reply),
+                Answer::Lock(_) => None,
+            })
+        })
     }
 
     fn sibling(&self) -> Arc<dyn Store> {

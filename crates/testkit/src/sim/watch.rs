@@ -1,9 +1,9 @@
 //! Who watches: the checks, the trace, and the counts that say what a run was good for.
 
 use super::check::{self, Check, Promises, Scene};
-use super::event::{Event, HostEvent, ServerEvent, TaskEvent};
+use super::event::{Event, Execution, HostEvent, ServerEvent, TaskEvent};
 use super::time::Instant;
-use leasehold_core::{Acquired, Op};
+use leasehold_core::{Acquired, Ended, Op, SessionOp};
 use std::ops::AddAssign;
 
 /// What was found to be wrong, by which check, and when.
@@ -44,6 +44,14 @@ pub struct Counts {
     pub upsets: u64,
     /// Operations that came after the hold that they are about had ended.
     pub spent: u64,
+    /// Beats that the store executed.
+    pub beats: u64,
+    /// Sessions that were asked for.
+    pub sessions: u64,
+    /// Holds that were taken from the dead.
+    pub evicted: u64,
+    /// Holds that were taken by force.
+    pub freed: u64,
 }
 
 impl AddAssign for Counts {
@@ -60,19 +68,27 @@ impl AddAssign for Counts {
         self.breaks += other.breaks;
         self.upsets += other.upsets;
         self.spent += other.spent;
+        self.beats += other.beats;
+        self.sessions += other.sessions;
+        self.evicted += other.evicted;
+        self.freed += other.freed;
     }
 }
 
 impl Counts {
-    fn count(&mut self, event: &Event<'_>) {
+    fn count(&mut self, at: Instant, event: &Event<'_>) {
         let counted = match event {
             Event::Executed(done) => {
                 self.granted += done.wakes.len() as u64;
                 self.out_of_time += u64::from(done.out_of_time);
                 let spent = done.acquires().is_some_and(|(_, reply)| matches!(reply, Acquired::Spent(_)));
                 self.spent += u64::from(spent && matches!(done.op, Op::Acquire(_)));
+                self.freed += u64::from(done.freed().is_some());
+                self.evicted += u64::from(has_evicted(at, done));
                 &mut self.executed
             }
+            Event::Attended(done) if matches!(done.op, SessionOp::Beat(_)) => &mut self.beats,
+            Event::Attends { op: SessionOp::Beat(beat), .. } if beat.begin.is_some() => &mut self.sessions,
             Event::Mishap { .. } => &mut self.mishaps,
             Event::Host(_, HostEvent::Crashed) => &mut self.crashes,
             Event::Host(_, HostEvent::Stopped) => &mut self.stops,
@@ -86,6 +102,13 @@ impl Counts {
         };
         *counted += 1;
     }
+}
+
+/// Whether a hold was taken from the dead just now.
+fn has_evicted(at: Instant, done: &Execution<'_>) -> bool {
+    let last = done.state.audit.as_ref().and_then(|audit| audit.entries.first());
+    let now_ms = done.clock.reading_us(at) / 1000;
+    done.evicts().is_some() && last.is_some_and(|last| last.how == Ended::Evicted && last.at_ms == now_ms)
 }
 
 /// Watches one run.
@@ -116,7 +139,7 @@ impl Watch {
         if let Some(trace) = &mut self.trace {
             trace.push(format!("{at}  {event}"));
         }
-        self.counts.count(event);
+        self.counts.count(at, event);
         self.scene.observe(at, event);
         for check in &mut self.checks {
             if let Err(what) = check.observe(at, event, &self.scene) {
@@ -130,6 +153,7 @@ impl Watch {
         if self.violation.is_some() {
             return;
         }
+        self.scene.pass(at);
         for check in &mut self.checks {
             if let Err(what) = check.pass(at, &self.scene) {
                 self.violation = Some(Violation { check: check.name(), at, what });

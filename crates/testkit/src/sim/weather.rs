@@ -124,6 +124,7 @@ impl Weather {
 
     /// What the docs promise in such weather.
     pub(super) fn promises(&self) -> Promises {
-        Promises { exclusion: self.climate != Climate::BadClocks }
+        let clocks = self.climate != Climate::BadClocks;
+        Promises { exclusion: clocks, clocks }
     }
 }

@@ -23,18 +23,52 @@ pub struct Health {
     pausing: Instant,
     /// The same, but for what a new subscription ends.
     waiters_pausing: Instant,
+    /// Until when it certainly believes its session alive; `None` where it has none that could lapse.
+    session_until: Option<Instant>,
+    /// Set from then on, until it is in a session again.
+    is_adrift: bool,
+    /// Since when it has been in its session without a doubt.
+    in_session_since: Instant,
 }
 
 impl Health {
-    pub(super) fn new(at: Instant) -> Self {
+    pub(super) fn new(at: Instant, links_down: [bool; 2], session_until: Option<Instant>) -> Self {
         Self {
             stopped: None,
-            links_down: [false; 2],
+            links_down,
             since: at,
             hindered: at,
             pausing: at,
             waiters_pausing: at,
+            session_until,
+            is_adrift: false,
+            in_session_since: at,
         }
+    }
+
+    /// Time has gone on.
+    pub(super) fn pass(&mut self, at: Instant) {
+        self.is_adrift |= self.session_until.is_some_and(|until| at >= until);
+    }
+
+    /// Its session is alive, and believed so until then at least.
+    pub(super) fn lives_until(&mut self, at: Instant, until: Instant) {
+        self.session_until = self.session_until.max(Some(until));
+        if self.is_adrift && at < until {
+            self.is_adrift = false;
+            self.in_session_since = at;
+        }
+    }
+
+    /// It knows that its session has lapsed.
+    pub(super) fn lapses(&mut self, at: Instant) {
+        self.session_until = Some(at);
+        self.is_adrift = true;
+    }
+
+    /// Until when it certainly believes its session alive; `None` where it has none that could lapse.
+    pub const fn session_until(&self) -> Option<Instant> {
+        self.session_until
     }
 
     pub(super) fn observe(&mut self, at: Instant, what: HostEvent) {
@@ -67,11 +101,18 @@ impl Health {
 
     /// Since when its waiters react at once to what concerns them.
     pub fn waiters_well_since(&self) -> Option<Instant> {
-        self.well().then(|| self.since.max(self.hindered).max(self.waiters_pausing))
+        let well = self.well() && !self.is_adrift;
+        well.then(|| self.since.max(self.hindered).max(self.waiters_pausing).max(self.in_session_since))
     }
 
     /// Since when all of it does.
     pub fn well_since(&self) -> Option<Instant> {
+        let in_session = (!self.is_adrift).then_some(self.in_session_since)?;
+        Some(self.stirs_since()?.max(in_session))
+    }
+
+    /// The same, whether it is in a session or not: for what a process does by itself.
+    pub fn stirs_since(&self) -> Option<Instant> {
         self.well().then(|| self.since.max(self.hindered).max(self.pausing))
     }
 

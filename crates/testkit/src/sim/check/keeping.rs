@@ -4,12 +4,15 @@ use super::{Check, Health, Scene, Verdict};
 use crate::sim::event::{Event, HostEvent, Keeping, LockId, TaskEvent, TaskId};
 use crate::sim::time::Instant;
 use leasehold_core::{Ended, Extended, Fate, FencingToken, HoldId, Op, Reply};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// By how much a given lease may fall short, beside an eighth of it, for what an extend would not be worth, and for the
 /// drift of clocks: round trips.
 const SHORT_BY: Duration = Duration::from_millis(150);
+
+/// The longest life of a session without a beat, and the drift of clocks.
+const SESSION: Duration = Duration::from_secs(11);
 
 /// How long an answer may wait for the others of its batch.
 const HEEDED_WITHIN: Duration = Duration::from_millis(60);
@@ -28,6 +31,10 @@ pub struct Keepings {
     released: BTreeMap<HoldId, Fate>,
     /// Who must not believe any more, once time goes on.
     refused: Vec<(Instant, HoldId)>,
+    /// What was taken by force.
+    freed: BTreeSet<(LockId, FencingToken)>,
+    /// What was taken from sessions that were dead.
+    evicted: BTreeSet<HoldId>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -79,6 +86,9 @@ impl Keepings {
             }
             TaskEvent::Extended(_, until) => {
                 let Some(kept) = self.kept.get(&(lock, task)) else { return Ok(()) };
+                // It is believed no longer than the session.
+                let session_until = scene.health(task.host).and_then(Health::session_until);
+                let until = session_until.map_or(until, |end| end.min(until));
                 // The drift is that of the whole lease, of which little may be left when the answer comes.
                 let short = until.since(at) / 10 + Duration::from_millis(60);
                 if kept.until + short < until {
@@ -126,8 +136,14 @@ impl Keepings {
         if !well || scene.upset_at.is_some_and(|upset| upset >= granted) {
             return Ok(());
         }
+        // Where the store has forgotten a session, or its clock was set, it takes that for dead which does not know so yet.
+        let is_forgotten = hold.is_some_and(|hold| self.evicted.contains(hold))
+            && scene.upset_at.is_some_and(|upset| granted < upset + SESSION);
+        if is_forgotten || self.freed.contains(&(lock, kept.fence)) {
+            return Ok(());
+        }
         let due = match kept.keeping {
-            Keeping::Renewed => return Err(format!("{task} lost {lock}, which should have been renewed")),
+            Keeping::Renewed(_) => return Err(format!("{task} lost {lock}, which should have been renewed")),
             Keeping::Given(lease) => kept.acquired + lease.saturating_sub(lease / 8 + SHORT_BY),
         };
         if at < due { Err(format!("{task} lost {lock} before {due}, when its lease ends")) } else { Ok(()) }
@@ -142,6 +158,14 @@ impl Check for Keepings {
     fn observe(&mut self, at: Instant, event: &Event<'_>, scene: &Scene) -> Verdict {
         match *event {
             Event::Executed(done) => {
+                if let Some(Some(fence)) = done.freed() {
+                    self.freed.insert((done.lock, fence));
+                }
+                if let Some((hold, Ended::Evicted)) =
+                    done.state.record.as_ref().and_then(|record| record.ended)
+                {
+                    self.evicted.insert(hold);
+                }
                 if let Some((claim, fence, _)) = done.holder() {
                     self.holds.insert((done.lock, fence), claim.hold);
                     self.granted.entry(claim.hold).or_insert(at);
@@ -170,7 +194,7 @@ impl Check for Keepings {
         };
         self.refused.retain(|refused| believes(refused).is_some());
         for (heard, lock, task) in self.refused.iter().filter_map(believes) {
-            let well = scene.health(task.host).and_then(Health::well_since);
+            let well = scene.health(task.host).and_then(Health::stirs_since);
             if well.is_some_and(|well| at > well.max(heard) + HEEDED_WITHIN) {
                 return Err(format!("{task} believes in {lock}, and was told at {heard} that it is gone"));
             }

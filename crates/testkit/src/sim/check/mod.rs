@@ -7,14 +7,15 @@
 //! |---|---|
 //! | [`Exclusion`] | no two believe that they hold a lock at once |
 //! | [`Beliefs`] | a holder stops believing before the store does, and is told |
-//! | [`Comparison`] | nothing is released or extended but by its own hold, and what was released does not come back |
+//! | [`Comparison`] | nothing is taken from anybody but by its own hold, from the dead, or as it was seen; what was released does not come back |
 //! | [`Tokens`] | every hold has a greater token than all before it |
 //! | [`Keepings`] | what the store said is told, a hold is renewed, and a given lease lasts as long as it was given for |
 //! | [`Order`] | first come, first served, between processes and within one |
 //! | [`Patience`] | whoever waits gives up when he said, and not before; nobody asks too often |
 //! | [`Progress`] | who was granted a lock takes it; a lock that could be granted is |
 //! | [`Leftovers`] | what nobody wants any more is gone soon; every key expires |
-//! | [`Silence`] | after a release has returned nothing is sent about its hold |
+//! | [`Silence`] | after a release has returned nothing is sent about its hold, and an end is the end |
+//! | [`Lives`] | a session that has lapsed is over, at the store and for its process; none lapses without a cause |
 //!
 //! The first two only hold where the docs promise exclusion ([`Promises`]).
 
@@ -24,6 +25,7 @@ mod exclusion;
 mod health;
 mod keeping;
 mod leftovers;
+mod lives;
 mod order;
 mod patience;
 mod progress;
@@ -37,6 +39,7 @@ pub use health::Health;
 pub(in crate::sim) use health::LOOK;
 pub use keeping::Keepings;
 pub use leftovers::Leftovers;
+pub use lives::Lives;
 pub use order::Order;
 pub use patience::Patience;
 pub use progress::Progress;
@@ -46,8 +49,9 @@ pub use tokens::Tokens;
 use super::event::{Event, HostEvent, ServerEvent};
 use super::kernel::HostId;
 use super::time::Instant;
-use leasehold_core::SessionId;
+use leasehold_core::{Beaten, SessionId, SessionOp, SessionReply};
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// What was found to be wrong.
 pub type Verdict = Result<(), String>;
@@ -71,6 +75,8 @@ pub trait Check {
 pub struct Promises {
     /// Whether at most one holds a lock at a time: not where the store loses data, or clocks go wrong.
     pub exclusion: bool,
+    /// Whether clocks can be relied on.
+    pub clocks: bool,
 }
 
 /// What every check may know.
@@ -84,21 +90,46 @@ pub struct Scene {
     pub upset_at: Option<Instant>,
     hosts: BTreeMap<SessionId, HostId>,
     health: BTreeMap<HostId, Health>,
+    /// Which links of a process are up.
+    links: BTreeMap<HostId, [bool; 2]>,
+    /// Beats without an answer: whose, when they were asked for, and for how long they ask.
+    beats: BTreeMap<u64, (SessionId, Instant, Duration)>,
+    /// Until when sessions are certainly believed alive.
+    lives: BTreeMap<SessionId, Instant>,
 }
 
 impl Scene {
     /// A world in which nothing has happened yet.
     pub fn new(promises: Promises, shares: bool) -> Self {
-        Self { promises, shares, upset_at: None, hosts: BTreeMap::new(), health: BTreeMap::new() }
+        Self {
+            promises,
+            shares,
+            upset_at: None,
+            hosts: BTreeMap::new(),
+            health: BTreeMap::new(),
+            links: BTreeMap::new(),
+            beats: BTreeMap::new(),
+            lives: BTreeMap::new(),
+        }
     }
 
     /// Takes note of what concerns all checks.
     pub fn observe(&mut self, at: Instant, event: &Event<'_>) {
+        self.pass(at);
         match *event {
             Event::Started(host, session) => {
                 self.hosts.insert(session, host);
-                self.health.insert(host, Health::new(at));
+                let up = self.links.get(&host).copied().unwrap_or_default();
+                let until = self.lives.get(&session).copied();
+                self.health.insert(host, Health::new(at, up.map(|up| !up), until));
             }
+            Event::Attends { host, message, asked_at, op: SessionOp::Beat(beat) } => {
+                if beat.begin.is_some() {
+                    self.hosts.insert(beat.session, host);
+                }
+                self.beats.insert(message, (beat.session, asked_at, Duration::from_millis(beat.alive_ms)));
+            }
+            Event::Heard { host, message, reply } => self.heard(at, host, message, reply),
             Event::Host(host, HostEvent::Crashed | HostEvent::Ended) => drop(self.health.remove(&host)),
             Event::Server(what) => {
                 self.upset_at = Some(at);
@@ -107,6 +138,10 @@ impl Scene {
                 self.promises.exclusion &= keeps_data;
             }
             Event::Host(host, what) => {
+                if let HostEvent::LinkDown { keeper } | HostEvent::LinkUp { keeper } = what {
+                    let is_up = matches!(what, HostEvent::LinkUp { .. });
+                    self.links.entry(host).or_default()[usize::from(keeper)] = is_up;
+                }
                 if let Some(health) = self.health.get_mut(&host) {
                     health.observe(at, what);
                 }
@@ -115,9 +150,43 @@ impl Scene {
         }
     }
 
+    /// A process has the answer to a beat.
+    fn heard(&mut self, at: Instant, host: HostId, message: u64, reply: Option<&SessionReply>) {
+        let Some((session, asked_at, alive)) = self.beats.remove(&message) else { return };
+        match reply {
+            Some(SessionReply::Beat(Beaten::Alive)) => {
+                // Less the drift that is allowed for, and that of any clock.
+                let until = asked_at + alive * 23 / 25;
+                let until =
+                    *self.lives.entry(session).and_modify(|old| *old = until.max(*old)).or_insert(until);
+                if let Some(health) = self.health.get_mut(&host) {
+                    health.lives_until(at, until);
+                }
+            }
+            Some(SessionReply::Beat(Beaten::Lapsed)) => {
+                if let Some(health) = self.health.get_mut(&host) {
+                    health.lapses(at);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Time has gone on to `at`.
+    pub fn pass(&mut self, at: Instant) {
+        for health in self.health.values_mut() {
+            health.pass(at);
+        }
+    }
+
     /// Whose session it is.
     pub fn host(&self, session: SessionId) -> Option<HostId> {
         self.hosts.get(&session).copied()
+    }
+
+    /// Whether the keeper of a process has its connection.
+    pub fn keeper_is_connected(&self, host: HostId) -> bool {
+        self.links.get(&host).is_some_and(|up| up[1])
     }
 
     /// How a process fares; nothing if it is gone.
@@ -139,5 +208,6 @@ pub fn all() -> Vec<Box<dyn Check + Send>> {
         Box::new(Progress::default()),
         Box::new(Leftovers::default()),
         Box::new(Silence::default()),
+        Box::new(Lives::default()),
     ]
 }

@@ -1,10 +1,10 @@
 //! Who was granted a lock takes it, and a lock that could be granted is.
 
 use super::{Check, Health, LOOK, Scene, Verdict};
-use crate::sim::event::{Event, Execution, HostEvent, LockId, ServerEvent, TaskEvent, TaskId};
+use crate::sim::event::{Event, Execution, HostEvent, LockId, ServerEvent, TaskEvent, TaskId, ends};
 use crate::sim::kernel::HostId;
 use crate::sim::time::Instant;
-use leasehold_core::{Acquired, FencingToken, HoldId, Op, Pass, Reply};
+use leasehold_core::{Acquired, Evicted, FencingToken, Freed, HoldId, Life, Op, Pass, Reply, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -14,11 +14,21 @@ const TAKEN_WITHIN: Duration = Duration::from_millis(150);
 /// What is left of a hold that is worth taking: a fifth of the first lease, and a little more.
 const WORTH_TAKING: Duration = Duration::from_millis(700);
 
+/// How long the dead may stand before one who waits and is well: he asks how long whoever he has just seen to stand
+/// before him lives within 300 ms, and looks again when that one is dead.
+const BURIED_WITHIN: Duration = Duration::from_millis(500);
+
+/// How long it may take until one who waits looks at all, and sees that the one before him has left and another stands
+/// there: nobody tells him. With four processes nobody is further back than at the third place.
+const SEEN_WITHIN: Duration = Duration::from_millis(1800);
+
 /// How long a lock that expired or was left free may go unnoticed by those who wait.
 const FOUND_WITHIN: Duration = LOOK;
 
 /// No wake-up is lost: a process that is well takes what it was granted, at once; a lock that lies free while somebody
-/// waits is found; whoever waits asks now and then; no operation that may grant leaves it free; and the place of one who looks after it does not lapse.
+/// waits is found; whoever waits asks now and then; no operation that may grant leaves it free; and the
+/// place of one who looks after it does not lapse. Nobody waits for the dead: what lives with a session that has ended at
+/// the store is taken from it by the one who waits right behind it.
 #[derive(Debug, Default)]
 pub struct Progress {
     locks: BTreeMap<LockId, Seen>,
@@ -37,6 +47,10 @@ pub struct Progress {
     asked: BTreeMap<(HostId, LockId), HoldId>,
     /// When a process was last busy with a lock at the store.
     busy: BTreeMap<(HostId, LockId), Instant>,
+    /// When sessions end at the store.
+    ends: BTreeMap<SessionId, Instant>,
+    /// When those ended that it knows no more, and whether they did so in order: nobody foresees that.
+    gone: BTreeMap<SessionId, (Instant, bool)>,
 }
 
 /// A lock at the store.
@@ -48,6 +62,15 @@ struct Seen {
     /// When it became free, or will; `None` if it never does.
     free_from: Option<Instant>,
     waiting: Vec<Place>,
+    /// Who stands right behind whom that lives with a session, and since when.
+    behind: BTreeMap<HoldId, Ahead>,
+}
+
+/// Who stands right before a place.
+#[derive(Debug, Clone, Copy)]
+struct Ahead {
+    hold: HoldId,
+    since: Instant,
 }
 
 /// A place in the queue that has not lapsed.
@@ -108,6 +131,7 @@ impl Progress {
             Some(Place { host: scene.host(*session)?, hold: place.claim.hold, until })
         });
         seen.waiting = waiting.collect();
+        seen.behind = behind(at, done, &seen.behind);
         if let Some((ask, Acquired::Taken { position: Some(_), .. })) = done.acquires() {
             self.looked.insert(ask.claim.hold, at);
         }
@@ -165,6 +189,40 @@ impl Progress {
         Some(scene.health(host).and_then(Health::waiters_well_since)?.max(line.changed).max(believed))
     }
 
+    /// Takes note of the sessions that the store knows.
+    fn sessions(&mut self, at: Instant, ends: BTreeMap<SessionId, Instant>) {
+        for (session, end) in self.ends.iter().filter(|(session, _)| !ends.contains_key(session)) {
+            self.gone.insert(*session, (at.min(*end), at < *end));
+        }
+        self.ends = ends;
+    }
+
+    /// Nobody waits for the dead.
+    fn buried(&self, at: Instant, lock: LockId, seen: &Seen, scene: &Scene) -> Verdict {
+        for Place { host, hold, until } in seen.waiting.iter().filter(|place| at < place.until) {
+            let Some(ahead) = seen.behind.get(hold) else { continue };
+            let session = ahead.hold.session();
+            let lapses = self.ends.get(&session).map(|end| (*end, false));
+            let Some((dead, in_order)) = lapses.or_else(|| self.gone.get(&session).copied()) else {
+                continue;
+            };
+            let within = if scene.promises.clocks && !in_order { BURIED_WITHIN } else { LOOK };
+            if seen.free_from.is_some_and(|free| free <= at) || self.asked.get(&(*host, lock)) != Some(hold) {
+                continue;
+            }
+            let Some(eager) = self.eager_since(at, *host, lock, scene) else { continue };
+            // What he was told by a late answer he counts from there.
+            let is_informed = self.looked.get(hold).is_some_and(|looked| eager <= *looked);
+            let since = if is_informed { ahead.since } else { ahead.since.max(eager) };
+            if at > eager.max(since + SEEN_WITHIN).max(dead) + within {
+                return Err(format!(
+                    "{host} waits for {lock} (until {until}) behind {session} since {since}, which is dead since {dead}"
+                ));
+            }
+        }
+        Ok(())
+    }
+
     fn overdue(&self, at: Instant, lock: LockId, seen: &Seen, scene: &Scene) -> Verdict {
         if let Some(grant) = seen.grant.as_ref().filter(|grant| !self.taken.contains(&(lock, grant.fence)))
             && self.asked.get(&(grant.host, lock)) == Some(&grant.hold)
@@ -195,6 +253,22 @@ impl Progress {
     }
 }
 
+/// Who stands right behind whom that lives with a session: in the queue, or behind the holder.
+fn behind(at: Instant, done: &Execution<'_>, before: &BTreeMap<HoldId, Ahead>) -> BTreeMap<HoldId, Ahead> {
+    let Some(record) = &done.state.record else { return BTreeMap::new() };
+    let holder = done.holder().zip(done.life()).map(|((claim, ..), life)| (claim.hold, life));
+    let places = record.tickets.values().filter_map(|session| record.places.get(session));
+    let row: Vec<_> = holder.into_iter().chain(places.map(|place| (place.claim.hold, place.life))).collect();
+    let pairs = row.windows(2).filter(|pair| pair[0].1 == Life::Session);
+    pairs
+        .map(|pair| {
+            let (ahead, behind) = (pair[0].0, pair[1].0);
+            let old = before.get(&behind).filter(|old| old.hold == ahead);
+            (behind, Ahead { hold: ahead, since: old.map_or(at, |old| old.since) })
+        })
+        .collect()
+}
+
 /// Whether an operation leaves a lock free on purpose.
 fn is_freed(done: &Execution<'_>) -> bool {
     matches!(done.op, Op::Release(release) if release.pass == Pass::Free)
@@ -204,6 +278,7 @@ fn is_freed(done: &Execution<'_>) -> bool {
 fn may_grant(done: &Execution<'_>) -> bool {
     match (done.op, done.reply) {
         (Op::Acquire(_), Reply::Acquire(reply)) => !matches!(reply, Acquired::Spent(_)),
+        (Op::Evict(_), Reply::Evict(Evicted::Gone { .. })) | (Op::Free(_), Reply::Free(Freed::Freed)) => true,
         (Op::Release(release), Reply::Release(released)) => {
             release.pass == Pass::Grant && !matches!(released.next, Some(Ok(Acquired::Spent(_)) | Err(_)))
         }
@@ -218,7 +293,11 @@ impl Check for Progress {
 
     fn observe(&mut self, at: Instant, event: &Event<'_>, scene: &Scene) -> Verdict {
         match *event {
-            Event::Executed(done) => return self.executed(at, done, scene),
+            Event::Executed(done) => {
+                self.sessions(at, ends(done.sessions, done.clock));
+                return self.executed(at, done, scene);
+            }
+            Event::Attended(done) => self.sessions(at, ends(done.sessions, done.clock)),
             Event::Sent { host, lock, op, .. } => {
                 self.busy.insert((host, lock), at);
                 let next = match op {
@@ -254,6 +333,8 @@ impl Check for Progress {
             ) => {
                 self.locks.clear();
                 self.looked.clear();
+                self.ends.clear();
+                self.gone.clear();
             }
             _ => {}
         }
@@ -268,6 +349,9 @@ impl Check for Progress {
                 return Err(format!("{host} waits for {lock}, and has not asked for it since {busy}"));
             }
         }
-        self.locks.iter().try_for_each(|(lock, seen)| self.overdue(at, *lock, seen, scene))
+        self.locks.iter().try_for_each(|(lock, seen)| {
+            self.buried(at, *lock, seen, scene)?;
+            self.overdue(at, *lock, seen, scene)
+        })
     }
 }

@@ -224,10 +224,12 @@ impl Progress {
     }
 
     fn overdue(&self, at: Instant, lock: LockId, seen: &Seen, scene: &Scene) -> Verdict {
+        // What was hardly worth taking lasts for longer once the store's clock is set back.
+        let within = if scene.promises.clocks { TAKEN_WITHIN } else { TAKEN_WITHIN + WORTH_TAKING };
         if let Some(grant) = seen.grant.as_ref().filter(|grant| !self.taken.contains(&(lock, grant.fence)))
             && self.asked.get(&(grant.host, lock)) == Some(&grant.hold)
             && let Some(eager) = self.eager_since(at, grant.host, lock, scene)
-            && at > eager.max(grant.since) + TAKEN_WITHIN
+            && at > eager.max(grant.since) + within
             && seen.free_from.is_none_or(|free| eager.max(grant.since) + WORTH_TAKING < free)
         {
             let since = grant.since;

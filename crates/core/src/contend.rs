@@ -126,7 +126,7 @@ pub struct Standing {
 ///     label: Label::new("billing on web-3")?,
 ///     value: None,
 ///     adopt: None,
-///     life: Life::Session,
+///     life: Life::Session { alive_ms: 10_000 },
 ///     queue: true,
 ///     look_often: false,
 /// };
@@ -525,7 +525,7 @@ mod tests {
             label: Label::new("test").expect("a plain text"),
             value: None,
             adopt: None,
-            life: Life::Session,
+            life: Life::Session { alive_ms: 10_000 },
             queue: true,
             look_often: false,
         }
@@ -898,11 +898,11 @@ mod tests {
     #[test]
     fn a_chain_of_fifty_dead_is_cleared_in_fifty_looks() {
         use crate::Op;
-        use crate::model::MutexState;
+        use crate::model::{MutexState, Vital};
         let dead = |n: u8| {
             let hold = HoldId::from_random(session(n), [n; 16]);
             let queue = Some(Enqueue { nonce: Nonce::new(0, n.into()), kept_ms: 3_600_000 });
-            let (label, life) = (terms().label, Life::Session);
+            let (label, life) = (terms().label, Life::Session { alive_ms: 10_000 });
             Acquire {
                 claim: Claim::new(hold),
                 lease_ms: 3_600_000,
@@ -917,9 +917,9 @@ mod tests {
         let mut contender = Contender::new(session(200), 0);
         let mut lock = MutexState::default();
         for n in 0..50 {
-            lock.apply(1_000_000, &Op::Acquire(dead(n)), &|_| None);
+            lock.apply(1_000_000, &Op::Acquire(dead(n)), &|_| Vital::Lapsed);
         }
-        let alive = |who| (who == session(200)).then_some(10_000);
+        let alive = |who| if who == session(200) { Vital::Alive(10_000) } else { Vital::Lapsed };
         let (mut now, mut looks) = (ms(1_000), 0);
         loop {
             match contender.poll(now, &terms(), random) {

@@ -110,7 +110,7 @@ impl Claim {
 ///     label: Label::new(format!("worker {who}")).expect("a short text is a label"),
 ///     queue: Some(Enqueue { nonce: Nonce::new(0, who.into()), kept_ms: 3_000 }),
 ///     adopt_ms: None,
-///     life: Life::Session,
+///     life: Life::Session { alive_ms: 10_000 },
 ///     ahead: None,
 /// };
 /// let mut lock = MutexState::default();
@@ -185,16 +185,29 @@ pub struct Acquire {
 /// use leasehold_core::Life;
 ///
 /// // A process that keeps its locks alive by a heartbeat, and a hold that travels from one to another.
-/// assert_ne!(Life::Session, Life::Lease);
+/// assert!(Life::Session { alive_ms: 10_000 }.ends_with_session() && !Life::Lease.ends_with_session());
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Life {
-    /// The death of its session: when the session is not known to the store any more, or has not beaten for too long,
-    /// anybody may have it ended.
-    Session,
+    /// The death of its session: when the session has not beaten for too long, anybody may have it ended.
+    ///
+    /// A session that the store does not know may have been forgotten, with all else that the store knew, and live. Its
+    /// client finds out with its next beat, and believes no longer than its last one carries. So a hold of such a session
+    /// may be ended only once it is older than that.
+    Session {
+        /// How long the session lives without a beat, in milliseconds.
+        alive_ms: u64,
+    },
     /// Nothing: its session is kept nowhere, and its absence means nothing.
     Lease,
+}
+
+impl Life {
+    /// Whether the death of its session ends it.
+    pub const fn ends_with_session(self) -> bool {
+        matches!(self, Self::Session { .. })
+    }
 }
 
 /// A place in the queue: one a session and lock.
@@ -262,7 +275,7 @@ pub struct Inspect {
 /// Whether the session is dead is looked at in the same step, so a session that is back in time keeps what it has.
 ///
 /// ```
-/// use leasehold_core::model::MutexState;
+/// use leasehold_core::model::{MutexState, Vital};
 /// use leasehold_core::{
 ///     Acquire, Claim, Ended, Evict, Evicted, Fate, HoldId, Inspect, Label, Life, Op, Reply, SessionId,
 /// };
@@ -272,9 +285,9 @@ pub struct Inspect {
 /// let label = Label::new("billing")?;
 /// let ask = Acquire {
 ///     claim: claim.clone(), lease_ms: 60_000, label: label.clone(), queue: None, adopt_ms: None,
-///     life: Life::Session, ahead: None,
+///     life: Life::Session { alive_ms: 10_000 }, ahead: None,
 /// };
-/// let (mut lock, nobody) = (MutexState::default(), &|_| None);
+/// let (mut lock, nobody) = (MutexState::default(), &|_| Vital::Lapsed);
 /// lock.apply(1_000_000, &Op::Acquire(ask), nobody);
 /// let (reply, _) = lock.apply(2_000_000, &Op::Evict(Evict { dead, by: label }), nobody);
 /// assert!(matches!(reply, Reply::Evict(Evicted::Gone { hold: Some(_), place: false })));
@@ -307,7 +320,7 @@ pub struct Evict {
 /// let label = Label::new("billing")?;
 /// let ask = Acquire {
 ///     claim, lease_ms: 60_000, label: label.clone(), queue: None, adopt_ms: None,
-///     life: Life::Session, ahead: None,
+///     life: Life::Session { alive_ms: 10_000 }, ahead: None,
 /// };
 /// let mut lock = MutexState::default();
 /// let (reply, _) = lock.apply(1_000_000, &Op::Acquire(ask), &everybody);

@@ -574,7 +574,7 @@ mod tests {
 
     #[test]
     fn a_hold_is_renewed_as_often_as_it_may_be_and_then_lasts_out_its_lease() {
-        let full = LEASE - drift(LEASE);
+        let full = LEASE.saturating_sub(drift(LEASE));
         for (renewals, over_at) in [(0, s(1) + full), (1, s(11) + full), (3, s(31) + full)] {
             let (at, how, sent) = kept(capped(LEASE, None, Some(renewals)));
             assert_eq!((at, how), (over_at, Duty::GiveUp));

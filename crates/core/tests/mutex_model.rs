@@ -10,7 +10,7 @@
 //! 3. The acquire that comes with a release is one of the same session, and asks for another hold.
 //! 4. Nobody asks whether he is alive himself.
 
-use leasehold_core::model::{Audit, MutexState, Record, Sessions, Tenant, Value, everybody};
+use leasehold_core::model::{Audit, MutexState, Record, Sessions, Tenant, Value, Vital, everybody};
 use leasehold_core::{
     AUDIT_KEPT, Acquire, Acquired, Ahead, AuditEntry, Beat, Claim, Ended, Enqueue, Evict, Evicted, Extend,
     Extended, Fate, FencingToken, Fingerprint, Free, Freed, HoldId, Holder, Inspect, Inspection, Label, Life,
@@ -84,7 +84,7 @@ fn claims() -> impl Iterator<Item = Claim> {
 fn ask(claim: Claim, lease_ms: u64, queue: Option<(u64, u64)>, adopt_ms: Option<u64>) -> Acquire {
     let label = Label::new(claim.hold.session().to_string()).expect("a plain text");
     let queue = queue.map(|(nonce, kept_ms)| Enqueue { nonce: Nonce::new(0, nonce), kept_ms });
-    Acquire { claim, lease_ms, label, queue, adopt_ms, life: Life::Session, ahead: None }
+    Acquire { claim, lease_ms, label, queue, adopt_ms, life: Life::Session { alive_ms: 10_000 }, ahead: None }
 }
 
 /// Who evicts and frees where no waiter does.
@@ -104,7 +104,7 @@ fn any_ask() -> impl Strategy<Value = Acquire> {
     let kept_ms = prop_oneof![Just(1_u64), Just(3_000), Just(21_000), 1..30_000_u64];
     let queue = prop_oneof![1 => Just(None), 3 => (any::<u64>(), kept_ms).prop_map(Some)];
     let adopt_ms = prop_oneof![3 => Just(None), 1 => any_lease_ms().prop_map(Some)];
-    let life = prop_oneof![3 => Just(Life::Session), 1 => Just(Life::Lease)];
+    let life = prop_oneof![3 => any_lease_ms().prop_map(|alive_ms| Life::Session { alive_ms }), 1 => Just(Life::Lease)];
     let ahead = proptest::option::of((0..SESSIONS).prop_map(session));
     (any_claim(), any_lease_ms(), queue, adopt_ms, life, ahead).prop_map(
         |(claim, lease_ms, queue, adopt_ms, life, ahead)| {
@@ -252,11 +252,21 @@ impl World {
 
     fn apply(&mut self, op: &Op) -> (Reply, Vec<Wake>) {
         let (sessions, now_ms) = (&self.sessions, self.now_us / 1000);
-        self.state.apply(self.now_us, op, &|session| sessions.alive_ms(now_ms, session))
+        self.state.apply(self.now_us, op, &|session| sessions.vital(now_ms, session))
     }
 
-    fn alive_ms(&self, session: SessionId) -> Option<u64> {
-        self.sessions.alive_ms(self.now_us / 1000, session)
+    /// How long a session is to be taken for alive at a lock: one that is not known for as long as its client may
+    /// believe in the hold that it has there.
+    fn alive_ms(&self, lock: &MutexState, session: SessionId) -> Option<u64> {
+        let now_ms = self.now_us / 1000;
+        match (self.sessions.vital(now_ms, session), self.held(lock)) {
+            (Vital::Alive(alive_ms), _) => Some(alive_ms),
+            (Vital::Unknown, Some(held)) if held.claim.hold.session() == session => match held.life {
+                Life::Session { alive_ms } => (held.since_ms + alive_ms).checked_sub(now_ms),
+                Life::Lease => None,
+            },
+            _ => None,
+        }
     }
 
     /// What a person has seen.
@@ -288,7 +298,7 @@ impl World {
             Op::Evict(evict) => Some(evict.dead),
             _ => None,
         };
-        named.filter(|named| self.alive_ms(*named).is_none() && !is_refused(before))
+        named.filter(|named| self.alive_ms(before, *named).is_none() && !is_refused(before))
     }
 
     /// Who is named as standing ahead really stands right before the asker, and can die; how long it is alive is told
@@ -312,10 +322,10 @@ impl World {
         let holder = self.held(&self.state);
         let before =
             place.map(|place| (place.life, place.claim)).or(holder.map(|held| (held.life, held.claim)));
-        let expected = before.filter(|(life, _)| *life == Life::Session).map(|(_, claim)| {
+        let expected = before.filter(|(life, _)| life.ends_with_session()).map(|(_, claim)| {
             let session = claim.hold.session();
             let asked = matches!(op, Op::Acquire(_)) && ask.ahead == Some(session);
-            Ahead { session, alive_ms: self.alive_ms(session).filter(|_| asked) }
+            Ahead { session, alive_ms: self.alive_ms(&self.state, session).filter(|_| asked) }
         });
         assert_eq!(*ahead, expected, "ahead of {ask:?} in {:#?}", self.state);
     }
@@ -370,11 +380,11 @@ impl World {
         let was = self.held(before);
         match (op, reply) {
             (Op::Evict(evict), Reply::Evict(Evicted::Alive)) => {
-                assert!(self.alive_ms(evict.dead).is_some());
+                assert!(self.alive_ms(before, evict.dead).is_some());
                 assert_eq!(self.state, *before, "the living keep what they have");
             }
             (Op::Evict(evict), Reply::Evict(Evicted::Gone { hold, place })) => {
-                assert!(self.alive_ms(evict.dead).is_none());
+                assert!(self.alive_ms(before, evict.dead).is_none());
                 self.check_burial(before, evict.dead, *hold, *place);
             }
             (Op::Free(free), Reply::Free(Freed::Changed { holder })) => {
@@ -438,7 +448,8 @@ impl World {
     /// that goes with it: the first changed that.
     fn check_doubling(&self, before: &MutexState, op: &Op, reply: &Reply) {
         let mut twice = self.state.clone();
-        let (again, wakes) = twice.apply(self.now_us, op, &|session| self.alive_ms(session));
+        let (again, wakes) =
+            twice.apply(self.now_us, op, &|session| self.sessions.vital(self.now_us / 1000, session));
         let mut reply = reply.clone();
         let mut second = again.clone();
         if let (Reply::Release(first), Reply::Release(second)) = (&mut reply, &mut second) {
@@ -603,7 +614,7 @@ fn entries(state: &MutexState) -> Vec<AuditEntry> {
 }
 
 fn lives_with(life: Life, claim: &Claim, session: SessionId) -> bool {
-    life == Life::Session && claim.hold.session() == session
+    life.ends_with_session() && claim.hold.session() == session
 }
 
 /// Whether something that is no string stands at the key.
@@ -849,7 +860,7 @@ fn a_state_that_is_shown_keeps_its_tokens() {
         label: Label::new("a").expect("a good label"),
         queue: None,
         adopt_ms: None,
-        life: Life::Session,
+        life: Life::Session { alive_ms: 10_000 },
         ahead: None,
     };
     let mut state = MutexState::default();
@@ -890,7 +901,9 @@ fn a_row_of_the_dead_is_cleared_from_behind() {
         state.apply(START_US, &Op::Acquire(ask.clone()), &everybody);
     }
     let live = asks.pop().expect("the last one lives");
-    let alive = |session| (session == live.claim.hold.session()).then_some(10_000);
+    let alive = |session| {
+        if session == live.claim.hold.session() { Vital::Alive(10_000) } else { Vital::Lapsed }
+    };
     let (mut ahead, mut looks) = (None, 0);
     loop {
         let look = Acquire { ahead, ..live.clone() };
@@ -904,4 +917,38 @@ fn a_row_of_the_dead_is_cleared_from_behind() {
     // The first look only learns who stands ahead.
     assert_eq!(looks, asks.len());
     assert_eq!(entries(&state).len(), 1, "one of them held the lock");
+}
+
+/// A store that has lost its data does not know who lives. Who gets a lock there, in the name of a session that was
+/// forgotten, believes in it until his next beat: nobody may take it from him before.
+#[test]
+fn a_hold_of_a_session_that_is_not_known_is_spared_as_long_as_it_may_be_believed() {
+    let holder = Claim::new(HoldId::from_random(SessionId::from_random([1; 12]), [1; 16]));
+    let waiter = Claim::new(HoldId::from_random(SessionId::from_random([2; 12]), [2; 16]));
+    let unknown = &|_| Vital::Unknown;
+    let mut state = MutexState::default();
+    let held =
+        Acquire { life: Life::Session { alive_ms: 5_000 }, ..ask(holder.clone(), HOUR_MS, None, None) };
+    state.apply(START_US, &Op::Acquire(held), unknown);
+    let dead = holder.hold.session();
+    let look = |waiter: &Claim| {
+        let ask = ask(waiter.clone(), HOUR_MS, Some((1, HOUR_MS)), None);
+        Op::Acquire(Acquire { ahead: Some(dead), ..ask })
+    };
+    let (reply, _) = state.apply(START_US + 1_000_000, &look(&waiter), unknown);
+    let Reply::Acquire(Acquired::Taken { ahead, .. }) = reply else { panic!("{reply:?}") };
+    assert_eq!(ahead, Some(Ahead { session: dead, alive_ms: Some(4_000) }), "when to look again");
+    let by = Label::new("").expect("an empty label is a label");
+    let (reply, _) = state.apply(START_US + 5_000_999, &Op::Evict(Evict { dead, by }), unknown);
+    assert_eq!(reply, Reply::Evict(Evicted::Alive));
+    let (reply, _) = state.apply(START_US + 5_001_000, &look(&waiter), unknown);
+    assert!(matches!(reply, Reply::Acquire(Acquired::Granted { .. })), "{reply:?}");
+    assert_eq!(state.audit.map(|audit| audit.entries.len()), Some(1));
+
+    // Who has lapsed for certain knows it himself.
+    let mut state = MutexState::default();
+    let held = ask(holder, HOUR_MS, None, None);
+    state.apply(START_US, &Op::Acquire(held), unknown);
+    let (reply, _) = state.apply(START_US + 1_000, &look(&waiter), &|_| Vital::Lapsed);
+    assert!(matches!(reply, Reply::Acquire(Acquired::Granted { .. })), "{reply:?}");
 }

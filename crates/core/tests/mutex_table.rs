@@ -10,7 +10,7 @@
 //! Everybody is alive until he `dies`, and again once he `is back`. `after <who>` asks about the one who stands ahead; the
 //! reply names him, and says whether he is alive where he was asked about.
 
-use leasehold_core::model::{MutexState, Value};
+use leasehold_core::model::{MutexState, Value, Vital};
 use leasehold_core::{
     Acquire, Acquired, AuditEntry, Claim, Ended, Enqueue, Evict, Evicted, Extend, Extended, Fate,
     FencingToken, Fingerprint, Free, Freed, HoldId, Holder, Inspect, Inspection, Label, Life, Nonce, Op,
@@ -83,7 +83,9 @@ impl Scenario {
         }
         let op = self.op(&who, &mut words);
         assert_eq!(words.next(), None, "{step}");
-        let alive = |session| (!self.dead.contains(&session)).then_some(10_000);
+        let alive = |session| {
+            if self.dead.contains(&session) { Vital::Lapsed } else { Vital::Alive(10_000) }
+        };
         let (reply, wakes) = self.state.apply(now_ms * 1000, &op, &alive);
         let mut text = self.reply(&reply);
         for wake in wakes {
@@ -161,7 +163,7 @@ impl Scenario {
             Enqueue { nonce: Nonce::new(0, index(&mut self.nonces, &nonce) as u64), kept_ms }
         });
         let adopt_ms = after("adopting", words);
-        let life = if taken("detached", words) { Life::Lease } else { Life::Session };
+        let life = if taken("detached", words) { Life::Lease } else { Life::Session { alive_ms: 10_000 } };
         let ahead = taken("after", words).then(|| words.next().expect("whom").to_owned());
         let ahead = ahead.map(|ahead| self.session(&ahead));
         let label = Label::new(who).expect("a plain text");

@@ -286,7 +286,7 @@ impl Mutex {
         let limit = self.engine.world.now() + self.engine.timings.call;
         match self.pursue(Some(limit), true).await? {
             Ok(guard) => Ok(Attempt::Granted(guard)),
-            Err(Missed::Taken(standing)) => Ok(Attempt::Taken(standing.into())),
+            Err(Missed::Taken(standing)) => Ok(Attempt::Taken((*standing).into())),
             Err(missed) => Err(self.error(missed, self.engine.timings.call)),
         }
     }
@@ -319,7 +319,7 @@ impl Mutex {
         let limit = self.engine.world.now() + call;
         match self.pursue_detached(Some(limit), true).await {
             Ok(hold) => Ok(Attempt::Granted(hold)),
-            Err(NotDetached::Missed(Missed::Taken(standing))) => Ok(Attempt::Taken(standing.into())),
+            Err(NotDetached::Missed(Missed::Taken(standing))) => Ok(Attempt::Taken((*standing).into())),
             Err(not) => Err(self.not_detached(not, call)),
         }
     }
@@ -595,10 +595,10 @@ impl Mutex {
         let lock = self.name().clone();
         match missed {
             Missed::TimedOut(standing) => {
-                AcquireError::TimedOut { lock, waited, contention: Box::new(standing.into()) }
+                AcquireError::TimedOut { lock, waited, contention: Box::new((*standing).into()) }
             }
             Missed::Taken(standing) => {
-                AcquireError::OutOfTries { lock, contention: Box::new(standing.into()) }
+                AcquireError::OutOfTries { lock, contention: Box::new((*standing).into()) }
             }
             Missed::Fault { fault, maybe_there: false } => AcquireError::Store(fault),
             Missed::Fault { fault, maybe_there: true } => AcquireError::Unknown(fault),

@@ -89,7 +89,7 @@ impl Place {
             label: about.label,
             queue: None,
             adopt_ms: None,
-            life: Life::Session,
+            life: Life::Session { alive_ms: 10_000 },
             ahead: None,
         };
         let granted = store.execute(&lock, &Op::Acquire(ask), S).await;

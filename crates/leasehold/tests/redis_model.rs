@@ -182,7 +182,7 @@ fn texts_of_users_are_texts() {
                 label,
                 queue,
                 adopt_ms: None,
-                life: Life::Session,
+                life: Life::Session { alive_ms: 10_000 },
                 ahead: None,
             })
         };
@@ -292,9 +292,7 @@ impl Index {
         let mut index = index.unwrap_or_else(|| Self { expires_ms, members: members() });
         index.expires_ms = index.expires_ms.max(expires_ms);
         index.members.insert(beat.session.to_string(), expires_ms);
-        if beat.begin.is_some() {
-            index.members.retain(|_, expires_ms| *expires_ms >= now_ms);
-        }
+        index.members.retain(|_, expires_ms| *expires_ms >= now_ms);
         index
     }
 
@@ -315,7 +313,7 @@ impl Play<'_> {
         let outcome = self.world.runtime.block_on(self.world.store.execute(&self.lock, op, WITHIN));
         let now_us = self.world.now_us;
         let taken_from = self.state.audit.as_ref().map(|audit| audit.entries.clone());
-        let alive = |session| self.sessions.alive_ms(now_us / 1000, session);
+        let alive = |session| self.sessions.vital(now_us / 1000, session);
         let (expected, wakes) = self.state.apply(now_us, op, &alive);
         let Outcome::Done(reply) = outcome else { panic!("{outcome:?}\n{}", self.trace) };
         assert_eq!(reply, expected, "replies\n{}", self.trace);
@@ -609,7 +607,7 @@ fn acquire(claim: &Claim, lease_ms: u64, queue: Option<Enqueue>) -> Op {
         label,
         queue,
         adopt_ms: None,
-        life: Life::Session,
+        life: Life::Session { alive_ms: 10_000 },
         ahead: None,
     })
 }
@@ -669,8 +667,11 @@ fn lines(audit: &Audit) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-fn letter(life: Life) -> char {
-    if life == Life::Session { 's' } else { 'l' }
+fn letter(life: Life) -> String {
+    match life {
+        Life::Session { alive_ms } => format!("s{alive_ms}"),
+        Life::Lease => "l".to_owned(),
+    }
 }
 
 fn word(how: Ended) -> &'static str {

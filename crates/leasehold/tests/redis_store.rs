@@ -650,6 +650,7 @@ async fn a_full_memory_lets_no_session_lapse() {
     assert!(ends(&record) > 100_000);
     assert_eq!(listed(&store).await[0].held, [job()]);
     // Nor does it keep a lock with the dead.
+    tokio::time::sleep(Duration::from_millis(2)).await;
     let evict = Op::Evict(Evict { dead: session(2), by: label() });
     let outcome = execute(&store, &evict, LONG).await;
     assert!(
@@ -768,9 +769,11 @@ async fn the_permissions_that_the_docs_name_suffice() {
     assert_eq!(done(Op::Free(free)).await, Reply::Free(Freed::Freed));
     assert!(matches!(heard(&mut hear).await, Some(Heard::Wake(Wake::Freed { .. }))));
     assert_eq!(attend(&store, &SessionOp::End(session(2))).await, SessionReply::End);
+    tokio::time::sleep(Duration::from_millis(2)).await;
     let look = Acquire { ahead: Some(session(2)), ..ask(&claim(3), Some(nonce(3))) };
     let reply = done(Op::Acquire(look)).await;
     assert!(matches!(reply, Reply::Acquire(Acquired::Granted { .. })), "{reply:?}");
+    tokio::time::sleep(Duration::from_millis(2)).await;
     let reply = done(Op::Evict(Evict { dead: session(3), by: label() })).await;
     assert!(matches!(reply, Reply::Evict(Evicted::Gone { hold: Some(_), .. })), "{reply:?}");
     let reply = done(Op::Inspect(Inspect { claim: None, in_full: true })).await;
@@ -784,6 +787,7 @@ async fn an_audit_that_cannot_be_written_keeps_no_lock() {
     let store = connect(&server).await;
     granted(acquire(&store, &claim(1), None).await);
     server.cli(&["LPUSH", "leasehold:{job}:audit:mutex:job", "x"]).unwrap().ok().unwrap();
+    tokio::time::sleep(Duration::from_millis(2)).await;
     let evict = Op::Evict(Evict { dead: session(1), by: label() });
     let outcome = execute(&store, &evict, LONG).await;
     assert!(
@@ -919,7 +923,8 @@ fn ask(claim: &Claim, nonce: Option<Nonce>) -> Acquire {
         label: label(),
         queue,
         adopt_ms: None,
-        life: Life::Session,
+        // The store may not know the session, and is to take from it all the same: two milliseconds later.
+        life: Life::Session { alive_ms: 0 },
         ahead: None,
     }
 }

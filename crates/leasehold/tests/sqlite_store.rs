@@ -185,7 +185,7 @@ fn ask(claim: &Claim, queue: bool) -> Acquire {
         label: Label::new("party").unwrap(),
         queue: queue.then(|| Enqueue { nonce: Nonce::new(0, rand::random()), kept_ms: KEPT_MS }),
         adopt_ms: None,
-        life: Life::Session,
+        life: Life::Session { alive_ms: 10_000 },
         ahead: None,
     }
 }

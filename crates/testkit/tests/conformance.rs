@@ -3,7 +3,7 @@
 
 use futures_util::future::{BoxFuture, ready};
 use leasehold::store::{Fault, Outcome, Postbox, SessionKeeping, Store};
-use leasehold_core::model::{Alive, MutexState, Sessions, Value};
+use leasehold_core::model::{Alive, MutexState, Sessions, Value, Vital};
 use leasehold_core::{
     Acquired, Extended, FencingToken, KeyError, KeySpace, Life, Lock, LockName, Op, Pass, Reply, Seen,
     SessionId, SessionOp, SessionReply, Wake,
@@ -111,9 +111,9 @@ impl Model {
         spoil_operation(self.flaw, state, &mut op);
         spoil_state(self.flaw, state, now_us / 1000, &op);
         let alive: Alive<'_> = match self.flaw {
-            Flaw::EvictsTheLiving => &|_| None,
-            Flaw::SparesTheDead => &|_| Some(1_000),
-            _ => &|session| sessions.alive_ms(now_us / 1000, session),
+            Flaw::EvictsTheLiving => &|_| Vital::Lapsed,
+            Flaw::SparesTheDead => &|_| Vital::Alive(1_000),
+            _ => &|session| sessions.vital(now_us / 1000, session),
         };
         let (mut reply, wakes) = state.apply(now_us, &op, alive);
         if self.flaw == Flaw::ForgetsAudit {
@@ -145,7 +145,7 @@ fn spoil_operation(flaw: Flaw, state: &MutexState, op: &mut Op) {
         }
         (Flaw::AlwaysGrants, Op::Release(release)) => release.pass = Pass::Grant,
         (Flaw::WholeSeconds, Op::Acquire(ask)) => ask.lease_ms = ask.lease_ms / 1000 * 1000,
-        (Flaw::EvictsDetached, Op::Acquire(ask)) => ask.life = Life::Session,
+        (Flaw::EvictsDetached, Op::Acquire(ask)) => ask.life = Life::Session { alive_ms: 1 },
         (Flaw::FreesUnseen, Op::Free(free)) => {
             let last = state.record.as_ref().and_then(|record| record.last);
             free.seen = last.map_or(free.seen, Seen::Hold);

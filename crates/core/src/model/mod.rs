@@ -15,4 +15,4 @@ mod session;
 pub use audit::Audit;
 pub use mutex::{MutexState, Value};
 pub use record::{Place, Record, Tenant};
-pub use session::{Alive, SessionRecord, Sessions, everybody};
+pub use session::{Alive, SessionRecord, Sessions, Vital, everybody};

@@ -9,7 +9,7 @@
 
 use super::audit::Audit;
 use super::record::{Record, Tenant};
-use super::session::Alive;
+use super::session::{Alive, Vital};
 use crate::{
     Acquire, Acquired, Ahead, AuditEntry, Claim, Ended, Evict, Evicted, Extend, Extended, Fate, FencingToken,
     Fingerprint, Free, Freed, HoldId, Holder, Inspect, Inspection, Label, Life, Op, Pass, Refused, Release,
@@ -30,7 +30,7 @@ const LOOKS_AT_MOST: u32 = 64;
 /// let ask = |who: u8| {
 ///     let claim = Claim::new(HoldId::from_random(SessionId::from_random([who; 12]), [who; 16]));
 ///     let label = Label::new("a worker").expect("a short text is a label");
-///     let (life, ahead) = (Life::Session, None);
+///     let (life, ahead) = (Life::Session { alive_ms: 10_000 }, None);
 ///     Op::Acquire(Acquire { claim, lease_ms: 3_000, label, queue: None, adopt_ms: None, life, ahead })
 /// };
 /// let granted = |reply| matches!(reply, Reply::Acquire(Acquired::Granted { .. }));
@@ -99,7 +99,7 @@ impl MutexState {
     /// (4). For a store that knows by itself who is dead; the lock is granted by the next operation that finds it free.
     pub fn bury(&mut self, now_us: u64, dead: SessionId, by: &Label) -> (Option<FencingToken>, bool) {
         let now = Now { us: now_us, ms: now_us / 1000 };
-        let lives = |life: Life, claim: &Claim| life == Life::Session && claim.hold.session() == dead;
+        let lives = |life: Life, claim: &Claim| life.ends_with_session() && claim.hold.session() == dead;
         let holder =
             self.tenant().filter(|tenant| lives(tenant.life, &tenant.claim) && self.holds(&tenant.claim));
         let holder = holder.cloned();
@@ -166,7 +166,7 @@ impl MutexState {
             return Ok(settled);
         }
         let alive_ms = ask.ahead.and_then(|ahead| {
-            let alive_ms = alive(ahead);
+            let alive_ms = self.alive_ms(now, ahead, alive);
             if alive_ms.is_none() {
                 self.bury(now.us, ahead, &ask.label);
             }
@@ -180,6 +180,24 @@ impl MutexState {
         Ok(acquired)
     }
 
+    /// How long a session is to be taken for alive. One that is not known has the benefit of the doubt for as long as its
+    /// client may believe in the hold that it has here.
+    fn alive_ms(&self, now: Now, session: SessionId, alive: Alive<'_>) -> Option<u64> {
+        match alive(session) {
+            Vital::Alive(alive_ms) => Some(alive_ms),
+            Vital::Lapsed => None,
+            Vital::Unknown => {
+                let tenant = self.tenant().filter(|tenant| self.holds(&tenant.claim))?;
+                match tenant.life {
+                    Life::Session { alive_ms } if tenant.claim.hold.session() == session => {
+                        tenant.since_ms.saturating_add(alive_ms).checked_sub(now.ms)
+                    }
+                    _ => None,
+                }
+            }
+        }
+    }
+
     fn evict(
         &mut self,
         now: Now,
@@ -188,7 +206,7 @@ impl MutexState {
         wakes: &mut Vec<Wake>,
     ) -> Result<Evicted, Refused> {
         self.refuse_other_types()?;
-        if alive(evict.dead).is_some() {
+        if self.alive_ms(now, evict.dead, alive).is_some() {
             return Ok(Evicted::Alive);
         }
         let (hold, place) = self.bury(now.us, evict.dead, &evict.by);
@@ -260,7 +278,7 @@ impl MutexState {
             let tenant = self.tenant().filter(|tenant| self.holds(&tenant.claim))?;
             (tenant.life, &tenant.claim)
         };
-        (life == Life::Session).then(|| Ahead { session: claim.hold.session(), alive_ms: None })
+        life.ends_with_session().then(|| Ahead { session: claim.hold.session(), alive_ms: None })
     }
 
     /// The hold is there: tells so, and mends what a cut-off may have left undone.
@@ -451,7 +469,7 @@ impl MutexState {
             fence: tenant.and(self.record.as_ref()).and_then(|record| record.last),
             since_ms: tenant.map(|tenant| tenant.since_ms),
             session: tenant
-                .filter(|tenant| tenant.life == Life::Session)
+                .filter(|tenant| tenant.life.ends_with_session())
                 .map(|tenant| tenant.claim.hold.session()),
         })
     }

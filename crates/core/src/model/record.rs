@@ -35,7 +35,7 @@ pub struct Record {
 /// use leasehold_core::{Claim, HoldId, Label, Life, SessionId};
 ///
 /// let hold = HoldId::from_random(SessionId::from_random([7; 12]), [9; 16]);
-/// let (label, life) = (Label::new("billing")?, Life::Session);
+/// let (label, life) = (Label::new("billing")?, Life::Session { alive_ms: 10_000 });
 /// let tenant = Tenant { claim: Claim::new(hold), since_ms: 1_000, life, label };
 /// assert_eq!(tenant.claim.hold.session(), SessionId::from_random([7; 12])); // who to ask whether he lives
 /// # Ok::<(), leasehold_core::LabelError>(())

@@ -9,14 +9,27 @@ use crate::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How long a session is alive, in milliseconds; nothing if it is dead.
-pub type Alive<'a> = &'a dyn Fn(SessionId) -> Option<u64>;
+/// What a store knows of a session's life.
+///
+/// [`Sessions::vital`] gives it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Vital {
+    /// It is alive for so many milliseconds if it beats no more.
+    Alive(u64),
+    /// It has not beaten for too long: its own client knows that, too.
+    Lapsed,
+    /// There is no record of it. It ended, is long dead, or was forgotten.
+    Unknown,
+}
+
+/// Who knows the sessions of a store.
+pub type Alive<'a> = &'a dyn Fn(SessionId) -> Vital;
 
 /// A world in which nobody dies.
 ///
 /// [`MutexState`](super::MutexState) shows it in use.
-pub const fn everybody(_: SessionId) -> Option<u64> {
-    Some(u64::MAX)
+pub const fn everybody(_: SessionId) -> Vital {
+    Vital::Alive(u64::MAX)
 }
 
 /// All sessions of a store.
@@ -68,6 +81,22 @@ impl Sessions {
     pub fn alive_ms(&self, now_ms: u64, session: SessionId) -> Option<u64> {
         // As Redis does: what ends at an instant is still there in its millisecond.
         self.records.get(&session)?.alive_until_ms.checked_sub(now_ms)
+    }
+
+    /// What is known of a session's life at `now_ms`.
+    ///
+    /// ```
+    /// use leasehold_core::SessionId;
+    /// use leasehold_core::model::{Sessions, Vital};
+    ///
+    /// assert_eq!(Sessions::default().vital(1_000, SessionId::from_random([7; 12])), Vital::Unknown);
+    /// ```
+    pub fn vital(&self, now_ms: u64, session: SessionId) -> Vital {
+        match (self.alive_ms(now_ms, session), self.records.get(&session)) {
+            (Some(alive_ms), _) => Vital::Alive(alive_ms),
+            (None, Some(record)) if now_ms <= record.expires_ms => Vital::Lapsed,
+            _ => Vital::Unknown,
+        }
     }
 
     fn beat(&mut self, now_ms: u64, beat: &Beat) -> Beaten {

@@ -28,9 +28,9 @@ pub(crate) struct Pursuit {
 #[derive(Debug)]
 pub(crate) enum Missed {
     /// It is taken, and the one try, or the tries, are used up.
-    Taken(Standing),
+    Taken(Box<Standing>),
     /// It was taken for as long as one wanted to wait.
-    TimedOut(Standing),
+    TimedOut(Box<Standing>),
     /// The store did not answer, or refused. `maybe_there` says that the lock may be held for a moment,
     /// until its undo arrives or its first lease ends.
     Fault { fault: Fault, maybe_there: bool },
@@ -124,7 +124,7 @@ impl<'a> Chase<'a> {
                 }
                 Turn::Stand(until) => {
                     if self.pursuit.once {
-                        return Err(Missed::Taken(self.standing(now)));
+                        return Err(Missed::Taken(Box::new(self.standing(now))));
                     }
                     // Who polls, polls also where it is this process that has the lock.
                     if !self.paused(now).await? {
@@ -196,7 +196,7 @@ impl<'a> Chase<'a> {
     /// The lock is taken: a single try ends here, and one who polls pauses.
     async fn taken(&mut self, now: Moment) -> Result<(), Missed> {
         if self.pursuit.once {
-            return Err(Missed::Taken(self.standing(now)));
+            return Err(Missed::Taken(Box::new(self.standing(now))));
         }
         if self.paused(now).await? {
             self.seat.ask_again(self.line.id, self.engine.world.now());
@@ -209,7 +209,7 @@ impl<'a> Chase<'a> {
         let Some(retry) = &self.pursuit.retry else { return Ok(false) };
         self.tries += 1;
         match retry.pause_after(self.tries, self.engine.world.random()) {
-            None => Err(Missed::Taken(self.standing(now))),
+            None => Err(Missed::Taken(Box::new(self.standing(now)))),
             Some(pause) => {
                 self.seat.step_aside(self.line.id);
                 self.sleep(Some(now + pause), now).await?;
@@ -264,7 +264,7 @@ impl<'a> Chase<'a> {
     fn time_is_up(&mut self, now: Moment) -> Missed {
         match self.last_fault.take() {
             Some((fault, maybe_there)) => Missed::Fault { fault, maybe_there },
-            None => Missed::TimedOut(self.standing(now)),
+            None => Missed::TimedOut(Box::new(self.standing(now))),
         }
     }
 

@@ -199,7 +199,9 @@ impl Hold {
     pub(crate) fn lose(&self, reason: LostReason) {
         self.doubt();
         let asked_for = reason == LostReason::ShutDown;
-        if self.lost.set(reason.clone()).is_ok() {
+        if self.lost.set(reason).is_ok()
+            && let Some(reason) = self.lost.get()
+        {
             if asked_for {
                 tracing::debug!(lock = %self.lock, fence = %self.fence, "lock given back by a shutdown");
             } else {

@@ -108,6 +108,7 @@ pub(super) struct Owed {
     pub(super) untold: Option<HoldId>,
 }
 
+#[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own, and all of them can be true")]
 struct Kept {
     hold: Arc<Hold>,
     tenure: Tenure,

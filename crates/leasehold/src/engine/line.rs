@@ -116,7 +116,7 @@ mod tests {
             label,
             value: None,
             adopt: None,
-            life: Life::Session,
+            life: Life::Session { alive_ms: 10_000 },
             queue: true,
             look_often: false,
         })

@@ -50,12 +50,11 @@ pub(crate) async fn release(
         Departure { engine, seat, hold, keep, done: false, cut: false, next: None, asked: None };
     let result = departure.run(free_every).await;
     drop(departure);
-    let result = match result {
-        Some(result) => result,
-        None => {
-            let verdict = engine.keeper.verdict(hold).await;
-            verdict.map_or(Ok(()), |reason| Err(NotReleased::Lost(reason)))
-        }
+    let result = if let Some(result) = result {
+        result
+    } else {
+        let verdict = engine.keeper.verdict(hold).await;
+        verdict.map_or(Ok(()), |reason| Err(NotReleased::Lost(reason)))
     };
     let lost = match &result {
         Err(NotReleased::Lost(reason)) => Some(reason.clone()),

@@ -370,7 +370,7 @@ mod tests {
     }
 
     fn session() -> Arc<Session> {
-        Arc::new(Session::new(SessionId::from_random([1; 12]), Life::Session, at(100)))
+        Arc::new(Session::new(SessionId::from_random([1; 12]), Life::Session { alive_ms: 10_000 }, at(100)))
     }
 
     fn terms() -> Arc<Terms> {
@@ -381,7 +381,7 @@ mod tests {
             label,
             value: None,
             adopt: None,
-            life: Life::Session,
+            life: Life::Session { alive_ms: 10_000 },
             queue: true,
             look_often: false,
         })

@@ -121,17 +121,19 @@ impl Birth {
         let id = fresh_id(&*self.world);
         let mailbox = Mailbox { store: &*self.store, session: id };
         self.store.open_mailbox(id, self.post.clone(), self.timings.call).await?;
+        let life =
+            self.timings.session.map_or(Life::Lease, |alive| Life::Session { alive_ms: whole_millis(alive) });
         let begun = match (self.store.sessions(), self.timings.session) {
             (SessionKeeping::ByBeat, Some(alive)) => {
                 let sent_at = self.world.now();
                 self.attend(id, whole_millis(alive)).await?;
                 let pulse = Pulse::new(alive, sent_at);
-                let session = Session::new(id, Life::Session, pulse.valid_until());
+                let session = Session::new(id, life, pulse.valid_until());
                 (Arc::new(session), Some(pulse))
             }
             (SessionKeeping::ByItself, Some(alive)) => {
                 self.attend(id, whole_millis(alive)).await?;
-                (Arc::new(Session::new(id, Life::Session, super::FAR)), None)
+                (Arc::new(Session::new(id, life, super::FAR)), None)
             }
             _ => (Arc::new(Session::new(id, Life::Lease, super::FAR)), None),
         };

@@ -93,7 +93,7 @@ impl MemoryStore {
             return Reply::Refused(leasehold_core::Refused::WrongKind { found: "another kind".into() });
         };
         let State { locks, mailboxes, sessions, .. } = state;
-        let alive = |session| sessions.alive_ms(now_us / 1000, session);
+        let alive = |session| sessions.vital(now_us / 1000, session);
         let (reply, wakes) = match locks.get_mut(lock) {
             Some(mutex) => mutex.apply(now_us, op, &alive),
             None => locks.entry(lock.clone()).or_default().apply(now_us, op, &alive),

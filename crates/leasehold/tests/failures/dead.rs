@@ -130,7 +130,9 @@ async fn row_23_fifty_dead_in_the_queue_cost_no_more_than_one() {
     tokio::time::sleep(session).await;
     dead.push(holder);
     let killed = Instant::now();
-    dead.iter_mut().for_each(|worker| worker.kill().expect("killed"));
+    for worker in &mut dead {
+        worker.kill().expect("killed");
+    }
     let guard = waiting.await.expect("no panic");
     println!("served {:?} after the kills", killed.elapsed());
     assert!(killed.elapsed() < session + S, "{:?}", killed.elapsed());
@@ -165,7 +167,7 @@ fn sessions_in_keys(server: &RedisServer) -> Vec<String> {
         match server.cli(&["TYPE", key]).expect("an answer").text() {
             Some("hash") => found.extend(words(&["HKEYS", key]).iter().filter_map(|field| session(field))),
             Some("zset") => {
-                found.extend(words(&["ZRANGE", key, "0", "-1"]).iter().filter_map(|id| session(id)))
+                found.extend(words(&["ZRANGE", key, "0", "-1"]).iter().filter_map(|id| session(id)));
             }
             _ => {}
         }
@@ -235,15 +237,14 @@ fn a_worker_that_holds() {
     let mut guard = runtime.block_on(mutex.acquire()).expect("acquired");
     Worker::say("held");
     while let Some(told) = Worker::told() {
-        match told.as_str() {
-            "check" => match guard.check() {
+        if told == "check" {
+            match guard.check() {
                 Ok(()) => Worker::say("valid"),
                 Err(lost) => Worker::say(&format!("lost: {lost}")),
-            },
-            _ => {
-                guard = runtime.block_on(mutex.acquire()).expect("acquired");
-                Worker::say("held");
             }
+        } else {
+            guard = runtime.block_on(mutex.acquire()).expect("acquired");
+            Worker::say("held");
         }
     }
     drop(guard);

@@ -2,7 +2,7 @@
 
 use crate::scene::{MS, client, mutex, quick, server, until_free};
 use leasehold::store::FaultKind;
-use leasehold::{AcquireError, Attempt, ExtendError, LostReason, ReleaseError};
+use leasehold::{AcquireError, Attempt, Client, ConnectError, ExtendError, LostReason, ReleaseError};
 use leasehold_testkit::{RedisServer, ShiftedClock};
 use std::time::{Duration, Instant};
 
@@ -107,10 +107,17 @@ async fn row_34_a_replica_is_waited_out() {
     let ours = mutex(&client(&server.url()).await);
     ours.acquire().await.expect("acquired").release().await.expect("released");
     let port = primary.port().to_string();
+    let hasty = mutex(&quick(&server.url(), 300 * MS, LONG).await);
     server.cli(&["REPLICAOF", "127.0.0.1", &port]).expect("an answer");
-    let refused = mutex(&quick(&server.url(), 300 * MS, LONG).await).try_acquire().await;
+    let refused = hasty.try_acquire().await;
     let Err(AcquireError::Store(fault)) = refused else { panic!("{refused:?}") };
     assert_eq!(fault.kind, FaultKind::ReadOnly);
+    // Nor can a session begin there, which is told at once.
+    let refused = Client::connect(&server.url()).await;
+    assert!(
+        matches!(&refused, Err(ConnectError::Store(fault)) if fault.kind == FaultKind::ReadOnly),
+        "{refused:?}"
+    );
     let waiter = tokio::spawn({
         let ours = ours.clone();
         async move { ours.acquire_timeout(Duration::from_secs(5)).await }

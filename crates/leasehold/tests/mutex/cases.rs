@@ -622,7 +622,7 @@ pub(crate) async fn a_watchdog_renews_as_often_as_it_may(place: &Place) {
 }
 
 pub(crate) async fn an_extend_reaches_the_cap_and_not_beyond(place: &Place) {
-    let client = place.client("a").await;
+    let client = place.client_of_leases("a").await;
     let mutex = client.mutex("m").expect("a good name").max_hold(10_000 * MS);
     let before = client.now();
     let guard = mutex.acquire().await.expect("acquired");

@@ -76,7 +76,7 @@ async fn random_operations_are_answered_as_by_the_model() {
             simulated.now_us.store(now_us, Ordering::Relaxed);
             match workload.happening(&state) {
                 Happening::Sent(op) | Happening::SentTwice(op) => {
-                    let alive = |session| sessions.alive_ms(now_us / 1000, session);
+                    let alive = |session| sessions.vital(now_us / 1000, session);
                     let expected = state.apply(now_us, &op, &alive).0;
                     let found = store.execute(&lock, &op, WITHIN).await;
                     let agree = matches!(&found, Outcome::Done(found) if *found == expected);

@@ -89,7 +89,7 @@ impl Peer {
             label: self.label(),
             queue: None,
             adopt_ms: None,
-            life: Life::Session,
+            life: Life::Session { alive_ms: 1_000 },
             ahead: None,
         }
     }

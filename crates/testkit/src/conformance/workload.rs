@@ -216,7 +216,8 @@ impl Workload {
         let kept_ms = *self.random.pick(&[1, 100, 3_000, 21_000, 7_200_000]);
         let queue = (self.random.below(4) > 0).then_some(Enqueue { nonce, kept_ms });
         let adopt_ms = (self.random.below(3) == 0).then_some(2_000);
-        let life = *self.random.pick(&[Life::Session, Life::Session, Life::Session, Life::Lease]);
+        let session = |alive_ms| Life::Session { alive_ms };
+        let life = *self.random.pick(&[session(1), session(5_000), session(600_000), Life::Lease]);
         let ahead = (self.random.below(2) == 0).then(|| self.likely_session(state));
         Acquire { claim, lease_ms, label, queue, adopt_ms, life, ahead }
     }

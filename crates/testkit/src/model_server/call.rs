@@ -153,7 +153,7 @@ impl<'a> Rest<'a> {
             adopt_ms => Some(parsed(adopt_ms)?),
         };
         let life = match self.text()? {
-            "s" => Life::Session,
+            life if life.starts_with('s') => Life::Session { alive_ms: parsed(&life[1..])? },
             "l" => Life::Lease,
             _ => return Err(malformed()),
         };

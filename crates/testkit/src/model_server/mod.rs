@@ -16,7 +16,7 @@ mod session;
 pub use flaw::Flaw;
 
 use call::{Call, OnLock};
-use leasehold_core::model::{MutexState, Sessions, everybody};
+use leasehold_core::model::{MutexState, Sessions, Vital, everybody};
 use leasehold_core::{Inspect, Inspection, Op, Reply, SessionOp, SessionReply, Wake};
 use script::Script;
 use session::Session;
@@ -221,7 +221,8 @@ impl ModelServer {
         let state = &mut *guard;
         let now_us = self.now_us(state);
         let sessions = state.sessions.get(&call.sessions);
-        let alive = |session| sessions.and_then(|sessions| sessions.alive_ms(now_us / 1000, session));
+        let alive =
+            |session| sessions.map_or(Vital::Unknown, |sessions| sessions.vital(now_us / 1000, session));
         let lock = state.locks.entry(call.key.clone()).or_default();
         let (reply, wakes) = match self.shared.flaw {
             Some(flaw) => flaw.apply(lock, now_us, &call.op, &alive),

@@ -4,7 +4,7 @@
 //! operation does ([`Bug::apply`]); those of a client stand between the engine and its store, its mailbox or its clock
 //! (`planted`). They are switched on for one run, and nothing of them is in the product.
 
-use leasehold_core::model::{Alive, MutexState, Sessions};
+use leasehold_core::model::{Alive, MutexState, Sessions, Vital};
 use leasehold_core::{
     Acquired, Claim, Extended, FencingToken, HoldId, Life, Op, Pass, Reply, Seen, SessionOp, SessionReply,
     Wake,
@@ -235,12 +235,12 @@ impl Bug {
         alive: Alive<'_>,
     ) -> (Reply, Vec<Wake>) {
         match (self, op) {
-            (Self::EvictsTheLiving, _) => state.apply(now_us, op, &|_| None),
+            (Self::EvictsTheLiving, _) => state.apply(now_us, op, &|_| Vital::Lapsed),
             (Self::EvictsLeases, Op::Acquire(_) | Op::Evict(_)) => {
                 // To this server everything lives with its session.
                 let mut leases = Vec::new();
                 each_life(state, |hold, life| {
-                    if mem::replace(life, Life::Session) == Life::Lease {
+                    if mem::replace(life, Life::Session { alive_ms: 1 }) == Life::Lease {
                         leases.push(hold);
                     }
                 });

@@ -311,15 +311,31 @@ impl Execution<'_> {
         holder(self.state, self.clock)
     }
 
+    /// Until when, in the store's milliseconds, the holder is spared though the store does not know his session: he may
+    /// believe in the hold for so long.
+    pub fn spared_until_ms(&self) -> Option<u64> {
+        self.holder()?;
+        let tenant = self.state.record.as_ref()?.tenant.as_ref()?;
+        match tenant.life {
+            Life::Session { alive_ms } => Some(tenant.since_ms + alive_ms),
+            Life::Lease => None,
+        }
+    }
+
     /// The claim that the operation is about.
     pub fn claim(&self) -> Option<&Claim> {
         claim_of(self.op)
     }
 
-    /// Whether a session is dead at that time, by its record and the store's clock.
+    /// Whether a session is dead at that time, by its record and the store's clock; where it has none, by the hold that
+    /// the operation has left it.
     pub fn is_dead(&self, session: SessionId, at: Instant) -> bool {
         let now_ms = self.clock.reading_us(at) / 1000;
-        self.sessions.records.get(&session).is_none_or(|record| record.alive_until_ms < now_ms)
+        if let Some(record) = self.sessions.records.get(&session) {
+            return record.alive_until_ms < now_ms;
+        }
+        let holds = self.holder().is_some_and(|(claim, ..)| claim.hold.session() == session);
+        !holds || self.spared_until_ms().is_none_or(|until_ms| until_ms < now_ms)
     }
 
     /// Whose hold was taken by force: that of a fencing token, or a stranger's.

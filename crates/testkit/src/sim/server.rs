@@ -59,7 +59,7 @@ impl Server {
         let now_us = self.clock.reading_us(now);
         let state = self.locks.entry(lock).or_default();
         let sessions = &self.sessions;
-        let alive = |session| sessions.alive_ms(now_us / 1000, session);
+        let alive = |session| sessions.vital(now_us / 1000, session);
         let done = match bug {
             Some(bug) => bug.apply(state, now_us, op, &alive),
             None => state.apply(now_us, op, &alive),

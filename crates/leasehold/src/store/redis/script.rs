@@ -233,8 +233,8 @@ impl Call {
             None => self.cmd.arg(""),
         };
         self.cmd.arg(match ask.life {
-            Life::Session => "s",
-            Life::Lease => "l",
+            Life::Session { alive_ms } => format!("s{alive_ms}"),
+            Life::Lease => "l".to_owned(),
         });
         self
     }

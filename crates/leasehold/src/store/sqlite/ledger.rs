@@ -14,7 +14,7 @@ use super::patience::Patience;
 use super::register;
 use super::site::Site;
 use super::trouble::{Trouble, fault, is_busy};
-use leasehold_core::model::MutexState;
+use leasehold_core::model::{MutexState, Vital};
 use leasehold_core::{
     Beat, Beaten, Claim, FORMAT, Kind, Label, Lock, Moment, Op, Pass, Refused, Reply, SessionId, SessionOp,
     SessionReply, Wake,
@@ -281,7 +281,7 @@ impl Scene<'_> {
         if concerns_the_living(op) {
             self.bury_the_dead(&mut state, op, &mut buried)?;
         }
-        let alive = |session| (Some(session) != dead).then_some(u64::MAX);
+        let alive = |session| if Some(session) == dead { Vital::Lapsed } else { Vital::Alive(u64::MAX) };
         let (reply, wakes) = state.apply(now_us, op, &alive);
         if state.is_over(now_us) {
             if found.is_some() {

@@ -96,7 +96,7 @@ impl Check for Beliefs {
                 if let Some(Some(fence)) = done.freed() {
                     self.freed.insert((done.lock, fence), at);
                 }
-                if let (Some((claim, fence, _)), Some(Life::Session)) = (done.holder(), done.life()) {
+                if let (Some((claim, fence, _)), Some(Life::Session { .. })) = (done.holder(), done.life()) {
                     self.sessions.insert((done.lock, fence), claim.hold.session());
                 }
                 if let Some((claim, fence, _)) = done.holder() {

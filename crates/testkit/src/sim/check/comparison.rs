@@ -32,6 +32,8 @@ struct Held {
     until: Option<Instant>,
     fence: FencingToken,
     life: Life,
+    /// Until when it is spared, in the store's milliseconds, where its session is not known.
+    spared_until_ms: u64,
 }
 
 /// A place in the queue.
@@ -94,14 +96,17 @@ fn owned(at: Instant, done: &Execution<'_>, before: &Before, after: Option<Held>
 /// Nobody has lost a hold or a place but by his own release, by his death, or by force.
 fn not_robbed(at: Instant, done: &Execution<'_>, before: &Before, after: Option<Held>) -> Verdict {
     let (lock, now_ms) = (done.lock, done.clock.reading_us(at) / 1000);
-    let is_dead =
-        |session, life| life == Life::Session && done.evicts() == Some(session) && done.is_dead(session, at);
+    let is_dead = |session, life: Life| {
+        life.ends_with_session() && done.evicts() == Some(session) && done.is_dead(session, at)
+    };
     if let Some(held) = before.holder.filter(|held| held.until.is_none_or(|until| at < until))
         && after.map(|after| after.hold) != Some(held.hold)
     {
         let is_own = matches!(done.op, Op::Release(release) if release.claim.hold == held.hold);
         let is_freed = matches!(done.op, Op::Free(free) if free.seen == Seen::Hold(held.fence));
-        if !is_own && !is_freed && !is_dead(held.hold.session(), held.life) {
+        let is_known = done.sessions.records.contains_key(&held.hold.session());
+        let is_spared = !is_known && now_ms <= held.spared_until_ms;
+        if !is_own && !is_freed && (is_spared || !is_dead(held.hold.session(), held.life)) {
             return Err(format!("{lock} was taken from {held:?} by {:?}", done.op));
         }
     }
@@ -119,7 +124,8 @@ fn not_robbed(at: Instant, done: &Execution<'_>, before: &Before, after: Option<
 
 fn held(done: &Execution<'_>) -> Option<Held> {
     let (claim, fence, until) = done.holder()?;
-    Some(Held { hold: claim.hold, until, fence, life: done.life()? })
+    let spared_until_ms = done.spared_until_ms().unwrap_or(0);
+    Some(Held { hold: claim.hold, until, fence, life: done.life()?, spared_until_ms })
 }
 
 fn places(done: &Execution<'_>) -> BTreeMap<SessionId, Place> {

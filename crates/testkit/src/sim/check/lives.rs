@@ -5,7 +5,7 @@ use crate::sim::event::{Attendance, Event, HostEvent, ServerEvent};
 use crate::sim::kernel::HostId;
 use crate::sim::time::Instant;
 use leasehold_core::model::SessionRecord;
-use leasehold_core::{Acquire, Beat, Beaten, Life, Op, SessionId, SessionOp, SessionReply};
+use leasehold_core::{Acquire, Beat, Beaten, Op, SessionId, SessionOp, SessionReply};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -150,7 +150,7 @@ impl Lives {
 
     fn asks(&self, at: Instant, host: HostId, ask: &Acquire) -> Verdict {
         let session = ask.claim.hold.session();
-        if ask.life == Life::Session && !self.acknowledged.contains(&session) {
+        if ask.life.ends_with_session() && !self.acknowledged.contains(&session) {
             return Err(format!("{host} asks for a lock in {session}, which the store has not acknowledged"));
         }
         // What waits for a connection may have been asked for before.

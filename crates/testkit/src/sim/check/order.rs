@@ -4,7 +4,7 @@ use super::{Check, Scene, Verdict};
 use crate::sim::event::{Event, Execution, HostEvent, LockId, ServerEvent, TaskEvent, TaskId};
 use crate::sim::kernel::HostId;
 use crate::sim::time::Instant;
-use leasehold_core::{Acquired, FencingToken, HoldId, Life, Op, SessionId};
+use leasehold_core::{Acquired, FencingToken, HoldId, Op, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A lock goes to the process that has waited longest of those whose places have not lapsed, never to a place that
@@ -57,7 +57,7 @@ impl Order {
             // Who is dead without knowing it may ask about himself: he loses his place, and gets another.
             let is_asker = done
                 .acquires()
-                .is_some_and(|(ask, _)| ask.life == Life::Session && ask.claim.hold.session() == dead);
+                .is_some_and(|(ask, _)| ask.life.ends_with_session() && ask.claim.hold.session() == dead);
             if is_asker || places.is_none_or(|places| !places.contains_key(&dead)) {
                 queue.remove(&dead);
             }

@@ -4,7 +4,7 @@ use super::{Check, Health, LOOK, Scene, Verdict};
 use crate::sim::event::{Event, Execution, HostEvent, LockId, ServerEvent, TaskEvent, TaskId, ends};
 use crate::sim::kernel::HostId;
 use crate::sim::time::Instant;
-use leasehold_core::{Acquired, Evicted, FencingToken, Freed, HoldId, Life, Op, Pass, Reply, SessionId};
+use leasehold_core::{Acquired, Evicted, FencingToken, Freed, HoldId, Op, Pass, Reply, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -71,6 +71,8 @@ struct Seen {
 struct Ahead {
     hold: HoldId,
     since: Instant,
+    /// Until when it is spared, where the store does not know its session.
+    spared_until: Instant,
 }
 
 /// A place in the queue that has not lapsed.
@@ -203,9 +205,9 @@ impl Progress {
             let Some(ahead) = seen.behind.get(hold) else { continue };
             let session = ahead.hold.session();
             let lapses = self.ends.get(&session).map(|end| (*end, false));
-            let Some((dead, in_order)) = lapses.or_else(|| self.gone.get(&session).copied()) else {
-                continue;
-            };
+            let gone =
+                || self.gone.get(&session).map(|(gone, order)| ((*gone).max(ahead.spared_until), *order));
+            let Some((dead, in_order)) = lapses.or_else(gone) else { continue };
             let within = if scene.promises.clocks && !in_order { BURIED_WITHIN } else { LOOK };
             if seen.free_from.is_some_and(|free| free <= at) || self.asked.get(&(*host, lock)) != Some(hold) {
                 continue;
@@ -259,14 +261,17 @@ impl Progress {
 fn behind(at: Instant, done: &Execution<'_>, before: &BTreeMap<HoldId, Ahead>) -> BTreeMap<HoldId, Ahead> {
     let Some(record) = &done.state.record else { return BTreeMap::new() };
     let holder = done.holder().zip(done.life()).map(|((claim, ..), life)| (claim.hold, life));
+    let holder_spared = done.spared_until_ms().map_or(at, |ms| done.clock.shows_at((ms + 1) * 1000));
     let places = record.tickets.values().filter_map(|session| record.places.get(session));
     let row: Vec<_> = holder.into_iter().chain(places.map(|place| (place.claim.hold, place.life))).collect();
-    let pairs = row.windows(2).filter(|pair| pair[0].1 == Life::Session);
+    let pairs = row.windows(2).filter(|pair| pair[0].1.ends_with_session());
     pairs
         .map(|pair| {
             let (ahead, behind) = (pair[0].0, pair[1].0);
             let old = before.get(&behind).filter(|old| old.hold == ahead);
-            (behind, Ahead { hold: ahead, since: old.map_or(at, |old| old.since) })
+            let is_holder = holder.is_some_and(|(hold, _)| hold == ahead);
+            let spared_until = if is_holder { holder_spared } else { at };
+            (behind, Ahead { hold: ahead, since: old.map_or(at, |old| old.since), spared_until })
         })
         .collect()
 }

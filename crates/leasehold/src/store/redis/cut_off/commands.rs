@@ -260,7 +260,15 @@ fn ask(claim: Claim, kept_ms: Option<u64>) -> Acquire {
     let nonce = Nonce::new(0, 1);
     let label = Label::new("test").expect("a plain text is a label");
     let queue = kept_ms.map(|kept_ms| Enqueue { nonce, kept_ms });
-    Acquire { claim, lease_ms: 3_000, label, queue, adopt_ms: None, life: Life::Session, ahead: None }
+    Acquire {
+        claim,
+        lease_ms: 3_000,
+        label,
+        queue,
+        adopt_ms: None,
+        life: Life::Session { alive_ms: 10_000 },
+        ahead: None,
+    }
 }
 
 fn take(n: u8) -> Op {

@@ -150,7 +150,7 @@ impl Play<'_> {
         self.state = self.site.state()?;
         let mut after = before.clone();
         let (sessions, now_ms) = (self.site.sessions()?, self.now_us / 1000);
-        let (reply, wakes) = after.apply(self.now_us, op, &|session| sessions.alive_ms(now_ms, session));
+        let (reply, wakes) = after.apply(self.now_us, op, &|session| sessions.vital(now_ms, session));
         let released = matches!(reply, Reply::Release(released) if released.found == Fate::Held);
         // Whoever takes the lock from another writes that down.
         let taken = after.audit != before.audit;

@@ -170,7 +170,7 @@ impl<'a> Play<'a> {
             label,
             queue,
             adopt_ms: None,
-            life: Life::Session,
+            life: Life::Session { alive_ms: 10_000 },
             ahead: None,
         }
     }

@@ -102,7 +102,7 @@ impl Play<'_> {
             label,
             queue,
             adopt_ms: None,
-            life: Life::Session,
+            life: Life::Session { alive_ms: 10_000 },
             ahead: None,
         })
     }

@@ -147,7 +147,7 @@ impl Site {
     ) -> Result<Option<Reply>, Broken> {
         let sessions = self.sessions()?;
         let found = self.run(op, WHOLE)?;
-        let (expected, wakes) = state.apply(now_us, op, &|session| sessions.alive_ms(now_us / 1000, session));
+        let (expected, wakes) = state.apply(now_us, op, &|session| sessions.vital(now_us / 1000, session));
         if found.as_ref() != Some(&expected) {
             return Err(Broken(format!("{op:?}\n  is answered {found:?},\n  by the model {expected:?}")));
         }
@@ -364,7 +364,7 @@ fn tenant(text: &str) -> Result<Tenant, Broken> {
 
 fn life(text: &str) -> Result<Life, Broken> {
     match text {
-        "s" => Ok(Life::Session),
+        life if life.starts_with('s') => Ok(Life::Session { alive_ms: parsed(&life[1..])? }),
         "l" => Ok(Life::Lease),
         other => Err(Broken(format!("a life `{other}`"))),
     }

@@ -35,7 +35,7 @@ local reply, asked, alive_ms
 if KEYS[3] then
   reply = settled(ask)
   if not reply then
-    local alive, trouble = alive_for()
+    local alive, trouble = alive_for(ARGV[10])
     -- Of a session that cannot be looked at nobody knows that it is dead.
     if alive then
       asked, alive_ms = ARGV[10], alive

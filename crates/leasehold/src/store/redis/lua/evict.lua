@@ -19,7 +19,7 @@
 -- is no reason to leave the lock with the dead.
 
 if kind then return { 'kind', kind } end
-local alive, trouble = alive_for()
+local alive, trouble = alive_for(ARGV[1])
 if trouble then return trouble end
 if alive then return { 'alive' } end
 local fence, left = bury(ARGV[1], ARGV[4])

@@ -35,7 +35,7 @@ if own ~= '' then
   if not record[1] then return 0 end
   if record[1] ~= '1' then return { 'format', record[1] } end
   if not record[2] then return 0 end
-  local hold, held_own = string.match(record[2], '^([^\n]*)\n%d+\n%l\n([^\n]*)\n')
+  local hold, held_own = string.match(record[2], '^([^\n]*)\n%d+\n%l%d*\n([^\n]*)\n')
   if hold ~= ARGV[1] or held_own ~= own then return 0 end
   -- It was ended, and a stranger has the lock by the same value.
   if record[4] and string.sub(record[4], 1, #hold + 1) == hold .. ' ' then return 0 end

@@ -145,7 +145,7 @@ local function ahead_of(ask, position)
     place = before and place_of(before)
   end
   local who = place or lessee()
-  return who and who.life == 's' and who.session or ''
+  return who and lives(who) and who.session or ''
 end
 
 -- Queues, if asked so, and tells who has the lock. `asked` is a session that is known to be `alive_ms` yet, or nil.

@@ -11,7 +11,8 @@
 --                             it is empty there is none
 --            n:<session>      the session behind it; means nothing of the last one
 --            p:<session>      the session before it; means nothing of the first one
---          life is s where the death of the session ends the hold and the place before their time, l where nothing does
+--          life is s and how long the session lives without a beat, in ms, where its death ends the hold and the place
+--          before their time; l where nothing does
 -- ARGV[1]  a hold, a session (whose place is read), or empty
 -- ARGV[2]  the user's own value in place of the hold as token, or empty
 --

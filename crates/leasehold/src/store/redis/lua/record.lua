@@ -31,6 +31,11 @@ local function now()
   return now_ms
 end
 
+-- How long the session of a hold or a place lives without a beat, in ms, where its death ends them; else nil.
+local function lives(who)
+  return tonumber(string.match(who.life, '^s(%d+)$'))
+end
+
 -- Who was given the lock last, or false.
 local the_tenant
 local function tenant()
@@ -38,7 +43,7 @@ local function tenant()
     the_tenant = false
     if fields[3] then
       local hold, since_ms, life, own, label =
-        string.match(fields[3], '^([^\n]*)\n(%d+)\n(%l)\n([^\n]*)\n(.*)$')
+        string.match(fields[3], '^([^\n]*)\n(%d+)\n(%l%d*)\n([^\n]*)\n(.*)$')
       the_tenant = claim_of(hold, own)
       the_tenant.since_ms, the_tenant.life, the_tenant.label = tonumber(since_ms), life, label
     end
@@ -51,7 +56,7 @@ local places = {}
 local function unpacked(packed)
   if not packed or packed == '' then return false end
   local ticket, nonce, expires_ms, lease_ms, life, hold, own, label =
-    string.match(packed, '^(%d+)\n(%x+)\n(%d+)\n(%d+)\n(%l)\n([^\n]*)\n([^\n]*)\n(.*)$')
+    string.match(packed, '^(%d+)\n(%x+)\n(%d+)\n(%d+)\n(%l%d*)\n([^\n]*)\n([^\n]*)\n(.*)$')
   local place = claim_of(hold, own)
   place.ticket, place.nonce, place.expires_ms = tonumber(ticket), nonce, tonumber(expires_ms)
   place.lease_ms, place.life, place.label = lease_ms, life, label
@@ -121,7 +126,7 @@ local function tell_holder(reply)
     reply[#reply + 1] = last or 0
     reply[#reply + 1] = holder.since_ms
     reply[#reply + 1] = holder.label
-    reply[#reply + 1] = holder.life == 's' and holder.session or ''
+    reply[#reply + 1] = lives(holder) and holder.session or ''
   end
   return reply
 end

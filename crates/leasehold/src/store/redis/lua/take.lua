@@ -39,23 +39,31 @@ function bury(dead, by)
   local fence, left = -1, 0
   local holder = lessee()
   local place = first ~= '' and place_of(dead)
-  if place and place.life == 's' then
+  if place and lives(place) then
     leave(dead)
     left = 1
   end
-  if holder and holder.life == 's' and holder.session == dead then
+  if holder and lives(holder) and holder.session == dead then
     fence = last or -1
     take(holder, 'evicted', by)
   end
   return fence, left
 end
 
--- How long the session of KEYS[3] is alive, in ms, or false if it is dead; and what keeps it from being looked at.
-function alive_for()
+-- How long the session of KEYS[3] is to be taken for alive, in ms, or false if it is dead; and what keeps it from being
+-- looked at. One that is not known may have been forgotten, with all else that the server knew, and live: it has the benefit
+-- of the doubt for as long as its client may believe in the hold that it has here.
+function alive_for(session)
   local found = redis.pcall('HMGET', KEYS[3], 'format', 'until')
   if found.err then return false, found end
   if found[1] and found[1] ~= '1' then return false, { 'format', found[1] } end
-  local left_ms = found[2] and tonumber(found[2]) - now() or -1
+  local until_ms = found[2] and tonumber(found[2])
+  if not until_ms then
+    local holder = lessee()
+    local alive_ms = holder and holder.session == session and lives(holder)
+    until_ms = alive_ms and holder.since_ms + alive_ms or -1
+  end
+  local left_ms = until_ms - now()
   return left_ms >= 0 and left_ms
 end
 

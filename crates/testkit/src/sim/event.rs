@@ -327,12 +327,18 @@ impl Execution<'_> {
         claim_of(self.op)
     }
 
+    /// Whether a session has not beaten for too long at that time, or is not known.
+    pub fn is_without_beat(&self, session: SessionId, at: Instant) -> bool {
+        let now_ms = self.clock.reading_us(at) / 1000;
+        self.sessions.records.get(&session).is_none_or(|record| record.alive_until_ms < now_ms)
+    }
+
     /// Whether a session is dead at that time, by its record and the store's clock; where it has none, by the hold that
     /// the operation has left it.
     pub fn is_dead(&self, session: SessionId, at: Instant) -> bool {
         let now_ms = self.clock.reading_us(at) / 1000;
-        if let Some(record) = self.sessions.records.get(&session) {
-            return record.alive_until_ms < now_ms;
+        if !self.is_without_beat(session, at) || self.sessions.records.contains_key(&session) {
+            return self.is_without_beat(session, at);
         }
         let holds = self.holder().is_some_and(|(claim, ..)| claim.hold.session() == session);
         !holds || self.spared_until_ms().is_none_or(|until_ms| until_ms < now_ms)

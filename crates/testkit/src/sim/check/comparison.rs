@@ -97,7 +97,7 @@ fn owned(at: Instant, done: &Execution<'_>, before: &Before, after: Option<Held>
 fn not_robbed(at: Instant, done: &Execution<'_>, before: &Before, after: Option<Held>) -> Verdict {
     let (lock, now_ms) = (done.lock, done.clock.reading_us(at) / 1000);
     let is_dead = |session, life: Life| {
-        life.ends_with_session() && done.evicts() == Some(session) && done.is_dead(session, at)
+        life.ends_with_session() && done.evicts() == Some(session) && done.is_without_beat(session, at)
     };
     if let Some(held) = before.holder.filter(|held| held.until.is_none_or(|until| at < until))
         && after.map(|after| after.hold) != Some(held.hold)

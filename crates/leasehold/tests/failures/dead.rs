@@ -175,7 +175,7 @@ fn sessions_in_keys(server: &RedisServer) -> Vec<String> {
     found
 }
 
-/// Failure rows 9 and 39. With default settings a server that stands still for 5 s costs nobody his lock; where it
+/// Failure row 9. With default settings a server that stands still for 5 s costs nobody his lock; where it
 /// stands still for 15 s every holder knows, before anybody else has the lock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_9_a_short_outage_is_ridden_out_and_a_long_one_is_known() {

@@ -10,4 +10,5 @@ mod renewal;
 mod replies;
 mod scene;
 mod servers;
+mod storm;
 mod waiting;

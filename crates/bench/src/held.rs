@@ -31,13 +31,11 @@ pub(crate) async fn hold(url: &str, locks: u64, over: Duration) -> Result<()> {
     let guards = take(&client, locks, over).await?;
     let full = async {
         while guards.iter().any(|guard| guard.remaining() <= FIRST_LEASE) {
-            ensure!(
-                guards.iter().all(|guard| guard.check().is_ok()),
-                "a lock was lost before all were taken"
-            );
+            let lost = guards.iter().try_for_each(leasehold::Guard::check);
+            lost.context("a lock was lost before all had their full lease")?;
             sleep(Duration::from_millis(50)).await;
         }
-        Ok(())
+        anyhow::Ok(())
     };
     timeout(PATIENCE, full).await.context("not all locks have their full lease")??;
     say("held")?;

@@ -189,7 +189,7 @@ fn takings() -> Vec<Way> {
             "look of the first, who finds the holder dead",
             queue(),
             look(2, 1),
-            "GET HMGET HMGET HGET TIME GET HMGET DEL HSET PEXPIRE SET HDEL SET",
+            "GET HMGET HMGET TIME HGET GET HMGET DEL HSET PEXPIRE SET HDEL SET",
         ),
         (
             "look of the second, who finds the first dead",
@@ -266,7 +266,7 @@ fn ask(claim: Claim, kept_ms: Option<u64>) -> Acquire {
         label,
         queue,
         adopt_ms: None,
-        life: Life::Session { alive_ms: 10_000 },
+        life: Life::Session { alive_ms: 0 },
         ahead: None,
     }
 }

@@ -68,7 +68,7 @@ const MISTAKES: [Mistake; 14] = [
         edits: &[(
             "if freed then redis.call('DEL', KEYS[1]) end",
             "if freed then
-              if record_there then redis.call('HSET', KEYS[2], 'ended', ended) end
+              if record_there and ended then redis.call('HSET', KEYS[2], 'ended', ended) end
               redis.call('DEL', KEYS[1])
             end",
         )],

@@ -61,7 +61,8 @@ function alive_for(session)
   if not until_ms then
     local holder = lessee()
     local alive_ms = holder and holder.session == session and lives(holder)
-    until_ms = alive_ms and holder.since_ms + alive_ms or -1
+    if not alive_ms then return false end
+    until_ms = holder.since_ms + alive_ms
   end
   local left_ms = until_ms - now()
   return left_ms >= 0 and left_ms

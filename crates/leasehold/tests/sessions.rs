@@ -555,3 +555,49 @@ async fn a_round_of_the_monitor_has_a_bound() {
     assert_eq!((second.evicted.len(), second.left), (476, 0));
     assert!(live.client.locks().await.unwrap().is_empty());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_guard_of_a_lapsed_session_takes_nothing_from_what_the_next_one_tells() {
+    let scene = Scene::new();
+    let party = scene.party(Some(3 * S)).await;
+    let old = party.client.mutex("a").unwrap().acquire().await.unwrap();
+    sleep(5 * S).await;
+    party.cut();
+    old.lost().await;
+    party.mend();
+    let again = party.client.mutex("a").unwrap().acquire().await.unwrap();
+    sleep(5 * S).await;
+    let told = || async {
+        let of_it = |entry: &SessionEntry| entry.session == party.client.session();
+        scene.sessions().await.into_iter().find(of_it).expect("it lives").held.len()
+    };
+    assert_eq!(told().await, 1, "the new session has told of its hold");
+    drop(old);
+    sleep(60 * S).await;
+    again.check().expect("it is held all the time");
+    assert_eq!(told().await, 1, "and people find it still");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_with_nothing_to_give_back_does_not_wait_for_a_session_that_cannot_begin() {
+    let scene = Scene::new();
+    let party = scene.party(Some(3 * S)).await;
+    party.cut();
+    sleep(20 * S + 300 * MS).await;
+    let began = Instant::now();
+    party.client.shutdown(30 * S).await.expect("nothing was held");
+    assert!(began.elapsed() < 100 * MS, "{:?}", began.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_else_has_a_lock_whose_holders_session_alone_was_forgotten_while_it_is_believed() {
+    let scene = Scene::new();
+    let (party, live) = (scene.party(Some(10 * S)).await, scene.party(Some(10 * S)).await);
+    let held = party.client.mutex("a").unwrap().lease(600 * S).acquire().await.unwrap();
+    sleep(30 * S + 100 * MS).await;
+    // As an eviction policy, a DEL by hand, or a fail-over that has lost the record do.
+    let end = SessionOp::End(party.client.session());
+    assert!(matches!(scene.store.attend(&end, S).await, Outcome::Done(SessionReply::End)));
+    let next = live.client.mutex("a").unwrap().acquire_timeout(20 * S).await.expect("it comes free");
+    assert!(held.check().is_err(), "two believe: {next:?}");
+}

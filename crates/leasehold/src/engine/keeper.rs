@@ -1002,4 +1002,33 @@ mod tests {
             keeper.close();
         }
     }
+
+    #[tokio::test]
+    async fn a_hold_that_comes_when_its_session_has_lapsed_is_told_as_lost_and_not_lengthened() {
+        let world: Arc<dyn World> = Arc::new(System);
+        let timings =
+            Timings { call: SECOND, outage: SECOND, watchdog: 30 * SECOND, session: Some(10 * SECOND) };
+        let store = MemoryStore::new();
+        let birth = || Birth {
+            store: store.sibling(),
+            world: world.clone(),
+            post: Arc::new(Deaf),
+            about: String::new(),
+            timings,
+        };
+        let (old, _) = birth().begin().await.expect("a store without faults");
+        let (present, pulse) = birth().begin().await.expect("a store without faults");
+        let sessions = Arc::new(Sessions::new(present));
+        let keeper = Keeper::start(store.sibling(), birth(), sessions, pulse).expect("a thread");
+        // Its task won it, and stood still before it could say so; the keeper has ended the session meanwhile.
+        let end = world.now() + SECOND;
+        let hold = held(&store, old.clone(), end).await;
+        old.end();
+        let tenure = Tenure::new(Plan::Renew { lease: 3 * SECOND }, end, world.now());
+        let _id = keeper.keep(hold.clone(), tenure).expect("nobody shuts it down");
+        assert_eq!(hold.check(&*world), Err(LostReason::SessionLapsed));
+        let told = tokio::time::timeout(4 * SECOND, hold.signal().cancelled()).await;
+        keeper.close();
+        told.expect("whoever waits for its loss is told of it");
+    }
 }

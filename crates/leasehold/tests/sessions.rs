@@ -601,3 +601,32 @@ async fn nobody_else_has_a_lock_whose_holders_session_alone_was_forgotten_while_
     let next = live.client.mutex("a").unwrap().acquire_timeout(20 * S).await.expect("it comes free");
     assert!(held.check().is_err(), "two believe: {next:?}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_monitor_that_was_away_for_a_while_frees_what_the_dead_left() {
+    let scene = Scene::new();
+    let dead = scene.party(Some(10 * S)).await;
+    let _held = dead.client.mutex("nightly").unwrap().lease(3_600 * S).acquire().await.unwrap();
+    sleep(10 * S).await;
+    dead.cut();
+    // An outage of half a minute, a monitor's pause after one, or `--every 30s`.
+    sleep(30 * S).await;
+    let watcher = scene.party(None).await;
+    let round = watcher.client.monitor().round().await;
+    assert_eq!(round.evicted.len(), 1, "its lease runs for an hour yet: {round:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn people_are_told_whose_a_lock_is_for_as_long_as_a_dead_session_has_it() {
+    let scene = Scene::new();
+    let dead = scene.party(Some(10 * S)).await;
+    let _held = dead.client.mutex("nightly").unwrap().lease(3_600 * S).acquire().await.unwrap();
+    sleep(10 * S).await;
+    dead.cut();
+    sleep(30 * S).await;
+    let watcher = scene.party(None).await;
+    let details = watcher.client.mutex("nightly").unwrap().inspect_in_full().await.unwrap();
+    assert!(details.status.held && details.status.session.is_some());
+    assert!(details.behind.is_some(), "or it looks like a hold that lives by its lease alone: {details:?}");
+    assert_eq!(watcher.client.locks().await.unwrap().len(), 1, "and it is found");
+}

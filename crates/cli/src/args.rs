@@ -548,7 +548,7 @@ waits. Whether a session is dead is looked at in the step that takes its lock. A
 
 const MONITOR_AFTER: &str = "\
 It runs until SIGTERM, SIGINT, SIGHUP or SIGQUIT, and then ends with 0. One line is printed for each lock that was \
-taken, and when trouble with the store begins and ends; during which it asks less and less often, every 30s at least.
+taken, and when trouble with the store begins and ends; during which it asks less and less often, every 5s at least.
 
 JSON (--json), lines; later versions may add fields and events:
   event (started, evicted, trouble, recovered, ended), at

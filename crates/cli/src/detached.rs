@@ -114,7 +114,7 @@ async fn try_to_acquire(args: &AcquireArgs) -> Result<DetachedHold, Failure> {
     let name = crate::lock_name(&args.name)?;
     check(args.lease)?;
     // It may read a password from a terminal, which Ctrl-C interrupts only while signals are not caught.
-    let place = Place::of(&args.store)?.label(args.label.as_deref());
+    let place = Place::of(&args.store)?.label(args.label.as_deref()).without_session();
     let mut signals = Signals::catch()
         .context("failed to catch signals")
         .map_err(|error| Failure::new(Exit::UNAVAILABLE, error))?;
@@ -218,7 +218,7 @@ fn told(hold: &DetachedHold, name: Option<&LockName>) -> Result<Of, Failure> {
 }
 
 async fn connect(args: &StoreArgs) -> Result<Client, Failure> {
-    Place::of(args)?.connect().await
+    Place::of(args)?.without_session().connect().await
 }
 
 fn check(lease: Duration) -> Result<(), Failure> {

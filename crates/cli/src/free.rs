@@ -52,11 +52,12 @@ async fn take(
     match mutex.free_by_force(seen).await {
         Ok(()) => {
             report.freed = true;
-            let text = format!(
-                "freed `{}`: taken from {}\nIt is told so, and may work on until it has heard of it.\n",
-                mutex.name(),
-                report.whom()
-            );
+            let told = if report.behind.is_some() {
+                "It is told so, and may work on until it has heard of it."
+            } else {
+                "Nobody can tell it so: it may work on until its next renewal."
+            };
+            let text = format!("freed `{}`: taken from {}\n{told}\n", mutex.name(), report.whom());
             say(args, &report, &text)?;
             Ok(Exit::SUCCESS)
         }

@@ -23,7 +23,7 @@ const AT_ONCE: usize = 128;
 /// The shortest time between two rounds.
 const SHORTEST: Duration = Duration::from_millis(100);
 /// Pauses after a round that the store did not answer: the first, and the longest.
-const FAULT_PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
+const FAULT_PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
 
 /// Takes from dead sessions what they held, every so often: [`Client::monitor`].
 ///
@@ -112,7 +112,7 @@ impl Monitor {
     }
 
     /// Runs round after round until the future is dropped, and hands each to `told`. What it evicts is also logged. While
-    /// the store does not answer, it pauses for half a second to 30 s.
+    /// the store does not answer, it pauses for half a second to 5 s: the store forgets the dead soon.
     ///
     /// Cancel safety: dropping the future ends the monitor. What is under way may be done, and not told.
     pub async fn run(mut self, mut told: impl FnMut(&MonitorReport)) -> Infallible {

@@ -66,6 +66,8 @@ pub(super) struct Shared {
     state: Mutex<State>,
     bell: Notify,
     idle: Notify,
+    /// Cancelled when it is closed.
+    closed: CancellationToken,
     /// Cancelled when the keeper has ended.
     ended: CancellationToken,
 }
@@ -255,6 +257,7 @@ impl Keeper {
             state: Mutex::new(state),
             bell: Notify::new(),
             idle: Notify::new(),
+            closed: CancellationToken::new(),
             ended: CancellationToken::new(),
         });
         world.host(Box::pin(run(shared.clone())))?;
@@ -280,8 +283,16 @@ impl Keeper {
             giving_back: None,
         };
         kept.raise();
-        state.by_fence.insert((kept.hold.fence, id));
+        let hold = kept.hold.clone();
+        state.by_fence.insert((hold.fence, id));
         state.kept.insert(id, kept);
+        if hold.session.alive_until() == Moment::ZERO {
+            // Its task stood still between winning it and saying so, and nobody will come by this session again.
+            state.lose(id);
+            drop(state);
+            hold.lose(LostReason::SessionLapsed);
+            return Some(id);
+        }
         let due = state.schedule(id);
         let early = due < state.armed;
         drop(state);
@@ -369,6 +380,7 @@ impl Keeper {
     /// Ends the keeper once its errands are done.
     pub(super) fn close(&self) {
         self.shared.state().closing.get_or_insert(FAR);
+        self.shared.closed.cancel();
         self.shared.bell.notify_one();
     }
 
@@ -402,6 +414,7 @@ impl Keeper {
         state.farewell = Some(farewell);
         state.closing = Some(by);
         drop(state);
+        self.shared.closed.cancel();
         self.shared.bell.notify_one();
     }
 
@@ -539,6 +552,8 @@ impl State {
                 let in_time = now < session.alive_until();
                 session.end();
                 self.heart = None;
+                // What the next session has told of is its own.
+                self.kept.values_mut().for_each(|kept| kept.told = false);
                 work.lapsed = true;
                 let reason = if in_time { LostReason::StoreLostData } else { LostReason::SessionLapsed };
                 let of_it = |kept: &Kept| !kept.lost && kept.hold.session.id == session.id;
@@ -751,15 +766,21 @@ async fn beat(shared: Arc<Shared>, throb: Throb) {
     shared.bell.notify_one();
 }
 
-/// Begins another session, since the present one has lapsed.
+/// Begins another session, since the present one has lapsed, unless the keeper is closed.
 async fn begin_again(shared: Arc<Shared>) {
+    tokio::select! {
+        biased;
+        () = shared.closed.cancelled() => {}
+        () = try_to_begin(&shared) => {}
+    }
+}
+
+/// Begins another session as soon as that can be.
+async fn try_to_begin(shared: &Shared) {
     let old = shared.sessions.present();
     tracing::warn!(session = %old.id, "the session has lapsed: all that it held is lost");
     let (mut pause, most) = BIRTH_PAUSE;
     loop {
-        if shared.state().closing.is_some() {
-            return;
-        }
         match shared.birth.begin().await {
             Ok((session, pulse)) => return shared.live_on(&old, session, pulse),
             Err(fault) => {

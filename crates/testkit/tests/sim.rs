@@ -91,7 +91,7 @@ fn found_by(bug: Bug) -> (u64, &'static str) {
         Bug::NoLookAfterSubscribing => (200, "progress"),
         Bug::KeyWithoutExpiry | Bug::PlaceIsNotLeft | Bug::DroppedGuardKeepsLock => (10, "leftovers"),
         Bug::NoUndo => (100, "leftovers"),
-        Bug::UnknownIsNo => (500, "leftovers"),
+        Bug::UnknownIsNo => (3000, "leftovers"),
         Bug::TokenThatCounts | Bug::TokenOfTheClock => (30, "tokens"),
         Bug::ResentWithFreshHold => (30, "silence"),
         Bug::ReleasedHoldIsReused | Bug::RenewedAfterRelease => (10, "silence"),

@@ -18,35 +18,37 @@
 //! 8. Messages are hints, and can be forged in any number: one about a hold makes it be extended early, a few times a
 //!    second at most, and the store's answer is what counts.
 
-use super::heart::{Heart, Need, Throb};
-use super::pace::{BATCH, Pace, Place, Turn};
-use super::release::announce;
+mod errand;
+mod extend;
+mod life;
+
+pub(super) use errand::Owed;
+
+use super::heart::{Heart, Throb};
+use super::pace::{Pace, Place, Turn};
 use super::session::{Birth, Sessions};
 use super::shutdown::{self, Farewell};
-use super::{FAR, Hold, LostReason, Session, Timings, World, call, jitter};
-use crate::store::{Outcome, Store};
+use super::{FAR, Hold, LostReason, Timings, World};
+use crate::store::Store;
 use crate::sync::{Mutex, MutexGuard, Notify};
+use errand::{Errand, run_errand};
+use extend::{Batch, Sent, extend};
 use futures_util::StreamExt;
-use futures_util::future::{BoxFuture, join_all};
+use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use leasehold_core::pulse::Pulse;
 use leasehold_core::tenure::{Duty, Tenure, Wish};
-use leasehold_core::{
-    Beaten, Claim, Extend, Extended, FIRST_LEASE, FencingToken, HoldId, Lock, Moment, Op, Pass, Release,
-    Reply, SessionOp, SessionReply, whole_millis,
-};
+use leasehold_core::{Claim, FIRST_LEASE, FencingToken, HoldId, Lock, Moment};
+use life::{beat, begin_again, end_session};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::io;
 use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
-use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::sync::CancellationToken;
 
 /// The longest nap while anything is held: timers stand still in a suspend, and the deadline of a hold does not.
 const NAP: Duration = Duration::from_secs(1);
-
-/// Pauses between two tries to begin a session: the first, and the longest.
-const BIRTH_PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(2));
 
 /// Keeps the holds of a client.
 pub(crate) struct Keeper {
@@ -100,16 +102,6 @@ struct State {
     verdicts: BTreeMap<HoldId, LostReason>,
 }
 
-/// Something that is being given back.
-#[derive(Clone)]
-pub(super) struct Owed {
-    pub(super) lock: Lock,
-    /// Until when the store may have it.
-    pub(super) until: Moment,
-    /// Set if it is a hold whose release was on its way, so that its loss has not been told.
-    pub(super) untold: Option<HoldId>,
-}
-
 #[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own, and all of them can be true")]
 struct Kept {
     hold: Arc<Hold>,
@@ -150,56 +142,8 @@ pub(super) struct Retired {
     pub(super) giving_back: Option<CancellationToken>,
 }
 
-/// A release that somebody else began.
-struct Errand {
-    id: u64,
-    lock: Lock,
-    claim: Claim,
-    until: Moment,
-    /// Set where the operation that is undone may still be on its way: the connection that it went by.
-    behind: Option<Arc<dyn Store>>,
-    /// Set if it is about a hold whose guard is there still (5).
-    guarded: Option<Guarded>,
-}
-
-/// What ties an errand to a hold whose guard is there still.
-struct Guarded {
-    /// Cancelled when nothing more is to be sent.
-    stop: CancellationToken,
-    /// What was in flight about the hold before.
-    earlier: Option<CancellationToken>,
-    /// Kept for as long as anything is in flight about the hold.
-    in_flight: DropGuard,
-}
-
 /// What messages reach a keeper by. It does not keep it alive.
 pub(super) struct Ear(Weak<Shared>);
-
-/// An extend on its way.
-struct Sent {
-    id: KeepId,
-    hold: Arc<Hold>,
-    lease: Duration,
-    keep_record: bool,
-}
-
-/// Extends that go together.
-struct Batch {
-    sent: Vec<Sent>,
-    /// For those who wait until none of them is in flight.
-    token: CancellationToken,
-    /// Kept for as long as any of them is in flight.
-    in_flight: DropGuard,
-}
-
-/// A hold of which the store said that it is gone.
-struct Gone {
-    hold: Arc<Hold>,
-    /// Whether that was before its lease has ended.
-    in_time: bool,
-    /// Kept for as long as anything is asked about it.
-    in_flight: DropGuard,
-}
 
 /// What there is to do now.
 #[derive(Default)]
@@ -490,13 +434,6 @@ impl State {
         self.last_id
     }
 
-    /// Enters that something is being given back.
-    fn owe(&mut self, lock: Lock, until: Moment, untold: Option<HoldId>) -> u64 {
-        let id = self.fresh_id();
-        self.open.insert(id, Owed { lock, until, untold });
-        id
-    }
-
     /// Enters when a hold next needs attention.
     fn schedule(&mut self, id: KeepId) -> Moment {
         let Some(kept) = self.kept.get_mut(&id).filter(|kept| !kept.lost) else { return FAR };
@@ -519,98 +456,6 @@ impl State {
             self.pace.leave(id, place);
         }
         Some(kept.hold.clone())
-    }
-
-    /// People are told that a hold is there: it was extended, so it is one that lasts.
-    fn tell(&mut self, id: KeepId) {
-        if let (Some(kept), Some(heart)) = (self.kept.get_mut(&id).filter(|kept| !kept.lost), &mut self.heart)
-            && !std::mem::replace(&mut kept.told, true)
-        {
-            heart.tell(&kept.hold.lock);
-        }
-    }
-
-    /// People are not told any more that a hold is there.
-    fn not_told(&mut self, id: KeepId) {
-        if let (Some(kept), Some(heart)) = (self.kept.get_mut(&id), &mut self.heart)
-            && std::mem::take(&mut kept.told)
-        {
-            heart.left(&kept.hold.lock);
-        }
-    }
-
-    /// Looks after the session (7). Once the keeper is closed nothing lives with it any more: it is ended, and does not
-    /// beat.
-    fn attend(&mut self, now: Moment, work: &mut Work) {
-        let Some(heart) = self.heart.as_mut().filter(|_| self.closing.is_none()) else { return };
-        match heart.poll(now) {
-            Need::Rest => {}
-            Need::Beat(throb) => work.throb = Some(throb),
-            Need::Lapsed => {
-                let session = heart.session.clone();
-                // By our own count it would still be alive.
-                let in_time = now < session.alive_until();
-                session.end();
-                self.heart = None;
-                // What the next session has told of is its own.
-                self.kept.values_mut().for_each(|kept| kept.told = false);
-                work.lapsed = true;
-                let reason = if in_time { LostReason::StoreLostData } else { LostReason::SessionLapsed };
-                let of_it = |kept: &Kept| !kept.lost && kept.hold.session.id == session.id;
-                let ids: Vec<_> =
-                    self.kept.iter().filter(|(_, kept)| of_it(kept)).map(|(id, _)| *id).collect();
-                for id in ids {
-                    work.lost.extend(self.lose(id).map(|hold| (hold, reason.clone())));
-                }
-            }
-        }
-    }
-
-    /// Enters the outcome of one extend. Gives the hold if it is gone.
-    fn enter(
-        &mut self,
-        sent: &Sent,
-        outcome: &Outcome,
-        sent_at: Moment,
-        now: Moment,
-        random: &mut dyn FnMut() -> u64,
-    ) -> Option<Gone> {
-        let kept = self.kept.get_mut(&sent.id).filter(|kept| !kept.lost)?;
-        match outcome {
-            Outcome::Done(Reply::Extend(Extended::Extended)) => {
-                kept.tenure.handle_extended(sent_at, sent.lease, sent.keep_record);
-                kept.raise();
-            }
-            Outcome::Done(Reply::Extend(Extended::NotHeld)) => {
-                let in_time = now < kept.hold.valid_until();
-                sent.hold.doubt();
-                // The rest of the batch does not wait until somebody has said why.
-                let in_flight = kept.in_flight.insert(CancellationToken::new()).clone().drop_guard();
-                self.lose(sent.id);
-                return Some(Gone { hold: sent.hold.clone(), in_time, in_flight });
-            }
-            Outcome::Done(_) | Outcome::Refused(_) | Outcome::Unknown(_) => {
-                if let Outcome::Refused(fault) | Outcome::Unknown(fault) = outcome {
-                    tracing::debug!(lock = %sent.hold.lock, %fault, "not extended yet");
-                }
-                kept.tenure.handle_fault(now, random);
-            }
-        }
-        self.schedule(sent.id);
-        None
-    }
-
-    /// Has a hold given back whose guard is there still (5). It has to be lost before that is sent.
-    fn give_up(&mut self, id: KeepId) -> Option<(Arc<Hold>, Errand)> {
-        let hold = self.lose(id)?;
-        let kept = self.kept.get_mut(&id)?;
-        let (stop, in_flight) = (CancellationToken::new(), CancellationToken::new());
-        kept.giving_back = Some(stop.clone());
-        let earlier = kept.in_flight.replace(in_flight.clone());
-        let (lock, claim, until) = (hold.lock.clone(), hold.claim.clone(), hold.may_last_until());
-        let guarded = Some(Guarded { stop, earlier, in_flight: in_flight.drop_guard() });
-        let id = self.owe(lock.clone(), until, None);
-        Some((hold, Errand { id, lock, claim, until, behind: None, guarded }))
     }
 
     /// Takes out all that is due, and the extends that go along with it.
@@ -653,21 +498,6 @@ impl State {
         self.armed = work.next.unwrap_or(FAR);
         work.next = work.next.into_iter().chain(closing.filter(|by| *by != FAR)).min();
         work
-    }
-}
-
-impl Batch {
-    /// Adds an extend to the last batch, or to a new one if that is full. What is returned is cancelled when the batch
-    /// is in flight no more.
-    fn add(batches: &mut Vec<Self>, sent: Sent) -> CancellationToken {
-        if let Some(batch) = batches.last_mut().filter(|batch| batch.sent.len() < BATCH) {
-            batch.sent.push(sent);
-            return batch.token.clone();
-        }
-        let token = CancellationToken::new();
-        let in_flight = token.clone().drop_guard();
-        batches.push(Self { sent: vec![sent], token: token.clone(), in_flight });
-        token
     }
 }
 
@@ -740,168 +570,10 @@ impl Drop for End {
     }
 }
 
-/// Sends one beat, and enters what came of it.
-async fn beat(shared: Arc<Shared>, throb: Throb) {
-    let sent_at = shared.world.now();
-    // Half of what is left, so that there is time for another try.
-    let left = throb.valid_until.since(sent_at);
-    let within = shared.timings.call.min(left / 2).max(Duration::from_millis(1));
-    let outcome = shared.store.attend(&throb.op, within).await;
-    let now = shared.world.now();
-    let mut state = shared.state();
-    let Some(heart) = state.heart.as_mut().filter(|heart| heart.session.id == throb.session.id) else {
-        return;
-    };
-    match outcome {
-        Outcome::Done(SessionReply::Beat(Beaten::Alive)) => heart.handle_beaten(sent_at, now),
-        Outcome::Done(SessionReply::Beat(Beaten::Lapsed)) => heart.handle_lapsed(),
-        other => {
-            if let Outcome::Refused(fault) | Outcome::Unknown(fault) = other {
-                tracing::debug!(%fault, "the session has not beaten yet");
-            }
-            heart.handle_fault(&throb.op, now, &mut || shared.world.random());
-        }
-    }
-    drop(state);
-    shared.bell.notify_one();
-}
-
-/// Begins another session, since the present one has lapsed, unless the keeper is closed.
-async fn begin_again(shared: Arc<Shared>) {
-    tokio::select! {
-        biased;
-        () = shared.closed.cancelled() => {}
-        () = try_to_begin(&shared) => {}
-    }
-}
-
-/// Begins another session as soon as that can be.
-async fn try_to_begin(shared: &Shared) {
-    let old = shared.sessions.present();
-    tracing::warn!(session = %old.id, "the session has lapsed: all that it held is lost");
-    let (mut pause, most) = BIRTH_PAUSE;
-    loop {
-        match shared.birth.begin().await {
-            Ok((session, pulse)) => return shared.live_on(&old, session, pulse),
-            Err(fault) => {
-                tracing::debug!(%fault, "no session could begin yet");
-                shared.sessions.note(fault);
-            }
-        }
-        let again_at = shared.world.now() + pause / 2 + jitter(&*shared.world, pause / 2);
-        shared.world.sleep_until(again_at).await;
-        pause = (pause * 2).min(most);
-    }
-}
-
-/// Tells the store that nothing more comes, once: if that is lost, the session lapses.
-async fn end_session(shared: &Shared, by: Option<Moment>) {
-    let Some(heart) = shared.state().heart.take() else { return };
-    heart.session.end();
-    let op = SessionOp::End(heart.session.id);
-    let within = shared.timings.call.min(by.unwrap_or(FAR).since(shared.world.now()));
-    if within.is_zero() {
-        return;
-    }
-    if let Outcome::Refused(fault) | Outcome::Unknown(fault) = shared.store.attend(&op, within).await {
-        tracing::debug!(%fault, "the session was not ended: it lapses");
-    }
-}
-
-/// Sends one batch of extends, and enters what came of each.
-async fn extend(shared: Arc<Shared>, batch: Batch) {
-    let Batch { sent, in_flight, token: _ } = batch;
-    let sent_at = shared.world.now();
-    let soonest = sent.iter().map(|sent| sent.hold.valid_until()).min().unwrap_or(sent_at);
-    // Half of what the shortest has left, so that there is time for another try.
-    let within = shared.timings.call.min(soonest.since(sent_at) / 2).max(Duration::from_millis(1));
-    let op = |sent: &Sent| {
-        let claim = sent.hold.claim.clone();
-        let (lease_ms, keep_record) = (whole_millis(sent.lease), sent.keep_record);
-        (sent.hold.lock.clone(), Op::Extend(Extend { claim, lease_ms, keep_record }))
-    };
-    let ops: Vec<_> = sent.iter().map(op).collect();
-    let outcomes = shared.store.execute_all(&ops, within).await;
-    let gone = shared.enter_all(&sent, &outcomes, sent_at);
-    drop(in_flight);
-    if gone.is_empty() {
-        return;
-    }
-    // The rest of the batch may be due again before anybody has said why these are gone.
-    shared.bell.notify_one();
-    let shared = &shared;
-    join_all(gone.into_iter().map(|gone| async move {
-        announce(&*shared.store, &*shared.world, shared.timings, &gone.hold, gone.in_time).await;
-        drop(gone.in_flight);
-    }))
-    .await;
-}
-
-/// Runs an errand, for as long as it is wanted.
-async fn run_errand(shared: Arc<Shared>, mut errand: Errand) {
-    let guarded = errand.guarded.take();
-    let mut returned = true;
-    let run = async { returned = give_back(&shared, &errand).await };
-    match guarded {
-        None => run.await,
-        Some(Guarded { stop, earlier, in_flight }) => {
-            tokio::select! {
-                biased;
-                () = stop.cancelled() => {}
-                () = run => {}
-            }
-            if let Some(earlier) = earlier {
-                earlier.cancelled().await;
-            }
-            drop(in_flight);
-        }
-    }
-    shared.settle(errand.id, returned);
-}
-
-/// Releases a hold, again and again until it is known to be gone; says whether it is.
-async fn give_back(shared: &Shared, errand: &Errand) -> bool {
-    let op = Op::Release(Release { claim: errand.claim.clone(), pass: Pass::Grant, next: None });
-    let each = shared.timings.call;
-    let within = errand.until.since(shared.world.now()).max(each);
-    let ours = || call(&*shared.store, &*shared.world, &errand.lock, &op, within, each);
-    // Ours may overtake what it undoes. A second one behind it, by the same connection, cannot; sending it
-    // twice equals sending it once.
-    let behind = async {
-        match &errand.behind {
-            Some(main) => matches!(main.execute(&errand.lock, &op, each).await, Outcome::Done(_)),
-            None => true,
-        }
-    };
-    let (mut released, is_behind) = futures_util::future::join(ours(), behind).await;
-    if !is_behind {
-        // By now what is to be undone has arrived, or never will.
-        released = ours().await;
-    }
-    if let Err(failed) = released {
-        tracing::warn!(lock = %errand.lock, fault = %failed.fault, "not given back: it ends with its lease");
-        return false;
-    }
-    true
-}
-
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
         // Nothing in here panics while it holds the state.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Has something released that may be at the store. Whoever comes when the keeper has ended has no news: a shutdown
-    /// has taken it over.
-    pub(super) fn post(&self, lock: Lock, claim: Claim, until: Moment, behind: Option<Arc<dyn Store>>) {
-        let mut state = self.state();
-        if state.ended.is_some() {
-            return;
-        }
-        let id = state.owe(lock.clone(), until, None);
-        state.errands.push(Errand { id, lock, claim, until, behind, guarded: None });
-        drop(state);
-        self.bell.notify_one();
     }
 
     /// A hold was found gone when a shutdown released it. Only a release that was cut off is told so: one that had its
@@ -909,147 +581,7 @@ impl Shared {
     pub(super) fn judge(&self, hold: &Hold, reason: LostReason) {
         self.state().verdicts.insert(hold.claim.hold, reason);
     }
-
-    /// Something was given back, or cannot be.
-    pub(super) fn settle(&self, id: u64, returned: bool) {
-        let mut state = self.state();
-        let owed = state.open.remove(&id);
-        if !returned && state.handed_over {
-            state.unreturned.extend(owed);
-        }
-        let idle = state.open.is_empty();
-        drop(state);
-        if idle {
-            self.idle.notify_waiters();
-        }
-    }
-
-    /// Another session has begun: those who wait go on in its name.
-    fn live_on(&self, old: &Session, session: Arc<Session>, pulse: Option<Pulse>) {
-        let (id, now) = (session.id, self.world.now());
-        self.state().heart = pulse.map(|pulse| Heart::new(session.clone(), pulse, now));
-        tracing::info!(old = %old.id, new = %id, "another session has begun");
-        self.sessions.replace(session);
-        self.birth.store.close_mailbox(old.id);
-        if self.state().closing.is_some() {
-            // Who closes says so first, and then closes the mailbox that he finds: it may have been the old one.
-            self.birth.store.close_mailbox(id);
-        }
-        self.birth.post.renewed();
-        self.bell.notify_one();
-    }
-
-    /// Enters the outcomes of a batch. Gives the holds that are gone.
-    fn enter_all(&self, batch: &[Sent], outcomes: &[Outcome], sent_at: Moment) -> Vec<Gone> {
-        let now = self.world.now();
-        let mut random = || self.world.random();
-        let mut state = self.state();
-        let entered = batch.iter().zip(outcomes);
-        entered.filter_map(|(sent, outcome)| state.enter(sent, outcome, sent_at, now, &mut random)).collect()
-    }
 }
 
 #[cfg(all(test, not(shuttle)))]
-mod tests {
-    use super::*;
-    use crate::engine::System;
-    use crate::store::{MemoryStore, Postbox};
-    use leasehold_core::tenure::Plan;
-    use leasehold_core::{Acquire, FencingToken, HoldId, Label, Wake};
-    use std::sync::Weak;
-
-    const SECOND: Duration = Duration::from_secs(1);
-
-    /// A mailbox that nobody looks into.
-    struct Deaf;
-
-    impl Postbox for Deaf {
-        fn deliver(&self, _: Wake) {}
-        fn renewed(&self) {}
-    }
-
-    /// A hold at the store that lasts for a minute, known here as kept by this plan.
-    async fn held(store: &MemoryStore, session: Arc<Session>, until: Moment) -> Arc<Hold> {
-        let (lock, hold) = (Lock::mutex("m".parse().expect("a good name")), [7; 16]);
-        let claim = Claim::new(HoldId::from_random(session.id, hold));
-        let label = Label::new("").expect("a good label");
-        let (life, ahead) = (session.life, None);
-        let ask = Acquire {
-            claim: claim.clone(),
-            lease_ms: 60_000,
-            label,
-            queue: None,
-            adopt_ms: None,
-            life,
-            ahead,
-        };
-        assert!(matches!(store.execute(&lock, &Op::Acquire(ask), SECOND).await, Outcome::Done(_)));
-        Arc::new(Hold::new(lock, claim, FencingToken::new(1), until, session, Weak::new()))
-    }
-
-    #[tokio::test]
-    async fn who_is_hastened_learns_at_once_that_his_hold_was_ended() {
-        let world: Arc<dyn World> = Arc::new(System);
-        let timings =
-            Timings { call: SECOND, outage: SECOND, watchdog: 30 * SECOND, session: Some(10 * SECOND) };
-        let end = world.now() + 60 * SECOND;
-        for plan in [Plan::Until { end }, Plan::Renew { lease: 180 * SECOND }] {
-            let store = MemoryStore::new();
-            let (post, about) = (Arc::new(Deaf), String::new());
-            let birth = Birth { store: store.sibling(), world: world.clone(), post, about, timings };
-            let (session, pulse) = birth.begin().await.expect("a store without faults");
-            let sessions = Arc::new(Sessions::new(session.clone()));
-            let keeper = Keeper::start(store.sibling(), birth, sessions, pulse).expect("a thread");
-            let hold = held(&store, session, end).await;
-            let mut tenure = Tenure::new(plan, end, world.now());
-            // The next extend by itself is a minute ahead, or there is none.
-            tenure.handle_extended(world.now(), 180 * SECOND, false);
-            let id = keeper.keep(hold.clone(), tenure).expect("nobody shuts it down");
-            keeper.ear().hear_freed(hold.fence);
-            tokio::time::sleep(SECOND / 20).await;
-            hold.check(&*world).expect("it was asked, and is held still");
-
-            let release = Release { claim: hold.claim.clone(), pass: Pass::Grant, next: None };
-            assert!(matches!(
-                store.execute(&hold.lock, &Op::Release(release), SECOND).await,
-                Outcome::Done(_)
-            ));
-            keeper.ear().hear_freed(hold.fence);
-            let told = tokio::time::timeout(5 * SECOND, hold.signal().cancelled()).await;
-            told.expect("not only a minute later");
-            assert_eq!(hold.reason(world.now()), LostReason::Released);
-            keeper.retire(id);
-            keeper.ear().hear_freed(hold.fence);
-            keeper.close();
-        }
-    }
-
-    #[tokio::test]
-    async fn a_hold_that_comes_when_its_session_has_lapsed_is_told_as_lost_and_not_lengthened() {
-        let world: Arc<dyn World> = Arc::new(System);
-        let timings =
-            Timings { call: SECOND, outage: SECOND, watchdog: 30 * SECOND, session: Some(10 * SECOND) };
-        let store = MemoryStore::new();
-        let birth = || Birth {
-            store: store.sibling(),
-            world: world.clone(),
-            post: Arc::new(Deaf),
-            about: String::new(),
-            timings,
-        };
-        let (old, _) = birth().begin().await.expect("a store without faults");
-        let (present, pulse) = birth().begin().await.expect("a store without faults");
-        let sessions = Arc::new(Sessions::new(present));
-        let keeper = Keeper::start(store.sibling(), birth(), sessions, pulse).expect("a thread");
-        // Its task won it, and stood still before it could say so; the keeper has ended the session meanwhile.
-        let end = world.now() + SECOND;
-        let hold = held(&store, old.clone(), end).await;
-        old.end();
-        let tenure = Tenure::new(Plan::Renew { lease: 3 * SECOND }, end, world.now());
-        let _id = keeper.keep(hold.clone(), tenure).expect("nobody shuts it down");
-        assert_eq!(hold.check(&*world), Err(LostReason::SessionLapsed));
-        let told = tokio::time::timeout(4 * SECOND, hold.signal().cancelled()).await;
-        keeper.close();
-        told.expect("whoever waits for its loss is told of it");
-    }
-}
+mod tests;

@@ -1,0 +1,129 @@
+//! Extending holds in batches, and what becomes of each.
+
+use super::super::Hold;
+use super::super::pace::BATCH;
+use super::super::release::announce;
+use super::{KeepId, Shared, State};
+use crate::store::Outcome;
+use futures_util::future::join_all;
+use leasehold_core::{Extend, Extended, Moment, Op, Reply, whole_millis};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+/// An extend on its way.
+pub(super) struct Sent {
+    pub(super) id: KeepId,
+    pub(super) hold: Arc<Hold>,
+    pub(super) lease: Duration,
+    pub(super) keep_record: bool,
+}
+
+/// Extends that go together.
+pub(super) struct Batch {
+    sent: Vec<Sent>,
+    /// For those who wait until none of them is in flight.
+    token: CancellationToken,
+    /// Kept for as long as any of them is in flight.
+    in_flight: DropGuard,
+}
+
+/// A hold of which the store said that it is gone.
+struct Gone {
+    hold: Arc<Hold>,
+    /// Whether that was before its lease has ended.
+    in_time: bool,
+    /// Kept for as long as anything is asked about it.
+    in_flight: DropGuard,
+}
+
+impl Batch {
+    /// Adds an extend to the last batch, or to a new one if that is full. What is returned is cancelled when the batch
+    /// is in flight no more.
+    pub(super) fn add(batches: &mut Vec<Self>, sent: Sent) -> CancellationToken {
+        if let Some(batch) = batches.last_mut().filter(|batch| batch.sent.len() < BATCH) {
+            batch.sent.push(sent);
+            return batch.token.clone();
+        }
+        let token = CancellationToken::new();
+        let in_flight = token.clone().drop_guard();
+        batches.push(Self { sent: vec![sent], token: token.clone(), in_flight });
+        token
+    }
+}
+
+/// Sends one batch of extends, and enters what came of each.
+pub(super) async fn extend(shared: Arc<Shared>, batch: Batch) {
+    let Batch { sent, in_flight, token: _ } = batch;
+    let sent_at = shared.world.now();
+    let soonest = sent.iter().map(|sent| sent.hold.valid_until()).min().unwrap_or(sent_at);
+    // Half of what the shortest has left, so that there is time for another try.
+    let within = shared.timings.call.min(soonest.since(sent_at) / 2).max(Duration::from_millis(1));
+    let op = |sent: &Sent| {
+        let claim = sent.hold.claim.clone();
+        let (lease_ms, keep_record) = (whole_millis(sent.lease), sent.keep_record);
+        (sent.hold.lock.clone(), Op::Extend(Extend { claim, lease_ms, keep_record }))
+    };
+    let ops: Vec<_> = sent.iter().map(op).collect();
+    let outcomes = shared.store.execute_all(&ops, within).await;
+    let gone = shared.enter_all(&sent, &outcomes, sent_at);
+    drop(in_flight);
+    if gone.is_empty() {
+        return;
+    }
+    // The rest of the batch may be due again before anybody has said why these are gone.
+    shared.bell.notify_one();
+    let shared = &shared;
+    join_all(gone.into_iter().map(|gone| async move {
+        announce(&*shared.store, &*shared.world, shared.timings, &gone.hold, gone.in_time).await;
+        drop(gone.in_flight);
+    }))
+    .await;
+}
+
+impl State {
+    /// Enters the outcome of one extend. Gives the hold if it is gone.
+    fn enter(
+        &mut self,
+        sent: &Sent,
+        outcome: &Outcome,
+        sent_at: Moment,
+        now: Moment,
+        random: &mut dyn FnMut() -> u64,
+    ) -> Option<Gone> {
+        let kept = self.kept.get_mut(&sent.id).filter(|kept| !kept.lost)?;
+        match outcome {
+            Outcome::Done(Reply::Extend(Extended::Extended)) => {
+                kept.tenure.handle_extended(sent_at, sent.lease, sent.keep_record);
+                kept.raise();
+            }
+            Outcome::Done(Reply::Extend(Extended::NotHeld)) => {
+                let in_time = now < kept.hold.valid_until();
+                sent.hold.doubt();
+                // The rest of the batch does not wait until somebody has said why.
+                let in_flight = kept.in_flight.insert(CancellationToken::new()).clone().drop_guard();
+                self.lose(sent.id);
+                return Some(Gone { hold: sent.hold.clone(), in_time, in_flight });
+            }
+            Outcome::Done(_) | Outcome::Refused(_) | Outcome::Unknown(_) => {
+                if let Outcome::Refused(fault) | Outcome::Unknown(fault) = outcome {
+                    tracing::debug!(lock = %sent.hold.lock, %fault, "not extended yet");
+                }
+                kept.tenure.handle_fault(now, random);
+            }
+        }
+        self.schedule(sent.id);
+        None
+    }
+}
+
+impl Shared {
+    /// Enters the outcomes of a batch. Gives the holds that are gone.
+    fn enter_all(&self, batch: &[Sent], outcomes: &[Outcome], sent_at: Moment) -> Vec<Gone> {
+        let now = self.world.now();
+        let mut random = || self.world.random();
+        let mut state = self.state();
+        let entered = batch.iter().zip(outcomes);
+        entered.filter_map(|(sent, outcome)| state.enter(sent, outcome, sent_at, now, &mut random)).collect()
+    }
+}

@@ -1,0 +1,91 @@
+//! The keeper by itself, over a store in memory.
+
+use super::*;
+use crate::engine::{Session, System};
+use crate::store::{MemoryStore, Outcome, Postbox};
+use leasehold_core::tenure::Plan;
+use leasehold_core::{Acquire, FencingToken, HoldId, Label, Op, Pass, Release, Wake};
+use std::sync::Weak;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A mailbox that nobody looks into.
+struct Deaf;
+
+impl Postbox for Deaf {
+    fn deliver(&self, _: Wake) {}
+    fn renewed(&self) {}
+}
+
+/// A hold at the store that lasts for a minute, known here as kept by this plan.
+async fn held(store: &MemoryStore, session: Arc<Session>, until: Moment) -> Arc<Hold> {
+    let (lock, hold) = (Lock::mutex("m".parse().expect("a good name")), [7; 16]);
+    let claim = Claim::new(HoldId::from_random(session.id, hold));
+    let label = Label::new("").expect("a good label");
+    let (life, ahead) = (session.life, None);
+    let ask =
+        Acquire { claim: claim.clone(), lease_ms: 60_000, label, queue: None, adopt_ms: None, life, ahead };
+    assert!(matches!(store.execute(&lock, &Op::Acquire(ask), SECOND).await, Outcome::Done(_)));
+    Arc::new(Hold::new(lock, claim, FencingToken::new(1), until, session, Weak::new()))
+}
+
+#[tokio::test]
+async fn who_is_hastened_learns_at_once_that_his_hold_was_ended() {
+    let world: Arc<dyn World> = Arc::new(System);
+    let timings = Timings { call: SECOND, outage: SECOND, watchdog: 30 * SECOND, session: Some(10 * SECOND) };
+    let end = world.now() + 60 * SECOND;
+    for plan in [Plan::Until { end }, Plan::Renew { lease: 180 * SECOND }] {
+        let store = MemoryStore::new();
+        let (post, about) = (Arc::new(Deaf), String::new());
+        let birth = Birth { store: store.sibling(), world: world.clone(), post, about, timings };
+        let (session, pulse) = birth.begin().await.expect("a store without faults");
+        let sessions = Arc::new(Sessions::new(session.clone()));
+        let keeper = Keeper::start(store.sibling(), birth, sessions, pulse).expect("a thread");
+        let hold = held(&store, session, end).await;
+        let mut tenure = Tenure::new(plan, end, world.now());
+        // The next extend by itself is a minute ahead, or there is none.
+        tenure.handle_extended(world.now(), 180 * SECOND, false);
+        let id = keeper.keep(hold.clone(), tenure).expect("nobody shuts it down");
+        keeper.ear().hear_freed(hold.fence);
+        tokio::time::sleep(SECOND / 20).await;
+        hold.check(&*world).expect("it was asked, and is held still");
+
+        let release = Release { claim: hold.claim.clone(), pass: Pass::Grant, next: None };
+        assert!(matches!(store.execute(&hold.lock, &Op::Release(release), SECOND).await, Outcome::Done(_)));
+        keeper.ear().hear_freed(hold.fence);
+        let told = tokio::time::timeout(5 * SECOND, hold.signal().cancelled()).await;
+        told.expect("not only a minute later");
+        assert_eq!(hold.reason(world.now()), LostReason::Released);
+        keeper.retire(id);
+        keeper.ear().hear_freed(hold.fence);
+        keeper.close();
+    }
+}
+
+#[tokio::test]
+async fn a_hold_that_comes_when_its_session_has_lapsed_is_told_as_lost_and_not_lengthened() {
+    let world: Arc<dyn World> = Arc::new(System);
+    let timings = Timings { call: SECOND, outage: SECOND, watchdog: 30 * SECOND, session: Some(10 * SECOND) };
+    let store = MemoryStore::new();
+    let birth = || Birth {
+        store: store.sibling(),
+        world: world.clone(),
+        post: Arc::new(Deaf),
+        about: String::new(),
+        timings,
+    };
+    let (old, _) = birth().begin().await.expect("a store without faults");
+    let (present, pulse) = birth().begin().await.expect("a store without faults");
+    let sessions = Arc::new(Sessions::new(present));
+    let keeper = Keeper::start(store.sibling(), birth(), sessions, pulse).expect("a thread");
+    // Its task won it, and stood still before it could say so; the keeper has ended the session meanwhile.
+    let end = world.now() + SECOND;
+    let hold = held(&store, old.clone(), end).await;
+    old.end();
+    let tenure = Tenure::new(Plan::Renew { lease: 3 * SECOND }, end, world.now());
+    let _id = keeper.keep(hold.clone(), tenure).expect("nobody shuts it down");
+    assert_eq!(hold.check(&*world), Err(LostReason::SessionLapsed));
+    let told = tokio::time::timeout(4 * SECOND, hold.signal().cancelled()).await;
+    keeper.close();
+    told.expect("whoever waits for its loss is told of it");
+}

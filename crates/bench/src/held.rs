@@ -21,6 +21,8 @@ pub(crate) const LEASE: Duration = Duration::from_secs(30);
 pub(crate) const PERIOD: Duration = Duration::from_secs(10);
 /// Every how long the bare client sends a batch.
 const BARE_TICK: Duration = Duration::from_millis(200);
+/// How many extends a call of the bare client has, as one of the keeper's has at most.
+const AT_ONCE_BARE: usize = 64;
 /// What the keeper sends, to the letter.
 const EXTEND: &str = include_str!("../../leasehold/src/store/redis/lua/extend.lua");
 
@@ -106,14 +108,20 @@ async fn send_batches(conn: &mut MultiplexedConnection, sha: &str, keys: &[(Stri
     let mut turns = keys.iter().cycle();
     loop {
         tick.tick().await;
-        let mut pipeline = Pipeline::with_capacity(size);
-        for (name, token) in turns.by_ref().take(size) {
-            let mut cmd = Cmd::with_capacity(7, 160);
-            cmd.arg("EVALSHA").arg(sha).arg("1").arg(name).arg(token).arg("");
-            cmd.arg(LEASE.as_millis().to_string()).arg("");
+        let some: Vec<_> = turns.by_ref().take(size).collect();
+        let mut pipeline = Pipeline::with_capacity(some.len().div_ceil(AT_ONCE_BARE));
+        for some in some.chunks(AT_ONCE_BARE) {
+            let mut cmd = Cmd::with_capacity(3 + 3 * some.len(), 64 + 96 * some.len());
+            cmd.arg("EVALSHA").arg(sha).arg(some.len());
+            for (name, _) in some {
+                cmd.arg(name);
+            }
+            for (_, token) in some {
+                cmd.arg(token).arg(LEASE.as_millis().to_string());
+            }
             pipeline.add_command(cmd);
         }
-        let extended: Vec<u64> = pipeline.query_async(conn).await?;
-        ensure!(extended.iter().all(|extended| *extended == 1), "a bare key was not extended");
+        let extended: Vec<Vec<u64>> = pipeline.query_async(conn).await?;
+        ensure!(extended.iter().flatten().all(|extended| *extended == 1), "a bare key was not extended");
     }
 }

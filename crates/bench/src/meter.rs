@@ -51,6 +51,8 @@ pub(crate) struct Served {
     pub(crate) scripts: u64,
     /// How long they ran, in microseconds.
     pub(crate) scripts_us: u64,
+    /// How many expiries were set, by scripts or without: one an extend, and one a beat.
+    pub(crate) expiries: u64,
 }
 
 impl Served {
@@ -68,10 +70,17 @@ impl Served {
         )]
         let cpu_us = ((seconds("used_cpu_user:")? + seconds("used_cpu_sys:")?) * 1e6) as u64;
         let counts = info(server, "commandstats")?;
-        let line = counts.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:")).unwrap_or_default();
-        let part =
-            |name: &str| line.split(',').find_map(|part| first_number(part.strip_prefix(name)?)).unwrap_or(0);
-        Ok(Self { cpu_us, scripts: part("calls="), scripts_us: part("usec=") })
+        let part = |command: &str, name: &str| {
+            let line = counts.lines().find_map(|line| line.strip_prefix(command)).unwrap_or_default();
+            line.split(',').find_map(|part| first_number(part.strip_prefix(name)?)).unwrap_or(0)
+        };
+        let scripts = "cmdstat_evalsha:";
+        Ok(Self {
+            cpu_us,
+            scripts: part(scripts, "calls="),
+            scripts_us: part(scripts, "usec="),
+            expiries: part("cmdstat_pexpire:", "calls="),
+        })
     }
 
     /// What was done since `earlier`.
@@ -80,6 +89,7 @@ impl Served {
             cpu_us: self.cpu_us.saturating_sub(earlier.cpu_us),
             scripts: self.scripts.saturating_sub(earlier.scripts),
             scripts_us: self.scripts_us.saturating_sub(earlier.scripts_us),
+            expiries: self.expiries.saturating_sub(earlier.expiries),
         }
     }
 }

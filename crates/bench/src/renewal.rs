@@ -33,6 +33,8 @@ struct RenewalReport {
     keeper_cpu_share: f64,
     server_cpu_share_spread: [f64; 2],
     client_cpu_share_spread: [f64; 2],
+    extends_per_s: f64,
+    /// Calls of scripts, each of which extends many.
     requests_per_s: f64,
     /// How often the keeper's thread was woken.
     keeper_wakeups_per_s: f64,
@@ -99,7 +101,7 @@ pub(crate) fn run(locks: u64, over: Duration, rounds: usize, json: bool) -> Resu
     ensure!(held == locks, "{} of {locks} locks were lost", locks - held);
     for round in &measured {
         let due = per(locks * round.took_ns, u64::try_from(PERIOD.as_nanos())?);
-        let seen = round.ours.served.scripts;
+        let seen = round.ours.served.expiries;
         ensure!(per(seen, 1) >= due * SEEN_AT_LEAST, "{seen} extends in a round, {due:.0} were due");
     }
     Ok(())
@@ -130,8 +132,8 @@ impl Meters {
 
     /// Microseconds an extend: in the script, of the server, of the client.
     fn each_us(&self) -> [f64; 3] {
-        let Served { cpu_us, scripts, scripts_us } = self.served;
-        [per(scripts_us, scripts), per(cpu_us, scripts), per(self.client.cpu_ns, scripts) / 1000.0]
+        let Served { cpu_us, scripts: _, scripts_us, expiries } = self.served;
+        [per(scripts_us, expiries), per(cpu_us, expiries), per(self.client.cpu_ns, expiries) / 1000.0]
     }
 }
 
@@ -153,6 +155,7 @@ fn report(locks: u64, rounds: &[Round], shortest_left_ms: u64, server: String) -
         keeper_cpu_share: middle(&|round| per(round.ours.keeper.cpu_ns, round.took_ns)),
         server_cpu_share_spread: spread(&server_share),
         client_cpu_share_spread: spread(&client_share),
+        extends_per_s: middle(&|round| per(round.ours.served.expiries * SECOND_NS, round.took_ns)),
         requests_per_s: middle(&|round| per(round.ours.served.scripts * SECOND_NS, round.took_ns)),
         keeper_wakeups_per_s: middle(&|round| per(round.ours.keeper.naps * SECOND_NS, round.took_ns)),
         script_us: each(&|round| round.ours, 0),
@@ -177,8 +180,8 @@ impl RenewalReport {
         }
         println!(
             "renewal: {} locks cost the server {:.2} % and the client {:.2} % of a core (its keeper {:.2} %), {:.2} x \
-             and {:.2} x what bare extends cost; {:.0} requests a second, in which the keeper wakes {:.1} times; an \
-             extend takes {:.1} us of the server ({:.1} in the script) and {:.1} us of the client, bare {:.1} ({:.1}) \
+             and {:.2} x what bare extends cost; {:.0} extends a second in {:.1} requests, for which the keeper wakes \
+             {:.1} times; an extend takes {:.1} us of the server ({:.1} in the script) and {:.1} us of the client, bare {:.1} ({:.1}) \
              and {:.1} us",
             self.locks,
             self.server_cpu_share * 100.0,
@@ -186,6 +189,7 @@ impl RenewalReport {
             self.keeper_cpu_share * 100.0,
             self.server_ratio,
             self.client_ratio,
+            self.extends_per_s,
             self.requests_per_s,
             self.keeper_wakeups_per_s,
             self.server_us,

@@ -71,6 +71,7 @@ fn the_scripts_mean_what_the_model_means() {
         "superseded",
         "forgotten",
         "extended",
+        "extended together",
         "not held",
         "wrong kind",
         "adopted",
@@ -310,7 +311,7 @@ impl Play<'_> {
         if self.world.flush_scripts {
             self.raw(&["SCRIPT", "FLUSH", "SYNC"]);
         }
-        let outcome = self.world.runtime.block_on(self.world.store.execute(&self.lock, op, WITHIN));
+        let outcome = self.outcome(op);
         let now_us = self.world.now_us;
         let taken_from = self.state.audit.as_ref().map(|audit| audit.entries.clone());
         let alive = |session| self.sessions.vital(now_us / 1000, session);
@@ -327,6 +328,30 @@ impl Play<'_> {
             *self.world.seen.entry("the dead ahead buried").or_default() += 1;
         }
         reply
+    }
+
+    /// Sends one operation to the server. An extend goes by itself, or among others: again, and of locks that are free.
+    fn outcome(&mut self, op: &Op) -> Outcome {
+        let among = matches!(op, Op::Extend(_)) && self.workload.random().below(2) == 0;
+        let World { runtime, store, seen, .. } = &mut *self.world;
+        if !among {
+            return runtime.block_on(store.execute(&self.lock, op, WITHIN));
+        }
+        *seen.entry("extended together").or_default() += 1;
+        let free = Lock::mutex("nobody's".parse().unwrap());
+        let ops = [&free, &self.lock, &self.lock, &free].map(|lock| (lock.clone(), op.clone()));
+        let mut outcomes = runtime.block_on(store.execute_all(&ops, WITHIN));
+        assert_eq!(outcomes.len(), ops.len());
+        for nobodys in [outcomes.pop(), Some(outcomes.remove(0))] {
+            let free = matches!(nobodys, Some(Outcome::Done(Reply::Extend(Extended::NotHeld))));
+            assert!(free, "{nobodys:?}\n{}", self.trace);
+        }
+        let second = outcomes.pop().unwrap();
+        let first = outcomes.pop().unwrap();
+        let replies = (&first, &second);
+        let same = matches!(replies, (Outcome::Done(first), Outcome::Done(second)) if first == second);
+        assert!(same, "{replies:?}\n{}", self.trace);
+        first
     }
 
     /// Sends one operation on sessions to both, and compares.

@@ -47,7 +47,7 @@ use std::time::Duration;
 /// }
 /// # Ok(()) }
 /// ```
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub enum Outcome<T = Reply> {
     /// It was executed, and this is the reply.
     Done(T),

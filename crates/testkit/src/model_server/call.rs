@@ -14,6 +14,8 @@ use std::str::FromStr;
 pub(super) enum Call {
     /// Of an operation on a lock.
     OnLock(OnLock),
+    /// Of extends that go together, one a lock.
+    Extends(Vec<OnLock>),
     /// Of a beat, and the index of the sessions.
     Beat(Beat, String),
 }
@@ -42,6 +44,10 @@ impl Call {
         if script == Script::Beat {
             let [_, index] = keys[..] else { return Err(malformed()) };
             return Ok(Self::Beat(rest.beat()?, index.to_owned()));
+        }
+        if script == Script::Extend {
+            let extends = keys.into_iter().map(|key| rest.extend(key)).collect::<Read<_>>()?;
+            return if rest.is_empty() { Ok(Self::Extends(extends)) } else { Err(malformed()) };
         }
         OnLock::read(script, &keys, rest).map(Self::OnLock)
     }
@@ -77,7 +83,7 @@ impl OnLock {
                 };
                 Op::Free(Free { seen, by })
             }
-            Script::Extend => {
+            Script::ExtendRecord => {
                 let (claim, lease_ms) = (claim.ok_or_else(malformed)?, rest.number()?);
                 let keep_record = !rest.text()?.is_empty();
                 Op::Extend(Extend { claim, lease_ms, keep_record })
@@ -90,7 +96,7 @@ impl OnLock {
                 }
                 Op::Acquire(ask)
             }
-            Script::Beat => return Err(malformed()),
+            Script::Beat | Script::Extend => return Err(malformed()),
             Script::Release => {
                 rest.text()?.clone_into(&mut mailboxes);
                 let pass = match rest.text()? {
@@ -137,6 +143,14 @@ impl<'a> Rest<'a> {
             own => Some(OwnValue::new(own).map_err(|_| malformed())?),
         };
         Ok(Some(Claim { hold, value }))
+    }
+
+    /// What one of several extends says of a lock.
+    fn extend(&mut self, key: &str) -> Read<OnLock> {
+        let hold = HoldId::from_token(self.text()?).map_err(|_| malformed())?;
+        let extend = Extend { claim: Claim::new(hold), lease_ms: self.number()?, keep_record: false };
+        let (mailboxes, sessions) = (String::new(), String::new());
+        Ok(OnLock { key: key.to_owned(), op: Op::Extend(extend), mailboxes, sessions })
     }
 
     /// What an acquire says behind its claim.

@@ -198,7 +198,13 @@ impl ModelServer {
     /// Executes a call of a script.
     fn execute(&self, session: &Session<'_>, call: &Call) -> reply::Value {
         match call {
-            Call::OnLock(call) => reply::of_script(&call.op, &self.execute_on_lock(session, call)),
+            Call::OnLock(call) => self.reply_on_lock(session, call),
+            Call::Extends(calls) => match &calls[..] {
+                [call] => self.reply_on_lock(session, call),
+                calls => {
+                    reply::Value::Array(calls.iter().map(|call| self.reply_on_lock(session, call)).collect())
+                }
+            },
             Call::Beat(beat, index) => {
                 reply::of_sessions(&self.attend(session, index, &SessionOp::Beat(beat.clone())))
             }
@@ -213,6 +219,10 @@ impl ModelServer {
         drop(state);
         self.tell(Seen::Attended { connection: session.number(), op, reply: &reply });
         reply
+    }
+
+    fn reply_on_lock(&self, session: &Session<'_>, call: &OnLock) -> reply::Value {
+        reply::of_script(&call.op, &self.execute_on_lock(session, call))
     }
 
     /// Executes the call of a script on a lock, and publishes what it publishes.

@@ -7,6 +7,7 @@ use super::reply::Failure;
 pub(super) enum Script {
     Acquire,
     Extend,
+    ExtendRecord,
     Release,
     Inspect,
     Evict,
@@ -15,9 +16,10 @@ pub(super) enum Script {
 }
 
 /// What the head of each script says, and no other text.
-const HEADS: [(&str, Script); 7] = [
+const HEADS: [(&str, Script); 8] = [
     ("-- Takes the lock if it is free and nobody waits before;", Script::Acquire),
-    ("-- Lengthens a hold: its end is never brought nearer.", Script::Extend),
+    ("-- Lengthens holds by their tokens alone:", Script::Extend),
+    ("-- Lengthens one hold, where the token alone does not tell it,", Script::ExtendRecord),
     ("-- Gives a hold up: frees the lock if it has it,", Script::Release),
     ("-- Tells how the lock stands. Writes nothing.", Script::Inspect),
     ("-- Takes from a session what it has of the lock, if it is dead:", Script::Evict),

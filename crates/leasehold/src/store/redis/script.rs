@@ -4,7 +4,9 @@
 //! give is an argument, never text of a script.
 
 use leasehold_core::model::SessionRecord;
-use leasehold_core::{Acquire, Beat, Claim, KeySpace, Kind, Life, Lock, LockKeys, LockName, Op, Pass, Seen};
+use leasehold_core::{
+    Acquire, Beat, Claim, Extend, KeySpace, Kind, Life, Lock, LockKeys, LockName, Op, Pass, Seen,
+};
 use redis::{Cmd, Pipeline};
 use std::sync::LazyLock;
 
@@ -17,6 +19,7 @@ const ACQUIRE: &str = concat!(
     include_str!("lua/acquire.lua")
 );
 const EXTEND: &str = include_str!("lua/extend.lua");
+const EXTEND_RECORD: &str = include_str!("lua/extend_record.lua");
 const RELEASE: &str = concat!(
     include_str!("lua/read.lua"),
     include_str!("lua/release_quick.lua"),
@@ -52,6 +55,7 @@ struct Script {
 struct Scripts {
     acquire: Script,
     extend: Script,
+    extend_record: Script,
     release: Script,
     inspect: Script,
     evict: Script,
@@ -64,6 +68,7 @@ static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| {
     Scripts {
         acquire: script(ACQUIRE),
         extend: script(EXTEND),
+        extend_record: script(EXTEND_RECORD),
         release: script(RELEASE),
         inspect: script(INSPECT),
         evict: script(EVICT),
@@ -74,8 +79,8 @@ static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| {
 
 /// Adds the loading of all scripts.
 pub(super) fn load_all(pipeline: &mut Pipeline) {
-    let Scripts { acquire, extend, release, inspect, evict, free, beat } = &*SCRIPTS;
-    for script in [acquire, extend, release, inspect, evict, free, beat] {
+    let Scripts { acquire, extend, extend_record, release, inspect, evict, free, beat } = &*SCRIPTS;
+    for script in [acquire, extend, extend_record, release, inspect, evict, free, beat] {
         pipeline.add_command(load(script));
     }
 }
@@ -111,11 +116,9 @@ impl Call {
                 }
                 call
             }
+            Op::Extend(extend) if goes_by_token(extend) => Self::extends(&[(name.clone(), extend)]),
             Op::Extend(extend) => {
-                let with_record = extend.keep_record || extend.claim.value.is_some();
-                let keys = [name.as_str(), record];
-                let keys = if with_record { &keys[..] } else { &keys[..1] };
-                let mut call = Self::of(&scripts.extend, keys);
+                let mut call = Self::of(&scripts.extend_record, &[name, record]);
                 let keep = if extend.keep_record { "1" } else { "" };
                 call.claim(&extend.claim).cmd.arg(extend.lease_ms).arg(keep);
                 call
@@ -164,6 +167,16 @@ impl Call {
         Some(call)
     }
 
+    /// The one call of several extends, each of which goes by its token, of locks at these keys.
+    pub(super) fn extends(extends: &[(String, &Extend)]) -> Self {
+        let keys: Vec<_> = extends.iter().map(|(key, _)| key.as_str()).collect();
+        let mut call = Self::of(&SCRIPTS.extend, &keys);
+        for (_, extend) in extends {
+            call.cmd.arg(extend.claim.hold.token()).arg(extend.lease_ms);
+        }
+        call
+    }
+
     /// The call that begins a session, or keeps it alive.
     pub(super) fn beat(beat: &Beat, space: &KeySpace) -> Self {
         let Beat { session, alive_ms, begin, held, left } = beat;
@@ -182,11 +195,6 @@ impl Call {
         &self.cmd
     }
 
-    /// The command, without a way to send it with its script.
-    pub(super) fn into_cmd(self) -> Cmd {
-        self.cmd
-    }
-
     /// The text of the script.
     #[cfg(test)]
     pub(super) fn text(&self) -> &'static str {
@@ -201,9 +209,9 @@ impl Call {
     }
 
     fn of(script: &'static Script, keys: &[&str]) -> Self {
-        // A release with an acquire has 17 arguments; claims, numbers and a short label fit beside the keys. What
-        // touches the lock's key alone, an extend, has half of that.
-        let (arguments, bytes) = if keys.len() > 1 { (17, 256) } else { (8, 128) };
+        // A release with an acquire has 17 arguments; claims, numbers and a short label fit beside the keys. Extends
+        // have two for each key.
+        let (arguments, bytes) = (17.max(3 + 3 * keys.len()), 256.max(64 + 48 * keys.len()));
         let mut cmd = Cmd::with_capacity(arguments, bytes + keys.iter().map(|key| key.len()).sum::<usize>());
         cmd.arg("EVALSHA").arg(&script.sha).arg(keys.len());
         for key in keys {
@@ -245,6 +253,11 @@ impl Call {
         }
         self
     }
+}
+
+/// Whether a hold is told by its token alone, and no more than its end is to change: such extends go together.
+pub(super) fn goes_by_token(extend: &Extend) -> bool {
+    extend.claim.value.is_none() && !extend.keep_record
 }
 
 /// What the records of sessions call a lock that they hold.
@@ -295,7 +308,7 @@ mod tests {
     #[test]
     fn the_scripts_know_the_numbers_of_the_model() {
         let kept_ms = leasehold_core::RECORD_KEPT.as_millis();
-        for script in [ACQUIRE, EXTEND, RELEASE, EVICT, FREE] {
+        for script in [ACQUIRE, EXTEND_RECORD, RELEASE, EVICT, FREE] {
             assert!(script.contains(&format!("RECORD_KEPT_MS = {kept_ms}\n")));
         }
         let kept_ms = leasehold_core::AUDIT_KEPT.as_millis();
@@ -309,12 +322,17 @@ mod tests {
 
     #[test]
     fn every_key_of_a_command_is_a_declared_one() {
-        for script in [ACQUIRE, EXTEND, RELEASE, INSPECT, EVICT, FREE, BEAT] {
+        for script in [ACQUIRE, EXTEND, EXTEND_RECORD, RELEASE, INSPECT, EVICT, FREE, BEAT] {
             assert!(!script.starts_with("#!"), "Redis 6.2 knows no headers");
+            let loops = script.split(" key in ").skip(1).all(|rest| rest.starts_with("ipairs(KEYS) do"));
+            assert!(loops && !script.contains("local key"), "`key` is one that is declared");
             let calls = script.split("redis.call(").skip(1);
             for call in calls.chain(script.split("redis.pcall(").skip(1)) {
                 let (command, rest) = call.trim_start().split_once([',', ')']).unwrap_or_default();
-                let declared = rest.trim_start().starts_with("KEYS[");
+                let rest = rest.trim_start();
+                // `key` is one of KEYS, in a loop over them.
+                let declared =
+                    ["KEYS[", "unpack(KEYS)", "key,", "key)"].iter().any(|key| rest.starts_with(key));
                 assert!(declared || matches!(command, "'TIME'" | "'PUBLISH'"), "{command} {rest}");
             }
         }

@@ -9,14 +9,17 @@ use super::lent::Lent;
 use super::link::{Link, Lost, Wire};
 use super::mailbox::Mailboxes;
 use super::reply::{self, Malformed};
-use super::script::Call;
+use super::script::{Call, goes_by_token};
 use super::verdict::judge;
 use crate::store::{Fault, FaultKind, Outcome, Phase, Postbox, SessionKeeping, Store};
 use futures_util::future::{BoxFuture, join_all};
-use leasehold_core::{Beat, KeyError, KeySpace, Lock, Op, SessionEntry, SessionId, SessionOp, SessionReply};
+use leasehold_core::{
+    Beat, Extend, KeyError, KeySpace, Lock, Op, SessionEntry, SessionId, SessionOp, SessionReply,
+};
 use redis::aio::MultiplexedConnection;
 use redis::{Pipeline, PushInfo, Value, cmd};
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::broadcast::Receiver;
@@ -24,6 +27,8 @@ use tokio::time::Instant;
 
 /// How often one operation is sent at most, where somebody flushes the scripts all the time (1).
 const SENT_AT_MOST: u32 = 4;
+/// How many extends are one call at most: others at the server wait for as long as it takes.
+const EXTENDS_AT_ONCE: usize = 64;
 /// What a time that is too long to count counts as.
 const FAR: Duration = Duration::from_secs(24 * 3600);
 
@@ -194,67 +199,86 @@ impl RedisStore {
         Err(Outcome::Refused(self.fault(FaultKind::Failed(text), Phase::Reply)))
     }
 
-    /// Sends several operations in one go; those whose script the server does not know are sent again.
+    /// Sends several operations in one go. A call whose script the server does not know is sent again: seldom, the first
+    /// time after a restart or a flush of the scripts.
     async fn send_all(&self, ops: &[(Lock, Op)], deadline: Instant) -> Vec<Outcome> {
-        let mut pipeline = Pipeline::with_capacity(ops.len());
-        let mut unusable = Vec::new();
-        for (at, (lock, op)) in ops.iter().enumerate() {
-            match self.call(lock, op) {
-                Ok(call) => drop(pipeline.add_command(call.into_cmd())),
-                Err(fault) => unusable.push((at, fault)),
-            }
-        }
-        let mut outcomes = self.send_pipeline(ops, &unusable, &pipeline, deadline).await;
-        for (at, fault) in unusable {
-            outcomes.insert(at, Outcome::Refused(fault));
-        }
-        outcomes
-    }
-
-    /// Sends the calls of all operations but the unusable ones, and gives what became of these.
-    async fn send_pipeline(
-        &self,
-        ops: &[(Lock, Op)],
-        unusable: &[(usize, Fault)],
-        pipeline: &Pipeline,
-        deadline: Instant,
-    ) -> Vec<Outcome> {
-        let is_usable = |at: &usize| unusable.iter().all(|(unusable, _)| unusable != at);
-        let sent = ops.iter().enumerate().filter(|(at, _)| is_usable(at)).map(|(_, operation)| operation);
+        let calls = self.calls(ops);
         let mut line = match self.line(deadline).await {
             Ok(line) => line,
-            Err(fault) => return sent.map(|_| Outcome::Refused(fault.clone())).collect(),
+            Err(fault) => return all(&calls, &Outcome::Refused(fault)),
         };
-        let values = match line.send_all(pipeline, deadline).await {
-            Ok(values) => values,
-            Err(lost) => {
-                let fault = self.lost(lost);
-                return sent.map(|_| Outcome::Unknown(fault.clone())).collect();
-            }
+        let mut pipeline = Pipeline::with_capacity(calls.len());
+        for call in calls.iter().filter_map(|(_, call)| call.as_ref().ok()) {
+            pipeline.add_command(call.cmd().clone());
+        }
+        let mut values = match line.send_all(&pipeline, deadline).await {
+            Ok(values) => values.into_iter(),
+            Err(lost) => return all(&calls, &Outcome::Unknown(self.lost(lost))),
         };
-        let mut values = values.into_iter();
-        let mut unknown_scripts = Vec::new();
-        let mut outcomes = Vec::with_capacity(pipeline.len());
-        for operation @ (_, op) in sent {
-            outcomes.push(match values.next() {
-                Some(value) if is_unknown_script(&value) => {
-                    unknown_scripts.push((outcomes.len(), operation));
-                    let text = "the server does not know the script".to_owned();
-                    Outcome::Refused(self.fault(FaultKind::Failed(text), Phase::Reply))
+        let line = &line;
+        let outcomes = calls.into_iter().map(|(of, call)| {
+            let answer = call.map(|call| (call, values.next()));
+            async move {
+                let ops = &ops[of];
+                match answer {
+                    Ok((call, Some(value))) if is_unknown_script(&value) => {
+                        match self.reply(&call, deadline).await {
+                            Ok((value, line)) => self.outcomes(ops, &value, &line),
+                            Err(outcome) => vec![outcome; ops.len()],
+                        }
+                    }
+                    Ok((_, Some(value))) => self.outcomes(ops, &value, line),
+                    Ok((_, None)) => {
+                        let fault = self.fault(FaultKind::Disconnected, Phase::Reply);
+                        vec![Outcome::Unknown(fault); ops.len()]
+                    }
+                    Err(fault) => vec![Outcome::Refused(fault); ops.len()],
                 }
-                Some(value) => self.outcome(op, &value, &line),
-                None => Outcome::Unknown(self.fault(FaultKind::Disconnected, Phase::Reply)),
-            });
-        }
-        // Few and seldom: the first time after a restart, or a flush of the scripts.
-        let again = unknown_scripts.into_iter().map(async |(at, (lock, op))| match self.call(lock, op) {
-            Ok(call) => (at, self.send(op, &call, deadline).await),
-            Err(fault) => (at, Outcome::Refused(fault)),
+            }
         });
-        for (at, outcome) in join_all(again).await {
-            outcomes[at] = outcome;
+        join_all(outcomes).await.into_iter().flatten().collect()
+    }
+
+    /// The calls of these operations, in their order, and of which of them each is. Extends that follow one another go
+    /// together.
+    fn calls(&self, ops: &[(Lock, Op)]) -> Vec<(Range<usize>, Result<Call, Fault>)> {
+        let mut calls = Vec::new();
+        let mut from = 0;
+        while let Some((lock, op)) = ops.get(from) {
+            let extends: Vec<_> =
+                ops[from..].iter().take(EXTENDS_AT_ONCE).map_while(|op| self.extend(op)).collect();
+            let call = match &extends[..] {
+                [] | [_] => self.call(lock, op),
+                extends => Ok(Call::extends(extends)),
+            };
+            let to = from + extends.len().max(1);
+            calls.push((from..to, call));
+            from = to;
         }
-        outcomes
+        calls
+    }
+
+    /// An extend that can go together with others, and the key of its lock.
+    fn extend<'a>(&self, (lock, op): &'a (Lock, Op)) -> Option<(String, &'a Extend)> {
+        match op {
+            Op::Extend(extend) if goes_by_token(extend) => Some((self.keys.lock(lock).ok()?.name, extend)),
+            _ => None,
+        }
+    }
+
+    /// What became of the operations of one call.
+    fn outcomes(&self, ops: &[(Lock, Op)], value: &Value, line: &Line<'_>) -> Vec<Outcome> {
+        match (ops, value) {
+            ([(_, op)], value) => vec![self.outcome(op, value, line)],
+            (ops, Value::Array(values)) if values.len() == ops.len() => {
+                ops.iter().zip(values).map(|((_, op), value)| self.outcome(op, value, line)).collect()
+            }
+            (ops, value) => {
+                // An error is that of all; what else is no list is no reply to several.
+                let value = if matches!(value, Value::ServerError(_)) { value } else { &Value::Nil };
+                ops.iter().map(|(_, op)| self.outcome(op, value, line)).collect()
+            }
+        }
     }
 
     fn outcome(&self, op: &Op, value: &Value, line: &Line<'_>) -> Outcome {
@@ -443,6 +467,16 @@ impl Store for RedisStore {
     fn check(&self, lock: &Lock) -> Result<(), KeyError> {
         self.keys.lock(lock).map(drop)
     }
+}
+
+/// The same outcome for all operations, but for those that have no call.
+fn all(calls: &[(Range<usize>, Result<Call, Fault>)], outcome: &Outcome) -> Vec<Outcome> {
+    let each = calls.iter().flat_map(|(of, call)| {
+        let outcome =
+            call.as_ref().err().map_or_else(|| outcome.clone(), |fault| Outcome::Refused(fault.clone()));
+        vec![outcome; of.len()]
+    });
+    each.collect()
 }
 
 fn deadline(within: Duration) -> Instant {

@@ -25,6 +25,15 @@ fn the_embedded_redis_does_what_the_model_does() {
     }
 }
 
+/// Before 7.0 no server knows its number, nor GT.
+#[test]
+fn without_gt_the_scripts_do_what_the_model_does() {
+    let mut site = Site::edited(&[("redis.REDIS_VERSION_NUM and 'GT'", "nil")]);
+    for seed in number("LEASEHOLD_SEED").map_or(0..SEQUENCES / 4, |seed| seed..seed + 1) {
+        agrees_with_the_model(&mut site, seed).unwrap_or_else(|Broken(what)| panic!("{what}"));
+    }
+}
+
 /// Compares replies, keys, expiries and messages after each of some random operations, none of which is cut off.
 pub(super) fn agrees_with_the_model(site: &mut Site, seed: u64) -> Result<(), Broken> {
     let mut play = Play::new(site, seed);
@@ -109,6 +118,9 @@ fn values_become_replies_as_at_a_server() -> io::Result<()> {
         "return redis.pcall('RESTORE', KEYS[1], '1', 'x').err",
         "return redis.pcall('SET', KEYS[1], 'x', 'PX', '0').err",
         "return redis.pcall('PEXPIRE', KEYS[1], 'x').err",
+        "return redis.call('MGET', KEYS[1], KEYS[1])",
+        "return redis.call('PEXPIRE', KEYS[1], '1000', 'GT')",
+        "return redis.call('PEXPIRE', KEYS[1], '90000000', 'GT')",
         "return redis.call('PEXPIRE', KEYS[1], '-1')",
         "return redis.call('GET', KEYS[1])",
         "return redis.call('PTTL', KEYS[1])",
@@ -259,7 +271,10 @@ fn cut(text: &str, commands: usize) -> String {
             return command(...)
           end
         end
-        local redis = {{ call = cut(server.call), pcall = cut(server.pcall), sha1hex = server.sha1hex }}
+        local redis = {{
+          call = cut(server.call), pcall = cut(server.pcall), sha1hex = server.sha1hex,
+          REDIS_VERSION_NUM = server.REDIS_VERSION_NUM,
+        }}
         local function script()
           {text}
         end

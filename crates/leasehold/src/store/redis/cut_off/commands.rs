@@ -233,7 +233,7 @@ fn others() -> Vec<Way> {
         extend.claim = own_claim();
     }
     vec![
-        ("extend", vec![take(1)], extend(1, false), "GET PTTL PEXPIRE"),
+        ("extend", vec![take(1)], extend(1, false), "MGET PEXPIRE"),
         (
             "extend that keeps the record",
             vec![take(1)],
@@ -241,7 +241,7 @@ fn others() -> Vec<Way> {
             "GET HMGET PTTL PEXPIRE TIME PTTL PEXPIRE",
         ),
         ("extend of a user's own value", vec![own()], own_extend, "GET HMGET PTTL PEXPIRE"),
-        ("extend of a hold that is gone", vec![], extend(1, false), "GET"),
+        ("extend of a hold that is gone", vec![], extend(1, false), "MGET"),
         ("inspect of a free lock", vec![], Op::Inspect(Inspect { claim: None, in_full: false }), "GET HMGET"),
         (
             "inspect of a lock that others wait for",

@@ -113,7 +113,7 @@ impl Seen {
             let times = self.left.get(&what).copied().unwrap_or(0);
             assert!(times >= times_at_least, "{what:?} came {times} times only");
         }
-        assert_eq!(self.cuts.len(), 7, "there are seven scripts");
+        assert_eq!(self.cuts.len(), 8, "there are eight scripts");
         assert_eq!(self.missed(), [""; 0], "never cut off there");
     }
 

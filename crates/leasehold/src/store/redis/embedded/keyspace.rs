@@ -87,7 +87,7 @@ impl Keyspace {
     pub(super) fn keys_of(command: &[Bytes]) -> &[Bytes] {
         match command[0].to_ascii_uppercase().as_slice() {
             b"TIME" | b"PUBLISH" => &[],
-            b"DEL" => &command[1..],
+            b"DEL" | b"MGET" => &command[1..],
             _ => &command[1..2],
         }
     }
@@ -103,6 +103,9 @@ impl Keyspace {
                 Value::Status(self.keys.get(key).map_or("none", |entry| entry.content.kind()).to_owned())
             }
             ("GET", [key]) => bulk(self.text(key)?),
+            ("MGET", keys) if !keys.is_empty() => {
+                Value::Array(keys.iter().map(|key| bulk(self.text(key).ok().flatten())).collect())
+            }
             ("HGET", [key, field]) => bulk(self.hash(key)?.and_then(|hash| hash.get(field))),
             ("HMGET", [key, fields @ ..]) if !fields.is_empty() => {
                 let hash = self.hash(key)?;
@@ -136,6 +139,12 @@ impl Keyspace {
                 Value::Integer(1)
             }
             ("PEXPIRE", [key, ms]) => self.pexpire(key, ms)?,
+            ("PEXPIRE", [key, ms, greater]) if greater.eq_ignore_ascii_case(b"GT") => {
+                // No expiry is greater than any.
+                let remaining_ms = self.remaining_ms(key);
+                let raises = remaining_ms != -1 && remaining_ms < integer(ms)?;
+                if raises { self.pexpire(key, ms)? } else { Value::Integer(0) }
+            }
             ("PERSIST", [key]) => {
                 count(self.keys.get_mut(key).and_then(|entry| entry.expires_ms.take()).iter().count())
             }

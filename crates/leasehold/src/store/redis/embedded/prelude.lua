@@ -15,6 +15,7 @@ end
 pcall = function(...) return plain(caught(...)) end
 
 redis = {
+  REDIS_VERSION_NUM = 0x00070000,
   pcall = execute,
   sha1hex = sha1hex,
   call = function(...)

@@ -1,60 +1,31 @@
--- Lengthens a hold: its end is never brought nearer.
+-- Lengthens holds by their tokens alone: no end is brought nearer, and nothing is touched but the locks' own keys.
 --
--- KEYS[1]  the lock
--- KEYS[2]  its record, only with ARGV[2] or ARGV[4]: an extend should touch one key, so that it works while much else
---          does not
--- ARGV[1]  the hold
--- ARGV[2]  the user's own value in place of the hold as token, or empty
--- ARGV[3]  lease_ms: how long the hold lasts from now at least
--- ARGV[4]  '1' to keep the record as long, or empty
+-- KEYS  the locks
+-- ARGV  for each lock its hold, and lease_ms: how long it lasts from now at least
 --
--- Replies
---   1                   extended
---   0                   not held
---   {'format', found}   the record, which has to be compared for a user's own value, has another format
+-- Replies, for one lock by itself, for several in a list
+--   1  extended
+--   0  not held
 --
--- A script, since comparing the token and lengthening its key are one step. PEXPIRE comes first among the writes,
--- which full memory does not refuse.
+-- A script, since comparing a token and lengthening its key are one step. Many locks in one, since a call costs the
+-- server more than what is done in it. MGET gives nothing for what is no string. PEXPIRE is not refused by full memory;
+-- and what else a server refuses, it refuses at the first of them.
 
-local RECORD_KEPT_MS = 3600000
+local values = redis.call('MGET', unpack(KEYS))
 
-local value = redis.pcall('GET', KEYS[1])
-if type(value) == 'table' then
-  if string.sub(value.err, 1, 9) ~= 'WRONGTYPE' then return value end
-  return 0
-end
-local own = ARGV[2]
-if value ~= (own == '' and ARGV[1] or own) then return 0 end
+-- From 7.0 on, which is also the first that tells its number, one command looks at the end and lengthens it.
+local greater = redis.REDIS_VERSION_NUM and 'GT'
 
-local record = KEYS[2] and redis.pcall('HMGET', KEYS[2], 'format', 'tenant', 'last', 'ended')
-if own ~= '' then
-  if record.err then
-    if string.sub(record.err, 1, 9) ~= 'WRONGTYPE' then return record end
-    return { 'format', redis.call('TYPE', KEYS[2]).ok }
-  end
-  if not record[1] then return 0 end
-  if record[1] ~= '1' then return { 'format', record[1] } end
-  if not record[2] then return 0 end
-  local hold, held_own = string.match(record[2], '^([^\n]*)\n%d+\n%l%d*\n([^\n]*)\n')
-  if hold ~= ARGV[1] or held_own ~= own then return 0 end
-  -- It was ended, and a stranger has the lock by the same value.
-  if record[4] and string.sub(record[4], 1, #hold + 1) == hold .. ' ' then return 0 end
-end
-
-local lease_ms = tonumber(ARGV[3])
-local ttl_ms = redis.call('PTTL', KEYS[1])
-if ttl_ms < lease_ms then redis.call('PEXPIRE', KEYS[1], ARGV[3]) end
-
-if ARGV[4] == '1' and not record.err and record[1] == '1' then
-  local ahead_ms = 0
-  if record[3] then
-    local time = redis.call('TIME')
-    local now_ms = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
-    ahead_ms = math.floor(tonumber(record[3]) / 1000) - now_ms
-  end
-  local kept_ms = math.max(ahead_ms, lease_ms) + RECORD_KEPT_MS
-  if redis.call('PTTL', KEYS[2]) < kept_ms - RECORD_KEPT_MS / 2 then
-    redis.call('PEXPIRE', KEYS[2], string.format('%.0f', kept_ms))
+local extended = {}
+for i, key in ipairs(KEYS) do
+  local hold, lease_ms = ARGV[2 * i - 1], ARGV[2 * i]
+  extended[i] = 0
+  if values[i] == hold then
+    extended[i] = 1
+    -- GT takes no expiry for a late one.
+    if not greater or redis.call('PEXPIRE', key, lease_ms, greater) == 0 then
+      if redis.call('PTTL', key) < tonumber(lease_ms) then redis.call('PEXPIRE', key, lease_ms) end
+    end
   end
 end
-return 1
+return #KEYS == 1 and extended[1] or extended

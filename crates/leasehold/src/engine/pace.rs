@@ -15,7 +15,7 @@ use leasehold_core::Moment;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// How many extends go together at most: about two milliseconds of a server.
+/// How many extends go together at most: one or two milliseconds of a server.
 pub(super) const BATCH: usize = 256;
 
 /// How long the next batch waits after a full one.

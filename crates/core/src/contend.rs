@@ -292,7 +292,7 @@ impl Contender {
         let news = matches!(self.phase, Phase::Asking { news: true });
         let Some((attempt, asked)) = self.sent(nonce).filter(|_| !won) else { return };
         match reply {
-            Acquired::Granted { fence, remaining_ms, others_wait } => {
+            Acquired::Granted { fence, remaining_ms, others_wait, .. } => {
                 let remaining = Duration::from_millis(*remaining_ms);
                 let claim = attempt.claim.clone();
                 let valid_until = asked.at + remaining - drift(remaining);
@@ -548,7 +548,15 @@ mod tests {
 
     fn taken(position: u64) -> Acquired {
         let label = Label::new("other").ok();
-        let holder = Holder { label, remaining_ms: Some(60_000), fence: None, since_ms: None, session: None };
+        let holder = Holder {
+            label,
+            owner: None,
+            count: 1,
+            remaining_ms: Some(60_000),
+            fence: None,
+            since_ms: None,
+            session: None,
+        };
         Acquired::Taken { holder: Some(holder), position: Some(position), ahead: None }
     }
 
@@ -650,7 +658,15 @@ mod tests {
 
     #[test]
     fn the_head_looks_often_where_nobody_would_tell_it() {
-        let stranger = Holder { label: None, remaining_ms: None, fence: None, since_ms: None, session: None };
+        let stranger = Holder {
+            label: None,
+            owner: None,
+            count: 1,
+            remaining_ms: None,
+            fence: None,
+            since_ms: None,
+            session: None,
+        };
         let ours = Holder { label: Label::new("other").ok(), ..stranger.clone() };
         for (holder, position, look_often, soon) in [
             (Some(stranger.clone()), 0, false, true),
@@ -676,8 +692,15 @@ mod tests {
             let random = &mut counter();
             let mut contender = Contender::new(SessionId::from_random([1; 12]), 0);
             let (nonce, _) = asked(contender.poll(ms(0), &terms(), random));
-            let holder =
-                Some(Holder { label, remaining_ms: Some(20), fence: None, since_ms: None, session: None });
+            let holder = Some(Holder {
+                label,
+                owner: None,
+                count: 1,
+                remaining_ms: Some(20),
+                fence: None,
+                since_ms: None,
+                session: None,
+            });
             contender.handle_reply(
                 nonce,
                 &Acquired::Taken { holder, position: Some(0), ahead: None },
@@ -693,7 +716,12 @@ mod tests {
     fn a_hold_in_its_last_milliseconds_says_nothing_about_the_lease() {
         let random = &mut counter();
         let mut contender = Contender::new(SessionId::from_random([1; 12]), 0);
-        let granted = |remaining_ms| Acquired::Granted { fence: fence(), remaining_ms, others_wait: false };
+        let granted = |remaining_ms| Acquired::Granted {
+            fence: fence(),
+            remaining_ms,
+            others_wait: false,
+            entered: None,
+        };
         let (mut nonce, _) = asked(contender.poll(ms(0), &terms(), random));
         // The process stood still after it was granted the lock; its looks find what is left of that hold.
         for now in 2_999..3_003 {
@@ -714,7 +742,8 @@ mod tests {
         for round in 0..STALE_GRANTS {
             let sent = ms(u64::from(round) * 100);
             let (nonce, _) = asked(contender.poll(sent, &terms(), random));
-            let granted = Acquired::Granted { fence: fence(), remaining_ms: 1, others_wait: false };
+            let granted =
+                Acquired::Granted { fence: fence(), remaining_ms: 1, others_wait: false, entered: None };
             contender.handle_reply(nonce, &granted, sent + Duration::from_millis(2), random);
         }
         assert_eq!(contender.poll(ms(1000), &terms(), random), Step::TooSlow);
@@ -729,7 +758,8 @@ mod tests {
         for round in 0..STALE_GRANTS {
             let sent = ms(u64::from(round) * 100);
             let (nonce, _) = asked(contender.poll(sent, &short, random));
-            let granted = Acquired::Granted { fence: fence(), remaining_ms: 1, others_wait: false };
+            let granted =
+                Acquired::Granted { fence: fence(), remaining_ms: 1, others_wait: false, entered: None };
             contender.handle_reply(nonce, &granted, sent + Duration::from_millis(2), random);
         }
         assert_eq!(contender.poll(ms(1000), &short, random), Step::TooSlow);
@@ -898,7 +928,7 @@ mod tests {
     #[test]
     fn a_chain_of_fifty_dead_is_cleared_in_fifty_looks() {
         use crate::Op;
-        use crate::model::{MutexState, Vital};
+        use crate::model::{LockState, Vital};
         let dead = |n: u8| {
             let hold = HoldId::from_random(session(n), [n; 16]);
             let queue = Some(Enqueue { nonce: Nonce::new(0, n.into()), kept_ms: 3_600_000 });
@@ -915,7 +945,7 @@ mod tests {
         };
         let random = &mut counter();
         let mut contender = Contender::new(session(200), 0);
-        let mut lock = MutexState::default();
+        let mut lock = LockState::default();
         for n in 0..50 {
             lock.apply(1_000_000, &Op::Acquire(dead(n)), &|_| Vital::Lapsed);
         }

@@ -33,9 +33,9 @@ pub use label::{Label, LabelError, OwnValue, OwnValueError, Owner, OwnerError};
 pub use lease::{Lease, LeaseError};
 pub use name::{LockName, NameError};
 pub use op::{
-    Acquire, Acquired, Ahead, Claim, Ended, Enqueue, Evict, Evicted, Extend, Extended, Fate, Free, Freed,
-    Holder, Inspect, Inspection, Kind, Life, Lock, Op, Pass, Refused, Release, Released, Reply, Seen, Wake,
-    WakeError,
+    Acquire, Acquired, Ahead, Claim, Ended, Enqueue, Entered, Evict, Evicted, Extend, Extended, Fate, Free,
+    Freed, Holder, Inspect, Inspection, Kind, Life, Lock, Op, Pass, Refused, Release, Released, Reply, Seen,
+    Wake, WakeError,
 };
 pub use retry::{Pause, RetryPolicy};
 pub use session::{About, Beat, Beaten, SessionEntry, SessionOp, SessionReply};

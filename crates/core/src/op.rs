@@ -9,24 +9,32 @@ use std::fmt;
 /// The kinds of locks.
 ///
 /// [`Lock`] shows it in use.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Kind {
     /// One holder, who does not re-enter: the `SET key token NX PX` lock that other libraries share.
+    #[default]
     Mutex,
+    /// One owner, who may enter again and again: Redisson's `RLock`, a hash of the owner and how often he has it.
+    Reentrant,
 }
 
 impl Kind {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Mutex, Self::Reentrant];
+
     /// The word for it in keys and records.
     pub const fn word(self) -> &'static str {
         match self {
             Self::Mutex => "mutex",
+            Self::Reentrant => "reentrant",
         }
     }
 
     /// The kind that a word is for.
     pub fn of_word(word: &str) -> Option<Self> {
-        (word == Self::Mutex.word()).then_some(Self::Mutex)
+        Self::ALL.into_iter().find(|kind| kind.word() == word)
     }
 }
 
@@ -52,6 +60,11 @@ impl Lock {
     pub const fn mutex(name: LockName) -> Self {
         Self { kind: Kind::Mutex, name }
     }
+
+    /// The ReentrantMutex of that name.
+    pub const fn reentrant(name: LockName) -> Self {
+        Self { kind: Kind::Reentrant, name }
+    }
 }
 
 impl fmt::Display for Lock {
@@ -76,7 +89,8 @@ impl fmt::Display for Lock {
 pub struct Claim {
     /// The hold. Every acquisition has its own.
     pub hold: HoldId,
-    /// Set if the user wants a value of his own at the lock's key; the hold is then compared beside it.
+    /// Of a Mutex, set if the user wants a value of his own at the lock's key; the hold is then compared beside it. Of a
+    /// ReentrantMutex its owner, who has to be there.
     pub value: Option<OwnValue>,
 }
 
@@ -100,7 +114,7 @@ impl Claim {
 /// ```
 /// use leasehold_core::{
 ///     Acquire, Acquired, Claim, Enqueue, Extend, Extended, Fate, HoldId, Inspect, Label, Life, Nonce, Op,
-///     Pass, Release, Reply, SessionId, Wake, model::{MutexState, everybody},
+///     Pass, Release, Reply, SessionId, Wake, model::{LockState, everybody},
 /// };
 ///
 /// let claim = |who: u8| Claim::new(HoldId::from_random(SessionId::from_random([who; 12]), [who; 16]));
@@ -113,7 +127,7 @@ impl Claim {
 ///     life: Life::Session { alive_ms: 10_000 },
 ///     ahead: None,
 /// };
-/// let mut lock = MutexState::default();
+/// let mut lock = LockState::default();
 /// let mut now_us = 1_000_000;
 /// let mut execute = |op: Op| {
 ///     now_us += 1_000;
@@ -275,7 +289,7 @@ pub struct Inspect {
 /// Whether the session is dead is looked at in the same step, so a session that is back in time keeps what it has.
 ///
 /// ```
-/// use leasehold_core::model::{MutexState, Vital};
+/// use leasehold_core::model::{LockState, Vital};
 /// use leasehold_core::{
 ///     Acquire, Claim, Ended, Evict, Evicted, Fate, HoldId, Inspect, Label, Life, Op, Reply, SessionId,
 /// };
@@ -287,7 +301,7 @@ pub struct Inspect {
 ///     claim: claim.clone(), lease_ms: 60_000, label: label.clone(), queue: None, adopt_ms: None,
 ///     life: Life::Session { alive_ms: 10_000 }, ahead: None,
 /// };
-/// let (mut lock, nobody) = (MutexState::default(), &|_| Vital::Lapsed);
+/// let (mut lock, nobody) = (LockState::default(), &|_| Vital::Lapsed);
 /// lock.apply(1_000_000, &Op::Acquire(ask), nobody);
 /// let (reply, _) = lock.apply(2_000_000, &Op::Evict(Evict { dead, by: label }), nobody);
 /// assert!(matches!(reply, Reply::Evict(Evicted::Gone { hold: Some(_), place: false })));
@@ -311,7 +325,7 @@ pub struct Evict {
 /// It compares what the person has [seen](Seen), so that nobody loses a lock that has come to him meanwhile.
 ///
 /// ```
-/// use leasehold_core::model::{MutexState, everybody};
+/// use leasehold_core::model::{LockState, everybody};
 /// use leasehold_core::{
 ///     Acquire, Acquired, Claim, Free, Freed, HoldId, Label, Life, Op, Reply, Seen, SessionId,
 /// };
@@ -322,7 +336,7 @@ pub struct Evict {
 ///     claim, lease_ms: 60_000, label: label.clone(), queue: None, adopt_ms: None,
 ///     life: Life::Session { alive_ms: 10_000 }, ahead: None,
 /// };
-/// let mut lock = MutexState::default();
+/// let mut lock = LockState::default();
 /// let (reply, _) = lock.apply(1_000_000, &Op::Acquire(ask), &everybody);
 /// let Reply::Acquire(Acquired::Granted { fence, .. }) = reply else { panic!("nobody had it") };
 ///
@@ -387,6 +401,8 @@ pub enum Acquired {
         remaining_ms: u64,
         /// Set if others wait in the queue.
         others_wait: bool,
+        /// What its owner has of the lock, of a ReentrantMutex.
+        entered: Option<Entered>,
     },
     /// Somebody else has the lock, or waits before.
     Taken {
@@ -400,6 +416,22 @@ pub enum Acquired {
     },
     /// This very hold has ended before: the operation came late, or twice.
     Spent(Ended),
+}
+
+/// What the owner of a ReentrantMutex has of it.
+///
+/// ```
+/// use leasehold_core::Entered;
+///
+/// let entered = Entered { count: 2, lease_ms: 30_000 };
+/// assert!(entered.count > 1, "entered again");
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Entered {
+    /// How often he has it, with this hold.
+    pub count: u64,
+    /// The longest lease that was asked for since he has it, in milliseconds.
+    pub lease_ms: u64,
 }
 
 /// The session that stands ahead of one who waits.
@@ -437,7 +469,9 @@ pub struct Ahead {
 ///
 /// let fence = Some(FencingToken::new(4711));
 /// let label = Some(Label::new("billing on web-3")?);
-/// let ours = Holder { label, remaining_ms: Some(2_900), fence, since_ms: None, session: None };
+/// let ours = Holder {
+///     label, owner: None, count: 1, remaining_ms: Some(2_900), fence, since_ms: None, session: None,
+/// };
 /// assert!(!ours.is_stranger() && shown(&ours) == "billing on web-3");
 /// # Ok::<(), leasehold_core::LabelError>(())
 /// ```
@@ -445,6 +479,10 @@ pub struct Ahead {
 pub struct Holder {
     /// Who it is. Not known of a client of another library.
     pub label: Option<Label>,
+    /// The owner that has a ReentrantMutex, also of a client of another library; `None` for a Mutex.
+    pub owner: Option<OwnValue>,
+    /// How often it has the lock: once, but for a ReentrantMutex.
+    pub count: u64,
     /// How long it still holds the lock, in milliseconds, if nobody extends it; `None` if its key has
     /// no expiry.
     pub remaining_ms: Option<u64>,
@@ -508,6 +546,8 @@ pub enum Extended {
 pub struct Released {
     /// What was found of the hold before it was given up; [`Fate::Held`] means that this released it.
     pub found: Fate,
+    /// How often its owner has the lock yet: 0 where it is free by now, as it always is after a Mutex.
+    pub left: u64,
     /// Who holds the lock, where it was found that somebody else does.
     pub holder: Option<Holder>,
     /// What became of the acquire that came with it.
@@ -594,7 +634,9 @@ pub struct Inspection {
 #[non_exhaustive]
 pub enum Refused {
     /// Something else stands at the key.
-    #[error("its key holds a {found}, and a Mutex is a string: the name is used for something else")]
+    #[error(
+        "its key holds a {found}, which is no lock of this kind (a Mutex is a string, a ReentrantMutex a hash of its owner): the name is used for something else"
+    )]
     WrongKind {
         /// What stands there, as the store's TYPE command calls it.
         found: String,

@@ -10,7 +10,7 @@
 //! 3. The acquire that comes with a release is one of the same session, and asks for another hold.
 //! 4. Nobody asks whether he is alive himself.
 
-use leasehold_core::model::{Audit, MutexState, Record, Sessions, Tenant, Value, Vital, everybody};
+use leasehold_core::model::{Audit, Content, LockState, Record, Sessions, Tenant, Value, Vital, everybody};
 use leasehold_core::{
     AUDIT_KEPT, Acquire, Acquired, Ahead, AuditEntry, Beat, Claim, Ended, Enqueue, Evict, Evicted, Extend,
     Extended, Fate, FencingToken, Fingerprint, Free, Freed, HoldId, Holder, Inspect, Inspection, Label, Life,
@@ -180,7 +180,7 @@ fn any_steps() -> impl Strategy<Value = Vec<Step>> {
 
 /// The model with what an onlooker remembers of it.
 struct World {
-    state: MutexState,
+    state: LockState,
     sessions: Sessions,
     now_us: u64,
     /// The latest time there was.
@@ -193,7 +193,7 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        let (state, sessions) = (MutexState::default(), Sessions::default());
+        let (state, sessions) = (LockState::default(), Sessions::default());
         Self { state, sessions, now_us: START_US, latest_us: START_US, last: None, foreign: false }
     }
 
@@ -214,10 +214,10 @@ impl World {
             Event::Attend(op) => drop(self.sessions.apply(now_ms, op)),
             Event::Set(text, ms) => {
                 let expires_ms = ms.map(|ms| now_ms + ms);
-                self.state.value = Some(Value { content: Ok(text.clone()), expires_ms });
+                self.state.value = Some(Value { content: Content::Token(text.clone()), expires_ms });
             }
             Event::SetOther => {
-                self.state.value = Some(Value { content: Err("list".into()), expires_ms: None });
+                self.state.value = Some(Value { content: Content::Other("list".into()), expires_ms: None });
             }
             Event::Delete => self.state.value = None,
             Event::Bury(dead) => {
@@ -239,7 +239,7 @@ impl World {
         self.check_state();
     }
 
-    fn execute(&mut self, before: &MutexState, op: &Op) {
+    fn execute(&mut self, before: &LockState, op: &Op) {
         let (reply, wakes) = self.apply(op);
         self.check_doubling(before, op, &reply);
         self.check_inspection(before, op, &reply);
@@ -257,7 +257,7 @@ impl World {
 
     /// How long a session is to be taken for alive at a lock: one that is not known for as long as its client may
     /// believe in the hold that it has there.
-    fn alive_ms(&self, lock: &MutexState, session: SessionId) -> Option<u64> {
+    fn alive_ms(&self, lock: &LockState, session: SessionId) -> Option<u64> {
         let now_ms = self.now_us / 1000;
         match (self.sessions.vital(now_ms, session), self.held(lock)) {
             (Vital::Alive(alive_ms), _) => Some(alive_ms),
@@ -288,7 +288,7 @@ impl World {
     }
 
     /// The dead session that an operation takes from what it has, if it does.
-    fn named_dead(&self, before: &MutexState, op: &Op) -> Option<SessionId> {
+    fn named_dead(&self, before: &LockState, op: &Op) -> Option<SessionId> {
         let named = match op {
             Op::Acquire(ask) => {
                 let settled = ended_in(before) == Some(ask.claim.hold)
@@ -331,7 +331,7 @@ impl World {
     }
 
     /// Nothing is taken from a session but what lives with it, and all of that is.
-    fn check_burial(&self, before: &MutexState, dead: SessionId, fence: Option<FencingToken>, place: bool) {
+    fn check_burial(&self, before: &LockState, dead: SessionId, fence: Option<FencingToken>, place: bool) {
         let holder = self.held(before).filter(|held| lives_with(held.life, &held.claim, dead));
         let last = before.record.as_ref().and_then(|record| record.last);
         assert_eq!(fence, holder.as_ref().and(last), "{dead:?} in {before:#?}");
@@ -344,7 +344,7 @@ impl World {
     }
 
     /// Every hold that was taken from somebody is written down once, the last first, and no other.
-    fn check_audit(&self, before: &MutexState, op: Option<&Op>, dead: Option<SessionId>, by: &Label) {
+    fn check_audit(&self, before: &LockState, op: Option<&Op>, dead: Option<SessionId>, by: &Label) {
         let (old, new) = (entries(before), entries(&self.state));
         let (was, is) = (self.held(before), self.held(&self.state));
         let fence = before.record.as_ref().and_then(|record| record.last);
@@ -372,7 +372,7 @@ impl World {
     /// What an evict and a free say is what they did, and whoever was robbed is told.
     fn check_evictions_and_releases_by_force(
         &self,
-        before: &MutexState,
+        before: &LockState,
         op: &Op,
         reply: &Reply,
         wakes: &[Wake],
@@ -411,7 +411,7 @@ impl World {
     }
 
     /// Whose hold of ours has the lock.
-    fn held(&self, state: &MutexState) -> Option<Tenant> {
+    fn held(&self, state: &LockState) -> Option<Tenant> {
         let tenant = state.record.as_ref().and_then(|record| record.tenant.clone())?;
         (fate_in(state, self.now_us, &tenant.claim) == Some(Fate::Held)).then_some(tenant)
     }
@@ -432,7 +432,7 @@ impl World {
             }
         }
         let text = serde_json::to_string(state).expect("plain data");
-        assert_eq!(serde_json::from_str::<MutexState>(&text).ok().as_ref(), Some(state), "{text}");
+        assert_eq!(serde_json::from_str::<LockState>(&text).ok().as_ref(), Some(state), "{text}");
     }
 
     fn fate(&self, claim: &Claim) -> Option<Fate> {
@@ -446,7 +446,7 @@ impl World {
 
     /// Sending twice equals sending once. The one exception is what is told of what was found, and of the `holder`
     /// that goes with it: the first changed that.
-    fn check_doubling(&self, before: &MutexState, op: &Op, reply: &Reply) {
+    fn check_doubling(&self, before: &LockState, op: &Op, reply: &Reply) {
         let mut twice = self.state.clone();
         let (again, wakes) =
             twice.apply(self.now_us, op, &|session| self.sessions.vital(self.now_us / 1000, session));
@@ -471,7 +471,7 @@ impl World {
         assert_eq!(wakes, [], "the second {op:?} granted something: {before:#?}");
     }
 
-    fn check_inspection(&self, before: &MutexState, op: &Op, reply: &Reply) {
+    fn check_inspection(&self, before: &LockState, op: &Op, reply: &Reply) {
         let (Op::Inspect(_), Reply::Inspect(inspection)) = (op, reply) else { return };
         assert_eq!(&self.state, before, "an inspect changes nothing");
         let Inspection { holder, waiting, stranger, audit, .. } = inspection;
@@ -486,7 +486,7 @@ impl World {
     }
 
     /// First come, first served; and no operation looks at more places than its bound.
-    fn check_queue(&self, before: &MutexState, op: &Op, wakes: &[Wake]) {
+    fn check_queue(&self, before: &LockState, op: &Op, wakes: &[Wake]) {
         let (mut old, new) = (order(before), order(&self.state));
         if let Op::Release(release) = op {
             // It gives up its place, and may take a new one behind the others.
@@ -525,7 +525,7 @@ impl World {
 
     /// Whoever newly has the lock was the first live one; and a lock that is free stays free only
     /// where nobody waits, or somebody wanted it so.
-    fn check_grants(&self, before: &MutexState, op: &Op, reply: &Reply, wakes: &[Wake]) {
+    fn check_grants(&self, before: &LockState, op: &Op, reply: &Reply, wakes: &[Wake]) {
         let now_ms = self.now_us / 1000;
         let (was, is) = (before.value.as_ref(), self.state.value.as_ref());
         let released = matches!(op, Op::Release(release) if fate_in(before, self.now_us, &release.claim) == Some(Fate::Held));
@@ -575,8 +575,8 @@ impl World {
     }
 
     /// Fencing tokens grow for as long as the record lives, and beyond where the clock does not go back.
-    fn check_tokens(&mut self, before: &MutexState) {
-        let last = |state: &MutexState| state.record.as_ref().and_then(|record| record.last);
+    fn check_tokens(&mut self, before: &LockState) {
+        let last = |state: &LockState| state.record.as_ref().and_then(|record| record.last);
         let (old, new) = (last(before), last(&self.state));
         if old == new {
             return;
@@ -605,11 +605,11 @@ fn check_places(record: &Record) {
     assert!(record.tickets.keys().all(|ticket| *ticket < record.tail), "{record:#?}");
 }
 
-fn places(state: &MutexState) -> impl Iterator<Item = (&SessionId, &leasehold_core::model::Place)> {
+fn places(state: &LockState) -> impl Iterator<Item = (&SessionId, &leasehold_core::model::Place)> {
     state.record.iter().flat_map(|record| &record.places)
 }
 
-fn entries(state: &MutexState) -> Vec<AuditEntry> {
+fn entries(state: &LockState) -> Vec<AuditEntry> {
     state.audit.iter().flat_map(|audit| audit.entries.clone()).collect()
 }
 
@@ -618,14 +618,14 @@ fn lives_with(life: Life, claim: &Claim, session: SessionId) -> bool {
 }
 
 /// Whether something that is no string stands at the key.
-fn is_refused(state: &MutexState) -> bool {
-    state.value.as_ref().is_some_and(|value| value.content.is_err())
+fn is_refused(state: &LockState) -> bool {
+    state.value.as_ref().is_some_and(|value| value.content.token().is_none())
 }
 
 /// Whether an operation frees the lock of a client of another library that was seen right. (That the value changes
 /// proves nothing: a user's own may be the same.)
-fn recognised(state: &MutexState, op: Option<&Op>) -> bool {
-    let value = state.value.as_ref().and_then(|value| value.content.as_ref().ok());
+fn recognised(state: &LockState, op: Option<&Op>) -> bool {
+    let value = state.value.as_ref().and_then(|value| value.content.token());
     let seen = value.map(|value| Seen::Stranger(Fingerprint::of(value)));
     matches!(op, Some(Op::Free(free)) if Some(free.seen) == seen)
 }
@@ -641,7 +641,7 @@ fn by(op: &Op) -> Label {
 }
 
 /// The queue, the first first.
-fn order(state: &MutexState) -> Vec<SessionId> {
+fn order(state: &LockState) -> Vec<SessionId> {
     state.record.iter().flat_map(|record| record.tickets.values().copied()).collect()
 }
 
@@ -649,11 +649,11 @@ fn waits(record: &Record, hold: &HoldId) -> bool {
     record.places.values().any(|place| place.claim.hold == *hold)
 }
 
-fn ended_in(state: &MutexState) -> Option<HoldId> {
+fn ended_in(state: &LockState) -> Option<HoldId> {
     state.record.as_ref().and_then(|record| record.ended).map(|(hold, _)| hold)
 }
 
-fn fate_in(state: &MutexState, now_us: u64, claim: &Claim) -> Option<Fate> {
+fn fate_in(state: &LockState, now_us: u64, claim: &Claim) -> Option<Fate> {
     let world = World { state: state.clone(), now_us, ..World::new() };
     world.fate(claim)
 }
@@ -714,7 +714,7 @@ proptest! {
             let (reply, _) = state.apply(now_us, &Op::Extend(Extend { claim: claim.clone(), lease_ms, keep_record: false }), &everybody);
             if held {
                 prop_assert_eq!(reply, Reply::Extend(Extended::Extended));
-                let end = |state: MutexState| state.value.and_then(|value| value.expires_ms);
+                let end = |state: LockState| state.value.and_then(|value| value.expires_ms);
                 prop_assert_eq!(end(state), end(before).max(Some(now_us / 1000 + lease_ms)));
             } else {
                 prop_assert_eq!(reply, Reply::Extend(Extended::NotHeld));
@@ -751,7 +751,7 @@ fn many(n: u64) -> SessionId {
     SessionId::from_random(bits)
 }
 
-fn held_by_first(state: &mut MutexState) -> Claim {
+fn held_by_first(state: &mut LockState) -> Claim {
     let first = claim(0, 0);
     let (reply, _) = state.apply(START_US, &Op::Acquire(ask(first.clone(), HOUR_MS, None, None)), &everybody);
     assert!(matches!(reply, Reply::Acquire(Acquired::Granted { .. })), "{reply:?}");
@@ -765,7 +765,7 @@ fn free(claim: Claim) -> Op {
 /// Row 23: the dead cost no more than one operation for each 64 of them.
 #[test]
 fn an_operation_skips_64_dead_places_at_most() {
-    let mut state = MutexState::default();
+    let mut state = LockState::default();
     let first = held_by_first(&mut state);
     for n in 0..200 {
         state.apply(START_US, &Op::Acquire(waiting(0, n, 10)), &everybody);
@@ -790,7 +790,7 @@ fn an_operation_skips_64_dead_places_at_most() {
 /// Their gaps used to count as places, and a lock that was held for long could hardly be granted again.
 #[test]
 fn those_who_left_are_not_in_the_way() {
-    let mut state = MutexState::default();
+    let mut state = LockState::default();
     let first = held_by_first(&mut state);
     let patient = waiting(0, 1_000_000, HOUR_MS);
     state.apply(START_US, &Op::Acquire(patient.clone()), &everybody);
@@ -814,7 +814,7 @@ fn those_who_left_are_not_in_the_way() {
 /// used to queue a hold that had the lock, or had been released, so that it could be granted again.
 #[test]
 fn a_resent_release_does_not_queue_what_was_granted_or_spent() {
-    let mut state = MutexState::default();
+    let mut state = LockState::default();
     let first = held_by_first(&mut state);
     let next = ask(claim(0, 1), 3_000, Some((1, 3_000)), None);
     let release = Op::Release(Release { claim: first, pass: Pass::Free, next: Some(next.clone()) });
@@ -835,11 +835,11 @@ fn a_resent_release_does_not_queue_what_was_granted_or_spent() {
 /// stranger who took it since with the same value.
 #[test]
 fn a_resent_release_leaves_a_stranger_with_the_same_value_alone() {
-    let mut state = MutexState::default();
+    let mut state = LockState::default();
     let own = claim(0, 2);
     state.apply(START_US, &Op::Acquire(ask(own.clone(), 3_000, None, None)), &everybody);
     state.apply(START_US, &free(own.clone()), &everybody);
-    let stranger = Value { content: Ok(own.token()), expires_ms: Some(START_US / 1000 + 9_000) };
+    let stranger = Value { content: Content::Token(own.token()), expires_ms: Some(START_US / 1000 + 9_000) };
     state.value = Some(stranger.clone());
     let extend = Extend { claim: own.clone(), lease_ms: 60_000, keep_record: false };
     assert_eq!(state.apply(START_US, &Op::Extend(extend), &everybody).0, Reply::Extend(Extended::NotHeld));
@@ -863,7 +863,7 @@ fn a_state_that_is_shown_keeps_its_tokens() {
         life: Life::Session { alive_ms: 10_000 },
         ahead: None,
     };
-    let mut state = MutexState::default();
+    let mut state = LockState::default();
     state.apply(1_762_000_000_000_000, &Op::Acquire(ask), &everybody);
     let shown = format!("{state:?}");
     let secret =
@@ -874,7 +874,7 @@ fn a_state_that_is_shown_keeps_its_tokens() {
 /// A thousand are taken from somebody, and the last 32 are remembered, for a week.
 #[test]
 fn the_audit_is_bounded_and_expires() {
-    let mut state = MutexState::default();
+    let mut state = LockState::default();
     let mut now_us = START_US;
     for n in 0..100 {
         now_us = START_US + n * 1_000_000;
@@ -895,7 +895,7 @@ fn the_audit_is_bounded_and_expires() {
 /// A row of fifty dead is cleared from behind: the one living looks once for each, and has the lock.
 #[test]
 fn a_row_of_the_dead_is_cleared_from_behind() {
-    let mut state = MutexState::default();
+    let mut state = LockState::default();
     let mut asks: Vec<_> = (0..51).map(|n| waiting(0, n, HOUR_MS)).collect();
     for ask in &asks {
         state.apply(START_US, &Op::Acquire(ask.clone()), &everybody);
@@ -926,7 +926,7 @@ fn a_hold_of_a_session_that_is_not_known_is_spared_as_long_as_it_may_be_believed
     let holder = Claim::new(HoldId::from_random(SessionId::from_random([1; 12]), [1; 16]));
     let waiter = Claim::new(HoldId::from_random(SessionId::from_random([2; 12]), [2; 16]));
     let unknown = &|_| Vital::Unknown;
-    let mut state = MutexState::default();
+    let mut state = LockState::default();
     let held =
         Acquire { life: Life::Session { alive_ms: 5_000 }, ..ask(holder.clone(), HOUR_MS, None, None) };
     state.apply(START_US, &Op::Acquire(held), unknown);
@@ -946,7 +946,7 @@ fn a_hold_of_a_session_that_is_not_known_is_spared_as_long_as_it_may_be_believed
     assert_eq!(state.audit.map(|audit| audit.entries.len()), Some(1));
 
     // Who has lapsed for certain knows it himself.
-    let mut state = MutexState::default();
+    let mut state = LockState::default();
     let held = ask(holder, HOUR_MS, None, None);
     state.apply(START_US, &Op::Acquire(held), unknown);
     let (reply, _) = state.apply(START_US + 1_000, &look(&waiter), &|_| Vital::Lapsed);

@@ -10,7 +10,7 @@
 //! Everybody is alive until he `dies`, and again once he `is back`. `after <who>` asks about the one who stands ahead; the
 //! reply names him, and says whether he is alive where he was asked about.
 
-use leasehold_core::model::{MutexState, Value, Vital};
+use leasehold_core::model::{Content, LockState, Value, Vital};
 use leasehold_core::{
     Acquire, Acquired, AuditEntry, Claim, Ended, Enqueue, Evict, Evicted, Extend, Extended, Fate,
     FencingToken, Fingerprint, Free, Freed, HoldId, Holder, Inspect, Inspection, Label, Life, Nonce, Op,
@@ -53,7 +53,7 @@ fn the_page_is_true() {
 /// One lock, and who uses it.
 #[derive(Default)]
 struct Scenario {
-    state: MutexState,
+    state: LockState,
     people: Vec<String>,
     claims: BTreeMap<String, Claim>,
     nonces: Vec<String>,
@@ -100,9 +100,9 @@ impl Scenario {
             Some("sets") => {
                 let content = words.next().expect("a value").to_owned();
                 let expires_ms = after("for", &mut words).map(|ms| now_ms + ms);
-                Some(Value { content: Ok(content), expires_ms })
+                Some(Value { content: Content::Token(content), expires_ms })
             }
-            Some("pushes") => Some(Value { content: Err("list".into()), expires_ms: None }),
+            Some("pushes") => Some(Value { content: Content::Other("list".into()), expires_ms: None }),
             Some("deletes") => None,
             other => panic!("what does the stranger do? {other:?}"),
         };
@@ -206,7 +206,7 @@ impl Scenario {
 
     fn acquired(&mut self, acquired: &Acquired) -> String {
         match acquired {
-            Acquired::Granted { fence, remaining_ms, others_wait } => {
+            Acquired::Granted { fence, remaining_ms, others_wait, .. } => {
                 let others = if *others_wait { ", others wait" } else { "" };
                 format!("granted {}, {remaining_ms} left{others}", self.token(*fence))
             }

@@ -9,7 +9,7 @@
 
 use leasehold::store::{Lock, Op, Outcome, RedisStore, Reply, SessionOp, SessionReply, Store, Wake};
 use leasehold_core::model::{
-    Audit, MutexState, Place, Record, SessionRecord, Sessions, Tenant, Value as Stands,
+    Audit, Content, LockState, Place, Record, SessionRecord, Sessions, Tenant, Value as Stands,
 };
 use leasehold_core::{
     Acquire, Acquired, Beat, Beaten, Claim, Ended, Enqueue, Evicted, Extended, Fate, FencingToken, Freed,
@@ -248,7 +248,7 @@ impl World {
             world: self,
             lock,
             keys,
-            state: MutexState::default(),
+            state: LockState::default(),
             sessions: Sessions::default(),
             index: None,
             workload: Workload::new(seed),
@@ -272,7 +272,7 @@ struct Play<'a> {
     world: &'a mut World,
     lock: Lock,
     keys: LockKeys,
-    state: MutexState,
+    state: LockState,
     sessions: Sessions,
     index: Option<Index>,
     workload: Workload,
@@ -391,7 +391,11 @@ impl Play<'_> {
         let [lock, record, audit, index, sessions @ ..] = dump.elements() else { panic!("{dump:?}") };
         let [lock, record, audit, index] = [lock, record, audit, index].map(|key| Found::of(key, now_ms));
         let found = lock.map(|Found { kind, content, expires_ms }| {
-            let content = if kind == "string" { Ok(content.text().unwrap().to_owned()) } else { Err(kind) };
+            let content = if kind == "string" {
+                Content::Token(content.text().unwrap().to_owned())
+            } else {
+                Content::Other(kind)
+            };
             Stands { content, expires_ms }
         });
         assert_eq!(found, self.state.value, "the lock\n{}", self.trace);

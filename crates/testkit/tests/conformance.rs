@@ -3,7 +3,7 @@
 
 use futures_util::future::{BoxFuture, ready};
 use leasehold::store::{Fault, Outcome, Postbox, SessionKeeping, Store};
-use leasehold_core::model::{Alive, MutexState, Sessions, Value, Vital};
+use leasehold_core::model::{Alive, Content, LockState, Sessions, Value, Vital};
 use leasehold_core::{
     Acquired, Extended, FencingToken, KeyError, KeySpace, Life, Lock, LockName, Op, Pass, Reply, Seen,
     SessionId, SessionOp, SessionReply, Wake,
@@ -76,7 +76,7 @@ struct Model {
 #[derive(Default)]
 struct Shared {
     now_us: u64,
-    locks: HashMap<Lock, MutexState>,
+    locks: HashMap<Lock, LockState>,
     mailboxes: HashMap<SessionId, Arc<dyn Postbox>>,
     sessions: Sessions,
 }
@@ -91,7 +91,7 @@ impl Model {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn meddle(&self, lock: &Lock, content: Option<Result<String, String>>, expiry: Option<Duration>) {
+    fn meddle(&self, lock: &Lock, content: Option<Content>, expiry: Option<Duration>) {
         let mut shared = self.shared();
         let expires_ms = expiry.map(|expiry| shared.now_us / 1000 + millis(expiry));
         let value = content.map(|content| Value { content, expires_ms });
@@ -132,7 +132,7 @@ impl Model {
     }
 }
 
-fn spoil_operation(flaw: Flaw, state: &MutexState, op: &mut Op) {
+fn spoil_operation(flaw: Flaw, state: &LockState, op: &mut Op) {
     let tenant = state.record.as_ref().and_then(|record| record.tenant.as_ref());
     let holder = tenant.map(|tenant| &tenant.claim).filter(|_| state.value.is_some());
     match (flaw, op) {
@@ -157,8 +157,8 @@ fn spoil_operation(flaw: Flaw, state: &MutexState, op: &mut Op) {
     }
 }
 
-fn spoil_state(flaw: Flaw, state: &mut MutexState, now_ms: u64, op: &Op) {
-    let MutexState { value: Some(value), record: Some(record), .. } = state else {
+fn spoil_state(flaw: Flaw, state: &mut LockState, now_ms: u64, op: &Op) {
+    let LockState { value: Some(value), record: Some(record), .. } = state else {
         if let (Flaw::ForgetsEnded | Flaw::Barges, Some(record)) = (flaw, &mut state.record) {
             record.ended = record.ended.filter(|_| flaw != Flaw::ForgetsEnded);
             if let (Flaw::Barges, Op::Acquire(_)) = (flaw, op) {
@@ -170,10 +170,12 @@ fn spoil_state(flaw: Flaw, state: &mut MutexState, now_ms: u64, op: &Op) {
     };
     match (flaw, op) {
         (Flaw::ForgetsEnded, _) => record.ended = None,
-        (Flaw::ExtendShortens, Op::Extend(extend)) if value.content.as_ref() == Ok(&extend.claim.token()) => {
+        (Flaw::ExtendShortens, Op::Extend(extend))
+            if value.content.token() == Some(&*extend.claim.token()) =>
+        {
             value.expires_ms = Some(now_ms + extend.lease_ms);
         }
-        (Flaw::LooksExtend, Op::Acquire(ask)) if value.content.as_ref() == Ok(&ask.claim.token()) => {
+        (Flaw::LooksExtend, Op::Acquire(ask)) if value.content.token() == Some(&*ask.claim.token()) => {
             value.expires_ms = Some(now_ms + ask.lease_ms);
         }
         (Flaw::LooksLoseThePlace, Op::Acquire(ask)) => {
@@ -282,12 +284,12 @@ impl Subject for Model {
         value: &'a str,
         expiry: Option<Duration>,
     ) -> Option<BoxFuture<'a, ()>> {
-        Some(Box::pin(async move { self.meddle(lock, Some(Ok(value.to_owned())), expiry) }))
+        Some(Box::pin(async move { self.meddle(lock, Some(Content::Token(value.to_owned())), expiry) }))
     }
 
     fn put_other_type<'a>(&'a self, lock: &'a Lock) -> Option<BoxFuture<'a, String>> {
         Some(Box::pin(async {
-            self.meddle(lock, Some(Err("list".into())), None);
+            self.meddle(lock, Some(Content::Other("list".into())), None);
             "list".into()
         }))
     }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 /// Who took a lock from whom, as long as anybody may want to know.
 ///
-/// [`MutexState`](super::MutexState) has it.
+/// [`LockState`](super::LockState) has it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Audit {
     /// When it expires, in milliseconds of the store's clock.

@@ -1,6 +1,6 @@
 //! The law: what every operation means, as a pure function.
 //!
-//! [`MutexState::apply`] takes the state of one lock, the store's time and an operation, and gives the
+//! [`LockState::apply`] takes the state of one lock, the store's time and an operation, and gives the
 //! reply and the messages that go out. The memory store is this model behind a mutex, the SQLite store
 //! is this model with its state in a row, and the Lua scripts of the Redis store are checked against
 //! it operation by operation. [`Sessions`] does the same for the sessions of a store.
@@ -8,11 +8,13 @@
 //! It deliberately does not know names, keys or sockets; one state is one lock.
 
 mod audit;
-mod mutex;
+mod entries;
+mod lock;
 mod record;
 mod session;
 
 pub use audit::Audit;
-pub use mutex::{MutexState, Value};
+pub use entries::{Entries, Entry};
+pub use lock::{Content, LockState, Value};
 pub use record::{Place, Record, Tenant};
 pub use session::{Alive, SessionRecord, Sessions, Vital, everybody};

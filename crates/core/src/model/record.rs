@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 /// The record beside a lock.
 ///
-/// [`MutexState`](super::MutexState) has it, and shows what it is for.
+/// [`LockState`](super::LockState) has it, and shows what it is for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     /// When the record expires, in milliseconds of the store's clock.
@@ -67,7 +67,7 @@ impl Tenant {
 
 /// A place in the queue.
 ///
-/// [`MutexState`](super::MutexState) has it, and shows what it is for.
+/// [`LockState`](super::LockState) has it, and shows what it is for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place {
     /// The number of the place: smaller ones come first.

@@ -27,7 +27,7 @@ pub type Alive<'a> = &'a dyn Fn(SessionId) -> Vital;
 
 /// A world in which nobody dies.
 ///
-/// [`MutexState`](super::MutexState) shows it in use.
+/// [`LockState`](super::LockState) shows it in use.
 pub const fn everybody(_: SessionId) -> Vital {
     Vital::Alive(u64::MAX)
 }

@@ -16,7 +16,7 @@ use super::{Hold, Session};
 use crate::sync::{Mutex, MutexGuard};
 use leasehold_core::contend::{Contender, Executed, Grant, Random, Standing, Step, Terms};
 use leasehold_core::{
-    Acquire, Acquired, Claim, FencingToken, HoldId, Holder, Lock, Moment, Nonce, SessionId,
+    Acquire, Acquired, Claim, FencingToken, HoldId, Holder, Kind, Lock, Moment, Nonce, SessionId,
 };
 use std::collections::BTreeMap;
 use std::fmt;
@@ -307,6 +307,8 @@ impl Seat {
         let remaining = hold.valid_until().since(now).as_millis();
         let holder = Holder {
             label: Some(label.clone()),
+            owner: hold.claim.value.clone().filter(|_| hold.lock.kind == Kind::Reentrant),
+            count: 1,
             remaining_ms: Some(u64::try_from(remaining).unwrap_or(u64::MAX)),
             fence: Some(hold.fence),
             since_ms: None,
@@ -392,7 +394,12 @@ mod tests {
     }
 
     fn granted() -> Acquired {
-        Acquired::Granted { fence: FencingToken::new(1), remaining_ms: 1_000, others_wait: false }
+        Acquired::Granted {
+            fence: FencingToken::new(1),
+            remaining_ms: 1_000,
+            others_wait: false,
+            entered: None,
+        }
     }
 
     fn asked(turn: &Turn) -> Nonce {

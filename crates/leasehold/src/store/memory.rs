@@ -6,7 +6,7 @@
 use super::{Outcome, Postbox, SessionKeeping, Store};
 use crate::sync::{Mutex, MutexGuard, OnceLock};
 use futures_util::future::{BoxFuture, ready};
-use leasehold_core::model::{MutexState, Sessions};
+use leasehold_core::model::{LockState, Sessions};
 use leasehold_core::{KeyError, Kind, Lock, Op, Reply, SessionId, SessionOp, SessionReply};
 use std::collections::HashMap;
 use std::fmt;
@@ -36,7 +36,7 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    locks: HashMap<Lock, MutexState>,
+    locks: HashMap<Lock, LockState>,
     mailboxes: HashMap<SessionId, Arc<dyn Postbox>>,
     sessions: Sessions,
     since_sweep: u32,
@@ -89,14 +89,16 @@ impl MemoryStore {
             state.since_sweep = 0;
             state.locks.retain(|_, lock| !lock.is_over(now_us));
         }
-        let Kind::Mutex = lock.kind else {
-            return Reply::Refused(leasehold_core::Refused::WrongKind { found: "another kind".into() });
-        };
         let State { locks, mailboxes, sessions, .. } = state;
         let alive = |session| sessions.vital(now_us / 1000, session);
-        let (reply, wakes) = match locks.get_mut(lock) {
-            Some(mutex) => mutex.apply(now_us, op, &alive),
-            None => locks.entry(lock.clone()).or_default().apply(now_us, op, &alive),
+        let other = others(lock).find_map(|other| locks.get_mut(&other)?.stands(now_us).cloned());
+        let state = match locks.get_mut(lock) {
+            Some(state) => state,
+            None => locks.entry(lock.clone()).or_insert_with(|| LockState::new(lock.kind)),
+        };
+        let (reply, wakes) = match other {
+            None => state.apply(now_us, op, &alive),
+            Some(other) => state.apply_beside(&other, now_us, op, &alive),
         };
         let posts: Vec<_> =
             wakes.into_iter().filter_map(|wake| Some((mailboxes.get(&wake.to())?.clone(), wake))).collect();
@@ -106,6 +108,12 @@ impl MemoryStore {
         }
         reply
     }
+}
+
+/// The locks of other kinds with the same name: one key is theirs.
+fn others(lock: &Lock) -> impl Iterator<Item = Lock> {
+    let kinds = Kind::ALL.into_iter().filter(|kind| *kind != lock.kind);
+    kinds.map(|kind| Lock { kind, name: lock.name.clone() })
 }
 
 impl Default for MemoryStore {

@@ -5,7 +5,7 @@ use futures_util::future::{BoxFuture, ready};
 use leasehold::KeyError;
 use leasehold::store::{Lock, Outcome, RedisConfig, RedisStore, Store};
 use leasehold_core::LockName;
-use leasehold_core::model::{MutexState, Sessions};
+use leasehold_core::model::{LockState, Sessions};
 use leasehold_testkit::ModelServer;
 use leasehold_testkit::conformance::{self, Happening, Subject, Workload};
 use std::io;
@@ -66,7 +66,7 @@ async fn random_operations_are_answered_as_by_the_model() {
         let simulated = Simulated::new();
         let store = simulated.store().await;
         let lock = Lock::mutex("job".parse().expect("a good name"));
-        let (mut state, mut sessions) = (MutexState::default(), Sessions::default());
+        let (mut state, mut sessions) = (LockState::default(), Sessions::default());
         let mut workload = Workload::new(seed);
         for step in 0..40 {
             let now_us = simulated.now_us.load(Ordering::Relaxed);

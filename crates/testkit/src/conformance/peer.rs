@@ -293,7 +293,7 @@ impl Peer {
 /// The reply must be a grant.
 pub(super) fn granted(reply: Acquired) -> Granted {
     match reply {
-        Acquired::Granted { fence, remaining_ms, others_wait } => {
+        Acquired::Granted { fence, remaining_ms, others_wait, .. } => {
             Granted { fence, remaining_ms, others_wait }
         }
         other => panic!("expected a grant, got {other:?}"),

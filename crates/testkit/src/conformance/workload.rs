@@ -6,7 +6,7 @@
 //! compares.
 
 use super::Random;
-use leasehold_core::model::{MutexState, Sessions, Value};
+use leasehold_core::model::{Content, LockState, Sessions, Value};
 use leasehold_core::{
     Acquire, Beat, Claim, Enqueue, Evict, Extend, FencingToken, Fingerprint, Free, HoldId, Inspect, Label,
     Life, Lock, LockKeys, LockName, Nonce, Op, OwnValue, Pass, Release, Seen, SessionId, SessionOp,
@@ -69,7 +69,7 @@ impl Workload {
     }
 
     /// What happens next to a lock in this state.
-    pub fn happening(&mut self, state: &MutexState) -> Happening {
+    pub fn happening(&mut self, state: &LockState) -> Happening {
         match self.random.below(24) {
             0..=1 => Happening::Stranger(self.stranger()),
             20..=23 => Happening::Attended(self.session_op()),
@@ -84,7 +84,7 @@ impl Workload {
     }
 
     /// How far the store's clock goes before that, in microseconds.
-    pub fn time_us(&self, state: &MutexState, sessions: &Sessions, now_us: u64) -> i64 {
+    pub fn time_us(&self, state: &LockState, sessions: &Sessions, now_us: u64) -> i64 {
         let now_ms = (now_us / 1000).cast_signed();
         let mut ends: Vec<u64> = Vec::new();
         ends.extend(state.value.as_ref().and_then(|value| value.expires_ms));
@@ -133,7 +133,7 @@ impl Workload {
     }
 
     /// An operation on a lock in this state.
-    pub fn op(&mut self, state: &MutexState) -> Op {
+    pub fn op(&mut self, state: &LockState) -> Op {
         match self.random.below(24) {
             0..=8 => Op::Acquire(self.acquire(state)),
             20 | 21 => Op::Evict(Evict { dead: self.likely_session(state), by: self.label() }),
@@ -188,8 +188,8 @@ impl Workload {
     }
 
     /// The session of who was given the lock last, or of who waits, or any.
-    fn likely_session(&self, state: &MutexState) -> SessionId {
-        let at_the_front: Vec<_> = state.sessions_at_the_front().collect();
+    fn likely_session(&self, state: &LockState) -> SessionId {
+        let at_the_front: Vec<_> = state.holders().into_iter().chain(state.waiters()).collect();
         if at_the_front.is_empty() || self.random.below(4) == 0 {
             return self.session();
         }
@@ -197,9 +197,9 @@ impl Workload {
     }
 
     /// The holder as it is, or as it was or never was.
-    fn seen(&self, state: &MutexState) -> Seen {
+    fn seen(&self, state: &LockState) -> Seen {
         let last = state.record.as_ref().and_then(|record| record.last).map_or(17, FencingToken::as_u64);
-        let value = state.value.as_ref().and_then(|value| value.content.as_deref().ok()).unwrap_or("foreign");
+        let value = state.value.as_ref().and_then(|value| value.content.token()).unwrap_or("foreign");
         match self.random.below(8) {
             0 => Seen::Hold(FencingToken::new(last - 1)),
             1..=3 => Seen::Hold(FencingToken::new(last)),
@@ -208,7 +208,7 @@ impl Workload {
         }
     }
 
-    fn acquire(&mut self, state: &MutexState) -> Acquire {
+    fn acquire(&mut self, state: &LockState) -> Acquire {
         let claim = self.claim();
         let lease_ms = self.lease();
         let label = self.label();
@@ -222,7 +222,7 @@ impl Workload {
         Acquire { claim, lease_ms, label, queue, adopt_ms, life, ahead }
     }
 
-    fn release(&mut self, state: &MutexState) -> Release {
+    fn release(&mut self, state: &LockState) -> Release {
         let claim = self.likely_claim(state);
         let pass = *self.random.pick(&[Pass::Grant, Pass::Grant, Pass::Grant, Pass::Free]);
         let mut next = (self.random.below(3) == 0).then(|| self.acquire(state));
@@ -265,11 +265,11 @@ impl Workload {
     }
 
     /// The claim that was given the lock last, or whose token stands there, or any.
-    fn likely_claim(&mut self, state: &MutexState) -> Claim {
+    fn likely_claim(&mut self, state: &LockState) -> Claim {
         let tenant = state.record.as_ref().and_then(|record| record.tenant.as_ref());
         let tenant = tenant.map(|tenant| &tenant.claim);
-        let token = state.value.as_ref().and_then(|value| value.content.as_ref().ok());
-        let holder = || self.claims.iter().find(|claim| Some(&claim.token()) == token);
+        let token = state.value.as_ref().and_then(|value| value.content.token());
+        let holder = || self.claims.iter().find(|claim| Some(&*claim.token()) == token);
         match tenant.or_else(holder) {
             Some(claim) if self.random.below(2) == 0 => claim.clone(),
             _ => self.claim(),
@@ -290,16 +290,16 @@ impl Workload {
 
 impl Stranger {
     /// Does it to the model.
-    pub fn apply(self, state: &mut MutexState, now_us: u64) {
+    pub fn apply(self, state: &mut LockState, now_us: u64) {
         // What has expired is gone before, also if the clock goes back after that.
         state.is_over(now_us);
-        let stands = |content: Result<&str, &str>, lease_ms: Option<u64>| {
-            let content = content.map(str::to_owned).map_err(str::to_owned);
+        let token = |token: &str| Content::Token(token.to_owned());
+        let stands = |content: Content, lease_ms: Option<u64>| {
             Some(Value { content, expires_ms: lease_ms.map(|lease_ms| now_us / 1000 + lease_ms) })
         };
         match self {
-            Self::Takes(lease_ms) => state.value = stands(Ok("foreign"), Some(lease_ms)),
-            Self::TakesForEver => state.value = stands(Ok("foreign"), None),
+            Self::Takes(lease_ms) => state.value = stands(token("foreign"), Some(lease_ms)),
+            Self::TakesForEver => state.value = stands(token("foreign"), None),
             Self::DeletesLock => state.value = None,
             Self::Persists => {
                 if let Some(value) = &mut state.value {
@@ -307,8 +307,10 @@ impl Stranger {
                 }
             }
             Self::DeletesRecord => state.record = None,
-            Self::PutsList(lease_ms) => state.value = stands(Err("list"), Some(lease_ms)),
-            Self::PutsHash => state.value = stands(Err("hash"), None),
+            Self::PutsList(lease_ms) => {
+                state.value = stands(Content::Other("list".to_owned()), Some(lease_ms));
+            }
+            Self::PutsHash => state.value = stands(Content::Other("hash".to_owned()), None),
         }
     }
 

@@ -1,6 +1,6 @@
 //! Ways to be wrong, one at a time.
 
-use leasehold_core::model::{Alive, MutexState};
+use leasehold_core::model::{Alive, LockState};
 use leasehold_core::{Op, Reply, Wake};
 
 /// What a server does wrong.
@@ -25,7 +25,7 @@ impl Flaw {
     /// Executes an operation, wrongly.
     pub(super) fn apply(
         self,
-        lock: &mut MutexState,
+        lock: &mut LockState,
         now_us: u64,
         op: &Op,
         alive: Alive<'_>,

@@ -16,7 +16,7 @@ mod session;
 pub use flaw::Flaw;
 
 use call::{Call, OnLock};
-use leasehold_core::model::{MutexState, Sessions, Vital, everybody};
+use leasehold_core::model::{LockState, Sessions, Vital, everybody};
 use leasehold_core::{Inspect, Inspection, Op, Reply, SessionOp, SessionReply, Wake};
 use script::Script;
 use session::Session;
@@ -59,7 +59,7 @@ struct Shared {
 #[derive(Default)]
 struct State {
     /// What outlives a restart with its data: the locks, by key.
-    locks: BTreeMap<String, MutexState>,
+    locks: BTreeMap<String, LockState>,
     /// And the sessions, by the key of their index.
     sessions: BTreeMap<String, Sessions>,
     /// The scripts that were loaded since the start, by SHA-1.
@@ -173,7 +173,7 @@ impl ModelServer {
     pub fn locks(&self, now_us: u64) -> Vec<(String, Inspection)> {
         let inspect = Op::Inspect(Inspect { claim: None, in_full: false });
         let look =
-            |(key, lock): (&String, &MutexState)| match lock.clone().apply(now_us, &inspect, &everybody).0 {
+            |(key, lock): (&String, &LockState)| match lock.clone().apply(now_us, &inspect, &everybody).0 {
                 Reply::Inspect(seen) => Some((key.clone(), seen)),
                 _ => None,
             };

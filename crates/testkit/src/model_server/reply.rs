@@ -128,7 +128,7 @@ pub(super) fn of_script(op: &Op, reply: &Reply) -> Value {
     match reply {
         Reply::Acquire(acquired) => of_acquire(acquired),
         Reply::Extend(extended) => Value::Integer(i64::from(*extended == Extended::Extended)),
-        Reply::Release(Released { found, holder, next }) => {
+        Reply::Release(Released { found, holder, next, .. }) => {
             let next = next.as_ref().map(|next| match next {
                 Ok(acquired) => of_acquire(acquired),
                 Err(refused) => of_refusal(refused),
@@ -172,7 +172,7 @@ fn of_entry(entry: &AuditEntry) -> String {
 
 fn of_acquire(acquired: &Acquired) -> Value {
     match acquired {
-        Acquired::Granted { fence, remaining_ms, others_wait } => Value::Array(vec![
+        Acquired::Granted { fence, remaining_ms, others_wait, .. } => Value::Array(vec![
             Value::bulk("granted"),
             Value::number(fence.as_u64()),
             Value::number(*remaining_ms),

@@ -4,7 +4,7 @@
 //! operation does ([`Bug::apply`]); those of a client stand between the engine and its store, its mailbox or its clock
 //! (`planted`). They are switched on for one run, and nothing of them is in the product.
 
-use leasehold_core::model::{Alive, MutexState, Sessions, Vital};
+use leasehold_core::model::{Alive, LockState, Sessions, Vital};
 use leasehold_core::{
     Acquired, Claim, Extended, FencingToken, HoldId, Life, Op, Pass, Reply, Seen, SessionOp, SessionReply,
     Wake,
@@ -136,7 +136,7 @@ impl Bug {
     /// Executes an operation at the server, with this bug if it is one of the server's.
     pub(super) fn apply(
         self,
-        state: &mut MutexState,
+        state: &mut LockState,
         now_us: u64,
         op: &Op,
         alive: Alive<'_>,
@@ -229,7 +229,7 @@ impl Bug {
     /// The same, for operations that end what others hold.
     fn apply_to_others(
         self,
-        state: &mut MutexState,
+        state: &mut LockState,
         now_us: u64,
         op: &Op,
         alive: Alive<'_>,
@@ -274,7 +274,7 @@ impl Bug {
 
     fn apply_with_own_token(
         self,
-        state: &mut MutexState,
+        state: &mut LockState,
         now_us: u64,
         op: &Op,
         alive: Alive<'_>,
@@ -309,7 +309,7 @@ impl Bug {
 }
 
 /// What ends each hold and place of a lock.
-fn each_life(state: &mut MutexState, mut each: impl FnMut(HoldId, &mut Life)) {
+fn each_life(state: &mut LockState, mut each: impl FnMut(HoldId, &mut Life)) {
     let Some(record) = &mut state.record else { return };
     if let Some(tenant) = &mut record.tenant {
         each(tenant.claim.hold, &mut tenant.life);
@@ -320,8 +320,8 @@ fn each_life(state: &mut MutexState, mut each: impl FnMut(HoldId, &mut Life)) {
 }
 
 /// Who has the lock.
-fn holder(state: &MutexState) -> Option<Claim> {
+fn holder(state: &LockState) -> Option<Claim> {
     let tenant = state.record.as_ref()?.tenant.as_ref()?;
     let value = state.value.as_ref()?;
-    (value.content.as_ref() == Ok(&tenant.claim.token())).then(|| tenant.claim.clone())
+    (value.content.token() == Some(&*tenant.claim.token())).then(|| tenant.claim.clone())
 }

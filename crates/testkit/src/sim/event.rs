@@ -2,7 +2,7 @@
 
 use super::kernel::HostId;
 use super::time::{Clock, Instant};
-use leasehold_core::model::{MutexState, Sessions};
+use leasehold_core::model::{LockState, Sessions};
 use leasehold_core::{
     Acquired, Claim, FencingToken, Freed, HoldId, Life, Op, Reply, Seen, SessionId, SessionOp, SessionReply,
     Wake,
@@ -196,7 +196,7 @@ pub struct Execution<'a> {
     /// Who is told.
     pub wakes: &'a [Wake],
     /// The lock afterwards.
-    pub state: &'a MutexState,
+    pub state: &'a LockState,
     /// The sessions that the store knows.
     pub sessions: &'a Sessions,
     /// The store's clock.
@@ -384,12 +384,12 @@ impl Execution<'_> {
 }
 
 /// Who has a lock of ours, with which token, and until when in true time.
-pub(super) fn holder(state: &MutexState, clock: &Clock) -> Option<(Claim, FencingToken, Option<Instant>)> {
+pub(super) fn holder(state: &LockState, clock: &Clock) -> Option<(Claim, FencingToken, Option<Instant>)> {
     let value = state.value.as_ref()?;
     let record = state.record.as_ref()?;
     let tenant = record.tenant.as_ref()?;
     let ended = record.ended.is_some_and(|(ended, _)| ended == tenant.claim.hold);
-    if value.content.as_ref() != Ok(&tenant.claim.token()) || (tenant.claim.value.is_some() && ended) {
+    if value.content.token() != Some(&*tenant.claim.token()) || (tenant.claim.value.is_some() && ended) {
         return None;
     }
     let until = value.expires_ms.map(|at_ms| clock.shows_at((at_ms + 1) * 1000));

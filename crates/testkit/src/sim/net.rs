@@ -67,7 +67,7 @@ pub(super) enum Question {
 /// What it answers.
 #[derive(Debug)]
 pub(super) enum Answer {
-    Lock(Reply),
+    Lock(Box<Reply>),
     Sessions(SessionReply),
 }
 
@@ -299,7 +299,7 @@ impl Sim {
         request.out_of_time |= request.message < *executed;
         *executed = request.message.max(*executed);
         let answer = match &*request.question {
-            Question::Lock(lock, op) => Answer::Lock(self.execute(net, now, &request, *lock, op)),
+            Question::Lock(lock, op) => Answer::Lock(Box::new(self.execute(net, now, &request, *lock, op))),
             Question::Sessions(_, op) => Answer::Sessions(self.attend(net, now, &request, op)),
         };
         if !request.is_copy {

@@ -52,6 +52,7 @@ impl Planted {
         if self.forgets(bug, op) {
             return Outcome::Done(Reply::Release(Released {
                 found: Fate::Forgotten,
+                left: 0,
                 holder: None,
                 next: None,
             }));
@@ -79,7 +80,7 @@ impl Planted {
             }
             (Bug::UnknownAcquireIsYes, Outcome::Unknown(_), Op::Acquire(ask)) => {
                 let (fence, remaining_ms) = (FencingToken::new(1), ask.lease_ms);
-                let granted = Acquired::Granted { fence, remaining_ms, others_wait: false };
+                let granted = Acquired::Granted { fence, remaining_ms, others_wait: false, entered: None };
                 return Outcome::Done(Reply::Acquire(granted));
             }
             (Bug::ResentWithFreshHold, Outcome::Unknown(_), Op::Acquire(ask)) => {

@@ -6,7 +6,7 @@ use super::event::{Event, LockId, ServerEvent};
 use super::net::LinkId;
 use super::time::{Clock, Instant};
 use crate::random::Random;
-use leasehold_core::model::{MutexState, Sessions, Value};
+use leasehold_core::model::{Content, LockState, Sessions, Value};
 use leasehold_core::{Op, Reply, SessionId, SessionOp, SessionReply, Wake};
 use std::collections::{BTreeMap, VecDeque};
 use std::mem;
@@ -19,7 +19,7 @@ const CLOCKS_DIFFER: Duration = Duration::from_millis(100);
 pub(super) struct Server {
     pub(super) is_up: bool,
     pub(super) clock: Clock,
-    pub(super) locks: BTreeMap<LockId, MutexState>,
+    pub(super) locks: BTreeMap<LockId, LockState>,
     pub(super) sessions: Sessions,
     /// By which link, in which generation of it, a session hears.
     pub(super) ears: BTreeMap<SessionId, (LinkId, u64)>,
@@ -29,7 +29,7 @@ pub(super) struct Server {
 /// Another server that is told everything, later.
 #[derive(Default)]
 struct Replica {
-    locks: BTreeMap<LockId, MutexState>,
+    locks: BTreeMap<LockId, LockState>,
     sessions: Sessions,
     /// What it has still to be told.
     log: VecDeque<(Instant, Told)>,
@@ -37,7 +37,7 @@ struct Replica {
 
 /// What a replica is told: how something is now.
 enum Told {
-    Lock(LockId, Box<MutexState>),
+    Lock(LockId, Box<LockState>),
     Sessions(Sessions),
 }
 
@@ -114,7 +114,8 @@ impl Server {
         if !self.is_up || state.value.as_ref().is_some_and(stands) {
             return false;
         }
-        state.value = Some(Value { content: Ok(value.into()), expires_ms: Some(now_ms + lease_ms) });
+        state.value =
+            Some(Value { content: Content::Token(value.into()), expires_ms: Some(now_ms + lease_ms) });
         true
     }
 }
@@ -179,7 +180,7 @@ impl Sim {
     /// A stranger deletes the key if it has its value.
     pub(super) fn stranger_deletes(&self, lock: LockId, value: &str) {
         if let Some(state) = self.net().server.locks.get_mut(&lock) {
-            state.value.take_if(|there| there.content.as_deref() == Ok(value));
+            state.value.take_if(|there| there.content.token() == Some(value));
         }
         self.note(&Event::Stranger(lock, None));
     }

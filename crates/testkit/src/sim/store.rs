@@ -41,7 +41,7 @@ impl SimStore {
         let fault = match select(pin!(slot.outcome()), time_up).await {
             Either::Left((Ok(answer), _)) => {
                 sim.note(&match &answer {
-                    Answer::Lock(reply) => Event::Answered { host, message, reply: Some(reply) },
+                    Answer::Lock(reply) => Event::Answered { host, message, reply: Some(*reply) },
                     Answer::Sessions(reply) => Event::Heard { host, message, reply: Some(reply) },
                 });
                 return Outcome::Done(answer);
@@ -86,7 +86,7 @@ impl Store for SimStore {
         Box::pin(async move {
             let question = Question::Lock(self.sim().lock_id(lock), op.clone());
             only(self.call(question, within).await, |answer| match answer {
-                Answer::Lock(reply) => Some(reply),
+                Answer::Lock(reply) => Some(*reply),
                 Answer::Sessions(_) => None,
             })
         })

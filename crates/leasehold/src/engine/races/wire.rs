@@ -125,7 +125,7 @@ impl Server {
         }
         let reply = match &job.op {
             Op::Release(_) if self.has(Flaw::ReleasesNothing) => {
-                Reply::Release(Released { found: Fate::Held, holder: None, next: None })
+                Reply::Release(Released { found: Fate::Held, left: 0, holder: None, next: None })
             }
             op => self.execute(&job.lock, op),
         };

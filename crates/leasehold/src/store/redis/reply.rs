@@ -2,8 +2,8 @@
 
 use super::script::lock_of;
 use leasehold_core::{
-    Acquired, Ahead, AuditEntry, Beaten, Ended, Evicted, Extended, Fate, FencingToken, Fingerprint, Freed,
-    Holder, Inspection, Label, Op, Refused, Released, Reply, SessionEntry, SessionId,
+    Acquired, Ahead, AuditEntry, Beaten, Ended, Entered, Evicted, Extended, Fate, FencingToken, Fingerprint,
+    Freed, Holder, Inspection, Label, Op, OwnValue, Refused, Released, Reply, SessionEntry, SessionId,
 };
 use redis::Value;
 
@@ -45,11 +45,18 @@ fn refused(value: &Value) -> Option<Read<Refused>> {
 
 fn acquired(value: &Value) -> Read<Acquired> {
     match items(value)? {
-        [word, fence, remaining, others] if text(word) == Ok("granted") => Ok(Acquired::Granted {
-            fence: FencingToken::new(number(fence)?),
-            remaining_ms: number(remaining)?,
-            others_wait: number(others)? == 1,
-        }),
+        [word, fence, remaining, others, entered @ ..] if text(word) == Ok("granted") => {
+            Ok(Acquired::Granted {
+                fence: FencingToken::new(number(fence)?),
+                remaining_ms: number(remaining)?,
+                others_wait: number(others)? == 1,
+                entered: match entered {
+                    [] => None,
+                    [count, lease_ms] => Some(Entered { count: number(count)?, lease_ms: number(lease_ms)? }),
+                    _ => return Err(Malformed),
+                },
+            })
+        }
         [word, position, ahead, alive, who @ ..] if text(word) == Ok("taken") => {
             // No place, and a life that nobody asked about, are -1, which is no count.
             let ahead = session(ahead)?.map(|session| Ahead { session, alive_ms: number(alive).ok() });
@@ -69,16 +76,21 @@ fn extended(value: &Value) -> Read<Extended> {
 }
 
 fn released(value: &Value) -> Read<Released> {
-    let (found, who, next) = match items(value)? {
-        [found, who] => (found, who, None),
-        [found, who, next] => (found, who, Some(next)),
+    // How often the owner has it yet is told of a ReentrantMutex alone.
+    let (found, who, left, next) = match items(value)? {
+        [found, who] => (found, who, 0, None),
+        [found, who, Value::Int(left)] => (found, who, *left, None),
+        [found, who, Value::Int(left), next] => (found, who, *left, Some(next)),
+        [found, who, next] => (found, who, 0, Some(next)),
         _ => return Err(Malformed),
     };
+    let left = u64::try_from(left).map_err(|_| Malformed)?;
     let next = next.map(|next| match refused(next) {
         Some(refused) => refused.map(Err),
         None => acquired(next).map(Ok),
     });
-    Ok(Released { found: text(found).and_then(fate)?, holder: holder(items(who)?)?, next: next.transpose()? })
+    let (found, holder) = (text(found).and_then(fate)?, holder(items(who)?)?);
+    Ok(Released { found, left, holder, next: next.transpose()? })
 }
 
 fn inspection(value: &Value) -> Read<Inspection> {
@@ -208,6 +220,8 @@ fn session(value: &Value) -> Read<Option<SessionId>> {
 fn holder(who: &[Value]) -> Read<Option<Holder>> {
     let stranger = |remaining| Holder {
         label: None,
+        owner: None,
+        count: 1,
         // A key without an expiry is -1, which is no count.
         remaining_ms: number(remaining).ok(),
         fence: None,
@@ -217,13 +231,28 @@ fn holder(who: &[Value]) -> Read<Option<Holder>> {
     match who {
         [] => Ok(None),
         [remaining] => Ok(Some(stranger(remaining))),
-        [remaining, fence, since, label, lives_with] => Ok(Some(Holder {
-            label: Some(Label::new(text(label)?).map_err(|_| Malformed)?),
-            fence: Some(FencingToken::new(number(fence)?)),
-            since_ms: Some(number(since)?),
-            session: session(lives_with)?,
-            ..stranger(remaining)
-        })),
+        [remaining, fence, since, label, lives_with, owner @ ..] => {
+            let ours = Holder {
+                label: Some(Label::new(text(label)?).map_err(|_| Malformed)?),
+                fence: Some(FencingToken::new(number(fence)?)),
+                since_ms: Some(number(since)?),
+                session: session(lives_with)?,
+                ..stranger(remaining)
+            };
+            owned(ours, owner).map(Some)
+        }
+        [remaining, owner @ ..] => owned(stranger(remaining), owner).map(Some),
+    }
+}
+
+/// A holder with what is told of the owner of a ReentrantMutex: who, and how often.
+fn owned(holder: Holder, owner: &[Value]) -> Read<Holder> {
+    match owner {
+        [] => Ok(holder),
+        [owner, count] => {
+            let owner = OwnValue::new(text(owner)?).map_err(|_| Malformed)?;
+            Ok(Holder { owner: Some(owner), count: number(count)?, ..holder })
+        }
         _ => Err(Malformed),
     }
 }

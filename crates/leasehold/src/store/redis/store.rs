@@ -14,7 +14,7 @@ use super::verdict::judge;
 use crate::store::{Fault, FaultKind, Outcome, Phase, Postbox, SessionKeeping, Store};
 use futures_util::future::{BoxFuture, join_all};
 use leasehold_core::{
-    Beat, Extend, KeyError, KeySpace, Lock, Op, SessionEntry, SessionId, SessionOp, SessionReply,
+    Beat, Extend, KeyError, KeySpace, Kind, Lock, Op, SessionEntry, SessionId, SessionOp, SessionReply,
 };
 use redis::aio::MultiplexedConnection;
 use redis::{Pipeline, PushInfo, Value, cmd};
@@ -156,6 +156,9 @@ impl RedisStore {
 
     fn call(&self, lock: &Lock, op: &Op) -> Result<Call, Fault> {
         let unusable = |text| self.fault(FaultKind::Unusable(text), Phase::Send);
+        if lock.kind != Kind::Mutex {
+            return Err(unusable("there is no script for this kind of lock".to_owned()));
+        }
         let keys = self.keys.lock(lock).map_err(|error| unusable(error.to_string()))?;
         let mailboxes = match &*self.way {
             Way::Link(link) => link.mailboxes(),

@@ -13,7 +13,7 @@
 use super::machine::Machine;
 use super::patience::Patience;
 use super::trouble::{Trouble, is_busy};
-use leasehold_core::model::MutexState;
+use leasehold_core::model::LockState;
 use leasehold_core::{FORMAT, FencingToken, Label, SessionId};
 use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior, params};
 use std::path::Path;
@@ -139,7 +139,7 @@ fn begin_boot(sql: &Transaction<'_>, machine: &dyn Machine) -> Result<(), Troubl
     let mut rows = rows.query([])?;
     while let Some(row) = rows.next()? {
         let (id, text): (i64, String) = (row.get(0)?, row.get(1)?);
-        let mut state: MutexState = serde_json::from_str(&text)?;
+        let mut state: LockState = serde_json::from_str(&text)?;
         end_all(&mut state, start_us);
         if state.is_over(start_us) {
             sql.prepare_cached("DELETE FROM locks WHERE rowid = ?1")?.execute(params![id])?;
@@ -164,7 +164,7 @@ fn latest_us(sql: &Transaction<'_>) -> Result<u64, Trouble> {
     let mut rows = sql.prepare("SELECT state FROM locks")?;
     let mut rows = rows.query([])?;
     while let Some(row) = rows.next()? {
-        let state: MutexState = serde_json::from_str(&row.get::<_, String>(0)?)?;
+        let state: LockState = serde_json::from_str(&row.get::<_, String>(0)?)?;
         let last = state.record.and_then(|record| record.last);
         latest_us = latest_us.max(last.map_or(0, FencingToken::as_u64));
     }
@@ -172,10 +172,10 @@ fn latest_us(sql: &Transaction<'_>) -> Result<u64, Trouble> {
 }
 
 /// Ends what was held or waited for in an older boot.
-fn end_all(state: &mut MutexState, now_us: u64) {
+fn end_all(state: &mut LockState, now_us: u64) {
     // What had expired by then nobody takes from anybody.
     state.is_over(now_us);
-    let front: Vec<SessionId> = state.sessions_at_the_front().collect();
+    let front: Vec<SessionId> = state.holders().into_iter().chain(state.waiters()).collect();
     let by = Label::new("a new boot").expect("a short text is a label");
     for session in front {
         state.bury(now_us, session, &by);
@@ -199,14 +199,14 @@ fn start_us(machine: &dyn Machine, latest_us: u64) -> u64 {
 }
 
 /// When no hold and no place can be left of a lock.
-pub(super) fn ended_ms(state: &MutexState) -> i64 {
+pub(super) fn ended_ms(state: &LockState) -> i64 {
     let value = state.value.as_ref().map(|value| value.expires_ms.unwrap_or(u64::MAX));
     let record = state.record.as_ref().map(|record| record.expires_ms);
     signed(value.max(record).unwrap_or(0))
 }
 
 /// When nothing will be left to remember of a lock.
-pub(super) fn over_ms(state: &MutexState) -> i64 {
+pub(super) fn over_ms(state: &LockState) -> i64 {
     ended_ms(state).max(state.audit.as_ref().map_or(0, |audit| signed(audit.expires_ms)))
 }
 

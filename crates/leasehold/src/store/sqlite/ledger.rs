@@ -14,9 +14,9 @@ use super::patience::Patience;
 use super::register;
 use super::site::Site;
 use super::trouble::{Trouble, fault, is_busy};
-use leasehold_core::model::{MutexState, Vital};
+use leasehold_core::model::{LockState, Vital};
 use leasehold_core::{
-    Beat, Beaten, Claim, FORMAT, Kind, Label, Lock, Moment, Op, Pass, Refused, Reply, SessionId, SessionOp,
+    Beat, Beaten, Claim, FORMAT, Kind, Label, Lock, Moment, Op, Pass, Reply, SessionId, SessionOp,
     SessionReply, Wake,
 };
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
@@ -261,17 +261,14 @@ struct Scene<'a> {
 
 impl Scene<'_> {
     fn execute(&self, lock: &Lock, op: &Op) -> Result<Executed, Trouble> {
-        let Kind::Mutex = lock.kind else {
-            let refused = Refused::WrongKind { found: "another kind".into() };
-            return Ok(Executed { reply: Reply::Refused(refused), wakes: Vec::new(), buried: Vec::new() });
-        };
-        let (kind, name, now_us) = ("mutex", lock.name.as_str(), self.now_us);
-        let found: Option<String> = self
-            .sql
-            .prepare_cached("SELECT state FROM locks WHERE kind = ?1 AND name = ?2")?
-            .query_row(params![kind, name], |row| row.get(0))
-            .optional()?;
-        let before: MutexState = found.as_deref().map(serde_json::from_str).transpose()?.unwrap_or_default();
+        let (kind, name, now_us) = (lock.kind.word(), lock.name.as_str(), self.now_us);
+        let mut other = None;
+        for kind in Kind::ALL.into_iter().filter(|kind| *kind != lock.kind) {
+            other = other.or(self.state(kind, name)?.and_then(|mut state| state.stands(now_us).cloned()));
+        }
+        let found = self.state(lock.kind, name)?;
+        let is_new = found.is_none();
+        let before = found.unwrap_or_else(|| LockState::new(lock.kind));
         let mut state = before.clone();
         let mut buried = Vec::new();
         let dead = match named(op) {
@@ -282,9 +279,12 @@ impl Scene<'_> {
             self.bury_the_dead(&mut state, op, &mut buried)?;
         }
         let alive = |session| if Some(session) == dead { Vital::Lapsed } else { Vital::Alive(u64::MAX) };
-        let (reply, wakes) = state.apply(now_us, op, &alive);
+        let (reply, wakes) = match other {
+            None => state.apply(now_us, op, &alive),
+            Some(other) => state.apply_beside(&other, now_us, op, &alive),
+        };
         if state.is_over(now_us) {
-            if found.is_some() {
+            if !is_new {
                 self.sql
                     .prepare_cached("DELETE FROM locks WHERE kind = ?1 AND name = ?2")?
                     .execute(params![kind, name])?;
@@ -304,32 +304,38 @@ impl Scene<'_> {
         Ok(Executed { reply, wakes, buried })
     }
 
+    /// What is known of the lock of that kind and name.
+    fn state(&self, kind: Kind, name: &str) -> Result<Option<LockState>, Trouble> {
+        let mut row = self.sql.prepare_cached("SELECT state FROM locks WHERE kind = ?1 AND name = ?2")?;
+        let text: Option<String> = row.query_row(params![kind.word(), name], |row| row.get(0)).optional()?;
+        Ok(text.as_deref().map(serde_json::from_str).transpose()?)
+    }
+
     /// Ends what the dead have at the front of a lock: its holder, and the places before the first live
     /// one. What the operation itself takes from somebody is left to it, so that its reply tells what it took.
     fn bury_the_dead(
         &self,
-        state: &mut MutexState,
+        state: &mut LockState,
         op: &Op,
         buried: &mut Vec<SessionId>,
     ) -> Result<(), Trouble> {
         let by = by(op, state);
-        let front: Vec<_> = state.sessions_at_the_front().take(ASKED_AT_MOST).collect();
-        let holder = state.record.as_ref().and_then(|record| record.tenant.as_ref());
-        let holder = holder.map(|tenant| tenant.claim.hold.session());
-        let spared = match op {
-            Op::Evict(evict) => Some(evict.dead),
-            Op::Free(_) => holder,
-            _ => None,
+        let (holders, waiters) = (state.holders(), state.waiters().take(ASKED_AT_MOST).collect::<Vec<_>>());
+        let spared = |session: &SessionId| match op {
+            Op::Evict(evict) => *session == evict.dead,
+            Op::Free(_) => holders.contains(session),
+            _ => false,
         };
-        for (at, session) in front.into_iter().enumerate() {
-            if Some(session) == spared {
-                continue;
+        for session in holders.iter().filter(|session| !spared(session)) {
+            if self.is_dead(*session, buried)? {
+                state.bury(self.now_us, *session, &by);
             }
-            if self.is_dead(session, buried)? {
-                state.bury(self.now_us, session, &by);
-            } else if at >= usize::from(holder.is_some()) {
+        }
+        for session in waiters.iter().filter(|session| !spared(session)) {
+            if !self.is_dead(*session, buried)? {
                 break;
             }
+            state.bury(self.now_us, *session, &by);
         }
         Ok(())
     }
@@ -378,7 +384,7 @@ fn named(op: &Op) -> Option<SessionId> {
 }
 
 /// Who finds out that somebody is dead, by an operation of his.
-fn by(op: &Op, state: &MutexState) -> Label {
+fn by(op: &Op, state: &LockState) -> Label {
     let plain = |text| Label::new(text).expect("a short text is a label");
     match op {
         Op::Acquire(ask) => ask.label.clone(),
@@ -393,7 +399,7 @@ fn by(op: &Op, state: &MutexState) -> Label {
 }
 
 /// How the session of a claim calls itself where it holds a lock, or waits for it.
-fn known_as(claim: &Claim, state: &MutexState) -> Option<Label> {
+fn known_as(claim: &Claim, state: &LockState) -> Option<Label> {
     let record = state.record.as_ref()?;
     let session = claim.hold.session();
     let tenant = record.tenant.as_ref().filter(|tenant| tenant.claim.hold.session() == session);

@@ -8,8 +8,8 @@
 
 use super::life::{Sessions, Sign};
 use super::trouble::Trouble;
-use leasehold_core::model::MutexState;
-use leasehold_core::{Lock, SessionEntry, SessionId};
+use leasehold_core::model::LockState;
+use leasehold_core::{Kind, Lock, SessionEntry, SessionId};
 use rusqlite::{Connection, Transaction, params};
 use std::collections::BTreeMap;
 
@@ -76,14 +76,15 @@ pub(super) fn list(
             known.entry(session).or_default().about = Some(row.get(1)?);
         }
     }
-    let mut rows = sql.prepare_cached("SELECT name, state FROM locks WHERE kind = 'mutex' ORDER BY name")?;
+    let mut rows = sql.prepare_cached("SELECT kind, name, state FROM locks ORDER BY name, kind")?;
     let mut rows = rows.query([])?;
     while let Some(row) = rows.next()? {
-        let (name, text): (String, String) = (row.get(0)?, row.get(1)?);
-        let mut state: MutexState = serde_json::from_str(&text)?;
-        let Ok(name) = name.parse() else { continue };
-        if let Some(session) = state.held_by(now_us) {
-            known.entry(session).or_default().held.push(Lock::mutex(name));
+        let (kind, name, text): (String, String, String) = (row.get(0)?, row.get(1)?, row.get(2)?);
+        let mut state: LockState = serde_json::from_str(&text)?;
+        let (Some(kind), Ok(name)) = (Kind::of_word(&kind), name.parse()) else { continue };
+        let lock = Lock { kind, name };
+        for session in state.held_by(now_us) {
+            known.entry(session).or_default().held.push(lock.clone());
         }
         let places = state.record.iter().flat_map(|record| &record.places);
         for (session, _) in places.filter(|(_, place)| place.expires_ms >= now_us / 1000) {

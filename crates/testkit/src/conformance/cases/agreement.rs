@@ -4,7 +4,7 @@ use crate::Random;
 use crate::conformance::Letter;
 use crate::conformance::peer::{Peer, millis};
 use crate::conformance::scene::Scene;
-use leasehold_core::model::{MutexState, Value, everybody};
+use leasehold_core::model::{Content, LockState, Value, everybody};
 use leasehold_core::{
     Acquire, Acquired, Claim, Extend, FencingToken, Holder, Inspect, Lock, Op, Pass, Release, Reply, Wake,
 };
@@ -38,7 +38,7 @@ struct Contest<'a> {
     lock: Lock,
     peers: [Peer; 4],
     claims: Vec<(usize, Claim)>,
-    model: MutexState,
+    model: LockState,
     start: Instant,
     /// How far the clock was moved.
     moved: Duration,
@@ -61,7 +61,7 @@ impl<'a> Contest<'a> {
             lock,
             peers,
             claims,
-            model: MutexState::default(),
+            model: LockState::default(),
             start: Instant::now(),
             moved: Duration::ZERO,
             tokens: BTreeMap::new(),
@@ -111,7 +111,7 @@ impl<'a> Contest<'a> {
         if let Some(put) = self.scene.subject.put_foreign(&self.lock, value, expiry) {
             put.await;
             let expires_ms = expiry.map(|expiry| self.now_us() / 1000 + millis(expiry));
-            self.model.value = Some(Value { content: Ok(value.to_owned()), expires_ms });
+            self.model.value = Some(Value { content: Content::Token(value.to_owned()), expires_ms });
         }
     }
 
@@ -195,14 +195,16 @@ impl<'a> Contest<'a> {
     fn same_acquired(&mut self, a: &Acquired, b: &Acquired) -> bool {
         match (a, b) {
             (
-                Acquired::Granted { fence, remaining_ms, others_wait },
+                Acquired::Granted { fence, remaining_ms, others_wait, entered },
                 Acquired::Granted {
                     fence: b_fence,
                     remaining_ms: b_remaining_ms,
                     others_wait: b_others_wait,
+                    entered: b_entered,
                 },
             ) => {
-                let same = same_time(*remaining_ms, *b_remaining_ms) && others_wait == b_others_wait;
+                let same = same_time(*remaining_ms, *b_remaining_ms)
+                    && (others_wait, entered) == (b_others_wait, b_entered);
                 same && self.same_token(*fence, *b_fence)
             }
             (

@@ -25,7 +25,7 @@
 //! In none of them has anybody the lock who had not asked for it, or whose release was written down, and no token is on its
 //! way that the record does not know.
 
-use leasehold_core::model::{MutexState, Record};
+use leasehold_core::model::{LockState, Record};
 
 /// What a cut-off has left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -40,12 +40,7 @@ pub(super) enum Left {
 
 /// Which of the states is `left`, if it is any. `given_up` says whether the operation ends a hold that it
 /// finds.
-pub(super) fn left(
-    before: &MutexState,
-    after: &MutexState,
-    left: &MutexState,
-    given_up: bool,
-) -> Option<Left> {
+pub(super) fn left(before: &LockState, after: &LockState, left: &LockState, given_up: bool) -> Option<Left> {
     if left == after {
         return Some(Left::Done);
     }
@@ -77,18 +72,18 @@ pub(super) fn left(
 }
 
 /// Whether each key ends when it would in one of two states.
-fn ends_as_in(left: &MutexState, before: &MutexState, after: &MutexState) -> bool {
-    let value = |state: &MutexState| state.value.as_ref().map(|value| value.expires_ms);
-    let record = |state: &MutexState| state.record.as_ref().map(|record| record.expires_ms);
+fn ends_as_in(left: &LockState, before: &LockState, after: &LockState) -> bool {
+    let value = |state: &LockState| state.value.as_ref().map(|value| value.expires_ms);
+    let record = |state: &LockState| state.record.as_ref().map(|record| record.expires_ms);
     let value_fits = value(left).is_none() || [value(before), value(after)].contains(&value(left));
     let record_fits = record(left).is_none() || [record(before), record(after)].contains(&record(left));
-    let audit = |state: &MutexState| state.audit.as_ref().map(|audit| audit.expires_ms);
+    let audit = |state: &LockState| state.audit.as_ref().map(|audit| audit.expires_ms);
     let audit_fits = audit(left).is_none() || [audit(before), audit(after)].contains(&audit(left));
     value_fits && record_fits && audit_fits
 }
 
 /// A state without its expiries.
-fn for_ever(state: &MutexState) -> MutexState {
+fn for_ever(state: &LockState) -> LockState {
     let mut state = state.clone();
     if let Some(value) = &mut state.value {
         value.expires_ms = None;

@@ -26,7 +26,7 @@ mod serve;
 mod site;
 
 use law::Left;
-use leasehold_core::model::MutexState;
+use leasehold_core::model::LockState;
 use leasehold_core::{Fate, Op, Reply, Wake};
 use reach::Play;
 use seen::{OP_KINDS, OpKind, Seen};
@@ -145,7 +145,7 @@ impl Play<'_> {
     }
 
     /// The present state becomes the model's.
-    fn look_at_what_is_left(&mut self, before: &MutexState, op: &Op, whole: bool) -> Result<Left, Broken> {
+    fn look_at_what_is_left(&mut self, before: &LockState, op: &Op, whole: bool) -> Result<Left, Broken> {
         self.check_expiries(before)?;
         self.state = self.site.state()?;
         let mut after = before.clone();
@@ -169,10 +169,11 @@ impl Play<'_> {
         if fits { Ok(left) } else { Err(Broken(format!("it is {left:?}, and told {told:?}"))) }
     }
 
-    fn check_expiries(&self, before: &MutexState) -> Result<(), Broken> {
+    fn check_expiries(&self, before: &LockState) -> Result<(), Broken> {
         let persisted = |content: &str| {
             let value = before.value.as_ref().filter(|value| value.expires_ms.is_none());
-            value.is_some_and(|value| value.content.as_ref().unwrap_or_else(|kind| kind) == content)
+            value
+                .is_some_and(|value| value.content.token().unwrap_or_else(|| value.content.word()) == content)
         };
         let keyspace = self.site.redis.keyspace();
         for (key, entry) in keyspace.entries().filter(|(_, entry)| entry.expires_ms.is_none()) {

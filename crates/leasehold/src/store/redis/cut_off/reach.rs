@@ -5,7 +5,7 @@
 use super::Broken;
 use super::site::Site;
 use crate::store::redis::embedded::{Content, WHOLE};
-use leasehold_core::model::MutexState;
+use leasehold_core::model::LockState;
 use leasehold_core::{
     Acquire, Beat, Beaten, Enqueue, FencingToken, Label, Life, Op, Release, SessionOp, SessionReply,
 };
@@ -18,7 +18,7 @@ const MANY: u64 = 12;
 /// A lock at a site, the model of it, and what happens next.
 pub(super) struct Play<'a> {
     pub(super) site: &'a mut Site,
-    pub(super) state: MutexState,
+    pub(super) state: LockState,
     pub(super) workload: Workload,
     pub(super) now_us: u64,
 }
@@ -26,7 +26,7 @@ pub(super) struct Play<'a> {
 impl<'a> Play<'a> {
     pub(super) fn new(site: &'a mut Site, seed: u64) -> Self {
         site.redis.load(crate::store::redis::embedded::Keyspace::default());
-        let mut play = Self { site, state: MutexState::default(), workload: Workload::new(seed), now_us: 0 };
+        let mut play = Self { site, state: LockState::default(), workload: Workload::new(seed), now_us: 0 };
         play.set_now_us(START_US);
         play
     }

@@ -9,7 +9,7 @@
 
 use super::Broken;
 use super::reach::Play;
-use leasehold_core::model::MutexState;
+use leasehold_core::model::LockState;
 use leasehold_core::{
     Acquire, Acquired, Claim, Enqueue, Fate, FencingToken, HoldId, Label, Life, Op, Pass, Release, Reply,
 };
@@ -21,7 +21,7 @@ const LOOKS_AT_MOST: usize = 64;
 
 impl Play<'_> {
     /// Serves all who waited `before` a cut-off, all who wait now, and who asked for the lock in `op`.
-    pub(super) fn serve_all(&mut self, before: &MutexState, op: &Op) -> Result<(), Broken> {
+    pub(super) fn serve_all(&mut self, before: &LockState, op: &Op) -> Result<(), Broken> {
         let mut last = last(before).max(last(&self.state));
         let mut waiting = self.live(before);
         waiting.extend(self.live(&self.state));
@@ -76,7 +76,7 @@ impl Play<'_> {
     }
 
     /// Those who have a place now that is not over.
-    fn live(&self, state: &MutexState) -> BTreeMap<String, Claim> {
+    fn live(&self, state: &LockState) -> BTreeMap<String, Claim> {
         let places = state.record.iter().flat_map(|record| record.places.values());
         let live = places.filter(|place| place.expires_ms >= self.now_us / 1000);
         live.map(|place| (place.claim.hold.token(), place.claim.clone())).collect()
@@ -128,9 +128,9 @@ impl Play<'_> {
 }
 
 /// The claim that has the lock, where it is one of ours.
-pub(super) fn holder(state: &MutexState) -> Option<&Claim> {
+pub(super) fn holder(state: &LockState) -> Option<&Claim> {
     let tenant = state.record.as_ref()?.tenant.as_ref()?;
-    let stands = state.value.as_ref()?.content.as_ref() == Ok(&tenant.claim.token());
+    let stands = state.value.as_ref()?.content.token() == Some(&*tenant.claim.token());
     let ended = |hold: &HoldId| {
         let record = state.record.as_ref();
         record.and_then(|record| record.ended.as_ref()).is_some_and(|(ended, _)| ended == hold)
@@ -140,7 +140,7 @@ pub(super) fn holder(state: &MutexState) -> Option<&Claim> {
     (stands && !own).then_some(&tenant.claim)
 }
 
-fn last(state: &MutexState) -> FencingToken {
+fn last(state: &LockState) -> FencingToken {
     let last = state.record.as_ref().and_then(|record| record.last);
     last.unwrap_or(FencingToken::new(0))
 }

@@ -10,11 +10,11 @@ use crate::store::redis::embedded::{Content, EmbeddedRedis, Entry, Keyspace, Ran
 use crate::store::redis::reply;
 use crate::store::redis::script::{Call, lock_of};
 use leasehold_core::model::{
-    Audit, MutexState, Place, Record, SessionRecord, Sessions, Tenant, Value as Stands,
+    Audit, Content as Lies, LockState, Place, Record, SessionRecord, Sessions, Tenant, Value as Stands,
 };
 use leasehold_core::{
-    Beat, Beaten, Claim, Ended, FencingToken, HoldId, KeySpace, Label, Life, Lock, LockKeys, Op, OwnValue,
-    Refused, Reply, SessionId,
+    Beat, Beaten, Claim, Ended, FencingToken, HoldId, KeySpace, Kind, Label, Life, Lock, LockKeys, Op,
+    OwnValue, Refused, Reply, SessionId,
 };
 use leasehold_testkit::Value;
 use leasehold_testkit::conformance::{Stranger, Workload};
@@ -141,7 +141,7 @@ impl Site {
     /// Runs an operation, compares what it does with what the model does, and gives the reply.
     pub(super) fn agree(
         &mut self,
-        state: &mut MutexState,
+        state: &mut LockState,
         now_us: u64,
         op: &Op,
     ) -> Result<Option<Reply>, Broken> {
@@ -199,7 +199,7 @@ impl Site {
     }
 
     /// What the model would have at this state of the keys.
-    pub(super) fn state(&self) -> Result<MutexState, Broken> {
+    pub(super) fn state(&self) -> Result<LockState, Broken> {
         self.redis.with(|keyspace| read_back(keyspace, &self.keys))
     }
 }
@@ -216,11 +216,11 @@ fn as_of_the_client(value: &Value) -> redis::Value {
     }
 }
 
-fn read_back(keyspace: &Keyspace, keys: &LockKeys) -> Result<MutexState, Broken> {
+fn read_back(keyspace: &Keyspace, keys: &LockKeys) -> Result<LockState, Broken> {
     let value = keyspace.entry(&keys.name).map(|Entry { content, expires_ms }| {
         let content = match content {
-            Content::Text(text) => Ok(String::from_utf8_lossy(text).into_owned()),
-            other => Err(other.kind().to_owned()),
+            Content::Text(text) => Lies::Token(String::from_utf8_lossy(text).into_owned()),
+            other => Lies::Other(other.kind().to_owned()),
         };
         Stands { content, expires_ms: *expires_ms }
     });
@@ -232,7 +232,7 @@ fn read_back(keyspace: &Keyspace, keys: &LockKeys) -> Result<MutexState, Broken>
         (Content::Text(text), Some(expires_ms)) => audit(text, expires_ms),
         (_, expires_ms) => Err(Broken(format!("an audit of another type, or that expires {expires_ms:?}"))),
     });
-    Ok(MutexState { value, record: record.transpose()?, audit: audit.transpose()? })
+    Ok(LockState { kind: Kind::Mutex, value, record: record.transpose()?, audit: audit.transpose()? })
 }
 
 fn audit(text: &[u8], expires_ms: u64) -> Result<Audit, Broken> {

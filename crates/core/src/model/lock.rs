@@ -1,4 +1,5 @@
-//! The Mutex: one holder, a queue, a grant.
+//! One lock: one holder, a queue, a grant. A Mutex, or a ReentrantMutex, whose holder is an owner that may have several
+//! holds: what stands at the key is all that tells them apart.
 //!
 //! 1. A hold is extended, released or evicted only where its claim stands: the value at the key, and,
 //!    for a value of the user's own, the hold in the record.
@@ -6,14 +7,17 @@
 //! 3. What ended a hold is written beside it, so that the second release is told "released".
 //! 4. A session is taken for dead only by whoever looks at it in the same step, and only what lives with its
 //!    session is taken from it.
+//! 5. Entries of a ReentrantMutex that are over count no more, but lie there until something is written: who only reads
+//!    writes nothing.
 
 use super::audit::Audit;
+use super::entries::{Entries, Entry};
 use super::record::{Record, Tenant};
 use super::session::{Alive, Vital};
 use crate::{
-    Acquire, Acquired, Ahead, AuditEntry, Claim, Ended, Evict, Evicted, Extend, Extended, Fate, FencingToken,
-    Fingerprint, Free, Freed, HoldId, Holder, Inspect, Inspection, Label, Life, Op, Pass, Refused, Release,
-    Released, Reply, Seen, SessionId, Wake,
+    Acquire, Acquired, Ahead, AuditEntry, Claim, Ended, Entered, Evict, Evicted, Extend, Extended, Fate,
+    FencingToken, Fingerprint, Free, Freed, HoldId, Holder, Inspect, Inspection, Kind, Label, Life, Op,
+    OwnValue, Pass, Refused, Release, Released, Reply, Seen, SessionId, Wake,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -21,10 +25,10 @@ use std::fmt;
 /// How many places one operation looks at, so that no script runs for long.
 const LOOKS_AT_MOST: u32 = 64;
 
-/// One Mutex.
+/// One lock.
 ///
 /// ```
-/// use leasehold_core::model::{MutexState, everybody};
+/// use leasehold_core::model::{LockState, everybody};
 /// use leasehold_core::{Acquire, Acquired, Claim, HoldId, Label, Life, Op, Reply, SessionId};
 ///
 /// let ask = |who: u8| {
@@ -35,7 +39,7 @@ const LOOKS_AT_MOST: u32 = 64;
 /// };
 /// let granted = |reply| matches!(reply, Reply::Acquire(Acquired::Granted { .. }));
 ///
-/// let mut lock = MutexState::default();
+/// let mut lock = LockState::default();
 /// let second = 1_000_000; // in microseconds of the store's clock
 /// assert!(granted(lock.apply(second, &ask(1), &everybody).0));
 /// assert!(granted(lock.apply(2 * second, &ask(1), &everybody).0)); // the same hold again changes nothing
@@ -43,7 +47,9 @@ const LOOKS_AT_MOST: u32 = 64;
 /// assert!(granted(lock.apply(9 * second, &ask(2), &everybody).0)); // the first one's lease has ended
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MutexState {
+pub struct LockState {
+    /// What kind of lock it is.
+    pub kind: Kind,
     /// What stands at the lock's key.
     pub value: Option<Value>,
     /// What is kept beside it.
@@ -54,20 +60,63 @@ pub struct MutexState {
 
 /// What stands at a lock's key.
 ///
-/// [`MutexState`] has it, and shows what it is for.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// [`LockState`] has it, and shows what it is for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Value {
-    /// The token, or the type of what stands there where that is not a string.
-    pub content: Result<String, String>,
+    /// What it is.
+    pub content: Content,
     /// When it expires, in milliseconds of the store's clock; `None` if it never does.
     pub expires_ms: Option<u64>,
 }
 
-impl fmt::Debug for Value {
+/// What stands at a lock's key, by its type.
+///
+/// [`LockState`] has it, and shows what it is for.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Content {
+    /// The token of a Mutex.
+    Token(String),
+    /// The entries of a ReentrantMutex.
+    Entries(Entries),
+    /// Something of another type.
+    Other(String),
+}
+
+impl Content {
+    /// The token of a Mutex.
+    pub fn token(&self) -> Option<&str> {
+        match self {
+            Self::Token(token) => Some(token),
+            Self::Entries(_) | Self::Other(_) => None,
+        }
+    }
+
+    /// The entries of a ReentrantMutex.
+    pub fn entries(&self) -> Option<&Entries> {
+        match self {
+            Self::Entries(entries) => Some(entries),
+            Self::Token(_) | Self::Other(_) => None,
+        }
+    }
+
+    /// Its type, as Redis calls it.
+    pub fn word(&self) -> &str {
+        match self {
+            Self::Token(_) => "string",
+            Self::Entries(_) => "hash",
+            Self::Other(word) => word,
+        }
+    }
+}
+
+impl fmt::Debug for Content {
     /// Does not show a token: whoever knows it can end the hold.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let content = self.content.as_ref().map(|_| "…");
-        f.debug_struct("Value").field("content", &content).field("expires_ms", &self.expires_ms).finish()
+        match self {
+            Self::Token(_) => f.write_str("Token(…)"),
+            Self::Entries(entries) => entries.fmt(f),
+            Self::Other(word) => f.debug_tuple("Other").field(word).finish(),
+        }
     }
 }
 
@@ -78,11 +127,19 @@ struct Now {
     ms: u64,
 }
 
-impl MutexState {
+impl LockState {
+    /// A lock of that kind, of which nothing is known.
+    pub fn new(kind: Kind) -> Self {
+        Self { kind, ..Self::default() }
+    }
+
     /// Executes one operation at `now_us` microseconds of the store's clock. `alive` knows the sessions.
     pub fn apply(&mut self, now_us: u64, op: &Op, alive: Alive<'_>) -> (Reply, Vec<Wake>) {
         let now = Now { us: now_us, ms: now_us / 1000 };
         self.expire(now);
+        let lies = self.value.clone();
+        self.drop_over(now);
+        let found = self.value.clone();
         let mut wakes = Vec::new();
         let reply = match op {
             Op::Acquire(ask) => self.look(now, ask, alive, &mut wakes).map(Reply::Acquire),
@@ -92,6 +149,9 @@ impl MutexState {
             Op::Evict(evict) => self.evict(now, evict, alive, &mut wakes).map(Reply::Evict),
             Op::Free(free) => self.free(now, free, &mut wakes).map(Reply::Free),
         };
+        if self.value == found {
+            self.value = lies;
+        }
         (reply.unwrap_or_else(Reply::Refused), wakes)
     }
 
@@ -99,46 +159,97 @@ impl MutexState {
     /// (4). For a store that knows by itself who is dead; the lock is granted by the next operation that finds it free.
     pub fn bury(&mut self, now_us: u64, dead: SessionId, by: &Label) -> (Option<FencingToken>, bool) {
         let now = Now { us: now_us, ms: now_us / 1000 };
-        let lives = |life: Life, claim: &Claim| life.ends_with_session() && claim.hold.session() == dead;
-        let holder =
-            self.tenant().filter(|tenant| lives(tenant.life, &tenant.claim) && self.holds(&tenant.claim));
-        let holder = holder.cloned();
+        self.drop_over(now);
+        let lives = |life: Life, hold: &HoldId| life.ends_with_session() && hold.session() == dead;
+        let fence = self.fence();
+        let taken = self.take(now, Ended::Evicted, by, |life, hold| lives(life, hold));
         let Some(record) = &mut self.record else { return (None, false) };
-        let fence = holder.as_ref().and(record.last);
-        let place = record.places.get(&dead).is_some_and(|place| lives(place.life, &place.claim));
+        let place = record.places.get(&dead).is_some_and(|place| lives(place.life, &place.claim.hold));
         if place {
             record.leave(dead);
         }
-        if let Some(tenant) = holder {
-            self.end(now, tenant, Ended::Evicted, by);
+        (fence.filter(|_| taken), place)
+    }
+
+    /// Ends those holds that `goes` says, which others end than their holders; says whether there were any.
+    fn take(&mut self, now: Now, how: Ended, by: &Label, goes: impl Fn(Life, &HoldId) -> bool) -> bool {
+        let Some(first) = self.lessees().into_iter().find(|tenant| goes(tenant.life, &tenant.claim.hold))
+        else {
+            return false;
+        };
+        let fence = self.fence();
+        self.keep_entries(|entry| !goes(entry.life, &entry.hold));
+        let hold = first.claim.hold;
+        if let Some(record) = &mut self.record {
+            record.ended = Some((hold, how));
         }
-        (fence, place)
-    }
-
-    /// Ends a hold that others end than its holder.
-    fn end(&mut self, now: Now, tenant: Tenant, how: Ended, by: &Label) {
-        self.value = None;
-        let Some(record) = &mut self.record else { return };
-        record.ended = Some((tenant.claim.hold, how));
-        let entry =
-            AuditEntry { at_ms: now.ms, how, fence: record.last, whose: Some(tenant.label), by: by.clone() };
+        let entry = AuditEntry { at_ms: now.ms, how, fence, whose: Some(first.label), by: by.clone() };
         Audit::note(&mut self.audit, entry);
+        true
     }
 
-    /// Who holds the lock and who is next in the queue: whom a store that knows who is dead asks about.
-    pub fn sessions_at_the_front(&self) -> impl Iterator<Item = SessionId> {
-        let record = self.record.iter();
-        record.flat_map(|record| {
-            let tenant = record.tenant.iter().map(|tenant| tenant.claim.hold.session());
-            tenant.chain(record.tickets.values().copied())
-        })
+    /// Keeps of a ReentrantMutex the entries that are to stay, and nothing of a Mutex. Nobody has the lock where none is
+    /// left.
+    fn keep_entries(&mut self, stays: impl Fn(&Entry) -> bool) {
+        self.value.take_if(|value| match &mut value.content {
+            Content::Entries(entries) => {
+                entries.retain(stays);
+                entries.count == 0
+            }
+            Content::Token(_) | Content::Other(_) => true,
+        });
     }
 
-    /// Whose session holds the lock at `now_us`, whatever the hold lives with.
-    pub fn held_by(&mut self, now_us: u64) -> Option<SessionId> {
+    /// Drops entries that are over.
+    fn drop_over(&mut self, now: Now) {
+        if self.value.as_ref().is_some_and(|value| value.content.entries().is_some()) {
+            self.keep_entries(|entry| entry.until_ms >= now.ms);
+        }
+    }
+
+    /// Whose sessions hold the lock, or held it last: whom a store that knows who is dead asks about.
+    pub fn holders(&self) -> Vec<SessionId> {
+        let mut holders: Vec<_> = match self.entries() {
+            Some(entries) => entries.holds.iter().map(|entry| entry.hold.session()).collect(),
+            None => self.tenant().map(|tenant| tenant.claim.hold.session()).into_iter().collect(),
+        };
+        holders.sort_unstable();
+        holders.dedup();
+        holders
+    }
+
+    /// Whose sessions wait for the lock: whom such a store asks about, from the front on.
+    pub fn waiters(&self) -> impl Iterator<Item = SessionId> {
+        self.record.iter().flat_map(|record| record.tickets.values().copied())
+    }
+
+    /// Executes an operation on a lock at whose key something of another kind stands.
+    pub fn apply_beside(
+        &mut self,
+        other: &Value,
+        now_us: u64,
+        op: &Op,
+        alive: Alive<'_>,
+    ) -> (Reply, Vec<Wake>) {
+        let content = Content::Other(other.content.word().to_owned());
+        self.value = Some(Value { content, expires_ms: other.expires_ms });
+        let applied = self.apply(now_us, op, alive);
+        self.value = None;
+        applied
+    }
+
+    /// What stands at the lock's key at `now_us`, for those of other kinds.
+    pub fn stands(&mut self, now_us: u64) -> Option<&Value> {
         self.expire(Now { us: now_us, ms: now_us / 1000 });
-        let holder = self.tenant().filter(|tenant| self.holds(&tenant.claim))?;
-        Some(holder.claim.hold.session())
+        self.value.as_ref()
+    }
+
+    /// Whose sessions hold the lock at `now_us`, whatever the holds live with.
+    pub fn held_by(&mut self, now_us: u64) -> Vec<SessionId> {
+        let now = Now { us: now_us, ms: now_us / 1000 };
+        self.expire(now);
+        self.drop_over(now);
+        if self.lessee().is_some() { self.holders() } else { Vec::new() }
     }
 
     /// Whether nothing is left to remember at `now_us`.
@@ -187,13 +298,13 @@ impl MutexState {
             Vital::Alive(alive_ms) => Some(alive_ms),
             Vital::Lapsed => None,
             Vital::Unknown => {
-                let tenant = self.tenant().filter(|tenant| self.holds(&tenant.claim))?;
-                match tenant.life {
+                let doubted = self.lessees().into_iter().filter_map(|tenant| match tenant.life {
                     Life::Session { alive_ms } if tenant.claim.hold.session() == session => {
                         tenant.since_ms.saturating_add(alive_ms).checked_sub(now.ms)
                     }
                     _ => None,
-                }
+                });
+                doubted.max()
             }
         }
     }
@@ -218,14 +329,19 @@ impl MutexState {
 
     fn free(&mut self, now: Now, free: &Free, wakes: &mut Vec<Wake>) -> Result<Freed, Refused> {
         self.refuse_other_types()?;
-        let holder = self.tenant().filter(|tenant| self.holds(&tenant.claim)).cloned();
-        let last = self.record.as_ref().and_then(|record| record.last);
-        match (free.seen, holder) {
-            (Seen::Hold(fence), Some(tenant)) if last == Some(fence) => {
-                wakes.push(Wake::Freed { to: tenant.claim.hold.session(), fence });
-                self.end(now, tenant, Ended::Freed, &free.by);
+        let fence = self.fence();
+        match free.seen {
+            Seen::Hold(seen) if fence == Some(seen) => {
+                let mut told: Vec<_> =
+                    self.lessees().into_iter().map(|tenant| tenant.claim.hold.session()).collect();
+                told.sort_unstable();
+                told.dedup();
+                wakes.extend(told.into_iter().map(|to| Wake::Freed { to, fence: seen }));
+                self.take(now, Ended::Freed, &free.by, |_, _| true);
+                // A client of another library may have entered, too.
+                self.value = None;
             }
-            (Seen::Stranger(fingerprint), None) if self.stranger() == Some(fingerprint) => {
+            Seen::Stranger(fingerprint) if self.stranger() == Some(fingerprint) => {
                 self.value = None;
                 let (how, by) = (Ended::Freed, free.by.clone());
                 Audit::note(&mut self.audit, AuditEntry { at_ms: now.ms, how, fence: None, whose: None, by });
@@ -239,6 +355,9 @@ impl MutexState {
     fn acquire(&mut self, now: Now, ask: &Acquire, wakes: &mut Vec<Wake>) -> Result<Acquired, Refused> {
         if let Some(settled) = self.settled(now, ask)? {
             return Ok(settled);
+        }
+        if self.enter(now, ask) {
+            return Ok(self.confirm(now, ask));
         }
         if self.value.is_none() && self.pump(now, Some(ask), wakes) == Pumped::Asker {
             return Ok(self.confirm(now, ask));
@@ -272,17 +391,49 @@ impl MutexState {
     fn ahead(&self, ask: &Acquire, position: Option<u64>) -> Option<Ahead> {
         let record = self.record.as_ref()?;
         let before = position.and_then(|_| record.before(ask.claim.hold.session()));
-        let (life, claim) = if let Some(place) = before {
-            (place.life, &place.claim)
+        let (life, hold) = if let Some(place) = before {
+            (place.life, place.claim.hold)
         } else {
-            let tenant = self.tenant().filter(|tenant| self.holds(&tenant.claim))?;
-            (tenant.life, &tenant.claim)
+            let tenant = self.lessee()?;
+            (tenant.life, tenant.claim.hold)
         };
-        life.ends_with_session().then(|| Ahead { session: claim.hold.session(), alive_ms: None })
+        life.ends_with_session().then(|| Ahead { session: hold.session(), alive_ms: None })
+    }
+
+    /// Enters once more where the asker's owner has the lock: past the queue, and by the same fencing token (R4, R10).
+    fn enter(&mut self, now: Now, ask: &Acquire) -> bool {
+        let owner = ask.claim.token();
+        let Some(entries) = self.entries().filter(|entries| entries.owner.as_str() == owner) else {
+            return false;
+        };
+        let tenant = Tenant::asking(now.ms, ask);
+        // Only a client of another library has it so far.
+        let fence = entries.fence.unwrap_or_else(|| self.install(now, tenant.clone(), ask.lease_ms));
+        if let Some(Value { content: Content::Entries(entries), expires_ms }) = &mut self.value {
+            entries.enter(tenant, fence, ask.lease_ms);
+            let until_ms = now.ms + entries.lease_ms;
+            *expires_ms = Some(expires_ms.map_or(until_ms, |at_ms| at_ms.max(until_ms)));
+        }
+        if let Some(record) = &mut self.record
+            && record.waits(&ask.claim.hold)
+        {
+            record.leave(ask.claim.hold.session());
+        }
+        true
     }
 
     /// The hold is there: tells so, and mends what a cut-off may have left undone.
     fn confirm(&mut self, now: Now, ask: &Acquire) -> Acquired {
+        let others_wait = self.record.as_ref().is_some_and(Record::is_awaited);
+        if let Some(entries) = self.entries() {
+            let until_ms = entries.entry(&ask.claim.hold).map_or(now.ms, |entry| entry.until_ms);
+            return Acquired::Granted {
+                fence: entries.fence.unwrap_or(FencingToken::new(0)),
+                remaining_ms: until_ms - now.ms,
+                others_wait,
+                entered: Some(Entered { count: entries.count, lease_ms: entries.lease_ms }),
+            };
+        }
         let known = self.tenant().is_some_and(|tenant| tenant.claim == ask.claim);
         let last = self.record.as_ref().and_then(|record| record.last).filter(|_| known);
         let fence = last.unwrap_or_else(|| self.install(now, Tenant::asking(now.ms, ask), ask.lease_ms));
@@ -290,8 +441,7 @@ impl MutexState {
         if let Some(value) = &mut self.value {
             expires_ms = *value.expires_ms.get_or_insert(expires_ms);
         }
-        let others_wait = self.record.as_ref().is_some_and(Record::is_awaited);
-        Acquired::Granted { fence, remaining_ms: expires_ms - now.ms, others_wait }
+        Acquired::Granted { fence, remaining_ms: expires_ms - now.ms, others_wait, entered: None }
     }
 
     fn extend(&mut self, now: Now, extend: &Extend) -> Extended {
@@ -299,10 +449,13 @@ impl MutexState {
             return Extended::NotHeld;
         }
         let until_ms = now.ms + extend.lease_ms;
-        if let Some(value) = &mut self.value
-            && value.expires_ms.is_none_or(|at_ms| at_ms < until_ms)
-        {
-            value.expires_ms = Some(until_ms);
+        if let Some(value) = &mut self.value {
+            if value.expires_ms.is_none_or(|at_ms| at_ms < until_ms) {
+                value.expires_ms = Some(until_ms);
+            }
+            if let Content::Entries(entries) = &mut value.content {
+                entries.extend(&extend.claim.hold, now.ms, extend.lease_ms);
+            }
         }
         if extend.keep_record
             && let Some(record) = &mut self.record
@@ -317,7 +470,7 @@ impl MutexState {
         let found = self.fate(&release.claim);
         let holder = if found == Fate::Superseded { self.holder(now) } else { None };
         if found == Fate::Held {
-            self.value = None;
+            self.keep_entries(|entry| entry.hold != hold);
             self.record_or_new(now, 0).ended = Some((hold, Ended::Released));
         }
         if let Some(record) = &mut self.record
@@ -325,6 +478,10 @@ impl MutexState {
         {
             record.leave(hold.session());
         }
+        let left = match self.entries() {
+            Some(entries) if found == Fate::Held => entries.count,
+            _ => 0,
+        };
         let next = match (&release.next, release.pass) {
             (Some(next), Pass::Grant) => Some(self.acquire(now, next, wakes)),
             (Some(next), Pass::Free) => {
@@ -339,7 +496,7 @@ impl MutexState {
             }
             (None, Pass::Free) => None,
         };
-        Released { found, holder, next }
+        Released { found, left, holder, next }
     }
 
     fn inspect(&self, now: Now, inspect: &Inspect) -> Result<Inspection, Refused> {
@@ -388,8 +545,14 @@ impl MutexState {
 
     /// Makes somebody the holder of the free lock.
     fn give(&mut self, now: Now, tenant: Tenant, lease_ms: u64) -> FencingToken {
-        self.value = Some(Value { content: Ok(tenant.claim.token()), expires_ms: Some(now.ms + lease_ms) });
-        self.install(now, tenant, lease_ms)
+        let (token, first) = (tenant.claim.token(), tenant.clone());
+        let fence = self.install(now, tenant, lease_ms);
+        let content = match (self.kind, OwnValue::new(&token)) {
+            (Kind::Reentrant, Ok(owner)) => Content::Entries(Entries::of(first, owner, fence, lease_ms)),
+            _ => Content::Token(token),
+        };
+        self.value = Some(Value { content, expires_ms: Some(now.ms + lease_ms) });
+        fence
     }
 
     /// Writes a new tenant and its fencing token into the record.
@@ -407,9 +570,41 @@ impl MutexState {
     }
 
     fn refuse_other_types(&self) -> Result<(), Refused> {
-        match &self.value {
-            Some(Value { content: Err(found), .. }) => Err(Refused::WrongKind { found: found.clone() }),
-            _ => Ok(()),
+        let found = self.value.as_ref().map(|value| &value.content);
+        match (self.kind, found) {
+            (_, None)
+            | (Kind::Mutex, Some(Content::Token(_)))
+            | (Kind::Reentrant, Some(Content::Entries(_))) => Ok(()),
+            (_, Some(content)) => Err(Refused::WrongKind { found: content.word().to_owned() }),
+        }
+    }
+
+    /// The entries of a ReentrantMutex that somebody has.
+    fn entries(&self) -> Option<&Entries> {
+        self.value.as_ref()?.content.entries()
+    }
+
+    /// The one of ours who has the lock; the first, where an owner has it several times.
+    fn lessee(&self) -> Option<Tenant> {
+        match self.entries() {
+            Some(entries) => entries.lessees().next(),
+            None => self.tenant().filter(|tenant| self.holds(&tenant.claim)).cloned(),
+        }
+    }
+
+    /// All of ours who have the lock: several holds of one owner.
+    fn lessees(&self) -> Vec<Tenant> {
+        match self.entries() {
+            Some(entries) => entries.lessees().collect(),
+            None => self.lessee().into_iter().collect(),
+        }
+    }
+
+    /// The fencing token of the one of ours who has the lock.
+    fn fence(&self) -> Option<FencingToken> {
+        match self.entries() {
+            Some(entries) => entries.fence,
+            None => self.lessee().and(self.record.as_ref()).and_then(|record| record.last),
         }
     }
 
@@ -422,15 +617,13 @@ impl MutexState {
         (ended == hold).then_some(*how)
     }
 
-    /// Whether a value is that of a claim.
-    fn stands(value: Option<&Value>, claim: &Claim) -> bool {
-        value.is_some_and(|value| value.content.as_ref() == Ok(&claim.token()))
-    }
-
     /// Whether a claim has the lock (1).
     fn holds(&self, claim: &Claim) -> bool {
-        if !Self::stands(self.value.as_ref(), claim) {
-            return false;
+        let Some(value) = &self.value else { return false };
+        match (self.kind, &value.content) {
+            (Kind::Reentrant, Content::Entries(entries)) => return entries.entry(&claim.hold).is_some(),
+            (Kind::Mutex, Content::Token(token)) if *token == claim.token() => {}
+            _ => return false,
         }
         // A stranger may use the same value as a user of ours, so that it alone proves nothing.
         let known = || self.tenant().is_some_and(|tenant| tenant.claim == *claim);
@@ -450,7 +643,11 @@ impl MutexState {
         if let Some(how) = self.ended(&claim.hold) {
             return Fate::Ended(how);
         }
-        let last = record.tenant.as_ref().is_some_and(|tenant| tenant.claim.hold == claim.hold);
+        let last = record.tenant.as_ref().is_some_and(|tenant| {
+            // All entries of an owner go with the first.
+            let same_owner = self.kind == Kind::Reentrant && tenant.claim.value == claim.value;
+            tenant.claim.hold == claim.hold || same_owner
+        });
         match (&self.value, last, &record.tenant) {
             (None, true, _) => Fate::Vanished,
             (None, false, None) => Fate::Forgotten,
@@ -461,24 +658,30 @@ impl MutexState {
     /// Who has the lock, as far as a stranger may know.
     fn holder(&self, now: Now) -> Option<Holder> {
         let value = self.value.as_ref()?;
-        let remaining_ms = value.expires_ms.map(|at_ms| at_ms - now.ms);
-        let tenant = self.tenant().filter(|tenant| self.holds(&tenant.claim));
+        let entries = self.entries();
+        let tenant = self.lessee();
         Some(Holder {
-            label: tenant.map(|tenant| tenant.label.clone()),
-            remaining_ms,
-            fence: tenant.and(self.record.as_ref()).and_then(|record| record.last),
-            since_ms: tenant.map(|tenant| tenant.since_ms),
+            owner: entries.map(|entries| entries.owner.clone()),
+            count: entries.map_or(1, |entries| entries.count),
+            remaining_ms: value.expires_ms.map(|at_ms| at_ms - now.ms),
+            fence: self.fence(),
+            since_ms: tenant.as_ref().map(|tenant| tenant.since_ms),
             session: tenant
+                .as_ref()
                 .filter(|tenant| tenant.life.ends_with_session())
                 .map(|tenant| tenant.claim.hold.session()),
+            label: tenant.map(|tenant| tenant.label),
         })
     }
 
     /// The fingerprint of what a client of another library has put at the key.
     fn stranger(&self) -> Option<Fingerprint> {
-        let value = self.value.as_ref()?.content.as_ref().ok()?;
-        let ours = self.tenant().is_some_and(|tenant| self.holds(&tenant.claim));
-        (!ours).then(|| Fingerprint::of(value))
+        let stands = match &self.value.as_ref()?.content {
+            Content::Token(token) => token,
+            Content::Entries(entries) => entries.owner.as_str(),
+            Content::Other(_) => return None,
+        };
+        self.lessee().is_none().then(|| Fingerprint::of(stands))
     }
 }
 

@@ -41,7 +41,7 @@ impl SimStore {
         let fault = match select(pin!(slot.outcome()), time_up).await {
             Either::Left((Ok(answer), _)) => {
                 sim.note(&match &answer {
-                    Answer::Lock(reply) => Event::Answered { host, message, reply: Some(*reply) },
+                    Answer::Lock(reply) => Event::Answered { host, message, reply: Some(reply) },
                     Answer::Sessions(reply) => Event::Heard { host, message, reply: Some(reply) },
                 });
                 return Outcome::Done(answer);

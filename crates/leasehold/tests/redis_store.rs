@@ -740,6 +740,34 @@ async fn what_is_no_session_of_ours_is_left_alone() {
     assert_eq!(attend(&store, &SessionOp::End(session(1))).await, SessionReply::End);
 }
 
+/// However many there are, and whatever else stands among them.
+#[tokio::test]
+async fn all_sessions_are_listed_but_what_is_none() {
+    let server = RedisServer::start().unwrap();
+    let store = connect(&server).await;
+    assert_eq!(beat(&store, 1, Some("{}"), vec![job()]).await, Beaten::Alive);
+    let index = "leasehold:{sessions}";
+    let mut connection = server.connect().unwrap();
+    for n in 0..600_u32 {
+        let mut bytes = [9; 12];
+        bytes[..4].copy_from_slice(&n.to_be_bytes());
+        let id = SessionId::from_random(bytes).to_string();
+        let record = format!("{index}:{id}");
+        connection.call(&["ZADD", index, "1762000000000", &id]).unwrap().ok().unwrap();
+        match n % 3 {
+            0 => drop(connection.call(&["SET", &record, "x"]).unwrap().ok().unwrap()),
+            1 => {
+                drop(connection.call(&["HSET", &record, "format", "1", "until", "1"]).unwrap().ok().unwrap());
+            }
+            _ => {}
+        }
+    }
+    let listed = listed(&store).await;
+    assert_eq!(listed.len(), 201);
+    let ours = listed.iter().find(|entry| entry.session == session(1)).expect("ours is one of them");
+    assert_eq!((ours.held.clone(), ours.alive_ms.is_some()), (vec![job()], true));
+}
+
 #[tokio::test]
 async fn who_loses_a_lock_by_force_is_told() {
     let server = RedisServer::start().unwrap();

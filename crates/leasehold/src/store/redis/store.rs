@@ -29,6 +29,8 @@ use tokio::time::Instant;
 const SENT_AT_MOST: u32 = 4;
 /// How many extends are one call at most: others at the server wait for as long as it takes.
 const EXTENDS_AT_ONCE: usize = 64;
+/// How many records of sessions are read in one go: a request is answered as a whole, and others wait for that.
+const RECORDS_AT_ONCE: usize = 256;
 /// What a time that is too long to count counts as.
 const FAR: Duration = Duration::from_secs(24 * 3600);
 
@@ -320,42 +322,47 @@ impl RedisStore {
         pipeline.cmd("DEL").arg(self.keys.session(session));
         pipeline.cmd("ZREM").arg(self.keys.sessions()).arg(session.to_string());
         // The index is a help for people: what goes wrong with it is put right when the next session begins.
-        self.plain(&pipeline, 1, deadline).await.map(|_| SessionReply::End)
+        self.plain(&pipeline, |at, _| at > 0, deadline).await.map(|_| SessionReply::End)
     }
 
-    /// The index, and then all records of which it knows. Never all keys of a server.
+    /// The index, and then all records of which it knows, some at a time. Never all keys of a server. What is no record of
+    /// a session is passed over.
     async fn list(&self, deadline: Instant) -> Result<SessionReply, Attended> {
         let mut pipeline = Pipeline::with_capacity(1);
         pipeline.add_command(cmd("ZRANGE").arg(self.keys.sessions()).arg(0).arg(-1).clone());
-        let values = self.plain(&pipeline, 1, deadline).await?;
+        let values = self.plain(&pipeline, |_, _| false, deadline).await?;
         let mut sessions = self.well_formed(values.first().ok_or(Malformed).and_then(reply::sessions))?;
         sessions.sort_unstable();
-        let mut pipeline = Pipeline::with_capacity(1 + sessions.len());
-        pipeline.cmd("TIME");
-        for session in &sessions {
-            pipeline.cmd("HGETALL").arg(self.keys.session(*session));
+        let mut entries: Vec<SessionEntry> = Vec::with_capacity(sessions.len());
+        for some in sessions.chunks(RECORDS_AT_ONCE) {
+            let mut pipeline = Pipeline::with_capacity(1 + some.len());
+            pipeline.cmd("TIME");
+            for session in some {
+                pipeline.cmd("HGETALL").arg(self.keys.session(*session));
+            }
+            let values = self.plain(&pipeline, |_, value| is_wrong_type(value), deadline).await?;
+            let now_ms = self.well_formed(values.first().ok_or(Malformed).and_then(reply::now_ms))?;
+            for (session, value) in some.iter().zip(&values[1..]) {
+                if !is_wrong_type(value) {
+                    entries.extend(self.well_formed(reply::session_entry(*session, now_ms, value))?);
+                }
+            }
         }
-        let values = self.plain(&pipeline, usize::MAX, deadline).await?;
-        let mut values = values.iter();
-        let now_ms = self.well_formed(values.next().ok_or(Malformed).and_then(reply::now_ms))?;
-        let entries = sessions.into_iter().zip(values);
-        let entries =
-            entries.map(|(session, value)| reply::session_entry(session, now_ms, value).transpose());
-        let entries = entries.flatten().collect::<Result<Vec<SessionEntry>, _>>();
-        Ok(SessionReply::List(self.well_formed(entries)?))
+        Ok(SessionReply::List(entries))
     }
 
-    /// Sends commands that are no scripts, of which so many first ones must not be answered with an error.
+    /// Sends commands that are no scripts. `forgives` says which errors are no reason to fail, by the number of the command.
     async fn plain(
         &self,
         pipeline: &Pipeline,
-        needed: usize,
+        forgives: fn(usize, &Value) -> bool,
         deadline: Instant,
     ) -> Result<Vec<Value>, Attended> {
         let mut line = self.line(deadline).await.map_err(Outcome::Refused)?;
         let values =
             line.send_all(pipeline, deadline).await.map_err(|lost| Outcome::Unknown(self.lost(lost)))?;
-        values.iter().take(needed).try_for_each(|value| self.no_error(value, &line))?;
+        let serious = values.iter().enumerate().filter(|(at, value)| !forgives(*at, value));
+        serious.map(|(_, value)| value).try_for_each(|value| self.no_error(value, &line))?;
         Ok(values)
     }
 
@@ -484,6 +491,10 @@ fn all(calls: &[(Range<usize>, Result<Call, Fault>)], outcome: &Outcome) -> Vec<
 
 fn deadline(within: Duration) -> Instant {
     Instant::now() + within.min(FAR)
+}
+
+fn is_wrong_type(value: &Value) -> bool {
+    matches!(value, Value::ServerError(error) if error.code() == "WRONGTYPE")
 }
 
 fn is_unknown_script(value: &Value) -> bool {

@@ -418,6 +418,37 @@ pub enum Acquired {
     Spent(Ended),
 }
 
+/// What became of one of several locks that were asked for together: all of them, or none.
+///
+/// ```
+/// use leasehold_core::model::LockState;
+/// use leasehold_core::{Acquire, Claim, HoldId, Label, Life, Lock, SessionId, Share};
+///
+/// let ask = |who: u8| {
+///     let claim = Claim::new(HoldId::from_random(SessionId::from_random([who; 12]), [who; 16]));
+///     let (life, label) = (Life::Session { alive_ms: 10_000 }, Label::new("a worker").expect("it is short"));
+///     Acquire { claim, lease_ms: 3_000, label, queue: None, adopt_ms: None, life, ahead: None }
+/// };
+/// let (mut till, mut stock) = (LockState::default(), LockState::default());
+/// let both = LockState::take_all(&mut [(&mut till, &ask(1)), (&mut stock, &ask(2))], 1_000_000);
+/// assert!(both.iter().all(|share| matches!(share, Share::Had(_))));
+///
+/// let mut shelf = LockState::default();
+/// let shares = LockState::take_all(&mut [(&mut till, &ask(3)), (&mut shelf, &ask(4))], 2_000_000);
+/// assert!(matches!(shares[0], Share::InTheWay(_)) && shares[1] == Share::Open && shelf.value.is_none());
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Share {
+    /// All were taken, and this is one of them: [`Acquired::Granted`].
+    Had(Acquired),
+    /// This one cannot be taken, and says why, as an acquire that does not queue would; none was taken.
+    InTheWay(Result<Acquired, Refused>),
+    /// This one could have been taken; none was.
+    Open,
+    /// This very hold is there already, from an earlier sending; nothing was changed.
+    Held,
+}
+
 /// What the owner of a ReentrantMutex has of it.
 ///
 /// ```

@@ -13,11 +13,11 @@
 use super::audit::Audit;
 use super::entries::{Entries, Entry};
 use super::record::{Record, Tenant};
-use super::session::{Alive, Vital};
+use super::session::{Alive, Vital, everybody};
 use crate::{
     Acquire, Acquired, Ahead, AuditEntry, Claim, Ended, Entered, Evict, Evicted, Extend, Extended, Fate,
     FencingToken, Fingerprint, Free, Freed, HoldId, Holder, Inspect, Inspection, Kind, Label, Life, Op,
-    OwnValue, Pass, Refused, Release, Released, Reply, Seen, SessionId, Wake,
+    OwnValue, Pass, Refused, Release, Released, Reply, Seen, SessionId, Share, Wake,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -67,6 +67,14 @@ pub struct Value {
     pub content: Content,
     /// When it expires, in milliseconds of the store's clock; `None` if it never does.
     pub expires_ms: Option<u64>,
+}
+
+impl Value {
+    /// What locks of other kinds see of it: its type.
+    #[must_use]
+    pub fn to_others(&self) -> Self {
+        Self { content: Content::Other(self.content.word().to_owned()), expires_ms: self.expires_ms }
+    }
 }
 
 /// What stands at a lock's key, by its type.
@@ -155,6 +163,56 @@ impl LockState {
         (reply.unwrap_or_else(Reply::Refused), wakes)
     }
 
+    /// Takes all of several locks, or none of them. Nobody queues, and nobody is passed: a free lock that others wait for
+    /// stays theirs.
+    pub fn take_all(locks: &mut [(&mut Self, &Acquire)], now_us: u64) -> Vec<Share> {
+        let now = Now { us: now_us, ms: now_us / 1000 };
+        let probe = |(state, ask): &mut (&mut Self, &Acquire)| {
+            state.expire(now);
+            // Of entries that are over nothing is dropped where nothing is written.
+            let mut seen = state.clone();
+            seen.drop_over(now);
+            seen.probe(now, ask)
+        };
+        let shares: Vec<_> = locks.iter_mut().map(probe).collect();
+        if shares.iter().any(|share| matches!(share, Share::InTheWay(_))) {
+            return shares;
+        }
+        let take = |(state, ask): &mut (&mut Self, &Acquire)| {
+            let (reply, _) = state.apply(
+                now_us,
+                &Op::Acquire(Acquire { queue: None, ahead: None, ..(*ask).clone() }),
+                &everybody,
+            );
+            match reply {
+                Reply::Acquire(acquired) => Share::Had(acquired),
+                Reply::Refused(refused) => Share::InTheWay(Err(refused)),
+                _ => Share::Open,
+            }
+        };
+        locks.iter_mut().map(take).collect()
+    }
+
+    /// Whether a lock could be taken.
+    fn probe(&self, now: Now, ask: &Acquire) -> Share {
+        if let Err(refused) = self.refuse_other_types() {
+            return Share::InTheWay(Err(refused));
+        }
+        if let Some(how) = self.ended(&ask.claim.hold) {
+            return Share::InTheWay(Ok(Acquired::Spent(how)));
+        }
+        if self.holds(&ask.claim) {
+            return Share::Held;
+        }
+        let owned = self.entries().is_some_and(|entries| entries.owner.as_str() == ask.claim.token());
+        let free = self.value.is_none() && !self.record.as_ref().is_some_and(Record::is_awaited);
+        if owned || free {
+            return Share::Open;
+        }
+        let ahead = self.ahead(ask, None);
+        Share::InTheWay(Ok(Acquired::Taken { holder: self.holder(now), position: None, ahead }))
+    }
+
     /// Ends what a dead session has of this lock, and gives the fencing token of its hold and whether it had a place
     /// (4). For a store that knows by itself who is dead; the lock is granted by the next operation that finds it free.
     pub fn bury(&mut self, now_us: u64, dead: SessionId, by: &Label) -> (Option<FencingToken>, bool) {
@@ -231,8 +289,7 @@ impl LockState {
         op: &Op,
         alive: Alive<'_>,
     ) -> (Reply, Vec<Wake>) {
-        let content = Content::Other(other.content.word().to_owned());
-        self.value = Some(Value { content, expires_ms: other.expires_ms });
+        self.value = Some(other.to_others());
         let applied = self.apply(now_us, op, alive);
         self.value = None;
         applied

@@ -7,7 +7,7 @@ use super::{Outcome, Postbox, SessionKeeping, Store};
 use crate::sync::{Mutex, MutexGuard, OnceLock};
 use futures_util::future::{BoxFuture, ready};
 use leasehold_core::model::{LockState, Sessions};
-use leasehold_core::{KeyError, Kind, Lock, Op, Reply, SessionId, SessionOp, SessionReply};
+use leasehold_core::{Acquire, KeyError, Kind, Lock, Op, Reply, SessionId, SessionOp, SessionReply, Share};
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, PoisonError};
@@ -84,11 +84,7 @@ impl MemoryStore {
         let mut guard = self.lock();
         let state = &mut *guard;
         let now_us = (self.shared.now_us)();
-        state.since_sweep += 1;
-        if state.since_sweep >= SWEEP_EVERY {
-            state.since_sweep = 0;
-            state.locks.retain(|_, lock| !lock.is_over(now_us));
-        }
+        state.sweep(now_us);
         let State { locks, mailboxes, sessions, .. } = state;
         let alive = |session| sessions.vital(now_us / 1000, session);
         let other = others(lock).find_map(|other| locks.get_mut(&other)?.stands(now_us).cloned());
@@ -116,6 +112,46 @@ fn others(lock: &Lock) -> impl Iterator<Item = Lock> {
     kinds.map(|kind| Lock { kind, name: lock.name.clone() })
 }
 
+impl MemoryStore {
+    fn take_all(&self, asks: &[(Lock, Acquire)]) -> Vec<Share> {
+        let mut guard = self.lock();
+        let state = &mut *guard;
+        let now_us = (self.shared.now_us)();
+        state.sweep(now_us);
+        let locks = &mut state.locks;
+        let mut together = Vec::with_capacity(asks.len());
+        for (lock, _) in asks {
+            let mut state = locks.remove(lock).unwrap_or_else(|| LockState::new(lock.kind));
+            let other = others(lock).find_map(|other| locks.get_mut(&other)?.stands(now_us).cloned());
+            if let Some(other) = &other {
+                state.value = Some(other.to_others());
+            }
+            together.push((state, other.is_some()));
+        }
+        let mut pairs: Vec<_> =
+            together.iter_mut().zip(asks).map(|((state, _), (_, ask))| (state, ask)).collect();
+        let shares = LockState::take_all(&mut pairs, now_us);
+        for ((mut state, beside_another), (lock, _)) in together.into_iter().zip(asks) {
+            if beside_another {
+                state.value = None;
+            }
+            locks.insert(lock.clone(), state);
+        }
+        shares
+    }
+}
+
+impl State {
+    /// Forgets what has expired, now and then.
+    fn sweep(&mut self, now_us: u64) {
+        self.since_sweep += 1;
+        if self.since_sweep >= SWEEP_EVERY {
+            self.since_sweep = 0;
+            self.locks.retain(|_, lock| !lock.is_over(now_us));
+        }
+    }
+}
+
 impl Default for MemoryStore {
     fn default() -> Self {
         Self::new()
@@ -131,6 +167,14 @@ impl fmt::Debug for MemoryStore {
 impl Store for MemoryStore {
     fn execute<'a>(&'a self, lock: &'a Lock, op: &'a Op, _within: Duration) -> BoxFuture<'a, Outcome> {
         Box::pin(async move { Outcome::Done(self.apply(lock, op)) })
+    }
+
+    fn acquire_all<'a>(
+        &'a self,
+        asks: &'a [(Lock, Acquire)],
+        _within: Duration,
+    ) -> BoxFuture<'a, Option<Outcome<Vec<Share>>>> {
+        Box::pin(async move { Some(Outcome::Done(self.take_all(asks))) })
     }
 
     fn open_mailbox(

@@ -25,7 +25,7 @@ pub use redis::{RedisConfig, RedisStore, UrlError};
 pub use sqlite::SqliteStore;
 
 use futures_util::future::{BoxFuture, ready};
-use leasehold_core::{KeyError, SessionId};
+use leasehold_core::{Acquire, KeyError, SessionId, Share};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -138,6 +138,17 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     fn execute_all<'a>(&'a self, ops: &'a [(Lock, Op)], within: Duration) -> BoxFuture<'a, Vec<Outcome>> {
         let all = ops.iter().map(move |(lock, op)| self.execute(lock, op, within));
         Box::pin(futures_util::future::join_all(all))
+    }
+
+    /// Takes all of several locks, or none, in one step: [`LockState::take_all`](leasehold_core::model::LockState::take_all)
+    /// is what it means. Nobody queues. All are asked for with one label and life, and none twice. `None` where the store
+    /// cannot do that in one step; they are then taken one after the other.
+    fn acquire_all<'a>(
+        &'a self,
+        _asks: &'a [(Lock, Acquire)],
+        _within: Duration,
+    ) -> BoxFuture<'a, Option<Outcome<Vec<Share>>>> {
+        Box::pin(ready(None))
     }
 
     /// Opens the mailbox of a session. When this has returned, its grants go to `post`.

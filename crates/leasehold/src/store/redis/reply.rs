@@ -3,7 +3,7 @@
 use super::script::lock_of;
 use leasehold_core::{
     Acquired, Ahead, AuditEntry, Beaten, Ended, Entered, Evicted, Extended, Fate, FencingToken, Fingerprint,
-    Freed, Holder, Inspection, Label, Op, OwnValue, Refused, Released, Reply, SessionEntry, SessionId,
+    Freed, Holder, Inspection, Label, Op, OwnValue, Refused, Released, Reply, SessionEntry, SessionId, Share,
 };
 use redis::Value;
 
@@ -30,6 +30,24 @@ pub(super) fn read(op: &Op, value: &Value) -> Read<Reply> {
         Op::Free(_) => freed(value).map(Reply::Free),
         _ => Err(Malformed),
     }
+}
+
+/// Reads the reply to an acquire of so many locks together.
+pub(super) fn shares(locks: usize, value: &Value) -> Read<Vec<Share>> {
+    let items = items(value)?;
+    let share = |item: &Value| match text(item) {
+        Ok("open") => Ok(Share::Open),
+        Ok("held") => Ok(Share::Held),
+        Ok(_) => Err(Malformed),
+        Err(_) => match refused(item) {
+            Some(refused) => Ok(Share::InTheWay(Err(refused?))),
+            None => acquired(item).map(|acquired| match acquired {
+                granted @ Acquired::Granted { .. } => Share::Had(granted),
+                other => Share::InTheWay(Ok(other)),
+            }),
+        },
+    };
+    if items.len() == locks { items.iter().map(share).collect() } else { Err(Malformed) }
 }
 
 /// The reply that an operation has no meaning, if it is one.

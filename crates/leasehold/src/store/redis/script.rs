@@ -18,6 +18,7 @@ const ACQUIRE: &str = concat!(
     include_str!("lua/take.lua"),
     include_str!("lua/acquire.lua")
 );
+const ACQUIRE_ALL: &str = include_str!("lua/acquire_all.lua");
 const EXTEND: &str = include_str!("lua/extend.lua");
 const EXTEND_RECORD: &str = include_str!("lua/extend_record.lua");
 const RELEASE: &str = concat!(
@@ -54,6 +55,7 @@ struct Script {
 
 struct Scripts {
     acquire: Script,
+    acquire_all: Script,
     extend: Script,
     extend_record: Script,
     release: Script,
@@ -67,6 +69,7 @@ static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| {
     let script = |text| Script { text, sha: redis::Script::new(text).get_hash().to_owned() };
     Scripts {
         acquire: script(ACQUIRE),
+        acquire_all: script(ACQUIRE_ALL),
         extend: script(EXTEND),
         extend_record: script(EXTEND_RECORD),
         release: script(RELEASE),
@@ -79,8 +82,9 @@ static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| {
 
 /// Adds the loading of all scripts.
 pub(super) fn load_all(pipeline: &mut Pipeline) {
-    let Scripts { acquire, extend, extend_record, release, inspect, evict, free, beat } = &*SCRIPTS;
-    for script in [acquire, extend, extend_record, release, inspect, evict, free, beat] {
+    let Scripts { acquire, acquire_all, extend, extend_record, release, inspect, evict, free, beat } =
+        &*SCRIPTS;
+    for script in [acquire, acquire_all, extend, extend_record, release, inspect, evict, free, beat] {
         pipeline.add_command(load(script));
     }
 }
@@ -177,6 +181,20 @@ impl Call {
         call
     }
 
+    /// The call that takes all of several Mutexes at these keys, or none. What they are asked for with is the first one's
+    /// but for claim and lease.
+    pub(super) fn acquire_all(asks: &[(LockKeys, &Acquire)]) -> Self {
+        let keys: Vec<_> = asks.iter().flat_map(|(keys, _)| [keys.name.as_str(), &keys.record]).collect();
+        let mut call = Self::of(&SCRIPTS.acquire_all, &keys);
+        if let Some((_, ask)) = asks.first() {
+            call.cmd.arg(ask.label.as_str()).arg(life(ask.life));
+        }
+        for (_, ask) in asks {
+            call.claim(&ask.claim).cmd.arg(ask.lease_ms);
+        }
+        call
+    }
+
     /// The call that begins a session, or keeps it alive.
     pub(super) fn beat(beat: &Beat, space: &KeySpace) -> Self {
         let Beat { session, alive_ms, begin, held, left } = beat;
@@ -240,10 +258,7 @@ impl Call {
             Some(adopt_ms) => self.cmd.arg(adopt_ms),
             None => self.cmd.arg(""),
         };
-        self.cmd.arg(match ask.life {
-            Life::Session { alive_ms } => format!("s{alive_ms}"),
-            Life::Lease => "l".to_owned(),
-        });
+        self.cmd.arg(life(ask.life));
         self
     }
 
@@ -252,6 +267,14 @@ impl Call {
             self.cmd.arg("");
         }
         self
+    }
+}
+
+/// What ends a hold, as the scripts know it.
+fn life(life: Life) -> String {
+    match life {
+        Life::Session { alive_ms } => format!("s{alive_ms}"),
+        Life::Lease => "l".to_owned(),
     }
 }
 
@@ -286,6 +309,7 @@ mod tests {
         let escaped = escaped.concat();
         assert!(ACQUIRE.contains(&format!("EMPTY_RECORD = '{escaped}'")), "{escaped}");
         assert!(BEAT.contains(&format!("EMPTY_RECORD = '{escaped}'")), "{escaped}");
+        assert!(ACQUIRE_ALL.contains(&format!("EMPTY_RECORD = '{escaped}'")), "{escaped}");
         assert_eq!(leasehold_core::FORMAT, 1, "the payload and record.lua name the format");
         let mut payload = b"\x05\x01\x01-\0\0\0\0\0\0\0\0\x09\x00".to_vec();
         payload.extend_from_slice(&crc64(&payload).to_le_bytes());
@@ -308,7 +332,7 @@ mod tests {
     #[test]
     fn the_scripts_know_the_numbers_of_the_model() {
         let kept_ms = leasehold_core::RECORD_KEPT.as_millis();
-        for script in [ACQUIRE, EXTEND_RECORD, RELEASE, EVICT, FREE] {
+        for script in [ACQUIRE, ACQUIRE_ALL, EXTEND_RECORD, RELEASE, EVICT, FREE] {
             assert!(script.contains(&format!("RECORD_KEPT_MS = {kept_ms}\n")));
         }
         let kept_ms = leasehold_core::AUDIT_KEPT.as_millis();
@@ -318,11 +342,12 @@ mod tests {
         }
         let greatest = leasehold_core::FencingToken::MAX;
         assert!(ACQUIRE.contains(&format!("GREATEST_FENCE = {greatest}\n")));
+        assert!(ACQUIRE_ALL.contains(&format!("GREATEST_FENCE = {greatest}\n")));
     }
 
     #[test]
     fn every_key_of_a_command_is_a_declared_one() {
-        for script in [ACQUIRE, EXTEND, EXTEND_RECORD, RELEASE, INSPECT, EVICT, FREE, BEAT] {
+        for script in [ACQUIRE, ACQUIRE_ALL, EXTEND, EXTEND_RECORD, RELEASE, INSPECT, EVICT, FREE, BEAT] {
             assert!(!script.starts_with("#!"), "Redis 6.2 knows no headers");
             let loops = script.split(" key in ").skip(1).all(|rest| rest.starts_with("ipairs(KEYS) do"));
             assert!(loops && !script.contains("local key"), "`key` is one that is declared");

@@ -14,7 +14,8 @@ use super::verdict::judge;
 use crate::store::{Fault, FaultKind, Outcome, Phase, Postbox, SessionKeeping, Store};
 use futures_util::future::{BoxFuture, join_all};
 use leasehold_core::{
-    Beat, Extend, KeyError, KeySpace, Kind, Lock, Op, SessionEntry, SessionId, SessionOp, SessionReply,
+    Acquire, Beat, Extend, KeyError, KeySpace, Kind, Lock, Op, SessionEntry, SessionId, SessionOp,
+    SessionReply, Share,
 };
 use redis::aio::MultiplexedConnection;
 use redis::{Pipeline, PushInfo, Value, cmd};
@@ -308,6 +309,21 @@ impl RedisStore {
         read.map_err(|malformed| Outcome::Unknown(fault(malformed)))
     }
 
+    async fn take_all(
+        &self,
+        asks: &[(Lock, Acquire)],
+        deadline: Instant,
+    ) -> Result<Vec<Share>, Outcome<Vec<Share>>> {
+        let unusable = |error: KeyError| {
+            Outcome::Refused(self.fault(FaultKind::Unusable(error.to_string()), Phase::Send))
+        };
+        let asks = asks.iter().map(|(lock, ask)| Ok((self.keys.lock(lock)?, ask)));
+        let asks = asks.collect::<Result<Vec<_>, _>>().map_err(unusable)?;
+        let (value, line) = self.reply(&Call::acquire_all(&asks), deadline).await?;
+        self.no_error(&value, &line)?;
+        self.well_formed(reply::shares(asks.len(), &value))
+    }
+
     async fn beat(&self, beat: &Beat, deadline: Instant) -> Result<SessionReply, Attended> {
         let (value, line) = self.reply(&Call::beat(beat, &self.keys), deadline).await?;
         self.no_error(&value, &line)?;
@@ -416,6 +432,20 @@ impl Store for RedisStore {
 
     fn execute_all<'a>(&'a self, ops: &'a [(Lock, Op)], within: Duration) -> BoxFuture<'a, Vec<Outcome>> {
         Box::pin(async move { self.send_all(ops, deadline(within)).await })
+    }
+
+    fn acquire_all<'a>(
+        &'a self,
+        asks: &'a [(Lock, Acquire)],
+        within: Duration,
+    ) -> BoxFuture<'a, Option<Outcome<Vec<Share>>>> {
+        Box::pin(async move {
+            if asks.is_empty() || asks.iter().any(|(lock, _)| lock.kind != Kind::Mutex) {
+                return None;
+            }
+            let taken = self.take_all(asks, deadline(within)).await;
+            Some(taken.map_or_else(|outcome| outcome, Outcome::Done))
+        })
     }
 
     fn open_mailbox(

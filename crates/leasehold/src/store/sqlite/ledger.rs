@@ -14,10 +14,10 @@ use super::patience::Patience;
 use super::register;
 use super::site::Site;
 use super::trouble::{Trouble, fault, is_busy};
-use leasehold_core::model::{LockState, Vital};
+use leasehold_core::model::{LockState, Value, Vital};
 use leasehold_core::{
-    Beat, Beaten, Claim, FORMAT, Kind, Label, Lock, Moment, Op, Pass, Reply, SessionId, SessionOp,
-    SessionReply, Wake,
+    Acquire, Beat, Beaten, Claim, FORMAT, Kind, Label, Lock, Moment, Op, Pass, Reply, SessionId, SessionOp,
+    SessionReply, Share, Wake,
 };
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 use std::sync::Arc;
@@ -117,6 +117,22 @@ impl Ledger {
             self.sessions.remove(session);
         }
         Ok((executed.reply, executed.wakes))
+    }
+
+    /// Takes all of several locks, or none.
+    pub(super) fn take_all(
+        &mut self,
+        asks: &[(Lock, Acquire)],
+        deadline: Moment,
+        is_ours: &dyn Fn(SessionId) -> bool,
+    ) -> Result<Vec<Share>, Failure> {
+        self.operations = self.operations.wrapping_add(1);
+        let work = |scene: Scene<'_>| scene.take_all(asks);
+        let (shares, buried) = self.transact(TransactionBehavior::Immediate, deadline, is_ours, work)?;
+        for session in buried {
+            self.sessions.remove(session);
+        }
+        Ok(shares)
     }
 
     /// Executes one operation on the sessions. Those that `is_ours` are alive: they are this process's.
@@ -261,15 +277,10 @@ struct Scene<'a> {
 
 impl Scene<'_> {
     fn execute(&self, lock: &Lock, op: &Op) -> Result<Executed, Trouble> {
-        let (kind, name, now_us) = (lock.kind.word(), lock.name.as_str(), self.now_us);
-        let mut other = None;
-        for kind in Kind::ALL.into_iter().filter(|kind| *kind != lock.kind) {
-            other = other.or(self.state(kind, name)?.and_then(|mut state| state.stands(now_us).cloned()));
-        }
-        let found = self.state(lock.kind, name)?;
-        let is_new = found.is_none();
-        let before = found.unwrap_or_else(|| LockState::new(lock.kind));
-        let mut state = before.clone();
+        let now_us = self.now_us;
+        let other = self.other(lock)?;
+        let before = self.state(lock.kind, lock.name.as_str())?;
+        let mut state = before.clone().unwrap_or_else(|| LockState::new(lock.kind));
         let mut buried = Vec::new();
         let dead = match named(op) {
             Some(named) if self.is_dead(named, &mut buried)? => Some(named),
@@ -283,25 +294,68 @@ impl Scene<'_> {
             None => state.apply(now_us, op, &alive),
             Some(other) => state.apply_beside(&other, now_us, op, &alive),
         };
-        if state.is_over(now_us) {
-            if !is_new {
+        self.write(lock, before.as_ref(), &mut state)?;
+        Ok(Executed { reply, wakes, buried })
+    }
+
+    /// Takes all of several locks, or none.
+    fn take_all(&self, asks: &[(Lock, Acquire)]) -> Result<(Vec<Share>, Vec<SessionId>), Trouble> {
+        let (mut befores, mut states, mut buried) = (Vec::new(), Vec::new(), Vec::new());
+        for (lock, ask) in asks {
+            let before = self.state(lock.kind, lock.name.as_str())?;
+            let mut state = before.clone().unwrap_or_else(|| LockState::new(lock.kind));
+            self.bury_the_dead(&mut state, &Op::Acquire(ask.clone()), &mut buried)?;
+            let other = self.other(lock)?;
+            if let Some(other) = &other {
+                state.value = Some(other.to_others());
+            }
+            befores.push((before, other.is_some()));
+            states.push(state);
+        }
+        let mut together: Vec<_> = states.iter_mut().zip(asks.iter().map(|(_, ask)| ask)).collect();
+        let shares = LockState::take_all(&mut together, self.now_us);
+        for (((lock, _), (before, beside_another)), state) in asks.iter().zip(&befores).zip(&mut states) {
+            if *beside_another {
+                state.value = None;
+            }
+            self.write(lock, before.as_ref(), state)?;
+        }
+        Ok((shares, buried))
+    }
+
+    /// What stands at a lock's name that is of another kind.
+    fn other(&self, lock: &Lock) -> Result<Option<Value>, Trouble> {
+        for kind in Kind::ALL.into_iter().filter(|kind| *kind != lock.kind) {
+            let mut state = self.state(kind, lock.name.as_str())?;
+            if let Some(value) = state.as_mut().and_then(|state| state.stands(self.now_us)) {
+                return Ok(Some(value.clone()));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Writes down what has become of a lock.
+    fn write(&self, lock: &Lock, before: Option<&LockState>, state: &mut LockState) -> Result<(), Trouble> {
+        let (kind, name) = (lock.kind.word(), lock.name.as_str());
+        if state.is_over(self.now_us) {
+            if before.is_some() {
                 self.sql
                     .prepare_cached("DELETE FROM locks WHERE kind = ?1 AND name = ?2")?
                     .execute(params![kind, name])?;
-                note_the_time(self.sql, now_us)?;
+                note_the_time(self.sql, self.now_us)?;
             }
-        } else if state != before {
+        } else if before != Some(&*state) {
             let write = "INSERT INTO locks (kind, name, state, ended_ms, over_ms) VALUES (?1, ?2, ?3, ?4, ?5)
                 ON CONFLICT DO UPDATE SET state = excluded.state, ended_ms = excluded.ended_ms,
                     over_ms = excluded.over_ms";
             let text = serde_json::to_string(&state)?;
-            let (ended_ms, over_ms) = (ended_ms(&state), over_ms(&state));
+            let (ended_ms, over_ms) = (ended_ms(state), over_ms(state));
             self.sql.prepare_cached(write)?.execute(params![kind, name, text, ended_ms, over_ms])?;
-            if before.record.is_some() && state.record.is_none() {
-                note_the_time(self.sql, now_us)?;
+            if before.is_some_and(|before| before.record.is_some()) && state.record.is_none() {
+                note_the_time(self.sql, self.now_us)?;
             }
         }
-        Ok(Executed { reply, wakes, buried })
+        Ok(())
     }
 
     /// What is known of the lock of that kind and name.

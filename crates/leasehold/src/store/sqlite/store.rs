@@ -7,7 +7,7 @@ use super::site::Site;
 use super::worker::{Job, Ticket, Worker};
 use crate::clock::boottime;
 use futures_util::future::BoxFuture;
-use leasehold_core::{KeyError, Lock, Moment, Op, SessionId, SessionOp, SessionReply};
+use leasehold_core::{Acquire, KeyError, Lock, Moment, Op, SessionId, SessionOp, SessionReply, Share};
 use std::fmt;
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -199,6 +199,16 @@ impl Store for SqliteStore {
             ticket,
             reply,
         }))
+    }
+
+    fn acquire_all<'a>(
+        &'a self,
+        asks: &'a [(Lock, Acquire)],
+        within: Duration,
+    ) -> BoxFuture<'a, Option<Outcome<Vec<Share>>>> {
+        let asks = asks.to_vec();
+        let job = move |deadline, ticket, reply| Job::TakeAll { asks, deadline, ticket, reply };
+        Box::pin(async move { Some(self.run(within, job).await) })
     }
 
     /// Begins the life of the session too: from now on, its holds end when the process ends.

@@ -8,7 +8,7 @@ use super::super::{Fault, FaultKind, Outcome, Phase, Postbox};
 use super::ledger::{Failure, Ledger};
 use super::mailbox::{self, Mailbox};
 use crate::clock::boottime;
-use leasehold_core::{Lock, Moment, Op, SessionId, SessionOp, SessionReply, Wake};
+use leasehold_core::{Acquire, Lock, Moment, Op, SessionId, SessionOp, SessionReply, Share, Wake};
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
@@ -18,6 +18,13 @@ use tokio::sync::oneshot;
 pub(super) enum Job {
     /// Execute an operation.
     Execute { lock: Lock, op: Op, deadline: Moment, ticket: Ticket, reply: oneshot::Sender<Outcome> },
+    /// Take all of several locks, or none.
+    TakeAll {
+        asks: Vec<(Lock, Acquire)>,
+        deadline: Moment,
+        ticket: Ticket,
+        reply: oneshot::Sender<Outcome<Vec<Share>>>,
+    },
     /// Execute an operation on the sessions.
     Attend { op: SessionOp, deadline: Moment, ticket: Ticket, reply: oneshot::Sender<Outcome<SessionReply>> },
     /// Open a mailbox.
@@ -71,6 +78,14 @@ impl Worker {
                         }
                     }
                 }
+                Job::TakeAll { asks, deadline, ticket, reply } => {
+                    if ticket.take() {
+                        let _ = reply.send(self.take_all(&asks, deadline));
+                        if self.ledger.is_untidy() {
+                            self.ledger.tidy();
+                        }
+                    }
+                }
                 Job::Attend { op, deadline, ticket, reply } => {
                     if ticket.take() {
                         let _ = reply.send(self.attend(&op, deadline));
@@ -99,6 +114,18 @@ impl Worker {
             Ok((reply, wakes)) => (Outcome::Done(reply), wakes),
             Err(Failure::NotExecuted(fault)) => (Outcome::Refused(fault), Vec::new()),
             Err(Failure::Unknown(fault)) => (Outcome::Unknown(fault), Vec::new()),
+        }
+    }
+
+    fn take_all(&mut self, asks: &[(Lock, Acquire)], deadline: Moment) -> Outcome<Vec<Share>> {
+        if deadline <= boottime() {
+            return Outcome::Refused(self.ledger.site().fault(Phase::Send, FaultKind::TimedOut));
+        }
+        let mailboxes = &self.mailboxes;
+        match self.ledger.take_all(asks, deadline, &|session| mailboxes.contains_key(&session)) {
+            Ok(shares) => Outcome::Done(shares),
+            Err(Failure::NotExecuted(fault)) => Outcome::Refused(fault),
+            Err(Failure::Unknown(fault)) => Outcome::Unknown(fault),
         }
     }
 

@@ -1,0 +1,107 @@
+-- Takes all of several Mutexes, or none of them. Nobody queues, and nobody is passed: a free lock that others wait for stays
+-- theirs. Sent twice it equals once.
+--
+-- KEYS     of each lock its own key, and its record
+-- ARGV[1]  label
+-- ARGV[2]  life
+-- ARGV[3…] of each lock the hold, the user's own value or empty, lease_ms
+--
+-- Replies, for each lock
+--   {'granted', fence, remaining_ms, 1 if others wait else 0}      for all of them; or for each, where one is in the way
+--   {'taken', -1, ahead or '', -1, holder…}, {'spent', how}, {'kind', type}, {'format', found}     as in acquire
+--   'open'                                                          it could have been taken
+--   'held'                                                          this hold is there already
+--
+-- A script, since whether all are free is one question. What is decided is written last, lock by lock, each as acquire
+-- writes one: a script that is cut off leaves some of the holds, which end by themselves.
+
+local RECORD_KEPT_MS = 3600000
+local GREATEST_FENCE = 9007199254740991
+
+-- As in queue.lua.
+local EMPTY_RECORD = '\004\001\006\102\111\114\109\097\116\001\049\009\000\017\015\014\212\067\157\155\031'
+
+local function digits(number)
+  return string.format('%.0f', number)
+end
+
+-- Of one lock what stands at its keys, and what that means for the one who asks.
+local function look(name, record, hold, own)
+  local value = redis.pcall('GET', KEYS[name])
+  if type(value) == 'table' then
+    if string.sub(value.err, 1, 9) ~= 'WRONGTYPE' then return nil, value end
+    return { 'kind', redis.call('TYPE', KEYS[name]).ok }
+  end
+  local fields = redis.pcall('HMGET', KEYS[record], 'format', 'last', 'tenant', 'ended', 'queue')
+  if fields.err then
+    if string.sub(fields.err, 1, 9) ~= 'WRONGTYPE' then return nil, fields end
+    return { 'format', redis.call('TYPE', KEYS[record]).ok }
+  end
+  local there, last, ended = fields[1], fields[2] and tonumber(fields[2]), fields[4]
+  if there and there ~= '1' then return { 'format', there } end
+  if ended and string.sub(ended, 1, #hold + 1) == hold .. ' ' then return { 'spent', string.sub(ended, #hold + 2) } end
+
+  local holder, since_ms, life, holders_own, label
+  if fields[3] then
+    holder, since_ms, life, holders_own, label = string.match(fields[3], '^([^\n]*)\n(%d+)\n(%l%d*)\n([^\n]*)\n(.*)$')
+  end
+  local ours = value and holder and value == (holders_own == '' and holder or holders_own)
+  if ours and holders_own ~= '' and ended and string.sub(ended, 1, #holder + 1) == holder .. ' ' then ours = false end
+  local state = { there = there, last = last, known = holder == hold and holders_own == own }
+  if value == (own == '' and hold or own) and (own == '' or ours and state.known) then return 'held', nil, state end
+  local awaited = fields[5] and string.byte(fields[5]) ~= 48
+  if not value and not awaited then return 'open', nil, state end
+
+  local alive_ms = ours and string.match(life, '^s(%d+)$')
+  local ahead = alive_ms and string.sub(holder, 1, 16) or ''
+  local taken = { 'taken', -1, ahead, -1 }
+  if value then
+    taken[5] = redis.call('PTTL', KEYS[name])
+    if ours then
+      taken[6], taken[7], taken[8], taken[9] = last or 0, tonumber(since_ms), label, ahead
+    end
+  end
+  return taken
+end
+
+local replies, states, free = {}, {}, true
+for i = 1, #KEYS / 2 do
+  local at = 3 * i
+  local reply, failed, state = look(2 * i - 1, 2 * i, ARGV[at], ARGV[at + 1])
+  if failed then return failed end
+  replies[i], states[i] = reply, state
+  free = free and state
+end
+if not free then return replies end
+
+local time = redis.call('TIME')
+local s, us = tonumber(time[1]), tonumber(time[2])
+local now_us, now_ms = s * 1000000 + us, s * 1000 + math.floor(us / 1000)
+
+for i, state in ipairs(states) do
+  local at = 3 * i
+  local hold, own, lease_ms = ARGV[at], ARGV[at + 1], ARGV[at + 2]
+  local held, last, awaited = replies[i] == 'held', state.last, 0
+  if not held or not state.known or not last then
+    last = math.min(last and math.max(last + 1, now_us) or now_us, GREATEST_FENCE)
+    local kept_ms = digits(math.max(math.floor(last / 1000) - now_ms, tonumber(lease_ms)) + RECORD_KEPT_MS)
+    if not state.there then redis.call('RESTORE', KEYS[2 * i], kept_ms, EMPTY_RECORD) end
+    redis.call('HSET', KEYS[2 * i], 'last', digits(last),
+      'tenant', hold .. '\n' .. digits(now_ms) .. '\n' .. ARGV[2] .. '\n' .. own .. '\n' .. ARGV[1])
+    if state.there then redis.call('PEXPIRE', KEYS[2 * i], kept_ms) end
+  end
+  local remaining_ms = tonumber(lease_ms)
+  if held then
+    remaining_ms = redis.call('PTTL', KEYS[2 * i - 1])
+    if remaining_ms == -1 then
+      redis.call('PEXPIRE', KEYS[2 * i - 1], lease_ms)
+      remaining_ms = tonumber(lease_ms)
+    end
+    local queue = redis.call('HGET', KEYS[2 * i], 'queue')
+    awaited = queue and string.byte(queue) ~= 48 and 1 or 0
+  else
+    redis.call('SET', KEYS[2 * i - 1], own == '' and hold or own, 'PX', lease_ms)
+  end
+  replies[i] = { 'granted', last, remaining_ms, awaited }
+end
+return replies

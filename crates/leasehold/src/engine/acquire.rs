@@ -61,16 +61,23 @@ pub(crate) async fn acquire<'a>(
     seat: &'a Arc<Seat>,
     pursuit: &'a Pursuit,
 ) -> Result<Won<'a>, Missed> {
-    let line = InLine { engine, seat, id: seat.join(pursuit.terms.clone()), won: false };
+    let line = InLine::join(engine, seat, pursuit.terms.clone());
     Chase { engine, seat, pursuit, line, last_fault: None, tries: 0 }.run().await
 }
 
 /// A task in line, which leaves it however it ends.
-struct InLine<'a> {
+pub(super) struct InLine<'a> {
     engine: &'a Engine,
-    seat: &'a Arc<Seat>,
-    id: u64,
-    won: bool,
+    pub(super) seat: &'a Arc<Seat>,
+    pub(super) id: u64,
+    /// Set once the lock was had: there is nothing to leave.
+    pub(super) won: bool,
+}
+
+impl<'a> InLine<'a> {
+    pub(super) fn join(engine: &'a Engine, seat: &'a Arc<Seat>, terms: Arc<Terms>) -> Self {
+        Self { engine, seat, id: seat.join(terms), won: false }
+    }
 }
 
 impl Drop for InLine<'_> {
@@ -102,7 +109,14 @@ impl<'a> Chase<'a> {
             let own = self.pursuit.session.clone();
             let session = own.unwrap_or_else(|| self.engine.sessions.present());
             if now >= session.alive_until() {
-                self.outlive(&session, now).await?;
+                let outlived = outlive(self.engine, self.pursuit, &session, now).await;
+                outlived.map_err(|missed| match missed {
+                    Missed::Fault { fault, .. } => {
+                        let maybe_there = self.last_fault.take().is_some_and(|(_, maybe_there)| maybe_there);
+                        Missed::Fault { fault, maybe_there }
+                    }
+                    missed => missed,
+                })?;
                 continue;
             }
             // Whoever has won has said so to the keeper, or has given the lock back, before a shutdown goes on.
@@ -133,22 +147,6 @@ impl<'a> Chase<'a> {
                 }
                 Turn::Sleep(until) => self.sleep(Some(until), now).await?,
                 Turn::Ask(nonce, ask) => self.ask(nonce, ask, now).await?,
-            }
-        }
-    }
-
-    /// The session has lapsed: waits until another has begun, as long as one would wait for a store that does not
-    /// answer.
-    async fn outlive(&mut self, session: &Session, now: Moment) -> Result<(), Missed> {
-        let patience = now.max(session.alive_until()) + self.engine.timings.outage;
-        let until = self.pursuit.limit.unwrap_or(patience);
-        let sessions = &self.engine.sessions;
-        tokio::select! {
-            biased;
-            begun = self.engine.gate.pass(sessions.after(session.id)) => begun.ok_or(Missed::Closed),
-            () = self.engine.world.sleep_until(until) => {
-                let maybe_there = self.last_fault.take().is_some_and(|(_, maybe_there)| maybe_there);
-                Err(Missed::Fault { fault: sessions.trouble(), maybe_there })
             }
         }
     }
@@ -270,6 +268,24 @@ impl<'a> Chase<'a> {
 
     fn standing(&self, now: Moment) -> Standing {
         self.seat.standing(&self.engine.label, now)
+    }
+}
+
+/// The session has lapsed: waits until another has begun, as long as one would wait for a store that does not answer.
+pub(super) async fn outlive(
+    engine: &Engine,
+    pursuit: &Pursuit,
+    session: &Session,
+    now: Moment,
+) -> Result<(), Missed> {
+    let patience = now.max(session.alive_until()) + engine.timings.outage;
+    let until = pursuit.limit.unwrap_or(patience);
+    tokio::select! {
+        biased;
+        begun = engine.gate.pass(engine.sessions.after(session.id)) => begun.map(drop).ok_or(Missed::Closed),
+        () = engine.world.sleep_until(until) => {
+            Err(Missed::Fault { fault: engine.sessions.trouble(), maybe_there: false })
+        }
     }
 }
 

@@ -20,6 +20,7 @@ mod races;
 mod release;
 mod seat;
 mod session;
+mod several;
 mod shutdown;
 mod world;
 
@@ -35,6 +36,7 @@ use release::read_release;
 pub(crate) use release::{NotReleased, abandon, announce, release};
 pub(crate) use seat::Seat;
 pub(crate) use session::Session;
+pub(crate) use several::{InTheWay, acquire_all};
 pub use shutdown::{ShutdownError, Unreturned};
 pub(crate) use world::System;
 pub use world::World;

@@ -24,6 +24,7 @@ mod reach;
 mod seen;
 mod serve;
 mod site;
+mod together;
 
 use law::Left;
 use leasehold_core::model::LockState;

@@ -81,7 +81,7 @@ impl Site {
         self.speak(&call)
     }
 
-    fn speak(&mut self, call: &Call) -> Spoken {
+    pub(super) fn speak(&mut self, call: &Call) -> Spoken {
         let edits = &self.edits;
         let text = self.texts.entry(call.text()).or_insert_with_key(|text| {
             edits.iter().fold((*text).to_owned(), |text, (from, to)| text.replace(from, to)).into()

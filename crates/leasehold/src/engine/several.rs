@@ -1,0 +1,285 @@
+//! Several locks at once: all of them or none, and nobody waits in here while he has any.
+//!
+//! 1. All are asked for in one step of the store, where it can; what could not be had with the rest is not had at all.
+//! 2. Where something is in the way, it is said which: whoever wants them waits for that one as for any lock, and asks for
+//!    the rest with that one in hand. How often he does so, and what he does then, is his.
+
+use super::acquire::{InLine, Missed, Pursuit, Won, outlive};
+use super::seat::{Seat, Turn};
+use super::{Engine, Hold, Session};
+use crate::store::{Fault, Outcome};
+use leasehold_core::contend::Executed;
+use leasehold_core::{Acquire, Acquired, Lock, Moment, Nonce, Op, Reply, Share};
+use std::sync::Arc;
+
+/// What keeps somebody from having all.
+#[derive(Debug)]
+pub(crate) struct InTheWay {
+    /// Which of the locks it is.
+    pub(crate) at: usize,
+    /// As it would be for that lock alone. [`Missed::Taken`] is the usual one.
+    pub(crate) missed: Missed,
+}
+
+/// Takes the locks of all these seats, or none. No two are of one lock. The keeper has to be told of all that are won before
+/// anything is awaited.
+pub(crate) async fn acquire_all<'a>(
+    engine: &'a Engine,
+    seats: &[&'a Arc<Seat>],
+    pursuit: &'a Pursuit,
+) -> Result<Vec<Won<'a>>, InTheWay> {
+    let lines = seats.iter().map(|seat| InLine::join(engine, seat, pursuit.terms.clone())).collect();
+    Grasp { engine, pursuit, lines, last_fault: None }.run().await
+}
+
+/// A task in the lines of several locks.
+struct Grasp<'a> {
+    engine: &'a Engine,
+    pursuit: &'a Pursuit,
+    lines: Vec<InLine<'a>>,
+    last_fault: Option<(Fault, bool)>,
+}
+
+/// What is to be done next.
+enum Next {
+    /// Ask for all of these.
+    Ask(Vec<(Nonce, Acquire)>),
+    /// Wait until then.
+    Sleep(Moment),
+}
+
+impl<'a> Grasp<'a> {
+    async fn run(mut self) -> Result<Vec<Won<'a>>, InTheWay> {
+        loop {
+            let now = self.engine.world.now();
+            let own = self.pursuit.session.clone();
+            let session = own.unwrap_or_else(|| self.engine.sessions.present());
+            if now >= session.alive_until() {
+                let lapsed = outlive(self.engine, self.pursuit, &session, now).await;
+                lapsed.map_err(|missed| InTheWay { at: 0, missed })?;
+                continue;
+            }
+            match self.gather(&session, now)? {
+                Next::Sleep(until) => self.sleep(until, now).await?,
+                Next::Ask(asks) => {
+                    if self.ask(&asks, now).await? {
+                        return self.collect(&session);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The questions for all locks; fails where one is this process's, or somebody of it stands before.
+    fn gather(&mut self, session: &Arc<Session>, now: Moment) -> Result<Next, InTheWay> {
+        let mut asks = Vec::with_capacity(self.lines.len());
+        for at in 0..self.lines.len() {
+            let missed = match self.turn(at, session, now) {
+                Turn::Ask(nonce, ask) => {
+                    asks.push((nonce, ask));
+                    continue;
+                }
+                Turn::Sleep(until) => {
+                    self.withdraw(&asks, now);
+                    return Ok(Next::Sleep(until));
+                }
+                Turn::Won(hold, _) => {
+                    // It was granted to somebody who has gone since. It goes on to the next.
+                    let missed = Missed::Taken(Box::new(self.standing(at, now)));
+                    self.lines[at].won = true;
+                    self.hand_back(at, &hold);
+                    missed
+                }
+                Turn::Stand(_) | Turn::Misfit(_) => Missed::Taken(Box::new(self.standing(at, now))),
+                Turn::TooSlow => Missed::TooSlow,
+                Turn::Closed => Missed::Closed,
+            };
+            self.withdraw(&asks, now);
+            return Err(InTheWay { at, missed });
+        }
+        Ok(Next::Ask(asks))
+    }
+
+    fn turn(&self, at: usize, session: &Arc<Session>, now: Moment) -> Turn {
+        let line = &self.lines[at];
+        let world = &self.engine.world;
+        loop {
+            let _inside = self.engine.gate.inside();
+            match line.seat.turn(line.id, session, now, &mut || world.random()) {
+                Turn::Misfit(claim) => {
+                    if let Some(claim) = claim {
+                        self.engine.keeper.undo(&self.engine.store, &line.seat.lock, claim);
+                    }
+                }
+                turn => return turn,
+            }
+        }
+    }
+
+    /// What was to be asked is not asked.
+    fn withdraw(&self, asks: &[(Nonce, Acquire)], now: Moment) {
+        for (line, (nonce, _)) in self.lines.iter().zip(asks) {
+            self.answer(line, *nonce, Err(Executed::No), now);
+        }
+    }
+
+    fn answer(&self, line: &InLine<'_>, nonce: Nonce, answer: Result<&Acquired, Executed>, now: Moment) {
+        line.seat.handle_answer(nonce, answer, now, &mut || self.engine.world.random());
+    }
+
+    /// Asks the store for all, and says whether they were had; fails where one was not, and where it is no use to ask
+    /// again.
+    async fn ask(&mut self, asks: &[(Nonce, Acquire)], now: Moment) -> Result<bool, InTheWay> {
+        let within = match self.pursuit.limit {
+            Some(limit) if limit <= now => {
+                self.withdraw(asks, now);
+                return Err(self.time_is_up(now));
+            }
+            Some(limit) => limit.since(now).min(self.engine.timings.call),
+            None => self.engine.timings.call,
+        };
+        let named = self.lines.iter().zip(asks).map(|(line, (_, ask))| (line.seat.lock.clone(), ask.clone()));
+        let named: Vec<_> = named.collect();
+        let asked = async {
+            match self.engine.store.acquire_all(&named, within).await {
+                Some(outcome) => outcome,
+                None => self.one_by_one(&named, within).await,
+            }
+        };
+        let outcome = self.engine.gate.pass(asked).await;
+        let now = self.engine.world.now();
+        match outcome {
+            None => Err(InTheWay { at: 0, missed: Missed::Closed }),
+            Some(Outcome::Done(shares)) => {
+                self.last_fault = None;
+                self.share(asks, &shares, now).map(|()| true)
+            }
+            Some(Outcome::Refused(fault)) => self.fault(asks, fault, Executed::No, now),
+            Some(Outcome::Unknown(fault)) => self.fault(asks, fault, Executed::Unknown, now),
+        }
+    }
+
+    /// Where the store cannot do it in one step: each is tried by itself, all in one go. What was had though another was
+    /// not is given back.
+    async fn one_by_one(&self, asks: &[(Lock, Acquire)], within: std::time::Duration) -> Outcome<Vec<Share>> {
+        let ops: Vec<_> = asks.iter().map(|(lock, ask)| (lock.clone(), Op::Acquire(ask.clone()))).collect();
+        let mut shares = Vec::with_capacity(ops.len());
+        for outcome in self.engine.store.execute_all(&ops, within).await {
+            shares.push(match outcome {
+                Outcome::Done(Reply::Acquire(granted @ Acquired::Granted { .. })) => Share::Had(granted),
+                Outcome::Done(Reply::Acquire(other)) => Share::InTheWay(Ok(other)),
+                Outcome::Done(Reply::Refused(refused)) => Share::InTheWay(Err(refused)),
+                Outcome::Done(odd) => return Outcome::Unknown(Fault::odd_reply(odd)),
+                Outcome::Refused(fault) | Outcome::Unknown(fault) => return Outcome::Unknown(fault),
+            });
+        }
+        Outcome::Done(shares)
+    }
+
+    /// Tells all seats what the store has said; fails where something is in the way.
+    fn share(&self, asks: &[(Nonce, Acquire)], shares: &[Share], now: Moment) -> Result<(), InTheWay> {
+        let mut in_the_way = None;
+        for (at, (line, ((nonce, _), share))) in self.lines.iter().zip(asks.iter().zip(shares)).enumerate() {
+            let answer = match share {
+                Share::Had(acquired) | Share::InTheWay(Ok(acquired)) => Ok(acquired),
+                Share::InTheWay(Err(_)) | Share::Open => Err(Executed::No),
+                // From an earlier sending, whose answer was lost.
+                Share::Held => Err(Executed::Unknown),
+            };
+            self.answer(line, *nonce, answer, now);
+            let missed = match share {
+                Share::InTheWay(Err(refused)) => {
+                    let fault = Fault::odd_reply(Reply::Refused(refused.clone()));
+                    Some(Missed::Fault { fault, maybe_there: false })
+                }
+                Share::InTheWay(Ok(_)) => Some(Missed::Taken(Box::new(self.standing(at, now)))),
+                Share::Had(_) | Share::Open | Share::Held => None,
+            };
+            in_the_way = in_the_way.or(missed.map(|missed| InTheWay { at, missed }));
+        }
+        in_the_way.map_or(Ok(()), Err)
+    }
+
+    /// Takes what was had. Where one is too old by the time that its news have come, none is kept.
+    fn collect(mut self, session: &Arc<Session>) -> Result<Vec<Won<'a>>, InTheWay> {
+        let mut all = Vec::with_capacity(self.lines.len());
+        for at in 0..self.lines.len() {
+            // Whoever has won has said so to the keeper, or has given the lock back, before a shutdown goes on.
+            let inside = self.engine.gate.inside();
+            let now = self.engine.world.now();
+            match self.turn(at, session, now) {
+                Turn::Won(hold, grant) => {
+                    self.lines[at].won = true;
+                    all.push(Won { hold, grant, inside });
+                }
+                turn => {
+                    let missed = match turn {
+                        Turn::Closed => Missed::Closed,
+                        Turn::TooSlow => Missed::TooSlow,
+                        _ => Missed::Taken(Box::new(self.standing(at, now))),
+                    };
+                    for (at, won) in all.iter().enumerate() {
+                        self.hand_back(at, &won.hold);
+                    }
+                    return Err(InTheWay { at, missed });
+                }
+            }
+        }
+        Ok(all)
+    }
+
+    /// Gives back what was had, and is of no use alone. Once a shutdown has begun it is among what that gives back.
+    fn hand_back(&self, at: usize, hold: &Arc<Hold>) {
+        let _inside = self.engine.gate.inside();
+        if !self.engine.gate.is_closed() {
+            self.engine.keeper.give_back(hold);
+            self.lines[at].seat.vacate(hold);
+        }
+    }
+
+    fn fault(
+        &mut self,
+        asks: &[(Nonce, Acquire)],
+        fault: Fault,
+        executed: Executed,
+        now: Moment,
+    ) -> Result<bool, InTheWay> {
+        for (line, (nonce, _)) in self.lines.iter().zip(asks) {
+            self.answer(line, *nonce, Err(executed), now);
+        }
+        let (earlier, maybe_earlier) = self.last_fault.take().unzip();
+        let maybe_there = executed == Executed::Unknown || maybe_earlier.unwrap_or(false);
+        let fault = fault.or_earlier(earlier);
+        if !fault.is_transient() {
+            return Err(InTheWay { at: 0, missed: Missed::Fault { fault, maybe_there } });
+        }
+        tracing::debug!(%fault, "asking for all again");
+        self.last_fault = Some((fault, maybe_there));
+        let silence = self.lines.iter().map(|line| line.seat.silence(now)).max().unwrap_or_default();
+        if self.pursuit.limit.is_none() && silence >= self.engine.timings.outage {
+            return Err(self.time_is_up(now));
+        }
+        Ok(false)
+    }
+
+    async fn sleep(&mut self, until: Moment, now: Moment) -> Result<(), InTheWay> {
+        let limit = self.pursuit.limit;
+        if limit.is_some_and(|limit| limit <= now) {
+            return Err(self.time_is_up(now));
+        }
+        self.engine.world.sleep_until(limit.map_or(until, |limit| limit.min(until))).await;
+        Ok(())
+    }
+
+    fn time_is_up(&mut self, now: Moment) -> InTheWay {
+        let missed = match self.last_fault.take() {
+            Some((fault, maybe_there)) => Missed::Fault { fault, maybe_there },
+            None => Missed::TimedOut(Box::new(self.standing(0, now))),
+        };
+        InTheWay { at: 0, missed }
+    }
+
+    fn standing(&self, at: usize, now: Moment) -> leasehold_core::contend::Standing {
+        self.lines[at].seat.standing(&self.engine.label, now)
+    }
+}

@@ -1,0 +1,163 @@
+//! Several locks at once, in one step of a store: what it means is `LockState::take_all`.
+//!
+//! Random operations on four locks, and every now and then some of them together: replies of the store and of the model
+//! agree, and so does what either says of each lock.
+
+#![cfg(feature = "redis")]
+#![allow(clippy::unwrap_used, reason = "a test says what is wrong by panicking")]
+
+use leasehold::store::{Lock, Op, Outcome, RedisStore, Reply, Store};
+use leasehold_core::model::{LockState, Sessions};
+use leasehold_core::{Acquire, Acquired, Claim, Inspect, Label, Life, Share};
+use leasehold_testkit::conformance::{Happening, Stranger, Workload};
+use leasehold_testkit::{FrozenClock, RedisServer, RespConnection};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+const START_US: u64 = 1_762_000_000_123_456;
+const WITHIN: Duration = Duration::from_secs(20);
+const LOCKS: usize = 4;
+const SEQUENCES: u64 = 120;
+const STEPS: u64 = 40;
+
+struct World {
+    clock: FrozenClock,
+    server: RedisServer,
+    connection: RespConnection,
+    runtime: tokio::runtime::Runtime,
+    store: RedisStore,
+    seen: BTreeMap<&'static str, u64>,
+}
+
+/// One lock, as the model has it.
+struct One {
+    lock: Lock,
+    state: LockState,
+    workload: Workload,
+}
+
+impl World {
+    fn new() -> Self {
+        let clock = FrozenClock::new(i64::try_from(START_US).unwrap()).unwrap();
+        let server = RedisServer::builder().clock(&clock).start().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let store = runtime.block_on(RedisStore::connect(server.url().parse().unwrap())).unwrap();
+        let connection = server.connect().unwrap();
+        Self { clock, server, connection, runtime, store, seen: BTreeMap::new() }
+    }
+
+    fn execute(&self, lock: &Lock, op: &Op) -> Reply {
+        match self.runtime.block_on(self.store.execute(lock, op, WITHIN)) {
+            Outcome::Done(reply) => reply,
+            other => panic!("{op:?}: {other:?}"),
+        }
+    }
+
+    fn sequence(&mut self, seed: u64) {
+        let mut now_us = START_US;
+        self.clock.set_us(now_us.cast_signed()).unwrap();
+        let one = |n: usize| One {
+            lock: Lock::mutex(format!("{seed}/{n}").parse().unwrap()),
+            state: LockState::default(),
+            workload: Workload::new(seed * LOCKS as u64 + n as u64),
+        };
+        let mut locks: Vec<_> = (0..LOCKS).map(one).collect();
+        let sessions = Sessions::default();
+        for step in 0..STEPS {
+            let at = usize::try_from(locks[0].workload.random().below(LOCKS as u64)).unwrap();
+            let what = format!("seed {seed}, step {step}");
+            let by_us = locks[at].workload.time_us(&locks[at].state, &sessions, now_us).max(0);
+            now_us = now_us.saturating_add_signed(by_us);
+            self.clock.set_us(now_us.cast_signed()).unwrap();
+            if step % 3 == 2 {
+                self.take_some(&mut locks, now_us, &what);
+            } else {
+                self.do_something(&mut locks[at], now_us, &what);
+            }
+            self.compare(&mut locks, now_us, &what);
+        }
+        self.connection.call(&["FLUSHALL"]).unwrap().ok().unwrap();
+    }
+
+    fn do_something(&mut self, one: &mut One, now_us: u64, what: &str) {
+        match one.workload.happening(&one.state) {
+            Happening::Sent(op) | Happening::SentTwice(op) => {
+                let (expected, _) = one.state.apply(now_us, &op, &|_| leasehold_core::model::Vital::Unknown);
+                assert_eq!(self.execute(&one.lock, &op), expected, "{what}: {op:?}");
+            }
+            Happening::Attended(_) => {}
+            Happening::Stranger(stranger) => self.meddle(one, stranger, now_us),
+        }
+    }
+
+    fn meddle(&mut self, one: &mut One, stranger: Stranger, now_us: u64) {
+        let keys = leasehold_core::KeySpace::default().lock(&one.lock).unwrap();
+        one.state.is_over(now_us);
+        for command in stranger.commands(&keys) {
+            self.connection.call(&command).unwrap().ok().unwrap();
+        }
+        stranger.apply(&mut one.state, now_us);
+    }
+
+    /// Asks for some of the locks together, with claims that are new, or that were sent before.
+    fn take_some(&mut self, locks: &mut [One], now_us: u64, what: &str) {
+        let label = Label::new("all of them").unwrap();
+        let mut asked: Vec<(&mut One, Acquire)> = Vec::new();
+        for (n, one) in locks.iter_mut().enumerate() {
+            let random = one.workload.random();
+            if random.below(3) == 0 {
+                continue;
+            }
+            let claim = match one.state.record.as_ref().and_then(|record| record.tenant.clone()) {
+                Some(tenant) if random.below(2) == 0 => tenant.claim,
+                _ => Claim { value: None, ..one.workload.fresh(u8::try_from(n).unwrap()) },
+            };
+            let (life, label) = (Life::Session { alive_ms: 10_000 }, label.clone());
+            let lease_ms = 3_000;
+            let ask = Acquire { claim, lease_ms, label, queue: None, adopt_ms: None, life, ahead: None };
+            asked.push((one, ask));
+        }
+        if asked.is_empty() {
+            return;
+        }
+        let asks: Vec<_> = asked.iter().map(|(one, ask)| (one.lock.clone(), ask.clone())).collect();
+        let mut together: Vec<_> = asked.iter_mut().map(|(one, ask)| (&mut one.state, &*ask)).collect();
+        let expected = LockState::take_all(&mut together, now_us);
+        let found = self.runtime.block_on(self.store.acquire_all(&asks, WITHIN)).unwrap();
+        let Outcome::Done(found) = found else { panic!("{what}: {found:?}") };
+        assert_eq!(found, expected, "{what}: {asks:?}");
+        for share in &found {
+            let word = match share {
+                Share::Had(Acquired::Granted { others_wait: true, .. }) => "had, awaited",
+                Share::Had(_) => "had",
+                Share::InTheWay(Ok(Acquired::Spent(_))) => "spent",
+                Share::InTheWay(Ok(Acquired::Taken { holder: None, .. })) => "awaited",
+                Share::InTheWay(Ok(_)) => "taken",
+                Share::InTheWay(Err(_)) => "refused",
+                Share::Open => "open",
+                Share::Held => "held",
+            };
+            *self.seen.entry(word).or_default() += 1;
+        }
+    }
+
+    fn compare(&mut self, locks: &mut [One], now_us: u64, what: &str) {
+        let look = Op::Inspect(Inspect { claim: None, in_full: true });
+        for one in locks {
+            let (expected, _) = one.state.apply(now_us, &look, &|_| leasehold_core::model::Vital::Unknown);
+            assert_eq!(self.execute(&one.lock, &look), expected, "{what}: {}", one.lock);
+        }
+    }
+}
+
+#[test]
+fn the_script_means_what_the_model_means() {
+    let mut world = World::new();
+    (0..SEQUENCES).for_each(|seed| world.sequence(seed));
+    println!("{:?}", world.seen);
+    for what in ["had", "had, awaited", "spent", "awaited", "taken", "refused", "open", "held"] {
+        let times = world.seen.get(what).copied().unwrap_or(0);
+        assert!(times >= SEQUENCES / 50, "`{what}` came {times} times only");
+    }
+    drop(world.server);
+}

@@ -4,6 +4,7 @@ use crate::census::{self, LockInfo, SessionInfo};
 use crate::engine::{Engine, ShutdownError, StartError, System, Timings, World};
 use crate::error::{ConnectError, InspectError, LockError};
 use crate::monitor::Monitor;
+use crate::multi::MultiMutex;
 use crate::mutex::Mutex;
 use crate::store::{MemoryStore, Store};
 use leasehold_core::{About, Label, Lease, Lock, LockName, Moment, NameError, SessionId};
@@ -146,6 +147,19 @@ impl Client {
         let lock = Lock::mutex(name);
         self.engine.store.check(&lock)?;
         Ok(Mutex::new(self.engine.clone(), &lock))
+    }
+
+    /// All of several locks, or none of them: those that [`mutex`](Self::mutex) gives by each of these names. A name that comes
+    /// twice counts once.
+    ///
+    /// Fails as that does, and if there is no name. Nothing is sent.
+    pub fn multi_mutex<N>(&self, names: impl IntoIterator<Item = N>) -> Result<MultiMutex, LockError>
+    where
+        N: TryInto<LockName>,
+        N::Error: Into<NameError>,
+    {
+        let mutexes = names.into_iter().map(|name| self.mutex(name)).collect::<Result<Vec<_>, _>>()?;
+        MultiMutex::of(self.engine.clone(), mutexes)
     }
 
     /// Now, on the clock of [`Moment`], which goes on while the machine is suspended.

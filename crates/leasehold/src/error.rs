@@ -117,6 +117,9 @@ pub enum LockError {
     /// The value of one's own cannot be.
     #[error(transparent)]
     Value(#[from] OwnValueError),
+    /// Several locks were asked for, and none was named.
+    #[error("no lock is named: give at least one")]
+    NoName,
 }
 
 /// Why a lock was not acquired. That it is taken is told by [`Attempt`](crate::Attempt) where one only
@@ -183,6 +186,10 @@ pub enum AcquireError {
     /// back in the background, and ends with the lease at the latest.
     #[error("the lock was granted, but could not be held for its lease: {0}")]
     NotKept(#[source] Box<ExtendError>),
+    /// Several locks were asked for, and one of them was lost again and again while the others were waited for: none is
+    /// held.
+    #[error("while others were waited for, {0}: ask for a longer lease")]
+    Lost(#[source] Lost),
     /// The lease is over before the news of it has arrived.
     #[error("a lease of {lease:?} is shorter than a round trip to the store: ask for a longer one")]
     LeaseTooShort {
@@ -219,6 +226,42 @@ pub enum ReleaseError {
     /// The store did not answer: it may be released already, or ends with its lease.
     #[error("it is not known whether the lock was released; the hold ends with its lease at the latest: {0}")]
     Unknown(#[source] Fault),
+}
+
+/// Why some of several locks were not released. The others were.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let client = leasehold::Client::connect("memory:").await?;
+/// let both = client.multi_mutex(["till", "stock"])?.acquire().await?;
+/// if let Err(error) = both.release().await {
+///     for (name, why) in &error.failed {
+///         println!("{name}: {why}");
+///     }
+/// }
+/// # Ok(()) }
+/// ```
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct MultiReleaseError {
+    /// Each lock that was not released, and why; at least one.
+    pub failed: Vec<(LockName, ReleaseError)>,
+}
+
+impl fmt::Display for MultiReleaseError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, (name, error)) in self.failed.iter().enumerate() {
+            write!(f, "{}`{name}`: {error}", if at == 0 { "" } else { "; " })?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for MultiReleaseError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        let (_, error) = self.failed.first()?;
+        Some(error)
+    }
 }
 
 /// A hold that is not there any more.

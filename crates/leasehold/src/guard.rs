@@ -156,6 +156,11 @@ impl Guard {
         &self.hold.claim
     }
 
+    /// Gives the signal of several holds when this one is lost.
+    pub(crate) fn share_signal(&self, signal: &CancellationToken) {
+        self.hold.share_signal(signal);
+    }
+
     pub(crate) fn loss(&self) -> Lost {
         Lost {
             lock: self.name().clone(),

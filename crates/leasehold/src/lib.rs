@@ -71,6 +71,7 @@ mod engine;
 mod error;
 mod guard;
 mod monitor;
+mod multi;
 mod mutex;
 pub mod store;
 mod sync;
@@ -81,10 +82,11 @@ pub use detached::{DetachedHold, DetachedTextError};
 pub use engine::{LostReason, ShutdownError, Unreturned, World};
 pub use error::{
     AcquireError, AttachError, ConnectError, Contention, ExtendError, FreeError, InspectError, LockError,
-    Lost, ReleaseError, RunError,
+    Lost, MultiReleaseError, ReleaseError, RunError,
 };
 pub use guard::Guard;
 pub use monitor::{Eviction, Monitor, MonitorReport};
+pub use multi::{MultiAttempt, MultiGuard, MultiMutex};
 pub use mutex::{Attempt, Details, Mutex, Status};
 
 /// The vocabulary that a store of one's own needs: operations, replies, ids, keys, and the

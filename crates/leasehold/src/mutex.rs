@@ -2,7 +2,7 @@
 
 use crate::census::{self, SessionInfo};
 use crate::detached::DetachedHold;
-use crate::engine::{self, Engine, Missed, NotDetached, Pursuit, Seat, Session};
+use crate::engine::{self, Engine, Missed, NotDetached, Pursuit, Seat, Session, Won};
 use crate::error::{AcquireError, Contention, ExtendError, FreeError, InspectError, LockError, RunError};
 use crate::guard::Guard;
 use crate::store::{Fault, Outcome};
@@ -165,6 +165,20 @@ pub struct Details {
     pub audit: Vec<AuditEntry>,
 }
 
+/// How long a hold is to last.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Span {
+    lease: Duration,
+    cap: Option<Duration>,
+}
+
+impl Span {
+    /// The lease to ask for.
+    pub(crate) fn wanted(self) -> Duration {
+        self.cap.map_or(self.lease, |cap| cap.min(self.lease))
+    }
+}
+
 impl Mutex {
     pub(crate) fn new(engine: Arc<Engine>, lock: &Lock) -> Self {
         let seat = engine.seat(lock);
@@ -269,6 +283,10 @@ impl Mutex {
     pub fn share(mut self, every: u32) -> Self {
         self.free_every = Some(every.max(1));
         self
+    }
+
+    pub(crate) fn seat(&self) -> &Arc<Seat> {
+        &self.seat
     }
 
     /// The lock's name.
@@ -511,19 +529,33 @@ impl Mutex {
         }
     }
 
-    async fn pursue(&self, limit: Option<Moment>, once: bool) -> Result<Result<Guard, Missed>, LeaseError> {
-        let world = &self.engine.world;
+    pub(crate) async fn pursue(
+        &self,
+        limit: Option<Moment>,
+        once: bool,
+    ) -> Result<Result<Guard, Missed>, LeaseError> {
+        let span = self.span()?;
+        let pursuit = self.pursuit(span.wanted(), limit, once, None);
+        match engine::acquire(&self.engine, &self.seat, &pursuit).await {
+            Ok(won) => self.keep(won, span),
+            Err(missed) => Ok(Err(missed)),
+        }
+    }
+
+    /// How long a hold is to last, as things are now.
+    pub(crate) fn span(&self) -> Result<Span, LeaseError> {
         let lease = match self.lease {
-            Some(lease) => lease.remaining(world.wall())?,
+            Some(lease) => lease.remaining(self.engine.world.wall())?,
             None => self.engine.timings.watchdog,
         };
         let cap = self.max_hold.map(|cap| Lease::For(cap).check().map(|_| cap)).transpose()?;
-        let wanted = cap.map_or(lease, |cap| cap.min(lease));
-        let pursuit = self.pursuit(wanted, limit, once, None);
-        let won = match engine::acquire(&self.engine, &self.seat, &pursuit).await {
-            Ok(won) => won,
-            Err(missed) => return Ok(Err(missed)),
-        };
+        Ok(Span { lease, cap })
+    }
+
+    /// Has the keeper keep what was won, and gives the guard.
+    pub(crate) fn keep(&self, won: Won<'_>, span: Span) -> Result<Result<Guard, Missed>, LeaseError> {
+        let world = &self.engine.world;
+        let Span { lease, cap } = span;
         let (hold, grant) = (won.hold.clone(), &won.grant);
         let now = world.now();
         // What the lease is now, where it should last until an instant; which may have passed meanwhile.
@@ -560,7 +592,7 @@ impl Mutex {
     }
 
     /// How it is sought, in the name of a session of its own or of the client's.
-    fn pursuit(
+    pub(crate) fn pursuit(
         &self,
         lease: Duration,
         limit: Option<Moment>,
@@ -591,7 +623,7 @@ impl Mutex {
         }
     }
 
-    fn error(&self, missed: Missed, waited: Duration) -> AcquireError {
+    pub(crate) fn error(&self, missed: Missed, waited: Duration) -> AcquireError {
         let lock = self.name().clone();
         match missed {
             Missed::TimedOut(standing) => {

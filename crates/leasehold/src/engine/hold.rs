@@ -219,6 +219,16 @@ impl Hold {
         }
     }
 
+    /// Gives the signal of several holds when this one is lost. Nobody may have asked for its own signal before.
+    pub(crate) fn share_signal(&self, signal: &CancellationToken) {
+        // Somebody who has asked before would not be told; but there is nobody.
+        let _ = self.signal.set(signal.clone());
+        fence(Ordering::SeqCst);
+        if self.lost.get().is_some() {
+            signal.cancel();
+        }
+    }
+
     /// The signal that is given when the hold is lost.
     pub(crate) fn signal(&self) -> &CancellationToken {
         let signal = self.signal.get_or_init(CancellationToken::new);

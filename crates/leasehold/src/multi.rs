@@ -1,0 +1,374 @@
+//! Several locks at once: [`MultiMutex`].
+
+use crate::engine::{self, Engine, InTheWay, Missed};
+use crate::error::{AcquireError, Contention, ExtendError, LockError, Lost, MultiReleaseError, ReleaseError};
+use crate::guard::Guard;
+use crate::mutex::{Mutex, Span};
+use futures_util::future::join_all;
+use leasehold_core::{FencingToken, Lease, LeaseError, LockName, Moment};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+
+/// How often all are sought without holding any of them while waiting. After that they are taken in their order, which
+/// ends however many others want some of them.
+const ROUNDS: u32 = 4;
+
+/// How often they are taken in their order, where a hold on one ends before the last is had.
+const LAPS: u32 = 3;
+
+/// Several [mutexes](Mutex) that are held together: all of them, or none.
+///
+/// While it waits for one of them it holds none of the others, so that whoever wants only one is not kept from it by
+/// somebody who has to wait himself. Where one is in the way it queues for that one, in fairness, and asks for the rest in one
+/// step when it has it. If others are in the way again and again, it takes them one after the other, in the order of
+/// their names: everybody who holds some and waits for more does so in that order, so that no two wait for each other,
+/// and each queue is fair. So everybody gets his locks, as long as nobody keeps one for ever. That does not hold for one who
+/// holds a [`Mutex`] by itself, or another `MultiMutex`, while he acquires this.
+///
+/// Each is an ordinary [`Mutex`]: others may want it alone, and so may clients of other libraries. On SQLite, in memory and on
+/// one Redis server all are taken in one step.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let client = leasehold::Client::connect("memory:").await?;
+/// # async fn transfer(_from: &str, _to: &str) {}
+/// let accounts = client.multi_mutex(["account/7", "account/3"])?;
+/// let both = accounts.acquire().await?;
+/// transfer("account/7", "account/3").await;
+/// both.release().await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct MultiMutex {
+    engine: Arc<Engine>,
+    /// In the order of their names, each once; at least one.
+    mutexes: Vec<Mutex>,
+    wait: Option<Duration>,
+}
+
+/// What became of a try to have several locks.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use leasehold::{Client, MultiAttempt};
+///
+/// let client = Client::connect("memory:").await?;
+/// let stock = client.mutex("stock")?.acquire().await?;
+/// match client.multi_mutex(["till", "stock"])?.try_acquire().await? {
+///     MultiAttempt::Granted(_) => unreachable!("one of them is taken"),
+///     MultiAttempt::Taken { lock, contention } => println!("{lock} is {contention}"),
+/// }
+/// # Ok(()) }
+/// ```
+#[derive(Debug)]
+pub enum MultiAttempt {
+    /// All are held.
+    Granted(MultiGuard),
+    /// None is: one is in the way.
+    Taken {
+        /// Which one. There may be others.
+        lock: LockName,
+        /// Who has it.
+        contention: Contention,
+    },
+}
+
+/// One that is in the way of all.
+struct Blocked {
+    at: usize,
+    missed: Missed,
+}
+
+impl MultiMutex {
+    pub(crate) fn of(engine: Arc<Engine>, mut mutexes: Vec<Mutex>) -> Result<Self, LockError> {
+        mutexes.sort_by(|a, b| a.name().cmp(b.name()));
+        mutexes.dedup_by(|a, b| a.name() == b.name());
+        if mutexes.is_empty() { Err(LockError::NoName) } else { Ok(Self { engine, mutexes, wait: None }) }
+    }
+
+    /// How long a hold lasts: as [`Mutex::lease`], of each. Where the locks had to be waited for one after the other, it
+    /// counts for all from when the last was had.
+    #[must_use]
+    pub fn lease(self, lease: impl Into<Lease>) -> Self {
+        let lease = lease.into();
+        self.each(|mutex| mutex.lease(lease))
+    }
+
+    /// How long a hold lasts at most: as [`Mutex::max_hold`], of each.
+    #[must_use]
+    pub fn max_hold(self, cap: Duration) -> Self {
+        self.each(|mutex| mutex.max_hold(cap))
+    }
+
+    /// How often each hold is renewed at most: as [`Mutex::max_renewals`].
+    #[must_use]
+    pub fn max_renewals(self, most: u32) -> Self {
+        self.each(|mutex| mutex.max_renewals(most))
+    }
+
+    /// How long [`acquire`](Self::acquire) waits at most; for ever, if nothing is set.
+    #[must_use]
+    pub fn wait(mut self, limit: Duration) -> Self {
+        self.wait = Some(limit);
+        self
+    }
+
+    fn each(mut self, change: impl Fn(Mutex) -> Mutex) -> Self {
+        self.mutexes = self.mutexes.into_iter().map(change).collect();
+        self
+    }
+
+    /// The names of the locks, in their order.
+    pub fn names(&self) -> impl Iterator<Item = &LockName> {
+        self.mutexes.iter().map(Mutex::name)
+    }
+
+    /// Tries once: takes all if all are free and nobody waits for any of them.
+    ///
+    /// Fails as [`Mutex::try_acquire`] does.
+    ///
+    /// Cancel safety: if the future is dropped, an acquisition that may have happened is undone in the background.
+    pub async fn try_acquire(&self) -> Result<MultiAttempt, AcquireError> {
+        let call = self.engine.timings.call;
+        let limit = self.engine.world.now() + call;
+        match self.take(None, Some(limit)).await? {
+            Ok(guards) => Ok(MultiAttempt::Granted(MultiGuard::of(&self.engine, guards))),
+            Err(Blocked { at, missed: Missed::Taken(standing) }) => Ok(MultiAttempt::Taken {
+                lock: self.mutexes[at].name().clone(),
+                contention: (*standing).into(),
+            }),
+            Err(Blocked { at, missed }) => Err(self.mutexes[at].error(missed, call)),
+        }
+    }
+
+    /// Acquires all of the locks, however long it takes, or for as long as [`wait`](Self::wait) says.
+    ///
+    /// Fails as [`Mutex::acquire`] does, naming the lock that was in the way; and with [`AcquireError::Lost`] where a lease,
+    /// or a cap, is too short to hold the first ones for as long as the others have to be waited for.
+    ///
+    /// Cancel safety: if the future is dropped, nothing is held: places in queues are given up, and what was had of the
+    /// locks is given back in the background.
+    pub async fn acquire(&self) -> Result<MultiGuard, AcquireError> {
+        self.acquire_within(self.wait).await
+    }
+
+    /// Acquires all of the locks within `limit`. Otherwise as [`acquire`](Self::acquire), also as to cancel safety.
+    pub async fn acquire_timeout(&self, limit: Duration) -> Result<MultiGuard, AcquireError> {
+        self.acquire_within(Some(limit)).await
+    }
+
+    async fn acquire_within(&self, wait: Option<Duration>) -> Result<MultiGuard, AcquireError> {
+        let start = self.engine.world.now();
+        // Who waits for no time at all still tries once.
+        let limit = wait.map(|wait| start + if wait.is_zero() { self.engine.timings.call } else { wait });
+        let failed = |at: usize, missed| self.mutexes[at].error(missed, self.engine.world.now().since(start));
+        let mut first: Option<usize> = None;
+        for _ in 0..ROUNDS {
+            let held = match first {
+                None => None,
+                Some(at) => match self.mutexes[at].pursue(limit, false).await? {
+                    Ok(guard) => Some((at, guard)),
+                    Err(missed) => return Err(failed(at, missed)),
+                },
+            };
+            let rest = self.take(held.as_ref().map(|(at, _)| *at), limit).await?;
+            match (rest, held) {
+                (Ok(mut guards), held) => {
+                    if let Some((at, guard)) = held {
+                        guards.insert(at, guard);
+                    }
+                    return Ok(MultiGuard::of(&self.engine, guards));
+                }
+                (Err(Blocked { at, missed: Missed::Taken(standing) }), held) => {
+                    if wait.is_some_and(|wait| wait.is_zero()) {
+                        return Err(failed(at, Missed::TimedOut(standing)));
+                    }
+                    if let Some((_, guard)) = held {
+                        // Handed on before anything is waited for. If that fails it ends by itself, and is no reason to
+                        // give up.
+                        let _ = guard.release().await;
+                    }
+                    first = Some(at);
+                }
+                (Err(Blocked { at, missed }), _) => return Err(failed(at, missed)),
+            }
+        }
+        self.in_order(limit, start).await
+    }
+
+    /// Takes one after the other, in the order of their names. What is held meanwhile is renewed; where a lease or a cap
+    /// does not allow that for long enough, it begins anew, and gives up in the end.
+    async fn in_order(&self, limit: Option<Moment>, start: Moment) -> Result<MultiGuard, AcquireError> {
+        let mut lost = None;
+        for _ in 0..LAPS {
+            let mut guards = Vec::with_capacity(self.mutexes.len());
+            for mutex in &self.mutexes {
+                match mutex.pursue(limit, false).await? {
+                    Ok(guard) => guards.push(guard),
+                    Err(missed) => return Err(mutex.error(missed, self.engine.world.now().since(start))),
+                }
+            }
+            let all = MultiGuard::of(&self.engine, guards);
+            // Whatever keeps it from being longer, a hold that is there is there.
+            lost = match all.extend().await {
+                Err(ExtendError::Lost(lost)) => Some(lost),
+                _ => match all.check() {
+                    Ok(()) => return Ok(all),
+                    Err(lost) => Some(lost),
+                },
+            };
+        }
+        lost.map_or(Err(AcquireError::Closed), |lost| Err(AcquireError::Lost(lost)))
+    }
+
+    /// Takes all but one that is held already, in one step; waits for nothing.
+    async fn take(
+        &self,
+        held: Option<usize>,
+        limit: Option<Moment>,
+    ) -> Result<Result<Vec<Guard>, Blocked>, LeaseError> {
+        let wanted: Vec<_> = (0..self.mutexes.len()).filter(|at| Some(*at) != held).collect();
+        let Some(first) = wanted.first().map(|at| &self.mutexes[*at]) else { return Ok(Ok(Vec::new())) };
+        let span: Span = first.span()?;
+        let pursuit = first.pursuit(span.wanted(), limit, true, None);
+        let seats: Vec<_> = wanted.iter().map(|at| self.mutexes[*at].seat()).collect();
+        let won = match engine::acquire_all(&self.engine, &seats, &pursuit).await {
+            Ok(won) => won,
+            Err(InTheWay { at, missed }) => return Ok(Err(Blocked { at: wanted[at], missed })),
+        };
+        // All are told to the keeper before anything fails: then dropping their guards gives them back.
+        let kept: Vec<_> =
+            wanted.iter().zip(won).map(|(at, won)| (*at, self.mutexes[*at].keep(won, span))).collect();
+        let mut guards = Vec::with_capacity(kept.len());
+        let mut blocked = None;
+        for (at, kept) in kept {
+            match kept? {
+                Ok(guard) => guards.push(guard),
+                Err(missed) => blocked = Some(Blocked { at, missed }),
+            }
+        }
+        Ok(blocked.map_or(Ok(guards), Err))
+    }
+}
+
+/// Several locks that are held together.
+///
+/// They are lost together, too: as soon as one of them is, the guard counts as lost. [`release`](Self::release) gives all back,
+/// and so does dropping it, in the background.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let client = leasehold::Client::connect("memory:").await?;
+/// # async fn pay() {}
+/// let both = client.multi_mutex(["till", "stock"])?.acquire().await?;
+/// for (name, token) in both.fencing_tokens() {
+///     println!("{name}: {token}");
+/// }
+/// tokio::select! {
+///     lost = both.lost() => eprintln!("stopped: {lost}"),
+///     () = pay() => both.release().await?,
+/// }
+/// # Ok(()) }
+/// ```
+#[must_use = "a guard that is dropped gives the locks back"]
+pub struct MultiGuard {
+    engine: Arc<Engine>,
+    guards: Vec<Guard>,
+    /// Given when any of them is lost.
+    signal: CancellationToken,
+}
+
+impl MultiGuard {
+    fn of(engine: &Arc<Engine>, guards: Vec<Guard>) -> Self {
+        let signal = CancellationToken::new();
+        for guard in &guards {
+            guard.share_signal(&signal);
+        }
+        Self { engine: engine.clone(), guards, signal }
+    }
+
+    /// Each lock's name and the number of its hold: greater than that of every earlier hold of that lock.
+    pub fn fencing_tokens(&self) -> impl Iterator<Item = (&LockName, FencingToken)> {
+        self.guards.iter().map(|guard| (guard.name(), guard.fencing_token()))
+    }
+
+    /// The number of the hold of one of the locks; `None` if that name is none of them.
+    pub fn fencing_token(&self, name: &str) -> Option<FencingToken> {
+        let guard = self.guards.iter().find(|guard| guard.name().as_str() == name)?;
+        Some(guard.fencing_token())
+    }
+
+    /// Whether all are still held: fails once the deadline of one has passed, or it is known to be lost. Needs no network;
+    /// as [`Guard::check`].
+    pub fn check(&self) -> Result<(), Lost> {
+        self.guards.iter().try_for_each(Guard::check)
+    }
+
+    /// Until when all may be believed as things stand: as [`Guard::valid_until`].
+    pub fn valid_until(&self) -> Moment {
+        self.guards.iter().map(Guard::valid_until).min().unwrap_or(Moment::ZERO)
+    }
+
+    /// How long all may be believed as things stand: as [`Guard::remaining`].
+    pub fn remaining(&self) -> Duration {
+        self.valid_until().since(self.engine.world.now())
+    }
+
+    /// Waits until one of the locks is lost, and says which and why. It does not end while all are held.
+    ///
+    /// Cancel safety: dropping the future changes nothing.
+    pub async fn lost(&self) -> Lost {
+        loop {
+            self.signal.cancelled().await;
+            if let Err(lost) = self.check() {
+                return lost;
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// A token that is cancelled when one of the locks is lost: as [`Guard::lost_signal`].
+    pub fn lost_signal(&self) -> CancellationToken {
+        self.signal.child_token()
+    }
+
+    /// Lengthens all holds now: as [`Guard::extend`].
+    ///
+    /// Fails as that does, with the first error; the others may have been lengthened.
+    ///
+    /// Cancel safety: if the future is dropped, some may have been extended.
+    pub async fn extend(&self) -> Result<(), ExtendError> {
+        join_all(self.guards.iter().map(Guard::extend)).await.into_iter().collect()
+    }
+
+    /// Lengthens all holds to last `lease` from now, where they would end earlier: as [`Guard::extend_to`].
+    ///
+    /// Fails, and is cancelled, as [`extend`](Self::extend).
+    pub async fn extend_to(&self, lease: impl Into<Lease>) -> Result<(), ExtendError> {
+        let lease = lease.into();
+        join_all(self.guards.iter().map(|guard| guard.extend_to(lease))).await.into_iter().collect()
+    }
+
+    /// Gives all locks back, and hands each to the next who waits for it. All are tried, whatever becomes of one.
+    ///
+    /// Fails with those that were not released, and why: as [`Guard::release`].
+    ///
+    /// Cancel safety: if the future is dropped, the locks are given back in the background.
+    pub async fn release(self) -> Result<(), MultiReleaseError> {
+        let release = |guard: Guard| async {
+            let name = guard.name().clone();
+            guard.release().await.map_err(|error| (name, error))
+        };
+        let released = join_all(self.guards.into_iter().map(release)).await;
+        let failed: Vec<(LockName, ReleaseError)> = released.into_iter().filter_map(Result::err).collect();
+        if failed.is_empty() { Ok(()) } else { Err(MultiReleaseError { failed }) }
+    }
+}
+
+impl fmt::Debug for MultiGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(&self.guards).finish()
+    }
+}

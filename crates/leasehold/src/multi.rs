@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 /// How often all are sought without holding any of them while waiting. After that they are taken in their order, which
 /// ends however many others want some of them.
-const ROUNDS: u32 = 4;
+const ROUNDS: u32 = 2;
 
 /// How often they are taken in their order, where a hold on one ends before the last is had.
 const LAPS: u32 = 3;

@@ -10,5 +10,6 @@ mod renewal;
 mod replies;
 mod scene;
 mod servers;
+mod sets;
 mod storm;
 mod waiting;

@@ -6,6 +6,7 @@
 mod cases;
 mod detached;
 mod place;
+mod several;
 
 use place::Place;
 
@@ -26,6 +27,12 @@ macro_rules! on_every_store {
 }
 
 on_every_store! {
+    several::all_are_held_or_none,
+    several::who_waits_holds_nothing,
+    several::tasks_of_a_process_take_turns,
+    several::the_loss_of_one_is_the_loss_of_all,
+    several::a_lease_of_several_ends_when_it_ends,
+    several::several_cancelled_at_every_await,
     cases::one_at_a_time_over_tasks_and_clients,
     cases::a_release_hands_the_lock_on_and_tokens_grow,
     cases::a_try_says_who_is_in_the_way,

@@ -1,0 +1,246 @@
+//! Several locks held together.
+
+use crate::place::{Place, until_at_rest, until_waiting};
+use futures_util::future::BoxFuture;
+use leasehold::store::{Fault, Lock, MemoryStore, Op, Outcome, Postbox, Store};
+use leasehold::{AcquireError, Attempt, Client, LostReason, MultiAttempt, Mutex};
+use leasehold::{KeyError, SessionId};
+use leasehold_testkit::{Random, cancel_at_every_await};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+const NAMES: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
+const SOON: Duration = Duration::from_secs(20);
+
+fn mutex(client: &Client, name: &str) -> Mutex {
+    client.mutex(name).expect("a good name")
+}
+
+async fn at_rest(client: &Client, names: &[&str]) {
+    for name in names {
+        until_at_rest(&mutex(client, name)).await;
+    }
+}
+
+/// From two to five of the names, in no order.
+fn some(random: &Random) -> Vec<&'static str> {
+    let mut names = NAMES.to_vec();
+    let wanted = usize::try_from(random.between(2, 5)).expect("a small number");
+    while names.len() > wanted {
+        names.swap_remove(usize::try_from(random.below(names.len() as u64)).expect("a small number"));
+    }
+    names.reverse();
+    names
+}
+
+pub(crate) async fn all_are_held_or_none(place: &Place) {
+    let [a, b] = [place.client("one").await, place.client("another").await];
+    let both = a.multi_mutex(["b", "a", "b"]).expect("good names");
+    assert_eq!(both.names().map(ToString::to_string).collect::<Vec<_>>(), ["a", "b"]);
+    let guard = both.acquire().await.expect("acquired");
+    assert!(guard.check().is_ok());
+    let tokens: Vec<_> = guard.fencing_tokens().map(|(name, token)| (name.to_string(), token)).collect();
+    assert_eq!(guard.fencing_token("b"), Some(tokens[1].1));
+    assert_eq!(guard.fencing_token("c"), None);
+    for name in ["a", "b"] {
+        assert!(
+            matches!(mutex(&b, name).try_acquire().await.expect("an answer"), Attempt::Taken(_)),
+            "{name}"
+        );
+    }
+    guard.release().await.expect("released");
+    let only = mutex(&b, "b").acquire().await.expect("acquired");
+    match both.try_acquire().await.expect("an answer") {
+        MultiAttempt::Taken { lock, contention } => {
+            assert_eq!(lock.as_str(), "b");
+            assert!(contention.to_string().starts_with("held by another for "), "{contention}");
+        }
+        MultiAttempt::Granted(_) => panic!("b is taken"),
+    }
+    let free = mutex(&b, "a").try_acquire().await.expect("an answer");
+    assert!(matches!(free, Attempt::Granted(_)), "what could not be had with the rest was not had");
+    drop(free);
+    at_rest(&b, &["a"]).await;
+    let missed = both.acquire_timeout(Duration::ZERO).await;
+    assert!(
+        matches!(&missed, Err(AcquireError::TimedOut { lock, .. }) if lock.as_str() == "b"),
+        "{missed:?}"
+    );
+    let missed = both.acquire_timeout(Duration::from_millis(50)).await;
+    assert!(
+        matches!(&missed, Err(AcquireError::TimedOut { lock, .. }) if lock.as_str() == "b"),
+        "{missed:?}"
+    );
+    only.release().await.expect("released");
+    at_rest(&a, &["a", "b"]).await;
+}
+
+/// Who waits for one of several keeps nobody from the others.
+pub(crate) async fn who_waits_holds_nothing(place: &Place) {
+    let [a, b] = [place.client("one").await, place.client("another").await];
+    let taken = mutex(&b, "b").acquire().await.expect("acquired");
+    let all = a.multi_mutex(["a", "b", "c"]).expect("good names");
+    let waits = tokio::spawn(async move { all.acquire().await });
+    until_waiting(&mutex(&b, "b"), 1).await;
+    for name in ["a", "c"] {
+        let free = mutex(&b, name).try_acquire().await.expect("an answer");
+        assert!(matches!(free, Attempt::Granted(_)), "{name} is kept by one who waits");
+    }
+    taken.release().await.expect("released");
+    let guard =
+        tokio::time::timeout(SOON, waits).await.expect("in time").expect("no panic").expect("acquired");
+    assert_eq!(guard.fencing_tokens().count(), 3);
+    guard.release().await.expect("released");
+    at_rest(&a, &["a", "b", "c"]).await;
+}
+
+/// Tasks of one process stand in line for each of the locks as for a lock alone.
+pub(crate) async fn tasks_of_a_process_take_turns(place: &Place) {
+    let client = place.client("one").await;
+    let inside = Arc::new([const { AtomicU32::new(0) }; NAMES.len()]);
+    let tasks: Vec<_> = (0..6_u64)
+        .map(|seed| {
+            let (client, inside) = (client.clone(), inside.clone());
+            tokio::spawn(async move {
+                let random = Random::from_seed(seed);
+                for _ in 0..10 {
+                    let names = some(&random);
+                    let all = client.multi_mutex(names.iter().copied()).expect("good names");
+                    let guard = all.acquire().await.expect("acquired");
+                    for at in
+                        names.iter().map(|name| NAMES.iter().position(|n| n == name).expect("it is one"))
+                    {
+                        assert_eq!(inside[at].fetch_add(1, Ordering::SeqCst), 0, "two are in");
+                        tokio::task::yield_now().await;
+                        inside[at].fetch_sub(1, Ordering::SeqCst);
+                    }
+                    guard.release().await.expect("released");
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        tokio::time::timeout(SOON * 2, task).await.expect("everybody has his turn").expect("no panic");
+    }
+    at_rest(&client, &NAMES).await;
+}
+
+/// As soon as one is lost, all of it is.
+pub(crate) async fn the_loss_of_one_is_the_loss_of_all(place: &Place) {
+    let [a, b] = [place.client_with("one", Duration::from_millis(600)).await, place.client("another").await];
+    let guard = a.multi_mutex(["a", "b"]).expect("good names").acquire().await.expect("acquired");
+    let signal = guard.lost_signal();
+    let seen = mutex(&b, "b").inspect_in_full().await.expect("an answer").seen.expect("somebody holds it");
+    assert!(!signal.is_cancelled());
+    mutex(&b, "b").free_by_force(seen).await.expect("freed");
+    let lost = tokio::time::timeout(SOON, guard.lost()).await.expect("told");
+    assert_eq!((lost.lock.as_str(), &lost.reason), ("b", &LostReason::Freed));
+    assert!(signal.is_cancelled() && guard.check().is_err());
+    let error = guard.release().await.expect_err("one of them is lost");
+    assert_eq!(error.failed.len(), 1, "{error}");
+    assert!(error.to_string().starts_with("`b`: "), "{error}");
+    at_rest(&a, &["a", "b"]).await;
+}
+
+/// A lease that is given counts from when all are had, and ends.
+pub(crate) async fn a_lease_of_several_ends_when_it_ends(place: &Place) {
+    let client = place.client("one").await;
+    let all = client.multi_mutex(["a", "b"]).expect("good names").lease(Duration::from_millis(300));
+    let guard = all.acquire().await.expect("acquired");
+    assert!(guard.remaining() <= Duration::from_millis(300));
+    guard.extend_to(Duration::from_millis(400)).await.expect("extended");
+    assert!(guard.remaining() > Duration::from_millis(300), "{:?}", guard.remaining());
+    let lost = tokio::time::timeout(SOON, guard.lost()).await.expect("told");
+    assert_eq!(lost.reason, LostReason::Expired);
+    drop(guard);
+    at_rest(&client, &["a", "b"]).await;
+}
+
+/// A store that cannot take several in one step.
+#[derive(Debug, Clone)]
+struct OneByOne(MemoryStore);
+
+impl Store for OneByOne {
+    fn execute<'a>(&'a self, lock: &'a Lock, op: &'a Op, within: Duration) -> BoxFuture<'a, Outcome> {
+        self.0.execute(lock, op, within)
+    }
+
+    fn open_mailbox(
+        &self,
+        session: SessionId,
+        post: Arc<dyn Postbox>,
+        within: Duration,
+    ) -> BoxFuture<'_, Result<(), Fault>> {
+        self.0.open_mailbox(session, post, within)
+    }
+
+    fn close_mailbox(&self, session: SessionId) {
+        self.0.close_mailbox(session);
+    }
+
+    fn sibling(&self) -> Arc<dyn Store> {
+        Arc::new(self.clone())
+    }
+
+    fn check(&self, lock: &Lock) -> Result<(), KeyError> {
+        self.0.check(lock)
+    }
+}
+
+/// There they are tried one by one: what was had though another was not is given back.
+#[tokio::test]
+async fn without_one_step_it_is_all_or_none_as_well() {
+    let store = OneByOne(MemoryStore::new());
+    let connect = async |label: &str| {
+        let client = Client::of_store(store.clone()).label(label).connect().await;
+        client.expect("the store can be reached")
+    };
+    let [a, b] = [connect("one").await, connect("another").await];
+    let taken = mutex(&b, "b").acquire().await.expect("acquired");
+    let all = a.multi_mutex(["a", "b", "c"]).expect("good names");
+    let attempt = all.try_acquire().await.expect("an answer");
+    assert!(matches!(attempt, MultiAttempt::Taken { lock, .. } if lock.as_str() == "b"));
+    at_rest(&b, &["a", "c"]).await;
+    taken.release().await.expect("released");
+    all.acquire().await.expect("acquired").release().await.expect("released");
+    let tasks = [a, b].map(|client| {
+        tokio::spawn(async move {
+            let random = Random::from_seed(client.session().to_string().len() as u64);
+            for _ in 0..40 {
+                let all = client.multi_mutex(some(&random)).expect("good names");
+                all.acquire().await.expect("acquired").release().await.expect("released");
+            }
+        })
+    });
+    for task in tasks {
+        tokio::time::timeout(SOON, task).await.expect("everybody has his turn").expect("no panic");
+    }
+}
+
+/// Failure row 4.
+pub(crate) async fn several_cancelled_at_every_await(place: &Place) {
+    let [a, b] = [place.client("one").await, place.client("another").await];
+    let all = a.multi_mutex(["a", "b", "c"]).expect("good names");
+    let points = cancel_at_every_await(
+        || async { drop(all.acquire().await.expect("acquired")) },
+        async |_| at_rest(&b, &["a", "b", "c"]).await,
+    )
+    .await;
+    println!("{points} points");
+    at_rest(&b, &["a", "b", "c"]).await;
+    // While one of them is taken, and is given back in the middle of it.
+    let mut taken = None;
+    for k in 0..12 {
+        taken = Some(mutex(&b, "b").acquire().await.expect("acquired"));
+        let waits = tokio::time::timeout(Duration::from_millis(k * 3), all.acquire());
+        let free = async {
+            tokio::time::sleep(Duration::from_millis(12)).await;
+            drop(taken.take());
+        };
+        let (waited, ()) = tokio::join!(waits, free);
+        drop(waited);
+        at_rest(&b, &["a", "b", "c"]).await;
+    }
+    drop(taken);
+}

@@ -12,7 +12,7 @@ use leasehold::store::{
 use leasehold_core::{
     Acquire, Acquired, Beat, Beaten, Claim, Ended, Enqueue, Evict, Evicted, Extend, Extended, Fate,
     Fingerprint, Free, Freed, HoldId, Inspect, Label, Life, Nonce, OwnValue, Pass, Refused, Release,
-    Released, Seen, SessionEntry, SessionId,
+    Released, Seen, SessionEntry, SessionId, Share,
 };
 use leasehold_testkit::{Proxy, RedisServer, Then, command};
 use std::future::Future;
@@ -166,7 +166,7 @@ async fn a_server_that_is_too_old_is_named_with_what_is_needed() {
         assert!(client.read(&mut chunk).unwrap() > 0);
         client.write_all(b"+OK\r\n$22\r\nredis_version:6.0.16\r\n\r\n").unwrap();
         // One for each script that is loaded.
-        client.write_all(&b"+OK\r\n".repeat(8)).unwrap();
+        client.write_all(&b"+OK\r\n".repeat(9)).unwrap();
         while client.read(&mut chunk).is_ok_and(|read| read > 0) {}
     });
     let fault = RedisStore::connect(url.parse().unwrap()).await.unwrap_err();
@@ -841,6 +841,9 @@ async fn the_permissions_that_the_docs_name_suffice() {
     };
     let reply = done(take(&claim(1), Some(nonce(1)))).await;
     let Reply::Acquire(Acquired::Granted { fence, .. }) = reply else { panic!("{reply:?}") };
+    let together = [(Lock::mutex("jobs:2".parse().unwrap()), ask(&claim(4), None))];
+    let shares = store.acquire_all(&together, LONG).await;
+    assert!(matches!(shares, Some(Outcome::Done(shares)) if matches!(shares[..], [Share::Had(_)])));
     for keep_record in [false, true] {
         let extend = Extend { claim: claim(1), lease_ms: 40_000, keep_record };
         assert_eq!(done(Op::Extend(extend)).await, Reply::Extend(Extended::Extended));

@@ -40,8 +40,9 @@ pub(crate) enum Task {
 
 #[derive(Args)]
 pub(crate) struct RunArgs {
-    /// The lock's name: up to 512 bytes of text without control characters
-    pub(crate) name: String,
+    /// The lock's name: up to 512 bytes of text without control characters. Several are held together, all or none
+    #[arg(required = true, value_name = "NAME")]
+    pub(crate) names: Vec<String>,
 
     /// The command and its arguments, after `--`
     #[arg(last = true, required = true, value_name = "CMD")]
@@ -341,13 +342,17 @@ const RUN_LONG: &str = "\
 Run a command while holding a lock.
 
 Waits until the lock is free, runs the command, and gives the lock back when the command has ended. \
-Waiting is fair: first come, first served.";
+Waiting is fair: first come, first served.
+
+Several locks are held together: all of them, or none. While one of them is waited for the others are left to \
+whoever wants them, or they are taken in the order of their names; so two commands never wait for each other.";
 
 const RUN_AFTER: &str = "\
 The command:
   It inherits standard input, output and error, and runs in a process group of its own. In its
   environment are LEASEHOLD_NAME, the lock's name, and LEASEHOLD_FENCE, the fencing token: a number
   that grows with every hold of the lock, for resources that can refuse smaller ones than they saw.
+  Of several locks there is a line each, in both, in the order of their names.
 
 Signals:
   SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH, SIGCONT and SIGTSTP are passed on to
@@ -375,12 +380,13 @@ Exit status:
   127  there is no such command
 
 JSON (--json), the last line on standard error; later versions may add fields:
-  name, acquired (true or false), fence, command_status (null if the command was not started), status
+  name, acquired (true or false), fence, locks (name and fence of each), command_status (null if the command was not started), status
   (ours); error: null, or an object with kind (taken, lost, unavailable, usage, not_started), reason
   (of a loss, or null), message
 
 Examples:
   leasehold run nightly -- ./backup.sh
+  leasehold run till stock -- ./close-the-day.sh
   leasehold run nightly --wait 10s --conflict-exit-code 0 -- ./backup.sh
   leasehold run orders/42 --store redis://db.example.org --password-file /run/secrets/redis -- ./ship
   leasehold run report --lease 5m --kill-grace 1m -- sh -c 'make report && publish --fence $LEASEHOLD_FENCE'";

@@ -33,11 +33,14 @@ pub(crate) enum Change {
 impl Child {
     /// Starts the command. Must be called on the main thread: the kernel kills the child when the
     /// *thread* ends that started it (2).
-    pub(crate) fn start(words: &[OsString], name: &LockName, fence: FencingToken) -> io::Result<Self> {
+    pub(crate) fn start(words: &[OsString], locks: &[(&LockName, FencingToken)]) -> io::Result<Self> {
         let (program, arguments) = words.split_first().ok_or(io::ErrorKind::InvalidInput)?;
         let mut command = Command::new(program);
         command.args(arguments).process_group(0);
-        command.env("LEASEHOLD_NAME", name.as_str()).env("LEASEHOLD_FENCE", fence.to_string());
+        // No name has a line break in it.
+        let names: Vec<_> = locks.iter().map(|(name, _)| name.as_str()).collect();
+        let fences: Vec<_> = locks.iter().map(|(_, fence)| fence.to_string()).collect();
+        command.env("LEASEHOLD_NAME", names.join("\n")).env("LEASEHOLD_FENCE", fences.join("\n"));
         command.env_remove(PASSWORD);
         if let Some(url) = std::env::var_os(STORE)
             && store::has_password(&url.to_string_lossy())

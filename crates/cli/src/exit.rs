@@ -82,7 +82,12 @@ impl Failure {
 
     /// The same, told as what failed to be done with a lock.
     pub(crate) fn doing(self, verb: &str, name: &LockName) -> Self {
-        Self { cause: self.cause.context(format!("failed to {verb} `{name}`")), ..self }
+        self.doing_to(verb, &format!("`{name}`"))
+    }
+
+    /// The same, of one lock or of several, as they are shown.
+    pub(crate) fn doing_to(self, verb: &str, shown: &str) -> Self {
+        Self { cause: self.cause.context(format!("failed to {verb} {shown}")), ..self }
     }
 
     /// What went wrong, in a word for programs; they stay as they are.

@@ -7,11 +7,12 @@
 
 use crate::child::{Change, Child};
 use crate::exit::Exit;
+use crate::held::{self, Held};
 use crate::run::{Ended, Terms};
 use crate::signals::Signals;
 use crate::terminal::{self, Terminal};
 use crate::watch::{Step, Watch};
-use leasehold::{Client, Guard};
+use leasehold::Client;
 use rustix::process::Signal;
 use std::time::Duration;
 use tokio::time::sleep;
@@ -23,7 +24,7 @@ const NAP: Duration = Duration::from_millis(250);
 pub(crate) struct Job<'a> {
     child: Child,
     client: &'a Client,
-    guard: &'a Guard,
+    held: &'a Held,
     watch: Watch,
     terms: Terms,
     terminal: Option<Terminal>,
@@ -41,12 +42,12 @@ enum Pause {
 }
 
 impl<'a> Job<'a> {
-    pub(crate) fn new(child: Child, client: &'a Client, guard: &'a Guard, terms: &Terms) -> Self {
-        let watch = Watch::new(terms.bound(), terms.grace, guard.valid_until());
+    pub(crate) fn new(child: Child, client: &'a Client, held: &'a Held, terms: &Terms) -> Self {
+        let watch = Watch::new(terms.bound(), terms.grace, held.valid_until());
         Self {
             child,
             client,
-            guard,
+            held,
             watch,
             terms: *terms,
             terminal: Terminal::of_process(),
@@ -57,9 +58,9 @@ impl<'a> Job<'a> {
 
 /// Waits until the command has ended.
 pub(crate) async fn watch(mut job: Job<'_>, signals: &mut Signals) -> Ended {
-    let renewals = renew(job.guard, job.terms);
+    let renewals = renew(job.held, job.terms);
     tokio::pin!(renewals);
-    let lost = job.guard.lost_signal();
+    let lost = job.held.lost_signal();
     loop {
         let nap = job.obey();
         if let Some(exit) = job.news() {
@@ -81,15 +82,15 @@ impl Job<'_> {
     fn obey(&mut self) -> Duration {
         loop {
             let now = self.client.now();
-            match self.watch.poll(now, self.guard.valid_until()) {
+            match self.watch.poll(now, self.held.valid_until()) {
                 Step::Terminate => {
-                    let name = self.guard.name();
-                    let why = if self.guard.is_capped() {
+                    let locks = held::shown(self.held.tokens().into_iter().map(|(name, _)| name));
+                    let why = if self.held.is_capped() {
                         "is held for as long as --max-hold allows"
                     } else {
                         "is lost or cannot be renewed"
                     };
-                    crate::log::warning(&format!("`{name}` {why}: ending the command"));
+                    crate::log::warning(&format!("{locks} {why}: ending the command"));
                     self.child.signal(Signal::TERM);
                     // One that was stopped could not end by itself.
                     self.child.signal(Signal::CONT);
@@ -162,13 +163,13 @@ impl Job<'_> {
 }
 
 /// Renews often enough for a long grace (2). Ends never.
-async fn renew(guard: &Guard, terms: Terms) {
+async fn renew(held: &Held, terms: Terms) {
     if terms.grace <= terms.lease / 3 {
         return std::future::pending().await;
     }
     loop {
         sleep(terms.room() / 3).await;
-        if let Err(error) = guard.extend().await {
+        if let Err(error) = held.extend().await {
             tracing::debug!(%error, "not renewed yet");
         }
     }

@@ -9,6 +9,7 @@ mod detached;
 mod duration;
 mod exit;
 mod free;
+mod held;
 mod job;
 mod log;
 mod ls;

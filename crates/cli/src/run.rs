@@ -7,6 +7,7 @@
 use crate::args::RunArgs;
 use crate::child::{self, Child};
 use crate::exit::{Exit, Failure};
+use crate::held::{self, Held};
 use crate::job::{self, Job};
 use crate::log;
 use crate::report::{Trouble, json_line};
@@ -15,7 +16,8 @@ use crate::store::{CALL, Place};
 use anyhow::{Context, anyhow};
 use leasehold::store::FaultKind;
 use leasehold::{
-    AcquireError, Attempt, Client, ExtendError, Guard, Lease, LockName, LostReason, Mutex, ReleaseError,
+    AcquireError, Attempt, Client, ExtendError, FencingToken, Lease, LockError, LockName, LostReason,
+    MultiAttempt, MultiMutex, Mutex, ReleaseError,
 };
 use serde::Serialize;
 use std::ffi::OsString;
@@ -43,11 +45,13 @@ pub(crate) async fn run(args: &RunArgs) -> Result<Exit, Failure> {
         // Before the report, which comes last.
         Err(failure) => failure.report(),
     };
+    let name = args.names.first().map(String::as_str).unwrap_or_default();
     // Standard output is the command's.
     log::line(&json_line(&Report {
-        name: &args.name,
-        acquired: course.fence.is_some(),
-        fence: course.fence,
+        name,
+        acquired: !course.locks.is_empty(),
+        fence: course.locks.iter().find(|lock| lock.name == name).map(|lock| lock.fence),
+        locks: &course.locks,
         command_status: course.command.map(Exit::status),
         status: status.status(),
         error: done.as_ref().err().map(Trouble::from),
@@ -58,10 +62,17 @@ pub(crate) async fn run(args: &RunArgs) -> Result<Exit, Failure> {
 /// How far a run has come.
 #[derive(Debug, Default)]
 struct Course {
-    /// The fencing token, once the lock was acquired.
-    fence: Option<u64>,
+    /// What was acquired, in the order of the names.
+    locks: Vec<Had>,
     /// How the command ended, if it ran.
     command: Option<Exit>,
+}
+
+/// A lock that was acquired.
+#[derive(Debug, Serialize)]
+struct Had {
+    name: String,
+    fence: u64,
 }
 
 /// What is printed for programs when all is over.
@@ -70,13 +81,14 @@ struct Report<'a> {
     name: &'a str,
     acquired: bool,
     fence: Option<u64>,
+    locks: &'a [Had],
     command_status: Option<u8>,
     status: u8,
     error: Option<Trouble>,
 }
 
 async fn try_to_run(args: &RunArgs, course: &mut Course) -> Result<Exit, Failure> {
-    let name = crate::lock_name(&args.name)?;
+    let names = args.names.iter().map(|name| crate::lock_name(name)).collect::<Result<Vec<_>, _>>()?;
     // It may read a password from a terminal, which Ctrl-C interrupts only while signals are not caught.
     let place = Place::of(&args.store)?;
     let terms = Terms::of(args, place.needs_beats())?;
@@ -92,7 +104,7 @@ async fn try_to_run(args: &RunArgs, course: &mut Course) -> Result<Exit, Failure
         signal = signals.ending() => return Ok(Exit::of_named(signal)),
         client = place.connect() => client?,
     };
-    let outcome = under_lock(&client, &name, &terms, args, &mut signals, course).await;
+    let outcome = under_lock(&client, &names, &terms, args, &mut signals, course).await;
     if let Err(left) = client.shutdown(CALL).await {
         log::warning(&left.to_string());
     }
@@ -166,39 +178,47 @@ impl Terms {
 
 async fn under_lock(
     client: &Client,
-    name: &LockName,
+    names: &[LockName],
     terms: &Terms,
     args: &RunArgs,
     signals: &mut Signals,
     course: &mut Course,
 ) -> Result<Exit, Failure> {
-    let mutex =
-        client.mutex(name.clone()).map_err(|error| Failure::new(Exit::USAGE, error).doing("use", name))?;
+    let shown = held::shown(names);
+    let unusable = |error: LockError| Failure::new(Exit::USAGE, error).doing_to("use", &shown);
+    let acquired = async {
+        match names {
+            [name] => one(client.mutex(name.clone()).map_err(unusable)?, args).await,
+            names => several(client.multi_mutex(names.iter().cloned()).map_err(unusable)?, args).await,
+        }
+        .map_err(|failure| failure.doing_to("acquire", &shown))
+    };
+    let held = tokio::select! {
+        biased;
+        signal = signals.ending() => return Ok(Exit::of_named(signal)),
+        acquired = acquired => acquired?,
+    };
+    let had =
+        |(name, fence): (&LockName, FencingToken)| Had { name: name.to_string(), fence: fence.as_u64() };
+    course.locks = held.tokens().into_iter().map(had).collect();
+    tracing::info!(locks = %shown, "acquired");
+    let ended = match whole_lease(&held, terms).await {
+        Ok(()) => command(client, &held, terms, args, signals).await,
+        Err(failure) => Err(failure.doing_to("hold", &shown)),
+    };
+    course.command = ended.as_ref().ok().map(|ended| ended.exit);
+    give_back(client, held, &shown, ended).await
+}
+
+async fn one(mutex: Mutex, args: &RunArgs) -> Result<Held, Failure> {
+    let conflict = Exit::of(args.conflict_exit_code);
     let mutex = match args.max_hold {
         Some(cap) => mutex.max_hold(cap),
         None => mutex,
     };
-    let acquired = tokio::select! {
-        biased;
-        signal = signals.ending() => return Ok(Exit::of_named(signal)),
-        acquired = acquire(&mutex, args) => acquired,
-    };
-    let guard = acquired.map_err(|failure| failure.doing("acquire", name))?;
-    tracing::info!(lock = %name, fence = %guard.fencing_token(), "acquired");
-    course.fence = Some(guard.fencing_token().as_u64());
-    let ended = match whole_lease(&guard, terms).await {
-        Ok(()) => command(client, &guard, terms, args, signals).await,
-        Err(failure) => Err(failure.doing("hold", name)),
-    };
-    course.command = ended.as_ref().ok().map(|ended| ended.exit);
-    give_back(client, guard, name, ended).await
-}
-
-async fn acquire(mutex: &Mutex, args: &RunArgs) -> Result<Guard, Failure> {
-    let conflict = Exit::of(args.conflict_exit_code);
-    if args.once || args.wait == Some(Duration::ZERO) {
+    if tries_once(args) {
         return match mutex.try_acquire().await {
-            Ok(Attempt::Granted(guard)) => Ok(guard),
+            Ok(Attempt::Granted(guard)) => Ok(Held::One(guard)),
             Ok(Attempt::Taken(who)) => Err(Failure::taken(conflict, anyhow!("{who}"))),
             Err(error) => Err(not_acquired(error, conflict)),
         };
@@ -207,7 +227,33 @@ async fn acquire(mutex: &Mutex, args: &RunArgs) -> Result<Guard, Failure> {
         Some(limit) => mutex.acquire_timeout(limit).await,
         None => mutex.acquire().await,
     };
-    acquired.map_err(|error| not_acquired(error, conflict))
+    acquired.map(Held::One).map_err(|error| not_acquired(error, conflict))
+}
+
+async fn several(all: MultiMutex, args: &RunArgs) -> Result<Held, Failure> {
+    let conflict = Exit::of(args.conflict_exit_code);
+    let all = match args.max_hold {
+        Some(cap) => all.max_hold(cap),
+        None => all,
+    };
+    if tries_once(args) {
+        return match all.try_acquire().await {
+            Ok(MultiAttempt::Granted(guard)) => Ok(Held::Several(guard)),
+            Ok(MultiAttempt::Taken { lock, contention }) => {
+                Err(Failure::taken(conflict, anyhow!("`{lock}` is {contention}")))
+            }
+            Err(error) => Err(not_acquired(error, conflict)),
+        };
+    }
+    let acquired = match args.wait {
+        Some(limit) => all.acquire_timeout(limit).await,
+        None => all.acquire().await,
+    };
+    acquired.map(Held::Several).map_err(|error| not_acquired(error, conflict))
+}
+
+fn tries_once(args: &RunArgs) -> bool {
+    args.once || args.wait == Some(Duration::ZERO)
 }
 
 pub(crate) fn not_acquired(error: AcquireError, conflict: Exit) -> Failure {
@@ -219,6 +265,7 @@ pub(crate) fn not_acquired(error: AcquireError, conflict: Exit) -> Failure {
             ExtendError::Lost(lost) => return Failure::lost(lost.reason.clone(), error),
             _ => Exit::UNAVAILABLE,
         },
+        AcquireError::Lost(lost) => return Failure::lost(lost.reason.clone(), error),
         AcquireError::Lease(_) | AcquireError::NoLease | AcquireError::LeaseTooShort { .. } => Exit::USAGE,
         AcquireError::Store(fault) if matches!(fault.kind, FaultKind::Unusable(_)) => Exit::USAGE,
         _ => Exit::UNAVAILABLE,
@@ -227,11 +274,11 @@ pub(crate) fn not_acquired(error: AcquireError, conflict: Exit) -> Failure {
 }
 
 /// Lengthens a new hold to its lease before anything is started under it (2).
-async fn whole_lease(guard: &Guard, terms: &Terms) -> Result<(), Failure> {
-    if guard.remaining() > terms.grace + terms.room() / 2 {
+async fn whole_lease(held: &Held, terms: &Terms) -> Result<(), Failure> {
+    if held.remaining() > terms.grace + terms.room() / 2 {
         return Ok(());
     }
-    let extended = match guard.extend().await {
+    let extended = match held.extend().await {
         // It is as whole as it gets.
         Err(ExtendError::Capped { .. }) => Ok(()),
         extended => extended,
@@ -244,15 +291,15 @@ async fn whole_lease(guard: &Guard, terms: &Terms) -> Result<(), Failure> {
 
 async fn command(
     client: &Client,
-    guard: &Guard,
+    held: &Held,
     terms: &Terms,
     args: &RunArgs,
     signals: &mut Signals,
 ) -> Result<Ended, Failure> {
     signals.catch_all().context("failed to catch signals").map_err(unavailable)?;
-    let child = Child::start(&args.command, guard.name(), guard.fencing_token())
-        .map_err(|error| not_started(&args.command, error))?;
-    Ok(job::watch(Job::new(child, client, guard, terms), signals).await)
+    let child =
+        Child::start(&args.command, &held.tokens()).map_err(|error| not_started(&args.command, error))?;
+    Ok(job::watch(Job::new(child, client, held, terms), signals).await)
 }
 
 fn not_started(command: &[OsString], error: io::Error) -> Failure {
@@ -277,14 +324,14 @@ pub(crate) struct Ended {
 
 async fn give_back(
     client: &Client,
-    guard: Guard,
-    name: &LockName,
+    held: Held,
+    shown: &str,
     ended: Result<Ended, Failure>,
 ) -> Result<Exit, Failure> {
-    let until = guard.valid_until();
-    let known = guard.check().err().map(|lost| lost.reason);
-    let capped = guard.is_capped();
-    let released = guard.release().await;
+    let until = held.valid_until();
+    let known = held.check().err().map(|lost| lost.reason);
+    let capped = held.is_capped();
+    let released = held.release().await;
     let ended = ended?;
     if ended.stopped {
         let why = match (known, &released) {
@@ -295,24 +342,26 @@ async fn give_back(
             (_, Err(ReleaseError::Lost(reason))) => Some(reason.clone()),
             _ => None,
         };
-        let text = |why: &str| anyhow!("lost `{name}`, so the command was ended: {why}");
+        let text = |why: &str| anyhow!("lost {shown}, so the command was ended: {why}");
         return Err(match why {
             Some(reason) => Failure::lost(reason.clone(), text(&reason.to_string())),
             None => Failure::new(Exit::LOST, text("it could not be renewed in time")),
         });
     }
     match released {
-        Ok(()) => tracing::info!(lock = %name, "given back"),
+        Ok(()) => tracing::info!(locks = %shown, "given back"),
         Err(ReleaseError::Lost(reason)) if too_early(&reason, known.is_none() && until <= client.now()) => {
             let cause = anyhow!(
-                "lost `{name}` while the command ran, which was noticed only when it had ended: {reason}; somebody \
+                "lost {shown} while the command ran, which was noticed only when it had ended: {reason}; somebody \
                  else may have run at the same time"
             );
             return Err(Failure::lost(reason, cause));
         }
         // The command had ended by then.
-        Err(ReleaseError::Lost(_)) => tracing::info!(lock = %name, "its lease ended while it was given back"),
-        Err(error) => log::warning(&format!("failed to give `{name}` back: {error}")),
+        Err(ReleaseError::Lost(_)) => {
+            tracing::info!(locks = %shown, "its lease ended while it was given back");
+        }
+        Err(error) => log::warning(&format!("failed to give {shown} back: {error}")),
     }
     Ok(ended.exit)
 }

@@ -306,6 +306,11 @@ impl MultiGuard {
         self.guards.iter().try_for_each(Guard::check)
     }
 
+    /// Whether one of the holds ends by its cap as things stand: as [`Guard::is_capped`].
+    pub fn is_capped(&self) -> bool {
+        self.guards.iter().any(Guard::is_capped)
+    }
+
     /// Until when all may be believed as things stand: as [`Guard::valid_until`].
     pub fn valid_until(&self) -> Moment {
         self.guards.iter().map(Guard::valid_until).min().unwrap_or(Moment::ZERO)

@@ -156,7 +156,7 @@ fn a_run_is_told_in_a_line_of_json_at_its_end() {
     ran.check(3, "");
     let said = last(&ran);
     let keys: Vec<_> = said.as_object().expect("it is an object").keys().map(String::as_str).collect();
-    assert_eq!(keys, ["acquired", "command_status", "error", "fence", "name", "status"]);
+    assert_eq!(keys, ["acquired", "command_status", "error", "fence", "locks", "name", "status"]);
     assert_eq!(format!("{}\n", said["fence"]), ran.stdout, "standard output is the command's");
     assert_eq!(
         (&said["acquired"], &said["command_status"], &said["status"]),
@@ -182,4 +182,29 @@ fn a_run_is_told_in_a_line_of_json_at_its_end() {
     let said = last(&lost);
     assert_eq!((&said["error"]["kind"], &said["error"]["reason"]), (&"lost".into(), &"removed".into()));
     assert_eq!((&said["command_status"], &said["status"]), (&0.into(), &70.into()));
+}
+
+#[test]
+fn several_locks_are_held_together_or_none_of_them() {
+    let scene = Scene::sqlite();
+    let script = "echo \"$LEASEHOLD_NAME\" | tr '\\n' '|'; echo \"$LEASEHOLD_FENCE\" | grep -c .";
+    let outcome = scene.run(&["run", "till", "stock", "till", "--json", "--", "sh", "-c", script]);
+    outcome.check(0, "");
+    assert_eq!(outcome.stdout, "stock|till|2\n");
+    let report: serde_json::Value = serde_json::from_str(&outcome.stderr).expect("one line of JSON");
+    assert_eq!(report["name"], "till");
+    assert_eq!(report["locks"][0]["name"], "stock");
+    assert_eq!(report["fence"], report["locks"][1]["fence"]);
+    let mut holder = scene.start(&[], "echo running; read line");
+    expect(&mut holder, "running");
+    let tried = scene.run(&["run", "till", "job", "--try", "--", "true"]);
+    tried.check(75, "failed to acquire `till`, `job`: `job` is held by ");
+    scene.run(&["run", "till", "--try", "--", "true"]).check(0, "");
+    let waited = scene.run(&["run", "till", "job", "--wait", "200ms", "--", "true"]);
+    waited.check(75, "timed out after ");
+    holder.tell("go").expect("it reads");
+    assert_eq!(status(&mut holder), Some(0));
+    scene.run(&["run", "till", "job", "--", "true"]).check(0, "");
+    scene.run(&["run", "till", "bad\nname", "--", "true"]).check(2, "cannot be the name of a lock");
+    scene.assert_free();
 }

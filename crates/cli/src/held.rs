@@ -1,0 +1,82 @@
+//! What a command runs under: one lock, or several that are held together.
+
+use leasehold::{ExtendError, FencingToken, Guard, LockName, Lost, Moment, MultiGuard, ReleaseError};
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+
+/// The locks of a command, held.
+#[derive(Debug)]
+pub(crate) enum Held {
+    One(Guard),
+    Several(MultiGuard),
+}
+
+impl Held {
+    /// Each lock's name and fencing token, in the order of the names.
+    pub(crate) fn tokens(&self) -> Vec<(&LockName, FencingToken)> {
+        match self {
+            Self::One(guard) => vec![(guard.name(), guard.fencing_token())],
+            Self::Several(guard) => guard.fencing_tokens().collect(),
+        }
+    }
+
+    pub(crate) fn valid_until(&self) -> Moment {
+        match self {
+            Self::One(guard) => guard.valid_until(),
+            Self::Several(guard) => guard.valid_until(),
+        }
+    }
+
+    pub(crate) fn remaining(&self) -> Duration {
+        match self {
+            Self::One(guard) => guard.remaining(),
+            Self::Several(guard) => guard.remaining(),
+        }
+    }
+
+    pub(crate) fn check(&self) -> Result<(), Lost> {
+        match self {
+            Self::One(guard) => guard.check(),
+            Self::Several(guard) => guard.check(),
+        }
+    }
+
+    pub(crate) fn is_capped(&self) -> bool {
+        match self {
+            Self::One(guard) => guard.is_capped(),
+            Self::Several(guard) => guard.is_capped(),
+        }
+    }
+
+    pub(crate) fn lost_signal(&self) -> CancellationToken {
+        match self {
+            Self::One(guard) => guard.lost_signal(),
+            Self::Several(guard) => guard.lost_signal(),
+        }
+    }
+
+    pub(crate) async fn extend(&self) -> Result<(), ExtendError> {
+        match self {
+            Self::One(guard) => guard.extend().await,
+            Self::Several(guard) => guard.extend().await,
+        }
+    }
+
+    /// Gives all back. Of several errors the loss of a lock is told first: others may have run at the same time.
+    pub(crate) async fn release(self) -> Result<(), ReleaseError> {
+        match self {
+            Self::One(guard) => guard.release().await,
+            Self::Several(guard) => guard.release().await.map_err(|error| {
+                let mut errors: Vec<_> = error.failed.into_iter().map(|(_, error)| error).collect();
+                let lost = errors.iter().position(|error| matches!(error, ReleaseError::Lost(_)));
+                errors.swap_remove(lost.unwrap_or_default())
+            }),
+        }
+    }
+}
+
+/// Names as people read them: in backquotes, with commas between.
+pub(crate) fn shown<'a>(names: impl IntoIterator<Item = &'a LockName>) -> String {
+    let names: Vec<_> = names.into_iter().map(|name| format!("`{name}`")).collect();
+    names.join(", ")
+}

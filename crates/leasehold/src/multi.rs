@@ -3,7 +3,7 @@
 use crate::engine::{self, Engine, InTheWay, Missed};
 use crate::error::{AcquireError, Contention, ExtendError, LockError, Lost, MultiReleaseError, ReleaseError};
 use crate::guard::Guard;
-use crate::mutex::{Mutex, Span};
+use crate::request::{Asker, Request};
 use futures_util::future::join_all;
 use leasehold_core::{FencingToken, Lease, LeaseError, LockName, Moment};
 use std::fmt;
@@ -18,16 +18,16 @@ const ROUNDS: u32 = 2;
 /// How often they are taken in their order, where a hold on one ends before the last is had.
 const LAPS: u32 = 3;
 
-/// Several [mutexes](Mutex) that are held together: all of them, or none.
+/// Several [mutexes](crate::Mutex) that are held together: all of them, or none.
 ///
 /// While it waits for one of them it holds none of the others, so that whoever wants only one is not kept from it by
 /// somebody who has to wait himself. Where one is in the way it queues for that one, in fairness, and asks for the rest in one
 /// step when it has it. If others are in the way again and again, it takes them one after the other, in the order of
 /// their names: everybody who holds some and waits for more does so in that order, so that no two wait for each other,
 /// and each queue is fair. So everybody gets his locks, as long as nobody keeps one for ever. That does not hold for one who
-/// holds a [`Mutex`] by itself, or another `MultiMutex`, while he acquires this.
+/// holds a [`Mutex`](crate::Mutex) by itself, or another `MultiMutex`, while he acquires this.
 ///
-/// Each is an ordinary [`Mutex`]: others may want it alone, and so may clients of other libraries. On SQLite, in memory and on
+/// Each is an ordinary [`Mutex`](crate::Mutex): others may want it alone, and so may clients of other libraries. On SQLite, in memory and on
 /// one Redis server all are taken in one step.
 ///
 /// ```
@@ -44,7 +44,7 @@ const LAPS: u32 = 3;
 pub struct MultiMutex {
     engine: Arc<Engine>,
     /// In the order of their names, each once; at least one.
-    mutexes: Vec<Mutex>,
+    requests: Vec<Request>,
     wait: Option<Duration>,
 }
 
@@ -82,30 +82,30 @@ struct Blocked {
 }
 
 impl MultiMutex {
-    pub(crate) fn of(engine: Arc<Engine>, mut mutexes: Vec<Mutex>) -> Result<Self, LockError> {
-        mutexes.sort_by(|a, b| a.name().cmp(b.name()));
-        mutexes.dedup_by(|a, b| a.name() == b.name());
-        if mutexes.is_empty() { Err(LockError::NoName) } else { Ok(Self { engine, mutexes, wait: None }) }
+    pub(crate) fn of(engine: Arc<Engine>, mut requests: Vec<Request>) -> Result<Self, LockError> {
+        requests.sort_by(|a, b| a.name().cmp(b.name()));
+        requests.dedup_by(|a, b| a.name() == b.name());
+        if requests.is_empty() { Err(LockError::NoName) } else { Ok(Self { engine, requests, wait: None }) }
     }
 
-    /// How long a hold lasts: as [`Mutex::lease`], of each. Where the locks had to be waited for one after the other, it
+    /// How long a hold lasts: as [`Mutex::lease`](crate::Mutex::lease), of each. Where the locks had to be waited for one after the other, it
     /// counts for all from when the last was had.
     #[must_use]
     pub fn lease(self, lease: impl Into<Lease>) -> Self {
         let lease = lease.into();
-        self.each(|mutex| mutex.lease(lease))
+        self.each(|request| request.lease = Some(lease))
     }
 
-    /// How long a hold lasts at most: as [`Mutex::max_hold`], of each.
+    /// How long a hold lasts at most: as [`Mutex::max_hold`](crate::Mutex::max_hold), of each.
     #[must_use]
     pub fn max_hold(self, cap: Duration) -> Self {
-        self.each(|mutex| mutex.max_hold(cap))
+        self.each(|request| request.max_hold = Some(cap))
     }
 
-    /// How often each hold is renewed at most: as [`Mutex::max_renewals`].
+    /// How often each hold is renewed at most: as [`Mutex::max_renewals`](crate::Mutex::max_renewals).
     #[must_use]
     pub fn max_renewals(self, most: u32) -> Self {
-        self.each(|mutex| mutex.max_renewals(most))
+        self.each(|request| request.max_renewals = Some(most))
     }
 
     /// How long [`acquire`](Self::acquire) waits at most; for ever, if nothing is set.
@@ -115,19 +115,19 @@ impl MultiMutex {
         self
     }
 
-    fn each(mut self, change: impl Fn(Mutex) -> Mutex) -> Self {
-        self.mutexes = self.mutexes.into_iter().map(change).collect();
+    fn each(mut self, change: impl Fn(&mut Request)) -> Self {
+        self.requests.iter_mut().for_each(change);
         self
     }
 
     /// The names of the locks, in their order.
     pub fn names(&self) -> impl Iterator<Item = &LockName> {
-        self.mutexes.iter().map(Mutex::name)
+        self.requests.iter().map(Request::name)
     }
 
     /// Tries once: takes all if all are free and nobody waits for any of them.
     ///
-    /// Fails as [`Mutex::try_acquire`] does.
+    /// Fails as [`Mutex::try_acquire`](crate::Mutex::try_acquire) does.
     ///
     /// Cancel safety: if the future is dropped, an acquisition that may have happened is undone in the background.
     pub async fn try_acquire(&self) -> Result<MultiAttempt, AcquireError> {
@@ -136,16 +136,16 @@ impl MultiMutex {
         match self.take(None, Some(limit)).await? {
             Ok(guards) => Ok(MultiAttempt::Granted(MultiGuard::of(&self.engine, guards))),
             Err(Blocked { at, missed: Missed::Taken(standing) }) => Ok(MultiAttempt::Taken {
-                lock: self.mutexes[at].name().clone(),
+                lock: self.requests[at].name().clone(),
                 contention: (*standing).into(),
             }),
-            Err(Blocked { at, missed }) => Err(self.mutexes[at].error(missed, call)),
+            Err(Blocked { at, missed }) => Err(self.requests[at].error(missed, call)),
         }
     }
 
     /// Acquires all of the locks, however long it takes, or for as long as [`wait`](Self::wait) says.
     ///
-    /// Fails as [`Mutex::acquire`] does, naming the lock that was in the way; and with [`AcquireError::Lost`] where a lease,
+    /// Fails as [`Mutex::acquire`](crate::Mutex::acquire) does, naming the lock that was in the way; and with [`AcquireError::Lost`] where a lease,
     /// or a cap, is too short to hold the first ones for as long as the others have to be waited for.
     ///
     /// Cancel safety: if the future is dropped, nothing is held: places in queues are given up, and what was had of the
@@ -163,13 +163,14 @@ impl MultiMutex {
         let start = self.engine.world.now();
         // Who waits for no time at all still tries once.
         let limit = wait.map(|wait| start + if wait.is_zero() { self.engine.timings.call } else { wait });
-        let failed = |at: usize, missed| self.mutexes[at].error(missed, self.engine.world.now().since(start));
+        let failed =
+            |at: usize, missed| self.requests[at].error(missed, self.engine.world.now().since(start));
         let mut first: Option<usize> = None;
         for _ in 0..ROUNDS {
             let held = match first {
                 None => None,
-                Some(at) => match self.mutexes[at].pursue(limit, false).await? {
-                    Ok(guard) => Some((at, guard)),
+                Some(at) => match self.requests[at].pursue(&Asker::default(), limit, false).await? {
+                    Ok(kept) => Some((at, kept.guard)),
                     Err(missed) => return Err(failed(at, missed)),
                 },
             };
@@ -203,11 +204,11 @@ impl MultiMutex {
     async fn in_order(&self, limit: Option<Moment>, start: Moment) -> Result<MultiGuard, AcquireError> {
         let mut lost = None;
         for _ in 0..LAPS {
-            let mut guards = Vec::with_capacity(self.mutexes.len());
-            for mutex in &self.mutexes {
-                match mutex.pursue(limit, false).await? {
-                    Ok(guard) => guards.push(guard),
-                    Err(missed) => return Err(mutex.error(missed, self.engine.world.now().since(start))),
+            let mut guards = Vec::with_capacity(self.requests.len());
+            for request in &self.requests {
+                match request.pursue(&Asker::default(), limit, false).await? {
+                    Ok(kept) => guards.push(kept.guard),
+                    Err(missed) => return Err(request.error(missed, self.engine.world.now().since(start))),
                 }
             }
             let all = MultiGuard::of(&self.engine, guards);
@@ -229,23 +230,26 @@ impl MultiMutex {
         held: Option<usize>,
         limit: Option<Moment>,
     ) -> Result<Result<Vec<Guard>, Blocked>, LeaseError> {
-        let wanted: Vec<_> = (0..self.mutexes.len()).filter(|at| Some(*at) != held).collect();
-        let Some(first) = wanted.first().map(|at| &self.mutexes[*at]) else { return Ok(Ok(Vec::new())) };
-        let span: Span = first.span()?;
-        let pursuit = first.pursuit(span.wanted(), limit, true, None);
-        let seats: Vec<_> = wanted.iter().map(|at| self.mutexes[*at].seat()).collect();
+        let wanted: Vec<_> = (0..self.requests.len()).filter(|at| Some(*at) != held).collect();
+        let Some(first) = wanted.first().map(|at| &self.requests[*at]) else { return Ok(Ok(Vec::new())) };
+        let (asker, span) = (Asker::default(), first.span()?);
+        let pursuit = first.pursuit(&asker, span.wanted(), limit, true, None);
+        let seats: Vec<_> = wanted.iter().map(|at| &self.requests[*at].seat).collect();
         let won = match engine::acquire_all(&self.engine, &seats, &pursuit).await {
             Ok(won) => won,
             Err(InTheWay { at, missed }) => return Ok(Err(Blocked { at: wanted[at], missed })),
         };
         // All are told to the keeper before anything fails: then dropping their guards gives them back.
-        let kept: Vec<_> =
-            wanted.iter().zip(won).map(|(at, won)| (*at, self.mutexes[*at].keep(won, span))).collect();
+        let kept: Vec<_> = wanted
+            .iter()
+            .zip(won)
+            .map(|(at, won)| (*at, self.requests[*at].keep(&asker, won, span)))
+            .collect();
         let mut guards = Vec::with_capacity(kept.len());
         let mut blocked = None;
         for (at, kept) in kept {
             match kept? {
-                Ok(guard) => guards.push(guard),
+                Ok(kept) => guards.push(kept.guard),
                 Err(missed) => blocked = Some(Blocked { at, missed }),
             }
         }

@@ -22,6 +22,7 @@ mod seat;
 mod session;
 mod several;
 mod shutdown;
+mod straight;
 mod world;
 
 pub(crate) use acquire::{Missed, Pursuit, Won, acquire};

@@ -5,7 +5,7 @@
 //!    the rest with that one in hand. How often he does so, and what he does then, is his.
 
 use super::acquire::{InLine, Missed, Pursuit, Won, outlive};
-use super::seat::{Seat, Turn};
+use super::seat::{Asker, Seat, Turn};
 use super::{Engine, Hold, Session};
 use crate::store::{Fault, Outcome};
 use leasehold_core::contend::Executed;
@@ -40,10 +40,17 @@ struct Grasp<'a> {
     last_fault: Option<(Fault, bool)>,
 }
 
+/// The question for one of the locks.
+struct Asked {
+    asker: Asker,
+    nonce: Nonce,
+    ask: Acquire,
+}
+
 /// What is to be done next.
 enum Next {
     /// Ask for all of these.
-    Ask(Vec<(Nonce, Acquire)>),
+    Ask(Vec<Asked>),
     /// Wait until then.
     Sleep(Moment),
 }
@@ -75,18 +82,19 @@ impl<'a> Grasp<'a> {
         let mut asks = Vec::with_capacity(self.lines.len());
         for at in 0..self.lines.len() {
             let missed = match self.turn(at, session, now) {
-                Turn::Ask(nonce, ask) => {
-                    asks.push((nonce, ask));
+                Turn::Ask(way, nonce, ask) => {
+                    asks.push(Asked { asker: Asker { id: self.lines[at].id, way }, nonce, ask });
                     continue;
                 }
                 Turn::Sleep(until) => {
                     self.withdraw(&asks, now);
                     return Ok(Next::Sleep(until));
                 }
-                Turn::Won(hold, _) => {
+                Turn::Won(hold, _, claims) => {
                     // It was granted to somebody who has gone since. It goes on to the next.
                     let missed = Missed::Taken(Box::new(self.standing(at, now)));
                     self.lines[at].won = true;
+                    self.lines[at].undo(claims);
                     self.hand_back(at, &hold);
                     missed
                 }
@@ -106,30 +114,27 @@ impl<'a> Grasp<'a> {
         loop {
             let _inside = self.engine.gate.inside();
             match line.seat.turn(line.id, session, now, &mut || world.random()) {
-                Turn::Misfit(claim) => {
-                    if let Some(claim) = claim {
-                        self.engine.keeper.undo(&self.engine.store, &line.seat.lock, claim);
-                    }
-                }
+                Turn::Misfit(claims) => line.undo(claims),
                 turn => return turn,
             }
         }
     }
 
     /// What was to be asked is not asked.
-    fn withdraw(&self, asks: &[(Nonce, Acquire)], now: Moment) {
-        for (line, (nonce, _)) in self.lines.iter().zip(asks) {
-            self.answer(line, *nonce, Err(Executed::No), now);
+    fn withdraw(&self, asks: &[Asked], now: Moment) {
+        for (line, asked) in self.lines.iter().zip(asks) {
+            self.answer(line, asked, Err(Executed::No), now);
         }
     }
 
-    fn answer(&self, line: &InLine<'_>, nonce: Nonce, answer: Result<&Acquired, Executed>, now: Moment) {
-        line.seat.handle_answer(nonce, answer, now, &mut || self.engine.world.random());
+    fn answer(&self, line: &InLine<'_>, asked: &Asked, answer: Result<&Acquired, Executed>, now: Moment) {
+        let random = &mut || self.engine.world.random();
+        line.undo(line.seat.handle_answer(asked.asker, asked.nonce, answer, now, random));
     }
 
     /// Asks the store for all, and says whether they were had; fails where one was not, and where it is no use to ask
     /// again.
-    async fn ask(&mut self, asks: &[(Nonce, Acquire)], now: Moment) -> Result<bool, InTheWay> {
+    async fn ask(&mut self, asks: &[Asked], now: Moment) -> Result<bool, InTheWay> {
         let within = match self.pursuit.limit {
             Some(limit) if limit <= now => {
                 self.withdraw(asks, now);
@@ -138,7 +143,8 @@ impl<'a> Grasp<'a> {
             Some(limit) => limit.since(now).min(self.engine.timings.call),
             None => self.engine.timings.call,
         };
-        let named = self.lines.iter().zip(asks).map(|(line, (_, ask))| (line.seat.lock.clone(), ask.clone()));
+        let named =
+            self.lines.iter().zip(asks).map(|(line, asked)| (line.seat.lock.clone(), asked.ask.clone()));
         let named: Vec<_> = named.collect();
         let asked = async {
             match self.engine.store.acquire_all(&named, within).await {
@@ -177,16 +183,16 @@ impl<'a> Grasp<'a> {
     }
 
     /// Tells all seats what the store has said; fails where something is in the way.
-    fn share(&self, asks: &[(Nonce, Acquire)], shares: &[Share], now: Moment) -> Result<(), InTheWay> {
+    fn share(&self, asks: &[Asked], shares: &[Share], now: Moment) -> Result<(), InTheWay> {
         let mut in_the_way = None;
-        for (at, (line, ((nonce, _), share))) in self.lines.iter().zip(asks.iter().zip(shares)).enumerate() {
+        for (at, (line, (asked, share))) in self.lines.iter().zip(asks.iter().zip(shares)).enumerate() {
             let answer = match share {
                 Share::Had(acquired) | Share::InTheWay(Ok(acquired)) => Ok(acquired),
                 Share::InTheWay(Err(_)) | Share::Open => Err(Executed::No),
                 // From an earlier sending, whose answer was lost.
                 Share::Held => Err(Executed::Unknown),
             };
-            self.answer(line, *nonce, answer, now);
+            self.answer(line, asked, answer, now);
             let missed = match share {
                 Share::InTheWay(Err(refused)) => {
                     let fault = Fault::odd_reply(Reply::Refused(refused.clone()));
@@ -208,8 +214,9 @@ impl<'a> Grasp<'a> {
             let inside = self.engine.gate.inside();
             let now = self.engine.world.now();
             match self.turn(at, session, now) {
-                Turn::Won(hold, grant) => {
+                Turn::Won(hold, grant, claims) => {
                     self.lines[at].won = true;
+                    self.lines[at].undo(claims);
                     all.push(Won { hold, grant, inside });
                 }
                 turn => {
@@ -239,13 +246,13 @@ impl<'a> Grasp<'a> {
 
     fn fault(
         &mut self,
-        asks: &[(Nonce, Acquire)],
+        asks: &[Asked],
         fault: Fault,
         executed: Executed,
         now: Moment,
     ) -> Result<bool, InTheWay> {
-        for (line, (nonce, _)) in self.lines.iter().zip(asks) {
-            self.answer(line, *nonce, Err(executed), now);
+        for (line, asked) in self.lines.iter().zip(asks) {
+            self.answer(line, asked, Err(executed), now);
         }
         let (earlier, maybe_earlier) = self.last_fault.take().unzip();
         let maybe_there = executed == Executed::Unknown || maybe_earlier.unwrap_or(false);
@@ -255,7 +262,8 @@ impl<'a> Grasp<'a> {
         }
         tracing::debug!(%fault, "asking for all again");
         self.last_fault = Some((fault, maybe_there));
-        let silence = self.lines.iter().map(|line| line.seat.silence(now)).max().unwrap_or_default();
+        let silence = self.lines.iter().zip(asks).map(|(line, asked)| line.seat.silence(asked.asker, now));
+        let silence = silence.max().unwrap_or_default();
         if self.pursuit.limit.is_none() && silence >= self.engine.timings.outage {
             return Err(self.time_is_up(now));
         }
@@ -280,6 +288,6 @@ impl<'a> Grasp<'a> {
     }
 
     fn standing(&self, at: usize, now: Moment) -> leasehold_core::contend::Standing {
-        self.lines[at].seat.standing(&self.engine.label, now)
+        self.lines[at].seat.standing(self.lines[at].id, &self.engine.label, now)
     }
 }

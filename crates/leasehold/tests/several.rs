@@ -93,7 +93,7 @@ impl World {
     fn meddle(&mut self, one: &mut One, stranger: Stranger, now_us: u64) {
         let keys = leasehold_core::KeySpace::default().lock(&one.lock).unwrap();
         one.state.is_over(now_us);
-        for command in stranger.commands(&keys) {
+        for command in stranger.commands(&keys, &one.state) {
             self.connection.call(&command).unwrap().ok().unwrap();
         }
         stranger.apply(&mut one.state, now_us);

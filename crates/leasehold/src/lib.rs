@@ -35,6 +35,7 @@
 //! | take it by force, or from the dead | [`Mutex::free_by_force`], [`Client::monitor`] |
 //! | choose how soon a death is noticed | [`ClientBuilder::session`], [`ClientBuilder::without_session`] |
 //! | share it with clients of other libraries | [`Mutex::value`], [`Mutex::adopt`], [`Mutex::share`] |
+//! | use all this from plain threads | [`blocking`] |
 //! | bring a store of one's own | [`store::Store`], [`Client::of_store`], [`mod@core`] |
 //!
 //! # What to keep in mind
@@ -63,6 +64,7 @@
 #[cfg(not(unix))]
 compile_error!("leasehold needs a Unix system: its clock and its files are of that kind");
 
+pub mod blocking;
 mod census;
 mod client;
 mod clock;

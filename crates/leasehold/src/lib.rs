@@ -36,6 +36,7 @@
 //! | choose how soon a death is noticed | [`ClientBuilder::session`], [`ClientBuilder::without_session`] |
 //! | share it with clients of other libraries | [`Mutex::value`], [`Mutex::adopt`], [`Mutex::share`] |
 //! | use all this from plain threads | [`blocking`] |
+//! | do without a lock, by WATCH, MULTI and EXEC | [`mod@optimistic`] |
 //! | bring a store of one's own | [`store::Store`], [`Client::of_store`], [`mod@core`] |
 //!
 //! # What to keep in mind
@@ -74,6 +75,8 @@ mod error;
 mod guard;
 mod monitor;
 mod mutex;
+#[cfg(feature = "redis")]
+pub mod optimistic;
 pub mod store;
 mod sync;
 

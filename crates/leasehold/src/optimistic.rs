@@ -297,7 +297,9 @@ impl Connection {
                 Executed::Refused(first_error(&replies).unwrap_or_else(|| error.into()))
             }
             _ => {
-                return Executed::Unknown((ErrorKind::UnexpectedReturnType, "EXEC was answered oddly").into());
+                return Executed::Unknown(
+                    (ErrorKind::UnexpectedReturnType, "EXEC was answered oddly").into(),
+                );
             }
         };
         // Whatever EXEC says, it ends the watching.

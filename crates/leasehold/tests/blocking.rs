@@ -400,6 +400,17 @@ async fn where_tokio_lets_one_block_it_works() {
     .unwrap();
 }
 
+/// It cannot be told from a thread that may block. Then it does what was asked for: it blocks, and nothing panics.
+#[tokio::test]
+async fn in_an_unconstrained_future_it_works() {
+    let place = Place::redis();
+    tokio::task::unconstrained(async {
+        let mutex = place.client().mutex("m").unwrap();
+        mutex.acquire().unwrap().release().unwrap();
+    })
+    .await;
+}
+
 /// The names of the threads of this process.
 fn threads() -> Vec<String> {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();

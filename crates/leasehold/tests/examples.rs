@@ -59,6 +59,21 @@ examples! {
     marketplace says "came too late: refused", "6 bought, and 6 sold";
 }
 
+/// The statements in the docs are those that the example runs.
+#[test]
+fn the_docs_show_what_is_run() {
+    let (docs, example) =
+        (include_str!("../../../docs/semantics.md"), include_str!("../examples/guarded_writes.rs"));
+    let section = docs.split("### Guarded writes").nth(1).expect("there is such a section");
+    let section = section.split("\n## ").next().expect("a split gives something");
+    let blocks: Vec<_> = section.split("```").skip(1).step_by(2).collect();
+    assert_eq!(blocks.len(), 2, "one for SQL, and one for Lua");
+    for block in blocks {
+        let (_, code) = block.split_once('\n').expect("a language stands in the first line");
+        assert!(example.contains(code.trim_end()), "the example does not run this:\n{code}");
+    }
+}
+
 /// Runs an example as a process, and looks at how it ends and what it says.
 fn check(name: &str, store: Option<&str>, said: &[&str]) {
     let mut command = Command::new(std::env::current_exe().expect("a test is a file"));

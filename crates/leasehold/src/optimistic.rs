@@ -17,8 +17,12 @@
 
 use leasehold_core::RetryPolicy;
 use redis::aio::{ConnectionLike, MultiplexedConnection};
-use redis::{Cmd, ErrorKind, Pipeline, RedisError, RedisFuture, ToRedisArgs, Value};
+use redis::{AsyncConnectionConfig, Cmd, ErrorKind, Pipeline, RedisError, RedisFuture, ToRedisArgs, Value};
 use std::fmt;
+use std::time::Duration;
+
+/// How long an answer is waited for, on connections that are opened here: as long as calls about locks.
+const ANSWER: Duration = Duration::from_secs(2);
 
 /// What cannot be asked for while keys are watched: it would end the watching, or the connection's place (1).
 const NOT_WHILE_WATCHING: [&str; 8] =
@@ -195,13 +199,14 @@ impl<T: fmt::Debug> fmt::Debug for Change<T> {
 }
 
 impl Connection {
-    /// Opens a connection of its own.
+    /// Opens a connection of its own, on which answers are waited for 2 s at most.
     ///
     /// Fails if the server cannot be reached, or does not let the user in.
     ///
     /// Cancel safety: dropping the future leaves nothing behind.
     pub async fn open(client: &redis::Client) -> Result<Self, RedisError> {
-        Ok(Self::dedicated(client.get_multiplexed_async_connection().await?))
+        let config = AsyncConnectionConfig::new().set_response_timeout(Some(ANSWER));
+        Ok(Self::dedicated(client.get_multiplexed_async_connection_with_config(&config).await?))
     }
 
     /// Takes a connection of the user's, for a time limit of his own, say. It must be **nobody else's**: no clone of it
@@ -216,8 +221,8 @@ impl Connection {
     /// key has changed since. In that case all of it is done again, after a pause, as often as `retry` says. So `work` may
     /// run several times, and what it does besides reading is done each time.
     ///
-    /// Fails as [`Error`] tells. The answers of the server are waited for as long as the connection's own time limit says
-    /// (500 ms, if nothing was set in the `redis` crate); in all it takes as long as `retry` and `work` do.
+    /// Fails as [`Error`] tells. Each answer of the server is waited for as long as the connection's own time limit says;
+    /// in all it takes as long as `retry` and `work` do.
     ///
     /// Cancel safety: if the future is dropped before the transaction was sent nothing is written; if later, it may be
     /// written, or may be yet. The keys stay watched on this connection until it is used again or closed, which

@@ -1,5 +1,6 @@
 //! A client: an identity, a store, and the keeper of what it holds.
 
+use crate::blocking;
 use crate::census::{self, LockInfo, SessionInfo};
 use crate::engine::{Engine, ShutdownError, StartError, System, Timings, World};
 use crate::error::{ConnectError, InspectError, LockError};
@@ -56,7 +57,7 @@ pub struct Client {
 ///     .await?;
 /// # let _ = client; Ok(()) }
 /// ```
-#[must_use = "a builder does nothing until `connect`"]
+#[must_use = "a builder does nothing until `connect`, or `connect_blocking`"]
 pub struct ClientBuilder {
     target: Target,
     access: Access,
@@ -431,6 +432,20 @@ impl ClientBuilder {
             StartError::Keeper(error) => ConnectError::Keeper(Arc::new(error)),
         })?;
         Ok(Client { engine, owners: Arc::new(owners) })
+    }
+
+    /// Connects, and waits for it: for a client whose calls wait as well, see [`blocking`](crate::blocking).
+    ///
+    /// Fails as [`connect`](Self::connect) does, and inside an async context.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let client = leasehold::Client::builder("memory:").label("billing on web-3").connect_blocking()?;
+    /// client.mutex("orders/42")?.acquire()?.release()?;
+    /// # Ok(()) }
+    /// ```
+    pub fn connect_blocking(self) -> Result<blocking::Client, blocking::Error<ConnectError>> {
+        blocking::Client::of_builder(self)
     }
 }
 

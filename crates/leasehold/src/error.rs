@@ -99,6 +99,9 @@ pub enum ConnectError {
     /// The keeper's thread could not be started.
     #[error("the keeper's thread could not be started: {0}")]
     Keeper(#[source] std::sync::Arc<std::io::Error>),
+    /// The thread of a [blocking](crate::blocking) client could not be started.
+    #[error("the thread of the blocking client could not be started: {0}")]
+    Thread(#[source] std::sync::Arc<std::io::Error>),
     /// The client was told to count in a way that cannot be.
     #[error("{0}")]
     Setting(String),

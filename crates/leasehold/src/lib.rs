@@ -35,6 +35,8 @@
 //! | take it by force, or from the dead | [`Mutex::free_by_force`], [`Client::monitor`] |
 //! | choose how soon a death is noticed | [`ClientBuilder::session`], [`ClientBuilder::without_session`] |
 //! | share it with clients of other libraries | [`Mutex::value`], [`Mutex::adopt`], [`Mutex::share`] |
+//! | use all this from plain threads | [`blocking`] |
+//! | do without a lock, by WATCH, MULTI and EXEC | [`mod@optimistic`] |
 //! | bring a store of one's own | [`store::Store`], [`Client::of_store`], [`mod@core`] |
 //!
 //! # What to keep in mind
@@ -63,6 +65,7 @@
 #[cfg(not(unix))]
 compile_error!("leasehold needs a Unix system: its clock and its files are of that kind");
 
+pub mod blocking;
 mod census;
 mod client;
 mod clock;
@@ -73,6 +76,8 @@ mod guard;
 mod monitor;
 mod multi;
 mod mutex;
+#[cfg(feature = "redis")]
+pub mod optimistic;
 mod owner;
 mod reentrant;
 mod request;

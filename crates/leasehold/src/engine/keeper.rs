@@ -382,6 +382,11 @@ impl Keeper {
         self.shared.ended.cancelled().await;
     }
 
+    /// A token that is cancelled when the keeper has ended. It does not keep it alive.
+    pub(crate) fn end(&self) -> CancellationToken {
+        self.shared.ended.clone()
+    }
+
     /// Waits until the keeper has ended: says what became of a hold whose release was cut off, if it was not released.
     pub(super) async fn verdict(&self, hold: &Hold) -> Option<LostReason> {
         self.ended().await;

@@ -8,7 +8,7 @@ use super::site::Site;
 use crate::store::redis::embedded::{Content, Keyspace, Ran, WHOLE};
 use crate::store::redis::script::Call;
 use leasehold_core::{
-    Acquire, Claim, HoldId, KeySpace, Label, Life, Lock, LockKeys, Op, Pass, Release, SessionId,
+    Acquire, Claim, HoldId, KeySpace, Kind, Label, Life, Lock, LockKeys, Op, Pass, Release, SessionId,
 };
 use leasehold_testkit::Value;
 
@@ -46,7 +46,7 @@ fn an_acquire_of_several_that_is_cut_off_leaves_expiries_and_a_way_on() -> Resul
     let asks: Vec<_> = NAMES.iter().map(|name| (keys(name), ask(1, 3_000))).collect();
     let asks: Vec<_> = asks.iter().map(|(keys, ask)| (keys.clone(), ask)).collect();
     for scene in 0..3 {
-        let mut site = Site::new();
+        let mut site = Site::new(Kind::Mutex);
         let spoken = site.speak(&Call::acquire_all(&asks));
         let before = before(&mut site, scene)?;
         let mut cuts = 0;

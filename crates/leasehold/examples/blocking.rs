@@ -1,0 +1,58 @@
+//! Locks from plain threads: no async code, no runtime to set up.
+//!
+//!     cargo run --example blocking
+//!     LEASEHOLD_STORE=redis://127.0.0.1/ cargo run --example blocking
+
+use leasehold::Attempt;
+use leasehold::blocking::Client;
+use std::error::Error;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::thread;
+use std::time::Duration;
+
+type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
+
+pub(crate) fn main() -> Result<()> {
+    let store = std::env::var("LEASEHOLD_STORE").unwrap_or_else(|_| "memory:".into());
+    // All settings are those of the async client. This lease is renewed every 500 ms, by a thread of the client's.
+    let client = Client::builder(store).watchdog_lease(Duration::from_millis(1500)).connect_blocking()?;
+
+    // Four threads read, add one and write. Without the lock they would lose most of each other's updates.
+    let counter = client.mutex("example/blocking/counter")?;
+    let count = AtomicU32::new(0);
+    thread::scope(|threads| {
+        let count_up = || -> Result<()> {
+            for _ in 0..25 {
+                let guard = counter.acquire_timeout(Duration::from_secs(30))?;
+                let seen = count.load(Relaxed);
+                thread::yield_now();
+                count.store(seen + 1, Relaxed);
+                guard.release()?;
+            }
+            Ok(())
+        };
+        let workers: Vec<_> = (0..4).map(|_| threads.spawn(count_up)).collect();
+        workers.into_iter().try_for_each(|worker| worker.join().expect("no worker panics"))
+    })?;
+    println!("counted to {}", count.load(Relaxed));
+
+    // A thread that computes for longer than the lease keeps its lock: nothing of its own is needed for that.
+    let report = client.mutex("example/blocking/report")?;
+    let guard = report.acquire()?;
+    thread::sleep(Duration::from_secs(2));
+    guard.check()?;
+    if let Attempt::Taken(contention) = report.try_acquire()? {
+        println!("after two seconds: {contention}");
+    }
+
+    // Another thread may watch for the loss, and any thread may release.
+    thread::scope(|threads| threads.spawn(|| guard.lost(Duration::from_millis(50))).join())
+        .expect("the watcher does not panic")?
+        .map_or_else(|| println!("not lost"), |lost| println!("{lost}"));
+    guard.release()?;
+
+    // What is still held is given back before the program ends.
+    client.shutdown(Duration::from_secs(5))?;
+    println!("counted, and everything is given back");
+    Ok(())
+}

@@ -1,0 +1,155 @@
+//! The Mutex of threads.
+
+use super::host::Host;
+use super::{Error, Guard, call};
+use crate::error::{AcquireError, FreeError, InspectError, LockError};
+use crate::{Attempt, DetachedHold, Details, Status};
+use leasehold_core::{Lease, LockName, RetryPolicy, Seen};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A lock with one holder at a time, over threads, processes and hosts: [`leasehold::Mutex`](crate::Mutex), for threads.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use leasehold::{Attempt, blocking::Client};
+/// use std::time::Duration;
+///
+/// let client = Client::connect("memory:")?;
+/// let nightly = client.mutex("nightly")?.lease(Duration::from_secs(60));
+/// match nightly.try_acquire()? {
+///     Attempt::Granted(guard) => guard.release()?,
+///     Attempt::Taken(contention) => println!("somebody else does it: {contention}"),
+/// }
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Mutex {
+    inner: crate::Mutex,
+    /// After what needs it, so that it is dropped last.
+    host: Arc<Host>,
+}
+
+/// The settings are those of the async lock.
+impl Mutex {
+    pub(super) fn new(inner: crate::Mutex, host: Arc<Host>) -> Self {
+        Self { inner, host }
+    }
+
+    /// How long a hold lasts: see [`leasehold::Mutex::lease`](crate::Mutex::lease).
+    #[must_use]
+    pub fn lease(self, lease: impl Into<Lease>) -> Self {
+        Self { inner: self.inner.lease(lease), ..self }
+    }
+
+    /// How long a hold lasts at most, whatever renews it: see [`leasehold::Mutex::max_hold`](crate::Mutex::max_hold).
+    #[must_use]
+    pub fn max_hold(self, cap: Duration) -> Self {
+        Self { inner: self.inner.max_hold(cap), ..self }
+    }
+
+    /// How often a hold is renewed at most: see [`leasehold::Mutex::max_renewals`](crate::Mutex::max_renewals).
+    #[must_use]
+    pub fn max_renewals(self, most: u32) -> Self {
+        Self { inner: self.inner.max_renewals(most), ..self }
+    }
+
+    /// How long [`acquire`](Self::acquire) waits at most; for ever, if nothing is set.
+    #[must_use]
+    pub fn wait(self, limit: Duration) -> Self {
+        Self { inner: self.inner.wait(limit), ..self }
+    }
+
+    /// Polls for the lock in place of queueing for it: see [`leasehold::Mutex::retry`](crate::Mutex::retry).
+    #[must_use]
+    pub fn retry(self, policy: RetryPolicy) -> Self {
+        Self { inner: self.inner.retry(policy), ..self }
+    }
+
+    /// The value at the lock's key: see [`leasehold::Mutex::value`](crate::Mutex::value).
+    pub fn value(self, value: impl AsRef<str>) -> Result<Self, LockError> {
+        Ok(Self { inner: self.inner.value(value)?, ..self })
+    }
+
+    /// Gives the key an expiry if a client of another library has locked it without one.
+    #[must_use]
+    pub fn adopt(self, expiry: Duration) -> Self {
+        Self { inner: self.inner.adopt(expiry), ..self }
+    }
+
+    /// Lets the lock lie free now and then, for clients that do not queue: see
+    /// [`leasehold::Mutex::share`](crate::Mutex::share).
+    #[must_use]
+    pub fn share(self, every: u32) -> Self {
+        Self { inner: self.inner.share(every), ..self }
+    }
+
+    /// The lock's name.
+    pub fn name(&self) -> &LockName {
+        self.inner.name()
+    }
+}
+
+/// Each call waits for the one of the same name.
+impl Mutex {
+    /// Tries once: see [`leasehold::Mutex::try_acquire`](crate::Mutex::try_acquire). It waits for the store alone.
+    pub fn try_acquire(&self) -> Result<Attempt<Guard>, Error<AcquireError>> {
+        Ok(match call(&self.host, self.inner.try_acquire())? {
+            Attempt::Granted(guard) => Attempt::Granted(self.held(guard)),
+            Attempt::Taken(contention) => Attempt::Taken(contention),
+        })
+    }
+
+    /// Acquires the lock, however long it takes, or for as long as [`wait`](Self::wait) says: see
+    /// [`leasehold::Mutex::acquire`](crate::Mutex::acquire). A thread that waits can be stopped by
+    /// [`Client::shutdown`](super::Client::shutdown) only.
+    pub fn acquire(&self) -> Result<Guard, Error<AcquireError>> {
+        call(&self.host, self.inner.acquire()).map(|guard| self.held(guard))
+    }
+
+    /// Acquires the lock within `limit`: see [`leasehold::Mutex::acquire_timeout`](crate::Mutex::acquire_timeout).
+    pub fn acquire_timeout(&self, limit: Duration) -> Result<Guard, Error<AcquireError>> {
+        call(&self.host, self.inner.acquire_timeout(limit)).map(|guard| self.held(guard))
+    }
+
+    /// Tries once, for a hold that no process keeps: see
+    /// [`leasehold::Mutex::try_acquire_detached`](crate::Mutex::try_acquire_detached).
+    pub fn try_acquire_detached(&self) -> Result<Attempt<DetachedHold>, Error<AcquireError>> {
+        call(&self.host, self.inner.try_acquire_detached())
+    }
+
+    /// Acquires the lock for a hold that no process keeps: see
+    /// [`leasehold::Mutex::acquire_detached`](crate::Mutex::acquire_detached). [`Client`](super::Client) extends,
+    /// releases and attaches it.
+    pub fn acquire_detached(&self) -> Result<DetachedHold, Error<AcquireError>> {
+        call(&self.host, self.inner.acquire_detached())
+    }
+
+    /// How the lock stands. Changes nothing.
+    pub fn inspect(&self) -> Result<Status, Error<InspectError>> {
+        call(&self.host, self.inner.inspect())
+    }
+
+    /// How the lock stands, who is behind its holder, and who took it from whom: see
+    /// [`leasehold::Mutex::inspect_in_full`](crate::Mutex::inspect_in_full).
+    pub fn inspect_in_full(&self) -> Result<Details, Error<InspectError>> {
+        call(&self.host, self.inner.inspect_in_full())
+    }
+
+    /// Takes the lock from the holder that was seen, dead or alive: see
+    /// [`leasehold::Mutex::free_by_force`](crate::Mutex::free_by_force).
+    pub fn free_by_force(&self, seen: Seen) -> Result<(), Error<FreeError>> {
+        call(&self.host, self.inner.free_by_force(seen))
+    }
+
+    fn held(&self, guard: crate::Guard) -> Guard {
+        Guard::new(guard, self.host.clone())
+    }
+}
+
+impl fmt::Debug for Mutex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("blocking::Mutex").field(&self.inner).finish()
+    }
+}

@@ -1,0 +1,96 @@
+//! Every example runs: without arguments, and with `LEASEHOLD_STORE` on Redis.
+//!
+//! Each runs in a process of its own, as users run it. That is this executable again, with the example in it: cargo builds
+//! no examples where one test is asked for, and builds them as tests where all targets are.
+
+use leasehold_testkit::{RedisServer, Worker};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+#[path = "../examples/blocking.rs"]
+mod blocking;
+#[path = "../examples/guarded_writes.rs"]
+mod guarded_writes;
+#[path = "../examples/lottery.rs"]
+mod lottery;
+#[path = "../examples/marketplace.rs"]
+mod marketplace;
+
+/// Tells a process which example it is.
+const WHICH: &str = "LEASEHOLD_EXAMPLE";
+/// How long one may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Each example, and what it says, in this order.
+macro_rules! examples {
+    ($($name:ident says $($said:literal),+;)*) => {
+        /// The entry of the processes: one example.
+        #[test]
+        fn example() {
+            let ended = match std::env::var(WHICH).as_deref() {
+                Err(_) => return,
+                $(Ok(stringify!($name)) => $name::main().map_err(|error| error.to_string()),)*
+                Ok(other) => panic!("there is no example `{other}`"),
+            };
+            ended.expect("the example ends well");
+        }
+
+        mod without_arguments {
+            $(#[test]
+            fn $name() {
+                super::check(stringify!($name), None, &[$($said),+]);
+            })*
+        }
+
+        mod on_redis {
+            $(#[test]
+            fn $name() {
+                let server = super::RedisServer::start().expect("redis-server boots");
+                super::check(stringify!($name), Some(&server.url()), &[$($said),+]);
+            })*
+        }
+    };
+}
+
+examples! {
+    blocking says "counted to 100";
+    guarded_writes says "the stale write changed 0", "the late write was refused";
+    lottery says "1 drew";
+    marketplace says "came too late: refused", "6 bought, and 6 sold";
+}
+
+/// The statements in the docs are those that the example runs.
+#[test]
+fn the_docs_show_what_is_run() {
+    let (docs, example) =
+        (include_str!("../../../docs/semantics.md"), include_str!("../examples/guarded_writes.rs"));
+    let section = docs.split("### Guarded writes").nth(1).expect("there is such a section");
+    let section = section.split("\n## ").next().expect("a split gives something");
+    let blocks: Vec<_> = section.split("```").skip(1).step_by(2).collect();
+    assert_eq!(blocks.len(), 2, "one for SQL, and one for Lua");
+    for block in blocks {
+        let (_, code) = block.split_once('\n').expect("a language stands in the first line");
+        assert!(example.contains(code.trim_end()), "the example does not run this:\n{code}");
+    }
+}
+
+/// Runs an example as a process, and looks at how it ends and what it says.
+fn check(name: &str, store: Option<&str>, said: &[&str]) {
+    let mut command = Command::new(std::env::current_exe().expect("a test is a file"));
+    command.args(["example", "--exact", "--nocapture"]).env(WHICH, name);
+    match store {
+        Some(store) => command.env("LEASEHOLD_STORE", store),
+        None => command.env_remove("LEASEHOLD_STORE"),
+    };
+    let mut process = Worker::of_command(command).start().expect("it starts");
+    let deadline = Instant::now() + PATIENCE;
+    for said in said {
+        while !process.line(left(deadline)).expect("it says what it should").contains(said) {}
+    }
+    let status = process.wait(left(deadline)).expect("it ends");
+    assert!(status.success(), "{status}");
+}
+
+fn left(deadline: Instant) -> Duration {
+    deadline.saturating_duration_since(Instant::now())
+}

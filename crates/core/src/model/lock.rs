@@ -359,10 +359,11 @@ impl LockState {
         if let Some(settled) = self.settled(now, ask)? {
             return Ok(settled);
         }
-        if self.enter(now, ask) {
+        if self.value.is_none() && self.pump(now, Some(ask), wakes) == Pumped::Asker {
             return Ok(self.confirm(now, ask));
         }
-        if self.value.is_none() && self.pump(now, Some(ask), wakes) == Pumped::Asker {
+        // Also where the first in the queue has just been given it: his owner may be the asker's.
+        if self.enter(now, ask) {
             return Ok(self.confirm(now, ask));
         }
         // Ours have their own ends, and are not to lose the key before them.

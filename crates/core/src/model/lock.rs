@@ -395,8 +395,8 @@ impl LockState {
 
     /// Who stands right before one who has asked, if he can die.
     fn ahead(&self, ask: &Acquire, position: Option<u64>) -> Option<Ahead> {
-        let record = self.record.as_ref()?;
-        let before = position.and_then(|_| record.before(ask.claim.hold.session()));
+        let queue = self.record.as_ref().filter(|_| position.is_some());
+        let before = queue.and_then(|record| record.before(ask.claim.hold.session()));
         let (life, hold) = if let Some(place) = before {
             (place.life, place.claim.hold)
         } else {

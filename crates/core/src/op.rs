@@ -577,7 +577,7 @@ pub enum Extended {
 pub struct Released {
     /// What was found of the hold before it was given up; [`Fate::Held`] means that this released it.
     pub found: Fate,
-    /// How often its owner has the lock yet: 0 where it is free by now, as it always is after a Mutex.
+    /// How often its owner has the lock yet, whatever was found: 0 where it is free by now, as it always is after a Mutex.
     pub left: u64,
     /// Who holds the lock, where it was found that somebody else does.
     pub holder: Option<Holder>,
@@ -627,7 +627,7 @@ pub enum Fate {
     /// It was ended, in this way.
     Ended(Ended),
     /// It was the last to hold the lock, and its key is gone: its lease expired, or somebody deleted
-    /// the key.
+    /// the key. Of a ReentrantMutex also where its owner has the lock by other holds, and this one is not among them.
     Vanished,
     /// Somebody else has held the lock since, or holds it.
     Superseded,

@@ -79,7 +79,7 @@ impl Subject for Sqlite {
 
 mod redis {
     use super::{Redis, conformance};
-    conformance::suite!(Redis::new());
+    conformance::suite!(mutex: Redis::new());
 }
 
 mod sqlite {

@@ -3,10 +3,10 @@
 
 use futures_util::future::{BoxFuture, ready};
 use leasehold::store::{Fault, Outcome, Postbox, SessionKeeping, Store};
-use leasehold_core::model::{Alive, Content, LockState, Sessions, Value, Vital};
+use leasehold_core::model::{Alive, Content, Entries, LockState, Sessions, Value, Vital};
 use leasehold_core::{
-    Acquired, Extended, FencingToken, KeyError, KeySpace, Life, Lock, LockName, Op, Pass, Reply, Seen,
-    SessionId, SessionOp, SessionReply, Wake,
+    Acquire, Acquired, Extended, FencingToken, KeyError, KeySpace, Kind, Life, Lock, LockName, Op, OwnValue,
+    Pass, Reply, Seen, SessionId, SessionOp, SessionReply, Wake,
 };
 use leasehold_testkit::conformance::{self, Scene, Subject, cases};
 use std::collections::HashMap;
@@ -64,6 +64,26 @@ enum Flaw {
     FreesUnseen,
     /// Does not write down what was taken.
     ForgetsAudit,
+    /// An acquire that is sent again counts again.
+    CountsTwice,
+    /// An entry sets the ends of all holds to its own, nearer or not.
+    EntryShortens,
+    /// An entry lengthens also what nobody knows of.
+    EntryKeepsGhosts,
+    /// An owner is whoever looks like him.
+    MixesOwners,
+    /// What is over goes, and its count stays.
+    GhostsCount,
+    /// The release of any hold frees the lock.
+    InnerReleaseFrees,
+    /// Every entry has a token of its own.
+    EntryHasItsToken,
+    /// A release does not say what is left.
+    LeavesUntold,
+    /// Takes from an owner all that he has when one of his processes is dead.
+    EvictsTheOwner,
+    /// Kinds of locks do not see each other.
+    MixesKinds,
 }
 
 /// The model as a store: what a store is at least, with a clock and keys for the test to meddle with.
@@ -95,7 +115,8 @@ impl Model {
         let mut shared = self.shared();
         let expires_ms = expiry.map(|expiry| shared.now_us / 1000 + millis(expiry));
         let value = content.map(|content| Value { content, expires_ms });
-        shared.locks.entry(lock.clone()).or_default().value = value;
+        let state = shared.locks.entry(lock.clone());
+        state.or_insert_with(|| LockState::new(lock.kind)).value = value;
     }
 
     fn apply(&self, lock: &Lock, op: &Op) -> Reply {
@@ -106,16 +127,23 @@ impl Model {
         let mut shared = self.shared();
         let Shared { now_us, locks, mailboxes, sessions } = &mut *shared;
         let now_us = *now_us;
-        let state = locks.entry(lock).or_default();
+        let other = Kind::ALL.into_iter().filter(|kind| *kind != lock.kind && self.flaw != Flaw::MixesKinds);
+        let mut other = other.map(|kind| Lock { kind, name: lock.name.clone() });
+        let other = other.find_map(|other| locks.get_mut(&other)?.stands(now_us).cloned());
+        let state = locks.entry(lock.clone()).or_insert_with(|| LockState::new(lock.kind));
         state.is_over(now_us);
         spoil_operation(self.flaw, state, &mut op);
         spoil_state(self.flaw, state, now_us / 1000, &op);
+        spoil_entries(self.flaw, state, now_us / 1000, &op);
         let alive: Alive<'_> = match self.flaw {
             Flaw::EvictsTheLiving => &|_| Vital::Lapsed,
             Flaw::SparesTheDead => &|_| Vital::Alive(1_000),
             _ => &|session| sessions.vital(now_us / 1000, session),
         };
-        let (mut reply, wakes) = state.apply(now_us, &op, alive);
+        let (mut reply, wakes) = match other {
+            None => state.apply(now_us, &op, alive),
+            Some(other) => state.apply_beside(&other, now_us, &op, alive),
+        };
         if self.flaw == Flaw::ForgetsAudit {
             state.audit = None;
         }
@@ -187,9 +215,62 @@ fn spoil_state(flaw: Flaw, state: &mut LockState, now_ms: u64, op: &Op) {
     }
 }
 
+/// What only a ReentrantMutex can have wrong.
+fn spoil_entries(flaw: Flaw, state: &mut LockState, now_ms: u64, op: &Op) {
+    let Some(Value { content: Content::Entries(entries), expires_ms }) = &mut state.value else { return };
+    match (flaw, op) {
+        (Flaw::CountsTwice, Op::Acquire(ask)) if entries.entry(&ask.claim.hold).is_some() => {
+            entries.count += 1;
+        }
+        (Flaw::EntryShortens, Op::Acquire(ask)) if enters(entries, ask) => {
+            let until_ms = now_ms + ask.lease_ms;
+            entries.holds.iter_mut().for_each(|entry| (entry.until_ms, entry.extended) = (until_ms, false));
+            *expires_ms = Some(until_ms);
+        }
+        (Flaw::EntryKeepsGhosts, Op::Acquire(ask)) if enters(entries, ask) => {
+            entries.holds.iter_mut().for_each(|entry| entry.extended = true);
+        }
+        (Flaw::MixesOwners, Op::Acquire(ask)) => {
+            let alike = |owner: &str| owner.chars().next().map(|first| first.to_ascii_lowercase());
+            let mine = ask.claim.value.as_ref().map(OwnValue::as_str).unwrap_or_default();
+            if alike(mine) == alike(entries.owner.as_str()) {
+                entries.owner = ask.claim.value.clone().unwrap_or_else(|| entries.owner.clone());
+            }
+        }
+        (Flaw::GhostsCount, _) => {
+            let lie = entries.holds.len();
+            entries.holds.retain(|entry| entry.until_ms >= now_ms);
+            if lie > entries.holds.len() && !entries.holds.is_empty() {
+                *expires_ms = Some(now_ms + 1_000_000_000);
+            }
+        }
+        (Flaw::InnerReleaseFrees, Op::Release(release)) if entries.entry(&release.claim.hold).is_some() => {
+            entries.holds.retain(|entry| entry.hold == release.claim.hold);
+            entries.count = 1;
+        }
+        (Flaw::EntryHasItsToken, Op::Acquire(ask)) if enters(entries, ask) => {
+            entries.fence = entries.fence.map(|fence| FencingToken::new(fence.as_u64() + 1));
+        }
+        (Flaw::EvictsTheOwner, Op::Evict(evict)) => {
+            let dead = entries.holds.iter().any(|entry| entry.hold.session() == evict.dead);
+            if dead {
+                entries.holds.retain(|entry| entry.hold.session() == evict.dead);
+                entries.count = entries.holds.len() as u64;
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Whether an acquire is an entry of somebody who has the lock already.
+fn enters(entries: &Entries, ask: &Acquire) -> bool {
+    ask.claim.value.as_ref() == Some(&entries.owner) && entries.entry(&ask.claim.hold).is_none()
+}
+
 fn spoil_reply(flaw: Flaw, reply: &mut Reply) {
     match (flaw, reply) {
         (Flaw::ExtendsNothing, Reply::Extend(extended)) => *extended = Extended::Extended,
+        (Flaw::LeavesUntold, Reply::Release(released)) => released.left = 0,
         (Flaw::OneToken, Reply::Acquire(Acquired::Granted { fence, .. })) => *fence = FencingToken::new(7),
         (Flaw::OneToken, Reply::Inspect(inspection)) => {
             if let Some(holder) = &mut inspection.holder {
@@ -284,7 +365,13 @@ impl Subject for Model {
         value: &'a str,
         expiry: Option<Duration>,
     ) -> Option<BoxFuture<'a, ()>> {
-        Some(Box::pin(async move { self.meddle(lock, Some(Content::Token(value.to_owned())), expiry) }))
+        let content = match (lock.kind, OwnValue::new(value)) {
+            (Kind::Reentrant, Ok(owner)) => {
+                Content::Entries(Entries { owner, count: 1, fence: None, lease_ms: 0, holds: Vec::new() })
+            }
+            _ => Content::Token(value.to_owned()),
+        };
+        Some(Box::pin(async move { self.meddle(lock, Some(content), expiry) }))
     }
 
     fn put_other_type<'a>(&'a self, lock: &'a Lock) -> Option<BoxFuture<'a, String>> {
@@ -311,8 +398,12 @@ mod an_honest_store {
 }
 
 fn fails(flaw: Flaw, case: impl AsyncFnOnce(&Scene)) {
-    let played = catch_unwind(AssertUnwindSafe(|| conformance::play(async { Model::new(flaw) }, case)));
-    assert!(played.is_err(), "the suite did not see the flaw: {flaw:?}");
+    fails_of(Kind::Mutex, flaw, case);
+}
+
+fn fails_of(kind: Kind, flaw: Flaw, case: impl AsyncFnOnce(&Scene)) {
+    let played = || conformance::play(kind, async { Model::new(flaw) }, case);
+    assert!(catch_unwind(AssertUnwindSafe(played)).is_err(), "the suite did not see the flaw: {flaw:?}");
 }
 
 /// A suite that passes everything is worth nothing.
@@ -348,6 +439,38 @@ fn a_flaw_fails_its_case() {
     fails(Flaw::ForgetsAudit, cases::an_evicted_hold_is_told_its_fate);
 }
 
+/// The case waits in vain for the end of a ghost, so that this is a test of its own.
+#[test]
+fn a_ghost_that_is_kept_alive_fails_its_case() {
+    fails_of(Kind::Reentrant, Flaw::EntryKeepsGhosts, cases::a_ghost_leaves_no_count);
+}
+
+/// So is this.
+#[test]
+fn a_ghost_that_counts_fails_its_case() {
+    fails_of(Kind::Reentrant, Flaw::GhostsCount, cases::a_ghost_leaves_no_count);
+}
+
+/// The same for what only a ReentrantMutex can have wrong.
+#[test]
+fn a_flaw_of_an_entry_fails_its_case() {
+    let kind = Kind::Reentrant;
+    fails_of(kind, Flaw::CountsTwice, cases::a_resent_entry_counts_once);
+    fails_of(kind, Flaw::EntryShortens, cases::an_entry_shortens_nothing);
+    fails_of(kind, Flaw::MixesOwners, cases::the_same_owner_enters_at_once);
+    fails_of(kind, Flaw::InnerReleaseFrees, cases::a_release_tells_what_is_left);
+    fails_of(kind, Flaw::InnerReleaseFrees, cases::many_entries_at_once_are_counted);
+    fails_of(kind, Flaw::ReleasesAnybody, cases::a_release_by_none_of_the_holds_takes_none);
+    fails_of(kind, Flaw::ReleasesAnybody, cases::a_release_by_another_hold_changes_nothing);
+    fails_of(kind, Flaw::EntryHasItsToken, cases::one_tenure_has_one_token);
+    fails_of(kind, Flaw::LeavesUntold, cases::a_release_tells_what_is_left);
+    fails_of(kind, Flaw::LeavesUntold, cases::a_stranger_of_the_same_owner_counts);
+    fails_of(kind, Flaw::EvictsTheOwner, cases::a_dead_process_loses_its_part);
+    fails_of(kind, Flaw::MixesKinds, cases::another_kind_of_lock_is_refused);
+    fails_of(kind, Flaw::ForgetsEnded, cases::a_resent_release_says_released);
+    fails_of(kind, Flaw::Barges, cases::a_try_does_not_barge);
+}
+
 /// The random operations see every flaw that shows in replies and letters.
 #[test]
 fn a_flaw_disagrees_with_the_model() {
@@ -365,5 +488,17 @@ fn a_flaw_disagrees_with_the_model() {
         Flaw::AdoptsUnasked,
     ] {
         fails(flaw, cases::a_thousand_operations_agree_with_the_model);
+    }
+    for flaw in [
+        Flaw::CountsTwice,
+        Flaw::EntryShortens,
+        Flaw::EntryKeepsGhosts,
+        Flaw::InnerReleaseFrees,
+        Flaw::EntryHasItsToken,
+        Flaw::LeavesUntold,
+        Flaw::ReleasesAnybody,
+        Flaw::ForgetsEnded,
+    ] {
+        fails_of(Kind::Reentrant, flaw, cases::a_thousand_operations_agree_with_the_model);
     }
 }

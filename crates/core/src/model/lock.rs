@@ -221,11 +221,10 @@ impl LockState {
         let lives = |life: Life, hold: &HoldId| life.ends_with_session() && hold.session() == dead;
         let fence = self.fence();
         let taken = self.take(now, Ended::Evicted, by, |life, hold| lives(life, hold));
-        let Some(record) = &mut self.record else { return (None, false) };
-        let place = record.places.get(&dead).is_some_and(|place| lives(place.life, &place.claim.hold));
-        if place {
-            record.leave(dead);
-        }
+        let place = self.record.as_mut().is_some_and(|record| {
+            let waits = record.places.get(&dead).is_some_and(|place| lives(place.life, &place.claim.hold));
+            waits && record.leave(dead).is_some()
+        });
         (fence.filter(|_| taken), place)
     }
 
@@ -247,11 +246,15 @@ impl LockState {
     }
 
     /// Keeps of a ReentrantMutex the entries that are to stay, and nothing of a Mutex. Nobody has the lock where none is
-    /// left.
+    /// left; and where only ours are left, the key lasts no longer than the last of them, so that clients of other
+    /// libraries do not wait for those that are gone.
     fn keep_entries(&mut self, stays: impl Fn(&Entry) -> bool) {
-        self.value.take_if(|value| match &mut value.content {
+        self.value.take_if(|Value { content, expires_ms }| match content {
             Content::Entries(entries) => {
                 entries.retain(stays);
+                if entries.is_ours_alone() {
+                    *expires_ms = entries.until_ms();
+                }
                 entries.count == 0
             }
             Content::Token(_) | Content::Other(_) => true,
@@ -412,13 +415,16 @@ impl LockState {
         if let Some(settled) = self.settled(now, ask)? {
             return Ok(settled);
         }
-        if self.enter(now, ask) {
-            return Ok(self.confirm(now, ask));
-        }
         if self.value.is_none() && self.pump(now, Some(ask), wakes) == Pumped::Asker {
             return Ok(self.confirm(now, ask));
         }
-        if let (Some(value), Some(adopt_ms)) = (&mut self.value, ask.adopt_ms) {
+        // Also where the first in the queue has just been given it: his owner may be the asker's.
+        if self.enter(now, ask) {
+            return Ok(self.confirm(now, ask));
+        }
+        // Ours have their own ends, and are not to lose the key before them.
+        let ours = self.entries().is_some_and(|entries| !entries.holds.is_empty());
+        if let (false, Some(value), Some(adopt_ms)) = (ours, &mut self.value, ask.adopt_ms) {
             value.expires_ms.get_or_insert(now.ms + adopt_ms);
         }
         Ok(self.wait(now, ask))
@@ -445,8 +451,8 @@ impl LockState {
 
     /// Who stands right before one who has asked, if he can die.
     fn ahead(&self, ask: &Acquire, position: Option<u64>) -> Option<Ahead> {
-        let record = self.record.as_ref()?;
-        let before = position.and_then(|_| record.before(ask.claim.hold.session()));
+        let queue = self.record.as_ref().filter(|_| position.is_some());
+        let before = queue.and_then(|record| record.before(ask.claim.hold.session()));
         let (life, hold) = if let Some(place) = before {
             (place.life, place.claim.hold)
         } else {
@@ -458,22 +464,19 @@ impl LockState {
 
     /// Enters once more where the asker's owner has the lock: past the queue, and by the same fencing token (R4, R10).
     fn enter(&mut self, now: Now, ask: &Acquire) -> bool {
-        let owner = ask.claim.token();
-        let Some(entries) = self.entries().filter(|entries| entries.owner.as_str() == owner) else {
-            return false;
-        };
+        let Some(entries) = self.entries_of(&ask.claim) else { return false };
         let tenant = Tenant::asking(now.ms, ask);
         // Only a client of another library has it so far.
         let fence = entries.fence.unwrap_or_else(|| self.install(now, tenant.clone(), ask.lease_ms));
         if let Some(Value { content: Content::Entries(entries), expires_ms }) = &mut self.value {
             entries.enter(tenant, fence, ask.lease_ms);
-            let until_ms = now.ms + entries.lease_ms;
-            *expires_ms = Some(expires_ms.map_or(until_ms, |at_ms| at_ms.max(until_ms)));
+            *expires_ms = (*expires_ms).max(entries.until_ms());
         }
-        if let Some(record) = &mut self.record
-            && record.waits(&ask.claim.hold)
-        {
-            record.leave(ask.claim.hold.session());
+        if let Some(record) = &mut self.record {
+            record.keep(now.ms, ask.lease_ms);
+            if record.waits(&ask.claim.hold) {
+                record.leave(ask.claim.hold.session());
+            }
         }
         true
     }
@@ -534,15 +537,17 @@ impl LockState {
         {
             record.leave(hold.session());
         }
-        let left = match self.entries() {
-            Some(entries) if found == Fate::Held => entries.count,
-            _ => 0,
-        };
+        // Told to the second one, too: the reply to the first may have been lost.
+        let left = self.entries_of(&release.claim).map_or(0, |entries| entries.count);
         let next = match (&release.next, release.pass) {
             (Some(next), Pass::Grant) => Some(self.acquire(now, next, wakes)),
             (Some(next), Pass::Free) => {
                 // It may be here for the second time: the hold may have been granted since, and ended.
-                Some(self.settled(now, next).map(|settled| settled.unwrap_or_else(|| self.wait(now, next))))
+                Some(self.settled(now, next).map(|settled| match settled {
+                    Some(settled) => settled,
+                    None if self.enter(now, next) => self.confirm(now, next),
+                    None => self.wait(now, next),
+                }))
             }
             (None, Pass::Grant) => {
                 if self.value.is_none() {
@@ -640,6 +645,11 @@ impl LockState {
         self.value.as_ref()?.content.entries()
     }
 
+    /// The entries of a ReentrantMutex, if the owner of a claim is the one who has it.
+    fn entries_of(&self, claim: &Claim) -> Option<&Entries> {
+        self.entries().filter(|entries| entries.owner.as_str() == claim.token())
+    }
+
     /// The one of ours who has the lock; the first, where an owner has it several times.
     fn lessee(&self) -> Option<Tenant> {
         match self.entries() {
@@ -699,8 +709,12 @@ impl LockState {
         if let Some(how) = self.ended(&claim.hold) {
             return Fate::Ended(how);
         }
+        if self.entries_of(claim).is_some() {
+            // Its owner has the lock by other holds: nobody came after it.
+            return Fate::Vanished;
+        }
         let last = record.tenant.as_ref().is_some_and(|tenant| {
-            // All entries of an owner go with the first.
+            // The first of them stands for all holds of an owner.
             let same_owner = self.kind == Kind::Reentrant && tenant.claim.value == claim.value;
             tenant.claim.hold == claim.hold || same_owner
         });

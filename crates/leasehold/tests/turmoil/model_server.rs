@@ -56,7 +56,7 @@ impl Subject for Simulated {
     }
 }
 
-conformance::suite!(Simulated::new());
+conformance::suite!(mutex: Simulated::new());
 
 /// Every call of a script is understood as what it says, and every answer is written as the script would.
 #[tokio::test]

@@ -41,6 +41,8 @@ mod workload;
 #[doc(inline)]
 pub use crate::conformance_suite as suite;
 pub use crate::random::Random;
+#[doc(hidden)]
+pub use leasehold_core::Kind;
 pub use letters::{Letter, Letters};
 pub use peer::{Granted, LONG, PATIENCE, Peer, Taken};
 pub use rlock::rlock;
@@ -49,11 +51,48 @@ pub use subject::Subject;
 pub use workload::{Happening, Stranger, Workload};
 
 /// Makes a test of every case of the [conformance suite](crate::conformance), for the [`Subject`] that
-/// the expression gives. The expression may `await`; it is evaluated once a case.
+/// the expression gives: a module `mutex`, and a module `reentrant`. The expression may `await`; it is evaluated once a case,
+/// and finds the names that are there where the suite is. After `mutex:` or `reentrant:` it is of that kind alone.
 #[macro_export]
 macro_rules! conformance_suite {
-    ($subject:expr) => {
-        $crate::conformance_suite! { @cases ($subject)
+    (mutex: $subject:expr) => {
+        mod mutex {
+            use super::*;
+            $crate::conformance_suite! { @every Mutex ($subject) }
+            $crate::conformance_suite! { @cases Mutex ($subject)
+                equal_values_exclude_each_other
+                a_late_release_leaves_an_equal_value_alone
+                a_foreign_lock_excludes
+                a_resent_release_leaves_a_stranger_alone
+            }
+        }
+    };
+    (reentrant: $subject:expr) => {
+        mod reentrant {
+            use super::*;
+            $crate::conformance_suite! { @every Reentrant ($subject) }
+            $crate::conformance_suite! { @cases Reentrant ($subject)
+                the_same_owner_enters_at_once
+                a_resent_entry_counts_once
+                a_release_tells_what_is_left
+                a_release_by_none_of_the_holds_takes_none
+                an_entry_shortens_nothing
+                each_hold_ends_by_itself
+                a_ghost_leaves_no_count
+                a_ghost_alone_does_not_keep_the_lock
+                only_an_entry_passes_the_queue
+                a_release_that_acquires_enters_again
+                one_tenure_has_one_token
+                a_dead_process_loses_its_part
+                a_forced_release_ends_all_of_an_owner
+                a_stranger_of_the_same_owner_counts
+                another_kind_of_lock_is_refused
+                many_entries_at_once_are_counted
+            }
+        }
+    };
+    (@every $kind:ident ($subject:expr)) => {
+        $crate::conformance_suite! { @cases $kind ($subject)
             two_holds_exclude_each_other
             a_resent_acquire_is_one_acquire
             an_inspection_tells_who_and_how_long
@@ -96,11 +135,7 @@ macro_rules! conformance_suite {
             a_lock_left_free_keeps_its_queue
             a_late_release_passes_a_free_lock_on
 
-            equal_values_exclude_each_other
-            a_late_release_leaves_an_equal_value_alone
             a_value_is_granted_from_the_queue
-            a_foreign_lock_excludes
-            a_resent_release_leaves_a_stranger_alone
             a_lock_without_expiry_is_adopted_if_asked
             another_type_of_key_is_refused
 
@@ -134,13 +169,18 @@ macro_rules! conformance_suite {
             a_thousand_operations_agree_with_the_model
         }
     };
-    (@cases ($subject:expr) $($case:ident)*) => {
+    (@cases $kind:ident ($subject:expr) $($case:ident)*) => {
         $(
             #[test]
             fn $case() {
-                $crate::conformance::play(async { $subject }, $crate::conformance::cases::$case);
+                let kind = $crate::conformance::Kind::$kind;
+                $crate::conformance::play(kind, async { $subject }, $crate::conformance::cases::$case);
             }
         )*
+    };
+    ($subject:expr) => {
+        $crate::conformance_suite! { mutex: $subject }
+        $crate::conformance_suite! { reentrant: $subject }
     };
 }
 
@@ -152,11 +192,13 @@ mod tests {
     #[test]
     fn every_case_is_in_the_suite() {
         let this = include_str!("mod.rs");
-        let list = this.split("@cases ($subject)").nth(1).and_then(|rest| rest.split('}').next());
-        let listed: BTreeSet<_> = list.expect("the list of cases").split_whitespace().collect();
+        let lists = this.split("{ @cases ").skip(1).filter_map(|rest| rest.split('}').next());
+        let lists = lists.filter_map(|list| list.split("($subject)").nth(1));
+        let listed: BTreeSet<_> = lists.flat_map(str::split_whitespace).collect();
         let sources = [
             include_str!("cases/agreement.rs"),
             include_str!("cases/calls.rs"),
+            include_str!("cases/entering.rs"),
             include_str!("cases/fencing.rs"),
             include_str!("cases/freeing.rs"),
             include_str!("cases/holding.rs"),

@@ -5,9 +5,9 @@ use super::letters::Letters;
 use crate::Random;
 use leasehold::store::{Outcome, Store};
 use leasehold_core::{
-    Acquire, Acquired, Ahead, Beat, Beaten, Claim, Enqueue, Evict, Evicted, Extend, Extended, Fate,
-    FencingToken, Free, Freed, HoldId, Holder, Inspect, Inspection, Label, Life, Lock, Nonce, Op, OwnValue,
-    Pass, Release, Released, Reply, Seen, SessionEntry, SessionId, SessionOp, SessionReply,
+    Acquire, Acquired, Ahead, Beat, Beaten, Claim, Enqueue, Entered, Evict, Evicted, Extend, Extended, Fate,
+    FencingToken, Free, Freed, HoldId, Holder, Inspect, Inspection, Kind, Label, Life, Lock, Nonce, Op,
+    OwnValue, Pass, Release, Released, Reply, Seen, SessionEntry, SessionId, SessionOp, SessionReply,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,6 +40,8 @@ pub struct Granted {
     pub remaining_ms: u64,
     /// Whether others wait.
     pub others_wait: bool,
+    /// What its owner has of a ReentrantMutex.
+    pub entered: Option<Entered>,
 }
 
 /// What a refusal says.
@@ -65,14 +67,24 @@ impl Peer {
         Label::new(format!("peer {}", self.session)).expect("an id is plain text")
     }
 
-    /// A fresh hold.
+    /// A fresh hold; of a ReentrantMutex by a fresh owner.
     pub fn claim(&self) -> Claim {
-        Claim::new(HoldId::from_random(self.session, self.random.bytes()))
+        let owner = || format!("{}:{}", self.session, self.random.bits());
+        let value = match self.lock.kind {
+            Kind::Reentrant => OwnValue::new(owner()).ok(),
+            _ => None,
+        };
+        Claim { hold: HoldId::from_random(self.session, self.random.bytes()), value }
     }
 
-    /// A fresh hold with a value of the user's own.
+    /// A fresh hold with a value of the user's own, or by that owner.
     pub fn claim_with(&self, value: &str) -> Claim {
         Claim { value: Some(OwnValue::new(value).expect("a plain text")), ..self.claim() }
+    }
+
+    /// A fresh hold by the owner of another one.
+    pub fn again(&self, of: &Claim) -> Claim {
+        Claim { value: of.value.clone(), ..self.claim() }
     }
 
     /// A fresh nonce.
@@ -293,11 +305,16 @@ impl Peer {
 /// The reply must be a grant.
 pub(super) fn granted(reply: Acquired) -> Granted {
     match reply {
-        Acquired::Granted { fence, remaining_ms, others_wait, .. } => {
-            Granted { fence, remaining_ms, others_wait }
+        Acquired::Granted { fence, remaining_ms, others_wait, entered } => {
+            Granted { fence, remaining_ms, others_wait, entered }
         }
         other => panic!("expected a grant, got {other:?}"),
     }
+}
+
+/// What its owner has of a ReentrantMutex.
+pub(super) fn entered(granted: &Granted) -> Entered {
+    granted.entered.expect("who has a ReentrantMutex is told how often")
 }
 
 /// The reply must say that the lock is taken.

@@ -5,7 +5,7 @@ use super::letters::Letters;
 use super::peer::{LONG, PATIENCE, Peer};
 use super::subject::Subject;
 use crate::Random;
-use leasehold_core::{Lock, LockName, SessionId};
+use leasehold_core::{Kind, Lock, LockName, SessionId};
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -26,29 +26,29 @@ pub struct Scene {
     moves_clock: bool,
 }
 
-/// Plays one case on a runtime of its own. What [`suite!`](super::suite) calls.
-pub fn play<S: Subject>(subject: impl Future<Output = S>, case: impl AsyncFnOnce(&Scene)) {
+/// Plays one case with locks of one kind, on a runtime of its own. What [`suite!`](super::suite) calls.
+pub fn play<S: Subject>(kind: Kind, subject: impl Future<Output = S>, case: impl AsyncFnOnce(&Scene)) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let runtime = runtime.expect("a runtime needs threads");
     let random = Arc::new(Random::from_env());
     println!("seed: {}", random.recipe());
     runtime.block_on(async {
-        let scene = Scene::new(Box::new(subject.await), random);
+        let scene = Scene::new(kind, Box::new(subject.await), random);
         let in_time = tokio::time::timeout(CURTAIN, case(&scene)).await;
         assert!(in_time.is_ok(), "the case did not end in {CURTAIN:?}");
     });
 }
 
 impl Scene {
-    fn new(subject: Box<dyn Subject>, random: Arc<Random>) -> Self {
+    fn new(kind: Kind, subject: Box<dyn Subject>, random: Arc<Random>) -> Self {
         let moves_clock = subject.advance(Duration::ZERO).is_some();
-        let lock = Lock::mutex(name(&format!("conformance/{:016x}", random.bits())));
+        let lock = fresh_lock(kind, &random);
         Self { subject, lock, random, moves_clock }
     }
 
-    /// A lock that nobody used before.
+    /// A lock of the same kind that nobody used before.
     pub fn another_lock(&self) -> Lock {
-        Lock::mutex(name(&format!("conformance/{:016x}", self.random.bits())))
+        fresh_lock(self.lock.kind, &self.random)
     }
 
     /// A new session with a store handle and an open mailbox of its own.
@@ -157,6 +157,10 @@ impl fmt::Debug for Scene {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Scene").field("lock", &self.lock).finish_non_exhaustive()
     }
+}
+
+fn fresh_lock(kind: Kind, random: &Random) -> Lock {
+    Lock { kind, name: name(&format!("conformance/{:016x}", random.bits())) }
 }
 
 /// A lock name that is known to be one.

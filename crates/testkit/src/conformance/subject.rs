@@ -29,7 +29,8 @@ pub trait Subject: Send + Sync + 'static {
         None
     }
 
-    /// Sets the lock's key as a client of another library would, if the store has such a thing. Without
+    /// Sets the lock's key as a client of another library would, if the store has such a thing: for a Mutex to that
+    /// `value`, for a ReentrantMutex to a hash in which the owner `value` has it once, as Redisson does. Without
     /// an `expiry` it has none.
     fn put_foreign<'a>(
         &'a self,
@@ -41,7 +42,7 @@ pub trait Subject: Send + Sync + 'static {
         None
     }
 
-    /// Puts something at the lock's key that is no string, if the store has such a thing. Gives what the
+    /// Puts something at the lock's key that is no lock of any kind, if the store has such a thing. Gives what the
     /// store calls it.
     fn put_other_type<'a>(&'a self, lock: &'a Lock) -> Option<BoxFuture<'a, String>> {
         let _ = lock;

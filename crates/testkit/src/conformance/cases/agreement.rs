@@ -4,9 +4,10 @@ use crate::Random;
 use crate::conformance::Letter;
 use crate::conformance::peer::{Peer, millis};
 use crate::conformance::scene::Scene;
-use leasehold_core::model::{Content, LockState, Value, everybody};
+use leasehold_core::model::{Content, Entries, LockState, Value, everybody};
 use leasehold_core::{
-    Acquire, Acquired, Claim, Extend, FencingToken, Holder, Inspect, Lock, Op, Pass, Release, Reply, Wake,
+    Acquire, Acquired, Claim, Extend, FencingToken, Holder, Inspect, Kind, Lock, Op, OwnValue, Pass, Release,
+    Reply, Wake,
 };
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -53,15 +54,18 @@ impl<'a> Contest<'a> {
         let lock = scene.another_lock();
         let peers = peers.map(|peer| peer.at(&lock));
         let claims = peers.iter().enumerate().flat_map(|(who, peer)| {
-            [(who, peer.claim()), (who, peer.claim()), (who, peer.claim_with("shared"))]
+            // Of a ReentrantMutex the second is the same owner again, and the third one that all share.
+            let first = peer.claim();
+            [(who, peer.again(&first)), (who, first), (who, peer.claim_with("shared"))]
         });
         let claims = claims.collect();
+        let model = LockState::new(lock.kind);
         Self {
             scene,
             lock,
             peers,
             claims,
-            model: LockState::default(),
+            model,
             start: Instant::now(),
             moved: Duration::ZERO,
             tokens: BTreeMap::new(),
@@ -111,7 +115,7 @@ impl<'a> Contest<'a> {
         if let Some(put) = self.scene.subject.put_foreign(&self.lock, value, expiry) {
             put.await;
             let expires_ms = expiry.map(|expiry| self.now_us() / 1000 + millis(expiry));
-            self.model.value = Some(Value { content: Content::Token(value.to_owned()), expires_ms });
+            self.model.value = Some(Value { content: foreign(self.lock.kind, value), expires_ms });
         }
     }
 
@@ -182,7 +186,8 @@ impl<'a> Contest<'a> {
                     (Some(Ok(a)), Some(Ok(b))) => self.same_acquired(a, b),
                     (a, b) => a == b,
                 };
-                next && a.found == b.found && self.same_holder(a.holder.as_ref(), b.holder.as_ref())
+                next && (a.found, a.left) == (b.found, b.left)
+                    && self.same_holder(a.holder.as_ref(), b.holder.as_ref())
             }
             (Reply::Inspect(a), Reply::Inspect(b)) => {
                 let holder = self.same_holder(a.holder.as_ref(), b.holder.as_ref());
@@ -225,7 +230,8 @@ impl<'a> Contest<'a> {
             (Some(a), Some(b)) => same_time(a, b),
             (a, b) => a == b,
         };
-        tokens && remaining && a.label == b.label && a.since_ms.is_some() == b.since_ms.is_some()
+        let who = (&a.label, &a.owner, a.count) == (&b.label, &b.owner, b.count);
+        tokens && remaining && who && a.since_ms.is_some() == b.since_ms.is_some()
     }
 
     /// Tokens agree if they are in the same order.
@@ -234,6 +240,16 @@ impl<'a> Contest<'a> {
         let before = self.tokens.range(..model).next_back().is_none_or(|(_, before)| *before < store);
         let after = self.tokens.range(model..).nth(1).is_none_or(|(_, after)| *after > store);
         known == store && before && after
+    }
+}
+
+/// What a client of another library puts at the key.
+fn foreign(kind: Kind, value: &str) -> Content {
+    match (kind, OwnValue::new(value)) {
+        (Kind::Reentrant, Ok(owner)) => {
+            Content::Entries(Entries { owner, count: 1, fence: None, lease_ms: 0, holds: Vec::new() })
+        }
+        _ => Content::Token(value.to_owned()),
     }
 }
 

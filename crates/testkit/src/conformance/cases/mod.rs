@@ -2,6 +2,7 @@
 
 mod agreement;
 mod calls;
+mod entering;
 mod fencing;
 mod freeing;
 mod holding;
@@ -16,6 +17,7 @@ mod values;
 
 pub use agreement::*;
 pub use calls::*;
+pub use entering::*;
 pub use fencing::*;
 pub use freeing::*;
 pub use holding::*;

@@ -39,7 +39,7 @@ pub async fn any_name_is_literal(scene: &Scene) {
         "\u{a0}",
     ];
     let names = tails.iter().map(|tail| format!("{unique}{tail}")).chain([long]);
-    let locks: Vec<_> = names.map(|text| Lock::mutex(name(&text))).collect();
+    let locks: Vec<_> = names.map(|text| Lock { kind: scene.lock.kind, name: name(&text) }).collect();
     let mut claims = Vec::new();
     for lock in &locks {
         assert_eq!(a.store.check(lock), Ok(()), "{lock}");
@@ -62,7 +62,7 @@ pub async fn any_name_is_literal(scene: &Scene) {
 pub async fn names_that_cannot_be_are_refused(scene: &Scene) {
     let a = scene.peer().await;
     for (name, why) in scene.subject.refused_names() {
-        let lock = Lock::mutex(name);
+        let lock = Lock { kind: scene.lock.kind, name };
         assert_eq!(a.store.check(&lock), Err(why), "{lock}");
     }
     assert_eq!(a.store.check(&scene.lock), Ok(()));

@@ -218,7 +218,7 @@ pub(super) fn keeps(peer: &Peer) -> bool {
 }
 
 /// Whether the store's sessions lapse by time; says so if they do not.
-fn lapses(peer: &Peer) -> bool {
+pub(super) fn lapses(peer: &Peer) -> bool {
     let lapses = peer.store.sessions() == SessionKeeping::ByBeat;
     if !lapses {
         not_applicable("sessions that lapse");

@@ -1,7 +1,8 @@
-//! The meaning of a Mutex as a page to read: `mutex_table.txt`, steps and replies, scenario by scenario.
+//! What the kinds of locks mean, as pages to read: `mutex_table.txt` and `reentrant_table.txt`, steps and replies, scenario
+//! by scenario.
 //!
 //! The test plays every step on the model and compares the whole page. `LEASEHOLD_BLESS=1` writes the
-//! page anew, to be read before it is committed.
+//! pages anew, to be read before they are committed.
 //!
 //! An empty line ends a scenario. A step is `<ms> <who> <verb> … -> <reply>`: what happens at that millisecond of the store's clock. A
 //! hold (`a1`) belongs to whoever first names it. Fencing tokens are numbered in the order of their size
@@ -9,30 +10,41 @@
 //!
 //! Everybody is alive until he `dies`, and again once he `is back`. `after <who>` asks about the one who stands ahead; the
 //! reply names him, and says whether he is alive where he was asked about.
+//!
+//! Of a ReentrantMutex everybody is an owner by his own name, or by the one that he acquires `as`. A stranger (`--`) who
+//! `enters` and `leaves` does so as Redisson does.
 
-use leasehold_core::model::{Content, LockState, Value, Vital};
+use leasehold_core::model::{Content, Entries, LockState, Value, Vital};
 use leasehold_core::{
-    Acquire, Acquired, AuditEntry, Claim, Ended, Enqueue, Evict, Evicted, Extend, Extended, Fate,
-    FencingToken, Fingerprint, Free, Freed, HoldId, Holder, Inspect, Inspection, Label, Life, Nonce, Op,
-    OwnValue, Pass, Release, Released, Reply, Seen, SessionId, Wake,
+    Acquire, Acquired, AuditEntry, Claim, Ended, Enqueue, Entered, Evict, Evicted, Extend, Extended, Fate,
+    FencingToken, Fingerprint, Free, Freed, HoldId, Holder, Inspect, Inspection, Kind, Label, Life, Nonce,
+    Op, OwnValue, Pass, Release, Released, Reply, Seen, SessionId, Wake,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::iter::Peekable;
 use std::str::SplitWhitespace;
 
-const PAGE: &str = include_str!("mutex_table.txt");
 /// The store's time at millisecond 0.
 const START_MS: u64 = 1_762_000_000_000;
 
 #[test]
-fn the_page_is_true() {
+fn the_page_of_the_mutex_is_true() {
+    check(Kind::Mutex, "mutex_table.txt", include_str!("mutex_table.txt"));
+}
+
+#[test]
+fn the_page_of_the_reentrant_mutex_is_true() {
+    check(Kind::Reentrant, "reentrant_table.txt", include_str!("reentrant_table.txt"));
+}
+
+fn check(kind: Kind, name: &str, page: &str) {
     let mut played = String::new();
-    let mut scenario = Scenario::default();
-    for line in PAGE.lines() {
+    let mut scenario = Scenario::new(kind);
+    for line in page.lines() {
         let Some((step, _)) = line.split_once("->") else {
             if line.is_empty() {
-                scenario = Scenario::default();
+                scenario = Scenario::new(kind);
             }
             writeln!(played, "{line}").expect("a string takes everything");
             continue;
@@ -41,12 +53,12 @@ fn the_page_is_true() {
         writeln!(played, "{step}-> {reply}").expect("a string takes everything");
     }
     if std::env::var_os("LEASEHOLD_BLESS").is_some() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/mutex_table.txt");
+        let path = format!("{}/tests/{name}", env!("CARGO_MANIFEST_DIR"));
         std::fs::write(path, &played).expect("the page can be written");
         return;
     }
-    for (number, (written, found)) in PAGE.lines().zip(played.lines()).enumerate() {
-        assert_eq!(written, found, "line {} of mutex_table.txt", number + 1);
+    for (number, (written, found)) in page.lines().zip(played.lines()).enumerate() {
+        assert_eq!(written, found, "line {} of {name}", number + 1);
     }
 }
 
@@ -64,6 +76,10 @@ struct Scenario {
 type Words<'a> = Peekable<SplitWhitespace<'a>>;
 
 impl Scenario {
+    fn new(kind: Kind) -> Self {
+        Self { state: LockState::new(kind), ..Self::default() }
+    }
+
     fn play(&mut self, step: &str) -> String {
         let mut words = step.split_whitespace().peekable();
         let at_ms = number(&mut words);
@@ -96,6 +112,8 @@ impl Scenario {
 
     /// A stranger's doing.
     fn meddle(&mut self, now_ms: u64, mut words: Words<'_>) -> String {
+        // What has expired is gone for him, too.
+        self.state.is_over(now_ms * 1000);
         self.state.value = match words.next() {
             Some("sets") => {
                 let content = words.next().expect("a value").to_owned();
@@ -104,9 +122,42 @@ impl Scenario {
             }
             Some("pushes") => Some(Value { content: Content::Other("list".into()), expires_ms: None }),
             Some("deletes") => None,
+            Some("enters") => {
+                let owner = words.next().expect("as whom").to_owned();
+                return self.enter(now_ms, &owner, after("for", &mut words));
+            }
+            Some("leaves") => return self.leave(words.next().expect("as whom")),
             other => panic!("what does the stranger do? {other:?}"),
         };
         "done".into()
+    }
+
+    /// What Redisson does to acquire.
+    fn enter(&mut self, now_ms: u64, owner: &str, lease_ms: Option<u64>) -> String {
+        let of_owner = OwnValue::new(owner).expect("a plain text");
+        let none = Entries { owner: of_owner, count: 0, fence: None, lease_ms: 0, holds: Vec::new() };
+        let free = || Value { content: Content::Entries(none), expires_ms: None };
+        let value = self.state.value.get_or_insert_with(free);
+        let Content::Entries(entries) = &mut value.content else { panic!("not a hash: {value:?}") };
+        if entries.owner.as_str() != owner {
+            return "taken".into();
+        }
+        entries.count += 1;
+        value.expires_ms = lease_ms.map(|lease_ms| now_ms + lease_ms);
+        format!("has it {}", times(entries.count))
+    }
+
+    /// What Redisson does to release, but that it sets the expiry anew where something is left.
+    fn leave(&mut self, owner: &str) -> String {
+        let entries = self.state.value.as_mut().and_then(|value| match &mut value.content {
+            Content::Entries(entries) if entries.owner.as_str() == owner => Some(entries),
+            _ => None,
+        });
+        let Some(entries) = entries else { return "not held".into() };
+        entries.count -= 1;
+        let left = entries.count;
+        self.state.value.take_if(|_| left == 0);
+        format!("has it {}", times(left))
     }
 
     fn op(&mut self, who: &str, words: &mut Words<'_>) -> Op {
@@ -148,8 +199,8 @@ impl Scenario {
 
     fn ask(&mut self, who: &str, words: &mut Words<'_>) -> Acquire {
         let mut claim = self.claim(who, words);
-        if taken("with", words) {
-            let value = words.next().expect("a value");
+        if taken("with", words) || taken("as", words) {
+            let value = words.next().expect("a value, or an owner");
             claim.value = Some(OwnValue::new(value).expect("a plain text"));
             self.claims
                 .values_mut()
@@ -179,7 +230,11 @@ impl Scenario {
         let name = words.next().expect("a hold");
         let session = self.session(who);
         let hold = u8::try_from(self.claims.len()).expect("a few holds");
-        let fresh = || Claim::new(HoldId::from_random(session, [hold; 16]));
+        let value = match self.state.kind {
+            Kind::Reentrant => OwnValue::new(who).ok(),
+            _ => None,
+        };
+        let fresh = || Claim { hold: HoldId::from_random(session, [hold; 16]), value };
         self.claims.entry(name.to_owned()).or_insert_with(fresh).clone()
     }
 
@@ -206,9 +261,13 @@ impl Scenario {
 
     fn acquired(&mut self, acquired: &Acquired) -> String {
         match acquired {
-            Acquired::Granted { fence, remaining_ms, others_wait, .. } => {
+            Acquired::Granted { fence, remaining_ms, others_wait, entered } => {
                 let others = if *others_wait { ", others wait" } else { "" };
-                format!("granted {}, {remaining_ms} left{others}", self.token(*fence))
+                let entered = entered.map(|Entered { count, lease_ms }| {
+                    format!(", has it {}, longest lease {lease_ms}", times(count))
+                });
+                let entered = entered.unwrap_or_default();
+                format!("granted {}, {remaining_ms} left{entered}{others}", self.token(*fence))
             }
             Acquired::Taken { holder, position, ahead } => {
                 let place = position.map(|place| format!(", place {place}")).unwrap_or_default();
@@ -230,6 +289,9 @@ impl Scenario {
         };
         if let Some(holder) = &released.holder {
             write!(text, " by {}", self.holder(Some(holder))).expect("a string takes everything");
+        }
+        if released.left > 0 {
+            write!(text, ", still has it {}", times(released.left)).expect("a string takes everything");
         }
         match &released.next {
             Some(Ok(next)) => text + ", then " + &self.acquired(next),
@@ -271,6 +333,12 @@ impl Scenario {
             (None, None) => "a stranger".into(),
             other => panic!("a label goes with a token: {other:?}"),
         };
+        let label = holder.label.as_ref().map(ToString::to_string);
+        let owner =
+            holder.owner.as_ref().map(OwnValue::as_str).filter(|owner| Some(*owner) != label.as_deref());
+        let owner = owner.map(|owner| format!(" as {owner}")).unwrap_or_default();
+        let count = if holder.count == 1 { String::new() } else { format!(" {}", times(holder.count)) };
+        let who = who + &owner + &count;
         match holder.remaining_ms {
             Some(remaining_ms) => format!("{who}, {remaining_ms} left"),
             None => format!("{who}, for ever"),
@@ -308,6 +376,14 @@ fn fate(fate: Fate) -> &'static str {
         Fate::Vanished => "vanished",
         Fate::Superseded => "superseded",
         Fate::Forgotten => "forgotten",
+    }
+}
+
+fn times(count: u64) -> String {
+    match count {
+        0 => "no more".into(),
+        1 => "once".into(),
+        _ => format!("{count} times"),
     }
 }
 

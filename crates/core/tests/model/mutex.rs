@@ -1,30 +1,21 @@
-//! Properties of the Mutex's model, over random operations of several sessions and a clock that moves
-//! as it likes.
-//!
-//! The model is the law that every store is compared with, so what it promises is checked here by
-//! looking at its state from outside, with nothing shared but the types.
+//! Properties of the Mutex.
 //!
 //! 1. Every property is checked after every step: [`World::step`] is the one place that does so.
 //! 2. Strangers (clients of other libraries) set and delete the key as they please, but never set it to
 //!    one of our tokens. Users' own values they do set: nothing forbids it.
-//! 3. The acquire that comes with a release is one of the same session, and asks for another hold.
-//! 4. Nobody asks whether he is alive himself.
 
-use leasehold_core::model::{Audit, Content, LockState, Record, Sessions, Tenant, Value, Vital, everybody};
+use super::happenings::{
+    HOUR_MS, LOOKS_AT_MOST, SESSIONS, START_US, Tokens, actor, any_attendance, any_claim, any_lease_ms,
+    any_move, any_op, ask, by, check_doubling, check_places, check_queue, claims, entries, lives_with, order,
+    places, session, waits, watcher,
+};
+use leasehold_core::model::{Audit, Content, LockState, Sessions, Tenant, Value, Vital, everybody};
 use leasehold_core::{
-    AUDIT_KEPT, Acquire, Acquired, Ahead, AuditEntry, Beat, Claim, Ended, Enqueue, Evict, Evicted, Extend,
-    Extended, Fate, FencingToken, Fingerprint, Free, Freed, HoldId, Holder, Inspect, Inspection, Label, Life,
-    Nonce, Op, OwnValue, Pass, Release, Reply, Seen, SessionId, SessionOp, Wake, whole_millis,
+    AUDIT_KEPT, Acquire, Acquired, Ahead, AuditEntry, Claim, Ended, Evict, Evicted, Extend, Extended, Fate,
+    FencingToken, Fingerprint, Free, Freed, HoldId, Holder, Inspect, Inspection, Label, Life, Op, OwnValue,
+    Pass, Release, Reply, Seen, SessionId, SessionOp, Wake, whole_millis,
 };
 use proptest::prelude::*;
-use std::collections::BTreeMap;
-
-const SESSIONS: u8 = 4;
-const HOLDS: u8 = 3;
-const LOOKS_AT_MOST: usize = 64;
-const HOUR_MS: u64 = 3_600_000;
-/// 2025-11-01, in microseconds.
-const START_US: u64 = 1_762_000_000_000_000;
 
 /// One thing that happens.
 #[derive(Debug, Clone)]
@@ -59,69 +50,11 @@ enum Sight {
 /// A step: by how many microseconds the clock moves before it, and what happens then.
 type Step = (i64, Event);
 
-fn session(n: u8) -> SessionId {
-    SessionId::from_random([n; 12])
-}
-
 /// The `n`th hold of a session. The third of every session has a value of the user's own, and it is the
 /// same value for all of them.
 fn claim(s: u8, n: u8) -> Claim {
     let value = (n == 2).then(|| OwnValue::new("shared").expect("a plain text"));
     Claim { hold: HoldId::from_random(session(s), [n; 16]), value }
-}
-
-/// Another hold of the same session (3).
-fn sibling(of: &Claim, other: u8) -> Claim {
-    let mine: Vec<_> = claims().filter(|claim| claim.hold.session() == of.hold.session()).collect();
-    let at = mine.iter().position(|claim| claim == of).expect("a session has its holds");
-    mine[(at + usize::from(other)) % mine.len()].clone()
-}
-
-fn claims() -> impl Iterator<Item = Claim> {
-    (0..SESSIONS).flat_map(|s| (0..HOLDS).map(move |n| claim(s, n)))
-}
-
-fn ask(claim: Claim, lease_ms: u64, queue: Option<(u64, u64)>, adopt_ms: Option<u64>) -> Acquire {
-    let label = Label::new(claim.hold.session().to_string()).expect("a plain text");
-    let queue = queue.map(|(nonce, kept_ms)| Enqueue { nonce: Nonce::new(0, nonce), kept_ms });
-    Acquire { claim, lease_ms, label, queue, adopt_ms, life: Life::Session { alive_ms: 10_000 }, ahead: None }
-}
-
-/// Who evicts and frees where no waiter does.
-fn watcher() -> Label {
-    Label::new("the watch").expect("a plain text")
-}
-
-fn any_claim() -> impl Strategy<Value = Claim> {
-    (0..SESSIONS, 0..HOLDS).prop_map(|(s, n)| claim(s, n))
-}
-
-fn any_lease_ms() -> impl Strategy<Value = u64> {
-    prop_oneof![Just(1), Just(999), Just(3_000), Just(30 * 24 * HOUR_MS), 1..60_000_u64]
-}
-
-fn any_ask() -> impl Strategy<Value = Acquire> {
-    let kept_ms = prop_oneof![Just(1_u64), Just(3_000), Just(21_000), 1..30_000_u64];
-    let queue = prop_oneof![1 => Just(None), 3 => (any::<u64>(), kept_ms).prop_map(Some)];
-    let adopt_ms = prop_oneof![3 => Just(None), 1 => any_lease_ms().prop_map(Some)];
-    let life = prop_oneof![3 => any_lease_ms().prop_map(|alive_ms| Life::Session { alive_ms }), 1 => Just(Life::Lease)];
-    let ahead = proptest::option::of((0..SESSIONS).prop_map(session));
-    (any_claim(), any_lease_ms(), queue, adopt_ms, life, ahead).prop_map(
-        |(claim, lease_ms, queue, adopt_ms, life, ahead)| {
-            let ahead = ahead.filter(|ahead| *ahead != claim.hold.session()); // (4)
-            Acquire { life, ahead, ..ask(claim, lease_ms, queue, adopt_ms) }
-        },
-    )
-}
-
-fn any_attendance() -> impl Strategy<Value = SessionOp> {
-    let alive_ms = prop_oneof![Just(1_u64), Just(3_000), Just(10_000), Just(HOUR_MS)];
-    let beat =
-        ((0..SESSIONS).prop_map(session), alive_ms, any::<bool>()).prop_map(|(session, alive_ms, begin)| {
-            let (begin, held, left) = (begin.then(String::new), Vec::new(), Vec::new());
-            SessionOp::Beat(Beat { session, alive_ms, begin, held, left })
-        });
-    prop_oneof![6 => beat, 1 => (0..SESSIONS).prop_map(|s| SessionOp::End(session(s)))]
 }
 
 fn any_sight() -> impl Strategy<Value = Sight> {
@@ -132,45 +65,16 @@ fn any_sight() -> impl Strategy<Value = Sight> {
     ]
 }
 
-fn any_op() -> impl Strategy<Value = Op> {
-    let pass = prop_oneof![3 => Just(Pass::Grant), 1 => Just(Pass::Free)];
-    let release = (any_claim(), pass, proptest::option::of((1..HOLDS, any_ask())));
-    let extend = (any_claim(), any_lease_ms(), any::<bool>());
-    prop_oneof![
-        6 => any_ask().prop_map(Op::Acquire),
-        2 => extend.prop_map(|(claim, lease_ms, keep_record)| Op::Extend(Extend { claim, lease_ms, keep_record })),
-        4 => release.prop_map(|(claim, pass, next)| {
-            let next = next.map(|(other, next)| Acquire { claim: sibling(&claim, other), ahead: None, ..next });
-            Op::Release(Release { claim, pass, next })
-        }),
-        1 => (proptest::option::of(any_claim()), any::<bool>())
-            .prop_map(|(claim, in_full)| Op::Inspect(Inspect { claim, in_full })),
-        2 => (0..SESSIONS).prop_map(|s| Op::Evict(Evict { dead: session(s), by: watcher() })),
-    ]
-}
-
 fn any_event() -> impl Strategy<Value = Event> {
     let stranger = prop_oneof![Just("foreign".to_owned()), Just("shared".to_owned())];
     prop_oneof![
-        24 => any_op().prop_map(Event::Op),
+        24 => any_op(claim).prop_map(Event::Op),
         1 => (stranger, proptest::option::of(any_lease_ms())).prop_map(|(text, ms)| Event::Set(text, ms)),
         1 => Just(Event::SetOther),
         2 => Just(Event::Delete),
         1 => (0..SESSIONS).prop_map(|s| Event::Bury(session(s))),
         8 => any_attendance().prop_map(Event::Attend),
         2 => any_sight().prop_map(Event::Free),
-    ]
-}
-
-/// How far the clock moves between two steps: mostly a little, sometimes past everything, at times back.
-fn any_move() -> impl Strategy<Value = i64> {
-    prop_oneof![
-        4 => Just(0),
-        4 => 0..5_000_i64,
-        6 => 0..3_000_000_i64,
-        2 => 0..120_000_000_i64,
-        1 => 0..10_000_000_000_i64,
-        1 => -5_000_000_000..0_i64,
     ]
 }
 
@@ -183,10 +87,7 @@ struct World {
     state: LockState,
     sessions: Sessions,
     now_us: u64,
-    /// The latest time there was.
-    latest_us: u64,
-    /// The fencing token that was given last, for as long as it has to be respected.
-    last: Option<FencingToken>,
+    tokens: Tokens,
     /// Set while a stranger's value stands at the key.
     foreign: bool,
 }
@@ -194,13 +95,12 @@ struct World {
 impl World {
     fn new() -> Self {
         let (state, sessions) = (LockState::default(), Sessions::default());
-        Self { state, sessions, now_us: START_US, latest_us: START_US, last: None, foreign: false }
+        Self { state, sessions, now_us: START_US, tokens: Tokens::default(), foreign: false }
     }
 
     /// Moves the clock, lets an event happen, and checks everything (1).
     fn step(&mut self, (by_us, event): &Step) {
         self.now_us = self.now_us.saturating_add_signed(*by_us);
-        self.latest_us = self.latest_us.max(self.now_us);
         // Expiry is the clock's doing, not the operation's.
         self.state.is_over(self.now_us);
         let before = self.state.clone();
@@ -235,15 +135,16 @@ impl World {
                         == before.value.as_ref().map(|v| &v.content)
             }
         };
-        self.check_tokens(&before);
+        self.tokens.check(&before, &self.state, self.now_us);
         self.check_state();
     }
 
     fn execute(&mut self, before: &LockState, op: &Op) {
         let (reply, wakes) = self.apply(op);
-        self.check_doubling(before, op, &reply);
+        let sent = (self.now_us, op);
+        check_doubling(before, &self.state, sent, &reply, &self.sessions);
         self.check_inspection(before, op, &reply);
-        self.check_queue(before, op, &wakes);
+        check_queue(before, &self.state, sent, &wakes, self.named_dead(before, op));
         self.check_grants(before, op, &reply, &wakes);
         self.check_ahead(op, &reply);
         self.check_audit(before, Some(op), self.named_dead(before, op), &by(op));
@@ -422,7 +323,7 @@ impl World {
         if let Some(value) = &state.value {
             assert!(value.expires_ms.is_some() || self.foreign, "our key has an expiry: {state:#?}");
         }
-        let held: Vec<_> = claims().filter(|claim| self.fate(claim) == Some(Fate::Held)).collect();
+        let held: Vec<_> = claims(claim).filter(|claim| self.fate(claim) == Some(Fate::Held)).collect();
         assert!(held.len() <= 1, "two hold the lock: {held:?}");
         if let Some(record) = &state.record {
             check_places(record);
@@ -444,33 +345,6 @@ impl World {
         }
     }
 
-    /// Sending twice equals sending once. The one exception is what is told of what was found, and of the `holder`
-    /// that goes with it: the first changed that.
-    fn check_doubling(&self, before: &LockState, op: &Op, reply: &Reply) {
-        let mut twice = self.state.clone();
-        let (again, wakes) =
-            twice.apply(self.now_us, op, &|session| self.sessions.vital(self.now_us / 1000, session));
-        let mut reply = reply.clone();
-        let mut second = again.clone();
-        if let (Reply::Release(first), Reply::Release(second)) = (&mut reply, &mut second) {
-            assert_ne!(second.found, Fate::Held, "released twice: {before:#?}");
-            second.found = first.found;
-            second.holder.clone_from(&first.holder);
-        }
-        // So does what was taken from somebody: it is taken once.
-        if let (Reply::Evict(Evicted::Gone { .. }), Reply::Evict(second)) = (&reply, &mut second) {
-            assert_eq!(*second, Evicted::Gone { hold: None, place: false });
-            reply = Reply::Evict(*second);
-        }
-        if let (Reply::Free(Freed::Freed), Reply::Free(second)) = (&reply, &second) {
-            assert!(matches!(second, Freed::Changed { .. }), "freed twice: {before:#?}");
-            reply = Reply::Free(second.clone());
-        }
-        assert_eq!(reply, second, "the reply to the second {op:?} on {before:#?}");
-        assert_eq!(twice, self.state, "the state after the second {op:?} on {before:#?}");
-        assert_eq!(wakes, [], "the second {op:?} granted something: {before:#?}");
-    }
-
     fn check_inspection(&self, before: &LockState, op: &Op, reply: &Reply) {
         let (Op::Inspect(_), Reply::Inspect(inspection)) = (op, reply) else { return };
         assert_eq!(&self.state, before, "an inspect changes nothing");
@@ -483,44 +357,6 @@ impl World {
         let foreign = holder.as_ref().is_some_and(Holder::is_stranger);
         assert_eq!(stranger.is_some(), in_full && foreign);
         assert_eq!(*audit, if in_full { entries(before) } else { Vec::new() });
-    }
-
-    /// First come, first served; and no operation looks at more places than its bound.
-    fn check_queue(&self, before: &LockState, op: &Op, wakes: &[Wake]) {
-        let (mut old, new) = (order(before), order(&self.state));
-        if let Op::Release(release) = op {
-            // It gives up its place, and may take a new one behind the others.
-            old.retain(|s| {
-                !places(before).any(|(t, place)| s == t && place.claim.hold == release.claim.hold)
-            });
-        }
-        // Whoever is dead and was looked at loses what lives with him.
-        let buried = self.named_dead(before, op);
-        let buried = buried
-            .filter(|dead| places(before).any(|(_, place)| lives_with(place.life, &place.claim, *dead)));
-        let mine = actor(op);
-        assert!(buried.is_none_or(|dead| !new.contains(&dead)), "{buried:?} waits still");
-        old.retain(|s| Some(*s) != buried);
-        let kept: Vec<_> = old.iter().copied().filter(|s| new.contains(s)).collect();
-        assert!(new.starts_with(&kept), "{old:?} became {new:?} by {op:?}");
-        assert!(new.len() - kept.len() <= 1, "one operation, one place");
-        assert!(old.len() - kept.len() <= LOOKS_AT_MOST + 1, "{} places gone", old.len() - kept.len());
-        let now_ms = self.now_us / 1000;
-        let grants: Vec<_> = wakes.iter().filter(|wake| wake.nonce().is_some()).collect();
-        for wake in &grants {
-            assert_eq!(grants.len(), 1, "one lock has one holder");
-            let (_, place) =
-                places(before).find(|(session, _)| **session == wake.to()).expect("a waiter is woken");
-            assert_eq!(wake.nonce(), Some(place.nonce), "the nonce of the last look");
-            assert!(place.expires_ms >= now_ms, "a dead place was granted");
-        }
-        // Whoever lost a place either got the lock by it, gave it up himself, or was dead.
-        for session in old.iter().filter(|s| !new.contains(s)) {
-            let (_, place) = places(before).find(|(s, _)| *s == session).expect("it waited");
-            let woken = grants.iter().any(|wake| wake.to() == *session);
-            let dead = place.expires_ms < now_ms;
-            assert!(woken || dead || mine == Some(*session), "{session:?} was thrown out by {op:?}");
-        }
     }
 
     /// Whoever newly has the lock was the first live one; and a lock that is free stays free only
@@ -573,48 +409,6 @@ impl World {
             assert!(!matches!(op, Op::Acquire(_)), "nobody was before it: {op:?}");
         }
     }
-
-    /// Fencing tokens grow for as long as the record lives, and beyond where the clock does not go back.
-    fn check_tokens(&mut self, before: &LockState) {
-        let last = |state: &LockState| state.record.as_ref().and_then(|record| record.last);
-        let (old, new) = (last(before), last(&self.state));
-        if old == new {
-            return;
-        }
-        let new = new.expect("a record does not forget its token by an operation");
-        assert!(new.as_u64() >= self.now_us, "a token is no smaller than the time");
-        let remembered = before.record.as_ref().is_some_and(|record| record.last.is_some());
-        if remembered || self.now_us >= self.latest_us {
-            assert!(self.last.is_none_or(|last| new > last), "{new:?} after {:?}", self.last);
-        }
-        self.last = Some(new);
-    }
-}
-
-/// One place a session; tickets and places agree.
-fn check_places(record: &Record) {
-    let tickets: BTreeMap<_, _> =
-        record.tickets.iter().map(|(ticket, session)| (*session, *ticket)).collect();
-    assert_eq!(tickets.len(), record.tickets.len(), "one place a session");
-    let places: BTreeMap<_, _> =
-        record.places.iter().map(|(session, place)| (*session, place.ticket)).collect();
-    assert_eq!(tickets, places, "a place for every ticket, a ticket for every place");
-    for (session, place) in &record.places {
-        assert_eq!(place.claim.hold.session(), *session);
-    }
-    assert!(record.tickets.keys().all(|ticket| *ticket < record.tail), "{record:#?}");
-}
-
-fn places(state: &LockState) -> impl Iterator<Item = (&SessionId, &leasehold_core::model::Place)> {
-    state.record.iter().flat_map(|record| &record.places)
-}
-
-fn entries(state: &LockState) -> Vec<AuditEntry> {
-    state.audit.iter().flat_map(|audit| audit.entries.clone()).collect()
-}
-
-fn lives_with(life: Life, claim: &Claim, session: SessionId) -> bool {
-    life.ends_with_session() && claim.hold.session() == session
 }
 
 /// Whether something that is no string stands at the key.
@@ -630,25 +424,6 @@ fn recognised(state: &LockState, op: Option<&Op>) -> bool {
     matches!(op, Some(Op::Free(free)) if Some(free.seen) == seen)
 }
 
-/// Who does it.
-fn by(op: &Op) -> Label {
-    match op {
-        Op::Acquire(ask) => ask.label.clone(),
-        Op::Evict(evict) => evict.by.clone(),
-        Op::Free(free) => free.by.clone(),
-        _ => watcher(),
-    }
-}
-
-/// The queue, the first first.
-fn order(state: &LockState) -> Vec<SessionId> {
-    state.record.iter().flat_map(|record| record.tickets.values().copied()).collect()
-}
-
-fn waits(record: &Record, hold: &HoldId) -> bool {
-    record.places.values().any(|place| place.claim.hold == *hold)
-}
-
 fn ended_in(state: &LockState) -> Option<HoldId> {
     state.record.as_ref().and_then(|record| record.ended).map(|(hold, _)| hold)
 }
@@ -656,15 +431,6 @@ fn ended_in(state: &LockState) -> Option<HoldId> {
 fn fate_in(state: &LockState, now_us: u64, claim: &Claim) -> Option<Fate> {
     let world = World { state: state.clone(), now_us, ..World::new() };
     world.fate(claim)
-}
-
-/// The session that an operation speaks for, where it can change that session's place (3).
-fn actor(op: &Op) -> Option<SessionId> {
-    match op {
-        Op::Acquire(ask) => Some(ask.claim.hold.session()),
-        Op::Release(release) => Some(release.claim.hold.session()),
-        _ => None,
-    }
 }
 
 /// Whether an operation asks for that very hold.
@@ -699,12 +465,12 @@ proptest! {
         let audit_ms = world.state.audit.as_ref().map(|audit| audit.expires_ms);
         let over_ms = value_ms.max(record_ms).max(audit_ms).unwrap_or(0) + 1;
         prop_assert!(world.state.is_over(over_ms * 1000));
-        prop_assert!(over_ms < world.latest_us / 1000 + 31 * 24 * HOUR_MS, "kept for too long");
+        prop_assert!(over_ms < world.tokens.latest_us / 1000 + 31 * 24 * HOUR_MS, "kept for too long");
     }
 
     /// An extend only raises, and only where its hold stands.
     #[test]
-    fn an_extend_only_raises(steps in any_steps(), claim in any_claim(), lease_ms in any_lease_ms()) {
+    fn an_extend_only_raises(steps in any_steps(), claim in any_claim(claim), lease_ms in any_lease_ms()) {
         let mut world = World::new();
         for step in &steps {
             world.step(step);
@@ -725,7 +491,7 @@ proptest! {
 
     /// A release of what neither holds nor waits touches nobody else's hold or place (row 16).
     #[test]
-    fn a_late_release_touches_nothing(steps in any_steps(), claim in any_claim()) {
+    fn a_late_release_touches_nothing(steps in any_steps(), claim in any_claim(claim)) {
         let mut world = World::new();
         for step in &steps {
             world.step(step);

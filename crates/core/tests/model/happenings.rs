@@ -1,0 +1,267 @@
+//! What happens to a lock at random, whatever its kind, and how an onlooker reads its state.
+//!
+//! 1. The acquire that comes with a release is one of the same session, and asks for another hold.
+//! 2. Nobody asks whether he is alive himself.
+
+use leasehold_core::model::{LockState, Record, Sessions};
+use leasehold_core::{
+    Acquire, AuditEntry, Beat, Claim, Enqueue, Evict, Evicted, Extend, Fate, FencingToken, Freed, HoldId,
+    Inspect, Label, Life, Nonce, Op, Pass, Release, Reply, SessionId, SessionOp, Wake,
+};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+/// The `n`th hold of a session.
+pub(super) type ClaimOf = fn(u8, u8) -> Claim;
+
+pub(super) const SESSIONS: u8 = 4;
+pub(super) const HOLDS: u8 = 3;
+pub(super) const LOOKS_AT_MOST: usize = 64;
+pub(super) const HOUR_MS: u64 = 3_600_000;
+/// 2025-11-01, in microseconds.
+pub(super) const START_US: u64 = 1_762_000_000_000_000;
+
+pub(super) fn session(n: u8) -> SessionId {
+    SessionId::from_random([n; 12])
+}
+
+/// All holds of all sessions.
+pub(super) fn claims(of: ClaimOf) -> impl Iterator<Item = Claim> {
+    (0..SESSIONS).flat_map(move |s| (0..HOLDS).map(move |n| of(s, n)))
+}
+
+/// Another hold of the same session (1).
+fn sibling(of: ClaimOf, claim: &Claim, other: u8) -> Claim {
+    let mine: Vec<_> = claims(of).filter(|mine| mine.hold.session() == claim.hold.session()).collect();
+    let at = mine.iter().position(|mine| mine == claim).expect("a session has its holds");
+    mine[(at + usize::from(other)) % mine.len()].clone()
+}
+
+pub(super) fn ask(claim: Claim, lease_ms: u64, queue: Option<(u64, u64)>, adopt_ms: Option<u64>) -> Acquire {
+    let label = Label::new(claim.hold.session().to_string()).expect("a plain text");
+    let queue = queue.map(|(nonce, kept_ms)| Enqueue { nonce: Nonce::new(0, nonce), kept_ms });
+    Acquire { claim, lease_ms, label, queue, adopt_ms, life: Life::Session { alive_ms: 10_000 }, ahead: None }
+}
+
+/// Who evicts and frees where no waiter does.
+pub(super) fn watcher() -> Label {
+    Label::new("the watch").expect("a plain text")
+}
+
+pub(super) fn any_claim(of: ClaimOf) -> impl Strategy<Value = Claim> {
+    (0..SESSIONS, 0..HOLDS).prop_map(move |(s, n)| of(s, n))
+}
+
+pub(super) fn any_lease_ms() -> impl Strategy<Value = u64> {
+    prop_oneof![Just(1), Just(999), Just(3_000), Just(30 * 24 * HOUR_MS), 1..60_000_u64]
+}
+
+fn any_ask(of: ClaimOf) -> impl Strategy<Value = Acquire> {
+    let kept_ms = prop_oneof![Just(1_u64), Just(3_000), Just(21_000), 1..30_000_u64];
+    let queue = prop_oneof![1 => Just(None), 3 => (any::<u64>(), kept_ms).prop_map(Some)];
+    let adopt_ms = prop_oneof![3 => Just(None), 1 => any_lease_ms().prop_map(Some)];
+    let life = prop_oneof![3 => any_lease_ms().prop_map(|alive_ms| Life::Session { alive_ms }), 1 => Just(Life::Lease)];
+    let ahead = proptest::option::of((0..SESSIONS).prop_map(session));
+    (any_claim(of), any_lease_ms(), queue, adopt_ms, life, ahead).prop_map(
+        |(claim, lease_ms, queue, adopt_ms, life, ahead)| {
+            let ahead = ahead.filter(|ahead| *ahead != claim.hold.session()); // (2)
+            Acquire { life, ahead, ..ask(claim, lease_ms, queue, adopt_ms) }
+        },
+    )
+}
+
+pub(super) fn any_attendance() -> impl Strategy<Value = SessionOp> {
+    let alive_ms = prop_oneof![Just(1_u64), Just(3_000), Just(10_000), Just(HOUR_MS)];
+    let beat =
+        ((0..SESSIONS).prop_map(session), alive_ms, any::<bool>()).prop_map(|(session, alive_ms, begin)| {
+            let (begin, held, left) = (begin.then(String::new), Vec::new(), Vec::new());
+            SessionOp::Beat(Beat { session, alive_ms, begin, held, left })
+        });
+    prop_oneof![6 => beat, 1 => (0..SESSIONS).prop_map(|s| SessionOp::End(session(s)))]
+}
+
+pub(super) fn any_op(of: ClaimOf) -> impl Strategy<Value = Op> {
+    let pass = prop_oneof![3 => Just(Pass::Grant), 1 => Just(Pass::Free)];
+    let release = (any_claim(of), pass, proptest::option::of((1..HOLDS, any_ask(of))));
+    let extend = (any_claim(of), any_lease_ms(), any::<bool>());
+    prop_oneof![
+        6 => any_ask(of).prop_map(Op::Acquire),
+        2 => extend.prop_map(|(claim, lease_ms, keep_record)| Op::Extend(Extend { claim, lease_ms, keep_record })),
+        4 => release.prop_map(move |(claim, pass, next)| {
+            let next = next.map(|(other, next)| Acquire { claim: sibling(of, &claim, other), ahead: None, ..next });
+            Op::Release(Release { claim, pass, next })
+        }),
+        1 => (proptest::option::of(any_claim(of)), any::<bool>())
+            .prop_map(|(claim, in_full)| Op::Inspect(Inspect { claim, in_full })),
+        2 => (0..SESSIONS).prop_map(|s| Op::Evict(Evict { dead: session(s), by: watcher() })),
+    ]
+}
+
+/// How far the clock moves between two steps: mostly a little, sometimes past everything, at times back.
+pub(super) fn any_move() -> impl Strategy<Value = i64> {
+    prop_oneof![
+        4 => Just(0),
+        4 => 0..5_000_i64,
+        6 => 0..3_000_000_i64,
+        2 => 0..120_000_000_i64,
+        1 => 0..10_000_000_000_i64,
+        1 => -5_000_000_000..0_i64,
+    ]
+}
+
+/// One place a session; tickets and places agree.
+pub(super) fn check_places(record: &Record) {
+    let tickets: BTreeMap<_, _> =
+        record.tickets.iter().map(|(ticket, session)| (*session, *ticket)).collect();
+    assert_eq!(tickets.len(), record.tickets.len(), "one place a session");
+    let places: BTreeMap<_, _> =
+        record.places.iter().map(|(session, place)| (*session, place.ticket)).collect();
+    assert_eq!(tickets, places, "a place for every ticket, a ticket for every place");
+    for (session, place) in &record.places {
+        assert_eq!(place.claim.hold.session(), *session);
+    }
+    assert!(record.tickets.keys().all(|ticket| *ticket < record.tail), "{record:#?}");
+}
+
+pub(super) fn places(state: &LockState) -> impl Iterator<Item = (&SessionId, &leasehold_core::model::Place)> {
+    state.record.iter().flat_map(|record| &record.places)
+}
+
+pub(super) fn entries(state: &LockState) -> Vec<AuditEntry> {
+    state.audit.iter().flat_map(|audit| audit.entries.clone()).collect()
+}
+
+pub(super) fn lives_with(life: Life, claim: &Claim, session: SessionId) -> bool {
+    life.ends_with_session() && claim.hold.session() == session
+}
+
+/// Who does it.
+pub(super) fn by(op: &Op) -> Label {
+    match op {
+        Op::Acquire(ask) => ask.label.clone(),
+        Op::Evict(evict) => evict.by.clone(),
+        Op::Free(free) => free.by.clone(),
+        _ => watcher(),
+    }
+}
+
+/// The queue, the first first.
+pub(super) fn order(state: &LockState) -> Vec<SessionId> {
+    state.record.iter().flat_map(|record| record.tickets.values().copied()).collect()
+}
+
+pub(super) fn waits(record: &Record, hold: &HoldId) -> bool {
+    record.places.values().any(|place| place.claim.hold == *hold)
+}
+
+/// The session that an operation speaks for, where it can change that session's place (1).
+pub(super) fn actor(op: &Op) -> Option<SessionId> {
+    match op {
+        Op::Acquire(ask) => Some(ask.claim.hold.session()),
+        Op::Release(release) => Some(release.claim.hold.session()),
+        _ => None,
+    }
+}
+
+/// First come, first served; and no operation looks at more places than its bound.
+pub(super) fn check_queue(
+    before: &LockState,
+    after: &LockState,
+    (now_us, op): (u64, &Op),
+    wakes: &[Wake],
+    buried: Option<SessionId>,
+) {
+    let (mut old, new) = (order(before), order(after));
+    if let Op::Release(release) = op {
+        // It gives up its place, and may take a new one behind the others.
+        old.retain(|s| !places(before).any(|(t, place)| s == t && place.claim.hold == release.claim.hold));
+    }
+    // Whoever is dead and was looked at loses what lives with him.
+    let buried =
+        buried.filter(|dead| places(before).any(|(_, place)| lives_with(place.life, &place.claim, *dead)));
+    let mine = actor(op);
+    assert!(buried.is_none_or(|dead| !new.contains(&dead)), "{buried:?} waits still");
+    old.retain(|s| Some(*s) != buried);
+    let kept: Vec<_> = old.iter().copied().filter(|s| new.contains(s)).collect();
+    assert!(new.starts_with(&kept), "{old:?} became {new:?} by {op:?}");
+    assert!(new.len() - kept.len() <= 1, "one operation, one place");
+    assert!(old.len() - kept.len() <= LOOKS_AT_MOST + 1, "{} places gone", old.len() - kept.len());
+    let now_ms = now_us / 1000;
+    let grants: Vec<_> = wakes.iter().filter(|wake| wake.nonce().is_some()).collect();
+    for wake in &grants {
+        assert_eq!(grants.len(), 1, "one lock has one holder");
+        let (_, place) =
+            places(before).find(|(session, _)| **session == wake.to()).expect("a waiter is woken");
+        assert_eq!(wake.nonce(), Some(place.nonce), "the nonce of the last look");
+        assert!(place.expires_ms >= now_ms, "a dead place was granted");
+    }
+    // Whoever lost a place either got the lock by it, gave it up himself, or was dead.
+    for session in old.iter().filter(|s| !new.contains(s)) {
+        let (_, place) = places(before).find(|(s, _)| *s == session).expect("it waited");
+        let woken = grants.iter().any(|wake| wake.to() == *session);
+        let dead = place.expires_ms < now_ms;
+        assert!(woken || dead || mine == Some(*session), "{session:?} was thrown out by {op:?}");
+    }
+}
+
+/// Sending twice equals sending once. The one exception is what is told of what was found, and of the `holder`
+/// that goes with it: the first changed that.
+pub(super) fn check_doubling(
+    before: &LockState,
+    after: &LockState,
+    (now_us, op): (u64, &Op),
+    reply: &Reply,
+    sessions: &Sessions,
+) {
+    let mut twice = after.clone();
+    let (again, wakes) = twice.apply(now_us, op, &|session| sessions.vital(now_us / 1000, session));
+    let mut reply = reply.clone();
+    let mut second = again.clone();
+    if let (Reply::Release(first), Reply::Release(second)) = (&mut reply, &mut second) {
+        assert_ne!(second.found, Fate::Held, "released twice: {before:#?}");
+        second.found = first.found;
+        second.holder.clone_from(&first.holder);
+        // What follows the release can be of the same owner.
+        second.left = first.left;
+    }
+    // So does what was taken from somebody: it is taken once.
+    if let (Reply::Evict(Evicted::Gone { .. }), Reply::Evict(second)) = (&reply, &mut second) {
+        assert_eq!(*second, Evicted::Gone { hold: None, place: false });
+        reply = Reply::Evict(*second);
+    }
+    if let (Reply::Free(Freed::Freed), Reply::Free(second)) = (&reply, &second) {
+        assert!(matches!(second, Freed::Changed { .. }), "freed twice: {before:#?}");
+        reply = Reply::Free(second.clone());
+    }
+    assert_eq!(reply, second, "the reply to the second {op:?} on {before:#?}");
+    assert_eq!(twice, *after, "the state after the second {op:?} on {before:#?}");
+    assert_eq!(wakes, [], "the second {op:?} granted something: {before:#?}");
+}
+
+/// What an onlooker remembers of fencing tokens.
+#[derive(Default)]
+pub(super) struct Tokens {
+    /// The one that was given last, for as long as it has to be respected.
+    last: Option<FencingToken>,
+    /// The latest time there was.
+    pub(super) latest_us: u64,
+}
+
+impl Tokens {
+    /// Fencing tokens grow for as long as the record lives, and beyond where the clock does not go back.
+    pub(super) fn check(&mut self, before: &LockState, after: &LockState, now_us: u64) {
+        self.latest_us = self.latest_us.max(now_us);
+        let last = |state: &LockState| state.record.as_ref().and_then(|record| record.last);
+        let (old, new) = (last(before), last(after));
+        if old == new {
+            return;
+        }
+        let new = new.expect("a record does not forget its token by an operation");
+        assert!(new.as_u64() >= now_us, "a token is no smaller than the time");
+        let remembered = before.record.as_ref().is_some_and(|record| record.last.is_some());
+        if remembered || now_us >= self.latest_us {
+            assert!(self.last.is_none_or(|last| new > last), "{new:?} after {:?}", self.last);
+        }
+        self.last = Some(new);
+    }
+}

@@ -1,0 +1,683 @@
+//! Properties of the ReentrantMutex.
+//!
+//! 1. Every property is checked after every step: [`World::step`] is the one place that does so.
+//! 2. Strangers enter and leave as Redisson does, under owners of their own and of ours, and leave no more often than they
+//!    entered; they delete the key as they please, and put other things there.
+//! 3. An onlooker keeps a book: what strangers have of the count, when a hold that nobody has extended has to end, and
+//!    which lease was the longest.
+
+use super::happenings::{
+    HOUR_MS, SESSIONS, START_US, Tokens, any_attendance, any_claim, any_lease_ms, any_move, any_op, ask, by,
+    check_doubling, check_places, check_queue, claims, entries, lives_with, order, places, session, watcher,
+};
+use leasehold_core::model::{Content, Entries, Entry, LockState, Sessions, Value, Vital, everybody};
+use leasehold_core::{
+    Acquire, Acquired, Ahead, AuditEntry, Claim, Ended, Entered, Evict, Evicted, Extend, Extended, Fate,
+    FencingToken, Fingerprint, Free, Freed, HoldId, Inspect, Kind, Label, Life, Op, OwnValue, Pass, Release,
+    Released, Reply, Seen, SessionId, SessionOp, Wake,
+};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+/// One thing that happens.
+#[derive(Debug, Clone)]
+enum Event {
+    /// One of our operations.
+    Op(Op),
+    /// A stranger acquires, for so many milliseconds if not for ever.
+    Enters(&'static str, Option<u64>),
+    /// A stranger releases.
+    Leaves,
+    /// A stranger puts a Mutex or something else at the key.
+    SetOther(Content),
+    /// A stranger deletes the key.
+    Delete,
+    /// A store that knows who is dead says that this session is.
+    Bury(SessionId),
+    /// Something happens to a session.
+    Attend(SessionOp),
+    /// A person takes the lock by force: from who has it, or by a sight that is not true.
+    Free(Option<Seen>),
+}
+
+/// The `n`th hold of a session. The first two are of an owner of the session's own; the third is of one that all
+/// sessions share.
+fn claim(s: u8, n: u8) -> Claim {
+    let owner = if n == 2 { "shared".to_owned() } else { format!("task {s}") };
+    let value = OwnValue::new(owner).ok();
+    Claim { hold: HoldId::from_random(session(s), [n; 16]), value }
+}
+
+fn any_event() -> impl Strategy<Value = Event> {
+    let owner = prop_oneof![Just("redisson"), Just("shared"), Just("task 1")];
+    let other = prop_oneof![Just(Content::Token("foreign".into())), Just(Content::Other("list".into()))];
+    let wrong = prop_oneof![
+        any::<u64>().prop_map(|fence| Seen::Hold(FencingToken::new(fence))),
+        Just(Seen::Stranger(Fingerprint::of("shared")))
+    ];
+    prop_oneof![
+        24 => any_op(claim).prop_map(Event::Op),
+        3 => (owner, proptest::option::weighted(0.9, any_lease_ms())).prop_map(|(owner, ms)| Event::Enters(owner, ms)),
+        3 => Just(Event::Leaves),
+        1 => other.prop_map(Event::SetOther),
+        1 => Just(Event::Delete),
+        1 => (0..SESSIONS).prop_map(|s| Event::Bury(session(s))),
+        8 => any_attendance().prop_map(Event::Attend),
+        2 => proptest::option::weighted(0.4, wrong).prop_map(Event::Free),
+    ]
+}
+
+fn any_steps() -> impl Strategy<Value = Vec<(i64, Event)>> {
+    proptest::collection::vec((any_move(), any_event()), 1..80)
+}
+
+/// What an onlooker remembers (3).
+#[derive(Default)]
+struct Book {
+    /// How often strangers have the lock.
+    strangers: u64,
+    /// Set where a stranger may have set the key's expiry since our holds were there.
+    meddled: bool,
+    /// When those end that were never extended, in milliseconds of the store's clock.
+    ghosts: BTreeMap<HoldId, u64>,
+    /// The longest lease that was asked for, in milliseconds.
+    longest_ms: u64,
+}
+
+/// The model with its onlooker.
+struct World {
+    state: LockState,
+    sessions: Sessions,
+    now_us: u64,
+    tokens: Tokens,
+    book: Book,
+    /// Every claim that may come.
+    claims: Vec<Claim>,
+}
+
+impl World {
+    fn new() -> Self {
+        let (state, sessions) = (LockState::new(Kind::Reentrant), Sessions::default());
+        let (tokens, book, claims) = (Tokens::default(), Book::default(), claims(claim).collect());
+        Self { state, sessions, now_us: START_US, tokens, book, claims }
+    }
+
+    /// Moves the clock, lets an event happen, and checks everything (1).
+    fn step(&mut self, (by_us, event): &(i64, Event)) {
+        self.now_us = self.now_us.saturating_add_signed(*by_us);
+        // Expiry is the clock's doing, not the operation's.
+        self.state.is_over(self.now_us);
+        self.turn_the_page();
+        let before = self.state.clone();
+        match event {
+            Event::Op(op) => self.execute(&before, op),
+            Event::Free(seen) => {
+                let seen = seen.or_else(|| self.shown()).unwrap_or(Seen::Hold(FencingToken::new(0)));
+                self.execute(&before, &Op::Free(Free { seen, by: watcher() }));
+            }
+            Event::Attend(op) => drop(self.sessions.apply(self.now_ms(), op)),
+            Event::Enters(owner, ms) => self.enter(owner, *ms),
+            Event::Leaves => self.leave(),
+            Event::SetOther(content) => {
+                self.state.value = Some(Value { content: content.clone(), expires_ms: None });
+            }
+            Event::Delete => self.state.value = None,
+            Event::Bury(dead) => {
+                let (fence, _) = self.state.bury(self.now_us, *dead, &watcher());
+                let gone = self.dying(&before, *dead);
+                assert_eq!(fence.is_some(), !gone.is_empty());
+                self.check_lost(&before, &gone, Some((Ended::Evicted, &watcher())));
+                assert!(!places(&self.state).any(|(_, place)| lives_with(place.life, &place.claim, *dead)));
+            }
+        }
+        self.turn_the_page();
+        self.tokens.check(&before, &self.state, self.now_us);
+        self.check_state();
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.now_us / 1000
+    }
+
+    /// What Redisson does to acquire.
+    fn enter(&mut self, owner: &str, lease_ms: Option<u64>) {
+        let now_ms = self.now_ms();
+        let none = || Entries {
+            owner: OwnValue::new(owner).expect("a plain text"),
+            count: 0,
+            fence: None,
+            lease_ms: 0,
+            holds: Vec::new(),
+        };
+        let free = || Value { content: Content::Entries(none()), expires_ms: None };
+        let value = self.state.value.get_or_insert_with(free);
+        if let Content::Entries(entries) = &mut value.content
+            && entries.owner.as_str() == owner
+        {
+            entries.count += 1;
+            value.expires_ms = lease_ms.map(|lease_ms| now_ms + lease_ms);
+            self.book.strangers += 1;
+            self.book.meddled = true;
+        }
+    }
+
+    /// What Redisson does to release.
+    fn leave(&mut self) {
+        let Some(Value { content: Content::Entries(entries), .. }) = &mut self.state.value else { return };
+        if self.book.strangers > 0 {
+            self.book.strangers -= 1;
+            entries.count -= 1;
+            let left = entries.count;
+            self.state.value.take_if(|_| left == 0);
+        }
+    }
+
+    /// The book is about holds that are there, and about strangers who are.
+    fn turn_the_page(&mut self) {
+        let stands = self.state.value.as_ref().is_some_and(|value| value.content.entries().is_some());
+        if !stands {
+            (self.book.strangers, self.book.meddled) = (0, false);
+        }
+        let lie = holds(&self.state, 0);
+        // Also those that are over are there until somebody writes: the clock may go back.
+        self.book.ghosts.retain(|hold, _| lie.iter().any(|entry| entry.hold == *hold));
+    }
+
+    fn execute(&mut self, before: &LockState, op: &Op) {
+        let dead = self.named_dead(before, op);
+        let (sessions, now_ms) = (&self.sessions, self.now_ms());
+        let (reply, wakes) = self.state.apply(self.now_us, op, &|session| sessions.vital(now_ms, session));
+        if reply == Reply::Free(Freed::Freed) {
+            (self.book.strangers, self.book.meddled) = (0, false);
+        }
+        let sent = (self.now_us, op);
+        check_doubling(before, &self.state, sent, &reply, &self.sessions);
+        check_queue(before, &self.state, sent, &wakes, dead);
+        if self.check_refusal(before, op, &reply) {
+            return;
+        }
+        let lost = self.lost(before, op, &reply, dead);
+        let how = match op {
+            Op::Free(_) => Some(Ended::Freed),
+            Op::Release(_) => None,
+            _ => Some(Ended::Evicted),
+        };
+        let by = by(op);
+        self.check_lost(before, &lost, how.map(|how| (how, &by)));
+        self.check_force(before, op, &reply, &wakes);
+        self.note_extend(op, &reply);
+        self.check_entries(before, op, &lost, &wakes);
+        self.check_replies(before, op, &reply);
+        self.check_free_lock(op, &reply);
+        self.check_ahead(op, &reply);
+    }
+
+    /// Where something else stands at the key, it stays as it is, and who asks for the lock is told so.
+    fn check_refusal(&self, before: &LockState, op: &Op, reply: &Reply) -> bool {
+        let other = before.value.as_ref().is_some_and(|value| value.content.entries().is_none());
+        let told = match op {
+            Op::Extend(_) => *reply == Reply::Extend(Extended::NotHeld),
+            Op::Release(_) => matches!(reply, Reply::Release(released) if released.found != Fate::Held),
+            _ => matches!(reply, Reply::Refused(_)),
+        };
+        if other {
+            assert!(told, "{reply:?} to {op:?} of {before:#?}");
+            assert_eq!(self.state.value, before.value, "by {op:?}");
+        } else {
+            assert!(!matches!(reply, Reply::Refused(_)), "{op:?} of {before:#?}");
+        }
+        other
+    }
+
+    /// The dead session that an operation takes from what it has, if it does.
+    fn named_dead(&self, before: &LockState, op: &Op) -> Option<SessionId> {
+        let named = match op {
+            Op::Acquire(ask) => {
+                let held = holds(before, self.now_ms()).iter().any(|entry| entry.hold == ask.claim.hold);
+                let spent = ended_in(before) == Some(ask.claim.hold);
+                ask.ahead.filter(|_| !held && !spent)
+            }
+            Op::Evict(evict) => Some(evict.dead),
+            _ => None,
+        };
+        let refused = before.value.as_ref().is_some_and(|value| value.content.entries().is_none());
+        named.filter(|named| !refused && self.alive_ms(before, *named).is_none())
+    }
+
+    /// How long a session is to be taken for alive: one that is not known for as long as its client may believe in
+    /// any of the holds that it has.
+    fn alive_ms(&self, state: &LockState, session: SessionId) -> Option<u64> {
+        let believed = |entry: Entry| match entry.life {
+            Life::Session { alive_ms } if entry.hold.session() == session => {
+                (entry.since_ms + alive_ms).checked_sub(self.now_ms())
+            }
+            _ => None,
+        };
+        match self.sessions.vital(self.now_ms(), session) {
+            Vital::Alive(alive_ms) => Some(alive_ms),
+            Vital::Lapsed => None,
+            Vital::Unknown => holds(state, self.now_ms()).into_iter().filter_map(believed).max(),
+        }
+    }
+
+    /// What a dead session has, and loses.
+    fn dying(&self, before: &LockState, dead: SessionId) -> Vec<Entry> {
+        let mut dying = holds(before, self.now_ms());
+        dying.retain(|entry| entry.life.ends_with_session() && entry.hold.session() == dead);
+        dying
+    }
+
+    /// Which holds an operation has to end.
+    fn lost(&self, before: &LockState, op: &Op, reply: &Reply, dead: Option<SessionId>) -> Vec<Entry> {
+        match (op, reply) {
+            (Op::Release(release), _) => {
+                let mut own = holds(before, self.now_ms());
+                own.retain(|entry| entry.hold == release.claim.hold);
+                own
+            }
+            (Op::Free(_), Reply::Free(Freed::Freed)) => holds(before, self.now_ms()),
+            _ => dead.map(|dead| self.dying(before, dead)).unwrap_or_default(),
+        }
+    }
+
+    /// Those end that have to, and none but them; and where others than their holders ended them it is written down.
+    fn check_lost(&self, before: &LockState, lost: &[Entry], how: Option<(Ended, &Label)>) {
+        let now = holds(&self.state, self.now_ms());
+        for entry in holds(before, self.now_ms()) {
+            let after = now.iter().find(|after| after.hold == entry.hold);
+            let goes = lost.iter().any(|lost| lost.hold == entry.hold);
+            assert_eq!(after.is_none(), goes, "{entry:?} of {before:#?} in {:#?}", self.state);
+            assert!(
+                after.is_none_or(|after| after.until_ms >= entry.until_ms),
+                "it was shortened: {entry:?}"
+            );
+        }
+        let (Some(first), Some((how, by))) = (lost.first(), how) else { return };
+        let (at_ms, whose, by) = (self.now_ms(), Some(first.label.clone()), by.clone());
+        let fence = live(before, self.now_ms()).and_then(|entries| entries.fence);
+        let written = entries(&self.state);
+        assert_eq!(written.first(), Some(&AuditEntry { at_ms, how, fence, whose, by }));
+        if let (Some(_), Some(owner)) = (&before.record, live(before, self.now_ms()).map(|had| had.owner)) {
+            let claim = Claim { hold: first.hold, value: Some(owner) };
+            assert_eq!(self.fate(&claim), Some(Fate::Ended(how)));
+        }
+    }
+
+    /// Whoever is robbed by force is told, once; nobody else is.
+    fn check_force(&self, before: &LockState, op: &Op, reply: &Reply, wakes: &[Wake]) {
+        let mut told: Vec<_> = wakes.iter().filter(|wake| wake.nonce().is_none()).copied().collect();
+        told.sort();
+        let mut robbed = Vec::new();
+        if let (Op::Free(_), Reply::Free(Freed::Freed)) = (op, reply) {
+            let had = live(before, self.now_ms()).expect("nobody had it");
+            let had = had.holds.iter().map(|entry| (entry.hold.session(), had.fence.expect("a token")));
+            robbed = had.map(|(to, fence)| Wake::Freed { to, fence }).collect();
+            robbed.sort();
+            robbed.dedup();
+        } else if let (Op::Free(_), Reply::Free(Freed::Changed { .. })) = (op, reply) {
+            assert_eq!(self.state, *before, "nothing was taken from anybody");
+        }
+        assert_eq!(told, robbed, "by {op:?}");
+    }
+
+    fn note_extend(&mut self, op: &Op, reply: &Reply) {
+        if let (Op::Extend(extend), Reply::Extend(Extended::Extended)) = (op, reply) {
+            self.book.ghosts.remove(&extend.claim.hold);
+            self.book.longest_ms = self.book.longest_ms.max(extend.lease_ms);
+        }
+    }
+
+    /// Who newly has the lock had the right to it: his owner had it already, or it was free, and nobody alive was before
+    /// him. One tenure has one token.
+    fn check_entries(&mut self, before: &LockState, op: &Op, lost: &[Entry], wakes: &[Wake]) {
+        let now_ms = self.now_ms();
+        let was = live(before, now_ms);
+        let mut stays = holds(before, now_ms);
+        let theirs = was.as_ref().is_some_and(|was| was.count > stays.len() as u64);
+        stays.retain(|entry| lost.iter().all(|lost| lost.hold != entry.hold));
+        let Some(after) = live(&self.state, now_ms) else { return };
+        if let Some(was) = was.as_ref().filter(|_| !stays.is_empty()) {
+            assert_eq!((&after.owner, after.fence), (&was.owner, was.fence), "one tenure, one token");
+        }
+        let old = holds(before, now_ms);
+        for new in after.holds.iter().filter(|entry| old.iter().all(|old| old.hold != entry.hold)) {
+            let woken = self.check_right(before, op, new, &after, wakes);
+            if stays.is_empty() {
+                let last = |state: &LockState| state.record.as_ref().and_then(|record| record.last);
+                assert_ne!(last(&self.state), last(before), "a new tenure, a new token");
+                assert_eq!(after.fence, last(&self.state));
+                self.book.longest_ms = 0;
+                if !theirs || matches!(op, Op::Free(_)) {
+                    self.book.meddled = false;
+                    self.check_turn(before, op, new);
+                }
+            } else {
+                assert!(!woken, "the lock was not free");
+            }
+            self.book.longest_ms = self.book.longest_ms.max(new.until_ms - now_ms);
+            for known in stays.iter().filter(|entry| !self.book.ghosts.contains_key(&entry.hold)) {
+                let until_ms = after.entry(&known.hold).map(|entry| entry.until_ms);
+                assert!(
+                    until_ms >= Some(now_ms + self.book.longest_ms),
+                    "the longest lease rules: {known:?}"
+                );
+            }
+            stays.push(new.clone());
+        }
+    }
+
+    /// It was asked for, by that owner, and lasts as long as it was asked for. Says whether a letter went out for it.
+    fn check_right(
+        &mut self,
+        before: &LockState,
+        op: &Op,
+        new: &Entry,
+        has: &Entries,
+        wakes: &[Wake],
+    ) -> bool {
+        let asked = asked(op).filter(|ask| ask.claim.hold == new.hold);
+        let place = places(before).map(|(_, place)| place).find(|place| place.claim.hold == new.hold);
+        let (claim, lease_ms) = match (asked, place) {
+            (Some(ask), _) => (&ask.claim, ask.lease_ms),
+            (None, Some(place)) => (&place.claim, place.lease_ms),
+            (None, None) => panic!("nobody asked for {new:?}"),
+        };
+        assert_eq!(claim.value.as_ref(), Some(&has.owner));
+        assert_eq!((new.since_ms, new.until_ms), (self.now_ms(), self.now_ms() + lease_ms));
+        self.book.ghosts.insert(new.hold, new.until_ms);
+        let woken = wakes.iter().any(|wake| wake.nonce().is_some() && wake.to() == new.hold.session());
+        assert_eq!(woken, asked.is_none(), "who asks is told by the reply, any other by a letter");
+        woken
+    }
+
+    /// A free lock goes to the first in the queue who lives.
+    fn check_turn(&self, before: &LockState, op: &Op, winner: &Entry) {
+        let dead = self.named_dead(before, op);
+        let leaver = match op {
+            Op::Release(release) => Some(release.claim.hold),
+            _ => None,
+        };
+        for session in order(before).into_iter().take_while(|session| *session != winner.hold.session()) {
+            let (_, place) = places(before).find(|(s, _)| **s == session).expect("it waited");
+            let left = Some(place.claim.hold) == leaver;
+            let buried = dead.is_some_and(|dead| lives_with(place.life, &place.claim, dead));
+            let over = place.expires_ms < self.now_ms();
+            assert!(left || buried || over, "{winner:?} was served before {session:?} by {op:?}");
+        }
+    }
+
+    /// What is told is so: the same owner enters at once, another never does; and how often, and how long.
+    fn check_replies(&self, before: &LockState, op: &Op, reply: &Reply) {
+        let (was, is) = (live(before, self.now_ms()), live(&self.state, self.now_ms()));
+        match (op, reply) {
+            (Op::Acquire(ask), Reply::Acquire(acquired)) => self.check_acquired(ask, acquired, is.as_ref()),
+            (Op::Release(release), Reply::Release(released)) => {
+                let mine = was.filter(|was| Some(&was.owner) == release.claim.value.as_ref());
+                let count = mine.map_or(0, |was| was.count);
+                let taken = u64::from(released.found == Fate::Held);
+                assert_eq!(released.left, count - taken, "{op:?} of {before:#?}");
+                if let (Some(ask), Released { next: Some(Ok(next)), .. }) = (&release.next, released) {
+                    self.check_acquired(ask, next, is.as_ref());
+                }
+            }
+            (Op::Inspect(_), Reply::Inspect(inspection)) => {
+                assert_eq!(self.state, *before, "an inspect changes nothing");
+                let holder = inspection.holder.as_ref();
+                let told =
+                    holder.and_then(|holder| Some((holder.owner.clone()?, holder.count, holder.fence)));
+                assert_eq!(told, was.map(|was| (was.owner, was.count, was.fence)));
+            }
+            (Op::Extend(extend), Reply::Extend(extended)) => {
+                let held = was.is_some_and(|was| was.entry(&extend.claim.hold).is_some());
+                assert_eq!(*extended == Extended::Extended, held);
+                if !held {
+                    assert_eq!(self.state, *before);
+                }
+            }
+            (Op::Evict(evict), Reply::Evict(Evicted::Alive)) => {
+                assert!(self.alive_ms(before, evict.dead).is_some());
+                assert_eq!(self.state, *before, "the living keep what they have");
+            }
+            (Op::Evict(evict), Reply::Evict(Evicted::Gone { hold, .. })) => {
+                let lost = self.dying(before, evict.dead);
+                assert_eq!(*hold, was.and_then(|was| was.fence).filter(|_| !lost.is_empty()));
+            }
+            (Op::Free(_), Reply::Free(_)) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn check_acquired(&self, ask: &Acquire, acquired: &Acquired, is: Option<&Entries>) {
+        let mine = is.filter(|is| Some(&is.owner) == ask.claim.value.as_ref());
+        match acquired {
+            Acquired::Granted { fence, remaining_ms, entered, .. } => {
+                let mine = mine.expect("his owner has it");
+                let entry = mine.entry(&ask.claim.hold).expect("so has he");
+                assert_eq!((Some(*fence), *remaining_ms), (mine.fence, entry.until_ms - self.now_ms()));
+                let Entered { count, lease_ms } = entered.expect("how often is told");
+                assert_eq!((count, lease_ms), (mine.count, self.book.longest_ms));
+            }
+            Acquired::Taken { .. } => assert_eq!(mine, None, "the same owner enters at once: {ask:?}"),
+            Acquired::Spent(_) => assert_eq!(ended_in(&self.state), Some(ask.claim.hold)),
+        }
+    }
+
+    /// A lock that is free stays free only where nobody waits, or somebody wanted it so.
+    fn check_free_lock(&self, op: &Op, reply: &Reply) {
+        let pumps = match (op, reply) {
+            (Op::Acquire(_), Reply::Acquire(acquired)) => !matches!(acquired, Acquired::Spent(_)),
+            (Op::Release(Release { pass, next, .. }), _) => *pass == Pass::Grant && next.is_none(),
+            (Op::Evict(_), Reply::Evict(evicted)) => *evicted != Evicted::Alive,
+            (Op::Free(_), Reply::Free(freed)) => *freed == Freed::Freed,
+            _ => false,
+        };
+        let other = self.state.value.as_ref().is_some_and(|value| value.content.entries().is_none());
+        if pumps && !other && live(&self.state, self.now_ms()).is_none() {
+            assert!(order(&self.state).is_empty(), "the lock lies free after {op:?}, and somebody waits");
+            assert!(!matches!(op, Op::Acquire(_)), "nobody was before it: {op:?}");
+        }
+    }
+
+    /// Who is named as standing ahead has the place right before the asker's, or is the first who has the lock.
+    fn check_ahead(&self, op: &Op, reply: &Reply) {
+        let (Op::Acquire(ask), Reply::Acquire(Acquired::Taken { position, ahead, .. })) = (op, reply) else {
+            return;
+        };
+        let queue = order(&self.state);
+        let own = queue.iter().position(|s| *s == ask.claim.hold.session()).filter(|_| position.is_some());
+        let place = own.and_then(|own| own.checked_sub(1)).map(|before| queue[before]);
+        let place = place.and_then(|s| places(&self.state).find(|(session, _)| **session == s));
+        let first = || holds(&self.state, self.now_ms()).first().map(|entry| (entry.life, entry.hold));
+        let before = place.map(|(_, place)| (place.life, place.claim.hold)).or_else(first);
+        let expected = before.filter(|(life, _)| life.ends_with_session()).map(|(_, hold)| {
+            let session = hold.session();
+            let asked = ask.ahead == Some(session);
+            Ahead { session, alive_ms: self.alive_ms(&self.state, session).filter(|_| asked) }
+        });
+        assert_eq!(*ahead, expected, "ahead of {ask:?} in {:#?}", self.state);
+    }
+
+    /// What is true of any state, whatever happened.
+    fn check_state(&self) {
+        let (state, now_ms) = (&self.state, self.now_ms());
+        let live = live(state, now_ms);
+        let held: Vec<_> = self.claims.iter().filter(|claim| self.fate(claim) == Some(Fate::Held)).collect();
+        let holds: Vec<_> = live.iter().flat_map(|live| &live.holds).collect();
+        assert_eq!(held.len(), holds.len(), "{held:?} in {state:#?}");
+        for held in &held {
+            let live = live.as_ref().expect("somebody has it");
+            assert_eq!(held.value.as_ref(), Some(&live.owner), "two owners have the lock: {state:#?}");
+            assert!(live.entry(&held.hold).is_some());
+        }
+        if let Some(live) = &live {
+            assert_eq!(live.count, holds.len() as u64 + self.book.strangers, "{state:#?}");
+            assert_eq!(live.fence.is_some(), !holds.is_empty());
+        }
+        for held in &holds {
+            let end_ms = self.book.ghosts.get(&held.hold);
+            assert!(end_ms.is_none_or(|end_ms| held.until_ms == *end_ms), "a ghost was lengthened: {held:?}");
+        }
+        let last_ms = holds.iter().map(|entry| entry.until_ms).max();
+        let expires_ms = state.value.as_ref().and_then(|value| value.expires_ms);
+        if !self.book.meddled && last_ms.is_some() {
+            assert_eq!(expires_ms, last_ms, "the key ends with the last hold: {state:#?}");
+        }
+        if let Some(record) = &state.record {
+            check_places(record);
+            if let Some((hold, _)) = record.ended {
+                assert!(holds.iter().all(|held| held.hold != hold), "a spent hold holds: {state:#?}");
+            }
+        }
+        let text = serde_json::to_string(state).expect("plain data");
+        assert_eq!(serde_json::from_str::<LockState>(&text).ok().as_ref(), Some(state), "{text}");
+    }
+
+    fn fate(&self, claim: &Claim) -> Option<Fate> {
+        let inspect = Inspect { claim: Some(claim.clone()), in_full: false };
+        match self.state.clone().apply(self.now_us, &Op::Inspect(inspect), &everybody).0 {
+            Reply::Inspect(inspection) => inspection.fate,
+            Reply::Refused(_) => None,
+            other => panic!("to an inspect: {other:?}"),
+        }
+    }
+
+    /// The holder as an inspection shows it.
+    fn shown(&self) -> Option<Seen> {
+        let inspect = Op::Inspect(Inspect { claim: None, in_full: true });
+        let (reply, _) = self.state.clone().apply(self.now_us, &inspect, &everybody);
+        let Reply::Inspect(seen) = reply else { return None };
+        let fence = seen.holder.and_then(|holder| holder.fence).map(Seen::Hold);
+        fence.or(seen.stranger.map(Seen::Stranger))
+    }
+}
+
+/// Who has the lock at that time: holds that are over do not count (2 of the model's `entries.rs`).
+fn live(state: &LockState, now_ms: u64) -> Option<Entries> {
+    let mut entries = state.value.as_ref()?.content.entries()?.clone();
+    let lie = entries.holds.len();
+    entries.holds.retain(|entry| entry.until_ms >= now_ms);
+    entries.count -= (lie - entries.holds.len()) as u64;
+    if entries.holds.is_empty() {
+        entries.fence = None;
+    }
+    (entries.count > 0).then_some(entries)
+}
+
+fn holds(state: &LockState, now_ms: u64) -> Vec<Entry> {
+    live(state, now_ms).map(|entries| entries.holds).unwrap_or_default()
+}
+
+fn ended_in(state: &LockState) -> Option<HoldId> {
+    state.record.as_ref().and_then(|record| record.ended).map(|(hold, _)| hold)
+}
+
+/// What an operation asks for.
+fn asked(op: &Op) -> Option<&Acquire> {
+    match op {
+        Op::Acquire(ask) => Some(ask),
+        Op::Release(release) => release.next.as_ref(),
+        _ => None,
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_happens_the_model_keeps_its_promises(steps in any_steps()) {
+        let mut world = World::new();
+        for step in &steps {
+            world.step(step);
+        }
+    }
+
+    /// Row 27 in small: nothing is remembered for ever, and no count is left.
+    #[test]
+    fn what_has_expired_leaves_nothing(steps in any_steps()) {
+        let mut world = World::new();
+        for step in steps.iter().filter(|(_, event)| !matches!(event, Event::Enters(_, None) | Event::SetOther(_))) {
+            world.step(step);
+        }
+        let value_ms = world.state.value.as_ref().and_then(|value| value.expires_ms);
+        let record_ms = world.state.record.as_ref().map(|record| record.expires_ms);
+        let audit_ms = world.state.audit.as_ref().map(|audit| audit.expires_ms);
+        let over_ms = value_ms.max(record_ms).max(audit_ms).unwrap_or(0) + 1;
+        prop_assert!(world.state.is_over(over_ms * 1000));
+        prop_assert!(over_ms < world.tokens.latest_us / 1000 + 31 * 24 * HOUR_MS, "kept for too long");
+    }
+
+    /// An extend only raises, only its own hold, and only where that is there.
+    #[test]
+    fn an_extend_only_raises_its_own(steps in any_steps(), claim in any_claim(claim), lease_ms in any_lease_ms()) {
+        let mut world = World::new();
+        for step in &steps {
+            world.step(step);
+            let (mut state, now_us) = (world.state.clone(), world.now_us);
+            let before = holds(&state, now_us / 1000);
+            let extend = Extend { claim: claim.clone(), lease_ms, keep_record: false };
+            let (reply, _) = state.apply(now_us, &Op::Extend(extend), &everybody);
+            let mut expected = before.clone();
+            let own = expected.iter_mut().find(|entry| entry.hold == claim.hold);
+            prop_assert_eq!(reply == Reply::Extend(Extended::Extended), own.is_some());
+            let Some(own) = own else {
+                prop_assert_eq!(&state, &world.state);
+                continue;
+            };
+            own.until_ms = own.until_ms.max(now_us / 1000 + lease_ms);
+            own.extended = true;
+            prop_assert_eq!(holds(&state, now_us / 1000), expected);
+        }
+    }
+
+    /// What is not there is not released or evicted (rows 2 and 16).
+    #[test]
+    fn what_is_not_there_is_not_ended(steps in any_steps(), claim in any_claim(claim)) {
+        let mut world = World::new();
+        for step in &steps {
+            world.step(step);
+            let mut state = world.state.clone();
+            if !matches!(world.fate(&claim), None | Some(Fate::Held | Fate::Queued)) {
+                let release = Release { claim: claim.clone(), pass: Pass::Free, next: None };
+                let (_, wakes) = state.apply(world.now_us, &Op::Release(release), &everybody);
+                prop_assert_eq!(wakes, []);
+                prop_assert_eq!(&state, &world.state);
+            }
+            let stranger = SessionId::from_random([0xee; 12]);
+            if live(&state, world.now_us / 1000).is_some() {
+                let evict = Op::Evict(Evict { dead: stranger, by: watcher() });
+                let (reply, _) = state.apply(world.now_us, &evict, &|_| Vital::Lapsed);
+                prop_assert_eq!(reply, Reply::Evict(Evicted::Gone { hold: None, place: false }));
+                prop_assert_eq!(&state, &world.state);
+            }
+        }
+    }
+
+    /// Rows 1, 4 and 27: an acquire that nobody knows of ends by its own lease, whatever else its owner does, and leaves no
+    /// count.
+    #[test]
+    fn a_ghost_is_gone_after_its_own_lease(
+        steps in any_steps(),
+        owner in prop_oneof![Just("shared"), Just("task 1"), Just("redisson")],
+        lease_ms in any_lease_ms(),
+        at in 0..40_usize,
+    ) {
+        let ghost = Claim {
+            hold: HoldId::from_random(SessionId::from_random([0xee; 12]), [0xee; 16]),
+            value: OwnValue::new(owner).ok(),
+        };
+        let mut world = World::new();
+        world.claims.push(ghost.clone());
+        let mut end_ms = None;
+        for (n, step) in steps.iter().enumerate() {
+            if n == at {
+                let ask = Acquire { life: Life::Lease, ..ask(ghost.clone(), lease_ms, None, None) };
+                world.step(&(0, Event::Op(Op::Acquire(ask))));
+                end_ms = Some(world.now_us / 1000 + lease_ms);
+            }
+            world.step(step);
+            if world.fate(&ghost) == Some(Fate::Held) {
+                prop_assert!(Some(world.now_us / 1000) <= end_ms, "{:#?}", world.state);
+            }
+        }
+    }
+}

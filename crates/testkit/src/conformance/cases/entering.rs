@@ -1,0 +1,358 @@
+//! Entering again: who may, what counts, and what is left of it.
+
+use super::sessions::{keeps, lapses};
+use crate::conformance::peer::{LONG, Peer, entered, millis};
+use crate::conformance::scene::{Scene, not_applicable};
+use leasehold_core::{
+    Acquire, Acquired, Ended, Evicted, Extended, Fate, Freed, Kind, Life, Lock, Op, Pass, Refused, Reply,
+    Seen,
+};
+use std::time::Duration;
+
+/// R4: the same owner enters at once, from any process; another never does. He is told how often he has it, and all that
+/// he has is by one token.
+pub async fn the_same_owner_enters_at_once(scene: &Scene) {
+    let [a, b, c] = scene.peers().await;
+    let (outer, inner) = (a.claim_with("trace-7"), b.claim_with("trace-7"));
+    let first = a.granted(&a.ask(&outer, LONG)).await;
+    let second = b.granted(&b.ask(&inner, LONG)).await;
+    assert_eq!((second.fence, entered(&first).count, entered(&second).count), (first.fence, 1, 2));
+    for other in [c.claim_with("trace-70"), c.claim_with("trace-"), c.claim_with("TRACE-7"), a.claim()] {
+        let holder = c.taken(&c.ask(&other, LONG)).await.holder.expect("it is held");
+        assert_eq!(holder.owner, outer.value);
+        assert_eq!((holder.count, holder.fence, holder.label), (2, Some(first.fence), Some(a.label())));
+    }
+    for (peer, claim) in [(&a, &outer), (&b, &inner)] {
+        assert_eq!(peer.fate(claim).await, Fate::Held);
+    }
+}
+
+/// Row 2: an entry that is sent again counts once, and so does its release. Whoever sends that again is told the same of
+/// what is left.
+pub async fn a_resent_entry_counts_once(scene: &Scene) {
+    let [a, b] = scene.peers().await;
+    let outer = a.claim();
+    let inner = a.again(&outer);
+    a.granted(&a.ask(&outer, LONG)).await;
+    for _ in 0..3 {
+        let granted = a.granted(&a.look(&inner, LONG, LONG)).await;
+        assert_eq!(entered(&granted).count, 2);
+    }
+    let first = a.release(&inner).await;
+    assert_eq!((first.found, first.left), (Fate::Held, 1));
+    let second = a.release(&inner).await;
+    assert_eq!((second.found, second.left), (Fate::Ended(Ended::Released), 1));
+    assert_eq!(a.acquire(&a.ask(&inner, LONG)).await, Acquired::Spent(Ended::Released), "it came late");
+    assert_eq!(count(&b).await, 1);
+    assert_eq!(a.release(&outer).await.left, 0);
+    b.take(LONG).await;
+}
+
+/// R11 and R16: the lock is free after as many releases as acquires, in whatever order; the release tells apart what is
+/// still held, what is free, and what is not yours.
+pub async fn a_release_tells_what_is_left(scene: &Scene) {
+    let [a, b, c] = scene.peers().await;
+    let outer = a.claim();
+    let (middle, inner) = (b.again(&outer), a.again(&outer));
+    for (peer, claim) in [(&a, &outer), (&b, &middle), (&a, &inner)] {
+        peer.granted(&peer.ask(claim, LONG)).await;
+    }
+    let (waiting, nonce) = c.enqueue().await;
+    let strange = c.release(&c.claim()).await;
+    assert_eq!((strange.found, strange.left), (Fate::Superseded, 0));
+    assert_eq!(strange.holder.map(|holder| (holder.owner, holder.count)), Some((outer.value.clone(), 3)));
+    for (peer, claim, left) in [(&a, &outer, 2), (&a, &inner, 1)] {
+        let released = peer.release(claim).await;
+        assert_eq!((released.found, released.left), (Fate::Held, left));
+        assert_eq!(c.fate(&waiting).await, Fate::Queued);
+        c.taken(&c.ask(&waiting, LONG)).await;
+        assert_eq!(count(&c).await, left);
+    }
+    assert_eq!(scene.letters_so_far(&c).await, [], "nobody is woken before the last");
+    let released = b.release(&middle).await;
+    assert_eq!((released.found, released.left), (Fate::Held, 0));
+    assert_eq!(c.letter().await.nonce, nonce);
+    assert_eq!(c.fate(&waiting).await, Fate::Held);
+}
+
+/// A release by a hold that is none of those takes none of them, also one of the same owner's.
+pub async fn a_release_by_none_of_the_holds_takes_none(scene: &Scene) {
+    let [a, b] = scene.peers().await;
+    let outer = a.claim();
+    let inner = a.again(&outer);
+    a.granted(&a.ask(&outer, LONG)).await;
+    a.granted(&a.ask(&inner, LONG)).await;
+    for other in [b.claim(), a.claim(), a.again(&outer), b.again(&outer)] {
+        assert_ne!(b.release(&other).await.found, Fate::Held);
+        assert_eq!(b.extend(&other, LONG * 9).await, Extended::NotHeld);
+    }
+    assert_eq!(count(&b).await, 2);
+    assert!(b.remaining_ms().await <= millis(LONG));
+}
+
+/// R10: whoever enters again shortens nothing. What is known to be had lasts as long as the longest lease from then on.
+pub async fn an_entry_shortens_nothing(scene: &Scene) {
+    let [a, b] = scene.peers().await;
+    let outer = a.claim();
+    a.granted(&a.ask(&outer, LONG)).await;
+    assert_eq!(a.extend(&outer, LONG * 4).await, Extended::Extended);
+    let inner = b.again(&outer);
+    let granted = b.granted(&b.ask(&inner, scene.short())).await;
+    assert_eq!(entered(&granted).lease_ms, millis(LONG * 4), "the longest that was asked for");
+    assert!(granted.remaining_ms <= millis(scene.short()), "it lasts as it was asked for: {granted:?}");
+    assert!(b.remaining_ms().await > millis(LONG * 4) - 60_000);
+    assert_eq!(b.release(&inner).await.left, 1);
+    assert!(b.remaining_ms().await > millis(LONG * 4) - 60_000, "nor does its release");
+    scene.pass(scene.short() + Duration::from_millis(2)).await;
+    assert_eq!(a.fate(&outer).await, Fate::Held);
+}
+
+/// Each hold ends by itself: what is over counts no more, and what is left is none the shorter.
+pub async fn each_hold_ends_by_itself(scene: &Scene) {
+    let [a, b] = scene.peers().await;
+    let outer = a.claim();
+    let inner = a.again(&outer);
+    a.granted(&a.ask(&inner, LONG)).await;
+    a.granted(&a.ask(&outer, scene.short())).await;
+    scene.pass(scene.short() + Duration::from_millis(2)).await;
+    scene.until("the first lease ends", async || count(&b).await == 1).await;
+    assert_eq!(a.fate(&outer).await, Fate::Vanished);
+    assert_eq!(a.extend(&outer, LONG).await, Extended::NotHeld);
+    let late = a.release(&outer).await;
+    assert_eq!((late.found, late.left), (Fate::Vanished, 1));
+    assert_eq!(a.fate(&inner).await, Fate::Held);
+    assert_eq!(a.release(&inner).await.left, 0);
+    b.take(LONG).await;
+}
+
+/// Rows 1, 2 and 4: a ghost, which was granted and of which nobody knows, ends by its own lease, whatever else its owner
+/// does: it leaves no count.
+pub async fn a_ghost_leaves_no_count(scene: &Scene) {
+    let [a, b] = scene.peers().await;
+    let outer = a.claim();
+    a.granted(&a.ask(&outer, scene.short())).await;
+    a.extend(&outer, LONG).await;
+    a.granted(&a.ask(&a.again(&outer), scene.short())).await;
+    scene.pass(scene.short() / 2).await;
+    let inner = a.again(&outer);
+    a.granted(&a.ask(&inner, scene.short())).await;
+    a.extend(&inner, LONG).await;
+    a.extend(&outer, LONG).await;
+    a.release(&inner).await;
+    scene.pass(scene.short() / 2 + Duration::from_millis(2)).await;
+    scene.until("the ghost is gone", async || count(&b).await == 1).await;
+    assert_eq!(a.release(&outer).await.left, 0);
+    b.take(LONG).await;
+}
+
+/// The same where the ghost is all that is left: the first who waits has the lock after its lease.
+pub async fn a_ghost_alone_does_not_keep_the_lock(scene: &Scene) {
+    let [a, b] = scene.peers().await;
+    let outer = a.claim();
+    a.granted(&a.ask(&outer, LONG)).await;
+    a.granted(&a.ask(&a.again(&outer), scene.short())).await;
+    assert_eq!(a.release(&outer).await.left, 1);
+    let (claim, _) = b.enqueue().await;
+    assert!(b.remaining_ms().await <= millis(scene.short()), "nobody is told to wait for longer");
+    scene.outlast(scene.short(), &a).await;
+    b.granted(&b.look(&claim, LONG, LONG)).await;
+}
+
+/// Whoever waits is passed by re-entry alone; and who waits as an owner that has got the lock enters by his next look.
+pub async fn only_an_entry_passes_the_queue(scene: &Scene) {
+    let [a, b, c, d] = scene.peers().await;
+    let outer = a.claim();
+    a.granted(&a.ask(&outer, LONG)).await;
+    let (first, nonce) = b.enqueue().await;
+    c.enqueue().await;
+    let last = d.again(&first);
+    d.enqueue_as(&last, LONG).await;
+    let inner = a.again(&outer);
+    assert!(a.granted(&a.look(&inner, LONG, LONG)).await.others_wait);
+    assert_eq!(a.inspect().await.waiting, 3);
+    a.release(&inner).await;
+    a.release(&outer).await;
+    assert_eq!(b.letter().await.nonce, nonce);
+    a.taken(&a.ask(&a.again(&outer), LONG)).await;
+    let granted = d.granted(&d.look(&last, LONG, LONG)).await;
+    assert_eq!(entered(&granted).count, 2);
+    assert_eq!(a.inspect().await.waiting, 1, "he has left the queue");
+    assert_eq!(scene.letters_so_far(&c).await, []);
+}
+
+/// A release that acquires in the same step lets the same owner enter again where he has the lock yet, whatever becomes of
+/// a lock that is free; and sent again, it is one.
+pub async fn a_release_that_acquires_enters_again(scene: &Scene) {
+    for pass in [Pass::Grant, Pass::Free] {
+        let a = scene.peer().await.at(&scene.another_lock());
+        let outer = a.claim();
+        let (inner, next) = (a.again(&outer), a.again(&outer));
+        a.granted(&a.ask(&outer, LONG)).await;
+        a.granted(&a.ask(&inner, LONG)).await;
+        let look = a.look(&next, LONG, LONG);
+        for found in [Fate::Held, Fate::Ended(Ended::Released)] {
+            let released = a.release_and(&inner, pass, Some(look.clone())).await;
+            assert_eq!(released.found, found);
+            assert!(matches!(released.next, Some(Ok(Acquired::Granted { .. }))), "{released:?}");
+            let inspection = a.inspect().await;
+            assert_eq!((inspection.holder.map(|holder| holder.count), inspection.waiting), (Some(2), 0));
+        }
+    }
+}
+
+/// One tenure has one token, and the next a greater one.
+pub async fn one_tenure_has_one_token(scene: &Scene) {
+    let [a, b] = scene.peers().await;
+    let mut last = None;
+    for _ in 0..3 {
+        let outer = a.claim();
+        let fence = a.granted(&a.ask(&outer, LONG)).await.fence;
+        assert!(last < Some(fence), "{fence:?} after {last:?}");
+        let inner = b.again(&outer);
+        assert_eq!(b.granted(&b.ask(&inner, LONG)).await.fence, fence);
+        a.release(&outer).await;
+        let again = a.again(&inner);
+        assert_eq!(a.granted(&a.ask(&again, LONG)).await.fence, fence, "he still has it by the other");
+        b.release(&inner).await;
+        a.release(&again).await;
+        last = Some(fence);
+    }
+}
+
+/// A process dies: what lives with its session is taken, and what its owner has by others stays.
+pub async fn a_dead_process_loses_its_part(scene: &Scene) {
+    let [a, b, c, watch] = scene.peers().await;
+    if !lapses(&a) {
+        return;
+    }
+    a.begin(scene.short()).await;
+    b.begin(LONG).await;
+    c.begin(LONG).await;
+    let (dead, living, detached) =
+        (a.claim_with("trace-7"), b.claim_with("trace-7"), a.claim_with("trace-7"));
+    let fence = a.granted(&a.ask(&dead, LONG)).await.fence;
+    b.granted(&b.ask(&living, LONG)).await;
+    a.granted(&Acquire { life: Life::Lease, ..a.ask(&detached, LONG) }).await;
+    let (waiting, _) = c.enqueue().await;
+    scene.outlive(scene.short(), &a).await;
+    assert_eq!(watch.evict(a.session).await, Evicted::Gone { hold: Some(fence), place: false });
+    assert_eq!(watch.evict(a.session).await, Evicted::Gone { hold: None, place: false }, "once");
+    assert_eq!(a.fate(&dead).await, Fate::Ended(Ended::Evicted));
+    assert_eq!(a.extend(&dead, LONG).await, Extended::NotHeld);
+    for (peer, claim) in [(&b, &living), (&a, &detached)] {
+        assert_eq!(peer.fate(claim).await, Fate::Held);
+    }
+    assert_eq!((count(&c).await, c.fate(&waiting).await), (2, Fate::Queued));
+}
+
+/// Force ends all that an owner has, and tells each process of it once.
+pub async fn a_forced_release_ends_all_of_an_owner(scene: &Scene) {
+    let [a, b, c, person] = scene.peers().await;
+    if !keeps(&a) {
+        return;
+    }
+    for peer in [&a, &b, &c] {
+        peer.begin(LONG).await;
+    }
+    let (outer, inner, other) = (a.claim_with("trace-7"), a.claim_with("trace-7"), b.claim_with("trace-7"));
+    let mut fence = None;
+    for (peer, claim) in [(&a, &outer), (&a, &inner), (&b, &other)] {
+        fence = Some(peer.granted(&peer.ask(claim, LONG)).await.fence);
+    }
+    let fence = fence.expect("it was granted");
+    let (waiting, nonce) = c.enqueue().await;
+    assert_eq!(person.free(Seen::Hold(fence)).await, Freed::Freed);
+    assert_eq!((a.freed().await, b.freed().await), (fence, fence));
+    assert_eq!(c.letter().await.nonce, nonce);
+    for (peer, claim) in [(&a, &outer), (&a, &inner), (&b, &other)] {
+        assert_eq!(peer.extend(claim, LONG).await, Extended::NotHeld);
+        assert_ne!(peer.release(claim).await.found, Fate::Held);
+    }
+    assert_eq!(c.fate(&waiting).await, Fate::Held);
+    assert_eq!(count(&person).await, 1);
+    assert_eq!(person.inspect_in_full().await.audit.len(), 1);
+}
+
+/// R9 and R11: a client of another library and a process of ours have one owner. Each counts, and neither frees what the
+/// other has.
+pub async fn a_stranger_of_the_same_owner_counts(scene: &Scene) {
+    let [a, b] = scene.peers().await;
+    let theirs = "6f1c0b0e-8f5e-4b0a-9a53-0d7e6a9f4c11:58";
+    let Some(put) = scene.subject.put_foreign(&scene.lock, theirs, Some(LONG)) else {
+        return not_applicable("key to set");
+    };
+    put.await;
+    let holder = b.taken(&b.ask(&b.claim(), LONG)).await.holder.expect("somebody holds it");
+    assert!(holder.is_stranger());
+    assert_eq!(
+        (holder.owner.as_ref().map(leasehold_core::OwnValue::as_str), holder.count),
+        (Some(theirs), 1)
+    );
+    let claim = a.claim_with(theirs);
+    let granted = a.granted(&a.ask(&claim, scene.short())).await;
+    assert_eq!((entered(&granted).count, entered(&granted).lease_ms), (2, millis(scene.short())));
+    assert!(b.remaining_ms().await > millis(LONG) - 60_000, "it is not shortened");
+    let holder = b.inspect().await.holder.expect("it is held");
+    assert_eq!((holder.count, holder.fence), (2, Some(granted.fence)));
+    let released = a.release(&claim).await;
+    assert_eq!((released.found, released.left), (Fate::Held, 1));
+    assert!(b.taken(&b.ask(&b.claim(), LONG)).await.holder.is_some_and(|holder| holder.is_stranger()));
+    let again = a.granted(&a.ask(&a.claim_with(theirs), scene.short())).await;
+    assert!(again.fence > granted.fence, "nothing of ours was held meanwhile");
+    scene.pass(scene.short() + Duration::from_millis(2)).await;
+    scene.until("ours is over", async || count(&b).await == 1).await;
+    assert!(b.inspect().await.holder.is_some_and(|holder| holder.is_stranger()));
+}
+
+/// A lock of another kind at the same name is a clear refusal, either way, and stays as it is.
+pub async fn another_kind_of_lock_is_refused(scene: &Scene) {
+    let [a, b] = scene.peers().await;
+    for (first, found, second) in
+        [(Kind::Mutex, "string", Kind::Reentrant), (Kind::Reentrant, "hash", Kind::Mutex)]
+    {
+        let name = scene.another_lock().name;
+        let (a, b) = (a.at(&Lock { kind: first, name: name.clone() }), b.at(&Lock { kind: second, name }));
+        let held = a.take(LONG).await;
+        let other = b.claim();
+        let refused = Reply::Refused(Refused::WrongKind { found: found.into() });
+        for ask in [b.ask(&other, LONG), b.look(&other, LONG, LONG)] {
+            assert_eq!(b.execute(&Op::Acquire(ask)).await, refused);
+        }
+        assert_eq!(b.extend(&other, LONG * 9).await, Extended::NotHeld);
+        assert_ne!(b.release(&other).await.found, Fate::Held);
+        assert_eq!(a.fate(&held).await, Fate::Held);
+        assert!(a.remaining_ms().await <= millis(LONG));
+        a.release(&held).await;
+        b.take(LONG).await;
+    }
+}
+
+/// Many tasks of one owner enter and leave at once, and no count is lost, nor one left.
+pub async fn many_entries_at_once_are_counted(scene: &Scene) {
+    let [a, b] = scene.peers().await;
+    let outer = a.claim();
+    a.granted(&a.ask(&outer, LONG)).await;
+    let workers = scene.peers::<4>().await.map(|peer| {
+        let outer = outer.clone();
+        tokio::spawn(async move {
+            for _ in 0..20 {
+                let claim = peer.again(&outer);
+                let granted = peer.granted(&peer.ask(&claim, LONG)).await;
+                assert!((2..=5).contains(&entered(&granted).count), "{granted:?}");
+                let released = peer.release(&claim).await;
+                assert!(released.found == Fate::Held && (1..=4).contains(&released.left), "{released:?}");
+            }
+        })
+    });
+    for worker in workers {
+        worker.await.unwrap_or_else(|error| panic!("a worker ended badly: {error}"));
+    }
+    assert_eq!(count(&b).await, 1);
+    assert_eq!(a.release(&outer).await.left, 0);
+    b.take(LONG).await;
+}
+
+/// How often somebody has the lock.
+async fn count(onlooker: &Peer) -> u64 {
+    onlooker.inspect().await.holder.map_or(0, |holder| holder.count)
+}

@@ -52,7 +52,7 @@ impl Crowd<'_> {
     pub(crate) fn count(&self) -> Result<String> {
         let server = RedisServer::start()?;
         let url = server.url();
-        let drivers: Result<Vec<_>> = self.theirs.iter().map(|who| Driver::start(who, &url)).collect();
+        let drivers: Result<Vec<_>> = self.theirs.iter().map(|who| Driver::start(who, &url, LEASE)).collect();
         let start = Instant::now();
         let (theirs, ours) = self.all(&server, &mut drivers?)?;
         let took = start.elapsed();

@@ -14,8 +14,8 @@
 //!    whoever dies is noticed by the one behind it, and a row of the dead is cleared from behind, one round trip each.
 
 use crate::{
-    Acquire, Acquired, Ahead, Claim, Enqueue, FIRST_LEASE, FencingToken, HoldId, Holder, Label, Life, Moment,
-    Nonce, OwnValue, SessionId, drift, whole_millis,
+    Acquire, Acquired, Ahead, Claim, Enqueue, Entered, FIRST_LEASE, FencingToken, HoldId, Holder, Label,
+    Life, Moment, Nonce, OwnValue, SessionId, drift, whole_millis,
 };
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -56,7 +56,7 @@ pub struct Terms {
     pub lease: Duration,
     /// Who asks, for others to read.
     pub label: Label,
-    /// Set if the user wants a value of his own at the lock's key.
+    /// Of a Mutex, set if the user wants a value of his own at the lock's key; of a ReentrantMutex its owner.
     pub value: Option<OwnValue>,
     /// Set if a foreign lock without an expiry should be given this one.
     pub adopt: Option<Duration>,
@@ -97,6 +97,9 @@ pub struct Grant {
     pub valid_until: Moment,
     /// Set if others are known to wait for the lock.
     pub others_wait: bool,
+    /// What its owner has of the lock, of a ReentrantMutex, if the reply has said so: a message does not, and then it is
+    /// this hold alone.
+    pub entered: Option<Entered>,
 }
 
 /// What is known of those who stand in the way.
@@ -177,6 +180,7 @@ enum Phase {
 #[derive(Debug)]
 struct Attempt {
     claim: Claim,
+    life: Life,
     /// How long the place in the queue was asked to be kept.
     kept: Duration,
     look_often: bool,
@@ -253,6 +257,7 @@ impl Contender {
         let (session, ahead) = (self.session, self.standing.ahead.map(|ahead| ahead.session));
         let attempt = self.attempt.get_or_insert_with(|| Attempt {
             claim: Claim { hold: fresh_hold(session, random), value: terms.value.clone() },
+            life: terms.life,
             kept,
             look_often: terms.look_often,
             sent: VecDeque::with_capacity(NONCES),
@@ -283,7 +288,8 @@ impl Contender {
 
     /// Whether the hold that is asked for fits other terms; if it does not, it has to be given up.
     pub fn suits(&self, terms: &Terms) -> bool {
-        self.attempt.as_ref().is_none_or(|attempt| attempt.claim.value == terms.value)
+        let fits = |attempt: &Attempt| attempt.claim.value == terms.value && attempt.life == terms.life;
+        self.attempt.as_ref().is_none_or(fits)
     }
 
     /// The reply to a question.
@@ -292,7 +298,7 @@ impl Contender {
         let news = matches!(self.phase, Phase::Asking { news: true });
         let Some((attempt, asked)) = self.sent(nonce).filter(|_| !won) else { return };
         match reply {
-            Acquired::Granted { fence, remaining_ms, others_wait, .. } => {
+            Acquired::Granted { fence, remaining_ms, others_wait, entered } => {
                 let remaining = Duration::from_millis(*remaining_ms);
                 let claim = attempt.claim.clone();
                 let valid_until = asked.at + remaining - drift(remaining);
@@ -300,7 +306,13 @@ impl Contender {
                 // What is less than that nobody could do anything with.
                 let least = asked.lease / 10;
                 self.phase = if valid_until > now + least {
-                    Phase::Won(Grant { claim, fence: *fence, valid_until, others_wait: *others_wait })
+                    Phase::Won(Grant {
+                        claim,
+                        fence: *fence,
+                        valid_until,
+                        others_wait: *others_wait,
+                        entered: *entered,
+                    })
                 } else if asked.at + asked.lease - drift(asked.lease) <= now + least {
                     // Even a whole lease would have been over before its news came.
                     self.stale_grants += 1;
@@ -360,7 +372,7 @@ impl Contender {
             return self.handle_news(now);
         }
         self.answered();
-        self.phase = Phase::Won(Grant { claim, fence, valid_until, others_wait: true });
+        self.phase = Phase::Won(Grant { claim, fence, valid_until, others_wait: true, entered: None });
     }
 
     /// Something may have been missed (a new subscription, say): look at once.

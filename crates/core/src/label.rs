@@ -1,6 +1,5 @@
 //! Texts that people read or give: who holds a lock, and values of their own.
 
-use crate::SessionId;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::Arc;
@@ -107,53 +106,6 @@ text! {
 impl fmt::Debug for OwnValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("OwnValue(…)")
-    }
-}
-
-/// Who re-enters a lock: a task of a session, or any text of the user's (a trace id, say).
-///
-/// ```
-/// use leasehold_core::{Owner, SessionId};
-///
-/// let session = SessionId::from_random([7; 12]);
-/// assert_ne!(Owner::task(session, 1), Owner::task(session, 2));
-/// assert_eq!(Owner::custom("trace-4711")?, Owner::custom("trace-4711")?);
-/// # Ok::<(), leasehold_core::OwnerError>(())
-/// ```
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Owner(OwnerText);
-
-text! {
-    /// The text of an owner.
-    OwnerText, OwnerError, "an owner", 256, empty: false
-}
-
-impl fmt::Debug for OwnerText {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&*self.0, f)
-    }
-}
-
-impl Owner {
-    /// The `number`th owner of a session.
-    pub fn task(session: SessionId, number: u64) -> Self {
-        Self(OwnerText(format!("{session}:{number}").into()))
-    }
-
-    /// An owner of the user's own making; two that read alike are the same owner, on every host.
-    pub fn custom(text: impl AsRef<str>) -> Result<Self, OwnerError> {
-        OwnerText::new(text).map(Self)
-    }
-
-    /// The owner's text.
-    pub fn as_str(&self) -> &str {
-        self.0.as_str()
-    }
-}
-
-impl fmt::Display for Owner {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
     }
 }
 

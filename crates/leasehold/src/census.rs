@@ -5,7 +5,7 @@
 
 use crate::engine::{Engine, Uncertain};
 use crate::error::InspectError;
-use crate::mutex::Status;
+use crate::status::Status;
 use crate::store::{Fault, FaultKind, Outcome, SessionKeeping};
 use leasehold_core::{About, Inspect, Lock, LockName, Op, Reply, SessionEntry, SessionId};
 use std::collections::{BTreeSet, HashMap};

@@ -5,6 +5,8 @@ use crate::engine::{Engine, ShutdownError, StartError, System, Timings, World};
 use crate::error::{ConnectError, InspectError, LockError};
 use crate::monitor::Monitor;
 use crate::mutex::Mutex;
+use crate::owner::{Owner, Owners};
+use crate::reentrant::ReentrantMutex;
 use crate::store::{MemoryStore, Store};
 use leasehold_core::{About, Label, Lease, Lock, LockName, Moment, NameError, SessionId};
 use std::collections::BTreeMap;
@@ -36,6 +38,7 @@ const SHORTEST_SESSION: Duration = Duration::from_secs(1);
 #[derive(Debug, Clone)]
 pub struct Client {
     pub(crate) engine: Arc<Engine>,
+    owners: Arc<Owners>,
 }
 
 /// How a [`Client`] is made: [`Client::builder`].
@@ -57,6 +60,7 @@ pub struct ClientBuilder {
     access: Access,
     label: Option<String>,
     session_labels: BTreeMap<String, String>,
+    instance: Option<String>,
     timings: Timings,
     /// Set if it is not the machine's.
     world: Option<Arc<dyn World>>,
@@ -146,6 +150,36 @@ impl Client {
         let lock = Lock::mutex(name);
         self.engine.store.check(&lock)?;
         Ok(Mutex::new(self.engine.clone(), &lock))
+    }
+
+    /// The lock of that name which its owner may acquire again and again: see [`ReentrantMutex`].
+    ///
+    /// Fails as [`mutex`](Self::mutex) does. Nothing is sent.
+    pub fn reentrant_mutex<N>(&self, name: N) -> Result<ReentrantMutex, LockError>
+    where
+        N: TryInto<LockName>,
+        N::Error: Into<NameError>,
+    {
+        let name = name.try_into().map_err(|error| LockError::Name(error.into()))?;
+        let lock = Lock::reentrant(name);
+        self.engine.store.check(&lock)?;
+        Ok(ReentrantMutex::new(self.engine.clone(), self.owners.clone(), &lock))
+    }
+
+    /// An owner that nobody has been before: this client's instance id and a number. For one piece of work, which may be
+    /// spread over tasks and processes: see [`Owner`].
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use leasehold::Client;
+    ///
+    /// let client = Client::builder("memory:").instance_id("billing-7f9c").connect().await?;
+    /// assert!(client.owner().as_str().starts_with("billing-7f9c:"));
+    /// assert_ne!(client.owner(), client.owner());
+    /// # Ok(()) }
+    /// ```
+    pub fn owner(&self) -> Owner {
+        self.owners.make()
     }
 
     /// Now, on the clock of [`Moment`], which goes on while the machine is suspended.
@@ -249,7 +283,7 @@ impl ClientBuilder {
             session: Some(Client::SESSION),
         };
         let (access, session_labels) = (Access::default(), BTreeMap::new());
-        Self { target, access, label: None, session_labels, timings, world: None }
+        Self { target, access, label: None, session_labels, instance: None, timings, world: None }
     }
 
     /// The user to log in as, in place of the URL's.
@@ -326,6 +360,16 @@ impl ClientBuilder {
         self
     }
 
+    /// What the [owners](Client::owner) that this client makes begin with, in place of a random UUID: the name of a pod,
+    /// say, so that people know who has a [`ReentrantMutex`]. At most 235 bytes, and no control characters.
+    ///
+    /// No two clients may have the same at the same time, on any host: their owners could be the same, and would then
+    /// enter one another's locks.
+    pub fn instance_id(mut self, id: impl Into<String>) -> Self {
+        self.instance = Some(id.into());
+        self
+    }
+
     /// Another source of time, chance and threads than the machine's, for a simulated world. Where the store is one
     /// that is [there already](Client::of_store), no tokio runtime is needed then.
     pub fn world(mut self, world: impl World) -> Self {
@@ -354,6 +398,7 @@ impl ClientBuilder {
             return Err(ConnectError::Setting(text.into()));
         }
         let world = self.world.unwrap_or_else(|| Arc::new(System));
+        let owners = owners(self.instance.as_deref(), &*world)?;
         let about = about(self.label, self.session_labels, &*world)?;
         let store = match self.target {
             Target::Store(store) => store,
@@ -364,7 +409,7 @@ impl ClientBuilder {
             StartError::Session(fault) => ConnectError::Store(fault),
             StartError::Keeper(error) => ConnectError::Keeper(Arc::new(error)),
         })?;
-        Ok(Client { engine })
+        Ok(Client { engine, owners: Arc::new(owners) })
     }
 }
 
@@ -444,6 +489,18 @@ async fn open_redis(
     _world: &Arc<dyn World>,
 ) -> Result<Arc<dyn Store>, ConnectError> {
     Err(ConnectError::Url("this build has no Redis store: switch the feature `redis` on".into()))
+}
+
+/// The owners that this client makes.
+fn owners(instance: Option<&str>, world: &dyn World) -> Result<Owners, ConnectError> {
+    let random = || world.random();
+    let Some(instance) = instance else { return Ok(Owners::fresh(random)) };
+    Owners::named(instance, random).ok_or_else(|| {
+        let most = Owners::MAX_INSTANCE;
+        let text =
+            format!("an instance id has 1 to {most} bytes and no control characters, and this one has not");
+        ConnectError::Setting(text)
+    })
 }
 
 /// Who this client is, as far as that is known.

@@ -38,6 +38,8 @@ pub struct Guard {
     hold: Arc<Hold>,
     keep: KeepId,
     lease: Option<Lease>,
+    /// What an extend adds to the lease.
+    on_top: Duration,
     free_every: Option<u32>,
     /// Set once the hold is not the guard's to give back any more.
     spent: bool,
@@ -52,7 +54,13 @@ impl Guard {
         lease: Option<Lease>,
         free_every: Option<u32>,
     ) -> Self {
-        Self { engine, seat, hold, keep, lease, free_every, spent: false }
+        Self { engine, seat, hold, keep, lease, on_top: Duration::ZERO, free_every, spent: false }
+    }
+
+    /// Its lease is added to that for which its owner had the lock already.
+    pub(crate) fn with_lease_on_top(mut self, on_top: Duration) -> Self {
+        self.on_top = on_top;
+        self
     }
 
     /// The lock's name.
@@ -118,7 +126,7 @@ impl Guard {
     /// counts as if it had not.
     pub async fn extend(&self) -> Result<(), ExtendError> {
         let lease = match self.lease {
-            Some(lease) => lease.remaining(self.engine.world.wall())?,
+            Some(lease) => lease.remaining(self.engine.world.wall())? + self.on_top,
             None => self.engine.timings.watchdog,
         };
         self.extend_by(Wish::UpTo(lease)).await
@@ -138,7 +146,12 @@ impl Guard {
     /// sent about the hold.
     ///
     /// Cancel safety: if the future is dropped, the lock is given back in the background.
-    pub async fn release(mut self) -> Result<(), ReleaseError> {
+    pub async fn release(self) -> Result<(), ReleaseError> {
+        self.give_back().await.map(drop)
+    }
+
+    /// Gives it back, and says how often its owner has the lock yet.
+    pub(crate) async fn give_back(mut self) -> Result<u64, ReleaseError> {
         // From here on the departure gives the hold back, also if this future is dropped.
         self.spent = true;
         let released =
@@ -148,6 +161,18 @@ impl Guard {
             NotReleased::Fault { fault, maybe_done: false } => ReleaseError::Store(fault),
             NotReleased::Fault { fault, maybe_done: true } => ReleaseError::Unknown(fault),
         })
+    }
+
+    /// Runs a future, and drops it if the lock is lost.
+    ///
+    /// Cancel safety: if the future is dropped, the inner one is dropped with it.
+    pub(crate) async fn unless_lost<T>(&self, work: impl Future<Output = T>) -> Result<T, Lost> {
+        let lost = self.lost_signal();
+        tokio::select! {
+            biased;
+            () = lost.cancelled() => Err(self.loss()),
+            result = work => Ok(result),
+        }
     }
 
     /// The hold, for tests that look after what is sent about it.

@@ -72,6 +72,10 @@ mod error;
 mod guard;
 mod monitor;
 mod mutex;
+mod owner;
+mod reentrant;
+mod request;
+mod status;
 pub mod store;
 mod sync;
 
@@ -85,15 +89,18 @@ pub use error::{
 };
 pub use guard::Guard;
 pub use monitor::{Eviction, Monitor, MonitorReport};
-pub use mutex::{Attempt, Details, Mutex, Status};
+pub use mutex::Mutex;
+pub use owner::{Owner, OwnerError};
+pub use reentrant::{ReentrantGuard, ReentrantMutex, Released};
+pub use request::Attempt;
+pub use status::{Details, Status};
 
 /// The vocabulary that a store of one's own needs: operations, replies, ids, keys, and the
 /// [model](leasehold_core::model) that says what each operation means.
 pub use leasehold_core as core;
 pub use leasehold_core::{
     About, AuditEntry, Ended, FencingToken, Fingerprint, Holder, KeyError, Label, LabelError, Lease,
-    LeaseError, LockName, Moment, NameError, OwnValue, OwnValueError, Owner, Pause, RetryPolicy, Seen,
-    SessionId,
+    LeaseError, LockName, Moment, NameError, OwnValue, OwnValueError, Pause, RetryPolicy, Seen, SessionId,
 };
 
 #[cfg(doctest)]

@@ -1,19 +1,14 @@
 //! The Mutex: one holder at a time.
 
-use crate::census::{self, SessionInfo};
 use crate::detached::DetachedHold;
-use crate::engine::{self, Engine, Missed, NotDetached, Pursuit, Seat, Session};
-use crate::error::{AcquireError, Contention, ExtendError, FreeError, InspectError, LockError, RunError};
+use crate::engine::Engine;
+use crate::error::{AcquireError, FreeError, InspectError, LockError, RunError};
 use crate::guard::Guard;
-use crate::store::{Fault, Outcome};
-use leasehold_core::contend::Terms;
-use leasehold_core::tenure::{Caps, Plan, Tenure};
-use leasehold_core::{
-    AuditEntry, Ended, FencingToken, Free, Freed, Inspect, Inspection, Lease, LeaseError, Lock, LockName,
-    Moment, Op, OwnValue, Reply, RetryPolicy, Seen, SessionId,
-};
+use crate::request::{Asker, Attempt, Request};
+use crate::status::{Details, Status};
+use leasehold_core::{Lease, Lock, LockName, OwnValue, RetryPolicy, Seen};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 /// A lock with one holder at a time, over tasks, processes and hosts.
 ///
@@ -41,145 +36,13 @@ use std::time::{Duration, SystemTime};
 /// ```
 #[derive(Debug, Clone)]
 pub struct Mutex {
-    engine: Arc<Engine>,
-    seat: Arc<Seat>,
-    lease: Option<Lease>,
-    wait: Option<Duration>,
-    retry: Option<RetryPolicy>,
+    request: Request,
     value: Option<OwnValue>,
-    adopt: Option<Duration>,
-    free_every: Option<u32>,
-    max_hold: Option<Duration>,
-    max_renewals: Option<u32>,
-}
-
-/// What came of a single try.
-///
-/// ```
-/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// use leasehold::{Attempt, Client};
-///
-/// let nightly = Client::connect("memory:").await?.mutex("nightly")?;
-/// match nightly.try_acquire().await? {
-///     Attempt::Granted(guard) => guard.release().await?,
-///     Attempt::Taken(contention) => println!("nothing to do: {contention}"),
-/// }
-/// # Ok(()) }
-/// ```
-#[derive(Debug)]
-#[must_use = "a guard that is dropped gives the lock back"]
-pub enum Attempt<H = Guard> {
-    /// The lock is held.
-    Granted(H),
-    /// Somebody else holds it, or waits before.
-    Taken(Contention),
-}
-
-impl<H> Attempt<H> {
-    /// The guard, or the detached hold, if the lock is held.
-    pub fn granted(self) -> Option<H> {
-        match self {
-            Self::Granted(held) => Some(held),
-            Self::Taken(_) => None,
-        }
-    }
-}
-
-/// How a lock stands.
-///
-/// ```
-/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let nightly = leasehold::Client::connect("memory:").await?.mutex("nightly")?;
-/// let guard = nightly.acquire().await?;
-/// let status = nightly.inspect().await?;
-/// if let (Some(holder), Some(remaining)) = (&status.holder, status.remaining) {
-///     println!("{holder} has it for {remaining:?} unless it is renewed, and {} wait", status.waiting);
-/// }
-/// assert!(status.ours && status.fence == Some(guard.fencing_token()));
-/// # Ok(()) }
-/// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Status {
-    /// The holder's name for others, if the lock is held by a client of ours.
-    pub holder: Option<String>,
-    /// Whether the lock is held.
-    pub held: bool,
-    /// Since when, by the store's clock.
-    pub since: Option<SystemTime>,
-    /// How long still, unless it is extended; `None` if it is free, or held without an expiry.
-    pub remaining: Option<Duration>,
-    /// The holder's fencing token.
-    pub fence: Option<FencingToken>,
-    /// The session whose death would end the hold; none, where its lease alone ends it.
-    pub session: Option<SessionId>,
-    /// How many sessions wait.
-    pub waiting: u64,
-    /// Whether a task of this client holds the lock, as far as the client knows by itself.
-    pub ours: bool,
-}
-
-impl Status {
-    pub(crate) fn of(seen: &Inspection, ours: bool) -> Self {
-        let holder = seen.holder.as_ref();
-        let instant = |ms| SystemTime::UNIX_EPOCH + Duration::from_millis(ms);
-        Self {
-            held: holder.is_some(),
-            holder: holder.and_then(|h| h.label.as_ref()).map(ToString::to_string),
-            since: holder.and_then(|h| h.since_ms).map(instant),
-            remaining: holder.and_then(|h| h.remaining_ms).map(Duration::from_millis),
-            fence: holder.and_then(|h| h.fence),
-            session: holder.and_then(|h| h.session),
-            waiting: seen.waiting,
-            ours,
-        }
-    }
-}
-
-/// How a lock stands, and what people want to know beside that: [`Mutex::inspect_in_full`].
-///
-/// ```
-/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let nightly = leasehold::Client::connect("memory:").await?.mutex("nightly")?;
-/// let guard = nightly.acquire().await?;
-/// let details = nightly.inspect_in_full().await?;
-/// if let Some(about) = details.behind.as_ref().and_then(|session| session.about.as_ref()) {
-///     println!("held by {} on {}, process {}", about.program, about.host, about.pid);
-/// }
-/// for entry in &details.audit {
-///     println!("{:?} by {}", entry.how, entry.by);
-/// }
-/// assert_eq!(details.seen, Some(leasehold::Seen::Hold(guard.fencing_token())));
-/// # Ok(()) }
-/// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Details {
-    /// How the lock stands.
-    pub status: Status,
-    /// The session of its holder; none where the holder has none, or the store has forgotten it.
-    pub behind: Option<SessionInfo>,
-    /// The holder as it was seen, to [free the lock by force](Mutex::free_by_force); nothing if nobody holds it.
-    pub seen: Option<Seen>,
-    /// Who took this lock from whom, the last first: the last 32 times, for a week.
-    pub audit: Vec<AuditEntry>,
 }
 
 impl Mutex {
     pub(crate) fn new(engine: Arc<Engine>, lock: &Lock) -> Self {
-        let seat = engine.seat(lock);
-        Self {
-            engine,
-            seat,
-            lease: None,
-            wait: None,
-            retry: None,
-            value: None,
-            adopt: None,
-            free_every: None,
-            max_hold: None,
-            max_renewals: None,
-        }
+        Self { request: Request::new(engine, lock), value: None }
     }
 
     /// How long a hold lasts: it ends when the lease ends. Without a lease a watchdog renews the hold for
@@ -189,7 +52,7 @@ impl Mutex {
     /// one in the background, at once.
     #[must_use]
     pub fn lease(mut self, lease: impl Into<Lease>) -> Self {
-        self.lease = Some(lease.into());
+        self.request.lease = Some(lease.into());
         self
     }
 
@@ -217,7 +80,7 @@ impl Mutex {
     /// ```
     #[must_use]
     pub fn max_hold(mut self, cap: Duration) -> Self {
-        self.max_hold = Some(cap);
+        self.request.max_hold = Some(cap);
         self
     }
 
@@ -229,14 +92,14 @@ impl Mutex {
     /// watchdog renews then ends it is given up, as by [`max_hold`](Self::max_hold); one with a lease ends with it.
     #[must_use]
     pub fn max_renewals(mut self, most: u32) -> Self {
-        self.max_renewals = Some(most);
+        self.request.max_renewals = Some(most);
         self
     }
 
     /// How long [`acquire`](Self::acquire) waits at most; for ever, if nothing is set.
     #[must_use]
     pub fn wait(mut self, limit: Duration) -> Self {
-        self.wait = Some(limit);
+        self.request.wait = Some(limit);
         self
     }
 
@@ -244,7 +107,7 @@ impl Mutex {
     /// request a try. While it pauses between two tries, tasks of the same client that queue go first.
     #[must_use]
     pub fn retry(mut self, policy: RetryPolicy) -> Self {
-        self.retry = Some(policy);
+        self.request.retry = Some(policy);
         self
     }
 
@@ -258,7 +121,7 @@ impl Mutex {
     /// Gives the key an expiry if a client of another library has locked it without one.
     #[must_use]
     pub fn adopt(mut self, expiry: Duration) -> Self {
-        self.adopt = Some(expiry);
+        self.request.adopt = Some(expiry);
         self
     }
 
@@ -267,13 +130,13 @@ impl Mutex {
     /// It also makes the first in the queue look more often. All clients of the lock should set it.
     #[must_use]
     pub fn share(mut self, every: u32) -> Self {
-        self.free_every = Some(every.max(1));
+        self.request.free_every = Some(every.max(1));
         self
     }
 
     /// The lock's name.
     pub fn name(&self) -> &LockName {
-        &self.seat.lock.name
+        self.request.name()
     }
 
     /// Tries once: takes the lock if it is free and nobody waits for it.
@@ -283,12 +146,7 @@ impl Mutex {
     /// Cancel safety: if the future is dropped, an acquisition that may have happened is undone in the
     /// background.
     pub async fn try_acquire(&self) -> Result<Attempt, AcquireError> {
-        let limit = self.engine.world.now() + self.engine.timings.call;
-        match self.pursue(Some(limit), true).await? {
-            Ok(guard) => Ok(Attempt::Granted(guard)),
-            Err(Missed::Taken(standing)) => Ok(Attempt::Taken((*standing).into())),
-            Err(missed) => Err(self.error(missed, self.engine.timings.call)),
-        }
+        Ok(self.request.try_acquire(&self.asker()).await?.map(|kept| kept.guard))
     }
 
     /// Acquires the lock, however long it takes, or for as long as [`wait`](Self::wait) says.
@@ -300,7 +158,7 @@ impl Mutex {
     /// that may have happened is undone in the background. Whoever waits in the same process keeps the
     /// process's place.
     pub async fn acquire(&self) -> Result<Guard, AcquireError> {
-        self.acquire_within(self.wait).await
+        self.acquire_within(self.request.wait).await
     }
 
     /// Acquires the lock within `limit`. Otherwise as [`acquire`](Self::acquire), also as to cancel
@@ -315,13 +173,7 @@ impl Mutex {
     ///
     /// Cancel safety: as [`acquire_detached`](Self::acquire_detached).
     pub async fn try_acquire_detached(&self) -> Result<Attempt<DetachedHold>, AcquireError> {
-        let call = self.engine.timings.call;
-        let limit = self.engine.world.now() + call;
-        match self.pursue_detached(Some(limit), true).await {
-            Ok(hold) => Ok(Attempt::Granted(hold)),
-            Err(NotDetached::Missed(Missed::Taken(standing))) => Ok(Attempt::Taken((*standing).into())),
-            Err(not) => Err(self.not_detached(not, call)),
-        }
+        self.request.try_acquire_detached(&self.asker()).await
     }
 
     /// Acquires the lock for a hold that no process keeps, however long it takes, or for as long as
@@ -354,17 +206,7 @@ impl Mutex {
     /// # Ok(()) }
     /// ```
     pub async fn acquire_detached(&self) -> Result<DetachedHold, AcquireError> {
-        let start = self.engine.world.now();
-        let once = self.wait == Some(Duration::ZERO);
-        let limit = if once { Some(self.engine.timings.call) } else { self.wait };
-        match self.pursue_detached(limit.map(|limit| start + limit), once).await {
-            Ok(hold) => Ok(hold),
-            // Who waits for no time at all still tries once.
-            Err(NotDetached::Missed(Missed::Taken(standing))) if once => {
-                Err(self.error(Missed::TimedOut(standing), Duration::ZERO))
-            }
-            Err(not) => Err(self.not_detached(not, self.engine.world.now().since(start))),
-        }
+        self.request.acquire_detached(&self.asker()).await
     }
 
     /// Runs a future under the lock, and drops it if the lock is lost. The closure is given the fencing
@@ -385,29 +227,18 @@ impl Mutex {
     /// ```
     pub async fn run<T>(&self, work: impl AsyncFnOnce(&Guard) -> T) -> Result<T, RunError> {
         let guard = self.acquire().await?;
-        let lost = guard.lost_signal();
-        let result = tokio::select! {
-            biased;
-            () = lost.cancelled() => Err(guard.loss()),
-            result = work(&guard) => Ok(result),
-        };
-        match result {
-            Err(lost) => Err(lost.into()),
-            Ok(result) => {
-                if let Err(error) = guard.release().await {
-                    tracing::warn!(lock = %self.seat.lock, %error, "not released");
-                }
-                Ok(result)
-            }
+        let result = guard.unless_lost(work(&guard)).await?;
+        if let Err(error) = guard.release().await {
+            tracing::warn!(lock = %self.name(), %error, "not released");
         }
+        Ok(result)
     }
 
     /// How the lock stands. Changes nothing.
     ///
     /// Cancel safety: dropping the future changes nothing.
     pub async fn inspect(&self) -> Result<Status, InspectError> {
-        let seen = self.look(false).await?;
-        Ok(Status::of(&seen, self.seat.is_occupied(self.engine.world.now())))
+        self.request.inspect().await
     }
 
     /// How the lock stands, who is behind its holder, and who took it from whom. Changes nothing. A second question goes
@@ -417,17 +248,7 @@ impl Mutex {
     ///
     /// Cancel safety: dropping the future changes nothing.
     pub async fn inspect_in_full(&self) -> Result<Details, InspectError> {
-        let seen = self.look(true).await?;
-        let status = Status::of(&seen, self.seat.is_occupied(self.engine.world.now()));
-        let behind = match status.session {
-            Some(id) => {
-                let sessions = census::sessions(&self.engine).await?;
-                sessions.into_iter().find(|session| session.session == id)
-            }
-            None => None,
-        };
-        let holder = status.fence.map(Seen::Hold).or(seen.stranger.map(Seen::Stranger));
-        Ok(Details { seen: holder, status, behind, audit: seen.audit })
+        self.request.inspect_in_full().await
     }
 
     /// Takes the lock from the holder that was [seen](Details::seen), dead or alive; the next in the queue gets it. Who
@@ -441,177 +262,14 @@ impl Mutex {
     ///
     /// Cancel safety: if the future is dropped, the lock may have been freed, or may be yet.
     pub async fn free_by_force(&self, seen: Seen) -> Result<(), FreeError> {
-        let op = Op::Free(Free { seen, by: self.engine.label.clone() });
-        match self.send_free(seen, &op).await? {
-            Reply::Free(Freed::Freed) => Ok(()),
-            Reply::Free(Freed::Changed { holder }) => {
-                if self.was_freed_by_us(seen).await? {
-                    return Ok(());
-                }
-                Err(FreeError::Changed { now: Box::new(Contention { holder, ahead: None }) })
-            }
-            odd => Err(FreeError::Store(Fault::odd_reply(odd))),
-        }
-    }
-
-    async fn send_free(&self, seen: Seen, op: &Op) -> Result<Reply, FreeError> {
-        let (lock, within) = (&self.seat.lock, self.engine.timings.call);
-        match seen {
-            Seen::Hold(_) => self.engine.call(lock, op, within).await.map_err(|failed| {
-                let wrap = if failed.maybe_done { FreeError::Unknown } else { FreeError::Store };
-                wrap(failed.fault)
-            }),
-            // A second sending could not tell what the first one did from what others did.
-            Seen::Stranger(_) => match self.engine.store.execute(lock, op, within).await {
-                Outcome::Done(reply) => Ok(reply),
-                Outcome::Refused(fault) => Err(FreeError::Store(fault)),
-                Outcome::Unknown(fault) => Err(FreeError::Unknown(fault)),
-            },
-        }
-    }
-
-    /// Whether a hold that is not there any more was freed by what we sent: the reply to the first sending may have been
-    /// lost.
-    async fn was_freed_by_us(&self, seen: Seen) -> Result<bool, FreeError> {
-        let Seen::Hold(fence) = seen else { return Ok(false) };
-        let looked = self.look(true).await.map_err(|InspectError(fault)| FreeError::Unknown(fault))?;
-        let ours = |entry: &AuditEntry| {
-            entry.how == Ended::Freed && entry.fence == Some(fence) && entry.by == self.engine.label
-        };
-        Ok(looked.audit.iter().any(ours))
-    }
-
-    async fn look(&self, in_full: bool) -> Result<Inspection, InspectError> {
-        let op = Op::Inspect(Inspect { claim: None, in_full });
-        let reply = self.engine.call(&self.seat.lock, &op, self.engine.timings.call).await;
-        match reply.map_err(|failed| failed.fault)? {
-            Reply::Inspect(seen) => Ok(seen),
-            odd => Err(Fault::odd_reply(odd).into()),
-        }
+        self.request.free_by_force(seen).await
     }
 
     async fn acquire_within(&self, limit: Option<Duration>) -> Result<Guard, AcquireError> {
-        let start = self.engine.world.now();
-        if limit == Some(Duration::ZERO) {
-            return self.acquire_now(start).await;
-        }
-        match self.pursue(limit.map(|limit| start + limit), false).await? {
-            Ok(guard) => Ok(guard),
-            Err(missed) => Err(self.error(missed, self.engine.world.now().since(start))),
-        }
+        Ok(self.request.acquire(&self.asker(), limit).await?.guard)
     }
 
-    /// Who waits for no time at all still tries once.
-    async fn acquire_now(&self, start: Moment) -> Result<Guard, AcquireError> {
-        let call = self.engine.timings.call;
-        match self.pursue(Some(start + call), true).await? {
-            Ok(guard) => Ok(guard),
-            Err(Missed::Taken(standing)) => Err(self.error(Missed::TimedOut(standing), Duration::ZERO)),
-            Err(missed) => Err(self.error(missed, call)),
-        }
-    }
-
-    async fn pursue(&self, limit: Option<Moment>, once: bool) -> Result<Result<Guard, Missed>, LeaseError> {
-        let world = &self.engine.world;
-        let lease = match self.lease {
-            Some(lease) => lease.remaining(world.wall())?,
-            None => self.engine.timings.watchdog,
-        };
-        let cap = self.max_hold.map(|cap| Lease::For(cap).check().map(|_| cap)).transpose()?;
-        let wanted = cap.map_or(lease, |cap| cap.min(lease));
-        let pursuit = self.pursuit(wanted, limit, once, None);
-        let won = match engine::acquire(&self.engine, &self.seat, &pursuit).await {
-            Ok(won) => won,
-            Err(missed) => return Ok(Err(missed)),
-        };
-        let (hold, grant) = (won.hold.clone(), &won.grant);
-        let now = world.now();
-        // What the lease is now, where it should last until an instant; which may have passed meanwhile.
-        let left = self.lease.map(|asked| asked.remaining(world.wall())).transpose();
-        let plan = match &left {
-            Ok(None) => Plan::Renew { lease },
-            Ok(Some(left)) => Plan::Until { end: now + *left },
-            Err(_) => Plan::Until { end: now },
-        };
-        let caps = Caps { end: cap.map(|cap| now + cap), renewals: self.max_renewals };
-        let tenure = Tenure::capped(plan, caps, grant.valid_until, now);
-        // The place may have been asked for by a task that wanted the lock for longer.
-        hold.cap(tenure.valid_until());
-        let Some(keep) = self.engine.keeper.keep(hold.clone(), tenure) else {
-            won.give_back(&self.engine);
-            return Ok(Err(Missed::Closed));
-        };
-        drop(won);
-        let guard =
-            Guard::new(self.engine.clone(), self.seat.clone(), hold, keep, self.lease, self.free_every);
-        left.map(|_| Ok(guard))
-    }
-
-    async fn pursue_detached(&self, limit: Option<Moment>, once: bool) -> Result<DetachedHold, NotDetached> {
-        let world = &self.engine.world;
-        let asked = self.lease.ok_or(NotDetached::NoLease)?;
-        let lease = asked.remaining(world.wall()).map_err(NotDetached::Lease)?;
-        let session = engine::own_session(&self.engine);
-        let pursuit = self.pursuit(lease, limit, once, Some(session.clone()));
-        let lock = &self.seat.lock;
-        let detached = engine::acquire_detached(&self.engine, lock, session.id, pursuit, asked).await?;
-        let ends_by = world.wall() + detached.lease;
-        Ok(DetachedHold::new(lock.clone(), detached, ends_by))
-    }
-
-    /// How it is sought, in the name of a session of its own or of the client's.
-    fn pursuit(
-        &self,
-        lease: Duration,
-        limit: Option<Moment>,
-        once: bool,
-        own: Option<Arc<Session>>,
-    ) -> Pursuit {
-        let session = own.clone().unwrap_or_else(|| self.engine.sessions.present());
-        let terms = Arc::new(Terms {
-            lease,
-            label: self.engine.label.clone(),
-            value: self.value.clone(),
-            adopt: self.adopt,
-            life: session.life,
-            queue: !once && self.retry.is_none(),
-            look_often: self.free_every.is_some() || !self.engine.store.has_mailboxes(),
-        });
-        Pursuit { terms, session: own, limit, once, retry: self.retry }
-    }
-
-    fn not_detached(&self, not: NotDetached, waited: Duration) -> AcquireError {
-        match not {
-            NotDetached::NoLease => AcquireError::NoLease,
-            NotDetached::Missed(missed) => self.error(missed, waited),
-            NotDetached::Lease(error) => AcquireError::Lease(error),
-            NotDetached::NotKept { fence, why } => {
-                AcquireError::NotKept(Box::new(ExtendError::of(why, self.name(), fence)))
-            }
-        }
-    }
-
-    fn error(&self, missed: Missed, waited: Duration) -> AcquireError {
-        let lock = self.name().clone();
-        match missed {
-            Missed::TimedOut(standing) => {
-                AcquireError::TimedOut { lock, waited, contention: Box::new((*standing).into()) }
-            }
-            Missed::Taken(standing) => {
-                AcquireError::OutOfTries { lock, contention: Box::new((*standing).into()) }
-            }
-            Missed::Fault { fault, maybe_there: false } => AcquireError::Store(fault),
-            Missed::Fault { fault, maybe_there: true } => AcquireError::Unknown(fault),
-            Missed::Closed => AcquireError::Closed,
-            Missed::TooSlow => AcquireError::LeaseTooShort { lease: self.shortest_lease() },
-        }
-    }
-
-    fn shortest_lease(&self) -> Duration {
-        let lease = match self.lease {
-            Some(lease) => lease.remaining(self.engine.world.wall()).unwrap_or(Lease::MIN),
-            None => self.engine.timings.watchdog,
-        };
-        self.max_hold.map_or(lease, |cap| cap.min(lease))
+    fn asker(&self) -> Asker {
+        Asker { value: self.value.clone(), ..Asker::default() }
     }
 }

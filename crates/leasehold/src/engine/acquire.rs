@@ -1,11 +1,11 @@
 //! Waiting for a lock: the one loop that does.
 
 use super::gate::Step;
-use super::seat::{Seat, Turn};
+use super::seat::{Asker, Seat, Turn, Way};
 use super::{Engine, Hold, Session};
 use crate::store::{Fault, Outcome};
 use leasehold_core::contend::{Executed, Grant, Standing, Terms};
-use leasehold_core::{Acquire, Acquired, Moment, Nonce, Op, Reply, RetryPolicy};
+use leasehold_core::{Acquire, Acquired, Claim, Moment, Nonce, Op, Reply, RetryPolicy};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -76,9 +76,15 @@ struct InLine<'a> {
 impl Drop for InLine<'_> {
     fn drop(&mut self) {
         let _inside = self.engine.gate.inside();
-        if !self.won
-            && let Some(claim) = self.seat.leave(self.id)
-        {
+        if !self.won {
+            self.undo(self.seat.leave(self.id));
+        }
+    }
+}
+
+impl InLine<'_> {
+    fn undo(&self, claims: Vec<Claim>) {
+        for claim in claims {
             self.engine.keeper.undo(&self.engine.store, &self.seat.lock, claim);
         }
     }
@@ -108,8 +114,9 @@ impl<'a> Chase<'a> {
             // Whoever has won has said so to the keeper, or has given the lock back, before a shutdown goes on.
             let inside = self.engine.gate.inside();
             let turn = self.seat.turn(self.line.id, &session, now, &mut || world.random());
-            if let Turn::Won(hold, grant) = turn {
+            if let Turn::Won(hold, grant, claims) = turn {
                 self.line.won = true;
+                self.line.undo(claims);
                 return Ok(Won { hold, grant, inside });
             }
             drop(inside);
@@ -117,22 +124,20 @@ impl<'a> Chase<'a> {
                 Turn::Won(..) => {}
                 Turn::TooSlow => return Err(Missed::TooSlow),
                 Turn::Closed => return Err(Missed::Closed),
-                Turn::Misfit(claim) => {
-                    if let Some(claim) = claim {
-                        self.engine.keeper.undo(&self.engine.store, &self.seat.lock, claim);
-                    }
-                }
+                Turn::Misfit(claims) => self.line.undo(claims),
                 Turn::Stand(until) => {
                     if self.pursuit.once {
                         return Err(Missed::Taken(Box::new(self.standing(now))));
                     }
                     // Who polls, polls also where it is this process that has the lock.
-                    if !self.paused(now).await? {
+                    if self.paused(now).await? {
+                        self.seat.ask_again(self.line.id, world.now());
+                    } else {
                         self.sleep(until, now).await?;
                     }
                 }
                 Turn::Sleep(until) => self.sleep(Some(until), now).await?,
-                Turn::Ask(nonce, ask) => self.ask(nonce, ask, now).await?,
+                Turn::Ask(way, nonce, ask) => self.ask(way, nonce, ask, now).await?,
             }
         }
     }
@@ -155,7 +160,7 @@ impl<'a> Chase<'a> {
 
     /// Asks the store, and gives up where the answer, or the lack of one, says so. A grant that comes
     /// by message in the meantime ends it early.
-    async fn ask(&mut self, nonce: Nonce, ask: Acquire, now: Moment) -> Result<(), Missed> {
+    async fn ask(&mut self, way: Way, nonce: Nonce, ask: Acquire, now: Moment) -> Result<(), Missed> {
         let Some(within) = self.time_to_answer(now) else { return Err(self.time_is_up(now)) };
         let op = Op::Acquire(ask);
         let outcome = {
@@ -169,7 +174,7 @@ impl<'a> Chase<'a> {
                         None => return Err(Missed::Closed),
                     },
                     () = self.seat.signaled(self.line.id) => {
-                        if self.seat.is_won(self.engine.world.now()) {
+                        if way == Way::Queue && self.seat.is_won(self.engine.world.now()) {
                             return Ok(());
                         }
                     }
@@ -181,15 +186,15 @@ impl<'a> Chase<'a> {
         match outcome {
             Outcome::Done(Reply::Acquire(reply)) => {
                 self.last_fault = None;
-                self.seat.handle_answer(nonce, Ok(&reply), now, &mut || world.random());
+                self.answered(way, nonce, Ok(&reply), now);
                 if matches!(reply, Acquired::Taken { .. }) { self.taken(now).await } else { Ok(()) }
             }
             Outcome::Done(reply) => {
                 let (fault, executed) = odd_reply(reply);
-                self.fault(nonce, fault, executed, now)
+                self.fault(way, nonce, fault, executed, now)
             }
-            Outcome::Refused(fault) => self.fault(nonce, fault, Executed::No, now),
-            Outcome::Unknown(fault) => self.fault(nonce, fault, Executed::Unknown, now),
+            Outcome::Refused(fault) => self.fault(way, nonce, fault, Executed::No, now),
+            Outcome::Unknown(fault) => self.fault(way, nonce, fault, Executed::Unknown, now),
         }
     }
 
@@ -218,9 +223,24 @@ impl<'a> Chase<'a> {
         }
     }
 
-    fn fault(&mut self, nonce: Nonce, fault: Fault, executed: Executed, now: Moment) -> Result<(), Missed> {
-        let world = &self.engine.world;
-        self.seat.handle_answer(nonce, Err(executed), now, &mut || world.random());
+    fn answered(&self, way: Way, nonce: Nonce, answer: Result<&Acquired, Executed>, now: Moment) {
+        let (asker, world) = (self.asker(way), &self.engine.world);
+        self.line.undo(self.seat.handle_answer(asker, nonce, answer, now, &mut || world.random()));
+    }
+
+    fn asker(&self, way: Way) -> Asker {
+        Asker { id: self.line.id, way }
+    }
+
+    fn fault(
+        &mut self,
+        way: Way,
+        nonce: Nonce,
+        fault: Fault,
+        executed: Executed,
+        now: Moment,
+    ) -> Result<(), Missed> {
+        self.answered(way, nonce, Err(executed), now);
         let (earlier, maybe_earlier) = self.last_fault.take().unzip();
         let maybe_there = executed == Executed::Unknown || maybe_earlier.unwrap_or(false);
         let fault = fault.or_earlier(earlier);
@@ -229,7 +249,9 @@ impl<'a> Chase<'a> {
         }
         tracing::debug!(lock = %self.seat.lock, %fault, "asking again");
         self.last_fault = Some((fault, maybe_there));
-        if self.pursuit.limit.is_none() && self.seat.silence(now) >= self.engine.timings.outage {
+        if self.pursuit.limit.is_none()
+            && self.seat.silence(self.asker(way), now) >= self.engine.timings.outage
+        {
             return Err(self.time_is_up(now));
         }
         Ok(())
@@ -269,7 +291,7 @@ impl<'a> Chase<'a> {
     }
 
     fn standing(&self, now: Moment) -> Standing {
-        self.seat.standing(&self.engine.label, now)
+        self.seat.standing(self.line.id, &self.engine.label, now)
     }
 }
 

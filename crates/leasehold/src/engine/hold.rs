@@ -6,6 +6,7 @@ use leasehold_core::{Claim, FencingToken, Label, Lock, Moment};
 use std::fmt;
 use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 /// Why a hold was lost.
@@ -89,6 +90,8 @@ pub(crate) struct Hold {
     /// Microseconds of the same clock: until when the store may have it, if all that was sent was executed as late as
     /// its sender waits.
     may_last_until: AtomicU64,
+    /// For how long it is kept without a renewal, in microseconds; zero until its keeper has been told.
+    lease: AtomicU64,
     /// Set once nothing but its cap ends it.
     capped: OnceLock<()>,
     lost: OnceLock<LostReason>,
@@ -113,6 +116,7 @@ impl Hold {
             seat,
             valid_until: AtomicU64::new(valid_until.as_micros()),
             may_last_until: AtomicU64::new(valid_until.as_micros()),
+            lease: AtomicU64::new(0),
             capped: OnceLock::new(),
             lost: OnceLock::new(),
             signal: OnceLock::new(),
@@ -183,6 +187,16 @@ impl Hold {
     /// Until when the store may have it.
     pub(super) fn may_last_until(&self) -> Moment {
         Moment::from_micros(self.may_last_until.load(Ordering::Acquire))
+    }
+
+    /// It is to be kept for so long without a renewal.
+    pub(crate) fn plan(&self, lease: Duration) {
+        self.lease.store(u64::try_from(lease.as_micros()).unwrap_or(u64::MAX), Ordering::Release);
+    }
+
+    /// For how long it is kept without a renewal; zero if that is not decided.
+    pub(super) fn lease(&self) -> Duration {
+        Duration::from_micros(self.lease.load(Ordering::Acquire))
     }
 
     /// It may be believed until then at the most, unless it is lengthened.

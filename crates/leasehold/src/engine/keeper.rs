@@ -265,7 +265,14 @@ impl Keeper {
 
     /// A hold was found to be lost: it is not extended any more.
     pub(crate) fn found_lost(&self, id: KeepId) {
-        self.shared.state().lose(id);
+        let mut state = self.shared.state();
+        state.lose(id);
+        let fence = state.kept.get(&id).map(|kept| kept.hold.fence);
+        let hastened = fence.is_some_and(|fence| state.hasten(fence, self.shared.world.now()));
+        drop(state);
+        if hastened {
+            self.shared.bell.notify_one();
+        }
     }
 
     /// The lease that an extend by the user asks for, and whether it should keep the record beside the lock as well;
@@ -395,18 +402,7 @@ impl Ear {
     /// count as the answer. Does not wait.
     pub(super) fn hear_freed(&self, fence: FencingToken) {
         let Some(shared) = self.0.upgrade() else { return };
-        let now = shared.world.now();
-        let mut state = shared.state();
-        let of_it = (fence, KeepId(0))..=(fence, KeepId(u64::MAX));
-        let ids: Vec<_> = state.by_fence.range(of_it).map(|(_, id)| *id).collect();
-        for id in &ids {
-            if let Some(kept) = state.kept.get_mut(id).filter(|kept| !kept.lost) {
-                kept.tenure.hasten(now);
-                state.schedule(*id);
-            }
-        }
-        drop(state);
-        if !ids.is_empty() {
+        if shared.state().hasten(fence, shared.world.now()) {
             shared.bell.notify_one();
         }
     }
@@ -445,6 +441,20 @@ impl State {
         let until = if kept.tenure.is_hastened() { due } else { kept.tenure.valid_until() };
         kept.place = Some(self.pace.enter(id, due, until));
         due
+    }
+
+    /// Extends all holds with this token as soon as can be: one of them is gone, or is said to be. Says whether there
+    /// are any.
+    fn hasten(&mut self, fence: FencingToken, now: Moment) -> bool {
+        let of_it = (fence, KeepId(0))..=(fence, KeepId(u64::MAX));
+        let ids: Vec<_> = self.by_fence.range(of_it).map(|(_, id)| *id).collect();
+        for id in &ids {
+            if let Some(kept) = self.kept.get_mut(id).filter(|kept| !kept.lost) {
+                kept.tenure.hasten(now);
+                self.schedule(*id);
+            }
+        }
+        !ids.is_empty()
     }
 
     /// Extends a hold no more, until it is retired (2).

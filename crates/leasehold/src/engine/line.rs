@@ -2,9 +2,14 @@
 //!
 //! Ten thousand may stand here and give up at once, so nothing looks through the line: each stands under
 //! its number. A task that polls, and pauses between two tries, stands aside, behind all others.
+//!
+//! Whoever wants a ReentrantMutex may go straight to the store, past those before him, once when he comes and then
+//! whenever his owner is known to have the lock. For that the line knows its standers by their owners.
 
+use super::straight::Straight;
+use leasehold_core::OwnValue;
 use leasehold_core::contend::Terms;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 
@@ -14,6 +19,8 @@ type Place = (bool, u64);
 #[derive(Default)]
 pub(super) struct Line {
     standers: BTreeMap<Place, Stander>,
+    /// Those who would go straight if their owner had the lock, and have not been told that he has.
+    unaware: BTreeMap<OwnValue, BTreeSet<u64>>,
     last_id: u64,
 }
 
@@ -22,20 +29,78 @@ struct Stander {
     terms: Arc<Terms>,
     signaled: bool,
     waker: Option<Waker>,
+    /// Its own way to the store, of a ReentrantMutex.
+    straight: Option<Straight>,
+}
+
+impl Stander {
+    fn signal(&mut self) {
+        self.signaled = true;
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
+    }
 }
 
 impl Line {
     /// Puts a task at the end of the line, before those who stand aside.
-    pub(super) fn join(&mut self, terms: Arc<Terms>) -> u64 {
+    pub(super) fn join(&mut self, terms: Arc<Terms>, straight: Option<Straight>) -> u64 {
         self.last_id += 1;
-        self.standers.insert((false, self.last_id), Stander { terms, signaled: false, waker: None });
+        let stander = Stander { terms, signaled: false, waker: None, straight };
+        self.standers.insert((false, self.last_id), stander);
         self.last_id
     }
 
-    /// Takes a task out of the line.
-    pub(super) fn remove(&mut self, id: u64) {
-        if self.standers.remove(&(false, id)).is_none() {
-            self.standers.remove(&(true, id));
+    /// Takes a task out of the line. What is returned is its own way to the store.
+    pub(super) fn remove(&mut self, id: u64) -> Option<Straight> {
+        let aside = !self.standers.contains_key(&(false, id));
+        let stander = self.standers.remove(&(aside, id))?;
+        self.make_aware(id, &stander.terms);
+        stander.straight
+    }
+
+    /// What a task wants, and its own way to the store, if it has one.
+    pub(super) fn straight(&mut self, id: u64) -> Option<(&Arc<Terms>, &mut Straight)> {
+        let stander = self.stander(id)?;
+        stander.straight.as_mut().map(|straight| (&stander.terms, straight))
+    }
+
+    /// All ways of their own.
+    pub(super) fn all_straight(&mut self) -> impl Iterator<Item = &mut Straight> {
+        self.standers.values_mut().filter_map(|stander| stander.straight.as_mut())
+    }
+
+    /// A task's question is on its way: if its owner gets the lock from now on, it asks once more.
+    pub(super) fn make_unaware(&mut self, id: u64) {
+        let owner = self.stander(id).and_then(|stander| stander.terms.value.clone());
+        if let Some(owner) = owner {
+            self.unaware.entry(owner).or_default().insert(id);
+        }
+    }
+
+    fn make_aware(&mut self, id: u64, terms: &Terms) {
+        let Some(owner) = &terms.value else { return };
+        if let Some(ids) = self.unaware.get_mut(owner) {
+            ids.remove(&id);
+            if ids.is_empty() {
+                self.unaware.remove(owner);
+            }
+        }
+    }
+
+    /// This owner has the lock: whoever stands here in his name, but for `but`, is to go straight to the store.
+    pub(super) fn call(&mut self, owner: &OwnValue, but: u64) {
+        let Some(mut ids) = self.unaware.remove(owner) else { return };
+        let asks_itself = ids.remove(&but);
+        for id in ids {
+            let Some(stander) = self.stander(id) else { continue };
+            if let Some(straight) = &mut stander.straight {
+                straight.call();
+                stander.signal();
+            }
+        }
+        if asks_itself {
+            self.unaware.entry(owner.clone()).or_default().insert(but);
         }
     }
 
@@ -57,22 +122,14 @@ impl Line {
 
     /// Tells the front that something has happened.
     pub(super) fn signal_front(&mut self) {
-        let Some(mut front) = self.standers.first_entry() else { return };
-        let front = front.get_mut();
-        front.signaled = true;
-        if let Some(waker) = front.waker.take() {
-            waker.wake();
+        if let Some(mut front) = self.standers.first_entry() {
+            front.get_mut().signal();
         }
     }
 
     /// Tells everybody, not only the front.
     pub(super) fn signal_all(&mut self) {
-        for stander in self.standers.values_mut() {
-            stander.signaled = true;
-            if let Some(waker) = stander.waker.take() {
-                waker.wake();
-            }
-        }
+        self.standers.values_mut().for_each(Stander::signal);
     }
 
     /// Takes note that a task has seen what was signalled until now.
@@ -125,7 +182,7 @@ mod tests {
     #[test]
     fn who_stands_aside_is_passed_and_comes_back_to_his_place() {
         let mut line = Line::default();
-        let ids = [line.join(terms()), line.join(terms()), line.join(terms())];
+        let ids = [(); 3].map(|()| line.join(terms(), None));
         line.set_aside(ids[0], true);
         assert!(line.is_front(ids[1]));
         line.remove(ids[1]);
@@ -134,7 +191,7 @@ mod tests {
         assert!(line.is_front(ids[0]));
         line.set_aside(ids[2], true);
         line.remove(ids[0]);
-        let last = line.join(terms());
+        let last = line.join(terms(), None);
         assert!(line.is_front(last));
         line.remove(last);
         assert!(line.is_front(ids[2]));

@@ -21,6 +21,7 @@ mod release;
 mod seat;
 mod session;
 mod shutdown;
+mod straight;
 mod world;
 
 pub(crate) use acquire::{Missed, Pursuit, Won, acquire};

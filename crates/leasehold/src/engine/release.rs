@@ -9,12 +9,13 @@
 
 use super::acquire::odd_reply;
 use super::keeper::Retired;
+use super::seat::Asker;
 use super::{Engine, Hold, KeepId, LostReason, Seat, Timings, World, call};
 use crate::store::{Fault, Store};
 use leasehold_core::contend::Executed;
 use leasehold_core::{
-    Acquire, Claim, Ended, Fate, HoldId, Holder, Inspect, Lock, Moment, Nonce, Op, Pass, Release, Released,
-    Reply,
+    Acquire, Acquired, Claim, Ended, Fate, HoldId, Holder, Inspect, Lock, Moment, Nonce, Op, Pass, Release,
+    Released, Reply,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,14 +30,14 @@ pub(crate) enum NotReleased {
     Fault { fault: Fault, maybe_done: bool },
 }
 
-/// Releases a hold and passes it on.
+/// Releases a hold and passes it on. Says how often its owner has the lock yet.
 pub(crate) async fn release(
     engine: &Engine,
     seat: &Arc<Seat>,
     hold: &Arc<Hold>,
     keep: KeepId,
     free_every: Option<u32>,
-) -> Result<(), NotReleased> {
+) -> Result<u64, NotReleased> {
     if engine.gate.is_closed() {
         engine.keeper.ended().await;
         return Err(NotReleased::Lost(hold.reason(engine.world.now())));
@@ -54,7 +55,7 @@ pub(crate) async fn release(
         result
     } else {
         let verdict = engine.keeper.verdict(hold).await;
-        verdict.map_or(Ok(()), |reason| Err(NotReleased::Lost(reason)))
+        verdict.map_or(Ok(0), |reason| Err(NotReleased::Lost(reason)))
     };
     let lost = match &result {
         Err(NotReleased::Lost(reason)) => Some(reason.clone()),
@@ -128,7 +129,7 @@ struct Departure<'a> {
 
 impl Departure<'_> {
     /// Sends the release; gives nothing where a shutdown has cut it off.
-    async fn run(&mut self, free_every: Option<u32>) -> Option<Result<(), NotReleased>> {
+    async fn run(&mut self, free_every: Option<u32>) -> Option<Result<u64, NotReleased>> {
         let world = &self.engine.world;
         let valid_until = self.hold.valid_until();
         let session = self.engine.sessions.present();
@@ -153,14 +154,25 @@ impl Departure<'_> {
         })
     }
 
-    fn released(&mut self, released: Released, valid_until: Moment) -> Result<(), NotReleased> {
-        let world = &self.engine.world;
+    fn released(&mut self, released: Released, valid_until: Moment) -> Result<u64, NotReleased> {
         if let (Some(nonce), Some(Ok(reply))) = (self.next, &released.next) {
             self.next = None;
-            self.seat.handle_answer(nonce, Ok(reply), world.now(), &mut || world.random());
+            self.answered(nonce, Ok(reply));
         }
-        let in_time = world.now() < valid_until;
-        read_release(released.found, released.holder, in_time).map_err(NotReleased::Lost)
+        let in_time = self.engine.world.now() < valid_until;
+        let left = released.left;
+        if released_before(&released, in_time) {
+            return Ok(left);
+        }
+        read_release(released.found, released.holder, in_time).map(|()| left).map_err(NotReleased::Lost)
+    }
+
+    fn answered(&self, nonce: Nonce, answer: Result<&Acquired, Executed>) {
+        let world = &self.engine.world;
+        let random = &mut || world.random();
+        for claim in self.seat.handle_answer(Asker::RELEASE, nonce, answer, world.now(), random) {
+            self.engine.keeper.undo(&self.engine.store, &self.hold.lock, claim);
+        }
     }
 }
 
@@ -174,7 +186,7 @@ impl Drop for Departure<'_> {
         let world = &self.engine.world;
         if let Some(nonce) = self.next.take() {
             if self.done {
-                self.seat.handle_answer(nonce, Err(Executed::Unknown), world.now(), &mut || world.random());
+                self.answered(nonce, Err(Executed::Unknown));
             } else {
                 // No store has failed, but the lock may come with a reply that nobody waits for any more: the front
                 // looks, also where it has asked by itself in the meantime.
@@ -191,6 +203,13 @@ impl Drop for Departure<'_> {
         self.seat.vacate(self.hold);
         self.engine.keeper.forget(self.keep);
     }
+}
+
+/// Whether a hold was released by an earlier sending that nobody answered, although the store does not say so: it
+/// remembers the last hold that ended, and another one of the same owner was released since. Nothing but a release ends
+/// one hold of a tenure before its time and spares the others.
+fn released_before(released: &Released, in_time: bool) -> bool {
+    released.found == Fate::Vanished && released.left > 0 && in_time
 }
 
 /// What the reply to a release says of the hold: that it is over by this release, or why it was over before.

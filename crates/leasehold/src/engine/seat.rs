@@ -1,6 +1,9 @@
 //! A seat: this process's place before one lock, and the tasks that stand in line for it.
 //!
-//! 1. Only the front of the line drives the contender, and only while no hold occupies the seat.
+//! A Mutex has one occupant at a time; a ReentrantMutex has as many as its owner has holds in this process.
+//!
+//! 1. Only the front of the line drives the contender, and only while no hold occupies the seat; or while it has a place
+//!    in the store's queue, which has to be kept although others of this process have entered past it.
 //! 2. Who waits in the store's queue stands before those that pause between two tries.
 //! 3. A front that leaves wakes the next one; the last one gives the attempt up, and what it may have
 //!    left at the store is the caller's to undo.
@@ -8,15 +11,23 @@
 //!    came to the front when the one before it took the seat.
 //! 5. What a release asks for is undone by nobody else while that release is on its way: who gave it up may
 //!    be on another thread, and his undo would be there before the question.
-//! 6. Whoever closes the seat takes what is in it: the hold that occupies it, and what was asked for. Nothing comes
+//! 6. Whoever closes the seat takes what is in it: the holds that occupy it, and what was asked for. Nothing comes
 //!    into it after that.
+//! 7. Who comes to the front with other terms takes over the place in the store's queue: he asks first, and what his
+//!    predecessor had asked for is undone once he has an answer. The other way round the process would lose its turn.
+//! 8. Whoever learns which owner has a ReentrantMutex, by an answer or by winning it, calls all who stand in line in that
+//!    owner's name: they go [straight] to the store. They may be what the owner waits for.
+//!
+//! [straight]: super::straight
 
 use super::line::Line;
+use super::straight::Straight;
 use super::{Hold, Session};
 use crate::sync::{Mutex, MutexGuard};
 use leasehold_core::contend::{Contender, Executed, Grant, Random, Standing, Step, Terms};
 use leasehold_core::{
-    Acquire, Acquired, Claim, FencingToken, HoldId, Holder, Kind, Lock, Moment, Nonce, SessionId,
+    Acquire, Acquired, Claim, FencingToken, HoldId, Holder, Kind, Label, Lock, Moment, Nonce, OwnValue,
+    SessionId,
 };
 use std::collections::BTreeMap;
 use std::fmt;
@@ -27,6 +38,7 @@ use std::time::Duration;
 /// This process's place before one lock.
 pub(crate) struct Seat {
     pub(crate) lock: Lock,
+    slot: u32,
     state: Mutex<State>,
     on_drop: Box<dyn Fn() + Send + Sync>,
 }
@@ -34,7 +46,9 @@ pub(crate) struct Seat {
 struct State {
     contender: Contender,
     line: Line,
-    occupant: Option<Arc<Hold>>,
+    occupants: BTreeMap<HoldId, Occupant>,
+    /// What was asked for by those who had the place before (7).
+    former: Vec<Claim>,
     releases: u32,
     /// What releases on their way ask for, with its claim once it was given up (5).
     escorted: BTreeMap<HoldId, Option<Claim>>,
@@ -42,18 +56,46 @@ struct State {
     closed: bool,
 }
 
+/// A hold that occupies a seat.
+struct Occupant {
+    hold: Arc<Hold>,
+    /// Set once its release is on its way.
+    leaving: bool,
+}
+
+/// Who asks, and which way.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Asker {
+    pub(super) id: u64,
+    pub(super) way: Way,
+}
+
+impl Asker {
+    /// A release, which asks for whoever stands in line.
+    pub(super) const RELEASE: Self = Self { id: 0, way: Way::Queue };
+}
+
+/// Which way a question goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Way {
+    /// By the process's place in the queue.
+    Queue,
+    /// Past the line (8).
+    Straight,
+}
+
 /// What the task at the front has to do, or what keeps another from it.
 pub(super) enum Turn {
     /// Somebody of this process holds the lock, or stands before.
     Stand(Option<Moment>),
-    /// The attempt that is on its way has other terms: this has to be released, and then polled again.
-    Misfit(Option<Claim>),
+    /// The attempt that is on its way is another's: this has to be released, and then polled again.
+    Misfit(Vec<Claim>),
     /// Ask the store.
-    Ask(Nonce, Acquire),
+    Ask(Way, Nonce, Acquire),
     /// Wait for a signal, or for this moment.
     Sleep(Moment),
-    /// The hold is this task's; it has left the line.
-    Won(Arc<Hold>, Grant),
+    /// The hold is this task's; it has left the line. The claims are to be released at the store.
+    Won(Arc<Hold>, Grant, Vec<Claim>),
     /// The lease is shorter than the round trip.
     TooSlow,
     /// The client was shut down.
@@ -62,7 +104,7 @@ pub(super) enum Turn {
 
 /// What was in a seat when it was closed.
 pub(super) struct Cleared {
-    pub(super) occupant: Option<Arc<Hold>>,
+    pub(super) occupants: Vec<Arc<Hold>>,
     /// What has to be released at the store once nothing more is sent for it.
     pub(super) claims: Vec<Claim>,
 }
@@ -77,12 +119,13 @@ impl Seat {
         let state = State {
             contender: Contender::new(session, slot),
             line: Line::default(),
-            occupant: None,
+            occupants: BTreeMap::new(),
+            former: Vec::new(),
             releases: 0,
             escorted: BTreeMap::new(),
             closed: false,
         };
-        Self { lock, state: Mutex::new(state), on_drop: Box::new(on_drop) }
+        Self { lock, slot, state: Mutex::new(state), on_drop: Box::new(on_drop) }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -93,7 +136,9 @@ impl Seat {
     /// Stands in line.
     pub(super) fn join(&self, terms: Arc<Terms>) -> u64 {
         let mut state = self.state();
-        let id = state.line.join(terms);
+        let straight =
+            (self.lock.kind == Kind::Reentrant).then(|| Straight::new(state.contender.session(), self.slot));
+        let id = state.line.join(terms, straight);
         if state.line.is_front(id) {
             // The pause, if there is one, is that of a task that stands aside.
             state.contender.handle_news(Moment::ZERO);
@@ -102,19 +147,16 @@ impl Seat {
     }
 
     /// Leaves the line without the lock. What is returned has to be released at the store.
-    pub(super) fn leave(&self, id: u64) -> Option<Claim> {
+    pub(super) fn leave(&self, id: u64) -> Vec<Claim> {
         let mut state = self.state();
         let was_front = state.line.is_front(id);
         let queued = state.line.front().is_some_and(|front| front.queue);
-        state.line.remove(id);
-        if !was_front {
-            return None;
+        let own = state.line.remove(id).and_then(|mut straight| straight.give_up());
+        let mut claims = Vec::from_iter(own);
+        if was_front {
+            claims.extend(state.succeed(queued));
         }
-        if state.line.front().is_none() {
-            return state.give_up();
-        }
-        state.bring_forward(queued);
-        None
+        claims
     }
 
     /// A task that polls pauses for as long as it likes: until it goes on, the others go first.
@@ -139,48 +181,122 @@ impl Seat {
         if state.closed {
             return Turn::Closed;
         }
-        let State { contender, line, occupant, .. } = &mut *state;
-        if let Some(hold) = occupant {
-            let until = hold.valid_until();
-            if now < until {
-                return Turn::Stand(Some(until));
+        let occupied = state.occupied_until(now);
+        state.line.quiet(id);
+        if state.drives(id, occupied.is_some()) {
+            return self.drive(&mut state, id, session, now, random);
+        }
+        match state.line.straight(id) {
+            Some((_, straight)) if straight.is_wanted() => {
+                self.go_straight(&mut state, id, session, now, random)
             }
-            *occupant = None;
-            // Whoever declares the loss may be late (4).
-            line.signal_front();
+            _ => Turn::Stand(occupied),
         }
-        if !line.is_front(id) {
-            return Turn::Stand(None);
-        }
-        line.set_aside(id, false);
-        line.quiet(id);
-        let Some(terms) = line.front() else { return Turn::Stand(None) };
-        if contender.session() != session.id {
+    }
+
+    /// The turn of the front, which speaks for the process (1).
+    fn drive(
+        self: &Arc<Self>,
+        state: &mut State,
+        id: u64,
+        session: &Arc<Session>,
+        now: Moment,
+        random: Random<'_>,
+    ) -> Turn {
+        state.line.set_aside(id, false);
+        if state.contender.session() != session.id {
             // What another session has asked for is not believed, whatever comes of it.
-            let claim = state.give_up();
+            let claims = state.give_up();
             state.contender.change_session(session.id);
-            return Turn::Misfit(claim);
+            return Turn::Misfit(claims);
         }
-        if !contender.suits(terms) {
-            return Turn::Misfit(state.give_up());
+        if let Some((_, straight)) = state.line.straight(id) {
+            let called = straight.is_wanted();
+            // Its own way is not needed any more, and must not end in a second hold.
+            if let Some(claim) = straight.give_up() {
+                return Turn::Misfit(vec![claim]);
+            }
+            if called {
+                straight.rest();
+                state.contender.handle_news(now);
+            }
+            state.line.make_unaware(id);
         }
-        match contender.poll(now, terms, random) {
-            Step::Ask(nonce, ask) => Turn::Ask(nonce, ask),
+        let Some(terms) = state.line.front().cloned() else { return Turn::Stand(None) };
+        if !state.contender.suits(&terms) {
+            let former = state.give_up_attempt();
+            state.former.extend(former);
+        }
+        match state.contender.poll(now, &terms, random) {
+            Step::Ask(nonce, ask) => Turn::Ask(Way::Queue, nonce, ask),
             Step::Sleep(until) => Turn::Sleep(until),
             Step::TooSlow => Turn::TooSlow,
-            Step::Granted(_) => match contender.take() {
-                Some(grant) => {
-                    line.remove(id);
-                    let (claim, until) = (grant.claim.clone(), grant.valid_until);
-                    let seat = Arc::downgrade(self);
-                    let (lock, session) = (self.lock.clone(), session.clone());
-                    let hold = Arc::new(Hold::new(lock, claim, grant.fence, until, session, seat));
-                    *occupant = Some(hold.clone());
-                    Turn::Won(hold, grant)
-                }
+            Step::Granted(_) => match state.contender.take() {
+                Some(grant) => self.won(state, id, &terms, session, grant),
                 None => Turn::Sleep(now),
             },
         }
+    }
+
+    /// The turn of one who goes past the line (8).
+    fn go_straight(
+        self: &Arc<Self>,
+        state: &mut State,
+        id: u64,
+        session: &Arc<Session>,
+        now: Moment,
+        random: Random<'_>,
+    ) -> Turn {
+        let Some((terms, straight)) = state.line.straight(id) else { return Turn::Stand(None) };
+        if let Some(claim) = straight.change_session(session) {
+            return Turn::Misfit(vec![claim]);
+        }
+        let terms = terms.clone();
+        match straight.poll(now, &terms, random) {
+            Step::Ask(nonce, ask) => {
+                state.line.make_unaware(id);
+                Turn::Ask(Way::Straight, nonce, ask)
+            }
+            Step::Sleep(until) => Turn::Sleep(until),
+            Step::TooSlow => Turn::TooSlow,
+            Step::Granted(_) => match straight.take() {
+                Some(grant) => self.won(state, id, &terms, session, grant),
+                None => Turn::Sleep(now),
+            },
+        }
+    }
+
+    /// Takes a task out of the line, with what it has won.
+    fn won(
+        self: &Arc<Self>,
+        state: &mut State,
+        id: u64,
+        terms: &Terms,
+        session: &Arc<Session>,
+        grant: Grant,
+    ) -> Turn {
+        state.line.remove(id);
+        let claims = if state.line.front().is_none() {
+            // It may have been asked for twice: by a release, and straight.
+            state.give_up()
+        } else {
+            if !state.contender.is_idle() {
+                // Who comes to the front now has a place to look after.
+                state.signal_front();
+            }
+            std::mem::take(&mut state.former)
+        };
+        if let Some(owner) = state.owner_of(&grant.claim, self.lock.kind) {
+            // The others of this owner, who have stood in line before he had the lock (8).
+            state.line.call(&owner, id);
+        }
+        let session = session.of_life(terms.life);
+        let (claim, until, seat) = (grant.claim.clone(), grant.valid_until, Arc::downgrade(self));
+        let hold = Arc::new(Hold::new(self.lock.clone(), claim, grant.fence, until, session, seat));
+        // Whatever else occupies the seat by another token is gone: the store has just said so.
+        state.occupants.retain(|_, occupant| occupant.hold.fence == hold.fence);
+        state.occupy(hold.clone());
+        Turn::Won(hold, grant, claims)
     }
 
     /// Waits until something has happened that concerns this task.
@@ -193,24 +309,39 @@ impl Seat {
         self.state().contender.is_won(now)
     }
 
-    /// The store's answer to a question, or that there was none.
+    /// The store's answer to a question, or that there was none. What is returned has to be released at the store.
     pub(super) fn handle_answer(
         &self,
+        asker: Asker,
         nonce: Nonce,
         answer: Result<&Acquired, Executed>,
         now: Moment,
         random: Random<'_>,
-    ) {
+    ) -> Vec<Claim> {
         let mut state = self.state();
+        if let Ok(Acquired::Taken { holder: Some(Holder { owner: Some(owner), .. }), .. }) = answer {
+            state.line.call(owner, asker.id);
+        }
+        if asker.way == Way::Straight {
+            if let Some((_, straight)) = state.line.straight(asker.id) {
+                straight.handle_answer(nonce, answer, now, random);
+            }
+            return Vec::new();
+        }
         match answer {
             Ok(reply) => state.contender.handle_reply(nonce, reply, now, random),
             Err(executed) => state.contender.handle_fault(nonce, executed, now, random),
         }
+        std::mem::take(&mut state.former)
     }
 
-    /// For how long the store has not answered whoever was at the front.
-    pub(super) fn silence(&self, now: Moment) -> Duration {
-        self.state().contender.silence(now)
+    /// For how long the store has not answered whoever asks this way.
+    pub(super) fn silence(&self, asker: Asker, now: Moment) -> Duration {
+        let mut state = self.state();
+        match state.line.straight(asker.id) {
+            Some((_, straight)) if asker.way == Way::Straight => straight.silence(now),
+            _ => state.contender.silence(now),
+        }
     }
 
     /// A grant's message for this seat.
@@ -225,6 +356,9 @@ impl Seat {
         let mut state = self.state();
         if state.line.is_front(id) {
             state.contender.handle_news(now);
+        }
+        if let Some((_, straight)) = state.line.straight(id) {
+            straight.call();
         }
     }
 
@@ -246,8 +380,13 @@ impl Seat {
         random: Random<'_>,
     ) -> (bool, Option<(Nonce, Acquire)>) {
         let mut state = self.state();
-        if !state.is_occupied_by(hold) {
+        let Some(occupant) = state.occupants.get_mut(&hold.claim.hold) else {
             // It was lost, and whoever stands in line asks for himself since.
+            return (false, None);
+        };
+        occupant.leaving = true;
+        if state.occupants.values().any(|occupant| !occupant.leaving) {
+            // Its owner has the lock yet: the last one of his asks for those in line.
             return (false, None);
         }
         state.releases = state.releases.wrapping_add(1);
@@ -272,15 +411,15 @@ impl Seat {
     /// A hold that came from elsewhere is this process's from now on. The store has just said that it is there, so
     /// whatever else occupies the seat is gone.
     pub(super) fn occupy(&self, hold: &Arc<Hold>) {
-        self.state().occupant = Some(hold.clone());
+        let mut state = self.state();
+        state.occupants.clear();
+        state.occupy(hold.clone());
     }
 
     /// The hold is gone: the front of the line may go on.
     pub(super) fn vacate(&self, hold: &Hold) {
         let mut state = self.state();
-        if state.is_occupied_by(hold) {
-            state.occupant = None;
-        }
+        state.occupants.remove(&hold.claim.hold);
         // Also where it had lapsed before: its release may have come back with the lock for the next (4).
         state.signal_front();
     }
@@ -291,24 +430,40 @@ impl Seat {
         state.closed = true;
         let mut claims: Vec<_> = std::mem::take(&mut state.escorted).into_values().flatten().collect();
         claims.extend(state.contender.give_up());
+        claims.append(&mut state.former);
+        claims.extend(state.line.all_straight().filter_map(Straight::give_up));
         state.line.signal_all();
-        Cleared { occupant: state.occupant.clone(), claims }
+        let occupants = state.occupants.values().map(|occupant| occupant.hold.clone()).collect();
+        Cleared { occupants, claims }
     }
 
     /// Whether a task of this process holds the lock.
     pub(crate) fn is_occupied(&self, now: Moment) -> bool {
-        self.state().occupant.as_ref().is_some_and(|hold| now < hold.valid_until())
+        self.state().occupant(now).is_some()
     }
 
-    /// Who stands in the way, as far as this process knows.
-    pub(super) fn standing(&self, label: &leasehold_core::Label, now: Moment) -> Standing {
+    /// The longest lease for which a hold of this process is kept that has this token.
+    pub(crate) fn longest_lease(&self, fence: FencingToken, now: Moment) -> Duration {
         let state = self.state();
-        let Some(hold) = &state.occupant else { return state.contender.standing().clone() };
+        let of_it = |occupant: &&Occupant| occupant.hold.fence == fence && now < occupant.hold.valid_until();
+        let leases = state.occupants.values().filter(of_it).map(|occupant| occupant.hold.lease());
+        leases.max().unwrap_or_default()
+    }
+
+    /// Who stands in the way of a task, as far as this process knows.
+    pub(super) fn standing(&self, id: u64, label: &Label, now: Moment) -> Standing {
+        let mut state = self.state();
+        if let Some((_, straight)) = state.line.straight(id)
+            && straight.standing().as_of.is_some()
+        {
+            return straight.standing().clone();
+        }
+        let Some(hold) = state.occupant(now) else { return state.contender.standing().clone() };
         let remaining = hold.valid_until().since(now).as_millis();
         let holder = Holder {
             label: Some(label.clone()),
-            owner: hold.claim.value.clone().filter(|_| hold.lock.kind == Kind::Reentrant),
-            count: 1,
+            owner: state.owner_of(&hold.claim, self.lock.kind),
+            count: state.occupants.len() as u64,
             remaining_ms: Some(u64::try_from(remaining).unwrap_or(u64::MAX)),
             fence: Some(hold.fence),
             since_ms: None,
@@ -319,12 +474,59 @@ impl Seat {
 }
 
 impl State {
-    fn is_occupied_by(&self, hold: &Hold) -> bool {
-        self.occupant.as_ref().is_some_and(|occupant| occupant.claim.hold == hold.claim.hold)
+    fn occupy(&mut self, hold: Arc<Hold>) {
+        self.occupants.insert(hold.claim.hold, Occupant { hold, leaving: false });
+    }
+
+    /// A hold that occupies the seat.
+    fn occupant(&self, now: Moment) -> Option<&Arc<Hold>> {
+        self.occupants.values().map(|occupant| &occupant.hold).find(|hold| now < hold.valid_until())
+    }
+
+    /// Until when the seat is occupied at least. What has lapsed is put out.
+    fn occupied_until(&mut self, now: Moment) -> Option<Moment> {
+        while let Some(first) = self.occupants.first_entry() {
+            let until = first.get().hold.valid_until();
+            if now < until {
+                return Some(until);
+            }
+            first.remove();
+            if self.occupants.is_empty() {
+                // Whoever declares the loss may be late (4).
+                self.line.signal_front();
+            }
+        }
+        None
+    }
+
+    /// Whether it is this task's turn to drive the contender (1).
+    fn drives(&self, id: u64, occupied: bool) -> bool {
+        self.line.is_front(id) && (!occupied || (!self.contender.is_idle() && self.escorted.is_empty()))
+    }
+
+    /// Whose a hold is, of a ReentrantMutex.
+    fn owner_of(&self, claim: &Claim, kind: Kind) -> Option<OwnValue> {
+        claim.value.clone().filter(|_| kind == Kind::Reentrant)
+    }
+
+    /// The front has left. What is returned has to be released at the store.
+    fn succeed(&mut self, queued: bool) -> Vec<Claim> {
+        if self.line.front().is_none() {
+            return self.give_up();
+        }
+        self.bring_forward(queued);
+        Vec::new()
     }
 
     /// Ends the attempt. What is returned has to be released at the store.
-    fn give_up(&mut self) -> Option<Claim> {
+    fn give_up(&mut self) -> Vec<Claim> {
+        let mut claims = std::mem::take(&mut self.former);
+        claims.extend(self.give_up_attempt());
+        claims
+    }
+
+    /// The same of the last one alone.
+    fn give_up_attempt(&mut self) -> Option<Claim> {
         let claim = self.contender.give_up()?;
         match self.escorted.get_mut(&claim.hold) {
             Some(given_up) => {
@@ -403,8 +605,12 @@ mod tests {
     }
 
     fn asked(turn: &Turn) -> Nonce {
-        let Turn::Ask(nonce, _) = turn else { panic!("the front asks") };
+        let Turn::Ask(_, nonce, _) = turn else { panic!("the front asks") };
         *nonce
+    }
+
+    fn by(id: u64) -> Asker {
+        Asker { id, way: Way::Queue }
     }
 
     fn is_signaled(seat: &Seat, id: u64) -> bool {
@@ -417,8 +623,8 @@ mod tests {
         let (holder, front) = (seat.join(terms()), seat.join(terms()));
         let nonce = asked(&seat.turn(holder, &session(), at(1), random));
         assert!(matches!(seat.turn(front, &session(), at(1), random), Turn::Stand(None)));
-        seat.handle_answer(nonce, Ok(&granted()), at(1), random);
-        let Turn::Won(hold, _) = seat.turn(holder, &session(), at(1), random) else {
+        seat.handle_answer(by(holder), nonce, Ok(&granted()), at(1), random);
+        let Turn::Won(hold, ..) = seat.turn(holder, &session(), at(1), random) else {
             panic!("it was granted")
         };
         assert!(!is_signaled(&seat, front));
@@ -446,13 +652,14 @@ mod tests {
         // The release takes long. The front asks by itself meanwhile, and is told that the lock is taken.
         let own = asked(&seat.turn(front, &session(), at(3), random));
         seat.handle_answer(
+            by(front),
             own,
             Ok(&Acquired::Taken { holder: None, position: Some(0), ahead: None }),
             at(3),
             random,
         );
         assert!(matches!(seat.turn(front, &session(), at(3), random), Turn::Sleep(_)));
-        seat.handle_answer(with_release, Ok(&granted()), at(1), random);
+        seat.handle_answer(Asker::RELEASE, with_release, Ok(&granted()), at(1), random);
         seat.vacate(&hold);
         assert!(is_signaled(&seat, front));
         assert!(matches!(seat.turn(front, &session(), at(1), random), Turn::Won(..)));

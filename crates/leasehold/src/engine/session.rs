@@ -34,6 +34,11 @@ impl Session {
         Moment::from_micros(self.alive_until.load(Ordering::Acquire))
     }
 
+    /// This one, as holds see it that end by this: with their lease alone, it may be, also where a session beats.
+    pub(super) fn of_life(self: &Arc<Self>, life: Life) -> Arc<Self> {
+        if life == self.life { self.clone() } else { Arc::new(Self::new(self.id, life, super::FAR)) }
+    }
+
     /// A beat has reached the store.
     pub(super) fn raise(&self, alive_until: Moment) {
         let raised = |old| (old != 0 && old < alive_until.as_micros()).then_some(alive_until.as_micros());

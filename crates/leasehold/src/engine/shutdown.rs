@@ -116,7 +116,8 @@ impl Engine {
         for (seat, cleared) in self.seats.close() {
             claims.extend(cleared.claims.into_iter().map(|claim| (seat.lock.clone(), claim)));
             // One that its task has just won, and the keeper has not got yet: it may be lengthening it, to keep it detached.
-            let fresh = cleared.occupant.filter(|hold| known.insert(hold.claim.hold));
+            let occupants = cleared.occupants.into_iter();
+            let fresh = occupants.filter(|hold| known.insert(hold.claim.hold));
             let fresh =
                 fresh.map(|hold| Handed { hold, leaving: false, sent_by_user: true, given_back: false });
             handed.extend(fresh);

@@ -10,6 +10,7 @@
 //!    reaches the [`Postbox`], or the postbox is told that some may have been missed.
 
 mod fault;
+mod listen;
 mod memory;
 #[cfg(feature = "redis")]
 mod redis;
@@ -18,6 +19,7 @@ mod sqlite;
 
 pub use fault::{Fault, FaultKind, Phase};
 pub use leasehold_core::{Lock, Op, Reply, SessionOp, SessionReply, Wake};
+pub use listen::{Bell, Listening};
 pub use memory::MemoryStore;
 #[cfg(feature = "redis")]
 pub use redis::{RedisConfig, RedisStore, UrlError};
@@ -155,6 +157,18 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// Closes the mailbox of a session. Does not wait for anything.
     fn close_mailbox(&self, session: SessionId);
+
+    /// Hears what clients of other libraries say when they release this lock, so that whoever waits for it may look at
+    /// once; `None` where nobody says anything: other libraries have no such lock, or do not know this store.
+    ///
+    /// It has begun when this returns. What was said before has to be looked for.
+    fn listen<'a>(
+        &'a self,
+        _lock: &'a Lock,
+        _within: Duration,
+    ) -> BoxFuture<'a, Result<Option<Listening>, Fault>> {
+        Box::pin(ready(Ok(None)))
+    }
 
     /// How it knows which sessions are alive.
     fn sessions(&self) -> SessionKeeping {

@@ -103,6 +103,7 @@ impl State {
                 // The rest of the batch does not wait until somebody has said why.
                 let in_flight = kept.in_flight.insert(CancellationToken::new()).clone().drop_guard();
                 self.lose(sent.id);
+                self.hasten(sent.hold.fence, now);
                 return Some(Gone { hold: sent.hold.clone(), in_time, in_flight });
             }
             Outcome::Done(_) | Outcome::Refused(_) | Outcome::Unknown(_) => {

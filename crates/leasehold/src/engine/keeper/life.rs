@@ -50,7 +50,10 @@ impl State {
                 self.kept.values_mut().for_each(|kept| kept.told = false);
                 work.lapsed = true;
                 let reason = if in_time { LostReason::StoreLostData } else { LostReason::SessionLapsed };
-                let of_it = |kept: &Kept| !kept.lost && kept.hold.session.id == session.id;
+                let of_it = |kept: &Kept| {
+                    let its = &kept.hold.session;
+                    !kept.lost && its.life.ends_with_session() && its.id == session.id
+                };
                 let ids: Vec<_> =
                     self.kept.iter().filter(|(_, kept)| of_it(kept)).map(|(id, _)| *id).collect();
                 for id in ids {

@@ -1,0 +1,376 @@
+//! Who re-enters a lock: the owner, the scope in which he is known, and how he travels.
+//!
+//! What a store knows of an owner is his text alone. That he came from another process is known here, and is no part of
+//! who he is.
+
+use leasehold_core::OwnValue;
+use percent_encoding::{AsciiSet, CONTROLS, percent_decode, utf8_percent_encode};
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::sync::atomic::{AtomicU64, Ordering};
+use tokio::task::JoinHandle;
+
+/// The field of a ReentrantMutex's hash that is ours, and so no owner's.
+const RESERVED: &str = "leasehold";
+/// What a header's value may not have as it is: whatever is not visible ASCII, and the sign of an escape.
+const ESCAPED: &AsciiSet = &CONTROLS.add(b' ').add(b'%');
+
+tokio::task_local! {
+    static CURRENT: Owner;
+}
+
+/// Who re-enters a [`ReentrantMutex`](crate::ReentrantMutex).
+///
+/// Whoever has the same owner has the same locks: he acquires at once what another one of that owner holds, on
+/// whatever host, and does not exclude him. So an owner stands for one piece of work that may be spread over tasks and
+/// processes: a request, a job, a transaction. Its parts do not wait for one another; where they must not meet, use a
+/// [`Mutex`](crate::Mutex) between them.
+///
+/// An owner is a text: `<uuid>:<number>` where a client [makes](crate::Client::owner) it, or
+/// [any](Self::new) of your own. It is cheap to clone.
+///
+/// # The owner of a task
+///
+/// [`scope`](Self::scope) makes it the owner of all that a future acquires. Scopes do not cross `tokio::spawn`;
+/// [`spawn`](Self::spawn) and [`carry`](Self::carry) do. Where there is no scope, each acquire has an owner of its own,
+/// and excludes everybody, its own task too.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use leasehold::{Client, Owner};
+///
+/// let client = Client::connect("memory:").await?;
+/// let account = client.reentrant_mutex("account/7")?;
+/// let booked = client.owner().scope(async {
+///     let outer = account.acquire().await?;
+///     // A task that is spawned, and what it calls, need not be told who they work for.
+///     let inner = Owner::spawn({
+///         let account = account.clone();
+///         async move { account.acquire().await }
+///     });
+///     let inner = inner.await??;
+///     assert_eq!(inner.count(), 2);
+///     inner.release().await?;
+///     outer.release().await?;
+///     Ok::<_, Box<dyn std::error::Error>>("booked")
+/// });
+/// assert_eq!(booked.await?, "booked");
+/// # Ok(()) }
+/// ```
+///
+/// # To another process
+///
+/// The caller sends [`to_header`](Self::to_header) along, and the one who is called works in the scope of
+/// [`from_header`](Self::from_header); two lines in a middleware, of which the handlers see nothing. What is held there
+/// by such an owner ends with its lease, also where its client has a [session](crate::ClientBuilder::session).
+///
+/// Whoever can send the header gets into what its owner holds. Accept it from your own services only, as you would an
+/// identity: drop it where requests of strangers come in.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use leasehold::{Client, Owner, OwnerError};
+/// use std::collections::HashMap;
+///
+/// # struct Request { headers: HashMap<&'static str, String> }
+/// # struct Response;
+/// # async fn handler(_: Request) -> Response { Response }
+/// fn send(mut request: Request) -> Request {
+///     if let Some(owner) = Owner::current() {
+///         request.headers.insert(Owner::HEADER, owner.to_header());
+///     }
+///     request
+/// }
+///
+/// async fn receive(request: Request) -> Result<Response, OwnerError> {
+///     Ok(match request.headers.get(Owner::HEADER) {
+///         Some(header) => Owner::from_header(header)?.scope(handler(request)).await,
+///         None => handler(request).await,
+///     })
+/// }
+/// # let client = Client::connect("memory:").await?;
+/// # let request = client.owner().sync_scope(|| send(Request { headers: HashMap::new() }));
+/// # assert!(request.headers.contains_key("leasehold-owner"));
+/// # receive(request).await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Owner {
+    text: OwnValue,
+    /// Set if it came from another process.
+    travelled: bool,
+}
+
+/// A text that is no owner.
+///
+/// ```
+/// use leasehold::{Owner, OwnerError};
+///
+/// assert_eq!(Owner::new(""), Err(OwnerError::Text { len: 0 }));
+/// assert_eq!(Owner::new("leasehold"), Err(OwnerError::Reserved));
+/// assert_eq!(Owner::from_header("%ff"), Err(OwnerError::Header));
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum OwnerError {
+    /// It is empty, too long, or has control characters.
+    #[error("an owner has 1 to {max} bytes and no control characters; this text of {len} bytes is none", max = Owner::MAX_LEN)]
+    Text {
+        /// The length of the text, in bytes.
+        len: usize,
+    },
+    /// It is the name of the field in which a ReentrantMutex keeps what is its own.
+    #[error("`{RESERVED}` is the one text that no owner can have: choose another one")]
+    Reserved,
+    /// It is no header of ours.
+    #[error("the header `{}` is not percent-encoded UTF-8", Owner::HEADER)]
+    Header,
+}
+
+impl Owner {
+    /// The header in which an owner travels.
+    pub const HEADER: &'static str = "leasehold-owner";
+
+    /// The longest text of an owner, in bytes.
+    pub const MAX_LEN: usize = OwnValue::MAX_LEN;
+
+    /// An owner of one's own making: a trace id, say. Those that read alike are the same owner, on every host, so it has
+    /// to stand for one piece of work and for nothing that comes after it.
+    ///
+    /// Fails if the text is empty, longer than [`MAX_LEN`](Self::MAX_LEN), has control characters, or is `leasehold`.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use leasehold::{Client, Owner};
+    ///
+    /// let client = Client::connect("memory:").await?;
+    /// let trace = Owner::new("trace-4711")?;
+    /// let guard = client.reentrant_mutex("account/7")?.owned_by(&trace).acquire().await?;
+    /// assert_eq!(guard.owner(), &trace);
+    /// # Ok(()) }
+    /// ```
+    pub fn new(text: impl AsRef<str>) -> Result<Self, OwnerError> {
+        Self::of(text.as_ref(), false)
+    }
+
+    /// The owner for whom this task works: that of the innermost [`scope`](Self::scope), if it is in one.
+    pub fn current() -> Option<Self> {
+        CURRENT.try_with(Clone::clone).ok()
+    }
+
+    /// Runs a future that works for this owner.
+    ///
+    /// Cancel safety: that of the future.
+    pub async fn scope<F: Future>(&self, future: F) -> F::Output {
+        CURRENT.scope(self.clone(), future).await
+    }
+
+    /// Runs a function that works for this owner.
+    pub fn sync_scope<T>(&self, work: impl FnOnce() -> T) -> T {
+        CURRENT.sync_scope(self.clone(), work)
+    }
+
+    /// The future, which goes on working for the owner for whom this task works, wherever it is polled. Without one it is
+    /// the same as before: for `JoinSet`, `select!` in another task, and spawns that are not tokio's.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use leasehold::Owner;
+    ///
+    /// let mut tasks = tokio::task::JoinSet::new();
+    /// Owner::new("trace-4711")?.sync_scope(|| tasks.spawn(Owner::carry(async { Owner::current() })));
+    /// assert_eq!(tasks.join_next().await.expect("one was spawned")?, Some(Owner::new("trace-4711")?));
+    /// # Ok(()) }
+    /// ```
+    pub fn carry<F: Future>(future: F) -> impl Future<Output = F::Output> {
+        let owner = Self::current();
+        async move {
+            match owner {
+                Some(owner) => owner.scope(future).await,
+                None => future.await,
+            }
+        }
+    }
+
+    /// As `tokio::spawn`, for the owner for whom this task works.
+    ///
+    /// # Panics
+    ///
+    /// If there is no tokio runtime here, as `tokio::spawn` does.
+    pub fn spawn<F>(future: F) -> JoinHandle<F::Output>
+    where
+        F: Future<Output: Send> + Send + 'static,
+    {
+        tokio::spawn(Self::carry(future))
+    }
+
+    /// As `tokio::task::spawn_blocking`, for the owner for whom this task works.
+    ///
+    /// # Panics
+    ///
+    /// If there is no tokio runtime here, as `tokio::task::spawn_blocking` does.
+    pub fn spawn_blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
+        let owner = Self::current();
+        tokio::task::spawn_blocking(move || match owner {
+            Some(owner) => owner.sync_scope(work),
+            None => work(),
+        })
+    }
+
+    /// The owner as the value of the header [`HEADER`](Self::HEADER): visible ASCII, percent-encoded where it is not by
+    /// itself.
+    pub fn to_header(&self) -> String {
+        utf8_percent_encode(self.as_str(), ESCAPED).to_string()
+    }
+
+    /// The owner of a header's value, who works in this process from now on.
+    ///
+    /// Fails if it is none that [`to_header`](Self::to_header) could have made.
+    pub fn from_header(value: impl AsRef<[u8]>) -> Result<Self, OwnerError> {
+        let text = percent_decode(value.as_ref()).decode_utf8().map_err(|_| OwnerError::Header)?;
+        Self::of(&text, true)
+    }
+
+    /// The owner's text, as it stands at the lock's key.
+    pub fn as_str(&self) -> &str {
+        self.text.as_str()
+    }
+
+    /// One of whom a store tells, which may be any text.
+    pub(crate) fn told(text: OwnValue) -> Self {
+        Self { text, travelled: true }
+    }
+
+    pub(crate) fn text(&self) -> &OwnValue {
+        &self.text
+    }
+
+    /// Whether it came from another process.
+    pub(crate) fn has_travelled(&self) -> bool {
+        self.travelled
+    }
+
+    fn of(text: &str, travelled: bool) -> Result<Self, OwnerError> {
+        if text == RESERVED {
+            return Err(OwnerError::Reserved);
+        }
+        let text = OwnValue::new(text).map_err(|error| OwnerError::Text { len: error.len })?;
+        Ok(Self { text, travelled })
+    }
+}
+
+/// By its text: where it comes from does not matter.
+impl PartialEq for Owner {
+    fn eq(&self, other: &Self) -> bool {
+        self.text == other.text
+    }
+}
+
+impl Eq for Owner {}
+
+impl Hash for Owner {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.text.hash(state);
+    }
+}
+
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl fmt::Debug for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Owner").field(&self.as_str()).finish()
+    }
+}
+
+/// The owners that one client makes.
+#[derive(Debug)]
+pub(crate) struct Owners {
+    instance: String,
+    next: AtomicU64,
+}
+
+impl Owners {
+    /// The longest instance id: what is left of an owner's text beside a colon and a number.
+    pub(crate) const MAX_INSTANCE: usize = OwnValue::MAX_LEN - 21;
+
+    /// Those of an instance that nobody has been before.
+    pub(crate) fn fresh(random: impl FnMut() -> u64) -> Self {
+        Self { instance: uuid(random), next: AtomicU64::new(1) }
+    }
+
+    /// Those of an instance that the user has named; `None` if the name cannot be. They are numbered from somewhere, so
+    /// that a process that was started anew by the same name does not enter what the one before it has left.
+    pub(crate) fn named(instance: &str, mut random: impl FnMut() -> u64) -> Option<Self> {
+        let fits = instance.len() <= Self::MAX_INSTANCE && OwnValue::new(instance).is_ok();
+        fits.then(|| Self { instance: instance.to_owned(), next: AtomicU64::new(random() >> 16) })
+    }
+
+    /// One that nobody has been before.
+    pub(crate) fn make(&self) -> Owner {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let text = OwnValue::new(format!("{}:{number}", self.instance));
+        Owner { text: text.expect("an instance id leaves room for a number"), travelled: false }
+    }
+}
+
+/// A random UUID, as of RFC 9562.
+fn uuid(mut random: impl FnMut() -> u64) -> String {
+    let (high, low) = (random() & !0xf000 | 0x4000, random() >> 2 | 1 << 63);
+    let group = |bits: u64, digits: usize| format!("{:0digits$x}", bits & ((1 << (4 * digits)) - 1));
+    [group(high >> 32, 8), group(high >> 16, 4), group(high, 4), group(low >> 48, 4), group(low, 12)]
+        .join("-")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_owner_reads_back_from_its_header() {
+        for text in ["trace-4711", "a b%20", "Überweisung/7", "f3a0:1", &"x".repeat(256)] {
+            let owner = Owner::new(text).expect("an owner");
+            let header = owner.to_header();
+            assert!(header.bytes().all(|byte| byte.is_ascii_graphic()), "{header}");
+            let other = Owner::from_header(&header).expect("our own header");
+            assert_eq!((other.as_str(), &other), (text, &owner));
+            assert!(other.has_travelled() && !owner.has_travelled());
+        }
+        for (none, error) in [
+            ("", OwnerError::Text { len: 0 }),
+            ("a%00b", OwnerError::Text { len: 3 }),
+            ("%ff", OwnerError::Header),
+            ("leasehol%64", OwnerError::Reserved),
+        ] {
+            assert_eq!(Owner::from_header(none), Err(error), "{none}");
+        }
+        assert_eq!(Owner::new("x".repeat(257)), Err(OwnerError::Text { len: 257 }));
+    }
+
+    #[test]
+    fn owners_of_a_client_are_its_own() {
+        let mut bits = [0x0123_4567_89ab_cdef, u64::MAX].into_iter().cycle();
+        let owners = Owners::fresh(|| bits.next().expect("without an end"));
+        assert_eq!(owners.make().as_str(), "01234567-89ab-4def-bfff-ffffffffffff:1");
+        assert_eq!(owners.make().as_str(), "01234567-89ab-4def-bfff-ffffffffffff:2");
+        let longest = "x".repeat(Owners::MAX_INSTANCE);
+        let named = Owners::named(&longest, || u64::MAX).expect("it leaves room");
+        assert!(named.make().as_str().len() < Owner::MAX_LEN);
+        assert!(Owners::named(&format!("{longest}x"), || 0).is_none() && Owners::named("", || 0).is_none());
+        assert!(Owners::named("a\nb", || 0).is_none());
+    }
+
+    #[test]
+    fn a_scope_is_left_with_its_work() {
+        assert_eq!(Owner::current(), None);
+        let (outer, inner) = (Owner::new("outer").expect("an owner"), Owner::new("inner").expect("an owner"));
+        outer.sync_scope(|| {
+            inner.sync_scope(|| assert_eq!(Owner::current().as_ref(), Some(&inner)));
+            assert_eq!(Owner::current().as_ref(), Some(&outer));
+        });
+        assert_eq!(Owner::current(), None);
+    }
+}

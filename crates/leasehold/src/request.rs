@@ -1,0 +1,312 @@
+//! A request: how a lock of whatever kind is asked for, and kept once it is there.
+//!
+//! It turns what a user has set into terms, and what the engine answers into guards and errors. It does not know what
+//! sets one kind apart from another, but for what an [`Asker`] brings along, and waits for nothing itself.
+
+use crate::detached::DetachedHold;
+use crate::engine::{self, Engine, Missed, NotDetached, Pursuit, Seat, Session, Won};
+use crate::error::{AcquireError, Contention, ExtendError};
+use crate::guard::Guard;
+use leasehold_core::contend::Terms;
+use leasehold_core::tenure::{Caps, Plan, Tenure};
+use leasehold_core::{Lease, LeaseError, Life, Lock, LockName, Moment, OwnValue, RetryPolicy};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What came of a single try.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use leasehold::{Attempt, Client};
+///
+/// let nightly = Client::connect("memory:").await?.mutex("nightly")?;
+/// match nightly.try_acquire().await? {
+///     Attempt::Granted(guard) => guard.release().await?,
+///     Attempt::Taken(contention) => println!("nothing to do: {contention}"),
+/// }
+/// # Ok(()) }
+/// ```
+#[derive(Debug)]
+#[must_use = "a guard that is dropped gives the lock back"]
+pub enum Attempt<H = Guard> {
+    /// The lock is held.
+    Granted(H),
+    /// Somebody else holds it, or waits before.
+    Taken(Contention),
+}
+
+impl<H> Attempt<H> {
+    /// The guard, or the detached hold, if the lock is held.
+    pub fn granted(self) -> Option<H> {
+        match self {
+            Self::Granted(held) => Some(held),
+            Self::Taken(_) => None,
+        }
+    }
+
+    /// The same of another kind of guard.
+    pub(crate) fn map<G>(self, wrap: impl FnOnce(H) -> G) -> Attempt<G> {
+        match self {
+            Self::Granted(held) => Attempt::Granted(wrap(held)),
+            Self::Taken(contention) => Attempt::Taken(contention),
+        }
+    }
+}
+
+/// How a lock is asked for.
+#[derive(Debug, Clone)]
+pub(crate) struct Request {
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) seat: Arc<Seat>,
+    /// How long it is to be held; a watchdog keeps it, if nothing is set.
+    pub(crate) lease: Option<Lease>,
+    /// How long it is waited for; for ever, if nothing is set.
+    pub(crate) wait: Option<Duration>,
+    /// Set to poll.
+    pub(crate) retry: Option<RetryPolicy>,
+    /// Set to give a lock without an expiry this one.
+    pub(crate) adopt: Option<Duration>,
+    /// Set to leave the lock free at every so manieth release.
+    pub(crate) free_every: Option<u32>,
+    pub(crate) max_hold: Option<Duration>,
+    pub(crate) max_renewals: Option<u32>,
+}
+
+/// Who asks.
+#[derive(Default)]
+pub(crate) struct Asker {
+    /// Of a Mutex, a value of the user's own; of a ReentrantMutex, the owner.
+    pub(crate) value: Option<OwnValue>,
+    /// Set if the hold is to end with its lease alone, also where the client has a session.
+    pub(crate) by_lease: bool,
+    /// Set to add the lease to that for which the owner has the lock already.
+    pub(crate) sum: bool,
+}
+
+/// A lock that is kept.
+pub(crate) struct Kept {
+    pub(crate) guard: Guard,
+    /// How often its owner has it, with this guard.
+    pub(crate) count: u64,
+}
+
+impl Request {
+    pub(crate) fn new(engine: Arc<Engine>, lock: &Lock) -> Self {
+        let seat = engine.seat(lock);
+        Self {
+            engine,
+            seat,
+            lease: None,
+            wait: None,
+            retry: None,
+            adopt: None,
+            free_every: None,
+            max_hold: None,
+            max_renewals: None,
+        }
+    }
+
+    pub(crate) fn name(&self) -> &LockName {
+        &self.seat.lock.name
+    }
+
+    /// Tries once.
+    pub(crate) async fn try_acquire(&self, asker: &Asker) -> Result<Attempt<Kept>, AcquireError> {
+        let limit = self.engine.world.now() + self.engine.timings.call;
+        match self.pursue(asker, Some(limit), true).await? {
+            Ok(kept) => Ok(Attempt::Granted(kept)),
+            Err(Missed::Taken(standing)) => Ok(Attempt::Taken((*standing).into())),
+            Err(missed) => Err(self.error(missed, self.engine.timings.call)),
+        }
+    }
+
+    /// Acquires the lock within `limit`, or however long it takes.
+    pub(crate) async fn acquire(&self, asker: &Asker, limit: Option<Duration>) -> Result<Kept, AcquireError> {
+        let start = self.engine.world.now();
+        if limit == Some(Duration::ZERO) {
+            return self.acquire_now(asker, start).await;
+        }
+        match self.pursue(asker, limit.map(|limit| start + limit), false).await? {
+            Ok(kept) => Ok(kept),
+            Err(missed) => Err(self.error(missed, self.engine.world.now().since(start))),
+        }
+    }
+
+    /// Who waits for no time at all still tries once.
+    async fn acquire_now(&self, asker: &Asker, start: Moment) -> Result<Kept, AcquireError> {
+        let call = self.engine.timings.call;
+        match self.pursue(asker, Some(start + call), true).await? {
+            Ok(kept) => Ok(kept),
+            Err(Missed::Taken(standing)) => Err(self.error(Missed::TimedOut(standing), Duration::ZERO)),
+            Err(missed) => Err(self.error(missed, call)),
+        }
+    }
+
+    /// Tries once, for a hold that no process keeps.
+    pub(crate) async fn try_acquire_detached(
+        &self,
+        asker: &Asker,
+    ) -> Result<Attempt<DetachedHold>, AcquireError> {
+        let call = self.engine.timings.call;
+        let limit = self.engine.world.now() + call;
+        match self.pursue_detached(asker, Some(limit), true).await {
+            Ok(hold) => Ok(Attempt::Granted(hold)),
+            Err(NotDetached::Missed(Missed::Taken(standing))) => Ok(Attempt::Taken((*standing).into())),
+            Err(not) => Err(self.not_detached(not, call)),
+        }
+    }
+
+    /// Acquires the lock for a hold that no process keeps.
+    pub(crate) async fn acquire_detached(&self, asker: &Asker) -> Result<DetachedHold, AcquireError> {
+        let start = self.engine.world.now();
+        let once = self.wait == Some(Duration::ZERO);
+        let limit = if once { Some(self.engine.timings.call) } else { self.wait };
+        match self.pursue_detached(asker, limit.map(|limit| start + limit), once).await {
+            Ok(hold) => Ok(hold),
+            // Who waits for no time at all still tries once.
+            Err(NotDetached::Missed(Missed::Taken(standing))) if once => {
+                Err(self.error(Missed::TimedOut(standing), Duration::ZERO))
+            }
+            Err(not) => Err(self.not_detached(not, self.engine.world.now().since(start))),
+        }
+    }
+
+    async fn pursue(
+        &self,
+        asker: &Asker,
+        limit: Option<Moment>,
+        once: bool,
+    ) -> Result<Result<Kept, Missed>, LeaseError> {
+        let world = &self.engine.world;
+        let lease = match self.lease {
+            Some(lease) => lease.remaining(world.wall())?,
+            None => self.engine.timings.watchdog,
+        };
+        let cap = self.max_hold.map(|cap| Lease::For(cap).check().map(|_| cap)).transpose()?;
+        let wanted = cap.map_or(lease, |cap| cap.min(lease));
+        let pursuit = self.pursuit(asker, wanted, limit, once, None);
+        let won = match engine::acquire(&self.engine, &self.seat, &pursuit).await {
+            Ok(won) => won,
+            Err(missed) => return Ok(Err(missed)),
+        };
+        self.keep(asker, won, lease, cap)
+    }
+
+    /// Has the keeper keep what was won. Nothing is awaited before that.
+    fn keep(
+        &self,
+        asker: &Asker,
+        won: Won<'_>,
+        lease: Duration,
+        cap: Option<Duration>,
+    ) -> Result<Result<Kept, Missed>, LeaseError> {
+        let world = &self.engine.world;
+        let (hold, grant) = (won.hold.clone(), &won.grant);
+        let now = world.now();
+        let on_top = self.on_top(asker, &won, now);
+        let count = grant.entered.map_or(1, |entered| entered.count);
+        // What the lease is now, where it should last until an instant; which may have passed meanwhile.
+        let left = self.lease.map(|asked| asked.remaining(world.wall())).transpose();
+        let (plan, lease) = match &left {
+            Ok(None) => (Plan::Renew { lease }, lease),
+            Ok(Some(left)) => (Plan::Until { end: now + *left + on_top }, *left + on_top),
+            Err(_) => (Plan::Until { end: now }, Duration::ZERO),
+        };
+        hold.plan(lease);
+        let caps = Caps { end: cap.map(|cap| now + cap), renewals: self.max_renewals };
+        let tenure = Tenure::capped(plan, caps, grant.valid_until, now);
+        // The place may have been asked for by a task that wanted the lock for longer.
+        hold.cap(tenure.valid_until());
+        let Some(keep) = self.engine.keeper.keep(hold.clone(), tenure) else {
+            won.give_back(&self.engine);
+            return Ok(Err(Missed::Closed));
+        };
+        drop(won);
+        let (engine, seat, lease) = (self.engine.clone(), self.seat.clone(), self.lease);
+        let guard = Guard::new(engine, seat, hold, keep, lease, self.free_every).with_lease_on_top(on_top);
+        left.map(|_| Ok(Kept { guard, count }))
+    }
+
+    /// What is added to the lease of one whose owner has the lock already, where that was asked for.
+    fn on_top(&self, asker: &Asker, won: &Won<'_>, now: Moment) -> Duration {
+        let entered = won.grant.entered.filter(|entered| asker.sum && entered.count > 1);
+        let Some(entered) = entered.filter(|_| self.lease.is_some()) else { return Duration::ZERO };
+        // Holds of this process may not have been lengthened yet to what they are kept for.
+        let here = self.seat.longest_lease(won.hold.fence, now);
+        here.max(Duration::from_millis(entered.lease_ms))
+    }
+
+    async fn pursue_detached(
+        &self,
+        asker: &Asker,
+        limit: Option<Moment>,
+        once: bool,
+    ) -> Result<DetachedHold, NotDetached> {
+        let world = &self.engine.world;
+        let asked = self.lease.ok_or(NotDetached::NoLease)?;
+        let lease = asked.remaining(world.wall()).map_err(NotDetached::Lease)?;
+        let session = engine::own_session(&self.engine);
+        let pursuit = self.pursuit(asker, lease, limit, once, Some(session.clone()));
+        let lock = &self.seat.lock;
+        let detached = engine::acquire_detached(&self.engine, lock, session.id, pursuit, asked).await?;
+        let ends_by = world.wall() + detached.lease;
+        Ok(DetachedHold::new(lock.clone(), detached, ends_by))
+    }
+
+    /// How it is sought, in the name of a session of its own or of the client's.
+    fn pursuit(
+        &self,
+        asker: &Asker,
+        lease: Duration,
+        limit: Option<Moment>,
+        once: bool,
+        own: Option<Arc<Session>>,
+    ) -> Pursuit {
+        let session = own.clone().unwrap_or_else(|| self.engine.sessions.present());
+        let terms = Arc::new(Terms {
+            lease,
+            label: self.engine.label.clone(),
+            value: asker.value.clone(),
+            adopt: self.adopt,
+            life: if asker.by_lease { Life::Lease } else { session.life },
+            queue: !once && self.retry.is_none(),
+            look_often: self.free_every.is_some() || !self.engine.store.has_mailboxes(),
+        });
+        Pursuit { terms, session: own, limit, once, retry: self.retry }
+    }
+
+    fn not_detached(&self, not: NotDetached, waited: Duration) -> AcquireError {
+        match not {
+            NotDetached::NoLease => AcquireError::NoLease,
+            NotDetached::Missed(missed) => self.error(missed, waited),
+            NotDetached::Lease(error) => AcquireError::Lease(error),
+            NotDetached::NotKept { fence, why } => {
+                AcquireError::NotKept(Box::new(ExtendError::of(why, self.name(), fence)))
+            }
+        }
+    }
+
+    fn error(&self, missed: Missed, waited: Duration) -> AcquireError {
+        let lock = self.name().clone();
+        match missed {
+            Missed::TimedOut(standing) => {
+                AcquireError::TimedOut { lock, waited, contention: Box::new((*standing).into()) }
+            }
+            Missed::Taken(standing) => {
+                AcquireError::OutOfTries { lock, contention: Box::new((*standing).into()) }
+            }
+            Missed::Fault { fault, maybe_there: false } => AcquireError::Store(fault),
+            Missed::Fault { fault, maybe_there: true } => AcquireError::Unknown(fault),
+            Missed::Closed => AcquireError::Closed,
+            Missed::TooSlow => AcquireError::LeaseTooShort { lease: self.shortest_lease() },
+        }
+    }
+
+    fn shortest_lease(&self) -> Duration {
+        let lease = match self.lease {
+            Some(lease) => lease.remaining(self.engine.world.wall()).unwrap_or(Lease::MIN),
+            None => self.engine.timings.watchdog,
+        };
+        self.max_hold.map_or(lease, |cap| cap.min(lease))
+    }
+}

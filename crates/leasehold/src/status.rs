@@ -1,0 +1,172 @@
+//! How a lock stands, of whatever kind, and what a person does about it.
+
+use crate::census::{self, SessionInfo};
+use crate::error::{Contention, FreeError, InspectError};
+use crate::owner::Owner;
+use crate::request::Request;
+use crate::store::{Fault, Outcome};
+use leasehold_core::{
+    AuditEntry, Ended, FencingToken, Free, Freed, Inspect, Inspection, Op, Reply, Seen, SessionId,
+};
+use std::time::{Duration, SystemTime};
+
+/// How a lock stands.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let nightly = leasehold::Client::connect("memory:").await?.mutex("nightly")?;
+/// let guard = nightly.acquire().await?;
+/// let status = nightly.inspect().await?;
+/// if let (Some(holder), Some(remaining)) = (&status.holder, status.remaining) {
+///     println!("{holder} has it for {remaining:?} unless it is renewed, and {} wait", status.waiting);
+/// }
+/// assert!(status.ours && status.fence == Some(guard.fencing_token()));
+/// # Ok(()) }
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Status {
+    /// The holder's name for others, if the lock is held by a client of ours.
+    pub holder: Option<String>,
+    /// Whether the lock is held.
+    pub held: bool,
+    /// Since when, by the store's clock.
+    pub since: Option<SystemTime>,
+    /// How long still, unless it is extended; `None` if it is free, or held without an expiry.
+    pub remaining: Option<Duration>,
+    /// Who has a ReentrantMutex, whichever library's client he is; `None` for a Mutex.
+    pub owner: Option<Owner>,
+    /// How often he has it; of a Mutex, 1 if it is held.
+    pub count: u64,
+    /// The holder's fencing token.
+    pub fence: Option<FencingToken>,
+    /// The session whose death would end the hold; none, where its lease alone ends it.
+    pub session: Option<SessionId>,
+    /// How many sessions wait.
+    pub waiting: u64,
+    /// Whether a task of this client holds the lock, as far as the client knows by itself.
+    pub ours: bool,
+}
+
+impl Status {
+    pub(crate) fn of(seen: &Inspection, ours: bool) -> Self {
+        let holder = seen.holder.as_ref();
+        let instant = |ms| SystemTime::UNIX_EPOCH + Duration::from_millis(ms);
+        Self {
+            held: holder.is_some(),
+            holder: holder.and_then(|h| h.label.as_ref()).map(ToString::to_string),
+            since: holder.and_then(|h| h.since_ms).map(instant),
+            remaining: holder.and_then(|h| h.remaining_ms).map(Duration::from_millis),
+            owner: holder.and_then(|h| h.owner.clone()).map(Owner::told),
+            count: holder.map_or(0, |h| h.count),
+            fence: holder.and_then(|h| h.fence),
+            session: holder.and_then(|h| h.session),
+            waiting: seen.waiting,
+            ours,
+        }
+    }
+}
+
+/// How a lock stands, and what people want to know beside that:
+/// [`Mutex::inspect_in_full`](crate::Mutex::inspect_in_full).
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let nightly = leasehold::Client::connect("memory:").await?.mutex("nightly")?;
+/// let guard = nightly.acquire().await?;
+/// let details = nightly.inspect_in_full().await?;
+/// if let Some(about) = details.behind.as_ref().and_then(|session| session.about.as_ref()) {
+///     println!("held by {} on {}, process {}", about.program, about.host, about.pid);
+/// }
+/// for entry in &details.audit {
+///     println!("{:?} by {}", entry.how, entry.by);
+/// }
+/// assert_eq!(details.seen, Some(leasehold::Seen::Hold(guard.fencing_token())));
+/// # Ok(()) }
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Details {
+    /// How the lock stands.
+    pub status: Status,
+    /// The session of its holder; none where the holder has none, or the store has forgotten it.
+    pub behind: Option<SessionInfo>,
+    /// The holder as it was seen, to [free the lock by force](crate::Mutex::free_by_force); nothing if nobody holds it.
+    pub seen: Option<Seen>,
+    /// Who took this lock from whom, the last first: the last 32 times, for a week.
+    pub audit: Vec<AuditEntry>,
+}
+
+impl Request {
+    /// How the lock stands.
+    pub(crate) async fn inspect(&self) -> Result<Status, InspectError> {
+        let seen = self.look(false).await?;
+        Ok(Status::of(&seen, self.seat.is_occupied(self.engine.world.now())))
+    }
+
+    /// The same, with what people want to know beside that.
+    pub(crate) async fn inspect_in_full(&self) -> Result<Details, InspectError> {
+        let seen = self.look(true).await?;
+        let status = Status::of(&seen, self.seat.is_occupied(self.engine.world.now()));
+        let behind = match status.session {
+            Some(id) => {
+                let sessions = census::sessions(&self.engine).await?;
+                sessions.into_iter().find(|session| session.session == id)
+            }
+            None => None,
+        };
+        let holder = status.fence.map(Seen::Hold).or(seen.stranger.map(Seen::Stranger));
+        Ok(Details { seen: holder, status, behind, audit: seen.audit })
+    }
+
+    /// Takes the lock from the holder that was seen.
+    pub(crate) async fn free_by_force(&self, seen: Seen) -> Result<(), FreeError> {
+        let op = Op::Free(Free { seen, by: self.engine.label.clone() });
+        match self.send_free(seen, &op).await? {
+            Reply::Free(Freed::Freed) => Ok(()),
+            Reply::Free(Freed::Changed { holder }) => {
+                if self.was_freed_by_us(seen).await? {
+                    return Ok(());
+                }
+                Err(FreeError::Changed { now: Box::new(Contention { holder, ahead: None }) })
+            }
+            odd => Err(FreeError::Store(Fault::odd_reply(odd))),
+        }
+    }
+
+    async fn send_free(&self, seen: Seen, op: &Op) -> Result<Reply, FreeError> {
+        let (lock, within) = (&self.seat.lock, self.engine.timings.call);
+        match seen {
+            Seen::Hold(_) => self.engine.call(lock, op, within).await.map_err(|failed| {
+                let wrap = if failed.maybe_done { FreeError::Unknown } else { FreeError::Store };
+                wrap(failed.fault)
+            }),
+            // A second sending could not tell what the first one did from what others did.
+            Seen::Stranger(_) => match self.engine.store.execute(lock, op, within).await {
+                Outcome::Done(reply) => Ok(reply),
+                Outcome::Refused(fault) => Err(FreeError::Store(fault)),
+                Outcome::Unknown(fault) => Err(FreeError::Unknown(fault)),
+            },
+        }
+    }
+
+    /// Whether a hold that is not there any more was freed by what we sent: the reply to the first sending may have been
+    /// lost.
+    async fn was_freed_by_us(&self, seen: Seen) -> Result<bool, FreeError> {
+        let Seen::Hold(fence) = seen else { return Ok(false) };
+        let looked = self.look(true).await.map_err(|InspectError(fault)| FreeError::Unknown(fault))?;
+        let ours = |entry: &AuditEntry| {
+            entry.how == Ended::Freed && entry.fence == Some(fence) && entry.by == self.engine.label
+        };
+        Ok(looked.audit.iter().any(ours))
+    }
+
+    async fn look(&self, in_full: bool) -> Result<Inspection, InspectError> {
+        let op = Op::Inspect(Inspect { claim: None, in_full });
+        let reply = self.engine.call(&self.seat.lock, &op, self.engine.timings.call).await;
+        match reply.map_err(|failed| failed.fault)? {
+            Reply::Inspect(seen) => Ok(seen),
+            odd => Err(Fault::odd_reply(odd).into()),
+        }
+    }
+}

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
-use leasehold::{AcquireError, Client, Guard, Mutex};
+use leasehold::{AcquireError, Client, Guard, InspectError, Mutex, ReentrantGuard, ReentrantMutex, Status};
 use leasehold_testkit::RedisServer;
 use tokio::task::JoinHandle;
 
@@ -27,7 +27,7 @@ pub(crate) struct Ground {
 }
 
 /// A task of ours that waits for the lock.
-pub(crate) struct Waiter(JoinHandle<(Result<Guard, AcquireError>, Instant)>);
+pub(crate) struct Waiter<G>(JoinHandle<(Result<G, AcquireError>, Instant)>);
 
 impl Ground {
     /// A fresh server with both clients connected. `watchdog` is the lease of locks that are given none.
@@ -44,24 +44,39 @@ impl Ground {
         Ok(self.ours.mutex(NAME)?)
     }
 
+    /// Our lock that can be entered again.
+    pub(crate) fn reentrant(&self) -> Result<ReentrantMutex> {
+        Ok(self.ours.reentrant_mutex(NAME)?)
+    }
+
     /// Has one of ours wait for the lock; returns when it stands in the queue.
-    pub(crate) async fn waiter(&self, mutex: Mutex) -> Result<Waiter> {
+    pub(crate) async fn waiter(&self, mutex: Mutex) -> Result<Waiter<Guard>> {
         let status = mutex.clone();
-        let waiter = tokio::spawn(async move {
-            let acquired = mutex.acquire().await;
-            (acquired, Instant::now())
-        });
-        let start = Instant::now();
-        while status.inspect().await?.waiting == 0 {
-            ensure!(!waiter.is_finished(), "we got the lock although they hold it");
-            ensure!(start.elapsed() < SOON, "our waiter does not queue");
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-        Ok(Waiter(waiter))
+        waiting(async move { mutex.acquire().await }, async || status.inspect().await).await
+    }
+
+    /// The same for the one that can be entered again.
+    pub(crate) async fn reentrant_waiter(&self, mutex: ReentrantMutex) -> Result<Waiter<ReentrantGuard>> {
+        let status = mutex.clone();
+        waiting(async move { mutex.acquire().await }, async || status.inspect().await).await
     }
 }
 
-impl Waiter {
+async fn waiting<G: Send + 'static>(
+    acquire: impl Future<Output = Result<G, AcquireError>> + Send + 'static,
+    inspect: impl AsyncFn() -> Result<Status, InspectError>,
+) -> Result<Waiter<G>> {
+    let waiter = tokio::spawn(async move { (acquire.await, Instant::now()) });
+    let start = Instant::now();
+    while inspect().await?.waiting == 0 {
+        ensure!(!waiter.is_finished(), "we got the lock although they hold it");
+        ensure!(start.elapsed() < SOON, "our waiter does not queue");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    Ok(Waiter(waiter))
+}
+
+impl<G> Waiter<G> {
     /// Fails if it does not wait any more.
     pub(crate) fn waits(&self) -> Result<()> {
         ensure!(!self.0.is_finished(), "we got the lock although they hold it");
@@ -69,7 +84,7 @@ impl Waiter {
     }
 
     /// The guard, and when it was got: within that time from now.
-    pub(crate) async fn gets_it(self, within: Duration) -> Result<(Guard, Instant)> {
+    pub(crate) async fn gets_it(self, within: Duration) -> Result<(G, Instant)> {
         let acquired = tokio::time::timeout(within, self.0).await;
         let (guard, at) =
             acquired.map_err(|_| anyhow!("we did not get the free lock within {within:?}"))??;

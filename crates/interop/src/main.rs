@@ -20,7 +20,7 @@ use clap::{Parser, ValueEnum};
 
 use crate::case::Case;
 use crate::contention::{Crowd, Work};
-use crate::neighbour::Neighbour;
+use crate::neighbour::{Format, Neighbour};
 use crate::report::Report;
 
 #[derive(Parser)]
@@ -56,8 +56,9 @@ async fn try_all(neighbours: &[Neighbour], only: &[Case], work: Work) -> Report 
             report.add(&neighbour.name, case.title(), case.run(neighbour, work).await);
         }
     }
-    if neighbours.len() > 1 && (only.is_empty() || only.contains(&Case::Contention)) {
-        let crowd = Crowd { theirs: neighbours.iter().collect(), ours: 2, work };
+    let theirs: Vec<_> = neighbours.iter().filter(|neighbour| neighbour.format == Format::String).collect();
+    if theirs.len() > 1 && (only.is_empty() || only.contains(&Case::Contention)) {
+        let crowd = Crowd { theirs, ours: 2, work };
         report.add("all at once", Case::Contention.title(), crowd.count());
     }
     report

@@ -7,6 +7,9 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 
+/// What a client of ours is called among them.
+pub(crate) const OURS: &str = "ours";
+
 /// What a library writes at a lock's key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Format {
@@ -24,8 +27,8 @@ pub(crate) struct Neighbour {
     pub(crate) format: Format,
     /// What runs the driver.
     program: Program,
-    /// Set if the driver is one of ours: what is wrong with it.
-    fault: Option<String>,
+    /// What the driver is told beside the server.
+    arguments: Vec<String>,
     /// Whether it makes locks that have no expiry.
     pub(crate) locks_for_ever: bool,
     /// Whether its release says that the lock was lost.
@@ -51,7 +54,7 @@ impl Neighbour {
             name: name.to_owned(),
             format: Format::String,
             program,
-            fault: None,
+            arguments: Vec::new(),
             locks_for_ever: false,
             release_tells: true,
         };
@@ -67,12 +70,28 @@ impl Neighbour {
             "redisson" => Self { format: Format::Hash, ..library(Program::Java(home)) },
             _ => match name.strip_prefix("plant:") {
                 Some(fault) => Self {
-                    fault: Some(fault.to_owned()),
+                    arguments: vec![fault.to_owned()],
                     locks_for_ever: true,
-                    ..library(Program::File(env::current_exe()?.with_file_name("leasehold-interop-plant")))
+                    ..library(Program::File(beside("leasehold-interop-plant")?))
                 },
                 None => bail!("there is no neighbour `{name}`"),
             },
+        })
+    }
+
+    /// A client of ours, which only counts, with pauses of so many ms at most.
+    pub(crate) fn ours(format: Format, pause_ms: u64) -> Result<Self> {
+        let kind = match format {
+            Format::String => "mutex",
+            Format::Hash => "reentrant",
+        };
+        Ok(Self {
+            name: OURS.to_owned(),
+            format,
+            program: Program::File(beside("leasehold-interop-ours")?),
+            arguments: vec![kind.to_owned(), pause_ms.to_string()],
+            locks_for_ever: false,
+            release_tells: true,
         })
     }
 
@@ -87,12 +106,17 @@ impl Neighbour {
             }
             Program::Java(home) => java(home),
         };
-        command.arg(url).args(&self.fault);
-        if self.format == Format::Hash {
+        command.arg(url).args(&self.arguments);
+        if matches!(self.program, Program::Java(_)) {
             command.arg(watchdog.as_millis().to_string());
         }
         command
     }
+}
+
+/// Another program of this package.
+fn beside(program: &str) -> Result<PathBuf> {
+    Ok(env::current_exe()?.with_file_name(program))
 }
 
 /// A Java machine that starts soon and stays small: it is to lock, not to compile.

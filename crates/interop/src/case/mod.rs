@@ -4,6 +4,7 @@
 //! what stands at the key, by its expiry, by what is published, and by the clock here.
 
 mod plain;
+mod reentrant;
 mod rlock;
 
 use std::time::Duration;
@@ -55,6 +56,18 @@ pub(crate) enum Case {
     RlockSameOwner,
     /// What they do about a key that holds anything else.
     RlockOtherType,
+    /// While they hold the lock, twice, we wait; their last release wakes us.
+    RlockTheirsHeld,
+    /// While we hold the lock, twice, they wait; our last release wakes them.
+    RlockOursHeld,
+    /// Both enter for one owner, and see one count.
+    RlockCounts,
+    /// Both watchdogs renew their own hold alone.
+    RlockWatchdogs,
+    /// Either frees the lock of the other by force.
+    RlockForce,
+    /// What comes after the end of a lease touches nobody's hold.
+    RlockLate,
     /// Clients of both count together, and no step is lost.
     Contention,
 }
@@ -78,6 +91,12 @@ impl Case {
             Self::RlockMessages => "whom a message wakes",
             Self::RlockSameOwner => "their owner, written by another",
             Self::RlockOtherType => "another type at the key",
+            Self::RlockTheirsHeld => "theirs held twice, then released",
+            Self::RlockOursHeld => "ours held twice, then released",
+            Self::RlockCounts => "one owner on both sides",
+            Self::RlockWatchdogs => "both watchdogs",
+            Self::RlockForce => "freed by force",
+            Self::RlockLate => "expired, the other took over",
             Self::Contention => "counting together",
         }
     }
@@ -85,15 +104,15 @@ impl Case {
     /// Whether a library that locks in that way is put to it.
     pub(crate) fn suits(self, format: Format) -> bool {
         match self {
-            Self::RlockFormat
-            | Self::RlockChannel
-            | Self::RlockWatchdog
-            | Self::RlockFields
-            | Self::RlockWaits
-            | Self::RlockMessages
-            | Self::RlockSameOwner
-            | Self::RlockOtherType => format == Format::Hash,
-            _ => format == Format::String,
+            Self::TheirsHeld
+            | Self::OursHeld
+            | Self::TheirLateRelease
+            | Self::OurLateRelease
+            | Self::TheirsForEver
+            | Self::OursRenewed
+            | Self::TheirsExtended => format == Format::String,
+            Self::Contention => true,
+            _ => format == Format::Hash,
         }
     }
 
@@ -115,6 +134,12 @@ impl Case {
             Self::RlockMessages => rlock::messages(neighbour),
             Self::RlockSameOwner => rlock::same_owner(neighbour),
             Self::RlockOtherType => rlock::other_type(neighbour),
+            Self::RlockTheirsHeld => reentrant::theirs_held(neighbour).await,
+            Self::RlockOursHeld => reentrant::ours_held(neighbour).await,
+            Self::RlockCounts => reentrant::counts(neighbour).await,
+            Self::RlockWatchdogs => reentrant::watchdogs(neighbour).await,
+            Self::RlockForce => reentrant::force(neighbour).await,
+            Self::RlockLate => reentrant::late(neighbour).await,
             Self::Contention => Crowd { theirs: vec![neighbour; 2], ours: 2, work }.count(),
         }
     }

@@ -171,7 +171,6 @@ pub(super) async fn ours_held(neighbour: &Neighbour) -> Result<String> {
         ensure!((outer.count(), inner.count()) == (1, 2), "we count {} and {}", outer.count(), inner.count());
         ensure!(outer.fencing_token() == inner.fencing_token(), "one tenure has two tokens");
         ground.counts(&[(owner.as_str(), 2)])?;
-        ground.key.lasts(LONG)?;
         let state = ground.state("anna")?;
         ensure!((state.count, state.mine, state.locked) == (0, false, true), "they are told {state:?}");
         ground.expect("anna", "try 30000", &Answer::Taken)?;
@@ -328,7 +327,6 @@ pub(super) async fn late(neighbour: &Neighbour) -> Result<String> {
     ensure!(theirs_lasted >= SHORT, "we had the lock after {theirs_lasted:?}");
     ground.expect("anna", "release", &Answer::Lost)?;
     ground.counts(&[(owner.as_str(), 1)])?;
-    ground.key.lasts(LONG)?;
     guard.check()?;
     released(guard, Released::Free).await?;
 

@@ -163,6 +163,8 @@ pub struct Contender {
     stale_grants: u32,
     /// How often in a row another stood ahead than was asked about.
     surprises: u32,
+    /// Set while it would be told if a stranger released the lock.
+    hears: bool,
 }
 
 #[derive(Debug)]
@@ -217,6 +219,7 @@ impl Contender {
             silent_since: None,
             stale_grants: 0,
             surprises: 0,
+            hears: false,
         }
     }
 
@@ -385,6 +388,18 @@ impl Contender {
         }
     }
 
+    /// From now on whoever drives it is told when a stranger releases the lock, and hands that on as news; or is not any
+    /// more. While he is, it looks no oftener than where the holder is one of ours.
+    pub fn hear(&mut self, hears: bool) {
+        self.hears = hears;
+    }
+
+    /// Whether a stranger has the lock for which it waits at the head of the queue: nobody grants it then.
+    pub fn waits_for_stranger(&self) -> bool {
+        let stranger = self.standing.holder.as_ref().is_some_and(Holder::is_stranger);
+        stranger && self.standing.position == Some(0)
+    }
+
     /// Whether the lock is there to be taken.
     pub fn is_won(&self, now: Moment) -> bool {
         matches!(&self.phase, Phase::Won(grant) if grant.valid_until > now)
@@ -433,6 +448,7 @@ impl Contender {
         self.answered();
         self.stale_grants = 0;
         self.surprises = 0;
+        self.hears = false;
     }
 
     fn answered(&mut self) {
@@ -470,9 +486,10 @@ impl Contender {
         let holder = self.standing.holder.as_ref();
         let head = self.standing.position.unwrap_or(0) == 0;
         let look_often = self.attempt.as_ref().is_some_and(|attempt| attempt.look_often);
+        let unheard = !self.hears && holder.is_some_and(Holder::is_stranger);
         // Where the lock lies free in front of us (it was left to strangers, or those before are long dead) waiting
         // would wait for nobody.
-        let often = holder.is_none() || (head && (look_often || holder.is_some_and(Holder::is_stranger)));
+        let often = holder.is_none() || (head && (look_often || unheard));
         let pause = if often {
             between(STRANGER_LOOK.0, STRANGER_LOOK.1, random())
         } else {

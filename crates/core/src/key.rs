@@ -47,6 +47,28 @@ pub struct LockKeys {
     pub audit: String,
 }
 
+impl LockKeys {
+    /// The channel on which clients of Redisson's say, and hear, that the `RLock` of this name is free.
+    ///
+    /// ```
+    /// use leasehold_core::{KeySpace, Lock};
+    ///
+    /// let channel = |name: &str| -> Result<String, Box<dyn std::error::Error>> {
+    ///     Ok(KeySpace::default().lock(&Lock::reentrant(name.parse()?))?.released_channel())
+    /// };
+    /// assert_eq!(channel("orders/42")?, "redisson_lock__channel:{orders/42}");
+    /// assert_eq!(channel("{orders}/42")?, "redisson_lock__channel:{orders}/42");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn released_channel(&self) -> String {
+        if self.name.contains('{') {
+            format!("redisson_lock__channel:{}", self.name)
+        } else {
+            format!("redisson_lock__channel:{{{}}}", self.name)
+        }
+    }
+}
+
 impl KeySpace {
     /// The longest prefix, in bytes.
     pub const MAX_PREFIX: usize = 128;

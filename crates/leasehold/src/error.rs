@@ -6,6 +6,7 @@
 use crate::LostReason;
 use crate::detached::DetachedHold;
 use crate::engine::NotExtended;
+use crate::owner::Owner;
 use crate::store::Fault;
 use leasehold_core::contend::Standing;
 use leasehold_core::{FencingToken, Holder, KeyError, LeaseError, LockName, NameError, OwnValueError};
@@ -42,6 +43,13 @@ impl From<Standing> for Contention {
     }
 }
 
+impl Contention {
+    /// Who has a ReentrantMutex, whichever library's client he is, if that is known; `None` for a Mutex.
+    pub fn owner(&self) -> Option<Owner> {
+        self.holder.as_ref()?.owner.clone().map(Owner::told)
+    }
+}
+
 impl fmt::Display for Contention {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(holder) = &self.holder else { return f.write_str("held by nobody for the moment") };
@@ -49,6 +57,11 @@ impl fmt::Display for Contention {
             Some(label) if !label.as_str().is_empty() => write!(f, "held by {label}")?,
             Some(_) => f.write_str("held by somebody without a label")?,
             None => f.write_str("held by a client of another library")?,
+        }
+        match (&holder.owner, holder.count) {
+            (Some(owner), 1) => write!(f, " (owner {})", owner.as_str())?,
+            (Some(owner), count) => write!(f, " (owner {}, {count} times)", owner.as_str())?,
+            (None, _) => {}
         }
         match holder.remaining_ms {
             Some(ms) => write!(f, " for {:?} unless it is extended", Duration::from_millis(ms))?,

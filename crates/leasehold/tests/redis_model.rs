@@ -9,13 +9,13 @@
 
 use leasehold::store::{Lock, Op, Outcome, RedisStore, Reply, SessionOp, SessionReply, Store, Wake};
 use leasehold_core::model::{
-    Audit, Content, LockState, Place, Record, SessionRecord, Sessions, Tenant, Value as Stands,
+    Audit, Content, LockState, Place, Record, SessionRecord, Sessions, Tenant, Value as Stands, everybody,
 };
 use leasehold_core::{
     Acquire, Acquired, Beat, Beaten, Claim, Ended, Enqueue, Evicted, Extended, Fate, FencingToken, Freed,
-    Inspect, KeySpace, Label, Life, LockKeys, OwnValue, Pass, Refused, Release, SessionId,
+    Inspect, KeySpace, Kind, Label, Life, LockKeys, OwnValue, Pass, Refused, Release, SessionId,
 };
-use leasehold_testkit::conformance::{Happening, Stranger, Workload};
+use leasehold_testkit::conformance::{Happening, Stranger, Workload, rlock};
 use leasehold_testkit::{FrozenClock, RedisServer, RespConnection, Value};
 use std::collections::BTreeMap;
 use std::env;
@@ -38,15 +38,42 @@ end
 return dump";
 
 #[test]
-fn the_scripts_mean_what_the_model_means() {
+fn the_scripts_of_a_mutex_mean_what_the_model_means() {
+    means_what_the_model_means(Kind::Mutex, &["adopted"]);
+}
+
+#[test]
+fn the_scripts_of_a_reentrant_mutex_mean_what_the_model_means() {
+    let seen = [
+        "adopted",
+        "entered again",
+        "entered after a stranger",
+        "a sibling's hold",
+        "released, and held yet",
+        "extended one of several",
+        "entries that are over",
+        "dropped entries that are over",
+        "a stranger entered",
+        "a stranger left",
+        "fewer than ours",
+        "evicted one of several",
+        "warned several",
+        "said to be free",
+        "other kind",
+    ];
+    means_what_the_model_means(Kind::Reentrant, &seen);
+}
+
+/// Plays random sequences, and looks whether all came up that can, and what this kind alone has.
+fn means_what_the_model_means(kind: Kind, of_this_kind: &[&str]) {
     if let Some(seed) = number("LEASEHOLD_SEED") {
-        return World::new().sequence(seed);
+        return World::new().sequence(kind, seed);
     }
     let sequences = number("LEASEHOLD_SEQUENCES").unwrap_or(SEQUENCES);
     let halves = [0, 1].map(|half| {
         std::thread::spawn(move || {
             let mut world = World::new();
-            (half..sequences).step_by(2).for_each(|seed| world.sequence(seed));
+            (half..sequences).step_by(2).for_each(|seed| world.sequence(kind, seed));
             world.seen
         })
     });
@@ -57,9 +84,9 @@ fn the_scripts_mean_what_the_model_means() {
             *seen.entry(what).or_insert(0) += times;
         }
     }
-    println!("{sequences} sequences: {seen:?}");
+    println!("{sequences} sequences of a {}: {seen:?}", kind.word());
     // A generator that never gets anywhere would agree with anything.
-    for what in [
+    for (what, seldom) in [
         "granted",
         "taken",
         "spent",
@@ -74,7 +101,6 @@ fn the_scripts_mean_what_the_model_means() {
         "extended together",
         "not held",
         "wrong kind",
-        "adopted",
         "next granted",
         "next taken",
         "ahead",
@@ -98,16 +124,20 @@ fn the_scripts_mean_what_the_model_means() {
         "listed alive",
         "listed dead",
         "listed a lock",
-    ] {
+    ]
+    .iter()
+    .map(|what| (what, 100))
+    .chain(of_this_kind.iter().map(|what| (what, 500)))
+    {
         let times = seen.get(what).copied().unwrap_or(0);
-        assert!(sequences < 1_000 || times >= sequences / 100, "`{what}` came {times} times only");
+        assert!(sequences < 1_000 || times >= sequences / seldom, "`{what}` came {times} times only");
     }
 }
 
 #[test]
 fn a_token_of_sixteen_digits_stays_exact() {
     let mut world = World::new();
-    let mut play = world.play(0);
+    let mut play = world.play(Kind::Mutex, 0);
     for _ in 0..3 {
         let claim = play.workload.fresh(0);
         let reply = play.check(&acquire(&claim, 1000, None));
@@ -122,7 +152,7 @@ fn a_token_of_sixteen_digits_stays_exact() {
 #[test]
 fn the_greatest_token_is_not_passed() {
     let mut world = World::new();
-    let mut play = world.play(0);
+    let mut play = world.play(Kind::Mutex, 0);
     let claim = play.workload.fresh(0);
     play.check(&acquire(&claim, 1000, None));
     play.check(&release(&claim));
@@ -141,13 +171,15 @@ fn the_greatest_token_is_not_passed() {
 fn scripts_flushed_between_all_calls_are_loaded_again() {
     let mut world = World::new();
     world.flush_scripts = true;
-    (0..40).for_each(|seed| world.sequence(seed));
+    for kind in Kind::ALL {
+        (0..40).for_each(|seed| world.sequence(kind, seed));
+    }
 }
 
 #[test]
 fn a_dead_queue_longer_than_one_look_is_passed_over_several() {
     let mut world = World::new();
-    let mut play = world.play(0);
+    let mut play = world.play(Kind::Mutex, 0);
     let holder = play.workload.fresh(0);
     play.check(&acquire(&holder, 10_000, None));
     for session in 1..=150 {
@@ -167,7 +199,7 @@ fn a_dead_queue_longer_than_one_look_is_passed_over_several() {
 #[test]
 fn texts_of_users_are_texts() {
     let mut world = World::new();
-    let mut play = world.play(0);
+    let mut play = world.play(Kind::Mutex, 0);
     for text in ["a b", "%d%s%%", "'\"\\", "]] .. redis.call('FLUSHALL') .. [[", "é…", "(.*)", ""] {
         let label = Label::new(text).unwrap();
         let mut holder = play.workload.fresh(0);
@@ -226,6 +258,7 @@ impl World {
         let dump = looker.call(&["SCRIPT", "LOAD", DUMP]).unwrap().text().unwrap().to_owned();
         let mut hearer = server.connect().unwrap();
         hearer.call(&["PSUBSCRIBE", "m:leasehold:mailbox:*"]).unwrap();
+        hearer.call(&["PSUBSCRIBE", "redisson_lock__channel:*"]).unwrap();
         Self {
             clock,
             now_us: START_US,
@@ -241,23 +274,23 @@ impl World {
         }
     }
 
-    fn play(&mut self, seed: u64) -> Play<'_> {
-        let lock = Lock::mutex(format!("lock {seed}").parse().unwrap());
+    fn play(&mut self, kind: Kind, seed: u64) -> Play<'_> {
+        let lock = Lock { kind, name: format!("lock {seed}").parse().unwrap() };
         let keys = self.keys.lock(&lock).unwrap();
         Play {
             world: self,
             lock,
             keys,
-            state: LockState::default(),
+            state: LockState::new(kind),
             sessions: Sessions::default(),
             index: None,
-            workload: Workload::new(seed),
+            workload: Workload::of(kind, seed),
             trace: format!("LEASEHOLD_SEED={seed}\n"),
         }
     }
 
-    fn sequence(&mut self, seed: u64) {
-        let mut play = self.play(seed);
+    fn sequence(&mut self, kind: Kind, seed: u64) {
+        let mut play = self.play(kind, seed);
         for _ in 0..STEPS {
             play.random_step();
         }
@@ -313,18 +346,25 @@ impl Play<'_> {
         }
         let outcome = self.outcome(op);
         let now_us = self.world.now_us;
-        let taken_from = self.state.audit.as_ref().map(|audit| audit.entries.clone());
+        let before = self.state.clone();
+        let was_held = is_held(&before, now_us);
         let alive = |session| self.sessions.vital(now_us / 1000, session);
         let (expected, wakes) = self.state.apply(now_us, op, &alive);
         let Outcome::Done(reply) = outcome else { panic!("{outcome:?}\n{}", self.trace) };
         assert_eq!(reply, expected, "replies\n{}", self.trace);
         self.note(&format!("    {reply:?}"));
         self.compare_keys();
-        assert_eq!(self.heard(), said(&wakes), "messages\n{}", self.trace);
+        let mut expected = said(&wakes);
+        if self.lock.kind == Kind::Reentrant && was_held && self.state.value.is_none() {
+            // Nobody was given it, so that clients of Redisson's may come.
+            expected.push((self.keys.released_channel(), "0".to_owned()));
+            *self.world.seen.entry("said to be free").or_default() += 1;
+        }
+        assert_eq!(self.heard(), expected, "messages\n{}", self.trace);
         self.count(&reply, &wakes);
-        if matches!(op, Op::Acquire(_))
-            && self.state.audit.as_ref().map(|audit| audit.entries.clone()) != taken_from
-        {
+        self.count_entries(&before, op, &reply);
+        let audit = |state: &LockState| state.audit.as_ref().map(|audit| audit.entries.clone());
+        if matches!(op, Op::Acquire(_)) && audit(&self.state) != audit(&before) {
             *self.world.seen.entry("the dead ahead buried").or_default() += 1;
         }
         reply
@@ -338,7 +378,7 @@ impl Play<'_> {
             return runtime.block_on(store.execute(&self.lock, op, WITHIN));
         }
         *seen.entry("extended together").or_default() += 1;
-        let free = Lock::mutex("nobody's".parse().unwrap());
+        let free = Lock { kind: self.lock.kind, name: "nobody's".parse().unwrap() };
         let ops = [&free, &self.lock, &self.lock, &free].map(|lock| (lock.clone(), op.clone()));
         let mut outcomes = runtime.block_on(store.execute_all(&ops, WITHIN));
         assert_eq!(outcomes.len(), ops.len());
@@ -390,13 +430,15 @@ impl Play<'_> {
         let dump = self.dump();
         let [lock, record, audit, index, sessions @ ..] = dump.elements() else { panic!("{dump:?}") };
         let [lock, record, audit, index] = [lock, record, audit, index].map(|key| Found::of(key, now_ms));
-        let found = lock.map(|Found { kind, content, expires_ms }| {
-            let content = if kind == "string" {
-                Content::Token(content.text().unwrap().to_owned())
-            } else {
-                Content::Other(kind)
+        let found = lock.and_then(|Found { kind, content, expires_ms }| {
+            let content = match (kind.as_str(), self.lock.kind) {
+                ("string", _) => Content::Token(content.text().unwrap().to_owned()),
+                ("hash", Kind::Reentrant) => {
+                    rlock(&pairs(&content)).unwrap_or_else(|what| panic!("{what}\n{}", self.trace))?
+                }
+                _ => Content::Other(kind),
             };
-            Stands { content, expires_ms }
+            Some(Stands { content, expires_ms })
         });
         assert_eq!(found, self.state.value, "the lock\n{}", self.trace);
         let expected = self.state.record.as_ref().map(|record| (fields(record), Some(record.expires_ms)));
@@ -499,10 +541,17 @@ impl Play<'_> {
         // The server sees that a key has expired when somebody looks at it, and the clock may go back after that.
         self.dump();
         self.note(&format!("stranger {stranger:?}"));
-        for command in stranger.commands(&self.keys) {
+        for command in stranger.commands(&self.keys, &self.state) {
             self.raw(&command);
         }
+        let before = self.state.value.clone();
         stranger.apply(&mut self.state, self.world.now_us);
+        let what = match stranger {
+            Stranger::Enters(..) if self.state.value != before => "a stranger entered",
+            Stranger::Leaves(_) if self.state.value != before => "a stranger left",
+            _ => return,
+        };
+        *self.world.seen.entry(what).or_default() += 1;
     }
 
     /// A record that is none: every operation that needs it says so, and changes nothing.
@@ -541,6 +590,7 @@ impl Play<'_> {
             seen(if ahead.alive_ms.is_some() { "ahead, and its life" } else { "ahead" });
         }
         match reply {
+            Reply::Refused(Refused::WrongKind { found }) if found == "string" => seen("other kind"),
             Reply::Acquire(Acquired::Taken { holder: Some(holder), .. })
                 if holder.is_stranger() && holder.remaining_ms == Some(2_000) =>
             {
@@ -589,6 +639,46 @@ impl Play<'_> {
                 }
             }
             Reply::Refused(_) => seen("wrong kind"),
+            _ => {}
+        }
+    }
+
+    /// What only a ReentrantMutex has.
+    fn count_entries(&mut self, before: &LockState, op: &Op, reply: &Reply) {
+        let now_ms = self.world.now_us / 1000;
+        let entries = |state: &LockState| state.value.as_ref()?.content.entries().cloned();
+        let (before, after) = (entries(before), entries(&self.state));
+        let held = before.as_ref().map_or(0, |entries| entries.holds.len());
+        let mut seen = |what| *self.world.seen.entry(what).or_default() += 1;
+        if let Some(entries) = &before {
+            let over = entries.holds.iter().filter(|entry| entry.until_ms < now_ms).count();
+            if over > 0 && before == after {
+                seen("entries that are over");
+            } else if over > 0 {
+                seen("dropped entries that are over");
+            }
+            if entries.count < held as u64 {
+                seen("fewer than ours");
+            }
+        }
+        match (op, reply) {
+            (Op::Acquire(ask), Reply::Acquire(Acquired::Granted { entered: Some(entered), .. })) => {
+                if entered.count > 1 && before != after {
+                    seen(if held > 0 { "entered again" } else { "entered after a stranger" });
+                }
+                let others = before.iter().flat_map(|entries| &entries.holds);
+                if others.into_iter().any(|entry| entry.hold.session() != ask.claim.hold.session()) {
+                    seen("a sibling's hold");
+                }
+            }
+            (Op::Extend(_), Reply::Extend(Extended::Extended)) if held > 1 => seen("extended one of several"),
+            (Op::Release(_), Reply::Release(released)) if released.left > 0 => seen("released, and held yet"),
+            (Op::Evict(_), Reply::Evict(Evicted::Gone { hold: Some(_), .. }))
+                if after.is_some() && held > 1 =>
+            {
+                seen("evicted one of several");
+            }
+            (Op::Free(_), Reply::Free(Freed::Freed)) if held > 1 => seen("warned several"),
             _ => {}
         }
     }
@@ -643,6 +733,13 @@ fn acquire(claim: &Claim, lease_ms: u64, queue: Option<Enqueue>) -> Op {
 
 fn release(claim: &Claim) -> Op {
     Op::Release(Release { claim: claim.clone(), pass: Pass::Grant, next: None })
+}
+
+/// Whether somebody has a lock, of its own kind.
+fn is_held(state: &LockState, now_us: u64) -> bool {
+    let inspect = Op::Inspect(Inspect { claim: None, in_full: false });
+    let (reply, _) = state.clone().apply(now_us, &inspect, &everybody);
+    matches!(reply, Reply::Inspect(seen) if seen.holder.is_some())
 }
 
 /// The fields of a record as they stand in its hash.

@@ -332,11 +332,10 @@ impl LockState {
         let fence = self.fence();
         match free.seen {
             Seen::Hold(seen) if fence == Some(seen) => {
-                let mut told: Vec<_> =
-                    self.lessees().into_iter().map(|tenant| tenant.claim.hold.session()).collect();
-                told.sort_unstable();
-                told.dedup();
-                wakes.extend(told.into_iter().map(|to| Wake::Freed { to, fence: seen }));
+                // Each once, the oldest first: a script has no other order.
+                let told: Vec<_> = self.lessees().iter().map(|tenant| tenant.claim.hold.session()).collect();
+                let first = told.iter().enumerate().filter(|(at, to)| !told[..*at].contains(to));
+                wakes.extend(first.map(|(_, to)| Wake::Freed { to: *to, fence: seen }));
                 self.take(now, Ended::Freed, &free.by, |_, _| true);
                 // A client of another library may have entered, too.
                 self.value = None;

@@ -3,7 +3,7 @@
 use super::gate::Step;
 use super::seat::{Asker, Seat, Turn, Way};
 use super::{Engine, Hold, Session};
-use crate::store::{Fault, Outcome};
+use crate::store::{Fault, Listening, Outcome};
 use leasehold_core::contend::{Executed, Grant, Standing, Terms};
 use leasehold_core::{Acquire, Acquired, Claim, Moment, Nonce, Op, Reply, RetryPolicy};
 use std::pin::pin;
@@ -62,7 +62,8 @@ pub(crate) async fn acquire<'a>(
     pursuit: &'a Pursuit,
 ) -> Result<Won<'a>, Missed> {
     let line = InLine { engine, seat, id: seat.join(pursuit.terms.clone()), won: false };
-    Chase { engine, seat, pursuit, line, last_fault: None, tries: 0 }.run().await
+    let hearing = Hearing::NotYet;
+    Chase { engine, seat, pursuit, line, last_fault: None, tries: 0, hearing }.run().await
 }
 
 /// A task in line, which leaves it however it ends.
@@ -98,6 +99,17 @@ struct Chase<'a> {
     /// The last fault, if the store has not answered since, and whether anything may be there.
     last_fault: Option<(Fault, bool)>,
     tries: u32,
+    hearing: Hearing,
+}
+
+/// Whether a task hears it when a client of another library releases the lock.
+enum Hearing {
+    /// It has had no reason to.
+    NotYet,
+    /// It does.
+    Since(Listening),
+    /// It cannot: it looks often.
+    Never,
 }
 
 impl<'a> Chase<'a> {
@@ -187,7 +199,7 @@ impl<'a> Chase<'a> {
             Outcome::Done(Reply::Acquire(reply)) => {
                 self.last_fault = None;
                 self.answered(way, nonce, Ok(&reply), now);
-                if matches!(reply, Acquired::Taken { .. }) { self.taken(now).await } else { Ok(()) }
+                if matches!(reply, Acquired::Taken { .. }) { self.taken(way, now).await } else { Ok(()) }
             }
             Outcome::Done(reply) => {
                 let (fault, executed) = odd_reply(reply);
@@ -199,12 +211,46 @@ impl<'a> Chase<'a> {
     }
 
     /// The lock is taken: a single try ends here, and one who polls pauses.
-    async fn taken(&mut self, now: Moment) -> Result<(), Missed> {
+    async fn taken(&mut self, way: Way, now: Moment) -> Result<(), Missed> {
         if self.pursuit.once {
             return Err(Missed::Taken(Box::new(self.standing(now))));
         }
+        if way == Way::Queue && self.pursuit.retry.is_none() {
+            self.hear(now).await?;
+        }
         if self.paused(now).await? {
             self.seat.ask_again(self.line.id, self.engine.world.now());
+        }
+        Ok(())
+    }
+
+    /// Hears from now on when the lock is released, where a stranger has it that will grant it to nobody, and looks then:
+    /// he may have released it before.
+    async fn hear(&mut self, now: Moment) -> Result<(), Missed> {
+        if !self.seat.waits_for_stranger(self.line.id) {
+            // Whoever has it next is looked after anew.
+            self.hearing = Hearing::NotYet;
+            self.seat.hear(self.line.id, false);
+            return Ok(());
+        }
+        let Some(within) = self.time_to_answer(now).filter(|_| matches!(self.hearing, Hearing::NotYet))
+        else {
+            return Ok(());
+        };
+        let (engine, seat) = (self.engine, self.seat);
+        let listening = engine.gate.pass(async { engine.store.listen(&seat.lock, within).await });
+        self.hearing = match listening.await {
+            None => return Err(Missed::Closed),
+            Some(Ok(Some(listening))) => Hearing::Since(listening),
+            Some(Ok(None)) => Hearing::Never,
+            Some(Err(fault)) => {
+                tracing::debug!(lock = %seat.lock, %fault, "not heard when others release it: looking often");
+                Hearing::Never
+            }
+        };
+        if matches!(self.hearing, Hearing::Since(_)) {
+            seat.hear(self.line.id, true);
+            seat.ask_again(self.line.id, engine.world.now());
         }
         Ok(())
     }
@@ -263,14 +309,25 @@ impl<'a> Chase<'a> {
         if limit.is_some_and(|limit| limit <= now) {
             return Err(self.time_is_up(now));
         }
-        let Some(at) = until.into_iter().chain(limit).min() else {
-            self.seat.signaled(self.line.id).await;
-            return Ok(());
+        let at = until.into_iter().chain(limit).min();
+        let (world, hearing) = (&self.engine.world, &mut self.hearing);
+        let over = async {
+            match at {
+                Some(at) => world.sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
+        let heard = async {
+            match hearing {
+                Hearing::Since(listening) => listening.heard().await,
+                Hearing::NotYet | Hearing::Never => std::future::pending().await,
+            }
         };
         tokio::select! {
             biased;
             () = self.seat.signaled(self.line.id) => {}
-            () = self.engine.world.sleep_until(at) => {}
+            () = heard => self.seat.ask_again(self.line.id, world.now()),
+            () = over => {}
         }
         Ok(())
     }

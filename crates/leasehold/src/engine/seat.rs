@@ -154,6 +154,7 @@ impl Seat {
         let own = state.line.remove(id).and_then(|mut straight| straight.give_up());
         let mut claims = Vec::from_iter(own);
         if was_front {
+            state.contender.hear(false);
             claims.extend(state.succeed(queued));
         }
         claims
@@ -286,7 +287,7 @@ impl Seat {
             }
             std::mem::take(&mut state.former)
         };
-        if let Some(owner) = state.owner_of(&grant.claim, self.lock.kind) {
+        if let Some(owner) = owner_of(&grant.claim, self.lock.kind) {
             // The others of this owner, who have stood in line before he had the lock (8).
             state.line.call(&owner, id);
         }
@@ -351,7 +352,21 @@ impl Seat {
         state.signal_front();
     }
 
-    /// A pause between two tries is over: the front asks again.
+    /// Whether this task speaks for the process, and waits for a client of another library.
+    pub(super) fn waits_for_stranger(&self, id: u64) -> bool {
+        let state = self.state();
+        self.lock.kind == Kind::Reentrant && state.line.is_front(id) && state.contender.waits_for_stranger()
+    }
+
+    /// Whether this task hears it when such a client releases the lock.
+    pub(super) fn hear(&self, id: u64, hears: bool) {
+        let mut state = self.state();
+        if state.line.is_front(id) {
+            state.contender.hear(hears);
+        }
+    }
+
+    /// A pause between two tries is over, or there was news: the front asks again.
     pub(super) fn ask_again(&self, id: u64, now: Moment) {
         let mut state = self.state();
         if state.line.is_front(id) {
@@ -462,7 +477,7 @@ impl Seat {
         let remaining = hold.valid_until().since(now).as_millis();
         let holder = Holder {
             label: Some(label.clone()),
-            owner: state.owner_of(&hold.claim, self.lock.kind),
+            owner: owner_of(&hold.claim, self.lock.kind),
             count: state.occupants.len() as u64,
             remaining_ms: Some(u64::try_from(remaining).unwrap_or(u64::MAX)),
             fence: Some(hold.fence),
@@ -502,11 +517,6 @@ impl State {
     /// Whether it is this task's turn to drive the contender (1).
     fn drives(&self, id: u64, occupied: bool) -> bool {
         self.line.is_front(id) && (!occupied || (!self.contender.is_idle() && self.escorted.is_empty()))
-    }
-
-    /// Whose a hold is, of a ReentrantMutex.
-    fn owner_of(&self, claim: &Claim, kind: Kind) -> Option<OwnValue> {
-        claim.value.clone().filter(|_| kind == Kind::Reentrant)
     }
 
     /// The front has left. What is returned has to be released at the store.
@@ -549,6 +559,11 @@ impl State {
     fn signal_front(&mut self) {
         self.line.signal_front();
     }
+}
+
+/// Whose a hold is, of a ReentrantMutex.
+fn owner_of(claim: &Claim, kind: Kind) -> Option<OwnValue> {
+    claim.value.clone().filter(|_| kind == Kind::Reentrant)
 }
 
 impl Drop for Seat {

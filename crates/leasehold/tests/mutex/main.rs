@@ -5,6 +5,7 @@
 
 mod cases;
 mod detached;
+#[path = "../common/place.rs"]
 mod place;
 
 use place::Place;

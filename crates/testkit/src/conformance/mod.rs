@@ -33,6 +33,7 @@
 pub mod cases;
 mod letters;
 mod peer;
+mod rlock;
 mod scene;
 mod subject;
 mod workload;
@@ -42,6 +43,7 @@ pub use crate::conformance_suite as suite;
 pub use crate::random::Random;
 pub use letters::{Letter, Letters};
 pub use peer::{Granted, LONG, PATIENCE, Peer, Taken};
+pub use rlock::rlock;
 pub use scene::{Scene, play};
 pub use subject::Subject;
 pub use workload::{Happening, Stranger, Workload};

@@ -1,4 +1,4 @@
-//! What can happen to one Mutex, at random: operations, also late ones and such that come twice; sessions that begin,
+//! What can happen to one lock of some kind, at random: operations, also late ones and such that come twice; sessions that begin,
 //! beat, end, or are heard of no more; time, which stands still, jumps to the very end of something, or goes back; and
 //! strangers at its keys.
 //!
@@ -6,10 +6,10 @@
 //! compares.
 
 use super::Random;
-use leasehold_core::model::{Content, LockState, Sessions, Value};
+use leasehold_core::model::{Content, Entries, LockState, Sessions, Value};
 use leasehold_core::{
-    Acquire, Beat, Claim, Enqueue, Evict, Extend, FencingToken, Fingerprint, Free, HoldId, Inspect, Label,
-    Life, Lock, LockKeys, LockName, Nonce, Op, OwnValue, Pass, Release, Seen, SessionId, SessionOp,
+    Acquire, Beat, Claim, Enqueue, Evict, Extend, FencingToken, Fingerprint, Free, HoldId, Inspect, Kind,
+    Label, Life, Lock, LockKeys, LockName, Nonce, Op, OwnValue, Pass, Release, Seen, SessionId, SessionOp,
 };
 
 /// What happens next.
@@ -28,10 +28,16 @@ pub enum Happening {
 /// What clients of other libraries and operators do to the keys of a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stranger {
-    /// Another client takes the lock for so many milliseconds.
+    /// Another client takes the lock for so many milliseconds: as one that knows strings alone.
     Takes(u64),
-    /// Another client takes the lock for ever.
+    /// Another client takes the lock for ever: likewise.
     TakesForEver,
+    /// A client of Redisson's acquires an `RLock` for this owner and so many milliseconds, if it is free or his.
+    Enters(&'static str, u64),
+    /// A client of Redisson's releases an `RLock` of this owner, if it is his.
+    Leaves(&'static str),
+    /// An `RLock` of this owner stands there for ever, whatever stood there before: its client knows no leases.
+    StaysForEver(&'static str),
     /// The lock's key is deleted.
     DeletesLock,
     /// The lock's key loses its expiry.
@@ -40,16 +46,21 @@ pub enum Stranger {
     DeletesRecord,
     /// Something else is put there that expires, after so many milliseconds.
     PutsList(u64),
-    /// Something else is put there for ever.
+    /// Something else is put there for ever: no lock of any kind.
     PutsHash,
 }
 
 /// What the ids of the sessions are made of.
 const SESSIONS: [u8; 4] = [0, 1, 2, 3];
+/// Who owns a ReentrantMutex; the last one has clients of Redisson's alone.
+const OWNERS: [&str; 3] = ["a:1", "two words", "5b0f0b3e-5c3a-4f0e-9d0a-6a5d4c3b2a10:61"];
+/// How long a client of Redisson's lengthens an `RLock` that it has yet.
+const WATCHDOG_MS: u64 = 30_000;
 
 /// A source of happenings.
 #[derive(Debug)]
 pub struct Workload {
+    kind: Kind,
     random: Random,
     /// What was sent before, to be sent again.
     sent: Vec<Op>,
@@ -58,9 +69,14 @@ pub struct Workload {
 }
 
 impl Workload {
-    /// What happens by this seed.
+    /// What happens to a Mutex by this seed.
     pub fn new(seed: u64) -> Self {
-        Self { random: Random::from_seed(seed), sent: Vec::new(), claims: Vec::new() }
+        Self::of(Kind::Mutex, seed)
+    }
+
+    /// What happens to a lock of that kind by this seed.
+    pub fn of(kind: Kind, seed: u64) -> Self {
+        Self { kind, random: Random::from_seed(seed), sent: Vec::new(), claims: Vec::new() }
     }
 
     /// Where its random numbers come from.
@@ -71,7 +87,7 @@ impl Workload {
     /// What happens next to a lock in this state.
     pub fn happening(&mut self, state: &LockState) -> Happening {
         match self.random.below(24) {
-            0..=1 => Happening::Stranger(self.stranger()),
+            0..=1 => Happening::Stranger(self.stranger(state)),
             20..=23 => Happening::Attended(self.session_op()),
             // Late, or again.
             2..=4 if !self.sent.is_empty() => Happening::Sent(self.random.pick(&self.sent).clone()),
@@ -88,6 +104,9 @@ impl Workload {
         let now_ms = (now_us / 1000).cast_signed();
         let mut ends: Vec<u64> = Vec::new();
         ends.extend(state.value.as_ref().and_then(|value| value.expires_ms));
+        if let Some(entries) = state.value.as_ref().and_then(|value| value.content.entries()) {
+            ends.extend(entries.holds.iter().map(|entry| entry.until_ms));
+        }
         if let Some(record) = &state.record {
             ends.extend(record.places.values().map(|place| place.expires_ms));
             if self.random.below(4) == 0 {
@@ -119,16 +138,38 @@ impl Workload {
         }
     }
 
-    fn stranger(&self) -> Stranger {
+    fn stranger(&self, state: &LockState) -> Stranger {
         let lease_ms = *self.random.pick(&[1, 100, 5_000]);
-        match self.random.below(10) {
-            0 | 1 => Stranger::Takes(lease_ms),
-            2 | 3 => Stranger::TakesForEver,
-            4 => Stranger::DeletesLock,
-            5 | 6 => Stranger::Persists,
-            7 => Stranger::DeletesRecord,
-            8 => Stranger::PutsList(lease_ms),
+        if self.kind == Kind::Reentrant
+            && let Some(stranger) = self.redisson(state, lease_ms)
+        {
+            return stranger;
+        }
+        match (self.random.below(10), self.kind) {
+            (0 | 1, _) => Stranger::Takes(lease_ms),
+            (2 | 3, _) => Stranger::TakesForEver,
+            (4, _) => Stranger::DeletesLock,
+            (5 | 6, _) => Stranger::Persists,
+            (7, _) => Stranger::DeletesRecord,
+            (8, _) => Stranger::PutsList(lease_ms),
             _ => Stranger::PutsHash,
+        }
+    }
+
+    /// What a client of Redisson's does to an `RLock`, more often than not as the owner that has it.
+    fn redisson(&self, state: &LockState, lease_ms: u64) -> Option<Stranger> {
+        let entries = state.value.as_ref().and_then(|value| value.content.entries());
+        let has_it =
+            OWNERS.iter().find(|owner| entries.is_some_and(|entries| entries.owner.as_str() == **owner));
+        let owner = match has_it {
+            Some(owner) if self.random.below(4) > 0 => owner,
+            _ => *self.random.pick(&OWNERS),
+        };
+        match self.random.below(8) {
+            0 | 1 => Some(Stranger::Enters(owner, lease_ms)),
+            2 | 3 => Some(Stranger::Leaves(owner)),
+            4 => Some(Stranger::StaysForEver(owner)),
+            _ => None,
         }
     }
 
@@ -199,7 +240,12 @@ impl Workload {
     /// The holder as it is, or as it was or never was.
     fn seen(&self, state: &LockState) -> Seen {
         let last = state.record.as_ref().and_then(|record| record.last).map_or(17, FencingToken::as_u64);
-        let value = state.value.as_ref().and_then(|value| value.content.token()).unwrap_or("foreign");
+        let content = state.value.as_ref().map(|value| &value.content);
+        let value = match content {
+            Some(Content::Token(token)) => token,
+            Some(Content::Entries(entries)) => entries.owner.as_str(),
+            _ => "foreign",
+        };
         match self.random.below(8) {
             0 => Seen::Hold(FencingToken::new(last - 1)),
             1..=3 => Seen::Hold(FencingToken::new(last)),
@@ -259,13 +305,21 @@ impl Workload {
         let session = self.session();
         let present = self.claims.iter().find(|claim| claim.hold.session() == session).cloned();
         match present {
-            Some(claim) if self.random.below(8) > 0 => claim,
+            // Who enters again has several.
+            Some(claim) if self.random.below(if self.kind == Kind::Reentrant { 3 } else { 8 }) > 0 => claim,
             _ => self.renew(session),
         }
     }
 
-    /// The claim that was given the lock last, or whose token stands there, or any.
+    /// The claim that was given the lock last, or has it, or whose token stands there, or any.
     fn likely_claim(&mut self, state: &LockState) -> Claim {
+        let entries = state.value.as_ref().and_then(|value| value.content.entries());
+        if let Some(entries) = entries.filter(|entries| !entries.holds.is_empty())
+            && self.random.below(3) > 0
+        {
+            let hold = self.random.pick(&entries.holds).hold;
+            return Claim { hold, value: Some(entries.owner.clone()) };
+        }
         let tenant = state.record.as_ref().and_then(|record| record.tenant.as_ref());
         let tenant = tenant.map(|tenant| &tenant.claim);
         let token = state.value.as_ref().and_then(|value| value.content.token());
@@ -278,7 +332,9 @@ impl Workload {
 
     fn renew(&mut self, session: SessionId) -> Claim {
         let mut claim = self.fresh_of(session);
-        if self.random.below(4) == 0 {
+        if self.kind == Kind::Reentrant {
+            claim.value = OwnValue::new(self.random.pick(&OWNERS[..2])).ok();
+        } else if self.random.below(4) == 0 {
             // Two users may well choose the same value.
             claim.value = OwnValue::new(self.random.pick(&["mine", "foreign"])).ok();
         }
@@ -300,6 +356,28 @@ impl Stranger {
         match self {
             Self::Takes(lease_ms) => state.value = stands(token("foreign"), Some(lease_ms)),
             Self::TakesForEver => state.value = stands(token("foreign"), None),
+            Self::Enters(owner, lease_ms) => match &mut state.value {
+                None => state.value = stands(one_of(owner), Some(lease_ms)),
+                Some(value) => {
+                    if let Some(entries) = entries_of(value, owner) {
+                        entries.count += 1;
+                        value.expires_ms = Some(now_us / 1000 + lease_ms);
+                    }
+                }
+            },
+            Self::Leaves(owner) => {
+                let left = state.value.as_mut().and_then(|value| {
+                    let entries = entries_of(value, owner)?;
+                    entries.count -= 1;
+                    let left = entries.count;
+                    value.expires_ms = Some(now_us / 1000 + WATCHDOG_MS);
+                    Some(left)
+                });
+                if left == Some(0) {
+                    state.value = None;
+                }
+            }
+            Self::StaysForEver(owner) => state.value = stands(one_of(owner), None),
             Self::DeletesLock => state.value = None,
             Self::Persists => {
                 if let Some(value) = &mut state.value {
@@ -314,11 +392,32 @@ impl Stranger {
         }
     }
 
-    /// The commands that do it to a server.
-    pub fn commands(self, keys: &LockKeys) -> Vec<Vec<String>> {
+    /// The commands that do it to a server on which a lock stands like this.
+    pub fn commands(self, keys: &LockKeys, state: &LockState) -> Vec<Vec<String>> {
         let LockKeys { name, record, .. } = keys;
         let command = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+        let expire = |ms: u64| command(&["PEXPIRE", name, &ms.to_string()]);
+        let entries = state.value.as_ref().map(|value| value.content.entries());
         match self {
+            // What may lie there of a lock that nobody has is over.
+            Self::Enters(owner, lease_ms) if entries.is_none() => {
+                vec![command(&["DEL", name]), command(&["HSET", name, owner, "1"]), expire(lease_ms)]
+            }
+            Self::Enters(owner, lease_ms) => match entries.flatten() {
+                Some(entries) if entries.owner.as_str() == owner => {
+                    vec![command(&["HINCRBY", name, owner, "1"]), expire(lease_ms)]
+                }
+                _ => vec![],
+            },
+            Self::Leaves(owner) => match entries.flatten() {
+                Some(entries) if entries.owner.as_str() != owner => vec![],
+                Some(entries) if entries.count > 1 => {
+                    vec![command(&["HINCRBY", name, owner, "-1"]), expire(WATCHDOG_MS)]
+                }
+                Some(_) => vec![command(&["DEL", name])],
+                None => vec![],
+            },
+            Self::StaysForEver(owner) => vec![command(&["DEL", name]), command(&["HSET", name, owner, "1"])],
             Self::Takes(lease_ms) => vec![command(&["SET", name, "foreign", "PX", &lease_ms.to_string()])],
             Self::TakesForEver => vec![command(&["SET", name, "foreign"])],
             Self::DeletesLock => vec![command(&["DEL", name])],
@@ -329,7 +428,21 @@ impl Stranger {
                 command(&["LPUSH", name, "x"]),
                 command(&["PEXPIRE", name, &lease_ms.to_string()]),
             ],
-            Self::PutsHash => vec![command(&["DEL", name]), command(&["HSET", name, "x", "1"])],
+            Self::PutsHash => vec![command(&["DEL", name]), command(&["HSET", name, "x", "1", "y", "1"])],
         }
+    }
+}
+
+/// What a client of Redisson's has put there.
+fn one_of(owner: &str) -> Content {
+    let owner = OwnValue::new(owner).expect("a plain text is a value");
+    Content::Entries(Entries { owner, count: 1, fence: None, lease_ms: 0, holds: vec![] })
+}
+
+/// The entries that stand there, if they are this owner's.
+fn entries_of<'a>(value: &'a mut Value, owner: &str) -> Option<&'a mut Entries> {
+    match &mut value.content {
+        Content::Entries(entries) if entries.owner.as_str() == owner => Some(entries),
+        _ => None,
     }
 }

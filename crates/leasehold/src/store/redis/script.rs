@@ -10,40 +10,56 @@ use leasehold_core::{
 use redis::{Cmd, Pipeline};
 use std::sync::LazyLock;
 
-const ACQUIRE: &str = concat!(
-    include_str!("lua/read.lua"),
-    include_str!("lua/acquire_quick.lua"),
-    include_str!("lua/record.lua"),
-    include_str!("lua/queue.lua"),
-    include_str!("lua/take.lua"),
-    include_str!("lua/acquire.lua")
-);
-const EXTEND: &str = include_str!("lua/extend.lua");
-const EXTEND_RECORD: &str = include_str!("lua/extend_record.lua");
-const RELEASE: &str = concat!(
-    include_str!("lua/read.lua"),
-    include_str!("lua/release_quick.lua"),
-    include_str!("lua/record.lua"),
-    include_str!("lua/queue.lua"),
-    include_str!("lua/release.lua")
-);
-const INSPECT: &str =
-    concat!(include_str!("lua/read.lua"), include_str!("lua/record.lua"), include_str!("lua/inspect.lua"));
-const EVICT: &str = concat!(
-    include_str!("lua/read.lua"),
-    include_str!("lua/record.lua"),
-    include_str!("lua/queue.lua"),
-    include_str!("lua/take.lua"),
-    include_str!("lua/evict.lua")
-);
-const FREE: &str = concat!(
-    include_str!("lua/read.lua"),
-    include_str!("lua/record.lua"),
-    include_str!("lua/queue.lua"),
-    include_str!("lua/take.lua"),
-    include_str!("lua/free.lua")
-);
-const BEAT: &str = include_str!("lua/beat.lua");
+/// One text of several files.
+macro_rules! lua {
+    ($($part:literal)+) => { concat!($(include_str!(concat!("lua/", $part, ".lua"))),+) };
+}
+
+/// The texts of the scripts on one kind of lock. What the kinds share is one file.
+#[derive(Debug)]
+struct Texts {
+    acquire: &'static str,
+    /// Of one lock by itself, where more is to be looked at than a token.
+    extend: &'static str,
+    release: &'static str,
+    inspect: &'static str,
+    evict: &'static str,
+    free: &'static str,
+}
+
+const MUTEX: Texts = Texts {
+    acquire: lua!(
+        "string" "read" "acquire_quick" "numbers" "record" "mutex" "told" "change" "mutex_change" "queue" "take"
+        "acquire"
+    ),
+    extend: lua!("extend_record"),
+    release: lua!(
+        "string" "read" "release_quick" "numbers" "record" "mutex" "told" "change" "mutex_change" "queue" "release"
+    ),
+    inspect: lua!("string" "read" "numbers" "record" "mutex" "told" "inspect"),
+    evict: lua!(
+        "string" "read" "numbers" "record" "mutex" "told" "change" "mutex_change" "queue" "take" "evict"
+    ),
+    free: lua!("string" "read" "numbers" "record" "mutex" "told" "change" "mutex_change" "queue" "take" "free"),
+};
+const REENTRANT: Texts = Texts {
+    acquire: lua!(
+        "numbers" "hash" "read" "record" "reentrant" "told" "change" "reentrant_change" "queue" "take" "acquire"
+    ),
+    extend: lua!("numbers" "hash" "extend_entry"),
+    release: lua!(
+        "numbers" "hash" "read" "record" "reentrant" "told" "change" "reentrant_change" "queue" "release"
+    ),
+    inspect: lua!("numbers" "hash" "read" "record" "reentrant" "told" "inspect"),
+    evict: lua!(
+        "numbers" "hash" "read" "record" "reentrant" "told" "change" "reentrant_change" "queue" "take" "evict"
+    ),
+    free: lua!(
+        "numbers" "hash" "read" "record" "reentrant" "told" "change" "reentrant_change" "queue" "take" "free"
+    ),
+};
+const EXTEND: &str = lua!("extend");
+const BEAT: &str = lua!("beat");
 
 /// A script, and the name that the server has for it.
 #[derive(Debug)]
@@ -52,35 +68,59 @@ struct Script {
     sha: String,
 }
 
-struct Scripts {
+impl Script {
+    fn new(text: &'static str) -> Self {
+        Self { text, sha: redis::Script::new(text).get_hash().to_owned() }
+    }
+}
+
+/// The scripts on one kind of lock.
+struct OfKind {
     acquire: Script,
     extend: Script,
-    extend_record: Script,
     release: Script,
     inspect: Script,
     evict: Script,
     free: Script,
+}
+
+impl OfKind {
+    fn new(texts: &Texts) -> Self {
+        let Texts { acquire, extend, release, inspect, evict, free } = texts;
+        Self {
+            acquire: Script::new(acquire),
+            extend: Script::new(extend),
+            release: Script::new(release),
+            inspect: Script::new(inspect),
+            evict: Script::new(evict),
+            free: Script::new(free),
+        }
+    }
+
+    fn all(&self) -> [&Script; 6] {
+        let Self { acquire, extend, release, inspect, evict, free } = self;
+        [acquire, extend, release, inspect, evict, free]
+    }
+}
+
+struct Scripts {
+    mutex: OfKind,
+    reentrant: OfKind,
+    extend: Script,
     beat: Script,
 }
 
-static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| {
-    let script = |text| Script { text, sha: redis::Script::new(text).get_hash().to_owned() };
-    Scripts {
-        acquire: script(ACQUIRE),
-        extend: script(EXTEND),
-        extend_record: script(EXTEND_RECORD),
-        release: script(RELEASE),
-        inspect: script(INSPECT),
-        evict: script(EVICT),
-        free: script(FREE),
-        beat: script(BEAT),
-    }
+static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| Scripts {
+    mutex: OfKind::new(&MUTEX),
+    reentrant: OfKind::new(&REENTRANT),
+    extend: Script::new(EXTEND),
+    beat: Script::new(BEAT),
 });
 
 /// Adds the loading of all scripts.
 pub(super) fn load_all(pipeline: &mut Pipeline) {
-    let Scripts { acquire, extend, extend_record, release, inspect, evict, free, beat } = &*SCRIPTS;
-    for script in [acquire, extend, extend_record, release, inspect, evict, free, beat] {
+    let Scripts { mutex, reentrant, extend, beat } = &*SCRIPTS;
+    for script in mutex.all().into_iter().chain(reentrant.all()).chain([extend, beat]) {
         pipeline.add_command(load(script));
     }
 }
@@ -98,12 +138,22 @@ pub(super) struct Call {
 }
 
 impl Call {
-    /// The call of an operation on a lock with these keys, in this part of a store; `mailboxes` is what the channels of
-    /// all mailboxes begin with. `None` for an operation that has no script.
-    pub(super) fn new(op: &Op, space: &KeySpace, keys: &LockKeys, mailboxes: &str) -> Option<Self> {
-        let scripts = &*SCRIPTS;
+    /// The call of an operation on a lock of that kind with these keys, in this part of a store; `mailboxes` is what the
+    /// channels of all mailboxes begin with. `None` for an operation, or a kind, that has no script.
+    pub(super) fn new(
+        op: &Op,
+        kind: Kind,
+        space: &KeySpace,
+        keys: &LockKeys,
+        mailboxes: &str,
+    ) -> Option<Self> {
+        let scripts = match kind {
+            Kind::Mutex => &SCRIPTS.mutex,
+            Kind::Reentrant => &SCRIPTS.reentrant,
+            _ => return None,
+        };
         let LockKeys { name, record, audit } = keys;
-        let call = match op {
+        let mut call = match op {
             Op::Acquire(ask) => {
                 let mut call = match ask.ahead {
                     None => Self::of(&scripts.acquire, &[name, record]),
@@ -116,9 +166,9 @@ impl Call {
                 }
                 call
             }
-            Op::Extend(extend) if goes_by_token(extend) => Self::extends(&[(name.clone(), extend)]),
+            Op::Extend(extend) if goes_by_token(kind, extend) => Self::extends(&[(name.clone(), extend)]),
             Op::Extend(extend) => {
-                let mut call = Self::of(&scripts.extend_record, &[name, record]);
+                let mut call = Self::of(&scripts.extend, &[name, record]);
                 let keep = if extend.keep_record { "1" } else { "" };
                 call.claim(&extend.claim).cmd.arg(extend.lease_ms).arg(keep);
                 call
@@ -164,6 +214,10 @@ impl Call {
             }
             _ => return None,
         };
+        // Those that may leave the lock free say so to clients of Redisson's.
+        if kind == Kind::Reentrant && !matches!(op, Op::Extend(_) | Op::Inspect(_)) {
+            call.cmd.arg(keys.released_channel());
+        }
         Some(call)
     }
 
@@ -209,9 +263,9 @@ impl Call {
     }
 
     fn of(script: &'static Script, keys: &[&str]) -> Self {
-        // A release with an acquire has 17 arguments; claims, numbers and a short label fit beside the keys. Extends
+        // A release with an acquire has 18 arguments; claims, numbers and a short label fit beside the keys. Extends
         // have two for each key.
-        let (arguments, bytes) = (17.max(3 + 3 * keys.len()), 256.max(64 + 48 * keys.len()));
+        let (arguments, bytes) = (18.max(3 + 3 * keys.len()), 256.max(64 + 48 * keys.len()));
         let mut cmd = Cmd::with_capacity(arguments, bytes + keys.iter().map(|key| key.len()).sum::<usize>());
         cmd.arg("EVALSHA").arg(&script.sha).arg(keys.len());
         for key in keys {
@@ -256,8 +310,8 @@ impl Call {
 }
 
 /// Whether a hold is told by its token alone, and no more than its end is to change: such extends go together.
-pub(super) fn goes_by_token(extend: &Extend) -> bool {
-    extend.claim.value.is_none() && !extend.keep_record
+pub(super) fn goes_by_token(kind: Kind, extend: &Extend) -> bool {
+    kind == Kind::Mutex && extend.claim.value.is_none() && !extend.keep_record
 }
 
 /// What the records of sessions call a lock that they hold.
@@ -277,6 +331,13 @@ mod tests {
     use super::*;
     use leasehold_core::model::Audit;
 
+    fn all() -> Vec<&'static str> {
+        let texts = [MUTEX, REENTRANT].map(|Texts { acquire, extend, release, inspect, evict, free }| {
+            [acquire, extend, release, inspect, evict, free]
+        });
+        texts.concat()
+    }
+
     #[test]
     fn the_payload_of_an_empty_record_is_what_dump_would_give() {
         assert_eq!(crc64(b"123456789"), 0xe9c6_d914_c4b8_d9ca, "the check value in Redis's crc64.c");
@@ -284,9 +345,14 @@ mod tests {
         payload.extend_from_slice(&crc64(&payload).to_le_bytes());
         let escaped: Vec<_> = payload.iter().map(|byte| format!("\\{byte:03}")).collect();
         let escaped = escaped.concat();
-        assert!(ACQUIRE.contains(&format!("EMPTY_RECORD = '{escaped}'")), "{escaped}");
+        assert!(MUTEX.acquire.contains(&format!("EMPTY_RECORD = '{escaped}'")), "{escaped}");
         assert!(BEAT.contains(&format!("EMPTY_RECORD = '{escaped}'")), "{escaped}");
         assert_eq!(leasehold_core::FORMAT, 1, "the payload and record.lua name the format");
+        let mut payload = b"\x04\x01\x09leasehold\x04none\x09\x00".to_vec();
+        payload.extend_from_slice(&crc64(&payload).to_le_bytes());
+        let escaped: Vec<_> = payload.iter().map(|byte| format!("\\{byte:03}")).collect();
+        let escaped = escaped.concat();
+        assert!(REENTRANT.acquire.contains(&format!("OPENED = '{escaped}'")), "{escaped}");
         let mut payload = b"\x05\x01\x01-\0\0\0\0\0\0\0\0\x09\x00".to_vec();
         payload.extend_from_slice(&crc64(&payload).to_le_bytes());
         let escaped: Vec<_> = payload.iter().map(|byte| format!("\\{byte:03}")).collect();
@@ -308,21 +374,23 @@ mod tests {
     #[test]
     fn the_scripts_know_the_numbers_of_the_model() {
         let kept_ms = leasehold_core::RECORD_KEPT.as_millis();
-        for script in [ACQUIRE, EXTEND_RECORD, RELEASE, EVICT, FREE] {
-            assert!(script.contains(&format!("RECORD_KEPT_MS = {kept_ms}\n")));
+        for Texts { acquire, extend, release, inspect: _, evict, free } in [MUTEX, REENTRANT] {
+            for script in [acquire, extend, release, evict, free] {
+                assert!(script.contains(&format!("RECORD_KEPT_MS = {kept_ms}\n")));
+            }
+            let kept_ms = leasehold_core::AUDIT_KEPT.as_millis();
+            for script in [acquire, evict, free] {
+                assert!(script.contains(&format!("AUDIT_KEPT_MS = '{kept_ms}'\n")));
+                assert!(script.contains(&format!("ENTRIES_AT_MOST = {}\n", Audit::MOST)));
+            }
+            let greatest = leasehold_core::FencingToken::MAX;
+            assert!(acquire.contains(&format!("GREATEST_FENCE = {greatest}\n")));
         }
-        let kept_ms = leasehold_core::AUDIT_KEPT.as_millis();
-        for script in [ACQUIRE, EVICT, FREE] {
-            assert!(script.contains(&format!("AUDIT_KEPT_MS = '{kept_ms}'\n")));
-            assert!(script.contains(&format!("ENTRIES_AT_MOST = {}\n", Audit::MOST)));
-        }
-        let greatest = leasehold_core::FencingToken::MAX;
-        assert!(ACQUIRE.contains(&format!("GREATEST_FENCE = {greatest}\n")));
     }
 
     #[test]
     fn every_key_of_a_command_is_a_declared_one() {
-        for script in [ACQUIRE, EXTEND, EXTEND_RECORD, RELEASE, INSPECT, EVICT, FREE, BEAT] {
+        for script in all().into_iter().chain([EXTEND, BEAT]) {
             assert!(!script.starts_with("#!"), "Redis 6.2 knows no headers");
             let loops = script.split(" key in ").skip(1).all(|rest| rest.starts_with("ipairs(KEYS) do"));
             assert!(loops && !script.contains("local key"), "`key` is one that is declared");

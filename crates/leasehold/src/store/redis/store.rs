@@ -14,7 +14,7 @@ use super::verdict::judge;
 use crate::store::{Fault, FaultKind, Outcome, Phase, Postbox, SessionKeeping, Store};
 use futures_util::future::{BoxFuture, join_all};
 use leasehold_core::{
-    Beat, Extend, KeyError, KeySpace, Kind, Lock, Op, SessionEntry, SessionId, SessionOp, SessionReply,
+    Beat, Claim, Extend, KeyError, KeySpace, Kind, Lock, Op, SessionEntry, SessionId, SessionOp, SessionReply,
 };
 use redis::aio::MultiplexedConnection;
 use redis::{Pipeline, PushInfo, Value, cmd};
@@ -29,6 +29,8 @@ use tokio::time::Instant;
 const SENT_AT_MOST: u32 = 4;
 /// How many extends are one call at most: others at the server wait for as long as it takes.
 const EXTENDS_AT_ONCE: usize = 64;
+/// What the field of ours is called beside the owner of a ReentrantMutex.
+const OURS: &str = "leasehold";
 /// What a time that is too long to count counts as.
 const FAR: Duration = Duration::from_secs(24 * 3600);
 
@@ -156,15 +158,15 @@ impl RedisStore {
 
     fn call(&self, lock: &Lock, op: &Op) -> Result<Call, Fault> {
         let unusable = |text| self.fault(FaultKind::Unusable(text), Phase::Send);
-        if lock.kind != Kind::Mutex {
-            return Err(unusable("there is no script for this kind of lock".to_owned()));
+        if lock.kind == Kind::Reentrant && !has_owners(op) {
+            return Err(unusable(format!("its owner must have a name, and none that is `{OURS}`")));
         }
         let keys = self.keys.lock(lock).map_err(|error| unusable(error.to_string()))?;
         let mailboxes = match &*self.way {
             Way::Link(link) => link.mailboxes(),
             Way::Lent(lent) => lent.mailboxes(),
         };
-        Call::new(op, &self.keys, &keys, mailboxes.prefix())
+        Call::new(op, lock.kind, &self.keys, &keys, mailboxes.prefix())
             .ok_or_else(|| unusable("there is no script for this".to_owned()))
     }
 
@@ -264,7 +266,9 @@ impl RedisStore {
     /// An extend that can go together with others, and the key of its lock.
     fn extend<'a>(&self, (lock, op): &'a (Lock, Op)) -> Option<(String, &'a Extend)> {
         match op {
-            Op::Extend(extend) if goes_by_token(extend) => Some((self.keys.lock(lock).ok()?.name, extend)),
+            Op::Extend(extend) if goes_by_token(lock.kind, extend) => {
+                Some((self.keys.lock(lock).ok()?.name, extend))
+            }
             _ => None,
         }
     }
@@ -469,6 +473,20 @@ impl Store for RedisStore {
 
     fn check(&self, lock: &Lock) -> Result<(), KeyError> {
         self.keys.lock(lock).map(drop)
+    }
+}
+
+/// Whether each claim of an operation on a ReentrantMutex says whose it is: by a text that can be a field beside ours.
+fn has_owners(op: &Op) -> bool {
+    let named = |claim: &Claim| claim.value.as_ref().is_some_and(|owner| owner.as_str() != OURS);
+    match op {
+        Op::Acquire(ask) => named(&ask.claim),
+        Op::Release(release) => {
+            named(&release.claim) && release.next.as_ref().is_none_or(|next| named(&next.claim))
+        }
+        Op::Extend(extend) => named(&extend.claim),
+        Op::Inspect(inspect) => inspect.claim.as_ref().is_none_or(named),
+        _ => true,
     }
 }
 

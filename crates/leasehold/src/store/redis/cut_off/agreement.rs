@@ -7,7 +7,7 @@ use super::number;
 use super::reach::Play;
 use super::site::{MAILBOXES, Site, Spoken};
 use crate::store::redis::embedded::{Content, EmbeddedRedis, Entry, Ran, WHOLE};
-use leasehold_core::SessionOp;
+use leasehold_core::{Kind, SessionOp};
 use leasehold_testkit::conformance::Happening;
 use leasehold_testkit::{FrozenClock, RedisServer, RespConnection, Value};
 use std::io;
@@ -19,16 +19,18 @@ const STEPS: u64 = 20;
 
 #[test]
 fn the_embedded_redis_does_what_the_model_does() {
-    let mut site = Site::new();
-    for seed in number("LEASEHOLD_SEED").map_or(0..SEQUENCES, |seed| seed..seed + 1) {
-        agrees_with_the_model(&mut site, seed).unwrap_or_else(|Broken(what)| panic!("{what}"));
+    for kind in Kind::ALL {
+        let mut site = Site::new(kind);
+        for seed in number("LEASEHOLD_SEED").map_or(0..SEQUENCES, |seed| seed..seed + 1) {
+            agrees_with_the_model(&mut site, seed).unwrap_or_else(|Broken(what)| panic!("{what}"));
+        }
     }
 }
 
 /// Before 7.0 no server knows its number, nor GT.
 #[test]
 fn without_gt_the_scripts_do_what_the_model_does() {
-    let mut site = Site::edited(&[("redis.REDIS_VERSION_NUM and 'GT'", "nil")]);
+    let mut site = Site::edited(Kind::Mutex, &[("redis.REDIS_VERSION_NUM and 'GT'", "nil")]);
     for seed in number("LEASEHOLD_SEED").map_or(0..SEQUENCES / 4, |seed| seed..seed + 1) {
         agrees_with_the_model(&mut site, seed).unwrap_or_else(|Broken(what)| panic!("{what}"));
     }
@@ -43,50 +45,7 @@ pub(super) fn agrees_with_the_model(site: &mut Site, seed: u64) -> Result<(), Br
 #[test]
 fn the_embedded_redis_does_what_a_server_does() -> io::Result<()> {
     let mut server = Server::start()?;
-    let mut site = Site::new();
-    let mut cuts = 0;
-    for seed in number("LEASEHOLD_SEED").map_or(0..SEQUENCES_AT_A_SERVER, |seed| seed..seed + 1) {
-        let mut play = Play::new(&mut site, seed);
-        for step in 0..STEPS {
-            let what = format!("LEASEHOLD_SEED={seed}, step {step}");
-            let sessions = play.site.sessions().unwrap_or_else(|Broken(broken)| panic!("{what}: {broken}"));
-            let by_us = play.workload.time_us(&play.state, &sessions, play.now_us);
-            play.set_now_us(play.now_us.saturating_add_signed(by_us));
-            server.clock.set_us(play.now_us.cast_signed())?;
-            server.compare_keys(&play, &what)?;
-            match play.workload.happening(&play.state) {
-                Happening::Sent(op) | Happening::SentTwice(op) => {
-                    let spoken = play.site.spoken(&op);
-                    cuts += u32::from(server.compare(&mut play, &spoken, &format!("{what}: {op:?}"))?);
-                }
-                Happening::Attended(SessionOp::Beat(beat)) => {
-                    let spoken = play.site.spoken_beat(&beat);
-                    cuts += u32::from(server.compare(&mut play, &spoken, &format!("{what}: {beat:?}"))?);
-                }
-                Happening::Attended(SessionOp::End(session)) => {
-                    play.site.end_session(session);
-                    let (record, index) = (play.site.space.session(session), play.site.space.sessions());
-                    server.connection.call(&["DEL", &record])?;
-                    server.connection.call(&["ZREM", &index, &session.to_string()])?;
-                }
-                Happening::Attended(_) => {}
-                Happening::Stranger(stranger) => {
-                    play.site.meddle(stranger);
-                    for command in stranger.commands(&play.site.keys) {
-                        server.connection.call(&command)?;
-                    }
-                }
-            }
-            server.compare_keys(&play, &what)?;
-            // What is likely next is told by the state. Reading it back looks at the whole record, too.
-            play.state = play.site.state().unwrap_or_else(|Broken(broken)| panic!("{what}: {broken}"));
-        }
-        for key in play.site.all_keys() {
-            server.connection.call(&["DEL", &key])?;
-        }
-    }
-    assert!(cuts > 0, "no script was cut off");
-    Ok(())
+    Kind::ALL.into_iter().try_for_each(|kind| server.agrees(kind))
 }
 
 #[test]
@@ -129,7 +88,16 @@ fn values_become_replies_as_at_a_server() -> io::Result<()> {
         "return redis.pcall('RESTORE', KEYS[1], '-1', 'x').err",
         "return redis.call('HSET', KEYS[1], 'a', '1', 'b', '2', 'a', '3')",
         "return redis.call('HMGET', KEYS[1], 'a', 'c', 'b')",
+        "return redis.call('HLEN', KEYS[1])",
+        "return redis.call('HDEL', KEYS[1], '')",
+        "return redis.call('HDEL', KEYS[1], 'a', 'c')",
+        "return redis.call('HGETALL', KEYS[1])",
+        "return redis.call('HINCRBY', KEYS[1], 'b', '2')",
+        "return redis.pcall('HINCRBY', KEYS[1], 'b', 'x').err",
+        "return redis.pcall('RESTORE', KEYS[1], '1', 'x', 'REPLACE').err",
         "return redis.call('HDEL', KEYS[1], 'a', 'c', 'b')",
+        "return redis.call('HGETALL', KEYS[1])",
+        "return redis.call('HLEN', KEYS[1])",
         "return redis.call('TYPE', KEYS[1])",
         "return redis.sha1hex(ARGV[1])",
         "return redis.call('ZADD', KEYS[1], '1762000000123', 'a')",
@@ -174,7 +142,57 @@ impl Server {
         let server = RedisServer::builder().clock(&clock).start()?;
         let mut hearer = server.connect()?;
         hearer.call(&["PSUBSCRIBE", &format!("{MAILBOXES}*")])?;
+        hearer.call(&["PSUBSCRIBE", "redisson_lock__channel:*"])?;
         Ok(Self { connection: server.connect()?, hearer, clock, _process: server })
+    }
+
+    /// Compares the two over random operations on a lock of that kind.
+    fn agrees(&mut self, kind: Kind) -> io::Result<()> {
+        let mut site = Site::new(kind);
+        let mut cuts = 0;
+        for seed in number("LEASEHOLD_SEED").map_or(0..SEQUENCES_AT_A_SERVER, |seed| seed..seed + 1) {
+            let mut play = Play::new(&mut site, seed);
+            for step in 0..STEPS {
+                let what = format!("LEASEHOLD_SEED={seed}, step {step}");
+                let sessions =
+                    play.site.sessions().unwrap_or_else(|Broken(broken)| panic!("{what}: {broken}"));
+                let by_us = play.workload.time_us(&play.state, &sessions, play.now_us);
+                play.set_now_us(play.now_us.saturating_add_signed(by_us));
+                self.clock.set_us(play.now_us.cast_signed())?;
+                self.compare_keys(&play, &what)?;
+                match play.workload.happening(&play.state) {
+                    Happening::Sent(op) | Happening::SentTwice(op) => {
+                        let spoken = play.site.spoken(&op);
+                        cuts += u32::from(self.compare(&mut play, &spoken, &format!("{what}: {op:?}"))?);
+                    }
+                    Happening::Attended(SessionOp::Beat(beat)) => {
+                        let spoken = play.site.spoken_beat(&beat);
+                        cuts += u32::from(self.compare(&mut play, &spoken, &format!("{what}: {beat:?}"))?);
+                    }
+                    Happening::Attended(SessionOp::End(session)) => {
+                        play.site.end_session(session);
+                        let (record, index) = (play.site.space.session(session), play.site.space.sessions());
+                        self.connection.call(&["DEL", &record])?;
+                        self.connection.call(&["ZREM", &index, &session.to_string()])?;
+                    }
+                    Happening::Attended(_) => {}
+                    Happening::Stranger(stranger) => {
+                        play.site.meddle(stranger, &play.state);
+                        for command in stranger.commands(&play.site.keys, &play.state) {
+                            self.connection.call(&command)?;
+                        }
+                    }
+                }
+                self.compare_keys(&play, &what)?;
+                // What is likely next is told by the state. Reading it back looks at the whole record, too.
+                play.state = play.site.state().unwrap_or_else(|Broken(broken)| panic!("{what}: {broken}"));
+            }
+            for key in play.site.all_keys() {
+                self.connection.call(&["DEL", &key])?;
+            }
+        }
+        assert!(cuts > 0, "no script was cut off");
+        Ok(())
     }
 
     /// Runs a script on both, now and then cut off, and compares what it answers and tells; says whether it was.

@@ -4,8 +4,8 @@ use super::Broken;
 use super::site::Site;
 use crate::store::redis::embedded::{Keyspace, WHOLE};
 use leasehold_core::{
-    Acquire, Beat, Claim, Enqueue, Evict, Extend, FencingToken, Free, HoldId, Inspect, Label, Life, Lock,
-    Nonce, Op, OwnValue, Pass, Release, Seen, SessionId,
+    Acquire, Beat, Claim, Enqueue, Evict, Extend, FencingToken, Free, HoldId, Inspect, Kind, Label, Life,
+    Lock, Nonce, Op, OwnValue, Pass, Release, Seen, SessionId,
 };
 
 const START_US: u64 = 1_762_000_000_000_000;
@@ -15,10 +15,18 @@ type Way = (&'static str, Vec<Op>, Op, &'static str);
 
 #[test]
 fn every_way_has_its_commands() {
-    let mut site = Site::new();
-    for (name, before, op, expected) in
-        acquires().into_iter().chain(releases()).chain(takings()).chain(others())
-    {
+    let ways = acquires().into_iter().chain(releases()).chain(takings()).chain(others());
+    have_their_commands(Kind::Mutex, ways);
+}
+
+#[test]
+fn every_way_of_a_reentrant_mutex_has_its_commands() {
+    have_their_commands(Kind::Reentrant, entries());
+}
+
+fn have_their_commands(kind: Kind, ways: impl IntoIterator<Item = Way>) {
+    let mut site = Site::new(kind);
+    for (name, before, op, expected) in ways {
         let found = commands(&mut site, &before, &op).unwrap_or_else(|Broken(what)| panic!("{name}: {what}"));
         println!("| {name} | {} | `{found}` |", found.split(' ').count());
         assert_eq!(found, expected, "{name}");
@@ -27,7 +35,7 @@ fn every_way_has_its_commands() {
 
 #[test]
 fn every_beat_has_its_commands() {
-    let mut site = Site::new();
+    let mut site = Site::new(Kind::Mutex);
     for (name, before, beat, expected) in beats() {
         site.redis.load(Keyspace::default());
         let mut now_us = START_US;
@@ -248,6 +256,104 @@ fn others() -> Vec<Way> {
             queue(),
             Op::Inspect(Inspect { claim: None, in_full: false }),
             "GET HMGET TIME HVALS PTTL",
+        ),
+    ]
+}
+
+/// Of a ReentrantMutex: the first two sessions have one owner, and each other one its own.
+fn entries() -> Vec<Way> {
+    let owned = |n: u8| {
+        let owner = if n < 3 { "ours".to_owned() } else { format!("owner {n}") };
+        Claim { value: OwnValue::new(owner).ok(), ..claim(n) }
+    };
+    let take = |n: u8| Op::Acquire(ask(owned(n), Some(60_000)));
+    let release = |n: u8| Op::Release(Release { claim: owned(n), pass: Pass::Grant, next: None });
+    let extend = |n: u8, lease_ms: u64, keep_record: bool| {
+        Op::Extend(Extend { claim: owned(n), lease_ms, keep_record })
+    };
+    let evict =
+        |n: u8| Op::Evict(Evict { dead: claim(n).hold.session(), by: Label::new("test").expect("a label") });
+    let free = || {
+        let seen = Seen::Hold(FencingToken::new(START_US));
+        Op::Free(Free { seen, by: Label::new("test").expect("a label") })
+    };
+    let twice = || vec![take(1), take(2)];
+    let queue = || vec![take(1), take(3), take(4)];
+    vec![
+        ("acquire of a new lock", vec![], take(1), "HMGET HLEN HMGET TIME RESTORE HSET RESTORE HSET"),
+        (
+            "acquire of a free lock that was used before",
+            vec![take(1), release(1)],
+            take(3),
+            "HMGET HLEN HMGET TIME HSET PEXPIRE RESTORE HSET",
+        ),
+        ("acquire that is sent again", vec![take(1)], take(1), "HMGET HLEN TIME HMGET"),
+        (
+            "acquire by the owner who has the lock",
+            vec![take(1)],
+            take(2),
+            "HMGET HLEN TIME HMGET PTTL PEXPIRE HSET",
+        ),
+        (
+            "the same, past others, of one who had queued",
+            [queue(), vec![release(3)]].concat(),
+            take(2),
+            "HMGET HLEN TIME HMGET PTTL PEXPIRE HSET",
+        ),
+        (
+            "acquire of a lock that is held: to wait",
+            vec![take(1)],
+            take(3),
+            "HMGET HLEN HGET TIME HMGET PTTL PTTL HSET",
+        ),
+        ("look of one who waits", queue(), take(4), "HMGET HLEN HGET TIME HMGET PTTL HGET HGET PTTL HSET"),
+        ("extend", vec![take(1)], extend(1, 90_000, false), "HMGET HLEN TIME PTTL PEXPIRE HSET"),
+        ("extend that changes nothing", vec![take(1)], extend(1, 1, false), "HMGET HLEN TIME PTTL"),
+        (
+            "extend that keeps the record",
+            vec![take(1)],
+            extend(1, 90_000_000, true),
+            "HMGET HLEN TIME PTTL PEXPIRE HSET HMGET PTTL PEXPIRE",
+        ),
+        ("extend of a hold that is gone", vec![], extend(1, 90_000, false), "HMGET HLEN"),
+        ("release with nobody waiting", vec![take(1)], release(1), "HMGET HLEN TIME HMGET DEL HSET PUBLISH"),
+        ("release of one of several", twice(), release(1), "HMGET HLEN TIME HMGET HDEL HSET HSET"),
+        (
+            "release that grants",
+            queue(),
+            release(1),
+            "HMGET HLEN TIME HMGET HGET HMGET DEL HSET PEXPIRE RESTORE HSET HDEL PUBLISH",
+        ),
+        ("release of one who is not known", vec![take(1)], release(3), "HMGET HLEN HGET TIME HMGET PTTL"),
+        (
+            "eviction of one of several",
+            twice(),
+            evict(1),
+            "HMGET HLEN HGET TIME HMGET HMGET GET HDEL HSET HSET SET",
+        ),
+        (
+            "eviction of a holder",
+            queue(),
+            evict(1),
+            "HMGET HLEN HGET TIME HMGET HMGET GET HGET HMGET DEL HSET PEXPIRE RESTORE HSET HDEL PUBLISH SET",
+        ),
+        (
+            "freed from its holders",
+            twice(),
+            free(),
+            "HMGET HLEN HGET TIME HMGET GET DEL HSET PUBLISH PUBLISH PUBLISH SET",
+        ),
+        (
+            "inspect of a free lock",
+            vec![],
+            Op::Inspect(Inspect { claim: None, in_full: false }),
+            "HMGET HLEN HMGET",
+        ),
+        (
+            "inspect of a held one",
+            vec![take(1)],
+            Op::Inspect(Inspect { claim: None, in_full: false }),
+            "HMGET HLEN HGET TIME HMGET PTTL",
         ),
     ]
 }

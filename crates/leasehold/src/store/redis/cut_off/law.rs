@@ -1,16 +1,18 @@
 //! What a cut-off may leave, as the model sees it.
 //!
 //! Let `before` be the state at which an operation arrived, and `after` the one that it makes as a whole. A script that is
-//! stopped leaves one of six states, and each of its keys ends when it would have ended in `before` or in `after`:
+//! stopped leaves one of seven states, and each of its keys ends when it would have ended in `before` or in `after`:
 //!
 //! | Left      | The lock                        | The record                    | The audit |
 //! |-----------|---------------------------------|-------------------------------|-----------|
 //! | Untouched | as before                       | as before                     | as before |
-//! | Freed     | nobody's; it was given up       | as before                     | as before |
-//! | Opened    | as before; nobody's if given up | new and empty; there was none | as before |
-//! | Entered   | as before; nobody's if given up | as after                      | as before |
+//! | Freed     | given up                        | as before                     | as before |
+//! | Opened    | as before, or given up          | new and empty; there was none | as before |
+//! | Entered   | as before, or given up          | as after                      | as before |
 //! | Unnoted   | as after                        | as after                      | as before |
 //! | Done      | as after                        | as after                      | as after  |
+//!
+//! | Lasting   | as before, but for its end      | as before                     | as before |
 //!
 //! and a message is out only where it is Unnoted or Done. What that means for those who come next:
 //!
@@ -19,13 +21,17 @@
 //! - Freed: nobody has written down how the hold was ended. A second release is told "vanished", or what else the
 //!   record says of a hold that is not there; it is never told that it still holds. The next who comes gives the lock on.
 //! - Opened means nothing.
+//! - Lasting: the key of a ReentrantMutex lasts longer than its holds, each of which has an end of its own.
 //! - Entered: whoever the record names as the last one was never given the lock, was not told so, and has left the queue.
 //!   Its fencing token is used up. It finds the lock free with its next look; if others wait by then, they come first.
+//!
+//! A lock that is given up is nobody's; a ReentrantMutex is its owner's yet, if he has other holds. What is written there
+//! anew never outlasts its key: a lock that is as after ends as after. Entries that are over are taken for none.
 //!
 //! In none of them has anybody the lock who had not asked for it, or whose release was written down, and no token is on its
 //! way that the record does not know.
 
-use leasehold_core::model::{LockState, Record};
+use leasehold_core::model::{LockState, Record, Value};
 
 /// What a cut-off has left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -33,14 +39,20 @@ pub(super) enum Left {
     Untouched,
     Freed,
     Opened,
+    Lasting,
     Entered,
     Unnoted,
     Done,
 }
 
-/// Which of the states is `left`, if it is any. `given_up` says whether the operation ends a hold that it
-/// finds.
-pub(super) fn left(before: &LockState, after: &LockState, left: &LockState, given_up: bool) -> Option<Left> {
+/// Which of the states is `left`, if it is any. `given_up` is how the lock stands without the holds that the operation
+/// ends, if it ends any.
+pub(super) fn left(
+    before: &LockState,
+    after: &LockState,
+    left: &LockState,
+    given_up: Option<&LockState>,
+) -> Option<Left> {
     if left == after {
         return Some(Left::Done);
     }
@@ -50,10 +62,13 @@ pub(super) fn left(before: &LockState, after: &LockState, left: &LockState, give
     if !ends_as_in(left, before, after) {
         return None;
     }
+    let value = given_up.map_or(before, |given_up| given_up).value.clone().map(for_ever_there);
+    let given_up = given_up.is_some();
     let [before, after, left] = [before, after, left].map(for_ever);
-    let value = if given_up { None } else { before.value };
     if left == after {
         Some(Left::Done)
+    } else if left == before {
+        Some(Left::Lasting)
     } else if left.audit != before.audit {
         None
     } else if left.value == after.value && left.record == after.record {
@@ -75,7 +90,11 @@ pub(super) fn left(before: &LockState, after: &LockState, left: &LockState, give
 fn ends_as_in(left: &LockState, before: &LockState, after: &LockState) -> bool {
     let value = |state: &LockState| state.value.as_ref().map(|value| value.expires_ms);
     let record = |state: &LockState| state.record.as_ref().map(|record| record.expires_ms);
-    let value_fits = value(left).is_none() || [value(before), value(after)].contains(&value(left));
+    let content = |state: &LockState| state.value.as_ref().map(|value| value.content.clone());
+    let written = content(left) == content(after) && content(left) != content(before);
+    let ends = [value(before), value(after)];
+    let ends = if written { &ends[1..] } else { &ends[..] };
+    let value_fits = value(left).is_none() || ends.contains(&value(left));
     let record_fits = record(left).is_none() || [record(before), record(after)].contains(&record(left));
     let audit = |state: &LockState| state.audit.as_ref().map(|audit| audit.expires_ms);
     let audit_fits = audit(left).is_none() || [audit(before), audit(after)].contains(&audit(left));
@@ -85,13 +104,15 @@ fn ends_as_in(left: &LockState, before: &LockState, after: &LockState) -> bool {
 /// A state without its expiries.
 fn for_ever(state: &LockState) -> LockState {
     let mut state = state.clone();
-    if let Some(value) = &mut state.value {
-        value.expires_ms = None;
-    }
+    state.value = state.value.map(for_ever_there);
     if let Some(record) = &mut state.record {
         record.expires_ms = 0;
     }
     state
+}
+
+fn for_ever_there(value: Value) -> Value {
+    Value { expires_ms: None, ..value }
 }
 
 fn is_empty(record: &Record) -> bool {

@@ -4,7 +4,7 @@
 //! each kind is sent, and stopped after none, one, two … of its commands; and after each cut-off
 //!
 //! 1. no key is without an expiry, but for a lock that had none before;
-//! 2. the keys are a state that the model knows, and one of the six that `law.rs` names;
+//! 2. the keys are a state that the model knows, and one of the seven that `law.rs` names;
 //! 3. the same operation again, any other one, or none is answered as the model says;
 //! 4. everybody who waits is served after that (`serve.rs`).
 //!
@@ -26,11 +26,11 @@ mod serve;
 mod site;
 
 use law::Left;
-use leasehold_core::model::LockState;
-use leasehold_core::{Fate, Op, Reply, Wake};
+use leasehold_core::model::{LockState, everybody};
+use leasehold_core::{Acquire, Evict, Fate, Kind, Label, Op, Pass, Release, Reply};
 use reach::Play;
 use seen::{OP_KINDS, OpKind, Seen};
-use site::{MAILBOXES, Site};
+use site::{Site, live};
 
 const STATES: u64 = 2_000;
 
@@ -40,22 +40,31 @@ struct Broken(String);
 
 #[test]
 fn a_script_that_is_cut_off_leaves_expiries_and_a_way_on() {
+    leaves_expiries_and_a_way_on(Kind::Mutex);
+}
+
+#[test]
+fn a_script_of_a_reentrant_mutex_that_is_cut_off_does_so_too() {
+    leaves_expiries_and_a_way_on(Kind::Reentrant);
+}
+
+fn leaves_expiries_and_a_way_on(kind: Kind) {
     if let Some(seed) = number("LEASEHOLD_SEED") {
-        let checked = check(&mut Site::new(), seed, &mut Seen::default());
+        let checked = check(&mut Site::new(kind), seed, &mut Seen::default());
         return checked.unwrap_or_else(|Broken(what)| panic!("{what}"));
     }
     let states = number("LEASEHOLD_SEQUENCES").unwrap_or(STATES);
-    let halves = [0, 1].map(|half| std::thread::spawn(move || check_all((half..states).step_by(2))));
+    let halves = [0, 1].map(|half| std::thread::spawn(move || check_all(kind, (half..states).step_by(2))));
     let halves = halves.map(|half| half.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
     let seen = halves.into_iter().fold(Seen::default(), Seen::with);
-    println!("{states} states, {seen:?}");
+    println!("{states} states of a {}, {seen:?}", kind.word());
     if states >= STATES {
-        seen.check(STATES / 1_000);
+        seen.check(kind, STATES / 1_000);
     }
 }
 
-fn check_all(seeds: impl Iterator<Item = u64>) -> Seen {
-    let (mut site, mut seen) = (Site::new(), Seen::default());
+fn check_all(kind: Kind, seeds: impl Iterator<Item = u64>) -> Seen {
+    let (mut site, mut seen) = (Site::new(kind), Seen::default());
     for seed in seeds {
         check(&mut site, seed, &mut seen).unwrap_or_else(|Broken(what)| panic!("{what}"));
     }
@@ -154,19 +163,43 @@ impl Play<'_> {
         let released = matches!(reply, Reply::Release(released) if released.found == Fate::Held);
         // Whoever takes the lock from another writes that down.
         let taken = after.audit != before.audit;
-        let given_up = released || taken;
-        let Some(left) = law::left(before, &after, &self.state, given_up) else {
+        let given_up = (released || taken).then(|| self.given_up(before, op));
+        let states = [before, &after, &self.state].map(|state| live(state, self.now_us));
+        let left = if self.state == after {
+            Some(Left::Done)
+        } else if self.state == *before {
+            Some(Left::Untouched)
+        } else {
+            law::left(&states[0], &states[1], &states[2], given_up.as_ref())
+        };
+        let Some(left) = left else {
             return Err(Broken(format!("it left {:?},\n  and makes {after:?}", self.state)));
         };
         let told = self.site.redis.with(|keyspace| std::mem::take(&mut keyspace.messages));
-        let said = |wake: &Wake| (format!("{MAILBOXES}{}", wake.to()), wake.message());
-        let expected: Vec<_> = wakes.iter().map(said).collect();
+        let expected = self.site.said(self.now_us, before, &after, &wakes);
         let fits = match left {
             Left::Done => told == expected || told.is_empty() && !whole && !taken,
             Left::Unnoted => expected.starts_with(&told) && !whole,
             _ => told.is_empty() && !whole,
         };
         if fits { Ok(left) } else { Err(Broken(format!("it is {left:?}, and told {told:?}"))) }
+    }
+
+    /// How the lock stands without the holds that an operation ends, and with nothing else that it does.
+    fn given_up(&self, before: &LockState, op: &Op) -> LockState {
+        let mut state = before.clone();
+        let by = Label::new("test").expect("a plain text is a label");
+        match op {
+            Op::Release(release) => {
+                let release = Release { next: None, pass: Pass::Free, ..release.clone() };
+                state.apply(self.now_us, &Op::Release(release), &everybody);
+            }
+            Op::Acquire(Acquire { ahead: Some(dead), .. }) | Op::Evict(Evict { dead, .. }) => {
+                state.bury(self.now_us, *dead, &by);
+            }
+            _ => state.value = None,
+        }
+        state
     }
 
     fn check_expiries(&self, before: &LockState) -> Result<(), Broken> {

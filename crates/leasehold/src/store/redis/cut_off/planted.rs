@@ -8,20 +8,23 @@ use super::agreement::agrees_with_the_model;
 use super::seen::Seen;
 use super::site::{Edit, Site};
 use super::{Broken, check};
+use leasehold_core::Kind;
 
 /// As many states as it may take to find a mistake.
 const STATES: u64 = 200;
 
 /// A mistake in the scripts.
 struct Mistake {
+    kind: Kind,
     name: &'static str,
     edits: &'static [Edit],
     /// What is said of it.
     said: &'static str,
 }
 
-const MISTAKES: [Mistake; 14] = [
+const MISTAKES: [Mistake; 20] = [
     Mistake {
+        kind: Kind::Mutex,
         name: "the record is created by HSET, and its expiry follows",
         edits: &[
             (
@@ -34,6 +37,7 @@ const MISTAKES: [Mistake; 14] = [
         said: "never expires",
     },
     Mistake {
+        kind: Kind::Mutex,
         name: "the lock is given by SET, and its expiry follows",
         edits: &[(
             "redis.call('SET', KEYS[1], given.token, 'PX', given.lease_ms)",
@@ -42,16 +46,18 @@ const MISTAKES: [Mistake; 14] = [
         said: "never expires",
     },
     Mistake {
+        kind: Kind::Mutex,
         name: "the lock is given before the record is written",
         edits: &[(
             "write_record()
-  if given then redis.call('SET', KEYS[1], given.token, 'PX', given.lease_ms) end",
-            "if given then redis.call('SET', KEYS[1], given.token, 'PX', given.lease_ms) end
+  write_lock()",
+            "write_lock()
             write_record()",
         )],
         said: "it left",
     },
     Mistake {
+        kind: Kind::Mutex,
         name: "the lock is given before the record is written, on the quick way",
         edits: &[
             ("redis.call('SET', KEYS[1], ARGV[2] == '' and ARGV[1] or ARGV[2], 'PX', ARGV[4])", ""),
@@ -64,6 +70,7 @@ const MISTAKES: [Mistake; 14] = [
         said: "it left",
     },
     Mistake {
+        kind: Kind::Mutex,
         name: "a release is written down before the lock is freed",
         edits: &[(
             "if freed then redis.call('DEL', KEYS[1]) end",
@@ -75,6 +82,7 @@ const MISTAKES: [Mistake; 14] = [
         said: "it left",
     },
     Mistake {
+        kind: Kind::Mutex,
         name: "a release is written down before the lock is freed, on the quick way",
         edits: &[(
             "redis.call('DEL', KEYS[1])
@@ -85,6 +93,7 @@ const MISTAKES: [Mistake; 14] = [
         said: "it left",
     },
     Mistake {
+        kind: Kind::Mutex,
         name: "a lock that is handed on is not freed before",
         edits: &[(
             "if freed then redis.call('DEL', KEYS[1]) end",
@@ -93,6 +102,7 @@ const MISTAKES: [Mistake; 14] = [
         said: "it left",
     },
     Mistake {
+        kind: Kind::Mutex,
         name: "the ends of the queue are written before its places",
         edits: &[(
             "redis.call('HSET', KEYS[2], unpack(texts))",
@@ -102,6 +112,7 @@ const MISTAKES: [Mistake; 14] = [
         said: "a place with 1 of 8 parts",
     },
     Mistake {
+        kind: Kind::Mutex,
         name: "places that are over are removed before the queue is written",
         edits: &[(
             "local function write_rest()\n",
@@ -111,23 +122,25 @@ const MISTAKES: [Mistake; 14] = [
         said: "a place with 1 of 8 parts",
     },
     Mistake {
+        kind: Kind::Mutex,
         name: "places that are over are not emptied with the record",
         edits: &[("put('w:' .. session, '')", "changes['w:' .. session] = nil")],
         said: "places, but a queue",
     },
     Mistake {
+        kind: Kind::Mutex,
         name: "a grant is told before it is given",
         edits: &[
             ("if told then redis.pcall('PUBLISH'", "if told and not already then redis.pcall('PUBLISH'"),
-            ("if warned then redis.pcall('PUBLISH'", "if warned and not already then redis.pcall('PUBLISH'"),
+            ("for _, session in ipairs(warned) do", "for _, session in ipairs(already and {} or warned) do"),
             (
                 "local function write_rest()\n",
                 "local already
                 local function write_rest()
                 if told then
                   already = true
-                  if warned then
-                    redis.pcall('PUBLISH', ARGV[3] .. warned.session, 'freed ' .. digits(warned.fence))
+                  for _, session in ipairs(warned) do
+                    redis.pcall('PUBLISH', ARGV[3] .. session, 'freed ' .. digits(warned_of))
                   end
                   redis.pcall('PUBLISH', ARGV[3] .. told.session, 'grant ' .. told.nonce .. ' ' .. digits(last))
                 end\n",
@@ -136,6 +149,7 @@ const MISTAKES: [Mistake; 14] = [
         said: "and told",
     },
     Mistake {
+        kind: Kind::Mutex,
         name: "who took a lock is written down before it is taken",
         edits: &[(
             "if freed then redis.call('DEL', KEYS[1]) end",
@@ -145,6 +159,7 @@ const MISTAKES: [Mistake; 14] = [
         said: "it left",
     },
     Mistake {
+        kind: Kind::Mutex,
         name: "a session begins by HSET, and the expiry of its record follows",
         edits: &[
             ("redis.call('RESTORE', KEYS[1], ARGV[3], EMPTY_RECORD)", "redis.call('HSET', KEYS[1], 'format', '1')"),
@@ -154,6 +169,7 @@ const MISTAKES: [Mistake; 14] = [
         said: "never expires",
     },
     Mistake {
+        kind: Kind::Mutex,
         name: "the index is made by ZADD, and its expiry follows",
         edits: &[
             (
@@ -163,12 +179,76 @@ const MISTAKES: [Mistake; 14] = [
         ],
         said: "never expires",
     },
+    Mistake {
+        kind: Kind::Reentrant,
+        name: "a hash is made by HSET, and its expiry follows",
+        edits: &[(
+            "redis.call('RESTORE', KEYS[1], digits(math.max(1, tonumber(given.lease_ms))), OPENED, 'REPLACE')",
+            "redis.call('DEL', KEYS[1])
+            redis.call('HSET', KEYS[1], 'leasehold', packed(), value, digits(count))
+            redis.call('PEXPIRE', KEYS[1], given.lease_ms)",
+        )],
+        said: "never expires",
+    },
+    Mistake {
+        kind: Kind::Reentrant,
+        name: "a hash is made before the record is written",
+        edits: &[("write_record()\n  write_lock()", "write_lock()\n write_record()")],
+        said: "it left",
+    },
+    Mistake {
+        kind: Kind::Reentrant,
+        name: "a hold is added before its key lasts as long",
+        edits: &[
+            ("elseif entered then\n    redis.call('PEXPIRE', KEYS[1], digits(value_ttl_ms))", ""),
+            (
+                "redis.call('HSET', KEYS[1], 'leasehold', packed(), value, digits(count))\n  end",
+                "redis.call('HSET', KEYS[1], 'leasehold', packed(), value, digits(count))
+                if entered then redis.call('PEXPIRE', KEYS[1], digits(value_ttl_ms)) end
+                end",
+            ),
+        ],
+        said: "it left",
+    },
+    Mistake {
+        kind: Kind::Reentrant,
+        name: "holds and count are written one after the other",
+        edits: &[(
+            "redis.call('HSET', KEYS[1], 'leasehold', packed(), value, digits(count))\n  end",
+            "redis.call('HSET', KEYS[1], 'leasehold', packed()) redis.call('HSET', KEYS[1], value, digits(count))
+            end",
+        )],
+        said: "it left",
+    },
+    Mistake {
+        kind: Kind::Reentrant,
+        name: "a release of one of several is written down before the count is lowered",
+        edits: &[(
+            "redis.call('HDEL', KEYS[1], '')",
+            "if record_there and ended then redis.call('HSET', KEYS[2], 'ended', ended) end",
+        )],
+        said: "it left",
+    },
+    Mistake {
+        kind: Kind::Reentrant,
+        name: "clients of Redisson's hear that a lock is free before it is",
+        edits: &[
+            ("if channel and freed and not given then", "if channel and freed and not given and warned[1] then"),
+            (
+                "if freed then\n    redis.call('DEL', KEYS[1])",
+                "if freed then
+                if not given and not warned[1] then redis.pcall('PUBLISH', channel, '0') end
+                redis.call('DEL', KEYS[1])",
+            ),
+        ],
+        said: "and told",
+    },
 ];
 
 #[test]
 fn each_planted_mistake_is_found() {
-    for Mistake { name, edits, said } in MISTAKES {
-        let mut site = Site::edited(edits);
+    for Mistake { kind, name, edits, said } in MISTAKES {
+        let mut site = Site::edited(kind, edits);
         for seed in 0..20 {
             agrees_with_the_model(&mut site, seed)
                 .unwrap_or_else(|Broken(what)| panic!("{name}: shown without a cut-off\n{what}"));

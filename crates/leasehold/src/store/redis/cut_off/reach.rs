@@ -26,7 +26,8 @@ pub(super) struct Play<'a> {
 impl<'a> Play<'a> {
     pub(super) fn new(site: &'a mut Site, seed: u64) -> Self {
         site.redis.load(crate::store::redis::embedded::Keyspace::default());
-        let mut play = Self { site, state: LockState::default(), workload: Workload::new(seed), now_us: 0 };
+        let (state, workload) = (LockState::new(site.kind), Workload::of(site.kind, seed));
+        let mut play = Self { site, state, workload, now_us: 0 };
         play.set_now_us(START_US);
         play
     }
@@ -107,7 +108,11 @@ impl<'a> Play<'a> {
     }
 
     fn meddle(&mut self, stranger: Stranger) -> Result<(), Broken> {
-        self.site.meddle(stranger);
+        if stranger == Stranger::Persists && self.state.value.is_none() {
+            // Nobody lets last what a cut-off has left of a lock that nobody has.
+            return Ok(());
+        }
+        self.site.meddle(stranger, &self.state);
         stranger.apply(&mut self.state, self.now_us);
         self.compare()
     }

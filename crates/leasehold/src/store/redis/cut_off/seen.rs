@@ -1,7 +1,7 @@
 //! What came to pass, and whether that was enough: a generator that never gets anywhere would find nothing.
 
 use super::law::Left;
-use leasehold_core::Op;
+use leasehold_core::{Kind, Op};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
@@ -78,7 +78,11 @@ impl Seen {
 
     /// Whether every operation left all that it can, so many times at least, and every script was stopped at every
     /// command.
-    pub(super) fn check(&self, times_at_least: u64) {
+    pub(super) fn check(&self, kind: Kind, times_at_least: u64) {
+        let of_this_kind = match kind {
+            Kind::Reentrant => &[(OpKind::Acquire, Left::Lasting), (OpKind::Extend, Left::Lasting)][..],
+            _ => &[],
+        };
         for what in [
             (OpKind::Acquire, Left::Untouched),
             (OpKind::Acquire, Left::Opened),
@@ -109,11 +113,15 @@ impl Seen {
             (OpKind::Free, Left::Entered),
             (OpKind::Free, Left::Unnoted),
             (OpKind::Free, Left::Done),
-        ] {
-            let times = self.left.get(&what).copied().unwrap_or(0);
+        ]
+        .iter()
+        .chain(of_this_kind)
+        {
+            let times = self.left.get(what).copied().unwrap_or(0);
             assert!(times >= times_at_least, "{what:?} came {times} times only");
         }
-        assert_eq!(self.cuts.len(), 8, "there are eight scripts");
+        // A Mutex is extended by its token, or by more.
+        assert_eq!(self.cuts.len(), if kind == Kind::Mutex { 8 } else { 7 }, "so many scripts there are");
         assert_eq!(self.missed(), [""; 0], "never cut off there");
     }
 

@@ -14,10 +14,10 @@ use leasehold_core::model::{
 };
 use leasehold_core::{
     Beat, Beaten, Claim, Ended, FencingToken, HoldId, KeySpace, Kind, Label, Life, Lock, LockKeys, Op,
-    OwnValue, Refused, Reply, SessionId,
+    OwnValue, Refused, Reply, SessionId, Wake,
 };
 use leasehold_testkit::Value;
-use leasehold_testkit::conformance::{Stranger, Workload};
+use leasehold_testkit::conformance::{Stranger, Workload, rlock};
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::rc::Rc;
@@ -39,6 +39,7 @@ pub(super) struct Spoken {
 
 /// An embedded Redis with one lock.
 pub(super) struct Site {
+    pub(super) kind: Kind,
     pub(super) redis: EmbeddedRedis,
     pub(super) keys: LockKeys,
     pub(super) space: KeySpace,
@@ -50,16 +51,18 @@ pub(super) struct Site {
 }
 
 impl Site {
-    pub(super) fn new() -> Self {
-        Self::edited(&[])
+    /// With a lock of that kind.
+    pub(super) fn new(kind: Kind) -> Self {
+        Self::edited(kind, &[])
     }
 
     /// With scripts that were changed so.
-    pub(super) fn edited(edits: &[Edit]) -> Self {
-        let lock = Lock::mutex("job".parse().expect("a good name"));
+    pub(super) fn edited(kind: Kind, edits: &[Edit]) -> Self {
+        let lock = Lock { kind, name: "job".parse().expect("a good name") };
         let space = KeySpace::default();
         let keys = space.lock(&lock).expect("a good name");
         Self {
+            kind,
             redis: EmbeddedRedis::new(),
             keys,
             space,
@@ -71,7 +74,8 @@ impl Site {
 
     /// The call of an operation's script.
     pub(super) fn spoken(&mut self, op: &Op) -> Spoken {
-        let call = Call::new(op, &self.space, &self.keys, MAILBOXES).expect("each of these has a script");
+        let call = Call::new(op, self.kind, &self.space, &self.keys, MAILBOXES);
+        let call = call.expect("each of these has a script");
         self.speak(&call)
     }
 
@@ -147,22 +151,38 @@ impl Site {
     ) -> Result<Option<Reply>, Broken> {
         let sessions = self.sessions()?;
         let found = self.run(op, WHOLE)?;
+        let before = state.clone();
         let (expected, wakes) = state.apply(now_us, op, &|session| sessions.vital(now_us / 1000, session));
         if found.as_ref() != Some(&expected) {
             return Err(Broken(format!("{op:?}\n  is answered {found:?},\n  by the model {expected:?}")));
         }
         let told = self.redis.with(|keyspace| std::mem::take(&mut keyspace.messages));
-        let expected: Vec<_> =
-            wakes.iter().map(|wake| (format!("{MAILBOXES}{}", wake.to()), wake.message())).collect();
+        let expected = self.said(now_us, &before, state, &wakes);
         if told != expected {
             return Err(Broken(format!("{op:?}\n  tells {told:?},\n  in the model {expected:?}")));
         }
         Ok(found)
     }
 
-    /// Does to the keys what a stranger does.
-    pub(super) fn meddle(&self, stranger: Stranger) {
-        for command in stranger.commands(&self.keys) {
+    /// The messages that go out, channel and text: those that the model knows, and what clients of Redisson's hear of a
+    /// lock that is free now and was not before.
+    pub(super) fn said(
+        &self,
+        now_us: u64,
+        before: &LockState,
+        after: &LockState,
+        wakes: &[Wake],
+    ) -> Vec<(String, String)> {
+        let wake = |wake: &Wake| (format!("{MAILBOXES}{}", wake.to()), wake.message());
+        let freed = live(before, now_us).value.is_some() && live(after, now_us).value.is_none();
+        let freed = freed && self.kind == Kind::Reentrant;
+        let free = freed.then(|| (self.keys.released_channel(), "0".to_owned()));
+        wakes.iter().map(wake).chain(free).collect()
+    }
+
+    /// Does to the keys, at which a lock stands like this, what a stranger does.
+    pub(super) fn meddle(&self, stranger: Stranger, state: &LockState) {
+        for command in stranger.commands(&self.keys, state) {
             self.command(&command.iter().map(String::as_str).collect::<Vec<_>>());
         }
     }
@@ -200,8 +220,15 @@ impl Site {
 
     /// What the model would have at this state of the keys.
     pub(super) fn state(&self) -> Result<LockState, Broken> {
-        self.redis.with(|keyspace| read_back(keyspace, &self.keys))
+        self.redis.with(|keyspace| read_back(keyspace, self.kind, &self.keys))
     }
+}
+
+/// A state without entries that are over, which may lie there for a while.
+pub(super) fn live(state: &LockState, now_us: u64) -> LockState {
+    let mut state = state.clone();
+    state.held_by(now_us);
+    state
 }
 
 /// A reply as the client library has it.
@@ -216,14 +243,18 @@ fn as_of_the_client(value: &Value) -> redis::Value {
     }
 }
 
-fn read_back(keyspace: &Keyspace, keys: &LockKeys) -> Result<LockState, Broken> {
-    let value = keyspace.entry(&keys.name).map(|Entry { content, expires_ms }| {
-        let content = match content {
-            Content::Text(text) => Lies::Token(String::from_utf8_lossy(text).into_owned()),
-            other => Lies::Other(other.kind().to_owned()),
-        };
-        Stands { content, expires_ms: *expires_ms }
-    });
+fn read_back(keyspace: &Keyspace, kind: Kind, keys: &LockKeys) -> Result<LockState, Broken> {
+    let value = match keyspace.entry(&keys.name) {
+        Some(Entry { content, expires_ms }) => {
+            let content = match (content, kind) {
+                (Content::Text(text), _) => Some(Lies::Token(String::from_utf8_lossy(text).into_owned())),
+                (Content::Hash(hash), Kind::Reentrant) => rlock(&Fields::of(hash).0).map_err(Broken)?,
+                (other, _) => Some(Lies::Other(other.kind().to_owned())),
+            };
+            content.map(|content| Stands { content, expires_ms: *expires_ms })
+        }
+        None => None,
+    };
     let record = keyspace.entry(&keys.record).map(|entry| match (&entry.content, entry.expires_ms) {
         (Content::Hash(hash), Some(expires_ms)) => Fields::of(hash).record(expires_ms),
         (_, expires_ms) => Err(Broken(format!("a record of another type, or that expires {expires_ms:?}"))),
@@ -232,7 +263,7 @@ fn read_back(keyspace: &Keyspace, keys: &LockKeys) -> Result<LockState, Broken> 
         (Content::Text(text), Some(expires_ms)) => audit(text, expires_ms),
         (_, expires_ms) => Err(Broken(format!("an audit of another type, or that expires {expires_ms:?}"))),
     });
-    Ok(LockState { kind: Kind::Mutex, value, record: record.transpose()?, audit: audit.transpose()? })
+    Ok(LockState { kind, value, record: record.transpose()?, audit: audit.transpose()? })
 }
 
 fn audit(text: &[u8], expires_ms: u64) -> Result<Audit, Broken> {

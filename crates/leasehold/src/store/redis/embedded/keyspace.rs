@@ -111,6 +111,15 @@ impl Keyspace {
                 let hash = self.hash(key)?;
                 Value::Array(fields.iter().map(|field| bulk(hash.and_then(|hash| hash.get(field)))).collect())
             }
+            ("HLEN", [key]) => count(self.hash(key)?.map_or(0, BTreeMap::len)),
+            ("HGETALL", [key]) => Value::Array(
+                self.hash(key)?
+                    .into_iter()
+                    .flatten()
+                    .flat_map(|(field, text)| [bulk(Some(field)), bulk(Some(text))])
+                    .collect(),
+            ),
+            ("HINCRBY", [key, field, by]) => self.hincrby(key, field, by)?,
             ("HVALS", [key]) => Value::Array(
                 self.hash(key)?.into_iter().flatten().map(|(_, text)| bulk(Some(text))).collect(),
             ),
@@ -121,6 +130,15 @@ impl Keyspace {
                 self.put(key, Content::Text(text.clone()), Some(at_ms))
             }
             ("RESTORE", [key, ms, payload]) => self.restore(key, ms, payload)?,
+            ("RESTORE", [key, ms, payload, replace]) if replace.eq_ignore_ascii_case(b"REPLACE") => {
+                // What it cannot read replaces nothing.
+                let before = self.keys.remove(key);
+                let restored = self.restore(key, ms, payload);
+                if let (Err(_), Some(before)) = (&restored, before) {
+                    self.keys.insert(key.clone(), before);
+                }
+                restored?
+            }
             ("DEL", keys) if !keys.is_empty() => {
                 count(keys.iter().filter(|key| self.keys.remove(*key).is_some()).count())
             }
@@ -197,6 +215,15 @@ impl Keyspace {
         };
         let new = pairs.chunks(2).filter(|pair| hash.insert(pair[0].clone(), pair[1].clone()).is_none());
         Ok(count(new.count()))
+    }
+
+    fn hincrby(&mut self, key: &Bytes, field: &Bytes, by: &Bytes) -> Result<Value, &'static str> {
+        let by = integer(by)?;
+        let number = self.hash(key)?.and_then(|hash| hash.get(field)).map_or(Ok(0), |text| integer(text));
+        let number = number.map_err(|_| "ERR hash value is not an integer")?;
+        let number = number.checked_add(by).ok_or("ERR increment or decrement would overflow")?;
+        self.hset(key, &[field.clone(), number.to_string().into_bytes()])?;
+        Ok(Value::Integer(number))
     }
 
     fn hdel(&mut self, key: &Bytes, fields: &[Bytes]) -> Result<Value, &'static str> {

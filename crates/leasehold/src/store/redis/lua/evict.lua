@@ -22,7 +22,7 @@ if kind then return { 'kind', kind } end
 local alive, trouble = alive_for(ARGV[1])
 if trouble then return trouble end
 if alive then return { 'alive' } end
-local fence, left = bury(ARGV[1], ARGV[4])
+local of, left = bury(ARGV[1], ARGV[4])
 if not value then pump() end
 commit()
-return { 'gone', fence, left }
+return { 'gone', of, left }

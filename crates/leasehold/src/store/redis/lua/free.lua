@@ -19,12 +19,18 @@
 -- when memory is full.
 
 if kind then return { 'kind', kind } end
-local holder = lessee()
-if ARGV[5] == 'hold' and holder and last and digits(last) == ARGV[6] then
-  warned = { session = holder.session, fence = last }
-  take(holder, 'freed', ARGV[4])
+local holder, of = lessee(), fence()
+if ARGV[5] == 'hold' and holder and of and digits(of) == ARGV[6] then
+  local known = {}
+  for _, who in ipairs(lessees()) do
+    if not known[who.session] then known[who.session], warned[#warned + 1] = true, who.session end
+  end
+  warned_of = of
+  take('freed', ARGV[4], function() return true end)
+  -- A client of another library may have entered a ReentrantMutex, too.
+  give_up()
 elseif ARGV[5] == 'stranger' and value and not holder and redis.sha1hex(value) == ARGV[6] then
-  freed, value, value_ttl_ms = true, false, nil
+  give_up()
   note('freed', '', nil, ARGV[4])
 else
   return { 'changed', tell_holder({}) }

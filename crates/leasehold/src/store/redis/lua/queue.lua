@@ -1,70 +1,12 @@
--- Part of acquire, release, evict and free, after record.lua: giving the lock, and its queue.
---
--- ARGV[3]  what the channels of all mailboxes begin with; the session follows
---
--- What is decided is decided on the variables of record.lua. Only `commit` writes, at the end and in this order, so that
--- a script that is cut off leaves a state that the next one handles right:
---   1. The DEL of a lock that is given up: full memory does not refuse it, and what follows is no reason to keep the
---      lock. Without it, taking the lock or a place begins with a write that full memory refuses, as a whole.
---   2. The record, in one HSET: the new holder, the queue without it, the places. It is created, with its expiry, by a
---      RESTORE of a constant, since HSET alone would create it without. No key is ever without an expiry.
---   3. The SET of the lock, with its expiry. Until then it lies free, and the next who comes gives it away anew.
---   4. The fields that are over. A place that is over was emptied in step 2 already.
---   5. The messages, which are hints.
---   6. The audit, which people read.
+-- Part of acquire, release, evict and free, after what is changed in a lock: its queue, and giving it.
 
 -- How many places one call looks at, so that no script runs for long.
 local LOOKS_AT_MOST = 64
 
--- How long the audit is kept after its last entry.
-local AUDIT_KEPT_MS = '604800000'
-
--- DUMP of the hash {format = '1'}: type 4 (hash), 1 field, '\006format', '\0011', RDB version 9 (Redis 5, which all
--- later ones load), CRC64 of all that.
-local EMPTY_RECORD = '\004\001\006\102\111\114\109\097\116\001\049\009\000\017\015\014\212\067\157\155\031'
-
--- What is to be written: fields of the record, those that are over, its expiry, a lock that is freed, one that is given,
--- the session that is told so, the one that is told that its hold is over, the expiry of a lock that has none, the audit.
-local changes, over, new_record_ttl_ms = {}, {}, nil
-local freed, given, told, warned, new_value_ttl, audit = false, nil, nil, nil, nil, nil
-
--- How long the record lasts, once that is known.
-local record_ttl_ms
-
-local function put(field, text)
-  changes[field], over[field] = text, nil
-end
-
--- How long a record is kept that is used now, for a hold or a place that lasts `lease_ms`.
-local function record_ttl(lease_ms)
-  local ahead_ms = last and math.floor(last / 1000) - now() or 0
-  return math.max(ahead_ms, lease_ms) + RECORD_KEPT_MS
-end
-
--- Raises the record's expiry where it has come near. A record that is new has all its time.
-local function keep_record(lease_ms)
-  if not new_record_ttl_ms and record_there then
-    record_ttl_ms = record_ttl_ms or redis.call('PTTL', KEYS[2])
-  end
-  local ttl_ms = record_ttl(lease_ms)
-  local kept_ms = new_record_ttl_ms or record_ttl_ms
-  if not kept_ms or kept_ms < ttl_ms - RECORD_KEPT_MS / 2 then new_record_ttl_ms = ttl_ms end
-end
-
--- Enters a new holder and its fencing token.
-local function install(who)
-  now()
-  last = math.min(last and math.max(last + 1, now_us) or now_us, GREATEST_FENCE)
-  the_tenant, who.since_ms = who, now_ms
-  put('last', digits(last))
-  put('tenant', who.hold .. '\n' .. digits(now_ms) .. '\n' .. who.life .. '\n' .. who.own .. '\n' .. who.label)
-  new_record_ttl_ms = record_ttl(tonumber(who.lease_ms))
-end
-
 -- Makes a claim the holder of the free lock.
 local function give(who)
   install(who)
-  given, value, value_ttl_ms = who, who.token, tonumber(who.lease_ms)
+  stand(who)
 end
 
 -- The sessions before and behind one in the queue; empty where there is none. What this script has decided already goes
@@ -125,17 +67,6 @@ local function enqueue(ask)
   return math.min(front and ticket - front.ticket or ticket, size - 1)
 end
 
--- The hold is there: tells so, and mends what a cut-off may have left undone.
-local function confirm(ask)
-  local holder = tenant()
-  local known = last and holder and holder.hold == ask.hold and holder.own == ask.own
-  if not known then install(ask) end
-  if value_ttl() == -1 then
-    new_value_ttl, value_ttl_ms = ask.lease_ms, tonumber(ask.lease_ms)
-  end
-  return { 'granted', last, value_ttl_ms, first ~= '' and 1 or 0 }
-end
-
 -- Whose death would bring nearer to the lock whoever has asked, or '': who has the place right before his own, or else
 -- who holds the lock.
 local function ahead_of(ask, position)
@@ -144,7 +75,7 @@ local function ahead_of(ask, position)
     local before = changes['p:' .. ask.session] or redis.call('HGET', KEYS[2], 'p:' .. ask.session)
     place = before and place_of(before)
   end
-  local who = place or lessee()
+  local who = place or (record_there or next(changes)) and lessee()
   return who and lives(who) and who.session or ''
 end
 
@@ -174,6 +105,10 @@ end
 local function acquire(ask, asked, alive_ms)
   local reply = settled(ask)
   if reply then return reply end
+  if enter and enter(ask) then
+    if waits(ask) then leave(ask.session) end
+    return confirm(ask)
+  end
   if not value and pump(ask) == ask then return confirm(ask) end
   if value and ask.adopt_ms ~= '' and value_ttl() == -1 then
     new_value_ttl, value_ttl_ms = ask.adopt_ms, tonumber(ask.adopt_ms)
@@ -196,22 +131,22 @@ end
 
 local function write_rest()
   write_record()
-  if given then redis.call('SET', KEYS[1], given.token, 'PX', given.lease_ms) end
-  if new_value_ttl then redis.call('PEXPIRE', KEYS[1], new_value_ttl) end
+  write_lock()
   local fields_over = {}
   for field in pairs(over) do fields_over[#fields_over + 1] = field end
   if fields_over[1] then redis.call('HDEL', KEYS[2], unpack(fields_over)) end
   -- A user that may not publish has his waiters look by themselves, and holders find out when they extend.
-  if warned then redis.pcall('PUBLISH', ARGV[3] .. warned.session, 'freed ' .. digits(warned.fence)) end
+  for _, session in ipairs(warned) do redis.pcall('PUBLISH', ARGV[3] .. session, 'freed ' .. digits(warned_of)) end
   if told then redis.pcall('PUBLISH', ARGV[3] .. told.session, 'grant ' .. told.nonce .. ' ' .. digits(last)) end
+  if channel and freed and not given then redis.pcall('PUBLISH', channel, '0') end
   -- The lock's audit is the last key of those that take locks.
   if audit then redis.pcall('SET', KEYS[#KEYS], audit, 'PX', AUDIT_KEPT_MS) end
 end
 
--- Writes what was decided. What goes wrong after a lock was freed is not the releaser's: the next to look mends it. But
+-- Writes what was decided. What goes wrong after a hold was given up is not the releaser's: the next to look mends it. But
 -- who has `asked` for something in the same step must not be told that he got what could not be written.
 local function commit(asked)
-  if freed then redis.call('DEL', KEYS[1]) end
-  if freed and not asked then pcall(write_rest) else write_rest() end
+  local given_up = write_off()
+  if given_up and not asked then pcall(write_rest) else write_rest() end
 end
 

@@ -1,6 +1,5 @@
--- Part of all scripts on a Mutex but extend, before their own text: reads what stands at a Mutex's two keys.
+-- Part of all scripts on a lock but extend, after what stands at its key: reads the record beside it.
 --
--- KEYS[1]  the lock: a STRING, its value the token, as clients of other libraries keep it
 -- KEYS[2]  the record: a HASH
 --            format           1; a record of another format is not touched
 --            last             the fencing token that was given last
@@ -12,28 +11,21 @@
 --            n:<session>      the session behind it; means nothing of the last one
 --            p:<session>      the session before it; means nothing of the first one
 --          life is s and how long the session lives without a beat, in ms, where its death ends the hold and the place
---          before their time; l where nothing does
+--          before their time; l where nothing does. A ReentrantMutex's own values are owners
 -- ARGV[1]  a hold, a session (whose place is read), or empty
--- ARGV[2]  the user's own value in place of the hold as token, or empty
+-- ARGV[2]  the user's own value, or empty
 --
 -- Reading comes first, so that a key of the wrong type is found before anything is written:
 --   {'kind', type}      something else stands at the lock's key (who may meet it says so himself)
 --   {'format', found}   the record has another format, or is no hash
 --
--- None of these texts contains a control character but the \n between them. There are no functions here: making them
--- costs as much as the commands do, and who finds the lock free, or releases it to nobody, is done without.
+-- None of these texts contains a control character but the \n between them. There are no functions here, for the reason
+-- that string.lua gives.
 
 local RECORD_KEPT_MS = 3600000
 local GREATEST_FENCE = 9007199254740991
 
 local session = string.sub(ARGV[1], 1, 16)
-
--- The lock. `value` is false and `kind` nil where nothing stands there; `kind` is the type of what is no string.
-local value, kind = redis.pcall('GET', KEYS[1]), nil
-if type(value) == 'table' then
-  if string.sub(value.err, 1, 9) ~= 'WRONGTYPE' then return value end
-  value, kind = false, redis.call('TYPE', KEYS[1]).ok
-end
 
 local fields = redis.pcall('HMGET', KEYS[2], 'format', 'last', 'tenant', 'ended', 'queue', 'w:' .. session)
 if fields.err then

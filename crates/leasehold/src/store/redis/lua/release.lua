@@ -21,15 +21,16 @@
 local found = fate(claim)
 local holder = found == 'superseded' and tell_holder({}) or {}
 if found == 'held' then
-  freed, value, value_ttl_ms = true, false, nil
+  end_holds(function(holder) return holder.hold == claim.hold end)
   ended = claim.hold .. ' released'
   put('ended', ended)
   if not record_there then new_record_ttl_ms = record_ttl(0) end
 end
 if record_there and waits(claim) then leave(claim.session) end
 
+local reply = { found, holder, count and (found == 'held' and count or 0) }
 local after
-if ARGV[5] then
+if ARGV[6] then
   local ask = ask_of(claim_of(ARGV[5], ARGV[6]), 7)
   -- It may be here for the second time: the hold may have been granted since, and ended.
   after = ARGV[4] == 'grant' and acquire(ask) or settled(ask) or wait(ask)
@@ -37,4 +38,5 @@ elseif ARGV[4] == 'grant' and not value and not kind then
   pump()
 end
 commit(after)
-return { found, holder, after }
+reply[#reply + 1] = after
+return reply

@@ -26,28 +26,32 @@ function note(how, fence, whose, by)
   audit = table.concat(lines, '\n')
 end
 
--- Ends a hold that others end than its holder.
-function take(holder, how, by)
-  freed, value, value_ttl_ms = true, false, nil
-  ended = holder.hold .. ' ' .. how
-  put('ended', ended)
-  note(how, last and digits(last) or '', holder.label, by)
+-- Ends those holds that `goes` says, which others end than their holders; gives their fencing token, or nil if there are
+-- none.
+function take(how, by, goes)
+  local eldest
+  for _, holder in ipairs(lessees()) do eldest = eldest or goes(holder) and holder end
+  if not eldest then return end
+  local of = fence()
+  end_holds(goes)
+  if record_there then
+    ended = eldest.hold .. ' ' .. how
+    put('ended', ended)
+  end
+  note(how, of and digits(of) or '', eldest.label, by)
+  return of
 end
 
 -- Ends what a dead session has of the lock; gives the fencing token of its hold, or -1, and 1 if it had a place, else 0.
 function bury(dead, by)
-  local fence, left = -1, 0
-  local holder = lessee()
+  local left = 0
   local place = first ~= '' and place_of(dead)
   if place and lives(place) then
     leave(dead)
     left = 1
   end
-  if holder and lives(holder) and holder.session == dead then
-    fence = last or -1
-    take(holder, 'evicted', by)
-  end
-  return fence, left
+  local of = take('evicted', by, function(holder) return lives(holder) and holder.session == dead end)
+  return record_there and of or -1, left
 end
 
 -- How long the session of KEYS[3] is to be taken for alive, in ms, or false if it is dead; and what keeps it from being
@@ -59,10 +63,11 @@ function alive_for(session)
   if found[1] and found[1] ~= '1' then return false, { 'format', found[1] } end
   local until_ms = found[2] and tonumber(found[2])
   if not until_ms then
-    local holder = lessee()
-    local alive_ms = holder and holder.session == session and lives(holder)
-    if not alive_ms then return false end
-    until_ms = holder.since_ms + alive_ms
+    for _, holder in ipairs(lessees()) do
+      local alive_ms = holder.session == session and lives(holder)
+      if alive_ms then until_ms = math.max(until_ms or 0, holder.since_ms + alive_ms) end
+    end
+    if not until_ms then return false end
   end
   local left_ms = until_ms - now()
   return left_ms >= 0 and left_ms

@@ -1,6 +1,6 @@
 //! Where a case takes place: a store of its own.
 
-use leasehold::{Client, Mutex};
+use leasehold::{Client, InspectError, Mutex, ReentrantMutex, Status};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -43,25 +43,42 @@ impl Place {
     }
 }
 
+/// A lock of whatever kind, whose state can be seen.
+pub(crate) trait Seen {
+    async fn status(&self) -> Result<Status, InspectError>;
+}
+
+impl Seen for Mutex {
+    async fn status(&self) -> Result<Status, InspectError> {
+        self.inspect().await
+    }
+}
+
+impl Seen for ReentrantMutex {
+    async fn status(&self) -> Result<Status, InspectError> {
+        self.inspect().await
+    }
+}
+
 /// Waits until the lock is free and nobody waits for it, as another client sees it.
-pub(crate) async fn until_at_rest(mutex: &Mutex) {
+pub(crate) async fn until_at_rest(lock: &impl Seen) {
     for _ in 0..600 {
-        let status = mutex.inspect().await.expect("the store answers");
+        let status = lock.status().await.expect("the store answers");
         if !status.held && status.waiting == 0 {
             return;
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    panic!("not at rest: {:?}", mutex.inspect().await);
+    panic!("not at rest: {:?}", lock.status().await);
 }
 
 /// Waits until that many sessions wait for the lock.
-pub(crate) async fn until_waiting(mutex: &Mutex, sessions: u64) {
+pub(crate) async fn until_waiting(lock: &impl Seen, sessions: u64) {
     for _ in 0..1000 {
-        if mutex.inspect().await.expect("the store answers").waiting == sessions {
+        if lock.status().await.expect("the store answers").waiting == sessions {
             return;
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    panic!("not {sessions} waiting: {:?}", mutex.inspect().await);
+    panic!("not {sessions} waiting: {:?}", lock.status().await);
 }

@@ -1,0 +1,64 @@
+//! What a ReentrantMutex promises its users, on every store alike; and what it owes to a store that fails.
+//!
+//! Each case gets a URL of a store that nobody else uses, and may make as many clients of it as it likes: each is a
+//! process of its own to the store.
+
+mod cancelled;
+mod cases;
+mod line;
+mod moody;
+#[path = "../common/place.rs"]
+#[allow(dead_code, reason = "the cases of other kinds of locks need more of it")]
+mod place;
+mod scene;
+
+use place::Place;
+
+macro_rules! on_every_store {
+    ($($from:ident :: $case:ident),* $(,)?) => {
+        on_every_store! { @store memory $($from $case)* }
+        on_every_store! { @store sqlite $($from $case)* }
+    };
+    (@store $store:ident $($from:ident $case:ident)*) => {
+        mod $store {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $case() {
+                super::$from::$case(&super::Place::$store()).await;
+            })*
+        }
+    };
+}
+
+on_every_store! {
+    cases::an_owner_enters_again_and_counts,
+    cases::guards_are_released_in_any_order,
+    cases::whoever_shares_an_owner_is_not_excluded,
+    cases::another_owner_is_excluded,
+    cases::without_a_scope_everybody_is_excluded,
+    cases::an_owner_enters_again_in_another_process,
+    cases::a_custom_owner_is_the_same_everywhere,
+    cases::a_short_lease_does_not_shorten_a_long_one,
+    cases::leases_can_be_summed,
+    cases::an_entry_ends_by_itself_and_leaves_the_others,
+    cases::a_loss_reaches_all_guards_of_an_owner,
+    cases::a_cap_is_that_of_one_guard,
+    cases::a_dropped_guard_gives_its_entry_back,
+    cases::a_run_enters_again,
+    cases::status_says_whose_it_is_and_how_often,
+    cases::a_mutex_of_the_same_name_is_refused,
+    cases::a_shutdown_gives_all_entries_back,
+    line::an_owner_gets_in_past_those_who_wait,
+    line::tasks_are_served_in_order,
+    line::who_gives_up_leaves_the_turn_of_his_process_to_the_next,
+    line::who_stands_in_line_is_called_when_his_owner_gets_the_lock_elsewhere,
+    line::who_stands_in_line_is_called_when_his_owner_gets_the_lock_here,
+    line::who_polls_enters_again_too,
+    line::many_tasks_of_many_owners_exclude_each_other,
+    cancelled::an_acquire_cancelled_at_every_await,
+    cancelled::a_try_cancelled_at_every_await,
+    cancelled::a_re_entry_cancelled_at_every_await,
+    cancelled::a_re_entry_past_a_line_cancelled_at_every_await,
+    cancelled::waiting_cancelled_at_every_await,
+    cancelled::releases_cancelled_at_every_await,
+    cancelled::a_release_with_local_waiters_cancelled_at_every_await,
+}

@@ -1,0 +1,200 @@
+//! A ReentrantMutex over a store that loses answers, or that a stranger shares.
+
+use crate::scene::{MS, acquired, lock, until};
+use futures_util::future::BoxFuture;
+use leasehold::store::{
+    Bell, Fault, FaultKind, Listening, Lock, MemoryStore, Op, Outcome, Phase, Postbox, Reply, Store,
+};
+use leasehold::{AcquireError, Client, Holder, Released, SessionId};
+use leasehold_core::{Acquire, Acquired, KeyError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// A store in memory that does so.
+#[derive(Clone, Debug, Default)]
+struct Moody {
+    inner: MemoryStore,
+    /// How many answers to acquires are lost next.
+    mute: Arc<AtomicU32>,
+    /// Set while no acquire is executed, nor answered.
+    silent: Arc<AtomicBool>,
+    /// Set while a client of another library has the lock.
+    stranger: Arc<AtomicBool>,
+    /// How often the lock was asked for.
+    asked: Arc<AtomicU32>,
+    bell: Bell,
+    /// How many listen.
+    listen: Arc<AtomicU32>,
+    /// Set if the stranger releases the lock while somebody begins to listen, before that is heard.
+    leaves_unheard: bool,
+}
+
+impl Moody {
+    async fn client(&self) -> Client {
+        let builder = Client::of_store(self.clone()).call_timeout(100 * MS);
+        builder.outage_limit(1_000 * MS).connect().await.expect("it connects")
+    }
+
+    async fn acquire(&self, lock: &Lock, op: &Op, ask: &Acquire, within: Duration) -> Outcome {
+        let lost = || Outcome::Unknown(Fault::new(FaultKind::TimedOut, Phase::Reply, "a moody store"));
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        if self.silent.load(Ordering::SeqCst) {
+            tokio::time::sleep(within).await;
+            return lost();
+        }
+        if self.stranger.load(Ordering::SeqCst) {
+            let holder = Holder {
+                label: None,
+                owner: None,
+                count: 1,
+                remaining_ms: Some(30_000),
+                fence: None,
+                since_ms: None,
+                session: None,
+            };
+            let position = ask.queue.as_ref().map(|_| 0);
+            let taken = Acquired::Taken { holder: Some(holder), position, ahead: None };
+            return Outcome::Done(Reply::Acquire(taken));
+        }
+        let outcome = self.inner.execute(lock, op, within).await;
+        let mute = self.mute.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |mute| mute.checked_sub(1));
+        if mute.is_ok() {
+            tokio::time::sleep(within).await;
+            return lost();
+        }
+        outcome
+    }
+}
+
+impl Store for Moody {
+    fn execute<'a>(&'a self, lock: &'a Lock, op: &'a Op, within: Duration) -> BoxFuture<'a, Outcome> {
+        match op {
+            Op::Acquire(ask) => Box::pin(self.acquire(lock, op, ask, within)),
+            _ => self.inner.execute(lock, op, within),
+        }
+    }
+
+    fn open_mailbox(
+        &self,
+        session: SessionId,
+        post: Arc<dyn Postbox>,
+        within: Duration,
+    ) -> BoxFuture<'_, Result<(), Fault>> {
+        self.inner.open_mailbox(session, post, within)
+    }
+
+    fn close_mailbox(&self, session: SessionId) {
+        self.inner.close_mailbox(session);
+    }
+
+    fn listen<'a>(
+        &'a self,
+        _lock: &'a Lock,
+        _within: Duration,
+    ) -> BoxFuture<'a, Result<Option<Listening>, Fault>> {
+        Box::pin(async move {
+            tokio::time::sleep(20 * MS).await;
+            if self.leaves_unheard {
+                self.stranger.store(false, Ordering::SeqCst);
+            }
+            self.listen.fetch_add(1, Ordering::SeqCst);
+            let listen = self.listen.clone();
+            let end = move || {
+                listen.fetch_sub(1, Ordering::SeqCst);
+            };
+            Ok(Some(Listening::new(&self.bell, end)))
+        })
+    }
+
+    fn sibling(&self) -> Arc<dyn Store> {
+        Arc::new(self.inner.clone())
+    }
+
+    fn check(&self, lock: &Lock) -> Result<(), KeyError> {
+        self.inner.check(lock)
+    }
+}
+
+/// The child is what its parent waits for: an answer that is lost must not put it into line behind him.
+#[tokio::test]
+async fn a_re_entry_whose_answer_is_lost_is_asked_for_again_and_counts_once() {
+    let store = Moody::default();
+    let client = store.client().await;
+    let ours = lock(&client, &client.owner());
+    let outer = acquired(&ours).await;
+    store.mute.store(2, Ordering::SeqCst);
+    let inner = acquired(&ours).await;
+    assert_eq!(inner.count(), 2, "sent three times, entered once");
+    assert_eq!(inner.release().await.expect("released"), Released::StillHeld { count: 1 });
+    assert_eq!(outer.release().await.expect("released"), Released::Free);
+}
+
+#[tokio::test]
+async fn a_re_entry_gives_up_with_the_store() {
+    let store = Moody::default();
+    let client = store.client().await;
+    let ours = lock(&client, &client.owner());
+    let outer = acquired(&ours).await;
+    store.silent.store(true, Ordering::SeqCst);
+    let start = Instant::now();
+    let missed = ours.acquire().await.expect_err("nobody answers");
+    assert!(matches!(missed, AcquireError::Unknown(_)), "{missed:?}");
+    assert!(start.elapsed() >= 1_000 * MS && start.elapsed() < 3_000 * MS, "{:?}", start.elapsed());
+    let tried = ours.try_acquire().await.expect_err("nobody answers");
+    assert!(matches!(tried, AcquireError::Unknown(_)), "{tried:?}");
+    store.silent.store(false, Ordering::SeqCst);
+    assert_eq!(acquired(&ours).await.release().await.expect("released"), Released::StillHeld { count: 1 });
+    outer.release().await.expect("released");
+}
+
+#[tokio::test]
+async fn who_waits_for_a_stranger_is_woken_by_what_he_says_and_seldom_looks() {
+    let store = Moody::default();
+    store.stranger.store(true, Ordering::SeqCst);
+    let client = store.client().await;
+    let waiting: Vec<_> = (0..3)
+        .map(|_| {
+            let lock = lock(&client, &client.owner());
+            tokio::spawn(async move { acquired(&lock).await.release().await })
+        })
+        .collect();
+    until("one of them listens", async || store.listen.load(Ordering::SeqCst) == 1).await;
+    tokio::time::sleep(100 * MS).await;
+    let before = store.asked.load(Ordering::SeqCst);
+    tokio::time::sleep(2_000 * MS).await;
+    let looks = store.asked.load(Ordering::SeqCst) - before;
+    assert!((1..=4).contains(&looks), "a look a second, and not {looks} in two");
+    assert_eq!(store.listen.load(Ordering::SeqCst), 1);
+    store.stranger.store(false, Ordering::SeqCst);
+    let start = Instant::now();
+    store.bell.ring();
+    for task in waiting {
+        task.await.expect("no panic").expect("released");
+    }
+    assert!(start.elapsed() < 400 * MS, "with the message: {:?}", start.elapsed());
+    assert_eq!(store.listen.load(Ordering::SeqCst), 0, "nobody listens any more");
+}
+
+#[tokio::test]
+async fn what_a_stranger_does_before_he_is_heard_is_looked_for() {
+    let store = Moody { leaves_unheard: true, ..Moody::default() };
+    store.stranger.store(true, Ordering::SeqCst);
+    let client = store.client().await;
+    let start = Instant::now();
+    acquired(&lock(&client, &client.owner())).await.release().await.expect("released");
+    assert!(start.elapsed() < 200 * MS, "with the look that follows: {:?}", start.elapsed());
+}
+
+#[tokio::test]
+async fn who_gives_up_listens_no_more() {
+    let store = Moody::default();
+    store.stranger.store(true, Ordering::SeqCst);
+    let client = store.client().await;
+    let missed = lock(&client, &client.owner()).acquire_timeout(300 * MS).await;
+    assert!(matches!(missed, Err(AcquireError::TimedOut { .. })), "{missed:?}");
+    assert_eq!(store.listen.load(Ordering::SeqCst), 0);
+    // A single try does not wait, and has nothing to listen for.
+    let tried = lock(&client, &client.owner()).try_acquire().await.expect("an answer");
+    assert!(tried.granted().is_none());
+}

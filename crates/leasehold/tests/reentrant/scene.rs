@@ -1,0 +1,49 @@
+//! What the cases have in common.
+
+use leasehold::{Attempt, Client, Contention, Owner, ReentrantGuard, ReentrantMutex};
+use std::time::Duration;
+
+pub(crate) const MS: Duration = Duration::from_millis(1);
+
+/// The lock of most cases, for that owner.
+pub(crate) fn lock(client: &Client, owner: &Owner) -> ReentrantMutex {
+    client.reentrant_mutex("m").expect("a good name").owned_by(owner)
+}
+
+pub(crate) fn owner(text: &str) -> Owner {
+    Owner::new(text).expect("an owner")
+}
+
+pub(crate) async fn acquired(lock: &ReentrantMutex) -> ReentrantGuard {
+    tokio::time::timeout(Duration::from_secs(10), lock.acquire()).await.expect("in time").expect("acquired")
+}
+
+/// Who stands in the way of a try.
+pub(crate) async fn taken(lock: &ReentrantMutex) -> Contention {
+    match lock.try_acquire().await.expect("an answer") {
+        Attempt::Taken(contention) => contention,
+        Attempt::Granted(guard) => panic!("two have it: {guard:?}"),
+    }
+}
+
+/// A task that has been polled, so that it stands in line before whoever comes next.
+pub(crate) async fn standing<F>(future: F) -> tokio::task::JoinHandle<F::Output>
+where
+    F: Future<Output: Send> + Send + 'static,
+{
+    let mut future = Box::pin(future);
+    let pending = std::future::poll_fn(|cx| std::task::Poll::Ready(future.as_mut().poll(cx).is_pending()));
+    assert!(pending.await, "nobody stands in the way");
+    tokio::spawn(future)
+}
+
+/// Waits until that is so.
+pub(crate) async fn until(what: &str, mut so: impl AsyncFnMut() -> bool) {
+    for _ in 0..2000 {
+        if so().await {
+            return;
+        }
+        tokio::time::sleep(5 * MS).await;
+    }
+    panic!("not within ten seconds: {what}");
+}

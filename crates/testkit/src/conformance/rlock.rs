@@ -1,0 +1,86 @@
+//! A ReentrantMutex in Redis, read back from the hash at its key.
+//!
+//! Reading is strict: what no script of ours, and no client of Redisson's, could have written is an error.
+
+use leasehold_core::model::{Content, Entries, Entry};
+use leasehold_core::{FencingToken, HoldId, Label, Life, OwnValue};
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::str::FromStr;
+
+/// What stands there: whose it is, or something else than a lock; nothing where a script that was making a lock was cut
+/// off.
+///
+/// ```
+/// use leasehold_testkit::conformance::rlock;
+///
+/// // A client of Redisson's has it once.
+/// let fields = [("5b0f0b3e:61", "1")].map(|(field, text)| (field.to_owned(), text.to_owned()));
+/// let content = rlock(&fields.into()).expect("a lock").expect("whose");
+/// assert_eq!(content.entries().map(|entries| entries.count), Some(1));
+/// ```
+pub fn rlock(fields: &BTreeMap<String, String>) -> Result<Option<Content>, String> {
+    let other = || Ok(Some(Content::Other("hash".to_owned())));
+    let mut owners = fields.iter().filter(|(field, _)| *field != "leasehold");
+    match (fields.get("leasehold").map(String::as_str), owners.next(), owners.next()) {
+        (Some("none"), None, _) => Ok(None),
+        (Some(packed), Some((owner, count)), None) => {
+            let entries = entries(packed, owner, parsed(count)?)?;
+            Ok(Some(Content::Entries(entries)))
+        }
+        (Some(_), _, _) => Err(format!("a field of ours beside {} others", fields.len() - 1)),
+        (None, Some((owner, count)), None) => match count.parse() {
+            Ok(count @ 1..) => {
+                let owner = parsed_by(owner, OwnValue::new)?;
+                let entries = Entries { owner, count, fence: None, lease_ms: 0, holds: vec![] };
+                Ok(Some(Content::Entries(entries)))
+            }
+            _ => other(),
+        },
+        (None, _, _) => other(),
+    }
+}
+
+/// The entries that our field says of an owner.
+fn entries(packed: &str, of: &str, count: u64) -> Result<Entries, String> {
+    let mut lines = packed.split('\n');
+    let first = lines.next().unwrap_or_default();
+    let (fence, lease_ms) = first.split_once(' ').ok_or_else(|| format!("a first line `{first}`"))?;
+    let (fence, lease_ms) = (parsed::<u64>(fence)?, parsed(lease_ms)?);
+    let owner = lines.next().unwrap_or_default();
+    let holds = lines.map(entry).collect::<Result<Vec<_>, _>>()?;
+    if owner != of || count == 0 {
+        return Err(format!("entries of `{owner}`, of which `{of}` has {count}"));
+    }
+    if holds.is_empty() != (fence == 0) || holds.is_empty() && lease_ms != 0 {
+        return Err(format!("{} entries with `{first}`", holds.len()));
+    }
+    let fence = (fence > 0).then(|| FencingToken::new(fence));
+    Ok(Entries { owner: parsed_by(owner, OwnValue::new)?, count, fence, lease_ms, holds })
+}
+
+fn entry(line: &str) -> Result<Entry, String> {
+    let words: Vec<_> = line.splitn(5, ' ').collect();
+    let [hold, until_ms, since_ms, life, label] = words[..] else {
+        return Err(format!("an entry with {} of 5 parts", words.len()));
+    };
+    Ok(Entry {
+        hold: parsed_by(hold, HoldId::from_token)?,
+        until_ms: parsed(until_ms)?,
+        since_ms: parsed(since_ms)?,
+        life: match life.strip_prefix('s') {
+            Some(alive_ms) => Life::Session { alive_ms: parsed(alive_ms)? },
+            None if life == "l" => Life::Lease,
+            None => return Err(format!("a life `{life}`")),
+        },
+        label: parsed_by(label, Label::new)?,
+    })
+}
+
+fn parsed<T: FromStr<Err: Display>>(text: &str) -> Result<T, String> {
+    parsed_by(text, str::parse)
+}
+
+fn parsed_by<'a, T, E: Display>(text: &'a str, by: impl Fn(&'a str) -> Result<T, E>) -> Result<T, String> {
+    by(text).map_err(|error| error.to_string())
+}

@@ -1,10 +1,12 @@
 //! `cargo xtask interop [NEIGHBOUR…]`: the locks of other libraries against ours, with the libraries installed first.
 //!
 //! A neighbour is skipped only if a program is missing that its library cannot be installed or run without. That is said
-//! when it happens, and counted in the last line.
+//! when it happens, and counted in the last line. Redisson is never skipped: no other neighbour has its format, and ours
+//! is made after it.
 
 use std::env;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -18,15 +20,31 @@ struct Neighbour {
     name: &'static str,
     /// The programs that there must be.
     tools: &'static [&'static str],
+    /// Whether it may be left out where one of them is missing.
+    needed: Need,
     /// Makes the driver ready to run in a directory. Quick if it is already.
     prepare: fn(&Path, &Path) -> Result<()>,
 }
 
-const NEIGHBOURS: [Neighbour; 4] = [
-    Neighbour { name: "redis-py", tools: &["python3", "pip3"], prepare: redis_py },
-    Neighbour { name: "redsync", tools: &["go"], prepare: redsync },
-    Neighbour { name: "node-redlock", tools: &["node", "npm"], prepare: node_redlock },
-    Neighbour { name: "rslock", tools: &["cargo"], prepare: rslock },
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Need {
+    /// Without it nothing is proved.
+    Always,
+    /// Others show the same.
+    WhereItCan,
+}
+
+const NEIGHBOURS: [Neighbour; 5] = [
+    Neighbour { name: "redis-py", tools: &["python3", "pip3"], needed: Need::WhereItCan, prepare: redis_py },
+    Neighbour { name: "redsync", tools: &["go"], needed: Need::WhereItCan, prepare: redsync },
+    Neighbour {
+        name: "node-redlock",
+        tools: &["node", "npm"],
+        needed: Need::WhereItCan,
+        prepare: node_redlock,
+    },
+    Neighbour { name: "rslock", tools: &["cargo"], needed: Need::WhereItCan, prepare: rslock },
+    Neighbour { name: "redisson", tools: &["java", "javac", "mvn"], needed: Need::Always, prepare: redisson },
 ];
 
 /// Installs what is missing, and tries the neighbours that are named, or all.
@@ -73,8 +91,14 @@ fn choose(names: &[String], is_there: impl Fn(&str) -> bool) -> Result<Chosen> {
         }
         match neighbour.tools.iter().find(|tool| !is_there(tool)) {
             None => chosen.tried.push(neighbour),
-            Some(tool) if names.is_empty() => chosen.skipped.push((neighbour, tool)),
-            Some(tool) => bail!("{} cannot be tried: there is no `{tool}` on the path", neighbour.name),
+            Some(tool) if names.is_empty() && neighbour.needed == Need::WhereItCan => {
+                chosen.skipped.push((neighbour, tool));
+            }
+            Some(tool) => bail!(
+                "{} cannot be tried: there is no `{tool}` on the path, and it needs {}",
+                neighbour.name,
+                neighbour.tools.join(", ")
+            ),
         }
     }
     if chosen.tried.is_empty() {
@@ -90,7 +114,7 @@ fn drivers() -> PathBuf {
 }
 
 fn redis_py(source: &Path, home: &Path) -> Result<()> {
-    once(source, home, "requirements.txt", || {
+    once(source, home, &["requirements.txt"], || {
         let mut pip = Command::new("python3");
         pip.args([
             "-m",
@@ -116,7 +140,7 @@ fn redsync(source: &Path, home: &Path) -> Result<()> {
 fn node_redlock(source: &Path, home: &Path) -> Result<()> {
     copy(source, home, "package.json")?;
     copy(source, home, "driver.mjs")?;
-    once(source, home, "package-lock.json", || {
+    once(source, home, &["package-lock.json"], || {
         copy(source, home, "package-lock.json")?;
         let mut npm = Command::new("npm");
         npm.current_dir(home).args(["ci", "--no-audit", "--no-fund", "--ignore-scripts"]);
@@ -130,9 +154,27 @@ fn rslock(source: &Path, home: &Path) -> Result<()> {
     shell::run(with(cargo, "--target-dir", home))
 }
 
-/// Installs by a lock file, unless that was done by the same one.
-fn once(source: &Path, home: &Path, lock_file: &str, install: impl FnOnce() -> Result<()>) -> Result<()> {
-    let wanted = fs::read(source.join(lock_file)).with_context(|| format!("failed to read {lock_file}"))?;
+/// Builds the class path: `classes`, and in `lib` what they need. Only the first build of a version needs the network.
+fn redisson(source: &Path, home: &Path) -> Result<()> {
+    let sources = ["pom.xml", "src/main/java/Driver.java", "src/main/java/Holder.java"];
+    once(source, home, &sources, || {
+        // A library of an earlier version would still be on the class path.
+        fs::remove_dir_all(home).and_then(|()| fs::create_dir(home))?;
+        let mut maven = Command::new("mvn");
+        maven.args(["--batch-mode", "--quiet", "--strict-checksums", "-Dstyle.color=never", "--file"]);
+        maven.arg(source.join("pom.xml")).arg(format!("-Dhome={}", home.display())).arg("compile");
+        // What it has to say is no result of ours.
+        maven.stdout(io::stderr());
+        shell::run(maven)
+    })
+}
+
+/// Installs or builds from these files, unless that was done from the same ones.
+fn once(source: &Path, home: &Path, files: &[&str], install: impl FnOnce() -> Result<()>) -> Result<()> {
+    let mut wanted = Vec::new();
+    for file in files {
+        wanted.extend(fs::read(source.join(file)).with_context(|| format!("failed to read {file}"))?);
+    }
     let done = home.join("installed");
     if fs::read(&done).is_ok_and(|installed| installed == wanted) {
         return Ok(());
@@ -164,9 +206,20 @@ mod tests {
     #[test]
     fn only_who_lacks_a_tool_is_skipped() {
         let all = choose(&[], |_| true).expect("a choice");
-        assert_eq!(names(&all), (vec!["redis-py", "redsync", "node-redlock", "rslock"], vec![]));
+        assert_eq!(names(&all), (vec!["redis-py", "redsync", "node-redlock", "rslock", "redisson"], vec![]));
         let no_npm = choose(&[], |tool| tool != "npm").expect("a choice");
-        assert_eq!(names(&no_npm), (vec!["redis-py", "redsync", "rslock"], vec!["node-redlock"]));
+        assert_eq!(names(&no_npm), (vec!["redis-py", "redsync", "rslock", "redisson"], vec!["node-redlock"]));
+    }
+
+    #[test]
+    fn redisson_is_never_skipped() {
+        for missing in ["java", "javac", "mvn"] {
+            let error = choose(&[], |tool| tool != missing).err().expect("a refusal").to_string();
+            assert!(
+                error.starts_with(&format!("redisson cannot be tried: there is no `{missing}`")),
+                "{error}"
+            );
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! Owns the protocol of `interop/README.md`, from the side that asks.
 
 use std::io::ErrorKind;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use leasehold_testkit::Worker;
@@ -18,6 +18,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub(crate) struct Driver {
     worker: Worker,
+    /// What one of its threads has answered before it was asked for.
+    early: Vec<(Option<String>, Answer)>,
 }
 
 /// What a driver answers.
@@ -31,6 +33,24 @@ pub(crate) enum Answer {
     /// It was done, or not: the library does not say.
     Unsaid,
     Counted(Count),
+    /// Who the thread is, as it stands at the key.
+    Owner(String),
+    State(State),
+    Yes,
+    No,
+}
+
+/// What a thread is told of a lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct State {
+    /// How often the thread has it.
+    pub(crate) count: u32,
+    /// Whether anybody has it.
+    pub(crate) locked: bool,
+    /// Whether the thread has it.
+    pub(crate) mine: bool,
+    /// How long it lasts; negative as PTTL answers.
+    pub(crate) remaining_ms: i64,
 }
 
 /// What a client saw that counted.
@@ -43,10 +63,10 @@ pub(crate) struct Count {
 }
 
 impl Driver {
-    /// Starts a driver, and returns when it is ready.
-    pub(crate) fn start(neighbour: &Neighbour, url: &str) -> Result<Self> {
-        let worker = Worker::of_command(neighbour.command(url)).start()?;
-        let mut driver = Self { worker };
+    /// Starts a driver, and returns when it is ready. `watchdog` is the lease of its locks that are given none.
+    pub(crate) fn start(neighbour: &Neighbour, url: &str, watchdog: Duration) -> Result<Self> {
+        let worker = Worker::of_command(neighbour.command(url, watchdog)).start()?;
+        let mut driver = Self { worker, early: Vec::new() };
         match driver.ask("hello").context("the driver does not start")? {
             Answer::Hello(_) => Ok(driver),
             other => bail!("`hello` was answered {other:?}"),
@@ -56,7 +76,7 @@ impl Driver {
     /// The answer to a request.
     pub(crate) fn ask(&mut self, request: &str) -> Result<Answer> {
         self.tell(request)?;
-        self.answer(PATIENCE).with_context(|| format!("`{request}`"))
+        self.answer_to(request, PATIENCE).with_context(|| format!("`{request}`"))
     }
 
     /// Asks, and fails if the answer is another one.
@@ -71,18 +91,50 @@ impl Driver {
         self.worker.tell(request).with_context(|| format!("to tell the driver `{request}`"))
     }
 
-    /// The answer to what was told.
+    /// The answer to what was told, where the driver has no threads.
     pub(crate) fn answer(&mut self, within: Duration) -> Result<Answer> {
-        Answer::parse(&self.worker.line(within)?)
+        self.answer_to("", within)
     }
 
-    /// Fails if an answer comes within that time.
+    /// The answer to the last request that was told to the thread which this one is for.
+    pub(crate) fn answer_to(&mut self, request: &str, within: Duration) -> Result<Answer> {
+        let (thread, _) = addressed(request);
+        if let Some(at) = self.early.iter().position(|(of, _)| of.as_deref() == thread) {
+            return Ok(self.early.remove(at).1);
+        }
+        let deadline = Instant::now() + within;
+        loop {
+            let line = self.worker.line(deadline.saturating_duration_since(Instant::now()))?;
+            let (of, answer) = addressed(&line);
+            let answer = Answer::parse(answer)?;
+            if of == thread {
+                return Ok(answer);
+            }
+            self.early.push((of.map(str::to_owned), answer));
+        }
+    }
+
+    /// Fails if an answer comes within that time, whoever gives it.
     pub(crate) fn silent_for(&mut self, time: Duration) -> Result<()> {
+        ensure!(self.early.is_empty(), "they answered {:?} too early", self.early);
         match self.worker.line(time) {
             Err(error) if error.kind() == ErrorKind::TimedOut => Ok(()),
             Err(error) => Err(error.into()),
             Ok(line) => bail!("they answered `{line}` too early"),
         }
+    }
+
+    /// Kills it at once.
+    pub(crate) fn kill(mut self) -> Result<()> {
+        Ok(self.worker.kill()?)
+    }
+}
+
+/// The thread that a request is for, or an answer from, and the rest.
+fn addressed(line: &str) -> (Option<&str>, &str) {
+    match line.strip_prefix("as ").and_then(|named| named.split_once(' ')) {
+        Some((thread, rest)) => (Some(thread), rest),
+        None => (None, line),
     }
 }
 
@@ -96,6 +148,15 @@ impl Answer {
             ["ok"] => Self::Ok,
             ["lost"] => Self::Lost,
             ["unsaid"] => Self::Unsaid,
+            ["owner", owner] => Self::Owner(owner.to_owned()),
+            ["state", count, locked, mine, remaining_ms] => Self::State(State {
+                count: count.parse()?,
+                locked: locked == "locked",
+                mine: mine == "mine",
+                remaining_ms: remaining_ms.parse()?,
+            }),
+            ["yes"] => Self::Yes,
+            ["no"] => Self::No,
             ["counted", longest_ms, ref numbers @ ..] => Self::Counted(Count {
                 longest: Duration::from_millis(longest_ms.parse()?),
                 seen: numbers.iter().map(|number| number.parse()).collect::<Result<_, _>>()?,

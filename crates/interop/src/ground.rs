@@ -3,11 +3,12 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
-use leasehold::{AcquireError, Client, Guard, Mutex};
-use leasehold_testkit::{RedisServer, RespConnection};
+use leasehold::{AcquireError, Client, Guard, InspectError, Mutex, ReentrantGuard, ReentrantMutex, Status};
+use leasehold_testkit::RedisServer;
 use tokio::task::JoinHandle;
 
 use crate::driver::Driver;
+use crate::key::Key;
 use crate::neighbour::Neighbour;
 
 /// The lock. Its name is its key with all libraries; the braces are there for those that read them.
@@ -21,24 +22,21 @@ pub(crate) struct Ground {
     pub(crate) server: RedisServer,
     pub(crate) theirs: Driver,
     pub(crate) ours: Client,
-    outside: RespConnection,
+    /// The key of [`NAME`].
+    pub(crate) key: Key,
 }
 
-/// The value at the lock's key, without a way to show it.
-#[derive(PartialEq, Eq)]
-pub(crate) struct Token(Vec<u8>);
-
 /// A task of ours that waits for the lock.
-pub(crate) struct Waiter(JoinHandle<(Result<Guard, AcquireError>, Instant)>);
+pub(crate) struct Waiter<G>(JoinHandle<(Result<G, AcquireError>, Instant)>);
 
 impl Ground {
-    /// A fresh server with both clients connected. `watchdog` is the lease of our locks that are given none.
+    /// A fresh server with both clients connected. `watchdog` is the lease of locks that are given none.
     pub(crate) async fn new(neighbour: &Neighbour, watchdog: Duration) -> Result<Self> {
         let server = RedisServer::start()?;
-        let theirs = Driver::start(neighbour, &server.url())?;
+        let theirs = Driver::start(neighbour, &server.url(), watchdog)?;
         let ours = Client::builder(server.url()).watchdog_lease(watchdog).connect().await?;
-        let outside = server.connect()?;
-        Ok(Self { server, theirs, ours, outside })
+        let key = Key::of(&server, NAME)?;
+        Ok(Self { server, theirs, ours, key })
     }
 
     /// Our lock.
@@ -46,55 +44,39 @@ impl Ground {
         Ok(self.ours.mutex(NAME)?)
     }
 
-    /// What stands at the key.
-    pub(crate) fn token(&mut self) -> Result<Token> {
-        let value = self.outside.call(&["GET", NAME])?.ok()?;
-        let bytes =
-            value.bytes().ok_or_else(|| anyhow!("nothing is at the key `{NAME}`, but it should be held"))?;
-        Ok(Token(bytes.to_vec()))
-    }
-
-    /// Fails if the key is not held by the same hold any more.
-    pub(crate) fn is_still(&mut self, token: &Token, whose: &str) -> Result<()> {
-        let still = self.token().with_context(|| format!("the hold of {whose} was ended"))? == *token;
-        ensure!(still, "the hold of {whose} was taken over");
-        Ok(())
-    }
-
-    /// Fails if the lock is not free.
-    pub(crate) fn is_free(&mut self) -> Result<()> {
-        ensure!(self.outside.call(&["GET", NAME])?.ok()?.is_nil(), "the key `{NAME}` was not removed");
-        Ok(())
-    }
-
-    /// How long the key lasts as things stand; `None` without an expiry.
-    pub(crate) fn remaining(&mut self) -> Result<Option<Duration>> {
-        let pttl = self.outside.call(&["PTTL", NAME])?.ok()?.integer();
-        match pttl {
-            Some(-1) => Ok(None),
-            Some(ms @ 0..) => Ok(Some(Duration::from_millis(ms.unsigned_abs()))),
-            _ => Err(anyhow!("nothing is at the key `{NAME}`, but it should be held")),
-        }
+    /// Our lock that can be entered again.
+    pub(crate) fn reentrant(&self) -> Result<ReentrantMutex> {
+        Ok(self.ours.reentrant_mutex(NAME)?)
     }
 
     /// Has one of ours wait for the lock; returns when it stands in the queue.
-    pub(crate) async fn waiter(&self, mutex: Mutex) -> Result<Waiter> {
+    pub(crate) async fn waiter(&self, mutex: Mutex) -> Result<Waiter<Guard>> {
         let status = mutex.clone();
-        let waiter = tokio::spawn(async move {
-            let acquired = mutex.acquire().await;
-            (acquired, Instant::now())
-        });
-        let start = Instant::now();
-        while status.inspect().await?.waiting == 0 {
-            ensure!(!waiter.is_finished(), "we got the lock although they hold it");
-            ensure!(start.elapsed() < SOON, "our waiter does not queue");
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-        Ok(Waiter(waiter))
+        waiting(async move { mutex.acquire().await }, async || status.inspect().await).await
+    }
+
+    /// The same for the one that can be entered again.
+    pub(crate) async fn reentrant_waiter(&self, mutex: ReentrantMutex) -> Result<Waiter<ReentrantGuard>> {
+        let status = mutex.clone();
+        waiting(async move { mutex.acquire().await }, async || status.inspect().await).await
     }
 }
 
-impl Waiter {
+async fn waiting<G: Send + 'static>(
+    acquire: impl Future<Output = Result<G, AcquireError>> + Send + 'static,
+    inspect: impl AsyncFn() -> Result<Status, InspectError>,
+) -> Result<Waiter<G>> {
+    let waiter = tokio::spawn(async move { (acquire.await, Instant::now()) });
+    let start = Instant::now();
+    while inspect().await?.waiting == 0 {
+        ensure!(!waiter.is_finished(), "we got the lock although they hold it");
+        ensure!(start.elapsed() < SOON, "our waiter does not queue");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    Ok(Waiter(waiter))
+}
+
+impl<G> Waiter<G> {
     /// Fails if it does not wait any more.
     pub(crate) fn waits(&self) -> Result<()> {
         ensure!(!self.0.is_finished(), "we got the lock although they hold it");
@@ -102,7 +84,7 @@ impl Waiter {
     }
 
     /// The guard, and when it was got: within that time from now.
-    pub(crate) async fn gets_it(self, within: Duration) -> Result<(Guard, Instant)> {
+    pub(crate) async fn gets_it(self, within: Duration) -> Result<(G, Instant)> {
         let acquired = tokio::time::timeout(within, self.0).await;
         let (guard, at) =
             acquired.map_err(|_| anyhow!("we did not get the free lock within {within:?}"))??;

@@ -8,6 +8,7 @@ mod case;
 mod contention;
 mod driver;
 mod ground;
+mod key;
 mod neighbour;
 mod report;
 
@@ -15,11 +16,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 
 use crate::case::Case;
 use crate::contention::{Crowd, Work};
-use crate::neighbour::Neighbour;
+use crate::neighbour::{Format, Neighbour};
 use crate::report::Report;
 
 #[derive(Parser)]
@@ -50,12 +51,14 @@ async fn main() -> Result<ExitCode> {
 async fn try_all(neighbours: &[Neighbour], only: &[Case], work: Work) -> Report {
     let mut report = Report::default();
     for neighbour in neighbours {
-        for case in case::ALL.into_iter().filter(|case| only.is_empty() || only.contains(case)) {
+        let chosen = |case: &&Case| only.is_empty() || only.contains(case);
+        for case in Case::value_variants().iter().filter(chosen).filter(|case| case.suits(neighbour.format)) {
             report.add(&neighbour.name, case.title(), case.run(neighbour, work).await);
         }
     }
-    if neighbours.len() > 1 && (only.is_empty() || only.contains(&Case::Contention)) {
-        let crowd = Crowd { theirs: neighbours.iter().collect(), ours: 2, work };
+    let theirs: Vec<_> = neighbours.iter().filter(|neighbour| neighbour.format == Format::String).collect();
+    if theirs.len() > 1 && (only.is_empty() || only.contains(&Case::Contention)) {
+        let crowd = Crowd { theirs, ours: 2, work };
         report.add("all at once", Case::Contention.title(), crowd.count());
     }
     report

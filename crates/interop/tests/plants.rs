@@ -40,7 +40,7 @@ fn who_takes_a_refusal_for_the_lock_is_found() {
 #[test]
 fn who_overwrites_our_hold_is_found() {
     check("barges", "ours-held", "was answered Got and not Taken");
-    check("barges", "contention", "one of ours counts: the lock was lost");
+    check("barges", "contention", "ours counts: the driver says `error the lock was lost");
 }
 
 #[test]

@@ -14,7 +14,7 @@ pub(crate) async fn an_owner_enters_again_and_counts(place: &Place) {
     let token = scope
         .scope(async {
             let guards = [acquired(&plain).await, acquired(&plain).await, acquired(&plain).await];
-            assert_eq!(guards.each_ref().map(|guard| guard.count()), [1, 2, 3]);
+            assert_eq!(guards.each_ref().map(leasehold::ReentrantGuard::count), [1, 2, 3]);
             assert_eq!(plain.hold_count().await.expect("an answer"), 3);
             let token = guards[0].fencing_token();
             let mut left = 3;

@@ -1,95 +1,20 @@
-//! The cases that each neighbour is put to, on a server of their own.
-//!
-//! Each proves something both ways round or is one half of such a pair. What a case has seen is measured from outside: by
-//! the value at the key, by its expiry, and by the clock here.
+//! The cases of a library that locks as our Mutex does: `SET key token NX PX`.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Result, anyhow, bail, ensure};
-use clap::ValueEnum;
 use leasehold::{AcquireError, Attempt, Contention, Holder, ReleaseError};
 
-use crate::contention::{Crowd, Work};
+use super::{LONG, MS, RENEWED, SHORT};
 use crate::driver::Answer;
 use crate::ground::{Ground, NAME, SOON};
 use crate::neighbour::Neighbour;
 
-const MS: Duration = Duration::from_millis(1);
-/// The lease of locks that shall not end by it.
-const LONG: Duration = Duration::from_secs(30);
-/// The lease of locks that shall.
-const SHORT: Duration = Duration::from_millis(500);
-/// The lease of locks that are renewed: long enough for a busy machine to renew it in time.
-const RENEWED: Duration = Duration::from_millis(1_000);
-
-/// All cases, in the order in which they are tried.
-pub(crate) const ALL: [Case; 8] = [
-    Case::TheirsHeld,
-    Case::OursHeld,
-    Case::TheirLateRelease,
-    Case::OurLateRelease,
-    Case::TheirsForEver,
-    Case::OursRenewed,
-    Case::TheirsExtended,
-    Case::Contention,
-];
-
-/// A case.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Case {
-    /// While they hold the lock we do not get it, and soon after their release we do.
-    TheirsHeld,
-    /// While we hold the lock they do not get it, and soon after our release they do.
-    OursHeld,
-    /// When their lease has ended we get the lock, and nothing that they do about it touches our hold.
-    TheirLateRelease,
-    /// When our lease has ended, or our key is gone, they get the lock, and we do not touch their hold.
-    OurLateRelease,
-    /// A lock of theirs without an expiry is waited for, and gets an expiry only if that is asked for.
-    TheirsForEver,
-    /// They do not get a lock that our watchdog renews.
-    OursRenewed,
-    /// We do not get a lock that they extend.
-    TheirsExtended,
-    /// Clients of both count together, and no step is lost.
-    Contention,
-}
-
-impl Case {
-    /// What the table calls it.
-    pub(crate) fn title(self) -> &'static str {
-        match self {
-            Self::TheirsHeld => "theirs held, then released",
-            Self::OursHeld => "ours held, then released",
-            Self::TheirLateRelease => "theirs expired, ours took over",
-            Self::OurLateRelease => "ours expired, theirs took over",
-            Self::TheirsForEver => "theirs without an expiry",
-            Self::OursRenewed => "ours renewed by the watchdog",
-            Self::TheirsExtended => "theirs extended",
-            Self::Contention => "counting together",
-        }
-    }
-
-    /// Tries it, and tells what was seen.
-    pub(crate) async fn run(self, neighbour: &Neighbour, work: Work) -> Result<String> {
-        match self {
-            Self::TheirsHeld => theirs_held(neighbour).await,
-            Self::OursHeld => ours_held(neighbour).await,
-            Self::TheirLateRelease => their_late_release(neighbour).await,
-            Self::OurLateRelease => our_late_release(neighbour).await,
-            Self::TheirsForEver => theirs_for_ever(neighbour).await,
-            Self::OursRenewed => ours_renewed(neighbour).await,
-            Self::TheirsExtended => theirs_extended(neighbour).await,
-            Self::Contention => Crowd { theirs: vec![neighbour; 2], ours: 2, work }.count(),
-        }
-    }
-}
-
-async fn theirs_held(neighbour: &Neighbour) -> Result<String> {
+pub(super) async fn theirs_held(neighbour: &Neighbour) -> Result<String> {
     let mut ground = Ground::new(neighbour, LONG).await?;
     let ours = ground.mutex()?;
     ground.theirs.expect(&format!("try {NAME} {}", LONG.as_millis()), &Answer::Got)?;
-    let token = ground.token()?;
+    let token = ground.key.token()?;
     let contention = refused(ours.try_acquire().await?)?;
     let holder = stranger(&contention)?;
     let remaining_ms = u128::from(holder.remaining_ms.unwrap_or(0));
@@ -97,27 +22,27 @@ async fn theirs_held(neighbour: &Neighbour) -> Result<String> {
     let waiter = ground.waiter(ours).await?;
     tokio::time::sleep(SHORT).await;
     waiter.waits()?;
-    ground.is_still(&token, "theirs")?;
+    ground.key.is_still(&token, "theirs")?;
 
     let released = Instant::now();
     ground.theirs.expect("release", &released_answer(neighbour))?;
     let (guard, at) = waiter.gets_it(SOON).await?;
-    ensure!(ground.token()? != token, "their value stands at the key although we hold it");
+    ensure!(ground.key.token()? != token, "their value stands at the key although we hold it");
     ground.theirs.expect(&format!("try {NAME} {}", LONG.as_millis()), &Answer::Taken)?;
     guard.release().await?;
-    ground.is_free()?;
+    ground.key.is_free()?;
     Ok(format!("we had it {} ms after their release", (at - released).as_millis()))
 }
 
-async fn ours_held(neighbour: &Neighbour) -> Result<String> {
+pub(super) async fn ours_held(neighbour: &Neighbour) -> Result<String> {
     let mut ground = Ground::new(neighbour, LONG).await?;
     let ours = ground.mutex()?;
     let guard = ours.acquire().await?;
-    let token = ground.token()?;
+    let token = ground.key.token()?;
     ground.theirs.expect(&format!("try {NAME} {}", LONG.as_millis()), &Answer::Taken)?;
     ground.theirs.tell(&format!("acquire {NAME} {} 20000", LONG.as_millis()))?;
     ground.theirs.silent_for(SHORT)?;
-    ground.is_still(&token, "ours")?;
+    ground.key.is_still(&token, "ours")?;
     guard.check()?;
 
     let released = Instant::now();
@@ -125,37 +50,37 @@ async fn ours_held(neighbour: &Neighbour) -> Result<String> {
     let answer = ground.theirs.answer(SOON)?;
     let waited = released.elapsed();
     ensure!(answer == Answer::Got, "they gave up the free lock: {answer:?}");
-    ensure!(ground.token()? != token, "our value stands at the key although they hold it");
+    ensure!(ground.key.token()? != token, "our value stands at the key although they hold it");
     stranger(&refused(ours.try_acquire().await?)?)?;
     ground.theirs.expect("release", &released_answer(neighbour))?;
-    ground.is_free()?;
+    ground.key.is_free()?;
     Ok(format!("they had it {} ms after our release", waited.as_millis()))
 }
 
-async fn their_late_release(neighbour: &Neighbour) -> Result<String> {
+pub(super) async fn their_late_release(neighbour: &Neighbour) -> Result<String> {
     let mut ground = Ground::new(neighbour, LONG).await?;
     let asked = Instant::now();
     ground.theirs.expect(&format!("try {NAME} {}", SHORT.as_millis()), &Answer::Got)?;
     let (guard, at) = ground.waiter(ground.mutex()?).await?.gets_it(SHORT + SOON).await?;
     let waited = at - asked;
     ensure!(waited >= SHORT, "we got the lock after {waited:?}, and their lease was {SHORT:?}");
-    let token = ground.token()?;
+    let token = ground.key.token()?;
 
     // What has become of our hold comes before what they say.
     let extended = ground.theirs.ask(&format!("extend {}", 2 * LONG.as_millis()))?;
-    ground.is_still(&token, "ours")?;
-    let remaining = ground.remaining()?;
+    ground.key.is_still(&token, "ours")?;
+    let remaining = ground.key.remaining()?;
     ensure!(remaining.is_some_and(|left| left <= LONG), "they set our hold to end in {remaining:?}");
     ensure!(extended == Answer::Lost, "their late extend was answered {extended:?} and not Lost");
     let sent = Instant::now();
     let released = ground.theirs.ask("release")?;
     let told = sent.elapsed();
-    ground.is_still(&token, "ours")?;
+    ground.key.is_still(&token, "ours")?;
     let expected = if neighbour.release_tells { Answer::Lost } else { Answer::Unsaid };
     ensure!(released == expected, "their late release was answered {released:?} and not {expected:?}");
     guard.check()?;
     guard.release().await?;
-    ground.is_free()?;
+    ground.key.is_free()?;
     Ok(format!(
         "we had it after {} ms of {}; their late release: {released:?} after {} ms",
         waited.as_millis(),
@@ -164,7 +89,7 @@ async fn their_late_release(neighbour: &Neighbour) -> Result<String> {
     ))
 }
 
-async fn our_late_release(neighbour: &Neighbour) -> Result<String> {
+pub(super) async fn our_late_release(neighbour: &Neighbour) -> Result<String> {
     let mut ground = Ground::new(neighbour, LONG).await?;
     let acquire = format!("acquire {NAME} {} 20000", LONG.as_millis());
     let asked = Instant::now();
@@ -175,30 +100,30 @@ async fn our_late_release(neighbour: &Neighbour) -> Result<String> {
     ensure!(answer == Answer::Got, "they gave up the lock that had expired: {answer:?}");
     ensure!(waited >= SHORT, "they got the lock after {waited:?}, and our lease was {SHORT:?}");
     ensure!(guard.check().is_err(), "we believe in a hold that they have");
-    let token = ground.token()?;
+    let token = ground.key.token()?;
     lost(guard.release().await)?;
-    ground.is_still(&token, "theirs")?;
+    ground.key.is_still(&token, "theirs")?;
     ground.theirs.expect("release", &released_answer(neighbour))?;
 
     // We go on to believe in a hold whose key was removed, and send its release.
     let guard = ground.mutex()?.acquire().await?;
     ground.server.cli(&["DEL", NAME])?.ok()?;
     ground.theirs.expect(&acquire, &Answer::Got)?;
-    let token = ground.token()?;
+    let token = ground.key.token()?;
     lost(guard.release().await)?;
-    ground.is_still(&token, "theirs")?;
-    let remaining = ground.remaining()?;
+    ground.key.is_still(&token, "theirs")?;
+    let remaining = ground.key.remaining()?;
     ensure!(
         remaining.is_some_and(|left| left > LONG / 2 && left <= LONG),
         "we set their hold to end in {remaining:?}"
     );
     ground.theirs.expect(&format!("extend {}", LONG.as_millis()), &Answer::Ok)?;
     ground.theirs.expect("release", &released_answer(neighbour))?;
-    ground.is_free()?;
+    ground.key.is_free()?;
     Ok(format!("they had it after {} ms of {}", waited.as_millis(), SHORT.as_millis()))
 }
 
-async fn theirs_for_ever(neighbour: &Neighbour) -> Result<String> {
+pub(super) async fn theirs_for_ever(neighbour: &Neighbour) -> Result<String> {
     if !neighbour.locks_for_ever {
         return Ok("(it sets an expiry always)".into());
     }
@@ -211,28 +136,28 @@ async fn theirs_for_ever(neighbour: &Neighbour) -> Result<String> {
         Err(AcquireError::TimedOut { .. }) => {}
         other => bail!("we did not wait for a lock without an expiry: {other:?}"),
     }
-    ensure!(ground.remaining()?.is_none(), "we gave their lock an expiry without being asked to");
+    ensure!(ground.key.remaining()?.is_none(), "we gave their lock an expiry without being asked to");
 
     let adopted = Instant::now();
     let waiter = ground.waiter(ours.adopt(SHORT)).await?;
     let (guard, at) = waiter.gets_it(SHORT + SOON).await?;
     let waited = at - adopted;
     ensure!(waited >= SHORT, "we got the lock after {waited:?}, and were to leave them {SHORT:?}");
-    let token = ground.token()?;
+    let token = ground.key.token()?;
     ground.theirs.expect("release", &Answer::Lost)?;
-    ground.is_still(&token, "ours")?;
+    ground.key.is_still(&token, "ours")?;
     guard.release().await?;
     Ok(format!("we waited, adopted it, and had it after {} ms of {}", waited.as_millis(), SHORT.as_millis()))
 }
 
-async fn ours_renewed(neighbour: &Neighbour) -> Result<String> {
+pub(super) async fn ours_renewed(neighbour: &Neighbour) -> Result<String> {
     let mut ground = Ground::new(neighbour, RENEWED).await?;
     let guard = ground.mutex()?.acquire().await?;
-    let token = ground.token()?;
+    let token = ground.key.token()?;
     let start = Instant::now();
     while start.elapsed() < 3 * RENEWED {
         ground.theirs.expect(&format!("acquire {NAME} {} 1000", LONG.as_millis()), &Answer::Taken)?;
-        ground.is_still(&token, "ours")?;
+        ground.key.is_still(&token, "ours")?;
         guard.check()?;
     }
     let lasted = start.elapsed();
@@ -241,10 +166,10 @@ async fn ours_renewed(neighbour: &Neighbour) -> Result<String> {
     Ok(format!("they tried for {} ms, with a lease of {}", lasted.as_millis(), RENEWED.as_millis()))
 }
 
-async fn theirs_extended(neighbour: &Neighbour) -> Result<String> {
+pub(super) async fn theirs_extended(neighbour: &Neighbour) -> Result<String> {
     let mut ground = Ground::new(neighbour, LONG).await?;
     ground.theirs.expect(&format!("try {NAME} {}", RENEWED.as_millis()), &Answer::Got)?;
-    let token = ground.token()?;
+    let token = ground.key.token()?;
     let waiter = ground.waiter(ground.mutex()?).await?;
     let start = Instant::now();
     let mut extended = start;
@@ -252,7 +177,7 @@ async fn theirs_extended(neighbour: &Neighbour) -> Result<String> {
         tokio::time::sleep(200 * MS).await;
         extended = Instant::now();
         ground.theirs.expect(&format!("extend {}", RENEWED.as_millis()), &Answer::Ok)?;
-        ground.is_still(&token, "theirs")?;
+        ground.key.is_still(&token, "theirs")?;
         waiter.waits()?;
     }
     let (guard, at) = waiter.gets_it(RENEWED + SOON).await?;

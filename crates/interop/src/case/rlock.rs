@@ -20,6 +20,8 @@ const PLAIN: &str = "shop:orders:42";
 const STRANGER: &str = "worker-7";
 /// A field that they do not know, and what is in it.
 const UNKNOWN: (&str, &str) = ("leasehold", "7 30000\nworker-7");
+/// The lease of their watchdog where it is watched: a Java machine that is short of time must yet renew it.
+const WATCHED: Duration = Duration::from_secs(2);
 /// How long it may take until they have begun to do something: a Java machine is slow at what it does first.
 const BEGUN: Duration = Duration::from_secs(20);
 
@@ -239,13 +241,15 @@ pub(super) fn channel(neighbour: &Neighbour) -> Result<String> {
 }
 
 pub(super) fn watchdog(neighbour: &Neighbour) -> Result<String> {
-    let mut alone = Alone::with(neighbour, NAME, RENEWED)?;
+    let mut alone = Alone::with(neighbour, NAME, WATCHED)?;
     alone.expect("anna", "lock 0", &Answer::Got)?;
-    alone.key.lasts(RENEWED)?;
-    let (mut periods, mut least) = (Vec::new(), RENEWED);
+    alone.key.lasts(WATCHED)?;
+    let (mut periods, mut least) = (Vec::new(), WATCHED);
     let start = Instant::now();
-    let (mut before, mut renewed) = (RENEWED, start);
-    while start.elapsed() < 4 * RENEWED {
+    let (mut before, mut renewed) = (WATCHED, start);
+    while start.elapsed() < 3 * WATCHED {
+        // Looking without a pause would keep them from renewing in time.
+        std::thread::sleep(Duration::from_millis(2));
         let left = alone.key.remaining()?.context("their lock has no expiry")?;
         if left > before {
             periods.push(renewed.elapsed().as_millis());
@@ -254,21 +258,24 @@ pub(super) fn watchdog(neighbour: &Neighbour) -> Result<String> {
         (before, least) = (left, least.min(left));
     }
     // Their timer has steps of 100 ms, and the machine is busy.
-    let third = (RENEWED / 3).as_millis();
-    let regular = periods.iter().filter(|period| (third - 50..third + 150).contains(period)).count();
-    ensure!(periods.len() >= 7 && regular + 2 >= periods.len(), "renewed after {periods:?} ms");
+    let third = (WATCHED / 3).as_millis();
+    let regular = periods.iter().filter(|period| (third - 50..third + 200).contains(period)).count();
+    ensure!(periods.len() >= 5 && regular + 2 >= periods.len(), "renewed after {periods:?} ms");
     let name = alone.name;
     alone.expect("boris", "try 30000", &Answer::Taken)?;
 
     // Who dies is not renewed any more; a lease that was given is not renewed at all.
     alone.theirs.kill()?;
     let died = Instant::now();
-    let mut heirs = Driver::start(neighbour, &alone.server.url(), RENEWED)?;
-    heirs.expect(&format!("acquire {name} 500 20000"), &Answer::Got)?;
-    ensure!(died.elapsed() < RENEWED + 3 * SOON, "the lock of the dead was free after {:?}", died.elapsed());
+    while alone.key.is_free().is_err() {
+        std::thread::sleep(Duration::from_millis(2));
+        ensure!(died.elapsed() < WATCHED + SOON, "the lock of the dead is renewed");
+    }
+    let mut heirs = Driver::start(neighbour, &alone.server.url(), WATCHED)?;
+    heirs.expect(&format!("try {name} 500"), &Answer::Got)?;
     heirs.expect(&format!("as boris acquire {name} 30000 20000"), &Answer::Got)?;
     heirs.expect("release", &Answer::Lost)?;
-    Ok(format!("every {periods:?} ms of {}; least left {} ms", RENEWED.as_millis(), least.as_millis()))
+    Ok(format!("every {periods:?} ms of {}; least left {} ms", WATCHED.as_millis(), least.as_millis()))
 }
 
 pub(super) fn fields(neighbour: &Neighbour) -> Result<String> {

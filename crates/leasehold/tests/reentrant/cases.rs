@@ -2,7 +2,7 @@
 
 use crate::place::{Place, until_at_rest, until_waiting};
 use crate::scene::{MS, acquired, lock, owner, taken, until};
-use leasehold::{AcquireError, LostReason, Owner, ReleaseError, Released};
+use leasehold::{AcquireError, LostReason, Owner, ReentrantGuard, ReleaseError, Released};
 use std::time::{Duration, Instant};
 
 const S: Duration = Duration::from_secs(1);
@@ -14,7 +14,7 @@ pub(crate) async fn an_owner_enters_again_and_counts(place: &Place) {
     let token = scope
         .scope(async {
             let guards = [acquired(&plain).await, acquired(&plain).await, acquired(&plain).await];
-            assert_eq!(guards.each_ref().map(|guard| guard.count()), [1, 2, 3]);
+            assert_eq!(guards.each_ref().map(ReentrantGuard::count), [1, 2, 3]);
             assert_eq!(plain.hold_count().await.expect("an answer"), 3);
             let token = guards[0].fencing_token();
             let mut left = 3;

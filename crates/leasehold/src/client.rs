@@ -420,7 +420,7 @@ impl ClientBuilder {
             return Err(ConnectError::Setting(text.into()));
         }
         let world = self.world.unwrap_or_else(|| Arc::new(System));
-        let owners = owners(self.instance.as_deref(), &*world)?;
+        let owners = owners(self.instance, &world)?;
         let about = about(self.label, self.session_labels, &*world)?;
         let store = match self.target {
             Target::Store(store) => store,
@@ -528,10 +528,8 @@ async fn open_redis(
 }
 
 /// The owners that this client makes.
-fn owners(instance: Option<&str>, world: &dyn World) -> Result<Owners, ConnectError> {
-    let random = || world.random();
-    let Some(instance) = instance else { return Ok(Owners::fresh(random)) };
-    Owners::named(instance, random).ok_or_else(|| {
+fn owners(instance: Option<String>, world: &Arc<dyn World>) -> Result<Owners, ConnectError> {
+    Owners::new(instance, Arc::clone(world)).ok_or_else(|| {
         let most = Owners::MAX_INSTANCE;
         let text =
             format!("an instance id has 1 to {most} bytes and no control characters, and this one has not");

@@ -23,6 +23,7 @@
 //! | connect, and set time limits, labels and passwords | [`Client`], [`ClientBuilder`] |
 //! | take a lock, by trying or by waiting | [`Mutex::try_acquire`], [`Mutex::acquire`], [`Mutex::acquire_timeout`] |
 //! | run a future under a lock, and have it dropped on loss | [`Mutex::run`] |
+//! | enter it again, in other tasks and processes too | [`Client::reentrant_mutex`], [`ReentrantMutex`], [`Owner`] |
 //! | choose how long it is held | [`Mutex::lease`], [`ClientBuilder::watchdog_lease`] |
 //! | know whether it is held still, or learn that it is not | [`Guard::check`], [`Guard::lost`], [`LostReason`] |
 //! | guard a write for certain | [`Guard::fencing_token`] |

@@ -3,11 +3,13 @@
 //! What a store knows of an owner is his text alone. That he came from another process is known here, and is no part of
 //! who he is.
 
+use crate::engine::World;
 use leasehold_core::OwnValue;
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode, utf8_percent_encode};
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use tokio::task::JoinHandle;
 
 /// The field of a ReentrantMutex's hash that is ours, and so no owner's.
@@ -287,33 +289,44 @@ impl fmt::Debug for Owner {
 }
 
 /// The owners that one client makes.
-#[derive(Debug)]
 pub(crate) struct Owners {
-    instance: String,
-    next: AtomicU64,
+    /// Set if the user has named the instance.
+    name: Option<String>,
+    world: Arc<dyn World>,
+    /// The instance, and the next number; chosen when the first one is made.
+    begun: OnceLock<(String, AtomicU64)>,
 }
 
 impl Owners {
     /// The longest instance id: what is left of an owner's text beside a colon and a number.
     pub(crate) const MAX_INSTANCE: usize = OwnValue::MAX_LEN - 21;
 
-    /// Those of an instance that nobody has been before.
-    pub(crate) fn fresh(random: impl FnMut() -> u64) -> Self {
-        Self { instance: uuid(random), next: AtomicU64::new(1) }
-    }
-
-    /// Those of an instance that the user has named; `None` if the name cannot be. They are numbered from somewhere, so
-    /// that a process that was started anew by the same name does not enter what the one before it has left.
-    pub(crate) fn named(instance: &str, mut random: impl FnMut() -> u64) -> Option<Self> {
-        let fits = instance.len() <= Self::MAX_INSTANCE && OwnValue::new(instance).is_ok();
-        fits.then(|| Self { instance: instance.to_owned(), next: AtomicU64::new(random() >> 16) })
+    /// Those of an instance that the user has named, or else that nobody has been before; `None` if the name cannot be.
+    pub(crate) fn new(name: Option<String>, world: Arc<dyn World>) -> Option<Self> {
+        let fits = |name: &String| name.len() <= Self::MAX_INSTANCE && OwnValue::new(name).is_ok();
+        name.as_ref().is_none_or(fits).then(|| Self { name, world, begun: OnceLock::new() })
     }
 
     /// One that nobody has been before.
     pub(crate) fn make(&self) -> Owner {
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let text = OwnValue::new(format!("{}:{number}", self.instance));
+        let (instance, next) = self.begun.get_or_init(|| self.begin());
+        let text = OwnValue::new(format!("{instance}:{}", next.fetch_add(1, Ordering::Relaxed)));
         Owner { text: text.expect("an instance id leaves room for a number"), travelled: false }
+    }
+
+    /// Where the user has named the instance, the numbers begin somewhere, so that a process that was started anew by the
+    /// same name does not enter what the one before it has left.
+    fn begin(&self) -> (String, AtomicU64) {
+        match &self.name {
+            Some(name) => (name.clone(), AtomicU64::new(self.world.random() >> 16)),
+            None => (uuid(|| self.world.random()), AtomicU64::new(1)),
+        }
+    }
+}
+
+impl fmt::Debug for Owners {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Owners").field("name", &self.name).finish_non_exhaustive()
     }
 }
 
@@ -328,6 +341,7 @@ fn uuid(mut random: impl FnMut() -> u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::System;
 
     #[test]
     fn an_owner_reads_back_from_its_header() {
@@ -352,15 +366,25 @@ mod tests {
 
     #[test]
     fn owners_of_a_client_are_its_own() {
-        let mut bits = [0x0123_4567_89ab_cdef, u64::MAX].into_iter().cycle();
-        let owners = Owners::fresh(|| bits.next().expect("without an end"));
-        assert_eq!(owners.make().as_str(), "01234567-89ab-4def-bfff-ffffffffffff:1");
-        assert_eq!(owners.make().as_str(), "01234567-89ab-4def-bfff-ffffffffffff:2");
+        let make = |name: Option<&str>| Owners::new(name.map(str::to_owned), Arc::new(System));
+        let owners = make(None).expect("without a name");
+        let (first, second) = (owners.make(), owners.make());
+        let (instance, number) = first.as_str().split_once(':').expect("an instance and a number");
+        assert_eq!((number, second.as_str()), ("1", &*format!("{instance}:2")));
         let longest = "x".repeat(Owners::MAX_INSTANCE);
-        let named = Owners::named(&longest, || u64::MAX).expect("it leaves room");
-        assert!(named.make().as_str().len() < Owner::MAX_LEN);
-        assert!(Owners::named(&format!("{longest}x"), || 0).is_none() && Owners::named("", || 0).is_none());
-        assert!(Owners::named("a\nb", || 0).is_none());
+        let (before, after) =
+            (make(Some(&longest)).expect("it leaves room"), make(Some(&longest)).expect("too"));
+        assert_ne!(before.make(), after.make(), "the second one after a restart");
+        for none in [&*format!("{longest}x"), "", "a\nb"] {
+            assert!(make(Some(none)).is_none(), "{none}");
+        }
+    }
+
+    #[test]
+    fn a_uuid_says_that_it_is_random() {
+        let mut bits = [0x0123_4567_89ab_cdef, u64::MAX].into_iter();
+        let uuid = uuid(|| bits.next().expect("two are needed"));
+        assert_eq!(uuid, "01234567-89ab-4def-bfff-ffffffffffff");
     }
 
     #[test]

@@ -184,7 +184,7 @@ impl Seat {
         }
         let occupied = state.occupied_until(now);
         state.line.quiet(id);
-        if state.drives(id, occupied.is_some()) {
+        if state.drives(id, occupied.is_some(), self.lock.kind) {
             return self.drive(&mut state, id, session, now, random);
         }
         match state.line.straight(id) {
@@ -515,8 +515,9 @@ impl State {
     }
 
     /// Whether it is this task's turn to drive the contender (1).
-    fn drives(&self, id: u64, occupied: bool) -> bool {
-        self.line.is_front(id) && (!occupied || (!self.contender.is_idle() && self.escorted.is_empty()))
+    fn drives(&self, id: u64, occupied: bool, kind: Kind) -> bool {
+        let has_place = || !self.contender.is_idle() && self.escorted.is_empty();
+        self.line.is_front(id) && (!occupied || (kind == Kind::Reentrant && has_place()))
     }
 
     /// The front has left. What is returned has to be released at the store.
@@ -644,6 +645,127 @@ mod tests {
         };
         assert!(!is_signaled(&seat, front));
         (seat, hold, front)
+    }
+
+    fn reentrant() -> Arc<Seat> {
+        let lock = Lock::reentrant("job".parse().expect("a good name"));
+        Arc::new(Seat::new(lock, SessionId::from_random([1; 12]), 0, || {}))
+    }
+
+    fn of(owner: &str) -> Arc<Terms> {
+        let value = OwnValue::new(owner).ok();
+        Arc::new(Terms { value, ..(*terms()).clone() })
+    }
+
+    fn held_by(owner: &str) -> Acquired {
+        let holder = Holder {
+            label: None,
+            owner: OwnValue::new(owner).ok(),
+            count: 1,
+            remaining_ms: None,
+            fence: None,
+            since_ms: None,
+            session: None,
+        };
+        Acquired::Taken { holder: Some(holder), position: Some(0), ahead: None }
+    }
+
+    fn straight(id: u64) -> Asker {
+        Asker { id, way: Way::Straight }
+    }
+
+    /// Random bits, each other than the one before.
+    fn counter() -> impl FnMut() -> u64 {
+        let mut n = 0;
+        move || {
+            n += 1;
+            n
+        }
+    }
+
+    #[test]
+    fn a_call_that_comes_while_a_question_is_on_its_way_is_heard_once_it_is_answered() {
+        let (seat, random) = (reentrant(), &mut counter());
+        let (front, behind) = (seat.join(of("x")), seat.join(of("y")));
+        let by_front = asked(&seat.turn(front, &session(), at(1), random));
+        let first = asked(&seat.turn(behind, &session(), at(1), random));
+        seat.handle_answer(by(front), by_front, Ok(&held_by("y")), at(1), random);
+        // This one was executed before the owner got the lock.
+        seat.handle_answer(straight(behind), first, Ok(&held_by("z")), at(1), random);
+        assert!(is_signaled(&seat, behind));
+        let second = asked(&seat.turn(behind, &session(), at(1), random));
+        seat.handle_answer(straight(behind), second, Ok(&held_by("z")), at(1), random);
+        assert!(matches!(seat.turn(behind, &session(), at(1), random), Turn::Stand(None)), "once a call");
+        // And one that comes while nothing is on its way.
+        assert!(matches!(seat.turn(front, &session(), at(1), random), Turn::Sleep(_)));
+        let by_front = asked(&seat.turn(front, &session(), at(9), random));
+        seat.handle_answer(by(front), by_front, Ok(&held_by("y")), at(9), random);
+        assert!(is_signaled(&seat, behind));
+        let third = asked(&seat.turn(behind, &session(), at(9), random));
+        seat.handle_answer(straight(behind), third, Ok(&granted()), at(9), random);
+        assert!(matches!(seat.turn(behind, &session(), at(9), random), Turn::Won(..)));
+        // It has won past the front, which goes on looking after its place.
+        assert!(matches!(seat.turn(front, &session(), at(9), random), Turn::Sleep(_)));
+    }
+
+    #[test]
+    fn a_question_without_an_answer_is_asked_again_by_the_same_hold() {
+        let (seat, random) = (reentrant(), &mut counter());
+        let (front, behind) = (seat.join(of("x")), seat.join(of("y")));
+        seat.turn(front, &session(), at(1), random);
+        let Turn::Ask(Way::Straight, nonce, ask) = seat.turn(behind, &session(), at(1), random) else {
+            panic!("it goes straight")
+        };
+        assert!(ask.queue.is_none(), "the process has one place");
+        seat.handle_answer(straight(behind), nonce, Err(Executed::Unknown), at(1), random);
+        assert!(matches!(seat.turn(behind, &session(), at(1), random), Turn::Sleep(_)), "after a pause");
+        let Turn::Ask(Way::Straight, _, again) = seat.turn(behind, &session(), at(3), random) else {
+            panic!("its owner may wait for it")
+        };
+        assert_eq!(ask.claim, again.claim);
+        assert_eq!(seat.leave(behind), [ask.claim], "which has to be undone");
+    }
+
+    #[test]
+    fn who_comes_to_the_front_asks_before_his_predecessor_is_undone() {
+        let (seat, random) = (reentrant(), &mut counter());
+        let (first, second) = (seat.join(of("x")), seat.join(of("y")));
+        let Turn::Ask(_, nonce, ask) = seat.turn(first, &session(), at(1), random) else { panic!("it asks") };
+        seat.handle_answer(by(first), nonce, Ok(&held_by("z")), at(1), random);
+        assert!(seat.leave(first).is_empty(), "its place is the next one's");
+        assert!(is_signaled(&seat, second));
+        let Turn::Ask(Way::Queue, nonce, next) = seat.turn(second, &session(), at(1), random) else {
+            panic!("it takes the place")
+        };
+        assert!(next.queue.is_some() && next.claim.hold != ask.claim.hold);
+        let undone = seat.handle_answer(by(second), nonce, Ok(&held_by("z")), at(1), random);
+        assert_eq!(undone, [ask.claim]);
+        assert_eq!(seat.leave(second), [next.claim]);
+    }
+
+    #[test]
+    fn the_last_release_of_an_owner_asks_for_those_in_line() {
+        let (seat, random) = (reentrant(), &mut counter());
+        let holds = [(); 3].map(|()| {
+            let id = seat.join(of("x"));
+            let Turn::Ask(way, nonce, _) = seat.turn(id, &session(), at(1), random) else {
+                panic!("it asks")
+            };
+            seat.handle_answer(Asker { id, way }, nonce, Ok(&granted()), at(1), random);
+            let Turn::Won(hold, ..) = seat.turn(id, &session(), at(1), random) else { panic!("granted") };
+            hold
+        });
+        let front = seat.join(of("y"));
+        let nonce = asked(&seat.turn(front, &session(), at(1), random));
+        seat.handle_answer(straight(front), nonce, Ok(&held_by("x")), at(1), random);
+        assert!(matches!(seat.turn(front, &session(), at(1), random), Turn::Stand(Some(_))));
+        let mut asks = |hold: &Hold| seat.depart(hold, None, &session(), at(1), random).1.is_some();
+        assert_eq!([asks(&holds[1]), asks(&holds[0]), asks(&holds[2])], [false, false, true]);
+        for hold in &holds {
+            seat.vacate(hold);
+        }
+        assert!(is_signaled(&seat, front));
+        assert!(!seat.is_occupied(at(1)));
     }
 
     #[test]

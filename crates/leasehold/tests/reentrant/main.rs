@@ -18,6 +18,7 @@ macro_rules! on_every_store {
     ($($from:ident :: $case:ident),* $(,)?) => {
         on_every_store! { @store memory $($from $case)* }
         on_every_store! { @store sqlite $($from $case)* }
+        on_every_store! { @store redis $($from $case)* }
     };
     (@store $store:ident $($from:ident $case:ident)*) => {
         mod $store {

@@ -862,6 +862,23 @@ async fn the_permissions_that_the_docs_name_suffice() {
     assert!(matches!(reply, Reply::Evict(Evicted::Gone { hold: Some(_), .. })), "{reply:?}");
     let reply = done(Op::Inspect(Inspect { claim: None, in_full: true })).await;
     assert!(matches!(reply, Reply::Inspect(seen) if seen.audit.len() == 3));
+    a_reentrant_mutex_is_permitted(&store).await;
+}
+
+async fn a_reentrant_mutex_is_permitted(store: &RedisStore) {
+    let lock = Lock::reentrant("jobs:2".parse().unwrap());
+    let owned = |n: u8| Claim { value: OwnValue::new("ours").ok(), ..claim(n) };
+    let release = |n: u8| Op::Release(Release { claim: owned(n), pass: Pass::Grant, next: None });
+    let mut listening = store.listen(&lock, LONG).await.unwrap().unwrap();
+    listening.heard().await;
+    let take = |n: u8| Op::Acquire(Acquire { claim: owned(n), ..ask(&claim(n), Some(nonce(4))) });
+    let extend = Op::Extend(Extend { claim: owned(1), lease_ms: 40_000, keep_record: true });
+    let inspect = Op::Inspect(Inspect { claim: Some(owned(1)), in_full: true });
+    for op in [take(1), take(2), extend, inspect, release(1), release(2)] {
+        let outcome = store.execute(&lock, &op, LONG).await;
+        assert!(matches!(outcome, Outcome::Done(_)), "{op:?}: {outcome:?}");
+    }
+    tokio::time::timeout(LONG, listening.heard()).await.expect("it may publish");
 }
 
 /// What stands in the audit's place is no reason not to take a lock from the dead: it is a hint for people.

@@ -4,8 +4,8 @@
 use futures_util::future::{BoxFuture, ready};
 use leasehold::KeyError;
 use leasehold::store::{Lock, Outcome, RedisConfig, RedisStore, Store};
-use leasehold_core::LockName;
 use leasehold_core::model::{LockState, Sessions};
+use leasehold_core::{Kind, LockName};
 use leasehold_testkit::ModelServer;
 use leasehold_testkit::conformance::{self, Happening, Subject, Workload};
 use std::io;
@@ -62,12 +62,12 @@ conformance::suite!(mutex: Simulated::new());
 #[tokio::test]
 async fn random_operations_are_answered_as_by_the_model() {
     const WITHIN: Duration = Duration::from_secs(20);
-    for seed in 0..40 {
+    for (seed, kind) in (0..40).flat_map(|seed| Kind::ALL.map(|kind| (seed, kind))) {
         let simulated = Simulated::new();
         let store = simulated.store().await;
-        let lock = Lock::mutex("job".parse().expect("a good name"));
-        let (mut state, mut sessions) = (LockState::default(), Sessions::default());
-        let mut workload = Workload::new(seed);
+        let lock = Lock { kind, name: "job".parse().expect("a good name") };
+        let (mut state, mut sessions) = (LockState::new(kind), Sessions::default());
+        let mut workload = Workload::of(kind, seed);
         for step in 0..40 {
             let now_us = simulated.now_us.load(Ordering::Relaxed);
             // Time goes on, for the model behind the server forgets what it is not asked about.

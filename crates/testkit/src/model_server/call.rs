@@ -24,9 +24,12 @@ pub(super) enum Call {
 pub(super) struct OnLock {
     /// The lock's key.
     pub(super) key: String,
+    pub(super) kind: Kind,
     pub(super) op: Op,
     /// What the channels of all mailboxes begin with; empty for what tells nobody.
     pub(super) mailboxes: String,
+    /// The channel on which clients of Redisson's hear that the lock is free; empty for what tells them nothing.
+    pub(super) released: String,
     /// The index of the sessions one of which is asked about; empty where none is.
     pub(super) sessions: String,
 }
@@ -38,7 +41,7 @@ type Read<T> = Result<T, Failure>;
 
 impl Call {
     /// Reads what stands behind `EVALSHA` and the script's name.
-    pub(super) fn read(script: Script, arguments: &[Vec<u8>]) -> Read<Self> {
+    pub(super) fn read(script: Script, kind: Kind, arguments: &[Vec<u8>]) -> Read<Self> {
         let mut rest = Rest(arguments.iter());
         let keys = (0..rest.number()?).map(|_| rest.text()).collect::<Read<Vec<_>>>()?;
         if script == Script::Beat {
@@ -49,12 +52,16 @@ impl Call {
             let extends = keys.into_iter().map(|key| rest.extend(key)).collect::<Read<_>>()?;
             return if rest.is_empty() { Ok(Self::Extends(extends)) } else { Err(malformed()) };
         }
-        OnLock::read(script, &keys, rest).map(Self::OnLock)
+        OnLock::read(script, kind, &keys, rest).map(Self::OnLock)
     }
 }
 
 impl OnLock {
-    fn read(script: Script, keys: &[&str], mut rest: Rest<'_>) -> Read<Self> {
+    fn read(script: Script, kind: Kind, keys: &[&str], mut rest: Rest<'_>) -> Read<Self> {
+        let mut released = String::new();
+        if kind == Kind::Reentrant && !matches!(script, Script::ExtendOne | Script::Inspect) {
+            rest.last()?.clone_into(&mut released);
+        }
         let key = (*keys.first().ok_or_else(malformed)?).to_owned();
         // The record's key goes with the lock's; a session's and the audit's are there where they are needed.
         let (in_full, with_session) = (keys.len() == 3, keys.len() == 4);
@@ -83,7 +90,7 @@ impl OnLock {
                 };
                 Op::Free(Free { seen, by })
             }
-            Script::ExtendRecord => {
+            Script::ExtendOne => {
                 let (claim, lease_ms) = (claim.ok_or_else(malformed)?, rest.number()?);
                 let keep_record = !rest.text()?.is_empty();
                 Op::Extend(Extend { claim, lease_ms, keep_record })
@@ -113,7 +120,11 @@ impl OnLock {
                 Op::Release(Release { claim: claim.ok_or_else(malformed)?, pass, next })
             }
         };
-        if rest.is_empty() { Ok(Self { key, op, mailboxes, sessions }) } else { Err(malformed()) }
+        if rest.is_empty() {
+            Ok(Self { key, kind, op, mailboxes, released, sessions })
+        } else {
+            Err(malformed())
+        }
     }
 }
 
@@ -124,6 +135,12 @@ impl<'a> Rest<'a> {
 
     fn text(&mut self) -> Read<&'a str> {
         let bytes = self.0.next().ok_or_else(malformed)?;
+        std::str::from_utf8(bytes).map_err(|_| malformed())
+    }
+
+    /// The argument behind all others.
+    fn last(&mut self) -> Read<&'a str> {
+        let bytes = self.0.next_back().ok_or_else(malformed)?;
         std::str::from_utf8(bytes).map_err(|_| malformed())
     }
 
@@ -149,8 +166,9 @@ impl<'a> Rest<'a> {
     fn extend(&mut self, key: &str) -> Read<OnLock> {
         let hold = HoldId::from_token(self.text()?).map_err(|_| malformed())?;
         let extend = Extend { claim: Claim::new(hold), lease_ms: self.number()?, keep_record: false };
-        let (mailboxes, sessions) = (String::new(), String::new());
-        Ok(OnLock { key: key.to_owned(), op: Op::Extend(extend), mailboxes, sessions })
+        let (mailboxes, released, sessions) = (String::new(), String::new(), String::new());
+        let (key, kind) = (key.to_owned(), Kind::Mutex);
+        Ok(OnLock { key, kind, op: Op::Extend(extend), mailboxes, released, sessions })
     }
 
     /// What an acquire says behind its claim.

@@ -17,7 +17,7 @@ pub use flaw::Flaw;
 
 use call::{Call, OnLock};
 use leasehold_core::model::{LockState, Sessions, Vital, everybody};
-use leasehold_core::{Inspect, Inspection, Op, Reply, SessionOp, SessionReply, Wake};
+use leasehold_core::{Inspect, Inspection, Kind, Op, Reply, SessionOp, SessionReply, Wake};
 use script::Script;
 use session::Session;
 use std::collections::BTreeMap;
@@ -58,12 +58,12 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    /// What outlives a restart with its data: the locks, by key.
-    locks: BTreeMap<String, LockState>,
+    /// What outlives a restart with its data: the locks, by key and kind. Of one key one kind has it at most.
+    locks: BTreeMap<(String, Kind), LockState>,
     /// And the sessions, by the key of their index.
     sessions: BTreeMap<String, Sessions>,
     /// The scripts that were loaded since the start, by SHA-1.
-    scripts: BTreeMap<String, Script>,
+    scripts: BTreeMap<String, (Script, Kind)>,
     /// Who listens to a channel: connections by their numbers, and what is written to them.
     channels: BTreeMap<String, BTreeMap<u64, UnboundedSender<Vec<u8>>>>,
     /// How many connections there were.
@@ -172,11 +172,14 @@ impl ModelServer {
     /// How each lock stands at `now_us`, by key. Changes nothing.
     pub fn locks(&self, now_us: u64) -> Vec<(String, Inspection)> {
         let inspect = Op::Inspect(Inspect { claim: None, in_full: false });
-        let look =
-            |(key, lock): (&String, &LockState)| match lock.clone().apply(now_us, &inspect, &everybody).0 {
-                Reply::Inspect(seen) => Some((key.clone(), seen)),
-                _ => None,
-            };
+        let look = |((key, _), lock): (&(String, Kind), &LockState)| match lock
+            .clone()
+            .apply(now_us, &inspect, &everybody)
+            .0
+        {
+            Reply::Inspect(seen) => Some((key.clone(), seen)),
+            _ => None,
+        };
         self.state().locks.iter().filter_map(look).collect()
     }
 
@@ -222,7 +225,7 @@ impl ModelServer {
     }
 
     fn reply_on_lock(&self, session: &Session<'_>, call: &OnLock) -> reply::Value {
-        reply::of_script(&call.op, &self.execute_on_lock(session, call))
+        reply::of_script(call.kind, &call.op, &self.execute_on_lock(session, call))
     }
 
     /// Executes the call of a script on a lock, and publishes what it publishes.
@@ -233,14 +236,26 @@ impl ModelServer {
         let sessions = state.sessions.get(&call.sessions);
         let alive =
             |session| sessions.map_or(Vital::Unknown, |sessions| sessions.vital(now_us / 1000, session));
-        let lock = state.locks.entry(call.key.clone()).or_default();
-        let (reply, wakes) = match self.shared.flaw {
-            Some(flaw) => flaw.apply(lock, now_us, &call.op, &alive),
-            None => lock.apply(now_us, &call.op, &alive),
+        let mut others = Kind::ALL.into_iter().filter(|kind| *kind != call.kind);
+        let other = others.find_map(|kind| {
+            let lock = state.locks.get_mut(&(call.key.clone(), kind))?;
+            lock.stands(now_us).cloned()
+        });
+        let lock =
+            state.locks.entry((call.key.clone(), call.kind)).or_insert_with(|| LockState::new(call.kind));
+        let was_held = !lock.clone().held_by(now_us).is_empty();
+        let (reply, wakes) = match (self.shared.flaw, other) {
+            (_, Some(other)) => lock.apply_beside(&other, now_us, &call.op, &alive),
+            (Some(flaw), None) => flaw.apply(lock, now_us, &call.op, &alive),
+            (None, None) => lock.apply(now_us, &call.op, &alive),
         };
+        let freed = was_held && lock.value.is_none() && !call.released.is_empty();
         if !state.mute {
             for wake in &wakes {
                 state.publish(&format!("{}{}", call.mailboxes, wake.to()), &wake.message());
+            }
+            if freed {
+                state.publish(&call.released, "0");
             }
         }
         drop(guard);

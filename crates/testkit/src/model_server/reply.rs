@@ -3,7 +3,7 @@
 use leasehold_core::model::SessionRecord;
 use leasehold_core::{
     Acquired, AuditEntry, Beaten, Ended, Evicted, Extended, Fate, FencingToken, Freed, Holder, Inspection,
-    Op, Refused, Released, Reply, SessionReply,
+    Kind, Op, Refused, Released, Reply, SessionReply,
 };
 
 /// An error reply.
@@ -124,17 +124,18 @@ pub(super) fn of_session(record: Option<&SessionRecord>) -> Value {
 }
 
 /// The reply to an operation as its script gives it.
-pub(super) fn of_script(op: &Op, reply: &Reply) -> Value {
+pub(super) fn of_script(kind: Kind, op: &Op, reply: &Reply) -> Value {
     match reply {
         Reply::Acquire(acquired) => of_acquire(acquired),
         Reply::Extend(extended) => Value::Integer(i64::from(*extended == Extended::Extended)),
-        Reply::Release(Released { found, holder, next, .. }) => {
+        Reply::Release(Released { found, left, holder, next }) => {
             let next = next.as_ref().map(|next| match next {
                 Ok(acquired) => of_acquire(acquired),
                 Err(refused) => of_refusal(refused),
             });
             let said = [Value::bulk(fate(*found)), Value::Array(who(holder.as_ref()))];
-            Value::Array(said.into_iter().chain(next).collect())
+            let left = (kind == Kind::Reentrant).then(|| Value::number(*left));
+            Value::Array(said.into_iter().chain(left).chain(next).collect())
         }
         Reply::Inspect(seen) => of_inspection(seen, matches!(op, Op::Inspect(inspect) if inspect.in_full)),
         Reply::Evict(Evicted::Alive) => Value::Array(vec![Value::bulk("alive")]),
@@ -172,12 +173,16 @@ fn of_entry(entry: &AuditEntry) -> String {
 
 fn of_acquire(acquired: &Acquired) -> Value {
     match acquired {
-        Acquired::Granted { fence, remaining_ms, others_wait, .. } => Value::Array(vec![
-            Value::bulk("granted"),
-            Value::number(fence.as_u64()),
-            Value::number(*remaining_ms),
-            Value::Integer((*others_wait).into()),
-        ]),
+        Acquired::Granted { fence, remaining_ms, others_wait, entered } => {
+            let said = [
+                Value::bulk("granted"),
+                Value::number(fence.as_u64()),
+                Value::number(*remaining_ms),
+                Value::Integer((*others_wait).into()),
+            ];
+            let entered = entered.map(|entered| [entered.count, entered.lease_ms].map(Value::number));
+            Value::Array(said.into_iter().chain(entered.into_iter().flatten()).collect())
+        }
         Acquired::Taken { holder, position, ahead } => {
             let position = position.map_or(Value::Integer(-1), Value::number);
             let session = ahead.map_or_else(String::new, |ahead| ahead.session.to_string());
@@ -211,6 +216,9 @@ fn who(holder: Option<&Holder>) -> Vec<Value> {
             Value::bulk(label.as_str()),
             Value::bulk(session),
         ]);
+    }
+    if let Some(owner) = &holder.owner {
+        who.extend([Value::bulk(owner.as_str()), Value::number(holder.count)]);
     }
     who
 }

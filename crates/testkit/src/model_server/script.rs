@@ -1,13 +1,15 @@
 //! Which of the library's scripts a text is.
 
 use super::reply::Failure;
+use leasehold_core::Kind;
 
 /// One of the scripts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Script {
     Acquire,
     Extend,
-    ExtendRecord,
+    /// One by itself, where more is to be looked at than a token.
+    ExtendOne,
     Release,
     Inspect,
     Evict,
@@ -16,10 +18,11 @@ pub(super) enum Script {
 }
 
 /// What the head of each script says, and no other text.
-const HEADS: [(&str, Script); 8] = [
+const HEADS: [(&str, Script); 9] = [
     ("-- Takes the lock if it is free and nobody waits before;", Script::Acquire),
     ("-- Lengthens holds by their tokens alone:", Script::Extend),
-    ("-- Lengthens one hold, where the token alone does not tell it,", Script::ExtendRecord),
+    ("-- Lengthens one hold, where the token alone does not tell it,", Script::ExtendOne),
+    ("-- Lengthens one hold of a ReentrantMutex, and its key.", Script::ExtendOne),
     ("-- Gives a hold up: frees the lock if it has it,", Script::Release),
     ("-- Tells how the lock stands. Writes nothing.", Script::Inspect),
     ("-- Takes from a session what it has of the lock, if it is dead:", Script::Evict),
@@ -27,12 +30,17 @@ const HEADS: [(&str, Script); 8] = [
     ("-- Begins a session, or keeps it alive.", Script::Beat),
 ];
 
+/// What all scripts on a ReentrantMutex contain, and no others.
+const REENTRANT: &str = "-- Part of all scripts on a ReentrantMutex, after numbers.lua:";
+
 impl Script {
-    /// The script of a text. Fails where its head is none of those that are known, or is not the only one.
-    pub(super) fn of(text: &str) -> Result<Self, Failure> {
+    /// The script of a text, and the kind of the locks that it is for. Fails where its head is none of those that are
+    /// known, or is not the only one.
+    pub(super) fn of(text: &str) -> Result<(Self, Kind), Failure> {
         let mut found = HEADS.iter().filter(|(head, _)| text.contains(head)).map(|(_, script)| *script);
+        let kind = if text.contains(REENTRANT) { Kind::Reentrant } else { Kind::Mutex };
         match (found.next(), found.next()) {
-            (Some(script), None) => Ok(script),
+            (Some(script), None) => Ok((script, kind)),
             _ => Err(Failure::new("ERR this server is a model, and does not know that script")),
         }
     }

@@ -102,8 +102,8 @@ impl<'a> Session<'a> {
 
     fn call(&self, sha: &str, arguments: &[Vec<u8>]) -> Result<Value, Failure> {
         let known = self.server.state().scripts.get(sha).copied();
-        let script = known.ok_or_else(|| Failure::new("NOSCRIPT No matching script."))?;
-        let call = Call::read(script, arguments.get(2..).unwrap_or_default())?;
+        let (script, kind) = known.ok_or_else(|| Failure::new("NOSCRIPT No matching script."))?;
+        let call = Call::read(script, kind, arguments.get(2..).unwrap_or_default())?;
         Ok(self.server.execute(self, &call))
     }
 

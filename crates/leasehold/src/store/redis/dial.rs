@@ -132,11 +132,19 @@ async fn subscribe(
     mailboxes: &Mailboxes,
 ) -> Result<(), Fault> {
     let open = mailboxes.all();
-    if open.is_empty() {
+    if !open.is_empty() {
+        let channels: Vec<_> = open.iter().map(|(session, _)| mailboxes.channel(*session)).collect();
+        conn.subscribe(channels).await.map_err(|error| unsubscribed(error, node))?;
+    }
+    let others = mailboxes.others().all();
+    if others.is_empty() {
         return Ok(());
     }
-    let channels: Vec<_> = open.iter().map(|(session, _)| mailboxes.channel(*session)).collect();
-    conn.subscribe(channels).await.map_err(|error| unsubscribed(error, node))
+    match conn.subscribe(others).await {
+        // A user that may not listen to others has his waiters look by themselves.
+        Err(error) if error.clone().into_server_errors().is_none() => Err(unsubscribed(error, node)),
+        _ => Ok(()),
+    }
 }
 
 /// The fault of a subscription that was not made.

@@ -3,15 +3,19 @@
 use super::dial::unsubscribed;
 use super::link::Lost;
 use super::mailbox::Mailboxes;
-use crate::store::{Fault, FaultKind, Phase, Postbox};
+use crate::store::{Bell, Fault, FaultKind, Listening, Phase, Postbox};
 use leasehold_core::SessionId;
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Pipeline, PushInfo, RedisResult, Value};
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 use tokio::sync::broadcast::{Receiver, error::RecvError};
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
+
+/// How long the end of a subscription keeps others from their turn at most.
+const MUTED_WITHIN: Duration = Duration::from_secs(2);
 
 /// The user's connection.
 #[derive(Debug)]
@@ -77,19 +81,50 @@ impl Lent {
         post: Arc<dyn Postbox>,
         deadline: Instant,
     ) -> Result<(), Fault> {
-        if !self.listen() {
+        if !self.hears() {
             return Ok(());
         }
         self.mailboxes.open(session, post);
-        let mut conn = self.conn.clone();
-        let subscribed = timeout_at(deadline, conn.subscribe(self.mailboxes.channel(session))).await;
-        let fault = match subscribed {
-            Ok(Ok(())) => return Ok(()),
-            Ok(Err(error)) => unsubscribed(error, &self.node),
-            Err(_) => Fault::new(FaultKind::TimedOut, Phase::Reply, Arc::clone(&self.node)),
+        let subscribed = self.subscribe(&self.mailboxes.channel(session), deadline).await;
+        if subscribed.is_err() {
+            self.mailboxes.close(session);
+        }
+        subscribed
+    }
+
+    /// Listens to a channel of another library; nothing where the user hands no messages on.
+    pub(super) async fn listen(&self, channel: &str, deadline: Instant) -> Result<Option<Listening>, Fault> {
+        if !self.hears() {
+            return Ok(None);
+        }
+        let (bell, name) = (Bell::default(), channel.to_owned());
+        let number = self.mailboxes.others().add(channel, bell.clone());
+        let (conn, mailboxes) = (self.conn.clone(), Arc::downgrade(&self.mailboxes));
+        let listening = Listening::new(&bell, move || {
+            let Some(mailboxes) = mailboxes.upgrade() else { return };
+            if mailboxes.others().remove(&name, number) {
+                mute(conn, mailboxes, name);
+            }
+        });
+        let subscribed = async {
+            let _turn = self.mailboxes.others().turn().await;
+            self.subscribe(channel, deadline).await
         };
-        self.mailboxes.close(session);
-        Err(fault)
+        match timeout_at(deadline, subscribed).await {
+            Ok(subscribed) => subscribed?,
+            Err(_) => return Err(Fault::new(FaultKind::TimedOut, Phase::Send, Arc::clone(&self.node))),
+        }
+        bell.ring();
+        Ok(Some(listening))
+    }
+
+    async fn subscribe(&self, channel: &str, deadline: Instant) -> Result<(), Fault> {
+        let mut conn = self.conn.clone();
+        match timeout_at(deadline, conn.subscribe(channel)).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => Err(unsubscribed(error, &self.node)),
+            Err(_) => Err(Fault::new(FaultKind::TimedOut, Phase::Reply, Arc::clone(&self.node))),
+        }
     }
 
     pub(super) fn close_mailbox(&self, session: SessionId) {
@@ -105,7 +140,7 @@ impl Lent {
     }
 
     /// Sees to it that somebody listens for messages; false if there are none.
-    fn listen(&self) -> bool {
+    fn hears(&self) -> bool {
         let mut pushes = self.pushes.lock().unwrap_or_else(PoisonError::into_inner);
         match std::mem::replace(&mut *pushes, Pushes::None) {
             Pushes::None => false,
@@ -129,12 +164,24 @@ impl Drop for Lent {
     }
 }
 
+/// Ends the subscription to a channel that nobody listens to any more, without waiting.
+fn mute(mut conn: MultiplexedConnection, mailboxes: Arc<Mailboxes>, channel: String) {
+    let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+    runtime.spawn(async move {
+        let _turn = mailboxes.others().turn().await;
+        if !mailboxes.others().is_heard(&channel) {
+            // If it fails the connection is gone, and the subscription with it.
+            let _ = timeout(MUTED_WITHIN, conn.unsubscribe(channel)).await;
+        }
+    });
+}
+
 /// Hands messages on for as long as there is a connection that can bring some.
 async fn hand_on(mut pushes: Receiver<PushInfo>, mailboxes: Arc<Mailboxes>) {
     loop {
         match pushes.recv().await {
             Ok(push) => mailboxes.deliver(&push),
-            Err(RecvError::Lagged(_)) => mailboxes.all().iter().for_each(|(_, post)| post.renewed()),
+            Err(RecvError::Lagged(_)) => mailboxes.renewed(),
             Err(RecvError::Closed) => return,
         }
     }

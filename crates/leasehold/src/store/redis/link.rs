@@ -3,8 +3,8 @@
 //! It resends nothing. What was on its way when a connection broke has an unknown outcome, and its caller is told so.
 //!
 //! 1. One task makes the connections. Calls wait for it within their own time, and share its attempts.
-//! 2. A connection is handed out when every open mailbox is subscribed on it. Mailboxes that were open before are
-//!    told, since messages may have been missed in between.
+//! 2. A connection is handed out when every open mailbox is subscribed on it, and every channel of another library that
+//!    somebody listens to. Those that were open before are told, since messages may have been missed in between.
 //! 3. Attempts are paced: the first comes at once, but only if the last connection has lasted; the next after 50 ms,
 //!    doubling up to 2 s, half of it jitter.
 //! 4. A connection that has been silent while somebody waited in vain is given up, and not waited for again. What was
@@ -15,7 +15,7 @@ use super::dial::{Dialled, dial, unsubscribed};
 use super::mailbox::Mailboxes;
 use super::watched::Watched;
 use crate::World;
-use crate::store::{Fault, FaultKind, Phase, Postbox};
+use crate::store::{Bell, Fault, FaultKind, Listening, Phase, Postbox};
 use leasehold_core::SessionId;
 use redis::{Cmd, Pipeline, PushKind, RedisResult, Value};
 use std::future::Future;
@@ -187,29 +187,56 @@ impl Link {
         let mailboxes = &self.shared.mailboxes;
         // It stands there before a connection is waited for: one that is being made either finds it, or is found here.
         mailboxes.open(session, post);
-        let result = loop {
-            let mut wire = match self.wire(deadline).await {
-                Ok(wire) => wire,
-                Err(fault) => break Err(fault),
-            };
-            let Wire { dialled, pulse } = &mut wire;
-            let subscribed = dialled.conn.subscribe(mailboxes.channel(session));
-            match timeout_at(deadline, self.shared.observed(pulse, subscribed)).await {
-                Ok(Ok(())) => break Ok(()),
-                Ok(Err(error)) if error.clone().into_server_errors().is_some() => {
-                    break Err(unsubscribed(error, self.node()));
-                }
-                Ok(Err(_)) => self.shared.give_up(&wire.pulse),
-                Err(_) => {
-                    self.shared.give_up_if_silent(&wire.pulse);
-                    break Err(Fault::new(FaultKind::TimedOut, Phase::Reply, Arc::clone(self.node())));
-                }
-            }
-        };
+        let result = self.subscribe(&mailboxes.channel(session), deadline).await;
         if result.is_err() {
             mailboxes.close(session);
         }
         result
+    }
+
+    /// Listens to a channel of another library, on this connection and all later ones.
+    ///
+    /// Cancel safety: nobody listens any more when it is dropped.
+    pub(super) async fn listen(&self, channel: &str, deadline: Instant) -> Result<Listening, Fault> {
+        // It stands there before a connection is waited for, as a mailbox does.
+        let (bell, name, link) = (Bell::default(), channel.to_owned(), Arc::downgrade(&self.shared));
+        let number = self.shared.mailboxes.others().add(channel, bell.clone());
+        let listening = Listening::new(&bell, move || {
+            let Some(link) = link.upgrade() else { return };
+            if link.mailboxes.others().remove(&name, number) {
+                mute(link, name);
+            }
+        });
+        let subscribed = async {
+            let _turn = self.shared.mailboxes.others().turn().await;
+            self.subscribe(channel, deadline).await
+        };
+        match timeout_at(deadline, subscribed).await {
+            Ok(subscribed) => subscribed?,
+            Err(_) => return Err(Fault::new(FaultKind::TimedOut, Phase::Send, Arc::clone(self.node()))),
+        }
+        bell.ring();
+        Ok(listening)
+    }
+
+    /// Subscribes to a channel, on another connection if the present one breaks.
+    async fn subscribe(&self, channel: &str, deadline: Instant) -> Result<(), Fault> {
+        loop {
+            let mut wire = self.wire(deadline).await?;
+            let Wire { dialled, pulse } = &mut wire;
+            let subscribed = dialled.conn.subscribe(channel);
+            match timeout_at(deadline, self.shared.observed(pulse, subscribed)).await {
+                Ok(Ok(())) => return Ok(()),
+                Ok(Err(error)) if error.clone().into_server_errors().is_some() => {
+                    return Err(unsubscribed(error, self.node()));
+                }
+                Ok(Err(_)) => self.shared.give_up(&wire.pulse),
+                Err(_) => {
+                    self.shared.give_up_if_silent(&wire.pulse);
+                    return Err(Fault::new(FaultKind::TimedOut, Phase::Reply, Arc::clone(self.node())));
+                }
+            }
+        }
     }
 
     /// Closes a mailbox, and tells the server without waiting.
@@ -348,6 +375,19 @@ impl Pulse {
     }
 }
 
+/// Ends the subscription to a channel that nobody listens to any more, without waiting.
+fn mute(link: Arc<Shared>, channel: String) {
+    let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+    runtime.spawn(async move {
+        let _turn = link.mailboxes.others().turn().await;
+        let Some(mut wire) = link.state.read(State::wire) else { return };
+        if !link.mailboxes.others().is_heard(&channel) {
+            // If it fails the connection is gone, and the subscription with it.
+            let _ = tokio::time::timeout(PAUSE.1, wire.dialled.conn.unsubscribe(channel)).await;
+        }
+    });
+}
+
 /// Runs the task that makes connections, and says so if it cannot: a runtime without IO or timers makes it panic.
 async fn watch_over(shared: Arc<Shared>) {
     let mut task = JoinSet::new();
@@ -380,6 +420,7 @@ async fn keep_up(shared: Arc<Shared>) {
                 for (_, post) in known {
                     post.renewed();
                 }
+                shared.mailboxes.others().ring_all();
                 shared.until_replaced(&pulse).await;
                 tracing::debug!(node = %shared.node, "the connection is lost");
                 failures = if since.elapsed() >= LASTED { 0 } else { failures + 1 };

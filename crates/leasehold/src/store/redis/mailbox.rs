@@ -1,7 +1,8 @@
-//! The mailboxes of one link: which sessions have one, and where their grants go.
+//! The mailboxes of one link: which sessions have one, and where their grants go; and where all other messages go.
 //!
 //! It does not subscribe: that is the link's.
 
+use super::channels::Channels;
 use crate::store::Postbox;
 use leasehold_core::{SessionId, Wake};
 use redis::{PushInfo, PushKind, Value};
@@ -15,11 +16,13 @@ pub(super) struct Mailboxes {
     prefix: String,
     /// In the order of their sessions, so that a simulated world runs the same each time.
     open: Mutex<BTreeMap<SessionId, Arc<dyn Postbox>>>,
+    /// Where other libraries say something.
+    others: Channels,
 }
 
 impl Mailboxes {
     pub(super) fn new(prefix: String) -> Self {
-        Self { prefix, open: Mutex::default() }
+        Self { prefix, open: Mutex::default(), others: Channels::default() }
     }
 
     /// What the channels of all mailboxes begin with.
@@ -30,6 +33,11 @@ impl Mailboxes {
     /// The channel of a session.
     pub(super) fn channel(&self, session: SessionId) -> String {
         format!("{}{session}", self.prefix)
+    }
+
+    /// The channels of other libraries.
+    pub(super) fn others(&self) -> &Channels {
+        &self.others
     }
 
     pub(super) fn open(&self, session: SessionId, post: Arc<dyn Postbox>) {
@@ -46,14 +54,20 @@ impl Mailboxes {
         self.lock().iter().map(|(session, post)| (*session, Arc::clone(post))).collect()
     }
 
-    /// Hands a message to the mailbox that it is for. Whatever is no grant is none of ours, and is ignored: everybody
-    /// who may publish can send it.
+    /// Messages may have been missed: all that listen are told.
+    pub(super) fn renewed(&self) {
+        self.all().iter().for_each(|(_, post)| post.renewed());
+        self.others.ring_all();
+    }
+
+    /// Hands a message to the mailbox that it is for, or tells those who listen there. Whatever is no grant in a mailbox
+    /// is none of ours, and is ignored: everybody who may publish can send it.
     pub(super) fn deliver(&self, push: &PushInfo) {
         if push.kind != PushKind::Message {
             return;
         }
         let [Value::BulkString(channel), Value::BulkString(message)] = push.data.as_slice() else { return };
-        let Some(session) = self.session(channel) else { return };
+        let Some(session) = self.session(channel) else { return self.others.ring(channel) };
         let Some(post) = self.lock().get(&session).cloned() else { return };
         match Wake::parse(session, message) {
             Ok(wake) => post.deliver(wake),

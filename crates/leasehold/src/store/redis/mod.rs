@@ -6,6 +6,7 @@
 //! What is not here: resending (the engine's, and within its own deadline), polling (the engine's), and knowing who is
 //! dead.
 
+mod channels;
 mod config;
 mod connector;
 #[cfg(test)]

@@ -11,7 +11,7 @@ use super::mailbox::Mailboxes;
 use super::reply::{self, Malformed};
 use super::script::{Call, goes_by_token};
 use super::verdict::judge;
-use crate::store::{Fault, FaultKind, Outcome, Phase, Postbox, SessionKeeping, Store};
+use crate::store::{Fault, FaultKind, Listening, Outcome, Phase, Postbox, SessionKeeping, Store};
 use futures_util::future::{BoxFuture, join_all};
 use leasehold_core::{
     Acquire, Beat, Claim, Extend, KeyError, KeySpace, Kind, Lock, Op, SessionEntry, SessionId, SessionOp,
@@ -463,6 +463,25 @@ impl Store for RedisStore {
             match &*self.way {
                 Way::Link(link) => link.open_mailbox(session, post, deadline).await,
                 Way::Lent(lent) => lent.open_mailbox(session, post, deadline).await,
+            }
+        })
+    }
+
+    fn listen<'a>(
+        &'a self,
+        lock: &'a Lock,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<Option<Listening>, Fault>> {
+        Box::pin(async move {
+            if lock.kind != Kind::Reentrant {
+                return Ok(None);
+            }
+            let unusable = |error: KeyError| self.fault(FaultKind::Unusable(error.to_string()), Phase::Send);
+            let channel = self.keys.lock(lock).map_err(unusable)?.released_channel();
+            let deadline = deadline(within);
+            match &*self.way {
+                Way::Link(link) => link.listen(&channel, deadline).await.map(Some),
+                Way::Lent(lent) => lent.listen(&channel, deadline).await,
             }
         })
     }

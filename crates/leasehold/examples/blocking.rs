@@ -14,8 +14,8 @@ type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
 pub(crate) fn main() -> Result<()> {
     let store = std::env::var("LEASEHOLD_STORE").unwrap_or_else(|_| "memory:".into());
-    // All settings are those of the async client. This lease is renewed every 500 ms, by a thread of the client's.
-    let client = Client::builder(store).watchdog_lease(Duration::from_millis(1500)).connect_blocking()?;
+    // All settings are those of the async client. This lease is renewed every second, by a thread of the client's.
+    let client = Client::builder(store).watchdog_lease(Duration::from_secs(3)).connect_blocking()?;
 
     // Four threads read, add one and write. Without the lock they would lose most of each other's updates.
     let counter = client.mutex("example/blocking/counter")?;
@@ -39,10 +39,10 @@ pub(crate) fn main() -> Result<()> {
     // A thread that computes for longer than the lease keeps its lock: nothing of its own is needed for that.
     let report = client.mutex("example/blocking/report")?;
     let guard = report.acquire()?;
-    thread::sleep(Duration::from_secs(2));
+    thread::sleep(Duration::from_secs(4));
     guard.check()?;
     if let Attempt::Taken(contention) = report.try_acquire()? {
-        println!("after two seconds: {contention}");
+        println!("after four seconds: {contention}");
     }
 
     // Another thread may watch for the loss, and any thread may release.

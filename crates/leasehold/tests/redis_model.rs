@@ -651,7 +651,7 @@ impl Play<'_> {
         let held = before.as_ref().map_or(0, |entries| entries.holds.len());
         let mut seen = |what| *self.world.seen.entry(what).or_default() += 1;
         if let Some(entries) = &before {
-            let over = entries.holds.iter().filter(|entry| entry.until_ms <= now_ms).count();
+            let over = entries.holds.iter().filter(|entry| entry.until_ms < now_ms).count();
             if over > 0 && before == after {
                 seen("entries that are over");
             } else if over > 0 {

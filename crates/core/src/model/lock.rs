@@ -264,7 +264,7 @@ impl LockState {
     /// Drops entries that are over.
     fn drop_over(&mut self, now: Now) {
         if self.value.as_ref().is_some_and(|value| value.content.entries().is_some()) {
-            self.keep_entries(|entry| entry.until_ms > now.ms);
+            self.keep_entries(|entry| entry.until_ms >= now.ms);
         }
     }
 

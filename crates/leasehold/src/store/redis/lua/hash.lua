@@ -3,30 +3,21 @@
 -- KEYS[1]  the lock: a HASH, as Redisson keeps its RLock, with one field of ours
 --            <owner>          how often he has the lock
 --            leasehold        fence, space, the longest lease that was asked for in ms \n the owner; then for each hold of
---                             ours, the oldest first: \n hold, until_ms, since_ms, 1 once it was extended or 0, life, label,
---                             with spaces between. Without holds fence and lease are 0: only clients of Redisson's have the
---                             lock. `none` while the lock is being made: nobody has it yet. Without this field the lock is
---                             Redisson's
+--                             ours, the oldest first: \n hold, until_ms, since_ms, life, label, with spaces between. Without
+--                             holds fence and lease are 0: only clients of Redisson's have the lock. `none` while the lock
+--                             is being made: nobody has it yet. Without this field the lock is Redisson's
 -- ARGV[1]  a hold, a session, or empty
 -- ARGV[2]  the owner of the hold, or empty
 --
 -- Never more is read than that: what is no lock may be long. Holds that are over are not among those here, and the count is
--- less by as many; they lie there until something else is written. Where only ours are left, the key counts for no longer
--- than the last of them, so that clients of Redisson's do not wait for those that are gone.
+-- less by as many; they lie there until something else is written.
 
 -- `value` is the owner, or false if nobody has the lock; `kind` is the type of what is no such lock.
 local value, kind, count = false, nil, 0
 -- Our holds, their fencing token, and the longest lease.
 local entries, fence_of_all, longest_ms = {}, nil, 0
--- Whether some of them were over, and for how long the key counts, where that is not for as long as it lasts.
-local dropped, counts_ms
-
--- When the last of our holds ends.
-local function last_until_ms()
-  local last_ms = 0
-  for _, entry in ipairs(entries) do last_ms = math.max(last_ms, entry.until_ms) end
-  return last_ms
-end
+-- Whether some of them were over.
+local dropped
 
 -- Keeps those of our holds that are to stay. Nobody has the lock where no count is left.
 local function keep(stays)
@@ -44,8 +35,8 @@ end
 local function packed()
   local lines = { digits(fence_of_all or 0) .. ' ' .. digits(longest_ms), value }
   for i, entry in ipairs(entries) do
-    lines[i + 2] = entry.hold .. ' ' .. digits(entry.until_ms) .. ' ' .. digits(entry.since_ms) .. ' '
-      .. (entry.extended and '1 ' or '0 ') .. entry.life .. ' ' .. entry.label
+    lines[i + 2] = entry.hold .. ' ' .. digits(entry.until_ms) .. ' ' .. digits(entry.since_ms) .. ' ' .. entry.life
+      .. ' ' .. entry.label
   end
   return table.concat(lines, '\n')
 end
@@ -60,17 +51,15 @@ local function understand(text, fields, times)
   end
   value, count, longest_ms = owner, tonumber(times or 0), tonumber(lease_ms)
   fence_of_all = of ~= '0' and tonumber(of) or nil
-  local entry_at = '\n(%S+) (%d+) (%d+) ([01]) (%l%d*) ([^\n]*)'
-  for hold, until_ms, since_ms, extended, life, label in string.gmatch(lines, entry_at) do
+  for hold, until_ms, since_ms, life, label in string.gmatch(lines, '\n(%S+) (%d+) (%d+) (%l%d*) ([^\n]*)') do
     entries[#entries + 1] = {
       hold = hold, session = string.sub(hold, 1, 16), until_ms = tonumber(until_ms), since_ms = tonumber(since_ms),
-      extended = extended == '1', life = life, label = label,
+      life = life, label = label,
     }
   end
   local at_ms, lying = entries[1] and now(), #entries
-  keep(function(entry) return entry.until_ms > at_ms end)
+  keep(function(entry) return entry.until_ms >= at_ms end)
   dropped = #entries < lying
-  if value and count == #entries then counts_ms = last_until_ms() - at_ms end
 end
 
 local asker = ARGV[2] == '' and ARGV[1] or ARGV[2]

@@ -75,7 +75,7 @@ local function ahead_of(ask, position)
     local before = changes['p:' .. ask.session] or redis.call('HGET', KEYS[2], 'p:' .. ask.session)
     place = before and place_of(before)
   end
-  local who = place or lessee()
+  local who = place or (record_there or next(changes)) and lessee()
   return who and lives(who) and who.session or ''
 end
 
@@ -102,23 +102,15 @@ local function settled(ask)
   if holds(ask) then return confirm(ask) end
 end
 
--- Whether the asker's owner has the lock, and has it once more now: past the queue.
-local function entered_by(ask)
-  if not enter or not enter(ask) then return false end
-  if record_there or next(changes) then keep_record(tonumber(ask.lease_ms)) end
-  if waits(ask) then leave(ask.session) end
-  return true
-end
-
 local function acquire(ask, asked, alive_ms)
   local reply = settled(ask)
   if reply then return reply end
+  if enter and enter(ask) then
+    if waits(ask) then leave(ask.session) end
+    return confirm(ask)
+  end
   if not value and pump(ask) == ask then return confirm(ask) end
-  -- Also where the first in the queue has just been given it: his owner may be the asker's.
-  if entered_by(ask) then return confirm(ask) end
-  -- Ours have their own ends, and are not to lose the key before them.
-  local ours = entries and entries[1]
-  if value and not ours and ask.adopt_ms ~= '' and value_ttl() == -1 then
+  if value and ask.adopt_ms ~= '' and value_ttl() == -1 then
     new_value_ttl, value_ttl_ms = ask.adopt_ms, tonumber(ask.adopt_ms)
   end
   return wait(ask, asked, alive_ms)
@@ -129,11 +121,11 @@ local function write_record()
   if tail > 0 and queue ~= fields[5] then put('queue', queue) end
   local texts = {}
   for field, text in pairs(changes) do texts[#texts + 1], texts[#texts + 2] = field, text end
-  if not texts[1] and not record_there then return end
+  if not texts[1] then return end
   if not record_there then
     redis.call('RESTORE', KEYS[2], digits(new_record_ttl_ms or record_ttl(0)), EMPTY_RECORD)
   end
-  if texts[1] then redis.call('HSET', KEYS[2], unpack(texts)) end
+  redis.call('HSET', KEYS[2], unpack(texts))
   if record_there and new_record_ttl_ms then redis.call('PEXPIRE', KEYS[2], digits(new_record_ttl_ms)) end
 end
 

@@ -66,8 +66,8 @@ local function waits(who)
   return place and place.hold == who.hold
 end
 
--- How long the lock's key lasts, or counts; -1 if it never expires.
-local value_ttl_ms = counts_ms
+-- How long the lock's key lasts; -1 if it never expires.
+local value_ttl_ms
 local function value_ttl()
   value_ttl_ms = value_ttl_ms or redis.call('PTTL', KEYS[1])
   return value_ttl_ms

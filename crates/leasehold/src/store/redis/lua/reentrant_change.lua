@@ -16,8 +16,8 @@ local lowered, entered
 local function add(who)
   local lease_ms = tonumber(who.lease_ms)
   entries[#entries + 1] = {
-    hold = who.hold, session = who.session, until_ms = now() + lease_ms, since_ms = now(), extended = false,
-    life = who.life, label = who.label,
+    hold = who.hold, session = who.session, until_ms = now() + lease_ms, since_ms = now(), life = who.life,
+    label = who.label,
   }
   count, longest_ms = count + 1, math.max(longest_ms, lease_ms)
 end
@@ -29,9 +29,8 @@ local function stand(who)
   given, value_ttl_ms = who, tonumber(who.lease_ms)
 end
 
--- Enters once more where the asker's owner has the lock: by the same fencing token. All that he is known to have lasts as
--- long as the longest lease says: what was never extended may be a ghost, which ends by its own lease. False where he does
--- not have it.
+-- Enters once more where the asker's owner has the lock: past the queue, and by the same fencing token. All that he has
+-- lasts as long as the longest lease says. False where he does not have it.
 local function enter(ask)
   if not value or value ~= ask.token then return false end
   if not fence_of_all then
@@ -39,12 +38,10 @@ local function enter(ask)
     install(ask)
     fence_of_all = last
   end
-  local ttl_ms = value_ttl()
+  local others = #entries
   add(ask)
-  for _, entry in ipairs(entries) do
-    if entry.extended then entry.until_ms = math.max(entry.until_ms, now() + longest_ms) end
-  end
-  entered, value_ttl_ms = true, math.max(ttl_ms, last_until_ms() - now())
+  for i = 1, others do entries[i].until_ms = math.max(entries[i].until_ms, now() + longest_ms) end
+  entered, value_ttl_ms = true, math.max(value_ttl(), longest_ms)
   return true
 end
 
@@ -64,10 +61,7 @@ end
 -- Ends the holds that `goes` says.
 local function end_holds(goes)
   keep(function(entry) return not goes(entry) end)
-  if not value then return give_up() end
-  local ours_alone = count == #entries
-  if ours_alone then value_ttl_ms = last_until_ms() - now() end
-  lowered = { packed(), digits(count), ours_alone and digits(value_ttl_ms) }
+  if not value then give_up() else lowered = { packed(), digits(count) } end
 end
 
 -- Writes that something was given up; says whether there was anything.
@@ -78,7 +72,6 @@ local function write_off()
     -- Nobody has a field without a name: this is the write that full memory does not refuse.
     redis.call('HDEL', KEYS[1], '')
     redis.call('HSET', KEYS[1], 'leasehold', lowered[1], value, lowered[2])
-    if lowered[3] then redis.call('PEXPIRE', KEYS[1], lowered[3]) end
   end
   return freed or lowered
 end
@@ -87,7 +80,7 @@ end
 local function write_lock()
   if given then
     -- RESTORE would take 0 for ever.
-    redis.call('RESTORE', KEYS[1], digits(math.max(1, value_ttl_ms)), OPENED, 'REPLACE')
+    redis.call('RESTORE', KEYS[1], digits(math.max(1, tonumber(given.lease_ms))), OPENED, 'REPLACE')
   elseif entered then
     redis.call('PEXPIRE', KEYS[1], digits(value_ttl_ms))
   elseif new_value_ttl then

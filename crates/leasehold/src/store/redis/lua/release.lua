@@ -28,13 +28,12 @@ if found == 'held' then
 end
 if record_there and waits(claim) then leave(claim.session) end
 
--- Told to the second one, too: the reply to the first may have been lost.
-local reply = { found, holder, count and (value == claim.token and count or 0) }
+local reply = { found, holder, count and (found == 'held' and count or 0) }
 local after
 if ARGV[6] then
   local ask = ask_of(claim_of(ARGV[5], ARGV[6]), 7)
   -- It may be here for the second time: the hold may have been granted since, and ended.
-  after = ARGV[4] == 'grant' and acquire(ask) or settled(ask) or entered_by(ask) and confirm(ask) or wait(ask)
+  after = ARGV[4] == 'grant' and acquire(ask) or settled(ask) or wait(ask)
 elseif ARGV[4] == 'grant' and not value and not kind then
   pump()
 end

@@ -12,6 +12,3 @@ if type(value) == 'table' then
   value, kind = false, redis.call('TYPE', KEYS[1]).ok
 end
 
--- What only a ReentrantMutex has: entries, and a key that counts for less long than it lasts.
-local entries, counts_ms
-

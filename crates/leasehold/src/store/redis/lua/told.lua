@@ -12,8 +12,6 @@ local function fate(who)
   if waits(who) then return 'queued' end
   local how = ended_how(who.hold)
   if how then return how end
-  -- Its owner has the lock by other holds: nobody came after it.
-  if count and value and value == who.token then return 'vanished' end
   if value or kind then return 'superseded' end
   local holder = tenant()
   if not holder then return 'forgotten' end

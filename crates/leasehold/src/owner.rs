@@ -160,11 +160,11 @@ impl Owner {
         CURRENT.try_with(Clone::clone).ok()
     }
 
-    /// Runs a future that works for this owner.
+    /// The future, which works for this owner wherever it is polled. It can be awaited, or spawned.
     ///
     /// Cancel safety: that of the future.
-    pub async fn scope<F: Future>(&self, future: F) -> F::Output {
-        CURRENT.scope(self.clone(), future).await
+    pub fn scope<F: Future>(&self, future: F) -> impl Future<Output = F::Output> + use<F> {
+        CURRENT.scope(self.clone(), future)
     }
 
     /// Runs a function that works for this owner.

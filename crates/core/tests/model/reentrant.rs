@@ -524,6 +524,8 @@ impl World {
         }
         if let Some(record) = &state.record {
             check_places(record);
+            let waits = |hold| record.places.values().any(|place| place.claim.hold == hold);
+            assert!(!holds.iter().any(|held| waits(held.hold)), "who has the lock waits for it: {state:#?}");
             if let Some((hold, _)) = record.ended {
                 assert!(holds.iter().all(|held| held.hold != hold), "a spent hold holds: {state:#?}");
             }

@@ -524,6 +524,8 @@ impl World {
         }
         if let Some(record) = &state.record {
             check_places(record);
+            let waits = |hold| record.places.values().any(|place| place.claim.hold == hold);
+            assert!(!holds.iter().any(|held| waits(held.hold)), "who has the lock waits for it: {state:#?}");
             if let Some((hold, _)) = record.ended {
                 assert!(holds.iter().all(|held| held.hold != hold), "a spent hold holds: {state:#?}");
             }
@@ -680,4 +682,17 @@ proptest! {
             }
         }
     }
+}
+
+/// Whoever knows a hold can end it, and whoever knows an owner can enter.
+#[test]
+fn a_state_that_is_shown_keeps_its_holds_and_owners() {
+    let outer = Claim { value: OwnValue::new("my-secret-trace").ok(), ..claim(1, 2) };
+    let mut state = LockState::new(Kind::Reentrant);
+    state.apply(START_US, &Op::Acquire(ask(outer.clone(), 3_000, None, None)), &everybody);
+    let shown = format!("{state:?}");
+    let token = outer.hold.token();
+    let (_, secret) = token.split_once('.').expect("a token has a dot");
+    assert_eq!(live(&state, START_US / 1000).map(|entries| entries.count), Some(1));
+    assert!(!shown.contains(secret) && !shown.contains("my-secret-trace"), "{shown}");
 }

@@ -235,7 +235,7 @@ impl LockState {
             return false;
         };
         let fence = self.fence();
-        self.keep_entries(|entry| !goes(entry.life, &entry.hold));
+        self.keep_entries(now, |entry| !goes(entry.life, &entry.hold));
         let hold = first.claim.hold;
         if let Some(record) = &mut self.record {
             record.ended = Some((hold, how));
@@ -248,12 +248,13 @@ impl LockState {
     /// Keeps of a ReentrantMutex the entries that are to stay, and nothing of a Mutex. Nobody has the lock where none is
     /// left; and where only ours are left, the key lasts no longer than the last of them, so that clients of other
     /// libraries do not wait for those that are gone.
-    fn keep_entries(&mut self, stays: impl Fn(&Entry) -> bool) {
+    fn keep_entries(&mut self, now: Now, stays: impl Fn(&Entry) -> bool) {
         self.value.take_if(|Value { content, expires_ms }| match content {
             Content::Entries(entries) => {
                 entries.retain(stays);
                 if entries.is_ours_alone() {
-                    *expires_ms = entries.until_ms();
+                    // No key is made to end in this very millisecond: Redis would take it for gone.
+                    *expires_ms = entries.until_ms().map(|until_ms| until_ms.max(now.ms + 1));
                 }
                 entries.count == 0
             }
@@ -264,7 +265,7 @@ impl LockState {
     /// Drops entries that are over.
     fn drop_over(&mut self, now: Now) {
         if self.value.as_ref().is_some_and(|value| value.content.entries().is_some()) {
-            self.keep_entries(|entry| entry.until_ms >= now.ms);
+            self.keep_entries(now, |entry| entry.until_ms >= now.ms);
         }
     }
 
@@ -529,7 +530,7 @@ impl LockState {
         let found = self.fate(&release.claim);
         let holder = if found == Fate::Superseded { self.holder(now) } else { None };
         if found == Fate::Held {
-            self.keep_entries(|entry| entry.hold != hold);
+            self.keep_entries(now, |entry| entry.hold != hold);
             self.record_or_new(now, 0).ended = Some((hold, Ended::Released));
         }
         if let Some(record) = &mut self.record

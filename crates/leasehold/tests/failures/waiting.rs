@@ -51,9 +51,9 @@ async fn row_20_a_deleted_key_is_found_by_looking() {
 #[tokio::test]
 async fn row_20_an_expired_key_is_found_when_it_expires() {
     let server = server();
-    server.cli(&["SET", "m", "a stranger", "PX", "400"]).expect("set");
     let ours = mutex(&client(&server.url()).await);
     let start = Instant::now();
+    server.cli(&["SET", "m", "a stranger", "PX", "400"]).expect("set");
     let guard = ours.acquire().await.expect("acquired");
     let waited = start.elapsed();
     assert!(waited >= 380 * MS && waited < 800 * MS, "{waited:?}");

@@ -1,7 +1,8 @@
 //! What a cut-off may leave, as the model sees it.
 //!
 //! Let `before` be the state at which an operation arrived, and `after` the one that it makes as a whole. A script that is
-//! stopped leaves one of seven states, and each of its keys ends when it would have ended in `before` or in `after`:
+//! stopped leaves one of seven states, and each of its keys ends when it would have ended in `before` or in `after`, or, where
+//! holds are given up, without these:
 //!
 //! | Left      | The lock                        | The record                    | The audit |
 //! |-----------|---------------------------------|-------------------------------|-----------|
@@ -21,7 +22,8 @@
 //! - Freed: nobody has written down how the hold was ended. A second release is told "vanished", or what else the
 //!   record says of a hold that is not there; it is never told that it still holds. The next who comes gives the lock on.
 //! - Opened means nothing.
-//! - Lasting: the key of a ReentrantMutex lasts longer than its holds, each of which has an end of its own.
+//! - Lasting: the key of a ReentrantMutex lasts longer than its holds, each of which has an end of its own; or as long as those
+//!   that are not given up.
 //! - Entered: whoever the record names as the last one was never given the lock, was not told so, and has left the queue.
 //!   Its fencing token is used up. It finds the lock free with its next look; if others wait by then, they come first.
 //!
@@ -59,7 +61,7 @@ pub(super) fn left(
     if left == before {
         return Some(Left::Untouched);
     }
-    if !ends_as_in(left, before, after) {
+    if !ends_as_in(left, before, after, given_up) {
         return None;
     }
     let value = given_up.map_or(before, |given_up| given_up).value.clone().map(for_ever_there);
@@ -86,14 +88,14 @@ pub(super) fn left(
     }
 }
 
-/// Whether each key ends when it would in one of two states.
-fn ends_as_in(left: &LockState, before: &LockState, after: &LockState) -> bool {
+/// Whether each key ends when it would in one of two states; the lock also as it would without what was given up.
+fn ends_as_in(left: &LockState, before: &LockState, after: &LockState, given_up: Option<&LockState>) -> bool {
     let value = |state: &LockState| state.value.as_ref().map(|value| value.expires_ms);
     let record = |state: &LockState| state.record.as_ref().map(|record| record.expires_ms);
     let content = |state: &LockState| state.value.as_ref().map(|value| value.content.clone());
     let written = content(left) == content(after) && content(left) != content(before);
-    let ends = [value(before), value(after)];
-    let ends = if written { &ends[1..] } else { &ends[..] };
+    let ends = [value(before), value(after), value(given_up.unwrap_or(after))];
+    let ends = if written { &ends[1..2] } else { &ends[..] };
     let value_fits = value(left).is_none() || ends.contains(&value(left));
     let record_fits = record(left).is_none() || [record(before), record(after)].contains(&record(left));
     let audit = |state: &LockState| state.audit.as_ref().map(|audit| audit.expires_ms);

@@ -183,10 +183,10 @@ const MISTAKES: [Mistake; 20] = [
         kind: Kind::Reentrant,
         name: "a hash is made by HSET, and its expiry follows",
         edits: &[(
-            "redis.call('RESTORE', KEYS[1], digits(math.max(1, tonumber(given.lease_ms))), OPENED, 'REPLACE')",
+            "redis.call('RESTORE', KEYS[1], digits(math.max(1, value_ttl_ms)), OPENED, 'REPLACE')",
             "redis.call('DEL', KEYS[1])
             redis.call('HSET', KEYS[1], 'leasehold', packed(), value, digits(count))
-            redis.call('PEXPIRE', KEYS[1], given.lease_ms)",
+            redis.call('PEXPIRE', KEYS[1], digits(value_ttl_ms))",
         )],
         said: "never expires",
     },
@@ -224,7 +224,7 @@ const MISTAKES: [Mistake; 20] = [
         kind: Kind::Reentrant,
         name: "a release of one of several is written down before the count is lowered",
         edits: &[(
-            "redis.call('HDEL', KEYS[1], '')",
+            "if lowered[3] then redis.call('PEXPIRE', KEYS[1], digits(lowered[3])) else redis.call('HDEL', KEYS[1], '') end",
             "if record_there and ended then redis.call('HSET', KEYS[2], 'ended', ended) end",
         )],
         said: "it left",

@@ -23,10 +23,11 @@ end
 if not extended then return 0 end
 
 local lease_ms = tonumber(ARGV[3])
-local ttl_ms = redis.call('PTTL', KEYS[1])
+local ttl_ms = ours_alone() or redis.call('PTTL', KEYS[1])
 local until_ms = now() + lease_ms
-if extended.until_ms < until_ms or longest_ms < lease_ms or ttl_ms < lease_ms then
+if not extended.extended or extended.until_ms < until_ms or longest_ms < lease_ms or ttl_ms < lease_ms then
   redis.call('PEXPIRE', KEYS[1], digits(math.max(ttl_ms, lease_ms)))
+  extended.extended = true
   extended.until_ms, longest_ms = math.max(extended.until_ms, until_ms), math.max(longest_ms, lease_ms)
   redis.call('HSET', KEYS[1], 'leasehold', packed(), value, digits(count))
 end

@@ -3,7 +3,8 @@
 -- KEYS[1]  the lock: a HASH, as Redisson keeps its RLock, with one field of ours
 --            <owner>          how often he has the lock
 --            leasehold        fence, space, the longest lease that was asked for in ms \n the owner; then for each hold of
---                             ours, the oldest first: \n hold, until_ms, since_ms, life, label, with spaces between. Without
+--                             ours, the oldest first: \n hold, until_ms, since_ms, 1 once it was extended else 0, life,
+--                             label, with spaces between. Without
 --                             holds fence and lease are 0: only clients of Redisson's have the lock. `none` while the lock
 --                             is being made: nobody has it yet. Without this field the lock is Redisson's
 -- ARGV[1]  a hold, a session, or empty
@@ -31,12 +32,26 @@ local function keep(stays)
   if not entries[1] then fence_of_all, longest_ms = nil, 0 end
 end
 
+-- How long the last of ours lasts.
+local function longest_left()
+  local until_ms = 0
+  for _, entry in ipairs(entries) do until_ms = math.max(until_ms, entry.until_ms) end
+  -- PEXPIRE takes 0 for the end of the key.
+  return math.max(1, until_ms - now())
+end
+
+-- How long the key is to last where nobody has a part of the count but us, or nil: as long as the last of ours, so that
+-- clients of Redisson's do not wait for those that are gone.
+local function ours_alone()
+  return value and count == #entries and longest_left() or nil
+end
+
 -- The field of ours.
 local function packed()
   local lines = { digits(fence_of_all or 0) .. ' ' .. digits(longest_ms), value }
   for i, entry in ipairs(entries) do
-    lines[i + 2] = entry.hold .. ' ' .. digits(entry.until_ms) .. ' ' .. digits(entry.since_ms) .. ' ' .. entry.life
-      .. ' ' .. entry.label
+    lines[i + 2] = entry.hold .. ' ' .. digits(entry.until_ms) .. ' ' .. digits(entry.since_ms) .. ' '
+      .. (entry.extended and '1 ' or '0 ') .. entry.life .. ' ' .. entry.label
   end
   return table.concat(lines, '\n')
 end
@@ -51,10 +66,11 @@ local function understand(text, fields, times)
   end
   value, count, longest_ms = owner, tonumber(times or 0), tonumber(lease_ms)
   fence_of_all = of ~= '0' and tonumber(of) or nil
-  for hold, until_ms, since_ms, life, label in string.gmatch(lines, '\n(%S+) (%d+) (%d+) (%l%d*) ([^\n]*)') do
+  for hold, until_ms, since_ms, extended, life, label in
+    string.gmatch(lines, '\n(%S+) (%d+) (%d+) ([01]) (%l%d*) ([^\n]*)') do
     entries[#entries + 1] = {
       hold = hold, session = string.sub(hold, 1, 16), until_ms = tonumber(until_ms), since_ms = tonumber(since_ms),
-      life = life, label = label,
+      extended = extended == '1', life = life, label = label,
     }
   end
   local at_ms, lying = entries[1] and now(), #entries

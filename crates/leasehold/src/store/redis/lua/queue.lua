@@ -75,7 +75,7 @@ local function ahead_of(ask, position)
     local before = changes['p:' .. ask.session] or redis.call('HGET', KEYS[2], 'p:' .. ask.session)
     place = before and place_of(before)
   end
-  local who = place or (record_there or next(changes)) and lessee()
+  local who = place or lessee()
   return who and lives(who) and who.session or ''
 end
 
@@ -102,15 +102,22 @@ local function settled(ask)
   if holds(ask) then return confirm(ask) end
 end
 
+-- The reply to one whose owner has the ReentrantMutex, and who has it once more now; or nil.
+local function enter_again(ask)
+  if not enter or not enter(ask) then return end
+  if waits(ask) then leave(ask.session) end
+  return confirm(ask)
+end
+
 local function acquire(ask, asked, alive_ms)
   local reply = settled(ask)
   if reply then return reply end
-  if enter and enter(ask) then
-    if waits(ask) then leave(ask.session) end
-    return confirm(ask)
-  end
   if not value and pump(ask) == ask then return confirm(ask) end
-  if value and ask.adopt_ms ~= '' and value_ttl() == -1 then
+  -- Also where the first in the queue has just been given it: his owner may be the asker's.
+  local entered = enter_again(ask)
+  if entered then return entered end
+  -- Holds of a ReentrantMutex have their own ends, and are not to lose the key before them.
+  if value and ask.adopt_ms ~= '' and not (count and lessee()) and value_ttl() == -1 then
     new_value_ttl, value_ttl_ms = ask.adopt_ms, tonumber(ask.adopt_ms)
   end
   return wait(ask, asked, alive_ms)
@@ -121,11 +128,12 @@ local function write_record()
   if tail > 0 and queue ~= fields[5] then put('queue', queue) end
   local texts = {}
   for field, text in pairs(changes) do texts[#texts + 1], texts[#texts + 2] = field, text end
-  if not texts[1] then return end
-  if not record_there then
-    redis.call('RESTORE', KEYS[2], digits(new_record_ttl_ms or record_ttl(0)), EMPTY_RECORD)
+  if texts[1] then
+    if not record_there then
+      redis.call('RESTORE', KEYS[2], digits(new_record_ttl_ms or record_ttl(0)), EMPTY_RECORD)
+    end
+    redis.call('HSET', KEYS[2], unpack(texts))
   end
-  redis.call('HSET', KEYS[2], unpack(texts))
   if record_there and new_record_ttl_ms then redis.call('PEXPIRE', KEYS[2], digits(new_record_ttl_ms)) end
 end
 

@@ -1,5 +1,7 @@
 -- Part of all scripts on a ReentrantMutex but extend, after record.lua: who has it. It writes nothing.
 
+value_ttl_ms = ours_alone()
+
 -- The hold that is there, or nil.
 local function entry_of(hold)
   for _, entry in ipairs(entries) do

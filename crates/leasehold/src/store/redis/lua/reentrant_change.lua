@@ -29,8 +29,8 @@ local function stand(who)
   given, value_ttl_ms = who, tonumber(who.lease_ms)
 end
 
--- Enters once more where the asker's owner has the lock: past the queue, and by the same fencing token. All that he has
--- lasts as long as the longest lease says. False where he does not have it.
+-- Enters once more where the asker's owner has the lock: past the queue, and by the same fencing token. All that he is known
+-- to have, since it was extended, lasts as long as the longest lease says. False where he does not have it.
 local function enter(ask)
   if not value or value ~= ask.token then return false end
   if not fence_of_all then
@@ -40,8 +40,11 @@ local function enter(ask)
   end
   local others = #entries
   add(ask)
-  for i = 1, others do entries[i].until_ms = math.max(entries[i].until_ms, now() + longest_ms) end
-  entered, value_ttl_ms = true, math.max(value_ttl(), longest_ms)
+  for i = 1, others do
+    if entries[i].extended then entries[i].until_ms = math.max(entries[i].until_ms, now() + longest_ms) end
+  end
+  entered, value_ttl_ms = true, math.max(value_ttl(), longest_left())
+  if record_there then keep_record(tonumber(ask.lease_ms)) end
   return true
 end
 
@@ -61,7 +64,9 @@ end
 -- Ends the holds that `goes` says.
 local function end_holds(goes)
   keep(function(entry) return not goes(entry) end)
-  if not value then give_up() else lowered = { packed(), digits(count) } end
+  if not value then return give_up() end
+  local ttl_ms = ours_alone()
+  lowered, value_ttl_ms = { packed(), digits(count), ttl_ms }, ttl_ms or value_ttl_ms
 end
 
 -- Writes that something was given up; says whether there was anything.
@@ -69,8 +74,8 @@ local function write_off()
   if freed then
     redis.call('DEL', KEYS[1])
   elseif lowered then
-    -- Nobody has a field without a name: this is the write that full memory does not refuse.
-    redis.call('HDEL', KEYS[1], '')
+    -- The write that full memory does not refuse; nobody has a field without a name.
+    if lowered[3] then redis.call('PEXPIRE', KEYS[1], digits(lowered[3])) else redis.call('HDEL', KEYS[1], '') end
     redis.call('HSET', KEYS[1], 'leasehold', lowered[1], value, lowered[2])
   end
   return freed or lowered
@@ -80,7 +85,7 @@ end
 local function write_lock()
   if given then
     -- RESTORE would take 0 for ever.
-    redis.call('RESTORE', KEYS[1], digits(math.max(1, tonumber(given.lease_ms))), OPENED, 'REPLACE')
+    redis.call('RESTORE', KEYS[1], digits(math.max(1, value_ttl_ms)), OPENED, 'REPLACE')
   elseif entered then
     redis.call('PEXPIRE', KEYS[1], digits(value_ttl_ms))
   elseif new_value_ttl then

@@ -28,12 +28,12 @@ if found == 'held' then
 end
 if record_there and waits(claim) then leave(claim.session) end
 
-local reply = { found, holder, count and (found == 'held' and count or 0) }
+local reply = { found, holder, count and (value == claim.token and count or 0) }
 local after
 if ARGV[6] then
   local ask = ask_of(claim_of(ARGV[5], ARGV[6]), 7)
   -- It may be here for the second time: the hold may have been granted since, and ended.
-  after = ARGV[4] == 'grant' and acquire(ask) or settled(ask) or wait(ask)
+  after = ARGV[4] == 'grant' and acquire(ask) or settled(ask) or enter_again(ask) or wait(ask)
 elseif ARGV[4] == 'grant' and not value and not kind then
   pump()
 end

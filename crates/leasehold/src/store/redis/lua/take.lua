@@ -51,7 +51,7 @@ function bury(dead, by)
     left = 1
   end
   local of = take('evicted', by, function(holder) return lives(holder) and holder.session == dead end)
-  return record_there and of or -1, left
+  return of or -1, left
 end
 
 -- How long the session of KEYS[3] is to be taken for alive, in ms, or false if it is dead; and what keeps it from being

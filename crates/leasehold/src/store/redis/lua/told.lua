@@ -12,6 +12,8 @@ local function fate(who)
   if waits(who) then return 'queued' end
   local how = ended_how(who.hold)
   if how then return how end
+  -- The owner of a ReentrantMutex has it by other holds: nobody came after this one.
+  if count and value and value == who.token then return 'vanished' end
   if value or kind then return 'superseded' end
   local holder = tenant()
   if not holder then return 'forgotten' end

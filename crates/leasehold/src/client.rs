@@ -41,7 +41,7 @@ const SHORTEST_SESSION: Duration = Duration::from_secs(1);
 #[derive(Debug, Clone)]
 pub struct Client {
     pub(crate) engine: Arc<Engine>,
-    owners: Arc<Owners>,
+    pub(crate) owners: Arc<Owners>,
 }
 
 /// How a [`Client`] is made: [`Client::builder`].

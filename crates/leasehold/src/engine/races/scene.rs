@@ -3,6 +3,7 @@
 use super::wire::Server;
 use super::world::Still;
 use crate::engine::{Engine, Timings};
+use crate::owner::Owners;
 use crate::{Client, Guard, Mutex, ReleaseError};
 use leasehold_core::{About, Label, Lock};
 use shuttle::thread;
@@ -51,7 +52,9 @@ impl Scene {
         };
         let store = Arc::new(self.server.connect());
         let engine = Engine::start(store, Arc::new(self.world.clone()), about, timings).await;
-        Client { engine: engine.expect("nothing keeps it from starting") }
+        let engine = engine.expect("nothing keeps it from starting");
+        let owners = Owners::new(None, engine.world.clone()).expect("no name can be too long");
+        Client { engine, owners: Arc::new(owners) }
     }
 
     /// Has time go by, whenever the schedule says so.

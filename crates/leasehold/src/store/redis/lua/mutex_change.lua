@@ -1,7 +1,7 @@
 -- Part of acquire, release, evict and free of a Mutex, after change.lua: what becomes of its key.
 
 -- Nobody enters a Mutex again, and nobody but us is told that it is free.
-local enter, channel
+local enter, tell_strangers
 
 -- Makes a claim the holder of the free lock.
 local function stand(who)

@@ -146,7 +146,7 @@ local function write_rest()
   -- A user that may not publish has his waiters look by themselves, and holders find out when they extend.
   for _, session in ipairs(warned) do redis.pcall('PUBLISH', ARGV[3] .. session, 'freed ' .. digits(warned_of)) end
   if told then redis.pcall('PUBLISH', ARGV[3] .. told.session, 'grant ' .. told.nonce .. ' ' .. digits(last)) end
-  if channel and freed and not given then redis.pcall('PUBLISH', channel, '0') end
+  if tell_strangers then tell_strangers() end
   -- The lock's audit is the last key of those that take locks.
   if audit then redis.pcall('SET', KEYS[#KEYS], audit, 'PX', AUDIT_KEPT_MS) end
 end

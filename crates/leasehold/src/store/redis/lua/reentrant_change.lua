@@ -69,6 +69,11 @@ local function end_holds(goes)
   lowered, value_ttl_ms = { packed(), digits(count), ttl_ms }, ttl_ms or value_ttl_ms
 end
 
+-- Tells clients of Redisson's that the lock is free, where nobody was given it.
+local function tell_strangers()
+  if freed and not given then redis.pcall('PUBLISH', channel, '0') end
+end
+
 -- Writes that something was given up; says whether there was anything.
 local function write_off()
   if freed then

@@ -233,7 +233,7 @@ const MISTAKES: [Mistake; 20] = [
         kind: Kind::Reentrant,
         name: "clients of Redisson's hear that a lock is free before it is",
         edits: &[
-            ("if channel and freed and not given then", "if channel and freed and not given and warned[1] then"),
+            ("if freed and not given then", "if freed and not given and warned[1] then"),
             (
                 "if freed then\n    redis.call('DEL', KEYS[1])",
                 "if freed then

@@ -9,6 +9,7 @@ mod counter;
 mod dead;
 mod entries;
 mod errors;
+mod page;
 mod renewal;
 mod replies;
 mod scene;

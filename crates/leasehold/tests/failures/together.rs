@@ -33,8 +33,10 @@ async fn until_waiting(client: &Client, name: &str) {
 async fn row_1_a_lost_reply_about_several_leaves_none_that_nobody_holds() {
     let server = server();
     let proxy = Proxy::to_server(&server).expect("a proxy");
-    let (ours, other) = (all(&client(&proxy.url()).await), all(&client(&server.url()).await));
-    for _ in 0..5 {
+    let other = all(&client(&server.url()).await);
+    for _ in 0..3 {
+        // A client whose connections have broken often waits before it makes the next.
+        let ours = all(&client(&proxy.url()).await);
         proxy.swallow_replies(1, Then::Cut, command("EVALSHA"));
         let guard = within(5 * S, ours.acquire()).await.expect("acquired by asking again");
         assert_eq!(held(&server), 3);

@@ -99,7 +99,7 @@ fn tried(driver: &str, ours: Option<&str>, cases: &[&str]) -> Output {
     for case in cases {
         interop.args(["--case", case]);
     }
-    for fault in ours {
+    if let Some(fault) = ours {
         interop.args(["--ours", fault]);
     }
     interop.args(["--sections", "25", driver]).output().expect("it starts")

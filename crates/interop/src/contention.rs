@@ -13,6 +13,7 @@ use leasehold_testkit::RedisServer;
 use crate::driver::{Answer, Count, Driver};
 use crate::ground::NAME;
 use crate::neighbour::{Format, Neighbour, OURS};
+use crate::wire::Wire;
 
 /// The number's key.
 const NUMBER: &str = "number";
@@ -83,8 +84,12 @@ impl Crowd<'_> {
 
 /// What all of them have counted at the same time.
 fn all(server: &RedisServer, who: &[&Neighbour], sections: u32) -> Result<Vec<Count>> {
-    let url = server.url();
-    let drivers: Result<Vec<_>> = who.iter().map(|who| Driver::start(who, &url, LEASE)).collect();
+    let fault = who.iter().find_map(|who| who.ours);
+    let wire = fault.map(|fault| Wire::to(server, fault)).transpose()?;
+    let direct = server.url();
+    let planted = wire.map(|wire| wire.url());
+    let way = |who: &Neighbour| planted.as_ref().filter(|_| who.name == OURS).unwrap_or(&direct);
+    let drivers: Result<Vec<_>> = who.iter().map(|who| Driver::start(who, way(who), LEASE)).collect();
     let mut drivers = drivers?;
     for driver in &mut drivers {
         driver.tell(&format!("count {NAME} {NUMBER} {sections} {}", LEASE.as_millis()))?;

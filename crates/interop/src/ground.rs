@@ -10,6 +10,7 @@ use tokio::task::JoinHandle;
 use crate::driver::Driver;
 use crate::key::Key;
 use crate::neighbour::Neighbour;
+use crate::wire::Wire;
 
 /// The lock. Its name is its key with all libraries; the braces are there for those that read them.
 pub(crate) const NAME: &str = "shop:{orders}:42";
@@ -34,7 +35,9 @@ impl Ground {
     pub(crate) async fn new(neighbour: &Neighbour, watchdog: Duration) -> Result<Self> {
         let server = RedisServer::start()?;
         let theirs = Driver::start(neighbour, &server.url(), watchdog)?;
-        let ours = Client::builder(server.url()).watchdog_lease(watchdog).connect().await?;
+        let wire = neighbour.ours.map(|fault| Wire::to(&server, fault)).transpose()?;
+        let url = wire.map_or_else(|| server.url(), |wire| wire.url());
+        let ours = Client::builder(url).watchdog_lease(watchdog).connect().await?;
         let key = Key::of(&server, NAME)?;
         Ok(Self { server, theirs, ours, key })
     }

@@ -10,7 +10,9 @@ mod driver;
 mod ground;
 mod key;
 mod neighbour;
+mod planted;
 mod report;
+mod wire;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -34,7 +36,11 @@ struct Args {
     case: Vec<Case>,
     #[command(flatten)]
     work: Work,
-    /// The libraries, or `plant:FAULT` for a driver of ours with a fault.
+    /// A fault that is planted into what our own clients send, to be found by a case.
+    #[arg(long, value_enum, value_name = "FAULT")]
+    ours: Option<planted::Fault>,
+    /// The libraries; or `plant:FAULT`, for a driver of ours with a fault that locks as our Mutex does, or
+    /// `rlock:FAULT`, for one that locks as Redisson does.
     #[arg(required = true)]
     neighbours: Vec<String>,
 }
@@ -43,7 +49,7 @@ struct Args {
 async fn main() -> Result<ExitCode> {
     let args = Args::parse();
     let neighbours: Result<Vec<_>> =
-        args.neighbours.iter().map(|name| Neighbour::named(name, &args.drivers)).collect();
+        args.neighbours.iter().map(|name| Neighbour::named(name, &args.drivers, args.ours)).collect();
     let report = try_all(&neighbours?, &args.case, args.work).await;
     Ok(if report.is_clean() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 
+use crate::planted::Fault;
+
 /// What a client of ours is called among them.
 pub(crate) const OURS: &str = "ours";
 
@@ -33,6 +35,8 @@ pub(crate) struct Neighbour {
     pub(crate) locks_for_ever: bool,
     /// Whether its release says that the lock was lost.
     pub(crate) release_tells: bool,
+    /// What is wrong with ours where they meet, if anything is.
+    pub(crate) ours: Option<Fault>,
 }
 
 /// What a driver is run by.
@@ -42,15 +46,18 @@ enum Program {
     File(PathBuf),
     /// An interpreter of that name.
     Script(&'static str, PathBuf),
-    /// A Java machine; the directory has `classes` and, in `lib`, what they need.
+    /// A program that is told the lease of its watchdog.
+    Rlock(PathBuf),
+    /// A Java machine, which is told so, too; the directory has `classes` and, in `lib`, what they need.
     Java(PathBuf),
 }
 
 impl Neighbour {
-    /// The neighbour of that name.
-    pub(crate) fn named(name: &str, drivers: &Path) -> Result<Self> {
+    /// The neighbour of that name, who meets ours with a fault in them, or with none.
+    pub(crate) fn named(name: &str, drivers: &Path, ours: Option<Fault>) -> Result<Self> {
         let home = drivers.join(name);
         let library = |program| Self {
+            ours,
             name: name.to_owned(),
             format: Format::String,
             program,
@@ -68,13 +75,18 @@ impl Neighbour {
                 Self { release_tells: false, ..library(Program::File(home.join("debug/rslock-driver"))) }
             }
             "redisson" => Self { format: Format::Hash, ..library(Program::Java(home)) },
-            _ => match name.strip_prefix("plant:") {
-                Some(fault) => Self {
+            _ => match name.split_once(':') {
+                Some(("plant", fault)) => Self {
                     arguments: vec![fault.to_owned()],
                     locks_for_ever: true,
                     ..library(Program::File(beside("leasehold-interop-plant")?))
                 },
-                None => bail!("there is no neighbour `{name}`"),
+                Some(("rlock", fault)) => Self {
+                    format: Format::Hash,
+                    arguments: vec![fault.to_owned()],
+                    ..library(Program::Rlock(beside("leasehold-interop-rlock")?))
+                },
+                _ => bail!("there is no neighbour `{name}`"),
             },
         })
     }
@@ -92,13 +104,14 @@ impl Neighbour {
             arguments: vec![kind.to_owned(), pause_ms.to_string()],
             locks_for_ever: false,
             release_tells: true,
+            ours: None,
         })
     }
 
     /// What starts the driver. `watchdog` is the lease of its locks that are given none, where it renews those.
     pub(crate) fn command(&self, url: &str, watchdog: Duration) -> Command {
         let mut command = match &self.program {
-            Program::File(file) => Command::new(file),
+            Program::File(file) | Program::Rlock(file) => Command::new(file),
             Program::Script(interpreter, file) => {
                 let mut command = Command::new(interpreter);
                 command.arg(file);
@@ -107,7 +120,7 @@ impl Neighbour {
             Program::Java(home) => java(home),
         };
         command.arg(url).args(&self.arguments);
-        if matches!(self.program, Program::Java(_)) {
+        if matches!(self.program, Program::Rlock(_) | Program::Java(_)) {
             command.arg(watchdog.as_millis().to_string());
         }
         command

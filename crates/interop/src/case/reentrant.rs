@@ -10,6 +10,7 @@ use leasehold::{Attempt, Holder, Lost, Owner, ReentrantGuard, ReentrantMutex, Re
 use super::{LONG, RENEWED, SHORT};
 use crate::driver::{Answer, State};
 use crate::ground::{Ground, NAME, SOON};
+use crate::key::Ear;
 use crate::neighbour::Neighbour;
 
 /// How often a hand-over is measured.
@@ -165,6 +166,7 @@ pub(super) async fn ours_held(neighbour: &Neighbour) -> Result<String> {
     let mut ground = Ground::new(neighbour, LONG).await?;
     let owner = ground.ours.owner();
     let ours = ground.reentrant()?.owned_by(&owner);
+    let mut ear = Ear::of(&ground.server)?;
     let mut took = Vec::new();
     for _ in 0..ROUNDS {
         let (outer, inner) = (ours.acquire().await?, ours.acquire().await?);
@@ -177,8 +179,11 @@ pub(super) async fn ours_held(neighbour: &Neighbour) -> Result<String> {
         ground.expect("anna", "release", &Answer::Lost)?;
         ground.begin("anna", "lock 30000")?;
         ground.theirs.silent_for(SHORT / 2)?;
+        ear.heard(&mut ground.key)?;
         released(outer, Released::StillHeld { count: 1 }).await?;
         ground.theirs.silent_for(SHORT / 2)?;
+        let heard = ear.heard(&mut ground.key)?;
+        ensure!(heard.is_empty(), "our release that kept the lock published {heard:?}");
         inner.check()?;
         ground.counts(&[(owner.as_str(), 1)])?;
 

@@ -272,8 +272,9 @@ pub(super) fn watchdog(neighbour: &Neighbour) -> Result<String> {
         ensure!(died.elapsed() < WATCHED + SOON, "the lock of the dead is renewed");
     }
     let mut heirs = Driver::start(neighbour, &alone.server.url(), WATCHED)?;
-    heirs.expect(&format!("try {name} 500"), &Answer::Got)?;
-    heirs.expect(&format!("as boris acquire {name} 30000 20000"), &Answer::Got)?;
+    // Longer than until a renewal would come.
+    heirs.expect(&format!("try {name} {}", (WATCHED / 2).as_millis()), &Answer::Got)?;
+    heirs.expect(&format!("as boris acquire {name} 30000 {}", (2 * WATCHED).as_millis()), &Answer::Got)?;
     heirs.expect("release", &Answer::Lost)?;
     Ok(format!("every {periods:?} ms of {}; least left {} ms", WATCHED.as_millis(), least.as_millis()))
 }

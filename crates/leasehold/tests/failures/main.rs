@@ -1,15 +1,20 @@
 //! How Redis locks fail in practice, and that ours do not: a test for each row of
-//! docs/failure-modes.md that concerns a Mutex on one server. Every test names its row.
+//! docs/failure-modes.md that concerns locks on one server. Every test names its row.
 //!
-//! What holds on every store alike is tested in `tests/mutex`; what a script does, in `tests/redis_model.rs`.
+//! Most are of a Mutex; `entries` is about a ReentrantMutex, `together` and `sets` about a MultiMutex.
+//!
+//! What holds on every store alike is tested in `tests/mutex` and `tests/reentrant`; what a script does, in `tests/redis_model.rs`.
 
 mod counter;
 mod dead;
+mod entries;
 mod errors;
+mod page;
 mod renewal;
 mod replies;
 mod scene;
 mod servers;
 mod sets;
 mod storm;
+mod together;
 mod waiting;

@@ -5,6 +5,7 @@ use leasehold_testkit::RedisServer;
 use std::time::{Duration, Instant};
 
 pub(crate) const MS: Duration = Duration::from_millis(1);
+pub(crate) const S: Duration = Duration::from_secs(1);
 
 pub(crate) fn server() -> RedisServer {
     RedisServer::start().expect("redis-server boots")
@@ -18,6 +19,11 @@ pub(crate) async fn client(url: &str) -> Client {
 pub(crate) async fn quick(url: &str, call: Duration, watchdog: Duration) -> Client {
     let client = Client::builder(url).call_timeout(call).watchdog_lease(watchdog).connect().await;
     client.expect("the server can be reached")
+}
+
+/// A client whose leases alone decide how long it holds what it holds, and which sends nothing by itself.
+pub(crate) async fn sessionless(url: &str) -> Client {
+    Client::builder(url).without_session().connect().await.expect("the server can be reached")
 }
 
 pub(crate) fn mutex(client: &Client) -> Mutex {
@@ -43,5 +49,19 @@ pub(crate) async fn until_waiting(mutex: &Mutex, sessions: u64) {
     while mutex.inspect().await.expect("an answer").waiting != sessions {
         assert!(start.elapsed() < Duration::from_secs(5), "not {sessions} waiting");
         tokio::time::sleep(2 * MS).await;
+    }
+}
+
+/// What a future gives, which has to end in time.
+pub(crate) async fn within<T>(time: Duration, future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(time, future).await.unwrap_or_else(|_| panic!("it took longer than {time:?}"))
+}
+
+/// Waits until that is so.
+pub(crate) async fn until(what: &str, time: Duration, mut so: impl AsyncFnMut() -> bool) {
+    let start = Instant::now();
+    while !so().await {
+        assert!(start.elapsed() < time, "not within {time:?}: {what}");
+        tokio::time::sleep(5 * MS).await;
     }
 }

@@ -24,6 +24,7 @@
 //! | take a lock, by trying or by waiting | [`Mutex::try_acquire`], [`Mutex::acquire`], [`Mutex::acquire_timeout`] |
 //! | run a future under a lock, and have it dropped on loss | [`Mutex::run`] |
 //! | enter it again, in other tasks and processes too | [`Client::reentrant_mutex`], [`ReentrantMutex`], [`Owner`] |
+//! | have the owner travel over HTTP by itself | the module `tower`, with the feature of that name |
 //! | choose how long it is held | [`Mutex::lease`], [`ClientBuilder::watchdog_lease`] |
 //! | know whether it is held still, or learn that it is not | [`Guard::check`], [`Guard::lost`], [`LostReason`] |
 //! | guard a write for certain | [`Guard::fencing_token`] |
@@ -61,7 +62,7 @@
 //! # Features
 //!
 //! `redis` and `sqlite`, both on by default, build the stores of those names. The memory store is always
-//! there.
+//! there. `tower`, off by default, builds the module `tower`: the layers that carry an [`Owner`] over HTTP.
 
 #[cfg(not(unix))]
 compile_error!("leasehold needs a Unix system: its clock and its files are of that kind");
@@ -85,6 +86,8 @@ mod request;
 mod status;
 pub mod store;
 mod sync;
+#[cfg(feature = "tower")]
+pub mod tower;
 
 pub use census::{LockInfo, SessionInfo};
 pub use client::{Client, ClientBuilder};

@@ -11,11 +11,16 @@ use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use tokio::task::JoinHandle;
+use tokio::task::futures::TaskLocalFuture;
 
 /// The field of a ReentrantMutex's hash that is ours, and so no owner's.
 const RESERVED: &str = "leasehold";
-/// What a header's value may not have as it is: whatever is not visible ASCII, and the sign of an escape.
-const ESCAPED: &AsciiSet = &CONTROLS.add(b' ').add(b'%');
+/// What a header's value may not have as it is: whatever is not visible ASCII, the sign of an escape, and the comma, by
+/// which proxies make one header of two.
+const ESCAPED: &AsciiSet = &CONTROLS.add(b' ').add(b'%').add(b',');
+
+/// A future that works for an owner; it is dropped in his scope, too.
+pub(crate) type Scoped<F> = TaskLocalFuture<Owner, F>;
 
 tokio::task_local! {
     static CURRENT: Owner;
@@ -63,8 +68,10 @@ tokio::task_local! {
 /// # To another process
 ///
 /// The caller sends [`to_header`](Self::to_header) along, and the one who is called works in the scope of
-/// [`from_header`](Self::from_header); two lines in a middleware, of which the handlers see nothing. What is held there
-/// by such an owner ends with its lease, also where its client has a [session](crate::ClientBuilder::session).
+/// [`from_header`](Self::from_header); two lines in a middleware, of which the handlers see nothing. The module `tower`
+/// has both as layers, for axum, tonic, hyper and whatever else is a `tower::Service` (with the feature of that name).
+/// What is held there by such an owner ends with its lease, also where its client has a
+/// [session](crate::ClientBuilder::session).
 ///
 /// Whoever can send the header gets into what its owner holds. Accept it from your own services only, as you would an
 /// identity: drop it where requests of strangers come in.
@@ -164,6 +171,11 @@ impl Owner {
     ///
     /// Cancel safety: that of the future.
     pub fn scope<F: Future>(&self, future: F) -> impl Future<Output = F::Output> + use<F> {
+        self.scoped(future)
+    }
+
+    /// As [`scope`](Self::scope), as a type that has a name.
+    pub(crate) fn scoped<F: Future>(&self, future: F) -> Scoped<F> {
         CURRENT.scope(self.clone(), future)
     }
 
@@ -219,17 +231,22 @@ impl Owner {
         })
     }
 
-    /// The owner as the value of the header [`HEADER`](Self::HEADER): visible ASCII, percent-encoded where it is not by
-    /// itself.
+    /// The owner as the value of the header [`HEADER`](Self::HEADER): visible ASCII without commas, percent-encoded where
+    /// it is not so by itself.
     pub fn to_header(&self) -> String {
         utf8_percent_encode(self.as_str(), ESCAPED).to_string()
     }
 
     /// The owner of a header's value, who works in this process from now on.
     ///
-    /// Fails if it is none that [`to_header`](Self::to_header) could have made.
+    /// Fails if it has what [`to_header`](Self::to_header) would have encoded, so also if a proxy has made one header of
+    /// two, and if what it decodes to is no owner. What it need not have encoded may be encoded.
     pub fn from_header(value: impl AsRef<[u8]>) -> Result<Self, OwnerError> {
-        let text = percent_decode(value.as_ref()).decode_utf8().map_err(|_| OwnerError::Header)?;
+        let value = value.as_ref();
+        if !is_encoded(value) {
+            return Err(OwnerError::Header);
+        }
+        let text = percent_decode(value).decode_utf8().map_err(|_| OwnerError::Header)?;
         Self::of(&text, true)
     }
 
@@ -286,6 +303,13 @@ impl fmt::Debug for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Owner").field(&self.as_str()).finish()
     }
+}
+
+/// Whether nothing is left to encode in it, and every escape is whole.
+fn is_encoded(value: &[u8]) -> bool {
+    let escape = |after: &[u8]| after.get(..2).is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit));
+    value.iter().all(|byte| byte.is_ascii_graphic() && *byte != b',')
+        && value.split(|byte| *byte == b'%').skip(1).all(escape)
 }
 
 /// The owners that one client makes.
@@ -345,10 +369,10 @@ mod tests {
 
     #[test]
     fn an_owner_reads_back_from_its_header() {
-        for text in ["trace-4711", "a b%20", "Überweisung/7", "f3a0:1", &"x".repeat(256)] {
+        for text in ["trace-4711", "a b%20", "a,b", "Überweisung/7", "f3a0:1", &"x".repeat(256)] {
             let owner = Owner::new(text).expect("an owner");
             let header = owner.to_header();
-            assert!(header.bytes().all(|byte| byte.is_ascii_graphic()), "{header}");
+            assert!(header.bytes().all(|byte| byte.is_ascii_graphic() && byte != b','), "{header}");
             let other = Owner::from_header(&header).expect("our own header");
             assert_eq!((other.as_str(), &other), (text, &owner));
             assert!(other.has_travelled() && !owner.has_travelled());
@@ -357,10 +381,18 @@ mod tests {
             ("", OwnerError::Text { len: 0 }),
             ("a%00b", OwnerError::Text { len: 3 }),
             ("%ff", OwnerError::Header),
+            ("Überweisung", OwnerError::Header),
+            ("a b", OwnerError::Header),
+            ("one,two", OwnerError::Header),
+            ("100%", OwnerError::Header),
+            ("%4g", OwnerError::Header),
             ("leasehol%64", OwnerError::Reserved),
         ] {
             assert_eq!(Owner::from_header(none), Err(error), "{none}");
         }
+        let encoded =
+            Owner::from_header("%61%2f%c3%9c").expect("others may encode more, and write the digits small");
+        assert_eq!(encoded.as_str(), "a/Ü");
         assert_eq!(Owner::new("x".repeat(257)), Err(OwnerError::Text { len: 257 }));
     }
 

@@ -15,6 +15,10 @@ mod guarded_writes;
 mod lottery;
 #[path = "../examples/marketplace.rs"]
 mod marketplace;
+#[path = "../examples/owner_over_http.rs"]
+mod owner_over_http;
+#[path = "../examples/reentrant.rs"]
+mod reentrant;
 
 /// Tells a process which example it is.
 const WHICH: &str = "LEASEHOLD_EXAMPLE";
@@ -57,6 +61,10 @@ examples! {
     guarded_writes says "the stale write changed 0", "the late write was refused";
     lottery says "1 drew";
     marketplace says "came too late: refused", "6 bought, and 6 sold";
+    owner_over_http says "the shop was told: 200 OK, paid; hold 2 of its owner",
+        "a stranger was told: 423 Locked", "later he was told: 200 OK, paid; hold 1 of its owner";
+    reentrant says "the account is still held 3 times", "the account is still held 1 times",
+        "another owner does not get in: held by", "for good", "another owner waited", "inside at the same time";
 }
 
 /// The statements in the docs are those that the example runs.
@@ -74,10 +82,23 @@ fn the_docs_show_what_is_run() {
     }
 }
 
+/// The second process of `owner_over_http` has the first one's end from its input alone, also if that one was killed.
+#[test]
+fn the_till_ends_with_the_shop() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut command = example_of("owner_over_http");
+    command.env("LEASEHOLD_EXAMPLE_TILL", format!("sqlite:{}", folder.path().join("locks.db").display()));
+    let mut till = Worker::of_command(command).start().expect("it starts");
+    let deadline = Instant::now() + PATIENCE;
+    hear(&mut till, "the till listens at", deadline);
+    assert!(till.wait(Duration::ZERO).is_err(), "it ended before the shop");
+    till.close_input();
+    end(&mut till, deadline);
+}
+
 /// Runs an example as a process, and looks at how it ends and what it says.
 fn check(name: &str, store: Option<&str>, said: &[&str]) {
-    let mut command = Command::new(std::env::current_exe().expect("a test is a file"));
-    command.args(["example", "--exact", "--nocapture"]).env(WHICH, name);
+    let mut command = example_of(name);
     match store {
         Some(store) => command.env("LEASEHOLD_STORE", store),
         None => command.env_remove("LEASEHOLD_STORE"),
@@ -85,8 +106,22 @@ fn check(name: &str, store: Option<&str>, said: &[&str]) {
     let mut process = Worker::of_command(command).start().expect("it starts");
     let deadline = Instant::now() + PATIENCE;
     for said in said {
-        while !process.line(left(deadline)).expect("it says what it should").contains(said) {}
+        hear(&mut process, said, deadline);
     }
+    end(&mut process, deadline);
+}
+
+fn example_of(name: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().expect("a test is a file"));
+    command.args(["example", "--exact", "--nocapture"]).env(WHICH, name);
+    command
+}
+
+fn hear(process: &mut Worker, said: &str, deadline: Instant) {
+    while !process.line(left(deadline)).expect("it says what it should").contains(said) {}
+}
+
+fn end(process: &mut Worker, deadline: Instant) {
     let status = process.wait(left(deadline)).expect("it ends");
     assert!(status.success(), "{status}");
 }

@@ -1,7 +1,7 @@
 //! The ReentrantMutex of threads: who is whose owner, and what a guard does.
 
 use super::{MS, Place, S};
-use leasehold::blocking::{Error, ReentrantMutex};
+use leasehold::blocking::{Error, ReentrantGuard, ReentrantMutex};
 use leasehold::{Attempt, LostReason, Owner, ReleaseError, Released, RunError};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -144,7 +144,7 @@ fn a_run_works_for_the_owner_of_its_guard(place: &Place) {
     let count = lock.clone().owned_by(&job).run(|guard| {
         assert_eq!((Owner::current().as_ref(), guard.owner()), (Some(&job), &job));
         // Not of this thread, but of its scope.
-        lock.run(|inner| inner.count()).unwrap()
+        lock.run(ReentrantGuard::count).unwrap()
     });
     assert_eq!(count.unwrap(), 2);
     assert_eq!(Owner::current(), None);

@@ -48,6 +48,20 @@ pub(crate) struct RunArgs {
     #[arg(last = true, required = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
 
+    /// Enter the lock again where our owner has it: LEASEHOLD_OWNER of the environment, or else a new one
+    ///
+    /// The owner is handed to the command, so that what it runs with --reentrant enters the same locks, and does not
+    /// wait for it. Whoever else uses the lock must enter it so, too: it is another kind of lock, Redisson's RLock.
+    #[arg(long)]
+    pub(crate) reentrant: bool,
+
+    /// The same for this owner: 1 to 256 bytes of text that stand for one piece of work
+    ///
+    /// Every user of this machine can read it in the process list. Who must not get in must not know it, or not have
+    /// access to the store: then set LEASEHOLD_OWNER.
+    #[arg(long, value_name = "ID")]
+    pub(crate) owner: Option<String>,
+
     /// How long the lock outlives us at most [default: 30s]
     ///
     /// The lock is held for as long as the command runs, and is renewed every third of the lease. If
@@ -354,6 +368,18 @@ The command:
   that grows with every hold of the lock, for resources that can refuse smaller ones than they saw.
   Of several locks there is a line each, in both, in the order of their names.
 
+Entering again (--reentrant, --owner):
+  Such a lock is its owner's, and is free when all that he runs under it have ended. With --reentrant
+  alone the owner is the one of LEASEHOLD_OWNER, if that is set, and otherwise new: nobody has been him
+  before. The command finds him in its environment, as LEASEHOLD_OWNER, so that a nested `leasehold run
+  --reentrant` of the same name runs at once, by whichever process it is called. Commands of one owner do
+  NOT exclude each other, wherever they run: `env -u LEASEHOLD_OWNER` begins anew.
+  Whoever knows the owner and may use the store gets in: it is as secret as the command's environment. The
+  log does not have it; `show` says who has a lock, and so does the message of who waited in vain.
+  A hold for an owner of the environment ends with its lease alone (--lease), and not when our session
+  does. All that are inside have the same fencing token. It takes one NAME. `acquire`, `extend` and
+  `release` do not know such locks.
+
 Signals:
   SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH, SIGCONT and SIGTSTP are passed on to
   the command's process group, and the lock is given back when the command has ended. Those that were
@@ -380,13 +406,16 @@ Exit status:
   127  there is no such command
 
 JSON (--json), the last line on standard error; later versions may add fields:
-  name, acquired (true or false), fence, locks (name and fence of each), command_status (null if the command was not started), status
+  name, acquired (true or false), fence, count (how often its owner had it then; 1 without --reentrant,
+  null if it was not acquired), locks (name and fence of each), command_status (null if the command was not started), status
   (ours); error: null, or an object with kind (taken, lost, unavailable, usage, not_started), reason
   (of a loss, or null), message
 
 Examples:
   leasehold run nightly -- ./backup.sh
   leasehold run till stock -- ./close-the-day.sh
+  leasehold run deploy --reentrant -- ./deploy.sh     which may run `leasehold run deploy --reentrant -- …`
+  leasehold run deploy --owner \"ci-$RUN_ID\" -- ./step-2.sh       in every step of one run
   leasehold run nightly --wait 10s --conflict-exit-code 0 -- ./backup.sh
   leasehold run orders/42 --store redis://db.example.org --password-file /run/secrets/redis -- ./ship
   leasehold run report --lease 5m --kill-grace 1m -- sh -c 'make report && publish --fence $LEASEHOLD_FENCE'";
@@ -396,15 +425,20 @@ const SHOW_ABOUT: &str = "Show who holds a lock";
 const SHOW_LONG: &str = "\
 Show who holds a lock, since when, until when, who is behind that, how many wait for it, and who took it from whom.
 
+Of whichever kind it is: a plain lock, or one that its owner enters again (`run --reentrant`).
+
 The exit status is 0 whether or not the lock is held; 69 if the store cannot be reached, and 2 if the \
 name or a setting cannot be used.";
 
 const SHOW_AFTER: &str = "\
 JSON (--json), one line; later versions may add fields:
   name          the lock's name
+  kind          mutex, or reentrant; of a free lock, mutex unless it is known to have been reentrant
   held          true or false
   holder        what the holder calls itself, `host/pid/program` as a rule; null if the lock is free, or
                 held by another library, which says nothing of itself
+  owner         who may enter it again; null if it is free, or a mutex
+  count         how often it is held: 0 if it is free, 1 if a mutex is held
   since         since when, by the store's clock: RFC 3339 in UTC, or null
   until         when the lease ends unless it is renewed, by this machine's clock; null if the lock is
                 free, or held without an expiry
@@ -425,7 +459,8 @@ const ACQUIRE_LONG: &str = "\
 Acquire a lock and leave it held, for scripts that cannot wrap a command.
 
 Nothing renews the lock and nothing watches over it: it ends by `leasehold release`, or with its lease, whatever \
-becomes of the script. Where a command can be wrapped, use `leasehold run`. The fencing token is printed, unless \
+becomes of the script. Where a command can be wrapped, use `leasehold run`. The lock is a plain one, which nobody \
+enters again. The fencing token is printed, unless \
 --json is given: a number that grows with every hold of the lock.";
 
 const ACQUIRE_AFTER: &str = "\
@@ -505,7 +540,7 @@ other libraries: ask about them by name, with `leasehold show`. No search goes t
 
 const LS_AFTER: &str = "\
 JSON (--json), one line a lock; later versions may add fields:
-  name, holder, since, remaining_ms, fence, waiting, behind: as with `show`
+  name, kind, holder, owner, count, since, remaining_ms, fence, waiting, behind: as with `show`
 
 JSON (--sessions --json), one line a session:
   session, alive, alive_ms, label, host, pid, program, version, started, labels; locks: an array of names
@@ -527,11 +562,12 @@ Take a lock from its holder by force.
 
 Shows whom it would be taken from, and asks. The holder is told at once, and the next who waits gets the lock. Until \
 the holder has heard of it, both may work: stop it first, if you can. Whoever has got the lock since it was shown \
-keeps it. What was done stands in the lock's audit: see `leasehold show`.";
+keeps it. A lock that its owner has entered several times is taken as a whole. What was done stands in the lock's audit: see `leasehold show`.";
 
 const FREE_AFTER: &str = "\
 JSON (--json), one line, once the lock was looked at; later versions may add fields:
-  name, freed (true or false), held, holder, fence, waiting, behind: the holder as it was seen before
+  name, kind, freed (true or false), held, holder, owner, count, fence, waiting, behind: the holder as it
+  was seen before
 
 Exit status:
     0  the lock was taken from its holder, or was free

@@ -5,9 +5,10 @@
 //! 3. Whatever else has become our child (orphans, where we are process 1) is reaped on the way.
 
 use crate::exit::Exit;
+use crate::held::Held;
+use crate::owner::OWNER;
 use crate::secret::PASSWORD;
 use crate::store::{self, STORE};
-use leasehold::{FencingToken, LockName};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process_group, wait};
 use std::ffi::OsString;
@@ -31,16 +32,21 @@ pub(crate) enum Change {
 }
 
 impl Child {
-    /// Starts the command. Must be called on the main thread: the kernel kills the child when the
-    /// *thread* ends that started it (2).
-    pub(crate) fn start(words: &[OsString], locks: &[(&LockName, FencingToken)]) -> io::Result<Self> {
+    /// Starts the command under what is held. Must be called on the main thread: the kernel kills the child when
+    /// the *thread* ends that started it (2).
+    pub(crate) fn start(words: &[OsString], held: &Held) -> io::Result<Self> {
         let (program, arguments) = words.split_first().ok_or(io::ErrorKind::InvalidInput)?;
         let mut command = Command::new(program);
         command.args(arguments).process_group(0);
+        let locks = held.tokens();
         // No name has a line break in it.
         let names: Vec<_> = locks.iter().map(|(name, _)| name.as_str()).collect();
         let fences: Vec<_> = locks.iter().map(|(_, fence)| fence.to_string()).collect();
         command.env("LEASEHOLD_NAME", names.join("\n")).env("LEASEHOLD_FENCE", fences.join("\n"));
+        // In a plain run it is left as it is: what the command runs is still run for whoever that is.
+        if let Some(owner) = held.owner() {
+            command.env(OWNER, owner.as_str());
+        }
         command.env_remove(PASSWORD);
         if let Some(url) = std::env::var_os(STORE)
             && store::has_password(&url.to_string_lossy())

@@ -4,11 +4,12 @@
 
 use crate::args::FreeArgs;
 use crate::exit::{Exit, Failure};
+use crate::look::{AnyLock, Looked, look};
 use crate::people::{Behind, plain};
 use crate::report::{json_line, print};
 use crate::store::Place;
 use anyhow::{Context, anyhow};
-use leasehold::{Details, FreeError, LockName, Mutex};
+use leasehold::{FreeError, LockName};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::io::{self, BufRead, IsTerminal, Write as _};
@@ -26,30 +27,25 @@ pub(crate) async fn free(args: &FreeArgs) -> Result<Exit, Failure> {
         return Err(Failure::new(Exit::USAGE, error));
     }
     let client = place.connect().await?;
-    let mutex =
-        client.mutex(name.clone()).map_err(|error| Failure::new(Exit::USAGE, error).doing("use", &name))?;
-    let details = mutex
-        .inspect_in_full()
-        .await
-        .map_err(|error| Failure::new(Exit::UNAVAILABLE, error).doing("inspect", &name))?;
-    let report = Report::of(&name, &details);
-    let Some(seen) = details.seen else {
+    let looked = look(&client, &name).await?;
+    let report = Report::of(&name, &looked);
+    let Some(seen) = looked.details.seen else {
         say(args, &report, &format!("`{name}` is free already\n"))?;
         return Ok(Exit::SUCCESS);
     };
     if !args.yes && !ask(&name, &report)? {
         return Err(Failure::new(Exit::DECLINED, anyhow!("`{name}` was left as it is")));
     }
-    take(&mutex, seen, args, report).await.map_err(|failure| failure.doing("free", &name))
+    take(&looked.lock, seen, args, report).await.map_err(|failure| failure.doing("free", &name))
 }
 
 async fn take(
-    mutex: &Mutex,
+    lock: &AnyLock,
     seen: leasehold::Seen,
     args: &FreeArgs,
     mut report: Report<'_>,
 ) -> Result<Exit, Failure> {
-    match mutex.free_by_force(seen).await {
+    match lock.free_by_force(seen).await {
         Ok(()) => {
             report.freed = true;
             let told = if report.behind.is_some() {
@@ -57,7 +53,7 @@ async fn take(
             } else {
                 "Nobody can tell it so: it may work on until its next renewal."
             };
-            let text = format!("freed `{}`: taken from {}\n{told}\n", mutex.name(), report.whom());
+            let text = format!("freed `{}`: taken from {}\n{told}\n", report.name, report.whom());
             say(args, &report, &text)?;
             Ok(Exit::SUCCESS)
         }
@@ -76,22 +72,29 @@ async fn take(
 #[derive(Debug, Serialize)]
 struct Report<'a> {
     name: &'a str,
+    kind: &'static str,
     freed: bool,
     held: bool,
     holder: Option<&'a str>,
+    owner: Option<&'a str>,
+    count: u64,
     fence: Option<u64>,
     waiting: u64,
     behind: Option<Behind<'a>>,
 }
 
 impl<'a> Report<'a> {
-    fn of(name: &'a LockName, details: &'a Details) -> Self {
+    fn of(name: &'a LockName, looked: &'a Looked) -> Self {
+        let Looked { lock, details } = looked;
         let status = &details.status;
         Self {
             name: name.as_str(),
+            kind: lock.kind().word(),
             freed: false,
             held: status.held,
             holder: status.holder.as_deref().filter(|label| !label.is_empty()),
+            owner: status.owner.as_ref().map(leasehold::Owner::as_str),
+            count: status.count,
             fence: status.fence.map(leasehold::FencingToken::as_u64),
             waiting: status.waiting,
             behind: details.behind.as_ref().map(Behind::of),
@@ -113,6 +116,12 @@ impl<'a> Report<'a> {
             Some(behind) if !behind.alive => text.push_str(", which is dead"),
             Some(_) => text.push_str(", which lives"),
             None => {}
+        }
+        if let Some(owner) = self.owner {
+            let _ = write!(text, ", for the owner {}", plain(owner));
+        }
+        if self.count > 1 {
+            let _ = write!(text, ", {} times", self.count);
         }
         if let Some(fence) = self.fence {
             let _ = write!(text, " (fence {fence})");

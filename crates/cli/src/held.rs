@@ -1,6 +1,8 @@
-//! What a command runs under: one lock, or several that are held together.
+//! What a command runs under: one lock, an entry into one, or several that are held together.
 
-use leasehold::{ExtendError, FencingToken, Guard, LockName, Lost, Moment, MultiGuard, ReleaseError};
+use leasehold::{
+    ExtendError, FencingToken, Guard, LockName, Lost, Moment, MultiGuard, Owner, ReentrantGuard, ReleaseError,
+};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
@@ -8,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 #[derive(Debug)]
 pub(crate) enum Held {
     One(Guard),
+    Entry(ReentrantGuard),
     Several(MultiGuard),
 }
 
@@ -16,13 +19,31 @@ impl Held {
     pub(crate) fn tokens(&self) -> Vec<(&LockName, FencingToken)> {
         match self {
             Self::One(guard) => vec![(guard.name(), guard.fencing_token())],
+            Self::Entry(guard) => vec![(guard.name(), guard.fencing_token())],
             Self::Several(guard) => guard.fencing_tokens().collect(),
+        }
+    }
+
+    /// Whose it is, if somebody in particular entered it.
+    pub(crate) fn owner(&self) -> Option<&Owner> {
+        match self {
+            Self::Entry(guard) => Some(guard.owner()),
+            Self::One(_) | Self::Several(_) => None,
+        }
+    }
+
+    /// How often its owner had it when it was acquired, with this time.
+    pub(crate) fn count(&self) -> u64 {
+        match self {
+            Self::Entry(guard) => guard.count(),
+            Self::One(_) | Self::Several(_) => 1,
         }
     }
 
     pub(crate) fn valid_until(&self) -> Moment {
         match self {
             Self::One(guard) => guard.valid_until(),
+            Self::Entry(guard) => guard.valid_until(),
             Self::Several(guard) => guard.valid_until(),
         }
     }
@@ -30,6 +51,7 @@ impl Held {
     pub(crate) fn remaining(&self) -> Duration {
         match self {
             Self::One(guard) => guard.remaining(),
+            Self::Entry(guard) => guard.remaining(),
             Self::Several(guard) => guard.remaining(),
         }
     }
@@ -37,6 +59,7 @@ impl Held {
     pub(crate) fn check(&self) -> Result<(), Lost> {
         match self {
             Self::One(guard) => guard.check(),
+            Self::Entry(guard) => guard.check(),
             Self::Several(guard) => guard.check(),
         }
     }
@@ -44,6 +67,7 @@ impl Held {
     pub(crate) fn is_capped(&self) -> bool {
         match self {
             Self::One(guard) => guard.is_capped(),
+            Self::Entry(guard) => guard.is_capped(),
             Self::Several(guard) => guard.is_capped(),
         }
     }
@@ -51,6 +75,7 @@ impl Held {
     pub(crate) fn lost_signal(&self) -> CancellationToken {
         match self {
             Self::One(guard) => guard.lost_signal(),
+            Self::Entry(guard) => guard.lost_signal(),
             Self::Several(guard) => guard.lost_signal(),
         }
     }
@@ -58,6 +83,7 @@ impl Held {
     pub(crate) async fn extend(&self) -> Result<(), ExtendError> {
         match self {
             Self::One(guard) => guard.extend().await,
+            Self::Entry(guard) => guard.extend().await,
             Self::Several(guard) => guard.extend().await,
         }
     }
@@ -66,6 +92,7 @@ impl Held {
     pub(crate) async fn release(self) -> Result<(), ReleaseError> {
         match self {
             Self::One(guard) => guard.release().await,
+            Self::Entry(guard) => guard.release().await.map(drop),
             Self::Several(guard) => guard.release().await.map_err(|error| {
                 let mut errors: Vec<_> = error.failed.into_iter().map(|(_, error)| error).collect();
                 let lost = errors.iter().position(|error| matches!(error, ReleaseError::Lost(_)));

@@ -6,6 +6,7 @@ use crate::people::{Behind, plain};
 use crate::report::{json_line, millis, print};
 use crate::stamp::rfc3339;
 use crate::store::Place;
+use leasehold::core::Kind;
 use leasehold::{LockInfo, SessionInfo};
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -46,7 +47,10 @@ pub(crate) async fn ls(args: &LsArgs) -> Result<Exit, Failure> {
 #[derive(Debug, Serialize)]
 struct LockRow<'a> {
     name: &'a str,
+    kind: &'static str,
     holder: Option<&'a str>,
+    owner: Option<&'a str>,
+    count: u64,
     since: Option<String>,
     remaining_ms: Option<u64>,
     fence: Option<u64>,
@@ -54,14 +58,19 @@ struct LockRow<'a> {
     behind: Option<Behind<'a>>,
 }
 
-const LOCKS: [&str; 8] = ["NAME", "HOST", "PID", "PROGRAM", "SINCE", "LEFT", "WAITING", "HOLDER"];
+const LOCKS: [&str; 9] = ["NAME", "KIND", "HOST", "PID", "PROGRAM", "SINCE", "LEFT", "WAITING", "HOLDER"];
 
 impl<'a> LockRow<'a> {
     fn of(lock: &'a LockInfo) -> Self {
         let status = &lock.status;
+        // It is held, and only a ReentrantMutex is an owner's.
+        let kind = if status.owner.is_some() { Kind::Reentrant } else { Kind::Mutex };
         Self {
             name: lock.name.as_str(),
+            kind: kind.word(),
             holder: status.holder.as_deref().filter(|label| !label.is_empty()),
+            owner: status.owner.as_ref().map(leasehold::Owner::as_str),
+            count: status.count,
             since: status.since.map(rfc3339),
             remaining_ms: status.remaining.map(millis),
             fence: status.fence.map(leasehold::FencingToken::as_u64),
@@ -70,11 +79,12 @@ impl<'a> LockRow<'a> {
         }
     }
 
-    fn cells(&self) -> [String; 8] {
+    fn cells(&self) -> [String; 9] {
         let behind = self.behind.as_ref();
         let known = |text: Option<&str>| text.map_or_else(|| "-".to_owned(), plain);
         [
             self.name.to_owned(),
+            self.kind.to_owned(),
             known(behind.and_then(|behind| behind.host)),
             behind.and_then(|behind| behind.pid).map_or_else(|| "-".to_owned(), |pid| pid.to_string()),
             known(behind.and_then(|behind| behind.program)),

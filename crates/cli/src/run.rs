@@ -10,14 +10,16 @@ use crate::exit::{Exit, Failure};
 use crate::held::{self, Held};
 use crate::job::{self, Job};
 use crate::log;
+use crate::look::stands_there;
+use crate::owner::Who;
 use crate::report::{Trouble, json_line};
 use crate::signals::Signals;
 use crate::store::{CALL, Place};
 use anyhow::{Context, anyhow};
-use leasehold::store::FaultKind;
+use leasehold::store::{Fault, FaultKind};
 use leasehold::{
     AcquireError, Attempt, Client, ExtendError, FencingToken, Lease, LockError, LockName, LostReason,
-    MultiAttempt, MultiMutex, Mutex, ReleaseError,
+    MultiAttempt, MultiMutex, Mutex, ReentrantMutex, ReleaseError,
 };
 use serde::Serialize;
 use std::ffi::OsString;
@@ -51,6 +53,7 @@ pub(crate) async fn run(args: &RunArgs) -> Result<Exit, Failure> {
         name,
         acquired: !course.locks.is_empty(),
         fence: course.locks.iter().find(|lock| lock.name == name).map(|lock| lock.fence),
+        count: course.count,
         locks: &course.locks,
         command_status: course.command.map(Exit::status),
         status: status.status(),
@@ -64,6 +67,8 @@ pub(crate) async fn run(args: &RunArgs) -> Result<Exit, Failure> {
 struct Course {
     /// What was acquired, in the order of the names.
     locks: Vec<Had>,
+    /// How often their owner had them then.
+    count: Option<u64>,
     /// How the command ended, if it ran.
     command: Option<Exit>,
 }
@@ -81,6 +86,7 @@ struct Report<'a> {
     name: &'a str,
     acquired: bool,
     fence: Option<u64>,
+    count: Option<u64>,
     locks: &'a [Had],
     command_status: Option<u8>,
     status: u8,
@@ -89,9 +95,12 @@ struct Report<'a> {
 
 async fn try_to_run(args: &RunArgs, course: &mut Course) -> Result<Exit, Failure> {
     let names = args.names.iter().map(|name| crate::lock_name(name)).collect::<Result<Vec<_>, _>>()?;
+    let who = Who::of(args)?;
+    who.check(names.len())?;
     // It may read a password from a terminal, which Ctrl-C interrupts only while signals are not caught.
     let place = Place::of(&args.store)?;
-    let terms = Terms::of(args, place.needs_beats())?;
+    let lives_by_session = !args.no_session && !matches!(who, Who::Inherited(_));
+    let terms = Terms::of(args, lives_by_session && place.needs_beats())?;
     let place = place.watchdog_lease(terms.lease);
     let place = match (args.no_session, terms.session.or(args.session)) {
         (true, _) => place.without_session(),
@@ -104,7 +113,7 @@ async fn try_to_run(args: &RunArgs, course: &mut Course) -> Result<Exit, Failure
         signal = signals.ending() => return Ok(Exit::of_named(signal)),
         client = place.connect() => client?,
     };
-    let outcome = under_lock(&client, &names, &terms, args, &mut signals, course).await;
+    let outcome = under_lock(&client, &names, &who, &terms, args, &mut signals, course).await;
     if let Err(left) = client.shutdown(CALL).await {
         log::warning(&left.to_string());
     }
@@ -121,11 +130,12 @@ pub(crate) struct Terms {
 }
 
 impl Terms {
-    fn of(args: &RunArgs, needs_beats: bool) -> Result<Self, Failure> {
+    /// Of a run whose hold ends when our session does, or with its lease alone.
+    fn of(args: &RunArgs, by_session: bool) -> Result<Self, Failure> {
         let lease = args.lease.unwrap_or(LEASE);
         // No hold outlives us by more than it may last.
         let lease = args.max_hold.map_or(lease, |cap| cap.min(lease));
-        let session = (needs_beats && !args.no_session).then(|| {
+        let session = by_session.then(|| {
             let for_grace = args.kill_grace.map_or(SESSION, |grace| grace.saturating_mul(GRACES));
             args.session.unwrap_or(for_grace.min(lease).max(SESSION))
         });
@@ -179,28 +189,22 @@ impl Terms {
 async fn under_lock(
     client: &Client,
     names: &[LockName],
+    who: &Who,
     terms: &Terms,
     args: &RunArgs,
     signals: &mut Signals,
     course: &mut Course,
 ) -> Result<Exit, Failure> {
     let shown = held::shown(names);
-    let unusable = |error: LockError| Failure::new(Exit::USAGE, error).doing_to("use", &shown);
-    let acquired = async {
-        match names {
-            [name] => one(client.mutex(name.clone()).map_err(unusable)?, args).await,
-            names => several(client.multi_mutex(names.iter().cloned()).map_err(unusable)?, args).await,
-        }
-        .map_err(|failure| failure.doing_to("acquire", &shown))
-    };
     let held = tokio::select! {
         biased;
         signal = signals.ending() => return Ok(Exit::of_named(signal)),
-        acquired = acquired => acquired?,
+        acquired = acquire(client, names, who, args) => acquired?,
     };
     let had =
         |(name, fence): (&LockName, FencingToken)| Had { name: name.to_string(), fence: fence.as_u64() };
     course.locks = held.tokens().into_iter().map(had).collect();
+    course.count = Some(held.count());
     tracing::info!(locks = %shown, "acquired");
     let ended = match whole_lease(&held, terms).await {
         Ok(()) => command(client, &held, terms, args, signals).await,
@@ -208,6 +212,24 @@ async fn under_lock(
     };
     course.command = ended.as_ref().ok().map(|ended| ended.exit);
     give_back(client, held, &shown, ended).await
+}
+
+async fn acquire(client: &Client, names: &[LockName], who: &Who, args: &RunArgs) -> Result<Held, Failure> {
+    let shown = held::shown(names);
+    let unusable = |error: LockError| Failure::new(Exit::USAGE, error).doing_to("use", &shown);
+    let acquired = match (names, who) {
+        ([name], Who::Nobody) => one(client.mutex(name.clone()).map_err(unusable)?, args).await,
+        ([name], who) => {
+            let owner = match who {
+                Who::Named(owner) | Who::Inherited(owner) => owner.clone(),
+                Who::Nobody | Who::Fresh => client.owner(),
+            };
+            let lock = client.reentrant_mutex(name.clone()).map_err(unusable)?;
+            entry(lock.owned_by(&owner), args).await
+        }
+        (names, _) => several(client.multi_mutex(names.iter().cloned()).map_err(unusable)?, args).await,
+    };
+    acquired.map_err(|failure| failure.doing_to("acquire", &shown))
 }
 
 async fn one(mutex: Mutex, args: &RunArgs) -> Result<Held, Failure> {
@@ -228,6 +250,26 @@ async fn one(mutex: Mutex, args: &RunArgs) -> Result<Held, Failure> {
         None => mutex.acquire().await,
     };
     acquired.map(Held::One).map_err(|error| not_acquired(error, conflict))
+}
+
+async fn entry(lock: ReentrantMutex, args: &RunArgs) -> Result<Held, Failure> {
+    let conflict = Exit::of(args.conflict_exit_code);
+    let lock = match args.max_hold {
+        Some(cap) => lock.max_hold(cap),
+        None => lock,
+    };
+    if tries_once(args) {
+        return match lock.try_acquire().await {
+            Ok(Attempt::Granted(guard)) => Ok(Held::Entry(guard)),
+            Ok(Attempt::Taken(who)) => Err(Failure::taken(conflict, anyhow!("{who}"))),
+            Err(error) => Err(not_acquired(error, conflict)),
+        };
+    }
+    let acquired = match args.wait {
+        Some(limit) => lock.acquire_timeout(limit).await,
+        None => lock.acquire().await,
+    };
+    acquired.map(Held::Entry).map_err(|error| not_acquired(error, conflict))
 }
 
 async fn several(all: MultiMutex, args: &RunArgs) -> Result<Held, Failure> {
@@ -268,9 +310,24 @@ pub(crate) fn not_acquired(error: AcquireError, conflict: Exit) -> Failure {
         AcquireError::Lost(lost) => return Failure::lost(lost.reason.clone(), error),
         AcquireError::Lease(_) | AcquireError::NoLease | AcquireError::LeaseTooShort { .. } => Exit::USAGE,
         AcquireError::Store(fault) if matches!(fault.kind, FaultKind::Unusable(_)) => Exit::USAGE,
+        AcquireError::Store(fault) => match other_kind(fault) {
+            Some(advice) => return Failure::new(Exit::UNAVAILABLE, anyhow!("{error}; {advice}")),
+            None => Exit::UNAVAILABLE,
+        },
         _ => Exit::UNAVAILABLE,
     };
     Failure::new(exit, error)
+}
+
+/// What to do where the name is that of a lock of another kind.
+fn other_kind(fault: &Fault) -> Option<&'static str> {
+    match stands_there(fault)? {
+        "hash" => Some("if it is a reentrant lock (`leasehold show` says so), `run --reentrant` enters it"),
+        "string" => {
+            Some("if it is a plain lock (`leasehold show` says so), leave --reentrant and --owner out")
+        }
+        _ => None,
+    }
 }
 
 /// Lengthens a new hold to its lease before anything is started under it (2).
@@ -297,8 +354,7 @@ async fn command(
     signals: &mut Signals,
 ) -> Result<Ended, Failure> {
     signals.catch_all().context("failed to catch signals").map_err(unavailable)?;
-    let child =
-        Child::start(&args.command, &held.tokens()).map_err(|error| not_started(&args.command, error))?;
+    let child = Child::start(&args.command, held).map_err(|error| not_started(&args.command, error))?;
     Ok(job::watch(Job::new(child, client, held, terms), signals).await)
 }
 

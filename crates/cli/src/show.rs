@@ -2,11 +2,11 @@
 
 use crate::args::ShowArgs;
 use crate::exit::{Exit, Failure};
+use crate::look::{Looked, look};
 use crate::people::{Behind, Taken, plain};
 use crate::report::{json_line, millis, print};
 use crate::stamp::rfc3339;
 use crate::store::Place;
-use leasehold::Details;
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::time::{Duration, SystemTime};
@@ -15,13 +15,8 @@ use std::time::{Duration, SystemTime};
 pub(crate) async fn show(args: &ShowArgs) -> Result<Exit, Failure> {
     let name = crate::lock_name(&args.name)?;
     let client = Place::of(&args.store)?.without_session().connect().await?;
-    let mutex =
-        client.mutex(name.clone()).map_err(|error| Failure::new(Exit::USAGE, error).doing("use", &name))?;
-    let details = mutex
-        .inspect_in_full()
-        .await
-        .map_err(|error| Failure::new(Exit::UNAVAILABLE, error).doing("inspect", &name))?;
-    let report = Report::of(name.as_str(), &details, SystemTime::now());
+    let looked = look(&client, &name).await?;
+    let report = Report::of(name.as_str(), &looked, SystemTime::now());
     let text = if args.json { json_line(&report) } else { report.text() };
     print(&text).map(|()| Exit::SUCCESS).map_err(|error| Failure::new(Exit::UNAVAILABLE, error))
 }
@@ -30,8 +25,11 @@ pub(crate) async fn show(args: &ShowArgs) -> Result<Exit, Failure> {
 #[derive(Debug, Serialize)]
 struct Report<'a> {
     name: &'a str,
+    kind: &'static str,
     held: bool,
     holder: Option<&'a str>,
+    owner: Option<&'a str>,
+    count: u64,
     since: Option<String>,
     until: Option<String>,
     remaining_ms: Option<u64>,
@@ -42,13 +40,17 @@ struct Report<'a> {
 }
 
 impl<'a> Report<'a> {
-    fn of(name: &'a str, details: &'a Details, now: SystemTime) -> Self {
+    fn of(name: &'a str, looked: &'a Looked, now: SystemTime) -> Self {
+        let Looked { lock, details } = looked;
         let status = &details.status;
         let remaining = status.remaining.filter(|_| status.held);
         Self {
             name,
+            kind: lock.kind().word(),
             held: status.held,
             holder: status.holder.as_deref().filter(|label| !label.is_empty()),
+            owner: status.owner.as_ref().map(leasehold::Owner::as_str),
+            count: status.count,
             since: status.since.map(rfc3339),
             until: remaining.and_then(|time| now.checked_add(time)).map(rfc3339),
             remaining_ms: remaining.map(millis),
@@ -65,12 +67,17 @@ impl<'a> Report<'a> {
             writeln!(text, "{label:<9}{value}").expect("writing to a string cannot fail");
         };
         line("name", self.name);
+        line("kind", self.kind);
         if self.held {
             line("held", "yes");
             line(
                 "holder",
                 &self.holder.map_or_else(|| "unknown: it says nothing of itself".to_owned(), plain),
             );
+            if let Some(owner) = self.owner {
+                let times = if self.count == 1 { "once".to_owned() } else { format!("{} times", self.count) };
+                line("owner", &format!("{}, {times}", plain(owner)));
+            }
             line("since", self.since.as_deref().unwrap_or("unknown"));
             match (&self.until, self.remaining_ms) {
                 (Some(until), Some(ms)) => {

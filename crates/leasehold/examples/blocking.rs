@@ -4,7 +4,7 @@
 //!     LEASEHOLD_STORE=redis://127.0.0.1/ cargo run --example blocking
 
 use leasehold::Attempt;
-use leasehold::blocking::Client;
+use leasehold::blocking::{Client, ReentrantMutex};
 use std::error::Error;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::thread;
@@ -51,8 +51,22 @@ pub(crate) fn main() -> Result<()> {
         .map_or_else(|| println!("not lost"), |lost| println!("{lost}"));
     guard.release()?;
 
+    // A thread enters again what it has: whoever calls `withdraw` may hold the account already.
+    let account = client.reentrant_mutex("example/blocking/account")?;
+    let transfer = account.acquire_timeout(Duration::from_secs(30))?;
+    println!("withdrawn by one who has the lock {} times", withdraw(&account)?);
+    transfer.release()?;
+
     // What is still held is given back before the program ends.
     client.shutdown(Duration::from_secs(5))?;
     println!("counted, and everything is given back");
     Ok(())
+}
+
+fn withdraw(account: &ReentrantMutex) -> Result<u64> {
+    let guard = account.acquire()?; // at once, since this thread has it
+    guard.check()?;
+    let count = guard.count();
+    guard.release()?;
+    Ok(count)
 }

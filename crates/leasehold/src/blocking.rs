@@ -23,7 +23,8 @@
 //! # Threads
 //!
 //! Clients, locks and guards can be shared by threads and moved between them. A guard may be released on another thread
-//! than the one that acquired it. A lock never re-enters: a thread that acquires it twice waits for itself.
+//! than the one that acquired it. A [`Mutex`] never re-enters: a thread that acquires it twice waits for itself. A
+//! [`ReentrantMutex`] does, and takes a thread for its owner where nobody says for whom it works.
 //!
 //! A thread that panics drops its guards, and dropping one gives the lock back in the background. So does the drop of a
 //! guard anywhere else, in an async context as well: it never waits.
@@ -42,16 +43,23 @@
 
 mod guard;
 mod host;
+mod multi;
 mod mutex;
+mod reentrant;
+mod thread;
 
 pub use guard::Guard;
 pub use host::AsyncContext;
+pub use multi::{MultiGuard, MultiMutex};
 pub use mutex::Mutex;
+pub use reentrant::{ReentrantGuard, ReentrantMutex};
 
 use crate::client::ClientBuilder;
 use crate::error::{AttachError, ConnectError, ExtendError, InspectError, LockError, ReleaseError};
 use crate::store::Store;
-use crate::{DetachedHold, LockInfo, LockName, Moment, NameError, SessionId, SessionInfo, ShutdownError};
+use crate::{
+    DetachedHold, LockInfo, LockName, Moment, NameError, Owner, SessionId, SessionInfo, ShutdownError,
+};
 use host::{Host, refuse_async};
 use leasehold_core::Lease;
 use std::fmt;
@@ -91,6 +99,13 @@ impl<E> Error<E> {
         match self {
             Self::AsyncContext(_) => None,
             Self::Failed(error) => Some(error),
+        }
+    }
+
+    fn map<F>(self, wrap: impl FnOnce(E) -> F) -> Error<F> {
+        match self {
+            Self::AsyncContext(error) => Error::AsyncContext(error),
+            Self::Failed(error) => Error::Failed(wrap(error)),
         }
     }
 }
@@ -198,6 +213,50 @@ impl Client {
         N::Error: Into<NameError>,
     {
         Ok(Mutex::new(self.inner.mutex(name)?, self.host.clone()))
+    }
+
+    /// The lock of that name which its owner may acquire again and again: see [`ReentrantMutex`]. Nothing is sent, and
+    /// nobody waits.
+    ///
+    /// Fails as [`leasehold::Client::reentrant_mutex`](crate::Client::reentrant_mutex) does.
+    pub fn reentrant_mutex<N>(&self, name: N) -> Result<ReentrantMutex, LockError>
+    where
+        N: TryInto<LockName>,
+        N::Error: Into<NameError>,
+    {
+        let inner = self.inner.reentrant_mutex(name)?;
+        Ok(ReentrantMutex::new(inner, self.inner.owners.clone(), self.host.clone()))
+    }
+
+    /// All of several locks, or none of them: see [`MultiMutex`]. Nothing is sent, and nobody waits.
+    ///
+    /// Fails as [`leasehold::Client::multi_mutex`](crate::Client::multi_mutex) does.
+    pub fn multi_mutex<N>(&self, names: impl IntoIterator<Item = N>) -> Result<MultiMutex, LockError>
+    where
+        N: TryInto<LockName>,
+        N::Error: Into<NameError>,
+    {
+        Ok(MultiMutex::new(self.inner.multi_mutex(names)?, self.host.clone()))
+    }
+
+    /// An owner that nobody has been before: for one piece of work, which may be spread over threads and processes.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let client = leasehold::blocking::Client::connect("memory:")?;
+    /// let account = client.reentrant_mutex("account/7")?;
+    /// let job = client.owner();
+    /// // Two threads of one job do not exclude each other.
+    /// let enter = || job.sync_scope(|| account.acquire());
+    /// let outer = enter()?;
+    /// let inner = std::thread::scope(|threads| threads.spawn(enter).join()).expect("no panic")?;
+    /// assert_eq!(inner.count(), 2);
+    /// # inner.release()?;
+    /// # outer.release()?;
+    /// # Ok(()) }
+    /// ```
+    pub fn owner(&self) -> Owner {
+        self.inner.owner()
     }
 
     /// Now, on the clock of [`Moment`], which goes on while the machine is suspended.

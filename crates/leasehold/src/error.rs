@@ -443,6 +443,14 @@ pub enum RunError {
 #[error(transparent)]
 pub struct InspectError(#[from] pub(crate) Fault);
 
+impl InspectError {
+    /// What went wrong: [`Meaningless`](crate::store::FaultKind::Meaningless), say, where the name is that of a lock of
+    /// another kind.
+    pub const fn fault(&self) -> &Fault {
+        &self.0
+    }
+}
+
 /// Why a lock was not freed by force.
 ///
 /// ```

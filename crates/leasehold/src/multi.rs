@@ -3,7 +3,7 @@
 use crate::engine::{self, Engine, InTheWay, Missed};
 use crate::error::{AcquireError, Contention, ExtendError, LockError, Lost, MultiReleaseError, ReleaseError};
 use crate::guard::Guard;
-use crate::request::{Asker, Request};
+use crate::request::{Asker, Request, settings};
 use futures_util::future::join_all;
 use leasehold_core::{FencingToken, Lease, LeaseError, LockName, Moment};
 use std::fmt;
@@ -43,9 +43,8 @@ const LAPS: u32 = 3;
 #[derive(Clone, Debug)]
 pub struct MultiMutex {
     engine: Arc<Engine>,
-    /// In the order of their names, each once; at least one.
+    /// In the order of their names, each once; at least one. All are set alike.
     requests: Vec<Request>,
-    wait: Option<Duration>,
 }
 
 /// What became of a try to have several locks.
@@ -63,9 +62,10 @@ pub struct MultiMutex {
 /// # Ok(()) }
 /// ```
 #[derive(Debug)]
-pub enum MultiAttempt {
+#[must_use = "a guard that is dropped gives the locks back"]
+pub enum MultiAttempt<G = MultiGuard> {
     /// All are held.
-    Granted(MultiGuard),
+    Granted(G),
     /// None is: one is in the way.
     Taken {
         /// Which one. There may be others.
@@ -73,6 +73,24 @@ pub enum MultiAttempt {
         /// Who has it.
         contention: Contention,
     },
+}
+
+impl<G> MultiAttempt<G> {
+    /// The guard, if all are held.
+    pub fn granted(self) -> Option<G> {
+        match self {
+            Self::Granted(held) => Some(held),
+            Self::Taken { .. } => None,
+        }
+    }
+
+    /// The same of another kind of guard.
+    pub(crate) fn map<H>(self, wrap: impl FnOnce(G) -> H) -> MultiAttempt<H> {
+        match self {
+            Self::Granted(held) => MultiAttempt::Granted(wrap(held)),
+            Self::Taken { lock, contention } => MultiAttempt::Taken { lock, contention },
+        }
+    }
 }
 
 /// One that is in the way of all.
@@ -85,39 +103,22 @@ impl MultiMutex {
     pub(crate) fn of(engine: Arc<Engine>, mut requests: Vec<Request>) -> Result<Self, LockError> {
         requests.sort_by(|a, b| a.name().cmp(b.name()));
         requests.dedup_by(|a, b| a.name() == b.name());
-        if requests.is_empty() { Err(LockError::NoName) } else { Ok(Self { engine, requests, wait: None }) }
+        if requests.is_empty() { Err(LockError::NoName) } else { Ok(Self { engine, requests }) }
     }
 
-    /// How long a hold lasts: as [`Mutex::lease`](crate::Mutex::lease), of each. Where the locks had to be waited for one after the other, it
-    /// counts for all from when the last was had.
-    #[must_use]
-    pub fn lease(self, lease: impl Into<Lease>) -> Self {
-        let lease = lease.into();
-        self.each(|request| request.lease = Some(lease))
-    }
+    settings! {
+        /// How long a hold lasts: as [`Mutex::lease`](crate::Mutex::lease), of each. Where the locks had to be waited for one after the other, it
+        /// counts for all from when the last was had.
+        pub fn lease(self, lease: impl Into<Lease>) -> Self;
 
-    /// How long a hold lasts at most: as [`Mutex::max_hold`](crate::Mutex::max_hold), of each.
-    #[must_use]
-    pub fn max_hold(self, cap: Duration) -> Self {
-        self.each(|request| request.max_hold = Some(cap))
-    }
+        /// How long a hold lasts at most: as [`Mutex::max_hold`](crate::Mutex::max_hold), of each.
+        pub fn max_hold(self, cap: Duration) -> Self;
 
-    /// How often each hold is renewed at most: as [`Mutex::max_renewals`](crate::Mutex::max_renewals).
-    #[must_use]
-    pub fn max_renewals(self, most: u32) -> Self {
-        self.each(|request| request.max_renewals = Some(most))
-    }
+        /// How often each hold is renewed at most: as [`Mutex::max_renewals`](crate::Mutex::max_renewals).
+        pub fn max_renewals(self, most: u32) -> Self;
 
-    /// How long [`acquire`](Self::acquire) waits at most; for ever, if nothing is set.
-    #[must_use]
-    pub fn wait(mut self, limit: Duration) -> Self {
-        self.wait = Some(limit);
-        self
-    }
-
-    fn each(mut self, change: impl Fn(&mut Request)) -> Self {
-        self.requests.iter_mut().for_each(change);
-        self
+        /// How long [`acquire`](Self::acquire) waits at most; for ever, if nothing is set.
+        pub fn wait(self, limit: Duration) -> Self;
     }
 
     /// The names of the locks, in their order.
@@ -151,12 +152,18 @@ impl MultiMutex {
     /// Cancel safety: if the future is dropped, nothing is held: places in queues are given up, and what was had of the
     /// locks is given back in the background.
     pub async fn acquire(&self) -> Result<MultiGuard, AcquireError> {
-        self.acquire_within(self.wait).await
+        let wait = self.requests.first().and_then(|request| request.wait);
+        self.acquire_within(wait).await
     }
 
     /// Acquires all of the locks within `limit`. Otherwise as [`acquire`](Self::acquire), also as to cancel safety.
     pub async fn acquire_timeout(&self, limit: Duration) -> Result<MultiGuard, AcquireError> {
         self.acquire_within(Some(limit)).await
+    }
+
+    pub(crate) fn set(mut self, change: impl Fn(&mut Request)) -> Self {
+        self.requests.iter_mut().for_each(change);
+        self
     }
 
     async fn acquire_within(&self, wait: Option<Duration>) -> Result<MultiGuard, AcquireError> {

@@ -4,7 +4,7 @@ use crate::detached::DetachedHold;
 use crate::engine::Engine;
 use crate::error::{AcquireError, FreeError, InspectError, LockError, RunError};
 use crate::guard::Guard;
-use crate::request::{Asker, Attempt, Request};
+use crate::request::{Asker, Attempt, Request, settings};
 use crate::status::{Details, Status};
 use leasehold_core::{Lease, Lock, LockName, OwnValue, RetryPolicy, Seen};
 use std::sync::Arc;
@@ -45,70 +45,60 @@ impl Mutex {
         Self { request: Request::new(engine, lock), value: None }
     }
 
-    /// How long a hold lasts: it ends when the lease ends. Without a lease a watchdog renews the hold for
-    /// as long as its guard lives.
-    ///
-    /// Every hold starts with a short lease of 3 s (or this one, if it is shorter) and is lengthened to this
-    /// one in the background, at once.
-    #[must_use]
-    pub fn lease(mut self, lease: impl Into<Lease>) -> Self {
-        self.request.lease = Some(lease.into());
-        self
-    }
+    settings! {
+        /// How long a hold lasts: it ends when the lease ends. Without a lease a watchdog renews the hold for
+        /// as long as its guard lives.
+        ///
+        /// Every hold starts with a short lease of 3 s (or this one, if it is shorter) and is lengthened to this
+        /// one in the background, at once.
+        pub fn lease(self, lease: impl Into<Lease>) -> Self;
 
-    /// How long a hold lasts at most, whatever renews it: a cap for tasks that hang, which a watchdog would renew for
-    /// ever. It counts from the moment in which the lock was acquired, as its caller sees it.
-    ///
-    /// At the cap the hold is lost, with [`LostReason::Capped`](crate::LostReason::Capped), and is then released at
-    /// the store, so that the next waiter need not wait for the rest of the lease. An
-    /// [`extend`](Guard::extend) reaches up to the cap; an [`extend_to`](Guard::extend_to) beyond it fails. A cap
-    /// shorter than 1 ms makes acquiring fail with [`AcquireError::Lease`].
-    ///
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// use leasehold::{Client, LostReason};
-    /// use std::time::Duration;
-    ///
-    /// let index = Client::connect("memory:").await?.mutex("index")?.max_hold(Duration::from_millis(50));
-    /// let guard = index.acquire().await?;
-    /// let hangs = std::future::pending::<()>();
-    /// tokio::select! {
-    ///     () = hangs => guard.release().await?,
-    ///     lost = guard.lost() => assert_eq!(lost.reason, LostReason::Capped),
-    /// }
-    /// # Ok(()) }
-    /// ```
-    #[must_use]
-    pub fn max_hold(mut self, cap: Duration) -> Self {
-        self.request.max_hold = Some(cap);
-        self
-    }
+        /// How long a hold lasts at most, whatever renews it: a cap for tasks that hang, which a watchdog would renew for
+        /// ever. It counts from the moment in which the lock was acquired, as its caller sees it.
+        ///
+        /// At the cap the hold is lost, with [`LostReason::Capped`](crate::LostReason::Capped), and is then released at
+        /// the store, so that the next waiter need not wait for the rest of the lease. An
+        /// [`extend`](Guard::extend) reaches up to the cap; an [`extend_to`](Guard::extend_to) beyond it fails. A cap
+        /// shorter than 1 ms makes acquiring fail with [`AcquireError::Lease`].
+        ///
+        /// ```
+        /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+        /// use leasehold::{Client, LostReason};
+        /// use std::time::Duration;
+        ///
+        /// let index = Client::connect("memory:").await?.mutex("index")?.max_hold(Duration::from_millis(50));
+        /// let guard = index.acquire().await?;
+        /// let hangs = std::future::pending::<()>();
+        /// tokio::select! {
+        ///     () = hangs => guard.release().await?,
+        ///     lost = guard.lost() => assert_eq!(lost.reason, LostReason::Capped),
+        /// }
+        /// # Ok(()) }
+        /// ```
+        pub fn max_hold(self, cap: Duration) -> Self;
 
-    /// How often a hold is renewed at most; that it reaches its lease for the first time, after the first 3 s, is not
-    /// counted. With 0 it lasts one lease of the watchdog's, with `n` as much longer as `n` renewals make it.
-    ///
-    /// Extends by the user count, too, if they lengthen the hold. Once the last one is used up,
-    /// [`Guard::extend`] fails with [`ExtendError::Capped`](crate::ExtendError::Capped). When a hold that the
-    /// watchdog renews then ends it is given up, as by [`max_hold`](Self::max_hold); one with a lease ends with it.
-    #[must_use]
-    pub fn max_renewals(mut self, most: u32) -> Self {
-        self.request.max_renewals = Some(most);
-        self
-    }
+        /// How often a hold is renewed at most; that it reaches its lease for the first time, after the first 3 s, is not
+        /// counted. With 0 it lasts one lease of the watchdog's, with `n` as much longer as `n` renewals make it.
+        ///
+        /// Extends by the user count, too, if they lengthen the hold. Once the last one is used up,
+        /// [`Guard::extend`] fails with [`ExtendError::Capped`](crate::ExtendError::Capped). When a hold that the
+        /// watchdog renews then ends it is given up, as by [`max_hold`](Self::max_hold); one with a lease ends with it.
+        pub fn max_renewals(self, most: u32) -> Self;
 
-    /// How long [`acquire`](Self::acquire) waits at most; for ever, if nothing is set.
-    #[must_use]
-    pub fn wait(mut self, limit: Duration) -> Self {
-        self.request.wait = Some(limit);
-        self
-    }
+        /// How long [`acquire`](Self::acquire) waits at most; for ever, if nothing is set.
+        pub fn wait(self, limit: Duration) -> Self;
 
-    /// Polls for the lock by this policy in place of queueing for it. It is then not fair, and costs a
-    /// request a try. While it pauses between two tries, tasks of the same client that queue go first.
-    #[must_use]
-    pub fn retry(mut self, policy: RetryPolicy) -> Self {
-        self.request.retry = Some(policy);
-        self
+        /// Polls for the lock by this policy in place of queueing for it. It is then not fair, and costs a
+        /// request a try. While it pauses between two tries, tasks of the same client that queue go first.
+        pub fn retry(self, policy: RetryPolicy) -> Self;
+
+        /// Gives the key an expiry if a client of another library has locked it without one.
+        pub fn adopt(self, expiry: Duration) -> Self;
+
+        /// Lets the lock lie free at every `every`th release of this process in place of handing it to the
+        /// next waiter, for clients of other libraries that share it: they do not queue, and would starve.
+        /// It also makes the first in the queue look more often. All clients of the lock should set it.
+        pub fn share(self, every: u32) -> Self;
     }
 
     /// The value at the lock's key, in place of a random token. It need not be unique: two holds with the
@@ -116,22 +106,6 @@ impl Mutex {
     pub fn value(mut self, value: impl AsRef<str>) -> Result<Self, LockError> {
         self.value = Some(OwnValue::new(value)?);
         Ok(self)
-    }
-
-    /// Gives the key an expiry if a client of another library has locked it without one.
-    #[must_use]
-    pub fn adopt(mut self, expiry: Duration) -> Self {
-        self.request.adopt = Some(expiry);
-        self
-    }
-
-    /// Lets the lock lie free at every `every`th release of this process in place of handing it to the
-    /// next waiter, for clients of other libraries that share it: they do not queue, and would starve.
-    /// It also makes the first in the queue look more often. All clients of the lock should set it.
-    #[must_use]
-    pub fn share(mut self, every: u32) -> Self {
-        self.request.free_every = Some(every.max(1));
-        self
     }
 
     /// The lock's name.
@@ -263,6 +237,11 @@ impl Mutex {
     /// Cancel safety: if the future is dropped, the lock may have been freed, or may be yet.
     pub async fn free_by_force(&self, seen: Seen) -> Result<(), FreeError> {
         self.request.free_by_force(seen).await
+    }
+
+    pub(crate) fn set(mut self, change: impl Fn(&mut Request)) -> Self {
+        change(&mut self.request);
+        self
     }
 
     async fn acquire_within(&self, limit: Option<Duration>) -> Result<Guard, AcquireError> {

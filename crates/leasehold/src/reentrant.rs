@@ -4,7 +4,7 @@ use crate::engine::Engine;
 use crate::error::{AcquireError, ExtendError, FreeError, InspectError, Lost, ReleaseError, RunError};
 use crate::guard::Guard;
 use crate::owner::{Owner, Owners};
-use crate::request::{Asker, Attempt, Kept, Request};
+use crate::request::{Asker, Attempt, Kept, Request, settings};
 use crate::status::{Details, Status};
 use leasehold_core::{FencingToken, Lease, Lock, LockName, Moment, RetryPolicy, Seen};
 use std::fmt;
@@ -69,16 +69,36 @@ impl ReentrantMutex {
         self
     }
 
-    /// How long a hold lasts: it ends when the lease ends. Without a lease a watchdog renews the hold for as long as its
-    /// guard lives.
-    ///
-    /// Each guard has its own lease, and none shortens another: in the store, the longest that was asked for rules, from
-    /// whatever process, and every acquire begins it anew for those that were there. The lock is the owner's until the
-    /// last of them has ended.
-    #[must_use]
-    pub fn lease(mut self, lease: impl Into<Lease>) -> Self {
-        self.request.lease = Some(lease.into());
-        self
+    settings! {
+        /// How long a hold lasts: it ends when the lease ends. Without a lease a watchdog renews the hold for as long as its
+        /// guard lives.
+        ///
+        /// Each guard has its own lease, and none shortens another: in the store, the longest that was asked for rules, from
+        /// whatever process, and every acquire begins it anew for those that were there. The lock is the owner's until the
+        /// last of them has ended.
+        pub fn lease(self, lease: impl Into<Lease>) -> Self;
+
+        /// How long a hold lasts at most, whatever renews it: as [`Mutex::max_hold`](crate::Mutex::max_hold), for each guard
+        /// by itself.
+        pub fn max_hold(self, cap: Duration) -> Self;
+
+        /// How often a hold is renewed at most: as [`Mutex::max_renewals`](crate::Mutex::max_renewals), for each guard by
+        /// itself.
+        pub fn max_renewals(self, most: u32) -> Self;
+
+        /// How long [`acquire`](Self::acquire) waits at most; for ever, if nothing is set.
+        pub fn wait(self, limit: Duration) -> Self;
+
+        /// Polls for the lock by this policy in place of queueing for it: as [`Mutex::retry`](crate::Mutex::retry).
+        pub fn retry(self, policy: RetryPolicy) -> Self;
+
+        /// Gives the key an expiry if a client of another library has locked it without one.
+        pub fn adopt(self, expiry: Duration) -> Self;
+
+        /// Lets the lock lie free at every `every`th release of this process that ends its owner's holds here, in place of
+        /// handing it to the next waiter: for clients of Redisson, who do not queue. As
+        /// [`Mutex::share`](crate::Mutex::share).
+        pub fn share(self, every: u32) -> Self;
     }
 
     /// Adds the [lease](Self::lease) of one who enters again to the longest that was asked for before, in place of
@@ -105,52 +125,6 @@ impl ReentrantMutex {
     #[must_use]
     pub fn sum_leases(mut self, sum: bool) -> Self {
         self.sum = sum;
-        self
-    }
-
-    /// How long a hold lasts at most, whatever renews it: as [`Mutex::max_hold`](crate::Mutex::max_hold), for each guard
-    /// by itself.
-    #[must_use]
-    pub fn max_hold(mut self, cap: Duration) -> Self {
-        self.request.max_hold = Some(cap);
-        self
-    }
-
-    /// How often a hold is renewed at most: as [`Mutex::max_renewals`](crate::Mutex::max_renewals), for each guard by
-    /// itself.
-    #[must_use]
-    pub fn max_renewals(mut self, most: u32) -> Self {
-        self.request.max_renewals = Some(most);
-        self
-    }
-
-    /// How long [`acquire`](Self::acquire) waits at most; for ever, if nothing is set.
-    #[must_use]
-    pub fn wait(mut self, limit: Duration) -> Self {
-        self.request.wait = Some(limit);
-        self
-    }
-
-    /// Polls for the lock by this policy in place of queueing for it: as [`Mutex::retry`](crate::Mutex::retry).
-    #[must_use]
-    pub fn retry(mut self, policy: RetryPolicy) -> Self {
-        self.request.retry = Some(policy);
-        self
-    }
-
-    /// Gives the key an expiry if a client of another library has locked it without one.
-    #[must_use]
-    pub fn adopt(mut self, expiry: Duration) -> Self {
-        self.request.adopt = Some(expiry);
-        self
-    }
-
-    /// Lets the lock lie free at every `every`th release of this process that ends its owner's holds here, in place of
-    /// handing it to the next waiter: for clients of Redisson, who do not queue. As
-    /// [`Mutex::share`](crate::Mutex::share).
-    #[must_use]
-    pub fn share(mut self, every: u32) -> Self {
-        self.request.free_every = Some(every.max(1));
         self
     }
 
@@ -256,6 +230,11 @@ impl ReentrantMutex {
     /// Cancel safety: if the future is dropped, the lock may have been freed, or may be yet.
     pub async fn free_by_force(&self, seen: Seen) -> Result<(), FreeError> {
         self.request.free_by_force(seen).await
+    }
+
+    pub(crate) fn set(mut self, change: impl Fn(&mut Request)) -> Self {
+        change(&mut self.request);
+        self
     }
 
     async fn acquire_within(&self, limit: Option<Duration>) -> Result<ReentrantGuard, AcquireError> {

@@ -2,6 +2,8 @@
 //!
 //! It turns what a user has set into terms, and what the engine answers into guards and errors. It does not know what
 //! sets one kind apart from another, but for what an [`Asker`] brings along, and waits for nothing itself.
+//!
+//! What can be set is written once, as a method of [`Request`]; a kind of lock lists those that it has by [`settings`].
 
 use crate::detached::DetachedHold;
 use crate::engine::{self, Engine, Missed, NotDetached, Pursuit, Seat, Session, Won};
@@ -53,23 +55,41 @@ impl<H> Attempt<H> {
     }
 }
 
+/// The settings of a kind of lock, with its own words about each: methods that hand on what they are given to the ones of
+/// the same name of its [`Request`], or of all of its requests. The kind says which these are, in its `set`.
+macro_rules! settings {
+    ($($(#[$words:meta])* pub fn $name:ident(self, $given:ident: $type:ty) -> Self;)+) => {
+        $(
+            $(#[$words])*
+            #[must_use]
+            pub fn $name(self, $given: $type) -> Self {
+                let $given = $given.into();
+                self.set(|request| request.$name($given))
+            }
+        )+
+    };
+}
+pub(crate) use settings;
+
 /// How a lock is asked for.
 #[derive(Debug, Clone)]
 pub(crate) struct Request {
     pub(crate) engine: Arc<Engine>,
     pub(crate) seat: Arc<Seat>,
     /// How long it is to be held; a watchdog keeps it, if nothing is set.
-    pub(crate) lease: Option<Lease>,
+    lease: Option<Lease>,
     /// How long it is waited for; for ever, if nothing is set.
     pub(crate) wait: Option<Duration>,
     /// Set to poll.
-    pub(crate) retry: Option<RetryPolicy>,
+    retry: Option<RetryPolicy>,
     /// Set to give a lock without an expiry this one.
-    pub(crate) adopt: Option<Duration>,
+    adopt: Option<Duration>,
     /// Set to leave the lock free at every so manieth release.
-    pub(crate) free_every: Option<u32>,
-    pub(crate) max_hold: Option<Duration>,
-    pub(crate) max_renewals: Option<u32>,
+    free_every: Option<u32>,
+    /// How long a guard is kept at most, if that is set.
+    max_hold: Option<Duration>,
+    /// How often a guard is renewed at most, if that is set.
+    max_renewals: Option<u32>,
 }
 
 /// Who asks.
@@ -102,6 +122,37 @@ pub(crate) struct Kept {
     pub(crate) guard: Guard,
     /// How often its owner has it, with this guard.
     pub(crate) count: u64,
+}
+
+/// What can be set.
+impl Request {
+    pub(crate) fn lease(&mut self, lease: Lease) {
+        self.lease = Some(lease);
+    }
+
+    pub(crate) fn max_hold(&mut self, cap: Duration) {
+        self.max_hold = Some(cap);
+    }
+
+    pub(crate) fn max_renewals(&mut self, most: u32) {
+        self.max_renewals = Some(most);
+    }
+
+    pub(crate) fn wait(&mut self, limit: Duration) {
+        self.wait = Some(limit);
+    }
+
+    pub(crate) fn retry(&mut self, policy: RetryPolicy) {
+        self.retry = Some(policy);
+    }
+
+    pub(crate) fn adopt(&mut self, expiry: Duration) {
+        self.adopt = Some(expiry);
+    }
+
+    pub(crate) fn share(&mut self, every: u32) {
+        self.free_every = Some(every.max(1));
+    }
 }
 
 impl Request {

@@ -42,7 +42,7 @@ fn who_holds_what_is_listed_with_host_process_and_program() {
 
         let text = scene.run(&["ls"]).stdout;
         let [head, line] = text.lines().collect::<Vec<_>>()[..] else { panic!("two lines: {text}") };
-        assert!(head.starts_with("NAME  HOST") && line.starts_with("job   "), "{text}");
+        assert!(head.starts_with("NAME  KIND   HOST") && line.starts_with("job   mutex  "), "{text}");
         assert!(line.contains(&format!(" {} ", holder.pid())), "{text}");
         let sessions = lines(&scene.run(&["ls", "--sessions", "--json"]).stdout);
         assert_eq!(sessions.len(), 1, "who only looks is not there: {sessions:?}");

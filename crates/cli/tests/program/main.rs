@@ -6,6 +6,7 @@ mod hands;
 mod init;
 mod loss;
 mod misuse;
+mod reentrant;
 mod run;
 mod scene;
 mod secrets;

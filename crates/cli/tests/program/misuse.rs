@@ -13,7 +13,7 @@ fn what_cannot_be_used_ends_with_2_and_a_reason() {
         outcome.check(2, "leasehold: ");
         assert_eq!(outcome.stdout, "", "the command did not run");
     };
-    let run = |options: &[&'static str], reason| {
+    let run = |options: &[&str], reason| {
         check(&[&["run", "job"], options, &["--", "echo", "ran"]].concat(), reason);
     };
     check(&["run", "", "--", "echo", "ran"], "a lock name needs at least one character");
@@ -46,6 +46,11 @@ fn what_cannot_be_used_ends_with_2_and_a_reason() {
     run(&["--conflict-exit-code", "256"], "--conflict-exit-code");
     run(&["--log-format", "xml"], "--log-format");
     run(&["--session", "1s", "--no-session"], "cannot be used with");
+    run(&["--owner", ""], "--owner cannot be that: an owner has 1 to 256 bytes");
+    run(&["--owner", &"x".repeat(257)], "this text of 257 bytes is none");
+    run(&["--owner", "leasehold"], "the one text that no owner can have");
+    check(&["run", "a", "b", "--reentrant", "--", "echo", "ran"], "take one lock, and 2 are named");
+    check(&["run", "a", "a", "--owner", "me", "--", "echo", "ran"], "or nest them");
     check(&["ls", "--store", "sqlite:no/such/dir/locks.db"], "its directory does not exist");
     check(&["free", "job"], "nobody can be asked");
     check(&["free", "", "--yes"], "a lock name needs at least one character");
@@ -60,6 +65,7 @@ fn help_and_version_are_no_errors() {
         (&["--help"][..], "leasehold run nightly -- ./backup.sh"),
         (&["run", "--help"], "is killed, the kernel kills the command"),
         (&["help", "run"], "Exit status:"),
+        (&["help", "run"], "Entering again (--reentrant, --owner):"),
         (&["show", "--help"], "remaining_ms"),
         (&["ls", "--help"], "goes through the server's keys"),
         (&["free", "--help"], "Take a lock from its holder by force"),

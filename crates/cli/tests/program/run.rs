@@ -156,20 +156,20 @@ fn a_run_is_told_in_a_line_of_json_at_its_end() {
     ran.check(3, "");
     let said = last(&ran);
     let keys: Vec<_> = said.as_object().expect("it is an object").keys().map(String::as_str).collect();
-    assert_eq!(keys, ["acquired", "command_status", "error", "fence", "locks", "name", "status"]);
+    assert_eq!(keys, ["acquired", "command_status", "count", "error", "fence", "locks", "name", "status"]);
     assert_eq!(format!("{}\n", said["fence"]), ran.stdout, "standard output is the command's");
     assert_eq!(
         (&said["acquired"], &said["command_status"], &said["status"]),
         (&true.into(), &3.into(), &3.into())
     );
-    assert!(said["error"].is_null());
+    assert!(said["error"].is_null() && said["count"] == 1);
 
     server.cli(&["SET", "job", "x", "PX", "60000"]).expect("it answers");
     let taken = scene.script(&["--json", "--try", "--conflict-exit-code", "0"], "echo never");
     taken.check(0, "");
     let said = last(&taken);
     assert_eq!((&said["acquired"], &said["error"]["kind"]), (&false.into(), &"taken".into()));
-    assert!(said["command_status"].is_null() && said["fence"].is_null());
+    assert!(said["command_status"].is_null() && said["fence"].is_null() && said["count"].is_null());
 
     server.cli(&["DEL", "job"]).expect("it answers");
     let missing = scene.run(&["run", "job", "--json", "--", "./missing"]);

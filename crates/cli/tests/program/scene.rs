@@ -59,8 +59,8 @@ impl Scene {
     /// The program with arguments, and nothing else of ours in its environment than the store.
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_leasehold"));
-        for name in ["LEASEHOLD_PASSWORD", "LEASEHOLD_USERNAME", "LEASEHOLD_NAME", "LEASEHOLD_FENCE"] {
-            command.env_remove(name);
+        for name in ["PASSWORD", "USERNAME", "NAME", "FENCE", "OWNER"] {
+            command.env_remove(format!("LEASEHOLD_{name}"));
         }
         command.args(arguments).current_dir(self.dir.path());
         command.env("LEASEHOLD_STORE", &self.url).env("XDG_STATE_HOME", self.dir.path());

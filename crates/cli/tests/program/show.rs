@@ -8,10 +8,10 @@ fn a_free_lock() {
     let scene = Scene::sqlite();
     let shown = scene.run(&["show", "job"]);
     shown.check(0, "");
-    assert_eq!(shown.stdout, "name     job\nheld     no\nwaiting  0\n");
+    assert_eq!(shown.stdout, "name     job\nkind     mutex\nheld     no\nwaiting  0\n");
     let json = scene.run(&["show", "job", "--json"]).stdout;
-    let wanted = "{\"name\":\"job\",\"held\":false,\"holder\":null,\"since\":null,\"until\":null,\
-                  \"remaining_ms\":null,\"fence\":null,\"waiting\":0,\"behind\":null,\"audit\":[]}\n";
+    let wanted = "{\"name\":\"job\",\"kind\":\"mutex\",\"held\":false,\"holder\":null,\"owner\":null,\"count\":0,\
+                  \"since\":null,\"until\":null,\"remaining_ms\":null,\"fence\":null,\"waiting\":0,\"behind\":null,\"audit\":[]}\n";
     assert_eq!(json, wanted);
 }
 

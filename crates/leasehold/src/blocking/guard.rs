@@ -1,13 +1,88 @@
-//! The guard of a thread: what the async guard is, and waiting.
+//! The guards of threads: what the async guards are, and waiting.
 
 use super::host::Host;
-use super::{AsyncContext, Error, call};
-use crate::error::{ExtendError, Lost, ReleaseError};
-use leasehold_core::{FencingToken, Lease, LockName, Moment};
-use std::fmt;
+use super::{Error, call};
+use crate::error::ReleaseError;
+use leasehold_core::{FencingToken, LockName};
 use std::sync::Arc;
-use std::time::Duration;
-use tokio_util::sync::CancellationToken;
+
+/// What is the same for the guards of all kinds of locks. Each is a struct of its async twin, which has the same name, and
+/// the host.
+macro_rules! face {
+    (@see $words:literal, $guard:ident :: $method:ident) => {
+        concat!(
+            $words, ": see [`leasehold::", stringify!($guard), "::", stringify!($method), "`](crate::",
+            stringify!($guard), "::", stringify!($method), ").",
+        )
+    };
+    ($guard:ident) => {
+        impl $guard {
+            pub(super) fn new(inner: crate::$guard, host: std::sync::Arc<super::host::Host>) -> Self {
+                Self { inner, host }
+            }
+
+            #[doc = face!(@see "Until when it may be believed as things stand", $guard::valid_until)]
+            pub fn valid_until(&self) -> leasehold_core::Moment {
+                self.inner.valid_until()
+            }
+
+            #[doc = face!(@see "How long it may be believed as things stand", $guard::remaining)]
+            pub fn remaining(&self) -> std::time::Duration {
+                self.inner.remaining()
+            }
+
+            /// Whether it is still held: fails once its deadline has passed, or it is known to be lost. Needs no network,
+            /// and never waits.
+            pub fn check(&self) -> Result<(), crate::Lost> {
+                self.inner.check()
+            }
+
+            #[doc = face!(@see "Whether it ends by its cap as things stand", $guard::is_capped)]
+            pub fn is_capped(&self) -> bool {
+                self.inner.is_capped()
+            }
+
+            /// Waits until it is lost, for `limit` at most: says why, or nothing if it is held still.
+            ///
+            /// Fails in an async context, and by nothing else.
+            pub fn lost(
+                &self,
+                limit: std::time::Duration,
+            ) -> Result<Option<crate::Lost>, super::AsyncContext> {
+                let waited = async { tokio::time::timeout(limit, self.inner.lost()).await.ok() };
+                // A timer can be late where the machine was suspended; the clock of a check is not.
+                Ok(self.host.wait(waited)?.or_else(|| self.inner.check().err()))
+            }
+
+            /// A token that is cancelled when it is lost: a flag for loops, on any thread
+            /// ([`is_cancelled`](tokio_util::sync::CancellationToken::is_cancelled)), and for async code. It outlives the
+            /// guard, and is never cancelled by a release.
+            pub fn lost_signal(&self) -> tokio_util::sync::CancellationToken {
+                self.inner.lost_signal()
+            }
+
+            #[doc = face!(@see "Lengthens it now", $guard::extend)]
+            pub fn extend(&self) -> Result<(), super::Error<crate::ExtendError>> {
+                super::call(&self.host, self.inner.extend())
+            }
+
+            #[doc = face!(@see "Lengthens it to last `lease` from now, if it would end earlier", $guard::extend_to)]
+            pub fn extend_to(
+                &self,
+                lease: impl Into<leasehold_core::Lease>,
+            ) -> Result<(), super::Error<crate::ExtendError>> {
+                super::call(&self.host, self.inner.extend_to(lease))
+            }
+        }
+
+        impl std::fmt::Debug for $guard {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.debug_tuple(concat!("blocking::", stringify!($guard))).field(&self.inner).finish()
+            }
+        }
+    };
+}
+pub(super) use face;
 
 /// A lock that is held: [`leasehold::Guard`](crate::Guard), for threads.
 ///
@@ -29,6 +104,26 @@ use tokio_util::sync::CancellationToken;
 /// guard.release()?;
 /// # Ok(()) }
 /// ```
+///
+/// One thread works, and another one watches:
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let items = [1, 2, 3];
+/// use std::time::Duration;
+///
+/// let client = leasehold::blocking::Client::connect("memory:")?;
+/// let guard = client.mutex("index")?.acquire()?;
+/// let lost = guard.lost_signal();
+/// std::thread::scope(|threads| {
+///     let working = threads.spawn(move || items.iter().take_while(|_| !lost.is_cancelled()).count());
+///     let watching = threads.spawn(|| guard.lost(Duration::from_millis(50)));
+///     assert_eq!(working.join().expect("no panic"), 3);
+///     assert_eq!(watching.join().expect("no panic"), Ok(None)); // it was not lost
+/// });
+/// guard.release()?;
+/// # Ok(()) }
+/// ```
 #[must_use = "a guard that is dropped gives the lock back"]
 pub struct Guard {
     inner: crate::Guard,
@@ -36,11 +131,9 @@ pub struct Guard {
     host: Arc<Host>,
 }
 
-impl Guard {
-    pub(super) fn new(inner: crate::Guard, host: Arc<Host>) -> Self {
-        Self { inner, host }
-    }
+face!(Guard);
 
+impl Guard {
     /// The lock's name.
     pub fn name(&self) -> &LockName {
         self.inner.name()
@@ -51,84 +144,6 @@ impl Guard {
         self.inner.fencing_token()
     }
 
-    /// Until when the hold may be believed as things stand: see
-    /// [`leasehold::Guard::valid_until`](crate::Guard::valid_until).
-    pub fn valid_until(&self) -> Moment {
-        self.inner.valid_until()
-    }
-
-    /// How long the hold may be believed as things stand: see
-    /// [`leasehold::Guard::remaining`](crate::Guard::remaining).
-    pub fn remaining(&self) -> Duration {
-        self.inner.remaining()
-    }
-
-    /// Whether the lock is still held: fails once its deadline has passed, or it is known to be lost. Needs no network,
-    /// and never waits.
-    pub fn check(&self) -> Result<(), Lost> {
-        self.inner.check()
-    }
-
-    /// Whether the hold ends by its cap as things stand: see
-    /// [`leasehold::Guard::is_capped`](crate::Guard::is_capped).
-    pub fn is_capped(&self) -> bool {
-        self.inner.is_capped()
-    }
-
-    /// Waits until the lock is lost, for `limit` at most: says why, or nothing if it is held still.
-    ///
-    /// Fails in an async context, and by nothing else.
-    ///
-    /// ```
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// use std::time::Duration;
-    ///
-    /// let client = leasehold::blocking::Client::connect("memory:")?;
-    /// let guard = client.mutex("index")?.acquire()?;
-    /// // One thread works, and another one watches.
-    /// std::thread::scope(|threads| {
-    ///     let watching = threads.spawn(|| guard.lost(Duration::from_millis(50)));
-    ///     assert_eq!(watching.join().expect("no panic"), Ok(None));
-    /// });
-    /// guard.release()?;
-    /// # Ok(()) }
-    /// ```
-    pub fn lost(&self, limit: Duration) -> Result<Option<Lost>, AsyncContext> {
-        let waited = async { tokio::time::timeout(limit, self.inner.lost()).await.ok() };
-        // A timer can be late where the machine was suspended; the clock of a check is not.
-        Ok(self.host.wait(waited)?.or_else(|| self.inner.check().err()))
-    }
-
-    /// A token that is cancelled when the lock is lost: a flag for loops, on any thread
-    /// ([`is_cancelled`](CancellationToken::is_cancelled)), and for async code. It outlives the guard, and is never
-    /// cancelled by a release.
-    ///
-    /// ```
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let items = [1, 2, 3];
-    /// let client = leasehold::blocking::Client::connect("memory:")?;
-    /// let guard = client.mutex("index")?.acquire()?;
-    /// let lost = guard.lost_signal();
-    /// let worker = std::thread::spawn(move || items.iter().take_while(|_| !lost.is_cancelled()).count());
-    /// assert_eq!(worker.join().expect("no panic"), 3);
-    /// # guard.release()?;
-    /// # Ok(()) }
-    /// ```
-    pub fn lost_signal(&self) -> CancellationToken {
-        self.inner.lost_signal()
-    }
-
-    /// Lengthens the hold now: see [`leasehold::Guard::extend`](crate::Guard::extend).
-    pub fn extend(&self) -> Result<(), Error<ExtendError>> {
-        call(&self.host, self.inner.extend())
-    }
-
-    /// Lengthens the hold to last `lease` from now, if it would end earlier: see
-    /// [`leasehold::Guard::extend_to`](crate::Guard::extend_to).
-    pub fn extend_to(&self, lease: impl Into<Lease>) -> Result<(), Error<ExtendError>> {
-        call(&self.host, self.inner.extend_to(lease))
-    }
-
     /// Gives the lock back, and hands it to the next who waits.
     ///
     /// Fails as [`leasehold::Guard::release`](crate::Guard::release) does. In an async context it is given back all the
@@ -136,11 +151,5 @@ impl Guard {
     pub fn release(self) -> Result<(), Error<ReleaseError>> {
         let Self { inner, host } = self;
         call(&host, inner.release())
-    }
-}
-
-impl fmt::Debug for Guard {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("blocking::Guard").field(&self.inner).finish()
     }
 }

@@ -2,7 +2,8 @@
 
 use super::host::Host;
 use super::{Error, Guard, call};
-use crate::error::{AcquireError, FreeError, InspectError, LockError};
+use crate::error::{AcquireError, FreeError, InspectError, LockError, RunError};
+use crate::request::{Request, settings};
 use crate::{Attempt, DetachedHold, Details, Status};
 use leasehold_core::{Lease, LockName, RetryPolicy, Seen};
 use std::fmt;
@@ -37,52 +38,38 @@ impl Mutex {
         Self { inner, host }
     }
 
-    /// How long a hold lasts: see [`leasehold::Mutex::lease`](crate::Mutex::lease).
-    #[must_use]
-    pub fn lease(self, lease: impl Into<Lease>) -> Self {
-        Self { inner: self.inner.lease(lease), ..self }
+    settings! {
+        /// How long a hold lasts: see [`leasehold::Mutex::lease`](crate::Mutex::lease).
+        pub fn lease(self, lease: impl Into<Lease>) -> Self;
+
+        /// How long a hold lasts at most, whatever renews it: see
+        /// [`leasehold::Mutex::max_hold`](crate::Mutex::max_hold).
+        pub fn max_hold(self, cap: Duration) -> Self;
+
+        /// How often a hold is renewed at most: see [`leasehold::Mutex::max_renewals`](crate::Mutex::max_renewals).
+        pub fn max_renewals(self, most: u32) -> Self;
+
+        /// How long [`acquire`](Self::acquire) waits at most; for ever, if nothing is set.
+        pub fn wait(self, limit: Duration) -> Self;
+
+        /// Polls for the lock in place of queueing for it: see [`leasehold::Mutex::retry`](crate::Mutex::retry).
+        pub fn retry(self, policy: RetryPolicy) -> Self;
+
+        /// Gives the key an expiry if a client of another library has locked it without one.
+        pub fn adopt(self, expiry: Duration) -> Self;
+
+        /// Lets the lock lie free now and then, for clients that do not queue: see
+        /// [`leasehold::Mutex::share`](crate::Mutex::share).
+        pub fn share(self, every: u32) -> Self;
     }
 
-    /// How long a hold lasts at most, whatever renews it: see [`leasehold::Mutex::max_hold`](crate::Mutex::max_hold).
-    #[must_use]
-    pub fn max_hold(self, cap: Duration) -> Self {
-        Self { inner: self.inner.max_hold(cap), ..self }
-    }
-
-    /// How often a hold is renewed at most: see [`leasehold::Mutex::max_renewals`](crate::Mutex::max_renewals).
-    #[must_use]
-    pub fn max_renewals(self, most: u32) -> Self {
-        Self { inner: self.inner.max_renewals(most), ..self }
-    }
-
-    /// How long [`acquire`](Self::acquire) waits at most; for ever, if nothing is set.
-    #[must_use]
-    pub fn wait(self, limit: Duration) -> Self {
-        Self { inner: self.inner.wait(limit), ..self }
-    }
-
-    /// Polls for the lock in place of queueing for it: see [`leasehold::Mutex::retry`](crate::Mutex::retry).
-    #[must_use]
-    pub fn retry(self, policy: RetryPolicy) -> Self {
-        Self { inner: self.inner.retry(policy), ..self }
+    fn set(self, change: impl Fn(&mut Request)) -> Self {
+        Self { inner: self.inner.set(change), ..self }
     }
 
     /// The value at the lock's key: see [`leasehold::Mutex::value`](crate::Mutex::value).
     pub fn value(self, value: impl AsRef<str>) -> Result<Self, LockError> {
         Ok(Self { inner: self.inner.value(value)?, ..self })
-    }
-
-    /// Gives the key an expiry if a client of another library has locked it without one.
-    #[must_use]
-    pub fn adopt(self, expiry: Duration) -> Self {
-        Self { inner: self.inner.adopt(expiry), ..self }
-    }
-
-    /// Lets the lock lie free now and then, for clients that do not queue: see
-    /// [`leasehold::Mutex::share`](crate::Mutex::share).
-    #[must_use]
-    pub fn share(self, every: u32) -> Self {
-        Self { inner: self.inner.share(every), ..self }
     }
 
     /// The lock's name.
@@ -95,10 +82,7 @@ impl Mutex {
 impl Mutex {
     /// Tries once: see [`leasehold::Mutex::try_acquire`](crate::Mutex::try_acquire). It waits for the store alone.
     pub fn try_acquire(&self) -> Result<Attempt<Guard>, Error<AcquireError>> {
-        Ok(match call(&self.host, self.inner.try_acquire())? {
-            Attempt::Granted(guard) => Attempt::Granted(self.held(guard)),
-            Attempt::Taken(contention) => Attempt::Taken(contention),
-        })
+        call(&self.host, self.inner.try_acquire()).map(|tried| tried.map(|guard| self.held(guard)))
     }
 
     /// Acquires the lock, however long it takes, or for as long as [`wait`](Self::wait) says: see
@@ -124,6 +108,29 @@ impl Mutex {
     /// releases and attaches it.
     pub fn acquire_detached(&self) -> Result<DetachedHold, Error<AcquireError>> {
         call(&self.host, self.inner.acquire_detached())
+    }
+
+    /// Runs a function under the lock: what it gives, if the lock was held until it had ended.
+    ///
+    /// Fails if the lock is not acquired. If it is lost meanwhile nobody stops the function, unlike a future: it fails
+    /// when that has ended, and what it gave is dropped. So have it [check](Guard::check) between its steps. If giving
+    /// the lock back fails, that is not an error: the function has ended by then.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let client = leasehold::blocking::Client::connect("memory:")?;
+    /// let sum = client.mutex("sums")?.run(|_guard| 1 + 1)?;
+    /// assert_eq!(sum, 2);
+    /// # Ok(()) }
+    /// ```
+    pub fn run<T>(&self, work: impl FnOnce(&Guard) -> T) -> Result<T, Error<RunError>> {
+        let guard = self.acquire().map_err(|error| error.map(RunError::Acquire))?;
+        let result = work(&guard);
+        guard.check().map_err(|lost| Error::Failed(RunError::Lost(lost)))?;
+        if let Err(error) = guard.release() {
+            tracing::warn!(lock = %self.name(), %error, "not released");
+        }
+        Ok(result)
     }
 
     /// How the lock stands. Changes nothing.

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test says what is wrong by panicking")]
 
 use leasehold::blocking::{AsyncContext, Client, Error, NotAttached};
-use leasehold::{AcquireError, Attempt, DetachedHold, LostReason, ReleaseError};
+use leasehold::{AcquireError, Attempt, DetachedHold, LostReason, ReleaseError, RunError};
 use leasehold_testkit::{Proxy, RedisServer, Then, Worker, command};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Barrier, mpsc};
@@ -46,6 +46,7 @@ impl Place {
     }
 }
 
+/// Runs each case on each store.
 macro_rules! on_every_store {
     ($($case:ident),* $(,)?) => {
         on_every_store! { @store memory $($case)* }
@@ -56,11 +57,15 @@ macro_rules! on_every_store {
         mod $store {
             $(#[test]
             fn $case() {
-                super::$case(&super::Place::$store());
+                super::$case(&crate::Place::$store());
             })*
         }
     };
 }
+
+// After what they use of this file.
+mod reentrant;
+mod several;
 
 on_every_store! {
     threads_and_clients_exclude_each_other,
@@ -68,6 +73,8 @@ on_every_store! {
     everything_can_be_dropped_in_any_order,
     a_guard_is_released_by_another_thread,
     a_thread_that_panics_gives_its_lock_back,
+    a_run_ends_before_its_lock_is_given_back,
+    a_run_whose_lock_was_lost_has_no_result,
     a_shutdown_tells_the_threads_that_wait,
     waiting_ends_at_its_limit,
     a_loss_wakes_the_thread_that_waits_for_it,
@@ -174,6 +181,32 @@ fn a_thread_that_panics_gives_its_lock_back(place: &Place) {
     });
     assert!(ended.join().is_err());
     mutex.acquire_timeout(2500 * MS).unwrap().release().unwrap();
+}
+
+fn a_run_ends_before_its_lock_is_given_back(place: &Place) {
+    let (client, other) = (place.client(), place.client().mutex("m").unwrap());
+    let mutex = client.mutex("m").unwrap();
+    let held = mutex.run(|guard| {
+        guard.check().unwrap();
+        other.inspect().unwrap().held
+    });
+    assert!(held.unwrap());
+    assert!(!other.inspect().unwrap().held);
+    let blocked = other.acquire().unwrap();
+    let missed = mutex.clone().wait(50 * MS).run(|_| panic!("it must not run"));
+    let missed: Error<RunError> = missed.map(|(): ()| ()).unwrap_err();
+    assert!(matches!(missed, Error::Failed(RunError::Acquire(AcquireError::TimedOut { .. }))), "{missed:?}");
+    blocked.release().unwrap();
+}
+
+fn a_run_whose_lock_was_lost_has_no_result(place: &Place) {
+    let mutex = place.client().mutex("m").unwrap().max_hold(300 * MS);
+    let result = mutex.run(|guard| {
+        guard.lost(20 * S).unwrap().expect("it has a cap");
+        7
+    });
+    let Err(Error::Failed(RunError::Lost(lost))) = result else { panic!("{result:?}") };
+    assert_eq!(lost.reason, LostReason::Capped);
 }
 
 fn a_shutdown_tells_the_threads_that_wait(place: &Place) {
@@ -326,6 +359,13 @@ async fn refuses_everything() {
         };
     }
     let mut text: DetachedHold = hold.to_secret_text().parse().unwrap();
+    let (account, both) = (client.reentrant_mutex("r").unwrap(), client.multi_mutex(["a", "b"]).unwrap());
+    let (entry, set) = {
+        let (account, both) = (account.clone(), both.clone());
+        tokio::task::spawn_blocking(move || (account.acquire().unwrap(), both.acquire().unwrap()))
+            .await
+            .unwrap()
+    };
     refused!(
         Client::connect(&place.url),
         mutex.try_acquire(),
@@ -343,7 +383,26 @@ async fn refuses_everything() {
         client.shutdown(S),
         guard.extend(),
         guard.extend_to(S),
+        mutex.run(|_| panic!("it must not run")).map(|(): ()| ()),
+        account.try_acquire(),
+        account.acquire(),
+        account.acquire_timeout(S),
+        account.run(|_| panic!("it must not run")).map(|(): ()| ()),
+        account.inspect(),
+        account.inspect_in_full(),
+        account.hold_count(),
+        account.free_by_force(leasehold::Seen::Hold(entry.fencing_token())),
+        entry.extend(),
+        entry.extend_to(S),
+        both.try_acquire(),
+        both.acquire(),
+        both.acquire_timeout(S),
+        set.extend(),
+        set.extend_to(S),
     );
+    assert!(entry.lost(S).is_err() && set.lost(S).is_err());
+    entry.check().unwrap();
+    set.check().unwrap();
     let refusal: Result<(), AsyncContext> = client.settle();
     assert!(refusal.unwrap_err().to_string().contains("spawn_blocking"));
     assert!(guard.lost(S).is_err());
@@ -354,8 +413,10 @@ async fn refuses_everything() {
     // Nothing was done, but for the guard, which is given back as if it had been dropped.
     let other = leasehold::Client::connect(&place.url).await.unwrap();
     assert!(other.mutex("m").unwrap().inspect().await.unwrap().held);
-    refused!(guard.release());
-    drop((mutex, client));
+    refused!(guard.release(), entry.release(), set.release());
+    drop((mutex, account, both, client));
+    other.reentrant_mutex("r").unwrap().acquire_timeout(2500 * MS).await.unwrap().release().await.unwrap();
+    other.multi_mutex(["a", "b"]).unwrap().acquire_timeout(2500 * MS).await.unwrap().release().await.unwrap();
     other.mutex("m").unwrap().acquire_timeout(2500 * MS).await.unwrap().release().await.unwrap();
     hold.release(&other).await.unwrap();
 }

@@ -1,0 +1,213 @@
+//! A lock that its owner enters again, in the commands that a command runs.
+
+use super::scene::{Scene, expect, finish, runs, signal, start, status, until};
+use leasehold_testkit::{RedisServer, Worker};
+use serde_json::Value;
+use std::process::Command;
+
+/// A case, in a file and on a server.
+fn on_both(case: impl Fn(&Scene)) {
+    let server = RedisServer::start().expect("there is a server");
+    for scene in [Scene::sqlite(), Scene::redis(&server)] {
+        case(&scene);
+    }
+}
+
+/// `run` with a shell's script as the command, which finds the program as `$LEASEHOLD`.
+fn command(scene: &Scene, options: &[&str], script: &str) -> Command {
+    let mut command = scene.command(&[&["run", "job"], options, &["--", "sh", "-c", script]].concat());
+    command.env("LEASEHOLD", env!("CARGO_BIN_EXE_leasehold"));
+    command
+}
+
+fn running(scene: &Scene, options: &[&str]) -> Worker {
+    let mut holder = start(command(scene, options, "echo running; read line"));
+    expect(&mut holder, "running");
+    holder
+}
+
+fn end(mut worker: Worker) {
+    worker.tell("go").expect("it reads");
+    assert_eq!(status(&mut worker), Some(0));
+}
+
+#[test]
+fn what_a_command_runs_enters_what_it_has() {
+    on_both(|scene| {
+        // Nobody but the outermost is told who they are.
+        let look = r#"echo "$0 $LEASEHOLD_FENCE $LEASEHOLD_OWNER"; $LEASEHOLD show job --json"#;
+        let nest = |script: &str, depth: &str| {
+            format!(r#"{look}; exec $LEASEHOLD run job --reentrant -- sh -c '{script}' {depth}"#)
+        };
+        let third = look.to_owned();
+        std::fs::write(scene.path("third"), &third).expect("the directory is ours");
+        std::fs::write(scene.path("second"), nest(". ./third", "third")).expect("the directory is ours");
+        let outcome = finish(command(scene, &["--reentrant"], &nest(". ./second", "second")), "");
+        outcome.check(0, "");
+        assert_eq!(outcome.stderr, "");
+        let lines: Vec<_> = outcome.stdout.lines().collect();
+        assert_eq!(lines.len(), 6, "{outcome:?}");
+        let words: Vec<Vec<_>> = lines.iter().step_by(2).map(|line| line.split(' ').collect()).collect();
+        assert_eq!((words[0][0], words[1][0], words[2][0]), ("sh", "second", "third"));
+        for (count, line) in (1..).zip(lines.iter().skip(1).step_by(2)) {
+            let shown: Value = serde_json::from_str(line).expect("it is JSON");
+            assert_eq!((&shown["kind"], &shown["count"]), (&"reentrant".into(), &count.into()), "{shown}");
+            let [_, fence, owner] = words[count - 1][..] else { panic!("{line}") };
+            assert_eq!((&shown["owner"], shown["fence"].to_string()), (&owner.into(), fence.to_owned()));
+            assert_eq!(words[count - 1][1..], words[0][1..], "one stay, one owner, one token");
+        }
+        assert_eq!(scene.status()["held"], false);
+        // The next one is somebody else.
+        let next = finish(command(scene, &["--reentrant"], "echo $LEASEHOLD_OWNER"), "");
+        next.check(0, "");
+        assert_ne!(next.stdout.trim(), words[0][2]);
+    });
+}
+
+#[test]
+fn another_owner_waits() {
+    on_both(|scene| {
+        let holder = running(scene, &["--reentrant"]);
+        for options in [&["--reentrant", "--try"][..], &["--owner", "another", "--try"]] {
+            finish(command(scene, options, "echo never"), "").check(75, "held by ");
+        }
+        let mut waiter = start(command(scene, &["--owner", "another"], "echo mine $LEASEHOLD_OWNER"));
+        until("it waits", || scene.status()["waiting"] == 1);
+        end(holder);
+        assert_eq!(expect(&mut waiter, "mine"), "another");
+        assert_eq!(status(&mut waiter), Some(0));
+    });
+}
+
+#[test]
+fn two_of_one_owner_run_at_once_and_none_frees_what_the_other_has() {
+    on_both(|scene| {
+        let first = running(scene, &["--owner", "ci 4711/ü"]);
+        let second = running(scene, &["--owner", "ci 4711/ü"]);
+        // By the environment, too, whose owner comes after the one that is given.
+        let mut third = command(scene, &["--reentrant", "--json"], "true");
+        third.env("LEASEHOLD_OWNER", "ci 4711/ü");
+        let third = finish(third, "");
+        third.check(0, "");
+        let report: Value = serde_json::from_str(&third.stderr).expect("one line of JSON");
+        assert_eq!(report["count"], 3, "{report}");
+        assert!(!third.stderr.contains("4711"), "who it is stands in no report: {third:?}");
+        let mut other = command(scene, &["--owner", "another", "--try"], "echo never");
+        other.env("LEASEHOLD_OWNER", "ci 4711/ü");
+        finish(other, "").check(75, "held by");
+        let shown = scene.status();
+        assert_eq!((&shown["owner"], &shown["count"]), (&"ci 4711/ü".into(), &2.into()), "{shown}");
+        end(second);
+        let shown = scene.status();
+        assert_eq!((&shown["held"], &shown["count"]), (&true.into(), &1.into()), "{shown}");
+        finish(command(scene, &["--reentrant", "--try"], "echo never"), "").check(75, "held by");
+        end(first);
+        assert_eq!(scene.status()["held"], false);
+    });
+}
+
+#[test]
+fn a_command_that_is_killed_inside_leaves_the_lock_to_the_one_outside() {
+    on_both(|scene| {
+        let inner =
+            r#"$LEASEHOLD run job --reentrant --lease 1s -- sh -c 'echo inner $PPID $$; exec sleep 60'"#;
+        let script = format!("{inner}; echo outer goes on; read line");
+        let mut outer = start(command(scene, &["--reentrant"], &script));
+        let pids = expect(&mut outer, "inner");
+        let (program, child) = pids.split_once(' ').expect("two numbers");
+        assert_eq!(scene.status()["count"], 2);
+        signal(program, "KILL");
+        expect(&mut outer, "outer goes on");
+        until("the kernel kills its command", || !runs(child));
+        // Its own lease ends it, and not the 30 s of the one outside.
+        let killed_at = std::time::Instant::now();
+        until("its entry ends", || scene.status()["count"] == 1);
+        assert!(killed_at.elapsed() < std::time::Duration::from_secs(5), "{:?}", killed_at.elapsed());
+        finish(command(scene, &["--reentrant", "--try"], "echo never"), "").check(75, "held by");
+        end(outer);
+        assert_eq!(scene.status()["held"], false);
+    });
+}
+
+/// What an owner of the environment has is no part of our session: nobody takes it for dead with us, and an outage that is
+/// longer than the session does not cost it.
+#[test]
+fn an_inherited_owner_has_no_session() {
+    on_both(|scene| {
+        let mut inherited = command(scene, &["--reentrant"], "echo running; read line");
+        inherited.env("LEASEHOLD_OWNER", "from elsewhere");
+        let mut inherited = start(inherited);
+        expect(&mut inherited, "running");
+        assert!(scene.status()["behind"].is_null(), "{}", scene.status());
+        end(inherited);
+        let own = running(scene, &["--owner", "given"]);
+        assert_eq!(scene.status()["behind"]["pid"], own.pid());
+        end(own);
+    });
+}
+
+#[test]
+fn the_kinds_are_told_apart() {
+    on_both(|scene| {
+        let holder = running(scene, &["--owner", "me"]);
+        scene.script(&["--try"], "echo never").check(69, "`run --reentrant` enters it");
+        let text = scene.run(&["show", "job"]).stdout;
+        for line in ["kind     reentrant\n", "owner    me, once\n"] {
+            assert!(text.contains(line), "{line}: {text}");
+        }
+        until("it is listed", || scene.run(&["ls"]).stdout.contains("job   reentrant  "));
+        let row: Value =
+            serde_json::from_str(&scene.run(&["ls", "--json"]).stdout).expect("one line of JSON");
+        assert_eq!(
+            (&row["kind"], &row["owner"], &row["count"]),
+            (&"reentrant".into(), &"me".into(), &1.into())
+        );
+        end(holder);
+        let mut plain = scene.start(&[], "echo running; read line");
+        expect(&mut plain, "running");
+        let refused = finish(command(scene, &["--reentrant", "--try"], "echo never"), "");
+        refused.check(69, "leave --reentrant and --owner out");
+        assert_eq!(scene.status()["kind"], "mutex");
+        end(plain);
+    });
+}
+
+#[test]
+fn a_lock_that_was_entered_often_is_freed_as_a_whole() {
+    on_both(|scene| {
+        let mut runs = [running(scene, &["--owner", "me"]), running(scene, &["--owner", "me"])];
+        let freed = scene.run(&["free", "job", "--yes", "--json", "--label", "ticket 4711"]);
+        freed.check(0, "");
+        let report: Value = serde_json::from_str(&freed.stdout).expect("one line of JSON");
+        assert_eq!((&report["freed"], &report["kind"]), (&true.into(), &"reentrant".into()), "{report}");
+        assert_eq!((&report["owner"], &report["count"]), (&"me".into(), &2.into()), "{report}");
+        for run in &mut runs {
+            assert_eq!(status(run), Some(70));
+        }
+        // It is free, and what is known of it is of that kind.
+        let shown = scene.status();
+        assert_eq!((&shown["kind"], &shown["held"]), (&"reentrant".into(), &false.into()), "{shown}");
+        assert_eq!(shown["audit"][0]["by"], "ticket 4711", "{shown}");
+        assert_eq!(scene.run(&["free", "job", "--yes"]).stdout, "`job` is free already\n");
+        scene.assert_free();
+    });
+}
+
+#[test]
+fn an_owner_of_the_environment_that_cannot_be_is_told_and_not_shown() {
+    let scene = Scene::sqlite();
+    for text in ["leasehold", "two\nlines of hunter2"] {
+        let mut run = command(&scene, &["--reentrant"], "echo ran");
+        run.env("LEASEHOLD_OWNER", text);
+        let outcome = finish(run, "");
+        outcome.check(2, "the environment variable LEASEHOLD_OWNER holds no owner: unset it");
+        assert!(outcome.stdout.is_empty() && !outcome.stderr.contains("hunter2"), "{outcome:?}");
+        // A plain run does not look at it, and leaves it to its command.
+        let mut plain = command(&scene, &[], "echo \"$LEASEHOLD_OWNER\"");
+        plain.env("LEASEHOLD_OWNER", text);
+        assert_eq!(finish(plain, "").stdout.trim_end(), text);
+    }
+    let mut empty = command(&scene, &["--reentrant"], "echo $LEASEHOLD_OWNER");
+    empty.env("LEASEHOLD_OWNER", "");
+    assert!(finish(empty, "").stdout.trim_end().ends_with(":1"), "a new one");
+}

@@ -1,0 +1,106 @@
+//! Whom a thread is to a client, where nobody says for whom it works.
+//!
+//! 1. The owner of a thread is that thread's alone, and that client's alone: nobody else is him, also when the thread has
+//!    ended, or the client.
+//! 2. A runtime of tokio's runs one job after the other on its threads. There each job is somebody else, or it would enter
+//!    what the one before it has left to another thread.
+
+use crate::owner::{Owner, Owners};
+use std::cell::RefCell;
+use std::sync::{Arc, Weak};
+
+thread_local! {
+    static SELVES: RefCell<Vec<Oneself>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Whom a thread is to one client.
+struct Oneself {
+    /// Keeps the address of the client's owners from being another's.
+    client: Weak<Owners>,
+    /// The job of a runtime's that runs here, if one does (2).
+    job: Option<tokio::task::Id>,
+    owner: Owner,
+}
+
+/// Whom this thread is to the client of these owners.
+pub(super) fn owner(of: &Arc<Owners>) -> Owner {
+    let oneself = SELVES.try_with(|selves| known_or_made(&mut selves.borrow_mut(), of));
+    // While a thread ends it is nobody any more.
+    oneself.unwrap_or_else(|_| of.make())
+}
+
+fn known_or_made(selves: &mut Vec<Oneself>, of: &Arc<Owners>) -> Owner {
+    let job = tokio::task::try_id();
+    let is_of = |oneself: &Oneself| std::ptr::eq(oneself.client.as_ptr(), Arc::as_ptr(of));
+    if let Some(known) = selves.iter().find(|oneself| is_of(oneself) && oneself.job == job) {
+        return known.owner.clone();
+    }
+    // What is left of clients that are gone, and of the job before.
+    selves.retain(|oneself| oneself.client.strong_count() > 0 && !is_of(oneself));
+    let owner = of.make();
+    selves.push(Oneself { client: Arc::downgrade(of), job, owner: owner.clone() });
+    owner
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+    use crate::engine::System;
+
+    fn client() -> Arc<Owners> {
+        Arc::new(Owners::new(None, Arc::new(System)).expect("no name is none that cannot be"))
+    }
+
+    fn known() -> usize {
+        SELVES.with(|selves| selves.borrow().len())
+    }
+
+    #[test]
+    fn a_thread_is_one_to_a_client_and_another_to_another() {
+        let (one, other) = (client(), client());
+        let (first, second) = (owner(&one), owner(&other));
+        assert_ne!(first, second);
+        assert_eq!((owner(&one), owner(&other)), (first.clone(), second));
+        let elsewhere = std::thread::spawn({
+            let one = one.clone();
+            move || owner(&one)
+        });
+        let elsewhere = elsewhere.join().expect("no panic");
+        assert_ne!(elsewhere, first);
+        let after_it = std::thread::spawn({
+            let one = one.clone();
+            move || owner(&one)
+        });
+        assert!(![first, elsewhere].contains(&after_it.join().expect("no panic")));
+    }
+
+    #[test]
+    fn clients_that_are_gone_are_forgotten() {
+        let stays = client();
+        let first = owner(&stays);
+        for _ in 0..100 {
+            owner(&client());
+        }
+        assert!(known() <= 2, "{}", known());
+        assert_eq!(owner(&stays), first);
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+    async fn each_job_on_a_thread_of_a_pool_is_somebody_else() {
+        let client = client();
+        let job = || {
+            let client = client.clone();
+            move || (std::thread::current().id(), owner(&client), owner(&client))
+        };
+        let mut jobs = Vec::new();
+        // One after the other, so that a thread is used again.
+        for _ in 0..20 {
+            jobs.push(tokio::task::spawn_blocking(job()).await.expect("no panic"));
+        }
+        assert!(jobs.windows(2).any(|two| two[0].0 == two[1].0), "no thread was used twice");
+        for (n, (_, first, again)) in jobs.iter().enumerate() {
+            assert_eq!(first, again, "within a job");
+            assert!(jobs[..n].iter().all(|(_, before, _)| before != first), "each job");
+        }
+    }
+}

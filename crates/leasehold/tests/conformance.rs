@@ -3,7 +3,7 @@
 use futures_util::future::{BoxFuture, ready};
 use leasehold::KeyError;
 use leasehold::store::{Lock, RedisConfig, RedisStore, SqliteStore, Store};
-use leasehold_core::LockName;
+use leasehold_core::{Kind, LockName};
 use leasehold_testkit::conformance::{self, Subject};
 use leasehold_testkit::{FrozenClock, RedisServer};
 use std::sync::Arc;
@@ -47,11 +47,17 @@ impl Subject for Redis {
         expiry: Option<Duration>,
     ) -> Option<BoxFuture<'a, ()>> {
         let name = lock.name.as_str();
-        let set = expiry.map_or_else(
-            || self.server.cli(&["SET", name, value]),
-            |expiry| self.server.cli(&["SET", name, value, "PX", &expiry.as_millis().to_string()]),
-        );
-        set.expect("a reply");
+        let put = match lock.kind {
+            Kind::Reentrant => vec!["HSET", name, value, "1"],
+            _ => vec!["SET", name, value],
+        };
+        // Whatever stood there before.
+        for command in [vec!["DEL", name], put] {
+            self.server.cli(&command).expect("a reply");
+        }
+        if let Some(expiry) = expiry {
+            self.server.cli(&["PEXPIRE", name, &expiry.as_millis().to_string()]).expect("a reply");
+        }
         Some(Box::pin(ready(())))
     }
 
@@ -79,7 +85,7 @@ impl Subject for Sqlite {
 
 mod redis {
     use super::{Redis, conformance};
-    conformance::suite!(mutex: Redis::new());
+    conformance::suite!(Redis::new());
 }
 
 mod sqlite {

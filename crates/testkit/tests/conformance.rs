@@ -3,10 +3,10 @@
 
 use futures_util::future::{BoxFuture, ready};
 use leasehold::store::{Fault, Outcome, Postbox, SessionKeeping, Store};
-use leasehold_core::model::{Alive, Content, Entries, LockState, Sessions, Value, Vital};
+use leasehold_core::model::{Alive, Content, Entries, LockState, Sessions, Value, Vital, everybody};
 use leasehold_core::{
-    Acquire, Acquired, Extended, FencingToken, KeyError, KeySpace, Kind, Life, Lock, LockName, Op, OwnValue,
-    Pass, Reply, Seen, SessionId, SessionOp, SessionReply, Wake,
+    Acquire, Acquired, Extended, Fate, FencingToken, Inspect, KeyError, KeySpace, Kind, Life, Lock, LockName,
+    Op, OwnValue, Pass, Reply, Seen, SessionId, SessionOp, SessionReply, Share, Wake,
 };
 use leasehold_testkit::conformance::{self, Scene, Subject, cases};
 use std::collections::HashMap;
@@ -84,6 +84,26 @@ enum Flaw {
     EvictsTheOwner,
     /// Kinds of locks do not see each other.
     MixesKinds,
+    /// Who enters again has to queue as everybody else.
+    EntriesQueue,
+    /// A release that acquires in the same step frees the lock before.
+    NextStartsAnew,
+    /// Force tells one of the processes that an owner has it in.
+    TellsOne,
+    /// The end of the longest hold is the end of all.
+    EndsTogether,
+    /// What is left after a release lasts as long as what was released.
+    ReleaseLeavesItsEnd,
+    /// Of several locks it takes those that it can.
+    TakesSome,
+    /// Of several locks it takes also those that others have.
+    TakesAll,
+    /// Several locks that are asked for once more are taken anew.
+    TakesAnew,
+    /// One token for all of several locks.
+    OneTokenForAll,
+    /// One lease for all of several locks.
+    OneLeaseForAll,
 }
 
 /// The model as a store: what a store is at least, with a clock and keys for the test to meddle with.
@@ -251,6 +271,19 @@ fn spoil_entries(flaw: Flaw, state: &mut LockState, now_ms: u64, op: &Op) {
         (Flaw::EntryHasItsToken, Op::Acquire(ask)) if enters(entries, ask) => {
             entries.fence = entries.fence.map(|fence| FencingToken::new(fence.as_u64() + 1));
         }
+        (Flaw::EntriesQueue, Op::Acquire(ask)) if enters(entries, ask) => {
+            // Nobody can be him, so that nobody enters.
+            entries.owner = OwnValue::new("nobody").unwrap_or_else(|_| entries.owner.clone());
+        }
+        (Flaw::NextStartsAnew, Op::Release(release)) if release.next.is_some() => {
+            entries.holds.retain(|entry| entry.hold == release.claim.hold);
+            entries.count = entries.holds.len() as u64;
+        }
+        (Flaw::TellsOne, Op::Free(_)) => entries.holds.truncate(1),
+        (Flaw::EndsTogether, _) | (Flaw::ReleaseLeavesItsEnd, Op::Release(_)) => {
+            let last_ms = entries.holds.iter().map(|entry| entry.until_ms).max().unwrap_or(now_ms);
+            entries.holds.iter_mut().for_each(|entry| entry.until_ms = last_ms);
+        }
         (Flaw::EvictsTheOwner, Op::Evict(evict)) => {
             let dead = entries.holds.iter().any(|entry| entry.hold.session() == evict.dead);
             if dead {
@@ -267,6 +300,18 @@ fn enters(entries: &Entries, ask: &Acquire) -> bool {
     ask.claim.value.as_ref() == Some(&entries.owner) && entries.entry(&ask.claim.hold).is_none()
 }
 
+/// What only a store can have wrong that takes several locks in one step.
+fn spoil_share(flaw: Flaw, state: &mut LockState, now_us: u64, ask: &Acquire) {
+    let inspect = Op::Inspect(Inspect { claim: Some(ask.claim.clone()), in_full: false });
+    let reply = state.clone().apply(now_us, &inspect, &everybody).0;
+    let held = matches!(reply, Reply::Inspect(seen) if seen.fate == Some(Fate::Held));
+    match flaw {
+        Flaw::TakesAll if !held => state.value = None,
+        Flaw::TakesAnew if held => state.value = None,
+        _ => {}
+    }
+}
+
 fn spoil_reply(flaw: Flaw, reply: &mut Reply) {
     match (flaw, reply) {
         (Flaw::ExtendsNothing, Reply::Extend(extended)) => *extended = Extended::Extended,
@@ -278,6 +323,60 @@ fn spoil_reply(flaw: Flaw, reply: &mut Reply) {
             }
         }
         _ => {}
+    }
+}
+
+impl Model {
+    /// Takes all of several locks, or none of them.
+    fn take_all(&self, asks: &[(Lock, Acquire)]) -> Vec<Share> {
+        let mut shared = self.shared();
+        let Shared { now_us, locks, .. } = &mut *shared;
+        let now_us = *now_us;
+        let longest_ms = asks.iter().map(|(_, ask)| ask.lease_ms).max().unwrap_or_default();
+        let mut together = Vec::new();
+        for (lock, ask) in asks {
+            let mut ask = ask.clone();
+            let mut state = locks.remove(lock).unwrap_or_else(|| LockState::new(lock.kind));
+            state.is_over(now_us);
+            let other =
+                Kind::ALL.into_iter().filter(|kind| *kind != lock.kind && self.flaw != Flaw::MixesKinds);
+            let mut other = other.map(|kind| Lock { kind, name: lock.name.clone() });
+            let other = other.find_map(|other| locks.get_mut(&other)?.stands(now_us).cloned());
+            if let Some(other) = &other {
+                state.value = Some(other.to_others());
+            }
+            if self.flaw == Flaw::OneLeaseForAll {
+                ask.lease_ms = longest_ms;
+            }
+            spoil_operation(self.flaw, &state, &mut Op::Acquire(ask.clone()));
+            spoil_state(self.flaw, &mut state, now_us / 1000, &Op::Acquire(ask.clone()));
+            spoil_share(self.flaw, &mut state, now_us, &ask);
+            together.push((state, ask, other.is_some()));
+        }
+        let mut pairs: Vec<_> = together.iter_mut().map(|(state, ask, _)| (state, &*ask)).collect();
+        let mut shares = LockState::take_all(&mut pairs, now_us);
+        if self.flaw == Flaw::TakesSome {
+            let alone = |pair: (&mut LockState, &Acquire)| LockState::take_all(&mut [pair], now_us).remove(0);
+            shares = pairs.into_iter().map(alone).collect();
+        }
+        for ((mut state, _, beside_another), (lock, _)) in together.into_iter().zip(asks) {
+            state.value = state.value.filter(|_| !beside_another);
+            locks.insert(lock.clone(), state);
+        }
+        if self.flaw == Flaw::MixesUp {
+            shares.reverse();
+        }
+        if self.flaw == Flaw::OneTokenForAll {
+            let tokens = shares.iter_mut().filter_map(|share| match share {
+                Share::Had(Acquired::Granted { fence, .. }) => Some(fence),
+                _ => None,
+            });
+            tokens.reduce(|first, fence| {
+                *fence = *first;
+                first
+            });
+        }
+        shares
     }
 }
 
@@ -303,6 +402,14 @@ impl Store for Model {
             outcomes.reverse();
         }
         Box::pin(ready(outcomes))
+    }
+
+    fn acquire_all<'a>(
+        &'a self,
+        asks: &'a [(Lock, Acquire)],
+        _within: Duration,
+    ) -> BoxFuture<'a, Option<Outcome<Vec<Share>>>> {
+        Box::pin(ready(Some(Outcome::Done(self.take_all(asks)))))
     }
 
     fn open_mailbox(
@@ -465,10 +572,59 @@ fn a_flaw_of_an_entry_fails_its_case() {
     fails_of(kind, Flaw::EntryHasItsToken, cases::one_tenure_has_one_token);
     fails_of(kind, Flaw::LeavesUntold, cases::a_release_tells_what_is_left);
     fails_of(kind, Flaw::LeavesUntold, cases::a_stranger_of_the_same_owner_counts);
+    fails_of(kind, Flaw::ReleaseLeavesItsEnd, cases::a_ghost_alone_does_not_keep_the_lock);
+    fails_of(kind, Flaw::EntriesQueue, cases::only_an_entry_passes_the_queue);
+    fails_of(kind, Flaw::NextStartsAnew, cases::a_release_that_acquires_enters_again);
     fails_of(kind, Flaw::EvictsTheOwner, cases::a_dead_process_loses_its_part);
     fails_of(kind, Flaw::MixesKinds, cases::another_kind_of_lock_is_refused);
     fails_of(kind, Flaw::ForgetsEnded, cases::a_resent_release_says_released);
     fails_of(kind, Flaw::Barges, cases::a_try_does_not_barge);
+}
+
+/// And so are these.
+#[test]
+fn holds_that_end_together_fail_their_case() {
+    fails_of(Kind::Reentrant, Flaw::EndsTogether, cases::each_hold_ends_by_itself);
+}
+
+#[test]
+fn a_process_that_is_not_told_fails_its_case() {
+    fails_of(Kind::Reentrant, Flaw::TellsOne, cases::a_forced_release_ends_all_of_an_owner);
+}
+
+/// The same for several locks in one step.
+#[test]
+fn a_flaw_of_a_set_fails_its_case() {
+    for kind in Kind::ALL {
+        fails_of(kind, Flaw::TakesSome, cases::all_of_a_set_are_taken_or_none);
+        fails_of(kind, Flaw::TakesAnew, cases::a_set_that_is_asked_for_again_is_one);
+        fails_of(kind, Flaw::TakesAnew, cases::what_is_there_of_a_set_is_told);
+        fails_of(kind, Flaw::TakesAll, cases::another_hold_of_the_asker_is_in_the_way_of_a_set);
+        fails_of(kind, Flaw::ForgetsEnded, cases::a_set_that_was_given_back_is_spent);
+        fails_of(kind, Flaw::OneTokenForAll, cases::each_of_a_set_has_its_own_token);
+        fails_of(kind, Flaw::Barges, cases::a_set_passes_nobody);
+        fails_of(kind, Flaw::OneLeaseForAll, cases::each_of_a_set_ends_by_itself);
+        fails_of(kind, Flaw::MixesKinds, cases::another_kind_of_lock_keeps_a_set_from_all);
+        fails_of(kind, Flaw::TakesAll, cases::another_type_of_key_keeps_a_set_from_all);
+        fails_of(kind, Flaw::TakesAll, cases::a_foreign_lock_keeps_a_set_from_all);
+        fails_of(kind, Flaw::MixesUp, cases::the_shares_come_in_the_order_of_the_asks);
+        fails_of(kind, Flaw::SparesTheDead, cases::the_dead_lose_each_of_a_set);
+        fails_of(kind, Flaw::TakesAll, cases::sets_at_once_exclude_each_other);
+    }
+}
+
+/// A case that no wrong store fails may well test nothing.
+#[test]
+fn every_case_of_entries_and_sets_is_failed_by_some_store() {
+    let this = include_str!("conformance.rs");
+    let cases = [
+        include_str!("../src/conformance/cases/entering.rs"),
+        include_str!("../src/conformance/cases/together.rs"),
+    ];
+    let names = cases.iter().flat_map(|cases| cases.split("pub async fn ").skip(1));
+    let names = names.filter_map(|case| case.split('(').next());
+    let never: Vec<_> = names.filter(|name| !this.contains(&format!(", cases::{name});"))).collect();
+    assert_eq!(never, Vec::<&str>::new());
 }
 
 /// The random operations see every flaw that shows in replies and letters.

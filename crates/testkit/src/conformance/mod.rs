@@ -166,6 +166,21 @@ macro_rules! conformance_suite {
             a_call_ends_by_its_deadline
             a_sibling_works_on_another_thread
 
+            all_of_a_set_are_taken_or_none
+            a_set_that_is_asked_for_again_is_one
+            what_is_there_of_a_set_is_told
+            another_hold_of_the_asker_is_in_the_way_of_a_set
+            a_set_that_was_given_back_is_spent
+            each_of_a_set_has_its_own_token
+            a_set_passes_nobody
+            each_of_a_set_ends_by_itself
+            another_kind_of_lock_keeps_a_set_from_all
+            another_type_of_key_keeps_a_set_from_all
+            a_foreign_lock_keeps_a_set_from_all
+            the_shares_come_in_the_order_of_the_asks
+            the_dead_lose_each_of_a_set
+            sets_at_once_exclude_each_other
+
             a_thousand_operations_agree_with_the_model
         }
     };
@@ -209,6 +224,7 @@ mod tests {
             include_str!("cases/queueing.rs"),
             include_str!("cases/releasing.rs"),
             include_str!("cases/sessions.rs"),
+            include_str!("cases/together.rs"),
             include_str!("cases/values.rs"),
         ];
         let written = sources.iter().flat_map(|source| source.split("pub async fn ").skip(1));

@@ -7,7 +7,7 @@ use leasehold::store::{Outcome, Store};
 use leasehold_core::{
     Acquire, Acquired, Ahead, Beat, Beaten, Claim, Enqueue, Entered, Evict, Evicted, Extend, Extended, Fate,
     FencingToken, Free, Freed, HoldId, Holder, Inspect, Inspection, Kind, Label, Life, Lock, Nonce, Op,
-    OwnValue, Pass, Release, Released, Reply, Seen, SessionEntry, SessionId, SessionOp, SessionReply,
+    OwnValue, Pass, Release, Released, Reply, Seen, SessionEntry, SessionId, SessionOp, SessionReply, Share,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -181,6 +181,15 @@ impl Peer {
         match self.execute(&Op::Release(release)).await {
             Reply::Release(released) => released,
             other => panic!("{}: a release was answered by {other:?}", self.lock),
+        }
+    }
+
+    /// Asks for all of several locks in one step, each with its own claim; `None` where the store has no such step.
+    pub async fn acquire_all(&self, asks: &[(Lock, Acquire)]) -> Option<Vec<Share>> {
+        match self.store.acquire_all(asks, PATIENCE).await? {
+            Outcome::Done(shares) => Some(shares),
+            Outcome::Refused(fault) => panic!("refused {asks:?}: {fault}"),
+            Outcome::Unknown(fault) => panic!("nobody knows what became of {asks:?}: {fault}"),
         }
     }
 

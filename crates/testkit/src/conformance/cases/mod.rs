@@ -13,6 +13,7 @@ mod passing;
 mod queueing;
 mod releasing;
 mod sessions;
+mod together;
 mod values;
 
 pub use agreement::*;
@@ -28,4 +29,5 @@ pub use passing::*;
 pub use queueing::*;
 pub use releasing::*;
 pub use sessions::*;
+pub use together::*;
 pub use values::*;

@@ -1,0 +1,394 @@
+//! Several locks in one step: all of them, or none.
+//!
+//! A store need not know such a step, or not for every kind of lock; then nothing is asked of it here.
+
+use crate::conformance::peer::{Granted, LONG, Peer, granted, millis};
+use crate::conformance::scene::{Scene, not_applicable};
+use leasehold_core::{
+    Acquire, Acquired, Claim, Ended, Evicted, Extended, Fate, Kind, Lock, Pass, Refused, Share,
+};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// All are had, or none is: what is free stays free where another one is taken, and nobody queues.
+pub async fn all_of_a_set_are_taken_or_none(scene: &Scene) {
+    let [a, b] = scene.peers().await;
+    let Some(set) = Set::of(scene, &a, 3).await else { return };
+    let held = b.at(set.lock(1)).take(LONG).await;
+    match &*set.ask(LONG).await {
+        [Share::Open, Share::InTheWay(Ok(Acquired::Taken { holder, position: None, .. })), Share::Open] => {
+            assert_eq!(holder.as_ref().and_then(|holder| holder.label.clone()), Some(b.label()));
+        }
+        other => panic!("one of the three is taken: {other:?}"),
+    }
+    for (at, is_held) in [false, true, false].into_iter().enumerate() {
+        let seen = b.at(set.lock(at)).inspect().await;
+        assert_eq!((seen.holder.is_some(), seen.waiting), (is_held, 0), "{at}");
+        assert_ne!(set.fate(at).await, Fate::Held);
+    }
+    assert_eq!(b.at(set.lock(1)).release(&held).await.found, Fate::Held);
+    for (at, had) in set.had(LONG).await.into_iter().enumerate() {
+        assert!(had.remaining_ms <= millis(LONG) && !had.others_wait, "{had:?}");
+        assert_eq!(set.fate(at).await, Fate::Held);
+        let b = b.at(set.lock(at));
+        let holder = b.taken(&b.ask(&b.claim(), LONG)).await.holder.expect("it is held");
+        assert_eq!((holder.fence, holder.label, holder.count), (Some(had.fence), Some(a.label()), 1));
+    }
+}
+
+/// Row 2: a set that is asked for again is the same one: by the same tokens, none the longer, and each counts once.
+pub async fn a_set_that_is_asked_for_again_is_one(scene: &Scene) {
+    let [a, b] = scene.peers().await;
+    let Some(set) = Set::of(scene, &a, 3).await else { return };
+    let first = set.had(LONG).await;
+    for again in [set.had(LONG * 4).await, set.had(LONG * 4).await] {
+        for (first, again) in first.iter().zip(again) {
+            assert_eq!((again.fence, again.entered), (first.fence, first.entered));
+            assert!(again.remaining_ms <= first.remaining_ms, "{again:?}, after {first:?}");
+        }
+    }
+    for (at, first) in first.iter().enumerate() {
+        let alone = set.peer(at).granted(&set.asks(LONG)[at].1).await;
+        assert_eq!(alone.fence, first.fence, "asked for alone it is the same, too");
+        let released = set.release(at).await;
+        assert_eq!((released.found, released.left), (Fate::Held, 0));
+        b.at(set.lock(at)).take(LONG).await;
+    }
+}
+
+/// What the asker has of it already, by an earlier sending, is told as such where the rest cannot be had, and is left as it
+/// is; with the rest it is had as it was.
+pub async fn what_is_there_of_a_set_is_told(scene: &Scene) {
+    let [a, b] = scene.peers().await;
+    let Some(set) = Set::of(scene, &a, 3).await else { return };
+    let first = set.peer(0).granted(&set.asks(LONG)[0].1).await;
+    let other = b.at(set.lock(1)).take(LONG).await;
+    for _ in 0..2 {
+        let shares = set.ask(LONG * 4).await;
+        assert!(matches!(&*shares, [Share::Held, Share::InTheWay(Ok(_)), Share::Open]), "{shares:?}");
+        assert!(set.peer(0).remaining_ms().await <= millis(LONG), "it is none the longer");
+    }
+    b.at(set.lock(1)).release(&other).await;
+    let had = set.had(LONG).await;
+    assert_eq!((had[0].fence, had[0].entered), (first.fence, first.entered));
+    assert_eq!(set.peer(0).inspect().await.holder.map(|holder| holder.count), Some(1));
+}
+
+/// A lock that the asker has by another hold is in the way, as it would be alone: unless it is one that its owner may enter.
+pub async fn another_hold_of_the_asker_is_in_the_way_of_a_set(scene: &Scene) {
+    let a = scene.peer().await;
+    let Some(set) = Set::of(scene, &a, 2).await else { return };
+    let outer = set.peer(1).again(&set.wanted[1].1);
+    let first = set.peer(1).granted(&set.peer(1).ask(&outer, LONG)).await;
+    let shares = set.ask(LONG).await;
+    if a.lock.kind == Kind::Reentrant {
+        let had = had(shares);
+        assert_eq!((had[1].fence, had[1].entered.map(|entered| entered.count)), (first.fence, Some(2)));
+        assert_eq!(set.release(1).await.left, 1);
+        return;
+    }
+    match &*shares {
+        [Share::Open, Share::InTheWay(Ok(Acquired::Taken { holder: Some(holder), .. }))] => {
+            assert_eq!(holder.fence, Some(first.fence));
+        }
+        other => panic!("the second is taken: {other:?}"),
+    }
+    assert_eq!(set.peer(1).fate(&outer).await, Fate::Held);
+    assert!(set.peer(0).inspect().await.holder.is_none());
+}
+
+/// Rows 1 and 4: a set that was given back, or one lock of which was, is not taken by what comes late.
+pub async fn a_set_that_was_given_back_is_spent(scene: &Scene) {
+    let a = scene.peer().await;
+    let Some(set) = Set::of(scene, &a, 2).await else { return };
+    set.had(LONG).await;
+    assert_eq!(set.release(0).await.found, Fate::Held);
+    let spent = Share::InTheWay(Ok(Acquired::Spent(Ended::Released)));
+    assert_eq!(set.ask(LONG).await, [spent.clone(), Share::Held]);
+    assert_eq!(set.release(1).await.found, Fate::Held);
+    assert_eq!(set.ask(LONG).await, [spent.clone(), spent.clone()]);
+    let mixed = Set { wanted: vec![set.wanted[0].clone(), (set.lock(1).clone(), a.claim())], ..set.clone() };
+    assert_eq!(mixed.ask(LONG).await, [spent, Share::Open]);
+    for at in 0..2 {
+        assert!(set.peer(at).inspect().await.holder.is_none());
+    }
+}
+
+/// Each lock of a set has a fencing token of its own, which grows over those that it had before.
+pub async fn each_of_a_set_has_its_own_token(scene: &Scene) {
+    let a = scene.peer().await;
+    let Some(mut set) = Set::of(scene, &a, 3).await else { return };
+    // The second one is ahead of the others from then on, where the clock stands still.
+    let mut last = vec![None; 3];
+    for _ in 0..5 {
+        let b = a.at(set.lock(1));
+        let claim = b.claim();
+        last[1] = Some(b.granted(&b.ask(&claim, LONG)).await.fence);
+        b.release(&claim).await;
+    }
+    for _ in 0..3 {
+        for (at, had) in set.had(LONG).await.into_iter().enumerate() {
+            assert!(last[at] < Some(had.fence), "{:?} after {:?}", had.fence, last[at]);
+            let holder = set.peer(at).inspect().await.holder;
+            assert_eq!(holder.and_then(|holder| holder.fence), Some(had.fence));
+            last[at] = Some(had.fence);
+            set.release(at).await;
+        }
+        set = set.anew();
+    }
+}
+
+/// Whoever waits for one of them is not passed, though the lock is free, and is granted it as ever.
+pub async fn a_set_passes_nobody(scene: &Scene) {
+    let [a, b, c] = scene.peers().await;
+    let Some(set) = Set::of(scene, &a, 2).await else { return };
+    let (b, c) = (b.at(set.lock(1)), c.at(set.lock(1)));
+    let held = b.take(LONG).await;
+    let (waiting, _) = c.enqueue().await;
+    b.release_and(&held, Pass::Free, None).await;
+    let shares = set.ask(LONG).await;
+    let [Share::Open, Share::InTheWay(Ok(Acquired::Taken { holder: None, position: None, .. }))] = &*shares
+    else {
+        panic!("the second is free, and awaited: {shares:?}")
+    };
+    assert_eq!(c.fate(&waiting).await, Fate::Queued);
+    c.granted(&c.look(&waiting, LONG, LONG)).await;
+    c.release(&waiting).await;
+    set.had(LONG).await;
+}
+
+/// Each ends by the lease that it was asked for with, and can be extended and released by itself.
+pub async fn each_of_a_set_ends_by_itself(scene: &Scene) {
+    let [a, b] = scene.peers().await;
+    let Some(set) = Set::of(scene, &a, 3).await else { return };
+    let mut asks = set.asks(LONG);
+    asks[0].1.lease_ms = millis(scene.short());
+    asks[1].1.lease_ms = millis(scene.short());
+    let had = had(a.acquire_all(&asks).await.expect("it can do that"));
+    for (had, (_, ask)) in had.iter().zip(&asks) {
+        assert!(had.remaining_ms <= ask.lease_ms, "{had:?}, asked for {}", ask.lease_ms);
+    }
+    assert_eq!(set.peer(1).extend(&set.wanted[1].1, LONG).await, Extended::Extended);
+    scene.outlast(scene.short(), &b.at(set.lock(0))).await;
+    assert_eq!(set.peer(0).extend(&set.wanted[0].1, LONG).await, Extended::NotHeld);
+    b.at(set.lock(0)).take(LONG).await;
+    for at in [1, 2] {
+        assert_eq!(set.fate(at).await, Fate::Held);
+        assert!(set.peer(at).remaining_ms().await > millis(LONG) - 60_000);
+        assert_eq!(set.release(at).await.found, Fate::Held);
+    }
+}
+
+/// A lock of another kind at one of the names is a clear refusal, and the rest is not taken.
+pub async fn another_kind_of_lock_keeps_a_set_from_all(scene: &Scene) {
+    let [a, b] = scene.peers().await;
+    let Some(set) = Set::of(scene, &a, 2).await else { return };
+    let (kind, found) = match a.lock.kind {
+        Kind::Reentrant => (Kind::Mutex, "string"),
+        _ => (Kind::Reentrant, "hash"),
+    };
+    let other = b.at(&Lock { kind, name: set.lock(1).name.clone() });
+    let held = other.take(LONG).await;
+    let refused = Share::InTheWay(Err(Refused::WrongKind { found: found.into() }));
+    assert_eq!(set.ask(LONG).await, [Share::Open, refused]);
+    assert_eq!(other.fate(&held).await, Fate::Held);
+    assert!(set.peer(0).inspect().await.holder.is_none());
+    other.release(&held).await;
+    set.had(LONG).await;
+}
+
+/// So is what is no lock of any kind.
+pub async fn another_type_of_key_keeps_a_set_from_all(scene: &Scene) {
+    let a = scene.peer().await;
+    let Some(set) = Set::of(scene, &a, 3).await else { return };
+    let Some(put) = scene.subject.put_other_type(set.lock(0)) else {
+        return not_applicable("key of another type");
+    };
+    let refused = Share::InTheWay(Err(Refused::WrongKind { found: put.await }));
+    for _ in 0..2 {
+        assert_eq!(set.ask(LONG).await, [refused.clone(), Share::Open, Share::Open]);
+    }
+    assert!(set.peer(1).inspect().await.holder.is_none() && set.peer(2).inspect().await.holder.is_none());
+}
+
+/// A lock of another library is in the way as one of ours, also where it has the value that is asked for.
+pub async fn a_foreign_lock_keeps_a_set_from_all(scene: &Scene) {
+    let a = scene.peer().await;
+    let Some(mut set) = Set::of(scene, &a, 2).await else { return };
+    let theirs = "their-token";
+    let Some(put) = scene.subject.put_foreign(set.lock(1), theirs, Some(LONG)) else {
+        return not_applicable("key to set");
+    };
+    put.await;
+    if a.lock.kind == Kind::Mutex {
+        set.wanted[1].1 = a.claim_with(theirs);
+    }
+    let shares = set.ask(LONG).await;
+    let [Share::Open, Share::InTheWay(Ok(Acquired::Taken { holder: Some(holder), .. }))] = &*shares else {
+        panic!("the second is a stranger's: {shares:?}")
+    };
+    assert!(holder.is_stranger());
+    assert!(holder.remaining_ms.is_some_and(|ms| ms <= millis(LONG) && ms > millis(LONG) - 60_000));
+    assert!(set.peer(0).inspect().await.holder.is_none());
+    assert!(set.peer(1).inspect().await.holder.is_some_and(|holder| holder.is_stranger()));
+}
+
+/// The answers come in the order of the questions, whatever that is.
+pub async fn the_shares_come_in_the_order_of_the_asks(scene: &Scene) {
+    let [a, b] = scene.peers().await;
+    let Some(set) = Set::of(scene, &a, 6).await else { return };
+    let mut taken = Vec::new();
+    for at in 0..6 {
+        taken.push(at == 0 || at < 5 && scene.random.below(2) == 0);
+        if taken[at] {
+            b.at(set.lock(at)).take(LONG).await;
+        }
+    }
+    for backwards in [false, true] {
+        let (mut asks, mut expected) = (set.asks(LONG), taken.clone());
+        if backwards {
+            asks.reverse();
+            expected.reverse();
+        }
+        let shares = a.acquire_all(&asks).await.expect("it can do that");
+        let found: Vec<_> = shares.iter().map(|share| matches!(share, Share::InTheWay(_))).collect();
+        assert_eq!(found, expected, "{shares:?}");
+    }
+}
+
+/// A process dies: each of its set is taken from it, one by one, as any other lock.
+pub async fn the_dead_lose_each_of_a_set(scene: &Scene) {
+    let [a, b] = scene.peers().await;
+    if !super::sessions::lapses(&a) {
+        return;
+    }
+    let Some(set) = Set::of(scene, &a, 2).await else { return };
+    a.begin(scene.short()).await;
+    let tokens = set.had(LONG).await;
+    assert_eq!(b.at(set.lock(0)).evict(a.session).await, Evicted::Alive);
+    scene.outlive(scene.short(), &a).await;
+    for (at, had) in tokens.iter().enumerate() {
+        let evicted = b.at(set.lock(at)).evict(a.session).await;
+        assert_eq!(evicted, Evicted::Gone { hold: Some(had.fence), place: false });
+        assert_eq!(set.fate(at).await, Fate::Ended(Ended::Evicted));
+    }
+    let late = Share::InTheWay(Ok(Acquired::Spent(Ended::Evicted)));
+    assert_eq!(set.ask(LONG).await, [late.clone(), late]);
+}
+
+/// Many sets that overlap, at once: at most one has a lock, everybody has his sets in the end, and nothing is left.
+pub async fn sets_at_once_exclude_each_other(scene: &Scene) {
+    let peers = scene.peers::<4>().await;
+    let Some(all) = Set::of(scene, &peers[0], 5).await else { return };
+    let inside: Arc<Vec<_>> = Arc::new((0..5).map(|_| AtomicBool::new(false)).collect());
+    let workers = peers.map(|peer| {
+        let (all, inside) = (all.clone(), inside.clone());
+        tokio::spawn(async move {
+            let mut sets = 0;
+            while sets < 15 {
+                let some: Vec<_> = (0..5).filter(|_| peer.random.below(2) == 0).collect();
+                if some.is_empty() {
+                    continue;
+                }
+                let wanted = some.iter().map(|at| (all.lock(*at).clone(), peer.claim())).collect();
+                let set = Set { peer: peer.clone(), wanted };
+                let shares = set.ask(LONG).await;
+                if shares.iter().any(|share| !matches!(share, Share::Had(_))) {
+                    assert!(!shares.iter().any(|share| matches!(share, Share::Had(_))), "{shares:?}");
+                    tokio::task::yield_now().await;
+                    continue;
+                }
+                for at in &some {
+                    assert!(!inside[*at].swap(true, Ordering::SeqCst), "somebody else has {at}");
+                    // The others have their turn while it has them.
+                    tokio::task::yield_now().await;
+                }
+                for (nth, at) in some.iter().enumerate() {
+                    inside[*at].store(false, Ordering::SeqCst);
+                    assert_eq!(set.release(nth).await.found, Fate::Held);
+                }
+                sets += 1;
+            }
+        })
+    });
+    for worker in workers {
+        worker.await.unwrap_or_else(|error| panic!("a worker ended badly: {error}"));
+    }
+    for at in 0..5 {
+        assert!(all.peer(at).inspect().await.holder.is_none());
+    }
+}
+
+/// Several locks that a session wants together, each with a hold of its own.
+#[derive(Clone)]
+struct Set {
+    peer: Peer,
+    wanted: Vec<(Lock, Claim)>,
+}
+
+impl Set {
+    /// So many locks that nobody used before. `None` where the store has no step for several of that kind; it is said then.
+    async fn of(scene: &Scene, peer: &Peer, locks: usize) -> Option<Self> {
+        let set = |locks| Self {
+            peer: peer.clone(),
+            wanted: (0..locks).map(|_| (scene.another_lock(), peer.claim())).collect(),
+        };
+        let tried: Self = set(1);
+        let Some(shares) = peer.acquire_all(&tried.asks(LONG)).await else {
+            not_applicable("step that takes several locks of this kind");
+            return None;
+        };
+        had(shares);
+        tried.release(0).await;
+        Some(set(locks))
+    }
+
+    /// The same locks with fresh holds, by the owners of before.
+    fn anew(&self) -> Self {
+        let again = |(lock, claim): &(Lock, Claim)| (lock.clone(), self.peer.again(claim));
+        Self { peer: self.peer.clone(), wanted: self.wanted.iter().map(again).collect() }
+    }
+
+    fn lock(&self, at: usize) -> &Lock {
+        &self.wanted[at].0
+    }
+
+    /// The session, at one of the locks.
+    fn peer(&self, at: usize) -> Peer {
+        self.peer.at(self.lock(at))
+    }
+
+    fn asks(&self, lease: Duration) -> Vec<(Lock, Acquire)> {
+        let ask = |(lock, claim): &(Lock, Claim)| (lock.clone(), self.peer.ask(claim, lease));
+        self.wanted.iter().map(ask).collect()
+    }
+
+    async fn ask(&self, lease: Duration) -> Vec<Share> {
+        let shares = self.peer.acquire_all(&self.asks(lease)).await;
+        let shares = shares.expect("a store that takes several in one step always does");
+        assert_eq!(shares.len(), self.wanted.len(), "{shares:?}");
+        shares
+    }
+
+    async fn had(&self, lease: Duration) -> Vec<Granted> {
+        had(self.ask(lease).await)
+    }
+
+    async fn release(&self, at: usize) -> leasehold_core::Released {
+        self.peer(at).release(&self.wanted[at].1).await
+    }
+
+    async fn fate(&self, at: usize) -> Fate {
+        self.peer(at).fate(&self.wanted[at].1).await
+    }
+}
+
+/// All must be had.
+fn had(shares: Vec<Share>) -> Vec<Granted> {
+    let one = |share| match share {
+        Share::Had(acquired) => granted(acquired),
+        other => panic!("expected to have all, got {other:?}"),
+    };
+    shares.into_iter().map(one).collect()
+}

@@ -3,11 +3,12 @@
 
 use futures_util::future::{BoxFuture, ready};
 use leasehold::KeyError;
-use leasehold::store::{Lock, Outcome, RedisConfig, RedisStore, Store};
-use leasehold_core::model::{LockState, Sessions};
-use leasehold_core::{Kind, LockName};
+use leasehold::store::{Lock, Op, Outcome, RedisConfig, RedisStore, Store};
+use leasehold_core::model::{Content, Entries, LockState, Sessions, Value};
+use leasehold_core::{Acquire, Kind, LockName, OwnValue, Share};
 use leasehold_testkit::ModelServer;
-use leasehold_testkit::conformance::{self, Happening, Subject, Workload};
+use leasehold_testkit::conformance::{self, Happening, Stranger, Subject, Workload};
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,6 +25,13 @@ impl Simulated {
         let now_us = Arc::new(AtomicU64::new(1_762_000_000_000_000));
         let read = Arc::clone(&now_us);
         Self { server: ModelServer::new(move || read.load(Ordering::Relaxed)), now_us }
+    }
+
+    fn put(&self, lock: &Lock, content: Content, expiry: Option<Duration>) {
+        let now_ms = self.now_us.load(Ordering::Relaxed) / 1000;
+        let ms = |expiry: Duration| u64::try_from(expiry.as_millis()).expect("a time that can be counted");
+        let expires_ms = expiry.map(|expiry| now_ms + ms(expiry));
+        self.server.put(lock, Some(Value { content, expires_ms }));
     }
 }
 
@@ -50,46 +58,152 @@ impl Subject for Simulated {
         Some(Box::pin(ready(())))
     }
 
+    fn delete_key<'a>(&'a self, lock: &'a Lock) -> Option<BoxFuture<'a, ()>> {
+        self.server.put(lock, None);
+        Some(Box::pin(ready(())))
+    }
+
+    fn put_foreign<'a>(
+        &'a self,
+        lock: &'a Lock,
+        value: &'a str,
+        expiry: Option<Duration>,
+    ) -> Option<BoxFuture<'a, ()>> {
+        let content = match lock.kind {
+            Kind::Reentrant => {
+                let owner = OwnValue::new(value).expect("a plain text is a value");
+                Content::Entries(Entries { owner, count: 1, fence: None, lease_ms: 0, holds: Vec::new() })
+            }
+            _ => Content::Token(value.to_owned()),
+        };
+        self.put(lock, content, expiry);
+        Some(Box::pin(ready(())))
+    }
+
+    fn put_other_type<'a>(&'a self, lock: &'a Lock) -> Option<BoxFuture<'a, String>> {
+        self.put(lock, Content::Other("list".to_owned()), None);
+        Some(Box::pin(ready("list".to_owned())))
+    }
+
     fn refused_names(&self) -> Vec<(LockName, KeyError)> {
         let name = |text| LockName::new(text).expect("a good name");
         vec![(name("a}b"), KeyError::Brace), (name("leasehold:{x}:record:mutex:x"), KeyError::Reserved)]
     }
 }
 
-conformance::suite!(mutex: Simulated::new());
+conformance::suite!(Simulated::new());
+
+/// How long a call may take.
+const WITHIN: Duration = Duration::from_secs(20);
+/// How many locks are asked for together, one of which is the other operations' too.
+const LOCKS: usize = 3;
+
+/// The same locks behind the server, and as the model has them.
+struct Contest {
+    simulated: Simulated,
+    store: Arc<dyn Store>,
+    locks: Vec<(Lock, LockState, Workload)>,
+    sessions: Sessions,
+    now_us: u64,
+    /// How often what was answered.
+    seen: BTreeMap<&'static str, u64>,
+}
+
+impl Contest {
+    async fn new(kind: Kind, seed: u64) -> Self {
+        let simulated = Simulated::new();
+        let lock = |n: usize| {
+            let lock = Lock { kind, name: format!("job-{n}").parse().expect("a good name") };
+            (lock, LockState::new(kind), Workload::of(kind, seed * LOCKS as u64 + n as u64))
+        };
+        Self {
+            store: simulated.store().await,
+            now_us: simulated.now_us.load(Ordering::Relaxed),
+            simulated,
+            locks: (0..LOCKS).map(lock).collect(),
+            sessions: Sessions::default(),
+            seen: BTreeMap::new(),
+        }
+    }
+
+    async fn step(&mut self, at: usize, what: &str) {
+        let (lock, state, workload) = &mut self.locks[at];
+        // Time goes on, for the model behind the server forgets what it is not asked about.
+        let by_us = workload.time_us(state, &self.sessions, self.now_us).max(0);
+        self.now_us = self.now_us.saturating_add_signed(by_us);
+        self.simulated.now_us.store(self.now_us, Ordering::Relaxed);
+        match workload.happening(state) {
+            Happening::Sent(op) | Happening::SentTwice(op) => {
+                let alive = |session| self.sessions.vital(self.now_us / 1000, session);
+                let expected = state.apply(self.now_us, &op, &alive).0;
+                let found = self.store.execute(lock, &op, WITHIN).await;
+                let agree = matches!(&found, Outcome::Done(found) if *found == expected);
+                assert!(agree, "{what}: {op:?}\n  {found:?}\n  {expected:?}");
+            }
+            Happening::Attended(op) => {
+                let expected = self.sessions.apply(self.now_us / 1000, &op);
+                let found = self.store.attend(&op, WITHIN).await;
+                let agree = matches!(&found, Outcome::Done(found) if *found == expected);
+                assert!(agree, "{what}: {op:?}\n  {found:?}\n  {expected:?}");
+            }
+            // Nobody reaches the records of this server.
+            Happening::Stranger(Stranger::DeletesRecord) => {}
+            Happening::Stranger(stranger) => {
+                stranger.apply(state, self.now_us);
+                self.simulated.server.put(lock, state.value.clone());
+            }
+        }
+    }
+
+    /// Asks for all of the locks together, with claims that are new, or that were sent before.
+    async fn take_all(&mut self, what: &str) {
+        let ask = |(_, state, workload): &mut (Lock, LockState, Workload)| loop {
+            // Whatever the workload has of acquires; nobody queues here.
+            if let Op::Acquire(ask) = workload.op(state) {
+                break Acquire { queue: None, adopt_ms: None, ahead: None, ..ask };
+            }
+        };
+        let mut asks: Vec<_> = self.locks.iter_mut().map(ask).collect();
+        let (label, life) = (asks[0].label.clone(), asks[0].life);
+        asks.iter_mut().for_each(|ask| (ask.label, ask.life) = (label.clone(), life));
+        let sent: Vec<_> =
+            self.locks.iter().zip(&asks).map(|((lock, ..), ask)| (lock.clone(), ask.clone())).collect();
+        let mut pairs: Vec<_> =
+            self.locks.iter_mut().zip(&asks).map(|((_, state, _), ask)| (state, ask)).collect();
+        let expected = LockState::take_all(&mut pairs, self.now_us);
+        let found = self.store.acquire_all(&sent, WITHIN).await.expect("several Mutexes are one step");
+        let agree = matches!(&found, Outcome::Done(found) if *found == expected);
+        assert!(agree, "{what}: {sent:?}\n  {found:?}\n  {expected:?}");
+        for share in &expected {
+            let word = match share {
+                Share::Had(_) => "had",
+                Share::InTheWay(Ok(_)) => "in the way",
+                Share::InTheWay(Err(_)) => "refused",
+                Share::Open => "open",
+                Share::Held => "held",
+            };
+            *self.seen.entry(word).or_default() += 1;
+        }
+    }
+}
 
 /// Every call of a script is understood as what it says, and every answer is written as the script would.
 #[tokio::test]
 async fn random_operations_are_answered_as_by_the_model() {
-    const WITHIN: Duration = Duration::from_secs(20);
+    let mut seen = BTreeMap::new();
     for (seed, kind) in (0..40).flat_map(|seed| Kind::ALL.map(|kind| (seed, kind))) {
-        let simulated = Simulated::new();
-        let store = simulated.store().await;
-        let lock = Lock { kind, name: "job".parse().expect("a good name") };
-        let (mut state, mut sessions) = (LockState::new(kind), Sessions::default());
-        let mut workload = Workload::of(kind, seed);
-        for step in 0..40 {
-            let now_us = simulated.now_us.load(Ordering::Relaxed);
-            // Time goes on, for the model behind the server forgets what it is not asked about.
-            let by_us = workload.time_us(&state, &sessions, now_us).max(0);
-            let now_us = now_us.saturating_add_signed(by_us);
-            simulated.now_us.store(now_us, Ordering::Relaxed);
-            match workload.happening(&state) {
-                Happening::Sent(op) | Happening::SentTwice(op) => {
-                    let alive = |session| sessions.vital(now_us / 1000, session);
-                    let expected = state.apply(now_us, &op, &alive).0;
-                    let found = store.execute(&lock, &op, WITHIN).await;
-                    let agree = matches!(&found, Outcome::Done(found) if *found == expected);
-                    assert!(agree, "seed {seed}, step {step}: {op:?}\n  {found:?}\n  {expected:?}");
-                }
-                Happening::Attended(op) => {
-                    let expected = sessions.apply(now_us / 1000, &op);
-                    let found = store.attend(&op, WITHIN).await;
-                    let agree = matches!(&found, Outcome::Done(found) if *found == expected);
-                    assert!(agree, "seed {seed}, step {step}: {op:?}\n  {found:?}\n  {expected:?}");
-                }
-                Happening::Stranger(_) => {}
+        let mut contest = Contest::new(kind, seed).await;
+        for step in 0..60 {
+            let what = format!("seed {seed}, step {step}");
+            // The first one has most of what happens, so that it sees long stories, too.
+            contest.step(if step % 4 == 0 { step % LOCKS } else { 0 }, &what).await;
+            if kind == Kind::Mutex && step % 4 == 0 {
+                contest.take_all(&what).await;
             }
         }
+        contest.seen.into_iter().for_each(|(word, times)| *seen.entry(word).or_insert(0) += times);
+    }
+    for word in ["had", "in the way", "refused", "open", "held"] {
+        assert!(seen.get(word).copied().unwrap_or(0_u64) >= 10, "`{word}` is rare: {seen:?}");
     }
 }

@@ -299,6 +299,7 @@ fn server(record: &Arc<Record>, flaw: Option<Flaw>) -> ModelServer {
             Seen::Executed { key, op, reply, wakes, .. } => {
                 record.executed(clock.elapsed(), key, op, reply, wakes);
             }
+            Seen::Together { .. } => {}
             Seen::Ended(_) | Seen::Command { .. } | Seen::Attended { .. } => {}
         }
         record.say(clock.elapsed(), SERVER, format_args!("{seen:?}"));

@@ -16,6 +16,8 @@ pub(super) enum Call {
     OnLock(OnLock),
     /// Of extends that go together, one a lock.
     Extends(Vec<OnLock>),
+    /// Of acquires of all of several Mutexes, or none: by their keys.
+    AcquireAll(Vec<(String, Acquire)>),
     /// Of a beat, and the index of the sessions.
     Beat(Beat, String),
 }
@@ -51,6 +53,9 @@ impl Call {
         if script == Script::Extend {
             let extends = keys.into_iter().map(|key| rest.extend(key)).collect::<Read<_>>()?;
             return if rest.is_empty() { Ok(Self::Extends(extends)) } else { Err(malformed()) };
+        }
+        if script == Script::AcquireAll {
+            return rest.acquire_all(&keys).map(Self::AcquireAll);
         }
         OnLock::read(script, kind, &keys, rest).map(Self::OnLock)
     }
@@ -103,7 +108,7 @@ impl OnLock {
                 }
                 Op::Acquire(ask)
             }
-            Script::Beat | Script::Extend => return Err(malformed()),
+            Script::Beat | Script::Extend | Script::AcquireAll => return Err(malformed()),
             Script::Release => {
                 rest.text()?.clone_into(&mut mailboxes);
                 let pass = match rest.text()? {
@@ -184,12 +189,32 @@ impl<'a> Rest<'a> {
             "" => None,
             adopt_ms => Some(parsed(adopt_ms)?),
         };
-        let life = match self.text()? {
-            life if life.starts_with('s') => Life::Session { alive_ms: parsed(&life[1..])? },
-            "l" => Life::Lease,
-            _ => return Err(malformed()),
-        };
+        let life = self.life()?;
         Ok(Acquire { claim, lease_ms, label, queue, adopt_ms, life, ahead: None })
+    }
+
+    /// What the acquires of several locks say, each of which has two keys.
+    fn acquire_all(mut self, keys: &[&str]) -> Read<Vec<(String, Acquire)>> {
+        let (label, life) = (self.label()?, self.life()?);
+        let locks = keys.chunks(2).map(|keys| match keys {
+            [lock, _record] => {
+                let (claim, lease_ms) = (self.claim()?.ok_or_else(malformed)?, self.number()?);
+                let label = label.clone();
+                let ask = Acquire { claim, lease_ms, label, queue: None, adopt_ms: None, life, ahead: None };
+                Ok(((*lock).to_owned(), ask))
+            }
+            _ => Err(malformed()),
+        });
+        let asks = locks.collect::<Read<_>>()?;
+        if self.is_empty() { Ok(asks) } else { Err(malformed()) }
+    }
+
+    fn life(&mut self) -> Read<Life> {
+        match self.text()? {
+            life if life.starts_with('s') => Ok(Life::Session { alive_ms: parsed(&life[1..])? }),
+            "l" => Ok(Life::Lease),
+            _ => Err(malformed()),
+        }
     }
 
     fn label(&mut self) -> Read<Label> {

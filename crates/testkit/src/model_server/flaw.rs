@@ -1,7 +1,7 @@
 //! Ways to be wrong, one at a time.
 
-use leasehold_core::model::{Alive, LockState};
-use leasehold_core::{Op, Reply, Wake};
+use leasehold_core::model::{Alive, Content, LockState, Value};
+use leasehold_core::{Acquire, Acquired, Fate, FencingToken, Op, Released, Reply, Share, Wake};
 
 /// What a server does wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,6 +14,16 @@ pub enum Flaw {
     NeverEndsLeases,
     /// Fencing tokens begin again where the data was lost.
     ForgetsTokens,
+    /// Says that a hold is released, and leaves it there.
+    ForgetsReleases,
+    /// Takes everybody for the owner of a ReentrantMutex.
+    MixesOwners,
+    /// The release of any hold frees a ReentrantMutex.
+    InnerReleaseFrees,
+    /// Gives every hold of a ReentrantMutex a token of its own.
+    EntryHasItsToken,
+    /// Takes those of several locks that it can, and says that it took all.
+    TakesSome,
 }
 
 impl Flaw {
@@ -39,16 +49,73 @@ impl Flaw {
             }
             _ => op,
         };
-        let before = lock.value.clone();
-        let result = lock.apply(now_us, op, alive);
+        let before = lock.stands(now_us).cloned();
+        self.spoil_entries(lock, op);
+        let mut result = lock.apply(now_us, op, alive);
+        if self == Self::ForgetsReleases
+            && let (Some(stood), Reply::Release(Released { found: Fate::Held, .. })) = (&before, &result.0)
+        {
+            lock.value = Some(stood.clone());
+            // Nobody else is given it.
+            result.1.clear();
+        }
+        self.spoil_ends(lock, now_us, before.as_ref());
+        result
+    }
+
+    /// Takes all of several locks, or none, wrongly.
+    pub(super) fn take_all(self, locks: &mut [(&mut LockState, &Acquire)], now_us: u64) -> Vec<Share> {
+        let before: Vec<_> = locks.iter_mut().map(|(lock, _)| lock.stands(now_us).cloned()).collect();
+        let mut shares = LockState::take_all(locks, now_us);
+        let some = shares.iter().any(|share| matches!(share, Share::Open));
+        if self == Self::TakesSome && some {
+            let alone = |(lock, ask): &mut (&mut LockState, &Acquire)| {
+                let share = LockState::take_all(&mut [(&mut **lock, *ask)], now_us).remove(0);
+                let fence =
+                    lock.record.as_ref().and_then(|record| record.last).unwrap_or(FencingToken::new(1));
+                let (remaining_ms, others_wait, entered) = (ask.lease_ms, false, None);
+                match share {
+                    Share::InTheWay(_) => {
+                        Share::Had(Acquired::Granted { fence, remaining_ms, others_wait, entered })
+                    }
+                    had => had,
+                }
+            };
+            shares = locks.iter_mut().map(alone).collect();
+        }
+        for ((lock, _), before) in locks.iter_mut().zip(before) {
+            self.spoil_ends(lock, now_us, before.as_ref());
+        }
+        shares
+    }
+
+    fn spoil_entries(self, lock: &mut LockState, op: &Op) {
+        let Some(Value { content: Content::Entries(entries), .. }) = &mut lock.value else { return };
+        match (self, op) {
+            (Self::MixesOwners, Op::Acquire(ask)) => {
+                entries.owner = ask.claim.value.clone().unwrap_or_else(|| entries.owner.clone());
+            }
+            (Self::InnerReleaseFrees, Op::Release(release))
+                if entries.entry(&release.claim.hold).is_some() =>
+            {
+                entries.holds.retain(|entry| entry.hold == release.claim.hold);
+                entries.count = 1;
+            }
+            (Self::EntryHasItsToken, Op::Acquire(ask)) if entries.entry(&ask.claim.hold).is_none() => {
+                entries.fence = entries.fence.map(|fence| FencingToken::new(fence.as_u64() + 1));
+            }
+            _ => {}
+        }
+    }
+
+    fn spoil_ends(self, lock: &mut LockState, now_us: u64, before: Option<&Value>) {
         match (self, &mut lock.value) {
-            (Self::EndsLeasesEarly, Some(value)) if before.as_ref() != Some(value) => {
+            (Self::EndsLeasesEarly, Some(value)) if before != Some(value) => {
                 let now_ms = now_us / 1000;
                 value.expires_ms = value.expires_ms.map(|at_ms| now_ms + at_ms.saturating_sub(now_ms) / 2);
             }
             (Self::NeverEndsLeases, Some(value)) => value.expires_ms = None,
             _ => {}
         }
-        result
     }
 }

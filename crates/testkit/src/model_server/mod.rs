@@ -16,8 +16,10 @@ mod session;
 pub use flaw::Flaw;
 
 use call::{Call, OnLock};
-use leasehold_core::model::{LockState, Sessions, Vital, everybody};
-use leasehold_core::{Inspect, Inspection, Kind, Op, Reply, SessionOp, SessionReply, Wake};
+use leasehold_core::model::{LockState, Sessions, Value, Vital, everybody};
+use leasehold_core::{
+    Acquire, Inspect, Inspection, Kind, Lock, Op, Reply, SessionOp, SessionReply, Share, Wake,
+};
 use script::Script;
 use session::Session;
 use std::collections::BTreeMap;
@@ -109,6 +111,15 @@ pub enum Seen<'a> {
         reply: &'a Reply,
         /// Who was told of a grant, or of a loss.
         wakes: &'a [Wake],
+    },
+    /// All of several locks were asked for in one step.
+    Together {
+        /// By which connection it came.
+        connection: u64,
+        /// The locks' keys, and what was asked of each.
+        asks: &'a [(String, Acquire)],
+        /// What was answered.
+        shares: &'a [Share],
     },
     /// An operation on sessions was executed.
     Attended {
@@ -208,6 +219,7 @@ impl ModelServer {
                     reply::Value::Array(calls.iter().map(|call| self.reply_on_lock(session, call)).collect())
                 }
             },
+            Call::AcquireAll(asks) => reply::of_shares(&self.take_all(session, asks)),
             Call::Beat(beat, index) => {
                 reply::of_sessions(&self.attend(session, index, &SessionOp::Beat(beat.clone())))
             }
@@ -233,14 +245,10 @@ impl ModelServer {
         let mut guard = self.state();
         let state = &mut *guard;
         let now_us = self.now_us(state);
+        let other = state.beside(&call.key, call.kind, now_us);
         let sessions = state.sessions.get(&call.sessions);
         let alive =
             |session| sessions.map_or(Vital::Unknown, |sessions| sessions.vital(now_us / 1000, session));
-        let mut others = Kind::ALL.into_iter().filter(|kind| *kind != call.kind);
-        let other = others.find_map(|kind| {
-            let lock = state.locks.get_mut(&(call.key.clone(), kind))?;
-            lock.stands(now_us).cloned()
-        });
         let lock =
             state.locks.entry((call.key.clone(), call.kind)).or_insert_with(|| LockState::new(call.kind));
         let was_held = !lock.clone().held_by(now_us).is_empty();
@@ -265,7 +273,55 @@ impl ModelServer {
     }
 }
 
+impl ModelServer {
+    /// Takes all of several Mutexes, or none.
+    fn take_all(&self, session: &Session<'_>, asks: &[(String, Acquire)]) -> Vec<Share> {
+        let kind = Kind::Mutex;
+        let mut guard = self.state();
+        let state = &mut *guard;
+        let now_us = self.now_us(state);
+        let mut together = Vec::with_capacity(asks.len());
+        for (key, _) in asks {
+            let mut lock = state.locks.remove(&(key.clone(), kind)).unwrap_or_else(|| LockState::new(kind));
+            let other = state.beside(key, kind, now_us);
+            if let Some(other) = &other {
+                lock.value = Some(other.to_others());
+            }
+            together.push((lock, other.is_some()));
+        }
+        let mut pairs: Vec<_> =
+            together.iter_mut().zip(asks).map(|((lock, _), (_, ask))| (lock, ask)).collect();
+        let shares = match self.shared.flaw {
+            Some(flaw) => flaw.take_all(&mut pairs, now_us),
+            None => LockState::take_all(&mut pairs, now_us),
+        };
+        for ((mut lock, beside_another), (key, _)) in together.into_iter().zip(asks) {
+            lock.value.take_if(|_| beside_another);
+            state.locks.insert((key.clone(), kind), lock);
+        }
+        drop(guard);
+        self.tell(Seen::Together { connection: session.number(), asks, shares: &shares });
+        shares
+    }
+
+    /// Puts something at the key of a lock as a client of another library would, or takes away what is there.
+    pub fn put(&self, lock: &Lock, value: Option<Value>) {
+        let mut state = self.state();
+        for kind in Kind::ALL {
+            let there =
+                state.locks.entry((lock.name.to_string(), kind)).or_insert_with(|| LockState::new(kind));
+            there.value = value.clone().filter(|_| kind == lock.kind);
+        }
+    }
+}
+
 impl State {
+    /// What a lock of another kind has at a key.
+    fn beside(&mut self, key: &str, kind: Kind, now_us: u64) -> Option<Value> {
+        let mut others = Kind::ALL.into_iter().filter(|other| *other != kind);
+        others.find_map(|other| self.locks.get_mut(&(key.to_owned(), other))?.stands(now_us).cloned())
+    }
+
     fn publish(&self, channel: &str, message: &str) {
         for outbox in self.channels.get(channel).iter().flat_map(|listeners| listeners.values()) {
             // A connection that ends just now hears nothing more.

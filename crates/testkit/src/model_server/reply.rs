@@ -3,7 +3,7 @@
 use leasehold_core::model::SessionRecord;
 use leasehold_core::{
     Acquired, AuditEntry, Beaten, Ended, Evicted, Extended, Fate, FencingToken, Freed, Holder, Inspection,
-    Kind, Op, Refused, Released, Reply, SessionReply,
+    Kind, Op, Refused, Released, Reply, SessionReply, Share,
 };
 
 /// An error reply.
@@ -150,6 +150,17 @@ pub(super) fn of_script(kind: Kind, op: &Op, reply: &Reply) -> Value {
         Reply::Refused(refused) => of_refusal(refused),
         _ => Value::Failure(Failure::new("ERR the model has an answer that this server cannot write")),
     }
+}
+
+/// What became of each of several locks that were asked for together.
+pub(super) fn of_shares(shares: &[Share]) -> Value {
+    let one = |share: &Share| match share {
+        Share::Had(acquired) | Share::InTheWay(Ok(acquired)) => of_acquire(acquired),
+        Share::InTheWay(Err(refused)) => of_refusal(refused),
+        Share::Open => Value::bulk("open"),
+        Share::Held => Value::bulk("held"),
+    };
+    Value::Array(shares.iter().map(one).collect())
 }
 
 fn of_inspection(seen: &Inspection, in_full: bool) -> Value {

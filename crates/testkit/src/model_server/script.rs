@@ -7,6 +7,8 @@ use leasehold_core::Kind;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Script {
     Acquire,
+    /// Several at once.
+    AcquireAll,
     Extend,
     /// One by itself, where more is to be looked at than a token.
     ExtendOne,
@@ -18,8 +20,9 @@ pub(super) enum Script {
 }
 
 /// What the head of each script says, and no other text.
-const HEADS: [(&str, Script); 9] = [
+const HEADS: [(&str, Script); 10] = [
     ("-- Takes the lock if it is free and nobody waits before;", Script::Acquire),
+    ("-- Takes all of several Mutexes, or none of them.", Script::AcquireAll),
     ("-- Lengthens holds by their tokens alone:", Script::Extend),
     ("-- Lengthens one hold, where the token alone does not tell it,", Script::ExtendOne),
     ("-- Lengthens one hold of a ReentrantMutex, and its key.", Script::ExtendOne),

@@ -165,7 +165,10 @@ pub async fn each_of_a_set_ends_by_itself(scene: &Scene) {
     let mut asks = set.asks(LONG);
     asks[0].1.lease_ms = millis(scene.short());
     asks[1].1.lease_ms = millis(scene.short());
-    had(a.acquire_all(&asks).await.expect("it can do that"));
+    let had = had(a.acquire_all(&asks).await.expect("it can do that"));
+    for (had, (_, ask)) in had.iter().zip(&asks) {
+        assert!(had.remaining_ms <= ask.lease_ms, "{had:?}, asked for {}", ask.lease_ms);
+    }
     assert_eq!(set.peer(1).extend(&set.wanted[1].1, LONG).await, Extended::Extended);
     scene.outlast(scene.short(), &b.at(set.lock(0))).await;
     assert_eq!(set.peer(0).extend(&set.wanted[0].1, LONG).await, Extended::NotHeld);

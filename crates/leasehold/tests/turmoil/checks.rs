@@ -1,18 +1,22 @@
 //! What must hold, whatever happens; apart from the workload, which only says what it has.
 //!
-//! 1. Exclusion: at no instant of true time do two guards of a lock pass their `check()`.
-//! 2. Whose guard passes its `check()` has the lock at the server at that instant: he stops believing first.
-//! 3. Tokens grow from each guard of a lock to the next.
+//! 1. Exclusion: at no instant of true time do two guards of a lock pass their `check()`, unless both are of a ReentrantMutex
+//!    and of one owner.
+//! 2. Whose guard passes its `check()` has the lock at the server at that instant: he stops believing first. Of a set he
+//!    then has all, and of a ReentrantMutex its owner has as many as there are such guards.
+//! 3. Tokens grow from each guard of a lock to the next; those that an owner has at one time are one and the same.
 //! 4. Once nothing goes wrong any more everybody is served, and keeps what he was given.
-//! 5. Once a release has returned, nothing more is sent about its hold.
+//! 5. Once a release has returned, nothing more is sent about its hold, and if it says that the lock is free the server has
+//!    nobody there by that token.
 //! 6. In the end the server has no holder and no queue left.
 //!
 //! The first three are promised while the server keeps its data, so guards that it granted before a loss are not counted
 //! after it.
 
+use crate::having::Having;
 use crate::host::{Pace, lock};
-use leasehold::{FencingToken, Guard, Moment, SessionId};
-use leasehold_core::{Acquire, Acquired, HoldId, Inspection, Op, Reply, Wake};
+use leasehold::{FencingToken, Moment, Owner, Released, SessionId};
+use leasehold_core::{Acquire, Acquired, HoldId, Inspection, Op, Reply, Share, Wake};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write as _};
 use std::sync::{Arc, Mutex};
@@ -29,7 +33,11 @@ const MESSAGE: Duration = Duration::from_millis(400);
 pub(crate) enum Rule {
     Exclusion,
     Belief,
+    Count,
+    AllOrNone,
     Tokens,
+    Tenure,
+    Returned,
     Service,
     Keeping,
     Silence,
@@ -51,15 +59,17 @@ struct State {
     /// The guards that somebody believes in.
     held: BTreeMap<u64, Entry>,
     entries: u64,
-    /// The greatest token of each lock.
-    tokens: BTreeMap<String, u64>,
-    /// Which hold a token of a lock belongs to, and which one a session waits with: a guard does not show its hold.
-    granted: BTreeMap<(String, FencingToken), HoldId>,
+    /// The greatest token of each lock, and whose it is.
+    tokens: BTreeMap<String, (u64, Option<Owner>)>,
+    /// Which holds a token of a lock belongs to, and which one a session waits with: a guard does not show its hold.
+    granted: BTreeMap<(String, FencingToken), BTreeSet<HoldId>>,
     queued: BTreeMap<(String, SessionId), HoldId>,
     /// When who was told that a token of a lock is his.
     told: BTreeMap<(String, FencingToken), Duration>,
     /// The holds whose release has returned (5).
     given_back: BTreeSet<HoldId>,
+    /// The tokens by which nobody has a lock any more.
+    over: BTreeSet<(String, FencingToken)>,
     /// The server's time when it lost its data last.
     lost_us: u64,
 }
@@ -68,14 +78,17 @@ struct State {
 struct Entry {
     who: String,
     pace: Pace,
-    guard: Arc<Guard>,
+    having: Arc<Having>,
 }
+
+/// What the server says of a lock.
+type Standing = (String, Inspection);
 
 /// A guard that is watched until it is given back, lost or dropped.
 pub(crate) struct Held {
     record: Arc<Record>,
     number: u64,
-    guard: Option<Arc<Guard>>,
+    having: Option<Arc<Having>>,
 }
 
 impl Record {
@@ -104,34 +117,23 @@ impl Record {
         lock(&self.state).lost_us = at_us;
     }
 
-    /// A lock was had: its guard is watched from now on.
-    pub(crate) fn hold(self: &Arc<Self>, at: Duration, pace: Pace, who: &str, guard: Guard) -> Held {
-        let guard = Arc::new(guard);
-        let (name, fence) = (guard.name().to_string(), guard.fencing_token().as_u64());
-        let entry = Entry { who: who.to_owned(), pace, guard: Arc::clone(&guard) };
-        let believed = entry.is_believed(at);
-        let (number, last) = {
+    /// A lock was had, or several: the guard is watched from now on.
+    pub(crate) fn hold(self: &Arc<Self>, at: Duration, pace: Pace, who: &str, having: Having) -> Held {
+        let having = Arc::new(having);
+        let entry = Entry { who: who.to_owned(), pace, having: Arc::clone(&having) };
+        let (number, fallen) = {
             let mut state = lock(&self.state);
             state.entries += 1;
             let number = state.entries;
-            if let Some(told_at) = state.told.get(&(name.clone(), guard.fencing_token())).copied() {
-                let how = if at <= told_at + MESSAGE { "told in time" } else { "told late" };
-                *state.seen.entry(how).or_insert(0) += 1;
-            }
-            state.held.insert(number, entry);
-            // Granted before the loss, and heard of only now: at most a first lease has gone by since.
-            let excused = (state.lost_us.saturating_sub(3_000_000)..=state.lost_us).contains(&fence);
-            let last = state.tokens.get(&name).copied().filter(|_| believed && !excused).unwrap_or(0);
-            if believed {
-                state.tokens.insert(name.clone(), last.max(fence));
-            }
-            (number, last)
+            state.held.insert(number, entry.clone());
+            state.note_told(at, &having);
+            (number, state.fallen(&entry, at))
         };
-        if fence <= last {
+        for (name, fence, last) in fallen {
             self.violated(Rule::Tokens, at, format_args!("{who} has {fence} of {name}, after {last}"));
         }
         self.check_exclusion(at);
-        Held { record: Arc::clone(self), number, guard: Some(guard) }
+        Held { record: Arc::clone(self), number, having: Some(having) }
     }
 
     /// The server has executed an operation: notes who got what.
@@ -149,17 +151,36 @@ impl Record {
         for wake in wakes {
             state.told.insert((key.to_owned(), wake.fence()), at);
             if let Some(hold) = state.queued.get(&(key.to_owned(), wake.to())).copied() {
-                state.granted.insert((key.to_owned(), wake.fence()), hold);
+                state.granted.entry((key.to_owned(), wake.fence())).or_default().insert(hold);
             }
         }
     }
 
-    /// The release of a guard has returned.
-    pub(crate) fn given_back(&self, lock_name: &str, fence: FencingToken) {
+    /// The server has been asked for all of several locks.
+    pub(crate) fn asked_together(&self, asks: &[(String, Acquire)], shares: &[Share]) {
         let mut state = lock(&self.state);
-        if let Some(hold) = state.granted.get(&(lock_name.to_owned(), fence)).copied() {
-            state.given_back.insert(hold);
-            *state.seen.entry("given back").or_insert(0) += 1;
+        for ((key, ask), share) in asks.iter().zip(shares) {
+            if let Share::Had(acquired) = share {
+                state.asked(key, ask, acquired);
+            }
+        }
+        *state.seen.entry("asked together").or_insert(0) += 1;
+    }
+
+    /// The release of a guard has returned, and says what is left if it was done.
+    pub(crate) fn given_back(&self, locks: &[(String, FencingToken)], released: Option<&Released>) {
+        let mut state = lock(&self.state);
+        for token in locks {
+            // Whoever entered again has several by one token, and which of them it was is not known.
+            if let Some(holds) = state.granted.get(token)
+                && let (1, Some(hold)) = (holds.len(), holds.first().copied())
+            {
+                state.given_back.insert(hold);
+                *state.seen.entry("given back").or_insert(0) += 1;
+            }
+            if released == Some(&Released::Free) {
+                state.over.insert(token.clone());
+            }
         }
     }
 
@@ -175,27 +196,69 @@ impl Record {
         }
     }
 
-    /// Looks at all guards at a true time, beside what the server says of its locks (1, 2).
-    pub(crate) fn check(&self, at: Duration, server: &[(String, Inspection)]) {
+    /// Looks at all guards at a true time, beside what the server says of its locks (1, 2, 5).
+    pub(crate) fn check(&self, at: Duration, server: &[Standing]) {
         self.check_exclusion(at);
-        for Entry { who, guard, .. } in self.believed(at) {
-            let lock = server.iter().find(|(key, _)| key == guard.name().as_str());
-            let holder = lock.and_then(|(_, seen)| seen.holder.as_ref());
-            if holder.and_then(|holder| holder.fence) != Some(guard.fencing_token()) {
+        self.check_belief(at, server);
+        for (name, seen) in server {
+            let Some(fence) = seen.holder.as_ref().and_then(|holder| holder.fence) else { continue };
+            let over = lock(&self.state).over.contains(&(name.clone(), fence));
+            if over {
                 self.violated(
-                    Rule::Belief,
+                    Rule::Returned,
                     at,
-                    format_args!("{who} has {}, and not: {holder:?}", guard.name()),
+                    format_args!("{name} is held by {fence}, which was released"),
+                );
+            }
+        }
+    }
+
+    fn check_belief(&self, at: Duration, server: &[Standing]) {
+        let mut counts: BTreeMap<String, u64> = BTreeMap::new();
+        for Entry { who, having, .. } in self.believed(at) {
+            let locks = having.locks();
+            let had = locks.iter().filter(|(name, fence)| has(server, name, *fence, having.owner())).count();
+            if had < locks.len() {
+                self.violated(Rule::Belief, at, format_args!("{who} has {locks:?}, and not: {server:?}"));
+            }
+            if (1..locks.len()).contains(&had) {
+                self.violated(Rule::AllOrNone, at, format_args!("{who} has {had} of {locks:?}: {server:?}"));
+            }
+            if having.owner().is_some() {
+                locks.into_iter().for_each(|(name, _)| *counts.entry(name).or_insert(0) += 1);
+            }
+        }
+        for (name, count) in counts {
+            let counted = standing(server, &name).and_then(|seen| seen.holder.as_ref());
+            let counted = counted.map_or(0, |holder| holder.count);
+            if counted < count {
+                self.violated(
+                    Rule::Count,
+                    at,
+                    format_args!("{name} is had {count} times, and {counted} count"),
                 );
             }
         }
     }
 
     fn check_exclusion(&self, at: Duration) {
-        let mut holders = BTreeMap::new();
-        for Entry { who, guard, .. } in self.believed(at) {
-            if let Some(other) = holders.insert(guard.name().clone(), who.clone()) {
-                self.violated(Rule::Exclusion, at, format_args!("{other} and {who} have {}", guard.name()));
+        let mut holders: BTreeMap<String, (String, Option<Owner>, FencingToken)> = BTreeMap::new();
+        for Entry { who, having, .. } in self.believed(at) {
+            for (name, fence) in having.locks() {
+                let owner = having.owner().cloned();
+                let Some((other, others, token)) =
+                    holders.insert(name.clone(), (who.clone(), owner.clone(), fence))
+                else {
+                    continue;
+                };
+                if owner.is_none() || owner != others {
+                    self.violated(Rule::Exclusion, at, format_args!("{other} and {who} have {name}"));
+                } else if token != fence {
+                    let what = format_args!("{owner:?} has {name} by {token} and {fence}");
+                    self.violated(Rule::Tenure, at, what);
+                } else {
+                    self.count(if *other == *who { "held twice" } else { "held by two" });
+                }
             }
         }
     }
@@ -203,7 +266,8 @@ impl Record {
     /// The guards that would pass their `check()` at a true time, but for those of before a loss.
     fn believed(&self, at: Duration) -> Vec<Entry> {
         let state = lock(&self.state);
-        let counts = |entry: &&Entry| entry.guard.fencing_token().as_u64() > state.lost_us;
+        let counts =
+            |entry: &&Entry| entry.having.locks().iter().all(|(_, fence)| fence.as_u64() > state.lost_us);
         state.held.values().filter(|entry| entry.is_believed(at)).filter(counts).cloned().collect()
     }
 
@@ -217,31 +281,80 @@ impl Record {
 impl State {
     fn asked(&mut self, key: &str, ask: &Acquire, acquired: &Acquired) {
         let hold = ask.claim.hold;
-        self.queued.insert((key.to_owned(), hold.session()), hold);
+        if ask.queue.is_some() {
+            self.queued.insert((key.to_owned(), hold.session()), hold);
+        }
         if let Acquired::Granted { fence, .. } = acquired {
-            self.granted.insert((key.to_owned(), *fence), hold);
+            self.granted.entry((key.to_owned(), *fence)).or_default().insert(hold);
         }
     }
+
+    /// Counts whether somebody knew in time that he had been granted a lock. Of several, one may have been granted long
+    /// before the rest.
+    fn note_told(&mut self, at: Duration, having: &Having) {
+        let [token] = &*having.locks() else { return };
+        if let Some(told_at) = self.told.remove(token) {
+            let how = if at <= told_at + MESSAGE { "told in time" } else { "told late" };
+            *self.seen.entry(how).or_insert(0) += 1;
+        }
+    }
+
+    /// The tokens of a guard that are not greater than the last ones, and those (3). An owner who has a lock has it again by
+    /// the same.
+    fn fallen(&mut self, entry: &Entry, at: Duration) -> Vec<(String, u64, u64)> {
+        let mut fallen = Vec::new();
+        if !entry.is_believed(at) {
+            return fallen;
+        }
+        let owner = entry.having.owner();
+        for (name, fence) in entry.having.locks() {
+            let fence = fence.as_u64();
+            // Granted before the loss, and heard of only now: at most a first lease has gone by since.
+            let excused = (self.lost_us.saturating_sub(3_000_000)..=self.lost_us).contains(&fence);
+            let last = self.tokens.entry(name.clone()).or_insert((0, None));
+            let same = fence == last.0 && owner.is_some() && owner == last.1.as_ref();
+            if fence > last.0 || excused {
+                *last = (last.0.max(fence), owner.cloned());
+            } else if !same {
+                fallen.push((name, fence, last.0));
+            }
+        }
+        fallen
+    }
+}
+
+/// What the server says of a lock.
+fn standing<'a>(server: &'a [Standing], name: &str) -> Option<&'a Inspection> {
+    server.iter().find(|(key, _)| key == name).map(|(_, seen)| seen)
+}
+
+/// Whether the server says that a lock is held by a token, and by an owner where it has one.
+fn has(server: &[Standing], name: &str, fence: FencingToken, owner: Option<&Owner>) -> bool {
+    let holder = standing(server, name).and_then(|seen| seen.holder.as_ref());
+    holder.is_some_and(|holder| {
+        let holders = holder.owner.as_ref().map(leasehold_core::OwnValue::as_str);
+        holder.fence == Some(fence) && owner.is_none_or(|owner| holders == Some(owner.as_str()))
+    })
 }
 
 impl Entry {
     /// Whether `check()` would pass at a true time.
     fn is_believed(&self, at: Duration) -> bool {
-        let until: Moment = self.guard.valid_until();
+        let until: Moment = self.having.valid_until();
         self.pace.at(at) < until
     }
 }
 
 impl Held {
-    /// The guard.
-    pub(crate) fn guard(&self) -> &Guard {
-        self.guard.as_ref().expect("it is there until it is taken out, which ends this value")
+    /// What is held.
+    pub(crate) fn having(&self) -> &Having {
+        self.having.as_ref().expect("it is there until it is taken out, which ends this value")
     }
 
-    /// The guard, to be released: nobody believes in it any more.
-    pub(crate) fn into_guard(mut self) -> Option<Guard> {
+    /// What is held, to be released: nobody believes in it any more.
+    pub(crate) fn into_having(mut self) -> Option<Having> {
         drop(lock(&self.record.state).held.remove(&self.number));
-        self.guard.take().and_then(Arc::into_inner)
+        self.having.take().and_then(Arc::into_inner)
     }
 }
 

@@ -9,11 +9,13 @@
 mod checks;
 mod client;
 mod connector;
+mod having;
 mod host;
 mod late;
 mod model_server;
 mod storm;
 mod tapped;
+mod task;
 mod trouble;
 
 use checks::{Rule, VIOLATION};
@@ -26,8 +28,16 @@ const SEEDS: u64 = 40;
 const FOUND_WITHIN: u64 = 20;
 
 /// What the seeds together have to come across: a storm that harms nobody would prove nothing.
-const COMMON: [&str; 17] = [
+const COMMON: [&str; 25] = [
     "held",
+    "held a set",
+    "asked together",
+    "entered",
+    "entered again",
+    "entered again by many",
+    "entered again from elsewhere",
+    "held twice",
+    "held by two",
     "released",
     "not released",
     "taken",
@@ -123,6 +133,33 @@ fn leases_that_never_end_are_found() {
 #[test]
 fn tokens_that_fall_back_are_found() {
     is_found(Flaw::ForgetsTokens, Rule::Tokens);
+}
+
+#[test]
+fn a_release_that_is_forgotten_is_found() {
+    is_found(Flaw::ForgetsReleases, Rule::Returned);
+}
+
+#[test]
+fn an_entry_of_anybody_is_found() {
+    is_found(Flaw::MixesOwners, Rule::Exclusion);
+}
+
+#[test]
+fn an_inner_release_that_frees_is_found() {
+    is_found(Flaw::InnerReleaseFrees, Rule::Count);
+    is_found(Flaw::InnerReleaseFrees, Rule::Belief);
+}
+
+#[test]
+fn an_entry_by_a_token_of_its_own_is_found() {
+    is_found(Flaw::EntryHasItsToken, Rule::Tenure);
+}
+
+#[test]
+fn a_part_of_a_set_is_found() {
+    is_found(Flaw::TakesSome, Rule::AllOrNone);
+    is_found(Flaw::TakesSome, Rule::Belief);
 }
 
 /// What led to the first broken rule.

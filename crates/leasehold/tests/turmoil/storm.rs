@@ -96,7 +96,9 @@ impl Storm {
         let clients = usize::try_from(2 + chance.below(4)).unwrap_or(2);
         let terms = Terms {
             tasks: 1 + chance.below(3),
-            locks: usize::try_from(1 + chance.below(2)).unwrap_or(1),
+            mutexes: usize::try_from(1 + chance.below(3)).unwrap_or(1),
+            entrances: usize::try_from(1 + chance.below(2)).unwrap_or(1),
+            post: Arc::default(),
             // Time for an answer, if all goes well.
             call_timeout: 2 * latency + chance.millis(200, 1_200),
             calm: Arc::default(),
@@ -299,7 +301,7 @@ fn server(record: &Arc<Record>, flaw: Option<Flaw>) -> ModelServer {
             Seen::Executed { key, op, reply, wakes, .. } => {
                 record.executed(clock.elapsed(), key, op, reply, wakes);
             }
-            Seen::Together { .. } => {}
+            Seen::Together { asks, shares, .. } => record.asked_together(asks, shares),
             Seen::Ended(_) | Seen::Command { .. } | Seen::Attended { .. } => {}
         }
         record.say(clock.elapsed(), SERVER, format_args!("{seen:?}"));

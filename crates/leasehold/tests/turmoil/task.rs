@@ -1,0 +1,311 @@
+//! One task of a process: wants locks of every kind, does odd things with them, and in the end behaves.
+//!
+//! A ReentrantMutex it wants as an owner of its own, as the one whom all tasks of its process are, as one who came from
+//! another process by his header, or as nobody in particular; and what it has as an owner it often enters again.
+
+use crate::checks::{Held, Rule};
+use crate::client::Process;
+use crate::having::{Having, Want};
+use crate::host::{Chance, lock};
+use leasehold::{Client, Owner, Released};
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::Mutex;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::time::{sleep, timeout};
+
+/// How often each task has each lock, and all of them at once, when nothing goes wrong any more.
+const ROUNDS: u32 = 2;
+
+/// Within what time it has it then: what was late has arrived, the last hold of a crashed client has ended, the
+/// connections are there again, and all the others had their turn.
+const SERVED_WITHIN: Duration = Duration::from_secs(30);
+
+/// How deep an owner enters at most.
+const DEEPEST: u32 = 3;
+
+/// Headers of owners, on their way from process to process: what a request between them would carry.
+#[derive(Debug, Default)]
+pub(crate) struct Post(Mutex<VecDeque<String>>);
+
+impl Post {
+    /// Old ones are of owners who have left: few are kept.
+    const KEPT: usize = 4;
+
+    fn send(&self, header: String) {
+        let mut headers = lock(&self.0);
+        headers.truncate(Self::KEPT - 1);
+        headers.push_front(header);
+    }
+
+    fn receive(&self) -> Option<String> {
+        lock(&self.0).pop_front()
+    }
+}
+
+/// One task of a process.
+pub(crate) struct Task {
+    process: Process,
+    mutexes: Vec<Want>,
+    entrances: Vec<Want>,
+    client: Client,
+    /// Who nobody else is, unless he tells somebody.
+    own: Owner,
+    /// Who all tasks of the process are.
+    shared: Owner,
+}
+
+impl Task {
+    pub(crate) fn new(process: Process, client: &Client, shared: Owner) -> Self {
+        let mutex = |n| Want::One(client.mutex(mutex_name(n)).expect("it is a name"));
+        let entrance = |n| Want::Entry(client.reentrant_mutex(format!("rlock-{n}")).expect("it is a name"));
+        Self {
+            mutexes: (0..process.terms.mutexes).map(mutex).collect(),
+            entrances: (0..process.terms.entrances).map(entrance).collect(),
+            client: client.clone(),
+            own: client.owner(),
+            shared,
+            process,
+        }
+    }
+
+    pub(crate) async fn run(self) {
+        while !self.process.terms.calm.load(Ordering::Relaxed) {
+            let mut want = self.something();
+            if self.chance().one_in(2) {
+                want = want.lease(self.chance().millis(200, 5_000));
+            }
+            self.wild(&want, 1).await;
+            sleep(self.chance().millis(0, 150)).await;
+        }
+        let all = self.set(|_| true);
+        for want in self.mutexes.iter().chain(&self.entrances).chain([&all]) {
+            for _ in 0..ROUNDS {
+                self.served(want).await;
+            }
+        }
+    }
+
+    fn chance(&self) -> &Chance {
+        &self.process.chance
+    }
+
+    /// A Mutex, a ReentrantMutex as somebody, or some of the Mutexes.
+    fn something(&self) -> Want {
+        let any =
+            |of: &[Want]| of[usize::try_from(self.chance().below(of.len() as u64)).unwrap_or(0)].clone();
+        match self.chance().below(8) {
+            0..=2 => any(&self.mutexes),
+            3 => self.set(|_| self.chance().one_in(2)),
+            _ => {
+                let entrance = any(&self.entrances);
+                match self.somebody() {
+                    Some(owner) => entrance.owned_by(&owner),
+                    None => entrance,
+                }
+            }
+        }
+    }
+
+    fn somebody(&self) -> Option<Owner> {
+        match self.chance().below(6) {
+            0 => None,
+            1 => Some(self.own.clone()),
+            2 | 3 => Some(self.shared.clone()),
+            _ => {
+                let header = self.process.terms.post.receive()?;
+                Some(Owner::from_header(header).expect("one of ours wrote it"))
+            }
+        }
+    }
+
+    /// Several Mutexes at once: the first one at least.
+    fn set(&self, is_in: impl Fn(usize) -> bool) -> Want {
+        let names = (0..self.mutexes.len()).filter(|n| *n == 0 || is_in(*n)).map(mutex_name);
+        Want::Set(self.client.multi_mutex(names).expect("they are names"))
+    }
+
+    /// Wants something in some way, and does something with it; an owner may enter again meanwhile.
+    async fn wild(&self, want: &Want, depth: u32) {
+        let Some(held) = self.seek(want).await else { return };
+        if let Some(owner) = held.having().owner() {
+            if self.chance().one_in(3) {
+                self.process.terms.post.send(owner.to_header());
+            }
+            if depth < DEEPEST && self.chance().one_in(2) {
+                // As the code that is called does it, which knows the lock's name and not who has it.
+                let inner = self.entrances.iter().find(|entrance| entrance.to_string() == want.to_string());
+                let inner = inner.expect("what was had is one of them").clone();
+                Box::pin(owner.clone().scope(self.wild(&inner, depth + 1))).await;
+            }
+        }
+        if !self.use_it(want, &held).await {
+            return;
+        }
+        match self.chance().below(8) {
+            0 => {
+                self.say(want, "drops it");
+                drop(held);
+            }
+            1 => {
+                let Some(having) = held.into_having() else { return };
+                let within = self.chance().millis(0, 20);
+                let released = timeout(within, having.release()).await;
+                self.say(want, format_args!("drops a release: {released:?}"));
+            }
+            _ => self.release(want, held).await,
+        }
+    }
+
+    /// Seeks it in one of the ways that there are.
+    async fn seek(&self, want: &Want) -> Option<Held> {
+        let limit = self.chance().millis(50, 4_000);
+        match self.chance().below(4) {
+            0 => match want.try_acquire().await {
+                Ok(Some(having)) => Some(self.have(want, having)),
+                Ok(None) => self.miss(want, "taken", "it is taken"),
+                Err(error) => self.miss(want, "failed", error),
+            },
+            1 => match timeout(limit, want.acquire()).await {
+                Ok(Ok(having)) => Some(self.have(want, having)),
+                Ok(Err(error)) => self.miss(want, "failed", error),
+                Err(_) => self.miss(want, "dropped", "it lost patience"),
+            },
+            _ => match want.acquire_timeout(limit).await {
+                Ok(having) => Some(self.have(want, having)),
+                Err(error) => self.miss(want, "failed", error),
+            },
+        }
+    }
+
+    fn miss(&self, want: &Want, how: &'static str, why: impl fmt::Display) -> Option<Held> {
+        self.process.record.count(how);
+        self.say(want, format_args!("does not get it: {why}"));
+        None
+    }
+
+    fn have(&self, want: &Want, having: Having) -> Held {
+        let Process { record, clock, pace, name, .. } = &self.process;
+        record.count(self.how(&having));
+        let owner = having.owner().map(|owner| format!(" as {owner}, {} times", having.count()));
+        self.say(want, format_args!("has it: {:?}{}", having.locks(), owner.unwrap_or_default()));
+        record.hold(clock.elapsed(), *pace, name, having)
+    }
+
+    /// What is counted of it.
+    fn how(&self, having: &Having) -> &'static str {
+        match having {
+            Having::One(_) => "held",
+            Having::Set(set) if set.fencing_tokens().count() > 1 => "held a set",
+            Having::Set(_) => "held a set of one",
+            Having::Entry(entry) if entry.count() == 1 => "entered",
+            Having::Entry(entry) if *entry.owner() == self.own => "entered again",
+            Having::Entry(entry) if *entry.owner() == self.shared => "entered again by many",
+            Having::Entry(_) => "entered again from elsewhere",
+        }
+    }
+
+    /// Uses it for a while; says whether it was held all the time.
+    async fn use_it(&self, want: &Want, held: &Held) -> bool {
+        // Some stay until they are told that they have lost it: a hold that is believed for too long shows at its end.
+        let (steps, most_ms) =
+            if self.chance().one_in(3) { (120, 100) } else { (self.chance().below(6), 700) };
+        for _ in 0..steps {
+            sleep(self.chance().millis(0, most_ms)).await;
+            if let Err(lost) = held.having().check() {
+                self.process.record.count("lost");
+                self.say(want, lost);
+                return false;
+            }
+            if steps < 6 && self.chance().one_in(6) {
+                let extended = held.having().extend().await.map_err(|error| error.to_string());
+                self.say(want, format_args!("extended: {extended:?}"));
+            }
+        }
+        true
+    }
+
+    async fn release(&self, want: &Want, held: Held) {
+        match self.released(held).await {
+            Ok(left) => {
+                self.process.record.count("released");
+                self.say(want, format_args!("has released it: {left:?}"));
+            }
+            Err(error) => {
+                self.process.record.count("not released");
+                self.say(want, format_args!("has not released it: {error}"));
+            }
+        }
+    }
+
+    /// Gives it back; `Free` as well where there is nothing to give back any more.
+    async fn released(&self, held: Held) -> Result<Released, String> {
+        let Some(having) = held.into_having() else { return Ok(Released::Free) };
+        let locks = having.locks();
+        let released = having.release().await;
+        self.process.record.given_back(&locks, released.as_ref().ok());
+        released
+    }
+
+    /// Has it once, now that nothing goes wrong. A connection that an earlier trouble has broken may cost a call; but
+    /// what was had is kept.
+    async fn served(&self, want: &Want) {
+        let process = &self.process;
+        let until = process.clock.elapsed() + SERVED_WITHIN;
+        while let Err(error) = self.have_once(want, until).await {
+            let now = process.clock.elapsed();
+            if now >= until {
+                let what = format_args!("{} is not served with {want}: {error}", process.name);
+                process.record.violated(Rule::Service, now, what);
+                return;
+            }
+            process.record.count("tried again");
+            self.say(want, format_args!("tries again: {error}"));
+            sleep(self.chance().millis(10, 100)).await;
+        }
+        process.record.count("served");
+        self.say(want, "was served");
+    }
+
+    async fn have_once(&self, want: &Want, until: Duration) -> Result<(), String> {
+        let owner = if self.chance().one_in(2) { &self.own } else { &self.shared };
+        let want = want.clone().owned_by(owner);
+        let outer = self.had(&want, until).await?;
+        if outer.having().owner().is_some() {
+            let inner = self.had(&want, until).await?;
+            self.is_kept(&inner);
+            let left = self.released(inner).await?;
+            if left == Released::Free && outer.having().check().is_ok() {
+                let what = format_args!("{}: {want} is free after the inner release", self.process.name);
+                self.process.record.violated(Rule::Count, self.process.clock.elapsed(), what);
+            }
+        }
+        self.is_kept(&outer);
+        self.released(outer).await.map(drop)
+    }
+
+    /// Has it for a moment.
+    async fn had(&self, want: &Want, until: Duration) -> Result<Held, String> {
+        let left = until.saturating_sub(self.process.clock.elapsed());
+        let having = want.acquire_timeout(left).await.map_err(|error| error.to_string())?;
+        let held = self.have(want, having);
+        sleep(self.chance().millis(1, 40)).await;
+        Ok(held)
+    }
+
+    fn is_kept(&self, held: &Held) {
+        if let Err(lost) = held.having().check() {
+            let what = format_args!("{}: {lost}", self.process.name);
+            self.process.record.violated(Rule::Keeping, self.process.clock.elapsed(), what);
+        }
+    }
+
+    fn say(&self, want: &Want, what: impl fmt::Display) {
+        self.process.say(format_args!("{want}: {what}"));
+    }
+}
+
+fn mutex_name(n: usize) -> String {
+    format!("lock-{n}")
+}

@@ -1,6 +1,6 @@
 //! Where a case takes place: a store of its own.
 
-use leasehold::{Client, InspectError, Mutex, ReentrantMutex, Status};
+use leasehold::{Client, ClientBuilder, InspectError, Mutex, ReentrantMutex, Status};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -27,18 +27,23 @@ impl Place {
         Self { url: server.url(), _keep: Some(Box::new(server)) }
     }
 
+    /// What a client of one's own is made from.
+    pub(crate) fn builder(&self) -> ClientBuilder {
+        Client::builder(&self.url)
+    }
+
     pub(crate) async fn client(&self, label: &str) -> Client {
         self.client_with(label, Duration::from_secs(30)).await
     }
 
     /// A client whose leases alone decide how long it holds what it holds.
     pub(crate) async fn client_of_leases(&self, label: &str) -> Client {
-        let client = Client::builder(&self.url).label(label).without_session().connect().await;
+        let client = self.builder().label(label).without_session().connect().await;
         client.expect("the store of a case can be reached")
     }
 
     pub(crate) async fn client_with(&self, label: &str, watchdog: Duration) -> Client {
-        let client = Client::builder(&self.url).label(label).watchdog_lease(watchdog).connect().await;
+        let client = self.builder().label(label).watchdog_lease(watchdog).connect().await;
         client.expect("the store of a case can be reached")
     }
 }

@@ -5,6 +5,7 @@
 
 mod cancelled;
 mod cases;
+mod identity;
 mod line;
 mod moody;
 #[path = "../common/place.rs"]

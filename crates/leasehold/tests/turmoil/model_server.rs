@@ -165,7 +165,9 @@ impl Contest {
         };
         let mut asks: Vec<_> = self.locks.iter_mut().map(ask).collect();
         let (label, life) = (asks[0].label.clone(), asks[0].life);
-        asks.iter_mut().for_each(|ask| (ask.label, ask.life) = (label.clone(), life));
+        for ask in &mut asks {
+            (ask.label, ask.life) = (label.clone(), life);
+        }
         let sent: Vec<_> =
             self.locks.iter().zip(&asks).map(|((lock, ..), ask)| (lock.clone(), ask.clone())).collect();
         let mut pairs: Vec<_> =

@@ -1,5 +1,5 @@
 //! A ReentrantMutex on real servers: what stands in its way, what it needs of a server in trouble, and hearing clients of
-//! Redisson's. What its operations mean is compared in `redis_model.rs`.
+//! Redisson's. What its operations mean is compared in `redis_model`.
 
 #![cfg(feature = "redis")]
 #![allow(clippy::unwrap_used, reason = "a test says what is wrong by panicking")]

@@ -3,7 +3,7 @@
 //!
 //! Most are of a Mutex; `entries` is about a ReentrantMutex, `together` and `sets` about a MultiMutex.
 //!
-//! What holds on every store alike is tested in `tests/mutex` and `tests/reentrant`; what a script does, in `tests/redis_model.rs`.
+//! What holds on every store alike is tested in `tests/mutex` and `tests/reentrant`; what a script does, in `tests/redis_model`.
 
 mod counter;
 mod dead;

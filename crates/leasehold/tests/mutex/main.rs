@@ -5,27 +5,14 @@
 
 mod cases;
 mod detached;
+#[path = "../common/every_store.rs"]
+#[macro_use]
+mod every_store;
 #[path = "../common/place.rs"]
 mod place;
 mod several;
 
 use place::Place;
-
-macro_rules! on_every_store {
-    ($($from:ident :: $case:ident),* $(,)?) => {
-        on_every_store! { @store memory $($from $case)* }
-        on_every_store! { @store sqlite $($from $case)* }
-        on_every_store! { @store redis $($from $case)* }
-    };
-    (@store $store:ident $($from:ident $case:ident)*) => {
-        mod $store {
-            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn $case() {
-                super::$from::$case(&super::Place::$store()).await;
-            })*
-        }
-    };
-}
 
 on_every_store! {
     several::all_are_held_or_none,

@@ -5,6 +5,9 @@
 
 mod cancelled;
 mod cases;
+#[path = "../common/every_store.rs"]
+#[macro_use]
+mod every_store;
 mod identity;
 mod line;
 mod moody;
@@ -14,22 +17,6 @@ mod place;
 mod scene;
 
 use place::Place;
-
-macro_rules! on_every_store {
-    ($($from:ident :: $case:ident),* $(,)?) => {
-        on_every_store! { @store memory $($from $case)* }
-        on_every_store! { @store sqlite $($from $case)* }
-        on_every_store! { @store redis $($from $case)* }
-    };
-    (@store $store:ident $($from:ident $case:ident)*) => {
-        mod $store {
-            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn $case() {
-                super::$from::$case(&super::Place::$store()).await;
-            })*
-        }
-    };
-}
 
 on_every_store! {
     cases::an_owner_enters_again_and_counts,

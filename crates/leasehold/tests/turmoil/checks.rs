@@ -225,7 +225,9 @@ impl Record {
                 self.violated(Rule::AllOrNone, at, format_args!("{who} has {had} of {locks:?}: {server:?}"));
             }
             if having.owner().is_some() {
-                locks.into_iter().for_each(|(name, _)| *counts.entry(name).or_insert(0) += 1);
+                for (name, _) in locks {
+                    *counts.entry(name).or_insert(0) += 1;
+                }
             }
         }
         for (name, count) in counts {

@@ -1,8 +1,8 @@
 //! What a task wants and what it then has: a Mutex, a ReentrantMutex as some owner, or several Mutexes at once.
 
 use leasehold::{
-    AcquireError, Attempt, ExtendError, FencingToken, Guard, Lost, Moment, MultiAttempt, MultiGuard,
-    MultiMutex, Mutex, Owner, ReentrantGuard, ReentrantMutex, Released,
+    AcquireError, Attempt, ExtendError, FencingToken, Guard, LockName, Lost, Moment, MultiAttempt,
+    MultiGuard, MultiMutex, Mutex, Owner, ReentrantGuard, ReentrantMutex, Released,
 };
 use std::fmt;
 use std::time::Duration;
@@ -76,7 +76,7 @@ impl fmt::Display for Want {
         match self {
             Self::One(mutex) => write!(f, "{}", mutex.name()),
             Self::Entry(entry) => write!(f, "{}", entry.name()),
-            Self::Set(set) => f.debug_list().entries(set.names().map(|name| name.as_str())).finish(),
+            Self::Set(set) => f.debug_list().entries(set.names().map(LockName::as_str)).finish(),
         }
     }
 }

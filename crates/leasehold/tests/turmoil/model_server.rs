@@ -31,7 +31,7 @@ impl Simulated {
         let now_ms = self.now_us.load(Ordering::Relaxed) / 1000;
         let ms = |expiry: Duration| u64::try_from(expiry.as_millis()).expect("a time that can be counted");
         let expires_ms = expiry.map(|expiry| now_ms + ms(expiry));
-        self.server.put(lock, Some(Value { content, expires_ms }));
+        self.server.put(lock, Some(&Value { content, expires_ms }));
     }
 }
 
@@ -150,7 +150,7 @@ impl Contest {
             Happening::Stranger(Stranger::DeletesRecord) => {}
             Happening::Stranger(stranger) => {
                 stranger.apply(state, self.now_us);
-                self.simulated.server.put(lock, state.value.clone());
+                self.simulated.server.put(lock, state.value.as_ref());
             }
         }
     }
@@ -165,7 +165,9 @@ impl Contest {
         };
         let mut asks: Vec<_> = self.locks.iter_mut().map(ask).collect();
         let (label, life) = (asks[0].label.clone(), asks[0].life);
-        asks.iter_mut().for_each(|ask| (ask.label, ask.life) = (label.clone(), life));
+        for ask in &mut asks {
+            (ask.label, ask.life) = (label.clone(), life);
+        }
         let sent: Vec<_> =
             self.locks.iter().zip(&asks).map(|((lock, ..), ask)| (lock.clone(), ask.clone())).collect();
         let mut pairs: Vec<_> =

@@ -305,12 +305,12 @@ impl ModelServer {
     }
 
     /// Puts something at the key of a lock as a client of another library would, or takes away what is there.
-    pub fn put(&self, lock: &Lock, value: Option<Value>) {
+    pub fn put(&self, lock: &Lock, value: Option<&Value>) {
         let mut state = self.state();
         for kind in Kind::ALL {
             let there =
                 state.locks.entry((lock.name.to_string(), kind)).or_insert_with(|| LockState::new(kind));
-            there.value = value.clone().filter(|_| kind == lock.kind);
+            there.value = value.filter(|_| kind == lock.kind).cloned();
         }
     }
 }

@@ -120,7 +120,7 @@ pub async fn each_of_a_set_has_its_own_token(scene: &Scene) {
     let a = scene.peer().await;
     let Some(mut set) = Set::of(scene, &a, 3).await else { return };
     // The second one is ahead of the others from then on, where the clock stands still.
-    let mut last = vec![None; 3];
+    let mut last = [None; 3];
     for _ in 0..5 {
         let b = a.at(set.lock(1));
         let claim = b.claim();

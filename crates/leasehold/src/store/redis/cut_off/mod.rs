@@ -12,7 +12,7 @@
 //!
 //! `LEASEHOLD_SEQUENCES` sets how many states are tried, `LEASEHOLD_SEED` repeats one: a failure prints its own.
 //!
-//! What is not here: whether the scripts mean what the model means on a real server (`tests/redis_model.rs`), and what is
+//! What is not here: whether the scripts mean what the model means on a real server (`tests/redis_model`), and what is
 //! done by those who send operations (the engine).
 
 mod agreement;

@@ -1,0 +1,18 @@
+//! Cases that every store has to pass: a test of each, in a module of each store.
+
+/// `of::case` is played as `of::case(&Place)`, where the suite knows [`Place`](super::place::Place).
+macro_rules! on_every_store {
+    ($($from:ident :: $case:ident),* $(,)?) => {
+        on_every_store! { @store memory $($from $case)* }
+        on_every_store! { @store sqlite $($from $case)* }
+        on_every_store! { @store redis $($from $case)* }
+    };
+    (@store $store:ident $($from:ident $case:ident)*) => {
+        mod $store {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $case() {
+                super::$from::$case(&super::Place::$store()).await;
+            })*
+        }
+    };
+}

@@ -1,0 +1,161 @@
+//! Detached holds over such a store.
+
+use crate::moody::{MS, Moody, SOON, Whim, once};
+use leasehold::store::{Lock, MemoryStore, Op};
+use leasehold::{AcquireError, AttachError, Client, DetachedHold, ExtendError, LostReason, ReleaseError};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::time::{sleep, timeout};
+
+/// A client of such a store, and another one of what is behind it.
+async fn moody_and_sober(mood: impl Fn(&Lock, &Op) -> Whim + Send + Sync + 'static) -> (Client, Client) {
+    let memory = MemoryStore::new();
+    let moody = Client::of_store(Moody::new(&memory, mood)).call_timeout(200 * MS).watchdog_lease(900 * MS);
+    let sober = Client::of_store(memory).connect().await.expect("it connects");
+    (moody.connect().await.expect("it connects"), sober)
+}
+
+async fn detached(client: &Client) -> Result<DetachedHold, AcquireError> {
+    client.mutex("m").expect("a good name").lease(Duration::from_secs(3600)).acquire_detached().await
+}
+
+async fn is_free(client: &Client) -> bool {
+    !client.mutex("m").expect("a good name").inspect().await.expect("an answer").held
+}
+
+#[tokio::test]
+async fn a_detached_hold_whose_lengthening_has_no_answer_is_given_back() {
+    for whim in [Whim::Mute, Whim::Hang] {
+        let (moody, sober) =
+            moody_and_sober(move |_, op| if matches!(op, Op::Extend(_)) { whim } else { Whim::Obey }).await;
+        let missed = detached(&moody).await.expect_err("nobody knows for how long it would last");
+        let AcquireError::NotKept(why) = &missed else { panic!("{missed:?}") };
+        assert!(matches!(**why, ExtendError::Store(_)), "{why:?}");
+        timeout(SOON, moody.settle()).await.expect("it is given back, also where it lasts for an hour");
+        assert!(is_free(&sober).await);
+    }
+}
+
+#[tokio::test]
+async fn a_detached_hold_that_is_gone_before_it_is_lengthened_is_none() {
+    let (moody, _) = moody_and_sober(|_, op| match op {
+        Op::Extend(_) => Whim::NotHeld,
+        _ => Whim::Obey,
+    })
+    .await;
+    let missed = detached(&moody).await.expect_err("it is gone");
+    let AcquireError::NotKept(why) = &missed else { panic!("{missed:?}") };
+    assert!(matches!(**why, ExtendError::Lost(_)), "{why:?}");
+    assert!(missed.to_string().starts_with("the lock was granted, but could not be held for its lease: "));
+}
+
+#[tokio::test]
+async fn a_detached_hold_survives_replies_that_are_lost() {
+    let (acquire, extend, release) = (once(), once(), once());
+    let (moody, sober) = moody_and_sober(move |_, op| match op {
+        Op::Acquire(_) if acquire() => Whim::Mute,
+        Op::Extend(_) if extend() => Whim::Fail,
+        Op::Release(_) if release() => Whim::Mute,
+        _ => Whim::Obey,
+    })
+    .await;
+    let hold = detached(&moody).await.expect("asked again, and extended again");
+    let unknown = hold.release(&moody).await.expect_err("there is no answer");
+    assert!(matches!(unknown, ReleaseError::Unknown(_)), "{unknown:?}");
+    hold.release(&moody).await.expect("it had been released, by this very hold");
+    assert!(is_free(&sober).await);
+}
+
+#[tokio::test]
+async fn an_attach_without_an_answer_hands_the_hold_back_and_can_be_tried_again() {
+    let first = once();
+    let (moody, sober) =
+        moody_and_sober(
+            move |_, op| if matches!(op, Op::Extend(_)) && first() { Whim::Mute } else { Whim::Obey },
+        )
+        .await;
+    let hold = detached(&sober).await.expect("acquired");
+    let failed = hold.attach(&moody).await.expect_err("there is no answer");
+    let AttachError::NotExtended { hold, error: ExtendError::Store(_) } = failed else {
+        panic!("{failed:?}")
+    };
+    let guard = hold.attach(&moody).await.expect("attached");
+    guard.check().expect("held");
+    guard.release().await.expect("released");
+    assert!(is_free(&sober).await);
+}
+
+#[tokio::test]
+async fn a_hold_that_is_released_while_it_is_attached_becomes_no_guard() {
+    let (moody, sober) = moody_and_sober(|_, op| match op {
+        Op::Extend(_) => Whim::Late(100 * MS),
+        // After the extend: by the store alone the hold would be there when the extend is answered.
+        Op::Release(_) => Whim::Late(180 * MS),
+        _ => Whim::Obey,
+    })
+    .await;
+    let hold = detached(&sober).await.expect("acquired");
+    let copy: DetachedHold = hold.to_secret_text().parse().expect("it was written by us");
+    let (attached, released) = tokio::join!(hold.attach(&moody), copy.release(&moody));
+    released.expect("released");
+    let refused = attached.expect_err("whoever believed in it would do so without it");
+    let AttachError::NotExtended { error: ExtendError::Lost(lost), .. } = refused else {
+        panic!("{refused:?}")
+    };
+    assert_eq!(lost.reason, LostReason::Released);
+}
+
+#[tokio::test]
+async fn a_guard_of_a_hold_that_is_released_elsewhere_keeps_it_no_more_though_the_release_fails() {
+    let (moody, sober) = moody_and_sober(|_, op| match op {
+        Op::Release(_) => Whim::Fail,
+        _ => Whim::Obey,
+    })
+    .await;
+    let hold = client_hold(&sober, 300 * MS).await;
+    let copy: DetachedHold = hold.to_secret_text().parse().expect("it was written by us");
+    let guard = hold.attach(&moody).await.expect("attached");
+    copy.release(&moody).await.expect_err("the store does not obey");
+    assert!(guard.check().is_err());
+    let mutex = sober.mutex("m").expect("a good name");
+    let next = mutex.acquire_timeout(SOON).await.expect("its lease ends, since nobody renews it");
+    next.release().await.expect("released");
+}
+
+async fn client_hold(client: &Client, lease: Duration) -> DetachedHold {
+    let mutex = client.mutex("m").expect("a good name").lease(lease);
+    mutex.acquire_detached().await.expect("acquired")
+}
+
+#[tokio::test]
+async fn who_waits_for_a_detached_hold_looks_where_no_mailbox_can_be_opened() {
+    let memory = MemoryStore::new();
+    let other = Client::of_store(memory.clone()).connect().await.expect("it connects");
+    let held = other.mutex("m").expect("a good name").acquire().await.expect("acquired");
+    let store = Moody::new(&memory, |_, _| Whim::Obey);
+    let mail_is_down = store.mail_is_down.clone();
+    let client = store.client(900 * MS).await;
+    mail_is_down.store(true, Ordering::SeqCst);
+    let waiter = tokio::spawn(async move { detached(&client).await.expect("acquired") });
+    while other.mutex("m").expect("a good name").inspect().await.expect("an answer").waiting == 0 {
+        sleep(MS).await;
+    }
+    held.release().await.expect("released");
+    let hold = timeout(700 * MS, waiter).await.expect("by a look, every 250 ms at most").expect("no panic");
+    hold.release(&other).await.expect("released");
+}
+
+#[tokio::test]
+async fn no_session_of_a_detached_hold_outlives_its_acquisition() {
+    let memory = MemoryStore::new();
+    let store = Moody::new(&memory, |_, _| Whim::Obey);
+    let closed = store.closed.clone();
+    let client = store.client(900 * MS).await;
+    let hold = detached(&client).await.expect("acquired");
+    assert_eq!(closed.load(Ordering::SeqCst), 1, "its mailbox, and not the client's");
+    hold.release(&client).await.expect("released");
+    let missed = client.mutex("m").expect("a good name").acquire_detached().await;
+    assert!(matches!(missed, Err(AcquireError::NoLease)));
+    drop(client);
+    assert_eq!(closed.load(Ordering::SeqCst), 2);
+}

@@ -1,0 +1,9 @@
+//! The engine over a store that hangs, fails and forgets at will.
+
+mod detached;
+mod losing;
+mod moody;
+mod releasing;
+mod renewing;
+mod shutdown;
+mod waiting;

@@ -1,0 +1,154 @@
+//! Releases: what they await, and what is sent after them.
+
+use crate::moody::{MS, Moody, SOON, Whim, once};
+use leasehold::store::{MemoryStore, Op};
+use leasehold::{Client, LostReason, ReleaseError};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+#[tokio::test]
+async fn a_release_awaits_a_renewal_under_way_also_of_a_hold_that_was_found_gone() {
+    let renewal = once();
+    let store = Moody::new(&MemoryStore::new(), move |_, op| match op {
+        Op::Extend(_) if renewal() => Whim::Late(100 * MS),
+        Op::Extend(_) => Whim::NotHeld,
+        _ => Whim::Obey,
+    });
+    let late = store.late.clone();
+    let client = store.client(600 * MS).await;
+    let guard = client.mutex("m").expect("a good name").acquire().await.expect("acquired");
+    while late.load(Ordering::SeqCst) == 0 {
+        sleep(MS).await;
+    }
+    guard.extend().await.expect_err("the store says that it is gone");
+    guard.release().await.expect("this store had it all the same");
+    assert_eq!(late.load(Ordering::SeqCst), 0, "nothing about the hold is sent any more");
+}
+
+#[tokio::test]
+async fn a_dropped_guard_is_given_back_also_where_the_store_has_it_for_longer_than_is_known() {
+    let inner = MemoryStore::new();
+    let begun = Instant::now();
+    let store = Moody::new(&inner, move |_, op| match op {
+        Op::Extend(_) => Whim::Mute,
+        Op::Release(_) if begun.elapsed() < 1000 * MS => Whim::Fail,
+        _ => Whim::Obey,
+    });
+    let client = Client::of_store(store)
+        .call_timeout(100 * MS)
+        .watchdog_lease(400 * MS)
+        .connect()
+        .await
+        .expect("open");
+    let guard = client.mutex("m").expect("a good name").acquire().await.expect("acquired");
+    guard.extend_to(60_000 * MS).await.expect_err("there is no answer");
+    drop(guard);
+    let other = Client::of_store(inner).connect().await.expect("it connects");
+    let mutex = other.mutex("m").expect("a good name").lease(1000 * MS);
+    drop(mutex.acquire_timeout(SOON).await.expect("not after a minute"));
+}
+
+#[tokio::test]
+async fn a_release_that_finds_the_hold_lost_gives_the_signal() {
+    let now_us = Arc::new(AtomicU64::new(1_000_000));
+    let clock = now_us.clone();
+    let store = MemoryStore::with_clock(move || clock.load(Ordering::SeqCst));
+    let client = Client::of_store(store.clone()).connect().await.expect("it connects");
+    let other = Client::of_store(store).connect().await.expect("it connects");
+    let guard = client.mutex("m").expect("a good name").acquire().await.expect("acquired");
+    let lost = guard.lost_signal();
+    now_us.fetch_add(3_600_000_000, Ordering::SeqCst);
+    let taken_over = other.mutex("m").expect("a good name").acquire().await.expect("the lease has ended");
+    guard.release().await.expect_err("somebody else has it");
+    timeout(SOON, lost.cancelled()).await.expect("whoever works on is told");
+    taken_over.release().await.expect("released");
+}
+
+#[tokio::test]
+async fn a_swallowed_release_of_a_dropped_guard_is_sent_again_within_the_call_timeout() {
+    let memory = MemoryStore::new();
+    let first = once();
+    let store =
+        Moody::new(
+            &memory,
+            move |_, op| if matches!(op, Op::Release(_)) && first() { Whim::Hang } else { Whim::Obey },
+        );
+    let client = Client::of_store(store).call_timeout(200 * MS).connect().await.expect("it connects");
+    drop(client.mutex("m").expect("a good name").acquire().await.expect("acquired"));
+    timeout(SOON, client.settle()).await.expect("not only when the watchdog's lease ends");
+    let status = client.mutex("m").expect("a good name").inspect().await.expect("an answer");
+    assert!(!status.held, "{status:?}");
+}
+
+#[tokio::test]
+async fn nothing_is_asked_of_a_hold_that_was_found_gone_after_its_release() {
+    let asked = Arc::new(AtomicU32::new(0));
+    let count = asked.clone();
+    let store = Moody::new(&MemoryStore::new(), move |_, op| match op {
+        Op::Extend(_) => Whim::NotHeld,
+        Op::Inspect(_) => {
+            count.fetch_add(1, Ordering::SeqCst);
+            Whim::Fail
+        }
+        _ => Whim::Obey,
+    });
+    let client = store.client(150 * MS).await;
+    let guard = client.mutex("m").expect("a good name").acquire().await.expect("acquired");
+    while asked.load(Ordering::SeqCst) == 0 {
+        sleep(MS).await;
+    }
+    guard.release().await.expect("the store has it still");
+    let before = asked.load(Ordering::SeqCst);
+    sleep(400 * MS).await;
+    assert_eq!(asked.load(Ordering::SeqCst), before);
+}
+
+#[tokio::test]
+async fn a_capped_hold_is_lost_before_its_release_is_sent() {
+    let signal: Arc<OnceLock<CancellationToken>> = Arc::default();
+    let (seen, sent) = (signal.clone(), Arc::new(AtomicU32::new(0)));
+    let early = sent.clone();
+    let store = Moody::new(&MemoryStore::new(), move |_, op| {
+        if matches!(op, Op::Release(_)) {
+            let lost = seen.get().is_some_and(CancellationToken::is_cancelled);
+            early.fetch_add(if lost { 1 } else { 1000 }, Ordering::SeqCst);
+        }
+        Whim::Obey
+    });
+    let client = store.client(30_000 * MS).await;
+    let guard = client.mutex("m").expect("a good name").max_hold(100 * MS).acquire().await.expect("acquired");
+    signal.set(guard.lost_signal()).expect("nobody has set it");
+    guard.lost().await;
+    client.settle().await;
+    assert_eq!(sent.load(Ordering::SeqCst), 1, "released once, and after it was lost");
+    drop(guard);
+    client.settle().await;
+    assert_eq!(sent.load(Ordering::SeqCst), 1, "the keeper has done it already");
+}
+
+#[tokio::test]
+async fn a_release_of_a_capped_hold_ends_within_a_call_and_nothing_is_sent_after_it() {
+    let sent = Arc::new(AtomicU32::new(0));
+    let count = sent.clone();
+    let store = Moody::new(&MemoryStore::new(), move |_, op| match op {
+        Op::Release(_) => {
+            count.fetch_add(1, Ordering::SeqCst);
+            Whim::Fail
+        }
+        _ => Whim::Obey,
+    });
+    let client = Client::of_store(store).call_timeout(300 * MS).connect().await.expect("it connects");
+    let guard = client.mutex("m").expect("a good name").max_hold(100 * MS).acquire().await.expect("acquired");
+    assert_eq!(guard.lost().await.reason, LostReason::Capped);
+    let start = Instant::now();
+    let released = guard.release().await;
+    assert!(matches!(released, Err(ReleaseError::Lost(LostReason::Capped))), "{released:?}");
+    assert!(start.elapsed() < 2 * 300 * MS, "{:?}", start.elapsed());
+    let before = sent.load(Ordering::SeqCst);
+    assert!(before > 1, "it was sent again");
+    sleep(600 * MS).await;
+    assert_eq!(sent.load(Ordering::SeqCst), before);
+}

@@ -1,0 +1,189 @@
+//! When holds are renewed, and what a renewal that fails costs.
+
+use crate::moody::{MS, Moody, Whim, once};
+use futures_util::future::BoxFuture;
+use leasehold::store::{Fault, Lock, MemoryStore, Op, Outcome, Postbox, Store};
+use leasehold::{Client, Moment, SessionId, World};
+use leasehold_core::KeyError;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
+use tokio::time::sleep;
+
+#[tokio::test]
+async fn a_failed_renewal_is_tried_again_while_another_of_its_batch_is_asked_after() {
+    let first = once();
+    let store = Moody::new(&MemoryStore::new(), move |lock, op| match op {
+        Op::Extend(_) if lock.name.as_str() == "gone" => Whim::NotHeld,
+        Op::Extend(_) if first() => Whim::Fail,
+        Op::Inspect(_) => Whim::Hang,
+        _ => Whim::Obey,
+    });
+    let client = store.client(600 * MS).await;
+    let gone = client.mutex("gone").expect("a good name").acquire().await.expect("acquired");
+    let kept = client.mutex("kept").expect("a good name").acquire().await.expect("acquired");
+    sleep(900 * MS).await;
+    assert!(gone.check().is_err());
+    kept.check().expect("renewed at the second try");
+    kept.release().await.expect("released");
+}
+
+#[tokio::test]
+async fn a_long_extend_by_the_user_keeps_the_record_beside_the_lock() {
+    let now_us = Arc::new(AtomicU64::new(1_762_000_000_000_000));
+    let clock = now_us.clone();
+    let store = MemoryStore::with_clock(move || clock.load(Ordering::SeqCst));
+    let client = Client::of_store(store).connect().await.expect("it connects");
+    let mutex = client.mutex("m").expect("a good name").value("mine").expect("a good value");
+    let guard = mutex.lease(60_000 * MS).acquire().await.expect("acquired");
+    let hours = |n: u64| Duration::from_secs(n * 3600);
+    guard.extend_to(hours(3)).await.expect("extended");
+    now_us.fetch_add(7_200_000_000, Ordering::SeqCst);
+    guard.extend_to(hours(3)).await.expect("held for another hour, and known as ours");
+    guard.release().await.expect("released");
+}
+
+/// A world in which time goes by as tokio's paused clock does.
+#[derive(Debug, Clone, Copy)]
+struct Paused(tokio::time::Instant);
+
+impl World for Paused {
+    fn now(&self) -> Moment {
+        Moment::ZERO + MS + self.0.elapsed()
+    }
+
+    fn wall(&self) -> SystemTime {
+        SystemTime::UNIX_EPOCH + self.0.elapsed()
+    }
+
+    fn random(&self) -> u64 {
+        rand::random()
+    }
+
+    fn sleep_until(&self, at: Moment) -> BoxFuture<'static, ()> {
+        Box::pin(sleep(at.since(self.now())))
+    }
+
+    fn host(&self, keeper: BoxFuture<'static, ()>) -> std::io::Result<()> {
+        tokio::spawn(keeper);
+        Ok(())
+    }
+}
+
+/// A store that counts the batches of extends, and answers each after a millisecond.
+#[derive(Debug, Clone)]
+struct Counted {
+    inner: MemoryStore,
+    sizes: Arc<std::sync::Mutex<Vec<usize>>>,
+}
+
+impl Counted {
+    fn new(world: Paused) -> Self {
+        let now_us = move || world.now().as_micros();
+        Self { inner: MemoryStore::with_clock(now_us), sizes: Arc::default() }
+    }
+
+    fn take_sizes(&self) -> Vec<usize> {
+        std::mem::take(&mut self.sizes.lock().expect("nobody panics"))
+    }
+
+    async fn holding(
+        &self,
+        world: Paused,
+        watchdog: Duration,
+        locks: u32,
+        over: Duration,
+    ) -> Vec<leasehold::Guard> {
+        let client = Client::of_store(self.clone()).world(world).watchdog_lease(watchdog).connect();
+        let client = client.await.expect("it connects");
+        let mut guards = Vec::new();
+        for n in 0..locks {
+            guards
+                .push(client.mutex(format!("m{n}")).expect("a good name").acquire().await.expect("acquired"));
+            sleep(over / locks).await;
+        }
+        guards
+    }
+}
+
+impl Store for Counted {
+    fn execute<'a>(&'a self, lock: &'a Lock, op: &'a Op, within: Duration) -> BoxFuture<'a, Outcome> {
+        self.inner.execute(lock, op, within)
+    }
+
+    fn execute_all<'a>(&'a self, ops: &'a [(Lock, Op)], within: Duration) -> BoxFuture<'a, Vec<Outcome>> {
+        self.sizes.lock().expect("nobody panics").push(ops.len());
+        Box::pin(async move {
+            sleep(MS).await;
+            let all = ops.iter().map(|(lock, op)| self.inner.execute(lock, op, within));
+            futures_util::future::join_all(all).await
+        })
+    }
+
+    fn open_mailbox(
+        &self,
+        session: SessionId,
+        post: Arc<dyn Postbox>,
+        within: Duration,
+    ) -> BoxFuture<'_, Result<(), Fault>> {
+        self.inner.open_mailbox(session, post, within)
+    }
+
+    fn close_mailbox(&self, session: SessionId) {
+        self.inner.close_mailbox(session);
+    }
+
+    fn sibling(&self) -> Arc<dyn Store> {
+        Arc::new(self.clone())
+    }
+
+    fn check(&self, lock: &Lock) -> Result<(), KeyError> {
+        self.inner.check(lock)
+    }
+}
+
+/// What woke the keeper made it look for the next that would be due soon, and send them by themselves.
+#[tokio::test(start_paused = true)]
+async fn many_holds_are_renewed_in_few_batches() {
+    let world = Paused(tokio::time::Instant::now());
+    let store = Counted::new(world);
+    let guards = store.holding(world, 30_000 * MS, 1000, 10_000 * MS).await;
+    sleep(15_000 * MS).await;
+    store.take_sizes();
+    sleep(60_000 * MS).await;
+    let sizes = store.take_sizes();
+    assert!(guards.iter().all(|guard| guard.remaining() > 19_000 * MS), "renewed after a third of the lease");
+    assert!(sizes.len() <= 60 * 5, "{} batches in a minute", sizes.len());
+    let extends: usize = sizes.iter().sum();
+    assert!((6000..6150).contains(&extends), "{extends} extends, where 6000 are due");
+}
+
+#[tokio::test(start_paused = true)]
+async fn holds_that_are_due_at_once_are_renewed_one_batch_after_the_other() {
+    let world = Paused(tokio::time::Instant::now());
+    let store = Counted::new(world);
+    let guards = store.holding(world, 30_000 * MS, 1000, Duration::ZERO).await;
+    sleep(15_000 * MS).await;
+    store.take_sizes();
+    sleep(30_000 * MS).await;
+    let sizes = store.take_sizes();
+    assert_eq!(sizes.len(), 3 * 4, "{sizes:?}");
+    assert!(sizes.iter().all(|size| *size <= 256), "{sizes:?}");
+    assert!(guards.iter().all(|guard| guard.remaining() > 19_000 * MS));
+}
+
+#[tokio::test(start_paused = true)]
+async fn short_leases_are_renewed_in_time_and_not_all_the_time() {
+    for lease_ms in [9, 30, 300, 2000] {
+        let world = Paused(tokio::time::Instant::now());
+        let store = Counted::new(world);
+        let lease = Duration::from_millis(lease_ms);
+        let guards = store.holding(world, lease, 20, Duration::ZERO).await;
+        sleep(4000 * MS).await;
+        assert!(guards.iter().all(|guard| guard.check().is_ok()), "a lease of {lease:?}");
+        let extends = store.take_sizes().iter().sum::<usize>() as u64;
+        // Every third of the lease, less what timers may be late by.
+        let due = 20 * 4000 / (lease_ms / 3 - 2);
+        assert!(extends <= due, "{extends} extends of {lease:?}, where {due} are due");
+    }
+}

@@ -1,0 +1,173 @@
+//! Shutdowns of clients whose store does as it likes.
+
+use crate::moody::{MS, Moody, SOON, Whim, once};
+use leasehold::store::{MemoryStore, Op};
+use leasehold::{AcquireError, Client, ExtendError, LostReason, ReleaseError};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+/// What was sent about holds.
+#[derive(Clone, Default)]
+struct Sent(Arc<AtomicU32>);
+
+impl Sent {
+    fn note(&self, op: &Op) {
+        if !matches!(op, Op::Inspect(_)) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Fails if anything is sent from now on.
+    async fn assert_silent(&self) {
+        let before = self.0.load(Ordering::SeqCst);
+        sleep(400 * MS).await;
+        assert_eq!(self.0.load(Ordering::SeqCst), before, "sent after the shutdown");
+    }
+}
+
+#[tokio::test]
+async fn a_shutdown_has_nobody_believe_before_it_releases_anything() {
+    let signals: Arc<OnceLock<Vec<CancellationToken>>> = Arc::default();
+    let (seen, early) = (signals.clone(), Arc::new(AtomicU32::new(0)));
+    let (count, sent) = (early.clone(), Sent::default());
+    let noted = sent.clone();
+    let store = Moody::new(&MemoryStore::new(), move |_, op| {
+        noted.note(op);
+        let all_lost = seen.get().is_some_and(|all| all.iter().all(CancellationToken::is_cancelled));
+        if matches!(op, Op::Release(_)) && !all_lost {
+            count.fetch_add(1, Ordering::SeqCst);
+        }
+        Whim::Obey
+    });
+    let client = store.client(300 * MS).await;
+    let mut guards = Vec::new();
+    for n in 0..8 {
+        guards.push(client.mutex(format!("m{n}")).expect("a good name").acquire().await.expect("acquired"));
+    }
+    let all = guards.iter().map(leasehold::Guard::lost_signal).collect();
+    signals.set(all).expect("nobody has set it");
+    client.shutdown(SOON).await.expect("the store answers");
+    assert_eq!(early.load(Ordering::SeqCst), 0, "released while somebody believed");
+    drop(guards);
+    sent.assert_silent().await;
+}
+
+#[tokio::test]
+async fn a_shutdown_of_a_store_that_does_not_answer_ends_in_time_and_says_what_is_left() {
+    let silent = Arc::new(AtomicU32::new(0));
+    let (mood, sent) = (silent.clone(), Sent::default());
+    let noted = sent.clone();
+    let store = Moody::new(&MemoryStore::new(), move |_, op| {
+        noted.note(op);
+        if mood.load(Ordering::SeqCst) == 0 { Whim::Obey } else { Whim::Hang }
+    });
+    let client = store.client(30_000 * MS).await;
+    let mutex = |name: &str| client.mutex(name).expect("a good name");
+    let guard = mutex("a").acquire().await.expect("acquired");
+    guard.extend_to(60_000 * MS).await.expect("extended");
+    let released = mutex("b").acquire().await.expect("acquired");
+    let extended = mutex("c").acquire().await.expect("acquired");
+    silent.store(1, Ordering::SeqCst);
+    let waits = mutex("d");
+    let waits = tokio::spawn(async move { waits.acquire().await.map(drop) });
+    let releases = tokio::spawn(async move { released.release().await });
+    let extends = tokio::spawn(async move { extended.extend().await });
+    drop(mutex("b").acquire_timeout(MS).await.map(drop));
+    let start = Instant::now();
+    let left = client.shutdown(300 * MS).await.expect_err("the store does not answer");
+    assert!(start.elapsed() >= 300 * MS && start.elapsed() < 1500 * MS, "{:?}", start.elapsed());
+    let names: Vec<_> = left.unreturned.iter().map(|left| left.lock.as_str()).collect();
+    assert_eq!(names, ["a", "b", "c", "d"]);
+    let lasts = left.unreturned[0].until.since(client.now());
+    assert!(lasts > 58_000 * MS && lasts < 64_000 * MS, "{lasts:?}");
+    assert!(left.to_string().contains("`a`, `b`, `c`, `d`"), "{left}");
+    assert!(matches!(waits.await.expect("no panic"), Err(AcquireError::Closed)));
+    let released = releases.await.expect("no panic");
+    assert!(matches!(released, Err(ReleaseError::Lost(LostReason::ShutDown))), "{released:?}");
+    let extended = extends.await.expect("no panic");
+    assert!(matches!(extended, Err(ExtendError::Lost(_))), "{extended:?}");
+    silent.store(0, Ordering::SeqCst);
+    assert!(guard.check().is_err());
+    drop(guard);
+    assert_eq!(client.shutdown(SOON).await.expect_err("the same again").unreturned, left.unreturned);
+    sent.assert_silent().await;
+}
+
+#[tokio::test]
+async fn a_release_under_way_is_taken_over_by_a_shutdown_with_what_it_asks_for() {
+    let inner = MemoryStore::new();
+    let first = once();
+    let store = Moody::new(&inner, move |_, op| match op {
+        Op::Release(_) if first() => Whim::Late(200 * MS),
+        _ => Whim::Obey,
+    });
+    let late = store.late.clone();
+    let client = store.client(30_000 * MS).await;
+    let mutex = client.mutex("m").expect("a good name");
+    let guard = mutex.acquire().await.expect("acquired");
+    let waits = tokio::spawn({
+        let mutex = mutex.clone();
+        async move { mutex.acquire().await.map(drop) }
+    });
+    sleep(20 * MS).await;
+    let lost = guard.lost_signal();
+    let releases = tokio::spawn(async move { guard.release().await });
+    while late.load(Ordering::SeqCst) == 0 {
+        sleep(MS).await;
+    }
+    client.shutdown(SOON).await.expect("the store answers");
+    releases.await.expect("no panic").expect("it was given back");
+    assert!(!lost.is_cancelled(), "it was released, not lost");
+    assert!(matches!(waits.await.expect("no panic"), Err(AcquireError::Closed)));
+    let status = mutex.inspect().await.expect("an answer");
+    assert!(!status.held && status.waiting == 0, "{status:?}");
+}
+
+#[tokio::test]
+async fn a_grant_to_a_client_that_is_shut_down_goes_on_to_the_next() {
+    let inner = MemoryStore::new();
+    let other = Client::of_store(inner.clone()).connect().await.expect("it connects");
+    let others = other.mutex("m").expect("a good name");
+    let held = others.acquire().await.expect("acquired");
+    // Its reply is lost: the place is there, and nobody knows.
+    let store =
+        Moody::new(&inner, |_, op| if matches!(op, Op::Acquire(_)) { Whim::Mute } else { Whim::Obey });
+    let client = store.client(30_000 * MS).await;
+    let ours = client.mutex("m").expect("a good name");
+    let waits = tokio::spawn(async move { ours.acquire().await.map(drop) });
+    while others.inspect().await.expect("an answer").waiting == 0 {
+        sleep(MS).await;
+    }
+    let next = tokio::spawn(async move { others.acquire().await.expect("acquired") });
+    sleep(20 * MS).await;
+    let (released, shut) = tokio::join!(held.release(), client.shutdown(SOON));
+    released.expect("released");
+    shut.expect("the store answers");
+    assert!(matches!(waits.await.expect("no panic"), Err(AcquireError::Closed)));
+    let next = timeout(500 * MS, next).await.expect("nobody holds it for nobody");
+    next.expect("no panic").release().await.expect("released");
+}
+
+#[tokio::test]
+async fn a_shutdown_tries_again_what_failed_and_does_what_was_dropped() {
+    let inner = MemoryStore::new();
+    let failed = AtomicU32::new(0);
+    let store = Moody::new(&inner, move |_, op| match op {
+        Op::Release(_) if failed.fetch_add(1, Ordering::SeqCst) < 12 => Whim::Fail,
+        _ => Whim::Obey,
+    });
+    let client = store.client(30_000 * MS).await;
+    let mutex = |n: u32| client.mutex(format!("m{n}")).expect("a good name");
+    let mut guards = Vec::new();
+    for n in 0..4 {
+        guards.push(mutex(n).acquire().await.expect("acquired"));
+    }
+    drop(guards.pop());
+    client.shutdown(SOON).await.expect("at a later try");
+    for n in 0..4 {
+        assert!(!mutex(n).inspect().await.expect("an answer").held, "{n}");
+    }
+}

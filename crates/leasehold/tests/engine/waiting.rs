@@ -1,0 +1,165 @@
+//! Waiting, giving up, and what that leaves behind.
+
+use crate::moody::{MS, Moody, SOON, Whim};
+use futures_util::future::BoxFuture;
+use leasehold::store::{Fault, FaultKind, Lock, MemoryStore, Op, Outcome, Phase, Postbox, Store};
+use leasehold::{Client, SessionId};
+use leasehold_core::KeyError;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+use tokio::time::{sleep, timeout};
+
+#[tokio::test]
+async fn a_waiter_behind_a_single_try_queues_at_once() {
+    let memory = MemoryStore::new();
+    let other = Client::of_store(memory.clone()).connect().await.expect("it connects");
+    let others = other.mutex("m").expect("a good name");
+    let held = others.acquire().await.expect("acquired");
+    let client = Moody::new(&memory, |_, _| Whim::Late(50 * MS)).client(30_000 * MS).await;
+    let ours = client.mutex("m").expect("a good name");
+    let single = tokio::spawn({
+        let ours = ours.clone();
+        async move { ours.try_acquire().await.expect("an answer").granted().is_none() }
+    });
+    sleep(20 * MS).await;
+    let waiter = tokio::spawn(async move { ours.acquire().await.expect("acquired").release().await });
+    assert!(single.await.expect("no panic"), "it is taken");
+    sleep(200 * MS).await;
+    assert_eq!(others.inspect().await.expect("an answer").waiting, 1, "it did not sleep first");
+    held.release().await.expect("released");
+    waiter.await.expect("no panic").expect("released");
+}
+
+#[tokio::test]
+async fn a_bounded_retry_gives_up_though_the_holder_is_of_the_same_process() {
+    let client = Client::of_store(MemoryStore::new()).connect().await.expect("it connects");
+    let mutex = client.mutex("m").expect("a good name");
+    let guard = mutex.acquire().await.expect("acquired");
+    let polling = mutex.clone().retry(leasehold::RetryPolicy::constant(20 * MS).tries(4));
+    let start = Instant::now();
+    let missed = timeout(SOON, polling.acquire()).await.expect("it gives up");
+    assert!(matches!(missed, Err(leasehold::AcquireError::OutOfTries { .. })), "{missed:?}");
+    assert!(start.elapsed() >= 30 * MS, "three pauses of 10 to 20 ms: {:?}", start.elapsed());
+    let polling = polling.retry(leasehold::RetryPolicy::constant(20 * MS));
+    let waiter = tokio::spawn(async move { polling.acquire().await.map(drop) });
+    sleep(50 * MS).await;
+    guard.release().await.expect("released");
+    waiter.await.expect("no panic").expect("acquired");
+}
+
+#[tokio::test]
+async fn a_client_that_was_not_waited_for_leaves_no_mailbox() {
+    let store = Moody { shut: true, ..Moody::new(&MemoryStore::new(), |_, _| Whim::Obey) };
+    let closed = store.closed.clone();
+    assert!(timeout(20 * MS, Client::of_store(store).connect()).await.is_err());
+    assert_eq!(closed.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn an_outage_counts_from_its_beginning_and_not_from_the_last_question() {
+    let memory = MemoryStore::new();
+    let asked = AtomicU32::new(0);
+    let store = Moody::new(&memory, move |_, op| match op {
+        Op::Acquire(_) if asked.fetch_add(1, Ordering::SeqCst) == 1 => Whim::Fail,
+        _ => Whim::Obey,
+    });
+    let client = Client::of_store(store).outage_limit(200 * MS).connect().await.expect("it connects");
+    let mutex = client.mutex("m").expect("a good name");
+    let guard = mutex.acquire().await.expect("acquired");
+    let waiter = tokio::spawn(async move { mutex.acquire().await.map(drop) });
+    sleep(400 * MS).await;
+    drop(guard);
+    waiter.await.expect("no panic").expect("one fault is no outage");
+}
+
+#[tokio::test]
+async fn a_task_that_polls_keeps_nobody_of_its_process_from_the_queue() {
+    let memory = MemoryStore::new();
+    let other = Client::of_store(memory.clone()).connect().await.expect("it connects");
+    let others = other.mutex("m").expect("a good name");
+    let held = others.acquire().await.expect("acquired");
+    let client = Client::of_store(memory).connect().await.expect("it connects");
+    let mutex = client.mutex("m").expect("a good name");
+    let polling = mutex.clone().retry(leasehold::RetryPolicy::constant(Duration::from_secs(3)).jitter(0.0));
+    let poller = tokio::spawn(async move { polling.acquire().await.map(drop) });
+    sleep(50 * MS).await;
+    let waiter = tokio::spawn(async move { mutex.acquire().await.map(drop) });
+    sleep(200 * MS).await;
+    assert_eq!(others.inspect().await.expect("an answer").waiting, 1, "it has its place");
+    held.release().await.expect("released");
+    timeout(500 * MS, waiter).await.expect("told by a message").expect("no panic").expect("acquired");
+    poller.await.expect("no panic").expect("acquired at a later try");
+}
+
+/// A store whose own connection has a backlog: what is sent by it arrives in order, late, and whether or not
+/// anybody waits for the answer. The keeper's connection has none.
+#[derive(Debug, Clone)]
+struct Backlog {
+    inner: MemoryStore,
+    queue: tokio::sync::mpsc::UnboundedSender<(Lock, Op)>,
+}
+
+impl Backlog {
+    fn new(inner: &MemoryStore, each: Duration) -> Self {
+        let (queue, mut sent) = tokio::sync::mpsc::unbounded_channel::<(Lock, Op)>();
+        let server = inner.clone();
+        tokio::spawn(async move {
+            while let Some((lock, op)) = sent.recv().await {
+                sleep(each).await;
+                server.execute(&lock, &op, SOON).await;
+            }
+        });
+        Self { inner: inner.clone(), queue }
+    }
+}
+
+impl Store for Backlog {
+    fn execute<'a>(&'a self, lock: &'a Lock, op: &'a Op, within: Duration) -> BoxFuture<'a, Outcome> {
+        Box::pin(async move {
+            self.queue.send((lock.clone(), op.clone())).expect("the server runs");
+            sleep(within).await;
+            Outcome::Unknown(Fault::new(FaultKind::TimedOut, Phase::Reply, "a slow store"))
+        })
+    }
+
+    fn open_mailbox(
+        &self,
+        session: SessionId,
+        post: Arc<dyn Postbox>,
+        within: Duration,
+    ) -> BoxFuture<'_, Result<(), Fault>> {
+        self.inner.open_mailbox(session, post, within)
+    }
+
+    fn close_mailbox(&self, session: SessionId) {
+        self.inner.close_mailbox(session);
+    }
+
+    fn sibling(&self) -> Arc<dyn Store> {
+        Arc::new(self.inner.clone())
+    }
+
+    fn check(&self, lock: &Lock) -> Result<(), KeyError> {
+        self.inner.check(lock)
+    }
+}
+
+/// The undo of an acquire goes behind it as well, by the same connection: by the keeper's alone it would overtake it,
+/// and the acquire would hold the lock for nobody until its first lease ends.
+#[tokio::test]
+async fn an_undo_does_not_only_overtake_what_it_undoes() {
+    let inner = MemoryStore::new();
+    let slow = Client::of_store(Backlog::new(&inner, 30 * MS)).call_timeout(500 * MS).connect().await;
+    let slow = slow.expect("it connects").mutex("m").expect("a good name");
+    let other =
+        Client::of_store(inner).connect().await.expect("it connects").mutex("m").expect("a good name");
+    for _ in 0..5 {
+        assert!(slow.acquire_timeout(10 * MS).await.is_err());
+        sleep(40 * MS).await;
+        let start = Instant::now();
+        let guard = other.acquire_timeout(Duration::from_secs(10)).await.expect("acquired");
+        assert!(start.elapsed() < Duration::from_secs(2), "held by nobody for {:?}", start.elapsed());
+        guard.release().await.expect("released");
+    }
+}

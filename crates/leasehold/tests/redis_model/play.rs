@@ -1,0 +1,239 @@
+//! One sequence on one lock: what is sent goes to the server and to the model, and all that comes of it has to agree.
+
+use crate::world::{DUMP, Found, START_US, WITHIN, World};
+use crate::written::{fields, lines, pairs, said, session_fields, without_loose_ends};
+use leasehold::store::{Lock, Op, Outcome, Reply, SessionOp, SessionReply, Store};
+use leasehold_core::model::{Content, LockState, Sessions, Value as Stands, everybody};
+use leasehold_core::{Beat, Beaten, Extended, FencingToken, Inspect, Kind, LockKeys, SessionId};
+use leasehold_testkit::Value;
+use leasehold_testkit::conformance::{Workload, rlock};
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+/// One sequence on one lock.
+pub(crate) struct Play<'a> {
+    pub(crate) world: &'a mut World,
+    pub(crate) lock: Lock,
+    pub(crate) keys: LockKeys,
+    pub(crate) state: LockState,
+    pub(crate) sessions: Sessions,
+    pub(crate) index: Option<Index>,
+    pub(crate) workload: Workload,
+    pub(crate) trace: String,
+}
+
+/// What stands in the index of all sessions. It is not the model's, which needs none.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Index {
+    pub(crate) expires_ms: u64,
+    pub(crate) members: BTreeMap<String, u64>,
+}
+
+impl Index {
+    /// The index after a beat of a session whose record expires then.
+    pub(crate) fn after(index: Option<Self>, now_ms: u64, beat: &Beat, expires_ms: u64) -> Self {
+        let members = || BTreeMap::from([("-".to_owned(), 0)]);
+        let mut index = index.unwrap_or_else(|| Self { expires_ms, members: members() });
+        index.expires_ms = index.expires_ms.max(expires_ms);
+        index.members.insert(beat.session.to_string(), expires_ms);
+        index.members.retain(|_, expires_ms| *expires_ms >= now_ms);
+        index
+    }
+
+    /// The index without a session.
+    pub(crate) fn without(mut self, session: SessionId) -> Option<Self> {
+        self.members.remove(&session.to_string());
+        (!self.members.is_empty()).then_some(self)
+    }
+}
+
+impl Play<'_> {
+    /// Sends one operation to both, and compares.
+    pub(crate) fn check(&mut self, op: &Op) -> Reply {
+        self.note(&format!("{op:?}"));
+        if self.world.flush_scripts {
+            self.raw(&["SCRIPT", "FLUSH", "SYNC"]);
+        }
+        let outcome = self.outcome(op);
+        let now_us = self.world.now_us;
+        let before = self.state.clone();
+        let was_held = is_held(&before, now_us);
+        let alive = |session| self.sessions.vital(now_us / 1000, session);
+        let (expected, wakes) = self.state.apply(now_us, op, &alive);
+        let Outcome::Done(reply) = outcome else { panic!("{outcome:?}\n{}", self.trace) };
+        assert_eq!(reply, expected, "replies\n{}", self.trace);
+        self.note(&format!("    {reply:?}"));
+        self.compare_keys();
+        let mut expected = said(&wakes);
+        if self.lock.kind == Kind::Reentrant && was_held && self.state.value.is_none() {
+            // Nobody was given it, so that clients of Redisson's may come.
+            expected.push((self.keys.released_channel(), "0".to_owned()));
+            *self.world.seen.entry("said to be free").or_default() += 1;
+        }
+        assert_eq!(self.heard(), expected, "messages\n{}", self.trace);
+        self.count(&reply, &wakes);
+        self.count_entries(&before, op, &reply);
+        let audit = |state: &LockState| state.audit.as_ref().map(|audit| audit.entries.clone());
+        if matches!(op, Op::Acquire(_)) && audit(&self.state) != audit(&before) {
+            *self.world.seen.entry("the dead ahead buried").or_default() += 1;
+        }
+        reply
+    }
+
+    /// Sends one operation to the server. An extend goes by itself, or among others: again, and of locks that are free.
+    pub(crate) fn outcome(&mut self, op: &Op) -> Outcome {
+        let among = matches!(op, Op::Extend(_)) && self.workload.random().below(2) == 0;
+        let World { runtime, store, seen, .. } = &mut *self.world;
+        if !among {
+            return runtime.block_on(store.execute(&self.lock, op, WITHIN));
+        }
+        *seen.entry("extended together").or_default() += 1;
+        let free = Lock { kind: self.lock.kind, name: "nobody's".parse().unwrap() };
+        let ops = [&free, &self.lock, &self.lock, &free].map(|lock| (lock.clone(), op.clone()));
+        let mut outcomes = runtime.block_on(store.execute_all(&ops, WITHIN));
+        assert_eq!(outcomes.len(), ops.len());
+        for nobodys in [outcomes.pop(), Some(outcomes.remove(0))] {
+            let free = matches!(nobodys, Some(Outcome::Done(Reply::Extend(Extended::NotHeld))));
+            assert!(free, "{nobodys:?}\n{}", self.trace);
+        }
+        let second = outcomes.pop().unwrap();
+        let first = outcomes.pop().unwrap();
+        let replies = (&first, &second);
+        let same = matches!(replies, (Outcome::Done(first), Outcome::Done(second)) if first == second);
+        assert!(same, "{replies:?}\n{}", self.trace);
+        first
+    }
+
+    /// Sends one operation on sessions to both, and compares.
+    pub(crate) fn attend(&mut self, op: &SessionOp) -> SessionReply {
+        self.note(&format!("{op:?}"));
+        if self.world.flush_scripts {
+            self.raw(&["SCRIPT", "FLUSH", "SYNC"]);
+        }
+        let outcome = self.world.runtime.block_on(self.world.store.attend(op, WITHIN));
+        let now_ms = self.world.now_us / 1000;
+        let expected = self.sessions.apply(now_ms, op);
+        let Outcome::Done(reply) = outcome else { panic!("{outcome:?}\n{}", self.trace) };
+        assert_eq!(reply, expected, "replies\n{}", self.trace);
+        self.note(&format!("    {reply:?}"));
+        let index = self.index.take().filter(|index| now_ms <= index.expires_ms);
+        self.index = match (op, &reply) {
+            (SessionOp::Beat(beat), SessionReply::Beat(Beaten::Alive)) => {
+                Some(Index::after(index, now_ms, beat, self.sessions.records[&beat.session].expires_ms))
+            }
+            (SessionOp::End(session), _) => index.and_then(|index| index.without(*session)),
+            _ => index,
+        };
+        self.compare_keys();
+        assert_eq!(self.heard(), [], "messages\n{}", self.trace);
+        self.count_session(op, &reply);
+        reply
+    }
+
+    pub(crate) fn note(&mut self, what: &str) {
+        writeln!(self.trace, "{:>12} us: {what}", self.world.now_us.cast_signed() - START_US.cast_signed())
+            .unwrap();
+    }
+
+    pub(crate) fn compare_keys(&mut self) {
+        let now_ms = self.world.now_us / 1000;
+        let dump = self.dump();
+        let [lock, record, audit, index, sessions @ ..] = dump.elements() else { panic!("{dump:?}") };
+        let [lock, record, audit, index] = [lock, record, audit, index].map(|key| Found::of(key, now_ms));
+        let found = lock.and_then(|Found { kind, content, expires_ms }| {
+            let content = match (kind.as_str(), self.lock.kind) {
+                ("string", _) => Content::Token(content.text().unwrap().to_owned()),
+                ("hash", Kind::Reentrant) => {
+                    rlock(&pairs(&content)).unwrap_or_else(|what| panic!("{what}\n{}", self.trace))?
+                }
+                _ => Content::Other(kind),
+            };
+            Some(Stands { content, expires_ms })
+        });
+        assert_eq!(found, self.state.value, "the lock\n{}", self.trace);
+        let expected = self.state.record.as_ref().map(|record| (fields(record), Some(record.expires_ms)));
+        let found = record.map(|found| (without_loose_ends(pairs(&found.content)), found.expires_ms));
+        assert_eq!(found, expected, "the record\n{}", self.trace);
+        let expected = self.state.audit.as_ref().map(|audit| (lines(audit), Some(audit.expires_ms)));
+        let found = audit.map(|found| (found.content.text().unwrap().to_owned(), found.expires_ms));
+        assert_eq!(found, expected, "the audit\n{}", self.trace);
+        let found = index.map(|found| Index {
+            expires_ms: found.expires_ms.expect("the index always expires"),
+            members: pairs(&found.content)
+                .into_iter()
+                .map(|(member, at)| (member, at.parse().unwrap()))
+                .collect(),
+        });
+        assert_eq!(found, self.index, "the index\n{}", self.trace);
+        for (session, found) in Workload::sessions().zip(sessions) {
+            let found = Found::of(found, now_ms).map(|found| (pairs(&found.content), found.expires_ms));
+            let expected = self.sessions.records.get(&session);
+            let expected = expected.map(|record| (session_fields(record), Some(record.expires_ms)));
+            assert_eq!(found, expected, "session {session}\n{}", self.trace);
+        }
+    }
+
+    /// The lock's keys, the index, and the sessions' records.
+    pub(crate) fn all_keys(&self) -> Vec<String> {
+        let LockKeys { name, record, audit } = self.keys.clone();
+        let sessions = Workload::sessions().map(|session| self.world.keys.session(session));
+        [name, record, audit, self.world.keys.sessions()].into_iter().chain(sessions).collect()
+    }
+
+    /// Looks at all keys, which removes what is over, also where no operation looks; and the clock may go back.
+    pub(crate) fn dump(&mut self) -> Value {
+        let now_ms = self.world.now_us / 1000;
+        self.state.is_over(self.world.now_us);
+        self.sessions.records.retain(|_, record| now_ms <= record.expires_ms);
+        self.index.take_if(|index| now_ms > index.expires_ms);
+        if self.world.flush_scripts {
+            self.raw(&["SCRIPT", "LOAD", DUMP]);
+        }
+        let keys = self.all_keys();
+        let call = ["EVALSHA".to_owned(), self.world.dump.clone(), keys.len().to_string()];
+        self.raw(&[&call[..], &keys].concat())
+    }
+
+    pub(crate) fn field(&mut self, field: &str) -> String {
+        pairs(&self.dump().elements()[1].elements()[1])[field].clone()
+    }
+
+    /// All messages since the last call: what was published before the PING comes before its answer.
+    pub(crate) fn heard(&mut self) -> Vec<(String, String)> {
+        self.world.hearer.send(&["PING"]).unwrap();
+        let mut heard = Vec::new();
+        loop {
+            let message = self.world.hearer.receive().unwrap();
+            match message.elements() {
+                [kind, _, channel, text] if kind.text() == Some("pmessage") => {
+                    heard.push((channel.text().unwrap().to_owned(), text.text().unwrap().to_owned()));
+                }
+                _ => return heard,
+            }
+        }
+    }
+
+    pub(crate) fn raw(&mut self, command: &[impl AsRef<[u8]>]) -> Value {
+        self.world.looker.call(command).unwrap().ok().unwrap()
+    }
+
+    pub(crate) fn step_us(&mut self, by_us: i64) {
+        if by_us != 0 {
+            self.world.now_us = self.world.now_us.checked_add_signed(by_us).unwrap();
+            self.world.clock.set_us(self.world.now_us.cast_signed()).unwrap();
+        }
+    }
+
+    pub(crate) fn set_last(&mut self, last: u64) {
+        let record = self.keys.record.clone();
+        self.raw(&["HSET", &record, "last", &last.to_string()]);
+        self.state.record.as_mut().unwrap().last = Some(FencingToken::new(last));
+    }
+}
+
+/// Whether somebody has a lock, of its own kind.
+pub(crate) fn is_held(state: &LockState, now_us: u64) -> bool {
+    let inspect = Op::Inspect(Inspect { claim: None, in_full: false });
+    let (reply, _) = state.clone().apply(now_us, &inspect, &everybody);
+    matches!(reply, Reply::Inspect(seen) if seen.holder.is_some())
+}

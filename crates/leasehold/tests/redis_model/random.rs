@@ -1,0 +1,189 @@
+//! What a random sequence is made of, and what came up in it.
+
+use crate::play::Play;
+use crate::world::WITHIN;
+use leasehold::store::{Op, Outcome, Reply, SessionOp, SessionReply, Store, Wake};
+use leasehold_core::model::LockState;
+use leasehold_core::{Acquired, Beaten, Ended, Evicted, Extended, Fate, Freed, Refused};
+use leasehold_testkit::conformance::{Happening, Stranger};
+
+/// What a random sequence is made of.
+impl Play<'_> {
+    pub(crate) fn random_step(&mut self) {
+        let by_us = self.workload.time_us(&self.state, &self.sessions, self.world.now_us);
+        self.step_us(by_us);
+        match self.workload.happening(&self.state) {
+            Happening::Sent(op) => drop(self.check(&op)),
+            Happening::SentTwice(op) => {
+                self.check(&op);
+                self.check(&op);
+            }
+            Happening::Attended(op) => drop(self.attend(&op)),
+            Happening::Stranger(stranger) => self.meddle(stranger),
+        }
+    }
+
+    pub(crate) fn meddle(&mut self, stranger: Stranger) {
+        // The server sees that a key has expired when somebody looks at it, and the clock may go back after that.
+        self.dump();
+        self.note(&format!("stranger {stranger:?}"));
+        for command in stranger.commands(&self.keys, &self.state) {
+            self.raw(&command);
+        }
+        let before = self.state.value.clone();
+        stranger.apply(&mut self.state, self.world.now_us);
+        let what = match stranger {
+            Stranger::Enters(..) if self.state.value != before => "a stranger entered",
+            Stranger::Leaves(_) if self.state.value != before => "a stranger left",
+            _ => return,
+        };
+        *self.world.seen.entry(what).or_default() += 1;
+    }
+
+    /// A record that is none: every operation that needs it says so, and changes nothing.
+    pub(crate) fn spoil_record(&mut self) {
+        let record = self.keys.record.clone();
+        let spoilt = *self.workload.random().pick(&["list", "string", "2"]);
+        self.raw(&["DEL", &record]);
+        match spoilt {
+            "list" => self.raw(&["LPUSH", &record, "x"]),
+            "string" => self.raw(&["SET", &record, "x"]),
+            format => self.raw(&["HSET", &record, "format", format]),
+        };
+        let before = self.dump();
+        for _ in 0..2 {
+            let op = self.workload.op(&self.state);
+            if matches!(op, Op::Extend(_)) {
+                continue;
+            }
+            self.note(&format!("{op:?}, with a spoilt record"));
+            let outcome = self.world.runtime.block_on(self.world.store.execute(&self.lock, &op, WITHIN));
+            let Outcome::Done(Reply::Refused(Refused::Format { found })) = outcome else {
+                panic!("{outcome:?}\n{}", self.trace)
+            };
+            assert_eq!(found, spoilt, "{}", self.trace);
+            assert_eq!(self.dump(), before, "{}", self.trace);
+            assert_eq!(self.heard(), []);
+        }
+    }
+
+    pub(crate) fn count(&mut self, reply: &Reply, wakes: &[Wake]) {
+        let mut seen = |what| *self.world.seen.entry(what).or_default() += 1;
+        for wake in wakes {
+            seen(if matches!(wake, Wake::Freed { .. }) { "warned" } else { "woken" });
+        }
+        if let Reply::Acquire(Acquired::Taken { ahead: Some(ahead), .. }) = reply {
+            seen(if ahead.alive_ms.is_some() { "ahead, and its life" } else { "ahead" });
+        }
+        match reply {
+            Reply::Refused(Refused::WrongKind { found }) if found == "string" => seen("other kind"),
+            Reply::Acquire(Acquired::Taken { holder: Some(holder), .. })
+                if holder.is_stranger() && holder.remaining_ms == Some(2_000) =>
+            {
+                seen("adopted");
+            }
+            Reply::Acquire(Acquired::Granted { .. }) => seen("granted"),
+            Reply::Acquire(Acquired::Taken { .. }) => seen("taken"),
+            Reply::Acquire(Acquired::Spent(_)) => seen("spent"),
+            Reply::Extend(Extended::Extended) => seen("extended"),
+            Reply::Extend(Extended::NotHeld) => seen("not held"),
+            Reply::Release(released) => {
+                seen(match released.found {
+                    Fate::Held => "held",
+                    Fate::Queued => "queued",
+                    Fate::Ended(Ended::Evicted) => "found evicted",
+                    Fate::Ended(Ended::Freed) => "found freed",
+                    Fate::Ended(_) => "released",
+                    Fate::Vanished => "vanished",
+                    Fate::Superseded => "superseded",
+                    Fate::Forgotten => "forgotten",
+                });
+                match &released.next {
+                    Some(Ok(Acquired::Granted { .. })) => seen("next granted"),
+                    Some(Ok(Acquired::Taken { .. })) => seen("next taken"),
+                    _ => {}
+                }
+            }
+            Reply::Evict(Evicted::Alive) => seen("not evicted"),
+            Reply::Evict(Evicted::Gone { hold: None, place: false }) => seen("nothing to evict"),
+            Reply::Evict(Evicted::Gone { hold, place }) => {
+                if hold.is_some() {
+                    seen("evicted a hold");
+                }
+                if *place {
+                    seen("evicted a place");
+                }
+            }
+            Reply::Free(Freed::Freed) => seen("freed"),
+            Reply::Free(Freed::Changed { .. }) => seen("not freed"),
+            Reply::Inspect(found) => {
+                if found.stranger.is_some() {
+                    seen("stranger's fingerprint");
+                }
+                if !found.audit.is_empty() {
+                    seen("audit");
+                }
+            }
+            Reply::Refused(_) => seen("wrong kind"),
+            _ => {}
+        }
+    }
+
+    /// What only a ReentrantMutex has.
+    pub(crate) fn count_entries(&mut self, before: &LockState, op: &Op, reply: &Reply) {
+        let now_ms = self.world.now_us / 1000;
+        let entries = |state: &LockState| state.value.as_ref()?.content.entries().cloned();
+        let (before, after) = (entries(before), entries(&self.state));
+        let held = before.as_ref().map_or(0, |entries| entries.holds.len());
+        let mut seen = |what| *self.world.seen.entry(what).or_default() += 1;
+        if let Some(entries) = &before {
+            let over = entries.holds.iter().filter(|entry| entry.until_ms < now_ms).count();
+            if over > 0 && before == after {
+                seen("entries that are over");
+            } else if over > 0 {
+                seen("dropped entries that are over");
+            }
+            if entries.count < held as u64 {
+                seen("fewer than ours");
+            }
+        }
+        match (op, reply) {
+            (Op::Acquire(ask), Reply::Acquire(Acquired::Granted { entered: Some(entered), .. })) => {
+                if entered.count > 1 && before != after {
+                    seen(if held > 0 { "entered again" } else { "entered after a stranger" });
+                }
+                let others = before.iter().flat_map(|entries| &entries.holds);
+                if others.into_iter().any(|entry| entry.hold.session() != ask.claim.hold.session()) {
+                    seen("a sibling's hold");
+                }
+            }
+            (Op::Extend(_), Reply::Extend(Extended::Extended)) if held > 1 => seen("extended one of several"),
+            (Op::Release(_), Reply::Release(released)) if released.left > 0 => seen("released, and held yet"),
+            (Op::Evict(_), Reply::Evict(Evicted::Gone { hold: Some(_), .. }))
+                if after.is_some() && held > 1 =>
+            {
+                seen("evicted one of several");
+            }
+            (Op::Free(_), Reply::Free(Freed::Freed)) if held > 1 => seen("warned several"),
+            _ => {}
+        }
+    }
+
+    pub(crate) fn count_session(&mut self, op: &SessionOp, reply: &SessionReply) {
+        let mut seen = |what| *self.world.seen.entry(what).or_default() += 1;
+        match (op, reply) {
+            (SessionOp::Beat(_), SessionReply::Beat(Beaten::Lapsed)) => seen("lapsed"),
+            (SessionOp::Beat(beat), _) => seen(if beat.begin.is_some() { "begun" } else { "beaten" }),
+            (SessionOp::End(_), _) => seen("ended"),
+            (_, SessionReply::List(entries)) => {
+                for entry in entries {
+                    seen(if entry.alive_ms.is_some() { "listed alive" } else { "listed dead" });
+                    if !entry.held.is_empty() {
+                        seen("listed a lock");
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! What the scripts do, beside what the model says: at random, and where the edges are.
+
+use crate::world::World;
+use leasehold::store::{Op, Reply};
+use leasehold_core::{
+    Acquire, Acquired, Claim, Enqueue, FencingToken, Inspect, Kind, Label, Life, OwnValue, Pass, Release,
+};
+use std::collections::BTreeMap;
+use std::env;
+
+const SEQUENCES: u64 = 10_000;
+
+#[test]
+fn the_scripts_of_a_mutex_mean_what_the_model_means() {
+    means_what_the_model_means(Kind::Mutex, &["adopted"]);
+}
+
+#[test]
+fn the_scripts_of_a_reentrant_mutex_mean_what_the_model_means() {
+    let seen = [
+        "adopted",
+        "entered again",
+        "entered after a stranger",
+        "a sibling's hold",
+        "released, and held yet",
+        "extended one of several",
+        "entries that are over",
+        "dropped entries that are over",
+        "a stranger entered",
+        "a stranger left",
+        "fewer than ours",
+        "evicted one of several",
+        "warned several",
+        "said to be free",
+        "other kind",
+    ];
+    means_what_the_model_means(Kind::Reentrant, &seen);
+}
+
+/// Plays random sequences, and looks whether all came up that can, and what this kind alone has.
+fn means_what_the_model_means(kind: Kind, of_this_kind: &[&str]) {
+    if let Some(seed) = number("LEASEHOLD_SEED") {
+        return World::new().sequence(kind, seed);
+    }
+    let sequences = number("LEASEHOLD_SEQUENCES").unwrap_or(SEQUENCES);
+    let halves = [0, 1].map(|half| {
+        std::thread::spawn(move || {
+            let mut world = World::new();
+            (half..sequences).step_by(2).for_each(|seed| world.sequence(kind, seed));
+            world.seen
+        })
+    });
+    let mut seen = BTreeMap::new();
+    for half in halves {
+        let half = half.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        for (what, times) in half {
+            *seen.entry(what).or_insert(0) += times;
+        }
+    }
+    println!("{sequences} sequences of a {}: {seen:?}", kind.word());
+    // A generator that never gets anywhere would agree with anything.
+    for (what, seldom) in [
+        "granted",
+        "taken",
+        "spent",
+        "woken",
+        "held",
+        "queued",
+        "released",
+        "vanished",
+        "superseded",
+        "forgotten",
+        "extended",
+        "extended together",
+        "not held",
+        "wrong kind",
+        "next granted",
+        "next taken",
+        "ahead",
+        "ahead, and its life",
+        "the dead ahead buried",
+        "evicted a hold",
+        "evicted a place",
+        "nothing to evict",
+        "not evicted",
+        "freed",
+        "not freed",
+        "warned",
+        "found freed",
+        "stranger's fingerprint",
+        "audit",
+        "begun",
+        "beaten",
+        "lapsed",
+        "ended",
+        "listed alive",
+        "listed dead",
+        "listed a lock",
+    ]
+    .iter()
+    .map(|what| (what, 100))
+    .chain(of_this_kind.iter().chain(&["found evicted"]).map(|what| (what, 500)))
+    {
+        let times = seen.get(what).copied().unwrap_or(0);
+        assert!(sequences < 1_000 || times >= sequences / seldom, "`{what}` came {times} times only");
+    }
+}
+
+#[test]
+fn a_token_of_sixteen_digits_stays_exact() {
+    let mut world = World::new();
+    let mut play = world.play(Kind::Mutex, 0);
+    for _ in 0..3 {
+        let claim = play.workload.fresh(0);
+        let reply = play.check(&acquire(&claim, 1000, None));
+        let Reply::Acquire(Acquired::Granted { fence, .. }) = reply else { panic!("{reply:?}") };
+        let last = play.field("last");
+        assert_eq!(last, fence.to_string());
+        assert_eq!(last.len(), 16, "{last}");
+        play.check(&release(&claim));
+    }
+}
+
+#[test]
+fn the_greatest_token_is_not_passed() {
+    let mut world = World::new();
+    let mut play = world.play(Kind::Mutex, 0);
+    let claim = play.workload.fresh(0);
+    play.check(&acquire(&claim, 1000, None));
+    play.check(&release(&claim));
+    for last in [FencingToken::MAX.as_u64() - 1, FencingToken::MAX.as_u64()] {
+        play.set_last(last);
+        let claim = play.workload.fresh(0);
+        let reply = play.check(&acquire(&claim, 1000, None));
+        let greatest = matches!(reply, Reply::Acquire(Acquired::Granted { fence: FencingToken::MAX, .. }));
+        assert!(greatest, "{reply:?}");
+        play.check(&release(&claim));
+    }
+}
+
+/// Failure row 33.
+#[test]
+fn scripts_flushed_between_all_calls_are_loaded_again() {
+    let mut world = World::new();
+    world.flush_scripts = true;
+    for kind in Kind::ALL {
+        (0..40).for_each(|seed| world.sequence(kind, seed));
+    }
+}
+
+#[test]
+fn a_dead_queue_longer_than_one_look_is_passed_over_several() {
+    let mut world = World::new();
+    let mut play = world.play(Kind::Mutex, 0);
+    let holder = play.workload.fresh(0);
+    play.check(&acquire(&holder, 10_000, None));
+    for session in 1..=150 {
+        let waiter = play.workload.fresh(session);
+        let queue = Enqueue { nonce: play.workload.nonce(), kept_ms: 100 };
+        play.check(&acquire(&waiter, 1000, Some(queue)));
+    }
+    play.step_us(101_000);
+    play.check(&release(&holder));
+    for _ in 0..3 {
+        let claim = play.workload.fresh(0);
+        let queue = Enqueue { nonce: play.workload.nonce(), kept_ms: 100 };
+        play.check(&acquire(&claim, 1000, Some(queue)));
+    }
+}
+
+#[test]
+fn texts_of_users_are_texts() {
+    let mut world = World::new();
+    let mut play = world.play(Kind::Mutex, 0);
+    for text in ["a b", "%d%s%%", "'\"\\", "]] .. redis.call('FLUSHALL') .. [[", "é…", "(.*)", ""] {
+        let label = Label::new(text).unwrap();
+        let mut holder = play.workload.fresh(0);
+        holder.value = OwnValue::new(text).ok();
+        let waiter = play.workload.fresh(1);
+        let nonce = play.workload.nonce();
+        let ask = |claim: &Claim| {
+            let (claim, label) = (claim.clone(), label.clone());
+            let queue = Some(Enqueue { nonce, kept_ms: 1000 });
+            Op::Acquire(Acquire {
+                claim,
+                lease_ms: 1000,
+                label,
+                queue,
+                adopt_ms: None,
+                life: Life::Session { alive_ms: 10_000 },
+                ahead: None,
+            })
+        };
+        play.check(&ask(&holder));
+        play.check(&ask(&waiter));
+        play.check(&release(&holder));
+        play.check(&Op::Inspect(Inspect { claim: Some(waiter.clone()), in_full: false }));
+        play.check(&release(&waiter));
+    }
+}
+
+fn acquire(claim: &Claim, lease_ms: u64, queue: Option<Enqueue>) -> Op {
+    let label = Label::new("test").unwrap();
+    Op::Acquire(Acquire {
+        claim: claim.clone(),
+        lease_ms,
+        label,
+        queue,
+        adopt_ms: None,
+        life: Life::Session { alive_ms: 10_000 },
+        ahead: None,
+    })
+}
+
+fn release(claim: &Claim) -> Op {
+    Op::Release(Release { claim: claim.clone(), pass: Pass::Grant, next: None })
+}
+
+fn number(variable: &str) -> Option<u64> {
+    let text = env::var(variable).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{variable} is a number")))
+}

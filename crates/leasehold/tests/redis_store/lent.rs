@@ -1,0 +1,48 @@
+//! A connection of the user's.
+
+use crate::scene::{
+    Box, Heard, LONG, acquire, beat, claim, connections, found, granted, heard, job, listed, nonce, release,
+    session, take, unknown,
+};
+use leasehold::store::{FaultKind, RedisStore, Store};
+use leasehold_core::{Beaten, Fate};
+use leasehold_testkit::RedisServer;
+
+#[tokio::test]
+async fn a_connection_of_the_users_carries_messages_if_he_hands_them_on() {
+    let server = RedisServer::start().unwrap();
+    let client = redis::Client::open(format!("{}?protocol=resp3", server.url())).unwrap();
+    let (sender, pushes) = tokio::sync::broadcast::channel(16);
+    let config = redis::AsyncConnectionConfig::new().set_push_sender(sender);
+    let connection = client.get_multiplexed_async_connection_with_config(&config).await.unwrap();
+    let store = RedisStore::over(connection, "app:", Some(pushes)).unwrap();
+    let (mut hear, post) = Box::new_post();
+    store.open_mailbox(session(2), post, LONG).await.unwrap();
+    granted(acquire(&store, &claim(1), None).await);
+    acquire(&store, &claim(2), Some(nonce(7))).await;
+    assert_eq!(found(release(&store, &claim(1)).await), Fate::Held);
+    assert!(matches!(heard(&mut hear).await, Some(Heard::Wake(wake)) if wake.nonce() == Some(nonce(7))));
+    assert_eq!(server.cli(&["GET", "app:job"]).unwrap().text(), Some(&*claim(2).token()));
+    let outcome = store.sibling().execute(&job(), &take(&claim(2), None), LONG).await;
+    granted(outcome);
+    assert_eq!(connections(&server), 1);
+}
+
+#[tokio::test]
+async fn a_connection_of_the_users_without_messages_works_by_looks() {
+    let mut server = RedisServer::start().unwrap();
+    let client = redis::Client::open(server.url()).unwrap();
+    let connection = client.get_multiplexed_async_connection().await.unwrap();
+    assert!(RedisStore::over(connection.clone(), "{", None).is_err());
+    let store = RedisStore::over(connection, "", None).unwrap();
+    let (_, post) = Box::new_post();
+    store.open_mailbox(session(2), post, LONG).await.unwrap();
+    granted(acquire(&store, &claim(1), None).await);
+    acquire(&store, &claim(2), Some(nonce(7))).await;
+    assert_eq!(found(release(&store, &claim(1)).await), Fate::Held);
+    granted(acquire(&store, &claim(2), Some(nonce(8))).await);
+    assert_eq!(beat(&store, 1, Some("{}"), vec![job()]).await, Beaten::Alive);
+    assert_eq!(listed(&store).await[0].held, [job()]);
+    server.kill().unwrap();
+    assert_eq!(unknown(acquire(&store, &claim(3), None).await).kind, FaultKind::Disconnected);
+}

@@ -1,0 +1,15 @@
+//! The Redis store against real servers: connecting and being refused, breaking and mending, messages, and what the
+//! server says when it cannot.
+
+#![cfg(feature = "redis")]
+#![allow(clippy::unwrap_used, reason = "a test says what is wrong by panicking")]
+#![allow(clippy::needless_pass_by_value, reason = "an outcome that was judged is done with")]
+
+mod calls;
+mod connecting;
+mod lent;
+mod mending;
+mod messages;
+mod refusals;
+mod scene;
+mod sessions;

@@ -1,0 +1,213 @@
+//! What the server says when it cannot, or may not.
+
+use crate::scene::{
+    Box, Heard, LONG, acquire, acquire_of, ask, attend, beat, claim, connect, connections, execute, found,
+    granted, heard, inspect, job, label, listed, nonce, refused, release, session, take, unknown,
+};
+use leasehold::store::{
+    FaultKind, Lock, Op, Outcome, RedisConfig, RedisStore, Reply, SessionOp, SessionReply, Store, Wake,
+};
+use leasehold_core::{
+    Acquire, Acquired, Beaten, Claim, Evict, Evicted, Extend, Extended, Fate, Free, Freed, Inspect, OwnValue,
+    Pass, Refused, Release, Seen, Share,
+};
+use leasehold_testkit::RedisServer;
+use std::time::Duration;
+
+#[tokio::test]
+async fn something_else_at_the_key_is_named() {
+    let server = RedisServer::start().unwrap();
+    let store = connect(&server).await;
+    server.cli(&["LPUSH", "job", "x"]).unwrap();
+    let outcome = acquire(&store, &claim(1), None).await;
+    let Outcome::Done(Reply::Refused(Refused::WrongKind { found })) = outcome else { panic!("{outcome:?}") };
+    assert_eq!(found, "list");
+    assert_eq!(server.cli(&["KEYS", "*"]).unwrap().elements().len(), 1, "nothing was written");
+}
+
+/// Failure row 37.
+#[tokio::test]
+async fn with_full_memory_nobody_acquires_but_the_holder_extends_and_releases() {
+    let server = RedisServer::start().unwrap();
+    let store = connect(&server).await;
+    granted(acquire(&store, &claim(1), None).await);
+    let waiting = acquire(&store, &claim(2), Some(nonce(7))).await;
+    assert!(matches!(waiting, Outcome::Done(Reply::Acquire(Acquired::Taken { .. }))), "{waiting:?}");
+    server.cli(&["CONFIG", "SET", "maxmemory", "1"]).unwrap().ok().unwrap();
+    assert_eq!(refused(acquire_of(&store, "other", &claim(3)).await).kind, FaultKind::OutOfMemory);
+    assert_eq!(refused(acquire(&store, &claim(3), Some(nonce(8))).await).kind, FaultKind::OutOfMemory);
+    let extend = Op::Extend(Extend { claim: claim(1), lease_ms: 60_000, keep_record: true });
+    let extended = execute(&store, &extend, LONG).await;
+    assert!(matches!(extended, Outcome::Done(Reply::Extend(Extended::Extended))), "{extended:?}");
+    assert_eq!(found(release(&store, &claim(1)).await), Fate::Held);
+    assert_eq!(server.cli(&["GET", "job"]).unwrap().text(), Some(&*claim(2).token()), "and hands over");
+    assert_eq!(found(release(&store, &claim(2)).await), Fate::Held);
+    assert_eq!(refused(acquire(&store, &claim(3), None).await).kind, FaultKind::OutOfMemory);
+    assert!(server.cli(&["GET", "job"]).unwrap().is_nil());
+}
+
+/// Failure row 34.
+#[tokio::test]
+async fn a_connection_to_a_replica_is_replaced_and_works_after_the_promotion() {
+    let primary = RedisServer::start().unwrap();
+    let server = RedisServer::start().unwrap();
+    let store = connect(&server).await;
+    granted(acquire(&store, &claim(1), None).await);
+    let port = primary.port().to_string();
+    server.cli(&["REPLICAOF", "127.0.0.1", &port]).unwrap().ok().unwrap();
+    let fault = refused(acquire_of(&store, "other", &claim(2)).await);
+    assert!(matches!(fault.kind, FaultKind::ReadOnly | FaultKind::Busy), "{fault}");
+    server.cli(&["REPLICAOF", "NO", "ONE"]).unwrap().ok().unwrap();
+    granted(acquire_of(&store, "other", &claim(2)).await);
+    assert_eq!(connections(&server), 1, "the old one is closed");
+}
+
+#[tokio::test]
+async fn a_user_that_may_not_is_told_so() {
+    let server = RedisServer::start().unwrap();
+    let config = || RedisConfig::from_url(&server.url()).unwrap();
+    let rules = ["ACL", "SETUSER", "mute", "on", ">x", "~*", "&*", "+@all"];
+    server.cli(&rules).unwrap().ok().unwrap();
+    server.cli(&["ACL", "SETUSER", "mute", "-evalsha"]).unwrap().ok().unwrap();
+    let store = RedisStore::connect(config().username("mute").password("x")).await.unwrap();
+    assert_eq!(refused(acquire(&store, &claim(1), None).await).kind, FaultKind::Forbidden);
+    server.cli(&["ACL", "SETUSER", "mute", "+evalsha", "-set"]).unwrap().ok().unwrap();
+    let fault = unknown(acquire(&store, &claim(1), None).await);
+    assert_eq!(fault.kind, FaultKind::Forbidden, "stopped half-way: {fault}");
+    // A user that may not publish hands over all the same, and one that may not ask for INFO connects.
+    server.cli(&["ACL", "SETUSER", "mute", "+set", "-publish", "-info", "-client"]).unwrap().ok().unwrap();
+    let store = RedisStore::connect(config().username("mute").password("x")).await.unwrap();
+    granted(acquire(&store, &claim(1), None).await);
+    acquire(&store, &claim(2), Some(nonce(1))).await;
+    assert_eq!(found(release(&store, &claim(1)).await), Fate::Held);
+    granted(acquire(&store, &claim(2), Some(nonce(2))).await);
+    server.cli(&["ACL", "SETUSER", "mute", "resetchannels"]).unwrap().ok().unwrap();
+    let store = RedisStore::connect(config().username("mute").password("x")).await.unwrap();
+    let (_, post) = Box::new_post();
+    let fault = store.open_mailbox(session(1), post, LONG).await.unwrap_err();
+    assert_eq!(fault.kind, FaultKind::Forbidden, "{fault}");
+}
+
+/// A lock that was asked for in the same step as a release, and could not be written, is not said to be granted.
+#[tokio::test]
+async fn a_grant_that_was_not_written_is_not_told() {
+    let server = RedisServer::start().unwrap();
+    server.cli(&["ACL", "SETUSER", "mute", "on", ">x", "~*", "&*", "+@all"]).unwrap().ok().unwrap();
+    let config = RedisConfig::from_url(&server.url()).unwrap().username("mute").password("x");
+    let store = RedisStore::connect(config).await.unwrap();
+    granted(acquire(&store, &claim(1), None).await);
+    server.cli(&["ACL", "SETUSER", "mute", "-set"]).unwrap().ok().unwrap();
+    let Op::Acquire(next) = take(&claim(3), Some(nonce(1))) else { panic!("another operation") };
+    let op = Op::Release(Release { claim: claim(1), pass: Pass::Grant, next: Some(next) });
+    let fault = unknown(execute(&store, &op, LONG).await);
+    assert_eq!(fault.kind, FaultKind::Forbidden, "{fault}");
+    assert!(server.cli(&["GET", "job"]).unwrap().is_nil(), "but the release is done");
+}
+
+#[tokio::test]
+async fn a_server_that_turns_the_connection_away_says_why() {
+    let server = RedisServer::start().unwrap();
+    let config = RedisConfig::from_url(&format!("{}99", server.url())).unwrap();
+    let fault = RedisStore::connect(config).await.unwrap_err();
+    assert!(matches!(&fault.kind, FaultKind::Failed(text) if text.contains("range")), "{fault}");
+    let mut connection = server.connect().unwrap();
+    connection.call(&["CONFIG", "SET", "maxclients", "1"]).unwrap().ok().unwrap();
+    let fault = RedisStore::connect(server.url().parse().unwrap()).await.unwrap_err();
+    assert!(matches!(fault.kind, FaultKind::Busy | FaultKind::Disconnected), "{fault}");
+}
+
+#[tokio::test]
+async fn no_fault_and_no_log_of_the_server_shows_a_token() {
+    let server = RedisServer::builder().config("rename-command", "EVALSHA \"\"").start().unwrap();
+    let store = connect(&server).await;
+    let mut claim = claim(1);
+    claim.value = OwnValue::new("hunter2").ok();
+    let fault = refused(acquire(&store, &claim, None).await);
+    assert!(fault.to_string().contains("unknown command"), "{fault}");
+    let secret = claim.hold.token();
+    assert!(!format!("{fault} {fault:?}").contains("hunter2"));
+    assert!(!format!("{fault} {fault:?}").contains(&secret[20..]));
+}
+
+/// The list in docs/redis-layout.md.
+#[tokio::test]
+async fn the_permissions_that_the_docs_name_suffice() {
+    const DOCS: &str = include_str!("../../../../docs/redis-layout.md");
+    let (_, list) = DOCS.split_once("ACL SETUSER locks on >password ").unwrap();
+    let (list, _) = list.split_once("```").unwrap();
+    let server = RedisServer::start().unwrap();
+    let command: Vec<_> =
+        ["ACL", "SETUSER", "locks", "on", ">password"].into_iter().chain(list.split_whitespace()).collect();
+    server.cli(&command).unwrap().ok().unwrap();
+    let config = RedisConfig::from_url(&server.url()).unwrap().username("locks").password("password");
+    let store = RedisStore::connect(config).await.unwrap();
+    let (mut hear, post) = Box::new_post();
+    store.open_mailbox(session(1), post, LONG).await.unwrap();
+    for n in [1, 2] {
+        assert_eq!(beat(&store, n, Some("{}"), vec![]).await, Beaten::Alive);
+    }
+    assert_eq!(beat(&store, 1, None, vec![job()]).await, Beaten::Alive);
+    assert_eq!(listed(&store).await.len(), 2);
+    let lock = Lock::mutex("jobs:1".parse().unwrap());
+    let done = async |op: Op| match store.execute(&lock, &op, LONG).await {
+        Outcome::Done(reply) => reply,
+        other => panic!("{op:?}: {other:?}"),
+    };
+    let reply = done(take(&claim(1), Some(nonce(1)))).await;
+    let Reply::Acquire(Acquired::Granted { fence, .. }) = reply else { panic!("{reply:?}") };
+    let together = [(Lock::mutex("jobs:3".parse().unwrap()), ask(&claim(4), None))];
+    let shares = store.acquire_all(&together, LONG).await;
+    assert!(matches!(shares, Some(Outcome::Done(shares)) if matches!(shares[..], [Share::Had(_)])));
+    for keep_record in [false, true] {
+        let extend = Extend { claim: claim(1), lease_ms: 40_000, keep_record };
+        assert_eq!(done(Op::Extend(extend)).await, Reply::Extend(Extended::Extended));
+    }
+    done(take(&claim(2), Some(nonce(2)))).await;
+    let free = Free { seen: Seen::Hold(fence), by: label() };
+    assert_eq!(done(Op::Free(free)).await, Reply::Free(Freed::Freed));
+    assert!(matches!(heard(&mut hear).await, Some(Heard::Wake(Wake::Freed { .. }))));
+    assert_eq!(attend(&store, &SessionOp::End(session(2))).await, SessionReply::End);
+    tokio::time::sleep(Duration::from_millis(2)).await;
+    let look = Acquire { ahead: Some(session(2)), ..ask(&claim(3), Some(nonce(3))) };
+    let reply = done(Op::Acquire(look)).await;
+    assert!(matches!(reply, Reply::Acquire(Acquired::Granted { .. })), "{reply:?}");
+    tokio::time::sleep(Duration::from_millis(2)).await;
+    let reply = done(Op::Evict(Evict { dead: session(3), by: label() })).await;
+    assert!(matches!(reply, Reply::Evict(Evicted::Gone { hold: Some(_), .. })), "{reply:?}");
+    let reply = done(Op::Inspect(Inspect { claim: None, in_full: true })).await;
+    assert!(matches!(reply, Reply::Inspect(seen) if seen.audit.len() == 3));
+    a_reentrant_mutex_is_permitted(&store).await;
+}
+
+async fn a_reentrant_mutex_is_permitted(store: &RedisStore) {
+    let lock = Lock::reentrant("jobs:2".parse().unwrap());
+    let owned = |n: u8| Claim { value: OwnValue::new("ours").ok(), ..claim(n) };
+    let release = |n: u8| Op::Release(Release { claim: owned(n), pass: Pass::Grant, next: None });
+    let mut listening = store.listen(&lock, LONG).await.unwrap().unwrap();
+    listening.heard().await;
+    let take = |n: u8| Op::Acquire(Acquire { claim: owned(n), ..ask(&claim(n), Some(nonce(4))) });
+    let extend = Op::Extend(Extend { claim: owned(1), lease_ms: 40_000, keep_record: true });
+    let inspect = Op::Inspect(Inspect { claim: Some(owned(1)), in_full: true });
+    for op in [take(1), take(2), extend, inspect, release(1), release(2)] {
+        let outcome = store.execute(&lock, &op, LONG).await;
+        assert!(matches!(outcome, Outcome::Done(_)), "{op:?}: {outcome:?}");
+    }
+    tokio::time::timeout(LONG, listening.heard()).await.expect("it may publish");
+}
+
+/// What stands in the audit's place is no reason not to take a lock from the dead: it is a hint for people.
+#[tokio::test]
+async fn an_audit_that_cannot_be_written_keeps_no_lock() {
+    let server = RedisServer::start().unwrap();
+    let store = connect(&server).await;
+    granted(acquire(&store, &claim(1), None).await);
+    server.cli(&["LPUSH", "leasehold:{job}:audit:mutex:job", "x"]).unwrap().ok().unwrap();
+    tokio::time::sleep(Duration::from_millis(2)).await;
+    let evict = Op::Evict(Evict { dead: session(1), by: label() });
+    let outcome = execute(&store, &evict, LONG).await;
+    assert!(
+        matches!(outcome, Outcome::Done(Reply::Evict(Evicted::Gone { hold: Some(_), .. }))),
+        "{outcome:?}"
+    );
+    assert_eq!(inspect(&store).await.audit.len(), 1);
+}

@@ -1,0 +1,194 @@
+//! What the tests are made of.
+
+use leasehold::store::{
+    Fault, Lock, Op, Outcome, Postbox, RedisStore, Reply, SessionOp, SessionReply, Store, Wake,
+};
+use leasehold_core::{
+    Acquire, Acquired, Beat, Beaten, Claim, Enqueue, Fate, HoldId, Inspect, Label, Life, Nonce, Pass,
+    Release, Released, SessionEntry, SessionId,
+};
+use leasehold_testkit::RedisServer;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc;
+
+/// Long enough on a busy machine.
+pub(crate) const LONG: Duration = Duration::from_secs(10);
+
+/// A time that a call has to keep.
+pub(crate) const SHORT: Duration = Duration::from_millis(400);
+
+/// What may be added to that by a busy machine.
+pub(crate) const LATE: Duration = Duration::from_millis(600);
+
+/// What came to a mailbox.
+#[derive(Debug)]
+pub(crate) enum Heard {
+    Wake(Wake),
+    Renewed,
+}
+
+pub(crate) struct Box(mpsc::UnboundedSender<Heard>);
+
+impl Box {
+    pub(crate) fn new_post() -> (mpsc::UnboundedReceiver<Heard>, Arc<dyn Postbox>) {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        (receiver, Arc::new(Self(sender)))
+    }
+}
+
+impl Postbox for Box {
+    fn deliver(&self, wake: Wake) {
+        let _ = self.0.send(Heard::Wake(wake));
+    }
+
+    fn renewed(&self) {
+        let _ = self.0.send(Heard::Renewed);
+    }
+}
+
+pub(crate) async fn heard(hear: &mut mpsc::UnboundedReceiver<Heard>) -> Option<Heard> {
+    tokio::time::timeout(LONG, hear.recv()).await.expect("nothing came")
+}
+
+pub(crate) async fn connect(server: &RedisServer) -> RedisStore {
+    RedisStore::connect(server.url().parse().unwrap()).await.unwrap()
+}
+
+pub(crate) fn connections(server: &RedisServer) -> usize {
+    let clients = server.cli(&["CLIENT", "LIST"]).unwrap();
+    clients.text().unwrap().lines().filter(|client| !client.contains("cmd=client|list")).count()
+}
+
+pub(crate) async fn eventually(mut it_is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + LONG;
+    while !it_is_so() {
+        assert!(Instant::now() < deadline, "it does not come about");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Waits for a call that has `SHORT`.
+pub(crate) async fn in_time<T>(call: impl Future<Output = T>) -> T {
+    let started = Instant::now();
+    let result = call.await;
+    assert!(started.elapsed() < SHORT + LATE, "{:?}", started.elapsed());
+    result
+}
+
+pub(crate) fn job() -> Lock {
+    Lock::mutex("job".parse().unwrap())
+}
+
+pub(crate) fn session(n: u8) -> SessionId {
+    SessionId::from_random([n; 12])
+}
+
+pub(crate) fn claim(n: u8) -> Claim {
+    Claim::new(HoldId::from_random(session(n), [n; 16]))
+}
+
+pub(crate) fn nonce(n: u64) -> Nonce {
+    Nonce::new(0, n)
+}
+
+pub(crate) fn take(claim: &Claim, nonce: Option<Nonce>) -> Op {
+    Op::Acquire(ask(claim, nonce))
+}
+
+pub(crate) fn ask(claim: &Claim, nonce: Option<Nonce>) -> Acquire {
+    let queue = nonce.map(|nonce| Enqueue { nonce, kept_ms: 20_000 });
+    Acquire {
+        claim: claim.clone(),
+        lease_ms: 20_000,
+        label: label(),
+        queue,
+        adopt_ms: None,
+        // The store may not know the session, and is to take from it all the same: two milliseconds later.
+        life: Life::Session { alive_ms: 0 },
+        ahead: None,
+    }
+}
+
+pub(crate) fn label() -> Label {
+    Label::new("test").unwrap()
+}
+
+/// A beat of the `n`th session.
+pub(crate) fn alive(n: u8) -> Beat {
+    Beat { session: session(n), alive_ms: 60_000, begin: None, held: vec![], left: vec![] }
+}
+
+pub(crate) async fn beat(store: &RedisStore, n: u8, begin: Option<&str>, held: Vec<Lock>) -> Beaten {
+    let begin = begin.map(str::to_owned);
+    match attend(store, &SessionOp::Beat(Beat { begin, held, ..alive(n) })).await {
+        SessionReply::Beat(beaten) => beaten,
+        other => panic!("{other:?}"),
+    }
+}
+
+pub(crate) async fn listed(store: &RedisStore) -> Vec<SessionEntry> {
+    match attend(store, &SessionOp::List).await {
+        SessionReply::List(entries) => entries,
+        other => panic!("{other:?}"),
+    }
+}
+
+pub(crate) async fn attend(store: &RedisStore, op: &SessionOp) -> SessionReply {
+    match store.attend(op, LONG).await {
+        Outcome::Done(reply) => reply,
+        other => panic!("{other:?}"),
+    }
+}
+
+pub(crate) async fn inspect(store: &RedisStore) -> leasehold_core::Inspection {
+    match execute(store, &Op::Inspect(Inspect { claim: None, in_full: true }), LONG).await {
+        Outcome::Done(Reply::Inspect(seen)) => seen,
+        other => panic!("{other:?}"),
+    }
+}
+
+pub(crate) async fn execute(store: &RedisStore, op: &Op, within: Duration) -> Outcome {
+    store.execute(&job(), op, within).await
+}
+
+pub(crate) async fn execute_on(store: &RedisStore, name: &str, op: Op, within: Duration) -> Outcome {
+    store.execute(&Lock::mutex(name.parse().unwrap()), &op, within).await
+}
+
+pub(crate) async fn acquire(store: &RedisStore, claim: &Claim, nonce: Option<Nonce>) -> Outcome {
+    execute(store, &take(claim, nonce), LONG).await
+}
+
+pub(crate) async fn acquire_of(store: &RedisStore, name: &str, claim: &Claim) -> Outcome {
+    execute_on(store, name, take(claim, None), LONG).await
+}
+
+pub(crate) async fn release(store: &RedisStore, claim: &Claim) -> Outcome {
+    let op = Op::Release(Release { claim: claim.clone(), pass: Pass::Grant, next: None });
+    execute(store, &op, LONG).await
+}
+
+#[track_caller]
+pub(crate) fn granted(outcome: Outcome) {
+    assert!(matches!(outcome, Outcome::Done(Reply::Acquire(Acquired::Granted { .. }))), "{outcome:?}");
+}
+
+#[track_caller]
+pub(crate) fn found(outcome: Outcome) -> Fate {
+    let Outcome::Done(Reply::Release(Released { found, .. })) = outcome else { panic!("{outcome:?}") };
+    found
+}
+
+#[track_caller]
+pub(crate) fn refused(outcome: Outcome) -> Fault {
+    let Outcome::Refused(fault) = outcome else { panic!("{outcome:?}") };
+    fault
+}
+
+#[track_caller]
+pub(crate) fn unknown(outcome: Outcome) -> Fault {
+    let Outcome::Unknown(fault) = outcome else { panic!("{outcome:?}") };
+    fault
+}

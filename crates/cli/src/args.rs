@@ -48,19 +48,8 @@ pub(crate) struct RunArgs {
     #[arg(last = true, required = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
 
-    /// Enter the lock again where our owner has it: LEASEHOLD_OWNER of the environment, or else a new one
-    ///
-    /// The owner is handed to the command, so that what it runs with --reentrant enters the same locks, and does not
-    /// wait for it. Whoever else uses the lock must enter it so, too: it is another kind of lock, Redisson's RLock.
-    #[arg(long)]
-    pub(crate) reentrant: bool,
-
-    /// The same for this owner: 1 to 256 bytes of text that stand for one piece of work
-    ///
-    /// Every user of this machine can read it in the process list. Who must not get in must not know it, or not have
-    /// access to the store: then set LEASEHOLD_OWNER.
-    #[arg(long, value_name = "ID")]
-    pub(crate) owner: Option<String>,
+    #[command(flatten)]
+    pub(crate) enter: EnterArgs,
 
     /// How long the lock outlives us at most [default: 30s]
     ///
@@ -116,6 +105,15 @@ pub(crate) struct RunArgs {
 
     #[command(flatten)]
     pub(crate) log: LogArgs,
+}
+
+#[derive(Args)]
+pub(crate) struct EnterArgs {
+    #[arg(long, help = REENTRANT_HELP, long_help = REENTRANT_LONG)]
+    pub(crate) reentrant: bool,
+
+    #[arg(long, value_name = "ID", help = OWNER_HELP, long_help = OWNER_LONG)]
+    pub(crate) owner: Option<String>,
 }
 
 #[derive(Args)]
@@ -349,6 +347,23 @@ Read the server's password from the first line of a file, or of standard input (
 Of standard input no more than that line is read: what follows is the command's. The password can also be \
 given in the environment, as LEASEHOLD_PASSWORD or in the URL in LEASEHOLD_STORE, and the user as \
 LEASEHOLD_USERNAME. The command does not inherit what holds a password.";
+
+const REENTRANT_HELP: &str =
+    "Enter the lock again where our owner has it: that of LEASEHOLD_OWNER, or else a new one";
+
+const REENTRANT_LONG: &str = "\
+Enter the lock again where our owner has it: that of LEASEHOLD_OWNER, or else a new one
+
+The owner is handed to the command, so that what it runs with --reentrant enters the same locks, and does not wait for \
+it. Whoever else uses the lock must enter it so, too: it is another kind of lock, Redisson's RLock.";
+
+const OWNER_HELP: &str =
+    "The same for this owner: 1 to 256 bytes of text that stand for one piece of work; implies --reentrant";
+
+const OWNER_LONG: &str = "\
+The same for this owner: 1 to 256 bytes of text that stand for one piece of work; implies --reentrant
+
+Every user of this machine can read it in the process list. If that matters, set LEASEHOLD_OWNER instead.";
 
 const RUN_ABOUT: &str = "Run a command while holding a lock";
 

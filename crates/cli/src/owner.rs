@@ -3,7 +3,7 @@
 //! Whoever knows an owner gets into what he has, so nothing in here says who it is. It stands in the environment of the
 //! command, as a text, for what the command runs.
 
-use crate::args::RunArgs;
+use crate::args::EnterArgs;
 use crate::exit::{Exit, Failure};
 use crate::secret::variable;
 use anyhow::{Context, anyhow};
@@ -28,7 +28,7 @@ pub(crate) enum Who {
 
 impl Who {
     /// Who enters the lock of a run.
-    pub(crate) fn of(args: &RunArgs) -> Result<Self, Failure> {
+    pub(crate) fn of(args: &EnterArgs) -> Result<Self, Failure> {
         if let Some(text) = &args.owner {
             let owner = Owner::new(text).context("--owner cannot be that").map_err(usage)?;
             return Ok(Self::Named(owner));

@@ -95,7 +95,7 @@ struct Report<'a> {
 
 async fn try_to_run(args: &RunArgs, course: &mut Course) -> Result<Exit, Failure> {
     let names = args.names.iter().map(|name| crate::lock_name(name)).collect::<Result<Vec<_>, _>>()?;
-    let who = Who::of(args)?;
+    let who = Who::of(&args.enter)?;
     who.check(names.len())?;
     // It may read a password from a terminal, which Ctrl-C interrupts only while signals are not caught.
     let place = Place::of(&args.store)?;

@@ -37,10 +37,9 @@ fn what_a_command_runs_enters_what_it_has() {
         // Nobody but the outermost is told who they are.
         let look = r#"echo "$0 $LEASEHOLD_FENCE $LEASEHOLD_OWNER"; $LEASEHOLD show job --json"#;
         let nest = |script: &str, depth: &str| {
-            format!(r#"{look}; exec $LEASEHOLD run job --reentrant -- sh -c '{script}' {depth}"#)
+            format!("{look}; exec $LEASEHOLD run job --reentrant -- sh -c '{script}' {depth}")
         };
-        let third = look.to_owned();
-        std::fs::write(scene.path("third"), &third).expect("the directory is ours");
+        std::fs::write(scene.path("third"), look).expect("the directory is ours");
         std::fs::write(scene.path("second"), nest(". ./third", "third")).expect("the directory is ours");
         let outcome = finish(command(scene, &["--reentrant"], &nest(". ./second", "second")), "");
         outcome.check(0, "");
@@ -109,8 +108,7 @@ fn two_of_one_owner_run_at_once_and_none_frees_what_the_other_has() {
 #[test]
 fn a_command_that_is_killed_inside_leaves_the_lock_to_the_one_outside() {
     on_both(|scene| {
-        let inner =
-            r#"$LEASEHOLD run job --reentrant --lease 1s -- sh -c 'echo inner $PPID $$; exec sleep 60'"#;
+        let inner = "$LEASEHOLD run job --reentrant --lease 1s -- sh -c 'echo inner $PPID $$; exec sleep 60'";
         let script = format!("{inner}; echo outer goes on; read line");
         let mut outer = start(command(scene, &["--reentrant"], &script));
         let pids = expect(&mut outer, "inner");

@@ -331,7 +331,8 @@ impl MultiGuard {
     pub async fn lost(&self) -> Lost {
         loop {
             self.signal.cancelled().await;
-            if let Err(lost) = self.check() {
+            // Of another one it may be known that it is gone, and not yet why.
+            if let Some(lost) = self.guards.iter().find_map(Guard::told) {
                 return lost;
             }
             tokio::task::yield_now().await;

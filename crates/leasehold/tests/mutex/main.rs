@@ -5,6 +5,7 @@
 
 mod cases;
 mod detached;
+mod moody;
 #[path = "../common/place.rs"]
 mod place;
 mod several;

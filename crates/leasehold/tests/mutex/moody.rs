@@ -1,11 +1,12 @@
 //! Several locks held together, over a store that is slow and silent at will.
 
+use crate::place::until_waiting;
 use futures_util::future::BoxFuture;
 use leasehold::store::{
     Fault, FaultKind, Lock, MemoryStore, Op, Outcome, Phase, Postbox, SessionKeeping, SessionOp,
     SessionReply, Store,
 };
-use leasehold::{Client, KeyError, LostReason, MultiMutex, Mutex, SessionId};
+use leasehold::{AcquireError, Client, KeyError, LostReason, MultiGuard, MultiMutex, Mutex, SessionId};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -179,4 +180,73 @@ async fn the_loss_of_another_of_them_hides_no_reason() {
         }
     };
     timeout(SOON, told).await.expect("of the first as well");
+}
+
+/// Acquires both in two rounds: the first of them was taken, and when it is had the answer about the second is lost.
+/// It takes more than 400 ms to learn that.
+async fn acquired_slowly(lease: Duration) -> MultiGuard {
+    let asked = Count::default();
+    let store = Moody::new(move |name, op| match op {
+        Op::Acquire(_) if name == "b" && asked.next() == 1 => Whim::Hang,
+        _ => Whim::Obey,
+    });
+    let (client, other) = (store.client_with(400 * MS).await, store.other().await);
+    let taken = mutex(&other, "a").acquire().await.expect("acquired");
+    let all = both(&client).lease(lease);
+    let waits = tokio::spawn(async move { all.acquire().await });
+    until_waiting(&mutex(&other, "a"), 1).await;
+    taken.release().await.expect("released");
+    timeout(SOON, waits).await.expect("in time").expect("no panic").expect("acquired")
+}
+
+#[tokio::test]
+async fn what_ended_while_the_rest_was_asked_for_is_not_handed_out() {
+    let guard = acquired_slowly(300 * MS).await;
+    guard.check().expect("all are held when it is returned");
+    assert!(guard.remaining() > 150 * MS, "{:?}", guard.remaining());
+}
+
+#[tokio::test]
+async fn the_lease_counts_for_all_from_when_the_last_was_had() {
+    let guard = acquired_slowly(1_500 * MS).await;
+    assert!(guard.remaining() > 1_200 * MS, "{:?}", guard.remaining());
+}
+
+#[tokio::test]
+async fn a_limit_is_kept_also_where_what_was_had_cannot_be_given_back() {
+    let store = Moody::new(|_, op| if matches!(op, Op::Release(_)) { Whim::Hang } else { Whim::Obey });
+    let (client, other) = (store.client().await, store.other().await);
+    let taken = mutex(&other, "a").acquire().await.expect("acquired");
+    let kept = mutex(&other, "b").acquire().await.expect("acquired");
+    let all = both(&client);
+    let waits = tokio::spawn(async move {
+        let start = Instant::now();
+        (all.acquire_timeout(500 * MS).await, start.elapsed())
+    });
+    until_waiting(&mutex(&other, "a"), 1).await;
+    taken.release().await.expect("released");
+    let (missed, waited) = waits.await.expect("no panic");
+    assert!(
+        matches!(&missed, Err(AcquireError::TimedOut { lock, .. }) if lock.as_str() == "b"),
+        "{missed:?}"
+    );
+    assert!(waited < 1_500 * MS, "{waited:?}");
+    kept.release().await.expect("released");
+}
+
+#[tokio::test]
+async fn a_limit_is_kept_also_where_what_was_had_cannot_be_lengthened() {
+    let store = Moody::new(|_, op| if matches!(op, Op::Extend(_)) { Whim::Hang } else { Whim::Obey });
+    let (client, other) = (store.client().await, store.other().await);
+    let taken = mutex(&other, "a").acquire().await.expect("acquired");
+    let all = both(&client);
+    let waits = tokio::spawn(async move {
+        let start = Instant::now();
+        (all.acquire_timeout(500 * MS).await, start.elapsed())
+    });
+    until_waiting(&mutex(&other, "a"), 1).await;
+    taken.release().await.expect("released");
+    let (acquired, waited) = waits.await.expect("no panic");
+    acquired.expect("all are held").check().expect("as long as the first lease");
+    assert!(waited < 1_500 * MS, "{waited:?}");
 }

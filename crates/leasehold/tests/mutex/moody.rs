@@ -1,4 +1,4 @@
-//! Several locks held together, over a store that is slow and silent at will.
+//! Holds, one or several together, over a store that is slow and silent at will.
 
 use crate::place::until_waiting;
 use futures_util::future::BoxFuture;
@@ -6,7 +6,10 @@ use leasehold::store::{
     Fault, FaultKind, Lock, MemoryStore, Op, Outcome, Phase, Postbox, SessionKeeping, SessionOp,
     SessionReply, Store,
 };
-use leasehold::{AcquireError, Client, KeyError, LostReason, MultiGuard, MultiMutex, Mutex, SessionId};
+use leasehold::{
+    AcquireError, Attempt, Client, KeyError, LostReason, MultiGuard, MultiMutex, Mutex, ReleaseError,
+    Released, SessionId,
+};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -24,8 +27,12 @@ enum Whim {
     Late(Duration),
     /// No answer within the time of the call, and nothing done.
     Hang,
+    /// Break the connection, and do nothing.
+    Break,
     /// Obey, and break the connection instead of answering.
     Cut,
+    /// Obey, and never answer.
+    Mute,
 }
 
 type Mood = Arc<dyn Fn(&str, &Op) -> Whim + Send + Sync>;
@@ -78,6 +85,12 @@ impl Store for Moody {
                     self.inner.execute(lock, op, within).await
                 }
                 Whim::Hang => {
+                    sleep(within).await;
+                    unknown(FaultKind::TimedOut)
+                }
+                Whim::Break => unknown(FaultKind::Disconnected),
+                Whim::Mute => {
+                    self.inner.execute(lock, op, within).await;
                     sleep(within).await;
                     unknown(FaultKind::TimedOut)
                 }
@@ -249,4 +262,122 @@ async fn a_limit_is_kept_also_where_what_was_had_cannot_be_lengthened() {
     let (acquired, waited) = waits.await.expect("no panic");
     acquired.expect("all are held").check().expect("as long as the first lease");
     assert!(waited < 1_500 * MS, "{waited:?}");
+}
+
+/// A lock that another waits for, who has it for no time at all.
+async fn waited_for(other: &Client) -> tokio::task::JoinHandle<()> {
+    let theirs = mutex(other, "a");
+    let visit = tokio::spawn({
+        let theirs = theirs.clone();
+        async move { theirs.acquire().await.expect("acquired").release().await.expect("released") }
+    });
+    until_waiting(&theirs, 1).await;
+    visit
+}
+
+/// The release was executed, its answer lost, and the next one has come and gone when it is sent again: whether it was
+/// that release or a loss that ended the hold, the store does not say.
+#[tokio::test]
+async fn a_release_that_may_have_worked_is_not_told_as_a_loss() {
+    let releases = Count::default();
+    let store = Moody::new(move |_, op| match op {
+        Op::Release(_) if releases.next() == 0 => Whim::Cut,
+        Op::Release(_) => Whim::Late(300 * MS),
+        _ => Whim::Obey,
+    });
+    let (client, other) = (store.client().await, store.other().await);
+    let guard = mutex(&client, "a").acquire().await.expect("acquired");
+    let lost = guard.lost_signal();
+    let visit = waited_for(&other).await;
+    let released = guard.release().await;
+    visit.await.expect("no panic");
+    assert!(matches!(released, Err(ReleaseError::Unknown(_))), "{released:?}");
+    assert!(!lost.is_cancelled(), "nobody knows of a loss");
+}
+
+/// Two holds of one owner, released at the same time over a connection that breaks: the store remembers the last one.
+#[tokio::test]
+async fn siblings_that_may_have_been_released_are_not_told_as_lost() {
+    let releases = Count::default();
+    let store = Moody::new(move |_, op| match op {
+        Op::Release(_) if releases.next() < 2 => Whim::Cut,
+        _ => Whim::Obey,
+    });
+    let client = store.client().await;
+    let ours = client.reentrant_mutex("a").expect("a good name").owned_by(&client.owner());
+    let one = ours.acquire().await.expect("acquired");
+    let other = ours.acquire().await.expect("entered again");
+    let (one, other) = tokio::join!(one.release(), other.release());
+    let unknown = [&one, &other].iter().filter(|r| matches!(r, Err(ReleaseError::Unknown(_)))).count();
+    let free = [&one, &other].iter().filter(|r| matches!(r, Ok(Released::Free))).count();
+    assert_eq!((unknown, free), (1, 1), "{one:?} {other:?}");
+}
+
+/// What the store says for certain is told, also where the release may have been executed before.
+#[tokio::test]
+async fn a_hold_that_was_taken_by_force_is_lost_at_whichever_sending() {
+    let releases = Count::default();
+    let count = releases.clone();
+    let store = Moody::new(move |_, op| match op {
+        Op::Release(_) if count.next() == 0 => Whim::Break,
+        _ => Whim::Obey,
+    });
+    let (client, other) = (store.client().await, store.other().await);
+    let guard = mutex(&client, "a").acquire().await.expect("acquired");
+    take_by_force(&mutex(&other, "a")).await;
+    let released = guard.release().await;
+    assert!(matches!(released, Err(ReleaseError::Lost(LostReason::Freed))), "{released:?}");
+    assert_eq!(releases.next(), 2, "it was sent again");
+}
+
+/// A shutdown that comes while a release is on its way learns what became of it by one more, behind it.
+#[tokio::test]
+async fn a_release_that_a_shutdown_takes_over_is_told_as_it_went() {
+    for visited in [false, true] {
+        let releases = Count::default();
+        let count = releases.clone();
+        let store = Moody::new(move |_, op| match op {
+            Op::Release(_) if count.next() == 0 => Whim::Mute,
+            _ => Whim::Obey,
+        });
+        let (client, other) = (store.client().await, store.other().await);
+        let guard = mutex(&client, "a").acquire().await.expect("acquired");
+        let visit = if visited { Some(waited_for(&other).await) } else { None };
+        let release = tokio::spawn(guard.release());
+        releases.until(1).await;
+        if let Some(visit) = visit {
+            visit.await.expect("no panic");
+        }
+        client.shutdown(SOON).await.expect("the store answers");
+        let released = release.await.expect("no panic");
+        if visited {
+            assert!(matches!(released, Err(ReleaseError::Unknown(_))), "{released:?}");
+        } else {
+            released.expect("it was executed");
+        }
+        assert_eq!(releases.next(), 2, "the user's, and one behind it");
+    }
+}
+
+/// It says how often the owner has the lock yet, whoever has asked.
+#[tokio::test]
+async fn a_release_that_a_shutdown_takes_over_says_what_is_left() {
+    let releases = Count::default();
+    let count = releases.clone();
+    let store = Moody::new(move |_, op| match op {
+        Op::Release(_) if count.next() == 0 => Whim::Mute,
+        _ => Whim::Obey,
+    });
+    let (client, other) = (store.client().await, store.other().await);
+    let owner = client.owner();
+    let elsewhere = other.reentrant_mutex("a").expect("a good name").owned_by(&owner);
+    let elsewhere = elsewhere.acquire().await.expect("acquired");
+    let ours = client.reentrant_mutex("a").expect("a good name").owned_by(&owner);
+    let guard = ours.acquire().await.expect("entered");
+    let release = tokio::spawn(guard.release());
+    releases.until(1).await;
+    client.shutdown(SOON).await.expect("the store answers");
+    let released = release.await.expect("no panic").expect("it was executed");
+    assert_eq!(released, Released::StillHeld { count: 1 });
+    elsewhere.release().await.expect("released");
 }

@@ -15,6 +15,7 @@ mod hold;
 mod keeper;
 mod line;
 mod pace;
+mod patience;
 #[cfg(all(test, shuttle))]
 mod races;
 mod release;
@@ -48,6 +49,7 @@ use detached::Attached;
 use futures_util::future::BoxFuture;
 use gate::Gate;
 use keeper::{Ear, Keeper};
+use leasehold_core::contend::Terms;
 use leasehold_core::{
     About, Label, Lock, Moment, Op, Reply, SessionEntry, SessionId, SessionOp, SessionReply, Wake,
 };
@@ -302,6 +304,12 @@ impl Seats {
         }
         table.by_lock.insert(lock.clone(), slot);
         seat
+    }
+
+    /// Stands in line for several locks in one step: whoever else does so comes before or after in all of them.
+    fn join_all(&self, seats: &[&Arc<Seat>], terms: &Arc<Terms>) -> Vec<u64> {
+        let _table = self.table();
+        seats.iter().map(|seat| seat.join(terms.clone())).collect()
     }
 
     fn remove(&self, lock: &Lock, slot: u32) {

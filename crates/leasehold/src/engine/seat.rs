@@ -344,6 +344,19 @@ impl Seat {
         std::mem::take(&mut state.former)
     }
 
+    /// A question was not sent after all, or the store has done nothing about it.
+    pub(super) fn unask(&self, asker: Asker, nonce: Nonce) {
+        let mut state = self.state();
+        match asker.way {
+            Way::Queue => state.contender.unask(nonce),
+            Way::Straight => {
+                if let Some((_, straight)) = state.line.straight(asker.id) {
+                    straight.unask(nonce);
+                }
+            }
+        }
+    }
+
     /// For how long the store has not answered whoever asks this way.
     pub(super) fn silence(&self, asker: Asker, now: Moment) -> Duration {
         let mut state = self.state();

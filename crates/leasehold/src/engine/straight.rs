@@ -76,6 +76,12 @@ impl Straight {
         }
     }
 
+    /// Its question was not sent after all.
+    pub(super) fn unask(&mut self, nonce: Nonce) {
+        self.contender.unask(nonce);
+        self.wanted = true;
+    }
+
     /// Asks for another session from now on. What is returned has to be released at the store.
     pub(super) fn change_session(&mut self, session: &Session) -> Option<Claim> {
         if self.contender.session() == session.id {

@@ -381,3 +381,32 @@ async fn a_release_that_a_shutdown_takes_over_says_what_is_left() {
     assert_eq!(released, Released::StillHeld { count: 1 });
     elsewhere.release().await.expect("released");
 }
+
+/// The answer to all was lost, and no session can begin before the limit: whether anything was had is unknown.
+#[tokio::test]
+async fn an_answer_that_was_lost_is_unknown_also_where_the_session_lapses_then() {
+    let no_beats = Arc::new(AtomicBool::new(false));
+    let (silent, asked) = (no_beats.clone(), Count::default());
+    let mut store = Moody::new(move |_, op| match op {
+        Op::Acquire(_) if asked.next() < 2 => {
+            silent.store(true, Ordering::SeqCst);
+            Whim::Cut
+        }
+        Op::Acquire(_) => Whim::Hang,
+        _ => Whim::Obey,
+    });
+    store.no_beats = no_beats;
+    let builder = Client::of_store(store.clone()).session(1_000 * MS).call_timeout(200 * MS);
+    let client = builder.connect().await.expect("it connects");
+    let missed = both(&client).acquire_timeout(2_500 * MS).await;
+    assert!(matches!(missed, Err(AcquireError::Unknown(_))), "{missed:?}");
+    let other = store.other().await;
+    for name in ["a", "b"] {
+        let free = async {
+            while !matches!(mutex(&other, name).try_acquire().await, Ok(Attempt::Granted(_))) {
+                sleep(MS).await;
+            }
+        };
+        timeout(SOON, free).await.expect("what there was of it is undone");
+    }
+}

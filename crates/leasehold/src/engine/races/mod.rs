@@ -12,7 +12,7 @@ mod scene;
 mod wire;
 mod world;
 
-use crate::{AcquireError, Client, ExtendError, Guard, LostReason, ReleaseError};
+use crate::{AcquireError, Client, ExtendError, Guard, LostReason, MultiAttempt, ReleaseError};
 use explore::{explore, failure};
 use leasehold_core::HoldId;
 use scene::{leased, lock, release, watched};
@@ -181,6 +181,24 @@ fn who_leaves_the_line_of_a_process_wakes_the_next() {
         for task in leaves {
             let _ = task.await;
         }
+    });
+}
+
+#[test]
+fn of_two_who_want_the_same_locks_at_once_one_has_them() {
+    explore(async |scene| {
+        let client = scene.client().await;
+        let tries = [(); 2].map(|()| {
+            let both = client.multi_mutex(["orders/42", "orders/43"]).expect("plain names");
+            future::spawn(async move { both.try_acquire().await.expect("the server has no faults") })
+        });
+        let mut had = Vec::new();
+        for tried in tries {
+            if let MultiAttempt::Granted(guard) = tried.await.expect("nobody aborts it") {
+                had.push(guard);
+            }
+        }
+        assert_eq!(had.len(), 1, "both are free, and nobody else wants them");
     });
 }
 

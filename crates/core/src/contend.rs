@@ -361,6 +361,18 @@ impl Contender {
         self.phase = Phase::Waiting(now + between(pause / 2, pause, random()));
     }
 
+    /// A question was not sent after all, or the store has answered that it has done nothing about it. That is no fault: it
+    /// may be asked again at once.
+    pub fn unask(&mut self, nonce: Nonce) {
+        let Some(attempt) = &mut self.attempt else { return };
+        let Some(at) = attempt.sent.iter().position(|asked| asked.nonce == nonce) else { return };
+        attempt.sent.remove(at);
+        attempt.may_be_there = attempt.may_have_been_there;
+        if matches!(self.phase, Phase::Asking { .. }) {
+            self.phase = Phase::Waiting(Moment::ZERO);
+        }
+    }
+
     /// A grant's message. It is believed only as far as its own nonce carries (2).
     pub fn handle_wake(&mut self, nonce: Nonce, fence: FencingToken, now: Moment) {
         if matches!(self.phase, Phase::Won(_)) {
@@ -609,6 +621,26 @@ mod tests {
         assert_eq!(grant.valid_until, ms(3000) - drift(FIRST_LEASE), "not from {second:?}, nor from now");
         assert_eq!(contender.take().map(|grant| grant.claim), Some(ask.claim));
         assert!(contender.is_idle());
+    }
+
+    #[test]
+    fn what_was_not_asked_after_all_is_no_fault_and_leaves_nothing() {
+        let random = &mut counter();
+        let mut contender = Contender::new(SessionId::from_random([1; 12]), 0);
+        let (nonce, _) = asked(contender.poll(ms(0), &terms(), random));
+        contender.unask(nonce);
+        assert_eq!(contender.silence(ms(9_000)), Duration::ZERO);
+        let (nonce, ask) = asked(contender.poll(ms(1), &terms(), random));
+        contender.unask(nonce);
+        assert_eq!(contender.give_up(), None, "nothing of it can be at the store");
+        // What was asked before that may be there.
+        let (first, again) = asked(contender.poll(ms(2), &terms(), random));
+        assert_ne!(again.claim, ask.claim);
+        contender.handle_fault(first, Executed::Unknown, ms(3), random);
+        let (nonce, _) = asked(contender.poll(ms(1_000), &terms(), random));
+        contender.unask(nonce);
+        assert_eq!(contender.silence(ms(1_002)), Duration::from_millis(1_000), "the store is silent yet");
+        assert_eq!(contender.give_up(), Some(again.claim));
     }
 
     #[test]

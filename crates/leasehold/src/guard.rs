@@ -186,6 +186,11 @@ impl Guard {
         self.hold.share_signal(signal);
     }
 
+    /// Its loss, if everybody has been told why.
+    pub(crate) fn told(&self) -> Option<Lost> {
+        self.hold.loss().map(|_| self.loss())
+    }
+
     pub(crate) fn loss(&self) -> Lost {
         Lost {
             lock: self.name().clone(),

@@ -183,11 +183,13 @@ impl MultiMutex {
             };
             let rest = self.take(held.as_ref().map(|(at, _)| *at), limit).await?;
             match (rest, held) {
-                (Ok(mut guards), held) => {
-                    if let Some((at, guard)) = held {
-                        guards.insert(at, guard);
+                (Ok(guards), None) => return Ok(MultiGuard::of(&self.engine, guards)),
+                (Ok(mut guards), Some((at, guard))) => {
+                    guards.insert(at, guard);
+                    // The first one may have been lost meanwhile: that was in vain, as if another had been in the way.
+                    if let Ok(all) = self.together(guards, limit).await {
+                        return Ok(all);
                     }
-                    return Ok(MultiGuard::of(&self.engine, guards));
                 }
                 (Err(Blocked { at, missed: Missed::Taken(standing) }), held) => {
                     if wait.is_some_and(|wait| wait.is_zero()) {
@@ -196,7 +198,10 @@ impl MultiMutex {
                     if let Some((_, guard)) = held {
                         // Handed on before anything is waited for. If that fails it ends by itself, and is no reason to
                         // give up.
-                        let _ = guard.release().await;
+                        self.until(limit, guard.release()).await;
+                    }
+                    if limit.is_some_and(|limit| limit <= self.engine.world.now()) {
+                        return Err(failed(at, Missed::TimedOut(standing)));
                     }
                     first = Some(at);
                 }
@@ -209,8 +214,8 @@ impl MultiMutex {
     /// Takes one after the other, in the order of their names. What is held meanwhile is renewed; where a lease or a cap
     /// does not allow that for long enough, it begins anew, and gives up in the end.
     async fn in_order(&self, limit: Option<Moment>, start: Moment) -> Result<MultiGuard, AcquireError> {
-        let mut lost = None;
-        for _ in 0..LAPS {
+        let mut laps = 1;
+        loop {
             let mut guards = Vec::with_capacity(self.requests.len());
             for request in &self.requests {
                 match request.pursue(&Asker::default(), limit, false).await? {
@@ -218,17 +223,42 @@ impl MultiMutex {
                     Err(missed) => return Err(request.error(missed, self.engine.world.now().since(start))),
                 }
             }
-            let all = MultiGuard::of(&self.engine, guards);
-            // Whatever keeps it from being longer, a hold that is there is there.
-            lost = match all.extend().await {
-                Err(ExtendError::Lost(lost)) => Some(lost),
-                _ => match all.check() {
-                    Ok(()) => return Ok(all),
-                    Err(lost) => Some(lost),
-                },
-            };
+            match self.together(guards, limit).await {
+                Ok(all) => return Ok(all),
+                Err(lost) if laps == LAPS => return Err(AcquireError::Lost(lost)),
+                Err(_) => laps += 1,
+            }
         }
-        lost.map_or(Err(AcquireError::Closed), |lost| Err(AcquireError::Lost(lost)))
+    }
+
+    /// Makes one of locks that were had one after the other: the lease counts for all from now on. Fails if one was lost
+    /// meanwhile; then the others are given back.
+    async fn together(&self, guards: Vec<Guard>, limit: Option<Moment>) -> Result<MultiGuard, Lost> {
+        let all = MultiGuard::of(&self.engine, guards);
+        // Whatever keeps it from being longer, a hold that is there is there.
+        self.until(limit, all.extend()).await;
+        match all.check() {
+            Ok(()) => Ok(all),
+            Err(lost) => {
+                self.until(limit, all.release()).await;
+                Err(lost)
+            }
+        }
+    }
+
+    /// Does something for as long as there is time: what is dropped then goes on in the background, or need not.
+    async fn until<T>(&self, limit: Option<Moment>, work: impl Future<Output = T>) {
+        let time_is_up = async {
+            match limit {
+                Some(limit) => self.engine.world.sleep_until(limit).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            _ = work => {}
+            () = time_is_up => {}
+        }
     }
 
     /// Takes all but one that is held already, in one step; waits for nothing.
@@ -338,7 +368,8 @@ impl MultiGuard {
     pub async fn lost(&self) -> Lost {
         loop {
             self.signal.cancelled().await;
-            if let Err(lost) = self.check() {
+            // Of another one it may be known that it is gone, and not yet why.
+            if let Some(lost) = self.guards.iter().find_map(Guard::told) {
                 return lost;
             }
             tokio::task::yield_now().await;

@@ -14,6 +14,8 @@
 //! 2. Watching is over before anything new is watched. What is left of it by mistake makes an EXEC fail, never succeed.
 //! 3. The transaction is sent in one piece, so it is never left open half-way. An EXEC without an answer is unknown:
 //!    it is never taken for a failure, and never tried again.
+//! 4. For the same reason the server goes on where it does not let MULTI in (a user without that command, a proxy), and
+//!    executes each command by itself: unguarded, and told as that.
 
 use leasehold_core::RetryPolicy;
 use redis::aio::{ConnectionLike, MultiplexedConnection};
@@ -164,6 +166,20 @@ pub enum Error<E> {
         /// What the server replied to each command, errors included.
         replies: Vec<Value>,
     },
+    /// The server did not let MULTI in, and executed commands of the transaction each by itself, whether or not anything
+    /// that was watched had changed: another's change may have been overwritten. As a rule the user may not use MULTI, or
+    /// a proxy is in between that has no transactions: this way is none there.
+    #[error(
+        "the commands were executed without a transaction (try {tries}; look at what they did): {source}"
+    )]
+    Unguarded {
+        /// Why MULTI was not let in.
+        source: RedisError,
+        /// How often it was tried, this time included.
+        tries: u32,
+        /// What the server replied to each command, errors included.
+        replies: Vec<Value>,
+    },
     /// The reply to EXEC was lost: whether anything was written is not known, and it may be written yet. Trying again
     /// could write it twice.
     #[error(
@@ -249,6 +265,9 @@ impl Connection {
             match self.execute(&writes).await {
                 Executed::Done(replies) => return Ok(Done { value, tries, replies }),
                 Executed::Partly(source, replies) => return Err(Error::Partly { source, tries, replies }),
+                Executed::Unguarded(source, replies) => {
+                    return Err(Error::Unguarded { source, tries, replies });
+                }
                 Executed::Refused(source) => return Err(Error::Redis { source, tries }),
                 Executed::Unknown(source) => return Err(Error::Unknown { source, tries }),
                 Executed::Overtaken => {}
@@ -291,7 +310,14 @@ impl Connection {
             Ok(replies) => replies,
             Err(error) => return Executed::Unknown(error),
         };
-        let executed = match replies.pop() {
+        let executed = replies.pop();
+        if let Some(refused) = not_begun(&replies) {
+            // EXEC had nothing to end, and the watching goes on (4).
+            replies.remove(0);
+            let written = replies.iter().any(|reply| !matches!(reply, Value::ServerError(_)));
+            return if written { Executed::Unguarded(refused, replies) } else { Executed::Refused(refused) };
+        }
+        let executed = match executed {
             Some(Value::Nil) => Executed::Overtaken,
             Some(Value::Array(results)) if results.len() == writes.len() => match first_error(&results) {
                 Some(error) => Executed::Partly(error, results),
@@ -317,10 +343,21 @@ impl Connection {
 enum Executed {
     Done(Vec<Value>),
     Partly(RedisError, Vec<Value>),
+    /// Not as a transaction (4).
+    Unguarded(RedisError, Vec<Value>),
     /// Something that is watched has changed.
     Overtaken,
     Refused(RedisError),
     Unknown(RedisError),
+}
+
+/// Why there was no transaction, by the replies to MULTI and to the commands, if there was none (4).
+fn not_begun(replies: &[Value]) -> Option<RedisError> {
+    match replies.first()? {
+        Value::Okay => None,
+        Value::ServerError(error) => Some(error.clone().into()),
+        _ => Some((ErrorKind::UnexpectedReturnType, "MULTI was answered oddly").into()),
+    }
 }
 
 fn first_error(replies: &[Value]) -> Option<RedisError> {

@@ -214,6 +214,42 @@ async fn a_command_that_fails_inside_is_told_apart_from_one_that_is_not_let_in()
     assert_eq!(add_one(&mut connection, once()).await.unwrap(), 1);
 }
 
+/// Who may not begin a transaction has his commands executed one by one, and is told so.
+#[tokio::test]
+async fn what_was_executed_without_a_transaction_is_told_as_that() {
+    let server = server();
+    server.cli(&["ACL", "SETUSER", "clerk", "on", ">secret", "~*", "+@all", "-multi"]).unwrap();
+    let url = server.url().replace("redis://", "redis://clerk:secret@");
+    let mut connection = connection(&url).await;
+    for tries in 1..=2 {
+        let result = connection.transact("n", patient(), async |watched| {
+            let n: Option<u32> = watched.get("n").await?;
+            // Somebody else is faster: this must not be told as having been noticed.
+            server.cli(&["INCR", "n"]).unwrap();
+            let mut writes = redis::pipe();
+            writes.set("n", n.unwrap_or(0) + 1).rpush("n", 1);
+            Ok::<_, RedisError>(Change::new(writes, ()))
+        });
+        let result = result.await;
+        let Err(Error::Unguarded { source, tries: 1, replies }) = result else { panic!("{result:?}") };
+        assert_eq!(source.code(), Some("NOPERM"), "{source}");
+        assert!(matches!(&replies[..], [Value::Okay, Value::ServerError(_)]), "{replies:?}");
+        assert_eq!(text(&server, "n"), Some(tries.to_string()), "one of two was lost");
+    }
+    // Where nothing was executed, nothing was written.
+    let result = connection.transact("n", once(), async |_| Ok::<_, RedisError>(Change::nothing(())));
+    let result = result.await;
+    assert!(matches!(result, Err(Error::Redis { tries: 1, .. })), "{result:?}");
+    let result = connection.transact("n", once(), async |_| {
+        let mut writes = redis::pipe();
+        writes.rpush("n", 1);
+        Ok::<_, RedisError>(Change::new(writes, ()))
+    });
+    let result = result.await;
+    assert!(matches!(result, Err(Error::Redis { tries: 1, .. })), "{result:?}");
+    assert_eq!(text(&server, "n").as_deref(), Some("2"));
+}
+
 #[tokio::test]
 async fn what_would_end_the_watching_is_refused() {
     let server = server();

@@ -1,6 +1,7 @@
 //! Waiting for a lock: the one loop that does.
 
 use super::gate::Step;
+use super::patience::Patience;
 use super::seat::{Asker, Seat, Turn, Way};
 use super::{Engine, Hold, Session};
 use crate::store::{Fault, Listening, Outcome};
@@ -8,7 +9,6 @@ use leasehold_core::contend::{Executed, Grant, Standing, Terms};
 use leasehold_core::{Acquire, Acquired, Claim, Moment, Nonce, Op, Reply, RetryPolicy};
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// How a lock is sought.
 #[derive(Debug)]
@@ -62,8 +62,8 @@ pub(crate) async fn acquire<'a>(
     pursuit: &'a Pursuit,
 ) -> Result<Won<'a>, Missed> {
     let line = InLine::join(engine, seat, pursuit.terms.clone());
-    let hearing = Hearing::NotYet;
-    Chase { engine, seat, pursuit, line, last_fault: None, tries: 0, hearing }.run().await
+    let (patience, hearing) = (Patience::new(engine, pursuit), Hearing::NotYet);
+    Chase { engine, seat, pursuit, line, patience, tries: 0, hearing }.run().await
 }
 
 /// A task in line, which leaves it however it ends.
@@ -78,6 +78,13 @@ pub(super) struct InLine<'a> {
 impl<'a> InLine<'a> {
     pub(super) fn join(engine: &'a Engine, seat: &'a Arc<Seat>, terms: Arc<Terms>) -> Self {
         Self { engine, seat, id: seat.join(terms), won: false }
+    }
+
+    /// The same in the lines of several locks. Of two tasks that do so the one stands before the other in all of
+    /// them, so that one of them at least is kept from none by the other.
+    pub(super) fn join_all(engine: &'a Engine, seats: &[&'a Arc<Seat>], terms: &Arc<Terms>) -> Vec<Self> {
+        let ids = engine.seats.join_all(seats, terms);
+        seats.iter().zip(ids).map(|(seat, id)| Self { engine, seat, id, won: false }).collect()
     }
 }
 
@@ -103,8 +110,7 @@ struct Chase<'a> {
     seat: &'a Arc<Seat>,
     pursuit: &'a Pursuit,
     line: InLine<'a>,
-    /// The last fault, if the store has not answered since, and whether anything may be there.
-    last_fault: Option<(Fault, bool)>,
+    patience: Patience<'a>,
     tries: u32,
     hearing: Hearing,
 }
@@ -123,20 +129,7 @@ impl<'a> Chase<'a> {
     async fn run(mut self) -> Result<Won<'a>, Missed> {
         loop {
             let world = &self.engine.world;
-            let now = world.now();
-            let own = self.pursuit.session.clone();
-            let session = own.unwrap_or_else(|| self.engine.sessions.present());
-            if now >= session.alive_until() {
-                let outlived = outlive(self.engine, self.pursuit, &session, now).await;
-                outlived.map_err(|missed| match missed {
-                    Missed::Fault { fault, .. } => {
-                        let maybe_there = self.last_fault.take().is_some_and(|(_, maybe_there)| maybe_there);
-                        Missed::Fault { fault, maybe_there }
-                    }
-                    missed => missed,
-                })?;
-                continue;
-            }
+            let (session, now) = self.patience.session().await?;
             // Whoever has won has said so to the keeper, or has given the lock back, before a shutdown goes on.
             let inside = self.engine.gate.inside();
             let turn = self.seat.turn(self.line.id, &session, now, &mut || world.random());
@@ -171,7 +164,7 @@ impl<'a> Chase<'a> {
     /// Asks the store, and gives up where the answer, or the lack of one, says so. A grant that comes
     /// by message in the meantime ends it early.
     async fn ask(&mut self, way: Way, nonce: Nonce, ask: Acquire, now: Moment) -> Result<(), Missed> {
-        let Some(within) = self.time_to_answer(now) else { return Err(self.time_is_up(now)) };
+        let Some(within) = self.patience.time_to_answer(now) else { return Err(self.time_is_up(now)) };
         let op = Op::Acquire(ask);
         let outcome = {
             let asked = async { self.engine.store.execute(&self.seat.lock, &op, within).await };
@@ -195,7 +188,7 @@ impl<'a> Chase<'a> {
         let now = world.now();
         match outcome {
             Outcome::Done(Reply::Acquire(reply)) => {
-                self.last_fault = None;
+                self.patience.answered();
                 self.answered(way, nonce, Ok(&reply), now);
                 if matches!(reply, Acquired::Taken { .. }) { self.taken(way, now).await } else { Ok(()) }
             }
@@ -231,8 +224,8 @@ impl<'a> Chase<'a> {
             self.seat.hear(self.line.id, false);
             return Ok(());
         }
-        let Some(within) = self.time_to_answer(now).filter(|_| matches!(self.hearing, Hearing::NotYet))
-        else {
+        let within = self.patience.time_to_answer(now);
+        let Some(within) = within.filter(|_| matches!(self.hearing, Hearing::NotYet)) else {
             return Ok(());
         };
         let (engine, seat) = (self.engine, self.seat);
@@ -284,37 +277,17 @@ impl<'a> Chase<'a> {
         executed: Executed,
         now: Moment,
     ) -> Result<(), Missed> {
+        tracing::debug!(lock = %self.seat.lock, %fault, "no answer");
         self.answered(way, nonce, Err(executed), now);
-        let (earlier, maybe_earlier) = self.last_fault.take().unzip();
-        let maybe_there = executed == Executed::Unknown || maybe_earlier.unwrap_or(false);
-        let fault = fault.or_earlier(earlier);
-        if !fault.is_transient() {
-            return Err(Missed::Fault { fault, maybe_there });
-        }
-        tracing::debug!(lock = %self.seat.lock, %fault, "asking again");
-        self.last_fault = Some((fault, maybe_there));
-        if self.pursuit.limit.is_none()
-            && self.seat.silence(self.asker(way), now) >= self.engine.timings.outage
-        {
-            return Err(self.time_is_up(now));
-        }
-        Ok(())
+        self.patience.fault(fault, executed, self.seat.silence(self.asker(way), now))
     }
 
     /// Sleeps until a signal, `until`, or the limit, where it fails.
     async fn sleep(&mut self, until: Option<Moment>, now: Moment) -> Result<(), Missed> {
-        let limit = self.pursuit.limit;
-        if limit.is_some_and(|limit| limit <= now) {
+        if self.patience.is_over(now) {
             return Err(self.time_is_up(now));
         }
-        let at = until.into_iter().chain(limit).min();
         let (world, hearing) = (&self.engine.world, &mut self.hearing);
-        let over = async {
-            match at {
-                Some(at) => world.sleep_until(at).await,
-                None => std::future::pending().await,
-            }
-        };
         let heard = async {
             match hearing {
                 Hearing::Since(listening) => listening.heard().await,
@@ -325,46 +298,19 @@ impl<'a> Chase<'a> {
             biased;
             () = self.seat.signaled(self.line.id) => {}
             () = heard => self.seat.ask_again(self.line.id, world.now()),
-            () = over => {}
+            () = self.patience.sleep(until) => {}
         }
         Ok(())
     }
 
-    /// How long the store may take for its answer, or `None` if no time is left.
-    fn time_to_answer(&self, now: Moment) -> Option<Duration> {
-        let call = self.engine.timings.call;
-        let Some(limit) = self.pursuit.limit else { return Some(call) };
-        (limit > now).then(|| limit.since(now).min(call))
-    }
-
     /// The time is up: says whether it was for the lock, or for the store.
     fn time_is_up(&mut self, now: Moment) -> Missed {
-        match self.last_fault.take() {
-            Some((fault, maybe_there)) => Missed::Fault { fault, maybe_there },
-            None => Missed::TimedOut(Box::new(self.standing(now))),
-        }
+        let (seat, line, label) = (self.seat, &self.line, &self.engine.label);
+        self.patience.time_is_up(|| seat.standing(line.id, label, now))
     }
 
     fn standing(&self, now: Moment) -> Standing {
         self.seat.standing(self.line.id, &self.engine.label, now)
-    }
-}
-
-/// The session has lapsed: waits until another has begun, as long as one would wait for a store that does not answer.
-pub(super) async fn outlive(
-    engine: &Engine,
-    pursuit: &Pursuit,
-    session: &Session,
-    now: Moment,
-) -> Result<(), Missed> {
-    let patience = now.max(session.alive_until()) + engine.timings.outage;
-    let until = pursuit.limit.unwrap_or(patience);
-    tokio::select! {
-        biased;
-        begun = engine.gate.pass(engine.sessions.after(session.id)) => begun.map(drop).ok_or(Missed::Closed),
-        () = engine.world.sleep_until(until) => {
-            Err(Missed::Fault { fault: engine.sessions.trouble(), maybe_there: false })
-        }
     }
 }
 

@@ -10,8 +10,8 @@
 use super::release::explain;
 use super::session::{Mailbox, Session, fresh_id};
 use super::{
-    Engine, FAR, Hold, LostReason, Missed, NotReleased, Pursuit, Seat, Seats, Uncertain, Won, acquire,
-    read_release,
+    Answer, Engine, FAR, Hold, LostReason, Missed, NotReleased, Pursuit, Seat, Seats, Uncertain, Won,
+    acquire, read_release,
 };
 use crate::store::{Fault, FaultKind, Phase};
 use crate::sync::{Mutex, MutexGuard};
@@ -151,8 +151,8 @@ impl Drop for Unkept<'_> {
 }
 
 /// Asks the store about a hold that no shutdown gives back: a client that was shut down asks nothing any more.
-async fn ask(engine: &Engine, lock: &Lock, op: &Op, within: Duration) -> Result<Reply, Uncertain> {
-    let reply = engine.unless_shut(engine.call(lock, op, within)).await;
+async fn ask(engine: &Engine, lock: &Lock, op: &Op, within: Duration) -> Result<Answer<Reply>, Uncertain> {
+    let reply = engine.unless_shut(engine.ask(lock, op, within)).await;
     reply.unwrap_or_else(|| {
         let text = "this client was shut down: another one can release the hold".to_owned();
         let fault = Fault::new(FaultKind::Unusable(text), Phase::Send, "the client");
@@ -177,7 +177,7 @@ async fn extend(
     let sent_at = engine.world.now();
     // Nobody remembers when the record was last kept, and nobody will renew it: each extend looks after it.
     let op = Op::Extend(Extend { claim: claim.clone(), lease_ms: whole_millis(lease), keep_record: true });
-    match ask(engine, lock, &op, within).await {
+    match ask(engine, lock, &op, within).await.map(|answer| answer.reply) {
         Ok(Reply::Extend(Extended::Extended)) => Ok(sent_at + lease - drift(lease)),
         Ok(Reply::Extend(Extended::NotHeld)) => Err(Unextended::NotHeld),
         Ok(odd) => Err(Unextended::Fault(Fault::odd_reply(odd))),
@@ -217,14 +217,14 @@ pub(crate) async fn release_detached(
     let attached = engine.attached.spend(claim.hold, now + may_last + engine.timings.call, now);
     let op = Op::Release(Release { claim: claim.clone(), pass: Pass::Grant, next: None });
     match ask(engine, lock, &op, engine.timings.call).await {
-        Ok(Reply::Release(released)) => {
+        Ok(Answer { reply: Reply::Release(released), unanswered }) => {
             if !attached {
                 // The store will say so to whoever would attach it, and nobody is about to.
                 engine.attached.forget(claim.hold);
             }
-            read_release(released.found, released.holder, in_time).map_err(NotReleased::Lost)
+            read_release(released, in_time, unanswered).map(drop)
         }
-        Ok(odd) => Err(NotReleased::Fault { fault: Fault::odd_reply(odd), maybe_done: true }),
+        Ok(odd) => Err(NotReleased::Fault { fault: Fault::odd_reply(odd.reply), maybe_done: true }),
         Err(failed) => Err(NotReleased::Fault { fault: failed.fault, maybe_done: failed.maybe_done }),
     }
 }

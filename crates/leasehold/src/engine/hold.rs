@@ -97,6 +97,9 @@ pub(crate) struct Hold {
     lost: OnceLock<LostReason>,
     /// Made when somebody first asks for it.
     signal: OnceLock<CancellationToken>,
+    /// The signal of several holds, to be given as well; set if it is one of several. Never the hold's own, which says
+    /// that this one is lost, and that whoever asks why may stop.
+    shared: OnceLock<CancellationToken>,
 }
 
 impl Hold {
@@ -120,6 +123,7 @@ impl Hold {
             capped: OnceLock::new(),
             lost: OnceLock::new(),
             signal: OnceLock::new(),
+            shared: OnceLock::new(),
         }
     }
 
@@ -157,7 +161,7 @@ impl Hold {
     }
 
     /// Why it was lost, if anybody has been told.
-    pub(super) fn loss(&self) -> Option<LostReason> {
+    pub(crate) fn loss(&self) -> Option<LostReason> {
         self.lost.get().cloned()
     }
 
@@ -225,7 +229,7 @@ impl Hold {
         // Whoever asks for the signal makes it first and looks for the loss then. With less than this on both sides
         // each could miss what the other has just written, and the signal would never be given.
         fence(Ordering::SeqCst);
-        if let Some(signal) = self.signal.get() {
+        for signal in [&self.signal, &self.shared].into_iter().filter_map(OnceLock::get) {
             signal.cancel();
         }
         if let Some(seat) = self.seat.upgrade() {
@@ -233,10 +237,9 @@ impl Hold {
         }
     }
 
-    /// Gives the signal of several holds when this one is lost. Nobody may have asked for its own signal before.
+    /// Gives the signal of several holds, too, when this one is lost. A hold is one of several once at most.
     pub(crate) fn share_signal(&self, signal: &CancellationToken) {
-        // Somebody who has asked before would not be told; but there is nobody.
-        let _ = self.signal.set(signal.clone());
+        let signal = self.shared.get_or_init(|| signal.clone());
         fence(Ordering::SeqCst);
         if self.lost.get().is_some() {
             signal.cancel();
@@ -257,5 +260,49 @@ impl Hold {
 impl fmt::Debug for Hold {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Hold").field("lock", &self.lock).field("fence", &self.fence).finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::super::FAR;
+    use super::*;
+    use leasehold_core::{HoldId, Life, SessionId};
+
+    fn hold() -> Hold {
+        let session = SessionId::from_random([1; 12]);
+        let claim = Claim { hold: HoldId::from_random(session, [2; 16]), value: None };
+        let lock = Lock::mutex("job".parse().expect("a good name"));
+        let session = Arc::new(Session::new(session, Life::Lease, FAR));
+        Hold::new(lock, claim, FencingToken::new(1), FAR, session, Weak::new())
+    }
+
+    /// Somebody who asks why it is gone listens to its own signal before it becomes one of several.
+    #[test]
+    fn a_hold_that_somebody_listens_to_gives_the_signal_of_several_as_well() {
+        let (hold, shared) = (hold(), CancellationToken::new());
+        let heard = hold.signal().clone();
+        hold.share_signal(&shared);
+        assert!(!shared.is_cancelled());
+        hold.lose(LostReason::Freed);
+        assert!(heard.is_cancelled() && shared.is_cancelled());
+    }
+
+    #[test]
+    fn a_hold_that_is_lost_already_gives_the_signal_of_several_at_once() {
+        let (hold, shared) = (hold(), CancellationToken::new());
+        hold.lose(LostReason::Freed);
+        hold.share_signal(&shared);
+        assert!(shared.is_cancelled());
+    }
+
+    /// Else whoever asks why another of them is gone would stop, and tell a wrong reason.
+    #[test]
+    fn the_signal_of_several_is_not_that_of_each() {
+        let (one, other, shared) = (hold(), hold(), CancellationToken::new());
+        one.share_signal(&shared);
+        other.share_signal(&shared);
+        one.lose(LostReason::Freed);
+        assert!(shared.is_cancelled() && !other.signal().is_cancelled());
     }
 }

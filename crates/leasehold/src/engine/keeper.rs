@@ -38,7 +38,7 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use leasehold_core::pulse::Pulse;
 use leasehold_core::tenure::{Duty, Tenure, Wish};
-use leasehold_core::{Claim, FIRST_LEASE, FencingToken, HoldId, Lock, Moment};
+use leasehold_core::{Claim, FIRST_LEASE, FencingToken, HoldId, Lock, Moment, Released};
 use life::{beat, begin_again, end_session};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -98,8 +98,8 @@ struct State {
     ended: Option<Moment>,
     /// What a shutdown could not give back.
     unreturned: Vec<Owed>,
-    /// What a shutdown knows of holds whose releases it may have cut off, where they were not released.
-    verdicts: BTreeMap<HoldId, LostReason>,
+    /// What a shutdown was told of holds whose releases it may have cut off.
+    verdicts: BTreeMap<HoldId, Released>,
 }
 
 #[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own, and all of them can be true")]
@@ -354,9 +354,8 @@ impl Keeper {
     }
 
     /// Enters that a hold is being given back by a shutdown.
-    pub(super) fn owe(&self, hold: &Arc<Hold>, leaving: bool) -> u64 {
-        let untold = leaving.then_some(hold.claim.hold);
-        self.shared.state().owe(hold.lock.clone(), hold.may_last_until(), untold)
+    pub(super) fn owe(&self, hold: &Arc<Hold>) -> u64 {
+        self.shared.state().owe(hold.lock.clone(), hold.may_last_until())
     }
 
     /// Has the keeper end by that moment at the latest, with what is to be said to the store before.
@@ -387,10 +386,14 @@ impl Keeper {
         self.shared.ended.clone()
     }
 
-    /// Waits until the keeper has ended: says what became of a hold whose release was cut off, if it was not released.
-    pub(super) async fn verdict(&self, hold: &Hold) -> Option<LostReason> {
+    /// Waits until the keeper has ended: says what the store has told it of a hold whose release was cut off, or why that
+    /// hold is lost.
+    pub(super) async fn verdict(&self, hold: &Hold) -> Result<Released, LostReason> {
         self.ended().await;
-        hold.loss().or_else(|| self.shared.state().verdicts.get(&hold.claim.hold).cloned())
+        if let Some(reason) = hold.loss() {
+            return Err(reason);
+        }
+        self.shared.state().verdicts.remove(&hold.claim.hold).ok_or(LostReason::ShutDown)
     }
 
     /// Waits until the keeper has ended: says when that was, and what a shutdown could not give back.
@@ -575,10 +578,6 @@ impl Drop for End {
         state.errands.clear();
         let open = std::mem::take(&mut state.open);
         state.unreturned.extend(open.into_values());
-        let untold: Vec<_> = state.unreturned.iter().filter_map(|owed| owed.untold).collect();
-        for hold in untold {
-            state.verdicts.entry(hold).or_insert(LostReason::ShutDown);
-        }
         drop(state);
         self.0.idle.notify_waiters();
         self.0.ended.cancel();
@@ -591,10 +590,10 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A hold was found gone when a shutdown released it. Only a release that was cut off is told so: one that had its
+    /// What a shutdown was told when it released a hold. Only a release that was cut off asks for it: one that had its
     /// answer knows better.
-    pub(super) fn judge(&self, hold: &Hold, reason: LostReason) {
-        self.state().verdicts.insert(hold.claim.hold, reason);
+    pub(super) fn note(&self, hold: &Hold, released: Released) {
+        self.state().verdicts.insert(hold.claim.hold, released);
     }
 }
 

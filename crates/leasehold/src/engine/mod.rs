@@ -15,6 +15,7 @@ mod hold;
 mod keeper;
 mod line;
 mod pace;
+mod patience;
 #[cfg(all(test, shuttle))]
 mod races;
 mod release;
@@ -48,6 +49,7 @@ use detached::Attached;
 use futures_util::future::BoxFuture;
 use gate::Gate;
 use keeper::{Ear, Keeper};
+use leasehold_core::contend::Terms;
 use leasehold_core::{
     About, Label, Lock, Moment, Op, Reply, SessionEntry, SessionId, SessionOp, SessionReply, Wake,
 };
@@ -131,13 +133,23 @@ impl Engine {
 
     /// Sends one operation, and again after a fault that may pass, until `within` is over.
     pub(crate) async fn call(&self, lock: &Lock, op: &Op, within: Duration) -> Result<Reply, Uncertain> {
-        call(&*self.store, &*self.world, lock, op, within, within).await
+        Ok(self.ask(lock, op, within).await?.reply)
+    }
+
+    /// The same, and says whether it was executed before, perhaps.
+    pub(crate) async fn ask(
+        &self,
+        lock: &Lock,
+        op: &Op,
+        within: Duration,
+    ) -> Result<Answer<Reply>, Uncertain> {
+        insist(&*self.world, within, |left| self.store.execute(lock, op, left)).await
     }
 
     /// Which sessions the store knows; asked for again after a fault that may pass, for as long as a call may take.
     pub(crate) async fn list_sessions(&self) -> Result<Vec<SessionEntry>, Uncertain> {
         let ask = |left| self.store.attend(&SessionOp::List, left);
-        if let SessionReply::List(sessions) = insist(&*self.world, self.timings.call, ask).await? {
+        if let SessionReply::List(sessions) = insist(&*self.world, self.timings.call, ask).await?.reply {
             return Ok(sessions);
         }
         let text = "it answered another question than was asked".to_owned();
@@ -174,6 +186,14 @@ pub(crate) enum StartError {
     Keeper(io::Error),
 }
 
+/// A reply to a call.
+#[derive(Debug)]
+pub(crate) struct Answer<T> {
+    pub(crate) reply: T,
+    /// Why an earlier sending had no reply, if one had none that may have been executed.
+    pub(crate) unanswered: Option<Fault>,
+}
+
 /// A call without a reply.
 #[derive(Debug)]
 pub(crate) struct Uncertain {
@@ -193,7 +213,7 @@ pub(crate) async fn call(
     within: Duration,
     each: Duration,
 ) -> Result<Reply, Uncertain> {
-    insist(world, within, |left| store.execute(lock, op, left.min(each))).await
+    Ok(insist(world, within, |left| store.execute(lock, op, left.min(each))).await?.reply)
 }
 
 /// Asks until there is an answer, a fault that does not pass, or no time left.
@@ -201,25 +221,22 @@ async fn insist<'a, T>(
     world: &dyn World,
     within: Duration,
     mut ask: impl FnMut(Duration) -> BoxFuture<'a, Outcome<T>>,
-) -> Result<T, Uncertain> {
+) -> Result<Answer<T>, Uncertain> {
     let deadline = world.now() + within;
-    let mut maybe_done = false;
+    let mut unanswered = None;
     let mut earlier: Option<Fault> = None;
     let mut pause = Duration::from_millis(10);
     loop {
         let left = deadline.since(world.now());
         let fault = match ask(left).await {
-            Outcome::Done(reply) => return Ok(reply),
+            Outcome::Done(reply) => return Ok(Answer { reply, unanswered }),
             Outcome::Refused(fault) => fault,
-            Outcome::Unknown(fault) => {
-                maybe_done = true;
-                fault
-            }
+            Outcome::Unknown(fault) => unanswered.insert(fault).clone(),
         };
         let fault = fault.or_earlier(earlier.take());
         let again_at = world.now() + pause / 2 + jitter(world, pause / 2);
         if !fault.is_transient() || again_at >= deadline {
-            return Err(Uncertain { fault, maybe_done });
+            return Err(Uncertain { fault, maybe_done: unanswered.is_some() });
         }
         earlier = Some(fault);
         world.sleep_until(again_at).await;
@@ -287,6 +304,12 @@ impl Seats {
         }
         table.by_lock.insert(lock.clone(), slot);
         seat
+    }
+
+    /// Stands in line for several locks in one step: whoever else does so comes before or after in all of them.
+    fn join_all(&self, seats: &[&Arc<Seat>], terms: &Arc<Terms>) -> Vec<u64> {
+        let _table = self.table();
+        seats.iter().map(|seat| seat.join(terms.clone())).collect()
     }
 
     fn remove(&self, lock: &Lock, slot: u32) {

@@ -6,16 +6,18 @@
 //!    what it asks for before it has come back, it is undone then: an undo that did not wait could be executed first.
 //! 3. What the keeper gives back already, since it was lost by a cap, is left to it, and told as lost.
 //! 4. So is everything once a shutdown has begun. One that comes while a release is on its way takes it over.
+//! 5. A release that may have been executed before, without an answer, has perhaps released what it does not find any
+//!    more: then nobody knows whether the hold was lost, unless the store says how it ended.
 
 use super::acquire::odd_reply;
 use super::keeper::Retired;
 use super::seat::Asker;
-use super::{Engine, Hold, KeepId, LostReason, Seat, Timings, World, call};
-use crate::store::{Fault, Store};
+use super::{Answer, Engine, Hold, KeepId, LostReason, Seat, Timings, World, call};
+use crate::store::{Fault, FaultKind, Phase, Store};
 use leasehold_core::contend::Executed;
 use leasehold_core::{
-    Acquire, Acquired, Claim, Ended, Fate, HoldId, Holder, Inspect, Lock, Moment, Nonce, Op, Pass, Release,
-    Released, Reply,
+    Acquire, Acquired, Claim, Ended, Fate, HoldId, Holder, Inspect, Lock, Nonce, Op, Pass, Release, Released,
+    Reply,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,15 +49,17 @@ pub(crate) async fn release(
         engine.keeper.forget(keep);
         return Err(given_up(engine, hold, in_flight, &stop).await);
     }
+    let begun_in_time = engine.world.now() < hold.valid_until();
     let mut departure =
         Departure { engine, seat, hold, keep, done: false, cut: false, next: None, asked: None };
     let result = departure.run(free_every).await;
     drop(departure);
-    let result = if let Some(result) = result {
-        result
-    } else {
-        let verdict = engine.keeper.verdict(hold).await;
-        verdict.map_or(Ok(0), |reason| Err(NotReleased::Lost(reason)))
+    let result = match result {
+        Some(result) => result,
+        None => match engine.keeper.verdict(hold).await {
+            Ok(released) => read_release(released, begun_in_time, Some(cut_off())),
+            Err(reason) => Err(NotReleased::Lost(reason)),
+        },
     };
     let lost = match &result {
         Err(NotReleased::Lost(reason)) => Some(reason.clone()),
@@ -131,7 +135,7 @@ impl Departure<'_> {
     /// Sends the release; gives nothing where a shutdown has cut it off.
     async fn run(&mut self, free_every: Option<u32>) -> Option<Result<u64, NotReleased>> {
         let world = &self.engine.world;
-        let valid_until = self.hold.valid_until();
+        let (begun, valid_until) = (world.now(), self.hold.valid_until());
         let session = self.engine.sessions.present();
         let random = &mut || world.random();
         let (free, next) = self.seat.depart(self.hold, free_every, &session, world.now(), random);
@@ -140,31 +144,30 @@ impl Departure<'_> {
         self.asked = next.as_ref().map(|next| next.claim.hold);
         let pass = if free { Pass::Free } else { Pass::Grant };
         let op = Op::Release(Release { claim: self.hold.claim.clone(), pass, next });
-        let reply = self.engine.call(&self.hold.lock, &op, self.engine.timings.call);
+        let reply = self.engine.ask(&self.hold.lock, &op, self.engine.timings.call);
         let reply = self.engine.gate.pass(reply).await;
         self.done = true;
         self.cut = reply.is_none();
         Some(match reply? {
-            Ok(Reply::Release(released)) => self.released(released, valid_until),
-            Ok(other) => {
-                let (fault, executed) = odd_reply(other);
+            Ok(Answer { reply: Reply::Release(released), unanswered }) => {
+                self.take_next(&released);
+                let sent_by = if unanswered.is_some() { begun } else { self.engine.world.now() };
+                read_release(released, sent_by < valid_until, unanswered)
+            }
+            Ok(Answer { reply, .. }) => {
+                let (fault, executed) = odd_reply(reply);
                 Err(NotReleased::Fault { fault, maybe_done: executed == Executed::Unknown })
             }
             Err(failed) => Err(NotReleased::Fault { fault: failed.fault, maybe_done: failed.maybe_done }),
         })
     }
 
-    fn released(&mut self, released: Released, valid_until: Moment) -> Result<u64, NotReleased> {
+    /// Takes in what became of the question that went with it.
+    fn take_next(&mut self, released: &Released) {
         if let (Some(nonce), Some(Ok(reply))) = (self.next, &released.next) {
             self.next = None;
             self.answered(nonce, Ok(reply));
         }
-        let in_time = self.engine.world.now() < valid_until;
-        let left = released.left;
-        if released_before(&released, in_time) {
-            return Ok(left);
-        }
-        read_release(released.found, released.holder, in_time).map(|()| left).map_err(NotReleased::Lost)
     }
 
     fn answered(&self, nonce: Nonce, answer: Result<&Acquired, Executed>) {
@@ -205,19 +208,32 @@ impl Drop for Departure<'_> {
     }
 }
 
-/// Whether a hold was released by an earlier sending that nobody answered, although the store does not say so: it
-/// remembers the last hold that ended, and another one of the same owner was released since. Nothing but a release ends
-/// one hold of a tenure before its time and spares the others.
-fn released_before(released: &Released, in_time: bool) -> bool {
-    released.found == Fate::Vanished && released.left > 0 && in_time
+/// What the reply to a release says: how often the owner has the lock yet, if the hold is over by this release or by an
+/// earlier sending of it, or else why it was over before. `unanswered` is why an earlier sending had no answer, if one may
+/// have been executed (5). `in_time` says that by the holder's own clock its lease had not ended: when the reply came, or
+/// else when the first of them was sent.
+pub(super) fn read_release(
+    released: Released,
+    in_time: bool,
+    unanswered: Option<Fault>,
+) -> Result<u64, NotReleased> {
+    let Released { found, left, holder, .. } = released;
+    match (found, unanswered.filter(|_| in_time)) {
+        (Fate::Held | Fate::Ended(Ended::Released), _) => Ok(left),
+        // The store remembers the last hold that ended, and another one of the same owner was released since. Nothing but
+        // a release ends one hold of a tenure before its time and spares the others.
+        (Fate::Vanished, Some(_)) if left > 0 => Ok(left),
+        (Fate::Vanished | Fate::Superseded, Some(fault)) => {
+            Err(NotReleased::Fault { fault, maybe_done: true })
+        }
+        (other, _) => Err(NotReleased::Lost(reason(other, holder, in_time))),
+    }
 }
 
-/// What the reply to a release says of the hold: that it is over by this release, or why it was over before.
-pub(super) fn read_release(found: Fate, holder: Option<Holder>, in_time: bool) -> Result<(), LostReason> {
-    match found {
-        Fate::Held | Fate::Ended(Ended::Released) => Ok(()),
-        other => Err(reason(other, holder, in_time)),
-    }
+/// Why the answer to a release is not known that a shutdown has taken over.
+fn cut_off() -> Fault {
+    let text = "the client was shut down before the answer came".to_owned();
+    Fault::new(FaultKind::Unusable(text), Phase::Reply, "the client")
 }
 
 /// Tells everybody that a hold is lost, and why as far as the store says so in a bounded time. `in_time` says that by

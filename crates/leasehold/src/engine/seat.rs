@@ -184,15 +184,16 @@ impl Seat {
         }
         let occupied = state.occupied_until(now);
         state.line.quiet(id);
-        if state.drives(id, occupied.is_some(), self.lock.kind) {
+        let own = state.line.straight(id).map(|(_, straight)| (straight.is_won(now), straight.is_wanted()));
+        let (won, wanted) = own.unwrap_or_default();
+        // What was won past the line is not given up because its task has come to the front meanwhile.
+        if !won && state.drives(id, occupied.is_some(), self.lock.kind) {
             return self.drive(&mut state, id, session, now, random);
         }
-        match state.line.straight(id) {
-            Some((_, straight)) if straight.is_wanted() => {
-                self.go_straight(&mut state, id, session, now, random)
-            }
-            _ => Turn::Stand(occupied),
+        if won || wanted {
+            return self.go_straight(&mut state, id, session, now, random);
         }
+        Turn::Stand(occupied)
     }
 
     /// The turn of the front, which speaks for the process (1).
@@ -228,15 +229,8 @@ impl Seat {
             let former = state.give_up_attempt();
             state.former.extend(former);
         }
-        match state.contender.poll(now, &terms, random) {
-            Step::Ask(nonce, ask) => Turn::Ask(Way::Queue, nonce, ask),
-            Step::Sleep(until) => Turn::Sleep(until),
-            Step::TooSlow => Turn::TooSlow,
-            Step::Granted(_) => match state.contender.take() {
-                Some(grant) => self.won(state, id, &terms, session, grant),
-                None => Turn::Sleep(now),
-            },
-        }
+        let step = state.contender.poll(now, &terms, random);
+        self.follow(state, Asker { id, way: Way::Queue }, step, &terms, session, now)
     }
 
     /// The turn of one who goes past the line (8).
@@ -253,15 +247,29 @@ impl Seat {
             return Turn::Misfit(vec![claim]);
         }
         let terms = terms.clone();
-        match straight.poll(now, &terms, random) {
-            Step::Ask(nonce, ask) => {
-                state.line.make_unaware(id);
-                Turn::Ask(Way::Straight, nonce, ask)
-            }
+        let step = straight.poll(now, &terms, random);
+        if matches!(step, Step::Ask(..)) {
+            state.line.make_unaware(id);
+        }
+        self.follow(state, Asker { id, way: Way::Straight }, step, &terms, session, now)
+    }
+
+    /// What a step of whichever contender is to its task.
+    fn follow(
+        self: &Arc<Self>,
+        state: &mut State,
+        asker: Asker,
+        step: Step,
+        terms: &Terms,
+        session: &Arc<Session>,
+        now: Moment,
+    ) -> Turn {
+        match step {
+            Step::Ask(nonce, ask) => Turn::Ask(asker.way, nonce, ask),
             Step::Sleep(until) => Turn::Sleep(until),
             Step::TooSlow => Turn::TooSlow,
-            Step::Granted(_) => match straight.take() {
-                Some(grant) => self.won(state, id, &terms, session, grant),
+            Step::Granted(_) => match state.take(asker) {
+                Some(grant) => self.won(state, asker.id, terms, session, grant),
                 None => Turn::Sleep(now),
             },
         }
@@ -334,6 +342,19 @@ impl Seat {
             Err(executed) => state.contender.handle_fault(nonce, executed, now, random),
         }
         std::mem::take(&mut state.former)
+    }
+
+    /// A question was not sent after all, or the store has done nothing about it.
+    pub(super) fn unask(&self, asker: Asker, nonce: Nonce) {
+        let mut state = self.state();
+        match asker.way {
+            Way::Queue => state.contender.unask(nonce),
+            Way::Straight => {
+                if let Some((_, straight)) = state.line.straight(asker.id) {
+                    straight.unask(nonce);
+                }
+            }
+        }
     }
 
     /// For how long the store has not answered whoever asks this way.
@@ -489,6 +510,14 @@ impl Seat {
 }
 
 impl State {
+    /// The hold that was had this way, if there is one.
+    fn take(&mut self, asker: Asker) -> Option<Grant> {
+        match asker.way {
+            Way::Queue => self.contender.take(),
+            Way::Straight => self.line.straight(asker.id).and_then(|(_, straight)| straight.take()),
+        }
+    }
+
     fn occupy(&mut self, hold: Arc<Hold>) {
         self.occupants.insert(hold.claim.hold, Occupant { hold, leaving: false });
     }
@@ -724,6 +753,25 @@ mod tests {
         };
         assert_eq!(ask.claim, again.claim);
         assert_eq!(seat.leave(behind), [ask.claim], "which has to be undone");
+    }
+
+    /// The one before it has timed out while its question was on its way.
+    #[test]
+    fn what_was_won_past_the_line_is_kept_by_one_who_has_come_to_the_front() {
+        let (seat, random) = (reentrant(), &mut counter());
+        let (front, behind) = (seat.join(of("x")), seat.join(of("y")));
+        let by_front = asked(&seat.turn(front, &session(), at(1), random));
+        seat.handle_answer(by(front), by_front, Ok(&held_by("z")), at(1), random);
+        let Turn::Ask(Way::Straight, nonce, ask) = seat.turn(behind, &session(), at(1), random) else {
+            panic!("it goes straight")
+        };
+        assert!(seat.leave(front).is_empty(), "its place is the next one's");
+        seat.handle_answer(straight(behind), nonce, Ok(&granted()), at(1), random);
+        let Turn::Won(hold, _, undone) = seat.turn(behind, &session(), at(1), random) else {
+            panic!("it was granted")
+        };
+        assert_eq!(hold.claim, ask.claim, "not undone, and asked for anew");
+        assert_eq!(undone.len(), 1, "nobody wants the place any more");
     }
 
     #[test]

@@ -4,7 +4,8 @@
 //! 2. Where something is in the way, it is said which: whoever wants them waits for that one as for any lock, and asks for
 //!    the rest with that one in hand. How often he does so, and what he does then, is his.
 
-use super::acquire::{InLine, Missed, Pursuit, Won, outlive};
+use super::acquire::{InLine, Missed, Pursuit, Won};
+use super::patience::Patience;
 use super::seat::{Asker, Seat, Turn};
 use super::{Engine, Hold, Session};
 use crate::store::{Fault, Outcome};
@@ -28,16 +29,15 @@ pub(crate) async fn acquire_all<'a>(
     seats: &[&'a Arc<Seat>],
     pursuit: &'a Pursuit,
 ) -> Result<Vec<Won<'a>>, InTheWay> {
-    let lines = seats.iter().map(|seat| InLine::join(engine, seat, pursuit.terms.clone())).collect();
-    Grasp { engine, pursuit, lines, last_fault: None }.run().await
+    let lines = InLine::join_all(engine, seats, &pursuit.terms);
+    Grasp { engine, lines, patience: Patience::new(engine, pursuit) }.run().await
 }
 
 /// A task in the lines of several locks.
 struct Grasp<'a> {
     engine: &'a Engine,
-    pursuit: &'a Pursuit,
     lines: Vec<InLine<'a>>,
-    last_fault: Option<(Fault, bool)>,
+    patience: Patience<'a>,
 }
 
 /// The question for one of the locks.
@@ -58,14 +58,8 @@ enum Next {
 impl<'a> Grasp<'a> {
     async fn run(mut self) -> Result<Vec<Won<'a>>, InTheWay> {
         loop {
-            let now = self.engine.world.now();
-            let own = self.pursuit.session.clone();
-            let session = own.unwrap_or_else(|| self.engine.sessions.present());
-            if now >= session.alive_until() {
-                let lapsed = outlive(self.engine, self.pursuit, &session, now).await;
-                lapsed.map_err(|missed| InTheWay { at: 0, missed })?;
-                continue;
-            }
+            let session = self.patience.session().await;
+            let (session, now) = session.map_err(|missed| InTheWay { at: 0, missed })?;
             match self.gather(&session, now)? {
                 Next::Sleep(until) => self.sleep(until, now).await?,
                 Next::Ask(asks) => {
@@ -81,28 +75,29 @@ impl<'a> Grasp<'a> {
     fn gather(&mut self, session: &Arc<Session>, now: Moment) -> Result<Next, InTheWay> {
         let mut asks = Vec::with_capacity(self.lines.len());
         for at in 0..self.lines.len() {
+            // Once it is won here, it is our own hold that stands in the way.
+            let standing = self.standing(at, now);
             let missed = match self.turn(at, session, now) {
                 Turn::Ask(way, nonce, ask) => {
                     asks.push(Asked { asker: Asker { id: self.lines[at].id, way }, nonce, ask });
                     continue;
                 }
                 Turn::Sleep(until) => {
-                    self.withdraw(&asks, now);
+                    self.withdraw(&asks);
                     return Ok(Next::Sleep(until));
                 }
                 Turn::Won(hold, _, claims) => {
                     // It was granted to somebody who has gone since. It goes on to the next.
-                    let missed = Missed::Taken(Box::new(self.standing(at, now)));
                     self.lines[at].won = true;
                     self.lines[at].undo(claims);
                     self.hand_back(at, &hold);
-                    missed
+                    Missed::Taken(Box::new(standing))
                 }
-                Turn::Stand(_) | Turn::Misfit(_) => Missed::Taken(Box::new(self.standing(at, now))),
+                Turn::Stand(_) | Turn::Misfit(_) => Missed::Taken(Box::new(standing)),
                 Turn::TooSlow => Missed::TooSlow,
                 Turn::Closed => Missed::Closed,
             };
-            self.withdraw(&asks, now);
+            self.withdraw(&asks);
             return Err(InTheWay { at, missed });
         }
         Ok(Next::Ask(asks))
@@ -121,9 +116,9 @@ impl<'a> Grasp<'a> {
     }
 
     /// What was to be asked is not asked.
-    fn withdraw(&self, asks: &[Asked], now: Moment) {
+    fn withdraw(&self, asks: &[Asked]) {
         for (line, asked) in self.lines.iter().zip(asks) {
-            self.answer(line, asked, Err(Executed::No), now);
+            line.seat.unask(asked.asker, asked.nonce);
         }
     }
 
@@ -135,13 +130,9 @@ impl<'a> Grasp<'a> {
     /// Asks the store for all, and says whether they were had; fails where one was not, and where it is no use to ask
     /// again.
     async fn ask(&mut self, asks: &[Asked], now: Moment) -> Result<bool, InTheWay> {
-        let within = match self.pursuit.limit {
-            Some(limit) if limit <= now => {
-                self.withdraw(asks, now);
-                return Err(self.time_is_up(now));
-            }
-            Some(limit) => limit.since(now).min(self.engine.timings.call),
-            None => self.engine.timings.call,
+        let Some(within) = self.patience.time_to_answer(now) else {
+            self.withdraw(asks);
+            return Err(self.time_is_up(now));
         };
         let named =
             self.lines.iter().zip(asks).map(|(line, asked)| (line.seat.lock.clone(), asked.ask.clone()));
@@ -157,7 +148,7 @@ impl<'a> Grasp<'a> {
         match outcome {
             None => Err(InTheWay { at: 0, missed: Missed::Closed }),
             Some(Outcome::Done(shares)) => {
-                self.last_fault = None;
+                self.patience.answered();
                 self.share(asks, &shares, now).map(|()| true)
             }
             Some(Outcome::Refused(fault)) => self.fault(asks, fault, Executed::No, now),
@@ -187,12 +178,17 @@ impl<'a> Grasp<'a> {
         let mut in_the_way = None;
         for (at, (line, (asked, share))) in self.lines.iter().zip(asks.iter().zip(shares)).enumerate() {
             let answer = match share {
-                Share::Had(acquired) | Share::InTheWay(Ok(acquired)) => Ok(acquired),
-                Share::InTheWay(Err(_)) | Share::Open => Err(Executed::No),
+                Share::Had(acquired) | Share::InTheWay(Ok(acquired)) => Some(Ok(acquired)),
+                Share::InTheWay(Err(_)) => Some(Err(Executed::No)),
                 // From an earlier sending, whose answer was lost.
-                Share::Held => Err(Executed::Unknown),
+                Share::Held => Some(Err(Executed::Unknown)),
+                Share::Open => None,
             };
-            self.answer(line, asked, answer, now);
+            match answer {
+                Some(answer) => self.answer(line, asked, answer, now),
+                // It could have been had, and nothing was done.
+                None => line.seat.unask(asked.asker, asked.nonce),
+            }
             let missed = match share {
                 Share::InTheWay(Err(refused)) => {
                     let fault = Fault::odd_reply(Reply::Refused(refused.clone()));
@@ -251,39 +247,27 @@ impl<'a> Grasp<'a> {
         executed: Executed,
         now: Moment,
     ) -> Result<bool, InTheWay> {
+        tracing::debug!(%fault, locks = asks.len(), "no answer about any of them");
         for (line, asked) in self.lines.iter().zip(asks) {
             self.answer(line, asked, Err(executed), now);
         }
-        let (earlier, maybe_earlier) = self.last_fault.take().unzip();
-        let maybe_there = executed == Executed::Unknown || maybe_earlier.unwrap_or(false);
-        let fault = fault.or_earlier(earlier);
-        if !fault.is_transient() {
-            return Err(InTheWay { at: 0, missed: Missed::Fault { fault, maybe_there } });
-        }
-        tracing::debug!(%fault, "asking for all again");
-        self.last_fault = Some((fault, maybe_there));
         let silence = self.lines.iter().zip(asks).map(|(line, asked)| line.seat.silence(asked.asker, now));
         let silence = silence.max().unwrap_or_default();
-        if self.pursuit.limit.is_none() && silence >= self.engine.timings.outage {
-            return Err(self.time_is_up(now));
-        }
-        Ok(false)
+        let fault = self.patience.fault(fault, executed, silence);
+        fault.map(|()| false).map_err(|missed| InTheWay { at: 0, missed })
     }
 
     async fn sleep(&mut self, until: Moment, now: Moment) -> Result<(), InTheWay> {
-        let limit = self.pursuit.limit;
-        if limit.is_some_and(|limit| limit <= now) {
+        if self.patience.is_over(now) {
             return Err(self.time_is_up(now));
         }
-        self.engine.world.sleep_until(limit.map_or(until, |limit| limit.min(until))).await;
+        self.patience.sleep(Some(until)).await;
         Ok(())
     }
 
     fn time_is_up(&mut self, now: Moment) -> InTheWay {
-        let missed = match self.last_fault.take() {
-            Some((fault, maybe_there)) => Missed::Fault { fault, maybe_there },
-            None => Missed::TimedOut(Box::new(self.standing(0, now))),
-        };
+        let (line, label) = (&self.lines[0], &self.engine.label);
+        let missed = self.patience.time_is_up(|| line.seat.standing(line.id, label, now));
         InTheWay { at: 0, missed }
     }
 

@@ -5,18 +5,16 @@
 //! 3. What was asked for is undone when nobody is being polled any more who could send the question: an undo that did
 //!    not wait could be executed first.
 //! 4. All of it but the sending is done in one go, and the keeper sends: whoever asked for it may leave.
-//! 5. A hold whose release is on its way is no guard's any more. It is released with the others, and lost only if that
-//!    does not work.
+//! 5. A hold whose release is on its way is no guard's any more. It is released once more, behind that, by the user's own
+//!    connection: what the store says then is what became of the release. The keeper's connection has it only where that
+//!    has no answer.
 
 use super::gate::Gate;
 use super::keeper::{Handed, Owed, Shared};
-use super::release::reason;
 use super::{Engine, Hold, LostReason, jitter};
 use crate::store::{Outcome, Store};
 use leasehold_core::contend::LONGEST_PLACE;
-use leasehold_core::{
-    Claim, Ended, FIRST_LEASE, Fate, Lock, LockName, Moment, Op, Pass, Release, Released, Reply, drift,
-};
+use leasehold_core::{Claim, FIRST_LEASE, Lock, LockName, Moment, Op, Pass, Release, Released, Reply, drift};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
@@ -81,14 +79,21 @@ impl std::error::Error for ShutdownError {}
 /// What the keeper has to send before it ends.
 pub(super) struct Farewell {
     /// Holds, by the numbers under which they are owed.
-    holds: Vec<(u64, Arc<Hold>)>,
-    /// Those of them about which the user may have sent something that is on its way.
+    holds: Vec<Debt>,
+    /// The same of those whose release is on its way (5).
+    leaving: Vec<Debt>,
+    /// Those of the former about which the user may have sent something else that is on its way.
     behind: Vec<Arc<Hold>>,
     /// What was asked for, and may have been given.
     claims: Vec<(Lock, Claim)>,
     gate: Arc<Gate>,
     main: Arc<dyn Store>,
+    /// When the keeper ends.
+    by: Moment,
 }
+
+/// A hold that is to be released, and the number under which it is owed.
+type Debt = (u64, Arc<Hold>);
 
 impl Engine {
     /// Gives everything back, or as much as can be within `within`.
@@ -128,15 +133,14 @@ impl Engine {
             let lapsed = hold.check(&*self.world).err();
             hold.lose(lapsed.unwrap_or(LostReason::ShutDown));
         }
-        let behind = handed.iter().filter(|handed| handed.sent_by_user);
+        let (leaving, staying): (Vec<_>, Vec<_>) = handed.into_iter().partition(|handed| handed.leaving);
+        let behind = staying.iter().filter(|handed| handed.sent_by_user);
         let behind = behind.map(|handed| handed.hold.clone()).collect();
-        let owe = |Handed { hold, leaving, .. }: Handed| {
-            let id = self.keeper.owe(&hold, leaving);
-            (id, hold)
-        };
-        let holds = handed.into_iter().map(owe).collect();
+        let owe = |Handed { hold, .. }: Handed| (self.keeper.owe(&hold), hold);
+        let holds = staying.into_iter().map(owe).collect();
+        let leaving = leaving.into_iter().map(owe).collect();
         let (gate, main) = (self.gate.clone(), self.store.clone());
-        self.keeper.part(Farewell { holds, behind, claims, gate, main }, by);
+        self.keeper.part(Farewell { holds, leaving, behind, claims, gate, main, by }, by);
         // In this order: the keeper may be about to begin another session.
         self.store.close_mailbox(self.sessions.present().id);
     }
@@ -155,40 +159,60 @@ fn unreturned(at: Moment, owed: Vec<Owed>) -> Vec<Unreturned> {
 
 /// Says farewell to the store: releases all holds in one batch, and undoes what was asked for (3).
 pub(super) async fn part(shared: Arc<Shared>, farewell: Farewell) {
-    let Farewell { holds, behind, claims, gate, main } = farewell;
-    let undo = async {
+    let Farewell { holds, leaving, behind, claims, gate, main, by } = farewell;
+    let shared = &shared;
+    let after_the_user = async {
         gate.still().await;
         // A place may be kept for so long, and be given the lock at the end.
         let until = shared.world.now() + LONGEST_PLACE + FIRST_LEASE;
         for (lock, claim) in claims {
             shared.post(lock, claim, until, Some(main.clone()));
         }
-        if !behind.is_empty() {
-            // By the connection of the user's, so that what he sent has been executed when this is answered. Whether
-            // anything was given back is not told by it.
-            let ops: Vec<_> = behind.iter().map(|hold| (hold.lock.clone(), release(hold))).collect();
-            main.execute_all(&ops, shared.timings.call).await;
-        }
+        let unanswered = release_behind(shared, &*main, leaving, &behind, by).await;
+        release_all(shared, unanswered).await;
     };
-    futures_util::future::join(undo, release_all(&shared, holds)).await;
+    futures_util::future::join(after_the_user, release_all(shared, holds)).await;
+}
+
+/// Releases holds by the connection of the user's, so that what he sent has been executed when this is answered. Gives
+/// those of the leaving ones that have had no answer (5); of the others the keeper's own connection learns it.
+async fn release_behind(
+    shared: &Shared,
+    main: &dyn Store,
+    leaving: Vec<Debt>,
+    behind: &[Arc<Hold>],
+    by: Moment,
+) -> Vec<Debt> {
+    let all = leaving.iter().map(|(_, hold)| hold).chain(behind);
+    let ops: Vec<_> = all.map(|hold| (hold.lock.clone(), release(hold))).collect();
+    if ops.is_empty() {
+        return Vec::new();
+    }
+    // Half of what is left, so that there is time for the other way.
+    let left = by.since(shared.world.now());
+    let within = shared.timings.call.min(left / 2).max(Duration::from_millis(1));
+    let outcomes = main.execute_all(&ops, within).await;
+    let mut unanswered = Vec::new();
+    for (debt, outcome) in leaving.into_iter().zip(outcomes) {
+        match outcome {
+            Outcome::Done(Reply::Release(released)) => settle(shared, &debt, released),
+            _ => unanswered.push(debt),
+        }
+    }
+    unanswered
 }
 
 /// Releases holds in one batch, and in a further one those of which nothing is known, until the keeper ends.
-async fn release_all(shared: &Shared, mut holds: Vec<(u64, Arc<Hold>)>) {
+async fn release_all(shared: &Shared, mut holds: Vec<Debt>) {
     let mut pause = Duration::from_millis(10);
     while !holds.is_empty() {
         let ops: Vec<_> = holds.iter().map(|(_, hold)| (hold.lock.clone(), release(hold))).collect();
         let outcomes = shared.store.execute_all(&ops, shared.timings.call).await;
         let mut again = Vec::new();
-        for ((id, hold), outcome) in holds.into_iter().zip(outcomes) {
+        for (debt, outcome) in holds.into_iter().zip(outcomes) {
             match outcome {
-                Outcome::Done(Reply::Release(released)) => {
-                    found(shared, &hold, released);
-                    shared.settle(id, true);
-                }
-                Outcome::Refused(fault) | Outcome::Unknown(fault) if fault.is_transient() => {
-                    again.push((id, hold));
-                }
+                Outcome::Done(Reply::Release(released)) => settle(shared, &debt, released),
+                Outcome::Refused(fault) | Outcome::Unknown(fault) if fault.is_transient() => again.push(debt),
                 // What is owed when the keeper ends was not given back.
                 _ => {}
             }
@@ -206,10 +230,8 @@ fn release(hold: &Hold) -> Op {
     Op::Release(Release { claim: hold.claim.clone(), pass: Pass::Grant, next: None })
 }
 
-/// A hold whose release was on its way (5) may have been lost before.
-fn found(shared: &Shared, hold: &Hold, released: Released) {
-    match released.found {
-        Fate::Held | Fate::Ended(Ended::Released) => {}
-        other => shared.judge(hold, reason(other, released.holder, false)),
-    }
+/// A hold is not owed any more. Whose release was cut off learns from this what became of it (5).
+fn settle(shared: &Shared, (id, hold): &Debt, released: Released) {
+    shared.note(hold, released);
+    shared.settle(*id, true);
 }

@@ -36,6 +36,11 @@ impl Straight {
         self.wanted
     }
 
+    /// Whether the lock was had by it, and waits to be taken.
+    pub(super) fn is_won(&self, now: Moment) -> bool {
+        self.contender.is_won(now)
+    }
+
     /// What to do on it now, and whether a question is on its way from then on.
     pub(super) fn poll(&mut self, now: Moment, terms: &Terms, random: Random<'_>) -> Step {
         let terms = Terms { queue: false, ..terms.clone() };
@@ -69,6 +74,12 @@ impl Straight {
                 self.wanted = true;
             }
         }
+    }
+
+    /// Its question was not sent after all.
+    pub(super) fn unask(&mut self, nonce: Nonce) {
+        self.contender.unask(nonce);
+        self.wanted = true;
     }
 
     /// Asks for another session from now on. What is returned has to be released at the store.

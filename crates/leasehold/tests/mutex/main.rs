@@ -8,6 +8,7 @@ mod detached;
 #[path = "../common/every_store.rs"]
 #[macro_use]
 mod every_store;
+mod moody;
 #[path = "../common/place.rs"]
 mod place;
 mod several;

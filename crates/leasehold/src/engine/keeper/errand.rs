@@ -5,7 +5,7 @@
 use super::super::{Hold, call};
 use super::{KeepId, Shared, State};
 use crate::store::{Outcome, Store};
-use leasehold_core::{Claim, HoldId, Lock, Moment, Op, Pass, Release};
+use leasehold_core::{Claim, Lock, Moment, Op, Pass, Release};
 use std::sync::Arc;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -15,8 +15,6 @@ pub(in crate::engine) struct Owed {
     pub(in crate::engine) lock: Lock,
     /// Until when the store may have it.
     pub(in crate::engine) until: Moment,
-    /// Set if it is a hold whose release was on its way, so that its loss has not been told.
-    pub(in crate::engine) untold: Option<HoldId>,
 }
 
 /// A release that somebody else began.
@@ -43,9 +41,9 @@ struct Guarded {
 
 impl State {
     /// Enters that something is being given back.
-    pub(super) fn owe(&mut self, lock: Lock, until: Moment, untold: Option<HoldId>) -> u64 {
+    pub(super) fn owe(&mut self, lock: Lock, until: Moment) -> u64 {
         let id = self.fresh_id();
-        self.open.insert(id, Owed { lock, until, untold });
+        self.open.insert(id, Owed { lock, until });
         id
     }
 
@@ -58,7 +56,7 @@ impl State {
         let earlier = kept.in_flight.replace(in_flight.clone());
         let (lock, claim, until) = (hold.lock.clone(), hold.claim.clone(), hold.may_last_until());
         let guarded = Some(Guarded { stop, earlier, in_flight: in_flight.drop_guard() });
-        let id = self.owe(lock.clone(), until, None);
+        let id = self.owe(lock.clone(), until);
         Some((hold, Errand { id, lock, claim, until, behind: None, guarded }))
     }
 }
@@ -125,7 +123,7 @@ impl Shared {
         if state.ended.is_some() {
             return;
         }
-        let id = state.owe(lock.clone(), until, None);
+        let id = state.owe(lock.clone(), until);
         state.errands.push(Errand { id, lock, claim, until, behind, guarded: None });
         drop(state);
         self.bell.notify_one();

@@ -1,0 +1,109 @@
+//! How long a task goes on asking: until its limit, or, where it has none, until the store has been silent for too long.
+//!
+//! It owns what is known of the last question that had no answer, and the wait for another session. It does not know what
+//! is asked for, or by how many questions.
+//!
+//! 1. That one question was refused says nothing of those before it: as long as the store has not answered, one that may
+//!    have been executed makes the end of it an unknown, whatever the end is.
+
+use super::acquire::{Missed, Pursuit};
+use super::{Engine, Session};
+use crate::store::Fault;
+use leasehold_core::Moment;
+use leasehold_core::contend::{Executed, Standing};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The patience of one task.
+pub(super) struct Patience<'a> {
+    engine: &'a Engine,
+    pursuit: &'a Pursuit,
+    /// The last fault, if the store has not answered since, and whether anything may be there (1).
+    last_fault: Option<(Fault, bool)>,
+}
+
+impl<'a> Patience<'a> {
+    pub(super) fn new(engine: &'a Engine, pursuit: &'a Pursuit) -> Self {
+        Self { engine, pursuit, last_fault: None }
+    }
+
+    /// The session in whose name to ask, which is alive now. Where it has lapsed, waits for another as long as one
+    /// would wait for a store that does not answer.
+    pub(super) async fn session(&mut self) -> Result<(Arc<Session>, Moment), Missed> {
+        loop {
+            let now = self.engine.world.now();
+            let own = self.pursuit.session.clone();
+            let session = own.unwrap_or_else(|| self.engine.sessions.present());
+            if now < session.alive_until() {
+                return Ok((session, now));
+            }
+            self.outlive(&session, now).await?;
+        }
+    }
+
+    /// Waits until another session has begun.
+    async fn outlive(&mut self, session: &Session, now: Moment) -> Result<(), Missed> {
+        let engine = self.engine;
+        let patience = now.max(session.alive_until()) + engine.timings.outage;
+        let until = self.pursuit.limit.unwrap_or(patience);
+        tokio::select! {
+            biased;
+            begun = engine.gate.pass(engine.sessions.after(session.id)) => begun.ok_or(Missed::Closed),
+            () = engine.world.sleep_until(until) => {
+                let maybe_there = self.last_fault.take().is_some_and(|(_, maybe_there)| maybe_there);
+                Err(Missed::Fault { fault: engine.sessions.trouble(), maybe_there })
+            }
+        }
+    }
+
+    /// How long the store may take for its answer, or `None` if no time is left.
+    pub(super) fn time_to_answer(&self, now: Moment) -> Option<Duration> {
+        let call = self.engine.timings.call;
+        let Some(limit) = self.pursuit.limit else { return Some(call) };
+        (limit > now).then(|| limit.since(now).min(call))
+    }
+
+    /// The store has answered.
+    pub(super) fn answered(&mut self) {
+        self.last_fault = None;
+    }
+
+    /// It has not, for so long already. Fails where it is no use to ask again.
+    pub(super) fn fault(
+        &mut self,
+        fault: Fault,
+        executed: Executed,
+        silence: Duration,
+    ) -> Result<(), Missed> {
+        let (earlier, maybe_earlier) = self.last_fault.take().unzip();
+        let maybe_there = executed == Executed::Unknown || maybe_earlier.unwrap_or(false);
+        let fault = fault.or_earlier(earlier);
+        let too_long = self.pursuit.limit.is_none() && silence >= self.engine.timings.outage;
+        if too_long || !fault.is_transient() {
+            return Err(Missed::Fault { fault, maybe_there });
+        }
+        self.last_fault = Some((fault, maybe_there));
+        Ok(())
+    }
+
+    /// Whether no time is left.
+    pub(super) fn is_over(&self, now: Moment) -> bool {
+        self.pursuit.limit.is_some_and(|limit| limit <= now)
+    }
+
+    /// The time is up: says whether it was for the lock, in front of which others stand like this, or for the store.
+    pub(super) fn time_is_up(&mut self, standing: impl FnOnce() -> Standing) -> Missed {
+        match self.last_fault.take() {
+            Some((fault, maybe_there)) => Missed::Fault { fault, maybe_there },
+            None => Missed::TimedOut(Box::new(standing())),
+        }
+    }
+
+    /// Sleeps until then, or until the limit.
+    pub(super) async fn sleep(&self, until: Option<Moment>) {
+        match until.into_iter().chain(self.pursuit.limit).min() {
+            Some(at) => self.engine.world.sleep_until(at).await,
+            None => std::future::pending().await,
+        }
+    }
+}

@@ -1,0 +1,412 @@
+//! Holds, one or several together, over a store that is slow and silent at will.
+
+use crate::place::until_waiting;
+use futures_util::future::BoxFuture;
+use leasehold::store::{
+    Fault, FaultKind, Lock, MemoryStore, Op, Outcome, Phase, Postbox, SessionKeeping, SessionOp,
+    SessionReply, Store,
+};
+use leasehold::{
+    AcquireError, Attempt, Client, KeyError, LostReason, MultiGuard, MultiMutex, Mutex, ReleaseError,
+    Released, SessionId,
+};
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+use tokio::time::{sleep, timeout};
+
+const MS: Duration = Duration::from_millis(1);
+const SOON: Duration = Duration::from_secs(10);
+
+/// What becomes of an operation.
+#[derive(Clone, Copy)]
+enum Whim {
+    Obey,
+    /// Obey, that much later.
+    Late(Duration),
+    /// No answer within the time of the call, and nothing done.
+    Hang,
+    /// Break the connection, and do nothing.
+    Break,
+    /// Obey, and break the connection instead of answering.
+    Cut,
+    /// Obey, and never answer.
+    Mute,
+}
+
+type Mood = Arc<dyn Fn(&str, &Op) -> Whim + Send + Sync>;
+
+/// A store in memory that does as it likes.
+#[derive(Clone)]
+struct Moody {
+    inner: MemoryStore,
+    mood: Mood,
+    /// Set while no session can beat.
+    no_beats: Arc<AtomicBool>,
+}
+
+impl Moody {
+    fn new(mood: impl Fn(&str, &Op) -> Whim + Send + Sync + 'static) -> Self {
+        Self { inner: MemoryStore::new(), mood: Arc::new(mood), no_beats: Arc::default() }
+    }
+
+    async fn client(&self) -> Client {
+        self.client_with(2_000 * MS).await
+    }
+
+    async fn client_with(&self, call: Duration) -> Client {
+        Client::of_store(self.clone()).call_timeout(call).connect().await.expect("it connects")
+    }
+
+    /// One for whom the store does as it should.
+    async fn other(&self) -> Client {
+        Client::of_store(self.inner.clone()).connect().await.expect("it connects")
+    }
+}
+
+impl fmt::Debug for Moody {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Moody")
+    }
+}
+
+fn unknown<T>(kind: FaultKind) -> Outcome<T> {
+    Outcome::Unknown(Fault::new(kind, Phase::Reply, "a moody store"))
+}
+
+impl Store for Moody {
+    fn execute<'a>(&'a self, lock: &'a Lock, op: &'a Op, within: Duration) -> BoxFuture<'a, Outcome> {
+        Box::pin(async move {
+            match (self.mood)(lock.name.as_str(), op) {
+                Whim::Obey => self.inner.execute(lock, op, within).await,
+                Whim::Late(by) => {
+                    sleep(by).await;
+                    self.inner.execute(lock, op, within).await
+                }
+                Whim::Hang => {
+                    sleep(within).await;
+                    unknown(FaultKind::TimedOut)
+                }
+                Whim::Break => unknown(FaultKind::Disconnected),
+                Whim::Mute => {
+                    self.inner.execute(lock, op, within).await;
+                    sleep(within).await;
+                    unknown(FaultKind::TimedOut)
+                }
+                Whim::Cut => {
+                    self.inner.execute(lock, op, within).await;
+                    unknown(FaultKind::Disconnected)
+                }
+            }
+        })
+    }
+
+    fn open_mailbox(
+        &self,
+        session: SessionId,
+        post: Arc<dyn Postbox>,
+        within: Duration,
+    ) -> BoxFuture<'_, Result<(), Fault>> {
+        self.inner.open_mailbox(session, post, within)
+    }
+
+    fn close_mailbox(&self, session: SessionId) {
+        self.inner.close_mailbox(session);
+    }
+
+    fn sessions(&self) -> SessionKeeping {
+        self.inner.sessions()
+    }
+
+    fn attend<'a>(&'a self, op: &'a SessionOp, within: Duration) -> BoxFuture<'a, Outcome<SessionReply>> {
+        Box::pin(async move {
+            if self.no_beats.load(Ordering::SeqCst) {
+                sleep(within).await;
+                return unknown(FaultKind::TimedOut);
+            }
+            self.inner.attend(op, within).await
+        })
+    }
+
+    fn sibling(&self) -> Arc<dyn Store> {
+        Arc::new(self.clone())
+    }
+
+    fn check(&self, lock: &Lock) -> Result<(), KeyError> {
+        self.inner.check(lock)
+    }
+}
+
+/// A number that is told and changed from within a mood.
+#[derive(Clone, Default)]
+struct Count(Arc<AtomicU32>);
+
+impl Count {
+    /// Counts one, and says how many there were before.
+    fn next(&self) -> u32 {
+        self.0.fetch_add(1, Ordering::SeqCst)
+    }
+
+    async fn until(&self, least: u32) {
+        let reached = async {
+            while self.0.load(Ordering::SeqCst) < least {
+                sleep(MS).await;
+            }
+        };
+        timeout(SOON, reached).await.expect("it happens");
+    }
+}
+
+fn mutex(client: &Client, name: &str) -> Mutex {
+    client.mutex(name).expect("a good name")
+}
+
+fn both(client: &Client) -> MultiMutex {
+    client.multi_mutex(["a", "b"]).expect("good names")
+}
+
+async fn take_by_force(mutex: &Mutex) {
+    let seen = mutex.inspect_in_full().await.expect("an answer").seen.expect("somebody holds it");
+    mutex.free_by_force(seen).await.expect("freed");
+}
+
+/// Why the first is gone is learned although the second is known to be lost before that.
+#[tokio::test]
+async fn the_loss_of_another_of_them_hides_no_reason() {
+    let store = Moody::new(|name, op| match op {
+        Op::Inspect(_) if name == "a" => Whim::Late(200 * MS),
+        _ => Whim::Obey,
+    });
+    let (client, other) = (store.client().await, store.other().await);
+    let guard = both(&client).acquire().await.expect("acquired");
+    let signal = guard.lost_signal();
+    take_by_force(&mutex(&other, "a")).await;
+    take_by_force(&mutex(&other, "b")).await;
+    guard.extend().await.expect_err("both are gone");
+    let lost = timeout(SOON, guard.lost()).await.expect("told");
+    assert_eq!(lost.reason, LostReason::Freed, "{lost}");
+    assert!(signal.is_cancelled());
+    let told = async {
+        while guard.check().expect_err("it is gone").reason != LostReason::Freed {
+            sleep(MS).await;
+        }
+    };
+    timeout(SOON, told).await.expect("of the first as well");
+}
+
+/// Acquires both in two rounds: the first of them was taken, and when it is had the answer about the second is lost.
+/// It takes more than 400 ms to learn that.
+async fn acquired_slowly(lease: Duration) -> MultiGuard {
+    let asked = Count::default();
+    let store = Moody::new(move |name, op| match op {
+        Op::Acquire(_) if name == "b" && asked.next() == 1 => Whim::Hang,
+        _ => Whim::Obey,
+    });
+    let (client, other) = (store.client_with(400 * MS).await, store.other().await);
+    let taken = mutex(&other, "a").acquire().await.expect("acquired");
+    let all = both(&client).lease(lease);
+    let waits = tokio::spawn(async move { all.acquire().await });
+    until_waiting(&mutex(&other, "a"), 1).await;
+    taken.release().await.expect("released");
+    timeout(SOON, waits).await.expect("in time").expect("no panic").expect("acquired")
+}
+
+#[tokio::test]
+async fn what_ended_while_the_rest_was_asked_for_is_not_handed_out() {
+    let guard = acquired_slowly(300 * MS).await;
+    guard.check().expect("all are held when it is returned");
+    assert!(guard.remaining() > 150 * MS, "{:?}", guard.remaining());
+}
+
+#[tokio::test]
+async fn the_lease_counts_for_all_from_when_the_last_was_had() {
+    let guard = acquired_slowly(1_500 * MS).await;
+    assert!(guard.remaining() > 1_200 * MS, "{:?}", guard.remaining());
+}
+
+#[tokio::test]
+async fn a_limit_is_kept_also_where_what_was_had_cannot_be_given_back() {
+    let store = Moody::new(|_, op| if matches!(op, Op::Release(_)) { Whim::Hang } else { Whim::Obey });
+    let (client, other) = (store.client().await, store.other().await);
+    let taken = mutex(&other, "a").acquire().await.expect("acquired");
+    let kept = mutex(&other, "b").acquire().await.expect("acquired");
+    let all = both(&client);
+    let waits = tokio::spawn(async move {
+        let start = Instant::now();
+        (all.acquire_timeout(500 * MS).await, start.elapsed())
+    });
+    until_waiting(&mutex(&other, "a"), 1).await;
+    taken.release().await.expect("released");
+    let (missed, waited) = waits.await.expect("no panic");
+    assert!(
+        matches!(&missed, Err(AcquireError::TimedOut { lock, .. }) if lock.as_str() == "b"),
+        "{missed:?}"
+    );
+    assert!(waited < 1_500 * MS, "{waited:?}");
+    kept.release().await.expect("released");
+}
+
+#[tokio::test]
+async fn a_limit_is_kept_also_where_what_was_had_cannot_be_lengthened() {
+    let store = Moody::new(|_, op| if matches!(op, Op::Extend(_)) { Whim::Hang } else { Whim::Obey });
+    let (client, other) = (store.client().await, store.other().await);
+    let taken = mutex(&other, "a").acquire().await.expect("acquired");
+    let all = both(&client);
+    let waits = tokio::spawn(async move {
+        let start = Instant::now();
+        (all.acquire_timeout(500 * MS).await, start.elapsed())
+    });
+    until_waiting(&mutex(&other, "a"), 1).await;
+    taken.release().await.expect("released");
+    let (acquired, waited) = waits.await.expect("no panic");
+    acquired.expect("all are held").check().expect("as long as the first lease");
+    assert!(waited < 1_500 * MS, "{waited:?}");
+}
+
+/// A lock that another waits for, who has it for no time at all.
+async fn waited_for(other: &Client) -> tokio::task::JoinHandle<()> {
+    let theirs = mutex(other, "a");
+    let visit = tokio::spawn({
+        let theirs = theirs.clone();
+        async move { theirs.acquire().await.expect("acquired").release().await.expect("released") }
+    });
+    until_waiting(&theirs, 1).await;
+    visit
+}
+
+/// The release was executed, its answer lost, and the next one has come and gone when it is sent again: whether it was
+/// that release or a loss that ended the hold, the store does not say.
+#[tokio::test]
+async fn a_release_that_may_have_worked_is_not_told_as_a_loss() {
+    let releases = Count::default();
+    let store = Moody::new(move |_, op| match op {
+        Op::Release(_) if releases.next() == 0 => Whim::Cut,
+        Op::Release(_) => Whim::Late(300 * MS),
+        _ => Whim::Obey,
+    });
+    let (client, other) = (store.client().await, store.other().await);
+    let guard = mutex(&client, "a").acquire().await.expect("acquired");
+    let lost = guard.lost_signal();
+    let visit = waited_for(&other).await;
+    let released = guard.release().await;
+    visit.await.expect("no panic");
+    assert!(matches!(released, Err(ReleaseError::Unknown(_))), "{released:?}");
+    assert!(!lost.is_cancelled(), "nobody knows of a loss");
+}
+
+/// Two holds of one owner, released at the same time over a connection that breaks: the store remembers the last one.
+#[tokio::test]
+async fn siblings_that_may_have_been_released_are_not_told_as_lost() {
+    let releases = Count::default();
+    let store = Moody::new(move |_, op| match op {
+        Op::Release(_) if releases.next() < 2 => Whim::Cut,
+        _ => Whim::Obey,
+    });
+    let client = store.client().await;
+    let ours = client.reentrant_mutex("a").expect("a good name").owned_by(&client.owner());
+    let one = ours.acquire().await.expect("acquired");
+    let other = ours.acquire().await.expect("entered again");
+    let (one, other) = tokio::join!(one.release(), other.release());
+    let unknown = [&one, &other].iter().filter(|r| matches!(r, Err(ReleaseError::Unknown(_)))).count();
+    let free = [&one, &other].iter().filter(|r| matches!(r, Ok(Released::Free))).count();
+    assert_eq!((unknown, free), (1, 1), "{one:?} {other:?}");
+}
+
+/// What the store says for certain is told, also where the release may have been executed before.
+#[tokio::test]
+async fn a_hold_that_was_taken_by_force_is_lost_at_whichever_sending() {
+    let releases = Count::default();
+    let count = releases.clone();
+    let store = Moody::new(move |_, op| match op {
+        Op::Release(_) if count.next() == 0 => Whim::Break,
+        _ => Whim::Obey,
+    });
+    let (client, other) = (store.client().await, store.other().await);
+    let guard = mutex(&client, "a").acquire().await.expect("acquired");
+    take_by_force(&mutex(&other, "a")).await;
+    let released = guard.release().await;
+    assert!(matches!(released, Err(ReleaseError::Lost(LostReason::Freed))), "{released:?}");
+    assert_eq!(releases.next(), 2, "it was sent again");
+}
+
+/// A shutdown that comes while a release is on its way learns what became of it by one more, behind it.
+#[tokio::test]
+async fn a_release_that_a_shutdown_takes_over_is_told_as_it_went() {
+    for visited in [false, true] {
+        let releases = Count::default();
+        let count = releases.clone();
+        let store = Moody::new(move |_, op| match op {
+            Op::Release(_) if count.next() == 0 => Whim::Mute,
+            _ => Whim::Obey,
+        });
+        let (client, other) = (store.client().await, store.other().await);
+        let guard = mutex(&client, "a").acquire().await.expect("acquired");
+        let visit = if visited { Some(waited_for(&other).await) } else { None };
+        let release = tokio::spawn(guard.release());
+        releases.until(1).await;
+        if let Some(visit) = visit {
+            visit.await.expect("no panic");
+        }
+        client.shutdown(SOON).await.expect("the store answers");
+        let released = release.await.expect("no panic");
+        if visited {
+            assert!(matches!(released, Err(ReleaseError::Unknown(_))), "{released:?}");
+        } else {
+            released.expect("it was executed");
+        }
+        assert_eq!(releases.next(), 2, "the user's, and one behind it");
+    }
+}
+
+/// It says how often the owner has the lock yet, whoever has asked.
+#[tokio::test]
+async fn a_release_that_a_shutdown_takes_over_says_what_is_left() {
+    let releases = Count::default();
+    let count = releases.clone();
+    let store = Moody::new(move |_, op| match op {
+        Op::Release(_) if count.next() == 0 => Whim::Mute,
+        _ => Whim::Obey,
+    });
+    let (client, other) = (store.client().await, store.other().await);
+    let owner = client.owner();
+    let elsewhere = other.reentrant_mutex("a").expect("a good name").owned_by(&owner);
+    let elsewhere = elsewhere.acquire().await.expect("acquired");
+    let ours = client.reentrant_mutex("a").expect("a good name").owned_by(&owner);
+    let guard = ours.acquire().await.expect("entered");
+    let release = tokio::spawn(guard.release());
+    releases.until(1).await;
+    client.shutdown(SOON).await.expect("the store answers");
+    let released = release.await.expect("no panic").expect("it was executed");
+    assert_eq!(released, Released::StillHeld { count: 1 });
+    elsewhere.release().await.expect("released");
+}
+
+/// The answer to all was lost, and no session can begin before the limit: whether anything was had is unknown.
+#[tokio::test]
+async fn an_answer_that_was_lost_is_unknown_also_where_the_session_lapses_then() {
+    let no_beats = Arc::new(AtomicBool::new(false));
+    let (silent, asked) = (no_beats.clone(), Count::default());
+    let mut store = Moody::new(move |_, op| match op {
+        Op::Acquire(_) if asked.next() < 2 => {
+            silent.store(true, Ordering::SeqCst);
+            Whim::Cut
+        }
+        Op::Acquire(_) => Whim::Hang,
+        _ => Whim::Obey,
+    });
+    store.no_beats = no_beats;
+    let builder = Client::of_store(store.clone()).session(1_000 * MS).call_timeout(200 * MS);
+    let client = builder.connect().await.expect("it connects");
+    let missed = both(&client).acquire_timeout(2_500 * MS).await;
+    assert!(matches!(missed, Err(AcquireError::Unknown(_))), "{missed:?}");
+    let other = store.other().await;
+    for name in ["a", "b"] {
+        let free = async {
+            while !matches!(mutex(&other, name).try_acquire().await, Ok(Attempt::Granted(_))) {
+                sleep(MS).await;
+            }
+        };
+        timeout(SOON, free).await.expect("what there was of it is undone");
+    }
+}

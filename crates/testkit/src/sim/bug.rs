@@ -113,9 +113,9 @@ pub enum Bug {
     NobodyIsWatched,
     /// A beat without a reply counts as a success.
     UnknownBeatIsYes,
-    /// What was asked for together is not undone when there was no answer.
+    /// What was asked for together is not undone where there was no answer.
     NoUndoOfAll,
-    /// Of several locks all but one are given back.
+    /// Of several locks that are dropped together all but one are given back.
     OneOfAllIsKept,
     /// What an owner holds who came from another process lives with the session of this one.
     TravellerHasSession,
@@ -333,6 +333,20 @@ impl Bug {
                 });
                 done
             }
+            (Self::EvictionEndsTheStay, _) => {
+                let dead = match op {
+                    Op::Acquire(ask) => ask.ahead,
+                    Op::Evict(evict) => Some(evict.dead),
+                    _ => None,
+                };
+                let dead = dead.filter(|dead| matches!(alive(*dead), Vital::Lapsed));
+                let dies =
+                    |entry: &Entry| entry.life.ends_with_session() && Some(entry.hold.session()) == dead;
+                if before.iter().any(dies) {
+                    state.value = None;
+                }
+                state.apply(now_us, op, alive)
+            }
             (Self::GoneEntryTakesAnother, Op::Release(release)) => {
                 let mut release = release.clone();
                 let is_owner = holder(state).is_some_and(|holder| holder.value == release.claim.value);
@@ -380,16 +394,6 @@ impl Bug {
                 {
                     *fence = FencingToken::after(*last, now_us);
                     (*last, entries.fence) = (Some(*fence), Some(*fence));
-                }
-            }
-            (Self::EvictionEndsTheStay, Op::Acquire(_) | Op::Evict(_), _)
-                if left > 0 && left < before.len() =>
-            {
-                let lives = |entry: &Entry| entry.until_ms >= now_us / 1000;
-                let is_gone =
-                    |entry: &&Entry| !entries(state).is_some_and(|now| now.entry(&entry.hold).is_some());
-                if before.iter().filter(|entry| lives(entry)).any(|entry| is_gone(&entry)) {
-                    state.value = None;
                 }
             }
             _ => {}

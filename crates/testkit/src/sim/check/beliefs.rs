@@ -41,7 +41,6 @@ struct Believed {
     lock: LockId,
     task: TaskId,
     fence: FencingToken,
-    hold: Option<HoldId>,
     until: Instant,
     /// When this was last heard.
     heard: Instant,
@@ -50,8 +49,9 @@ struct Believed {
 }
 
 impl Beliefs {
-    fn judge(&self, at: Instant, believed: Believed) -> Verdict {
-        let Believed { lock, task, fence, hold, until, .. } = believed;
+    fn judge(&self, at: Instant, grip: Grip, believed: Believed, scene: &Scene) -> Verdict {
+        let Believed { lock, task, fence, until, .. } = believed;
+        let hold = scene.grips.hold(grip);
         if until <= at || self.freed.contains_key(&(lock, fence)) {
             return Ok(());
         }
@@ -108,23 +108,25 @@ impl Check for Beliefs {
             Event::Executed(done) => {
                 self.executed(at, done);
                 if scene.promises.exclusion {
-                    let of_it = self.believed.values().filter(|believed| believed.lock == done.lock);
-                    of_it.copied().try_for_each(|believed| self.judge(at, believed))?;
+                    let mut of_it = self.believed.iter().filter(|(_, believed)| believed.lock == done.lock);
+                    of_it.try_for_each(|(grip, believed)| self.judge(at, *grip, *believed, scene))?;
                 }
             }
             Event::Attended(done) => {
                 self.ends = ends(done.sessions, done.clock);
                 if scene.promises.exclusion {
-                    self.believed.values().try_for_each(|believed| self.judge(at, *believed))?;
+                    self.believed
+                        .iter()
+                        .try_for_each(|(grip, believed)| self.judge(at, *grip, *believed, scene))?;
                 }
             }
             Event::Stranger(lock, Some(_)) => drop(self.held.remove(&lock)),
             Event::Task(task, lock, TaskEvent::Acquired(grip, Gain { fence, belief, keeping, .. })) => {
-                let (hold, until) = (scene.grips.hold(grip), belief.until);
-                let believed = Believed { lock, task, fence, hold, until, heard: at, told: false, keeping };
+                let until = belief.until;
+                let believed = Believed { lock, task, fence, until, heard: at, told: false, keeping };
                 self.believed.insert(grip, believed);
                 if scene.promises.exclusion {
-                    return self.judge(at, believed);
+                    return self.judge(at, grip, believed, scene);
                 }
             }
             Event::Task(_, _, TaskEvent::Believes(grip, belief)) => {
@@ -132,7 +134,7 @@ impl Check for Beliefs {
                 (believed.until, believed.heard) = (belief.until, at);
                 let believed = *believed;
                 if scene.promises.exclusion {
-                    return self.judge(at, believed);
+                    return self.judge(at, grip, believed, scene);
                 }
             }
             Event::Task(_, _, TaskEvent::Told(grip, _)) => {
@@ -152,7 +154,7 @@ impl Check for Beliefs {
     }
 
     fn pass(&mut self, at: Instant, scene: &Scene) -> Verdict {
-        for believed in self.believed.values().filter(|believed| !believed.told) {
+        for (grip, believed) in self.believed.iter().filter(|(_, believed)| !believed.told) {
             let Believed { lock, task, fence, .. } = *believed;
             let Some(well_since) = scene.health(task.host).and_then(super::Health::stirs_since) else {
                 continue;
@@ -161,7 +163,7 @@ impl Check for Beliefs {
                 && let Keeping::Renewed(lease) = believed.keeping
                 && at > freed.max(&well_since).add(lease / 3 + RENEWAL_SLACK)
                 && believed.until > at
-                && believed.hold.is_none_or(|hold| !self.returned.contains(&hold))
+                && scene.grips.hold(*grip).is_none_or(|hold| !self.returned.contains(&hold))
             {
                 return Err(format!("{task} still believes in {lock}, which was taken by force at {freed}"));
             }

@@ -2,7 +2,8 @@
 //!
 //! Nobody outside of the engine is told a hold's id, since it is a secret. But a process has to have heard of a hold before
 //! a task of it has a guard: by an answer, or by a grant's message. So a new guard is of the hold of that token which its
-//! process heard of last, and which no other guard is of.
+//! process heard of last, and which no other guard is of; unless that one is given up while the guard is in use. (A task that
+//! is given the lock by its place gives up what it has got on its way past the line.)
 
 use crate::sim::event::{Event, Gain, Grip, HostEvent, LockId, OwnerId, TaskEvent, TaskId};
 use crate::sim::kernel::HostId;
@@ -18,7 +19,9 @@ pub struct Grips {
     looks: BTreeMap<Nonce, (LockId, HoldId)>,
     /// What processes have heard of, the last at the end, and no guard is of.
     heard: BTreeMap<HostId, Vec<(LockId, HoldId, FencingToken)>>,
-    bound: BTreeSet<HoldId>,
+    bound: BTreeMap<HoldId, Grip>,
+    /// Those that are given back, or were.
+    let_go: BTreeSet<Grip>,
     owners: BTreeMap<OwnerId, String>,
 }
 
@@ -46,6 +49,11 @@ impl Grips {
     /// Of which hold a guard is.
     pub fn hold(&self, grip: Grip) -> Option<HoldId> {
         self.known.get(&grip)?.hold
+    }
+
+    /// The guard that is, or was, of a hold.
+    pub fn of(&self, hold: &HoldId) -> Option<Grip> {
+        self.bound.get(hold).copied()
     }
 
     /// Whether a process has heard that it has a hold of a lock which no guard is of.
@@ -93,6 +101,7 @@ impl Grips {
                     self.hears(host, lock, hold, fence);
                 }
             }
+            Event::Task(_, _, TaskEvent::Lets(grip, _)) => drop(self.let_go.insert(grip)),
             Event::Task(task, lock, TaskEvent::Acquired(grip, gain)) => self.acquired(task, lock, grip, gain),
             Event::Host(host, HostEvent::Crashed | HostEvent::Ended) => drop(self.heard.remove(&host)),
             _ => {}
@@ -103,6 +112,7 @@ impl Grips {
         let asks = match op {
             Op::Acquire(ask) => Some(ask),
             Op::Release(release) => {
+                self.gives_up(host, release.claim.hold);
                 if let Some(heard) = self.heard.get_mut(&host) {
                     // It is given up, and no guard will be of it.
                     heard.retain(|(_, hold, _)| *hold != release.claim.hold);
@@ -120,6 +130,24 @@ impl Grips {
         }
     }
 
+    /// A hold is given up. If a guard in use was taken to be of it, it is of another one of the same token.
+    fn gives_up(&mut self, host: HostId, hold: HoldId) {
+        let Some(grip) = self.bound.get(&hold).copied().filter(|grip| !self.let_go.contains(grip)) else {
+            return;
+        };
+        let (Some(known), Some(heard)) = (self.known.get_mut(&grip), self.heard.get_mut(&host)) else {
+            return;
+        };
+        let (lock, fence) = (known.lock, known.fence);
+        let Some(at) = heard.iter().rposition(|(of, _, token)| (*of, *token) == (lock, fence)) else {
+            return;
+        };
+        let right = heard.remove(at).1;
+        known.hold = Some(right);
+        self.bound.remove(&hold);
+        self.bound.insert(right, grip);
+    }
+
     fn had(&mut self, host: HostId, lock: LockId, hold: HoldId, acquired: &Acquired) {
         if let Acquired::Granted { fence, .. } = acquired {
             self.hears(host, lock, hold, *fence);
@@ -127,7 +155,7 @@ impl Grips {
     }
 
     fn hears(&mut self, host: HostId, lock: LockId, hold: HoldId, fence: FencingToken) {
-        if self.bound.contains(&hold) {
+        if self.bound.contains_key(&hold) {
             return;
         }
         let heard = self.heard.entry(host).or_default();
@@ -140,7 +168,7 @@ impl Grips {
         let heard = self.heard.entry(task.host).or_default();
         let last = heard.iter().rposition(|(of, _, token)| (*of, *token) == (lock, fence));
         let hold = last.map(|at| heard.remove(at).1);
-        self.bound.extend(hold);
+        self.bound.extend(hold.map(|hold| (hold, grip)));
         self.known.insert(grip, Known { lock, task, fence, owner, hold });
     }
 }

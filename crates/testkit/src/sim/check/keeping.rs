@@ -44,7 +44,6 @@ struct Kept {
     task: TaskId,
     lock: LockId,
     fence: FencingToken,
-    hold: Option<HoldId>,
     keeping: Keeping,
     acquired: Instant,
     until: Instant,
@@ -89,8 +88,8 @@ impl Keepings {
     fn task(&mut self, at: Instant, task: TaskId, lock: LockId, what: TaskEvent, scene: &Scene) -> Verdict {
         match what {
             TaskEvent::Acquired(grip, Gain { fence, belief, keeping, .. }) => {
-                let (hold, until, acquired) = (scene.grips.hold(grip), belief.until, at);
-                let kept = Kept { task, lock, fence, hold, keeping, acquired, until, is_extended: false };
+                let (until, acquired) = (belief.until, at);
+                let kept = Kept { task, lock, fence, keeping, acquired, until, is_extended: false };
                 self.kept.insert(grip, kept);
                 return self.not_beyond(grip);
             }
@@ -162,7 +161,7 @@ impl Keepings {
         let Kept { task, lock, .. } = *kept;
         let well =
             scene.health(task.host).and_then(Health::well_since).is_some_and(|well| well <= kept.acquired);
-        let hold = kept.hold;
+        let hold = scene.grips.hold(grip);
         let granted = hold.and_then(|hold| self.granted.get(&hold)).copied().unwrap_or(at);
         if !well || scene.upset_at.is_some_and(|upset| upset >= granted) {
             return Ok(());
@@ -208,7 +207,7 @@ impl Check for Keepings {
     fn pass(&mut self, at: Instant, scene: &Scene) -> Verdict {
         let kept = &self.kept;
         let believes = |(heard, hold): &(Instant, HoldId)| {
-            let kept = kept.values().find(|kept| kept.hold == Some(*hold));
+            let kept = scene.grips.of(hold).and_then(|grip| kept.get(&grip));
             kept.filter(|kept| kept.until > at).map(|kept| (*heard, kept.lock, kept.task))
         };
         self.refused.retain(|refused| believes(refused).is_some());

@@ -23,8 +23,8 @@ pub struct Leftovers {
     there: BTreeMap<LockId, BTreeMap<HoldId, Thing>>,
     /// Who seeks a lock.
     sought: BTreeMap<(HostId, LockId), Interest>,
-    /// Holds that tasks have, or had until then.
-    had: BTreeMap<HoldId, Option<Instant>>,
+    /// Guards that tasks have, or had until then.
+    had: BTreeMap<Grip, Option<Instant>>,
     /// Holds that end by themselves.
     excused: BTreeSet<HoldId>,
     /// Holds that were given up: what asks for them afterwards was overtaken.
@@ -84,27 +84,27 @@ impl Leftovers {
             TaskEvent::Missed(_) | TaskEvent::Cancelled => drop(interest.tasks.remove(&task)),
             TaskEvent::Acquired(grip, _) => {
                 interest.tasks.remove(&task);
-                self.had.extend(scene.grips.hold(grip).map(|hold| (hold, None)));
+                self.had.insert(grip, None);
             }
-            TaskEvent::Lets(grip, Letting::Drop) => return self.lets(at, grip, scene),
+            TaskEvent::Lets(grip, Letting::Drop) => return self.lets(at, grip),
             TaskEvent::Released(grip, told) => {
                 if told.is_none() {
                     self.excused.extend(scene.grips.hold(grip));
                 }
-                return self.lets(at, grip, scene);
+                return self.lets(at, grip);
             }
             _ => return,
         }
         interest.changed = at;
     }
 
-    fn lets(&mut self, at: Instant, grip: Grip, scene: &Scene) {
-        self.had.extend(scene.grips.hold(grip).map(|hold| (hold, Some(at))));
+    fn lets(&mut self, at: Instant, grip: Grip) {
+        self.had.insert(grip, Some(at));
     }
 
     /// Since when nobody wants what is at the store.
-    fn unwanted_since(&self, lock: LockId, hold: HoldId, host: HostId) -> Option<Instant> {
-        match self.had.get(&hold) {
+    fn unwanted_since(&self, lock: LockId, hold: HoldId, host: HostId, scene: &Scene) -> Option<Instant> {
+        match scene.grips.of(&hold).and_then(|grip| self.had.get(&grip)) {
             Some(until) => *until,
             None => match self.sought.get(&(host, lock)) {
                 Some(interest) => interest.tasks.is_empty().then_some(interest.changed),
@@ -140,7 +140,7 @@ impl Check for Leftovers {
     fn pass(&mut self, at: Instant, scene: &Scene) -> Verdict {
         for (lock, things) in &self.there {
             for (hold, thing) in things {
-                let Some(unwanted) = self.unwanted_since(*lock, *hold, thing.host) else { continue };
+                let Some(unwanted) = self.unwanted_since(*lock, *hold, thing.host, scene) else { continue };
                 let Some(well) = scene.health(thing.host).and_then(Health::well_since) else { continue };
                 let since = unwanted.max(thing.since);
                 let is_left = thing.until > at && !self.excused.contains(hold);

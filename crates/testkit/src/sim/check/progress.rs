@@ -35,8 +35,6 @@ const FOUND_WITHIN: Duration = LOOK;
 pub struct Progress {
     locks: BTreeMap<LockId, Seen>,
     lines: BTreeMap<(HostId, LockId), Line>,
-    /// What tasks have had.
-    taken: BTreeSet<HoldId>,
     /// Holds that messages have asked for which came late, or twice: nobody may count on them any more.
     ghosts: BTreeSet<HoldId>,
     /// Holds that were given up.
@@ -151,7 +149,7 @@ impl Progress {
         Ok(())
     }
 
-    fn change(&mut self, at: Instant, task: TaskId, lock: LockId, what: TaskEvent, scene: &Scene) {
+    fn change(&mut self, at: Instant, task: TaskId, lock: LockId, what: TaskEvent) {
         self.believe(task, lock, what);
         let (tasks, with_others) = (Vec::new(), BTreeSet::new());
         let line = Line { tasks, with_others, changed: at };
@@ -170,9 +168,6 @@ impl Progress {
             | TaskEvent::Extended(..) => return,
         }
         line.changed = at;
-        if let TaskEvent::Acquired(grip, _) = what {
-            self.taken.extend(scene.grips.hold(grip));
-        }
     }
 
     /// Takes note of who believes that he has the lock.
@@ -235,7 +230,7 @@ impl Progress {
     fn overdue(&self, at: Instant, lock: LockId, seen: &Seen, scene: &Scene) -> Verdict {
         // What was hardly worth taking lasts for longer once the store's clock is set back.
         let within = if scene.promises.clocks { TAKEN_WITHIN } else { TAKEN_WITHIN + WORTH_TAKING };
-        if let Some(grant) = seen.grant.as_ref().filter(|grant| !self.taken.contains(&grant.hold))
+        if let Some(grant) = seen.grant.as_ref().filter(|grant| scene.grips.of(&grant.hold).is_none())
             && self.asked.get(&(grant.host, lock)) == Some(&grant.hold)
             && let Some(eager) = self.eager_since(at, grant.host, lock, scene)
             && at > eager.max(grant.since) + within
@@ -327,7 +322,7 @@ impl Check for Progress {
                     self.asked.insert((host, lock), ask.claim.hold);
                 }
             }
-            Event::Task(task, lock, what) => self.change(at, task, lock, what, scene),
+            Event::Task(task, lock, what) => self.change(at, task, lock, what),
             Event::Host(host, HostEvent::Crashed) => self.lines.retain(|(line, _), _| *line != host),
             Event::Stranger(lock, Some(until)) => {
                 let seen = self.locks.entry(lock).or_default();

@@ -39,6 +39,11 @@ fn nothing_is_violated() {
         ("sessions", sum.sessions),
         ("evicted", sum.evicted),
         ("freed", sum.freed),
+        ("entered", sum.entered / 10),
+        ("entered abroad", sum.entered_abroad),
+        ("still held", sum.still_held / 10),
+        ("with others", sum.with_others),
+        ("grasped", sum.grasped),
     ] {
         assert!(happened >= 300, "{what} happened too rarely: {sum:?}");
     }
@@ -96,6 +101,18 @@ fn found_by(bug: Bug) -> (u64, &'static str) {
         Bug::TokenThatCounts | Bug::TokenOfTheClock => (30, "tokens"),
         Bug::ResentWithFreshHold => (30, "silence"),
         Bug::ReleasedHoldIsReused | Bug::RenewedAfterRelease => (10, "silence"),
+        Bug::ReleaseEndsTheStay
+        | Bug::EnteringShortens
+        | Bug::EntersWithoutComparing
+        | Bug::GhostsAreLengthened
+        | Bug::GoneEntryTakesAnother
+        | Bug::EvictionEndsTheStay => (1000, "comparison"),
+        Bug::EntryHasOwnToken | Bug::NextOwnerHasOldToken => (30, "tokens"),
+        Bug::ResentEntryCountsTwice | Bug::SaysFreeWhileHeld | Bug::EnteringWaits => (300, "entering"),
+        Bug::TakesSomeOfAll => (60, "several"),
+        Bug::NoUndoOfAll => (3000, "leftovers"),
+        Bug::OneOfAllIsKept => (60, "leftovers"),
+        Bug::TravellerHasSession => (300, "beliefs"),
     }
 }
 

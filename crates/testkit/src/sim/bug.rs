@@ -4,10 +4,10 @@
 //! operation does ([`Bug::apply`]); those of a client stand between the engine and its store, its mailbox or its clock
 //! (`planted`). They are switched on for one run, and nothing of them is in the product.
 
-use leasehold_core::model::{Alive, LockState, Sessions, Vital};
+use leasehold_core::model::{Alive, Content, Entries, Entry, LockState, Sessions, Value, Vital, everybody};
 use leasehold_core::{
-    Acquired, Claim, Extended, FencingToken, HoldId, Life, Op, Pass, Reply, Seen, SessionOp, SessionReply,
-    Wake,
+    Acquire, Acquired, Claim, Extended, Fate, FencingToken, HoldId, Kind, Life, Op, OwnValue, Pass, Reply,
+    Seen, SessionOp, SessionReply, Share, Wake,
 };
 use std::mem;
 
@@ -46,6 +46,30 @@ pub enum Bug {
     FreesWithoutComparing,
     /// A beat brings a session back that has lapsed.
     BeatRevivesTheDead,
+    /// A release ends all that its owner has.
+    ReleaseEndsTheStay,
+    /// Who enters again sets the expiry, also to an earlier time.
+    EnteringShortens,
+    /// Whoever comes is let in to what another owner has.
+    EntersWithoutComparing,
+    /// An entry that is asked for a second time counts twice.
+    ResentEntryCountsTwice,
+    /// Who enters again lengthens also what nobody may have any more.
+    GhostsAreLengthened,
+    /// Who enters again gets a token of his own, and with him all that his owner has.
+    EntryHasOwnToken,
+    /// The next owner gets the token of the one before him.
+    NextOwnerHasOldToken,
+    /// A release says that the lock is free while its owner has it yet.
+    SaysFreeWhileHeld,
+    /// The release of an entry that is gone takes another one of its owner's.
+    GoneEntryTakesAnother,
+    /// The death of one process ends also what others have of the same owner.
+    EvictionEndsTheStay,
+    /// Who enters again waits behind those who stand in the queue.
+    EnteringWaits,
+    /// Some of several locks are taken although another is not free.
+    TakesSomeOfAll,
 
     /// Validity counts from when the reply arrived.
     ValidFromReply,
@@ -89,11 +113,17 @@ pub enum Bug {
     NobodyIsWatched,
     /// A beat without a reply counts as a success.
     UnknownBeatIsYes,
+    /// What was asked for together is not undone where there was no answer.
+    NoUndoOfAll,
+    /// Of several locks that are dropped together all but one are given back.
+    OneOfAllIsKept,
+    /// What an owner holds who came from another process lives with the session of this one.
+    TravellerHasSession,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 37] = [
+    pub const ALL: [Self; 52] = [
         Self::ReleaseWithoutComparing,
         Self::ExtendWithoutComparing,
         Self::ExtendThatShortens,
@@ -110,6 +140,18 @@ impl Bug {
         Self::EvictsLeases,
         Self::FreesWithoutComparing,
         Self::BeatRevivesTheDead,
+        Self::ReleaseEndsTheStay,
+        Self::EnteringShortens,
+        Self::EntersWithoutComparing,
+        Self::ResentEntryCountsTwice,
+        Self::GhostsAreLengthened,
+        Self::EntryHasOwnToken,
+        Self::NextOwnerHasOldToken,
+        Self::SaysFreeWhileHeld,
+        Self::GoneEntryTakesAnother,
+        Self::EvictionEndsTheStay,
+        Self::EnteringWaits,
+        Self::TakesSomeOfAll,
         Self::ValidFromReply,
         Self::NoDrift,
         Self::GrantCountsFromLastLook,
@@ -131,6 +173,9 @@ impl Bug {
         Self::LapsedSessionReturns,
         Self::NobodyIsWatched,
         Self::UnknownBeatIsYes,
+        Self::NoUndoOfAll,
+        Self::OneOfAllIsKept,
+        Self::TravellerHasSession,
     ];
 
     /// Executes an operation at the server, with this bug if it is one of the server's.
@@ -258,8 +303,133 @@ impl Bug {
                 free.seen = last.map_or(free.seen, Seen::Hold);
                 state.apply(now_us, &Op::Free(free), alive)
             }
+            _ if entries(state).is_some() => self.apply_to_entries(state, now_us, op, alive),
+            _ => self.apply_to_no_entries(state, now_us, op, alive),
+        }
+    }
+
+    /// The same, for a ReentrantMutex that somebody has.
+    fn apply_to_entries(
+        self,
+        state: &mut LockState,
+        now_us: u64,
+        op: &Op,
+        alive: Alive<'_>,
+    ) -> (Reply, Vec<Wake>) {
+        let before = entries(state).map_or_else(Vec::new, |entries| entries.holds.clone());
+        match (self, op) {
+            (Self::EntersWithoutComparing, Op::Acquire(ask)) => {
+                let mut ask = ask.clone();
+                ask.claim.value = holder(state).and_then(|holder| holder.value).or(ask.claim.value);
+                state.apply(now_us, &Op::Acquire(ask), alive)
+            }
+            (Self::EnteringWaits, Op::Acquire(ask)) => enter_in_line(state, now_us, ask, alive),
+            (Self::GhostsAreLengthened, Op::Acquire(_)) => {
+                each_entry(state, |entry| entry.extended = true);
+                let done = state.apply(now_us, op, alive);
+                each_entry(state, |entry| {
+                    let old = before.iter().find(|old| old.hold == entry.hold);
+                    entry.extended = old.is_some_and(|old| old.extended);
+                });
+                done
+            }
+            (Self::EvictionEndsTheStay, _) => {
+                let dead = match op {
+                    Op::Acquire(ask) => ask.ahead,
+                    Op::Evict(evict) => Some(evict.dead),
+                    _ => None,
+                };
+                let dead = dead.filter(|dead| matches!(alive(*dead), Vital::Lapsed));
+                let dies =
+                    |entry: &Entry| entry.life.ends_with_session() && Some(entry.hold.session()) == dead;
+                if before.iter().any(dies) {
+                    state.value = None;
+                }
+                state.apply(now_us, op, alive)
+            }
+            (Self::GoneEntryTakesAnother, Op::Release(release)) => {
+                let mut release = release.clone();
+                let is_owner = holder(state).is_some_and(|holder| holder.value == release.claim.value);
+                let is_there = before.iter().any(|entry| entry.hold == release.claim.hold);
+                if let Some(first) = before.first().filter(|_| is_owner && !is_there) {
+                    release.claim.hold = first.hold;
+                }
+                state.apply(now_us, &Op::Release(release), alive)
+            }
+            _ => {
+                let (mut reply, wakes) = state.apply(now_us, op, alive);
+                self.spoil(state, now_us, op, &mut reply, &before);
+                (reply, wakes)
+            }
+        }
+    }
+
+    /// What comes of an operation on entries that was executed as it should be.
+    fn spoil(self, state: &mut LockState, now_us: u64, op: &Op, reply: &mut Reply, before: &[Entry]) {
+        let was_there = |hold: HoldId| before.iter().any(|entry| entry.hold == hold);
+        let left = entries(state).map_or(0, |entries| entries.holds.len());
+        match (self, op, reply) {
+            (Self::ReleaseEndsTheStay, Op::Release(_), Reply::Release(released))
+                if released.found == Fate::Held && released.left > 0 =>
+            {
+                (state.value, released.left) = (None, 0);
+            }
+            (Self::SaysFreeWhileHeld, Op::Release(_), Reply::Release(released)) => released.left = 0,
+            (Self::EnteringShortens, Op::Acquire(ask), Reply::Acquire(Acquired::Granted { .. })) => {
+                if let Some(value) = state.value.as_mut().filter(|_| left > 1) {
+                    value.expires_ms = Some(now_us / 1000 + ask.lease_ms);
+                }
+            }
+            (Self::ResentEntryCountsTwice, Op::Acquire(ask), _) if was_there(ask.claim.hold) => {
+                if let Some(Value { content: Content::Entries(entries), .. }) = &mut state.value {
+                    entries.count += 1;
+                }
+            }
+            (Self::EntryHasOwnToken, Op::Acquire(ask), Reply::Acquire(Acquired::Granted { fence, .. }))
+                if left > 1 && !was_there(ask.claim.hold) =>
+            {
+                let last = state.record.as_mut().map(|record| &mut record.last);
+                if let (Some(last), Some(Value { content: Content::Entries(entries), .. })) =
+                    (last, &mut state.value)
+                {
+                    *fence = FencingToken::after(*last, now_us);
+                    (*last, entries.fence) = (Some(*fence), Some(*fence));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The same, for any other lock.
+    fn apply_to_no_entries(
+        self,
+        state: &mut LockState,
+        now_us: u64,
+        op: &Op,
+        alive: Alive<'_>,
+    ) -> (Reply, Vec<Wake>) {
+        match self {
+            Self::NextOwnerHasOldToken if state.kind == Kind::Reentrant => {
+                self.apply_with_own_token(state, now_us, op, alive)
+            }
             _ => state.apply(now_us, op, alive),
         }
+    }
+
+    /// Takes all of several locks at the server, with this bug if it is one of the server's.
+    pub(super) fn take_all(self, locks: &mut [(&mut LockState, &Acquire)], now_us: u64) -> Vec<Share> {
+        if self != Self::TakesSomeOfAll {
+            return LockState::take_all(locks, now_us);
+        }
+        let take = |(state, ask): &mut (&mut LockState, &Acquire)| {
+            let ask = Acquire { queue: None, ahead: None, ..(*ask).clone() };
+            match state.apply(now_us, &Op::Acquire(ask), &everybody).0 {
+                Reply::Acquire(had @ Acquired::Granted { .. }) => Share::Had(had),
+                Reply::Acquire(other) => Share::InTheWay(Ok(other)),
+                _ => Share::Open,
+            }
+        };
+        locks.iter_mut().map(take).collect()
     }
 
     /// Executes an operation on sessions at the server, with this bug if it is one of the server's.
@@ -285,10 +455,14 @@ impl Bug {
         let Some(after) = after.filter(|after| Some(**after) != before) else { return (reply, wakes) };
         let token = match self {
             Self::TokenThatCounts => before.map_or(1, |before| before.as_u64() + 1),
+            Self::NextOwnerHasOldToken => before.map_or(now_us, FencingToken::as_u64),
             _ => now_us,
         };
         let (right, wrong) = (*after, FencingToken::new(token));
         *after = wrong;
+        if let Some(Value { content: Content::Entries(entries), .. }) = &mut state.value {
+            entries.fence = Some(wrong);
+        }
         for wake in &mut wakes {
             if let Wake::Grant { fence, .. } = wake {
                 *fence = wrong;
@@ -308,6 +482,34 @@ impl Bug {
     }
 }
 
+/// The entries of a ReentrantMutex that somebody has.
+fn entries(state: &LockState) -> Option<&Entries> {
+    state.value.as_ref()?.content.entries()
+}
+
+fn each_entry(state: &mut LockState, each: impl FnMut(&mut Entry)) {
+    if let Some(Value { content: Content::Entries(entries), .. }) = &mut state.value {
+        entries.holds.iter_mut().for_each(each);
+    }
+}
+
+/// Lets nobody in past those who wait, also if he is of the owner who has the lock.
+fn enter_in_line(state: &mut LockState, now_us: u64, ask: &Acquire, alive: Alive<'_>) -> (Reply, Vec<Wake>) {
+    let is_there = entries(state).is_some_and(|entries| entries.entry(&ask.claim.hold).is_some());
+    let is_awaited = state.record.as_ref().is_some_and(|record| !record.tickets.is_empty());
+    let Some(other) = OwnValue::new("nobody").ok().filter(|_| is_awaited && !is_there) else {
+        return state.apply(now_us, &Op::Acquire(ask.clone()), alive);
+    };
+    let claim = Claim { value: Some(other), ..ask.claim.clone() };
+    let done = state.apply(now_us, &Op::Acquire(Acquire { claim, ..ask.clone() }), alive);
+    for place in state.record.iter_mut().flat_map(|record| record.places.values_mut()) {
+        if place.claim.hold == ask.claim.hold {
+            place.claim = ask.claim.clone();
+        }
+    }
+    done
+}
+
 /// What ends each hold and place of a lock.
 fn each_life(state: &mut LockState, mut each: impl FnMut(HoldId, &mut Life)) {
     let Some(record) = &mut state.record else { return };
@@ -317,11 +519,16 @@ fn each_life(state: &mut LockState, mut each: impl FnMut(HoldId, &mut Life)) {
     for place in record.places.values_mut() {
         each(place.claim.hold, &mut place.life);
     }
+    each_entry(state, |entry| each(entry.hold, &mut entry.life));
 }
 
-/// Who has the lock.
+/// Who has the lock: the first, where an owner has it several times.
 fn holder(state: &LockState) -> Option<Claim> {
-    let tenant = state.record.as_ref()?.tenant.as_ref()?;
     let value = state.value.as_ref()?;
+    if let Some(entries) = value.content.entries() {
+        let hold = entries.holds.first()?.hold;
+        return Some(Claim { hold, value: Some(entries.owner.clone()) });
+    }
+    let tenant = state.record.as_ref()?.tenant.as_ref()?;
     (value.content.token() == Some(&*tenant.claim.token())).then(|| tenant.claim.clone())
 }

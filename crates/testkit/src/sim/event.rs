@@ -2,10 +2,10 @@
 
 use super::kernel::HostId;
 use super::time::{Clock, Instant};
-use leasehold_core::model::{LockState, Sessions};
+use leasehold_core::model::{Content, LockState, Sessions, Value};
 use leasehold_core::{
-    Acquired, Claim, FencingToken, Freed, HoldId, Life, Op, Reply, Seen, SessionId, SessionOp, SessionReply,
-    Wake,
+    Acquire, Acquired, Claim, FencingToken, Freed, HoldId, Life, Op, OwnValue, Reply, Seen, SessionId,
+    SessionOp, SessionReply, Share, Wake,
 };
 use std::collections::BTreeMap;
 use std::fmt;
@@ -42,10 +42,20 @@ impl fmt::Display for TaskId {
     }
 }
 
+/// A guard that a task has of one lock: no two of a run are the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Grip(pub u32);
+
+/// An owner of ReentrantMutexes, by the order in which they came up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct OwnerId(pub u32);
+
 /// Something that happened.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub enum Event<'a> {
+    /// An owner is heard of for the first time, and this is his text.
+    Owner(OwnerId, &'a str),
     /// A process has come up, and this is its session.
     Started(HostId, SessionId),
     /// Something happened to a process.
@@ -80,6 +90,17 @@ pub enum Event<'a> {
         message: u64,
         /// What the store said.
         reply: Option<&'a Reply>,
+    },
+    /// The store has been asked for all of several locks, in one step; what became of each of them follows.
+    Grasped(&'a Grasp<'a>),
+    /// A client has the outcome of such a question; `None` if that is unknown, or that it was refused.
+    Shared {
+        /// Who.
+        host: HostId,
+        /// Which message.
+        message: u64,
+        /// What the store said of each.
+        shares: Option<&'a [Share]>,
     },
     /// A client gave an operation on sessions to its connection.
     Attends {
@@ -187,6 +208,8 @@ pub struct Execution<'a> {
     /// Set if the message came late, for the second time, or after one that was sent behind it: its sender does not
     /// count on it.
     pub out_of_time: bool,
+    /// Set if it was asked for together with others: then nothing is granted to anybody else.
+    pub together: bool,
     /// Which lock.
     pub lock: LockId,
     /// What was asked.
@@ -199,6 +222,19 @@ pub struct Execution<'a> {
     pub state: &'a LockState,
     /// The sessions that the store knows.
     pub sessions: &'a Sessions,
+    /// The store's clock.
+    pub clock: &'a Clock,
+}
+
+/// What the store did when it was asked for all of several locks.
+#[derive(Debug, Clone, Copy)]
+pub struct Grasp<'a> {
+    /// Whose question it was.
+    pub host: HostId,
+    /// Which message.
+    pub message: u64,
+    /// Each of the locks: what was asked and answered, and how it stands afterwards.
+    pub shares: &'a [(LockId, &'a Acquire, &'a Share, &'a LockState)],
     /// The store's clock.
     pub clock: &'a Clock,
 }
@@ -225,26 +261,52 @@ pub struct Attendance<'a> {
 /// What a task can do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TaskEvent {
-    /// It wants the lock.
-    Seeks(Way),
+    /// It wants the lock, for this owner; for one that nobody has been before, or for itself, if there is none.
+    Seeks(Way, Option<OwnerId>),
     /// It has the lock, and should have it for so long.
-    Acquired(FencingToken, Belief, Keeping),
+    Acquired(Grip, Gain),
     /// Its belief in its hold has changed.
-    Believes(FencingToken, Belief),
+    Believes(Grip, Belief),
     /// It did not get the lock.
     Missed(Miss),
     /// It begins to lengthen its hold.
-    Extends(FencingToken),
+    Extends(Grip),
     /// It lengthened its hold, to last until then at least.
-    Extended(FencingToken, Instant),
+    Extended(Grip, Instant),
     /// It stopped wanting the lock, by dropping the future.
     Cancelled,
     /// It begins to give the lock back, or drops its guard, or the release that it began.
-    Lets(FencingToken, Letting),
-    /// Its release has returned; `true` if that was a success.
-    Released(FencingToken, bool),
-    /// It was told that it lost the lock.
-    Told(FencingToken),
+    Lets(Grip, Letting),
+    /// Its release has returned; where that was a success, with how often its owner has the lock yet.
+    Released(Grip, Option<u64>),
+    /// It was told that it lost the lock; or another, without which it counts for nothing.
+    Told(Grip, Lost),
+}
+
+/// What a task has got.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Gain {
+    /// The fencing token.
+    pub fence: FencingToken,
+    /// What it believes.
+    pub belief: Belief,
+    /// For how long it is to be kept.
+    pub keeping: Keeping,
+    /// Who has it, of a ReentrantMutex.
+    pub owner: Option<OwnerId>,
+    /// How often he has it with this one, as far as he is told.
+    pub count: u64,
+    /// Set if it is had together with others.
+    pub together: bool,
+}
+
+/// Which lock was lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lost {
+    /// This one.
+    This,
+    /// Another that was held together with it.
+    Another,
 }
 
 /// How a lock is sought.
@@ -258,12 +320,21 @@ pub enum Way {
     WaitForEver,
     /// By trying again and again, for so long at the most.
     Poll(Duration),
+    /// Together with others, by one try.
+    TryAll,
+    /// Together with others, for so long at the most; for as long as it takes if there is no limit.
+    All(Option<Duration>),
 }
 
 impl Way {
     /// Whether it stands in line with others of its process.
     pub const fn is_in_line(self) -> bool {
-        !matches!(self, Self::Poll(_))
+        matches!(self, Self::Try | Self::Wait(_) | Self::WaitForEver)
+    }
+
+    /// Whether others are sought with it.
+    pub const fn is_for_several(self) -> bool {
+        matches!(self, Self::TryAll | Self::All(_))
     }
 }
 
@@ -278,6 +349,8 @@ pub enum Miss {
     Fault,
     /// The lease is shorter than the way to the store.
     TooSlow,
+    /// What was had of several ended before all were had.
+    Lost,
 }
 
 /// For how long a hold is to be kept.
@@ -287,6 +360,8 @@ pub enum Keeping {
     Renewed(Duration),
     /// For so long after it was asked for at the most, and hardly less after it was had.
     Given(Duration),
+    /// The same, on top of what its owner has it for already.
+    Added(Duration),
 }
 
 /// Until when a holder believes that it holds the lock.
@@ -305,21 +380,45 @@ pub enum Letting {
     Drop,
 }
 
-impl Execution<'_> {
-    /// Who has the lock afterwards, with which token, and until when in true time.
-    pub fn holder(&self) -> Option<(Claim, FencingToken, Option<Instant>)> {
-        holder(self.state, self.clock)
-    }
+/// A hold of ours at the store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Held {
+    /// Which.
+    pub hold: HoldId,
+    /// Whose, of a ReentrantMutex.
+    pub owner: Option<OwnValue>,
+    /// Its token.
+    pub fence: FencingToken,
+    /// Until when, in true time; `None` if it never ends.
+    pub until: Option<Instant>,
+    /// What ends it before its time.
+    pub life: Life,
+    /// Since when, in milliseconds of the store's clock.
+    since_ms: u64,
+}
 
-    /// Until when, in the store's milliseconds, the holder is spared though the store does not know his session: he may
-    /// believe in the hold for so long.
-    pub fn spared_until_ms(&self) -> Option<u64> {
-        self.holder()?;
-        let tenant = self.state.record.as_ref()?.tenant.as_ref()?;
-        match tenant.life {
-            Life::Session { alive_ms } => Some(tenant.since_ms + alive_ms),
+impl Held {
+    /// Until when, in the store's milliseconds, it is spared though the store does not know its session: its holder may
+    /// believe in it for so long.
+    pub const fn spared_until_ms(&self) -> Option<u64> {
+        match self.life {
+            Life::Session { alive_ms } => Some(self.since_ms + alive_ms),
             Life::Lease => None,
         }
+    }
+
+    /// Whether it lasts at that time.
+    pub fn lasts(&self, at: Instant) -> bool {
+        self.until.is_none_or(|until| at < until)
+    }
+}
+
+impl Execution<'_> {
+    /// Who of ours has the lock afterwards: one, or the holds of one owner, the oldest first.
+    pub fn holds(&self, at: Instant) -> Vec<Held> {
+        let mut holds = holds(self.state, self.clock);
+        holds.retain(|held| held.lasts(at));
+        holds
     }
 
     /// The claim that the operation is about.
@@ -333,15 +432,16 @@ impl Execution<'_> {
         self.sessions.records.get(&session).is_none_or(|record| record.alive_until_ms < now_ms)
     }
 
-    /// Whether a session is dead at that time, by its record and the store's clock; where it has none, by the hold that
+    /// Whether a session is dead at that time, by its record and the store's clock; where it has none, by the holds that
     /// the operation has left it.
     pub fn is_dead(&self, session: SessionId, at: Instant) -> bool {
         let now_ms = self.clock.reading_us(at) / 1000;
         if !self.is_without_beat(session, at) || self.sessions.records.contains_key(&session) {
             return self.is_without_beat(session, at);
         }
-        let holds = self.holder().is_some_and(|(claim, ..)| claim.hold.session() == session);
-        !holds || self.spared_until_ms().is_none_or(|until_ms| until_ms < now_ms)
+        let holds = self.holds(at);
+        let its = holds.iter().filter(|held| held.hold.session() == session);
+        its.filter_map(Held::spared_until_ms).max().is_none_or(|until_ms| until_ms < now_ms)
     }
 
     /// Whose hold was taken by force: that of a fencing token, or a stranger's.
@@ -364,14 +464,8 @@ impl Execution<'_> {
         }
     }
 
-    /// What ends the hold that has the lock afterwards, before its time.
-    pub fn life(&self) -> Option<Life> {
-        self.holder()?;
-        Some(self.state.record.as_ref()?.tenant.as_ref()?.life)
-    }
-
     /// The acquires in the operation, and what was answered to each.
-    pub fn acquires(&self) -> Option<(&leasehold_core::Acquire, &Acquired)> {
+    pub fn acquires(&self) -> Option<(&Acquire, &Acquired)> {
         match (self.op, self.reply) {
             (Op::Acquire(ask), Reply::Acquire(reply)) => Some((ask, reply)),
             (Op::Release(release), Reply::Release(released)) => match (&release.next, &released.next) {
@@ -383,17 +477,38 @@ impl Execution<'_> {
     }
 }
 
-/// Who has a lock of ours, with which token, and until when in true time.
-pub(super) fn holder(state: &LockState, clock: &Clock) -> Option<(Claim, FencingToken, Option<Instant>)> {
-    let value = state.value.as_ref()?;
+/// The holds of ours that a lock has, also those that are over and lie there yet.
+pub(super) fn holds(state: &LockState, clock: &Clock) -> Vec<Held> {
+    let ends = |at_ms: u64| clock.shows_at((at_ms + 1) * 1000);
+    match &state.value {
+        Some(Value { content: Content::Entries(entries), expires_ms }) => {
+            let held = |entry: &leasehold_core::model::Entry| Held {
+                hold: entry.hold,
+                owner: Some(entries.owner.clone()),
+                fence: entries.fence.unwrap_or(FencingToken::new(0)),
+                // No entry outlasts its key.
+                until: Some(ends(expires_ms.map_or(entry.until_ms, |at_ms| at_ms.min(entry.until_ms)))),
+                life: entry.life,
+                since_ms: entry.since_ms,
+            };
+            entries.holds.iter().map(held).collect()
+        }
+        Some(value) => tenant(state, value, ends).into_iter().collect(),
+        None => Vec::new(),
+    }
+}
+
+/// Who has a Mutex of ours.
+fn tenant(state: &LockState, value: &Value, ends: impl Fn(u64) -> Instant) -> Option<Held> {
     let record = state.record.as_ref()?;
     let tenant = record.tenant.as_ref()?;
-    let ended = record.ended.is_some_and(|(ended, _)| ended == tenant.claim.hold);
+    let hold = tenant.claim.hold;
+    let ended = record.ended.is_some_and(|(ended, _)| ended == hold);
     if value.content.token() != Some(&*tenant.claim.token()) || (tenant.claim.value.is_some() && ended) {
         return None;
     }
-    let until = value.expires_ms.map(|at_ms| clock.shows_at((at_ms + 1) * 1000));
-    Some((tenant.claim.clone(), record.last?, until))
+    let (fence, until) = (record.last?, value.expires_ms.map(ends));
+    Some(Held { hold, owner: None, fence, until, life: tenant.life, since_ms: tenant.since_ms })
 }
 
 /// When sessions end, in true time, if they beat no more.
@@ -465,8 +580,11 @@ fn show_session_reply(reply: &SessionReply, f: &mut fmt::Formatter<'_>) -> fmt::
     }
 }
 
-fn show_acquire(ask: &leasehold_core::Acquire, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+fn show_acquire(ask: &Acquire, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     write!(f, "acquire {} for {} ms", Short(&ask.claim.hold), ask.lease_ms)?;
+    if let Some(value) = &ask.claim.value {
+        write!(f, " as {}", value.as_str())?;
+    }
     match &ask.queue {
         Some(queue) => write!(f, ", queue {} for {} ms", short_nonce(queue.nonce), queue.kept_ms),
         None => Ok(()),
@@ -484,7 +602,10 @@ fn short_nonce(nonce: leasehold_core::Nonce) -> String {
 
 fn show_acquired(reply: &Acquired, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     match reply {
-        Acquired::Granted { fence, remaining_ms, .. } => write!(f, "granted {fence} for {remaining_ms} ms"),
+        Acquired::Granted { fence, remaining_ms, entered, .. } => {
+            write!(f, "granted {fence} for {remaining_ms} ms")?;
+            entered.map_or(Ok(()), |entered| write!(f, ", {} times", entered.count))
+        }
         Acquired::Taken { holder, position, ahead } => {
             let remaining = holder.as_ref().map(|holder| holder.remaining_ms);
             write!(f, "taken, position {position:?}, holder {remaining:?}, ahead {ahead:?}")
@@ -493,11 +614,23 @@ fn show_acquired(reply: &Acquired, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     }
 }
 
+fn show_share(share: &Share, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    match share {
+        Share::Had(acquired) => show_acquired(acquired, f),
+        Share::InTheWay(Ok(acquired)) => {
+            f.write_str("in the way: ")?;
+            show_acquired(acquired, f)
+        }
+        other => write!(f, "{other:?}"),
+    }?;
+    f.write_str("; ")
+}
+
 fn show_reply(reply: &Reply, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     match reply {
         Reply::Acquire(reply) => show_acquired(reply, f),
         Reply::Release(released) => {
-            write!(f, "found {:?}", released.found)?;
+            write!(f, "found {:?}, {} left", released.found, released.left)?;
             if let Some(Ok(next)) = &released.next {
                 f.write_str(", next ")?;
                 show_acquired(next, f)?;
@@ -528,11 +661,16 @@ impl fmt::Display for Event<'_> {
                 for wake in done.wakes {
                     write!(f, "; {}", Told(wake))?;
                 }
-                match done.holder() {
-                    Some((claim, _, until)) => write!(f, "; held by {} until {until:?}", Short(&claim.hold)),
-                    None if done.state.value.is_some() => f.write_str("; held by a stranger"),
-                    None => f.write_str("; free"),
-                }?;
+                for held in holds(done.state, done.clock) {
+                    write!(f, "; held by {} until {:?}", Short(&held.hold), held.until)?;
+                }
+                match &done.state.value {
+                    None => f.write_str("; free")?,
+                    Some(_) if holds(done.state, done.clock).is_empty() => {
+                        f.write_str("; held by a stranger")?;
+                    }
+                    Some(_) => {}
+                }
                 let waiting = done.state.record.as_ref().map_or(0, |record| record.places.len());
                 write!(f, ", {waiting} places")
             }
@@ -543,6 +681,18 @@ impl fmt::Display for Event<'_> {
                     None => f.write_str("no reply"),
                 }
             }
+            Self::Grasped(done) => {
+                write!(f, "server executes {} of {}: all of", done.message, done.host)?;
+                done.shares.iter().try_for_each(|(lock, ..)| write!(f, " {lock}"))
+            }
+            Self::Shared { host, message, shares } => {
+                write!(f, "{host} has {message}: ")?;
+                match shares {
+                    Some(shares) => shares.iter().try_for_each(|share| show_share(share, f)),
+                    None => f.write_str("no reply"),
+                }
+            }
+            Self::Owner(owner, text) => write!(f, "owner {} is {text}", owner.0),
             Self::Attends { host, message, op, .. } => {
                 write!(f, "{host} sends {message}: ")?;
                 show_session_op(op, f)

@@ -1,20 +1,17 @@
-//! What processes and their tasks do: take locks in every way there is, hold them, lose them, drop everything half-way.
+//! Processes: how a run uses locks, and by what a process keeps them. What its tasks do is a [user](super::user)'s.
 //!
 //! It deliberately judges nothing: it says what it does, and the checks do the rest.
 
 use super::Sim;
-use super::event::{Event, HostEvent, Keeping, Letting, LockId, Miss, TaskEvent, TaskId, Way};
+use super::event::{Event, HostEvent, LockId, TaskId};
 use super::kernel::HostId;
 use super::planted::Planted;
 use super::store::SimStore;
-use super::time::Instant;
-use super::world::SimWorld;
+use super::user::User;
 use crate::random::Random;
-use futures_util::future::{Either, join_all, select};
-use leasehold::{AcquireError, Attempt, Client, ConnectError, FencingToken, Guard, Mutex, RetryPolicy};
-use std::pin::{Pin, pin};
+use futures_util::future::join_all;
+use leasehold::{Client, ConnectError, Owner};
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
@@ -30,6 +27,14 @@ pub(super) struct Habits {
     pub(super) free_every: Option<u32>,
     /// How many of a thousand acquires have a value of their own.
     pub(super) own_values: u64,
+    /// How many of a thousand uses are of several Mutexes at once.
+    pub(super) several: u64,
+    /// How many of a thousand holds of a ReentrantMutex are entered again, each time that there is something to do.
+    pub(super) enters: u64,
+    /// How many of a thousand processes tell others the owner that their tasks share.
+    travels: u64,
+    /// Set if the store can take several locks in one step.
+    pub(super) in_one_step: bool,
     watchdog: Duration,
     /// How many of a thousand processes have no session.
     without_session: u64,
@@ -47,6 +52,10 @@ impl Habits {
             drops: chance.between(0, 250),
             free_every: chance.chance(200).then(|| u32::try_from(chance.between(1, 4)).unwrap_or(1)),
             own_values: if chance.chance(200) { 300 } else { 0 },
+            several: *chance.pick(&[0, 200, 500]),
+            enters: chance.between(100, 600),
+            travels: *chance.pick(&[0, 500, 1000]),
+            in_one_step: chance.chance(800),
             watchdog: ms(300, 9_000),
             without_session: *chance.pick(&[0, 250, 250, 1000]),
             call: ms(200, 2_000),
@@ -72,25 +81,26 @@ pub(super) async fn process(sim: Arc<Sim>, host: HostId, chance: Random) {
     };
     sim.note(&Event::Started(host, client.session()));
     let mut ends = Vec::new();
+    let shared = client.owner();
+    if chance.chance(habits.travels) {
+        sim.make_known(host, shared.to_header());
+    }
     for number in 0..habits.tasks {
         let task = TaskId { host, number };
-        let user = User {
-            sim: sim.clone(),
-            world: world.clone(),
-            client: client.clone(),
-            task,
-            watchdog: life.watchdog,
-            chance: chance.branch(),
-        };
+        let user =
+            User::new(sim.clone(), world.clone(), client.clone(), task, life.watchdog, chance.branch());
         let (done, end) = oneshot::channel();
         ends.push(end);
+        let work = async move {
+            user.run().await;
+            // Nobody listens where the process has died.
+            let _ = done.send(());
+        };
+        // Siblings share an owner, which their task is carried along with; the others have none of their own.
+        let is_sibling = chance.chance(500);
         sim.kernel.spawn(
             host,
-            Box::pin(async move {
-                user.run().await;
-                // Nobody listens where the process has died.
-                let _ = done.send(());
-            }),
+            if is_sibling { Box::pin(shared.sync_scope(|| Owner::carry(work))) } else { Box::pin(work) },
         );
     }
     join_all(ends).await;
@@ -129,211 +139,6 @@ async fn connect(store: &SimStore, life: Life) -> Result<Client, ConnectError> {
     match life.session {
         Some(alive) => builder.session(alive).connect().await,
         None => builder.without_session().connect().await,
-    }
-}
-
-/// One task.
-struct User {
-    sim: Arc<Sim>,
-    world: SimWorld,
-    client: Client,
-    task: TaskId,
-    watchdog: Duration,
-    chance: Random,
-}
-
-/// What came of wanting a lock.
-enum Sought {
-    Got(Guard),
-    Missed(Miss),
-    Dropped,
-}
-
-impl User {
-    async fn run(self) {
-        while self.sim.kernel.now() < self.sim.weather.heals_at {
-            self.pause(self.sim.habits.idle).await;
-            self.use_a_lock().await;
-        }
-    }
-
-    fn note(&self, lock: LockId, what: TaskEvent) {
-        self.sim.note(&Event::Task(self.task, lock, what));
-    }
-
-    async fn pause(&self, most: Duration) {
-        let us = self.chance.below(u64::try_from(most.as_micros()).unwrap_or(1).max(1));
-        self.sim.kernel.sleep_until(self.sim.kernel.now() + Duration::from_micros(us)).await;
-    }
-
-    async fn use_a_lock(&self) {
-        let lock = LockId(u8::try_from(self.chance.below(self.sim.locks.len() as u64)).unwrap_or(0));
-        let Some((mutex, keeping)) = self.mutex(lock) else { return };
-        match self.seek(lock, mutex).await {
-            Sought::Got(guard) => self.hold(lock, guard, keeping).await,
-            Sought::Missed(miss) => self.note(lock, TaskEvent::Missed(miss)),
-            Sought::Dropped => self.note(lock, TaskEvent::Cancelled),
-        }
-    }
-
-    /// A lock with its settings, and how its holds are to be kept.
-    fn mutex(&self, lock: LockId) -> Option<(Mutex, Keeping)> {
-        let name = self.sim.locks.get(usize::from(lock.0))?.name.clone();
-        let mut mutex = match self.client.mutex(name) {
-            Ok(mutex) => mutex,
-            Err(error) => {
-                self.sim.fail("load", format!("no such lock: {error}"));
-                return None;
-            }
-        };
-        if let Some(every) = self.sim.habits.free_every {
-            mutex = mutex.share(every);
-        }
-        let mut keeping = Keeping::Renewed(self.watchdog);
-        if self.chance.chance(400) {
-            let lease = Duration::from_micros(self.chance.between(200_000, 8_000_000));
-            mutex = mutex.lease(lease);
-            keeping = Keeping::Given(lease);
-        }
-        if self.chance.chance(self.sim.habits.own_values) {
-            // Few enough that others have the same.
-            mutex = mutex.value(format!("value {}", self.chance.below(3))).ok()?;
-        }
-        Some((mutex, keeping))
-    }
-
-    async fn seek(&self, lock: LockId, mutex: Mutex) -> Sought {
-        let limit = Duration::from_micros(self.chance.between(1_000, 5_000_000));
-        let (way, seeking): (Way, Pin<Box<dyn Future<Output = Sought> + Send>>) = match self.chance.below(10)
-        {
-            0..2 => (Way::Try, Box::pin(async move { attempt(mutex.try_acquire().await) })),
-            2..5 => (Way::Wait(limit), Box::pin(async move { got(mutex.acquire_timeout(limit).await) })),
-            5 => {
-                let retry = RetryPolicy::constant(Duration::from_millis(150)).tries(8);
-                let polling = mutex.retry(retry).wait(limit);
-                (Way::Poll(limit), Box::pin(async move { got(polling.acquire().await) }))
-            }
-            _ => (Way::WaitForEver, Box::pin(async move { got(mutex.acquire().await) })),
-        };
-        self.note(lock, TaskEvent::Seeks(way));
-        if !self.chance.chance(self.sim.habits.drops) {
-            return seeking.await;
-        }
-        if self.chance.chance(500) {
-            let cut = Cut { inner: seeking, polls: self.chance.between(1, 6) };
-            return cut.await.unwrap_or(Sought::Dropped);
-        }
-        let patience = pin!(self.pause(Duration::from_secs(3)));
-        match select(seeking, patience).await {
-            Either::Left((sought, _)) => sought,
-            Either::Right(_) => Sought::Dropped,
-        }
-    }
-
-    async fn hold(&self, lock: LockId, guard: Guard, keeping: Keeping) {
-        let fence = guard.fencing_token();
-        let guard = Arc::new(guard);
-        self.sim.watch_guard(&self.world, self.task, lock, &guard, keeping);
-        let lost = match select(pin!(guard.lost()), pin!(self.work(lock, &guard))).await {
-            Either::Left(_) => true,
-            Either::Right(_) => false,
-        };
-        if lost {
-            self.note(lock, TaskEvent::Told(fence));
-            if guard.check().is_ok() {
-                self.sim.fail("load", format!("{} was told of a loss, and its check succeeds", self.task));
-            }
-            if self.chance.chance(200) {
-                // It hangs, and keeps what is no lock any more from being dropped.
-                self.pause(Duration::from_secs(8)).await;
-            }
-        }
-        self.let_go(lock, fence, guard).await;
-    }
-
-    /// What is done while the lock is held.
-    async fn work(&self, lock: LockId, guard: &Guard) {
-        let longest = if self.chance.chance(self.sim.habits.long_holds) { 12_000 } else { 600 };
-        for _ in 0..self.chance.below(4) {
-            self.pause(Duration::from_millis(longest)).await;
-            if guard.check().is_err() {
-                // Whoever works on is told by the signal.
-                continue;
-            }
-            if self.chance.chance(200) {
-                let lease = Duration::from_micros(self.chance.between(1_000, 4_000_000));
-                let until = self.world.shows_at(self.world.now() + lease);
-                self.note(lock, TaskEvent::Extends(guard.fencing_token()));
-                let asked_for_less = self.chance.chance(500);
-                let extended =
-                    if asked_for_less { guard.extend_to(lease).await } else { guard.extend().await };
-                // It can fail: the hold is then as it was, or its loss is told.
-                if extended.is_ok() {
-                    let until = if asked_for_less { until } else { Instant::default() };
-                    self.sim.sample(self.task.host);
-                    self.note(lock, TaskEvent::Extended(guard.fencing_token(), until));
-                }
-            }
-        }
-    }
-
-    async fn let_go(&self, lock: LockId, fence: FencingToken, guard: Arc<Guard>) {
-        let Some(guard) = Arc::into_inner(guard) else {
-            return self.sim.fail("load", "somebody keeps a guard".into());
-        };
-        if self.chance.chance(150) {
-            self.note(lock, TaskEvent::Lets(fence, Letting::Drop));
-            return drop(guard);
-        }
-        self.note(lock, TaskEvent::Lets(fence, Letting::Release));
-        let polls =
-            if self.chance.chance(self.sim.habits.drops) { self.chance.between(1, 3) } else { u64::MAX };
-        match (Cut { inner: Box::pin(guard.release()), polls }).await {
-            Some(released) => self.note(lock, TaskEvent::Released(fence, released.is_ok())),
-            None => self.note(lock, TaskEvent::Lets(fence, Letting::Drop)),
-        }
-    }
-}
-
-fn attempt(attempt: Result<Attempt, AcquireError>) -> Sought {
-    match attempt {
-        Ok(Attempt::Granted(guard)) => Sought::Got(guard),
-        Ok(Attempt::Taken(_)) => Sought::Missed(Miss::Taken),
-        Err(error) => Sought::Missed(miss(&error)),
-    }
-}
-
-fn got(guard: Result<Guard, AcquireError>) -> Sought {
-    guard.map_or_else(|error| Sought::Missed(miss(&error)), Sought::Got)
-}
-
-fn miss(error: &AcquireError) -> Miss {
-    match error {
-        AcquireError::OutOfTries { .. } => Miss::Taken,
-        AcquireError::TimedOut { .. } => Miss::TimedOut,
-        AcquireError::LeaseTooShort { .. } => Miss::TooSlow,
-        _ => Miss::Fault,
-    }
-}
-
-/// A future that is dropped when it has been polled so many times without an end; `None` then.
-struct Cut<F: ?Sized> {
-    inner: Pin<Box<F>>,
-    polls: u64,
-}
-
-impl<F: Future + ?Sized> Future for Cut<F> {
-    type Output = Option<F::Output>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        match self.inner.as_mut().poll(cx) {
-            Poll::Ready(output) => Poll::Ready(Some(output)),
-            Poll::Pending if self.polls <= 1 => Poll::Ready(None),
-            Poll::Pending => {
-                self.polls -= 1;
-                Poll::Pending
-            }
-        }
     }
 }
 

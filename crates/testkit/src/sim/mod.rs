@@ -24,6 +24,7 @@ mod bug;
 pub mod check;
 mod event;
 mod hands;
+mod kept;
 mod kernel;
 mod load;
 mod net;
@@ -31,14 +32,15 @@ mod planted;
 mod server;
 mod store;
 mod time;
+mod user;
 mod watch;
 mod weather;
 mod world;
 
 pub use bug::Bug;
 pub use event::{
-    Attendance, Belief, Event, Execution, HostEvent, Keeping, Letting, LockId, Mishap, Miss, ServerEvent,
-    TaskEvent, TaskId, Way,
+    Attendance, Belief, Event, Execution, Gain, Grasp, Grip, Held, HostEvent, Keeping, Letting, LockId, Lost,
+    Mishap, Miss, OwnerId, ServerEvent, TaskEvent, TaskId, Way,
 };
 pub use kernel::HostId;
 pub use time::{Clock, Instant};
@@ -46,13 +48,16 @@ pub use watch::{Counts, Violation};
 pub use weather::Climate;
 
 use crate::random::Random;
+use kept::Kept;
 use kernel::{Kernel, Stepped};
-use leasehold::Guard;
-use leasehold_core::{AUDIT_KEPT, FencingToken, Lock, LockName};
+use leasehold::Owner;
+use leasehold_core::{AUDIT_KEPT, Kind, Lock, LockName};
 use load::Habits;
 use net::Net;
+use server::Server;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 use store::SimStore;
@@ -112,15 +117,25 @@ struct Sim {
     guards: Mutex<Vec<Watched>>,
     machines: Mutex<Vec<Machine>>,
     stops: Mutex<BTreeMap<HostId, Stops>>,
+    grips: AtomicU32,
+    owners: Mutex<Owners>,
+}
+
+/// The owners of a run.
+#[derive(Default)]
+struct Owners {
+    /// In the order in which they came up.
+    known: Vec<String>,
+    /// Headers in which processes tell each other for whom they work.
+    published: Vec<(HostId, String)>,
 }
 
 /// A guard that somebody has.
 struct Watched {
     world: SimWorld,
     task: TaskId,
-    lock: LockId,
-    fence: FencingToken,
-    guard: Weak<Guard>,
+    grips: Vec<(LockId, Grip)>,
+    kept: Weak<Kept>,
     until: Instant,
 }
 
@@ -141,22 +156,27 @@ struct Stops {
 pub fn run(run: &Run) -> Outcome {
     let chance = Random::from_seed(run.seed);
     let slots = usize::try_from(chance.between(1, 4)).unwrap_or(1);
-    let locks = u8::try_from(chance.between(1, 2)).unwrap_or(1);
+    let locks = u8::try_from(*chance.pick(&[1, 1, 2, 2, 3])).unwrap_or(1);
     let weather = Weather::draw(&chance, slots, locks);
     let climate = weather.climate;
     let clock = Clock::new(1_760_000_000_000_000 + chance.below(1_000_000), drift(&chance, &weather));
-    let net = Net::new(chance.branch(), clock, climate == Climate::Forgetful);
+    let locks: Vec<_> = (0..locks).filter_map(|number| lock(number, &chance)).collect();
+    let kinds: Vec<_> = locks.iter().map(|lock| lock.kind).collect();
+    let server = Server::new(clock, climate == Climate::Forgetful, kinds.clone());
+    let net = Net::new(chance.branch(), server);
     let (kernel_chance, habits) = (chance.branch(), Habits::draw(&chance));
     let sim = Arc::new(Sim {
         kernel: Kernel::new(kernel_chance),
         habits,
-        locks: (0..locks).filter_map(lock).collect(),
+        locks,
         bug: run.bug,
         net: Mutex::new(net),
-        watch: Mutex::new(Watch::new(weather.promises(), habits.free_every.is_some(), run.with_trace)),
+        watch: Mutex::new(Watch::new(weather.promises(), habits.free_every.is_some(), kinds, run.with_trace)),
         guards: Mutex::default(),
         machines: Mutex::default(),
         stops: Mutex::default(),
+        grips: AtomicU32::default(),
+        owners: Mutex::default(),
         weather,
     });
     for _ in 0..slots {
@@ -188,8 +208,9 @@ pub fn run(run: &Run) -> Outcome {
     }
 }
 
-fn lock(number: u8) -> Option<Lock> {
-    LockName::try_from(LockId(number).to_string()).ok().map(Lock::mutex)
+fn lock(number: u8, chance: &Random) -> Option<Lock> {
+    let name = LockName::try_from(LockId(number).to_string()).ok()?;
+    Some(if chance.chance(400) { Lock::reentrant(name) } else { Lock::mutex(name) })
 }
 
 /// How wrong a clock is.
@@ -225,6 +246,53 @@ impl Sim {
     fn lock_id(&self, lock: &Lock) -> LockId {
         let index = self.locks.iter().position(|known| known == lock).unwrap_or(0);
         LockId(u8::try_from(index).unwrap_or(0))
+    }
+
+    fn kind(&self, lock: LockId) -> Kind {
+        self.locks.get(usize::from(lock.0)).map_or(Kind::Mutex, |lock| lock.kind)
+    }
+
+    /// The locks that can be had together.
+    fn mutexes(&self) -> Vec<LockId> {
+        let all = (0..u8::try_from(self.locks.len()).unwrap_or(0)).map(LockId);
+        all.filter(|lock| self.kind(*lock) == Kind::Mutex).collect()
+    }
+
+    /// What is there, unless something is wrong with the world itself.
+    fn expect<T>(&self, check: &'static str, found: Result<T, impl std::fmt::Display>) -> Option<T> {
+        found.inspect_err(|error| self.fail(check, format!("no such lock: {error}"))).ok()
+    }
+
+    fn new_grip(&self) -> Grip {
+        Grip(self.grips.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Which owner it is.
+    fn owner_id(&self, owner: &Owner) -> OwnerId {
+        let text = owner.as_str();
+        let mut owners = hold(&self.owners);
+        let known = owners.known.iter().position(|known| known == text);
+        let at = known.unwrap_or(owners.known.len());
+        let id = OwnerId(u32::try_from(at).unwrap_or(u32::MAX));
+        if known.is_none() {
+            owners.known.push(text.to_owned());
+            drop(owners);
+            self.note(&Event::Owner(id, text));
+        }
+        id
+    }
+
+    /// A process tells others for whom it works.
+    fn make_known(&self, host: HostId, header: String) {
+        hold(&self.owners).published.push((host, header));
+    }
+
+    /// An owner that came from another process.
+    fn published(&self, host: HostId, chance: &Random) -> Option<Owner> {
+        let owners = hold(&self.owners);
+        let others: Vec<_> = owners.published.iter().filter(|(from, _)| *from != host).collect();
+        let (_, header) = (!others.is_empty()).then(|| *chance.pick(&others))?;
+        Owner::from_header(header).ok()
     }
 
     /// Starts a process.
@@ -346,18 +414,14 @@ impl Sim {
     }
 
     /// Watches what a guard believes from now on.
-    fn watch_guard(
-        &self,
-        world: &SimWorld,
-        task: TaskId,
-        lock: LockId,
-        guard: &Arc<Guard>,
-        keeping: Keeping,
-    ) {
-        let (fence, until) = (guard.fencing_token(), world.shows_at(guard.valid_until()));
-        self.note(&Event::Task(task, lock, TaskEvent::Acquired(fence, Belief { until }, keeping)));
-        let (world, guard) = (world.clone(), Arc::downgrade(guard));
-        hold(&self.guards).push(Watched { world, task, lock, fence, guard, until });
+    fn watch_guard(&self, world: &SimWorld, task: TaskId, kept: &Arc<Kept>, got: Vec<(LockId, Grip, Gain)>) {
+        for (lock, grip, gain) in &got {
+            self.note(&Event::Task(task, *lock, TaskEvent::Acquired(*grip, *gain)));
+        }
+        let until = world.shows_at(kept.valid_until());
+        let grips = got.into_iter().map(|(lock, grip, _)| (lock, grip)).collect();
+        let (world, kept) = (world.clone(), Arc::downgrade(kept));
+        hold(&self.guards).push(Watched { world, task, grips, kept, until });
     }
 
     /// Sees what the guards of a process believe now.
@@ -367,16 +431,18 @@ impl Sim {
             if watched.task.host != host {
                 return true;
             }
-            let Some(guard) = watched.guard.upgrade() else { return false };
-            let until = watched.world.shows_at(guard.valid_until());
-            if guard.check().is_ok() != (watched.world.now() < guard.valid_until()) {
+            let Some(kept) = watched.kept.upgrade() else { return false };
+            let until = watched.world.shows_at(kept.valid_until());
+            if kept.check().is_ok() != (watched.world.now() < kept.valid_until()) {
                 let task = watched.task;
                 self.fail("beliefs", format!("the check of {task} does not say what its deadline says"));
             }
             if until != watched.until {
                 watched.until = until;
-                let believes = TaskEvent::Believes(watched.fence, Belief { until });
-                self.note(&Event::Task(watched.task, watched.lock, believes));
+                for (lock, grip) in &watched.grips {
+                    let believes = TaskEvent::Believes(*grip, Belief { until });
+                    self.note(&Event::Task(watched.task, *lock, believes));
+                }
             }
             true
         });

@@ -11,13 +11,13 @@
 
 use super::Sim;
 use super::check::LOOK;
-use super::event::{Attendance, Event, Execution, HostEvent, LockId, Mishap};
+use super::event::{Attendance, Event, Execution, Grasp, HostEvent, LockId, Mishap};
 use super::kernel::HostId;
 use super::server::Server;
-use super::time::{Clock, Instant};
+use super::time::Instant;
 use crate::random::Random;
 use leasehold::store::Postbox;
-use leasehold_core::{Op, Reply, SessionId, SessionOp, SessionReply, Wake};
+use leasehold_core::{Acquire, Op, Reply, SessionId, SessionOp, SessionReply, Share, Wake};
 use std::collections::BTreeMap;
 use std::mem;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -60,6 +60,8 @@ struct Link {
 #[derive(Debug, Clone)]
 pub(super) enum Question {
     Lock(LockId, Op),
+    /// All of several locks, in their order.
+    Several(Vec<(LockId, Acquire)>),
     /// With the time when it was asked for.
     Sessions(Instant, SessionOp),
 }
@@ -68,6 +70,7 @@ pub(super) enum Question {
 #[derive(Debug)]
 pub(super) enum Answer {
     Lock(Box<Reply>),
+    Several(Vec<Share>),
     Sessions(SessionReply),
 }
 
@@ -129,8 +132,7 @@ struct Request {
 }
 
 impl Net {
-    pub(super) fn new(chance: Random, clock: Clock, with_replica: bool) -> Self {
-        let server = Server::new(clock, with_replica);
+    pub(super) fn new(chance: Random, server: Server) -> Self {
         Self { chance, links: Vec::new(), last_message: 0, server, is_rough: true }
     }
 
@@ -233,6 +235,12 @@ impl Sim {
         net.link(link).calls.insert(message, slot.clone());
         match &question {
             Question::Lock(lock, op) => self.note(&Event::Sent { host, message, lock: *lock, op }),
+            Question::Several(asks) => {
+                for (lock, ask) in asks {
+                    let op = &Op::Acquire(ask.clone());
+                    self.note(&Event::Sent { host, message, lock: *lock, op });
+                }
+            }
             Question::Sessions(asked_at, op) => {
                 self.note(&Event::Attends { host, message, asked_at: *asked_at, op });
             }
@@ -300,6 +308,7 @@ impl Sim {
         *executed = request.message.max(*executed);
         let answer = match &*request.question {
             Question::Lock(lock, op) => Answer::Lock(Box::new(self.execute(net, now, &request, *lock, op))),
+            Question::Several(asks) => Answer::Several(self.grasp(net, now, &request, asks)),
             Question::Sessions(_, op) => Answer::Sessions(self.attend(net, now, &request, op)),
         };
         if !request.is_copy {
@@ -316,24 +325,60 @@ impl Sim {
         op: &Op,
     ) -> Reply {
         let (reply, wakes) = net.server.execute(now, lock, op, self.bug);
-        if let Some(state) = net.server.locks.get(&lock) {
-            self.note(&Event::Executed(&Execution {
-                host: request.host,
-                message: request.message,
-                out_of_time: request.out_of_time,
-                lock,
-                op,
-                reply: &reply,
-                wakes: &wakes,
-                state,
-                sessions: &net.server.sessions,
-                clock: &net.server.clock,
-            }));
-        }
+        self.executed(net, request, lock, (op, &reply, &wakes), false);
         for wake in wakes {
             self.publish(net, wake);
         }
         reply
+    }
+
+    /// An operation was executed, by itself or together with others.
+    fn executed(
+        &self,
+        net: &Net,
+        request: &Request,
+        lock: LockId,
+        what: (&Op, &Reply, &[Wake]),
+        together: bool,
+    ) {
+        let (op, reply, wakes) = what;
+        let Some(state) = net.server.locks.get(&lock) else { return };
+        self.note(&Event::Executed(&Execution {
+            host: request.host,
+            message: request.message,
+            out_of_time: request.out_of_time,
+            together,
+            lock,
+            op,
+            reply,
+            wakes,
+            state,
+            sessions: &net.server.sessions,
+            clock: &net.server.clock,
+        }));
+    }
+
+    /// All of several locks are asked for. What became of each is an operation for whoever watches.
+    fn grasp(
+        &self,
+        net: &mut Net,
+        now: Instant,
+        request: &Request,
+        asks: &[(LockId, Acquire)],
+    ) -> Vec<Share> {
+        let shares = net.server.take_all(now, asks, self.bug);
+        let each = asks.iter().zip(&shares);
+        let each =
+            each.filter_map(|((lock, ask), share)| Some((*lock, ask, share, net.server.locks.get(lock)?)));
+        let (host, message, clock) = (request.host, request.message, &net.server.clock);
+        self.note(&Event::Grasped(&Grasp { host, message, shares: &each.collect::<Vec<_>>(), clock }));
+        for ((lock, ask), share) in asks.iter().zip(&shares) {
+            if let Share::Had(acquired) | Share::InTheWay(Ok(acquired)) = share {
+                let (op, reply) = (Op::Acquire(ask.clone()), Reply::Acquire(acquired.clone()));
+                self.executed(net, request, *lock, (&op, &reply, &[]), true);
+            }
+        }
+        shares
     }
 
     fn attend(&self, net: &mut Net, now: Instant, request: &Request, op: &SessionOp) -> SessionReply {

@@ -5,8 +5,8 @@ use super::store::SimStore;
 use futures_util::future::BoxFuture;
 use leasehold::store::{Fault, Lock, Op, Outcome, Postbox, SessionKeeping, SessionOp, SessionReply, Store};
 use leasehold_core::{
-    Acquire, Acquired, Beat, Beaten, Claim, Extend, Extended, Fate, FencingToken, HoldId, KeyError, Nonce,
-    Release, Released, Reply, SessionId, Wake, drift,
+    Acquire, Acquired, Beat, Beaten, Claim, Extend, Extended, Fate, FencingToken, HoldId, KeyError, Life,
+    Nonce, Release, Released, Reply, SessionId, Share, Wake, drift,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -34,6 +34,12 @@ struct Seen {
     half_released: BTreeMap<Lock, Claim>,
     /// How long the answer to the last beat took.
     beat_took: Duration,
+    /// Holds that were asked for together without an answer.
+    unsure: BTreeSet<HoldId>,
+    /// Of those that were had together, the last of each.
+    lasts: BTreeSet<HoldId>,
+    /// How long the client's session lives without a beat.
+    alive_ms: Option<u64>,
     /// Holds that stand for others.
     aliases: BTreeMap<HoldId, Claim>,
 }
@@ -50,12 +56,8 @@ impl Planted {
     async fn call(&self, bug: Bug, lock: &Lock, op: &Op, within: Duration) -> Outcome {
         self.remember_question(op);
         if self.forgets(bug, op) {
-            return Outcome::Done(Reply::Release(Released {
-                found: Fate::Forgotten,
-                left: 0,
-                holder: None,
-                next: None,
-            }));
+            let found = if bug == Bug::OneOfAllIsKept { Fate::Held } else { Fate::Forgotten };
+            return Outcome::Done(Reply::Release(Released { found, left: 0, holder: None, next: None }));
         }
         let asked = self.twisted(bug, lock, op);
         let sent_at = self.inner.world.now();
@@ -96,8 +98,27 @@ impl Planted {
         outcome
     }
 
+    async fn call_for_all(
+        &self,
+        bug: Bug,
+        asks: &[(Lock, Acquire)],
+        within: Duration,
+    ) -> Option<Outcome<Vec<Share>>> {
+        let outcome = self.inner.acquire_all(asks, within).await?;
+        let mut seen = self.seen();
+        if let Outcome::Done(shares) = &outcome {
+            let had = asks.iter().zip(shares).filter(|(_, share)| matches!(share, Share::Had(_)));
+            seen.had.extend(had.clone().map(|((_, ask), _)| ask.claim.hold));
+            seen.lasts.extend(had.last().map(|((_, ask), _)| ask.claim.hold));
+        } else if bug == Bug::NoUndoOfAll {
+            seen.unsure.extend(asks.iter().map(|(_, ask)| ask.claim.hold));
+        }
+        Some(outcome)
+    }
+
     async fn beat(&self, bug: Bug, beat: &Beat, within: Duration) -> Outcome<SessionReply> {
         let mut sent = beat.clone();
+        self.seen().alive_ms = Some(beat.alive_ms);
         match bug {
             // What the client counts, the store does not know of.
             Bug::HoldsAreNotCapped | Bug::HoldsOutliveLapse => sent.alive_ms /= 3,
@@ -163,6 +184,8 @@ impl Planted {
             Bug::NoUndo => !had && !queued,
             Bug::PlaceIsNotLeft => !had && queued,
             // What the keeper sends is an errand; what a task sends is its own release.
+            Bug::NoUndoOfAll => !had && seen.unsure.contains(&claim.hold),
+            Bug::OneOfAllIsKept => seen.lasts.contains(&claim.hold),
             Bug::DroppedGuardKeepsLock => had && self.inner.link == self.inner.other,
             _ => false,
         }
@@ -173,6 +196,12 @@ impl Planted {
         let mut op = op.clone();
         match (bug, &mut op) {
             (Bug::NobodyIsWatched, Op::Acquire(ask)) => ask.ahead = None,
+            (Bug::TravellerHasSession, Op::Acquire(ask)) => self.bind(ask),
+            (Bug::TravellerHasSession, Op::Release(release)) => {
+                if let Some(next) = &mut release.next {
+                    self.bind(next);
+                }
+            }
             (Bug::PlaceKeptTooShort, Op::Acquire(ask)) => {
                 if let Some(queue) = &mut ask.queue {
                     queue.kept_ms /= 10;
@@ -196,6 +225,13 @@ impl Planted {
             _ => {}
         }
         op
+    }
+
+    /// Lets what is asked for end with the client's session, if it is in one.
+    fn bind(&self, ask: &mut Acquire) {
+        if let Some(alive_ms) = self.seen().alive_ms {
+            ask.life = Life::Session { alive_ms };
+        }
     }
 
     fn renew_later(&self, lock: Lock, claim: Claim) {
@@ -223,6 +259,17 @@ impl Store for Planted {
         match self.bug {
             Some(bug) => Box::pin(self.call(bug, lock, op, within)),
             None => self.inner.execute(lock, op, within),
+        }
+    }
+
+    fn acquire_all<'a>(
+        &'a self,
+        asks: &'a [(Lock, Acquire)],
+        within: Duration,
+    ) -> BoxFuture<'a, Option<Outcome<Vec<Share>>>> {
+        match self.bug {
+            Some(bug) => Box::pin(self.call_for_all(bug, asks, within)),
+            None => self.inner.acquire_all(asks, within),
         }
     }
 

@@ -6,8 +6,8 @@ use super::event::{Event, LockId, ServerEvent};
 use super::net::LinkId;
 use super::time::{Clock, Instant};
 use crate::random::Random;
-use leasehold_core::model::{Content, LockState, Sessions, Value};
-use leasehold_core::{Op, Reply, SessionId, SessionOp, SessionReply, Wake};
+use leasehold_core::model::{Content, Entries, LockState, Sessions, Value};
+use leasehold_core::{Acquire, Kind, Op, OwnValue, Reply, SessionId, SessionOp, SessionReply, Share, Wake};
 use std::collections::{BTreeMap, VecDeque};
 use std::mem;
 use std::sync::Arc;
@@ -20,6 +20,8 @@ pub(super) struct Server {
     pub(super) is_up: bool,
     pub(super) clock: Clock,
     pub(super) locks: BTreeMap<LockId, LockState>,
+    /// Of what kind each lock is.
+    kinds: Vec<Kind>,
     pub(super) sessions: Sessions,
     /// By which link, in which generation of it, a session hears.
     pub(super) ears: BTreeMap<SessionId, (LinkId, u64)>,
@@ -42,10 +44,10 @@ enum Told {
 }
 
 impl Server {
-    pub(super) fn new(clock: Clock, with_replica: bool) -> Self {
+    pub(super) fn new(clock: Clock, with_replica: bool, kinds: Vec<Kind>) -> Self {
         let replica = with_replica.then(Replica::default);
         let (locks, sessions, ears) = (BTreeMap::new(), Sessions::default(), BTreeMap::new());
-        Self { is_up: true, clock, locks, sessions, ears, replica }
+        Self { is_up: true, clock, locks, kinds, sessions, ears, replica }
     }
 
     /// Executes an operation, with a planted bug or without one.
@@ -57,8 +59,7 @@ impl Server {
         bug: Option<Bug>,
     ) -> (Reply, Vec<Wake>) {
         let now_us = self.clock.reading_us(now);
-        let state = self.locks.entry(lock).or_default();
-        let sessions = &self.sessions;
+        let (state, sessions) = (state(&mut self.locks, &self.kinds, lock), &self.sessions);
         let alive = |session| sessions.vital(now_us / 1000, session);
         let done = match bug {
             Some(bug) => bug.apply(state, now_us, op, &alive),
@@ -68,6 +69,36 @@ impl Server {
             replica.log.push_back((now, Told::Lock(lock, Box::new(state.clone()))));
         }
         done
+    }
+
+    /// Takes all of several locks, or none, with a planted bug or without one.
+    pub(super) fn take_all(
+        &mut self,
+        now: Instant,
+        asks: &[(LockId, Acquire)],
+        bug: Option<Bug>,
+    ) -> Vec<Share> {
+        let now_us = self.clock.reading_us(now);
+        for (lock, _) in asks {
+            state(&mut self.locks, &self.kinds, *lock);
+        }
+        // They are asked for in the order of their names, which is that of their numbers.
+        let wanted = self.locks.iter_mut().filter_map(|(lock, state)| {
+            let (_, ask) = asks.iter().find(|(asked, _)| asked == lock)?;
+            Some((state, ask))
+        });
+        let mut wanted: Vec<_> = wanted.collect();
+        let shares = match bug {
+            Some(bug) => bug.take_all(&mut wanted, now_us),
+            None => LockState::take_all(&mut wanted, now_us),
+        };
+        if let Some(replica) = &mut self.replica {
+            let told = |(lock, _): &(LockId, Acquire)| {
+                self.locks.get(lock).map(|state| (now, Told::Lock(*lock, Box::new(state.clone()))))
+            };
+            replica.log.extend(asks.iter().filter_map(told));
+        }
+        shares
     }
 
     /// Executes an operation on sessions, with a planted bug or without one.
@@ -105,19 +136,31 @@ impl Server {
         self.clock.jump(now, clock_differs_us);
     }
 
-    /// `SET name value NX PX lease`.
+    /// What a client of another library does to take a lock: `SET name value NX PX lease` of a Mutex, and an entry of one
+    /// owner, with no field of ours, of a ReentrantMutex.
     fn set(&mut self, now: Instant, lock: LockId, value: &str, lease: Duration) -> bool {
         let now_ms = self.clock.reading_us(now) / 1000;
         let lease_ms = u64::try_from(lease.as_millis()).unwrap_or(1);
-        let state = self.locks.entry(lock).or_default();
+        let state = state(&mut self.locks, &self.kinds, lock);
         let stands = |there: &Value| there.expires_ms.is_none_or(|at_ms| at_ms >= now_ms);
         if !self.is_up || state.value.as_ref().is_some_and(stands) {
             return false;
         }
-        state.value =
-            Some(Value { content: Content::Token(value.into()), expires_ms: Some(now_ms + lease_ms) });
+        let content = match (state.kind, OwnValue::new(value)) {
+            (Kind::Reentrant, Ok(owner)) => {
+                Content::Entries(Entries { owner, count: 1, fence: None, lease_ms: 0, holds: Vec::new() })
+            }
+            _ => Content::Token(value.into()),
+        };
+        state.value = Some(Value { content, expires_ms: Some(now_ms + lease_ms) });
         true
     }
+}
+
+/// A lock, of which nothing may be known yet.
+fn state<'a>(locks: &'a mut BTreeMap<LockId, LockState>, kinds: &[Kind], lock: LockId) -> &'a mut LockState {
+    let kind = kinds.get(usize::from(lock.0)).copied().unwrap_or_default();
+    locks.entry(lock).or_insert_with(|| LockState::new(kind))
 }
 
 impl Sim {
@@ -180,7 +223,10 @@ impl Sim {
     /// A stranger deletes the key if it has its value.
     pub(super) fn stranger_deletes(&self, lock: LockId, value: &str) {
         if let Some(state) = self.net().server.locks.get_mut(&lock) {
-            state.value.take_if(|there| there.content.token() == Some(value));
+            state.value.take_if(|there| match &there.content {
+                Content::Entries(entries) => entries.owner.as_str() == value,
+                content => content.token() == Some(value),
+            });
         }
         self.note(&Event::Stranger(lock, None));
     }

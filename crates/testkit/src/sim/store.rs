@@ -8,7 +8,7 @@ use futures_util::future::{BoxFuture, Either, select};
 use leasehold::store::{
     Fault, FaultKind, Lock, Op, Outcome, Phase, Postbox, SessionKeeping, SessionOp, SessionReply, Store,
 };
-use leasehold_core::{KeyError, SessionId};
+use leasehold_core::{Acquire, KeyError, SessionId, Share};
 use std::fmt;
 use std::pin::pin;
 use std::sync::Arc;
@@ -36,12 +36,17 @@ impl SimStore {
             sim.note(&Event::Host(host, HostEvent::Rebuffed));
             return Outcome::Refused(unreachable());
         }
-        let on_sessions = matches!(question, Question::Sessions(..));
+        let unanswered = match question {
+            Question::Lock(..) => |host, message| Event::Answered { host, message, reply: None },
+            Question::Several(_) => |host, message| Event::Shared { host, message, shares: None },
+            Question::Sessions(..) => |host, message| Event::Heard { host, message, reply: None },
+        };
         let (message, slot) = sim.send(self.link, question, until);
         let fault = match select(pin!(slot.outcome()), time_up).await {
             Either::Left((Ok(answer), _)) => {
                 sim.note(&match &answer {
                     Answer::Lock(reply) => Event::Answered { host, message, reply: Some(reply) },
+                    Answer::Several(shares) => Event::Shared { host, message, shares: Some(shares) },
                     Answer::Sessions(reply) => Event::Heard { host, message, reply: Some(reply) },
                 });
                 return Outcome::Done(answer);
@@ -49,11 +54,7 @@ impl SimStore {
             Either::Left((Err(_), _)) => FaultKind::Disconnected,
             Either::Right(_) => FaultKind::TimedOut,
         };
-        sim.note(&if on_sessions {
-            Event::Heard { host, message, reply: None }
-        } else {
-            Event::Answered { host, message, reply: None }
-        });
+        sim.note(&unanswered(host, message));
         sim.note(&Event::Host(host, HostEvent::Rebuffed));
         Outcome::Unknown(Fault::new(fault, Phase::Reply, "the simulated server"))
     }
@@ -87,8 +88,25 @@ impl Store for SimStore {
             let question = Question::Lock(self.sim().lock_id(lock), op.clone());
             only(self.call(question, within).await, |answer| match answer {
                 Answer::Lock(reply) => Some(*reply),
-                Answer::Sessions(_) => None,
+                _ => None,
             })
+        })
+    }
+
+    fn acquire_all<'a>(
+        &'a self,
+        asks: &'a [(Lock, Acquire)],
+        within: Duration,
+    ) -> BoxFuture<'a, Option<Outcome<Vec<Share>>>> {
+        Box::pin(async move {
+            if !self.sim().habits.in_one_step {
+                return None;
+            }
+            let asks = asks.iter().map(|(lock, ask)| (self.sim().lock_id(lock), ask.clone())).collect();
+            Some(only(self.call(Question::Several(asks), within).await, |answer| match answer {
+                Answer::Several(shares) => Some(shares),
+                _ => None,
+            }))
         })
     }
 
@@ -127,7 +145,7 @@ impl Store for SimStore {
             let question = Question::Sessions(self.sim().kernel.now(), op.clone());
             only(self.call(question, within).await, |answer| match answer {
                 Answer::Sessions(reply) => Some(reply),
-                Answer::Lock(_) => None,
+                _ => None,
             })
         })
     }

@@ -3,7 +3,7 @@
 use super::check::{self, Check, Promises, Scene};
 use super::event::{Event, Execution, HostEvent, ServerEvent, TaskEvent};
 use super::time::Instant;
-use leasehold_core::{Acquired, Ended, Op, SessionOp};
+use leasehold_core::{Acquired, Ended, Kind, Op, SessionOp};
 use std::ops::AddAssign;
 
 /// What was found to be wrong, by which check, and when.
@@ -28,6 +28,16 @@ pub struct Counts {
     pub mishaps: u64,
     /// Locks that tasks had.
     pub acquired: u64,
+    /// Of these, those that their owners had already.
+    pub entered: u64,
+    /// Of these, those whose owner had them in another process.
+    pub entered_abroad: u64,
+    /// Of these, those that were had together with others.
+    pub with_others: u64,
+    /// Times that the store was asked for all of several locks.
+    pub grasped: u64,
+    /// Releases after which the owner had the lock yet.
+    pub still_held: u64,
     /// Grants that were told by a message.
     pub granted: u64,
     /// Futures that were dropped.
@@ -60,6 +70,11 @@ impl AddAssign for Counts {
         self.out_of_time += other.out_of_time;
         self.mishaps += other.mishaps;
         self.acquired += other.acquired;
+        self.entered += other.entered;
+        self.entered_abroad += other.entered_abroad;
+        self.with_others += other.with_others;
+        self.grasped += other.grasped;
+        self.still_held += other.still_held;
         self.granted += other.granted;
         self.cancelled += other.cancelled;
         self.lost += other.lost;
@@ -84,6 +99,7 @@ impl Counts {
                 let spent = done.acquires().is_some_and(|(_, reply)| matches!(reply, Acquired::Spent(_)));
                 self.spent += u64::from(spent && matches!(done.op, Op::Acquire(_)));
                 self.freed += u64::from(done.freed().is_some());
+                self.entered_abroad += u64::from(has_entered_abroad(at, done));
                 self.evicted += u64::from(has_evicted(at, done));
                 &mut self.executed
             }
@@ -95,9 +111,15 @@ impl Counts {
             Event::Host(_, HostEvent::LinkDown { .. }) => &mut self.breaks,
             Event::Server(ServerEvent::Up { .. }) => return,
             Event::Server(_) => &mut self.upsets,
-            Event::Task(_, _, TaskEvent::Acquired(..)) => &mut self.acquired,
+            Event::Task(_, _, TaskEvent::Acquired(_, gain)) => {
+                self.entered += u64::from(gain.count > 1);
+                self.with_others += u64::from(gain.together);
+                &mut self.acquired
+            }
             Event::Task(_, _, TaskEvent::Cancelled) => &mut self.cancelled,
-            Event::Task(_, _, TaskEvent::Told(_)) => &mut self.lost,
+            Event::Task(_, _, TaskEvent::Told(..)) => &mut self.lost,
+            Event::Task(_, _, TaskEvent::Released(_, Some(1..))) => &mut self.still_held,
+            Event::Grasped(_) => &mut self.grasped,
             _ => return,
         };
         *counted += 1;
@@ -111,6 +133,15 @@ fn has_evicted(at: Instant, done: &Execution<'_>) -> bool {
     done.evicts().is_some() && last.is_some_and(|last| last.how == Ended::Evicted && last.at_ms == now_ms)
 }
 
+/// Whether a process has just got a hold of a lock that its owner had in others only.
+fn has_entered_abroad(at: Instant, done: &Execution<'_>) -> bool {
+    let Some((ask, Acquired::Granted { .. })) = done.acquires() else { return false };
+    let session = ask.claim.hold.session();
+    let holds = done.holds(at);
+    let (its, others): (Vec<_>, Vec<_>) = holds.iter().partition(|held| held.hold.session() == session);
+    matches!(its[..], [new] if new.hold == ask.claim.hold) && !others.is_empty()
+}
+
 /// Watches one run.
 pub(super) struct Watch {
     scene: Scene,
@@ -122,9 +153,9 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    pub(super) fn new(promises: Promises, shares: bool, with_trace: bool) -> Self {
+    pub(super) fn new(promises: Promises, shares: bool, kinds: Vec<Kind>, with_trace: bool) -> Self {
         Self {
-            scene: Scene::new(promises, shares),
+            scene: Scene::new(promises, shares, kinds),
             checks: check::all(),
             violation: None,
             counts: Counts::default(),

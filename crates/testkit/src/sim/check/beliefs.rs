@@ -1,9 +1,11 @@
 //! A holder stops believing before the store does, and is told.
 
 use super::{Check, Scene, Verdict};
-use crate::sim::event::{Event, HostEvent, Keeping, LockId, ServerEvent, TaskEvent, TaskId, ends};
+use crate::sim::event::{
+    Event, Execution, Gain, Grip, Held, HostEvent, Keeping, LockId, ServerEvent, TaskEvent, TaskId, ends,
+};
 use crate::sim::time::Instant;
-use leasehold_core::{FencingToken, HoldId, Life, SessionId};
+use leasehold_core::{FencingToken, HoldId, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Add;
 use std::time::Duration;
@@ -19,31 +21,25 @@ const RENEWAL_SLACK: Duration = Duration::from_millis(700);
 /// that it lives with. When he stops, he is told. Whoever lost the lock by force learns it by the next renewal.
 #[derive(Debug, Default)]
 pub struct Beliefs {
-    held: BTreeMap<LockId, Held>,
-    believed: BTreeMap<(LockId, TaskId), Believed>,
+    held: BTreeMap<LockId, Vec<Held>>,
+    believed: BTreeMap<Grip, Believed>,
     /// Holds that live with their sessions.
-    sessions: BTreeMap<(LockId, FencingToken), SessionId>,
+    sessions: BTreeSet<HoldId>,
     /// When sessions end at the store.
     ends: BTreeMap<SessionId, Instant>,
     /// What was taken by force, and when.
     freed: BTreeMap<(LockId, FencingToken), Instant>,
-    /// Which hold a token was given to.
-    holds: BTreeMap<(LockId, FencingToken), HoldId>,
+    /// Which tokens a hold has had: one that is taken by force can come back by another.
+    tokens: BTreeMap<HoldId, BTreeSet<(LockId, FencingToken)>>,
     /// Holds that have the lock again: an acquire that came late brought them back after they were taken by force, and
     /// after another had ended since. Their holders are not told.
     returned: BTreeSet<HoldId>,
 }
 
-/// What the store holds, and until when.
-#[derive(Debug, Clone, Copy)]
-struct Held {
-    fence: FencingToken,
-    /// `None` if its key never expires.
-    until: Option<Instant>,
-}
-
 #[derive(Debug, Clone, Copy)]
 struct Believed {
+    lock: LockId,
+    task: TaskId,
     fence: FencingToken,
     until: Instant,
     /// When this was last heard.
@@ -53,34 +49,52 @@ struct Believed {
 }
 
 impl Beliefs {
-    fn judge(&self, at: Instant, lock: LockId, task: TaskId, believed: Believed) -> Verdict {
-        if believed.until <= at {
+    fn judge(&self, at: Instant, grip: Grip, believed: Believed, scene: &Scene) -> Verdict {
+        let Believed { lock, task, fence, until, .. } = believed;
+        let hold = scene.grips.hold(grip);
+        if until <= at || self.freed.contains_key(&(lock, fence)) {
             return Ok(());
         }
-        let (fence, until) = (believed.fence, believed.until);
-        if self.freed.contains_key(&(lock, fence)) {
-            return Ok(());
-        }
-        if let Some(session) = self.sessions.get(&(lock, fence)) {
-            let end = self.ends.get(session).copied();
+        if let Some(hold) = hold.filter(|hold| self.sessions.contains(hold)) {
+            let end = self.ends.get(&hold.session()).copied();
             if end.is_none_or(|end| end < until) {
                 return Err(format!(
                     "{task} believes in {lock} until {until}, but its session lives until {end:?} only"
                 ));
             }
         }
-        match self.held.get(&lock) {
-            Some(held) if held.fence != fence => Err(format!(
+        let held = self.held.get(&lock).map(Vec::as_slice).unwrap_or_default();
+        match held.iter().find(|held| (Some(held.hold), held.fence) == (hold, fence)) {
+            None if held.is_empty() => {
+                Err(format!("{task} believes in {lock} until {until}, but the store holds nothing of it"))
+            }
+            None => Err(format!(
                 "{task} believes in {fence} of {lock} until {until}, but the store holds {held:?}"
             )),
             Some(Held { until: Some(end), .. }) if *end < until => {
                 Err(format!("{task} believes in {lock} until {until}, but the store until {end} only"))
             }
             Some(_) => Ok(()),
-            None => {
-                Err(format!("{task} believes in {lock} until {until}, but the store holds nothing of it"))
+        }
+    }
+
+    fn executed(&mut self, at: Instant, done: &Execution<'_>) {
+        self.ends = ends(done.sessions, done.clock);
+        if let Some(Some(fence)) = done.freed() {
+            self.freed.insert((done.lock, fence), at);
+        }
+        let holds = done.holds(at);
+        for Held { hold, fence, life, .. } in &holds {
+            if life.ends_with_session() {
+                self.sessions.insert(*hold);
+            }
+            let tokens = self.tokens.entry(*hold).or_default();
+            tokens.insert((done.lock, *fence));
+            if tokens.iter().any(|old| old.1 != *fence && self.freed.contains_key(old)) {
+                self.returned.insert(*hold);
             }
         }
+        self.held.insert(done.lock, holds);
     }
 }
 
@@ -92,87 +106,64 @@ impl Check for Beliefs {
     fn observe(&mut self, at: Instant, event: &Event<'_>, scene: &Scene) -> Verdict {
         match *event {
             Event::Executed(done) => {
-                self.ends = ends(done.sessions, done.clock);
-                if let Some(Some(fence)) = done.freed() {
-                    self.freed.insert((done.lock, fence), at);
-                }
-                if let (Some((claim, fence, _)), Some(Life::Session { .. })) = (done.holder(), done.life()) {
-                    self.sessions.insert((done.lock, fence), claim.hold.session());
-                }
-                if let Some((claim, fence, _)) = done.holder() {
-                    self.holds.insert((done.lock, fence), claim.hold);
-                    let is_freed = |((lock, old), _): (&(LockId, FencingToken), &Instant)| {
-                        *lock == done.lock
-                            && *old != fence
-                            && self.holds.get(&(*lock, *old)) == Some(&claim.hold)
-                    };
-                    if self.freed.iter().any(is_freed) {
-                        self.returned.insert(claim.hold);
-                    }
-                }
-                match done.holder() {
-                    Some((_, fence, until)) => self.held.insert(done.lock, Held { fence, until }),
-                    None => self.held.remove(&done.lock),
-                };
+                self.executed(at, done);
                 if scene.promises.exclusion {
-                    for ((lock, task), believed) in &self.believed {
-                        if *lock == done.lock {
-                            self.judge(at, *lock, *task, *believed)?;
-                        }
-                    }
+                    let mut of_it = self.believed.iter().filter(|(_, believed)| believed.lock == done.lock);
+                    of_it.try_for_each(|(grip, believed)| self.judge(at, *grip, *believed, scene))?;
                 }
             }
             Event::Attended(done) => {
                 self.ends = ends(done.sessions, done.clock);
                 if scene.promises.exclusion {
-                    for ((lock, task), believed) in &self.believed {
-                        self.judge(at, *lock, *task, *believed)?;
-                    }
+                    self.believed
+                        .iter()
+                        .try_for_each(|(grip, believed)| self.judge(at, *grip, *believed, scene))?;
                 }
             }
             Event::Stranger(lock, Some(_)) => drop(self.held.remove(&lock)),
-            Event::Task(
-                task,
-                lock,
-                what @ (TaskEvent::Acquired(fence, belief, _) | TaskEvent::Believes(fence, belief)),
-            ) => {
-                let old = self.believed.get(&(lock, task));
-                let told = old.is_some_and(|old| old.told);
-                let keeping = match (what, old) {
-                    (TaskEvent::Acquired(_, _, keeping), _) => keeping,
-                    (_, Some(old)) => old.keeping,
-                    (_, None) => return Ok(()),
-                };
-                let believed = Believed { fence, until: belief.until, heard: at, told, keeping };
-                self.believed.insert((lock, task), believed);
+            Event::Task(task, lock, TaskEvent::Acquired(grip, Gain { fence, belief, keeping, .. })) => {
+                let until = belief.until;
+                let believed = Believed { lock, task, fence, until, heard: at, told: false, keeping };
+                self.believed.insert(grip, believed);
                 if scene.promises.exclusion {
-                    return self.judge(at, lock, task, believed);
+                    return self.judge(at, grip, believed, scene);
                 }
             }
-            Event::Task(task, lock, TaskEvent::Told(_)) => {
-                if let Some(believed) = self.believed.get_mut(&(lock, task)) {
+            Event::Task(_, _, TaskEvent::Believes(grip, belief)) => {
+                let Some(believed) = self.believed.get_mut(&grip) else { return Ok(()) };
+                (believed.until, believed.heard) = (belief.until, at);
+                let believed = *believed;
+                if scene.promises.exclusion {
+                    return self.judge(at, grip, believed, scene);
+                }
+            }
+            Event::Task(_, _, TaskEvent::Told(grip, _)) => {
+                if let Some(believed) = self.believed.get_mut(&grip) {
                     believed.told = true;
                 }
             }
-            Event::Task(task, lock, TaskEvent::Lets(..)) => drop(self.believed.remove(&(lock, task))),
+            Event::Task(_, _, TaskEvent::Lets(grip, _)) => drop(self.believed.remove(&grip)),
             // A replica may bring back what was taken.
             Event::Server(ServerEvent::FailedOver) => self.freed.clear(),
-            Event::Host(host, HostEvent::Crashed) => self.believed.retain(|(_, task), _| task.host != host),
+            Event::Host(host, HostEvent::Crashed) => {
+                self.believed.retain(|_, believed| believed.task.host != host)
+            }
             _ => {}
         }
         Ok(())
     }
 
     fn pass(&mut self, at: Instant, scene: &Scene) -> Verdict {
-        for ((lock, task), believed) in self.believed.iter().filter(|(_, believed)| !believed.told) {
+        for (grip, believed) in self.believed.iter().filter(|(_, believed)| !believed.told) {
+            let Believed { lock, task, fence, .. } = *believed;
             let Some(well_since) = scene.health(task.host).and_then(super::Health::stirs_since) else {
                 continue;
             };
-            if let Some(freed) = self.freed.get(&(*lock, believed.fence))
+            if let Some(freed) = self.freed.get(&(lock, fence))
                 && let Keeping::Renewed(lease) = believed.keeping
                 && at > freed.max(&well_since).add(lease / 3 + RENEWAL_SLACK)
                 && believed.until > at
-                && self.holds.get(&(*lock, believed.fence)).is_none_or(|hold| !self.returned.contains(hold))
+                && scene.grips.hold(*grip).is_none_or(|hold| !self.returned.contains(&hold))
             {
                 return Err(format!("{task} still believes in {lock}, which was taken by force at {freed}"));
             }

@@ -2,17 +2,22 @@
 //! come back.
 
 use super::{Check, Scene, Verdict};
-use crate::sim::event::{Event, Execution, LockId, ServerEvent};
+use crate::sim::event::{Event, Execution, Held, LockId, ServerEvent};
 use crate::sim::time::Instant;
-use leasehold_core::{Extended, Fate, FencingToken, HoldId, Life, Op, Reply, Seen, SessionId};
-use std::collections::BTreeMap;
+use leasehold_core::{Extended, Fate, HoldId, Life, Op, OwnValue, Reply, Seen, SessionId};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Nothing is released or extended except by comparing the hold in the same step. Nothing else is taken from anybody but
 /// what lives with a session that is dead at that instant, by the store's clock, or the hold that a person has seen. And the
 /// hold that was ended last does not take the lock again, however late or often its acquire arrives.
+///
+/// An owner's holds of a ReentrantMutex are held to the same, each by itself: nobody enters but the owner; none ends with
+/// another; and one that enters may lengthen those which are known to be had, and shortens none.
 #[derive(Debug, Default)]
 pub struct Comparison {
     locks: BTreeMap<LockId, Before>,
+    /// Holds that were lengthened by themselves: somebody knows that he has them.
+    known: BTreeSet<HoldId>,
 }
 
 /// A lock before an operation.
@@ -20,20 +25,10 @@ pub struct Comparison {
 struct Before {
     /// Set once an operation has told how the lock stands.
     is_known: bool,
-    holder: Option<Held>,
+    holds: Vec<Held>,
     places: BTreeMap<SessionId, Place>,
     /// The hold that ended last before its lease did.
     ended: Option<HoldId>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Held {
-    hold: HoldId,
-    until: Option<Instant>,
-    fence: FencingToken,
-    life: Life,
-    /// Until when it is spared, in the store's milliseconds, where its session is not known.
-    spared_until_ms: u64,
 }
 
 /// A place in the queue.
@@ -47,66 +42,105 @@ struct Place {
 impl Comparison {
     fn executed(&mut self, at: Instant, done: &Execution<'_>) -> Verdict {
         let before = self.locks.entry(done.lock).or_default();
-        let after = held(done);
-        let is_back = |ended: &HoldId| {
-            matches!(done.op, Op::Acquire(_)) && after.is_some_and(|held| held.hold == *ended)
-        };
+        // What is over is nobody's any more.
+        before.holds.retain(|held| held.lasts(at));
+        let after = done.holds(at);
+        let has = |hold: &HoldId| after.iter().any(|held| held.hold == *hold);
         if before.is_known {
-            owned(at, done, before, after)?;
-            not_robbed(at, done, before, after)?;
+            owned(done, before, &after)?;
+            entered(done, before, &after, &self.known)?;
+            not_robbed(at, done, before, &after)?;
         }
         before.is_known = true;
         // An end is remembered until the next one, which may come with an acquire.
-        if let Some(back) = before.ended.filter(is_back) {
+        if let Some(back) = before.ended.filter(|ended| matches!(done.op, Op::Acquire(_)) && has(ended)) {
             return Err(format!("{back:?} has {} again after its end", done.lock));
         }
         if matches!(done.reply, Reply::Release(released) if released.found == Fate::Held) {
             before.ended = done.claim().map(|claim| claim.hold);
-        } else if let Some(held) = before.holder.filter(|held| held.until.is_none_or(|until| at < until))
-            && after.map(|after| after.hold) != Some(held.hold)
-        {
-            before.ended = Some(held.hold);
+        } else if let Some(gone) = before.holds.iter().find(|held| !has(&held.hold)) {
+            before.ended = Some(gone.hold);
         }
-        before.holder = after;
+        if let (Op::Extend(extend), Reply::Extend(Extended::Extended)) = (done.op, done.reply) {
+            self.known.insert(extend.claim.hold);
+        }
+        before.holds = after;
         before.places = places(done);
         Ok(())
     }
 }
 
 /// What an operation says of its own hold is so, and it leaves those of others as they are.
-fn owned(at: Instant, done: &Execution<'_>, before: &Before, after: Option<Held>) -> Verdict {
-    let held = before.holder.filter(|held| held.until.is_none_or(|until| at < until));
+fn owned(done: &Execution<'_>, before: &Before, after: &[Held]) -> Verdict {
     let claimed = done.claim().map(|claim| claim.hold);
-    let is_own = claimed.is_some() && held.map(|held| held.hold) == claimed;
-    let lock = done.lock;
+    let is_own = before.holds.iter().any(|held| Some(held.hold) == claimed);
+    let (lock, holds) = (done.lock, &before.holds);
     match (done.op, done.reply) {
         (Op::Extend(_), Reply::Extend(Extended::Extended)) if !is_own => {
-            Err(format!("{claimed:?} extended {lock}, which {held:?} has"))
+            return Err(format!("{claimed:?} extended {lock}, which {holds:?} have"));
         }
         (Op::Release(_), Reply::Release(released)) if released.found == Fate::Held && !is_own => {
-            Err(format!("{claimed:?} released {lock}, which {held:?} has"))
+            return Err(format!("{claimed:?} released {lock}, which {holds:?} have"));
         }
-        (Op::Extend(_) | Op::Release(_), _) if held.is_some() && !is_own && after != held => {
-            Err(format!("{claimed:?} changed {lock} from {held:?} to {after:?}"))
-        }
-        _ => Ok(()),
+        (Op::Extend(_) | Op::Release(_), _) => {}
+        _ => return Ok(()),
     }
+    // The hold that is asked for with a release may be its owner's, who enters again.
+    let enters = matches!(done.op, Op::Release(release) if release.next.is_some());
+    for held in holds.iter().filter(|held| Some(held.hold) != claimed) {
+        if !enters && !after.contains(held) {
+            return Err(format!("{claimed:?} changed {lock} from {holds:?} to {after:?}"));
+        }
+    }
+    Ok(())
+}
+
+/// Whoever comes to a lock that somebody has is of the same owner; and what that one has lasts no shorter for it, and no
+/// longer unless it is known to be had.
+fn entered(done: &Execution<'_>, before: &Before, after: &[Held], known: &BTreeSet<HoldId>) -> Verdict {
+    let now = |held: &Held| after.iter().find(|other| other.hold == held.hold);
+    let stay: Vec<_> = before.holds.iter().filter(|held| now(held).is_some()).collect();
+    let asked = done.acquires().map(|(ask, _)| &ask.claim);
+    for new in after.iter().filter(|held| before.holds.iter().all(|old| old.hold != held.hold)) {
+        let asker: Option<&OwnValue> =
+            asked.filter(|claim| claim.hold == new.hold).and_then(|c| c.value.as_ref());
+        let is_owner = |held: &&Held| held.owner.is_some() && held.owner.as_ref() == asker;
+        if let Some(other) = stay.iter().find(|held| !is_owner(held)) {
+            return Err(format!("{:?} of {asker:?} got {} beside {other:?}", new.hold, done.lock));
+        }
+    }
+    let claimed = done.claim().map(|claim| claim.hold);
+    for held in before.holds.iter().filter(|held| Some(held.hold) != claimed) {
+        let Some(now) = now(held) else { continue };
+        if now.until.zip(held.until).is_some_and(|(now, then)| now < then) {
+            return Err(format!("{:?} cut {held:?} of {} short: {now:?}", done.op, done.lock));
+        }
+        if now.until != held.until && !known.contains(&held.hold) {
+            return Err(format!(
+                "{:?} made {held:?} of {} last longer, which nobody is known to have: {now:?}",
+                done.op, done.lock
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// Nobody has lost a hold or a place but by his own release, by his death, or by force.
-fn not_robbed(at: Instant, done: &Execution<'_>, before: &Before, after: Option<Held>) -> Verdict {
+fn not_robbed(at: Instant, done: &Execution<'_>, before: &Before, after: &[Held]) -> Verdict {
     let (lock, now_ms) = (done.lock, done.clock.reading_us(at) / 1000);
     let is_dead = |session, life: Life| {
         life.ends_with_session() && done.evicts() == Some(session) && done.is_without_beat(session, at)
     };
-    if let Some(held) = before.holder.filter(|held| held.until.is_none_or(|until| at < until))
-        && after.map(|after| after.hold) != Some(held.hold)
-    {
+    for held in before.holds.iter().filter(|held| after.iter().all(|now| now.hold != held.hold)) {
         let is_own = matches!(done.op, Op::Release(release) if release.claim.hold == held.hold);
         let is_freed = matches!(done.op, Op::Free(free) if free.seen == Seen::Hold(held.fence));
-        let is_known = done.sessions.records.contains_key(&held.hold.session());
-        let is_spared = !is_known && now_ms <= held.spared_until_ms;
-        if !is_own && !is_freed && (is_spared || !is_dead(held.hold.session(), held.life)) {
+        let session = held.hold.session();
+        let is_known = done.sessions.records.contains_key(&session);
+        // One that is not known is spared for the sake of any hold that it has here.
+        let its = before.holds.iter().filter(|held| held.hold.session() == session);
+        let spared_until_ms = its.filter_map(Held::spared_until_ms).max().unwrap_or(0);
+        let is_spared = !is_known && now_ms <= spared_until_ms;
+        if !is_own && !is_freed && (is_spared || !is_dead(session, held.life)) {
             return Err(format!("{lock} was taken from {held:?} by {:?}", done.op));
         }
     }
@@ -114,18 +148,12 @@ fn not_robbed(at: Instant, done: &Execution<'_>, before: &Before, after: Option<
     for (session, place) in before.places.iter().filter(|(_, place)| place.kept_ms >= now_ms) {
         let asks = done.acquires().is_some_and(|(ask, _)| ask.claim.hold.session() == *session);
         let is_own = asks || done.claim().is_some_and(|claim| claim.hold.session() == *session);
-        let is_granted = after.is_some_and(|held| held.hold.session() == *session);
+        let is_granted = after.iter().any(|held| held.hold.session() == *session);
         if !now.contains_key(session) && !is_own && !is_granted && !is_dead(*session, place.life) {
             return Err(format!("{session} lost its place before {lock} by {:?}", done.op));
         }
     }
     Ok(())
-}
-
-fn held(done: &Execution<'_>) -> Option<Held> {
-    let (claim, fence, until) = done.holder()?;
-    let spared_until_ms = done.spared_until_ms().unwrap_or(0);
-    Some(Held { hold: claim.hold, until, fence, life: done.life()?, spared_until_ms })
 }
 
 fn places(done: &Execution<'_>) -> BTreeMap<SessionId, Place> {
@@ -143,7 +171,7 @@ impl Check for Comparison {
             Event::Executed(done) => return self.executed(at, done),
             // A stranger has it from here on, or nobody.
             Event::Stranger(lock, Some(_)) | Event::Server(ServerEvent::Deleted(lock)) => {
-                self.locks.entry(lock).or_default().holder = None;
+                self.locks.entry(lock).or_default().holds.clear();
             }
             // What is known of the store is void; the next operation tells.
             Event::Server(

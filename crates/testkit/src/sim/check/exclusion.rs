@@ -1,56 +1,65 @@
 //! No two believe that they hold a lock at once.
 
 use super::{Check, Scene, Verdict};
-use crate::sim::event::{Event, HostEvent, LockId, TaskEvent, TaskId};
+use crate::sim::event::{Event, Gain, Grip, HostEvent, LockId, OwnerId, TaskEvent, TaskId};
 use crate::sim::time::Instant;
 use leasehold_core::FencingToken;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// No two believe that they hold a lock at once, in true time. Strangers are believers, too. Whoever lost the lock by
-/// force believes in vain until he hears of it, and does not count.
+/// No two believe that they hold a lock at once, in true time, but for one owner's holds of a ReentrantMutex. Strangers
+/// are believers, too. Whoever lost the lock by force believes in vain until he hears of it, and does not count.
 #[derive(Debug, Default)]
 pub struct Exclusion {
-    believers: BTreeMap<LockId, Vec<(Believer, Instant)>>,
+    believers: BTreeMap<LockId, Vec<Believer>>,
     /// What was taken by force.
     freed: BTreeSet<(LockId, FencingToken)>,
-    /// Which hold a task believes in.
-    fences: BTreeMap<(LockId, TaskId), FencingToken>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Believer {
-    Task(TaskId),
-    Stranger,
+#[derive(Debug, Clone, Copy)]
+struct Believer {
+    /// `None` of a stranger.
+    who: Option<(TaskId, Grip, FencingToken)>,
+    /// For which owner, of a ReentrantMutex.
+    owner: Option<OwnerId>,
+    until: Instant,
+}
+
+impl Believer {
+    fn grip(&self) -> Option<Grip> {
+        self.who.map(|(_, grip, _)| grip)
+    }
+
+    /// Whether the two exclude each other.
+    fn excludes(&self, other: &Self) -> bool {
+        self.grip() != other.grip() && (self.owner.is_none() || self.owner != other.owner)
+    }
 }
 
 impl Exclusion {
-    fn believe(&mut self, at: Instant, lock: LockId, who: Believer, until: Instant) -> Verdict {
+    fn believe(&mut self, at: Instant, lock: LockId, new: Believer) -> Verdict {
+        self.stop(lock, new.grip());
         let believers = self.believers.entry(lock).or_default();
-        believers.retain(|(other, _)| *other != who);
-        believers.push((who, until));
-        let other = believers.iter().find(|(other, until)| *other != who && *until > at);
+        let other = believers.iter().find(|other| other.excludes(&new) && other.until > at).copied();
+        believers.push(new);
         match other {
-            Some((other, other_until)) if until > at => Err(format!(
-                "{who:?} believes to hold {lock} until {until}, and {other:?} until {other_until}"
-            )),
+            Some(other) if new.until > at => {
+                Err(format!("two believe that they hold {lock}: {new:?}, and {other:?}"))
+            }
             _ => Ok(()),
         }
     }
 
     /// A lock was taken from its holder by force.
     fn freed(&mut self, lock: LockId, fence: Option<FencingToken>) {
-        let Some(fence) = fence else { return self.stop(lock, Believer::Stranger) };
+        let Some(fence) = fence else { return self.stop(lock, None) };
         self.freed.insert((lock, fence));
-        let fences = &self.fences;
-        let is_freed = |task: TaskId| fences.get(&(lock, task)) == Some(&fence);
-        self.believers
-            .entry(lock)
-            .or_default()
-            .retain(|(who, _)| !matches!(who, Believer::Task(task) if is_freed(*task)));
+        let is_freed = |other: &Believer| other.who.is_some_and(|(_, _, token)| token == fence);
+        self.believers.entry(lock).or_default().retain(|other| !is_freed(other));
     }
 
-    fn stop(&mut self, lock: LockId, who: Believer) {
-        self.believers.entry(lock).or_default().retain(|(other, _)| *other != who);
+    /// A guard, or the stranger, does not count any more.
+    fn stop(&mut self, lock: LockId, grip: Option<Grip>) {
+        self.believers.entry(lock).or_default().retain(|other| other.grip() != grip);
     }
 }
 
@@ -70,22 +79,25 @@ impl Check for Exclusion {
                 }
             }
             Event::Task(
-                task,
+                _,
                 lock,
-                TaskEvent::Acquired(fence, belief, _) | TaskEvent::Believes(fence, belief),
+                TaskEvent::Acquired(grip, Gain { belief, .. }) | TaskEvent::Believes(grip, belief),
             ) => {
-                self.fences.insert((lock, task), fence);
-                if self.freed.contains(&(lock, fence)) {
+                let Some(known) = scene.grips.get(grip) else { return Ok(()) };
+                if self.freed.contains(&(lock, known.fence)) {
                     return Ok(());
                 }
-                return self.believe(at, lock, Believer::Task(task), belief.until);
+                let who = Some((known.task, grip, known.fence));
+                return self.believe(at, lock, Believer { who, owner: known.owner, until: belief.until });
             }
-            Event::Task(task, lock, TaskEvent::Lets(..)) => self.stop(lock, Believer::Task(task)),
-            Event::Stranger(lock, Some(until)) => return self.believe(at, lock, Believer::Stranger, until),
-            Event::Stranger(lock, None) => self.stop(lock, Believer::Stranger),
+            Event::Task(_, lock, TaskEvent::Lets(grip, _)) => self.stop(lock, Some(grip)),
+            Event::Stranger(lock, Some(until)) => {
+                return self.believe(at, lock, Believer { who: None, owner: None, until });
+            }
+            Event::Stranger(lock, None) => self.stop(lock, None),
             Event::Host(host, HostEvent::Crashed) => {
                 for believers in self.believers.values_mut() {
-                    believers.retain(|(who, _)| !matches!(who, Believer::Task(task) if task.host == host));
+                    believers.retain(|other| other.who.is_none_or(|(task, ..)| task.host != host));
                 }
             }
             _ => {}

@@ -1,7 +1,9 @@
 //! What the store said is told, a hold is renewed, and a given lease lasts as long as it was given for.
 
 use super::{Check, Health, Scene, Verdict};
-use crate::sim::event::{Event, HostEvent, Keeping, LockId, TaskEvent, TaskId};
+use crate::sim::event::{
+    Event, Execution, Gain, Grip, Held, HostEvent, Keeping, LockId, Lost, TaskEvent, TaskId,
+};
 use crate::sim::time::Instant;
 use leasehold_core::{Ended, Extended, Fate, FencingToken, HoldId, Op, Reply};
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,24 +23,26 @@ const HEEDED_WITHIN: Duration = Duration::from_millis(60);
 /// given lease is neither longer than it was given for, nor much shorter where nothing went wrong.
 #[derive(Debug, Default)]
 pub struct Keepings {
-    kept: BTreeMap<(LockId, TaskId), Kept>,
-    holds: BTreeMap<(LockId, FencingToken), HoldId>,
+    kept: BTreeMap<Grip, Kept>,
     /// When it was that a hold was first seen at the store.
     granted: BTreeMap<HoldId, Instant>,
     /// What is asked by a message.
     asked: BTreeMap<u64, Asked>,
-    /// What was last said of the release of a hold.
-    released: BTreeMap<HoldId, Fate>,
+    /// What was last said of the release of a hold, and how often its owner has the lock yet.
+    released: BTreeMap<HoldId, (Fate, u64)>,
     /// Who must not believe any more, once time goes on.
     refused: Vec<(Instant, HoldId)>,
     /// What was taken by force.
     freed: BTreeSet<(LockId, FencingToken)>,
     /// What was taken from sessions that were dead.
     evicted: BTreeSet<HoldId>,
+    held: BTreeMap<LockId, Vec<Held>>,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Kept {
+    task: TaskId,
+    lock: LockId,
     fence: FencingToken,
     keeping: Keeping,
     acquired: Instant,
@@ -60,32 +64,48 @@ impl Keepings {
                 self.refused.push((at, hold));
             }
             (Some(Asked::Release(hold)), Some(Reply::Release(released))) => {
-                self.released.insert(hold, released.found);
+                self.released.insert(hold, (released.found, released.left));
             }
             _ => {}
         }
     }
 
+    fn executed(&mut self, at: Instant, done: &Execution<'_>) {
+        if let Some(Some(fence)) = done.freed() {
+            self.freed.insert((done.lock, fence));
+        }
+        let holds = done.holds(at);
+        for held in &holds {
+            self.granted.entry(held.hold).or_insert(at);
+        }
+        let before = self.held.insert(done.lock, holds.clone()).unwrap_or_default();
+        if let Some(dead) = done.evicts() {
+            let gone = before.iter().filter(|held| holds.iter().all(|now| now.hold != held.hold));
+            self.evicted.extend(gone.map(|held| held.hold).filter(|hold| hold.session() == dead));
+        }
+    }
+
     fn task(&mut self, at: Instant, task: TaskId, lock: LockId, what: TaskEvent, scene: &Scene) -> Verdict {
         match what {
-            TaskEvent::Acquired(fence, belief, keeping) => {
-                let kept = Kept { fence, keeping, acquired: at, until: belief.until, is_extended: false };
-                self.kept.insert((lock, task), kept);
-                return self.not_beyond(lock, task);
+            TaskEvent::Acquired(grip, Gain { fence, belief, keeping, .. }) => {
+                let (until, acquired) = (belief.until, at);
+                let kept = Kept { task, lock, fence, keeping, acquired, until, is_extended: false };
+                self.kept.insert(grip, kept);
+                return self.not_beyond(grip);
             }
-            TaskEvent::Believes(_, belief) => {
-                if let Some(kept) = self.kept.get_mut(&(lock, task)) {
+            TaskEvent::Believes(grip, belief) => {
+                if let Some(kept) = self.kept.get_mut(&grip) {
                     kept.until = belief.until;
                 }
-                return self.not_beyond(lock, task);
+                return self.not_beyond(grip);
             }
-            TaskEvent::Extends(_) => {
-                if let Some(kept) = self.kept.get_mut(&(lock, task)) {
+            TaskEvent::Extends(grip) => {
+                if let Some(kept) = self.kept.get_mut(&grip) {
                     kept.is_extended = true;
                 }
             }
-            TaskEvent::Extended(_, until) => {
-                let Some(kept) = self.kept.get(&(lock, task)) else { return Ok(()) };
+            TaskEvent::Extended(grip, until) => {
+                let Some(kept) = self.kept.get(&grip) else { return Ok(()) };
                 // It is believed no longer than the session.
                 let session_until = scene.health(task.host).and_then(Health::session_until);
                 let until = session_until.map_or(until, |end| end.min(until));
@@ -98,53 +118,65 @@ impl Keepings {
                     ));
                 }
             }
-            TaskEvent::Told(_) => return self.lost(at, task, lock, scene),
-            TaskEvent::Lets(..) => drop(self.kept.remove(&(lock, task))),
-            TaskEvent::Released(fence, is_ok) => {
-                let said = self.holds.get(&(lock, fence)).and_then(|hold| self.released.get(hold));
-                let means_ok = matches!(said, Some(Fate::Held | Fate::Ended(Ended::Released)));
-                if is_ok != means_ok {
-                    return Err(format!(
-                        "{task} was told {is_ok} of its release of {lock}, the store said {said:?}"
-                    ));
-                }
-            }
+            TaskEvent::Told(grip, Lost::This) => return self.lost(at, grip, scene),
+            TaskEvent::Lets(grip, _) => drop(self.kept.remove(&grip)),
+            TaskEvent::Released(grip, told) => return self.let_go(task, lock, grip, told, scene),
             _ => {}
         }
         Ok(())
     }
 
+    /// What the store said of a release is what its task was told.
+    fn let_go(&self, task: TaskId, lock: LockId, grip: Grip, told: Option<u64>, scene: &Scene) -> Verdict {
+        let said = scene.grips.hold(grip).and_then(|hold| self.released.get(&hold)).copied();
+        let is_right = match said {
+            Some((Fate::Held | Fate::Ended(Ended::Released), left)) => told == Some(left),
+            // The store remembers one end. That of an earlier sending can be told by what is left of its owner's, if it came
+            // before the lease had ended.
+            Some((Fate::Vanished, left)) if left > 0 => told.is_none_or(|told| told == left),
+            _ => told.is_none(),
+        };
+        if is_right {
+            return Ok(());
+        }
+        Err(format!("{task} was told {told:?} of its release of {lock}, the store said {said:?}"))
+    }
+
     /// A given lease is not believed for longer than it was given for.
-    fn not_beyond(&self, lock: LockId, task: TaskId) -> Verdict {
-        let Some(kept) = self.kept.get(&(lock, task)) else { return Ok(()) };
+    fn not_beyond(&self, grip: Grip) -> Verdict {
+        let Some(kept) = self.kept.get(&grip) else { return Ok(()) };
+        let Kept { task, lock, until, .. } = kept;
         // A clock that runs slow lets it last a little longer in true time.
         match kept.keeping {
-            Keeping::Given(lease) if !kept.is_extended && kept.until > kept.acquired + lease + lease / 15 => {
-                Err(format!("{task} believes in {lock} until {}, which was given for {lease:?}", kept.until))
+            Keeping::Given(lease) if !kept.is_extended && *until > kept.acquired + lease + lease / 15 => {
+                Err(format!("{task} believes in {lock} until {until}, which was given for {lease:?}"))
             }
             _ => Ok(()),
         }
     }
 
     /// A task lost its hold: something must have gone wrong since it was acquired, or its lease is over.
-    fn lost(&self, at: Instant, task: TaskId, lock: LockId, scene: &Scene) -> Verdict {
-        let Some(kept) = self.kept.get(&(lock, task)) else { return Ok(()) };
+    fn lost(&self, at: Instant, grip: Grip, scene: &Scene) -> Verdict {
+        let Some(kept) = self.kept.get(&grip) else { return Ok(()) };
+        let Kept { task, lock, .. } = *kept;
         let well =
             scene.health(task.host).and_then(Health::well_since).is_some_and(|well| well <= kept.acquired);
-        let hold = self.holds.get(&(lock, kept.fence));
-        let granted = hold.and_then(|hold| self.granted.get(hold)).copied().unwrap_or(at);
+        let hold = scene.grips.hold(grip);
+        let granted = hold.and_then(|hold| self.granted.get(&hold)).copied().unwrap_or(at);
         if !well || scene.upset_at.is_some_and(|upset| upset >= granted) {
             return Ok(());
         }
         // Where the store has forgotten a session, or its clock was set, it takes that for dead which does not know so yet.
-        let is_forgotten = hold.is_some_and(|hold| self.evicted.contains(hold))
+        let is_forgotten = hold.is_some_and(|hold| self.evicted.contains(&hold))
             && scene.upset_at.is_some_and(|upset| granted < upset + SESSION);
         if is_forgotten || self.freed.contains(&(lock, kept.fence)) {
             return Ok(());
         }
         let due = match kept.keeping {
             Keeping::Renewed(_) => return Err(format!("{task} lost {lock}, which should have been renewed")),
-            Keeping::Given(lease) => kept.acquired + lease.saturating_sub(lease / 8 + SHORT_BY),
+            Keeping::Given(lease) | Keeping::Added(lease) => {
+                kept.acquired + lease.saturating_sub(lease / 8 + SHORT_BY)
+            }
         };
         if at < due { Err(format!("{task} lost {lock} before {due}, when its lease ends")) } else { Ok(()) }
     }
@@ -157,20 +189,7 @@ impl Check for Keepings {
 
     fn observe(&mut self, at: Instant, event: &Event<'_>, scene: &Scene) -> Verdict {
         match *event {
-            Event::Executed(done) => {
-                if let Some(Some(fence)) = done.freed() {
-                    self.freed.insert((done.lock, fence));
-                }
-                if let Some((hold, Ended::Evicted)) =
-                    done.state.record.as_ref().and_then(|record| record.ended)
-                {
-                    self.evicted.insert(hold);
-                }
-                if let Some((claim, fence, _)) = done.holder() {
-                    self.holds.insert((done.lock, fence), claim.hold);
-                    self.granted.entry(claim.hold).or_insert(at);
-                }
-            }
+            Event::Executed(done) => self.executed(at, done),
             Event::Sent { message, op: Op::Extend(extend), .. } => {
                 self.asked.insert(message, Asked::Extend(extend.claim.hold));
             }
@@ -179,7 +198,7 @@ impl Check for Keepings {
             }
             Event::Answered { message, reply, .. } => self.answered(at, message, reply),
             Event::Task(task, lock, what) => return self.task(at, task, lock, what, scene),
-            Event::Host(host, HostEvent::Crashed) => self.kept.retain(|(_, task), _| task.host != host),
+            Event::Host(host, HostEvent::Crashed) => self.kept.retain(|_, kept| kept.task.host != host),
             _ => {}
         }
         Ok(())
@@ -188,9 +207,8 @@ impl Check for Keepings {
     fn pass(&mut self, at: Instant, scene: &Scene) -> Verdict {
         let kept = &self.kept;
         let believes = |(heard, hold): &(Instant, HoldId)| {
-            let held =
-                kept.iter().find(|((lock, _), kept)| self.holds.get(&(*lock, kept.fence)) == Some(hold));
-            held.filter(|(_, kept)| kept.until > at).map(|((lock, task), _)| (*heard, *lock, *task))
+            let kept = scene.grips.of(hold).and_then(|grip| kept.get(&grip));
+            kept.filter(|kept| kept.until > at).map(|kept| (*heard, kept.lock, kept.task))
         };
         self.refused.retain(|refused| believes(refused).is_some());
         for (heard, lock, task) in self.refused.iter().filter_map(believes) {

@@ -1,10 +1,10 @@
 //! What nobody wants any more is gone soon, and every key expires.
 
 use super::{Check, Health, Scene, Verdict};
-use crate::sim::event::{Event, Execution, HostEvent, Letting, LockId, ServerEvent, TaskEvent, TaskId};
+use crate::sim::event::{Event, Execution, Grip, HostEvent, Letting, LockId, ServerEvent, TaskEvent, TaskId};
 use crate::sim::kernel::HostId;
 use crate::sim::time::Instant;
-use leasehold_core::{FencingToken, HoldId, Op};
+use leasehold_core::{HoldId, Op};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -21,12 +21,14 @@ const GIVEN_UP_AFTER: Duration = Duration::from_secs(3);
 pub struct Leftovers {
     /// What processes have at the store: holds and places, with the time when they were first seen.
     there: BTreeMap<LockId, BTreeMap<HoldId, Thing>>,
-    wanted: BTreeMap<(HostId, LockId), Interest>,
+    /// Who seeks a lock.
+    sought: BTreeMap<(HostId, LockId), Interest>,
+    /// Guards that tasks have, or had until then.
+    had: BTreeMap<Grip, Option<Instant>>,
     /// Holds that end by themselves.
     excused: BTreeSet<HoldId>,
     /// Holds that were given up: what asks for them afterwards was overtaken.
     given_up: BTreeSet<HoldId>,
-    holds: BTreeMap<(LockId, FencingToken), HoldId>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -36,7 +38,7 @@ struct Thing {
     until: Instant,
 }
 
-/// Who wants a lock, or has it.
+/// Who seeks a lock.
 #[derive(Debug, Default)]
 struct Interest {
     tasks: BTreeSet<TaskId>,
@@ -47,7 +49,7 @@ impl Leftovers {
     fn executed(&mut self, at: Instant, done: &Execution<'_>, scene: &Scene) -> Verdict {
         if let Some(value) = &done.state.value
             && value.expires_ms.is_none()
-            && done.holder().is_some()
+            && !done.holds(at).is_empty()
         {
             return Err(format!("the key of {} has no expiry", done.lock));
         }
@@ -68,34 +70,47 @@ impl Leftovers {
         for place in done.state.record.iter().flat_map(|record| record.places.values()) {
             add(place.claim.hold, done.clock.shows_at((place.expires_ms + 1) * 1000));
         }
-        if let Some((claim, fence, until)) = done.holder() {
-            self.holds.insert((done.lock, fence), claim.hold);
-            add(claim.hold, until.unwrap_or(Instant(u64::MAX)));
+        for held in done.holds(at) {
+            add(held.hold, held.until.unwrap_or(Instant(u64::MAX)));
         }
         *old = now;
         Ok(())
     }
 
-    fn change(&mut self, at: Instant, task: TaskId, lock: LockId, what: TaskEvent) {
-        let interest = self.wanted.entry((task.host, lock)).or_default();
+    fn change(&mut self, at: Instant, task: TaskId, lock: LockId, what: TaskEvent, scene: &Scene) {
+        let interest = self.sought.entry((task.host, lock)).or_default();
         match what {
-            TaskEvent::Seeks(_) | TaskEvent::Acquired(..) => drop(interest.tasks.insert(task)),
-            TaskEvent::Missed(_) | TaskEvent::Cancelled | TaskEvent::Lets(_, Letting::Drop) => {
+            TaskEvent::Seeks(..) => drop(interest.tasks.insert(task)),
+            TaskEvent::Missed(_) | TaskEvent::Cancelled => drop(interest.tasks.remove(&task)),
+            TaskEvent::Acquired(grip, _) => {
                 interest.tasks.remove(&task);
+                self.had.insert(grip, None);
             }
-            TaskEvent::Released(fence, is_ok) => {
-                interest.tasks.remove(&task);
-                if !is_ok {
-                    self.excused.extend(self.holds.get(&(lock, fence)));
+            TaskEvent::Lets(grip, Letting::Drop) => return self.lets(at, grip),
+            TaskEvent::Released(grip, told) => {
+                if told.is_none() {
+                    self.excused.extend(scene.grips.hold(grip));
                 }
+                return self.lets(at, grip);
             }
-            TaskEvent::Lets(_, Letting::Release)
-            | TaskEvent::Believes(..)
-            | TaskEvent::Told(_)
-            | TaskEvent::Extends(_)
-            | TaskEvent::Extended(..) => return,
+            _ => return,
         }
         interest.changed = at;
+    }
+
+    fn lets(&mut self, at: Instant, grip: Grip) {
+        self.had.insert(grip, Some(at));
+    }
+
+    /// Since when nobody wants what is at the store.
+    fn unwanted_since(&self, lock: LockId, hold: HoldId, host: HostId, scene: &Scene) -> Option<Instant> {
+        match scene.grips.of(&hold).and_then(|grip| self.had.get(&grip)) {
+            Some(until) => *until,
+            None => match self.sought.get(&(host, lock)) {
+                Some(interest) => interest.tasks.is_empty().then_some(interest.changed),
+                None => None,
+            },
+        }
     }
 }
 
@@ -107,8 +122,8 @@ impl Check for Leftovers {
     fn observe(&mut self, at: Instant, event: &Event<'_>, scene: &Scene) -> Verdict {
         match *event {
             Event::Executed(done) => return self.executed(at, done, scene),
-            Event::Task(task, lock, what) => self.change(at, task, lock, what),
-            Event::Host(host, HostEvent::Crashed) => self.wanted.retain(|(other, _), _| *other != host),
+            Event::Task(task, lock, what) => self.change(at, task, lock, what, scene),
+            Event::Host(host, HostEvent::Crashed) => self.sought.retain(|(other, _), _| *other != host),
             Event::Server(
                 ServerEvent::Up { with_data: false } | ServerEvent::FailedOver | ServerEvent::Jumped(_),
             ) => {
@@ -125,11 +140,11 @@ impl Check for Leftovers {
     fn pass(&mut self, at: Instant, scene: &Scene) -> Verdict {
         for (lock, things) in &self.there {
             for (hold, thing) in things {
-                let Some(interest) = self.wanted.get(&(thing.host, *lock)) else { continue };
+                let Some(unwanted) = self.unwanted_since(*lock, *hold, thing.host, scene) else { continue };
                 let Some(well) = scene.health(thing.host).and_then(Health::well_since) else { continue };
-                let unwanted = interest.tasks.is_empty() && thing.until > at && !self.excused.contains(hold);
-                let since = interest.changed.max(thing.since);
-                if !unwanted || well > since + GIVEN_UP_AFTER {
+                let since = unwanted.max(thing.since);
+                let is_left = thing.until > at && !self.excused.contains(hold);
+                if !is_left || well > since + GIVEN_UP_AFTER {
                     continue;
                 }
                 if at > since.max(well) + GONE_WITHIN {

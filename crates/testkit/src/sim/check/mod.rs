@@ -5,10 +5,12 @@
 //!
 //! | Check | What it holds the engine and the model to |
 //! |---|---|
-//! | [`Exclusion`] | no two believe that they hold a lock at once |
+//! | [`Exclusion`] | no two owners believe that they hold a lock at once |
 //! | [`Beliefs`] | a holder stops believing before the store does, and is told |
 //! | [`Comparison`] | nothing is taken from anybody but by its own hold, from the dead, or as it was seen; what was released does not come back |
-//! | [`Tokens`] | every hold has a greater token than all before it |
+//! | [`Tokens`] | every hold has a greater token than all before it, but for those of one owner's stay, which have one |
+//! | [`Several`] | several locks are had together or not at all, and nobody waits for one with others in hand but in their order |
+//! | [`Entering`] | an owner is in as often as he is told, and gets in again at once |
 //! | [`Keepings`] | what the store said is told, a hold is renewed, and a given lease lasts as long as it was given for |
 //! | [`Order`] | first come, first served, between processes and within one |
 //! | [`Patience`] | whoever waits gives up when he said, and not before; nobody asks too often |
@@ -21,7 +23,9 @@
 
 mod beliefs;
 mod comparison;
+mod entering;
 mod exclusion;
+mod grips;
 mod health;
 mod keeping;
 mod leftovers;
@@ -29,12 +33,15 @@ mod lives;
 mod order;
 mod patience;
 mod progress;
+mod several;
 mod silence;
 mod tokens;
 
 pub use beliefs::Beliefs;
 pub use comparison::Comparison;
+pub use entering::Entering;
 pub use exclusion::Exclusion;
+pub use grips::{Grips, Known};
 pub use health::Health;
 pub(in crate::sim) use health::LOOK;
 pub use keeping::Keepings;
@@ -43,13 +50,14 @@ pub use lives::Lives;
 pub use order::Order;
 pub use patience::Patience;
 pub use progress::Progress;
+pub use several::Several;
 pub use silence::Silence;
 pub use tokens::Tokens;
 
-use super::event::{Event, HostEvent, ServerEvent};
+use super::event::{Event, HostEvent, LockId, ServerEvent};
 use super::kernel::HostId;
 use super::time::Instant;
-use leasehold_core::{Beaten, SessionId, SessionOp, SessionReply};
+use leasehold_core::{Beaten, Kind, SessionId, SessionOp, SessionReply};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -86,6 +94,8 @@ pub struct Scene {
     pub promises: Promises,
     /// Whether releases may leave the lock to strangers.
     pub shares: bool,
+    /// Of what kind each lock is.
+    kinds: Vec<Kind>,
     /// When something last happened to the server.
     pub upset_at: Option<Instant>,
     hosts: BTreeMap<SessionId, HostId>,
@@ -96,26 +106,31 @@ pub struct Scene {
     beats: BTreeMap<u64, (SessionId, Instant, Duration)>,
     /// Until when sessions are certainly believed alive.
     lives: BTreeMap<SessionId, Instant>,
+    /// The guards that tasks have had, and whose holds they are.
+    pub grips: Grips,
 }
 
 impl Scene {
     /// A world in which nothing has happened yet.
-    pub fn new(promises: Promises, shares: bool) -> Self {
+    pub fn new(promises: Promises, shares: bool, kinds: Vec<Kind>) -> Self {
         Self {
             promises,
             shares,
+            kinds,
             upset_at: None,
             hosts: BTreeMap::new(),
             health: BTreeMap::new(),
             links: BTreeMap::new(),
             beats: BTreeMap::new(),
             lives: BTreeMap::new(),
+            grips: Grips::default(),
         }
     }
 
     /// Takes note of what concerns all checks.
     pub fn observe(&mut self, at: Instant, event: &Event<'_>) {
         self.pass(at);
+        self.grips.observe(event);
         match *event {
             Event::Started(host, session) => {
                 self.hosts.insert(session, host);
@@ -179,6 +194,11 @@ impl Scene {
         }
     }
 
+    /// Whether a lock can be entered again by its owner.
+    pub fn is_reentrant(&self, lock: LockId) -> bool {
+        self.kinds.get(usize::from(lock.0)) == Some(&Kind::Reentrant)
+    }
+
     /// Whose session it is.
     pub fn host(&self, session: SessionId) -> Option<HostId> {
         self.hosts.get(&session).copied()
@@ -202,6 +222,8 @@ pub fn all() -> Vec<Box<dyn Check + Send>> {
         Box::new(Beliefs::default()),
         Box::new(Comparison::default()),
         Box::new(Tokens::default()),
+        Box::new(Entering::default()),
+        Box::new(Several::default()),
         Box::new(Keepings::default()),
         Box::new(Order::default()),
         Box::new(Patience::default()),

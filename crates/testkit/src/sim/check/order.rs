@@ -1,18 +1,19 @@
 //! First come, first served, between processes and within one.
 
 use super::{Check, Scene, Verdict};
-use crate::sim::event::{Event, Execution, HostEvent, LockId, ServerEvent, TaskEvent, TaskId};
+use crate::sim::event::{Event, Execution, Held, HostEvent, LockId, ServerEvent, TaskEvent, TaskId};
 use crate::sim::kernel::HostId;
 use crate::sim::time::Instant;
-use leasehold_core::{Acquired, FencingToken, HoldId, Op, SessionId};
+use leasehold_core::{Acquired, HoldId, Op, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A lock goes to the process that has waited longest of those whose places have not lapsed, never to a place that
-/// has; and within a process to the task that has stood in line longest.
+/// has; and within a process to the task that has stood in line longest. Who has a ReentrantMutex enters again past all
+/// of them, and past those of his process also who finds it free on his way to see whether he has it.
 #[derive(Debug, Default)]
 pub struct Order {
     queues: BTreeMap<LockId, BTreeMap<SessionId, Place>>,
-    holders: BTreeMap<LockId, (HoldId, FencingToken)>,
+    holders: BTreeMap<LockId, Vec<Held>>,
     lines: BTreeMap<(HostId, LockId), Vec<TaskId>>,
     enqueued: u64,
     /// Locks whose queue may have places that were taken before the store forgot, in an order that nobody here knows.
@@ -40,12 +41,8 @@ impl Order {
             self.unknown.remove(&done.lock);
         }
         let now_ms = done.clock.reading_us(at) / 1000;
-        let before = self.holders.get(&done.lock).copied();
-        let now = done.holder().map(|(claim, fence, _)| (claim.hold, fence));
-        match now {
-            Some(held) => self.holders.insert(done.lock, held),
-            None => self.holders.remove(&done.lock),
-        };
+        let now = done.holds(at);
+        let before = self.holders.insert(done.lock, now.clone()).unwrap_or_default();
         let queue = self.queues.entry(done.lock).or_default();
         if let Op::Release(release) = done.op
             && queue.get(&release.claim.hold.session()).is_some_and(|place| place.hold == release.claim.hold)
@@ -62,8 +59,17 @@ impl Order {
                 queue.remove(&dead);
             }
         }
-        if let Some((hold, _)) = now.filter(|now| Some(*now) != before) {
-            self.granted(done, hold, now_ms)?;
+        let is_new = |held: &&Held| before.iter().all(|old| (old.hold, old.fence) != (held.hold, held.fence));
+        let mut new = now.iter().filter(is_new).peekable();
+        if now.iter().all(|held| is_new(&held))
+            && let Some(first) = new.next()
+        {
+            self.granted(done, first.hold, now_ms)?;
+        }
+        let queue = self.queues.entry(done.lock).or_default();
+        for Held { hold, .. } in new {
+            // It has entered behind one of its owner's, and needs no place any more.
+            queue.retain(|_, place| place.hold != *hold);
         }
         let queue = self.queues.entry(done.lock).or_default();
         if let Some((ask, Acquired::Taken { position: Some(_), .. })) = done.acquires()
@@ -114,11 +120,11 @@ impl Order {
     fn task(&mut self, task: TaskId, lock: LockId, what: TaskEvent) -> Verdict {
         let line = self.lines.entry((task.host, lock)).or_default();
         match what {
-            TaskEvent::Seeks(way) if way.is_in_line() => line.push(task),
-            TaskEvent::Acquired(..) => {
+            TaskEvent::Seeks(way, _) if way.is_in_line() => line.push(task),
+            TaskEvent::Acquired(_, gain) => {
                 // One who polls has no place in the line, and may have asked before anybody stood there.
                 let stood = line.iter().position(|other| *other == task);
-                if let Some(before) = stood.filter(|before| *before > 0) {
+                if let Some(before) = stood.filter(|before| *before > 0 && gain.owner.is_none()) {
                     return Err(format!("{task} got {lock} before {before} others of the same process"));
                 }
                 line.retain(|other| *other != task);

@@ -34,15 +34,17 @@ impl Patience {
         let well = scene.health(task.host).and_then(Health::well_since).is_some_and(|well| well <= since);
         let slack = |limit: Duration| limit / 10 + Duration::from_millis(20);
         let is_early = match (way, miss) {
-            (_, Miss::TooSlow) | (Way::Try | Way::Poll(_), _) => false,
-            (Way::WaitForEver, _) => miss != Miss::Fault || took < OUTAGE,
-            (Way::Wait(limit), _) => miss == Miss::Taken || took + slack(limit) < limit,
+            (_, Miss::TooSlow | Miss::Lost) | (Way::Try | Way::TryAll | Way::Poll(_), _) => false,
+            (Way::WaitForEver | Way::All(None), _) => miss != Miss::Fault || took < OUTAGE,
+            (Way::Wait(limit) | Way::All(Some(limit)), _) => {
+                miss == Miss::Taken || took + slack(limit) < limit
+            }
         };
         let longest = match way {
-            Way::Try if miss == Miss::Taken => TAKEN,
-            Way::Try => TRY,
-            Way::Wait(limit) | Way::Poll(limit) => limit + slack(limit),
-            Way::WaitForEver => Duration::MAX,
+            Way::Try | Way::TryAll if miss == Miss::Taken => TAKEN,
+            Way::Try | Way::TryAll => TRY,
+            Way::Wait(limit) | Way::Poll(limit) | Way::All(Some(limit)) => limit + slack(limit),
+            Way::WaitForEver | Way::All(None) => Duration::MAX,
         };
         if is_early {
             return Err(format!("{task} gave {lock} up after {took:?} ({way:?}, {miss:?})"));
@@ -73,7 +75,7 @@ impl Check for Patience {
 
     fn observe(&mut self, at: Instant, event: &Event<'_>, scene: &Scene) -> Verdict {
         match *event {
-            Event::Task(task, lock, TaskEvent::Seeks(way)) => {
+            Event::Task(task, lock, TaskEvent::Seeks(way, _)) => {
                 self.sought.insert((lock, task), (way, at));
             }
             Event::Task(task, lock, TaskEvent::Missed(miss)) => {

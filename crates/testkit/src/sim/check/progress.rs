@@ -1,10 +1,12 @@
 //! Who was granted a lock takes it, and a lock that could be granted is.
 
 use super::{Check, Health, LOOK, Scene, Verdict};
-use crate::sim::event::{Event, Execution, HostEvent, LockId, ServerEvent, TaskEvent, TaskId, ends};
+use crate::sim::event::{
+    Event, Execution, Grip, Held, HostEvent, LockId, ServerEvent, TaskEvent, TaskId, ends,
+};
 use crate::sim::kernel::HostId;
 use crate::sim::time::Instant;
-use leasehold_core::{Acquired, Evicted, FencingToken, Freed, HoldId, Op, Pass, Reply, SessionId};
+use leasehold_core::{Acquire, Acquired, Evicted, FencingToken, Freed, HoldId, Op, Pass, Reply, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -33,17 +35,15 @@ const FOUND_WITHIN: Duration = LOOK;
 pub struct Progress {
     locks: BTreeMap<LockId, Seen>,
     lines: BTreeMap<(HostId, LockId), Line>,
-    /// What tasks have had.
-    taken: BTreeSet<(LockId, FencingToken)>,
     /// Holds that messages have asked for which came late, or twice: nobody may count on them any more.
     ghosts: BTreeSet<HoldId>,
     /// Holds that were given up.
     given_up: BTreeSet<HoldId>,
     /// When a place was taken or looked after last.
     looked: BTreeMap<HoldId, Instant>,
-    /// Who had a lock last in a process, and until when he believes that he has.
-    believed: BTreeMap<(HostId, LockId), (TaskId, Instant)>,
-    /// What a process has asked for last: whatever else it is granted, it does not know of.
+    /// Until when a process believes that it has a lock, by each of its guards.
+    believed: BTreeMap<(HostId, LockId), BTreeMap<Grip, Instant>>,
+    /// What a process has queued for last: whatever else it is granted, it does not know of, or is told at once.
     asked: BTreeMap<(HostId, LockId), HoldId>,
     /// When a process was last busy with a lock at the store.
     busy: BTreeMap<(HostId, LockId), Instant>,
@@ -96,6 +96,8 @@ struct Grant {
 #[derive(Debug)]
 struct Line {
     tasks: Vec<TaskId>,
+    /// Those that seek it together with others: nobody sees what they have of it meanwhile.
+    with_others: BTreeSet<TaskId>,
     /// When it changed last.
     changed: Instant,
 }
@@ -116,13 +118,14 @@ impl Progress {
             None => Some(was_free.map_or(at, |since| since.min(at))),
             Some(value) => value.expires_ms.map(|at_ms| done.clock.shows_at((at_ms + 1) * 1000)),
         };
-        seen.is_strangers &= done.state.value.is_some() && done.holder().is_none();
-        seen.grant = match (done.holder(), seen.grant.take()) {
-            (Some((_, fence, _)), Some(grant)) if grant.fence == fence => Some(grant),
-            (Some((claim, fence, _)), _) => scene
-                .host(claim.hold.session())
-                .filter(|_| !self.ghosts.contains(&claim.hold))
-                .map(|host| Grant { hold: claim.hold, fence, host, since: at }),
+        let holds = done.holds(at);
+        seen.is_strangers &= done.state.value.is_some() && holds.is_empty();
+        let first = holds.first().filter(|held| !self.ghosts.contains(&held.hold));
+        seen.grant = match (first, seen.grant.take()) {
+            (Some(held), Some(grant)) if (grant.hold, grant.fence) == (held.hold, held.fence) => Some(grant),
+            (Some(Held { hold, fence, .. }), _) => {
+                scene.host(hold.session()).map(|host| Grant { hold: *hold, fence: *fence, host, since: at })
+            }
             (None, _) => None,
         };
         let now_ms = done.clock.reading_us(at) / 1000;
@@ -148,43 +151,42 @@ impl Progress {
 
     fn change(&mut self, at: Instant, task: TaskId, lock: LockId, what: TaskEvent) {
         self.believe(task, lock, what);
-        let line = self.lines.entry((task.host, lock)).or_insert(Line { tasks: Vec::new(), changed: at });
+        let (tasks, with_others) = (Vec::new(), BTreeSet::new());
+        let line = Line { tasks, with_others, changed: at };
+        let line = self.lines.entry((task.host, lock)).or_insert(line);
         match what {
-            TaskEvent::Seeks(way) if way.is_in_line() => line.tasks.push(task),
+            TaskEvent::Seeks(way, _) if way.is_in_line() => line.tasks.push(task),
+            TaskEvent::Seeks(way, _) if way.is_for_several() => drop(line.with_others.insert(task)),
             TaskEvent::Acquired(..) | TaskEvent::Missed(_) | TaskEvent::Cancelled => {
                 line.tasks.retain(|other| *other != task);
+                line.with_others.remove(&task);
             }
-            TaskEvent::Seeks(_) | TaskEvent::Lets(..) | TaskEvent::Released(..) => {}
+            TaskEvent::Seeks(..) | TaskEvent::Lets(..) | TaskEvent::Released(..) => {}
             TaskEvent::Believes(..)
-            | TaskEvent::Told(_)
+            | TaskEvent::Told(..)
             | TaskEvent::Extends(_)
             | TaskEvent::Extended(..) => return,
         }
         line.changed = at;
-        if let TaskEvent::Acquired(fence, ..) = what {
-            self.taken.insert((lock, fence));
-        }
     }
 
-    /// Takes note of who believes that he has the lock. One who lost it may keep his guard for longer than another of
-    /// his process has the lock.
+    /// Takes note of who believes that he has the lock.
     fn believe(&mut self, task: TaskId, lock: LockId, what: TaskEvent) {
-        let key = (task.host, lock);
-        let is_last = self.believed.get(&key).is_some_and(|(last, _)| *last == task);
+        let guards = self.believed.entry((task.host, lock)).or_default();
         match what {
-            TaskEvent::Acquired(_, belief, _) => drop(self.believed.insert(key, (task, belief.until))),
-            TaskEvent::Believes(_, belief) if is_last => {
-                self.believed.insert(key, (task, belief.until));
-            }
-            TaskEvent::Lets(..) if is_last => drop(self.believed.remove(&key)),
+            TaskEvent::Acquired(grip, gain) => drop(guards.insert(grip, gain.belief.until)),
+            TaskEvent::Believes(grip, belief) => drop(guards.insert(grip, belief.until)),
+            TaskEvent::Lets(grip, _) => drop(guards.remove(&grip)),
             _ => {}
         }
     }
 
     /// Since when tasks of a process stand in line, none of it believes that it has the lock, and it is well.
     fn eager_since(&self, at: Instant, host: HostId, lock: LockId, scene: &Scene) -> Option<Instant> {
-        let line = self.lines.get(&(host, lock)).filter(|line| !line.tasks.is_empty())?;
-        let believed = self.believed.get(&(host, lock)).map_or(Instant::default(), |(_, until)| *until);
+        let is_eager = |line: &&Line| !line.tasks.is_empty() && line.with_others.is_empty();
+        let line = self.lines.get(&(host, lock)).filter(is_eager)?;
+        let guards = self.believed.get(&(host, lock)).into_iter().flat_map(BTreeMap::values);
+        let believed = guards.max().copied().unwrap_or_default();
         if at < believed {
             return None;
         }
@@ -228,7 +230,7 @@ impl Progress {
     fn overdue(&self, at: Instant, lock: LockId, seen: &Seen, scene: &Scene) -> Verdict {
         // What was hardly worth taking lasts for longer once the store's clock is set back.
         let within = if scene.promises.clocks { TAKEN_WITHIN } else { TAKEN_WITHIN + WORTH_TAKING };
-        if let Some(grant) = seen.grant.as_ref().filter(|grant| !self.taken.contains(&(lock, grant.fence)))
+        if let Some(grant) = seen.grant.as_ref().filter(|grant| scene.grips.of(&grant.hold).is_none())
             && self.asked.get(&(grant.host, lock)) == Some(&grant.hold)
             && let Some(eager) = self.eager_since(at, grant.host, lock, scene)
             && at > eager.max(grant.since) + within
@@ -260,8 +262,10 @@ impl Progress {
 /// Who stands right behind whom that lives with a session: in the queue, or behind the holder.
 fn behind(at: Instant, done: &Execution<'_>, before: &BTreeMap<HoldId, Ahead>) -> BTreeMap<HoldId, Ahead> {
     let Some(record) = &done.state.record else { return BTreeMap::new() };
-    let holder = done.holder().zip(done.life()).map(|((claim, ..), life)| (claim.hold, life));
-    let holder_spared = done.spared_until_ms().map_or(at, |ms| done.clock.shows_at((ms + 1) * 1000));
+    let holder = done.holds(at).into_iter().next();
+    let spared_ms = holder.as_ref().and_then(Held::spared_until_ms);
+    let holder_spared = spared_ms.map_or(at, |ms| done.clock.shows_at((ms + 1) * 1000));
+    let holder = holder.map(|held| (held.hold, held.life));
     let places = record.tickets.values().filter_map(|session| record.places.get(session));
     let row: Vec<_> = holder.into_iter().chain(places.map(|place| (place.claim.hold, place.life))).collect();
     let pairs = row.windows(2).filter(|pair| pair[0].1.ends_with_session());
@@ -284,7 +288,7 @@ fn is_freed(done: &Execution<'_>) -> bool {
 /// Whether an operation grants the lock if it finds it free.
 fn may_grant(done: &Execution<'_>) -> bool {
     match (done.op, done.reply) {
-        (Op::Acquire(_), Reply::Acquire(reply)) => !matches!(reply, Acquired::Spent(_)),
+        (Op::Acquire(_), Reply::Acquire(reply)) => !done.together && !matches!(reply, Acquired::Spent(_)),
         (Op::Evict(_), Reply::Evict(Evicted::Gone { .. })) | (Op::Free(_), Reply::Free(Freed::Freed)) => true,
         (Op::Release(release), Reply::Release(released)) => {
             release.pass == Pass::Grant && !matches!(released.next, Some(Ok(Acquired::Spent(_)) | Err(_)))
@@ -312,7 +316,9 @@ impl Check for Progress {
                     Op::Release(release) => release.next.as_ref(),
                     _ => None,
                 };
-                if let Some(ask) = next {
+                // One who goes past the line, to see whether his owner has the lock, has no place that it depends on.
+                let by_place = |ask: &&Acquire| ask.queue.is_some() || !scene.is_reentrant(lock);
+                if let Some(ask) = next.filter(by_place) {
                     self.asked.insert((host, lock), ask.claim.hold);
                 }
             }

@@ -1,17 +1,16 @@
 //! After a release has returned nothing is sent about its hold.
 
 use super::{Check, Scene, Verdict};
-use crate::sim::event::{Event, HostEvent, LockId, TaskEvent, claim_of};
+use crate::sim::event::{Event, HostEvent, TaskEvent, claim_of};
 use crate::sim::kernel::HostId;
 use crate::sim::time::Instant;
-use leasehold_core::{FencingToken, HoldId, SessionId, SessionOp};
+use leasehold_core::{HoldId, SessionId, SessionOp};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// After a release has returned, with success or without, nothing is sent about its hold; and after a process has come to
 /// its end, or has said that its session is over, the session does not beat.
 #[derive(Debug, Default)]
 pub struct Silence {
-    holds: BTreeMap<(LockId, FencingToken), HoldId>,
     over: BTreeSet<HoldId>,
     ended: BTreeSet<SessionId>,
     /// Processes that have come to their end, and whether a beat of theirs may have waited for a connection then.
@@ -25,14 +24,7 @@ impl Check for Silence {
 
     fn observe(&mut self, _at: Instant, event: &Event<'_>, scene: &Scene) -> Verdict {
         match *event {
-            Event::Executed(done) => {
-                if let Some((claim, fence, _)) = done.holder() {
-                    self.holds.insert((done.lock, fence), claim.hold);
-                }
-            }
-            Event::Task(_, lock, TaskEvent::Released(fence, _)) => {
-                self.over.extend(self.holds.get(&(lock, fence)));
-            }
+            Event::Task(_, _, TaskEvent::Released(grip, _)) => self.over.extend(scene.grips.hold(grip)),
             Event::Host(host, HostEvent::Ended) => {
                 self.gone.insert(host, !scene.keeper_is_connected(host));
             }

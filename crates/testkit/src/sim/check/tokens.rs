@@ -1,16 +1,44 @@
-//! Every hold has a greater token than all before it.
+//! Every stay has a greater token than all before it.
 
 use super::{Check, Scene, Verdict};
-use crate::sim::event::{Event, LockId, TaskEvent};
+use crate::sim::event::{Event, Gain, Held, LockId, ServerEvent, TaskEvent};
 use crate::sim::time::Instant;
 use leasehold_core::{FencingToken, HoldId};
 use std::collections::BTreeMap;
 
-/// Every hold of a lock has a greater fencing token than all before it, also where the store has lost its data; and a
-/// task has the token that the store gave to its process.
+/// Every hold of a lock has a greater fencing token than all before it, also where the store has lost its data; but an
+/// owner who enters again has the one that he has already, for as long as he stays. And a task has the token that the
+/// store gave to its process.
 #[derive(Debug, Default)]
 pub struct Tokens {
+    /// To which hold a token was given first.
     given: BTreeMap<LockId, BTreeMap<FencingToken, HoldId>>,
+    /// Which token a hold has.
+    tokens: BTreeMap<HoldId, FencingToken>,
+    held: BTreeMap<LockId, Vec<Held>>,
+}
+
+impl Tokens {
+    fn executed(&mut self, lock: LockId, before: &[Held], after: &[Held]) -> Verdict {
+        for Held { hold, fence, .. } in after {
+            if self.tokens.get(hold) == Some(fence) {
+                // Seen before; a replica may bring back what was over.
+                continue;
+            }
+            if let Some(old) = before.iter().find(|old| old.hold == *hold) {
+                return Err(format!("{hold:?} has {fence} of {lock} now, and had {}", old.fence));
+            }
+            let given = self.given.entry(lock).or_default();
+            let stays = after.iter().find(|held| self.tokens.get(&held.hold) == Some(&held.fence));
+            let last = given.last_key_value().filter(|(last, _)| stays.is_none() && **last >= *fence);
+            if let Some((last, old)) = last {
+                return Err(format!("{lock} had {last} ({old:?}) before, and now {fence} ({hold:?})"));
+            }
+            given.entry(*fence).or_insert(*hold);
+            self.tokens.insert(*hold, *fence);
+        }
+        Ok(())
+    }
 }
 
 impl Check for Tokens {
@@ -18,27 +46,27 @@ impl Check for Tokens {
         "tokens"
     }
 
-    fn observe(&mut self, _at: Instant, event: &Event<'_>, scene: &Scene) -> Verdict {
+    fn observe(&mut self, at: Instant, event: &Event<'_>, scene: &Scene) -> Verdict {
         match *event {
             Event::Executed(done) => {
-                let Some((claim, fence, _)) = done.holder() else { return Ok(()) };
-                let given = self.given.entry(done.lock).or_default();
-                if given.get(&fence) == Some(&claim.hold) {
-                    // Seen before; a replica may bring back what was over.
-                    return Ok(());
-                }
-                if let Some((last, hold)) = given.last_key_value().filter(|(last, _)| **last >= fence) {
-                    let (lock, now) = (done.lock, claim.hold);
-                    return Err(format!("{lock} had {last} ({hold:?}) before, and now {fence} ({now:?})"));
-                }
-                given.insert(fence, claim.hold);
+                let after = done.holds(at);
+                let mut before = self.held.insert(done.lock, after.clone()).unwrap_or_default();
+                before.retain(|held| held.lasts(at));
+                return self.executed(done.lock, &before, &after);
             }
-            Event::Task(task, lock, TaskEvent::Acquired(fence, ..)) => {
-                let hold = self.given.get(&lock).and_then(|given| given.get(&fence));
-                if hold.and_then(|hold| scene.host(hold.session())) != Some(task.host) {
+            Event::Task(task, lock, TaskEvent::Acquired(grip, Gain { fence, .. })) => {
+                let hold = scene.grips.hold(grip);
+                if hold.and_then(|hold| scene.host(hold.session())) != Some(task.host)
+                    || hold.is_none_or(|hold| self.tokens.get(&hold) != Some(&fence))
+                {
                     return Err(format!("{task} has {fence} of {lock}, which the store gave to {hold:?}"));
                 }
             }
+            // Who stays is not known any more.
+            Event::Server(
+                ServerEvent::Up { with_data: false } | ServerEvent::FailedOver | ServerEvent::Jumped(_),
+            ) => self.held.clear(),
+            Event::Server(ServerEvent::Deleted(lock)) => drop(self.held.remove(&lock)),
             _ => {}
         }
         Ok(())

@@ -188,7 +188,9 @@ fn spoil_operation(flaw: Flaw, state: &LockState, op: &mut Op) {
 fn spoil_state(flaw: Flaw, state: &mut LockState, now_ms: u64, op: &Op) {
     let LockState { value: Some(value), record: Some(record), .. } = state else {
         if let (Flaw::ForgetsEnded | Flaw::Barges, Some(record)) = (flaw, &mut state.record) {
-            record.ended = record.ended.filter(|_| flaw != Flaw::ForgetsEnded);
+            if flaw == Flaw::ForgetsEnded {
+                record.ended.kept.clear();
+            }
             if let (Flaw::Barges, Op::Acquire(_)) = (flaw, op) {
                 record.tickets.clear();
                 record.places.clear();
@@ -197,7 +199,7 @@ fn spoil_state(flaw: Flaw, state: &mut LockState, now_ms: u64, op: &Op) {
         return;
     };
     match (flaw, op) {
-        (Flaw::ForgetsEnded, _) => record.ended = None,
+        (Flaw::ForgetsEnded, _) => record.ended.kept.clear(),
         (Flaw::ExtendShortens, Op::Extend(extend))
             if value.content.token() == Some(&*extend.claim.token()) =>
         {

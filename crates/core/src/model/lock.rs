@@ -230,17 +230,16 @@ impl LockState {
 
     /// Ends those holds that `goes` says, which others end than their holders; says whether there were any.
     fn take(&mut self, now: Now, how: Ended, by: &Label, goes: impl Fn(Life, &HoldId) -> bool) -> bool {
-        let Some(first) = self.lessees().into_iter().find(|tenant| goes(tenant.life, &tenant.claim.hold))
-        else {
-            return false;
-        };
+        let mut lost = self.lessees();
+        lost.retain(|tenant| goes(tenant.life, &tenant.claim.hold));
+        let Some(first) = lost.first() else { return false };
         let fence = self.fence();
         self.keep_entries(now, |entry| !goes(entry.life, &entry.hold));
-        let hold = first.claim.hold;
         if let Some(record) = &mut self.record {
-            record.ended = Some((hold, how));
+            lost.iter().for_each(|tenant| record.ended.note(tenant.claim.hold, how));
         }
-        let entry = AuditEntry { at_ms: now.ms, how, fence, whose: Some(first.label), by: by.clone() };
+        let whose = Some(first.label.clone());
+        let entry = AuditEntry { at_ms: now.ms, how, fence, whose, by: by.clone() };
         Audit::note(&mut self.audit, entry);
         true
     }
@@ -531,7 +530,7 @@ impl LockState {
         let holder = if found == Fate::Superseded { self.holder(now) } else { None };
         if found == Fate::Held {
             self.keep_entries(now, |entry| entry.hold != hold);
-            self.record_or_new(now, 0).ended = Some((hold, Ended::Released));
+            self.record_or_new(now, 0).ended.note(hold, Ended::Released);
         }
         if let Some(record) = &mut self.record
             && record.waits(&hold)
@@ -680,8 +679,7 @@ impl LockState {
     }
 
     fn ended(&self, hold: &HoldId) -> Option<Ended> {
-        let (ended, how) = self.record.as_ref()?.ended.as_ref()?;
-        (ended == hold).then_some(*how)
+        self.record.as_ref()?.ended.how(hold)
     }
 
     /// Whether a claim has the lock (1).

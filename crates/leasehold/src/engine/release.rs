@@ -161,9 +161,6 @@ impl Departure<'_> {
         }
         let in_time = self.engine.world.now() < valid_until;
         let left = released.left;
-        if released_before(&released, in_time) {
-            return Ok(left);
-        }
         read_release(released.found, released.holder, in_time).map(|()| left).map_err(NotReleased::Lost)
     }
 
@@ -203,13 +200,6 @@ impl Drop for Departure<'_> {
         self.seat.vacate(self.hold);
         self.engine.keeper.forget(self.keep);
     }
-}
-
-/// Whether a hold was released by an earlier sending that nobody answered, although the store does not say so: it
-/// remembers the last hold that ended, and another one of the same owner was released since. Nothing but a release ends
-/// one hold of a tenure before its time and spares the others.
-fn released_before(released: &Released, in_time: bool) -> bool {
-    released.found == Fate::Vanished && released.left > 0 && in_time
 }
 
 /// What the reply to a release says of the hold: that it is over by this release, or why it was over before.

@@ -218,7 +218,7 @@ impl Bug {
             (Self::SpentHoldReturns, _) => {
                 let done = state.apply(now_us, op, alive);
                 if let Some(record) = &mut state.record {
-                    record.ended = None;
+                    record.ended.kept.clear();
                 }
                 done
             }

@@ -388,7 +388,7 @@ pub(super) fn holder(state: &LockState, clock: &Clock) -> Option<(Claim, Fencing
     let value = state.value.as_ref()?;
     let record = state.record.as_ref()?;
     let tenant = record.tenant.as_ref()?;
-    let ended = record.ended.is_some_and(|(ended, _)| ended == tenant.claim.hold);
+    let ended = record.ended.how(&tenant.claim.hold).is_some();
     if value.content.token() != Some(&*tenant.claim.token()) || (tenant.claim.value.is_some() && ended) {
         return None;
     }

@@ -161,11 +161,9 @@ impl Check for Keepings {
                 if let Some(Some(fence)) = done.freed() {
                     self.freed.insert((done.lock, fence));
                 }
-                if let Some((hold, Ended::Evicted)) =
-                    done.state.record.as_ref().and_then(|record| record.ended)
-                {
-                    self.evicted.insert(hold);
-                }
+                let endings = done.state.record.iter().flat_map(|record| &record.ended.kept);
+                let evicted = endings.filter(|(_, how)| *how == Ended::Evicted);
+                self.evicted.extend(evicted.map(|(hold, _)| *hold));
                 if let Some((claim, fence, _)) = done.holder() {
                     self.holds.insert((done.lock, fence), claim.hold);
                     self.granted.entry(claim.hold).or_insert(at);

@@ -39,14 +39,15 @@ local function look(name, record, hold, own)
   end
   local there, last, ended = fields[1], fields[2] and tonumber(fields[2]), fields[4]
   if there and there ~= '1' then return { 'format', there } end
-  if ended and string.sub(ended, 1, #hold + 1) == hold .. ' ' then return { 'spent', string.sub(ended, #hold + 2) } end
+  local _, at = string.find(ended or '', hold .. ' ', 1, true)
+  if at then return { 'spent', string.match(ended, '^%l+', at + 1) } end
 
   local holder, since_ms, life, holders_own, label
   if fields[3] then
     holder, since_ms, life, holders_own, label = string.match(fields[3], '^([^\n]*)\n(%d+)\n(%l%d*)\n([^\n]*)\n(.*)$')
   end
   local ours = value and holder and value == (holders_own == '' and holder or holders_own)
-  if ours and holders_own ~= '' and ended and string.sub(ended, 1, #holder + 1) == holder .. ' ' then ours = false end
+  if ours and holders_own ~= '' and ended and string.find(ended, holder .. ' ', 1, true) then ours = false end
   local state = { there = there, last = last, known = holder == hold and holders_own == own }
   if value == (own == '' and hold or own) and (own == '' or ours and state.known) then return 'held', nil, state end
   local awaited = fields[5] and string.byte(fields[5]) ~= 48

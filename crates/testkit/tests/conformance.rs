@@ -226,11 +226,12 @@ fn spoil_entries(flaw: Flaw, state: &mut LockState, now_ms: u64, op: &Op) {
         }
         (Flaw::EntryShortens, Op::Acquire(ask)) if enters(entries, ask) => {
             let until_ms = now_ms + ask.lease_ms;
-            entries.holds.iter_mut().for_each(|entry| (entry.until_ms, entry.extended) = (until_ms, false));
+            entries.holds.iter_mut().for_each(|entry| entry.until_ms = until_ms);
             *expires_ms = Some(until_ms);
         }
         (Flaw::EntryKeepsGhosts, Op::Acquire(ask)) if enters(entries, ask) => {
-            entries.holds.iter_mut().for_each(|entry| entry.extended = true);
+            let until_ms = now_ms + entries.lease_ms;
+            entries.holds.iter_mut().for_each(|entry| entry.until_ms = entry.until_ms.max(until_ms));
         }
         (Flaw::MixesOwners, Op::Acquire(ask)) => {
             let alike = |owner: &str| owner.chars().next().map(|first| first.to_ascii_lowercase());

@@ -12,7 +12,7 @@
 
 use super::audit::Audit;
 use super::entries::{Entries, Entry};
-use super::record::{Record, Tenant};
+use super::record::{LOOKS_AT_MOST, Record, Tenant};
 use super::session::{Alive, Vital, everybody};
 use crate::{
     Acquire, Acquired, Ahead, AuditEntry, Claim, Ended, Entered, Evict, Evicted, Extend, Extended, Fate,
@@ -21,9 +21,6 @@ use crate::{
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
-
-/// How many places one operation looks at, so that no script runs for long.
-const LOOKS_AT_MOST: u32 = 64;
 
 /// One lock.
 ///
@@ -212,9 +209,7 @@ impl LockState {
         if self.holds(&ask.claim) {
             return Share::Held;
         }
-        let owned = self.entries().is_some_and(|entries| entries.owner.as_str() == ask.claim.token());
-        let free = self.value.is_none() && !self.record.as_ref().is_some_and(Record::is_awaited);
-        if owned || free {
+        if self.value.is_none() && !self.record.as_ref().is_some_and(|record| record.is_awaited_at(now.ms)) {
             return Share::Open;
         }
         let ahead = self.ahead(ask, None);
@@ -592,6 +587,8 @@ impl LockState {
             let session = place.claim.hold.session();
             if let Some(ask) = asker
                 && session == ask.claim.hold.session()
+                // It stands for all of the process who wait; who does not is one more who comes.
+                && (ask.queue.is_some() || place.claim.hold == ask.claim.hold)
             {
                 self.give(now, Tenant::asking(now.ms, ask), ask.lease_ms);
                 return Pumped::Asker;

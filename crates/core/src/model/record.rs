@@ -7,6 +7,9 @@ use crate::{Acquire, Claim, Enqueue, FencingToken, HoldId, Label, Life, RECORD_K
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
+/// How many places one operation looks at, so that no script runs for long.
+pub(super) const LOOKS_AT_MOST: usize = 64;
+
 /// The record beside a lock.
 ///
 /// [`LockState`](super::LockState) has it, and shows what it is for.
@@ -167,6 +170,13 @@ impl Record {
     pub(super) fn take_first(&mut self) -> Option<Place> {
         let session = *self.tickets.first_key_value()?.1;
         self.leave(session)
+    }
+
+    /// Whether anybody may be in the queue who is alive, as far as one operation looks.
+    pub(super) fn is_awaited_at(&self, now_ms: u64) -> bool {
+        let mut front = self.tickets.values().take(LOOKS_AT_MOST);
+        let over = |session| self.places.get(session).is_none_or(|place| place.expires_ms < now_ms);
+        self.tickets.len() > LOOKS_AT_MOST || !front.all(over)
     }
 
     /// Whether anybody is in the queue, dead or alive.

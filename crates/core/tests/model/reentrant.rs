@@ -408,7 +408,9 @@ impl World {
         assert_eq!(claim.value.as_ref(), Some(&has.owner));
         assert_eq!((new.since_ms, new.until_ms), (self.now_ms(), self.now_ms() + lease_ms));
         self.book.ghosts.insert(new.hold, new.until_ms);
-        let woken = wakes.iter().any(|wake| wake.nonce().is_some() && wake.to() == new.hold.session());
+        let its =
+            |wake: &Wake| wake.to() == new.hold.session() && wake.nonce() == place.map(|place| place.nonce);
+        let woken = wakes.iter().any(|wake| wake.nonce().is_some() && its(wake));
         assert_eq!(woken, asked.is_none(), "who asks is told by the reply, any other by a letter");
         woken
     }
@@ -420,8 +422,13 @@ impl World {
             Op::Release(release) => Some(release.claim.hold),
             _ => None,
         };
-        for session in order(before).into_iter().take_while(|session| *session != winner.hold.session()) {
+        for session in order(before) {
             let (_, place) = places(before).find(|(s, _)| **s == session).expect("it waited");
+            // A place is also for another of the same process, if he waits.
+            let waits = asked(op).is_some_and(|ask| ask.claim.hold == winner.hold && ask.queue.is_some());
+            if session == winner.hold.session() && (waits || place.claim.hold == winner.hold) {
+                break;
+            }
             let left = Some(place.claim.hold) == leaver;
             let buried = dead.is_some_and(|dead| lives_with(place.life, &place.claim, dead));
             let over = place.expires_ms < self.now_ms();

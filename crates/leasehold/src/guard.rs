@@ -2,6 +2,7 @@
 
 use crate::engine::{self, Engine, Hold, KeepId, NotReleased, Seat};
 use crate::error::{ExtendError, Lost, ReleaseError};
+use crate::request::Earlier;
 use crate::store::Fault;
 use leasehold_core::tenure::Wish;
 use leasehold_core::{Extend, Extended, FencingToken, Lease, LockName, Moment, Op, Reply, whole_millis};
@@ -38,8 +39,8 @@ pub struct Guard {
     hold: Arc<Hold>,
     keep: KeepId,
     lease: Option<Lease>,
-    /// What an extend adds to the lease.
-    on_top: Duration,
+    /// The leases that an extend takes into account beside its own.
+    earlier: Earlier,
     free_every: Option<u32>,
     /// Set once the hold is not the guard's to give back any more.
     spent: bool,
@@ -54,12 +55,12 @@ impl Guard {
         lease: Option<Lease>,
         free_every: Option<u32>,
     ) -> Self {
-        Self { engine, seat, hold, keep, lease, on_top: Duration::ZERO, free_every, spent: false }
+        Self { engine, seat, hold, keep, lease, earlier: Earlier::default(), free_every, spent: false }
     }
 
-    /// Its lease is added to that for which its owner had the lock already.
-    pub(crate) fn with_lease_on_top(mut self, on_top: Duration) -> Self {
-        self.on_top = on_top;
+    /// Its owner had the lock already, for these leases.
+    pub(crate) fn after(mut self, earlier: Earlier) -> Self {
+        self.earlier = earlier;
         self
     }
 
@@ -126,7 +127,7 @@ impl Guard {
     /// counts as if it had not.
     pub async fn extend(&self) -> Result<(), ExtendError> {
         let lease = match self.lease {
-            Some(lease) => lease.remaining(self.engine.world.wall())? + self.on_top,
+            Some(lease) => self.earlier.with(lease.remaining(self.engine.world.wall())?),
             None => self.engine.timings.watchdog,
         };
         self.extend_by(Wish::UpTo(lease)).await

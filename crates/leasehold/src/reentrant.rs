@@ -73,9 +73,9 @@ impl ReentrantMutex {
         /// How long a hold lasts: it ends when the lease ends. Without a lease a watchdog renews the hold for as long as its
         /// guard lives.
         ///
-        /// Each guard has its own lease, and none shortens another: in the store, the longest that was asked for rules, from
-        /// whatever process, and every acquire begins it anew for those that were there. The lock is the owner's until the
-        /// last of them has ended.
+        /// The longest lease rules that was asked for since the owner has the lock, in whatever process: whoever enters
+        /// again holds it for that long, where it is longer than his own. No guard shortens or lengthens another, and the
+        /// lock is the owner's until the last of them has ended.
         pub fn lease(self, lease: impl Into<Lease>) -> Self;
 
         /// How long a hold lasts at most, whatever renews it: as [`Mutex::max_hold`](crate::Mutex::max_hold), for each guard

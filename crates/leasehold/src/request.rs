@@ -117,6 +117,21 @@ impl Span {
     }
 }
 
+/// The leases for which the owner of a hold had the lock before he entered again.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Earlier {
+    longest: Duration,
+    /// Set to add a lease to the longest of them, in place of letting the longest rule.
+    sum: bool,
+}
+
+impl Earlier {
+    /// How long one more hold lasts for which this lease is given.
+    pub(crate) fn with(self, lease: Duration) -> Duration {
+        if self.sum { self.longest + lease } else { self.longest.max(lease) }
+    }
+}
+
 /// A lock that is kept.
 pub(crate) struct Kept {
     pub(crate) guard: Guard,
@@ -272,13 +287,16 @@ impl Request {
         let world = &self.engine.world;
         let (hold, grant) = (won.hold.clone(), &won.grant);
         let now = world.now();
-        let on_top = self.on_top(asker, &won, now);
+        let earlier = self.earlier(asker, &won, now);
         let count = grant.entered.map_or(1, |entered| entered.count);
         // What the lease is now, where it should last until an instant; which may have passed meanwhile.
         let left = self.lease.map(|asked| asked.remaining(world.wall())).transpose();
         let (plan, lease) = match &left {
             Ok(None) => (Plan::Renew { lease }, lease),
-            Ok(Some(left)) => (Plan::Until { end: now + *left + on_top }, *left + on_top),
+            Ok(Some(left)) => {
+                let lease = earlier.with(*left);
+                (Plan::Until { end: now + lease }, lease)
+            }
             Err(_) => (Plan::Until { end: now }, Duration::ZERO),
         };
         hold.plan(lease);
@@ -292,17 +310,18 @@ impl Request {
         };
         drop(won);
         let (engine, seat, lease) = (self.engine.clone(), self.seat.clone(), self.lease);
-        let guard = Guard::new(engine, seat, hold, keep, lease, self.free_every).with_lease_on_top(on_top);
+        let guard = Guard::new(engine, seat, hold, keep, lease, self.free_every).after(earlier);
         left.map(|_| Ok(Kept { guard, count }))
     }
 
-    /// What is added to the lease of one whose owner has the lock already, where that was asked for.
-    fn on_top(&self, asker: &Asker, won: &Won<'_>, now: Moment) -> Duration {
-        let entered = won.grant.entered.filter(|entered| asker.sum && entered.count > 1);
-        let Some(entered) = entered.filter(|_| self.lease.is_some()) else { return Duration::ZERO };
+    /// What those leases mean for which the owner of a hold that was won has the lock already.
+    fn earlier(&self, asker: &Asker, won: &Won<'_>, now: Moment) -> Earlier {
+        let Some(entered) = won.grant.entered.filter(|entered| entered.count > 1) else {
+            return Earlier::default();
+        };
         // Holds of this process may not have been lengthened yet to what they are kept for.
         let here = self.seat.longest_lease(won.hold.fence, now);
-        here.max(Duration::from_millis(entered.lease_ms))
+        Earlier { longest: here.max(Duration::from_millis(entered.lease_ms)), sum: asker.sum }
     }
 
     async fn pursue_detached(

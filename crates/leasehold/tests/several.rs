@@ -7,8 +7,8 @@
 #![allow(clippy::unwrap_used, reason = "a test says what is wrong by panicking")]
 
 use leasehold::store::{Lock, Op, Outcome, RedisStore, Reply, Store};
-use leasehold_core::model::{LockState, Sessions};
-use leasehold_core::{Acquire, Acquired, Claim, Inspect, Label, Life, Share};
+use leasehold_core::model::{LockState, Sessions, everybody};
+use leasehold_core::{Acquire, Acquired, Claim, Enqueue, Inspect, Label, Life, Share};
 use leasehold_testkit::conformance::{Happening, Stranger, Workload};
 use leasehold_testkit::{FrozenClock, RedisServer, RespConnection};
 use std::collections::BTreeMap;
@@ -121,13 +121,19 @@ impl World {
             return;
         }
         let asks: Vec<_> = asked.iter().map(|(one, ask)| (one.lock.clone(), ask.clone())).collect();
+        let abandoned = |state: &mut LockState| {
+            state.is_over(now_us);
+            state.value.is_none() && state.record.as_ref().is_some_and(|record| !record.places.is_empty())
+        };
+        let abandoned: Vec<_> = asked.iter_mut().map(|(one, _)| abandoned(&mut one.state)).collect();
         let mut together: Vec<_> = asked.iter_mut().map(|(one, ask)| (&mut one.state, &*ask)).collect();
         let expected = LockState::take_all(&mut together, now_us);
         let found = self.runtime.block_on(self.store.acquire_all(&asks, WITHIN)).unwrap();
         let Outcome::Done(found) = found else { panic!("{what}: {found:?}") };
         assert_eq!(found, expected, "{what}: {asks:?}");
-        for share in &found {
+        for (share, abandoned) in found.iter().zip(abandoned) {
             let word = match share {
+                Share::Had(_) if abandoned => "had, past the dead",
                 Share::Had(Acquired::Granted { others_wait: true, .. }) => "had, awaited",
                 Share::Had(_) => "had",
                 Share::InTheWay(Ok(Acquired::Spent(_))) => "spent",
@@ -150,12 +156,54 @@ impl World {
     }
 }
 
+/// A holder and those who waited behind it have died: the lock is free, as far as one script looks.
+#[test]
+fn places_that_are_over_are_nobodys() {
+    let mut world = World::new();
+    world.clock.set_us(START_US.cast_signed()).unwrap();
+    for (dead, had) in [(1, true), (64, true), (65, false)] {
+        let lock = Lock::mutex(format!("{dead} dead").parse().unwrap());
+        let mut one = One { lock, state: LockState::default(), workload: Workload::new(dead) };
+        let label = Label::new("test").unwrap();
+        let ask = |claim: Claim, queue| {
+            let (life, label) = (Life::Session { alive_ms: 10_000 }, label.clone());
+            Acquire { claim, lease_ms: 1_000, label, queue, adopt_ms: None, life, ahead: None }
+        };
+        let fresh = |one: &mut One, n| Claim { value: None, ..one.workload.fresh(n) };
+        for n in 0..=u8::try_from(dead).unwrap() {
+            let queue = (n > 0).then(|| Enqueue { nonce: one.workload.nonce(), kept_ms: 900 });
+            let op = Op::Acquire(ask(fresh(&mut one, n), queue));
+            let (expected, _) = one.state.apply(START_US, &op, &everybody);
+            assert_eq!(world.execute(&one.lock, &op), expected);
+        }
+        let now_us = START_US + 1_001_000;
+        world.clock.set_us(now_us.cast_signed()).unwrap();
+        let late = ask(fresh(&mut one, 200), None);
+        let expected = LockState::take_all(&mut [(&mut one.state, &late)], now_us);
+        let found = world.runtime.block_on(world.store.acquire_all(&[(one.lock.clone(), late)], WITHIN));
+        let Some(Outcome::Done(found)) = found else { panic!("{dead}: {found:?}") };
+        assert_eq!(found, expected, "{dead}");
+        assert_eq!(matches!(found[0], Share::Had(_)), had, "{dead}: {found:?}");
+        world.compare(std::slice::from_mut(&mut one), now_us, "past the dead");
+        // What is left of the queue serves whoever comes next.
+        let next = Op::Acquire(ask(
+            fresh(&mut one, 201),
+            Some(Enqueue { nonce: one.workload.nonce(), kept_ms: 900 }),
+        ));
+        let (expected, _) = one.state.apply(now_us, &next, &everybody);
+        assert_eq!(world.execute(&one.lock, &next), expected);
+        world.clock.set_us(START_US.cast_signed()).unwrap();
+    }
+}
+
 #[test]
 fn the_script_means_what_the_model_means() {
     let mut world = World::new();
     (0..SEQUENCES).for_each(|seed| world.sequence(seed));
     println!("{:?}", world.seen);
-    for what in ["had", "had, awaited", "spent", "awaited", "taken", "refused", "open", "held"] {
+    for what in
+        ["had", "had, awaited", "had, past the dead", "spent", "awaited", "taken", "refused", "open", "held"]
+    {
         let times = world.seen.get(what).copied().unwrap_or(0);
         assert!(times >= SEQUENCES / 50, "`{what}` came {times} times only");
     }

@@ -208,7 +208,9 @@ fn spoil_operation(flaw: Flaw, state: &LockState, op: &mut Op) {
 fn spoil_state(flaw: Flaw, state: &mut LockState, now_ms: u64, op: &Op) {
     let LockState { value: Some(value), record: Some(record), .. } = state else {
         if let (Flaw::ForgetsEnded | Flaw::Barges, Some(record)) = (flaw, &mut state.record) {
-            record.ended = record.ended.filter(|_| flaw != Flaw::ForgetsEnded);
+            if flaw == Flaw::ForgetsEnded {
+                record.ended.kept.clear();
+            }
             if let (Flaw::Barges, Op::Acquire(_)) = (flaw, op) {
                 record.tickets.clear();
                 record.places.clear();
@@ -217,7 +219,7 @@ fn spoil_state(flaw: Flaw, state: &mut LockState, now_ms: u64, op: &Op) {
         return;
     };
     match (flaw, op) {
-        (Flaw::ForgetsEnded, _) => record.ended = None,
+        (Flaw::ForgetsEnded, _) => record.ended.kept.clear(),
         (Flaw::ExtendShortens, Op::Extend(extend))
             if value.content.token() == Some(&*extend.claim.token()) =>
         {
@@ -244,11 +246,12 @@ fn spoil_entries(flaw: Flaw, state: &mut LockState, now_ms: u64, op: &Op) {
         }
         (Flaw::EntryShortens, Op::Acquire(ask)) if enters(entries, ask) => {
             let until_ms = now_ms + ask.lease_ms;
-            entries.holds.iter_mut().for_each(|entry| (entry.until_ms, entry.extended) = (until_ms, false));
+            entries.holds.iter_mut().for_each(|entry| entry.until_ms = until_ms);
             *expires_ms = Some(until_ms);
         }
         (Flaw::EntryKeepsGhosts, Op::Acquire(ask)) if enters(entries, ask) => {
-            entries.holds.iter_mut().for_each(|entry| entry.extended = true);
+            let until_ms = now_ms + entries.lease_ms;
+            entries.holds.iter_mut().for_each(|entry| entry.until_ms = entry.until_ms.max(until_ms));
         }
         (Flaw::MixesOwners, Op::Acquire(ask)) => {
             let alike = |owner: &str| owner.chars().next().map(|first| first.to_ascii_lowercase());

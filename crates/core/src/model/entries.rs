@@ -3,9 +3,9 @@
 //! 1. Owner and count are Redisson's, for all clients to see. The holds are ours alone, so the count can be greater than
 //!    they are many: a client of Redisson's with the same owner.
 //! 2. Each hold counts until its own end, and no longer: who died between two acquires leaves no count behind for ever.
-//! 3. The longest lease that was asked for rules (R10): who enters again lengthens all that his owner has, as far as it
-//!    is known to be had. Whoever extends a hold knows that he has it; one that was never extended may be a ghost, an
-//!    acquire that nobody waits for any more, and nothing but its own lease says when that ends.
+//! 3. No hold is shortened or lengthened by another: one that nobody extends may be a ghost, an acquire that nobody waits
+//!    for any more, or that of a process that has died. The longest lease that was asked for is told to whoever enters
+//!    again, who has his own hold last as long (R10).
 
 use super::record::Tenant;
 use crate::{Claim, FencingToken, HoldId, Label, Life, OwnValue};
@@ -39,8 +39,6 @@ pub struct Entry {
     pub until_ms: u64,
     /// Since when, in milliseconds of the store's clock.
     pub since_ms: u64,
-    /// Set once it was extended: somebody knows that he has it (3).
-    pub extended: bool,
     /// What ends it before its time.
     pub life: Life,
     /// Who it is, for others to read.
@@ -67,14 +65,10 @@ impl Entries {
         })
     }
 
-    /// Enters again, and lengthens all that is known to be had (3).
+    /// Enters again (3).
     pub(super) fn enter(&mut self, tenant: Tenant, fence: FencingToken, lease_ms: u64) {
         self.fence = Some(fence);
         self.lease_ms = self.lease_ms.max(lease_ms);
-        let until_ms = tenant.since_ms + self.lease_ms;
-        for entry in self.holds.iter_mut().filter(|entry| entry.extended) {
-            entry.until_ms = entry.until_ms.max(until_ms);
-        }
         self.holds.push(Entry::of(tenant, lease_ms));
         self.count += 1;
     }
@@ -83,7 +77,6 @@ impl Entries {
     pub(super) fn extend(&mut self, hold: &HoldId, now_ms: u64, lease_ms: u64) -> bool {
         let Some(entry) = self.holds.iter_mut().find(|entry| entry.hold == *hold) else { return false };
         entry.until_ms = entry.until_ms.max(now_ms + lease_ms);
-        entry.extended = true;
         self.lease_ms = self.lease_ms.max(lease_ms);
         true
     }
@@ -112,6 +105,6 @@ impl Entries {
 impl Entry {
     fn of(tenant: Tenant, lease_ms: u64) -> Self {
         let Tenant { claim, since_ms, life, label } = tenant;
-        Self { hold: claim.hold, until_ms: since_ms + lease_ms, since_ms, extended: false, life, label }
+        Self { hold: claim.hold, until_ms: since_ms + lease_ms, since_ms, life, label }
     }
 }

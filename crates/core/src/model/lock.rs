@@ -12,7 +12,7 @@
 
 use super::audit::Audit;
 use super::entries::{Entries, Entry};
-use super::record::{Record, Tenant};
+use super::record::{LOOKS_AT_MOST, Record, Tenant};
 use super::session::{Alive, Vital, everybody};
 use crate::{
     Acquire, Acquired, Ahead, AuditEntry, Claim, Ended, Entered, Evict, Evicted, Extend, Extended, Fate,
@@ -21,9 +21,6 @@ use crate::{
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
-
-/// How many places one operation looks at, so that no script runs for long.
-const LOOKS_AT_MOST: u32 = 64;
 
 /// One lock.
 ///
@@ -70,6 +67,11 @@ pub struct Value {
 }
 
 impl Value {
+    /// Whether it is not sure to be there until then, in milliseconds of the store's clock.
+    fn ends_before(&self, until_ms: u64) -> bool {
+        self.expires_ms.is_none_or(|at_ms| at_ms < until_ms)
+    }
+
     /// What locks of other kinds see of it: its type.
     #[must_use]
     pub fn to_others(&self) -> Self {
@@ -157,7 +159,10 @@ impl LockState {
             Op::Evict(evict) => self.evict(now, evict, alive, &mut wakes).map(Reply::Evict),
             Op::Free(free) => self.free(now, free, &mut wakes).map(Reply::Free),
         };
-        if self.value == found {
+        let too_soon = matches!((op, &reply), (Op::Extend(extend), Ok(Reply::Extend(Extended::Extended)))
+            if lies.as_ref().is_some_and(|lies| lies.ends_before(now.ms + extend.lease_ms)));
+        // A client of another library may have brought the key's end nearer than our holds say.
+        if self.value == found && !too_soon {
             self.value = lies;
         }
         (reply.unwrap_or_else(Reply::Refused), wakes)
@@ -204,9 +209,7 @@ impl LockState {
         if self.holds(&ask.claim) {
             return Share::Held;
         }
-        let owned = self.entries().is_some_and(|entries| entries.owner.as_str() == ask.claim.token());
-        let free = self.value.is_none() && !self.record.as_ref().is_some_and(Record::is_awaited);
-        if owned || free {
+        if self.value.is_none() && !self.record.as_ref().is_some_and(|record| record.is_awaited_at(now.ms)) {
             return Share::Open;
         }
         let ahead = self.ahead(ask, None);
@@ -230,17 +233,18 @@ impl LockState {
 
     /// Ends those holds that `goes` says, which others end than their holders; says whether there were any.
     fn take(&mut self, now: Now, how: Ended, by: &Label, goes: impl Fn(Life, &HoldId) -> bool) -> bool {
-        let Some(first) = self.lessees().into_iter().find(|tenant| goes(tenant.life, &tenant.claim.hold))
-        else {
-            return false;
-        };
+        let mut lost = self.lessees();
+        lost.retain(|tenant| goes(tenant.life, &tenant.claim.hold));
+        let Some(first) = lost.first() else { return false };
         let fence = self.fence();
         self.keep_entries(now, |entry| !goes(entry.life, &entry.hold));
-        let hold = first.claim.hold;
         if let Some(record) = &mut self.record {
-            record.ended = Some((hold, how));
+            for tenant in &lost {
+                record.ended.note(tenant.claim.hold, how);
+            }
         }
-        let entry = AuditEntry { at_ms: now.ms, how, fence, whose: Some(first.label), by: by.clone() };
+        let whose = Some(first.label.clone());
+        let entry = AuditEntry { at_ms: now.ms, how, fence, whose, by: by.clone() };
         Audit::note(&mut self.audit, entry);
         true
     }
@@ -510,7 +514,7 @@ impl LockState {
         }
         let until_ms = now.ms + extend.lease_ms;
         if let Some(value) = &mut self.value {
-            if value.expires_ms.is_none_or(|at_ms| at_ms < until_ms) {
+            if value.ends_before(until_ms) {
                 value.expires_ms = Some(until_ms);
             }
             if let Content::Entries(entries) = &mut value.content {
@@ -531,7 +535,7 @@ impl LockState {
         let holder = if found == Fate::Superseded { self.holder(now) } else { None };
         if found == Fate::Held {
             self.keep_entries(now, |entry| entry.hold != hold);
-            self.record_or_new(now, 0).ended = Some((hold, Ended::Released));
+            self.record_or_new(now, 0).ended.note(hold, Ended::Released);
         }
         if let Some(record) = &mut self.record
             && record.waits(&hold)
@@ -585,6 +589,8 @@ impl LockState {
             let session = place.claim.hold.session();
             if let Some(ask) = asker
                 && session == ask.claim.hold.session()
+                // It stands for all of the process who wait; who does not is one more who comes.
+                && (ask.queue.is_some() || place.claim.hold == ask.claim.hold)
             {
                 self.give(now, Tenant::asking(now.ms, ask), ask.lease_ms);
                 return Pumped::Asker;
@@ -680,8 +686,7 @@ impl LockState {
     }
 
     fn ended(&self, hold: &HoldId) -> Option<Ended> {
-        let (ended, how) = self.record.as_ref()?.ended.as_ref()?;
-        (ended == hold).then_some(*how)
+        self.record.as_ref()?.ended.how(hold)
     }
 
     /// Whether a claim has the lock (1).

@@ -8,12 +8,14 @@
 //! It deliberately does not know names, keys or sockets; one state is one lock.
 
 mod audit;
+mod endings;
 mod entries;
 mod lock;
 mod record;
 mod session;
 
 pub use audit::Audit;
+pub use endings::Endings;
 pub use entries::{Entries, Entry};
 pub use lock::{Content, LockState, Value};
 pub use record::{Place, Record, Tenant};

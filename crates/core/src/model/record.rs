@@ -1,10 +1,14 @@
-//! What is kept beside a lock: its fencing token, its last holder, the hold that ended last, its queue.
+//! What is kept beside a lock: its fencing token, its last holder, the holds that were ended last, its queue.
 //!
 //! In Redis this is one hash, so that all of it lives and expires together.
 
-use crate::{Acquire, Claim, Ended, Enqueue, FencingToken, HoldId, Label, Life, RECORD_KEPT, SessionId};
+use super::endings::Endings;
+use crate::{Acquire, Claim, Enqueue, FencingToken, HoldId, Label, Life, RECORD_KEPT, SessionId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+
+/// How many places one operation looks at, so that no script runs for long.
+pub(super) const LOOKS_AT_MOST: usize = 64;
 
 /// The record beside a lock.
 ///
@@ -17,8 +21,8 @@ pub struct Record {
     pub last: Option<FencingToken>,
     /// Who was given the lock last. Holds it still, if its token stands at the key.
     pub tenant: Option<Tenant>,
-    /// The hold that was ended last other than by its lease, and how.
-    pub ended: Option<(HoldId, Ended)>,
+    /// The holds that were ended last other than by their leases, and how.
+    pub ended: Endings,
     /// The ticket of the next place.
     pub tail: u64,
     /// Whose place a ticket is. A place that was left leaves nothing here: those behind it are not kept
@@ -93,7 +97,7 @@ impl Record {
             expires_ms,
             last: None,
             tenant: None,
-            ended: None,
+            ended: Endings::default(),
             tail: 0,
             tickets: BTreeMap::new(),
             places: BTreeMap::new(),
@@ -166,6 +170,13 @@ impl Record {
     pub(super) fn take_first(&mut self) -> Option<Place> {
         let session = *self.tickets.first_key_value()?.1;
         self.leave(session)
+    }
+
+    /// Whether anybody may be in the queue who is alive, as far as one operation looks.
+    pub(super) fn is_awaited_at(&self, now_ms: u64) -> bool {
+        let mut front = self.tickets.values().take(LOOKS_AT_MOST);
+        let over = |session| self.places.get(session).is_none_or(|place| place.expires_ms < now_ms);
+        self.tickets.len() > LOOKS_AT_MOST || !front.all(over)
     }
 
     /// Whether anybody is in the queue, dead or alive.

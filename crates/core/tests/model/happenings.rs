@@ -154,6 +154,11 @@ pub(super) fn waits(record: &Record, hold: &HoldId) -> bool {
     record.places.values().any(|place| place.claim.hold == *hold)
 }
 
+/// Whether the record says that a hold was ended.
+pub(super) fn has_ended(state: &LockState, hold: &HoldId) -> bool {
+    state.record.as_ref().is_some_and(|record| record.ended.how(hold).is_some())
+}
+
 /// The session that an operation speaks for, where it can change that session's place (1).
 pub(super) fn actor(op: &Op) -> Option<SessionId> {
     match op {

@@ -6,8 +6,8 @@
 
 use super::happenings::{
     HOUR_MS, LOOKS_AT_MOST, SESSIONS, START_US, Tokens, actor, any_attendance, any_claim, any_lease_ms,
-    any_move, any_op, ask, by, check_doubling, check_places, check_queue, claims, entries, lives_with, order,
-    places, session, waits, watcher,
+    any_move, any_op, ask, by, check_doubling, check_places, check_queue, claims, entries, has_ended,
+    lives_with, order, places, session, waits, watcher,
 };
 use leasehold_core::model::{Audit, Content, LockState, Sessions, Tenant, Value, Vital, everybody};
 use leasehold_core::{
@@ -192,7 +192,7 @@ impl World {
     fn named_dead(&self, before: &LockState, op: &Op) -> Option<SessionId> {
         let named = match op {
             Op::Acquire(ask) => {
-                let settled = ended_in(before) == Some(ask.claim.hold)
+                let settled = has_ended(before, &ask.claim.hold)
                     || fate_in(before, self.now_us, &ask.claim) == Some(Fate::Held);
                 ask.ahead.filter(|_| !settled)
             }
@@ -327,9 +327,12 @@ impl World {
         assert!(held.len() <= 1, "two hold the lock: {held:?}");
         if let Some(record) = &state.record {
             check_places(record);
-            if let Some((hold, _)) = record.ended {
-                assert!(held.iter().all(|held| held.hold != hold), "a spent hold holds the lock: {state:#?}");
-                assert!(!waits(record, &hold), "a spent hold waits: {state:#?}");
+            for (spent, _) in &record.ended.kept {
+                assert!(
+                    held.iter().all(|held| held.hold != *spent),
+                    "a spent hold holds the lock: {state:#?}"
+                );
+                assert!(!waits(record, spent), "a spent hold waits: {state:#?}");
             }
         }
         let text = serde_json::to_string(state).expect("plain data");
@@ -394,7 +397,7 @@ impl World {
             assert_eq!(tenant.since_ms, now_ms);
         }
         // A spent hold asks for nothing, so it is answered at once.
-        let spent = |ask: &Acquire| ended_in(before) == Some(ask.claim.hold);
+        let spent = |ask: &Acquire| has_ended(before, &ask.claim.hold);
         let pumps = match op {
             Op::Acquire(ask) => !spent(ask),
             Op::Release(Release { pass, next, .. }) => {
@@ -422,10 +425,6 @@ fn recognised(state: &LockState, op: Option<&Op>) -> bool {
     let value = state.value.as_ref().and_then(|value| value.content.token());
     let seen = value.map(|value| Seen::Stranger(Fingerprint::of(value)));
     matches!(op, Some(Op::Free(free)) if Some(free.seen) == seen)
-}
-
-fn ended_in(state: &LockState) -> Option<HoldId> {
-    state.record.as_ref().and_then(|record| record.ended).map(|(hold, _)| hold)
 }
 
 fn fate_in(state: &LockState, now_us: u64, claim: &Claim) -> Option<Fate> {

@@ -8,7 +8,8 @@
 
 use super::happenings::{
     HOUR_MS, SESSIONS, START_US, Tokens, any_attendance, any_claim, any_lease_ms, any_move, any_op, ask, by,
-    check_doubling, check_places, check_queue, claims, entries, lives_with, order, places, session, watcher,
+    check_doubling, check_places, check_queue, claims, entries, has_ended, lives_with, order, places,
+    session, watcher,
 };
 use leasehold_core::model::{Content, Entries, Entry, LockState, Sessions, Value, Vital, everybody};
 use leasehold_core::{
@@ -82,6 +83,8 @@ struct Book {
     ghosts: BTreeMap<HoldId, u64>,
     /// The longest lease that was asked for, in milliseconds.
     longest_ms: u64,
+    /// The holds that were ended, the last one first, and how.
+    ended: Vec<(HoldId, Ended)>,
 }
 
 /// The model with its onlooker.
@@ -130,6 +133,7 @@ impl World {
                 let gone = self.dying(&before, *dead);
                 assert_eq!(fence.is_some(), !gone.is_empty());
                 self.check_lost(&before, &gone, Some((Ended::Evicted, &watcher())));
+                self.check_told(&before, &gone, Ended::Evicted);
                 assert!(!places(&self.state).any(|(_, place)| lives_with(place.life, &place.claim, *dead)));
             }
         }
@@ -207,6 +211,7 @@ impl World {
         };
         let by = by(op);
         self.check_lost(before, &lost, how.map(|how| (how, &by)));
+        self.check_told(before, &lost, how.unwrap_or(Ended::Released));
         self.check_force(before, op, &reply, &wakes);
         self.note_extend(op, &reply);
         self.check_entries(before, op, &lost, &wakes);
@@ -237,7 +242,7 @@ impl World {
         let named = match op {
             Op::Acquire(ask) => {
                 let held = holds(before, self.now_ms()).iter().any(|entry| entry.hold == ask.claim.hold);
-                let spent = ended_in(before) == Some(ask.claim.hold);
+                let spent = has_ended(before, &ask.claim.hold);
                 ask.ahead.filter(|_| !held && !spent)
             }
             Op::Evict(evict) => Some(evict.dead),
@@ -300,9 +305,24 @@ impl World {
         let fence = live(before, self.now_ms()).and_then(|entries| entries.fence);
         let written = entries(&self.state);
         assert_eq!(written.first(), Some(&AuditEntry { at_ms, how, fence, whose, by }));
-        if let (Some(_), Some(owner)) = (&before.record, live(before, self.now_ms()).map(|had| had.owner)) {
-            let claim = Claim { hold: first.hold, value: Some(owner) };
-            assert_eq!(self.fate(&claim), Some(Fate::Ended(how)));
+        assert!(before.record.is_none() || has_ended(&self.state, &first.hold), "{how:?} {first:?}");
+    }
+
+    /// How a hold was ended is told until eight others of this lock have ended: the release that comes again, and the
+    /// acquire that comes late.
+    fn check_told(&mut self, before: &LockState, lost: &[Entry], how: Ended) {
+        if before.record.is_none() {
+            // It is forgotten with the record; a release alone makes one anew.
+            self.book.ended.clear();
+        }
+        if before.record.is_some() || how == Ended::Released {
+            self.book.ended.splice(..0, lost.iter().rev().map(|entry| (entry.hold, how)));
+            self.book.ended.truncate(8);
+        }
+        let Some(record) = &self.state.record else { return };
+        for (at, (hold, how)) in self.book.ended.iter().enumerate() {
+            let again = self.book.ended[..at].iter().any(|(later, _)| later == hold);
+            assert!(again || record.ended.how(hold) == Some(*how), "{hold:?} was {how:?}: {record:#?}");
         }
     }
 
@@ -336,6 +356,7 @@ impl World {
         let now_ms = self.now_ms();
         let was = live(before, now_ms);
         let mut stays = holds(before, now_ms);
+        self.check_ends(op, &stays);
         let theirs = was.as_ref().is_some_and(|was| was.count > stays.len() as u64);
         stays.retain(|entry| lost.iter().all(|lost| lost.hold != entry.hold));
         let Some(after) = live(&self.state, now_ms) else { return };
@@ -358,14 +379,16 @@ impl World {
                 assert!(!woken, "the lock was not free");
             }
             self.book.longest_ms = self.book.longest_ms.max(new.until_ms - now_ms);
-            for known in stays.iter().filter(|entry| !self.book.ghosts.contains_key(&entry.hold)) {
-                let until_ms = after.entry(&known.hold).map(|entry| entry.until_ms);
-                assert!(
-                    until_ms >= Some(now_ms + self.book.longest_ms),
-                    "the longest lease rules: {known:?}"
-                );
-            }
             stays.push(new.clone());
+        }
+    }
+
+    /// No hold is lengthened, or shortened, but by an extend of its own.
+    fn check_ends(&self, op: &Op, before: &[Entry]) {
+        let own = |entry: &Entry| matches!(op, Op::Extend(extend) if extend.claim.hold == entry.hold);
+        for after in holds(&self.state, self.now_ms()) {
+            let before = before.iter().find(|before| before.hold == after.hold && !own(before));
+            assert!(before.is_none_or(|before| before.until_ms == after.until_ms), "{op:?} moved {before:?}");
         }
     }
 
@@ -388,7 +411,9 @@ impl World {
         assert_eq!(claim.value.as_ref(), Some(&has.owner));
         assert_eq!((new.since_ms, new.until_ms), (self.now_ms(), self.now_ms() + lease_ms));
         self.book.ghosts.insert(new.hold, new.until_ms);
-        let woken = wakes.iter().any(|wake| wake.nonce().is_some() && wake.to() == new.hold.session());
+        let its =
+            |wake: &Wake| wake.to() == new.hold.session() && wake.nonce() == place.map(|place| place.nonce);
+        let woken = wakes.iter().any(|wake| wake.nonce().is_some() && its(wake));
         assert_eq!(woken, asked.is_none(), "who asks is told by the reply, any other by a letter");
         woken
     }
@@ -400,8 +425,13 @@ impl World {
             Op::Release(release) => Some(release.claim.hold),
             _ => None,
         };
-        for session in order(before).into_iter().take_while(|session| *session != winner.hold.session()) {
+        for session in order(before) {
             let (_, place) = places(before).find(|(s, _)| **s == session).expect("it waited");
+            // A place is also for another of the same process, if he waits.
+            let waits = asked(op).is_some_and(|ask| ask.claim.hold == winner.hold && ask.queue.is_some());
+            if session == winner.hold.session() && (waits || place.claim.hold == winner.hold) {
+                break;
+            }
             let left = Some(place.claim.hold) == leaver;
             let buried = dead.is_some_and(|dead| lives_with(place.life, &place.claim, dead));
             let over = place.expires_ms < self.now_ms();
@@ -461,7 +491,7 @@ impl World {
                 assert_eq!((count, lease_ms), (mine.count, self.book.longest_ms));
             }
             Acquired::Taken { .. } => assert_eq!(mine, None, "the same owner enters at once: {ask:?}"),
-            Acquired::Spent(_) => assert_eq!(ended_in(&self.state), Some(ask.claim.hold)),
+            Acquired::Spent(_) => assert!(has_ended(&self.state, &ask.claim.hold)),
         }
     }
 
@@ -535,9 +565,10 @@ impl World {
             // One that was over when it queued, and counts again because the clock went back, may do both.
             let mut had = holds.iter().filter(|held| held.until_ms >= self.latest_us / 1000);
             assert!(!had.any(|held| waits(held.hold)), "who has the lock waits for it: {state:#?}");
-            if let Some((hold, _)) = record.ended {
-                assert!(holds.iter().all(|held| held.hold != hold), "a spent hold holds: {state:#?}");
-            }
+            assert!(
+                holds.iter().all(|held| record.ended.how(&held.hold).is_none()),
+                "a spent hold holds: {state:#?}"
+            );
         }
         let text = serde_json::to_string(state).expect("plain data");
         assert_eq!(serde_json::from_str::<LockState>(&text).ok().as_ref(), Some(state), "{text}");
@@ -576,10 +607,6 @@ fn live(state: &LockState, now_ms: u64) -> Option<Entries> {
 
 fn holds(state: &LockState, now_ms: u64) -> Vec<Entry> {
     live(state, now_ms).map(|entries| entries.holds).unwrap_or_default()
-}
-
-fn ended_in(state: &LockState) -> Option<HoldId> {
-    state.record.as_ref().and_then(|record| record.ended).map(|(hold, _)| hold)
 }
 
 /// What an operation asks for.
@@ -635,7 +662,6 @@ proptest! {
                 continue;
             };
             own.until_ms = own.until_ms.max(now_us / 1000 + lease_ms);
-            own.extended = true;
             prop_assert_eq!(holds(&state, now_us / 1000), expected);
         }
     }

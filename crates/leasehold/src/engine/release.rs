@@ -220,9 +220,6 @@ pub(super) fn read_release(
     let Released { found, left, holder, .. } = released;
     match (found, unanswered.filter(|_| in_time)) {
         (Fate::Held | Fate::Ended(Ended::Released), _) => Ok(left),
-        // The store remembers the last hold that ended, and another one of the same owner was released since. Nothing but
-        // a release ends one hold of a tenure before its time and spares the others.
-        (Fate::Vanished, Some(_)) if left > 0 => Ok(left),
         (Fate::Vanished | Fate::Superseded, Some(fault)) => {
             Err(NotReleased::Fault { fault, maybe_done: true })
         }

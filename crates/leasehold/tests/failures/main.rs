@@ -1,7 +1,7 @@
 //! How Redis locks fail in practice, and that ours do not: a test for each row of
 //! docs/failure-modes.md that concerns locks on one server. Every test names its row.
 //!
-//! Most are of a Mutex; `entries` is about a ReentrantMutex, `together` and `sets` about a MultiMutex.
+//! Most are of a Mutex; `entries` is about the one that is entered again, `together` and `sets` about several at once.
 //!
 //! What holds on every store alike is tested in `tests/mutex` and `tests/reentrant`; what a script does, in `tests/redis_model`.
 

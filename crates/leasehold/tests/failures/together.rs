@@ -1,4 +1,4 @@
-//! A MultiMutex under the same failures: all are held or none, whatever is lost (rows 1 to 3, 10, 14, 17, 23, 28 and 29).
+//! A `MultiMutex` under the same failures: all are held or none, whatever is lost (rows 1 to 3, 10, 14, 17, 23, 28 and 29).
 
 use crate::scene::{MS, S, client, quick, server, sessionless, until, within};
 use leasehold::{AcquireError, Client, LostReason, MultiAttempt, MultiMutex};

@@ -18,8 +18,10 @@ pub(crate) fn fields(record: &Record) -> BTreeMap<String, String> {
         let (hold, life) = (claim.hold.token(), letter(*life));
         put("tenant", format!("{hold}\n{since_ms}\n{life}\n{}\n{label}", own(claim)));
     }
-    if let Some((hold, how)) = &record.ended {
-        put("ended", format!("{} {}", hold.token(), word(*how)));
+    let endings = record.ended.kept.iter().map(|(hold, how)| format!("{} {}", hold.token(), word(*how)));
+    let endings: Vec<_> = endings.collect();
+    if !endings.is_empty() {
+        put("ended", endings.join("\n"));
     }
     let line: Vec<String> = record.tickets.values().map(ToString::to_string).collect();
     if record.tail > 0 {

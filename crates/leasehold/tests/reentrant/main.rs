@@ -27,6 +27,7 @@ on_every_store! {
     cases::an_owner_enters_again_in_another_process,
     cases::a_custom_owner_is_the_same_everywhere,
     cases::a_short_lease_does_not_shorten_a_long_one,
+    cases::the_longest_lease_rules_in_every_process,
     cases::leases_can_be_summed,
     cases::an_entry_ends_by_itself_and_leaves_the_others,
     cases::a_loss_reaches_all_guards_of_an_owner,

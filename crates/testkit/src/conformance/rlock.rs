@@ -60,19 +60,14 @@ fn entries(packed: &str, of: &str, count: u64) -> Result<Entries, String> {
 }
 
 fn entry(line: &str) -> Result<Entry, String> {
-    let words: Vec<_> = line.splitn(6, ' ').collect();
-    let [hold, until_ms, since_ms, extended, life, label] = words[..] else {
-        return Err(format!("an entry with {} of 6 parts", words.len()));
+    let words: Vec<_> = line.splitn(5, ' ').collect();
+    let [hold, until_ms, since_ms, life, label] = words[..] else {
+        return Err(format!("an entry with {} of 5 parts", words.len()));
     };
     Ok(Entry {
         hold: parsed_by(hold, HoldId::from_token)?,
         until_ms: parsed(until_ms)?,
         since_ms: parsed(since_ms)?,
-        extended: match extended {
-            "0" => false,
-            "1" => true,
-            _ => return Err(format!("an entry that is extended `{extended}` times")),
-        },
         life: match life.strip_prefix('s') {
             Some(alive_ms) => Life::Session { alive_ms: parsed(alive_ms)? },
             None if life == "l" => Life::Lease,

@@ -263,7 +263,7 @@ impl Bug {
             (Self::SpentHoldReturns, _) => {
                 let done = state.apply(now_us, op, alive);
                 if let Some(record) = &mut state.record {
-                    record.ended = None;
+                    record.ended.kept.clear();
                 }
                 done
             }
@@ -325,12 +325,8 @@ impl Bug {
             }
             (Self::EnteringWaits, Op::Acquire(ask)) => enter_in_line(state, now_us, ask, alive),
             (Self::GhostsAreLengthened, Op::Acquire(_)) => {
-                each_entry(state, |entry| entry.extended = true);
                 let done = state.apply(now_us, op, alive);
-                each_entry(state, |entry| {
-                    let old = before.iter().find(|old| old.hold == entry.hold);
-                    entry.extended = old.is_some_and(|old| old.extended);
-                });
+                lengthen_all(state, now_us);
                 done
             }
             (Self::EvictionEndsTheStay, _) => {
@@ -490,6 +486,15 @@ fn entries(state: &LockState) -> Option<&Entries> {
 fn each_entry(state: &mut LockState, each: impl FnMut(&mut Entry)) {
     if let Some(Value { content: Content::Entries(entries), .. }) = &mut state.value {
         entries.holds.iter_mut().for_each(each);
+    }
+}
+
+/// Lets all entries of an owner last as long as one that begins now.
+fn lengthen_all(state: &mut LockState, now_us: u64) {
+    let Some(until_ms) = entries(state).map(|entries| now_us / 1000 + entries.lease_ms) else { return };
+    each_entry(state, |entry| entry.until_ms = entry.until_ms.max(until_ms));
+    if let Some(value) = &mut state.value {
+        value.expires_ms = value.expires_ms.map(|at_ms| at_ms.max(until_ms));
     }
 }
 

@@ -503,7 +503,7 @@ fn tenant(state: &LockState, value: &Value, ends: impl Fn(u64) -> Instant) -> Op
     let record = state.record.as_ref()?;
     let tenant = record.tenant.as_ref()?;
     let hold = tenant.claim.hold;
-    let ended = record.ended.is_some_and(|(ended, _)| ended == hold);
+    let ended = record.ended.how(&hold).is_some();
     if value.content.token() != Some(&*tenant.claim.token()) || (tenant.claim.value.is_some() && ended) {
         return None;
     }

@@ -351,7 +351,8 @@ pub(super) fn lock_of(field: &str) -> Option<Lock> {
 mod tests {
     use super::super::embedded::crc64;
     use super::*;
-    use leasehold_core::model::Audit;
+    use leasehold_core::model::{Audit, Endings};
+    use leasehold_core::{HoldId, SessionId};
 
     fn all() -> Vec<&'static str> {
         let texts = [MUTEX, REENTRANT].map(|Texts { acquire, extend, release, inspect, evict, free }| {
@@ -410,6 +411,14 @@ mod tests {
             assert!(acquire.contains(&format!("GREATEST_FENCE = {greatest}\n")));
         }
         assert!(ACQUIRE_ALL.contains(&format!("RECORD_KEPT_MS = {kept_ms}\n")));
+        // The end of the eighth line is the first that comes there, whatever the words are.
+        let hold = HoldId::from_random(SessionId::from_random([0; 12]), [0; 16]).token().len();
+        let (longest, shortest) = (hold + " released\n".len(), hold + " freed\n".len());
+        let at = (Endings::MOST - 1) * longest + 1;
+        assert!(at <= Endings::MOST * shortest);
+        for script in [MUTEX, REENTRANT].iter().flat_map(|texts| [texts.release, texts.evict, texts.free]) {
+            assert!(script.contains(&format!("EIGHTH_ENDING = {at}\n")));
+        }
         let greatest = leasehold_core::FencingToken::MAX;
         assert!(ACQUIRE_ALL.contains(&format!("GREATEST_FENCE = {greatest}\n")));
     }

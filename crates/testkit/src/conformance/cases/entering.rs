@@ -90,7 +90,7 @@ pub async fn a_release_by_none_of_the_holds_takes_none(scene: &Scene) {
     assert!(b.remaining_ms().await <= millis(LONG));
 }
 
-/// R10: whoever enters again shortens nothing. What is known to be had lasts as long as the longest lease from then on.
+/// R10: whoever enters again shortens nothing, and is told the longest lease that was asked for.
 pub async fn an_entry_shortens_nothing(scene: &Scene) {
     let [a, b] = scene.peers().await;
     let outer = a.claim();

@@ -121,7 +121,7 @@ fn is_empty(record: &Record) -> bool {
     let Record { expires_ms: _, last, tenant, ended, tail, tickets, places } = record;
     last.is_none()
         && tenant.is_none()
-        && ended.is_none()
+        && ended.kept.is_empty()
         && *tail == 0
         && tickets.is_empty()
         && places.is_empty()

@@ -85,10 +85,11 @@ const MISTAKES: [Mistake; 20] = [
         kind: Kind::Mutex,
         name: "a release is written down before the lock is freed, on the quick way",
         edits: &[(
-            "redis.call('DEL', KEYS[1])
-  redis.call('HSET', KEYS[2], 'ended', ARGV[1] .. ' released')",
-            "redis.call('HSET', KEYS[2], 'ended', ARGV[1] .. ' released')
-            redis.call('DEL', KEYS[1])",
+            "  redis.call('DEL', KEYS[1])
+  ended = ARGV[1]",
+            "  redis.call('HSET', KEYS[2], 'ended', ARGV[1] .. ' released' .. (ended and '\n' .. ended or ''))
+            redis.call('DEL', KEYS[1])
+            ended = ARGV[1]",
         )],
         said: "it left",
     },

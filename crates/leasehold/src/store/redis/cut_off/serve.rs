@@ -157,7 +157,7 @@ fn holder(state: &LockState) -> Option<&Claim> {
     let stands = state.value.as_ref()?.content.token() == Some(&*tenant.claim.token());
     let ended = |hold: &HoldId| {
         let record = state.record.as_ref();
-        record.and_then(|record| record.ended.as_ref()).is_some_and(|(ended, _)| ended == hold)
+        record.is_some_and(|record| record.ended.how(hold).is_some())
     };
     // A stranger may use the same value as a user of ours.
     let own = tenant.claim.value.is_some() && ended(&tenant.claim.hold);

@@ -10,7 +10,8 @@ use crate::store::redis::embedded::{Content, EmbeddedRedis, Entry, Keyspace, Ran
 use crate::store::redis::reply;
 use crate::store::redis::script::{Call, lock_of};
 use leasehold_core::model::{
-    Audit, Content as Lies, LockState, Place, Record, SessionRecord, Sessions, Tenant, Value as Stands,
+    Audit, Content as Lies, Endings, LockState, Place, Record, SessionRecord, Sessions, Tenant,
+    Value as Stands,
 };
 use leasehold_core::{
     Beat, Beaten, Claim, Ended, FencingToken, HoldId, KeySpace, Kind, Label, Life, Lock, LockKeys, Op,
@@ -294,7 +295,7 @@ impl Fields {
         }
         let last = self.field("last").map(|last| parsed::<u64>(last).map(FencingToken::new)).transpose()?;
         let tenant = self.field("tenant").map(tenant).transpose()?;
-        let ended = self.field("ended").map(ended).transpose()?;
+        let ended = self.field("ended").map(endings).transpose()?.unwrap_or_default();
         let mut record = Record {
             expires_ms,
             last,
@@ -399,6 +400,10 @@ fn life(text: &str) -> Result<Life, Broken> {
         "l" => Ok(Life::Lease),
         other => Err(Broken(format!("a life `{other}`"))),
     }
+}
+
+fn endings(text: &str) -> Result<Endings, Broken> {
+    Ok(Endings { kept: text.split('\n').map(ended).collect::<Result<_, _>>()? })
 }
 
 fn ended(text: &str) -> Result<(HoldId, Ended), Broken> {

@@ -1,5 +1,5 @@
 -- Takes all of several Mutexes, or none of them. Nobody queues, and nobody is passed: a free lock that others wait for stays
--- theirs. Sent twice it equals once.
+-- theirs. Places that are over are nobody's. Sent twice it equals once.
 --
 -- KEYS     of each lock its own key, and its record
 -- ARGV[1]  label
@@ -18,11 +18,41 @@
 local RECORD_KEPT_MS = 3600000
 local GREATEST_FENCE = 9007199254740991
 
--- As in queue.lua.
+-- How many places of a queue are looked at, so that no script runs for long.
+local LOOKS_AT_MOST = 64
+
+-- As in change.lua.
 local EMPTY_RECORD = '\004\001\006\102\111\114\109\097\116\001\049\009\000\017\015\014\212\067\157\155\031'
 
 local function digits(number)
   return string.format('%.0f', number)
+end
+
+-- The server's time is read once, and only by those who need it.
+local now_us, now_ms
+local function now()
+  if not now_us then
+    local time = redis.call('TIME')
+    local s, us = tonumber(time[1]), tonumber(time[2])
+    now_us, now_ms = s * 1000000 + us, s * 1000 + math.floor(us / 1000)
+  end
+  return now_ms
+end
+
+-- The sessions in a queue, from the front on, if all their places are over; else nil.
+local function all_over(record, queue)
+  local size, at, final = string.match(queue, '^(%d+) %d+ (%S*) (%S*)$')
+  if tonumber(size) > LOOKS_AT_MOST then return end
+  local sessions = {}
+  repeat
+    sessions[#sessions + 1] = at
+    local links = redis.call('HMGET', KEYS[record], 'w:' .. at, 'n:' .. at)
+    local expires_ms = string.match(links[1] or '', '^%d+\n%x+\n(%d+)\n')
+    if expires_ms and tonumber(expires_ms) >= now() then return end
+    local last = at == final or not links[2]
+    at = links[2]
+  until last
+  return sessions
 end
 
 -- Of one lock what stands at its keys, and what that means for the one who asks.
@@ -39,18 +69,26 @@ local function look(name, record, hold, own)
   end
   local there, last, ended = fields[1], fields[2] and tonumber(fields[2]), fields[4]
   if there and there ~= '1' then return { 'format', there } end
-  if ended and string.sub(ended, 1, #hold + 1) == hold .. ' ' then return { 'spent', string.sub(ended, #hold + 2) } end
+  local _, at = string.find(ended or '', hold .. ' ', 1, true)
+  if at then return { 'spent', string.match(ended, '^%l+', at + 1) } end
 
   local holder, since_ms, life, holders_own, label
   if fields[3] then
     holder, since_ms, life, holders_own, label = string.match(fields[3], '^([^\n]*)\n(%d+)\n(%l%d*)\n([^\n]*)\n(.*)$')
   end
   local ours = value and holder and value == (holders_own == '' and holder or holders_own)
-  if ours and holders_own ~= '' and ended and string.sub(ended, 1, #holder + 1) == holder .. ' ' then ours = false end
+  if ours and holders_own ~= '' and ended and string.find(ended, holder .. ' ', 1, true) then ours = false end
   local state = { there = there, last = last, known = holder == hold and holders_own == own }
-  if value == (own == '' and hold or own) and (own == '' or ours and state.known) then return 'held', nil, state end
   local awaited = fields[5] and string.byte(fields[5]) ~= 48
-  if not value and not awaited then return 'open', nil, state end
+  if value == (own == '' and hold or own) and (own == '' or ours and state.known) then
+    state.ttl_ms, state.awaited = redis.call('PTTL', KEYS[name]), awaited and 1 or 0
+    return 'held', nil, state
+  end
+  if not value then
+    state.over = awaited and all_over(record, fields[5]) or {}
+    state.queue = awaited and string.gsub(fields[5], '^%d+ (%d+) .*$', '0 %1  ')
+    if not awaited or state.over[1] then return 'open', nil, state end
+  end
 
   local alive_ms = ours and string.match(life, '^s(%d+)$')
   local ahead = alive_ms and string.sub(holder, 1, 16) or ''
@@ -74,34 +112,35 @@ for i = 1, #KEYS / 2 do
 end
 if not free then return replies end
 
-local time = redis.call('TIME')
-local s, us = tonumber(time[1]), tonumber(time[2])
-local now_us, now_ms = s * 1000000 + us, s * 1000 + math.floor(us / 1000)
-
+now()
 for i, state in ipairs(states) do
   local at = 3 * i
   local hold, own, lease_ms = ARGV[at], ARGV[at + 1], ARGV[at + 2]
-  local held, last, awaited = replies[i] == 'held', state.last, 0
+  local held, last, texts, over = replies[i] == 'held', state.last, {}, {}
   if not held or not state.known or not last then
     last = math.min(last and math.max(last + 1, now_us) or now_us, GREATEST_FENCE)
     local kept_ms = digits(math.max(math.floor(last / 1000) - now_ms, tonumber(lease_ms)) + RECORD_KEPT_MS)
     if not state.there then redis.call('RESTORE', KEYS[2 * i], kept_ms, EMPTY_RECORD) end
-    redis.call('HSET', KEYS[2 * i], 'last', digits(last),
-      'tenant', hold .. '\n' .. digits(now_ms) .. '\n' .. ARGV[2] .. '\n' .. own .. '\n' .. ARGV[1])
+    if state.queue then texts[1], texts[2] = 'queue', state.queue end
+    for _, session in ipairs(state.over or {}) do
+      texts[#texts + 1], texts[#texts + 2] = 'w:' .. session, ''
+      over[#over + 1], over[#over + 2], over[#over + 3] = 'w:' .. session, 'n:' .. session, 'p:' .. session
+    end
+    redis.call('HSET', KEYS[2 * i], 'last', digits(last), 'tenant',
+      hold .. '\n' .. digits(now_ms) .. '\n' .. ARGV[2] .. '\n' .. own .. '\n' .. ARGV[1], unpack(texts))
     if state.there then redis.call('PEXPIRE', KEYS[2 * i], kept_ms) end
   end
   local remaining_ms = tonumber(lease_ms)
   if held then
-    remaining_ms = redis.call('PTTL', KEYS[2 * i - 1])
+    remaining_ms = state.ttl_ms
     if remaining_ms == -1 then
       redis.call('PEXPIRE', KEYS[2 * i - 1], lease_ms)
       remaining_ms = tonumber(lease_ms)
     end
-    local queue = redis.call('HGET', KEYS[2 * i], 'queue')
-    awaited = queue and string.byte(queue) ~= 48 and 1 or 0
   else
     redis.call('SET', KEYS[2 * i - 1], own == '' and hold or own, 'PX', lease_ms)
   end
-  replies[i] = { 'granted', last, remaining_ms, awaited }
+  if over[1] then redis.call('HDEL', KEYS[2 * i], unpack(over)) end
+  replies[i] = { 'granted', last, remaining_ms, state.awaited or 0 }
 end
 return replies

@@ -5,7 +5,7 @@
 -- its functions, which would take as long again.
 
 if record_there and last and not value and not kind and not awaited
-  and not (ended and string.sub(ended, 1, #ARGV[1] + 1) == ARGV[1] .. ' ') then
+  and not (ended and string.find(ended, ARGV[1] .. ' ', 1, true)) then
   local time = redis.call('TIME')
   local s, us = tonumber(time[1]), tonumber(time[2])
   local now_ms = s * 1000 + math.floor(us / 1000)

@@ -31,7 +31,7 @@ end
 -- How many texts go into one command: a stack of Lua holds 8000.
 local AT_ONCE = 1000
 
--- DUMP of the hash {format = '1'}, as in queue.lua; and of the sorted set {'-' = 0}: type 5, 1 member, '\001-', the score
+-- DUMP of the hash {format = '1'}, as in change.lua; and of the sorted set {'-' = 0}: type 5, 1 member, '\001-', the score
 -- as a double, RDB version 9, CRC64 of all that.
 local EMPTY_RECORD = '\004\001\006\102\111\114\109\097\116\001\049\009\000\017\015\014\212\067\157\155\031'
 local EMPTY_INDEX = '\005\001\001\045\000\000\000\000\000\000\000\000\009\000\002\183\200\233\067\151\182\247'

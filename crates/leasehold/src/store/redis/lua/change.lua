@@ -36,6 +36,14 @@ local function put(field, text)
   changes[field], over[field] = text, nil
 end
 
+-- Notes how a hold was ended, and forgets the oldest where there are too many.
+local function remember(hold, how)
+  ended = hold .. ' ' .. how .. (ended and '\n' .. ended or '')
+  local over = string.find(ended, '\n', EIGHTH_ENDING, true)
+  if over then ended = string.sub(ended, 1, over - 1) end
+  put('ended', ended)
+end
+
 -- How long a record is kept that is used now, for a hold or a place that lasts `lease_ms`.
 local function record_ttl(lease_ms)
   local ahead_ms = last and math.floor(last / 1000) - now() or 0

@@ -23,11 +23,10 @@ end
 if not extended then return 0 end
 
 local lease_ms = tonumber(ARGV[3])
-local ttl_ms = ours_alone() or redis.call('PTTL', KEYS[1])
-local until_ms = now() + lease_ms
-if not extended.extended or extended.until_ms < until_ms or longest_ms < lease_ms or ttl_ms < lease_ms then
-  redis.call('PEXPIRE', KEYS[1], digits(math.max(ttl_ms, lease_ms)))
-  extended.extended = true
+local left_ms, until_ms = redis.call('PTTL', KEYS[1]), now() + lease_ms
+-- A client of Redisson's with the same owner may have brought the key's end nearer.
+if extended.until_ms < until_ms or longest_ms < lease_ms or left_ms < lease_ms then
+  redis.call('PEXPIRE', KEYS[1], digits(math.max(ours_alone() or left_ms, lease_ms)))
   extended.until_ms, longest_ms = math.max(extended.until_ms, until_ms), math.max(longest_ms, lease_ms)
   redis.call('HSET', KEYS[1], 'leasehold', packed(), value, digits(count))
 end

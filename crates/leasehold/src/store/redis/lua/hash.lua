@@ -3,9 +3,8 @@
 -- KEYS[1]  the lock: a HASH, as Redisson keeps its RLock, with one field of ours
 --            <owner>          how often he has the lock
 --            leasehold        fence, space, the longest lease that was asked for in ms \n the owner; then for each hold of
---                             ours, the oldest first: \n hold, until_ms, since_ms, 1 once it was extended else 0, life,
---                             label, with spaces between. Without
---                             holds fence and lease are 0: only clients of Redisson's have the lock. `none` while the lock
+--                             ours, the oldest first: \n hold, until_ms, since_ms, life, label, with spaces between.
+--                             Without holds fence and lease are 0: only clients of Redisson's have the lock. `none` while the lock
 --                             is being made: nobody has it yet. Without this field the lock is Redisson's
 -- ARGV[1]  a hold, a session, or empty
 -- ARGV[2]  the owner of the hold, or empty
@@ -51,7 +50,7 @@ local function packed()
   local lines = { digits(fence_of_all or 0) .. ' ' .. digits(longest_ms), value }
   for i, entry in ipairs(entries) do
     lines[i + 2] = entry.hold .. ' ' .. digits(entry.until_ms) .. ' ' .. digits(entry.since_ms) .. ' '
-      .. (entry.extended and '1 ' or '0 ') .. entry.life .. ' ' .. entry.label
+      .. entry.life .. ' ' .. entry.label
   end
   return table.concat(lines, '\n')
 end
@@ -66,11 +65,10 @@ local function understand(text, fields, times)
   end
   value, count, longest_ms = owner, tonumber(times or 0), tonumber(lease_ms)
   fence_of_all = of ~= '0' and tonumber(of) or nil
-  for hold, until_ms, since_ms, extended, life, label in
-    string.gmatch(lines, '\n(%S+) (%d+) (%d+) ([01]) (%l%d*) ([^\n]*)') do
+  for hold, until_ms, since_ms, life, label in string.gmatch(lines, '\n(%S+) (%d+) (%d+) (%l%d*) ([^\n]*)') do
     entries[#entries + 1] = {
       hold = hold, session = string.sub(hold, 1, 16), until_ms = tonumber(until_ms), since_ms = tonumber(since_ms),
-      extended = extended == '1', life = life, label = label,
+      life = life, label = label,
     }
   end
   local at_ms, lying = entries[1] and now(), #entries

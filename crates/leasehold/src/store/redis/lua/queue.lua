@@ -36,7 +36,11 @@ local function pump(asker)
     local session = first
     local place = place_of(session)
     leave(session)
-    if asker and session == asker.session then give(asker) return asker end
+    -- It stands for all of the process who wait; who does not is one more who comes.
+    if asker and session == asker.session and (asker.nonce ~= '' or place and place.hold == asker.hold) then
+      give(asker)
+      return asker
+    end
     if place and place.expires_ms >= now() then
       give(place)
       told = place

@@ -4,7 +4,8 @@
 --            format           1; a record of another format is not touched
 --            last             the fencing token that was given last
 --            tenant           who was given the lock last: hold \n since_ms \n life \n own value \n label
---            ended            the hold that was ended last other than by its lease: hold, space, how
+--            ended            the eight holds that were ended last other than by their leases, the last one first, with \n
+--                             between: hold, space, how
 --            queue            how many places there are, the next ticket, the first and the last session: with spaces
 --            w:<session>      its place: ticket \n nonce \n expires_ms \n lease_ms \n life \n hold \n own value \n label; if
 --                             it is empty there is none
@@ -24,6 +25,8 @@
 
 local RECORD_KEPT_MS = 3600000
 local GREATEST_FENCE = 9007199254740991
+-- Where to look for the end of the eighth line of `ended`: each has 45 to 48 characters.
+local EIGHTH_ENDING = 344
 
 local session = string.sub(ARGV[1], 1, 16)
 

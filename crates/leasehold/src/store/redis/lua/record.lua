@@ -55,9 +55,10 @@ local function place_of(session)
   return places[session]
 end
 
--- How a hold was ended, or nil.
+-- How a hold was ended, or nil. No hold is a part of another's text.
 local function ended_how(hold)
-  if ended and string.sub(ended, 1, #hold + 1) == hold .. ' ' then return string.sub(ended, #hold + 2) end
+  local _, at = string.find(ended or '', hold .. ' ', 1, true)
+  return at and string.match(ended, '^%l+', at + 1)
 end
 
 -- Whether a claim has the place of its session.

@@ -29,8 +29,8 @@ local function stand(who)
   given, value_ttl_ms = who, tonumber(who.lease_ms)
 end
 
--- Enters once more where the asker's owner has the lock: past the queue, and by the same fencing token. All that he is known
--- to have, since it was extended, lasts as long as the longest lease says. False where he does not have it.
+-- Enters once more where the asker's owner has the lock: past the queue, and by the same fencing token. False where he does
+-- not have it.
 local function enter(ask)
   if not value or value ~= ask.token then return false end
   if not fence_of_all then
@@ -38,11 +38,7 @@ local function enter(ask)
     install(ask)
     fence_of_all = last
   end
-  local others = #entries
   add(ask)
-  for i = 1, others do
-    if entries[i].extended then entries[i].until_ms = math.max(entries[i].until_ms, now() + longest_ms) end
-  end
   entered, value_ttl_ms = true, math.max(value_ttl(), longest_left())
   if record_there then keep_record(tonumber(ask.lease_ms)) end
   return true

@@ -22,8 +22,7 @@ local found = fate(claim)
 local holder = found == 'superseded' and tell_holder({}) or {}
 if found == 'held' then
   end_holds(function(holder) return holder.hold == claim.hold end)
-  ended = claim.hold .. ' released'
-  put('ended', ended)
+  remember(claim.hold, 'released')
   if not record_there then new_record_ttl_ms = record_ttl(0) end
 end
 if record_there and waits(claim) then leave(claim.session) end

@@ -4,7 +4,9 @@
 
 if record_there and value == ARGV[1] and ARGV[2] == '' and not ARGV[5] and not awaited then
   redis.call('DEL', KEYS[1])
-  redis.call('HSET', KEYS[2], 'ended', ARGV[1] .. ' released')
+  ended = ARGV[1] .. ' released' .. (ended and '\n' .. ended or '')
+  local over = string.find(ended, '\n', EIGHTH_ENDING, true)
+  redis.call('HSET', KEYS[2], 'ended', over and string.sub(ended, 1, over - 1) or ended)
   return { 'held', {} }
 end
 

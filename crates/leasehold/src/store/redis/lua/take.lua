@@ -29,16 +29,17 @@ end
 -- Ends those holds that `goes` says, which others end than their holders; gives their fencing token, or nil if there are
 -- none.
 function take(how, by, goes)
-  local eldest
-  for _, holder in ipairs(lessees()) do eldest = eldest or goes(holder) and holder end
-  if not eldest then return end
+  local lost = {}
+  for _, holder in ipairs(lessees()) do
+    if goes(holder) then lost[#lost + 1] = holder end
+  end
+  if not lost[1] then return end
   local of = fence()
   end_holds(goes)
   if record_there then
-    ended = eldest.hold .. ' ' .. how
-    put('ended', ended)
+    for _, holder in ipairs(lost) do remember(holder.hold, how) end
   end
-  note(how, of and digits(of) or '', eldest.label, by)
+  note(how, of and digits(of) or '', lost[1].label, by)
   return of
 end
 

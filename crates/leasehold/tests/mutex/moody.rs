@@ -252,7 +252,7 @@ async fn a_limit_is_kept_also_where_what_was_had_cannot_be_lengthened() {
     let store = Moody::new(|_, op| if matches!(op, Op::Extend(_)) { Whim::Hang } else { Whim::Obey });
     let (client, other) = (store.client().await, store.other().await);
     let taken = mutex(&other, "a").acquire().await.expect("acquired");
-    let all = both(&client);
+    let all = both(&client).lease(10_000 * MS);
     let waits = tokio::spawn(async move {
         let start = Instant::now();
         (all.acquire_timeout(500 * MS).await, start.elapsed())

@@ -13,7 +13,7 @@ use std::sync::{Arc, OnceLock};
 use tokio::task::JoinHandle;
 
 /// The field of a ReentrantMutex's hash that is ours, and so no owner's.
-const RESERVED: &str = "leasehold";
+const RESERVED: &str = leasehold_core::RESERVED_OWNER;
 /// What a header's value may not have as it is: whatever is not visible ASCII, and the sign of an escape.
 const ESCAPED: &AsciiSet = &CONTROLS.add(b' ').add(b'%');
 

@@ -82,10 +82,17 @@ struct Blocked {
 }
 
 impl MultiMutex {
+    /// How many locks can be held together: others wait while a store takes them in one step.
+    pub const MOST: usize = 64;
+
     pub(crate) fn of(engine: Arc<Engine>, mut requests: Vec<Request>) -> Result<Self, LockError> {
         requests.sort_by(|a, b| a.name().cmp(b.name()));
         requests.dedup_by(|a, b| a.name() == b.name());
-        if requests.is_empty() { Err(LockError::NoName) } else { Ok(Self { engine, requests, wait: None }) }
+        match requests.len() {
+            0 => Err(LockError::NoName),
+            named if named > Self::MOST => Err(LockError::TooManyNames { named, most: Self::MOST }),
+            _ => Ok(Self { engine, requests, wait: None }),
+        }
     }
 
     /// How long a hold lasts: as [`Mutex::lease`](crate::Mutex::lease), of each. Where the locks had to be waited for one after the other, it

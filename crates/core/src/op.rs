@@ -169,6 +169,26 @@ pub enum Op {
     Inspect(Inspect),
 }
 
+/// What no owner of a ReentrantMutex is called: the field beside the owner's is.
+pub const RESERVED_OWNER: &str = "leasehold";
+
+impl Op {
+    /// Whether each claim says whose it is, as one of a ReentrantMutex has to.
+    pub fn names_owners(&self) -> bool {
+        let named =
+            |claim: &Claim| claim.value.as_ref().is_some_and(|owner| owner.as_str() != RESERVED_OWNER);
+        match self {
+            Self::Acquire(ask) => named(&ask.claim),
+            Self::Release(release) => {
+                named(&release.claim) && release.next.as_ref().is_none_or(|next| named(&next.claim))
+            }
+            Self::Extend(extend) => named(&extend.claim),
+            Self::Inspect(inspect) => inspect.claim.as_ref().is_none_or(named),
+            Self::Evict(_) | Self::Free(_) => true,
+        }
+    }
+}
+
 /// Take the lock if it is free and nobody waits before; else queue, if asked so.
 ///
 /// Sending it twice equals sending it once, so it is also the *look* of one who waits already.
@@ -672,6 +692,11 @@ pub enum Refused {
         /// What stands there, as the store's TYPE command calls it.
         found: String,
     },
+    /// A claim of a ReentrantMutex does not say whose it is.
+    #[error(
+        "a claim of a ReentrantMutex has to name its owner, by another text than `{RESERVED_OWNER}`: a field of Leasehold's own has that name"
+    )]
+    NoOwner,
     /// The lock's record was written in another format.
     #[error("its record has format {found}, and this version knows format {known}: use a version of Leasehold that knows both", known = crate::FORMAT)]
     Format {

@@ -188,7 +188,8 @@ impl Client {
     /// All of several locks, or none of them: those that [`mutex`](Self::mutex) gives by each of these names. A name that comes
     /// twice counts once.
     ///
-    /// Fails as that does, and if there is no name. Nothing is sent.
+    /// Fails as that does, if there is no name, and with [`LockError::TooManyNames`] if there are more than
+    /// [`MultiMutex::MOST`]. Nothing is sent.
     pub fn multi_mutex<N>(&self, names: impl IntoIterator<Item = N>) -> Result<MultiMutex, LockError>
     where
         N: TryInto<LockName>,

@@ -136,6 +136,16 @@ pub enum LockError {
     /// Several locks were asked for, and none was named.
     #[error("no lock is named: give at least one")]
     NoName,
+    /// More locks were asked for together than one step of a store should take.
+    #[error(
+        "{named} locks are named, and {most} can be held together at most: split the set, or take one lock for more of what it guards"
+    )]
+    TooManyNames {
+        /// How many were named, each counted once.
+        named: usize,
+        /// How many can be.
+        most: usize,
+    },
 }
 
 /// Why a lock was not acquired. That it is taken is told by [`Attempt`](crate::Attempt) where one only

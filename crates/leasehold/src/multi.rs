@@ -100,10 +100,17 @@ struct Blocked {
 }
 
 impl MultiMutex {
+    /// How many locks can be held together: others wait while a store takes them in one step.
+    pub const MOST: usize = 64;
+
     pub(crate) fn of(engine: Arc<Engine>, mut requests: Vec<Request>) -> Result<Self, LockError> {
         requests.sort_by(|a, b| a.name().cmp(b.name()));
         requests.dedup_by(|a, b| a.name() == b.name());
-        if requests.is_empty() { Err(LockError::NoName) } else { Ok(Self { engine, requests }) }
+        match requests.len() {
+            0 => Err(LockError::NoName),
+            named if named > Self::MOST => Err(LockError::TooManyNames { named, most: Self::MOST }),
+            _ => Ok(Self { engine, requests }),
+        }
     }
 
     settings! {

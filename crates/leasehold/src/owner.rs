@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 use tokio::task::futures::TaskLocalFuture;
 
 /// The field of a ReentrantMutex's hash that is ours, and so no owner's.
-const RESERVED: &str = "leasehold";
+const RESERVED: &str = leasehold_core::RESERVED_OWNER;
 /// What a header's value may not have as it is: whatever is not visible ASCII, the sign of an escape, and the comma, by
 /// which proxies make one header of two.
 const ESCAPED: &AsciiSet = &CONTROLS.add(b' ').add(b'%').add(b',');

@@ -145,6 +145,10 @@ impl LockState {
 
     /// Executes one operation at `now_us` microseconds of the store's clock. `alive` knows the sessions.
     pub fn apply(&mut self, now_us: u64, op: &Op, alive: Alive<'_>) -> (Reply, Vec<Wake>) {
+        if self.kind == Kind::Reentrant && !op.names_owners() {
+            // The hold would be taken for the owner, who is shown to everybody.
+            return (Reply::Refused(Refused::NoOwner), Vec::new());
+        }
         let now = Now { us: now_us, ms: now_us / 1000 };
         self.expire(now);
         let lies = self.value.clone();

@@ -14,8 +14,8 @@ use super::happenings::{
 use leasehold_core::model::{Content, Entries, Entry, LockState, Sessions, Value, Vital, everybody};
 use leasehold_core::{
     Acquire, Acquired, Ahead, AuditEntry, Claim, Ended, Entered, Evict, Evicted, Extend, Extended, Fate,
-    FencingToken, Fingerprint, Free, Freed, HoldId, Inspect, Kind, Label, Life, Op, OwnValue, Pass, Release,
-    Released, Reply, Seen, SessionId, SessionOp, Wake,
+    FencingToken, Fingerprint, Free, Freed, HoldId, Inspect, Kind, Label, Life, Op, OwnValue, Pass, Refused,
+    Release, Released, Reply, Seen, SessionId, SessionOp, Wake,
 };
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -716,6 +716,31 @@ proptest! {
                 prop_assert!(Some(world.now_us / 1000) <= end_ms, "{:#?}", world.state);
             }
         }
+    }
+}
+
+/// Who does not say whose his claim is gets nothing: his hold would be shown as the owner.
+#[test]
+fn a_claim_without_an_owner_is_refused() {
+    let named = |owner: &str| Claim { value: OwnValue::new(owner).ok(), ..claim(0, 0) };
+    for nobody in [Claim { value: None, ..claim(0, 0) }, named("leasehold")] {
+        let mut state = LockState::new(Kind::Reentrant);
+        let take = |claim: &Claim| ask(claim.clone(), 3_000, Some((1, 3_000)), None);
+        let release =
+            |claim: &Claim, next| Op::Release(Release { claim: claim.clone(), pass: Pass::Grant, next });
+        for op in [
+            Op::Acquire(take(&nobody)),
+            Op::Extend(Extend { claim: nobody.clone(), lease_ms: 1, keep_record: true }),
+            release(&nobody, None),
+            release(&named("ada"), Some(take(&nobody))),
+            Op::Inspect(Inspect { claim: Some(nobody.clone()), in_full: true }),
+        ] {
+            let (reply, wakes) = state.apply(START_US, &op, &everybody);
+            assert_eq!((reply, wakes.len()), (Reply::Refused(Refused::NoOwner), 0), "{op:?}");
+            assert_eq!(state, LockState::new(Kind::Reentrant), "{op:?}");
+        }
+        state.apply(START_US, &Op::Acquire(take(&named("ada"))), &everybody);
+        assert!(live(&state, START_US / 1000).is_some());
     }
 }
 

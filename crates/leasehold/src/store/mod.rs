@@ -142,8 +142,9 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         Box::pin(futures_util::future::join_all(all))
     }
 
-    /// Takes all of several locks, or none, in one step: [`LockState::take_all`](leasehold_core::model::LockState::take_all)
-    /// is what it means. Nobody queues. All are asked for with one label and life, and none twice. `None` where the store
+    /// Takes all of several [mutexes](leasehold_core::Kind::Mutex), or none, in one step: [`LockState::take_all`](leasehold_core::model::LockState::take_all)
+    /// is what it means. Nobody queues. All are asked for with one label and life, and none twice;
+    /// [`MultiMutex::MOST`](crate::MultiMutex::MOST) at most, since nothing else is done meanwhile. `None` where the store
     /// cannot do that in one step; they are then taken one after the other.
     fn acquire_all<'a>(
         &'a self,

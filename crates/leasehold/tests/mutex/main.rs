@@ -17,6 +17,7 @@ use place::Place;
 
 on_every_store! {
     several::all_are_held_or_none,
+    several::a_set_is_neither_empty_nor_without_a_bound,
     several::who_waits_holds_nothing,
     several::tasks_of_a_process_take_turns,
     several::the_loss_of_one_is_the_loss_of_all,

@@ -3,7 +3,7 @@
 use crate::place::{Place, until_at_rest, until_waiting};
 use futures_util::future::BoxFuture;
 use leasehold::store::{Fault, Lock, MemoryStore, Op, Outcome, Postbox, Store};
-use leasehold::{AcquireError, Attempt, Client, LostReason, MultiAttempt, Mutex};
+use leasehold::{AcquireError, Attempt, Client, LockError, LostReason, MultiAttempt, MultiMutex, Mutex};
 use leasehold::{KeyError, SessionId};
 use leasehold_testkit::{Random, cancel_at_every_await};
 use std::sync::Arc;
@@ -32,6 +32,18 @@ fn some(random: &Random) -> Vec<&'static str> {
     }
     names.reverse();
     names
+}
+
+pub(crate) async fn a_set_is_neither_empty_nor_without_a_bound(place: &Place) {
+    let client = place.client("a").await;
+    let names = |many: usize| (0..many).map(|n| format!("{n}"));
+    let most = client.multi_mutex(names(MultiMutex::MOST).chain(names(3))).expect("each counts once");
+    let all = most.acquire().await.expect("acquired");
+    all.check().expect("held");
+    all.release().await.expect("released");
+    let many = client.multi_mutex(names(MultiMutex::MOST + 1)).expect_err("too many");
+    assert_eq!(many, LockError::TooManyNames { named: 65, most: 64 });
+    assert_eq!(client.multi_mutex(names(0)).expect_err("none"), LockError::NoName);
 }
 
 pub(crate) async fn all_are_held_or_none(place: &Place) {

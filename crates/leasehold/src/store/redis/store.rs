@@ -14,7 +14,7 @@ use super::verdict::judge;
 use crate::store::{Fault, FaultKind, Listening, Outcome, Phase, Postbox, SessionKeeping, Store};
 use futures_util::future::{BoxFuture, join_all};
 use leasehold_core::{
-    Acquire, Beat, Claim, Extend, KeyError, KeySpace, Kind, Lock, Op, SessionEntry, SessionId, SessionOp,
+    Acquire, Beat, Extend, KeyError, KeySpace, Kind, Lock, Op, Refused, SessionEntry, SessionId, SessionOp,
     SessionReply, Share,
 };
 use redis::aio::MultiplexedConnection;
@@ -32,8 +32,6 @@ const SENT_AT_MOST: u32 = 4;
 const EXTENDS_AT_ONCE: usize = 64;
 /// How many records of sessions are read in one go: a request is answered as a whole, and others wait for that.
 const RECORDS_AT_ONCE: usize = 256;
-/// What the field of ours is called beside the owner of a ReentrantMutex.
-const OURS: &str = "leasehold";
 /// What a time that is too long to count counts as.
 const FAR: Duration = Duration::from_secs(24 * 3600);
 
@@ -161,8 +159,8 @@ impl RedisStore {
 
     fn call(&self, lock: &Lock, op: &Op) -> Result<Call, Fault> {
         let unusable = |text| self.fault(FaultKind::Unusable(text), Phase::Send);
-        if lock.kind == Kind::Reentrant && !has_owners(op) {
-            return Err(unusable(format!("its owner must have a name, and none that is `{OURS}`")));
+        if lock.kind == Kind::Reentrant && !op.names_owners() {
+            return Err(unusable(Refused::NoOwner.to_string()));
         }
         let keys = self.keys.lock(lock).map_err(|error| unusable(error.to_string()))?;
         let mailboxes = match &*self.way {
@@ -529,20 +527,6 @@ impl Store for RedisStore {
 
     fn check(&self, lock: &Lock) -> Result<(), KeyError> {
         self.keys.lock(lock).map(drop)
-    }
-}
-
-/// Whether each claim of an operation on a ReentrantMutex says whose it is: by a text that can be a field beside ours.
-fn has_owners(op: &Op) -> bool {
-    let named = |claim: &Claim| claim.value.as_ref().is_some_and(|owner| owner.as_str() != OURS);
-    match op {
-        Op::Acquire(ask) => named(&ask.claim),
-        Op::Release(release) => {
-            named(&release.claim) && release.next.as_ref().is_none_or(|next| named(&next.claim))
-        }
-        Op::Extend(extend) => named(&extend.claim),
-        Op::Inspect(inspect) => inspect.claim.as_ref().is_none_or(named),
-        _ => true,
     }
 }
 

@@ -156,7 +156,7 @@ struct Stops {
 pub fn run(run: &Run) -> Outcome {
     let chance = Random::from_seed(run.seed);
     let slots = usize::try_from(chance.between(1, 4)).unwrap_or(1);
-    let locks = u8::try_from(*chance.pick(&[1, 1, 2, 2, 3])).unwrap_or(1);
+    let locks = u8::try_from(*chance.pick(&[1, 2, 2, 3])).unwrap_or(1);
     let weather = Weather::draw(&chance, slots, locks);
     let climate = weather.climate;
     let clock = Clock::new(1_760_000_000_000_000 + chance.below(1_000_000), drift(&chance, &weather));
@@ -210,7 +210,7 @@ pub fn run(run: &Run) -> Outcome {
 
 fn lock(number: u8, chance: &Random) -> Option<Lock> {
     let name = LockName::try_from(LockId(number).to_string()).ok()?;
-    Some(if chance.chance(400) { Lock::reentrant(name) } else { Lock::mutex(name) })
+    Some(if chance.chance(350) { Lock::reentrant(name) } else { Lock::mutex(name) })
 }
 
 /// How wrong a clock is.

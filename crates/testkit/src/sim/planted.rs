@@ -34,7 +34,7 @@ struct Seen {
     half_released: BTreeMap<Lock, Claim>,
     /// How long the answer to the last beat took.
     beat_took: Duration,
-    /// Holds that were asked for together without an answer.
+    /// Holds that were asked for together, and have no answer.
     unsure: BTreeSet<HoldId>,
     /// Of those that were had together, the last of each.
     lasts: BTreeSet<HoldId>,
@@ -56,8 +56,8 @@ impl Planted {
     async fn call(&self, bug: Bug, lock: &Lock, op: &Op, within: Duration) -> Outcome {
         self.remember_question(op);
         if self.forgets(bug, op) {
-            let found = if bug == Bug::OneOfAllIsKept { Fate::Held } else { Fate::Forgotten };
-            return Outcome::Done(Reply::Release(Released { found, left: 0, holder: None, next: None }));
+            let (found, holder, next) = (Fate::Forgotten, None, None);
+            return Outcome::Done(Reply::Release(Released { found, left: 0, holder, next }));
         }
         let asked = self.twisted(bug, lock, op);
         let sent_at = self.inner.world.now();
@@ -98,20 +98,17 @@ impl Planted {
         outcome
     }
 
-    async fn call_for_all(
-        &self,
-        bug: Bug,
-        asks: &[(Lock, Acquire)],
-        within: Duration,
-    ) -> Option<Outcome<Vec<Share>>> {
+    async fn call_for_all(&self, asks: &[(Lock, Acquire)], within: Duration) -> Option<Outcome<Vec<Share>>> {
+        // An answer may never come, or find nobody any more.
+        let holds = || asks.iter().map(|(_, ask)| ask.claim.hold);
+        self.seen().unsure.extend(holds());
         let outcome = self.inner.acquire_all(asks, within).await?;
         let mut seen = self.seen();
         if let Outcome::Done(shares) = &outcome {
             let had = asks.iter().zip(shares).filter(|(_, share)| matches!(share, Share::Had(_)));
             seen.had.extend(had.clone().map(|((_, ask), _)| ask.claim.hold));
             seen.lasts.extend(had.last().map(|((_, ask), _)| ask.claim.hold));
-        } else if bug == Bug::NoUndoOfAll {
-            seen.unsure.extend(asks.iter().map(|(_, ask)| ask.claim.hold));
+            seen.unsure.retain(|hold| holds().all(|asked| asked != *hold));
         }
         Some(outcome)
     }
@@ -185,7 +182,7 @@ impl Planted {
             Bug::PlaceIsNotLeft => !had && queued,
             // What the keeper sends is an errand; what a task sends is its own release.
             Bug::NoUndoOfAll => !had && seen.unsure.contains(&claim.hold),
-            Bug::OneOfAllIsKept => seen.lasts.contains(&claim.hold),
+            Bug::OneOfAllIsKept => seen.lasts.contains(&claim.hold) && self.inner.link == self.inner.other,
             Bug::DroppedGuardKeepsLock => had && self.inner.link == self.inner.other,
             _ => false,
         }
@@ -268,7 +265,7 @@ impl Store for Planted {
         within: Duration,
     ) -> BoxFuture<'a, Option<Outcome<Vec<Share>>>> {
         match self.bug {
-            Some(bug) => Box::pin(self.call_for_all(bug, asks, within)),
+            Some(_) => Box::pin(self.call_for_all(asks, within)),
             None => self.inner.acquire_all(asks, within),
         }
     }

@@ -99,7 +99,7 @@ impl User {
         match self.chance.below(10) {
             0..2 => Some(self.own.clone()),
             2..4 => Some(self.client.owner()),
-            4..7 => self.sim.published(self.task.host, &self.chance),
+            4..8 => self.sim.published(self.task.host, &self.chance),
             _ => None,
         }
     }

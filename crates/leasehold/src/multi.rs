@@ -242,7 +242,7 @@ impl MultiMutex {
     /// meanwhile; then the others are given back.
     async fn together(&self, guards: Vec<Guard>, limit: Option<Moment>) -> Result<MultiGuard, Lost> {
         let all = MultiGuard::of(&self.engine, guards);
-        if self.requests.iter().any(|request| request.lease.is_some()) {
+        if self.requests.iter().any(Request::ends_with_its_lease) {
             // Whatever keeps it from being longer, a hold that is there is there. A watchdog needs no help.
             self.until(limit, all.extend()).await;
         }

@@ -145,6 +145,11 @@ impl Request {
         self.lease = Some(lease);
     }
 
+    /// Whether a hold ends with a lease that was given, in place of being renewed.
+    pub(crate) fn ends_with_its_lease(&self) -> bool {
+        self.lease.is_some()
+    }
+
     pub(crate) fn max_hold(&mut self, cap: Duration) {
         self.max_hold = Some(cap);
     }

@@ -243,7 +243,9 @@ impl LockState {
         let fence = self.fence();
         self.keep_entries(now, |entry| !goes(entry.life, &entry.hold));
         if let Some(record) = &mut self.record {
-            lost.iter().for_each(|tenant| record.ended.note(tenant.claim.hold, how));
+            for tenant in &lost {
+                record.ended.note(tenant.claim.hold, how);
+            }
         }
         let whose = Some(first.label.clone());
         let entry = AuditEntry { at_ms: now.ms, how, fence, whose, by: by.clone() };

@@ -297,7 +297,10 @@ impl Workload {
     }
 
     fn fresh_of(&self, session: SessionId) -> Claim {
-        Claim::new(HoldId::from_random(session, self.random.bytes()))
+        let hold = HoldId::from_random(session, self.random.bytes());
+        // Of a ReentrantMutex an owner of its own: nobody enters by it.
+        let owner = || OwnValue::new(format!("owner {}", self.random.below(u64::MAX))).ok();
+        Claim { hold, value: if self.kind == Kind::Reentrant { owner() } else { None } }
     }
 
     /// The present claim of some session as a rule; sometimes a new one.

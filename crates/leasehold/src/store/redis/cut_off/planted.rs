@@ -87,7 +87,7 @@ const MISTAKES: [Mistake; 20] = [
         edits: &[(
             "  redis.call('DEL', KEYS[1])
   ended = ARGV[1]",
-            "  redis.call('HSET', KEYS[2], 'ended', ARGV[1] .. ' released' .. (ended and '\n' .. ended or ''))
+            "  redis.call('HSET', KEYS[2], 'ended', ARGV[1] .. ' released' .. (ended and '\\n' .. ended or ''))
             redis.call('DEL', KEYS[1])
             ended = ARGV[1]",
         )],

@@ -75,18 +75,26 @@ fn found_by(bug: Bug) -> (u64, &'static str) {
         | Bug::ExtendWithoutComparing
         | Bug::EvictsTheLiving
         | Bug::EvictsLeases
-        | Bug::FreesWithoutComparing => (10, "comparison"),
-        Bug::SpentHoldReturns => (150, "comparison"),
+        | Bug::EntersWithoutComparing
+        | Bug::GhostsAreLengthened => (10, "comparison"),
+        Bug::GoneEntryTakesAnother => (40, "comparison"),
+        Bug::SpentHoldReturns | Bug::FreesWithoutComparing => (150, "comparison"),
+        Bug::EvictionEndsTheStay => (2000, "comparison"),
         Bug::ExtendThatShortens
-        | Bug::UnknownExtendIsYes
         | Bug::NoDrift
         | Bug::ClockStandsStill
         | Bug::UnknownAcquireIsYes
-        | Bug::SessionFromReply
         | Bug::HoldsAreNotCapped
         | Bug::HoldsOutliveLapse
-        | Bug::UnknownBeatIsYes => (10, "beliefs"),
-        Bug::ValidFromReply | Bug::GrantCountsFromLastLook => (60, "beliefs"),
+        | Bug::UnknownBeatIsYes
+        | Bug::ReleaseEndsTheStay
+        | Bug::EnteringShortens
+        | Bug::EntryHasOwnToken => (10, "beliefs"),
+        Bug::ValidFromReply
+        | Bug::GrantCountsFromLastLook
+        | Bug::UnknownExtendIsYes
+        | Bug::SessionFromReply => (60, "beliefs"),
+        Bug::TravellerHasSession => (150, "beliefs"),
         Bug::BeatRevivesTheDead => (120, "sessions"),
         Bug::LapsedSessionReturns => (10, "sessions"),
         Bug::Barging | Bug::LastComeFirstServed => (10, "order"),
@@ -94,25 +102,17 @@ fn found_by(bug: Bug) -> (u64, &'static str) {
         Bug::ReleaseThatGrantsNobody | Bug::GrantWithoutMessage | Bug::PlaceKeptTooShort => (10, "progress"),
         Bug::NobodyIsWatched => (60, "progress"),
         Bug::NoLookAfterSubscribing => (600, "progress"),
-        Bug::KeyWithoutExpiry | Bug::DroppedGuardKeepsLock => (10, "leftovers"),
-        Bug::PlaceIsNotLeft => (40, "leftovers"),
-        Bug::NoUndo => (100, "leftovers"),
+        Bug::KeyWithoutExpiry => (10, "leftovers"),
+        Bug::DroppedGuardKeepsLock | Bug::PlaceIsNotLeft | Bug::NoUndo => (100, "leftovers"),
+        Bug::OneOfAllIsKept => (300, "leftovers"),
+        Bug::NoUndoOfAll => (1500, "leftovers"),
         Bug::UnknownIsNo => (3000, "leftovers"),
-        Bug::TokenThatCounts | Bug::TokenOfTheClock => (30, "tokens"),
-        Bug::ResentWithFreshHold => (30, "silence"),
+        Bug::TokenThatCounts | Bug::TokenOfTheClock | Bug::NextOwnerHasOldToken => (30, "tokens"),
+        Bug::ResentEntryCountsTwice | Bug::SaysFreeWhileHeld => (10, "entering"),
+        Bug::EnteringWaits => (60, "entering"),
+        Bug::TakesSomeOfAll => (10, "several"),
+        Bug::ResentWithFreshHold => (30, "keeping"),
         Bug::ReleasedHoldIsReused | Bug::RenewedAfterRelease => (10, "silence"),
-        Bug::ReleaseEndsTheStay
-        | Bug::EnteringShortens
-        | Bug::EntersWithoutComparing
-        | Bug::GhostsAreLengthened
-        | Bug::GoneEntryTakesAnother
-        | Bug::EvictionEndsTheStay => (1000, "comparison"),
-        Bug::EntryHasOwnToken | Bug::NextOwnerHasOldToken => (30, "tokens"),
-        Bug::ResentEntryCountsTwice | Bug::SaysFreeWhileHeld | Bug::EnteringWaits => (300, "entering"),
-        Bug::TakesSomeOfAll => (60, "several"),
-        Bug::NoUndoOfAll => (3000, "leftovers"),
-        Bug::OneOfAllIsKept => (60, "leftovers"),
-        Bug::TravellerHasSession => (300, "beliefs"),
     }
 }
 

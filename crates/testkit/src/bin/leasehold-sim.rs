@@ -13,7 +13,7 @@ use std::time::Instant;
 const USAGE: &str = "\
 usage: sim [--seeds N] [--from SEED]     run N seeds (5000 if nothing is said), from SEED on (1)
        sim --seed SEED [--bug BUG]       run one seed, and show everything that happens
-       sim --bugs [--seeds N]            run each planted bug until it is found, for N seeds at most";
+       sim --bugs [--bug BUG] [--seeds N]  run each planted bug, or one, until it is found, for N seeds at most";
 
 /// What is asked for.
 #[derive(Default)]
@@ -29,7 +29,7 @@ fn main() -> ExitCode {
     let result = match parse(std::env::args().skip(1)) {
         Ok(asked) => match asked.seed {
             Some(seed) => show(seed, asked.bug),
-            None if asked.bugs => find_bugs(asked.seeds.unwrap_or(1_000)),
+            None if asked.bugs => find_bugs(asked.bug, asked.seeds.unwrap_or(1_000)),
             None => run_many(asked.from.unwrap_or(1), asked.seeds.unwrap_or(5_000)),
         },
         Err(error) => Err(format!("{error}\n\n{USAGE}")),
@@ -154,10 +154,10 @@ fn name(climate: Climate) -> &'static str {
     }
 }
 
-/// Runs each planted bug until it is found.
-fn find_bugs(seeds: u64) -> Result<(), String> {
+/// Runs each planted bug until it is found, or one of them.
+fn find_bugs(only: Option<Bug>, seeds: u64) -> Result<(), String> {
     let mut missed = Vec::new();
-    for bug in Bug::ALL {
+    for bug in Bug::ALL.into_iter().filter(|bug| only.is_none_or(|only| only == *bug)) {
         let found = (1..=seeds).find_map(|seed| {
             tried(&Run { seed, bug: Some(bug), with_trace: false }).err().map(|what| (seed, what))
         });

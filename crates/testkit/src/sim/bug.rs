@@ -501,12 +501,14 @@ fn lengthen_all(state: &mut LockState, now_us: u64) {
 /// Lets nobody in past those who wait, also if he is of the owner who has the lock.
 fn enter_in_line(state: &mut LockState, now_us: u64, ask: &Acquire, alive: Alive<'_>) -> (Reply, Vec<Wake>) {
     let is_there = entries(state).is_some_and(|entries| entries.entry(&ask.claim.hold).is_some());
+    let lives = |entry: &Entry| entry.until_ms >= now_us / 1000;
+    let is_had = entries(state).is_some_and(|entries| entries.holds.iter().any(lives));
     let is_awaited = state.record.as_ref().is_some_and(|record| !record.tickets.is_empty());
-    let Some(other) = OwnValue::new("nobody").ok().filter(|_| is_awaited && !is_there) else {
+    let Some(other) = OwnValue::new("nobody").ok().filter(|_| is_awaited && is_had && !is_there) else {
         return state.apply(now_us, &Op::Acquire(ask.clone()), alive);
     };
     let claim = Claim { value: Some(other), ..ask.claim.clone() };
-    let done = state.apply(now_us, &Op::Acquire(Acquire { claim, ..ask.clone() }), alive);
+    let done = state.apply(now_us, &Op::Acquire(Acquire { claim, ahead: None, ..ask.clone() }), alive);
     for place in state.record.iter_mut().flat_map(|record| record.places.values_mut()) {
         if place.claim.hold == ask.claim.hold {
             place.claim = ask.claim.clone();

@@ -159,7 +159,7 @@ impl Grips {
             return;
         }
         let heard = self.heard.entry(host).or_default();
-        heard.retain(|(_, known, _)| *known != hold);
+        heard.retain(|(_, known, token)| (*known, *token) != (hold, fence));
         heard.push((lock, hold, fence));
     }
 

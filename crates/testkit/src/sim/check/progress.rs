@@ -174,8 +174,17 @@ impl Progress {
     fn believe(&mut self, task: TaskId, lock: LockId, what: TaskEvent) {
         let guards = self.believed.entry((task.host, lock)).or_default();
         match what {
-            TaskEvent::Acquired(grip, gain) => drop(guards.insert(grip, gain.belief.until)),
-            TaskEvent::Believes(grip, belief) => drop(guards.insert(grip, belief.until)),
+            TaskEvent::Acquired(grip, gain) => {
+                // What is held together with another that was lost is held until it is given back.
+                guards.insert(grip, if gain.together { Instant(u64::MAX) } else { gain.belief.until });
+            }
+            TaskEvent::Believes(grip, belief) => {
+                guards.entry(grip).and_modify(|until| {
+                    if *until != Instant(u64::MAX) {
+                        *until = belief.until;
+                    }
+                });
+            }
             TaskEvent::Lets(grip, _) => drop(guards.remove(&grip)),
             _ => {}
         }

@@ -16,10 +16,20 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Debug, Default)]
 pub struct Several {
     sought: BTreeMap<(HostId, LockId), BTreeSet<TaskId>>,
-    /// The locks that a task seeks together.
-    seekers: BTreeMap<TaskId, BTreeSet<LockId>>,
+    /// Tasks that seek several.
+    seekers: BTreeMap<TaskId, Seeker>,
     held: BTreeMap<LockId, Vec<Held>>,
+    /// What was asked for.
+    asked: BTreeSet<HoldId>,
     given_up: BTreeSet<HoldId>,
+}
+
+/// A task that seeks several.
+#[derive(Debug, Default)]
+struct Seeker {
+    locks: BTreeSet<LockId>,
+    /// What was first asked for while nobody else of its process sought that lock: it is this task's.
+    asked: BTreeSet<HoldId>,
 }
 
 impl Several {
@@ -48,22 +58,19 @@ impl Several {
     fn executed(&mut self, at: Instant, done: &Execution<'_>, scene: &Scene) -> Verdict {
         self.held.insert(done.lock, done.holds(at));
         let Some((ask, Acquired::Taken { position: Some(_), .. })) = done.acquires() else { return Ok(()) };
-        if done.out_of_time || self.given_up.contains(&ask.claim.hold) {
+        let host = done.host;
+        let Some((task, seeker)) = self.only_seeker(host, done.lock) else { return Ok(()) };
+        let is_its = |hold: &HoldId| seeker.asked.contains(hold) && !self.given_up.contains(hold);
+        if done.out_of_time || !is_its(&ask.claim.hold) {
             return Ok(());
         }
-        let host = done.host;
-        let Some((task, locks)) = self.only_seeker(host, done.lock) else { return Ok(()) };
-        let others = locks.iter().filter(|other| **other != done.lock);
+        let others = seeker.locks.iter().filter(|other| **other != done.lock);
         let others: Vec<_> = others
             .filter(|other| self.only_seeker(host, **other).is_some_and(|(other, _)| other == task))
             .collect();
         let in_hand = |other: &LockId| {
             let mut holds = self.held.get(other).into_iter().flatten();
-            holds.any(|held| {
-                held.lasts(at)
-                    && !self.given_up.contains(&held.hold)
-                    && scene.grips.has_heard(host, &held.hold)
-            })
+            holds.any(|held| held.lasts(at) && is_its(&held.hold) && scene.grips.has_heard(host, &held.hold))
         };
         let Some(other) = others.iter().find(|other| in_hand(other)) else { return Ok(()) };
         // What it had of those and lost, it does not give back before it has seen to all.
@@ -75,8 +82,18 @@ impl Several {
         Ok(())
     }
 
-    /// The task of a process that seeks a lock together with others, and those, where no other task of it seeks it.
-    fn only_seeker(&self, host: HostId, lock: LockId) -> Option<(TaskId, &BTreeSet<LockId>)> {
+    /// Something is asked for.
+    fn asks(&mut self, host: HostId, lock: LockId, hold: HoldId) {
+        let task = self.only_seeker(host, lock).map(|(task, _)| task);
+        if self.asked.insert(hold)
+            && let Some(seeker) = task.and_then(|task| self.seekers.get_mut(&task))
+        {
+            seeker.asked.insert(hold);
+        }
+    }
+
+    /// The task of a process that seeks a lock together with others, where no other task of it seeks it.
+    fn only_seeker(&self, host: HostId, lock: LockId) -> Option<(TaskId, &Seeker)> {
         let tasks = self.sought.get(&(host, lock)).filter(|tasks| tasks.len() == 1)?;
         let task = *tasks.first()?;
         Some((task, self.seekers.get(&task)?))
@@ -88,7 +105,7 @@ impl Several {
             TaskEvent::Seeks(way, _) => {
                 tasks.insert(task);
                 if way.is_for_several() {
-                    self.seekers.entry(task).or_default().insert(lock);
+                    self.seekers.entry(task).or_default().locks.insert(lock);
                 }
             }
             TaskEvent::Acquired(..) | TaskEvent::Missed(_) | TaskEvent::Cancelled => {
@@ -109,7 +126,13 @@ impl Check for Several {
         match *event {
             Event::Grasped(done) => return self.grasped(done),
             Event::Executed(done) => return self.executed(at, done, scene),
-            Event::Sent { op: Op::Release(release), .. } => drop(self.given_up.insert(release.claim.hold)),
+            Event::Sent { host, lock, op: Op::Acquire(ask), .. } => self.asks(host, lock, ask.claim.hold),
+            Event::Sent { host, lock, op: Op::Release(release), .. } => {
+                self.given_up.insert(release.claim.hold);
+                if let Some(next) = &release.next {
+                    self.asks(host, lock, next.claim.hold);
+                }
+            }
             Event::Task(task, lock, what) => self.task(task, lock, what),
             Event::Host(host, HostEvent::Crashed) => {
                 self.sought.retain(|(other, _), _| *other != host);

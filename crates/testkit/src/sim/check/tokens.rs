@@ -4,7 +4,7 @@ use super::{Check, Scene, Verdict};
 use crate::sim::event::{Event, Gain, Held, LockId, ServerEvent, TaskEvent};
 use crate::sim::time::Instant;
 use leasehold_core::{FencingToken, HoldId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Every hold of a lock has a greater fencing token than all before it, also where the store has lost its data; but an
 /// owner who enters again has the one that he has already, for as long as he stays. And a task has the token that the
@@ -13,15 +13,15 @@ use std::collections::BTreeMap;
 pub struct Tokens {
     /// To which hold a token was given first.
     given: BTreeMap<LockId, BTreeMap<FencingToken, HoldId>>,
-    /// Which token a hold has.
-    tokens: BTreeMap<HoldId, FencingToken>,
+    /// Which tokens a hold has had: a store that has forgotten it may give it another.
+    tokens: BTreeSet<(HoldId, FencingToken)>,
     held: BTreeMap<LockId, Vec<Held>>,
 }
 
 impl Tokens {
     fn executed(&mut self, lock: LockId, before: &[Held], after: &[Held]) -> Verdict {
         for Held { hold, fence, .. } in after {
-            if self.tokens.get(hold) == Some(fence) {
+            if self.tokens.contains(&(*hold, *fence)) {
                 // Seen before; a replica may bring back what was over.
                 continue;
             }
@@ -29,13 +29,13 @@ impl Tokens {
                 return Err(format!("{hold:?} has {fence} of {lock} now, and had {}", old.fence));
             }
             let given = self.given.entry(lock).or_default();
-            let stays = after.iter().find(|held| self.tokens.get(&held.hold) == Some(&held.fence));
+            let stays = after.iter().find(|held| self.tokens.contains(&(held.hold, held.fence)));
             let last = given.last_key_value().filter(|(last, _)| stays.is_none() && **last >= *fence);
             if let Some((last, old)) = last {
                 return Err(format!("{lock} had {last} ({old:?}) before, and now {fence} ({hold:?})"));
             }
             given.entry(*fence).or_insert(*hold);
-            self.tokens.insert(*hold, *fence);
+            self.tokens.insert((*hold, *fence));
         }
         Ok(())
     }
@@ -57,7 +57,7 @@ impl Check for Tokens {
             Event::Task(task, lock, TaskEvent::Acquired(grip, Gain { fence, .. })) => {
                 let hold = scene.grips.hold(grip);
                 if hold.and_then(|hold| scene.host(hold.session())) != Some(task.host)
-                    || hold.is_none_or(|hold| self.tokens.get(&hold) != Some(&fence))
+                    || hold.is_none_or(|hold| !self.tokens.contains(&(hold, fence)))
                 {
                     return Err(format!("{task} has {fence} of {lock}, which the store gave to {hold:?}"));
                 }

@@ -213,7 +213,8 @@ impl LockState {
         if self.holds(&ask.claim) {
             return Share::Held;
         }
-        if self.value.is_none() && !self.record.as_ref().is_some_and(|record| record.is_awaited_at(now.ms)) {
+        let awaited = || self.record.as_ref().is_some_and(|record| record.is_awaited_at(now.ms));
+        if self.entries_of(&ask.claim).is_some() || (self.value.is_none() && !awaited()) {
             return Share::Open;
         }
         let ahead = self.ahead(ask, None);

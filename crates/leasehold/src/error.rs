@@ -249,7 +249,8 @@ pub enum ReleaseError {
     /// The store could not be asked, or refused: the hold ends with its lease.
     #[error("the hold ends with its lease: {0}")]
     Store(#[source] Fault),
-    /// The store did not answer: it may be released already, or ends with its lease.
+    /// The store did not answer; or only when it was asked once more, and by then it knew nothing of the hold. It may
+    /// be released already, or ends with its lease.
     #[error("it is not known whether the lock was released; the hold ends with its lease at the latest: {0}")]
     Unknown(#[source] Fault),
 }

@@ -184,7 +184,7 @@ async fn row_16_who_lost_the_lock_does_not_enter_again() {
     assert_eq!((third.count(), counted(&server, third.owner())), (1, 1));
     for stale in [anew, second] {
         let late = stale.release().await;
-        assert!(!matches!(late, Ok(Released::Free)), "{late:?}");
+        assert!(matches!(late, Err(ReleaseError::Lost(_))), "{late:?}");
     }
     assert_eq!(counted(&server, third.owner()), 1, "they end nothing of the new stay");
     third.extend().await.expect("held");

@@ -40,7 +40,8 @@ local function enter(ask)
   end
   add(ask)
   entered, value_ttl_ms = true, math.max(value_ttl(), longest_left())
-  if record_there then keep_record(tonumber(ask.lease_ms)) end
+  -- A record that is begun in this very step has to last as long, too.
+  if record_there or new_record_ttl_ms then keep_record(tonumber(ask.lease_ms)) end
   return true
 end
 

@@ -180,7 +180,12 @@ impl MultiMutex {
                     if let Some((at, guard)) = held {
                         guards.insert(at, guard);
                     }
-                    return Ok(MultiGuard::of(&self.engine, guards));
+                    let all = MultiGuard::of(&self.engine, guards);
+                    if all.check().is_ok() {
+                        return Ok(all);
+                    }
+                    // The one in hand has ended while the store was asked for the rest: that is not all of them.
+                    first = None;
                 }
                 (Err(Blocked { at, missed: Missed::Taken(standing) }), held) => {
                     if wait.is_some_and(|wait| wait.is_zero()) {

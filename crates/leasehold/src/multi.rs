@@ -178,6 +178,10 @@ impl MultiMutex {
             match (rest, held) {
                 (Ok(mut guards), held) => {
                     if let Some((at, guard)) = held {
+                        if self.requests[at].lease.is_some() {
+                            // It counts for all from now on. Whatever keeps this one from being longer, it is there.
+                            let _ = guard.extend().await;
+                        }
                         guards.insert(at, guard);
                     }
                     let all = MultiGuard::of(&self.engine, guards);
@@ -192,9 +196,8 @@ impl MultiMutex {
                         return Err(failed(at, Missed::TimedOut(standing)));
                     }
                     if let Some((_, guard)) = held {
-                        // Handed on before anything is waited for. If that fails it ends by itself, and is no reason to
-                        // give up.
-                        let _ = guard.release().await;
+                        // Handed on before anything is waited for. If that fails it is no reason to give up.
+                        guard.hand_on().await;
                     }
                     first = Some(at);
                 }

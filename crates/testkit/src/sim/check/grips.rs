@@ -2,21 +2,23 @@
 //!
 //! Nobody outside of the engine is told a hold's id, since it is a secret. But a process has to have heard of a hold before
 //! a task of it has a guard: by an answer, or by a grant's message. So a new guard is of the hold of that token, and that
-//! count, which its process heard of last, and which no other guard is of; unless that one is given up while the guard
+//! count, whose news fit best what is believed, and which no other guard is of; unless that one is given up while the guard
 //! is in use. (A task that is given the lock by its place gives up what it has got on its way past the line.)
 
 use crate::sim::event::{Event, Gain, Grip, HostEvent, Letting, LockId, OwnerId, TaskEvent, TaskId};
 use crate::sim::kernel::HostId;
+use crate::sim::time::Instant;
 use leasehold_core::{Acquire, Acquired, FencingToken, HoldId, Nonce, Op, Reply, Share, Wake};
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 /// The guards that tasks have had.
 #[derive(Debug, Default)]
 pub struct Grips {
     known: BTreeMap<Grip, Known>,
-    /// What was asked by a message, and by the nonce of a look.
-    asked: BTreeMap<u64, Vec<(LockId, HoldId)>>,
-    looks: BTreeMap<Nonce, (LockId, HoldId)>,
+    /// What was asked by a message, and by the nonce of a look; and when.
+    asked: BTreeMap<u64, Vec<Asked>>,
+    looks: BTreeMap<Nonce, Asked>,
     /// What processes have heard of, the last at the end, and no guard is of.
     heard: BTreeMap<HostId, Vec<Heard>>,
     bound: BTreeMap<HoldId, Grip>,
@@ -51,6 +53,17 @@ struct Heard {
     fence: FencingToken,
     /// How often its owner has the lock with it, as he is told.
     count: u64,
+    /// Until when it lasts at least, but for the drift of clocks.
+    until: Instant,
+}
+
+/// What a process has asked for.
+#[derive(Debug, Clone, Copy)]
+struct Asked {
+    lock: LockId,
+    hold: HoldId,
+    at: Instant,
+    lease_ms: u64,
 }
 
 impl Heard {
@@ -90,14 +103,14 @@ impl Grips {
         self.owners.get(&owner).map(String::as_str)
     }
 
-    pub(super) fn observe(&mut self, event: &Event<'_>) {
+    pub(super) fn observe(&mut self, at: Instant, event: &Event<'_>) {
         let letting = self.letting.take();
         if let (Some(grip), Event::Sent { host, op: Op::Release(release), .. }) = (letting, event) {
             self.is_released_as(grip, *host, release.claim.hold);
         }
         match *event {
             Event::Owner(owner, text) => drop(self.owners.insert(owner, text.to_owned())),
-            Event::Sent { host, message, lock, op } => self.sent(host, message, lock, op),
+            Event::Sent { host, message, lock, op } => self.sent(at, host, message, lock, op),
             Event::Answered { host, message, reply } => {
                 let asked = self.asked.remove(&message);
                 let had = match reply {
@@ -107,21 +120,21 @@ impl Grips {
                     }
                     _ => None,
                 };
-                for ((lock, hold), acquired) in asked.into_iter().flatten().zip(had) {
-                    self.had(host, lock, hold, acquired);
+                for (asked, acquired) in asked.into_iter().flatten().zip(had) {
+                    self.had(host, asked, acquired);
                 }
             }
             Event::Shared { host, message, shares } => {
                 let asked = self.asked.remove(&message).into_iter().flatten();
-                for ((lock, hold), share) in asked.zip(shares.into_iter().flatten()) {
+                for (asked, share) in asked.zip(shares.into_iter().flatten()) {
                     if let Share::Had(acquired) = share {
-                        self.had(host, lock, hold, acquired);
+                        self.had(host, asked, acquired);
                     }
                 }
             }
             Event::Woken(host, Wake::Grant { nonce, fence, .. }) => {
-                if let Some((lock, hold)) = self.looks.get(&nonce).copied() {
-                    self.hears(host, Heard { lock, hold, fence, count: 1 });
+                if let Some(asked) = self.looks.get(&nonce).copied() {
+                    self.hears(host, asked, fence, 1, asked.lease_ms);
                 }
             }
             Event::Task(_, _, TaskEvent::Lets(grip, how)) => {
@@ -134,7 +147,7 @@ impl Grips {
         }
     }
 
-    fn sent(&mut self, host: HostId, message: u64, lock: LockId, op: &Op) {
+    fn sent(&mut self, at: Instant, host: HostId, message: u64, lock: LockId, op: &Op) {
         let asks = match op {
             Op::Acquire(ask) => Some(ask),
             Op::Release(release) => {
@@ -147,11 +160,12 @@ impl Grips {
             }
             _ => None,
         };
-        if let Some(Acquire { claim, queue, .. }) = asks {
+        if let Some(Acquire { claim, queue, lease_ms, .. }) = asks {
+            let asked = Asked { lock, hold: claim.hold, at, lease_ms: *lease_ms };
             // Several are asked for by one message.
-            self.asked.entry(message).or_default().push((lock, claim.hold));
+            self.asked.entry(message).or_default().push(asked);
             if let Some(queue) = queue {
-                self.looks.insert(queue.nonce, (lock, claim.hold));
+                self.looks.insert(queue.nonce, asked);
             }
         }
     }
@@ -189,14 +203,16 @@ impl Grips {
         self.bound.insert(right, grip);
     }
 
-    fn had(&mut self, host: HostId, lock: LockId, hold: HoldId, acquired: &Acquired) {
-        if let Acquired::Granted { fence, entered, .. } = acquired {
+    fn had(&mut self, host: HostId, asked: Asked, acquired: &Acquired) {
+        if let Acquired::Granted { fence, entered, remaining_ms, .. } = acquired {
             let count = entered.map_or(1, |entered| entered.count);
-            self.hears(host, Heard { lock, hold, fence: *fence, count });
+            self.hears(host, asked, *fence, count, *remaining_ms);
         }
     }
 
-    fn hears(&mut self, host: HostId, new: Heard) {
+    fn hears(&mut self, host: HostId, asked: Asked, fence: FencingToken, count: u64, remaining_ms: u64) {
+        let Asked { lock, hold, at, .. } = asked;
+        let new = Heard { lock, hold, fence, count, until: at + Duration::from_millis(remaining_ms) };
         if self.bound.contains_key(&new.hold) {
             return;
         }
@@ -206,11 +222,14 @@ impl Grips {
     }
 
     fn acquired(&mut self, task: TaskId, lock: LockId, grip: Grip, gain: Gain) {
-        let Gain { fence, owner, count, .. } = gain;
+        let Gain { fence, owner, count, belief, .. } = gain;
         let heard = self.heard.entry(task.host).or_default();
-        let by_count = heard.iter().rfind(|heard| heard.is_of(lock, fence) && heard.count == count);
-        let last = by_count.or_else(|| heard.iter().rfind(|heard| heard.is_of(lock, fence)));
-        let hold = last.map(|heard| heard.hold);
+        // That of another count may be meant where it was looked at more than once.
+        let unlike = |heard: &Heard| {
+            (heard.count != count, heard.until.since(belief.until) + belief.until.since(heard.until))
+        };
+        let of_it = heard.iter().rev().filter(|heard| heard.is_of(lock, fence));
+        let hold = of_it.min_by_key(|heard| unlike(heard)).map(|heard| heard.hold);
         heard.retain(|heard| Some(heard.hold) != hold);
         self.bound.extend(hold.map(|hold| (hold, grip)));
         self.known.insert(grip, Known { lock, task, fence, owner, hold });

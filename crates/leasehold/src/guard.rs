@@ -164,6 +164,14 @@ impl Guard {
         })
     }
 
+    /// Gives the lock back, in the background where the store does not answer: nobody is told what became of it.
+    pub(crate) async fn hand_on(self) {
+        let (engine, hold) = (self.engine.clone(), self.hold.clone());
+        if let Err(ReleaseError::Store(_) | ReleaseError::Unknown(_)) = self.release().await {
+            engine::carry_on(&engine, &hold);
+        }
+    }
+
     /// Runs a future, and drops it if the lock is lost.
     ///
     /// Cancel safety: if the future is dropped, the inner one is dropped with it.

@@ -203,9 +203,8 @@ impl MultiMutex {
                         return Err(failed(at, Missed::TimedOut(standing)));
                     }
                     if let Some((_, guard)) = held {
-                        // Handed on before anything is waited for. If that fails it ends by itself, and is no reason to
-                        // give up.
-                        self.until(limit, guard.release()).await;
+                        // Handed on before anything is waited for. If that fails it is no reason to give up.
+                        self.until(limit, guard.hand_on()).await;
                     }
                     if limit.is_some_and(|limit| limit <= self.engine.world.now()) {
                         return Err(failed(at, Missed::TimedOut(standing)));
@@ -249,7 +248,7 @@ impl MultiMutex {
         match all.check() {
             Ok(()) => Ok(all),
             Err(lost) => {
-                self.until(limit, all.release()).await;
+                self.until(limit, join_all(all.guards.into_iter().map(Guard::hand_on))).await;
                 Err(lost)
             }
         }

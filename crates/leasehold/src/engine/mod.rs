@@ -35,7 +35,7 @@ pub(crate) use hold::Hold;
 pub use hold::LostReason;
 pub(crate) use keeper::KeepId;
 use release::read_release;
-pub(crate) use release::{NotReleased, abandon, announce, release};
+pub(crate) use release::{NotReleased, abandon, announce, carry_on, release};
 pub(crate) use seat::Seat;
 pub(crate) use session::Session;
 pub(crate) use several::{InTheWay, acquire_all};

@@ -116,6 +116,15 @@ pub(crate) fn abandon(engine: &Engine, seat: &Seat, hold: &Arc<Hold>, keep: Keep
     }
 }
 
+/// A release has failed of which nobody was told that it has returned: the keeper goes on with it.
+pub(crate) fn carry_on(engine: &Engine, hold: &Hold) {
+    let _inside = engine.gate.inside();
+    // A shutdown has cut it off otherwise, and knows of it (4).
+    if !engine.gate.is_closed() {
+        engine.keeper.give_back(hold);
+    }
+}
+
 /// A release on its way. If it is dropped before its end, the keeper carries on.
 struct Departure<'a> {
     engine: &'a Engine,

@@ -2,7 +2,8 @@
 
 use crate::place::{Place, until_at_rest, until_waiting};
 use futures_util::future::BoxFuture;
-use leasehold::store::{Fault, Lock, MemoryStore, Op, Outcome, Postbox, Store};
+use leasehold::core::{Acquire, Free, Freed, Inspect, Label, Seen, Share};
+use leasehold::store::{Fault, Lock, MemoryStore, Op, Outcome, Postbox, Reply, Store};
 use leasehold::{AcquireError, Attempt, Client, LockError, LostReason, MultiAttempt, MultiMutex, Mutex};
 use leasehold::{KeyError, SessionId};
 use leasehold_testkit::{Random, cancel_at_every_await};
@@ -255,4 +256,92 @@ pub(crate) async fn several_cancelled_at_every_await(place: &Place) {
         at_rest(&b, &["a", "b", "c"]).await;
     }
     drop(taken);
+}
+
+/// A store in which the lock that is in hand is taken by force, once, while the rest is asked for.
+#[derive(Debug, Clone)]
+struct Interrupted {
+    inner: MemoryStore,
+    once: Arc<AtomicU32>,
+    /// Told when the keeper asks why a hold is gone, and nobody believes in it any more.
+    noticed: Arc<tokio::sync::Notify>,
+}
+
+impl Interrupted {
+    async fn free_by_force(&self, name: &str, within: Duration) {
+        let lock = Lock::mutex(name.parse().expect("a good name"));
+        let inspect = Op::Inspect(Inspect { claim: None, in_full: false });
+        let Outcome::Done(Reply::Inspect(seen)) = self.inner.execute(&lock, &inspect, within).await else {
+            panic!("it can be inspected")
+        };
+        let fence = seen.holder.and_then(|holder| holder.fence).expect("it is held");
+        let by = Label::new("the night shift").expect("it is short");
+        let free = Op::Free(Free { seen: Seen::Hold(fence), by });
+        let freed = self.inner.execute(&lock, &free, within).await;
+        assert!(matches!(freed, Outcome::Done(Reply::Free(Freed::Freed))), "{freed:?}");
+    }
+}
+
+impl Store for Interrupted {
+    fn execute<'a>(&'a self, lock: &'a Lock, op: &'a Op, within: Duration) -> BoxFuture<'a, Outcome> {
+        if matches!(op, Op::Inspect(Inspect { claim: Some(_), .. })) {
+            self.noticed.notify_one();
+        }
+        self.inner.execute(lock, op, within)
+    }
+
+    fn acquire_all<'a>(
+        &'a self,
+        asks: &'a [(Lock, Acquire)],
+        within: Duration,
+    ) -> BoxFuture<'a, Option<Outcome<Vec<Share>>>> {
+        Box::pin(async move {
+            if asks.len() == 1 && self.once.fetch_add(1, Ordering::SeqCst) == 0 {
+                self.free_by_force("b", within).await;
+                self.noticed.notified().await;
+            }
+            self.inner.acquire_all(asks, within).await
+        })
+    }
+
+    fn open_mailbox(
+        &self,
+        session: SessionId,
+        post: Arc<dyn Postbox>,
+        within: Duration,
+    ) -> BoxFuture<'_, Result<(), Fault>> {
+        self.inner.open_mailbox(session, post, within)
+    }
+
+    fn close_mailbox(&self, session: SessionId) {
+        self.inner.close_mailbox(session);
+    }
+
+    fn sibling(&self) -> Arc<dyn Store> {
+        Arc::new(self.clone())
+    }
+
+    fn check(&self, lock: &Lock) -> Result<(), KeyError> {
+        self.inner.check(lock)
+    }
+}
+
+/// The lock that was waited for can end while the rest is asked for: that is not all of them.
+#[tokio::test]
+async fn what_is_acquired_is_held_when_it_is_handed_out() {
+    let store = Interrupted { inner: MemoryStore::new(), once: Arc::default(), noticed: Arc::default() };
+    let one = Client::of_store(store.clone()).watchdog_lease(Duration::from_millis(600)).connect().await;
+    let one = one.expect("the store can be reached");
+    let another = Client::of_store(store.inner.clone()).connect().await.expect("the store can be reached");
+    let taken = mutex(&another, "b").acquire().await.expect("acquired");
+    let all = one.multi_mutex(["a", "b"]).expect("good names");
+    let waits = tokio::spawn(async move { all.acquire().await });
+    until_waiting(&mutex(&another, "b"), 1).await;
+    taken.release().await.expect("released");
+    let guard =
+        tokio::time::timeout(SOON, waits).await.expect("in time").expect("no panic").expect("acquired");
+    assert_eq!(store.once.load(Ordering::SeqCst), 1, "it was interrupted");
+    assert!(guard.check().is_ok(), "{:?}", guard.check());
+    guard.release().await.expect("released");
+    at_rest(&another, &["a", "b"]).await;
 }

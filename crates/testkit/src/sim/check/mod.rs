@@ -130,7 +130,7 @@ impl Scene {
     /// Takes note of what concerns all checks.
     pub fn observe(&mut self, at: Instant, event: &Event<'_>) {
         self.pass(at);
-        self.grips.observe(event);
+        self.grips.observe(at, event);
         match *event {
             Event::Started(host, session) => {
                 self.hosts.insert(session, host);

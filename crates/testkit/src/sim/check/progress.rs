@@ -87,6 +87,8 @@ struct Place {
 #[derive(Debug)]
 struct Grant {
     hold: HoldId,
+    /// When it ends; `None` if it never does.
+    until: Option<Instant>,
     fence: FencingToken,
     host: HostId,
     since: Instant,
@@ -122,9 +124,12 @@ impl Progress {
         seen.is_strangers &= done.state.value.is_some() && holds.is_empty();
         let first = holds.first().filter(|held| !self.ghosts.contains(&held.hold));
         seen.grant = match (first, seen.grant.take()) {
-            (Some(held), Some(grant)) if (grant.hold, grant.fence) == (held.hold, held.fence) => Some(grant),
-            (Some(Held { hold, fence, .. }), _) => {
-                scene.host(hold.session()).map(|host| Grant { hold: *hold, fence: *fence, host, since: at })
+            (Some(held), Some(grant)) if (grant.hold, grant.fence) == (held.hold, held.fence) => {
+                Some(Grant { until: held.until, ..grant })
+            }
+            (Some(Held { hold, fence, until, .. }), _) => {
+                let (hold, fence, until, since) = (*hold, *fence, *until, at);
+                scene.host(hold.session()).map(|host| Grant { hold, until, fence, host, since })
             }
             (None, _) => None,
         };
@@ -243,7 +248,7 @@ impl Progress {
             && self.asked.get(&(grant.host, lock)) == Some(&grant.hold)
             && let Some(eager) = self.eager_since(at, grant.host, lock, scene)
             && at > eager.max(grant.since) + within
-            && seen.free_from.is_none_or(|free| eager.max(grant.since) + WORTH_TAKING < free)
+            && grant.until.is_none_or(|until| eager.max(grant.since) + WORTH_TAKING < until)
         {
             let since = grant.since;
             return Err(format!("{} has not noticed that it was granted {lock} at {since}", grant.host));

@@ -61,7 +61,8 @@ impl Several {
         let host = done.host;
         let Some((task, seeker)) = self.only_seeker(host, done.lock) else { return Ok(()) };
         let is_its = |hold: &HoldId| seeker.asked.contains(hold) && !self.given_up.contains(hold);
-        if done.out_of_time || !is_its(&ask.claim.hold) {
+        // What it drops it cannot have given back yet where its keeper has no connection.
+        if done.out_of_time || !is_its(&ask.claim.hold) || !scene.keeper_is_connected(host) {
             return Ok(());
         }
         let others = seeker.locks.iter().filter(|other| **other != done.lock);

@@ -46,7 +46,7 @@ impl fmt::Display for TaskId {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Grip(pub u32);
 
-/// An owner of ReentrantMutexes, by the order in which they came up.
+/// An owner of `ReentrantMutex`es, by the order in which they came up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OwnerId(pub u32);
 

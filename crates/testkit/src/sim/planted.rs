@@ -105,9 +105,9 @@ impl Planted {
         let outcome = self.inner.acquire_all(asks, within).await?;
         let mut seen = self.seen();
         if let Outcome::Done(shares) = &outcome {
-            let had = asks.iter().zip(shares).filter(|(_, share)| matches!(share, Share::Had(_)));
+            let mut had = asks.iter().zip(shares).filter(|(_, share)| matches!(share, Share::Had(_)));
             seen.had.extend(had.clone().map(|((_, ask), _)| ask.claim.hold));
-            seen.lasts.extend(had.last().map(|((_, ask), _)| ask.claim.hold));
+            seen.lasts.extend(had.next_back().map(|((_, ask), _)| ask.claim.hold));
             seen.unsure.retain(|hold| holds().all(|asked| asked != *hold));
         }
         Some(outcome)

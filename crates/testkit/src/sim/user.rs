@@ -347,7 +347,9 @@ impl User {
 
     async fn extend(&self, kept: &Kept, grips: &[(LockId, super::Grip)]) {
         let note = |what: &dyn Fn(super::Grip) -> TaskEvent| {
-            grips.iter().for_each(|(lock, grip)| self.note(*lock, what(*grip)));
+            for (lock, grip) in grips {
+                self.note(*lock, what(*grip));
+            }
         };
         let lease = Duration::from_micros(self.chance.between(1_000, 4_000_000));
         let until = self.world.shows_at(self.world.now() + lease);

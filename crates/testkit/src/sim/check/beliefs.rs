@@ -146,7 +146,7 @@ impl Check for Beliefs {
             // A replica may bring back what was taken.
             Event::Server(ServerEvent::FailedOver) => self.freed.clear(),
             Event::Host(host, HostEvent::Crashed) => {
-                self.believed.retain(|_, believed| believed.task.host != host)
+                self.believed.retain(|_, believed| believed.task.host != host);
             }
             _ => {}
         }

@@ -14,14 +14,14 @@ pub struct Tokens {
     /// To which hold a token was given first.
     given: BTreeMap<LockId, BTreeMap<FencingToken, HoldId>>,
     /// Which tokens a hold has had: a store that has forgotten it may give it another.
-    tokens: BTreeSet<(HoldId, FencingToken)>,
+    seen: BTreeSet<(HoldId, FencingToken)>,
     held: BTreeMap<LockId, Vec<Held>>,
 }
 
 impl Tokens {
     fn executed(&mut self, lock: LockId, before: &[Held], after: &[Held]) -> Verdict {
         for Held { hold, fence, .. } in after {
-            if self.tokens.contains(&(*hold, *fence)) {
+            if self.seen.contains(&(*hold, *fence)) {
                 // Seen before; a replica may bring back what was over.
                 continue;
             }
@@ -29,13 +29,13 @@ impl Tokens {
                 return Err(format!("{hold:?} has {fence} of {lock} now, and had {}", old.fence));
             }
             let given = self.given.entry(lock).or_default();
-            let stays = after.iter().find(|held| self.tokens.contains(&(held.hold, held.fence)));
+            let stays = after.iter().find(|held| self.seen.contains(&(held.hold, held.fence)));
             let last = given.last_key_value().filter(|(last, _)| stays.is_none() && **last >= *fence);
             if let Some((last, old)) = last {
                 return Err(format!("{lock} had {last} ({old:?}) before, and now {fence} ({hold:?})"));
             }
             given.entry(*fence).or_insert(*hold);
-            self.tokens.insert((*hold, *fence));
+            self.seen.insert((*hold, *fence));
         }
         Ok(())
     }
@@ -57,7 +57,7 @@ impl Check for Tokens {
             Event::Task(task, lock, TaskEvent::Acquired(grip, Gain { fence, .. })) => {
                 let hold = scene.grips.hold(grip);
                 if hold.and_then(|hold| scene.host(hold.session())) != Some(task.host)
-                    || hold.is_none_or(|hold| !self.tokens.contains(&(hold, fence)))
+                    || hold.is_none_or(|hold| !self.seen.contains(&(hold, fence)))
                 {
                     return Err(format!("{task} has {fence} of {lock}, which the store gave to {hold:?}"));
                 }

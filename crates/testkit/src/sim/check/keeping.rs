@@ -37,6 +37,8 @@ pub struct Keepings {
     /// What was taken from sessions that were dead.
     evicted: BTreeSet<HoldId>,
     held: BTreeMap<LockId, Vec<Held>>,
+    /// The longest lease of an owner's stay: it rules for whoever enters again.
+    longest: BTreeMap<(LockId, FencingToken), Duration>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -47,6 +49,8 @@ struct Kept {
     keeping: Keeping,
     acquired: Instant,
     until: Instant,
+    /// For how long it may be believed at most, as it was acquired.
+    bound: Duration,
     /// Set once its user has lengthened it: then it lasts longer than it was given for.
     is_extended: bool,
 }
@@ -75,6 +79,11 @@ impl Keepings {
             self.freed.insert((done.lock, fence));
         }
         let holds = done.holds(at);
+        let entries = done.state.value.as_ref().and_then(|value| value.content.entries());
+        if let Some((fence, lease_ms)) = entries.and_then(|entries| Some((entries.fence?, entries.lease_ms)))
+        {
+            self.rules(done.lock, fence, Duration::from_millis(lease_ms));
+        }
         for held in &holds {
             self.granted.entry(held.hold).or_insert(at);
         }
@@ -89,7 +98,8 @@ impl Keepings {
         match what {
             TaskEvent::Acquired(grip, Gain { fence, belief, keeping, .. }) => {
                 let (until, acquired) = (belief.until, at);
-                let kept = Kept { task, lock, fence, keeping, acquired, until, is_extended: false };
+                let bound = self.bound(lock, fence, keeping);
+                let kept = Kept { task, lock, fence, keeping, acquired, until, bound, is_extended: false };
                 self.kept.insert(grip, kept);
                 return self.not_beyond(grip);
             }
@@ -131,9 +141,6 @@ impl Keepings {
         let said = scene.grips.hold(grip).and_then(|hold| self.released.get(&hold)).copied();
         let is_right = match said {
             Some((Fate::Held | Fate::Ended(Ended::Released), left)) => told == Some(left),
-            // The store remembers one end. That of an earlier sending can be told by what is left of its owner's, if it came
-            // before the lease had ended.
-            Some((Fate::Vanished, left)) if left > 0 => told.is_none_or(|told| told == left),
             _ => told.is_none(),
         };
         if is_right {
@@ -142,17 +149,33 @@ impl Keepings {
         Err(format!("{task} was told {told:?} of its release of {lock}, the store said {said:?}"))
     }
 
-    /// A given lease is not believed for longer than it was given for.
+    /// A lease that was asked for in an owner's stay.
+    fn rules(&mut self, lock: LockId, fence: FencingToken, lease: Duration) {
+        let longest = self.longest.entry((lock, fence)).or_default();
+        *longest = lease.max(*longest);
+    }
+
+    /// For how long a hold that was just acquired may be believed at most, if nothing lengthens it.
+    fn bound(&mut self, lock: LockId, fence: FencingToken, keeping: Keeping) -> Duration {
+        let longest = self.longest.get(&(lock, fence)).copied().unwrap_or_default();
+        let bound = match keeping {
+            Keeping::Given(lease) | Keeping::Renewed(lease) => lease.max(longest),
+            Keeping::Added(lease) => lease + longest,
+        };
+        self.rules(lock, fence, bound);
+        bound
+    }
+
+    /// A given lease is not believed for longer than it was given for, or another of the same stay.
     fn not_beyond(&self, grip: Grip) -> Verdict {
         let Some(kept) = self.kept.get(&grip) else { return Ok(()) };
-        let Kept { task, lock, until, .. } = kept;
+        let Kept { task, lock, until, bound, .. } = *kept;
+        let is_given = matches!(kept.keeping, Keeping::Given(_)) && !kept.is_extended;
         // A clock that runs slow lets it last a little longer in true time.
-        match kept.keeping {
-            Keeping::Given(lease) if !kept.is_extended && *until > kept.acquired + lease + lease / 15 => {
-                Err(format!("{task} believes in {lock} until {until}, which was given for {lease:?}"))
-            }
-            _ => Ok(()),
+        if is_given && until > kept.acquired + bound + bound / 15 {
+            return Err(format!("{task} believes in {lock} until {until}, which was given for {bound:?}"));
         }
+        Ok(())
     }
 
     /// A task lost its hold: something must have gone wrong since it was acquired, or its lease is over.

@@ -15,6 +15,7 @@
 
 use crate::having::Having;
 use crate::host::{Pace, lock};
+use crate::storm::server_time_us;
 use leasehold::{FencingToken, Moment, Owner, Released, SessionId};
 use leasehold_core::{Acquire, Acquired, HoldId, Inspection, Op, Reply, Share, Wake};
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,6 +28,10 @@ pub(crate) const VIOLATION: &str = "VIOLATION";
 
 /// How long a message takes that nothing holds up, with a latency of the most that there is.
 const MESSAGE: Duration = Duration::from_millis(400);
+
+/// For how long after a loss of data a session may not know yet that it is forgotten, in microseconds: as long as a
+/// session lasts without a beat, and a little more.
+const FORGOTTEN_FOR_US: u64 = 13_000_000;
 
 /// What was found to be wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -115,6 +120,13 @@ impl Record {
     /// The server has lost its data.
     pub(crate) fn data_lost(&self, at_us: u64) {
         lock(&self.state).lost_us = at_us;
+    }
+
+    /// Whether the server may have forgotten, with its data, a session that does not know so yet: its beats were late or
+    /// lost since, and the locks that its process gets meanwhile are lost with it.
+    pub(crate) fn may_have_forgotten_a_session(&self, at: Duration) -> bool {
+        let lost_us = lock(&self.state).lost_us;
+        lost_us > 0 && server_time_us(at) < lost_us + FORGOTTEN_FOR_US
     }
 
     /// A lock was had, or several: the guard is watched from now on.

@@ -287,7 +287,7 @@ fn client(number: usize) -> String {
     format!("client-{number}")
 }
 
-fn server_time_us(elapsed: Duration) -> u64 {
+pub(crate) fn server_time_us(elapsed: Duration) -> u64 {
     EPOCH_US + u64::try_from(elapsed.as_micros()).unwrap_or(0)
 }
 

@@ -7,7 +7,7 @@ use crate::checks::{Held, Rule};
 use crate::client::Process;
 use crate::having::{Having, Want};
 use crate::host::{Chance, lock};
-use leasehold::{Client, Owner, Released};
+use leasehold::{Client, LostReason, Owner, Released};
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Mutex;
@@ -296,8 +296,14 @@ impl Task {
 
     fn is_kept(&self, held: &Held) {
         if let Err(lost) = held.having().check() {
+            let now = self.process.clock.elapsed();
+            if lost.reason == LostReason::SessionLapsed
+                && self.process.record.may_have_forgotten_a_session(now)
+            {
+                return;
+            }
             let what = format_args!("{}: {lost}", self.process.name);
-            self.process.record.violated(Rule::Keeping, self.process.clock.elapsed(), what);
+            self.process.record.violated(Rule::Keeping, now, what);
         }
     }
 

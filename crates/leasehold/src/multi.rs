@@ -178,10 +178,6 @@ impl MultiMutex {
             match (rest, held) {
                 (Ok(mut guards), held) => {
                     if let Some((at, guard)) = held {
-                        if self.requests[at].lease.is_some() {
-                            // It counts for all from now on. Whatever keeps this one from being longer, it is there.
-                            let _ = guard.extend().await;
-                        }
                         guards.insert(at, guard);
                     }
                     let all = MultiGuard::of(&self.engine, guards);

@@ -47,6 +47,8 @@ struct Kept {
     keeping: Keeping,
     acquired: Instant,
     until: Instant,
+    /// Set to when it is to end if it is had together with others: how long it took until all were had nobody sees.
+    ends: Option<Instant>,
     /// Set once its user has lengthened it: then it lasts longer than it was given for.
     is_extended: bool,
 }
@@ -87,9 +89,10 @@ impl Keepings {
 
     fn task(&mut self, at: Instant, task: TaskId, lock: LockId, what: TaskEvent, scene: &Scene) -> Verdict {
         match what {
-            TaskEvent::Acquired(grip, Gain { fence, belief, keeping, .. }) => {
+            TaskEvent::Acquired(grip, Gain { fence, belief, keeping, together, .. }) => {
                 let (until, acquired) = (belief.until, at);
-                let kept = Kept { task, lock, fence, keeping, acquired, until, is_extended: false };
+                let ends = together.then_some(until);
+                let kept = Kept { task, lock, fence, keeping, acquired, until, ends, is_extended: false };
                 self.kept.insert(grip, kept);
                 return self.not_beyond(grip);
             }
@@ -178,6 +181,7 @@ impl Keepings {
                 kept.acquired + lease.saturating_sub(lease / 8 + SHORT_BY)
             }
         };
+        let due = kept.ends.map_or(due, |ends| ends.min(due));
         if at < due { Err(format!("{task} lost {lock} before {due}, when its lease ends")) } else { Ok(()) }
     }
 }

@@ -79,7 +79,7 @@ fn found_by(bug: Bug) -> (u64, &'static str) {
         | Bug::GhostsAreLengthened => (10, "comparison"),
         Bug::GoneEntryTakesAnother => (40, "comparison"),
         Bug::SpentHoldReturns | Bug::FreesWithoutComparing => (150, "comparison"),
-        Bug::EvictionEndsTheStay => (2000, "comparison"),
+        Bug::EvictionEndsTheStay => (2000, "beliefs"),
         Bug::ExtendThatShortens
         | Bug::NoDrift
         | Bug::ClockStandsStill
@@ -111,7 +111,7 @@ fn found_by(bug: Bug) -> (u64, &'static str) {
         Bug::ResentEntryCountsTwice | Bug::SaysFreeWhileHeld => (10, "entering"),
         Bug::EnteringWaits => (60, "entering"),
         Bug::TakesSomeOfAll => (10, "several"),
-        Bug::ResentWithFreshHold => (30, "keeping"),
+        Bug::ResentWithFreshHold => (30, "silence"),
         Bug::ReleasedHoldIsReused | Bug::RenewedAfterRelease => (10, "silence"),
     }
 }
@@ -126,7 +126,7 @@ fn each_planted_bug_is_found() {
             None => odd.push(format!("{bug:?} is not found in {seeds} seeds")),
             Some(found) if found.check == check => {}
             Some(found) => {
-                odd.push(format!("{bug:?} is found by {}, not {check}: {}", found.check, found.what))
+                odd.push(format!("{bug:?} is found by {}, not {check}: {}", found.check, found.what));
             }
         }
     }

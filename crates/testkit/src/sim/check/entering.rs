@@ -4,6 +4,7 @@ use super::{Check, Health, LOOK, Scene, Verdict};
 use crate::sim::event::{
     Event, Execution, Gain, Grip, Held, HostEvent, LockId, OwnerId, ServerEvent, TaskEvent, TaskId,
 };
+use crate::sim::kernel::HostId;
 use crate::sim::time::Instant;
 use leasehold_core::model::{Content, Entries};
 use leasehold_core::{Acquired, FencingToken, Op, OwnValue, Reply};
@@ -23,6 +24,8 @@ pub struct Entering {
     /// When guards were begun to be given back.
     letting: BTreeMap<Grip, Instant>,
     sought: BTreeMap<TaskId, (LockId, OwnerId, Instant)>,
+    /// Until when a process has believed in a stay, as far as it goes.
+    occupied: BTreeMap<(HostId, LockId, FencingToken), Instant>,
     /// Who has a lock at the store.
     owners: BTreeMap<LockId, Stay>,
     /// By which holds, as far as that is known.
@@ -41,6 +44,7 @@ struct Believed {
 #[derive(Debug, Clone)]
 struct Stay {
     owner: OwnValue,
+    fence: FencingToken,
     since: Instant,
     /// When the last of his holds ends.
     until: Instant,
@@ -55,13 +59,14 @@ impl Entering {
         }
         let before = self.holds.insert(done.lock, done.holds(at));
         told(at, done, entries, before)?;
-        let until = done.holds(at).iter().filter_map(|held| held.until).max();
-        match (entries, until) {
-            (Some(Entries { owner, .. }), Some(until)) => {
+        let holds = done.holds(at);
+        let last = holds.iter().filter_map(|held| Some((held.until?, held.fence))).max();
+        match (entries, last) {
+            (Some(Entries { owner, .. }), Some((until, fence))) => {
                 let before = self.owners.get(&done.lock);
                 let stays = before.filter(|stay| stay.owner == *owner && at < stay.until);
                 let since = stays.map_or(at, |stay| stay.since);
-                self.owners.insert(done.lock, Stay { owner: owner.clone(), since, until });
+                self.owners.insert(done.lock, Stay { owner: owner.clone(), fence, since, until });
             }
             _ => drop(self.owners.remove(&done.lock)),
         }
@@ -119,7 +124,19 @@ impl Entering {
             TaskEvent::Released(grip, told) => return self.released(at, grip, told, scene),
             _ => {}
         }
+        if let TaskEvent::Acquired(grip, _) | TaskEvent::Believes(grip, _) | TaskEvent::Lets(grip, _) = what {
+            self.occupy(at, grip, scene);
+        }
         Ok(())
+    }
+
+    /// What a process believes of a stay has changed.
+    fn occupy(&mut self, at: Instant, grip: Grip, scene: &Scene) {
+        let of = |grip: Grip| scene.grips.get(grip).map(|known| (known.task.host, known.lock, known.fence));
+        let Some(stay) = of(grip) else { return };
+        let same = self.believed.iter().filter(|(other, _)| of(**other) == Some(stay));
+        let until = same.map(|(_, other)| other.until).max().unwrap_or(at);
+        self.occupied.insert(stay, until.max(at));
     }
 }
 
@@ -198,6 +215,13 @@ impl Check for Entering {
                 continue;
             }
             let Some(well) = scene.health(task.host).and_then(Health::well_since) else { continue };
+            // Where his process believes in vain that another has it, nobody of it asks; and then the first in line looks.
+            let believes = |((host, of, fence), until): (&(HostId, LockId, FencingToken), &Instant)| {
+                (*host, *of) == (task.host, *lock) && *fence != stay.fence && at < *until + LOOK
+            };
+            if self.occupied.iter().any(believes) {
+                continue;
+            }
             // Where he came to it later, in another process perhaps, nobody tells those who wait already.
             let known = if stay.since > *since { stay.since + LOOK } else { *since };
             if at > known.max(well) + ENTERED_WITHIN {

@@ -184,9 +184,24 @@ impl Grips {
 
     /// A guard is given back as being of this hold, which its process has heard of.
     fn is_released_as(&mut self, grip: Grip, host: HostId, hold: HoldId) {
-        let (Some(known), Some(heard)) = (self.known.get(&grip), self.heard.get(&host)) else { return };
+        let (Some(known), Some(heard)) = (self.known.get(&grip).copied(), self.heard.get(&host)) else {
+            return;
+        };
+        if known.hold == Some(hold) {
+            return;
+        }
         if heard.iter().any(|heard| heard.hold == hold && heard.is_of(known.lock, known.fence)) {
-            self.bind(grip, host, hold);
+            return self.bind(grip, host, hold);
+        }
+        // Two were taken one for the other.
+        let other = self.bound.get(&hold).copied().filter(|other| !self.let_go.contains(other));
+        let other = other.and_then(|other| Some((other, self.known.get_mut(&other)?)));
+        if let (Some((other, theirs)), Some(wrong)) = (other, known.hold)
+            && (theirs.lock, theirs.fence, theirs.task.host) == (known.lock, known.fence, host)
+        {
+            theirs.hold = Some(wrong);
+            self.known.insert(grip, Known { hold: Some(hold), ..known });
+            self.bound.extend([(hold, grip), (wrong, other)]);
         }
     }
 

@@ -51,6 +51,8 @@ struct Kept {
     until: Instant,
     /// For how long it may be believed at most, as it was acquired.
     bound: Duration,
+    /// Set to when it is to end if it is had together with others: how long it took until all were had nobody sees.
+    ends: Option<Instant>,
     /// Set once its user has lengthened it: then it lasts longer than it was given for.
     is_extended: bool,
 }
@@ -96,10 +98,12 @@ impl Keepings {
 
     fn task(&mut self, at: Instant, task: TaskId, lock: LockId, what: TaskEvent, scene: &Scene) -> Verdict {
         match what {
-            TaskEvent::Acquired(grip, Gain { fence, belief, keeping, .. }) => {
+            TaskEvent::Acquired(grip, Gain { fence, belief, keeping, together, .. }) => {
                 let (until, acquired) = (belief.until, at);
                 let bound = self.bound(lock, fence, keeping);
-                let kept = Kept { task, lock, fence, keeping, acquired, until, bound, is_extended: false };
+                let ends = together.then_some(until);
+                let kept =
+                    Kept { task, lock, fence, keeping, acquired, until, bound, ends, is_extended: false };
                 self.kept.insert(grip, kept);
                 return self.not_beyond(grip);
             }
@@ -201,6 +205,7 @@ impl Keepings {
                 kept.acquired + lease.saturating_sub(lease / 8 + SHORT_BY)
             }
         };
+        let due = kept.ends.map_or(due, |ends| ends.min(due));
         if at < due { Err(format!("{task} lost {lock} before {due}, when its lease ends")) } else { Ok(()) }
     }
 }

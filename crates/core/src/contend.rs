@@ -12,12 +12,15 @@
 //!    undo and forgets it.
 //! 4. It watches the one session that stands ahead of it, and looks when that one is dead if it beats no more. So
 //!    whoever dies is noticed by the one behind it, and a row of the dead is cleared from behind, one round trip each.
+//!    Where several hold the lock, the first in the queue watches each of them: it asks about one at a time, the next
+//!    when the first of them would be dead.
+//! 5. A hold that keeps nobody out needs no short first lease: a ghost of it does no harm.
 
 use crate::{
     Acquire, Acquired, Ahead, Claim, Enqueue, Entered, FIRST_LEASE, FencingToken, HoldId, Holder, Label,
-    Life, Moment, Nonce, OwnValue, SessionId, drift, whole_millis,
+    Life, Moment, Nonce, OwnValue, Portion, SessionId, drift, whole_millis,
 };
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 /// How often the first in the queue looks, whatever messages say.
@@ -56,7 +59,7 @@ pub struct Terms {
     pub lease: Duration,
     /// Who asks, for others to read.
     pub label: Label,
-    /// Of a Mutex, set if the user wants a value of his own at the lock's key; of a ReentrantMutex its owner.
+    /// Of a Mutex, set if the user wants a value of his own at the lock's key; of a ReentrantMutex or an RwLock its owner.
     pub value: Option<OwnValue>,
     /// Set if a foreign lock without an expiry should be given this one.
     pub adopt: Option<Duration>,
@@ -67,6 +70,8 @@ pub struct Terms {
     /// Set to look as often at the head of the queue as clients do that do not queue: where they share the lock, or
     /// where no message can come.
     pub look_often: bool,
+    /// What part of the lock is wanted.
+    pub portion: Portion,
 }
 
 /// What to do next.
@@ -121,7 +126,7 @@ pub struct Standing {
 ///
 /// ```
 /// use leasehold_core::contend::{Contender, Step, Terms};
-/// use leasehold_core::{Acquired, FencingToken, Label, Life, Moment, SessionId};
+/// use leasehold_core::{Acquired, FencingToken, Label, Life, Moment, Portion, SessionId};
 /// use std::time::Duration;
 ///
 /// let terms = Terms {
@@ -132,6 +137,7 @@ pub struct Standing {
 ///     life: Life::Session { alive_ms: 10_000 },
 ///     queue: true,
 ///     look_often: false,
+///     portion: Portion::Whole,
 /// };
 /// let mut random = { let mut drawn = 0; move || { drawn += 1; drawn } }; // in earnest, unforeseeable
 /// let mut contender = Contender::new(SessionId::from_random([7; 12]), 0);
@@ -140,7 +146,7 @@ pub struct Standing {
 /// let Step::Ask(nonce, ask) = contender.poll(now, &terms, &mut random) else { panic!("it asks first") };
 /// assert_eq!(ask.lease_ms, 3_000); // every hold begins with a short lease
 ///
-/// let taken = Acquired::Taken { holder: None, position: Some(0), ahead: None };
+/// let taken = Acquired::Taken { holder: None, position: Some(0), ahead: None, others: Vec::new() };
 /// contender.handle_reply(nonce, &taken, now, &mut random);
 /// assert!(matches!(contender.poll(now, &terms, &mut random), Step::Sleep(_)));
 ///
@@ -157,6 +163,9 @@ pub struct Contender {
     /// The hold that is asked for, if anything of it may be at the store.
     attempt: Option<Attempt>,
     standing: Standing,
+    /// Those whose death would bring the lock nearer, and until when each is alive if it beats no more; nothing, where
+    /// that was not asked about yet (4).
+    watched: BTreeMap<SessionId, Option<Moment>>,
     faults: u32,
     /// When the first of the questions was sent that were not answered since.
     silent_since: Option<Moment>,
@@ -186,6 +195,7 @@ struct Attempt {
     /// How long the place in the queue was asked to be kept.
     kept: Duration,
     look_often: bool,
+    portion: Portion,
     /// The last few questions.
     sent: VecDeque<Asked>,
     /// Whether anything of the hold may be at the store: a place, or the lock.
@@ -215,6 +225,7 @@ impl Contender {
             phase: Phase::Idle,
             attempt: None,
             standing: Standing::default(),
+            watched: BTreeMap::new(),
             faults: 0,
             silent_since: None,
             stale_grants: 0,
@@ -255,14 +266,16 @@ impl Contender {
     /// A question, counted as sent now: for [`Step::Ask`], or to go with the release of another hold.
     pub fn ask(&mut self, now: Moment, terms: &Terms, random: Random<'_>) -> (Nonce, Acquire) {
         let nonce = Nonce::new(self.slot, random());
-        let lease = terms.lease.min(FIRST_LEASE);
+        let keeps_out = !matches!(terms.portion, Portion::Await { .. } | Portion::Meet { .. });
+        let lease = if keeps_out { terms.lease.min(FIRST_LEASE) } else { terms.lease };
         let kept = (self.look_interval() * 2 + LOOK_EVERY).min(LONGEST_PLACE);
-        let (session, ahead) = (self.session, self.standing.ahead.map(|ahead| ahead.session));
+        let (session, ahead) = (self.session, self.next_watched());
         let attempt = self.attempt.get_or_insert_with(|| Attempt {
             claim: Claim { hold: fresh_hold(session, random), value: terms.value.clone() },
             life: terms.life,
             kept,
             look_often: terms.look_often,
+            portion: terms.portion,
             sent: VecDeque::with_capacity(NONCES),
             may_be_there: false,
             may_have_been_there: false,
@@ -285,6 +298,7 @@ impl Contender {
             adopt_ms: terms.adopt.map(whole_millis),
             life: terms.life,
             ahead,
+            portion: terms.portion,
         };
         (nonce, ask)
     }
@@ -328,13 +342,14 @@ impl Contender {
                     Phase::Waiting(now.max(asked.at + remaining + Duration::from_millis(1)))
                 };
             }
-            Acquired::Taken { holder, position, ahead } => {
+            Acquired::Taken { holder, position, ahead, others } => {
                 // A question that does not queue leaves the place of an earlier one where it is.
                 attempt.may_be_there = position.is_some() || attempt.may_have_been_there;
                 self.answered();
                 let holder = holder.clone();
                 self.standing = Standing { holder, position: *position, ahead: *ahead, as_of: Some(now) };
-                let pause = if news { Duration::ZERO } else { self.pause(asked.ahead, random) };
+                self.watch(*ahead, others, now);
+                let pause = if news { Duration::ZERO } else { self.pause(asked.ahead, now, random) };
                 self.phase = Phase::Waiting(now + pause);
             }
             Acquired::Spent(_) => {
@@ -457,6 +472,7 @@ impl Contender {
         self.phase = Phase::Idle;
         self.attempt = None;
         self.standing = Standing::default();
+        self.watched.clear();
         self.answered();
         self.stale_grants = 0;
         self.surprises = 0;
@@ -474,15 +490,33 @@ impl Contender {
         Some((attempt, asked))
     }
 
+    /// Takes note of whom a reply has named as standing in the way (4).
+    fn watch(&mut self, ahead: Option<Ahead>, others: &[SessionId], now: Moment) {
+        self.watched.retain(|session, _| others.contains(session));
+        for session in others {
+            self.watched.entry(*session).or_default();
+        }
+        if let Some(Ahead { session, alive_ms }) = ahead {
+            let alive = alive_ms.map(|alive_ms| now + Duration::from_millis(alive_ms));
+            self.watched.insert(session, alive);
+        }
+    }
+
+    /// Whom to ask about next: one of whom nothing is known, or else the one who would be dead first.
+    fn next_watched(&self) -> Option<SessionId> {
+        self.watched.iter().min_by_key(|(_, alive)| **alive).map(|(session, _)| *session)
+    }
+
     /// How long to wait for a message after a reply that said "taken", to a question that asked about `asked`.
-    fn pause(&mut self, asked: Option<SessionId>, random: Random<'_>) -> Duration {
+    fn pause(&mut self, asked: Option<SessionId>, now: Moment, random: Random<'_>) -> Duration {
         let usual = self.usual_pause(random);
         let Some(ahead) = self.standing.ahead else { return usual };
         let surprise = asked.is_some_and(|asked| asked != ahead.session);
         self.surprises = if surprise { self.surprises.saturating_add(1) } else { 0 };
-        let watch = match ahead.alive_ms {
-            Some(alive_ms) => {
-                let dead = Duration::from_millis(alive_ms.saturating_add(1));
+        let next = self.next_watched().and_then(|session| self.watched.get(&session).copied().flatten());
+        let watch = match next {
+            Some(alive) => {
+                let dead = alive.since(now).saturating_add(Duration::from_millis(1));
                 dead.saturating_add(between(Duration::ZERO, Duration::from_millis(5), random()))
             }
             // Who was asked about is gone, perhaps dead, and with him may be a whole row (4).
@@ -501,7 +535,12 @@ impl Contender {
         let unheard = !self.hears && holder.is_some_and(Holder::is_stranger);
         // Where the lock lies free in front of us (it was left to strangers, or those before are long dead) waiting
         // would wait for nobody.
-        let often = holder.is_none() || (head && (look_often || unheard));
+        // At a latch or a barrier nobody stands in front: those who come tell.
+        let gathers = self
+            .attempt
+            .as_ref()
+            .is_some_and(|attempt| matches!(attempt.portion, Portion::Await { .. } | Portion::Meet { .. }));
+        let often = (holder.is_none() && !gathers) || (head && (look_often || unheard));
         let pause = if often {
             between(STRANGER_LOOK.0, STRANGER_LOOK.1, random())
         } else {
@@ -569,6 +608,7 @@ mod tests {
             life: Life::Session { alive_ms: 10_000 },
             queue: true,
             look_often: false,
+            portion: Portion::Whole,
         }
     }
 
@@ -597,8 +637,9 @@ mod tests {
             fence: None,
             since_ms: None,
             session: None,
+            portion: Portion::Whole,
         };
-        Acquired::Taken { holder: Some(holder), position: Some(position), ahead: None }
+        Acquired::Taken { holder: Some(holder), position: Some(position), ahead: None, others: Vec::new() }
     }
 
     fn fence() -> FencingToken {
@@ -727,6 +768,7 @@ mod tests {
             fence: None,
             since_ms: None,
             session: None,
+            portion: Portion::Whole,
         };
         let ours = Holder { label: Label::new("other").ok(), ..stranger.clone() };
         for (holder, position, look_often, soon) in [
@@ -739,7 +781,12 @@ mod tests {
             let random = &mut counter();
             let mut contender = Contender::new(SessionId::from_random([1; 12]), 0);
             let (nonce, _) = asked(contender.poll(ms(0), &Terms { look_often, ..terms() }, random));
-            let taken = Acquired::Taken { holder: holder.clone(), position: Some(position), ahead: None };
+            let taken = Acquired::Taken {
+                holder: holder.clone(),
+                position: Some(position),
+                ahead: None,
+                others: Vec::new(),
+            };
             contender.handle_reply(nonce, &taken, ms(0), random);
             let Step::Sleep(until) = contender.poll(ms(0), &terms(), random) else { panic!("not asleep") };
             let often = until >= ms(50) && until <= ms(250);
@@ -761,10 +808,11 @@ mod tests {
                 fence: None,
                 since_ms: None,
                 session: None,
+                portion: Portion::Whole,
             });
             contender.handle_reply(
                 nonce,
-                &Acquired::Taken { holder, position: Some(0), ahead: None },
+                &Acquired::Taken { holder, position: Some(0), ahead: None, others: Vec::new() },
                 ms(0),
                 random,
             );
@@ -838,7 +886,7 @@ mod tests {
             contender.handle_news(ms(t));
             let (nonce, _) = asked(contender.poll(ms(t), &polls, random));
             let Acquired::Taken { holder, .. } = taken(0) else { panic!("taken is taken") };
-            let unqueued = Acquired::Taken { holder, position: None, ahead: None };
+            let unqueued = Acquired::Taken { holder, position: None, ahead: None, others: Vec::new() };
             contender.handle_reply(nonce, &unqueued, ms(t + 1), random);
         }
         assert_eq!(contender.give_up(), Some(ask.claim), "its place is at the store still");
@@ -883,7 +931,12 @@ mod tests {
     /// Taken, with `who` right ahead at `position`, who is alive for so long if he was asked about.
     fn behind(who: SessionId, position: u64, alive_ms: Option<u64>) -> Acquired {
         let Acquired::Taken { holder, .. } = taken(position) else { panic!("taken is taken") };
-        Acquired::Taken { holder, position: Some(position), ahead: Some(Ahead { session: who, alive_ms }) }
+        Acquired::Taken {
+            holder,
+            position: Some(position),
+            ahead: Some(Ahead { session: who, alive_ms }),
+            others: Vec::new(),
+        }
     }
 
     /// When it looks after that reply.
@@ -1002,6 +1055,7 @@ mod tests {
                 adopt_ms: None,
                 life,
                 ahead: None,
+                portion: Portion::Whole,
             }
         };
         let random = &mut counter();

@@ -18,6 +18,14 @@ pub enum Kind {
     Mutex,
     /// One owner, who may enter again and again: Redisson's `RLock`, a hash of the owner and how often he has it.
     Reentrant,
+    /// So many permits, which are held by whoever takes them: a hash of the holds.
+    Semaphore,
+    /// Readers share it, a writer is alone: a hash of the holds.
+    RwLock,
+    /// It opens when so many have arrived: a hash of the arrivals.
+    Latch,
+    /// So many wait for one another, and go on together: a hash of those who go.
+    Barrier,
 }
 
 impl Kind {
@@ -29,7 +37,21 @@ impl Kind {
         match self {
             Self::Mutex => "mutex",
             Self::Reentrant => "reentrant",
+            Self::Semaphore => "semaphore",
+            Self::RwLock => "rwlock",
+            Self::Latch => "latch",
+            Self::Barrier => "barrier",
         }
+    }
+
+    /// Whether several may have it side by side, each with a hold, an end and a fencing token of his own.
+    pub const fn is_shared(self) -> bool {
+        matches!(self, Self::Semaphore | Self::RwLock | Self::Latch | Self::Barrier)
+    }
+
+    /// Whether each claim has to say whose it is.
+    pub const fn has_owners(self) -> bool {
+        matches!(self, Self::Reentrant | Self::RwLock)
     }
 
     /// The kind that a word is for.
@@ -65,6 +87,144 @@ impl Lock {
     pub const fn reentrant(name: LockName) -> Self {
         Self { kind: Kind::Reentrant, name }
     }
+
+    /// The Semaphore of that name.
+    pub const fn semaphore(name: LockName) -> Self {
+        Self { kind: Kind::Semaphore, name }
+    }
+
+    /// The RwLock of that name.
+    pub const fn rwlock(name: LockName) -> Self {
+        Self { kind: Kind::RwLock, name }
+    }
+
+    /// The Latch of that name.
+    pub const fn latch(name: LockName) -> Self {
+        Self { kind: Kind::Latch, name }
+    }
+
+    /// The Barrier of that name.
+    pub const fn barrier(name: LockName) -> Self {
+        Self { kind: Kind::Barrier, name }
+    }
+}
+
+/// What part of a lock is asked for, or held.
+///
+/// ```
+/// use leasehold_core::{Kind, Portion};
+///
+/// let two = Portion::Permits { count: 2, of: 5 };
+/// assert_eq!((two.word().as_str(), Portion::of_word("p2:5")), ("p2:5", Some(two)));
+/// assert!(two.suits(Kind::Semaphore) && !two.suits(Kind::RwLock));
+/// ```
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Portion {
+    /// All of it: a Mutex, or a ReentrantMutex.
+    #[default]
+    Whole,
+    /// So many permits of a Semaphore.
+    Permits {
+        /// How many.
+        count: u32,
+        /// How many there are, where the store has not been told another number.
+        of: u32,
+    },
+    /// A reader of an RwLock, beside other readers.
+    Read,
+    /// A reader who may become the writer: beside readers, but not beside another one of his like.
+    Upgradable,
+    /// The writer of an RwLock, alone.
+    Write,
+    /// The same, beside the upgradable read of the same owner, and before all who wait.
+    Upgrade,
+    /// So many arrivals at a Latch.
+    Arrive {
+        /// How many.
+        count: u32,
+        /// How many open it.
+        of: u32,
+    },
+    /// One who waits until a Latch is open.
+    Await {
+        /// How many arrivals open it.
+        of: u32,
+    },
+    /// One who waits at a Barrier for the others.
+    Meet {
+        /// How many go on together.
+        of: u32,
+    },
+}
+
+impl Portion {
+    /// Whether a lock of that kind has such parts.
+    pub const fn suits(self, kind: Kind) -> bool {
+        match self {
+            Self::Whole => !kind.is_shared(),
+            Self::Permits { .. } => matches!(kind, Kind::Semaphore),
+            Self::Read | Self::Upgradable | Self::Write | Self::Upgrade => matches!(kind, Kind::RwLock),
+            Self::Arrive { .. } | Self::Await { .. } => matches!(kind, Kind::Latch),
+            Self::Meet { .. } => matches!(kind, Kind::Barrier),
+        }
+    }
+
+    /// How many there are in all, as far as whoever asks knows.
+    pub const fn of(self) -> Option<u32> {
+        match self {
+            Self::Permits { of, .. } | Self::Arrive { of, .. } | Self::Await { of } | Self::Meet { of } => {
+                Some(of)
+            }
+            _ => None,
+        }
+    }
+
+    /// How many of those it takes.
+    pub const fn count(self) -> u32 {
+        match self {
+            Self::Permits { count, .. } | Self::Arrive { count, .. } => count,
+            Self::Await { .. } => 0,
+            _ => 1,
+        }
+    }
+
+    /// The word for it in keys and messages.
+    pub fn word(self) -> String {
+        match self {
+            Self::Whole => "-".to_owned(),
+            Self::Permits { count, of } => format!("p{count}:{of}"),
+            Self::Read => "r".to_owned(),
+            Self::Upgradable => "u".to_owned(),
+            Self::Write => "w".to_owned(),
+            Self::Upgrade => "x".to_owned(),
+            Self::Arrive { count, of } => format!("a{count}:{of}"),
+            Self::Await { of } => format!("t0:{of}"),
+            Self::Meet { of } => format!("m1:{of}"),
+        }
+    }
+
+    /// What a word is for.
+    pub fn of_word(word: &str) -> Option<Self> {
+        let numbers = || {
+            let (count, of) = word.get(1..)?.split_once(':')?;
+            Some((count.parse().ok()?, of.parse().ok()?))
+        };
+        let found = match word.get(..1)? {
+            "-" => Self::Whole,
+            "r" => Self::Read,
+            "u" => Self::Upgradable,
+            "w" => Self::Write,
+            "x" => Self::Upgrade,
+            "p" => numbers().map(|(count, of)| Self::Permits { count, of })?,
+            "a" => numbers().map(|(count, of)| Self::Arrive { count, of })?,
+            "t" => numbers().map(|(_, of)| Self::Await { of })?,
+            "m" => numbers().map(|(_, of)| Self::Meet { of })?,
+            _ => return None,
+        };
+        (found.word() == word).then_some(found)
+    }
 }
 
 impl fmt::Display for Lock {
@@ -90,7 +250,7 @@ pub struct Claim {
     /// The hold. Every acquisition has its own.
     pub hold: HoldId,
     /// Of a Mutex, set if the user wants a value of his own at the lock's key; the hold is then compared beside it. Of a
-    /// ReentrantMutex its owner, who has to be there.
+    /// ReentrantMutex or an RwLock its owner, who has to be there. It means nothing to other kinds.
     pub value: Option<OwnValue>,
 }
 
@@ -114,7 +274,7 @@ impl Claim {
 /// ```
 /// use leasehold_core::{
 ///     Acquire, Acquired, Claim, Enqueue, Extend, Extended, Fate, HoldId, Inspect, Label, Life, Nonce, Op,
-///     Pass, Release, Reply, SessionId, Wake, model::{LockState, everybody},
+///     Pass, Portion, Release, Reply, SessionId, Wake, model::{LockState, everybody},
 /// };
 ///
 /// let claim = |who: u8| Claim::new(HoldId::from_random(SessionId::from_random([who; 12]), [who; 16]));
@@ -126,6 +286,7 @@ impl Claim {
 ///     adopt_ms: None,
 ///     life: Life::Session { alive_ms: 10_000 },
 ///     ahead: None,
+///     portion: Portion::Whole,
 /// };
 /// let mut lock = LockState::default();
 /// let mut now_us = 1_000_000;
@@ -167,13 +328,15 @@ pub enum Op {
     Free(Free),
     /// See how the lock stands. Changes nothing.
     Inspect(Inspect),
+    /// Say how many permits a Semaphore has.
+    Resize(Resize),
 }
 
 /// What no owner of a ReentrantMutex is called: the field beside the owner's is.
 pub const RESERVED_OWNER: &str = "leasehold";
 
 impl Op {
-    /// Whether each claim says whose it is, as one of a ReentrantMutex has to.
+    /// Whether each claim says whose it is, as one of a ReentrantMutex or an RwLock has to.
     pub fn names_owners(&self) -> bool {
         let named =
             |claim: &Claim| claim.value.as_ref().is_some_and(|owner| owner.as_str() != RESERVED_OWNER);
@@ -184,7 +347,17 @@ impl Op {
             }
             Self::Extend(extend) => named(&extend.claim),
             Self::Inspect(inspect) => inspect.claim.as_ref().is_none_or(named),
-            Self::Evict(_) | Self::Free(_) => true,
+            Self::Evict(_) | Self::Free(_) | Self::Resize(_) => true,
+        }
+    }
+
+    /// Whether what it asks for is a part that locks of that kind have.
+    pub fn suits(&self, kind: Kind) -> bool {
+        match self {
+            Self::Acquire(ask) => ask.portion.suits(kind),
+            Self::Release(release) => release.next.as_ref().is_none_or(|next| next.portion.suits(kind)),
+            Self::Resize(_) => kind == Kind::Semaphore,
+            Self::Extend(_) | Self::Inspect(_) | Self::Evict(_) | Self::Free(_) => true,
         }
     }
 }
@@ -211,6 +384,8 @@ pub struct Acquire {
     /// Set to the session that the last reply named as standing [ahead](Ahead): if it is dead by now, what it has of
     /// the lock is taken from it before anything else. Not heeded in the acquire that goes with a release.
     pub ahead: Option<SessionId>,
+    /// What part of the lock is asked for.
+    pub portion: Portion,
 }
 
 /// What ends a hold, or a place in the queue, before its own time has run out.
@@ -311,7 +486,8 @@ pub struct Inspect {
 /// ```
 /// use leasehold_core::model::{LockState, Vital};
 /// use leasehold_core::{
-///     Acquire, Claim, Ended, Evict, Evicted, Fate, HoldId, Inspect, Label, Life, Op, Reply, SessionId,
+///     Acquire, Claim, Ended, Evict, Evicted, Fate, HoldId, Inspect, Label, Life, Op, Portion, Reply,
+///     SessionId,
 /// };
 ///
 /// let dead = SessionId::from_random([1; 12]);
@@ -319,7 +495,7 @@ pub struct Inspect {
 /// let label = Label::new("billing")?;
 /// let ask = Acquire {
 ///     claim: claim.clone(), lease_ms: 60_000, label: label.clone(), queue: None, adopt_ms: None,
-///     life: Life::Session { alive_ms: 10_000 }, ahead: None,
+///     life: Life::Session { alive_ms: 10_000 }, ahead: None, portion: Portion::Whole,
 /// };
 /// let (mut lock, nobody) = (LockState::default(), &|_| Vital::Lapsed);
 /// lock.apply(1_000_000, &Op::Acquire(ask), nobody);
@@ -347,14 +523,14 @@ pub struct Evict {
 /// ```
 /// use leasehold_core::model::{LockState, everybody};
 /// use leasehold_core::{
-///     Acquire, Acquired, Claim, Free, Freed, HoldId, Label, Life, Op, Reply, Seen, SessionId,
+///     Acquire, Acquired, Claim, Free, Freed, HoldId, Label, Life, Op, Portion, Reply, Seen, SessionId,
 /// };
 ///
 /// let claim = Claim::new(HoldId::from_random(SessionId::from_random([1; 12]), [9; 16]));
 /// let label = Label::new("billing")?;
 /// let ask = Acquire {
 ///     claim, lease_ms: 60_000, label: label.clone(), queue: None, adopt_ms: None,
-///     life: Life::Session { alive_ms: 10_000 }, ahead: None,
+///     life: Life::Session { alive_ms: 10_000 }, ahead: None, portion: Portion::Whole,
 /// };
 /// let mut lock = LockState::default();
 /// let (reply, _) = lock.apply(1_000_000, &Op::Acquire(ask), &everybody);
@@ -386,6 +562,43 @@ pub enum Seen {
     Stranger(Fingerprint),
 }
 
+/// Say how many permits a Semaphore has from now on, whoever holds how many of them.
+///
+/// It compares the number that was seen before, so that one that comes late undoes nobody's later word. Who holds more than
+/// there are goes on; nobody is let in until there is room again.
+///
+/// ```
+/// use leasehold_core::model::{LockState, everybody};
+/// use leasehold_core::{Kind, Op, Reply, Resize, Resized};
+///
+/// let mut lock = LockState::new(Kind::Semaphore);
+/// let (reply, _) = lock.apply(1_000_000, &Op::Resize(Resize { seen: None, limit: 5 }), &everybody);
+/// assert_eq!(reply, Reply::Resize(Resized::Done));
+/// let (reply, _) = lock.apply(2_000_000, &Op::Resize(Resize { seen: Some(3), limit: 4 }), &everybody);
+/// assert_eq!(reply, Reply::Resize(Resized::Changed { limit: Some(5) }));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Resize {
+    /// How many there were when it was looked at; nothing, where the store knew no number.
+    pub seen: Option<u32>,
+    /// How many there are to be.
+    pub limit: u32,
+}
+
+/// What became of a [`Resize`].
+///
+/// [`Resize`] shows it in use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Resized {
+    /// There are so many permits now.
+    Done,
+    /// There are neither as many as were seen, nor as many as there are to be: nothing was changed.
+    Changed {
+        /// How many there are.
+        limit: Option<u32>,
+    },
+}
+
 /// What a store answers.
 ///
 /// [`Op`] shows it in use.
@@ -404,6 +617,8 @@ pub enum Reply {
     Evict(Evicted),
     /// To an [`Op::Free`].
     Free(Freed),
+    /// To an [`Op::Resize`].
+    Resize(Resized),
     /// The operation has no meaning here, and nothing was changed.
     Refused(Refused),
 }
@@ -431,8 +646,11 @@ pub enum Acquired {
         /// How many places are before the asker's, if it has queued.
         position: Option<u64>,
         /// Whose death would bring the asker nearer to the lock: whoever holds it, or has the place right before the
-        /// asker's. Nothing, where that one has no session that could die.
+        /// asker's. Nothing, where that one has no session that could die. Where several hold the lock and none waits
+        /// before: the session that was asked about, if it is one of theirs, or else the first of them.
         ahead: Option<Ahead>,
+        /// The others of those sessions, of a lock that several hold: each may be what the asker waits for.
+        others: Vec<SessionId>,
     },
     /// This very hold has ended before: the operation came late, or twice.
     Spent(Ended),
@@ -442,12 +660,12 @@ pub enum Acquired {
 ///
 /// ```
 /// use leasehold_core::model::LockState;
-/// use leasehold_core::{Acquire, Claim, HoldId, Label, Life, Lock, SessionId, Share};
+/// use leasehold_core::{Acquire, Claim, HoldId, Label, Life, Lock, Portion, SessionId, Share};
 ///
 /// let ask = |who: u8| {
 ///     let claim = Claim::new(HoldId::from_random(SessionId::from_random([who; 12]), [who; 16]));
 ///     let (life, label) = (Life::Session { alive_ms: 10_000 }, Label::new("a worker").expect("it is short"));
-///     Acquire { claim, lease_ms: 3_000, label, queue: None, adopt_ms: None, life, ahead: None }
+///     Acquire { claim, lease_ms: 3_000, label, queue: None, adopt_ms: None, life, ahead: None, portion: Portion::Whole }
 /// };
 /// let (mut till, mut stock) = (LockState::default(), LockState::default());
 /// let both = LockState::take_all(&mut [(&mut till, &ask(1)), (&mut stock, &ask(2))], 1_000_000);
@@ -508,7 +726,7 @@ pub struct Ahead {
 /// What a stranger may know of a holder.
 ///
 /// ```
-/// use leasehold_core::{FencingToken, Holder, Label};
+/// use leasehold_core::{FencingToken, Holder, Label, Portion};
 ///
 /// fn shown(holder: &Holder) -> String {
 ///     match (&holder.label, holder.remaining_ms) {
@@ -522,6 +740,7 @@ pub struct Ahead {
 /// let label = Some(Label::new("billing on web-3")?);
 /// let ours = Holder {
 ///     label, owner: None, count: 1, remaining_ms: Some(2_900), fence, since_ms: None, session: None,
+///     portion: Portion::Whole,
 /// };
 /// assert!(!ours.is_stranger() && shown(&ours) == "billing on web-3");
 /// # Ok::<(), leasehold_core::LabelError>(())
@@ -543,6 +762,8 @@ pub struct Holder {
     pub since_ms: Option<u64>,
     /// The session whose death would end the hold, if there is one.
     pub session: Option<SessionId>,
+    /// What part of the lock it has.
+    pub portion: Portion,
 }
 
 impl Holder {
@@ -671,7 +892,15 @@ pub struct Inspection {
     pub stranger: Option<Fingerprint>,
     /// Who took this lock from whom, the last first. Only [in full](Inspect::in_full).
     pub audit: Vec<AuditEntry>,
+    /// All who have a lock that several can have, the oldest first; no more than [`SHARERS_TOLD`]. Empty, of a Mutex or a
+    /// ReentrantMutex.
+    pub sharers: Vec<Holder>,
+    /// How many permits, arrivals or parties there are in all, of a lock that counts them and that is known.
+    pub limit: Option<u32>,
 }
+
+/// How many of those who share a lock an inspection tells at most, so that no answer is endless.
+pub const SHARERS_TOLD: usize = 256;
 
 /// Why an operation has no meaning.
 ///
@@ -686,17 +915,46 @@ pub struct Inspection {
 pub enum Refused {
     /// Something else stands at the key.
     #[error(
-        "its key holds a {found}, which is no lock of this kind (a Mutex is a string, a ReentrantMutex a hash of its owner): the name is used for something else"
+        "its key holds a {found}, which is no lock of this kind (a Mutex is a string, a ReentrantMutex a hash of its owner, each other kind a hash of its own): the name is used for something else"
     )]
     WrongKind {
         /// What stands there, as the store's TYPE command calls it.
         found: String,
     },
-    /// A claim of a ReentrantMutex does not say whose it is.
+    /// A claim of a ReentrantMutex or an RwLock does not say whose it is.
     #[error(
-        "a claim of a ReentrantMutex has to name its owner, by another text than `{RESERVED_OWNER}`: a field of Leasehold's own has that name"
+        "a claim of a ReentrantMutex or an RwLock has to name its owner, by another text than `{RESERVED_OWNER}`: a field of Leasehold's own has that name"
     )]
     NoOwner,
+    /// Locks of this kind have no such part, or no parts to say anything about.
+    #[error("a lock of this kind has no such part")]
+    NoSuchPart,
+    /// More is asked for than there is, so that waiting would be for ever; or nothing at all.
+    #[error("{count} of {limit} are asked for: that can never be had")]
+    OutOfRange {
+        /// How many are asked for.
+        count: u32,
+        /// How many there are.
+        limit: u32,
+    },
+    /// The others who use this Latch or Barrier now count on another number.
+    #[error(
+        "it counts to {asked} for the one who asks, and to {known} for those who use it now: use one number everywhere"
+    )]
+    Disagreement {
+        /// The number of the one who asks.
+        asked: u32,
+        /// The number of the others.
+        known: u32,
+    },
+    /// The owner would wait for himself.
+    #[error(
+        "its owner has the lock already, and would wait for himself: begin with an upgradable read to write after reading, and write once"
+    )]
+    WouldDeadlock,
+    /// An upgrade is asked for, and its owner has no upgradable read any more.
+    #[error("its owner has no upgradable read that could become a write")]
+    NothingToUpgrade,
     /// The lock's record was written in another format.
     #[error("its record has format {found}, and this version knows format {known}: use a version of Leasehold that knows both", known = crate::FORMAT)]
     Format {

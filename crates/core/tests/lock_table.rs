@@ -18,7 +18,7 @@ use leasehold_core::model::{Content, Entries, LockState, Value, Vital};
 use leasehold_core::{
     Acquire, Acquired, AuditEntry, Claim, Ended, Enqueue, Entered, Evict, Evicted, Extend, Extended, Fate,
     FencingToken, Fingerprint, Free, Freed, HoldId, Holder, Inspect, Inspection, Kind, Label, Life, Nonce,
-    Op, OwnValue, Pass, Release, Released, Reply, Seen, SessionId, Wake,
+    Op, OwnValue, Pass, Portion, Release, Released, Reply, Seen, SessionId, Wake,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -218,7 +218,7 @@ impl Scenario {
         let ahead = taken("after", words).then(|| words.next().expect("whom").to_owned());
         let ahead = ahead.map(|ahead| self.session(&ahead));
         let label = Label::new(who).expect("a plain text");
-        Acquire { claim, lease_ms, label, queue, adopt_ms, life, ahead }
+        Acquire { claim, lease_ms, label, queue, adopt_ms, life, ahead, portion: Portion::Whole }
     }
 
     fn session(&mut self, who: &str) -> SessionId {
@@ -269,7 +269,7 @@ impl Scenario {
                 let entered = entered.unwrap_or_default();
                 format!("granted {}, {remaining_ms} left{entered}{others}", self.token(*fence))
             }
-            Acquired::Taken { holder, position, ahead } => {
+            Acquired::Taken { holder, position, ahead, .. } => {
                 let place = position.map(|place| format!(", place {place}")).unwrap_or_default();
                 let ahead = ahead.map(|ahead| {
                     let known = ahead.alive_ms.map(|ms| format!(", alive for {ms}")).unwrap_or_default();
@@ -301,7 +301,7 @@ impl Scenario {
     }
 
     fn inspection(&mut self, inspection: &Inspection) -> String {
-        let Inspection { holder, waiting, fate: asked, stranger: _, audit } = inspection;
+        let Inspection { holder, waiting, fate: asked, stranger: _, audit, .. } = inspection;
         let asked = asked.map(|asked| format!("; that hold: {}", fate(asked))).unwrap_or_default();
         let held = holder.as_ref().map(|holder| format!("held by {}", self.holder(Some(holder))));
         let audit: Vec<_> = audit.iter().map(|entry| self.entry(entry)).collect();

@@ -11,7 +11,7 @@ use crate::error::{AcquireError, Contention, ExtendError};
 use crate::guard::Guard;
 use leasehold_core::contend::Terms;
 use leasehold_core::tenure::{Caps, Plan, Tenure};
-use leasehold_core::{Lease, LeaseError, Life, Lock, LockName, Moment, OwnValue, RetryPolicy};
+use leasehold_core::{Lease, LeaseError, Life, Lock, LockName, Moment, OwnValue, Portion, RetryPolicy};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -364,6 +364,7 @@ impl Request {
             life: if asker.by_lease { Life::Lease } else { session.life },
             queue: !once && self.retry.is_none(),
             look_often: self.free_every.is_some() || !self.engine.store.has_mailboxes(),
+            portion: Portion::Whole,
         });
         Pursuit { terms, session: own, limit, once, retry: self.retry }
     }

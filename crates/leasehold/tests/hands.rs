@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test says what is wrong by panicking")]
 
 use leasehold::core::{
-    About, Acquire, Acquired, Beat, Beaten, Claim, HoldId, Label, Life, Lock, Op, Reply, SessionId,
+    About, Acquire, Acquired, Beat, Beaten, Claim, HoldId, Label, Life, Lock, Op, Portion, Reply, SessionId,
     SessionOp, SessionReply,
 };
 use leasehold::store::{MemoryStore, Outcome, Postbox, RedisConfig, RedisStore, SqliteStore, Store, Wake};
@@ -91,6 +91,7 @@ impl Place {
             adopt_ms: None,
             life: Life::Session { alive_ms: 10_000 },
             ahead: None,
+            portion: Portion::Whole,
         };
         let granted = store.execute(&lock, &Op::Acquire(ask), S).await;
         assert!(matches!(granted, Outcome::Done(Reply::Acquire(Acquired::Granted { .. }))), "{granted:?}");

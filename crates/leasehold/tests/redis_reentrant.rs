@@ -7,7 +7,7 @@
 use leasehold::store::{FaultKind, Listening, Lock, Op, Outcome, RedisConfig, RedisStore, Reply, Store};
 use leasehold_core::{
     Acquire, Acquired, Claim, Enqueue, Entered, Evict, Evicted, Extend, Extended, Fate, HoldId, Holder,
-    Inspect, Label, Life, Nonce, OwnValue, Pass, Refused, Release, Released, SessionId,
+    Inspect, Label, Life, Nonce, OwnValue, Pass, Portion, Refused, Release, Released, SessionId,
 };
 use leasehold_testkit::{RedisServer, Value};
 use std::time::{Duration, Instant};
@@ -428,6 +428,7 @@ fn ask(n: u8, owner: &str, queues: bool) -> Acquire {
         // The store does not know the session, and is to take from it all the same.
         life: Life::Session { alive_ms: 0 },
         ahead: None,
+        portion: Portion::Whole,
     }
 }
 

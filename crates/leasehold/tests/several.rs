@@ -8,7 +8,7 @@
 
 use leasehold::store::{Lock, Op, Outcome, RedisStore, Reply, Store};
 use leasehold_core::model::{LockState, Sessions, everybody};
-use leasehold_core::{Acquire, Acquired, Claim, Enqueue, Inspect, Label, Life, Share};
+use leasehold_core::{Acquire, Acquired, Claim, Enqueue, Inspect, Label, Life, Portion, Share};
 use leasehold_testkit::conformance::{Happening, Stranger, Workload};
 use leasehold_testkit::{FrozenClock, RedisServer, RespConnection};
 use std::collections::BTreeMap;
@@ -114,7 +114,16 @@ impl World {
             };
             let (life, label) = (Life::Session { alive_ms: 10_000 }, label.clone());
             let lease_ms = 3_000;
-            let ask = Acquire { claim, lease_ms, label, queue: None, adopt_ms: None, life, ahead: None };
+            let ask = Acquire {
+                claim,
+                lease_ms,
+                label,
+                queue: None,
+                adopt_ms: None,
+                life,
+                ahead: None,
+                portion: Portion::Whole,
+            };
             asked.push((one, ask));
         }
         if asked.is_empty() {
@@ -167,7 +176,16 @@ fn places_that_are_over_are_nobodys() {
         let label = Label::new("test").unwrap();
         let ask = |claim: Claim, queue| {
             let (life, label) = (Life::Session { alive_ms: 10_000 }, label.clone());
-            Acquire { claim, lease_ms: 1_000, label, queue, adopt_ms: None, life, ahead: None }
+            Acquire {
+                claim,
+                lease_ms: 1_000,
+                label,
+                queue,
+                adopt_ms: None,
+                life,
+                ahead: None,
+                portion: Portion::Whole,
+            }
         };
         let fresh = |one: &mut One, n| Claim { value: None, ..one.workload.fresh(n) };
         for n in 0..=u8::try_from(dead).unwrap() {

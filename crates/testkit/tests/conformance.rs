@@ -3,7 +3,7 @@
 
 use futures_util::future::{BoxFuture, ready};
 use leasehold::store::{Fault, Outcome, Postbox, SessionKeeping, Store};
-use leasehold_core::model::{Alive, Content, Entries, LockState, Sessions, Value, Vital, everybody};
+use leasehold_core::model::{Alive, Content, Entries, LockState, PlaceId, Sessions, Value, Vital, everybody};
 use leasehold_core::{
     Acquire, Acquired, Extended, Fate, FencingToken, Inspect, KeyError, KeySpace, Kind, Life, Lock, LockName,
     Op, OwnValue, Pass, Reply, Seen, SessionId, SessionOp, SessionReply, Share, Wake,
@@ -229,7 +229,7 @@ fn spoil_state(flaw: Flaw, state: &mut LockState, now_ms: u64, op: &Op) {
             value.expires_ms = Some(now_ms + ask.lease_ms);
         }
         (Flaw::LooksLoseThePlace, Op::Acquire(ask)) => {
-            if let Some(place) = record.places.remove(&ask.claim.hold.session()) {
+            if let Some(place) = record.places.remove(&PlaceId::of(state.kind, &ask.claim.hold)) {
                 record.tickets.remove(&place.ticket);
             }
         }

@@ -1,5 +1,5 @@
 //! One lock: one holder, a queue, a grant. A Mutex, or a ReentrantMutex, whose holder is an owner that may have several
-//! holds: what stands at the key is all that tells them apart.
+//! holds: what stands at the key is all that tells them apart. What several may have side by side is in `shared.rs`.
 //!
 //! 1. A hold is extended, released or evicted only where its claim stands: the value at the key, and,
 //!    for a value of the user's own, the hold in the record.
@@ -12,12 +12,13 @@
 
 use super::audit::Audit;
 use super::entries::{Entries, Entry};
-use super::record::{LOOKS_AT_MOST, Record, Tenant};
+use super::parts::Parts;
+use super::record::{LOOKS_AT_MOST, PlaceId, Record, Tenant};
 use super::session::{Alive, Vital, everybody};
 use crate::{
     Acquire, Acquired, Ahead, AuditEntry, Claim, Ended, Entered, Evict, Evicted, Extend, Extended, Fate,
     FencingToken, Fingerprint, Free, Freed, HoldId, Holder, Inspect, Inspection, Kind, Label, Life, Op,
-    OwnValue, Pass, Refused, Release, Released, Reply, Seen, SessionId, Share, Wake,
+    OwnValue, Pass, Portion, Refused, Release, Released, Reply, Seen, SessionId, Share, Wake,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -26,13 +27,13 @@ use std::fmt;
 ///
 /// ```
 /// use leasehold_core::model::{LockState, everybody};
-/// use leasehold_core::{Acquire, Acquired, Claim, HoldId, Label, Life, Op, Reply, SessionId};
+/// use leasehold_core::{Acquire, Acquired, Claim, HoldId, Label, Life, Op, Portion, Reply, SessionId};
 ///
 /// let ask = |who: u8| {
 ///     let claim = Claim::new(HoldId::from_random(SessionId::from_random([who; 12]), [who; 16]));
 ///     let label = Label::new("a worker").expect("a short text is a label");
-///     let (life, ahead) = (Life::Session { alive_ms: 10_000 }, None);
-///     Op::Acquire(Acquire { claim, lease_ms: 3_000, label, queue: None, adopt_ms: None, life, ahead })
+///     let (life, ahead, portion) = (Life::Session { alive_ms: 10_000 }, None, Portion::Whole);
+///     Op::Acquire(Acquire { claim, lease_ms: 3_000, label, queue: None, adopt_ms: None, life, ahead, portion })
 /// };
 /// let granted = |reply| matches!(reply, Reply::Acquire(Acquired::Granted { .. }));
 ///
@@ -88,6 +89,8 @@ pub enum Content {
     Token(String),
     /// The entries of a ReentrantMutex.
     Entries(Entries),
+    /// What those have who share a lock of another kind.
+    Parts(Parts),
     /// Something of another type.
     Other(String),
 }
@@ -97,7 +100,7 @@ impl Content {
     pub fn token(&self) -> Option<&str> {
         match self {
             Self::Token(token) => Some(token),
-            Self::Entries(_) | Self::Other(_) => None,
+            Self::Entries(_) | Self::Parts(_) | Self::Other(_) => None,
         }
     }
 
@@ -105,7 +108,15 @@ impl Content {
     pub fn entries(&self) -> Option<&Entries> {
         match self {
             Self::Entries(entries) => Some(entries),
-            Self::Token(_) | Self::Other(_) => None,
+            Self::Token(_) | Self::Parts(_) | Self::Other(_) => None,
+        }
+    }
+
+    /// What those have who share the lock.
+    pub fn parts(&self) -> Option<&Parts> {
+        match self {
+            Self::Parts(parts) => Some(parts),
+            Self::Token(_) | Self::Entries(_) | Self::Other(_) => None,
         }
     }
 
@@ -113,7 +124,7 @@ impl Content {
     pub fn word(&self) -> &str {
         match self {
             Self::Token(_) => "string",
-            Self::Entries(_) => "hash",
+            Self::Entries(_) | Self::Parts(_) => "hash",
             Self::Other(word) => word,
         }
     }
@@ -125,6 +136,7 @@ impl fmt::Debug for Content {
         match self {
             Self::Token(_) => f.write_str("Token(…)"),
             Self::Entries(entries) => entries.fmt(f),
+            Self::Parts(parts) => parts.fmt(f),
             Self::Other(word) => f.debug_tuple("Other").field(word).finish(),
         }
     }
@@ -132,9 +144,9 @@ impl fmt::Debug for Content {
 
 /// The store's time, read once an operation.
 #[derive(Clone, Copy)]
-struct Now {
-    us: u64,
-    ms: u64,
+pub(super) struct Now {
+    pub(super) us: u64,
+    pub(super) ms: u64,
 }
 
 impl LockState {
@@ -145,7 +157,10 @@ impl LockState {
 
     /// Executes one operation at `now_us` microseconds of the store's clock. `alive` knows the sessions.
     pub fn apply(&mut self, now_us: u64, op: &Op, alive: Alive<'_>) -> (Reply, Vec<Wake>) {
-        if self.kind == Kind::Reentrant && !op.names_owners() {
+        if !op.suits(self.kind) {
+            return (Reply::Refused(Refused::NoSuchPart), Vec::new());
+        }
+        if self.kind.has_owners() && !op.names_owners() {
             // The hold would be taken for the owner, who is shown to everybody.
             return (Reply::Refused(Refused::NoOwner), Vec::new());
         }
@@ -162,6 +177,7 @@ impl LockState {
             Op::Inspect(inspect) => self.inspect(now, inspect).map(Reply::Inspect),
             Op::Evict(evict) => self.evict(now, evict, alive, &mut wakes).map(Reply::Evict),
             Op::Free(free) => self.free(now, free, &mut wakes).map(Reply::Free),
+            Op::Resize(resize) => self.resize(now, *resize, &mut wakes).map(Reply::Resize),
         };
         let too_soon = matches!((op, &reply), (Op::Extend(extend), Ok(Reply::Extend(Extended::Extended)))
             if lies.as_ref().is_some_and(|lies| lies.ends_before(now.ms + extend.lease_ms)));
@@ -204,6 +220,10 @@ impl LockState {
 
     /// Whether a lock could be taken.
     fn probe(&self, now: Now, ask: &Acquire) -> Share {
+        if self.kind.is_shared() || !ask.portion.suits(self.kind) {
+            // What several can have is not taken together with others.
+            return Share::InTheWay(Err(Refused::NoSuchPart));
+        }
         if let Err(refused) = self.refuse_other_types() {
             return Share::InTheWay(Err(refused));
         }
@@ -218,7 +238,8 @@ impl LockState {
             return Share::Open;
         }
         let ahead = self.ahead(ask, None);
-        Share::InTheWay(Ok(Acquired::Taken { holder: self.holder(now), position: None, ahead }))
+        let (holder, others) = (self.holder(now), Vec::new());
+        Share::InTheWay(Ok(Acquired::Taken { holder, position: None, ahead, others }))
     }
 
     /// Ends what a dead session has of this lock, and gives the fencing token of its hold and whether it had a place
@@ -227,20 +248,35 @@ impl LockState {
         let now = Now { us: now_us, ms: now_us / 1000 };
         self.drop_over(now);
         let lives = |life: Life, hold: &HoldId| life.ends_with_session() && hold.session() == dead;
-        let fence = self.fence();
-        let taken = self.take(now, Ended::Evicted, by, |life, hold| lives(life, hold));
+        let fence = self.take(now, Ended::Evicted, by, |life, hold| lives(life, hold));
         let place = self.record.as_mut().is_some_and(|record| {
-            let waits = record.places.get(&dead).is_some_and(|place| lives(place.life, &place.claim.hold));
-            waits && record.leave(dead).is_some()
+            let of_it: Vec<_> = record
+                .places
+                .iter()
+                .filter(|(id, place)| id.session() == dead && lives(place.life, &place.claim.hold))
+                .map(|(id, _)| *id)
+                .collect();
+            // Each of them is left, not only the first.
+            of_it.into_iter().filter_map(|id| record.leave(id)).count() > 0
         });
-        (fence.filter(|_| taken), place)
+        (fence, place)
     }
 
-    /// Ends those holds that `goes` says, which others end than their holders; says whether there were any.
-    fn take(&mut self, now: Now, how: Ended, by: &Label, goes: impl Fn(Life, &HoldId) -> bool) -> bool {
+    /// Ends those holds that `goes` says, which others end than their holders; gives the fencing token of the first, if
+    /// there were any.
+    pub(super) fn take(
+        &mut self,
+        now: Now,
+        how: Ended,
+        by: &Label,
+        goes: impl Fn(Life, &HoldId) -> bool,
+    ) -> Option<FencingToken> {
+        if self.kind.is_shared() {
+            return self.take_parts(now, how, by, goes);
+        }
         let mut lost = self.lessees();
         lost.retain(|tenant| goes(tenant.life, &tenant.claim.hold));
-        let Some(first) = lost.first() else { return false };
+        let first = lost.first()?;
         let fence = self.fence();
         self.keep_entries(now, |entry| !goes(entry.life, &entry.hold));
         if let Some(record) = &mut self.record {
@@ -251,7 +287,7 @@ impl LockState {
         let whose = Some(first.label.clone());
         let entry = AuditEntry { at_ms: now.ms, how, fence, whose, by: by.clone() };
         Audit::note(&mut self.audit, entry);
-        true
+        fence
     }
 
     /// Keeps of a ReentrantMutex the entries that are to stay, and nothing of a Mutex. Nobody has the lock where none is
@@ -267,7 +303,7 @@ impl LockState {
                 }
                 entries.count == 0
             }
-            Content::Token(_) | Content::Other(_) => true,
+            Content::Token(_) | Content::Parts(_) | Content::Other(_) => true,
         });
     }
 
@@ -276,13 +312,15 @@ impl LockState {
         if self.value.as_ref().is_some_and(|value| value.content.entries().is_some()) {
             self.keep_entries(now, |entry| entry.until_ms >= now.ms);
         }
+        self.keep_parts(now, |part| part.until_ms >= now.ms);
     }
 
     /// Whose sessions hold the lock, or held it last: whom a store that knows who is dead asks about.
     pub fn holders(&self) -> Vec<SessionId> {
-        let mut holders: Vec<_> = match self.entries() {
-            Some(entries) => entries.holds.iter().map(|entry| entry.hold.session()).collect(),
-            None => self.tenant().map(|tenant| tenant.claim.hold.session()).into_iter().collect(),
+        let mut holders: Vec<_> = match (self.entries(), self.parts()) {
+            (Some(entries), _) => entries.holds.iter().map(|entry| entry.hold.session()).collect(),
+            (_, Some(parts)) => parts.holds.iter().map(|part| part.hold.session()).collect(),
+            _ => self.tenant().map(|tenant| tenant.claim.hold.session()).into_iter().collect(),
         };
         holders.sort_unstable();
         holders.dedup();
@@ -291,7 +329,7 @@ impl LockState {
 
     /// Whose sessions wait for the lock: whom such a store asks about, from the front on.
     pub fn waiters(&self) -> impl Iterator<Item = SessionId> {
-        self.record.iter().flat_map(|record| record.tickets.values().copied())
+        self.record.iter().flat_map(|record| record.tickets.values().map(PlaceId::session))
     }
 
     /// Executes an operation on a lock at whose key something of another kind stands.
@@ -353,7 +391,11 @@ impl LockState {
             }
             alive_ms.map(|alive_ms| (ahead, alive_ms))
         });
-        let mut acquired = self.acquire(now, ask, wakes)?;
+        let mut acquired = if self.kind.is_shared() {
+            self.acquire_part(now, ask, alive_ms.map(|(asked, _)| asked), wakes)?
+        } else {
+            self.acquire(now, ask, wakes)?
+        };
         if let Acquired::Taken { ahead: Some(ahead), .. } = &mut acquired {
             ahead.alive_ms =
                 alive_ms.filter(|(asked, _)| *asked == ahead.session).map(|(_, alive_ms)| alive_ms);
@@ -391,14 +433,15 @@ impl LockState {
             return Ok(Evicted::Alive);
         }
         let (hold, place) = self.bury(now.us, evict.dead, &evict.by);
-        if self.value.is_none() {
-            self.pump(now, None, wakes);
-        }
+        self.serve(now, wakes);
         Ok(Evicted::Gone { hold, place })
     }
 
     fn free(&mut self, now: Now, free: &Free, wakes: &mut Vec<Wake>) -> Result<Freed, Refused> {
         self.refuse_other_types()?;
+        if self.kind.is_shared() {
+            return Ok(self.free_part(now, free, wakes));
+        }
         let fence = self.fence();
         match free.seen {
             Seen::Hold(seen) if fence == Some(seen) => {
@@ -441,7 +484,7 @@ impl LockState {
     }
 
     /// The reply to a hold that needs nothing more: it was ended, or it is there.
-    fn settled(&mut self, now: Now, ask: &Acquire) -> Result<Option<Acquired>, Refused> {
+    pub(super) fn settled(&mut self, now: Now, ask: &Acquire) -> Result<Option<Acquired>, Refused> {
         self.refuse_other_types()?;
         if let Some(how) = self.ended(&ask.claim.hold) {
             return Ok(Some(Acquired::Spent(how)));
@@ -453,16 +496,17 @@ impl LockState {
     fn wait(&mut self, now: Now, ask: &Acquire) -> Acquired {
         let position = ask.queue.as_ref().map(|queue| {
             let kept_ms = queue.kept_ms;
-            self.record_or_new(now, kept_ms).enqueue(now.ms, ask, queue)
+            let id = PlaceId::of(self.kind, &ask.claim.hold);
+            self.record_or_new(now, kept_ms).enqueue(now.ms, id, ask, queue)
         });
         let ahead = self.ahead(ask, position);
-        Acquired::Taken { holder: self.holder(now), position, ahead }
+        Acquired::Taken { holder: self.holder(now), position, ahead, others: Vec::new() }
     }
 
     /// Who stands right before one who has asked, if he can die.
     fn ahead(&self, ask: &Acquire, position: Option<u64>) -> Option<Ahead> {
         let queue = self.record.as_ref().filter(|_| position.is_some());
-        let before = queue.and_then(|record| record.before(ask.claim.hold.session()));
+        let before = queue.and_then(|record| record.before(PlaceId::of(self.kind, &ask.claim.hold)));
         let (life, hold) = if let Some(place) = before {
             (place.life, place.claim.hold)
         } else {
@@ -484,16 +528,20 @@ impl LockState {
         }
         if let Some(record) = &mut self.record {
             record.keep(now.ms, ask.lease_ms);
-            if record.waits(&ask.claim.hold) {
-                record.leave(ask.claim.hold.session());
+            if record.waits(self.kind, &ask.claim.hold) {
+                record.leave(PlaceId::of(self.kind, &ask.claim.hold));
             }
         }
         true
     }
 
     /// The hold is there: tells so, and mends what a cut-off may have left undone.
-    fn confirm(&mut self, now: Now, ask: &Acquire) -> Acquired {
+    pub(super) fn confirm(&mut self, now: Now, ask: &Acquire) -> Acquired {
         let others_wait = self.record.as_ref().is_some_and(Record::is_awaited);
+        if let Some(part) = self.part(&ask.claim.hold) {
+            let (fence, remaining_ms) = (part.fence, part.until_ms - now.ms);
+            return Acquired::Granted { fence, remaining_ms, others_wait, entered: None };
+        }
         if let Some(entries) = self.entries() {
             let until_ms = entries.entry(&ask.claim.hold).map_or(now.ms, |entry| entry.until_ms);
             return Acquired::Granted {
@@ -522,8 +570,15 @@ impl LockState {
             if value.ends_before(until_ms) {
                 value.expires_ms = Some(until_ms);
             }
-            if let Content::Entries(entries) = &mut value.content {
-                entries.extend(&extend.claim.hold, now.ms, extend.lease_ms);
+            match &mut value.content {
+                Content::Entries(entries) => {
+                    entries.extend(&extend.claim.hold, now.ms, extend.lease_ms);
+                }
+                Content::Parts(parts) => {
+                    parts.extend(&extend.claim.hold, until_ms);
+                    value.expires_ms = parts.until_ms();
+                }
+                Content::Token(_) | Content::Other(_) => {}
             }
         }
         if extend.keep_record
@@ -535,6 +590,9 @@ impl LockState {
     }
 
     fn release(&mut self, now: Now, release: &Release, wakes: &mut Vec<Wake>) -> Released {
+        if self.kind.is_shared() {
+            return self.release_part(now, release, wakes);
+        }
         let hold = release.claim.hold;
         let found = self.fate(&release.claim);
         let holder = if found == Fate::Superseded { self.holder(now) } else { None };
@@ -543,9 +601,9 @@ impl LockState {
             self.record_or_new(now, 0).ended.note(hold, Ended::Released);
         }
         if let Some(record) = &mut self.record
-            && record.waits(&hold)
+            && record.waits(self.kind, &hold)
         {
-            record.leave(hold.session());
+            record.leave(PlaceId::of(self.kind, &hold));
         }
         // Told to the second one, too: the reply to the first may have been lost.
         let left = self.entries_of(&release.claim).map_or(0, |entries| entries.count);
@@ -584,7 +642,18 @@ impl LockState {
                 .filter(|_| inspect.in_full)
                 .flat_map(|audit| audit.entries.clone())
                 .collect(),
+            sharers: self.sharers(now),
+            limit: self.record.as_ref().and_then(|record| record.limit),
         })
+    }
+
+    /// Serves the queue, where a lock is found that has room, or is free.
+    fn serve(&mut self, now: Now, wakes: &mut Vec<Wake>) {
+        if self.kind.is_shared() {
+            self.pump_parts(now, None, wakes);
+        } else if self.value.is_none() {
+            self.pump(now, None, wakes);
+        }
     }
 
     /// Gives the free lock to the first live place, or to the asker if none is before it.
@@ -638,16 +707,17 @@ impl LockState {
         fence
     }
 
-    fn record_or_new(&mut self, now: Now, lease_ms: u64) -> &mut Record {
+    pub(super) fn record_or_new(&mut self, now: Now, lease_ms: u64) -> &mut Record {
         self.record.get_or_insert_with(|| Record::new(Record::kept_until_ms(None, now.ms, lease_ms)))
     }
 
-    fn refuse_other_types(&self) -> Result<(), Refused> {
+    pub(super) fn refuse_other_types(&self) -> Result<(), Refused> {
         let found = self.value.as_ref().map(|value| &value.content);
         match (self.kind, found) {
             (_, None)
             | (Kind::Mutex, Some(Content::Token(_)))
             | (Kind::Reentrant, Some(Content::Entries(_))) => Ok(()),
+            (kind, Some(Content::Parts(_))) if kind.is_shared() => Ok(()),
             (_, Some(content)) => Err(Refused::WrongKind { found: content.word().to_owned() }),
         }
     }
@@ -664,17 +734,19 @@ impl LockState {
 
     /// The one of ours who has the lock; the first, where an owner has it several times.
     fn lessee(&self) -> Option<Tenant> {
-        match self.entries() {
-            Some(entries) => entries.lessees().next(),
-            None => self.tenant().filter(|tenant| self.holds(&tenant.claim)).cloned(),
+        match (self.entries(), self.parts()) {
+            (Some(entries), _) => entries.lessees().next(),
+            (_, Some(parts)) => parts.lessees().next(),
+            _ => self.tenant().filter(|tenant| self.holds(&tenant.claim)).cloned(),
         }
     }
 
-    /// All of ours who have the lock: several holds of one owner.
-    fn lessees(&self) -> Vec<Tenant> {
-        match self.entries() {
-            Some(entries) => entries.lessees().collect(),
-            None => self.lessee().into_iter().collect(),
+    /// All of ours who have the lock: several holds of one owner, or of all who share it.
+    pub(super) fn lessees(&self) -> Vec<Tenant> {
+        match (self.entries(), self.parts()) {
+            (Some(entries), _) => entries.lessees().collect(),
+            (_, Some(parts)) => parts.lessees().collect(),
+            _ => self.lessee().into_iter().collect(),
         }
     }
 
@@ -690,13 +762,16 @@ impl LockState {
         self.record.as_ref().and_then(|record| record.tenant.as_ref())
     }
 
-    fn ended(&self, hold: &HoldId) -> Option<Ended> {
+    pub(super) fn ended(&self, hold: &HoldId) -> Option<Ended> {
         self.record.as_ref()?.ended.how(hold)
     }
 
     /// Whether a claim has the lock (1).
-    fn holds(&self, claim: &Claim) -> bool {
+    pub(super) fn holds(&self, claim: &Claim) -> bool {
         let Some(value) = &self.value else { return false };
+        if self.kind.is_shared() {
+            return self.part(&claim.hold).is_some();
+        }
         match (self.kind, &value.content) {
             (Kind::Reentrant, Content::Entries(entries)) => return entries.entry(&claim.hold).is_some(),
             (Kind::Mutex, Content::Token(token)) if *token == claim.token() => {}
@@ -707,18 +782,22 @@ impl LockState {
         claim.value.is_none() || (known() && self.ended(&claim.hold).is_none())
     }
 
-    fn fate(&self, claim: &Claim) -> Fate {
+    pub(super) fn fate(&self, claim: &Claim) -> Fate {
         if self.holds(claim) {
             return Fate::Held;
         }
         let Some(record) = &self.record else {
             return if self.value.is_some() { Fate::Superseded } else { Fate::Forgotten };
         };
-        if record.waits(&claim.hold) {
+        if record.waits(self.kind, &claim.hold) {
             return Fate::Queued;
         }
         if let Some(how) = self.ended(&claim.hold) {
             return Fate::Ended(how);
+        }
+        if self.kind.is_shared() && self.refuse_other_types().is_ok() {
+            // Others may have a part of it beside those that are gone: nobody came in their place.
+            return Fate::Vanished;
         }
         if self.entries_of(claim).is_some() {
             // Its owner has the lock by other holds: nobody came after it.
@@ -737,8 +816,11 @@ impl LockState {
     }
 
     /// Who has the lock, as far as a stranger may know.
-    fn holder(&self, now: Now) -> Option<Holder> {
+    pub(super) fn holder(&self, now: Now) -> Option<Holder> {
         let value = self.value.as_ref()?;
+        if let Some(parts) = self.parts() {
+            return parts.holds.first().map(|part| part.holder(now.ms));
+        }
         let entries = self.entries();
         let tenant = self.lessee();
         Some(Holder {
@@ -752,6 +834,7 @@ impl LockState {
                 .filter(|tenant| tenant.life.ends_with_session())
                 .map(|tenant| tenant.claim.hold.session()),
             label: tenant.map(|tenant| tenant.label),
+            portion: Portion::Whole,
         })
     }
 
@@ -760,7 +843,7 @@ impl LockState {
         let stands = match &self.value.as_ref()?.content {
             Content::Token(token) => token,
             Content::Entries(entries) => entries.owner.as_str(),
-            Content::Other(_) => return None,
+            Content::Parts(_) | Content::Other(_) => return None,
         };
         self.lessee().is_none().then(|| Fingerprint::of(stands))
     }

@@ -11,12 +11,15 @@ mod audit;
 mod endings;
 mod entries;
 mod lock;
+mod parts;
 mod record;
 mod session;
+mod shared;
 
 pub use audit::Audit;
 pub use endings::Endings;
 pub use entries::{Entries, Entry};
 pub use lock::{Content, LockState, Value};
-pub use record::{Place, Record, Tenant};
+pub use parts::{Part, Parts};
+pub use record::{Place, PlaceId, Record, Tenant};
 pub use session::{Alive, SessionRecord, Sessions, Vital, everybody};

@@ -3,7 +3,9 @@
 //! In Redis this is one hash, so that all of it lives and expires together.
 
 use super::endings::Endings;
-use crate::{Acquire, Claim, Enqueue, FencingToken, HoldId, Label, Life, RECORD_KEPT, SessionId};
+use crate::{
+    Acquire, Claim, Enqueue, FencingToken, HoldId, Kind, Label, Life, Portion, RECORD_KEPT, SessionId,
+};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -23,13 +25,58 @@ pub struct Record {
     pub tenant: Option<Tenant>,
     /// The holds that were ended last other than by their leases, and how.
     pub ended: Endings,
+    /// How many permits, arrivals or parties there are in all, of a lock that counts them.
+    #[serde(default)]
+    pub limit: Option<u32>,
     /// The ticket of the next place.
-    pub tail: u64,
+    pub tail: i64,
     /// Whose place a ticket is. A place that was left leaves nothing here: those behind it are not kept
     /// waiting by it.
-    pub tickets: BTreeMap<u64, SessionId>,
-    /// The places: one a session.
-    pub places: BTreeMap<SessionId, Place>,
+    pub tickets: BTreeMap<i64, PlaceId>,
+    /// The places.
+    pub places: BTreeMap<PlaceId, Place>,
+}
+
+/// Whose a place in the queue is.
+///
+/// ```
+/// use leasehold_core::model::PlaceId;
+/// use leasehold_core::{HoldId, Kind, SessionId};
+///
+/// let hold = HoldId::from_random(SessionId::from_random([7; 12]), [9; 16]);
+/// assert_eq!(PlaceId::of(Kind::Mutex, &hold), PlaceId::Session(hold.session()));
+/// assert_eq!(PlaceId::of(Kind::RwLock, &hold), PlaceId::Hold(hold));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum PlaceId {
+    /// A session's, which has one before a lock that one has at a time: its tasks stand in line before it.
+    Session(SessionId),
+    /// A hold's: who may have a lock beside others does not wait behind his own process for it.
+    Hold(HoldId),
+}
+
+impl PlaceId {
+    /// The place of whoever asks for a hold of a lock of that kind.
+    pub const fn of(kind: Kind, hold: &HoldId) -> Self {
+        if kind.is_shared() { Self::Hold(*hold) } else { Self::Session(hold.session()) }
+    }
+
+    /// The word for it in a store's fields: a secret, where it is a hold's.
+    pub fn word(&self) -> String {
+        match self {
+            Self::Session(session) => session.to_string(),
+            Self::Hold(hold) => hold.token(),
+        }
+    }
+
+    /// Whose session's it is.
+    pub const fn session(&self) -> SessionId {
+        match self {
+            Self::Session(session) => *session,
+            Self::Hold(hold) => hold.session(),
+        }
+    }
 }
 
 /// Who was given a lock.
@@ -75,7 +122,7 @@ impl Tenant {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place {
     /// The number of the place: smaller ones come first.
-    pub ticket: u64,
+    pub ticket: i64,
     /// The nonce of the last look.
     pub nonce: crate::Nonce,
     /// Until when the place is kept without another look, in milliseconds of the store's clock.
@@ -88,6 +135,9 @@ pub struct Place {
     pub claim: Claim,
     /// Who waits, for others to read.
     pub label: Label,
+    /// What part of the lock it waits for.
+    #[serde(default)]
+    pub portion: Portion,
 }
 
 impl Record {
@@ -98,6 +148,7 @@ impl Record {
             last: None,
             tenant: None,
             ended: Endings::default(),
+            limit: None,
             tail: 0,
             tickets: BTreeMap::new(),
             places: BTreeMap::new(),
@@ -121,16 +172,22 @@ impl Record {
         }
     }
 
-    /// Puts a session into the queue, or renews its place. Gives a bound on how many are before it, which
+    /// Puts one who asks into the queue, or renews his place. Gives a bound on how many are before it, which
     /// is exact where nobody left from the middle: counting them would cost the more the longer the queue.
-    pub(super) fn enqueue(&mut self, now_ms: u64, ask: &Acquire, queue: &Enqueue) -> u64 {
-        let session = ask.claim.hold.session();
-        let ticket = if let Some(place) = self.places.get(&session) {
+    pub(super) fn enqueue(&mut self, now_ms: u64, id: PlaceId, ask: &Acquire, queue: &Enqueue) -> u64 {
+        let ticket = if let Some(place) = self.places.get(&id) {
             place.ticket
         } else {
-            self.tail += 1;
-            self.tickets.insert(self.tail - 1, session);
-            self.tail - 1
+            let first = self.tickets.first_key_value().map(|(first, _)| *first);
+            let ticket = match first {
+                Some(first) if ask.portion == Portion::Upgrade => first - 1,
+                _ => {
+                    self.tail += 1;
+                    self.tail - 1
+                }
+            };
+            self.tickets.insert(ticket, id);
+            ticket
         };
         let place = Place {
             ticket,
@@ -140,42 +197,49 @@ impl Record {
             life: ask.life,
             claim: ask.claim.clone(),
             label: ask.label.clone(),
+            portion: ask.portion,
         };
-        self.places.insert(session, place);
+        self.places.insert(id, place);
         self.keep(now_ms, queue.kept_ms);
         let first = self.tickets.first_key_value().map_or(ticket, |(first, _)| *first);
-        (ticket - first).min(self.places.len() as u64 - 1)
+        ticket.abs_diff(first).min(self.places.len() as u64 - 1)
     }
 
-    /// Takes a session's place out of the queue.
-    pub(super) fn leave(&mut self, session: SessionId) -> Option<Place> {
-        let place = self.places.remove(&session)?;
+    /// Takes a place out of the queue.
+    pub(super) fn leave(&mut self, id: PlaceId) -> Option<Place> {
+        let place = self.places.remove(&id)?;
         self.tickets.remove(&place.ticket);
         Some(place)
     }
 
-    /// The place right before a session's own.
-    pub(super) fn before(&self, session: SessionId) -> Option<&Place> {
-        let own = self.places.get(&session)?;
+    /// The place right before another.
+    pub(super) fn before(&self, id: PlaceId) -> Option<&Place> {
+        let own = self.places.get(&id)?;
         let (_, before) = self.tickets.range(..own.ticket).next_back()?;
         self.places.get(before)
     }
 
-    /// Whether a hold has the place of its session.
-    pub(super) fn waits(&self, hold: &HoldId) -> bool {
-        self.places.get(&hold.session()).is_some_and(|place| place.claim.hold == *hold)
+    /// Whether a hold has the place that its claim would have in a lock of that kind.
+    pub(super) fn waits(&self, kind: Kind, hold: &HoldId) -> bool {
+        self.places.get(&PlaceId::of(kind, hold)).is_some_and(|place| place.claim.hold == *hold)
+    }
+
+    /// The first place in the queue.
+    pub(super) fn first(&self) -> Option<(PlaceId, &Place)> {
+        let id = *self.tickets.first_key_value()?.1;
+        Some((id, self.places.get(&id)?))
     }
 
     /// Takes the first place out of the queue.
     pub(super) fn take_first(&mut self) -> Option<Place> {
-        let session = *self.tickets.first_key_value()?.1;
-        self.leave(session)
+        let id = *self.tickets.first_key_value()?.1;
+        self.leave(id)
     }
 
     /// Whether anybody may be in the queue who is alive, as far as one operation looks.
     pub(super) fn is_awaited_at(&self, now_ms: u64) -> bool {
         let mut front = self.tickets.values().take(LOOKS_AT_MOST);
-        let over = |session| self.places.get(session).is_none_or(|place| place.expires_ms < now_ms);
+        let over = |id| self.places.get(id).is_none_or(|place| place.expires_ms < now_ms);
         self.tickets.len() > LOOKS_AT_MOST || !front.all(over)
     }
 

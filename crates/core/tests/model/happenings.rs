@@ -3,10 +3,10 @@
 //! 1. The acquire that comes with a release is one of the same session, and asks for another hold.
 //! 2. Nobody asks whether he is alive himself.
 
-use leasehold_core::model::{LockState, Record, Sessions};
+use leasehold_core::model::{LockState, Place, PlaceId, Record, Sessions};
 use leasehold_core::{
     Acquire, AuditEntry, Beat, Claim, Enqueue, Evict, Evicted, Extend, Fate, FencingToken, Freed, HoldId,
-    Inspect, Label, Life, Nonce, Op, Pass, Release, Reply, SessionId, SessionOp, Wake,
+    Inspect, Label, Life, Nonce, Op, Pass, Portion, Release, Reply, SessionId, SessionOp, Wake,
 };
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -40,7 +40,16 @@ fn sibling(of: ClaimOf, claim: &Claim, other: u8) -> Claim {
 pub(super) fn ask(claim: Claim, lease_ms: u64, queue: Option<(u64, u64)>, adopt_ms: Option<u64>) -> Acquire {
     let label = Label::new(claim.hold.session().to_string()).expect("a plain text");
     let queue = queue.map(|(nonce, kept_ms)| Enqueue { nonce: Nonce::new(0, nonce), kept_ms });
-    Acquire { claim, lease_ms, label, queue, adopt_ms, life: Life::Session { alive_ms: 10_000 }, ahead: None }
+    Acquire {
+        claim,
+        lease_ms,
+        label,
+        queue,
+        adopt_ms,
+        life: Life::Session { alive_ms: 10_000 },
+        ahead: None,
+        portion: Portion::Whole,
+    }
 }
 
 /// Who evicts and frees where no waiter does.
@@ -118,13 +127,17 @@ pub(super) fn check_places(record: &Record) {
         record.places.iter().map(|(session, place)| (*session, place.ticket)).collect();
     assert_eq!(tickets, places, "a place for every ticket, a ticket for every place");
     for (session, place) in &record.places {
-        assert_eq!(place.claim.hold.session(), *session);
+        assert_eq!(*session, PlaceId::Session(place.claim.hold.session()));
     }
     assert!(record.tickets.keys().all(|ticket| *ticket < record.tail), "{record:#?}");
 }
 
-pub(super) fn places(state: &LockState) -> impl Iterator<Item = (&SessionId, &leasehold_core::model::Place)> {
-    state.record.iter().flat_map(|record| &record.places)
+/// The places of a lock whose sessions have one each.
+pub(super) fn places(state: &LockState) -> impl Iterator<Item = (&SessionId, &Place)> {
+    state.record.iter().flat_map(|record| &record.places).map(|(id, place)| match id {
+        PlaceId::Session(session) => (session, place),
+        PlaceId::Hold(_) => panic!("a session has one place before a lock that one has at a time"),
+    })
 }
 
 pub(super) fn entries(state: &LockState) -> Vec<AuditEntry> {
@@ -147,7 +160,7 @@ pub(super) fn by(op: &Op) -> Label {
 
 /// The queue, the first first.
 pub(super) fn order(state: &LockState) -> Vec<SessionId> {
-    state.record.iter().flat_map(|record| record.tickets.values().copied()).collect()
+    state.waiters().collect()
 }
 
 pub(super) fn waits(record: &Record, hold: &HoldId) -> bool {

@@ -9,11 +9,11 @@ use super::happenings::{
     any_move, any_op, ask, by, check_doubling, check_places, check_queue, claims, entries, has_ended,
     lives_with, order, places, session, waits, watcher,
 };
-use leasehold_core::model::{Audit, Content, LockState, Sessions, Tenant, Value, Vital, everybody};
+use leasehold_core::model::{Audit, Content, LockState, PlaceId, Sessions, Tenant, Value, Vital, everybody};
 use leasehold_core::{
     AUDIT_KEPT, Acquire, Acquired, Ahead, AuditEntry, Claim, Ended, Evict, Evicted, Extend, Extended, Fate,
     FencingToken, Fingerprint, Free, Freed, HoldId, Holder, Inspect, Inspection, Label, Life, Op, OwnValue,
-    Pass, Release, Reply, Seen, SessionId, SessionOp, Wake, whole_millis,
+    Pass, Portion, Release, Reply, Seen, SessionId, SessionOp, Wake, whole_millis,
 };
 use proptest::prelude::*;
 
@@ -218,8 +218,9 @@ impl World {
         let queue = order(&self.state);
         let own = queue.iter().position(|s| *s == ask.claim.hold.session()).filter(|_| position.is_some());
         let place = own.and_then(|own| own.checked_sub(1)).map(|before| queue[before]);
-        let place =
-            place.map(|session| self.state.record.as_ref().expect("it queues").places[&session].clone());
+        let place = place.map(|session| {
+            self.state.record.as_ref().expect("it queues").places[&PlaceId::Session(session)].clone()
+        });
         let holder = self.held(&self.state);
         let before =
             place.map(|place| (place.life, place.claim)).or(holder.map(|held| (held.life, held.claim)));
@@ -627,6 +628,7 @@ fn a_state_that_is_shown_keeps_its_tokens() {
         adopt_ms: None,
         life: Life::Session { alive_ms: 10_000 },
         ahead: None,
+        portion: Portion::Whole,
     };
     let mut state = LockState::default();
     state.apply(1_762_000_000_000_000, &Op::Acquire(ask), &everybody);

@@ -8,6 +8,7 @@
 
 use super::straight::Straight;
 use leasehold_core::OwnValue;
+use leasehold_core::Portion;
 use leasehold_core::contend::Terms;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -176,6 +177,7 @@ mod tests {
             life: Life::Session { alive_ms: 10_000 },
             queue: true,
             look_often: false,
+            portion: Portion::Whole,
         })
     }
 

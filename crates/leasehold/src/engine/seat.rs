@@ -27,7 +27,7 @@ use crate::sync::{Mutex, MutexGuard};
 use leasehold_core::contend::{Contender, Executed, Grant, Random, Standing, Step, Terms};
 use leasehold_core::{
     Acquire, Acquired, Claim, FencingToken, HoldId, Holder, Kind, Label, Lock, Moment, Nonce, OwnValue,
-    SessionId,
+    Portion, SessionId,
 };
 use std::collections::BTreeMap;
 use std::fmt;
@@ -504,6 +504,7 @@ impl Seat {
             fence: Some(hold.fence),
             since_ms: None,
             session: None,
+            portion: Portion::Whole,
         };
         Standing { holder: Some(holder), position: None, ahead: None, as_of: Some(now) }
     }
@@ -633,6 +634,7 @@ mod tests {
             life: Life::Session { alive_ms: 10_000 },
             queue: true,
             look_often: false,
+            portion: Portion::Whole,
         })
     }
 
@@ -695,8 +697,9 @@ mod tests {
             fence: None,
             since_ms: None,
             session: None,
+            portion: Portion::Whole,
         };
-        Acquired::Taken { holder: Some(holder), position: Some(0), ahead: None }
+        Acquired::Taken { holder: Some(holder), position: Some(0), ahead: None, others: Vec::new() }
     }
 
     fn straight(id: u64) -> Asker {
@@ -839,7 +842,7 @@ mod tests {
         seat.handle_answer(
             by(front),
             own,
-            Ok(&Acquired::Taken { holder: None, position: Some(0), ahead: None }),
+            Ok(&Acquired::Taken { holder: None, position: Some(0), ahead: None, others: Vec::new() }),
             at(3),
             random,
         );

@@ -3,7 +3,8 @@
 use crate::world::World;
 use leasehold::store::{Op, Reply};
 use leasehold_core::{
-    Acquire, Acquired, Claim, Enqueue, FencingToken, Inspect, Kind, Label, Life, OwnValue, Pass, Release,
+    Acquire, Acquired, Claim, Enqueue, FencingToken, Inspect, Kind, Label, Life, OwnValue, Pass, Portion,
+    Release,
 };
 use std::collections::BTreeMap;
 use std::env;
@@ -189,6 +190,7 @@ fn texts_of_users_are_texts() {
                 adopt_ms: None,
                 life: Life::Session { alive_ms: 10_000 },
                 ahead: None,
+                portion: Portion::Whole,
             })
         };
         play.check(&ask(&holder));
@@ -209,6 +211,7 @@ fn acquire(claim: &Claim, lease_ms: u64, queue: Option<Enqueue>) -> Op {
         adopt_ms: None,
         life: Life::Session { alive_ms: 10_000 },
         ahead: None,
+        portion: Portion::Whole,
     })
 }
 

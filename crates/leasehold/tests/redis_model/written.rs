@@ -1,7 +1,7 @@
 //! The fields and texts by which the state of the model would stand in Redis.
 
 use leasehold::store::Wake;
-use leasehold_core::model::{Audit, Place, Record, SessionRecord, Tenant};
+use leasehold_core::model::{Audit, Place, PlaceId, Record, SessionRecord, Tenant};
 use leasehold_core::{Claim, Ended, Life};
 use leasehold_testkit::Value;
 use std::collections::BTreeMap;
@@ -23,7 +23,7 @@ pub(crate) fn fields(record: &Record) -> BTreeMap<String, String> {
     if !endings.is_empty() {
         put("ended", endings.join("\n"));
     }
-    let line: Vec<String> = record.tickets.values().map(ToString::to_string).collect();
+    let line: Vec<String> = record.tickets.values().map(PlaceId::word).collect();
     if record.tail > 0 {
         let (first, last) =
             (line.first().cloned().unwrap_or_default(), line.last().cloned().unwrap_or_default());
@@ -33,10 +33,10 @@ pub(crate) fn fields(record: &Record) -> BTreeMap<String, String> {
         put(&format!("n:{}", pair[0]), pair[1].clone());
         put(&format!("p:{}", pair[1]), pair[0].clone());
     }
-    for (session, Place { ticket, nonce, expires_ms, lease_ms, life, claim, label }) in &record.places {
+    for (session, Place { ticket, nonce, expires_ms, lease_ms, life, claim, label, .. }) in &record.places {
         let (hold, own, life) = (claim.hold.token(), own(claim), letter(*life));
         let place = format!("{ticket}\n{nonce}\n{expires_ms}\n{lease_ms}\n{life}\n{hold}\n{own}\n{label}");
-        put(&format!("w:{session}"), place);
+        put(&format!("w:{}", session.word()), place);
     }
     fields
 }

@@ -5,7 +5,7 @@ use leasehold::store::{
 };
 use leasehold_core::{
     Acquire, Acquired, Beat, Beaten, Claim, Enqueue, Fate, HoldId, Inspect, Label, Life, Nonce, Pass,
-    Release, Released, SessionEntry, SessionId,
+    Portion, Release, Released, SessionEntry, SessionId,
 };
 use leasehold_testkit::RedisServer;
 use std::future::Future;
@@ -108,6 +108,7 @@ pub(crate) fn ask(claim: &Claim, nonce: Option<Nonce>) -> Acquire {
         // The store may not know the session, and is to take from it all the same: two milliseconds later.
         life: Life::Session { alive_ms: 0 },
         ahead: None,
+        portion: Portion::Whole,
     }
 }
 

@@ -6,7 +6,7 @@ use leasehold::store::{
     Bell, Fault, FaultKind, Listening, Lock, MemoryStore, Op, Outcome, Phase, Postbox, Reply, Store,
 };
 use leasehold::{AcquireError, Client, Holder, Released, SessionId};
-use leasehold_core::{Acquire, Acquired, KeyError};
+use leasehold_core::{Acquire, Acquired, KeyError, Portion};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -52,9 +52,10 @@ impl Moody {
                 fence: None,
                 since_ms: None,
                 session: None,
+                portion: Portion::Whole,
             };
             let position = ask.queue.as_ref().map(|_| 0);
-            let taken = Acquired::Taken { holder: Some(holder), position, ahead: None };
+            let taken = Acquired::Taken { holder: Some(holder), position, ahead: None, others: Vec::new() };
             return Outcome::Done(Reply::Acquire(taken));
         }
         let outcome = self.inner.execute(lock, op, within).await;

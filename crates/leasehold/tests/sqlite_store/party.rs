@@ -4,7 +4,7 @@ use leasehold::store::{Fault, Outcome, Postbox, SqliteStore, Store, Wake};
 use leasehold::{FencingToken, Label, SessionId};
 use leasehold_core::{
     Acquire, Acquired, Beat, Beaten, Claim, Enqueue, HoldId, Inspect, Inspection, Life, Lock, Nonce, Op,
-    Pass, Release, Reply, SessionEntry, SessionOp, SessionReply,
+    Pass, Portion, Release, Reply, SessionEntry, SessionOp, SessionReply,
 };
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
@@ -171,6 +171,7 @@ pub(crate) fn ask(claim: &Claim, queue: bool) -> Acquire {
         adopt_ms: None,
         life: Life::Session { alive_ms: 10_000 },
         ahead: None,
+        portion: Portion::Whole,
     }
 }
 

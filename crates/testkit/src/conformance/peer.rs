@@ -7,7 +7,8 @@ use leasehold::store::{Outcome, Store};
 use leasehold_core::{
     Acquire, Acquired, Ahead, Beat, Beaten, Claim, Enqueue, Entered, Evict, Evicted, Extend, Extended, Fate,
     FencingToken, Free, Freed, HoldId, Holder, Inspect, Inspection, Kind, Label, Life, Lock, Nonce, Op,
-    OwnValue, Pass, Release, Released, Reply, Seen, SessionEntry, SessionId, SessionOp, SessionReply, Share,
+    OwnValue, Pass, Portion, Release, Released, Reply, Seen, SessionEntry, SessionId, SessionOp,
+    SessionReply, Share,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -103,6 +104,7 @@ impl Peer {
             adopt_ms: None,
             life: Life::Session { alive_ms: 1_000 },
             ahead: None,
+            portion: Portion::Whole,
         }
     }
 
@@ -329,7 +331,7 @@ pub(super) fn entered(granted: &Granted) -> Entered {
 /// The reply must say that the lock is taken.
 pub(super) fn taken(reply: Acquired) -> Taken {
     match reply {
-        Acquired::Taken { holder, position, ahead } => Taken { holder, position, ahead },
+        Acquired::Taken { holder, position, ahead, .. } => Taken { holder, position, ahead },
         other => panic!("expected to find the lock taken, got {other:?}"),
     }
 }

@@ -9,7 +9,8 @@ use super::Random;
 use leasehold_core::model::{Content, Entries, LockState, Sessions, Value};
 use leasehold_core::{
     Acquire, Beat, Claim, Enqueue, Evict, Extend, FencingToken, Fingerprint, Free, HoldId, Inspect, Kind,
-    Label, Life, Lock, LockKeys, LockName, Nonce, Op, OwnValue, Pass, Release, Seen, SessionId, SessionOp,
+    Label, Life, Lock, LockKeys, LockName, Nonce, Op, OwnValue, Pass, Portion, Release, Seen, SessionId,
+    SessionOp,
 };
 
 /// What happens next.
@@ -265,7 +266,7 @@ impl Workload {
         let session = |alive_ms| Life::Session { alive_ms };
         let life = *self.random.pick(&[session(1), session(5_000), session(600_000), Life::Lease]);
         let ahead = (self.random.below(2) == 0).then(|| self.likely_session(state));
-        Acquire { claim, lease_ms, label, queue, adopt_ms, life, ahead }
+        Acquire { claim, lease_ms, label, queue, adopt_ms, life, ahead, portion: Portion::Whole }
     }
 
     fn release(&mut self, state: &LockState) -> Release {

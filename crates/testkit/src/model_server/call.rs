@@ -6,7 +6,7 @@ use super::reply::Failure;
 use super::script::Script;
 use leasehold_core::{
     Acquire, Beat, Claim, Enqueue, Evict, Extend, Free, HoldId, Inspect, Kind, Label, Life, Lock, LockName,
-    Op, OwnValue, Pass, Release, Seen,
+    Op, OwnValue, Pass, Portion, Release, Seen,
 };
 use std::str::FromStr;
 
@@ -190,7 +190,7 @@ impl<'a> Rest<'a> {
             adopt_ms => Some(parsed(adopt_ms)?),
         };
         let life = self.life()?;
-        Ok(Acquire { claim, lease_ms, label, queue, adopt_ms, life, ahead: None })
+        Ok(Acquire { claim, lease_ms, label, queue, adopt_ms, life, ahead: None, portion: Portion::Whole })
     }
 
     /// What the acquires of several locks say, each of which has two keys.
@@ -200,7 +200,16 @@ impl<'a> Rest<'a> {
             [lock, _record] => {
                 let (claim, lease_ms) = (self.claim()?.ok_or_else(malformed)?, self.number()?);
                 let label = label.clone();
-                let ask = Acquire { claim, lease_ms, label, queue: None, adopt_ms: None, life, ahead: None };
+                let ask = Acquire {
+                    claim,
+                    lease_ms,
+                    label,
+                    queue: None,
+                    adopt_ms: None,
+                    life,
+                    ahead: None,
+                    portion: Portion::Whole,
+                };
                 Ok(((*lock).to_owned(), ask))
             }
             _ => Err(malformed()),

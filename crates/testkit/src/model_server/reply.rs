@@ -164,7 +164,7 @@ pub(super) fn of_shares(shares: &[Share]) -> Value {
 }
 
 fn of_inspection(seen: &Inspection, in_full: bool) -> Value {
-    let Inspection { holder, waiting, fate: found, stranger, audit } = seen;
+    let Inspection { holder, waiting, fate: found, stranger, audit, .. } = seen;
     let who = Value::Array(who(holder.as_ref()));
     let mut said = vec![Value::number(*waiting), Value::bulk(found.map_or("", fate)), who];
     if in_full {
@@ -194,7 +194,7 @@ fn of_acquire(acquired: &Acquired) -> Value {
             let entered = entered.map(|entered| [entered.count, entered.lease_ms].map(Value::number));
             Value::Array(said.into_iter().chain(entered.into_iter().flatten()).collect())
         }
-        Acquired::Taken { holder, position, ahead } => {
+        Acquired::Taken { holder, position, ahead, .. } => {
             let position = position.map_or(Value::Integer(-1), Value::number);
             let session = ahead.map_or_else(String::new, |ahead| ahead.session.to_string());
             let alive = ahead.and_then(|ahead| ahead.alive_ms).map_or(Value::Integer(-1), Value::number);

@@ -4,7 +4,9 @@
 //! operation does ([`Bug::apply`]); those of a client stand between the engine and its store, its mailbox or its clock
 //! (`planted`). They are switched on for one run, and nothing of them is in the product.
 
-use leasehold_core::model::{Alive, Content, Entries, Entry, LockState, Sessions, Value, Vital, everybody};
+use leasehold_core::model::{
+    Alive, Content, Entries, Entry, LockState, PlaceId, Sessions, Value, Vital, everybody,
+};
 use leasehold_core::{
     Acquire, Acquired, Claim, Extended, Fate, FencingToken, HoldId, Kind, Life, Op, OwnValue, Pass, Reply,
     Seen, SessionOp, SessionReply, Share, Wake,
@@ -213,7 +215,7 @@ impl Bug {
             (Self::Barging, Op::Acquire(ask)) => {
                 // Nobody else is seen to wait while this one asks.
                 let hidden = state.record.as_mut().map(|record| {
-                    let mine = record.places.remove(&ask.claim.hold.session());
+                    let mine = record.places.remove(&PlaceId::of(state.kind, &ask.claim.hold));
                     let hidden = (std::mem::take(&mut record.tickets), std::mem::take(&mut record.places));
                     drop(mine);
                     hidden

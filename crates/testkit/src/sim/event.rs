@@ -606,7 +606,7 @@ fn show_acquired(reply: &Acquired, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             write!(f, "granted {fence} for {remaining_ms} ms")?;
             entered.map_or(Ok(()), |entered| write!(f, ", {} times", entered.count))
         }
-        Acquired::Taken { holder, position, ahead } => {
+        Acquired::Taken { holder, position, ahead, .. } => {
             let remaining = holder.as_ref().map(|holder| holder.remaining_ms);
             write!(f, "taken, position {position:?}, holder {remaining:?}, ahead {ahead:?}")
         }

@@ -4,7 +4,7 @@ use super::*;
 use crate::engine::{Session, System};
 use crate::store::{MemoryStore, Outcome, Postbox};
 use leasehold_core::tenure::Plan;
-use leasehold_core::{Acquire, FencingToken, HoldId, Label, Op, Pass, Release, Wake};
+use leasehold_core::{Acquire, FencingToken, HoldId, Label, Op, Pass, Portion, Release, Wake};
 use std::sync::Weak;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -23,8 +23,16 @@ async fn held(store: &MemoryStore, session: Arc<Session>, until: Moment) -> Arc<
     let claim = Claim::new(HoldId::from_random(session.id, hold));
     let label = Label::new("").expect("a good label");
     let (life, ahead) = (session.life, None);
-    let ask =
-        Acquire { claim: claim.clone(), lease_ms: 60_000, label, queue: None, adopt_ms: None, life, ahead };
+    let ask = Acquire {
+        claim: claim.clone(),
+        lease_ms: 60_000,
+        label,
+        queue: None,
+        adopt_ms: None,
+        life,
+        ahead,
+        portion: Portion::Whole,
+    };
     assert!(matches!(store.execute(&lock, &Op::Acquire(ask), SECOND).await, Outcome::Done(_)));
     Arc::new(Hold::new(lock, claim, FencingToken::new(1), until, session, Weak::new()))
 }

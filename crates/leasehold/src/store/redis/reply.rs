@@ -3,7 +3,8 @@
 use super::script::lock_of;
 use leasehold_core::{
     Acquired, Ahead, AuditEntry, Beaten, Ended, Entered, Evicted, Extended, Fate, FencingToken, Fingerprint,
-    Freed, Holder, Inspection, Label, Op, OwnValue, Refused, Released, Reply, SessionEntry, SessionId, Share,
+    Freed, Holder, Inspection, Label, Op, OwnValue, Portion, Refused, Released, Reply, SessionEntry,
+    SessionId, Share,
 };
 use redis::Value;
 
@@ -78,7 +79,12 @@ fn acquired(value: &Value) -> Read<Acquired> {
         [word, position, ahead, alive, who @ ..] if text(word) == Ok("taken") => {
             // No place, and a life that nobody asked about, are -1, which is no count.
             let ahead = session(ahead)?.map(|session| Ahead { session, alive_ms: number(alive).ok() });
-            Ok(Acquired::Taken { holder: holder(who)?, position: number(position).ok(), ahead })
+            Ok(Acquired::Taken {
+                holder: holder(who)?,
+                position: number(position).ok(),
+                ahead,
+                others: Vec::new(),
+            })
         }
         [word, how] if text(word) == Ok("spent") => text(how).and_then(ended).map(Acquired::Spent),
         _ => Err(Malformed),
@@ -125,7 +131,15 @@ fn inspection(value: &Value) -> Read<Inspection> {
         None => (None, Vec::new()),
         Some((stranger, audit)) => (fingerprint(stranger)?, entries(text(audit)?)),
     };
-    Ok(Inspection { holder: holder(items(who)?)?, waiting: number(waiting)?, fate, stranger, audit })
+    Ok(Inspection {
+        holder: holder(items(who)?)?,
+        waiting: number(waiting)?,
+        fate,
+        stranger,
+        audit,
+        limit: None,
+        sharers: Vec::new(),
+    })
 }
 
 fn fingerprint(value: &Value) -> Read<Option<Fingerprint>> {
@@ -245,6 +259,7 @@ fn holder(who: &[Value]) -> Read<Option<Holder>> {
         fence: None,
         since_ms: None,
         session: None,
+        portion: Portion::Whole,
     };
     match who {
         [] => Ok(None),

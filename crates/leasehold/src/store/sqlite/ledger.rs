@@ -14,7 +14,7 @@ use super::patience::Patience;
 use super::register;
 use super::site::Site;
 use super::trouble::{Trouble, fault, is_busy};
-use leasehold_core::model::{LockState, Value, Vital};
+use leasehold_core::model::{LockState, PlaceId, Value, Vital};
 use leasehold_core::{
     Acquire, Beat, Beaten, Claim, FORMAT, Kind, Label, Lock, Moment, Op, Pass, Reply, SessionId, SessionOp,
     SessionReply, Share, Wake,
@@ -387,6 +387,10 @@ impl Scene<'_> {
         }
         for session in waiters.iter().filter(|session| !spared(session)) {
             if !self.is_dead(*session, buried)? {
+                if state.kind == Kind::Barrier {
+                    // Those behind him count as well.
+                    continue;
+                }
                 break;
             }
             state.bury(self.now_us, *session, &by);
@@ -422,7 +426,7 @@ impl Scene<'_> {
 /// Whether it matters to an operation who is alive: it may give the lock to somebody, or tells who has it.
 fn concerns_the_living(op: &Op) -> bool {
     match op {
-        Op::Acquire(_) | Op::Inspect(_) | Op::Evict(_) | Op::Free(_) => true,
+        Op::Acquire(_) | Op::Inspect(_) | Op::Evict(_) | Op::Free(_) | Op::Resize(_) => true,
         Op::Release(release) => release.next.is_some() || release.pass == Pass::Grant,
         _ => false,
     }
@@ -457,8 +461,11 @@ fn known_as(claim: &Claim, state: &LockState) -> Option<Label> {
     let record = state.record.as_ref()?;
     let session = claim.hold.session();
     let tenant = record.tenant.as_ref().filter(|tenant| tenant.claim.hold.session() == session);
-    let place = || record.places.get(&session).map(|place| place.label.clone());
-    tenant.map(|tenant| tenant.label.clone()).or_else(place)
+    let parts = state.value.as_ref().and_then(|value| value.content.parts());
+    let part = || parts?.part(&claim.hold).map(|part| part.label.clone());
+    let id = PlaceId::of(state.kind, &claim.hold);
+    let place = || record.places.get(&id).map(|place| place.label.clone());
+    tenant.map(|tenant| tenant.label.clone()).or_else(part).or_else(place)
 }
 
 /// The store's time (1). Fails if the file has come into other hands since it was opened.

@@ -87,8 +87,8 @@ pub(super) fn list(
             known.entry(session).or_default().held.push(lock.clone());
         }
         let places = state.record.iter().flat_map(|record| &record.places);
-        for (session, _) in places.filter(|(_, place)| place.expires_ms >= now_us / 1000) {
-            known.entry(*session).or_default().waits = true;
+        for (id, _) in places.filter(|(_, place)| place.expires_ms >= now_us / 1000) {
+            known.entry(id.session()).or_default().waits = true;
         }
     }
     let entry = |(session, known): (SessionId, Known)| {

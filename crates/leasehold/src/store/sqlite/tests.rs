@@ -6,8 +6,8 @@ use super::machine::Machine;
 use crate::store::{FaultKind, MemoryStore, Outcome, Postbox, SessionKeeping, Store};
 use leasehold_core::{
     Acquire, Acquired, Ahead, AuditEntry, Beat, Beaten, Claim, Ended, Enqueue, Evict, Evicted, Extend, Fate,
-    FencingToken, Free, Freed, HoldId, Inspect, Inspection, Label, Life, Lock, Nonce, Op, Pass, Release,
-    Reply, Seen, SessionEntry, SessionId, SessionOp, SessionReply, Wake,
+    FencingToken, Free, Freed, HoldId, Inspect, Inspection, Label, Life, Lock, Nonce, Op, Pass, Portion,
+    Release, Reply, Seen, SessionEntry, SessionId, SessionOp, SessionReply, Wake,
 };
 use proptest::prelude::*;
 use std::fs::File;
@@ -100,6 +100,7 @@ fn acquire(of: u8, hold: u8, queue: bool) -> Acquire {
         adopt_ms: None,
         life: Life::Session { alive_ms: 10_000 },
         ahead: None,
+        portion: Portion::Whole,
     }
 }
 

@@ -158,7 +158,7 @@ fn not_robbed(at: Instant, done: &Execution<'_>, before: &Before, after: &[Held]
 
 fn places(done: &Execution<'_>) -> BTreeMap<SessionId, Place> {
     let places = done.state.record.iter().flat_map(|record| record.places.iter());
-    places.map(|(session, place)| (*session, Place { kept_ms: place.expires_ms, life: place.life })).collect()
+    places.map(|(id, place)| (id.session(), Place { kept_ms: place.expires_ms, life: place.life })).collect()
 }
 
 impl Check for Comparison {

@@ -55,7 +55,7 @@ impl Order {
             let is_asker = done
                 .acquires()
                 .is_some_and(|(ask, _)| ask.life.ends_with_session() && ask.claim.hold.session() == dead);
-            if is_asker || places.is_none_or(|places| !places.contains_key(&dead)) {
+            if is_asker || places.is_none_or(|places| !places.keys().any(|id| id.session() == dead)) {
                 queue.remove(&dead);
             }
         }

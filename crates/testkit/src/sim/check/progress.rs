@@ -138,7 +138,7 @@ impl Progress {
         let kept = places.filter(|(_, place)| place.expires_ms >= now_ms);
         let waiting = kept.filter_map(|(session, place)| {
             let until = done.clock.shows_at((place.expires_ms + 1) * 1000);
-            Some(Place { host: scene.host(*session)?, hold: place.claim.hold, until })
+            Some(Place { host: scene.host(session.session())?, hold: place.claim.hold, until })
         });
         seen.waiting = waiting.collect();
         seen.behind = behind(at, done, &seen.behind);

@@ -5,7 +5,7 @@ use super::site::Site;
 use crate::store::redis::embedded::{Keyspace, WHOLE};
 use leasehold_core::{
     Acquire, Beat, Claim, Enqueue, Evict, Extend, FencingToken, Free, HoldId, Inspect, Kind, Label, Life,
-    Lock, Nonce, Op, OwnValue, Pass, Release, Seen, SessionId,
+    Lock, Nonce, Op, OwnValue, Pass, Portion, Release, Seen, SessionId,
 };
 
 const START_US: u64 = 1_762_000_000_000_000;
@@ -379,6 +379,7 @@ fn ask(claim: Claim, kept_ms: Option<u64>) -> Acquire {
         adopt_ms: None,
         life: Life::Session { alive_ms: 0 },
         ahead: None,
+        portion: Portion::Whole,
     }
 }
 

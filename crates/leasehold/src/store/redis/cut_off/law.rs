@@ -118,7 +118,7 @@ fn for_ever_there(value: Value) -> Value {
 }
 
 fn is_empty(record: &Record) -> bool {
-    let Record { expires_ms: _, last, tenant, ended, tail, tickets, places } = record;
+    let Record { expires_ms: _, last, tenant, ended, tail, tickets, places, .. } = record;
     last.is_none()
         && tenant.is_none()
         && ended.kept.is_empty()

@@ -7,7 +7,7 @@ use super::site::Site;
 use crate::store::redis::embedded::{Content, WHOLE};
 use leasehold_core::model::LockState;
 use leasehold_core::{
-    Acquire, Beat, Beaten, Enqueue, FencingToken, Label, Life, Op, Release, SessionOp, SessionReply,
+    Acquire, Beat, Beaten, Enqueue, FencingToken, Label, Life, Op, Portion, Release, SessionOp, SessionReply,
 };
 use leasehold_testkit::conformance::{Happening, Stranger, Workload};
 
@@ -177,6 +177,7 @@ impl<'a> Play<'a> {
             adopt_ms: None,
             life: Life::Session { alive_ms: 10_000 },
             ahead: None,
+            portion: Portion::Whole,
         }
     }
 

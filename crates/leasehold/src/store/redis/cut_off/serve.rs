@@ -12,8 +12,8 @@ use super::reach::Play;
 use super::site::live;
 use leasehold_core::model::{Entry, LockState};
 use leasehold_core::{
-    Acquire, Acquired, Claim, Enqueue, Fate, FencingToken, HoldId, Kind, Label, Life, Op, Pass, Release,
-    Reply,
+    Acquire, Acquired, Claim, Enqueue, Fate, FencingToken, HoldId, Kind, Label, Life, Op, Pass, Portion,
+    Release, Reply,
 };
 use leasehold_testkit::conformance::Stranger;
 use std::collections::BTreeMap;
@@ -115,6 +115,7 @@ impl Play<'_> {
             adopt_ms: None,
             life: Life::Session { alive_ms: 10_000 },
             ahead: None,
+            portion: Portion::Whole,
         })
     }
 

@@ -10,12 +10,12 @@ use crate::store::redis::embedded::{Content, EmbeddedRedis, Entry, Keyspace, Ran
 use crate::store::redis::reply;
 use crate::store::redis::script::{Call, lock_of};
 use leasehold_core::model::{
-    Audit, Content as Lies, Endings, LockState, Place, Record, SessionRecord, Sessions, Tenant,
+    Audit, Content as Lies, Endings, LockState, Place, PlaceId, Record, SessionRecord, Sessions, Tenant,
     Value as Stands,
 };
 use leasehold_core::{
     Beat, Beaten, Claim, Ended, FencingToken, HoldId, KeySpace, Kind, Label, Life, Lock, LockKeys, Op,
-    OwnValue, Refused, Reply, SessionId, Wake,
+    OwnValue, Portion, Refused, Reply, SessionId, Wake,
 };
 use leasehold_testkit::Value;
 use leasehold_testkit::conformance::{Stranger, Workload, rlock};
@@ -304,6 +304,7 @@ impl Fields {
             tail: 0,
             tickets: BTreeMap::new(),
             places: BTreeMap::new(),
+            limit: None,
         };
         self.queue(&mut record)?;
         let known = |field: &&str| match field.split_once(':') {
@@ -355,8 +356,8 @@ impl Fields {
             if !in_order || place.ticket >= record.tail || place.claim.hold.session() != session {
                 return Err(Broken(format!("place {} of {at} is out of order", place.ticket)));
             }
-            record.tickets.insert(place.ticket, session);
-            record.places.insert(session, place);
+            record.tickets.insert(place.ticket, PlaceId::Session(session));
+            record.places.insert(PlaceId::Session(session), place);
             before = at;
             at = if at == last { "" } else { self.field(&format!("n:{at}")).unwrap_or_default() };
         }
@@ -382,6 +383,7 @@ fn place(text: &str) -> Result<Place, Broken> {
         life: self::life(life)?,
         claim: claim(hold, own)?,
         label: Label::new(label).map_err(broken)?,
+        portion: Portion::Whole,
     })
 }
 

@@ -8,7 +8,8 @@ use super::site::Site;
 use crate::store::redis::embedded::{Content, Keyspace, Ran, WHOLE};
 use crate::store::redis::script::Call;
 use leasehold_core::{
-    Acquire, Claim, HoldId, KeySpace, Kind, Label, Life, Lock, LockKeys, Op, Pass, Release, SessionId,
+    Acquire, Claim, HoldId, KeySpace, Kind, Label, Life, Lock, LockKeys, Op, Pass, Portion, Release,
+    SessionId,
 };
 use leasehold_testkit::Value;
 
@@ -18,7 +19,16 @@ fn ask(n: u8, lease_ms: u64) -> Acquire {
     let claim = Claim::new(HoldId::from_random(SessionId::from_random([n; 12]), [n; 16]));
     let (life, label) =
         (Life::Session { alive_ms: 10_000 }, Label::new("test").expect("a plain text is a label"));
-    Acquire { claim, lease_ms, label, queue: None, adopt_ms: None, life, ahead: None }
+    Acquire {
+        claim,
+        lease_ms,
+        label,
+        queue: None,
+        adopt_ms: None,
+        life,
+        ahead: None,
+        portion: Portion::Whole,
+    }
 }
 
 fn keys(name: &str) -> LockKeys {

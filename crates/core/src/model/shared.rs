@@ -1,0 +1,411 @@
+//! What several may have side by side: a Semaphore, an RwLock, a Latch, a Barrier. One queue, in which each waits for a part.
+//!
+//! Kinds differ in nothing but [who gets on with whom](LockState::room). tokio's `batch_semaphore` serves its Mutex, RwLock
+//! and Semaphore in this way.
+//!
+//! 1. Whoever finds room serves the queue, from the front on, until there is none for the next: nobody is passed by one who
+//!    came later and wants less. So neither readers nor writers starve: readers that came before a writer go before him,
+//!    all together, and those that came after him go after him.
+//! 2. Each hold has a place of its own, not each session: those who wait in one process may be let in together.
+//! 3. Past the queue go only those for whom it would wait: an owner who has the lock already, one who arrives at a latch;
+//!    and before it who upgrades, since everybody waits for him.
+//! 4. Who can never be let in is told so at once: he is not to stand in the way of the others.
+//! 5. Those who meet at a barrier are let in together, or none of them.
+
+use super::audit::Audit;
+use super::lock::{Content, LockState, Now, Value};
+use super::parts::{Part, Parts};
+use super::record::{LOOKS_AT_MOST, Place, PlaceId, Record, Tenant};
+use crate::{
+    Acquire, Acquired, Ahead, AuditEntry, Claim, Ended, Fate, FencingToken, Free, Freed, HoldId, Holder,
+    Kind, Label, Life, Portion, Refused, Release, Released, Resize, Resized, SHARERS_TOLD, Seen, SessionId,
+    Wake,
+};
+
+/// How many sessions one who waits is told of that may be what he waits for.
+const WATCHED_AT_MOST: usize = 16;
+
+/// Whether there is room for one more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Room {
+    Now,
+    /// Once others have left.
+    Later,
+    /// Not as long as he asks for this (4).
+    Never,
+}
+
+impl LockState {
+    /// An acquire. `asked` is the session whose life was looked at for it.
+    pub(super) fn acquire_part(
+        &mut self,
+        now: Now,
+        ask: &Acquire,
+        asked: Option<SessionId>,
+        wakes: &mut Vec<Wake>,
+    ) -> Result<Acquired, Refused> {
+        if let Some(settled) = self.settled(now, ask)? {
+            return Ok(settled);
+        }
+        self.judge(now, ask)?;
+        let id = PlaceId::of(self.kind, &ask.claim.hold);
+        let mut position = None;
+        if self.passes(ask) {
+            if let Some(record) = &mut self.record {
+                record.leave(id);
+            }
+            self.let_in(now, Tenant::asking(now.ms, ask), ask.portion, ask.lease_ms);
+            // Others may have waited for this one to arrive.
+            self.pump_parts(now, None, wakes);
+        } else {
+            if let Some(queue) = &ask.queue {
+                let limit = self.limit(ask.portion);
+                let record = self.record_or_new(now, queue.kept_ms);
+                record.limit = limit;
+                position = Some(record.enqueue(now.ms, id, ask, queue));
+            }
+            self.pump_parts(now, Some(ask), wakes);
+        }
+        if self.holds(&ask.claim) {
+            return Ok(self.confirm(now, ask));
+        }
+        let in_the_way = self.in_the_way(ask);
+        let holder = in_the_way.first().map(|part| part.holder(now.ms));
+        let (ahead, others) = self.watched(ask, position, asked);
+        Ok(Acquired::Taken { holder, position, ahead, others })
+    }
+
+    pub(super) fn release_part(&mut self, now: Now, release: &Release, wakes: &mut Vec<Wake>) -> Released {
+        let hold = release.claim.hold;
+        let found = self.fate(&release.claim);
+        let holder = if found == Fate::Superseded { self.holder(now) } else { None };
+        if found == Fate::Held {
+            self.keep_parts(now, |part| part.hold != hold);
+            self.record_or_new(now, 0).ended.note(hold, Ended::Released);
+        }
+        if let Some(record) = &mut self.record {
+            record.leave(PlaceId::of(self.kind, &hold));
+        }
+        let next = release.next.as_ref().map(|next| self.acquire_part(now, next, None, wakes));
+        self.pump_parts(now, None, wakes);
+        Released { found, left: 0, holder, next }
+    }
+
+    pub(super) fn free_part(&mut self, now: Now, free: &Free, wakes: &mut Vec<Wake>) -> Freed {
+        let of_it = |part: &&Part| matches!(free.seen, Seen::Hold(seen) if part.fence == seen);
+        let seen: Vec<_> =
+            self.parts().iter().flat_map(|parts| &parts.holds).filter(of_it).cloned().collect();
+        if seen.is_empty() {
+            return Freed::Changed { holder: self.holder(now) };
+        }
+        for Part { hold, fence, .. } in &seen {
+            wakes.push(Wake::Freed { to: hold.session(), fence: *fence });
+        }
+        self.take(now, Ended::Freed, &free.by, |_, hold| seen.iter().any(|part| part.hold == *hold));
+        self.pump_parts(now, None, wakes);
+        Freed::Freed
+    }
+
+    pub(super) fn resize(
+        &mut self,
+        now: Now,
+        resize: Resize,
+        wakes: &mut Vec<Wake>,
+    ) -> Result<Resized, Refused> {
+        self.refuse_other_types()?;
+        let Resize { seen, limit } = resize;
+        if limit == 0 {
+            return Err(Refused::OutOfRange { count: 0, limit });
+        }
+        let known = self.record.as_ref().and_then(|record| record.limit);
+        if known != seen && known != Some(limit) {
+            return Ok(Resized::Changed { limit: known });
+        }
+        let record = self.record_or_new(now, 0);
+        record.limit = Some(limit);
+        record.keep(now.ms, 0);
+        self.pump_parts(now, None, wakes);
+        Ok(Resized::Done)
+    }
+
+    /// Ends those parts that `goes` says, which others end than their holders; gives the fencing token of the first.
+    pub(super) fn take_parts(
+        &mut self,
+        now: Now,
+        how: Ended,
+        by: &Label,
+        goes: impl Fn(Life, &HoldId) -> bool,
+    ) -> Option<FencingToken> {
+        let lost: Vec<_> = self
+            .parts()
+            .iter()
+            .flat_map(|parts| &parts.holds)
+            .filter(|part| goes(part.life, &part.hold))
+            .cloned()
+            .collect();
+        self.keep_parts(now, |part| !goes(part.life, &part.hold));
+        for Part { hold, fence, label, .. } in &lost {
+            if let Some(record) = &mut self.record {
+                record.ended.note(*hold, how);
+            }
+            let (fence, whose) = (Some(*fence), Some(label.clone()));
+            let entry = AuditEntry { at_ms: now.ms, how, fence, whose, by: by.clone() };
+            Audit::note(&mut self.audit, entry);
+        }
+        lost.first().map(|part| part.fence)
+    }
+
+    /// Keeps the parts that are to stay. The key lasts no longer than the last of them.
+    pub(super) fn keep_parts(&mut self, now: Now, stays: impl Fn(&Part) -> bool) {
+        self.value.take_if(|Value { content, expires_ms }| {
+            let Content::Parts(parts) = content else { return false };
+            parts.holds.retain(stays);
+            // No key is made to end in this very millisecond: Redis would take it for gone.
+            *expires_ms = parts.until_ms().map(|until_ms| until_ms.max(now.ms + 1));
+            parts.holds.is_empty()
+        });
+    }
+
+    /// Those who have a part.
+    pub(super) fn parts(&self) -> Option<&Parts> {
+        self.value.as_ref()?.content.parts()
+    }
+
+    /// The part of a hold.
+    pub(super) fn part(&self, hold: &HoldId) -> Option<&Part> {
+        self.parts()?.part(hold)
+    }
+
+    /// All who have a part, as others may know them.
+    pub(super) fn sharers(&self, now: Now) -> Vec<Holder> {
+        let parts = self.parts().into_iter().flat_map(|parts| &parts.holds);
+        parts.take(SHARERS_TOLD).map(|part| part.holder(now.ms)).collect()
+    }
+
+    /// Refuses what can never be (4).
+    fn judge(&self, now: Now, ask: &Acquire) -> Result<(), Refused> {
+        let owns = |portion| self.own(&ask.claim).any(|part| part.portion == portion);
+        let wants_none = |count, of| count == 0 || of == 0;
+        match ask.portion {
+            Portion::Permits { count, .. } => match self.limit(ask.portion) {
+                Some(limit) if count == 0 || count > limit => Err(Refused::OutOfRange { count, limit }),
+                _ => Ok(()),
+            },
+            Portion::Arrive { count, of } if wants_none(count, of) => {
+                Err(Refused::OutOfRange { count, limit: of })
+            }
+            Portion::Await { of } if of == 0 => Err(Refused::OutOfRange { count: of, limit: of }),
+            Portion::Meet { of } if of == 0 || of as usize > LOOKS_AT_MOST => {
+                let limit = u32::try_from(LOOKS_AT_MOST).unwrap_or(u32::MAX);
+                Err(Refused::OutOfRange { count: of, limit })
+            }
+            Portion::Arrive { of, .. } | Portion::Await { of } | Portion::Meet { of } => {
+                match self.record.as_ref().and_then(|record| record.limit) {
+                    Some(known) if known != of && !self.is_idle(now) => {
+                        Err(Refused::Disagreement { asked: of, known })
+                    }
+                    _ => Ok(()),
+                }
+            }
+            Portion::Upgradable if owns(Portion::Write) => Ok(()),
+            Portion::Upgradable | Portion::Write if self.own(&ask.claim).next().is_some() => {
+                Err(Refused::WouldDeadlock)
+            }
+            Portion::Upgrade if owns(Portion::Write) || owns(Portion::Upgrade) => Err(Refused::WouldDeadlock),
+            Portion::Upgrade if !owns(Portion::Upgradable) => Err(Refused::NothingToUpgrade),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether one goes past the queue (3).
+    fn passes(&self, ask: &Acquire) -> bool {
+        match ask.portion {
+            Portion::Arrive { .. } => true,
+            Portion::Read | Portion::Upgradable => self.own(&ask.claim).next().is_some(),
+            _ => false,
+        }
+    }
+
+    /// Whether there is room for a part.
+    fn room(&self, claim: &Claim, portion: Portion) -> Room {
+        let holds = || self.parts().into_iter().flat_map(|parts| &parts.holds);
+        let taken = || self.parts().map_or(0, Parts::count);
+        let writes = |part: &Part| matches!(part.portion, Portion::Write | Portion::Upgrade);
+        let free = match portion {
+            Portion::Permits { count, .. } => {
+                let limit = self.limit(portion).unwrap_or_default();
+                if count > limit {
+                    return Room::Never;
+                }
+                taken() + u64::from(count) <= u64::from(limit)
+            }
+            Portion::Read => !holds().any(writes),
+            Portion::Upgradable => !holds().any(|part| writes(part) || part.portion == Portion::Upgradable),
+            Portion::Write => holds().next().is_none(),
+            Portion::Upgrade => {
+                if !self.own(claim).any(|part| part.portion == Portion::Upgradable) {
+                    return Room::Never;
+                }
+                !holds().any(|part| writes(part) || part.owner != claim.value)
+            }
+            Portion::Await { .. } => taken() >= u64::from(self.limit(portion).unwrap_or_default()),
+            Portion::Arrive { .. } => true,
+            // They are let in together (5), and no lock of these kinds is had whole.
+            Portion::Meet { .. } | Portion::Whole => false,
+        };
+        if free { Room::Now } else { Room::Later }
+    }
+
+    /// Lets in whoever is next, and the asker, if none is before him (1).
+    pub(super) fn pump_parts(&mut self, now: Now, asker: Option<&Acquire>, wakes: &mut Vec<Wake>) {
+        if self.kind == Kind::Barrier {
+            return self.meet(now, asker, wakes);
+        }
+        for _ in 0..LOOKS_AT_MOST {
+            let Some((id, place)) = self.record.as_ref().and_then(Record::first) else { break };
+            let room =
+                if place.expires_ms < now.ms { Room::Never } else { self.room(&place.claim, place.portion) };
+            if room == Room::Later {
+                return;
+            }
+            let left = self.record.as_mut().and_then(|record| record.leave(id));
+            if let Some(place) = left.filter(|_| room == Room::Now) {
+                self.grant(now, place, asker, wakes);
+            }
+        }
+        let awaited = self.record.as_ref().is_some_and(Record::is_awaited);
+        if let Some(ask) = asker
+            && !awaited
+            && !self.holds(&ask.claim)
+            && self.room(&ask.claim, ask.portion) == Room::Now
+        {
+            self.let_in(now, Tenant::asking(now.ms, ask), ask.portion, ask.lease_ms);
+        }
+    }
+
+    /// Lets in as many as are to meet, if so many are there (5).
+    fn meet(&mut self, now: Now, asker: Option<&Acquire>, wakes: &mut Vec<Wake>) {
+        let mut present = Vec::new();
+        if let Some(record) = &mut self.record {
+            let front: Vec<_> = record.tickets.values().take(LOOKS_AT_MOST).copied().collect();
+            for id in front {
+                if record.places.get(&id).is_some_and(|place| place.expires_ms >= now.ms) {
+                    present.push(id);
+                } else {
+                    record.leave(id);
+                }
+            }
+        }
+        // One who does not queue, and stands behind them.
+        let extra = asker.filter(|ask| {
+            let id = PlaceId::of(self.kind, &ask.claim.hold);
+            let all_seen = |record: &Record| record.places.len() == present.len();
+            !present.contains(&id) && self.record.as_ref().is_none_or(all_seen)
+        });
+        let known = self.record.as_ref().and_then(|record| record.limit);
+        let Some(of) = known.or(extra.and_then(|ask| ask.portion.of())) else { return };
+        let of = of as usize;
+        if of == 0 || present.len() + usize::from(extra.is_some()) < of {
+            return;
+        }
+        for id in present.iter().take(of) {
+            if let Some(place) = self.record.as_mut().and_then(|record| record.leave(*id)) {
+                self.grant(now, place, asker, wakes);
+            }
+        }
+        if let Some(ask) = extra.filter(|_| present.len() < of) {
+            self.let_in(now, Tenant::asking(now.ms, ask), ask.portion, ask.lease_ms);
+        }
+    }
+
+    /// Lets one in whose turn has come, and tells him, unless he is the one who asks.
+    fn grant(&mut self, now: Now, place: Place, asker: Option<&Acquire>, wakes: &mut Vec<Wake>) {
+        let (hold, nonce, portion, lease_ms) = (place.claim.hold, place.nonce, place.portion, place.lease_ms);
+        let fence = self.let_in(now, Tenant::waiting(now.ms, place), portion, lease_ms);
+        if asker.is_none_or(|ask| ask.claim.hold != hold) {
+            wakes.push(Wake::Grant { to: hold.session(), nonce, fence });
+        }
+    }
+
+    /// Gives a part.
+    fn let_in(&mut self, now: Now, tenant: Tenant, portion: Portion, lease_ms: u64) -> FencingToken {
+        // Where the record was lost, those who have a part know of later tokens than it.
+        let newest = self.parts().and_then(|parts| parts.holds.last()).map(|part| part.fence);
+        let limit = self.limit(portion);
+        let record = self.record_or_new(now, lease_ms);
+        let fence = FencingToken::after(record.last.max(newest), now.us);
+        record.last = Some(fence);
+        record.limit = limit;
+        record.keep(now.ms, lease_ms);
+        let owner = tenant.claim.value.filter(|_| self.kind.has_owners());
+        let Tenant { claim: Claim { hold, .. }, since_ms, life, label } =
+            Tenant { claim: Claim::new(tenant.claim.hold), ..tenant };
+        let until_ms = now.ms + lease_ms;
+        let part = Part { hold, owner, portion, fence, until_ms, since_ms, life, label };
+        let empty = Value { content: Content::Parts(Parts::default()), expires_ms: None };
+        let value = self.value.get_or_insert(empty);
+        if let Content::Parts(parts) = &mut value.content {
+            parts.add(part);
+            value.expires_ms = parts.until_ms();
+        }
+        fence
+    }
+
+    /// How many there are in all: as the store knows, or as who asks for this portion says. Those who meet, or wait for
+    /// arrivals, have agreed on the number.
+    fn limit(&self, portion: Portion) -> Option<u32> {
+        let known = self.record.as_ref().and_then(|record| record.limit);
+        match portion {
+            Portion::Permits { of, .. } => known.or(Some(of)),
+            _ => portion.of(),
+        }
+    }
+
+    /// Whether nobody has a part, nor waits for one.
+    fn is_idle(&self, now: Now) -> bool {
+        self.parts().is_none() && self.record.as_ref().is_none_or(|record| !record.is_awaited_at(now.ms))
+    }
+
+    /// The parts of the owner of a claim.
+    fn own<'a>(&'a self, claim: &'a Claim) -> impl Iterator<Item = &'a Part> {
+        let owner = claim.value.as_ref().filter(|_| self.kind.has_owners());
+        self.parts().into_iter().flat_map(move |parts| parts.of(owner))
+    }
+
+    /// Those whose leaving may let in who asks.
+    fn in_the_way(&self, ask: &Acquire) -> Vec<&Part> {
+        if matches!(self.kind, Kind::Latch | Kind::Barrier) {
+            return Vec::new();
+        }
+        let others = |part: &&Part| part.owner.is_none() || part.owner != ask.claim.value;
+        self.parts().into_iter().flat_map(|parts| &parts.holds).filter(others).collect()
+    }
+
+    /// Whose death would bring who has asked nearer to the lock: whoever stands right before him, or else those who have
+    /// it, the one he asked about before the others.
+    fn watched(
+        &self,
+        ask: &Acquire,
+        position: Option<u64>,
+        asked: Option<SessionId>,
+    ) -> (Option<Ahead>, Vec<SessionId>) {
+        let own = ask.claim.hold.session();
+        let can_die = |life: Life, hold: HoldId| {
+            (life.ends_with_session() && hold.session() != own).then(|| hold.session())
+        };
+        let ahead = |session| Ahead { session, alive_ms: None };
+        let queue = self.record.as_ref().filter(|_| position.is_some());
+        if let Some(before) = queue.and_then(|record| record.before(PlaceId::of(self.kind, &ask.claim.hold)))
+        {
+            return (can_die(before.life, before.claim.hold).map(ahead), Vec::new());
+        }
+        let mut sessions: Vec<_> =
+            self.in_the_way(ask).iter().filter_map(|part| can_die(part.life, part.hold)).collect();
+        let mut seen = std::collections::BTreeSet::new();
+        sessions.retain(|session| seen.insert(*session));
+        let first = asked.filter(|asked| seen.contains(asked)).or(sessions.first().copied());
+        sessions.retain(|session| Some(*session) != first);
+        sessions.truncate(WATCHED_AT_MOST - 1);
+        (first.map(ahead), sessions)
+    }
+}

@@ -963,6 +963,19 @@ pub enum Refused {
     },
 }
 
+impl Refused {
+    /// Whether it is what was asked for that can never be, whatever becomes of the lock's keys.
+    pub const fn is_of_the_asked(&self) -> bool {
+        matches!(
+            self,
+            Self::OutOfRange { .. }
+                | Self::Disagreement { .. }
+                | Self::WouldDeadlock
+                | Self::NothingToUpgrade
+        )
+    }
+}
+
 /// A message to a session's mailbox: a hint, which can be lost, late or forged.
 ///
 /// ```

@@ -1,15 +1,19 @@
 //! A client: an identity, a store, and the keeper of what it holds.
 
+use crate::barrier::Barrier;
 use crate::blocking;
 use crate::census::{self, LockInfo, SessionInfo};
 use crate::engine::{Engine, ShutdownError, StartError, System, Timings, World};
 use crate::error::{ConnectError, InspectError, LockError};
+use crate::latch::Latch;
 use crate::monitor::Monitor;
 use crate::multi::MultiMutex;
 use crate::mutex::Mutex;
 use crate::owner::{Owner, Owners};
 use crate::reentrant::ReentrantMutex;
 use crate::request::Request;
+use crate::rwlock::RwLock;
+use crate::semaphore::Semaphore;
 use crate::store::{MemoryStore, Store};
 use leasehold_core::{About, Label, Lease, Lock, LockName, Moment, NameError, SessionId};
 use std::collections::BTreeMap;
@@ -149,10 +153,7 @@ impl Client {
         N: TryInto<LockName>,
         N::Error: Into<NameError>,
     {
-        let name = name.try_into().map_err(|error| LockError::Name(error.into()))?;
-        let lock = Lock::mutex(name);
-        self.engine.store.check(&lock)?;
-        Ok(Mutex::new(self.engine.clone(), &lock))
+        Ok(Mutex::new(self.engine.clone(), &self.checked(Lock::mutex(named(name)?))?))
     }
 
     /// The lock of that name which its owner may acquire again and again: see [`ReentrantMutex`].
@@ -163,10 +164,62 @@ impl Client {
         N: TryInto<LockName>,
         N::Error: Into<NameError>,
     {
-        let name = name.try_into().map_err(|error| LockError::Name(error.into()))?;
-        let lock = Lock::reentrant(name);
-        self.engine.store.check(&lock)?;
+        let lock = self.checked(Lock::reentrant(named(name)?))?;
         Ok(ReentrantMutex::new(self.engine.clone(), self.owners.clone(), &lock))
+    }
+
+    /// The semaphore of that name, with so many permits where the store knows no other number: see [`Semaphore`].
+    ///
+    /// Fails as [`mutex`](Self::mutex) does, and for no permit at all. Nothing is sent.
+    pub fn semaphore<N>(&self, name: N, permits: u32) -> Result<Semaphore, LockError>
+    where
+        N: TryInto<LockName>,
+        N::Error: Into<NameError>,
+    {
+        counted("permits", permits, Semaphore::MOST)?;
+        Ok(Semaphore::new(self.engine.clone(), &self.checked(Lock::semaphore(named(name)?))?, permits))
+    }
+
+    /// The lock of that name which readers share and a writer has alone: see [`RwLock`].
+    ///
+    /// Fails as [`mutex`](Self::mutex) does. Nothing is sent.
+    pub fn rwlock<N>(&self, name: N) -> Result<RwLock, LockError>
+    where
+        N: TryInto<LockName>,
+        N::Error: Into<NameError>,
+    {
+        let lock = self.checked(Lock::rwlock(named(name)?))?;
+        Ok(RwLock::new(self.engine.clone(), self.owners.clone(), &lock))
+    }
+
+    /// The latch of that name which opens when so many have arrived: see [`Latch`].
+    ///
+    /// Fails as [`mutex`](Self::mutex) does, and for no arrival at all. Nothing is sent.
+    pub fn latch<N>(&self, name: N, arrivals: u32) -> Result<Latch, LockError>
+    where
+        N: TryInto<LockName>,
+        N::Error: Into<NameError>,
+    {
+        counted("arrivals", arrivals, u32::MAX)?;
+        Ok(Latch::new(self.engine.clone(), &self.checked(Lock::latch(named(name)?))?, arrivals))
+    }
+
+    /// The barrier of that name at which so many wait for one another: see [`Barrier`].
+    ///
+    /// Fails as [`mutex`](Self::mutex) does, for nobody at all, and for more than [`Barrier::MOST`]. Nothing is sent.
+    pub fn barrier<N>(&self, name: N, parties: u32) -> Result<Barrier, LockError>
+    where
+        N: TryInto<LockName>,
+        N::Error: Into<NameError>,
+    {
+        counted("parties", parties, Barrier::MOST)?;
+        Ok(Barrier::new(self.engine.clone(), &self.checked(Lock::barrier(named(name)?))?, parties))
+    }
+
+    /// The lock, if the store has keys for it.
+    fn checked(&self, lock: Lock) -> Result<Lock, LockError> {
+        self.engine.store.check(&lock)?;
+        Ok(lock)
     }
 
     /// An owner that nobody has been before: this client's instance id and a number. For one piece of work, which may be
@@ -197,9 +250,7 @@ impl Client {
     {
         let mut requests = Vec::new();
         for name in names {
-            let name = name.try_into().map_err(|error| LockError::Name(error.into()))?;
-            let lock = Lock::mutex(name);
-            self.engine.store.check(&lock)?;
+            let lock = self.checked(Lock::mutex(named(name)?))?;
             requests.push(Request::new(self.engine.clone(), &lock));
         }
         MultiMutex::of(self.engine.clone(), requests)
@@ -448,6 +499,20 @@ impl ClientBuilder {
     pub fn connect_blocking(self) -> Result<blocking::Client, blocking::Error<ConnectError>> {
         blocking::Client::of_builder(self)
     }
+}
+
+/// The name of a lock.
+fn named<N>(name: N) -> Result<LockName, LockError>
+where
+    N: TryInto<LockName>,
+    N::Error: Into<NameError>,
+{
+    name.try_into().map_err(|error| LockError::Name(error.into()))
+}
+
+/// Refuses a number that there cannot be.
+fn counted(what: &'static str, given: u32, most: u32) -> Result<(), LockError> {
+    if (1..=most).contains(&given) { Ok(()) } else { Err(LockError::Count { what, given, most }) }
 }
 
 /// Opens the store of a URL.

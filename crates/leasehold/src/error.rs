@@ -9,7 +9,9 @@ use crate::engine::NotExtended;
 use crate::owner::Owner;
 use crate::store::Fault;
 use leasehold_core::contend::Standing;
-use leasehold_core::{FencingToken, Holder, KeyError, LeaseError, LockName, NameError, OwnValueError};
+use leasehold_core::{
+    FencingToken, Holder, KeyError, LeaseError, LockName, NameError, OwnValueError, Refused,
+};
 use std::fmt;
 use std::time::Duration;
 
@@ -133,6 +135,16 @@ pub enum LockError {
     /// The value of one's own cannot be.
     #[error(transparent)]
     Value(#[from] OwnValueError),
+    /// A number of permits, arrivals or parties that cannot be.
+    #[error("{given} cannot be the number of {what}: there is 1 at least, and {most} at most")]
+    Count {
+        /// Of what.
+        what: &'static str,
+        /// How many were given.
+        given: u32,
+        /// How many there can be.
+        most: u32,
+    },
     /// Several locks were asked for, and none was named.
     #[error("no lock is named: give at least one")]
     NoName,
@@ -198,6 +210,10 @@ pub enum AcquireError {
     /// the latest, the lock is free again when its short first lease (3 s) ends.
     #[error("it is not known whether the lock was acquired (if it was, it is free again within 3 s): {0}")]
     Unknown(#[source] Fault),
+    /// It can never be acquired so: more is asked for than there is, others count on another number, or the owner would
+    /// wait for himself. Nothing was changed.
+    #[error("it can never be acquired so: {0}")]
+    Impossible(Refused),
     /// The client was shut down before the lock was acquired, and acquires nothing any more.
     #[error("the client was shut down: connect a new one to acquire anything more")]
     Closed,
@@ -493,5 +509,36 @@ pub enum FreeError {
     Store(Fault),
     /// The store did not answer: the lock may have been taken from its holder. Its audit says so if it was.
     #[error("it is not known whether the lock was freed (look at it again): {0}")]
+    Unknown(#[source] Fault),
+}
+
+/// Why a Semaphore has not another number of permits now.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use leasehold::{Client, ResizeError};
+///
+/// let uploads = Client::connect("memory:").await?.semaphore("uploads", 3)?;
+/// uploads.resize(5).await?;
+/// assert!(matches!(uploads.resize(0).await, Err(ResizeError::Impossible(_))));
+/// # Ok(()) }
+/// ```
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum ResizeError {
+    /// The number cannot be. Nothing was changed.
+    #[error("no semaphore can have so many permits: {0}")]
+    Impossible(Refused),
+    /// Others changed the number again and again meanwhile.
+    #[error("others changed the number of permits at the same time, to {limit:?} at last")]
+    Contended {
+        /// How many there are.
+        limit: Option<u32>,
+    },
+    /// The store could not be asked, or refused.
+    #[error(transparent)]
+    Store(Fault),
+    /// The store did not answer: whether the number was changed is not known.
+    #[error("it is not known whether the number of permits was changed: {0}")]
     Unknown(#[source] Fault),
 }

@@ -67,6 +67,7 @@
 #[cfg(not(unix))]
 compile_error!("leasehold needs a Unix system: its clock and its files are of that kind");
 
+mod barrier;
 pub mod blocking;
 mod census;
 mod client;
@@ -75,6 +76,7 @@ mod detached;
 mod engine;
 mod error;
 mod guard;
+mod latch;
 mod monitor;
 mod multi;
 mod mutex;
@@ -83,35 +85,42 @@ pub mod optimistic;
 mod owner;
 mod reentrant;
 mod request;
+mod rwlock;
+mod semaphore;
 mod status;
 pub mod store;
 mod sync;
 #[cfg(feature = "tower")]
 pub mod tower;
 
+pub use barrier::{Barrier, Met};
 pub use census::{LockInfo, SessionInfo};
 pub use client::{Client, ClientBuilder};
 pub use detached::{DetachedHold, DetachedTextError};
 pub use engine::{LostReason, ShutdownError, Unreturned, World};
 pub use error::{
     AcquireError, AttachError, ConnectError, Contention, ExtendError, FreeError, InspectError, LockError,
-    Lost, MultiReleaseError, ReleaseError, RunError,
+    Lost, MultiReleaseError, ReleaseError, ResizeError, RunError,
 };
 pub use guard::Guard;
+pub use latch::Latch;
 pub use monitor::{Eviction, Monitor, MonitorReport};
 pub use multi::{MultiAttempt, MultiGuard, MultiMutex};
 pub use mutex::Mutex;
 pub use owner::{Owner, OwnerError};
 pub use reentrant::{ReentrantGuard, ReentrantMutex, Released};
 pub use request::Attempt;
-pub use status::{Details, Status};
+pub use rwlock::{NotShifted, ReadGuard, RwLock, UpgradableGuard, WriteGuard};
+pub use semaphore::{Permit, Semaphore};
+pub use status::{Details, Sharer, Status};
 
 /// The vocabulary that a store of one's own needs: operations, replies, ids, keys, and the
 /// [model](leasehold_core::model) that says what each operation means.
 pub use leasehold_core as core;
 pub use leasehold_core::{
     About, AuditEntry, Ended, FencingToken, Fingerprint, Holder, KeyError, Label, LabelError, Lease,
-    LeaseError, LockName, Moment, NameError, OwnValue, OwnValueError, Pause, RetryPolicy, Seen, SessionId,
+    LeaseError, LockName, Moment, NameError, OwnValue, OwnValueError, Pause, Portion, Refused, RetryPolicy,
+    Seen, SessionId,
 };
 
 #[cfg(doctest)]

@@ -288,7 +288,7 @@ impl MultiMutex {
         let kept: Vec<_> = wanted
             .iter()
             .zip(won)
-            .map(|(at, won)| (*at, self.requests[*at].keep(&asker, won, span)))
+            .map(|(at, won)| (*at, self.requests[*at].keep(&asker, won, span, &self.requests[*at].seat)))
             .collect();
         let mut guards = Vec::with_capacity(kept.len());
         let mut blocked = None;

@@ -252,7 +252,8 @@ impl ReentrantMutex {
     }
 
     fn asker(&self, owner: &Owner) -> Asker {
-        Asker { value: Some(owner.text().clone()), by_lease: owner.has_travelled(), sum: self.sum }
+        let (value, by_lease) = (Some(owner.text().clone()), owner.has_travelled());
+        Asker { value, by_lease, sum: self.sum, ..Asker::default() }
     }
 }
 

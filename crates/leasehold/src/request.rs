@@ -9,6 +9,7 @@ use crate::detached::DetachedHold;
 use crate::engine::{self, Engine, Missed, NotDetached, Pursuit, Seat, Session, Won};
 use crate::error::{AcquireError, Contention, ExtendError};
 use crate::guard::Guard;
+use crate::store::{Fault, FaultKind};
 use leasehold_core::contend::Terms;
 use leasehold_core::tenure::{Caps, Plan, Tenure};
 use leasehold_core::{Lease, LeaseError, Life, Lock, LockName, Moment, OwnValue, Portion, RetryPolicy};
@@ -95,12 +96,14 @@ pub(crate) struct Request {
 /// Who asks.
 #[derive(Default)]
 pub(crate) struct Asker {
-    /// Of a Mutex, a value of the user's own; of a ReentrantMutex, the owner.
+    /// Of a Mutex, a value of the user's own; of a ReentrantMutex or an RwLock, the owner.
     pub(crate) value: Option<OwnValue>,
     /// Set if the hold is to end with its lease alone, also where the client has a session.
     pub(crate) by_lease: bool,
     /// Set to add the lease to that for which the owner has the lock already.
     pub(crate) sum: bool,
+    /// What part of the lock is wanted.
+    pub(crate) portion: Portion,
 }
 
 /// How long a hold is to last.
@@ -265,10 +268,17 @@ impl Request {
     ) -> Result<Result<Kept, Missed>, LeaseError> {
         let span = self.span()?;
         let pursuit = self.pursuit(asker, span.wanted(), limit, once, None);
-        match engine::acquire(&self.engine, &self.seat, &pursuit).await {
-            Ok(won) => self.keep(asker, won, span),
+        let seat = self.place();
+        match engine::acquire(&self.engine, &seat, &pursuit).await {
+            Ok(won) => self.keep(asker, won, span, &seat),
             Err(missed) => Ok(Err(missed)),
         }
+    }
+
+    /// From where to ask.
+    fn place(&self) -> Arc<Seat> {
+        let lock = &self.seat.lock;
+        if lock.kind.is_shared() { self.engine.own_seat(lock) } else { self.seat.clone() }
     }
 
     /// How long a hold is to last, as things are now.
@@ -287,6 +297,7 @@ impl Request {
         asker: &Asker,
         won: Won<'_>,
         span: Span,
+        seat: &Arc<Seat>,
     ) -> Result<Result<Kept, Missed>, LeaseError> {
         let Span { lease, cap } = span;
         let world = &self.engine.world;
@@ -314,7 +325,7 @@ impl Request {
             return Ok(Err(Missed::Closed));
         };
         drop(won);
-        let (engine, seat, lease) = (self.engine.clone(), self.seat.clone(), self.lease);
+        let (engine, seat, lease) = (self.engine.clone(), seat.clone(), self.lease);
         let guard = Guard::new(engine, seat, hold, keep, lease, self.free_every).after(earlier);
         left.map(|_| Ok(Kept { guard, count }))
     }
@@ -364,7 +375,7 @@ impl Request {
             life: if asker.by_lease { Life::Lease } else { session.life },
             queue: !once && self.retry.is_none(),
             look_often: self.free_every.is_some() || !self.engine.store.has_mailboxes(),
-            portion: Portion::Whole,
+            portion: asker.portion,
         });
         Pursuit { terms, session: own, limit, once, retry: self.retry }
     }
@@ -388,6 +399,11 @@ impl Request {
             }
             Missed::Taken(standing) => {
                 AcquireError::OutOfTries { lock, contention: Box::new((*standing).into()) }
+            }
+            Missed::Fault { fault: Fault { kind: FaultKind::Meaningless(refused), .. }, .. }
+                if refused.is_of_the_asked() =>
+            {
+                AcquireError::Impossible(refused)
             }
             Missed::Fault { fault, maybe_there: false } => AcquireError::Store(fault),
             Missed::Fault { fault, maybe_there: true } => AcquireError::Unknown(fault),

@@ -1,14 +1,18 @@
 //! How a lock stands, of whatever kind, and what a person does about it.
 
 use crate::census::{self, SessionInfo};
-use crate::error::{Contention, FreeError, InspectError};
+use crate::error::{Contention, FreeError, InspectError, ResizeError};
 use crate::owner::Owner;
 use crate::request::Request;
 use crate::store::{Fault, Outcome};
 use leasehold_core::{
-    AuditEntry, Ended, FencingToken, Free, Freed, Inspect, Inspection, Op, Reply, Seen, SessionId,
+    AuditEntry, Ended, FencingToken, Free, Freed, Holder, Inspect, Inspection, Op, Portion, Reply, Resize,
+    Resized, Seen, SessionId,
 };
 use std::time::{Duration, SystemTime};
+
+/// How often the number of permits is tried to be changed while others change it.
+const RESIZES: u32 = 16;
 
 /// How a lock stands.
 ///
@@ -42,16 +46,81 @@ pub struct Status {
     pub fence: Option<FencingToken>,
     /// The session whose death would end the hold; none, where its lease alone ends it.
     pub session: Option<SessionId>,
-    /// How many sessions wait.
+    /// How many wait: sessions, or holds where each has a place of its own.
     pub waiting: u64,
+    /// All who have it, of a lock that several can have side by side, the oldest first; no more than 256 of them. The
+    /// holder above is the first.
+    pub sharers: Vec<Sharer>,
+    /// How many permits, arrivals or parties there are in all, where that is known.
+    pub limit: Option<u32>,
     /// Whether a task of this client holds the lock, as far as the client knows by itself.
     pub ours: bool,
 }
 
+/// One of those who have a lock that several can have side by side.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use leasehold::Portion;
+///
+/// let index = leasehold::Client::connect("memory:").await?.rwlock("index")?;
+/// let guard = index.read().await?;
+/// let status = index.inspect().await?;
+/// assert_eq!((status.sharers.len(), status.sharers[0].portion), (1, Portion::Read));
+/// index.free_by_force(status.sharers[0].seen().expect("it has a fencing token")).await?;
+/// # drop(guard);
+/// # Ok(()) }
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Sharer {
+    /// Its name for others.
+    pub holder: Option<String>,
+    /// What part of the lock it has.
+    pub portion: Portion,
+    /// Who has it, of an RwLock.
+    pub owner: Option<Owner>,
+    /// Since when, by the store's clock.
+    pub since: Option<SystemTime>,
+    /// How long still, unless it is extended.
+    pub remaining: Option<Duration>,
+    /// Its fencing token.
+    pub fence: Option<FencingToken>,
+    /// The session whose death would end the hold; none, where its lease alone ends it.
+    pub session: Option<SessionId>,
+}
+
+impl Sharer {
+    /// The hold, for `free_by_force`.
+    pub fn seen(&self) -> Option<Seen> {
+        self.fence.map(Seen::Hold)
+    }
+
+    fn of(holder: &Holder) -> Self {
+        Self {
+            holder: holder.label.as_ref().map(ToString::to_string),
+            portion: holder.portion,
+            owner: holder.owner.clone().map(Owner::told),
+            since: holder.since_ms.map(instant),
+            remaining: holder.remaining_ms.map(Duration::from_millis),
+            fence: holder.fence,
+            session: holder.session,
+        }
+    }
+}
+
+fn instant(ms: u64) -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_millis(ms)
+}
+
 impl Status {
+    /// How many permits are taken, or how many have arrived.
+    pub fn taken(&self) -> u64 {
+        self.sharers.iter().map(|sharer| u64::from(sharer.portion.count())).sum()
+    }
+
     pub(crate) fn of(seen: &Inspection, ours: bool) -> Self {
         let holder = seen.holder.as_ref();
-        let instant = |ms| SystemTime::UNIX_EPOCH + Duration::from_millis(ms);
         Self {
             held: holder.is_some(),
             holder: holder.and_then(|h| h.label.as_ref()).map(ToString::to_string),
@@ -62,6 +131,8 @@ impl Status {
             fence: holder.and_then(|h| h.fence),
             session: holder.and_then(|h| h.session),
             waiting: seen.waiting,
+            sharers: seen.sharers.iter().map(Sharer::of).collect(),
+            limit: seen.limit,
             ours,
         }
     }
@@ -101,13 +172,13 @@ impl Request {
     /// How the lock stands.
     pub(crate) async fn inspect(&self) -> Result<Status, InspectError> {
         let seen = self.look(false).await?;
-        Ok(Status::of(&seen, self.seat.is_occupied(self.engine.world.now())))
+        Ok(Status::of(&seen, self.is_ours(&seen)))
     }
 
     /// The same, with what people want to know beside that.
     pub(crate) async fn inspect_in_full(&self) -> Result<Details, InspectError> {
         let seen = self.look(true).await?;
-        let status = Status::of(&seen, self.seat.is_occupied(self.engine.world.now()));
+        let status = Status::of(&seen, self.is_ours(&seen));
         let behind = match status.session {
             Some(id) => {
                 let sessions = census::sessions(&self.engine).await?;
@@ -117,6 +188,38 @@ impl Request {
         };
         let holder = status.fence.map(Seen::Hold).or(seen.stranger.map(Seen::Stranger));
         Ok(Details { seen: holder, status, behind, audit: seen.audit })
+    }
+
+    /// Whether a task of this client has the lock.
+    fn is_ours(&self, seen: &Inspection) -> bool {
+        let own = Some(self.engine.sessions.present().id);
+        if self.seat.lock.kind.is_shared() {
+            seen.sharers.iter().any(|sharer| sharer.session == own)
+        } else {
+            self.seat.is_occupied(self.engine.world.now())
+        }
+    }
+
+    /// Says how many permits there are.
+    pub(crate) async fn resize(&self, limit: u32) -> Result<(), ResizeError> {
+        let mut seen = None;
+        for _ in 0..RESIZES {
+            let op = Op::Resize(Resize { seen, limit });
+            let reply = self.engine.call(&self.seat.lock, &op, self.engine.timings.call).await;
+            let reply = reply.map_err(|failed| {
+                let wrap = if failed.maybe_done { ResizeError::Unknown } else { ResizeError::Store };
+                wrap(failed.fault)
+            })?;
+            match reply {
+                Reply::Resize(Resized::Done) => return Ok(()),
+                Reply::Resize(Resized::Changed { limit: known }) => seen = known,
+                Reply::Refused(refused) if refused.is_of_the_asked() => {
+                    return Err(ResizeError::Impossible(refused));
+                }
+                odd => return Err(ResizeError::Store(Fault::odd_reply(odd))),
+            }
+        }
+        Err(ResizeError::Contended { limit: seen })
     }
 
     /// Takes the lock from the holder that was seen.

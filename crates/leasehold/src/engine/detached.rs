@@ -253,7 +253,7 @@ pub(crate) async fn attach(
     let may_last_until = engine.world.now() + (within + lease).max(may_last);
     match extend(engine, lock, &claim, lease, within).await {
         Ok(valid_until) => {
-            let seat = engine.seat(lock);
+            let seat = if lock.kind.is_shared() { engine.own_seat(lock) } else { engine.seat(lock) };
             // It lives by its lease alone, also where the client that keeps it has a session.
             let session = Arc::new(Session::new(claim.hold.session(), Life::Lease, FAR));
             let hold = Hold::new(lock.clone(), claim, fence, valid_until, session, Arc::downgrade(&seat));

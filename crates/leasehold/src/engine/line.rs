@@ -8,7 +8,6 @@
 
 use super::straight::Straight;
 use leasehold_core::OwnValue;
-use leasehold_core::Portion;
 use leasehold_core::contend::Terms;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -162,8 +161,7 @@ impl Line {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use leasehold_core::Label;
-    use leasehold_core::Life;
+    use leasehold_core::{Label, Life, Portion};
     use std::time::Duration;
 
     fn terms() -> Arc<Terms> {

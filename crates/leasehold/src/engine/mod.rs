@@ -126,6 +126,12 @@ impl Engine {
         self.seats.seat(lock, self.sessions.present().id)
     }
 
+    /// A seat for one acquisition alone, before a lock that several can have side by side: tasks of one process do not
+    /// wait for one another there, and each has a place of its own in the store's queue.
+    pub(crate) fn own_seat(&self, lock: &Lock) -> Arc<Seat> {
+        self.seats.own_seat(lock, self.sessions.present().id)
+    }
+
     /// Runs what is sent about a hold; nothing comes of it once a shutdown has begun.
     pub(crate) async fn unless_shut<F: Future>(&self, sending: F) -> Option<F::Output> {
         self.gate.pass(sending).await
@@ -285,6 +291,16 @@ impl Seats {
         {
             return seat;
         }
+        let (slot, seat) = self.new_seat(&mut table, lock, session);
+        table.by_lock.insert(lock.clone(), slot);
+        seat
+    }
+
+    fn own_seat(self: &Arc<Self>, lock: &Lock, session: SessionId) -> Arc<Seat> {
+        self.new_seat(&mut self.table(), lock, session).1
+    }
+
+    fn new_seat(self: &Arc<Self>, table: &mut Table, lock: &Lock, session: SessionId) -> (u32, Arc<Seat>) {
         let slot = table.free.pop().unwrap_or_else(|| {
             table.slots.push(Weak::new());
             u32::try_from(table.slots.len() - 1).unwrap_or(u32::MAX)
@@ -302,8 +318,7 @@ impl Seats {
         if let Some(place) = table.slots.get_mut(slot as usize) {
             *place = Arc::downgrade(&seat);
         }
-        table.by_lock.insert(lock.clone(), slot);
-        seat
+        (slot, seat)
     }
 
     /// Stands in line for several locks in one step: whoever else does so comes before or after in all of them.

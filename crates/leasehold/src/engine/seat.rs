@@ -1,6 +1,7 @@
 //! A seat: this process's place before one lock, and the tasks that stand in line for it.
 //!
-//! A Mutex has one occupant at a time; a ReentrantMutex has as many as its owner has holds in this process.
+//! A Mutex has one occupant at a time; a ReentrantMutex has as many as its owner has holds in this process. Where several
+//! can have a lock side by side, each acquisition has a seat by itself, with a line of one task.
 //!
 //! 1. Only the front of the line drives the contender, and only while no hold occupies the seat; or while it has a place
 //!    in the store's queue, which has to be kept although others of this process have entered past it.

@@ -20,7 +20,7 @@ use crate::{
     Acquire, Acquired, Ahead, Claim, Enqueue, Entered, FIRST_LEASE, FencingToken, HoldId, Holder, Label,
     Life, Moment, Nonce, OwnValue, Portion, SessionId, drift, whole_millis,
 };
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::time::Duration;
 
 /// How often the first in the queue looks, whatever messages say.
@@ -163,9 +163,9 @@ pub struct Contender {
     /// The hold that is asked for, if anything of it may be at the store.
     attempt: Option<Attempt>,
     standing: Standing,
-    /// Those whose death would bring the lock nearer, and until when each is alive if it beats no more; nothing, where
-    /// that was not asked about yet (4).
-    watched: BTreeMap<SessionId, Option<Moment>>,
+    /// Those whose death would bring the lock nearer, in the order in which they were told, and until when each is alive
+    /// if it beats no more; nothing, where that was not asked about yet (4).
+    watched: Vec<(SessionId, Option<Moment>)>,
     faults: u32,
     /// When the first of the questions was sent that were not answered since.
     silent_since: Option<Moment>,
@@ -225,7 +225,7 @@ impl Contender {
             phase: Phase::Idle,
             attempt: None,
             standing: Standing::default(),
-            watched: BTreeMap::new(),
+            watched: Vec::new(),
             faults: 0,
             silent_since: None,
             stale_grants: 0,
@@ -269,7 +269,7 @@ impl Contender {
         let keeps_out = !matches!(terms.portion, Portion::Await { .. } | Portion::Meet { .. });
         let lease = if keeps_out { terms.lease.min(FIRST_LEASE) } else { terms.lease };
         let kept = (self.look_interval() * 2 + LOOK_EVERY).min(LONGEST_PLACE);
-        let (session, ahead) = (self.session, self.next_watched());
+        let (session, ahead) = (self.session, self.next_watched().map(|(session, _)| session));
         let attempt = self.attempt.get_or_insert_with(|| Attempt {
             claim: Claim { hold: fresh_hold(session, random), value: terms.value.clone() },
             life: terms.life,
@@ -305,7 +305,9 @@ impl Contender {
 
     /// Whether the hold that is asked for fits other terms; if it does not, it has to be given up.
     pub fn suits(&self, terms: &Terms) -> bool {
-        let fits = |attempt: &Attempt| attempt.claim.value == terms.value && attempt.life == terms.life;
+        let fits = |attempt: &Attempt| {
+            (&attempt.claim.value, attempt.life, attempt.portion) == (&terms.value, terms.life, terms.portion)
+        };
         self.attempt.as_ref().is_none_or(fits)
     }
 
@@ -492,19 +494,20 @@ impl Contender {
 
     /// Takes note of whom a reply has named as standing in the way (4).
     fn watch(&mut self, ahead: Option<Ahead>, others: &[SessionId], now: Moment) {
-        self.watched.retain(|session, _| others.contains(session));
-        for session in others {
-            self.watched.entry(*session).or_default();
-        }
-        if let Some(Ahead { session, alive_ms }) = ahead {
-            let alive = alive_ms.map(|alive_ms| now + Duration::from_millis(alive_ms));
-            self.watched.insert(session, alive);
-        }
+        let known = std::mem::take(&mut self.watched);
+        let until = |session| known.iter().find(|(of, _)| *of == session).and_then(|(_, until)| *until);
+        let first = ahead.map(|Ahead { session, alive_ms }| {
+            let told = alive_ms.map(|alive_ms| now + Duration::from_millis(alive_ms));
+            (session, told.or(until(session)))
+        });
+        self.watched.extend(first);
+        self.watched.extend(others.iter().map(|session| (*session, until(*session))));
     }
 
-    /// Whom to ask about next: one of whom nothing is known, or else the one who would be dead first.
-    fn next_watched(&self) -> Option<SessionId> {
-        self.watched.iter().min_by_key(|(_, alive)| **alive).map(|(session, _)| *session)
+    /// Whom to ask about next, and until when he is alive: the first of whom nothing is known, or else the one who would be
+    /// dead first. The first, since more may hold the lock than are told at once: the next of them follow on him.
+    fn next_watched(&self) -> Option<(SessionId, Option<Moment>)> {
+        self.watched.iter().min_by_key(|(_, alive)| *alive).copied()
     }
 
     /// How long to wait for a message after a reply that said "taken", to a question that asked about `asked`.
@@ -513,8 +516,7 @@ impl Contender {
         let Some(ahead) = self.standing.ahead else { return usual };
         let surprise = asked.is_some_and(|asked| asked != ahead.session);
         self.surprises = if surprise { self.surprises.saturating_add(1) } else { 0 };
-        let next = self.next_watched().and_then(|session| self.watched.get(&session).copied().flatten());
-        let watch = match next {
+        let watch = match self.next_watched().and_then(|(_, alive)| alive) {
             Some(alive) => {
                 let dead = alive.since(now).saturating_add(Duration::from_millis(1));
                 dead.saturating_add(between(Duration::ZERO, Duration::from_millis(5), random()))

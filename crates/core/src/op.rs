@@ -619,7 +619,8 @@ pub enum Reply {
     Free(Freed),
     /// To an [`Op::Resize`].
     Resize(Resized),
-    /// The operation has no meaning here, and nothing was changed.
+    /// The operation has no meaning here, and nothing was changed for it. Whoever is refused a part of a lock that several
+    /// can have does not wait for it any more, and others may be let in.
     Refused(Refused),
 }
 
@@ -649,7 +650,8 @@ pub enum Acquired {
         /// asker's. Nothing, where that one has no session that could die. Where several hold the lock and none waits
         /// before: the session that was asked about, if it is one of theirs, or else the first of them.
         ahead: Option<Ahead>,
-        /// The others of those sessions, of a lock that several hold: each may be what the asker waits for.
+        /// The others of those sessions, of a lock that several hold: each may be what the asker waits for. They come in the
+        /// order of their holds, from `ahead` on and round, and not more than a few of them.
         others: Vec<SessionId>,
     },
     /// This very hold has ended before: the operation came late, or twice.

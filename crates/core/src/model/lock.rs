@@ -786,8 +786,11 @@ impl LockState {
         if self.holds(claim) {
             return Fate::Held;
         }
+        // Others may have a part of a shared lock beside those that are gone: nobody came in their place.
+        let side_by_side = self.kind.is_shared() && self.refuse_other_types().is_ok();
         let Some(record) = &self.record else {
-            return if self.value.is_some() { Fate::Superseded } else { Fate::Forgotten };
+            let others = self.value.is_some() && !side_by_side;
+            return if others { Fate::Superseded } else { Fate::Forgotten };
         };
         if record.waits(self.kind, &claim.hold) {
             return Fate::Queued;
@@ -795,8 +798,7 @@ impl LockState {
         if let Some(how) = self.ended(&claim.hold) {
             return Fate::Ended(how);
         }
-        if self.kind.is_shared() && self.refuse_other_types().is_ok() {
-            // Others may have a part of it beside those that are gone: nobody came in their place.
+        if side_by_side {
             return Fate::Vanished;
         }
         if self.entries_of(claim).is_some() {

@@ -201,6 +201,15 @@ impl Record {
         };
         self.places.insert(id, place);
         self.keep(now_ms, queue.kept_ms);
+        self.before_ticket(ticket)
+    }
+
+    /// The same bound for a place that is there.
+    pub(super) fn position(&self, id: PlaceId) -> Option<u64> {
+        self.places.get(&id).map(|place| self.before_ticket(place.ticket))
+    }
+
+    fn before_ticket(&self, ticket: i64) -> u64 {
         let first = self.tickets.first_key_value().map_or(ticket, |(first, _)| *first);
         ticket.abs_diff(first).min(self.places.len() as u64 - 1)
     }

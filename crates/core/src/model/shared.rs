@@ -11,6 +11,8 @@
 //!    and before it who upgrades, since everybody waits for him.
 //! 4. Who can never be let in is told so at once: he is not to stand in the way of the others.
 //! 5. Those who meet at a barrier are let in together, or none of them.
+//! 6. Who gives up at a latch or a barrier has given up for good, also where nothing of him was there: what comes late of him
+//!    would be counted, and let others in.
 
 use super::audit::Audit;
 use super::lock::{Content, LockState, Now, Value};
@@ -47,9 +49,15 @@ impl LockState {
         if let Some(settled) = self.settled(now, ask)? {
             return Ok(settled);
         }
-        self.judge(now, ask)?;
         let id = PlaceId::of(self.kind, &ask.claim.hold);
-        let mut position = None;
+        if let Err(refused) = self.judge(now, ask) {
+            // Nobody will look for his place any more; and the dead one whom he asked about may have been in others' way.
+            if let Some(record) = &mut self.record {
+                record.leave(id);
+            }
+            self.pump_parts(now, None, wakes);
+            return Err(refused);
+        }
         if self.passes(ask) {
             if let Some(record) = &mut self.record {
                 record.leave(id);
@@ -62,13 +70,16 @@ impl LockState {
                 let limit = self.limit(ask.portion);
                 let record = self.record_or_new(now, queue.kept_ms);
                 record.limit = limit;
-                position = Some(record.enqueue(now.ms, id, ask, queue));
+                record.enqueue(now.ms, id, ask, queue);
             }
             self.pump_parts(now, Some(ask), wakes);
         }
         if self.holds(&ask.claim) {
             return Ok(self.confirm(now, ask));
         }
+        // Only now: those who were before him may just have been let in.
+        let queued = self.record.as_ref().filter(|_| ask.queue.is_some());
+        let position = queued.and_then(|record| record.position(id));
         let in_the_way = self.in_the_way(ask);
         let holder = in_the_way.first().map(|part| part.holder(now.ms));
         let (ahead, others) = self.watched(ask, position, asked);
@@ -81,7 +92,10 @@ impl LockState {
         let holder = if found == Fate::Superseded { self.holder(now) } else { None };
         if found == Fate::Held {
             self.keep_parts(now, |part| part.hold != hold);
-            self.record_or_new(now, 0).ended.note(hold, Ended::Released);
+        }
+        let gathers = matches!(self.kind, Kind::Latch | Kind::Barrier) && self.refuse_other_types().is_ok();
+        if found == Fate::Held || (gathers && !matches!(found, Fate::Ended(_))) {
+            self.record_or_new(now, 0).ended.note(hold, Ended::Released); // (6)
         }
         if let Some(record) = &mut self.record {
             record.leave(PlaceId::of(self.kind, &hold));
@@ -145,9 +159,7 @@ impl LockState {
             .collect();
         self.keep_parts(now, |part| !goes(part.life, &part.hold));
         for Part { hold, fence, label, .. } in &lost {
-            if let Some(record) = &mut self.record {
-                record.ended.note(*hold, how);
-            }
+            self.record_or_new(now, 0).ended.note(*hold, how);
             let (fence, whose) = (Some(*fence), Some(label.clone()));
             let entry = AuditEntry { at_ms: now.ms, how, fence, whose, by: by.clone() };
             Audit::note(&mut self.audit, entry);
@@ -222,6 +234,8 @@ impl LockState {
         match ask.portion {
             Portion::Arrive { .. } => true,
             Portion::Read | Portion::Upgradable => self.own(&ask.claim).next().is_some(),
+            // He would be the first of the queue, also where he does not queue.
+            Portion::Upgrade => self.room(&ask.claim, ask.portion) == Room::Now,
             _ => false,
         }
     }
@@ -382,7 +396,7 @@ impl LockState {
     }
 
     /// Whose death would bring who has asked nearer to the lock: whoever stands right before him, or else those who have
-    /// it, the one he asked about before the others.
+    /// it, from the one on whom he asked about: so each of them is told in turn, however many there are.
     fn watched(
         &self,
         ask: &Acquire,
@@ -403,9 +417,11 @@ impl LockState {
             self.in_the_way(ask).iter().filter_map(|part| can_die(part.life, part.hold)).collect();
         let mut seen = std::collections::BTreeSet::new();
         sessions.retain(|session| seen.insert(*session));
-        let first = asked.filter(|asked| seen.contains(asked)).or(sessions.first().copied());
-        sessions.retain(|session| Some(*session) != first);
-        sessions.truncate(WATCHED_AT_MOST - 1);
-        (first.map(ahead), sessions)
+        if let Some(at) = sessions.iter().position(|session| asked == Some(*session)) {
+            sessions.rotate_left(at);
+        }
+        sessions.truncate(WATCHED_AT_MOST);
+        let mut sessions = sessions.into_iter();
+        (sessions.next().map(ahead), sessions.collect())
     }
 }

@@ -640,6 +640,7 @@ mod tests {
             since_ms: None,
             session: None,
             portion: Portion::Whole,
+            rests: false,
         };
         Acquired::Taken { holder: Some(holder), position: Some(position), ahead: None, others: Vec::new() }
     }
@@ -771,6 +772,7 @@ mod tests {
             since_ms: None,
             session: None,
             portion: Portion::Whole,
+            rests: false,
         };
         let ours = Holder { label: Label::new("other").ok(), ..stranger.clone() };
         for (holder, position, look_often, soon) in [
@@ -811,6 +813,7 @@ mod tests {
                 since_ms: None,
                 session: None,
                 portion: Portion::Whole,
+                rests: false,
             });
             contender.handle_reply(
                 nonce,

@@ -98,6 +98,20 @@ impl KeySpace {
         Ok(LockKeys { name, record, audit })
     }
 
+    /// The channel on which is said that an Election has another leader, or none: in the lock's slot.
+    ///
+    /// ```
+    /// use leasehold_core::{KeySpace, Lock};
+    ///
+    /// let space = KeySpace::new("app:")?;
+    /// let keys = space.lock(&Lock::election("{orders}/42".parse()?))?;
+    /// assert_eq!(space.leader_channel(&keys), "app:leasehold:{orders}:leader:app:{orders}/42");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn leader_channel(&self, keys: &LockKeys) -> String {
+        [&self.beside(hashed(&keys.name)), ":leader:", &keys.name].concat()
+    }
+
     /// The record of a session on one server, which has one a process.
     pub fn session(&self, session: SessionId) -> String {
         format!("{}:{session}", self.sessions())

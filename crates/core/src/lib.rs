@@ -18,6 +18,7 @@ mod label;
 mod lease;
 pub mod model;
 mod name;
+pub mod observe;
 mod op;
 pub mod pulse;
 mod retry;

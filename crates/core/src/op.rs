@@ -26,11 +26,13 @@ pub enum Kind {
     Latch,
     /// So many wait for one another, and go on together: a hash of those who go.
     Barrier,
+    /// One leader, as one holder of a Mutex; and whoever wants to know who leads is told of a new one.
+    Election,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 2] = [Self::Mutex, Self::Reentrant];
+    pub const ALL: [Self; 3] = [Self::Mutex, Self::Reentrant, Self::Election];
 
     /// The word for it in keys and records.
     pub const fn word(self) -> &'static str {
@@ -41,6 +43,7 @@ impl Kind {
             Self::RwLock => "rwlock",
             Self::Latch => "latch",
             Self::Barrier => "barrier",
+            Self::Election => "election",
         }
     }
 
@@ -52,6 +55,39 @@ impl Kind {
     /// Whether each claim has to say whose it is.
     pub const fn has_owners(self) -> bool {
         matches!(self, Self::Reentrant | Self::RwLock)
+    }
+
+    /// What stands before the token at the key of an Election, and of no other lock: a Mutex of the same name is a string, too,
+    /// and neither is to take the other for a client of another library. No value of a user's own has a control character.
+    pub const fn mark(self) -> &'static str {
+        match self {
+            Self::Election => "election\n",
+            _ => "",
+        }
+    }
+
+    /// What stands at the lock's key while a claim has it: a secret. Of a ReentrantMutex, its owner.
+    pub fn token(self, claim: &Claim) -> String {
+        [self.mark(), &claim.token()].concat()
+    }
+
+    /// What stands at the lock's key while it [rests](Pass::Rest) after the hold of that fencing token.
+    pub fn rest(self, fence: Option<FencingToken>) -> String {
+        format!("{}rest\n{}", self.mark(), fence.map_or(0, FencingToken::as_u64))
+    }
+
+    /// Whether a string at the key is a lock of this kind.
+    pub fn owns(self, token: &str) -> bool {
+        match self {
+            Self::Mutex => !token.starts_with(Self::Election.mark()),
+            Self::Election => token.starts_with(self.mark()),
+            _ => false,
+        }
+    }
+
+    /// Whether a lock of this kind is a string, which one holder at a time has.
+    pub const fn is_one_string(self) -> bool {
+        matches!(self, Self::Mutex | Self::Election)
     }
 
     /// The kind that a word is for.
@@ -86,6 +122,11 @@ impl Lock {
     /// The ReentrantMutex of that name.
     pub const fn reentrant(name: LockName) -> Self {
         Self { kind: Kind::Reentrant, name }
+    }
+
+    /// The Election of that name.
+    pub const fn election(name: LockName) -> Self {
+        Self { kind: Kind::Election, name }
     }
 
     /// The Semaphore of that name.
@@ -260,7 +301,7 @@ impl Claim {
         Self { hold, value: None }
     }
 
-    /// What stands at the lock's key: a secret.
+    /// What stands at the lock's key, behind the [mark](Kind::mark) of its kind: a secret.
     pub fn token(&self) -> String {
         self.value.as_ref().map_or_else(|| self.hold.token(), |value| value.as_str().to_owned())
     }
@@ -336,6 +377,18 @@ pub enum Op {
 pub const RESERVED_OWNER: &str = "leasehold";
 
 impl Op {
+    /// Whether it has no meaning for a lock of that kind, whatever its state.
+    pub fn misfit(&self, kind: Kind) -> Option<Refused> {
+        match self {
+            _ if !self.suits(kind) => Some(Refused::NoSuchPart),
+            _ if kind.has_owners() && !self.names_owners() => Some(Refused::NoOwner),
+            Self::Release(Release { pass: Pass::Rest { .. }, .. }) if !kind.is_one_string() => {
+                Some(Refused::NoRest)
+            }
+            _ => None,
+        }
+    }
+
     /// Whether each claim says whose it is, as one of a ReentrantMutex or an RwLock has to.
     pub fn names_owners(&self) -> bool {
         let named =
@@ -465,6 +518,13 @@ pub enum Pass {
     Grant,
     /// It lies free, so that clients of other libraries, who do not queue, have their chance.
     Free,
+    /// It stays taken, by nobody, until so long after it was given to this hold, and only then comes to whoever looks first:
+    /// for what is to be done once in that time. Where that time is over, as [`Grant`](Self::Grant). Of a lock
+    /// that is [one string](Kind::is_one_string) only.
+    Rest {
+        /// How long from when the lock was given to this hold, in milliseconds.
+        for_ms: u64,
+    },
 }
 
 /// See how the lock stands.
@@ -741,7 +801,7 @@ pub struct Ahead {
 /// let fence = Some(FencingToken::new(4711));
 /// let label = Some(Label::new("billing on web-3")?);
 /// let ours = Holder {
-///     label, owner: None, count: 1, remaining_ms: Some(2_900), fence, since_ms: None, session: None,
+///     label, owner: None, count: 1, remaining_ms: Some(2_900), fence, since_ms: None, session: None, rests: false,
 ///     portion: Portion::Whole,
 /// };
 /// assert!(!ours.is_stranger() && shown(&ours) == "billing on web-3");
@@ -766,6 +826,8 @@ pub struct Holder {
     pub session: Option<SessionId>,
     /// What part of the lock it has.
     pub portion: Portion,
+    /// Set where it is done with the lock, and has left it taken until its time is over: see [`Pass::Rest`].
+    pub rests: bool,
 }
 
 impl Holder {
@@ -917,7 +979,7 @@ pub const SHARERS_TOLD: usize = 256;
 pub enum Refused {
     /// Something else stands at the key.
     #[error(
-        "its key holds a {found}, which is no lock of this kind (a Mutex is a string, a ReentrantMutex a hash of its owner, each other kind a hash of its own): the name is used for something else"
+        "its key holds a {found}, which is no lock of this kind (a Mutex is a string, an Election a string of its own form, a ReentrantMutex a hash of its owner, each other kind a hash of its own): the name is used for something else"
     )]
     WrongKind {
         /// What stands there, as the store's TYPE command calls it.
@@ -957,6 +1019,9 @@ pub enum Refused {
     /// An upgrade is asked for, and its owner has no upgradable read any more.
     #[error("its owner has no upgradable read that could become a write")]
     NothingToUpgrade,
+    /// A lock of this kind cannot be left taken by nobody.
+    #[error("only a Mutex and an Election can be left taken until a time is over: release it")]
+    NoRest,
     /// The lock's record was written in another format.
     #[error("its record has format {found}, and this version knows format {known}: use a version of Leasehold that knows both", known = crate::FORMAT)]
     Format {

@@ -3,12 +3,14 @@
 use crate::barrier::Barrier;
 use crate::blocking;
 use crate::census::{self, LockInfo, SessionInfo};
+use crate::election::Election;
 use crate::engine::{Engine, ShutdownError, StartError, System, Timings, World};
 use crate::error::{ConnectError, InspectError, LockError};
 use crate::latch::Latch;
 use crate::monitor::Monitor;
 use crate::multi::MultiMutex;
 use crate::mutex::Mutex;
+use crate::once::OncePer;
 use crate::owner::{Owner, Owners};
 use crate::reentrant::ReentrantMutex;
 use crate::request::Request;
@@ -166,6 +168,29 @@ impl Client {
     {
         let lock = self.checked(Lock::reentrant(named(name)?))?;
         Ok(ReentrantMutex::new(self.engine.clone(), self.owners.clone(), &lock))
+    }
+
+    /// The election of that name: see [`Election`].
+    ///
+    /// Fails as [`mutex`](Self::mutex) does. Nothing is sent.
+    pub fn election<N>(&self, name: N) -> Result<Election, LockError>
+    where
+        N: TryInto<LockName>,
+        N::Error: Into<NameError>,
+    {
+        Ok(Election::new(self.engine.clone(), &self.checked(Lock::election(named(name)?))?))
+    }
+
+    /// What is done once in a `period`, whoever comes first: see [`OncePer`]. Its lock is the [`mutex`](Self::mutex) of that
+    /// name.
+    ///
+    /// Fails as that does. Nothing is sent.
+    pub fn once_per<N>(&self, name: N, period: Duration) -> Result<OncePer, LockError>
+    where
+        N: TryInto<LockName>,
+        N::Error: Into<NameError>,
+    {
+        Ok(OncePer::new(self.clone(), &self.checked(Lock::mutex(named(name)?))?, period))
     }
 
     /// The semaphore of that name, with so many permits where the store knows no other number: see [`Semaphore`].

@@ -8,7 +8,7 @@ use crate::engine::{self, Detached, Engine, LostReason, NotAttached, NotExtended
 use crate::error::{AttachError, ExtendError, ReleaseError};
 use crate::guard::Guard;
 use leasehold_core::tenure::{Plan, Tenure};
-use leasehold_core::{Claim, FencingToken, HoldId, Lease, Lock, LockName, OwnValue, whole_millis};
+use leasehold_core::{Claim, FencingToken, HoldId, Lease, Lock, LockName, OwnValue, Pass, whole_millis};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
@@ -60,7 +60,7 @@ pub struct DetachedHold {
 
 impl DetachedHold {
     pub(crate) fn new(lock: Lock, detached: Detached, ends_by: SystemTime) -> Self {
-        let Detached { claim, fence, lease } = detached;
+        let Detached { claim, fence, lease, .. } = detached;
         Self { lock, claim, fence, lease, ends_by }
     }
 
@@ -138,9 +138,41 @@ impl DetachedHold {
     ///
     /// Cancel safety: if the future is dropped, the hold may have been released; this client attaches it no more.
     pub async fn release(&self, client: &Client) -> Result<(), ReleaseError> {
+        self.give_up(client, Pass::Grant).await
+    }
+
+    /// Gives the lock back, but leaves it taken, by nobody, until `at_least` has passed since it was acquired, by the
+    /// store's clock; where that is over it is handed to the next who waits. Nobody who waits is told before, and
+    /// whoever looks is told that it [rests](crate::Status::rests). Doing so again is no error.
+    ///
+    /// The rest cannot be lengthened or ended by anything that is sent about this hold. Only
+    /// [force](crate::Mutex::free_by_force) ends it earlier.
+    ///
+    /// Fails as [`release`](Self::release) does.
+    ///
+    /// Cancel safety: as [`release`](Self::release).
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use leasehold::Client;
+    /// use std::time::Duration;
+    ///
+    /// let client = Client::connect("memory:").await?;
+    /// let digest = client.mutex("digest")?.lease(Duration::from_secs(600));
+    /// let hold = digest.acquire_detached().await?;
+    /// hold.release_not_before(&client, Duration::from_secs(60)).await?;
+    /// assert!(digest.try_acquire().await?.granted().is_none(), "a minute is not over yet");
+    /// assert!(digest.inspect().await?.rests);
+    /// # Ok(()) }
+    /// ```
+    pub async fn release_not_before(&self, client: &Client, at_least: Duration) -> Result<(), ReleaseError> {
+        self.give_up(client, Pass::Rest { for_ms: whole_millis(at_least) }).await
+    }
+
+    async fn give_up(&self, client: &Client, pass: Pass) -> Result<(), ReleaseError> {
         let engine = &*client.engine;
         let (in_time, may_last) = (self.is_in_time(engine), self.may_last(engine));
-        let released = engine::release_detached(engine, &self.lock, &self.claim, in_time, may_last);
+        let released = engine::release_detached(engine, &self.lock, &self.claim, pass, in_time, may_last);
         released.await.map_err(|error| match error {
             NotReleased::Lost(reason) => ReleaseError::Lost(reason),
             NotReleased::Fault { fault, maybe_done: false } => ReleaseError::Store(fault),

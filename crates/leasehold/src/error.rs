@@ -56,6 +56,10 @@ impl fmt::Display for Contention {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(holder) = &self.holder else { return f.write_str("held by nobody for the moment") };
         match &holder.label {
+            Some(label) if holder.rests && !label.as_str().is_empty() => {
+                write!(f, "left resting by {label}")?
+            }
+            Some(_) if holder.rests => f.write_str("left resting by somebody without a label")?,
             Some(label) if !label.as_str().is_empty() => write!(f, "held by {label}")?,
             Some(_) => f.write_str("held by somebody without a label")?,
             None => f.write_str("held by a client of another library")?,
@@ -66,6 +70,7 @@ impl fmt::Display for Contention {
             (None, _) => {}
         }
         match holder.remaining_ms {
+            Some(ms) if holder.rests => write!(f, " for {:?}", Duration::from_millis(ms))?,
             Some(ms) => write!(f, " for {:?} unless it is extended", Duration::from_millis(ms))?,
             None => f.write_str(" without an expiry")?,
         }

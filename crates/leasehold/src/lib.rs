@@ -24,6 +24,8 @@
 //! | take a lock, by trying or by waiting | [`Mutex::try_acquire`], [`Mutex::acquire`], [`Mutex::acquire_timeout`] |
 //! | run a future under a lock, and have it dropped on loss | [`Mutex::run`] |
 //! | enter it again, in other tasks and processes too | [`Client::reentrant_mutex`], [`ReentrantMutex`], [`Owner`] |
+//! | lead, or know who does | [`Client::election`], [`Election::campaign`], [`Election::observe`] |
+//! | do something once in a period, whoever comes first | [`Client::once_per`], [`OncePer`] |
 //! | have the owner travel over HTTP by itself | the module `tower`, with the feature of that name |
 //! | choose how long it is held | [`Mutex::lease`], [`ClientBuilder::watchdog_lease`] |
 //! | know whether it is held still, or learn that it is not | [`Guard::check`], [`Guard::lost`], [`LostReason`] |
@@ -73,6 +75,7 @@ mod census;
 mod client;
 mod clock;
 mod detached;
+mod election;
 mod engine;
 mod error;
 mod guard;
@@ -80,6 +83,7 @@ mod latch;
 mod monitor;
 mod multi;
 mod mutex;
+mod once;
 #[cfg(feature = "redis")]
 pub mod optimistic;
 mod owner;
@@ -97,6 +101,7 @@ pub use barrier::{Barrier, Met};
 pub use census::{LockInfo, SessionInfo};
 pub use client::{Client, ClientBuilder};
 pub use detached::{DetachedHold, DetachedTextError};
+pub use election::{Election, Leader, Leaders, Leadership};
 pub use engine::{LostReason, ShutdownError, Unreturned, World};
 pub use error::{
     AcquireError, AttachError, ConnectError, Contention, ExtendError, FreeError, InspectError, LockError,
@@ -107,6 +112,7 @@ pub use latch::Latch;
 pub use monitor::{Eviction, Monitor, MonitorReport};
 pub use multi::{MultiAttempt, MultiGuard, MultiMutex};
 pub use mutex::Mutex;
+pub use once::{OncePer, Turn};
 pub use owner::{Owner, OwnerError};
 pub use reentrant::{ReentrantGuard, ReentrantMutex, Released};
 pub use request::Attempt;

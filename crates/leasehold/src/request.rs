@@ -235,10 +235,18 @@ impl Request {
         &self,
         asker: &Asker,
     ) -> Result<Attempt<DetachedHold>, AcquireError> {
+        Ok(self.try_detached(asker).await?.map(|(hold, _)| hold))
+    }
+
+    /// The same, with the moment until which it may be believed.
+    pub(crate) async fn try_detached(
+        &self,
+        asker: &Asker,
+    ) -> Result<Attempt<(DetachedHold, Moment)>, AcquireError> {
         let call = self.engine.timings.call;
         let limit = self.engine.world.now() + call;
         match self.pursue_detached(asker, Some(limit), true).await {
-            Ok(hold) => Ok(Attempt::Granted(hold)),
+            Ok(held) => Ok(Attempt::Granted(held)),
             Err(NotDetached::Missed(Missed::Taken(standing))) => Ok(Attempt::Taken((*standing).into())),
             Err(not) => Err(self.not_detached(not, call)),
         }
@@ -250,7 +258,7 @@ impl Request {
         let once = self.wait == Some(Duration::ZERO);
         let limit = if once { Some(self.engine.timings.call) } else { self.wait };
         match self.pursue_detached(asker, limit.map(|limit| start + limit), once).await {
-            Ok(hold) => Ok(hold),
+            Ok((hold, _)) => Ok(hold),
             // Who waits for no time at all still tries once.
             Err(NotDetached::Missed(Missed::Taken(standing))) if once => {
                 Err(self.error(Missed::TimedOut(standing), Duration::ZERO))
@@ -345,7 +353,7 @@ impl Request {
         asker: &Asker,
         limit: Option<Moment>,
         once: bool,
-    ) -> Result<DetachedHold, NotDetached> {
+    ) -> Result<(DetachedHold, Moment), NotDetached> {
         let world = &self.engine.world;
         let asked = self.lease.ok_or(NotDetached::NoLease)?;
         let lease = asked.remaining(world.wall()).map_err(NotDetached::Lease)?;
@@ -353,8 +361,8 @@ impl Request {
         let pursuit = self.pursuit(asker, lease, limit, once, Some(session.clone()));
         let lock = &self.seat.lock;
         let detached = engine::acquire_detached(&self.engine, lock, session.id, pursuit, asked).await?;
-        let ends_by = world.wall() + detached.lease;
-        Ok(DetachedHold::new(lock.clone(), detached, ends_by))
+        let (ends_by, valid_until) = (world.wall() + detached.lease, detached.valid_until);
+        Ok((DetachedHold::new(lock.clone(), detached, ends_by), valid_until))
     }
 
     /// How it is sought, in the name of a session of its own or of the client's.

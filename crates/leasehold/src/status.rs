@@ -34,6 +34,10 @@ pub struct Status {
     pub holder: Option<String>,
     /// Whether the lock is held.
     pub held: bool,
+    /// Whether the one who had it is done with it, and has left it taken until its time is over:
+    /// [`OncePer`](crate::OncePer), [`DetachedHold::release_not_before`](crate::DetachedHold::release_not_before). It is
+    /// [held](Self::held) then, and nobody works under it.
+    pub rests: bool,
     /// Since when, by the store's clock.
     pub since: Option<SystemTime>,
     /// How long still, unless it is extended; `None` if it is free, or held without an expiry.
@@ -123,6 +127,7 @@ impl Status {
         let holder = seen.holder.as_ref();
         Self {
             held: holder.is_some(),
+            rests: holder.is_some_and(|h| h.rests),
             holder: holder.and_then(|h| h.label.as_ref()).map(ToString::to_string),
             since: holder.and_then(|h| h.since_ms).map(instant),
             remaining: holder.and_then(|h| h.remaining_ms).map(Duration::from_millis),
@@ -264,7 +269,7 @@ impl Request {
         Ok(looked.audit.iter().any(ours))
     }
 
-    async fn look(&self, in_full: bool) -> Result<Inspection, InspectError> {
+    pub(crate) async fn look(&self, in_full: bool) -> Result<Inspection, InspectError> {
         let op = Op::Inspect(Inspect { claim: None, in_full });
         let reply = self.engine.call(&self.seat.lock, &op, self.engine.timings.call).await;
         match reply.map_err(|failed| failed.fault)? {

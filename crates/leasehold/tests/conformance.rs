@@ -47,9 +47,10 @@ impl Subject for Redis {
         expiry: Option<Duration>,
     ) -> Option<BoxFuture<'a, ()>> {
         let name = lock.name.as_str();
+        let token = [lock.kind.mark(), value].concat();
         let put = match lock.kind {
             Kind::Reentrant => vec!["HSET", name, value, "1"],
-            _ => vec!["SET", name, value],
+            _ => vec!["SET", name, &token],
         };
         // Whatever stood there before.
         for command in [vec!["DEL", name], put] {

@@ -1,5 +1,6 @@
-//! One lock: one holder, a queue, a grant. A Mutex, or a ReentrantMutex, whose holder is an owner that may have several
-//! holds: what stands at the key is all that tells them apart. What several may have side by side is in `shared.rs`.
+//! One lock: one holder, a queue, a grant. A Mutex, an Election, whose holder leads, or a ReentrantMutex, whose holder is an
+//! owner that may have several holds: what stands at the key is all that tells them apart. What several may have side by side
+//! is in `shared.rs`.
 //!
 //! 1. A hold is extended, released or evicted only where its claim stands: the value at the key, and,
 //!    for a value of the user's own, the hold in the record.
@@ -9,6 +10,8 @@
 //!    session is taken from it.
 //! 5. Entries of a ReentrantMutex that are over count no more, but lie there until something is written: who only reads
 //!    writes nothing.
+//! 6. A lock that rests is taken, by nobody: what stands at its key is no claim's, so that nothing which is sent about the
+//!    hold before it lengthens or ends that.
 
 use super::audit::Audit;
 use super::entries::{Entries, Entry};
@@ -157,12 +160,9 @@ impl LockState {
 
     /// Executes one operation at `now_us` microseconds of the store's clock. `alive` knows the sessions.
     pub fn apply(&mut self, now_us: u64, op: &Op, alive: Alive<'_>) -> (Reply, Vec<Wake>) {
-        if !op.suits(self.kind) {
-            return (Reply::Refused(Refused::NoSuchPart), Vec::new());
-        }
-        if self.kind.has_owners() && !op.names_owners() {
-            // The hold would be taken for the owner, who is shown to everybody.
-            return (Reply::Refused(Refused::NoOwner), Vec::new());
+        // Without an owner the hold would be taken for him, who is shown to everybody.
+        if let Some(refused) = op.misfit(self.kind) {
+            return (Reply::Refused(refused), Vec::new());
         }
         let now = Now { us: now_us, ms: now_us / 1000 };
         self.expire(now);
@@ -357,7 +357,7 @@ impl LockState {
         let now = Now { us: now_us, ms: now_us / 1000 };
         self.expire(now);
         self.drop_over(now);
-        if self.lessee().is_some() { self.holders() } else { Vec::new() }
+        if self.lessee().is_some() && !self.rests() { self.holders() } else { Vec::new() }
     }
 
     /// Whether nothing is left to remember at `now_us`.
@@ -596,9 +596,16 @@ impl LockState {
         let hold = release.claim.hold;
         let found = self.fate(&release.claim);
         let holder = if found == Fate::Superseded { self.holder(now) } else { None };
+        let rest_ms = if found == Fate::Held { self.rest(now, release) } else { None };
         if found == Fate::Held {
-            self.keep_entries(now, |entry| entry.hold != hold);
-            self.record_or_new(now, 0).ended.note(hold, Ended::Released);
+            if rest_ms.is_none() {
+                self.keep_entries(now, |entry| entry.hold != hold);
+            }
+            let record = self.record_or_new(now, 0);
+            record.ended.note(hold, Ended::Released);
+            if let Some(rest_ms) = rest_ms {
+                record.keep(now.ms, rest_ms);
+            }
         }
         if let Some(record) = &mut self.record
             && record.waits(self.kind, &hold)
@@ -607,9 +614,10 @@ impl LockState {
         }
         // Told to the second one, too: the reply to the first may have been lost.
         let left = self.entries_of(&release.claim).map_or(0, |entries| entries.count);
-        let next = match (&release.next, release.pass) {
-            (Some(next), Pass::Grant) => Some(self.acquire(now, next, wakes)),
-            (Some(next), Pass::Free) => {
+        let grants = release.pass != Pass::Free && rest_ms.is_none();
+        let next = match (&release.next, grants) {
+            (Some(next), true) => Some(self.acquire(now, next, wakes)),
+            (Some(next), false) => {
                 // It may be here for the second time: the hold may have been granted since, and ended.
                 Some(self.settled(now, next).map(|settled| match settled {
                     Some(settled) => settled,
@@ -617,15 +625,36 @@ impl LockState {
                     None => self.wait(now, next),
                 }))
             }
-            (None, Pass::Grant) => {
+            (None, true) => {
                 if self.value.is_none() {
                     self.pump(now, None, wakes);
                 }
                 None
             }
-            (None, Pass::Free) => None,
+            (None, false) => None,
         };
         Released { found, left, holder, next }
+    }
+
+    /// Leaves a lock that a release gives up taken by nobody, if it is to rest; says for how long yet (6).
+    fn rest(&mut self, now: Now, release: &Release) -> Option<u64> {
+        let Pass::Rest { for_ms } = release.pass else { return None };
+        let known = self.tenant().is_some_and(|tenant| tenant.claim.hold == release.claim.hold);
+        let since_ms = self.tenant().filter(|_| known).map_or(now.ms, |tenant| tenant.since_ms);
+        let until_ms = since_ms.saturating_add(for_ms);
+        let rest_ms = until_ms.checked_sub(now.ms).filter(|rest_ms| *rest_ms > 0)?;
+        let last = self.record.as_ref().and_then(|record| record.last).filter(|_| known);
+        self.value =
+            Some(Value { content: Content::Token(self.kind.rest(last)), expires_ms: Some(until_ms) });
+        Some(rest_ms)
+    }
+
+    /// Whether the lock is taken by nobody, after the hold of whoever had it last.
+    fn rests(&self) -> bool {
+        let last =
+            self.record.as_ref().filter(|record| record.tenant.is_some()).and_then(|record| record.last);
+        let stands = self.value.as_ref().and_then(|value| value.content.token());
+        last.is_some() && stands.is_some_and(|stands| *stands == self.kind.rest(last))
     }
 
     fn inspect(&self, now: Now, inspect: &Inspect) -> Result<Inspection, Refused> {
@@ -691,7 +720,7 @@ impl LockState {
         let fence = self.install(now, tenant, lease_ms);
         let content = match (self.kind, OwnValue::new(&token)) {
             (Kind::Reentrant, Ok(owner)) => Content::Entries(Entries::of(first, owner, fence, lease_ms)),
-            _ => Content::Token(token),
+            _ => Content::Token(self.kind.token(&first.claim)),
         };
         self.value = Some(Value { content, expires_ms: Some(now.ms + lease_ms) });
         fence
@@ -714,9 +743,8 @@ impl LockState {
     pub(super) fn refuse_other_types(&self) -> Result<(), Refused> {
         let found = self.value.as_ref().map(|value| &value.content);
         match (self.kind, found) {
-            (_, None)
-            | (Kind::Mutex, Some(Content::Token(_)))
-            | (Kind::Reentrant, Some(Content::Entries(_))) => Ok(()),
+            (_, None) | (Kind::Reentrant, Some(Content::Entries(_))) => Ok(()),
+            (kind, Some(Content::Token(token))) if kind.owns(token) => Ok(()),
             (kind, Some(Content::Parts(_))) if kind.is_shared() => Ok(()),
             (_, Some(content)) => Err(Refused::WrongKind { found: content.word().to_owned() }),
         }
@@ -737,6 +765,8 @@ impl LockState {
         match (self.entries(), self.parts()) {
             (Some(entries), _) => entries.lessees().next(),
             (_, Some(parts)) => parts.lessees().next(),
+            // A rest ends with nobody's session.
+            _ if self.rests() => self.tenant().map(|tenant| Tenant { life: Life::Lease, ..tenant.clone() }),
             _ => self.tenant().filter(|tenant| self.holds(&tenant.claim)).cloned(),
         }
     }
@@ -763,7 +793,10 @@ impl LockState {
     }
 
     pub(super) fn ended(&self, hold: &HoldId) -> Option<Ended> {
-        self.record.as_ref()?.ended.how(hold)
+        let record = self.record.as_ref()?;
+        // A script that was cut off may have left the lock resting before it could say more.
+        let rests = || self.tenant().is_some_and(|tenant| tenant.claim.hold == *hold) && self.rests();
+        record.ended.how(hold).or_else(|| rests().then_some(Ended::Released))
     }
 
     /// Whether a claim has the lock (1).
@@ -774,7 +807,7 @@ impl LockState {
         }
         match (self.kind, &value.content) {
             (Kind::Reentrant, Content::Entries(entries)) => return entries.entry(&claim.hold).is_some(),
-            (Kind::Mutex, Content::Token(token)) if *token == claim.token() => {}
+            (kind, Content::Token(token)) if *token == kind.token(claim) => {}
             _ => return false,
         }
         // A stranger may use the same value as a user of ours, so that it alone proves nothing.
@@ -835,6 +868,7 @@ impl LockState {
                 .as_ref()
                 .filter(|tenant| tenant.life.ends_with_session())
                 .map(|tenant| tenant.claim.hold.session()),
+            rests: self.rests(),
             label: tenant.map(|tenant| tenant.label),
             portion: Portion::Whole,
         })

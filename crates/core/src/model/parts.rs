@@ -94,6 +94,7 @@ impl Part {
             since_ms: Some(self.since_ms),
             session: self.life.ends_with_session().then(|| self.hold.session()),
             portion: self.portion,
+            rests: false,
         }
     }
 }

@@ -31,6 +31,8 @@ pub(crate) struct Detached {
     pub(crate) claim: Claim,
     pub(crate) fence: FencingToken,
     pub(crate) lease: Duration,
+    /// Until when it may be believed: counted from before its lease was asked for.
+    pub(crate) valid_until: Moment,
 }
 
 /// Why there is no detached hold.
@@ -125,7 +127,8 @@ impl Unkept<'_> {
         match extend(engine, &hold.lock, &hold.claim, lease, within).await {
             Ok(valid_until) if valid_until > engine.world.now() => {
                 self.kept = true;
-                Ok(Detached { claim: self.hold.claim.clone(), fence: self.hold.fence, lease })
+                let (claim, fence) = (self.hold.claim.clone(), self.hold.fence);
+                Ok(Detached { claim, fence, lease, valid_until })
             }
             Ok(_) => Err(NotDetached::Missed(Missed::TooSlow)),
             Err(Unextended::NotHeld) => {
@@ -204,18 +207,19 @@ pub(crate) async fn extend_detached(
     }
 }
 
-/// Releases a detached hold. From the first poll on this client keeps it no more (3). `may_last` is how long the store
-/// may have it.
+/// Releases a detached hold. From the first poll on this client keeps it no more (3). `pass` is what becomes of the lock, and
+/// `may_last` how long the store may have the hold.
 pub(crate) async fn release_detached(
     engine: &Engine,
     lock: &Lock,
     claim: &Claim,
+    pass: Pass,
     in_time: bool,
     may_last: Duration,
 ) -> Result<(), NotReleased> {
     let now = engine.world.now();
     let attached = engine.attached.spend(claim.hold, now + may_last + engine.timings.call, now);
-    let op = Op::Release(Release { claim: claim.clone(), pass: Pass::Grant, next: None });
+    let op = Op::Release(Release { claim: claim.clone(), pass, next: None });
     match ask(engine, lock, &op, engine.timings.call).await {
         Ok(Answer { reply: Reply::Release(released), unanswered }) => {
             if !attached {

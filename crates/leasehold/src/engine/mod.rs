@@ -14,6 +14,7 @@ mod heart;
 mod hold;
 mod keeper;
 mod line;
+mod observe;
 mod pace;
 mod patience;
 #[cfg(all(test, shuttle))]
@@ -34,6 +35,7 @@ pub(crate) use detached::{
 pub(crate) use hold::Hold;
 pub use hold::LostReason;
 pub(crate) use keeper::KeepId;
+pub(crate) use observe::Watching;
 use release::read_release;
 pub(crate) use release::{NotReleased, abandon, announce, carry_on, release};
 pub(crate) use seat::Seat;

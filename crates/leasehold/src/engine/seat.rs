@@ -506,6 +506,7 @@ impl Seat {
             since_ms: None,
             session: None,
             portion: Portion::Whole,
+            rests: false,
         };
         Standing { holder: Some(holder), position: None, ahead: None, as_of: Some(now) }
     }
@@ -699,6 +700,7 @@ mod tests {
             since_ms: None,
             session: None,
             portion: Portion::Whole,
+            rests: false,
         };
         Acquired::Taken { holder: Some(holder), position: Some(0), ahead: None, others: Vec::new() }
     }

@@ -1,4 +1,4 @@
-//! Hearing what clients of other libraries say when they release a lock.
+//! Hearing what clients of other libraries say when they release a lock, and that an Election has another leader.
 //!
 //! Owns what is heard, and the end of the hearing. Where the messages come from is a store's.
 //!

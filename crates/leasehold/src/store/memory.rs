@@ -3,7 +3,7 @@
 //! It outlives no process and has no faults. Its clock is the machine's, which does not stop in a
 //! suspend.
 
-use super::{Outcome, Postbox, SessionKeeping, Store};
+use super::{Bell, Fault, Listening, Outcome, Postbox, SessionKeeping, Store};
 use crate::sync::{Mutex, MutexGuard, OnceLock};
 use futures_util::future::{BoxFuture, ready};
 use leasehold_core::model::{LockState, Sessions};
@@ -39,6 +39,9 @@ struct State {
     locks: HashMap<Lock, LockState>,
     mailboxes: HashMap<SessionId, Arc<dyn Postbox>>,
     sessions: Sessions,
+    /// Who is to be told when an Election has another leader, or none.
+    bells: HashMap<Lock, Vec<(u64, Bell)>>,
+    last_bell: u64,
     since_sweep: u32,
 }
 
@@ -85,17 +88,22 @@ impl MemoryStore {
         let state = &mut *guard;
         let now_us = (self.shared.now_us)();
         state.sweep(now_us);
-        let State { locks, mailboxes, sessions, .. } = state;
+        let State { locks, mailboxes, sessions, bells, .. } = state;
         let alive = |session| sessions.vital(now_us / 1000, session);
         let other = others(lock).find_map(|other| locks.get_mut(&other)?.stands(now_us).cloned());
         let state = match locks.get_mut(lock) {
             Some(state) => state,
             None => locks.entry(lock.clone()).or_insert_with(|| LockState::new(lock.kind)),
         };
+        let listeners = bells.get(lock).filter(|_| lock.kind == Kind::Election);
+        let before = listeners.map(|_| state.value.as_ref().map(|value| value.content.clone()));
         let (reply, wakes) = match other {
             None => state.apply(now_us, op, &alive),
             Some(other) => state.apply_beside(&other, now_us, op, &alive),
         };
+        if before.is_some_and(|before| before != state.value.as_ref().map(|value| value.content.clone())) {
+            listeners.into_iter().flatten().for_each(|(_, bell)| bell.ring());
+        }
         let posts: Vec<_> =
             wakes.into_iter().filter_map(|wake| Some((mailboxes.get(&wake.to())?.clone(), wake))).collect();
         drop(guard);
@@ -182,13 +190,38 @@ impl Store for MemoryStore {
         session: SessionId,
         post: Arc<dyn Postbox>,
         _within: Duration,
-    ) -> BoxFuture<'_, Result<(), super::Fault>> {
+    ) -> BoxFuture<'_, Result<(), Fault>> {
         self.lock().mailboxes.insert(session, post);
         Box::pin(ready(Ok(())))
     }
 
     fn close_mailbox(&self, session: SessionId) {
         self.lock().mailboxes.remove(&session);
+    }
+
+    /// Of an Election: of its leaders. No other library has locks here.
+    fn listen<'a>(
+        &'a self,
+        lock: &'a Lock,
+        _within: Duration,
+    ) -> BoxFuture<'a, Result<Option<Listening>, Fault>> {
+        let listening = (lock.kind == Kind::Election).then(|| {
+            let bell = Bell::default();
+            let mut state = self.lock();
+            state.last_bell += 1;
+            let number = state.last_bell;
+            state.bells.entry(lock.clone()).or_default().push((number, bell.clone()));
+            let (store, lock) = (self.clone(), lock.clone());
+            Listening::new(&bell, move || {
+                let mut state = store.lock();
+                let Some(bells) = state.bells.get_mut(&lock) else { return };
+                bells.retain(|(other, _)| *other != number);
+                if bells.is_empty() {
+                    state.bells.remove(&lock);
+                }
+            })
+        });
+        Box::pin(ready(Ok(listening)))
     }
 
     fn sessions(&self) -> SessionKeeping {

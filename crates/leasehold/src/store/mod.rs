@@ -171,7 +171,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     fn close_mailbox(&self, session: SessionId);
 
     /// Hears what clients of other libraries say when they release this lock, so that whoever waits for it may look at
-    /// once; `None` where nobody says anything: other libraries have no such lock, or do not know this store.
+    /// once; and of an [Election](leasehold_core::Kind::Election) that it has another leader, or none. `None` where nobody says
+    /// anything: other libraries have no such lock, or do not know this store.
     ///
     /// It has begun when this returns. What was said before has to be looked for.
     fn listen<'a>(

@@ -6,7 +6,7 @@ use leasehold::store::{Lock, Op, Outcome, Reply, SessionOp, SessionReply, Store}
 use leasehold_core::model::{Content, LockState, Sessions, Value as Stands, everybody};
 use leasehold_core::{Beat, Beaten, Extended, FencingToken, Inspect, Kind, LockKeys, SessionId};
 use leasehold_testkit::Value;
-use leasehold_testkit::conformance::{Workload, rlock};
+use leasehold_testkit::conformance::{Workload, rlock, said_of_leaders};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
@@ -70,9 +70,14 @@ impl Play<'_> {
             expected.push((self.keys.released_channel(), "0".to_owned()));
             *self.world.seen.entry("said to be free").or_default() += 1;
         }
+        if let Some(said) = said_of_leaders(&before, &self.state, now_us) {
+            expected.push((self.world.keys.leader_channel(&self.keys), said));
+            *self.world.seen.entry("said who leads").or_default() += 1;
+        }
         assert_eq!(self.heard(), expected, "messages\n{}", self.trace);
         self.count(&reply, &wakes);
         self.count_entries(&before, op, &reply);
+        self.count_rests(&reply);
         let audit = |state: &LockState| state.audit.as_ref().map(|audit| audit.entries.clone());
         if matches!(op, Op::Acquire(_)) && audit(&self.state) != audit(&before) {
             *self.world.seen.entry("the dead ahead buried").or_default() += 1;

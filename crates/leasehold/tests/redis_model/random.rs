@@ -4,7 +4,7 @@ use crate::play::Play;
 use crate::world::WITHIN;
 use leasehold::store::{Op, Outcome, Reply, SessionOp, SessionReply, Store, Wake};
 use leasehold_core::model::LockState;
-use leasehold_core::{Acquired, Beaten, Ended, Evicted, Extended, Fate, Freed, Refused};
+use leasehold_core::{Acquired, Beaten, Ended, Evicted, Extended, Fate, Freed, Refused, Released};
 use leasehold_testkit::conformance::{Happening, Stranger};
 
 /// What a random sequence is made of.
@@ -35,6 +35,7 @@ impl Play<'_> {
         let what = match stranger {
             Stranger::Enters(..) if self.state.value != before => "a stranger entered",
             Stranger::Leaves(_) if self.state.value != before => "a stranger left",
+            Stranger::TakesOther(_) => "another string",
             _ => return,
         };
         *self.world.seen.entry(what).or_default() += 1;
@@ -127,6 +128,18 @@ impl Play<'_> {
             Reply::Refused(_) => seen("wrong kind"),
             _ => {}
         }
+    }
+
+    /// Locks that rest.
+    pub(crate) fn count_rests(&mut self, reply: &Reply) {
+        let stands = self.state.value.as_ref().and_then(|value| value.content.token());
+        let rests = stands.is_some_and(|token| token.contains("rest\n"));
+        let what = match reply {
+            Reply::Release(Released { found: Fate::Held, .. }) if rests => "left resting",
+            Reply::Acquire(Acquired::Taken { holder: Some(holder), .. }) if holder.rests => "found resting",
+            _ => return,
+        };
+        *self.world.seen.entry(what).or_default() += 1;
     }
 
     /// What only a ReentrantMutex has.

@@ -13,7 +13,13 @@ const SEQUENCES: u64 = 10_000;
 
 #[test]
 fn the_scripts_of_a_mutex_mean_what_the_model_means() {
-    means_what_the_model_means(Kind::Mutex, &["adopted"]);
+    means_what_the_model_means(Kind::Mutex, &["adopted", "left resting", "found resting", "another string"]);
+}
+
+#[test]
+fn the_scripts_of_an_election_mean_what_the_model_means() {
+    let seen = ["adopted", "left resting", "found resting", "another string", "said who leads"];
+    means_what_the_model_means(Kind::Election, &seen);
 }
 
 #[test]

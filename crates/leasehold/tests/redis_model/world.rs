@@ -56,6 +56,7 @@ impl World {
         let mut hearer = server.connect().unwrap();
         hearer.call(&["PSUBSCRIBE", "m:leasehold:mailbox:*"]).unwrap();
         hearer.call(&["PSUBSCRIBE", "redisson_lock__channel:*"]).unwrap();
+        hearer.call(&["PSUBSCRIBE", "m:leasehold:{*}:leader:*"]).unwrap();
         Self {
             clock,
             now_us: START_US,

@@ -53,6 +53,7 @@ impl Moody {
                 since_ms: None,
                 session: None,
                 portion: Portion::Whole,
+                rests: false,
             };
             let position = ask.queue.as_ref().map(|_| 0);
             let taken = Acquired::Taken { holder: Some(holder), position, ahead: None, others: Vec::new() };

@@ -31,6 +31,7 @@
 //! the tests of that store.
 
 pub mod cases;
+mod leaders;
 mod letters;
 mod peer;
 mod rlock;
@@ -41,6 +42,7 @@ mod workload;
 #[doc(inline)]
 pub use crate::conformance_suite as suite;
 pub use crate::random::Random;
+pub use leaders::said_of_leaders;
 #[doc(hidden)]
 pub use leasehold_core::Kind;
 pub use letters::{Letter, Letters};
@@ -51,8 +53,8 @@ pub use subject::Subject;
 pub use workload::{Happening, Stranger, Workload};
 
 /// Makes a test of every case of the [conformance suite](crate::conformance), for the [`Subject`] that
-/// the expression gives: a module `mutex`, and a module `reentrant`. The expression may `await`; it is evaluated once a case,
-/// and finds the names that are there where the suite is. After `mutex:` or `reentrant:` it is of that kind alone.
+/// the expression gives: a module each for `mutex`, `reentrant` and `election`. The expression may `await`; it is evaluated once a case,
+/// and finds the names that are there where the suite is. After `mutex:`, `reentrant:` or `election:` it is of that kind alone.
 #[macro_export]
 macro_rules! conformance_suite {
     (mutex: $subject:expr) => {
@@ -64,6 +66,19 @@ macro_rules! conformance_suite {
                 a_late_release_leaves_an_equal_value_alone
                 a_foreign_lock_excludes
                 a_resent_release_leaves_a_stranger_alone
+            }
+        }
+    };
+    (election: $subject:expr) => {
+        mod election {
+            use super::*;
+            $crate::conformance_suite! { @every Election ($subject) }
+            $crate::conformance_suite! { @cases Election ($subject)
+                equal_values_exclude_each_other
+                a_late_release_leaves_an_equal_value_alone
+                a_foreign_lock_excludes
+                a_resent_release_leaves_a_stranger_alone
+                another_kind_of_lock_is_refused
             }
         }
     };
@@ -196,6 +211,7 @@ macro_rules! conformance_suite {
     ($subject:expr) => {
         $crate::conformance_suite! { mutex: $subject }
         $crate::conformance_suite! { reentrant: $subject }
+        $crate::conformance_suite! { election: $subject }
     };
 }
 

@@ -33,6 +33,8 @@ pub enum Stranger {
     Takes(u64),
     /// Another client takes the lock for ever: likewise.
     TakesForEver,
+    /// Another lock that is a string has the name, for so many milliseconds: an Election's, or a Mutex's.
+    TakesOther(u64),
     /// A client of Redisson's acquires an `RLock` for this owner and so many milliseconds, if it is free or his.
     Enters(&'static str, u64),
     /// A client of Redisson's releases an `RLock` of this owner, if it is his.
@@ -147,6 +149,7 @@ impl Workload {
             return stranger;
         }
         match (self.random.below(10), self.kind) {
+            (0, Kind::Mutex | Kind::Election) if self.random.below(4) == 0 => Stranger::TakesOther(lease_ms),
             (0 | 1, _) => Stranger::Takes(lease_ms),
             (2 | 3, _) => Stranger::TakesForEver,
             (4, _) => Stranger::DeletesLock,
@@ -271,7 +274,11 @@ impl Workload {
 
     fn release(&mut self, state: &LockState) -> Release {
         let claim = self.likely_claim(state);
-        let pass = *self.random.pick(&[Pass::Grant, Pass::Grant, Pass::Grant, Pass::Free]);
+        let pass = match self.random.below(8) {
+            0 | 1 => Pass::Free,
+            2 | 3 if self.kind.is_one_string() => Pass::Rest { for_ms: self.lease() },
+            _ => Pass::Grant,
+        };
         let mut next = (self.random.below(3) == 0).then(|| self.acquire(state));
         if let Some(next) = &mut next
             // Of the same session as a rule, but the store does not rely on it.
@@ -327,7 +334,7 @@ impl Workload {
         let tenant = state.record.as_ref().and_then(|record| record.tenant.as_ref());
         let tenant = tenant.map(|tenant| &tenant.claim);
         let token = state.value.as_ref().and_then(|value| value.content.token());
-        let holder = || self.claims.iter().find(|claim| Some(&*claim.token()) == token);
+        let holder = || self.claims.iter().find(|claim| Some(&*self.kind.token(claim)) == token);
         match tenant.or_else(holder) {
             Some(claim) if self.random.below(2) == 0 => claim.clone(),
             _ => self.claim(),
@@ -353,13 +360,17 @@ impl Stranger {
     pub fn apply(self, state: &mut LockState, now_us: u64) {
         // What has expired is gone before, also if the clock goes back after that.
         state.is_over(now_us);
-        let token = |token: &str| Content::Token(token.to_owned());
+        let kind = state.kind;
+        let token = |kind: Kind, token: &str| Content::Token([kind.mark(), token].concat());
         let stands = |content: Content, lease_ms: Option<u64>| {
             Some(Value { content, expires_ms: lease_ms.map(|lease_ms| now_us / 1000 + lease_ms) })
         };
         match self {
-            Self::Takes(lease_ms) => state.value = stands(token("foreign"), Some(lease_ms)),
-            Self::TakesForEver => state.value = stands(token("foreign"), None),
+            Self::Takes(lease_ms) => state.value = stands(token(kind, "foreign"), Some(lease_ms)),
+            Self::TakesForEver => state.value = stands(token(kind, "foreign"), None),
+            Self::TakesOther(lease_ms) => {
+                state.value = stands(token(other_string(kind), "foreign"), Some(lease_ms));
+            }
             Self::Enters(owner, lease_ms) => match &mut state.value {
                 None => state.value = stands(one_of(owner), Some(lease_ms)),
                 Some(value) => {
@@ -402,6 +413,7 @@ impl Stranger {
         let command = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
         let expire = |ms: u64| command(&["PEXPIRE", name, &ms.to_string()]);
         let entries = state.value.as_ref().map(|value| value.content.entries());
+        let token = |kind: Kind| [kind.mark(), "foreign"].concat();
         match self {
             // What may lie there of a lock that nobody has is over.
             Self::Enters(owner, lease_ms) if entries.is_none() => {
@@ -422,8 +434,13 @@ impl Stranger {
                 None => vec![],
             },
             Self::StaysForEver(owner) => vec![command(&["DEL", name]), command(&["HSET", name, owner, "1"])],
-            Self::Takes(lease_ms) => vec![command(&["SET", name, "foreign", "PX", &lease_ms.to_string()])],
-            Self::TakesForEver => vec![command(&["SET", name, "foreign"])],
+            Self::Takes(lease_ms) => {
+                vec![command(&["SET", name, &token(state.kind), "PX", &lease_ms.to_string()])]
+            }
+            Self::TakesForEver => vec![command(&["SET", name, &token(state.kind)])],
+            Self::TakesOther(lease_ms) => {
+                vec![command(&["SET", name, &token(other_string(state.kind)), "PX", &lease_ms.to_string()])]
+            }
             Self::DeletesLock => vec![command(&["DEL", name])],
             Self::Persists => vec![command(&["PERSIST", name])],
             Self::DeletesRecord => vec![command(&["DEL", record])],
@@ -435,6 +452,11 @@ impl Stranger {
             Self::PutsHash => vec![command(&["DEL", name]), command(&["HSET", name, "x", "1", "y", "1"])],
         }
     }
+}
+
+/// The other kind of lock that is one string.
+fn other_string(kind: Kind) -> Kind {
+    if kind == Kind::Election { Kind::Mutex } else { Kind::Election }
 }
 
 /// What a client of Redisson's has put there.

@@ -30,7 +30,8 @@ pub(super) struct OnLock {
     pub(super) op: Op,
     /// What the channels of all mailboxes begin with; empty for what tells nobody.
     pub(super) mailboxes: String,
-    /// The channel on which clients of Redisson's hear that the lock is free; empty for what tells them nothing.
+    /// The channel on which clients of Redisson's hear that the lock is free, or who observes an Election that there is
+    /// another leader, or none; empty for what tells them nothing.
     pub(super) released: String,
     /// The index of the sessions one of which is asked about; empty where none is.
     pub(super) sessions: String,
@@ -64,7 +65,8 @@ impl Call {
 impl OnLock {
     fn read(script: Script, kind: Kind, keys: &[&str], mut rest: Rest<'_>) -> Read<Self> {
         let mut released = String::new();
-        if kind == Kind::Reentrant && !matches!(script, Script::ExtendOne | Script::Inspect) {
+        let mut kind = kind;
+        if kind != Kind::Mutex && !matches!(script, Script::ExtendOne | Script::Inspect) {
             rest.last()?.clone_into(&mut released);
         }
         let key = (*keys.first().ok_or_else(malformed)?).to_owned();
@@ -98,6 +100,9 @@ impl OnLock {
             Script::ExtendOne => {
                 let (claim, lease_ms) = (claim.ok_or_else(malformed)?, rest.number()?);
                 let keep_record = !rest.text()?.is_empty();
+                if kind == Kind::Mutex {
+                    kind = kind_of_mark(rest.text()?)?;
+                }
                 Op::Extend(Extend { claim, lease_ms, keep_record })
             }
             Script::Acquire => {
@@ -114,7 +119,7 @@ impl OnLock {
                 let pass = match rest.text()? {
                     "grant" => Pass::Grant,
                     "free" => Pass::Free,
-                    _ => return Err(malformed()),
+                    for_ms => Pass::Rest { for_ms: parsed(for_ms)? },
                 };
                 let next = if rest.is_empty() {
                     None
@@ -169,10 +174,13 @@ impl<'a> Rest<'a> {
 
     /// What one of several extends says of a lock.
     fn extend(&mut self, key: &str) -> Read<OnLock> {
-        let hold = HoldId::from_token(self.text()?).map_err(|_| malformed())?;
+        let token = self.text()?;
+        let kind = if Kind::Election.owns(token) { Kind::Election } else { Kind::Mutex };
+        let hold = token.strip_prefix(kind.mark()).ok_or_else(malformed)?;
+        let hold = HoldId::from_token(hold).map_err(|_| malformed())?;
         let extend = Extend { claim: Claim::new(hold), lease_ms: self.number()?, keep_record: false };
         let (mailboxes, released, sessions) = (String::new(), String::new(), String::new());
-        let (key, kind) = (key.to_owned(), Kind::Mutex);
+        let key = key.to_owned();
         Ok(OnLock { key, kind, op: Op::Extend(extend), mailboxes, released, sessions })
     }
 
@@ -256,6 +264,11 @@ impl<'a> Rest<'a> {
         });
         lock.ok_or_else(malformed)
     }
+}
+
+/// The kind of a lock that is one string, by what stands before its token.
+fn kind_of_mark(mark: &str) -> Read<Kind> {
+    [Kind::Mutex, Kind::Election].into_iter().find(|kind| kind.mark() == mark).ok_or_else(malformed)
 }
 
 fn parsed<T: FromStr>(text: &str) -> Read<T> {

@@ -15,6 +15,7 @@ mod session;
 
 pub use flaw::Flaw;
 
+use crate::conformance::said_of_leaders;
 use call::{Call, OnLock};
 use leasehold_core::model::{LockState, Sessions, Value, Vital, everybody};
 use leasehold_core::{
@@ -252,18 +253,23 @@ impl ModelServer {
         let lock =
             state.locks.entry((call.key.clone(), call.kind)).or_insert_with(|| LockState::new(call.kind));
         let was_held = !lock.clone().held_by(now_us).is_empty();
+        let before = lock.clone();
         let (reply, wakes) = match (self.shared.flaw, other) {
             (_, Some(other)) => lock.apply_beside(&other, now_us, &call.op, &alive),
             (Some(flaw), None) => flaw.apply(lock, now_us, &call.op, &alive),
             (None, None) => lock.apply(now_us, &call.op, &alive),
         };
-        let freed = was_held && lock.value.is_none() && !call.released.is_empty();
+        let said = match call.kind {
+            Kind::Reentrant if was_held && lock.value.is_none() => Some("0".to_owned()),
+            Kind::Election => said_of_leaders(&before, lock, now_us),
+            _ => None,
+        };
         if !state.mute {
             for wake in &wakes {
                 state.publish(&format!("{}{}", call.mailboxes, wake.to()), &wake.message());
             }
-            if freed {
-                state.publish(&call.released, "0");
+            if let Some(said) = said.filter(|_| !call.released.is_empty()) {
+                state.publish(&call.released, &said);
             }
         }
         drop(guard);

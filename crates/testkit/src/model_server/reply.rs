@@ -220,7 +220,10 @@ fn who(holder: Option<&Holder>) -> Vec<Value> {
     let mut who = vec![holder.remaining_ms.map_or(Value::Integer(-1), Value::number)];
     if let (Some(label), Some(since_ms)) = (&holder.label, holder.since_ms) {
         let fence = holder.fence.map_or(0, FencingToken::as_u64);
-        let session = holder.session.map_or_else(String::new, |session| session.to_string());
+        let session = match holder.session {
+            _ if holder.rests => "rests".to_owned(),
+            session => session.map_or_else(String::new, |session| session.to_string()),
+        };
         who.extend([
             Value::number(fence),
             Value::number(since_ms),

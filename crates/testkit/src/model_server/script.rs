@@ -36,12 +36,19 @@ const HEADS: [(&str, Script); 10] = [
 /// What all scripts on a ReentrantMutex contain, and no others.
 const REENTRANT: &str = "-- Part of all scripts on a ReentrantMutex, after numbers.lua:";
 
+/// What all scripts on an Election contain but those that lengthen a hold, and no others.
+const ELECTION: &str = "-- Part of all scripts on an Election but extend,";
+
 impl Script {
     /// The script of a text, and the kind of the locks that it is for. Fails where its head is none of those that are
     /// known, or is not the only one.
     pub(super) fn of(text: &str) -> Result<(Self, Kind), Failure> {
         let mut found = HEADS.iter().filter(|(head, _)| text.contains(head)).map(|(_, script)| *script);
-        let kind = if text.contains(REENTRANT) { Kind::Reentrant } else { Kind::Mutex };
+        let kind = match () {
+            () if text.contains(REENTRANT) => Kind::Reentrant,
+            () if text.contains(ELECTION) => Kind::Election,
+            () => Kind::Mutex,
+        };
         match (found.next(), found.next()) {
             (Some(script), None) => Ok((script, kind)),
             _ => Err(Failure::new("ERR this server is a model, and does not know that script")),

@@ -260,16 +260,19 @@ fn holder(who: &[Value]) -> Read<Option<Holder>> {
         since_ms: None,
         session: None,
         portion: Portion::Whole,
+        rests: false,
     };
     match who {
         [] => Ok(None),
         [remaining] => Ok(Some(stranger(remaining))),
         [remaining, fence, since, label, lives_with, owner @ ..] => {
+            let rests = text(lives_with) == Ok("rests");
             let ours = Holder {
+                rests,
                 label: Some(Label::new(text(label)?).map_err(|_| Malformed)?),
                 fence: Some(FencingToken::new(number(fence)?)),
                 since_ms: Some(number(since)?),
-                session: session(lives_with)?,
+                session: if rests { None } else { session(lives_with)? },
                 ..stranger(remaining)
             };
             owned(ours, owner).map(Some)

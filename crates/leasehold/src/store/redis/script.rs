@@ -22,6 +22,8 @@ struct Texts {
     /// Of one lock by itself, where more is to be looked at than a token.
     extend: &'static str,
     release: &'static str,
+    /// A release that leaves the lock taken, where that can be.
+    rest: Option<&'static str>,
     inspect: &'static str,
     evict: &'static str,
     free: &'static str,
@@ -29,19 +31,51 @@ struct Texts {
 
 const MUTEX: Texts = Texts {
     acquire: lua!(
-        "string" "read" "acquire_quick" "numbers" "record" "mutex" "told" "change" "mutex_change" "queue" "take"
-        "acquire"
+        "string" "read" "acquire_quick" "numbers" "record" "mutex" "one_string" "told" "change" "one_string_change"
+        "queue" "take" "acquire"
     ),
     extend: lua!("extend_record"),
     release: lua!(
-        "string" "read" "release_quick" "numbers" "record" "mutex" "told" "change" "mutex_change" "queue" "release"
+        "string" "read" "release_quick" "numbers" "record" "mutex" "one_string" "told" "change" "one_string_change"
+        "queue" "release"
     ),
-    inspect: lua!("string" "read" "numbers" "record" "mutex" "told" "inspect"),
+    rest: Some(lua!(
+        "string" "read" "numbers" "record" "mutex" "one_string" "told" "change" "one_string_change" "queue" "release"
+    )),
+    inspect: lua!("string" "read" "numbers" "record" "mutex" "one_string" "told" "inspect"),
     evict: lua!(
-        "string" "read" "numbers" "record" "mutex" "told" "change" "mutex_change" "queue" "take" "evict"
+        "string" "read" "numbers" "record" "mutex" "one_string" "told" "change" "one_string_change" "queue" "take"
+        "evict"
     ),
-    free: lua!("string" "read" "numbers" "record" "mutex" "told" "change" "mutex_change" "queue" "take" "free"),
+    free: lua!(
+        "string" "read" "numbers" "record" "mutex" "one_string" "told" "change" "one_string_change" "queue" "take"
+        "free"
+    ),
 };
+/// As a Mutex, by a token of its own form, and whoever changes the leader says so. Nobody is elected so often that it
+/// would have to be quick.
+const ELECTION: Texts = Texts {
+    acquire: lua!(
+        "string" "read" "numbers" "record" "election" "one_string" "told" "change" "one_string_change"
+        "election_change" "queue" "take" "acquire"
+    ),
+    extend: lua!("extend_record"),
+    release: ELECTION_RELEASE,
+    rest: Some(ELECTION_RELEASE),
+    inspect: lua!("string" "read" "numbers" "record" "election" "one_string" "told" "inspect"),
+    evict: lua!(
+        "string" "read" "numbers" "record" "election" "one_string" "told" "change" "one_string_change"
+        "election_change" "queue" "take" "evict"
+    ),
+    free: lua!(
+        "string" "read" "numbers" "record" "election" "one_string" "told" "change" "one_string_change"
+        "election_change" "queue" "take" "free"
+    ),
+};
+const ELECTION_RELEASE: &str = lua!(
+    "string" "read" "numbers" "record" "election" "one_string" "told" "change" "one_string_change"
+    "election_change" "queue" "release"
+);
 const REENTRANT: Texts = Texts {
     acquire: lua!(
         "numbers" "hash" "read" "record" "reentrant" "told" "change" "reentrant_change" "queue" "take" "acquire"
@@ -50,6 +84,7 @@ const REENTRANT: Texts = Texts {
     release: lua!(
         "numbers" "hash" "read" "record" "reentrant" "told" "change" "reentrant_change" "queue" "release"
     ),
+    rest: None,
     inspect: lua!("numbers" "hash" "read" "record" "reentrant" "told" "inspect"),
     evict: lua!(
         "numbers" "hash" "read" "record" "reentrant" "told" "change" "reentrant_change" "queue" "take" "evict"
@@ -80,6 +115,7 @@ struct OfKind {
     acquire: Script,
     extend: Script,
     release: Script,
+    rest: Option<Script>,
     inspect: Script,
     evict: Script,
     free: Script,
@@ -87,8 +123,9 @@ struct OfKind {
 
 impl OfKind {
     fn new(texts: &Texts) -> Self {
-        let Texts { acquire, extend, release, inspect, evict, free } = texts;
+        let Texts { acquire, extend, release, rest, inspect, evict, free } = texts;
         Self {
+            rest: rest.map(Script::new),
             acquire: Script::new(acquire),
             extend: Script::new(extend),
             release: Script::new(release),
@@ -98,15 +135,16 @@ impl OfKind {
         }
     }
 
-    fn all(&self) -> [&Script; 6] {
-        let Self { acquire, extend, release, inspect, evict, free } = self;
-        [acquire, extend, release, inspect, evict, free]
+    fn all(&self) -> impl Iterator<Item = &Script> {
+        let Self { acquire, extend, release, rest, inspect, evict, free } = self;
+        [acquire, extend, release, inspect, evict, free].into_iter().chain(rest)
     }
 }
 
 struct Scripts {
     mutex: OfKind,
     reentrant: OfKind,
+    election: OfKind,
     extend: Script,
     acquire_all: Script,
     beat: Script,
@@ -115,6 +153,7 @@ struct Scripts {
 static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| Scripts {
     mutex: OfKind::new(&MUTEX),
     reentrant: OfKind::new(&REENTRANT),
+    election: OfKind::new(&ELECTION),
     extend: Script::new(EXTEND),
     acquire_all: Script::new(ACQUIRE_ALL),
     beat: Script::new(BEAT),
@@ -122,8 +161,9 @@ static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| Scripts {
 
 /// Adds the loading of all scripts.
 pub(super) fn load_all(pipeline: &mut Pipeline) {
-    let Scripts { mutex, reentrant, extend, acquire_all, beat } = &*SCRIPTS;
-    for script in mutex.all().into_iter().chain(reentrant.all()).chain([extend, acquire_all, beat]) {
+    let Scripts { mutex, reentrant, election, extend, acquire_all, beat } = &*SCRIPTS;
+    let of_kinds = [mutex, reentrant, election].into_iter().flat_map(OfKind::all);
+    for script in of_kinds.chain([extend, acquire_all, beat]) {
         pipeline.add_command(load(script));
     }
 }
@@ -153,6 +193,7 @@ impl Call {
         let scripts = match kind {
             Kind::Mutex => &SCRIPTS.mutex,
             Kind::Reentrant => &SCRIPTS.reentrant,
+            Kind::Election => &SCRIPTS.election,
             _ => return None,
         };
         let LockKeys { name, record, audit } = keys;
@@ -169,19 +210,25 @@ impl Call {
                 }
                 call
             }
-            Op::Extend(extend) if goes_by_token(kind, extend) => Self::extends(&[(name.clone(), extend)]),
+            Op::Extend(extend) if goes_by_token(kind, extend) => {
+                Self::extends(&[(name.clone(), kind, extend)])
+            }
             Op::Extend(extend) => {
                 let mut call = Self::of(&scripts.extend, &[name, record]);
                 let keep = if extend.keep_record { "1" } else { "" };
                 call.claim(&extend.claim).cmd.arg(extend.lease_ms).arg(keep);
+                if kind.is_one_string() {
+                    call.cmd.arg(kind.mark());
+                }
                 call
             }
             Op::Release(release) => {
-                let mut call = Self::of(&scripts.release, &[name, record]);
-                let pass = match release.pass {
-                    Pass::Grant => "grant",
-                    Pass::Free => "free",
+                let (script, pass) = match release.pass {
+                    Pass::Grant => (&scripts.release, "grant".to_owned()),
+                    Pass::Free => (&scripts.release, "free".to_owned()),
+                    Pass::Rest { for_ms } => (scripts.rest.as_ref()?, for_ms.to_string()),
                 };
+                let mut call = Self::of(script, &[name, record]);
                 call.claim(&release.claim).cmd.arg(mailboxes).arg(pass);
                 match &release.next {
                     Some(next) => {
@@ -217,19 +264,25 @@ impl Call {
             }
             _ => return None,
         };
-        // Those that may leave the lock free say so to clients of Redisson's.
-        if kind == Kind::Reentrant && !matches!(op, Op::Extend(_) | Op::Inspect(_)) {
-            call.cmd.arg(keys.released_channel());
+        // Those that may leave the lock free say so to clients of Redisson's; or that may change the leader, to who observes.
+        let said = match kind {
+            _ if matches!(op, Op::Extend(_) | Op::Inspect(_)) => None,
+            Kind::Reentrant => Some(keys.released_channel()),
+            Kind::Election => Some(space.leader_channel(keys)),
+            _ => None,
+        };
+        if let Some(channel) = said {
+            call.cmd.arg(channel);
         }
         Some(call)
     }
 
     /// The one call of several extends, each of which goes by its token, of locks at these keys.
-    pub(super) fn extends(extends: &[(String, &Extend)]) -> Self {
-        let keys: Vec<_> = extends.iter().map(|(key, _)| key.as_str()).collect();
+    pub(super) fn extends(extends: &[(String, Kind, &Extend)]) -> Self {
+        let keys: Vec<_> = extends.iter().map(|(key, ..)| key.as_str()).collect();
         let mut call = Self::of(&SCRIPTS.extend, &keys);
-        for (_, extend) in extends {
-            call.cmd.arg(extend.claim.hold.token()).arg(extend.lease_ms);
+        for (_, kind, extend) in extends {
+            call.cmd.arg(kind.token(&extend.claim)).arg(extend.lease_ms);
         }
         call
     }
@@ -333,7 +386,7 @@ fn life(life: Life) -> String {
 
 /// Whether a hold is told by its token alone, and no more than its end is to change: such extends go together.
 pub(super) fn goes_by_token(kind: Kind, extend: &Extend) -> bool {
-    kind == Kind::Mutex && extend.claim.value.is_none() && !extend.keep_record
+    kind.is_one_string() && extend.claim.value.is_none() && !extend.keep_record
 }
 
 /// What the records of sessions call a lock that they hold.
@@ -355,8 +408,9 @@ mod tests {
     use leasehold_core::{HoldId, SessionId};
 
     fn all() -> Vec<&'static str> {
-        let texts = [MUTEX, REENTRANT].map(|Texts { acquire, extend, release, inspect, evict, free }| {
-            [acquire, extend, release, inspect, evict, free]
+        let texts = [MUTEX, REENTRANT, ELECTION];
+        let texts = texts.map(|Texts { acquire, extend, release, rest, inspect, evict, free }| {
+            [acquire, extend, release, rest.unwrap_or(release), inspect, evict, free]
         });
         texts.concat()
     }
@@ -385,6 +439,19 @@ mod tests {
     }
 
     #[test]
+    fn the_scripts_know_the_marks_of_the_model() {
+        let mark = Kind::Election.mark().replace('\n', "\\n");
+        let (refused, length) =
+            (format!("== '{mark}'"), format!("string.sub(value, 1, {}) ", mark.len() - 1));
+        let mutex = [MUTEX.acquire, MUTEX.inspect, ACQUIRE_ALL].map(|text| (text, refused.clone()));
+        let election = [ELECTION.acquire, ELECTION.inspect].map(|text| (text, format!("MARK = '{mark}'\n")));
+        for (text, marked) in mutex.into_iter().chain(election) {
+            assert!(text.contains(&marked) && text.contains(&length), "{text}");
+        }
+        assert_eq!(Kind::Mutex.rest(None), "rest\n0", "as in one_string.lua and acquire_all.lua");
+    }
+
+    #[test]
     fn a_lock_is_found_again_by_what_a_session_calls_it() {
         for name in ["job", "a:b", "l:mutex:job", "{orders}/42", "two words"] {
             let lock = Lock::mutex(name.parse().expect("a good name"));
@@ -398,8 +465,9 @@ mod tests {
     #[test]
     fn the_scripts_know_the_numbers_of_the_model() {
         let kept_ms = leasehold_core::RECORD_KEPT.as_millis();
-        for Texts { acquire, extend, release, inspect: _, evict, free } in [MUTEX, REENTRANT] {
-            for script in [acquire, extend, release, evict, free] {
+        for Texts { acquire, extend, release, rest, inspect: _, evict, free } in [MUTEX, REENTRANT, ELECTION]
+        {
+            for script in [acquire, extend, release, rest.unwrap_or(release), evict, free] {
                 assert!(script.contains(&format!("RECORD_KEPT_MS = {kept_ms}\n")));
             }
             let kept_ms = leasehold_core::AUDIT_KEPT.as_millis();
@@ -416,7 +484,9 @@ mod tests {
         let (longest, shortest) = (hold + " released\n".len(), hold + " freed\n".len());
         let at = (Endings::MOST - 1) * longest + 1;
         assert!(at <= Endings::MOST * shortest);
-        for script in [MUTEX, REENTRANT].iter().flat_map(|texts| [texts.release, texts.evict, texts.free]) {
+        for script in
+            [MUTEX, REENTRANT, ELECTION].iter().flat_map(|texts| [texts.release, texts.evict, texts.free])
+        {
             assert!(script.contains(&format!("EIGHTH_ENDING = {at}\n")));
         }
         let greatest = leasehold_core::FencingToken::MAX;

@@ -14,7 +14,7 @@ use super::verdict::judge;
 use crate::store::{Fault, FaultKind, Listening, Outcome, Phase, Postbox, SessionKeeping, Store};
 use futures_util::future::{BoxFuture, join_all};
 use leasehold_core::{
-    Acquire, Beat, Extend, KeyError, KeySpace, Kind, Lock, Op, Refused, SessionEntry, SessionId, SessionOp,
+    Acquire, Beat, Extend, KeyError, KeySpace, Kind, Lock, Op, SessionEntry, SessionId, SessionOp,
     SessionReply, Share,
 };
 use redis::aio::MultiplexedConnection;
@@ -159,8 +159,8 @@ impl RedisStore {
 
     fn call(&self, lock: &Lock, op: &Op) -> Result<Call, Fault> {
         let unusable = |text| self.fault(FaultKind::Unusable(text), Phase::Send);
-        if lock.kind == Kind::Reentrant && !op.names_owners() {
-            return Err(unusable(Refused::NoOwner.to_string()));
+        if let Some(refused) = op.misfit(lock.kind) {
+            return Err(unusable(refused.to_string()));
         }
         let keys = self.keys.lock(lock).map_err(|error| unusable(error.to_string()))?;
         let mailboxes = match &*self.way {
@@ -265,10 +265,10 @@ impl RedisStore {
     }
 
     /// An extend that can go together with others, and the key of its lock.
-    fn extend<'a>(&self, (lock, op): &'a (Lock, Op)) -> Option<(String, &'a Extend)> {
+    fn extend<'a>(&self, (lock, op): &'a (Lock, Op)) -> Option<(String, Kind, &'a Extend)> {
         match op {
             Op::Extend(extend) if goes_by_token(lock.kind, extend) => {
-                Some((self.keys.lock(lock).ok()?.name, extend))
+                Some((self.keys.lock(lock).ok()?.name, lock.kind, extend))
             }
             _ => None,
         }
@@ -471,11 +471,13 @@ impl Store for RedisStore {
         within: Duration,
     ) -> BoxFuture<'a, Result<Option<Listening>, Fault>> {
         Box::pin(async move {
-            if lock.kind != Kind::Reentrant {
-                return Ok(None);
-            }
             let unusable = |error: KeyError| self.fault(FaultKind::Unusable(error.to_string()), Phase::Send);
-            let channel = self.keys.lock(lock).map_err(unusable)?.released_channel();
+            let keys = self.keys.lock(lock).map_err(unusable)?;
+            let channel = match lock.kind {
+                Kind::Reentrant => keys.released_channel(),
+                Kind::Election => self.keys.leader_channel(&keys),
+                _ => return Ok(None),
+            };
             let deadline = deadline(within);
             match &*self.way {
                 Way::Link(link) => link.listen(&channel, deadline).await.map(Some),

@@ -427,7 +427,7 @@ impl Scene<'_> {
 fn concerns_the_living(op: &Op) -> bool {
     match op {
         Op::Acquire(_) | Op::Inspect(_) | Op::Evict(_) | Op::Free(_) | Op::Resize(_) => true,
-        Op::Release(release) => release.next.is_some() || release.pass == Pass::Grant,
+        Op::Release(release) => release.next.is_some() || release.pass != Pass::Free,
         _ => false,
     }
 }

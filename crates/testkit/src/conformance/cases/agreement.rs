@@ -249,7 +249,7 @@ fn foreign(kind: Kind, value: &str) -> Content {
         (Kind::Reentrant, Ok(owner)) => {
             Content::Entries(Entries { owner, count: 1, fence: None, lease_ms: 0, holds: Vec::new() })
         }
-        _ => Content::Token(value.to_owned()),
+        _ => Content::Token([kind.mark(), value].concat()),
     }
 }
 

@@ -307,9 +307,14 @@ pub async fn a_stranger_of_the_same_owner_counts(scene: &Scene) {
 /// A lock of another kind at the same name is a clear refusal, either way, and stays as it is.
 pub async fn another_kind_of_lock_is_refused(scene: &Scene) {
     let [a, b] = scene.peers().await;
-    for (first, found, second) in
-        [(Kind::Mutex, "string", Kind::Reentrant), (Kind::Reentrant, "hash", Kind::Mutex)]
-    {
+    for (first, found, second) in [
+        (Kind::Mutex, "string", Kind::Reentrant),
+        (Kind::Reentrant, "hash", Kind::Mutex),
+        (Kind::Election, "string", Kind::Mutex),
+        (Kind::Mutex, "string", Kind::Election),
+        (Kind::Election, "string", Kind::Reentrant),
+        (Kind::Reentrant, "hash", Kind::Election),
+    ] {
         let name = scene.another_lock().name;
         let (a, b) = (a.at(&Lock { kind: first, name: name.clone() }), b.at(&Lock { kind: second, name }));
         let held = a.take(LONG).await;

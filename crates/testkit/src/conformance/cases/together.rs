@@ -221,7 +221,7 @@ pub async fn a_foreign_lock_keeps_a_set_from_all(scene: &Scene) {
         return not_applicable("key to set");
     };
     put.await;
-    if a.lock.kind == Kind::Mutex {
+    if a.lock.kind.is_one_string() {
         set.wanted[1].1 = a.claim_with(theirs);
     }
     let shares = set.ask(LONG).await;

@@ -143,6 +143,7 @@ impl Server {
         let mut hearer = server.connect()?;
         hearer.call(&["PSUBSCRIBE", &format!("{MAILBOXES}*")])?;
         hearer.call(&["PSUBSCRIBE", "redisson_lock__channel:*"])?;
+        hearer.call(&["PSUBSCRIBE", "leasehold:{*}:leader:*"])?;
         Ok(Self { connection: server.connect()?, hearer, clock, _process: server })
     }
 

@@ -20,6 +20,11 @@ fn every_way_has_its_commands() {
 }
 
 #[test]
+fn every_way_of_an_election_has_its_commands() {
+    have_their_commands(Kind::Election, elections());
+}
+
+#[test]
 fn every_way_of_a_reentrant_mutex_has_its_commands() {
     have_their_commands(Kind::Reentrant, entries());
 }
@@ -170,6 +175,13 @@ fn releases() -> Vec<Way> {
             give(1, Pass::Grant, Some(4)),
             "GET HMGET TIME DEL HSET PEXPIRE SET",
         ),
+        (
+            "release that leaves the lock resting",
+            vec![take(1)],
+            rest(1),
+            "GET HMGET TIME PTTL PEXPIRE SET HSET",
+        ),
+        ("the same, sent again", vec![take(1), rest(1)], rest(1), "GET HMGET"),
         ("release that is sent again", vec![take(1), release(1)], release(1), "GET HMGET"),
         ("release of one who waits", queue(), release(2), "GET HMGET HMGET HSET HDEL"),
         ("release of one who is not known", vec![take(1)], release(2), "GET HMGET PTTL"),
@@ -256,6 +268,41 @@ fn others() -> Vec<Way> {
             queue(),
             Op::Inspect(Inspect { claim: None, in_full: false }),
             "GET HMGET TIME HVALS PTTL",
+        ),
+    ]
+}
+
+/// Of an Election: as of a Mutex, without its quick ways, and with what is said of who leads.
+fn elections() -> Vec<Way> {
+    vec![
+        ("acquire of a new lock", vec![], take(1), "GET HMGET TIME RESTORE HSET SET PUBLISH"),
+        (
+            "acquire of a free lock that was used before",
+            vec![take(1), release(1)],
+            take(2),
+            "GET HMGET TIME HSET PEXPIRE SET PUBLISH",
+        ),
+        ("acquire that is sent again", vec![take(1)], take(1), "GET HMGET PTTL"),
+        ("acquire of a lock that is held: to wait", vec![take(1)], take(2), "GET HMGET TIME PTTL PTTL HSET"),
+        ("release with nobody waiting", vec![take(1)], release(1), "GET HMGET DEL HSET PUBLISH"),
+        (
+            "release that grants",
+            queue(),
+            release(1),
+            "GET HMGET HGET HMGET TIME DEL HSET PEXPIRE SET HDEL PUBLISH PUBLISH",
+        ),
+        ("extend", vec![take(1)], extend(1, false), "MGET PEXPIRE"),
+        (
+            "extend that keeps the record",
+            vec![take(1)],
+            extend(1, true),
+            "GET HMGET PTTL PEXPIRE TIME PTTL PEXPIRE",
+        ),
+        (
+            "inspect of a held one",
+            vec![take(1)],
+            Op::Inspect(Inspect { claim: None, in_full: false }),
+            "GET HMGET PTTL",
         ),
     ]
 }
@@ -403,6 +450,10 @@ fn queue() -> Vec<Op> {
 
 fn release(n: u8) -> Op {
     give(n, Pass::Grant, None)
+}
+
+fn rest(n: u8) -> Op {
+    give(n, Pass::Rest { for_ms: 60_000 }, None)
 }
 
 fn give(n: u8, pass: Pass, next: Option<u8>) -> Op {

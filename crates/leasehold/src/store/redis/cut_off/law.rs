@@ -23,11 +23,11 @@
 //!   record says of a hold that is not there; it is never told that it still holds. The next who comes gives the lock on.
 //! - Opened means nothing.
 //! - Lasting: the key of a ReentrantMutex lasts longer than its holds, each of which has an end of its own; or as long as those
-//!   that are not given up.
+//!   that are not given up. A hold that was to be left resting ends when the rest would.
 //! - Entered: whoever the record names as the last one was never given the lock, was not told so, and has left the queue.
 //!   Its fencing token is used up. It finds the lock free with its next look; if others wait by then, they come first.
 //!
-//! A lock that is given up is nobody's; a ReentrantMutex is its owner's yet, if he has other holds. What is written there
+//! A lock that is given up is nobody's, also one that is left resting; a ReentrantMutex is its owner's yet, if he has other holds. What is written there
 //! anew never outlasts its key: a lock that is as after ends as after. Entries that are over are taken for none.
 //!
 //! In none of them has anybody the lock who had not asked for it, or whose release was written down, and no token is on its

@@ -155,7 +155,7 @@ fn holders(state: &LockState) -> Vec<Claim> {
 /// The claim that has a Mutex, where it is one of ours.
 fn holder(state: &LockState) -> Option<&Claim> {
     let tenant = state.record.as_ref()?.tenant.as_ref()?;
-    let stands = state.value.as_ref()?.content.token() == Some(&*tenant.claim.token());
+    let stands = state.value.as_ref()?.content.token() == Some(&*state.kind.token(&tenant.claim));
     let ended = |hold: &HoldId| {
         let record = state.record.as_ref();
         record.is_some_and(|record| record.ended.how(hold).is_some())

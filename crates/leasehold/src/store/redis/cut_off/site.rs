@@ -18,7 +18,7 @@ use leasehold_core::{
     OwnValue, Portion, Refused, Reply, SessionId, Wake,
 };
 use leasehold_testkit::Value;
-use leasehold_testkit::conformance::{Stranger, Workload, rlock};
+use leasehold_testkit::conformance::{Stranger, Workload, rlock, said_of_leaders};
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::rc::Rc;
@@ -165,8 +165,8 @@ impl Site {
         Ok(found)
     }
 
-    /// The messages that go out, channel and text: those that the model knows, and what clients of Redisson's hear of a
-    /// lock that is free now and was not before.
+    /// The messages that go out, channel and text: those that the model knows, what clients of Redisson's hear of a
+    /// lock that is free now and was not before, and what is said of who leads.
     pub(super) fn said(
         &self,
         now_us: u64,
@@ -178,7 +178,9 @@ impl Site {
         let freed = live(before, now_us).value.is_some() && live(after, now_us).value.is_none();
         let freed = freed && self.kind == Kind::Reentrant;
         let free = freed.then(|| (self.keys.released_channel(), "0".to_owned()));
-        wakes.iter().map(wake).chain(free).collect()
+        let leads = said_of_leaders(before, after, now_us);
+        let leads = leads.map(|said| (self.space.leader_channel(&self.keys), said));
+        wakes.iter().map(wake).chain(free).chain(leads).collect()
     }
 
     /// Does to the keys, at which a lock stands like this, what a stranger does.

@@ -62,6 +62,8 @@ local function look(name, record, hold, own)
     if string.sub(value.err, 1, 9) ~= 'WRONGTYPE' then return nil, value end
     return { 'kind', redis.call('TYPE', KEYS[name]).ok }
   end
+  -- As in mutex.lua.
+  if value and string.sub(value, 1, 9) == 'election\n' then return { 'kind', 'string' } end
   local fields = redis.pcall('HMGET', KEYS[record], 'format', 'last', 'tenant', 'ended', 'queue')
   if fields.err then
     if string.sub(fields.err, 1, 9) ~= 'WRONGTYPE' then return nil, fields end
@@ -76,8 +78,12 @@ local function look(name, record, hold, own)
   if fields[3] then
     holder, since_ms, life, holders_own, label = string.match(fields[3], '^([^\n]*)\n(%d+)\n(%l%d*)\n([^\n]*)\n(.*)$')
   end
+  -- As in one_string.lua.
+  local rests = value and last and holder and value == 'rest\n' .. digits(last)
+  if rests and holder == hold then return { 'spent', 'released' } end
   local ours = value and holder and value == (holders_own == '' and holder or holders_own)
   if ours and holders_own ~= '' and ended and string.find(ended, holder .. ' ', 1, true) then ours = false end
+  if rests then ours, life = true, 'l' end
   local state = { there = there, last = last, known = holder == hold and holders_own == own }
   local awaited = fields[5] and string.byte(fields[5]) ~= 48
   if value == (own == '' and hold or own) and (own == '' or ours and state.known) then
@@ -96,7 +102,7 @@ local function look(name, record, hold, own)
   if value then
     taken[5] = redis.call('PTTL', KEYS[name])
     if ours then
-      taken[6], taken[7], taken[8], taken[9] = last or 0, tonumber(since_ms), label, ahead
+      taken[6], taken[7], taken[8], taken[9] = last or 0, tonumber(since_ms), label, rests and 'rests' or ahead
     end
   end
   return taken

@@ -7,6 +7,7 @@
 -- ARGV[2]  the user's own value in place of the hold as token, or empty
 -- ARGV[3]  lease_ms: how long the hold lasts from now at least
 -- ARGV[4]  '1' to keep the record as long, or empty
+-- ARGV[5]  what stands before the token of a lock of this kind, or empty
 --
 -- Replies
 --   1                   extended
@@ -24,7 +25,7 @@ if type(value) == 'table' then
   return 0
 end
 local own = ARGV[2]
-if value ~= (own == '' and ARGV[1] or own) then return 0 end
+if value ~= ARGV[5] .. (own == '' and ARGV[1] or own) then return 0 end
 
 local record = redis.pcall('HMGET', KEYS[2], 'format', 'tenant', 'last', 'ended')
 if own ~= '' then

@@ -1,30 +1,9 @@
--- Part of all scripts on a Mutex but extend, after record.lua: who has it. It writes nothing.
+-- Part of all scripts on a Mutex but extend, after string.lua and record.lua: what stands there is a Mutex.
 
--- Whether a claim has the lock: its token stands, and for a value of the user's own also the hold. A stranger may use
--- the same value after it was ended.
-local function holds(who)
-  if value ~= who.token then return false end
-  if who.own == '' then return true end
-  local holder = tenant()
-  return holder and holder.hold == who.hold and holder.own == who.own and not ended_how(who.hold)
-end
+-- An Election of the same name is a string, too, and no client of another library.
+if value and string.sub(value, 1, 9) == 'election\n' then value, kind = false, 'string' end
 
--- Those of ours who have the lock: one, or none.
-local function lessees()
-  local holder = tenant()
-  return holder and holds(holder) and { holder } or {}
-end
+-- What stands before the token of a lock of this kind.
+local MARK = ''
 
--- The fencing token of whoever of ours has the lock.
-local function fence()
-  return last
-end
-
--- Whether a claim was the last to be given the lock.
-local function was_last(who, holder)
-  return holder.hold == who.hold
-end
-
--- How often its owner has the lock: nobody enters a Mutex again, so that nothing is told of that.
-local count
 

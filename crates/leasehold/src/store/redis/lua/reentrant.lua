@@ -29,3 +29,6 @@ local function was_last(who, holder)
   return holder.hold == who.hold or holder.own == who.own
 end
 
+-- No ReentrantMutex rests.
+local rests
+

@@ -6,7 +6,8 @@
 -- ARGV[1]  the hold
 -- ARGV[2]  the user's own value in place of the hold as token, or empty
 -- ARGV[3]  what the channels of all mailboxes begin with
--- ARGV[4]  'grant', or 'free' to leave a freed lock to whoever comes first
+-- ARGV[4]  'grant', or 'free' to leave a freed lock to whoever comes first; or a number, where the lock is to stay taken by
+--          nobody until so many ms after it was given to this hold, or as with 'grant' if they are over
 -- ARGV[5…] nothing, or an acquire that follows in the same step: hold, own value, and as acquire's ARGV[4] to ARGV[9]
 --
 -- Replies
@@ -16,24 +17,29 @@
 --   {'format', found}, and nothing was changed
 --
 -- The DEL comes first, and what follows it is no reason to keep the lock: it must work when memory is full, and for a
--- user that may not publish.
+-- user that may not publish. A number in ARGV[4] is for the text of this script that has no part of release_quick, which does
+-- not look there.
 
 local found = fate(claim)
 local holder = found == 'superseded' and tell_holder({}) or {}
+local resting
 if found == 'held' then
-  end_holds(function(holder) return holder.hold == claim.hold end)
+  resting = rest and rest(tonumber(ARGV[4]))
+  if not resting then end_holds(function(holder) return holder.hold == claim.hold end) end
   remember(claim.hold, 'released')
   if not record_there then new_record_ttl_ms = record_ttl(0) end
+  if resting then keep_record(resting) end
 end
 if record_there and waits(claim) then leave(claim.session) end
 
 local reply = { found, holder, count and (value == claim.token and count or 0) }
 local after
+local grants = ARGV[4] ~= 'free' and not resting
 if ARGV[6] then
   local ask = ask_of(claim_of(ARGV[5], ARGV[6]), 7)
   -- It may be here for the second time: the hold may have been granted since, and ended.
-  after = ARGV[4] == 'grant' and acquire(ask) or settled(ask) or enter_again(ask) or wait(ask)
-elseif ARGV[4] == 'grant' and not value and not kind then
+  after = grants and acquire(ask) or settled(ask) or enter_again(ask) or wait(ask)
+elseif grants and not value and not kind then
   pump()
 end
 commit(after)

@@ -21,8 +21,8 @@ local function fate(who)
 end
 
 -- What a stranger may know of the holder, put behind `reply`: nothing if the lock is free; how long it is held; where the
--- holder is one of ours, its fencing token, since when, its label, and the session it lives with, or ''; and of a
--- ReentrantMutex its owner, and how often he has it.
+-- holder is one of ours, its fencing token, since when, its label, and the session it lives with, or '', or
+-- 'rests' where it is done with the lock; and of a ReentrantMutex its owner, and how often he has it.
 local function tell_holder(reply)
   if not value and not kind then return reply end
   reply[#reply + 1] = value_ttl()
@@ -31,7 +31,7 @@ local function tell_holder(reply)
     reply[#reply + 1] = fence() or 0
     reply[#reply + 1] = holder.since_ms
     reply[#reply + 1] = holder.label
-    reply[#reply + 1] = lives(holder) and holder.session or ''
+    reply[#reply + 1] = rests and rests() and 'rests' or lives(holder) and holder.session or ''
   end
   if value and count then
     reply[#reply + 1] = value

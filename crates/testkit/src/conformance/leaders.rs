@@ -1,0 +1,31 @@
+//! What is said of an Election when somebody is elected, or ends to lead.
+
+use leasehold_core::model::{LockState, everybody};
+use leasehold_core::{Inspect, Kind, Op, Reply};
+
+/// What a store that says so says on the channel of an Election, whose state was that `before` an operation: nothing, where
+/// nobody else leads by it.
+pub fn said_of_leaders(before: &LockState, after: &LockState, now_us: u64) -> Option<String> {
+    let last = |state: &LockState| state.record.as_ref().and_then(|record| record.last);
+    let elected =
+        |state: &LockState| state.record.as_ref().map(|record| (record.last, record.tenant.clone()));
+    let token = |state: &LockState| {
+        let content = state.value.as_ref().map(|value| &value.content);
+        content.and_then(|content| content.token()).map(str::to_owned)
+    };
+    if after.kind != Kind::Election {
+        return None;
+    }
+    let rests = token(after)
+        .is_some_and(|token| token == Kind::Election.rest(last(after)) || token == Kind::Election.rest(None));
+    // The token, where it is the greatest there is, and the holder, where it had been elected by half, may be as before.
+    let given = !rests && token(after).is_some() && token(before) != token(after);
+    if let Some(fence) = last(after).filter(|_| given || elected(before) != elected(after)) {
+        return Some(format!("leader {fence}"));
+    }
+    let inspect = Op::Inspect(Inspect { claim: None, in_full: false });
+    let (seen, _) = before.clone().apply(now_us, &inspect, &everybody);
+    let was_held = matches!(seen, Reply::Inspect(seen) if seen.holder.is_some());
+    let over = after.value.is_none() || (rests && token(before) != token(after));
+    (was_held && over).then(|| "nobody".to_owned())
+}

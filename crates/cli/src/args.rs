@@ -22,6 +22,10 @@ pub(crate) struct Arguments {
 pub(crate) enum Task {
     #[command(about = RUN_ABOUT, long_about = RUN_LONG, after_long_help = RUN_AFTER)]
     Run(RunArgs),
+    #[command(about = LEAD_ABOUT, long_about = LEAD_LONG, after_long_help = LEAD_AFTER)]
+    Lead(LeadArgs),
+    #[command(about = WAIT_ABOUT, long_about = WAIT_LONG, after_long_help = WAIT_AFTER)]
+    Wait(WaitArgs),
     #[command(about = SHOW_ABOUT, long_about = SHOW_LONG, after_long_help = SHOW_AFTER)]
     Show(ShowArgs),
     #[command(about = ACQUIRE_ABOUT, long_about = ACQUIRE_LONG, after_long_help = ACQUIRE_AFTER)]
@@ -64,11 +68,14 @@ pub(crate) struct RunArgs {
 
     /// Do not wait: give up at once if somebody else has the lock
     #[arg(long = "try", conflicts_with = "wait")]
-    pub(crate) once: bool,
+    pub(crate) try_once: bool,
 
-    /// The exit status that says that the lock was not acquired
-    #[arg(long, value_name = "N", default_value_t = Exit::CONFLICT)]
-    pub(crate) conflict_exit_code: u8,
+    #[command(flatten)]
+    pub(crate) once: OnceArgs,
+
+    /// The exit status that says that the lock was not acquired [default: 75; with --once-per, 0]
+    #[arg(long, value_name = "N")]
+    pub(crate) conflict_exit_code: Option<u8>,
 
     /// How long our session lives without a beat: a crash is noticed by then [default: 10s]
     ///
@@ -99,6 +106,95 @@ pub(crate) struct RunArgs {
     /// lost, --kill-grace before this time is over, and others get the lock.
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     pub(crate) max_hold: Option<Duration>,
+
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+
+    #[command(flatten)]
+    pub(crate) log: LogArgs,
+}
+
+impl RunArgs {
+    /// The exit status that says that the lock was not acquired.
+    pub(crate) fn conflict(&self) -> Exit {
+        Exit::of(self.conflict_exit_code.unwrap_or(Exit::CONFLICT))
+    }
+}
+
+#[derive(Args)]
+pub(crate) struct OnceArgs {
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse, help = ONCE_HELP, long_help = ONCE_LONG)]
+    #[arg(conflicts_with_all = ["wait", "try_once", "lease", "max_hold", "session", "no_session", "reentrant", "owner"])]
+    pub(crate) once_per: Option<Duration>,
+
+    /// How long the command may run, where that is longer than the period of --once-per
+    ///
+    /// It is ended --kill-grace before that time is over. If this machine dies meanwhile, nobody runs the command for as
+    /// long.
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse, requires = "once_per")]
+    pub(crate) at_most: Option<Duration>,
+}
+
+#[derive(Args)]
+pub(crate) struct LeadArgs {
+    /// The election's name: up to 512 bytes of text without control characters
+    pub(crate) name: String,
+
+    /// The command and its arguments, after `--`
+    #[arg(last = true, required = true, value_name = "CMD")]
+    pub(crate) command: Vec<OsString>,
+
+    /// How long a leadership outlives us at most [default: 30s]
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    pub(crate) lease: Option<Duration>,
+
+    /// How long our session lives without a beat: a crash is noticed by then [default: 10s]
+    ///
+    /// As with `run`.
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    pub(crate) session: Option<Duration>,
+
+    /// Without a session: the lease alone ends the leadership after a crash
+    #[arg(long, conflicts_with = "session")]
+    pub(crate) no_session: bool,
+
+    /// How long the command has between SIGTERM and SIGKILL when we lead no more [default: 5s or less]
+    ///
+    /// As with `run`.
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    pub(crate) kill_grace: Option<Duration>,
+
+    /// What others are shown of the leader [default: this host and process]
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) label: Option<String>,
+
+    /// Print one line of JSON at the end, on standard error: standard output is the command's
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+
+    #[command(flatten)]
+    pub(crate) log: LogArgs,
+}
+
+#[derive(Args)]
+pub(crate) struct WaitArgs {
+    /// The lock's name
+    pub(crate) name: String,
+
+    /// How long to wait at most; for ever, if not given
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    pub(crate) wait: Option<Duration>,
+
+    /// The exit status that says that the lock was not free in time
+    #[arg(long, value_name = "N", default_value_t = Exit::CONFLICT)]
+    pub(crate) conflict_exit_code: u8,
+
+    /// Print one line of JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 
     #[command(flatten)]
     pub(crate) store: StoreArgs,
@@ -320,6 +416,9 @@ Examples:
   leasehold show nightly                         who has it, since when, who waits
   leasehold acquire nightly --lease 1h --token-file /run/nightly.lock
                                                  where a script cannot wrap a command
+  leasehold run digest --once-per 55m -- ./send  on one machine of all that try, once an hour
+  leasehold lead scheduler -- ./scheduler        on one machine of all, for as long as it can
+  leasehold wait nightly && ./after-nightly.sh   when nobody has it
   leasehold ls                                   which locks are held
   leasehold free nightly                         take it from its holder, after a question
 
@@ -395,6 +494,14 @@ Entering again (--reentrant, --owner):
   does. All that are inside have the same fencing token. It takes one NAME. `acquire`, `extend` and
   `release` do not know such locks.
 
+Once per period (--once-per):
+  Of all that try, on all machines, one runs the command; the others end at once, with 0 and without a word (or with
+  --conflict-exit-code, if it is given), also if they come when the command has ended. From the start of
+  the command nobody else runs it before the period is over, also if this machine dies; `show` says
+  then that the lock rests. A command that takes longer is ended, unless --at-most is longer. Choose
+  the period a little shorter than the interval of the timer: the next one may come a moment early.
+  A command that fails has had its turn: to try again, `leasehold free` the lock.
+
 Signals:
   SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH, SIGCONT and SIGTSTP are passed on to
   the command's process group, and the lock is given back when the command has ended. Those that were
@@ -416,7 +523,7 @@ Exit status:
     2  the arguments, the name, the URL or another setting cannot be used
    69  the store cannot be reached, or does not serve us
    70  the lock was lost before the command had ended
-   75  the lock was not acquired (see --conflict-exit-code)
+   75  the lock was not acquired (see --conflict-exit-code); with --once-per that is 0
   126  the command cannot be executed
   127  there is no such command
 
@@ -432,15 +539,80 @@ Examples:
   leasehold run deploy --reentrant -- ./deploy.sh     which may run `leasehold run deploy --reentrant -- …`
   leasehold run deploy --owner \"ci-$RUN_ID\" -- ./step-2.sh       in every step of one run
   leasehold run nightly --wait 10s --conflict-exit-code 0 -- ./backup.sh
+  leasehold run digest --once-per 55m --at-most 2h -- ./send-digest       from an hourly timer everywhere
   leasehold run orders/42 --store redis://db.example.org --password-file /run/secrets/redis -- ./ship
   leasehold run report --lease 5m --kill-grace 1m -- sh -c 'make report && publish --fence $LEASEHOLD_FENCE'";
+
+const ONCE_HELP: &str = "Run the command if nobody has in this time; otherwise end with 0 at once";
+
+const ONCE_LONG: &str = "\
+Run the command if nobody has in this time; otherwise end with 0 at once
+
+The time counts from the start of a command. Whatever becomes of the command or of this machine, nobody else runs it \
+before. It needs no session, and takes one NAME.";
+
+const LEAD_ABOUT: &str = "Run a command while leading, again after each re-election";
+
+const LEAD_LONG: &str = "\
+Run a command while leading, again after each re-election.
+
+Campaigns until we lead, and runs the command for as long as we do. If the leadership is lost the command is ended before \
+anybody else can lead, and we campaign again. When the command ends by itself, or is asked to end by a signal, we \
+resign and end as well.";
+
+const LEAD_AFTER: &str = "\
+The command has LEASEHOLD_NAME and LEASEHOLD_FENCE in its environment, gets our signals, and is ended as with `run`: SIGTERM
+--kill-grace before the lease or the session ends, and then SIGKILL. The fencing token is another one, and a greater one, each time.
+Once we have led or waited, a store that does not answer is no reason to end: it is asked less and less often, every 5s at least.
+
+An election is a lock of its own kind: `show` says who leads, and `free` deposes him.
+
+Exit status:
+  the command's own, when it ended by itself; 128 + n if signal n ended it, or us while we campaigned
+    2  the arguments, the name, the URL or another setting cannot be used
+   69  the store could not be reached at the start, or does not serve us
+   70  the leadership was lost while the command ran, which was noticed only when it had ended
+  126  the command cannot be executed
+  127  there is no such command
+
+JSON (--json), the last line on standard error; later versions may add fields:
+  name, led (how often), fence (the last one, or null), command_status (of the last command, or null), status (ours); error:
+  as with `run`
+
+Examples:
+  leasehold lead scheduler -- ./scheduler
+  leasehold lead scheduler --session 4s --label \"$HOSTNAME\" -- ./scheduler";
+
+const WAIT_ABOUT: &str = "Wait until nobody has a lock, without taking it";
+
+const WAIT_LONG: &str = "\
+Wait until nobody has a lock, without taking it.
+
+Of whichever kind it is. It looks when the holder's lease would end, and at first every 100ms, then less and less often: \
+every 2s at least. When this has ended somebody may have it again: to work under it, use `leasehold run`. A lock that rests \
+(--once-per) is not free.";
+
+const WAIT_AFTER: &str = "\
+JSON (--json), one line, also where it fails; later versions may add fields:
+  name, free (true or false), waited_ms, holder (who had it last as we saw it, or null), remaining_ms; error as
+  with `run`
+
+Exit status:
+    0  nobody has it
+    2  the name or a setting cannot be used
+   69  the store cannot be reached, or does not serve us
+   75  somebody had it for as long as --wait says (see --conflict-exit-code)
+
+Examples:
+  leasehold wait nightly --wait 1h && ./after-nightly.sh
+  leasehold wait deploy --wait 0s || echo 'a deploy is under way'";
 
 const SHOW_ABOUT: &str = "Show who holds a lock";
 
 const SHOW_LONG: &str = "\
 Show who holds a lock, since when, until when, who is behind that, how many wait for it, and who took it from whom.
 
-Of whichever kind it is: a plain lock, or one that its owner enters again (`run --reentrant`).
+Of whichever kind it is: a plain lock, one that its owner enters again (`run --reentrant`), or an election (`lead`).
 
 The exit status is 0 whether or not the lock is held; 69 if the store cannot be reached, and 2 if the \
 name or a setting cannot be used.";
@@ -448,8 +620,9 @@ name or a setting cannot be used.";
 const SHOW_AFTER: &str = "\
 JSON (--json), one line; later versions may add fields:
   name          the lock's name
-  kind          mutex, or reentrant; of a free lock, mutex unless it is known to have been reentrant
+  kind          mutex, reentrant or election; of a free lock, mutex unless it is known to have been another
   held          true or false
+  rests         true if whoever had it is done, and it stays taken until `until` (`run --once-per`)
   holder        what the holder calls itself, `host/pid/program` as a rule; null if the lock is free, or
                 held by another library, which says nothing of itself
   owner         who may enter it again; null if it is free, or a mutex

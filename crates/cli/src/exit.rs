@@ -90,6 +90,11 @@ impl Failure {
         Self { cause: self.cause.context(format!("failed to {verb} {shown}")), ..self }
     }
 
+    /// Whether somebody else has the lock.
+    pub(crate) const fn is_taken(&self) -> bool {
+        self.taken
+    }
+
     /// What went wrong, in a word for programs; they stay as they are.
     pub(crate) fn kind(&self) -> &'static str {
         match self.exit {

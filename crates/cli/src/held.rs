@@ -1,7 +1,8 @@
-//! What a command runs under: one lock, an entry into one, or several that are held together.
+//! What a command runs under: one lock, an entry into one, several that are held together, a turn, or a leadership.
 
 use leasehold::{
-    ExtendError, FencingToken, Guard, LockName, Lost, Moment, MultiGuard, Owner, ReentrantGuard, ReleaseError,
+    ExtendError, FencingToken, Guard, Leadership, LockName, Lost, Moment, MultiGuard, Owner, ReentrantGuard,
+    ReleaseError, Turn,
 };
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
@@ -12,6 +13,10 @@ pub(crate) enum Held {
     One(Guard),
     Entry(ReentrantGuard),
     Several(MultiGuard),
+    /// A turn, which nobody lengthens.
+    Turn(Turn),
+    /// A leadership.
+    Lead(Leadership),
 }
 
 impl Held {
@@ -21,6 +26,8 @@ impl Held {
             Self::One(guard) => vec![(guard.name(), guard.fencing_token())],
             Self::Entry(guard) => vec![(guard.name(), guard.fencing_token())],
             Self::Several(guard) => guard.fencing_tokens().collect(),
+            Self::Turn(turn) => vec![(turn.name(), turn.fencing_token())],
+            Self::Lead(leadership) => vec![(leadership.name(), leadership.fencing_token())],
         }
     }
 
@@ -28,7 +35,7 @@ impl Held {
     pub(crate) fn owner(&self) -> Option<&Owner> {
         match self {
             Self::Entry(guard) => Some(guard.owner()),
-            Self::One(_) | Self::Several(_) => None,
+            Self::One(_) | Self::Several(_) | Self::Turn(_) | Self::Lead(_) => None,
         }
     }
 
@@ -36,7 +43,7 @@ impl Held {
     pub(crate) fn count(&self) -> u64 {
         match self {
             Self::Entry(guard) => guard.count(),
-            Self::One(_) | Self::Several(_) => 1,
+            Self::One(_) | Self::Several(_) | Self::Turn(_) | Self::Lead(_) => 1,
         }
     }
 
@@ -45,6 +52,8 @@ impl Held {
             Self::One(guard) => guard.valid_until(),
             Self::Entry(guard) => guard.valid_until(),
             Self::Several(guard) => guard.valid_until(),
+            Self::Turn(turn) => turn.valid_until(),
+            Self::Lead(leadership) => leadership.valid_until(),
         }
     }
 
@@ -53,6 +62,8 @@ impl Held {
             Self::One(guard) => guard.remaining(),
             Self::Entry(guard) => guard.remaining(),
             Self::Several(guard) => guard.remaining(),
+            Self::Turn(turn) => turn.remaining(),
+            Self::Lead(leadership) => leadership.remaining(),
         }
     }
 
@@ -61,6 +72,8 @@ impl Held {
             Self::One(guard) => guard.check(),
             Self::Entry(guard) => guard.check(),
             Self::Several(guard) => guard.check(),
+            Self::Turn(turn) => turn.check(),
+            Self::Lead(leadership) => leadership.check(),
         }
     }
 
@@ -69,6 +82,16 @@ impl Held {
             Self::One(guard) => guard.is_capped(),
             Self::Entry(guard) => guard.is_capped(),
             Self::Several(guard) => guard.is_capped(),
+            Self::Turn(_) => true,
+            Self::Lead(leadership) => leadership.is_capped(),
+        }
+    }
+
+    /// What has set its cap, where it has one.
+    pub(crate) const fn cap(&self) -> &'static str {
+        match self {
+            Self::Turn(_) => "--at-most (or --once-per)",
+            Self::One(_) | Self::Entry(_) | Self::Several(_) | Self::Lead(_) => "--max-hold",
         }
     }
 
@@ -77,6 +100,9 @@ impl Held {
             Self::One(guard) => guard.lost_signal(),
             Self::Entry(guard) => guard.lost_signal(),
             Self::Several(guard) => guard.lost_signal(),
+            // Nobody is told of its loss: it ends by the clock.
+            Self::Turn(_) => CancellationToken::new(),
+            Self::Lead(leadership) => leadership.lost_signal(),
         }
     }
 
@@ -85,6 +111,8 @@ impl Held {
             Self::One(guard) => guard.extend().await,
             Self::Entry(guard) => guard.extend().await,
             Self::Several(guard) => guard.extend().await,
+            Self::Turn(_) => Ok(()),
+            Self::Lead(leadership) => leadership.extend().await,
         }
     }
 
@@ -93,6 +121,8 @@ impl Held {
         match self {
             Self::One(guard) => guard.release().await,
             Self::Entry(guard) => guard.release().await.map(drop),
+            Self::Turn(turn) => turn.finish().await,
+            Self::Lead(leadership) => leadership.resign().await,
             Self::Several(guard) => guard.release().await.map_err(|error| {
                 let mut errors: Vec<_> = error.failed.into_iter().map(|(_, error)| error).collect();
                 let lost = errors.iter().position(|error| matches!(error, ReleaseError::Lost(_)));

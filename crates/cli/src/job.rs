@@ -9,7 +9,7 @@ use crate::child::{Change, Child};
 use crate::exit::Exit;
 use crate::held::{self, Held};
 use crate::run::{Ended, Terms};
-use crate::signals::Signals;
+use crate::signals::{ENDING, Signals};
 use crate::terminal::{self, Terminal};
 use crate::watch::{Step, Watch};
 use leasehold::Client;
@@ -29,6 +29,8 @@ pub(crate) struct Job<'a> {
     terms: Terms,
     terminal: Option<Terminal>,
     pause: Pause,
+    /// The signal by which it was asked to end, by others than us.
+    asked: Option<Signal>,
 }
 
 /// Whether the command is to go on after a stop.
@@ -52,6 +54,7 @@ impl<'a> Job<'a> {
             terms: *terms,
             terminal: Terminal::of_process(),
             pause: Pause::None,
+            asked: None,
         }
     }
 }
@@ -86,9 +89,9 @@ impl Job<'_> {
                 Step::Terminate => {
                     let locks = held::shown(self.held.tokens().into_iter().map(|(name, _)| name));
                     let why = if self.held.is_capped() {
-                        "is held for as long as --max-hold allows"
+                        format!("is held for as long as {} allows", self.held.cap())
                     } else {
-                        "is lost or cannot be renewed"
+                        "is lost or cannot be renewed".to_owned()
                     };
                     crate::log::warning(&format!("{locks} {why}: ending the command"));
                     self.child.signal(Signal::TERM);
@@ -146,6 +149,9 @@ impl Job<'_> {
             Signal::CONT if self.pause == Pause::None => self.pause = Pause::Over { lent: false },
             Signal::CONT | Signal::CHILD => {}
             signal => {
+                if ENDING.contains(&signal) {
+                    self.asked = Some(signal);
+                }
                 tracing::info!(?signal, "passed on to the command");
                 self.child.signal(signal);
             }
@@ -158,7 +164,7 @@ impl Job<'_> {
             // What is left of the group has no lock either.
             self.child.signal(Signal::KILL);
         }
-        Ended { exit, stopped }
+        Ended { exit, stopped, asked: self.asked }
     }
 }
 

@@ -1,9 +1,12 @@
 //! A look at a lock, of whatever kind: nobody has to say which.
 
 use crate::exit::{Exit, Failure};
+use anyhow::anyhow;
 use leasehold::core::{Kind, Refused};
 use leasehold::store::{Fault, FaultKind};
-use leasehold::{Client, Details, FreeError, InspectError, LockError, LockName, Mutex, ReentrantMutex, Seen};
+use leasehold::{
+    Client, Details, Election, FreeError, InspectError, LockError, LockName, Mutex, ReentrantMutex, Seen,
+};
 
 /// A lock as it was seen.
 pub(crate) struct Looked {
@@ -15,13 +18,32 @@ pub(crate) struct Looked {
 pub(crate) enum AnyLock {
     Mutex(Mutex),
     Reentrant(ReentrantMutex),
+    Election(Election),
 }
 
 impl AnyLock {
+    /// The locks of that name: one of each kind.
+    fn all(client: &Client, name: &LockName) -> Result<[Self; 3], LockError> {
+        Ok([
+            Self::Mutex(client.mutex(name.clone())?),
+            Self::Reentrant(client.reentrant_mutex(name.clone())?),
+            Self::Election(client.election(name.clone())?),
+        ])
+    }
+
     pub(crate) const fn kind(&self) -> Kind {
         match self {
             Self::Mutex(_) => Kind::Mutex,
             Self::Reentrant(_) => Kind::Reentrant,
+            Self::Election(_) => Kind::Election,
+        }
+    }
+
+    async fn inspect_in_full(&self) -> Result<Details, InspectError> {
+        match self {
+            Self::Mutex(lock) => lock.inspect_in_full().await,
+            Self::Reentrant(lock) => lock.inspect_in_full().await,
+            Self::Election(lock) => lock.inspect_in_full().await,
         }
     }
 
@@ -29,33 +51,37 @@ impl AnyLock {
         match self {
             Self::Mutex(lock) => lock.free_by_force(seen).await,
             Self::Reentrant(lock) => lock.free_by_force(seen).await,
+            Self::Election(lock) => lock.free_by_force(seen).await,
         }
     }
 }
 
 /// Looks at the lock of that name that somebody has. Where nobody has any, it is the one that is waited for, or was taken
-/// from somebody last, and a Mutex where nothing is known of either.
+/// from somebody last, and a Mutex where nothing is known of any.
 pub(crate) async fn look(client: &Client, name: &LockName) -> Result<Looked, Failure> {
     let unusable = |error: LockError| Failure::new(Exit::USAGE, error).doing("use", name);
     let failed = |error: InspectError| Failure::new(Exit::UNAVAILABLE, error).doing("inspect", name);
-    let mutex = client.mutex(name.clone()).map_err(unusable)?;
-    let reentrant = client.reentrant_mutex(name.clone()).map_err(unusable)?;
-    let plain = match mutex.inspect_in_full().await {
-        Ok(details) if details.status.held => return Ok(Looked { lock: AnyLock::Mutex(mutex), details }),
-        Ok(details) => Some(details),
-        Err(error) if stands_there(error.fault()).is_some() => None,
-        Err(error) => return Err(failed(error)),
-    };
-    match (plain, reentrant.inspect_in_full().await) {
-        (Some(details), Ok(other)) if traces(&details) >= traces(&other) => {
-            Ok(Looked { lock: AnyLock::Mutex(mutex), details })
+    let mut best: Option<Looked> = None;
+    let mut other = None;
+    for lock in AnyLock::all(client, name).map_err(unusable)? {
+        match lock.inspect_in_full().await {
+            Ok(details) if details.status.held => return Ok(Looked { lock, details }),
+            Ok(details) => {
+                if best.as_ref().is_none_or(|best| traces(&details) > traces(&best.details)) {
+                    best = Some(Looked { lock, details });
+                }
+            }
+            // A lock of another kind, or something else.
+            Err(error) if stands_there(error.fault()).is_some() => other = Some(error),
+            Err(error) => return Err(failed(error)),
         }
-        (_, Ok(details)) => Ok(Looked { lock: AnyLock::Reentrant(reentrant), details }),
-        // Somebody has made something else of it since.
-        (Some(details), Err(error)) if stands_there(error.fault()).is_some() => {
-            Ok(Looked { lock: AnyLock::Mutex(mutex), details })
+    }
+    match (best, other) {
+        (Some(best), _) => Ok(best),
+        (None, Some(error)) => Err(failed(error)),
+        (None, None) => {
+            Err(Failure::new(Exit::UNAVAILABLE, anyhow!("nothing was seen")).doing("inspect", name))
         }
-        (_, Err(error)) => Err(failed(error)),
     }
 }
 

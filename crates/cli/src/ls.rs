@@ -6,7 +6,6 @@ use crate::people::{Behind, plain};
 use crate::report::{json_line, millis, print};
 use crate::stamp::rfc3339;
 use crate::store::Place;
-use leasehold::core::Kind;
 use leasehold::{LockInfo, SessionInfo};
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -63,11 +62,9 @@ const LOCKS: [&str; 9] = ["NAME", "KIND", "HOST", "PID", "PROGRAM", "SINCE", "LE
 impl<'a> LockRow<'a> {
     fn of(lock: &'a LockInfo) -> Self {
         let status = &lock.status;
-        // It is held, and only a ReentrantMutex is an owner's.
-        let kind = if status.owner.is_some() { Kind::Reentrant } else { Kind::Mutex };
         Self {
             name: lock.name.as_str(),
-            kind: kind.word(),
+            kind: lock.kind.word(),
             holder: status.holder.as_deref().filter(|label| !label.is_empty()),
             owner: status.owner.as_ref().map(leasehold::Owner::as_str),
             count: status.count,

@@ -11,6 +11,7 @@ mod exit;
 mod free;
 mod held;
 mod job;
+mod lead;
 mod log;
 mod look;
 mod ls;
@@ -26,6 +27,7 @@ mod stamp;
 mod store;
 mod terminal;
 mod token;
+mod wait;
 mod watch;
 
 use anyhow::Context;
@@ -46,6 +48,8 @@ fn main() -> ExitCode {
 fn leasehold(arguments: &Arguments) -> Result<Exit, Failure> {
     log::start(match &arguments.task {
         Task::Run(args) => &args.log,
+        Task::Lead(args) => &args.log,
+        Task::Wait(args) => &args.log,
         Task::Show(args) => &args.log,
         Task::Acquire(args) => &args.log,
         Task::Extend(args) => &args.log,
@@ -62,6 +66,8 @@ fn leasehold(arguments: &Arguments) -> Result<Exit, Failure> {
     runtime.block_on(async {
         match &arguments.task {
             Task::Run(args) => run::run(args).await,
+            Task::Lead(args) => lead::lead(args).await,
+            Task::Wait(args) => wait::wait(args).await,
             Task::Show(args) => show::show(args).await,
             Task::Acquire(args) => detached::acquire(args).await,
             Task::Extend(args) => detached::extend(args).await,

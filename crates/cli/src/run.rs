@@ -19,14 +19,15 @@ use anyhow::{Context, anyhow};
 use leasehold::store::{Fault, FaultKind};
 use leasehold::{
     AcquireError, Attempt, Client, ExtendError, FencingToken, Lease, LockError, LockName, LostReason,
-    MultiAttempt, MultiMutex, Mutex, ReentrantMutex, ReleaseError,
+    MultiAttempt, MultiMutex, Mutex, OncePer, ReentrantMutex, ReleaseError,
 };
+use rustix::process::Signal;
 use serde::Serialize;
 use std::ffi::OsString;
 use std::io;
 use std::time::Duration;
 
-const LEASE: Duration = Duration::from_secs(30);
+pub(crate) const LEASE: Duration = Duration::from_secs(30);
 const GRACE: Duration = Duration::from_secs(5);
 const SESSION: Duration = Duration::from_secs(10);
 /// How many times the grace fits into a session at least, if nothing is asked for: of what the rest leaves, a quarter
@@ -99,10 +100,15 @@ async fn try_to_run(args: &RunArgs, course: &mut Course) -> Result<Exit, Failure
     who.check(names.len())?;
     // It may read a password from a terminal, which Ctrl-C interrupts only while signals are not caught.
     let place = Place::of(&args.store)?;
-    let lives_by_session = !args.no_session && !matches!(who, Who::Inherited(_));
+    let is_turn = args.once.once_per.is_some();
+    if is_turn && names.len() > 1 {
+        let cause = anyhow!("--once-per takes one lock, and {} are named", names.len());
+        return Err(Failure::new(Exit::USAGE, cause));
+    }
+    let lives_by_session = !args.no_session && !is_turn && !matches!(who, Who::Inherited(_));
     let terms = Terms::of(args, lives_by_session && place.needs_beats())?;
     let place = place.watchdog_lease(terms.lease);
-    let place = match (args.no_session, terms.session.or(args.session)) {
+    let place = match (args.no_session || is_turn, terms.session.or(args.session)) {
         (true, _) => place.without_session(),
         (false, Some(session)) => place.session(session),
         (false, None) => place,
@@ -132,15 +138,29 @@ pub(crate) struct Terms {
 impl Terms {
     /// Of a run whose hold ends when our session does, or with its lease alone.
     fn of(args: &RunArgs, by_session: bool) -> Result<Self, Failure> {
-        let lease = args.lease.unwrap_or(LEASE);
+        let lease = match args.once.once_per {
+            // A turn lasts for as long as it may from the start.
+            Some(period) => args.once.at_most.unwrap_or(period).max(period),
+            None => args.lease.unwrap_or(LEASE),
+        };
         // No hold outlives us by more than it may last.
         let lease = args.max_hold.map_or(lease, |cap| cap.min(lease));
+        Self::with(lease, by_session, args.session, args.kill_grace)
+    }
+
+    /// The same, of a lease, and of what was given of the rest.
+    pub(crate) fn with(
+        lease: Duration,
+        by_session: bool,
+        session: Option<Duration>,
+        grace: Option<Duration>,
+    ) -> Result<Self, Failure> {
         let session = by_session.then(|| {
-            let for_grace = args.kill_grace.map_or(SESSION, |grace| grace.saturating_mul(GRACES));
-            args.session.unwrap_or(for_grace.min(lease).max(SESSION))
+            let for_grace = grace.map_or(SESSION, |grace| grace.saturating_mul(GRACES));
+            session.unwrap_or(for_grace.min(lease).max(SESSION))
         });
         let most = session.map_or(GRACE, |session| GRACE.min(session / GRACES));
-        let grace = args.kill_grace.unwrap_or(most.min(lease / 3));
+        let grace = grace.unwrap_or(most.min(lease / 3));
         Self { lease, grace, session }.check().map_err(|error| Failure::new(Exit::USAGE, error))
     }
 
@@ -158,7 +178,7 @@ impl Terms {
         let Self { lease, grace, session } = self;
         if lease < SHORTEST_LEASE {
             return Err(anyhow!(
-                "--lease or --max-hold {lease:?} is too short: give {SHORTEST_LEASE:?} at least"
+                "--lease, --max-hold or --once-per {lease:?} is too short: give {SHORTEST_LEASE:?} at least"
             ));
         }
         Lease::from(lease).check().context("--lease cannot be that")?;
@@ -199,7 +219,14 @@ async fn under_lock(
     let held = tokio::select! {
         biased;
         signal = signals.ending() => return Ok(Exit::of_named(signal)),
-        acquired = acquire(client, names, who, args) => acquired?,
+        acquired = acquire(client, names, who, args) => match acquired {
+            // Of all that try one runs, so that the others have done what they should.
+            Err(failure) if failure.is_taken() && args.once.once_per.is_some() && args.conflict_exit_code.is_none() => {
+                tracing::info!(locks = %shown, why = %failure.message(), "not our turn");
+                return Ok(Exit::SUCCESS);
+            }
+            acquired => acquired?,
+        },
     };
     let had =
         |(name, fence): (&LockName, FencingToken)| Had { name: name.to_string(), fence: fence.as_u64() };
@@ -207,7 +234,7 @@ async fn under_lock(
     course.count = Some(held.count());
     tracing::info!(locks = %shown, "acquired");
     let ended = match whole_lease(&held, terms).await {
-        Ok(()) => command(client, &held, terms, args, signals).await,
+        Ok(()) => command(client, &held, terms, &args.command, signals).await,
         Err(failure) => Err(failure.doing_to("hold", &shown)),
     };
     course.command = ended.as_ref().ok().map(|ended| ended.exit);
@@ -218,6 +245,9 @@ async fn acquire(client: &Client, names: &[LockName], who: &Who, args: &RunArgs)
     let shown = held::shown(names);
     let unusable = |error: LockError| Failure::new(Exit::USAGE, error).doing_to("use", &shown);
     let acquired = match (names, who) {
+        ([name], Who::Nobody) if let Some(period) = args.once.once_per => {
+            turn(client.once_per(name.clone(), period).map_err(unusable)?, args).await
+        }
         ([name], Who::Nobody) => one(client.mutex(name.clone()).map_err(unusable)?, args).await,
         ([name], who) => {
             let owner = match who {
@@ -232,8 +262,17 @@ async fn acquire(client: &Client, names: &[LockName], who: &Who, args: &RunArgs)
     acquired.map_err(|failure| failure.doing_to("acquire", &shown))
 }
 
+async fn turn(once: OncePer, args: &RunArgs) -> Result<Held, Failure> {
+    let once = args.once.at_most.into_iter().fold(once, OncePer::at_most);
+    match once.try_start().await {
+        Ok(Attempt::Granted(turn)) => Ok(Held::Turn(turn)),
+        Ok(Attempt::Taken(who)) => Err(Failure::taken(args.conflict(), anyhow!("{who}"))),
+        Err(error) => Err(not_acquired(error, args.conflict())),
+    }
+}
+
 async fn one(mutex: Mutex, args: &RunArgs) -> Result<Held, Failure> {
-    let conflict = Exit::of(args.conflict_exit_code);
+    let conflict = args.conflict();
     let mutex = match args.max_hold {
         Some(cap) => mutex.max_hold(cap),
         None => mutex,
@@ -253,7 +292,7 @@ async fn one(mutex: Mutex, args: &RunArgs) -> Result<Held, Failure> {
 }
 
 async fn entry(lock: ReentrantMutex, args: &RunArgs) -> Result<Held, Failure> {
-    let conflict = Exit::of(args.conflict_exit_code);
+    let conflict = args.conflict();
     let lock = match args.max_hold {
         Some(cap) => lock.max_hold(cap),
         None => lock,
@@ -273,7 +312,7 @@ async fn entry(lock: ReentrantMutex, args: &RunArgs) -> Result<Held, Failure> {
 }
 
 async fn several(all: MultiMutex, args: &RunArgs) -> Result<Held, Failure> {
-    let conflict = Exit::of(args.conflict_exit_code);
+    let conflict = args.conflict();
     let all = match args.max_hold {
         Some(cap) => all.max_hold(cap),
         None => all,
@@ -295,7 +334,7 @@ async fn several(all: MultiMutex, args: &RunArgs) -> Result<Held, Failure> {
 }
 
 fn tries_once(args: &RunArgs) -> bool {
-    args.once || args.wait == Some(Duration::ZERO)
+    args.try_once || args.wait == Some(Duration::ZERO)
 }
 
 pub(crate) fn not_acquired(error: AcquireError, conflict: Exit) -> Failure {
@@ -331,7 +370,7 @@ fn other_kind(fault: &Fault) -> Option<&'static str> {
 }
 
 /// Lengthens a new hold to its lease before anything is started under it (2).
-async fn whole_lease(held: &Held, terms: &Terms) -> Result<(), Failure> {
+pub(crate) async fn whole_lease(held: &Held, terms: &Terms) -> Result<(), Failure> {
     if held.remaining() > terms.grace + terms.room() / 2 {
         return Ok(());
     }
@@ -346,15 +385,15 @@ async fn whole_lease(held: &Held, terms: &Terms) -> Result<(), Failure> {
     })
 }
 
-async fn command(
+pub(crate) async fn command(
     client: &Client,
     held: &Held,
     terms: &Terms,
-    args: &RunArgs,
+    words: &[OsString],
     signals: &mut Signals,
 ) -> Result<Ended, Failure> {
     signals.catch_all().context("failed to catch signals").map_err(unavailable)?;
-    let child = Child::start(&args.command, held).map_err(|error| not_started(&args.command, error))?;
+    let child = Child::start(words, held).map_err(|error| not_started(words, error))?;
     Ok(job::watch(Job::new(child, client, held, terms), signals).await)
 }
 
@@ -376,9 +415,11 @@ pub(crate) struct Ended {
     pub(crate) exit: Exit,
     /// Set if it was made to end, since its lock was lost or could not be renewed.
     pub(crate) stopped: bool,
+    /// The signal by which somebody has asked it to end.
+    pub(crate) asked: Option<Signal>,
 }
 
-async fn give_back(
+pub(crate) async fn give_back(
     client: &Client,
     held: Held,
     shown: &str,

@@ -27,6 +27,7 @@ struct Report<'a> {
     name: &'a str,
     kind: &'static str,
     held: bool,
+    rests: bool,
     holder: Option<&'a str>,
     owner: Option<&'a str>,
     count: u64,
@@ -48,6 +49,7 @@ impl<'a> Report<'a> {
             name,
             kind: lock.kind().word(),
             held: status.held,
+            rests: status.rests,
             holder: status.holder.as_deref().filter(|label| !label.is_empty()),
             owner: status.owner.as_ref().map(leasehold::Owner::as_str),
             count: status.count,
@@ -69,7 +71,14 @@ impl<'a> Report<'a> {
         line("name", self.name);
         line("kind", self.kind);
         if self.held {
-            line("held", "yes");
+            line(
+                "held",
+                if self.rests {
+                    "no longer, but left resting: nobody has it, nor can have it yet"
+                } else {
+                    "yes"
+                },
+            );
             line(
                 "holder",
                 &self.holder.map_or_else(|| "unknown: it says nothing of itself".to_owned(), plain),
@@ -82,7 +91,8 @@ impl<'a> Report<'a> {
             match (&self.until, self.remaining_ms) {
                 (Some(until), Some(ms)) => {
                     let left = Duration::from_millis(ms);
-                    line("until", &format!("{until} (in {left:?}, unless it is renewed)"));
+                    let renewed = if self.rests { "" } else { ", unless it is renewed" };
+                    line("until", &format!("{until} (in {left:?}{renewed})"));
                 }
                 _ => line("until", "for ever: it has no expiry"),
             }

@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 use tokio::signal::unix::{self, SignalKind};
 
 /// Those that ask us to end while we wait, and are passed on later.
-const ENDING: [Signal; 4] = [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT];
+pub(crate) const ENDING: [Signal; 4] = [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT];
 
 /// Those that only the command can have a use for, and whose default would end us.
 const FOR_THE_COMMAND: [Signal; 2] = [Signal::USR1, Signal::USR2];
@@ -23,12 +23,14 @@ const OF_THE_JOB: [Signal; 3] = [Signal::WINCH, Signal::CONT, Signal::TSTP];
 pub(crate) struct Signals {
     ignored: u64,
     streams: Vec<(Signal, unix::Signal)>,
+    /// Set once all are caught.
+    all: bool,
 }
 
 impl Signals {
     /// Catches what may come before the command runs.
     pub(crate) fn catch() -> io::Result<Self> {
-        let mut signals = Self { ignored: ignored(), streams: Vec::new() };
+        let mut signals = Self { ignored: ignored(), streams: Vec::new(), all: false };
         signals.add(&ENDING)?;
         signals.add(&FOR_THE_COMMAND)?;
         Ok(signals)
@@ -36,6 +38,9 @@ impl Signals {
 
     /// Catches also what may come while the command runs (2), the news of its end included.
     pub(crate) fn catch_all(&mut self) -> io::Result<()> {
+        if std::mem::replace(&mut self.all, true) {
+            return Ok(());
+        }
         self.add(&OF_THE_JOB)?;
         // Where it was ignored, the kernel would throw the exit status away.
         self.streams.push((Signal::CHILD, unix::signal(SignalKind::child())?));

@@ -7,7 +7,7 @@ use crate::engine::{Engine, Uncertain};
 use crate::error::InspectError;
 use crate::status::Status;
 use crate::store::{Fault, FaultKind, Outcome, SessionKeeping};
-use leasehold_core::{About, Inspect, Lock, LockName, Op, Reply, SessionEntry, SessionId};
+use leasehold_core::{About, Inspect, Kind, Lock, LockName, Op, Reply, SessionEntry, SessionId};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -76,6 +76,8 @@ impl SessionInfo {
 pub struct LockInfo {
     /// The lock.
     pub name: LockName,
+    /// What kind of lock it is.
+    pub kind: Kind,
     /// How it stands, as the store says: it is held. [`Status::ours`] is not known here, and false.
     pub status: Status,
     /// The session of its holder. Nothing, where the lock has come to somebody meanwhile who has none.
@@ -105,7 +107,7 @@ pub(crate) async fn locks(engine: &Engine) -> Result<Vec<LockInfo>, InspectError
             let Some(status) = seen(engine, lock, op, outcome).await? else { continue };
             if status.held {
                 let behind = status.session.and_then(|id| by_id.get(&id)).map(|&session| session.clone());
-                held.push(LockInfo { name: lock.name.clone(), status, behind });
+                held.push(LockInfo { name: lock.name.clone(), kind: lock.kind, status, behind });
             }
         }
     }

@@ -7,24 +7,30 @@ use std::time::Duration;
 pub(crate) struct Place {
     url: String,
     /// Keeps the server or the folder alive.
-    _keep: Option<Box<dyn std::any::Any + Send + Sync>>,
+    keep: Option<Box<dyn std::any::Any + Send + Sync>>,
 }
 
 impl Place {
     pub(crate) fn memory() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        Self { url: format!("memory:case-{}", NEXT.fetch_add(1, Ordering::Relaxed)), _keep: None }
+        Self { url: format!("memory:case-{}", NEXT.fetch_add(1, Ordering::Relaxed)), keep: None }
     }
 
     pub(crate) fn sqlite() -> Self {
         let dir = tempfile::tempdir().expect("a folder");
         let url = format!("sqlite:{}", dir.path().join("locks.db").display());
-        Self { url, _keep: Some(Box::new(dir)) }
+        Self { url, keep: Some(Box::new(dir)) }
     }
 
     pub(crate) fn redis() -> Self {
         let server = leasehold_testkit::RedisServer::start().expect("redis-server boots");
-        Self { url: server.url(), _keep: Some(Box::new(server)) }
+        Self { url: server.url(), keep: Some(Box::new(server)) }
+    }
+
+    /// The server, if it is on one.
+    #[allow(dead_code, reason = "few cases do more to a server than connect to it")]
+    pub(crate) fn server(&self) -> Option<&leasehold_testkit::RedisServer> {
+        self.keep.as_ref()?.downcast_ref()
     }
 
     /// What a client of one's own is made from.
@@ -37,6 +43,7 @@ impl Place {
     }
 
     /// A client whose leases alone decide how long it holds what it holds.
+    #[allow(dead_code, reason = "not all cases are about leases")]
     pub(crate) async fn client_of_leases(&self, label: &str) -> Client {
         let client = self.builder().label(label).without_session().connect().await;
         client.expect("the store of a case can be reached")

@@ -1,0 +1,165 @@
+//! `leasehold lead`: a command that runs while we lead, and again after each re-election.
+//!
+//! 1. A command is started only under a leadership, and is gone before that can have ended: as under any lock.
+//! 2. What asks us to end is never taken for a loss: a signal that came while the command was ended ends us, too.
+//! 3. Who could campaign once goes on to try: a store that does not answer costs pauses, which grow.
+
+use crate::args::LeadArgs;
+use crate::exit::{Exit, Failure};
+use crate::held::Held;
+use crate::log;
+use crate::report::{Trouble, json_line};
+use crate::run::{Ended, LEASE, Terms, command, give_back, not_acquired, whole_lease};
+use crate::signals::Signals;
+use crate::store::{CALL, Place};
+use anyhow::Context;
+use leasehold::{AcquireError, Client, Election, Leadership, LockName, Moment};
+use serde::Serialize;
+use std::time::Duration;
+use tokio::time::sleep;
+
+/// The pauses between campaigns that the store did not let begin: the first, and the longest.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
+
+/// Runs the command while we lead.
+pub(crate) async fn lead(args: &LeadArgs) -> Result<Exit, Failure> {
+    let mut course = Course::default();
+    let done = try_to_lead(args, &mut course).await;
+    if !args.json {
+        return done;
+    }
+    let status = match &done {
+        Ok(exit) => *exit,
+        // Before the report, which comes last.
+        Err(failure) => failure.report(),
+    };
+    // Standard output is the command's.
+    log::line(&json_line(&Report {
+        name: &args.name,
+        led: course.led,
+        fence: course.fence,
+        command_status: course.command.map(Exit::status),
+        status: status.status(),
+        error: done.as_ref().err().map(Trouble::from),
+    }));
+    Ok(status)
+}
+
+/// How far it has come.
+#[derive(Debug, Default)]
+struct Course {
+    /// How often we have led.
+    led: u64,
+    /// The last fencing token.
+    fence: Option<u64>,
+    /// How the last command ended.
+    command: Option<Exit>,
+}
+
+/// What is printed for programs when all is over, with fields that stay as they are.
+#[derive(Debug, Serialize)]
+struct Report<'a> {
+    name: &'a str,
+    led: u64,
+    fence: Option<u64>,
+    command_status: Option<u8>,
+    status: u8,
+    error: Option<Trouble>,
+}
+
+async fn try_to_lead(args: &LeadArgs, course: &mut Course) -> Result<Exit, Failure> {
+    let name = crate::lock_name(&args.name)?;
+    let place = Place::of(&args.store)?;
+    let by_session = !args.no_session && place.needs_beats();
+    let lease = args.lease.unwrap_or(LEASE);
+    let terms = Terms::with(lease, by_session, args.session, args.kill_grace)?;
+    let place = place.watchdog_lease(terms.lease);
+    let place = match (args.no_session, terms.session.or(args.session)) {
+        (true, _) => place.without_session(),
+        (false, Some(session)) => place.session(session),
+        (false, None) => place,
+    };
+    let place = place.label(args.label.as_deref());
+    let unavailable = |error| Failure::new(Exit::UNAVAILABLE, error);
+    let mut signals = Signals::catch().context("failed to catch signals").map_err(unavailable)?;
+    let client = tokio::select! {
+        biased;
+        signal = signals.ending() => return Ok(Exit::of_named(signal)),
+        client = place.connect() => client?,
+    };
+    let outcome = again_and_again(&client, &name, &terms, args, &mut signals, course).await;
+    if let Err(left) = client.shutdown(CALL).await {
+        log::warning(&left.to_string());
+    }
+    outcome
+}
+
+async fn again_and_again(
+    client: &Client,
+    name: &LockName,
+    terms: &Terms,
+    args: &LeadArgs,
+    signals: &mut Signals,
+    course: &mut Course,
+) -> Result<Exit, Failure> {
+    let shown = format!("`{name}`");
+    let election = client.election(name.clone());
+    let election = election.map_err(|error| Failure::new(Exit::USAGE, error).doing("use", name))?;
+    loop {
+        let leadership = tokio::select! {
+            biased;
+            signal = signals.ending() => return Ok(Exit::of_named(signal)),
+            elected = campaign(client, &election) => elected.map_err(|failure| failure.doing("lead", name))?,
+        };
+        course.led += 1;
+        course.fence = Some(leadership.fencing_token().as_u64());
+        tracing::info!(election = %shown, fence = course.fence, "leading");
+        let held = Held::Lead(leadership);
+        let ended = match whole_lease(&held, terms).await {
+            Ok(()) => command(client, &held, terms, &args.command, signals).await,
+            Err(failure) => Err(failure.doing("hold", name)),
+        };
+        course.command = ended.as_ref().ok().map(|ended| ended.exit).or(course.command);
+        let (stopped, asked) = match &ended {
+            Ok(Ended { stopped, asked, .. }) => (*stopped, *asked),
+            Err(failure) => (failure.exit == Exit::LOST || failure.exit == Exit::UNAVAILABLE, None),
+        };
+        let given_back = give_back(client, held, &shown, ended).await;
+        match (given_back, asked) {
+            // It was ended since we lead no more, or it could not be begun before: somebody else may lead now.
+            (Err(failure), None) if stopped => {
+                log::warning(&format!("{}; campaigning again", failure.message()));
+            }
+            (Err(_), Some(signal)) if stopped => return Ok(Exit::of_named(signal)),
+            (outcome, _) => return outcome,
+        }
+    }
+}
+
+/// Campaigns until we lead, however long the store does not answer (3).
+async fn campaign(client: &Client, election: &Election) -> Result<Leadership, Failure> {
+    let (mut pause, longest) = PAUSES;
+    loop {
+        let error = match election.campaign().await {
+            Ok(leadership) => return Ok(leadership),
+            Err(error) => error,
+        };
+        let passes = match &error {
+            AcquireError::Store(fault) | AcquireError::Unknown(fault) => fault.is_transient(),
+            AcquireError::LeaseTooShort { .. } | AcquireError::Closed => false,
+            _ => true,
+        };
+        if !passes {
+            return Err(not_acquired(error, Exit::UNAVAILABLE));
+        }
+        log::warning(&format!("failed to lead `{}`: {error}; campaigning again", election.name()));
+        sleep(pause / 2 + share(client.now(), pause / 2)).await;
+        pause = (pause * 2).min(longest);
+    }
+}
+
+/// A part of a time that differs from process to process: the last digits of a clock.
+pub(crate) fn share(now: Moment, most: Duration) -> Duration {
+    let micros = u32::try_from(now.as_micros() % 1000).unwrap_or_default();
+    most * micros / 1000
+}

@@ -1,0 +1,256 @@
+//! Elections.
+
+use crate::place::{Place, until_waiting};
+use leasehold::store::FaultKind;
+use leasehold::{
+    AcquireError, Attempt, Client, Election, InspectError, Leader, Leaders, LostReason, RunError, Status,
+};
+use leasehold_testkit::cancel_at_every_await;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+const MS: Duration = Duration::from_millis(1);
+const S: Duration = Duration::from_secs(1);
+/// More than anything in here takes on a machine that has much else to do.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+impl crate::place::Seen for Election {
+    async fn status(&self) -> Result<Status, InspectError> {
+        self.inspect().await
+    }
+}
+
+fn election(client: &Client) -> Election {
+    client.election("scheduler").expect("a good name")
+}
+
+/// The next leader, which comes in time.
+async fn next(leaders: &mut Leaders) -> Option<Leader> {
+    let next = tokio::time::timeout(PATIENCE, leaders.next()).await;
+    next.expect("something changes").expect("the store answers")
+}
+
+pub(crate) async fn one_leads_at_a_time_and_tokens_grow(place: &Place) {
+    let leads = Arc::new(AtomicBool::new(false));
+    let mut tasks = Vec::new();
+    for n in 0..4 {
+        let election = election(&place.client(&format!("client {n}")).await);
+        let leads = leads.clone();
+        tasks.push(tokio::spawn(async move {
+            let mut last = None;
+            for _ in 0..20 {
+                let leadership = election.campaign().await.expect("elected");
+                assert!(!leads.swap(true, Ordering::SeqCst), "two lead");
+                leadership.check().expect("it leads");
+                assert!(last < Some(leadership.fencing_token()));
+                last = Some(leadership.fencing_token());
+                tokio::task::yield_now().await;
+                assert!(leads.swap(false, Ordering::SeqCst));
+                leadership.resign().await.expect("resigned");
+            }
+        }));
+    }
+    for task in tasks {
+        task.await.expect("no task panicked");
+    }
+    let after = election(&place.client("after").await);
+    assert_eq!(after.leader().await.expect("an answer"), None);
+}
+
+pub(crate) async fn campaigning_ends_at_its_limit(place: &Place) {
+    let (a, b) = (election(&place.client("a").await), election(&place.client("b").await));
+    let leadership = a.campaign().await.expect("elected");
+    let start = Instant::now();
+    let error = b.campaign_timeout(300 * MS).await.expect_err("somebody leads");
+    assert!(start.elapsed() >= 300 * MS);
+    let AcquireError::TimedOut { contention, .. } = error else { panic!("{error:?}") };
+    assert!(contention.to_string().starts_with("held by a for "), "{contention}");
+    leadership.resign().await.expect("resigned");
+    b.campaign_timeout(PATIENCE).await.expect("elected").resign().await.expect("resigned");
+}
+
+pub(crate) async fn a_try_says_who_leads(place: &Place) {
+    let (a, b) = (election(&place.client("a").await), election(&place.client("b").await));
+    let leadership = a.try_campaign().await.expect("an answer").granted().expect("nobody leads");
+    assert!(matches!(b.try_campaign().await.expect("an answer"), Attempt::Taken(_)));
+    let leader = b.leader().await.expect("an answer").expect("somebody leads");
+    assert_eq!((leader.label.as_str(), leader.fence), ("a", leadership.fencing_token()));
+    leadership.resign().await.expect("resigned");
+    assert_eq!(b.leader().await.expect("an answer"), None);
+}
+
+/// Nobody, then each leader, and nobody at the end; the fencing tokens are theirs.
+pub(crate) async fn each_leader_is_observed_once_and_in_order(place: &Place) {
+    let observer = place.client("observer").await;
+    let mut leaders = election(&observer).observe();
+    assert_eq!(next(&mut leaders).await, None);
+    let clients = [place.client("a").await, place.client("b").await];
+    let mut before = None;
+    for client in clients.iter().cycle().take(6) {
+        let leadership = election(client).campaign().await.expect("elected");
+        let leader = next(&mut leaders).await.expect("somebody leads");
+        assert_eq!(leader.fence, leadership.fencing_token());
+        assert!(before < Some(leader.fence));
+        before = Some(leader.fence);
+        // Whoever comes later is told of the one who leads.
+        let mut late = election(&observer).observe();
+        assert_eq!(next(&mut late).await.expect("somebody leads").fence, leader.fence);
+        leadership.resign().await.expect("resigned");
+        assert_eq!(next(&mut leaders).await, None);
+    }
+    // Handed on from one to the next, nobody is told in between as one who does not lead.
+    let first = election(&clients[0]).campaign().await.expect("elected");
+    let waiting = tokio::spawn({
+        let election = election(&clients[1]);
+        async move { election.campaign().await.expect("elected") }
+    });
+    until_waiting(&election(&observer), 1).await;
+    assert_eq!(next(&mut leaders).await.map(|leader| leader.fence), Some(first.fencing_token()));
+    first.resign().await.expect("resigned");
+    let second = waiting.await.expect("no panic");
+    assert_eq!(next(&mut leaders).await.map(|leader| leader.fence), Some(second.fencing_token()));
+    second.resign().await.expect("resigned");
+}
+
+/// Where a store says so a new leader is seen within a moment, and not by a look of the observer's own.
+pub(crate) async fn observers_are_told_and_do_not_poll(place: &Place) {
+    let (leader, observer) = (place.client("leader").await, place.client("observer").await);
+    let mut leaders = election(&observer).observe();
+    assert_eq!(next(&mut leaders).await, None);
+    for _ in 0..5 {
+        let leadership = election(&leader).campaign().await.expect("elected");
+        let start = Instant::now();
+        assert!(next(&mut leaders).await.is_some());
+        assert!(start.elapsed() < 900 * MS, "{:?}", start.elapsed());
+        leadership.resign().await.expect("resigned");
+        let start = Instant::now();
+        assert_eq!(next(&mut leaders).await, None);
+        assert!(start.elapsed() < 900 * MS, "{:?}", start.elapsed());
+    }
+}
+
+pub(crate) async fn an_observer_goes_on_where_its_future_was_dropped(place: &Place) {
+    let (leader, observer) = (place.client("leader").await, place.client("observer").await);
+    let mut leaders = election(&observer).observe();
+    assert_eq!(next(&mut leaders).await, None);
+    let leadership = election(&leader).campaign().await.expect("elected");
+    let mut told = Vec::new();
+    // Dropped after more and more time, until it has told what it has to.
+    for n in 0..1_000_u32 {
+        if let Ok(next) = tokio::time::timeout(MS / 4 * n, leaders.next()).await {
+            told.push(next.expect("an answer").map(|leader| leader.fence));
+            break;
+        }
+    }
+    assert_eq!(told, [Some(leadership.fencing_token())]);
+    leadership.resign().await.expect("resigned");
+    assert_eq!(next(&mut leaders).await, None);
+}
+
+/// Anybody may say that there is another leader: whoever hears it looks, and is told the truth.
+pub(crate) async fn a_forged_hint_does_no_harm(place: &Place) {
+    let Some(server) = place.server() else { return };
+    let (leader, observer) = (place.client("leader").await, place.client("observer").await);
+    let mut leaders = election(&observer).observe();
+    assert_eq!(next(&mut leaders).await, None);
+    let forge = || {
+        for text in ["leader 9007199254740991", "nobody", ""] {
+            server.cli(&["PUBLISH", "leasehold:{scheduler}:leader:scheduler", text]).expect("it answers");
+        }
+    };
+    forge();
+    assert!(tokio::time::timeout(300 * MS, leaders.next()).await.is_err(), "nobody leads");
+    let leadership = election(&leader).campaign().await.expect("elected");
+    assert_eq!(next(&mut leaders).await.map(|leader| leader.fence), Some(leadership.fencing_token()));
+    forge();
+    assert!(tokio::time::timeout(300 * MS, leaders.next()).await.is_err(), "nothing has changed");
+    leadership.check().expect("it leads");
+    leadership.resign().await.expect("resigned");
+}
+
+pub(crate) async fn a_deposed_leader_is_told_and_the_next_leads(place: &Place) {
+    let (a, b) = (election(&place.client("a").await), election(&place.client("b").await));
+    let first = a.campaign().await.expect("elected");
+    let waiting = tokio::spawn({
+        let b = b.clone();
+        async move { b.campaign().await.expect("elected") }
+    });
+    until_waiting(&a, 1).await;
+    let details = b.inspect_in_full().await.expect("an answer");
+    b.free_by_force(details.seen.expect("somebody leads")).await.expect("deposed");
+    let second = waiting.await.expect("no panic");
+    assert!(second.fencing_token() > first.fencing_token());
+    let lost = tokio::time::timeout(PATIENCE, first.lost()).await.expect("it is told");
+    assert_eq!(lost.reason, LostReason::Freed);
+    first.check().expect_err("it leads no more");
+    second.resign().await.expect("resigned");
+}
+
+pub(crate) async fn work_is_dropped_when_the_leadership_is_lost(place: &Place) {
+    let (a, b) = (election(&place.client("a").await), election(&place.client("b").await));
+    let error = a
+        .lead(async |leadership| {
+            let details = b.inspect_in_full().await.expect("an answer");
+            b.free_by_force(details.seen.expect("somebody leads")).await.expect("deposed");
+            leadership.lost().await;
+            std::future::pending::<()>().await;
+        })
+        .await
+        .expect_err("it leads no more");
+    assert!(matches!(error, RunError::Lost(_)), "{error:?}");
+    assert_eq!(b.lead(async |_| 7).await.expect("elected"), 7);
+}
+
+/// A Mutex and an Election of one name are no strangers to each other: each is told that the name is something else's.
+pub(crate) async fn a_mutex_of_the_same_name_is_refused(place: &Place) {
+    let client = place.client("a").await;
+    let (mutex, election) = (client.mutex("scheduler").expect("a good name"), election(&client));
+    let refused = |error: AcquireError| match error {
+        AcquireError::Store(fault) => assert!(matches!(fault.kind, FaultKind::Meaningless(_)), "{fault}"),
+        other => panic!("{other:?}"),
+    };
+    let leadership = election.campaign().await.expect("elected");
+    refused(mutex.try_acquire().await.expect_err("it is an election"));
+    refused(mutex.acquire_timeout(S).await.expect_err("it is an election"));
+    leadership.check().expect("it leads");
+    leadership.resign().await.expect("resigned");
+    let guard = mutex.acquire().await.expect("acquired");
+    refused(election.campaign_timeout(S).await.expect_err("it is a mutex"));
+    guard.release().await.expect("released");
+}
+
+async fn until_over(election: &Election) {
+    crate::place::until_at_rest(election).await;
+}
+
+pub(crate) async fn campaign_cancelled_at_every_await(place: &Place) {
+    let (a, b) = (election(&place.client("a").await), election(&place.client("b").await));
+    cancel_at_every_await(|| a.campaign(), async |_| until_over(&b).await).await;
+}
+
+pub(crate) async fn try_campaign_cancelled_at_every_await(place: &Place) {
+    let (a, b) = (election(&place.client("a").await), election(&place.client("b").await));
+    cancel_at_every_await(|| a.try_campaign(), async |_| until_over(&b).await).await;
+}
+
+pub(crate) async fn waiting_to_lead_cancelled_at_every_await(place: &Place) {
+    let (a, b) = (election(&place.client("a").await), election(&place.client("b").await));
+    let leadership = a.campaign().await.expect("elected");
+    cancel_at_every_await(|| b.campaign_timeout(20 * MS), async |_| until_waiting(&a, 0).await).await;
+    leadership.check().expect("it leads");
+    leadership.resign().await.expect("resigned");
+    until_over(&b).await;
+}
+
+pub(crate) async fn resign_cancelled_at_every_await(place: &Place) {
+    let (a, b) = (election(&place.client("a").await), election(&place.client("b").await));
+    cancel_at_every_await(
+        || async {
+            let leadership = a.campaign().await.expect("elected");
+            leadership.resign().await.expect("resigned");
+        },
+        async |_| until_over(&b).await,
+    )
+    .await;
+}

@@ -1,0 +1,194 @@
+//! What is done once per period.
+
+use crate::place::Place;
+use leasehold::{Attempt, Client, DetachedHold, Mutex, OncePer, Turn};
+use leasehold_testkit::cancel_at_every_await;
+use std::time::{Duration, Instant};
+
+const MS: Duration = Duration::from_millis(1);
+const HOUR: Duration = Duration::from_secs(3600);
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn once(client: &Client, period: Duration) -> OncePer {
+    client.once_per("digest", period).expect("a good name")
+}
+
+fn mutex(client: &Client) -> Mutex {
+    client.mutex("digest").expect("a good name")
+}
+
+async fn start(once: &OncePer) -> Turn {
+    once.try_start().await.expect("an answer").granted().expect("it is its turn")
+}
+
+async fn is_taken(once: &OncePer) -> bool {
+    matches!(once.try_start().await.expect("an answer"), Attempt::Taken(_))
+}
+
+pub(crate) async fn one_of_all_runs_and_the_late_one_goes_on(place: &Place) {
+    let mut instances = tokio::task::JoinSet::new();
+    for n in 0..6 {
+        let once = once(&place.client(&format!("instance {n}")).await, HOUR);
+        instances.spawn(async move { once.run(async |_| n).await.expect("an answer") });
+    }
+    let ran: Vec<_> = instances.join_all().await.into_iter().flatten().collect();
+    assert_eq!(ran.len(), 1, "{ran:?}");
+    let late = once(&place.client("late").await, HOUR);
+    assert_eq!(late.run(async |_| 7).await.expect("an answer"), None);
+    let Attempt::Taken(contention) = late.try_start().await.expect("an answer") else { panic!("twice") };
+    let said = contention.to_string();
+    assert!(said.starts_with(&format!("left resting by instance {} for ", ran[0])), "{said}");
+    let status = late.inspect().await.expect("an answer");
+    assert!(status.held && status.rests && status.session.is_none(), "{status:?}");
+    assert!(status.remaining.is_some_and(|left| left <= HOUR && left > HOUR / 2), "{status:?}");
+}
+
+/// The period counts from when the turn was given, whatever the work took.
+pub(crate) async fn a_turn_rests_until_its_period_is_over(place: &Place) {
+    let (a, b) = (place.client("a").await, place.client("b").await);
+    let (a, b) = (once(&a, 1_500 * MS).at_most(HOUR), once(&b, 1_500 * MS).at_most(HOUR));
+    let begun = Instant::now();
+    let first = start(&a).await;
+    let given = Instant::now();
+    tokio::time::sleep(300 * MS).await;
+    let fence = first.fencing_token();
+    first.finish().await.expect("finished");
+    let second = loop {
+        match b.try_start().await.expect("an answer") {
+            Attempt::Granted(turn) => break turn,
+            Attempt::Taken(_) => assert!(given.elapsed() < PATIENCE, "it rests for ever"),
+        }
+        tokio::time::sleep(10 * MS).await;
+    };
+    // The server's clock counts whole milliseconds.
+    assert!(begun.elapsed() + 2 * MS >= 1_500 * MS, "too soon: {:?}", begun.elapsed());
+    assert!(second.fencing_token() > fence);
+    second.give_up().await.expect("given up");
+}
+
+pub(crate) async fn a_turn_that_took_longer_than_its_period_rests_no_more(place: &Place) {
+    let (a, b) = (place.client("a").await, place.client("b").await);
+    let turn = start(&once(&a, 100 * MS).at_most(HOUR)).await;
+    tokio::time::sleep(150 * MS).await;
+    assert!(is_taken(&once(&b, 100 * MS)).await, "the work goes on");
+    turn.check().expect("its turn lasts");
+    turn.finish().await.expect("finished");
+    start(&once(&b, 100 * MS)).await.give_up().await.expect("given up");
+}
+
+pub(crate) async fn a_turn_that_was_given_up_is_free_at_once(place: &Place) {
+    let (a, b) = (place.client("a").await, place.client("b").await);
+    start(&once(&a, HOUR)).await.give_up().await.expect("given up");
+    start(&once(&b, HOUR)).await.finish().await.expect("finished");
+    assert!(is_taken(&once(&a, HOUR)).await);
+}
+
+/// The instance that has the turn is gone without a word: nobody else has one before its time is over.
+pub(crate) async fn a_turn_outlives_its_client(place: &Place) {
+    let short = place.builder().label("short").session(Duration::from_secs(1)).connect().await;
+    let short = short.expect("the store of a case can be reached");
+    drop(start(&once(&short, HOUR)).await);
+    short.shutdown(PATIENCE).await.expect("nothing is left");
+    drop(short);
+    tokio::time::sleep(1_200 * MS).await;
+    let other = once(&place.client("other").await, HOUR);
+    assert!(is_taken(&other).await);
+    assert!(!other.inspect().await.expect("an answer").rests, "nobody has said that it is done");
+}
+
+/// Whoever waits for the lock is not granted it while it rests, and gets it when that is over.
+pub(crate) async fn nobody_who_waits_is_woken_before(place: &Place) {
+    let (a, b) = (place.client("a").await, place.client("b").await);
+    let begun = Instant::now();
+    let turn = start(&once(&a, 1_500 * MS)).await;
+    let waiting = tokio::spawn({
+        let mutex = mutex(&b);
+        async move { mutex.acquire().await.expect("acquired") }
+    });
+    crate::place::until_waiting(&mutex(&a), 1).await;
+    turn.finish().await.expect("finished");
+    let guard = tokio::time::timeout(PATIENCE, waiting).await.expect("it is served").expect("no panic");
+    assert!(begun.elapsed() + 2 * MS >= 1_500 * MS, "too soon: {:?}", begun.elapsed());
+    guard.release().await.expect("released");
+}
+
+pub(crate) async fn nothing_that_is_sent_about_the_hold_ends_or_lengthens_the_rest(place: &Place) {
+    let client = place.client("a").await;
+    let lock = mutex(&client).lease(HOUR);
+    let mut hold = lock.acquire_detached().await.expect("acquired");
+    let copy: DetachedHold = hold.to_secret_text().parse().expect("its own text");
+    hold.release_not_before(&client, Duration::from_secs(30)).await.expect("released");
+    // Again, by whoever has it: it was released.
+    hold.release_not_before(&client, HOUR).await.expect("released before");
+    copy.release(&client).await.expect("released before");
+    hold.extend(&client, HOUR).await.expect_err("it is over");
+    copy.attach(&client).await.expect_err("it is over");
+    let status = lock.inspect().await.expect("an answer");
+    assert!(
+        status.rests && status.remaining.is_some_and(|left| left <= Duration::from_secs(30)),
+        "{status:?}"
+    );
+    assert!(status.remaining.is_some_and(|left| left > Duration::from_secs(10)), "{status:?}");
+}
+
+pub(crate) async fn a_rest_can_be_ended_by_force(place: &Place) {
+    let (a, b) = (place.client("a").await, place.client("b").await);
+    start(&once(&a, HOUR)).await.finish().await.expect("finished");
+    let details = mutex(&b).inspect_in_full().await.expect("an answer");
+    assert!(details.status.rests && details.behind.is_none());
+    mutex(&b).free_by_force(details.seen.expect("it rests")).await.expect("freed");
+    start(&once(&b, HOUR)).await.give_up().await.expect("given up");
+}
+
+/// Whatever was begun is undone: another instance has its turn.
+pub(crate) async fn try_start_cancelled_at_every_await(place: &Place) {
+    let (a, b) = (place.client("a").await, place.client("b").await);
+    let once = once(&a, HOUR);
+    let free = async |_| {
+        crate::place::until_at_rest(&mutex(&b)).await;
+    };
+    cancel_at_every_await(|| async { once.try_start().await.expect("an answer") }, free).await;
+}
+
+/// It rests, or lasts until its time is over; nobody has a turn in either case, and no key is left without an end.
+pub(crate) async fn finish_cancelled_at_every_await(place: &Place) {
+    let (a, b) = (place.client("a").await, place.client("b").await);
+    let (one, other) = (once(&a, HOUR), mutex(&b));
+    cancel_at_every_await(
+        || async {
+            let turn = start(&one).await;
+            turn.finish().await.expect("finished");
+        },
+        async |_| {
+            let mut status = other.inspect().await.expect("an answer");
+            let begun = Instant::now();
+            while status.held && status.remaining.is_some_and(|left| left <= Duration::from_secs(3)) {
+                // Not yet lengthened: it is undone in the background.
+                assert!(begun.elapsed() < PATIENCE, "never undone: {status:?}");
+                tokio::time::sleep(5 * MS).await;
+                status = other.inspect().await.expect("an answer");
+            }
+            // What was sent may arrive yet.
+            a.settle().await;
+            while let Some(seen) = other.inspect_in_full().await.expect("an answer").seen {
+                let _ = other.free_by_force(seen).await;
+            }
+        },
+    )
+    .await;
+}
+
+pub(crate) async fn run_cancelled_at_every_await(place: &Place) {
+    let (a, b) = (place.client("a").await, place.client("b").await);
+    let (one, other) = (once(&a, HOUR), mutex(&b));
+    cancel_at_every_await(
+        || async { one.run(async |_| tokio::task::yield_now().await).await.expect("an answer") },
+        async |_| {
+            a.settle().await;
+            while let Some(seen) = other.inspect_in_full().await.expect("an answer").seen {
+                let _ = other.free_by_force(seen).await;
+            }
+        },
+    )
+    .await;
+}

@@ -66,6 +66,15 @@ macro_rules! conformance_suite {
                 a_late_release_leaves_an_equal_value_alone
                 a_foreign_lock_excludes
                 a_resent_release_leaves_a_stranger_alone
+                a_lock_that_rests_is_nobodys
+                a_resent_rest_says_released
+                a_rest_is_beyond_the_hold_before
+                a_rest_whose_time_is_over_is_a_release
+                a_rest_ends_by_itself
+                a_rest_ends_with_no_session
+                a_rest_is_ended_by_force
+                a_rest_that_acquires_again_waits
+                a_rest_by_another_hold_changes_nothing
             }
         }
     };
@@ -78,6 +87,15 @@ macro_rules! conformance_suite {
                 a_late_release_leaves_an_equal_value_alone
                 a_foreign_lock_excludes
                 a_resent_release_leaves_a_stranger_alone
+                a_lock_that_rests_is_nobodys
+                a_resent_rest_says_released
+                a_rest_is_beyond_the_hold_before
+                a_rest_whose_time_is_over_is_a_release
+                a_rest_ends_by_itself
+                a_rest_ends_with_no_session
+                a_rest_is_ended_by_force
+                a_rest_that_acquires_again_waits
+                a_rest_by_another_hold_changes_nothing
                 another_kind_of_lock_is_refused
             }
         }
@@ -239,6 +257,7 @@ mod tests {
             include_str!("cases/passing.rs"),
             include_str!("cases/queueing.rs"),
             include_str!("cases/releasing.rs"),
+            include_str!("cases/resting.rs"),
             include_str!("cases/sessions.rs"),
             include_str!("cases/together.rs"),
             include_str!("cases/values.rs"),

@@ -156,7 +156,13 @@ impl<'a> Contest<'a> {
                 Op::Extend(Extend { claim, lease_ms, keep_record: random.below(2) == 0 })
             }
             5..9 => {
-                let pass = if random.below(4) == 0 { Pass::Free } else { Pass::Grant };
+                let pass = match random.below(8) {
+                    0 | 1 => Pass::Free,
+                    2 if self.lock.kind.is_one_string() => {
+                        Pass::Rest { for_ms: 1000 * random.pick(&LEASES_S) }
+                    }
+                    _ => Pass::Grant,
+                };
                 let others = self.claims.iter().filter(|(of, other)| *of == who && *other != claim);
                 let others: Vec<_> = others.collect();
                 let next = (random.below(3) == 0).then(|| self.any_ask(who, &random.pick(&others).1, random));
@@ -230,7 +236,7 @@ impl<'a> Contest<'a> {
             (Some(a), Some(b)) => same_time(a, b),
             (a, b) => a == b,
         };
-        let who = (&a.label, &a.owner, a.count) == (&b.label, &b.owner, b.count);
+        let who = (&a.label, &a.owner, a.count, a.rests) == (&b.label, &b.owner, b.count, b.rests);
         tokens && remaining && who && a.since_ms.is_some() == b.since_ms.is_some()
     }
 

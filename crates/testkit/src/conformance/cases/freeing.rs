@@ -45,7 +45,7 @@ pub async fn a_forced_release_that_comes_too_late_takes_nothing(scene: &Scene) {
     let (claim, _) = b.enqueue().await;
     a.release(&first).await;
     let fence = b.letter().await.fence;
-    let token = Seen::Stranger(Fingerprint::of(&claim.token()));
+    let token = Seen::Stranger(Fingerprint::of(&b.lock.kind.token(&claim)));
     for wrong in
         [Seen::Hold(old), Seen::Hold(FencingToken::new(0)), Seen::Stranger(Fingerprint::of("x")), token]
     {
@@ -70,15 +70,16 @@ pub async fn a_stranger_is_freed_by_its_fingerprint(scene: &Scene) {
         return not_applicable("clients of other libraries");
     };
     put.await;
+    let theirs = Fingerprint::of(&[a.lock.kind.mark(), "their-token"].concat());
     a.begin(LONG).await;
     let (claim, nonce) = a.enqueue().await;
     let seen = person.inspect_in_full().await;
-    assert_eq!(seen.stranger, Some(Fingerprint::of("their-token")));
+    assert_eq!(seen.stranger, Some(theirs));
     assert_eq!(person.inspect().await.stranger, None, "only people want to know it");
     for wrong in [Seen::Stranger(Fingerprint::of("another")), Seen::Hold(FencingToken::new(0))] {
         assert_eq!(person.free(wrong).await, Freed::Changed { holder: seen.holder.clone() });
     }
-    assert_eq!(person.free(Seen::Stranger(Fingerprint::of("their-token"))).await, Freed::Freed);
+    assert_eq!(person.free(Seen::Stranger(theirs)).await, Freed::Freed);
     assert_eq!(a.letter().await.nonce, nonce);
     assert_eq!(a.fate(&claim).await, Fate::Held);
     let audit = person.inspect_in_full().await.audit;

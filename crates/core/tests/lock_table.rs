@@ -38,6 +38,11 @@ fn the_page_of_the_reentrant_mutex_is_true() {
     check(Kind::Reentrant, "reentrant_table.txt", include_str!("reentrant_table.txt"));
 }
 
+#[test]
+fn the_page_of_the_election_is_true() {
+    check(Kind::Election, "election_table.txt", include_str!("election_table.txt"));
+}
+
 fn check(kind: Kind, name: &str, page: &str) {
     let mut played = String::new();
     let mut scenario = Scenario::new(kind);
@@ -116,7 +121,9 @@ impl Scenario {
         self.state.is_over(now_ms * 1000);
         self.state.value = match words.next() {
             Some("sets") => {
-                let content = words.next().expect("a value").to_owned();
+                let content = words.next().expect("a value");
+                let kind = if taken("elected", &mut words) { Kind::Election } else { Kind::Mutex };
+                let content = [kind.mark(), content].concat();
                 let expires_ms = after("for", &mut words).map(|ms| now_ms + ms);
                 Some(Value { content: Content::Token(content), expires_ms })
             }
@@ -170,7 +177,11 @@ impl Scenario {
             }
             Some("releases") => {
                 let claim = self.claim(who, words);
-                let pass = if taken("freely", words) { Pass::Free } else { Pass::Grant };
+                let pass = match after("resting", words) {
+                    Some(for_ms) => Pass::Rest { for_ms },
+                    None if taken("freely", words) => Pass::Free,
+                    None => Pass::Grant,
+                };
                 let next = taken("then", words).then(|| self.ask(who, words));
                 Op::Release(Release { claim, pass, next })
             }
@@ -338,7 +349,8 @@ impl Scenario {
             holder.owner.as_ref().map(OwnValue::as_str).filter(|owner| Some(*owner) != label.as_deref());
         let owner = owner.map(|owner| format!(" as {owner}")).unwrap_or_default();
         let count = if holder.count == 1 { String::new() } else { format!(" {}", times(holder.count)) };
-        let who = who + &owner + &count;
+        let rests = if holder.rests { ", resting" } else { "" };
+        let who = who + &owner + &count + rests;
         match holder.remaining_ms {
             Some(remaining_ms) => format!("{who}, {remaining_ms} left"),
             None => format!("{who}, for ever"),

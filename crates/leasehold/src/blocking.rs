@@ -41,6 +41,7 @@
 //! A client does not survive `fork`: its threads are not in the child, where a call would wait for ever, and the child
 //! would share the connection. Connect after the fork.
 
+mod election;
 mod guard;
 mod host;
 mod multi;
@@ -48,6 +49,7 @@ mod mutex;
 mod reentrant;
 mod thread;
 
+pub use election::{Election, Leaders, Leadership, OncePer, Turn};
 pub use guard::Guard;
 pub use host::AsyncContext;
 pub use multi::{MultiGuard, MultiMutex};
@@ -237,6 +239,28 @@ impl Client {
         N::Error: Into<NameError>,
     {
         Ok(MultiMutex::new(self.inner.multi_mutex(names)?, self.host.clone()))
+    }
+
+    /// The election of that name: see [`Election`]. Nothing is sent, and nobody waits.
+    ///
+    /// Fails as [`leasehold::Client::election`](crate::Client::election) does.
+    pub fn election<N>(&self, name: N) -> Result<Election, LockError>
+    where
+        N: TryInto<LockName>,
+        N::Error: Into<NameError>,
+    {
+        Ok(Election::new(self.inner.election(name)?, self.host.clone()))
+    }
+
+    /// What is done once in a `period`, whoever comes first: see [`OncePer`]. Nothing is sent, and nobody waits.
+    ///
+    /// Fails as [`leasehold::Client::once_per`](crate::Client::once_per) does.
+    pub fn once_per<N>(&self, name: N, period: Duration) -> Result<OncePer, LockError>
+    where
+        N: TryInto<LockName>,
+        N::Error: Into<NameError>,
+    {
+        Ok(OncePer::new(self.inner.once_per(name, period)?, self.host.clone()))
     }
 
     /// An owner that nobody has been before: for one piece of work, which may be spread over threads and processes.

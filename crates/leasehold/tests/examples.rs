@@ -11,10 +11,14 @@ use std::time::{Duration, Instant};
 mod blocking;
 #[path = "../examples/guarded_writes.rs"]
 mod guarded_writes;
+#[path = "../examples/leader.rs"]
+mod leader;
 #[path = "../examples/lottery.rs"]
 mod lottery;
 #[path = "../examples/marketplace.rs"]
 mod marketplace;
+#[path = "../examples/once_per_hour.rs"]
+mod once_per_hour;
 #[path = "../examples/owner_over_http.rs"]
 mod owner_over_http;
 #[path = "../examples/reentrant.rs"]
@@ -59,8 +63,10 @@ macro_rules! examples {
 examples! {
     blocking says "counted to 100";
     guarded_writes says "the stale write changed 0", "the late write was refused";
+    leader says "nobody leads yet", "leads", "leads", "leads", "numbers [1, 2, 3, 4, 5, 6]; the late one was refused";
     lottery says "1 drew";
     marketplace says "came too late: refused", "6 bought, and 6 sold";
+    once_per_hour says "sent 1 times", "it rests for 55 minutes";
     owner_over_http says "the shop was told: 200 OK, paid; hold 2 of its owner",
         "a stranger was told: 423 Locked", "later he was told: 200 OK, paid; hold 1 of its owner";
     reentrant says "the account is still held 3 times", "the account is still held 1 times",

@@ -4,8 +4,10 @@
 mod detached;
 mod hands;
 mod init;
+mod lead;
 mod loss;
 mod misuse;
+mod once;
 mod reentrant;
 mod run;
 mod scene;

@@ -6,3 +6,4 @@
 mod happenings;
 mod mutex;
 mod reentrant;
+mod resting;

@@ -1,0 +1,94 @@
+//! Properties of locks that rest, and of elections, over random operations.
+//!
+//! 1. An Election means what a Mutex means: the same operations have the same replies and messages, and leave the same records;
+//!    only what stands at the key has another form.
+//! 2. A lock that rests is taken until its time is over, whatever is sent about it, but for the will of a person: its end stays
+//!    where it is, and nobody is given it.
+
+use crate::happenings::{START_US, any_claim, any_op, session};
+use leasehold_core::model::{Content, LockState, Vital};
+use leasehold_core::{
+    Claim, Fate, Free, HoldId, Kind, Label, Op, OwnValue, Pass, Release, Reply, Seen, Wake,
+};
+use proptest::prelude::*;
+
+/// Some have a value of the user's own.
+fn claim(s: u8, n: u8) -> Claim {
+    let value = if n == 2 { OwnValue::new("mine").ok() } else { None };
+    Claim { hold: HoldId::from_random(session(s), [n; 16]), value }
+}
+
+fn any_step() -> impl Strategy<Value = (u64, Op)> {
+    let for_ms = prop_oneof![Just(1_u64), Just(3_000), 1..60_000_u64];
+    let rest = (any_claim(claim), for_ms)
+        .prop_map(|(claim, for_ms)| Op::Release(Release { claim, pass: Pass::Rest { for_ms }, next: None }));
+    let op = prop_oneof![4 => any_op(claim), 1 => rest];
+    (prop_oneof![2 => Just(0_u64), 3 => 0..4_000_000_u64, 1 => 0..90_000_000_u64], op)
+}
+
+/// What stands there, without the mark of its kind.
+fn unmarked(state: &LockState) -> Option<(String, Option<u64>)> {
+    let value = state.value.as_ref()?;
+    let Content::Token(token) = &value.content else { panic!("a string stands there") };
+    assert!(state.kind.owns(token), "{token}");
+    Some((token.strip_prefix(state.kind.mark()).expect("a mark").to_owned(), value.expires_ms))
+}
+
+/// Until when a lock rests, if it does.
+fn rests(state: &LockState) -> Option<u64> {
+    let (token, expires_ms) = unmarked(state)?;
+    token.starts_with("rest\n").then(|| expires_ms.expect("a rest ends"))
+}
+
+proptest! {
+    #[test]
+    fn an_election_means_what_a_mutex_means(steps in proptest::collection::vec(any_step(), 1..60)) {
+        let (mut mutex, mut election) = (LockState::new(Kind::Mutex), LockState::new(Kind::Election));
+        let mut now_us = START_US;
+        let alive = |_| Vital::Alive(10_000);
+        for (by_us, op) in steps {
+            now_us += by_us;
+            prop_assert_eq!(mutex.apply(now_us, &op, &alive), election.apply(now_us, &op, &alive), "{:?}", op);
+            prop_assert_eq!(unmarked(&mutex), unmarked(&election));
+            prop_assert_eq!(&mutex.record, &election.record);
+            prop_assert_eq!(&mutex.audit, &election.audit);
+        }
+    }
+
+    #[test]
+    fn a_rest_lasts_whatever_is_sent(
+        steps in proptest::collection::vec(any_step(), 1..60),
+        kind in prop_oneof![Just(Kind::Mutex), Just(Kind::Election)],
+        dead in any::<bool>(),
+    ) {
+        let (mut state, mut now_us) = (LockState::new(kind), START_US);
+        let alive = |_| if dead { Vital::Lapsed } else { Vital::Alive(10_000) };
+        for (by_us, op) in steps {
+            now_us += by_us;
+            state.is_over(now_us);
+            let (before, rested) = (state.clone(), rests(&state));
+            let (reply, wakes) = state.apply(now_us, &op, &alive);
+            if let Some(until_ms) = rested {
+                prop_assert_eq!(rests(&state), Some(until_ms), "{:?}", op);
+                prop_assert!(!wakes.iter().any(|wake| matches!(wake, Wake::Grant { .. })), "{:?}", op);
+                prop_assert_eq!(state.held_by(now_us), vec![]);
+            } else if let (Some(until_ms), Op::Release(Release { pass: Pass::Rest { for_ms }, .. })) = (rests(&state), &op) {
+                let Reply::Release(released) = &reply else { panic!("{reply:?}") };
+                prop_assert_eq!(released.found, Fate::Held);
+                // Counted from when the lock was given; never over before.
+                let since_ms = before.record.and_then(|record| record.tenant).map_or(0, |tenant| tenant.since_ms);
+                prop_assert_eq!(until_ms, since_ms + for_ms);
+                prop_assert!(until_ms > now_us / 1000);
+            } else {
+                prop_assert_eq!(rests(&state), None, "{:?}", op);
+            }
+        }
+        // A person can always end it.
+        if rests(&state).is_some() {
+            let last = state.record.as_ref().and_then(|record| record.last).expect("it was given");
+            let free = Free { seen: Seen::Hold(last), by: Label::new("a person").expect("a plain text") };
+            state.apply(now_us, &Op::Free(free), &alive);
+            prop_assert_eq!(rests(&state), None);
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! Once per hour: a timer starts the same job on every machine, one of them does it, and the others go on at once; also one whose
+//! clock is late, when the job is long done.
+//!
+//!     cargo run --example once_per_hour
+//!     LEASEHOLD_STORE=redis://127.0.0.1/ cargo run --example once_per_hour
+
+use leasehold::{Attempt, Client};
+use std::error::Error;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
+
+/// A little less than the hour: the next timer may come a moment early.
+const PERIOD: Duration = Duration::from_secs(55 * 60);
+/// The job is never done twice at once, however long it takes up to this; and not again for as long, if its machine dies.
+const AT_MOST: Duration = Duration::from_secs(3 * 3600);
+
+#[tokio::main(flavor = "current_thread")]
+pub(crate) async fn main() -> Result<()> {
+    let store = std::env::var("LEASEHOLD_STORE").unwrap_or_else(|_| "memory:example-once".into());
+    // A name of its own, so that the example can be run again within the hour.
+    let name = format!("example/digest/{}", SystemTime::now().duration_since(UNIX_EPOCH)?.as_micros());
+
+    let mut machines = tokio::task::JoinSet::new();
+    for n in 1..=5 {
+        let client = Client::builder(&store).label(format!("machine {n}")).connect().await?;
+        machines.spawn(on_the_hour(client, name.clone()));
+    }
+    let mut sent = 0;
+    for done in machines.join_all().await {
+        sent += u32::from(done?);
+    }
+
+    let late = Client::builder(&store).label("machine 6").connect().await?;
+    sent += u32::from(on_the_hour(late.clone(), name.clone()).await?);
+    println!("sent {sent} times");
+
+    let status = late.once_per(name, PERIOD)?.inspect().await?;
+    if let (true, Some(left)) = (status.rests, status.remaining) {
+        println!("it rests for {} minutes", left.as_secs().div_ceil(60));
+    }
+    Ok(())
+}
+
+/// What the timer starts; says whether this machine has done the job.
+async fn on_the_hour(client: Client, name: String) -> Result<bool> {
+    let hourly = client.once_per(name, PERIOD)?.at_most(AT_MOST);
+    match hourly.try_start().await? {
+        Attempt::Granted(turn) => {
+            if let Err(error) = send_the_digest().await {
+                // It came to nothing: another machine may try.
+                turn.give_up().await?;
+                return Err(error);
+            }
+            turn.finish().await?;
+            Ok(true)
+        }
+        Attempt::Taken(contention) => {
+            println!("not our turn: {contention}");
+            Ok(false)
+        }
+    }
+}
+
+async fn send_the_digest() -> Result<()> {
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    println!("the digest is sent");
+    Ok(())
+}

@@ -43,6 +43,8 @@ fn a_command_that_takes_too_long_is_ended_and_at_most_gives_it_time() {
     let options = ["--once-per", "1s", "--kill-grace", "200ms"];
     let hung = scene.script(&options, "while :; do sleep 0.01; done");
     hung.check(70, "is held for as long as --at-most (or --once-per) allows");
+    // It has had its turn, and rests.
+    scene.run(&["wait", "job", "--wait", "15s"]).check(0, "");
     scene.script(&["--once-per", "1s", "--at-most", "1m"], "sleep 1.2; exit 5").check(5, "");
     scene.assert_free();
 }

@@ -32,7 +32,15 @@ pub enum Kind {
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Mutex, Self::Reentrant, Self::Election];
+    pub const ALL: [Self; 7] = [
+        Self::Mutex,
+        Self::Reentrant,
+        Self::Election,
+        Self::Semaphore,
+        Self::RwLock,
+        Self::Latch,
+        Self::Barrier,
+    ];
 
     /// The word for it in keys and records.
     pub const fn word(self) -> &'static str {

@@ -181,9 +181,13 @@ impl LockState {
         };
         let too_soon = matches!((op, &reply), (Op::Extend(extend), Ok(Reply::Extend(Extended::Extended)))
             if lies.as_ref().is_some_and(|lies| lies.ends_before(now.ms + extend.lease_ms)));
-        // A client of another library may have brought the key's end nearer than our holds say.
-        if self.value == found && !too_soon {
-            self.value = lies;
+        match (op, &reply) {
+            (Op::Extend(extend), Ok(Reply::Extend(Extended::Extended))) if self.kind.is_shared() => {
+                self.extend_part(now, extend, lies);
+            }
+            // A client of another library may have brought the key's end nearer than our holds say.
+            _ if self.value == found && !too_soon => self.value = lies,
+            _ => {}
         }
         (reply.unwrap_or_else(Reply::Refused), wakes)
     }
@@ -251,12 +255,16 @@ impl LockState {
         let fence = self.take(now, Ended::Evicted, by, |life, hold| lives(life, hold));
         let place = self.record.as_mut().is_some_and(|record| {
             let of_it: Vec<_> = record
-                .places
-                .iter()
-                .filter(|(id, place)| id.session() == dead && lives(place.life, &place.claim.hold))
-                .map(|(id, _)| *id)
+                .tickets
+                .values()
+                .filter(|id| id.session() == dead)
+                .filter_map(|id| Some((*id, record.places.get(id)?)))
+                .take(LOOKS_AT_MOST)
+                .filter(|(_, place)| lives(place.life, &place.claim.hold))
+                .map(|(id, _)| id)
                 .collect();
-            // Each of them is left, not only the first.
+            // Each of them is left, not only the first; but a session that waits for very many is done with in several
+            // steps.
             of_it.into_iter().filter_map(|id| record.leave(id)).count() > 0
         });
         (fence, place)
@@ -574,11 +582,8 @@ impl LockState {
                 Content::Entries(entries) => {
                     entries.extend(&extend.claim.hold, now.ms, extend.lease_ms);
                 }
-                Content::Parts(parts) => {
-                    parts.extend(&extend.claim.hold, until_ms);
-                    value.expires_ms = parts.until_ms();
-                }
-                Content::Token(_) | Content::Other(_) => {}
+                // A part is lengthened where what lies beside it is known, too.
+                Content::Parts(_) | Content::Token(_) | Content::Other(_) => {}
             }
         }
         if extend.keep_record

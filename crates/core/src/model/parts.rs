@@ -63,8 +63,10 @@ impl Parts {
         })
     }
 
-    /// Adds one (2).
+    /// Adds one (2). What the same hold had is gone: where the clock went back, it may have come to wait once more since it
+    /// was over.
     pub(super) fn add(&mut self, part: Part) {
+        self.holds.retain(|there| there.hold != part.hold);
         self.holds.push(part);
         self.holds.sort_by_cached_key(|part| (part.fence, part.hold.token()));
     }

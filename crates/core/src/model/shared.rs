@@ -19,9 +19,9 @@ use super::lock::{Content, LockState, Now, Value};
 use super::parts::{Part, Parts};
 use super::record::{LOOKS_AT_MOST, Place, PlaceId, Record, Tenant};
 use crate::{
-    Acquire, Acquired, Ahead, AuditEntry, Claim, Ended, Fate, FencingToken, Free, Freed, HoldId, Holder,
-    Kind, Label, Life, Portion, Refused, Release, Released, Resize, Resized, SHARERS_TOLD, Seen, SessionId,
-    Wake,
+    Acquire, Acquired, Ahead, AuditEntry, Claim, Ended, Extend, Fate, FencingToken, Free, Freed, HoldId,
+    Holder, Kind, Label, Life, Portion, Refused, Release, Released, Resize, Resized, SHARERS_TOLD, Seen,
+    SessionId, Wake,
 };
 
 /// How many sessions one who waits is told of that may be what he waits for.
@@ -167,6 +167,16 @@ impl LockState {
         lost.first().map(|part| part.fence)
     }
 
+    /// Lengthens a part, and touches nothing else of what `lies` at the key: neither the parts of others that are over, nor
+    /// their ends. So an extend costs the same however many share the lock.
+    pub(super) fn extend_part(&mut self, now: Now, extend: &Extend, lies: Option<Value>) {
+        self.value = lies;
+        if let Some(Value { content: Content::Parts(parts), expires_ms }) = &mut self.value {
+            parts.extend(&extend.claim.hold, now.ms + extend.lease_ms);
+            *expires_ms = (*expires_ms).max(parts.until_ms());
+        }
+    }
+
     /// Keeps the parts that are to stay. The key lasts no longer than the last of them.
     pub(super) fn keep_parts(&mut self, now: Now, stays: impl Fn(&Part) -> bool) {
         self.value.take_if(|Value { content, expires_ms }| {
@@ -272,6 +282,10 @@ impl LockState {
 
     /// Lets in whoever is next, and the asker, if none is before him (1).
     pub(super) fn pump_parts(&mut self, now: Now, asker: Option<&Acquire>, wakes: &mut Vec<Wake>) {
+        if self.refuse_other_types().is_err() {
+            // Also a release comes here: nobody has a part of what lies there.
+            return;
+        }
         if self.kind == Kind::Barrier {
             return self.meet(now, asker, wakes);
         }

@@ -6,7 +6,7 @@ use leasehold::store::{Lock, Op, Outcome, Reply, SessionOp, SessionReply, Store}
 use leasehold_core::model::{Content, LockState, Sessions, Value as Stands, everybody};
 use leasehold_core::{Beat, Beaten, Extended, FencingToken, Inspect, Kind, LockKeys, SessionId};
 use leasehold_testkit::Value;
-use leasehold_testkit::conformance::{Workload, rlock, said_of_leaders};
+use leasehold_testkit::conformance::{Workload, parts, rlock, said_of_leaders};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
@@ -78,6 +78,7 @@ impl Play<'_> {
         self.count(&reply, &wakes);
         self.count_entries(&before, op, &reply);
         self.count_rests(&reply);
+        self.count_parts(&before, op, &reply, &wakes);
         let audit = |state: &LockState| state.audit.as_ref().map(|audit| audit.entries.clone());
         if matches!(op, Op::Acquire(_)) && audit(&self.state) != audit(&before) {
             *self.world.seen.entry("the dead ahead buried").or_default() += 1;
@@ -148,6 +149,9 @@ impl Play<'_> {
         let found = lock.and_then(|Found { kind, content, expires_ms }| {
             let content = match (kind.as_str(), self.lock.kind) {
                 ("string", _) => Content::Token(content.text().unwrap().to_owned()),
+                ("hash", kind) if kind.is_shared() => {
+                    parts(kind, &pairs(&content)).unwrap_or_else(|what| panic!("{what}\n{}", self.trace))?
+                }
                 ("hash", Kind::Reentrant) => {
                     rlock(&pairs(&content)).unwrap_or_else(|what| panic!("{what}\n{}", self.trace))?
                 }

@@ -4,7 +4,9 @@ use crate::play::Play;
 use crate::world::WITHIN;
 use leasehold::store::{Op, Outcome, Reply, SessionOp, SessionReply, Store, Wake};
 use leasehold_core::model::LockState;
-use leasehold_core::{Acquired, Beaten, Ended, Evicted, Extended, Fate, Freed, Refused, Released};
+use leasehold_core::{
+    Acquired, Beaten, Ended, Evicted, Extended, Fate, Freed, Portion, Refused, Released, Resized,
+};
 use leasehold_testkit::conformance::{Happening, Stranger};
 
 /// What a random sequence is made of.
@@ -178,6 +180,88 @@ impl Play<'_> {
                 seen("evicted one of several");
             }
             (Op::Free(_), Reply::Free(Freed::Freed)) if held > 1 => seen("warned several"),
+            _ => {}
+        }
+    }
+
+    /// What only locks have that several have side by side.
+    pub(crate) fn count_parts(&mut self, before: &LockState, op: &Op, reply: &Reply, wakes: &[Wake]) {
+        let now_ms = self.world.now_us / 1000;
+        let parts = |state: &LockState| state.value.as_ref()?.content.parts().cloned();
+        let (before_parts, after) = (parts(before), parts(&self.state));
+        let held = after.as_ref().map_or(0, |parts| parts.holds.len());
+        let mut seen = |what| *self.world.seen.entry(what).or_default() += 1;
+        if let Some(parts) = &before_parts {
+            let over = parts.holds.iter().filter(|part| part.until_ms < now_ms).count();
+            if over > 0 {
+                seen(if before_parts == after {
+                    "parts that are over"
+                } else {
+                    "dropped parts that are over"
+                });
+            }
+        }
+        let grants = wakes.iter().filter(|wake| matches!(wake, Wake::Grant { .. })).count();
+        if grants > 1 {
+            seen("several woken");
+        }
+        let (portion, refused) = match (op, reply) {
+            (Op::Acquire(ask), Reply::Acquire(Acquired::Granted { .. })) => {
+                if held > 1 && before_parts != after {
+                    seen("shared");
+                }
+                let awaited = before.record.as_ref().is_some_and(|record| !record.tickets.is_empty());
+                if awaited && before_parts != after {
+                    seen("let in while others wait");
+                }
+                (Some(ask.portion), None)
+            }
+            (Op::Acquire(ask), Reply::Acquire(Acquired::Taken { others, position, .. })) => {
+                if !others.is_empty() {
+                    seen("others to watch");
+                }
+                let places = self.state.record.as_ref().map_or(0, |record| record.places.len());
+                if ask.portion == Portion::Upgrade && *position == Some(0) && places > 1 {
+                    seen("before the first");
+                }
+                (None, None)
+            }
+            (Op::Acquire(_), Reply::Refused(refused)) => (None, Some(refused)),
+            (Op::Release(_), Reply::Release(released)) => {
+                (None, released.next.as_ref().and_then(|next| next.as_ref().err()))
+            }
+            (Op::Extend(_), Reply::Extend(Extended::Extended)) if held > 1 => {
+                seen("extended one of several");
+                (None, None)
+            }
+            (Op::Evict(_), Reply::Evict(Evicted::Gone { hold: Some(_), .. })) if held > 0 => {
+                seen("evicted one of several");
+                (None, None)
+            }
+            (Op::Resize(_), reply) => {
+                seen(match reply {
+                    Reply::Resize(Resized::Done) if grants > 0 => "resized, and let in",
+                    Reply::Resize(Resized::Done) => "resized",
+                    Reply::Resize(Resized::Changed { .. }) => "not resized",
+                    _ => "not resized at all",
+                });
+                (None, None)
+            }
+            _ => (None, None),
+        };
+        match portion {
+            Some(Portion::Write) => seen("written"),
+            Some(Portion::Upgrade) => seen("upgraded"),
+            Some(Portion::Upgradable) => seen("read upgradably"),
+            Some(Portion::Arrive { .. }) => seen("arrived"),
+            Some(Portion::Await { .. }) => seen("passed"),
+            _ => {}
+        }
+        match refused {
+            Some(Refused::OutOfRange { .. }) => seen("out of range"),
+            Some(Refused::Disagreement { .. }) => seen("disagreed"),
+            Some(Refused::WouldDeadlock) => seen("would deadlock"),
+            Some(Refused::NothingToUpgrade) => seen("nothing to upgrade"),
             _ => {}
         }
     }

@@ -14,11 +14,21 @@ pub(crate) const START_US: u64 = 1_762_000_000_123_456;
 
 pub(crate) const WITHIN: Duration = Duration::from_secs(20);
 
-/// Everything there is at some keys, in one reply: of each its type, its content, and how long it lasts.
+/// Everything there is at some keys, in one reply: of each its type, its content, and how long it lasts. A server tells
+/// the fields of a hash in any order, and so this sorts them.
 pub(crate) const DUMP: &str = "local dump = {}
+local function hash(key)
+  local fields = redis.call('HKEYS', key)
+  table.sort(fields)
+  local pairs_of = {}
+  for i, field in ipairs(fields) do
+    pairs_of[2 * i - 1], pairs_of[2 * i] = field, redis.call('HGET', key, field)
+  end
+  return pairs_of
+end
 for i, key in ipairs(KEYS) do
   local kind = redis.call('TYPE', key).ok
-  local content = kind == 'string' and redis.call('GET', key) or kind == 'hash' and redis.call('HGETALL', key)
+  local content = kind == 'string' and redis.call('GET', key) or kind == 'hash' and hash(key)
     or kind == 'zset' and redis.call('ZRANGE', key, 0, -1, 'WITHSCORES') or ''
   dump[i] = {kind, content, redis.call('PTTL', key)}
 end

@@ -2,7 +2,7 @@
 
 use leasehold::store::Wake;
 use leasehold_core::model::{Audit, Place, PlaceId, Record, SessionRecord, Tenant};
-use leasehold_core::{Claim, Ended, Life};
+use leasehold_core::{Claim, Ended, Life, Portion};
 use leasehold_testkit::Value;
 use std::collections::BTreeMap;
 
@@ -33,10 +33,18 @@ pub(crate) fn fields(record: &Record) -> BTreeMap<String, String> {
         put(&format!("n:{}", pair[0]), pair[1].clone());
         put(&format!("p:{}", pair[1]), pair[0].clone());
     }
-    for (session, Place { ticket, nonce, expires_ms, lease_ms, life, claim, label, .. }) in &record.places {
+    if let Some(limit) = record.limit {
+        put("limit", limit.to_string());
+    }
+    for (of, Place { ticket, nonce, expires_ms, lease_ms, life, claim, label, portion }) in &record.places {
         let (hold, own, life) = (claim.hold.token(), own(claim), letter(*life));
-        let place = format!("{ticket}\n{nonce}\n{expires_ms}\n{lease_ms}\n{life}\n{hold}\n{own}\n{label}");
-        put(&format!("w:{}", session.word()), place);
+        let mut place =
+            format!("{ticket}\n{nonce}\n{expires_ms}\n{lease_ms}\n{life}\n{hold}\n{own}\n{label}");
+        if *portion != Portion::Whole {
+            place.push('\n');
+            place.push_str(&portion.word());
+        }
+        put(&format!("w:{}", of.word()), place);
     }
     fields
 }

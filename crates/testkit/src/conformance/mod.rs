@@ -33,6 +33,7 @@
 pub mod cases;
 mod leaders;
 mod letters;
+mod parts;
 mod peer;
 mod rlock;
 mod scene;
@@ -46,6 +47,7 @@ pub use leaders::said_of_leaders;
 #[doc(hidden)]
 pub use leasehold_core::Kind;
 pub use letters::{Letter, Letters};
+pub use parts::parts;
 pub use peer::{Granted, LONG, PATIENCE, Peer, Taken};
 pub use rlock::rlock;
 pub use scene::{Scene, play};

@@ -3,7 +3,7 @@
 //! Reading is strict: what no script of ours, and no client of Redisson's, could have written is an error.
 
 use leasehold_core::model::{Content, Entries, Entry};
-use leasehold_core::{FencingToken, HoldId, Label, Life, OwnValue};
+use leasehold_core::{FencingToken, HoldId, Kind, Label, Life, OwnValue};
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::str::FromStr;
@@ -24,6 +24,8 @@ pub fn rlock(fields: &BTreeMap<String, String>) -> Result<Option<Content>, Strin
     let mut owners = fields.iter().filter(|(field, _)| *field != "leasehold");
     match (fields.get("leasehold").map(String::as_str), owners.next(), owners.next()) {
         (Some("none"), None, _) => Ok(None),
+        // A lock of another kind.
+        (Some(kind), _, _) if Kind::of_word(kind).is_some() => other(),
         (Some(packed), Some((owner, count)), None) => {
             let entries = entries(packed, owner, parsed(count)?)?;
             Ok(Some(Content::Entries(entries)))
@@ -68,19 +70,27 @@ fn entry(line: &str) -> Result<Entry, String> {
         hold: parsed_by(hold, HoldId::from_token)?,
         until_ms: parsed(until_ms)?,
         since_ms: parsed(since_ms)?,
-        life: match life.strip_prefix('s') {
-            Some(alive_ms) => Life::Session { alive_ms: parsed(alive_ms)? },
-            None if life == "l" => Life::Lease,
-            None => return Err(format!("a life `{life}`")),
-        },
+        life: self::life(life)?,
         label: parsed_by(label, Label::new)?,
     })
 }
 
-fn parsed<T: FromStr<Err: Display>>(text: &str) -> Result<T, String> {
+/// What ends a hold, as it is written.
+pub(super) fn life(text: &str) -> Result<Life, String> {
+    match text.strip_prefix('s') {
+        Some(alive_ms) => Ok(Life::Session { alive_ms: parsed(alive_ms)? }),
+        None if text == "l" => Ok(Life::Lease),
+        None => Err(format!("a life `{text}`")),
+    }
+}
+
+pub(super) fn parsed<T: FromStr<Err: Display>>(text: &str) -> Result<T, String> {
     parsed_by(text, str::parse)
 }
 
-fn parsed_by<'a, T, E: Display>(text: &'a str, by: impl Fn(&'a str) -> Result<T, E>) -> Result<T, String> {
+pub(super) fn parsed_by<'a, T, E: Display>(
+    text: &'a str,
+    by: impl Fn(&'a str) -> Result<T, E>,
+) -> Result<T, String> {
     by(text).map_err(|error| error.to_string())
 }

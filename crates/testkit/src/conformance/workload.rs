@@ -6,11 +6,11 @@
 //! compares.
 
 use super::Random;
-use leasehold_core::model::{Content, Entries, LockState, Sessions, Value};
+use leasehold_core::model::{Content, Entries, LockState, Parts, Sessions, Value};
 use leasehold_core::{
     Acquire, Beat, Claim, Enqueue, Evict, Extend, FencingToken, Fingerprint, Free, HoldId, Inspect, Kind,
-    Label, Life, Lock, LockKeys, LockName, Nonce, Op, OwnValue, Pass, Portion, Release, Seen, SessionId,
-    SessionOp,
+    Label, Life, Lock, LockKeys, LockName, Nonce, Op, OwnValue, Pass, Portion, Release, Resize, Seen,
+    SessionId, SessionOp,
 };
 
 /// What happens next.
@@ -51,11 +51,14 @@ pub enum Stranger {
     PutsList(u64),
     /// Something else is put there for ever: no lock of any kind.
     PutsHash,
+    /// A lock of that kind is put there, which several have side by side, for so many milliseconds: it is another than the
+    /// one that is looked at.
+    PutsParts(Kind, u64),
 }
 
 /// What the ids of the sessions are made of.
 const SESSIONS: [u8; 4] = [0, 1, 2, 3];
-/// Who owns a ReentrantMutex; the last one has clients of Redisson's alone.
+/// Who owns a ReentrantMutex, or has parts of an RwLock; of the former the last one has clients of Redisson's alone.
 const OWNERS: [&str; 3] = ["a:1", "two words", "5b0f0b3e-5c3a-4f0e-9d0a-6a5d4c3b2a10:61"];
 /// How long a client of Redisson's lengthens an `RLock` that it has yet.
 const WATCHDOG_MS: u64 = 30_000;
@@ -65,6 +68,8 @@ const WATCHDOG_MS: u64 = 30_000;
 pub struct Workload {
     kind: Kind,
     random: Random,
+    /// How many meet at a Barrier, or go through a Latch, as a rule.
+    parties: u32,
     /// What was sent before, to be sent again.
     sent: Vec<Op>,
     /// The present claim of each session.
@@ -79,7 +84,8 @@ impl Workload {
 
     /// What happens to a lock of that kind by this seed.
     pub fn of(kind: Kind, seed: u64) -> Self {
-        Self { kind, random: Random::from_seed(seed), sent: Vec::new(), claims: Vec::new() }
+        let parties = if seed % 2 == 0 { 2 } else { 3 };
+        Self { kind, random: Random::from_seed(seed), parties, sent: Vec::new(), claims: Vec::new() }
     }
 
     /// Where its random numbers come from.
@@ -110,6 +116,9 @@ impl Workload {
         if let Some(entries) = state.value.as_ref().and_then(|value| value.content.entries()) {
             ends.extend(entries.holds.iter().map(|entry| entry.until_ms));
         }
+        if let Some(parts) = state.value.as_ref().and_then(|value| value.content.parts()) {
+            ends.extend(parts.holds.iter().map(|part| part.until_ms));
+        }
         if let Some(record) = &state.record {
             ends.extend(record.places.values().map(|place| place.expires_ms));
             if self.random.below(4) == 0 {
@@ -123,6 +132,8 @@ impl Workload {
         }
         match self.random.below(24) {
             0..=9 => 0,
+            // Several have it, and wait for it, only where it lasts.
+            10..=18 if self.kind.is_shared() && self.random.below(2) == 0 => 0,
             10 => 137,
             11 => 1_000,
             12 => 49_900,
@@ -148,14 +159,21 @@ impl Workload {
         {
             return stranger;
         }
-        match (self.random.below(10), self.kind) {
-            (0, Kind::Mutex | Kind::Election) if self.random.below(4) == 0 => Stranger::TakesOther(lease_ms),
+        let others = Kind::ALL.into_iter().filter(|kind| kind.is_shared() && *kind != self.kind);
+        let others: Vec<_> = others.collect();
+        match (self.random.below(11), self.kind.is_shared()) {
+            (0, _) if self.kind.is_one_string() && self.random.below(4) == 0 => {
+                Stranger::TakesOther(lease_ms)
+            }
+            // What several have would never be reached if it were taken away all the time.
+            (0..=3, true) if self.random.below(3) > 0 => Stranger::Persists,
             (0 | 1, _) => Stranger::Takes(lease_ms),
             (2 | 3, _) => Stranger::TakesForEver,
             (4, _) => Stranger::DeletesLock,
             (5 | 6, _) => Stranger::Persists,
             (7, _) => Stranger::DeletesRecord,
             (8, _) => Stranger::PutsList(lease_ms),
+            (9, _) => Stranger::PutsParts(*self.random.pick(&others), lease_ms),
             _ => Stranger::PutsHash,
         }
     }
@@ -189,6 +207,7 @@ impl Workload {
                 Op::Extend(Extend { claim, lease_ms, keep_record })
             }
             12..=17 => Op::Release(self.release(state)),
+            18 if self.kind == Kind::Semaphore => Op::Resize(self.resize(state)),
             _ => {
                 let claim = (self.random.below(2) == 0).then(|| self.likely_claim(state));
                 Op::Inspect(Inspect { claim, in_full: self.random.below(2) == 0 })
@@ -250,6 +269,11 @@ impl Workload {
             Some(Content::Entries(entries)) => entries.owner.as_str(),
             _ => "foreign",
         };
+        if let Some(parts) = content.and_then(Content::parts)
+            && self.random.below(4) > 0
+        {
+            return Seen::Hold(self.random.pick(&parts.holds).fence);
+        }
         match self.random.below(8) {
             0 => Seen::Hold(FencingToken::new(last - 1)),
             1..=3 => Seen::Hold(FencingToken::new(last)),
@@ -259,17 +283,68 @@ impl Workload {
     }
 
     fn acquire(&mut self, state: &LockState) -> Acquire {
+        let mut ask = self.any_acquire(state);
+        let upgradable = |parts: &Parts| {
+            parts.holds.iter().find(|part| part.portion == Portion::Upgradable)?.owner.clone()
+        };
+        let parts = state.value.as_ref().and_then(|value| value.content.parts());
+        if let Some(owner) = parts.and_then(upgradable)
+            && self.random.below(3) == 0
+        {
+            // Chance alone seldom finds the one who may.
+            ask.claim = self.renew(ask.claim.hold.session());
+            ask.claim.value = Some(owner);
+            ask.portion = Portion::Upgrade;
+        }
+        ask
+    }
+
+    fn any_acquire(&mut self, state: &LockState) -> Acquire {
         let claim = self.claim();
         let lease_ms = self.lease();
         let label = self.label();
         let nonce = self.nonce();
         let kept_ms = *self.random.pick(&[1, 100, 3_000, 21_000, 7_200_000]);
+        let kept_ms = if self.kind.is_shared() && self.random.below(2) == 0 { 7_200_000 } else { kept_ms };
         let queue = (self.random.below(4) > 0).then_some(Enqueue { nonce, kept_ms });
         let adopt_ms = (self.random.below(3) == 0).then_some(2_000);
         let session = |alive_ms| Life::Session { alive_ms };
         let life = *self.random.pick(&[session(1), session(5_000), session(600_000), Life::Lease]);
         let ahead = (self.random.below(2) == 0).then(|| self.likely_session(state));
-        Acquire { claim, lease_ms, label, queue, adopt_ms, life, ahead, portion: Portion::Whole }
+        Acquire { claim, lease_ms, label, queue, adopt_ms, life, ahead, portion: self.portion() }
+    }
+
+    /// Some part of a lock, as a rule by the same number of them in all.
+    pub fn portion(&self) -> Portion {
+        let seldom = self.random.below(16) == 0;
+        match self.kind {
+            Kind::Semaphore => {
+                let count =
+                    if seldom { *self.random.pick(&[0, 7]) } else { *self.random.pick(&[1, 1, 1, 2, 3]) };
+                Portion::Permits { count, of: *self.random.pick(&[2, 3, 3, 3, 1, 5, 0]) }
+            }
+            Kind::RwLock => {
+                let (read, upgradable) = (Portion::Read, Portion::Upgradable);
+                *self.random.pick(&[read, read, read, upgradable, Portion::Write, Portion::Upgrade])
+            }
+            Kind::Latch => {
+                let of = if seldom { *self.random.pick(&[0, 1, 5]) } else { self.parties };
+                match self.random.below(5) {
+                    0 | 1 => Portion::Arrive { count: *self.random.pick(&[1, 1, 1, 2, 0]), of },
+                    _ => Portion::Await { of },
+                }
+            }
+            Kind::Barrier => {
+                Portion::Meet { of: if seldom { *self.random.pick(&[0, 1, 4, 65]) } else { self.parties } }
+            }
+            _ => Portion::Whole,
+        }
+    }
+
+    fn resize(&self, state: &LockState) -> Resize {
+        let known = state.record.as_ref().and_then(|record| record.limit);
+        let seen = if self.random.below(4) > 0 { known } else { Some(3) };
+        Resize { seen, limit: *self.random.pick(&[0, 1, 2, 3, 4, 5]) }
     }
 
     fn release(&mut self, state: &LockState) -> Release {
@@ -290,6 +365,9 @@ impl Workload {
     }
 
     fn lease(&self) -> u64 {
+        if self.kind.is_shared() && self.random.below(2) == 0 {
+            return 48 * 3_600_000;
+        }
         *self.random.pick(&[1, 50, 3_000, 3_000, 30_000, 48 * 3_600_000])
     }
 
@@ -306,9 +384,9 @@ impl Workload {
 
     fn fresh_of(&self, session: SessionId) -> Claim {
         let hold = HoldId::from_random(session, self.random.bytes());
-        // Of a ReentrantMutex an owner of its own: nobody enters by it.
+        // Of a ReentrantMutex or an RwLock an owner of its own: nobody enters by it.
         let owner = || OwnValue::new(format!("owner {}", self.random.below(u64::MAX))).ok();
-        Claim { hold, value: if self.kind == Kind::Reentrant { owner() } else { None } }
+        Claim { hold, value: if self.kind.has_owners() { owner() } else { None } }
     }
 
     /// The present claim of some session as a rule; sometimes a new one.
@@ -316,9 +394,18 @@ impl Workload {
         let session = self.session();
         let present = self.claims.iter().find(|claim| claim.hold.session() == session).cloned();
         match present {
-            // Who enters again has several.
-            Some(claim) if self.random.below(if self.kind == Kind::Reentrant { 3 } else { 8 }) > 0 => claim,
+            // Who enters again, or shares a lock, has several.
+            Some(claim) if self.is_kept() => claim,
             _ => self.renew(session),
+        }
+    }
+
+    /// Whether a session asks by its present claim once more.
+    fn is_kept(&self) -> bool {
+        match self.kind {
+            Kind::Mutex => self.random.below(8) > 0,
+            Kind::Reentrant => self.random.below(3) > 0,
+            _ => self.random.below(2) == 0,
         }
     }
 
@@ -330,6 +417,26 @@ impl Workload {
         {
             let hold = self.random.pick(&entries.holds).hold;
             return Claim { hold, value: Some(entries.owner.clone()) };
+        }
+        if let Some(parts) = state.value.as_ref().and_then(|value| value.content.parts())
+            && self.random.below(3) > 0
+        {
+            let part = self.random.pick(&parts.holds);
+            return Claim { hold: part.hold, value: part.owner.clone() };
+        }
+        if let Some(record) =
+            state.record.as_ref().filter(|record| self.kind.is_shared() && !record.places.is_empty())
+            && self.random.below(3) == 0
+        {
+            let places: Vec<_> = record.places.values().map(|place| &place.claim).collect();
+            return (*self.random.pick(&places)).clone();
+        }
+        if let Some(record) =
+            state.record.as_ref().filter(|record| self.kind.is_shared() && !record.ended.kept.is_empty())
+            && self.random.below(4) == 0
+        {
+            let hold = self.random.pick(&record.ended.kept).0;
+            return Claim { hold, ..self.claim() };
         }
         let tenant = state.record.as_ref().and_then(|record| record.tenant.as_ref());
         let tenant = tenant.map(|tenant| &tenant.claim);
@@ -343,8 +450,9 @@ impl Workload {
 
     fn renew(&mut self, session: SessionId) -> Claim {
         let mut claim = self.fresh_of(session);
-        if self.kind == Kind::Reentrant {
-            claim.value = OwnValue::new(self.random.pick(&OWNERS[..2])).ok();
+        if self.kind.has_owners() {
+            let owners = if self.kind == Kind::Reentrant { &OWNERS[..2] } else { &OWNERS[..] };
+            claim.value = OwnValue::new(self.random.pick(owners)).ok();
         } else if self.random.below(4) == 0 {
             // Two users may well choose the same value.
             claim.value = OwnValue::new(self.random.pick(&["mine", "foreign"])).ok();
@@ -404,6 +512,9 @@ impl Stranger {
                 state.value = stands(Content::Other("list".to_owned()), Some(lease_ms));
             }
             Self::PutsHash => state.value = stands(Content::Other("hash".to_owned()), None),
+            Self::PutsParts(_, lease_ms) => {
+                state.value = stands(Content::Other("hash".to_owned()), Some(lease_ms));
+            }
         }
     }
 
@@ -450,6 +561,11 @@ impl Stranger {
                 command(&["PEXPIRE", name, &lease_ms.to_string()]),
             ],
             Self::PutsHash => vec![command(&["DEL", name]), command(&["HSET", name, "x", "1", "y", "1"])],
+            Self::PutsParts(kind, lease_ms) => vec![
+                command(&["DEL", name]),
+                command(&["HSET", name, "leasehold", kind.word(), "x", "1 1 1 r l\n\n"]),
+                expire(lease_ms),
+            ],
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::script::lock_of;
 use leasehold_core::{
     Acquired, Ahead, AuditEntry, Beaten, Ended, Entered, Evicted, Extended, Fate, FencingToken, Fingerprint,
-    Freed, Holder, Inspection, Label, Op, OwnValue, Portion, Refused, Released, Reply, SessionEntry,
+    Freed, Holder, Inspection, Label, Op, OwnValue, Portion, Refused, Released, Reply, Resized, SessionEntry,
     SessionId, Share,
 };
 use redis::Value;
@@ -29,6 +29,7 @@ pub(super) fn read(op: &Op, value: &Value) -> Read<Reply> {
         Op::Inspect(_) => inspection(value).map(Reply::Inspect),
         Op::Evict(_) => evicted(value).map(Reply::Evict),
         Op::Free(_) => freed(value).map(Reply::Free),
+        Op::Resize(_) => resized(value).map(Reply::Resize),
         _ => Err(Malformed),
     }
 }
@@ -54,10 +55,24 @@ pub(super) fn shares(locks: usize, value: &Value) -> Read<Vec<Share>> {
 /// The reply that an operation has no meaning, if it is one.
 fn refused(value: &Value) -> Option<Read<Refused>> {
     let Value::Array(items) = value else { return None };
-    let [word, found] = items.as_slice() else { return None };
-    match text(word) {
-        Ok("kind") => Some(text(found).map(|found| Refused::WrongKind { found: found.to_owned() })),
-        Ok("format") => Some(text(found).map(|found| Refused::Format { found: found.to_owned() })),
+    let numbers = |first, second| Ok((part(first)?, part(second)?));
+    match items.as_slice() {
+        [word] if text(word) == Ok("deadlock") => Some(Ok(Refused::WouldDeadlock)),
+        [word] if text(word) == Ok("upgradable") => Some(Ok(Refused::NothingToUpgrade)),
+        [word, found] => match text(word) {
+            Ok("kind") => Some(text(found).map(|found| Refused::WrongKind { found: found.to_owned() })),
+            Ok("format") => Some(text(found).map(|found| Refused::Format { found: found.to_owned() })),
+            _ => None,
+        },
+        [word, first, second] => match text(word) {
+            Ok("range") => {
+                Some(numbers(first, second).map(|(count, limit)| Refused::OutOfRange { count, limit }))
+            }
+            Ok("differ") => {
+                Some(numbers(first, second).map(|(asked, known)| Refused::Disagreement { asked, known }))
+            }
+            _ => None,
+        },
         _ => None,
     }
 }
@@ -79,11 +94,17 @@ fn acquired(value: &Value) -> Read<Acquired> {
         [word, position, ahead, alive, who @ ..] if text(word) == Ok("taken") => {
             // No place, and a life that nobody asked about, are -1, which is no count.
             let ahead = session(ahead)?.map(|session| Ahead { session, alive_ms: number(alive).ok() });
+            // The others are told of a lock alone that several can have: a text, before how long the holder has it.
+            let (others, who) = match who {
+                [others @ (Value::BulkString(_) | Value::SimpleString(_)), who @ ..] => (text(others)?, who),
+                who => ("", who),
+            };
+            let others = others.split_whitespace().map(|session| session.parse().map_err(|_| Malformed));
             Ok(Acquired::Taken {
                 holder: holder(who)?,
                 position: number(position).ok(),
                 ahead,
-                others: Vec::new(),
+                others: others.collect::<Read<_>>()?,
             })
         }
         [word, how] if text(word) == Ok("spent") => text(how).and_then(ended).map(Acquired::Spent),
@@ -119,14 +140,14 @@ fn released(value: &Value) -> Read<Released> {
 
 fn inspection(value: &Value) -> Read<Inspection> {
     let (waiting, found, who, full) = match items(value)? {
+        [waiting, found, limit @ Value::Int(_), sharers, audit @ ..] => {
+            return shared(waiting, found, limit, sharers, audit);
+        }
         [waiting, found, who] => (waiting, found, who, None),
         [waiting, found, who, stranger, audit] => (waiting, found, who, Some((stranger, audit))),
         _ => return Err(Malformed),
     };
-    let fate = match text(found)? {
-        "" => None,
-        word => Some(fate(word)?),
-    };
+    let fate = asked_fate(found)?;
     let (stranger, audit) = match full {
         None => (None, Vec::new()),
         Some((stranger, audit)) => (fingerprint(stranger)?, entries(text(audit)?)),
@@ -140,6 +161,40 @@ fn inspection(value: &Value) -> Read<Inspection> {
         limit: None,
         sharers: Vec::new(),
     })
+}
+
+/// The same, of a lock that several can have.
+fn shared(
+    waiting: &Value,
+    found: &Value,
+    limit: &Value,
+    sharers: &Value,
+    audit: &[Value],
+) -> Read<Inspection> {
+    let sharers = items(sharers)?.iter().map(|who| holder(items(who)?)?.ok_or(Malformed));
+    let sharers = sharers.collect::<Read<Vec<_>>>()?;
+    Ok(Inspection {
+        holder: sharers.first().cloned(),
+        waiting: number(waiting)?,
+        fate: asked_fate(found)?,
+        stranger: None,
+        audit: match audit {
+            [] => Vec::new(),
+            [audit] => entries(text(audit)?),
+            _ => return Err(Malformed),
+        },
+        sharers,
+        // No limit is -1, which is no count.
+        limit: part(limit).ok(),
+    })
+}
+
+/// The fate of the hold that was asked about, if one was.
+fn asked_fate(found: &Value) -> Read<Option<Fate>> {
+    match text(found)? {
+        "" => Ok(None),
+        word => fate(word).map(Some),
+    }
 }
 
 fn fingerprint(value: &Value) -> Read<Option<Fingerprint>> {
@@ -184,6 +239,15 @@ fn freed(value: &Value) -> Read<Freed> {
     match items(value)? {
         [word] if text(word) == Ok("freed") => Ok(Freed::Freed),
         [word, who] if text(word) == Ok("changed") => Ok(Freed::Changed { holder: holder(items(who)?)? }),
+        _ => Err(Malformed),
+    }
+}
+
+fn resized(value: &Value) -> Read<Resized> {
+    match items(value)? {
+        [word] if text(word) == Ok("resized") => Ok(Resized::Done),
+        // No limit is -1, which is no count.
+        [word, limit] if text(word) == Ok("changed") => Ok(Resized::Changed { limit: part(limit).ok() }),
         _ => Err(Malformed),
     }
 }
@@ -281,10 +345,18 @@ fn holder(who: &[Value]) -> Read<Option<Holder>> {
     }
 }
 
-/// A holder with what is told of the owner of a ReentrantMutex: who, and how often.
+/// A holder with what is told of the owner of a ReentrantMutex: who, and how often; or of one who has a part: whose it is, or
+/// nothing, and what part.
 fn owned(holder: Holder, owner: &[Value]) -> Read<Holder> {
     match owner {
         [] => Ok(holder),
+        [owner, portion @ (Value::BulkString(_) | Value::SimpleString(_))] => {
+            let owner = match text(owner)? {
+                "" => None,
+                owner => Some(OwnValue::new(owner).map_err(|_| Malformed)?),
+            };
+            Ok(Holder { owner, portion: Portion::of_word(text(portion)?).ok_or(Malformed)?, ..holder })
+        }
         [owner, count] => {
             // A client of another library may call itself what it likes.
             let owner = text(owner).ok().and_then(|owner| OwnValue::new(owner).ok());
@@ -335,6 +407,11 @@ fn number(value: &Value) -> Read<u64> {
         Value::Int(number) => u64::try_from(*number).map_err(|_| Malformed),
         _ => Err(Malformed),
     }
+}
+
+/// How many permits, arrivals or parties.
+fn part(value: &Value) -> Read<u32> {
+    u32::try_from(number(value)?).map_err(|_| Malformed)
 }
 
 #[cfg(test)]

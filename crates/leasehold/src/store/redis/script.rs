@@ -31,24 +31,24 @@ struct Texts {
 
 const MUTEX: Texts = Texts {
     acquire: lua!(
-        "string" "read" "acquire_quick" "numbers" "record" "mutex" "one_string" "told" "change" "one_string_change"
-        "queue" "take" "acquire"
+        "string" "fetch" "read" "acquire_quick" "numbers" "record" "mutex" "one_string" "told" "change" "install" "one_string_change"
+        "queue" "grant" "commit" "take" "acquire"
     ),
     extend: lua!("extend_record"),
     release: lua!(
-        "string" "read" "release_quick" "numbers" "record" "mutex" "one_string" "told" "change" "one_string_change"
-        "queue" "release"
+        "string" "fetch" "read" "release_quick" "numbers" "record" "mutex" "one_string" "told" "change" "install" "one_string_change"
+        "queue" "grant" "commit" "release"
     ),
     rest: Some(lua!(
-        "string" "read" "numbers" "record" "mutex" "one_string" "told" "change" "one_string_change" "queue" "release"
+        "string" "fetch" "read" "numbers" "record" "mutex" "one_string" "told" "change" "install" "one_string_change" "queue" "grant" "commit" "release"
     )),
-    inspect: lua!("string" "read" "numbers" "record" "mutex" "one_string" "told" "inspect"),
+    inspect: lua!("string" "fetch" "read" "numbers" "record" "mutex" "one_string" "told" "inspect"),
     evict: lua!(
-        "string" "read" "numbers" "record" "mutex" "one_string" "told" "change" "one_string_change" "queue" "take"
+        "string" "fetch" "read" "numbers" "record" "mutex" "one_string" "told" "change" "install" "one_string_change" "queue" "grant" "commit" "take"
         "evict"
     ),
     free: lua!(
-        "string" "read" "numbers" "record" "mutex" "one_string" "told" "change" "one_string_change" "queue" "take"
+        "string" "fetch" "read" "numbers" "record" "mutex" "one_string" "told" "change" "install" "one_string_change" "queue" "grant" "commit" "take"
         "free"
     ),
 };
@@ -56,43 +56,64 @@ const MUTEX: Texts = Texts {
 /// would have to be quick.
 const ELECTION: Texts = Texts {
     acquire: lua!(
-        "string" "read" "numbers" "record" "election" "one_string" "told" "change" "one_string_change"
-        "election_change" "queue" "take" "acquire"
+        "string" "fetch" "read" "numbers" "record" "election" "one_string" "told" "change" "install" "one_string_change"
+        "election_change" "queue" "grant" "commit" "take" "acquire"
     ),
     extend: lua!("extend_record"),
     release: ELECTION_RELEASE,
     rest: Some(ELECTION_RELEASE),
-    inspect: lua!("string" "read" "numbers" "record" "election" "one_string" "told" "inspect"),
+    inspect: lua!("string" "fetch" "read" "numbers" "record" "election" "one_string" "told" "inspect"),
     evict: lua!(
-        "string" "read" "numbers" "record" "election" "one_string" "told" "change" "one_string_change"
-        "election_change" "queue" "take" "evict"
+        "string" "fetch" "read" "numbers" "record" "election" "one_string" "told" "change" "install" "one_string_change"
+        "election_change" "queue" "grant" "commit" "take" "evict"
     ),
     free: lua!(
-        "string" "read" "numbers" "record" "election" "one_string" "told" "change" "one_string_change"
-        "election_change" "queue" "take" "free"
+        "string" "fetch" "read" "numbers" "record" "election" "one_string" "told" "change" "install" "one_string_change"
+        "election_change" "queue" "grant" "commit" "take" "free"
     ),
 };
 const ELECTION_RELEASE: &str = lua!(
-    "string" "read" "numbers" "record" "election" "one_string" "told" "change" "one_string_change"
-    "election_change" "queue" "release"
+    "string" "fetch" "read" "numbers" "record" "election" "one_string" "told" "change" "install" "one_string_change"
+    "election_change" "queue" "grant" "commit" "release"
 );
 const REENTRANT: Texts = Texts {
     acquire: lua!(
-        "numbers" "hash" "read" "record" "reentrant" "told" "change" "reentrant_change" "queue" "take" "acquire"
+        "numbers" "hash" "fetch" "read" "record" "reentrant" "told" "change" "install" "reentrant_change" "queue" "grant" "commit" "take" "acquire"
     ),
     extend: lua!("numbers" "hash" "extend_entry"),
     release: lua!(
-        "numbers" "hash" "read" "record" "reentrant" "told" "change" "reentrant_change" "queue" "release"
+        "numbers" "hash" "fetch" "read" "record" "reentrant" "told" "change" "install" "reentrant_change" "queue" "grant" "commit" "release"
     ),
     rest: None,
-    inspect: lua!("numbers" "hash" "read" "record" "reentrant" "told" "inspect"),
+    inspect: lua!("numbers" "hash" "fetch" "read" "record" "reentrant" "told" "inspect"),
     evict: lua!(
-        "numbers" "hash" "read" "record" "reentrant" "told" "change" "reentrant_change" "queue" "take" "evict"
+        "numbers" "hash" "fetch" "read" "record" "reentrant" "told" "change" "install" "reentrant_change" "queue" "grant" "commit" "take" "evict"
     ),
     free: lua!(
-        "numbers" "hash" "read" "record" "reentrant" "told" "change" "reentrant_change" "queue" "take" "free"
+        "numbers" "hash" "fetch" "read" "record" "reentrant" "told" "change" "install" "reentrant_change" "queue" "grant" "commit" "take" "free"
     ),
 };
+/// Of all kinds that several have side by side: each call says which it means.
+const SHARED: Texts = Texts {
+    acquire: lua!(
+        "numbers" "parts" "read" "record" "sharers" "change" "parts_change" "queue" "share" "commit" "take" "acquire"
+    ),
+    extend: lua!("numbers" "extend_part"),
+    release: lua!(
+        "numbers" "parts" "read" "record" "sharers" "change" "parts_change" "queue" "share" "commit" "release_part"
+    ),
+    rest: None,
+    inspect: lua!("numbers" "parts" "read" "record" "sharers" "inspect_part"),
+    evict: lua!(
+        "numbers" "parts" "read" "record" "sharers" "change" "parts_change" "queue" "share" "commit" "take" "evict"
+    ),
+    free: lua!(
+        "numbers" "parts" "read" "record" "sharers" "change" "parts_change" "queue" "share" "commit" "take" "free_part"
+    ),
+};
+const RESIZE: &str = lua!(
+    "numbers" "parts" "read" "record" "sharers" "change" "parts_change" "queue" "share" "commit" "resize"
+);
 const EXTEND: &str = lua!("extend");
 const BEAT: &str = lua!("beat");
 const ACQUIRE_ALL: &str = lua!("acquire_all");
@@ -145,6 +166,8 @@ struct Scripts {
     mutex: OfKind,
     reentrant: OfKind,
     election: OfKind,
+    shared: OfKind,
+    resize: Script,
     extend: Script,
     acquire_all: Script,
     beat: Script,
@@ -154,14 +177,17 @@ static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| Scripts {
     mutex: OfKind::new(&MUTEX),
     reentrant: OfKind::new(&REENTRANT),
     election: OfKind::new(&ELECTION),
+    shared: OfKind::new(&SHARED),
+    resize: Script::new(RESIZE),
     extend: Script::new(EXTEND),
     acquire_all: Script::new(ACQUIRE_ALL),
     beat: Script::new(BEAT),
 });
 
-/// Adds the loading of all scripts.
+/// Adds the loading of the scripts that most clients call. Those of the kinds that several have side by side go with their
+/// first call: all of them together are long, and where many clients come back at once, the server reads each text anew.
 pub(super) fn load_all(pipeline: &mut Pipeline) {
-    let Scripts { mutex, reentrant, election, extend, acquire_all, beat } = &*SCRIPTS;
+    let Scripts { mutex, reentrant, election, extend, acquire_all, beat, .. } = &*SCRIPTS;
     let of_kinds = [mutex, reentrant, election].into_iter().flat_map(OfKind::all);
     for script in of_kinds.chain([extend, acquire_all, beat]) {
         pipeline.add_command(load(script));
@@ -194,6 +220,7 @@ impl Call {
             Kind::Mutex => &SCRIPTS.mutex,
             Kind::Reentrant => &SCRIPTS.reentrant,
             Kind::Election => &SCRIPTS.election,
+            shared if shared.is_shared() => &SCRIPTS.shared,
             _ => return None,
         };
         let LockKeys { name, record, audit } = keys;
@@ -208,7 +235,7 @@ impl Call {
                 if let Some(ahead) = ask.ahead {
                     call.cmd.arg(ahead.to_string());
                 }
-                call
+                call.portion(kind, ask)
             }
             Op::Extend(extend) if goes_by_token(kind, extend) => {
                 Self::extends(&[(name.clone(), kind, extend)])
@@ -224,8 +251,8 @@ impl Call {
             }
             Op::Release(release) => {
                 let (script, pass) = match release.pass {
-                    Pass::Grant => (&scripts.release, "grant".to_owned()),
-                    Pass::Free => (&scripts.release, "free".to_owned()),
+                    Pass::Free if !kind.is_shared() => (&scripts.release, "free".to_owned()),
+                    Pass::Grant | Pass::Free => (&scripts.release, "grant".to_owned()),
                     Pass::Rest { for_ms } => (scripts.rest.as_ref()?, for_ms.to_string()),
                 };
                 let mut call = Self::of(script, &[name, record]);
@@ -233,7 +260,7 @@ impl Call {
                 match &release.next {
                     Some(next) => {
                         call.claim(&next.claim);
-                        call.terms(next)
+                        call.terms(next).portion(kind, next)
                     }
                     None => call,
                 }
@@ -262,8 +289,17 @@ impl Call {
                 };
                 call
             }
+            Op::Resize(resize) if kind == Kind::Semaphore => {
+                let mut call = Self::of(&SCRIPTS.resize, &[name, record]);
+                let seen = resize.seen.map_or_else(String::new, |seen| seen.to_string());
+                call.empty(2).cmd.arg(mailboxes).arg(seen).arg(resize.limit);
+                call
+            }
             _ => return None,
         };
+        if kind.is_shared() {
+            call.cmd.arg(kind.word());
+        }
         // Those that may leave the lock free say so to clients of Redisson's; or that may change the leader, to who observes.
         let said = match kind {
             _ if matches!(op, Op::Extend(_) | Op::Inspect(_)) => None,
@@ -333,9 +369,9 @@ impl Call {
     }
 
     fn of(script: &'static Script, keys: &[&str]) -> Self {
-        // A release with an acquire has 18 arguments; claims, numbers and a short label fit beside the keys. Extends
+        // A release with an acquire has 20 arguments; claims, numbers and a short label fit beside the keys. Extends
         // have two for each key.
-        let (arguments, bytes) = (18.max(3 + 3 * keys.len()), 256.max(64 + 48 * keys.len()));
+        let (arguments, bytes) = (20.max(3 + 3 * keys.len()), 256.max(64 + 48 * keys.len()));
         let mut cmd = Cmd::with_capacity(arguments, bytes + keys.iter().map(|key| key.len()).sum::<usize>());
         cmd.arg("EVALSHA").arg(&script.sha).arg(keys.len());
         for key in keys {
@@ -365,6 +401,14 @@ impl Call {
             None => self.cmd.arg(""),
         };
         self.cmd.arg(life(ask.life));
+        self
+    }
+
+    /// What part is asked for, of a lock that has parts.
+    fn portion(mut self, kind: Kind, ask: &Acquire) -> Self {
+        if kind.is_shared() {
+            self.cmd.arg(ask.portion.word());
+        }
         self
     }
 
@@ -408,11 +452,11 @@ mod tests {
     use leasehold_core::{HoldId, SessionId};
 
     fn all() -> Vec<&'static str> {
-        let texts = [MUTEX, REENTRANT, ELECTION];
+        let texts = [MUTEX, REENTRANT, ELECTION, SHARED];
         let texts = texts.map(|Texts { acquire, extend, release, rest, inspect, evict, free }| {
             [acquire, extend, release, rest.unwrap_or(release), inspect, evict, free]
         });
-        texts.concat()
+        [texts.concat(), vec![RESIZE]].concat()
     }
 
     #[test]
@@ -431,6 +475,17 @@ mod tests {
         let escaped: Vec<_> = payload.iter().map(|byte| format!("\\{byte:03}")).collect();
         let escaped = escaped.concat();
         assert!(REENTRANT.acquire.contains(&format!("OPENED = '{escaped}'")), "{escaped}");
+        for kind in Kind::ALL.into_iter().filter(|kind| kind.is_shared()) {
+            let word = kind.word();
+            let mut payload = b"\x04\x01\x09leasehold".to_vec();
+            payload.push(u8::try_from(word.len()).expect("a word is short"));
+            payload.extend_from_slice(word.as_bytes());
+            payload.extend_from_slice(b"\x09\x00");
+            payload.extend_from_slice(&crc64(&payload).to_le_bytes());
+            let escaped: Vec<_> = payload.iter().map(|byte| format!("\\{byte:03}")).collect();
+            let escaped = escaped.concat();
+            assert!(SHARED.acquire.contains(&format!("{word} = '{escaped}'")), "{escaped}");
+        }
         let mut payload = b"\x05\x01\x01-\0\0\0\0\0\0\0\0\x09\x00".to_vec();
         payload.extend_from_slice(&crc64(&payload).to_le_bytes());
         let escaped: Vec<_> = payload.iter().map(|byte| format!("\\{byte:03}")).collect();
@@ -465,7 +520,8 @@ mod tests {
     #[test]
     fn the_scripts_know_the_numbers_of_the_model() {
         let kept_ms = leasehold_core::RECORD_KEPT.as_millis();
-        for Texts { acquire, extend, release, rest, inspect: _, evict, free } in [MUTEX, REENTRANT, ELECTION]
+        for Texts { acquire, extend, release, rest, inspect: _, evict, free } in
+            [MUTEX, REENTRANT, ELECTION, SHARED]
         {
             for script in [acquire, extend, release, rest.unwrap_or(release), evict, free] {
                 assert!(script.contains(&format!("RECORD_KEPT_MS = {kept_ms}\n")));
@@ -484,13 +540,15 @@ mod tests {
         let (longest, shortest) = (hold + " released\n".len(), hold + " freed\n".len());
         let at = (Endings::MOST - 1) * longest + 1;
         assert!(at <= Endings::MOST * shortest);
-        for script in
-            [MUTEX, REENTRANT, ELECTION].iter().flat_map(|texts| [texts.release, texts.evict, texts.free])
+        for script in [MUTEX, REENTRANT, ELECTION, SHARED]
+            .iter()
+            .flat_map(|texts| [texts.release, texts.evict, texts.free])
         {
             assert!(script.contains(&format!("EIGHTH_ENDING = {at}\n")));
         }
         let greatest = leasehold_core::FencingToken::MAX;
         assert!(ACQUIRE_ALL.contains(&format!("GREATEST_FENCE = {greatest}\n")));
+        assert!(SHARED.inspect.contains(&format!("SHARERS_TOLD = {}\n", leasehold_core::SHARERS_TOLD)));
     }
 
     #[test]

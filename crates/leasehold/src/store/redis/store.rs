@@ -179,15 +179,20 @@ impl RedisStore {
     }
 
     async fn send(&self, op: &Op, call: &Call, deadline: Instant) -> Outcome {
-        match self.reply(call, deadline).await {
+        match self.reply(call, false, deadline).await {
             Ok((value, line)) => self.outcome(op, &value, &line),
             Err(outcome) => outcome,
         }
     }
 
-    /// Sends the call of a script, and gives what the server replies, and by which line.
-    async fn reply<T>(&self, call: &Call, deadline: Instant) -> Result<(Value, Line<'_>), Outcome<T>> {
-        let mut with_script = false;
+    /// Sends the call of a script, and gives what the server replies, and by which line. `with_script` is set where the
+    /// server is known not to know it.
+    async fn reply<T>(
+        &self,
+        call: &Call,
+        mut with_script: bool,
+        deadline: Instant,
+    ) -> Result<(Value, Line<'_>), Outcome<T>> {
         for _ in 0..SENT_AT_MOST {
             let mut line = self.line(deadline).await.map_err(Outcome::Refused)?;
             let value = if with_script {
@@ -205,8 +210,9 @@ impl RedisStore {
         Err(Outcome::Refused(self.fault(FaultKind::Failed(text), Phase::Reply)))
     }
 
-    /// Sends several operations in one go. A call whose script the server does not know is sent again: seldom, the first
-    /// time after a restart or a flush of the scripts.
+    /// Sends several operations in one go. A call whose script the server does not know is sent again, behind the others:
+    /// seldom, the first time after a restart or a flush of the scripts, and the first of a script that is not loaded
+    /// before.
     async fn send_all(&self, ops: &[(Lock, Op)], deadline: Instant) -> Vec<Outcome> {
         let calls = self.calls(ops);
         let mut line = match self.line(deadline).await {
@@ -228,7 +234,7 @@ impl RedisStore {
                 let ops = &ops[of];
                 match answer {
                     Ok((call, Some(value))) if is_unknown_script(&value) => {
-                        match self.reply(&call, deadline).await {
+                        match self.reply(&call, true, deadline).await {
                             Ok((value, line)) => self.outcomes(ops, &value, &line),
                             Err(outcome) => vec![outcome; ops.len()],
                         }
@@ -321,13 +327,13 @@ impl RedisStore {
         };
         let asks = asks.iter().map(|(lock, ask)| Ok((self.keys.lock(lock)?, ask)));
         let asks = asks.collect::<Result<Vec<_>, _>>().map_err(unusable)?;
-        let (value, line) = self.reply(&Call::acquire_all(&asks), deadline).await?;
+        let (value, line) = self.reply(&Call::acquire_all(&asks), false, deadline).await?;
         self.no_error(&value, &line)?;
         self.well_formed(reply::shares(asks.len(), &value))
     }
 
     async fn beat(&self, beat: &Beat, deadline: Instant) -> Result<SessionReply, Attended> {
-        let (value, line) = self.reply(&Call::beat(beat, &self.keys), deadline).await?;
+        let (value, line) = self.reply(&Call::beat(beat, &self.keys), false, deadline).await?;
         self.no_error(&value, &line)?;
         let beaten = self.well_formed(reply::beaten(&value))?.map_err(|refused| {
             Outcome::Refused(self.fault(FaultKind::Unusable(refused.to_string()), Phase::Reply))

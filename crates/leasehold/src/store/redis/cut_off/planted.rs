@@ -125,26 +125,18 @@ const MISTAKES: [Mistake; 20] = [
     Mistake {
         kind: Kind::Mutex,
         name: "places that are over are not emptied with the record",
-        edits: &[("put('w:' .. session, '')", "changes['w:' .. session] = nil")],
+        edits: &[("put('w:' .. place, '')", "changes['w:' .. place] = nil")],
         said: "places, but a queue",
     },
     Mistake {
         kind: Kind::Mutex,
         name: "a grant is told before it is given",
         edits: &[
-            ("if told then redis.pcall('PUBLISH'", "if told and not already then redis.pcall('PUBLISH'"),
-            ("for _, session in ipairs(warned) do", "for _, session in ipairs(already and {} or warned) do"),
             (
                 "local function write_rest()\n",
-                "local already
-                local function write_rest()
-                if told then
-                  already = true
-                  for _, session in ipairs(warned) do
-                    redis.pcall('PUBLISH', ARGV[3] .. session, 'freed ' .. digits(warned_of))
-                  end
-                  redis.pcall('PUBLISH', ARGV[3] .. told.session, 'grant ' .. told.nonce .. ' ' .. digits(last))
-                end\n",
+                "local function write_rest()
+                for _, message in ipairs(messages) do redis.pcall('PUBLISH', ARGV[3] .. message[1], message[2]) end
+                messages = {}\n",
             ),
         ],
         said: "and told",
@@ -219,7 +211,7 @@ const MISTAKES: [Mistake; 20] = [
             "redis.call('HSET', KEYS[1], 'leasehold', packed()) redis.call('HSET', KEYS[1], value, digits(count))
             end",
         )],
-        said: "it left",
+        said: "a field of ours beside 0 others",
     },
     Mistake {
         kind: Kind::Reentrant,
@@ -234,11 +226,11 @@ const MISTAKES: [Mistake; 20] = [
         kind: Kind::Reentrant,
         name: "clients of Redisson's hear that a lock is free before it is",
         edits: &[
-            ("if freed and not given then", "if freed and not given and warned[1] then"),
+            ("if freed and not given then", "if freed and not given and messages[1] then"),
             (
                 "if freed then\n    redis.call('DEL', KEYS[1])",
                 "if freed then
-                if not given and not warned[1] then redis.pcall('PUBLISH', channel, '0') end
+                if not given and not messages[1] then redis.pcall('PUBLISH', channel, '0') end
                 redis.call('DEL', KEYS[1])",
             ),
         ],

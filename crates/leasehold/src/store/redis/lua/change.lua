@@ -6,8 +6,9 @@
 -- order, so that a script that is cut off leaves a state that the next one handles right:
 --   1. The DEL of a lock that is given up: full memory does not refuse it, and what follows is no reason to keep the
 --      lock. Of a ReentrantMutex that its owner has by other holds yet, its count without those that are given up: behind
---      a write that full memory does not refuse, after which it refuses none. Without any of that, taking the lock or a
---      place begins with a write that full memory refuses, as a whole.
+--      a write that full memory does not refuse, after which it refuses none. Of a lock that others share, the HDEL of
+--      the holds that are given up. Without any of that, taking the lock or a place begins with a write that full memory
+--      refuses, as a whole.
 --   2. The record, in one HSET: the new holder, the queue without it, the places. It is created, with its expiry, by a
 --      RESTORE of a constant, since HSET alone would create it without. No key is ever without an expiry.
 --   3. The lock, with its expiry: the SET of a Mutex. Until then it lies free, and the next who comes gives it away anew.
@@ -23,11 +24,10 @@ local AUDIT_KEPT_MS = '604800000'
 local EMPTY_RECORD = '\004\001\006\102\111\114\109\097\116\001\049\009\000\017\015\014\212\067\157\155\031'
 
 -- What is to be written: fields of the record, those that are over, its expiry, a lock that is freed, one that is given,
--- the session that is told so, those that are told that their holds are over and the fencing token of these, the expiry of
--- a lock that has none, the audit.
+-- the expiry of a lock that has none, the audit; and the messages, each a session and its text.
 local changes, over, new_record_ttl_ms = {}, {}, nil
-local freed, given, told, new_value_ttl, audit = false, nil, nil, nil, nil
-local warned, warned_of = {}, nil
+local freed, given, new_value_ttl, audit = false, nil, nil, nil
+local messages = {}
 
 -- How long the record lasts, once that is known.
 local record_ttl_ms
@@ -58,15 +58,5 @@ local function keep_record(lease_ms)
   local ttl_ms = record_ttl(lease_ms)
   local kept_ms = new_record_ttl_ms or record_ttl_ms
   if not kept_ms or kept_ms < ttl_ms - RECORD_KEPT_MS / 2 then new_record_ttl_ms = ttl_ms end
-end
-
--- Enters a new holder and its fencing token.
-local function install(who)
-  now()
-  last = math.min(last and math.max(last + 1, now_us) or now_us, GREATEST_FENCE)
-  the_tenant, who.since_ms = who, now_ms
-  put('last', digits(last))
-  put('tenant', who.hold .. '\n' .. digits(now_ms) .. '\n' .. who.life .. '\n' .. who.own .. '\n' .. who.label)
-  new_record_ttl_ms = record_ttl(tonumber(who.lease_ms))
 end
 

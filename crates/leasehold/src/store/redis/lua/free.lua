@@ -23,9 +23,10 @@ local holder, of = lessee(), fence()
 if ARGV[5] == 'hold' and holder and of and digits(of) == ARGV[6] then
   local known = {}
   for _, who in ipairs(lessees()) do
-    if not known[who.session] then known[who.session], warned[#warned + 1] = true, who.session end
+    if not known[who.session] then
+      known[who.session], messages[#messages + 1] = true, { who.session, 'freed ' .. ARGV[6] }
+    end
   end
-  warned_of = of
   take('freed', ARGV[4], function() return true end)
   -- A client of another library may have entered a ReentrantMutex, too.
   give_up()

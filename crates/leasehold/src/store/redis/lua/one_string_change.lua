@@ -1,7 +1,7 @@
 -- Part of acquire, release, evict and free of a Mutex or an Election, after change.lua: what becomes of its key.
 
--- Nobody enters such a lock again, and nobody but us is told that a Mutex is free.
-local enter, tell_strangers
+-- Nobody enters such a lock again, nobody but us is told that a Mutex is free, and a session has one place.
+local enter, tell_strangers, places_of
 
 -- What stands there while the lock rests, and for how long yet, where it is left so.
 local left_resting, rest_ms

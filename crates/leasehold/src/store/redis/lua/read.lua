@@ -1,4 +1,4 @@
--- Part of all scripts on a lock but extend, after what stands at its key: reads the record beside it.
+-- Part of all scripts on a lock but extend, after the record's fields were fetched: what it says.
 --
 -- KEYS[2]  the record: a HASH
 --            format           1; a record of another format is not touched
@@ -13,8 +13,11 @@
 --            p:<session>      the session before it; means nothing of the first one
 --          life is s and how long the session lives without a beat, in ms, where its death ends the hold and the place
 --          before their time; l where nothing does. A ReentrantMutex's own values are owners
--- ARGV[1]  a hold, a session (whose place is read), or empty
--- ARGV[2]  the user's own value, or empty
+--
+--          Of a lock that several have side by side each hold has a place of its own, so that the queue, w:, n: and p: have
+--          holds for sessions. A place has its portion behind the label, and there is no tenant, but
+--            limit            how many permits, arrivals or parties there are in all
+--          An RwLock's own values are owners; those of the others mean nothing
 --
 -- Reading comes first, so that a key of the wrong type is found before anything is written:
 --   {'kind', type}      something else stands at the lock's key (who may meet it says so himself)
@@ -28,9 +31,6 @@ local GREATEST_FENCE = 9007199254740991
 -- Where to look for the end of the eighth line of `ended`: each has 45 to 48 characters.
 local EIGHTH_ENDING = 344
 
-local session = string.sub(ARGV[1], 1, 16)
-
-local fields = redis.pcall('HMGET', KEYS[2], 'format', 'last', 'tenant', 'ended', 'queue', 'w:' .. session)
 if fields.err then
   if string.sub(fields.err, 1, 9) ~= 'WRONGTYPE' then return fields end
   return { 'format', redis.call('TYPE', KEYS[2]).ok }

@@ -2,8 +2,12 @@
 --
 -- Whatever is to be changed at the server is changed in these variables at once, so that no key is read twice.
 
+-- `place` is what its place in the queue is called.
 local function claim_of(hold, own)
-  return { hold = hold, own = own, token = own == '' and hold or own, session = string.sub(hold, 1, 16) }
+  local session = string.sub(hold, 1, 16)
+  return {
+    hold = hold, own = own, token = own == '' and hold or own, session = session, place = by_hold and hold or session,
+  }
 end
 
 local claim = claim_of(ARGV[1], ARGV[2])
@@ -35,24 +39,25 @@ local function tenant()
   return the_tenant
 end
 
--- The place of a session in the queue, or false.
+-- A place in the queue, or false.
 local places = {}
 local function unpacked(packed)
   if not packed or packed == '' then return false end
-  local ticket, nonce, expires_ms, lease_ms, life, hold, own, label =
-    string.match(packed, '^(%d+)\n(%x+)\n(%d+)\n(%d+)\n(%l%d*)\n([^\n]*)\n([^\n]*)\n(.*)$')
+  -- Who goes before the first has a ticket that may be negative.
+  local ticket, nonce, expires_ms, lease_ms, life, hold, own, label, portion =
+    string.match(packed, '^(%-?%d+)\n(%x+)\n(%d+)\n(%d+)\n(%l%d*)\n([^\n]*)\n([^\n]*)\n([^\n]*)\n?(.*)$')
   local place = claim_of(hold, own)
   place.ticket, place.nonce, place.expires_ms = tonumber(ticket), nonce, tonumber(expires_ms)
-  place.lease_ms, place.life, place.label = lease_ms, life, label
+  place.lease_ms, place.life, place.label, place.portion = lease_ms, life, label, portion
   return place
 end
-local function place_of(session)
-  if places[session] == nil then
+local function place_of(of)
+  if places[of] == nil then
     local packed = fields[6]
-    if session ~= claim.session then packed = redis.call('HGET', KEYS[2], 'w:' .. session) end
-    places[session] = unpacked(packed)
+    if of ~= claim.place then packed = redis.call('HGET', KEYS[2], 'w:' .. of) end
+    places[of] = unpacked(packed)
   end
-  return places[session]
+  return places[of]
 end
 
 -- How a hold was ended, or nil. No hold is a part of another's text.
@@ -61,9 +66,9 @@ local function ended_how(hold)
   return at and string.match(ended, '^%l+', at + 1)
 end
 
--- Whether a claim has the place of its session.
+-- Whether a claim has the place that is its own or its session's.
 local function waits(who)
-  local place = place_of(who.session)
+  local place = place_of(who.place)
   return place and place.hold == who.hold
 end
 

@@ -8,8 +8,8 @@ local OPENED = '\004\001\009\108\101\097\115\101\104\111\108\100\004\110\111\110
 
 local channel = ARGV[#ARGV]
 
--- No ReentrantMutex rests.
-local rest
+-- No ReentrantMutex rests, and a session has one place.
+local rest, places_of
 
 -- What is to be written of the lock's key beside what change.lua says: count and holds, with some given up; or whether a
 -- hold was added.

@@ -30,7 +30,7 @@ if found == 'held' then
   if not record_there then new_record_ttl_ms = record_ttl(0) end
   if resting then keep_record(resting) end
 end
-if record_there and waits(claim) then leave(claim.session) end
+if record_there and waits(claim) then leave(claim.place) end
 
 local reply = { found, holder, count and (value == claim.token and count or 0) }
 local after

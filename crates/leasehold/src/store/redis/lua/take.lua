@@ -18,7 +18,7 @@ function note(how, fence, whose, by)
   local at_ms = digits(now())
   local lines = { at_ms .. '\t' .. how .. '\t' .. fence .. '\t' .. (whose and '1\t' .. whose or '0\t') .. '\t' .. by }
   -- What else may stand there is no audit.
-  local before = redis.pcall('GET', KEYS[#KEYS])
+  local before = audit or redis.pcall('GET', KEYS[#KEYS])
   for line in string.gmatch(type(before) == 'string' and before or '', '[^\n]+') do
     if #lines == ENTRIES_AT_MOST then break end
     lines[#lines + 1] = line
@@ -26,30 +26,34 @@ function note(how, fence, whose, by)
   audit = table.concat(lines, '\n')
 end
 
--- Ends those holds that `goes` says, which others end than their holders; gives their fencing token, or nil if there are
--- none.
+-- Ends those holds that `goes` says, which others end than their holders; gives the fencing token of the first, or nil if
+-- there are none.
 function take(how, by, goes)
   local lost = {}
   for _, holder in ipairs(lessees()) do
     if goes(holder) then lost[#lost + 1] = holder end
   end
   if not lost[1] then return end
-  local of = fence()
+  local of = lost[1].fence or fence()
   end_holds(goes)
-  if record_there then
+  if begin_record then begin_record(0) end
+  if record_there or begin_record then
     for _, holder in ipairs(lost) do remember(holder.hold, how) end
   end
   note(how, of and digits(of) or '', lost[1].label, by)
+  -- Who shares a lock has a fencing token of his own, by which others may look for him.
+  for i = 2, lost[1].fence and #lost or 1 do note(how, digits(lost[i].fence), lost[i].label, by) end
   return of
 end
 
 -- Ends what a dead session has of the lock; gives the fencing token of its hold, or -1, and 1 if it had a place, else 0.
 function bury(dead, by)
   local left = 0
-  local place = first ~= '' and place_of(dead)
-  if place and lives(place) then
-    leave(dead)
-    left = 1
+  for _, place in ipairs(first == '' and {} or places_of and places_of(dead) or { place_of(dead) or nil }) do
+    if lives(place) then
+      leave(place.place)
+      left = 1
+    end
   end
   local of = take('evicted', by, function(holder) return lives(holder) and holder.session == dead end)
   return of or -1, left

@@ -1,0 +1,15 @@
+-- Part of acquire, release, evict and free of a Mutex or a ReentrantMutex, after change.lua: who was given the lock last.
+
+-- Without a record nothing is remembered of who had the lock.
+local begin_record
+
+-- Enters a new holder and its fencing token.
+local function install(who)
+  now()
+  last = math.min(last and math.max(last + 1, now_us) or now_us, GREATEST_FENCE)
+  the_tenant, who.since_ms = who, now_ms
+  put('last', digits(last))
+  put('tenant', who.hold .. '\n' .. digits(now_ms) .. '\n' .. who.life .. '\n' .. who.own .. '\n' .. who.label)
+  new_record_ttl_ms = record_ttl(tonumber(who.lease_ms))
+end
+

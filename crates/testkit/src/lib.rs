@@ -13,6 +13,7 @@ mod cancel;
 mod clock;
 pub mod conformance;
 mod frame;
+pub mod history;
 mod model_server;
 mod process;
 mod proxy;

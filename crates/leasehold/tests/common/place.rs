@@ -1,6 +1,8 @@
 //! Where a case takes place: a store of its own.
 
-use leasehold::{Client, ClientBuilder, InspectError, Mutex, ReentrantMutex, Status};
+use leasehold::{
+    Barrier, Client, ClientBuilder, InspectError, Latch, Mutex, ReentrantMutex, RwLock, Semaphore, Status,
+};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -60,17 +62,17 @@ pub(crate) trait Seen {
     async fn status(&self) -> Result<Status, InspectError>;
 }
 
-impl Seen for Mutex {
-    async fn status(&self) -> Result<Status, InspectError> {
-        self.inspect().await
-    }
+macro_rules! seen {
+    ($($kind:ident)+) => { $(
+        impl Seen for $kind {
+            async fn status(&self) -> Result<Status, InspectError> {
+                self.inspect().await
+            }
+        }
+    )+ };
 }
 
-impl Seen for ReentrantMutex {
-    async fn status(&self) -> Result<Status, InspectError> {
-        self.inspect().await
-    }
-}
+seen! { Mutex ReentrantMutex Semaphore RwLock Latch Barrier }
 
 /// Waits until the lock is free and nobody waits for it, as another client sees it.
 pub(crate) async fn until_at_rest(lock: &impl Seen) {

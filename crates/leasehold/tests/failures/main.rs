@@ -10,6 +10,8 @@ mod dead;
 mod entries;
 mod errors;
 mod page;
+mod permits;
+mod readers;
 mod renewal;
 mod replies;
 mod scene;

@@ -6,10 +6,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The signs of the page, and what is in the path of their tests.
-const PLACES: [(&str, &[&str]); 11] = [
+const PLACES: [(&str, &[&str]); 12] = [
     ("F", &["leasehold/tests/failures/"]),
     ("M", &["leasehold/tests/mutex/"]),
     ("N", &["leasehold/tests/reentrant/"]),
+    ("A", &["leasehold/tests/shared/"]),
     ("C", &["testkit/src/conformance/cases/"]),
     ("R", &["leasehold/tests/redis_store/"]),
     ("L", &["leasehold/tests/redis_model/"]),

@@ -1,0 +1,156 @@
+//! Latches and barriers.
+
+use crate::place::{Place, until_at_rest, until_waiting};
+use leasehold::{AcquireError, Barrier, Client, Latch, Refused};
+use leasehold_testkit::cancel_at_every_await;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+const MS: Duration = Duration::from_millis(1);
+const S: Duration = Duration::from_secs(1);
+
+fn latch(client: &Client, of: u32) -> Latch {
+    client.latch("l", of).expect("a good name")
+}
+
+fn barrier(client: &Client, of: u32) -> Barrier {
+    client.barrier("b", of).expect("a good name")
+}
+
+pub(crate) async fn a_latch_opens_when_all_have_arrived(place: &Place) {
+    let (a, b) = (place.client("a").await, place.client("b").await);
+    let (a, b) = (latch(&a, 3), latch(&b, 3));
+    let waiting: Vec<_> = [&a, &b, &b]
+        .map(|latch| {
+            let latch = latch.clone();
+            tokio::spawn(async move { latch.wait().await })
+        })
+        .into();
+    until_waiting(&a, 3).await;
+    a.arrive().await.expect("arrived");
+    assert!(matches!(b.wait_timeout(60 * MS).await, Err(AcquireError::TimedOut { .. })), "one of three");
+    assert_eq!(b.arrived().await.expect("an answer"), 1);
+    let start = Instant::now();
+    b.arrive_many(2).await.expect("arrived");
+    for waiter in waiting {
+        waiter.await.expect("no panic").expect("it is open");
+    }
+    assert!(start.elapsed() < 900 * MS, "by messages, not by looks: {:?}", start.elapsed());
+    assert!(a.is_open().await.expect("an answer"));
+    a.wait().await.expect("who comes late goes on at once");
+    // One too many does no harm.
+    a.arrive().await.expect("arrived");
+    b.wait().await.expect("it is open");
+}
+
+pub(crate) async fn an_arrival_outlives_its_client(place: &Place) {
+    let live = place.client("live").await;
+    {
+        let gone = place.client("gone").await;
+        latch(&gone, 2).arrive().await.expect("arrived");
+        gone.shutdown(5 * S).await.expect("nothing is left to give back");
+    }
+    let latch = latch(&live, 2).remember(700 * MS);
+    assert_eq!(latch.arrived().await.expect("an answer"), 1);
+    latch.arrive().await.expect("arrived");
+    latch.wait().await.expect("both have arrived");
+    tokio::time::sleep(900 * MS).await;
+    assert_eq!(
+        latch.arrived().await.expect("an answer"),
+        1,
+        "one is remembered for an hour, and one was not"
+    );
+}
+
+pub(crate) async fn a_latch_is_counted_to_one_number(place: &Place) {
+    let a = place.client("a").await;
+    latch(&a, 3).arrive().await.expect("arrived");
+    let refused = latch(&a, 2).wait().await;
+    assert!(
+        matches!(&refused, Err(AcquireError::Impossible(Refused::Disagreement { asked: 2, known: 3 }))),
+        "{refused:?}"
+    );
+    assert!(a.latch("l", 0).is_err() && a.barrier("b", 65).is_err() && a.semaphore("s", 0).is_err());
+}
+
+pub(crate) async fn arriving_cancelled_at_every_await(place: &Place) {
+    let client = place.client("a").await;
+    let latch = latch(&client, 2).remember(400 * MS);
+    cancel_at_every_await(
+        || async { latch.arrive().await.expect("arrived") },
+        // At the latest what it asked for ends with its lease.
+        async |_| until_at_rest(&latch).await,
+    )
+    .await;
+    until_at_rest(&latch).await;
+}
+
+pub(crate) async fn a_barrier_lets_all_in_together_again_and_again(place: &Place) {
+    const PARTIES: u32 = 6;
+    let clients = [place.client("a").await, place.client("b").await, place.client("c").await];
+    let come: Arc<Vec<AtomicU32>> = Arc::new((0..5).map(|_| AtomicU32::new(0)).collect());
+    let tasks: Vec<_> = (0..PARTIES)
+        .map(|n| {
+            let (barrier, come) = (barrier(&clients[n as usize % 3], PARTIES), come.clone());
+            tokio::spawn(async move {
+                for (round, come) in come.iter().enumerate() {
+                    tokio::time::sleep(MS * n).await;
+                    come.fetch_add(1, Ordering::SeqCst);
+                    barrier.wait_timeout(10 * S).await.expect("all come");
+                    let come = come.load(Ordering::SeqCst);
+                    assert_eq!(come, PARTIES, "let in too early in round {round}");
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.expect("no task panicked");
+    }
+    until_at_rest(&barrier(&clients[0], PARTIES)).await;
+}
+
+pub(crate) async fn who_gives_up_at_a_barrier_is_not_counted(place: &Place) {
+    let (a, b) = (place.client("a").await, place.client("b").await);
+    let (a, b) = (barrier(&a, 2), barrier(&b, 2));
+    let alone = a.wait_timeout(60 * MS).await;
+    assert!(matches!(alone, Err(AcquireError::TimedOut { .. })), "{alone:?}");
+    until_waiting(&b, 0).await;
+    let alone = b.wait_timeout(60 * MS).await;
+    assert!(matches!(alone, Err(AcquireError::TimedOut { .. })), "with one who had left: {alone:?}");
+    until_waiting(&a, 0).await;
+    let (one, other) = tokio::join!(a.wait(), b.wait());
+    assert_ne!(one.expect("met").fence, other.expect("met").fence);
+}
+
+/// Its place ends when nobody looks after it any more.
+pub(crate) async fn who_dies_at_a_barrier_is_not_counted(place: &Place) {
+    let live = place.client("live").await;
+    let live = barrier(&live, 2);
+    let dead = {
+        let dying = place.builder().label("dying").session(S).connect().await.expect("connected");
+        let barrier = barrier(&dying, 2);
+        let waiting = tokio::spawn(async move { barrier.wait().await });
+        until_waiting(&live, 1).await;
+        (dying, waiting)
+    };
+    // A task that is gone without a trace would be more like a death; its process leaves the queue here.
+    dead.1.abort();
+    dead.0.shutdown(5 * S).await.expect("it leaves");
+    let alone = live.wait_timeout(60 * MS).await;
+    assert!(matches!(alone, Err(AcquireError::TimedOut { .. })), "with a dead one: {alone:?}");
+}
+
+pub(crate) async fn meeting_cancelled_at_every_await(place: &Place) {
+    let (a, b) = (place.client("a").await, place.client("b").await);
+    let (mine, theirs) = (barrier(&a, 2), barrier(&b, 2));
+    cancel_at_every_await(
+        || async {
+            let alone = mine.wait_timeout(60 * MS).await;
+            assert!(matches!(alone, Err(AcquireError::TimedOut { .. })), "{alone:?}");
+        },
+        async |_| until_waiting(&theirs, 0).await,
+    )
+    .await;
+    until_waiting(&theirs, 0).await;
+}

@@ -74,7 +74,7 @@ async fn try_to_wait(args: &WaitArgs, course: &mut Course) -> Result<Exit, Failu
         if !status.held {
             return Ok(Exit::SUCCESS);
         }
-        course.holder = status.holder.clone();
+        course.holder.clone_from(&status.holder);
         if limit.is_some_and(|limit| limit <= now) {
             let who = status.holder.as_deref().unwrap_or("somebody who says nothing of himself");
             let cause = anyhow!("`{name}` is not free after {:?}: {who} has it", course.waited);
@@ -91,7 +91,7 @@ async fn looked(client: &Client, name: &LockName) -> Result<Status, Failure> {
 
 /// How long to sleep before the next look: up to a quarter less than the pause, until the lease would end, or up to the limit.
 fn next_look(now: Moment, pause: Duration, remaining: Option<Duration>, limit: Option<Moment>) -> Duration {
-    let usual = pause - share(now, pause / 4);
+    let usual = pause.saturating_sub(share(now, pause / 4));
     let over = remaining.map_or(usual, |remaining| (remaining + AFTER).min(usual));
     limit.map_or(over, |limit| over.min(limit.since(now)))
 }

@@ -57,7 +57,7 @@ impl fmt::Display for Contention {
         let Some(holder) = &self.holder else { return f.write_str("held by nobody for the moment") };
         match &holder.label {
             Some(label) if holder.rests && !label.as_str().is_empty() => {
-                write!(f, "left resting by {label}")?
+                write!(f, "left resting by {label}")?;
             }
             Some(_) if holder.rests => f.write_str("left resting by somebody without a label")?,
             Some(label) if !label.as_str().is_empty() => write!(f, "held by {label}")?,

@@ -41,6 +41,10 @@ impl Kind {
         Self::Latch,
         Self::Barrier,
     ];
+    /// Those that one has at a time.
+    pub const ALONE: [Self; 3] = [Self::Mutex, Self::Reentrant, Self::Election];
+    /// Those that several can have [side by side](Self::is_shared).
+    pub const SHARED: [Self; 4] = [Self::Semaphore, Self::RwLock, Self::Latch, Self::Barrier];
 
     /// The word for it in keys and records.
     pub const fn word(self) -> &'static str {

@@ -3,10 +3,13 @@
 
 use futures_util::future::{BoxFuture, ready};
 use leasehold::store::{Fault, Outcome, Postbox, SessionKeeping, Store};
-use leasehold_core::model::{Alive, Content, Entries, LockState, PlaceId, Sessions, Value, Vital, everybody};
+use leasehold_core::model::{
+    Alive, Content, Entries, LockState, Part, Parts, PlaceId, Sessions, Value, Vital, everybody,
+};
 use leasehold_core::{
-    Acquire, Acquired, Extended, Fate, FencingToken, Inspect, KeyError, KeySpace, Kind, Life, Lock, LockName,
-    Op, OwnValue, Pass, Reply, Seen, SessionId, SessionOp, SessionReply, Share, Wake,
+    Acquire, Acquired, Claim, Enqueue, Evicted, Extended, Fate, FencingToken, Freed, HoldId, Inspect,
+    KeyError, KeySpace, Kind, Life, Lock, LockName, Op, OwnValue, Pass, Portion, Refused, Reply, Seen,
+    SessionId, SessionOp, SessionReply, Share, Wake,
 };
 use leasehold_testkit::conformance::{self, Scene, Subject, cases};
 use std::collections::HashMap;
@@ -104,6 +107,58 @@ enum Flaw {
     OneTokenForAll,
     /// One lease for all of several locks.
     OneLeaseForAll,
+    /// Gives permits that there are not.
+    LetsInTooMany,
+    /// An acquire that is sent again takes a part again.
+    TakesAgain,
+    /// Posts no more than one grant an operation.
+    PostsOne,
+    /// A session has one place, whatever it waits for.
+    OnePlaceASession,
+    /// The longest part is the end of all.
+    PartsEndTogether,
+    /// Lets wait who can never be let in.
+    WaitsForEver,
+    /// Each asker's number is the number.
+    ChangesItsLimit,
+    /// A resize heeds nobody's word but its own.
+    ResizesUnseen,
+    /// A resize does not serve the queue.
+    ResizesInSilence,
+    /// Fewer permits take those away that are too many.
+    ResizesByForce,
+    /// Force ends all parts.
+    FreesAll,
+    /// Does not tell of all who are in the way.
+    HidesOthers,
+    /// Does not tell of all who share.
+    HidesSharers,
+    /// Who waits keeps his place, whatever he can have.
+    KeepsHopelessPlaces,
+    /// Others come in beside a writer.
+    WritesShare,
+    /// An owner who reads waits as everybody else.
+    ReadersQueue,
+    /// Two may read upgradably.
+    UpgradablesShare,
+    /// Who upgrades waits as everybody else.
+    UpgradesQueue,
+    /// A latch opens for whoever arrives.
+    OpensEarly,
+    /// The places of the dead count.
+    MeetsWithTheDead,
+    /// Who tries to meet leaves a place.
+    TriesQueue,
+    /// Parts of other kinds are taken for its own.
+    TakesAnyPart,
+    /// Who does not say whose a hold is has an owner of his own.
+    InventsOwners,
+    /// Takes shared locks together with others.
+    SharesInSets,
+    /// Takes one number for another.
+    CountsAsTold,
+    /// Takes one of the parts of a dead session.
+    EvictsOne,
 }
 
 /// The model as a store: what a store is at least, with a clock and keys for the test to meddle with.
@@ -155,6 +210,9 @@ impl Model {
         spoil_operation(self.flaw, state, &mut op);
         spoil_state(self.flaw, state, now_us / 1000, &op);
         spoil_entries(self.flaw, state, now_us / 1000, &op);
+        spoil_ask(self.flaw, state, &mut op);
+        spoil_parts(self.flaw, state, now_us / 1000, &op);
+        let before = state.clone();
         let alive: Alive<'_> = match self.flaw {
             Flaw::EvictsTheLiving => &|_| Vital::Lapsed,
             Flaw::SparesTheDead => &|_| Vital::Alive(1_000),
@@ -168,7 +226,13 @@ impl Model {
             state.audit = None;
         }
         spoil_reply(self.flaw, &mut reply);
-        for wake in wakes {
+        spoil_what_became(self.flaw, &before, state, &op, &mut reply);
+        let most = if self.flaw == Flaw::PostsOne { 1 } else { usize::MAX };
+        let most = match op {
+            Op::Resize(_) if self.flaw == Flaw::ResizesInSilence => 0,
+            _ => most,
+        };
+        for wake in wakes.into_iter().take(most) {
             let everybody = self.flaw == Flaw::PostsToAll;
             let posts = mailboxes.iter().filter(|(to, _)| everybody || **to == wake.to());
             posts.for_each(|(to, post)| match wake {
@@ -182,7 +246,9 @@ impl Model {
 
 fn spoil_operation(flaw: Flaw, state: &LockState, op: &mut Op) {
     let tenant = state.record.as_ref().and_then(|record| record.tenant.as_ref());
-    let holder = tenant.map(|tenant| &tenant.claim).filter(|_| state.value.is_some());
+    let part = parts(state).and_then(|parts| parts.holds.first());
+    let part = part.map(|part| Claim { hold: part.hold, value: part.owner.clone() });
+    let holder = tenant.map(|tenant| &tenant.claim).filter(|_| state.value.is_some()).or(part.as_ref());
     match (flaw, op) {
         (Flaw::ReleasesAnybody, Op::Release(release)) => {
             release.claim = holder.unwrap_or(&release.claim).clone();
@@ -220,6 +286,11 @@ fn spoil_state(flaw: Flaw, state: &mut LockState, now_ms: u64, op: &Op) {
     };
     match (flaw, op) {
         (Flaw::ForgetsEnded, _) => record.ended.kept.clear(),
+        // There may be room beside those who have it.
+        (Flaw::Barges, Op::Acquire(_)) if state.kind.is_shared() => {
+            record.tickets.clear();
+            record.places.clear();
+        }
         (Flaw::ExtendShortens, Op::Extend(extend))
             if value.content.token() == Some(&*extend.claim.token()) =>
         {
@@ -298,6 +369,132 @@ fn spoil_entries(flaw: Flaw, state: &mut LockState, now_ms: u64, op: &Op) {
     }
 }
 
+/// What who asks for a part can be taken for.
+fn spoil_ask(flaw: Flaw, state: &LockState, op: &mut Op) {
+    let waits = state.waiters().next().is_some();
+    let held = |claim: &Claim| parts(state).is_some_and(|parts| parts.part(&claim.hold).is_some());
+    let waiting = |claim: &Claim| {
+        state.record.as_ref().is_some_and(|record| record.places.contains_key(&PlaceId::Hold(claim.hold)))
+    };
+    let known = state.record.as_ref().and_then(|record| record.limit);
+    match (flaw, op) {
+        (Flaw::TakesAgain, Op::Acquire(ask)) if held(&ask.claim) || waiting(&ask.claim) => {
+            let again = u8::try_from(state.waiters().count()).unwrap_or(0) + 1;
+            ask.claim.hold = HoldId::from_random(ask.claim.hold.session(), [again; 16]);
+        }
+        (Flaw::ReadersQueue, Op::Acquire(ask)) if waits && ask.portion == Portion::Read => {
+            ask.claim.value = OwnValue::new("nobody").ok();
+        }
+        (Flaw::UpgradablesShare, Op::Acquire(ask)) if ask.portion == Portion::Upgradable => {
+            ask.portion = Portion::Read;
+        }
+        (Flaw::OpensEarly, Op::Acquire(ask)) => {
+            if let Portion::Arrive { count: 1.., of } = ask.portion {
+                ask.portion = Portion::Arrive { count: of, of };
+            }
+        }
+        (Flaw::TriesQueue, Op::Acquire(ask)) => {
+            let nonce = leasehold_core::Nonce::new(0, 7);
+            ask.queue.get_or_insert(Enqueue { nonce, kept_ms: 60_000 });
+        }
+        (Flaw::TakesAnyPart, Op::Acquire(ask)) if !ask.portion.suits(state.kind) => {
+            let all = ["-", "p1:1", "r", "a1:1", "m1:1"].into_iter().filter_map(Portion::of_word);
+            ask.portion = all.into_iter().find(|portion| portion.suits(state.kind)).unwrap_or_default();
+        }
+        (Flaw::InventsOwners, Op::Acquire(ask)) if ask.claim.value.is_none() => {
+            ask.claim.value = OwnValue::new("somebody").ok();
+        }
+        (Flaw::CountsAsTold, Op::Acquire(ask)) => {
+            ask.portion = match (ask.portion, known) {
+                (Portion::Arrive { count, .. }, Some(of)) => Portion::Arrive { count, of },
+                (Portion::Await { .. }, Some(of)) => Portion::Await { of },
+                (Portion::Meet { .. }, Some(of)) => Portion::Meet { of },
+                (portion, _) => portion,
+            };
+        }
+        (Flaw::ResizesUnseen, Op::Resize(resize)) => resize.seen = known,
+        _ => {}
+    }
+}
+
+/// What only a lock can have wrong that several have side by side.
+fn spoil_parts(flaw: Flaw, state: &mut LockState, now_ms: u64, op: &Op) {
+    if let Some(record) = &mut state.record {
+        match (flaw, op) {
+            (Flaw::LetsInTooMany, Op::Acquire(_)) if record.limit.is_some() => record.limit = Some(u32::MAX),
+            (Flaw::ChangesItsLimit, Op::Acquire(ask)) => record.limit = ask.portion.of(),
+            (Flaw::OnePlaceASession, Op::Acquire(ask)) => {
+                let mine = |id: &PlaceId| id.session() == ask.claim.hold.session();
+                record.tickets.retain(|_, id| !mine(id));
+                record.places.retain(|id, _| !mine(id));
+            }
+            (Flaw::MeetsWithTheDead, _) => {
+                record.places.values_mut().for_each(|place| place.expires_ms = u64::MAX);
+            }
+            _ => {}
+        }
+    }
+    let Some(Value { content: Content::Parts(parts), expires_ms }) = &mut state.value else { return };
+    match (flaw, op) {
+        (Flaw::PartsEndTogether, _) => {
+            let last_ms = parts.holds.iter().map(|part| part.until_ms).max().unwrap_or(now_ms);
+            parts.holds.iter_mut().for_each(|part| part.until_ms = last_ms);
+        }
+        (Flaw::WritesShare, Op::Acquire(_)) => {
+            let writes = |part: &&mut Part| part.portion == Portion::Write;
+            parts.holds.iter_mut().filter(writes).for_each(|part| part.portion = Portion::Read);
+        }
+        (Flaw::ResizesByForce, Op::Resize(_)) => parts.holds.truncate(1),
+        (Flaw::ExtendShortens, Op::Extend(extend)) => {
+            let until_ms = now_ms + extend.lease_ms;
+            parts.holds.iter_mut().for_each(|part| part.until_ms = until_ms);
+            *expires_ms = Some(until_ms);
+        }
+        _ => {}
+    }
+}
+
+/// What can be wrong after an operation with a lock that several have side by side.
+fn spoil_what_became(flaw: Flaw, before: &LockState, state: &mut LockState, op: &Op, reply: &mut Reply) {
+    let hopeless = matches!(
+        reply,
+        Reply::Refused(Refused::OutOfRange { .. } | Refused::WouldDeadlock | Refused::NothingToUpgrade)
+    );
+    let waited = before.waiters().next().is_some();
+    match (flaw, op, &mut *reply) {
+        (Flaw::WaitsForEver, Op::Acquire(_), reply) if hopeless => {
+            let (holder, position, ahead, others) = (None, None, None, Vec::new());
+            *reply = Reply::Acquire(Acquired::Taken { holder, position, ahead, others });
+        }
+        (Flaw::KeepsHopelessPlaces, Op::Acquire(_), _) if hopeless => state.clone_from(before),
+        (Flaw::FreesAll, Op::Free(_), Reply::Free(Freed::Freed)) => state.value = None,
+        (Flaw::HidesOthers, _, Reply::Acquire(Acquired::Taken { others, .. })) => others.clear(),
+        (Flaw::HidesSharers, _, Reply::Inspect(inspection)) => inspection.sharers.truncate(1),
+        (Flaw::EvictsOne, Op::Evict(_), Reply::Evict(Evicted::Gone { .. })) => {
+            let lost = parts(before).and_then(|parts| parts.holds.last()).cloned();
+            if let (Some(lost), Some(Value { content: Content::Parts(parts), .. })) = (lost, &mut state.value)
+            {
+                parts.holds.push(lost);
+            }
+            if let Some(audit) = &mut state.audit {
+                audit.entries.truncate(1);
+            }
+        }
+        (Flaw::UpgradesQueue, Op::Acquire(ask), reply) if waited && ask.portion == Portion::Upgrade => {
+            state.clone_from(before);
+            let mut later = ask.clone();
+            later.portion = Portion::Write;
+            later.claim.value = OwnValue::new("nobody").ok();
+            *reply = state.apply(1_762_000_000_000_000, &Op::Acquire(later), &everybody).0;
+        }
+        _ => {}
+    }
+}
+
+fn parts(state: &LockState) -> Option<&Parts> {
+    state.value.as_ref()?.content.parts()
+}
+
 /// Whether an acquire is an entry of somebody who has the lock already.
 fn enters(entries: &Entries, ask: &Acquire) -> bool {
     ask.claim.value.as_ref() == Some(&entries.owner) && entries.entry(&ask.claim.hold).is_none()
@@ -368,6 +565,9 @@ impl Model {
         }
         if self.flaw == Flaw::MixesUp {
             shares.reverse();
+        }
+        if self.flaw == Flaw::SharesInSets {
+            shares.iter_mut().for_each(|share| *share = Share::Open);
         }
         if self.flaw == Flaw::OneTokenForAll {
             let tokens = shares.iter_mut().filter_map(|share| match share {
@@ -598,7 +798,7 @@ fn a_process_that_is_not_told_fails_its_case() {
 /// The same for several locks in one step.
 #[test]
 fn a_flaw_of_a_set_fails_its_case() {
-    for kind in [Kind::Mutex, Kind::Reentrant] {
+    for kind in Kind::ALONE {
         fails_of(kind, Flaw::TakesSome, cases::all_of_a_set_are_taken_or_none);
         fails_of(kind, Flaw::TakesAnew, cases::a_set_that_is_asked_for_again_is_one);
         fails_of(kind, Flaw::TakesAnew, cases::what_is_there_of_a_set_is_told);
@@ -616,13 +816,130 @@ fn a_flaw_of_a_set_fails_its_case() {
     }
 }
 
+/// The same for permits.
+#[test]
+fn a_flaw_of_a_semaphore_fails_its_case() {
+    let kind = Kind::Semaphore;
+    fails_of(kind, Flaw::LetsInTooMany, cases::permits_add_up_to_their_number);
+    fails_of(kind, Flaw::HidesSharers, cases::permits_add_up_to_their_number);
+    fails_of(kind, Flaw::OneToken, cases::permits_add_up_to_their_number);
+    fails_of(kind, Flaw::TakesAgain, cases::resent_permits_count_once);
+    fails_of(kind, Flaw::ReleasesAnybody, cases::resent_permits_count_once);
+    fails_of(kind, Flaw::Barges, cases::who_wants_less_passes_nobody);
+    fails_of(kind, Flaw::PostsToAll, cases::a_release_lets_in_as_many_as_fit);
+    fails_of(kind, Flaw::ReleasesAnybody, cases::a_release_after_the_expiry_adds_no_permit);
+    fails_of(kind, Flaw::LetsInTooMany, cases::a_release_after_the_expiry_adds_no_permit);
+    fails_of(kind, Flaw::SparesTheDead, cases::permits_of_the_dead_come_back);
+    fails_of(kind, Flaw::SparesTheDead, cases::a_dead_sharer_is_evicted_by_whoever_asks);
+    fails_of(kind, Flaw::EvictsOne, cases::a_dead_sharer_is_evicted_by_whoever_asks);
+    fails_of(kind, Flaw::HidesOthers, cases::who_is_next_watches_all_who_share);
+    fails_of(kind, Flaw::WaitsForEver, cases::what_can_never_be_had_is_refused);
+    fails_of(kind, Flaw::ChangesItsLimit, cases::the_first_who_comes_says_how_many_there_are);
+    fails_of(kind, Flaw::ResizesUnseen, cases::a_resize_lets_in_and_takes_from_nobody);
+    fails_of(kind, Flaw::ResizesByForce, cases::a_resize_lets_in_and_takes_from_nobody);
+    fails_of(kind, Flaw::KeepsHopelessPlaces, cases::who_wants_too_much_by_now_stands_in_nobodys_way);
+    fails_of(kind, Flaw::FreesAll, cases::a_forced_release_ends_one_of_several);
+    fails_of(kind, Flaw::LetsInTooMany, cases::never_are_more_permits_held_than_there_are);
+    fails_of(kind, Flaw::ForgetsEnded, cases::a_spent_hold_cannot_be_acquired_again);
+}
+
+/// The same for readers and writers.
+#[test]
+fn a_flaw_of_an_rwlock_fails_its_case() {
+    let kind = Kind::RwLock;
+    fails_of(kind, Flaw::WritesShare, cases::readers_share_and_a_writer_is_alone);
+    fails_of(kind, Flaw::UpgradablesShare, cases::readers_share_and_a_writer_is_alone);
+    fails_of(kind, Flaw::Barges, cases::readers_pass_no_writer_who_waits);
+    fails_of(kind, Flaw::ReadersQueue, cases::an_owner_who_reads_passes_a_writer_who_waits);
+    fails_of(kind, Flaw::WaitsForEver, cases::an_upgrade_that_would_never_end_is_refused);
+    fails_of(kind, Flaw::UpgradesQueue, cases::an_upgrade_goes_before_all_who_wait);
+    fails_of(kind, Flaw::TakesAgain, cases::an_upgrade_goes_before_all_who_wait);
+    fails_of(kind, Flaw::UpgradesQueue, cases::a_try_to_upgrade_passes_those_who_wait);
+    fails_of(kind, Flaw::ReadersQueue, cases::a_downgrade_lets_no_writer_in_between);
+    fails_of(kind, Flaw::ReleasesAnybody, cases::a_late_release_of_a_read_ends_no_write);
+    fails_of(kind, Flaw::SparesTheDead, cases::a_dead_reader_keeps_no_writer_waiting);
+    fails_of(kind, Flaw::SparesTheDead, cases::a_dead_upgrade_holds_nobody_up);
+    fails_of(kind, Flaw::InventsOwners, cases::a_reader_without_an_owner_is_refused);
+    fails_of(kind, Flaw::WritesShare, cases::nobody_is_ever_beside_a_writer);
+}
+
+/// The same for those who gather.
+#[test]
+fn a_flaw_of_those_who_gather_fails_its_case() {
+    let kind = Kind::Latch;
+    fails_of(kind, Flaw::OpensEarly, cases::a_latch_opens_when_all_have_arrived);
+    fails_of(kind, Flaw::OpensEarly, cases::one_may_arrive_for_several);
+    fails_of(kind, Flaw::TakesAgain, cases::a_resent_arrival_counts_once);
+    fails_of(kind, Flaw::ForgetsEnded, cases::an_arrival_that_was_given_up_never_counts);
+    fails_of(kind, Flaw::SparesTheDead, cases::an_arrival_of_the_dead_does_not_count);
+    fails_of(kind, Flaw::CountsAsTold, cases::who_counts_on_another_number_is_told);
+    let kind = Kind::Barrier;
+    fails_of(kind, Flaw::ChangesItsLimit, cases::who_counts_on_another_number_is_told);
+    fails_of(kind, Flaw::PostsToAll, cases::all_who_meet_go_on_together);
+    fails_of(kind, Flaw::TriesQueue, cases::a_try_to_meet_counts_only_as_the_last);
+    fails_of(kind, Flaw::TakesAgain, cases::who_meets_counts_once);
+    fails_of(kind, Flaw::ForgetsEnded, cases::who_left_a_barrier_is_not_counted);
+}
+
+/// The same for all kinds that several can have.
+#[test]
+fn a_flaw_of_what_is_shared_fails_its_case() {
+    for kind in Kind::SHARED {
+        fails_of(kind, Flaw::TakesAnyPart, cases::a_part_of_another_kind_is_refused);
+        fails_of(kind, Flaw::MixesKinds, cases::a_name_is_of_one_kind);
+        fails_of(kind, Flaw::SharesInSets, cases::a_shared_lock_is_in_no_set);
+        fails_of(kind, Flaw::ExtendShortens, cases::holds_side_by_side_are_told_apart);
+        fails_of(kind, Flaw::ForgetsEnded, cases::holds_side_by_side_are_told_apart);
+    }
+}
+
+/// These wait in vain, so that each is a test of its own.
+#[test]
+fn a_release_that_tells_one_fails_its_case() {
+    fails_of(Kind::Semaphore, Flaw::PostsOne, cases::a_release_lets_in_as_many_as_fit);
+}
+
+#[test]
+fn a_resize_in_silence_fails_its_case() {
+    fails_of(Kind::Semaphore, Flaw::ResizesInSilence, cases::a_resize_lets_in_and_takes_from_nobody);
+}
+
+#[test]
+fn one_place_a_session_fails_its_case() {
+    fails_of(Kind::Semaphore, Flaw::OnePlaceASession, cases::each_hold_of_a_process_has_its_place);
+}
+
+#[test]
+fn permits_that_end_together_fail_their_case() {
+    fails_of(Kind::Semaphore, Flaw::PartsEndTogether, cases::each_part_ends_by_itself);
+}
+
+#[test]
+fn readers_that_end_together_fail_their_case() {
+    fails_of(Kind::RwLock, Flaw::PartsEndTogether, cases::a_live_reader_keeps_no_dead_one_alive);
+}
+
+#[test]
+fn a_meeting_with_the_dead_fails_its_case() {
+    fails_of(Kind::Barrier, Flaw::MeetsWithTheDead, cases::the_dead_do_not_meet);
+}
+
+#[test]
+fn a_meeting_of_which_one_is_told_fails_its_case() {
+    fails_of(Kind::Barrier, Flaw::PostsOne, cases::all_who_meet_go_on_together);
+}
+
 /// A case that no wrong store fails may well test nothing.
 #[test]
-fn every_case_of_entries_and_sets_is_failed_by_some_store() {
+fn every_case_of_a_kind_and_of_sets_is_failed_by_some_store() {
     let this = include_str!("conformance.rs");
     let cases = [
         include_str!("../src/conformance/cases/entering.rs"),
         include_str!("../src/conformance/cases/together.rs"),
+        include_str!("../src/conformance/cases/permits.rs"),
+        include_str!("../src/conformance/cases/reading.rs"),
+        include_str!("../src/conformance/cases/gathering.rs"),
+        include_str!("../src/conformance/cases/sharing.rs"),
     ];
     let names = cases.iter().flat_map(|cases| cases.split("pub async fn ").skip(1));
     let names = names.filter_map(|case| case.split('(').next());
@@ -659,5 +976,23 @@ fn a_flaw_disagrees_with_the_model() {
         Flaw::ForgetsEnded,
     ] {
         fails_of(Kind::Reentrant, flaw, cases::a_thousand_operations_agree_with_the_model);
+    }
+    for (kind, flaw) in [
+        (Kind::Semaphore, Flaw::LetsInTooMany),
+        (Kind::Semaphore, Flaw::ChangesItsLimit),
+        (Kind::Semaphore, Flaw::ResizesUnseen),
+        (Kind::Semaphore, Flaw::HidesSharers),
+        (Kind::Semaphore, Flaw::HidesOthers),
+        (Kind::Semaphore, Flaw::PostsOne),
+        (Kind::RwLock, Flaw::WritesShare),
+        (Kind::RwLock, Flaw::ReadersQueue),
+        (Kind::RwLock, Flaw::UpgradesQueue),
+        (Kind::RwLock, Flaw::Barges),
+        (Kind::Latch, Flaw::OpensEarly),
+        (Kind::Latch, Flaw::TakesAgain),
+        (Kind::Barrier, Flaw::TriesQueue),
+        (Kind::Barrier, Flaw::ForgetsEnded),
+    ] {
+        fails_of(kind, flaw, cases::a_thousand_operations_agree_with_the_model);
     }
 }

@@ -201,7 +201,7 @@ fn the_greatest_token_is_not_passed() {
 fn scripts_flushed_between_all_calls_are_loaded_again() {
     let mut world = World::new();
     world.flush_scripts = true;
-    for kind in Kind::ALL {
+    for kind in Kind::ALONE {
         (0..40).for_each(|seed| world.sequence(kind, seed));
     }
 }

@@ -55,14 +55,15 @@ pub use subject::Subject;
 pub use workload::{Happening, Stranger, Workload};
 
 /// Makes a test of every case of the [conformance suite](crate::conformance), for the [`Subject`] that
-/// the expression gives: a module each for `mutex`, `reentrant` and `election`. The expression may `await`; it is evaluated once a case,
-/// and finds the names that are there where the suite is. After `mutex:`, `reentrant:` or `election:` it is of that kind alone.
+/// the expression gives: a module for each kind of lock. The expression may `await`; it is evaluated once a case, and finds
+/// the names that are there where the suite is. After `mutex:`, `reentrant:`, `election:`, `semaphore:`, `rwlock:`, `latch:`
+/// or `barrier:` it is of that kind alone; after `alone:` of those that one has at a time, after `shared:` of the others.
 #[macro_export]
 macro_rules! conformance_suite {
     (mutex: $subject:expr) => {
         mod mutex {
             use super::*;
-            $crate::conformance_suite! { @every Mutex ($subject) }
+            $crate::conformance_suite! { @alone Mutex ($subject) }
             $crate::conformance_suite! { @cases Mutex ($subject)
                 equal_values_exclude_each_other
                 a_late_release_leaves_an_equal_value_alone
@@ -83,7 +84,7 @@ macro_rules! conformance_suite {
     (election: $subject:expr) => {
         mod election {
             use super::*;
-            $crate::conformance_suite! { @every Election ($subject) }
+            $crate::conformance_suite! { @alone Election ($subject) }
             $crate::conformance_suite! { @cases Election ($subject)
                 equal_values_exclude_each_other
                 a_late_release_leaves_an_equal_value_alone
@@ -105,7 +106,7 @@ macro_rules! conformance_suite {
     (reentrant: $subject:expr) => {
         mod reentrant {
             use super::*;
-            $crate::conformance_suite! { @every Reentrant ($subject) }
+            $crate::conformance_suite! { @alone Reentrant ($subject) }
             $crate::conformance_suite! { @cases Reentrant ($subject)
                 the_same_owner_enters_at_once
                 a_resent_entry_counts_once
@@ -126,80 +127,107 @@ macro_rules! conformance_suite {
             }
         }
     };
-    (@every $kind:ident ($subject:expr)) => {
+    (semaphore: $subject:expr) => {
+        mod semaphore {
+            use super::*;
+            $crate::conformance_suite! { @shared Semaphore ($subject) }
+            $crate::conformance_suite! { @queued Semaphore ($subject) }
+            $crate::conformance_suite! { @cases Semaphore ($subject)
+                permits_add_up_to_their_number
+                resent_permits_count_once
+                who_wants_less_passes_nobody
+                a_release_lets_in_as_many_as_fit
+                each_hold_of_a_process_has_its_place
+                each_part_ends_by_itself
+                a_release_after_the_expiry_adds_no_permit
+                permits_of_the_dead_come_back
+                a_dead_sharer_is_evicted_by_whoever_asks
+                who_is_next_watches_all_who_share
+                what_can_never_be_had_is_refused
+                the_first_who_comes_says_how_many_there_are
+                a_resize_lets_in_and_takes_from_nobody
+                who_wants_too_much_by_now_stands_in_nobodys_way
+                a_forced_release_ends_one_of_several
+                never_are_more_permits_held_than_there_are
+            }
+        }
+    };
+    (rwlock: $subject:expr) => {
+        mod rwlock {
+            use super::*;
+            $crate::conformance_suite! { @shared RwLock ($subject) }
+            $crate::conformance_suite! { @queued RwLock ($subject) }
+            $crate::conformance_suite! { @cases RwLock ($subject)
+                readers_share_and_a_writer_is_alone
+                readers_pass_no_writer_who_waits
+                an_owner_who_reads_passes_a_writer_who_waits
+                an_upgrade_that_would_never_end_is_refused
+                an_upgrade_goes_before_all_who_wait
+                a_try_to_upgrade_passes_those_who_wait
+                a_downgrade_lets_no_writer_in_between
+                a_live_reader_keeps_no_dead_one_alive
+                a_late_release_of_a_read_ends_no_write
+                a_dead_reader_keeps_no_writer_waiting
+                a_dead_upgrade_holds_nobody_up
+                a_reader_without_an_owner_is_refused
+                nobody_is_ever_beside_a_writer
+            }
+        }
+    };
+    (latch: $subject:expr) => {
+        mod latch {
+            use super::*;
+            $crate::conformance_suite! { @shared Latch ($subject) }
+            $crate::conformance_suite! { @cases Latch ($subject)
+                a_latch_opens_when_all_have_arrived
+                one_may_arrive_for_several
+                a_resent_arrival_counts_once
+                an_arrival_that_was_given_up_never_counts
+                an_arrival_of_the_dead_does_not_count
+                who_counts_on_another_number_is_told
+            }
+        }
+    };
+    (barrier: $subject:expr) => {
+        mod barrier {
+            use super::*;
+            $crate::conformance_suite! { @shared Barrier ($subject) }
+            $crate::conformance_suite! { @cases Barrier ($subject)
+                all_who_meet_go_on_together
+                a_try_to_meet_counts_only_as_the_last
+                who_meets_counts_once
+                who_left_a_barrier_is_not_counted
+                the_dead_do_not_meet
+                who_counts_on_another_number_is_told
+            }
+        }
+    };
+    (alone: $subject:expr) => {
+        $crate::conformance_suite! { mutex: $subject }
+        $crate::conformance_suite! { reentrant: $subject }
+        $crate::conformance_suite! { election: $subject }
+    };
+    (shared: $subject:expr) => {
+        $crate::conformance_suite! { semaphore: $subject }
+        $crate::conformance_suite! { rwlock: $subject }
+        $crate::conformance_suite! { latch: $subject }
+        $crate::conformance_suite! { barrier: $subject }
+    };
+    // Of those that one has at a time: what they have beside all others.
+    (@alone $kind:ident ($subject:expr)) => {
+        $crate::conformance_suite! { @held $kind ($subject) }
+        $crate::conformance_suite! { @queued $kind ($subject) }
         $crate::conformance_suite! { @cases $kind ($subject)
-            two_holds_exclude_each_other
-            a_resent_acquire_is_one_acquire
-            an_inspection_tells_who_and_how_long
-            an_inspection_changes_nothing
             every_fate_is_told
-            at_most_one_is_inside
-
-            a_release_frees
             a_release_by_another_hold_changes_nothing
-            a_resent_release_says_released
-            a_spent_hold_cannot_be_acquired_again
             a_late_release_leaves_the_successor_alone
-            a_release_leaves_the_queue
-            a_grant_that_is_given_up_goes_on
-
-            an_extend_only_raises
-            a_hold_that_is_gone_cannot_be_extended
-            a_lease_lasts_as_long_as_it_is_believed
-            any_lease_from_a_millisecond_to_a_month
-
-            fencing_tokens_grow
-            fencing_tokens_grow_over_a_deleted_key
-
-            the_queue_is_first_come_first_served
-            a_look_keeps_the_place
             a_session_has_one_place
-            the_queues_of_two_locks_are_two
-            a_try_does_not_barge
-            an_expired_hold_goes_to_the_first_who_waits
-            a_deleted_key_goes_to_the_first_who_waits
-            the_dead_are_skipped
-            many_dead_are_skipped_a_few_at_a_time
-            those_who_left_are_not_in_the_way
-
-            a_grant_wakes_one_and_nobody_else
-            a_grant_lasts_as_long_as_was_asked_for
-            a_release_queues_again_behind_the_others
-            a_release_with_nobody_waiting_acquires_at_once
-            a_resent_release_that_acquires_is_one
             a_lock_left_free_keeps_its_queue
             a_late_release_passes_a_free_lock_on
-
             a_value_is_granted_from_the_queue
             a_lock_without_expiry_is_adopted_if_asked
-            another_type_of_key_is_refused
-
-            any_name_is_literal
-            names_that_cannot_be_are_refused
-
-            no_grant_is_missed
-            sessions_of_one_handle_have_two_mailboxes
-            a_closed_mailbox_gets_nothing
-
-            a_session_lives_as_long_as_it_beats
-            a_session_that_ended_is_over
-            a_session_is_listed_with_what_it_holds
-            a_look_takes_the_lock_from_the_dead_ahead
-            a_row_of_the_dead_is_cleared_from_behind
-            a_dead_session_is_evicted_by_whoever_asks
-            the_living_are_not_evicted
-            a_hold_without_a_session_is_not_evicted
-            an_evicted_hold_is_told_its_fate
-
-            a_forced_release_grants_to_the_next_and_tells_the_holder
             a_forced_release_that_comes_too_late_takes_nothing
             a_stranger_is_freed_by_its_fingerprint
-            what_was_taken_is_written_down
-
-            outcomes_come_in_the_order_of_operations
-            a_dropped_call_leaves_the_store_usable
-            a_call_ends_by_its_deadline
-            a_sibling_works_on_another_thread
 
             all_of_a_set_are_taken_or_none
             a_set_that_is_asked_for_again_is_one
@@ -215,8 +243,94 @@ macro_rules! conformance_suite {
             the_shares_come_in_the_order_of_the_asks
             the_dead_lose_each_of_a_set
             sets_at_once_exclude_each_other
+        }
+    };
+    // Of those that several can have side by side: what all of them have.
+    (@shared $kind:ident ($subject:expr)) => {
+        $crate::conformance_suite! { @held $kind ($subject) }
+        $crate::conformance_suite! { @cases $kind ($subject)
+            a_part_of_another_kind_is_refused
+            a_name_is_of_one_kind
+            a_shared_lock_is_in_no_set
+            holds_side_by_side_are_told_apart
+        }
+    };
+    // What whoever holds a lock has, or a part of it, also where none waits for that.
+    (@held $kind:ident ($subject:expr)) => {
+        $crate::conformance_suite! { @cases $kind ($subject)
+            a_release_frees
+            a_resent_release_says_released
+            a_spent_hold_cannot_be_acquired_again
+
+            an_extend_only_raises
+            any_lease_from_a_millisecond_to_a_month
+
+            fencing_tokens_grow_over_a_deleted_key
+
+            another_type_of_key_is_refused
+
+            any_name_is_literal
+            names_that_cannot_be_are_refused
+
+            a_session_lives_as_long_as_it_beats
+            a_session_that_ended_is_over
+            a_session_is_listed_with_what_it_holds
+
+            what_was_taken_is_written_down
+
+            outcomes_come_in_the_order_of_operations
+            a_dropped_call_leaves_the_store_usable
+            a_call_ends_by_its_deadline
+            a_sibling_works_on_another_thread
 
             a_thousand_operations_agree_with_the_model
+        }
+    };
+    // What those have who wait until others leave.
+    (@queued $kind:ident ($subject:expr)) => {
+        $crate::conformance_suite! { @cases $kind ($subject)
+            two_holds_exclude_each_other
+            a_resent_acquire_is_one_acquire
+            an_inspection_tells_who_and_how_long
+            an_inspection_changes_nothing
+            at_most_one_is_inside
+
+            a_release_leaves_the_queue
+            a_grant_that_is_given_up_goes_on
+
+            a_hold_that_is_gone_cannot_be_extended
+            a_lease_lasts_as_long_as_it_is_believed
+
+            fencing_tokens_grow
+
+            the_queue_is_first_come_first_served
+            a_look_keeps_the_place
+            the_queues_of_two_locks_are_two
+            a_try_does_not_barge
+            an_expired_hold_goes_to_the_first_who_waits
+            a_deleted_key_goes_to_the_first_who_waits
+            the_dead_are_skipped
+            many_dead_are_skipped_a_few_at_a_time
+            those_who_left_are_not_in_the_way
+
+            a_grant_wakes_one_and_nobody_else
+            a_grant_lasts_as_long_as_was_asked_for
+            a_release_queues_again_behind_the_others
+            a_release_with_nobody_waiting_acquires_at_once
+            a_resent_release_that_acquires_is_one
+
+            no_grant_is_missed
+            sessions_of_one_handle_have_two_mailboxes
+            a_closed_mailbox_gets_nothing
+
+            a_look_takes_the_lock_from_the_dead_ahead
+            a_row_of_the_dead_is_cleared_from_behind
+            a_dead_session_is_evicted_by_whoever_asks
+            the_living_are_not_evicted
+            a_hold_without_a_session_is_not_evicted
+            an_evicted_hold_is_told_its_fate
+
+            a_forced_release_grants_to_the_next_and_tells_the_holder
         }
     };
     (@cases $kind:ident ($subject:expr) $($case:ident)*) => {
@@ -229,9 +343,8 @@ macro_rules! conformance_suite {
         )*
     };
     ($subject:expr) => {
-        $crate::conformance_suite! { mutex: $subject }
-        $crate::conformance_suite! { reentrant: $subject }
-        $crate::conformance_suite! { election: $subject }
+        $crate::conformance_suite! { alone: $subject }
+        $crate::conformance_suite! { shared: $subject }
     };
 }
 
@@ -252,15 +365,19 @@ mod tests {
             include_str!("cases/entering.rs"),
             include_str!("cases/fencing.rs"),
             include_str!("cases/freeing.rs"),
+            include_str!("cases/gathering.rs"),
             include_str!("cases/holding.rs"),
             include_str!("cases/leases.rs"),
             include_str!("cases/mailbox.rs"),
             include_str!("cases/names.rs"),
             include_str!("cases/passing.rs"),
+            include_str!("cases/permits.rs"),
             include_str!("cases/queueing.rs"),
+            include_str!("cases/reading.rs"),
             include_str!("cases/releasing.rs"),
             include_str!("cases/resting.rs"),
             include_str!("cases/sessions.rs"),
+            include_str!("cases/sharing.rs"),
             include_str!("cases/together.rs"),
             include_str!("cases/values.rs"),
         ];

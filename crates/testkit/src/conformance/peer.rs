@@ -7,8 +7,8 @@ use leasehold::store::{Outcome, Store};
 use leasehold_core::{
     Acquire, Acquired, Ahead, Beat, Beaten, Claim, Enqueue, Entered, Evict, Evicted, Extend, Extended, Fate,
     FencingToken, Free, Freed, HoldId, Holder, Inspect, Inspection, Kind, Label, Life, Lock, Nonce, Op,
-    OwnValue, Pass, Portion, Release, Released, Reply, Seen, SessionEntry, SessionId, SessionOp,
-    SessionReply, Share,
+    OwnValue, Pass, Portion, Refused, Release, Released, Reply, Resize, Resized, Seen, SessionEntry,
+    SessionId, SessionOp, SessionReply, Share,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -54,6 +54,8 @@ pub struct Taken {
     pub position: Option<u64>,
     /// Whose death would bring the asker nearer to the lock.
     pub ahead: Option<Ahead>,
+    /// The others of those, of a lock that several have.
+    pub others: Vec<SessionId>,
 }
 
 impl Peer {
@@ -68,13 +70,10 @@ impl Peer {
         Label::new(format!("peer {}", self.session)).expect("an id is plain text")
     }
 
-    /// A fresh hold; of a ReentrantMutex by a fresh owner.
+    /// A fresh hold; of a kind that has owners by a fresh one.
     pub fn claim(&self) -> Claim {
         let owner = || format!("{}:{}", self.session, self.random.bits());
-        let value = match self.lock.kind {
-            Kind::Reentrant => OwnValue::new(owner()).ok(),
-            _ => None,
-        };
+        let value = self.lock.kind.has_owners().then(|| OwnValue::new(owner()).ok()).flatten();
         Claim { hold: HoldId::from_random(self.session, self.random.bytes()), value }
     }
 
@@ -104,7 +103,7 @@ impl Peer {
             adopt_ms: None,
             life: Life::Session { alive_ms: 1_000 },
             ahead: None,
-            portion: Portion::Whole,
+            portion: alone(self.lock.kind),
         }
     }
 
@@ -161,6 +160,54 @@ impl Peer {
         let taken = self.taken(&look).await;
         assert!(taken.position.is_some(), "who queues has a position");
         look.queue.map_or_else(|| self.nonce(), |queue| queue.nonce)
+    }
+
+    /// Takes a part with a fresh hold.
+    pub async fn take_part(&self, portion: Portion) -> Claim {
+        let claim = self.claim();
+        self.granted(&self.ask_part(&claim, portion)).await;
+        claim
+    }
+
+    /// Queues for a part with a fresh hold, for as long as the case runs.
+    pub async fn enqueue_part(&self, portion: Portion) -> (Claim, Nonce) {
+        let claim = self.claim();
+        let nonce = self.enqueue_part_as(&claim, portion).await;
+        (claim, nonce)
+    }
+
+    /// Queues for a part, or looks again. Gives the nonce.
+    pub async fn enqueue_part_as(&self, claim: &Claim, portion: Portion) -> Nonce {
+        let look = self.look_part(claim, portion);
+        let taken = self.taken(&look).await;
+        assert!(taken.position.is_some(), "who queues has a position");
+        look.queue.map_or_else(|| self.nonce(), |queue| queue.nonce)
+    }
+
+    /// A try of a part.
+    pub fn ask_part(&self, claim: &Claim, portion: Portion) -> Acquire {
+        Acquire { portion, ..self.ask(claim, LONG) }
+    }
+
+    /// An enqueue or a look for a part, with a fresh nonce.
+    pub fn look_part(&self, claim: &Claim, portion: Portion) -> Acquire {
+        Acquire { portion, ..self.look(claim, LONG, LONG) }
+    }
+
+    /// Why an acquire is refused.
+    pub async fn refused(&self, ask: &Acquire) -> Refused {
+        match self.execute(&Op::Acquire(ask.clone())).await {
+            Reply::Refused(refused) => refused,
+            other => panic!("{}: expected a refusal, got {other:?}", self.lock),
+        }
+    }
+
+    /// Says how many permits there are, having seen another number.
+    pub async fn resize(&self, seen: Option<u32>, limit: u32) -> Resized {
+        match self.execute(&Op::Resize(Resize { seen, limit })).await {
+            Reply::Resize(resized) => resized,
+            other => panic!("{}: a resize was answered by {other:?}", self.lock),
+        }
     }
 
     /// Sends an extend.
@@ -331,8 +378,20 @@ pub(super) fn entered(granted: &Granted) -> Entered {
 /// The reply must say that the lock is taken.
 pub(super) fn taken(reply: Acquired) -> Taken {
     match reply {
-        Acquired::Taken { holder, position, ahead, .. } => Taken { holder, position, ahead },
+        Acquired::Taken { holder, position, ahead, others } => Taken { holder, position, ahead, others },
         other => panic!("expected to find the lock taken, got {other:?}"),
+    }
+}
+
+/// The part of a lock of that kind beside which nobody has another; of one at which people gather, a part that is
+/// always to be had.
+pub(super) const fn alone(kind: Kind) -> Portion {
+    match kind {
+        Kind::Semaphore => Portion::Permits { count: 1, of: 1 },
+        Kind::RwLock => Portion::Write,
+        Kind::Latch => Portion::Arrive { count: 1, of: 1 },
+        Kind::Barrier => Portion::Meet { of: 1 },
+        _ => Portion::Whole,
     }
 }
 

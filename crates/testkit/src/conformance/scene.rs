@@ -132,9 +132,10 @@ impl Scene {
     /// All letters that a session has been sent so far.
     ///
     /// That nothing came cannot be seen by waiting; but letters keep their order. So the session is
-    /// granted another lock, and what came before the news of that is all there is.
+    /// granted another lock, which one has at a time, and what came before the news of that is all there is.
     pub async fn letters_so_far(&self, to: &Peer) -> Vec<Letter> {
-        let elsewhere = self.another_lock();
+        let kind = if self.lock.kind.is_shared() { Kind::Mutex } else { self.lock.kind };
+        let elsewhere = fresh_lock(kind, &self.random);
         let holder = self.peer_without_mailbox().await.at(&elsewhere);
         let held = holder.take(LONG).await;
         let to = to.at(&elsewhere);

@@ -431,6 +431,10 @@ impl Store for RedisStore {
     fn execute<'a>(&'a self, lock: &'a Lock, op: &'a Op, within: Duration) -> BoxFuture<'a, Outcome> {
         Box::pin(async move {
             let deadline = deadline(within);
+            if let Some(refused) = op.misfit(lock.kind) {
+                // The model needs no look at the lock to say so, and neither does a server.
+                return Outcome::Done(Reply::Refused(refused));
+            }
             match self.call(lock, op) {
                 Ok(call) => self.send(op, &call, deadline).await,
                 Err(fault) => Outcome::Refused(fault),

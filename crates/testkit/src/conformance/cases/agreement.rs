@@ -6,8 +6,8 @@ use crate::conformance::peer::{Peer, millis};
 use crate::conformance::scene::Scene;
 use leasehold_core::model::{Content, Entries, LockState, Value, everybody};
 use leasehold_core::{
-    Acquire, Acquired, Claim, Extend, FencingToken, Holder, Inspect, Kind, Lock, Op, OwnValue, Pass, Release,
-    Reply, Wake,
+    Acquire, Acquired, Claim, Extend, FencingToken, Holder, Inspect, Kind, Lock, Op, OwnValue, Pass, Portion,
+    Release, Reply, Resize, Wake,
 };
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -39,6 +39,8 @@ struct Contest<'a> {
     lock: Lock,
     peers: [Peer; 4],
     claims: Vec<(usize, Claim)>,
+    /// What part each of them asks for, so that a look asks for the same again.
+    portions: Vec<Portion>,
     model: LockState,
     start: Instant,
     /// How far the clock was moved.
@@ -54,17 +56,19 @@ impl<'a> Contest<'a> {
         let lock = scene.another_lock();
         let peers = peers.map(|peer| peer.at(&lock));
         let claims = peers.iter().enumerate().flat_map(|(who, peer)| {
-            // Of a ReentrantMutex the second is the same owner again, and the third one that all share.
+            // Where there are owners, the second is the same one again, and the third one that all share.
             let first = peer.claim();
             [(who, peer.again(&first)), (who, first), (who, peer.claim_with("shared"))]
         });
-        let claims = claims.collect();
+        let claims: Vec<_> = claims.collect();
+        let portions = claims.iter().map(|_| any_portion(lock.kind, &scene.random)).collect();
         let model = LockState::new(lock.kind);
         Self {
             scene,
             lock,
             peers,
             claims,
+            portions,
             model,
             start: Instant::now(),
             moved: Duration::ZERO,
@@ -78,7 +82,7 @@ impl<'a> Contest<'a> {
         match random.below(24) {
             0 => self.pass(Duration::from_secs(*random.pick(&STEPS_S))).await,
             1 => self.delete().await,
-            2 => self.put_foreign(&random).await,
+            2 if !self.lock.kind.is_shared() => self.put_foreign(&random).await,
             _ => self.compare(step, &random).await,
         }
         // A spent hold comes back now and then, but most are fresh, as in life.
@@ -87,6 +91,7 @@ impl<'a> Contest<'a> {
             let (who, claim) = &mut self.claims[index];
             let hold = self.peers[*who].claim().hold;
             *claim = Claim { hold, value: claim.value.clone() };
+            self.portions[index] = any_portion(self.lock.kind, &random);
         }
     }
 
@@ -149,6 +154,12 @@ impl<'a> Contest<'a> {
 
     fn any_op(&self, random: &Random) -> (usize, Op) {
         let (who, claim) = random.pick(&self.claims).clone();
+        if self.lock.kind == Kind::Semaphore && random.below(12) == 0 {
+            let number = || u32::try_from(random.below(4)).unwrap_or(0) + 1;
+            let known = self.model.record.as_ref().and_then(|record| record.limit);
+            let seen = if random.below(4) == 0 { Some(number()) } else { known };
+            return (who, Op::Resize(Resize { seen, limit: number() }));
+        }
         let op = match random.below(10) {
             0..4 => Op::Acquire(self.any_ask(who, &claim, random)),
             4..5 => {
@@ -176,7 +187,9 @@ impl<'a> Contest<'a> {
     fn any_ask(&self, who: usize, claim: &Claim, random: &Random) -> Acquire {
         let lease = || Duration::from_secs(*random.pick(&LEASES_S));
         let peer = &self.peers[who];
-        let mut ask = peer.look(claim, lease(), lease());
+        let at = self.claims.iter().position(|(_, known)| known == claim);
+        let portion = self.portions[at.unwrap_or(0)];
+        let mut ask = Acquire { portion, ..peer.look(claim, lease(), lease()) };
         if random.below(4) == 0 {
             ask.queue = None;
         }
@@ -197,7 +210,11 @@ impl<'a> Contest<'a> {
             }
             (Reply::Inspect(a), Reply::Inspect(b)) => {
                 let holder = self.same_holder(a.holder.as_ref(), b.holder.as_ref());
-                holder && (a.waiting, a.fate) == (b.waiting, b.fate)
+                let told = (a.waiting, a.fate, a.limit) == (b.waiting, b.fate, b.limit);
+                let mut sharers = a.sharers.iter().zip(&b.sharers);
+                let sharers = a.sharers.len() == b.sharers.len()
+                    && sharers.all(|(a, b)| self.same_holder(Some(a), Some(b)));
+                holder && told && sharers
             }
             (a, b) => a == b,
         }
@@ -219,9 +236,14 @@ impl<'a> Contest<'a> {
                 same && self.same_token(*fence, *b_fence)
             }
             (
-                Acquired::Taken { holder, position, .. },
-                Acquired::Taken { holder: b_holder, position: b_position, .. },
-            ) => position == b_position && self.same_holder(holder.as_ref(), b_holder.as_ref()),
+                Acquired::Taken { holder, position, ahead, others },
+                Acquired::Taken { holder: b_holder, position: b_position, ahead: b_ahead, others: b_others },
+            ) => {
+                let watched = (ahead.map(|ahead| ahead.session), others)
+                    == (b_ahead.map(|ahead| ahead.session), b_others);
+                let watched = watched || !self.lock.kind.is_shared();
+                watched && position == b_position && self.same_holder(holder.as_ref(), b_holder.as_ref())
+            }
             (a, b) => a == b,
         }
     }
@@ -236,7 +258,8 @@ impl<'a> Contest<'a> {
             (Some(a), Some(b)) => same_time(a, b),
             (a, b) => a == b,
         };
-        let who = (&a.label, &a.owner, a.count, a.rests) == (&b.label, &b.owner, b.count, b.rests);
+        let who = (&a.label, &a.owner, a.count, a.rests, a.portion)
+            == (&b.label, &b.owner, b.count, b.rests, b.portion);
         tokens && remaining && who && a.since_ms.is_some() == b.since_ms.is_some()
     }
 
@@ -246,6 +269,22 @@ impl<'a> Contest<'a> {
         let before = self.tokens.range(..model).next_back().is_none_or(|(_, before)| *before < store);
         let after = self.tokens.range(model..).nth(1).is_none_or(|(_, after)| *after > store);
         known == store && before && after
+    }
+}
+
+/// A part of a lock of that kind.
+fn any_portion(kind: Kind, random: &Random) -> Portion {
+    let one_to = |most| u32::try_from(random.below(most)).unwrap_or(0) + 1;
+    match kind {
+        Kind::Semaphore => Portion::Permits { count: one_to(3), of: 3 },
+        Kind::RwLock => {
+            let portions = [Portion::Read, Portion::Upgradable, Portion::Write, Portion::Upgrade];
+            *random.pick(&portions)
+        }
+        Kind::Latch if random.below(2) == 0 => Portion::Await { of: one_to(2) + 1 },
+        Kind::Latch => Portion::Arrive { count: one_to(2), of: one_to(2) + 1 },
+        Kind::Barrier => Portion::Meet { of: one_to(3) },
+        _ => Portion::Whole,
     }
 }
 

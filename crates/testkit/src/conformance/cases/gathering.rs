@@ -1,0 +1,203 @@
+//! The Latch, which opens when so many have arrived, and the Barrier, at which so many wait for one another.
+
+use super::sessions::lapses;
+use crate::conformance::peer::{LONG, Peer};
+use crate::conformance::scene::Scene;
+use leasehold_core::{Acquire, Acquired, Claim, Ended, Evicted, Fate, Nonce, Portion, Refused};
+use std::time::Duration;
+
+const ARRIVE: Portion = Portion::Arrive { count: 1, of: 3 };
+const AWAIT: Portion = Portion::Await { of: 3 };
+const MEET: Portion = Portion::Meet { of: 3 };
+
+/// Those who wait go on when as many have arrived as are to, all of them, and not before; who comes later does not wait.
+pub async fn a_latch_opens_when_all_have_arrived(scene: &Scene) {
+    let [a, b, c, d] = scene.peers().await;
+    let waiting = [a.enqueue_part(AWAIT).await, b.enqueue_part(AWAIT).await];
+    c.take_part(ARRIVE).await;
+    d.take_part(ARRIVE).await;
+    a.taken(&a.ask_part(&a.claim(), AWAIT)).await;
+    for (peer, (claim, _)) in [&a, &b].into_iter().zip(&waiting) {
+        assert_eq!(peer.fate(claim).await, Fate::Queued);
+        assert_eq!(scene.letters_so_far(peer).await, []);
+    }
+    assert_eq!(a.inspect().await.limit, Some(3));
+    c.take_part(ARRIVE).await;
+    for (peer, (claim, nonce)) in [&a, &b].into_iter().zip(&waiting) {
+        assert_eq!(peer.letter().await.nonce, *nonce);
+        assert_eq!(peer.fate(claim).await, Fate::Held);
+    }
+    d.take_part(AWAIT).await;
+}
+
+/// Who arrives for several counts as several.
+pub async fn one_may_arrive_for_several(scene: &Scene) {
+    let [a, b] = scene.peers().await;
+    let (_, nonce) = a.enqueue_part(AWAIT).await;
+    b.take_part(Portion::Arrive { count: 2, of: 3 }).await;
+    a.taken(&a.ask_part(&a.claim(), AWAIT)).await;
+    b.take_part(ARRIVE).await;
+    assert_eq!(a.letter().await.nonce, nonce);
+    for portion in
+        [Portion::Arrive { count: 0, of: 3 }, Portion::Arrive { count: 0, of: 0 }, Portion::Await { of: 0 }]
+    {
+        let refused = b.refused(&b.ask_part(&b.claim(), portion)).await;
+        assert!(matches!(refused, Refused::OutOfRange { .. }), "{portion:?}: {refused:?}");
+    }
+}
+
+/// Rows 1 and 2: an arrival that comes twice has arrived once.
+pub async fn a_resent_arrival_counts_once(scene: &Scene) {
+    let [a, b] = scene.peers().await;
+    let (waiting, _) = a.enqueue_part(AWAIT).await;
+    let claim = b.claim();
+    let first = b.granted(&b.ask_part(&claim, ARRIVE)).await;
+    for _ in 0..3 {
+        assert_eq!(b.granted(&b.ask_part(&claim, ARRIVE)).await.fence, first.fence);
+    }
+    assert_eq!(a.fate(&waiting).await, Fate::Queued);
+    a.taken(&a.look_part(&waiting, AWAIT)).await;
+}
+
+/// Rows 1, 2 and 16: an arrival that was given up does not count, also where it comes after that: it is none of two.
+pub async fn an_arrival_that_was_given_up_never_counts(scene: &Scene) {
+    let [a, b] = scene.peers().await;
+    let (waiting, _) = a.enqueue_part(AWAIT).await;
+    let (late, gone) = (b.claim(), b.claim());
+    b.granted(&b.ask_part(&gone, Portion::Arrive { count: 2, of: 3 })).await;
+    b.release(&gone).await;
+    b.release(&late).await;
+    assert_eq!(b.acquire(&b.ask_part(&late, ARRIVE)).await, Acquired::Spent(Ended::Released));
+    assert_eq!(b.release(&late).await.found, Fate::Ended(Ended::Released));
+    b.take_part(Portion::Arrive { count: 2, of: 3 }).await;
+    a.taken(&a.look_part(&waiting, AWAIT)).await;
+    assert_eq!(a.inspect().await.sharers.len(), 1);
+}
+
+/// Row 27: who has arrived and died since has not arrived.
+pub async fn an_arrival_of_the_dead_does_not_count(scene: &Scene) {
+    let [a, b, c] = scene.peers().await;
+    if !lapses(&a) {
+        return;
+    }
+    for (peer, alive) in [(&a, LONG), (&b, scene.short()), (&c, LONG)] {
+        peer.begin(alive).await;
+    }
+    let (waiting, _) = a.enqueue_part(AWAIT).await;
+    b.take_part(Portion::Arrive { count: 2, of: 3 }).await;
+    scene.outlive(scene.short(), &b).await;
+    assert!(matches!(c.evict(b.session).await, Evicted::Gone { hold: Some(_), place: false }));
+    c.take_part(ARRIVE).await;
+    a.taken(&a.look_part(&waiting, AWAIT)).await;
+}
+
+/// Who counts on another number than the others is told so as long as they are there; nobody goes on by mistake.
+pub async fn who_counts_on_another_number_is_told(scene: &Scene) {
+    let [a, b] = scene.peers().await;
+    let (first, portions): (Portion, &[Portion]) = match scene.lock.kind {
+        leasehold_core::Kind::Latch => {
+            (AWAIT, &[Portion::Await { of: 2 }, Portion::Arrive { count: 1, of: 2 }])
+        }
+        _ => (MEET, &[Portion::Meet { of: 2 }, Portion::Meet { of: 1 }]),
+    };
+    let (waiting, _) = a.enqueue_part(first).await;
+    for portion in portions {
+        let asked = portion.of().unwrap_or_default();
+        for ask in [b.ask_part(&b.claim(), *portion), b.look_part(&b.claim(), *portion)] {
+            assert_eq!(b.refused(&ask).await, Refused::Disagreement { asked, known: 3 });
+        }
+    }
+    assert_eq!(a.fate(&waiting).await, Fate::Queued);
+    a.release(&waiting).await;
+    let ask = b.look_part(&b.claim(), portions[0]);
+    let reply = b.acquire(&ask).await;
+    assert!(matches!(reply, Acquired::Taken { .. }), "now it is he who says it: {reply:?}");
+}
+
+/// Nobody goes on before all are there; then all do, by one operation, and each is told. Others meet after them.
+pub async fn all_who_meet_go_on_together(scene: &Scene) {
+    let [a, b, c] = scene.peers().await;
+    for _ in 0..2 {
+        let waiting = [meet(&a).await, meet(&b).await];
+        for (peer, (claim, _)) in [&a, &b].into_iter().zip(&waiting) {
+            assert_eq!(peer.fate(claim).await, Fate::Queued);
+            assert_eq!(scene.letters_so_far(peer).await, []);
+        }
+        let last = c.claim();
+        c.granted(&c.look_part(&last, MEET)).await;
+        for (peer, (claim, nonce)) in [&a, &b].into_iter().zip(&waiting) {
+            assert_eq!(peer.letter().await.nonce, *nonce);
+            assert_eq!(peer.fate(claim).await, Fate::Held);
+        }
+        assert_eq!(scene.letters_so_far(&c).await, [], "who came last has his reply");
+        assert_eq!(c.inspect().await.waiting, 0);
+        // Who has gone on is not counted among the next.
+    }
+}
+
+/// One who does not queue goes on if he is the last, and is not counted otherwise.
+pub async fn a_try_to_meet_counts_only_as_the_last(scene: &Scene) {
+    let [a, b, c] = scene.peers().await;
+    let (first, _) = meet(&a).await;
+    c.taken(&c.ask_part(&c.claim(), MEET)).await;
+    let (second, _) = meet(&b).await;
+    assert_eq!(a.fate(&first).await, Fate::Queued, "he who tried is not there");
+    c.granted(&c.ask_part(&c.claim(), MEET)).await;
+    a.letter().await;
+    b.letter().await;
+    assert_eq!((a.fate(&first).await, b.fate(&second).await), (Fate::Held, Fate::Held));
+}
+
+/// Rows 1 and 2: who asks twice is there once.
+pub async fn who_meets_counts_once(scene: &Scene) {
+    let [a, b, c] = scene.peers().await;
+    let (first, _) = meet(&a).await;
+    let (second, _) = meet(&b).await;
+    for _ in 0..2 {
+        a.enqueue_part_as(&first, MEET).await;
+        b.enqueue_part_as(&second, MEET).await;
+    }
+    assert_eq!(c.inspect().await.waiting, 2);
+    c.granted(&c.look_part(&c.claim(), MEET)).await;
+    let fence = a.letter().await.fence;
+    for _ in 0..2 {
+        let granted = a.granted(&a.look_part(&first, MEET)).await;
+        assert_eq!(granted.fence, fence, "who looks again has met once");
+    }
+}
+
+/// Rows 4 and 16: who has left is not counted, also where his asking comes after that.
+pub async fn who_left_a_barrier_is_not_counted(scene: &Scene) {
+    let [a, b, c] = scene.peers().await;
+    let (left, late) = (meet(&a).await.0, a.claim());
+    assert_eq!(a.release(&left).await.found, Fate::Queued);
+    a.release(&late).await;
+    let (second, _) = meet(&b).await;
+    for claim in [left, late] {
+        let reply = a.acquire(&a.look_part(&claim, MEET)).await;
+        assert_eq!(reply, Acquired::Spent(Ended::Released));
+    }
+    let (third, _) = meet(&c).await;
+    assert_eq!((b.fate(&second).await, c.fate(&third).await), (Fate::Queued, Fate::Queued));
+}
+
+/// Row 23: whose place is over is not counted.
+pub async fn the_dead_do_not_meet(scene: &Scene) {
+    let [a, b, c] = scene.peers().await;
+    let dead = a.claim();
+    a.taken(&Acquire { portion: MEET, ..a.look(&dead, LONG, scene.short()) }).await;
+    let (second, _) = meet(&b).await;
+    scene.pass(scene.short() + Duration::from_millis(2)).await;
+    scene.until("the dead one is dead", async || b.inspect().await.waiting == 1).await;
+    let (third, _) = meet(&c).await;
+    assert_eq!((b.fate(&second).await, c.fate(&third).await), (Fate::Queued, Fate::Queued));
+    let (last, _) = (a.claim(), ());
+    a.granted(&a.look_part(&last, MEET)).await;
+    b.letter().await;
+    c.letter().await;
+}
+
+/// Queues at the barrier.
+async fn meet(peer: &Peer) -> (Claim, Nonce) {
+    peer.enqueue_part(MEET).await
+}

@@ -466,7 +466,11 @@ fn spoil_what_became(flaw: Flaw, before: &LockState, state: &mut LockState, op: 
             let (holder, position, ahead, others) = (None, None, None, Vec::new());
             *reply = Reply::Acquire(Acquired::Taken { holder, position, ahead, others });
         }
-        (Flaw::KeepsHopelessPlaces, Op::Acquire(_), _) if hopeless => state.clone_from(before),
+        (Flaw::KeepsHopelessPlaces, Op::Resize(_), _) => {
+            if let (Some(record), Some(old)) = (&mut state.record, &before.record) {
+                (record.tickets, record.places) = (old.tickets.clone(), old.places.clone());
+            }
+        }
         (Flaw::FreesAll, Op::Free(_), Reply::Free(Freed::Freed)) => state.value = None,
         (Flaw::HidesOthers, _, Reply::Acquire(Acquired::Taken { others, .. })) => others.clear(),
         (Flaw::HidesSharers, _, Reply::Inspect(inspection)) => inspection.sharers.truncate(1),

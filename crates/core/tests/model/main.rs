@@ -7,3 +7,4 @@ mod happenings;
 mod mutex;
 mod reentrant;
 mod resting;
+mod shared;

@@ -14,7 +14,7 @@ use super::verdict::judge;
 use crate::store::{Fault, FaultKind, Listening, Outcome, Phase, Postbox, SessionKeeping, Store};
 use futures_util::future::{BoxFuture, join_all};
 use leasehold_core::{
-    Acquire, Beat, Extend, KeyError, KeySpace, Kind, Lock, Op, SessionEntry, SessionId, SessionOp,
+    Acquire, Beat, Extend, KeyError, KeySpace, Kind, Lock, Op, Reply, SessionEntry, SessionId, SessionOp,
     SessionReply, Share,
 };
 use redis::aio::MultiplexedConnection;

@@ -277,6 +277,7 @@ pub async fn who_wants_too_much_by_now_stands_in_nobodys_way(scene: &Scene) {
     let (claim, _) = b.enqueue_part(of_five(4)).await;
     let (next, nonce) = c.enqueue_part(of_five(1)).await;
     assert_eq!(person.resize(Some(5), 3).await, Resized::Done);
+    assert_eq!(person.inspect().await.waiting, 1, "who came first can never come in");
     assert_eq!(b.refused(&b.look_part(&claim, of_five(4))).await, Refused::OutOfRange { count: 4, limit: 3 });
     a.release(&held).await;
     assert_eq!(c.letter().await.nonce, nonce);

@@ -1,0 +1,627 @@
+//! Properties of what several may have side by side: Semaphore, RwLock, Latch, Barrier.
+//!
+//! 1. Every property is checked after every step: [`World::step`] is the one place that does so.
+//! 2. A hold asks for the same part whenever it asks: who wants another one has another hold.
+//! 3. An operator deletes the key or the record, and changes how many permits there are.
+
+use super::happenings::{
+    LOOKS_AT_MOST, START_US, any_attendance, any_lease_ms, any_move, ask, entries, has_ended, session,
+    watcher,
+};
+use leasehold_core::model::{LockState, Part, Place, PlaceId, Sessions, Vital};
+use leasehold_core::{
+    Acquire, Acquired, Claim, Ended, Evict, Evicted, Extend, Extended, Fate, FencingToken, Free, Freed,
+    HoldId, Inspect, Kind, Life, Op, OwnValue, Pass, Portion, Refused, Release, Reply, Resize, Resized, Seen,
+    SessionId, SessionOp, Wake,
+};
+use proptest::prelude::*;
+use std::collections::BTreeSet;
+
+const SESSIONS: u8 = 4;
+const HOLDS: u8 = 6;
+
+/// One thing that happens.
+#[derive(Debug, Clone)]
+enum Event {
+    /// One of our operations, and whether it comes twice.
+    Op(Op),
+    /// A person takes a hold by force: the `n`th of those that are there, if there are so many.
+    Free(usize),
+    /// A person changes how many permits there are: as many as he has seen, or not.
+    Resize(bool, u32),
+    /// An operator deletes the key.
+    DeleteKey,
+    /// The store loses the record.
+    DeleteRecord,
+    /// A store that knows who is dead says that this session is.
+    Bury(SessionId),
+    /// Something happens to a session.
+    Attend(SessionOp),
+}
+
+/// The `n`th hold of a session. The first of an RwLock are of an owner of the session's own, two by two; the last is of one
+/// that all sessions share.
+fn claim(kind: Kind, s: u8, n: u8) -> Claim {
+    let owner = match n {
+        n if n + 1 == HOLDS => "shared".to_owned(),
+        n => format!("task {s}.{}", n / 3),
+    };
+    let value = kind.has_owners().then(|| OwnValue::new(owner).expect("a plain text"));
+    Claim { hold: HoldId::from_random(session(s), [n; 16]), value }
+}
+
+/// What part the `n`th hold asks for (2).
+fn portion(kind: Kind, s: u8, n: u8) -> Portion {
+    let at = u32::from(s * HOLDS + n);
+    match kind {
+        Kind::Semaphore => Portion::Permits { count: at % 4, of: 3 + u32::from(at % 7 == 0) },
+        Kind::RwLock => [
+            Portion::Upgradable,
+            Portion::Upgrade,
+            Portion::Read,
+            Portion::Read,
+            Portion::Write,
+            Portion::Read,
+        ][usize::from(n)],
+        Kind::Latch if n < 2 => Portion::Await { of: 3 - u32::from(at == 7) },
+        Kind::Latch => Portion::Arrive { count: 1 + at % 2, of: 3 + u32::from(at % 9 == 0) },
+        _ => Portion::Meet { of: if at % 8 == 7 { 2 } else { 3 } },
+    }
+}
+
+fn any_hold(kind: Kind) -> impl Strategy<Value = (Claim, Portion)> {
+    (0..SESSIONS, 0..HOLDS).prop_map(move |(s, n)| (claim(kind, s, n), portion(kind, s, n)))
+}
+
+fn any_ask(kind: Kind) -> impl Strategy<Value = Acquire> {
+    let kept_ms = prop_oneof![Just(1_u64), Just(3_000), Just(21_000), 1..30_000_u64];
+    let queue = prop_oneof![1 => Just(None), 4 => (any::<u64>(), kept_ms).prop_map(Some)];
+    let life = prop_oneof![
+        3 => any_lease_ms().prop_map(|alive_ms| Life::Session { alive_ms }),
+        1 => Just(Life::Lease)
+    ];
+    let ahead = proptest::option::weighted(0.3, (0..SESSIONS).prop_map(session));
+    (any_hold(kind), any_lease_ms(), queue, life, ahead).prop_map(
+        |((claim, portion), lease_ms, queue, life, ahead)| {
+            let ahead = ahead.filter(|ahead| *ahead != claim.hold.session());
+            Acquire { life, ahead, portion, ..ask(claim, lease_ms, queue, None) }
+        },
+    )
+}
+
+fn any_op(kind: Kind) -> impl Strategy<Value = Op> {
+    let next = (any_hold(kind), proptest::option::weighted(0.2, any_ask(kind)));
+    let release = next.prop_map(|((claim, _), next)| {
+        let next = next.map(|next| Acquire { ahead: None, ..next });
+        let next =
+            next.filter(|next| next.claim.hold.session() == claim.hold.session() && next.claim != claim);
+        Op::Release(Release { claim, pass: Pass::Grant, next })
+    });
+    let extend = (any_hold(kind), any_lease_ms(), any::<bool>())
+        .prop_map(|((claim, _), lease_ms, keep_record)| Op::Extend(Extend { claim, lease_ms, keep_record }));
+    let inspect = proptest::option::of(any_hold(kind))
+        .prop_map(|of| Op::Inspect(Inspect { claim: of.map(|(claim, _)| claim), in_full: true }));
+    let evict = (0..SESSIONS).prop_map(|s| Op::Evict(Evict { dead: session(s), by: watcher() }));
+    prop_oneof![8 => any_ask(kind).prop_map(Op::Acquire), 2 => extend, 5 => release, 1 => inspect, 2 => evict]
+}
+
+fn any_event(kind: Kind) -> impl Strategy<Value = Event> {
+    prop_oneof![
+        30 => any_op(kind).prop_map(Event::Op),
+        2 => (0..4_usize).prop_map(Event::Free),
+        2 => (any::<bool>(), 0..6_u32).prop_map(|(seen, limit)| Event::Resize(seen, limit)),
+        1 => Just(Event::DeleteKey),
+        1 => Just(Event::DeleteRecord),
+        1 => (0..SESSIONS).prop_map(|s| Event::Bury(session(s))),
+        8 => any_attendance().prop_map(Event::Attend),
+    ]
+}
+
+fn any_steps(kind: Kind) -> impl Strategy<Value = Vec<(i64, Event)>> {
+    proptest::collection::vec((any_move(), any_event(kind)), 1..80)
+}
+
+/// The model with its onlooker.
+struct World {
+    state: LockState,
+    sessions: Sessions,
+    now_us: u64,
+    /// The greatest token that was ever given, and whether the clock has been behind it since all was lost.
+    newest: Option<FencingToken>,
+}
+
+/// How it stood before a step.
+struct Before {
+    state: LockState,
+    holds: Vec<Part>,
+    /// The queue, from the front on.
+    queue: Vec<Place>,
+}
+
+impl World {
+    fn new(kind: Kind) -> Self {
+        Self { state: LockState::new(kind), sessions: Sessions::default(), now_us: START_US, newest: None }
+    }
+
+    /// Moves the clock, lets an event happen, and checks everything (1).
+    fn step(&mut self, (by_us, event): &(i64, Event)) {
+        self.now_us = self.now_us.saturating_add_signed(*by_us);
+        self.state.is_over(self.now_us);
+        let before = self.stands();
+        match event {
+            Event::Op(op) => self.execute(&before, op),
+            Event::Free(at) => {
+                let seen = before.holds.get(*at).map_or(FencingToken::new(1), |part| part.fence);
+                self.execute(&before, &Op::Free(Free { seen: Seen::Hold(seen), by: watcher() }));
+            }
+            Event::Resize(as_seen, limit) if self.state.kind == Kind::Semaphore => {
+                let seen = if *as_seen { limit_of(&before.state) } else { Some(7) };
+                self.execute(&before, &Op::Resize(Resize { seen, limit: *limit }));
+            }
+            Event::Resize(..) => {}
+            Event::DeleteKey => self.state.value = None,
+            Event::DeleteRecord => self.state.record = None,
+            Event::Bury(dead) => {
+                let (fence, _) = self.state.bury(self.now_us, *dead, &watcher());
+                self.check_ended(&before, &|part| lives_with(part.life, &part.hold, *dead), Ended::Evicted);
+                let first = before.holds.iter().find(|part| lives_with(part.life, &part.hold, *dead));
+                assert_eq!(fence, first.map(|part| part.fence));
+                assert!(!self.stands().queue.iter().any(|place| lives_with(
+                    place.life,
+                    &place.claim.hold,
+                    *dead
+                )));
+            }
+            Event::Attend(op) => drop(self.sessions.apply(self.now_ms(), op)),
+        }
+        self.check_tokens(&before);
+        self.check_state();
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.now_us / 1000
+    }
+
+    fn stands(&self) -> Before {
+        let mut holds: Vec<_> = parts(&self.state);
+        holds.retain(|part| part.until_ms >= self.now_ms());
+        let record = self.state.record.iter();
+        let queue = record.flat_map(|record| record.tickets.values().map(|id| record.places[id].clone()));
+        Before { state: self.state.clone(), holds, queue: queue.collect() }
+    }
+
+    fn execute(&mut self, before: &Before, op: &Op) {
+        let (sessions, now_ms) = (self.sessions.clone(), self.now_ms());
+        let alive = |session| sessions.vital(now_ms, session);
+        let (reply, wakes) = self.state.apply(self.now_us, op, &alive);
+        let dead = self.named_dead(before, op, &alive);
+        self.check_doubling(op, &reply, &alive);
+        let ends = |part: &Part| match op {
+            Op::Release(release) => part.hold == release.claim.hold,
+            Op::Free(free) => free.seen == Seen::Hold(part.fence),
+            _ => dead.is_some_and(|dead| lives_with(part.life, &part.hold, dead)),
+        };
+        let how = match op {
+            Op::Release(_) => Ended::Released,
+            Op::Free(_) => Ended::Freed,
+            _ => Ended::Evicted,
+        };
+        self.check_ended(before, &ends, how);
+        self.check_extended(before, op, &reply);
+        self.check_let_in(before, op, &reply, &wakes);
+        self.check_order(before, op);
+        self.check_reply(before, op, &reply);
+        if !matches!(op, Op::Extend(_) | Op::Inspect(_)) && !self.is_settled(before, op, &reply) {
+            self.check_nobody_waits_in_vain(before);
+        }
+    }
+
+    /// Whether nothing was looked at but the hold itself, or nothing at all.
+    fn is_settled(&self, before: &Before, op: &Op, reply: &Reply) -> bool {
+        match (op, reply) {
+            (Op::Acquire(ask), _) => {
+                before.holds.iter().any(|part| part.hold == ask.claim.hold)
+                    || has_ended(&before.state, &ask.claim.hold)
+            }
+            (
+                _,
+                Reply::Evict(Evicted::Alive)
+                | Reply::Resize(Resized::Changed { .. })
+                | Reply::Free(Freed::Changed { .. }),
+            ) => true,
+            (Op::Resize(_), Reply::Refused(_)) => true,
+            _ => false,
+        }
+    }
+
+    /// The session that an operation takes for dead.
+    fn named_dead(&self, before: &Before, op: &Op, alive: &dyn Fn(SessionId) -> Vital) -> Option<SessionId> {
+        let named = match op {
+            Op::Acquire(ask) => {
+                let settled = before.holds.iter().any(|part| part.hold == ask.claim.hold)
+                    || has_ended(&before.state, &ask.claim.hold);
+                ask.ahead.filter(|_| !settled)
+            }
+            Op::Evict(evict) => Some(evict.dead),
+            _ => None,
+        };
+        named.filter(|named| match alive(*named) {
+            Vital::Alive(_) => false,
+            Vital::Lapsed => true,
+            // It has the benefit of the doubt for as long as its client may believe in any of its holds.
+            Vital::Unknown => !before.holds.iter().any(|part| match part.life {
+                Life::Session { alive_ms } => {
+                    part.hold.session() == *named && part.since_ms.saturating_add(alive_ms) >= self.now_ms()
+                }
+                Life::Lease => false,
+            }),
+        })
+    }
+
+    /// Sending twice equals sending once, but that the second release, eviction or free finds nothing any more.
+    fn check_doubling(&self, op: &Op, reply: &Reply, alive: &dyn Fn(SessionId) -> Vital) {
+        let mut twice = self.state.clone();
+        let (second, wakes) = twice.apply(self.now_us, op, alive);
+        match (reply, &second) {
+            (Reply::Release(first), Reply::Release(second)) => {
+                assert_ne!(second.found, Fate::Held, "released twice");
+                assert_eq!(first.next, second.next);
+            }
+            (Reply::Evict(Evicted::Gone { .. }), second) => {
+                assert_eq!(*second, Reply::Evict(Evicted::Gone { hold: None, place: false }));
+            }
+            (Reply::Free(Freed::Freed), second) => {
+                assert!(matches!(second, Reply::Free(Freed::Changed { .. })))
+            }
+            (first, second) => assert_eq!(first, second, "the second {op:?}"),
+        }
+        assert_eq!(twice, self.state, "the state after the second {op:?}");
+        assert_eq!(wakes, [], "the second {op:?} let somebody in");
+    }
+
+    /// Those end that are to, by this, and nobody else; no end comes nearer.
+    fn check_ended(&self, before: &Before, ends: &dyn Fn(&Part) -> bool, how: Ended) {
+        let now = parts(&self.state);
+        let mut lost = 0;
+        for part in &before.holds {
+            let after = now.iter().find(|after| after.hold == part.hold);
+            assert_eq!(after.is_none(), ends(part), "{part:?} of {:#?}", before.state);
+            if let Some(after) = after {
+                assert!(after.until_ms >= part.until_ms, "it was shortened: {part:?}");
+                assert_eq!(
+                    (after.fence, after.portion, &after.owner),
+                    (part.fence, part.portion, &part.owner)
+                );
+            } else {
+                lost += 1;
+                assert!(
+                    lost > 8 || has_ended(&self.state, &part.hold),
+                    "{how:?} is not written down: {part:?}"
+                );
+            }
+        }
+        if how != Ended::Released {
+            let written: Vec<_> =
+                entries(&self.state).into_iter().take(lost).map(|entry| entry.how).collect();
+            assert_eq!(written, vec![how; lost.min(32)]);
+        }
+    }
+
+    /// An extend lengthens its own hold alone.
+    fn check_extended(&self, before: &Before, op: &Op, reply: &Reply) {
+        for part in &before.holds {
+            let Some(after) = parts(&self.state).into_iter().find(|after| after.hold == part.hold) else {
+                continue;
+            };
+            let until_ms = match op {
+                Op::Extend(extend) if extend.claim.hold == part.hold => {
+                    assert_eq!(*reply, Reply::Extend(Extended::Extended));
+                    part.until_ms.max(self.now_ms() + extend.lease_ms)
+                }
+                _ => part.until_ms,
+            };
+            assert_eq!(after.until_ms, until_ms, "{op:?}");
+        }
+    }
+
+    /// Who has come in was let in, by his turn or by asking; and each of those is told, once, and nobody else.
+    fn check_let_in(&self, before: &Before, op: &Op, reply: &Reply, wakes: &[Wake]) {
+        let was = |hold: &HoldId| before.holds.iter().any(|part| part.hold == *hold);
+        let now = self.stands().holds;
+        let fresh: Vec<_> = now.iter().filter(|part| !was(&part.hold)).collect();
+        let mine = match op {
+            Op::Acquire(ask) => vec![(ask.claim.hold, ask.lease_ms)],
+            // What the release itself does can let in also who asks with it, before he asks.
+            Op::Release(release) => {
+                release.next.iter().map(|next| (next.claim.hold, next.lease_ms)).collect()
+            }
+            _ => vec![],
+        };
+        let grants: Vec<_> =
+            wakes.iter().filter_map(|wake| wake.nonce().map(|nonce| (wake, nonce))).collect();
+        let mut told = BTreeSet::new();
+        for (wake, nonce) in &grants {
+            let part = now.iter().find(|part| part.fence == wake.fence()).expect("who is told has it");
+            assert!(!was(&part.hold), "told again");
+            assert!(told.insert(part.fence), "told twice");
+            let place = before.queue.iter().find(|place| place.claim.hold == part.hold);
+            let asked = mine.iter().any(|(hold, _)| *hold == part.hold);
+            assert!(asked || place.is_some_and(|place| place.nonce == *nonce), "the nonce of the last look");
+            assert_eq!(wake.to(), part.hold.session());
+        }
+        for part in &fresh {
+            let asked = mine.iter().find(|(hold, _)| *hold == part.hold);
+            let place = before.queue.iter().find(|place| place.claim.hold == part.hold);
+            assert!(asked.is_some() || told.contains(&part.fence), "let in and not told: {part:?}");
+            let lease_ms =
+                place.map(|place| place.lease_ms).into_iter().chain(asked.map(|(_, lease_ms)| *lease_ms));
+            assert!(
+                lease_ms.into_iter().any(|lease_ms| part.until_ms == self.now_ms() + lease_ms),
+                "{part:?}"
+            );
+            assert!(
+                asked.is_some() || place.is_some_and(|place| place.expires_ms >= self.now_ms()),
+                "dead: {part:?}"
+            );
+            assert_eq!(part.since_ms, self.now_ms());
+        }
+        assert!(grants.len() <= LOOKS_AT_MOST);
+        if self.state.kind == Kind::Barrier {
+            let of = fresh.first().and_then(|part| part.portion.of());
+            assert!(
+                fresh.is_empty() || of == u32::try_from(fresh.len()).ok(),
+                "all who meet, or none: {fresh:#?}"
+            );
+        }
+        if let (Op::Acquire(ask), Reply::Acquire(Acquired::Granted { fence, remaining_ms, .. })) = (op, reply)
+        {
+            let part = now.iter().find(|part| part.hold == ask.claim.hold).expect("who was let in is there");
+            assert_eq!((part.fence, part.until_ms), (*fence, self.now_ms() + remaining_ms));
+        }
+    }
+
+    /// Nobody who waits is passed by one who came later, but for those for whom he would wait himself; who waits keeps his
+    /// place.
+    fn check_order(&self, before: &Before, op: &Op) {
+        let after = self.stands();
+        let gone = match op {
+            Op::Acquire(ask) => Some(ask.claim.hold),
+            Op::Release(release) => Some(release.claim.hold),
+            _ => None,
+        };
+        let kept: Vec<_> = before.queue.iter().map(|place| place.claim.hold).collect();
+        let waits: Vec<_> = after.queue.iter().map(|place| place.claim.hold).collect();
+        let stayed: Vec<_> =
+            kept.iter().filter(|hold| waits.contains(hold) && gone != Some(**hold)).collect();
+        let order: Vec<_> = waits.iter().filter(|hold| stayed.contains(hold)).collect();
+        assert_eq!(stayed, order, "the order of those who wait");
+        let now_ms = self.now_ms();
+        for part in after.holds.iter().filter(|part| !before.holds.iter().any(|held| held.hold == part.hold))
+        {
+            let at = kept.iter().position(|hold| *hold == part.hold).unwrap_or(kept.len());
+            let owners =
+                |held: &&Part| part.owner.is_some() && held.owner == part.owner && held.hold != part.hold;
+            let passes = match part.portion {
+                Portion::Arrive { .. } | Portion::Upgrade => true,
+                Portion::Read | Portion::Upgradable => {
+                    after.holds.iter().chain(&before.holds).any(|held| owners(&held))
+                }
+                _ => false,
+            };
+            for earlier in &before.queue[..at] {
+                let waits = after.queue.iter().any(|place| place.claim.hold == earlier.claim.hold);
+                let live = earlier.expires_ms >= now_ms;
+                assert!(passes || !waits || !live, "{part:?} has passed {earlier:?}");
+            }
+        }
+    }
+
+    /// What is told is true.
+    fn check_reply(&self, before: &Before, op: &Op, reply: &Reply) {
+        match (op, reply) {
+            (Op::Acquire(ask), Reply::Acquire(Acquired::Taken { position, ahead, others, .. })) => {
+                let queue = self.stands().queue;
+                let at = queue.iter().position(|place| place.claim.hold == ask.claim.hold);
+                assert_eq!(position.is_some(), ask.queue.is_some());
+                assert!(
+                    position.is_none_or(
+                        |told| at.is_some_and(|at| told >= at as u64 && told < queue.len() as u64)
+                    )
+                );
+                let own = ask.claim.hold.session();
+                let mut told: Vec<_> = ahead.iter().map(|ahead| ahead.session).collect();
+                told.extend(others);
+                assert!(!told.contains(&own), "nobody waits for his own death");
+                if at == Some(0) && !matches!(self.state.kind, Kind::Latch | Kind::Barrier) {
+                    let others = |part: &&Part| part.owner.is_none() || part.owner != ask.claim.value;
+                    let die = |part: &Part| part.life.ends_with_session().then(|| part.hold.session());
+                    let all: BTreeSet<_> = self
+                        .stands()
+                        .holds
+                        .iter()
+                        .filter(others)
+                        .filter_map(die)
+                        .filter(|who| *who != own)
+                        .collect();
+                    assert_eq!(told.iter().copied().collect::<BTreeSet<_>>(), all, "all of those are told");
+                    assert_eq!(told.len(), all.len(), "each once");
+                }
+            }
+            (Op::Acquire(ask), Reply::Refused(refused)) => {
+                assert!(!self.stands().holds.iter().any(|part| part.hold == ask.claim.hold));
+                assert!(!self.stands().queue.iter().any(|place| place.claim.hold == ask.claim.hold));
+                self.check_refusal(before, ask, refused);
+            }
+            (Op::Inspect(_), Reply::Inspect(seen)) => {
+                assert_eq!(self.state, before.state, "who looks changes nothing");
+                assert_eq!(seen.sharers.len(), before.holds.len());
+                assert_eq!(seen.limit, limit_of(&before.state));
+            }
+            (Op::Release(release), Reply::Release(released)) => {
+                let held = before.holds.iter().any(|part| part.hold == release.claim.hold);
+                assert_eq!(released.found == Fate::Held, held);
+                assert_eq!((released.left, &released.holder), (0, &None));
+            }
+            (Op::Resize(resize), Reply::Resize(resized)) => match resized {
+                Resized::Done => assert_eq!(limit_of(&self.state), Some(resize.limit)),
+                Resized::Changed { limit } => {
+                    assert_eq!(self.state, before.state);
+                    assert!(*limit != resize.seen && *limit != Some(resize.limit));
+                }
+            },
+            _ => {}
+        }
+    }
+
+    /// Only what could never be is refused.
+    fn check_refusal(&self, before: &Before, ask: &Acquire, refused: &Refused) {
+        let own = |part: &&Part| part.owner.is_some() && part.owner == ask.claim.value;
+        let owns = |portion| before.holds.iter().filter(own).any(|part| part.portion == portion);
+        let true_it_is = match refused {
+            Refused::OutOfRange { count, limit } => *count == 0 || count > limit,
+            Refused::WouldDeadlock => before.holds.iter().any(|part| own(&part)),
+            Refused::NothingToUpgrade => {
+                // It may have been taken from the dead in the same step.
+                !self.stands().holds.iter().filter(own).any(|part| part.portion == Portion::Upgradable)
+                    && !owns(Portion::Upgrade)
+            }
+            Refused::Disagreement { known, .. } => limit_of(&before.state) == Some(*known),
+            _ => false,
+        };
+        assert!(true_it_is, "{refused:?} to {ask:?} on {:#?}", before.state);
+    }
+
+    /// Tokens grow with every hold, also where the record is lost while others hold.
+    fn check_tokens(&mut self, before: &Before) {
+        let was =
+            |part: &Part| before.holds.iter().any(|held| held.hold == part.hold && held.fence == part.fence);
+        let mut fresh: Vec<_> = parts(&self.state).into_iter().filter(|part| !was(part)).collect();
+        fresh.retain(|part| part.until_ms >= self.now_ms() && part.since_ms == self.now_ms());
+        let known = before.holds.iter().map(|part| part.fence).max();
+        let known = known.max(before.state.record.as_ref().and_then(|record| record.last));
+        for part in fresh {
+            assert!(known.is_none_or(|known| part.fence > known), "{part:?} after {known:?}");
+            assert!(part.fence.as_u64() >= self.now_us);
+            self.newest = self.newest.max(Some(part.fence));
+        }
+    }
+
+    /// What holds at any time.
+    fn check_state(&self) {
+        let now = self.stands();
+        let all = parts(&self.state);
+        assert!(all.is_sorted_by(|a, b| a.fence < b.fence), "the oldest first, and no two alike: {all:#?}");
+        if let Some(value) = &self.state.value {
+            let longest = all.iter().map(|part| part.until_ms).max();
+            assert_eq!(value.expires_ms, longest, "the key lasts as long as the longest hold");
+        }
+        if let Some(record) = &self.state.record {
+            let tickets: BTreeSet<_> = record.tickets.values().copied().collect();
+            assert_eq!(tickets.len(), record.tickets.len(), "one place a hold");
+            assert_eq!(tickets, record.places.keys().copied().collect());
+            assert!(record.places.iter().all(|(id, place)| *id == PlaceId::Hold(place.claim.hold)));
+            assert!(record.places.values().all(|place| record.tickets.contains_key(&place.ticket)));
+            assert!(record.tickets.keys().all(|ticket| *ticket < record.tail.max(1)));
+            assert!(record.places.keys().all(
+                |id| !matches!(id, PlaceId::Hold(hold) if now.holds.iter().any(|part| part.hold == *hold))
+            ));
+        }
+        match self.state.kind {
+            Kind::RwLock => check_readers(&now.holds),
+            Kind::Semaphore => {}
+            _ => assert!(all.iter().all(|part| part.owner.is_none())),
+        }
+    }
+
+    /// Of those who wait the first live one has no room, once somebody has looked; as far as one operation looks.
+    fn check_nobody_waits_in_vain(&self, before: &Before) {
+        let now = self.stands();
+        if before.queue.len() > LOOKS_AT_MOST {
+            return;
+        }
+        let live: Vec<_> = now.queue.iter().filter(|place| place.expires_ms >= self.now_ms()).collect();
+        let Some(first) = now.queue.first() else { return };
+        if self.state.kind != Kind::Barrier {
+            assert!(first.expires_ms >= self.now_ms(), "a dead one in front: {first:?}");
+        }
+        let limit = limit_of(&self.state);
+        let taken: u64 = now.holds.iter().map(|part| u64::from(part.portion.count())).sum();
+        let writes = |part: &Part| matches!(part.portion, Portion::Write | Portion::Upgrade);
+        let room = match first.portion {
+            Portion::Permits { count, .. } => {
+                let limit = limit.expect("who waits has made it known");
+                count > limit || taken + u64::from(count) <= u64::from(limit)
+            }
+            Portion::Read => !now.holds.iter().any(writes),
+            Portion::Upgradable => {
+                !now.holds.iter().any(|part| writes(part) || part.portion == Portion::Upgradable)
+            }
+            Portion::Write => now.holds.is_empty(),
+            Portion::Upgrade => now.holds.iter().all(|part| part.owner == first.claim.value && !writes(part)),
+            Portion::Await { of } => taken >= u64::from(of),
+            Portion::Meet { .. } => live.len() >= limit.expect("who meets has made it known") as usize,
+            _ => true,
+        };
+        assert!(!room, "there is room for {first:?} in {:#?}", self.state);
+    }
+}
+
+/// A writer is alone but for what his own owner reads, and one owner at most reads upgradably.
+fn check_readers(holds: &[Part]) {
+    for part in holds {
+        assert!(part.owner.is_some());
+        if matches!(part.portion, Portion::Write | Portion::Upgrade) {
+            assert!(holds.iter().all(|other| other.owner == part.owner), "beside a writer: {holds:#?}");
+            let writes = |other: &&Part| matches!(other.portion, Portion::Write | Portion::Upgrade);
+            assert_eq!(holds.iter().filter(writes).count(), 1, "he writes once: {holds:#?}");
+        }
+    }
+    let upgradable: BTreeSet<_> = holds
+        .iter()
+        .filter(|part| part.portion == Portion::Upgradable)
+        .map(|part| part.owner.as_ref().map(OwnValue::as_str))
+        .collect();
+    assert!(upgradable.len() <= 1, "{holds:#?}");
+}
+
+fn parts(state: &LockState) -> Vec<Part> {
+    let parts = state.value.as_ref().and_then(|value| value.content.parts());
+    parts.map(|parts| parts.holds.clone()).unwrap_or_default()
+}
+
+fn limit_of(state: &LockState) -> Option<u32> {
+    state.record.as_ref().and_then(|record| record.limit)
+}
+
+fn lives_with(life: Life, hold: &HoldId, session: SessionId) -> bool {
+    life.ends_with_session() && hold.session() == session
+}
+
+fn play(kind: Kind, steps: &[(i64, Event)]) {
+    let mut world = World::new(kind);
+    steps.iter().for_each(|step| world.step(step));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_semaphore_keeps_what_it_promises(steps in any_steps(Kind::Semaphore)) {
+        play(Kind::Semaphore, &steps);
+    }
+
+    #[test]
+    fn an_rwlock_keeps_what_it_promises(steps in any_steps(Kind::RwLock)) {
+        play(Kind::RwLock, &steps);
+    }
+
+    #[test]
+    fn a_latch_keeps_what_it_promises(steps in any_steps(Kind::Latch)) {
+        play(Kind::Latch, &steps);
+    }
+
+    #[test]
+    fn a_barrier_keeps_what_it_promises(steps in any_steps(Kind::Barrier)) {
+        play(Kind::Barrier, &steps);
+    }
+}

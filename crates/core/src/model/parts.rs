@@ -63,10 +63,9 @@ impl Parts {
         })
     }
 
-    /// Adds one (2). What the same hold had is gone: where the clock went back, it may have come to wait once more since it
-    /// was over.
+    /// Adds one (2). A hold has one part: an older one that was over is there again where the clock has gone back.
     pub(super) fn add(&mut self, part: Part) {
-        self.holds.retain(|there| there.hold != part.hold);
+        self.holds.retain(|other| other.hold != part.hold);
         self.holds.push(part);
         self.holds.sort_by_cached_key(|part| (part.fence, part.hold.token()));
     }

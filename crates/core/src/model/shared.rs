@@ -50,12 +50,16 @@ impl LockState {
             return Ok(settled);
         }
         let id = PlaceId::of(self.kind, &ask.claim.hold);
+        // Those first who have room by now: one of the asker's owner may be among them, and that changes what he can have.
+        self.serve_parts(now, Some(ask.claim.hold), wakes);
+        if self.holds(&ask.claim) {
+            return Ok(self.confirm(now, ask));
+        }
         if let Err(refused) = self.judge(now, ask) {
-            // Nobody will look for his place any more; and the dead one whom he asked about may have been in others' way.
-            if let Some(record) = &mut self.record {
-                record.leave(id);
+            // Nobody will look for his place any more.
+            if self.record.as_mut().and_then(|record| record.leave(id)).is_some() {
+                self.pump_parts(now, None, wakes);
             }
-            self.pump_parts(now, None, wakes);
             return Err(refused);
         }
         if self.passes(ask) {
@@ -90,12 +94,13 @@ impl LockState {
         let hold = release.claim.hold;
         let found = self.fate(&release.claim);
         let holder = if found == Fate::Superseded { self.holder(now) } else { None };
+        let fence = self.part(&hold).map(|part| part.fence);
         if found == Fate::Held {
             self.keep_parts(now, |part| part.hold != hold);
         }
         let gathers = matches!(self.kind, Kind::Latch | Kind::Barrier) && self.refuse_other_types().is_ok();
         if found == Fate::Held || (gathers && !matches!(found, Fate::Ended(_))) {
-            self.record_or_new(now, 0).ended.note(hold, Ended::Released); // (6)
+            self.note_end(now, hold, fence, Ended::Released); // (6)
         }
         if let Some(record) = &mut self.record {
             record.leave(PlaceId::of(self.kind, &hold));
@@ -159,7 +164,7 @@ impl LockState {
             .collect();
         self.keep_parts(now, |part| !goes(part.life, &part.hold));
         for Part { hold, fence, label, .. } in &lost {
-            self.record_or_new(now, 0).ended.note(*hold, how);
+            self.note_end(now, *hold, Some(*fence), how);
             let (fence, whose) = (Some(*fence), Some(label.clone()));
             let entry = AuditEntry { at_ms: now.ms, how, fence, whose, by: by.clone() };
             Audit::note(&mut self.audit, entry);
@@ -175,6 +180,13 @@ impl LockState {
             parts.extend(&extend.claim.hold, now.ms + extend.lease_ms);
             *expires_ms = (*expires_ms).max(parts.until_ms());
         }
+    }
+
+    /// Writes down how a hold has ended, and which token it had: where the record was lost, only those who have a part knew.
+    fn note_end(&mut self, now: Now, hold: HoldId, fence: Option<FencingToken>, how: Ended) {
+        let record = self.record_or_new(now, 0);
+        record.ended.note(hold, how);
+        record.last = record.last.max(fence);
     }
 
     /// Keeps the parts that are to stay. The key lasts no longer than the last of them.
@@ -287,7 +299,23 @@ impl LockState {
             return;
         }
         if self.kind == Kind::Barrier {
-            return self.meet(now, asker, wakes);
+            return self.meet(now, asker, asker.map(|ask| ask.claim.hold), wakes);
+        }
+        self.serve_parts(now, asker.map(|ask| ask.claim.hold), wakes);
+        let awaited = self.record.as_ref().is_some_and(Record::is_awaited);
+        if let Some(ask) = asker
+            && !awaited
+            && !self.holds(&ask.claim)
+            && self.room(&ask.claim, ask.portion) == Room::Now
+        {
+            self.let_in(now, Tenant::asking(now.ms, ask), ask.portion, ask.lease_ms);
+        }
+    }
+
+    /// Lets in whoever is next (1); `asker` is told by his reply.
+    fn serve_parts(&mut self, now: Now, asker: Option<HoldId>, wakes: &mut Vec<Wake>) {
+        if self.kind == Kind::Barrier {
+            return self.meet(now, None, asker, wakes);
         }
         for _ in 0..LOOKS_AT_MOST {
             let Some((id, place)) = self.record.as_ref().and_then(Record::first) else { break };
@@ -301,18 +329,10 @@ impl LockState {
                 self.grant(now, place, asker, wakes);
             }
         }
-        let awaited = self.record.as_ref().is_some_and(Record::is_awaited);
-        if let Some(ask) = asker
-            && !awaited
-            && !self.holds(&ask.claim)
-            && self.room(&ask.claim, ask.portion) == Room::Now
-        {
-            self.let_in(now, Tenant::asking(now.ms, ask), ask.portion, ask.lease_ms);
-        }
     }
 
-    /// Lets in as many as are to meet, if so many are there (5).
-    fn meet(&mut self, now: Now, asker: Option<&Acquire>, wakes: &mut Vec<Wake>) {
+    /// Lets in as many as are to meet, if so many are there (5); `told` is told by his reply.
+    fn meet(&mut self, now: Now, asker: Option<&Acquire>, told: Option<HoldId>, wakes: &mut Vec<Wake>) {
         let mut present = Vec::new();
         if let Some(record) = &mut self.record {
             let front: Vec<_> = record.tickets.values().take(LOOKS_AT_MOST).copied().collect();
@@ -338,7 +358,7 @@ impl LockState {
         }
         for id in present.iter().take(of) {
             if let Some(place) = self.record.as_mut().and_then(|record| record.leave(*id)) {
-                self.grant(now, place, asker, wakes);
+                self.grant(now, place, told, wakes);
             }
         }
         if let Some(ask) = extra.filter(|_| present.len() < of) {
@@ -347,10 +367,10 @@ impl LockState {
     }
 
     /// Lets one in whose turn has come, and tells him, unless he is the one who asks.
-    fn grant(&mut self, now: Now, place: Place, asker: Option<&Acquire>, wakes: &mut Vec<Wake>) {
+    fn grant(&mut self, now: Now, place: Place, asker: Option<HoldId>, wakes: &mut Vec<Wake>) {
         let (hold, nonce, portion, lease_ms) = (place.claim.hold, place.nonce, place.portion, place.lease_ms);
         let fence = self.let_in(now, Tenant::waiting(now.ms, place), portion, lease_ms);
-        if asker.is_none_or(|ask| ask.claim.hold != hold) {
+        if asker != Some(hold) {
             wakes.push(Wake::Grant { to: hold.session(), nonce, fence });
         }
     }

@@ -1,7 +1,7 @@
 -- Part of acquire, release, evict and free of a Mutex or a ReentrantMutex, after change.lua: who was given the lock last.
 
--- Without a record nothing is remembered of who had the lock.
-local begin_record
+-- Without a record nothing is remembered of who had the lock; and the record has the token of whoever has it.
+local begin_record, keep_token
 
 -- Enters a new holder and its fencing token.
 local function install(who)

@@ -35,6 +35,14 @@ local function begin_record(lease_ms)
   if not record_there and not new_record_ttl_ms then new_record_ttl_ms = lease_ms + RECORD_KEPT_MS end
 end
 
+-- Keeps the token of a hold that ends: where the record was lost, only those who have a part know of it.
+local function keep_token(of)
+  if of and of > (last or 0) then
+    last = of
+    put('last', digits(last))
+  end
+end
+
 -- Gives a part, and with it a fencing token. Where the record was lost, those who have a part know of later ones than it.
 local function add(who)
   local lease_ms = tonumber(who.lease_ms)

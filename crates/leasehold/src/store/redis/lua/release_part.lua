@@ -21,6 +21,7 @@
 
 local found = fate(claim)
 local holder = found == 'superseded' and tell_holder({}) or {}
+local part = held[claim.hold]
 if found == 'held' then end_holds(function(part) return part.hold == claim.hold end) end
 -- Who gives up at a latch or a barrier has given up for good, also where nothing of him was there: what comes late of him would
 -- be counted, and let others in.
@@ -28,6 +29,7 @@ local gathers = (KIND == 'latch' or KIND == 'barrier') and not kind and not ende
 if found == 'held' or gathers then
   begin_record(0)
   remember(claim.hold, 'released')
+  keep_token(part and part.fence)
 end
 if record_there and first ~= '' and place_of(claim.place) then leave(claim.place) end
 

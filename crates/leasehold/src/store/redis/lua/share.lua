@@ -136,8 +136,9 @@ local function grant(place, asker)
   end
 end
 
--- Lets in as many as are to meet, if so many are there: together, or none of them.
-local function meet(asker)
+-- Lets in as many as are to meet, if so many are there: together, or none of them. `asker` stands behind them, if he does not
+-- queue; `known` is told by his reply.
+local function meet(asker, known)
   local present, extra = {}, asker
   for _, found in ipairs(front()) do
     local place = found[2]
@@ -155,15 +156,14 @@ local function meet(asker)
   if not of or of == 0 or #present + (extra and 1 or 0) < of then return end
   for i = 1, math.min(of, #present) do
     leave(present[i].place)
-    grant(present[i], asker)
+    grant(present[i], known)
   end
   if extra and #present < of then let_in(extra) end
 end
 
--- Lets in whoever is next, and the asker, if none is before him.
-local function pump(asker)
-  if kind then return end
-  if KIND == 'barrier' then return meet(asker) end
+-- Lets in whoever is next; `asker` is told by his reply.
+local function serve(asker)
+  if KIND == 'barrier' then return meet(nil, asker) end
   for _ = 1, LOOKS_AT_MOST do
     if first == '' then break end
     local place = place_of(first)
@@ -172,6 +172,13 @@ local function pump(asker)
     leave(first)
     if when == 'now' then grant(place, asker) end
   end
+end
+
+-- The same; and lets in the asker, if none is before him.
+local function pump(asker)
+  if kind then return end
+  if KIND == 'barrier' then return meet(asker, asker) end
+  serve(asker)
   if asker and first == '' and not holds(asker) and room(asker) == 'now' then let_in(asker) end
 end
 
@@ -208,11 +215,16 @@ end
 local function acquire(ask, asked, alive_ms)
   local reply = settled(ask)
   if reply then return reply end
+  -- Those first who have room by now: one of the asker's owner may be among them, and that changes what he can have.
+  serve(ask)
+  if holds(ask) then return confirm(ask) end
   reply = judge(ask)
   if reply then
-    -- Nobody will look for his place any more; and the dead one whom he asked about may have been in others' way.
-    if first ~= '' and place_of(ask.place) then leave(ask.place) end
-    pump()
+    -- Nobody will look for his place any more.
+    if first ~= '' and place_of(ask.place) then
+      leave(ask.place)
+      pump()
+    end
     return reply
   end
   if passes(ask) then

@@ -38,7 +38,10 @@ function take(how, by, goes)
   end_holds(goes)
   if begin_record then begin_record(0) end
   if record_there or begin_record then
-    for _, holder in ipairs(lost) do remember(holder.hold, how) end
+    for _, holder in ipairs(lost) do
+      remember(holder.hold, how)
+      if keep_token then keep_token(holder.fence) end
+    end
   end
   note(how, of and digits(of) or '', lost[1].label, by)
   -- Who shares a lock has a fencing token of his own, by which others may look for him.

@@ -1,5 +1,4 @@
-//! What the kinds of locks mean, as pages to read: `mutex_table.txt` and `reentrant_table.txt`, steps and replies, scenario
-//! by scenario.
+//! What the kinds of locks mean, as pages to read: `mutex_table.txt` and so on, steps and replies, scenario by scenario.
 //!
 //! The test plays every step on the model and compares the whole page. `LEASEHOLD_BLESS=1` writes the
 //! pages anew, to be read before they are committed.
@@ -13,12 +12,16 @@
 //!
 //! Of a ReentrantMutex everybody is an owner by his own name, or by the one that he acquires `as`. A stranger (`--`) who
 //! `enters` and `leaves` does so as Redisson does.
+//!
+//! Of a Semaphore who asks `takes <hold> 2 of 5`; of an RwLock, of which everybody is an owner likewise, he `reads`,
+//! `upgradably reads`, `upgrades` or `writes`; of a Latch he `arrives <hold> 1 of 3` or `awaits <hold> 3`; at a Barrier he
+//! `meets <hold> 3`. What stands in brackets after a holder is the part that he has.
 
 use leasehold_core::model::{Content, Entries, LockState, Value, Vital};
 use leasehold_core::{
     Acquire, Acquired, AuditEntry, Claim, Ended, Enqueue, Entered, Evict, Evicted, Extend, Extended, Fate,
     FencingToken, Fingerprint, Free, Freed, HoldId, Holder, Inspect, Inspection, Kind, Label, Life, Nonce,
-    Op, OwnValue, Pass, Portion, Release, Released, Reply, Seen, SessionId, Wake,
+    Op, OwnValue, Pass, Portion, Release, Released, Reply, Resize, Resized, Seen, SessionId, Wake,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -41,6 +44,26 @@ fn the_page_of_the_reentrant_mutex_is_true() {
 #[test]
 fn the_page_of_the_election_is_true() {
     check(Kind::Election, "election_table.txt", include_str!("election_table.txt"));
+}
+
+#[test]
+fn the_page_of_the_semaphore_is_true() {
+    check(Kind::Semaphore, "semaphore_table.txt", include_str!("semaphore_table.txt"));
+}
+
+#[test]
+fn the_page_of_the_rwlock_is_true() {
+    check(Kind::RwLock, "rwlock_table.txt", include_str!("rwlock_table.txt"));
+}
+
+#[test]
+fn the_page_of_the_latch_is_true() {
+    check(Kind::Latch, "latch_table.txt", include_str!("latch_table.txt"));
+}
+
+#[test]
+fn the_page_of_the_barrier_is_true() {
+    check(Kind::Barrier, "barrier_table.txt", include_str!("barrier_table.txt"));
 }
 
 fn check(kind: Kind, name: &str, page: &str) {
@@ -108,6 +131,15 @@ impl Scenario {
             if self.dead.contains(&session) { Vital::Lapsed } else { Vital::Alive(10_000) }
         };
         let (reply, wakes) = self.state.apply(now_ms * 1000, &op, &alive);
+        // Several may come in at once, and who asks may be the last of them.
+        let mut tokens: Vec<_> = wakes.iter().map(Wake::fence).collect();
+        if let Reply::Acquire(Acquired::Granted { fence, .. }) = reply {
+            tokens.push(fence);
+        }
+        tokens.sort_unstable();
+        for token in tokens {
+            self.token(token);
+        }
         let mut text = self.reply(&reply);
         for wake in wakes {
             text += &self.wake(wake);
@@ -170,6 +202,17 @@ impl Scenario {
     fn op(&mut self, who: &str, words: &mut Words<'_>) -> Op {
         match words.next() {
             Some("acquires") => Op::Acquire(self.ask(who, words)),
+            Some("upgradably") => {
+                assert!(taken("reads", words), "what does he do upgradably?");
+                Op::Acquire(self.ask_for("upgradably", who, words))
+            }
+            Some(verb @ ("takes" | "reads" | "upgrades" | "writes" | "arrives" | "awaits" | "meets")) => {
+                Op::Acquire(self.ask_for(verb, who, words))
+            }
+            Some("resizes") => {
+                let seen = after("from", words).map(count);
+                Op::Resize(Resize { seen, limit: count(after("to", words).expect("to how many")) })
+            }
             Some("extends") => {
                 let claim = self.claim(who, words);
                 let lease_ms = after("for", words).expect("how long");
@@ -209,7 +252,11 @@ impl Scenario {
     }
 
     fn ask(&mut self, who: &str, words: &mut Words<'_>) -> Acquire {
-        let mut claim = self.claim(who, words);
+        let claim = self.claim(who, words);
+        self.ask_by(claim, Portion::Whole, who, words)
+    }
+
+    fn ask_by(&mut self, mut claim: Claim, portion: Portion, who: &str, words: &mut Words<'_>) -> Acquire {
         if taken("with", words) || taken("as", words) {
             let value = words.next().expect("a value, or an owner");
             claim.value = Some(OwnValue::new(value).expect("a plain text"));
@@ -229,7 +276,28 @@ impl Scenario {
         let ahead = taken("after", words).then(|| words.next().expect("whom").to_owned());
         let ahead = ahead.map(|ahead| self.session(&ahead));
         let label = Label::new(who).expect("a plain text");
-        Acquire { claim, lease_ms, label, queue, adopt_ms, life, ahead, portion: Portion::Whole }
+        Acquire { claim, lease_ms, label, queue, adopt_ms, life, ahead, portion }
+    }
+
+    /// An acquire of a part.
+    fn ask_for(&mut self, verb: &str, who: &str, words: &mut Words<'_>) -> Acquire {
+        let claim = self.claim(who, words);
+        let mut numbers = || count(number(words));
+        let portion = match verb {
+            "takes" | "arrives" => {
+                let count = numbers();
+                assert!(taken("of", words), "of how many?");
+                let of = self::count(number(words));
+                if verb == "takes" { Portion::Permits { count, of } } else { Portion::Arrive { count, of } }
+            }
+            "awaits" => Portion::Await { of: numbers() },
+            "meets" => Portion::Meet { of: numbers() },
+            "reads" => Portion::Read,
+            "upgradably" => Portion::Upgradable,
+            "upgrades" => Portion::Upgrade,
+            _ => Portion::Write,
+        };
+        self.ask_by(claim, portion, who, words)
     }
 
     fn session(&mut self, who: &str) -> SessionId {
@@ -242,7 +310,7 @@ impl Scenario {
         let session = self.session(who);
         let hold = u8::try_from(self.claims.len()).expect("a few holds");
         let value = match self.state.kind {
-            Kind::Reentrant => OwnValue::new(who).ok(),
+            kind if kind.has_owners() => OwnValue::new(who).ok(),
             _ => None,
         };
         let fresh = || Claim { hold: HoldId::from_random(session, [hold; 16]), value };
@@ -266,6 +334,11 @@ impl Scenario {
             Reply::Free(Freed::Changed { holder }) => {
                 format!("not as it was seen: held by {}", self.holder(holder.as_ref()))
             }
+            Reply::Resize(Resized::Done) => "done".into(),
+            Reply::Resize(Resized::Changed { limit }) => {
+                let limit = limit.map_or("none are known".to_owned(), |limit| format!("there are {limit}"));
+                format!("not as it was seen: {limit}")
+            }
             other => panic!("no words for {other:?}"),
         }
     }
@@ -280,13 +353,17 @@ impl Scenario {
                 let entered = entered.unwrap_or_default();
                 format!("granted {}, {remaining_ms} left{entered}{others}", self.token(*fence))
             }
-            Acquired::Taken { holder, position, ahead, .. } => {
+            Acquired::Taken { holder, position, ahead, others } => {
                 let place = position.map(|place| format!(", place {place}")).unwrap_or_default();
                 let ahead = ahead.map(|ahead| {
                     let known = ahead.alive_ms.map(|ms| format!(", alive for {ms}")).unwrap_or_default();
                     format!(", after {}{known}", self.person(ahead.session))
                 });
-                format!("taken by {}{place}{}", self.holder(holder.as_ref()), ahead.unwrap_or_default())
+                let others: Vec<_> = others.iter().map(|session| self.person(*session)).collect();
+                let others =
+                    if others.is_empty() { String::new() } else { format!(" and {}", others.join(", ")) };
+                let ahead = ahead.unwrap_or_default() + &others;
+                format!("taken by {}{place}{ahead}", self.holder(holder.as_ref()))
             }
             Acquired::Spent(how) => format!("spent: {}", fate(Fate::Ended(*how))),
         }
@@ -312,12 +389,19 @@ impl Scenario {
     }
 
     fn inspection(&mut self, inspection: &Inspection) -> String {
-        let Inspection { holder, waiting, fate: asked, stranger: _, audit, .. } = inspection;
+        let Inspection { holder, waiting, fate: asked, stranger: _, audit, sharers, limit } = inspection;
         let asked = asked.map(|asked| format!("; that hold: {}", fate(asked))).unwrap_or_default();
-        let held = holder.as_ref().map(|holder| format!("held by {}", self.holder(Some(holder))));
+        let holders: Vec<_> =
+            if sharers.is_empty() { holder.iter().collect() } else { sharers.iter().collect() };
+        let holders: Vec<_> = holders.into_iter().map(|holder| self.holder(Some(holder))).collect();
+        let held = (!holders.is_empty()).then(|| format!("held by {}", holders.join("; ")));
+        let waiting = format!(
+            "{waiting} waiting{}",
+            limit.map(|limit| format!(", {limit} in all")).unwrap_or_default()
+        );
         let audit: Vec<_> = audit.iter().map(|entry| self.entry(entry)).collect();
         let audit = if audit.is_empty() { String::new() } else { format!("; {}", audit.join(", ")) };
-        format!("{}, {waiting} waiting{asked}{audit}", held.unwrap_or_else(|| "free".into()))
+        format!("{}, {waiting}{asked}{audit}", held.unwrap_or_else(|| "free".into()))
     }
 
     fn entry(&mut self, entry: &AuditEntry) -> String {
@@ -350,7 +434,8 @@ impl Scenario {
         let owner = owner.map(|owner| format!(" as {owner}")).unwrap_or_default();
         let count = if holder.count == 1 { String::new() } else { format!(" {}", times(holder.count)) };
         let rests = if holder.rests { ", resting" } else { "" };
-        let who = who + &owner + &count + rests;
+        let part = part(holder.portion).map(|part| format!(" ({part})")).unwrap_or_default();
+        let who = who + &owner + &count + &part + rests;
         match holder.remaining_ms {
             Some(remaining_ms) => format!("{who}, {remaining_ms} left"),
             None => format!("{who}, for ever"),
@@ -391,6 +476,21 @@ fn fate(fate: Fate) -> &'static str {
     }
 }
 
+fn part(portion: Portion) -> Option<String> {
+    Some(match portion {
+        Portion::Whole => return None,
+        Portion::Permits { count, of } => format!("{count} of {of}"),
+        Portion::Arrive { count, of } => format!("arrived, {count} of {of}"),
+        Portion::Await { of } => format!("awaits {of}"),
+        Portion::Meet { of } => format!("met, {of}"),
+        Portion::Read => "reads".to_owned(),
+        Portion::Upgradable => "upgradably reads".to_owned(),
+        Portion::Upgrade => "upgraded".to_owned(),
+        Portion::Write => "writes".to_owned(),
+        other => panic!("no words for {other:?}"),
+    })
+}
+
 fn times(count: u64) -> String {
     match count {
         0 => "no more".into(),
@@ -412,6 +512,10 @@ fn taken(word: &str, words: &mut Words<'_>) -> bool {
 
 fn after(word: &str, words: &mut Words<'_>) -> Option<u64> {
     taken(word, words).then(|| number(words))
+}
+
+fn count(number: u64) -> u32 {
+    u32::try_from(number).expect("a small number")
 }
 
 fn number(words: &mut Words<'_>) -> u64 {

@@ -1,0 +1,291 @@
+//! How one who waits for several finds out which of them are dead: the contender, with the model as its store.
+//!
+//! Sessions beat every two and a half seconds, none at the same time as another, and live for ten without a beat. Who waits
+//! wants all that the others have, so that he is let in when the last of them is gone.
+
+use leasehold_core::contend::{Contender, Step, Terms};
+use leasehold_core::model::{LockState, Vital, everybody};
+use leasehold_core::{
+    Acquire, Acquired, Ahead, Claim, HoldId, Kind, Label, Life, Moment, Op, Portion, Reply, SessionId,
+};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+const LIVES_MS: u64 = 10_000;
+const BEATS_MS: u64 = 2_500;
+const HOUR_MS: u64 = 3_600_000;
+/// How long a question and its answer are under way.
+const ROUND_TRIP_MS: u64 = 1;
+
+/// A lock that several have, and one who waits for all of them.
+struct Scene {
+    lock: LockState,
+    now_ms: u64,
+    /// When somebody stopped beating.
+    died: BTreeMap<u8, u64>,
+    contender: Contender,
+    terms: Terms,
+    /// When he has asked.
+    asked: Vec<u64>,
+    /// When each of the dead was gone.
+    gone: BTreeMap<u8, u64>,
+    drawn: u64,
+}
+
+fn session(n: u8) -> SessionId {
+    SessionId::from_random([n; 12])
+}
+
+fn terms(portion: Portion) -> Terms {
+    Terms {
+        lease: Duration::from_secs(60),
+        label: Label::new("who waits").expect("a plain text"),
+        value: None,
+        adopt: None,
+        life: Life::Session { alive_ms: LIVES_MS },
+        queue: true,
+        look_often: false,
+        portion,
+    }
+}
+
+/// When a session has beaten last, that beats still at `now_ms`.
+fn last_beat(n: u8, now_ms: u64) -> u64 {
+    let phase = u64::from(n) * 157 % BEATS_MS;
+    ((now_ms + BEATS_MS - phase) / BEATS_MS * BEATS_MS + phase).saturating_sub(BEATS_MS)
+}
+
+impl Scene {
+    /// A semaphore of which each of so many sessions has a permit, for a day.
+    fn of(holders: u8) -> Self {
+        let of = u32::from(holders);
+        let mut lock = LockState::new(Kind::Semaphore);
+        let now_ms = HOUR_MS;
+        for n in 0..holders {
+            let ask = Acquire {
+                claim: Claim::new(HoldId::from_random(session(n), [n; 16])),
+                lease_ms: 24 * HOUR_MS,
+                label: Label::new("who has it").expect("a plain text"),
+                queue: None,
+                adopt_ms: None,
+                life: Life::Session { alive_ms: LIVES_MS },
+                ahead: None,
+                portion: Portion::Permits { count: 1, of },
+            };
+            lock.apply(now_ms * 1000, &Op::Acquire(ask), &everybody);
+        }
+        let terms = terms(Portion::Permits { count: of, of });
+        let (died, gone, asked) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
+        let contender = Contender::new(session(250), 0);
+        Self { lock, now_ms, died, contender, terms, asked, gone, drawn: 7 }
+    }
+
+    /// Goes on for so long. Says whether he was let in.
+    fn go_on(&mut self, for_ms: u64) -> bool {
+        let end_ms = self.now_ms + for_ms;
+        while self.now_ms < end_ms {
+            // Spread over all that there is, and the same in every run.
+            let drawn = &mut self.drawn;
+            let mut random = move || {
+                *drawn =
+                    drawn.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                *drawn
+            };
+            let now = Moment::from_micros(self.now_ms * 1000);
+            match self.contender.poll(now, &self.terms, &mut random) {
+                Step::Granted(_) => return true,
+                Step::TooSlow => panic!("an answer takes a millisecond"),
+                Step::Sleep(until) => {
+                    self.now_ms = until.as_micros().div_ceil(1000).max(self.now_ms + 1).min(end_ms);
+                }
+                Step::Ask(nonce, ask) => {
+                    let reply = answer(&mut self.lock, &self.died, self.now_ms, ask);
+                    self.asked.push(self.now_ms);
+                    self.now_ms += ROUND_TRIP_MS;
+                    let now = Moment::from_micros(self.now_ms * 1000);
+                    self.contender.handle_reply(nonce, &reply, now, &mut random);
+                    self.note_the_gone();
+                }
+            }
+        }
+        false
+    }
+
+    fn note_the_gone(&mut self) {
+        let parts = self.lock.value.as_ref().and_then(|value| value.content.parts());
+        let there = |n: u8| {
+            parts.is_some_and(|parts| parts.holds.iter().any(|part| part.hold.session() == session(n)))
+        };
+        for n in self.died.keys().filter(|n| !there(**n)) {
+            self.gone.entry(*n).or_insert(self.now_ms);
+        }
+    }
+
+    /// How long after its session had lapsed somebody was gone, in milliseconds.
+    fn noticed_after(&self, n: u8) -> u64 {
+        let gone_ms = *self.gone.get(&n).unwrap_or_else(|| panic!("{n} was never found dead"));
+        gone_ms - (last_beat(n, self.died[&n]) + LIVES_MS)
+    }
+
+    /// How many questions he has asked a second, at most, over any five of them.
+    fn busiest(&self) -> u64 {
+        let within = |from: &u64| self.asked.iter().filter(|at| **at >= *from && **at < from + 5_000).count();
+        self.asked.iter().map(within).max().unwrap_or_default() as u64 / 5
+    }
+}
+
+fn answer(lock: &mut LockState, died: &BTreeMap<u8, u64>, now_ms: u64, ask: Acquire) -> Acquired {
+    let alive = |who: SessionId| {
+        let n = (0..250).find(|n| session(*n) == who);
+        let Some(n) = n else { return Vital::Alive(LIVES_MS) };
+        let beat = last_beat(n, died.get(&n).map_or(now_ms, |died| *died.min(&now_ms)));
+        (beat + LIVES_MS).checked_sub(now_ms).map_or(Vital::Lapsed, Vital::Alive)
+    };
+    match lock.apply(now_ms * 1000, &Op::Acquire(ask), &alive).0 {
+        Reply::Acquire(acquired) => acquired,
+        other => panic!("to an acquire: {other:?}"),
+    }
+}
+
+/// Each death is noticed within a second of its lapse, whoever dies while the others live, and the questions stay few.
+#[test]
+fn each_of_sixteen_who_share_is_found_dead_within_a_second() {
+    let mut scene = Scene::of(16);
+    assert!(!scene.go_on(30_000));
+    for n in [7, 0, 15, 3, 8] {
+        scene.died.insert(n, scene.now_ms);
+        assert!(!scene.go_on(4_321));
+    }
+    scene.go_on(20_000);
+    for n in [7, 0, 15, 3, 8] {
+        assert!(scene.noticed_after(n) <= 1_000, "{n} only after {} ms", scene.noticed_after(n));
+    }
+    assert!(scene.busiest() <= 5, "{} questions a second", scene.busiest());
+}
+
+/// All of them die while he sleeps: they go one question each, one right after the other where they have lapsed.
+#[test]
+fn many_who_died_together_are_cleared_together() {
+    let mut scene = Scene::of(16);
+    assert!(!scene.go_on(15_000));
+    let asked = scene.asked.len();
+    for n in 0..16 {
+        scene.died.insert(n, scene.now_ms);
+    }
+    assert!(scene.go_on(LIVES_MS + 1_000), "he is let in once all are dead");
+    let latest = (0..16).map(|n| scene.noticed_after(n)).max();
+    assert!(latest.is_some_and(|ms| ms <= 1_000), "{latest:?}");
+    let questions = scene.asked.len() - asked;
+    assert!(questions <= 16 * 3, "{questions} questions for sixteen of them");
+}
+
+/// Those who were dead before he came cost one question each.
+#[test]
+fn a_crowd_of_the_dead_is_cleared_at_once() {
+    let mut scene = Scene::of(40);
+    for n in 0..40 {
+        scene.died.insert(n, scene.now_ms);
+    }
+    scene.now_ms += LIVES_MS + BEATS_MS;
+    assert!(scene.go_on(2_000), "{} questions", scene.asked.len());
+    assert!(scene.asked.len() <= 42, "{} questions", scene.asked.len());
+}
+
+/// Of more than are told at once each has his turn, so that nobody who is dead is never asked about.
+#[test]
+fn of_a_crowd_each_has_his_turn() {
+    let mut scene = Scene::of(60);
+    assert!(!scene.go_on(5_000));
+    for n in [59, 20, 40] {
+        scene.died.insert(n, scene.now_ms);
+    }
+    scene.go_on(LIVES_MS + 25_000);
+    for n in [59, 20, 40] {
+        assert!(scene.noticed_after(n) <= 20_000, "{n} only after {} ms", scene.noticed_after(n));
+    }
+    assert!(scene.busiest() <= 5, "{} questions a second", scene.busiest());
+}
+
+/// Where those who share come and go, he does not ask the faster for it.
+#[test]
+fn those_who_leave_alive_cost_no_storm_of_questions() {
+    let mut scene = Scene::of(30);
+    for n in 0..29 {
+        scene.go_on(700);
+        let claim = Claim::new(HoldId::from_random(session(n), [n; 16]));
+        let release = leasehold_core::Release { claim, pass: leasehold_core::Pass::Grant, next: None };
+        scene.lock.apply(scene.now_ms * 1000, &Op::Release(release), &everybody);
+    }
+    assert!(scene.busiest() <= 6, "{} questions a second", scene.busiest());
+}
+
+/// Who waits at a latch or a barrier has nobody in front of him who could go: he looks as seldom as others do, and what he
+/// asks for keeps nobody out, so that it is asked for as long as it is wanted.
+#[test]
+fn who_gathers_looks_seldom_and_asks_for_the_whole_lease() {
+    for portion in [Portion::Await { of: 3 }, Portion::Meet { of: 3 }] {
+        let mut random = || 0;
+        let mut contender = Contender::new(session(1), 0);
+        let (mut now, mut looks) = (Moment::from_micros(0), 0);
+        let end = Moment::from_micros(20_000_000);
+        while now < end {
+            match contender.poll(now, &terms(portion), &mut random) {
+                Step::Ask(nonce, ask) => {
+                    assert_eq!((ask.lease_ms, ask.ahead), (60_000, None));
+                    looks += 1;
+                    let (holder, position, ahead, others) = (None, Some(0), None, Vec::new());
+                    let taken = Acquired::Taken { holder, position, ahead, others };
+                    contender.handle_reply(nonce, &taken, now, &mut random);
+                }
+                Step::Sleep(until) => now = until,
+                other => panic!("{portion:?}: {other:?}"),
+            }
+        }
+        assert!((20..=26).contains(&looks), "{portion:?}: {looks} looks in twenty seconds");
+    }
+    for portion in [Portion::Arrive { count: 1, of: 3 }, Portion::Read, Portion::Permits { count: 1, of: 3 }]
+    {
+        let mut contender = Contender::new(session(1), 0);
+        let Step::Ask(_, ask) = contender.poll(Moment::from_micros(0), &terms(portion), &mut || 0) else {
+            panic!("it asks first")
+        };
+        assert_eq!(ask.lease_ms, 3_000, "a ghost of {portion:?} would be in others' way");
+    }
+}
+
+/// A hold that was asked for as a reader is none to go on with as a writer.
+#[test]
+fn what_is_asked_for_suits_the_part_that_is_wanted() {
+    let mut contender = Contender::new(session(1), 0);
+    assert!(matches!(
+        contender.poll(Moment::from_micros(0), &terms(Portion::Read), &mut || 0),
+        Step::Ask(..)
+    ));
+    assert!(contender.suits(&terms(Portion::Read)) && !contender.suits(&terms(Portion::Write)));
+}
+
+/// What he knows of one he knows still when he has asked about another.
+#[test]
+fn he_asks_about_each_who_shares_before_he_asks_again() {
+    let mut random = || 0;
+    let mut contender = Contender::new(session(200), 0);
+    let mut now = Moment::from_micros(0);
+    let mut about = Vec::new();
+    let all = [1, 2, 3].map(session);
+    while about.len() < 4 {
+        match contender.poll(now, &terms(Portion::Write), &mut random) {
+            Step::Ask(nonce, ask) => {
+                let first = ask.ahead.unwrap_or(all[0]);
+                about.push(ask.ahead);
+                let alive_ms = ask.ahead.map(|_| 600_000);
+                let others = all.iter().copied().filter(|session| *session != first).collect();
+                let ahead = Some(Ahead { session: first, alive_ms });
+                let taken = Acquired::Taken { holder: None, position: Some(0), ahead, others };
+                contender.handle_reply(nonce, &taken, now, &mut random);
+            }
+            Step::Sleep(until) => now = until,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(about, [None, Some(all[0]), Some(all[1]), Some(all[2])]);
+}

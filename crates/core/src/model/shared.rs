@@ -62,7 +62,10 @@ impl LockState {
             }
             return Err(refused);
         }
-        if self.passes(ask) {
+        // Who finds room, and nobody before him, needs no place.
+        let awaited = self.record.as_ref().is_some_and(Record::is_awaited);
+        let at_once = !awaited && self.room(&ask.claim, ask.portion) == Room::Now;
+        if at_once || self.passes(ask) {
             if let Some(record) = &mut self.record {
                 record.leave(id);
             }

@@ -3,10 +3,10 @@
 //! The formats are those that the heads of the scripts give.
 
 use super::reply::Failure;
-use super::script::Script;
+use super::script::{For, Script};
 use leasehold_core::{
     Acquire, Beat, Claim, Enqueue, Evict, Extend, Free, HoldId, Inspect, Kind, Label, Life, Lock, LockName,
-    Op, OwnValue, Pass, Portion, Release, Seen,
+    Op, OwnValue, Pass, Portion, Release, Resize, Seen,
 };
 use std::str::FromStr;
 
@@ -44,7 +44,7 @@ type Read<T> = Result<T, Failure>;
 
 impl Call {
     /// Reads what stands behind `EVALSHA` and the script's name.
-    pub(super) fn read(script: Script, kind: Kind, arguments: &[Vec<u8>]) -> Read<Self> {
+    pub(super) fn read(script: Script, of: For, arguments: &[Vec<u8>]) -> Read<Self> {
         let mut rest = Rest(arguments.iter());
         let keys = (0..rest.number()?).map(|_| rest.text()).collect::<Read<Vec<_>>>()?;
         if script == Script::Beat {
@@ -58,6 +58,13 @@ impl Call {
         if script == Script::AcquireAll {
             return rest.acquire_all(&keys).map(Self::AcquireAll);
         }
+        let kind = match of {
+            For::Kind(kind) => kind,
+            For::Named => {
+                let kind = Kind::of_word(rest.last()?).filter(|kind| kind.is_shared());
+                kind.ok_or_else(malformed)?
+            }
+        };
         OnLock::read(script, kind, &keys, rest).map(Self::OnLock)
     }
 }
@@ -111,7 +118,16 @@ impl OnLock {
                 if with_session {
                     ask.ahead = Some(parsed(rest.text()?)?);
                 }
+                ask.portion = rest.portion(kind)?;
                 Op::Acquire(ask)
+            }
+            Script::Resize => {
+                rest.text()?.clone_into(&mut mailboxes);
+                let seen = match rest.text()? {
+                    "" => None,
+                    seen => Some(parsed(seen)?),
+                };
+                Op::Resize(Resize { seen, limit: parsed(rest.text()?)? })
             }
             Script::Beat | Script::Extend | Script::AcquireAll => return Err(malformed()),
             Script::Release => {
@@ -125,7 +141,9 @@ impl OnLock {
                     None
                 } else {
                     let claim = rest.claim()?;
-                    Some(rest.acquire(claim)?)
+                    let mut next = rest.acquire(claim)?;
+                    next.portion = rest.portion(kind)?;
+                    Some(next)
                 };
                 Op::Release(Release { claim: claim.ok_or_else(malformed)?, pass, next })
             }
@@ -199,6 +217,15 @@ impl<'a> Rest<'a> {
         };
         let life = self.life()?;
         Ok(Acquire { claim, lease_ms, label, queue, adopt_ms, life, ahead: None, portion: Portion::Whole })
+    }
+
+    /// What part of a lock is asked for, of one that has parts.
+    fn portion(&mut self, kind: Kind) -> Read<Portion> {
+        if kind.is_shared() {
+            Portion::of_word(self.text()?).ok_or_else(malformed)
+        } else {
+            Ok(Portion::Whole)
+        }
     }
 
     /// What the acquires of several locks say, each of which has two keys.

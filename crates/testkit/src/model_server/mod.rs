@@ -21,7 +21,7 @@ use leasehold_core::model::{LockState, Sessions, Value, Vital, everybody};
 use leasehold_core::{
     Acquire, Inspect, Inspection, Kind, Lock, Op, Reply, SessionOp, SessionReply, Share, Wake,
 };
-use script::Script;
+use script::{For, Script};
 use session::Session;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -66,7 +66,7 @@ struct State {
     /// And the sessions, by the key of their index.
     sessions: BTreeMap<String, Sessions>,
     /// The scripts that were loaded since the start, by SHA-1.
-    scripts: BTreeMap<String, (Script, Kind)>,
+    scripts: BTreeMap<String, (Script, For)>,
     /// Who listens to a channel: connections by their numbers, and what is written to them.
     channels: BTreeMap<String, BTreeMap<u64, UnboundedSender<Vec<u8>>>>,
     /// How many connections there were.

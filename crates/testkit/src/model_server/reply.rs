@@ -3,7 +3,7 @@
 use leasehold_core::model::SessionRecord;
 use leasehold_core::{
     Acquired, AuditEntry, Beaten, Ended, Evicted, Extended, Fate, FencingToken, Freed, Holder, Inspection,
-    Kind, Op, Refused, Released, Reply, SessionReply, Share,
+    Kind, Op, Portion, Refused, Released, Reply, Resized, SessionReply, Share,
 };
 
 /// An error reply.
@@ -126,16 +126,28 @@ pub(super) fn of_session(record: Option<&SessionRecord>) -> Value {
 /// The reply to an operation as its script gives it.
 pub(super) fn of_script(kind: Kind, op: &Op, reply: &Reply) -> Value {
     match reply {
-        Reply::Acquire(acquired) => of_acquire(acquired),
+        Reply::Acquire(acquired) => of_acquire(kind, acquired),
         Reply::Extend(extended) => Value::Integer(i64::from(*extended == Extended::Extended)),
         Reply::Release(Released { found, left, holder, next }) => {
             let next = next.as_ref().map(|next| match next {
-                Ok(acquired) => of_acquire(acquired),
+                Ok(acquired) => of_acquire(kind, acquired),
                 Err(refused) => of_refusal(refused),
             });
             let said = [Value::bulk(fate(*found)), Value::Array(who(holder.as_ref()))];
             let left = (kind == Kind::Reentrant).then(|| Value::number(*left));
             Value::Array(said.into_iter().chain(left).chain(next).collect())
+        }
+        Reply::Resize(Resized::Done) => Value::Array(vec![Value::bulk("resized")]),
+        Reply::Resize(Resized::Changed { limit }) => {
+            Value::Array(vec![Value::bulk("changed"), limit_of(*limit)])
+        }
+        Reply::Inspect(seen) if kind.is_shared() => {
+            let Inspection { waiting, fate: found, sharers, limit, .. } = seen;
+            let sharers = sharers.iter().map(|holder| Value::Array(who(Some(holder)))).collect();
+            let said = [Value::number(*waiting), Value::bulk(found.map_or("", fate)), limit_of(*limit)];
+            let in_full = matches!(op, Op::Inspect(inspect) if inspect.in_full);
+            let audit = in_full.then(|| of_audit(seen));
+            Value::Array(said.into_iter().chain([Value::Array(sharers)]).chain(audit).collect())
         }
         Reply::Inspect(seen) => of_inspection(seen, matches!(op, Op::Inspect(inspect) if inspect.in_full)),
         Reply::Evict(Evicted::Alive) => Value::Array(vec![Value::bulk("alive")]),
@@ -155,7 +167,7 @@ pub(super) fn of_script(kind: Kind, op: &Op, reply: &Reply) -> Value {
 /// What became of each of several locks that were asked for together.
 pub(super) fn of_shares(shares: &[Share]) -> Value {
     let one = |share: &Share| match share {
-        Share::Had(acquired) | Share::InTheWay(Ok(acquired)) => of_acquire(acquired),
+        Share::Had(acquired) | Share::InTheWay(Ok(acquired)) => of_acquire(Kind::Mutex, acquired),
         Share::InTheWay(Err(refused)) => of_refusal(refused),
         Share::Open => Value::bulk("open"),
         Share::Held => Value::bulk("held"),
@@ -164,15 +176,24 @@ pub(super) fn of_shares(shares: &[Share]) -> Value {
 }
 
 fn of_inspection(seen: &Inspection, in_full: bool) -> Value {
-    let Inspection { holder, waiting, fate: found, stranger, audit, .. } = seen;
+    let Inspection { holder, waiting, fate: found, stranger, .. } = seen;
     let who = Value::Array(who(holder.as_ref()));
     let mut said = vec![Value::number(*waiting), Value::bulk(found.map_or("", fate)), who];
     if in_full {
         let stranger = stranger.map_or_else(String::new, |stranger| stranger.to_string());
-        let lines: Vec<_> = audit.iter().map(of_entry).collect();
-        said.extend([Value::bulk(stranger), Value::bulk(lines.join("\n"))]);
+        said.extend([Value::bulk(stranger), of_audit(seen)]);
     }
     Value::Array(said)
+}
+
+/// The text of an audit.
+fn of_audit(seen: &Inspection) -> Value {
+    Value::bulk(seen.audit.iter().map(of_entry).collect::<Vec<_>>().join("\n"))
+}
+
+/// How many there are in all, or -1.
+fn limit_of(limit: Option<u32>) -> Value {
+    limit.map_or(Value::Integer(-1), |limit| Value::Integer(limit.into()))
 }
 
 /// A line of an audit.
@@ -182,7 +203,7 @@ fn of_entry(entry: &AuditEntry) -> String {
     format!("{}\t{}\t{fence}\t{known}\t{whose}\t{}", entry.at_ms, ended(entry.how), entry.by)
 }
 
-fn of_acquire(acquired: &Acquired) -> Value {
+fn of_acquire(kind: Kind, acquired: &Acquired) -> Value {
     match acquired {
         Acquired::Granted { fence, remaining_ms, others_wait, entered } => {
             let said = [
@@ -194,19 +215,28 @@ fn of_acquire(acquired: &Acquired) -> Value {
             let entered = entered.map(|entered| [entered.count, entered.lease_ms].map(Value::number));
             Value::Array(said.into_iter().chain(entered.into_iter().flatten()).collect())
         }
-        Acquired::Taken { holder, position, ahead, .. } => {
+        Acquired::Taken { holder, position, ahead, others } => {
             let position = position.map_or(Value::Integer(-1), Value::number);
             let session = ahead.map_or_else(String::new, |ahead| ahead.session.to_string());
             let alive = ahead.and_then(|ahead| ahead.alive_ms).map_or(Value::Integer(-1), Value::number);
             let said = [Value::bulk("taken"), position, Value::bulk(session), alive];
-            Value::Array(said.into_iter().chain(who(holder.as_ref())).collect())
+            let others: Vec<_> = others.iter().map(ToString::to_string).collect();
+            let others = kind.is_shared().then(|| Value::bulk(others.join(" ")));
+            Value::Array(said.into_iter().chain(others).chain(who(holder.as_ref())).collect())
         }
         Acquired::Spent(how) => Value::Array(vec![Value::bulk("spent"), Value::bulk(ended(*how))]),
     }
 }
 
 fn of_refusal(refused: &Refused) -> Value {
+    let numbers = |word, first: u32, second: u32| {
+        Value::Array(vec![Value::bulk(word), Value::Integer(first.into()), Value::Integer(second.into())])
+    };
     let (word, found) = match refused {
+        Refused::OutOfRange { count, limit } => return numbers("range", *count, *limit),
+        Refused::Disagreement { asked, known } => return numbers("differ", *asked, *known),
+        Refused::WouldDeadlock => return Value::Array(vec![Value::bulk("deadlock")]),
+        Refused::NothingToUpgrade => return Value::Array(vec![Value::bulk("upgradable")]),
         Refused::WrongKind { found } => ("kind", found.as_str()),
         Refused::Format { found } => ("format", found.as_str()),
         _ => ("kind", "unknown"),
@@ -231,7 +261,10 @@ fn who(holder: Option<&Holder>) -> Vec<Value> {
             Value::bulk(session),
         ]);
     }
-    if let Some(owner) = &holder.owner {
+    if holder.portion != Portion::Whole {
+        let owner = holder.owner.as_ref().map_or("", |owner| owner.as_str());
+        who.extend([owner, &holder.portion.word()].map(Value::bulk));
+    } else if let Some(owner) = &holder.owner {
         who.extend([Value::bulk(owner.as_str()), Value::number(holder.count)]);
     }
     who

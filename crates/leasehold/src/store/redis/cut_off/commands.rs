@@ -5,7 +5,7 @@ use super::site::Site;
 use crate::store::redis::embedded::{Keyspace, WHOLE};
 use leasehold_core::{
     Acquire, Beat, Claim, Enqueue, Evict, Extend, FencingToken, Free, HoldId, Inspect, Kind, Label, Life,
-    Lock, Nonce, Op, OwnValue, Pass, Portion, Release, Seen, SessionId,
+    Lock, Nonce, Op, OwnValue, Pass, Portion, Release, Resize, Seen, SessionId,
 };
 
 const START_US: u64 = 1_762_000_000_000_000;
@@ -27,6 +27,26 @@ fn every_way_of_an_election_has_its_commands() {
 #[test]
 fn every_way_of_a_reentrant_mutex_has_its_commands() {
     have_their_commands(Kind::Reentrant, entries());
+}
+
+#[test]
+fn every_way_of_a_semaphore_has_its_commands() {
+    have_their_commands(Kind::Semaphore, permits());
+}
+
+#[test]
+fn every_way_of_an_rwlock_has_its_commands() {
+    have_their_commands(Kind::RwLock, readers());
+}
+
+#[test]
+fn every_way_of_a_latch_has_its_commands() {
+    have_their_commands(Kind::Latch, arrivals());
+}
+
+#[test]
+fn every_way_of_a_barrier_has_its_commands() {
+    have_their_commands(Kind::Barrier, meetings());
 }
 
 fn have_their_commands(kind: Kind, ways: impl IntoIterator<Item = Way>) {
@@ -410,6 +430,180 @@ fn entries() -> Vec<Way> {
     ]
 }
 
+/// An acquire of a part, to wait for it.
+fn take_part(n: u8, portion: Portion) -> Op {
+    Op::Acquire(Acquire { portion, ..ask(claim(n), Some(60_000)) })
+}
+
+/// Of a Semaphore with two permits.
+fn permits() -> Vec<Way> {
+    let take = |n: u8, count: u32| take_part(n, Portion::Permits { count, of: 2 });
+    let by = || Label::new("test").expect("a label");
+    let evict = |n: u8| Op::Evict(Evict { dead: claim(n).hold.session(), by: by() });
+    let free = |at_us: u64| Op::Free(Free { seen: Seen::Hold(FencingToken::new(at_us)), by: by() });
+    let resize = |seen: Option<u32>, limit: u32| Op::Resize(Resize { seen, limit });
+    let two = || vec![take(1, 1), take(2, 1)];
+    let queue = || [two(), vec![take(3, 1), take(4, 1)]].concat();
+    vec![
+        ("acquire of a new lock", vec![], take(1, 1), "HGET HLEN HMGET TIME RESTORE HSET RESTORE HSET"),
+        (
+            "acquire of one more permit",
+            vec![take(1, 1)],
+            take(2, 1),
+            "HGET HGETALL TIME HMGET PTTL HSET PEXPIRE HSET",
+        ),
+        ("acquire that is sent again", vec![take(1, 1)], take(1, 1), "HGET HGETALL TIME HMGET"),
+        ("acquire of what is not there: to wait", two(), take(3, 1), "HGET HGETALL TIME HMGET PTTL HSET"),
+        ("look of one who waits", queue(), take(4, 1), "HGET HGETALL TIME HMGET PTTL HGET HGET HSET"),
+        ("acquire of more than there are", vec![], take(1, 3), "HGET HLEN HMGET"),
+        ("extend", vec![take(1, 1)], extend(1, false), "HMGET TIME PTTL PEXPIRE HSET"),
+        (
+            "extend of one of several",
+            vec![take(1, 1), take(2, 1), extend(2, false)],
+            extend(1, false),
+            "HMGET TIME PTTL PEXPIRE HSET",
+        ),
+        (
+            "extend that changes nothing",
+            vec![take(1, 1), extend(1, false)],
+            short_extend(1),
+            "HMGET TIME PTTL",
+        ),
+        (
+            "extend that keeps the record",
+            vec![take(1, 1)],
+            extend(1, true),
+            "HMGET TIME PTTL PEXPIRE HSET HMGET PTTL PEXPIRE",
+        ),
+        ("release with nobody waiting", vec![take(1, 1)], release(1), "HGET HGETALL TIME HMGET DEL HSET"),
+        ("release of one of several", two(), release(1), "HGET HGETALL TIME HMGET HDEL PEXPIRE HSET"),
+        (
+            "release that grants",
+            queue(),
+            release(1),
+            "HGET HGETALL TIME HMGET HGET HMGET PTTL HGET HDEL HSET PEXPIRE HSET HDEL PUBLISH",
+        ),
+        (
+            "release of two permits, that grants both",
+            vec![take(1, 2), take(2, 1), take(3, 1)],
+            release(1),
+            "HGET HGETALL TIME HMGET HGET HMGET PTTL HGET DEL HSET RESTORE HSET HDEL PUBLISH PUBLISH",
+        ),
+        ("release of one who waits", queue(), release(3), "HGET HGETALL TIME HMGET HMGET HGET HSET HDEL"),
+        (
+            "eviction of one of several",
+            queue(),
+            evict(1),
+            "HGET HGETALL TIME HMGET HMGET HVALS GET HGET HMGET PTTL HGET HDEL HSET PEXPIRE HSET HDEL PUBLISH SET",
+        ),
+        (
+            "eviction of one who waits",
+            queue(),
+            evict(3),
+            "HGET HGETALL TIME HMGET HMGET HVALS HMGET HGET HSET HDEL",
+        ),
+        (
+            "freed from its holder",
+            queue(),
+            free(START_US),
+            "HGET HGETALL TIME HMGET GET HGET HMGET PTTL HGET HDEL HSET PEXPIRE HSET HDEL PUBLISH PUBLISH SET",
+        ),
+        ("resize of a new one", vec![], resize(None, 5), "HGET HLEN HMGET RESTORE HSET"),
+        (
+            "resize that lets in two",
+            queue(),
+            resize(Some(2), 4),
+            "HGET HGETALL TIME HMGET PTTL HGET HMGET HGET HSET PEXPIRE HSET HDEL PUBLISH PUBLISH",
+        ),
+        ("resize that comes late", two(), resize(Some(1), 4), "HGET HGETALL TIME HMGET"),
+        (
+            "inspect of a lock that others wait for",
+            queue(),
+            Op::Inspect(Inspect { claim: None, in_full: true }),
+            "HGET HGETALL TIME HMGET HVALS GET",
+        ),
+    ]
+}
+
+/// Of an RwLock: each session has an owner of its own, but the fifth has the first one's.
+fn readers() -> Vec<Way> {
+    let owned = |n: u8| Claim { value: OwnValue::new(format!("owner {}", n % 4)).ok(), ..claim(n) };
+    let take = |n: u8, portion: Portion| Op::Acquire(Acquire { portion, ..ask(owned(n), Some(60_000)) });
+    let release = |n: u8| Op::Release(Release { claim: owned(n), pass: Pass::Grant, next: None });
+    let (read, write) = (|n: u8| take(n, Portion::Read), |n: u8| take(n, Portion::Write));
+    vec![
+        ("read", vec![], read(1), "HGET HLEN HMGET TIME RESTORE HSET RESTORE HSET"),
+        ("read beside another", vec![read(1)], read(2), "HGET HGETALL TIME HMGET PTTL HSET PEXPIRE HSET"),
+        (
+            "read behind a writer who waits",
+            vec![read(1), write(2)],
+            read(3),
+            "HGET HGETALL TIME HMGET PTTL HGET HSET",
+        ),
+        (
+            "read by an owner who reads, past a writer",
+            vec![read(1), write(2)],
+            read(5),
+            "HGET HGETALL TIME HMGET PTTL HGET HSET PEXPIRE HSET",
+        ),
+        (
+            "release of the last reader, which lets a writer in",
+            vec![read(1), write(2)],
+            release(1),
+            "HGET HGETALL TIME HMGET HGET PTTL DEL HSET RESTORE HSET HDEL PUBLISH",
+        ),
+        (
+            "release of the writer, which lets readers in",
+            vec![write(1), read(2), read(3)],
+            release(1),
+            "HGET HGETALL TIME HMGET HGET HMGET PTTL HGET DEL HSET RESTORE HSET HDEL PUBLISH PUBLISH",
+        ),
+        (
+            "upgrade before a writer who waits",
+            vec![take(1, Portion::Upgradable), read(3), write(2)],
+            take(5, Portion::Upgrade),
+            "HGET HGETALL TIME HMGET HGET PTTL HSET",
+        ),
+    ]
+}
+
+/// Of a Latch of two.
+fn arrivals() -> Vec<Way> {
+    let arrive = |n: u8| take_part(n, Portion::Arrive { count: 1, of: 2 });
+    let wait = |n: u8| take_part(n, Portion::Await { of: 2 });
+    vec![
+        ("arrival", vec![], arrive(1), "HGET HLEN HMGET TIME RESTORE HSET RESTORE HSET"),
+        ("wait for arrivals", vec![arrive(1)], wait(2), "HGET HGETALL TIME HMGET PTTL HSET"),
+        (
+            "the arrival that opens it for two",
+            vec![arrive(1), wait(2), wait(3)],
+            arrive(4),
+            "HGET HGETALL TIME HMGET PTTL HGET HMGET HGET HSET PEXPIRE HSET HDEL PUBLISH PUBLISH",
+        ),
+        (
+            "wait by another number",
+            vec![wait(2)],
+            take_part(3, Portion::Await { of: 3 }),
+            "HGET HLEN HMGET HMGET TIME",
+        ),
+    ]
+}
+
+/// Of a Barrier of three.
+fn meetings() -> Vec<Way> {
+    let meet = |n: u8| take_part(n, Portion::Meet { of: 3 });
+    vec![
+        ("the first", vec![], meet(1), "HGET HLEN HMGET TIME RESTORE HSET"),
+        ("the second", vec![meet(1)], meet(2), "HGET HLEN HMGET TIME PTTL HGET HSET"),
+        (
+            "the third, with whom all go on",
+            vec![meet(1), meet(2)],
+            meet(3),
+            "HGET HLEN HMGET TIME PTTL HGET HGET HMGET HMGET HMGET HSET RESTORE HSET HDEL PUBLISH PUBLISH",
+        ),
+    ]
+}
+
 fn claim(n: u8) -> Claim {
     Claim::new(HoldId::from_random(SessionId::from_random([n; 12]), [n; 16]))
 }
@@ -471,6 +665,10 @@ fn own() -> Op {
 
 fn release_own() -> Op {
     Op::Release(Release { claim: own_claim(), pass: Pass::Grant, next: None })
+}
+
+fn short_extend(n: u8) -> Op {
+    Op::Extend(Extend { claim: claim(n), lease_ms: 1, keep_record: false })
 }
 
 fn extend(n: u8, keep_record: bool) -> Op {

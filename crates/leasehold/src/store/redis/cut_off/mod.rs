@@ -23,17 +23,20 @@ mod planted;
 mod reach;
 mod seen;
 mod serve;
+mod serve_parts;
 mod site;
 mod together;
 
 use law::Left;
-use leasehold_core::model::{LockState, everybody};
-use leasehold_core::{Acquire, Evict, Fate, Kind, Label, Op, Pass, Release, Reply};
+use leasehold_core::model::{Content, LockState, Part, Value, everybody};
+use leasehold_core::{Acquire, Evict, Fate, Kind, Label, Op, Pass, Release, Reply, Seen as SeenAs};
 use reach::Play;
-use seen::{OP_KINDS, OpKind, Seen};
+use seen::{OpKind, Seen, op_kinds};
 use site::{Site, live};
 
 const STATES: u64 = 2_000;
+/// Of each of the four kinds that several have side by side, whose scripts are the same.
+const STATES_SHARED: u64 = 300;
 
 /// What is wrong after a cut-off.
 #[derive(Debug)]
@@ -41,38 +44,51 @@ struct Broken(String);
 
 #[test]
 fn a_script_that_is_cut_off_leaves_expiries_and_a_way_on() {
-    leaves_expiries_and_a_way_on(Kind::Mutex);
+    leaves_expiries_and_a_way_on(&[Kind::Mutex], STATES);
 }
 
 #[test]
 fn a_script_of_a_reentrant_mutex_that_is_cut_off_does_so_too() {
-    leaves_expiries_and_a_way_on(Kind::Reentrant);
+    leaves_expiries_and_a_way_on(&[Kind::Reentrant], STATES);
 }
 
 #[test]
 fn a_script_of_an_election_that_is_cut_off_does_so_too() {
-    leaves_expiries_and_a_way_on(Kind::Election);
+    leaves_expiries_and_a_way_on(&[Kind::Election], STATES);
 }
 
-fn leaves_expiries_and_a_way_on(kind: Kind) {
+/// One set of scripts is for all four kinds, which differ in some of what they can leave.
+#[test]
+fn a_script_of_what_several_share_that_is_cut_off_does_so_too() {
+    leaves_expiries_and_a_way_on(&[Kind::Semaphore, Kind::RwLock, Kind::Latch, Kind::Barrier], STATES_SHARED);
+}
+
+fn leaves_expiries_and_a_way_on(kinds: &[Kind], all: u64) {
     if let Some(seed) = number("LEASEHOLD_SEED") {
-        let checked = check(&mut Site::new(kind), seed, &mut Seen::default());
-        return checked.unwrap_or_else(|Broken(what)| panic!("{what}"));
+        for kind in kinds {
+            println!("a {}", kind.word());
+            let checked = check(&mut Site::new(*kind), seed, &mut Seen::default());
+            checked.unwrap_or_else(|Broken(what)| panic!("{what}"));
+        }
+        return;
     }
-    let states = number("LEASEHOLD_SEQUENCES").unwrap_or(STATES);
-    let halves = [0, 1].map(|half| std::thread::spawn(move || check_all(kind, (half..states).step_by(2))));
-    let halves = halves.map(|half| half.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-    let seen = halves.into_iter().fold(Seen::default(), Seen::with);
-    println!("{states} states of a {}, {seen:?}", kind.word());
-    if states >= STATES {
-        seen.check(kind, STATES / 1_000);
+    let states = number("LEASEHOLD_SEQUENCES").unwrap_or(all);
+    let halves = |kind: Kind| {
+        let halves =
+            [0, 1].map(|half| std::thread::spawn(move || check_all(kind, (half..states).step_by(2))));
+        halves.map(|half| half.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    };
+    let seen = kinds.iter().flat_map(|kind| halves(*kind)).fold(Seen::default(), Seen::with);
+    println!("{states} states of {kinds:?}, {seen:?}");
+    if states >= all {
+        seen.check(kinds, all.div_ceil(1_000));
     }
 }
 
 fn check_all(kind: Kind, seeds: impl Iterator<Item = u64>) -> Seen {
     let (mut site, mut seen) = (Site::new(kind), Seen::default());
     for seed in seeds {
-        check(&mut site, seed, &mut seen).unwrap_or_else(|Broken(what)| panic!("{what}"));
+        check(&mut site, seed, &mut seen).unwrap_or_else(|Broken(what)| panic!("a {}: {what}", kind.word()));
     }
     seen.cut_at(site.cuts);
     seen
@@ -83,7 +99,7 @@ fn check(site: &mut Site, seed: u64, seen: &mut Seen) -> Result<(), Broken> {
     let told = |what: String| Broken(format!("LEASEHOLD_SEED={seed}\n{what}"));
     let mut play = Play::new(site, seed);
     play.reach(true).map_err(|Broken(what)| told(format!("on the way there: {what}")))?;
-    for kind in OP_KINDS {
+    for kind in op_kinds(play.site.kind) {
         let op = play.op_of(kind);
         let (before, keyspace) = (play.state.clone(), play.site.redis.keyspace());
         for commands in 0.. {
@@ -113,7 +129,7 @@ impl Play<'_> {
             _ => self.site.command(&["HSET", &record, "format", "2"]),
         }
         let before = self.site.redis.keyspace();
-        for kind in OP_KINDS {
+        for kind in op_kinds(self.site.kind) {
             let op = self.op_of(kind);
             for commands in 0..4 {
                 self.site.run(&op, commands)?;
@@ -163,6 +179,7 @@ impl Play<'_> {
     fn look_at_what_is_left(&mut self, before: &LockState, op: &Op, whole: bool) -> Result<Left, Broken> {
         self.check_expiries(before)?;
         self.state = self.site.state()?;
+        self.check_that_parts_end_before_the_key()?;
         let mut after = before.clone();
         let (sessions, now_ms) = (self.site.sessions()?, self.now_us / 1000);
         let (reply, wakes) = after.apply(self.now_us, op, &|session| sessions.vital(now_ms, session));
@@ -196,6 +213,17 @@ impl Play<'_> {
         let mut state = before.clone();
         let by = Label::new("test").expect("a plain text is a label");
         match op {
+            // Of what several share, the release of one lets in others.
+            Op::Release(release) if state.kind.is_shared() => {
+                state = live(&state, self.now_us);
+                keep_parts(&mut state, |part| part.hold != release.claim.hold);
+                state = live(&state, self.now_us);
+            }
+            Op::Free(free) if state.kind.is_shared() => {
+                state = live(&state, self.now_us);
+                keep_parts(&mut state, |part| free.seen != SeenAs::Hold(part.fence));
+                state = live(&state, self.now_us);
+            }
             Op::Release(release) => {
                 let rest = Release { next: None, ..release.clone() };
                 state.apply(self.now_us, &Op::Release(rest.clone()), &everybody);
@@ -214,6 +242,18 @@ impl Play<'_> {
         state
     }
 
+    /// No hold of a lock that several share lasts longer than the key.
+    fn check_that_parts_end_before_the_key(&self) -> Result<(), Broken> {
+        let Some(Value { content: Content::Parts(parts), expires_ms: Some(expires_ms) }) = &self.state.value
+        else {
+            return Ok(());
+        };
+        match parts.holds.iter().find(|part| part.until_ms > *expires_ms) {
+            Some(part) => Err(Broken(format!("it ends at {expires_ms}, and {part:?} later"))),
+            None => Ok(()),
+        }
+    }
+
     fn check_expiries(&self, before: &LockState) -> Result<(), Broken> {
         let persisted = |content: &str| {
             let value = before.value.as_ref().filter(|value| value.expires_ms.is_none());
@@ -229,6 +269,16 @@ impl Play<'_> {
         }
         Ok(())
     }
+}
+
+/// A lock with those parts alone that stay.
+fn keep_parts(state: &mut LockState, stays: impl Fn(&Part) -> bool) {
+    state.value.take_if(|value| {
+        let Content::Parts(parts) = &mut value.content else { return false };
+        parts.holds.retain(stays);
+        value.expires_ms = parts.holds.iter().map(|part| part.until_ms).max();
+        parts.holds.is_empty()
+    });
 }
 
 fn number(variable: &str) -> Option<u64> {

@@ -22,7 +22,7 @@ struct Mistake {
     said: &'static str,
 }
 
-const MISTAKES: [Mistake; 20] = [
+const MISTAKES: [Mistake; 28] = [
     Mistake {
         kind: Kind::Mutex,
         name: "the record is created by HSET, and its expiry follows",
@@ -235,6 +235,95 @@ const MISTAKES: [Mistake; 20] = [
             ),
         ],
         said: "and told",
+    },
+    Mistake {
+        kind: Kind::Semaphore,
+        name: "a hash of parts is made by HSET, and its expiry follows",
+        edits: &[
+            ("redis.call('RESTORE', KEYS[1], longest_left(), OPENED[KIND])", "stands = false"),
+            (
+                "redis.call('HSET', KEYS[1], unpack(holds_and_parts))",
+                "redis.call('HSET', KEYS[1], 'leasehold', KIND, unpack(holds_and_parts))
+                redis.call('PEXPIRE', KEYS[1], longest_left())",
+            ),
+        ],
+        said: "never expires",
+    },
+    Mistake {
+        kind: Kind::Semaphore,
+        name: "a part is given before the record is written",
+        edits: &[("write_record()\n  write_lock()", "write_lock()\n write_record()")],
+        said: "it left",
+    },
+    Mistake {
+        kind: Kind::Semaphore,
+        name: "a part is given before its key lasts as long",
+        edits: &[
+            (
+                "redis.call('PEXPIRE', KEYS[1], longest_left())\n    -- One of those",
+                "-- One of those",
+            ),
+            (
+                "redis.call('HSET', KEYS[1], unpack(holds_and_parts))",
+                "redis.call('HSET', KEYS[1], unpack(holds_and_parts)) redis.call('PEXPIRE', KEYS[1], longest_left())",
+            ),
+        ],
+        said: "later",
+    },
+    Mistake {
+        kind: Kind::RwLock,
+        name: "a hold is lengthened before its key",
+        edits: &[
+            ("elseif left_ms < lease_ms then\n  redis.call('PEXPIRE', KEYS[1], ARGV[3])", ""),
+            (
+                "digits(new_until_ms) .. rest) end",
+                "digits(new_until_ms) .. rest) end
+                if left_ms >= 0 and left_ms < lease_ms then redis.call('PEXPIRE', KEYS[1], ARGV[3]) end",
+            ),
+        ],
+        said: "later",
+    },
+    Mistake {
+        kind: Kind::RwLock,
+        name: "a release of one of several is written down before the hold is removed",
+        edits: &[(
+            "    remove(gone)\n",
+            "    if record_there and ended then redis.call('HSET', KEYS[2], 'ended', ended) end
+            remove(gone)\n",
+        )],
+        said: "it left",
+    },
+    Mistake {
+        kind: Kind::Barrier,
+        name: "those who meet are let in one after the other",
+        edits: &[(
+            "redis.call('HSET', KEYS[1], unpack(holds_and_parts))",
+            "for i = 1, #holds_and_parts, 2 do
+              redis.call('HSET', KEYS[1], holds_and_parts[i], holds_and_parts[i + 1])
+            end",
+        )],
+        said: "it left",
+    },
+    Mistake {
+        kind: Kind::Latch,
+        name: "who waits at a latch is told before it is open for him",
+        edits: &[(
+            "local function write_rest()\n",
+            "local function write_rest()
+            for _, message in ipairs(messages) do redis.pcall('PUBLISH', ARGV[3] .. message[1], message[2]) end
+            messages = {}\n",
+        )],
+        said: "and told",
+    },
+    Mistake {
+        kind: Kind::Semaphore,
+        name: "a number of permits is written before the record is made",
+        edits: &[(
+            "redis.call('RESTORE', KEYS[2], digits(new_record_ttl_ms or record_ttl(0)), EMPTY_RECORD)",
+            "new_record_ttl_ms, record_there = new_record_ttl_ms or record_ttl(0), true
+                texts[#texts + 1], texts[#texts + 2] = 'format', '1'",
+        )],
+        said: "never expires",
     },
 ];
 

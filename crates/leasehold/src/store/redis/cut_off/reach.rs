@@ -7,7 +7,8 @@ use super::site::Site;
 use crate::store::redis::embedded::{Content, WHOLE};
 use leasehold_core::model::LockState;
 use leasehold_core::{
-    Acquire, Beat, Beaten, Enqueue, FencingToken, Label, Life, Op, Portion, Release, SessionOp, SessionReply,
+    Acquire, Beat, Beaten, Enqueue, FencingToken, Kind, Label, Life, Op, Portion, Release, SessionOp,
+    SessionReply,
 };
 use leasehold_testkit::conformance::{Happening, Stranger, Workload};
 
@@ -177,7 +178,7 @@ impl<'a> Play<'a> {
             adopt_ms: None,
             life: Life::Session { alive_ms: 10_000 },
             ahead: None,
-            portion: Portion::Whole,
+            portion: whole(self.site.kind),
         }
     }
 
@@ -190,5 +191,16 @@ impl<'a> Play<'a> {
             record.last = Some(FencingToken::new(last));
         }
         self.compare()
+    }
+}
+
+/// A part beside which nobody has one, as far as there is any: so that others wait for it.
+fn whole(kind: Kind) -> Portion {
+    match kind {
+        Kind::Semaphore => Portion::Permits { count: 3, of: 3 },
+        Kind::RwLock => Portion::Write,
+        Kind::Latch => Portion::Await { of: 3 },
+        Kind::Barrier => Portion::Meet { of: 64 },
+        _ => Portion::Whole,
     }
 }

@@ -20,9 +20,15 @@ pub(super) enum OpKind {
     Inspect,
     Evict,
     Free,
+    Resize,
 }
 
-pub(super) const OP_KINDS: [OpKind; 8] = [
+/// Those that a lock of a kind has.
+pub(super) fn op_kinds(kind: Kind) -> impl Iterator<Item = OpKind> {
+    OP_KINDS.into_iter().filter(move |op| *op != OpKind::Resize || kind == Kind::Semaphore)
+}
+
+const OP_KINDS: [OpKind; 9] = [
     OpKind::Acquire,
     OpKind::AcquireAhead,
     OpKind::Extend,
@@ -31,6 +37,7 @@ pub(super) const OP_KINDS: [OpKind; 8] = [
     OpKind::Inspect,
     OpKind::Evict,
     OpKind::Free,
+    OpKind::Resize,
 ];
 
 impl OpKind {
@@ -44,6 +51,7 @@ impl OpKind {
             Op::Inspect(_) => Some(Self::Inspect),
             Op::Evict(_) => Some(Self::Evict),
             Op::Free(_) => Some(Self::Free),
+            Op::Resize(_) => Some(Self::Resize),
             _ => None,
         }
     }
@@ -78,11 +86,20 @@ impl Seen {
 
     /// Whether every operation left all that it can, so many times at least, and every script was stopped at every
     /// command.
-    pub(super) fn check(&self, kind: Kind, times_at_least: u64) {
-        let of_this_kind = match kind {
+    pub(super) fn check(&self, kinds: &[Kind], times_at_least: u64) {
+        let of_these_kinds = match kinds[0] {
             Kind::Reentrant => &[(OpKind::Acquire, Left::Lasting), (OpKind::Extend, Left::Lasting)][..],
-            // Left resting, but not yet told from the hold before.
-            _ => &[(OpKind::Release, Left::Lasting)],
+            Kind::Mutex | Kind::Election => {
+                // Left resting, but not yet told from the hold before.
+                &[(OpKind::Release, Left::Lasting)]
+            }
+            Kind::Semaphore => &[
+                (OpKind::Resize, Left::Untouched),
+                (OpKind::Resize, Left::Opened),
+                (OpKind::Resize, Left::Entered),
+                (OpKind::Resize, Left::Done),
+            ][..],
+            _ => &[],
         };
         for what in [
             (OpKind::Acquire, Left::Untouched),
@@ -116,15 +133,16 @@ impl Seen {
             (OpKind::Free, Left::Done),
         ]
         .iter()
-        .chain(of_this_kind)
+        .chain(of_these_kinds)
         {
             let times = self.left.get(what).copied().unwrap_or(0);
             assert!(times >= times_at_least, "{what:?} came {times} times only");
         }
-        // A Mutex is extended by its token, or by more, and left resting by a script of its own; so is an Election extended.
-        let scripts = match kind {
+        // A Mutex is extended by its token, or by more, and left resting by a script of its own; so is an Election extended;
+        // and a Semaphore has one for its size. A beat is one of them.
+        let scripts = match kinds[0] {
             Kind::Mutex => 9,
-            Kind::Election => 8,
+            Kind::Election | Kind::Semaphore => 8,
             _ => 7,
         };
         assert_eq!(self.cuts.len(), scripts, "so many scripts there are");

@@ -24,6 +24,9 @@ const LOOKS_AT_MOST: usize = 64;
 impl Play<'_> {
     /// Serves all who waited `before` a cut-off, all who wait now, and who asked for the lock in `op`.
     pub(super) fn serve_all(&mut self, before: &LockState, op: &Op) -> Result<(), Broken> {
+        if self.site.kind.is_shared() {
+            return self.serve_all_parts(before, op);
+        }
         let mut last = last(before).max(last(&self.state));
         let mut waiting = self.live(before);
         waiting.extend(self.live(&self.state));
@@ -119,7 +122,7 @@ impl Play<'_> {
         })
     }
 
-    fn send(&mut self, op: &Op) -> Result<Reply, Broken> {
+    pub(super) fn send(&mut self, op: &Op) -> Result<Reply, Broken> {
         let reply = self.site.agree(&mut self.state, self.now_us, op)?;
         reply.ok_or_else(|| Broken("it was cut off without being told".to_owned()))
     }
@@ -171,7 +174,7 @@ fn last(state: &LockState) -> FencingToken {
 }
 
 /// Who asks for the lock in an operation.
-fn asked_in(op: &Op) -> impl Iterator<Item = &Acquire> {
+pub(super) fn asked_in(op: &Op) -> impl Iterator<Item = &Acquire> {
     match op {
         Op::Acquire(ask) => Some(ask),
         Op::Release(release) => release.next.as_ref(),

@@ -18,7 +18,7 @@ use leasehold_core::{
     OwnValue, Portion, Refused, Reply, SessionId, Wake,
 };
 use leasehold_testkit::Value;
-use leasehold_testkit::conformance::{Stranger, Workload, rlock, said_of_leaders};
+use leasehold_testkit::conformance::{Stranger, Workload, parts, rlock, said_of_leaders};
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::rc::Rc;
@@ -251,6 +251,9 @@ fn read_back(keyspace: &Keyspace, kind: Kind, keys: &LockKeys) -> Result<LockSta
         Some(Entry { content, expires_ms }) => {
             let content = match (content, kind) {
                 (Content::Text(text), _) => Some(Lies::Token(String::from_utf8_lossy(text).into_owned())),
+                (Content::Hash(hash), kind) if kind.is_shared() => {
+                    parts(kind, &Fields::of(hash).0).map_err(Broken)?
+                }
                 (Content::Hash(hash), Kind::Reentrant) => rlock(&Fields::of(hash).0).map_err(Broken)?,
                 (other, _) => Some(Lies::Other(other.kind().to_owned())),
             };
@@ -259,7 +262,7 @@ fn read_back(keyspace: &Keyspace, kind: Kind, keys: &LockKeys) -> Result<LockSta
         None => None,
     };
     let record = keyspace.entry(&keys.record).map(|entry| match (&entry.content, entry.expires_ms) {
-        (Content::Hash(hash), Some(expires_ms)) => Fields::of(hash).record(expires_ms),
+        (Content::Hash(hash), Some(expires_ms)) => Fields::of(hash).record(kind, expires_ms),
         (_, expires_ms) => Err(Broken(format!("a record of another type, or that expires {expires_ms:?}"))),
     });
     let audit = keyspace.entry(&keys.audit).map(|entry| match (&entry.content, entry.expires_ms) {
@@ -291,7 +294,7 @@ impl Fields {
         self.0.get(name).map(String::as_str)
     }
 
-    fn record(&self, expires_ms: u64) -> Result<Record, Broken> {
+    fn record(&self, kind: Kind, expires_ms: u64) -> Result<Record, Broken> {
         if self.field("format") != Some("1") {
             return Err(Broken(format!("a record of format {:?}", self.field("format"))));
         }
@@ -306,11 +309,12 @@ impl Fields {
             tail: 0,
             tickets: BTreeMap::new(),
             places: BTreeMap::new(),
-            limit: None,
+            limit: self.field("limit").map(parsed).transpose()?,
         };
-        self.queue(&mut record)?;
+        self.queue(kind, &mut record)?;
         let known = |field: &&str| match field.split_once(':') {
-            Some((kind, session)) => matches!(kind, "w" | "n" | "p") && session.parse::<SessionId>().is_ok(),
+            Some((link, of)) => matches!(link, "w" | "n" | "p") && place_id(kind, of).is_ok(),
+            None if kind.is_shared() => matches!(*field, "format" | "last" | "limit" | "ended" | "queue"),
             None => matches!(*field, "format" | "last" | "tenant" | "ended" | "queue"),
         };
         match self.0.keys().map(String::as_str).find(|field| !known(field)) {
@@ -342,7 +346,7 @@ impl Fields {
 
     /// Follows the links from the first place to the last. What they do not lead to is an error, but for places that are
     /// empty, which are none.
-    fn queue(&self, record: &mut Record) -> Result<(), Broken> {
+    fn queue(&self, kind: Kind, record: &mut Record) -> Result<(), Broken> {
         let queue = self.field("queue").unwrap_or("0 0  ");
         let words: Vec<_> = queue.split(' ').collect();
         let [size, tail, first, last] = words[..] else { return Err(Broken(format!("a queue `{queue}`"))) };
@@ -350,16 +354,16 @@ impl Fields {
         let (mut before, mut at) = ("", first);
         while !at.is_empty() {
             let text = self.field(&format!("w:{at}")).unwrap_or_default();
-            let (session, place) = (parsed::<SessionId>(at)?, place(text)?);
+            let (id, place) = (place_id(kind, at)?, place(text, kind)?);
             if !before.is_empty() && self.field(&format!("p:{at}")) != Some(before) {
                 return Err(Broken(format!("the link back from {at} does not lead to {before}")));
             }
             let in_order = record.tickets.last_key_value().is_none_or(|(ticket, _)| *ticket < place.ticket);
-            if !in_order || place.ticket >= record.tail || place.claim.hold.session() != session {
+            if !in_order || place.ticket >= record.tail || PlaceId::of(kind, &place.claim.hold) != id {
                 return Err(Broken(format!("place {} of {at} is out of order", place.ticket)));
             }
-            record.tickets.insert(place.ticket, PlaceId::Session(session));
-            record.places.insert(PlaceId::Session(session), place);
+            record.tickets.insert(place.ticket, id);
+            record.places.insert(id, place);
             before = at;
             at = if at == last { "" } else { self.field(&format!("n:{at}")).unwrap_or_default() };
         }
@@ -372,7 +376,23 @@ impl Fields {
     }
 }
 
-fn place(text: &str) -> Result<Place, Broken> {
+/// Whose place a field is about.
+fn place_id(kind: Kind, text: &str) -> Result<PlaceId, Broken> {
+    if kind.is_shared() {
+        HoldId::from_token(text).map(PlaceId::Hold).map_err(broken)
+    } else {
+        parsed(text).map(PlaceId::Session)
+    }
+}
+
+fn place(text: &str, kind: Kind) -> Result<Place, Broken> {
+    let (text, portion) = match text.rsplit_once('\n') {
+        Some((text, word)) if kind.is_shared() => {
+            let portion = Portion::of_word(word).filter(|portion| portion.suits(kind));
+            (text, portion.ok_or_else(|| Broken(format!("a place of a portion `{word}`")))?)
+        }
+        _ => (text, Portion::Whole),
+    };
     let words: Vec<_> = text.splitn(8, '\n').collect();
     let [ticket, nonce, expires_ms, lease_ms, life, hold, own, label] = words[..] else {
         return Err(Broken(format!("a place with {} of 8 parts", words.len())));
@@ -385,7 +405,7 @@ fn place(text: &str) -> Result<Place, Broken> {
         life: self::life(life)?,
         claim: claim(hold, own)?,
         label: Label::new(label).map_err(broken)?,
-        portion: Portion::Whole,
+        portion,
     })
 }
 

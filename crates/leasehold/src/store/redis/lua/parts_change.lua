@@ -130,11 +130,12 @@ local function write_lock()
   else
     redis.call('RESTORE', KEYS[1], longest_left(), OPENED[KIND])
   end
-  local texts = {}
+  local holds_and_parts = {}
   for i, part in ipairs(added) do
-    texts[2 * i - 1], texts[2 * i] = part.hold, digits(part.until_ms) .. ' ' .. digits(part.since_ms) .. ' '
+    holds_and_parts[2 * i - 1] = part.hold
+    holds_and_parts[2 * i] = digits(part.until_ms) .. ' ' .. digits(part.since_ms) .. ' '
       .. digits(part.fence) .. ' ' .. part.portion .. ' ' .. part.life .. '\n' .. part.owner .. '\n' .. part.label
   end
-  redis.call('HSET', KEYS[1], unpack(texts))
+  redis.call('HSET', KEYS[1], unpack(holds_and_parts))
 end
 

@@ -227,7 +227,8 @@ local function acquire(ask, asked, alive_ms)
     end
     return reply
   end
-  if passes(ask) then
+  -- Who finds room, and nobody before him, needs no place.
+  if first == '' and room(ask) == 'now' or passes(ask) then
     if first ~= '' and place_of(ask.place) then leave(ask.place) end
     let_in(ask)
     -- Others may have waited for this one to arrive.

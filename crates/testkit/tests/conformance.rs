@@ -8,7 +8,7 @@ use leasehold_core::model::{
 };
 use leasehold_core::{
     Acquire, Acquired, Claim, Enqueue, Evicted, Extended, Fate, FencingToken, Freed, HoldId, Inspect,
-    KeyError, KeySpace, Kind, Life, Lock, LockName, Op, OwnValue, Pass, Portion, Refused, Reply, Seen,
+    KeyError, KeySpace, Kind, Life, Lock, LockName, Op, OwnValue, Pass, Portion, Refused, Release, Reply, Seen,
     SessionId, SessionOp, SessionReply, Share, Wake,
 };
 use leasehold_testkit::conformance::{self, Scene, Subject, cases};
@@ -97,6 +97,10 @@ enum Flaw {
     EndsTogether,
     /// What is left after a release lasts as long as what was released.
     ReleaseLeavesItsEnd,
+    /// A lock that is left resting rests for longer than it should.
+    RestsLonger,
+    /// A lock that is left resting is held yet, by whoever has released it.
+    RestsHeld,
     /// Of several locks it takes those that it can.
     TakesSome,
     /// Of several locks it takes also those that others have.
@@ -258,6 +262,11 @@ fn spoil_operation(flaw: Flaw, state: &LockState, op: &mut Op) {
             release.claim = same.unwrap_or(&release.claim).clone();
         }
         (Flaw::AlwaysGrants, Op::Release(release)) => release.pass = Pass::Grant,
+        (Flaw::RestsLonger, Op::Release(Release { pass: Pass::Rest { for_ms }, .. })) => *for_ms += 60_000,
+        // The hold lasts as if nothing had been sent about it.
+        (Flaw::RestsHeld, Op::Release(release)) if matches!(release.pass, Pass::Rest { .. }) => {
+            release.claim = Claim::new(HoldId::from_random(SessionId::from_random([0xee; 12]), [0; 16]));
+        }
         (Flaw::WholeSeconds, Op::Acquire(ask)) => ask.lease_ms = ask.lease_ms / 1000 * 1000,
         (Flaw::EvictsDetached, Op::Acquire(ask)) => ask.life = Life::Session { alive_ms: 1 },
         (Flaw::FreesUnseen, Op::Free(free)) => {
@@ -683,7 +692,7 @@ impl Subject for Model {
             (Kind::Reentrant, Ok(owner)) => {
                 Content::Entries(Entries { owner, count: 1, fence: None, lease_ms: 0, holds: Vec::new() })
             }
-            _ => Content::Token(value.to_owned()),
+            (kind, _) => Content::Token([kind.mark(), value].concat()),
         };
         Some(Box::pin(async move { self.meddle(lock, Some(content), expiry) }))
     }
@@ -797,6 +806,22 @@ fn holds_that_end_together_fail_their_case() {
 #[test]
 fn a_process_that_is_not_told_fails_its_case() {
     fails_of(Kind::Reentrant, Flaw::TellsOne, cases::a_forced_release_ends_all_of_an_owner);
+}
+
+/// The same for locks that rest.
+#[test]
+fn a_flaw_of_a_rest_fails_its_case() {
+    for kind in [Kind::Mutex, Kind::Election] {
+        fails_of(kind, Flaw::AlwaysGrants, cases::a_lock_that_rests_is_nobodys);
+        fails_of(kind, Flaw::AlwaysGrants, cases::a_rest_that_acquires_again_waits);
+        fails_of(kind, Flaw::AlwaysGrants, cases::a_rest_ends_with_no_session);
+        fails_of(kind, Flaw::RestsHeld, cases::a_resent_rest_says_released);
+        fails_of(kind, Flaw::ReleasesAnybody, cases::a_rest_by_another_hold_changes_nothing);
+        fails_of(kind, Flaw::RestsLonger, cases::a_rest_whose_time_is_over_is_a_release);
+        fails_of(kind, Flaw::RestsLonger, cases::a_rest_ends_by_itself);
+        fails_of(kind, Flaw::RestsHeld, cases::a_rest_is_beyond_the_hold_before);
+        fails_of(kind, Flaw::RestsHeld, cases::a_rest_is_ended_by_force);
+    }
 }
 
 /// The same for several locks in one step.

@@ -14,8 +14,8 @@ const MET: Duration = Duration::from_secs(60);
 /// A point at which so many tasks, in whatever processes, wait for one another.
 ///
 /// When the last of them has come, all are let in in one step, or none. Then it can be used again: those who come next
-/// wait for one another anew. Whoever gives up, or dies, is not counted any more; a death is noticed when its session has
-/// ended.
+/// wait for one another anew. Whoever gives up, or dies, is not counted any more: the store hears of the one in the
+/// background, which [`Client::settle`](crate::Client::settle) waits for, and of a death when its session has ended.
 ///
 /// All who use a barrier at the same time have to wait for the same number; who does not is refused.
 ///

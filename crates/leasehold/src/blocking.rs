@@ -24,7 +24,7 @@
 //!
 //! Clients, locks and guards can be shared by threads and moved between them. A guard may be released on another thread
 //! than the one that acquired it. A [`Mutex`] never re-enters: a thread that acquires it twice waits for itself. A
-//! [`ReentrantMutex`] does, and takes a thread for its owner where nobody says for whom it works.
+//! [`ReentrantMutex`] does, and takes a thread for its owner where nobody says for whom it works; so does an [`RwLock`].
 //!
 //! A thread that panics drops its guards, and dropping one gives the lock back in the background. So does the drop of a
 //! guard anywhere else, in an async context as well: it never waits.
@@ -41,20 +41,28 @@
 //! A client does not survive `fork`: its threads are not in the child, where a call would wait for ever, and the child
 //! would share the connection. Connect after the fork.
 
+mod barrier;
 mod election;
 mod guard;
 mod host;
+mod latch;
 mod multi;
 mod mutex;
 mod reentrant;
+mod rwlock;
+mod semaphore;
 mod thread;
 
+pub use barrier::Barrier;
 pub use election::{Election, Leaders, Leadership, OncePer, Turn};
 pub use guard::Guard;
 pub use host::AsyncContext;
+pub use latch::Latch;
 pub use multi::{MultiGuard, MultiMutex};
 pub use mutex::Mutex;
 pub use reentrant::{ReentrantGuard, ReentrantMutex};
+pub use rwlock::{NotShifted, ReadGuard, RwLock, UpgradableGuard, WriteGuard};
+pub use semaphore::{Permit, Semaphore};
 
 use crate::client::ClientBuilder;
 use crate::error::{AttachError, ConnectError, ExtendError, InspectError, LockError, ReleaseError};
@@ -261,6 +269,52 @@ impl Client {
         N::Error: Into<NameError>,
     {
         Ok(OncePer::new(self.inner.once_per(name, period)?, self.host.clone()))
+    }
+
+    /// The semaphore of that name, with so many permits where the store knows no other number: see [`Semaphore`]. Nothing
+    /// is sent, and nobody waits.
+    ///
+    /// Fails as [`leasehold::Client::semaphore`](crate::Client::semaphore) does.
+    pub fn semaphore<N>(&self, name: N, permits: u32) -> Result<Semaphore, LockError>
+    where
+        N: TryInto<LockName>,
+        N::Error: Into<NameError>,
+    {
+        Ok(Semaphore::new(self.inner.semaphore(name, permits)?, self.host.clone()))
+    }
+
+    /// The lock of that name which readers share and a writer has alone: see [`RwLock`]. Nothing is sent, and nobody
+    /// waits.
+    ///
+    /// Fails as [`leasehold::Client::rwlock`](crate::Client::rwlock) does.
+    pub fn rwlock<N>(&self, name: N) -> Result<RwLock, LockError>
+    where
+        N: TryInto<LockName>,
+        N::Error: Into<NameError>,
+    {
+        Ok(RwLock::new(self.inner.rwlock(name)?, self.inner.owners.clone(), self.host.clone()))
+    }
+
+    /// The latch of that name which opens when so many have arrived: see [`Latch`]. Nothing is sent, and nobody waits.
+    ///
+    /// Fails as [`leasehold::Client::latch`](crate::Client::latch) does.
+    pub fn latch<N>(&self, name: N, arrivals: u32) -> Result<Latch, LockError>
+    where
+        N: TryInto<LockName>,
+        N::Error: Into<NameError>,
+    {
+        Ok(Latch::new(self.inner.latch(name, arrivals)?, self.host.clone()))
+    }
+
+    /// The barrier of that name at which so many wait for one another: see [`Barrier`]. Nothing is sent, and nobody waits.
+    ///
+    /// Fails as [`leasehold::Client::barrier`](crate::Client::barrier) does.
+    pub fn barrier<N>(&self, name: N, parties: u32) -> Result<Barrier, LockError>
+    where
+        N: TryInto<LockName>,
+        N::Error: Into<NameError>,
+    {
+        Ok(Barrier::new(self.inner.barrier(name, parties)?, self.host.clone()))
     }
 
     /// An owner that nobody has been before: for one piece of work, which may be spread over threads and processes.

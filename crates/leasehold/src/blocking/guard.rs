@@ -7,7 +7,7 @@ use leasehold_core::{FencingToken, LockName};
 use std::sync::Arc;
 
 /// What is the same for the guards of all kinds of locks. Each is a struct of its async twin, which has the same name, and
-/// the host.
+/// the host. A twin that has all this from another guard is `by` that one.
 macro_rules! face {
     (@see $words:literal, $guard:ident :: $method:ident) => {
         concat!(
@@ -15,18 +15,19 @@ macro_rules! face {
             stringify!($guard), "::", stringify!($method), ").",
         )
     };
-    ($guard:ident) => {
+    ($guard:ident) => { face!($guard by $guard); };
+    ($guard:ident by $told:ident) => {
         impl $guard {
             pub(super) fn new(inner: crate::$guard, host: std::sync::Arc<super::host::Host>) -> Self {
                 Self { inner, host }
             }
 
-            #[doc = face!(@see "Until when it may be believed as things stand", $guard::valid_until)]
+            #[doc = face!(@see "Until when it may be believed as things stand", $told::valid_until)]
             pub fn valid_until(&self) -> leasehold_core::Moment {
                 self.inner.valid_until()
             }
 
-            #[doc = face!(@see "How long it may be believed as things stand", $guard::remaining)]
+            #[doc = face!(@see "How long it may be believed as things stand", $told::remaining)]
             pub fn remaining(&self) -> std::time::Duration {
                 self.inner.remaining()
             }
@@ -37,7 +38,7 @@ macro_rules! face {
                 self.inner.check()
             }
 
-            #[doc = face!(@see "Whether it ends by its cap as things stand", $guard::is_capped)]
+            #[doc = face!(@see "Whether it ends by its cap as things stand", $told::is_capped)]
             pub fn is_capped(&self) -> bool {
                 self.inner.is_capped()
             }
@@ -61,12 +62,12 @@ macro_rules! face {
                 self.inner.lost_signal()
             }
 
-            #[doc = face!(@see "Lengthens it now", $guard::extend)]
+            #[doc = face!(@see "Lengthens it now", $told::extend)]
             pub fn extend(&self) -> Result<(), super::Error<crate::ExtendError>> {
                 super::call(&self.host, self.inner.extend())
             }
 
-            #[doc = face!(@see "Lengthens it to last `lease` from now, if it would end earlier", $guard::extend_to)]
+            #[doc = face!(@see "Lengthens it to last `lease` from now, if it would end earlier", $told::extend_to)]
             pub fn extend_to(
                 &self,
                 lease: impl Into<leasehold_core::Lease>,

@@ -193,10 +193,7 @@ impl ReentrantMutex {
     /// Waits for a call of the async API, which is made for this thread where no scope says for whom. Who was given by
     /// [`owned_by`](Self::owned_by) comes before either.
     fn call<T, E>(&self, future: impl Future<Output = Result<T, E>>) -> Result<T, Error<E>> {
-        match Owner::current() {
-            Some(_) => call(&self.host, future),
-            None => thread::owner(&self.owners).sync_scope(|| call(&self.host, future)),
-        }
+        thread::for_whom(&self.owners, || call(&self.host, future))
     }
 
     fn held(&self, guard: crate::ReentrantGuard) -> ReentrantGuard {

@@ -22,8 +22,16 @@ struct Oneself {
     owner: Owner,
 }
 
+/// Makes a call for this thread, where no scope says for whom it works.
+pub(super) fn for_whom<T>(of: &Arc<Owners>, call: impl FnOnce() -> T) -> T {
+    match Owner::current() {
+        Some(_) => call(),
+        None => owner(of).sync_scope(call),
+    }
+}
+
 /// Whom this thread is to the client of these owners.
-pub(super) fn owner(of: &Arc<Owners>) -> Owner {
+fn owner(of: &Arc<Owners>) -> Owner {
     let oneself = SELVES.try_with(|selves| known_or_made(&mut selves.borrow_mut(), of));
     // While a thread ends it is nobody any more.
     oneself.unwrap_or_else(|_| of.make())

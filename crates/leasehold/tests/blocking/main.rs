@@ -49,9 +49,16 @@ impl Place {
 /// Runs each case on each store.
 macro_rules! on_every_store {
     ($($case:ident),* $(,)?) => {
-        on_every_store! { @store memory $($case)* }
-        on_every_store! { @store sqlite $($case)* }
-        on_every_store! { @store redis $($case)* }
+        on_every_store! { on memory sqlite redis: $($case),* }
+    };
+    (on $($store:ident)+: $($case:ident),* $(,)?) => {
+        on_every_store! { @cases [$($store)+] [$($case)*] }
+    };
+    (@cases [$($store:ident)+] $cases:tt) => {
+        $(on_every_store! { @those $store $cases })+
+    };
+    (@those $store:ident [$($case:ident)*]) => {
+        on_every_store! { @store $store $($case)* }
     };
     (@store $store:ident $($case:ident)*) => {
         mod $store {
@@ -66,6 +73,7 @@ macro_rules! on_every_store {
 // After what they use of this file.
 mod reentrant;
 mod several;
+mod sharing;
 
 on_every_store! {
     threads_and_clients_exclude_each_other,

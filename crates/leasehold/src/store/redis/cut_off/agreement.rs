@@ -19,7 +19,7 @@ const STEPS: u64 = 20;
 
 #[test]
 fn the_embedded_redis_does_what_the_model_does() {
-    for kind in Kind::ALONE {
+    for kind in Kind::ALL {
         let mut site = Site::new(kind);
         for seed in number("LEASEHOLD_SEED").map_or(0..SEQUENCES, |seed| seed..seed + 1) {
             agrees_with_the_model(&mut site, seed).unwrap_or_else(|Broken(what)| panic!("{what}"));
@@ -45,7 +45,7 @@ pub(super) fn agrees_with_the_model(site: &mut Site, seed: u64) -> Result<(), Br
 #[test]
 fn the_embedded_redis_does_what_a_server_does() -> io::Result<()> {
     let mut server = Server::start()?;
-    Kind::ALONE.into_iter().try_for_each(|kind| server.agrees(kind))
+    Kind::ALL.into_iter().try_for_each(|kind| server.agrees(kind))
 }
 
 #[test]

@@ -5,7 +5,7 @@
 
 use crate::engine::{Engine, Uncertain};
 use crate::error::InspectError;
-use crate::status::Status;
+use crate::status::{Sharer, Status};
 use crate::store::{Fault, FaultKind, Outcome, SessionKeeping};
 use leasehold_core::{About, Inspect, Kind, Lock, LockName, Op, Reply, SessionEntry, SessionId};
 use std::collections::{BTreeSet, HashMap};
@@ -82,6 +82,15 @@ pub struct LockInfo {
     pub status: Status,
     /// The session of its holder. Nothing, where the lock has come to somebody meanwhile who has none.
     pub behind: Option<Arc<SessionInfo>>,
+    /// The sessions of all who have it, of a lock that several can have side by side, as far as the store knows them.
+    pub sessions: Vec<Arc<SessionInfo>>,
+}
+
+impl LockInfo {
+    /// Who is behind one of those who have it: [`Status::sharers`] says who they are.
+    pub fn behind_sharer(&self, sharer: &Sharer) -> Option<&SessionInfo> {
+        self.sessions.iter().find(|session| Some(session.session) == sharer.session).map(|session| &**session)
+    }
 }
 
 /// The sessions of a store; none where it keeps none.
@@ -99,15 +108,20 @@ pub(crate) async fn locks(engine: &Engine) -> Result<Vec<LockInfo>, InspectError
     let said: BTreeSet<_> = sessions.iter().flat_map(|session| &session.locks).cloned().collect();
     let by_id: HashMap<_, _> = sessions.iter().map(|session| (session.session, session)).collect();
     let inspect = Op::Inspect(Inspect { claim: None, in_full: false });
-    let asked: Vec<_> = said.into_iter().map(|lock| (lock, inspect.clone())).collect();
+    let mut asked: Vec<_> = said.into_iter().map(|lock| (lock, inspect.clone())).collect();
+    // Of one name there may be several kinds, until it is looked at.
+    asked.sort_by(|(one, _), (other, _)| one.name.cmp(&other.name));
     let mut held = Vec::new();
     for some in asked.chunks(AT_ONCE) {
         let outcomes = engine.store.execute_all(some, engine.timings.call).await;
         for ((lock, op), outcome) in some.iter().zip(outcomes) {
             let Some(status) = seen(engine, lock, op, outcome).await? else { continue };
             if status.held {
-                let behind = status.session.and_then(|id| by_id.get(&id)).map(|&session| session.clone());
-                held.push(LockInfo { name: lock.name.clone(), kind: lock.kind, status, behind });
+                let known = |id: Option<SessionId>| by_id.get(&id?).map(|&session| session.clone());
+                let behind = known(status.session);
+                let concerned: BTreeSet<_> = status.sharers.iter().map(|sharer| sharer.session).collect();
+                let sessions = concerned.into_iter().filter_map(known).collect();
+                held.push(LockInfo { name: lock.name.clone(), kind: lock.kind, status, behind, sessions });
             }
         }
     }

@@ -2,10 +2,10 @@
 
 use crate::detached::DetachedHold;
 use crate::engine::Engine;
-use crate::error::{AcquireError, InspectError};
+use crate::error::{AcquireError, FreeError, InspectError};
 use crate::request::{Asker, Attempt, Request};
-use crate::status::Status;
-use leasehold_core::{Lease, Lock, LockName, Portion};
+use crate::status::{Details, Status};
+use leasehold_core::{Lease, Lock, LockName, Portion, Seen};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -122,6 +122,22 @@ impl Latch {
     /// Cancel safety: dropping the future changes nothing.
     pub async fn inspect(&self) -> Result<Status, InspectError> {
         self.request.inspect().await
+    }
+
+    /// The same, and what people want to know beside that: as
+    /// [`Mutex::inspect_in_full`](crate::Mutex::inspect_in_full).
+    ///
+    /// Cancel safety: dropping the future changes nothing.
+    pub async fn inspect_in_full(&self) -> Result<Details, InspectError> {
+        self.request.inspect_in_full().await
+    }
+
+    /// Takes back one arrival that was [seen](crate::Sharer::seen): as
+    /// [`Mutex::free_by_force`](crate::Mutex::free_by_force). Who has gone through is not called back.
+    ///
+    /// Cancel safety: if the future is dropped, it may have been done, or may be yet.
+    pub async fn free_by_force(&self, seen: Seen) -> Result<(), FreeError> {
+        self.request.free_by_force(seen).await
     }
 
     async fn wait_within(&self, limit: Option<Duration>) -> Result<(), AcquireError> {

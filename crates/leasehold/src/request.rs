@@ -230,6 +230,15 @@ impl Request {
         }
     }
 
+    /// Waits until what this client has given up is undone, for as long as a call may take at most.
+    pub(crate) async fn undone(&self) {
+        let until = self.engine.world.now() + self.engine.timings.call;
+        tokio::select! {
+            () = self.engine.keeper.errands_done() => {}
+            () = self.engine.world.sleep_until(until) => {}
+        }
+    }
+
     /// Tries once, for a hold that no process keeps.
     pub(crate) async fn try_acquire_detached(
         &self,

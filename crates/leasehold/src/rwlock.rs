@@ -6,7 +6,7 @@ use crate::guard::Guard;
 use crate::owner::{Owner, Owners};
 use crate::request::{Asker, Attempt, Kept, Request, settings};
 use crate::status::{Details, Status};
-use leasehold_core::{Lease, Lock, LockName, Portion, RetryPolicy, Seen};
+use leasehold_core::{Lease, Lock, LockName, Portion, Refused, RetryPolicy, Seen};
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -64,11 +64,26 @@ impl Access {
         portion: Portion,
         limit: Option<Duration>,
     ) -> Result<Kept, AcquireError> {
-        self.request(portion).acquire(&asker(owner, portion), limit).await
+        let (request, asker) = (self.request(portion), asker(owner, portion));
+        match request.acquire(&asker, limit).await {
+            Err(error) if waits_for_himself(&error) => {
+                request.undone().await;
+                request.acquire(&asker, limit).await
+            }
+            acquired => acquired,
+        }
     }
 
+    /// Tries once to acquire a part in an owner's name.
     async fn try_acquire(&self, owner: &Owner, portion: Portion) -> Result<Attempt<Kept>, AcquireError> {
-        self.request(portion).try_acquire(&asker(owner, portion)).await
+        let (request, asker) = (self.request(portion), asker(owner, portion));
+        match request.try_acquire(&asker).await {
+            Err(error) if waits_for_himself(&error) => {
+                request.undone().await;
+                request.try_acquire(&asker).await
+            }
+            tried => tried,
+        }
     }
 
     fn request(&self, portion: Portion) -> &Request {
@@ -77,6 +92,12 @@ impl Access {
             _ => &self.read,
         }
     }
+}
+
+/// Whether an owner is said to wait for himself. It may be for what he has given up a moment ago, which stands in his way
+/// until it is undone.
+fn waits_for_himself(error: &AcquireError) -> bool {
+    matches!(error, AcquireError::Impossible(Refused::WouldDeadlock))
 }
 
 fn asker(owner: &Owner, portion: Portion) -> Asker {

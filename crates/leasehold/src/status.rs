@@ -9,6 +9,7 @@ use leasehold_core::{
     AuditEntry, Ended, FencingToken, Free, Freed, Holder, Inspect, Inspection, Op, Portion, Reply, Resize,
     Resized, Seen, SessionId,
 };
+use std::collections::HashSet;
 use std::time::{Duration, SystemTime};
 
 /// How often the number of permits is tried to be changed while others change it.
@@ -169,8 +170,17 @@ pub struct Details {
     pub behind: Option<SessionInfo>,
     /// The holder as it was seen, to [free the lock by force](crate::Mutex::free_by_force); nothing if nobody holds it.
     pub seen: Option<Seen>,
+    /// The sessions of all who have it, of a lock that several can have side by side, as far as the store knows them.
+    pub sessions: Vec<SessionInfo>,
     /// Who took this lock from whom, the last first: the last 32 times, for a week.
     pub audit: Vec<AuditEntry>,
+}
+
+impl Details {
+    /// Who is behind one of those who have it: [`Status::sharers`] says who they are.
+    pub fn behind_sharer(&self, sharer: &Sharer) -> Option<&SessionInfo> {
+        self.sessions.iter().find(|session| Some(session.session) == sharer.session)
+    }
 }
 
 impl Request {
@@ -184,15 +194,19 @@ impl Request {
     pub(crate) async fn inspect_in_full(&self) -> Result<Details, InspectError> {
         let seen = self.look(true).await?;
         let status = Status::of(&seen, self.is_ours(&seen));
-        let behind = match status.session {
-            Some(id) => {
-                let sessions = census::sessions(&self.engine).await?;
-                sessions.into_iter().find(|session| session.session == id)
-            }
-            None => None,
-        };
+        let of_sharers = status.sharers.iter().filter_map(|sharer| sharer.session);
+        let concerned: HashSet<_> = status.session.into_iter().chain(of_sharers).collect();
+        let mut sessions = Vec::new();
+        if !concerned.is_empty() {
+            sessions = census::sessions(&self.engine).await?;
+            sessions.retain(|session| concerned.contains(&session.session));
+        }
+        let behind = sessions.iter().find(|session| Some(session.session) == status.session).cloned();
+        if status.sharers.is_empty() {
+            sessions.clear();
+        }
         let holder = status.fence.map(Seen::Hold).or(seen.stranger.map(Seen::Stranger));
-        Ok(Details { seen: holder, status, behind, audit: seen.audit })
+        Ok(Details { seen: holder, status, behind, sessions, audit: seen.audit })
     }
 
     /// Whether a task of this client has the lock.

@@ -4,8 +4,8 @@
 #![allow(clippy::unwrap_used, reason = "a test says what is wrong by panicking")]
 
 use leasehold::core::{
-    About, Acquire, Acquired, Beat, Beaten, Claim, HoldId, Label, Life, Lock, Op, Portion, Reply, SessionId,
-    SessionOp, SessionReply,
+    About, Acquire, Acquired, Beat, Beaten, Claim, HoldId, Kind, Label, Life, Lock, Op, Portion, Reply,
+    SessionId, SessionOp, SessionReply,
 };
 use leasehold::store::{MemoryStore, Outcome, Postbox, RedisConfig, RedisStore, SqliteStore, Store, Wake};
 use leasehold::{Client, Ended, FreeError, LostReason, Seen};
@@ -66,10 +66,15 @@ impl Place {
 
     /// A session that holds a lock for a minute, and is about to be dead: it has told of the lock, and beats no more.
     async fn dying(&self, name: &str) -> SessionId {
+        let lock = Lock::mutex(name.parse().expect("a good name"));
+        self.dying_with(lock, &[Portion::Whole]).await
+    }
+
+    /// The same with parts of a lock.
+    async fn dying_with(&self, lock: Lock, portions: &[Portion]) -> SessionId {
         let store = self.store().await;
         let session = SessionId::from_random(rand::random());
         store.open_mailbox(session, Arc::new(Deaf), S).await.expect("it opens");
-        let lock = Lock::mutex(name.parse().expect("a good name"));
         let about = About {
             label: Label::new("the dead").expect("a label"),
             host: "far".into(),
@@ -83,18 +88,23 @@ impl Place {
         let beat = Beat { session, alive_ms: 300, begin, held: vec![lock.clone()], left: vec![] };
         let begun = store.attend(&SessionOp::Beat(beat), S).await;
         assert!(matches!(begun, Outcome::Done(SessionReply::Beat(Beaten::Alive))), "{begun:?}");
-        let ask = Acquire {
-            claim: Claim::new(HoldId::from_random(session, rand::random())),
-            lease_ms: 60_000,
-            label: about.label,
-            queue: None,
-            adopt_ms: None,
-            life: Life::Session { alive_ms: 10_000 },
-            ahead: None,
-            portion: Portion::Whole,
-        };
-        let granted = store.execute(&lock, &Op::Acquire(ask), S).await;
-        assert!(matches!(granted, Outcome::Done(Reply::Acquire(Acquired::Granted { .. }))), "{granted:?}");
+        for portion in portions {
+            let ask = Acquire {
+                claim: Claim::new(HoldId::from_random(session, rand::random())),
+                lease_ms: 60_000,
+                label: about.label.clone(),
+                queue: None,
+                adopt_ms: None,
+                life: Life::Session { alive_ms: 10_000 },
+                ahead: None,
+                portion: *portion,
+            };
+            let granted = store.execute(&lock, &Op::Acquire(ask), S).await;
+            assert!(
+                matches!(granted, Outcome::Done(Reply::Acquire(Acquired::Granted { .. }))),
+                "{granted:?}"
+            );
+        }
         session
     }
 }
@@ -138,6 +148,127 @@ async fn a_monitor_frees_what_the_dead_held_in_memory() {
 #[tokio::test]
 async fn a_monitor_frees_what_the_dead_held_on_a_server() {
     a_monitor_frees_what_the_dead_held(&Place::redis()).await;
+}
+
+#[tokio::test]
+async fn people_find_all_who_share_a_lock_in_memory() {
+    people_find_all_who_share_a_lock(&Place::memory()).await;
+}
+
+#[tokio::test]
+async fn people_find_all_who_share_a_lock_in_a_file() {
+    people_find_all_who_share_a_lock(&Place::sqlite()).await;
+}
+
+async fn people_find_all_who_share_a_lock(place: &Place) {
+    let (one, other) = (place.client("billing").await, place.client("shipping").await);
+    let operator = place.operator("ops").await;
+    let reading = [
+        one.rwlock("index").unwrap().read().await.unwrap(),
+        other.rwlock("index").unwrap().read().await.unwrap(),
+    ];
+    let permits = one.semaphore("uploads", 3).unwrap().acquire_many(2).await.unwrap();
+    let arriving = other.latch("loaded", 2).unwrap();
+    arriving.arrive().await.unwrap();
+    let found = timeout(10 * S, async {
+        loop {
+            let mut locks = operator.locks().await.expect("the store answers");
+            // Nobody's session stands behind an arrival; where each hold can be seen, it is.
+            locks.retain(|lock| lock.name.as_str() != "loaded");
+            if locks.len() == 2 && locks[0].status.sharers.len() == 2 {
+                return locks;
+            }
+            sleep(20 * MS).await;
+        }
+    });
+    let found = found.await.expect("both are told of");
+    let [index, uploads] = found.as_slice() else { panic!("two: {found:?}") };
+    assert_eq!((index.name.as_str(), index.kind), ("index", Kind::RwLock));
+    for ((sharer, guard), client) in index.status.sharers.iter().zip(&reading).zip([&one, &other]) {
+        assert_eq!((sharer.portion, sharer.fence), (Portion::Read, Some(guard.fencing_token())));
+        assert_eq!((sharer.owner.as_ref(), sharer.session), (Some(guard.owner()), Some(client.session())));
+        let about = index.behind_sharer(sharer).and_then(|session| session.about.as_ref());
+        assert_eq!(about.expect("it is known").pid, std::process::id());
+    }
+    assert_eq!((uploads.name.as_str(), uploads.kind), ("uploads", Kind::Semaphore));
+    assert_eq!((uploads.status.taken(), uploads.status.limit), (2, Some(3)));
+
+    // One of them can be ended alone.
+    let index = operator.rwlock("index").unwrap();
+    let details = index.inspect_in_full().await.unwrap();
+    let second = &details.status.sharers[1];
+    assert_eq!(details.behind_sharer(second).map(|session| session.session), Some(other.session()));
+    index.free_by_force(second.seen().expect("it is held")).await.unwrap();
+    let lost = timeout(2 * S, reading[1].lost()).await.expect("a message tells it");
+    assert_eq!(lost.reason, LostReason::Freed);
+    reading[0].extend().await.expect("nobody took it");
+    let latch = operator.latch("loaded", 2).unwrap();
+    let arrival = latch.inspect_in_full().await.unwrap().status.sharers[0].seen().expect("it is there");
+    latch.free_by_force(arrival).await.unwrap();
+    assert_eq!(arriving.arrived().await.unwrap(), 0);
+    permits.release().await.unwrap();
+}
+
+/// The first to be given back took the others out of the list, and out of the monitor's sight.
+#[tokio::test]
+async fn who_gives_one_of_several_holds_back_is_still_listed() {
+    let place = Place::memory();
+    let (client, operator) = (place.client("billing").await, place.operator("ops").await);
+    let uploads = client.semaphore("uploads", 3).unwrap();
+    let (one, other) = (uploads.acquire().await.unwrap(), uploads.acquire().await.unwrap());
+    let listed = async |name: &str| {
+        let locks = operator.locks().await.unwrap();
+        locks.iter().any(|lock| lock.name.as_str() == name)
+    };
+    let soon_listed = async |name: &str| {
+        timeout(10 * S, async {
+            while !listed(name).await {
+                sleep(5 * MS).await;
+            }
+        })
+        .await
+        .expect("it is told of");
+    };
+    one.extend().await.unwrap();
+    other.extend().await.unwrap();
+    soon_listed("uploads").await;
+    one.release().await.unwrap();
+    // What is told of later comes with that beat, or with a later one.
+    let later = client.mutex("later").unwrap().acquire().await.unwrap();
+    later.extend().await.unwrap();
+    soon_listed("later").await;
+    assert!(listed("uploads").await);
+    let sessions = operator.sessions().await.unwrap();
+    assert!(sessions[0].locks.iter().any(|lock| lock.name.as_str() == "uploads"), "{sessions:?}");
+    other.release().await.unwrap();
+}
+
+/// On a server the same is done by scripts; in a file the dead are those whose process has ended.
+#[tokio::test]
+async fn a_monitor_frees_all_that_the_dead_shared() {
+    let place = Place::memory();
+    let (live, operator) = (place.client("alive").await, place.operator("ops").await);
+    let kept = live.semaphore("uploads", 4).unwrap().acquire().await.unwrap();
+    let two = Portion::Permits { count: 1, of: 4 };
+    let session = place.dying_with(Lock::semaphore("uploads".parse().unwrap()), &[two, two]).await;
+    let semaphore = operator.semaphore("uploads", 4).unwrap();
+    let mut monitor = operator.monitor();
+    let mut evicted = Vec::new();
+    timeout(10 * S, async {
+        while semaphore.inspect().await.unwrap().taken() > 1 {
+            let round = monitor.round().await;
+            assert!(round.trouble.is_none(), "{round:?}");
+            evicted.extend(round.evicted);
+            sleep(20 * MS).await;
+        }
+    })
+    .await
+    .expect("long before the lease ends");
+    let [eviction] = evicted.as_slice() else { panic!("one: {evicted:?}") };
+    assert_eq!((eviction.name.as_str(), eviction.session), ("uploads", session));
+    let audit = semaphore.inspect_in_full().await.unwrap().audit;
+    assert!(audit.len() == 2 && audit.iter().all(|entry| entry.how == Ended::Evicted), "{audit:?}");
+    kept.release().await.expect("its session lives");
 }
 
 async fn people_find_who_holds_what(place: &Place) {

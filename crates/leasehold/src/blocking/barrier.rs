@@ -2,9 +2,9 @@
 
 use super::host::Host;
 use super::{Error, call};
-use crate::error::{AcquireError, InspectError};
-use crate::{Met, Status};
-use leasehold_core::LockName;
+use crate::error::{AcquireError, FreeError, InspectError};
+use crate::{Details, Met, Status};
+use leasehold_core::{LockName, Seen};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -58,6 +58,18 @@ impl Barrier {
     /// How the barrier stands: how many wait. Changes nothing.
     pub fn inspect(&self) -> Result<Status, Error<InspectError>> {
         call(&self.host, self.inner.inspect())
+    }
+
+    /// The same, who is behind each, and who took what from whom: see
+    /// [`leasehold::Mutex::inspect_in_full`](crate::Mutex::inspect_in_full).
+    pub fn inspect_in_full(&self) -> Result<Details, Error<InspectError>> {
+        call(&self.host, self.inner.inspect_in_full())
+    }
+
+    /// Forgets one of those who have met, who was [seen](crate::Sharer::seen): see
+    /// [`leasehold::Barrier::free_by_force`](crate::Barrier::free_by_force).
+    pub fn free_by_force(&self, seen: Seen) -> Result<(), Error<FreeError>> {
+        call(&self.host, self.inner.free_by_force(seen))
     }
 }
 

@@ -2,9 +2,9 @@
 
 use super::host::Host;
 use super::{Error, call};
-use crate::Status;
-use crate::error::{AcquireError, InspectError};
-use leasehold_core::LockName;
+use crate::error::{AcquireError, FreeError, InspectError};
+use crate::{Details, Status};
+use leasehold_core::{LockName, Seen};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -91,6 +91,18 @@ impl Latch {
     /// How the latch stands: who has arrived, and how many wait. Changes nothing.
     pub fn inspect(&self) -> Result<Status, Error<InspectError>> {
         call(&self.host, self.inner.inspect())
+    }
+
+    /// The same, who is behind each, and who took what from whom: see
+    /// [`leasehold::Mutex::inspect_in_full`](crate::Mutex::inspect_in_full).
+    pub fn inspect_in_full(&self) -> Result<Details, Error<InspectError>> {
+        call(&self.host, self.inner.inspect_in_full())
+    }
+
+    /// Takes back one arrival that was [seen](crate::Sharer::seen): see
+    /// [`leasehold::Latch::free_by_force`](crate::Latch::free_by_force).
+    pub fn free_by_force(&self, seen: Seen) -> Result<(), Error<FreeError>> {
+        call(&self.host, self.inner.free_by_force(seen))
     }
 }
 

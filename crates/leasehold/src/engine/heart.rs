@@ -26,6 +26,9 @@ pub(super) struct Heart {
     beaten_at: Moment,
     /// What is to be told: whether a lock is held.
     news: BTreeMap<Lock, bool>,
+    /// How many holds of a lock people are told of: of one that several have, or that is entered again, a session may have
+    /// many, and has the lock until the last of them is over.
+    holds: BTreeMap<Lock, usize>,
 }
 
 /// What to do for the session now.
@@ -47,17 +50,28 @@ pub(super) struct Throb {
 
 impl Heart {
     pub(super) fn new(session: Arc<Session>, pulse: Pulse, now: Moment) -> Self {
-        Self { session, pulse, beaten_at: now, news: BTreeMap::new() }
+        Self { session, pulse, beaten_at: now, news: BTreeMap::new(), holds: BTreeMap::new() }
     }
 
-    /// A lock that was told of is not held any more.
+    /// A hold of a lock that was told of is over.
     pub(super) fn left(&mut self, lock: &Lock) {
-        self.news.insert(lock.clone(), false);
+        let left = self.holds.get_mut(lock).map_or(0, |holds| {
+            *holds = holds.saturating_sub(1);
+            *holds
+        });
+        if left == 0 {
+            self.holds.remove(lock);
+            self.news.insert(lock.clone(), false);
+        }
     }
 
-    /// Tells of a lock with the next beat.
+    /// Tells of a hold of a lock with the next beat.
     pub(super) fn tell(&mut self, lock: &Lock) {
-        self.news.insert(lock.clone(), true);
+        let holds = self.holds.entry(lock.clone()).or_default();
+        *holds += 1;
+        if *holds == 1 {
+            self.news.insert(lock.clone(), true);
+        }
     }
 
     /// What to do now.

@@ -15,6 +15,7 @@ on_every_store! { on memory sqlite:
     who_is_given_comes_before_the_scope_and_the_scope_before_the_thread,
     an_upgrade_waits_for_the_others_and_a_downgrade_lets_them_in,
     an_upgrade_that_fails_gives_the_read_back,
+    who_gave_up_does_not_stand_in_his_own_way,
     a_run_works_for_the_owner_of_its_guard,
     a_latch_opens_for_all_who_wait,
     threads_meet_again_and_again,
@@ -220,6 +221,24 @@ fn an_upgrade_that_fails_gives_the_read_back(place: &Place) {
     // With the read that lies under it.
     writing.release().unwrap();
     assert!(!lock.inspect().unwrap().held);
+}
+
+/// What is given up is undone in the background. Until then it may be granted, and its owner was taken for one who waits for
+/// himself.
+fn who_gave_up_does_not_stand_in_his_own_way(place: &Place) {
+    let (lock, other) = (place.client().rwlock("rw").unwrap(), place.client().rwlock("rw").unwrap());
+    for _ in 0..20 {
+        let beside = other.read().unwrap();
+        lock.write_timeout(3 * MS).expect_err("another one reads");
+        beside.release().unwrap();
+        lock.write_timeout(20 * S).unwrap().release().unwrap();
+    }
+    for _ in 0..20 {
+        let (reading, beside) = (lock.upgradable_read().unwrap(), other.read().unwrap());
+        let reading = reading.upgrade_timeout(3 * MS).expect_err("another one reads").guard;
+        beside.release().unwrap();
+        reading.upgrade_timeout(20 * S).unwrap().release().unwrap();
+    }
 }
 
 fn a_run_works_for_the_owner_of_its_guard(place: &Place) {

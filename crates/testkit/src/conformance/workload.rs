@@ -84,7 +84,7 @@ impl Workload {
 
     /// What happens to a lock of that kind by this seed.
     pub fn of(kind: Kind, seed: u64) -> Self {
-        let parties = if seed % 2 == 0 { 2 } else { 3 };
+        let parties = if seed.is_multiple_of(2) { 2 } else { 3 };
         Self { kind, random: Random::from_seed(seed), parties, sent: Vec::new(), claims: Vec::new() }
     }
 
@@ -253,7 +253,12 @@ impl Workload {
 
     /// The session of who was given the lock last, or of who waits, or any.
     fn likely_session(&self, state: &LockState) -> SessionId {
-        let at_the_front: Vec<_> = state.holders().into_iter().chain(state.waiters()).collect();
+        let holders = state.holders();
+        if self.kind.is_shared() && !holders.is_empty() && self.random.below(2) == 0 {
+            // Many may wait, and few hold.
+            return *self.random.pick(&holders);
+        }
+        let at_the_front: Vec<_> = holders.into_iter().chain(state.waiters()).collect();
         if at_the_front.is_empty() || self.random.below(4) == 0 {
             return self.session();
         }

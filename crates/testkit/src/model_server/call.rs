@@ -13,7 +13,7 @@ use std::str::FromStr;
 /// A call, understood.
 pub(super) enum Call {
     /// Of an operation on a lock.
-    OnLock(OnLock),
+    OnLock(Box<OnLock>),
     /// Of extends that go together, one a lock.
     Extends(Vec<OnLock>),
     /// Of acquires of all of several Mutexes, or none: by their keys.
@@ -65,7 +65,7 @@ impl Call {
                 kind.ok_or_else(malformed)?
             }
         };
-        OnLock::read(script, kind, &keys, rest).map(Self::OnLock)
+        OnLock::read(script, kind, &keys, rest).map(|call| Self::OnLock(Box::new(call)))
     }
 }
 

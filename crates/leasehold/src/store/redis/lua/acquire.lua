@@ -16,6 +16,7 @@
 -- ARGV[8]  expiry in ms for a lock of somebody else's that has none, or empty
 -- ARGV[9]  life
 -- ARGV[10] the session of KEYS[3]
+-- ARGV[#]  of a lock that several have side by side, behind all others: the portion, and the kind
 --
 -- Replies
 --   {'granted', fence, remaining_ms, 1 if others wait else 0}
@@ -27,6 +28,16 @@
 --             remaining_ms or -1, fence, since_ms, label, session or ''
 --   {'spent', how}                                             this hold has ended before
 --   {'kind', type}, {'format', found}                          nothing was changed
+--
+-- Of a lock that several have side by side
+--   {'taken', position or -1, ahead or '', its alive_ms or -1, others, holder…}
+--     others  the sessions of others whose death may bring the asker nearer, with spaces between; where somebody waits before
+--             him, and for an arrival, none
+--     holder  nothing                                          nobody is in the way
+--             remaining_ms, fence, since_ms, label, session or '', owner or '', portion      the first of those who are
+--   {'range', count, limit}                                    so much can never be had of so much
+--   {'differ', asked, known}                                   others count on another number
+--   {'deadlock'}, {'upgradable'}                               its owner would wait for himself; has nothing to upgrade
 --
 -- A script, since whether the lock is free, who is next and which fencing token comes are one question.
 

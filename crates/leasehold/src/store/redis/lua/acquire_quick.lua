@@ -1,7 +1,7 @@
 -- Part of acquire, after read.lua: the lock is free, has been used lately, and nobody waits. A session that is asked about
 -- has nothing of it.
 --
--- What is done here is what queue.lua does, in the same order and for the same reasons, without the making of
+-- What is done here is what grant.lua and commit.lua do, in the same order and for the same reasons, without the making of
 -- its functions, which would take as long again.
 
 if record_there and last and not value and not kind and not awaited

@@ -1,8 +1,8 @@
--- Part of acquire, release, evict and free, after told.lua: what is to be changed, and the record.
+-- Part of acquire, release, evict and free, and of resize, after what others may know: what is to be changed, and the record.
 --
 -- ARGV[3]  what the channels of all mailboxes begin with; the session follows
 --
--- What is decided is decided on the variables of what was read. Only `commit` of queue.lua writes, at the end and in this
+-- What is decided is decided on the variables of what was read. Only `commit` of commit.lua writes, at the end and in this
 -- order, so that a script that is cut off leaves a state that the next one handles right:
 --   1. The DEL of a lock that is given up: full memory does not refuse it, and what follows is no reason to keep the
 --      lock. Of a ReentrantMutex that its owner has by other holds yet, its count without those that are given up: behind
@@ -11,7 +11,7 @@
 --      refuses, as a whole.
 --   2. The record, in one HSET: the new holder, the queue without it, the places. It is created, with its expiry, by a
 --      RESTORE of a constant, since HSET alone would create it without. No key is ever without an expiry.
---   3. The lock, with its expiry: the SET of a Mutex. Until then it lies free, and the next who comes gives it away anew.
+--   3. The lock, with its expiry: the SET of a Mutex; of the others as reentrant_change.lua and parts_change.lua say. Until then it lies free, and the next who comes gives it away anew.
 --   4. The fields that are over. A place that is over was emptied in step 2 already.
 --   5. The messages, which are hints.
 --   6. The audit, which people read.

@@ -9,6 +9,7 @@
 -- ARGV[2]  empty
 -- ARGV[3]  what the channels of all mailboxes begin with
 -- ARGV[4]  who does it
+-- ARGV[#]  what the kind has behind all others: see reentrant_change.lua and parts.lua
 --
 -- Replies
 --   {'alive'}                               nothing was changed

@@ -1,4 +1,4 @@
--- Part of acquire, evict and free, after queue.lua: taking the lock from whoever has it, and writing that down. It decides;
+-- Part of acquire, evict and free, after commit.lua: taking the lock from whoever has it, and writing that down. It decides;
 -- `commit` writes.
 --
 -- KEYS[3]  the record of a session, in acquire and evict: a HASH, as beat.lua says

@@ -580,7 +580,7 @@ impl Model {
             shares.reverse();
         }
         if self.flaw == Flaw::SharesInSets {
-            shares.iter_mut().for_each(|share| *share = Share::Open);
+            shares.fill(Share::Open);
         }
         if self.flaw == Flaw::OneTokenForAll {
             let tokens = shares.iter_mut().filter_map(|share| match share {

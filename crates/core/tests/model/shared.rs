@@ -217,26 +217,8 @@ impl World {
         self.check_let_in(before, op, &reply, &wakes);
         self.check_order(before, op);
         self.check_reply(before, op, &reply);
-        if !matches!(op, Op::Extend(_) | Op::Inspect(_)) && !self.is_settled(before, op, &reply) {
+        if !matches!(op, Op::Extend(_) | Op::Inspect(_)) && !is_settled(before, op, &reply) {
             self.check_nobody_waits_in_vain(before);
-        }
-    }
-
-    /// Whether nothing was looked at but the hold itself, or nothing at all.
-    fn is_settled(&self, before: &Before, op: &Op, reply: &Reply) -> bool {
-        match (op, reply) {
-            (Op::Acquire(ask), _) => {
-                before.holds.iter().any(|part| part.hold == ask.claim.hold)
-                    || has_ended(&before.state, &ask.claim.hold)
-            }
-            (
-                _,
-                Reply::Evict(Evicted::Alive)
-                | Reply::Resize(Resized::Changed { .. })
-                | Reply::Free(Freed::Changed { .. }),
-            ) => true,
-            (Op::Resize(_), Reply::Refused(_)) => true,
-            _ => false,
         }
     }
 
@@ -277,7 +259,7 @@ impl World {
                 assert_eq!(*second, Reply::Evict(Evicted::Gone { hold: None, place: false }));
             }
             (Reply::Free(Freed::Freed), second) => {
-                assert!(matches!(second, Reply::Free(Freed::Changed { .. })))
+                assert!(matches!(second, Reply::Free(Freed::Changed { .. })));
             }
             (first, second) => assert_eq!(first, second, "the second {op:?}"),
         }
@@ -376,7 +358,7 @@ impl World {
         for part in &fresh {
             match part.portion {
                 Portion::Permits { .. } => {
-                    assert!(taken <= u64::from(limit_of(&self.state).expect("it is known")))
+                    assert!(taken <= u64::from(limit_of(&self.state).expect("it is known")));
                 }
                 Portion::Await { of } => assert!(taken >= u64::from(of), "it has not opened for {part:?}"),
                 _ => {}
@@ -581,6 +563,19 @@ impl World {
             _ => true,
         };
         assert!(!room, "there is room for {first:?} in {:#?}", self.state);
+    }
+}
+
+/// Whether nothing was looked at but the hold itself, or nothing at all.
+fn is_settled(before: &Before, op: &Op, reply: &Reply) -> bool {
+    match (op, reply) {
+        (Op::Acquire(ask), _) => {
+            let hold = &ask.claim.hold;
+            before.holds.iter().any(|part| part.hold == *hold) || has_ended(&before.state, hold)
+        }
+        (Op::Resize(_), reply) => *reply != Reply::Resize(Resized::Done),
+        (_, Reply::Evict(Evicted::Alive) | Reply::Free(Freed::Changed { .. })) => true,
+        _ => false,
     }
 }
 

@@ -79,11 +79,11 @@ pub async fn who_wants_less_passes_nobody(scene: &Scene) {
 
 /// One release lets in as many as there is room for, in their order; each is told, and nobody else is.
 pub async fn a_release_lets_in_as_many_as_fit(scene: &Scene) {
-    let [a, b, c, d, e] = scene.peers().await;
+    let [a, b, c, d, last] = scene.peers().await;
     let held = a.take_part(of_five(5)).await;
     let mut fences = BTreeSet::new();
     let mut waiting = Vec::new();
-    for (peer, count) in [(&b, 2), (&c, 2), (&d, 2), (&e, 1)] {
+    for (peer, count) in [(&b, 2), (&c, 2), (&d, 2), (&last, 1)] {
         waiting.push((peer, peer.enqueue_part(of_five(count)).await));
     }
     a.release(&held).await;

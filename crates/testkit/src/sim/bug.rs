@@ -2,11 +2,10 @@
 //!
 //! Each is a mistake that a lock like this has had somewhere, or could have. Those of the server change what an
 //! operation does ([`Bug::apply`]); those of a client stand between the engine and its store, its mailbox or its clock
-//! (`planted`). They are switched on for one run, and nothing of them is in the product.
+//! (`planted`). Those of locks that several have side by side are in `spoil`. They are switched on for one run, and nothing of them is in the product.
 
-use leasehold_core::model::{
-    Alive, Content, Entries, Entry, LockState, PlaceId, Sessions, Value, Vital, everybody,
-};
+use super::spoil::barge;
+use leasehold_core::model::{Alive, Content, Entries, Entry, LockState, Sessions, Value, Vital, everybody};
 use leasehold_core::{
     Acquire, Acquired, Claim, Extended, Fate, FencingToken, HoldId, Kind, Life, Op, OwnValue, Pass, Reply,
     Seen, SessionOp, SessionReply, Share, Wake,
@@ -72,6 +71,36 @@ pub enum Bug {
     EnteringWaits,
     /// Some of several locks are taken although another is not free.
     TakesSomeOfAll,
+    /// A reader is let in beside a writer.
+    ReaderBesideWriter,
+    /// A writer is let in beside readers.
+    WriterBesideReaders,
+    /// A reader becomes the writer while others read.
+    UpgradeBesideReaders,
+    /// Two may become the writer, who wait for each other then.
+    TwoMayUpgrade,
+    /// Whoever has permits is counted for one.
+    PermitsWeighOne,
+    /// A release that comes twice frees another's permits.
+    PermitFreedTwice,
+    /// The release of what is gone ends what another has.
+    LateReleaseFreesAnother,
+    /// Whoever lengthens what he has lengthens what all others have.
+    LiveKeepsDead,
+    /// A reader passes a writer who waits.
+    ReadersBarge,
+    /// Who wants permits that are there passes one who waits for more.
+    FewerPermitsBarge,
+    /// The number of permits is set whatever it is, also by a late message.
+    ResizeWithoutComparing,
+    /// When there are more permits nobody who waits is let in.
+    ResizeServesNobody,
+    /// Of those who are let in together only the first is told.
+    SecondIsNotTold,
+    /// A barrier lets in one less than are to meet.
+    BarrierLacksOne,
+    /// A latch opens when all but one have arrived.
+    LatchOpensEarly,
 
     /// Validity counts from when the reply arrived.
     ValidFromReply,
@@ -125,7 +154,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 52] = [
+    pub const ALL: [Self; 67] = [
         Self::ReleaseWithoutComparing,
         Self::ExtendWithoutComparing,
         Self::ExtendThatShortens,
@@ -154,6 +183,21 @@ impl Bug {
         Self::EvictionEndsTheStay,
         Self::EnteringWaits,
         Self::TakesSomeOfAll,
+        Self::ReaderBesideWriter,
+        Self::WriterBesideReaders,
+        Self::UpgradeBesideReaders,
+        Self::TwoMayUpgrade,
+        Self::PermitsWeighOne,
+        Self::PermitFreedTwice,
+        Self::LateReleaseFreesAnother,
+        Self::LiveKeepsDead,
+        Self::ReadersBarge,
+        Self::FewerPermitsBarge,
+        Self::ResizeWithoutComparing,
+        Self::ResizeServesNobody,
+        Self::SecondIsNotTold,
+        Self::BarrierLacksOne,
+        Self::LatchOpensEarly,
         Self::ValidFromReply,
         Self::NoDrift,
         Self::GrantCountsFromLastLook,
@@ -188,6 +232,9 @@ impl Bug {
         op: &Op,
         alive: Alive<'_>,
     ) -> (Reply, Vec<Wake>) {
+        if self.is_of_sharers() {
+            return self.apply_to_parts(state, now_us, op, alive);
+        }
         match (self, op) {
             (Self::ReleaseWithoutComparing, Op::Release(release)) => {
                 let mut release = release.clone();
@@ -212,27 +259,7 @@ impl Bug {
                 }
                 state.apply(now_us, op, alive)
             }
-            (Self::Barging, Op::Acquire(ask)) => {
-                // Nobody else is seen to wait while this one asks.
-                let hidden = state.record.as_mut().map(|record| {
-                    let mine = record.places.remove(&PlaceId::of(state.kind, &ask.claim.hold));
-                    let hidden = (std::mem::take(&mut record.tickets), std::mem::take(&mut record.places));
-                    drop(mine);
-                    hidden
-                });
-                let done = state.apply(now_us, op, alive);
-                if let (Some(record), Some((tickets, places))) = (&mut state.record, hidden) {
-                    for (ticket, session) in tickets {
-                        if let Some(place) = places.get(&session)
-                            && !record.places.contains_key(&session)
-                        {
-                            record.tickets.insert(ticket, session);
-                            record.places.insert(session, place.clone());
-                        }
-                    }
-                }
-                done
-            }
+            (Self::Barging, Op::Acquire(ask)) => barge(state, now_us, ask, alive),
             (Self::LastComeFirstServed, Op::Release(_)) => {
                 if let Some(record) = &mut state.record {
                     let tickets: Vec<_> = record.tickets.keys().copied().collect();

@@ -4,8 +4,8 @@ use super::kernel::HostId;
 use super::time::{Clock, Instant};
 use leasehold_core::model::{Content, LockState, Sessions, Value};
 use leasehold_core::{
-    Acquire, Acquired, Claim, FencingToken, Freed, HoldId, Life, Op, OwnValue, Reply, Seen, SessionId,
-    SessionOp, SessionReply, Share, Wake,
+    Acquire, Acquired, Claim, FencingToken, Freed, HoldId, Life, Op, OwnValue, Portion, Reply, Seen,
+    SessionId, SessionOp, SessionReply, Share, Wake,
 };
 use std::collections::BTreeMap;
 use std::fmt;
@@ -46,7 +46,7 @@ impl fmt::Display for TaskId {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Grip(pub u32);
 
-/// An owner of `ReentrantMutex`es, by the order in which they came up.
+/// An owner of `ReentrantMutex`es and `RwLock`s, by the order in which they came up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OwnerId(pub u32);
 
@@ -269,6 +269,10 @@ pub enum TaskEvent {
     Believes(Grip, Belief),
     /// It did not get the lock.
     Missed(Miss),
+    /// It was let in by a Latch or a Barrier, or has arrived: it has nothing to give back.
+    LetIn,
+    /// It begins to change what it has into something else, and does not see meanwhile what becomes of it.
+    Shifts(Grip),
     /// It begins to lengthen its hold.
     Extends(Grip),
     /// It lengthened its hold, to last until then at least.
@@ -292,8 +296,10 @@ pub struct Gain {
     pub belief: Belief,
     /// For how long it is to be kept.
     pub keeping: Keeping,
-    /// Who has it, of a ReentrantMutex.
+    /// Who has it, of a ReentrantMutex or an RwLock.
     pub owner: Option<OwnerId>,
+    /// What part of the lock it is.
+    pub portion: Portion,
     /// How often he has it with this one, as far as he is told.
     pub count: u64,
     /// Set if it is had together with others.
@@ -351,6 +357,8 @@ pub enum Miss {
     TooSlow,
     /// What was had of several ended before all were had.
     Lost,
+    /// It can never be had so.
+    Impossible,
 }
 
 /// For how long a hold is to be kept.
@@ -385,8 +393,10 @@ pub enum Letting {
 pub struct Held {
     /// Which.
     pub hold: HoldId,
-    /// Whose, of a ReentrantMutex.
+    /// Whose, of a ReentrantMutex or an RwLock.
     pub owner: Option<OwnValue>,
+    /// What part of the lock it is.
+    pub portion: Portion,
     /// Its token.
     pub fence: FencingToken,
     /// Until when, in true time; `None` if it never ends.
@@ -414,7 +424,7 @@ impl Held {
 }
 
 impl Execution<'_> {
-    /// Who of ours has the lock afterwards: one, or the holds of one owner, the oldest first.
+    /// Who of ours has the lock afterwards: one, the holds of one owner, or all who share it, the oldest first.
     pub fn holds(&self, at: Instant) -> Vec<Held> {
         let mut holds = holds(self.state, self.clock);
         holds.retain(|held| held.lasts(at));
@@ -485,6 +495,7 @@ pub(super) fn holds(state: &LockState, clock: &Clock) -> Vec<Held> {
             let held = |entry: &leasehold_core::model::Entry| Held {
                 hold: entry.hold,
                 owner: Some(entries.owner.clone()),
+                portion: Portion::Whole,
                 fence: entries.fence.unwrap_or(FencingToken::new(0)),
                 // No entry outlasts its key.
                 until: Some(ends(expires_ms.map_or(entry.until_ms, |at_ms| at_ms.min(entry.until_ms)))),
@@ -492,6 +503,19 @@ pub(super) fn holds(state: &LockState, clock: &Clock) -> Vec<Held> {
                 since_ms: entry.since_ms,
             };
             entries.holds.iter().map(held).collect()
+        }
+        Some(Value { content: Content::Parts(parts), expires_ms }) => {
+            let held = |part: &leasehold_core::model::Part| Held {
+                hold: part.hold,
+                owner: part.owner.clone(),
+                portion: part.portion,
+                fence: part.fence,
+                // No part outlasts its key.
+                until: Some(ends(expires_ms.map_or(part.until_ms, |at_ms| at_ms.min(part.until_ms)))),
+                life: part.life,
+                since_ms: part.since_ms,
+            };
+            parts.holds.iter().map(held).collect()
         }
         Some(value) => tenant(state, value, ends).into_iter().collect(),
         None => Vec::new(),
@@ -508,7 +532,15 @@ fn tenant(state: &LockState, value: &Value, ends: impl Fn(u64) -> Instant) -> Op
         return None;
     }
     let (fence, until) = (record.last?, value.expires_ms.map(ends));
-    Some(Held { hold, owner: None, fence, until, life: tenant.life, since_ms: tenant.since_ms })
+    Some(Held {
+        hold,
+        owner: None,
+        portion: Portion::Whole,
+        fence,
+        until,
+        life: tenant.life,
+        since_ms: tenant.since_ms,
+    })
 }
 
 /// When sessions end, in true time, if they beat no more.
@@ -582,6 +614,9 @@ fn show_session_reply(reply: &SessionReply, f: &mut fmt::Formatter<'_>) -> fmt::
 
 fn show_acquire(ask: &Acquire, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     write!(f, "acquire {} for {} ms", Short(&ask.claim.hold), ask.lease_ms)?;
+    if ask.portion != Portion::Whole {
+        write!(f, " ({:?})", ask.portion)?;
+    }
     if let Some(value) = &ask.claim.value {
         write!(f, " as {}", value.as_str())?;
     }
@@ -663,6 +698,9 @@ impl fmt::Display for Event<'_> {
                 }
                 for held in holds(done.state, done.clock) {
                     write!(f, "; held by {} until {:?}", Short(&held.hold), held.until)?;
+                    if held.portion != Portion::Whole {
+                        write!(f, " ({:?})", held.portion)?;
+                    }
                 }
                 match &done.state.value {
                     None => f.write_str("; free")?,

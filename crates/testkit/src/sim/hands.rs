@@ -44,15 +44,18 @@ pub(super) async fn operator(store: SimStore, chance: Random) {
         let Outcome::Done(Reply::Inspect(inspection)) = store.execute(lock, &inspect, CALL).await else {
             continue;
         };
-        let Some(seen) = seen(&inspection) else { continue };
+        let Some(seen) = seen(&inspection, &chance) else { continue };
         pause(&sim, &chance, Duration::from_millis(700)).await;
         // Whatever comes of it: a person looks again.
         drop(store.execute(lock, &Op::Free(Free { seen, by: by.clone() }), CALL).await);
     }
 }
 
-/// Who has the lock, as a person sees it.
-fn seen(inspection: &Inspection) -> Option<Seen> {
+/// Who has the lock, or one of those who do, as a person sees it.
+fn seen(inspection: &Inspection, chance: &Random) -> Option<Seen> {
+    if !inspection.sharers.is_empty() {
+        return chance.pick(&inspection.sharers).fence.map(Seen::Hold);
+    }
     let holder = inspection.holder.as_ref()?;
     holder.fence.map(Seen::Hold).or_else(|| inspection.stranger.map(Seen::Stranger))
 }

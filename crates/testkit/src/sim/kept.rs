@@ -4,7 +4,8 @@ use super::Sim;
 use super::event::{Belief, Gain, Grip, Keeping, Letting, LockId, Lost, TaskEvent};
 use super::user::User;
 use leasehold::{
-    ExtendError, FencingToken, Guard, Lost as Loss, Moment, MultiGuard, ReentrantGuard, Released,
+    ExtendError, FencingToken, Guard, Lost as Loss, Moment, MultiGuard, Owner, Permit, Portion, ReadGuard,
+    ReentrantGuard, ReleaseError, Released, UpgradableGuard, WriteGuard,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,12 +16,48 @@ pub(super) enum Kept {
     Mutex(Guard),
     Reentrant(ReentrantGuard),
     All(MultiGuard),
+    Permit(Permit),
+    Read(ReadGuard),
+    Upgradable(UpgradableGuard),
+    Write(WriteGuard),
+}
+
+/// One that was released, or could not be, and how often its owner has it yet.
+fn once(name: String, released: Result<(), ReleaseError>) -> Result<u64, Vec<String>> {
+    released.map(|()| 0).map_err(|_| vec![name])
 }
 
 impl Kept {
+    /// The guard in it, where it is of one lock, and of no ReentrantMutex.
+    fn guard(&self) -> Option<&Guard> {
+        match self {
+            Self::Mutex(guard) => Some(guard),
+            Self::Permit(permit) => Some(permit),
+            Self::Read(guard) => Some(guard),
+            Self::Upgradable(guard) => Some(guard),
+            Self::Write(guard) => Some(guard),
+            Self::Reentrant(_) | Self::All(_) => None,
+        }
+    }
+
+    /// For whom it is had.
+    pub(super) fn owner(&self) -> Option<&Owner> {
+        match self {
+            Self::Reentrant(guard) => Some(guard.owner()),
+            Self::Read(guard) => Some(guard.owner()),
+            Self::Upgradable(guard) => Some(guard.owner()),
+            Self::Write(guard) => Some(guard.owner()),
+            Self::Mutex(_) | Self::All(_) | Self::Permit(_) => None,
+        }
+    }
+
     pub(super) fn valid_until(&self) -> Moment {
         match self {
             Self::Mutex(guard) => guard.valid_until(),
+            Self::Permit(guard) => guard.valid_until(),
+            Self::Read(guard) => guard.valid_until(),
+            Self::Upgradable(guard) => guard.valid_until(),
+            Self::Write(guard) => guard.valid_until(),
             Self::Reentrant(guard) => guard.valid_until(),
             Self::All(guard) => guard.valid_until(),
         }
@@ -29,6 +66,10 @@ impl Kept {
     pub(super) fn check(&self) -> Result<(), Loss> {
         match self {
             Self::Mutex(guard) => guard.check(),
+            Self::Permit(guard) => guard.check(),
+            Self::Read(guard) => guard.check(),
+            Self::Upgradable(guard) => guard.check(),
+            Self::Write(guard) => guard.check(),
             Self::Reentrant(guard) => guard.check(),
             Self::All(guard) => guard.check(),
         }
@@ -37,6 +78,10 @@ impl Kept {
     pub(super) async fn lost(&self) -> Loss {
         match self {
             Self::Mutex(guard) => guard.lost().await,
+            Self::Permit(guard) => guard.lost().await,
+            Self::Read(guard) => guard.lost().await,
+            Self::Upgradable(guard) => guard.lost().await,
+            Self::Write(guard) => guard.lost().await,
             Self::Reentrant(guard) => guard.lost().await,
             Self::All(guard) => guard.lost().await,
         }
@@ -45,6 +90,10 @@ impl Kept {
     pub(super) async fn extend(&self) -> Result<(), ExtendError> {
         match self {
             Self::Mutex(guard) => guard.extend().await,
+            Self::Permit(guard) => guard.extend().await,
+            Self::Read(guard) => guard.extend().await,
+            Self::Upgradable(guard) => guard.extend().await,
+            Self::Write(guard) => guard.extend().await,
             Self::Reentrant(guard) => guard.extend().await,
             Self::All(guard) => guard.extend().await,
         }
@@ -53,6 +102,10 @@ impl Kept {
     pub(super) async fn extend_to(&self, lease: Duration) -> Result<(), ExtendError> {
         match self {
             Self::Mutex(guard) => guard.extend_to(lease).await,
+            Self::Permit(guard) => guard.extend_to(lease).await,
+            Self::Read(guard) => guard.extend_to(lease).await,
+            Self::Upgradable(guard) => guard.extend_to(lease).await,
+            Self::Write(guard) => guard.extend_to(lease).await,
             Self::Reentrant(guard) => guard.extend_to(lease).await,
             Self::All(guard) => guard.extend_to(lease).await,
         }
@@ -60,29 +113,33 @@ impl Kept {
 
     /// Its fencing tokens, by the names of the locks.
     fn fences(&self) -> Vec<(String, FencingToken)> {
+        if let Some(guard) = self.guard() {
+            return vec![(guard.name().to_string(), guard.fencing_token())];
+        }
         match self {
-            Self::Mutex(guard) => vec![(guard.name().to_string(), guard.fencing_token())],
             Self::Reentrant(guard) => vec![(guard.name().to_string(), guard.fencing_token())],
             Self::All(guard) => {
                 guard.fencing_tokens().map(|(name, fence)| (name.to_string(), fence)).collect()
             }
+            _ => Vec::new(),
         }
     }
 
     fn count(&self) -> u64 {
         match self {
             Self::Reentrant(guard) => guard.count(),
-            Self::Mutex(_) | Self::All(_) => 1,
+            _ => 1,
         }
     }
 
     /// Gives all back; says of the locks which were not released, and how often their owner has them yet.
     async fn release(self) -> Result<u64, Vec<String>> {
         match self {
-            Self::Mutex(guard) => {
-                let name = guard.name().to_string();
-                guard.release().await.map(|()| 0).map_err(|_| vec![name])
-            }
+            Self::Mutex(guard) => once(guard.name().to_string(), guard.release().await),
+            Self::Permit(permit) => once(permit.name().to_string(), permit.release().await),
+            Self::Read(guard) => once(guard.name().to_string(), guard.release().await),
+            Self::Upgradable(guard) => once(guard.name().to_string(), guard.release().await),
+            Self::Write(guard) => once(guard.name().to_string(), guard.release().await),
             Self::Reentrant(guard) => {
                 let name = guard.name().to_string();
                 match guard.release().await {
@@ -107,26 +164,29 @@ pub(super) struct Having {
     pub(super) grips: Vec<(LockId, Grip)>,
     /// Set once its loss was told.
     pub(super) is_lost: bool,
+    /// For how long it is to be had, and so what it is changed into.
+    pub(super) keeping: Keeping,
+    /// What part of the lock it is.
+    pub(super) portion: Portion,
+    /// What is given back with it: the upgradable read under a write.
+    pub(super) under: Option<Grip>,
 }
 
 impl Having {
     /// Takes note of what a task has got, and watches it.
-    pub(super) fn new(user: &User, kept: Kept, keeping: Keeping) -> Self {
+    pub(super) fn new(user: &User, kept: Kept, keeping: Keeping, portion: Portion) -> Self {
         let (sim, kept) = (&user.sim, Arc::new(kept));
-        let owner = match &*kept {
-            Kept::Reentrant(guard) => Some(sim.owner_id(guard.owner())),
-            Kept::Mutex(_) | Kept::All(_) => None,
-        };
+        let owner = kept.owner().map(|owner| sim.owner_id(owner));
         let belief = Belief { until: user.world.shows_at(kept.valid_until()) };
         let (count, together) = (kept.count(), matches!(*kept, Kept::All(_)));
         let got = kept.fences().into_iter().filter_map(|(name, fence)| {
-            let gain = Gain { fence, belief, keeping, owner, count, together };
+            let gain = Gain { fence, belief, keeping, owner, portion, count, together };
             Some((lock_of(sim, &name)?, sim.new_grip(), gain))
         });
         let got: Vec<_> = got.collect();
         let grips = got.iter().map(|(lock, grip, _)| (*lock, *grip)).collect();
         sim.watch_guard(&user.world, user.task, &kept, got);
-        Self { kept, grips, is_lost: false }
+        Self { kept, grips, is_lost: false, keeping, portion, under: None }
     }
 
     pub(super) fn note(&self, user: &User, what: impl Fn(Grip) -> TaskEvent) {
@@ -151,6 +211,8 @@ impl Having {
     /// Gives it back, unless it is dropped before so many polls have led to an end.
     pub(super) async fn release(self, user: &User, polls: u64) {
         self.note(user, |grip| TaskEvent::Lets(grip, Letting::Release));
+        let lock = self.grips.first().map(|(lock, _)| *lock);
+        let under = lock.zip(self.under);
         let Some(kept) = Arc::into_inner(self.kept) else {
             return user.sim.fail("load", "somebody keeps a guard".into());
         };
@@ -166,10 +228,17 @@ impl Having {
                 },
             );
         }
+        if let Some((lock, under)) = under {
+            // Nobody is told what became of it.
+            user.note(lock, TaskEvent::Lets(under, Letting::Drop));
+        }
     }
 
     pub(super) fn drop(self, user: &User) {
         self.note(user, |grip| TaskEvent::Lets(grip, Letting::Drop));
+        if let (Some((lock, _)), Some(under)) = (self.grips.first(), self.under) {
+            user.note(*lock, TaskEvent::Lets(under, Letting::Drop));
+        }
     }
 }
 

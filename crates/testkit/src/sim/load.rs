@@ -64,6 +64,24 @@ impl Habits {
     }
 }
 
+/// How many there are of what is counted: all who use a lock have to agree.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Numbers {
+    /// The permits of a Semaphore that nobody has resized.
+    pub(super) permits: u32,
+    /// How many arrivals open a Latch.
+    pub(super) arrivals: u32,
+    /// How many meet at a Barrier.
+    pub(super) parties: u32,
+}
+
+impl Numbers {
+    pub(super) fn draw(chance: &Random) -> Self {
+        let number = |least, most| u32::try_from(chance.between(least, most)).unwrap_or(1);
+        Self { permits: number(1, 5), arrivals: number(1, 6), parties: number(1, 4) }
+    }
+}
+
 /// One process, from its start until its tasks have ended.
 pub(super) async fn process(sim: Arc<Sim>, host: HostId, chance: Random) {
     let store = sim.store(host, &chance);

@@ -30,6 +30,8 @@ mod load;
 mod net;
 mod planted;
 mod server;
+mod share;
+mod spoil;
 mod store;
 mod time;
 mod user;
@@ -52,7 +54,7 @@ use kept::Kept;
 use kernel::{Kernel, Stepped};
 use leasehold::Owner;
 use leasehold_core::{AUDIT_KEPT, Kind, Lock, LockName};
-use load::Habits;
+use load::{Habits, Numbers};
 use net::Net;
 use server::Server;
 use std::collections::BTreeMap;
@@ -90,6 +92,11 @@ impl Run {
     pub const fn new(seed: u64) -> Self {
         Self { seed, bug: None, with_trace: false }
     }
+
+    /// Whether it has locks that several can have side by side: one run in three.
+    pub const fn has_sharers(&self) -> bool {
+        self.seed.is_multiple_of(3)
+    }
 }
 
 /// What came of a run.
@@ -110,6 +117,7 @@ struct Sim {
     kernel: Kernel,
     weather: Weather,
     habits: Habits,
+    numbers: Numbers,
     locks: Vec<Lock>,
     bug: Option<Bug>,
     net: Mutex<Net>,
@@ -160,7 +168,13 @@ pub fn run(run: &Run) -> Outcome {
     let weather = Weather::draw(&chance, slots, locks);
     let climate = weather.climate;
     let clock = Clock::new(1_760_000_000_000_000 + chance.below(1_000_000), drift(&chance, &weather));
-    let locks: Vec<_> = (0..locks).filter_map(|number| lock(number, &chance)).collect();
+    let mut locks: Vec<_> = (0..locks).filter_map(|number| lock(number, &chance)).collect();
+    // Drawn apart, so that the other runs are what they were.
+    let apart = Random::from_seed(!run.seed);
+    let numbers = Numbers::draw(&apart);
+    if run.has_sharers() {
+        locks = locks.into_iter().map(|lock| shared(lock, &apart)).collect();
+    }
     let kinds: Vec<_> = locks.iter().map(|lock| lock.kind).collect();
     let server = Server::new(clock, climate == Climate::Forgetful, kinds.clone());
     let net = Net::new(chance.branch(), server);
@@ -168,6 +182,7 @@ pub fn run(run: &Run) -> Outcome {
     let sim = Arc::new(Sim {
         kernel: Kernel::new(kernel_chance),
         habits,
+        numbers,
         locks,
         bug: run.bug,
         net: Mutex::new(net),
@@ -211,6 +226,17 @@ pub fn run(run: &Run) -> Outcome {
 fn lock(number: u8, chance: &Random) -> Option<Lock> {
     let name = LockName::try_from(LockId(number).to_string()).ok()?;
     Some(if chance.chance(350) { Lock::reentrant(name) } else { Lock::mutex(name) })
+}
+
+/// The same name, as a lock of a kind that several have side by side; now and then it stays what it is.
+fn shared(lock: Lock, chance: &Random) -> Lock {
+    match chance.below(20) {
+        0..9 => Lock::rwlock(lock.name),
+        9..15 => Lock::semaphore(lock.name),
+        15..17 => Lock::latch(lock.name),
+        17..19 => Lock::barrier(lock.name),
+        _ => lock,
+    }
 }
 
 /// How wrong a clock is.
@@ -517,10 +543,11 @@ impl Sim {
             }
         }
         for (lock, state) in &mut server.locks {
-            let is_held = state
-                .value
-                .as_ref()
-                .is_some_and(|value| value.expires_ms.is_none_or(|at_ms| at_ms >= now_us / 1000));
+            // What a Latch and a Barrier know of those who came keeps nobody out, and ends by its leases, which are long.
+            let keeps_out = !matches!(state.kind, Kind::Latch | Kind::Barrier);
+            let is_held = state.value.as_ref().is_some_and(|value| {
+                value.expires_ms.is_none_or(|at_ms| at_ms >= now_us / 1000) && keeps_out
+            });
             let places = state.record.iter().flat_map(|record| record.places.values());
             let kept = places.filter(|place| place.expires_ms >= now_us / 1000).count();
             if self.weather.climate != Climate::BadClocks && (is_held || kept > 0) {

@@ -143,7 +143,7 @@ impl Server {
         let lease_ms = u64::try_from(lease.as_millis()).unwrap_or(1);
         let state = state(&mut self.locks, &self.kinds, lock);
         let stands = |there: &Value| there.expires_ms.is_none_or(|at_ms| at_ms >= now_ms);
-        if !self.is_up || state.value.as_ref().is_some_and(stands) {
+        if state.kind.is_shared() || !self.is_up || state.value.as_ref().is_some_and(stands) {
             return false;
         }
         let content = match (state.kind, OwnValue::new(value)) {

@@ -1,5 +1,5 @@
 //! What a task does: takes locks in every way there is, enters them again, holds them, loses them, drops everything
-//! half-way.
+//! half-way. What it does with locks that several have side by side is in [`share`](super::share).
 //!
 //! It deliberately judges nothing: it says what it does, and the checks do the rest.
 
@@ -10,7 +10,7 @@ use super::time::Instant;
 use super::world::SimWorld;
 use crate::random::Random;
 use futures_util::future::{BoxFuture, Either, select, select_all};
-use leasehold::core::Kind;
+use leasehold::core::{Kind, Portion};
 use leasehold::{
     AcquireError, Attempt, Client, Lost as Loss, MultiAttempt, MultiMutex, Mutex, Owner, ReentrantMutex,
     RetryPolicy,
@@ -27,25 +27,25 @@ const DEEPEST: usize = 3;
 pub(super) struct User {
     pub(super) sim: Arc<Sim>,
     pub(super) world: SimWorld,
-    client: Client,
+    pub(super) client: Client,
     pub(super) task: TaskId,
     watchdog: Duration,
-    chance: Random,
+    pub(super) chance: Random,
     /// An owner that nobody else has.
     own: Owner,
 }
 
 /// What came of wanting a lock.
-enum Sought {
+pub(super) enum Sought {
     Got(Kept),
     Missed(Miss),
     Dropped,
 }
 
 /// One way to want it.
-struct Quest {
-    way: Way,
-    seeking: BoxFuture<'static, Sought>,
+pub(super) struct Quest {
+    pub(super) way: Way,
+    pub(super) seeking: BoxFuture<'static, Sought>,
 }
 
 impl User {
@@ -72,13 +72,16 @@ impl User {
         self.sim.note(&super::Event::Task(self.task, lock, what));
     }
 
-    async fn pause(&self, most: Duration) {
+    pub(super) async fn pause(&self, most: Duration) {
         let us = self.chance.below(u64::try_from(most.as_micros()).unwrap_or(1).max(1));
         self.sim.kernel.sleep_until(self.sim.kernel.now() + Duration::from_micros(us)).await;
     }
 
     async fn use_a_lock(&self) {
         let lock = LockId(u8::try_from(self.chance.below(self.sim.locks.len() as u64)).unwrap_or(0));
+        if self.sim.kind(lock).is_shared() {
+            return self.share(lock).await;
+        }
         let mutexes = self.sim.mutexes();
         let (got, owner) = if mutexes.len() > 1 && self.chance.chance(self.sim.habits.several) {
             (self.seek_several(&mutexes).await, None)
@@ -93,9 +96,9 @@ impl User {
         }
     }
 
-    /// For whom a ReentrantMutex is sought, where it is not the owner in whose scope the task is; that he came from
+    /// For whom a ReentrantMutex or an RwLock is sought, where it is not the owner in whose scope the task is; that he came from
     /// another process, if he did, the owner knows.
-    fn choose_owner(&self) -> Option<Owner> {
+    pub(super) fn choose_owner(&self) -> Option<Owner> {
         match self.chance.below(10) {
             0..2 => Some(self.own.clone()),
             2..4 => Some(self.client.owner()),
@@ -119,7 +122,7 @@ impl User {
             mutex = mutex.value(format!("value {}", self.chance.below(3))).ok()?;
         }
         let quest = self.quest_of_mutex(mutex);
-        self.seek(&[lock], quest, None, keeping).await
+        self.seek(&[lock], quest, None, keeping, Portion::Whole).await
     }
 
     fn quest_of_mutex(&self, mutex: Mutex) -> Quest {
@@ -161,7 +164,7 @@ impl User {
         }
         let known = owner.cloned().or_else(Owner::current).map(|owner| self.sim.owner_id(&owner));
         let quest = self.quest_of_reentrant(mutex, scope, depth > 0);
-        self.seek(&[lock], quest, known, keeping).await
+        self.seek(&[lock], quest, known, keeping, Portion::Whole).await
     }
 
     fn quest_of_reentrant(&self, mutex: ReentrantMutex, scope: Option<Owner>, again: bool) -> Quest {
@@ -197,7 +200,7 @@ impl User {
             all = all.lease(lease);
         }
         let quest = self.quest_of_several(all);
-        self.seek(&locks, quest, None, keeping).await
+        self.seek(&locks, quest, None, keeping, Portion::Whole).await
     }
 
     fn quest_of_several(&self, all: MultiMutex) -> Quest {
@@ -225,7 +228,7 @@ impl User {
     }
 
     /// For how long a hold is to be had.
-    fn keeping(&self) -> (Option<Duration>, Keeping) {
+    pub(super) fn keeping(&self) -> (Option<Duration>, Keeping) {
         if self.chance.chance(400) {
             let lease = Duration::from_micros(self.chance.between(200_000, 8_000_000));
             return (Some(lease), Keeping::Given(lease));
@@ -233,7 +236,7 @@ impl User {
         (None, Keeping::Renewed(self.watchdog))
     }
 
-    fn way(&self) -> (Way, Duration) {
+    pub(super) fn way(&self) -> (Way, Duration) {
         let limit = Duration::from_micros(self.chance.between(1_000, 5_000_000));
         let way = match self.chance.below(10) {
             0..2 => Way::Try,
@@ -244,17 +247,18 @@ impl User {
         (way, limit)
     }
 
-    async fn seek(
+    pub(super) async fn seek(
         &self,
         locks: &[LockId],
         quest: Quest,
         owner: Option<OwnerId>,
         keeping: Keeping,
+        portion: Portion,
     ) -> Option<Having> {
         let note = |what| locks.iter().for_each(|lock| self.note(*lock, what));
         note(TaskEvent::Seeks(quest.way, owner));
         match self.drop_some(quest.seeking).await {
-            Sought::Got(kept) => return Some(Having::new(self, kept, keeping)),
+            Sought::Got(kept) => return Some(Having::new(self, kept, keeping, portion)),
             Sought::Missed(miss) => note(TaskEvent::Missed(miss)),
             Sought::Dropped => note(TaskEvent::Cancelled),
         }
@@ -262,27 +266,29 @@ impl User {
     }
 
     async fn drop_some(&self, seeking: BoxFuture<'static, Sought>) -> Sought {
+        self.unless_dropped(seeking).await.unwrap_or(Sought::Dropped)
+    }
+
+    /// Waits for something, unless it is one of those that are dropped half-way.
+    pub(super) async fn unless_dropped<T>(&self, doing: BoxFuture<'static, T>) -> Option<T> {
         if !self.chance.chance(self.sim.habits.drops) {
-            return seeking.await;
+            return Some(doing.await);
         }
         if self.chance.chance(500) {
-            let cut = Cut { inner: seeking, polls: self.chance.between(1, 6) };
-            return cut.await.unwrap_or(Sought::Dropped);
+            let cut = Cut { inner: doing, polls: self.chance.between(1, 6) };
+            return cut.await;
         }
         let patience = pin!(self.pause(Duration::from_secs(3)));
-        match select(seeking, patience).await {
-            Either::Left((sought, _)) => sought,
-            Either::Right(_) => Sought::Dropped,
+        match select(doing, patience).await {
+            Either::Left((done, _)) => Some(done),
+            Either::Right(_) => None,
         }
     }
 
     /// Holds what it has got, enters it again if it is a ReentrantMutex, and gives everything back in any order.
     async fn hold(&self, first: Having, reentrant: Option<LockId>) {
         let mut had = vec![first];
-        let owner = match &*had[0].kept {
-            Kept::Reentrant(guard) => Some(guard.owner().clone()),
-            Kept::Mutex(_) | Kept::All(_) => None,
-        };
+        let owner = had[0].kept.owner().cloned();
         let steps = self.chance.below(if reentrant.is_some() { 7 } else { 4 });
         for _ in 0..steps {
             if had.is_empty() {
@@ -303,6 +309,11 @@ impl User {
             }
             self.face_losses(&mut had).await;
         }
+        self.let_all_go(had).await;
+    }
+
+    /// Gives back what it has, in any order.
+    pub(super) async fn let_all_go(&self, mut had: Vec<Having>) {
         while !had.is_empty() {
             self.let_one_go(&mut had).await;
             if !had.is_empty() && self.chance.chance(500) {
@@ -313,7 +324,7 @@ impl User {
     }
 
     /// Does something, and hears meanwhile what is lost.
-    async fn meanwhile<T>(&self, had: &mut [Having], doing: impl Future<Output = T>) -> T {
+    pub(super) async fn meanwhile<T>(&self, had: &mut [Having], doing: impl Future<Output = T>) -> T {
         let mut doing = pin!(doing);
         loop {
             let (at, loss) = match select(pin!(lost(had)), &mut doing).await {
@@ -325,7 +336,7 @@ impl User {
     }
 
     /// Does some work with what it has, until something of it is lost.
-    async fn work(&self, had: &mut [Having]) {
+    pub(super) async fn work(&self, had: &mut [Having]) {
         let at = usize::try_from(self.chance.below(had.len() as u64)).unwrap_or(0);
         let (kept, grips) = (had[at].kept.clone(), had[at].grips.clone());
         let work = async {
@@ -366,7 +377,7 @@ impl User {
 
     /// Gives back what was lost, perhaps after a while in which it hangs, and keeps what is no lock any more from being
     /// dropped.
-    async fn face_losses(&self, had: &mut Vec<Having>) {
+    pub(super) async fn face_losses(&self, had: &mut Vec<Having>) {
         while let Some(at) = had.iter().position(|having| having.is_lost) {
             if self.chance.chance(200) {
                 let hangs = self.pause(Duration::from_secs(8));
@@ -378,14 +389,14 @@ impl User {
         }
     }
 
-    async fn let_one_go(&self, had: &mut Vec<Having>) {
+    pub(super) async fn let_one_go(&self, had: &mut Vec<Having>) {
         let at = usize::try_from(self.chance.below(had.len() as u64)).unwrap_or(0);
         let one = had.swap_remove(at);
         let letting = self.let_go(one);
         self.meanwhile(had, letting).await;
     }
 
-    async fn let_go(&self, having: Having) {
+    pub(super) async fn let_go(&self, having: Having) {
         if self.chance.chance(150) {
             return having.drop(self);
         }
@@ -406,11 +417,11 @@ async fn lost(had: &[Having]) -> (usize, Loss) {
     select_all(each).await.0
 }
 
-fn polling() -> RetryPolicy {
+pub(super) fn polling() -> RetryPolicy {
     RetryPolicy::constant(Duration::from_millis(150)).tries(8)
 }
 
-fn attempt<G>(attempt: Result<Attempt<G>, AcquireError>, kept: impl FnOnce(G) -> Kept) -> Sought {
+pub(super) fn attempt<G>(attempt: Result<Attempt<G>, AcquireError>, kept: impl FnOnce(G) -> Kept) -> Sought {
     match attempt {
         Ok(Attempt::Granted(guard)) => Sought::Got(kept(guard)),
         Ok(Attempt::Taken(_)) => Sought::Missed(Miss::Taken),
@@ -418,16 +429,17 @@ fn attempt<G>(attempt: Result<Attempt<G>, AcquireError>, kept: impl FnOnce(G) ->
     }
 }
 
-fn got<G>(guard: Result<G, AcquireError>, kept: impl FnOnce(G) -> Kept) -> Sought {
+pub(super) fn got<G>(guard: Result<G, AcquireError>, kept: impl FnOnce(G) -> Kept) -> Sought {
     guard.map_or_else(|error| Sought::Missed(miss(&error)), |guard| Sought::Got(kept(guard)))
 }
 
-fn miss(error: &AcquireError) -> Miss {
+pub(super) fn miss(error: &AcquireError) -> Miss {
     match error {
         AcquireError::OutOfTries { .. } => Miss::Taken,
         AcquireError::TimedOut { .. } => Miss::TimedOut,
         AcquireError::LeaseTooShort { .. } => Miss::TooSlow,
         AcquireError::Lost(_) => Miss::Lost,
+        AcquireError::Impossible(_) => Miss::Impossible,
         _ => Miss::Fault,
     }
 }

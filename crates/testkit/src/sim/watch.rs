@@ -3,7 +3,7 @@
 use super::check::{self, Check, Promises, Scene};
 use super::event::{Event, Execution, HostEvent, ServerEvent, TaskEvent};
 use super::time::Instant;
-use leasehold_core::{Acquired, Ended, Kind, Op, SessionOp};
+use leasehold_core::{Acquired, Ended, Kind, Op, Portion, Reply, Resized, SessionOp};
 use std::ops::AddAssign;
 
 /// What was found to be wrong, by which check, and when.
@@ -62,6 +62,14 @@ pub struct Counts {
     pub evicted: u64,
     /// Holds that were taken by force.
     pub freed: u64,
+    /// Parts of locks that several have side by side: permits, reads and writes.
+    pub shared: u64,
+    /// Of these, reads that became writes.
+    pub upgraded: u64,
+    /// Waits that ended since a Latch was open or all had come to a Barrier, and arrivals.
+    pub let_in: u64,
+    /// Times that a Semaphore got another number of permits.
+    pub resized: u64,
 }
 
 impl AddAssign for Counts {
@@ -87,6 +95,10 @@ impl AddAssign for Counts {
         self.sessions += other.sessions;
         self.evicted += other.evicted;
         self.freed += other.freed;
+        self.shared += other.shared;
+        self.upgraded += other.upgraded;
+        self.let_in += other.let_in;
+        self.resized += other.resized;
     }
 }
 
@@ -101,6 +113,7 @@ impl Counts {
                 self.freed += u64::from(done.freed().is_some());
                 self.entered_abroad += u64::from(has_entered_abroad(at, done));
                 self.evicted += u64::from(has_evicted(at, done));
+                self.resized += u64::from(*done.reply == Reply::Resize(Resized::Done));
                 &mut self.executed
             }
             Event::Attended(done) if matches!(done.op, SessionOp::Beat(_)) => &mut self.beats,
@@ -114,9 +127,12 @@ impl Counts {
             Event::Task(_, _, TaskEvent::Acquired(_, gain)) => {
                 self.entered += u64::from(gain.count > 1);
                 self.with_others += u64::from(gain.together);
+                self.shared += u64::from(gain.portion != Portion::Whole);
+                self.upgraded += u64::from(gain.portion == Portion::Upgrade);
                 &mut self.acquired
             }
             Event::Task(_, _, TaskEvent::Cancelled) => &mut self.cancelled,
+            Event::Task(_, _, TaskEvent::LetIn) => &mut self.let_in,
             Event::Task(_, _, TaskEvent::Told(..)) => &mut self.lost,
             Event::Task(_, _, TaskEvent::Released(_, Some(1..))) => &mut self.still_held,
             Event::Grasped(_) => &mut self.grasped,
@@ -135,7 +151,7 @@ fn has_evicted(at: Instant, done: &Execution<'_>) -> bool {
 
 /// Whether a process has just got a hold of a lock that its owner had in others only.
 fn has_entered_abroad(at: Instant, done: &Execution<'_>) -> bool {
-    let Some((ask, Acquired::Granted { .. })) = done.acquires() else { return false };
+    let Some((ask, Acquired::Granted { entered: Some(_), .. })) = done.acquires() else { return false };
     let session = ask.claim.hold.session();
     let holds = done.holds(at);
     let (its, others): (Vec<_>, Vec<_>) = holds.iter().partition(|held| held.hold.session() == session);

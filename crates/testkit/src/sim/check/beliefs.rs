@@ -129,6 +129,8 @@ impl Check for Beliefs {
                     return self.judge(at, grip, believed, scene);
                 }
             }
+            // What becomes of it nobody sees until it is another, or back.
+            Event::Task(_, _, TaskEvent::Shifts(grip)) => drop(self.believed.remove(&grip)),
             Event::Task(_, _, TaskEvent::Believes(grip, belief)) => {
                 let Some(believed) = self.believed.get_mut(&grip) else { return Ok(()) };
                 (believed.until, believed.heard) = (belief.until, at);

@@ -4,7 +4,8 @@
 use super::{Check, Scene, Verdict};
 use crate::sim::event::{Event, Execution, Held, LockId, ServerEvent};
 use crate::sim::time::Instant;
-use leasehold_core::{Extended, Fate, HoldId, Life, Op, OwnValue, Reply, Seen, SessionId};
+use leasehold_core::model::PlaceId;
+use leasehold_core::{Extended, Fate, HoldId, Life, Op, OwnValue, Portion, Reply, Seen};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Nothing is released or extended except by comparing the hold in the same step. Nothing else is taken from anybody but
@@ -26,17 +27,19 @@ struct Before {
     /// Set once an operation has told how the lock stands.
     is_known: bool,
     holds: Vec<Held>,
-    places: BTreeMap<SessionId, Place>,
+    places: BTreeMap<PlaceId, Place>,
     /// The hold that ended last before its lease did.
     ended: Option<HoldId>,
 }
 
 /// A place in the queue.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Place {
     /// Until when it is kept, in the store's milliseconds.
     kept_ms: u64,
     life: Life,
+    portion: Portion,
+    owner: Option<OwnValue>,
 }
 
 impl Comparison {
@@ -105,6 +108,10 @@ fn entered(done: &Execution<'_>, before: &Before, after: &[Held], known: &BTreeS
         let asker: Option<&OwnValue> =
             asked.filter(|claim| claim.hold == new.hold).and_then(|c| c.value.as_ref());
         let is_owner = |held: &&Held| held.owner.is_some() && held.owner.as_ref() == asker;
+        if done.state.kind.is_shared() {
+            // Who gets on with whom is what `Sharing` sees.
+            break;
+        }
         if let Some(other) = stay.iter().find(|held| !is_owner(held)) {
             return Err(format!("{:?} of {asker:?} got {} beside {other:?}", new.hold, done.lock));
         }
@@ -145,20 +152,44 @@ fn not_robbed(at: Instant, done: &Execution<'_>, before: &Before, after: &[Held]
         }
     }
     let now = places(done);
-    for (session, place) in before.places.iter().filter(|(_, place)| place.kept_ms >= now_ms) {
-        let asks = done.acquires().is_some_and(|(ask, _)| ask.claim.hold.session() == *session);
-        let is_own = asks || done.claim().is_some_and(|claim| claim.hold.session() == *session);
-        let is_granted = after.iter().any(|held| held.hold.session() == *session);
-        if !now.contains_key(session) && !is_own && !is_granted && !is_dead(*session, place.life) {
+    let id = |hold: &HoldId| PlaceId::of(done.state.kind, hold);
+    let stay: Vec<_> =
+        before.holds.iter().filter(|held| after.iter().any(|now| now.hold == held.hold)).collect();
+    for (place_id, place) in before.places.iter().filter(|(_, place)| place.kept_ms >= now_ms) {
+        let asks = done.acquires().is_some_and(|(ask, _)| id(&ask.claim.hold) == *place_id);
+        let is_own = asks || done.claim().is_some_and(|claim| id(&claim.hold) == *place_id);
+        let is_granted = after.iter().any(|held| id(&held.hold) == *place_id);
+        let session = place_id.session();
+        let is_excused =
+            is_own || is_granted || is_dead(session, place.life) || is_hopeless(done, place, &stay);
+        if !now.contains_key(place_id) && !is_excused {
             return Err(format!("{session} lost its place before {lock} by {:?}", done.op));
         }
     }
     Ok(())
 }
 
-fn places(done: &Execution<'_>) -> BTreeMap<SessionId, Place> {
+/// Whether one who waits can never be let in any more, by those who stay: he is told so when he looks.
+fn is_hopeless(done: &Execution<'_>, place: &Place, stay: &[&Held]) -> bool {
+    let limit = done.state.record.as_ref().and_then(|record| record.limit);
+    match place.portion {
+        Portion::Permits { count, .. } => limit.is_some_and(|limit| count > limit),
+        Portion::Upgrade => {
+            !stay.iter().any(|held| held.portion == Portion::Upgradable && held.owner == place.owner)
+        }
+        _ => false,
+    }
+}
+
+fn places(done: &Execution<'_>) -> BTreeMap<PlaceId, Place> {
     let places = done.state.record.iter().flat_map(|record| record.places.iter());
-    places.map(|(id, place)| (id.session(), Place { kept_ms: place.expires_ms, life: place.life })).collect()
+    let seen = |place: &leasehold_core::model::Place| Place {
+        kept_ms: place.expires_ms,
+        life: place.life,
+        portion: place.portion,
+        owner: place.claim.value.clone(),
+    };
+    places.map(|(id, place)| (*id, seen(place))).collect()
 }
 
 impl Check for Comparison {

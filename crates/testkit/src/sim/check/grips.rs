@@ -8,7 +8,7 @@
 use crate::sim::event::{Event, Gain, Grip, HostEvent, Letting, LockId, OwnerId, TaskEvent, TaskId};
 use crate::sim::kernel::HostId;
 use crate::sim::time::Instant;
-use leasehold_core::{Acquire, Acquired, FencingToken, HoldId, Nonce, Op, Reply, Share, Wake};
+use leasehold_core::{Acquire, Acquired, FencingToken, HoldId, Nonce, Op, Portion, Reply, Share, Wake};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -39,8 +39,10 @@ pub struct Known {
     pub task: TaskId,
     /// Its fencing token.
     pub fence: FencingToken,
-    /// For which owner, of a ReentrantMutex.
+    /// For which owner, of a ReentrantMutex or an RwLock.
     pub owner: Option<OwnerId>,
+    /// What part of the lock it is.
+    pub portion: Portion,
     /// Of which hold; `None` if its process cannot know of any.
     pub hold: Option<HoldId>,
 }
@@ -237,7 +239,7 @@ impl Grips {
     }
 
     fn acquired(&mut self, task: TaskId, lock: LockId, grip: Grip, gain: Gain) {
-        let Gain { fence, owner, count, belief, .. } = gain;
+        let Gain { fence, owner, portion, count, belief, .. } = gain;
         let heard = self.heard.entry(task.host).or_default();
         // That of another count may be meant where it was looked at more than once.
         let unlike = |heard: &Heard| {
@@ -247,6 +249,6 @@ impl Grips {
         let hold = of_it.min_by_key(|heard| unlike(heard)).map(|heard| heard.hold);
         heard.retain(|heard| Some(heard.hold) != hold);
         self.bound.extend(hold.map(|hold| (hold, grip)));
-        self.known.insert(grip, Known { lock, task, fence, owner, hold });
+        self.known.insert(grip, Known { lock, task, fence, owner, portion, hold });
     }
 }

@@ -133,7 +133,7 @@ impl Keepings {
                 }
             }
             TaskEvent::Told(grip, Lost::This) => return self.lost(at, grip, scene),
-            TaskEvent::Lets(grip, _) => drop(self.kept.remove(&grip)),
+            TaskEvent::Lets(grip, _) | TaskEvent::Shifts(grip) => drop(self.kept.remove(&grip)),
             TaskEvent::Released(grip, told) => return self.let_go(task, lock, grip, told, scene),
             _ => {}
         }

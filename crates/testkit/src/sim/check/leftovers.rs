@@ -4,7 +4,7 @@ use super::{Check, Health, Scene, Verdict};
 use crate::sim::event::{Event, Execution, Grip, HostEvent, Letting, LockId, ServerEvent, TaskEvent, TaskId};
 use crate::sim::kernel::HostId;
 use crate::sim::time::Instant;
-use leasehold_core::{HoldId, Op};
+use leasehold_core::{HoldId, Op, Portion};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -27,6 +27,12 @@ pub struct Leftovers {
     had: BTreeMap<Grip, Option<Instant>>,
     /// Holds that end by themselves.
     excused: BTreeSet<HoldId>,
+    /// What was made into something else, and is given back with that or instead of it: nobody is told whether it was.
+    shifted: BTreeSet<HoldId>,
+    /// When a guard was begun to be given back that ends with another.
+    letting: BTreeMap<Grip, Instant>,
+    /// Which of those are given back by a message.
+    releases: BTreeMap<u64, HoldId>,
     /// Holds that were given up: what asks for them afterwards was overtaken.
     given_up: BTreeSet<HoldId>,
 }
@@ -81,12 +87,28 @@ impl Leftovers {
         let interest = self.sought.entry((task.host, lock)).or_default();
         match what {
             TaskEvent::Seeks(..) => drop(interest.tasks.insert(task)),
-            TaskEvent::Missed(_) | TaskEvent::Cancelled => drop(interest.tasks.remove(&task)),
+            TaskEvent::Missed(_) | TaskEvent::Cancelled | TaskEvent::LetIn => {
+                interest.tasks.remove(&task);
+            }
             TaskEvent::Acquired(grip, _) => {
                 interest.tasks.remove(&task);
                 self.had.insert(grip, None);
             }
-            TaskEvent::Lets(grip, Letting::Drop) => return self.lets(at, grip),
+            TaskEvent::Shifts(grip) => return self.shifted.extend(scene.grips.hold(grip)),
+            TaskEvent::Lets(grip, Letting::Release) => {
+                let is_upgrade = scene.grips.get(grip).is_some_and(|known| known.portion == Portion::Upgrade);
+                self.letting.extend(is_upgrade.then_some((grip, at)));
+                return;
+            }
+            TaskEvent::Lets(grip, Letting::Drop) => {
+                // It is released before what it was made of; who drops the release then is not told that it failed.
+                let well = scene.health(task.host).and_then(Health::well_since);
+                let began = self.letting.remove(&grip);
+                if began.is_some_and(|began| well.is_none_or(|well| well > began)) {
+                    self.excused.extend(scene.grips.hold(grip));
+                }
+                return self.lets(at, grip);
+            }
             TaskEvent::Released(grip, told) => {
                 if told.is_none() {
                     self.excused.extend(scene.grips.hold(grip));
@@ -123,6 +145,15 @@ impl Check for Leftovers {
         match *event {
             Event::Executed(done) => return self.executed(at, done, scene),
             Event::Task(task, lock, what) => self.change(at, task, lock, what, scene),
+            Event::Sent { message, op: Op::Release(release), .. }
+                if self.shifted.contains(&release.claim.hold) =>
+            {
+                self.releases.insert(message, release.claim.hold);
+            }
+            Event::Answered { message, reply, .. } => {
+                let release = self.releases.remove(&message);
+                self.excused.extend(release.filter(|_| reply.is_none()));
+            }
             Event::Host(host, HostEvent::Crashed) => self.sought.retain(|(other, _), _| *other != host),
             Event::Server(
                 ServerEvent::Up { with_data: false } | ServerEvent::FailedOver | ServerEvent::Jumped(_),

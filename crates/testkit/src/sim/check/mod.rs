@@ -5,16 +5,19 @@
 //!
 //! | Check | What it holds the engine and the model to |
 //! |---|---|
-//! | [`Exclusion`] | no two owners believe that they hold a lock at once |
+//! | [`Exclusion`] | no two owners believe that they hold a lock at once, but those who get on with each other |
 //! | [`Beliefs`] | a holder stops believing before the store does, and is told |
 //! | [`Comparison`] | nothing is taken from anybody but by its own hold, from the dead, or as it was seen; what was released does not come back |
 //! | [`Tokens`] | every hold has a greater token than all before it, but for those of one owner's stay, which have one |
 //! | [`Several`] | several locks are had together or not at all, and nobody waits for one with others in hand but in their order |
 //! | [`Entering`] | an owner is in as often as he is told, and gets in again at once |
+//! | [`Sharing`] | who has a lock side by side with others gets on with them, and there are no more than may be |
+//! | [`Turns`] | first come, first served, among those who have a lock side by side |
 //! | [`Keepings`] | what the store said is told, a hold is renewed, and a given lease lasts as long as it was given for |
 //! | [`Order`] | first come, first served, between processes and within one |
 //! | [`Patience`] | whoever waits gives up when he said, and not before; nobody asks too often |
 //! | [`Progress`] | who was granted a lock takes it; a lock that could be granted is |
+//! | [`Serving`] | the same of locks that several have: nobody waits where there is room |
 //! | [`Leftovers`] | what nobody wants any more is gone soon; every key expires |
 //! | [`Silence`] | after a release has returned nothing is sent about its hold, and an end is the end |
 //! | [`Lives`] | a session that has lapsed is over, at the store and for its process; none lapses without a cause |
@@ -33,9 +36,12 @@ mod lives;
 mod order;
 mod patience;
 mod progress;
+mod serving;
 mod several;
+mod sharing;
 mod silence;
 mod tokens;
+mod turns;
 
 pub use beliefs::Beliefs;
 pub use comparison::Comparison;
@@ -50,9 +56,12 @@ pub use lives::Lives;
 pub use order::Order;
 pub use patience::Patience;
 pub use progress::Progress;
+pub use serving::Serving;
 pub use several::Several;
+pub use sharing::Sharing;
 pub use silence::Silence;
 pub use tokens::Tokens;
+pub use turns::Turns;
 
 use super::event::{Event, HostEvent, LockId, ServerEvent};
 use super::kernel::HostId;
@@ -199,6 +208,11 @@ impl Scene {
         self.kinds.get(usize::from(lock.0)) == Some(&Kind::Reentrant)
     }
 
+    /// Whether several can have a lock side by side.
+    pub fn is_shared(&self, lock: LockId) -> bool {
+        self.kinds.get(usize::from(lock.0)).is_some_and(|kind| kind.is_shared())
+    }
+
     /// Whose session it is.
     pub fn host(&self, session: SessionId) -> Option<HostId> {
         self.hosts.get(&session).copied()
@@ -223,11 +237,14 @@ pub fn all() -> Vec<Box<dyn Check + Send>> {
         Box::new(Comparison::default()),
         Box::new(Tokens::default()),
         Box::new(Entering::default()),
+        Box::new(Sharing::default()),
+        Box::new(Turns::default()),
         Box::new(Several::default()),
         Box::new(Keepings::default()),
         Box::new(Order::default()),
         Box::new(Patience::default()),
         Box::new(Progress::default()),
+        Box::new(Serving::default()),
         Box::new(Leftovers::default()),
         Box::new(Silence::default()),
         Box::new(Lives::default()),

@@ -34,7 +34,8 @@ impl Patience {
         let well = scene.health(task.host).and_then(Health::well_since).is_some_and(|well| well <= since);
         let slack = |limit: Duration| limit / 10 + Duration::from_millis(20);
         let is_early = match (way, miss) {
-            (_, Miss::TooSlow | Miss::Lost) | (Way::Try | Way::TryAll | Way::Poll(_), _) => false,
+            (_, Miss::TooSlow | Miss::Lost | Miss::Impossible)
+            | (Way::Try | Way::TryAll | Way::Poll(_), _) => false,
             (Way::WaitForEver | Way::All(None), _) => miss != Miss::Fault || took < OUTAGE,
             (Way::Wait(limit) | Way::All(Some(limit)), _) => {
                 miss == Miss::Taken || took + slack(limit) < limit
@@ -81,7 +82,7 @@ impl Check for Patience {
             Event::Task(task, lock, TaskEvent::Missed(miss)) => {
                 return self.missed(at, task, lock, miss, scene);
             }
-            Event::Task(task, lock, TaskEvent::Acquired(..) | TaskEvent::Cancelled) => {
+            Event::Task(task, lock, TaskEvent::Acquired(..) | TaskEvent::LetIn | TaskEvent::Cancelled) => {
                 self.sought.remove(&(lock, task));
             }
             Event::Sent { lock, op: Op::Acquire(ask), .. } => return self.asks(at, lock, ask.claim.hold),

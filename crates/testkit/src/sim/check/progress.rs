@@ -27,7 +27,7 @@ const SEEN_WITHIN: Duration = Duration::from_millis(1800);
 /// How long a lock that expired or was left free may go unnoticed by those who wait.
 const FOUND_WITHIN: Duration = LOOK;
 
-/// No wake-up is lost: a process that is well takes what it was granted, at once; a lock that lies free while somebody
+/// Of locks that one has at a time (of the others see [`Serving`](super::Serving)): no wake-up is lost: a process that is well takes what it was granted, at once; a lock that lies free while somebody
 /// waits is found; whoever waits asks now and then; no operation that may grant leaves it free; and the
 /// place of one who looks after it does not lapse. Nobody waits for the dead: what lives with a session that has ended at
 /// the store is taken from it by the one who waits right behind it.
@@ -162,12 +162,13 @@ impl Progress {
         match what {
             TaskEvent::Seeks(way, _) if way.is_in_line() => line.tasks.push(task),
             TaskEvent::Seeks(way, _) if way.is_for_several() => drop(line.with_others.insert(task)),
-            TaskEvent::Acquired(..) | TaskEvent::Missed(_) | TaskEvent::Cancelled => {
+            TaskEvent::Acquired(..) | TaskEvent::Missed(_) | TaskEvent::Cancelled | TaskEvent::LetIn => {
                 line.tasks.retain(|other| *other != task);
                 line.with_others.remove(&task);
             }
             TaskEvent::Seeks(..) | TaskEvent::Lets(..) | TaskEvent::Released(..) => {}
             TaskEvent::Believes(..)
+            | TaskEvent::Shifts(_)
             | TaskEvent::Told(..)
             | TaskEvent::Extends(_)
             | TaskEvent::Extended(..) => return,
@@ -320,10 +321,12 @@ impl Check for Progress {
         match *event {
             Event::Executed(done) => {
                 self.sessions(at, ends(done.sessions, done.clock));
-                return self.executed(at, done, scene);
+                if !scene.is_shared(done.lock) {
+                    return self.executed(at, done, scene);
+                }
             }
             Event::Attended(done) => self.sessions(at, ends(done.sessions, done.clock)),
-            Event::Sent { host, lock, op, .. } => {
+            Event::Sent { host, lock, op, .. } if !scene.is_shared(lock) => {
                 self.busy.insert((host, lock), at);
                 let next = match op {
                     Op::Acquire(ask) => Some(ask),
@@ -336,7 +339,7 @@ impl Check for Progress {
                     self.asked.insert((host, lock), ask.claim.hold);
                 }
             }
-            Event::Task(task, lock, what) => self.change(at, task, lock, what),
+            Event::Task(task, lock, what) if !scene.is_shared(lock) => self.change(at, task, lock, what),
             Event::Host(host, HostEvent::Crashed) => self.lines.retain(|(line, _), _| *line != host),
             Event::Stranger(lock, Some(until)) => {
                 let seen = self.locks.entry(lock).or_default();

@@ -7,7 +7,7 @@ use leasehold_core::{FencingToken, HoldId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Every hold of a lock has a greater fencing token than all before it, also where the store has lost its data; but an
-/// owner who enters again has the one that he has already, for as long as he stays. And a task has the token that the
+/// owner who enters a ReentrantMutex again has the one that he has already, for as long as he stays. And a task has the token that the
 /// store gave to its process.
 #[derive(Debug, Default)]
 pub struct Tokens {
@@ -19,7 +19,7 @@ pub struct Tokens {
 }
 
 impl Tokens {
-    fn executed(&mut self, lock: LockId, before: &[Held], after: &[Held]) -> Verdict {
+    fn executed(&mut self, lock: LockId, before: &[Held], after: &[Held], is_shared: bool) -> Verdict {
         for Held { hold, fence, .. } in after {
             if self.seen.contains(&(*hold, *fence)) {
                 // Seen before; a replica may bring back what was over.
@@ -29,7 +29,7 @@ impl Tokens {
                 return Err(format!("{hold:?} has {fence} of {lock} now, and had {}", old.fence));
             }
             let given = self.given.entry(lock).or_default();
-            let stays = after.iter().find(|held| self.seen.contains(&(held.hold, held.fence)));
+            let stays = after.iter().find(|held| !is_shared && self.seen.contains(&(held.hold, held.fence)));
             let last = given.last_key_value().filter(|(last, _)| stays.is_none() && **last >= *fence);
             if let Some((last, old)) = last {
                 return Err(format!("{lock} had {last} ({old:?}) before, and now {fence} ({hold:?})"));
@@ -52,7 +52,7 @@ impl Check for Tokens {
                 let after = done.holds(at);
                 let mut before = self.held.insert(done.lock, after.clone()).unwrap_or_default();
                 before.retain(|held| held.lasts(at));
-                return self.executed(done.lock, &before, &after);
+                return self.executed(done.lock, &before, &after, scene.is_shared(done.lock));
             }
             Event::Task(task, lock, TaskEvent::Acquired(grip, Gain { fence, .. })) => {
                 let hold = scene.grips.hold(grip);

@@ -263,7 +263,8 @@ impl User {
                 }
                 Some(having)
             }
-            Some(Err((kept, error))) => {
+            Some(Err(failed)) => {
+                let (kept, error) = *failed;
                 self.note(lock, TaskEvent::Missed(miss(&error)));
                 // What he had he has again, or what is left of it: he gives it back by dropping it.
                 drop(kept);
@@ -289,14 +290,14 @@ struct Shift {
 }
 
 /// What came of it: the other part, or the one that it was, and why.
-type Shifted = Result<Kept, (Kept, AcquireError)>;
+type Shifted = Result<Kept, Box<(Kept, AcquireError)>>;
 
 fn shifted<A, B: std::fmt::Debug>(
     shifted: Result<A, NotShifted<B>>,
     new: impl FnOnce(A) -> Kept,
     old: impl FnOnce(B) -> Kept,
 ) -> Shifted {
-    shifted.map(new).map_err(|not| (old(not.guard), not.error))
+    shifted.map(new).map_err(|not| Box::new((old(not.guard), not.error)))
 }
 
 /// Latches and barriers.

@@ -203,7 +203,9 @@ fn one_less(state: &mut LockState, now_us: u64, ask: &Acquire, alive: Alive<'_>)
     less(&mut asked.portion);
     each_portion(state, less);
     let limit = state.record.as_mut().and_then(|record| record.limit.as_mut());
-    limit.into_iter().for_each(|limit| *limit -= 1);
+    if let Some(limit) = limit {
+        *limit -= 1;
+    }
     let done = state.apply(now_us, &Op::Acquire(asked), alive);
     each_portion(state, more);
     if let Some(record) = &mut state.record {

@@ -37,7 +37,7 @@ pub(super) struct User {
 
 /// What came of wanting a lock.
 pub(super) enum Sought {
-    Got(Kept),
+    Got(Box<Kept>),
     Missed(Miss),
     Dropped,
 }
@@ -209,7 +209,7 @@ impl User {
             Way::Try => {
                 let tried = async move {
                     match all.try_acquire().await {
-                        Ok(MultiAttempt::Granted(guard)) => Sought::Got(Kept::All(guard)),
+                        Ok(MultiAttempt::Granted(guard)) => Sought::Got(Box::new(Kept::All(guard))),
                         Ok(MultiAttempt::Taken { .. }) => Sought::Missed(Miss::Taken),
                         Err(error) => Sought::Missed(miss(&error)),
                     }
@@ -258,7 +258,7 @@ impl User {
         let note = |what| locks.iter().for_each(|lock| self.note(*lock, what));
         note(TaskEvent::Seeks(quest.way, owner));
         match self.drop_some(quest.seeking).await {
-            Sought::Got(kept) => return Some(Having::new(self, kept, keeping, portion)),
+            Sought::Got(kept) => return Some(Having::new(self, *kept, keeping, portion)),
             Sought::Missed(miss) => note(TaskEvent::Missed(miss)),
             Sought::Dropped => note(TaskEvent::Cancelled),
         }
@@ -423,14 +423,14 @@ pub(super) fn polling() -> RetryPolicy {
 
 pub(super) fn attempt<G>(attempt: Result<Attempt<G>, AcquireError>, kept: impl FnOnce(G) -> Kept) -> Sought {
     match attempt {
-        Ok(Attempt::Granted(guard)) => Sought::Got(kept(guard)),
+        Ok(Attempt::Granted(guard)) => Sought::Got(Box::new(kept(guard))),
         Ok(Attempt::Taken(_)) => Sought::Missed(Miss::Taken),
         Err(error) => Sought::Missed(miss(&error)),
     }
 }
 
 pub(super) fn got<G>(guard: Result<G, AcquireError>, kept: impl FnOnce(G) -> Kept) -> Sought {
-    guard.map_or_else(|error| Sought::Missed(miss(&error)), |guard| Sought::Got(kept(guard)))
+    guard.map_or_else(|error| Sought::Missed(miss(&error)), |guard| Sought::Got(Box::new(kept(guard))))
 }
 
 pub(super) fn miss(error: &AcquireError) -> Miss {

@@ -129,8 +129,6 @@ impl Check for Beliefs {
                     return self.judge(at, grip, believed, scene);
                 }
             }
-            // What becomes of it nobody sees until it is another, or back.
-            Event::Task(_, _, TaskEvent::Shifts(grip)) => drop(self.believed.remove(&grip)),
             Event::Task(_, _, TaskEvent::Believes(grip, belief)) => {
                 let Some(believed) = self.believed.get_mut(&grip) else { return Ok(()) };
                 (believed.until, believed.heard) = (belief.until, at);
@@ -144,7 +142,10 @@ impl Check for Beliefs {
                     believed.told = true;
                 }
             }
-            Event::Task(_, _, TaskEvent::Lets(grip, _)) => drop(self.believed.remove(&grip)),
+            // What becomes of one that is made into another nobody sees until it is that.
+            Event::Task(_, _, TaskEvent::Lets(grip, _) | TaskEvent::Shifts(grip)) => {
+                self.believed.remove(&grip);
+            }
             // A replica may bring back what was taken.
             Event::Server(ServerEvent::FailedOver) => self.freed.clear(),
             Event::Host(host, HostEvent::Crashed) => {

@@ -134,7 +134,7 @@ impl Check for Exclusion {
             }
             // What becomes of it nobody sees until it is another, or back.
             Event::Task(_, lock, TaskEvent::Lets(grip, _) | TaskEvent::Shifts(grip)) => {
-                self.stop(lock, Some(grip))
+                self.stop(lock, Some(grip));
             }
             Event::Stranger(lock, Some(until)) => {
                 return self.believe(

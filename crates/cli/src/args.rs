@@ -55,6 +55,9 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) enter: EnterArgs,
 
+    #[command(flatten)]
+    pub(crate) share: ShareArgs,
+
     /// How long the lock outlives us at most [default: 30s]
     ///
     /// The lock is held for as long as the command runs, and is renewed every third of the lease. If
@@ -213,6 +216,31 @@ pub(crate) struct EnterArgs {
 }
 
 #[derive(Args)]
+pub(crate) struct ShareArgs {
+    /// Hold the lock as one of its readers: beside others with --shared, never beside one with --exclusive
+    ///
+    /// Fair to both: who came before one who wants it alone goes first, and who came after him waits for him.
+    #[arg(long, conflicts_with_all = ["exclusive", "permits"])]
+    pub(crate) shared: bool,
+
+    /// Hold it alone, while nobody has it with --shared or --exclusive
+    #[arg(long, conflicts_with = "permits")]
+    pub(crate) exclusive: bool,
+
+    /// Hold one of N permits: at most N commands run at a time
+    ///
+    /// All who use the name say the same N. The store goes by what the first of them said, until nobody has used it for an
+    /// hour.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(conflicts_with_all = ["reentrant", "owner"])]
+    pub(crate) permits: Option<u32>,
+
+    /// Hold so many of the permits, all at once [default: 1]
+    #[arg(long, value_name = "M", value_parser = clap::value_parser!(u32).range(1..), requires = "permits")]
+    pub(crate) take: Option<u32>,
+}
+
+#[derive(Args)]
 pub(crate) struct ShowArgs {
     /// The lock's name
     pub(crate) name: String,
@@ -337,6 +365,10 @@ pub(crate) struct FreeArgs {
     /// Do not ask
     #[arg(short, long)]
     pub(crate) yes: bool,
+
+    /// End the hold with this fencing token alone, of a lock that several share: `show` tells them
+    #[arg(long, value_name = "TOKEN")]
+    pub(crate) fence: Option<u64>,
 
     /// Who does it, for the lock's audit [default: user@host]
     #[arg(long, value_name = "TEXT")]
@@ -502,6 +534,16 @@ Once per period (--once-per):
   the period a little shorter than the interval of the timer: the next one may come a moment early.
   A command that fails has had its turn: to try again, `leasehold free` the lock.
 
+Beside others (--shared, --exclusive, --permits):
+  Such a lock several have at the same time: all with --shared, or one with --exclusive; with --permits 3
+  three of them, or fewer who --take more. Who waits is served in the order in which all have come, so that
+  nobody waits for ever. Each has a fencing token of its own, and loses what it has by itself. Everybody who
+  uses the name has to use it in the same way. It takes one NAME.
+  With --reentrant or --owner a read is its owner's: one of his who reads again runs at once, also past one
+  with --exclusive who waits. What would wait for its own owner, like --exclusive under his --shared, ends with
+  2 at once. Without them a nested `run --shared` of the same name may wait for ever, behind one who waits
+  for the outer one.
+
 Signals:
   SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH, SIGCONT and SIGTSTP are passed on to
   the command's process group, and the lock is given back when the command has ended. Those that were
@@ -520,7 +562,7 @@ A lock that is lost:
 
 Exit status:
   the command's own; 128 + n if signal n ended it
-    2  the arguments, the name, the URL or another setting cannot be used
+    2  the arguments, the name, the URL or another setting cannot be used; or the lock can never be had so
    69  the store cannot be reached, or does not serve us
    70  the lock was lost before the command had ended
    75  the lock was not acquired (see --conflict-exit-code); with --once-per that is 0
@@ -529,13 +571,16 @@ Exit status:
 
 JSON (--json), the last line on standard error; later versions may add fields:
   name, acquired (true or false), fence, count (how often its owner had it then; 1 without --reentrant,
-  null if it was not acquired), locks (name and fence of each), command_status (null if the command was not started), status
+  null if it was not acquired), locks (name and fence of each), portion (read, write or permits; null of a lock
+  that nobody shares), permits (how many it took, or null), command_status (null if the command was not started), status
   (ours); error: null, or an object with kind (taken, lost, unavailable, usage, not_started), reason
   (of a loss, or null), message
 
 Examples:
   leasehold run nightly -- ./backup.sh
   leasehold run till stock -- ./close-the-day.sh
+  leasehold run uploads --permits 3 -- ./upload.sh    three at a time
+  leasehold run index --shared -- ./query.sh          while nobody runs `… index --exclusive -- ./rebuild.sh`
   leasehold run deploy --reentrant -- ./deploy.sh     which may run `leasehold run deploy --reentrant -- …`
   leasehold run deploy --owner \"ci-$RUN_ID\" -- ./step-2.sh       in every step of one run
   leasehold run nightly --wait 10s --conflict-exit-code 0 -- ./backup.sh
@@ -612,7 +657,8 @@ const SHOW_ABOUT: &str = "Show who holds a lock";
 const SHOW_LONG: &str = "\
 Show who holds a lock, since when, until when, who is behind that, how many wait for it, and who took it from whom.
 
-Of whichever kind it is: a plain lock, one that its owner enters again (`run --reentrant`), or an election (`lead`).
+Of whichever kind it is: a plain lock, one that its owner enters again (`run --reentrant`), an election (`lead`), or one that \
+several have at the same time (`run --shared`, `--permits`; also latches and barriers of programs), with all who have it.
 
 The exit status is 0 whether or not the lock is held; 69 if the store cannot be reached, and 2 if the \
 name or a setting cannot be used.";
@@ -620,7 +666,8 @@ name or a setting cannot be used.";
 const SHOW_AFTER: &str = "\
 JSON (--json), one line; later versions may add fields:
   name          the lock's name
-  kind          mutex, reentrant or election; of a free lock, mutex unless it is known to have been another
+  kind          mutex, reentrant, election, semaphore, rwlock, latch or barrier; of a free lock, mutex unless
+                it is known to have been another
   held          true or false
   rests         true if whoever had it is done, and it stays taken until `until` (`run --once-per`)
   holder        what the holder calls itself, `host/pid/program` as a rule; null if the lock is free, or
@@ -636,6 +683,11 @@ JSON (--json), one line; later versions may add fields:
   behind        who is behind the holder, or null: session, alive, alive_ms, label, host, pid, program,
                 version, started, labels
   audit         who took the lock from whom, the last first: at, how (freed, evicted), fence, whose, by
+  taken         how many permits are taken, or how many have arrived; null of another kind
+  limit         how many permits, arrivals or parties there are, or null
+  sharers       all who have it, of a kind that several can have, the oldest first (256 at most): portion,
+                count (of permits or arrivals), holder, owner, since, remaining_ms, fence, behind. The holder
+                above is the first
 
 Examples:
   leasehold show nightly
@@ -728,7 +780,8 @@ other libraries: ask about them by name, with `leasehold show`. No search goes t
 
 const LS_AFTER: &str = "\
 JSON (--json), one line a lock; later versions may add fields:
-  name, kind, holder, owner, count, since, remaining_ms, fence, waiting, behind: as with `show`
+  name, kind, holder, owner, count, since, remaining_ms, fence, waiting, behind, taken, limit, sharers: as
+  with `show`
 
 JSON (--sessions --json), one line a session:
   session, alive, alive_ms, label, host, pid, program, version, started, labels; locks: an array of names
@@ -750,12 +803,13 @@ Take a lock from its holder by force.
 
 Shows whom it would be taken from, and asks. The holder is told at once, and the next who waits gets the lock. Until \
 the holder has heard of it, both may work: stop it first, if you can. Whoever has got the lock since it was shown \
-keeps it. A lock that its owner has entered several times is taken as a whole. What was done stands in the lock's audit: see `leasehold show`.";
+keeps it. A lock that its owner has entered several times is taken as a whole. Of one that several share, all who were \
+shown lose it, or with --fence one of them. What was done stands in the lock's audit: see `leasehold show`.";
 
 const FREE_AFTER: &str = "\
 JSON (--json), one line, once the lock was looked at; later versions may add fields:
-  name, kind, freed (true or false), held, holder, owner, count, fence, waiting, behind: the holder as it
-  was seen before
+  name, kind, freed (true or false), held, holder, owner, count, fence, waiting, behind, taken, limit,
+  sharers: the holder as it was seen before; freed_fences: the tokens of the holds that this has ended
 
 Exit status:
     0  the lock was taken from its holder, or was free
@@ -766,7 +820,8 @@ Exit status:
 
 Examples:
   leasehold free nightly
-  leasehold free nightly --yes --label 'ticket 4711'";
+  leasehold free nightly --yes --label 'ticket 4711'
+  leasehold free index --fence 1772368200250117      one of several readers";
 
 const MONITOR_ABOUT: &str = "Take from dead sessions what they held, as a daemon";
 

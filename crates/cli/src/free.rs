@@ -7,9 +7,10 @@ use crate::exit::{Exit, Failure};
 use crate::look::{AnyLock, Looked, look};
 use crate::people::{Behind, plain};
 use crate::report::{json_line, print};
+use crate::sharers::{Counted, Having};
 use crate::store::Place;
 use anyhow::{Context, anyhow};
-use leasehold::{FreeError, LockName};
+use leasehold::{Details, FreeError, LockName, Seen, Sharer};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::io::{self, BufRead, IsTerminal, Write as _};
@@ -28,43 +29,66 @@ pub(crate) async fn free(args: &FreeArgs) -> Result<Exit, Failure> {
     }
     let client = place.connect().await?;
     let looked = look(&client, &name).await?;
-    let report = Report::of(&name, &looked);
-    let Some(seen) = looked.details.seen else {
+    let report = Report::of(&name, &looked, args.fence);
+    if looked.details.seen.is_none() && looked.details.status.sharers.is_empty() {
         say(args, &report, &format!("`{name}` is free already\n"))?;
         return Ok(Exit::SUCCESS);
-    };
+    }
+    let meant = meant(&looked.details, args.fence);
+    if meant.is_empty() {
+        say(args, &report, "")?;
+        let fence = args.fence.unwrap_or_default();
+        let error = anyhow!(
+            "nobody holds `{name}` with the fencing token {fence}: `leasehold show` tells those that there are"
+        );
+        return Err(Failure::new(Exit::of(Exit::CONFLICT), error));
+    }
     if !args.yes && !ask(&name, &report)? {
         return Err(Failure::new(Exit::DECLINED, anyhow!("`{name}` was left as it is")));
     }
-    take(&looked.lock, seen, args, report).await.map_err(|failure| failure.doing("free", &name))
+    take(&looked.lock, &meant, args, report).await.map_err(|failure| failure.doing("free", &name))
 }
 
+/// The holds that are to be ended, as they were seen.
+fn meant(details: &Details, fence: Option<u64>) -> Vec<Seen> {
+    let all: Vec<_> = match details.status.sharers.as_slice() {
+        [] => details.seen.into_iter().collect(),
+        sharers => sharers.iter().filter_map(Sharer::seen).collect(),
+    };
+    let is_meant = |seen: &Seen| match (fence, seen) {
+        (None, _) => true,
+        (Some(fence), Seen::Hold(token)) => token.as_u64() == fence,
+        (Some(_), Seen::Stranger(_)) => false,
+    };
+    all.into_iter().filter(is_meant).collect()
+}
+
+/// Ends the holds that were seen, each by itself: whatever becomes of one, the others are tried.
 async fn take(
     lock: &AnyLock,
-    seen: leasehold::Seen,
+    meant: &[Seen],
     args: &FreeArgs,
     mut report: Report<'_>,
 ) -> Result<Exit, Failure> {
-    match lock.free_by_force(seen).await {
-        Ok(()) => {
-            report.freed = true;
-            let told = if report.behind.is_some() {
-                "It is told so, and may work on until it has heard of it."
-            } else {
-                "Nobody can tell it so: it may work on until its next renewal."
-            };
-            let text = format!("freed `{}`: taken from {}\n{told}\n", report.name, report.whom());
-            say(args, &report, &text)?;
-            Ok(Exit::SUCCESS)
+    let (mut gone, mut failed) = (None, None);
+    for seen in meant {
+        match lock.free_by_force(*seen).await {
+            Ok(()) => {
+                report.freed = true;
+                if let Seen::Hold(fence) = seen {
+                    report.freed_fences.push(fence.as_u64());
+                }
+            }
+            Err(error @ FreeError::Changed { .. }) => gone = gone.or(Some(error)),
+            Err(error) => failed = failed.or(Some(error)),
         }
-        Err(error) => {
-            let exit = match &error {
-                FreeError::Changed { .. } => Exit::of(Exit::CONFLICT),
-                _ => Exit::UNAVAILABLE,
-            };
-            say(args, &report, "")?;
-            Err(Failure::new(exit, error))
-        }
+    }
+    say(args, &report, &report.done())?;
+    match (failed, gone) {
+        (Some(error), _) => Err(Failure::new(Exit::UNAVAILABLE, error)),
+        (None, Some(error)) if !report.freed => Err(Failure::new(Exit::of(Exit::CONFLICT), error)),
+        // Those that had ended by themselves need not be ended.
+        (None, _) => Ok(Exit::SUCCESS),
     }
 }
 
@@ -81,10 +105,17 @@ struct Report<'a> {
     fence: Option<u64>,
     waiting: u64,
     behind: Option<Behind<'a>>,
+    #[serde(flatten)]
+    counted: Counted,
+    sharers: Vec<Having<'a>>,
+    freed_fences: Vec<u64>,
+    /// The one hold that is meant, if not all.
+    #[serde(skip)]
+    meant: Option<u64>,
 }
 
 impl<'a> Report<'a> {
-    fn of(name: &'a LockName, looked: &'a Looked) -> Self {
+    fn of(name: &'a LockName, looked: &'a Looked, meant: Option<u64>) -> Self {
         let Looked { lock, details } = looked;
         let status = &details.status;
         Self {
@@ -98,7 +129,59 @@ impl<'a> Report<'a> {
             fence: status.fence.map(leasehold::FencingToken::as_u64),
             waiting: status.waiting,
             behind: details.behind.as_ref().map(Behind::of),
+            counted: Counted::of(lock.kind(), status),
+            sharers: Having::all(status, |sharer| details.behind_sharer(sharer)),
+            freed_fences: Vec::new(),
+            meant,
         }
+    }
+
+    /// Those of who share the lock whom it would be taken from.
+    fn sharers_meant(&self) -> impl Iterator<Item = &Having<'a>> {
+        self.sharers.iter().filter(|having| self.meant.is_none() || having.fence == self.meant)
+    }
+
+    /// Whom the lock would be taken from: a line, or one for each.
+    fn victims(&self) -> String {
+        if self.sharers.is_empty() {
+            return format!("{}.", self.whom());
+        }
+        let mut text = "\n".to_owned();
+        for having in self.sharers_meant() {
+            // Writing to a string cannot fail.
+            let _ = writeln!(text, "  {}", having.text());
+        }
+        text.truncate(text.trim_end().len());
+        text
+    }
+
+    /// What was done; nothing, if nothing was.
+    fn done(&self) -> String {
+        let told = |behind: bool| {
+            if behind {
+                "It is told so, and may work on until it has heard of it."
+            } else {
+                "Nobody can tell it so: it may work on until its next renewal."
+            }
+        };
+        let name = self.name;
+        if self.sharers.is_empty() {
+            let whole =
+                || format!("freed `{name}`: taken from {}\n{}\n", self.whom(), told(self.behind.is_some()));
+            return if self.freed { whole() } else { String::new() };
+        }
+        let mut text = String::new();
+        for having in self.sharers_meant() {
+            let ended = having.fence.is_some_and(|fence| self.freed_fences.contains(&fence));
+            // Writing to a string cannot fail.
+            let _ = if ended {
+                let told = told(having.behind.is_some());
+                writeln!(text, "freed `{name}`: {} taken from {}\n{told}", having.what(), having.whom())
+            } else {
+                writeln!(text, "`{name}`: {} was not taken from {}", having.what(), having.whom())
+            };
+        }
+        text
     }
 
     /// Whom the lock is taken from, in one line.
@@ -144,9 +227,9 @@ fn can_ask() -> bool {
 
 fn ask(name: &LockName, report: &Report<'_>) -> Result<bool, Failure> {
     let question = format!(
-        "`{name}` is held by {}.\n{} wait for it. Whatever it guards may be worked on by two at once if the holder lives.\n\
+        "`{name}` is held by {}\n{} wait for it. Whatever it guards may be worked on by two at once if who has it lives.\n\
          Take the lock away? [y/N] ",
-        report.whom(),
+        report.victims(),
         report.waiting
     );
     let asked = || -> io::Result<String> {

@@ -1,5 +1,7 @@
-//! What a command runs under: one lock, an entry into one, several that are held together, a turn, or a leadership.
+//! What a command runs under: one lock, an entry into one, a part of one, several that are held together, a turn, or a
+//! leadership.
 
+use crate::part::Part;
 use leasehold::{
     ExtendError, FencingToken, Guard, Leadership, LockName, Lost, Moment, MultiGuard, Owner, ReentrantGuard,
     ReleaseError, Turn,
@@ -12,6 +14,11 @@ use tokio_util::sync::CancellationToken;
 pub(crate) enum Held {
     One(Guard),
     Entry(ReentrantGuard),
+    /// A part of one that others may have at the same time, and for whom, if the command is to know.
+    Part {
+        part: Part,
+        owner: Option<Owner>,
+    },
     Several(MultiGuard),
     /// A turn, which nobody lengthens.
     Turn(Turn),
@@ -25,6 +32,7 @@ impl Held {
         match self {
             Self::One(guard) => vec![(guard.name(), guard.fencing_token())],
             Self::Entry(guard) => vec![(guard.name(), guard.fencing_token())],
+            Self::Part { part, .. } => vec![(part.guard().name(), part.guard().fencing_token())],
             Self::Several(guard) => guard.fencing_tokens().collect(),
             Self::Turn(turn) => vec![(turn.name(), turn.fencing_token())],
             Self::Lead(leadership) => vec![(leadership.name(), leadership.fencing_token())],
@@ -35,6 +43,7 @@ impl Held {
     pub(crate) fn owner(&self) -> Option<&Owner> {
         match self {
             Self::Entry(guard) => Some(guard.owner()),
+            Self::Part { owner, .. } => owner.as_ref(),
             Self::One(_) | Self::Several(_) | Self::Turn(_) | Self::Lead(_) => None,
         }
     }
@@ -43,7 +52,15 @@ impl Held {
     pub(crate) fn count(&self) -> u64 {
         match self {
             Self::Entry(guard) => guard.count(),
-            Self::One(_) | Self::Several(_) | Self::Turn(_) | Self::Lead(_) => 1,
+            Self::One(_) | Self::Part { .. } | Self::Several(_) | Self::Turn(_) | Self::Lead(_) => 1,
+        }
+    }
+
+    /// What part of a lock it is, where others may have parts of it, too.
+    pub(crate) const fn part(&self) -> Option<&Part> {
+        match self {
+            Self::Part { part, .. } => Some(part),
+            Self::One(_) | Self::Entry(_) | Self::Several(_) | Self::Turn(_) | Self::Lead(_) => None,
         }
     }
 
@@ -51,6 +68,7 @@ impl Held {
         match self {
             Self::One(guard) => guard.valid_until(),
             Self::Entry(guard) => guard.valid_until(),
+            Self::Part { part, .. } => part.guard().valid_until(),
             Self::Several(guard) => guard.valid_until(),
             Self::Turn(turn) => turn.valid_until(),
             Self::Lead(leadership) => leadership.valid_until(),
@@ -61,6 +79,7 @@ impl Held {
         match self {
             Self::One(guard) => guard.remaining(),
             Self::Entry(guard) => guard.remaining(),
+            Self::Part { part, .. } => part.guard().remaining(),
             Self::Several(guard) => guard.remaining(),
             Self::Turn(turn) => turn.remaining(),
             Self::Lead(leadership) => leadership.remaining(),
@@ -71,6 +90,7 @@ impl Held {
         match self {
             Self::One(guard) => guard.check(),
             Self::Entry(guard) => guard.check(),
+            Self::Part { part, .. } => part.guard().check(),
             Self::Several(guard) => guard.check(),
             Self::Turn(turn) => turn.check(),
             Self::Lead(leadership) => leadership.check(),
@@ -81,6 +101,7 @@ impl Held {
         match self {
             Self::One(guard) => guard.is_capped(),
             Self::Entry(guard) => guard.is_capped(),
+            Self::Part { part, .. } => part.guard().is_capped(),
             Self::Several(guard) => guard.is_capped(),
             Self::Turn(_) => true,
             Self::Lead(leadership) => leadership.is_capped(),
@@ -91,7 +112,7 @@ impl Held {
     pub(crate) const fn cap(&self) -> &'static str {
         match self {
             Self::Turn(_) => "--at-most (or --once-per)",
-            Self::One(_) | Self::Entry(_) | Self::Several(_) | Self::Lead(_) => "--max-hold",
+            Self::One(_) | Self::Entry(_) | Self::Part { .. } | Self::Several(_) | Self::Lead(_) => "--max-hold",
         }
     }
 
@@ -99,6 +120,7 @@ impl Held {
         match self {
             Self::One(guard) => guard.lost_signal(),
             Self::Entry(guard) => guard.lost_signal(),
+            Self::Part { part, .. } => part.guard().lost_signal(),
             Self::Several(guard) => guard.lost_signal(),
             // Nobody is told of its loss: it ends by the clock.
             Self::Turn(_) => CancellationToken::new(),
@@ -110,6 +132,7 @@ impl Held {
         match self {
             Self::One(guard) => guard.extend().await,
             Self::Entry(guard) => guard.extend().await,
+            Self::Part { part, .. } => part.guard().extend().await,
             Self::Several(guard) => guard.extend().await,
             Self::Turn(_) => Ok(()),
             Self::Lead(leadership) => leadership.extend().await,
@@ -123,6 +146,7 @@ impl Held {
             Self::Entry(guard) => guard.release().await.map(drop),
             Self::Turn(turn) => turn.finish().await,
             Self::Lead(leadership) => leadership.resign().await,
+            Self::Part { part, .. } => part.release().await,
             Self::Several(guard) => guard.release().await.map_err(|error| {
                 let mut errors: Vec<_> = error.failed.into_iter().map(|(_, error)| error).collect();
                 let lost = errors.iter().position(|error| matches!(error, ReleaseError::Lost(_)));

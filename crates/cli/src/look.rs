@@ -5,8 +5,15 @@ use anyhow::anyhow;
 use leasehold::core::{Kind, Refused};
 use leasehold::store::{Fault, FaultKind};
 use leasehold::{
-    Client, Details, Election, FreeError, InspectError, LockError, LockName, Mutex, ReentrantMutex, Seen,
+    Barrier, Client, Details, Election, FreeError, InspectError, Latch, LockError, LockName, Mutex, ReentrantMutex,
+    RwLock, Seen, Semaphore,
 };
+use tokio::task::JoinSet;
+
+/// How many kinds there are.
+const KINDS: usize = Kind::ALL.len();
+/// A number of permits, arrivals or parties, where it does not matter: who looks counts to none.
+const SOME: u32 = 1;
 
 /// A lock as it was seen.
 pub(crate) struct Looked {
@@ -19,15 +26,23 @@ pub(crate) enum AnyLock {
     Mutex(Mutex),
     Reentrant(ReentrantMutex),
     Election(Election),
+    Semaphore(Semaphore),
+    RwLock(RwLock),
+    Latch(Latch),
+    Barrier(Barrier),
 }
 
 impl AnyLock {
     /// The locks of that name: one of each kind.
-    fn all(client: &Client, name: &LockName) -> Result<[Self; 3], LockError> {
+    fn all(client: &Client, name: &LockName) -> Result<[Self; KINDS], LockError> {
         Ok([
             Self::Mutex(client.mutex(name.clone())?),
             Self::Reentrant(client.reentrant_mutex(name.clone())?),
             Self::Election(client.election(name.clone())?),
+            Self::Semaphore(client.semaphore(name.clone(), SOME)?),
+            Self::RwLock(client.rwlock(name.clone())?),
+            Self::Latch(client.latch(name.clone(), SOME)?),
+            Self::Barrier(client.barrier(name.clone(), SOME)?),
         ])
     }
 
@@ -36,6 +51,10 @@ impl AnyLock {
             Self::Mutex(_) => Kind::Mutex,
             Self::Reentrant(_) => Kind::Reentrant,
             Self::Election(_) => Kind::Election,
+            Self::Semaphore(_) => Kind::Semaphore,
+            Self::RwLock(_) => Kind::RwLock,
+            Self::Latch(_) => Kind::Latch,
+            Self::Barrier(_) => Kind::Barrier,
         }
     }
 
@@ -44,6 +63,10 @@ impl AnyLock {
             Self::Mutex(lock) => lock.inspect_in_full().await,
             Self::Reentrant(lock) => lock.inspect_in_full().await,
             Self::Election(lock) => lock.inspect_in_full().await,
+            Self::Semaphore(lock) => lock.inspect_in_full().await,
+            Self::RwLock(lock) => lock.inspect_in_full().await,
+            Self::Latch(lock) => lock.inspect_in_full().await,
+            Self::Barrier(lock) => lock.inspect_in_full().await,
         }
     }
 
@@ -52,37 +75,59 @@ impl AnyLock {
             Self::Mutex(lock) => lock.free_by_force(seen).await,
             Self::Reentrant(lock) => lock.free_by_force(seen).await,
             Self::Election(lock) => lock.free_by_force(seen).await,
+            Self::Semaphore(lock) => lock.free_by_force(seen).await,
+            Self::RwLock(lock) => lock.free_by_force(seen).await,
+            Self::Latch(lock) => lock.free_by_force(seen).await,
+            Self::Barrier(lock) => lock.free_by_force(seen).await,
         }
     }
 }
 
 /// Looks at the lock of that name that somebody has. Where nobody has any, it is the one that is waited for, or was taken
 /// from somebody last, and a Mutex where nothing is known of any.
+///
+/// A Mutex that somebody has is one question. Else the other kinds are asked about at the same time, each once.
 pub(crate) async fn look(client: &Client, name: &LockName) -> Result<Looked, Failure> {
     let unusable = |error: LockError| Failure::new(Exit::USAGE, error).doing("use", name);
     let failed = |error: InspectError| Failure::new(Exit::UNAVAILABLE, error).doing("inspect", name);
-    let mut best: Option<Looked> = None;
-    let mut other = None;
-    for lock in AnyLock::all(client, name).map_err(unusable)? {
-        match lock.inspect_in_full().await {
-            Ok(details) if details.status.held => return Ok(Looked { lock, details }),
-            Ok(details) => {
-                if best.as_ref().is_none_or(|best| traces(&details) > traces(&best.details)) {
-                    best = Some(Looked { lock, details });
-                }
+    let [mutex, others @ ..] = AnyLock::all(client, name).map_err(unusable)?;
+    let (mut best, mut other) = match mutex.inspect_in_full().await {
+        Ok(details) if details.status.held => return Ok(Looked { lock: mutex, details }),
+        Ok(details) => (Some(Looked { lock: mutex, details }), None),
+        // A lock of another kind, or something else.
+        Err(error) if stands_there(error.fault()).is_some() => (None, Some(error)),
+        Err(error) => return Err(failed(error)),
+    };
+    for (lock, looked) in all_at_once(others).await {
+        match looked {
+            Ok(details) if best.as_ref().is_none_or(|best| traces(&details) > traces(&best.details)) => {
+                best = Some(Looked { lock, details });
             }
-            // A lock of another kind, or something else.
-            Err(error) if stands_there(error.fault()).is_some() => other = Some(error),
+            Ok(_) => {}
+            Err(error) if stands_there(error.fault()).is_some() => other = other.or(Some(error)),
+            // A store that has no locks of this kind has none of this name.
+            Err(error) if matches!(error.fault().kind, FaultKind::Unusable(_)) => {}
             Err(error) => return Err(failed(error)),
         }
     }
-    match (best, other) {
-        (Some(best), _) => Ok(best),
-        (None, Some(error)) => Err(failed(error)),
-        (None, None) => {
-            Err(Failure::new(Exit::UNAVAILABLE, anyhow!("nothing was seen")).doing("inspect", name))
-        }
+    best.ok_or_else(|| match other {
+        Some(error) => failed(error),
+        None => Failure::new(Exit::UNAVAILABLE, anyhow!("nothing was seen")).doing("inspect", name),
+    })
+}
+
+/// Looks at several locks at the same time; gives them in their order.
+async fn all_at_once<const N: usize>(locks: [AnyLock; N]) -> Vec<(AnyLock, Result<Details, InspectError>)> {
+    let mut looks = JoinSet::new();
+    for (at, lock) in locks.into_iter().enumerate() {
+        looks.spawn(async move {
+            let looked = lock.inspect_in_full().await;
+            (at, lock, looked)
+        });
     }
+    let mut all = looks.join_all().await;
+    all.sort_by_key(|(at, ..)| *at);
+    all.into_iter().map(|(_, lock, looked)| (lock, looked)).collect()
 }
 
 /// What stands at a lock's key, where that is something else than the kind of lock that was meant.

@@ -4,6 +4,7 @@ use crate::args::LsArgs;
 use crate::exit::{Exit, Failure};
 use crate::people::{Behind, plain};
 use crate::report::{json_line, millis, print};
+use crate::sharers::{Counted, Having};
 use crate::stamp::rfc3339;
 use crate::store::Place;
 use leasehold::{LockInfo, SessionInfo};
@@ -36,7 +37,7 @@ pub(crate) async fn ls(args: &LsArgs) -> Result<Exit, Failure> {
         if args.json {
             rows.iter().map(json_line).collect()
         } else {
-            table(&LOCKS, rows.iter().map(LockRow::cells))
+            table(&LOCKS, rows.iter().flat_map(LockRow::lines))
         }
     };
     print(&text).map(|()| Exit::SUCCESS).map_err(|error| Failure::new(Exit::UNAVAILABLE, error))
@@ -55,6 +56,9 @@ struct LockRow<'a> {
     fence: Option<u64>,
     waiting: u64,
     behind: Option<Behind<'a>>,
+    #[serde(flatten)]
+    counted: Counted,
+    sharers: Vec<Having<'a>>,
 }
 
 const LOCKS: [&str; 9] = ["NAME", "KIND", "HOST", "PID", "PROGRAM", "SINCE", "LEFT", "WAITING", "HOLDER"];
@@ -73,22 +77,42 @@ impl<'a> LockRow<'a> {
             fence: status.fence.map(leasehold::FencingToken::as_u64),
             waiting: status.waiting,
             behind: lock.behind.as_deref().map(Behind::of),
+            counted: Counted::of(lock.kind, status),
+            sharers: Having::all(status, |sharer| lock.behind_sharer(sharer)),
         }
     }
 
-    fn cells(&self) -> [String; 9] {
-        let behind = self.behind.as_ref();
+    /// A line, or one for each who has it.
+    fn lines(&self) -> Vec<[String; 9]> {
+        if self.sharers.is_empty() {
+            let kind = self.kind.to_owned();
+            let held = (self.since.as_deref(), self.remaining_ms, self.holder);
+            return vec![self.cells(kind, self.behind.as_ref(), held)];
+        }
+        let line = |having: &Having<'_>| {
+            let kind = format!("{} ({})", self.kind, having.what());
+            self.cells(kind, having.behind.as_ref(), having.held())
+        };
+        self.sharers.iter().map(line).collect()
+    }
+
+    fn cells(
+        &self,
+        kind: String,
+        behind: Option<&Behind<'_>>,
+        (since, remaining_ms, holder): (Option<&str>, Option<u64>, Option<&str>),
+    ) -> [String; 9] {
         let known = |text: Option<&str>| text.map_or_else(|| "-".to_owned(), plain);
         [
             self.name.to_owned(),
-            self.kind.to_owned(),
+            kind,
             known(behind.and_then(|behind| behind.host)),
             behind.and_then(|behind| behind.pid).map_or_else(|| "-".to_owned(), |pid| pid.to_string()),
             known(behind.and_then(|behind| behind.program)),
-            known(self.since.as_deref()),
-            self.remaining_ms.map_or_else(|| "for ever".to_owned(), left),
+            known(since),
+            remaining_ms.map_or_else(|| "for ever".to_owned(), left),
             self.waiting.to_string(),
-            known(self.holder),
+            known(holder),
         ]
     }
 }

@@ -12,6 +12,7 @@ use crate::job::{self, Job};
 use crate::log;
 use crate::look::stands_there;
 use crate::owner::Who;
+use crate::part::{self, Part, Share};
 use crate::report::{Trouble, json_line};
 use crate::signals::Signals;
 use crate::store::{CALL, Place};
@@ -56,6 +57,8 @@ pub(crate) async fn run(args: &RunArgs) -> Result<Exit, Failure> {
         fence: course.locks.iter().find(|lock| lock.name == name).map(|lock| lock.fence),
         count: course.count,
         locks: &course.locks,
+        portion: course.portion,
+        permits: course.permits,
         command_status: course.command.map(Exit::status),
         status: status.status(),
         error: done.as_ref().err().map(Trouble::from),
@@ -70,6 +73,9 @@ struct Course {
     locks: Vec<Had>,
     /// How often their owner had them then.
     count: Option<u64>,
+    /// What part of a lock it is, where others may have parts of it, too, and how many permits.
+    portion: Option<&'static str>,
+    permits: Option<u32>,
     /// How the command ended, if it ran.
     command: Option<Exit>,
 }
@@ -89,6 +95,8 @@ struct Report<'a> {
     fence: Option<u64>,
     count: Option<u64>,
     locks: &'a [Had],
+    portion: Option<&'static str>,
+    permits: Option<u32>,
     command_status: Option<u8>,
     status: u8,
     error: Option<Trouble>,
@@ -98,6 +106,7 @@ async fn try_to_run(args: &RunArgs, course: &mut Course) -> Result<Exit, Failure
     let names = args.names.iter().map(|name| crate::lock_name(name)).collect::<Result<Vec<_>, _>>()?;
     let who = Who::of(&args.enter)?;
     who.check(names.len())?;
+    let share = Share::of(&args.share, names.len())?;
     // It may read a password from a terminal, which Ctrl-C interrupts only while signals are not caught.
     let place = Place::of(&args.store)?;
     let is_turn = args.once.once_per.is_some();
@@ -119,7 +128,7 @@ async fn try_to_run(args: &RunArgs, course: &mut Course) -> Result<Exit, Failure
         signal = signals.ending() => return Ok(Exit::of_named(signal)),
         client = place.connect() => client?,
     };
-    let outcome = under_lock(&client, &names, &who, &terms, args, &mut signals, course).await;
+    let outcome = under_lock(&client, &names, (&who, share), &terms, args, &mut signals, course).await;
     if let Err(left) = client.shutdown(CALL).await {
         log::warning(&left.to_string());
     }
@@ -209,7 +218,7 @@ impl Terms {
 async fn under_lock(
     client: &Client,
     names: &[LockName],
-    who: &Who,
+    (who, share): (&Who, Option<Share>),
     terms: &Terms,
     args: &RunArgs,
     signals: &mut Signals,
@@ -219,7 +228,7 @@ async fn under_lock(
     let held = tokio::select! {
         biased;
         signal = signals.ending() => return Ok(Exit::of_named(signal)),
-        acquired = acquire(client, names, who, args) => match acquired {
+        acquired = acquire(client, names, who, share, args) => match acquired {
             // Of all that try one runs, so that the others have done what they should.
             Err(failure) if failure.is_taken() && args.once.once_per.is_some() && args.conflict_exit_code.is_none() => {
                 tracing::info!(locks = %shown, why = %failure.message(), "not our turn");
@@ -232,6 +241,8 @@ async fn under_lock(
         |(name, fence): (&LockName, FencingToken)| Had { name: name.to_string(), fence: fence.as_u64() };
     course.locks = held.tokens().into_iter().map(had).collect();
     course.count = Some(held.count());
+    course.portion = held.part().map(Part::word);
+    course.permits = held.part().and_then(Part::permits);
     tracing::info!(locks = %shown, "acquired");
     let ended = match whole_lease(&held, terms).await {
         Ok(()) => command(client, &held, terms, &args.command, signals).await,
@@ -241,9 +252,19 @@ async fn under_lock(
     give_back(client, held, &shown, ended).await
 }
 
-async fn acquire(client: &Client, names: &[LockName], who: &Who, args: &RunArgs) -> Result<Held, Failure> {
+async fn acquire(
+    client: &Client,
+    names: &[LockName],
+    who: &Who,
+    share: Option<Share>,
+    args: &RunArgs,
+) -> Result<Held, Failure> {
     let shown = held::shown(names);
     let unusable = |error: LockError| Failure::new(Exit::USAGE, error).doing_to("use", &shown);
+    if let (Some(share), [name]) = (share, names) {
+        let acquired = part::acquire(client, name, share, who, args).await;
+        return acquired.map_err(|failure| failure.doing_to("acquire", &shown));
+    }
     let acquired = match (names, who) {
         ([name], Who::Nobody) if let Some(period) = args.once.once_per => {
             turn(client.once_per(name.clone(), period).map_err(unusable)?, args).await
@@ -333,7 +354,7 @@ async fn several(all: MultiMutex, args: &RunArgs) -> Result<Held, Failure> {
     acquired.map(Held::Several).map_err(|error| not_acquired(error, conflict))
 }
 
-fn tries_once(args: &RunArgs) -> bool {
+pub(crate) fn tries_once(args: &RunArgs) -> bool {
     args.try_once || args.wait == Some(Duration::ZERO)
 }
 
@@ -348,6 +369,8 @@ pub(crate) fn not_acquired(error: AcquireError, conflict: Exit) -> Failure {
         },
         AcquireError::Lost(lost) => return Failure::lost(lost.reason.clone(), error),
         AcquireError::Lease(_) | AcquireError::NoLease | AcquireError::LeaseTooShort { .. } => Exit::USAGE,
+        // It would be waited for in vain, whatever the others do.
+        AcquireError::Impossible(_) => Exit::USAGE,
         AcquireError::Store(fault) if matches!(fault.kind, FaultKind::Unusable(_)) => Exit::USAGE,
         AcquireError::Store(fault) => match other_kind(fault) {
             Some(advice) => return Failure::new(Exit::UNAVAILABLE, anyhow!("{error}; {advice}")),
@@ -361,10 +384,14 @@ pub(crate) fn not_acquired(error: AcquireError, conflict: Exit) -> Failure {
 /// What to do where the name is that of a lock of another kind.
 fn other_kind(fault: &Fault) -> Option<&'static str> {
     match stands_there(fault)? {
-        "hash" => Some("if it is a reentrant lock (`leasehold show` says so), `run --reentrant` enters it"),
-        "string" => {
-            Some("if it is a plain lock (`leasehold show` says so), leave --reentrant and --owner out")
-        }
+        "hash" => Some(
+            "if it is a reentrant lock (`leasehold show` says so), `run --reentrant` enters it; one that several share \
+             is had by --shared, --exclusive or --permits",
+        ),
+        "string" => Some(
+            "if it is a plain lock (`leasehold show` says so), leave --reentrant and --owner out, and --shared, \
+             --exclusive and --permits, too",
+        ),
         _ => None,
     }
 }

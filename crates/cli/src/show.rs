@@ -5,6 +5,7 @@ use crate::exit::{Exit, Failure};
 use crate::look::{Looked, look};
 use crate::people::{Behind, Taken, plain};
 use crate::report::{json_line, millis, print};
+use crate::sharers::{Counted, Having};
 use crate::stamp::rfc3339;
 use crate::store::Place;
 use serde::Serialize;
@@ -38,6 +39,9 @@ struct Report<'a> {
     waiting: u64,
     behind: Option<Behind<'a>>,
     audit: Vec<Taken<'a>>,
+    #[serde(flatten)]
+    counted: Counted,
+    sharers: Vec<Having<'a>>,
 }
 
 impl<'a> Report<'a> {
@@ -60,6 +64,8 @@ impl<'a> Report<'a> {
             waiting: status.waiting,
             behind: details.behind.as_ref().map(Behind::of),
             audit: details.audit.iter().map(Taken::of).collect(),
+            counted: Counted::of(lock.kind(), status),
+            sharers: Having::all(status, |sharer| details.behind_sharer(sharer)),
         }
     }
 
@@ -70,7 +76,15 @@ impl<'a> Report<'a> {
         };
         line("name", self.name);
         line("kind", self.kind);
-        if self.held {
+        if let Some(taken) = self.counted.text() {
+            line("taken", &taken);
+        }
+        if !self.sharers.is_empty() {
+            line("held", "yes");
+            for having in &self.sharers {
+                line("has", &having.text());
+            }
+        } else if self.held {
             line(
                 "held",
                 if self.rests {

@@ -26,6 +26,8 @@
 //! | enter it again, in other tasks and processes too | [`Client::reentrant_mutex`], [`ReentrantMutex`], [`Owner`] |
 //! | lead, or know who does | [`Client::election`], [`Election::campaign`], [`Election::observe`] |
 //! | do something once in a period, whoever comes first | [`Client::once_per`], [`OncePer`] |
+//! | let several in: readers, so many at once | [`Client::rwlock`], [`Client::semaphore`] |
+//! | wait for others | [`Client::latch`], [`Client::barrier`] |
 //! | have the owner travel over HTTP by itself | the module `tower`, with the feature of that name |
 //! | choose how long it is held | [`Mutex::lease`], [`ClientBuilder::watchdog_lease`] |
 //! | know whether it is held still, or learn that it is not | [`Guard::check`], [`Guard::lost`], [`LostReason`] |

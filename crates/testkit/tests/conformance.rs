@@ -820,7 +820,7 @@ fn a_flaw_of_a_rest_fails_its_case() {
         fails_of(kind, Flaw::RestsLonger, cases::a_rest_whose_time_is_over_is_a_release);
         fails_of(kind, Flaw::RestsLonger, cases::a_rest_ends_by_itself);
         fails_of(kind, Flaw::RestsHeld, cases::a_rest_is_beyond_the_hold_before);
-        fails_of(kind, Flaw::RestsHeld, cases::a_rest_is_ended_by_force);
+        fails_of(kind, Flaw::AlwaysGrants, cases::a_rest_is_ended_by_force);
     }
 }
 

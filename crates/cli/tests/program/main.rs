@@ -12,6 +12,7 @@ mod reentrant;
 mod run;
 mod scene;
 mod secrets;
+mod sharing;
 mod show;
 mod signals;
 mod terminal;

@@ -51,6 +51,16 @@ fn what_cannot_be_used_ends_with_2_and_a_reason() {
     run(&["--owner", "leasehold"], "the one text that no owner can have");
     check(&["run", "a", "b", "--reentrant", "--", "echo", "ran"], "take one lock, and 2 are named");
     check(&["run", "a", "a", "--owner", "me", "--", "echo", "ran"], "or nest them");
+    run(&["--shared", "--exclusive"], "cannot be used with");
+    run(&["--shared", "--permits", "2"], "cannot be used with");
+    run(&["--exclusive", "--permits", "2"], "cannot be used with");
+    run(&["--permits", "2", "--reentrant"], "cannot be used with");
+    run(&["--permits", "2", "--owner", "me"], "cannot be used with");
+    run(&["--permits", "0"], "--permits");
+    run(&["--take", "2"], "--permits");
+    run(&["--permits", "2", "--take", "3"], "--take 3 is more than there is: --permits 2");
+    check(&["run", "a", "b", "--shared", "--", "echo", "ran"], "take one lock, and 2 are named");
+    check(&["acquire", "job", "--shared"], "unexpected argument '--shared'");
     check(&["ls", "--store", "sqlite:no/such/dir/locks.db"], "its directory does not exist");
     check(&["free", "job"], "nobody can be asked");
     check(&["free", "", "--yes"], "a lock name needs at least one character");
@@ -66,6 +76,7 @@ fn help_and_version_are_no_errors() {
         (&["run", "--help"], "is killed, the kernel kills the command"),
         (&["help", "run"], "Exit status:"),
         (&["help", "run"], "Entering again (--reentrant, --owner):"),
+        (&["help", "run"], "Beside others (--shared, --exclusive, --permits):"),
         (&["show", "--help"], "remaining_ms"),
         (&["ls", "--help"], "goes through the server's keys"),
         (&["free", "--help"], "Take a lock from its holder by force"),

@@ -1,0 +1,126 @@
+//! Those who have a lock side by side, as they are printed.
+
+use crate::people::{Behind, plain};
+use crate::report::millis;
+use crate::stamp::rfc3339;
+use leasehold::core::Kind;
+use leasehold::{Portion, SessionInfo, Sharer, Status};
+use serde::Serialize;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+/// One of them, with the fields of its JSON, which stay as they are.
+#[derive(Debug, Serialize)]
+pub(crate) struct Having<'a> {
+    portion: &'static str,
+    /// Of permits or arrivals, how many.
+    count: Option<u32>,
+    holder: Option<&'a str>,
+    owner: Option<&'a str>,
+    since: Option<String>,
+    remaining_ms: Option<u64>,
+    pub(crate) fence: Option<u64>,
+    pub(crate) behind: Option<Behind<'a>>,
+}
+
+/// How many of those that are counted are taken, and how many there are, with the fields of its JSON.
+#[derive(Debug, Serialize)]
+pub(crate) struct Counted {
+    taken: Option<u64>,
+    limit: Option<u32>,
+}
+
+impl Counted {
+    pub(crate) fn of(kind: Kind, status: &Status) -> Self {
+        let counts = matches!(kind, Kind::Semaphore | Kind::Latch);
+        Self { taken: counts.then(|| status.taken()), limit: status.limit }
+    }
+
+    /// How many are taken of how many.
+    pub(crate) fn text(&self) -> Option<String> {
+        let of = self.limit.map(|limit| format!(" of {limit}")).unwrap_or_default();
+        self.taken.map(|taken| format!("{taken}{of}"))
+    }
+}
+
+impl<'a> Having<'a> {
+    /// All who have a lock; none, of a kind that one has at a time.
+    pub(crate) fn all(
+        status: &'a Status,
+        behind: impl Fn(&'a Sharer) -> Option<&'a SessionInfo>,
+    ) -> Vec<Self> {
+        status.sharers.iter().map(|sharer| Self::of(sharer, behind(sharer))).collect()
+    }
+
+    fn of(sharer: &'a Sharer, behind: Option<&'a SessionInfo>) -> Self {
+        let (portion, count) = match sharer.portion {
+            Portion::Permits { count, .. } => ("permits", Some(count)),
+            Portion::Read => ("read", None),
+            Portion::Upgradable => ("upgradable_read", None),
+            Portion::Write => ("write", None),
+            Portion::Upgrade => ("upgraded_write", None),
+            Portion::Arrive { count, .. } => ("arrivals", Some(count)),
+            Portion::Await { .. } => ("pass", None),
+            Portion::Meet { .. } => ("meeting", None),
+            _ => ("other", None),
+        };
+        Self {
+            portion,
+            count,
+            holder: sharer.holder.as_deref().filter(|label| !label.is_empty()),
+            owner: sharer.owner.as_ref().map(leasehold::Owner::as_str),
+            since: sharer.since.map(rfc3339),
+            remaining_ms: sharer.remaining.map(millis),
+            fence: sharer.fence.map(leasehold::FencingToken::as_u64),
+            behind: behind.map(Behind::of),
+        }
+    }
+
+    /// Since when, for how long still, and who says so.
+    pub(crate) fn held(&self) -> (Option<&str>, Option<u64>, Option<&str>) {
+        (self.since.as_deref(), self.remaining_ms, self.holder)
+    }
+
+    /// What it has, in words.
+    pub(crate) fn what(&self) -> String {
+        match (self.portion, self.count) {
+            ("permits", Some(1)) => "1 permit".to_owned(),
+            ("arrivals", Some(1)) => "1 arrival".to_owned(),
+            (portion, Some(count)) => format!("{count} {portion}"),
+            (portion, None) => portion.replace('_', " "),
+        }
+    }
+
+    /// Who it is, and for whom.
+    pub(crate) fn whom(&self) -> String {
+        let mut text = self.holder.map_or_else(|| "somebody without a label".to_owned(), plain);
+        // Writing to a string cannot fail.
+        if let Some(Behind { host: Some(host), pid: Some(pid), program: Some(program), .. }) = &self.behind {
+            let _ = write!(text, ", program {} with process {pid} on {}", plain(program), plain(host));
+        }
+        match &self.behind {
+            Some(behind) if !behind.alive => text.push_str(", which is dead"),
+            Some(_) => text.push_str(", which lives"),
+            None => {}
+        }
+        if let Some(owner) = self.owner {
+            let _ = write!(text, ", for the owner {}", plain(owner));
+        }
+        if let Some(fence) = self.fence {
+            let _ = write!(text, " (fence {fence})");
+        }
+        text
+    }
+
+    /// All of it, in one line.
+    pub(crate) fn text(&self) -> String {
+        let mut text = format!("{} by {}", self.what(), self.whom());
+        if let Some(since) = &self.since {
+            let _ = write!(text, ", since {since}");
+        }
+        if let Some(ms) = self.remaining_ms {
+            let _ = write!(text, ", for {:?} unless it is renewed", Duration::from_millis(ms));
+        }
+        text
+    }
+}

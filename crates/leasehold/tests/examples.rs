@@ -17,10 +17,14 @@ mod leader;
 mod lottery;
 #[path = "../examples/marketplace.rs"]
 mod marketplace;
+#[path = "../examples/n_at_once.rs"]
+mod n_at_once;
 #[path = "../examples/once_per_hour.rs"]
 mod once_per_hour;
 #[path = "../examples/owner_over_http.rs"]
 mod owner_over_http;
+#[path = "../examples/read_write.rs"]
+mod read_write;
 #[path = "../examples/reentrant.rs"]
 mod reentrant;
 
@@ -66,9 +70,12 @@ examples! {
     leader says "nobody leads yet", "leads", "leads", "leads", "numbers [1, 2, 3, 4, 5, 6]; the late one was refused";
     lottery says "1 drew";
     marketplace says "came too late: refused", "6 bought, and 6 sold";
+    n_at_once says "all 10 are done", "the line was never used for more than 3";
     once_per_hour says "sent 1 times", "it rests for 55 minutes";
     owner_over_http says "the shop was told: 200 OK, paid; hold 2 of its owner",
         "a stranger was told: 423 Locked", "later he was told: 200 OK, paid; hold 1 of its owner";
+    read_write says "two have read at the same time", "nobody reads while they are written: held by", "written, as hold",
+        "read again, beside another one", "nothing to write";
     reentrant says "the account is still held 3 times", "the account is still held 1 times",
         "another owner does not get in: held by", "for good", "another owner waited", "inside at the same time";
 }

@@ -52,7 +52,7 @@ impl Share {
 #[derive(Debug)]
 pub(crate) enum Part {
     Read(ReadGuard),
-    Write(WriteGuard),
+    Write(Box<WriteGuard>),
     Permits(Permit),
 }
 
@@ -114,7 +114,7 @@ pub(crate) async fn acquire(
         }
         Share::Reader | Share::Writer => {
             let lock = client.rwlock(name.clone()).map_err(unusable)?;
-            let lock = owner.iter().fold(lock, |lock, owner| lock.owned_by(owner));
+            let lock = owner.iter().fold(lock, RwLock::owned_by);
             read_or_write(lock, share, args).await?
         }
     };
@@ -136,8 +136,8 @@ async fn read_or_write(lock: RwLock, share: Share, args: &RunArgs) -> Result<Par
     let lock = args.max_hold.into_iter().fold(lock, RwLock::max_hold);
     let lock = args.wait.into_iter().fold(lock, RwLock::wait);
     Ok(match (share, tries_once(args)) {
-        (Share::Writer, true) => Part::Write(tried(lock.try_write().await, args)?),
-        (Share::Writer, false) => Part::Write(waited(lock.write().await, args)?),
+        (Share::Writer, true) => Part::Write(Box::new(tried(lock.try_write().await, args)?)),
+        (Share::Writer, false) => Part::Write(Box::new(waited(lock.write().await, args)?)),
         (_, true) => Part::Read(tried(lock.try_read().await, args)?),
         (_, false) => Part::Read(waited(lock.read().await, args)?),
     })

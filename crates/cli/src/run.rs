@@ -368,9 +368,11 @@ pub(crate) fn not_acquired(error: AcquireError, conflict: Exit) -> Failure {
             _ => Exit::UNAVAILABLE,
         },
         AcquireError::Lost(lost) => return Failure::lost(lost.reason.clone(), error),
-        AcquireError::Lease(_) | AcquireError::NoLease | AcquireError::LeaseTooShort { .. } => Exit::USAGE,
-        // It would be waited for in vain, whatever the others do.
-        AcquireError::Impossible(_) => Exit::USAGE,
+        // What is impossible would be waited for in vain, whatever the others do.
+        AcquireError::Lease(_)
+        | AcquireError::NoLease
+        | AcquireError::LeaseTooShort { .. }
+        | AcquireError::Impossible(_) => Exit::USAGE,
         AcquireError::Store(fault) if matches!(fault.kind, FaultKind::Unusable(_)) => Exit::USAGE,
         AcquireError::Store(fault) => match other_kind(fault) {
             Some(advice) => return Failure::new(Exit::UNAVAILABLE, anyhow!("{error}; {advice}")),

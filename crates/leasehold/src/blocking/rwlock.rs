@@ -320,6 +320,7 @@ pub struct NotShifted<G: fmt::Debug> {
     pub error: Error<AcquireError>,
 }
 
+#[allow(clippy::result_large_err, reason = "what is large is the guard, which is large where it works, too")]
 impl UpgradableGuard {
     /// Becomes the writer, when all other readers are done: see
     /// [`leasehold::UpgradableGuard::upgrade`](crate::UpgradableGuard::upgrade).
@@ -337,6 +338,7 @@ impl UpgradableGuard {
     }
 }
 
+#[allow(clippy::result_large_err, reason = "what is large is the guard, which is large where it works, too")]
 impl WriteGuard {
     /// Becomes a reader, and lets in the readers who wait first: see
     /// [`leasehold::WriteGuard::downgrade`](crate::WriteGuard::downgrade).
@@ -349,6 +351,7 @@ impl WriteGuard {
 }
 
 /// Waits until a hold has become another one, which hands it back where it has not.
+#[allow(clippy::result_large_err, reason = "what is large is the guard, which is large where it works, too")]
 fn shifted<A: fmt::Debug, B, From: fmt::Debug, To, F>(
     inner: A,
     host: Arc<Host>,

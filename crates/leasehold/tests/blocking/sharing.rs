@@ -39,7 +39,7 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 /// Whether a lock is refused to a thread that would wait for itself.
-fn deadlocks<T>(acquired: Result<T, Error<AcquireError>>) -> bool {
+fn deadlocks<T>(acquired: &Result<T, Error<AcquireError>>) -> bool {
     matches!(acquired, Err(Error::Failed(AcquireError::Impossible(Refused::WouldDeadlock))))
 }
 
@@ -123,7 +123,9 @@ fn readers_of_all_threads_read_at_once_and_a_writer_is_alone(place: &Place) {
     assert!(is_taken(&one.owned("a writer").try_write().unwrap()));
     let portions: Vec<_> = one.inspect().unwrap().sharers.iter().map(|sharer| sharer.portion).collect();
     assert_eq!(portions, [Portion::Read, Portion::Read]);
-    guards.into_iter().for_each(|guard| guard.release().unwrap());
+    for guard in guards {
+        guard.release().unwrap();
+    }
 }
 
 /// Locks in somebody's name.
@@ -147,14 +149,14 @@ fn a_thread_reads_again_and_does_not_wait_for_itself(place: &Place) {
         let again = lock.read_timeout(5 * S).unwrap();
         assert_eq!(again.owner(), reading.owner());
         threads.spawn(|| assert!(is_taken(&lock.try_read().unwrap()))).join().unwrap();
-        assert!(deadlocks(lock.write()));
-        assert!(deadlocks(lock.upgradable_read()));
+        assert!(deadlocks(&lock.write()));
+        assert!(deadlocks(&lock.upgradable_read()));
         again.release().unwrap();
         reading.release().unwrap();
         writing.join().unwrap().unwrap();
     });
     let writing = lock.write().unwrap();
-    assert!(deadlocks(lock.write()));
+    assert!(deadlocks(&lock.write()));
     let reading = lock.read().unwrap();
     assert!(writing.fencing_token() < reading.fencing_token());
     reading.release().unwrap();
@@ -271,7 +273,9 @@ fn a_latch_opens_for_all_who_wait(place: &Place) {
         other.arrive().unwrap();
         assert_eq!((one.arrived().unwrap(), one.is_open().unwrap()), (1, false));
         other.arrive_many(2).unwrap();
-        waiting.into_iter().for_each(|thread| thread.join().unwrap().unwrap());
+        for thread in waiting {
+            thread.join().unwrap().unwrap();
+        }
     });
     // It stays open.
     assert!(other.is_open().unwrap());

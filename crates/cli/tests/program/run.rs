@@ -156,13 +156,15 @@ fn a_run_is_told_in_a_line_of_json_at_its_end() {
     ran.check(3, "");
     let said = last(&ran);
     let keys: Vec<_> = said.as_object().expect("it is an object").keys().map(String::as_str).collect();
-    assert_eq!(keys, ["acquired", "command_status", "count", "error", "fence", "locks", "name", "status"]);
+    let fields = "acquired command_status count error fence locks name permits portion status";
+    assert_eq!(keys, fields.split(' ').collect::<Vec<_>>());
     assert_eq!(format!("{}\n", said["fence"]), ran.stdout, "standard output is the command's");
     assert_eq!(
         (&said["acquired"], &said["command_status"], &said["status"]),
         (&true.into(), &3.into(), &3.into())
     );
     assert!(said["error"].is_null() && said["count"] == 1);
+    assert!(said["portion"].is_null() && said["permits"].is_null(), "nobody shares it");
 
     server.cli(&["SET", "job", "x", "PX", "60000"]).expect("it answers");
     let taken = scene.script(&["--json", "--try", "--conflict-exit-code", "0"], "echo never");

@@ -112,7 +112,9 @@ impl Held {
     pub(crate) const fn cap(&self) -> &'static str {
         match self {
             Self::Turn(_) => "--at-most (or --once-per)",
-            Self::One(_) | Self::Entry(_) | Self::Part { .. } | Self::Several(_) | Self::Lead(_) => "--max-hold",
+            Self::One(_) | Self::Entry(_) | Self::Part { .. } | Self::Several(_) | Self::Lead(_) => {
+                "--max-hold"
+            }
         }
     }
 

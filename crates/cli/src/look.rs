@@ -5,8 +5,8 @@ use anyhow::anyhow;
 use leasehold::core::{Kind, Refused};
 use leasehold::store::{Fault, FaultKind};
 use leasehold::{
-    Barrier, Client, Details, Election, FreeError, InspectError, Latch, LockError, LockName, Mutex, ReentrantMutex,
-    RwLock, Seen, Semaphore,
+    Barrier, Client, Details, Election, FreeError, InspectError, Latch, LockError, LockName, Mutex,
+    ReentrantMutex, RwLock, Seen, Semaphore,
 };
 use tokio::task::JoinSet;
 

@@ -8,8 +8,8 @@ use leasehold_core::model::{
 };
 use leasehold_core::{
     Acquire, Acquired, Claim, Enqueue, Evicted, Extended, Fate, FencingToken, Freed, HoldId, Inspect,
-    KeyError, KeySpace, Kind, Life, Lock, LockName, Op, OwnValue, Pass, Portion, Refused, Release, Reply, Seen,
-    SessionId, SessionOp, SessionReply, Share, Wake,
+    KeyError, KeySpace, Kind, Life, Lock, LockName, Op, OwnValue, Pass, Portion, Refused, Release, Reply,
+    Seen, SessionId, SessionOp, SessionReply, Share, Wake,
 };
 use leasehold_testkit::conformance::{self, Scene, Subject, cases};
 use std::collections::HashMap;

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::thread;
 use std::time::{Duration, Instant};
 
-on_every_store! { on memory sqlite:
+on_every_store! { on memory sqlite redis:
     so_many_threads_are_inside_and_no_more,
     permits_are_taken_together_and_their_number_can_change,
     readers_of_all_threads_read_at_once_and_a_writer_is_alone,

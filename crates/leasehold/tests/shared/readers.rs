@@ -134,7 +134,7 @@ pub(crate) async fn an_owner_reads_again_past_a_writer_who_waits(place: &Place) 
         "a stranger passes nobody"
     );
     // Also in another process.
-    let elsewhere = rwlock(&c).owned_by(&Owner::from_header(&owner.to_header()).expect("it is one"));
+    let elsewhere = rwlock(&c).owned_by(&Owner::from_header(owner.to_header()).expect("it is one"));
     let inner = elsewhere.read_timeout(5 * S).await.expect("or it would wait for itself");
     outer.release().await.expect("released");
     assert!(!waiting.is_finished(), "one of its reads is there yet");

@@ -127,7 +127,7 @@ impl RunArgs {
 #[derive(Args)]
 pub(crate) struct OnceArgs {
     #[arg(long, value_name = "DURATION", value_parser = duration::parse, help = ONCE_HELP, long_help = ONCE_LONG)]
-    #[arg(conflicts_with_all = ["wait", "try_once", "lease", "max_hold", "session", "no_session", "reentrant", "owner"])]
+    #[arg(conflicts_with_all = ["wait", "try_once", "lease", "max_hold", "session", "no_session", "reentrant", "owner", "shared", "exclusive", "permits", "take"])]
     pub(crate) once_per: Option<Duration>,
 
     /// How long the command may run, where that is longer than the period of --once-per
@@ -685,7 +685,7 @@ JSON (--json), one line; later versions may add fields:
   audit         who took the lock from whom, the last first: at, how (freed, evicted), fence, whose, by
   taken         how many permits are taken, or how many have arrived; null of another kind
   limit         how many permits, arrivals or parties there are, or null
-  sharers       all who have it, of a kind that several can have, the oldest first (256 at most): portion,
+  sharers       all who have it, of a kind that several can have, the oldest first (4096 at most): portion,
                 count (of permits or arrivals), holder, owner, since, remaining_ms, fence, behind. The holder
                 above is the first
 

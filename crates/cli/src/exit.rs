@@ -27,6 +27,11 @@ impl Exit {
     /// There is no such command; as shells say it.
     pub(crate) const NOT_FOUND: Self = Self(127);
 
+    /// Whether it says that no command was started.
+    pub(crate) const fn says_never_started(self) -> bool {
+        matches!(self, Self::NOT_EXECUTABLE | Self::NOT_FOUND)
+    }
+
     /// A status of somebody else's choice.
     pub(crate) const fn of(status: u8) -> Self {
         Self(status)

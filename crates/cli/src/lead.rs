@@ -105,6 +105,7 @@ async fn again_and_again(
     let shown = format!("`{name}`");
     let election = client.election(name.clone());
     let election = election.map_err(|error| Failure::new(Exit::USAGE, error).doing("use", name))?;
+    let (mut pause, longest) = PAUSES;
     loop {
         let leadership = tokio::select! {
             biased;
@@ -119,6 +120,7 @@ async fn again_and_again(
             Ok(()) => command(client, &held, terms, &args.command, signals).await,
             Err(failure) => Err(failure.doing("hold", name)),
         };
+        let began = ended.is_ok();
         course.command = ended.as_ref().ok().map(|ended| ended.exit).or(course.command);
         let (stopped, asked) = match &ended {
             Ok(Ended { stopped, asked, .. }) => (*stopped, *asked),
@@ -129,6 +131,17 @@ async fn again_and_again(
             // It was ended since we lead no more, or it could not be begun before: somebody else may lead now.
             (Err(failure), None) if stopped => {
                 log::warning(&format!("{}; campaigning again", failure.message()));
+                // Who cannot begin what he leads for would otherwise be elected again and again.
+                if began {
+                    pause = PAUSES.0;
+                } else {
+                    tokio::select! {
+                        biased;
+                        signal = signals.ending() => return Ok(Exit::of_named(signal)),
+                        () = sleep(pause / 2 + share(client.now(), pause / 2)) => {}
+                    }
+                    pause = (pause * 2).min(longest);
+                }
             }
             (Err(_), Some(signal)) if stopped => return Ok(Exit::of_named(signal)),
             (outcome, _) => return outcome,

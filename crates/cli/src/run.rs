@@ -457,7 +457,13 @@ pub(crate) async fn give_back(
     let until = held.valid_until();
     let known = held.check().err().map(|lost| lost.reason);
     let capped = held.is_capped();
-    let released = held.release().await;
+    let released = match held {
+        // Where no command was there to be started, another instance is to have the turn.
+        Held::Turn(turn) if ended.as_ref().is_err_and(|failure| failure.exit.says_never_started()) => {
+            turn.give_up().await
+        }
+        held => held.release().await,
+    };
     let ended = ended?;
     if ended.stopped {
         let why = match (known, &released) {

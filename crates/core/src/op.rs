@@ -976,7 +976,7 @@ pub struct Inspection {
 }
 
 /// How many of those who share a lock an inspection tells at most, so that no answer is endless.
-pub const SHARERS_TOLD: usize = 256;
+pub const SHARERS_TOLD: usize = 4096;
 
 /// Why an operation has no meaning.
 ///

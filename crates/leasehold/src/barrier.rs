@@ -8,7 +8,8 @@ use leasehold_core::{FencingToken, Lease, Lock, LockName, Portion, Seen};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// For how long one who was let in is known, so that a process that stood still finds out when it goes on.
+/// For how long one who was let in is known, so that a process that stood still finds out when it goes on; unless its session
+/// has lapsed by then.
 const MET: Duration = Duration::from_secs(60);
 
 /// A point at which so many tasks, in whatever processes, wait for one another.

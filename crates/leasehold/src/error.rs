@@ -234,8 +234,8 @@ pub enum AcquireError {
     #[error("the lock was granted, but could not be held for its lease: {0}")]
     NotKept(#[source] Box<ExtendError>),
     /// Several locks were asked for, and one of them was lost again and again while the others were waited for: none is
-    /// held.
-    #[error("while others were waited for, {0}: ask for a longer lease")]
+    /// held. Of an [`RwLock`](crate::RwLock), what was to be upgraded or downgraded was lost meanwhile.
+    #[error("while another was waited for, {0}: ask for a longer lease")]
     Lost(#[source] Lost),
     /// The lease is over before the news of it has arrived.
     #[error("a lease of {lease:?} is shorter than a round trip to the store: ask for a longer one")]

@@ -70,7 +70,7 @@ impl Latch {
     ///
     /// Fails with [`AcquireError::Impossible`] for none at all, and where others count to another number; with
     /// [`AcquireError::Unknown`] or [`AcquireError::NotKept`] if the store did not answer: such an arrival is undone in the
-    /// background.
+    /// background, and may have opened the latch by then.
     ///
     /// Cancel safety: if the future is dropped, an arrival that may have been counted is undone in the background. It may
     /// have opened the latch by then.
@@ -102,7 +102,8 @@ impl Latch {
         self.wait_within(Some(limit)).await
     }
 
-    /// How many have arrived that are remembered.
+    /// How many have arrived that are remembered, as far as they are told: 4096 arrivals, those of `arrive_many` counted as
+    /// one.
     ///
     /// Fails if the store does not answer within the call timeout, or refuses.
     ///
@@ -112,9 +113,14 @@ impl Latch {
         Ok(status.taken())
     }
 
-    /// Whether so many have arrived. As [`arrived`](Self::arrived), also as to errors and cancel safety.
-    pub async fn is_open(&self) -> Result<bool, InspectError> {
-        Ok(self.arrived().await? >= u64::from(self.of))
+    /// Whether so many have arrived, however many that are: it tries to go through.
+    ///
+    /// Fails as [`wait`](Self::wait) does, and if the store does not answer within the call timeout.
+    ///
+    /// Cancel safety: dropping the future changes nothing for others.
+    pub async fn is_open(&self) -> Result<bool, AcquireError> {
+        let (request, asker) = self.waiting();
+        Ok(request.try_acquire(&asker).await?.granted().is_some())
     }
 
     /// How the latch stands: who has arrived, and how many wait. Changes nothing.
@@ -141,12 +147,18 @@ impl Latch {
     }
 
     async fn wait_within(&self, limit: Option<Duration>) -> Result<(), AcquireError> {
-        let asker = Asker { portion: Portion::Await { of: self.of }, ..Asker::default() };
-        let mut request = self.request.clone();
-        request.lease(Lease::For(KNOWN));
+        let (request, asker) = self.waiting();
         let kept = request.acquire(&asker, limit).await?;
         // It keeps nobody out, so nobody waits for its end.
         drop(kept.guard);
         Ok(())
+    }
+
+    /// How one asks to go through.
+    fn waiting(&self) -> (Request, Asker) {
+        let asker = Asker { portion: Portion::Await { of: self.of }, ..Asker::default() };
+        let mut request = self.request.clone();
+        request.lease(Lease::For(KNOWN));
+        (request, asker)
     }
 }

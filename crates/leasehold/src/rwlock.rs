@@ -376,8 +376,8 @@ impl UpgradableGuard {
     /// Becomes the writer, when all other readers are done: before all who wait, and nobody new is let in until then. The
     /// write has a hold, a lease and a fencing token of its own; the read lies under it until it is released.
     ///
-    /// Fails with the guard as it was, and the error of [`RwLock::write`]; with [`AcquireError::Impossible`] also where the
-    /// upgradable read was lost.
+    /// Fails with the guard as it was, and the error of [`RwLock::write`]; with [`AcquireError::Impossible`] or
+    /// [`AcquireError::Lost`] also where the upgradable read was lost.
     ///
     /// Cancel safety: if the future is dropped, the upgradable read is dropped with it. With
     /// [`upgrade_timeout`](Self::upgrade_timeout) one waits for a while and keeps it.
@@ -399,6 +399,10 @@ impl UpgradableGuard {
     async fn upgrade_within(self, limit: Option<Duration>) -> Result<WriteGuard, NotShifted<Self>> {
         match self.access.acquire(&self.owner, Portion::Upgrade, limit).await {
             Ok(kept) => {
+                // Another may have written before, if the read was lost meanwhile: what it has read is not what is there.
+                if let Err(lost) = self.guard.check() {
+                    return Err(NotShifted { guard: self, error: AcquireError::Lost(lost) });
+                }
                 let (owner, access) = (self.owner.clone(), self.access.clone());
                 Ok(WriteGuard { guard: kept.guard, owner, access, under: Some(Box::new(self)) })
             }
@@ -433,8 +437,8 @@ impl WriteGuard {
     /// Becomes a reader, and lets in the readers who wait first: nobody writes in between. The read has a hold, a lease and
     /// a fencing token of its own.
     ///
-    /// Fails with the guard as it was, if the store does not answer or refuses. That the write could not be given back
-    /// afterwards is no error: it ends with its lease.
+    /// Fails with the guard as it was, if the store does not answer or refuses, or if the write is lost before the read is
+    /// had. That the write could not be given back afterwards is no error: it ends with its lease.
     ///
     /// Cancel safety: if the future is dropped, the lock is given back in the background.
     pub async fn downgrade(self) -> Result<ReadGuard, NotShifted<Self>> {
@@ -442,14 +446,22 @@ impl WriteGuard {
             // What it would read could be another's by now.
             return Err(NotShifted { guard: self, error: AcquireError::Lost(lost) });
         }
-        match self.access.acquire(&self.owner, Portion::Read, None).await {
-            Ok(kept) => {
+        // While the write is there the read is had at once; longer than that nobody may wait for it.
+        let limit = Some(self.guard.remaining());
+        let kept = match self.access.acquire(&self.owner, Portion::Read, limit).await {
+            Ok(kept) => kept,
+            Err(error) => return Err(NotShifted { guard: self, error }),
+        };
+        // The write may have ended while the read was asked for, and another have written in between. That it was held yet
+        // when the read was had proves that nobody has; its own clock is not ahead of the store's.
+        match self.guard.check() {
+            Ok(()) => {
                 let owner = self.owner.clone();
                 let name = self.guard.name().clone();
                 told(&name, self.release().await);
                 Ok(ReadGuard { guard: kept.guard, owner })
             }
-            Err(error) => Err(NotShifted { guard: self, error }),
+            Err(lost) => Err(NotShifted { guard: self, error: AcquireError::Lost(lost) }),
         }
     }
 

@@ -53,7 +53,7 @@ pub struct Status {
     pub session: Option<SessionId>,
     /// How many wait: sessions, or holds where each has a place of its own.
     pub waiting: u64,
-    /// All who have it, of a lock that several can have side by side, the oldest first; no more than 256 of them. The
+    /// All who have it, of a lock that several can have side by side, the oldest first; no more than 4096 of them. The
     /// holder above is the first.
     pub sharers: Vec<Sharer>,
     /// How many permits, arrivals or parties there are in all, where that is known.
@@ -119,7 +119,7 @@ fn instant(ms: u64) -> SystemTime {
 }
 
 impl Status {
-    /// How many permits are taken, or how many have arrived.
+    /// How many permits are taken, or how many have arrived, as far as those are [told](Self::sharers) who have them.
     pub fn taken(&self) -> u64 {
         self.sharers.iter().map(|sharer| u64::from(sharer.portion.count())).sum()
     }

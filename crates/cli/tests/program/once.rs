@@ -30,6 +30,15 @@ fn of_all_that_try_one_runs_and_the_others_end_with_0() {
     }
 }
 
+/// Else one machine that lacks the program would keep all others from running it, in each period anew.
+#[test]
+fn who_has_no_such_command_gives_the_turn_back() {
+    let scene = Scene::sqlite();
+    scene.run(&["run", "job", "--once-per", "1h", "--", "no-such-command-anywhere"]).check(127, "");
+    scene.assert_free();
+    assert_eq!(scene.script(&["--once-per", "1h"], "echo ran").stdout, "ran\n");
+}
+
 #[test]
 fn a_period_that_is_over_lets_the_next_run() {
     let scene = Scene::sqlite();
@@ -69,6 +78,9 @@ fn what_does_not_go_with_a_period_is_refused() {
         &["--once-per", "1h", "--reentrant"],
         &["--once-per", "1h", "--lease", "1s"],
         &["--once-per", "1h", "--no-session"],
+        &["--once-per", "1h", "--exclusive"],
+        &["--once-per", "1h", "--shared"],
+        &["--once-per", "1h", "--permits", "2"],
         &["--at-most", "1h"],
         &["--once-per", "10ms"],
     ] {

@@ -84,7 +84,7 @@ impl Latch {
     }
 
     /// Whether so many have arrived. Fails as [`arrived`](Self::arrived).
-    pub fn is_open(&self) -> Result<bool, Error<InspectError>> {
+    pub fn is_open(&self) -> Result<bool, Error<AcquireError>> {
         call(&self.host, self.inner.is_open())
     }
 

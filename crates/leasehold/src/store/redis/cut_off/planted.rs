@@ -73,11 +73,10 @@ const MISTAKES: [Mistake; 28] = [
         kind: Kind::Mutex,
         name: "a release is written down before the lock is freed",
         edits: &[(
-            "if freed then redis.call('DEL', KEYS[1]) end",
-            "if freed then
+            "  if freed then\n    redis.call('DEL', KEYS[1])",
+            "  if freed then
               if record_there and ended then redis.call('HSET', KEYS[2], 'ended', ended) end
-              redis.call('DEL', KEYS[1])
-            end",
+              redis.call('DEL', KEYS[1])",
         )],
         said: "it left",
     },
@@ -97,8 +96,8 @@ const MISTAKES: [Mistake; 28] = [
         kind: Kind::Mutex,
         name: "a lock that is handed on is not freed before",
         edits: &[(
-            "if freed then redis.call('DEL', KEYS[1]) end",
-            "if freed and not given then redis.call('DEL', KEYS[1]) end",
+            "  if freed then\n    redis.call('DEL', KEYS[1])",
+            "  if freed then\n    if not given then redis.call('DEL', KEYS[1]) end",
         )],
         said: "it left",
     },
@@ -145,9 +144,9 @@ const MISTAKES: [Mistake; 28] = [
         kind: Kind::Mutex,
         name: "who took a lock is written down before it is taken",
         edits: &[(
-            "if freed then redis.call('DEL', KEYS[1]) end",
-            "if audit then redis.pcall('SET', KEYS[#KEYS], audit, 'PX', AUDIT_KEPT_MS) end
-            if freed then redis.call('DEL', KEYS[1]) end",
+            "  if freed then\n    redis.call('DEL', KEYS[1])",
+            "  if audit then redis.pcall('SET', KEYS[#KEYS], audit, 'PX', AUDIT_KEPT_MS) end
+            if freed then\n    redis.call('DEL', KEYS[1])",
         )],
         said: "it left",
     },

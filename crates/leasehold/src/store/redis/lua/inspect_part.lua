@@ -15,7 +15,7 @@
 -- A script, so that holders, queue and fate are of one instant.
 
 -- How many of those who share it are told, so that no answer is endless.
-local SHARERS_TOLD = 256
+local SHARERS_TOLD = 4096
 
 if kind then return { 'kind', kind } end
 local waiting = 0

@@ -112,7 +112,7 @@ async fn greet(conn: &mut MultiplexedConnection, node: &Arc<str>) -> Result<(), 
     let mut greeting = Pipeline::with_capacity(6);
     greeting.cmd("CLIENT").arg("SETNAME").arg("leasehold");
     greeting.cmd("INFO").arg("server");
-    script::load_all(&mut greeting);
+    script::load_usual(&mut greeting);
     let replies = conn.send_packed_commands(&greeting, 0, greeting.len()).await;
     let replies = replies.map_err(|error| broken(error, node))?;
     // A user may be forbidden to name connections, to ask for the version or to load scripts: if that matters, the

@@ -156,9 +156,9 @@ impl OfKind {
         }
     }
 
-    fn all(&self) -> impl Iterator<Item = &Script> {
-        let Self { acquire, extend, release, rest, inspect, evict, free } = self;
-        [acquire, extend, release, inspect, evict, free].into_iter().chain(rest)
+    /// Those that whoever uses such a lock calls, again and again.
+    fn usual(&self) -> [&Script; 3] {
+        [&self.acquire, &self.extend, &self.release]
     }
 }
 
@@ -184,11 +184,11 @@ static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| Scripts {
     beat: Script::new(BEAT),
 });
 
-/// Adds the loading of the scripts that most clients call. Those of the kinds that several have side by side go with their
-/// first call: all of them together are long, and where many clients come back at once, the server reads each text anew.
-pub(super) fn load_all(pipeline: &mut Pipeline) {
-    let Scripts { mutex, reentrant, election, extend, acquire_all, beat, .. } = &*SCRIPTS;
-    let of_kinds = [mutex, reentrant, election].into_iter().flat_map(OfKind::all);
+/// Adds the loading of the scripts that most clients call. The others go with their first call: all of them together are
+/// long, and where many clients come back at once, the server reads each text anew.
+pub(super) fn load_usual(pipeline: &mut Pipeline) {
+    let Scripts { mutex, reentrant, extend, acquire_all, beat, .. } = &*SCRIPTS;
+    let of_kinds = [mutex, reentrant].into_iter().flat_map(OfKind::usual);
     for script in of_kinds.chain([extend, acquire_all, beat]) {
         pipeline.add_command(load(script));
     }

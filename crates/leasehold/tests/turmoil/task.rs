@@ -297,9 +297,10 @@ impl Task {
     fn is_kept(&self, held: &Held) {
         if let Err(lost) = held.having().check() {
             let now = self.process.clock.elapsed();
-            if lost.reason == LostReason::SessionLapsed
-                && self.process.record.may_have_forgotten_a_session(now)
-            {
+            // Which of the two it is depends on whether the beat that found out was in time.
+            let with_its_session =
+                matches!(lost.reason, LostReason::SessionLapsed | LostReason::StoreLostData);
+            if with_its_session && self.process.record.may_have_forgotten_a_session(now) {
                 return;
             }
             let what = format_args!("{}: {lost}", self.process.name);

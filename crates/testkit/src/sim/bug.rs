@@ -2,7 +2,7 @@
 //!
 //! Each is a mistake that a lock like this has had somewhere, or could have. Those of the server change what an
 //! operation does ([`Bug::apply`]); those of a client stand between the engine and its store, its mailbox or its clock
-//! (`planted`). Those of locks that several have side by side are in `spoil`. They are switched on for one run, and nothing of them is in the product.
+//! (`planted`). Those of locks that several have side by side are in `spoil`, those of Elections and turns in `slips`. They are switched on for one run, and nothing of them is in the product.
 
 use super::spoil::barge;
 use leasehold_core::model::{Alive, Content, Entries, Entry, LockState, Sessions, Value, Vital, everybody};
@@ -102,6 +102,17 @@ pub enum Bug {
     /// A latch opens when all but one have arrived.
     LatchOpensEarly,
 
+    /// An Election is won by whoever asks first of those who wait, though somebody leads.
+    LeaderIsDeposed,
+    /// A look tells a token that was never given.
+    LooksTellAnother,
+    /// What was finished rests for no time at all.
+    RestIsForgotten,
+    /// What was finished rests for the period from its end on, not from its beginning.
+    RestIsTooLong,
+    /// A finish that comes late, or twice, ends the next turn.
+    SecondFinishEndsNext,
+
     /// Validity counts from when the reply arrived.
     ValidFromReply,
     /// Nothing is allowed for the drift of the clocks.
@@ -150,11 +161,17 @@ pub enum Bug {
     OneOfAllIsKept,
     /// What an owner holds who came from another process lives with the session of this one.
     TravellerHasSession,
+    /// Whoever observes does not remember whom he was told of, and looks at a server that is behind now and then.
+    ObserverForgets,
+    /// A look tells what the first one told.
+    LooksAreStale,
+    /// A turn is not lengthened to its time, and believed for as long.
+    TurnIsNotLengthened,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 67] = [
+    pub const ALL: [Self; 75] = [
         Self::ReleaseWithoutComparing,
         Self::ExtendWithoutComparing,
         Self::ExtendThatShortens,
@@ -198,6 +215,11 @@ impl Bug {
         Self::SecondIsNotTold,
         Self::BarrierLacksOne,
         Self::LatchOpensEarly,
+        Self::LeaderIsDeposed,
+        Self::LooksTellAnother,
+        Self::RestIsForgotten,
+        Self::RestIsTooLong,
+        Self::SecondFinishEndsNext,
         Self::ValidFromReply,
         Self::NoDrift,
         Self::GrantCountsFromLastLook,
@@ -222,6 +244,9 @@ impl Bug {
         Self::NoUndoOfAll,
         Self::OneOfAllIsKept,
         Self::TravellerHasSession,
+        Self::ObserverForgets,
+        Self::LooksAreStale,
+        Self::TurnIsNotLengthened,
     ];
 
     /// Executes an operation at the server, with this bug if it is one of the server's.
@@ -234,6 +259,9 @@ impl Bug {
     ) -> (Reply, Vec<Wake>) {
         if self.is_of_sharers() {
             return self.apply_to_parts(state, now_us, op, alive);
+        }
+        if self.is_of_leaders() || self.is_of_turns() {
+            return self.apply_slip(state, now_us, op, alive);
         }
         match (self, op) {
             (Self::ReleaseWithoutComparing, Op::Release(release)) => {
@@ -566,5 +594,5 @@ fn holder(state: &LockState) -> Option<Claim> {
         return Some(Claim { hold, value: Some(entries.owner.clone()) });
     }
     let tenant = state.record.as_ref()?.tenant.as_ref()?;
-    (value.content.token() == Some(&*tenant.claim.token())).then(|| tenant.claim.clone())
+    (value.content.token() == Some(&*state.kind.token(&tenant.claim))).then(|| tenant.claim.clone())
 }

@@ -130,6 +130,10 @@ pub enum Event<'a> {
     Stranger(LockId, Option<Instant>),
     /// Something a task did.
     Task(TaskId, LockId, TaskEvent),
+    /// Something that one who observes an Election did, or was told.
+    Observer(TaskId, LockId, Sight),
+    /// Something a task did with what is done once in a period.
+    Turn(TaskId, LockId, TurnEvent),
     /// From now on nothing goes wrong any more.
     Healed,
 }
@@ -285,6 +289,33 @@ pub enum TaskEvent {
     Released(Grip, Option<u64>),
     /// It was told that it lost the lock; or another, without which it counts for nothing.
     Told(Grip, Lost),
+}
+
+/// What can become of one who observes an Election.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sight {
+    /// It begins to observe, and has been told nothing.
+    Begins,
+    /// It was told that the leader of this token leads, or that nobody does.
+    Told(Option<FencingToken>),
+    /// It observes no more.
+    Ends,
+}
+
+/// What a task can do with what is done once in a period.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TurnEvent {
+    /// It has the turn.
+    Has {
+        /// The fencing token.
+        fence: FencingToken,
+        /// Until when it believes in it, in true time.
+        until: Instant,
+        /// How long nobody else may have one.
+        period: Duration,
+    },
+    /// It begins to say that it is done, or gives it up, or drops it: it believes in it no more.
+    Lets(FencingToken),
 }
 
 /// What a task has got.
@@ -522,13 +553,15 @@ pub(super) fn holds(state: &LockState, clock: &Clock) -> Vec<Held> {
     }
 }
 
-/// Who has a Mutex of ours.
+/// Who has a Mutex or an Election of ours: nobody, where it rests.
 fn tenant(state: &LockState, value: &Value, ends: impl Fn(u64) -> Instant) -> Option<Held> {
     let record = state.record.as_ref()?;
     let tenant = record.tenant.as_ref()?;
     let hold = tenant.claim.hold;
     let ended = record.ended.how(&hold).is_some();
-    if value.content.token() != Some(&*tenant.claim.token()) || (tenant.claim.value.is_some() && ended) {
+    if value.content.token() != Some(&*state.kind.token(&tenant.claim))
+        || (tenant.claim.value.is_some() && ended)
+    {
         return None;
     }
     let (fence, until) = (record.last?, value.expires_ms.map(ends));
@@ -705,7 +738,7 @@ impl fmt::Display for Event<'_> {
                 match &done.state.value {
                     None => f.write_str("; free")?,
                     Some(_) if holds(done.state, done.clock).is_empty() => {
-                        f.write_str("; held by a stranger")?;
+                        f.write_str("; held by a stranger, or resting")?;
                     }
                     Some(_) => {}
                 }
@@ -754,6 +787,8 @@ impl fmt::Display for Event<'_> {
             Self::Stranger(lock, Some(until)) => write!(f, "a stranger has {lock} until {until}"),
             Self::Stranger(lock, None) => write!(f, "a stranger gives {lock} back"),
             Self::Task(task, lock, what) => write!(f, "{task} {lock}: {what:?}"),
+            Self::Observer(task, lock, what) => write!(f, "{task} observes {lock}: {what:?}"),
+            Self::Turn(task, lock, what) => write!(f, "{task} in its turn of {lock}: {what:?}"),
             Self::Healed => f.write_str("healed"),
         }
     }

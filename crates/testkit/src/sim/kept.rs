@@ -4,8 +4,8 @@ use super::Sim;
 use super::event::{Belief, Gain, Grip, Keeping, Letting, LockId, Lost, TaskEvent};
 use super::user::User;
 use leasehold::{
-    ExtendError, FencingToken, Guard, Lost as Loss, Moment, MultiGuard, Owner, Permit, Portion, ReadGuard,
-    ReentrantGuard, ReleaseError, Released, UpgradableGuard, WriteGuard,
+    ExtendError, FencingToken, Guard, Leadership, Lost as Loss, Moment, MultiGuard, Owner, Permit, Portion,
+    ReadGuard, ReentrantGuard, ReleaseError, Released, UpgradableGuard, WriteGuard,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,6 +14,7 @@ use std::time::Duration;
 #[derive(Debug)]
 pub(super) enum Kept {
     Mutex(Guard),
+    Leader(Leadership),
     Reentrant(ReentrantGuard),
     All(MultiGuard),
     Permit(Permit),
@@ -28,7 +29,7 @@ fn once(name: String, released: Result<(), ReleaseError>) -> Result<u64, Vec<Str
 }
 
 impl Kept {
-    /// The guard in it, where it is of one lock, and of no ReentrantMutex.
+    /// The guard in it, where it is of one lock, and of no ReentrantMutex or Election.
     fn guard(&self) -> Option<&Guard> {
         match self {
             Self::Mutex(guard) => Some(guard),
@@ -36,7 +37,7 @@ impl Kept {
             Self::Read(guard) => Some(guard),
             Self::Upgradable(guard) => Some(guard),
             Self::Write(guard) => Some(guard),
-            Self::Reentrant(_) | Self::All(_) => None,
+            Self::Leader(_) | Self::Reentrant(_) | Self::All(_) => None,
         }
     }
 
@@ -47,13 +48,14 @@ impl Kept {
             Self::Read(guard) => Some(guard.owner()),
             Self::Upgradable(guard) => Some(guard.owner()),
             Self::Write(guard) => Some(guard.owner()),
-            Self::Mutex(_) | Self::All(_) | Self::Permit(_) => None,
+            Self::Mutex(_) | Self::Leader(_) | Self::All(_) | Self::Permit(_) => None,
         }
     }
 
     pub(super) fn valid_until(&self) -> Moment {
         match self {
             Self::Mutex(guard) => guard.valid_until(),
+            Self::Leader(leadership) => leadership.valid_until(),
             Self::Permit(guard) => guard.valid_until(),
             Self::Read(guard) => guard.valid_until(),
             Self::Upgradable(guard) => guard.valid_until(),
@@ -66,6 +68,7 @@ impl Kept {
     pub(super) fn check(&self) -> Result<(), Loss> {
         match self {
             Self::Mutex(guard) => guard.check(),
+            Self::Leader(leadership) => leadership.check(),
             Self::Permit(guard) => guard.check(),
             Self::Read(guard) => guard.check(),
             Self::Upgradable(guard) => guard.check(),
@@ -78,6 +81,7 @@ impl Kept {
     pub(super) async fn lost(&self) -> Loss {
         match self {
             Self::Mutex(guard) => guard.lost().await,
+            Self::Leader(leadership) => leadership.lost().await,
             Self::Permit(guard) => guard.lost().await,
             Self::Read(guard) => guard.lost().await,
             Self::Upgradable(guard) => guard.lost().await,
@@ -90,6 +94,7 @@ impl Kept {
     pub(super) async fn extend(&self) -> Result<(), ExtendError> {
         match self {
             Self::Mutex(guard) => guard.extend().await,
+            Self::Leader(leadership) => leadership.extend().await,
             Self::Permit(guard) => guard.extend().await,
             Self::Read(guard) => guard.extend().await,
             Self::Upgradable(guard) => guard.extend().await,
@@ -102,6 +107,7 @@ impl Kept {
     pub(super) async fn extend_to(&self, lease: Duration) -> Result<(), ExtendError> {
         match self {
             Self::Mutex(guard) => guard.extend_to(lease).await,
+            Self::Leader(leadership) => leadership.extend_to(lease).await,
             Self::Permit(guard) => guard.extend_to(lease).await,
             Self::Read(guard) => guard.extend_to(lease).await,
             Self::Upgradable(guard) => guard.extend_to(lease).await,
@@ -117,6 +123,7 @@ impl Kept {
             return vec![(guard.name().to_string(), guard.fencing_token())];
         }
         match self {
+            Self::Leader(leadership) => vec![(leadership.name().to_string(), leadership.fencing_token())],
             Self::Reentrant(guard) => vec![(guard.name().to_string(), guard.fencing_token())],
             Self::All(guard) => {
                 guard.fencing_tokens().map(|(name, fence)| (name.to_string(), fence)).collect()
@@ -136,6 +143,7 @@ impl Kept {
     async fn release(self) -> Result<u64, Vec<String>> {
         match self {
             Self::Mutex(guard) => once(guard.name().to_string(), guard.release().await),
+            Self::Leader(leadership) => once(leadership.name().to_string(), leadership.resign().await),
             Self::Permit(permit) => once(permit.name().to_string(), permit.release().await),
             Self::Read(guard) => once(guard.name().to_string(), guard.release().await),
             Self::Upgradable(guard) => once(guard.name().to_string(), guard.release().await),

@@ -5,6 +5,7 @@
 use super::Sim;
 use super::event::{Event, HostEvent, LockId, TaskId};
 use super::kernel::HostId;
+use super::lead::Observer;
 use super::planted::Planted;
 use super::store::SimStore;
 use super::user::User;
@@ -120,6 +121,22 @@ pub(super) async fn process(sim: Arc<Sim>, host: HostId, chance: Random) {
             host,
             if is_sibling { Box::pin(shared.sync_scope(|| Owner::carry(work))) } else { Box::pin(work) },
         );
+    }
+    for (number, lock) in (habits.tasks..).zip(Observer::elections(&sim)) {
+        if chance.chance(600) {
+            let (task, chance) = (TaskId { host, number }, chance.branch());
+            let observer = Observer { sim: sim.clone(), client: client.clone(), task, lock, chance };
+            let (done, end) = oneshot::channel();
+            ends.push(end);
+            sim.kernel.spawn(
+                host,
+                Box::pin(async move {
+                    observer.run().await;
+                    // Nobody listens where the process has died.
+                    let _ = done.send(());
+                }),
+            );
+        }
     }
     join_all(ends).await;
     client.settle().await;

@@ -26,14 +26,17 @@ mod event;
 mod hands;
 mod kept;
 mod kernel;
+mod lead;
 mod load;
 mod net;
 mod planted;
 mod server;
 mod share;
+mod slips;
 mod spoil;
 mod store;
 mod time;
+mod turn;
 mod user;
 mod watch;
 mod weather;
@@ -42,7 +45,7 @@ mod world;
 pub use bug::Bug;
 pub use event::{
     Attendance, Belief, Event, Execution, Gain, Grasp, Grip, Held, HostEvent, Keeping, Letting, LockId, Lost,
-    Mishap, Miss, OwnerId, ServerEvent, TaskEvent, TaskId, Way,
+    Mishap, Miss, OwnerId, ServerEvent, Sight, TaskEvent, TaskId, TurnEvent, Way,
 };
 pub use kernel::HostId;
 pub use time::{Clock, Instant};
@@ -63,6 +66,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 use store::SimStore;
+use turn::Period;
 use watch::Watch;
 use weather::{Fault, Weather};
 use world::SimWorld;
@@ -97,6 +101,16 @@ impl Run {
     pub const fn has_sharers(&self) -> bool {
         self.seed.is_multiple_of(3)
     }
+
+    /// Whether it has Elections: one run in six.
+    pub const fn has_leaders(&self) -> bool {
+        self.seed % 6 == 1
+    }
+
+    /// Whether something is done once in a period: another one in six.
+    pub const fn has_turns(&self) -> bool {
+        self.seed % 6 == 4
+    }
 }
 
 /// What came of a run.
@@ -119,6 +133,8 @@ struct Sim {
     habits: Habits,
     numbers: Numbers,
     locks: Vec<Lock>,
+    /// What is done once in a period, if anything is.
+    period: Option<Period>,
     bug: Option<Bug>,
     net: Mutex<Net>,
     watch: Mutex<Watch>,
@@ -175,6 +191,13 @@ pub fn run(run: &Run) -> Outcome {
     if run.has_sharers() {
         locks = locks.into_iter().map(|lock| shared(lock, &apart)).collect();
     }
+    if run.has_leaders() {
+        locks = led(locks, &apart);
+    }
+    let period = run.has_turns().then(|| Period::draw(&apart));
+    if let Some(first) = locks.first_mut().filter(|_| period.is_some()) {
+        first.kind = Kind::Mutex;
+    }
     let kinds: Vec<_> = locks.iter().map(|lock| lock.kind).collect();
     let server = Server::new(clock, climate == Climate::Forgetful, kinds.clone());
     let net = Net::new(chance.branch(), server);
@@ -184,6 +207,7 @@ pub fn run(run: &Run) -> Outcome {
         habits,
         numbers,
         locks,
+        period,
         bug: run.bug,
         net: Mutex::new(net),
         watch: Mutex::new(Watch::new(weather.promises(), habits.free_every.is_some(), kinds, run.with_trace)),
@@ -239,6 +263,15 @@ fn shared(lock: Lock, chance: &Random) -> Lock {
     }
 }
 
+/// The first lock as an Election, and of the others some that are Mutexes.
+fn led(locks: Vec<Lock>, chance: &Random) -> Vec<Lock> {
+    let leads = |(number, lock): (usize, Lock)| {
+        let is_led = number == 0 || (lock.kind == Kind::Mutex && chance.chance(500));
+        if is_led { Lock::election(lock.name) } else { lock }
+    };
+    locks.into_iter().enumerate().map(leads).collect()
+}
+
 /// How wrong a clock is.
 fn drift(chance: &Random, weather: &Weather) -> i64 {
     let most = weather.drift_ppm;
@@ -281,7 +314,8 @@ impl Sim {
     /// The locks that can be had together.
     fn mutexes(&self) -> Vec<LockId> {
         let all = (0..u8::try_from(self.locks.len()).unwrap_or(0)).map(LockId);
-        all.filter(|lock| self.kind(*lock) == Kind::Mutex).collect()
+        let is_turn = |lock: LockId| self.period.is_some_and(|period| period.lock == lock);
+        all.filter(|lock| self.kind(*lock) == Kind::Mutex && !is_turn(*lock)).collect()
     }
 
     /// What is there, unless something is wrong with the world itself.

@@ -5,11 +5,12 @@ use super::store::SimStore;
 use futures_util::future::BoxFuture;
 use leasehold::store::{Fault, Lock, Op, Outcome, Postbox, SessionKeeping, SessionOp, SessionReply, Store};
 use leasehold_core::{
-    Acquire, Acquired, Beat, Beaten, Claim, Extend, Extended, Fate, FencingToken, HoldId, KeyError, Life,
-    Nonce, Release, Released, Reply, SessionId, Share, Wake, drift,
+    Acquire, Acquired, Beat, Beaten, Claim, Extend, Extended, Fate, FencingToken, HoldId, Inspection,
+    KeyError, Life, Nonce, Release, Released, Reply, SessionId, Share, Wake, drift,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -40,6 +41,8 @@ struct Seen {
     lasts: BTreeSet<HoldId>,
     /// How long the client's session lives without a beat.
     alive_ms: Option<u64>,
+    /// What looks at a lock have told: the first of them, and the last that told something else.
+    looks: BTreeMap<Lock, (Inspection, Inspection)>,
     /// Holds that stand for others.
     aliases: BTreeMap<HoldId, Claim>,
 }
@@ -59,6 +62,9 @@ impl Planted {
             let (found, holder, next) = (Fate::Forgotten, None, None);
             return Outcome::Done(Reply::Release(Released { found, left: 0, holder, next }));
         }
+        if bug == Bug::TurnIsNotLengthened && self.is_of_turn(lock) && matches!(op, Op::Extend(_)) {
+            return Outcome::Done(Reply::Extend(Extended::Extended));
+        }
         let asked = self.twisted(bug, lock, op);
         let sent_at = self.inner.world.now();
         let mut outcome = self.inner.execute(lock, &asked, within).await;
@@ -75,6 +81,13 @@ impl Planted {
             (Bug::NoDrift, Outcome::Done(Reply::Acquire(Acquired::Granted { remaining_ms, .. })), _) => {
                 let allowance = drift(Duration::from_millis(*remaining_ms));
                 *remaining_ms += u64::try_from(allowance.as_millis()).unwrap_or(0);
+            }
+            (
+                Bug::ObserverForgets | Bug::LooksAreStale,
+                Outcome::Done(Reply::Inspect(seen)),
+                Op::Inspect(look),
+            ) if look.claim.is_none() => {
+                self.tell_old(bug, lock, seen);
             }
             (Bug::UnknownIsNo, Outcome::Unknown(fault), _) => return Outcome::Refused(fault.clone()),
             (Bug::UnknownExtendIsYes, Outcome::Unknown(_), Op::Extend(_)) => {
@@ -96,6 +109,27 @@ impl Planted {
             _ => {}
         }
         outcome
+    }
+
+    /// Whether something is done once in a period by this lock.
+    fn is_of_turn(&self, lock: &Lock) -> bool {
+        let sim = &self.inner.world.sim;
+        sim.period.is_some_and(|period| period.lock == sim.lock_id(lock))
+    }
+
+    /// A look tells what one before it told.
+    fn tell_old(&self, bug: Bug, lock: &Lock, seen: &mut Inspection) {
+        let mut all = self.seen();
+        let (first, last) = all.looks.entry(lock.clone()).or_insert_with(|| (seen.clone(), seen.clone()));
+        let fence = |seen: &Inspection| seen.holder.as_ref().and_then(|holder| holder.fence);
+        if bug == Bug::LooksAreStale {
+            seen.clone_from(first);
+        } else if fence(seen) != fence(last) {
+            // The server that is behind tells of the one before; and what is new is told by the next look.
+            mem::swap(first, last);
+            last.clone_from(seen);
+            seen.clone_from(first);
+        }
     }
 
     async fn call_for_all(&self, asks: &[(Lock, Acquire)], within: Duration) -> Option<Outcome<Vec<Share>>> {

@@ -143,7 +143,9 @@ impl Server {
         let lease_ms = u64::try_from(lease.as_millis()).unwrap_or(1);
         let state = state(&mut self.locks, &self.kinds, lock);
         let stands = |there: &Value| there.expires_ms.is_none_or(|at_ms| at_ms >= now_ms);
-        if state.kind.is_shared() || !self.is_up || state.value.as_ref().is_some_and(stands) {
+        // What he would put there is no Election, and would be in the way of it for ever.
+        let takes_none = state.kind.is_shared() || state.kind == Kind::Election;
+        if takes_none || !self.is_up || state.value.as_ref().is_some_and(stands) {
             return false;
         }
         let content = match (state.kind, OwnValue::new(value)) {

@@ -1,5 +1,6 @@
 //! What a task does: takes locks in every way there is, enters them again, holds them, loses them, drops everything
-//! half-way. What it does with locks that several have side by side is in [`share`](super::share).
+//! half-way. What it does with locks that several have side by side is in [`share`](super::share), with Elections in
+//! [`lead`](super::lead), and with what is done once in a period in [`turn`](super::turn).
 //!
 //! It deliberately judges nothing: it says what it does, and the checks do the rest.
 
@@ -66,6 +67,7 @@ impl User {
             self.pause(self.sim.habits.idle).await;
             self.use_a_lock().await;
         }
+        self.lead_at_last().await;
     }
 
     pub(super) fn note(&self, lock: LockId, what: TaskEvent) {
@@ -82,12 +84,17 @@ impl User {
         if self.sim.kind(lock).is_shared() {
             return self.share(lock).await;
         }
+        if let Some(period) = self.sim.period.filter(|period| period.lock == lock) {
+            return self.take_turn(period).await;
+        }
         let mutexes = self.sim.mutexes();
         let (got, owner) = if mutexes.len() > 1 && self.chance.chance(self.sim.habits.several) {
             (self.seek_several(&mutexes).await, None)
         } else if self.sim.kind(lock) == Kind::Reentrant {
             let owner = self.choose_owner();
             (self.enter(lock, owner.as_ref(), 0).await, Some(lock))
+        } else if self.sim.kind(lock) == Kind::Election {
+            (self.campaign(lock).await, None)
         } else {
             (self.seek_mutex(lock).await, None)
         };
@@ -233,7 +240,12 @@ impl User {
             let lease = Duration::from_micros(self.chance.between(200_000, 8_000_000));
             return (Some(lease), Keeping::Given(lease));
         }
-        (None, Keeping::Renewed(self.watchdog))
+        (None, self.renewed())
+    }
+
+    /// As it is kept where nothing else is said.
+    pub(super) const fn renewed(&self) -> Keeping {
+        Keeping::Renewed(self.watchdog)
     }
 
     pub(super) fn way(&self) -> (Way, Duration) {

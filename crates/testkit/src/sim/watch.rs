@@ -1,7 +1,7 @@
 //! Who watches: the checks, the trace, and the counts that say what a run was good for.
 
 use super::check::{self, Check, Promises, Scene};
-use super::event::{Event, Execution, HostEvent, ServerEvent, TaskEvent};
+use super::event::{Event, Execution, HostEvent, ServerEvent, Sight, TaskEvent, TurnEvent};
 use super::time::Instant;
 use leasehold_core::{Acquired, Ended, Kind, Op, Portion, Reply, Resized, SessionOp};
 use std::ops::AddAssign;
@@ -70,6 +70,10 @@ pub struct Counts {
     pub let_in: u64,
     /// Times that a Semaphore got another number of permits.
     pub resized: u64,
+    /// Leaders that observers were told of.
+    pub observed: u64,
+    /// Turns that tasks had of what is done once in a period.
+    pub turns: u64,
 }
 
 impl AddAssign for Counts {
@@ -99,6 +103,8 @@ impl AddAssign for Counts {
         self.upgraded += other.upgraded;
         self.let_in += other.let_in;
         self.resized += other.resized;
+        self.observed += other.observed;
+        self.turns += other.turns;
     }
 }
 
@@ -136,6 +142,8 @@ impl Counts {
             Event::Task(_, _, TaskEvent::Told(..)) => &mut self.lost,
             Event::Task(_, _, TaskEvent::Released(_, Some(1..))) => &mut self.still_held,
             Event::Grasped(_) => &mut self.grasped,
+            Event::Observer(_, _, Sight::Told(Some(_))) => &mut self.observed,
+            Event::Turn(_, _, TurnEvent::Has { .. }) => &mut self.turns,
             _ => return,
         };
         *counted += 1;

@@ -20,6 +20,8 @@
 //! | [`Serving`] | the same of locks that several have: nobody waits where there is room |
 //! | [`Leftovers`] | what nobody wants any more is gone soon; every key expires |
 //! | [`Silence`] | after a release has returned nothing is sent about its hold, and an end is the end |
+//! | [`Leading`] | whoever observes an Election is told who leads, in order, soon, and nobody who did not |
+//! | [`Periods`] | what is done once in a period is done once in it, and whoever has the turn knows how long |
 //! | [`Lives`] | a session that has lapsed is over, at the store and for its process; none lapses without a cause |
 //!
 //! The first two only hold where the docs promise exclusion ([`Promises`]).
@@ -31,10 +33,12 @@ mod exclusion;
 mod grips;
 mod health;
 mod keeping;
+mod leading;
 mod leftovers;
 mod lives;
 mod order;
 mod patience;
+mod periods;
 mod progress;
 mod serving;
 mod several;
@@ -51,10 +55,12 @@ pub use grips::{Grips, Known};
 pub use health::Health;
 pub(in crate::sim) use health::LOOK;
 pub use keeping::Keepings;
+pub use leading::Leading;
 pub use leftovers::Leftovers;
 pub use lives::Lives;
 pub use order::Order;
 pub use patience::Patience;
+pub use periods::Periods;
 pub use progress::Progress;
 pub use serving::Serving;
 pub use several::Several;
@@ -247,6 +253,8 @@ pub fn all() -> Vec<Box<dyn Check + Send>> {
         Box::new(Serving::default()),
         Box::new(Leftovers::default()),
         Box::new(Silence::default()),
+        Box::new(Leading::default()),
+        Box::new(Periods::default()),
         Box::new(Lives::default()),
     ]
 }

@@ -6,7 +6,9 @@ use crate::sim::event::{
 };
 use crate::sim::kernel::HostId;
 use crate::sim::time::Instant;
-use leasehold_core::{Acquire, Acquired, Evicted, FencingToken, Freed, HoldId, Op, Pass, Reply, SessionId};
+use leasehold_core::{
+    Acquire, Acquired, Evicted, FencingToken, Freed, HoldId, Inspect, Op, Pass, Reply, SessionId,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -327,7 +329,10 @@ impl Check for Progress {
             }
             Event::Attended(done) => self.sessions(at, ends(done.sessions, done.clock)),
             Event::Sent { host, lock, op, .. } if !scene.is_shared(lock) => {
-                self.busy.insert((host, lock), at);
+                // Who only looks who leads asks for nothing.
+                if !matches!(op, Op::Inspect(Inspect { claim: None, .. })) {
+                    self.busy.insert((host, lock), at);
+                }
                 let next = match op {
                     Op::Acquire(ask) => Some(ask),
                     Op::Release(release) => release.next.as_ref(),

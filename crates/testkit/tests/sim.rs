@@ -122,11 +122,10 @@ fn found_by(bug: Bug) -> (u64, &'static str) {
         | Bug::PermitsWeighOne
         | Bug::ResizeWithoutComparing => (30, "sharing"),
         Bug::TwoMayUpgrade | Bug::BarrierLacksOne | Bug::LatchOpensEarly => (150, "sharing"),
-        Bug::PermitFreedTwice | Bug::LiveKeepsDead => (30, "comparison"),
+        Bug::PermitFreedTwice | Bug::LiveKeepsDead | Bug::LeaderIsDeposed => (30, "comparison"),
         Bug::LateReleaseFreesAnother => (30, "beliefs"),
         Bug::ReadersBarge | Bug::FewerPermitsBarge => (60, "turns"),
         Bug::ResizeServesNobody | Bug::SecondIsNotTold => (100, "serving"),
-        Bug::LeaderIsDeposed => (30, "comparison"),
         Bug::LooksTellAnother | Bug::ObserverForgets | Bug::LooksAreStale => (60, "leading"),
         Bug::RestIsForgotten | Bug::RestIsTooLong | Bug::TurnIsNotLengthened => (100, "periods"),
         Bug::SecondFinishEndsNext => (300, "comparison"),

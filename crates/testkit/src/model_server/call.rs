@@ -74,7 +74,9 @@ impl OnLock {
     fn read(script: Script, kind: Kind, keys: &[&str], mut rest: Rest<'_>) -> Read<Self> {
         let mut released = String::new();
         let mut kind = kind;
-        if kind != Kind::Mutex && !matches!(script, Script::ExtendOne | Script::Inspect) {
+        // What others hear: clients of Redisson's, or who observes an Election.
+        let is_heard = matches!(kind, Kind::Reentrant | Kind::Election);
+        if is_heard && !matches!(script, Script::ExtendOne | Script::Inspect) {
             rest.last()?.clone_into(&mut released);
         }
         let key = (*keys.first().ok_or_else(malformed)?).to_owned();

@@ -95,6 +95,7 @@ impl Observer {
         let Some(election) = made else { return };
         let mut leaders = election.observe();
         self.note(Sight::Begins);
+        let mut last = None;
         while self.sim.kernel.now() < until {
             if self.chance.chance(20) {
                 leaders = election.observe();
@@ -103,7 +104,11 @@ impl Observer {
             let patience = self.sim.kernel.sleep_until(self.patient_until(until));
             match select(pin!(leaders.next()), patience).await {
                 Either::Left((Ok(leader), _)) => {
-                    self.note(Sight::Told(leader.map(|leader| leader.fence)));
+                    let told = Sight::Told(leader.map(|leader| leader.fence));
+                    // One who forgets is not to be found by what he is told twice in a row.
+                    if self.sim.bug != Some(Bug::ObserverForgets) || last.replace(told) != Some(told) {
+                        self.note(told);
+                    }
                 }
                 // It is asked again: the next look comes after a pause.
                 Either::Left((Err(_), _)) | Either::Right(_) => {}

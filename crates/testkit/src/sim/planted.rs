@@ -41,8 +41,8 @@ struct Seen {
     lasts: BTreeSet<HoldId>,
     /// How long the client's session lives without a beat.
     alive_ms: Option<u64>,
-    /// What looks at a lock have told: the first of them, and the last that told something else.
-    looks: BTreeMap<Lock, (Inspection, Inspection)>,
+    /// What looks at a lock have told: the leader before, the last one, and whether the next look tells the one before.
+    looks: BTreeMap<Lock, (Inspection, Inspection, bool)>,
     /// Holds that stand for others.
     aliases: BTreeMap<HoldId, Claim>,
 }
@@ -120,15 +120,18 @@ impl Planted {
     /// A look tells what one before it told.
     fn tell_old(&self, bug: Bug, lock: &Lock, seen: &mut Inspection) {
         let mut all = self.seen();
-        let (first, last) = all.looks.entry(lock.clone()).or_insert_with(|| (seen.clone(), seen.clone()));
+        let (older, newest, is_behind) =
+            all.looks.entry(lock.clone()).or_insert_with(|| (seen.clone(), seen.clone(), false));
         let fence = |seen: &Inspection| seen.holder.as_ref().and_then(|holder| holder.fence);
         if bug == Bug::LooksAreStale {
-            seen.clone_from(first);
-        } else if fence(seen) != fence(last) {
-            // The server that is behind tells of the one before; and what is new is told by the next look.
-            mem::swap(first, last);
-            last.clone_from(seen);
-            seen.clone_from(first);
+            seen.clone_from(older);
+        } else if fence(seen).is_some() {
+            if fence(seen) != fence(newest) {
+                older.clone_from(newest);
+                newest.clone_from(seen);
+            } else if mem::replace(is_behind, !*is_behind) {
+                seen.clone_from(older);
+            }
         }
     }
 

@@ -32,20 +32,12 @@ struct Leads {
     until: Option<Instant>,
 }
 
-/// The last that an observer was told.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Told {
-    Nothing,
-    /// Who leads, or that nobody does.
-    Leads(Option<FencingToken>),
-}
-
 /// What an observer has been told.
 #[derive(Debug)]
 struct Observer {
     since: Instant,
-    /// What he was told last.
-    told: Told,
+    /// What he was told last, if anything.
+    told: Option<Sight>,
     greatest: Option<FencingToken>,
 }
 
@@ -64,10 +56,10 @@ impl Leading {
     fn told(&mut self, task: TaskId, lock: LockId, leader: Option<FencingToken>) -> Verdict {
         let Some(observer) = self.observers.get_mut(&(task, lock)) else { return Ok(()) };
         let seen = self.looks.get(&(task.host, lock)).map(Vec::as_slice).unwrap_or_default();
-        if observer.told == Told::Leads(leader) {
+        if observer.told == Some(Sight::Told(leader)) {
             return Err(format!("{task} was told twice that {leader:?} leads {lock}"));
         }
-        observer.told = Told::Leads(leader);
+        observer.told = Some(Sight::Told(leader));
         let Some(fence) = leader else {
             // Of a server that has lost what it knew: who leads has a smaller token than one who was told.
             let is_nobody =
@@ -113,7 +105,7 @@ impl Check for Leading {
                 self.looks.remove(&(host, lock));
             }
             Event::Observer(task, lock, Sight::Begins) => {
-                let new = Observer { since: at, told: Told::Nothing, greatest: None };
+                let new = Observer { since: at, told: None, greatest: None };
                 self.observers.insert((task, lock), new);
             }
             Event::Observer(task, lock, Sight::Told(leader)) => return self.told(task, lock, leader),
@@ -137,7 +129,9 @@ impl Check for Leading {
             // Who has a smaller token than one who was told is told as nobody.
             let due = fence.filter(|fence| observer.greatest.is_none_or(|greatest| *fence >= greatest));
             let Some(well) = scene.health(task.host).and_then(Health::stirs_since) else { continue };
-            if observer.told != Told::Leads(due) && at > since.max(observer.since).max(well) + TOLD_WITHIN {
+            if observer.told != Some(Sight::Told(due))
+                && at > since.max(observer.since).max(well) + TOLD_WITHIN
+            {
                 return Err(format!(
                     "{task} was told {:?}, and {due:?} leads {lock} since {since}",
                     observer.told

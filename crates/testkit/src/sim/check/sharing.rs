@@ -147,7 +147,11 @@ fn resized(done: &Execution<'_>, before: Option<u32>, after: Option<u32>) -> Ver
 fn refused(done: &Execution<'_>, before: &Before) -> Verdict {
     let (Op::Acquire(ask), Reply::Refused(refused)) = (done.op, done.reply) else { return Ok(()) };
     let own = |held: &&Held| held.owner.is_some() && held.owner == ask.claim.value;
-    let owned: BTreeSet<_> = before.holds.iter().filter(own).map(|held| held.portion.word()).collect();
+    // Another place of his owner may have been let in by this very operation, before he was looked at.
+    let now = crate::sim::event::holds(done.state, done.clock);
+    let let_in = now.iter().filter(|_| *refused == Refused::WouldDeadlock);
+    let owned: BTreeSet<_> =
+        before.holds.iter().chain(let_in).filter(own).map(|held| held.portion.word()).collect();
     let is_right = match refused {
         Refused::WouldDeadlock => !owned.is_empty(),
         Refused::NothingToUpgrade => !owned.contains(&Portion::Upgradable.word()),

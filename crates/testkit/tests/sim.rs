@@ -121,7 +121,7 @@ fn found_by(bug: Bug) -> (u64, &'static str) {
         | Bug::UpgradeBesideReaders
         | Bug::PermitsWeighOne
         | Bug::ResizeWithoutComparing => (30, "sharing"),
-        Bug::TwoMayUpgrade | Bug::BarrierLacksOne | Bug::LatchOpensEarly => (150, "sharing"),
+        Bug::TwoMayUpgrade | Bug::BarrierLacksOne | Bug::LatchOpensEarly => (300, "sharing"),
         Bug::PermitFreedTwice | Bug::LiveKeepsDead | Bug::LeaderIsDeposed => (30, "comparison"),
         Bug::LateReleaseFreesAnother => (30, "beliefs"),
         Bug::ReadersBarge | Bug::FewerPermitsBarge => (60, "turns"),

@@ -95,15 +95,12 @@ fn found_by(bug: Bug) -> (u64, &'static str) {
         | Bug::UnknownBeatIsYes
         | Bug::ReleaseEndsTheStay
         | Bug::EntryHasOwnToken => (10, "beliefs"),
-        Bug::ValidFromReply
-        | Bug::GrantCountsFromLastLook
-        | Bug::UnknownExtendIsYes
-        | Bug::SessionFromReply => (60, "beliefs"),
-        Bug::TravellerHasSession => (300, "beliefs"),
+        Bug::ValidFromReply | Bug::GrantCountsFromLastLook | Bug::UnknownExtendIsYes => (60, "beliefs"),
+        Bug::TravellerHasSession | Bug::SessionFromReply => (300, "beliefs"),
         Bug::BeatRevivesTheDead => (120, "sessions"),
         Bug::LapsedSessionReturns => (10, "sessions"),
         Bug::Barging | Bug::LastComeFirstServed => (10, "order"),
-        Bug::GrantToTheDead => (80, "order"),
+        Bug::GrantToTheDead => (150, "order"),
         Bug::ReleaseThatGrantsNobody | Bug::GrantWithoutMessage | Bug::PlaceKeptTooShort => (10, "progress"),
         Bug::NobodyIsWatched => (60, "progress"),
         Bug::NoLookAfterSubscribing => (1500, "progress"),

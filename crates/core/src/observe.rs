@@ -35,12 +35,13 @@ pub enum News {
 ///
 /// ```
 /// use leasehold_core::observe::{News, Onlooker};
-/// use leasehold_core::{FencingToken, Holder, Label, Moment};
+/// use leasehold_core::{FencingToken, Holder, Label, Moment, Portion};
 /// use std::time::Duration;
 ///
 /// let leader = Holder {
 ///     label: Some(Label::new("web-3")?), owner: None, count: 1, remaining_ms: Some(2_000),
 ///     fence: Some(FencingToken::new(17)), since_ms: Some(1), session: None, rests: false,
+///     portion: Portion::Whole,
 /// };
 /// let (mut onlooker, now, random) = (Onlooker::new(), Moment::ZERO, u64::MAX / 2);
 /// onlooker.hears(true);

@@ -231,8 +231,10 @@ impl User {
                 Some(having)
             }
             Kept::Write(guard) => {
+                // It waits no longer than the write is believed.
+                let way = Way::Wait(guard.remaining());
                 let downgrading = async move { shifted(guard.downgrade().await, Kept::Read, Kept::Write) };
-                let shift = Shift { lock, way: Way::WaitForEver, owner, keeping, portion: Portion::Read };
+                let shift = Shift { lock, way, owner, keeping, portion: Portion::Read };
                 self.follow(shift, gone.collect(), true, Box::pin(downgrading)).await
             }
             _ => None,

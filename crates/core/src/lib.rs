@@ -3,13 +3,14 @@
 //! This crate owns the vocabulary of Leasehold (names, hold ids, leases, fencing tokens, the keys of
 //! a lock), the operations that a store executes ([`Op`], [`Reply`], [`Wake`], and [`SessionOp`] for sessions), their
 //! meaning ([`model`]), and the state machines that decide what a client sends and when ([`contend`] for
-//! getting a lock, [`tenure`] for keeping it, [`pulse`] for staying alive).
+//! getting a lock, [`tenure`] for keeping it, [`cohort`] for handing it on inside a process, [`pulse`] for staying alive).
 //!
 //! It deliberately has no sockets, no clock, no threads and no source of randomness: `now` and random
 //! bits come in as arguments, so that the same code runs in production, in the embedded stores and in
 //! a simulated world.
 
 mod audit;
+pub mod cohort;
 pub mod contend;
 mod fence;
 mod id;

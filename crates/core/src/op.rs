@@ -2,6 +2,7 @@
 //!
 //! The meaning of every operation is [`model`](crate::model); a store may do nothing else.
 
+use crate::cohort::{Block, Reserve};
 use crate::{AuditEntry, FencingToken, Fingerprint, HoldId, Label, LockName, Nonce, OwnValue, SessionId};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -354,7 +355,7 @@ impl Claim {
 /// let (reply, _) = execute(Op::Acquire(acquire(2)));
 /// assert!(matches!(reply, Reply::Acquire(Acquired::Taken { position: Some(0), .. })));
 ///
-/// let (reply, _) = execute(Op::Extend(Extend { claim: claim(1), lease_ms: 30_000, keep_record: false }));
+/// let (reply, _) = execute(Op::Extend(Extend { claim: claim(1), lease_ms: 30_000, keep_record: false, reserve: None }));
 /// assert_eq!(reply, Reply::Extend(Extended::Extended));
 ///
 /// // The release hands the lock to the one who waits, and says so to its mailbox.
@@ -422,6 +423,7 @@ impl Op {
             Self::Acquire(ask) => ask.portion.suits(kind),
             Self::Release(release) => release.next.as_ref().is_none_or(|next| next.portion.suits(kind)),
             Self::Resize(_) => kind == Kind::Semaphore,
+            Self::Extend(Extend { reserve: Some(_), .. }) => kind == Kind::Mutex,
             Self::Extend(_) | Self::Inspect(_) | Self::Evict(_) | Self::Free(_) => true,
         }
     }
@@ -506,6 +508,8 @@ pub struct Extend {
     pub lease_ms: u64,
     /// Set from time to time, so that the record beside a long hold does not expire before it.
     pub keep_record: bool,
+    /// Set to have fencing tokens reserved for those to whom the hold is handed on, of a Mutex.
+    pub reserve: Option<Reserve>,
 }
 
 /// Give a hold up: free the lock if it is held by it, leave the queue if it waits there.
@@ -881,8 +885,16 @@ pub enum Ended {
 /// [`Op`] shows it in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Extended {
-    /// The hold is there, and lasts at least as long as asked.
+    /// The hold is there, and lasts at least as long as asked. Nothing is reserved, also where that was asked for: nothing is
+    /// known of the hold but its key.
     Extended,
+    /// The same, and these tokens are reserved for it.
+    Reserved {
+        /// The tokens.
+        block: Block,
+        /// Set if others are in the queue, dead or alive.
+        others_wait: bool,
+    },
     /// The hold is not there any more.
     NotHeld,
 }
@@ -1084,20 +1096,27 @@ pub enum Wake {
         /// The fencing token of the hold that was ended.
         fence: FencingToken,
     },
+    /// Another session asks for a lock, whose holder wanted to be told.
+    Wanted {
+        /// Whose mailbox it goes to.
+        to: SessionId,
+        /// The fencing token that the store has given with the hold.
+        fence: FencingToken,
+    },
 }
 
 impl Wake {
     /// Whose mailbox it goes to.
     pub const fn to(&self) -> SessionId {
         match self {
-            Self::Grant { to, .. } | Self::Freed { to, .. } => *to,
+            Self::Grant { to, .. } | Self::Freed { to, .. } | Self::Wanted { to, .. } => *to,
         }
     }
 
     /// The fencing token of the hold that it is about.
     pub const fn fence(&self) -> FencingToken {
         match self {
-            Self::Grant { fence, .. } | Self::Freed { fence, .. } => *fence,
+            Self::Grant { fence, .. } | Self::Freed { fence, .. } | Self::Wanted { fence, .. } => *fence,
         }
     }
 
@@ -1105,7 +1124,7 @@ impl Wake {
     pub const fn nonce(&self) -> Option<Nonce> {
         match self {
             Self::Grant { nonce, .. } => Some(*nonce),
-            Self::Freed { .. } => None,
+            Self::Freed { .. } | Self::Wanted { .. } => None,
         }
     }
 
@@ -1114,6 +1133,7 @@ impl Wake {
         match self {
             Self::Grant { nonce, fence, .. } => format!("grant {nonce} {fence}"),
             Self::Freed { fence, .. } => format!("freed {fence}"),
+            Self::Wanted { fence, .. } => format!("wanted {fence}"),
         }
     }
 
@@ -1128,6 +1148,7 @@ impl Wake {
                 Ok(Self::Grant { to, nonce, fence })
             }
             ["freed", fence] => Ok(Self::Freed { to, fence: fence.parse().map_err(|_| WakeError)? }),
+            ["wanted", fence] => Ok(Self::Wanted { to, fence: fence.parse().map_err(|_| WakeError)? }),
             _ => Err(WakeError),
         }
     }
@@ -1159,6 +1180,9 @@ mod tests {
         let wake = Wake::Freed { to, fence };
         assert_eq!(wake.message(), "freed 1762000000123456");
         assert_eq!(Wake::parse(to, wake.message().as_bytes()), Ok(wake));
+        let wake = Wake::Wanted { to, fence };
+        assert_eq!(wake.message(), "wanted 1762000000123456");
+        assert_eq!(Wake::parse(to, wake.message().as_bytes()), Ok(wake));
         for forged in [
             "",
             "grant",
@@ -1168,6 +1192,8 @@ mod tests {
             "freed",
             "freed x",
             "freed 1 2",
+            "wanted",
+            "wanted 1 2",
             "\u{0}",
         ] {
             assert_eq!(Wake::parse(to, forged.as_bytes()), Err(WakeError), "{forged}");

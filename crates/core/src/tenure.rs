@@ -95,6 +95,8 @@ pub enum Duty {
         /// Set if the record beside the lock should be kept as well.
         keep_record: bool,
     },
+    /// Send what it was [called](Tenure::call) for, and hand the outcome to [`Tenure::handle_called`].
+    Call,
     /// Nothing to do before this moment.
     Rest(Moment),
     /// The hold is over: its deadline has passed.
@@ -121,9 +123,12 @@ pub enum Duty {
 /// assert_eq!(tenure.poll(at(31), Duration::ZERO), Duty::Over); // no reply is needed to know it
 /// ```
 #[derive(Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own, and all of them can be true")]
 pub struct Tenure {
     plan: Plan,
     valid_until: Moment,
+    /// Until when the store has it, as far as it may be believed: also where its plan or its cap ends it before.
+    kept_until: Moment,
     /// When to extend; `None` once a given lease has been reached.
     extend_at: Option<Moment>,
     in_flight: bool,
@@ -131,6 +136,8 @@ pub struct Tenure {
     hastened: bool,
     /// When that was last sent.
     hastened_at: Moment,
+    /// Set while its own process has something to ask of the store.
+    called: bool,
     faults: u32,
     record_kept_at: Moment,
     caps: Caps,
@@ -146,14 +153,17 @@ impl Tenure {
 
     /// The same with caps.
     pub fn capped(plan: Plan, caps: Caps, valid_until: Moment, now: Moment) -> Self {
+        let kept_until = valid_until;
         let valid_until = caps.end.map_or(valid_until, |end| end.min(valid_until));
         let mut tenure = Self {
             plan,
             valid_until,
+            kept_until,
             extend_at: None,
             in_flight: false,
             hastened: false,
             hastened_at: Moment::ZERO,
+            called: false,
             faults: 0,
             record_kept_at: now,
             caps,
@@ -180,11 +190,78 @@ impl Tenure {
         self.valid_until
     }
 
+    /// Until when the store has the hold, as far as that may be believed: this is for whoever it is handed on to.
+    pub const fn kept_until(&self) -> Moment {
+        self.kept_until
+    }
+
+    /// The hold is another's of the same process from now on, who keeps it by a plan and caps of his own. What is in flight
+    /// about it goes on.
+    ///
+    /// ```
+    /// use leasehold_core::Moment;
+    /// use leasehold_core::tenure::{Caps, Duty, Plan, Tenure};
+    /// use std::time::Duration;
+    ///
+    /// let at = |s: u64| Moment::from_micros(s * 1_000_000);
+    /// let lease = Duration::from_secs(30);
+    /// let mut tenure = Tenure::new(Plan::Renew { lease }, at(3), at(0));
+    /// assert!(matches!(tenure.poll(at(1), Duration::ZERO), Duty::Extend { .. }));
+    /// tenure.handle_extended(at(1), lease, false);
+    ///
+    /// tenure.succeed(Plan::Until { end: at(7) }, Caps::default(), at(5));
+    /// assert_eq!((tenure.valid_until(), tenure.kept_until() > at(30)), (at(7), true));
+    /// tenure.succeed(Plan::Renew { lease }, Caps::default(), at(6));
+    /// assert_eq!(tenure.valid_until(), tenure.kept_until());
+    /// ```
+    pub fn succeed(&mut self, plan: Plan, caps: Caps, now: Moment) {
+        let mut next = Self::capped(plan, caps, self.kept_until, now);
+        if let Plan::Renew { lease } = plan
+            && !next.is_capped()
+        {
+            // Renewed every third of the lease, however often it is handed on.
+            let due = self.kept_until - lease / 3 * 2;
+            next.extend_at = Some(if due > now { due } else { now });
+            next.whole |= due > now;
+        }
+        if self.hastened {
+            next.extend_at = self.extend_at;
+        }
+        (next.hastened, next.called, next.hastened_at) = (self.hastened, self.called, self.hastened_at);
+        (next.in_flight, next.faults, next.record_kept_at) =
+            (self.in_flight, self.faults, self.record_kept_at);
+        *self = next;
+    }
+
+    /// There is something to ask of the store about the hold that is not its lease's: [`Duty::Call`] at once, or as soon as
+    /// nothing else is in flight about it.
+    pub const fn call(&mut self) {
+        self.called = true;
+    }
+
+    /// Whether it is called, and that was not sent yet.
+    pub const fn is_called(&self) -> bool {
+        self.called
+    }
+
+    /// A call was answered, or was not. If it has lengthened the hold, by `lease` from when it was sent at `sent_at`, that is
+    /// for whoever has the hold next: it counts as no renewal.
+    pub fn handle_called(&mut self, sent_at: Moment, lease: Option<Duration>) {
+        self.in_flight = false;
+        if let Some(lease) = lease {
+            self.kept_until = self.kept_until.max(sent_at + lease - drift(lease));
+        }
+    }
+
     /// What to do now; an extend that is due within `ahead` may go already, to fill a batch. A
     /// [`Duty::Extend`] counts as sent.
     pub fn poll(&mut self, now: Moment, ahead: Duration) -> Duty {
         if now >= self.valid_until {
             return if self.ends_by_cap() { Duty::GiveUp } else { Duty::Over };
+        }
+        if self.called && !self.in_flight {
+            (self.called, self.in_flight) = (false, true);
+            return Duty::Call;
         }
         if !self.in_flight && self.extend_at.is_some_and(|at| at <= now + ahead) {
             self.in_flight = true;
@@ -198,6 +275,9 @@ impl Tenure {
 
     /// When there is something to do next.
     pub fn due(&self) -> Moment {
+        if self.called && !self.in_flight {
+            return Moment::ZERO;
+        }
         let extend_at = self.extend_at.filter(|_| !self.in_flight);
         extend_at.map_or(self.valid_until, |at| at.min(self.valid_until))
     }
@@ -330,6 +410,7 @@ impl Tenure {
 
     fn raise(&mut self, sent_at: Moment, lease: Duration) {
         let valid_until = sent_at + lease - drift(lease);
+        self.kept_until = self.kept_until.max(valid_until);
         let valid_until = self.caps.end.map_or(valid_until, |cap| cap.min(valid_until));
         self.extend_at = match self.plan {
             // What was sent by now may have been executed before there was reason to ask.
@@ -502,7 +583,7 @@ mod tests {
                         answer_at = Some((now + Duration::from_millis(7), now));
                     }
                     Duty::Rest(_) => {}
-                    Duty::Over | Duty::GiveUp => panic!("it is extended in time"),
+                    Duty::Over | Duty::GiveUp | Duty::Call => panic!("it is extended in time"),
                 }
             }
             assert!(sent <= most && sent >= 30, "{sent} of {lease:?}");
@@ -654,5 +735,55 @@ mod tests {
             assert!(tenure.valid_until() <= s(cap.min(60)));
             assert_eq!(tenure.poll(s(cap), NONE), how);
         }
+    }
+
+    #[test]
+    fn who_has_it_next_keeps_it_for_as_long_as_the_store_has_it_and_by_his_own_plan() {
+        let mut tenure = Tenure::new(Plan::Renew { lease: LEASE }, s(3), s(0));
+        tenure.poll(s(1), NONE);
+        tenure.handle_extended(s(1), LEASE, false);
+        let kept_until = s(31) - drift(LEASE);
+        tenure.succeed(Plan::Until { end: s(6) }, Caps::default(), s(5));
+        assert_eq!((tenure.valid_until(), tenure.kept_until()), (s(6), kept_until));
+        assert_eq!(tenure.poll(s(5), NONE), Duty::Rest(s(6)), "nothing has to be lengthened for it");
+        for n in 0..100 {
+            // However often it is handed on, it is renewed when a third of the lease is over.
+            tenure.succeed(Plan::Renew { lease: LEASE }, Caps::default(), s(5) + Duration::from_millis(n));
+        }
+        assert_eq!(tenure.due(), kept_until - LEASE / 3 * 2);
+        let end = s(5) + LEASE * 2;
+        tenure.succeed(Plan::Until { end }, Caps::default(), s(5));
+        assert_eq!(tenure.poll(s(5), NONE), Duty::Extend { lease: LEASE * 2, keep_record: false });
+        tenure.succeed(Plan::Until { end }, Caps::default(), s(5));
+        assert_eq!(tenure.poll(s(5), NONE), Duty::Rest(kept_until), "one extend at a time, whoever has it");
+        tenure.handle_extended(s(5), LEASE * 2, false);
+        assert_eq!(tenure.valid_until(), end - drift(LEASE * 2));
+    }
+
+    #[test]
+    fn a_cap_is_its_holders_alone() {
+        let caps = Caps { end: Some(s(4)), renewals: None };
+        let mut tenure = Tenure::capped(Plan::Renew { lease: LEASE }, caps, s(3), s(0));
+        tenure.poll(s(1), NONE);
+        tenure.handle_extended(s(1), LEASE, false);
+        assert_eq!(tenure.valid_until(), s(4));
+        tenure.succeed(Plan::Renew { lease: LEASE }, Caps::default(), s(2));
+        assert_eq!(tenure.valid_until(), s(31) - drift(LEASE));
+        assert!(!tenure.is_capped());
+    }
+
+    #[test]
+    fn what_it_is_called_for_goes_at_once_and_puts_no_renewal_off() {
+        let mut tenure = Tenure::new(Plan::Renew { lease: LEASE }, s(3), s(0));
+        tenure.call();
+        assert!(tenure.is_called() && tenure.due() <= s(0));
+        assert_eq!(tenure.poll(s(0), NONE), Duty::Call);
+        tenure.call();
+        assert_eq!(tenure.poll(s(1), NONE), Duty::Rest(s(3)), "one question at a time");
+        tenure.handle_called(s(0), None);
+        assert_eq!(tenure.poll(s(1), NONE), Duty::Call);
+        tenure.handle_called(s(1), Some(LEASE));
+        assert_eq!((tenure.valid_until(), tenure.kept_until()), (s(3), s(31) - drift(LEASE)));
+        assert_eq!(tenure.poll(s(1), NONE), Duty::Extend { lease: LEASE, keep_record: false });
     }
 }

@@ -216,7 +216,7 @@ impl Scenario {
             Some("extends") => {
                 let claim = self.claim(who, words);
                 let lease_ms = after("for", words).expect("how long");
-                Op::Extend(Extend { claim, lease_ms, keep_record: false })
+                Op::Extend(Extend { claim, lease_ms, keep_record: false, reserve: None })
             }
             Some("releases") => {
                 let claim = self.claim(who, words);

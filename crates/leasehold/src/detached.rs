@@ -4,7 +4,7 @@
 //! [`DetachedHold`] that is dropped changes nothing.
 
 use crate::client::Client;
-use crate::engine::{self, Detached, Engine, LostReason, NotAttached, NotExtended, NotReleased};
+use crate::engine::{self, Detached, Engine, LostReason, NotAttached, NotExtended, NotReleased, Parting};
 use crate::error::{AttachError, ExtendError, ReleaseError};
 use crate::guard::Guard;
 use leasehold_core::tenure::{Plan, Tenure};
@@ -205,7 +205,7 @@ impl DetachedHold {
                     let error = ExtendError::of(why, self.name(), self.fence);
                     return Err(AttachError::NotExtended { hold: Box::new(self), error });
                 };
-                Ok(Guard::new(engine.clone(), seat, hold, keep, None, None))
+                Ok(Guard::new(engine.clone(), seat, hold, keep, None, Parting::default()))
             }
             Err(NotAttached::Already) => Err(AttachError::Already { lock: self.lock.name }),
             Err(NotAttached::NotExtended(why)) => {

@@ -1,6 +1,6 @@
 //! A guard: what a task has of a hold.
 
-use crate::engine::{self, Engine, Hold, KeepId, NotReleased, Seat};
+use crate::engine::{self, Engine, Hold, KeepId, NotReleased, Parting, Seat};
 use crate::error::{ExtendError, Lost, ReleaseError};
 use crate::request::Earlier;
 use crate::store::Fault;
@@ -41,7 +41,7 @@ pub struct Guard {
     lease: Option<Lease>,
     /// The leases that an extend takes into account beside its own.
     earlier: Earlier,
-    free_every: Option<u32>,
+    parting: Parting,
     /// Set once the hold is not the guard's to give back any more.
     spent: bool,
 }
@@ -53,9 +53,9 @@ impl Guard {
         hold: Arc<Hold>,
         keep: KeepId,
         lease: Option<Lease>,
-        free_every: Option<u32>,
+        parting: Parting,
     ) -> Self {
-        Self { engine, seat, hold, keep, lease, earlier: Earlier::default(), free_every, spent: false }
+        Self { engine, seat, hold, keep, lease, earlier: Earlier::default(), parting, spent: false }
     }
 
     /// Its owner had the lock already, for these leases.
@@ -155,8 +155,7 @@ impl Guard {
     pub(crate) async fn give_back(mut self) -> Result<u64, ReleaseError> {
         // From here on the departure gives the hold back, also if this future is dropped.
         self.spent = true;
-        let released =
-            engine::release(&self.engine, &self.seat, &self.hold, self.keep, self.free_every).await;
+        let released = engine::release(&self.engine, &self.seat, &self.hold, self.keep, self.parting).await;
         released.map_err(|error| match error {
             NotReleased::Lost(reason) => ReleaseError::Lost(reason),
             NotReleased::Fault { fault, maybe_done: false } => ReleaseError::Store(fault),
@@ -216,7 +215,7 @@ impl Guard {
         let allowed = engine.keeper.allow(self.keep, sent_at, wish);
         let (lease, keep_record) = allowed.map_err(|left| ExtendError::Capped { left })?;
         let lease_ms = whole_millis(lease);
-        let op = Op::Extend(Extend { claim, lease_ms, keep_record });
+        let op = Op::Extend(Extend { claim, lease_ms, keep_record, reserve: None });
         let within = engine.timings.call.min(self.remaining());
         self.hold.may_last(sent_at + within + lease);
         let reply = engine.unless_shut(engine.call(&self.hold.lock, &op, within)).await;
@@ -252,7 +251,7 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         if !self.spent {
-            engine::abandon(&self.engine, &self.seat, &self.hold, self.keep);
+            engine::abandon(&self.engine, &self.seat, &self.hold, self.keep, self.parting);
         }
     }
 }

@@ -95,6 +95,32 @@ impl Mutex {
         /// Gives the key an expiry if a client of another library has locked it without one.
         pub fn adopt(self, expiry: Duration) -> Self;
 
+        /// Keeps a lock that was released, and that nobody of this client waits for, for `idle` in the process: whoever
+        /// of this client acquires it again meanwhile has it without asking the store. As soon as another process asks for
+        /// it the store says so, and it is given back; at the latest when `idle` is over, and for no longer than the
+        /// hold has its lease.
+        ///
+        /// For locks that one process uses again and again, and others now and then: they wait for one message more. A
+        /// process that dies keeps the lock for as long as its session. [`inspect`](Self::inspect) by others shows
+        /// the lock as held. Clients of other libraries do not ask in the queue, so that a lock that they share should not be
+        /// kept for long.
+        ///
+        /// ```
+        /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+        /// use std::time::Duration;
+        ///
+        /// let client = leasehold::Client::connect("memory:").await?;
+        /// let shard = client.mutex("shard/7")?.sticky(Duration::from_millis(200));
+        /// let mut last = None;
+        /// for _ in 0..100 {
+        ///     let guard = shard.acquire().await?; // one request for dozens of these
+        ///     assert!(last.replace(guard.fencing_token()) < Some(guard.fencing_token()));
+        ///     guard.release().await?;
+        /// }
+        /// # Ok(()) }
+        /// ```
+        pub fn sticky(self, idle: Duration) -> Self;
+
         /// Lets the lock lie free at every `every`th release of this process in place of handing it to the
         /// next waiter, for clients of other libraries that share it: they do not queue, and would starve.
         /// It also makes the first in the queue look more often. All clients of the lock should set it.

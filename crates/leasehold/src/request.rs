@@ -6,7 +6,7 @@
 //! What can be set is written once, as a method of [`Request`]; a kind of lock lists those that it has by [`settings`].
 
 use crate::detached::DetachedHold;
-use crate::engine::{self, Engine, Missed, NotDetached, Pursuit, Seat, Session, Won};
+use crate::engine::{self, Engine, Hold, KeepId, Missed, NotDetached, Parting, Pursuit, Seat, Session, Won};
 use crate::error::{AcquireError, Contention, ExtendError};
 use crate::guard::Guard;
 use crate::store::{Fault, FaultKind};
@@ -85,8 +85,8 @@ pub(crate) struct Request {
     retry: Option<RetryPolicy>,
     /// Set to give a lock without an expiry this one.
     adopt: Option<Duration>,
-    /// Set to leave the lock free at every so manieth release.
-    free_every: Option<u32>,
+    /// What becomes of it when a guard is done with it.
+    parting: Parting,
     /// How long a guard is kept at most, if that is set.
     max_hold: Option<Duration>,
     /// How often a guard is renewed at most, if that is set.
@@ -135,6 +135,16 @@ impl Earlier {
     }
 }
 
+/// How a hold is kept.
+struct Planned {
+    plan: Plan,
+    caps: Caps,
+    /// For how long without a renewal.
+    lease: Duration,
+    /// Fails if it should have ended by now.
+    left: Result<(), LeaseError>,
+}
+
 /// A lock that is kept.
 pub(crate) struct Kept {
     pub(crate) guard: Guard,
@@ -173,8 +183,12 @@ impl Request {
         self.adopt = Some(expiry);
     }
 
+    pub(crate) fn sticky(&mut self, keep_for: Duration) {
+        self.parting.keep_for = Some(keep_for).filter(|keep_for| !keep_for.is_zero());
+    }
+
     pub(crate) fn share(&mut self, every: u32) {
-        self.free_every = Some(every.max(1));
+        self.parting.free_every = Some(every.max(1));
     }
 }
 
@@ -188,7 +202,7 @@ impl Request {
             wait: None,
             retry: None,
             adopt: None,
-            free_every: None,
+            parting: Parting::default(),
             max_hold: None,
             max_renewals: None,
         }
@@ -286,9 +300,16 @@ impl Request {
         let span = self.span()?;
         let pursuit = self.pursuit(asker, span.wanted(), limit, once, None);
         let seat = self.place();
-        match engine::acquire(&self.engine, &seat, &pursuit).await {
-            Ok(won) => self.keep(asker, won, span, &seat),
-            Err(missed) => Ok(Err(missed)),
+        loop {
+            let won = match engine::acquire(&self.engine, &seat, &pursuit).await {
+                Ok(won) => won,
+                Err(missed) => return Ok(Err(missed)),
+            };
+            let Some(kept) = won.kept else { return self.keep(asker, won, span, &seat) };
+            if let Some(guard) = self.take_over(won, kept, span, &seat)? {
+                return Ok(Ok(Kept { guard, count: 1 }));
+            }
+            // It was lost while it was handed on.
         }
     }
 
@@ -316,24 +337,13 @@ impl Request {
         span: Span,
         seat: &Arc<Seat>,
     ) -> Result<Result<Kept, Missed>, LeaseError> {
-        let Span { lease, cap } = span;
         let world = &self.engine.world;
         let (hold, grant) = (won.hold.clone(), &won.grant);
         let now = world.now();
         let earlier = self.earlier(asker, &won, now);
         let count = grant.entered.map_or(1, |entered| entered.count);
-        // What the lease is now, where it should last until an instant; which may have passed meanwhile.
-        let left = self.lease.map(|asked| asked.remaining(world.wall())).transpose();
-        let (plan, lease) = match &left {
-            Ok(None) => (Plan::Renew { lease }, lease),
-            Ok(Some(left)) => {
-                let lease = earlier.with(*left);
-                (Plan::Until { end: now + lease }, lease)
-            }
-            Err(_) => (Plan::Until { end: now }, Duration::ZERO),
-        };
+        let Planned { plan, caps, lease, left } = self.plan(span, earlier, now);
         hold.plan(lease);
-        let caps = Caps { end: cap.map(|cap| now + cap), renewals: self.max_renewals };
         let tenure = Tenure::capped(plan, caps, grant.valid_until, now);
         // The place may have been asked for by a task that wanted the lock for longer.
         hold.cap(tenure.valid_until());
@@ -342,9 +352,50 @@ impl Request {
             return Ok(Err(Missed::Closed));
         };
         drop(won);
-        let (engine, seat, lease) = (self.engine.clone(), seat.clone(), self.lease);
-        let guard = Guard::new(engine, seat, hold, keep, lease, self.free_every).after(earlier);
-        left.map(|_| Ok(Kept { guard, count }))
+        let guard = self.guard(hold, keep, seat).after(earlier);
+        left.map(|()| Ok(Kept { guard, count }))
+    }
+
+    /// The same for what was handed on inside the process: nothing, if it was lost meanwhile.
+    fn take_over(
+        &self,
+        won: Won<'_>,
+        keep: KeepId,
+        span: Span,
+        seat: &Arc<Seat>,
+    ) -> Result<Option<Guard>, LeaseError> {
+        let (hold, now) = (won.hold.clone(), self.engine.world.now());
+        let Planned { plan, caps, lease, left } = self.plan(span, Earlier::default(), now);
+        hold.plan(lease);
+        let is_his = self.engine.keeper.hand_on(keep, &hold, (plan, caps), now);
+        if !is_his {
+            seat.vacate(&hold);
+            return Ok(None);
+        }
+        drop(won);
+        let guard = self.guard(hold, keep, seat);
+        left.map(|()| Some(guard))
+    }
+
+    fn guard(&self, hold: Arc<Hold>, keep: KeepId, seat: &Arc<Seat>) -> Guard {
+        Guard::new(self.engine.clone(), seat.clone(), hold, keep, self.lease, self.parting)
+    }
+
+    /// By what plan a hold is kept that is had now.
+    fn plan(&self, span: Span, earlier: Earlier, now: Moment) -> Planned {
+        let Span { lease, cap } = span;
+        // What the lease is now, where it should last until an instant; which may have passed meanwhile.
+        let left = self.lease.map(|asked| asked.remaining(self.engine.world.wall())).transpose();
+        let (plan, lease) = match &left {
+            Ok(None) => (Plan::Renew { lease }, lease),
+            Ok(Some(left)) => {
+                let lease = earlier.with(*left);
+                (Plan::Until { end: now + lease }, lease)
+            }
+            Err(_) => (Plan::Until { end: now }, Duration::ZERO),
+        };
+        let caps = Caps { end: cap.map(|cap| now + cap), renewals: self.max_renewals };
+        Planned { plan, caps, lease, left: left.map(drop) }
     }
 
     /// What those leases mean for which the owner of a hold that was won has the lock already.
@@ -391,7 +442,7 @@ impl Request {
             adopt: self.adopt,
             life: if asker.by_lease { Life::Lease } else { session.life },
             queue: !once && self.retry.is_none(),
-            look_often: self.free_every.is_some() || !self.engine.store.has_mailboxes(),
+            look_often: self.parting.free_every.is_some() || !self.engine.store.has_mailboxes(),
             portion: asker.portion,
         });
         Pursuit { terms, session: own, limit, once, retry: self.retry }

@@ -9,14 +9,20 @@
 //! looks at one does so next to an operation that is interrupted.
 
 #[cfg(not(all(test, shuttle)))]
-pub(crate) use std::sync::{Mutex, MutexGuard, OnceLock, atomic::AtomicU64};
+pub(crate) use std::sync::{
+    Mutex, MutexGuard, OnceLock,
+    atomic::{AtomicBool, AtomicU64},
+};
 #[cfg(not(all(test, shuttle)))]
 pub(crate) use tokio::sync::Notify;
 
 #[cfg(all(test, shuttle))]
 pub(crate) use interrupted::{Notify, OnceLock};
 #[cfg(all(test, shuttle))]
-pub(crate) use shuttle::sync::{Mutex, MutexGuard, atomic::AtomicU64};
+pub(crate) use shuttle::sync::{
+    Mutex, MutexGuard,
+    atomic::{AtomicBool, AtomicU64},
+};
 
 /// The stand-ins that shuttle does not bring along.
 #[cfg(all(test, shuttle))]

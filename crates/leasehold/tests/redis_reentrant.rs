@@ -72,7 +72,12 @@ async fn what_is_no_such_lock_is_named_and_left_alone() {
             assert_eq!(kind, found, "{command:?}");
         }
         assert_eq!(released(release(&store, 1, "theirs").await), (Fate::Superseded, 0), "{command:?}");
-        let extend = Op::Extend(Extend { claim: claim(1, "theirs"), lease_ms: 1_000, keep_record: true });
+        let extend = Op::Extend(Extend {
+            claim: claim(1, "theirs"),
+            lease_ms: 1_000,
+            keep_record: true,
+            reserve: None,
+        });
         assert!(matches!(execute(&store, &extend).await, Outcome::Done(Reply::Extend(Extended::NotHeld))));
         assert_eq!(server.cli(&["DUMP", "job"]).unwrap(), before, "{command:?}");
         assert_eq!(server.cli(&["KEYS", "*"]).unwrap().elements().len(), 1, "nothing was written");
@@ -125,7 +130,7 @@ async fn an_owner_must_have_a_name_and_not_that_of_our_field() {
         let next = Some(ask.clone());
         for op in [
             Op::Acquire(ask),
-            Op::Extend(Extend { claim: claim.clone(), lease_ms: 1, keep_record: false }),
+            Op::Extend(Extend { claim: claim.clone(), lease_ms: 1, keep_record: false, reserve: None }),
             Op::Release(Release { claim: claim.clone(), pass: Pass::Grant, next: None }),
             Op::Release(Release { claim: self::claim(1, "ours"), pass: Pass::Grant, next }),
             Op::Inspect(Inspect { claim: Some(claim.clone()), in_full: false }),
@@ -165,7 +170,7 @@ async fn with_full_memory_nobody_new_acquires_but_owners_extend_and_release() {
     // What lengthens a hold alone, or nothing that Redis sees, is a write as well.
     for lease_ms in [60_000, 60_001, 10] {
         for n in 1..=3 {
-            let extend = Extend { claim: claim(n, "ours"), lease_ms, keep_record: true };
+            let extend = Extend { claim: claim(n, "ours"), lease_ms, keep_record: true, reserve: None };
             let outcome = execute(&store, &Op::Extend(extend)).await;
             assert!(matches!(outcome, Outcome::Done(Reply::Extend(Extended::Extended))), "{outcome:?}");
         }
@@ -207,7 +212,7 @@ async fn scripts_that_were_flushed_are_loaded_again() {
     let store = connect(&server).await;
     let ops = [
         Op::Acquire(ask(1, "ours", true)),
-        Op::Extend(Extend { claim: claim(1, "ours"), lease_ms: 30_000, keep_record: false }),
+        Op::Extend(Extend { claim: claim(1, "ours"), lease_ms: 30_000, keep_record: false, reserve: None }),
         Op::Inspect(Inspect { claim: Some(claim(1, "ours")), in_full: true }),
         Op::Release(Release { claim: claim(1, "ours"), pass: Pass::Grant, next: None }),
         Op::Evict(Evict { dead: session(1), by: label() }),

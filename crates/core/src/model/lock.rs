@@ -16,8 +16,9 @@
 use super::audit::Audit;
 use super::entries::{Entries, Entry};
 use super::parts::Parts;
-use super::record::{LOOKS_AT_MOST, PlaceId, Record, Tenant};
+use super::record::{LOOKS_AT_MOST, PlaceId, Record, Reserved, Tenant};
 use super::session::{Alive, Vital, everybody};
+use crate::cohort::{Block, Reserve};
 use crate::{
     Acquire, Acquired, Ahead, AuditEntry, Claim, Ended, Entered, Evict, Evicted, Extend, Extended, Fate,
     FencingToken, Fingerprint, Free, Freed, HoldId, Holder, Inspect, Inspection, Kind, Label, Life, Op,
@@ -179,7 +180,7 @@ impl LockState {
             Op::Free(free) => self.free(now, free, &mut wakes).map(Reply::Free),
             Op::Resize(resize) => self.resize(now, *resize, &mut wakes).map(Reply::Resize),
         };
-        let too_soon = matches!((op, &reply), (Op::Extend(extend), Ok(Reply::Extend(Extended::Extended)))
+        let too_soon = matches!((op, &reply), (Op::Extend(extend), Ok(Reply::Extend(Extended::Extended | Extended::Reserved { .. })))
             if lies.as_ref().is_some_and(|lies| lies.ends_before(now.ms + extend.lease_ms)));
         match (op, &reply) {
             (Op::Extend(extend), Ok(Reply::Extend(Extended::Extended))) if self.kind.is_shared() => {
@@ -488,7 +489,7 @@ impl LockState {
         if let (false, Some(value), Some(adopt_ms)) = (ours, &mut self.value, ask.adopt_ms) {
             value.expires_ms.get_or_insert(now.ms + adopt_ms);
         }
-        Ok(self.wait(now, ask))
+        Ok(self.wait(now, ask, wakes))
     }
 
     /// The reply to a hold that needs nothing more: it was ended, or it is there.
@@ -501,14 +502,22 @@ impl LockState {
     }
 
     /// Queues, if asked so, and tells who has the lock.
-    fn wait(&mut self, now: Now, ask: &Acquire) -> Acquired {
+    fn wait(&mut self, now: Now, ask: &Acquire, wakes: &mut Vec<Wake>) -> Acquired {
         let position = ask.queue.as_ref().map(|queue| {
             let kept_ms = queue.kept_ms;
             let id = PlaceId::of(self.kind, &ask.claim.hold);
             self.record_or_new(now, kept_ms).enqueue(now.ms, id, ask, queue)
         });
+        wakes.extend(self.note(ask));
         let ahead = self.ahead(ask, position);
         Acquired::Taken { holder: self.holder(now), position, ahead, others: Vec::new() }
+    }
+
+    /// Tells the holder that another asks for the lock, if he wants to know.
+    fn note(&self, ask: &Acquire) -> Option<Wake> {
+        let fence = self.record.as_ref().filter(|record| record.tells()).and_then(|record| record.last)?;
+        let to = self.tenant().filter(|tenant| self.holds(&tenant.claim))?.claim.hold.session();
+        (to != ask.claim.hold.session()).then_some(Wake::Wanted { to, fence })
     }
 
     /// Who stands right before one who has asked, if he can die.
@@ -591,7 +600,19 @@ impl LockState {
         {
             record.keep(now.ms, extend.lease_ms);
         }
-        Extended::Extended
+        let reserved = extend.reserve.and_then(|reserve| self.reserve(now, &extend.claim, reserve));
+        reserved.unwrap_or(Extended::Extended)
+    }
+
+    /// Reserves fencing tokens for a hold that is known to have been given last.
+    fn reserve(&mut self, now: Now, claim: &Claim, reserve: Reserve) -> Option<Extended> {
+        let record = self.record.as_mut()?;
+        record.tenant.as_ref().filter(|tenant| tenant.claim == *claim)?;
+        record.last?;
+        let tells = reserve.tell || record.tells();
+        let (block, upto) = Block::after(record.greatest(), now.us, reserve.tokens);
+        record.reserved = Some(Reserved { upto, tells });
+        Some(Extended::Reserved { block, others_wait: record.is_awaited() })
     }
 
     fn release(&mut self, now: Now, release: &Release, wakes: &mut Vec<Wake>) -> Released {
@@ -627,7 +648,7 @@ impl LockState {
                 Some(self.settled(now, next).map(|settled| match settled {
                     Some(settled) => settled,
                     None if self.enter(now, next) => self.confirm(now, next),
-                    None => self.wait(now, next),
+                    None => self.wait(now, next, wakes),
                 }))
             }
             (None, true) => {
@@ -734,7 +755,7 @@ impl LockState {
     /// Writes a new tenant and its fencing token into the record.
     fn install(&mut self, now: Now, tenant: Tenant, lease_ms: u64) -> FencingToken {
         let record = self.record_or_new(now, lease_ms);
-        let fence = FencingToken::after(record.last, now.us);
+        let fence = FencingToken::after(record.greatest(), now.us);
         record.last = Some(fence);
         record.tenant = Some(tenant);
         record.expires_ms = Record::kept_until_ms(record.last, now.ms, lease_ms);

@@ -21,6 +21,9 @@ pub struct Record {
     pub expires_ms: u64,
     /// The fencing token that was given last.
     pub last: Option<FencingToken>,
+    /// What is reserved for the hold that was given last, unless that has a greater token: then it was for an earlier one.
+    #[serde(default)]
+    pub reserved: Option<Reserved>,
     /// Who was given the lock last. Holds it still, if its token stands at the key.
     pub tenant: Option<Tenant>,
     /// The holds that were ended last other than by their leases, and how.
@@ -35,6 +38,23 @@ pub struct Record {
     pub tickets: BTreeMap<i64, PlaceId>,
     /// The places.
     pub places: BTreeMap<PlaceId, Place>,
+}
+
+/// What is reserved for those to whom a hold is handed on by its process.
+///
+/// ```
+/// use leasehold_core::FencingToken;
+/// use leasehold_core::model::Reserved;
+///
+/// let reserved = Reserved { upto: FencingToken::new(4742), tells: true };
+/// assert!(FencingToken::after(Some(reserved.upto), 4711) > reserved.upto); // what comes next is greater
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reserved {
+    /// The greatest fencing token that is.
+    pub upto: FencingToken,
+    /// Set if its process is to be told when another asks for the lock.
+    pub tells: bool,
 }
 
 /// Whose a place in the queue is.
@@ -146,6 +166,7 @@ impl Record {
         Self {
             expires_ms,
             last: None,
+            reserved: None,
             tenant: None,
             ended: Endings::default(),
             limit: None,
@@ -161,6 +182,16 @@ impl Record {
     pub(super) fn kept_until_ms(last: Option<FencingToken>, now_ms: u64, lease_ms: u64) -> u64 {
         let ahead_ms = last.map_or(0, |last| (last.as_u64() / 1000).saturating_sub(now_ms));
         now_ms + ahead_ms.max(lease_ms) + kept_ms()
+    }
+
+    /// The greatest fencing token that was given or reserved.
+    pub(super) fn greatest(&self) -> Option<FencingToken> {
+        self.last.max(self.reserved.map(|reserved| reserved.upto))
+    }
+
+    /// Whether whoever was given the lock last wants to be told when another asks for it.
+    pub(super) fn tells(&self) -> bool {
+        self.reserved.is_some_and(|reserved| reserved.tells && Some(reserved.upto) > self.last)
     }
 
     /// Raises the expiry where it has come near: less than half of [`RECORD_KEPT`], or less than the

@@ -95,7 +95,7 @@ pub(super) fn any_op(of: ClaimOf) -> impl Strategy<Value = Op> {
     let extend = (any_claim(of), any_lease_ms(), any::<bool>());
     prop_oneof![
         6 => any_ask(of).prop_map(Op::Acquire),
-        2 => extend.prop_map(|(claim, lease_ms, keep_record)| Op::Extend(Extend { claim, lease_ms, keep_record })),
+        2 => extend.prop_map(|(claim, lease_ms, keep_record)| Op::Extend(Extend { claim, lease_ms, keep_record, reserve: None })),
         4 => release.prop_map(move |(claim, pass, next)| {
             let next = next.map(|(other, next)| Acquire { claim: sibling(of, &claim, other), ahead: None, ..next });
             Op::Release(Release { claim, pass, next })

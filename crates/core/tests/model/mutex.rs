@@ -477,7 +477,7 @@ proptest! {
             let (mut state, now_us) = (world.state.clone(), world.now_us);
             let held = world.fate(&claim) == Some(Fate::Held);
             let before = state.clone();
-            let (reply, _) = state.apply(now_us, &Op::Extend(Extend { claim: claim.clone(), lease_ms, keep_record: false }), &everybody);
+            let (reply, _) = state.apply(now_us, &Op::Extend(Extend { claim: claim.clone(), lease_ms, keep_record: false, reserve: None }), &everybody);
             if held {
                 prop_assert_eq!(reply, Reply::Extend(Extended::Extended));
                 let end = |state: LockState| state.value.and_then(|value| value.expires_ms);
@@ -607,7 +607,7 @@ fn a_resent_release_leaves_a_stranger_with_the_same_value_alone() {
     state.apply(START_US, &free(own.clone()), &everybody);
     let stranger = Value { content: Content::Token(own.token()), expires_ms: Some(START_US / 1000 + 9_000) };
     state.value = Some(stranger.clone());
-    let extend = Extend { claim: own.clone(), lease_ms: 60_000, keep_record: false };
+    let extend = Extend { claim: own.clone(), lease_ms: 60_000, keep_record: false, reserve: None };
     assert_eq!(state.apply(START_US, &Op::Extend(extend), &everybody).0, Reply::Extend(Extended::NotHeld));
     state.apply(START_US, &free(own.clone()), &everybody);
     state.bury(START_US, own.hold.session(), &watcher());

@@ -652,7 +652,7 @@ proptest! {
             world.step(step);
             let (mut state, now_us) = (world.state.clone(), world.now_us);
             let before = holds(&state, now_us / 1000);
-            let extend = Extend { claim: claim.clone(), lease_ms, keep_record: false };
+            let extend = Extend { claim: claim.clone(), lease_ms, keep_record: false, reserve: None };
             let (reply, _) = state.apply(now_us, &Op::Extend(extend), &everybody);
             let mut expected = before.clone();
             let own = expected.iter_mut().find(|entry| entry.hold == claim.hold);
@@ -730,7 +730,7 @@ fn a_claim_without_an_owner_is_refused() {
             |claim: &Claim, next| Op::Release(Release { claim: claim.clone(), pass: Pass::Grant, next });
         for op in [
             Op::Acquire(take(&nobody)),
-            Op::Extend(Extend { claim: nobody.clone(), lease_ms: 1, keep_record: true }),
+            Op::Extend(Extend { claim: nobody.clone(), lease_ms: 1, keep_record: true, reserve: None }),
             release(&nobody, None),
             release(&named("ada"), Some(take(&nobody))),
             Op::Inspect(Inspect { claim: Some(nobody.clone()), in_full: true }),

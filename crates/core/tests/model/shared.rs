@@ -97,8 +97,10 @@ fn any_op(kind: Kind) -> impl Strategy<Value = Op> {
             next.filter(|next| next.claim.hold.session() == claim.hold.session() && next.claim != claim);
         Op::Release(Release { claim, pass: Pass::Grant, next })
     });
-    let extend = (any_hold(kind), any_lease_ms(), any::<bool>())
-        .prop_map(|((claim, _), lease_ms, keep_record)| Op::Extend(Extend { claim, lease_ms, keep_record }));
+    let extend =
+        (any_hold(kind), any_lease_ms(), any::<bool>()).prop_map(|((claim, _), lease_ms, keep_record)| {
+            Op::Extend(Extend { claim, lease_ms, keep_record, reserve: None })
+        });
     let inspect = proptest::option::of(any_hold(kind))
         .prop_map(|of| Op::Inspect(Inspect { claim: of.map(|(claim, _)| claim), in_full: true }));
     let evict = (0..SESSIONS).prop_map(|s| Op::Evict(Evict { dead: session(s), by: watcher() }));

@@ -58,6 +58,9 @@ impl Mutex {
         /// Gives the key an expiry if a client of another library has locked it without one.
         pub fn adopt(self, expiry: Duration) -> Self;
 
+        /// Keeps a released lock in the process for a while: see [`leasehold::Mutex::sticky`](crate::Mutex::sticky).
+        pub fn sticky(self, idle: Duration) -> Self;
+
         /// Lets the lock lie free now and then, for clients that do not queue: see
         /// [`leasehold::Mutex::share`](crate::Mutex::share).
         pub fn share(self, every: u32) -> Self;

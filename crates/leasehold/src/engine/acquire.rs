@@ -1,9 +1,11 @@
 //! Waiting for a lock: the one loop that does.
 
 use super::gate::Step;
+use super::keeper::Call;
 use super::patience::Patience;
-use super::seat::{Asker, Seat, Turn, Way};
-use super::{Engine, Hold, Session};
+use super::release::give_back;
+use super::seat::{Asker, Left, Seat, Turn, Way};
+use super::{Engine, Hold, KeepId, Session};
 use crate::store::{Fault, Listening, Outcome};
 use leasehold_core::contend::{Executed, Grant, Standing, Terms};
 use leasehold_core::{Acquire, Acquired, Claim, Moment, Nonce, Op, Reply, RetryPolicy};
@@ -44,6 +46,8 @@ pub(crate) enum Missed {
 pub(crate) struct Won<'a> {
     pub(crate) hold: Arc<Hold>,
     pub(crate) grant: Grant,
+    /// Set if it was handed on: the keeper has it already.
+    pub(crate) kept: Option<KeepId>,
     /// Keeps a shutdown waiting.
     pub(super) inside: Step<'a>,
 }
@@ -92,7 +96,11 @@ impl Drop for InLine<'_> {
     fn drop(&mut self) {
         let _inside = self.engine.gate.inside();
         if !self.won {
-            self.undo(self.seat.leave(self.id));
+            let Left { claims, kept } = self.seat.leave(self.id);
+            self.undo(claims);
+            if let Some(kept) = kept {
+                self.engine.keeper.part_with(kept);
+            }
         }
     }
 }
@@ -136,11 +144,29 @@ impl<'a> Chase<'a> {
             if let Turn::Won(hold, grant, claims) = turn {
                 self.line.won = true;
                 self.line.undo(claims);
-                return Ok(Won { hold, grant, inside });
+                return Ok(Won { hold, grant, kept: None, inside });
+            }
+            if let Turn::HandedOn(hold, keep, call) = turn {
+                self.line.won = true;
+                self.call(keep, call);
+                let grant = Grant {
+                    claim: hold.claim.clone(),
+                    fence: hold.fence,
+                    valid_until: hold.valid_until(),
+                    others_wait: false,
+                    entered: None,
+                };
+                return Ok(Won { hold, grant, kept: Some(keep), inside });
             }
             drop(inside);
             match turn {
-                Turn::Won(..) => {}
+                Turn::Won(..) | Turn::HandedOn(..) => {}
+                Turn::Call(keep, call) => {
+                    self.call(keep, call);
+                    // Until the answer, also where a single try is made: it tells whether the lock is taken.
+                    self.sleep(None, now).await?;
+                }
+                Turn::GiveBack(hold, keep) => give_back(self.engine, self.seat, &hold, keep).await,
                 Turn::TooSlow => return Err(Missed::TooSlow),
                 Turn::Closed => return Err(Missed::Closed),
                 Turn::Misfit(claims) => self.line.undo(claims),
@@ -158,6 +184,12 @@ impl<'a> Chase<'a> {
                 Turn::Sleep(until) => self.sleep(Some(until), now).await?,
                 Turn::Ask(way, nonce, ask) => self.ask(way, nonce, ask, now).await?,
             }
+        }
+    }
+
+    fn call(&self, keep: KeepId, call: Option<Call>) {
+        if let Some(call) = call {
+            self.engine.keeper.call_for(keep, call);
         }
     }
 

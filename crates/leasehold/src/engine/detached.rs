@@ -81,7 +81,8 @@ pub(crate) async fn acquire_detached(
     } else {
         None
     };
-    let Won { hold, grant, inside } = acquire(engine, &seat, &pursuit).await.map_err(NotDetached::Missed)?;
+    let Won { hold, grant, inside, kept: _ } =
+        acquire(engine, &seat, &pursuit).await.map_err(NotDetached::Missed)?;
     let mut unkept = Unkept { engine, hold, kept: false };
     drop(inside);
     drop(mailbox);
@@ -179,7 +180,12 @@ async fn extend(
 ) -> Result<Moment, Unextended> {
     let sent_at = engine.world.now();
     // Nobody remembers when the record was last kept, and nobody will renew it: each extend looks after it.
-    let op = Op::Extend(Extend { claim: claim.clone(), lease_ms: whole_millis(lease), keep_record: true });
+    let op = Op::Extend(Extend {
+        claim: claim.clone(),
+        lease_ms: whole_millis(lease),
+        keep_record: true,
+        reserve: None,
+    });
     match ask(engine, lock, &op, within).await.map(|answer| answer.reply) {
         Ok(Reply::Extend(Extended::Extended)) => Ok(sent_at + lease - drift(lease)),
         Ok(Reply::Extend(Extended::NotHeld)) => Err(Unextended::NotHeld),

@@ -1,7 +1,7 @@
 //! A hold: what this process has at the store, as its guard and its keeper both see it.
 
 use super::{Seat, Session, World};
-use crate::sync::{AtomicU64, OnceLock};
+use crate::sync::{AtomicBool, AtomicU64, OnceLock};
 use leasehold_core::{Claim, FencingToken, Label, Lock, Moment};
 use std::fmt;
 use std::sync::atomic::{Ordering, fence};
@@ -83,10 +83,17 @@ pub(crate) struct Hold {
     pub(crate) lock: Lock,
     pub(crate) claim: Claim,
     pub(crate) fence: FencingToken,
+    /// The token by which the store knows it: another one, where it was handed on inside the process.
+    pub(super) known_as: FencingToken,
     pub(super) session: Arc<Session>,
     seat: Weak<Seat>,
     /// Microseconds of the client's clock; zero once it is lost.
     valid_until: AtomicU64,
+    /// Microseconds of the same clock: until when the store has it, as far as that may be believed. For whoever it is handed
+    /// on to.
+    kept_until: AtomicU64,
+    /// Set once its guard is done with it, and it is kept for the next in line: nobody is told any more when it is lost.
+    passed: AtomicBool,
     /// Microseconds of the same clock: until when the store may have it, if all that was sent was executed as late as
     /// its sender waits.
     may_last_until: AtomicU64,
@@ -115,9 +122,12 @@ impl Hold {
             lock,
             claim,
             fence,
+            known_as: fence,
             session,
             seat,
             valid_until: AtomicU64::new(valid_until.as_micros()),
+            kept_until: AtomicU64::new(valid_until.as_micros()),
+            passed: AtomicBool::new(false),
             may_last_until: AtomicU64::new(valid_until.as_micros()),
             lease: AtomicU64::new(0),
             capped: OnceLock::new(),
@@ -125,6 +135,42 @@ impl Hold {
             signal: OnceLock::new(),
             shared: OnceLock::new(),
         }
+    }
+
+    /// The same hold at the store, for the next in line, by a token of his own. His keeper says until when he may believe in
+    /// it: until it does, he has nothing.
+    pub(super) fn handed_on(&self, fence: FencingToken) -> Self {
+        let next = Self::new(
+            self.lock.clone(),
+            self.claim.clone(),
+            fence,
+            self.valid_until(),
+            self.session.clone(),
+            self.seat.clone(),
+        );
+        next.may_last_until.store(self.may_last_until.load(Ordering::Acquire), Ordering::Release);
+        next.kept_until.store(self.kept_until.load(Ordering::Acquire), Ordering::Release);
+        Self { known_as: self.known_as, ..next }
+    }
+
+    /// Its guard is done with it, and the process keeps it for the next in line.
+    pub(super) fn pass(&self) {
+        self.passed.store(true, Ordering::Release);
+    }
+
+    /// Whether its guard is done with it.
+    pub(super) fn is_passed(&self) -> bool {
+        self.passed.load(Ordering::Acquire)
+    }
+
+    /// Until when the store has it, for whoever it is handed on to.
+    pub(super) fn kept_until(&self) -> Moment {
+        Moment::from_micros(self.kept_until.load(Ordering::Acquire)).min(self.session.alive_until())
+    }
+
+    /// The seat that it occupies, if that is there.
+    pub(super) fn seat(&self) -> Option<Arc<Seat>> {
+        self.seat.upgrade()
     }
 
     /// Until when the hold may be believed; [`Moment::ZERO`] once it is lost.
@@ -183,6 +229,11 @@ impl Hold {
         let _ = self.valid_until.fetch_update(Ordering::AcqRel, Ordering::Acquire, raised);
     }
 
+    /// The store has it until then, as far as that may be believed.
+    pub(super) fn keep_until(&self, kept_until: Moment) {
+        self.kept_until.fetch_max(kept_until.as_micros(), Ordering::AcqRel);
+    }
+
     /// It is about to be lengthened: the store may have it until then, whatever is answered.
     pub(crate) fn may_last(&self, until: Moment) {
         self.may_last_until.fetch_max(until.as_micros(), Ordering::AcqRel);
@@ -216,6 +267,13 @@ impl Hold {
     /// It is lost, and everybody is told.
     pub(crate) fn lose(&self, reason: LostReason) {
         self.doubt();
+        if self.is_passed() {
+            // It was released, as far as anybody knows who had it. Whoever stands in line asks by himself.
+            if let Some(seat) = self.seat.upgrade() {
+                seat.vacate(self);
+            }
+            return;
+        }
         let asked_for = reason == LostReason::ShutDown;
         if self.lost.set(reason).is_ok()
             && let Some(reason) = self.lost.get()

@@ -17,12 +17,17 @@
 //! 7. Beats go first. A session that has lapsed takes all its holds with it, in one step, and another one is begun.
 //! 8. Messages are hints, and can be forged in any number: one about a hold makes it be extended early, a few times a
 //!    second at most, and the store's answer is what counts.
+//! 9. A hold that is handed on inside the process stays what it is here: what is in flight about it goes on, and counts for
+//!    whoever has it by the time of the answer. One whose guard is done with it, and that nobody comes for, is given back
+//!    when it is over.
 
 mod errand;
 mod extend;
 mod life;
+mod passing;
 
 pub(super) use errand::Owed;
+pub(super) use passing::Call;
 
 use super::heart::{Heart, Throb};
 use super::pace::{Pace, Place, Turn};
@@ -40,6 +45,7 @@ use leasehold_core::pulse::Pulse;
 use leasehold_core::tenure::{Duty, Tenure, Wish};
 use leasehold_core::{Claim, FIRST_LEASE, FencingToken, HoldId, Lock, Moment, Released};
 use life::{beat, begin_again, end_session};
+use passing::{Called, call};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::io;
@@ -81,6 +87,8 @@ struct State {
     /// The same by their fencing tokens, which messages name.
     by_fence: BTreeSet<(FencingToken, KeepId)>,
     pace: Pace,
+    /// When the seats of holds are to be looked at that are kept for whoever comes.
+    rests: BTreeSet<(Moment, KeepId)>,
     errands: Vec<Errand>,
     /// What is being given back, by a number.
     open: BTreeMap<u64, Owed>,
@@ -114,6 +122,10 @@ struct Kept {
     told: bool,
     /// Set once its release is on its way.
     leaving: bool,
+    /// What it is to be called for, where it is handed on.
+    call: Option<Call>,
+    /// When the seat is to be looked at, where its hold was kept for whoever comes.
+    rest_until: Option<Moment>,
     /// Set once the user has extended it himself.
     extended_by_user: bool,
     /// Cancelled when nothing is in flight about it any more; as a rule the whole batch has one.
@@ -152,9 +164,15 @@ struct Work {
     calm: Vec<Batch>,
     /// Holds that end soon: they leave little time for an answer, and should not take it from the others.
     urgent: Vec<Batch>,
-    lost: Vec<(Arc<Hold>, LostReason)>,
+    lost: Vec<(KeepId, Arc<Hold>, LostReason)>,
     /// Holds that have reached their caps, and their releases.
     capped: Vec<(Arc<Hold>, Errand)>,
+    /// Holds that were passed on, and that nobody came for in time.
+    unused: Vec<KeepId>,
+    /// Questions for those that are handed on.
+    called: Vec<Called>,
+    /// Holds that were kept for whoever comes until now.
+    rested: Vec<(KeepId, Arc<Hold>)>,
     /// A beat that is due.
     throb: Option<Throb>,
     /// Set if the session has lapsed.
@@ -180,6 +198,7 @@ impl Keeper {
             kept: HashMap::new(),
             by_fence: BTreeSet::new(),
             pace: Pace::new(),
+            rests: BTreeSet::new(),
             errands: Vec::new(),
             open: BTreeMap::new(),
             armed: Moment::ZERO,
@@ -222,13 +241,15 @@ impl Keeper {
             lost: false,
             told: false,
             leaving: false,
+            call: None,
+            rest_until: None,
             extended_by_user: false,
             in_flight: None,
             giving_back: None,
         };
         kept.raise();
         let hold = kept.hold.clone();
-        state.by_fence.insert((hold.fence, id));
+        state.by_fence.insert((hold.known_as, id));
         state.kept.insert(id, kept);
         if hold.session.alive_until() == Moment::ZERO {
             // Its task stood still between winning it and saying so, and nobody will come by this session again.
@@ -257,17 +278,14 @@ impl Keeper {
 
     /// A hold that was retired has been released, or its release is an errand.
     pub(super) fn forget(&self, id: KeepId) {
-        let mut state = self.shared.state();
-        if let Some(kept) = state.kept.remove(&id) {
-            state.by_fence.remove(&(kept.hold.fence, id));
-        }
+        self.shared.state().forget(id);
     }
 
     /// A hold was found to be lost: it is not extended any more.
     pub(crate) fn found_lost(&self, id: KeepId) {
         let mut state = self.shared.state();
         state.lose(id);
-        let fence = state.kept.get(&id).map(|kept| kept.hold.fence);
+        let fence = state.kept.get(&id).map(|kept| kept.hold.known_as);
         let hastened = fence.is_some_and(|fence| state.hasten(fence, self.shared.world.now()));
         drop(state);
         if hastened {
@@ -339,10 +357,10 @@ impl Keeper {
     pub(super) fn hand_over(&self) -> Vec<Handed> {
         let mut state = self.shared.state();
         state.handed_over = true;
-        state.pace = Pace::new();
+        (state.pace, state.rests) = (Pace::new(), BTreeSet::new());
         let handed = |kept: &mut Kept| {
             kept.lost = true;
-            kept.place = None;
+            (kept.place, kept.rest_until) = (None, None);
             Handed {
                 hold: kept.hold.clone(),
                 leaving: kept.leaving,
@@ -425,6 +443,7 @@ impl fmt::Debug for Keeper {
 impl Kept {
     /// Has the hold be believed for as long as its tenure says.
     fn raise(&self) {
+        self.hold.keep_until(self.tenure.kept_until());
         self.hold.raise(self.tenure.valid_until());
         if self.tenure.ends_by_cap() {
             self.hold.reach_cap();
@@ -438,6 +457,18 @@ impl State {
         self.last_id
     }
 
+    fn forget(&mut self, id: KeepId) {
+        if let Some(kept) = self.kept.remove(&id) {
+            self.by_fence.remove(&(kept.hold.known_as, id));
+            if let Some(place) = kept.place {
+                self.pace.leave(id, place);
+            }
+            if let Some(at) = kept.rest_until {
+                self.rests.remove(&(at, id));
+            }
+        }
+    }
+
     /// Enters when a hold next needs attention.
     fn schedule(&mut self, id: KeepId) -> Moment {
         let Some(kept) = self.kept.get_mut(&id).filter(|kept| !kept.lost) else { return FAR };
@@ -446,7 +477,11 @@ impl State {
         }
         let due = kept.tenure.due();
         // Who is to be extended at once has no time for others.
-        let until = if kept.tenure.is_hastened() { due } else { kept.tenure.valid_until() };
+        let until = if kept.tenure.is_hastened() || kept.tenure.is_called() {
+            due
+        } else {
+            kept.tenure.valid_until()
+        };
         kept.place = Some(self.pace.enter(id, due, until));
         due
     }
@@ -491,13 +526,20 @@ impl State {
                 continue;
             }
             match kept.tenure.poll(now, ahead) {
+                Duty::Over | Duty::GiveUp if kept.hold.is_passed() => {
+                    work.unused.push(id);
+                    continue;
+                }
                 Duty::Over => {
-                    work.lost.extend(self.lose(id).map(|hold| (hold, LostReason::Expired)));
+                    work.lost.extend(self.lose(id).map(|hold| (id, hold, LostReason::Expired)));
                     continue;
                 }
                 Duty::GiveUp => {
                     work.capped.extend(self.give_up(id));
                     continue;
+                }
+                Duty::Call => {
+                    work.called.push(Called::new(id, kept, call, now));
                 }
                 Duty::Extend { lease, keep_record } => {
                     kept.hold.may_last(now + call + lease);
@@ -511,8 +553,10 @@ impl State {
             }
             self.schedule(id);
         }
+        work.rested = self.take_rested(now);
         let heart = self.heart.as_ref().filter(|_| self.closing.is_none());
-        work.next = self.pace.next().into_iter().chain(heart.map(Heart::due)).min();
+        let rest = self.rests.first().map(|(at, _)| *at);
+        work.next = self.pace.next().into_iter().chain(heart.map(Heart::due)).chain(rest).min();
         self.armed = work.next.unwrap_or(FAR);
         work.next = work.next.into_iter().chain(closing.filter(|by| *by != FAR)).min();
         work
@@ -527,12 +571,25 @@ async fn run(shared: Arc<Shared>) {
     loop {
         let now = shared.world.now();
         let work = shared.state().collect(now, shared.timings.call);
-        for (hold, reason) in work.lost {
+        for (id, hold, reason) in work.lost {
             hold.lose(reason);
+            if hold.is_passed() {
+                // It has no guard that would.
+                shared.state().forget(id);
+            }
         }
         for (hold, errand) in work.capped {
             hold.lose(LostReason::Capped);
             running.push(Box::pin(run_errand(shared.clone(), errand)));
+        }
+        for id in work.unused {
+            shared.part_with(id);
+        }
+        for called in work.called {
+            running.push(Box::pin(call(shared.clone(), called)));
+        }
+        for (id, hold) in work.rested {
+            shared.end_rest(id, &hold, now);
         }
         if let Some(throb) = work.throb {
             running.push(Box::pin(beat(shared.clone(), throb)));

@@ -111,6 +111,16 @@ impl Line {
         }
     }
 
+    /// The number of the task that came last.
+    pub(super) const fn last_id(&self) -> u64 {
+        self.last_id
+    }
+
+    /// The front.
+    pub(super) fn front_id(&self) -> Option<u64> {
+        self.standers.first_key_value().map(|(place, _)| place.1)
+    }
+
     pub(super) fn is_front(&self, id: u64) -> bool {
         self.standers.first_key_value().is_some_and(|(place, _)| place.1 == id)
     }

@@ -16,6 +16,7 @@ mod keeper;
 mod line;
 mod observe;
 mod pace;
+mod passing;
 mod patience;
 #[cfg(all(test, shuttle))]
 mod races;
@@ -36,6 +37,7 @@ pub(crate) use hold::Hold;
 pub use hold::LostReason;
 pub(crate) use keeper::KeepId;
 pub(crate) use observe::Watching;
+pub(crate) use passing::Parting;
 use release::read_release;
 pub(crate) use release::{NotReleased, abandon, announce, carry_on, release};
 pub(crate) use seat::Seat;
@@ -168,6 +170,9 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
+        for kept in self.seats.part() {
+            self.keeper.part_with(kept);
+        }
         // In this order: the keeper may be about to begin another session.
         self.keeper.close();
         if !self.gate.is_closed() {
@@ -308,9 +313,12 @@ impl Seats {
             u32::try_from(table.slots.len() - 1).unwrap_or(u32::MAX)
         });
         let (all, left) = (Arc::downgrade(self), lock.clone());
-        let seat = Arc::new(Seat::new(lock.clone(), session, slot, move || {
+        let seat = Arc::new(Seat::new(lock.clone(), session, slot, move |kept| {
             if let Some(all) = all.upgrade() {
                 all.remove(&left, slot);
+                if let (Some(kept), Some(keeper)) = (kept, all.keeper.get()) {
+                    keeper.part_with(kept);
+                }
             }
         }));
         if table.closed {
@@ -366,6 +374,12 @@ impl Seats {
             .collect()
     }
 
+    /// What is kept in any of them for whoever comes.
+    fn part(&self) -> Vec<KeepId> {
+        let seats: Vec<_> = self.table().slots.iter().filter_map(Weak::upgrade).collect();
+        seats.iter().filter_map(|seat| seat.part()).collect()
+    }
+
     fn by_slot(&self, slot: u32) -> Option<Arc<Seat>> {
         self.table().slots.get(slot as usize).and_then(Weak::upgrade)
     }
@@ -382,6 +396,11 @@ impl Postbox for Seats {
             Wake::Freed { fence, .. } => {
                 if let Some(keeper) = self.keeper.get() {
                     keeper.hear_freed(fence);
+                }
+            }
+            Wake::Wanted { fence, .. } => {
+                if let Some(keeper) = self.keeper.get() {
+                    keeper.hear_wanted(fence);
                 }
             }
             _ => {}

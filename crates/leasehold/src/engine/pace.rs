@@ -64,6 +64,13 @@ pub(super) struct Place {
     due: Moment,
 }
 
+impl Place {
+    /// Whether its turn comes by then.
+    pub(super) fn is_by(self, due: Moment) -> bool {
+        self.due <= due
+    }
+}
+
 /// A hold whose turn it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Turn {

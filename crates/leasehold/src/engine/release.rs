@@ -8,9 +8,11 @@
 //! 4. So is everything once a shutdown has begun. One that comes while a release is on its way takes it over.
 //! 5. A release that may have been executed before, without an answer, has perhaps released what it does not find any
 //!    more: then nobody knows whether the hold was lost, unless the store says how it ended.
+//! 6. A hold that the next in line may have without the store is not released there, but [handed on](super::passing).
 
 use super::acquire::odd_reply;
 use super::keeper::Retired;
+use super::passing::{Parting, Passed};
 use super::seat::Asker;
 use super::{Answer, Engine, Hold, KeepId, LostReason, Seat, Timings, World, call};
 use crate::store::{Fault, FaultKind, Phase, Store};
@@ -38,12 +40,49 @@ pub(crate) async fn release(
     seat: &Arc<Seat>,
     hold: &Arc<Hold>,
     keep: KeepId,
-    free_every: Option<u32>,
+    parting: Parting,
 ) -> Result<u64, NotReleased> {
     if engine.gate.is_closed() {
         engine.keeper.ended().await;
         return Err(NotReleased::Lost(hold.reason(engine.world.now())));
     }
+    if pass_on(engine, seat, hold, keep, parting) {
+        return Ok(0);
+    }
+    release_at_store(engine, seat, hold, keep, parting.free_every).await
+}
+
+/// Keeps a hold in the process, for the next in line or for whoever comes (6). Nothing is awaited for it.
+fn pass_on(engine: &Engine, seat: &Seat, hold: &Arc<Hold>, keep: KeepId, parting: Parting) -> bool {
+    let _inside = engine.gate.inside();
+    let Some(Passed { call, watch }) = seat.pass_on(hold, keep, parting, engine.world.now()) else {
+        return false;
+    };
+    if let Some(call) = call {
+        engine.keeper.call_for(keep, call);
+    }
+    if let Some(until) = watch {
+        engine.keeper.watch_rest(keep, until);
+    }
+    true
+}
+
+/// Releases a hold that was kept in the process and that is not for whoever comes to the front. He asks for the lock in the
+/// same step.
+///
+/// Cancel safety: if the future is dropped, the keeper goes on.
+pub(super) async fn give_back(engine: &Engine, seat: &Arc<Seat>, hold: &Arc<Hold>, keep: KeepId) {
+    // Nobody has it any more whom the outcome would concern.
+    let _ = release_at_store(engine, seat, hold, keep, None).await;
+}
+
+async fn release_at_store(
+    engine: &Engine,
+    seat: &Arc<Seat>,
+    hold: &Arc<Hold>,
+    keep: KeepId,
+    free_every: Option<u32>,
+) -> Result<u64, NotReleased> {
     let Retired { in_flight, giving_back } = engine.keeper.retire(keep);
     if let (Some(in_flight), Some(stop)) = (&in_flight, giving_back) {
         engine.keeper.forget(keep);
@@ -104,10 +143,10 @@ async fn given_up(
 }
 
 /// A guard was dropped: the keeper releases what it held, as soon as it can.
-pub(crate) fn abandon(engine: &Engine, seat: &Seat, hold: &Arc<Hold>, keep: KeepId) {
+pub(crate) fn abandon(engine: &Engine, seat: &Seat, hold: &Arc<Hold>, keep: KeepId, parting: Parting) {
     let _inside = engine.gate.inside();
     // A shutdown gives it back (4).
-    if !engine.gate.is_closed() {
+    if !engine.gate.is_closed() && !pass_on(engine, seat, hold, keep, parting) {
         if engine.keeper.retire(keep).giving_back.is_none() {
             engine.keeper.give_back(hold);
         }

@@ -18,12 +18,16 @@
 //!    predecessor had asked for is undone once he has an answer. The other way round the process would lose its turn.
 //! 8. Whoever learns which owner has a ReentrantMutex, by an answer or by winning it, calls all who stand in line in that
 //!    owner's name: they go [straight] to the store. They may be what the owner waits for.
+//! 9. A hold whose guard is done with it may be kept here for the next in line, or for whoever comes: what is done with it
+//!    then is in [`passing`](super::passing).
 //!
 //! [straight]: super::straight
 
+use super::keeper::Call;
 use super::line::Line;
+use super::passing::Passing;
 use super::straight::Straight;
-use super::{Hold, Session};
+use super::{Hold, KeepId, Session};
 use crate::sync::{Mutex, MutexGuard};
 use leasehold_core::contend::{Contender, Executed, Grant, Random, Standing, Step, Terms};
 use leasehold_core::{
@@ -41,27 +45,29 @@ pub(crate) struct Seat {
     pub(crate) lock: Lock,
     slot: u32,
     state: Mutex<State>,
-    on_drop: Box<dyn Fn() + Send + Sync>,
+    on_drop: Box<dyn Fn(Option<KeepId>) + Send + Sync>,
 }
 
-struct State {
-    contender: Contender,
-    line: Line,
-    occupants: BTreeMap<HoldId, Occupant>,
+pub(super) struct State {
+    pub(super) contender: Contender,
+    pub(super) line: Line,
+    pub(super) occupants: BTreeMap<HoldId, Occupant>,
     /// What was asked for by those who had the place before (7).
     former: Vec<Claim>,
-    releases: u32,
+    pub(super) releases: u32,
+    /// The hold that the store has given, as it is handed on here (9).
+    pub(super) passing: Option<Passing>,
     /// What releases on their way ask for, with its claim once it was given up (5).
     escorted: BTreeMap<HoldId, Option<Claim>>,
     /// Set once the client is shut down (6).
-    closed: bool,
+    pub(super) closed: bool,
 }
 
 /// A hold that occupies a seat.
-struct Occupant {
-    hold: Arc<Hold>,
+pub(super) struct Occupant {
+    pub(super) hold: Arc<Hold>,
     /// Set once its release is on its way.
-    leaving: bool,
+    pub(super) leaving: bool,
 }
 
 /// Who asks, and which way.
@@ -97,10 +103,24 @@ pub(super) enum Turn {
     Sleep(Moment),
     /// The hold is this task's; it has left the line. The claims are to be released at the store.
     Won(Arc<Hold>, Grant, Vec<Claim>),
+    /// The hold is this task's, by being handed on: it has left the line. It has nothing before its keeper has been told.
+    HandedOn(Arc<Hold>, KeepId, Option<Call>),
+    /// A hold is kept here, and the store is asked about it before it is handed on, or is to be: wait for that.
+    Call(KeepId, Option<Call>),
+    /// A hold is kept here that is not for this task: it is to be released.
+    GiveBack(Arc<Hold>, KeepId),
     /// The lease is shorter than the round trip.
     TooSlow,
     /// The client was shut down.
     Closed,
+}
+
+/// What is left when a task leaves the line.
+pub(super) struct Left {
+    /// To be released at the store.
+    pub(super) claims: Vec<Claim>,
+    /// A hold that was kept for it, and that nobody else is there for.
+    pub(super) kept: Option<KeepId>,
 }
 
 /// What was in a seat when it was closed.
@@ -115,7 +135,7 @@ impl Seat {
         lock: Lock,
         session: SessionId,
         slot: u32,
-        on_drop: impl Fn() + Send + Sync + 'static,
+        on_drop: impl Fn(Option<KeepId>) + Send + Sync + 'static,
     ) -> Self {
         let state = State {
             contender: Contender::new(session, slot),
@@ -123,13 +143,14 @@ impl Seat {
             occupants: BTreeMap::new(),
             former: Vec::new(),
             releases: 0,
+            passing: None,
             escorted: BTreeMap::new(),
             closed: false,
         };
         Self { lock, slot, state: Mutex::new(state), on_drop: Box::new(on_drop) }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
         // Nothing in here panics while it holds the state.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -148,7 +169,7 @@ impl Seat {
     }
 
     /// Leaves the line without the lock. What is returned has to be released at the store.
-    pub(super) fn leave(&self, id: u64) -> Vec<Claim> {
+    pub(super) fn leave(&self, id: u64) -> Left {
         let mut state = self.state();
         let was_front = state.line.is_front(id);
         let queued = state.line.front().is_some_and(|front| front.queue);
@@ -158,7 +179,7 @@ impl Seat {
             state.contender.hear(false);
             claims.extend(state.succeed(queued));
         }
-        claims
+        Left { claims, kept: state.kept_for_nobody() }
     }
 
     /// A task that polls pauses for as long as it likes: until it goes on, the others go first.
@@ -185,6 +206,9 @@ impl Seat {
         }
         let occupied = state.occupied_until(now);
         state.line.quiet(id);
+        if let Some(turn) = state.turn_of_the_next(id, session, now) {
+            return turn;
+        }
         let own = state.line.straight(id).map(|(_, straight)| (straight.is_won(now), straight.is_wanted()));
         let (won, wanted) = own.unwrap_or_default();
         // What was won past the line is not given up because its task has come to the front meanwhile.
@@ -270,7 +294,7 @@ impl Seat {
             Step::Sleep(until) => Turn::Sleep(until),
             Step::TooSlow => Turn::TooSlow,
             Step::Granted(_) => match state.take(asker) {
-                Some(grant) => self.won(state, asker.id, terms, session, grant),
+                Some(grant) => self.won(state, asker.id, terms, session, grant, now),
                 None => Turn::Sleep(now),
             },
         }
@@ -284,6 +308,7 @@ impl Seat {
         terms: &Terms,
         session: &Arc<Session>,
         grant: Grant,
+        now: Moment,
     ) -> Turn {
         state.line.remove(id);
         let claims = if state.line.front().is_none() {
@@ -301,6 +326,7 @@ impl Seat {
             state.line.call(&owner, id);
         }
         let session = session.of_life(terms.life);
+        state.passing = Passing::of(&self.lock, &grant, now, state.line.last_id());
         let (claim, until, seat) = (grant.claim.clone(), grant.valid_until, Arc::downgrade(self));
         let hold = Arc::new(Hold::new(self.lock.clone(), claim, grant.fence, until, session, seat));
         // Whatever else occupies the seat by another token is gone: the store has just said so.
@@ -450,13 +476,18 @@ impl Seat {
     pub(super) fn occupy(&self, hold: &Arc<Hold>) {
         let mut state = self.state();
         state.occupants.clear();
+        state.passing = None;
         state.occupy(hold.clone());
     }
 
     /// The hold is gone: the front of the line may go on.
-    pub(super) fn vacate(&self, hold: &Hold) {
+    pub(crate) fn vacate(&self, hold: &Hold) {
         let mut state = self.state();
-        state.occupants.remove(&hold.claim.hold);
+        // It may have been handed on, and is another's then.
+        let same = |occupant: &Occupant| occupant.hold.fence == hold.fence;
+        if state.occupants.get(&hold.claim.hold).is_some_and(same) {
+            state.put_out(hold.claim.hold);
+        }
         // Also where it had lapsed before: its release may have come back with the lock for the next (4).
         state.signal_front();
     }
@@ -470,6 +501,7 @@ impl Seat {
         claims.append(&mut state.former);
         claims.extend(state.line.all_straight().filter_map(Straight::give_up));
         state.line.signal_all();
+        state.passing = None;
         let occupants = state.occupants.values().map(|occupant| occupant.hold.clone()).collect();
         Cleared { occupants, claims }
     }
@@ -521,13 +553,20 @@ impl State {
         }
     }
 
-    fn occupy(&mut self, hold: Arc<Hold>) {
+    pub(super) fn occupy(&mut self, hold: Arc<Hold>) {
         self.occupants.insert(hold.claim.hold, Occupant { hold, leaving: false });
+    }
+
+    pub(super) fn put_out(&mut self, hold: HoldId) {
+        self.occupants.remove(&hold);
+        self.passing.take_if(|passing| passing.hold == hold);
     }
 
     /// A hold that occupies the seat.
     fn occupant(&self, now: Moment) -> Option<&Arc<Hold>> {
-        self.occupants.values().map(|occupant| &occupant.hold).find(|hold| now < hold.valid_until())
+        let holds = self.occupants.values().map(|occupant| &occupant.hold);
+        // One that is kept is nobody's.
+        holds.filter(|hold| !hold.is_passed()).find(|hold| now < hold.valid_until())
     }
 
     /// Until when the seat is occupied at least. What has lapsed is put out.
@@ -537,7 +576,8 @@ impl State {
             if now < until {
                 return Some(until);
             }
-            first.remove();
+            let lapsed = *first.key();
+            self.put_out(lapsed);
             if self.occupants.is_empty() {
                 // Whoever declares the loss may be late (4).
                 self.line.signal_front();
@@ -589,7 +629,7 @@ impl State {
         self.signal_front();
     }
 
-    fn signal_front(&mut self) {
+    pub(super) fn signal_front(&mut self) {
         self.line.signal_front();
     }
 }
@@ -601,7 +641,8 @@ fn owner_of(claim: &Claim, kind: Kind) -> Option<OwnValue> {
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        (self.on_drop)();
+        let kept = self.part();
+        (self.on_drop)(kept);
     }
 }
 
@@ -618,7 +659,7 @@ mod tests {
 
     fn seat() -> Arc<Seat> {
         let lock = Lock::mutex("job".parse().expect("a good name"));
-        Arc::new(Seat::new(lock, SessionId::from_random([1; 12]), 0, || {}))
+        Arc::new(Seat::new(lock, SessionId::from_random([1; 12]), 0, |_| {}))
     }
 
     fn session() -> Arc<Session> {
@@ -682,7 +723,7 @@ mod tests {
 
     fn reentrant() -> Arc<Seat> {
         let lock = Lock::reentrant("job".parse().expect("a good name"));
-        Arc::new(Seat::new(lock, SessionId::from_random([1; 12]), 0, || {}))
+        Arc::new(Seat::new(lock, SessionId::from_random([1; 12]), 0, |_| {}))
     }
 
     fn of(owner: &str) -> Arc<Terms> {

@@ -4,6 +4,7 @@
 //! 2. Where something is in the way, it is said which: whoever wants them waits for that one as for any lock, and asks for
 //!    the rest with that one in hand. How often he does so, and what he does then, is his.
 
+use super::KeepId;
 use super::acquire::{InLine, Missed, Pursuit, Won};
 use super::patience::Patience;
 use super::seat::{Asker, Seat, Turn};
@@ -91,6 +92,21 @@ impl<'a> Grasp<'a> {
                     self.lines[at].won = true;
                     self.lines[at].undo(claims);
                     self.hand_back(at, &hold);
+                    Missed::Taken(Box::new(standing))
+                }
+                Turn::HandedOn(hold, keep, _) => {
+                    self.lines[at].won = true;
+                    self.part_with(at, &hold, keep);
+                    Missed::Taken(Box::new(standing))
+                }
+                Turn::GiveBack(hold, keep) => {
+                    self.part_with(at, &hold, keep);
+                    Missed::Taken(Box::new(standing))
+                }
+                Turn::Call(keep, call) => {
+                    if let Some(call) = call {
+                        self.engine.keeper.call_for(keep, call);
+                    }
                     Missed::Taken(Box::new(standing))
                 }
                 Turn::Stand(_) | Turn::Misfit(_) => Missed::Taken(Box::new(standing)),
@@ -213,7 +229,7 @@ impl<'a> Grasp<'a> {
                 Turn::Won(hold, grant, claims) => {
                     self.lines[at].won = true;
                     self.lines[at].undo(claims);
-                    all.push(Won { hold, grant, inside });
+                    all.push(Won { hold, grant, kept: None, inside });
                 }
                 turn => {
                     let missed = match turn {
@@ -229,6 +245,12 @@ impl<'a> Grasp<'a> {
             }
         }
         Ok(all)
+    }
+
+    /// Gives back what was kept here: a set is taken as a whole, or not at all.
+    fn part_with(&self, at: usize, hold: &Arc<Hold>, keep: KeepId) {
+        self.lines[at].seat.vacate(hold);
+        self.engine.keeper.part_with(keep);
     }
 
     /// Gives back what was had, and is of no use alone. Once a shutdown has begun it is among what that gives back.

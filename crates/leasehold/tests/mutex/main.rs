@@ -9,6 +9,7 @@ mod detached;
 #[macro_use]
 mod every_store;
 mod moody;
+mod passing;
 #[path = "../common/place.rs"]
 mod place;
 mod several;
@@ -54,6 +55,15 @@ on_every_store! {
     cases::two_tasks_share_a_handle_and_each_has_its_own_hold,
     cases::a_watchdog_never_extends_after_the_release,
     cases::status_of_a_lock,
+    passing::tasks_hand_it_on_in_order_and_their_tokens_grow,
+    passing::another_process_is_not_kept_waiting_by_those_who_come_later,
+    passing::who_waits_for_what_is_handed_on_cancelled_at_every_await,
+    passing::a_lock_that_is_kept_is_given_back_when_another_asks,
+    passing::a_lock_is_kept_for_as_long_as_was_asked,
+    passing::what_is_kept_is_given_back_with_its_client,
+    passing::a_try_of_the_same_process_gets_what_is_kept,
+    passing::what_is_freed_by_force_while_it_is_handed_on_is_nobodys,
+    passing::each_has_the_lease_that_he_asked_for,
     detached::a_detached_hold_has_its_whole_lease_when_it_is_returned,
     detached::a_detached_hold_outlives_its_client_and_is_released_by_another,
     detached::a_detached_hold_needs_a_lease,

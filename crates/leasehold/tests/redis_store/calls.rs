@@ -37,7 +37,7 @@ async fn extends_that_follow_one_another_are_one_call() {
     let server = RedisServer::start().unwrap();
     let store = connect(&server).await;
     let lock = |n: u8| Lock::mutex(format!("job/{n}").parse().unwrap());
-    let extend = |n: u8| Extend { claim: claim(n), lease_ms: 90_000, keep_record: false };
+    let extend = |n: u8| Extend { claim: claim(n), lease_ms: 90_000, keep_record: false, reserve: None };
     for n in 0..100 {
         if n % 10 != 3 {
             let taken = store.execute(&lock(n), &take(&claim(n), None), LONG).await;
@@ -93,7 +93,12 @@ async fn the_commands_of_an_uncontended_lock_are_counted() {
         match what {
             "acquire" => granted(acquire(&store, &claim(2), Some(nonce(1))).await),
             "extend" => {
-                let op = Op::Extend(Extend { claim: claim(2), lease_ms: 30_000, keep_record: false });
+                let op = Op::Extend(Extend {
+                    claim: claim(2),
+                    lease_ms: 30_000,
+                    keep_record: false,
+                    reserve: None,
+                });
                 drop(execute(&store, &op, LONG).await);
             }
             _ => assert_eq!(found(release(&store, &claim(2)).await), Fate::Held),

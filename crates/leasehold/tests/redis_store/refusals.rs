@@ -36,7 +36,7 @@ async fn with_full_memory_nobody_acquires_but_the_holder_extends_and_releases() 
     server.cli(&["CONFIG", "SET", "maxmemory", "1"]).unwrap().ok().unwrap();
     assert_eq!(refused(acquire_of(&store, "other", &claim(3)).await).kind, FaultKind::OutOfMemory);
     assert_eq!(refused(acquire(&store, &claim(3), Some(nonce(8))).await).kind, FaultKind::OutOfMemory);
-    let extend = Op::Extend(Extend { claim: claim(1), lease_ms: 60_000, keep_record: true });
+    let extend = Op::Extend(Extend { claim: claim(1), lease_ms: 60_000, keep_record: true, reserve: None });
     let extended = execute(&store, &extend, LONG).await;
     assert!(matches!(extended, Outcome::Done(Reply::Extend(Extended::Extended))), "{extended:?}");
     assert_eq!(found(release(&store, &claim(1)).await), Fate::Held);
@@ -159,7 +159,7 @@ async fn the_permissions_that_the_docs_name_suffice() {
     let shares = store.acquire_all(&together, LONG).await;
     assert!(matches!(shares, Some(Outcome::Done(shares)) if matches!(shares[..], [Share::Had(_)])));
     for keep_record in [false, true] {
-        let extend = Extend { claim: claim(1), lease_ms: 40_000, keep_record };
+        let extend = Extend { claim: claim(1), lease_ms: 40_000, keep_record, reserve: None };
         assert_eq!(done(Op::Extend(extend)).await, Reply::Extend(Extended::Extended));
     }
     done(take(&claim(2), Some(nonce(2)))).await;
@@ -186,7 +186,7 @@ async fn a_reentrant_mutex_is_permitted(store: &RedisStore) {
     let mut listening = store.listen(&lock, LONG).await.unwrap().unwrap();
     listening.heard().await;
     let take = |n: u8| Op::Acquire(Acquire { claim: owned(n), ..ask(&claim(n), Some(nonce(4))) });
-    let extend = Op::Extend(Extend { claim: owned(1), lease_ms: 40_000, keep_record: true });
+    let extend = Op::Extend(Extend { claim: owned(1), lease_ms: 40_000, keep_record: true, reserve: None });
     let inspect = Op::Inspect(Inspect { claim: Some(owned(1)), in_full: true });
     for op in [take(1), take(2), extend, inspect, release(1), release(2)] {
         let outcome = store.execute(&lock, &op, LONG).await;

@@ -212,7 +212,8 @@ impl Peer {
 
     /// Sends an extend.
     pub async fn extend(&self, claim: &Claim, lease: Duration) -> Extended {
-        let extend = Extend { claim: claim.clone(), lease_ms: millis(lease), keep_record: false };
+        let extend =
+            Extend { claim: claim.clone(), lease_ms: millis(lease), keep_record: false, reserve: None };
         match self.execute(&Op::Extend(extend)).await {
             Reply::Extend(extended) => extended,
             other => panic!("{}: an extend was answered by {other:?}", self.lock),

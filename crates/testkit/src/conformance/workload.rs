@@ -204,7 +204,7 @@ impl Workload {
             9..=11 => {
                 let (claim, lease_ms) = (self.likely_claim(state), self.lease());
                 let keep_record = self.random.below(3) == 0;
-                Op::Extend(Extend { claim, lease_ms, keep_record })
+                Op::Extend(Extend { claim, lease_ms, keep_record, reserve: None })
             }
             12..=17 => Op::Release(self.release(state)),
             18 if self.kind == Kind::Semaphore => Op::Resize(self.resize(state)),

@@ -113,7 +113,7 @@ impl OnLock {
                 if kind == Kind::Mutex {
                     kind = kind_of_mark(rest.text()?)?;
                 }
-                Op::Extend(Extend { claim, lease_ms, keep_record })
+                Op::Extend(Extend { claim, lease_ms, keep_record, reserve: None })
             }
             Script::Acquire => {
                 rest.text()?.clone_into(&mut mailboxes);
@@ -199,7 +199,8 @@ impl<'a> Rest<'a> {
         let kind = if Kind::Election.owns(token) { Kind::Election } else { Kind::Mutex };
         let hold = token.strip_prefix(kind.mark()).ok_or_else(malformed)?;
         let hold = HoldId::from_token(hold).map_err(|_| malformed())?;
-        let extend = Extend { claim: Claim::new(hold), lease_ms: self.number()?, keep_record: false };
+        let extend =
+            Extend { claim: Claim::new(hold), lease_ms: self.number()?, keep_record: false, reserve: None };
         let (mailboxes, released, sessions) = (String::new(), String::new(), String::new());
         let key = key.to_owned();
         Ok(OnLock { key, kind, op: Op::Extend(extend), mailboxes, released, sessions })

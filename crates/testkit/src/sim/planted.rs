@@ -274,7 +274,7 @@ impl Planted {
         let wait = sim.kernel.sleep_until(at);
         let renewal = async move {
             wait.await;
-            let extend = Op::Extend(Extend { claim, lease_ms: 3_000, keep_record: false });
+            let extend = Op::Extend(Extend { claim, lease_ms: 3_000, keep_record: false, reserve: None });
             // Whatever comes of it.
             drop(store.execute(&lock, &extend, Duration::from_secs(1)).await);
         };

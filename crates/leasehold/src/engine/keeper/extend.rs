@@ -29,7 +29,8 @@ pub(super) struct Batch {
 }
 
 /// A hold of which the store said that it is gone.
-struct Gone {
+pub(super) struct Gone {
+    id: KeepId,
     hold: Arc<Hold>,
     /// Whether that was before its lease has ended.
     in_time: bool,
@@ -62,7 +63,7 @@ pub(super) async fn extend(shared: Arc<Shared>, batch: Batch) {
     let op = |sent: &Sent| {
         let claim = sent.hold.claim.clone();
         let (lease_ms, keep_record) = (whole_millis(sent.lease), sent.keep_record);
-        (sent.hold.lock.clone(), Op::Extend(Extend { claim, lease_ms, keep_record }))
+        (sent.hold.lock.clone(), Op::Extend(Extend { claim, lease_ms, keep_record, reserve: None }))
     };
     let ops: Vec<_> = sent.iter().map(op).collect();
     let outcomes = shared.store.execute_all(&ops, within).await;
@@ -74,11 +75,7 @@ pub(super) async fn extend(shared: Arc<Shared>, batch: Batch) {
     // The rest of the batch may be due again before anybody has said why these are gone.
     shared.bell.notify_one();
     let shared = &shared;
-    join_all(gone.into_iter().map(|gone| async move {
-        announce(&*shared.store, &*shared.world, shared.timings, &gone.hold, gone.in_time).await;
-        drop(gone.in_flight);
-    }))
-    .await;
+    join_all(gone.into_iter().map(|gone| gone.tell(shared))).await;
 }
 
 impl State {
@@ -98,13 +95,7 @@ impl State {
                 kept.raise();
             }
             Outcome::Done(Reply::Extend(Extended::NotHeld)) => {
-                let in_time = now < kept.hold.valid_until();
-                sent.hold.doubt();
-                // The rest of the batch does not wait until somebody has said why.
-                let in_flight = kept.in_flight.insert(CancellationToken::new()).clone().drop_guard();
-                self.lose(sent.id);
-                self.hasten(sent.hold.fence, now);
-                return Some(Gone { hold: sent.hold.clone(), in_time, in_flight });
+                return self.gone(sent.id, now);
             }
             Outcome::Done(_) | Outcome::Refused(_) | Outcome::Unknown(_) => {
                 if let Outcome::Refused(fault) | Outcome::Unknown(fault) = outcome {
@@ -115,6 +106,32 @@ impl State {
         }
         self.schedule(sent.id);
         None
+    }
+}
+
+impl State {
+    /// The store says that a hold is gone, which may have been handed on since it was asked (9).
+    pub(super) fn gone(&mut self, id: KeepId, now: Moment) -> Option<Gone> {
+        let kept = self.kept.get_mut(&id)?;
+        let (hold, in_time) = (kept.hold.clone(), now < kept.hold.valid_until());
+        hold.doubt();
+        // The rest of the batch does not wait until somebody has said why.
+        let in_flight = kept.in_flight.insert(CancellationToken::new()).clone().drop_guard();
+        self.lose(id);
+        self.hasten(hold.known_as, now);
+        Some(Gone { id, hold, in_time, in_flight })
+    }
+}
+
+impl Gone {
+    /// Tells everybody that it is gone, and why.
+    pub(super) async fn tell(self, shared: &Shared) {
+        announce(&*shared.store, &*shared.world, shared.timings, &self.hold, self.in_time).await;
+        if self.hold.is_passed() {
+            // It has no guard that would.
+            shared.state().forget(self.id);
+        }
+        drop(self.in_flight);
     }
 }
 

@@ -57,7 +57,7 @@ impl State {
                 let ids: Vec<_> =
                     self.kept.iter().filter(|(_, kept)| of_it(kept)).map(|(id, _)| *id).collect();
                 for id in ids {
-                    work.lost.extend(self.lose(id).map(|hold| (hold, reason.clone())));
+                    work.lost.extend(self.lose(id).map(|hold| (id, hold, reason.clone())));
                 }
             }
         }

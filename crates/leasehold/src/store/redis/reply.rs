@@ -1,6 +1,7 @@
 //! Replies of the scripts, read back into what the core calls them.
 
 use super::script::lock_of;
+use leasehold_core::cohort::{BLOCK, Block};
 use leasehold_core::{
     Acquired, Ahead, AuditEntry, Beaten, Ended, Entered, Evicted, Extended, Fate, FencingToken, Fingerprint,
     Freed, Holder, Inspection, Label, Op, OwnValue, Portion, Refused, Released, Reply, Resized, SessionEntry,
@@ -113,6 +114,13 @@ fn acquired(value: &Value) -> Read<Acquired> {
 }
 
 fn extended(value: &Value) -> Read<Extended> {
+    if let Value::Array(reserved) = value {
+        let [first, count, waits] = reserved.as_slice() else { return Err(Malformed) };
+        let count = number(count)?;
+        let count = u32::try_from(count).ok().filter(|count| (1..=BLOCK).contains(count)).ok_or(Malformed)?;
+        let block = Block::new(FencingToken::new(number(first)?), count);
+        return Ok(Extended::Reserved { block, others_wait: number(waits)? != 0 });
+    }
     match number(value)? {
         0 => Ok(Extended::NotHeld),
         1 => Ok(Extended::Extended),

@@ -247,6 +247,9 @@ impl Call {
                 if kind.is_one_string() {
                     call.cmd.arg(kind.mark());
                 }
+                if let Some(reserve) = extend.reserve {
+                    call.cmd.arg(reserve.tokens).arg(if reserve.tell { "1" } else { "" });
+                }
                 call
             }
             Op::Release(release) => {
@@ -430,7 +433,7 @@ fn life(life: Life) -> String {
 
 /// Whether a hold is told by its token alone, and no more than its end is to change: such extends go together.
 pub(super) fn goes_by_token(kind: Kind, extend: &Extend) -> bool {
-    kind.is_one_string() && extend.claim.value.is_none() && !extend.keep_record
+    kind.is_one_string() && extend.claim.value.is_none() && !extend.keep_record && extend.reserve.is_none()
 }
 
 /// What the records of sessions call a lock that they hold.

@@ -323,7 +323,7 @@ async fn a_reboot_is_written_down_with_its_time() {
     done(
         &store,
         &lock("held"),
-        Op::Extend(Extend { claim: claim(1, 1), lease_ms: 7_200_000, keep_record: true }),
+        Op::Extend(Extend { claim: claim(1, 1), lease_ms: 7_200_000, keep_record: true, reserve: None }),
     )
     .await;
     drop(store);
@@ -632,8 +632,9 @@ fn any_acquire() -> impl Strategy<Value = Acquire> {
 
 fn any_step() -> impl Strategy<Value = Step> {
     let claims = || (0..5_u8, 0..3_u8).prop_map(|(of, hold)| claim(of, hold));
-    let extend = (claims(), 1..9000_u64, any::<bool>())
-        .prop_map(|(claim, lease_ms, keep_record)| Op::Extend(Extend { claim, lease_ms, keep_record }));
+    let extend = (claims(), 1..9000_u64, any::<bool>()).prop_map(|(claim, lease_ms, keep_record)| {
+        Op::Extend(Extend { claim, lease_ms, keep_record, reserve: None })
+    });
     let release =
         (claims(), any::<bool>(), proptest::option::of(any_acquire())).prop_map(|(claim, grant, next)| {
             let pass = if grant { Pass::Grant } else { Pass::Free };

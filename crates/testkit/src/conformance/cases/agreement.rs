@@ -164,7 +164,7 @@ impl<'a> Contest<'a> {
             0..4 => Op::Acquire(self.any_ask(who, &claim, random)),
             4..5 => {
                 let lease_ms = 1000 * random.pick(&LEASES_S);
-                Op::Extend(Extend { claim, lease_ms, keep_record: random.below(2) == 0 })
+                Op::Extend(Extend { claim, lease_ms, keep_record: random.below(2) == 0, reserve: None })
             }
             5..9 => {
                 let pass = match random.below(8) {

@@ -20,10 +20,10 @@ pub async fn outcomes_come_in_the_order_of_operations(scene: &Scene) {
         let at = a.at(&scene.another_lock());
         let claim = at.take(LONG).await;
         let op = match n % 4 {
-            0 => Op::Extend(Extend { claim, lease_ms: 1, keep_record: n % 8 == 0 }),
+            0 => Op::Extend(Extend { claim, lease_ms: 1, keep_record: n % 8 == 0, reserve: None }),
             1 => Op::Release(Release { claim, pass: Pass::Grant, next: None }),
             2 => Op::Inspect(Inspect { claim: Some(claim), in_full: false }),
-            _ => Op::Extend(Extend { claim: at.claim(), lease_ms: 1, keep_record: false }),
+            _ => Op::Extend(Extend { claim: at.claim(), lease_ms: 1, keep_record: false, reserve: None }),
         };
         ops.push((at.lock, op));
     }

@@ -336,7 +336,7 @@ fn entries() -> Vec<Way> {
     let take = |n: u8| Op::Acquire(ask(owned(n), Some(60_000)));
     let release = |n: u8| Op::Release(Release { claim: owned(n), pass: Pass::Grant, next: None });
     let extend = |n: u8, lease_ms: u64, keep_record: bool| {
-        Op::Extend(Extend { claim: owned(n), lease_ms, keep_record })
+        Op::Extend(Extend { claim: owned(n), lease_ms, keep_record, reserve: None })
     };
     let evict =
         |n: u8| Op::Evict(Evict { dead: claim(n).hold.session(), by: Label::new("test").expect("a label") });
@@ -668,9 +668,9 @@ fn release_own() -> Op {
 }
 
 fn short_extend(n: u8) -> Op {
-    Op::Extend(Extend { claim: claim(n), lease_ms: 1, keep_record: false })
+    Op::Extend(Extend { claim: claim(n), lease_ms: 1, keep_record: false, reserve: None })
 }
 
 fn extend(n: u8, keep_record: bool) -> Op {
-    Op::Extend(Extend { claim: claim(n), lease_ms: 90_000_000, keep_record })
+    Op::Extend(Extend { claim: claim(n), lease_ms: 90_000_000, keep_record, reserve: None })
 }

@@ -64,7 +64,7 @@ local function look(name, record, hold, own)
   end
   -- As in mutex.lua.
   if value and string.sub(value, 1, 9) == 'election\n' then return { 'kind', 'string' } end
-  local fields = redis.pcall('HMGET', KEYS[record], 'format', 'last', 'tenant', 'ended', 'queue')
+  local fields = redis.pcall('HMGET', KEYS[record], 'format', 'last', 'tenant', 'ended', 'queue', 'reserved')
   if fields.err then
     if string.sub(fields.err, 1, 9) ~= 'WRONGTYPE' then return nil, fields end
     return { 'format', redis.call('TYPE', KEYS[record]).ok }
@@ -84,7 +84,8 @@ local function look(name, record, hold, own)
   local ours = value and holder and value == (holders_own == '' and holder or holders_own)
   if ours and holders_own ~= '' and ended and string.find(ended, holder .. ' ', 1, true) then ours = false end
   if rests then ours, life = true, 'l' end
-  local state = { there = there, last = last, known = holder == hold and holders_own == own }
+  local reserved = fields[6] and tonumber(string.match(fields[6], '^%d+')) or 0
+  local state = { there = there, last = last, reserved = reserved, known = holder == hold and holders_own == own }
   local awaited = fields[5] and string.byte(fields[5]) ~= 48
   if value == (own == '' and hold or own) and (own == '' or ours and state.known) then
     state.ttl_ms, state.awaited = redis.call('PTTL', KEYS[name]), awaited and 1 or 0
@@ -124,7 +125,7 @@ for i, state in ipairs(states) do
   local hold, own, lease_ms = ARGV[at], ARGV[at + 1], ARGV[at + 2]
   local held, last, texts, over = replies[i] == 'held', state.last, {}, {}
   if not held or not state.known or not last then
-    last = math.min(last and math.max(last + 1, now_us) or now_us, GREATEST_FENCE)
+    last = math.min(last and math.max(last + 1, state.reserved + 1, now_us) or now_us, GREATEST_FENCE)
     local kept_ms = digits(math.max(math.floor(last / 1000) - now_ms, tonumber(lease_ms)) + RECORD_KEPT_MS)
     if not state.there then redis.call('RESTORE', KEYS[2 * i], kept_ms, EMPTY_RECORD) end
     if state.queue then texts[1], texts[2] = 'queue', state.queue end

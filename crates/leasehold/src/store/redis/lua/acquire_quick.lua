@@ -9,7 +9,8 @@ if record_there and last and not value and not kind and not awaited
   local time = redis.call('TIME')
   local s, us = tonumber(time[1]), tonumber(time[2])
   local now_ms = s * 1000 + math.floor(us / 1000)
-  local fence = math.min(math.max(last + 1, s * 1000000 + us), GREATEST_FENCE)
+  local reserved = fields[7] and tonumber(string.match(fields[7], '^%d+')) or 0
+  local fence = math.min(math.max(last + 1, reserved + 1, s * 1000000 + us), GREATEST_FENCE)
   redis.call('HSET', KEYS[2], 'last', string.format('%.0f', fence),
     'tenant', ARGV[1] .. '\n' .. string.format('%.0f', now_ms) .. '\n' .. ARGV[9] .. '\n' .. ARGV[2] .. '\n' .. ARGV[5])
   local kept_ms = math.max(math.floor(fence / 1000) - now_ms, tonumber(ARGV[4])) + RECORD_KEPT_MS

@@ -1,5 +1,5 @@
--- Lengthens one hold, where the token alone does not tell it, or the record is to be kept as long. Its end is never
--- brought nearer.
+-- Lengthens one hold, where the token alone does not tell it, the record is to be kept as long, or fencing tokens are to be
+-- reserved for those to whom the hold is handed on. Its end is never brought nearer.
 --
 -- KEYS[1]  the lock
 -- KEYS[2]  its record
@@ -8,9 +8,12 @@
 -- ARGV[3]  lease_ms: how long the hold lasts from now at least
 -- ARGV[4]  '1' to keep the record as long, or empty
 -- ARGV[5]  what stands before the token of a lock of this kind, or empty
+-- ARGV[6]  how many fencing tokens are to be reserved, of a Mutex; or empty, or nothing
+-- ARGV[7]  '1' to be told when another session asks for the lock
 --
 -- Replies
---   1                   extended
+--   {first, count, 1 if others wait else 0}      extended, and these tokens are reserved
+--   1                   extended, and nothing is reserved: the record does not know this hold, or full memory refused it
 --   0                   not held
 --   {'format', found}   the record, which has to be compared for a user's own value, has another format
 --
@@ -18,6 +21,9 @@
 -- which full memory does not refuse.
 
 local RECORD_KEPT_MS = 3600000
+local GREATEST_FENCE = 9007199254740991
+-- How many tokens are reserved at once, and how far ahead of the clock the last of them is, at most.
+local BLOCK = 32
 
 local value = redis.pcall('GET', KEYS[1])
 if type(value) == 'table' then
@@ -27,7 +33,7 @@ end
 local own = ARGV[2]
 if value ~= ARGV[5] .. (own == '' and ARGV[1] or own) then return 0 end
 
-local record = redis.pcall('HMGET', KEYS[2], 'format', 'tenant', 'last', 'ended')
+local record = redis.pcall('HMGET', KEYS[2], 'format', 'tenant', 'last', 'ended', 'reserved', 'queue')
 if own ~= '' then
   if record.err then
     if string.sub(record.err, 1, 9) ~= 'WRONGTYPE' then return record end
@@ -42,20 +48,53 @@ if own ~= '' then
   if record[4] and string.find(record[4], hold .. ' ', 1, true) then return 0 end
 end
 
+local function digits(number)
+  return string.format('%.0f', number)
+end
+
+-- The server's time is read once, and only by those who need it.
+local now_us, now_ms
+local function now()
+  if not now_us then
+    local time = redis.call('TIME')
+    local s, us = tonumber(time[1]), tonumber(time[2])
+    now_us, now_ms = s * 1000000 + us, s * 1000 + math.floor(us / 1000)
+  end
+  return now_ms
+end
+
+-- Reserves tokens for the hold that was given last; gives what to reply, or nil where nothing is reserved. They begin behind
+-- all that were given or reserved, and never outrun the clock by more than one block.
+local function reserve()
+  local last = record[3] and tonumber(record[3])
+  local upto, tells = string.match(record[5] or '', '^(%d+) ?(%l*)$')
+  upto = upto and tonumber(upto) or 0
+  now()
+  local first = math.min(math.max(math.max(last, upto) + 1, now_us), GREATEST_FENCE)
+  local count = math.min(math.max(tonumber(ARGV[6]), 1), BLOCK)
+  local most = math.max(math.min(first + count - 1, now_us + BLOCK - 1, GREATEST_FENCE), first)
+  local told = ARGV[7] == '1' or tells == 'tell' and upto > last
+  -- Full memory may refuse it, which is no reason not to extend.
+  local written = redis.pcall('HSET', KEYS[2], 'reserved', digits(most) .. (told and ' tell' or ''))
+  if type(written) == 'table' then return end
+  local awaited = record[6] and string.byte(record[6]) ~= 48
+  return { first, most - first + 1, awaited and 1 or 0 }
+end
+
 local lease_ms = tonumber(ARGV[3])
 local ttl_ms = redis.call('PTTL', KEYS[1])
 if ttl_ms < lease_ms then redis.call('PEXPIRE', KEYS[1], ARGV[3]) end
 
 if ARGV[4] == '1' and not record.err and record[1] == '1' then
   local ahead_ms = 0
-  if record[3] then
-    local time = redis.call('TIME')
-    local now_ms = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
-    ahead_ms = math.floor(tonumber(record[3]) / 1000) - now_ms
-  end
+  if record[3] then ahead_ms = math.floor(tonumber(record[3]) / 1000) - now() end
   local kept_ms = math.max(ahead_ms, lease_ms) + RECORD_KEPT_MS
   if redis.call('PTTL', KEYS[2]) < kept_ms - RECORD_KEPT_MS / 2 then
-    redis.call('PEXPIRE', KEYS[2], string.format('%.0f', kept_ms))
+    redis.call('PEXPIRE', KEYS[2], digits(kept_ms))
   end
+end
+if (ARGV[6] or '') ~= '' and not record.err and record[1] == '1' and record[2] and record[3] then
+  local hold, held_own = string.match(record[2], '^([^\n]*)\n%d+\n%l%d*\n([^\n]*)\n')
+  if hold == ARGV[1] and held_own == own then return reserve() or 1 end
 end
 return 1

@@ -9,4 +9,4 @@ local by_hold = false
 
 local session = string.sub(ARGV[1], 1, 16)
 
-local fields = redis.pcall('HMGET', KEYS[2], 'format', 'last', 'tenant', 'ended', 'queue', 'w:' .. session)
+local fields = redis.pcall('HMGET', KEYS[2], 'format', 'last', 'tenant', 'ended', 'queue', 'w:' .. session, 'reserved')

@@ -39,9 +39,19 @@ local function ahead_of(ask, position)
   return who and lives(who) and who.session or ''
 end
 
+-- Tells the holder that another asks for the lock, if he wants to know.
+local function note(ask)
+  local upto = fields[7] and last and string.match(fields[7], '^(%d+) tell$')
+  local holder = upto and tonumber(upto) > last and tenant()
+  if holder and holder.session ~= ask.session and holds(holder) then
+    messages[#messages + 1] = { holder.session, 'wanted ' .. digits(last) }
+  end
+end
+
 -- Queues, if asked so, and tells who has the lock. `asked` is a session that is known to be `alive_ms` yet, or nil.
 local function wait(ask, asked, alive_ms)
   local position = ask.nonce ~= '' and enqueue(ask) or -1
+  note(ask)
   local ahead = ahead_of(ask, position)
   return tell_holder({ 'taken', position, ahead, ahead == asked and alive_ms or -1 })
 end

@@ -3,10 +3,11 @@
 -- Without a record nothing is remembered of who had the lock; and the record has the token of whoever has it.
 local begin_record, keep_token
 
--- Enters a new holder and its fencing token.
+-- Enters a new holder and its fencing token, which is greater than what was given and what is reserved.
 local function install(who)
   now()
-  last = math.min(last and math.max(last + 1, now_us) or now_us, GREATEST_FENCE)
+  local reserved = fields[7] and tonumber(string.match(fields[7], '^%d+')) or 0
+  last = math.min(last and math.max(last + 1, reserved + 1, now_us) or now_us, GREATEST_FENCE)
   the_tenant, who.since_ms = who, now_ms
   put('last', digits(last))
   put('tenant', who.hold .. '\n' .. digits(now_ms) .. '\n' .. who.life .. '\n' .. who.own .. '\n' .. who.label)

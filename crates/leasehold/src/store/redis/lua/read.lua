@@ -3,6 +3,9 @@
 -- KEYS[2]  the record: a HASH
 --            format           1; a record of another format is not touched
 --            last             the fencing token that was given last
+--            reserved         the greatest fencing token that is reserved for the hold that was given last, of a Mutex, and
+--                             ' tell' where its process is to be told that another asks. If it is not greater than last,
+--                             it was for an earlier hold, and means nothing
 --            tenant           who was given the lock last: hold \n since_ms \n life \n own value \n label
 --            ended            the eight holds that were ended last other than by their leases, the last one first, with \n
 --                             between: hold, space, how

@@ -1,0 +1,334 @@
+//! Handing a hold on inside a process: what its tasks may do with it before the store is asked again.
+//!
+//! A [`Cohort`] is one hold as the tasks see it that pass it on among themselves. Whoever drives it asks
+//! [`next`](Cohort::next) whose turn it is, and feeds back what the store has reserved.
+//!
+//! 1. Each of them has a fencing token of his own, from a [`Block`] that the store has reserved: what it gives to the next
+//!    holder, and what it reserves next, is greater than all of these.
+//! 2. A block has [`BLOCK`] tokens at most, and fewer where the last of them would be further ahead of the store's clock than
+//!    that: a store that loses its data begins anew by that clock.
+//! 3. While others wait for the lock the process has a *turn*: those of its tasks that stood in line when it began, for
+//!    [`TURN`] and [`BLOCK`] hand-overs at most. Then it gives the hold back, and stands in the queue behind them.
+//! 4. That nobody waits is believed for as long as one turn. Then the store is asked, by the question that reserves the
+//!    next block.
+
+use crate::{FencingToken, Moment};
+use std::time::Duration;
+
+/// How many fencing tokens are reserved at once at most, and how often a hold is handed on in one turn.
+pub const BLOCK: u32 = 32;
+
+/// How long a turn lasts while others wait, and for how long it is believed that nobody does.
+pub const TURN: Duration = Duration::from_millis(100);
+
+/// What is to be reserved together with an [`Extend`](crate::Extend), of a Mutex.
+///
+/// [`Block`] shows it in use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reserve {
+    /// How many fencing tokens; the store gives [`BLOCK`] at most, and perhaps fewer.
+    pub tokens: u32,
+    /// Set to be [told](crate::Wake::Wanted) when another session asks for the lock.
+    pub tell: bool,
+}
+
+/// Fencing tokens that the store has reserved for a hold: for those to whom its process hands it on.
+///
+/// ```
+/// use leasehold_core::cohort::Reserve;
+/// use leasehold_core::model::{LockState, everybody};
+/// use leasehold_core::{
+///     Acquire, Claim, Extend, Extended, HoldId, Label, Life, Op, Portion, Reply, SessionId,
+/// };
+///
+/// let mut lock = LockState::default();
+/// let claim = Claim::new(HoldId::from_random(SessionId::from_random([7; 12]), [1; 16]));
+/// let (label, life) = (Label::new("billing")?, Life::Session { alive_ms: 10_000 });
+/// let ask = Acquire {
+///     claim: claim.clone(), lease_ms: 3_000, label, queue: None, adopt_ms: None, life, ahead: None,
+///     portion: Portion::Whole,
+/// };
+/// lock.apply(5_000_000, &Op::Acquire(ask), &everybody);
+///
+/// let reserve = Some(Reserve { tokens: 32, tell: false });
+/// let extend = Op::Extend(Extend { claim, lease_ms: 3_000, keep_record: false, reserve });
+/// let (reply, _) = lock.apply(5_000_400, &extend, &everybody);
+/// let Reply::Extend(Extended::Reserved { mut block, .. }) = reply else { panic!("it is held") };
+/// assert_eq!(block.take().map(u64::from), Some(5_000_400));
+/// assert_eq!(block.left(), 31);
+/// # Ok::<(), leasehold_core::LabelError>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Block {
+    next: FencingToken,
+    left: u32,
+}
+
+impl Block {
+    /// No token at all.
+    pub const EMPTY: Self = Self { next: FencingToken::new(0), left: 0 };
+
+    /// So many tokens, from the first one on.
+    pub const fn new(first: FencingToken, count: u32) -> Self {
+        Self { next: first, left: count }
+    }
+
+    /// The block that comes after `greatest`, the greatest token that was given or reserved, at `now_us` microseconds of the
+    /// store's clock (2); and its last token.
+    pub fn after(greatest: Option<FencingToken>, now_us: u64, tokens: u32) -> (Self, FencingToken) {
+        let first = FencingToken::after(greatest, now_us).as_u64();
+        let wanted = u64::from(tokens.clamp(1, BLOCK));
+        let furthest = (now_us + u64::from(BLOCK) - 1).min(FencingToken::MAX.as_u64());
+        let last = (first + wanted - 1).min(furthest).max(first);
+        let count = u32::try_from(last - first + 1).unwrap_or(1);
+        (Self::new(FencingToken::new(first), count), FencingToken::new(last))
+    }
+
+    /// How many are left.
+    pub const fn left(&self) -> u32 {
+        self.left
+    }
+
+    /// The first of those that are left.
+    pub fn first(&self) -> Option<FencingToken> {
+        (self.left > 0).then_some(self.next)
+    }
+
+    /// Takes the next one.
+    pub fn take(&mut self) -> Option<FencingToken> {
+        let token = self.first()?;
+        (self.next, self.left) = (FencingToken::new(token.as_u64() + 1), self.left - 1);
+        Some(token)
+    }
+}
+
+/// What is to become of a hold that one task is done with, and another stands in line for.
+///
+/// [`Cohort`] shows it in use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Next {
+    /// It is the other's, by the next token.
+    HandOn,
+    /// It is the other's once the store has reserved tokens, or has said whether anybody waits.
+    Ask,
+    /// It goes back to the store.
+    GiveBack,
+}
+
+/// One hold as the tasks of a process see it that hand it on.
+///
+/// ```
+/// use leasehold_core::cohort::{Block, Cohort, Next};
+/// use leasehold_core::{FencingToken, Moment};
+///
+/// let now = Moment::from_micros(5_000_000);
+/// let mut cohort = Cohort::new(now, true, 2); // others wait; of this process, tasks 1 and 2 stand in line
+/// assert_eq!(cohort.next(now, 1), Next::Ask); // each needs a fencing token
+/// cohort.handle_reserved((Block::new(FencingToken::new(4711), 32), true), false, now, 2);
+///
+/// assert_eq!(cohort.next(now, 1), Next::HandOn);
+/// assert_eq!(cohort.take(), Some(FencingToken::new(4711)));
+/// assert_eq!(cohort.next(now, 3), Next::GiveBack); // it came after the turn had begun
+/// ```
+#[derive(Debug)]
+pub struct Cohort {
+    /// The tokens that are left, and the block that is used after them.
+    block: Block,
+    spare: Block,
+    /// Whether others are known to wait, or may be taken to.
+    others_wait: bool,
+    /// When the turn began.
+    since: Moment,
+    /// The last task in line when it began.
+    last_in_line: u64,
+    /// How often the hold was handed on since.
+    handed: u32,
+    /// Set once the store tells when another asks for the lock.
+    told: bool,
+    /// Set once the store did not reserve anything: it is not asked again.
+    refused: bool,
+}
+
+impl Cohort {
+    /// A hold that the store has given. `since` is when that was asked for, or any moment after that; `last_in_line` the
+    /// number of the last task that stands in line: greater numbers have come later.
+    pub const fn new(since: Moment, others_wait: bool, last_in_line: u64) -> Self {
+        let (block, spare) = (Block::EMPTY, Block::EMPTY);
+        Self { block, spare, others_wait, since, last_in_line, handed: 0, told: false, refused: false }
+    }
+
+    /// What becomes of the hold now, if `who` is the next in line.
+    pub fn next(&self, now: Moment, who: u64) -> Next {
+        // Who is told need not ask.
+        let over = now >= self.since + TURN && (self.others_wait || !self.told);
+        let none_left = self.left() == 0;
+        if self.others_wait && (over || self.handed >= BLOCK || who > self.last_in_line) {
+            return Next::GiveBack;
+        }
+        match none_left || over {
+            true if self.refused => Next::GiveBack,
+            true => Next::Ask,
+            false => Next::HandOn,
+        }
+    }
+
+    /// The same where nobody stands in line, and the hold is to be kept for whoever comes: until another asks, which the
+    /// store has to tell.
+    pub fn keep(&self) -> Next {
+        match self.others_wait || self.refused {
+            true => Next::GiveBack,
+            false if self.left() == 0 || !self.told => Next::Ask,
+            false => Next::HandOn,
+        }
+    }
+
+    fn left(&self) -> u32 {
+        self.block.left() + self.spare.left()
+    }
+
+    /// Hands it on: the token of the next holder.
+    pub fn take(&mut self) -> Option<FencingToken> {
+        if self.block.left() == 0 {
+            self.block = std::mem::replace(&mut self.spare, Block::EMPTY);
+        }
+        let token = self.block.take()?;
+        self.handed = self.handed.saturating_add(1);
+        Some(token)
+    }
+
+    /// Whether it is time to have more tokens reserved, so that nobody waits for them.
+    pub fn runs_low(&self) -> bool {
+        self.left() <= BLOCK / 2 && !self.others_wait && !self.refused
+    }
+
+    /// The store has reserved a block, by a question that was sent at `sent_at`, and with which it was asked to tell or not.
+    /// While nobody waits each answer begins a turn, and so does the first that says that somebody does.
+    pub fn handle_reserved(
+        &mut self,
+        (block, others_wait): (Block, bool),
+        told: bool,
+        sent_at: Moment,
+        last_in_line: u64,
+    ) {
+        // Of two answers the later one has the greater tokens.
+        if self.spare.left() > 0 {
+            self.block = self.spare;
+        }
+        self.spare = block;
+        self.told |= told;
+        if !self.others_wait || !others_wait {
+            (self.since, self.handed, self.last_in_line) = (sent_at, 0, last_in_line);
+        }
+        self.others_wait = others_wait;
+    }
+
+    /// The store has reserved nothing, or did not say so.
+    pub fn handle_refused(&mut self) {
+        self.refused = true;
+    }
+
+    /// Somebody else is said to ask for the lock. It may be forged: then the hold goes back to the store for nothing.
+    pub fn handle_wanted(&mut self, now: Moment, last_in_line: u64) {
+        if !self.others_wait {
+            (self.since, self.handed, self.last_in_line) = (now, 0, last_in_line);
+            self.others_wait = true;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ms(ms: u64) -> Moment {
+        Moment::from_micros(1_000_000 + ms * 1_000)
+    }
+
+    fn block(first: u64, count: u32) -> Block {
+        Block::new(FencingToken::new(first), count)
+    }
+
+    #[test]
+    fn a_block_never_outruns_the_clock() {
+        let ends = |last: Option<u64>, now_us, tokens| {
+            let (block, upto) = Block::after(last.map(FencingToken::new), now_us, tokens);
+            assert_eq!(block.next.as_u64() + u64::from(block.left()) - 1, upto.as_u64());
+            (block.next.as_u64(), upto.as_u64())
+        };
+        assert_eq!(ends(None, 1_000, 32), (1_000, 1_031));
+        assert_eq!(ends(Some(1_031), 1_010, 32), (1_032, 1_041), "as far as the clock has come since");
+        assert_eq!(ends(Some(5_000), 1_000, 32), (5_001, 5_001), "the clock went back");
+        assert_eq!(ends(None, 1_000, 0), (1_000, 1_000));
+        assert_eq!(ends(None, 1_000, u32::MAX), (1_000, 1_031));
+        let most = FencingToken::MAX.as_u64();
+        assert_eq!(ends(None, most - 3, 32), (most - 3, most));
+        assert_eq!(ends(Some(most), 1_000, 32), (most, most));
+    }
+
+    #[test]
+    fn while_others_wait_those_have_it_who_stood_in_line_when_the_turn_began() {
+        let mut cohort = Cohort::new(ms(0), true, 40);
+        cohort.handle_reserved((block(1, 32), true), false, ms(1), 60);
+        assert_eq!(cohort.next(ms(99), 40), Next::HandOn);
+        assert_eq!(cohort.next(ms(99), 41), Next::GiveBack, "it came later");
+        assert_eq!(cohort.next(ms(100), 2), Next::GiveBack, "the turn is over");
+        for _ in 0..BLOCK {
+            assert_eq!(cohort.next(ms(1), 2), Next::HandOn);
+            cohort.take().expect("there are enough");
+        }
+        cohort.handle_reserved((block(100, 32), true), false, ms(2), 60);
+        assert_eq!(cohort.next(ms(2), 2), Next::GiveBack, "often enough");
+    }
+
+    #[test]
+    fn while_nobody_waits_it_goes_on_and_the_store_is_asked_again_and_again() {
+        let mut cohort = Cohort::new(ms(0), false, 1);
+        for round in 0..10 {
+            assert_eq!(cohort.next(ms(round), 1_000), Next::Ask);
+            cohort.handle_reserved((block(round * 100, 32), false), false, ms(round), 1);
+            for _ in 0..BLOCK {
+                assert_eq!(cohort.next(ms(round), 1_000), Next::HandOn);
+                cohort.take().expect("there are enough");
+            }
+        }
+        cohort.handle_reserved((block(5_000, 32), false), false, ms(50), 1);
+        assert_eq!(cohort.next(ms(149), 1_000), Next::HandOn);
+        assert_eq!(cohort.next(ms(150), 1_000), Next::Ask, "somebody may have come");
+        cohort.handle_reserved((block(6_000, 32), true), false, ms(150), 7);
+        assert_eq!(cohort.next(ms(151), 7), Next::HandOn, "the turn begins when they are seen");
+        assert_eq!(cohort.next(ms(151), 8), Next::GiveBack);
+    }
+
+    #[test]
+    fn who_gets_no_tokens_gives_it_back() {
+        let mut cohort = Cohort::new(ms(0), false, 1);
+        cohort.handle_refused();
+        assert_eq!((cohort.next(ms(0), 1), cohort.keep()), (Next::GiveBack, Next::GiveBack));
+        assert_eq!(cohort.take(), None);
+    }
+
+    #[test]
+    fn it_is_kept_until_somebody_else_asks() {
+        let mut cohort = Cohort::new(ms(0), false, 1);
+        assert_eq!(cohort.keep(), Next::Ask);
+        cohort.handle_reserved((block(1, 20), false), false, ms(0), 1);
+        assert_eq!(cohort.keep(), Next::Ask, "nobody would tell");
+        cohort.handle_reserved((block(50, 20), false), true, ms(0), 1);
+        assert_eq!((cohort.keep(), cohort.next(ms(900), 1)), (Next::HandOn, Next::HandOn));
+        for token in (1..=20).chain(50..53) {
+            assert_eq!(
+                cohort.take(),
+                Some(FencingToken::new(token)),
+                "none is left out, and each is greater"
+            );
+        }
+        assert!(!cohort.runs_low());
+        cohort.take().expect("there are enough");
+        assert!(cohort.runs_low());
+        cohort.handle_wanted(ms(5), 3);
+        assert_eq!(cohort.keep(), Next::GiveBack);
+        assert_eq!(cohort.next(ms(6), 3), Next::HandOn, "who stands in line has his turn");
+        cohort.handle_wanted(ms(50), 9);
+        assert_eq!(cohort.next(ms(105), 3), Next::GiveBack, "another note does not lengthen it");
+    }
+}

@@ -1,0 +1,250 @@
+//! Holds that are handed on inside the process: what the store is asked for them, and what becomes of those that nobody
+//! comes for.
+//!
+//! Whose turn it is, is the seat's to know, and how often the hold may change hands the core's. No lock of a seat is taken
+//! while the keeper's is held; the other way round is what a seat's callers do.
+
+use super::super::Hold;
+use super::super::passing::Rest;
+use super::extend::Gone;
+use super::{Ear, KeepId, Keeper, Kept, LostReason, Shared, State};
+use crate::store::Outcome;
+use leasehold_core::cohort::{BLOCK, Reserve};
+use leasehold_core::tenure::{Caps, Plan};
+use leasehold_core::{Extend, Extended, FencingToken, Lease, Moment, Op, Reply, whole_millis};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+/// What the store is asked for a hold that is handed on: fencing tokens, and whether anybody waits.
+#[derive(Debug, Clone, Copy, Default)]
+pub(in crate::engine) struct Call {
+    /// How long whoever has it next wants to have it at least, where it is to be lengthened as well.
+    pub(in crate::engine) lease: Option<Duration>,
+    /// Set to be told when another process asks for the lock.
+    pub(in crate::engine) tell: bool,
+}
+
+/// The same on its way.
+pub(super) struct Called {
+    id: KeepId,
+    hold: Arc<Hold>,
+    call: Call,
+    /// Kept for as long as it is in flight.
+    in_flight: DropGuard,
+}
+
+impl Called {
+    /// Takes a note that it is about to be sent.
+    pub(super) fn new(id: KeepId, kept: &mut Kept, may_last: Duration, now: Moment) -> Self {
+        let call = kept.call.take().unwrap_or_default();
+        if let Some(lease) = call.lease {
+            kept.hold.may_last(now + may_last + lease);
+        }
+        let token = CancellationToken::new();
+        kept.in_flight = Some(token.clone());
+        Self { id, hold: kept.hold.clone(), call, in_flight: token.drop_guard() }
+    }
+}
+
+/// Asks the store, and tells the seat what it has reserved.
+pub(super) async fn call(shared: Arc<Shared>, called: Called) {
+    let Called { id, hold, call, in_flight } = called;
+    let sent_at = shared.world.now();
+    // Half of what is left, so that whoever waits for it has time for something else.
+    let left = hold.kept_until().since(sent_at) / 2;
+    let within = shared.timings.call.min(left).max(Duration::from_millis(1));
+    let lease = call.lease.unwrap_or(Lease::MIN);
+    let reserve = Some(Reserve { tokens: BLOCK, tell: call.tell });
+    let (claim, lease_ms) = (hold.claim.clone(), whole_millis(lease));
+    let op = Op::Extend(Extend { claim, lease_ms, keep_record: false, reserve });
+    let outcome = shared.store.execute(&hold.lock, &op, within).await;
+    let reserved = match &outcome {
+        Outcome::Done(Reply::Extend(Extended::Reserved { block, others_wait })) => {
+            Some((*block, *others_wait))
+        }
+        Outcome::Refused(fault) | Outcome::Unknown(fault) => {
+            tracing::debug!(lock = %hold.lock, %fault, "no tokens reserved");
+            None
+        }
+        Outcome::Done(_) => None,
+    };
+    let now = shared.world.now();
+    let gone = match outcome {
+        Outcome::Done(Reply::Extend(Extended::NotHeld)) => shared.state().gone_unless_lost(id, now),
+        Outcome::Done(Reply::Extend(_)) => shared.state().called(id, sent_at, call.lease),
+        _ => shared.state().called(id, sent_at, None),
+    };
+    drop(in_flight);
+    // Whoever has it by now, or stands in line for it.
+    if hold.seat().is_some_and(|seat| seat.handle_reserved(&hold, reserved, call.tell, sent_at)) {
+        shared.part_with(id);
+    }
+    shared.bell.notify_one();
+    if let Some(gone) = gone {
+        gone.tell(&shared).await;
+    }
+}
+
+impl State {
+    /// A call was answered, or was not.
+    fn called(&mut self, id: KeepId, sent_at: Moment, lease: Option<Duration>) -> Option<Gone> {
+        let kept = self.kept.get_mut(&id).filter(|kept| !kept.lost)?;
+        kept.tenure.handle_called(sent_at, lease);
+        kept.raise();
+        self.schedule(id);
+        None
+    }
+
+    fn gone_unless_lost(&mut self, id: KeepId, now: Moment) -> Option<Gone> {
+        let is_lost = self.kept.get(&id)?.lost;
+        if is_lost { None } else { self.gone(id, now) }
+    }
+
+    /// The holds whose seats are to be looked at.
+    pub(super) fn take_rested(&mut self, now: Moment) -> Vec<(KeepId, Arc<Hold>)> {
+        let mut rested = Vec::new();
+        while let Some((_, id)) = self.rests.first().copied().filter(|(at, _)| *at <= now) {
+            self.rests.pop_first();
+            if let Some(kept) = self.kept.get_mut(&id) {
+                kept.rest_until = None;
+                rested.push((id, kept.hold.clone()));
+            }
+        }
+        rested
+    }
+
+    /// A hold whose guard is done with it, and that nobody comes for (9): it is to be given back.
+    pub(super) fn part_with(&mut self, id: KeepId) -> Option<Arc<Hold>> {
+        let hold = self.lose(id)?;
+        self.forget(id);
+        Some(hold)
+    }
+}
+
+impl Keeper {
+    /// A hold is another's of the process from now on (9). Says whether it is; else it was lost meanwhile, or a shutdown has
+    /// taken it over.
+    pub(crate) fn hand_on(
+        &self,
+        id: KeepId,
+        hold: &Arc<Hold>,
+        (plan, caps): (Plan, Caps),
+        now: Moment,
+    ) -> bool {
+        let mut state = self.shared.state();
+        if state.handed_over {
+            return false;
+        }
+        let Some(kept) = state.kept.get_mut(&id) else { return false };
+        if kept.lost || kept.hold.is_doubted() || hold.session.alive_until() == Moment::ZERO {
+            state.part_with(id);
+            return false;
+        }
+        kept.tenure.succeed(plan, caps, now);
+        hold.may_last(kept.hold.may_last_until());
+        kept.hold = hold.clone();
+        kept.raise();
+        hold.cap(kept.tenure.valid_until());
+        let (due, place) = (kept.tenure.due(), kept.place);
+        // One that is looked at too early is entered anew then.
+        if place.is_some_and(|place| place.is_by(due)) {
+            return true;
+        }
+        let due = state.schedule(id);
+        let early = due < state.armed;
+        drop(state);
+        if early {
+            self.shared.bell.notify_one();
+        }
+        true
+    }
+
+    /// Has the store asked for tokens at once, for the next in line.
+    pub(in crate::engine) fn call_for(&self, id: KeepId, call: Call) {
+        let mut state = self.shared.state();
+        let Some(kept) = state.kept.get_mut(&id).filter(|kept| !kept.lost) else { return };
+        let known = kept.call.get_or_insert_default();
+        (known.lease, known.tell) = (known.lease.max(call.lease), known.tell || call.tell);
+        kept.tenure.call();
+        state.schedule(id);
+        drop(state);
+        self.shared.bell.notify_one();
+    }
+
+    /// Has the seat of a hold looked at at that moment, that is kept for whoever comes.
+    pub(in crate::engine) fn watch_rest(&self, id: KeepId, until: Moment) {
+        let mut state = self.shared.state();
+        if state.watch_rest(id, until) {
+            drop(state);
+            self.shared.bell.notify_one();
+        }
+    }
+
+    /// What nobody comes for any more is given back.
+    pub(in crate::engine) fn part_with(&self, id: KeepId) {
+        self.shared.part_with(id);
+    }
+}
+
+impl State {
+    /// Says whether that is earlier than the keeper would wake.
+    fn watch_rest(&mut self, id: KeepId, until: Moment) -> bool {
+        let Some(kept) = self.kept.get_mut(&id).filter(|kept| !kept.lost) else { return false };
+        if let Some(before) = kept.rest_until.replace(until) {
+            self.rests.remove(&(before, id));
+        }
+        self.rests.insert((until, id));
+        until < self.armed
+    }
+}
+
+impl Shared {
+    /// What nobody comes for any more is given back.
+    pub(super) fn part_with(&self, id: KeepId) {
+        let Some(hold) = self.state().part_with(id) else { return };
+        let until = hold.may_last_until().max(self.world.now() + self.timings.call);
+        self.post(hold.lock.clone(), hold.claim.clone(), until, None);
+        // Nobody has it any more who would be told.
+        hold.lose(LostReason::Released);
+    }
+
+    /// Looks at the seat of a hold that was kept for whoever comes.
+    pub(super) fn end_rest(&self, id: KeepId, hold: &Hold, now: Moment) {
+        let Some(seat) = hold.seat() else { return self.part_with(id) };
+        match seat.end_rest(now) {
+            Rest::InUse => {}
+            Rest::Until(until) => {
+                self.state().watch_rest(id, until);
+            }
+            Rest::Over => self.part_with(id),
+        }
+    }
+}
+
+impl Ear {
+    /// Another process is said to ask for a lock whose hold has this token. It may be forged: then a hold that was kept for
+    /// whoever comes goes back to the store. Does not wait.
+    pub(in crate::engine) fn hear_wanted(&self, fence: FencingToken) {
+        let Some(shared) = self.0.upgrade() else { return };
+        let now = shared.world.now();
+        let of_it = (fence, KeepId(0))..=(fence, KeepId(u64::MAX));
+        let known: Vec<_> = {
+            let state = shared.state();
+            let ids = state.by_fence.range(of_it).map(|(_, id)| *id);
+            ids.filter_map(|id| Some((id, state.kept.get(&id)?.hold.clone()))).collect()
+        };
+        for (id, hold) in known {
+            if hold.seat().is_some_and(|seat| seat.handle_wanted(&hold, now)) {
+                shared.part_with(id);
+            }
+        }
+    }
+
+    /// What a seat has kept for whoever comes is given back: the seat is gone.
+    pub(in crate::engine) fn part_with(&self, id: KeepId) {
+        if let Some(shared) = self.0.upgrade() {
+            shared.part_with(id);
+        }
+    }
+}

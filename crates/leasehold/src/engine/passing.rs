@@ -1,0 +1,263 @@
+//! What a seat does with a hold whose guard is done with it: hands it on to the next in line, keeps it for whoever comes, or
+//! gives it back to the store.
+//!
+//! How often it may change hands, and by which fencing tokens, is the core's [`Cohort`]; that it goes on being extended, and
+//! that the store is asked, is the keeper's.
+//!
+//! 1. A hold that is kept here occupies the seat, so that nobody asks the store meanwhile. It is nobody's: whoever comes to
+//!    the front takes it, and has it only once the keeper says so.
+//! 2. One that is kept is always somebody's to give back: the front's; or, where nobody stands in line, the keeper's, which
+//!    looks at the seat when the time is over; or the last one's who leaves the line.
+//! 3. Nobody gets it who asks for something else than what the store has given: another value, session or life.
+//! 4. While the store is asked, whoever is at the front waits for the answer, and for nothing else. It always comes, or the
+//!    hold is lost.
+
+use super::keeper::Call;
+use super::seat::{Occupant, Seat, State, Turn};
+use super::{Hold, KeepId, Session};
+use leasehold_core::cohort::{Block, Cohort, Next};
+use leasehold_core::contend::{Grant, Terms};
+use leasehold_core::{FIRST_LEASE, HoldId, Kind, Lock, Moment, Portion};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What becomes of a lock that a guard is done with.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Parting {
+    /// Set to leave the lock free at every so manieth release of the process.
+    pub(crate) free_every: Option<u32>,
+    /// How long it is kept for whoever of the process comes, if nobody stands in line.
+    pub(crate) keep_for: Option<Duration>,
+}
+
+/// The hold that the store has given to a process, as it is handed on there.
+pub(super) struct Passing {
+    pub(super) hold: HoldId,
+    cohort: Cohort,
+    /// Set while it is kept here (1).
+    kept: Option<KeepId>,
+    /// Set while the store is asked (4).
+    calling: bool,
+    /// Set once that was answered, until it is handed on.
+    answered: bool,
+    /// How long it is kept where nobody stands in line, and since when.
+    keep_for: Option<Duration>,
+    rests_since: Moment,
+    /// Set while the keeper has it in mind to look at the seat.
+    watched: bool,
+}
+
+/// What is to be done with a hold that was passed on.
+pub(super) struct Passed {
+    /// What the store is to be asked.
+    pub(super) call: Option<Call>,
+    /// When the keeper is to look at the seat.
+    pub(super) watch: Option<Moment>,
+}
+
+/// What a look at the seat of a hold says that was kept for whoever comes.
+pub(super) enum Rest {
+    /// Somebody has it, or is about to.
+    InUse,
+    /// It is kept until then.
+    Until(Moment),
+    /// It is to be given back.
+    Over,
+}
+
+impl Passing {
+    /// A hold that the store has just given; nothing, where such a hold is not handed on.
+    pub(super) fn of(lock: &Lock, grant: &Grant, now: Moment, last_in_line: u64) -> Option<Self> {
+        let is_plain = lock.kind == Kind::Mutex && grant.claim.value.is_none();
+        is_plain.then(|| Self {
+            hold: grant.claim.hold,
+            cohort: Cohort::new(now, grant.others_wait, last_in_line),
+            kept: None,
+            calling: false,
+            answered: false,
+            keep_for: None,
+            rests_since: now,
+            watched: false,
+        })
+    }
+
+    /// What the store is to be asked, unless it is asked already.
+    fn call(&mut self, lease: Option<Duration>) -> Option<Call> {
+        let asked = std::mem::replace(&mut self.calling, true);
+        (!asked).then_some(Call { lease, tell: self.keep_for.is_some() })
+    }
+}
+
+/// Whether a hold is what somebody asks for (3).
+fn fits(hold: &Hold, terms: &Terms) -> bool {
+    terms.value.is_none() && terms.portion == Portion::Whole && terms.life == hold.session.life
+}
+
+impl Seat {
+    /// A guard is done with its hold: keeps it for the next in line, or for whoever comes. Nothing, if it is to be released
+    /// at the store.
+    pub(super) fn pass_on(
+        &self,
+        hold: &Arc<Hold>,
+        keep: KeepId,
+        parting: Parting,
+        now: Moment,
+    ) -> Option<Passed> {
+        let mut state = self.state();
+        let state = &mut *state;
+        let occupant = state.occupants.get(&hold.claim.hold)?;
+        let is_there = Arc::ptr_eq(&occupant.hold, hold) && !occupant.leaving && now < hold.valid_until();
+        let releases = state.releases.wrapping_add(1);
+        let lies_free = parting.free_every.is_some_and(|every| releases.is_multiple_of(every.max(1)));
+        if !is_there || lies_free || state.closed || hold.session.id != state.contender.session() {
+            return None;
+        }
+        let passing = state.passing.as_mut().filter(|passing| passing.hold == hold.claim.hold)?;
+        passing.keep_for = parting.keep_for;
+        let next = match (state.line.front_id(), state.line.front(), parting.keep_for) {
+            (Some(id), Some(front), _) if front.queue && fits(hold, front) => passing.cohort.next(now, id),
+            (None, _, Some(_)) => passing.cohort.keep(),
+            _ => Next::GiveBack,
+        };
+        let call = match next {
+            Next::GiveBack => return None,
+            Next::Ask => passing.call(None),
+            Next::HandOn => None,
+        };
+        hold.pass();
+        (passing.kept, passing.rests_since) = (Some(keep), now);
+        let until = parting.keep_for.filter(|_| state.line.front().is_none()).map(|keep_for| now + keep_for);
+        let watch = until.filter(|_| !std::mem::replace(&mut passing.watched, true));
+        state.releases = releases;
+        state.signal_front();
+        Some(Passed { call, watch })
+    }
+
+    /// What the store has reserved for a hold, if it has. Says whether the hold is to be given back: nobody stands in line,
+    /// and it is not to be kept.
+    pub(super) fn handle_reserved(
+        &self,
+        hold: &Hold,
+        reserved: Option<(Block, bool)>,
+        told: bool,
+        sent_at: Moment,
+    ) -> bool {
+        let mut state = self.state();
+        let last_in_line = state.line.last_id();
+        let Some(passing) = state.passing.as_mut().filter(|passing| passing.hold == hold.claim.hold) else {
+            return false;
+        };
+        (passing.calling, passing.answered) = (false, true);
+        match reserved {
+            Some(reserved) => passing.cohort.handle_reserved(reserved, told, sent_at, last_in_line),
+            None => passing.cohort.handle_refused(),
+        }
+        state.signal_front();
+        state.is_kept_in_vain()
+    }
+
+    /// Another process is said to ask for the lock. Says whether the hold is to be given back, as above.
+    pub(super) fn handle_wanted(&self, hold: &Hold, now: Moment) -> bool {
+        let mut state = self.state();
+        let last_in_line = state.line.last_id();
+        let Some(passing) = state.passing.as_mut().filter(|passing| passing.hold == hold.claim.hold) else {
+            return false;
+        };
+        passing.cohort.handle_wanted(now, last_in_line);
+        state.is_kept_in_vain()
+    }
+
+    /// Looks whether a hold has been kept for long enough for whoever comes (2).
+    pub(super) fn end_rest(&self, now: Moment) -> Rest {
+        let mut state = self.state();
+        let in_line = state.line.front().is_some();
+        let Some(passing) = &mut state.passing else { return Rest::InUse };
+        let until = match (passing.kept, passing.keep_for) {
+            (Some(_), Some(keep_for)) if !in_line => passing.rests_since + keep_for,
+            _ => {
+                passing.watched = false;
+                return Rest::InUse;
+            }
+        };
+        if now < until {
+            return Rest::Until(until);
+        }
+        let hold = passing.hold;
+        state.put_out(hold);
+        Rest::Over
+    }
+
+    /// What is kept here for whoever comes, if nobody comes any more.
+    pub(super) fn part(&self) -> Option<KeepId> {
+        self.state().part()
+    }
+}
+
+impl State {
+    /// The turn of the front, while a hold is kept here.
+    pub(super) fn turn_of_the_next(&mut self, id: u64, session: &Session, now: Moment) -> Option<Turn> {
+        let passing = self.passing.as_mut().filter(|_| self.line.is_front(id))?;
+        let (keep, hold) = (passing.kept?, self.occupants.get(&passing.hold)?.hold.clone());
+        let terms = self.line.front()?;
+        // Less than that nobody could do much with.
+        let least = terms.lease.min(FIRST_LEASE) * 9 / 10;
+        let is_short = now + least > hold.kept_until();
+        let next = match passing.cohort.next(now, id) {
+            _ if hold.session.id != session.id || !fits(&hold, terms) => Next::GiveBack,
+            Next::HandOn if is_short => Next::Ask,
+            next => next,
+        };
+        match next {
+            // An answer that helps no further.
+            Next::Ask if passing.answered && !passing.calling => {
+                passing.kept = None;
+                Some(Turn::GiveBack(hold, keep))
+            }
+            Next::GiveBack => {
+                passing.kept = None;
+                Some(Turn::GiveBack(hold, keep))
+            }
+            Next::Ask => {
+                let lease = is_short.then_some(terms.lease);
+                Some(Turn::Call(keep, passing.call(lease)))
+            }
+            Next::HandOn => {
+                let fence = passing.cohort.take()?;
+                (passing.kept, passing.answered) = (None, false);
+                self.line.remove(id);
+                let goes_on = self.line.front().is_some() || passing.keep_for.is_some();
+                let call = if goes_on && passing.cohort.runs_low() { passing.call(None) } else { None };
+                let hold = Arc::new(hold.handed_on(fence));
+                self.occupants.insert(hold.claim.hold, Occupant { hold: hold.clone(), leaving: false });
+                Some(Turn::HandedOn(hold, keep, call))
+            }
+        }
+    }
+
+    /// Whether a hold is kept that is for nobody; then it is put out.
+    fn is_kept_in_vain(&mut self) -> bool {
+        let Some(passing) = &self.passing else { return false };
+        let in_vain =
+            passing.kept.is_some() && self.line.front().is_none() && passing.cohort.keep() == Next::GiveBack;
+        if in_vain {
+            let hold = passing.hold;
+            self.put_out(hold);
+        }
+        in_vain
+    }
+
+    /// The last one has left the line: gives what was kept for it (2).
+    pub(super) fn kept_for_nobody(&mut self) -> Option<KeepId> {
+        let passing = self.passing.as_ref().filter(|_| self.line.front().is_none())?;
+        // The keeper looks after it.
+        if passing.watched { None } else { self.part() }
+    }
+
+    /// Puts out what is kept.
+    pub(super) fn part(&mut self) -> Option<KeepId> {
+        let passing = self.passing.as_ref()?;
+        let (keep, hold) = (passing.kept?, passing.hold);
+        self.put_out(hold);
+        Some(keep)
+    }
+}

@@ -1,0 +1,240 @@
+//! A hold that is handed on inside a process, and one that is kept for whoever comes.
+
+use crate::place::{Place, until_at_rest};
+use leasehold::{Client, FencingToken, Guard, LostReason, Mutex};
+use leasehold_testkit::cancel_at_every_await;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::Mutex as Log;
+
+const MS: Duration = Duration::from_millis(1);
+/// Longer than any of these waits for anything but a message.
+const LONG: Duration = Duration::from_secs(600);
+
+type Sections = Arc<Log<Vec<(u32, FencingToken)>>>;
+
+fn mutex(client: &Client) -> Mutex {
+    client.mutex("m").expect("a good name")
+}
+
+async fn section(guard: Guard, who: u32, log: &Sections) {
+    guard.check().expect("held");
+    log.lock().await.push((who, guard.fencing_token()));
+    tokio::task::yield_now().await;
+    guard.release().await.expect("released");
+}
+
+fn grow(log: &[(u32, FencingToken)]) {
+    assert!(log.windows(2).all(|pair| pair[0].1 < pair[1].1), "each token is greater: {log:?}");
+}
+
+/// More hand-overs than a block has tokens, and in the order in which they came.
+pub(crate) async fn tasks_hand_it_on_in_order_and_their_tokens_grow(place: &Place) {
+    let client = place.client("one").await;
+    let (mutex, log) = (mutex(&client), Sections::default());
+    let first = mutex.acquire().await.expect("acquired");
+    let mut tasks = Vec::new();
+    for who in 0..100 {
+        let (mutex, log) = (mutex.clone(), log.clone());
+        let mut task = Box::pin(async move {
+            section(mutex.acquire().await.expect("acquired"), who, &log).await;
+        });
+        assert!(futures_util::poll!(&mut task).is_pending(), "it stands in line from here on");
+        tasks.push(tokio::spawn(task));
+    }
+    section(first, 1_000, &log).await;
+    for task in tasks {
+        task.await.expect("no panic");
+    }
+    let log = log.lock().await;
+    grow(&log);
+    assert_eq!(log.iter().skip(1).map(|(who, _)| *who).collect::<Vec<_>>(), (0..100).collect::<Vec<_>>());
+    let other = place.client("another").await;
+    let next = self::mutex(&other).acquire().await.expect("acquired");
+    assert!(next.fencing_token() > log[100].1, "greater than all that were reserved");
+    next.release().await.expect("released");
+    until_at_rest(&mutex).await;
+}
+
+/// Those who stood in line when another process came go first, and nobody after them.
+pub(crate) async fn another_process_is_not_kept_waiting_by_those_who_come_later(place: &Place) {
+    let (a, b) = (place.client("a").await, place.client("b").await);
+    let log = Sections::default();
+    let busy = tokio::spawn({
+        let (mutex, log) = (mutex(&a), log.clone());
+        async move {
+            let again = |who: u32| {
+                let (mutex, log) = (mutex.clone(), log.clone());
+                async move {
+                    for _ in 0..300 {
+                        section(mutex.acquire().await.expect("acquired"), who, &log).await;
+                    }
+                }
+            };
+            tokio::join!(again(0), again(1), again(2));
+        }
+    });
+    let mut waits = 0;
+    while !busy.is_finished() && waits < 10 {
+        let before = log.lock().await.len();
+        let guard = mutex(&b).acquire().await.expect("acquired");
+        let passed = log.lock().await.len() - before;
+        section(guard, 9, &log).await;
+        // A block, and another one where the first was asked for before, and what is done while the answer is on its way.
+        assert!(passed <= 200, "{passed} went before");
+        waits += 1;
+    }
+    busy.await.expect("no panic");
+    grow(&log.lock().await);
+    until_at_rest(&mutex(&b)).await;
+}
+
+pub(crate) async fn who_waits_for_what_is_handed_on_cancelled_at_every_await(place: &Place) {
+    let (client, other) = (place.client("one").await, place.client("another").await);
+    for keep_for in [None, Some(LONG)] {
+        let mutex = keep_for.map_or(mutex(&client), |keep_for| mutex(&client).sticky(keep_for));
+        let once = async || mutex.acquire().await.expect("acquired").release().await.expect("released");
+        let cancelled = cancel_at_every_await(
+            || async {
+                let guard = mutex.acquire().await.expect("acquired");
+                let release = async {
+                    tokio::task::yield_now().await;
+                    guard.release().await.expect("released");
+                };
+                tokio::join!(once(), release, once());
+            },
+            async |_| {
+                // What is kept is given back when another asks.
+                self::mutex(&other).acquire().await.expect("acquired").release().await.expect("released");
+                until_at_rest(&self::mutex(&other)).await;
+            },
+        );
+        Box::pin(cancelled).await;
+        drop(mutex);
+        until_at_rest(&self::mutex(&other)).await;
+    }
+}
+
+/// Kept for a long time, and given back as soon as another process asks.
+pub(crate) async fn a_lock_that_is_kept_is_given_back_when_another_asks(place: &Place) {
+    let (a, b) = (place.client("a").await, place.client("b").await);
+    let (kept, other) = (mutex(&a).sticky(LONG), mutex(&b));
+    let mut last = kept.acquire().await.expect("acquired");
+    for _ in 0..200 {
+        let token = last.fencing_token();
+        last.release().await.expect("released");
+        last = kept.acquire().await.expect("acquired");
+        assert!(last.fencing_token() > token);
+        last.check().expect("held");
+    }
+    let token = last.fencing_token();
+    last.release().await.expect("released");
+    for _ in 0..3 {
+        let start = Instant::now();
+        let guard = other.acquire().await.expect("acquired");
+        assert!(start.elapsed() < 5_000 * MS, "by a message: {:?}", start.elapsed());
+        assert!(guard.fencing_token() > token);
+        guard.release().await.expect("released");
+        kept.acquire().await.expect("acquired").release().await.expect("released");
+    }
+    drop(kept);
+    until_at_rest(&other).await;
+}
+
+pub(crate) async fn a_lock_is_kept_for_as_long_as_was_asked(place: &Place) {
+    let (a, b) = (place.client("a").await, place.client("b").await);
+    let kept = mutex(&a).sticky(100 * MS);
+    for _ in 0..3 {
+        kept.acquire().await.expect("acquired").release().await.expect("released");
+    }
+    // Nobody asks, and it is free all the same.
+    until_at_rest(&mutex(&b)).await;
+    kept.acquire().await.expect("acquired").release().await.expect("released");
+    until_at_rest(&mutex(&b)).await;
+}
+
+/// With the last of those who could come for it.
+pub(crate) async fn what_is_kept_is_given_back_with_its_client(place: &Place) {
+    let (a, b) = (place.client("a").await, place.client("b").await);
+    let kept = mutex(&a).sticky(LONG);
+    kept.acquire().await.expect("acquired").release().await.expect("released");
+    drop(kept);
+    until_at_rest(&mutex(&b)).await;
+    let kept = mutex(&a).sticky(LONG);
+    kept.acquire().await.expect("acquired").release().await.expect("released");
+    a.shutdown(Duration::from_secs(5)).await.expect("all is given back");
+    until_at_rest(&mutex(&b)).await;
+    let kept = {
+        let c = place.client("c").await;
+        mutex(&c).sticky(LONG)
+    };
+    kept.acquire().await.expect("acquired").release().await.expect("released");
+    drop(kept);
+    until_at_rest(&mutex(&b)).await;
+}
+
+pub(crate) async fn a_try_of_the_same_process_gets_what_is_kept(place: &Place) {
+    let a = place.client("a").await;
+    let kept = mutex(&a).sticky(LONG);
+    for _ in 0..100 {
+        let guard = kept.try_acquire().await.expect("an answer").granted().expect("it is free");
+        drop(guard);
+    }
+    let own = mutex(&a).value("a value of one's own").expect("a good value");
+    let guard = own.acquire_timeout(5_000 * MS).await.expect("what is kept is not for it");
+    guard.release().await.expect("released");
+}
+
+/// Whoever waits for it asks the store.
+pub(crate) async fn what_is_freed_by_force_while_it_is_handed_on_is_nobodys(place: &Place) {
+    let (a, b) = (place.client("a").await, place.client("b").await);
+    let kept = mutex(&a).sticky(LONG);
+    kept.acquire().await.expect("acquired").release().await.expect("released");
+    let guard = kept.acquire().await.expect("acquired");
+    let seen = mutex(&b).inspect_in_full().await.expect("an answer").seen.expect("somebody has it");
+    mutex(&b).free_by_force(seen).await.expect("freed");
+    let lost = tokio::time::timeout(Duration::from_secs(10), guard.lost()).await.expect("it is told");
+    assert_eq!(lost.reason, LostReason::Freed);
+    let waiter = tokio::spawn({
+        let kept = kept.clone();
+        async move { kept.acquire().await.expect("acquired").release().await }
+    });
+    guard.release().await.expect_err("it was lost");
+    waiter.await.expect("no panic").expect("released");
+    drop(kept);
+    until_at_rest(&mutex(&b)).await;
+}
+
+/// A lease that is shorter than what the store has given, and one that is longer.
+pub(crate) async fn each_has_the_lease_that_he_asked_for(place: &Place) {
+    let client = place.client("one").await;
+    let (brief, long) = (mutex(&client).lease(300 * MS), mutex(&client).lease(Duration::from_secs(20)));
+    let first = brief.acquire().await.expect("acquired");
+    let waiting = tokio::spawn({
+        let (long, brief) = (long.clone(), brief.clone());
+        async move {
+            let guard = long.acquire().await.expect("acquired");
+            tokio::time::sleep(700 * MS).await;
+            guard.check().expect("its lease is long");
+            let next = tokio::spawn(async move { brief.acquire().await.expect("acquired") });
+            until_waiting_in_line().await;
+            guard.release().await.expect("released");
+            let guard = next.await.expect("no panic");
+            assert!(guard.remaining() <= 300 * MS, "{:?}", guard.remaining());
+            assert_eq!(guard.lost().await.reason, LostReason::Expired);
+        }
+    });
+    until_waiting_in_line().await;
+    first.release().await.expect("released");
+    waiting.await.expect("no panic");
+    let other = place.client("another").await;
+    until_at_rest(&mutex(&other)).await;
+}
+
+/// Tasks that were spawned have come to where they wait.
+async fn until_waiting_in_line() {
+    for _ in 0..50 {
+        tokio::task::yield_now().await;
+    }
+    tokio::time::sleep(20 * MS).await;
+}

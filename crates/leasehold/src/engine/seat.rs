@@ -799,7 +799,7 @@ mod tests {
             panic!("its owner may wait for it")
         };
         assert_eq!(ask.claim, again.claim);
-        assert_eq!(seat.leave(behind), [ask.claim], "which has to be undone");
+        assert_eq!(seat.leave(behind).claims, [ask.claim], "which has to be undone");
     }
 
     /// The one before it has timed out while its question was on its way.
@@ -812,7 +812,7 @@ mod tests {
         let Turn::Ask(Way::Straight, nonce, ask) = seat.turn(behind, &session(), at(1), random) else {
             panic!("it goes straight")
         };
-        assert!(seat.leave(front).is_empty(), "its place is the next one's");
+        assert!(seat.leave(front).claims.is_empty(), "its place is the next one's");
         seat.handle_answer(straight(behind), nonce, Ok(&granted()), at(1), random);
         let Turn::Won(hold, _, undone) = seat.turn(behind, &session(), at(1), random) else {
             panic!("it was granted")
@@ -827,7 +827,7 @@ mod tests {
         let (first, second) = (seat.join(of("x")), seat.join(of("y")));
         let Turn::Ask(_, nonce, ask) = seat.turn(first, &session(), at(1), random) else { panic!("it asks") };
         seat.handle_answer(by(first), nonce, Ok(&held_by("z")), at(1), random);
-        assert!(seat.leave(first).is_empty(), "its place is the next one's");
+        assert!(seat.leave(first).claims.is_empty(), "its place is the next one's");
         assert!(is_signaled(&seat, second));
         let Turn::Ask(Way::Queue, nonce, next) = seat.turn(second, &session(), at(1), random) else {
             panic!("it takes the place")
@@ -835,7 +835,7 @@ mod tests {
         assert!(next.queue.is_some() && next.claim.hold != ask.claim.hold);
         let undone = seat.handle_answer(by(second), nonce, Ok(&held_by("z")), at(1), random);
         assert_eq!(undone, [ask.claim]);
-        assert_eq!(seat.leave(second), [next.claim]);
+        assert_eq!(seat.leave(second).claims, [next.claim]);
     }
 
     #[test]

@@ -10,8 +10,8 @@ use crate::store::redis::embedded::{Content, EmbeddedRedis, Entry, Keyspace, Ran
 use crate::store::redis::reply;
 use crate::store::redis::script::{Call, lock_of};
 use leasehold_core::model::{
-    Audit, Content as Lies, Endings, LockState, Place, PlaceId, Record, SessionRecord, Sessions, Tenant,
-    Value as Stands,
+    Audit, Content as Lies, Endings, LockState, Place, PlaceId, Record, Reserved, SessionRecord, Sessions,
+    Tenant, Value as Stands,
 };
 use leasehold_core::{
     Beat, Beaten, Claim, Ended, FencingToken, HoldId, KeySpace, Kind, Label, Life, Lock, LockKeys, Op,
@@ -281,6 +281,12 @@ fn audit(text: &[u8], expires_ms: u64) -> Result<Audit, Broken> {
     Ok(Audit { expires_ms, entries })
 }
 
+/// What is reserved for those to whom a hold is handed on.
+fn reserved(text: &str) -> Result<Reserved, Broken> {
+    let (upto, tells) = text.strip_suffix(" tell").map_or((text, false), |upto| (upto, true));
+    Ok(Reserved { upto: FencingToken::new(parsed(upto)?), tells })
+}
+
 /// The fields of a record.
 struct Fields(BTreeMap<String, String>);
 
@@ -301,9 +307,11 @@ impl Fields {
         let last = self.field("last").map(|last| parsed::<u64>(last).map(FencingToken::new)).transpose()?;
         let tenant = self.field("tenant").map(tenant).transpose()?;
         let ended = self.field("ended").map(endings).transpose()?.unwrap_or_default();
+        let reserved = self.field("reserved").map(reserved).transpose()?;
         let mut record = Record {
             expires_ms,
             last,
+            reserved,
             tenant,
             ended,
             tail: 0,
@@ -315,7 +323,7 @@ impl Fields {
         let known = |field: &&str| match field.split_once(':') {
             Some((link, of)) => matches!(link, "w" | "n" | "p") && place_id(kind, of).is_ok(),
             None if kind.is_shared() => matches!(*field, "format" | "last" | "limit" | "ended" | "queue"),
-            None => matches!(*field, "format" | "last" | "tenant" | "ended" | "queue"),
+            None => matches!(*field, "format" | "last" | "reserved" | "tenant" | "ended" | "queue"),
         };
         match self.0.keys().map(String::as_str).find(|field| !known(field)) {
             Some(field) => Err(Broken(format!("a field `{field}`"))),

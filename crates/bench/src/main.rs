@@ -4,6 +4,8 @@
 //! its own server, pins it to one core and its clients to another, and starts its clients as processes
 //! of their own: this program again, in the role of a worker.
 
+#[allow(dead_code, reason = "not every scenario draws yet")]
+mod chart;
 mod handoff;
 mod held;
 mod meter;

@@ -8,6 +8,7 @@
 mod chart;
 mod handoff;
 mod held;
+mod marketplace;
 mod meter;
 mod renewal;
 mod report;
@@ -17,6 +18,7 @@ mod worker;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
+use std::path::PathBuf;
 use std::time::Duration;
 
 #[derive(Parser)]
@@ -42,6 +44,21 @@ enum Scenario {
         /// How many trials a round has, of each kind.
         #[arg(long, default_value_t = 400)]
         trials: u32,
+    },
+    /// Sellers and buyers with WATCH, one lock, and a lock an item.
+    Marketplace {
+        /// Print one JSON object a line, way and crowd.
+        #[arg(long)]
+        json: bool,
+        /// How long each way is measured with each crowd in a round.
+        #[arg(long, default_value_t = 10)]
+        seconds: u64,
+        /// How many rounds; each measures all ways with all crowds.
+        #[arg(long, default_value_t = 5)]
+        rounds: u64,
+        /// Draw pictures into this directory.
+        #[arg(long)]
+        draw: Option<PathBuf>,
     },
     /// What it costs server and client to hold many locks, beside as many bare extends.
     Renewal {
@@ -81,6 +98,9 @@ enum Scenario {
 fn main() -> Result<()> {
     match Args::parse().scenario {
         Scenario::Handoff { json, sections, rounds, trials } => handoff::run(sections, rounds, trials, json),
+        Scenario::Marketplace { json, seconds, rounds, draw } => {
+            marketplace::run(seconds, rounds, json, draw.as_deref())
+        }
         Scenario::Renewal { json, locks, over, rounds } => {
             renewal::run(locks, Duration::from_secs(over), rounds, json)
         }

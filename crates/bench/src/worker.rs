@@ -1,6 +1,7 @@
 //! The roles in which this program takes part in a scenario, told what to do by lines on its stdin.
 
 use crate::held;
+use crate::marketplace;
 use crate::section::{Section, now_ns};
 use anyhow::{Context, Result, bail};
 use clap::Subcommand;
@@ -55,6 +56,8 @@ pub(crate) enum Role {
         #[arg(long)]
         locks: u64,
     },
+    /// Sells or buys.
+    Trade(marketplace::Trader),
 }
 
 /// Runs a role to its end.
@@ -70,6 +73,7 @@ pub(crate) fn run(role: Role) -> Result<()> {
                 held::hold(&url, locks, Duration::from_millis(over_ms)).await
             }
             Role::Extend { url, locks } => held::extend_bare(&url, locks).await,
+            Role::Trade(trader) => marketplace::trade(trader).await,
         }
     })
 }

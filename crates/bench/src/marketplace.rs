@@ -1,0 +1,146 @@
+//! The marketplace of the founding documents: sellers list items, buyers buy them, and something has to keep two of them
+//! from doing it at the same time.
+//!
+//! Each seller and each buyer is a process of its own, with a connection for data and whatever its way needs. All of them
+//! choose alike: by seeds that are the same for all ways in one round. Only what guards a deal differs, so what is measured is
+//! the price of the guarding. After each cell the books are audited: a way that loses money or sells an item twice is not
+//! slow, but wrong, and the run fails.
+//!
+//! It owns how cells are run. What is traded is in `deal`, what guards it in `way`, who does it in `trader`, what has to
+//! be in order afterwards in `ledger`, and what is told in `figures`.
+
+mod deal;
+mod figures;
+mod ledger;
+mod trader;
+mod way;
+
+pub(crate) use trader::{Trader, run as trade};
+
+use crate::handoff::{PATIENCE, tell_all, worker};
+use crate::meter::{Served, Threads};
+use anyhow::{Context, Result, ensure};
+use figures::{Cell, Reported};
+use leasehold_testkit::{RedisServer, Worker};
+use std::path::Path;
+use std::time::{Duration, Instant};
+use trader::Account;
+use way::Way;
+
+/// What everybody has at first: more than anybody can spend.
+const FUNDS: i64 = 1_000_000_000;
+/// How long all trade before it counts.
+const WARM_UP: Duration = Duration::from_secs(1);
+
+/// How many there are of either.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Crowd {
+    sellers: u32,
+    buyers: u32,
+}
+
+/// Those of the founding documents.
+const CROWDS: [Crowd; 3] =
+    [Crowd { sellers: 1, buyers: 1 }, Crowd { sellers: 5, buyers: 1 }, Crowd { sellers: 5, buyers: 5 }];
+
+/// Runs all ways with all crowds, and again; so each gets what the machine gives at that time.
+pub(crate) fn run(seconds: u64, rounds: u64, json: bool, draw: Option<&Path>) -> Result<()> {
+    ensure!(seconds > 0 && rounds > 0, "there is nothing to measure in {rounds} rounds of {seconds} s");
+    let server = RedisServer::builder().pinned(0).start().context("booting redis-server")?;
+    let mut cells = Vec::new();
+    for round in 0..rounds {
+        for crowd in CROWDS {
+            for way in Way::ALL {
+                let cell = cell(&server, way, crowd, round, Duration::from_secs(seconds));
+                let cell =
+                    cell.with_context(|| format!("{}, {}, round {}", way.name(), crowd.name(), round + 1))?;
+                eprintln!("marketplace: round {} of {rounds}: {}", round + 1, cell.told());
+                cells.push(cell);
+            }
+        }
+    }
+    let reported = Reported::of(&cells, &server)?;
+    reported.print(json)?;
+    draw.map_or(Ok(()), |directory| reported.draw(directory))
+}
+
+/// One way with one crowd on an empty server, from seeding to auditing.
+fn cell(server: &RedisServer, way: Way, crowd: Crowd, round: u64, time: Duration) -> Result<Cell> {
+    seed(server, crowd)?;
+    let mut traders = Vec::new();
+    for user in crowd.users() {
+        traders.push(start(server, way, crowd, user, round)?);
+    }
+    for trader in &mut traders {
+        trader.expect("ready", PATIENCE)?;
+    }
+    tell_all(&mut traders, "go")?;
+    std::thread::sleep(WARM_UP);
+    tell_all(&mut traders, "mark")?;
+    server.reset_counts()?;
+    let (begun, served, used) = (Instant::now(), Served::of(server)?, cpu_ns(&traders)?);
+    std::thread::sleep(time);
+    let (took, served, used) = (begun.elapsed(), Served::of(server)?.since(served), cpu_ns(&traders)? - used);
+    let (counts, reads) = (server.command_counts()?, reads(server)?);
+    tell_all(&mut traders, "stop")?;
+    let mut accounts: Vec<Account> = Vec::new();
+    for trader in &mut traders {
+        accounts.push(serde_json::from_str(&trader.line(PATIENCE)?)?);
+    }
+    ledger::audit(FUNDS, &accounts, &ledger::State::read(&server.url(), crowd.users())?)?;
+    let count = |command: &str| counts.get(command).copied().unwrap_or(0);
+    let usage = figures::Usage {
+        took,
+        scripts: count("evalsha") + count("eval"),
+        sets: count("set"),
+        reads,
+        server_cpu_ns: served.cpu_us * 1000,
+        clients_cpu_ns: used,
+    };
+    Ok(Cell::of(way, crowd, round, &accounts, usage))
+}
+
+impl Crowd {
+    /// Sellers first.
+    fn users(self) -> impl Iterator<Item = u32> {
+        1..=self.sellers + self.buyers
+    }
+
+    fn name(self) -> String {
+        format!("{} + {}", self.sellers, self.buyers)
+    }
+}
+
+/// Everybody with his funds, and nothing else.
+fn seed(server: &RedisServer, crowd: Crowd) -> Result<()> {
+    server.cli(&["FLUSHALL", "SYNC"])?.ok()?;
+    for user in crowd.users() {
+        server.cli(&["HSET", &deal::user(user), "funds", &FUNDS.to_string()])?.ok()?;
+    }
+    Ok(())
+}
+
+fn start(server: &RedisServer, way: Way, crowd: Crowd, user: u32, round: u64) -> Result<Worker> {
+    // The same in all ways.
+    let seed = (round * 1000 + u64::from(user)).to_string();
+    let (url, user_text) = (server.url(), user.to_string());
+    let mut role =
+        vec!["trade", "--url", &url, "--way", way.argument(), "--user", &user_text, "--seed", &seed];
+    if user > crowd.sellers {
+        role.push("--buys");
+    }
+    worker(&role)
+}
+
+/// Processor time of all traders, in nanoseconds.
+fn cpu_ns(traders: &[Worker]) -> Result<u64> {
+    traders.iter().map(|trader| Ok(Threads::of(trader.pid(), None)?.cpu_ns)).sum()
+}
+
+/// How often the server has read from a client since its counts were reset: what is sent in one piece is read at once.
+fn reads(server: &RedisServer) -> Result<u64> {
+    let info = server.cli(&["INFO", "stats"])?.ok()?;
+    let mut lines = info.text().unwrap_or_default().lines();
+    let reads = lines.find_map(|line| line.strip_prefix("total_reads_processed:"));
+    Ok(reads.context("no count of reads")?.trim().parse()?)
+}

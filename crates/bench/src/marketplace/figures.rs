@@ -1,0 +1,357 @@
+//! What was measured, what is made of it over the rounds, and how it is told: in lines, as JSON, as a picture.
+//!
+//! The figures of the book are the only ones here that were not measured by this program, and are called the book's wherever
+//! they are told.
+
+use super::trader::{Account, Event};
+use super::way::{End, Way};
+use super::{CROWDS, Crowd};
+use crate::chart::{Axis, Chart, Kind, Series, Spread};
+use crate::meter::server_version;
+use crate::report::{median, per, spread};
+use anyhow::Result;
+use leasehold_testkit::RedisServer;
+use serde::Serialize;
+use std::path::Path;
+use std::time::Duration;
+
+/// For how long the book measured.
+const BOOK_S: f64 = 60.0;
+
+/// What the founding documents retell of the book, in 60 s on the machine of its author.
+#[derive(Debug, Clone, Copy)]
+struct Book {
+    listed: f64,
+    bought: f64,
+    mean_wait_ms: f64,
+    /// Which of them are only bounds: less was measured.
+    below: &'static [&'static str],
+}
+
+impl Book {
+    fn of(way: Way, crowd: Crowd) -> Option<Self> {
+        const WAIT: &[&str] = &["mean_wait_ms"];
+        const BOUGHT: &[&str] = &["bought"];
+        let rows = match way {
+            Way::Watch => [
+                (145_000.0, 27_000.0, 14.0, &[][..]),
+                (331_000.0, 200.0, 150.0, BOUGHT),
+                (206_000.0, 600.0, 498.0, BOUGHT),
+            ],
+            Way::OneLock => [
+                (51_000.0, 50_000.0, 1.0, &[][..]),
+                (68_000.0, 13_000.0, 5.0, &[][..]),
+                (21_000.0, 20_500.0, 14.0, &[][..]),
+            ],
+            Way::PerItem => [
+                (113_000.0, 110_000.0, 1.0, WAIT),
+                (192_000.0, 36_000.0, 2.0, WAIT),
+                (116_000.0, 111_000.0, 3.0, WAIT),
+            ],
+            Way::Rslock => return None,
+        };
+        let row = CROWDS.iter().position(|other| *other == crowd)?;
+        let (listed, bought, mean_wait_ms, below) = rows[row];
+        Some(Self { listed, bought, mean_wait_ms, below })
+    }
+}
+
+/// What server and clients used.
+#[derive(Debug)]
+pub(super) struct Usage {
+    pub(super) took: Duration,
+    /// Calls of scripts: only locks have them.
+    pub(super) scripts: u64,
+    /// Only rslock asks for its locks by SET.
+    pub(super) sets: u64,
+    /// How often the server read from a client.
+    pub(super) reads: u64,
+    pub(super) server_cpu_ns: u64,
+    pub(super) clients_cpu_ns: u64,
+}
+
+/// One way with one crowd in one round.
+#[derive(Debug)]
+pub(super) struct Cell {
+    way: Way,
+    crowd: Crowd,
+    round: u64,
+    seconds: f64,
+    listed: u64,
+    bought: u64,
+    retries: u64,
+    /// Choices that were gone when it came to them.
+    missed: u64,
+    gave_up: u64,
+    mean_wait_ms: f64,
+    longest_wait_ms: f64,
+    /// Deals for which a lock was had, or for which watching came to an end.
+    sections: u64,
+    usage: Usage,
+}
+
+impl Cell {
+    pub(super) fn of(way: Way, crowd: Crowd, round: u64, accounts: &[Account], usage: Usage) -> Self {
+        // Who was stopped had not had what he wanted in all of the time before.
+        let counts = |account: &Account, event: &Event| {
+            let (from, until) = account.measured_ns;
+            (from..=until).contains(&event.ended_ns) || event.end == End::Stopped
+        };
+        let of = |buys: bool| {
+            let wanted = accounts.iter().filter(move |account| account.buys == buys);
+            wanted.flat_map(|one| one.events.iter().filter(move |event| counts(one, event))).copied()
+        };
+        let number = |buys, end| of(buys).filter(|event| event.end == end).count() as u64;
+        let wait = |event: Event| event.ended_ns.saturating_sub(event.since_ns);
+        let waited: u64 = of(true).filter(|event| event.end == End::Done).map(wait).sum();
+        let bought = number(true, End::Done);
+        let sections: u64 = of(true).chain(of(false)).filter(|event| event.end != End::GaveUp).count() as u64;
+        let retries = match way {
+            // It does not tell, but each of its tries is a SET.
+            Way::Rslock => usage.sets.saturating_sub(sections),
+            _ => of(true).chain(of(false)).map(|event| u64::from(event.retries)).sum(),
+        };
+        Self {
+            way,
+            crowd,
+            round,
+            seconds: usage.took.as_secs_f64(),
+            listed: number(false, End::Done),
+            bought,
+            retries,
+            missed: number(true, End::Gone),
+            gave_up: number(true, End::GaveUp) + number(false, End::GaveUp),
+            mean_wait_ms: per(waited, bought) / 1e6,
+            longest_wait_ms: per(of(true).map(wait).max().unwrap_or(0), 1_000_000),
+            sections,
+            usage,
+        }
+    }
+
+    /// For those who wait for the rest.
+    pub(super) fn told(&self) -> String {
+        format!(
+            "{}, {}: {:.0} listed and {:.0} bought a second, {} retries, waits of {:.2} ms",
+            self.way.name(),
+            self.crowd.name(),
+            self.a_second(self.listed),
+            self.a_second(self.bought),
+            self.retries,
+            self.mean_wait_ms
+        )
+    }
+
+    #[allow(clippy::cast_precision_loss, reason = "a rate needs no more than the leading bits")]
+    fn a_second(&self, count: u64) -> f64 {
+        count as f64 / self.seconds
+    }
+
+    fn deals(&self) -> u64 {
+        self.listed + self.bought
+    }
+}
+
+/// One way with one crowd over all rounds. Every field is documented in docs/benchmarks.md.
+#[derive(Debug, Serialize)]
+struct Row {
+    scenario: &'static str,
+    bought_to_watch: f64,
+    bought_to_rslock: f64,
+    way: Way,
+    sellers: u32,
+    buyers: u32,
+    bought_per_s: f64,
+    listed_per_s: f64,
+    deals_per_s: f64,
+    retries_per_s: f64,
+    missed_per_s: f64,
+    gave_up: u64,
+    mean_wait_ms: f64,
+    longest_wait_ms: f64,
+    bought_in_60_s: f64,
+    listed_in_60_s: f64,
+    book_bought: Option<f64>,
+    book_listed: Option<f64>,
+    book_mean_wait_ms: Option<f64>,
+    book_below: &'static [&'static str],
+    lock_requests_per_section: f64,
+    reads_per_deal: f64,
+    server_cpu_share: f64,
+    clients_cpu_share: f64,
+    bought_to_watch_spread: [f64; 2],
+    bought_to_rslock_spread: [f64; 2],
+    bought_per_s_spread: [f64; 2],
+    listed_per_s_spread: [f64; 2],
+    mean_wait_ms_spread: [f64; 2],
+    rounds: usize,
+    round_s: f64,
+    server: String,
+}
+
+/// All rows.
+#[derive(Debug)]
+pub(super) struct Reported(Vec<Row>);
+
+impl Reported {
+    pub(super) fn of(cells: &[Cell], server: &RedisServer) -> Result<Self> {
+        let server = server_version(server)?;
+        let pairs = CROWDS.into_iter().flat_map(|crowd| Way::ALL.map(|way| (way, crowd)));
+        Ok(Self(pairs.map(|(way, crowd)| Row::of(way, crowd, cells, &server)).collect()))
+    }
+
+    pub(super) fn print(&self, json: bool) -> Result<()> {
+        for row in &self.0 {
+            println!("{}", if json { serde_json::to_string(row)? } else { row.told() });
+        }
+        Ok(())
+    }
+}
+
+impl Row {
+    fn of(way: Way, crowd: Crowd, cells: &[Cell], server: &str) -> Self {
+        let mine = cells.iter().filter(|cell| cell.crowd == crowd && cell.way == way);
+        let mine: Vec<&Cell> = mine.collect();
+        let values = |of: &dyn Fn(&Cell) -> f64| -> Vec<f64> { mine.iter().map(|cell| of(cell)).collect() };
+        let ratios = |to: Way| values(&|cell| per(cell.bought, bought(cells, to, cell).max(1)));
+        let bought = values(&|cell| cell.a_second(cell.bought));
+        let listed = values(&|cell| cell.a_second(cell.listed));
+        let waits = values(&|cell| cell.mean_wait_ms);
+        let (to_watch, to_rslock) = (ratios(Way::Watch), ratios(Way::Rslock));
+        let share = |ns: u64, cell: &Cell| per(ns, 1_000_000_000) / cell.seconds;
+        let book = Book::of(way, crowd);
+        Self {
+            scenario: "marketplace",
+            bought_to_watch: median(&to_watch),
+            bought_to_rslock: median(&to_rslock),
+            way,
+            sellers: crowd.sellers,
+            buyers: crowd.buyers,
+            bought_per_s: median(&bought),
+            listed_per_s: median(&listed),
+            deals_per_s: median(&values(&|cell| cell.a_second(cell.deals()))),
+            retries_per_s: median(&values(&|cell| cell.a_second(cell.retries))),
+            missed_per_s: median(&values(&|cell| cell.a_second(cell.missed))),
+            gave_up: mine.iter().map(|cell| cell.gave_up).sum(),
+            mean_wait_ms: median(&waits),
+            longest_wait_ms: spread(&values(&|cell| cell.longest_wait_ms))[1],
+            bought_in_60_s: median(&bought) * BOOK_S,
+            listed_in_60_s: median(&listed) * BOOK_S,
+            book_bought: book.map(|book| book.bought),
+            book_listed: book.map(|book| book.listed),
+            book_mean_wait_ms: book.map(|book| book.mean_wait_ms),
+            book_below: book.map_or(&[], |book| book.below),
+            lock_requests_per_section: median(&values(&|cell| {
+                per(cell.usage.scripts + cell.usage.sets, cell.sections)
+            })),
+            reads_per_deal: median(&values(&|cell| per(cell.usage.reads, cell.deals()))),
+            server_cpu_share: median(&values(&|cell| share(cell.usage.server_cpu_ns, cell))),
+            clients_cpu_share: median(&values(&|cell| share(cell.usage.clients_cpu_ns, cell))),
+            bought_to_watch_spread: spread(&to_watch),
+            bought_to_rslock_spread: spread(&to_rslock),
+            bought_per_s_spread: spread(&bought),
+            listed_per_s_spread: spread(&listed),
+            mean_wait_ms_spread: spread(&waits),
+            rounds: mine.len(),
+            round_s: median(&values(&|cell| cell.seconds)),
+            server: server.to_owned(),
+        }
+    }
+
+    fn told(&self) -> String {
+        let below = |figure| if self.book_below.contains(&figure) { "under " } else { "" };
+        let book = match (self.book_listed, self.book_bought, self.book_mean_wait_ms) {
+            (Some(listed), Some(bought), Some(wait)) => format!(
+                " (the book, another machine: {listed:.0}, {}{bought:.0}, waits of {}{wait} ms)",
+                below("bought"),
+                below("mean_wait_ms")
+            ),
+            _ => String::new(),
+        };
+        format!(
+            "marketplace, {}, {} + {}: {:.2} x what WATCH bought ({:.2} to {:.2}), {:.2} x rslock ({:.2} to {:.2}); \
+             {:.0} listed and {:.0} bought a second ({:.0} to {:.0}), {:.1} retries a second, {} gave up; waits of \
+             {:.2} ms, {:.0} ms at most; in 60 s: {:.0} listed, {:.0} bought{book}",
+            self.way.name(),
+            self.sellers,
+            self.buyers,
+            self.bought_to_watch,
+            self.bought_to_watch_spread[0],
+            self.bought_to_watch_spread[1],
+            self.bought_to_rslock,
+            self.bought_to_rslock_spread[0],
+            self.bought_to_rslock_spread[1],
+            self.listed_per_s,
+            self.bought_per_s,
+            self.bought_per_s_spread[0],
+            self.bought_per_s_spread[1],
+            self.retries_per_s,
+            self.gave_up,
+            self.mean_wait_ms,
+            self.longest_wait_ms,
+            self.listed_in_60_s,
+            self.bought_in_60_s,
+        )
+    }
+}
+
+/// What was bought in another way, with the same crowd in the same round.
+fn bought(cells: &[Cell], way: Way, like: &Cell) -> u64 {
+    let same = |cell: &&Cell| cell.way == way && cell.crowd == like.crowd && cell.round == like.round;
+    cells.iter().find(same).map_or(0, |cell| cell.bought)
+}
+
+impl Reported {
+    /// The purchases, and the waits for them, beside the book's.
+    pub(super) fn draw(&self, directory: &Path) -> Result<()> {
+        let bought = |row: &Row| Spread {
+            median: row.bought_per_s,
+            least: row.bought_per_s_spread[0],
+            most: row.bought_per_s_spread[1],
+        };
+        let wait = |row: &Row| Spread {
+            median: row.mean_wait_ms,
+            least: row.mean_wait_ms_spread[0],
+            most: row.mean_wait_ms_spread[1],
+        };
+        let book_bought = |row: &Row| row.book_bought.map(|bought| bought / BOOK_S);
+        self.chart("Marketplace: purchases a second", "bought a second", bought, book_bought)
+            .draw(directory, "marketplace")?;
+        self.chart("Marketplace: mean wait for a purchase", "mean wait, ms", wait, |row| {
+            row.book_mean_wait_ms
+        })
+        .draw(directory, "marketplace-wait")
+    }
+
+    fn chart(
+        &self,
+        title: &str,
+        axis: &str,
+        ours: impl Fn(&Row) -> Spread,
+        book: impl Fn(&Row) -> Option<f64>,
+    ) -> Chart {
+        let rows = || Way::ALL.into_iter().flat_map(|way| self.0.iter().filter(move |row| row.way == way));
+        let groups =
+            rows().map(|row| format!("{}\n{} + {}", row.way.name(), row.sellers, row.buyers)).collect();
+        let exactly = |value: f64| Spread { median: value, least: value, most: value };
+        let series = vec![
+            Series { name: "here".to_owned(), values: rows().map(ours).collect() },
+            Series {
+                name: "the book, another machine".to_owned(),
+                values: rows().map(|row| exactly(book(row).unwrap_or(f64::NAN))).collect(),
+            },
+        ];
+        let note = self.0.first().map_or_else(String::new, |row| {
+            format!(
+                "sellers + buyers, each a process; {}; medians of {} rounds of {:.0} s, smallest to greatest",
+                row.server, row.rounds, row.round_s
+            )
+        });
+        Chart {
+            title: title.to_owned(),
+            note,
+            y: Axis { label: axis.to_owned(), log: true },
+            kind: Kind::Bars { groups, series },
+            limits: Vec::new(),
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! A seller or a buyer, in a process of his own.
+//!
+//! What he chooses depends on his seed alone, and on what is on the market; not on the way that his deals are guarded in. A
+//! line on his stdin begins, marks the beginning of what counts, and ends it; then he tells all that he did.
+
+use super::deal::{Browser, Deal, Offer, PRICE, inventory};
+use super::way::{End, Guarded, Way, connect};
+use crate::section::now_ns;
+use crate::worker::{Orders, say};
+use anyhow::{Result, bail, ensure};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use redis::AsyncCommands;
+use redis::aio::MultiplexedConnection;
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// How many items a seller makes when he has none left to list.
+const SUPPLY: u64 = 1000;
+/// Numbers of items that one seller can make.
+const RANGE: u64 = 1_000_000_000;
+/// How long a buyer looks away from an empty market.
+const NOTHING_THERE: Duration = Duration::from_millis(1);
+
+/// How a trader is started.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Trader {
+    #[arg(long)]
+    url: String,
+    #[arg(long)]
+    way: Way,
+    /// Which user he is.
+    #[arg(long)]
+    user: u32,
+    #[arg(long)]
+    seed: u64,
+    /// Set if he buys; he sells otherwise.
+    #[arg(long)]
+    buys: bool,
+}
+
+/// All that a trader did.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Account {
+    pub(super) user: u32,
+    pub(super) buys: bool,
+    /// The first number of his items, and the first that he has not made.
+    pub(super) made: (u64, u64),
+    pub(super) events: Vec<Event>,
+    /// Between which times his events count.
+    pub(super) measured_ns: (u64, u64),
+}
+
+/// A deal that was begun.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(super) struct Event {
+    pub(super) end: End,
+    pub(super) offer: Offer,
+    pub(super) retries: u32,
+    /// Since when he wanted to: a buyer to whom one item was gone wanted to since he had chosen it.
+    pub(super) since_ns: u64,
+    pub(super) ended_ns: u64,
+}
+
+/// Runs a trader to his end.
+pub(crate) async fn run(trader: Trader) -> Result<()> {
+    let mut orders = Orders::new();
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut trading = Trading::begin(&trader, stop.clone()).await?;
+    if !trader.buys {
+        trading.make_items().await?;
+    }
+    say("ready")?;
+    expect(&mut orders, "go").await?;
+    let trade = async { if trader.buys { trading.buy().await } else { trading.sell().await } };
+    let (traded, measured_ns) = tokio::try_join!(trade, until_stopped(&mut orders, &stop))?;
+    let Trading { user, made, guarded, events, .. } = traded;
+    guarded.close().await;
+    let buys = trader.buys;
+    say(&serde_json::to_string(&Account { user, buys, made, events, measured_ns })?)
+}
+
+/// Gives from when to when what happens counts.
+async fn until_stopped(orders: &mut Orders, stop: &AtomicBool) -> Result<(u64, u64)> {
+    expect(orders, "mark").await?;
+    let from_ns = now_ns();
+    expect(orders, "stop").await?;
+    stop.store(true, Ordering::Relaxed);
+    Ok((from_ns, now_ns()))
+}
+
+async fn expect(orders: &mut Orders, order: &str) -> Result<()> {
+    let given = orders.next().await?;
+    ensure!(given == order, "{order} was due, not {given}");
+    Ok(())
+}
+
+struct Trading {
+    user: u32,
+    /// For all that is read and written, but in transactions that watch.
+    data: MultiplexedConnection,
+    guarded: Guarded,
+    chance: StdRng,
+    stop: Arc<AtomicBool>,
+    /// What a seller has made and not listed yet.
+    stock: Vec<u64>,
+    made: (u64, u64),
+    events: Vec<Event>,
+}
+
+impl Trading {
+    async fn begin(trader: &Trader, stop: Arc<AtomicBool>) -> Result<Self> {
+        let first = u64::from(trader.user) * RANGE;
+        Ok(Self {
+            user: trader.user,
+            data: connect(&trader.url).await?,
+            guarded: Guarded::connect(trader.way, &trader.url).await?,
+            chance: StdRng::seed_from_u64(trader.seed),
+            stop,
+            stock: Vec::new(),
+            made: (first, first),
+            events: Vec::new(),
+        })
+    }
+
+    async fn make_items(&mut self) -> Result<()> {
+        let (from, to) = (self.made.1, self.made.1 + SUPPLY);
+        self.stock.extend(from..to);
+        self.data.sadd::<_, _, ()>(inventory(self.user), &self.stock).await?;
+        self.made.1 = to;
+        Ok(())
+    }
+
+    /// Lists any item that he has, at any price.
+    async fn sell(mut self) -> Result<Self> {
+        while !self.stop.load(Ordering::Relaxed) {
+            if self.stock.is_empty() {
+                self.make_items().await?;
+            }
+            let item = self.stock.swap_remove(self.chance.random_range(0..self.stock.len()));
+            let offer = Offer { item, seller: self.user, price: self.chance.random_range(1..=PRICE) };
+            match self.settle(Deal::List(offer), now_ns()).await? {
+                End::Done => {}
+                End::GaveUp | End::Stopped => self.stock.push(item),
+                End::Gone => bail!("item {item} is not where its only owner has put it"),
+            }
+        }
+        Ok(self)
+    }
+
+    /// Buys any of the offers that are there.
+    async fn buy(mut self) -> Result<Self> {
+        let (mut browser, mut wanted_ns) = (Browser::default(), None);
+        while !self.stop.load(Ordering::Relaxed) {
+            let Some(offer) = browser.look(&mut self.data, self.chance.random()).await? else {
+                wanted_ns = None;
+                tokio::time::sleep(NOTHING_THERE).await;
+                continue;
+            };
+            let since_ns = *wanted_ns.get_or_insert_with(now_ns);
+            if self.settle(Deal::Buy(offer, self.user), since_ns).await? != End::Gone {
+                wanted_ns = None;
+            }
+        }
+        Ok(self)
+    }
+
+    async fn settle(&mut self, deal: Deal, since_ns: u64) -> Result<End> {
+        let settled = self.guarded.settle(&mut self.data, deal, &self.stop).await?;
+        let (end, retries, offer) = (settled.end, settled.retries, *deal.offer());
+        self.events.push(Event { end, offer, retries, since_ns, ended_ns: now_ns() });
+        Ok(end)
+    }
+}

@@ -10,10 +10,12 @@ mod handoff;
 mod held;
 mod marketplace;
 mod meter;
+mod pairs;
 mod renewal;
 mod report;
 mod section;
 mod sqlite;
+mod uncontended;
 mod worker;
 
 use anyhow::Result;
@@ -30,6 +32,8 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Scenario {
+    /// Taking and releasing locks that nobody else wants, beside a plain lock by hand.
+    Uncontended(uncontended::Options),
     /// From the release in one process to the next holder in another, beside a bare message.
     Handoff {
         /// Print one JSON object a line and scenario.
@@ -97,6 +101,7 @@ enum Scenario {
 
 fn main() -> Result<()> {
     match Args::parse().scenario {
+        Scenario::Uncontended(options) => uncontended::run(&options),
         Scenario::Handoff { json, sections, rounds, trials } => handoff::run(sections, rounds, trials, json),
         Scenario::Marketplace { json, seconds, rounds, draw } => {
             marketplace::run(seconds, rounds, json, draw.as_deref())

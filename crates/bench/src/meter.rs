@@ -2,7 +2,12 @@
 
 use anyhow::{Context, Result};
 use leasehold_testkit::RedisServer;
+use serde::Serialize;
 use std::fs;
+
+/// What only a client sends, never a script of ours; and not INFO, which whoever measures sends most of.
+const REQUESTS: [&str; 8] =
+    ["evalsha", "eval", "script|load", "subscribe", "unsubscribe", "ping", "hello", "client|setinfo"];
 
 /// What the threads of a process have used since they began.
 #[derive(Debug, Clone, Copy, Default)]
@@ -47,10 +52,15 @@ impl Threads {
 pub(crate) struct Served {
     /// Processor time of its process, in microseconds.
     pub(crate) cpu_us: u64,
+    /// How many requests it got of the kinds that only a client sends, never a script of ours.
+    pub(crate) requests: u64,
     /// How many scripts it ran by their names.
     pub(crate) scripts: u64,
-    /// How long they ran, in microseconds.
+    /// How long they ran, in microseconds, with the commands inside.
     pub(crate) scripts_us: u64,
+    /// How many SETs it ran, by scripts or without, and how long they took.
+    pub(crate) sets: u64,
+    pub(crate) sets_us: u64,
     /// How many expiries were set, by scripts or without: one an extend, and one a beat.
     pub(crate) expiries: u64,
 }
@@ -72,13 +82,16 @@ impl Served {
         let counts = info(server, "commandstats")?;
         let part = |command: &str, name: &str| {
             let line = counts.lines().find_map(|line| line.strip_prefix(command)).unwrap_or_default();
-            line.split(',').find_map(|part| first_number(part.strip_prefix(name)?)).unwrap_or(0)
+            line.split([',', ':']).find_map(|part| first_number(part.strip_prefix(name)?)).unwrap_or(0)
         };
-        let scripts = "cmdstat_evalsha:";
+        let (scripts, sets) = ("cmdstat_evalsha:", "cmdstat_set:");
         Ok(Self {
             cpu_us,
+            requests: REQUESTS.iter().map(|name| part(&format!("cmdstat_{name}:"), "calls=")).sum(),
             scripts: part(scripts, "calls="),
             scripts_us: part(scripts, "usec="),
+            sets: part(sets, "calls="),
+            sets_us: part(sets, "usec="),
             expiries: part("cmdstat_pexpire:", "calls="),
         })
     }
@@ -87,10 +100,42 @@ impl Served {
     pub(crate) fn since(self, earlier: Self) -> Self {
         Self {
             cpu_us: self.cpu_us.saturating_sub(earlier.cpu_us),
+            requests: self.requests.saturating_sub(earlier.requests),
             scripts: self.scripts.saturating_sub(earlier.scripts),
             scripts_us: self.scripts_us.saturating_sub(earlier.scripts_us),
+            sets: self.sets.saturating_sub(earlier.sets),
+            sets_us: self.sets_us.saturating_sub(earlier.sets_us),
             expiries: self.expiries.saturating_sub(earlier.expiries),
         }
+    }
+}
+
+/// What stands behind the figures of a report: they cannot be compared with those of another.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Machine {
+    /// The processor's own words of what it is.
+    cpu: String,
+    /// How many of its cores this program may use.
+    cores: usize,
+    /// The kernel, and its release.
+    kernel: String,
+    /// See [`server_version`].
+    server: String,
+}
+
+impl Machine {
+    /// The one that this program and that server run on.
+    pub(crate) fn with(server: &RedisServer) -> Result<Self> {
+        let cpus = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let model =
+            cpus.lines().find_map(|line| line.strip_prefix("model name")?.trim_start().strip_prefix(':'));
+        let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        Ok(Self {
+            cpu: model.unwrap_or("unknown").trim().to_owned(),
+            cores: std::thread::available_parallelism()?.get(),
+            kernel: format!("Linux {}", release.trim()),
+            server: server_version(server)?,
+        })
     }
 }
 

@@ -132,7 +132,7 @@ impl Meters {
 
     /// Microseconds an extend: in the script, of the server, of the client.
     fn each_us(&self) -> [f64; 3] {
-        let Served { cpu_us, scripts: _, scripts_us, expiries } = self.served;
+        let Served { cpu_us, scripts_us, expiries, .. } = self.served;
         [per(scripts_us, expiries), per(cpu_us, expiries), per(self.client.cpu_ns, expiries) / 1000.0]
     }
 }

@@ -99,3 +99,17 @@ pub(crate) fn spread(values: &[f64]) -> [f64; 2] {
 pub(crate) fn per(count: u64, of: u64) -> f64 {
     count as f64 / of as f64
 }
+
+/// Prints what a scenario measured: an object a line for programs, a sentence for people.
+pub(crate) fn print(
+    report: &impl Serialize,
+    json: bool,
+    sentence: impl FnOnce() -> String,
+) -> anyhow::Result<()> {
+    if json {
+        println!("{}", serde_json::to_string(report)?);
+    } else {
+        println!("{}", sentence());
+    }
+    Ok(())
+}

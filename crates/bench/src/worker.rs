@@ -1,8 +1,7 @@
 //! The roles in which this program takes part in a scenario, told what to do by lines on its stdin.
 
-use crate::held;
-use crate::marketplace;
 use crate::section::{Section, now_ns};
+use crate::{held, marketplace, pairs};
 use anyhow::{Context, Result, bail};
 use clap::Subcommand;
 use leasehold::{Client, Mutex};
@@ -49,6 +48,15 @@ pub(crate) enum Role {
         #[arg(long)]
         over_ms: u64,
     },
+    /// Takes and releases locks that nobody else wants, by the library or by hand.
+    Pairs {
+        #[arg(long)]
+        url: String,
+        #[arg(long)]
+        tasks: u32,
+        #[arg(long)]
+        lease_ms: u64,
+    },
     /// Extends as many keys with nothing around it.
     Extend {
         #[arg(long)]
@@ -72,6 +80,7 @@ pub(crate) fn run(role: Role) -> Result<()> {
             Role::Hold { url, locks, over_ms } => {
                 held::hold(&url, locks, Duration::from_millis(over_ms)).await
             }
+            Role::Pairs { url, tasks, lease_ms } => pairs::run(&url, tasks, lease_ms).await,
             Role::Extend { url, locks } => held::extend_bare(&url, locks).await,
             Role::Trade(trader) => marketplace::trade(trader).await,
         }
@@ -199,7 +208,7 @@ async fn pair(url: &str, process: u32) -> Result<()> {
 }
 
 /// A connection as Leasehold has one, with nothing around it.
-async fn bare(url: &str, heard: mpsc::UnboundedSender<()>) -> Result<MultiplexedConnection> {
+pub(crate) async fn bare(url: &str, heard: mpsc::UnboundedSender<()>) -> Result<MultiplexedConnection> {
     let separator = if url.contains('?') { '&' } else { '?' };
     let client = redis::Client::open(format!("{url}{separator}protocol=resp3"))?;
     let config = AsyncConnectionConfig::new().set_response_timeout(None).set_push_sender(

@@ -11,6 +11,7 @@ mod held;
 mod marketplace;
 mod meter;
 mod pairs;
+mod peers;
 mod renewal;
 mod report;
 mod section;
@@ -91,6 +92,8 @@ enum Scenario {
         #[arg(long, default_value_t = 10)]
         seconds: u64,
     },
+    /// Other libraries beside ours: passing a lock on, and many tasks that contend for one.
+    Peers(peers::Args),
     /// Takes part in a scenario as one of its processes.
     #[command(hide = true)]
     Worker {
@@ -110,6 +113,7 @@ fn main() -> Result<()> {
             renewal::run(locks, Duration::from_secs(over), rounds, json)
         }
         Scenario::Sqlite { json, processes, seconds } => sqlite::run(processes, seconds, json),
+        Scenario::Peers(args) => peers::run(&args),
         Scenario::Worker { role } => worker::run(role),
     }
 }

@@ -1,5 +1,6 @@
 //! The roles in which this program takes part in a scenario, told what to do by lines on its stdin.
 
+use crate::peers::own;
 use crate::section::{Section, now_ns};
 use crate::{held, marketplace, pairs};
 use anyhow::{Context, Result, bail};
@@ -66,6 +67,11 @@ pub(crate) enum Role {
     },
     /// Sells or buys.
     Trade(marketplace::Trader),
+    /// Is the driver of our own library among the peers.
+    Peer {
+        #[arg(long)]
+        url: String,
+    },
 }
 
 /// Runs a role to its end.
@@ -83,6 +89,7 @@ pub(crate) fn run(role: Role) -> Result<()> {
             Role::Pairs { url, tasks, lease_ms } => pairs::run(&url, tasks, lease_ms).await,
             Role::Extend { url, locks } => held::extend_bare(&url, locks).await,
             Role::Trade(trader) => marketplace::trade(trader).await,
+            Role::Peer { url } => own::drive(&url).await,
         }
     })
 }

@@ -1,0 +1,161 @@
+//! A library in the run: its processes, its turns, and what was measured in them.
+
+use super::driver::{self, Driver, Herd};
+use super::own;
+use anyhow::{Context, Result, ensure};
+use leasehold_testkit::RedisServer;
+use std::mem;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// How many processes each library has: all make up a crowd, the first is a herd, the first two pass a lock on.
+const PROCESSES: usize = 8;
+/// How many tasks contend, in one process or in all.
+pub(crate) const TASKS: usize = 64;
+/// How long two processes pass a lock on in a turn, at most; fewer trials are measured then.
+const PAIR_LIMIT: Duration = Duration::from_secs(30);
+/// What only clients send, never a script of any of these libraries. Pings are not counted: they keep idle
+/// connections, whoever's turn it is.
+const REQUESTS: [&str; 6] = ["eval", "evalsha", "script|load", "script|exists", "subscribe", "unsubscribe"];
+/// Who takes a lock by a plain SET, and so has none in his scripts.
+const PLAIN_SET: [&str; 3] = ["rslock", "redsync", "redis-py"];
+
+/// A library in the run.
+pub(crate) struct Contestant {
+    /// What it is called.
+    pub(crate) name: String,
+    /// Its own words of which version it is.
+    pub(crate) version: String,
+    /// Its processes; none once one of them has failed.
+    drivers: Vec<Driver>,
+    /// What was measured, a round each; what came before a failure counts.
+    pub(crate) rounds: Vec<Round>,
+    /// Why not everything was measured.
+    pub(crate) trouble: Option<String>,
+}
+
+/// What each does in a round.
+pub(crate) struct Turn {
+    /// How long the lock is held in each trial before it is passed on.
+    pub(crate) holds_us: Vec<u64>,
+    /// How long a herd contends, and as long again a crowd.
+    pub(crate) herd_ms: u64,
+}
+
+/// What was measured in a round.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Round {
+    /// From each call of a release to the holder in the other process.
+    pub(crate) handovers_ns: Vec<u64>,
+    /// How many requests these cost, the tries of who waited included.
+    pub(crate) requests: u64,
+    /// All tasks in one process.
+    pub(crate) herd: Option<Herd>,
+    /// As many tasks in all processes.
+    pub(crate) crowd: Option<Herd>,
+}
+
+impl Contestant {
+    /// Ours, which is a driver in this program.
+    pub(crate) fn ours(server: &RedisServer) -> Result<Self> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["worker", "peer", "--url"]);
+        Self::by(own::NAME, &command, server)
+    }
+
+    /// Another library, whose driver was made ready in a directory.
+    pub(crate) fn start(name: &str, drivers: &Path, server: &RedisServer) -> Result<Self> {
+        Self::by(name, &driver::command(name, drivers)?, server)
+    }
+
+    fn by(name: &str, command: &Command, server: &RedisServer) -> Result<Self> {
+        let start = || Driver::start(name, command, &server.url());
+        let drivers = (0..PROCESSES).map(|_| start()).collect::<Result<Vec<_>>>();
+        let drivers = drivers.with_context(|| format!("the driver of {name} does not start"))?;
+        let version = drivers.first().map(|driver| driver.version.clone()).unwrap_or_default();
+        Ok(Self { name: name.to_owned(), version, drivers, rounds: Vec::new(), trouble: None })
+    }
+
+    /// A turn that is not measured.
+    pub(crate) fn warm_up(&mut self, server: &RedisServer, turn: &Turn) -> Result<()> {
+        self.measure(server, turn, &mut Round::default()).with_context(|| format!("warming {} up", self.name))
+    }
+
+    /// Has its turn. If it fails, it has no more of them.
+    pub(crate) fn play(&mut self, server: &RedisServer, turn: &Turn) {
+        if self.trouble.is_some() {
+            return;
+        }
+        let mut round = Round::default();
+        if let Err(error) = self.measure(server, turn, &mut round) {
+            self.trouble = Some(format!("{error:#}"));
+            self.drivers.clear();
+        }
+        self.rounds.push(round);
+    }
+
+    /// Ends its processes.
+    pub(crate) fn stop(&mut self) {
+        self.drivers.drain(..).for_each(Driver::stop);
+    }
+
+    fn measure(&mut self, server: &RedisServer, turn: &Turn, round: &mut Round) -> Result<()> {
+        self.pass_on(server, &turn.holds_us, round).context("passing the lock on")?;
+        let herd_for = Duration::from_millis(turn.herd_ms);
+        round.herd = Some(self.herd(herd_for).context("in a herd")?);
+        round.crowd = Some(self.crowd(herd_for).context("in a crowd")?);
+        Ok(())
+    }
+
+    /// Two processes pass a lock to and fro: one holds it while the other waits.
+    fn pass_on(&mut self, server: &RedisServer, holds_us: &[u64], round: &mut Round) -> Result<()> {
+        let lock = format!("peers-pair-{}", self.name);
+        let [holder, waiter, ..] = &mut self.drivers[..] else { return Ok(()) };
+        let (mut holder, mut waiter) = (holder, waiter);
+        holder.tell(&format!("take {lock}"))?;
+        holder.got_ns()?;
+        server.reset_counts()?;
+        let began = Instant::now();
+        for hold_us in holds_us {
+            waiter.tell(&format!("take {lock}"))?;
+            holder.tell(&format!("give {lock} {hold_us}"))?;
+            let (got_ns, gave_ns) = (waiter.got_ns()?, holder.gave_ns()?);
+            ensure!(got_ns >= gave_ns, "two processes had the lock at once");
+            round.handovers_ns.push(got_ns - gave_ns);
+            mem::swap(&mut holder, &mut waiter);
+            if began.elapsed() > PAIR_LIMIT {
+                break;
+            }
+        }
+        round.requests = self.requests(server)?;
+        let last = round.handovers_ns.len() % 2;
+        self.drivers[last].tell(&format!("give {lock} 0"))?;
+        self.drivers[last].gave_ns().map(drop)
+    }
+
+    /// All tasks contend in one process.
+    fn herd(&mut self, took: Duration) -> Result<Herd> {
+        let request = format!("herd peers-herd-{} {TASKS} {}", self.name, took.as_millis());
+        let driver = self.drivers.first_mut().context("it has no process")?;
+        driver.tell(&request)?;
+        driver.herd(took)
+    }
+
+    /// As many tasks contend in all processes.
+    fn crowd(&mut self, took: Duration) -> Result<Herd> {
+        let tasks = TASKS / PROCESSES;
+        let request = format!("turns peers-crowd-{} {tasks} {}", self.name, took.as_millis());
+        self.drivers.iter_mut().try_for_each(|driver| driver.tell(&request))?;
+        let turns: Result<Vec<_>> = self.drivers.iter_mut().map(|driver| driver.turns(took)).collect();
+        Ok(driver::together(&turns?))
+    }
+
+    /// How many requests the server got since its counts were reset.
+    fn requests(&self, server: &RedisServer) -> Result<u64> {
+        let counts = server.command_counts()?;
+        let of = |command: &str| counts.get(command).copied().unwrap_or(0);
+        let set = if PLAIN_SET.contains(&self.name.as_str()) { of("set") } else { 0 };
+        Ok(REQUESTS.iter().map(|command| of(command)).sum::<u64>() + set)
+    }
+}

@@ -98,6 +98,12 @@ impl Kind {
         }
     }
 
+    /// Whether tasks of one process have a hold of it one after the other, each by a fencing token of its own:
+    /// [`cohort`](crate::cohort).
+    pub const fn is_handed_on(self) -> bool {
+        matches!(self, Self::Mutex)
+    }
+
     /// Whether a lock of this kind is a string, which one holder at a time has.
     pub const fn is_one_string(self) -> bool {
         matches!(self, Self::Mutex | Self::Election)
@@ -423,7 +429,7 @@ impl Op {
             Self::Acquire(ask) => ask.portion.suits(kind),
             Self::Release(release) => release.next.as_ref().is_none_or(|next| next.portion.suits(kind)),
             Self::Resize(_) => kind == Kind::Semaphore,
-            Self::Extend(Extend { reserve: Some(_), .. }) => kind == Kind::Mutex,
+            Self::Extend(Extend { reserve: Some(_), .. }) => kind.is_handed_on(),
             Self::Extend(_) | Self::Inspect(_) | Self::Evict(_) | Self::Free(_) => true,
         }
     }

@@ -16,6 +16,9 @@ use std::time::Duration;
 /// Pauses after an extend that had no reply: the first, and the longest.
 const FAULT_PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
+/// After what time a hold is lengthened for the first time, where a longer lease than the first was given.
+const AFTER: Duration = Duration::from_millis(25);
+
 /// How far apart two hastened extends of a hold are at least: whoever gives the reason for them may be a forger.
 const HASTE_PAUSE: Duration = Duration::from_millis(250);
 
@@ -178,7 +181,9 @@ impl Tenure {
             Plan::Until { end } => {
                 let end = caps.end.map_or(end, |cap| cap.min(end));
                 tenure.plan = Plan::Until { end };
-                tenure.extend_at = tenure.falls_short(valid_until, end, now).then_some(now);
+                // A moment later, so that who has it for that long at most costs nobody a request.
+                let soon = AFTER.min(valid_until.since(now) / 3);
+                tenure.extend_at = tenure.falls_short(valid_until, end, now).then_some(now + soon);
                 tenure.valid_until = valid_until.min(end);
             }
         }
@@ -491,7 +496,7 @@ mod tests {
     fn a_given_lease_is_reached_by_one_extend_and_ends() {
         let mut tenure = Tenure::new(Plan::Until { end: s(60) }, s(3), s(0));
         assert_eq!(
-            tenure.poll(s(0), NONE),
+            tenure.poll(s(0), AFTER),
             Duty::Extend { lease: Duration::from_secs(60), keep_record: false }
         );
         tenure.handle_extended(s(0), Duration::from_secs(60), false);
@@ -522,7 +527,7 @@ mod tests {
         tenure.prolong(s(0), Duration::from_secs(1));
         assert_eq!(tenure.valid_until(), s(3));
         assert!(
-            matches!(tenure.poll(s(0), NONE), Duty::Extend { lease, .. } if lease == Duration::from_secs(60))
+            matches!(tenure.poll(s(0), AFTER), Duty::Extend { lease, .. } if lease == Duration::from_secs(60))
         );
         tenure.handle_extended(s(0), Duration::from_secs(60), false);
         tenure.prolong(s(10), Duration::from_secs(100));
@@ -533,7 +538,7 @@ mod tests {
     fn a_long_hold_keeps_its_record() {
         let day = Duration::from_secs(86_400);
         let mut tenure = Tenure::new(Plan::Until { end: s(86_400) }, s(3), s(0));
-        assert_eq!(tenure.poll(s(0), NONE), Duty::Extend { lease: day, keep_record: true });
+        assert_eq!(tenure.poll(s(0), AFTER), Duty::Extend { lease: day, keep_record: true });
         let mut tenure = Tenure::new(Plan::Renew { lease: LEASE }, s(3), s(0));
         let mut kept = 0;
         for t in (1..7200).step_by(10) {
@@ -593,7 +598,7 @@ mod tests {
     #[test]
     fn a_given_lease_that_is_hastened_ends_when_it_ends() {
         let mut tenure = Tenure::new(Plan::Until { end: s(60) }, s(3), s(0));
-        assert!(matches!(tenure.poll(s(0), NONE), Duty::Extend { .. }));
+        assert!(matches!(tenure.poll(s(0), AFTER), Duty::Extend { .. }));
         tenure.handle_extended(s(0), Duration::from_secs(60), false);
         let end = tenure.valid_until();
         tenure.hasten(s(20));
@@ -725,7 +730,7 @@ mod tests {
         let caps = |end| Caps { end: Some(s(end)), renewals: Some(0) };
         for (cap, how) in [(40, Duty::GiveUp), (90, Duty::Over)] {
             let mut tenure = Tenure::capped(Plan::Until { end: s(60) }, caps(cap), s(3), s(0));
-            let Duty::Extend { lease, .. } = tenure.poll(s(0), NONE) else {
+            let Duty::Extend { lease, .. } = tenure.poll(s(0), AFTER) else {
                 panic!("it is extended at once")
             };
             assert_eq!(lease, Duration::from_secs(cap.min(60)));
@@ -753,7 +758,7 @@ mod tests {
         assert_eq!(tenure.due(), kept_until - LEASE / 3 * 2);
         let end = s(5) + LEASE * 2;
         tenure.succeed(Plan::Until { end }, Caps::default(), s(5));
-        assert_eq!(tenure.poll(s(5), NONE), Duty::Extend { lease: LEASE * 2, keep_record: false });
+        assert_eq!(tenure.poll(s(5), AFTER), Duty::Extend { lease: LEASE * 2, keep_record: false });
         tenure.succeed(Plan::Until { end }, Caps::default(), s(5));
         assert_eq!(tenure.poll(s(5), NONE), Duty::Rest(kept_until), "one extend at a time, whoever has it");
         tenure.handle_extended(s(5), LEASE * 2, false);

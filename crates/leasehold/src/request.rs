@@ -298,6 +298,32 @@ impl Request {
         once: bool,
     ) -> Result<Result<Kept, Missed>, LeaseError> {
         let span = self.span()?;
+        if let Some(guard) = self.take_kept(asker, span)? {
+            return Ok(Ok(Kept { guard, count: 1 }));
+        }
+        self.chase(asker, span, limit, once).await
+    }
+
+    /// What this process has kept of the lock, if that is for whoever comes.
+    fn take_kept(&self, asker: &Asker, span: Span) -> Result<Option<Guard>, LeaseError> {
+        if asker.value.is_some() {
+            return Ok(None);
+        }
+        let life = asker.by_lease.then_some(Life::Lease);
+        let Some(won) = engine::take_kept(&self.engine, &self.seat, life, span.wanted()) else {
+            return Ok(None);
+        };
+        let Some(kept) = won.kept else { return Ok(None) };
+        self.take_over(won, kept, span, &self.seat)
+    }
+
+    async fn chase(
+        &self,
+        asker: &Asker,
+        span: Span,
+        limit: Option<Moment>,
+        once: bool,
+    ) -> Result<Result<Kept, Missed>, LeaseError> {
         let pursuit = self.pursuit(asker, span.wanted(), limit, once, None);
         let seat = self.place();
         loop {

@@ -8,9 +8,10 @@ use super::seat::{Asker, Left, Seat, Turn, Way};
 use super::{Engine, Hold, KeepId, Session};
 use crate::store::{Fault, Listening, Outcome};
 use leasehold_core::contend::{Executed, Grant, Standing, Terms};
-use leasehold_core::{Acquire, Acquired, Claim, Moment, Nonce, Op, Reply, RetryPolicy};
+use leasehold_core::{Acquire, Acquired, Claim, Life, Moment, Nonce, Op, Reply, RetryPolicy};
 use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// How a lock is sought.
 #[derive(Debug)]
@@ -52,11 +53,38 @@ pub(crate) struct Won<'a> {
     pub(super) inside: Step<'a>,
 }
 
-impl Won<'_> {
+impl<'a> Won<'a> {
+    fn handed_on(hold: Arc<Hold>, keep: KeepId, inside: Step<'a>) -> Self {
+        let (claim, fence, valid_until) = (hold.claim.clone(), hold.fence, hold.valid_until());
+        let grant = Grant { claim, fence, valid_until, others_wait: false, entered: None };
+        Self { hold, grant, kept: Some(keep), inside }
+    }
+
     /// Nobody keeps it, since a shutdown has begun: it is given back. The seat may have gone before it was closed.
     pub(crate) fn give_back(self, engine: &Engine) {
         engine.keeper.give_back(&self.hold);
     }
+}
+
+/// Takes what the process has kept of a lock, if that is for whoever comes: nothing is asked, and nobody is waited for.
+pub(crate) fn take_kept<'a>(
+    engine: &'a Engine,
+    seat: &Seat,
+    life: Option<Life>,
+    lease: Duration,
+) -> Option<Won<'a>> {
+    if !seat.lock.kind.is_handed_on() {
+        return None;
+    }
+    let session = engine.sessions.present();
+    let inside = engine.gate.inside();
+    let now = engine.world.now();
+    let life = life.unwrap_or(session.life);
+    let (hold, keep, call) = seat.take_kept(&session, life, lease, now)?;
+    if let Some(call) = call {
+        engine.keeper.call_for(keep, call);
+    }
+    Some(Won::handed_on(hold, keep, inside))
 }
 
 /// Acquires the lock of a seat.
@@ -149,14 +177,7 @@ impl<'a> Chase<'a> {
             if let Turn::HandedOn(hold, keep, call) = turn {
                 self.line.won = true;
                 self.call(keep, call);
-                let grant = Grant {
-                    claim: hold.claim.clone(),
-                    fence: hold.fence,
-                    valid_until: hold.valid_until(),
-                    others_wait: false,
-                    entered: None,
-                };
-                return Ok(Won { hold, grant, kept: Some(keep), inside });
+                return Ok(Won::handed_on(hold, keep, inside));
             }
             drop(inside);
             match turn {

@@ -28,7 +28,7 @@ mod shutdown;
 mod straight;
 mod world;
 
-pub(crate) use acquire::{Missed, Pursuit, Won, acquire};
+pub(crate) use acquire::{Missed, Pursuit, Won, acquire, take_kept};
 pub(crate) use detached::{
     Detached, NotAttached, NotDetached, NotExtended, acquire_detached, attach, extend_detached, own_session,
     release_detached,

@@ -17,7 +17,7 @@ use super::seat::{Occupant, Seat, State, Turn};
 use super::{Hold, KeepId, Session};
 use leasehold_core::cohort::{Block, Cohort, Next};
 use leasehold_core::contend::{Grant, Terms};
-use leasehold_core::{FIRST_LEASE, HoldId, Kind, Lock, Moment, Portion};
+use leasehold_core::{FIRST_LEASE, HoldId, Life, Lock, Moment, Portion};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -68,7 +68,7 @@ pub(super) enum Rest {
 impl Passing {
     /// A hold that the store has just given; nothing, where such a hold is not handed on.
     pub(super) fn of(lock: &Lock, grant: &Grant, now: Moment, last_in_line: u64) -> Option<Self> {
-        let is_plain = lock.kind == Kind::Mutex && grant.claim.value.is_none();
+        let is_plain = lock.kind.is_handed_on() && grant.claim.value.is_none();
         is_plain.then(|| Self {
             hold: grant.claim.hold,
             cohort: Cohort::new(now, grant.others_wait, last_in_line),
@@ -86,6 +86,11 @@ impl Passing {
         let asked = std::mem::replace(&mut self.calling, true);
         (!asked).then_some(Call { lease, tell: self.keep_for.is_some() })
     }
+}
+
+/// How long a hold has to last for somebody who wants it for so long, so that it is not lengthened before he has it.
+fn least(lease: Duration) -> Duration {
+    lease.min(FIRST_LEASE) * 9 / 10
 }
 
 /// Whether a hold is what somebody asks for (3).
@@ -131,6 +136,29 @@ impl Seat {
         state.releases = releases;
         state.signal_front();
         Some(Passed { call, watch })
+    }
+
+    /// What is kept for whoever comes, if somebody who has just come can have it at once: without standing in line, where
+    /// nobody does.
+    pub(super) fn take_kept(
+        &self,
+        session: &Session,
+        life: Life,
+        lease: Duration,
+        now: Moment,
+    ) -> Option<(Arc<Hold>, KeepId, Option<Call>)> {
+        let mut state = self.state();
+        let passing = state.passing.as_ref().filter(|_| state.line.front().is_none() && !state.closed)?;
+        let (keep, hold) = (passing.kept?, &state.occupants.get(&passing.hold)?.hold);
+        let ends = hold.kept_until().min(hold.valid_until());
+        let has_come = state.line.last_id() + 1;
+        let fits = hold.session.id == session.id && hold.session.life == life;
+        if !fits || now + least(lease) > ends || passing.cohort.next(now, has_come) != Next::HandOn {
+            return None;
+        }
+        let hold = hold.clone();
+        let (hold, call) = state.hand_out(&hold)?;
+        Some((hold, keep, call))
     }
 
     /// What the store has reserved for a hold, if it has. Says whether the hold is to be given back: nobody stands in line,
@@ -199,9 +227,7 @@ impl State {
         let passing = self.passing.as_mut().filter(|_| self.line.is_front(id))?;
         let (keep, hold) = (passing.kept?, self.occupants.get(&passing.hold)?.hold.clone());
         let terms = self.line.front()?;
-        // Less than that nobody could do much with.
-        let least = terms.lease.min(FIRST_LEASE) * 9 / 10;
-        let is_short = now + least > hold.kept_until();
+        let is_short = now + least(terms.lease) > hold.kept_until();
         let next = match passing.cohort.next(now, id) {
             _ if hold.session.id != session.id || !fits(&hold, terms) => Next::GiveBack,
             Next::HandOn if is_short => Next::Ask,
@@ -222,16 +248,23 @@ impl State {
                 Some(Turn::Call(keep, passing.call(lease)))
             }
             Next::HandOn => {
-                let fence = passing.cohort.take()?;
-                (passing.kept, passing.answered) = (None, false);
                 self.line.remove(id);
-                let goes_on = self.line.front().is_some() || passing.keep_for.is_some();
-                let call = if goes_on && passing.cohort.runs_low() { passing.call(None) } else { None };
-                let hold = Arc::new(hold.handed_on(fence));
-                self.occupants.insert(hold.claim.hold, Occupant { hold: hold.clone(), leaving: false });
+                let (hold, call) = self.hand_out(&hold)?;
                 Some(Turn::HandedOn(hold, keep, call))
             }
         }
+    }
+
+    /// Hands what is kept out to whoever is next, by the next token; and what the store is to be asked, where tokens run low.
+    fn hand_out(&mut self, hold: &Hold) -> Option<(Arc<Hold>, Option<Call>)> {
+        let passing = self.passing.as_mut()?;
+        let fence = passing.cohort.take()?;
+        (passing.kept, passing.answered) = (None, false);
+        let goes_on = self.line.front().is_some() || passing.keep_for.is_some();
+        let call = if goes_on && passing.cohort.runs_low() { passing.call(None) } else { None };
+        let next = Arc::new(hold.handed_on(fence));
+        self.occupants.insert(next.claim.hold, Occupant { hold: next.clone(), leaving: false });
+        Some((next, call))
     }
 
     /// Whether a hold is kept that is for nobody; then it is put out.

@@ -218,7 +218,8 @@ impl Seat {
         if won || wanted {
             return self.go_straight(&mut state, id, session, now, random);
         }
-        Turn::Stand(occupied)
+        // Whoever stands before is told, and tells the next (4).
+        Turn::Stand(occupied.filter(|_| state.line.is_front(id)))
     }
 
     /// The turn of the front, which speaks for the process (1).

@@ -1,14 +1,15 @@
 //! From the release in one process to the next holder in another.
 //!
-//! `pair`: two processes pass the lock to and fro, and in alternating rounds a bare PUBLISH to its
-//! subscriber: the same two processes, the same client library, runtime and pauses. `herd`: 64 tasks in
-//! 8 processes take one lock with nothing to do inside; its ratio is to the same bare message.
+//! Two processes pass the lock to and fro, and in alternating trials a bare PUBLISH to its subscriber: the same two
+//! processes, the same client library, runtime and pauses.
 
-use crate::meter::server_version;
-use crate::report::{Report, median, per, quantile_us, spread};
-use crate::section::{Section, handovers_ns};
-use anyhow::{Context, Result, ensure};
+use crate::chart::{Axis, Chart, Kind, Series, Spread};
+use crate::meter::{Machine, Served};
+use crate::report::{Output, per, quantile_us};
+use crate::section::Section;
+use anyhow::{Context, Result};
 use leasehold_testkit::{RedisServer, Worker};
+use serde::Serialize;
 use std::process::Command;
 use std::time::Duration;
 
@@ -16,32 +17,63 @@ use std::time::Duration;
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// The pause before each trial, on both sides of the ratio.
 const PAUSE_US: u64 = 1500;
-/// What only a client sends, never a script of ours.
-const REQUESTS: [&str; 9] =
-    ["evalsha", "eval", "script|load", "subscribe", "unsubscribe", "ping", "info", "hello", "client|setinfo"];
-/// The processes of the herd, and the tasks of each.
-const HERD: (u32, u32) = (8, 8);
 
-/// Runs both scenarios.
-pub(crate) fn run(sections: u64, rounds: u32, trials: u32, json: bool) -> Result<()> {
-    let server = RedisServer::builder().pinned(0).start().context("booting redis-server")?;
-    let mut pair = Pair::start(&server)?;
-    pair.round(trials / 4 + 1, &mut Passes::default())?; // a warm-up
-    let mut passes = Vec::new();
-    server.reset_counts()?;
-    for _ in 0..rounds {
-        let mut pass = Passes::default();
-        pair.round(trials, &mut pass)?;
-        passes.push(pass);
-    }
-    let requests = requests(&server)?;
-    pair.stop()?;
-    report_pair(&server, &passes, requests)?.print(json);
-    report_herd(&server, sections, &passes)?.print(json);
-    Ok(())
+/// What is measured.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    #[command(flatten)]
+    output: Output,
+    /// How many rounds of hand-overs and bare messages alternate.
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// How many trials a round has, of each kind.
+    #[arg(long, default_value_t = 400)]
+    trials: u32,
 }
 
-/// What one round of the pair measured, in nanoseconds.
+/// What the scenario measured. Every field is documented in docs/benchmarks.md.
+#[derive(Debug, Serialize)]
+struct HandoffReport {
+    scenario: &'static str,
+    /// Hand-over to bare message, by their medians and by their 99th percentiles.
+    p50_ratio: f64,
+    p99_ratio: f64,
+    /// Commands and scripts that the server got from clients.
+    requests_per_handover: f64,
+    p50_ratio_spread: [f64; 2],
+    p99_ratio_spread: [f64; 2],
+    handover_p50_us: f64,
+    handover_p99_us: f64,
+    bare_p50_us: f64,
+    bare_p99_us: f64,
+    longest_wait_ms: f64,
+    handovers: usize,
+    rounds: usize,
+    processes: u32,
+    #[serde(flatten)]
+    machine: Machine,
+}
+
+/// Runs the scenario.
+pub(crate) fn run(options: &Options) -> Result<()> {
+    let server = RedisServer::builder().pinned(0).start().context("booting redis-server")?;
+    let mut pair = Pair::start(&server)?;
+    pair.round(options.trials / 4 + 1, &mut Passes::default())?; // a warm-up
+    let mut rounds = Vec::new();
+    let before = Served::of(&server)?;
+    for _ in 0..options.rounds {
+        let mut passes = Passes::default();
+        pair.round(options.trials, &mut passes)?;
+        rounds.push(passes);
+    }
+    let served = Served::of(&server)?.since(before);
+    pair.stop()?;
+    let report = report(&rounds, served.requests, Machine::with(&server)?);
+    options.output.print(&report, || report.sentence())?;
+    options.output.draw("handoff", || report.chart(&rounds))
+}
+
+/// What one round measured, in nanoseconds.
 #[derive(Default)]
 struct Passes {
     /// From the call of the release to the holder in the other process.
@@ -50,8 +82,6 @@ struct Passes {
     bare: Vec<u64>,
     /// How long each waited for the lock.
     waits: Vec<u64>,
-    /// How long the lock's half of the round took.
-    lock_took: u64,
 }
 
 /// Two processes that pass something to and fro.
@@ -72,22 +102,18 @@ impl Pair {
         Ok(Self { workers })
     }
 
-    /// Half of the trials with the lock, half with the bare message, and again: each gets what the
-    /// machine gives at that time.
+    /// A trial with the lock, one with the bare message, and again: each gets what the machine gives at that time.
     fn round(&mut self, trials: u32, passes: &mut Passes) -> Result<()> {
         let [a, b] = &mut self.workers;
-        let first = take(a)?;
-        let mut from_ns = first.got_ns;
+        take(a)?;
         for trial in 0..trials {
             let (giver, taker) = if trial % 2 == 0 { (&mut *a, &mut *b) } else { (&mut *b, &mut *a) };
             taker.tell("take")?;
             giver.tell(&format!("give {PAUSE_US}"))?;
-            let section: Section = serde_json::from_str(&taker.line(PATIENCE)?)?;
+            let section: Section = taker.line(PATIENCE)?.parse()?;
             let released_ns: u64 = giver.line(PATIENCE)?.parse()?;
             passes.lock.push(section.got_ns.saturating_sub(released_ns));
-            passes.waits.push(section.got_ns - section.asked_ns);
-            passes.lock_took += section.got_ns.saturating_sub(from_ns);
-            from_ns = section.got_ns;
+            passes.waits.push(section.wait_ns());
 
             let to = (trial + 1) % 2;
             let (speaker, listener) = (giver, taker);
@@ -110,85 +136,71 @@ impl Pair {
 
 fn take(worker: &mut Worker) -> Result<Section> {
     worker.tell("take")?;
-    Ok(serde_json::from_str(&worker.line(PATIENCE)?)?)
+    worker.line(PATIENCE)?.parse()
 }
 
-fn report_pair(server: &RedisServer, passes: &[Passes], requests: u64) -> Result<Report> {
-    let lock: Vec<u64> = passes.iter().flat_map(|pass| pass.lock.clone()).collect();
-    let bare: Vec<u64> = passes.iter().flat_map(|pass| pass.bare.clone()).collect();
-    let waits: Vec<u64> = passes.iter().flat_map(|pass| pass.waits.clone()).collect();
-    let took_ns: u64 = passes.iter().map(|pass| pass.lock_took).sum();
-    let ratios = |share: f64| -> Vec<f64> {
-        let ratio = |pass: &Passes| quantile_us(&pass.lock, share) / quantile_us(&pass.bare, share);
-        passes.iter().map(ratio).collect()
+fn report(rounds: &[Passes], requests: u64, machine: Machine) -> HandoffReport {
+    let all = |which: fn(&Passes) -> &Vec<u64>| rounds.iter().flat_map(which).copied().collect::<Vec<u64>>();
+    let (lock, bare, waits) = (all(|round| &round.lock), all(|round| &round.bare), all(|round| &round.waits));
+    let ratio = |share: f64| {
+        Spread::over(rounds, |round| quantile_us(&round.lock, share) / quantile_us(&round.bare, share))
     };
-    let p50 = ratios(0.5);
-    Ok(Report {
-        scenario: "pair",
-        p50_ratio: median(&p50),
-        p99_ratio: median(&ratios(0.99)),
+    let (p50, p99) = (ratio(0.5), ratio(0.99));
+    HandoffReport {
+        scenario: "handoff",
+        p50_ratio: p50.median,
+        p99_ratio: p99.median,
         // The first section of a round is not handed over.
-        requests_per_section: per(requests, (lock.len() + passes.len()) as u64),
-        handoffs_per_s: per(lock.len() as u64 * 1_000_000_000, took_ns),
-        longest_wait_ms: quantile_us(&waits, 1.0) / 1000.0,
-        longest_to_mean_wait: longest_to_mean(&waits),
-        sections: lock.len(),
-        handoff_p50_us: quantile_us(&lock, 0.5),
-        handoff_p99_us: quantile_us(&lock, 0.99),
+        requests_per_handover: per(requests, (lock.len() + rounds.len()) as u64),
+        p50_ratio_spread: p50.ends(),
+        p99_ratio_spread: p99.ends(),
+        handover_p50_us: quantile_us(&lock, 0.5),
+        handover_p99_us: quantile_us(&lock, 0.99),
         bare_p50_us: quantile_us(&bare, 0.5),
         bare_p99_us: quantile_us(&bare, 0.99),
-        p50_ratio_spread: spread(&p50),
+        longest_wait_ms: quantile_us(&waits, 1.0) / 1000.0,
+        handovers: lock.len(),
+        rounds: rounds.len(),
         processes: 2,
-        tasks: 2,
-        server: server_version(server)?,
-    })
+        machine,
+    }
 }
 
-/// 64 tasks in 8 processes, until that many sections have gone by after a warm-up.
-fn report_herd(server: &RedisServer, sections: u64, passes: &[Passes]) -> Result<Report> {
-    let bare: Vec<u64> = passes.iter().flat_map(|pass| pass.bare.clone()).collect();
-    let mut workers = Vec::new();
-    for process in 0..HERD.0 {
-        let (process, tasks) = (process.to_string(), HERD.1.to_string());
-        let url = server.url();
-        workers.push(worker(&["herd", "--url", &url, "--process", &process, "--tasks", &tasks])?);
+impl HandoffReport {
+    fn sentence(&self) -> String {
+        format!(
+            "handoff: p50 {:.2} x and p99 {:.2} x a bare message ({:.0} and {:.0} us; bare {:.0} and {:.0} us); {:.3} \
+             requests a hand-over; {} hand-overs between 2 processes",
+            self.p50_ratio,
+            self.p99_ratio,
+            self.handover_p50_us,
+            self.handover_p99_us,
+            self.bare_p50_us,
+            self.bare_p99_us,
+            self.requests_per_handover,
+            self.handovers,
+        )
     }
-    for worker in &mut workers {
-        worker.expect("ready", PATIENCE)?;
+
+    fn chart(&self, rounds: &[Passes]) -> Chart {
+        let series = |name: &str, which: fn(&Passes) -> &Vec<u64>| {
+            let at = |share| Spread::over(rounds, |round| quantile_us(which(round), share));
+            Series { name: name.to_owned(), values: vec![at(0.5), at(0.99)] }
+        };
+        Chart {
+            title: "A lock from one process to another".to_owned(),
+            note: self.machine.to_string(),
+            y: Axis { label: "microseconds".to_owned(), log: false },
+            kind: Kind::Bars {
+                groups: vec!["median".to_owned(), "99th percentile".to_owned()],
+                series: vec![
+                    series("from release to the next holder", |round| &round.lock),
+                    series("a bare message", |round| &round.bare),
+                ],
+            },
+            limits: Vec::new(),
+        }
     }
-    tell_all(&mut workers, "go")?;
-    until_released(server, sections / 10)?; // a warm-up
-    tell_all(&mut workers, "mark")?;
-    server.reset_counts()?;
-    // What a section sends is counted over the same time in which the sections are.
-    until_released(server, sections + sections / 20)?;
-    let requests = requests(server)?;
-    let released = released(server)?;
-    let mut all = stop_herd(&mut workers)?;
-    ensure!(all.len() as u64 >= sections, "only {} of {sections} sections were measured", all.len());
-    let from_ns = all.iter().map(|section| section.got_ns).min().unwrap_or(0);
-    let until_ns = all.iter().map(|section| section.got_ns).max().unwrap_or(0);
-    let waits: Vec<u64> = all.iter().map(|section| section.got_ns - section.asked_ns).collect();
-    let lock = handovers_ns(&mut all);
-    let ratio = |share: f64| quantile_us(&lock, share) / quantile_us(&bare, share);
-    Ok(Report {
-        scenario: "herd",
-        p50_ratio: ratio(0.5),
-        p99_ratio: ratio(0.99),
-        requests_per_section: per(requests, released),
-        handoffs_per_s: per(all.len() as u64 * 1_000_000_000, until_ns - from_ns),
-        longest_wait_ms: quantile_us(&waits, 1.0) / 1000.0,
-        longest_to_mean_wait: longest_to_mean(&waits),
-        sections: all.len(),
-        handoff_p50_us: quantile_us(&lock, 0.5),
-        handoff_p99_us: quantile_us(&lock, 0.99),
-        bare_p50_us: quantile_us(&bare, 0.5),
-        bare_p99_us: quantile_us(&bare, 0.99),
-        p50_ratio_spread: [ratio(0.5), ratio(0.5)],
-        processes: HERD.0,
-        tasks: HERD.0 * HERD.1,
-        server: server_version(server)?,
-    })
 }
 
 /// This program again, in a role, on the core of the clients.
@@ -200,45 +212,4 @@ pub(crate) fn worker(role: &[&str]) -> Result<Worker> {
 
 pub(crate) fn tell_all(workers: &mut [Worker], order: &str) -> Result<()> {
     Ok(workers.iter_mut().try_for_each(|worker| worker.tell(order))?)
-}
-
-/// Ends a herd, and collects its sections.
-pub(crate) fn stop_herd(workers: &mut [Worker]) -> Result<Vec<Section>> {
-    tell_all(workers, "stop")?;
-    let mut all = Vec::new();
-    for worker in workers {
-        loop {
-            let line = worker.line(PATIENCE)?;
-            if line == "done" {
-                break;
-            }
-            all.push(serde_json::from_str(&line)?);
-        }
-    }
-    Ok(all)
-}
-
-/// How many requests the server got from clients since the counts were reset.
-fn requests(server: &RedisServer) -> Result<u64> {
-    let counts = server.command_counts()?;
-    Ok(REQUESTS.iter().filter_map(|command| counts.get(*command)).sum())
-}
-
-/// How many locks were released since the counts were reset: every release deletes the key once.
-fn released(server: &RedisServer) -> Result<u64> {
-    Ok(server.command_counts()?.get("del").copied().unwrap_or(0))
-}
-
-fn until_released(server: &RedisServer, sections: u64) -> Result<()> {
-    let start = std::time::Instant::now();
-    while released(server)? < sections {
-        ensure!(start.elapsed() < PATIENCE, "{} sections in {PATIENCE:?}", released(server)?);
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    Ok(())
-}
-
-fn longest_to_mean(waits_ns: &[u64]) -> f64 {
-    let longest = waits_ns.iter().max().copied().unwrap_or(0);
-    per(longest * waits_ns.len() as u64, waits_ns.iter().sum())
 }

@@ -4,11 +4,13 @@
 //! its own server, pins it to one core and its clients to another, and starts its clients as processes
 //! of their own: this program again, in the role of a worker.
 
-#[allow(dead_code, reason = "not every scenario draws yet")]
 mod chart;
+mod crowd;
 mod handoff;
 mod held;
+mod herd;
 mod marketplace;
+mod member;
 mod meter;
 mod pairs;
 mod peers;
@@ -36,20 +38,9 @@ enum Scenario {
     /// Taking and releasing locks that nobody else wants, beside a plain lock by hand.
     Uncontended(uncontended::Options),
     /// From the release in one process to the next holder in another, beside a bare message.
-    Handoff {
-        /// Print one JSON object a line and scenario.
-        #[arg(long)]
-        json: bool,
-        /// How many sections are measured with 64 tasks in 8 processes.
-        #[arg(long, default_value_t = 10_000)]
-        sections: u64,
-        /// How many rounds of hand-overs and bare messages alternate.
-        #[arg(long, default_value_t = 5)]
-        rounds: u32,
-        /// How many trials a round has, of each kind.
-        #[arg(long, default_value_t = 400)]
-        trials: u32,
-    },
+    Handoff(handoff::Options),
+    /// What a hand-over costs, however many wait.
+    Herd(herd::Options),
     /// Sellers and buyers with WATCH, one lock, and a lock an item.
     Marketplace {
         /// Print one JSON object a line, way and crowd.
@@ -105,7 +96,8 @@ enum Scenario {
 fn main() -> Result<()> {
     match Args::parse().scenario {
         Scenario::Uncontended(options) => uncontended::run(&options),
-        Scenario::Handoff { json, sections, rounds, trials } => handoff::run(sections, rounds, trials, json),
+        Scenario::Handoff(options) => handoff::run(&options),
+        Scenario::Herd(options) => herd::run(&options),
         Scenario::Marketplace { json, seconds, rounds, draw } => {
             marketplace::run(seconds, rounds, json, draw.as_deref())
         }

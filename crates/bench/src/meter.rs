@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 use leasehold_testkit::RedisServer;
 use serde::Serialize;
-use std::fs;
+use std::{fmt, fs};
 
 /// What only a client sends, never a script of ours; and not INFO, which whoever measures sends most of.
 const REQUESTS: [&str; 8] =
@@ -136,6 +136,13 @@ impl Machine {
             kernel: format!("Linux {}", release.trim()),
             server: server_version(server)?,
         })
+    }
+}
+
+impl fmt::Display for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { cpu, cores, kernel, server } = self;
+        write!(f, "{cpu}, {cores} cores, {kernel}, {server}")
     }
 }
 

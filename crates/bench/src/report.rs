@@ -1,68 +1,56 @@
-//! Figures, and how they are printed.
+//! Figures of several rounds, and how a scenario shows them.
 
+use crate::chart::{Chart, Spread};
+use anyhow::Result;
 use serde::Serialize;
+use std::path::PathBuf;
 
-/// What one scenario measured. Every field is documented in docs/benchmarks.md.
-#[derive(Debug, Serialize)]
-pub(crate) struct Report {
-    /// Which scenario.
-    pub(crate) scenario: &'static str,
-    /// Median hand-over to median bare message, the median over rounds.
-    pub(crate) p50_ratio: f64,
-    /// 99th percentile of the hand-over to that of the bare message, the median over rounds.
-    pub(crate) p99_ratio: f64,
-    /// Commands and scripts that the server got from clients, a critical section.
-    pub(crate) requests_per_section: f64,
-    /// Hand-overs a second.
-    pub(crate) handoffs_per_s: f64,
-    /// The longest that any task waited for the lock.
-    pub(crate) longest_wait_ms: f64,
-    /// The longest wait to the mean wait.
-    pub(crate) longest_to_mean_wait: f64,
-    /// How many sections were measured.
-    pub(crate) sections: usize,
-    /// Median and 99th percentile of a hand-over, in microseconds.
-    pub(crate) handoff_p50_us: f64,
-    /// See `handoff_p50_us`.
-    pub(crate) handoff_p99_us: f64,
-    /// Median of a bare message, in microseconds.
-    pub(crate) bare_p50_us: f64,
-    /// 99th percentile of a bare message, in microseconds.
-    pub(crate) bare_p99_us: f64,
-    /// Smallest and greatest `p50_ratio` of the rounds.
-    pub(crate) p50_ratio_spread: [f64; 2],
-    /// How many processes and tasks took part.
-    pub(crate) processes: u32,
-    /// See `processes`.
-    pub(crate) tasks: u32,
-    /// The server's own words of what it is.
-    pub(crate) server: String,
+/// How a scenario shows what it measured.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Output {
+    /// Print one JSON object a line.
+    #[arg(long)]
+    json: bool,
+    /// Draw pictures of the figures into this directory.
+    #[arg(long, value_name = "DIRECTORY")]
+    draw: Option<PathBuf>,
 }
 
-impl Report {
-    pub(crate) fn print(&self, json: bool) {
-        if json {
-            println!("{}", serde_json::to_string(self).unwrap_or_default());
-            return;
+impl Output {
+    /// Prints what was measured: an object a line for programs, a sentence for people.
+    pub(crate) fn print(&self, report: &impl Serialize, sentence: impl FnOnce() -> String) -> Result<()> {
+        if self.json {
+            println!("{}", serde_json::to_string(report)?);
+        } else {
+            println!("{}", sentence());
         }
-        println!(
-            "{}: p50 {:.2} x and p99 {:.2} x a bare message ({:.0} and {:.0} us; bare {:.0} and {:.0} us); \
-             {:.3} requests a section; {:.0} hand-overs a second; longest wait {:.1} ms; \
-             {} sections, {} tasks in {} processes",
-            self.scenario,
-            self.p50_ratio,
-            self.p99_ratio,
-            self.handoff_p50_us,
-            self.handoff_p99_us,
-            self.bare_p50_us,
-            self.bare_p99_us,
-            self.requests_per_section,
-            self.handoffs_per_s,
-            self.longest_wait_ms,
-            self.sections,
-            self.tasks,
-            self.processes,
-        );
+        Ok(())
+    }
+
+    /// Draws a picture if pictures are wanted.
+    pub(crate) fn draw(&self, name: &str, chart: impl FnOnce() -> Chart) -> Result<()> {
+        match &self.draw {
+            Some(directory) => chart().draw(directory, name),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Spread {
+    /// Of one figure of each round; NaN of nothing.
+    pub(crate) fn of(values: &[f64]) -> Self {
+        let [least, most] = spread(values);
+        Self { median: median(values), least, most }
+    }
+
+    /// Of what a figure is in each of some rounds.
+    pub(crate) fn over<T>(rounds: &[T], figure: impl FnMut(&T) -> f64) -> Self {
+        Self::of(&rounds.iter().map(figure).collect::<Vec<_>>())
+    }
+
+    /// The smallest and the greatest.
+    pub(crate) fn ends(self) -> [f64; 2] {
+        [self.least, self.most]
     }
 }
 
@@ -79,6 +67,11 @@ pub(crate) fn quantile_us(values: &[u64], share: f64) -> f64 {
     sorted
         .get(((sorted.len().saturating_sub(1)) as f64 * share).round() as usize)
         .map_or(0.0, |ns| *ns as f64 / 1000.0)
+}
+
+/// The mean of some nanoseconds, in microseconds; NaN of nothing.
+pub(crate) fn mean_us(values: &[u64]) -> f64 {
+    per(values.iter().sum(), values.len() as u64) / 1000.0
 }
 
 /// The median of some ratios; NaN of nothing.
@@ -100,16 +93,7 @@ pub(crate) fn per(count: u64, of: u64) -> f64 {
     count as f64 / of as f64
 }
 
-/// Prints what a scenario measured: an object a line for programs, a sentence for people.
-pub(crate) fn print(
-    report: &impl Serialize,
-    json: bool,
-    sentence: impl FnOnce() -> String,
-) -> anyhow::Result<()> {
-    if json {
-        println!("{}", serde_json::to_string(report)?);
-    } else {
-        println!("{}", sentence());
-    }
-    Ok(())
+/// So many in so many nanoseconds, a second.
+pub(crate) fn per_s(count: u64, took_ns: u64) -> f64 {
+    per(count, took_ns) * 1e9
 }

@@ -3,10 +3,11 @@
 //! 64 processes wait for one lock in an SQLite file, held by this one; their processor time is read from
 //! the kernel's scheduler. Then they pass the lock on among themselves.
 
-use crate::handoff::{PATIENCE, stop_herd, tell_all};
+use crate::crowd::Crowd;
+use crate::handoff::PATIENCE;
 use crate::meter::Threads;
 use crate::report::{per, quantile_us};
-use crate::section::handovers_ns;
+use crate::section::{handovers_ns, now_ns};
 use crate::worker::LOCK;
 use anyhow::{Context, Result, ensure};
 use leasehold::Client;
@@ -45,10 +46,8 @@ pub(crate) fn run(processes: u32, seconds: u64, json: bool) -> Result<()> {
     for process in 0..processes {
         workers.push(worker(&url, process)?);
     }
-    for worker in &mut workers {
-        worker.expect("ready", PATIENCE)?;
-    }
-    tell_all(&mut workers, "go")?;
+    let mut crowd = Crowd::of(workers)?;
+    crowd.go()?;
     let start = Instant::now();
     while runtime.block_on(mutex.inspect())?.waiting < u64::from(processes) {
         ensure!(start.elapsed() < PATIENCE, "not all of them wait");
@@ -56,13 +55,16 @@ pub(crate) fn run(processes: u32, seconds: u64, json: bool) -> Result<()> {
     }
     // What it takes to begin to wait is not waiting.
     std::thread::sleep(Duration::from_secs(3));
-    let (start, before) = (Instant::now(), cpu_ns(&workers)?);
+    let (start, before) = (Instant::now(), cpu_ns(crowd.workers())?);
     std::thread::sleep(Duration::from_secs(seconds));
-    let (waited, after) = (start.elapsed(), cpu_ns(&workers)?);
-    tell_all(&mut workers, "mark")?;
+    let (waited, after) = (start.elapsed(), cpu_ns(crowd.workers())?);
+    crowd.mark()?;
     runtime.block_on(guard.release())?;
     std::thread::sleep(Duration::from_secs(seconds));
-    let mut sections = stop_herd(&mut workers)?;
+    let until_ns = now_ns();
+    let mut sections = crowd.stop()?;
+    // Each ends a little after the other, and what is handed over between those that are left is not seen in full.
+    sections.retain(|section| section.got_ns < until_ns);
     let wakes = handovers_ns(&mut sections);
     let report = SqliteReport {
         scenario: "sqlite",
@@ -93,7 +95,7 @@ pub(crate) fn run(processes: u32, seconds: u64, json: bool) -> Result<()> {
 
 fn worker(url: &str, process: u32) -> Result<Worker> {
     let mut command = Command::new(std::env::current_exe()?);
-    command.args(["worker", "herd", "--url", url, "--tasks", "1"]);
+    command.args(["worker", "member", "--url", url, "--tasks", "1"]);
     command.args(["--process", &process.to_string(), "--hold-us", &HOLD_US.to_string()]);
     Worker::of_command(command).start().context("starting a worker")
 }

@@ -4,15 +4,15 @@
 //! deletes; and the very requests of the library, as the server has heard them, sent with nothing around them. The first
 //! says what fencing, fairness and the rest cost; the second, what the library's own code does.
 
+use crate::chart::{Axis, Chart, Kind, Limit, Series, Spread};
 use crate::handoff::{PATIENCE, worker};
 use crate::meter::{Machine, Served, Threads};
 use crate::pairs::{Heard, lock_of};
-use crate::report::{median, per, print, spread};
+use crate::report::{Output, per, per_s};
 use anyhow::{Context, Result, bail, ensure};
 use leasehold_testkit::{RedisServer, Worker};
 use serde::Serialize;
 
-const SECOND_NS: u64 = 1_000_000_000;
 /// The sides, as the worker calls them.
 const SIDES: [&str; 3] = ["ours", "plain", "same"];
 const OURS: usize = 0;
@@ -22,9 +22,8 @@ const SAME: usize = 2;
 /// What is measured.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Print one JSON object.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: Output,
     /// How many tasks take and release, each its own lock.
     #[arg(long, default_value_t = 64)]
     tasks: u32,
@@ -117,7 +116,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     }
     worker.tell("stop")?;
     let report = report(options, &rounds, Machine::with(&server)?);
-    print(&report, options.json, || report.sentence())
+    options.output.print(&report, || report.sentence())?;
+    options.output.draw("uncontended", || report.chart(&rounds))
 }
 
 /// Lets one side take and release for a time.
@@ -133,7 +133,7 @@ fn turn(server: &RedisServer, worker: &mut Worker, side: usize, ms: u64) -> Resu
     // Only the plain lock's SET is a request of its own; another is part of the script that runs it.
     let (sets, sets_us) = if side == PLAIN { (served.sets, served.sets_us) } else { (0, 0) };
     Ok(Turn {
-        pairs_per_s: per(pairs * SECOND_NS, took_ns),
+        pairs_per_s: per_s(pairs, took_ns),
         client_us: per(client.cpu_ns, pairs) / 1000.0,
         server_us: per(served.cpu_us, pairs),
         command_us: per(served.scripts_us + sets_us, pairs),
@@ -185,36 +185,38 @@ fn arguments(line: &str) -> Vec<String> {
     arguments
 }
 
+/// What one side's figure is to another's in the same round.
+fn ratio(rounds: &[[Turn; 3]], of: usize, to: usize, figure: fn(&Turn) -> f64) -> Spread {
+    Spread::over(rounds, |round| figure(&round[of]) / figure(&round[to]))
+}
+
 fn report(options: &Options, rounds: &[[Turn; 3]], machine: Machine) -> UncontendedReport {
-    let all = |figure: &dyn Fn(&[Turn; 3]) -> f64| -> Vec<f64> { rounds.iter().map(figure).collect() };
-    let middle = |side: usize, figure: fn(&Turn) -> f64| median(&all(&|round| figure(&round[side])));
-    let ratio = |side: usize, figure: fn(&Turn) -> f64| {
-        let ratios = all(&|round| figure(&round[OURS]) / figure(&round[side]));
-        (median(&ratios), spread(&ratios))
-    };
-    let (ratio_plain, ratio_plain_spread) = ratio(PLAIN, |turn| turn.pairs_per_s);
-    let (ratio_same, ratio_same_spread) = ratio(SAME, |turn| turn.pairs_per_s);
-    let (client_cpu_ratio, client_cpu_ratio_spread) = ratio(PLAIN, |turn| turn.client_us);
-    let (server_time_ratio, server_time_ratio_spread) = ratio(PLAIN, |turn| turn.command_us);
-    let (server_cpu_ratio, server_cpu_ratio_spread) = ratio(PLAIN, |turn| turn.server_us);
+    let middle =
+        |side: usize, figure: fn(&Turn) -> f64| Spread::over(rounds, |round| figure(&round[side])).median;
+    let pairs_plain = ratio(rounds, OURS, PLAIN, |turn| turn.pairs_per_s);
+    let pairs_same = ratio(rounds, OURS, SAME, |turn| turn.pairs_per_s);
+    let client_cpu = ratio(rounds, OURS, PLAIN, |turn| turn.client_us);
+    let server_time = ratio(rounds, OURS, PLAIN, |turn| turn.command_us);
+    let server_cpu = ratio(rounds, OURS, PLAIN, |turn| turn.server_us);
+    let requests = Spread::over(rounds, |round| round[OURS].requests);
     let pairs = |side| middle(side, |turn| turn.pairs_per_s);
     let client = |side| middle(side, |turn| turn.client_us);
     let server = |side| middle(side, |turn| turn.server_us);
     let command = |side| middle(side, |turn| turn.command_us);
     UncontendedReport {
         scenario: "uncontended",
-        ratio_plain,
-        ratio_same,
-        client_cpu_ratio,
-        server_time_ratio,
-        server_cpu_ratio,
-        requests_per_pair: middle(OURS, |turn| turn.requests),
-        ratio_plain_spread,
-        ratio_same_spread,
-        client_cpu_ratio_spread,
-        server_time_ratio_spread,
-        server_cpu_ratio_spread,
-        requests_per_pair_spread: spread(&all(&|round| round[OURS].requests)),
+        ratio_plain: pairs_plain.median,
+        ratio_same: pairs_same.median,
+        client_cpu_ratio: client_cpu.median,
+        server_time_ratio: server_time.median,
+        server_cpu_ratio: server_cpu.median,
+        requests_per_pair: requests.median,
+        ratio_plain_spread: pairs_plain.ends(),
+        ratio_same_spread: pairs_same.ends(),
+        client_cpu_ratio_spread: client_cpu.ends(),
+        server_time_ratio_spread: server_time.ends(),
+        server_cpu_ratio_spread: server_cpu.ends(),
+        requests_per_pair_spread: requests.ends(),
         ours_pairs_per_s: pairs(OURS),
         plain_pairs_per_s: pairs(PLAIN),
         same_pairs_per_s: pairs(SAME),
@@ -257,6 +259,32 @@ impl UncontendedReport {
             self.requests_per_pair,
             self.tasks,
         )
+    }
+}
+
+impl UncontendedReport {
+    fn chart(&self, rounds: &[[Turn; 3]]) -> Chart {
+        let series = |name: &str, side: usize| {
+            let figures: [fn(&Turn) -> f64; 3] =
+                [|turn| turn.pairs_per_s, |turn| turn.client_us, |turn| turn.command_us];
+            let values = figures.map(|figure| ratio(rounds, side, PLAIN, figure)).to_vec();
+            Series { name: name.to_owned(), values }
+        };
+        let groups = [
+            "pairs a second\n(more is better)",
+            "the client's processor\na pair",
+            "the server's time\na pair",
+        ];
+        Chart {
+            title: format!("A free lock taken and released, by {} tasks", self.tasks),
+            note: self.machine.to_string(),
+            y: Axis { label: "times that of SET NX PX and compare-and-delete".to_owned(), log: false },
+            kind: Kind::Bars {
+                groups: groups.map(str::to_owned).to_vec(),
+                series: vec![series("Leasehold", OURS), series("its requests alone", SAME)],
+            },
+            limits: vec![Limit { at: 1.0, label: "a plain lock by hand".to_owned() }],
+        }
     }
 }
 

@@ -1,16 +1,15 @@
 //! The roles in which this program takes part in a scenario, told what to do by lines on its stdin.
 
+use crate::member::{Member, Sought};
 use crate::peers::own;
 use crate::section::{Section, now_ns};
-use crate::{held, marketplace, pairs};
+use crate::{held, marketplace, member, pairs};
 use anyhow::{Context, Result, bail};
 use clap::Subcommand;
-use leasehold::{Client, Mutex};
+use leasehold::Client;
 use redis::AsyncConnectionConfig;
 use redis::aio::MultiplexedConnection;
 use std::io::Write;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, BufReader, Lines, Stdin, stdin};
 use tokio::sync::mpsc;
@@ -21,8 +20,8 @@ pub(crate) const LOCK: &str = "bench";
 /// A role.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Role {
-    /// Many tasks that take the lock again and again.
-    Herd {
+    /// One process of a crowd.
+    Member {
         #[arg(long)]
         url: String,
         #[arg(long)]
@@ -32,6 +31,9 @@ pub(crate) enum Role {
         /// How long each holds the lock.
         #[arg(long, default_value_t = 0)]
         hold_us: u64,
+        /// `mutex`, `rwlock:READS`, `semaphore:PERMITS`
+        #[arg(long, default_value = "mutex")]
+        sought: Sought,
     },
     /// One of two that pass the lock, or a bare message, to and fro.
     Pair {
@@ -79,8 +81,9 @@ pub(crate) fn run(role: Role) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         match role {
-            Role::Herd { url, process, tasks, hold_us } => {
-                herd(&url, process, tasks, Duration::from_micros(hold_us)).await
+            Role::Member { url, process, tasks, hold_us, sought } => {
+                let hold = Duration::from_micros(hold_us);
+                member::run(&url, Member { process, tasks, hold, sought }).await
             }
             Role::Pair { url, process } => pair(&url, process).await,
             Role::Hold { url, locks, over_ms } => {
@@ -113,57 +116,6 @@ pub(crate) fn say(line: &str) -> Result<()> {
     Ok(out.flush()?)
 }
 
-/// `go` starts all tasks; `stop` ends them, and the sections are reported since the last `mark`.
-async fn herd(url: &str, process: u32, tasks: u32, hold: Duration) -> Result<()> {
-    let client = Client::connect(url).await?;
-    let mutex = client.mutex(LOCK)?;
-    let mut orders = Orders::new();
-    say("ready")?;
-    let stop = Arc::new(AtomicBool::new(false));
-    let mut running = Vec::new();
-    let mut from_ns = 0;
-    loop {
-        match orders.next().await?.as_str() {
-            "go" => {
-                for _ in 0..tasks {
-                    running.push(tokio::spawn(contend(mutex.clone(), process, hold, stop.clone())));
-                }
-            }
-            "mark" => from_ns = now_ns(),
-            "stop" => break,
-            other => bail!("no such order: {other}"),
-        }
-    }
-    let until_ns = now_ns();
-    stop.store(true, Ordering::Relaxed);
-    for task in running {
-        for section in task.await?? {
-            if section.got_ns >= from_ns && section.got_ns <= until_ns {
-                say(&serde_json::to_string(&section)?)?;
-            }
-        }
-    }
-    client.settle().await;
-    say("done")
-}
-
-async fn contend(mutex: Mutex, process: u32, hold: Duration, stop: Arc<AtomicBool>) -> Result<Vec<Section>> {
-    let mut sections = Vec::with_capacity(4096);
-    while !stop.load(Ordering::Relaxed) {
-        let asked_ns = now_ns();
-        let guard = mutex.acquire().await?;
-        let got_ns = now_ns();
-        let fence = guard.fencing_token().as_u64();
-        if !hold.is_zero() {
-            tokio::time::sleep(hold).await;
-        }
-        let released_ns = now_ns();
-        guard.release().await?;
-        sections.push(Section { process, fence, asked_ns, got_ns, released_ns });
-    }
-    Ok(sections)
-}
-
 /// `take` acquires and says when, `give` releases after a pause and says when; `listen` and `publish`
 /// do the same with a bare message.
 async fn pair(url: &str, process: u32) -> Result<()> {
@@ -185,8 +137,8 @@ async fn pair(url: &str, process: u32) -> Result<()> {
                 let got_ns = now_ns();
                 let fence = held.fencing_token().as_u64();
                 guard = Some(held);
-                let section = Section { process, fence, asked_ns, got_ns, released_ns: 0 };
-                say(&serde_json::to_string(&section)?)?;
+                say(&Section { process, task: 0, alone: true, fence, asked_ns, got_ns, released_ns: 0 }
+                    .to_string())?;
             }
             "give" => {
                 tokio::time::sleep(Duration::from_micros(rest.parse()?)).await;

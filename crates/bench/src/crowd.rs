@@ -1,10 +1,10 @@
 //! Many tasks in several processes that contend for one lock, and what was seen of them over a time.
 
 use crate::handoff::{PATIENCE, tell_all, worker};
-use crate::meter::Served;
-use crate::report::{mean_us, per, quantile_us};
+use crate::meter::{Machine, Served};
+use crate::report::{mean_us, per, per_s, quantile_us};
 use crate::section::{Section, now_ns};
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use leasehold_testkit::{RedisServer, Worker};
 use std::time::{Duration, Instant};
 
@@ -29,6 +29,15 @@ pub(crate) struct Span {
     pub(crate) most: Duration,
 }
 
+/// A crowd that is compared with others.
+pub(crate) struct Side {
+    /// What it contends for, as `member` knows it.
+    pub(crate) sought: String,
+    pub(crate) posts: Vec<Post>,
+    pub(crate) warm_up: Span,
+    pub(crate) span: Span,
+}
+
 /// Processes that contend.
 pub(crate) struct Crowd {
     workers: Vec<Worker>,
@@ -49,9 +58,42 @@ pub(crate) fn posts(tasks: u32, processes: u32, hold_us: u64) -> Vec<Post> {
     (0..processes).map(|process| Post { tasks: tasks(process), hold_us }).collect()
 }
 
+/// Watches each side in each round, with a server and processes of its own, and gives what was seen by sides.
+pub(crate) fn alternate<T>(
+    sides: &[Side],
+    rounds: usize,
+    seen: impl Fn(&Side, &mut Lap) -> T,
+) -> Result<(Vec<Vec<T>>, Machine)> {
+    let mut all: Vec<Vec<T>> = sides.iter().map(|_| Vec::new()).collect();
+    let mut machine = None;
+    for round in 0..rounds {
+        let mut order: Vec<_> = sides.iter().zip(&mut all).collect();
+        // Each is as early as it is late.
+        if round % 2 == 1 {
+            order.reverse();
+        }
+        for (side, laps) in order {
+            let server = RedisServer::builder().pinned(0).start().context("booting redis-server")?;
+            let crowd = Crowd::start(&server, &side.sought, &side.posts)?;
+            laps.push(seen(side, &mut crowd.watch(&server, side.warm_up, side.span)?));
+            if machine.is_none() {
+                machine = Some(Machine::with(&server)?);
+            }
+        }
+    }
+    Ok((all, machine.context("no round")?))
+}
+
+impl Span {
+    /// A time.
+    pub(crate) fn of(time: Duration) -> Self {
+        Self { sections: 0, least: time, most: time }
+    }
+}
+
 impl Crowd {
     /// Starts the processes, on the core of the clients.
-    pub(crate) fn start(server: &RedisServer, sought: &str, posts: &[Post]) -> Result<Self> {
+    fn start(server: &RedisServer, sought: &str, posts: &[Post]) -> Result<Self> {
         let mut workers = Vec::new();
         for (process, Post { tasks, hold_us }) in posts.iter().enumerate() {
             let [process, tasks, hold_us] = [process.to_string(), tasks.to_string(), hold_us.to_string()];
@@ -103,7 +145,7 @@ impl Crowd {
     }
 
     /// Lets them contend, and watches them after a warm-up.
-    pub(crate) fn watch(mut self, server: &RedisServer, warm_up: Span, span: Span) -> Result<Lap> {
+    fn watch(mut self, server: &RedisServer, warm_up: Span, span: Span) -> Result<Lap> {
         self.go()?;
         self.pass(warm_up)?;
         self.mark()?;
@@ -139,14 +181,20 @@ impl Lap {
         self.sections.len() as u64
     }
 
+    /// How many sections a second.
+    pub(crate) fn each_s(&self) -> f64 {
+        per_s(self.count(), self.took_ns)
+    }
+
     /// What the server was asked for each.
     pub(crate) fn requests_each(&self) -> f64 {
         per(self.served.requests, self.count())
     }
 
-    /// The longest and the mean wait, in milliseconds.
-    pub(crate) fn waits_ms(&self) -> (f64, f64) {
-        let waits: Vec<_> = self.sections.iter().map(Section::wait_ns).collect();
+    /// The longest and the mean wait, in milliseconds, of those that are meant.
+    pub(crate) fn waits_ms(&self, meant: impl Fn(&Section) -> bool) -> (f64, f64) {
+        let waits: Vec<_> =
+            self.sections.iter().filter(|section| meant(section)).map(Section::wait_ns).collect();
         (quantile_us(&waits, 1.0) / 1000.0, mean_us(&waits) / 1000.0)
     }
 }

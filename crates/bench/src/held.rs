@@ -2,7 +2,8 @@
 //! with nothing around them.
 
 use crate::section::now_ns;
-use crate::worker::{Orders, say};
+use crate::waiters::name;
+use crate::worker::{LOCK, Orders, say};
 use anyhow::{Context, Result, bail, ensure};
 use leasehold::core::FIRST_LEASE;
 use leasehold::{Client, Guard, Mutex};
@@ -26,10 +27,16 @@ const AT_ONCE_BARE: usize = 64;
 /// What the keeper sends, to the letter.
 const EXTEND: &str = include_str!("../../leasehold/src/store/redis/lua/extend.lua");
 
-/// Takes that many locks, evenly over a time, and says `held` when each has its full lease. `check` answers how many
+/// Told to `take`, takes that many locks, evenly over a time, and says `held` when each has its full lease. `check` answers how many
 /// are held, and for how many milliseconds the shortest of them is.
 pub(crate) async fn hold(url: &str, locks: u64, over: Duration) -> Result<()> {
     let client = Client::connect(url).await?;
+    // What a client has once is there before anything is measured.
+    client.mutex(LOCK)?.acquire().await?.release().await?;
+    let mut orders = Orders::new();
+    say("ready")?;
+    let order = orders.next().await?;
+    ensure!(order == "take", "no such order: {order}");
     let guards = take(&client, locks, over).await?;
     let full = async {
         while guards.iter().any(|guard| guard.remaining() <= FIRST_LEASE) {
@@ -41,7 +48,6 @@ pub(crate) async fn hold(url: &str, locks: u64, over: Duration) -> Result<()> {
     };
     timeout(PATIENCE, full).await.context("not all locks have their full lease")??;
     say("held")?;
-    let mut orders = Orders::new();
     loop {
         match orders.next().await?.as_str() {
             "check" => {
@@ -66,7 +72,7 @@ async fn take(client: &Client, locks: u64, over: Duration) -> Result<Vec<Guard>>
             for n in (first..locks).step_by(usize::try_from(AT_ONCE)?) {
                 let at = over.mul_f64(crate::report::per(n, locks));
                 sleep(at.saturating_sub(start.elapsed())).await;
-                let mutex: Mutex = client.mutex(format!("bench/{n}"))?;
+                let mutex: Mutex = client.mutex(name(n))?;
                 guards.push(mutex.acquire().await?);
             }
             anyhow::Ok(guards)
@@ -83,7 +89,7 @@ async fn take(client: &Client, locks: u64, over: Duration) -> Result<Vec<Guard>>
 pub(crate) async fn extend_bare(url: &str, locks: u64) -> Result<()> {
     let mut conn = redis::Client::open(url)?.get_multiplexed_async_connection().await?;
     let sha: String = redis::cmd("SCRIPT").arg("LOAD").arg(EXTEND).query_async(&mut conn).await?;
-    let keys: Vec<_> = (0..locks).map(|n| (format!("bench/{n}"), format!("{:039}", now_ns() + n))).collect();
+    let keys: Vec<_> = (0..locks).map(|n| (name(n), format!("{:039}", now_ns() + n))).collect();
     for some in keys.chunks(256) {
         let mut pipeline = Pipeline::with_capacity(some.len());
         for (name, token) in some {

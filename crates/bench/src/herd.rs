@@ -5,12 +5,11 @@
 //! another, in alternating rounds, each of them with a server and processes of its own.
 
 use crate::chart::{Axis, Chart, Kind, Limit, Series, Spread};
-use crate::crowd::{Crowd, Lap, Span, posts};
+use crate::crowd::{Lap, Side, Span, alternate, posts};
 use crate::meter::Machine;
 use crate::report::{Output, per, quantile_us};
 use crate::section::handovers_ns;
-use anyhow::{Context, Result, ensure};
-use leasehold_testkit::RedisServer;
+use anyhow::{Result, ensure};
 use serde::Serialize;
 use std::time::Duration;
 
@@ -86,20 +85,8 @@ struct Turn {
 pub(crate) fn run(options: &Options) -> Result<()> {
     let counts = &options.tasks;
     ensure!(!counts.is_empty() && !counts.contains(&0), "how many tasks?");
-    let mut turns: Vec<Vec<Turn>> = counts.iter().map(|_| Vec::new()).collect();
-    let mut machine = None;
-    for round in 0..options.rounds {
-        let mut order: Vec<_> = (0..counts.len()).collect();
-        if round % 2 == 1 {
-            order.reverse();
-        }
-        for n in order {
-            let server = RedisServer::builder().pinned(0).start().context("booting redis-server")?;
-            turns[n].push(turn(&server, counts[n], options)?);
-            machine.get_or_insert(Machine::with(&server)?);
-        }
-    }
-    let machine = machine.context("no round")?;
+    let sides: Vec<_> = counts.iter().map(|tasks| side(*tasks, options)).collect();
+    let (turns, machine) = alternate(&sides, options.rounds, |_, lap| Turn::of(lap))?;
     let few = counts.iter().position(|count| *count == FEW).unwrap_or(0);
     let reports: Vec<_> = counts
         .iter()
@@ -113,29 +100,33 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     options.output.draw("herd-requests", || requests_chart(&reports, &turns))
 }
 
-fn turn(server: &RedisServer, tasks: u32, options: &Options) -> Result<Turn> {
-    let crowd = Crowd::start(server, "mutex", &posts(tasks, PROCESSES, 0))?;
+fn side(tasks: u32, options: &Options) -> Side {
     let most = Duration::from_secs(options.seconds);
-    // Until each has had the lock once, and so waits for it from one of his own sections to the next.
-    let warm_up =
-        Span { sections: u64::from(tasks) + options.sections / 10, least: Duration::from_millis(300), most };
-    let span =
-        Span { sections: options.sections.max(u64::from(tasks)), least: Duration::from_millis(500), most };
-    let Lap { mut sections, took_ns, served } = crowd.watch(server, warm_up, span)?;
-    let handovers = sections.len() as u64;
-    let between = handovers_ns(&mut sections);
-    let lap = Lap { sections, took_ns, served };
-    let (longest_ms, mean_ms) = lap.waits_ms();
-    Ok(Turn {
-        handover_us: per(took_ns, handovers) / 1000.0,
-        requests: lap.requests_each(),
-        longest_ms,
-        mean_ms,
-        handovers,
-        between_share: per(between.len() as u64, handovers),
-        between_p50_us: quantile_us(&between, 0.5),
-        between_p99_us: quantile_us(&between, 0.99),
-    })
+    let least = Duration::from_millis(500);
+    Side {
+        sought: "mutex".to_owned(),
+        posts: posts(tasks, PROCESSES, 0),
+        // Until each has had the lock once, and so waits for it from one of his own sections to the next.
+        warm_up: Span { sections: u64::from(tasks) + options.sections / 10, least, most },
+        span: Span { sections: options.sections.max(u64::from(tasks)), least, most },
+    }
+}
+
+impl Turn {
+    fn of(lap: &mut Lap) -> Self {
+        let between = handovers_ns(&mut lap.sections);
+        let (longest_ms, mean_ms) = lap.waits_ms(|_| true);
+        Self {
+            handover_us: per(lap.took_ns, lap.count()) / 1000.0,
+            requests: lap.requests_each(),
+            longest_ms,
+            mean_ms,
+            handovers: lap.count(),
+            between_share: per(between.len() as u64, lap.count()),
+            between_p50_us: quantile_us(&between, 0.5),
+            between_p99_us: quantile_us(&between, 0.99),
+        }
+    }
 }
 
 fn report(tasks: u32, rounds: &[Turn], few: &[Turn], machine: Machine) -> HerdReport {

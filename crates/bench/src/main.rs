@@ -6,25 +6,31 @@
 
 mod chart;
 mod crowd;
+mod fairness;
 mod handoff;
 mod held;
 mod herd;
+mod inside;
+mod local;
 mod marketplace;
 mod member;
+mod memory;
 mod meter;
 mod pairs;
 mod peers;
 mod renewal;
 mod report;
 mod section;
+mod sharing;
 mod sqlite;
+mod sticky;
 mod uncontended;
+mod waiters;
 mod worker;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use std::path::PathBuf;
-use std::time::Duration;
 
 #[derive(Parser)]
 #[command(name = "cargo xtask bench", about = "Measures Leasehold as ratios to the limits of the machine")]
@@ -56,20 +62,31 @@ enum Scenario {
         #[arg(long)]
         draw: Option<PathBuf>,
     },
+    /// What a hand-over inside a process costs, beside tokio's own mutex.
+    Local(local::Options),
+    /// Taking and releasing a lock that stays where it was.
+    Sticky(sticky::Options),
     /// What it costs server and client to hold many locks, beside as many bare extends.
-    Renewal {
-        /// Print one JSON object a line and scenario.
-        #[arg(long)]
-        json: bool,
-        /// How many locks one process holds.
-        #[arg(long, default_value_t = 10_000)]
-        locks: u64,
-        /// Over how many seconds they are taken; 0 for as fast as it goes.
-        #[arg(long, default_value_t = 10)]
-        over: u64,
-        /// How many renewal periods are measured, each by itself; three at least.
-        #[arg(long, default_value_t = 5)]
-        rounds: usize,
+    Renewal(renewal::Options),
+    /// Who gets how much of a lock.
+    Fairness(fairness::Options),
+    /// How many bytes a held lock and a waiter take.
+    Memory(memory::Options),
+    /// Readers side by side, beside a Mutex.
+    Rwlock {
+        #[command(flatten)]
+        options: sharing::Options,
+        /// How many of a hundred sections read.
+        #[arg(long, value_delimiter = ',', default_values_t = [100, 90, 50])]
+        reads: Vec<u8>,
+    },
+    /// Several permits, beside a Mutex.
+    Semaphore {
+        #[command(flatten)]
+        options: sharing::Options,
+        /// How many permits there are.
+        #[arg(long, value_delimiter = ',', default_values_t = [1, 4, 16])]
+        permits: Vec<u32>,
     },
     /// What waiting costs between the processes of one machine, and how soon the next one wakes.
     Sqlite {
@@ -101,9 +118,13 @@ fn main() -> Result<()> {
         Scenario::Marketplace { json, seconds, rounds, draw } => {
             marketplace::run(seconds, rounds, json, draw.as_deref())
         }
-        Scenario::Renewal { json, locks, over, rounds } => {
-            renewal::run(locks, Duration::from_secs(over), rounds, json)
-        }
+        Scenario::Local(options) => local::run(&options),
+        Scenario::Sticky(options) => sticky::run(&options),
+        Scenario::Renewal(options) => renewal::run(&options),
+        Scenario::Fairness(options) => fairness::run(&options),
+        Scenario::Memory(options) => memory::run(&options),
+        Scenario::Rwlock { options, reads } => sharing::rwlock(&options, &reads),
+        Scenario::Semaphore { options, permits } => sharing::semaphore(&options, &permits),
         Scenario::Sqlite { json, processes, seconds } => sqlite::run(processes, seconds, json),
         Scenario::Peers(args) => peers::run(&args),
         Scenario::Worker { role } => worker::run(role),

@@ -110,6 +110,17 @@ impl Served {
     }
 }
 
+/// What a process has in memory, in bytes.
+pub(crate) fn resident_bytes(pid: u32) -> Result<u64> {
+    let all = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
+    Ok(field(&all, "Rss:").context("no resident memory")? * 1024)
+}
+
+/// What a server has in use, in bytes, by its own words.
+pub(crate) fn used_bytes(server: &RedisServer) -> Result<u64> {
+    field(&info(server, "memory")?, "used_memory:").context("no memory in use")
+}
+
 /// What stands behind the figures of a report: they cannot be compared with those of another.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Machine {

@@ -3,10 +3,11 @@
 //! Beside it, in the same rounds, on the same cores and with a server of its own, a bare client sends as many of the
 //! same extends, in one pipeline a tick: how far from the machine's limit the keeper is.
 
+use crate::chart::{Axis, Chart, Kind, Limit, Series, Spread};
 use crate::handoff::{PATIENCE, worker};
 use crate::held::PERIOD;
-use crate::meter::{Served, Threads, server_version};
-use crate::report::{median, per, spread};
+use crate::meter::{Machine, Served, Threads};
+use crate::report::{Output, median, per, spread};
 use anyhow::{Context, Result, ensure};
 use leasehold_testkit::{RedisServer, Worker};
 use serde::Serialize;
@@ -15,6 +16,8 @@ use std::time::{Duration, Instant};
 const SECOND_NS: u64 = 1_000_000_000;
 /// The keeper's thread.
 const KEEPER: &str = "leasehold-keeper";
+/// Of a core, for 10 000 locks.
+const A_HUNDREDTH: f64 = 0.01;
 /// How many of the extends that are due in a round have to be seen in it: one can fall just before it, or behind.
 const SEEN_AT_LEAST: f64 = 0.95;
 
@@ -50,7 +53,8 @@ struct RenewalReport {
     locks: u64,
     rounds: usize,
     round_s: f64,
-    server: String,
+    #[serde(flatten)]
+    machine: Machine,
 }
 
 /// What both sides of one client have done by now.
@@ -74,14 +78,43 @@ struct Round {
     bare: Meters,
 }
 
+/// What is measured.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    #[command(flatten)]
+    output: Output,
+    /// How many locks one process holds; one after the other.
+    #[arg(long, value_delimiter = ',', default_values_t = [1_000, 10_000, 100_000])]
+    locks: Vec<u64>,
+    /// Over how many seconds they are taken; 0 for as fast as it goes.
+    #[arg(long, default_value_t = 10)]
+    over: u64,
+    /// How many renewal periods are measured, each by itself; three at least.
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+}
+
 /// Runs the scenario.
-pub(crate) fn run(locks: u64, over: Duration, rounds: usize, json: bool) -> Result<()> {
-    ensure!(rounds >= 3, "fewer than three renewal periods say little");
+pub(crate) fn run(options: &Options) -> Result<()> {
+    ensure!(options.rounds >= 3, "fewer than three renewal periods say little");
+    let over = Duration::from_secs(options.over);
+    let mut reports = Vec::new();
+    for locks in &options.locks {
+        let report = measure(*locks, over, options.rounds)?;
+        options.output.print(&report, || report.sentence())?;
+        reports.push(report);
+    }
+    options.output.draw("renewal", || chart(&reports))
+}
+
+fn measure(locks: u64, over: Duration, rounds: usize) -> Result<RenewalReport> {
     let (locks_text, over_ms) = (locks.to_string(), over.as_millis().to_string());
     let mut ours =
         Side::start(|url| worker(&["hold", "--url", url, "--locks", &locks_text, "--over-ms", &over_ms]))?;
     let mut bare = Side::start(|url| worker(&["extend", "--url", url, "--locks", &locks_text]))?;
     bare.worker.expect("ready", PATIENCE)?;
+    ours.worker.expect("ready", PATIENCE)?;
+    ours.worker.tell("take")?;
     ours.worker.expect("held", PATIENCE + over)?;
     // What follows the first extend to the full lease is the first of the renewals.
     let mut measured = Vec::new();
@@ -96,15 +129,14 @@ pub(crate) fn run(locks: u64, over: Duration, rounds: usize, json: bool) -> Resu
     let checked = ours.worker.line(PATIENCE)?;
     let (held, shortest_left_ms) = checked.split_once(' ').context("two numbers")?;
     let (held, shortest_left_ms) = (held.parse::<u64>()?, shortest_left_ms.parse::<u64>()?);
-    let report = report(locks, &measured, shortest_left_ms, server_version(&ours.server)?);
-    report.print(json)?;
+    let report = report(locks, &measured, shortest_left_ms, Machine::with(&ours.server)?);
     ensure!(held == locks, "{} of {locks} locks were lost", locks - held);
     for round in &measured {
         let due = per(locks * round.took_ns, u64::try_from(PERIOD.as_nanos())?);
         let seen = round.ours.served.expiries;
         ensure!(per(seen, 1) >= due * SEEN_AT_LEAST, "{seen} extends in a round, {due:.0} were due");
     }
-    Ok(())
+    Ok(report)
 }
 
 impl Side {
@@ -137,7 +169,7 @@ impl Meters {
     }
 }
 
-fn report(locks: u64, rounds: &[Round], shortest_left_ms: u64, server: String) -> RenewalReport {
+fn report(locks: u64, rounds: &[Round], shortest_left_ms: u64, machine: Machine) -> RenewalReport {
     let all = |figure: &dyn Fn(&Round) -> f64| -> Vec<f64> { rounds.iter().map(figure).collect() };
     let middle = |figure: &dyn Fn(&Round) -> f64| median(&all(figure));
     let each = |side: &dyn Fn(&Round) -> Meters, which: usize| middle(&|round| side(round).each_us()[which]);
@@ -168,17 +200,13 @@ fn report(locks: u64, rounds: &[Round], shortest_left_ms: u64, server: String) -
         locks,
         rounds: rounds.len(),
         round_s: middle(&|round| per(round.took_ns, SECOND_NS)),
-        server,
+        machine,
     }
 }
 
 impl RenewalReport {
-    fn print(&self, json: bool) -> Result<()> {
-        if json {
-            println!("{}", serde_json::to_string(self)?);
-            return Ok(());
-        }
-        println!(
+    fn sentence(&self) -> String {
+        format!(
             "renewal: {} locks cost the server {:.2} % and the client {:.2} % of a core (its keeper {:.2} %), {:.2} x \
              and {:.2} x what bare extends cost; {:.0} extends a second in {:.1} requests, for which the keeper wakes \
              {:.1} times; an extend takes {:.1} us of the server ({:.1} in the script) and {:.1} us of the client, bare {:.1} ({:.1}) \
@@ -198,7 +226,30 @@ impl RenewalReport {
             self.bare_server_us,
             self.bare_script_us,
             self.bare_client_us,
-        );
-        Ok(())
+        )
+    }
+}
+
+fn chart(reports: &[RenewalReport]) -> Chart {
+    let line = |name: &str, figure: fn(&RenewalReport) -> (f64, [f64; 2])| {
+        let point = |report: &RenewalReport| {
+            let (median, [least, most]) = figure(report);
+            #[allow(clippy::cast_precision_loss, reason = "a place on an axis")]
+            (report.locks as f64, Spread { median, least, most })
+        };
+        Series { name: name.to_owned(), values: reports.iter().map(point).collect() }
+    };
+    Chart {
+        title: "Many locks held by one process".to_owned(),
+        note: reports.first().map(|report| report.machine.to_string()).unwrap_or_default(),
+        y: Axis { label: "share of one core".to_owned(), log: true },
+        kind: Kind::Lines {
+            x: Axis { label: "locks".to_owned(), log: true },
+            series: vec![
+                line("server", |report| (report.server_cpu_share, report.server_cpu_share_spread)),
+                line("client", |report| (report.client_cpu_share, report.client_cpu_share_spread)),
+            ],
+        },
+        limits: vec![Limit { at: A_HUNDREDTH, label: "1 %, for 10 000 locks".to_owned() }],
     }
 }

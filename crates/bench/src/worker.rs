@@ -3,7 +3,8 @@
 use crate::member::{Member, Sought};
 use crate::peers::own;
 use crate::section::{Section, now_ns};
-use crate::{held, marketplace, member, pairs};
+use crate::waiters::Before;
+use crate::{held, inside, marketplace, member, pairs, waiters};
 use anyhow::{Context, Result, bail};
 use clap::Subcommand;
 use leasehold::Client;
@@ -51,6 +52,22 @@ pub(crate) enum Role {
         #[arg(long)]
         over_ms: u64,
     },
+    /// Tasks of one process, before a lock that no other wants.
+    Inside {
+        #[arg(long)]
+        url: String,
+        #[arg(long)]
+        tasks: u32,
+    },
+    /// Many tasks that wait for what they do not get.
+    Wait {
+        #[arg(long)]
+        url: String,
+        #[arg(long)]
+        before: Before,
+        #[arg(long)]
+        tasks: u64,
+    },
     /// Takes and releases locks that nobody else wants, by the library or by hand.
     Pairs {
         #[arg(long)]
@@ -89,6 +106,8 @@ pub(crate) fn run(role: Role) -> Result<()> {
             Role::Hold { url, locks, over_ms } => {
                 held::hold(&url, locks, Duration::from_millis(over_ms)).await
             }
+            Role::Inside { url, tasks } => inside::run(&url, tasks).await,
+            Role::Wait { url, before, tasks } => waiters::run(&url, before, tasks).await,
             Role::Pairs { url, tasks, lease_ms } => pairs::run(&url, tasks, lease_ms).await,
             Role::Extend { url, locks } => held::extend_bare(&url, locks).await,
             Role::Trade(trader) => marketplace::trade(trader).await,

@@ -1,0 +1,145 @@
+//! What a hand-over inside a process costs: 64 tasks and one lock, beside tokio's own mutex in the same process and rounds.
+
+use crate::chart::{Axis, Chart, Kind, Limit, Series, Spread};
+use crate::handoff::{PATIENCE, worker};
+use crate::meter::{Machine, Served, Threads};
+use crate::report::{Output, per, per_s};
+use anyhow::{Context, Result, ensure};
+use leasehold_testkit::{RedisServer, Worker};
+use serde::Serialize;
+
+/// What it must not be below.
+const A_TENTH: f64 = 0.1;
+
+/// What is measured.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    #[command(flatten)]
+    output: Output,
+    /// How many tasks contend.
+    #[arg(long, default_value_t = 64)]
+    tasks: u32,
+    /// How many rounds alternate.
+    #[arg(long, default_value_t = 7)]
+    rounds: usize,
+    /// How long each side of a round takes.
+    #[arg(long, default_value_t = 1000)]
+    round_ms: u64,
+}
+
+/// What the scenario measured. Every field is documented in docs/benchmarks.md.
+#[derive(Debug, Serialize)]
+struct LocalReport {
+    scenario: &'static str,
+    /// Hand-overs a second, to those of tokio's mutex.
+    ratio: f64,
+    requests_per_handover: f64,
+    ratio_spread: [f64; 2],
+    requests_per_handover_spread: [f64; 2],
+    handovers_per_s: f64,
+    handovers_per_s_spread: [f64; 2],
+    tokio_handovers_per_s: f64,
+    /// Processor time of the process, a hand-over.
+    client_us: f64,
+    tokio_client_us: f64,
+    tasks: u32,
+    rounds: usize,
+    round_ms: u64,
+    #[serde(flatten)]
+    machine: Machine,
+}
+
+/// One side of one round.
+struct Turn {
+    per_s: f64,
+    requests: f64,
+    client_us: f64,
+}
+
+/// Runs the scenario.
+pub(crate) fn run(options: &Options) -> Result<()> {
+    let server = RedisServer::builder().pinned(0).start().context("booting redis-server")?;
+    let mut worker = worker(&["inside", "--url", &server.url(), "--tasks", &options.tasks.to_string()])?;
+    worker.expect("ready", PATIENCE)?;
+    for side in ["ours", "tokio"] {
+        turn(&server, &mut worker, side, options.round_ms / 3 + 1)?;
+    }
+    let mut rounds = Vec::new();
+    for _ in 0..options.rounds {
+        let ours = turn(&server, &mut worker, "ours", options.round_ms)?;
+        rounds.push([ours, turn(&server, &mut worker, "tokio", options.round_ms)?]);
+    }
+    worker.tell("stop")?;
+    let report = report(options, &rounds, Machine::with(&server)?);
+    options.output.print(&report, || report.sentence())?;
+    options.output.draw("local", || report.chart(&rounds))
+}
+
+fn turn(server: &RedisServer, worker: &mut Worker, side: &str, ms: u64) -> Result<Turn> {
+    let (served, client) = (Served::of(server)?, Threads::of(worker.pid(), None)?);
+    worker.tell(&format!("{side} {ms}"))?;
+    let line = worker.line(PATIENCE)?;
+    let (served, client) =
+        (Served::of(server)?.since(served), Threads::of(worker.pid(), None)?.since(client));
+    let (handovers, took_ns) = line.split_once(' ').context("two numbers")?;
+    let (handovers, took_ns) = (handovers.parse::<u64>()?, took_ns.parse()?);
+    ensure!(handovers > 0, "nothing was handed over by {side}");
+    Ok(Turn {
+        per_s: per_s(handovers, took_ns),
+        requests: per(served.requests, handovers),
+        client_us: per(client.cpu_ns, handovers) / 1000.0,
+    })
+}
+
+fn report(options: &Options, rounds: &[[Turn; 2]], machine: Machine) -> LocalReport {
+    let ratio = Spread::over(rounds, |[ours, tokio]| ours.per_s / tokio.per_s);
+    let requests = Spread::over(rounds, |[ours, _]| ours.requests);
+    let handovers = Spread::over(rounds, |[ours, _]| ours.per_s);
+    LocalReport {
+        scenario: "local",
+        ratio: ratio.median,
+        requests_per_handover: requests.median,
+        ratio_spread: ratio.ends(),
+        requests_per_handover_spread: requests.ends(),
+        handovers_per_s: handovers.median,
+        handovers_per_s_spread: handovers.ends(),
+        tokio_handovers_per_s: Spread::over(rounds, |[_, tokio]| tokio.per_s).median,
+        client_us: Spread::over(rounds, |[ours, _]| ours.client_us).median,
+        tokio_client_us: Spread::over(rounds, |[_, tokio]| tokio.client_us).median,
+        tasks: options.tasks,
+        rounds: rounds.len(),
+        round_ms: options.round_ms,
+        machine,
+    }
+}
+
+impl LocalReport {
+    fn sentence(&self) -> String {
+        format!(
+            "local: {:.3} x the hand-overs of tokio's mutex ({:.0} and {:.0} a second; {:.2} and {:.2} us of the processor each); \
+             {:.4} requests a hand-over; {} tasks",
+            self.ratio,
+            self.handovers_per_s,
+            self.tokio_handovers_per_s,
+            self.client_us,
+            self.tokio_client_us,
+            self.requests_per_handover,
+            self.tasks,
+        )
+    }
+
+    fn chart(&self, rounds: &[[Turn; 2]]) -> Chart {
+        let [ours, tokio] = [0, 1].map(|side: usize| Spread::over(rounds, |round| round[side].per_s));
+        let series = |name: &str, spread| Series { name: name.to_owned(), values: vec![spread] };
+        Chart {
+            title: format!("One lock and {} tasks of one process", self.tasks),
+            note: self.machine.to_string(),
+            y: Axis { label: "hand-overs a second".to_owned(), log: true },
+            kind: Kind::Bars {
+                groups: vec![String::new()],
+                series: vec![series("Leasehold, on Redis", ours), series("tokio::sync::Mutex", tokio)],
+            },
+            limits: vec![Limit { at: tokio.median * A_TENTH, label: "a tenth of tokio's".to_owned() }],
+        }
+    }
+}

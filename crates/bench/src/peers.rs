@@ -53,6 +53,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let server = RedisServer::builder().pinned(0).start()?;
     let mut all = vec![Contestant::ours(&server)?];
     for peer in &args.peer {
+        eprintln!("peers: starting {peer}");
         all.push(Contestant::start(peer, &args.drivers, &server)?);
     }
     let random = Random::from_env();

@@ -2,8 +2,10 @@
 
 use super::driver::{self, Driver, Herd};
 use super::own;
+use crate::report::quantile_us;
 use anyhow::{Context, Result, ensure};
 use leasehold_testkit::RedisServer;
+use std::fmt;
 use std::mem;
 use std::path::Path;
 use std::process::Command;
@@ -79,7 +81,10 @@ impl Contestant {
 
     /// A turn that is not measured.
     pub(crate) fn warm_up(&mut self, server: &RedisServer, turn: &Turn) -> Result<()> {
-        self.measure(server, turn, &mut Round::default()).with_context(|| format!("warming {} up", self.name))
+        let mut round = Round::default();
+        self.measure(server, turn, &mut round).with_context(|| format!("warming {} up", self.name))?;
+        eprintln!("peers: warm-up, {}: {round}", self.name);
+        Ok(())
     }
 
     /// Has its turn. If it fails, it has no more of them.
@@ -92,6 +97,7 @@ impl Contestant {
             self.trouble = Some(format!("{error:#}"));
             self.drivers.clear();
         }
+        eprintln!("peers: round {}, {}: {round}", self.rounds.len() + 1, self.name);
         self.rounds.push(round);
     }
 
@@ -157,5 +163,14 @@ impl Contestant {
         let of = |command: &str| counts.get(command).copied().unwrap_or(0);
         let set = if PLAIN_SET.contains(&self.name.as_str()) { of("set") } else { 0 };
         Ok(REQUESTS.iter().map(|command| of(command)).sum::<u64>() + set)
+    }
+}
+
+impl fmt::Display for Round {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let handovers = |herd: Option<Herd>| herd.map(|herd| herd.handovers).unwrap_or_default();
+        let (count, p50_us) = (self.handovers_ns.len(), quantile_us(&self.handovers_ns, 0.5));
+        let (herd, crowd) = (handovers(self.herd), handovers(self.crowd));
+        write!(f, "{count} at {p50_us:.0} us, {herd} in the herd, {crowd} in the crowd")
     }
 }

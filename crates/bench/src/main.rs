@@ -101,7 +101,7 @@ enum Scenario {
         seconds: u64,
     },
     /// Other libraries beside ours: passing a lock on, and many tasks that contend for one.
-    Peers(peers::Args),
+    Peers(peers::Options),
     /// Takes part in a scenario as one of its processes.
     #[command(hide = true)]
     Worker {
@@ -126,7 +126,7 @@ fn main() -> Result<()> {
         Scenario::Rwlock { options, reads } => sharing::rwlock(&options, &reads),
         Scenario::Semaphore { options, permits } => sharing::semaphore(&options, &permits),
         Scenario::Sqlite { json, processes, seconds } => sqlite::run(processes, seconds, json),
-        Scenario::Peers(args) => peers::run(&args),
+        Scenario::Peers(options) => peers::run(&options),
         Scenario::Worker { role } => worker::run(role),
     }
 }

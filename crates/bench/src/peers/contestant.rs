@@ -1,8 +1,8 @@
 //! A library in the run: its processes, its turns, and what was measured in them.
 
-use super::driver::{self, Driver, Herd};
+use super::driver::{self, Count, Driver};
 use super::own;
-use crate::report::quantile_us;
+use crate::report::{self, quantile_us};
 use anyhow::{Context, Result, ensure};
 use leasehold_testkit::RedisServer;
 use std::fmt;
@@ -42,7 +42,7 @@ pub(crate) struct Turn {
     /// How long the lock is held in each trial before it is passed on.
     pub(crate) holds_us: Vec<u64>,
     /// How long a herd contends, and as long again a crowd.
-    pub(crate) herd_ms: u64,
+    pub(crate) herd: Duration,
 }
 
 /// What was measured in a round.
@@ -56,6 +56,28 @@ pub(crate) struct Round {
     pub(crate) herd: Option<Herd>,
     /// As many tasks in all processes.
     pub(crate) crowd: Option<Herd>,
+}
+
+/// What a herd or a crowd did.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Herd {
+    /// How often the lock was had, a second.
+    pub(crate) sections_per_s: f64,
+    /// How often by another task than before.
+    pub(crate) handovers_per_s: f64,
+    /// By how many tasks at all.
+    pub(crate) served: u64,
+}
+
+impl Herd {
+    fn during(took: Duration, count: Count) -> Self {
+        let per_s = |count| report::per_s(count, took.as_nanos().try_into().unwrap_or(u64::MAX));
+        Self {
+            sections_per_s: per_s(count.sections),
+            handovers_per_s: per_s(count.handovers),
+            served: count.served,
+        }
+    }
 }
 
 impl Contestant {
@@ -79,8 +101,16 @@ impl Contestant {
         Ok(Self { name: name.to_owned(), version, drivers, rounds: Vec::new(), trouble: None })
     }
 
-    /// A turn that is not measured.
-    pub(crate) fn warm_up(&mut self, server: &RedisServer, turn: &Turn) -> Result<()> {
+    /// Runs for a while, and has a turn that is not measured. Before, each process has a lock of its own, which only its
+    /// own tasks contend for: a program that is compiled while it runs is to be so by then.
+    pub(crate) fn warm_up(&mut self, server: &RedisServer, warm_up: Duration, turn: &Turn) -> Result<()> {
+        let (name, tasks) = (&self.name, TASKS / PROCESSES);
+        for (process, driver) in self.drivers.iter_mut().enumerate() {
+            driver.tell(&format!("herd peers-alone-{name}-{process} {tasks} {}", warm_up.as_millis()))?;
+        }
+        for driver in &mut self.drivers {
+            driver.herd(warm_up).with_context(|| format!("warming {name} up"))?;
+        }
         let mut round = Round::default();
         self.measure(server, turn, &mut round).with_context(|| format!("warming {} up", self.name))?;
         eprintln!("peers: warm-up, {}: {round}", self.name);
@@ -108,9 +138,8 @@ impl Contestant {
 
     fn measure(&mut self, server: &RedisServer, turn: &Turn, round: &mut Round) -> Result<()> {
         self.pass_on(server, &turn.holds_us, round).context("passing the lock on")?;
-        let herd_for = Duration::from_millis(turn.herd_ms);
-        round.herd = Some(self.herd(herd_for).context("in a herd")?);
-        round.crowd = Some(self.crowd(herd_for).context("in a crowd")?);
+        round.herd = Some(self.herd(turn.herd).context("in a herd")?);
+        round.crowd = Some(self.crowd(turn.herd).context("in a crowd")?);
         Ok(())
     }
 
@@ -145,7 +174,7 @@ impl Contestant {
         let request = format!("herd peers-herd-{} {TASKS} {}", self.name, took.as_millis());
         let driver = self.drivers.first_mut().context("it has no process")?;
         driver.tell(&request)?;
-        driver.herd(took)
+        Ok(Herd::during(took, driver.herd(took)?))
     }
 
     /// As many tasks contend in all processes.
@@ -154,7 +183,7 @@ impl Contestant {
         let request = format!("turns peers-crowd-{} {tasks} {}", self.name, took.as_millis());
         self.drivers.iter_mut().try_for_each(|driver| driver.tell(&request))?;
         let turns: Result<Vec<_>> = self.drivers.iter_mut().map(|driver| driver.turns(took)).collect();
-        Ok(driver::together(&turns?))
+        Ok(Herd::during(took, driver::together(&turns?)))
     }
 
     /// How many requests the server got since its counts were reset.
@@ -168,9 +197,9 @@ impl Contestant {
 
 impl fmt::Display for Round {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let handovers = |herd: Option<Herd>| herd.map(|herd| herd.handovers).unwrap_or_default();
+        let per_s = |herd: Option<Herd>| herd.map(|herd| herd.handovers_per_s).unwrap_or_default();
         let (count, p50_us) = (self.handovers_ns.len(), quantile_us(&self.handovers_ns, 0.5));
-        let (herd, crowd) = (handovers(self.herd), handovers(self.crowd));
-        write!(f, "{count} at {p50_us:.0} us, {herd} in the herd, {crowd} in the crowd")
+        let (herd, crowd) = (per_s(self.herd), per_s(self.crowd));
+        write!(f, "{count} at {p50_us:.0} us; herd {herd:.0} a second; crowd {crowd:.0} a second")
     }
 }

@@ -21,7 +21,7 @@ pub(crate) struct Driver {
 
 /// What a herd in one process did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Herd {
+pub(crate) struct Count {
     /// How often the lock was held.
     pub(crate) sections: u64,
     /// How often it was had by another task than before.
@@ -64,7 +64,7 @@ impl Driver {
     }
 
     /// What a herd has done that was to take so long.
-    pub(crate) fn herd(&mut self, took: Duration) -> Result<Herd> {
+    pub(crate) fn herd(&mut self, took: Duration) -> Result<Count> {
         herd(&self.answer(took + PATIENCE)?)
     }
 
@@ -127,10 +127,10 @@ fn moment(verb: &str, line: &str) -> Result<u64> {
     }
 }
 
-fn herd(line: &str) -> Result<Herd> {
+fn herd(line: &str) -> Result<Count> {
     match line.split(' ').collect::<Vec<_>>()[..] {
         ["herd", sections, handovers, served] => {
-            Ok(Herd { sections: sections.parse()?, handovers: handovers.parse()?, served: served.parse()? })
+            Ok(Count { sections: sections.parse()?, handovers: handovers.parse()?, served: served.parse()? })
         }
         _ => bail!("the driver says `{line}` of a herd"),
     }
@@ -148,7 +148,7 @@ fn turns(line: &str) -> Result<Vec<Section>> {
 }
 
 /// What the processes of a crowd did together.
-pub(crate) fn together(processes: &[Vec<Section>]) -> Herd {
+pub(crate) fn together(processes: &[Vec<Section>]) -> Count {
     let mut all: Vec<_> = processes
         .iter()
         .enumerate()
@@ -158,7 +158,7 @@ pub(crate) fn together(processes: &[Vec<Section>]) -> Herd {
     let who = |(_, process, task): &(u64, usize, u32)| (*process, *task);
     let handovers = all.windows(2).filter(|pair| who(&pair[0]) != who(&pair[1])).count();
     let served: std::collections::BTreeSet<_> = all.iter().map(who).collect();
-    Herd { sections: all.len() as u64, handovers: handovers as u64, served: served.len() as u64 }
+    Count { sections: all.len() as u64, handovers: handovers as u64, served: served.len() as u64 }
 }
 
 #[cfg(test)]
@@ -170,7 +170,7 @@ mod tests {
         assert_eq!(ready("redisson", "ready redisson 4.7.0 12").expect("well-formed"), ("4.7.0".into(), 12));
         assert_eq!(moment("got", "got 1762000000123456").expect("well-formed"), 1_762_000_000_123_456);
         let read = herd("herd 5 3 2").expect("well-formed");
-        assert_eq!(read, Herd { sections: 5, handovers: 3, served: 2 });
+        assert_eq!(read, Count { sections: 5, handovers: 3, served: 2 });
         assert_eq!(turns("turns 7@12 0@15").expect("well-formed"), [(12, 7), (15, 0)]);
         assert_eq!(turns("turns").expect("nobody had it"), []);
     }
@@ -193,6 +193,6 @@ mod tests {
     fn a_crowd_is_put_in_the_order_of_time() {
         // Task 0 of one process is not task 0 of another.
         let crowd = [vec![(1, 0), (2, 0), (5, 0)], vec![(3, 0), (4, 1)], vec![]];
-        assert_eq!(together(&crowd), Herd { sections: 5, handovers: 3, served: 3 });
+        assert_eq!(together(&crowd), Count { sections: 5, handovers: 3, served: 3 });
     }
 }

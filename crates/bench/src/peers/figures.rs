@@ -1,9 +1,9 @@
-//! What was measured of a library, beside ours, and how it is printed.
+//! What was measured of a library, beside ours, and how it is shown.
 
-use super::contestant::{Contestant, Round, TASKS};
-use super::driver::Herd;
-use super::machine::Machine;
-use crate::report::{median, per, quantile_us, spread};
+use super::contestant::{Contestant, Herd, Round, TASKS};
+use crate::chart::{Axis, Chart, Kind, Series, Spread};
+use crate::meter::Machine;
+use crate::report::{per, quantile_us};
 use serde::Serialize;
 use std::str::FromStr;
 
@@ -11,72 +11,69 @@ use std::str::FromStr;
 #[derive(Debug, Serialize)]
 pub(crate) struct Figures<'a> {
     scenario: &'static str,
+    /// Theirs to ours, and ours to theirs: it is the better for us the greater it is.
     handover_p50_ratio: f64,
     herd_ratio: f64,
     crowd_ratio: f64,
     peer: &'a str,
     version: &'a str,
+    handover_p50_ratio_spread: [f64; 2],
     handover_p50_us: f64,
     handover_p99_us: f64,
-    handover_p50_ratio_spread: [f64; 2],
     requests_per_handover: f64,
     handovers: usize,
+    herd_ratio_spread: [f64; 2],
     handovers_per_s: f64,
     handovers_per_s_spread: [f64; 2],
-    herd_ratio_spread: [f64; 2],
     sections_per_s: f64,
     served: f64,
+    crowd_ratio_spread: [f64; 2],
     crowd_handovers_per_s: f64,
     crowd_handovers_per_s_spread: [f64; 2],
-    crowd_ratio_spread: [f64; 2],
     crowd_sections_per_s: f64,
     crowd_served: f64,
     tasks: usize,
     rounds: usize,
+    /// Why not everything was measured.
     trouble: Option<&'a str>,
     #[serde(flatten)]
     machine: &'a Machine,
 }
 
 impl<'a> Figures<'a> {
-    /// Of a library, in rounds that ours was in, too. Ratios are those of the rounds, and then their median.
-    pub(crate) fn of(one: &'a Contestant, ours: &Contestant, herd_ms: u64, machine: &'a Machine) -> Self {
+    /// Of a library. Its ratios are those of the rounds that ours had, too.
+    pub(crate) fn of(one: &'a Contestant, ours: &Contestant, machine: &'a Machine) -> Self {
         let all: Vec<u64> = one.rounds.iter().flat_map(|round| round.handovers_ns.clone()).collect();
         let requests = one.rounds.iter().map(|round| round.requests).sum();
-        let p50 = |round: &Round| Some(quantile_us(&round.handovers_ns, 0.5)).filter(|us| *us > 0.0);
-        let herd = |round: &Round| round.herd.map(|herd| per(herd.handovers * 1000, herd_ms));
-        let crowd = |round: &Round| round.crowd.map(|crowd| per(crowd.handovers * 1000, herd_ms));
-        let p50_ratios = ratios(one, ours, p50);
-        let (herd_ratios, crowd_ratios) = (ratios(ours, one, herd), ratios(ours, one, crowd));
-        let (herds, crowds) = (each(one, herd), each(one, crowd));
-        let sections = |of: fn(&Round) -> Option<Herd>| {
-            median(&each(one, |round| of(round).map(|herd| per(herd.sections * 1000, herd_ms))))
-        };
-        let served = |of: fn(&Round) -> Option<Herd>| {
-            median(&each(one, |round| of(round).map(|herd| per(herd.served, 1))))
-        };
+        let p50_ratio = ratio(one, ours, |round| handover_us(round, 0.5));
+        let herd_ratio = ratio(ours, one, |round| herd(round, |herd| herd.handovers_per_s));
+        let crowd_ratio = ratio(ours, one, |round| crowd(round, |crowd| crowd.handovers_per_s));
+        let of_herd = |figure: fn(Herd) -> f64| each(one, |round| herd(round, figure));
+        let of_crowd = |figure: fn(Herd) -> f64| each(one, |round| crowd(round, figure));
+        let handovers = of_herd(|herd| herd.handovers_per_s);
+        let crowd_handovers = of_crowd(|crowd| crowd.handovers_per_s);
         Self {
             scenario: "peers",
-            handover_p50_ratio: median(&p50_ratios),
-            herd_ratio: median(&herd_ratios),
-            crowd_ratio: median(&crowd_ratios),
+            handover_p50_ratio: p50_ratio.median,
+            herd_ratio: herd_ratio.median,
+            crowd_ratio: crowd_ratio.median,
             peer: &one.name,
             version: &one.version,
+            handover_p50_ratio_spread: p50_ratio.ends(),
             handover_p50_us: quantile_us(&all, 0.5),
             handover_p99_us: quantile_us(&all, 0.99),
-            handover_p50_ratio_spread: spread(&p50_ratios),
             requests_per_handover: per(requests, all.len() as u64),
             handovers: all.len(),
-            handovers_per_s: median(&herds),
-            handovers_per_s_spread: spread(&herds),
-            herd_ratio_spread: spread(&herd_ratios),
-            sections_per_s: sections(|round| round.herd),
-            served: served(|round| round.herd),
-            crowd_handovers_per_s: median(&crowds),
-            crowd_handovers_per_s_spread: spread(&crowds),
-            crowd_ratio_spread: spread(&crowd_ratios),
-            crowd_sections_per_s: sections(|round| round.crowd),
-            crowd_served: served(|round| round.crowd),
+            herd_ratio_spread: herd_ratio.ends(),
+            handovers_per_s: handovers.median,
+            handovers_per_s_spread: handovers.ends(),
+            sections_per_s: of_herd(|herd| herd.sections_per_s).median,
+            served: of_herd(|herd| per(herd.served, 1)).median,
+            crowd_ratio_spread: crowd_ratio.ends(),
+            crowd_handovers_per_s: crowd_handovers.median,
+            crowd_handovers_per_s_spread: crowd_handovers.ends(),
+            crowd_sections_per_s: of_crowd(|crowd| crowd.sections_per_s).median,
+            crowd_served: of_crowd(|crowd| per(crowd.served, 1)).median,
             tasks: TASKS,
             rounds: one.rounds.len(),
             trouble: one.trouble.as_deref(),
@@ -84,16 +81,12 @@ impl<'a> Figures<'a> {
         }
     }
 
-    pub(crate) fn print(&self, json: bool) {
-        if json {
-            println!("{}", serde_json::to_string(self).unwrap_or_default());
-            return;
-        }
-        println!(
-            "{} {}: hand-over {:.1} x ours at p50 ({:.0} us, p99 {:.0} us; {} measured), {:.2} requests each; \
-             {} tasks in one process: {:.0} hand-overs a second, ours {:.1} x as many ({:.0} sections, {:.0} \
-             tasks served); in 8 processes: {:.0} hand-overs a second, ours {:.1} x as many ({:.0} sections, \
-             {:.0} tasks served){}",
+    pub(crate) fn sentence(&self) -> String {
+        format!(
+            "{} {}: p50 of a hand-over {:.1} x ours ({:.0} us, p99 {:.0} us; {} measured), {:.2} requests each\n  \
+             {} tasks in one process: {:.0} hand-overs a second, ours {:.1} x as many; {:.0} sections, {:.0} tasks \
+             served\n  as many in 8 processes: {:.0} hand-overs a second, ours {:.1} x as many; {:.0} sections, {:.0} \
+             tasks served{}",
             self.peer,
             self.version,
             self.handover_p50_ratio,
@@ -110,38 +103,97 @@ impl<'a> Figures<'a> {
             self.crowd_ratio,
             self.crowd_sections_per_s,
             self.crowd_served,
-            self.trouble.map(|why| format!("; NOT TO THE END: {why}")).unwrap_or_default(),
-        );
+            self.trouble.map(|why| format!("\n  NOT TO THE END: {why}")).unwrap_or_default(),
+        )
     }
 }
 
+fn handover_us(round: &Round, share: f64) -> Option<f64> {
+    Some(quantile_us(&round.handovers_ns, share)).filter(|us| *us > 0.0)
+}
+
+fn herd(round: &Round, figure: impl Fn(Herd) -> f64) -> Option<f64> {
+    round.herd.map(figure)
+}
+
+fn crowd(round: &Round, figure: impl Fn(Herd) -> f64) -> Option<f64> {
+    round.crowd.map(figure)
+}
+
 /// A figure of each round that has it.
-fn each(one: &Contestant, figure: impl Fn(&Round) -> Option<f64>) -> Vec<f64> {
-    one.rounds.iter().filter_map(figure).collect()
+fn each(one: &Contestant, figure: impl Fn(&Round) -> Option<f64>) -> Spread {
+    Spread::of(&one.rounds.iter().filter_map(figure).collect::<Vec<_>>())
 }
 
 /// One's figure to another's, of each round in which both have it.
-fn ratios(one: &Contestant, other: &Contestant, figure: impl Fn(&Round) -> Option<f64>) -> Vec<f64> {
+fn ratio(one: &Contestant, other: &Contestant, figure: impl Fn(&Round) -> Option<f64>) -> Spread {
     let both = one.rounds.iter().zip(&other.rounds);
-    both.filter_map(|(one, other)| Some(figure(one)? / figure(other)?)).collect()
+    Spread::of(&both.filter_map(|(one, other)| Some(figure(one)? / figure(other)?)).collect::<Vec<_>>())
+}
+
+/// How long a lock is on its way from one process to another.
+pub(crate) fn handover_chart(all: &[Contestant], machine: &Machine) -> Chart {
+    let title = "A lock from one process to another that waits for it";
+    bars(
+        title,
+        "microseconds",
+        machine,
+        all,
+        vec![
+            series("median", all, |round| handover_us(round, 0.5)),
+            series("99th percentile", all, |round| handover_us(round, 0.99)),
+        ],
+    )
+}
+
+/// How often a lock goes from one task to another.
+pub(crate) fn herd_chart(all: &[Contestant], machine: &Machine) -> Chart {
+    let title = format!("{TASKS} tasks that contend for one lock");
+    bars(
+        &title,
+        "hand-overs a second",
+        machine,
+        all,
+        vec![
+            series("all in one process", all, |round| herd(round, |herd| herd.handovers_per_s)),
+            series("in 8 processes", all, |round| crowd(round, |crowd| crowd.handovers_per_s)),
+        ],
+    )
+}
+
+fn series(name: &str, all: &[Contestant], figure: impl Fn(&Round) -> Option<f64>) -> Series<Spread> {
+    Series { name: name.to_owned(), values: all.iter().map(|one| each(one, &figure)).collect() }
+}
+
+fn bars(
+    title: &str,
+    label: &str,
+    machine: &Machine,
+    all: &[Contestant],
+    series: Vec<Series<Spread>>,
+) -> Chart {
+    let groups = all.iter().map(|one| format!("{}\n{}", one.name, one.version)).collect();
+    Chart {
+        title: title.to_owned(),
+        note: machine.to_string(),
+        y: Axis { label: label.to_owned(), log: true },
+        kind: Kind::Bars { groups, series },
+        limits: Vec::new(),
+    }
 }
 
 /// A library that cannot be measured on this machine.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Skipped {
+    scenario: &'static str,
     peer: String,
-    tool: String,
+    /// The program that is not on the path.
+    missing: String,
 }
 
 impl Skipped {
-    pub(crate) fn print(&self, json: bool) {
-        let why = format!("there is no `{}` on the path", self.tool);
-        if json {
-            let line = serde_json::json!({ "scenario": "peers", "peer": self.peer, "skipped": why });
-            println!("{line}");
-        } else {
-            println!("{}: SKIPPED, {why}", self.peer);
-        }
+    pub(crate) fn sentence(&self) -> String {
+        format!("{}: SKIPPED, there is no `{}` on the path", self.peer, self.missing)
     }
 }
 
@@ -150,7 +202,7 @@ impl FromStr for Skipped {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let (peer, tool) = text.split_once(':').ok_or("it is PEER:TOOL")?;
-        Ok(Self { peer: peer.to_owned(), tool: tool.to_owned() })
+        Ok(Self { scenario: "peers", peer: peer.to_owned(), missing: tool.to_owned() })
     }
 }
 
@@ -159,9 +211,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_skipped_is_read_with_what_is_missing() {
-        let skipped = Skipped { peer: "redisson".into(), tool: "mvn".into() };
-        assert_eq!("redisson:mvn".parse(), Ok(skipped));
+    fn who_is_skipped_is_shown_with_what_is_missing() {
+        let skipped: Skipped = "redisson:mvn".parse().expect("well-formed");
+        assert_eq!(skipped.sentence(), "redisson: SKIPPED, there is no `mvn` on the path");
+        let object = serde_json::to_string(&skipped).expect("plain data");
+        assert_eq!(object, r#"{"scenario":"peers","peer":"redisson","missing":"mvn"}"#);
         assert!("redisson".parse::<Skipped>().is_err());
     }
 }

@@ -30,7 +30,6 @@ mod worker;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use std::path::PathBuf;
 
 #[derive(Parser)]
 #[command(name = "cargo xtask bench", about = "Measures Leasehold as ratios to the limits of the machine")]
@@ -48,20 +47,7 @@ enum Scenario {
     /// What a hand-over costs, however many wait.
     Herd(herd::Options),
     /// Sellers and buyers with WATCH, one lock, and a lock an item.
-    Marketplace {
-        /// Print one JSON object a line, way and crowd.
-        #[arg(long)]
-        json: bool,
-        /// How long each way is measured with each crowd in a round.
-        #[arg(long, default_value_t = 10)]
-        seconds: u64,
-        /// How many rounds; each measures all ways with all crowds.
-        #[arg(long, default_value_t = 5)]
-        rounds: u64,
-        /// Draw pictures into this directory.
-        #[arg(long)]
-        draw: Option<PathBuf>,
-    },
+    Marketplace(marketplace::Plan),
     /// What a hand-over inside a process costs, beside tokio's own mutex.
     Local(local::Options),
     /// Taking and releasing a lock that stays where it was.
@@ -115,9 +101,7 @@ fn main() -> Result<()> {
         Scenario::Uncontended(options) => uncontended::run(&options),
         Scenario::Handoff(options) => handoff::run(&options),
         Scenario::Herd(options) => herd::run(&options),
-        Scenario::Marketplace { json, seconds, rounds, draw } => {
-            marketplace::run(seconds, rounds, json, draw.as_deref())
-        }
+        Scenario::Marketplace(plan) => marketplace::run(&plan),
         Scenario::Local(options) => local::run(&options),
         Scenario::Sticky(options) => sticky::run(&options),
         Scenario::Renewal(options) => renewal::run(&options),

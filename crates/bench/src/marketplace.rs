@@ -22,7 +22,8 @@ use crate::meter::{Served, Threads};
 use anyhow::{Context, Result, ensure};
 use figures::{Cell, Reported};
 use leasehold_testkit::{RedisServer, Worker};
-use std::path::Path;
+use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::{Duration, Instant};
 use trader::Account;
 use way::Way;
@@ -32,6 +33,29 @@ const FUNDS: i64 = 1_000_000_000;
 /// How long all trade before it counts.
 const WARM_UP: Duration = Duration::from_secs(1);
 
+/// What is to be measured.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Plan {
+    /// Print one JSON object a line, way and crowd.
+    #[arg(long)]
+    json: bool,
+    /// How long each way is measured with each crowd in a round.
+    #[arg(long, default_value_t = 10)]
+    seconds: u64,
+    /// How many rounds; each measures all ways with all crowds.
+    #[arg(long, default_value_t = 5)]
+    rounds: u64,
+    /// How many sellers and buyers.
+    #[arg(long, value_delimiter = ',', default_value = "1+1,5+1,5+5")]
+    crowds: Vec<Crowd>,
+    /// Among how many of the cheapest offers a buyer chooses; among all, if it is 0.
+    #[arg(long, default_value_t = 0)]
+    among: u64,
+    /// Draw pictures into this directory.
+    #[arg(long)]
+    draw: Option<PathBuf>,
+}
+
 /// How many there are of either.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Crowd {
@@ -39,37 +63,33 @@ struct Crowd {
     buyers: u32,
 }
 
-/// Those of the founding documents.
-const CROWDS: [Crowd; 3] =
-    [Crowd { sellers: 1, buyers: 1 }, Crowd { sellers: 5, buyers: 1 }, Crowd { sellers: 5, buyers: 5 }];
-
 /// Runs all ways with all crowds, and again; so each gets what the machine gives at that time.
-pub(crate) fn run(seconds: u64, rounds: u64, json: bool, draw: Option<&Path>) -> Result<()> {
+pub(crate) fn run(plan: &Plan) -> Result<()> {
+    let Plan { seconds, rounds, .. } = *plan;
     ensure!(seconds > 0 && rounds > 0, "there is nothing to measure in {rounds} rounds of {seconds} s");
     let server = RedisServer::builder().pinned(0).start().context("booting redis-server")?;
     let mut cells = Vec::new();
     for round in 0..rounds {
-        for crowd in CROWDS {
+        for &crowd in &plan.crowds {
             for way in Way::ALL {
-                let cell = cell(&server, way, crowd, round, Duration::from_secs(seconds));
-                let cell =
-                    cell.with_context(|| format!("{}, {}, round {}", way.name(), crowd.name(), round + 1))?;
+                let cell = cell(&server, way, crowd, round, plan)
+                    .with_context(|| format!("{}, {}, round {}", way.name(), crowd.name(), round + 1))?;
                 eprintln!("marketplace: round {} of {rounds}: {}", round + 1, cell.told());
                 cells.push(cell);
             }
         }
     }
-    let reported = Reported::of(&cells, &server)?;
-    reported.print(json)?;
-    draw.map_or(Ok(()), |directory| reported.draw(directory))
+    let reported = Reported::of(&cells, plan, &server)?;
+    reported.print(plan.json)?;
+    plan.draw.as_deref().map_or(Ok(()), |directory| reported.draw(directory))
 }
 
 /// One way with one crowd on an empty server, from seeding to auditing.
-fn cell(server: &RedisServer, way: Way, crowd: Crowd, round: u64, time: Duration) -> Result<Cell> {
+fn cell(server: &RedisServer, way: Way, crowd: Crowd, round: u64, plan: &Plan) -> Result<Cell> {
     seed(server, crowd)?;
     let mut traders = Vec::new();
     for user in crowd.users() {
-        traders.push(start(server, way, crowd, user, round)?);
+        traders.push(start(server, way, crowd, user, round, plan.among)?);
     }
     for trader in &mut traders {
         trader.expect("ready", PATIENCE)?;
@@ -79,7 +99,7 @@ fn cell(server: &RedisServer, way: Way, crowd: Crowd, round: u64, time: Duration
     tell_all(&mut traders, "mark")?;
     server.reset_counts()?;
     let (begun, served, used) = (Instant::now(), Served::of(server)?, cpu_ns(&traders)?);
-    std::thread::sleep(time);
+    std::thread::sleep(Duration::from_secs(plan.seconds));
     let (took, served, used) = (begun.elapsed(), Served::of(server)?.since(served), cpu_ns(&traders)? - used);
     let (counts, reads) = (server.command_counts()?, reads(server)?);
     tell_all(&mut traders, "stop")?;
@@ -92,12 +112,23 @@ fn cell(server: &RedisServer, way: Way, crowd: Crowd, round: u64, time: Duration
     let usage = figures::Usage {
         took,
         scripts: count("evalsha") + count("eval"),
-        sets: count("set"),
+        sets: if way == Way::Rslock { count("set") } else { 0 },
         reads,
         server_cpu_ns: served.cpu_us * 1000,
         clients_cpu_ns: used,
     };
     Ok(Cell::of(way, crowd, round, &accounts, usage))
+}
+
+impl FromStr for Crowd {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let (sellers, buyers) = text.split_once('+').context("say SELLERS+BUYERS")?;
+        let crowd = Self { sellers: sellers.trim().parse()?, buyers: buyers.trim().parse()? };
+        ensure!(crowd.sellers > 0 && crowd.buyers > 0, "somebody has to sell, and somebody to buy");
+        Ok(crowd)
+    }
 }
 
 impl Crowd {
@@ -120,12 +151,12 @@ fn seed(server: &RedisServer, crowd: Crowd) -> Result<()> {
     Ok(())
 }
 
-fn start(server: &RedisServer, way: Way, crowd: Crowd, user: u32, round: u64) -> Result<Worker> {
+fn start(server: &RedisServer, way: Way, crowd: Crowd, user: u32, round: u64, among: u64) -> Result<Worker> {
     // The same in all ways.
     let seed = (round * 1000 + u64::from(user)).to_string();
-    let (url, user_text) = (server.url(), user.to_string());
-    let mut role =
-        vec!["trade", "--url", &url, "--way", way.argument(), "--user", &user_text, "--seed", &seed];
+    let (url, number, among) = (server.url(), user.to_string(), among.to_string());
+    let mut role = vec!["trade", "--url", &url, "--way", way.argument()];
+    role.extend(["--user", &number, "--seed", &seed, "--among", &among]);
     if user > crowd.sellers {
         role.push("--buys");
     }

@@ -48,18 +48,40 @@ impl Offer {
     }
 }
 
+/// A look at the offer of one rank.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Look {
+    rank: u64,
+}
+
+/// How many offers there are, and the one that was looked at, if there is one: with its price, as the market has it.
+pub(super) type Seen = (u64, Vec<(String, i64)>);
+
+impl Look {
+    fn add_to(self, ask: &mut Pipeline) {
+        ask.zcard(MARKET).cmd("ZRANGE").arg(MARKET).arg(self.rank).arg(self.rank).arg("WITHSCORES");
+    }
+
+    /// Looks, and nothing else.
+    pub(super) async fn alone(self, connection: &mut (impl ConnectionLike + Send)) -> RedisResult<Seen> {
+        let mut ask = redis::pipe();
+        self.add_to(&mut ask);
+        ask.query_async(connection).await
+    }
+}
+
 /// Something to be done with an offer.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Deal {
     /// The seller puts it on the market.
     List(Offer),
-    /// A buyer takes it from there.
-    Buy(Offer, u32),
+    /// A buyer takes it from there, and looks at what to buy next.
+    Buy(Offer, u32, Look),
 }
 
 impl Deal {
     pub(super) fn offer(&self) -> &Offer {
-        let (Self::List(offer) | Self::Buy(offer, _)) = self;
+        let (Self::List(offer) | Self::Buy(offer, ..)) = self;
         offer
     }
 
@@ -72,25 +94,28 @@ impl Deal {
     pub(super) fn watched(&self) -> Vec<String> {
         match self {
             Self::List(offer) => vec![inventory(offer.seller)],
-            Self::Buy(_, buyer) => vec![MARKET.to_owned(), user(*buyer)],
+            Self::Buy(_, buyer, _) => vec![MARKET.to_owned(), user(*buyer)],
         }
     }
 
     /// Reads whether it can be done: the item is where it should be, at its price, and can be paid for.
-    pub(super) async fn is_possible(
+    pub(super) async fn read(
         &self,
         connection: &mut (impl ConnectionLike + Send),
-    ) -> RedisResult<bool> {
+    ) -> RedisResult<(bool, Option<Seen>)> {
         match self {
             Self::List(offer) => {
                 let mut ask = redis::cmd("SISMEMBER");
-                ask.arg(inventory(offer.seller)).arg(offer.item).query_async(connection).await
+                ask.arg(inventory(offer.seller)).arg(offer.item);
+                Ok((ask.query_async(connection).await?, None))
             }
-            Self::Buy(offer, buyer) => {
+            Self::Buy(offer, buyer, look) => {
                 let mut ask = redis::pipe();
                 ask.zscore(MARKET, offer.member()).hget(user(*buyer), "funds");
-                let (price, funds): (Option<i64>, i64) = ask.query_async(connection).await?;
-                Ok(price == Some(offer.price) && funds >= offer.price)
+                look.add_to(&mut ask);
+                let (price, funds, size, found): (Option<i64>, i64, _, _) =
+                    ask.query_async(connection).await?;
+                Ok((price == Some(offer.price) && funds >= offer.price, Some((size, found))))
             }
         }
     }
@@ -104,7 +129,7 @@ impl Deal {
                 writes.zadd(MARKET, offer.member(), offer.price).ignore();
                 writes.srem(inventory(offer.seller), offer.item).ignore();
             }
-            Self::Buy(_, buyer) => {
+            Self::Buy(_, buyer, _) => {
                 writes.hincr(user(offer.seller), "funds", offer.price).ignore();
                 writes.hincr(user(*buyer), "funds", -offer.price).ignore();
                 writes.sadd(inventory(*buyer), offer.item).ignore();
@@ -115,33 +140,36 @@ impl Deal {
     }
 }
 
-/// What a buyer knows of the market: only how much was there when he last looked.
-#[derive(Debug, Default)]
+/// Chooses offers. What is chosen next is seen while the last one is paid for, so that a look costs no round trip of its own,
+/// and a purchase as many as a listing.
+#[derive(Debug)]
 pub(super) struct Browser {
+    /// Among how many of the cheapest offers he chooses; among all, if it is 0.
+    among: u64,
+    /// How much was there when he last looked.
     size: u64,
 }
 
 impl Browser {
-    /// Looks at one offer, at a rank that `chance` (64 random bits) says, in one round trip. `None` if nothing is there.
-    pub(super) async fn look(
-        &mut self,
-        connection: &mut (impl ConnectionLike + Send),
-        chance: u64,
-    ) -> Result<Option<Offer>> {
-        loop {
-            let rank = chance % self.size.max(1);
-            let mut ask = redis::pipe();
-            ask.zcard(MARKET);
-            ask.cmd("ZRANGE").arg(MARKET).arg(rank).arg(rank).arg("WITHSCORES");
-            let (size, found): (u64, Vec<(String, i64)>) = ask.query_async(connection).await?;
-            self.size = size;
-            if let Some((member, price)) = found.first() {
-                return Ok(Some(Offer::parse(member, *price)?));
-            }
-            // It has shrunk since; there may be something all the same.
-            if size == 0 {
-                return Ok(None);
-            }
-        }
+    pub(super) fn new(among: u64) -> Self {
+        Self { among, size: 0 }
+    }
+
+    /// Whether there was nothing when he last looked.
+    pub(super) fn is_empty(&self) -> bool {
+        self.size == 0
+    }
+
+    /// Where to look, by 64 random bits.
+    pub(super) fn look(&self, chance: u64) -> Look {
+        let choice = if self.among == 0 { self.size } else { self.size.min(self.among) };
+        Look { rank: chance % choice.max(1) }
+    }
+
+    /// The offer that was seen; not the one that is being bought anyhow.
+    pub(super) fn choose(&mut self, (size, found): Seen, but: Option<Offer>) -> Result<Option<Offer>> {
+        self.size = size;
+        let chosen = found.first().map(|(member, price)| Offer::parse(member, *price)).transpose()?;
+        Ok(chosen.filter(|offer| Some(*offer) != but))
     }
 }

@@ -5,7 +5,7 @@
 
 use super::trader::{Account, Event};
 use super::way::{End, Way};
-use super::{CROWDS, Crowd};
+use super::{Crowd, Plan};
 use crate::chart::{Axis, Chart, Kind, Series, Spread};
 use crate::meter::server_version;
 use crate::report::{median, per, spread};
@@ -50,7 +50,8 @@ impl Book {
             ],
             Way::Rslock => return None,
         };
-        let row = CROWDS.iter().position(|other| *other == crowd)?;
+        let row =
+            [(1, 1), (5, 1), (5, 5)].iter().position(|other| *other == (crowd.sellers, crowd.buyers))?;
         let (listed, bought, mean_wait_ms, below) = rows[row];
         Some(Self { listed, bought, mean_wait_ms, below })
     }
@@ -62,7 +63,7 @@ pub(super) struct Usage {
     pub(super) took: Duration,
     /// Calls of scripts: only locks have them.
     pub(super) scripts: u64,
-    /// Only rslock asks for its locks by SET.
+    /// Asked by rslock for its locks; scripts of others have some inside, which are no requests.
     pub(super) sets: u64,
     /// How often the server read from a client.
     pub(super) reads: u64,
@@ -183,6 +184,7 @@ struct Row {
     bought_per_s_spread: [f64; 2],
     listed_per_s_spread: [f64; 2],
     mean_wait_ms_spread: [f64; 2],
+    among: u64,
     rounds: usize,
     round_s: f64,
     server: String,
@@ -193,10 +195,10 @@ struct Row {
 pub(super) struct Reported(Vec<Row>);
 
 impl Reported {
-    pub(super) fn of(cells: &[Cell], server: &RedisServer) -> Result<Self> {
+    pub(super) fn of(cells: &[Cell], plan: &Plan, server: &RedisServer) -> Result<Self> {
         let server = server_version(server)?;
-        let pairs = CROWDS.into_iter().flat_map(|crowd| Way::ALL.map(|way| (way, crowd)));
-        Ok(Self(pairs.map(|(way, crowd)| Row::of(way, crowd, cells, &server)).collect()))
+        let pairs = plan.crowds.iter().flat_map(|crowd| Way::ALL.map(|way| (way, *crowd)));
+        Ok(Self(pairs.map(|(way, crowd)| Row::of(way, crowd, cells, plan.among, &server)).collect()))
     }
 
     pub(super) fn print(&self, json: bool) -> Result<()> {
@@ -208,7 +210,7 @@ impl Reported {
 }
 
 impl Row {
-    fn of(way: Way, crowd: Crowd, cells: &[Cell], server: &str) -> Self {
+    fn of(way: Way, crowd: Crowd, cells: &[Cell], among: u64, server: &str) -> Self {
         let mine = cells.iter().filter(|cell| cell.crowd == crowd && cell.way == way);
         let mine: Vec<&Cell> = mine.collect();
         let values = |of: &dyn Fn(&Cell) -> f64| -> Vec<f64> { mine.iter().map(|cell| of(cell)).collect() };
@@ -251,6 +253,7 @@ impl Row {
             bought_per_s_spread: spread(&bought),
             listed_per_s_spread: spread(&listed),
             mean_wait_ms_spread: spread(&waits),
+            among,
             rounds: mine.len(),
             round_s: median(&values(&|cell| cell.seconds)),
             server: server.to_owned(),

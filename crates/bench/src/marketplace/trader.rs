@@ -4,7 +4,7 @@
 //! line on his stdin begins, marks the beginning of what counts, and ends it; then he tells all that he did.
 
 use super::deal::{Browser, Deal, Offer, PRICE, inventory};
-use super::way::{End, Guarded, Way, connect};
+use super::way::{End, Guarded, Settled, Way, connect};
 use crate::section::now_ns;
 use crate::worker::{Orders, say};
 use anyhow::{Result, bail, ensure};
@@ -39,6 +39,9 @@ pub(crate) struct Trader {
     /// Set if he buys; he sells otherwise.
     #[arg(long)]
     buys: bool,
+    /// Among how many of the cheapest offers a buyer chooses; among all, if it is 0.
+    #[arg(long, default_value_t = 0)]
+    among: u64,
 }
 
 /// All that a trader did.
@@ -74,7 +77,7 @@ pub(crate) async fn run(trader: Trader) -> Result<()> {
     }
     say("ready")?;
     expect(&mut orders, "go").await?;
-    let trade = async { if trader.buys { trading.buy().await } else { trading.sell().await } };
+    let trade = async { if trader.buys { trading.buy(trader.among).await } else { trading.sell().await } };
     let (traded, measured_ns) = tokio::try_join!(trade, until_stopped(&mut orders, &stop))?;
     let Trading { user, made, guarded, events, .. } = traded;
     guarded.close().await;
@@ -141,7 +144,7 @@ impl Trading {
             }
             let item = self.stock.swap_remove(self.chance.random_range(0..self.stock.len()));
             let offer = Offer { item, seller: self.user, price: self.chance.random_range(1..=PRICE) };
-            match self.settle(Deal::List(offer), now_ns()).await? {
+            match self.settle(Deal::List(offer), now_ns()).await?.end {
                 End::Done => {}
                 End::GaveUp | End::Stopped => self.stock.push(item),
                 End::Gone => bail!("item {item} is not where its only owner has put it"),
@@ -151,26 +154,34 @@ impl Trading {
     }
 
     /// Buys any of the offers that are there.
-    async fn buy(mut self) -> Result<Self> {
-        let (mut browser, mut wanted_ns) = (Browser::default(), None);
+    async fn buy(mut self, among: u64) -> Result<Self> {
+        let (mut browser, mut next, mut wanted_ns) = (Browser::new(among), None, None);
         while !self.stop.load(Ordering::Relaxed) {
-            let Some(offer) = browser.look(&mut self.data, self.chance.random()).await? else {
-                wanted_ns = None;
-                tokio::time::sleep(NOTHING_THERE).await;
+            let look = browser.look(self.chance.random());
+            let Some(offer) = next.take() else {
+                next = browser.choose(look.alone(&mut self.data).await?, None)?;
+                if next.is_none() && browser.is_empty() {
+                    wanted_ns = None;
+                    tokio::time::sleep(NOTHING_THERE).await;
+                }
                 continue;
             };
             let since_ns = *wanted_ns.get_or_insert_with(now_ns);
-            if self.settle(Deal::Buy(offer, self.user), since_ns).await? != End::Gone {
+            let settled = self.settle(Deal::Buy(offer, self.user, look), since_ns).await?;
+            if settled.end != End::Gone {
                 wanted_ns = None;
+            }
+            if let Some(seen) = settled.seen {
+                next = browser.choose(seen, Some(offer))?;
             }
         }
         Ok(self)
     }
 
-    async fn settle(&mut self, deal: Deal, since_ns: u64) -> Result<End> {
+    async fn settle(&mut self, deal: Deal, since_ns: u64) -> Result<Settled> {
         let settled = self.guarded.settle(&mut self.data, deal, &self.stop).await?;
-        let (end, retries, offer) = (settled.end, settled.retries, *deal.offer());
-        self.events.push(Event { end, offer, retries, since_ns, ended_ns: now_ns() });
-        Ok(end)
+        let Settled { end, retries, .. } = settled;
+        self.events.push(Event { end, offer: *deal.offer(), retries, since_ns, ended_ns: now_ns() });
+        Ok(settled)
     }
 }

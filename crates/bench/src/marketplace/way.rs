@@ -1,6 +1,6 @@
 //! The ways in which a deal is guarded. Nothing else differs between them.
 
-use super::deal::Deal;
+use super::deal::{Deal, Seen};
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 use leasehold::optimistic::{self, Change};
@@ -66,9 +66,11 @@ pub(super) enum Guarded {
 }
 
 /// What became of a deal.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(super) struct Settled {
     pub(super) end: End,
+    /// What a buyer saw by the way.
+    pub(super) seen: Option<Seen>,
     /// How often it was begun anew, since somebody else was faster.
     pub(super) retries: u32,
 }
@@ -125,13 +127,15 @@ impl Guarded {
         if let Self::Watch(connection) = self {
             return watched(connection, deal, stop).await;
         }
-        let Some(held) = self.lock(deal).await? else { return Ok(Settled { end: End::GaveUp, retries: 0 }) };
-        let possible = deal.is_possible(data).await?;
+        let Some(held) = self.lock(deal).await? else {
+            return Ok(Settled { end: End::GaveUp, seen: None, retries: 0 });
+        };
+        let (possible, seen) = deal.read(data).await?;
         if possible {
             deal.writes().atomic().query_async::<()>(data).await?;
         }
         held.release().await?;
-        Ok(Settled { end: if possible { End::Done } else { End::Gone }, retries: 0 })
+        Ok(Settled { end: if possible { End::Done } else { End::Gone }, seen, retries: 0 })
     }
 
     /// `None` if it was not to be had in time.
@@ -177,10 +181,12 @@ impl Held {
 /// Tries again at once, as the book does: a policy of pauses has at least a millisecond.
 async fn watched(connection: &mut optimistic::Connection, deal: Deal, stop: &AtomicBool) -> Result<Settled> {
     let (begun, once) = (Instant::now(), RetryPolicy::constant(Duration::ZERO).tries(1));
-    let mut retries = 0;
+    let (mut retries, mut seen) = (0, None);
     loop {
-        let tried = connection.transact(deal.watched(), once, async |seen| {
-            if deal.is_possible(seen).await? { Ok(Change::new(deal.writes(), ())) } else { Err(NoDeal::Gone) }
+        let tried = connection.transact(deal.watched(), once, async |watched| {
+            let possible;
+            (possible, seen) = deal.read(watched).await?;
+            if possible { Ok(Change::new(deal.writes(), ())) } else { Err(NoDeal::Gone) }
         });
         let end = match tried.await {
             Ok(_) => End::Done,
@@ -193,6 +199,6 @@ async fn watched(connection: &mut optimistic::Connection, deal: Deal, stop: &Ato
             Err(optimistic::Error::Work { error: NoDeal::Gone, .. }) => End::Gone,
             Err(error) => return Err(error).context("a transaction"),
         };
-        return Ok(Settled { end, retries });
+        return Ok(Settled { end, seen, retries });
     }
 }

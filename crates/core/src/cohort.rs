@@ -196,9 +196,9 @@ impl Cohort {
         Some(token)
     }
 
-    /// Whether it is time to have more tokens reserved, so that nobody waits for them.
+    /// Whether it is time to have more tokens reserved, so that nobody waits for them: the last block is begun.
     pub fn runs_low(&self) -> bool {
-        self.left() <= BLOCK / 2 && !self.others_wait && !self.refused
+        self.spare.left() == 0 && !self.others_wait && !self.refused
     }
 
     /// The store has reserved a block, by a question that was sent at `sent_at`, and with which it was asked to tell or not.
@@ -315,16 +315,11 @@ mod tests {
         assert_eq!(cohort.keep(), Next::Ask, "nobody would tell");
         cohort.handle_reserved((block(50, 20), false), true, ms(0), 1);
         assert_eq!((cohort.keep(), cohort.next(ms(900), 1)), (Next::HandOn, Next::HandOn));
-        for token in (1..=20).chain(50..53) {
-            assert_eq!(
-                cohort.take(),
-                Some(FencingToken::new(token)),
-                "none is left out, and each is greater"
-            );
+        for token in (1..=20).chain([50]) {
+            assert_eq!(cohort.runs_low(), token == 50 && cohort.spare.left() == 0);
+            assert_eq!(cohort.take(), Some(FencingToken::new(token)), "none is left out, each is greater");
         }
-        assert!(!cohort.runs_low());
-        cohort.take().expect("there are enough");
-        assert!(cohort.runs_low());
+        assert!(cohort.runs_low(), "the last block is begun");
         cohort.handle_wanted(ms(5), 3);
         assert_eq!(cohort.keep(), Next::GiveBack);
         assert_eq!(cohort.next(ms(6), 3), Next::HandOn, "who stands in line has his turn");

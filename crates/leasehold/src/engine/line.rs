@@ -29,8 +29,8 @@ struct Stander {
     terms: Arc<Terms>,
     signaled: bool,
     waker: Option<Waker>,
-    /// Its own way to the store, of a ReentrantMutex.
-    straight: Option<Straight>,
+    /// Its own way to the store, of a ReentrantMutex. In a box, since a line is moved about in memory, and few have one.
+    straight: Option<Box<Straight>>,
 }
 
 impl Stander {
@@ -45,6 +45,7 @@ impl Stander {
 impl Line {
     /// Puts a task at the end of the line, before those who stand aside.
     pub(super) fn join(&mut self, terms: Arc<Terms>, straight: Option<Straight>) -> u64 {
+        let straight = straight.map(Box::new);
         self.last_id += 1;
         let stander = Stander { terms, signaled: false, waker: None, straight };
         self.standers.insert((false, self.last_id), stander);
@@ -52,7 +53,7 @@ impl Line {
     }
 
     /// Takes a task out of the line. What is returned is its own way to the store.
-    pub(super) fn remove(&mut self, id: u64) -> Option<Straight> {
+    pub(super) fn remove(&mut self, id: u64) -> Option<Box<Straight>> {
         let aside = !self.standers.contains_key(&(false, id));
         let stander = self.standers.remove(&(aside, id))?;
         self.make_aware(id, &stander.terms);
@@ -62,12 +63,12 @@ impl Line {
     /// What a task wants, and its own way to the store, if it has one.
     pub(super) fn straight(&mut self, id: u64) -> Option<(&Arc<Terms>, &mut Straight)> {
         let stander = self.stander(id)?;
-        stander.straight.as_mut().map(|straight| (&stander.terms, straight))
+        stander.straight.as_deref_mut().map(|straight| (&stander.terms, straight))
     }
 
     /// All ways of their own.
     pub(super) fn all_straight(&mut self) -> impl Iterator<Item = &mut Straight> {
-        self.standers.values_mut().filter_map(|stander| stander.straight.as_mut())
+        self.standers.values_mut().filter_map(|stander| stander.straight.as_deref_mut())
     }
 
     /// A task's question is on its way: if its owner gets the lock from now on, it asks once more.

@@ -1,16 +1,58 @@
 //! `cargo xtask bench SCENARIO`: the measuring program, built in release mode.
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 
 use crate::{install, peers, shell};
 
-/// Installs what is missing and runs a scenario. All arguments go to the measuring program.
+/// Those of `bench all`, in the order of docs/benchmarks.md.
+const SCENARIOS: [&str; 13] = [
+    "uncontended",
+    "handoff",
+    "herd",
+    "local",
+    "sticky",
+    "renewal",
+    "fairness",
+    "memory",
+    "rwlock",
+    "semaphore",
+    "sqlite",
+    "peers",
+    "marketplace",
+];
+
+/// Installs what is missing and runs a scenario, or one after the other. All further arguments go to the measuring program.
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
     install::redis()?;
-    let mut bench = shell::cargo(["run", "--quiet", "--release", "--package", "leasehold-bench", "--"]);
     match arguments.split_first() {
-        Some((scenario, rest)) if scenario == "peers" => bench.arg(scenario).args(peers::arguments(rest)?),
-        _ => bench.args(arguments),
-    };
+        Some((scenario, rest)) if scenario == "all" => all(rest),
+        Some((scenario, rest)) => measure(scenario, rest),
+        None => measure("--help", &[]),
+    }
+}
+
+/// One that fails keeps the others from nothing.
+fn all(arguments: &[String]) -> Result<()> {
+    let mut failed = Vec::new();
+    for scenario in SCENARIOS {
+        if let Err(error) = measure(scenario, arguments) {
+            eprintln!("xtask: {error:#}");
+            failed.push(scenario);
+        }
+    }
+    if !failed.is_empty() {
+        bail!("failed: {}", failed.join(", "));
+    }
+    Ok(())
+}
+
+fn measure(scenario: &str, arguments: &[String]) -> Result<()> {
+    let mut bench = shell::cargo(["run", "--quiet", "--release", "--package", "leasehold-bench", "--"]);
+    bench.arg(scenario);
+    if scenario == "peers" {
+        bench.args(peers::arguments(arguments)?);
+    } else {
+        bench.args(arguments);
+    }
     shell::run(bench)
 }

@@ -25,8 +25,8 @@ usage: cargo xtask <chore>
 chores:
   test     install what the tests need, then run all of them, examples in the docs included
   shuttle  explore the races between the engine's threads (`shuttle --iterations 1000000`)
-  bench    measure a scenario as a ratio to the limits of this machine (`bench handoff --json`),
-           or beside other libraries (`bench peers rslock redisson`)
+  bench    measure a scenario as a ratio to the limits of this machine (`bench handoff --json`), or all of them
+           (`bench all`), or beside other libraries (`bench peers rslock redisson`)
   sim      run the simulated world (`sim --seeds 5000`), or one seed with its trace (`sim --seed 7`)
   interop  try other libraries' locks against ours (`interop redis-py redsync node-redlock rslock`)
   audit    check licences, bans, sources and advisories of all dependencies with cargo-deny";

@@ -75,17 +75,7 @@ enum Scenario {
         permits: Vec<u32>,
     },
     /// What waiting costs between the processes of one machine, and how soon the next one wakes.
-    Sqlite {
-        /// Print one JSON object a line and scenario.
-        #[arg(long)]
-        json: bool,
-        /// How many processes wait.
-        #[arg(long, default_value_t = 64)]
-        processes: u32,
-        /// How long they wait, and how long the lock is then passed on.
-        #[arg(long, default_value_t = 10)]
-        seconds: u64,
-    },
+    Sqlite(sqlite::Options),
     /// Other libraries beside ours: passing a lock on, and many tasks that contend for one.
     Peers(peers::Options),
     /// Takes part in a scenario as one of its processes.
@@ -109,7 +99,7 @@ fn main() -> Result<()> {
         Scenario::Memory(options) => memory::run(&options),
         Scenario::Rwlock { options, reads } => sharing::rwlock(&options, &reads),
         Scenario::Semaphore { options, permits } => sharing::semaphore(&options, &permits),
-        Scenario::Sqlite { json, processes, seconds } => sqlite::run(processes, seconds, json),
+        Scenario::Sqlite(options) => sqlite::run(&options),
         Scenario::Peers(options) => peers::run(&options),
         Scenario::Worker { role } => worker::run(role),
     }

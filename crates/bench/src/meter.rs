@@ -130,13 +130,18 @@ pub(crate) struct Machine {
     cores: usize,
     /// The kernel, and its release.
     kernel: String,
-    /// See [`server_version`].
+    /// The server's own words of what it is.
     server: String,
 }
 
 impl Machine {
     /// The one that this program and that server run on.
     pub(crate) fn with(server: &RedisServer) -> Result<Self> {
+        Self::here(server_version(server)?)
+    }
+
+    /// The one that this program runs on, with what is said of the server.
+    pub(crate) fn here(server: String) -> Result<Self> {
         let cpus = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let model =
             cpus.lines().find_map(|line| line.strip_prefix("model name")?.trim_start().strip_prefix(':'));
@@ -145,7 +150,7 @@ impl Machine {
             cpu: model.unwrap_or("unknown").trim().to_owned(),
             cores: std::thread::available_parallelism()?.get(),
             kernel: format!("Linux {}", release.trim()),
-            server: server_version(server)?,
+            server,
         })
     }
 }

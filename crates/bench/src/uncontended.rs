@@ -278,7 +278,7 @@ impl UncontendedReport {
         Chart {
             title: format!("A free lock taken and released, by {} tasks", self.tasks),
             note: self.machine.to_string(),
-            y: Axis { label: "times that of SET NX PX and compare-and-delete".to_owned(), log: false },
+            y: Axis { label: "times that of SET NX PX and compare-and-delete".to_owned(), log: true },
             kind: Kind::Bars {
                 groups: groups.map(str::to_owned).to_vec(),
                 series: vec![series("Leasehold", OURS), series("its requests alone", SAME)],

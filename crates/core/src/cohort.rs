@@ -316,7 +316,7 @@ mod tests {
         cohort.handle_reserved((block(50, 20), false), true, ms(0), 1);
         assert_eq!((cohort.keep(), cohort.next(ms(900), 1)), (Next::HandOn, Next::HandOn));
         for token in (1..=20).chain([50]) {
-            assert_eq!(cohort.runs_low(), token == 50 && cohort.spare.left() == 0);
+            assert!(!cohort.runs_low());
             assert_eq!(cohort.take(), Some(FencingToken::new(token)), "none is left out, each is greater");
         }
         assert!(cohort.runs_low(), "the last block is begun");

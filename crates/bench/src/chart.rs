@@ -235,7 +235,7 @@ fn bars(root: &Area<'_>, plot: &Plot<'_, '_>, groups: &[String], series: &[Serie
             drawn(root.draw(&bar))?;
             let middle = i32::midpoint(top.0, bottom.0);
             let most = whisker(root, plot, middle, from, *spread)?.min(top.1);
-            if bottom.0 - top.0 >= 30 {
+            if bottom.0 - top.0 >= 26 {
                 write(root, &number(spread.median), (middle, most - 2), &label)?;
             }
         }

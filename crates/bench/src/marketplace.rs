@@ -7,11 +7,12 @@
 //! slow, but wrong, and the run fails.
 //!
 //! It owns how cells are run. What is traded is in `deal`, what guards it in `way`, who does it in `trader`, what has to
-//! be in order afterwards in `ledger`, and what is told in `figures`.
+//! be in order afterwards in `ledger`, and what is told in `figures` and `pictures`.
 
 mod deal;
 mod figures;
 mod ledger;
+mod pictures;
 mod trader;
 mod way;
 
@@ -45,22 +46,26 @@ pub(crate) struct Plan {
     /// How many rounds; each measures all ways with all crowds.
     #[arg(long, default_value_t = 5)]
     rounds: u64,
-    /// How many sellers and buyers.
-    #[arg(long, value_delimiter = ',', default_value = "1+1,5+1,5+5")]
+    /// How many sellers and buyers; and, if that is not all, among how many of the cheapest offers a buyer chooses.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        value_name = "SELLERS+BUYERS[/AMONG]",
+        default_value = "1+1,5+1,5+5,5+5/10"
+    )]
     crowds: Vec<Crowd>,
-    /// Among how many of the cheapest offers a buyer chooses; among all, if it is 0.
-    #[arg(long, default_value_t = 0)]
-    among: u64,
     /// Draw pictures into this directory.
     #[arg(long)]
     draw: Option<PathBuf>,
 }
 
-/// How many there are of either.
+/// Who is there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Crowd {
     sellers: u32,
     buyers: u32,
+    /// Among how many of the cheapest offers a buyer chooses; among all, if it is 0.
+    among: u64,
 }
 
 /// Runs all ways with all crowds, and again; so each gets what the machine gives at that time.
@@ -72,24 +77,24 @@ pub(crate) fn run(plan: &Plan) -> Result<()> {
     for round in 0..rounds {
         for &crowd in &plan.crowds {
             for way in Way::ALL {
-                let cell = cell(&server, way, crowd, round, plan)
+                let cell = cell(&server, way, crowd, round, plan.seconds)
                     .with_context(|| format!("{}, {}, round {}", way.name(), crowd.name(), round + 1))?;
                 eprintln!("marketplace: round {} of {rounds}: {}", round + 1, cell.told());
                 cells.push(cell);
             }
         }
     }
-    let reported = Reported::of(&cells, plan, &server)?;
+    let reported = Reported::of(&cells, &plan.crowds, &server)?;
     reported.print(plan.json)?;
-    plan.draw.as_deref().map_or(Ok(()), |directory| reported.draw(directory))
+    plan.draw.as_deref().map_or(Ok(()), |directory| pictures::draw(&reported, directory))
 }
 
 /// One way with one crowd on an empty server, from seeding to auditing.
-fn cell(server: &RedisServer, way: Way, crowd: Crowd, round: u64, plan: &Plan) -> Result<Cell> {
+fn cell(server: &RedisServer, way: Way, crowd: Crowd, round: u64, seconds: u64) -> Result<Cell> {
     seed(server, crowd)?;
     let mut traders = Vec::new();
     for user in crowd.users() {
-        traders.push(start(server, way, crowd, user, round, plan.among)?);
+        traders.push(start(server, way, crowd, user, round)?);
     }
     for trader in &mut traders {
         trader.expect("ready", PATIENCE)?;
@@ -99,7 +104,7 @@ fn cell(server: &RedisServer, way: Way, crowd: Crowd, round: u64, plan: &Plan) -
     tell_all(&mut traders, "mark")?;
     server.reset_counts()?;
     let (begun, served, used) = (Instant::now(), Served::of(server)?, cpu_ns(&traders)?);
-    std::thread::sleep(Duration::from_secs(plan.seconds));
+    std::thread::sleep(Duration::from_secs(seconds));
     let (took, served, used) = (begun.elapsed(), Served::of(server)?.since(served), cpu_ns(&traders)? - used);
     let (counts, reads) = (server.command_counts()?, reads(server)?);
     tell_all(&mut traders, "stop")?;
@@ -124,8 +129,9 @@ impl FromStr for Crowd {
     type Err = anyhow::Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let (sellers, buyers) = text.split_once('+').context("say SELLERS+BUYERS")?;
-        let crowd = Self { sellers: sellers.trim().parse()?, buyers: buyers.trim().parse()? };
+        let (people, among) = text.split_once('/').unwrap_or((text, "0"));
+        let (sellers, buyers) = people.split_once('+').context("say SELLERS+BUYERS")?;
+        let crowd = Self { sellers: sellers.parse()?, buyers: buyers.parse()?, among: among.parse()? };
         ensure!(crowd.sellers > 0 && crowd.buyers > 0, "somebody has to sell, and somebody to buy");
         Ok(crowd)
     }
@@ -138,7 +144,8 @@ impl Crowd {
     }
 
     fn name(self) -> String {
-        format!("{} + {}", self.sellers, self.buyers)
+        let choice = if self.among == 0 { String::new() } else { format!(", of {}", self.among) };
+        format!("{} + {}{choice}", self.sellers, self.buyers)
     }
 }
 
@@ -151,10 +158,10 @@ fn seed(server: &RedisServer, crowd: Crowd) -> Result<()> {
     Ok(())
 }
 
-fn start(server: &RedisServer, way: Way, crowd: Crowd, user: u32, round: u64, among: u64) -> Result<Worker> {
+fn start(server: &RedisServer, way: Way, crowd: Crowd, user: u32, round: u64) -> Result<Worker> {
     // The same in all ways.
     let seed = (round * 1000 + u64::from(user)).to_string();
-    let (url, number, among) = (server.url(), user.to_string(), among.to_string());
+    let (url, number, among) = (server.url(), user.to_string(), crowd.among.to_string());
     let mut role = vec!["trade", "--url", &url, "--way", way.argument()];
     role.extend(["--user", &number, "--seed", &seed, "--among", &among]);
     if user > crowd.sellers {

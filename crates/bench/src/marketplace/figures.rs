@@ -1,22 +1,20 @@
-//! What was measured, what is made of it over the rounds, and how it is told: in lines, as JSON, as a picture.
+//! What was measured, what is made of it over the rounds, and how it is told: in lines, or as JSON.
 //!
 //! The figures of the book are the only ones here that were not measured by this program, and are called the book's wherever
 //! they are told.
 
+use super::Crowd;
 use super::trader::{Account, Event};
 use super::way::{End, Way};
-use super::{Crowd, Plan};
-use crate::chart::{Axis, Chart, Kind, Series, Spread};
 use crate::meter::server_version;
 use crate::report::{median, per, spread};
 use anyhow::Result;
 use leasehold_testkit::RedisServer;
 use serde::Serialize;
-use std::path::Path;
 use std::time::Duration;
 
 /// For how long the book measured.
-const BOOK_S: f64 = 60.0;
+pub(super) const BOOK_S: f64 = 60.0;
 
 /// What the founding documents retell of the book, in 60 s on the machine of its author.
 #[derive(Debug, Clone, Copy)]
@@ -50,8 +48,8 @@ impl Book {
             ],
             Way::Rslock => return None,
         };
-        let row =
-            [(1, 1), (5, 1), (5, 5)].iter().position(|other| *other == (crowd.sellers, crowd.buyers))?;
+        let crowds = [(1, 1, 0), (5, 1, 0), (5, 5, 0)];
+        let row = crowds.iter().position(|book| *book == (crowd.sellers, crowd.buyers, crowd.among))?;
         let (listed, bought, mean_wait_ms, below) = rows[row];
         Some(Self { listed, bought, mean_wait_ms, below })
     }
@@ -154,51 +152,51 @@ impl Cell {
 
 /// One way with one crowd over all rounds. Every field is documented in docs/benchmarks.md.
 #[derive(Debug, Serialize)]
-struct Row {
-    scenario: &'static str,
-    bought_to_watch: f64,
-    bought_to_rslock: f64,
-    way: Way,
-    sellers: u32,
-    buyers: u32,
-    bought_per_s: f64,
-    listed_per_s: f64,
-    deals_per_s: f64,
-    retries_per_s: f64,
-    missed_per_s: f64,
-    gave_up: u64,
-    mean_wait_ms: f64,
-    longest_wait_ms: f64,
-    bought_in_60_s: f64,
-    listed_in_60_s: f64,
-    book_bought: Option<f64>,
-    book_listed: Option<f64>,
-    book_mean_wait_ms: Option<f64>,
-    book_below: &'static [&'static str],
-    lock_requests_per_section: f64,
-    reads_per_deal: f64,
-    server_cpu_share: f64,
-    clients_cpu_share: f64,
-    bought_to_watch_spread: [f64; 2],
-    bought_to_rslock_spread: [f64; 2],
-    bought_per_s_spread: [f64; 2],
-    listed_per_s_spread: [f64; 2],
-    mean_wait_ms_spread: [f64; 2],
-    among: u64,
-    rounds: usize,
-    round_s: f64,
-    server: String,
+pub(super) struct Row {
+    pub(super) scenario: &'static str,
+    pub(super) bought_to_watch: f64,
+    pub(super) bought_to_rslock: f64,
+    pub(super) way: Way,
+    pub(super) sellers: u32,
+    pub(super) buyers: u32,
+    pub(super) among: u64,
+    pub(super) bought_per_s: f64,
+    pub(super) listed_per_s: f64,
+    pub(super) deals_per_s: f64,
+    pub(super) retries_per_s: f64,
+    pub(super) missed_per_s: f64,
+    pub(super) gave_up: u64,
+    pub(super) mean_wait_ms: f64,
+    pub(super) longest_wait_ms: f64,
+    pub(super) bought_in_60_s: f64,
+    pub(super) listed_in_60_s: f64,
+    pub(super) book_bought: Option<f64>,
+    pub(super) book_listed: Option<f64>,
+    pub(super) book_mean_wait_ms: Option<f64>,
+    pub(super) book_below: &'static [&'static str],
+    pub(super) lock_requests_per_section: f64,
+    pub(super) reads_per_deal: f64,
+    pub(super) server_cpu_share: f64,
+    pub(super) clients_cpu_share: f64,
+    pub(super) bought_to_watch_spread: [f64; 2],
+    pub(super) bought_to_rslock_spread: [f64; 2],
+    pub(super) bought_per_s_spread: [f64; 2],
+    pub(super) listed_per_s_spread: [f64; 2],
+    pub(super) mean_wait_ms_spread: [f64; 2],
+    pub(super) rounds: usize,
+    pub(super) round_s: f64,
+    pub(super) server: String,
 }
 
 /// All rows.
 #[derive(Debug)]
-pub(super) struct Reported(Vec<Row>);
+pub(super) struct Reported(pub(super) Vec<Row>);
 
 impl Reported {
-    pub(super) fn of(cells: &[Cell], plan: &Plan, server: &RedisServer) -> Result<Self> {
+    pub(super) fn of(cells: &[Cell], crowds: &[Crowd], server: &RedisServer) -> Result<Self> {
         let server = server_version(server)?;
-        let pairs = plan.crowds.iter().flat_map(|crowd| Way::ALL.map(|way| (way, *crowd)));
-        Ok(Self(pairs.map(|(way, crowd)| Row::of(way, crowd, cells, plan.among, &server)).collect()))
+        let pairs = crowds.iter().flat_map(|crowd| Way::ALL.map(|way| (way, *crowd)));
+        Ok(Self(pairs.map(|(way, crowd)| Row::of(way, crowd, cells, &server)).collect()))
     }
 
     pub(super) fn print(&self, json: bool) -> Result<()> {
@@ -210,7 +208,7 @@ impl Reported {
 }
 
 impl Row {
-    fn of(way: Way, crowd: Crowd, cells: &[Cell], among: u64, server: &str) -> Self {
+    fn of(way: Way, crowd: Crowd, cells: &[Cell], server: &str) -> Self {
         let mine = cells.iter().filter(|cell| cell.crowd == crowd && cell.way == way);
         let mine: Vec<&Cell> = mine.collect();
         let values = |of: &dyn Fn(&Cell) -> f64| -> Vec<f64> { mine.iter().map(|cell| of(cell)).collect() };
@@ -228,6 +226,7 @@ impl Row {
             way,
             sellers: crowd.sellers,
             buyers: crowd.buyers,
+            among: crowd.among,
             bought_per_s: median(&bought),
             listed_per_s: median(&listed),
             deals_per_s: median(&values(&|cell| cell.a_second(cell.deals()))),
@@ -253,11 +252,14 @@ impl Row {
             bought_per_s_spread: spread(&bought),
             listed_per_s_spread: spread(&listed),
             mean_wait_ms_spread: spread(&waits),
-            among,
             rounds: mine.len(),
             round_s: median(&values(&|cell| cell.seconds)),
             server: server.to_owned(),
         }
+    }
+
+    pub(super) fn crowd(&self) -> Crowd {
+        Crowd { sellers: self.sellers, buyers: self.buyers, among: self.among }
     }
 
     fn told(&self) -> String {
@@ -271,12 +273,11 @@ impl Row {
             _ => String::new(),
         };
         format!(
-            "marketplace, {}, {} + {}: {:.2} x what WATCH bought ({:.2} to {:.2}), {:.2} x rslock ({:.2} to {:.2}); \
+            "marketplace, {}, {}: {:.2} x what WATCH bought ({:.2} to {:.2}), {:.2} x rslock ({:.2} to {:.2}); \
              {:.0} listed and {:.0} bought a second ({:.0} to {:.0}), {:.1} retries a second, {} gave up; waits of \
              {:.2} ms, {:.0} ms at most; in 60 s: {:.0} listed, {:.0} bought{book}",
             self.way.name(),
-            self.sellers,
-            self.buyers,
+            self.crowd().name(),
             self.bought_to_watch,
             self.bought_to_watch_spread[0],
             self.bought_to_watch_spread[1],
@@ -301,60 +302,4 @@ impl Row {
 fn bought(cells: &[Cell], way: Way, like: &Cell) -> u64 {
     let same = |cell: &&Cell| cell.way == way && cell.crowd == like.crowd && cell.round == like.round;
     cells.iter().find(same).map_or(0, |cell| cell.bought)
-}
-
-impl Reported {
-    /// The purchases, and the waits for them, beside the book's.
-    pub(super) fn draw(&self, directory: &Path) -> Result<()> {
-        let bought = |row: &Row| Spread {
-            median: row.bought_per_s,
-            least: row.bought_per_s_spread[0],
-            most: row.bought_per_s_spread[1],
-        };
-        let wait = |row: &Row| Spread {
-            median: row.mean_wait_ms,
-            least: row.mean_wait_ms_spread[0],
-            most: row.mean_wait_ms_spread[1],
-        };
-        let book_bought = |row: &Row| row.book_bought.map(|bought| bought / BOOK_S);
-        self.chart("Marketplace: purchases a second", "bought a second", bought, book_bought)
-            .draw(directory, "marketplace")?;
-        self.chart("Marketplace: mean wait for a purchase", "mean wait, ms", wait, |row| {
-            row.book_mean_wait_ms
-        })
-        .draw(directory, "marketplace-wait")
-    }
-
-    fn chart(
-        &self,
-        title: &str,
-        axis: &str,
-        ours: impl Fn(&Row) -> Spread,
-        book: impl Fn(&Row) -> Option<f64>,
-    ) -> Chart {
-        let rows = || Way::ALL.into_iter().flat_map(|way| self.0.iter().filter(move |row| row.way == way));
-        let groups =
-            rows().map(|row| format!("{}\n{} + {}", row.way.name(), row.sellers, row.buyers)).collect();
-        let exactly = |value: f64| Spread { median: value, least: value, most: value };
-        let series = vec![
-            Series { name: "here".to_owned(), values: rows().map(ours).collect() },
-            Series {
-                name: "the book, another machine".to_owned(),
-                values: rows().map(|row| exactly(book(row).unwrap_or(f64::NAN))).collect(),
-            },
-        ];
-        let note = self.0.first().map_or_else(String::new, |row| {
-            format!(
-                "sellers + buyers, each a process; {}; medians of {} rounds of {:.0} s, smallest to greatest",
-                row.server, row.rounds, row.round_s
-            )
-        });
-        Chart {
-            title: title.to_owned(),
-            note,
-            y: Axis { label: axis.to_owned(), log: true },
-            kind: Kind::Bars { groups, series },
-            limits: Vec::new(),
-        }
-    }
 }

@@ -33,8 +33,11 @@ struct LocalReport {
     scenario: &'static str,
     /// Hand-overs a second, to those of tokio's mutex.
     ratio: f64,
+    /// The same of hand-overs in a second of the processor.
+    cpu_ratio: f64,
     requests_per_handover: f64,
     ratio_spread: [f64; 2],
+    cpu_ratio_spread: [f64; 2],
     requests_per_handover_spread: [f64; 2],
     handovers_per_s: f64,
     handovers_per_s_spread: [f64; 2],
@@ -93,13 +96,16 @@ fn turn(server: &RedisServer, worker: &mut Worker, side: &str, ms: u64) -> Resul
 
 fn report(options: &Options, rounds: &[[Turn; 2]], machine: Machine) -> LocalReport {
     let ratio = Spread::over(rounds, |[ours, tokio]| ours.per_s / tokio.per_s);
+    let cpu = Spread::over(rounds, |[ours, tokio]| tokio.client_us / ours.client_us);
     let requests = Spread::over(rounds, |[ours, _]| ours.requests);
     let handovers = Spread::over(rounds, |[ours, _]| ours.per_s);
     LocalReport {
         scenario: "local",
         ratio: ratio.median,
+        cpu_ratio: cpu.median,
         requests_per_handover: requests.median,
         ratio_spread: ratio.ends(),
+        cpu_ratio_spread: cpu.ends(),
         requests_per_handover_spread: requests.ends(),
         handovers_per_s: handovers.median,
         handovers_per_s_spread: handovers.ends(),
@@ -116,11 +122,13 @@ fn report(options: &Options, rounds: &[[Turn; 2]], machine: Machine) -> LocalRep
 impl LocalReport {
     fn sentence(&self) -> String {
         format!(
-            "local: {:.3} x the hand-overs of tokio's mutex ({:.0} and {:.0} a second; {:.2} and {:.2} us of the processor each); \
+            "local: {:.3} x the hand-overs of tokio's mutex ({:.0} and {:.0} a second), {:.3} x by the processor's time \
+             ({:.2} and {:.2} us each); \
              {:.4} requests a hand-over; {} tasks",
             self.ratio,
             self.handovers_per_s,
             self.tokio_handovers_per_s,
+            self.cpu_ratio,
             self.client_us,
             self.tokio_client_us,
             self.requests_per_handover,

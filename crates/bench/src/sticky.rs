@@ -6,7 +6,7 @@
 use crate::chart::{Axis, Chart, Kind, Limit, Series, Spread};
 use crate::handoff::{PATIENCE, worker};
 use crate::inside::BATCH;
-use crate::meter::{Machine, Served};
+use crate::meter::{Machine, Served, Threads};
 use crate::report::{Output, per};
 use anyhow::{Context, Result, bail};
 use leasehold_testkit::{RedisServer, Worker};
@@ -46,6 +46,8 @@ struct StickyReport {
     pair_mean_ns: f64,
     pair_mean_ns_spread: [f64; 2],
     pair_p99_ns: f64,
+    /// Processor time of the process a pair, in nanoseconds.
+    pair_cpu_ns: f64,
     tokio_pair_ns: f64,
     plain_pair_ns: f64,
     rounds: usize,
@@ -59,6 +61,7 @@ struct Turn {
     median_ns: f64,
     mean_ns: f64,
     p99_ns: f64,
+    cpu_ns: f64,
     requests: f64,
 }
 
@@ -86,10 +89,11 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 }
 
 fn turn(server: &RedisServer, worker: &mut Worker, side: &str, ms: u64) -> Result<Turn> {
-    let before = Served::of(server)?;
+    let (served, client) = (Served::of(server)?, Threads::of(worker.pid(), None)?);
     worker.tell(&format!("{side} {ms}"))?;
     let line = worker.line(PATIENCE)?;
-    let served = Served::of(server)?.since(before);
+    let (served, client) =
+        (Served::of(server)?.since(served), Threads::of(worker.pid(), None)?.since(client));
     let numbers = line.split(' ').map(str::parse).collect::<Result<Vec<u64>, _>>()?;
     let [batches, took_ns, median_ns, p99_ns] = numbers[..] else { bail!("four numbers, not {line}") };
     let pairs = batches * BATCH;
@@ -97,6 +101,7 @@ fn turn(server: &RedisServer, worker: &mut Worker, side: &str, ms: u64) -> Resul
         median_ns: per(median_ns, BATCH),
         mean_ns: per(took_ns, pairs),
         p99_ns: per(p99_ns, BATCH),
+        cpu_ns: per(client.cpu_ns, pairs),
         requests: per(served.requests, pairs),
     })
 }
@@ -120,6 +125,7 @@ fn report(options: &Options, rounds: &[[Turn; 3]], machine: Machine) -> StickyRe
         pair_mean_ns: mean.median,
         pair_mean_ns_spread: mean.ends(),
         pair_p99_ns: Spread::over(rounds, |[sticky, ..]| sticky.p99_ns).median,
+        pair_cpu_ns: Spread::over(rounds, |[sticky, ..]| sticky.cpu_ns).median,
         tokio_pair_ns: Spread::over(rounds, |[_, _, alone]| alone.median_ns).median,
         plain_pair_ns: Spread::over(rounds, |[_, plain, _]| plain.median_ns).median,
         rounds: rounds.len(),
@@ -131,11 +137,12 @@ fn report(options: &Options, rounds: &[[Turn; 3]], machine: Machine) -> StickyRe
 impl StickyReport {
     fn sentence(&self) -> String {
         format!(
-            "sticky: {:.0} ns a pair (mean {:.0}, 99th percentile {:.0}), {:.1} x tokio's mutex ({:.0} ns), {:.5} x a pair that asks \
+            "sticky: {:.0} ns a pair (mean {:.0}, 99th percentile {:.0}, {:.0} of the processor), {:.1} x tokio's mutex ({:.0} ns), {:.5} x a pair that asks \
              the server ({:.0} ns); {:.5} requests a pair",
             self.pair_ns,
             self.pair_mean_ns,
             self.pair_p99_ns,
+            self.pair_cpu_ns,
             self.ratio_tokio,
             self.tokio_pair_ns,
             self.ratio_plain,

@@ -36,10 +36,11 @@ async function rethrowUnlessTaken(error) {
 }
 
 async function take(name) {
+  const askedNs = now();
   const lock = await acquire(name);
   const gotNs = now();
   locks.set(name, lock);
-  return `got ${gotNs}`;
+  return `got ${askedNs} ${gotNs}`;
 }
 
 async function give(name, pauseUs) {

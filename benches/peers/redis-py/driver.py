@@ -20,11 +20,11 @@ class Driver:
         return self.redis.lock(name, timeout=LEASE_S)
 
     async def take(self, name):
-        lock = self.lock(name)
+        lock, asked_ns = self.lock(name), time.monotonic_ns()
         await lock.acquire()
         got_ns = time.monotonic_ns()
         self.locks[name] = lock
-        return f"got {got_ns}"
+        return f"got {asked_ns} {got_ns}"
 
     async def give(self, name, pause_us):
         await asyncio.sleep(int(pause_us) / 1e6)

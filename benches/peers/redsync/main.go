@@ -61,13 +61,13 @@ func release(lock *redsync.Mutex) error {
 }
 
 func (d *driver) take(name string) (string, error) {
-	lock := d.redsync.NewMutex(name)
+	lock, askedNs := d.redsync.NewMutex(name), now()
 	if err := acquire(lock); err != nil {
 		return "", err
 	}
 	gotNs := now()
 	d.locks[name] = lock
-	return fmt.Sprintf("got %d", gotNs), nil
+	return fmt.Sprintf("got %d %d", askedNs, gotNs), nil
 }
 
 func (d *driver) give(name string, pause time.Duration) (string, error) {

@@ -25,10 +25,11 @@ type Section = (u64, u32);
 
 impl Driver {
     async fn take(&mut self, name: &str) -> Result<String> {
+        let asked_ns = now_ns();
         let lock = self.manager.acquire(name, LEASE).await?;
         let got_ns = now_ns();
         self.locks.insert(name.to_owned(), lock);
-        Ok(format!("got {got_ns}"))
+        Ok(format!("got {asked_ns} {got_ns}"))
     }
 
     async fn give(&mut self, name: &str, pause: Duration) -> Result<String> {

@@ -1,6 +1,6 @@
 //! A library in the run: its processes, its turns, and what was measured in them.
 
-use super::driver::{self, Count, Driver};
+use super::driver::{self, Count, Driver, Got};
 use super::own;
 use crate::report::{self, quantile_us};
 use anyhow::{Context, Result, ensure};
@@ -17,6 +17,9 @@ const PROCESSES: usize = 8;
 pub(crate) const TASKS: usize = 64;
 /// How long two processes pass a lock on in a turn, at most; fewer trials are measured then.
 const PAIR_LIMIT: Duration = Duration::from_secs(30);
+/// How long before a release the next one must have asked for the lock: else he was perhaps not waiting for it yet, and
+/// the trial is not counted.
+const ASKED_BEFORE_NS: u64 = 3_000_000;
 /// What only clients send, never a script of any of these libraries. Pings are not counted: they keep idle
 /// connections, whoever's turn it is.
 const REQUESTS: [&str; 6] = ["eval", "evalsha", "script|load", "script|exists", "subscribe", "unsubscribe"];
@@ -48,9 +51,11 @@ pub(crate) struct Turn {
 /// What was measured in a round.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Round {
-    /// From each call of a release to the holder in the other process.
+    /// How often two processes passed the lock on.
+    pub(crate) trials: usize,
+    /// From the call of the release to the holder in the other process, where that one waited.
     pub(crate) handovers_ns: Vec<u64>,
-    /// How many requests these cost, the tries of who waited included.
+    /// How many requests all trials cost, the tries of who waited included.
     pub(crate) requests: u64,
     /// All tasks in one process.
     pub(crate) herd: Option<Herd>,
@@ -149,22 +154,25 @@ impl Contestant {
         let [holder, waiter, ..] = &mut self.drivers[..] else { return Ok(()) };
         let (mut holder, mut waiter) = (holder, waiter);
         holder.tell(&format!("take {lock}"))?;
-        holder.got_ns()?;
+        holder.got()?;
         server.reset_counts()?;
         let began = Instant::now();
         for hold_us in holds_us {
             waiter.tell(&format!("take {lock}"))?;
             holder.tell(&format!("give {lock} {hold_us}"))?;
-            let (got_ns, gave_ns) = (waiter.got_ns()?, holder.gave_ns()?);
+            let (Got { asked_ns, got_ns }, gave_ns) = (waiter.got()?, holder.gave_ns()?);
             ensure!(got_ns >= gave_ns, "two processes had the lock at once");
-            round.handovers_ns.push(got_ns - gave_ns);
+            round.trials += 1;
+            if asked_ns + ASKED_BEFORE_NS <= gave_ns {
+                round.handovers_ns.push(got_ns - gave_ns);
+            }
             mem::swap(&mut holder, &mut waiter);
             if began.elapsed() > PAIR_LIMIT {
                 break;
             }
         }
         round.requests = self.requests(server)?;
-        let last = round.handovers_ns.len() % 2;
+        let last = round.trials % 2;
         self.drivers[last].tell(&format!("give {lock} 0"))?;
         self.drivers[last].gave_ns().map(drop)
     }

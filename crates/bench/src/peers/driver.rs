@@ -30,6 +30,13 @@ pub(crate) struct Count {
     pub(crate) served: u64,
 }
 
+/// When a lock was asked for, and when it was had.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Got {
+    pub(crate) asked_ns: u64,
+    pub(crate) got_ns: u64,
+}
+
 /// A section: since when a task had the lock, and which.
 pub(crate) type Section = (u64, u32);
 
@@ -53,14 +60,14 @@ impl Driver {
         Ok(self.worker.tell(request)?)
     }
 
-    /// When the lock was had.
-    pub(crate) fn got_ns(&mut self) -> Result<u64> {
-        moment("got", &self.answer(PATIENCE)?)
+    /// When the lock was asked for, and when it was had.
+    pub(crate) fn got(&mut self) -> Result<Got> {
+        got(&self.answer(PATIENCE)?)
     }
 
     /// When its release was called, now that it is released.
     pub(crate) fn gave_ns(&mut self) -> Result<u64> {
-        moment("gave", &self.answer(PATIENCE)?)
+        gave(&self.answer(PATIENCE)?)
     }
 
     /// What a herd has done that was to take so long.
@@ -120,10 +127,17 @@ fn ready(library: &str, line: &str) -> Result<(String, u64)> {
     }
 }
 
-fn moment(verb: &str, line: &str) -> Result<u64> {
-    match line.split_once(' ') {
-        Some((said, ns)) if said == verb => Ok(ns.parse()?),
-        _ => bail!("the driver says `{line}` and not `{verb}`"),
+fn got(line: &str) -> Result<Got> {
+    match line.split(' ').collect::<Vec<_>>()[..] {
+        ["got", asked_ns, got_ns] => Ok(Got { asked_ns: asked_ns.parse()?, got_ns: got_ns.parse()? }),
+        _ => bail!("the driver says `{line}` of what it was to take"),
+    }
+}
+
+fn gave(line: &str) -> Result<u64> {
+    match line.split(' ').collect::<Vec<_>>()[..] {
+        ["gave", gave_ns] => Ok(gave_ns.parse()?),
+        _ => bail!("the driver says `{line}` of what it was to give"),
     }
 }
 
@@ -168,7 +182,8 @@ mod tests {
     #[test]
     fn answers_are_read() {
         assert_eq!(ready("redisson", "ready redisson 4.7.0 12").expect("well-formed"), ("4.7.0".into(), 12));
-        assert_eq!(moment("got", "got 1762000000123456").expect("well-formed"), 1_762_000_000_123_456);
+        assert_eq!(got("got 12 15").expect("well-formed"), Got { asked_ns: 12, got_ns: 15 });
+        assert_eq!(gave("gave 1762000000123456").expect("well-formed"), 1_762_000_000_123_456);
         let read = herd("herd 5 3 2").expect("well-formed");
         assert_eq!(read, Count { sections: 5, handovers: 3, served: 2 });
         assert_eq!(turns("turns 7@12 0@15").expect("well-formed"), [(12, 7), (15, 0)]);
@@ -179,11 +194,14 @@ mod tests {
     fn what_is_no_answer_is_repeated() {
         let texts = [
             ready("redisson", "ready redsync 4.18.1 12").expect_err("another library").to_string(),
-            moment("got", "gave 12").expect_err("another answer").to_string(),
+            got("got 12").expect_err("too short").to_string(),
+            gave("got 12 15").expect_err("another answer").to_string(),
             herd("herd 5 3").expect_err("too short").to_string(),
             turns("turn 7@12").expect_err("another answer").to_string(),
         ];
-        for (text, wanted) in texts.iter().zip(["ready redsync", "gave 12", "herd 5 3", "turn 7@12"]) {
+        for (text, wanted) in
+            texts.iter().zip(["ready redsync", "got 12", "got 12 15", "herd 5 3", "turn 7@12"])
+        {
             assert!(text.contains(wanted), "{text}");
         }
         assert!(turns("turns 7").is_err());

@@ -45,6 +45,7 @@ impl<'a> Figures<'a> {
     pub(crate) fn of(one: &'a Contestant, ours: &Contestant, machine: &'a Machine) -> Self {
         let all: Vec<u64> = one.rounds.iter().flat_map(|round| round.handovers_ns.clone()).collect();
         let requests = one.rounds.iter().map(|round| round.requests).sum();
+        let trials: usize = one.rounds.iter().map(|round| round.trials).sum();
         let p50_ratio = ratio(one, ours, |round| handover_us(round, 0.5));
         let herd_ratio = ratio(ours, one, |round| herd(round, |herd| herd.handovers_per_s));
         let crowd_ratio = ratio(ours, one, |round| crowd(round, |crowd| crowd.handovers_per_s));
@@ -62,7 +63,7 @@ impl<'a> Figures<'a> {
             handover_p50_ratio_spread: p50_ratio.ends(),
             handover_p50_us: quantile_us(&all, 0.5),
             handover_p99_us: quantile_us(&all, 0.99),
-            requests_per_handover: per(requests, all.len() as u64),
+            requests_per_handover: per(requests, trials as u64),
             handovers: all.len(),
             herd_ratio_spread: herd_ratio.ends(),
             handovers_per_s: handovers.median,

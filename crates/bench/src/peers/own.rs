@@ -33,10 +33,11 @@ pub(crate) async fn drive(url: &str) -> Result<()> {
 async fn answer(client: &Client, held: &mut BTreeMap<String, Guard>, order: &str) -> Result<String> {
     match order.split(' ').collect::<Vec<_>>()[..] {
         ["take", name] => {
+            let asked_ns = now_ns();
             let guard = client.mutex(name)?.acquire().await?;
             let got_ns = now_ns();
             held.insert(name.to_owned(), guard);
-            Ok(format!("got {got_ns}"))
+            Ok(format!("got {asked_ns} {got_ns}"))
         }
         ["give", name, pause_us] => {
             tokio::time::sleep(Duration::from_micros(pause_us.parse()?)).await;

@@ -61,8 +61,9 @@ public final class Driver {
     }
 
     private String take(String name) {
+        var askedNs = System.nanoTime();
         redisson.getLock(name).lock();
-        return "got " + System.nanoTime();
+        return "got " + askedNs + " " + System.nanoTime();
     }
 
     private String give(String name, long pauseUs) throws InterruptedException {

@@ -19,9 +19,8 @@ use leasehold_testkit::{Random, RedisServer};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// The shortest that a lock is held before it is passed on, so that the next one waits for it, and how much longer it
-/// may be: one that polls is met at any time between two tries.
-const HOLD_US: (u64, u64) = (5_000, 35_000);
+/// The shortest that a lock is held before it is passed on: long enough that the next one waits for it.
+const LEAST_HOLD_MS: u64 = 5;
 
 /// What is measured, and of whom.
 #[derive(Debug, clap::Args)]
@@ -34,11 +33,15 @@ pub(crate) struct Options {
     /// How often two processes pass the lock on in a turn.
     #[arg(long, default_value_t = 40)]
     trials: usize,
+    /// How many milliseconds the lock is held at most before it is passed on. One that polls looks again after a pause of
+    /// its own: the shorter the hold is to that pause, the more of it is still to come.
+    #[arg(long, default_value_t = 40)]
+    hold_ms: u64,
     /// How many seconds a herd contends in a turn, and as many again a crowd.
     #[arg(long, default_value_t = 3)]
     seconds: u64,
     /// How many seconds each library runs before its first turn.
-    #[arg(long, default_value_t = 15)]
+    #[arg(long, default_value_t = 30)]
     warm_up: u64,
     /// Where the drivers are, each in a directory called like its library.
     #[arg(long, hide = true)]
@@ -97,7 +100,8 @@ fn show(all: &[Contestant], machine: &Machine, options: &Options) -> Result<()> 
 impl Options {
     /// What everybody does in a round: all get the same pauses.
     fn turn(&self, random: &Random, trials: usize) -> Turn {
-        let hold = || HOLD_US.0 + random.below(HOLD_US.1);
+        let more_us = 1000 * self.hold_ms.saturating_sub(LEAST_HOLD_MS);
+        let hold = || 1000 * LEAST_HOLD_MS + random.below(more_us + 1);
         Turn { holds_us: (0..trials).map(|_| hold()).collect(), herd: Duration::from_secs(self.seconds) }
     }
 }

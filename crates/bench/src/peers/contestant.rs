@@ -23,8 +23,10 @@ const ASKED_BEFORE_NS: u64 = 3_000_000;
 /// What only clients send, never a script of any of these libraries. Pings are not counted: they keep idle
 /// connections, whoever's turn it is.
 const REQUESTS: [&str; 6] = ["eval", "evalsha", "script|load", "script|exists", "subscribe", "unsubscribe"];
-/// Who takes a lock by a plain SET, and so has none in his scripts.
-const PLAIN_SET: [&str; 3] = ["rslock", "redsync", "redis-py"];
+/// What else the client of a library sends: the command, and of how many of them one is not a script's. Redisson
+/// deletes the lock in a script, and another key after it.
+const PLAIN: [(&str, &str, u64); 4] =
+    [("rslock", "set", 1), ("redsync", "set", 1), ("redis-py", "set", 1), ("redisson", "del", 2)];
 
 /// A library in the run.
 pub(crate) struct Contestant {
@@ -198,8 +200,9 @@ impl Contestant {
     fn requests(&self, server: &RedisServer) -> Result<u64> {
         let counts = server.command_counts()?;
         let of = |command: &str| counts.get(command).copied().unwrap_or(0);
-        let set = if PLAIN_SET.contains(&self.name.as_str()) { of("set") } else { 0 };
-        Ok(REQUESTS.iter().map(|command| of(command)).sum::<u64>() + set)
+        let plain =
+            PLAIN.iter().filter(|(name, ..)| *name == self.name).map(|(_, command, n)| of(command) / n);
+        Ok(REQUESTS.iter().map(|command| of(command)).chain(plain).sum())
     }
 }
 

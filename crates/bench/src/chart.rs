@@ -96,6 +96,8 @@ pub(crate) struct Spread {
 const SIZE: (u32, u32) = (960, 560);
 /// What is free at the left and the right.
 const MARGIN: i32 = 24;
+/// How high a line below the plane is.
+const LINE: u8 = 18;
 /// Told apart by the colour-blind, too (Okabe and Ito).
 const COLOURS: [RGBColor; 8] = [
     RGBColor(0, 114, 178),
@@ -185,7 +187,7 @@ impl Chart {
         let y = Scale::of_values(self.values(), self.y.log);
         let mut builder = ChartBuilder::on(root);
         builder.margin_top(below).margin_bottom(36).margin_left(MARGIN - 12).margin_right(MARGIN);
-        builder.y_label_area_size(78).x_label_area_size(50);
+        builder.y_label_area_size(78).x_label_area_size(14 + i32::from(LINE) * self.lines_below());
         let mut plot = drawn(builder.build_cartesian_2d(x, y))?;
         let label = ("sans-serif", 15).into_font().color(&INK);
         let mut mesh = plot.configure_mesh();
@@ -202,6 +204,13 @@ impl Chart {
         drawn(mesh.draw())?;
         drop(mesh);
         Ok(plot)
+    }
+
+    /// How many lines stand below the plane.
+    fn lines_below(&self) -> i32 {
+        let Kind::Bars { groups, .. } = &self.kind else { return 2 };
+        let most = groups.iter().map(|name| name.lines().count()).max().unwrap_or(0);
+        i32::try_from(most).unwrap_or(0).max(2)
     }
 
     /// All that the axis of values has to have room for.
@@ -223,7 +232,7 @@ fn bars(root: &Area<'_>, plot: &Plot<'_, '_>, groups: &[String], series: &[Serie
     let floor = plot.y_range().start;
     #[allow(clippy::cast_precision_loss, reason = "some ten groups and series")]
     let (width, centre) = (0.84 / series.len().max(1) as f64, |group: usize| group as f64 + 0.5);
-    let label = text(13, INK, HPos::Center, VPos::Bottom, FontStyle::Normal);
+    let label = text(12, INK, HPos::Center, VPos::Bottom, FontStyle::Normal);
     for (nth, one) in series.iter().enumerate() {
         #[allow(clippy::cast_precision_loss, reason = "some ten groups and series")]
         let offset = width * nth as f64 - 0.42;
@@ -242,7 +251,7 @@ fn bars(root: &Area<'_>, plot: &Plot<'_, '_>, groups: &[String], series: &[Serie
     }
     for (group, name) in groups.iter().enumerate() {
         let (x, y) = plot.backend_coord(&(centre(group), floor));
-        for (line, below) in name.lines().zip((8..).step_by(18)) {
+        for (line, below) in name.lines().zip((8..).step_by(usize::from(LINE))) {
             write(root, line, (x, y + below), &text(15, INK, HPos::Center, VPos::Top, FontStyle::Normal))?;
         }
     }

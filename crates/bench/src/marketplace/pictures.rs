@@ -41,7 +41,8 @@ fn beside_the_book(
     let of = |way| reported.0.iter().filter(move |row| row.way == way && row.among == 0);
     let rows = || Way::ALL.into_iter().flat_map(of);
     let exactly = |value: f64| Spread { median: value, least: value, most: value };
-    let groups = rows().map(|row| format!("{}\n{}", row.way.name(), row.crowd().name())).collect();
+    let way = |row: &Row| row.way.name().replace(" per ", "\nper ");
+    let groups = rows().map(|row| format!("{}\n{}", row.crowd().name(), way(row))).collect();
     let series = vec![
         Series { name: "here".to_owned(), values: rows().map(ours).collect() },
         Series {

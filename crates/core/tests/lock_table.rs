@@ -5,7 +5,11 @@
 //!
 //! An empty line ends a scenario. A step is `<ms> <who> <verb> … -> <reply>`: what happens at that millisecond of the store's clock. A
 //! hold (`a1`) belongs to whoever first names it. Fencing tokens are numbered in the order of their size
-//! (`#1`, `#2`); messages are written `wakes <who>: <nonce> #<token>` and `tells <who>: freed #<token>`.
+//! (`#1`, `#2`); messages are written `wakes <who>: <nonce> #<token>`, `tells <who>: freed #<token>` and `tells <who>: wanted
+//! #<token>`.
+//!
+//! Who extends a Mutex may have fencing tokens reserved, `reserving <how many>`, and want to be told when another session asks
+//! for it, `telling`; of a block the reply says the first token and the last.
 //!
 //! Everybody is alive until he `dies`, and again once he `is back`. `after <who>` asks about the one who stands ahead; the
 //! reply names him, and says whether he is alive where he was asked about.
@@ -17,6 +21,7 @@
 //! `upgradably reads`, `upgrades` or `writes`; of a Latch he `arrives <hold> 1 of 3` or `awaits <hold> 3`; at a Barrier he
 //! `meets <hold> 3`. What stands in brackets after a holder is the part that he has.
 
+use leasehold_core::cohort::{Block, Reserve};
 use leasehold_core::model::{Content, Entries, LockState, Value, Vital};
 use leasehold_core::{
     Acquire, Acquired, AuditEntry, Claim, Ended, Enqueue, Entered, Evict, Evicted, Extend, Extended, Fate,
@@ -216,7 +221,9 @@ impl Scenario {
             Some("extends") => {
                 let claim = self.claim(who, words);
                 let lease_ms = after("for", words).expect("how long");
-                Op::Extend(Extend { claim, lease_ms, keep_record: false, reserve: None })
+                let reserve = after("reserving", words)
+                    .map(|tokens| Reserve { tokens: count(tokens), tell: taken("telling", words) });
+                Op::Extend(Extend { claim, lease_ms, keep_record: false, reserve })
             }
             Some("releases") => {
                 let claim = self.claim(who, words);
@@ -322,6 +329,7 @@ impl Scenario {
             Reply::Acquire(acquired) => self.acquired(acquired),
             Reply::Extend(Extended::Extended) => "extended".into(),
             Reply::Extend(Extended::NotHeld) => "not held".into(),
+            Reply::Extend(Extended::Reserved { block, others_wait }) => self.reserved(*block, *others_wait),
             Reply::Release(released) => self.released(released),
             Reply::Inspect(inspection) => self.inspection(inspection),
             Reply::Refused(refused) => format!("refused: {refused}"),
@@ -367,6 +375,19 @@ impl Scenario {
             }
             Acquired::Spent(how) => format!("spent: {}", fate(Fate::Ended(*how))),
         }
+    }
+
+    fn reserved(&mut self, mut block: Block, others_wait: bool) -> String {
+        let count = block.left();
+        let tokens: Vec<_> = std::iter::from_fn(|| block.take()).collect();
+        let tokens = match tokens[..] {
+            [only] => format!("{} is reserved", self.token(only)),
+            [first, .., last] => {
+                format!("{} to {} are reserved, {count}", self.token(first), self.token(last))
+            }
+            [] => panic!("a block has one at least"),
+        };
+        format!("extended, {tokens}{}", if others_wait { ", others wait" } else { "" })
     }
 
     fn released(&mut self, released: &Released) -> String {
@@ -445,7 +466,12 @@ impl Scenario {
     fn wake(&mut self, wake: Wake) -> String {
         let token = self.token(wake.fence());
         let person = self.person(wake.to());
-        let Some(nonce) = wake.nonce() else { return format!("; tells {person}: freed {token}") };
+        let nonce = match wake {
+            Wake::Grant { nonce, .. } => nonce,
+            Wake::Freed { .. } => return format!("; tells {person}: freed {token}"),
+            Wake::Wanted { .. } => return format!("; tells {person}: wanted {token}"),
+            other => panic!("no words for {other:?}"),
+        };
         let known = |n: &usize| Nonce::new(0, *n as u64) == nonce;
         let nonce = (0..self.nonces.len()).find(known).expect("a nonce that was sent");
         format!("; wakes {person}: {} {token}", self.nonces[nonce])

@@ -6,5 +6,6 @@
 mod happenings;
 mod mutex;
 mod reentrant;
+mod reserving;
 mod resting;
 mod shared;

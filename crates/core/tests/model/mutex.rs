@@ -6,9 +6,11 @@
 
 use super::happenings::{
     HOUR_MS, LOOKS_AT_MOST, SESSIONS, START_US, Tokens, actor, any_attendance, any_claim, any_lease_ms,
-    any_move, any_op, ask, by, check_doubling, check_places, check_queue, claims, entries, has_ended,
-    lives_with, order, places, session, waits, watcher,
+    any_move, any_op, any_reserve, ask, by, check_doubling, check_places, check_queue, claims, entries,
+    has_ended, lives_with, order, places, session, waits, watcher,
 };
+use crate::reserving::Onlooker;
+use leasehold_core::cohort::Reserve;
 use leasehold_core::model::{Audit, Content, LockState, PlaceId, Sessions, Tenant, Value, Vital, everybody};
 use leasehold_core::{
     AUDIT_KEPT, Acquire, Acquired, Ahead, AuditEntry, Claim, Ended, Evict, Evicted, Extend, Extended, Fate,
@@ -34,6 +36,8 @@ enum Event {
     Attend(SessionOp),
     /// A person takes the lock by force.
     Free(Sight),
+    /// Whoever was given the lock last extends it by so many milliseconds, and has tokens reserved.
+    Reserve(u64, bool, Reserve),
 }
 
 /// What a person believes to have seen of the holder.
@@ -75,6 +79,8 @@ fn any_event() -> impl Strategy<Value = Event> {
         1 => (0..SESSIONS).prop_map(|s| Event::Bury(session(s))),
         8 => any_attendance().prop_map(Event::Attend),
         2 => any_sight().prop_map(Event::Free),
+        4 => (any_lease_ms(), any::<bool>(), any_reserve())
+            .prop_map(|(lease_ms, keep, reserve)| Event::Reserve(lease_ms, keep, reserve)),
     ]
 }
 
@@ -88,6 +94,7 @@ struct World {
     sessions: Sessions,
     now_us: u64,
     tokens: Tokens,
+    onlooker: Onlooker,
     /// Set while a stranger's value stands at the key.
     foreign: bool,
 }
@@ -95,7 +102,8 @@ struct World {
 impl World {
     fn new() -> Self {
         let (state, sessions) = (LockState::default(), Sessions::default());
-        Self { state, sessions, now_us: START_US, tokens: Tokens::default(), foreign: false }
+        let (tokens, onlooker) = (Tokens::default(), Onlooker::default());
+        Self { state, sessions, now_us: START_US, tokens, onlooker, foreign: false }
     }
 
     /// Moves the clock, lets an event happen, and checks everything (1).
@@ -110,6 +118,13 @@ impl World {
             Event::Free(sight) => {
                 let op = Op::Free(Free { seen: self.seen(sight), by: watcher() });
                 self.execute(&before, &op);
+            }
+            Event::Reserve(lease_ms, keep_record, reserve) => {
+                let tenant = before.record.as_ref().and_then(|record| record.tenant.clone());
+                let claim = tenant.map_or_else(|| claim(0, 0), |tenant| tenant.claim);
+                let (lease_ms, keep_record, reserve) = (*lease_ms, *keep_record, Some(*reserve));
+                let extend = Extend { claim, lease_ms, keep_record, reserve };
+                self.execute(&before, &Op::Extend(extend));
             }
             Event::Attend(op) => drop(self.sessions.apply(now_ms, op)),
             Event::Set(text, ms) => {
@@ -142,6 +157,7 @@ impl World {
     fn execute(&mut self, before: &LockState, op: &Op) {
         let (reply, wakes) = self.apply(op);
         let sent = (self.now_us, op);
+        self.onlooker.check(before, &self.state, sent, &reply, &wakes);
         check_doubling(before, &self.state, sent, &reply, &self.sessions);
         self.check_inspection(before, op, &reply);
         check_queue(before, &self.state, sent, &wakes, self.named_dead(before, op));
@@ -308,7 +324,10 @@ impl World {
             }
             (Op::Evict(_) | Op::Free(_), Reply::Refused(_)) => assert_eq!(self.state, *before),
             (Op::Evict(_) | Op::Free(_), other) => panic!("to {op:?}: {other:?}"),
-            _ => assert!(wakes.iter().all(|wake| wake.nonce().is_some()), "nobody was robbed by {op:?}"),
+            _ => {
+                let robbed = |wake: &Wake| matches!(wake, Wake::Freed { .. });
+                assert!(!wakes.iter().any(robbed), "nobody was robbed by {op:?}");
+            }
         }
     }
 
@@ -470,16 +489,22 @@ proptest! {
 
     /// An extend only raises, and only where its hold stands.
     #[test]
-    fn an_extend_only_raises(steps in any_steps(), claim in any_claim(claim), lease_ms in any_lease_ms()) {
+    fn an_extend_only_raises(
+        steps in any_steps(),
+        claim in any_claim(claim),
+        lease_ms in any_lease_ms(),
+        reserve in proptest::option::of(any_reserve()),
+    ) {
         let mut world = World::new();
         for step in &steps {
             world.step(step);
             let (mut state, now_us) = (world.state.clone(), world.now_us);
             let held = world.fate(&claim) == Some(Fate::Held);
             let before = state.clone();
-            let (reply, _) = state.apply(now_us, &Op::Extend(Extend { claim: claim.clone(), lease_ms, keep_record: false, reserve: None }), &everybody);
+            let extend = Extend { claim: claim.clone(), lease_ms, keep_record: false, reserve };
+            let (reply, _) = state.apply(now_us, &Op::Extend(extend), &everybody);
             if held {
-                prop_assert_eq!(reply, Reply::Extend(Extended::Extended));
+                let Reply::Extend(Extended::Extended | Extended::Reserved { .. }) = reply else { panic!("{reply:?}") };
                 let end = |state: LockState| state.value.and_then(|value| value.expires_ms);
                 prop_assert_eq!(end(state), end(before).max(Some(now_us / 1000 + lease_ms)));
             } else {

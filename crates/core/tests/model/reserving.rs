@@ -1,0 +1,283 @@
+//! Properties of the fencing tokens that are reserved for a hold which is handed on, over random operations on a Mutex; and
+//! of what its holder is told.
+//!
+//! 1. The tokens of a block are greater than all that were given or reserved before; what is given or reserved later is
+//!    greater than the block. That is so over releases, expiries, evictions, force and strangers, and where the store loses
+//!    its data and the clock has gone on by a block's length when it is back.
+//! 2. No token is further ahead of the clock than a block is long, where each operation takes a microsecond.
+//! 3. Only who has the lock, and was given it last, gets a block, of as many tokens as he asked for at most; nothing else
+//!    is changed by that.
+//! 4. Whoever wanted to be told is told of each acquire of another session that finds his lock taken, and of nothing else:
+//!    not by one of his own session, nor about a hold before his own, nor by who is given the lock.
+
+use crate::happenings::{
+    START_US, any_attendance, any_claim, any_lease_ms, any_op, any_reserve, ask, session, watcher,
+};
+use leasehold_core::cohort::{BLOCK, Reserve};
+use leasehold_core::model::{Content, LockState, Sessions, Value, everybody};
+use leasehold_core::{
+    Acquire, Acquired, Claim, Extend, Extended, Fate, FencingToken, Free, HoldId, Inspect, Kind, Op,
+    OwnValue, Portion, Refused, Release, Reply, Seen, SessionOp, Wake,
+};
+use proptest::prelude::*;
+
+/// One thing that happens.
+#[derive(Debug, Clone)]
+enum Event {
+    Op(Op),
+    /// Whoever was given the lock last has tokens reserved.
+    Reserve {
+        lease_ms: u64,
+        keep_record: bool,
+        reserve: Reserve,
+    },
+    /// A person takes the lock from whoever has it.
+    Free,
+    /// A stranger sets the key, or deletes it.
+    Set(&'static str),
+    Delete,
+    Attend(SessionOp),
+    /// The store loses all that it knew, and is back after so many microseconds.
+    Lose(u64),
+}
+
+/// A step: by how many microseconds the clock goes on before it, and what happens then.
+type Step = (u64, Event);
+
+/// The third hold of every session has a value of the user's own, which is the same for all.
+fn claim(s: u8, n: u8) -> Claim {
+    let value = if n == 2 { OwnValue::new("shared").ok() } else { None };
+    Claim { hold: HoldId::from_random(session(s), [n; 16]), value }
+}
+
+fn any_event() -> impl Strategy<Value = Event> {
+    let extend = (any_claim(claim), any_lease_ms(), any::<bool>(), any_reserve()).prop_map(
+        |(claim, lease_ms, keep_record, reserve)| {
+            Op::Extend(Extend { claim, lease_ms, keep_record, reserve: Some(reserve) })
+        },
+    );
+    prop_oneof![
+        12 => any_op(claim).prop_map(Event::Op),
+        2 => extend.prop_map(Event::Op),
+        8 => (any_lease_ms(), any::<bool>(), any_reserve())
+            .prop_map(|(lease_ms, keep_record, reserve)| Event::Reserve { lease_ms, keep_record, reserve }),
+        1 => Just(Event::Free),
+        1 => Just(Event::Set("shared")),
+        1 => Just(Event::Delete),
+        3 => any_attendance().prop_map(Event::Attend),
+        1 => (0..100_u64).prop_map(|longer| Event::Lose(u64::from(BLOCK) + longer)),
+    ]
+}
+
+fn any_steps() -> impl Strategy<Value = Vec<Step>> {
+    // A block is 32 us long, so that most come before the clock has passed the one before.
+    let by_us =
+        prop_oneof![8 => 1..50_u64, 3 => 1..5_000_u64, 2 => 1..10_000_000_u64, 1 => 1..10_000_000_000_u64];
+    proptest::collection::vec((by_us, any_event()), 1..80)
+}
+
+/// The model, and what an onlooker remembers of it.
+struct World {
+    state: LockState,
+    sessions: Sessions,
+    now_us: u64,
+    /// The greatest token that was given or reserved (1).
+    greatest: u64,
+    onlooker: Onlooker,
+}
+
+impl World {
+    fn new() -> Self {
+        let (state, sessions) = (LockState::default(), Sessions::default());
+        Self { state, sessions, now_us: START_US, greatest: 0, onlooker: Onlooker::default() }
+    }
+
+    fn step(&mut self, (by_us, event): &Step) {
+        self.now_us += by_us;
+        self.state.is_over(self.now_us);
+        let now_ms = self.now_us / 1000;
+        match event {
+            Event::Op(op) => self.execute(op),
+            Event::Reserve { lease_ms, keep_record, reserve } => {
+                let tenant = self.state.record.as_ref().and_then(|record| record.tenant.as_ref());
+                let claim = tenant.map_or_else(|| claim(0, 0), |tenant| tenant.claim.clone());
+                let (lease_ms, keep_record, reserve) = (*lease_ms, *keep_record, Some(*reserve));
+                self.execute(&Op::Extend(Extend { claim, lease_ms, keep_record, reserve }));
+            }
+            Event::Free => {
+                let last = last(&self.state).unwrap_or(FencingToken::new(0));
+                self.execute(&Op::Free(Free { seen: Seen::Hold(last), by: watcher() }));
+            }
+            Event::Set(text) => {
+                let content = Content::Token((*text).to_owned());
+                self.state.value = Some(Value { content, expires_ms: Some(now_ms + 9_000) });
+            }
+            Event::Delete => self.state.value = None,
+            Event::Attend(op) => drop(self.sessions.apply(now_ms, op)),
+            Event::Lose(for_us) => {
+                (self.state, self.sessions) = (LockState::default(), Sessions::default());
+                self.onlooker = Onlooker::default();
+                self.now_us += for_us;
+            }
+        }
+    }
+
+    fn execute(&mut self, op: &Op) {
+        let before = self.state.clone();
+        let (sessions, now_us) = (&self.sessions, self.now_us);
+        let alive = |session| sessions.vital(now_us / 1000, session);
+        let (reply, wakes) = self.state.apply(now_us, op, &alive);
+        self.onlooker.check(&before, &self.state, (now_us, op), &reply, &wakes);
+        let given = last(&self.state).filter(|last| Some(*last) != self::last(&before));
+        let mut tokens: Vec<_> = given.into_iter().map(FencingToken::as_u64).collect();
+        if let Reply::Extend(Extended::Reserved { mut block, .. }) = reply {
+            tokens.extend(std::iter::from_fn(|| block.take()).map(FencingToken::as_u64));
+        }
+        for token in tokens {
+            assert!(token > self.greatest, "(1) {token} after {} by {op:?} on {before:#?}", self.greatest);
+            assert!(token < now_us + u64::from(BLOCK), "(2) {token} at {now_us} by {op:?}");
+            self.greatest = token;
+        }
+    }
+}
+
+/// Who has a block, and who is to be told.
+#[derive(Default)]
+pub(super) struct Onlooker {
+    /// The hold of whoever wanted to be told, and its token.
+    told: Option<(Claim, FencingToken)>,
+}
+
+impl Onlooker {
+    /// Looks at what an operation on a Mutex has done with what is reserved, and whom it has told.
+    pub(super) fn check(
+        &mut self,
+        before: &LockState,
+        after: &LockState,
+        (now_us, op): (u64, &Op),
+        reply: &Reply,
+        wakes: &[Wake],
+    ) {
+        self.check_block(before, after, (now_us, op), reply);
+        if last(before) != last(after) {
+            self.told = None;
+        }
+        self.check_notes(after, (now_us, op), reply, wakes);
+    }
+
+    /// (3)
+    fn check_block(
+        &mut self,
+        before: &LockState,
+        after: &LockState,
+        (now_us, op): (u64, &Op),
+        reply: &Reply,
+    ) {
+        let Op::Extend(extend) = op else {
+            assert!(!matches!(reply, Reply::Extend(_)));
+            let reserved = |state: &LockState| state.record.as_ref().and_then(|record| record.reserved);
+            assert!(after.record.is_none() || reserved(after) == reserved(before), "by {op:?}");
+            return;
+        };
+        let held = fate(before, now_us, &extend.claim) == Some(Fate::Held);
+        let tenant = before.record.as_ref().and_then(|record| record.tenant.as_ref());
+        let knows = held && tenant.is_some_and(|tenant| tenant.claim == extend.claim);
+        let reserve = extend.reserve.filter(|_| knows);
+        // But for what is reserved it is the same extend.
+        let mut plain = before.clone();
+        let (expected, _) =
+            plain.apply(now_us, &Op::Extend(Extend { reserve: None, ..extend.clone() }), &everybody);
+        if let (Some(_), Some(plain), Some(record)) = (reserve, &mut plain.record, &after.record) {
+            plain.reserved = record.reserved;
+        }
+        assert_eq!(*after, plain, "by {op:?} on {before:#?}");
+        match (reply, reserve) {
+            (Reply::Extend(Extended::Reserved { block, others_wait }), Some(reserve)) => {
+                assert_eq!(expected, Reply::Extend(Extended::Extended));
+                assert!((1..=reserve.tokens.clamp(1, BLOCK)).contains(&block.left()), "{block:?}");
+                assert_eq!(*others_wait, before.waiters().next().is_some());
+                if reserve.tell {
+                    self.told = Some(extend.claim.clone()).zip(last(after));
+                }
+            }
+            (reply, None) => assert_eq!(*reply, expected, "to {op:?} on {before:#?}"),
+            other => panic!("{other:?} to {op:?} on {before:#?}"),
+        }
+    }
+
+    /// (4)
+    fn check_notes(&self, after: &LockState, (now_us, op): (u64, &Op), reply: &Reply, wakes: &[Wake]) {
+        let asked = match (op, reply) {
+            (Op::Acquire(ask), Reply::Acquire(acquired)) => Some((ask, acquired)),
+            (Op::Release(Release { next: Some(ask), .. }), Reply::Release(released)) => {
+                released.next.as_ref().and_then(|next| Some((ask, next.as_ref().ok()?)))
+            }
+            _ => None,
+        };
+        let found_taken = asked.filter(|(_, acquired)| matches!(acquired, Acquired::Taken { .. }));
+        let told = found_taken.and_then(|(ask, _)| {
+            // What the record has forgotten nobody knows.
+            let (claim, fence) = self.told.as_ref().filter(|(_, fence)| last(after) == Some(*fence))?;
+            let to = claim.hold.session();
+            let is_his = fate(after, now_us, claim) == Some(Fate::Held);
+            (is_his && to != ask.claim.hold.session()).then_some(Wake::Wanted { to, fence: *fence })
+        });
+        let found: Vec<_> = wakes.iter().copied().filter(is_note).collect();
+        assert_eq!(found, told.into_iter().collect::<Vec<_>>(), "by {op:?} on {after:#?}");
+    }
+}
+
+fn last(state: &LockState) -> Option<FencingToken> {
+    state.record.as_ref().and_then(|record| record.last)
+}
+
+/// Whether a message says that another asks for the lock.
+pub(super) const fn is_note(wake: &Wake) -> bool {
+    matches!(wake, Wake::Wanted { .. })
+}
+
+fn fate(state: &LockState, now_us: u64, claim: &Claim) -> Option<Fate> {
+    let inspect = Inspect { claim: Some(claim.clone()), in_full: false };
+    match state.clone().apply(now_us, &Op::Inspect(inspect), &everybody).0 {
+        Reply::Inspect(inspection) => inspection.fate,
+        _ => None,
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn tokens_grow_over_what_is_reserved(steps in any_steps()) {
+        let mut world = World::new();
+        for step in &steps {
+            world.step(step);
+        }
+    }
+}
+
+/// Nothing of it is done: not even what such a hold would be extended by.
+#[test]
+fn nothing_is_reserved_for_a_lock_of_another_kind() {
+    for kind in Kind::ALL.into_iter().filter(|kind| *kind != Kind::Mutex) {
+        let mut state = LockState::new(kind);
+        let value = if kind.has_owners() { OwnValue::new("ada").ok() } else { None };
+        let claim = Claim { value, ..claim(0, 0) };
+        let portion = [Portion::Whole, Portion::Permits { count: 1, of: 1 }, Portion::Write]
+            .into_iter()
+            .chain([Portion::Arrive { count: 1, of: 1 }, Portion::Meet { of: 1 }])
+            .find(|portion| portion.suits(kind));
+        let portion = portion.expect("each kind has parts of its own");
+        let take = Op::Acquire(Acquire { portion, ..ask(claim.clone(), 3_000, None, None) });
+        let (reply, _) = state.apply(START_US, &take, &everybody);
+        assert!(matches!(reply, Reply::Acquire(Acquired::Granted { .. })), "{kind:?}: {reply:?}");
+        let before = state.clone();
+        for tell in [false, true] {
+            let reserve = Some(Reserve { tokens: BLOCK, tell });
+            let extend = Extend { claim: claim.clone(), lease_ms: 60_000, keep_record: true, reserve };
+            let (reply, wakes) = state.apply(START_US, &Op::Extend(extend), &everybody);
+            assert_eq!((reply, wakes), (Reply::Refused(Refused::NoSuchPart), vec![]), "{kind:?}");
+            assert_eq!(state, before, "{kind:?}");
+        }
+    }
+}

@@ -725,8 +725,18 @@ fn fails(flaw: Flaw, case: impl AsyncFnOnce(&Scene)) {
 }
 
 fn fails_of(kind: Kind, flaw: Flaw, case: impl AsyncFnOnce(&Scene)) {
+    assert!(sees(kind, flaw, case), "the suite did not see the flaw: {flaw:?}");
+}
+
+fn sees(kind: Kind, flaw: Flaw, case: impl AsyncFnOnce(&Scene)) -> bool {
     let played = || conformance::play(kind, async { Model::new(flaw) }, case);
-    assert!(catch_unwind(AssertUnwindSafe(played)).is_err(), "the suite did not see the flaw: {flaw:?}");
+    catch_unwind(AssertUnwindSafe(played)).is_err()
+}
+
+/// A thousand random operations come upon a flaw as a rule: of some thousands some do.
+fn disagrees(kind: Kind, flaw: Flaw) {
+    let seen = (0..5).any(|_| sees(kind, flaw, cases::a_thousand_operations_agree_with_the_model));
+    assert!(seen, "random operations did not come upon the flaw: {flaw:?}");
 }
 
 /// A suite that passes everything is worth nothing.
@@ -992,7 +1002,7 @@ fn a_flaw_disagrees_with_the_model() {
         Flaw::LooksLoseThePlace,
         Flaw::AdoptsUnasked,
     ] {
-        fails(flaw, cases::a_thousand_operations_agree_with_the_model);
+        disagrees(Kind::Mutex, flaw);
     }
     for flaw in [
         Flaw::CountsTwice,
@@ -1004,7 +1014,7 @@ fn a_flaw_disagrees_with_the_model() {
         Flaw::ReleasesAnybody,
         Flaw::ForgetsEnded,
     ] {
-        fails_of(Kind::Reentrant, flaw, cases::a_thousand_operations_agree_with_the_model);
+        disagrees(Kind::Reentrant, flaw);
     }
     for (kind, flaw) in [
         (Kind::Semaphore, Flaw::LetsInTooMany),
@@ -1022,6 +1032,6 @@ fn a_flaw_disagrees_with_the_model() {
         (Kind::Barrier, Flaw::TriesQueue),
         (Kind::Barrier, Flaw::ForgetsEnded),
     ] {
-        fails_of(kind, flaw, cases::a_thousand_operations_agree_with_the_model);
+        disagrees(kind, flaw);
     }
 }

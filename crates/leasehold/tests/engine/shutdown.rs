@@ -68,7 +68,8 @@ async fn a_shutdown_of_a_store_that_does_not_answer_ends_in_time_and_says_what_i
     let mutex = |name: &str| client.mutex(name).expect("a good name");
     let guard = mutex("a").acquire().await.expect("acquired");
     guard.extend_to(60_000 * MS).await.expect("extended");
-    let released = mutex("b").acquire().await.expect("acquired");
+    // With a value of one's own, since another would be handed on to who waits below.
+    let released = mutex("b").value("own").expect("a good value").acquire().await.expect("acquired");
     let extended = mutex("c").acquire().await.expect("acquired");
     silent.store(1, Ordering::SeqCst);
     let waits = mutex("d");
@@ -106,7 +107,8 @@ async fn a_release_under_way_is_taken_over_by_a_shutdown_with_what_it_asks_for()
     });
     let late = store.late.clone();
     let client = store.client(30_000 * MS).await;
-    let mutex = client.mutex("m").expect("a good name");
+    // With a value of one's own, since another would be handed on without a release.
+    let mutex = client.mutex("m").expect("a good name").value("own").expect("a good value");
     let guard = mutex.acquire().await.expect("acquired");
     let waits = tokio::spawn({
         let mutex = mutex.clone();

@@ -108,20 +108,12 @@ impl Contestant {
         Ok(Self { name: name.to_owned(), version, drivers, rounds: Vec::new(), trouble: None })
     }
 
-    /// Runs for a while, and has a turn that is not measured. Before, each process has a lock of its own, which only its
-    /// own tasks contend for: a program that is compiled while it runs is to be so by then.
-    pub(crate) fn warm_up(&mut self, server: &RedisServer, warm_up: Duration, turn: &Turn) -> Result<()> {
-        let (name, tasks) = (&self.name, TASKS / PROCESSES);
-        for (process, driver) in self.drivers.iter_mut().enumerate() {
-            driver.tell(&format!("herd peers-alone-{name}-{process} {tasks} {}", warm_up.as_millis()))?;
-        }
-        for driver in &mut self.drivers {
-            driver.herd(warm_up).with_context(|| format!("warming {name} up"))?;
-        }
+    /// Runs for a while, and has a turn that is not measured.
+    pub(crate) fn warm_up(&mut self, server: &RedisServer, warm_up: Duration, turn: &Turn) {
         let mut round = Round::default();
-        self.measure(server, turn, &mut round).with_context(|| format!("warming {} up", self.name))?;
+        let done = self.run_alone(warm_up).and_then(|()| self.measure(server, turn, &mut round));
         eprintln!("peers: warm-up, {}: {round}", self.name);
-        Ok(())
+        self.note("warming up", done);
     }
 
     /// Has its turn. If it fails, it has no more of them.
@@ -130,17 +122,35 @@ impl Contestant {
             return;
         }
         let mut round = Round::default();
-        if let Err(error) = self.measure(server, turn, &mut round) {
-            self.trouble = Some(format!("{error:#}"));
+        let done = self.measure(server, turn, &mut round);
+        let which = format!("round {}", self.rounds.len() + 1);
+        eprintln!("peers: {which}, {}: {round}", self.name);
+        self.rounds.push(round);
+        self.note(&which, done);
+    }
+
+    fn note(&mut self, when: &str, done: Result<()>) {
+        if let Err(error) = done {
+            eprintln!("peers: {when}, {}: {error:#}", self.name);
+            self.trouble = Some(format!("{when}: {error:#}"));
             self.drivers.clear();
         }
-        eprintln!("peers: round {}, {}: {round}", self.rounds.len() + 1, self.name);
-        self.rounds.push(round);
     }
 
     /// Ends its processes.
     pub(crate) fn stop(&mut self) {
         self.drivers.drain(..).for_each(Driver::stop);
+    }
+
+    /// One process after the other has a lock that only its own tasks contend for: a program that is compiled while it
+    /// runs is to be so when it is measured.
+    fn run_alone(&mut self, during: Duration) -> Result<()> {
+        let (tasks, each) = (TASKS / PROCESSES, during / u32::try_from(PROCESSES)?);
+        for (process, driver) in self.drivers.iter_mut().enumerate() {
+            driver.tell(&format!("herd peers-alone-{}-{process} {tasks} {}", self.name, each.as_millis()))?;
+            driver.herd(each).context("alone")?;
+        }
+        Ok(())
     }
 
     fn measure(&mut self, server: &RedisServer, turn: &Turn, round: &mut Round) -> Result<()> {

@@ -64,7 +64,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         all.push(Contestant::start(peer, &options.drivers, &server)?);
     }
     let (warm_up, few) = (Duration::from_secs(options.warm_up), options.trials.div_ceil(4));
-    all.iter_mut().for_each(|one| one.warm_up(&server, warm_up, &options.turn(&random, few)));
+    for one in &mut all {
+        one.warm_up(&server, warm_up, &options.turn(&random, few));
+    }
     for round in 0..options.rounds {
         let turn = options.turn(&random, options.trials);
         let count = all.len();

@@ -8,8 +8,8 @@
 //! 2. Who waits in the store's queue stands before those that pause between two tries.
 //! 3. A front that leaves wakes the next one; the last one gives the attempt up, and what it may have
 //!    left at the store is the caller's to undo.
-//! 4. Whoever empties the seat, or finds it empty, tells the front: it may sleep without a limit, since it
-//!    came to the front when the one before it took the seat.
+//! 4. Whoever empties the seat, or finds it empty, tells the front: it sleeps without a limit, where it came to the front
+//!    when the one before it took the seat; and so do those behind it. The keeper, which ends what has lapsed, empties it.
 //! 5. What a release asks for is undone by nobody else while that release is on its way: who gave it up may
 //!    be on another thread, and his undo would be there before the question.
 //! 6. Whoever closes the seat takes what is in it: the holds that occupy it, and what was asked for. Nothing comes
@@ -869,8 +869,8 @@ mod tests {
         let (seat, _hold, front) = taken();
         let (last, random) = (seat.join(terms()), &mut || 7);
         assert!(
-            matches!(seat.turn(last, &session(), at(1), random), Turn::Stand(Some(_))),
-            "until the hold ends"
+            matches!(seat.turn(last, &session(), at(1), random), Turn::Stand(None)),
+            "the keeper tells the front, and the front the next"
         );
         assert!(matches!(seat.turn(last, &session(), at(3), random), Turn::Stand(None)));
         assert!(is_signaled(&seat, front), "or it would sleep for ever");

@@ -185,7 +185,7 @@ impl Record {
     }
 
     /// The greatest fencing token that was given or reserved.
-    pub(super) fn greatest(&self) -> Option<FencingToken> {
+    pub fn greatest(&self) -> Option<FencingToken> {
         self.last.max(self.reserved.map(|reserved| reserved.upto))
     }
 

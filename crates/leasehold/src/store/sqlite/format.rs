@@ -4,8 +4,8 @@
 //! 2. The store's time is `base` + the time since the boot. The wall clock chooses `base`, once a boot, so
 //!    that fencing tokens look alike in every store; it is never asked again.
 //! 3. A new boot ends every hold and every place, since their processes are gone. Its `base` is such that
-//!    time is later than every fencing token that a row knows, and than `latest_us`, before which every
-//!    token was given whose row was removed. So tokens grow, however wrong the wall clock is.
+//!    time is later than every fencing token that a row knows, given or reserved, and than `latest_us`, before
+//!    which every token was given whose row was removed. So tokens grow, however wrong the wall clock is.
 //!
 //! The log is synced only now and then (`synchronous = NORMAL`): a loss of power may lose the last
 //! operations, but it also ends every process that could hold a lock.
@@ -157,7 +157,7 @@ fn begin_boot(sql: &Transaction<'_>, machine: &dyn Machine) -> Result<(), Troubl
     Ok(())
 }
 
-/// Before when all fencing tokens were given.
+/// Before when all fencing tokens were given or reserved.
 fn latest_us(sql: &Transaction<'_>) -> Result<u64, Trouble> {
     let noted: i64 = sql.query_row("SELECT latest_us FROM meta", [], |row| row.get(0))?;
     let mut latest_us = u64::try_from(noted).unwrap_or(0);
@@ -165,8 +165,8 @@ fn latest_us(sql: &Transaction<'_>) -> Result<u64, Trouble> {
     let mut rows = rows.query([])?;
     while let Some(row) = rows.next()? {
         let state: LockState = serde_json::from_str(&row.get::<_, String>(0)?)?;
-        let last = state.record.and_then(|record| record.last);
-        latest_us = latest_us.max(last.map_or(0, FencingToken::as_u64));
+        let greatest = state.record.and_then(|record| record.greatest());
+        latest_us = latest_us.max(greatest.map_or(0, FencingToken::as_u64));
     }
     Ok(latest_us)
 }

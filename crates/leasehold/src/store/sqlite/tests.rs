@@ -4,10 +4,11 @@ use super::SqliteStore;
 use super::life::Sessions;
 use super::machine::Machine;
 use crate::store::{FaultKind, MemoryStore, Outcome, Postbox, SessionKeeping, Store};
+use leasehold_core::cohort::{BLOCK, Reserve};
 use leasehold_core::{
-    Acquire, Acquired, Ahead, AuditEntry, Beat, Beaten, Claim, Ended, Enqueue, Evict, Evicted, Extend, Fate,
-    FencingToken, Free, Freed, HoldId, Inspect, Inspection, Label, Life, Lock, Nonce, Op, Pass, Portion,
-    Release, Reply, Seen, SessionEntry, SessionId, SessionOp, SessionReply, Wake,
+    Acquire, Acquired, Ahead, AuditEntry, Beat, Beaten, Claim, Ended, Enqueue, Evict, Evicted, Extend,
+    Extended, Fate, FencingToken, Free, Freed, HoldId, Inspect, Inspection, Label, Life, Lock, Nonce, Op,
+    Pass, Portion, Release, Reply, Seen, SessionEntry, SessionId, SessionOp, SessionReply, Wake,
 };
 use proptest::prelude::*;
 use std::fs::File;
@@ -446,6 +447,28 @@ async fn a_reboot_ends_all_holds_and_tokens_grow_though_the_wall_clock_fell_back
     assert_eq!(later.as_u64(), WALL_US + HOUR_US, "the wall clock is believed where it can be");
 }
 
+/// What was reserved for a hold may be hours later than the token that it was given.
+#[tokio::test]
+async fn a_new_boot_is_later_than_what_was_reserved_before() {
+    let world = World::new();
+    let store = world.open("boot-1", WALL_US).await;
+    let fence = granted(&store, &lock("a"), 1, 1).await;
+    let extend =
+        |lease_ms, reserve| Op::Extend(Extend { claim: claim(1, 1), lease_ms, keep_record: true, reserve });
+    done(&store, &lock("a"), extend(7_200_000, None)).await;
+    world.pass(HOUR_US);
+    let reply = done(&store, &lock("a"), extend(1, Some(Reserve { tokens: BLOCK, tell: false }))).await;
+    let Reply::Extend(Extended::Reserved { mut block, .. }) = reply else { panic!("{reply:?}") };
+    let last = std::iter::from_fn(|| block.take()).last().expect("a block has one token at least");
+    assert!(last.as_u64() >= fence.as_u64() + HOUR_US);
+    drop(store);
+    world.clock.store(7, Ordering::Relaxed);
+    let store = world.open("boot-2", 0).await;
+    let audit = inspect(&store, &lock("a")).await.audit;
+    assert!(audit[0].at_ms >= last.as_u64() / 1000, "{audit:?}");
+    assert!(granted(&store, &lock("a"), 2, 1).await > last);
+}
+
 #[tokio::test]
 async fn tokens_of_forgotten_locks_grow_over_a_reboot_too() {
     let world = World::new();
@@ -632,9 +655,13 @@ fn any_acquire() -> impl Strategy<Value = Acquire> {
 
 fn any_step() -> impl Strategy<Value = Step> {
     let claims = || (0..5_u8, 0..3_u8).prop_map(|(of, hold)| claim(of, hold));
-    let extend = (claims(), 1..9000_u64, any::<bool>()).prop_map(|(claim, lease_ms, keep_record)| {
-        Op::Extend(Extend { claim, lease_ms, keep_record, reserve: None })
-    });
+    let reserve = proptest::option::of((0..=BLOCK, any::<bool>()))
+        .prop_map(|reserve| reserve.map(|(tokens, tell)| Reserve { tokens, tell }));
+    let extend = (claims(), 1..9000_u64, any::<bool>(), reserve).prop_map(
+        |(claim, lease_ms, keep_record, reserve)| {
+            Op::Extend(Extend { claim, lease_ms, keep_record, reserve })
+        },
+    );
     let release =
         (claims(), any::<bool>(), proptest::option::of(any_acquire())).prop_map(|(claim, grant, next)| {
             let pass = if grant { Pass::Grant } else { Pass::Free };

@@ -4,7 +4,7 @@ use crate::world::{DUMP, Found, START_US, WITHIN, World};
 use crate::written::{fields, lines, pairs, said, session_fields, without_loose_ends};
 use leasehold::store::{Lock, Op, Outcome, Reply, SessionOp, SessionReply, Store};
 use leasehold_core::model::{Content, LockState, Sessions, Value as Stands, everybody};
-use leasehold_core::{Beat, Beaten, Extended, FencingToken, Inspect, Kind, LockKeys, SessionId};
+use leasehold_core::{Beat, Beaten, Extend, Extended, FencingToken, Inspect, Kind, LockKeys, SessionId};
 use leasehold_testkit::Value;
 use leasehold_testkit::conformance::{Workload, parts, rlock, said_of_leaders};
 use std::collections::BTreeMap;
@@ -78,6 +78,7 @@ impl Play<'_> {
         self.count(&reply, &wakes);
         self.count_entries(&before, op, &reply);
         self.count_rests(&reply);
+        self.count_reserved(&before, op, &reply);
         self.count_parts(&before, op, &reply, &wakes);
         let audit = |state: &LockState| state.audit.as_ref().map(|audit| audit.entries.clone());
         if matches!(op, Op::Acquire(_)) && audit(&self.state) != audit(&before) {
@@ -86,7 +87,8 @@ impl Play<'_> {
         reply
     }
 
-    /// Sends one operation to the server. An extend goes by itself, or among others: again, and of locks that are free.
+    /// Sends one operation to the server. An extend goes by itself, or among others: again, unless it would reserve
+    /// something again, and of locks that are free.
     pub(crate) fn outcome(&mut self, op: &Op) -> Outcome {
         let among = matches!(op, Op::Extend(_)) && self.workload.random().below(2) == 0;
         let World { runtime, store, seen, .. } = &mut *self.world;
@@ -95,18 +97,22 @@ impl Play<'_> {
         }
         *seen.entry("extended together").or_default() += 1;
         let free = Lock { kind: self.lock.kind, name: "nobody's".parse().unwrap() };
-        let ops = [&free, &self.lock, &self.lock, &free].map(|lock| (lock.clone(), op.clone()));
+        let reserves = matches!(op, Op::Extend(Extend { reserve: Some(_), .. }));
+        let times = if reserves { 1 } else { 2 };
+        let locks = [&[&free][..], &vec![&self.lock; times], &[&free]].concat();
+        let ops: Vec<_> = locks.into_iter().map(|lock| (lock.clone(), op.clone())).collect();
         let mut outcomes = runtime.block_on(store.execute_all(&ops, WITHIN));
         assert_eq!(outcomes.len(), ops.len());
         for nobodys in [outcomes.pop(), Some(outcomes.remove(0))] {
             let free = matches!(nobodys, Some(Outcome::Done(Reply::Extend(Extended::NotHeld))));
             assert!(free, "{nobodys:?}\n{}", self.trace);
         }
-        let second = outcomes.pop().unwrap();
-        let first = outcomes.pop().unwrap();
-        let replies = (&first, &second);
-        let same = matches!(replies, (Outcome::Done(first), Outcome::Done(second)) if first == second);
-        assert!(same, "{replies:?}\n{}", self.trace);
+        let first = outcomes.remove(0);
+        for again in &outcomes {
+            let same =
+                matches!((&first, again), (Outcome::Done(first), Outcome::Done(again)) if first == again);
+            assert!(same, "{first:?}, {again:?}\n{}", self.trace);
+        }
         first
     }
 

@@ -3,9 +3,10 @@
 use crate::play::Play;
 use crate::world::WITHIN;
 use leasehold::store::{Op, Outcome, Reply, SessionOp, SessionReply, Store, Wake};
+use leasehold_core::cohort::BLOCK;
 use leasehold_core::model::LockState;
 use leasehold_core::{
-    Acquired, Beaten, Ended, Evicted, Extended, Fate, Freed, Portion, Refused, Released, Resized,
+    Acquired, Beaten, Ended, Evicted, Extend, Extended, Fate, Freed, Portion, Refused, Released, Resized,
 };
 use leasehold_testkit::conformance::{Happening, Stranger};
 
@@ -73,7 +74,11 @@ impl Play<'_> {
     pub(crate) fn count(&mut self, reply: &Reply, wakes: &[Wake]) {
         let mut seen = |what| *self.world.seen.entry(what).or_default() += 1;
         for wake in wakes {
-            seen(if matches!(wake, Wake::Freed { .. }) { "warned" } else { "woken" });
+            seen(match wake {
+                Wake::Freed { .. } => "warned",
+                Wake::Wanted { .. } => "told of another",
+                _ => "woken",
+            });
         }
         if let Reply::Acquire(Acquired::Taken { ahead: Some(ahead), .. }) = reply {
             seen(if ahead.alive_ms.is_some() { "ahead, and its life" } else { "ahead" });
@@ -90,6 +95,16 @@ impl Play<'_> {
             Reply::Acquire(Acquired::Spent(_)) => seen("spent"),
             Reply::Extend(Extended::Extended) => seen("extended"),
             Reply::Extend(Extended::NotHeld) => seen("not held"),
+            Reply::Extend(Extended::Reserved { block, others_wait }) => {
+                seen(match block.left() {
+                    BLOCK => "a whole block",
+                    1 => "one token reserved",
+                    _ => "some tokens reserved",
+                });
+                if *others_wait {
+                    seen("reserved while others wait");
+                }
+            }
             Reply::Release(released) => {
                 seen(match released.found {
                     Fate::Held => "held",
@@ -130,6 +145,28 @@ impl Play<'_> {
             Reply::Refused(_) => seen("wrong kind"),
             _ => {}
         }
+    }
+
+    /// What is reserved, where that is not in the reply.
+    pub(crate) fn count_reserved(&mut self, before: &LockState, op: &Op, reply: &Reply) {
+        let known = |state: &LockState| {
+            state.record.as_ref().and_then(|record| Some((record.last?, record.reserved?)))
+        };
+        let what = match (op, reply) {
+            (Op::Extend(Extend { reserve: Some(_), .. }), Reply::Extend(Extended::Extended)) => {
+                "nothing reserved"
+            }
+            _ => match (known(before), known(&self.state)) {
+                // Whoever was given it would have been given a token of the block, too.
+                (Some((old, reserved)), Some((new, _)))
+                    if old != new && old < reserved.upto && reserved.upto.as_u64() >= self.world.now_us =>
+                {
+                    "given beyond a block"
+                }
+                _ => return,
+            },
+        };
+        *self.world.seen.entry(what).or_default() += 1;
     }
 
     /// Locks that rest.

@@ -2,9 +2,10 @@
 
 use crate::world::World;
 use leasehold::store::{Op, Reply};
+use leasehold_core::cohort::{BLOCK, Reserve};
 use leasehold_core::{
-    Acquire, Acquired, Claim, Enqueue, FencingToken, Inspect, Kind, Label, Life, OwnValue, Pass, Portion,
-    Release,
+    Acquire, Acquired, Claim, Enqueue, Extend, Extended, FencingToken, Inspect, Kind, Label, Life, OwnValue,
+    Pass, Portion, Release,
 };
 use std::collections::BTreeMap;
 use std::env;
@@ -15,7 +16,20 @@ const SEQUENCES_SHARED: u64 = 2_000;
 
 #[test]
 fn the_scripts_of_a_mutex_mean_what_the_model_means() {
-    let seen = ["adopted", "stranger's fingerprint", "left resting", "found resting", "another string"];
+    let seen = [
+        "adopted",
+        "stranger's fingerprint",
+        "left resting",
+        "found resting",
+        "another string",
+        "a whole block",
+        "some tokens reserved",
+        "one token reserved",
+        "nothing reserved",
+        "reserved while others wait",
+        "given beyond a block",
+        "told of another",
+    ];
     means_what_the_model_means(Kind::Mutex, &seen);
 }
 
@@ -192,8 +206,37 @@ fn the_greatest_token_is_not_passed() {
         let reply = play.check(&acquire(&claim, 1000, None));
         let greatest = matches!(reply, Reply::Acquire(Acquired::Granted { fence: FencingToken::MAX, .. }));
         assert!(greatest, "{reply:?}");
+        play.check(&reserve(&claim, BLOCK));
         play.check(&release(&claim));
     }
+}
+
+/// The last of a block is no further ahead of the clock than a block is long, and what is given next is greater.
+#[test]
+fn what_is_reserved_never_outruns_the_clock() {
+    let mut world = World::new();
+    let mut play = world.play(Kind::Mutex, 0);
+    let claim = play.workload.fresh(0);
+    play.check(&acquire(&claim, 10_000, None));
+    for (by_us, tokens, expected) in [
+        (0, BLOCK, BLOCK - 1),
+        (0, BLOCK, 1),
+        (20, BLOCK, 19),
+        (1_000, 7, 7),
+        (1, BLOCK, BLOCK - 6),
+        (-5_000, 9, 1),
+    ] {
+        play.step_us(by_us);
+        let reply = play.check(&reserve(&claim, tokens));
+        let Reply::Extend(Extended::Reserved { block, .. }) = reply else { panic!("{reply:?}") };
+        assert_eq!(block.left(), expected, "{by_us} us later");
+        assert_eq!(play.field("reserved").len(), 16, "sixteen digits stay exact");
+    }
+    let reserved = play.field("reserved");
+    play.check(&release(&claim));
+    let next = play.workload.fresh(1);
+    play.check(&acquire(&next, 1_000, None));
+    assert!(play.field("last") > reserved);
 }
 
 /// Failure row 33.
@@ -270,6 +313,11 @@ fn acquire(claim: &Claim, lease_ms: u64, queue: Option<Enqueue>) -> Op {
         ahead: None,
         portion: Portion::Whole,
     })
+}
+
+fn reserve(claim: &Claim, tokens: u32) -> Op {
+    let reserve = Some(Reserve { tokens, tell: false });
+    Op::Extend(Extend { claim: claim.clone(), lease_ms: 1, keep_record: false, reserve })
 }
 
 fn release(claim: &Claim) -> Op {

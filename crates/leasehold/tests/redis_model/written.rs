@@ -1,7 +1,7 @@
 //! The fields and texts by which the state of the model would stand in Redis.
 
 use leasehold::store::Wake;
-use leasehold_core::model::{Audit, Place, PlaceId, Record, SessionRecord, Tenant};
+use leasehold_core::model::{Audit, Place, PlaceId, Record, Reserved, SessionRecord, Tenant};
 use leasehold_core::{Claim, Ended, Life, Portion};
 use leasehold_testkit::Value;
 use std::collections::BTreeMap;
@@ -13,6 +13,9 @@ pub(crate) fn fields(record: &Record) -> BTreeMap<String, String> {
     let own = |claim: &Claim| claim.value.as_ref().map_or("", |value| value.as_str()).to_owned();
     if let Some(last) = record.last {
         put("last", last.to_string());
+    }
+    if let Some(Reserved { upto, tells }) = record.reserved {
+        put("reserved", format!("{upto}{}", if tells { " tell" } else { "" }));
     }
     if let Some(Tenant { claim, since_ms, life, label }) = &record.tenant {
         let (hold, life) = (claim.hold.token(), letter(*life));

@@ -7,6 +7,7 @@ use crate::scene::{
 use leasehold::store::{
     FaultKind, Lock, Op, Outcome, RedisConfig, RedisStore, Reply, SessionOp, SessionReply, Store, Wake,
 };
+use leasehold_core::cohort::{BLOCK, Reserve};
 use leasehold_core::{
     Acquire, Acquired, Beaten, Claim, Evict, Evicted, Extend, Extended, Fate, Free, Freed, Inspect, OwnValue,
     Pass, Refused, Release, Seen, Share,
@@ -46,6 +47,55 @@ async fn with_full_memory_nobody_acquires_but_the_holder_extends_and_releases() 
     assert!(server.cli(&["GET", "job"]).unwrap().is_nil());
 }
 
+/// Failure row 37. Full memory refuses the first write of a script if that can take more of it: there are no tokens then, but
+/// the hold is as long as it was asked to be.
+#[tokio::test]
+async fn with_full_memory_a_hold_is_extended_and_nothing_may_be_reserved_for_it() {
+    let server = RedisServer::start().unwrap();
+    let store = connect(&server).await;
+    let taken = acquire(&store, &claim(1), None).await;
+    let Outcome::Done(Reply::Acquire(Acquired::Granted { fence, .. })) = taken else { panic!("{taken:?}") };
+    server.cli(&["CONFIG", "SET", "maxmemory", "1"]).unwrap().ok().unwrap();
+    assert_eq!(reserve(&store, &claim(1), 1).await, Extended::Extended);
+    // Lengthening it comes first, and after that nothing is refused.
+    let extended = reserve(&store, &claim(1), 60_000).await;
+    let Extended::Reserved { block, .. } = extended else { panic!("{extended:?}") };
+    assert!(block.first() > Some(fence));
+    assert!(server.cli(&["PTTL", "job"]).unwrap().integer() > Some(50_000));
+    assert_eq!(reserve(&store, &claim(1), 1).await, Extended::Extended);
+    server.cli(&["CONFIG", "SET", "maxmemory", "0"]).unwrap().ok().unwrap();
+    assert!(matches!(reserve(&store, &claim(1), 1).await, Extended::Reserved { .. }));
+    assert_eq!(found(release(&store, &claim(1)).await), Fate::Held);
+}
+
+/// A block of tokens, and to be told of others.
+async fn reserve(store: &RedisStore, claim: &Claim, lease_ms: u64) -> Extended {
+    let reserve = Some(Reserve { tokens: BLOCK, tell: true });
+    let extend = Extend { claim: claim.clone(), lease_ms, keep_record: false, reserve };
+    match execute(store, &Op::Extend(extend), LONG).await {
+        Outcome::Done(Reply::Extend(extended)) => extended,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A record of a format that is not ours is not written to: nothing is reserved there, and the hold is extended all the same.
+#[tokio::test]
+async fn nothing_is_reserved_in_a_record_of_another_format() {
+    let server = RedisServer::start().unwrap();
+    let store = connect(&server).await;
+    let record = "leasehold:{job}:record:mutex:job";
+    for spoilt in [&["HSET", record, "format", "2"][..], &["DEL", record], &["LPUSH", record, "x"]] {
+        server.cli(&["DEL", "job", record]).unwrap().ok().unwrap();
+        granted(acquire(&store, &claim(1), None).await);
+        server.cli(&["DEL", record]).unwrap().ok().unwrap();
+        server.cli(spoilt).unwrap().ok().unwrap();
+        let dump = server.cli(&["DUMP", record]).unwrap();
+        assert_eq!(reserve(&store, &claim(1), 60_000).await, Extended::Extended);
+        assert!(server.cli(&["PTTL", "job"]).unwrap().integer() > Some(50_000));
+        assert_eq!(server.cli(&["DUMP", record]).unwrap(), dump);
+    }
+}
+
 /// Failure row 34.
 #[tokio::test]
 async fn a_connection_to_a_replica_is_replaced_and_works_after_the_promotion() {
@@ -78,7 +128,10 @@ async fn a_user_that_may_not_is_told_so() {
     server.cli(&["ACL", "SETUSER", "mute", "+set", "-publish", "-info", "-client"]).unwrap().ok().unwrap();
     let store = RedisStore::connect(config().username("mute").password("x")).await.unwrap();
     granted(acquire(&store, &claim(1), None).await);
-    acquire(&store, &claim(2), Some(nonce(1))).await;
+    // Nor does it keep anybody from asking that his holder cannot be told of it.
+    assert!(matches!(reserve(&store, &claim(1), 1).await, Extended::Reserved { .. }));
+    let waiting = acquire(&store, &claim(2), Some(nonce(1))).await;
+    assert!(matches!(waiting, Outcome::Done(Reply::Acquire(Acquired::Taken { position: Some(0), .. }))));
     assert_eq!(found(release(&store, &claim(1)).await), Fate::Held);
     granted(acquire(&store, &claim(2), Some(nonce(2))).await);
     server.cli(&["ACL", "SETUSER", "mute", "resetchannels"]).unwrap().ok().unwrap();
@@ -162,7 +215,12 @@ async fn the_permissions_that_the_docs_name_suffice() {
         let extend = Extend { claim: claim(1), lease_ms: 40_000, keep_record, reserve: None };
         assert_eq!(done(Op::Extend(extend)).await, Reply::Extend(Extended::Extended));
     }
+    let reserve = Some(Reserve { tokens: BLOCK, tell: true });
+    let extend = Extend { claim: claim(1), lease_ms: 40_000, keep_record: true, reserve };
+    let reply = done(Op::Extend(extend)).await;
+    assert!(matches!(reply, Reply::Extend(Extended::Reserved { .. })), "{reply:?}");
     done(take(&claim(2), Some(nonce(2)))).await;
+    assert!(matches!(heard(&mut hear).await, Some(Heard::Wake(Wake::Wanted { .. }))));
     let free = Free { seen: Seen::Hold(fence), by: label() };
     assert_eq!(done(Op::Free(free)).await, Reply::Free(Freed::Freed));
     assert!(matches!(heard(&mut hear).await, Some(Heard::Wake(Wake::Freed { .. }))));

@@ -3,9 +3,9 @@
 
 use futures_util::future::{BoxFuture, ready};
 use leasehold::KeyError;
-use leasehold::store::{Lock, Op, Outcome, RedisConfig, RedisStore, Store};
+use leasehold::store::{Lock, Op, Outcome, RedisConfig, RedisStore, Reply, Store};
 use leasehold_core::model::{Content, Entries, LockState, Sessions, Value};
-use leasehold_core::{Acquire, Kind, LockName, OwnValue, Share};
+use leasehold_core::{Acquire, Extended, Kind, LockName, OwnValue, Share};
 use leasehold_testkit::ModelServer;
 use leasehold_testkit::conformance::{self, Happening, Stranger, Subject, Workload};
 use std::collections::BTreeMap;
@@ -139,6 +139,9 @@ impl Contest {
                 let found = self.store.execute(lock, &op, WITHIN).await;
                 let agree = matches!(&found, Outcome::Done(found) if *found == expected);
                 assert!(agree, "{what}: {op:?}\n  {found:?}\n  {expected:?}");
+                if matches!(expected, Reply::Extend(Extended::Reserved { .. })) {
+                    *self.seen.entry("reserved").or_default() += 1;
+                }
             }
             Happening::Attended(op) => {
                 let expected = self.sessions.apply(self.now_us / 1000, &op);
@@ -205,7 +208,7 @@ async fn random_operations_are_answered_as_by_the_model() {
         }
         contest.seen.into_iter().for_each(|(word, times)| *seen.entry(word).or_insert(0) += times);
     }
-    for word in ["had", "in the way", "refused", "open", "held"] {
+    for word in ["had", "in the way", "refused", "open", "held", "reserved"] {
         assert!(seen.get(word).copied().unwrap_or(0_u64) >= 10, "`{word}` is rare: {seen:?}");
     }
 }

@@ -6,6 +6,7 @@
 //! compares.
 
 use super::Random;
+use leasehold_core::cohort::{BLOCK, Reserve};
 use leasehold_core::model::{Content, Entries, LockState, Parts, Sessions, Value};
 use leasehold_core::{
     Acquire, Beat, Claim, Enqueue, Evict, Extend, FencingToken, Fingerprint, Free, HoldId, Inspect, Kind,
@@ -203,8 +204,8 @@ impl Workload {
             22 | 23 => Op::Free(Free { seen: self.seen(state), by: self.label() }),
             9..=11 => {
                 let (claim, lease_ms) = (self.likely_claim(state), self.lease());
-                let keep_record = self.random.below(3) == 0;
-                Op::Extend(Extend { claim, lease_ms, keep_record, reserve: None })
+                let (keep_record, reserve) = (self.random.below(3) == 0, self.reserve());
+                Op::Extend(Extend { claim, lease_ms, keep_record, reserve })
             }
             12..=17 => Op::Release(self.release(state)),
             18 if self.kind == Kind::Semaphore => Op::Resize(self.resize(state)),
@@ -213,6 +214,15 @@ impl Workload {
                 Op::Inspect(Inspect { claim, in_full: self.random.below(2) == 0 })
             }
         }
+    }
+
+    /// What is to be reserved with an extend, of a Mutex.
+    fn reserve(&self) -> Option<Reserve> {
+        let reserves = self.kind == Kind::Mutex && self.random.below(2) == 0;
+        reserves.then(|| {
+            let tokens = *self.random.pick(&[BLOCK, BLOCK, BLOCK, 1, 3, 0, u32::MAX]);
+            Reserve { tokens, tell: self.random.below(2) == 0 }
+        })
     }
 
     /// An operation on the sessions of the store.

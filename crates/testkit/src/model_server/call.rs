@@ -4,6 +4,7 @@
 
 use super::reply::Failure;
 use super::script::{For, Script};
+use leasehold_core::cohort::Reserve;
 use leasehold_core::{
     Acquire, Beat, Claim, Enqueue, Evict, Extend, Free, HoldId, Inspect, Kind, Label, Life, Lock, LockName,
     Op, OwnValue, Pass, Portion, Release, Resize, Seen,
@@ -113,7 +114,8 @@ impl OnLock {
                 if kind == Kind::Mutex {
                     kind = kind_of_mark(rest.text()?)?;
                 }
-                Op::Extend(Extend { claim, lease_ms, keep_record, reserve: None })
+                let reserve = if rest.is_empty() { None } else { Some(rest.reserve()?) };
+                Op::Extend(Extend { claim, lease_ms, keep_record, reserve })
             }
             Script::Acquire => {
                 rest.text()?.clone_into(&mut mailboxes);
@@ -191,6 +193,15 @@ impl<'a> Rest<'a> {
             own => Some(OwnValue::new(own).map_err(|_| malformed())?),
         };
         Ok(Some(Claim { hold, value }))
+    }
+
+    /// What an extend says that has fencing tokens reserved.
+    fn reserve(&mut self) -> Read<Reserve> {
+        let (tokens, tell) = (parsed(self.text()?)?, self.text()?);
+        match tell {
+            "" | "1" => Ok(Reserve { tokens, tell: tell == "1" }),
+            _ => Err(malformed()),
+        }
     }
 
     /// What one of several extends says of a lock.

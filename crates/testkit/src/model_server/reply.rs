@@ -127,7 +127,7 @@ pub(super) fn of_session(record: Option<&SessionRecord>) -> Value {
 pub(super) fn of_script(kind: Kind, op: &Op, reply: &Reply) -> Value {
     match reply {
         Reply::Acquire(acquired) => of_acquire(kind, acquired),
-        Reply::Extend(extended) => Value::Integer(i64::from(*extended == Extended::Extended)),
+        Reply::Extend(extended) => of_extend(extended),
         Reply::Release(Released { found, left, holder, next }) => {
             let next = next.as_ref().map(|next| match next {
                 Ok(acquired) => of_acquire(kind, acquired),
@@ -225,6 +225,18 @@ fn of_acquire(kind: Kind, acquired: &Acquired) -> Value {
             Value::Array(said.into_iter().chain(others).chain(who(holder.as_ref())).collect())
         }
         Acquired::Spent(how) => Value::Array(vec![Value::bulk("spent"), Value::bulk(ended(*how))]),
+    }
+}
+
+fn of_extend(extended: &Extended) -> Value {
+    match extended {
+        Extended::NotHeld => Value::Integer(0),
+        Extended::Extended => Value::Integer(1),
+        Extended::Reserved { block, others_wait } => Value::Array(vec![
+            Value::number(block.first().map_or(0, FencingToken::as_u64)),
+            Value::Integer(block.left().into()),
+            Value::Integer((*others_wait).into()),
+        ]),
     }
 }
 

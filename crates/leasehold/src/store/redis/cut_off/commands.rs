@@ -3,6 +3,7 @@
 use super::Broken;
 use super::site::Site;
 use crate::store::redis::embedded::{Keyspace, WHOLE};
+use leasehold_core::cohort::{BLOCK, Reserve};
 use leasehold_core::{
     Acquire, Beat, Claim, Enqueue, Evict, Extend, FencingToken, Free, HoldId, Inspect, Kind, Label, Life,
     Lock, Nonce, Op, OwnValue, Pass, Portion, Release, Resize, Seen, SessionId,
@@ -139,6 +140,13 @@ fn acquires() -> Vec<Way> {
         ("the same, to wait", vec![take(1)], take(2), "GET HMGET TIME PTTL PTTL HSET"),
         ("the same, behind others", queue(), take(4), "GET HMGET TIME PTTL HGET HGET PTTL HSET"),
         ("look of one who waits", queue(), take(3), "GET HMGET TIME PTTL HGET HGET PTTL HSET"),
+        (
+            "acquire of a lock whose holder is told of others: not to wait",
+            vec![take(1), reserve(1, 1)],
+            try_to_take(2),
+            "GET HMGET PTTL PUBLISH",
+        ),
+        ("the same, to wait", vec![take(1), reserve(1, 1)], take(2), "GET HMGET TIME PTTL PTTL HSET PUBLISH"),
         (
             "look of one who was granted the lock",
             [queue(), vec![release(1)]].concat(),
@@ -281,6 +289,20 @@ fn others() -> Vec<Way> {
             "GET HMGET PTTL PEXPIRE TIME PTTL PEXPIRE",
         ),
         ("extend of a user's own value", vec![own()], own_extend, "GET HMGET PTTL PEXPIRE"),
+        (
+            "extend that reserves tokens",
+            vec![take(1)],
+            reserve(1, 90_000_000),
+            "GET HMGET PTTL PEXPIRE TIME HSET",
+        ),
+        ("the same, that lengthens nothing", vec![take(1)], reserve(1, 1), "GET HMGET PTTL TIME HSET"),
+        (
+            "the same, that keeps the record",
+            vec![take(1)],
+            keeping(reserve(1, 90_000_000)),
+            "GET HMGET PTTL PEXPIRE TIME PTTL PEXPIRE HSET",
+        ),
+        ("the same, of a hold that is gone", vec![take(1), release(1)], reserve(1, 1), "GET"),
         ("extend of a hold that is gone", vec![], extend(1, false), "MGET"),
         ("inspect of a free lock", vec![], Op::Inspect(Inspect { claim: None, in_full: false }), "GET HMGET"),
         (
@@ -669,6 +691,19 @@ fn release_own() -> Op {
 
 fn short_extend(n: u8) -> Op {
     Op::Extend(Extend { claim: claim(n), lease_ms: 1, keep_record: false, reserve: None })
+}
+
+/// Its holder is told of others.
+fn reserve(n: u8, lease_ms: u64) -> Op {
+    let reserve = Some(Reserve { tokens: BLOCK, tell: true });
+    Op::Extend(Extend { claim: claim(n), lease_ms, keep_record: false, reserve })
+}
+
+fn keeping(op: Op) -> Op {
+    match op {
+        Op::Extend(extend) => Op::Extend(Extend { keep_record: true, ..extend }),
+        other => other,
+    }
 }
 
 fn extend(n: u8, keep_record: bool) -> Op {

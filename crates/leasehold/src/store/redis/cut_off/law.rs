@@ -23,7 +23,8 @@
 //!   record says of a hold that is not there; it is never told that it still holds. The next who comes gives the lock on.
 //! - Opened means nothing.
 //! - Lasting: the key of a ReentrantMutex lasts longer than its holds, each of which has an end of its own; or as long as those
-//!   that are not given up. A hold that was to be left resting ends when the rest would.
+//!   that are not given up. A hold that was to be left resting ends when the rest would. A hold for which tokens were to be
+//!   reserved lasts longer, and none are.
 //! - Entered: whoever the record names as the last one was never given the lock, was not told so, and has left the queue.
 //!   Its fencing token is used up. It finds the lock free with its next look; if others wait by then, they come first.
 //!
@@ -118,8 +119,9 @@ fn for_ever_there(value: Value) -> Value {
 }
 
 fn is_empty(record: &Record) -> bool {
-    let Record { expires_ms: _, last, tenant, ended, tail, tickets, places, .. } = record;
+    let Record { expires_ms: _, last, reserved, tenant, ended, tail, tickets, places, .. } = record;
     last.is_none()
+        && reserved.is_none()
         && tenant.is_none()
         && ended.kept.is_empty()
         && *tail == 0

@@ -135,7 +135,8 @@ impl Play<'_> {
                 self.site.run(&op, commands)?;
                 let after = self.site.redis.keyspace();
                 let record_stays = after.entry(&record) == before.entry(&record);
-                if !record_stays || after != before && kind != OpKind::Extend {
+                let extends = matches!(kind, OpKind::Extend | OpKind::Reserve);
+                if !record_stays || after != before && !extends {
                     return Err(Broken(format!(
                         "{op:?}, cut off after {commands} commands, changes {after:?}"
                     )));

@@ -15,6 +15,8 @@ pub(super) enum OpKind {
     /// One that names the session ahead.
     AcquireAhead,
     Extend,
+    /// An extend that reserves fencing tokens, of a Mutex.
+    Reserve,
     Release,
     ReleaseAndAcquire,
     Inspect,
@@ -25,13 +27,18 @@ pub(super) enum OpKind {
 
 /// Those that a lock of a kind has.
 pub(super) fn op_kinds(kind: Kind) -> impl Iterator<Item = OpKind> {
-    OP_KINDS.into_iter().filter(move |op| *op != OpKind::Resize || kind == Kind::Semaphore)
+    OP_KINDS.into_iter().filter(move |op| match op {
+        OpKind::Resize => kind == Kind::Semaphore,
+        OpKind::Reserve => kind == Kind::Mutex,
+        _ => true,
+    })
 }
 
-const OP_KINDS: [OpKind; 9] = [
+const OP_KINDS: [OpKind; 10] = [
     OpKind::Acquire,
     OpKind::AcquireAhead,
     OpKind::Extend,
+    OpKind::Reserve,
     OpKind::Release,
     OpKind::ReleaseAndAcquire,
     OpKind::Inspect,
@@ -45,6 +52,7 @@ impl OpKind {
         match op {
             Op::Acquire(ask) if ask.ahead.is_some() => Some(Self::AcquireAhead),
             Op::Acquire(_) => Some(Self::Acquire),
+            Op::Extend(extend) if extend.reserve.is_some() => Some(Self::Reserve),
             Op::Extend(_) => Some(Self::Extend),
             Op::Release(release) if release.next.is_some() => Some(Self::ReleaseAndAcquire),
             Op::Release(_) => Some(Self::Release),
@@ -89,10 +97,14 @@ impl Seen {
     pub(super) fn check(&self, kinds: &[Kind], times_at_least: u64) {
         let of_these_kinds = match kinds[0] {
             Kind::Reentrant => &[(OpKind::Acquire, Left::Lasting), (OpKind::Extend, Left::Lasting)][..],
-            Kind::Mutex | Kind::Election => {
-                // Left resting, but not yet told from the hold before.
-                &[(OpKind::Release, Left::Lasting)]
-            }
+            // Left resting, but not yet told from the hold before; and lengthened, before anything is reserved.
+            Kind::Mutex => &[
+                (OpKind::Release, Left::Lasting),
+                (OpKind::Reserve, Left::Untouched),
+                (OpKind::Reserve, Left::Lasting),
+                (OpKind::Reserve, Left::Done),
+            ],
+            Kind::Election => &[(OpKind::Release, Left::Lasting)],
             Kind::Semaphore => &[
                 (OpKind::Resize, Left::Untouched),
                 (OpKind::Resize, Left::Opened),
@@ -146,7 +158,10 @@ impl Seen {
             _ => 7,
         };
         assert_eq!(self.cuts.len(), scripts, "so many scripts there are");
-        assert_eq!(self.missed(), [""; 0], "never cut off there");
+        let mut missed = self.missed();
+        // An Election is extended by the script of a Mutex, for which alone something is reserved.
+        missed.retain(|text| kinds[0] != Kind::Election || !text.contains("'HSET', KEYS[2], 'reserved'"));
+        assert_eq!(missed, [""; 0], "never cut off there");
     }
 
     /// The commands at which no script was stopped. What scripts share is one text: what each operation can leave is said

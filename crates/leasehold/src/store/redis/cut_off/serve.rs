@@ -3,7 +3,8 @@
 //! 1. Every script goes on from what the cut-off left as the model does: in its reply, in its messages, and in the end in
 //!    its keys.
 //! 2. Only who waits is given the lock; who was given it finds it held when it releases it.
-//! 3. Each has a greater fencing token than all before, up to the greatest there is; or that of the owner's other holds.
+//! 3. Each has a greater fencing token than all that were given or reserved before, up to the greatest there is; or that of the
+//!    owner's other holds.
 //! 4. Everybody is served after so many looks: one each, one more each to queue anew, and one for every 64 dead places.
 //! 5. Nobody is left in the queue, dead or alive.
 
@@ -168,9 +169,11 @@ fn holder(state: &LockState) -> Option<&Claim> {
     (stands && !own).then_some(&tenant.claim)
 }
 
+/// The greatest token that was given or reserved.
 fn last(state: &LockState) -> FencingToken {
-    let last = state.record.as_ref().and_then(|record| record.last);
-    last.unwrap_or(FencingToken::new(0))
+    let record = state.record.as_ref();
+    let reserved = record.and_then(|record| record.reserved).map(|reserved| reserved.upto);
+    record.and_then(|record| record.last).max(reserved).unwrap_or(FencingToken::new(0))
 }
 
 /// Who asks for the lock in an operation.

@@ -3,6 +3,7 @@
 
 use futures_util::future::{BoxFuture, ready};
 use leasehold::store::{Fault, Outcome, Postbox, SessionKeeping, Store};
+use leasehold_core::cohort::BLOCK;
 use leasehold_core::model::{
     Alive, Content, Entries, LockState, Part, Parts, PlaceId, Sessions, Value, Vital, everybody,
 };
@@ -163,6 +164,30 @@ enum Flaw {
     CountsAsTold,
     /// Takes one of the parts of a dead session.
     EvictsOne,
+    /// Reserves the same tokens again.
+    ReservesAgain,
+    /// Reserves a whole block, however few are asked for.
+    ReservesMore,
+    /// Reserves one token, however many are asked for.
+    ReservesOne,
+    /// Gives tokens that are reserved.
+    GivesReserved,
+    /// Reserves for whoever asks what is the holder's.
+    ReservesForAnybody,
+    /// Of other kinds than a Mutex it extends, and reserves nothing.
+    ReservesOfAnyKind,
+    /// Says of nobody that he waits.
+    HidesWhoWaits,
+    /// Tells no holder of others.
+    TellsNoHolder,
+    /// Tells holders who did not ask for it.
+    TellsUnasked,
+    /// Tells also what a holder's own session asks for.
+    TellsOfHimself,
+    /// Tells also those who come after the one that wanted it.
+    TellsForEver,
+    /// Tells of others also when somebody else has the lock.
+    TellsWhoHasLost,
 }
 
 /// The model as a store: what a store is at least, with a clock and keys for the test to meddle with.
@@ -216,13 +241,14 @@ impl Model {
         spoil_entries(self.flaw, state, now_us / 1000, &op);
         spoil_ask(self.flaw, state, &mut op);
         spoil_parts(self.flaw, state, now_us / 1000, &op);
+        spoil_reserved(self.flaw, state, &mut op);
         let before = state.clone();
         let alive: Alive<'_> = match self.flaw {
             Flaw::EvictsTheLiving => &|_| Vital::Lapsed,
             Flaw::SparesTheDead => &|_| Vital::Alive(1_000),
             _ => &|session| sessions.vital(now_us / 1000, session),
         };
-        let (mut reply, wakes) = match other {
+        let (mut reply, mut wakes) = match other {
             None => state.apply(now_us, &op, alive),
             Some(other) => state.apply_beside(&other, now_us, &op, alive),
         };
@@ -231,6 +257,7 @@ impl Model {
         }
         spoil_reply(self.flaw, &mut reply);
         spoil_what_became(self.flaw, &before, state, &op, &mut reply);
+        spoil_notes(self.flaw, state, &op, &reply, &mut wakes);
         let most = if self.flaw == Flaw::PostsOne { 1 } else { usize::MAX };
         let most = match op {
             Op::Resize(_) if self.flaw == Flaw::ResizesInSilence => 0,
@@ -504,6 +531,57 @@ fn spoil_what_became(flaw: Flaw, before: &LockState, state: &mut LockState, op: 
     }
 }
 
+/// What can be wrong with tokens that are reserved.
+fn spoil_reserved(flaw: Flaw, state: &mut LockState, op: &mut Op) {
+    let is_mutex = state.kind == Kind::Mutex;
+    let Some(record) = &mut state.record else { return };
+    match (flaw, op) {
+        (Flaw::ReservesOfAnyKind, Op::Extend(extend)) if !is_mutex => extend.reserve = None,
+        (Flaw::ReservesForAnybody, Op::Extend(extend)) => {
+            extend.claim = record.tenant.as_ref().map_or(&extend.claim, |tenant| &tenant.claim).clone();
+        }
+        (Flaw::ReservesAgain, Op::Extend(_)) | (Flaw::GivesReserved, Op::Acquire(_) | Op::Release(_)) => {
+            record.reserved = None;
+        }
+        (Flaw::ReservesMore | Flaw::ReservesOne | Flaw::TellsUnasked, Op::Extend(extend)) => {
+            if let Some(reserve) = &mut extend.reserve {
+                match flaw {
+                    Flaw::ReservesMore => reserve.tokens = BLOCK,
+                    Flaw::ReservesOne => reserve.tokens = 1,
+                    _ => reserve.tell = true,
+                }
+            }
+        }
+        (Flaw::TellsForEver, Op::Acquire(_)) => {
+            if let (Some(reserved), Some(last)) = (&mut record.reserved, record.last) {
+                reserved.upto = reserved.upto.max(FencingToken::after(Some(last), 0));
+            }
+        }
+        _ => {}
+    }
+}
+
+/// What can be wrong with what holders are told of others.
+fn spoil_notes(flaw: Flaw, state: &LockState, op: &Op, reply: &Reply, wakes: &mut Vec<Wake>) {
+    if flaw == Flaw::TellsNoHolder {
+        wakes.retain(|wake| !matches!(wake, Wake::Wanted { .. }));
+    }
+    let (Op::Acquire(ask), Reply::Acquire(Acquired::Taken { holder: Some(holder), .. })) = (op, reply) else {
+        return;
+    };
+    let Some(record) = state.record.as_ref() else { return };
+    let (Some(tenant), Some(reserved), Some(fence)) = (&record.tenant, record.reserved, record.last) else {
+        return;
+    };
+    let to = tenant.claim.hold.session();
+    let tells = reserved.tells && reserved.upto > fence;
+    let himself = flaw == Flaw::TellsOfHimself && to == ask.claim.hold.session();
+    let lost = flaw == Flaw::TellsWhoHasLost && holder.is_stranger();
+    if tells && (himself || lost) {
+        wakes.push(Wake::Wanted { to, fence });
+    }
+}
+
 fn parts(state: &LockState) -> Option<&Parts> {
     state.value.as_ref()?.content.parts()
 }
@@ -528,6 +606,7 @@ fn spoil_share(flaw: Flaw, state: &mut LockState, now_us: u64, ask: &Acquire) {
 fn spoil_reply(flaw: Flaw, reply: &mut Reply) {
     match (flaw, reply) {
         (Flaw::ExtendsNothing, Reply::Extend(extended)) => *extended = Extended::Extended,
+        (Flaw::HidesWhoWaits, Reply::Extend(Extended::Reserved { others_wait, .. })) => *others_wait = false,
         (Flaw::LeavesUntold, Reply::Release(released)) => released.left = 0,
         (Flaw::OneToken, Reply::Acquire(Acquired::Granted { fence, .. })) => *fence = FencingToken::new(7),
         (Flaw::OneToken, Reply::Inspect(inspection)) => {
@@ -834,6 +913,35 @@ fn a_flaw_of_a_rest_fails_its_case() {
     }
 }
 
+/// The same for what is reserved.
+#[test]
+fn a_flaw_of_what_is_reserved_fails_its_case() {
+    fails(Flaw::ReservesAgain, cases::blocks_of_tokens_follow_one_another);
+    fails(Flaw::ReservesMore, cases::a_block_is_whole_when_its_time_has_come);
+    fails(Flaw::ReservesOne, cases::a_block_is_whole_when_its_time_has_come);
+    fails(Flaw::GivesReserved, cases::tokens_grow_over_what_is_reserved);
+    fails(Flaw::GivesReserved, cases::tokens_grow_over_what_was_reserved_for_who_was_robbed);
+    fails(Flaw::ExtendsNothing, cases::nothing_is_reserved_but_for_the_holder);
+    fails(Flaw::ReservesForAnybody, cases::nothing_is_reserved_but_for_the_holder);
+    fails(Flaw::ExtendShortens, cases::an_extend_that_reserves_only_raises);
+    fails(Flaw::ReservesForAnybody, cases::an_equal_value_reserves_nothing);
+    fails(Flaw::HidesWhoWaits, cases::who_reserves_learns_whether_others_wait);
+    fails(Flaw::TellsUnasked, cases::a_holder_is_told_of_others_who_ask);
+    fails(Flaw::TellsOfHimself, cases::a_holder_is_told_of_others_who_ask);
+    fails(Flaw::TellsForEver, cases::a_holder_is_told_for_one_hold);
+    fails(Flaw::TellsForEver, cases::who_has_lost_his_hold_is_told_no_more);
+    fails(Flaw::TellsWhoHasLost, cases::who_has_lost_his_hold_is_told_no_more);
+    for kind in Kind::ALL.into_iter().filter(|kind| *kind != Kind::Mutex) {
+        fails_of(kind, Flaw::ReservesOfAnyKind, cases::a_lock_of_this_kind_has_no_tokens_to_reserve);
+    }
+}
+
+/// A case that waits in vain.
+#[test]
+fn a_store_that_tells_no_holder_fails_its_case() {
+    fails(Flaw::TellsNoHolder, cases::a_holder_is_told_of_others_who_ask);
+}
+
 /// The same for several locks in one step.
 #[test]
 fn a_flaw_of_a_set_fails_its_case() {
@@ -978,6 +1086,7 @@ fn every_case_of_a_kind_and_of_sets_is_failed_by_some_store() {
         include_str!("../src/conformance/cases/permits.rs"),
         include_str!("../src/conformance/cases/reading.rs"),
         include_str!("../src/conformance/cases/gathering.rs"),
+        include_str!("../src/conformance/cases/reserving.rs"),
         include_str!("../src/conformance/cases/sharing.rs"),
     ];
     let names = cases.iter().flat_map(|cases| cases.split("pub async fn ").skip(1));
@@ -1001,6 +1110,14 @@ fn a_flaw_disagrees_with_the_model() {
         Flaw::LooksExtend,
         Flaw::LooksLoseThePlace,
         Flaw::AdoptsUnasked,
+        Flaw::ReservesAgain,
+        Flaw::GivesReserved,
+        Flaw::ReservesForAnybody,
+        Flaw::HidesWhoWaits,
+        Flaw::TellsNoHolder,
+        Flaw::TellsUnasked,
+        Flaw::TellsOfHimself,
+        Flaw::TellsForEver,
     ] {
         disagrees(Kind::Mutex, flaw);
     }

@@ -21,6 +21,7 @@ pub struct Letter {
 pub struct Letters {
     unread: Mutex<Vec<Letter>>,
     freed: Mutex<Vec<FencingToken>>,
+    wanted: Mutex<Vec<FencingToken>>,
     news: Notify,
 }
 
@@ -31,8 +32,8 @@ impl Letters {
     pub async fn next(&self) -> Letter {
         loop {
             let news = self.news.notified();
-            if let Some(first) = self.first() {
-                return first;
+            if let Some(letter) = first(&self.unread) {
+                return letter;
             }
             news.await;
         }
@@ -44,41 +45,53 @@ impl Letters {
     pub async fn next_freed(&self) -> FencingToken {
         loop {
             let news = self.news.notified();
-            if let Some(freed) = self.first_freed() {
+            if let Some(freed) = first(&self.freed) {
                 return freed;
             }
             news.await;
         }
     }
 
+    /// Which hold others were said to ask for, once they did.
+    ///
+    /// Cancel safety: no message is lost.
+    pub async fn next_wanted(&self) -> FencingToken {
+        loop {
+            let news = self.news.notified();
+            if let Some(wanted) = first(&self.wanted) {
+                return wanted;
+            }
+            news.await;
+        }
+    }
+
+    /// Which holds others were said to ask for so far, and nobody has read.
+    pub fn take_wanted(&self) -> Vec<FencingToken> {
+        std::mem::take(&mut *of(&self.wanted))
+    }
+
     /// Whether there is no unread letter.
     pub fn is_empty(&self) -> bool {
-        self.unread().is_empty()
+        of(&self.unread).is_empty()
     }
+}
 
-    /// The first unread letter, if there is one.
-    fn first(&self) -> Option<Letter> {
-        let mut unread = self.unread();
-        if unread.is_empty() { None } else { Some(unread.remove(0)) }
-    }
+/// The first of those that nobody has read, if there is one.
+fn first<T>(unread: &Mutex<Vec<T>>) -> Option<T> {
+    let mut unread = of(unread);
+    if unread.is_empty() { None } else { Some(unread.remove(0)) }
+}
 
-    fn first_freed(&self) -> Option<FencingToken> {
-        let mut freed = self.freed.lock().unwrap_or_else(PoisonError::into_inner);
-        if freed.is_empty() { None } else { Some(freed.remove(0)) }
-    }
-
-    fn unread(&self) -> MutexGuard<'_, Vec<Letter>> {
-        self.unread.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+fn of<T>(unread: &Mutex<Vec<T>>) -> MutexGuard<'_, Vec<T>> {
+    unread.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Postbox for Letters {
     fn deliver(&self, wake: Wake) {
         match wake {
-            Wake::Grant { to, nonce, fence } => self.unread().push(Letter { to, nonce, fence }),
-            Wake::Freed { fence, .. } => {
-                self.freed.lock().unwrap_or_else(PoisonError::into_inner).push(fence);
-            }
+            Wake::Grant { to, nonce, fence } => of(&self.unread).push(Letter { to, nonce, fence }),
+            Wake::Freed { fence, .. } => of(&self.freed).push(fence),
+            Wake::Wanted { fence, .. } => of(&self.wanted).push(fence),
             _ => {}
         }
         self.news.notify_one();

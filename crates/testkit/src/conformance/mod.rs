@@ -78,6 +78,17 @@ macro_rules! conformance_suite {
                 a_rest_is_ended_by_force
                 a_rest_that_acquires_again_waits
                 a_rest_by_another_hold_changes_nothing
+                blocks_of_tokens_follow_one_another
+                a_block_is_whole_when_its_time_has_come
+                tokens_grow_over_what_is_reserved
+                tokens_grow_over_what_was_reserved_for_who_was_robbed
+                nothing_is_reserved_but_for_the_holder
+                an_extend_that_reserves_only_raises
+                an_equal_value_reserves_nothing
+                who_reserves_learns_whether_others_wait
+                a_holder_is_told_of_others_who_ask
+                a_holder_is_told_for_one_hold
+                who_has_lost_his_hold_is_told_no_more
             }
         }
     };
@@ -100,6 +111,7 @@ macro_rules! conformance_suite {
                 a_rest_that_acquires_again_waits
                 a_rest_by_another_hold_changes_nothing
                 another_kind_of_lock_is_refused
+                a_lock_of_this_kind_has_no_tokens_to_reserve
             }
         }
     };
@@ -124,6 +136,7 @@ macro_rules! conformance_suite {
                 a_stranger_of_the_same_owner_counts
                 another_kind_of_lock_is_refused
                 many_entries_at_once_are_counted
+                a_lock_of_this_kind_has_no_tokens_to_reserve
             }
         }
     };
@@ -253,6 +266,7 @@ macro_rules! conformance_suite {
             a_name_is_of_one_kind
             a_shared_lock_is_in_no_set
             holds_side_by_side_are_told_apart
+            a_lock_of_this_kind_has_no_tokens_to_reserve
         }
     };
     // What whoever holds a lock has, or a part of it, also where none waits for that.
@@ -375,6 +389,7 @@ mod tests {
             include_str!("cases/queueing.rs"),
             include_str!("cases/reading.rs"),
             include_str!("cases/releasing.rs"),
+            include_str!("cases/reserving.rs"),
             include_str!("cases/resting.rs"),
             include_str!("cases/sessions.rs"),
             include_str!("cases/sharing.rs"),

@@ -4,6 +4,7 @@ use super::letters::Letter;
 use super::letters::Letters;
 use crate::Random;
 use leasehold::store::{Outcome, Store};
+use leasehold_core::cohort::Reserve;
 use leasehold_core::{
     Acquire, Acquired, Ahead, Beat, Beaten, Claim, Enqueue, Entered, Evict, Evicted, Extend, Extended, Fate,
     FencingToken, Free, Freed, HoldId, Holder, Inspect, Inspection, Kind, Label, Life, Lock, Nonce, Op,
@@ -212,11 +213,26 @@ impl Peer {
 
     /// Sends an extend.
     pub async fn extend(&self, claim: &Claim, lease: Duration) -> Extended {
-        let extend =
-            Extend { claim: claim.clone(), lease_ms: millis(lease), keep_record: false, reserve: None };
+        self.extend_and(claim, lease, None).await
+    }
+
+    /// Sends an extend that may have fencing tokens reserved.
+    pub async fn extend_and(&self, claim: &Claim, lease: Duration, reserve: Option<Reserve>) -> Extended {
+        let extend = Extend { claim: claim.clone(), lease_ms: millis(lease), keep_record: false, reserve };
         match self.execute(&Op::Extend(extend)).await {
             Reply::Extend(extended) => extended,
             other => panic!("{}: an extend was answered by {other:?}", self.lock),
+        }
+    }
+
+    /// Has fencing tokens reserved for the hold that it has, and does not lengthen it. Gives them, the first one first, and
+    /// whether others wait.
+    pub async fn reserve(&self, claim: &Claim, reserve: Reserve) -> (Vec<FencingToken>, bool) {
+        match self.extend_and(claim, Duration::from_millis(1), Some(reserve)).await {
+            Extended::Reserved { mut block, others_wait } => {
+                (std::iter::from_fn(|| block.take()).collect(), others_wait)
+            }
+            other => panic!("{}: expected a block of tokens, got {other:?}", self.lock),
         }
     }
 
@@ -272,6 +288,12 @@ impl Peer {
     pub async fn freed(&self) -> FencingToken {
         let freed = tokio::time::timeout(PATIENCE, self.letters.next_freed()).await;
         freed.unwrap_or_else(|_| panic!("{}: {:?} was not told of the force", self.lock, self.session))
+    }
+
+    /// The fencing token of the hold that another is said to ask for, once that is told.
+    pub async fn wanted(&self) -> FencingToken {
+        let wanted = tokio::time::timeout(PATIENCE, self.letters.next_wanted()).await;
+        wanted.unwrap_or_else(|_| panic!("{}: {:?} was not told of another", self.lock, self.session))
     }
 
     /// How the lock stands, with what only people want to know.

@@ -4,10 +4,11 @@ use crate::Random;
 use crate::conformance::Letter;
 use crate::conformance::peer::{Peer, millis};
 use crate::conformance::scene::Scene;
+use leasehold_core::cohort::{BLOCK, Reserve};
 use leasehold_core::model::{Content, Entries, LockState, Value, everybody};
 use leasehold_core::{
-    Acquire, Acquired, Claim, Extend, FencingToken, Holder, Inspect, Kind, Lock, Op, OwnValue, Pass, Portion,
-    Release, Reply, Resize, Wake,
+    Acquire, Acquired, Claim, Extend, Extended, FencingToken, Holder, Inspect, Kind, Lock, Op, OwnValue,
+    Pass, Portion, Release, Reply, Resize, Wake,
 };
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -49,6 +50,8 @@ struct Contest<'a> {
     tokens: BTreeMap<FencingToken, FencingToken>,
     /// What the model posted, a session.
     posted: BTreeMap<usize, Vec<Letter>>,
+    /// Of which holds it said to whom that others ask for them.
+    wanted: BTreeMap<usize, Vec<FencingToken>>,
 }
 
 impl<'a> Contest<'a> {
@@ -74,6 +77,7 @@ impl<'a> Contest<'a> {
             moved: Duration::ZERO,
             tokens: BTreeMap::new(),
             posted: BTreeMap::new(),
+            wanted: BTreeMap::new(),
         }
     }
 
@@ -128,9 +132,14 @@ impl<'a> Contest<'a> {
         let (who, op) = self.any_op(random);
         let (expected, wakes) = self.model.apply(self.now_us(), &op, &everybody);
         for wake in wakes {
-            let Wake::Grant { to, nonce, fence } = wake else { continue };
-            let who = self.peers.iter().position(|peer| peer.session == to);
-            self.posted.entry(who.expect("one of the peers")).or_default().push(Letter { to, nonce, fence });
+            let to = self.peers.iter().position(|peer| peer.session == wake.to()).expect("one of the peers");
+            match wake {
+                Wake::Grant { to: session, nonce, fence } => {
+                    self.posted.entry(to).or_default().push(Letter { to: session, nonce, fence });
+                }
+                Wake::Wanted { fence, .. } => self.wanted.entry(to).or_default().push(fence),
+                _ => {}
+            }
         }
         let found = self.peers[who].execute(&op).await;
         assert!(
@@ -149,6 +158,17 @@ impl<'a> Contest<'a> {
             for (expected, found) in expected.iter().zip(&found) {
                 assert!(self.same_token(expected.fence, found.fence), "{found:?}, model: {expected:?}");
             }
+            // They come by the same way, and before the last letter.
+            let found = self.peers[who].letters.take_wanted();
+            let expected = self.wanted.remove(&who).unwrap_or_default();
+            assert_eq!(
+                found.len(),
+                expected.len(),
+                "the notes to peer {who}: {found:?}, model: {expected:?}"
+            );
+            for (expected, found) in expected.into_iter().zip(found) {
+                assert!(self.same_token(expected, found), "a note: {found:?}, model: {expected:?}");
+            }
         }
     }
 
@@ -159,6 +179,16 @@ impl<'a> Contest<'a> {
             let known = self.model.record.as_ref().and_then(|record| record.limit);
             let seen = if random.below(4) == 0 { Some(number()) } else { known };
             return (who, Op::Resize(Resize { seen, limit: number() }));
+        }
+        if self.lock.kind == Kind::Mutex && random.below(8) == 0 {
+            let reserve = Some(Reserve { tokens: BLOCK, tell: random.below(2) == 0 });
+            // The holder as a rule, or nearly nothing would be reserved.
+            let holder = self.model.record.as_ref().and_then(|record| record.tenant.as_ref());
+            let holder =
+                self.claims.iter().find(|(_, known)| holder.is_some_and(|held| held.claim == *known));
+            let (who, claim) = holder.filter(|_| random.below(4) > 0).cloned().unwrap_or((who, claim));
+            let lease_ms = 1000 * random.pick(&LEASES_S);
+            return (who, Op::Extend(Extend { claim, lease_ms, keep_record: random.below(2) == 0, reserve }));
         }
         let op = match random.below(10) {
             0..4 => Op::Acquire(self.any_ask(who, &claim, random)),
@@ -208,6 +238,7 @@ impl<'a> Contest<'a> {
                 next && (a.found, a.left) == (b.found, b.left)
                     && self.same_holder(a.holder.as_ref(), b.holder.as_ref())
             }
+            (Reply::Extend(a), Reply::Extend(b)) => self.same_extended(a, b),
             (Reply::Inspect(a), Reply::Inspect(b)) => {
                 let holder = self.same_holder(a.holder.as_ref(), b.holder.as_ref());
                 let told = (a.waiting, a.fate, a.limit) == (b.waiting, b.fate, b.limit);
@@ -218,6 +249,28 @@ impl<'a> Contest<'a> {
             }
             (a, b) => a == b,
         }
+    }
+
+    /// How many tokens there are depends on how far the clock has gone on since the block before.
+    fn same_extended(&mut self, a: &Extended, b: &Extended) -> bool {
+        let (
+            Extended::Reserved { mut block, others_wait },
+            Extended::Reserved { block: mut b_block, others_wait: b_others_wait },
+        ) = (*a, *b)
+        else {
+            return a == b;
+        };
+        let tokens: Vec<_> = std::iter::from_fn(|| block.take()).collect();
+        let b_tokens: Vec<_> = std::iter::from_fn(|| b_block.take()).collect();
+        let (Some(first), Some(b_first)) = (tokens.first(), b_tokens.first()) else { return false };
+        let last = match (&tokens[..], &b_tokens[..]) {
+            ([_, .., last], [_, .., b_last]) => Some((*last, *b_last)),
+            _ => None,
+        };
+        (1..=BLOCK as usize).contains(&b_tokens.len())
+            && others_wait == b_others_wait
+            && self.same_token(*first, *b_first)
+            && last.is_none_or(|(last, b_last)| self.same_token(last, b_last))
     }
 
     fn same_acquired(&mut self, a: &Acquired, b: &Acquired) -> bool {

@@ -34,6 +34,15 @@ pub(crate) enum NotReleased {
     Fault { fault: Fault, maybe_done: bool },
 }
 
+/// Who hears what became of a release.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Hearer {
+    /// Whoever has asked for it.
+    Caller,
+    /// Nobody: where the store does not answer the keeper goes on.
+    Nobody,
+}
+
 /// Releases a hold and passes it on. Says how often its owner has the lock yet.
 pub(crate) async fn release(
     engine: &Engine,
@@ -49,7 +58,7 @@ pub(crate) async fn release(
     if pass_on(engine, seat, hold, keep, parting) {
         return Ok(0);
     }
-    release_at_store(engine, seat, hold, keep, parting.free_every).await
+    release_at_store(engine, seat, hold, keep, (parting.free_every, Hearer::Caller)).await
 }
 
 /// Keeps a hold in the process, for the next in line or for whoever comes (6). Nothing is awaited for it.
@@ -73,7 +82,7 @@ fn pass_on(engine: &Engine, seat: &Seat, hold: &Arc<Hold>, keep: KeepId, parting
 /// Cancel safety: if the future is dropped, the keeper goes on.
 pub(super) async fn give_back(engine: &Engine, seat: &Arc<Seat>, hold: &Arc<Hold>, keep: KeepId) {
     // Nobody has it any more whom the outcome would concern.
-    let _ = release_at_store(engine, seat, hold, keep, None).await;
+    let _ = release_at_store(engine, seat, hold, keep, (None, Hearer::Nobody)).await;
 }
 
 async fn release_at_store(
@@ -81,7 +90,7 @@ async fn release_at_store(
     seat: &Arc<Seat>,
     hold: &Arc<Hold>,
     keep: KeepId,
-    free_every: Option<u32>,
+    (free_every, hearer): (Option<u32>, Hearer),
 ) -> Result<u64, NotReleased> {
     let Retired { in_flight, giving_back } = engine.keeper.retire(keep);
     if let (Some(in_flight), Some(stop)) = (&in_flight, giving_back) {
@@ -92,6 +101,9 @@ async fn release_at_store(
     let mut departure =
         Departure { engine, seat, hold, keep, done: false, cut: false, next: None, asked: None };
     let result = departure.run(free_every).await;
+    if let (Some(Err(NotReleased::Fault { .. })), Hearer::Nobody) = (&result, hearer) {
+        carry_on(engine, hold);
+    }
     drop(departure);
     let result = match result {
         Some(result) => result,

@@ -3,6 +3,7 @@
 mod detached;
 mod losing;
 mod moody;
+mod passing;
 mod releasing;
 mod renewing;
 mod shutdown;

@@ -160,6 +160,33 @@ impl World for Machine {
     }
 }
 
+/// A world in which time goes by as tokio's paused clock does.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Paused(pub(crate) tokio::time::Instant);
+
+impl World for Paused {
+    fn now(&self) -> Moment {
+        Moment::ZERO + MS + self.0.elapsed()
+    }
+
+    fn wall(&self) -> SystemTime {
+        SystemTime::UNIX_EPOCH + self.0.elapsed()
+    }
+
+    fn random(&self) -> u64 {
+        rand::random()
+    }
+
+    fn sleep_until(&self, at: Moment) -> BoxFuture<'static, ()> {
+        Box::pin(sleep(at.since(self.now())))
+    }
+
+    fn host(&self, keeper: BoxFuture<'static, ()>) -> std::io::Result<()> {
+        tokio::spawn(keeper);
+        Ok(())
+    }
+}
+
 /// True the first time only.
 pub(crate) fn once() -> impl Fn() -> bool + Send + Sync {
     let asked = AtomicU32::new(0);

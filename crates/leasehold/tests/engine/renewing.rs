@@ -1,13 +1,13 @@
 //! When holds are renewed, and what a renewal that fails costs.
 
-use crate::moody::{MS, Moody, Whim, once};
+use crate::moody::{MS, Moody, Paused, Whim, once};
 use futures_util::future::BoxFuture;
 use leasehold::store::{Fault, Lock, MemoryStore, Op, Outcome, Postbox, Store};
-use leasehold::{Client, Moment, SessionId, World};
+use leasehold::{Client, SessionId, World};
 use leasehold_core::KeyError;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 use tokio::time::sleep;
 
 #[tokio::test]
@@ -41,33 +41,6 @@ async fn a_long_extend_by_the_user_keeps_the_record_beside_the_lock() {
     now_us.fetch_add(7_200_000_000, Ordering::SeqCst);
     guard.extend_to(hours(3)).await.expect("held for another hour, and known as ours");
     guard.release().await.expect("released");
-}
-
-/// A world in which time goes by as tokio's paused clock does.
-#[derive(Debug, Clone, Copy)]
-struct Paused(tokio::time::Instant);
-
-impl World for Paused {
-    fn now(&self) -> Moment {
-        Moment::ZERO + MS + self.0.elapsed()
-    }
-
-    fn wall(&self) -> SystemTime {
-        SystemTime::UNIX_EPOCH + self.0.elapsed()
-    }
-
-    fn random(&self) -> u64 {
-        rand::random()
-    }
-
-    fn sleep_until(&self, at: Moment) -> BoxFuture<'static, ()> {
-        Box::pin(sleep(at.since(self.now())))
-    }
-
-    fn host(&self, keeper: BoxFuture<'static, ()>) -> std::io::Result<()> {
-        tokio::spawn(keeper);
-        Ok(())
-    }
 }
 
 /// A store that counts the batches of extends, and answers each after a millisecond.

@@ -1,0 +1,59 @@
+//! What becomes of a hold that its process has kept, for the next in line or for whoever comes, when nobody takes it.
+
+use crate::moody::{MS, Moody, Paused, Whim, once};
+use leasehold::store::{MemoryStore, Op};
+use leasehold::{Client, Mutex, World};
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Waker};
+use std::time::Duration;
+use tokio::time::{Instant, sleep, timeout};
+
+const LONG: Duration = Duration::from_secs(600);
+
+/// Two clients of one store in paused time, of whom the first has moods.
+struct Pair {
+    moody: Client,
+    other: Client,
+}
+
+impl Pair {
+    async fn new(mood: impl Fn(&Op) -> Whim + Send + Sync + 'static) -> Self {
+        let world = Paused(Instant::now());
+        let memory = MemoryStore::with_clock(move || world.now().as_micros());
+        let moody = Moody::new(&memory, move |_, op| mood(op));
+        let moody = Client::of_store(moody).world(world).call_timeout(200 * MS).watchdog_lease(LONG);
+        let other = Client::of_store(memory).world(world).connect().await.expect("it connects");
+        Self { moody: moody.connect().await.expect("it connects"), other }
+    }
+
+    fn mutex(&self) -> Mutex {
+        self.moody.mutex("m").expect("a good name")
+    }
+
+    async fn is_held(&self) -> bool {
+        self.other.mutex("m").expect("a good name").inspect().await.expect("an answer").held
+    }
+}
+
+async fn use_once(mutex: &Mutex) {
+    mutex.acquire().await.expect("acquired").release().await.expect("released");
+}
+
+/// The one at the front cannot use what is kept, gives it back, and has no answer: nobody but the keeper can try again.
+#[tokio::test(start_paused = true)]
+async fn what_the_front_gives_back_without_an_answer_is_given_back_by_the_keeper() {
+    let first = once();
+    let pair = Pair::new(move |op| match op {
+        Op::Release(_) if first() => Whim::Hang,
+        _ => Whim::Obey,
+    })
+    .await;
+    let kept = pair.mutex().sticky(LONG);
+    use_once(&kept).await;
+    // By then it has been lengthened.
+    sleep(LONG / 100).await;
+    let own = pair.mutex().value("a value of one's own").expect("a good value");
+    let guard = timeout(LONG / 10, own.acquire()).await.expect("not only when the lease ends");
+    guard.expect("acquired").release().await.expect("released");
+}

@@ -43,8 +43,8 @@ pub(super) struct Passing {
     /// How long it is kept where nobody stands in line, and since when.
     keep_for: Option<Duration>,
     rests_since: Moment,
-    /// Set while the keeper has it in mind to look at the seat.
-    watched: bool,
+    /// When the keeper looks at the seat, if it does: never later than what is kept is to be given back.
+    watched: Option<Moment>,
 }
 
 /// What is to be done with a hold that was passed on.
@@ -77,7 +77,7 @@ impl Passing {
             answered: false,
             keep_for: None,
             rests_since: now,
-            watched: false,
+            watched: None,
         })
     }
 
@@ -131,8 +131,10 @@ impl Seat {
         };
         hold.pass();
         (passing.kept, passing.rests_since) = (Some(keep), now);
-        let until = parting.keep_for.filter(|_| state.line.front().is_none()).map(|keep_for| now + keep_for);
-        let watch = until.filter(|_| !std::mem::replace(&mut passing.watched, true));
+        // Also where somebody stands in line: he may leave it. Whoever had it before may have wanted it kept for longer.
+        let until = parting.keep_for.map(|keep_for| now + keep_for);
+        let watch = until.filter(|until| passing.watched.is_none_or(|watched| *until < watched));
+        passing.watched = watch.or(passing.watched);
         state.releases = releases;
         state.signal_front();
         Some(Passed { call, watch })
@@ -203,11 +205,12 @@ impl Seat {
         let until = match (passing.kept, passing.keep_for) {
             (Some(_), Some(keep_for)) if !in_line => passing.rests_since + keep_for,
             _ => {
-                passing.watched = false;
+                passing.watched = None;
                 return Rest::InUse;
             }
         };
         if now < until {
+            passing.watched = Some(until);
             return Rest::Until(until);
         }
         let hold = passing.hold;
@@ -282,8 +285,9 @@ impl State {
     /// The last one has left the line: gives what was kept for it (2).
     pub(super) fn kept_for_nobody(&mut self) -> Option<KeepId> {
         let passing = self.passing.as_ref().filter(|_| self.line.front().is_none())?;
-        // The keeper looks after it.
-        if passing.watched { None } else { self.part() }
+        // The keeper looks after what is to be kept.
+        let is_seen_to = passing.keep_for.is_some() && passing.watched.is_some();
+        if is_seen_to { None } else { self.part() }
     }
 
     /// Puts out what is kept.

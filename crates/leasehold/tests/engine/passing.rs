@@ -57,3 +57,36 @@ async fn what_the_front_gives_back_without_an_answer_is_given_back_by_the_keeper
     let guard = timeout(LONG / 10, own.acquire()).await.expect("not only when the lease ends");
     guard.expect("acquired").release().await.expect("released");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_is_kept_for_as_long_as_the_last_one_asked_who_had_it() {
+    let pair = Pair::new(|_| Whim::Obey).await;
+    let (long, brief) = (pair.mutex().sticky(LONG), pair.mutex().sticky(1_000 * MS));
+    use_once(&long).await;
+    use_once(&brief).await;
+    sleep(900 * MS).await;
+    assert!(pair.is_held().await);
+    sleep(200 * MS).await;
+    assert!(!pair.is_held().await);
+}
+
+/// One who wants it kept had it before: the keeper was to look after that.
+#[tokio::test(start_paused = true)]
+async fn what_is_kept_for_one_who_leaves_the_line_is_given_back() {
+    for sticky in [None, Some(LONG)] {
+        let pair = Pair::new(|_| Whim::Obey).await;
+        let first = pair.mutex().sticky(LONG / 2);
+        use_once(&first).await;
+        let last = sticky.map_or(pair.mutex(), |keep_for| pair.mutex().sticky(keep_for));
+        let (guard, next) = (last.acquire().await.expect("acquired"), pair.mutex());
+        {
+            let mut next = pin!(next.acquire());
+            assert!(next.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+            guard.release().await.expect("released");
+        }
+        sleep(100 * MS).await;
+        assert_eq!(pair.is_held().await, sticky.is_some(), "only what is to be kept");
+        sleep(LONG).await;
+        assert!(!pair.is_held().await);
+    }
+}

@@ -58,6 +58,23 @@ async fn what_the_front_gives_back_without_an_answer_is_given_back_by_the_keeper
     guard.expect("acquired").release().await.expect("released");
 }
 
+/// It had been looked at while it was used, and the keeper had decided before when to wake.
+#[tokio::test(start_paused = true)]
+async fn what_was_used_meanwhile_is_kept_for_as_long_as_was_asked_and_not_until_the_keeper_wakes_by_chance() {
+    let pair = Pair::new(|_| Whim::Obey).await;
+    let kept = pair.mutex().sticky(700 * MS);
+    let guard = kept.acquire().await.expect("acquired");
+    // It has been lengthened, and nothing else wakes the keeper for some time.
+    sleep(LONG / 100).await;
+    guard.release().await.expect("released");
+    sleep(400 * MS).await;
+    use_once(&kept).await;
+    sleep(650 * MS).await;
+    assert!(pair.is_held().await, "it is kept from the last use on");
+    sleep(100 * MS).await;
+    assert!(!pair.is_held().await);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_lock_is_kept_for_as_long_as_the_last_one_asked_who_had_it() {
     let pair = Pair::new(|_| Whim::Obey).await;

@@ -215,7 +215,10 @@ impl Shared {
         match seat.end_rest(now) {
             Rest::InUse => {}
             Rest::Until(until) => {
-                self.state().watch_rest(id, until);
+                // When to wake was decided before.
+                if self.state().watch_rest(id, until) {
+                    self.bell.notify_one();
+                }
             }
             Rest::Over => self.part_with(id),
         }

@@ -240,6 +240,23 @@ async fn a_session_that_cannot_beat_takes_all_its_holds_with_it() {
     assert!(cut_at.elapsed() < 10 * S, "before the store can think so: {:?}", cut_at.elapsed());
 }
 
+/// Its process knows of the lapse before the store does, and nobody has it who would give it back.
+#[tokio::test(start_paused = true)]
+async fn what_is_kept_for_whoever_comes_is_given_back_when_its_session_lapses() {
+    let scene = Scene::new();
+    let (party, other) = (scene.party(Some(10 * S)).await, scene.party(None).await);
+    let kept = party.client.mutex("a").unwrap().lease(600 * S).sticky(600 * S);
+    kept.acquire().await.unwrap().release().await.unwrap();
+    let theirs = other.client.mutex("a").unwrap();
+    assert!(theirs.inspect().await.unwrap().held);
+    party.suspended_ms.fetch_add(11_000, SeqCst);
+    sleep(2 * S).await;
+    assert!(
+        !theirs.inspect().await.unwrap().held,
+        "the store would take it for held for as long as its lease"
+    );
+}
+
 #[tokio::test(start_paused = true)]
 async fn another_session_begins_once_the_store_is_back() {
     let scene = Scene::new();

@@ -574,8 +574,8 @@ async fn run(shared: Arc<Shared>) {
         for (id, hold, reason) in work.lost {
             hold.lose(reason);
             if hold.is_passed() {
-                // It has no guard that would.
-                shared.state().forget(id);
+                // It has no guard that would give it back, and the store may have it yet.
+                shared.part_with(id);
             }
         }
         for (hold, errand) in work.capped {

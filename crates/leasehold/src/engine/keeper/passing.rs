@@ -138,7 +138,9 @@ impl Keeper {
         }
         let Some(kept) = state.kept.get_mut(&id) else { return false };
         if kept.lost || kept.hold.is_doubted() || hold.session.alive_until() == Moment::ZERO {
-            state.part_with(id);
+            drop(state);
+            // Nobody has it who would give it back, and the store may have it yet.
+            self.shared.part_with(id);
             return false;
         }
         kept.tenure.succeed(plan, caps, now);

@@ -276,7 +276,9 @@ impl Bug {
             }
             (Self::ExtendThatShortens, Op::Extend(extend)) => {
                 let done = state.apply(now_us, op, alive);
-                if let (Reply::Extend(Extended::Extended), Some(value)) = (&done.0, &mut state.value) {
+                if let (Reply::Extend(Extended::Extended | Extended::Reserved { .. }), Some(value)) =
+                    (&done.0, &mut state.value)
+                {
                     value.expires_ms = Some(now_us / 1000 + extend.lease_ms);
                 }
                 done

@@ -196,9 +196,9 @@ pub enum Mishap {
     Ghost(Instant),
     /// The reply is lost.
     ReplyLost,
-    /// A grant's message is lost.
+    /// A message to a mailbox is lost.
     WakeLost,
-    /// A grant's message arrives then.
+    /// A message to a mailbox arrives then.
     WakeLate(Instant),
 }
 
@@ -335,6 +335,8 @@ pub struct Gain {
     pub count: u64,
     /// Set if it is had together with others.
     pub together: bool,
+    /// How long its process may keep it for whoever comes, once it is given back.
+    pub keep_for: Option<Duration>,
 }
 
 /// Which lock was lost.
@@ -609,7 +611,10 @@ impl fmt::Display for Short<'_> {
 fn show_op(op: &Op, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     match op {
         Op::Acquire(ask) => show_acquire(ask, f),
-        Op::Extend(extend) => write!(f, "extend {} by {} ms", Short(&extend.claim.hold), extend.lease_ms),
+        Op::Extend(extend) => {
+            write!(f, "extend {} by {} ms", Short(&extend.claim.hold), extend.lease_ms)?;
+            extend.reserve.map_or(Ok(()), |reserve| write!(f, ", {reserve:?}"))
+        }
         Op::Release(release) => {
             write!(f, "release {} ({:?})", Short(&release.claim.hold), release.pass)?;
             match &release.next {
@@ -801,6 +806,7 @@ impl fmt::Display for Told<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Wake::Grant { nonce, fence, .. } => write!(f, "the grant of {fence} to {}", short_nonce(*nonce)),
+            Wake::Wanted { fence, .. } => write!(f, "that {fence} is wanted"),
             other => write!(f, "the loss of {}", other.fence()),
         }
     }

@@ -13,7 +13,8 @@ use std::time::Duration;
 /// A guard of any kind.
 #[derive(Debug)]
 pub(super) enum Kept {
-    Mutex(Guard),
+    /// With how long its process keeps the lock for whoever comes, once it is given back.
+    Mutex(Guard, Option<Duration>),
     Leader(Leadership),
     Reentrant(ReentrantGuard),
     All(MultiGuard),
@@ -32,7 +33,7 @@ impl Kept {
     /// The guard in it, where it is of one lock, and of no ReentrantMutex or Election.
     fn guard(&self) -> Option<&Guard> {
         match self {
-            Self::Mutex(guard) => Some(guard),
+            Self::Mutex(guard, _) => Some(guard),
             Self::Permit(permit) => Some(permit),
             Self::Read(guard) => Some(guard),
             Self::Upgradable(guard) => Some(guard),
@@ -48,13 +49,13 @@ impl Kept {
             Self::Read(guard) => Some(guard.owner()),
             Self::Upgradable(guard) => Some(guard.owner()),
             Self::Write(guard) => Some(guard.owner()),
-            Self::Mutex(_) | Self::Leader(_) | Self::All(_) | Self::Permit(_) => None,
+            Self::Mutex(..) | Self::Leader(_) | Self::All(_) | Self::Permit(_) => None,
         }
     }
 
     pub(super) fn valid_until(&self) -> Moment {
         match self {
-            Self::Mutex(guard) => guard.valid_until(),
+            Self::Mutex(guard, _) => guard.valid_until(),
             Self::Leader(leadership) => leadership.valid_until(),
             Self::Permit(guard) => guard.valid_until(),
             Self::Read(guard) => guard.valid_until(),
@@ -67,7 +68,7 @@ impl Kept {
 
     pub(super) fn check(&self) -> Result<(), Loss> {
         match self {
-            Self::Mutex(guard) => guard.check(),
+            Self::Mutex(guard, _) => guard.check(),
             Self::Leader(leadership) => leadership.check(),
             Self::Permit(guard) => guard.check(),
             Self::Read(guard) => guard.check(),
@@ -80,7 +81,7 @@ impl Kept {
 
     pub(super) async fn lost(&self) -> Loss {
         match self {
-            Self::Mutex(guard) => guard.lost().await,
+            Self::Mutex(guard, _) => guard.lost().await,
             Self::Leader(leadership) => leadership.lost().await,
             Self::Permit(guard) => guard.lost().await,
             Self::Read(guard) => guard.lost().await,
@@ -93,7 +94,7 @@ impl Kept {
 
     pub(super) async fn extend(&self) -> Result<(), ExtendError> {
         match self {
-            Self::Mutex(guard) => guard.extend().await,
+            Self::Mutex(guard, _) => guard.extend().await,
             Self::Leader(leadership) => leadership.extend().await,
             Self::Permit(guard) => guard.extend().await,
             Self::Read(guard) => guard.extend().await,
@@ -106,7 +107,7 @@ impl Kept {
 
     pub(super) async fn extend_to(&self, lease: Duration) -> Result<(), ExtendError> {
         match self {
-            Self::Mutex(guard) => guard.extend_to(lease).await,
+            Self::Mutex(guard, _) => guard.extend_to(lease).await,
             Self::Leader(leadership) => leadership.extend_to(lease).await,
             Self::Permit(guard) => guard.extend_to(lease).await,
             Self::Read(guard) => guard.extend_to(lease).await,
@@ -132,6 +133,11 @@ impl Kept {
         }
     }
 
+    /// How long its process keeps the lock for whoever comes, once it is given back.
+    const fn keep_for(&self) -> Option<Duration> {
+        if let Self::Mutex(_, keep_for) = self { *keep_for } else { None }
+    }
+
     fn count(&self) -> u64 {
         match self {
             Self::Reentrant(guard) => guard.count(),
@@ -142,7 +148,7 @@ impl Kept {
     /// Gives all back; says of the locks which were not released, and how often their owner has them yet.
     async fn release(self) -> Result<u64, Vec<String>> {
         match self {
-            Self::Mutex(guard) => once(guard.name().to_string(), guard.release().await),
+            Self::Mutex(guard, _) => once(guard.name().to_string(), guard.release().await),
             Self::Leader(leadership) => once(leadership.name().to_string(), leadership.resign().await),
             Self::Permit(permit) => once(permit.name().to_string(), permit.release().await),
             Self::Read(guard) => once(guard.name().to_string(), guard.release().await),
@@ -183,12 +189,12 @@ pub(super) struct Having {
 impl Having {
     /// Takes note of what a task has got, and watches it.
     pub(super) fn new(user: &User, kept: Kept, keeping: Keeping, portion: Portion) -> Self {
-        let (sim, kept) = (&user.sim, Arc::new(kept));
+        let (sim, keep_for, kept) = (&user.sim, kept.keep_for(), Arc::new(kept));
         let owner = kept.owner().map(|owner| sim.owner_id(owner));
         let belief = Belief { until: user.world.shows_at(kept.valid_until()) };
         let (count, together) = (kept.count(), matches!(*kept, Kept::All(_)));
         let got = kept.fences().into_iter().filter_map(|(name, fence)| {
-            let gain = Gain { fence, belief, keeping, owner, portion, count, together };
+            let gain = Gain { fence, belief, keeping, owner, portion, count, together, keep_for };
             Some((lock_of(sim, &name)?, sim.new_grip(), gain))
         });
         let got: Vec<_> = got.collect();

@@ -3,6 +3,7 @@
 //! It deliberately judges nothing: it says what it does, and the checks do the rest.
 
 use super::Sim;
+use super::crowd::{Crowd, at_hand};
 use super::event::{Event, HostEvent, LockId, TaskId};
 use super::kernel::HostId;
 use super::lead::Observer;
@@ -99,6 +100,7 @@ pub(super) async fn process(sim: Arc<Sim>, host: HostId, chance: Random) {
         sim.kernel.sleep_until(sim.kernel.now() + pause).await;
     };
     sim.note(&Event::Started(host, client.session()));
+    let at_hand = at_hand(&sim, &client, &chance);
     let mut ends = Vec::new();
     let shared = client.owner();
     if chance.chance(habits.travels) {
@@ -138,7 +140,22 @@ pub(super) async fn process(sim: Arc<Sim>, host: HostId, chance: Random) {
             );
         }
     }
+    if Crowd::comes(&sim) && chance.chance(700) {
+        let (sim, world, client, chance) = (sim.clone(), world.clone(), client.clone(), chance.branch());
+        let crowd = Crowd { sim: sim.clone(), world, client, host, watchdog: life.watchdog, chance };
+        let (done, end) = oneshot::channel();
+        ends.push(end);
+        sim.kernel.spawn(
+            host,
+            Box::pin(async move {
+                crowd.run().await;
+                // Nobody listens where the process has died.
+                let _ = done.send(());
+            }),
+        );
+    }
     join_all(ends).await;
+    drop(at_hand);
     client.settle().await;
     sim.note(&Event::Host(host, HostEvent::Ended));
 }

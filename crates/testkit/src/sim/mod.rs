@@ -22,6 +22,7 @@
 
 mod bug;
 pub mod check;
+mod crowd;
 mod event;
 mod hands;
 mod kept;
@@ -53,6 +54,7 @@ pub use watch::{Counts, Violation};
 pub use weather::Climate;
 
 use crate::random::Random;
+use crowd::Manners;
 use kept::Kept;
 use kernel::{Kernel, Stepped};
 use leasehold::Owner;
@@ -131,6 +133,7 @@ struct Sim {
     kernel: Kernel,
     weather: Weather,
     habits: Habits,
+    manners: Manners,
     numbers: Numbers,
     locks: Vec<Lock>,
     /// What is done once in a period, if anything is.
@@ -188,6 +191,7 @@ pub fn run(run: &Run) -> Outcome {
     // Drawn apart, so that the other runs are what they were.
     let apart = Random::from_seed(!run.seed);
     let numbers = Numbers::draw(&apart);
+    let manners = Manners::draw(&Random::from_seed(run.seed.rotate_left(32)));
     if run.has_sharers() {
         locks = locks.into_iter().map(|lock| shared(lock, &apart)).collect();
     }
@@ -205,6 +209,7 @@ pub fn run(run: &Run) -> Outcome {
     let sim = Arc::new(Sim {
         kernel: Kernel::new(kernel_chance),
         habits,
+        manners,
         numbers,
         locks,
         period,

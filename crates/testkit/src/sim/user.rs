@@ -114,7 +114,7 @@ impl User {
         }
     }
 
-    async fn seek_mutex(&self, lock: LockId) -> Option<Having> {
+    pub(super) async fn seek_mutex(&self, lock: LockId) -> Option<Having> {
         let name = self.sim.locks.get(usize::from(lock.0))?.name.clone();
         let mut mutex = self.sim.expect("load", self.client.mutex(name))?;
         if let Some(every) = self.sim.habits.free_every {
@@ -128,20 +128,29 @@ impl User {
             // Few enough that others have the same.
             mutex = mutex.value(format!("value {}", self.chance.below(3))).ok()?;
         }
-        let quest = self.quest_of_mutex(mutex);
+        let manners = self.sim.manners;
+        let mut keep_for = None;
+        if self.chance.chance(manners.sticky) {
+            let tenths = u32::try_from(self.chance.between(1, 10)).unwrap_or(1);
+            let idle = manners.keep_for * tenths / 10;
+            mutex = mutex.sticky(idle);
+            keep_for = Some(idle);
+        }
+        let quest = self.quest_of_mutex(mutex, keep_for);
         self.seek(&[lock], quest, None, keeping, Portion::Whole).await
     }
 
-    fn quest_of_mutex(&self, mutex: Mutex) -> Quest {
+    fn quest_of_mutex(&self, mutex: Mutex, keep_for: Option<Duration>) -> Quest {
         let (way, limit) = self.way();
+        let kept = move |guard| Kept::Mutex(guard, keep_for);
         let seeking: BoxFuture<'static, Sought> = match way {
-            Way::Try => Box::pin(async move { attempt(mutex.try_acquire().await, Kept::Mutex) }),
-            Way::Wait(_) => Box::pin(async move { got(mutex.acquire_timeout(limit).await, Kept::Mutex) }),
+            Way::Try => Box::pin(async move { attempt(mutex.try_acquire().await, kept) }),
+            Way::Wait(_) => Box::pin(async move { got(mutex.acquire_timeout(limit).await, kept) }),
             Way::Poll(_) => {
                 let polling = mutex.retry(polling()).wait(limit);
-                Box::pin(async move { got(polling.acquire().await, Kept::Mutex) })
+                Box::pin(async move { got(polling.acquire().await, kept) })
             }
-            _ => Box::pin(async move { got(mutex.acquire().await, Kept::Mutex) }),
+            _ => Box::pin(async move { got(mutex.acquire().await, kept) }),
         };
         Quest { way, seeking }
     }

@@ -1,9 +1,9 @@
 //! Who watches: the checks, the trace, and the counts that say what a run was good for.
 
-use super::check::{self, Check, Promises, Scene};
+use super::check::{self, Check, Known, Promises, Scene};
 use super::event::{Event, Execution, HostEvent, ServerEvent, Sight, TaskEvent, TurnEvent};
 use super::time::Instant;
-use leasehold_core::{Acquired, Ended, Kind, Op, Portion, Reply, Resized, SessionOp};
+use leasehold_core::{Acquired, Ended, Kind, Op, Portion, Reply, Resized, SessionOp, Wake};
 use std::ops::AddAssign;
 
 /// What was found to be wrong, by which check, and when.
@@ -38,6 +38,12 @@ pub struct Counts {
     pub grasped: u64,
     /// Releases after which the owner had the lock yet.
     pub still_held: u64,
+    /// Of these, those to whose tasks the lock was handed on inside the process.
+    pub handed_on: u64,
+    /// Releases of which the store was not told: the process kept the lock for another of its tasks.
+    pub kept: u64,
+    /// Times that a holder was told that another asks for the lock.
+    pub wanted: u64,
     /// Grants that were told by a message.
     pub granted: u64,
     /// Futures that were dropped.
@@ -87,6 +93,9 @@ impl AddAssign for Counts {
         self.with_others += other.with_others;
         self.grasped += other.grasped;
         self.still_held += other.still_held;
+        self.handed_on += other.handed_on;
+        self.kept += other.kept;
+        self.wanted += other.wanted;
         self.granted += other.granted;
         self.cancelled += other.cancelled;
         self.lost += other.lost;
@@ -109,10 +118,13 @@ impl AddAssign for Counts {
 }
 
 impl Counts {
-    fn count(&mut self, at: Instant, event: &Event<'_>) {
+    fn count(&mut self, at: Instant, event: &Event<'_>, scene: &Scene) {
         let counted = match event {
             Event::Executed(done) => {
-                self.granted += done.wakes.len() as u64;
+                let wanted = |wake: &&Wake| matches!(wake, Wake::Wanted { .. });
+                let wanted = done.wakes.iter().filter(wanted).count() as u64;
+                self.wanted += wanted;
+                self.granted += done.wakes.len() as u64 - wanted;
                 self.out_of_time += u64::from(done.out_of_time);
                 let spent = done.acquires().is_some_and(|(_, reply)| matches!(reply, Acquired::Spent(_)));
                 self.spent += u64::from(spent && matches!(done.op, Op::Acquire(_)));
@@ -130,7 +142,9 @@ impl Counts {
             Event::Host(_, HostEvent::LinkDown { .. }) => &mut self.breaks,
             Event::Server(ServerEvent::Up { .. }) => return,
             Event::Server(_) => &mut self.upsets,
-            Event::Task(_, _, TaskEvent::Acquired(_, gain)) => {
+            Event::Task(_, _, TaskEvent::Acquired(grip, gain)) => {
+                let was_handed_on = scene.grips.get(*grip).is_some_and(Known::was_handed_on);
+                self.handed_on += u64::from(was_handed_on);
                 self.entered += u64::from(gain.count > 1);
                 self.with_others += u64::from(gain.together);
                 self.shared += u64::from(gain.portion != Portion::Whole);
@@ -141,6 +155,12 @@ impl Counts {
             Event::Task(_, _, TaskEvent::LetIn) => &mut self.let_in,
             Event::Task(_, _, TaskEvent::Told(..)) => &mut self.lost,
             Event::Task(_, _, TaskEvent::Released(_, Some(1..))) => &mut self.still_held,
+            Event::Task(_, _, TaskEvent::Released(grip, Some(0))) => {
+                let hold = scene.grips.hold(*grip);
+                let is_kept = hold.is_some_and(|hold| scene.grips.given_up(&hold).is_none());
+                self.kept += u64::from(is_kept);
+                return;
+            }
             Event::Grasped(_) => &mut self.grasped,
             Event::Observer(_, _, Sight::Told(Some(_))) => &mut self.observed,
             Event::Turn(_, _, TurnEvent::Has { .. }) => &mut self.turns,
@@ -194,8 +214,8 @@ impl Watch {
         if let Some(trace) = &mut self.trace {
             trace.push(format!("{at}  {event}"));
         }
-        self.counts.count(at, event);
         self.scene.observe(at, event);
+        self.counts.count(at, event, &self.scene);
         for check in &mut self.checks {
             if let Err(what) = check.observe(at, event, &self.scene) {
                 self.violation = Some(Violation { check: check.name(), at, what });

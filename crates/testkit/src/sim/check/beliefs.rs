@@ -123,6 +123,8 @@ impl Check for Beliefs {
             Event::Stranger(lock, Some(_)) => drop(self.held.remove(&lock)),
             Event::Task(task, lock, TaskEvent::Acquired(grip, Gain { fence, belief, keeping, .. })) => {
                 let until = belief.until;
+                // The store knows a hold that was handed on by the token that it has given.
+                let fence = scene.grips.get(grip).map_or(fence, |known| known.known_as);
                 let believed = Believed { lock, task, fence, until, heard: at, told: false, keeping };
                 self.believed.insert(grip, believed);
                 if scene.promises.exclusion {

@@ -64,7 +64,9 @@ impl Comparison {
         } else if let Some(gone) = before.holds.iter().find(|held| !has(&held.hold)) {
             before.ended = Some(gone.hold);
         }
-        if let (Op::Extend(extend), Reply::Extend(Extended::Extended)) = (done.op, done.reply) {
+        if let (Op::Extend(extend), Reply::Extend(Extended::Extended | Extended::Reserved { .. })) =
+            (done.op, done.reply)
+        {
             self.known.insert(extend.claim.hold);
         }
         before.holds = after;
@@ -79,7 +81,7 @@ fn owned(done: &Execution<'_>, before: &Before, after: &[Held]) -> Verdict {
     let is_own = before.holds.iter().any(|held| Some(held.hold) == claimed);
     let (lock, holds) = (done.lock, &before.holds);
     match (done.op, done.reply) {
-        (Op::Extend(_), Reply::Extend(Extended::Extended)) if !is_own => {
+        (Op::Extend(_), Reply::Extend(Extended::Extended | Extended::Reserved { .. })) if !is_own => {
             return Err(format!("{claimed:?} extended {lock}, which {holds:?} have"));
         }
         (Op::Release(_), Reply::Release(released)) if released.found == Fate::Held && !is_own => {

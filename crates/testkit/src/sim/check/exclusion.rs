@@ -125,10 +125,10 @@ impl Check for Exclusion {
                 TaskEvent::Acquired(grip, Gain { belief, .. }) | TaskEvent::Believes(grip, belief),
             ) => {
                 let Some(known) = scene.grips.get(grip) else { return Ok(()) };
-                if self.freed.contains(&(lock, known.fence)) {
+                if self.freed.contains(&(lock, known.known_as)) {
                     return Ok(());
                 }
-                let who = Some((known.task, grip, known.fence));
+                let who = Some((known.task, grip, known.known_as));
                 let Known { owner, portion, .. } = *known;
                 return self.believe(at, lock, Believer { who, owner, portion, until: belief.until }, scene);
             }

@@ -25,6 +25,8 @@ pub struct Leftovers {
     sought: BTreeMap<(HostId, LockId), Interest>,
     /// Guards that tasks have, or had until then.
     had: BTreeMap<Grip, Option<Instant>>,
+    /// How long their processes may keep what they are of, for whoever comes.
+    keep_for: BTreeMap<Grip, Duration>,
     /// Holds that end by themselves.
     excused: BTreeSet<HoldId>,
     /// What was made into something else, and is given back with that or instead of it: nobody is told whether it was.
@@ -48,7 +50,25 @@ struct Thing {
 #[derive(Debug, Default)]
 struct Interest {
     tasks: BTreeSet<TaskId>,
+    /// Those of them that seek it together with others: nobody sees what they have of it meanwhile.
+    with_others: BTreeSet<TaskId>,
+    /// Until when there were any.
+    with_others_until: Instant,
     changed: Instant,
+}
+
+impl Interest {
+    fn leaves(&mut self, at: Instant, task: TaskId) {
+        self.tasks.remove(&task);
+        if self.with_others.remove(&task) {
+            self.with_others_until = at;
+        }
+    }
+
+    /// Whether what was given back then may have been handed on to one who seeks the lock together with others.
+    fn may_have_it(&self, let_go: Instant) -> bool {
+        !self.with_others.is_empty() || self.with_others_until > let_go
+    }
 }
 
 impl Leftovers {
@@ -86,13 +106,17 @@ impl Leftovers {
     fn change(&mut self, at: Instant, task: TaskId, lock: LockId, what: TaskEvent, scene: &Scene) {
         let interest = self.sought.entry((task.host, lock)).or_default();
         match what {
-            TaskEvent::Seeks(..) => drop(interest.tasks.insert(task)),
-            TaskEvent::Missed(_) | TaskEvent::Cancelled | TaskEvent::LetIn => {
-                interest.tasks.remove(&task);
+            TaskEvent::Seeks(way, _) => {
+                interest.tasks.insert(task);
+                interest.with_others.extend(way.is_for_several().then_some(task));
             }
-            TaskEvent::Acquired(grip, _) => {
-                interest.tasks.remove(&task);
+            TaskEvent::Missed(_) | TaskEvent::Cancelled | TaskEvent::LetIn => {
+                interest.leaves(at, task);
+            }
+            TaskEvent::Acquired(grip, gain) => {
+                interest.leaves(at, task);
                 self.had.insert(grip, None);
+                self.keep_for.extend(gain.keep_for.map(|keep_for| (grip, keep_for)));
             }
             TaskEvent::Shifts(grip) => return self.shifted.extend(scene.grips.hold(grip)),
             TaskEvent::Lets(grip, Letting::Release) => {
@@ -126,8 +150,20 @@ impl Leftovers {
 
     /// Since when nobody wants what is at the store.
     fn unwanted_since(&self, lock: LockId, hold: HoldId, host: HostId, scene: &Scene) -> Option<Instant> {
-        match scene.grips.of(&hold).and_then(|grip| self.had.get(&grip)) {
-            Some(until) => *until,
+        let grip = scene.grips.of(&hold);
+        match grip.and_then(|grip| Some((grip, self.had.get(&grip)?))) {
+            Some((grip, until)) => {
+                let let_go = (*until)?;
+                let given_up = scene.grips.given_up(&hold).map(|since| since.max(let_go));
+                let keep_for = self.keep_for.get(&grip).copied().unwrap_or_default();
+                // With the drift of clocks.
+                let kept_until = let_go + keep_for + keep_for / 15;
+                if let Some(interest) = self.sought.get(&(host, lock)).filter(|all| all.may_have_it(let_go)) {
+                    let left = interest.with_others_until.max(kept_until);
+                    return given_up.or(interest.with_others.is_empty().then_some(left));
+                }
+                Some(given_up.map_or(kept_until, |since| since.min(kept_until)))
+            }
             None => match self.sought.get(&(host, lock)) {
                 Some(interest) => interest.tasks.is_empty().then_some(interest.changed),
                 None => None,

@@ -8,13 +8,14 @@
 //! | [`Exclusion`] | no two owners believe that they hold a lock at once, but those who get on with each other |
 //! | [`Beliefs`] | a holder stops believing before the store does, and is told |
 //! | [`Comparison`] | nothing is taken from anybody but by its own hold, from the dead, or as it was seen; what was released does not come back |
-//! | [`Tokens`] | every hold has a greater token than all before it, but for those of one owner's stay, which have one |
+//! | [`Tokens`] | every hold, and every guard that a hold is handed on to, has a greater token than all before it, but for those of one owner's stay, which have one |
 //! | [`Several`] | several locks are had together or not at all, and nobody waits for one with others in hand but in their order |
 //! | [`Entering`] | an owner is in as often as he is told, and gets in again at once |
 //! | [`Sharing`] | who has a lock side by side with others gets on with them, and there are no more than may be |
 //! | [`Turns`] | first come, first served, among those who have a lock side by side |
 //! | [`Keepings`] | what the store said is told, a hold is renewed, and a given lease lasts as long as it was given for |
 //! | [`Order`] | first come, first served, between processes and within one |
+//! | [`Passing`] | a process hands a lock on, or keeps it, no longer than it may while others wait |
 //! | [`Patience`] | whoever waits gives up when he said, and not before; nobody asks too often |
 //! | [`Progress`] | who was granted a lock takes it; a lock that could be granted is |
 //! | [`Serving`] | the same of locks that several have: nobody waits where there is room |
@@ -37,6 +38,7 @@ mod leading;
 mod leftovers;
 mod lives;
 mod order;
+mod passing;
 mod patience;
 mod periods;
 mod progress;
@@ -59,6 +61,7 @@ pub use leading::Leading;
 pub use leftovers::Leftovers;
 pub use lives::Lives;
 pub use order::Order;
+pub use passing::Passing;
 pub use patience::Patience;
 pub use periods::Periods;
 pub use progress::Progress;
@@ -248,6 +251,7 @@ pub fn all() -> Vec<Box<dyn Check + Send>> {
         Box::new(Several::default()),
         Box::new(Keepings::default()),
         Box::new(Order::default()),
+        Box::new(Passing::default()),
         Box::new(Patience::default()),
         Box::new(Progress::default()),
         Box::new(Serving::default()),

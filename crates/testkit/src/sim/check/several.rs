@@ -75,12 +75,23 @@ impl Several {
         };
         let Some(other) = others.iter().find(|other| in_hand(other)) else { return Ok(()) };
         // What it had of those and lost, it does not give back before it has seen to all.
-        let passed =
-            others.iter().find(|other| ***other < done.lock && !scene.grips.has_heard_of(host, ***other));
+        let has_heard = |other: LockId| scene.grips.has_heard_of(host, other);
+        let passed = others.iter().find(|other| {
+            ***other < done.lock && !has_heard(***other) && !self.may_be_handed_on(at, host, ***other, scene)
+        });
         if **other > done.lock || passed.is_some() {
             return Err(format!("{task} waits for {} with {other} in hand, and {passed:?} not", done.lock));
         }
         Ok(())
+    }
+
+    /// Whether a process has a lock that another task of it has given back: it may have been handed on.
+    fn may_be_handed_on(&self, at: Instant, host: HostId, lock: LockId, scene: &Scene) -> bool {
+        let is_kept = |hold: &HoldId| {
+            let let_go = scene.grips.of(hold).and_then(|grip| scene.grips.let_go(grip));
+            let_go.is_some() && scene.host(hold.session()) == Some(host) && !self.given_up.contains(hold)
+        };
+        self.held.get(&lock).into_iter().flatten().any(|held| held.lasts(at) && is_kept(&held.hold))
     }
 
     /// Something is asked for.

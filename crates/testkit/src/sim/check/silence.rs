@@ -4,11 +4,16 @@ use super::{Check, Scene, Verdict};
 use crate::sim::event::{Event, HostEvent, TaskEvent, claim_of};
 use crate::sim::kernel::HostId;
 use crate::sim::time::Instant;
-use leasehold_core::{HoldId, SessionId, SessionOp};
+use leasehold_core::{HoldId, Op, SessionId, SessionOp};
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
-/// After a release has returned, with success or without, nothing is sent about its hold; and after a process has come to
-/// its end, or has said that its session is over, the session does not beat.
+/// How long a question may wait for a connection, and the drift of the clock that counts it.
+const CALL: Duration = Duration::from_millis(2200);
+
+/// After a release has returned, with success or without, nothing is sent about its hold, unless its process has kept that: it
+/// is lengthened until the process begins to give it back, and no more from then on. After a process has come to its
+/// end, or has said that its session is over, the session does not beat.
 #[derive(Debug, Default)]
 pub struct Silence {
     over: BTreeSet<HoldId>,
@@ -22,9 +27,13 @@ impl Check for Silence {
         "silence"
     }
 
-    fn observe(&mut self, _at: Instant, event: &Event<'_>, scene: &Scene) -> Verdict {
+    fn observe(&mut self, at: Instant, event: &Event<'_>, scene: &Scene) -> Verdict {
         match *event {
-            Event::Task(_, _, TaskEvent::Released(grip, _)) => self.over.extend(scene.grips.hold(grip)),
+            Event::Task(_, _, TaskEvent::Released(grip, told)) => {
+                // A success of which the store was not asked is that of one whose hold is kept.
+                let is_over = told.is_none() || scene.grips.is_released(grip);
+                self.over.extend(scene.grips.hold(grip).filter(|_| is_over));
+            }
             Event::Host(host, HostEvent::Ended) => {
                 self.gone.insert(host, !scene.keeper_is_connected(host));
             }
@@ -38,10 +47,16 @@ impl Check for Silence {
                 }
             }
             Event::Sent { host, message, lock, op } => {
-                if let Some(claim) = claim_of(op).filter(|claim| self.over.contains(&claim.hold)) {
+                let Some(hold) = claim_of(op).map(|claim| claim.hold) else { return Ok(()) };
+                if self.over.contains(&hold) {
                     return Err(format!(
-                        "{host} sends {message} about {:?} of {lock}, whose release has returned",
-                        claim.hold
+                        "{host} sends {message} about {hold:?} of {lock}, whose release has returned"
+                    ));
+                }
+                let given_up = scene.grips.given_up(&hold);
+                if matches!(op, Op::Extend(_)) && given_up.is_some_and(|since| at > since + CALL) {
+                    return Err(format!(
+                        "{host} sends {message} to lengthen {hold:?} of {lock}, which it gives back"
                     ));
                 }
             }

@@ -128,6 +128,13 @@ fn found_by(bug: Bug) -> (u64, &'static str) {
         Bug::LooksTellAnother | Bug::ObserverForgets | Bug::LooksAreStale => (60, "leading"),
         Bug::RestIsForgotten | Bug::RestIsTooLong | Bug::TurnIsNotLengthened => (100, "periods"),
         Bug::SecondFinishEndsNext => (300, "comparison"),
+        Bug::ReservesForAnybody => (10, "comparison"),
+        Bug::BlockBeginsAnew | Bug::FormerBlockIsUsed => (10, "tokens"),
+        Bug::ReservedIsForgotten | Bug::BlockSaysTooMuch | Bug::BlockOutrunsClock => (600, "tokens"),
+        Bug::UnknownReserveIsYes => (800, "beliefs"),
+        Bug::WantedIsSwallowed => (10, "passing"),
+        Bug::WantedIsNotTold | Bug::NobodySaysWhoWaits | Bug::TellingIsNotAskedFor => (200, "passing"),
+        Bug::KeptIsNotGivenBack => (10, "leftovers"),
         Bug::ResentWithFreshHold => (30, "silence"),
         Bug::ReleasedHoldIsReused | Bug::RenewedAfterRelease => (10, "silence"),
     }

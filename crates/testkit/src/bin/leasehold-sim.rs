@@ -160,7 +160,7 @@ fn find_bugs(only: Option<Bug>, seeds: u64) -> Result<(), String> {
     for bug in Bug::ALL.into_iter().filter(|bug| only.is_none_or(|only| only == *bug)) {
         let runs = (1..=seeds).map(|seed| Run { seed, bug: Some(bug), with_trace: false });
         let found = runs
-            .filter(|asked| asked.has_sharers() == bug.is_of_sharers())
+            .filter(|asked| bug.suits(asked))
             .find_map(|asked| tried(&asked).err().map(|what| (asked.seed, what)));
         if let Some((seed, what)) = found {
             println!("{bug:?}: seed {seed}: {what}");

@@ -2,7 +2,8 @@
 //!
 //! Each is a mistake that a lock like this has had somewhere, or could have. Those of the server change what an
 //! operation does ([`Bug::apply`]); those of a client stand between the engine and its store, its mailbox or its clock
-//! (`planted`). Those of locks that several have side by side are in `spoil`, those of Elections and turns in `slips`. They are switched on for one run, and nothing of them is in the product.
+//! (`planted`). Those of locks that several have side by side are in `spoil`, those of Elections and turns in `slips`,
+//! those of holds that a process hands on in `passed`. They are switched on for one run, and nothing of them is in the product.
 
 use super::spoil::barge;
 use leasehold_core::model::{Alive, Content, Entries, Entry, LockState, Sessions, Value, Vital, everybody};
@@ -102,6 +103,21 @@ pub enum Bug {
     /// A latch opens when all but one have arrived.
     LatchOpensEarly,
 
+    /// Tokens are reserved also for one who does not have the lock.
+    ReservesForAnybody,
+    /// The next holder gets a token that was reserved for the one before.
+    ReservedIsForgotten,
+    /// More tokens are said to be reserved than are remembered.
+    BlockSaysTooMuch,
+    /// So many tokens are reserved that the clock takes long to come up with them.
+    BlockOutrunsClock,
+    /// What was reserved before is not thought of when more is reserved.
+    BlockBeginsAnew,
+    /// A holder who wants to be told is not told that another asks for the lock.
+    WantedIsNotTold,
+    /// Nor does any answer say that others wait.
+    NobodySaysWhoWaits,
+
     /// An Election is won by whoever asks first of those who wait, though somebody leads.
     LeaderIsDeposed,
     /// A look tells a token that was never given.
@@ -167,11 +183,21 @@ pub enum Bug {
     LooksAreStale,
     /// A turn is not lengthened to its time, and believed for as long.
     TurnIsNotLengthened,
+    /// A question for tokens without a reply counts as one that was given some.
+    UnknownReserveIsYes,
+    /// A hold is handed on by the tokens that were reserved for the one before it.
+    FormerBlockIsUsed,
+    /// It is not said that one wants to be told when another asks for the lock.
+    TellingIsNotAskedFor,
+    /// The message that another asks for the lock is not heeded.
+    WantedIsSwallowed,
+    /// What was kept for whoever comes is not given back.
+    KeptIsNotGivenBack,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 75] = [
+    pub const ALL: [Self; 87] = [
         Self::ReleaseWithoutComparing,
         Self::ExtendWithoutComparing,
         Self::ExtendThatShortens,
@@ -215,6 +241,13 @@ impl Bug {
         Self::SecondIsNotTold,
         Self::BarrierLacksOne,
         Self::LatchOpensEarly,
+        Self::ReservesForAnybody,
+        Self::ReservedIsForgotten,
+        Self::BlockSaysTooMuch,
+        Self::BlockOutrunsClock,
+        Self::BlockBeginsAnew,
+        Self::WantedIsNotTold,
+        Self::NobodySaysWhoWaits,
         Self::LeaderIsDeposed,
         Self::LooksTellAnother,
         Self::RestIsForgotten,
@@ -247,6 +280,11 @@ impl Bug {
         Self::ObserverForgets,
         Self::LooksAreStale,
         Self::TurnIsNotLengthened,
+        Self::UnknownReserveIsYes,
+        Self::FormerBlockIsUsed,
+        Self::TellingIsNotAskedFor,
+        Self::WantedIsSwallowed,
+        Self::KeptIsNotGivenBack,
     ];
 
     /// Executes an operation at the server, with this bug if it is one of the server's.
@@ -259,6 +297,9 @@ impl Bug {
     ) -> (Reply, Vec<Wake>) {
         if self.is_of_sharers() {
             return self.apply_to_parts(state, now_us, op, alive);
+        }
+        if self.is_of_passing() {
+            return self.apply_passed(state, now_us, op, alive);
         }
         if self.is_of_leaders() || self.is_of_turns() {
             return self.apply_slip(state, now_us, op, alive);
@@ -497,7 +538,7 @@ impl Bug {
         sessions.apply(now_ms, op)
     }
 
-    fn apply_with_own_token(
+    pub(super) fn apply_with_own_token(
         self,
         state: &mut LockState,
         now_us: u64,
@@ -511,6 +552,7 @@ impl Bug {
         let token = match self {
             Self::TokenThatCounts => before.map_or(1, |before| before.as_u64() + 1),
             Self::NextOwnerHasOldToken => before.map_or(now_us, FencingToken::as_u64),
+            Self::ReservedIsForgotten => FencingToken::after(before, now_us).as_u64(),
             _ => now_us,
         };
         let (right, wrong) = (*after, FencingToken::new(token));

@@ -30,6 +30,7 @@ mod kernel;
 mod lead;
 mod load;
 mod net;
+mod passed;
 mod planted;
 mod server;
 mod share;

@@ -4,6 +4,7 @@ use super::bug::Bug;
 use super::store::SimStore;
 use futures_util::future::BoxFuture;
 use leasehold::store::{Fault, Lock, Op, Outcome, Postbox, SessionKeeping, SessionOp, SessionReply, Store};
+use leasehold_core::cohort::{BLOCK, Block};
 use leasehold_core::{
     Acquire, Acquired, Beat, Beaten, Claim, Extend, Extended, Fate, FencingToken, HoldId, Inspection,
     KeyError, Life, Nonce, Release, Released, Reply, SessionId, Share, Wake, drift,
@@ -45,6 +46,10 @@ struct Seen {
     looks: BTreeMap<Lock, (Inspection, Inspection, bool)>,
     /// Holds that stand for others.
     aliases: BTreeMap<HoldId, Claim>,
+    /// For which hold of a lock tokens were reserved last, and those that were reserved for the one before.
+    blocks: BTreeMap<Lock, (HoldId, Block, Option<Block>)>,
+    /// Holds that were kept for whoever comes.
+    kept: BTreeSet<HoldId>,
 }
 
 impl Planted {
@@ -92,6 +97,16 @@ impl Planted {
             (Bug::UnknownIsNo, Outcome::Unknown(fault), _) => return Outcome::Refused(fault.clone()),
             (Bug::UnknownExtendIsYes, Outcome::Unknown(_), Op::Extend(_)) => {
                 return Outcome::Done(Reply::Extend(Extended::Extended));
+            }
+            (Bug::UnknownReserveIsYes, Outcome::Unknown(_), Op::Extend(Extend { reserve: Some(_), .. })) => {
+                let block = self.seen().blocks.get(lock).map(|(_, block, _)| *block);
+                let block = block.unwrap_or(Block::new(FencingToken::new(1), BLOCK));
+                return Outcome::Done(Reply::Extend(Extended::Reserved { block, others_wait: false }));
+            }
+            (Bug::FormerBlockIsUsed, Outcome::Done(Reply::Extend(Extended::Reserved { block, .. })), _) => {
+                if let Some((_, _, Some(former))) = self.seen().blocks.get(lock) {
+                    *block = *former;
+                }
             }
             (Bug::UnknownAcquireIsYes, Outcome::Unknown(_), Op::Acquire(ask)) => {
                 let (fence, remaining_ms) = (FencingToken::new(1), ask.lease_ms);
@@ -201,7 +216,17 @@ impl Planted {
             (Op::Acquire(ask), Outcome::Done(Reply::Acquire(Acquired::Taken { position: Some(_), .. }))) => {
                 seen.queued.insert(ask.claim.hold);
             }
-            (Op::Extend(extend), _) => drop(seen.had.insert(extend.claim.hold)),
+            (Op::Extend(extend), outcome) => {
+                let hold = extend.claim.hold;
+                seen.had.insert(hold);
+                seen.kept.extend(extend.reserve.filter(|reserve| reserve.tell).map(|_| hold));
+                if let Outcome::Done(Reply::Extend(Extended::Reserved { block, .. })) = outcome {
+                    let old = seen.blocks.get(lock).copied();
+                    let former =
+                        old.and_then(|(of, old, former)| if of == hold { former } else { Some(old) });
+                    seen.blocks.insert(lock.clone(), (hold, *block, former));
+                }
+            }
             (Op::Release(release), Outcome::Unknown(_)) if seen.had.contains(&release.claim.hold) => {
                 seen.half_released.insert(lock.clone(), release.claim.clone());
             }
@@ -221,6 +246,7 @@ impl Planted {
             Bug::NoUndoOfAll => !had && seen.unsure.contains(&claim.hold),
             Bug::OneOfAllIsKept => seen.lasts.contains(&claim.hold) && self.inner.link == self.inner.other,
             Bug::DroppedGuardKeepsLock => had && self.inner.link == self.inner.other,
+            Bug::KeptIsNotGivenBack => seen.kept.contains(&claim.hold) && self.inner.link == self.inner.other,
             _ => false,
         }
     }
@@ -230,6 +256,9 @@ impl Planted {
         let mut op = op.clone();
         match (bug, &mut op) {
             (Bug::NobodyIsWatched, Op::Acquire(ask)) => ask.ahead = None,
+            (Bug::TellingIsNotAskedFor, Op::Extend(Extend { reserve: Some(reserve), .. })) => {
+                reserve.tell = false;
+            }
             (Bug::TravellerHasSession, Op::Acquire(ask)) => self.bind(ask),
             (Bug::TravellerHasSession, Op::Release(release)) => {
                 if let Some(next) = &mut release.next {
@@ -354,6 +383,9 @@ struct PlantedPost {
 
 impl Postbox for PlantedPost {
     fn deliver(&self, mut wake: Wake) {
+        if self.bug == Bug::WantedIsSwallowed && matches!(wake, Wake::Wanted { .. }) {
+            return;
+        }
         if self.bug == Bug::GrantCountsFromLastLook {
             let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
             if let Wake::Grant { nonce, .. } = &mut wake {

@@ -143,6 +143,8 @@ pub struct Cohort {
     last_in_line: u64,
     /// How often the hold was handed on since.
     handed: u32,
+    /// When another was last said to ask for the lock.
+    wanted_at: Option<Moment>,
     /// Set once the store tells when another asks for the lock.
     told: bool,
     /// Set once the store did not reserve anything: it is not asked again.
@@ -154,7 +156,8 @@ impl Cohort {
     /// number of the last task that stands in line: greater numbers have come later.
     pub const fn new(since: Moment, others_wait: bool, last_in_line: u64) -> Self {
         let (block, spare) = (Block::EMPTY, Block::EMPTY);
-        Self { block, spare, others_wait, since, last_in_line, handed: 0, told: false, refused: false }
+        let (wanted_at, told, refused) = (None, false, false);
+        Self { block, spare, others_wait, since, last_in_line, handed: 0, wanted_at, told, refused }
     }
 
     /// What becomes of the hold now, if `who` is the next in line.
@@ -216,6 +219,8 @@ impl Cohort {
         }
         self.spare = block;
         self.told |= told;
+        // What was said since is newer than the answer: that may have been given before the other came.
+        let others_wait = others_wait || self.wanted_at.is_some_and(|at| sent_at <= at);
         if !self.others_wait || !others_wait {
             (self.since, self.handed, self.last_in_line) = (sent_at, 0, last_in_line);
         }
@@ -229,6 +234,7 @@ impl Cohort {
 
     /// Somebody else is said to ask for the lock. It may be forged: then the hold goes back to the store for nothing.
     pub fn handle_wanted(&mut self, now: Moment, last_in_line: u64) {
+        self.wanted_at = Some(now);
         if !self.others_wait {
             (self.since, self.handed, self.last_in_line) = (now, 0, last_in_line);
             self.others_wait = true;
@@ -325,5 +331,17 @@ mod tests {
         assert_eq!(cohort.next(ms(6), 3), Next::HandOn, "who stands in line has his turn");
         cohort.handle_wanted(ms(50), 9);
         assert_eq!(cohort.next(ms(105), 3), Next::GiveBack, "another note does not lengthen it");
+    }
+
+    #[test]
+    fn an_answer_from_before_does_not_hide_that_another_asks() {
+        let mut cohort = Cohort::new(ms(0), false, 1);
+        cohort.handle_reserved((block(1, 20), false), true, ms(0), 1);
+        cohort.handle_wanted(ms(5), 3);
+        cohort.handle_reserved((block(50, 20), false), true, ms(4), 9);
+        assert_eq!((cohort.keep(), cohort.next(ms(6), 3)), (Next::GiveBack, Next::HandOn));
+        assert_eq!(cohort.next(ms(6), 4), Next::GiveBack, "it came after the other");
+        cohort.handle_reserved((block(100, 20), false), true, ms(6), 9);
+        assert_eq!(cohort.next(ms(7), 9), Next::HandOn, "the other has left");
     }
 }

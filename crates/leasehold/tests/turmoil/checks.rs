@@ -3,11 +3,12 @@
 //! 1. Exclusion: at no instant of true time do two guards of a lock pass their `check()`, unless both are of a ReentrantMutex
 //!    and of one owner.
 //! 2. Whose guard passes its `check()` has the lock at the server at that instant: he stops believing first. Of a set he
-//!    then has all, and of a ReentrantMutex its owner has as many as there are such guards.
+//!    then has all, and of a ReentrantMutex its owner has as many as there are such guards. Where a hold was handed on the
+//!    server knows it by the token that it has given, and has reserved those of the guards after the first.
 //! 3. Tokens grow from each guard of a lock to the next; those that an owner has at one time are one and the same.
 //! 4. Once nothing goes wrong any more everybody is served, and keeps what he was given.
 //! 5. Once a release has returned, nothing more is sent about its hold, and if it says that the lock is free the server has
-//!    nobody there by that token.
+//!    nobody there by that token; unless the process has kept the hold for the next of its tasks.
 //! 6. In the end the server has no holder and no queue left.
 //!
 //! The first three are promised while the server keeps its data, so guards that it granted before a loss are not counted
@@ -16,8 +17,10 @@
 use crate::having::Having;
 use crate::host::{Pace, lock};
 use crate::storm::server_time_us;
+use crate::tapped::Said;
 use leasehold::{FencingToken, Moment, Owner, Released, SessionId};
-use leasehold_core::{Acquire, Acquired, HoldId, Inspection, Op, Reply, Share, Wake};
+use leasehold_core::cohort::Block;
+use leasehold_core::{Acquire, Acquired, Extended, Fate, HoldId, Inspection, Op, Reply, Share, Wake};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write as _};
 use std::sync::{Arc, Mutex};
@@ -69,14 +72,23 @@ struct State {
     /// Which holds a token of a lock belongs to, and which one a session waits with: a guard does not show its hold.
     granted: BTreeMap<(String, FencingToken), BTreeSet<HoldId>>,
     queued: BTreeMap<(String, SessionId), HoldId>,
+    /// The token by which the server knows the hold that one which it has reserved is for.
+    known_as: BTreeMap<(String, FencingToken), FencingToken>,
     /// When who was told that a token of a lock is his.
     told: BTreeMap<(String, FencingToken), Duration>,
+    /// The holds whose process has begun to give them up, and those that the server has ended so.
+    given_up: BTreeSet<HoldId>,
+    ended: BTreeSet<HoldId>,
     /// The holds whose release has returned (5).
     given_back: BTreeSet<HoldId>,
     /// The tokens by which nobody has a lock any more.
     over: BTreeSet<(String, FencingToken)>,
     /// The server's time when it lost its data last.
     lost_us: u64,
+    /// Since when nothing goes wrong any more.
+    calm_at: Option<Duration>,
+    /// When each session beat last.
+    beaten: BTreeMap<SessionId, Duration>,
 }
 
 #[derive(Clone)]
@@ -129,6 +141,27 @@ impl Record {
         lost_us > 0 && server_time_us(at) < lost_us + FORGOTTEN_FOR_US
     }
 
+    /// Nothing goes wrong from now on.
+    pub(crate) fn calm(&self, at: Duration) {
+        lock(&self.state).calm_at = Some(at);
+    }
+
+    /// A session has beaten.
+    pub(crate) fn beaten(&self, at: Duration, session: SessionId) {
+        lock(&self.state).beaten.insert(session, at);
+    }
+
+    /// Whether no beat of some session has arrived since nothing goes wrong any more by which these locks are had: what went
+    /// wrong before may be the end of it yet.
+    pub(crate) fn may_lapse_yet(&self, locks: &[(String, FencingToken)]) -> bool {
+        let state = lock(&self.state);
+        let holds = |(name, fence): &(String, FencingToken)| {
+            state.granted.get(&(name.clone(), state.known_as(name, *fence))).into_iter().flatten()
+        };
+        let beaten = |hold: &HoldId| state.beaten.get(&hold.session()).copied();
+        locks.iter().flat_map(holds).any(|hold| beaten(hold) < state.calm_at)
+    }
+
     /// A lock was had, or several: the guard is watched from now on.
     pub(crate) fn hold(self: &Arc<Self>, at: Duration, pace: Pace, who: &str, having: Having) -> Held {
         let having = Arc::new(having);
@@ -139,6 +172,10 @@ impl Record {
             let number = state.entries;
             state.held.insert(number, entry.clone());
             state.note_told(at, &having);
+            let handed_on = having.locks().iter().any(|token| state.known_as.contains_key(token));
+            if handed_on {
+                *state.seen.entry("handed on").or_insert(0) += 1;
+            }
             (number, state.fallen(&entry, at))
         };
         for (name, fence, last) in fallen {
@@ -153,14 +190,18 @@ impl Record {
         let mut state = lock(&self.state);
         match (op, reply) {
             (Op::Acquire(ask), Reply::Acquire(acquired)) => state.asked(key, ask, acquired),
+            (Op::Extend(extend), Reply::Extend(Extended::Reserved { block, .. })) => {
+                state.reserved(key, extend.claim.hold, *block);
+            }
             (Op::Release(release), Reply::Release(released)) => {
+                state.ended.extend(Some(release.claim.hold).filter(|_| released.found == Fate::Held));
                 if let (Some(ask), Some(Ok(acquired))) = (&release.next, &released.next) {
                     state.asked(key, ask, acquired);
                 }
             }
             _ => {}
         }
-        for wake in wakes {
+        for wake in wakes.iter().filter(|wake| matches!(wake, Wake::Grant { .. })) {
             state.told.insert((key.to_owned(), wake.fence()), at);
             if let Some(hold) = state.queued.get(&(key.to_owned(), wake.to())).copied() {
                 state.granted.entry((key.to_owned(), wake.fence())).or_default().insert(hold);
@@ -182,23 +223,33 @@ impl Record {
     /// The release of a guard has returned, and says what is left if it was done.
     pub(crate) fn given_back(&self, locks: &[(String, FencingToken)], released: Option<&Released>) {
         let mut state = lock(&self.state);
-        for token in locks {
+        for (name, fence) in locks {
+            let token = (name.clone(), state.known_as(name, *fence));
             // Whoever entered again has several by one token, and which of them it was is not known.
-            if let Some(holds) = state.granted.get(token)
-                && let (1, Some(hold)) = (holds.len(), holds.first().copied())
-            {
+            let holds = state.granted.get(&token).filter(|holds| holds.len() == 1);
+            if let Some(hold) = holds.and_then(BTreeSet::first).copied() {
+                // Of several some may be kept, and given up by somebody else while the others are released.
+                let is_over = if locks.len() > 1 { &state.ended } else { &state.given_up }.contains(&hold);
+                if released.is_some() && !is_over {
+                    *state.seen.entry("kept").or_insert(0) += 1;
+                    continue;
+                }
                 state.given_back.insert(hold);
                 *state.seen.entry("given back").or_insert(0) += 1;
             }
             if released == Some(&Released::Free) {
-                state.over.insert(token.clone());
+                state.over.insert(token);
             }
         }
     }
 
     /// A client sends something about a hold.
-    pub(crate) fn sent(&self, at: Duration, hold: HoldId) {
-        let too_late = lock(&self.state).given_back.contains(&hold);
+    pub(crate) fn sent(&self, at: Duration, hold: HoldId, said: Said) {
+        let too_late = {
+            let mut state = lock(&self.state);
+            state.given_up.extend(Some(hold).filter(|_| said == Said::GivenUp));
+            state.given_back.contains(&hold)
+        };
         if too_late {
             self.violated(
                 Rule::Silence,
@@ -228,7 +279,7 @@ impl Record {
     fn check_belief(&self, at: Duration, server: &[Standing]) {
         let mut counts: BTreeMap<String, u64> = BTreeMap::new();
         for Entry { who, having, .. } in self.believed(at) {
-            let locks = having.locks();
+            let locks = self.known_as(having.locks());
             let had = locks.iter().filter(|(name, fence)| has(server, name, *fence, having.owner())).count();
             if had < locks.len() {
                 self.violated(Rule::Belief, at, format_args!("{who} has {locks:?}, and not: {server:?}"));
@@ -277,6 +328,16 @@ impl Record {
         }
     }
 
+    /// The locks of a guard, each by the token by which the server knows its hold.
+    fn known_as(&self, locks: Vec<(String, FencingToken)>) -> Vec<(String, FencingToken)> {
+        let state = lock(&self.state);
+        let known_as = |(name, fence): (String, FencingToken)| {
+            let fence = state.known_as(&name, fence);
+            (name, fence)
+        };
+        locks.into_iter().map(known_as).collect()
+    }
+
     /// The guards that would pass their `check()` at a true time, but for those of before a loss.
     fn believed(&self, at: Duration) -> Vec<Entry> {
         let state = lock(&self.state);
@@ -301,6 +362,22 @@ impl State {
         if let Acquired::Granted { fence, .. } = acquired {
             self.granted.entry((key.to_owned(), *fence)).or_default().insert(hold);
         }
+    }
+
+    /// Tokens were reserved for a hold.
+    fn reserved(&mut self, key: &str, hold: HoldId, mut block: Block) {
+        let of_it = |((name, fence), holds): (&(String, FencingToken), &BTreeSet<HoldId>)| {
+            (name == key && holds.contains(&hold)).then_some(*fence)
+        };
+        let Some(given) = self.granted.iter().rev().find_map(of_it) else { return };
+        while let Some(token) = block.take() {
+            self.known_as.insert((key.to_owned(), token), given);
+        }
+    }
+
+    /// The token by which the server knows a hold.
+    fn known_as(&self, name: &str, fence: FencingToken) -> FencingToken {
+        self.known_as.get(&(name.to_owned(), fence)).copied().unwrap_or(fence)
     }
 
     /// Counts whether somebody knew in time that he had been granted a lock. Of several, one may have been granted long

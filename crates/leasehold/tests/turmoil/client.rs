@@ -118,7 +118,7 @@ impl Process {
             process.say(what);
         };
         let process = self.clone();
-        let on_sent = move |hold| process.record.sent(process.clock.elapsed(), hold);
+        let on_sent = move |hold, said| process.record.sent(process.clock.elapsed(), hold, said);
         Ways {
             chance: Arc::new(Chance::new(self.chance.bits(), 0)),
             calm: Arc::clone(&self.terms.calm),

@@ -5,11 +5,10 @@
 //! been used. So a connection that is clogged keeps what was written to it, also when its client has gone.
 
 use crate::host::Chance;
-use crate::tapped::Tapped;
+use crate::tapped::{OnSent, Tapped};
 use futures_util::StreamExt as _;
 use futures_util::future::{BoxFuture, join};
 use futures_util::stream::FuturesUnordered;
-use leasehold_core::HoldId;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -39,7 +38,7 @@ pub(crate) struct Ways {
     /// Told of all that is late.
     pub(crate) on_late: Arc<dyn Fn(&str) + Send + Sync>,
     /// Told of the holds that the client speaks of, as it sends.
-    pub(crate) on_sent: Arc<dyn Fn(HoldId) + Send + Sync>,
+    pub(crate) on_sent: OnSent,
     /// Where connections are carried on.
     pub(crate) carrier: UnboundedSender<BoxFuture<'static, ()>>,
 }

@@ -28,8 +28,10 @@ const SEEDS: u64 = 40;
 const FOUND_WITHIN: u64 = 20;
 
 /// What the seeds together have to come across: a storm that harms nobody would prove nothing.
-const COMMON: [&str; 25] = [
+const COMMON: [&str; 27] = [
     "held",
+    "handed on",
+    "kept",
     "held a set",
     "asked together",
     "entered",
@@ -133,6 +135,11 @@ fn leases_that_never_end_are_found() {
 #[test]
 fn tokens_that_fall_back_are_found() {
     is_found(Flaw::ForgetsTokens, Rule::Tokens);
+}
+
+#[test]
+fn tokens_below_what_is_reserved_are_found() {
+    is_found(Flaw::ReservesAhead, Rule::Tokens);
 }
 
 #[test]

@@ -9,6 +9,7 @@ use crate::late::LATE_AT_MOST;
 use crate::trouble::Trouble;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
+use leasehold_core::{Beaten, SessionOp, SessionReply};
 use leasehold_testkit::{Data, Flaw, ModelServer, Seen};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -181,6 +182,7 @@ impl Storm {
         }
         self.end_troubles(|_, _| true);
         self.calm.store(true, Ordering::Relaxed);
+        self.record.calm(self.sim.elapsed());
         self.say("calm");
         while self.done.load(Ordering::Relaxed) < self.clients as u64 && self.step() {
             if self.sim.elapsed() > TO_THE_END {
@@ -302,6 +304,11 @@ fn server(record: &Arc<Record>, flaw: Option<Flaw>) -> ModelServer {
                 record.executed(clock.elapsed(), key, op, reply, wakes);
             }
             Seen::Together { asks, shares, .. } => record.asked_together(asks, shares),
+            Seen::Attended {
+                op: SessionOp::Beat(beat), reply: SessionReply::Beat(Beaten::Alive), ..
+            } => {
+                record.beaten(clock.elapsed(), beat.session);
+            }
             Seen::Ended(_) | Seen::Command { .. } | Seen::Attended { .. } => {}
         }
         record.say(clock.elapsed(), SERVER, format_args!("{seen:?}"));

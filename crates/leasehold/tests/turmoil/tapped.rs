@@ -1,4 +1,4 @@
-//! A stream that tells which holds are spoken of in what is written to it.
+//! A stream that tells which holds are spoken of in what is written to it, and which of them are given up.
 
 use leasehold_core::HoldId;
 use leasehold_testkit::Splitter;
@@ -8,14 +8,25 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
 
+/// What is said of a hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Said {
+    /// It is to be released.
+    GivenUp,
+    Other,
+}
+
+/// Told of each hold that is spoken of.
+pub(crate) type OnSent = Arc<dyn Fn(HoldId, Said) + Send + Sync>;
+
 pub(crate) struct Tapped {
     stream: DuplexStream,
     requests: Splitter,
-    on_sent: Arc<dyn Fn(HoldId) + Send + Sync>,
+    on_sent: OnSent,
 }
 
 impl Tapped {
-    pub(crate) fn new(stream: DuplexStream, on_sent: Arc<dyn Fn(HoldId) + Send + Sync>) -> Self {
+    pub(crate) fn new(stream: DuplexStream, on_sent: OnSent) -> Self {
         Self { stream, requests: Splitter::requests(), on_sent }
     }
 }
@@ -36,8 +47,13 @@ impl AsyncWrite for Tapped {
         self.requests.push(&buf[..length]);
         while let Some(request) = self.requests.next_frame().map_err(io::Error::other)? {
             let words = request.split(|&byte| byte == b'\n').map(<[u8]>::trim_ascii_end);
-            let words = words.filter_map(|word| std::str::from_utf8(word).ok());
-            words.filter_map(|word| HoldId::from_token(word).ok()).for_each(|hold| (self.on_sent)(hold));
+            let words: Vec<_> = words.filter_map(|word| std::str::from_utf8(word).ok()).collect();
+            // No other call has that argument; the hold that is released is the first one there.
+            let releases = words.iter().any(|word| matches!(*word, "grant" | "free"));
+            let mut said = if releases { Said::GivenUp } else { Said::Other };
+            for hold in words.iter().filter_map(|word| HoldId::from_token(word).ok()) {
+                (self.on_sent)(hold, std::mem::replace(&mut said, Said::Other));
+            }
         }
         Poll::Ready(Ok(length))
     }

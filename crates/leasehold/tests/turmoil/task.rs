@@ -300,7 +300,10 @@ impl Task {
             // Which of the two it is depends on whether the beat that found out was in time.
             let with_its_session =
                 matches!(lost.reason, LostReason::SessionLapsed | LostReason::StoreLostData);
-            if with_its_session && self.process.record.may_have_forgotten_a_session(now) {
+            let record = &self.process.record;
+            let by_earlier_trouble =
+                record.may_have_forgotten_a_session(now) || record.may_lapse_yet(&held.having().locks());
+            if with_its_session && by_earlier_trouble {
                 return;
             }
             let what = format_args!("{}: {lost}", self.process.name);

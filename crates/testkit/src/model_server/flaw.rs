@@ -1,7 +1,8 @@
 //! Ways to be wrong, one at a time.
 
+use leasehold_core::cohort::Block;
 use leasehold_core::model::{Alive, Content, LockState, Value};
-use leasehold_core::{Acquire, Acquired, Fate, FencingToken, Op, Released, Reply, Share, Wake};
+use leasehold_core::{Acquire, Acquired, Extended, Fate, FencingToken, Op, Released, Reply, Share, Wake};
 
 /// What a server does wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,6 +15,8 @@ pub enum Flaw {
     NeverEndsLeases,
     /// Fencing tokens begin again where the data was lost.
     ForgetsTokens,
+    /// Reserves fencing tokens that are far ahead of the clock, and gives smaller ones after that.
+    ReservesAhead,
     /// Says that a hold is released, and leaves it there.
     ForgetsReleases,
     /// Takes everybody for the owner of a ReentrantMutex.
@@ -58,6 +61,12 @@ impl Flaw {
             lock.value = Some(stood.clone());
             // Nobody else is given it.
             result.1.clear();
+        }
+        if self == Self::ReservesAhead
+            && let Reply::Extend(Extended::Reserved { block, .. }) = &mut result.0
+            && let Some(first) = block.first()
+        {
+            *block = Block::new(FencingToken::new(first.as_u64() + 60_000_000), block.left());
         }
         self.spoil_ends(lock, now_us, before.as_ref());
         result

@@ -85,7 +85,8 @@ fn found_by(bug: Bug) -> (u64, &'static str) {
         | Bug::EvictsTheLiving
         | Bug::EvictsLeases
         | Bug::EntersWithoutComparing
-        | Bug::GhostsAreLengthened => (10, "comparison"),
+        | Bug::GhostsAreLengthened
+        | Bug::ReservesForAnybody => (10, "comparison"),
         Bug::GoneEntryTakesAnother | Bug::EnteringShortens => (40, "comparison"),
         Bug::SpentHoldReturns | Bug::FreesWithoutComparing => (150, "comparison"),
         Bug::EvictionEndsTheStay => (4000, "beliefs"),
@@ -107,7 +108,7 @@ fn found_by(bug: Bug) -> (u64, &'static str) {
         Bug::ReleaseThatGrantsNobody | Bug::GrantWithoutMessage | Bug::PlaceKeptTooShort => (10, "progress"),
         Bug::NobodyIsWatched => (60, "progress"),
         Bug::NoLookAfterSubscribing => (1500, "progress"),
-        Bug::KeyWithoutExpiry => (10, "leftovers"),
+        Bug::KeyWithoutExpiry | Bug::KeptIsNotGivenBack => (10, "leftovers"),
         Bug::DroppedGuardKeepsLock | Bug::PlaceIsNotLeft | Bug::NoUndo => (200, "leftovers"),
         Bug::OneOfAllIsKept | Bug::NoUndoOfAll => (1500, "leftovers"),
         Bug::UnknownIsNo => (3000, "leftovers"),
@@ -128,13 +129,11 @@ fn found_by(bug: Bug) -> (u64, &'static str) {
         Bug::LooksTellAnother | Bug::ObserverForgets | Bug::LooksAreStale => (60, "leading"),
         Bug::RestIsForgotten | Bug::RestIsTooLong | Bug::TurnIsNotLengthened => (100, "periods"),
         Bug::SecondFinishEndsNext => (300, "comparison"),
-        Bug::ReservesForAnybody => (10, "comparison"),
         Bug::BlockBeginsAnew | Bug::FormerBlockIsUsed => (10, "tokens"),
         Bug::ReservedIsForgotten | Bug::BlockSaysTooMuch | Bug::BlockOutrunsClock => (600, "tokens"),
         Bug::UnknownReserveIsYes => (800, "beliefs"),
         Bug::WantedIsSwallowed => (10, "passing"),
         Bug::WantedIsNotTold | Bug::NobodySaysWhoWaits | Bug::TellingIsNotAskedFor => (200, "passing"),
-        Bug::KeptIsNotGivenBack => (10, "leftovers"),
         Bug::ResentWithFreshHold => (30, "silence"),
         Bug::ReleasedHoldIsReused | Bug::RenewedAfterRelease => (10, "silence"),
     }

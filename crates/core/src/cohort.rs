@@ -5,28 +5,40 @@
 //!
 //! 1. Each of them has a fencing token of his own, from a [`Block`] that the store has reserved: what it gives to the next
 //!    holder, and what it reserves next, is greater than all of these.
-//! 2. A block has [`BLOCK`] tokens at most, and fewer where the last of them would be further ahead of the store's clock than
-//!    that: a store that loses its data begins anew by that clock.
+//! 2. The last token of a block is less than [`AHEAD`] microseconds ahead of the store's clock: a store that loses its data
+//!    begins anew by that clock. Most of them are of microseconds that have passed since the hold was given, or since the
+//!    block before: nobody else can have had these, since he would have had to have the lock. None is older than [`BLOCK`]
+//!    microseconds: a fail-over that loses what was reserved, and takes longer than that, brings none of them twice.
 //! 3. While others wait for the lock the process has a *turn*: those of its tasks that stood in line when it began, for
-//!    [`TURN`] and [`BLOCK`] hand-overs at most. Then it gives the hold back, and stands in the queue behind them.
-//! 4. That nobody waits is believed for as long as one turn. Then the store is asked, by the question that reserves the
-//!    next block.
+//!    [`TURN`] and [`HANDOVERS`] at most. Then it gives the hold back, and stands in the queue behind them.
+//! 4. That nobody waits is believed for as long as one turn, but for [`HANDOVERS`] within a millisecond. Then the store is
+//!    asked, by the question that reserves the next block.
 
 use crate::{FencingToken, Moment};
 use std::time::Duration;
 
-/// How many fencing tokens are reserved at once at most, and how often a hold is handed on in one turn.
-pub const BLOCK: u32 = 32;
+/// How many fencing tokens are reserved at once at most: a microsecond of the store's clock has one.
+pub const BLOCK: u32 = 1024;
+
+/// How many of these may be ahead of the store's clock, with the present microsecond.
+pub const AHEAD: u32 = 32;
+
+/// How often a hold is handed on in one turn at most, while others wait.
+pub const HANDOVERS: u32 = 32;
 
 /// How long a turn lasts while others wait, and for how long it is believed that nobody does.
 pub const TURN: Duration = Duration::from_millis(100);
+
+/// How often the store is asked at most whether anybody waits, while nobody is known to.
+const AT_MOST_EVERY: Duration = Duration::from_millis(1);
 
 /// What is to be reserved together with an [`Extend`](crate::Extend), of a Mutex.
 ///
 /// [`Block`] shows it in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reserve {
-    /// How many fencing tokens; the store gives [`BLOCK`] at most, and perhaps fewer.
+    /// How many fencing tokens; the store gives [`BLOCK`] at most, and fewer where the clock has not gone on so far since the
+    /// hold was given, or since it has reserved the last.
     pub tokens: u32,
     /// Set to be [told](crate::Wake::Wanted) when another session asks for the lock.
     pub tell: bool,
@@ -54,7 +66,7 @@ pub struct Reserve {
 /// let extend = Op::Extend(Extend { claim, lease_ms: 3_000, keep_record: false, reserve });
 /// let (reply, _) = lock.apply(5_000_400, &extend, &everybody);
 /// let Reply::Extend(Extended::Reserved { mut block, .. }) = reply else { panic!("it is held") };
-/// assert_eq!(block.take().map(u64::from), Some(5_000_400));
+/// assert_eq!(block.take().map(u64::from), Some(5_000_001)); // behind the hold's own token
 /// assert_eq!(block.left(), 31);
 /// # Ok::<(), leasehold_core::LabelError>(())
 /// ```
@@ -76,9 +88,11 @@ impl Block {
     /// The block that comes after `greatest`, the greatest token that was given or reserved, at `now_us` microseconds of the
     /// store's clock (2); and its last token.
     pub fn after(greatest: Option<FencingToken>, now_us: u64, tokens: u32) -> (Self, FencingToken) {
-        let first = FencingToken::after(greatest, now_us).as_u64();
+        // Without a token from before nobody knows what was given in the past.
+        let past = greatest.map_or(0, |_| u64::from(BLOCK - AHEAD));
+        let first = FencingToken::after(greatest, now_us.saturating_sub(past)).as_u64();
         let wanted = u64::from(tokens.clamp(1, BLOCK));
-        let furthest = (now_us + u64::from(BLOCK) - 1).min(FencingToken::MAX.as_u64());
+        let furthest = (now_us + u64::from(AHEAD) - 1).min(FencingToken::MAX.as_u64());
         let last = (first + wanted - 1).min(furthest).max(first);
         let count = u32::try_from(last - first + 1).unwrap_or(1);
         (Self::new(FencingToken::new(first), count), FencingToken::new(last))
@@ -135,6 +149,9 @@ pub struct Cohort {
     /// The tokens that are left, and the block that is used after them.
     block: Block,
     spare: Block,
+    /// With how many left more are to be reserved: half of those that were reserved last. Who goes through them faster has
+    /// more then, so that a slow answer is waited for less often.
+    low: u32,
     /// Whether others are known to wait, or may be taken to.
     others_wait: bool,
     /// When the turn began.
@@ -157,7 +174,7 @@ impl Cohort {
     pub const fn new(since: Moment, others_wait: bool, last_in_line: u64) -> Self {
         let (block, spare) = (Block::EMPTY, Block::EMPTY);
         let (wanted_at, told, refused) = (None, false, false);
-        Self { block, spare, others_wait, since, last_in_line, handed: 0, wanted_at, told, refused }
+        Self { block, spare, low: 0, others_wait, since, last_in_line, handed: 0, wanted_at, told, refused }
     }
 
     /// What becomes of the hold now, if `who` is the next in line.
@@ -165,7 +182,7 @@ impl Cohort {
         // Who is told need not ask.
         let over = now >= self.since + TURN && (self.others_wait || !self.told);
         let none_left = self.left() == 0;
-        if self.others_wait && (over || self.handed >= BLOCK || who > self.last_in_line) {
+        if self.others_wait && (over || self.handed >= HANDOVERS || who > self.last_in_line) {
             return Next::GiveBack;
         }
         match none_left || over {
@@ -199,9 +216,10 @@ impl Cohort {
         Some(token)
     }
 
-    /// Whether it is time to have more tokens reserved, so that nobody waits for them: the last block is begun.
-    pub fn runs_low(&self) -> bool {
-        self.spare.left() == 0 && !self.others_wait && !self.refused
+    /// Whether it is time to have more tokens reserved, so that nobody waits for them; and to learn whether others do (4).
+    pub fn runs_low(&self, now: Moment) -> bool {
+        let long_ago = !self.told && self.handed >= HANDOVERS && now >= self.since + AT_MOST_EVERY;
+        (self.left() <= self.low || long_ago) && !self.others_wait && !self.refused
     }
 
     /// The store has reserved a block, by a question that was sent at `sent_at`, and with which it was asked to tell or not.
@@ -217,7 +235,7 @@ impl Cohort {
         if self.spare.left() > 0 {
             self.block = self.spare;
         }
-        self.spare = block;
+        (self.spare, self.low) = (block, block.left() / 2);
         self.told |= told;
         // What was said since is newer than the answer: that may have been given before the other came.
         let others_wait = others_wait || self.wanted_at.is_some_and(|at| sent_at <= at);
@@ -261,11 +279,15 @@ mod tests {
             assert_eq!(block.next.as_u64() + u64::from(block.left()) - 1, upto.as_u64());
             (block.next.as_u64(), upto.as_u64())
         };
-        assert_eq!(ends(None, 1_000, 32), (1_000, 1_031));
-        assert_eq!(ends(Some(1_031), 1_010, 32), (1_032, 1_041), "as far as the clock has come since");
-        assert_eq!(ends(Some(5_000), 1_000, 32), (5_001, 5_001), "the clock went back");
-        assert_eq!(ends(None, 1_000, 0), (1_000, 1_000));
-        assert_eq!(ends(None, 1_000, u32::MAX), (1_000, 1_031));
+        assert_eq!(ends(None, 10_000, 32), (10_000, 10_031));
+        assert_eq!(ends(None, 10_000, u32::MAX), (10_000, 10_031), "what was given before is not known");
+        assert_eq!(ends(None, 10_000, 0), (10_000, 10_000));
+        assert_eq!(ends(Some(10_031), 10_010, BLOCK), (10_032, 10_041), "as far as the clock has come since");
+        assert_eq!(ends(Some(9_900), 10_000, BLOCK), (9_901, 10_031), "what has passed unused");
+        assert_eq!(ends(Some(9_900), 10_000, 5), (9_901, 9_905));
+        assert_eq!(ends(Some(4_000), 10_000, u32::MAX), (9_008, 10_031), "none is older than a block");
+        assert_eq!(ends(Some(50_000), 10_000, 32), (50_001, 50_001), "the clock went back");
+        assert_eq!(ends(Some(1), 7, BLOCK), (2, 38));
         let most = FencingToken::MAX.as_u64();
         assert_eq!(ends(None, most - 3, 32), (most - 3, most));
         assert_eq!(ends(Some(most), 1_000, 32), (most, most));
@@ -278,7 +300,7 @@ mod tests {
         assert_eq!(cohort.next(ms(99), 40), Next::HandOn);
         assert_eq!(cohort.next(ms(99), 41), Next::GiveBack, "it came later");
         assert_eq!(cohort.next(ms(100), 2), Next::GiveBack, "the turn is over");
-        for _ in 0..BLOCK {
+        for _ in 0..HANDOVERS {
             assert_eq!(cohort.next(ms(1), 2), Next::HandOn);
             cohort.take().expect("there are enough");
         }
@@ -292,7 +314,7 @@ mod tests {
         for round in 0..10 {
             assert_eq!(cohort.next(ms(round), 1_000), Next::Ask);
             cohort.handle_reserved((block(round * 100, 32), false), false, ms(round), 1);
-            for _ in 0..BLOCK {
+            for _ in 0..32 {
                 assert_eq!(cohort.next(ms(round), 1_000), Next::HandOn);
                 cohort.take().expect("there are enough");
             }
@@ -303,6 +325,20 @@ mod tests {
         cohort.handle_reserved((block(6_000, 32), true), false, ms(150), 7);
         assert_eq!(cohort.next(ms(151), 7), Next::HandOn, "the turn begins when they are seen");
         assert_eq!(cohort.next(ms(151), 8), Next::GiveBack);
+    }
+
+    #[test]
+    fn who_is_not_told_asks_often_enough_whether_others_wait() {
+        for told in [false, true] {
+            let mut cohort = Cohort::new(ms(0), false, 1);
+            cohort.handle_reserved((block(1, 1000), false), told, ms(0), 1);
+            for _ in 0..HANDOVERS {
+                assert!(!cohort.runs_low(ms(50)), "it was handed on too seldom");
+                cohort.take().expect("there are enough");
+            }
+            assert!(!cohort.runs_low(ms(0)), "it was handed on fast");
+            assert_eq!(cohort.runs_low(ms(1)), !told);
+        }
     }
 
     #[test]
@@ -321,11 +357,11 @@ mod tests {
         assert_eq!(cohort.keep(), Next::Ask, "nobody would tell");
         cohort.handle_reserved((block(50, 20), false), true, ms(0), 1);
         assert_eq!((cohort.keep(), cohort.next(ms(900), 1)), (Next::HandOn, Next::HandOn));
-        for token in (1..=20).chain([50]) {
-            assert!(!cohort.runs_low());
+        for token in (1..=20).chain(50..60) {
+            assert!(!cohort.runs_low(ms(90)), "{token}");
             assert_eq!(cohort.take(), Some(FencingToken::new(token)), "none is left out, each is greater");
         }
-        assert!(cohort.runs_low(), "the last block is begun");
+        assert!(cohort.runs_low(ms(0)), "half of the last block is left");
         cohort.handle_wanted(ms(5), 3);
         assert_eq!(cohort.keep(), Next::GiveBack);
         assert_eq!(cohort.next(ms(6), 3), Next::HandOn, "who stands in line has his turn");

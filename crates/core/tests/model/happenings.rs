@@ -4,7 +4,7 @@
 //! 2. Nobody asks whether he is alive himself.
 
 use crate::reserving::is_note;
-use leasehold_core::cohort::{BLOCK, Reserve};
+use leasehold_core::cohort::{AHEAD, BLOCK, Reserve};
 use leasehold_core::model::{LockState, Place, PlaceId, Record, Sessions};
 use leasehold_core::{
     Acquire, AuditEntry, Beat, Claim, Enqueue, Evict, Evicted, Extend, Extended, Fate, FencingToken, Freed,
@@ -293,7 +293,16 @@ impl Tokens {
         });
         let Some(new) = new else { return };
         let new = new.expect("a record does not forget its token by an operation");
-        assert!(new.as_u64() >= now_us, "a token is no smaller than the time");
+        if given.is_some() {
+            assert!(new.as_u64() >= now_us, "a token is no smaller than the time");
+        } else {
+            let behind = before.record.as_ref().and_then(|record| record.greatest());
+            let next = FencingToken::after(behind, 0);
+            assert!(
+                new == next || new.as_u64() < now_us + u64::from(AHEAD),
+                "{new:?} outruns the clock, {now_us}"
+            );
+        }
         let remembered = last(before).is_some();
         if remembered || now_us >= self.latest_us {
             assert!(self.last.is_none_or(|last| new > last), "{new:?} after {:?}", self.last);

@@ -159,7 +159,7 @@ impl Seat {
             return None;
         }
         let hold = hold.clone();
-        let (hold, call) = state.hand_out(&hold)?;
+        let (hold, call) = state.hand_out(&hold, now)?;
         Some((hold, keep, call))
     }
 
@@ -252,19 +252,19 @@ impl State {
             }
             Next::HandOn => {
                 self.line.remove(id);
-                let (hold, call) = self.hand_out(&hold)?;
+                let (hold, call) = self.hand_out(&hold, now)?;
                 Some(Turn::HandedOn(hold, keep, call))
             }
         }
     }
 
     /// Hands what is kept out to whoever is next, by the next token; and what the store is to be asked, where tokens run low.
-    fn hand_out(&mut self, hold: &Hold) -> Option<(Arc<Hold>, Option<Call>)> {
+    fn hand_out(&mut self, hold: &Hold, now: Moment) -> Option<(Arc<Hold>, Option<Call>)> {
         let passing = self.passing.as_mut()?;
         let fence = passing.cohort.take()?;
         (passing.kept, passing.answered) = (None, false);
         let goes_on = self.line.front().is_some() || passing.keep_for.is_some();
-        let call = if goes_on && passing.cohort.runs_low() { passing.call(None) } else { None };
+        let call = if goes_on && passing.cohort.runs_low(now) { passing.call(None) } else { None };
         let next = Arc::new(hold.handed_on(fence));
         self.occupants.insert(next.claim.hold, Occupant { hold: next.clone(), leaving: false });
         Some((next, call))

@@ -66,8 +66,10 @@ pub(crate) async fn another_process_is_not_kept_waiting_by_those_who_come_later(
             let again = |who: u32| {
                 let (mutex, log) = (mutex.clone(), log.clone());
                 async move {
-                    for _ in 0..300 {
-                        section(mutex.acquire().await.expect("acquired"), who, &log).await;
+                    for _ in 0..200 {
+                        let guard = mutex.acquire().await.expect("acquired");
+                        tokio::time::sleep(MS).await;
+                        section(guard, who, &log).await;
                     }
                 }
             };
@@ -80,7 +82,7 @@ pub(crate) async fn another_process_is_not_kept_waiting_by_those_who_come_later(
         let guard = mutex(&b).acquire().await.expect("acquired");
         let passed = log.lock().await.len() - before;
         section(guard, 9, &log).await;
-        // A block, and another one where the first was asked for before, and what is done while the answer is on its way.
+        // A turn that had begun, another one from the answer that tells of it, and what is done while that is on its way.
         assert!(passed <= 200, "{passed} went before");
         waits += 1;
     }

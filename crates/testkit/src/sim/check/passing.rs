@@ -4,7 +4,7 @@ use super::{Check, Health, Scene, Verdict};
 use crate::sim::event::{Event, Execution, Grip, HostEvent, LockId, ServerEvent, TaskEvent, TaskId};
 use crate::sim::kernel::HostId;
 use crate::sim::time::Instant;
-use leasehold_core::cohort::{BLOCK, TURN};
+use leasehold_core::cohort::{HANDOVERS, TURN};
 use leasehold_core::model::PlaceId;
 use leasehold_core::{Acquired, Extended, FencingToken, HoldId, Op, Reply, Wake};
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ const SLACK: Duration = Duration::from_millis(10);
 const GIVEN_BACK_WITHIN: Duration = Duration::from_millis(300);
 
 /// One guard at a time has a hold that is handed on. Once its process has been told that others wait, those have it
-/// who stood in line by then, [`BLOCK`] times and for [`TURN`] at most; and whatever it was told: while another process waits, it
+/// who stood in line by then, [`HANDOVERS`] times and for [`TURN`] at most; and whatever it was told: while another process waits, it
 /// hands on for a turn, and then for another one at most. What nobody of it uses or stands in line for, it gives back soon after
 /// another that waits has asked.
 #[derive(Debug, Default)]
@@ -173,7 +173,7 @@ impl Passing {
                     "{task} was handed {lock} and came at {sought:?}, others wait since {told}"
                 ));
             }
-            if passed.since_told > BLOCK || at > told + TURN + TURN / 15 + SLACK {
+            if passed.since_told > HANDOVERS || at > told + TURN + TURN / 15 + SLACK {
                 let times = passed.since_told;
                 return Err(format!(
                     "{lock} was handed on {times} times in {host}, others wait since {told}"

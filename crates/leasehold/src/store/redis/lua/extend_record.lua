@@ -22,8 +22,8 @@
 
 local RECORD_KEPT_MS = 3600000
 local GREATEST_FENCE = 9007199254740991
--- How many tokens are reserved at once, and how far ahead of the clock the last of them is, at most.
-local BLOCK = 32
+-- How many tokens are reserved at once at most, and how many of them are ahead of the clock.
+local BLOCK, AHEAD = 1024, 32
 
 local value = redis.pcall('GET', KEYS[1])
 if type(value) == 'table' then
@@ -64,15 +64,15 @@ local function now()
 end
 
 -- Reserves tokens for the hold that was given last; gives what to reply, or nil where nothing is reserved. They begin behind
--- all that were given or reserved, and never outrun the clock by more than one block.
+-- all that were given or reserved, where these were not long ago, and never outrun the clock.
 local function reserve()
   local last = record[3] and tonumber(record[3])
   local upto, tells = string.match(record[5] or '', '^(%d+) ?(%l*)$')
   upto = upto and tonumber(upto) or 0
   now()
-  local first = math.min(math.max(math.max(last, upto) + 1, now_us), GREATEST_FENCE)
+  local first = math.min(math.max(math.max(last, upto) + 1, now_us - (BLOCK - AHEAD)), GREATEST_FENCE)
   local count = math.min(math.max(tonumber(ARGV[6]), 1), BLOCK)
-  local most = math.max(math.min(first + count - 1, now_us + BLOCK - 1, GREATEST_FENCE), first)
+  local most = math.max(math.min(first + count - 1, now_us + AHEAD - 1, GREATEST_FENCE), first)
   local told = ARGV[7] == '1' or tells == 'tell' and upto > last
   -- Full memory may refuse it, which is no reason not to extend.
   local written = redis.pcall('HSET', KEYS[2], 'reserved', digits(most) .. (told and ' tell' or ''))

@@ -220,7 +220,7 @@ impl<'a> Chase<'a> {
         let Some(within) = self.patience.time_to_answer(now) else { return Err(self.time_is_up(now)) };
         let op = Op::Acquire(ask);
         let outcome = {
-            let asked = async { self.engine.store.execute(&self.seat.lock, &op, within).await };
+            let asked = pin!(async { self.engine.store.execute(&self.seat.lock, &op, within).await });
             let mut reply = pin!(self.engine.gate.pass(asked));
             loop {
                 tokio::select! {
@@ -282,8 +282,8 @@ impl<'a> Chase<'a> {
             return Ok(());
         };
         let (engine, seat) = (self.engine, self.seat);
-        let listening = engine.gate.pass(async { engine.store.listen(&seat.lock, within).await });
-        self.hearing = match listening.await {
+        let listening = pin!(async { engine.store.listen(&seat.lock, within).await });
+        self.hearing = match engine.gate.pass(listening).await {
             None => return Err(Missed::Closed),
             Some(Ok(Some(listening))) => Hearing::Since(listening),
             Some(Ok(None)) => Hearing::Never,

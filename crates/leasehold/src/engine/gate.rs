@@ -7,7 +7,7 @@
 
 use crate::sync::{AtomicU64, Notify};
 use std::future::poll_fn;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::atomic::Ordering;
 use std::task::Poll;
 use tokio_util::sync::CancellationToken;
@@ -42,8 +42,7 @@ impl Gate {
     /// Runs a future for as long as the gate is open (1); `None` if it was cut off.
     ///
     /// Cancel safety: that of the future.
-    pub(super) async fn pass<F: Future>(&self, future: F) -> Option<F::Output> {
-        let mut future = pin!(future);
+    pub(super) async fn pass<F: Future>(&self, mut future: Pin<&mut F>) -> Option<F::Output> {
         let mut closed = pin!(self.closed.cancelled());
         poll_fn(|cx| {
             {
@@ -103,11 +102,11 @@ mod tests {
     #[test]
     fn who_waits_in_it_is_woken_when_it_is_closed_and_nobody_gets_in_then() {
         let gate = Gate::default();
-        let mut waits = Box::pin(gate.pass(std::future::pending::<()>()));
+        let mut waits = Box::pin(async { gate.pass(pin!(std::future::pending::<()>())).await });
         assert!(waits.as_mut().now_or_never().is_none());
-        assert_eq!(gate.pass(async { 7 }).now_or_never(), Some(Some(7)));
+        assert_eq!(gate.pass(pin!(async { 7 })).now_or_never(), Some(Some(7)));
         assert!(gate.close() && !gate.close());
-        assert_eq!(gate.pass(async { panic!("it is closed") }).now_or_never(), Some(None::<()>));
+        assert_eq!(gate.pass(pin!(async { panic!("it is closed") })).now_or_never(), Some(None::<()>));
         assert_eq!(waits.now_or_never(), Some(None));
         assert!(gate.still().now_or_never().is_some());
     }
@@ -115,11 +114,11 @@ mod tests {
     #[test]
     fn it_is_not_still_while_somebody_is_polled() {
         let gate = Gate::default();
-        let polled = gate.pass(async {
+        let polls = pin!(async {
             gate.close();
             assert!(gate.still().now_or_never().is_none(), "it is this one");
         });
-        assert_eq!(polled.now_or_never(), Some(Some(())));
+        assert_eq!(gate.pass(polls).now_or_never(), Some(Some(())));
         assert!(gate.still().now_or_never().is_some());
     }
 }

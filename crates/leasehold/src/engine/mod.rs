@@ -63,6 +63,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fmt;
 use std::io;
+use std::pin::pin;
 use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
@@ -138,7 +139,7 @@ impl Engine {
 
     /// Runs what is sent about a hold; nothing comes of it once a shutdown has begun.
     pub(crate) async fn unless_shut<F: Future>(&self, sending: F) -> Option<F::Output> {
-        self.gate.pass(sending).await
+        self.gate.pass(pin!(sending)).await
     }
 
     /// Sends one operation, and again after a fault that may pass, until `within` is over.

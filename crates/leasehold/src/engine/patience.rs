@@ -11,6 +11,7 @@ use super::{Engine, Session};
 use crate::store::Fault;
 use leasehold_core::Moment;
 use leasehold_core::contend::{Executed, Standing};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -46,9 +47,10 @@ impl<'a> Patience<'a> {
         let engine = self.engine;
         let patience = now.max(session.alive_until()) + engine.timings.outage;
         let until = self.pursuit.limit.unwrap_or(patience);
+        let begins = pin!(engine.sessions.after(session.id));
         tokio::select! {
             biased;
-            begun = engine.gate.pass(engine.sessions.after(session.id)) => begun.ok_or(Missed::Closed),
+            begun = engine.gate.pass(begins) => begun.ok_or(Missed::Closed),
             () = engine.world.sleep_until(until) => {
                 let maybe_there = self.last_fault.take().is_some_and(|(_, maybe_there)| maybe_there);
                 Err(Missed::Fault { fault: engine.sessions.trouble(), maybe_there })

@@ -21,6 +21,7 @@ use leasehold_core::{
     Acquire, Acquired, Claim, Ended, Fate, HoldId, Holder, Inspect, Lock, Nonce, Op, Pass, Release, Released,
     Reply,
 };
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
@@ -204,7 +205,7 @@ impl Departure<'_> {
         self.asked = next.as_ref().map(|next| next.claim.hold);
         let pass = if free { Pass::Free } else { Pass::Grant };
         let op = Op::Release(Release { claim: self.hold.claim.clone(), pass, next });
-        let reply = self.engine.ask(&self.hold.lock, &op, self.engine.timings.call);
+        let reply = pin!(self.engine.ask(&self.hold.lock, &op, self.engine.timings.call));
         let reply = self.engine.gate.pass(reply).await;
         self.done = true;
         self.cut = reply.is_none();

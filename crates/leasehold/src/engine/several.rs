@@ -12,6 +12,7 @@ use super::{Engine, Hold, Session};
 use crate::store::{Fault, Outcome};
 use leasehold_core::contend::Executed;
 use leasehold_core::{Acquire, Acquired, Lock, Moment, Nonce, Op, Reply, Share};
+use std::pin::pin;
 use std::sync::Arc;
 
 /// What keeps somebody from having all.
@@ -153,13 +154,15 @@ impl<'a> Grasp<'a> {
         let named =
             self.lines.iter().zip(asks).map(|(line, asked)| (line.seat.lock.clone(), asked.ask.clone()));
         let named: Vec<_> = named.collect();
-        let asked = async {
-            match self.engine.store.acquire_all(&named, within).await {
-                Some(outcome) => outcome,
-                None => self.one_by_one(&named, within).await,
-            }
+        let outcome = {
+            let asked = pin!(async {
+                match self.engine.store.acquire_all(&named, within).await {
+                    Some(outcome) => outcome,
+                    None => self.one_by_one(&named, within).await,
+                }
+            });
+            self.engine.gate.pass(asked).await
         };
-        let outcome = self.engine.gate.pass(asked).await;
         let now = self.engine.world.now();
         match outcome {
             None => Err(InTheWay { at: 0, missed: Missed::Closed }),

@@ -19,6 +19,7 @@ use crate::store::{Bell, Fault, FaultKind, Listening, Phase, Postbox};
 use leasehold_core::SessionId;
 use redis::{Cmd, Pipeline, PushKind, RedisResult, Value};
 use std::future::Future;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -157,7 +158,8 @@ impl Link {
     /// Sends one command.
     pub(super) async fn call(&self, wire: &mut Wire, cmd: &Cmd, deadline: Instant) -> Result<Value, Lost> {
         let Wire { dialled, pulse } = wire;
-        self.shared.watched(pulse, deadline, dialled.conn.send_packed_command(cmd)).await
+        let reply = pin!(dialled.conn.send_packed_command(cmd));
+        self.shared.watched(pulse, deadline, reply).await
     }
 
     /// Sends several commands in one go. Their replies may be errors, each by itself.
@@ -168,7 +170,7 @@ impl Link {
         deadline: Instant,
     ) -> Result<Vec<Value>, Lost> {
         let Wire { dialled, pulse } = wire;
-        let replies = dialled.conn.send_packed_commands(pipeline, 0, pipeline.len());
+        let replies = pin!(dialled.conn.send_packed_commands(pipeline, 0, pipeline.len()));
         self.shared.watched(pulse, deadline, replies).await
     }
 
@@ -224,8 +226,11 @@ impl Link {
         loop {
             let mut wire = self.wire(deadline).await?;
             let Wire { dialled, pulse } = &mut wire;
-            let subscribed = dialled.conn.subscribe(channel);
-            match timeout_at(deadline, self.shared.observed(pulse, subscribed)).await {
+            let subscribed = {
+                let subscribed = pin!(dialled.conn.subscribe(channel));
+                timeout_at(deadline, self.shared.observed(pulse, subscribed)).await
+            };
+            match subscribed {
                 Ok(Ok(())) => return Ok(()),
                 Ok(Err(error)) if error.clone().into_server_errors().is_some() => {
                     return Err(unsubscribed(error, self.node()));
@@ -272,12 +277,13 @@ impl Drop for Link {
 }
 
 impl Shared {
-    /// Waits for a reply within its time; gives the connection up if it turns out to be dead.
+    /// Waits for a reply within its time; gives the connection up if it turns out to be dead. The reply stays where it is
+    /// pinned: it is large, and each future that had it inside would be moved with it.
     async fn watched<T>(
         &self,
         pulse: &Arc<Pulse>,
         deadline: Instant,
-        reply: impl Future<Output = RedisResult<T>>,
+        reply: Pin<&mut impl Future<Output = RedisResult<T>>>,
     ) -> Result<T, Lost> {
         match timeout_at(deadline, self.observed(pulse, reply)).await {
             Ok(Ok(reply)) => Ok(reply),
@@ -296,7 +302,7 @@ impl Shared {
     async fn observed<T>(
         &self,
         pulse: &Pulse,
-        reply: impl Future<Output = RedisResult<T>>,
+        reply: Pin<&mut impl Future<Output = RedisResult<T>>>,
     ) -> RedisResult<T> {
         let waiting = pulse.wait();
         let reply = reply.await;

@@ -55,6 +55,16 @@ pub(super) struct Passed {
     pub(super) watch: Option<Moment>,
 }
 
+/// What an answer of the store means for a hold.
+pub(super) enum Heard {
+    /// Whoever has it, or stands in line for it, sees to it.
+    Noted,
+    /// The store is to be asked once more.
+    Ask(Call),
+    /// It is to be given back.
+    GiveBack,
+}
+
 /// What a look at the seat of a hold says that was kept for whoever comes.
 pub(super) enum Rest {
     /// Somebody has it, or is about to.
@@ -163,19 +173,20 @@ impl Seat {
         Some((hold, keep, call))
     }
 
-    /// What the store has reserved for a hold, if it has. Says whether the hold is to be given back: nobody stands in line,
-    /// and it is not to be kept.
+    /// What the store has reserved for a hold, if it has. Where nobody stands in line the hold may be given back, as one that
+    /// is not to be kept; or the store was asked for somebody who did not want it kept, and is asked again for one who does:
+    /// it has to tell when others come.
     pub(super) fn handle_reserved(
         &self,
         hold: &Hold,
         reserved: Option<(Block, bool)>,
         told: bool,
         sent_at: Moment,
-    ) -> bool {
+    ) -> Heard {
         let mut state = self.state();
         let last_in_line = state.line.last_id();
         let Some(passing) = state.passing.as_mut().filter(|passing| passing.hold == hold.claim.hold) else {
-            return false;
+            return Heard::Noted;
         };
         (passing.calling, passing.answered) = (false, true);
         match reserved {
@@ -183,10 +194,14 @@ impl Seat {
             None => passing.cohort.handle_refused(),
         }
         state.signal_front();
-        state.is_kept_in_vain()
+        if state.is_kept_in_vain() {
+            return Heard::GiveBack;
+        }
+        state.ask_to_keep().map_or(Heard::Noted, Heard::Ask)
     }
 
-    /// Another process is said to ask for the lock. Says whether the hold is to be given back, as above.
+    /// Another process is said to ask for the lock. Says whether the hold is to be given back: nobody stands in line, and it
+    /// is not to be kept.
     pub(super) fn handle_wanted(&self, hold: &Hold, now: Moment) -> bool {
         let mut state = self.state();
         let last_in_line = state.line.last_id();
@@ -282,11 +297,19 @@ impl State {
         in_vain
     }
 
+    /// What the store is to be asked for a hold that is kept for whoever comes, if anything is.
+    fn ask_to_keep(&mut self) -> Option<Call> {
+        let passing = self.passing.as_mut().filter(|_| self.line.front().is_none())?;
+        let is_kept = passing.kept.is_some() && passing.keep_for.is_some();
+        if is_kept && passing.cohort.keep() == Next::Ask { passing.call(None) } else { None }
+    }
+
     /// The last one has left the line: gives what was kept for it (2).
     pub(super) fn kept_for_nobody(&mut self) -> Option<KeepId> {
         let passing = self.passing.as_ref().filter(|_| self.line.front().is_none())?;
-        // The keeper looks after what is to be kept.
-        let is_seen_to = passing.keep_for.is_some() && passing.watched.is_some();
+        // The keeper looks after what is to be kept, if the store tells when others come, or is asked to.
+        let is_told = passing.calling || passing.cohort.keep() == Next::HandOn;
+        let is_seen_to = passing.keep_for.is_some() && passing.watched.is_some() && is_told;
         if is_seen_to { None } else { self.part() }
     }
 

@@ -5,7 +5,7 @@ use leasehold::store::{MemoryStore, Op};
 use leasehold::{Client, Mutex, World};
 use std::future::Future;
 use std::pin::pin;
-use std::task::{Context, Waker};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -106,4 +106,47 @@ async fn what_is_kept_for_one_who_leaves_the_line_is_given_back() {
         sleep(LONG).await;
         assert!(!pair.is_held().await);
     }
+}
+
+/// The tokens of one who wants it kept were asked for while another had it who did not: nobody had asked to be told.
+#[tokio::test(start_paused = true)]
+async fn what_is_kept_is_given_back_when_another_asks_whoever_the_store_was_asked_for() {
+    let pair = Pair::new(|op| match op {
+        Op::Extend(_) => Whim::Late(20 * MS),
+        _ => Whim::Obey,
+    })
+    .await;
+    let guard = pair.mutex().acquire().await.expect("acquired");
+    let (plain, kept) = (pair.mutex(), pair.mutex().sticky(LONG));
+    let other = pair.other.mutex("m").expect("a good name");
+    // They stand in line in this order. When the last one takes it, more tokens are asked for, in the name of one who does
+    // not want it kept; and he is done with it before they come.
+    let (first, last) = (use_once(&plain), use_once(&kept));
+    let ((), (), released) = tokio::join!(first, last, async { guard.release().await });
+    released.expect("released");
+    sleep(1_000 * MS).await;
+    assert!(pair.is_held().await, "it is kept");
+    let guard = other.acquire_timeout(1_000 * MS).await.expect("who keeps it is told that another asks");
+    guard.release().await.expect("released");
+}
+
+/// The same, where he for whom they were asked leaves the line when they have come.
+#[tokio::test(start_paused = true)]
+async fn what_is_kept_for_one_who_leaves_the_line_is_given_back_when_another_asks() {
+    let pair = Pair::new(|_| Whim::Obey).await;
+    let (kept, plain) = (pair.mutex().sticky(LONG), pair.mutex());
+    let other = pair.other.mutex("m").expect("a good name");
+    let guard = pair.mutex().acquire().await.expect("acquired");
+    {
+        let (mut second, mut third) = (pin!(kept.acquire()), pin!(plain.acquire()));
+        let cx = &mut Context::from_waker(Waker::noop());
+        assert!(second.as_mut().poll(cx).is_pending() && third.as_mut().poll(cx).is_pending());
+        guard.release().await.expect("released");
+        sleep(20 * MS).await;
+        let Poll::Ready(second) = second.as_mut().poll(cx) else { panic!("it was handed on") };
+        second.expect("acquired").release().await.expect("released");
+        sleep(20 * MS).await;
+    }
+    let guard = other.acquire_timeout(1_000 * MS).await.expect("who keeps it is told that another asks");
+    guard.release().await.expect("released");
 }

@@ -5,7 +5,7 @@
 //! while the keeper's is held; the other way round is what a seat's callers do.
 
 use super::super::Hold;
-use super::super::passing::Rest;
+use super::super::passing::{Heard, Rest};
 use super::extend::Gone;
 use super::{Ear, KeepId, Keeper, Kept, LostReason, Shared, State};
 use crate::store::Outcome;
@@ -77,8 +77,10 @@ pub(super) async fn call(shared: Arc<Shared>, called: Called) {
     };
     drop(in_flight);
     // Whoever has it by now, or stands in line for it.
-    if hold.seat().is_some_and(|seat| seat.handle_reserved(&hold, reserved, call.tell, sent_at)) {
-        shared.part_with(id);
+    match hold.seat().map(|seat| seat.handle_reserved(&hold, reserved, call.tell, sent_at)) {
+        Some(Heard::GiveBack) => shared.part_with(id),
+        Some(Heard::Ask(call)) => shared.call_for(id, call),
+        Some(Heard::Noted) | None => {}
     }
     shared.bell.notify_one();
     if let Some(gone) = gone {
@@ -164,14 +166,7 @@ impl Keeper {
 
     /// Has the store asked for tokens at once, for the next in line.
     pub(in crate::engine) fn call_for(&self, id: KeepId, call: Call) {
-        let mut state = self.shared.state();
-        let Some(kept) = state.kept.get_mut(&id).filter(|kept| !kept.lost) else { return };
-        let known = kept.call.get_or_insert_default();
-        (known.lease, known.tell) = (known.lease.max(call.lease), known.tell || call.tell);
-        kept.tenure.call();
-        state.schedule(id);
-        drop(state);
-        self.shared.bell.notify_one();
+        self.shared.call_for(id, call);
     }
 
     /// Has the seat of a hold looked at at that moment, that is kept for whoever comes.
@@ -209,6 +204,18 @@ impl Shared {
         self.post(hold.lock.clone(), hold.claim.clone(), until, None);
         // Nobody has it any more who would be told.
         hold.lose(LostReason::Released);
+    }
+
+    /// Has the store asked for tokens at once.
+    fn call_for(&self, id: KeepId, call: Call) {
+        let mut state = self.state();
+        let Some(kept) = state.kept.get_mut(&id).filter(|kept| !kept.lost) else { return };
+        let known = kept.call.get_or_insert_default();
+        (known.lease, known.tell) = (known.lease.max(call.lease), known.tell || call.tell);
+        kept.tenure.call();
+        state.schedule(id);
+        drop(state);
+        self.bell.notify_one();
     }
 
     /// Looks at the seat of a hold that was kept for whoever comes.

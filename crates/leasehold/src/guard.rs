@@ -163,12 +163,14 @@ impl Guard {
         })
     }
 
-    /// Gives the lock back, in the background where the store does not answer: nobody is told what became of it.
-    pub(crate) async fn hand_on(self) {
+    /// Gives the lock back, in the background where the store does not answer: no user is told what became of it.
+    pub(crate) async fn hand_on(self) -> Result<(), ReleaseError> {
         let (engine, hold) = (self.engine.clone(), self.hold.clone());
-        if let Err(ReleaseError::Store(_) | ReleaseError::Unknown(_)) = self.release().await {
+        let released = self.release().await;
+        if let Err(ReleaseError::Store(_) | ReleaseError::Unknown(_)) = &released {
             engine::carry_on(&engine, &hold);
         }
+        released
     }
 
     /// Runs a future, and drops it if the lock is lost.

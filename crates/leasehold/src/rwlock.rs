@@ -458,7 +458,7 @@ impl WriteGuard {
             Ok(()) => {
                 let owner = self.owner.clone();
                 let name = self.guard.name().clone();
-                told(&name, self.release().await);
+                told(&name, self.hand_on().await);
                 Ok(ReadGuard { guard: kept.guard, owner })
             }
             Err(lost) => Err(NotShifted { guard: self, error: AcquireError::Lost(lost) }),
@@ -466,15 +466,34 @@ impl WriteGuard {
     }
 
     /// Gives the lock back, with the upgradable read from which it may have come, and lets in who waits: as
-    /// [`Guard::release`], also as to errors and cancel safety.
+    /// [`Guard::release`], also as to errors and cancel safety. Errors are those of the write; the read is given back in the
+    /// background where the store does not answer.
     pub async fn release(self) -> Result<(), ReleaseError> {
         let Self { guard, under, .. } = self;
         let released = guard.release().await;
-        if let Some(under) = under {
-            let name = under.guard.name().clone();
-            told(&name, under.release().await);
-        }
+        let_go(under, &released).await;
         released
+    }
+
+    /// The same where nobody is told: the keeper goes on with what the store does not answer.
+    async fn hand_on(self) -> Result<(), ReleaseError> {
+        let Self { guard, under, .. } = self;
+        let released = guard.hand_on().await;
+        let_go(under, &released).await;
+        released
+    }
+}
+
+/// Gives back what lay under a write, once that was given back. Nobody is told what becomes of it, so the keeper goes on with
+/// it; and where the store has not answered before, it is not waited for once more.
+async fn let_go(under: Option<Box<UpgradableGuard>>, written: &Result<(), ReleaseError>) {
+    let Some(under) = under else { return };
+    match written {
+        Ok(()) | Err(ReleaseError::Lost(_)) => {
+            let name = under.guard.name().clone();
+            told(&name, under.guard.hand_on().await);
+        }
+        Err(ReleaseError::Store(_) | ReleaseError::Unknown(_)) => drop(under),
     }
 }
 

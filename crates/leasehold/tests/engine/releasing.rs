@@ -1,9 +1,10 @@
 //! Releases: what they await, and what is sent after them.
 
-use crate::moody::{MS, Moody, SOON, Whim, once};
+use crate::moody::{MS, Moody, Paused, SOON, Whim, once};
+use leasehold::core::Portion;
 use leasehold::store::{MemoryStore, Op};
-use leasehold::{Client, LostReason, ReleaseError};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use leasehold::{Client, LostReason, ReleaseError, World};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 use tokio::time::{sleep, timeout};
@@ -151,4 +152,47 @@ async fn a_release_of_a_capped_hold_ends_within_a_call_and_nothing_is_sent_after
     assert!(before > 1, "it was sent again");
     sleep(600 * MS).await;
     assert_eq!(sent.load(Ordering::SeqCst), before);
+}
+
+/// What lay under a write, and a write that is made into a read, are given back where no user is told of it: where the store
+/// did not answer then, by the keeper.
+#[tokio::test(start_paused = true)]
+async fn what_a_writer_gives_back_and_is_not_told_of_is_given_back_by_the_keeper() {
+    for (failing, downgraded, left) in [
+        // The first release is that of the write: who has it is told that it has failed, and nothing more is sent of it.
+        (1, false, vec![Portion::Upgrade]),
+        (2, false, vec![]),
+        (1, true, vec![Portion::Read]),
+        (2, true, vec![Portion::Read]),
+    ] {
+        let world = Paused(tokio::time::Instant::now());
+        let (inner, seen) = (MemoryStore::with_clock(move || world.now().as_micros()), AtomicU32::new(0));
+        let is_down = Arc::new(AtomicBool::new(true));
+        let down = is_down.clone();
+        let store = Moody::new(&inner, move |_, op| match op {
+            Op::Release(_) if seen.fetch_add(1, Ordering::SeqCst) + 1 >= failing => {
+                if down.load(Ordering::SeqCst) { Whim::Fail } else { Whim::Obey }
+            }
+            _ => Whim::Obey,
+        });
+        let client = Client::of_store(store).world(world).call_timeout(200 * MS).watchdog_lease(60_000 * MS);
+        let client = client.connect().await.expect("it connects");
+        let rwlock = client.rwlock("r").expect("a good name");
+        let reading = rwlock.upgradable_read().await.expect("acquired");
+        let writing = reading.upgrade().await.expect("nobody else reads");
+        // By then both have been lengthened.
+        sleep(1_000 * MS).await;
+        let mut read = None;
+        if downgraded {
+            read = Some(writing.downgrade().await.expect("it is had yet"));
+        } else {
+            assert_eq!(writing.release().await.is_err(), failing == 1);
+        }
+        is_down.store(false, Ordering::SeqCst);
+        sleep(3_000 * MS).await;
+        let there = rwlock.inspect().await.expect("an answer").sharers;
+        let there: Vec<_> = there.iter().map(|sharer| sharer.portion).collect();
+        assert_eq!(there, left, "{failing}, {downgraded}");
+        drop(read);
+    }
 }

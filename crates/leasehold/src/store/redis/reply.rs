@@ -24,7 +24,10 @@ pub(super) fn read(op: &Op, value: &Value) -> Read<Reply> {
         return Ok(Reply::Refused(refused?));
     }
     match op {
-        Op::Acquire(_) => acquired(value).map(Reply::Acquire),
+        Op::Acquire(ask) => match whole_lease(value, ask.lease_ms) {
+            Some(granted) => granted.map(Reply::Acquire),
+            None => acquired(value).map(Reply::Acquire),
+        },
         Op::Extend(_) => extended(value).map(Reply::Extend),
         Op::Release(_) => released(value).map(Reply::Release),
         Op::Inspect(_) => inspection(value).map(Reply::Inspect),
@@ -78,6 +81,18 @@ fn refused(value: &Value) -> Option<Read<Refused>> {
     }
 }
 
+/// The short form of what is usual: the fencing token alone, where the lock was free and nobody waits.
+fn whole_lease(value: &Value, lease_ms: u64) -> Option<Read<Acquired>> {
+    let fence = text(value).ok()?;
+    let granted = |fence| Acquired::Granted {
+        fence: FencingToken::new(fence),
+        remaining_ms: lease_ms,
+        others_wait: false,
+        entered: None,
+    };
+    Some(fence.parse().map(granted).map_err(|_| Malformed))
+}
+
 fn acquired(value: &Value) -> Read<Acquired> {
     match items(value)? {
         [word, fence, remaining, others, entered @ ..] if text(word) == Ok("granted") => {
@@ -129,6 +144,10 @@ fn extended(value: &Value) -> Read<Extended> {
 }
 
 fn released(value: &Value) -> Read<Released> {
+    // The short form of what is usual: it was held, and nothing else is to be told.
+    if text(value) == Ok("held") {
+        return Ok(Released { found: Fate::Held, left: 0, holder: None, next: None });
+    }
     // How often the owner has it yet is told of a ReentrantMutex alone.
     let (found, who, left, next) = match items(value)? {
         [found, who] => (found, who, 0, None),

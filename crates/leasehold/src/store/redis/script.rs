@@ -31,12 +31,12 @@ struct Texts {
 
 const MUTEX: Texts = Texts {
     acquire: lua!(
-        "string" "fetch" "read" "acquire_quick" "numbers" "record" "mutex" "one_string" "told" "change" "install" "one_string_change"
+        "acquire_quick" "string" "fetch" "read" "numbers" "record" "mutex" "one_string" "told" "change" "install" "one_string_change"
         "queue" "grant" "commit" "take" "acquire"
     ),
     extend: lua!("extend_record"),
     release: lua!(
-        "string" "fetch" "read" "release_quick" "release_grant_quick" "numbers" "record" "mutex" "one_string" "told" "change" "install" "one_string_change"
+        "release_quick" "string" "fetch" "read" "release_grant_quick" "numbers" "record" "mutex" "one_string" "told" "change" "install" "one_string_change"
         "queue" "grant" "commit" "release"
     ),
     rest: Some(lua!(

@@ -67,6 +67,8 @@ fn values_become_replies_as_at_a_server() -> io::Result<()> {
         "return {err = 'CODE of an error'}",
         "return {[1] = 1, [3] = 3}",
         "return redis.call('SET', KEYS[1], 'x')",
+        "return redis.call('SET', KEYS[1], 'y', 'NX', 'PX', '1000')",
+        "return redis.call('SET', KEYS[2] or KEYS[1], 'y', 'NX')",
         "return redis.call('GET', KEYS[1])",
         "return redis.call('TYPE', KEYS[1])",
         "return redis.pcall('HGET', KEYS[1], 'x').err",

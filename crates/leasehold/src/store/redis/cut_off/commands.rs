@@ -128,42 +128,52 @@ fn commands(site: &mut Site, before: &[Op], op: &Op) -> Result<String, Broken> {
 fn acquires() -> Vec<Way> {
     let left_free = || [queue(), vec![give(1, Pass::Free, None)]].concat();
     vec![
-        ("acquire of a new lock", vec![], take(1), "GET HMGET TIME RESTORE HSET SET"),
+        ("acquire of a new lock", vec![], take(1), "HMGET TIME SET RESTORE HSET"),
         (
             "acquire of a free lock that was used before",
             vec![take(1), release(1)],
             take(2),
-            "GET HMGET TIME HSET PEXPIRE SET",
+            "HMGET TIME SET PEXPIRE HSET",
         ),
-        ("acquire that is sent again", vec![take(1)], take(1), "GET HMGET PTTL"),
-        ("acquire of a lock that is held: not to wait", vec![take(1)], try_to_take(2), "GET HMGET PTTL"),
-        ("the same, to wait", vec![take(1)], take(2), "GET HMGET TIME PTTL PTTL HSET"),
-        ("the same, behind others", queue(), take(4), "GET HMGET TIME PTTL HGET HGET PTTL HSET"),
-        ("look of one who waits", queue(), take(3), "GET HMGET TIME PTTL HGET HGET PTTL HSET"),
+        ("acquire that is sent again", vec![take(1)], take(1), "HMGET TIME SET GET HMGET PTTL"),
+        (
+            "acquire of a lock that is held: not to wait",
+            vec![take(1)],
+            try_to_take(2),
+            "HMGET TIME SET GET HMGET PTTL",
+        ),
+        ("the same, to wait", vec![take(1)], take(2), "HMGET TIME SET GET HMGET TIME PTTL PTTL HSET"),
+        ("the same, behind others", queue(), take(4), "HMGET GET HMGET TIME PTTL HGET HGET PTTL HSET"),
+        ("look of one who waits", queue(), take(3), "HMGET GET HMGET TIME PTTL HGET HGET PTTL HSET"),
         (
             "acquire of a lock whose holder is told of others: not to wait",
             vec![take(1), reserve(1, 1)],
             try_to_take(2),
-            "GET HMGET PTTL PUBLISH",
+            "HMGET TIME SET GET HMGET PTTL PUBLISH",
         ),
-        ("the same, to wait", vec![take(1), reserve(1, 1)], take(2), "GET HMGET TIME PTTL PTTL HSET PUBLISH"),
+        (
+            "the same, to wait",
+            vec![take(1), reserve(1, 1)],
+            take(2),
+            "HMGET TIME SET GET HMGET TIME PTTL PTTL HSET PUBLISH",
+        ),
         (
             "look of one who was granted the lock",
             [queue(), vec![release(1)]].concat(),
             take(2),
-            "GET HMGET PTTL",
+            "HMGET GET HMGET PTTL",
         ),
         (
             "acquire of a lock that was left free, by the first who waits",
             left_free(),
             take(2),
-            "GET HMGET HMGET TIME HSET PEXPIRE SET HDEL",
+            "HMGET GET HMGET HMGET TIME HSET PEXPIRE SET HDEL",
         ),
         (
             "the same, by another, which grants it to the first",
             left_free(),
             take(4),
-            "GET HMGET HGET HMGET TIME HGET HSET PEXPIRE SET HDEL PUBLISH",
+            "HMGET GET HMGET HGET HMGET TIME HGET HSET PEXPIRE SET HDEL PUBLISH",
         ),
     ]
 }
@@ -171,13 +181,13 @@ fn acquires() -> Vec<Way> {
 fn releases() -> Vec<Way> {
     let dead = || vec![take(1), doomed(2), doomed(3)];
     vec![
-        ("release with nobody waiting", vec![take(1)], release(1), "GET HMGET DEL HSET"),
+        ("release with nobody waiting", vec![take(1)], release(1), "HMGET GET DEL HSET"),
         ("the same, of a user's own value", vec![own()], release_own(), "GET HMGET DEL HSET"),
         (
             "release that grants",
             queue(),
             release(1),
-            "GET HMGET HGET HMGET TIME DEL HSET PEXPIRE SET HDEL PUBLISH",
+            "HMGET GET HMGET HGET HMGET TIME DEL HSET PEXPIRE SET HDEL PUBLISH",
         ),
         (
             "release that grants, and queues again",
@@ -189,13 +199,13 @@ fn releases() -> Vec<Way> {
             "release that leaves the lock free for others",
             queue(),
             give(1, Pass::Free, None),
-            "GET HMGET DEL HSET",
+            "HMGET GET HMGET DEL HSET",
         ),
         (
             "release that grants to the third, behind two dead",
             [dead(), vec![take(4)]].concat(),
             release(1),
-            "GET HMGET HGET HMGET TIME HGET HMGET HGET DEL HSET PEXPIRE SET HDEL PUBLISH",
+            "HMGET GET HMGET HGET HMGET TIME HGET HMGET HGET DEL HSET PEXPIRE SET HDEL PUBLISH",
         ),
         (
             "release that acquires again",
@@ -210,9 +220,9 @@ fn releases() -> Vec<Way> {
             "GET HMGET TIME PTTL PEXPIRE SET HSET",
         ),
         ("the same, sent again", vec![take(1), rest(1)], rest(1), "GET HMGET"),
-        ("release that is sent again", vec![take(1), release(1)], release(1), "GET HMGET"),
-        ("release of one who waits", queue(), release(2), "GET HMGET HMGET HSET HDEL"),
-        ("release of one who is not known", vec![take(1)], release(2), "GET HMGET PTTL"),
+        ("release that is sent again", vec![take(1), release(1)], release(1), "HMGET GET GET HMGET"),
+        ("release of one who waits", queue(), release(2), "HMGET GET HMGET HMGET HSET HDEL"),
+        ("release of one who is not known", vec![take(1)], release(2), "HMGET GET GET HMGET PTTL"),
     ]
 }
 
@@ -231,19 +241,19 @@ fn takings() -> Vec<Way> {
             "acquire of a free lock that names a session",
             vec![take(1), release(1)],
             look(2, 1),
-            "GET HMGET TIME HSET PEXPIRE SET",
+            "HMGET TIME SET PEXPIRE HSET",
         ),
         (
             "look of the first, who finds the holder dead",
             queue(),
             look(2, 1),
-            "GET HMGET HMGET TIME HGET GET HMGET DEL HSET PEXPIRE SET HDEL SET",
+            "HMGET GET HMGET HMGET TIME HGET GET HMGET DEL HSET PEXPIRE SET HDEL SET",
         ),
         (
             "look of the second, who finds the first dead",
             queue(),
             look(3, 2),
-            "GET HMGET HMGET HGET HMGET TIME PTTL PTTL HSET HDEL",
+            "HMGET GET HMGET HMGET HGET HMGET TIME PTTL PTTL HSET HDEL",
         ),
         (
             "eviction of a holder",

@@ -1,7 +1,7 @@
 //! What a cut-off may leave, as the model sees it.
 //!
 //! Let `before` be the state at which an operation arrived, and `after` the one that it makes as a whole. A script that is
-//! stopped leaves one of seven states, and each of its keys ends when it would have ended in `before` or in `after`, or, where
+//! stopped leaves one of eight states, and each of its keys ends when it would have ended in `before` or in `after`, or, where
 //! holds are given up, without these:
 //!
 //! | Left      | The lock                        | The record                    | The audit |
@@ -10,6 +10,7 @@
 //! | Freed     | given up                        | as before                     | as before |
 //! | Opened    | as before, or given up          | new and empty; there was none | as before |
 //! | Entered   | as before, or given up          | as after                      | as before |
+//! | Unwritten | as after                        | as before, or new and empty   | as before |
 //! | Unnoted   | as after                        | as after                      | as before |
 //! | Done      | as after                        | as after                      | as after  |
 //!
@@ -27,6 +28,9 @@
 //!   reserved lasts longer, and none are.
 //! - Entered: whoever the record names as the last one was never given the lock, was not told so, and has left the queue.
 //!   Its fencing token is used up. It finds the lock free with its next look; if others wait by then, they come first.
+//! - Unwritten: a Mutex that was free, for which nobody waited, has the token of the hold that asked for it, and of no value of a
+//!   user's own. It was not told so. It has the lock by its next look, and ends it when it gives it up; for all others a stranger
+//!   has it until its lease ends.
 //!
 //! A lock that is given up is nobody's, also one that is left resting; a ReentrantMutex is its owner's yet, if he has other holds. What is written there
 //! anew never outlasts its key: a lock that is as after ends as after. Entries that are over are taken for none.
@@ -34,6 +38,7 @@
 //! In none of them has anybody the lock who had not asked for it, or whose release was written down, and no token is on its
 //! way that the record does not know.
 
+use leasehold_core::Kind;
 use leasehold_core::model::{LockState, Record, Value};
 
 /// What a cut-off has left.
@@ -44,6 +49,7 @@ pub(super) enum Left {
     Opened,
     Lasting,
     Entered,
+    Unwritten,
     Unnoted,
     Done,
 }
@@ -64,6 +70,9 @@ pub(super) fn left(
     }
     if !ends_as_in(left, before, after, given_up) {
         return None;
+    }
+    if is_unwritten(before, after, left) {
+        return Some(Left::Unwritten);
     }
     let value = given_up.map_or(before, |given_up| given_up).value.clone().map(for_ever_there);
     let given_up = given_up.is_some();
@@ -87,6 +96,22 @@ pub(super) fn left(
     } else {
         None
     }
+}
+
+/// Whether a free Mutex that nobody waited for was given to the hold that asked for it, and no more than that.
+fn is_unwritten(before: &LockState, after: &LockState, left: &LockState) -> bool {
+    let record = |state: &LockState| for_ever(state).record;
+    let awaited = before.record.as_ref().is_some_and(|record| !record.tickets.is_empty());
+    let tenant = after.record.as_ref().and_then(|record| record.tenant.as_ref());
+    let token = left.value.as_ref().and_then(|value| value.content.token());
+    let is_new = before.record.is_none() && left.record.as_ref().is_some_and(is_empty);
+    left.kind == Kind::Mutex
+        && before.value.is_none()
+        && !awaited
+        && left.value == after.value
+        && tenant.is_some_and(|tenant| token == Some(&tenant.claim.hold.token()))
+        && (record(left) == record(before) || is_new)
+        && left.audit == before.audit
 }
 
 /// Whether each key ends when it would in one of two states; the lock also as it would without what was given up.

@@ -4,7 +4,7 @@
 //! each kind is sent, and stopped after none, one, two … of its commands; and after each cut-off
 //!
 //! 1. no key is without an expiry, but for a lock that had none before;
-//! 2. the keys are a state that the model knows, and one of the seven that `law.rs` names;
+//! 2. the keys are a state that the model knows, and one of the eight that `law.rs` names;
 //! 3. the same operation again, any other one, or none is answered as the model says;
 //! 4. everybody who waits is served after that (`serve.rs`).
 //!

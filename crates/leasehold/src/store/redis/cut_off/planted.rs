@@ -22,7 +22,7 @@ struct Mistake {
     said: &'static str,
 }
 
-const MISTAKES: [Mistake; 28] = [
+const MISTAKES: [Mistake; 29] = [
     Mistake {
         kind: Kind::Mutex,
         name: "the record is created by HSET, and its expiry follows",
@@ -58,16 +58,24 @@ const MISTAKES: [Mistake; 28] = [
     },
     Mistake {
         kind: Kind::Mutex,
-        name: "the lock is given before the record is written, on the quick way",
+        name: "the lock is given by SET, and its expiry follows, on the quick way",
+        edits: &[(
+            "redis.pcall('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[4])",
+            "redis.pcall('SET', KEYS[1], ARGV[1], 'NX')
+            if set and set.ok then redis.call('PEXPIRE', KEYS[1], ARGV[4]) end",
+        )],
+        said: "never expires",
+    },
+    Mistake {
+        kind: Kind::Mutex,
+        name: "the record is created by HSET, and its expiry follows, on the quick way",
         edits: &[
-            ("redis.call('SET', KEYS[1], ARGV[2] == '' and ARGV[1] or ARGV[2], 'PX', ARGV[4])", ""),
-            (
-                "redis.call('HSET', KEYS[2], 'last'",
-                "redis.call('SET', KEYS[1], ARGV[2] == '' and ARGV[1] or ARGV[2], 'PX', ARGV[4])
-                redis.call('HSET', KEYS[2], 'last'",
-            ),
+            ("redis.call('RESTORE', KEYS[2], kept_ms, EMPTY_RECORD)", ""),
+            ("        return fence\n", "        if not there then redis.call('HSET', KEYS[2], 'format', '1') end
+            redis.call('PEXPIRE', KEYS[2], kept_ms)
+            return fence\n"),
         ],
-        said: "it left",
+        said: "never expires",
     },
     Mistake {
         kind: Kind::Mutex,
@@ -84,9 +92,9 @@ const MISTAKES: [Mistake; 28] = [
         kind: Kind::Mutex,
         name: "a release is written down before the lock is freed, on the quick way",
         edits: &[(
-            "  redis.call('DEL', KEYS[1])
-  ended = ARGV[1]",
-            "  redis.call('HSET', KEYS[2], 'ended', ARGV[1] .. ' released' .. (ended and '\\n' .. ended or ''))
+            "    redis.call('DEL', KEYS[1])
+    ended = ARGV[1]",
+            "    redis.call('HSET', KEYS[2], 'ended', ARGV[1] .. ' released' .. (ended and '\\n' .. ended or ''))
             redis.call('DEL', KEYS[1])
             ended = ARGV[1]",
         )],

@@ -99,6 +99,8 @@ impl Seen {
             Kind::Reentrant => &[(OpKind::Acquire, Left::Lasting), (OpKind::Extend, Left::Lasting)][..],
             // Left resting, but not yet told from the hold before; and lengthened, before anything is reserved.
             Kind::Mutex => &[
+                (OpKind::Acquire, Left::Unwritten),
+                (OpKind::AcquireAhead, Left::Unwritten),
                 (OpKind::Release, Left::Lasting),
                 (OpKind::Reserve, Left::Untouched),
                 (OpKind::Reserve, Left::Lasting),

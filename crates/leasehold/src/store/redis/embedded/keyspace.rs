@@ -129,6 +129,13 @@ impl Keyspace {
                 let at_ms = self.now_ms() + lease_ms(ms, "ERR invalid expire time in 'set' command")?;
                 self.put(key, Content::Text(text.clone()), Some(at_ms))
             }
+            ("SET", [key, _, nx, ..]) if nx.eq_ignore_ascii_case(b"NX") && self.keys.contains_key(key) => {
+                Value::Nil
+            }
+            ("SET", [key, text, nx, rest @ ..]) if nx.eq_ignore_ascii_case(b"NX") => {
+                let command = [&[key.clone(), text.clone()], rest].concat();
+                return self.reply("SET", &command);
+            }
             ("RESTORE", [key, ms, payload]) => self.restore(key, ms, payload)?,
             ("RESTORE", [key, ms, payload, replace]) if replace.eq_ignore_ascii_case(b"REPLACE") => {
                 // What it cannot read replaces nothing.

@@ -19,6 +19,7 @@
 -- ARGV[#]  of a lock that several have side by side, behind all others: the portion, and the kind
 --
 -- Replies
+--   fence      the same as {'granted', fence, lease_ms, 0}, of a Mutex: see acquire_quick.lua
 --   {'granted', fence, remaining_ms, 1 if others wait else 0}
 --   {'taken', position or -1, ahead or '', its alive_ms or -1, holder…}
 --     ahead   the session whose death would bring the asker nearer to the lock; how long it is alive is told of the one

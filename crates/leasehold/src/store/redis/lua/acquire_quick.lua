@@ -1,21 +1,46 @@
--- Part of acquire, after read.lua: the lock is free, has been used lately, and nobody waits. A session that is asked about
--- has nothing of it.
+-- Part of acquire of a Mutex, before all else: the lock is free, and nobody waits for it. A session that is asked about has
+-- nothing of it.
 --
--- What is done here is what grant.lua and commit.lua do, in the same order and for the same reasons, without the making of
--- its functions, which would take as long again.
+-- Reply
+--   fence      granted for all of the lease, and nobody waits
+--
+-- What is done here is what install.lua and commit.lua do, for a third of what that costs: nothing is read that is not
+-- needed, no function or table is made, and no number formatted. Tokens are compared as texts, which have 16 digits where
+-- the clock is right. Where anything does not fit, nothing has been changed, and what follows reads all of it.
+--
+-- SET is the question whether the lock is free, too, so it comes before the record; and full memory refuses all or nothing.
+-- Whoever is cut off behind it leaves a lock that its record does not know: he who asked for it has it when he asks again,
+-- or ends it when he gives it up; to all others it is a stranger's until its lease ends. So it must be his by the hold alone,
+-- and not by a value that others may have, too.
 
-if record_there and last and not value and not kind and not awaited
-  and not (ended and string.find(ended, ARGV[1] .. ' ', 1, true)) then
-  local time = redis.call('TIME')
-  local s, us = tonumber(time[1]), tonumber(time[2])
-  local now_ms = s * 1000 + math.floor(us / 1000)
-  local reserved = fields[7] and tonumber(string.match(fields[7], '^%d+')) or 0
-  local fence = math.min(math.max(last + 1, reserved + 1, s * 1000000 + us), GREATEST_FENCE)
-  redis.call('HSET', KEYS[2], 'last', string.format('%.0f', fence),
-    'tenant', ARGV[1] .. '\n' .. string.format('%.0f', now_ms) .. '\n' .. ARGV[9] .. '\n' .. ARGV[2] .. '\n' .. ARGV[5])
-  local kept_ms = math.max(math.floor(fence / 1000) - now_ms, tonumber(ARGV[4])) + RECORD_KEPT_MS
-  redis.call('PEXPIRE', KEYS[2], string.format('%.0f', kept_ms))
-  redis.call('SET', KEYS[1], ARGV[2] == '' and ARGV[1] or ARGV[2], 'PX', ARGV[4])
-  return { 'granted', fence, tonumber(ARGV[4]), 0 }
+if ARGV[2] == '' then
+  local record = redis.pcall('HMGET', KEYS[2], 'format', 'last', 'ended', 'queue', 'reserved')
+  local there, last, ended, queue, reserved = record[1], record[2], record[3], record[4], record[5]
+  -- No other number of places begins with a 0.
+  if (there == '1' and last and #last == 16 or there == false and not last) and not (queue and string.byte(queue) ~= 48)
+    and not (ended and string.find(ended, ARGV[1] .. ' ', 1, true)) then
+    local time = redis.call('TIME')
+    local s, us = time[1], time[2]
+    if #us < 6 then us = string.sub('00000' .. us, -6) end
+    local fence = s .. us
+    if #fence == 16 and fence < '9' and (not last or last < fence) and (not reserved or reserved < fence) then
+      -- What goes wrong does so again where it is told.
+      local set = redis.pcall('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[4])
+      if set and set.ok then
+        local RECORD_KEPT_MS = 3600000
+        local kept_ms = string.format('%.0f', ARGV[4] + RECORD_KEPT_MS)
+        if there then
+          redis.call('PEXPIRE', KEYS[2], kept_ms)
+        else
+          -- As in change.lua.
+          local EMPTY_RECORD = '\004\001\006\102\111\114\109\097\116\001\049\009\000\017\015\014\212\067\157\155\031'
+          redis.call('RESTORE', KEYS[2], kept_ms, EMPTY_RECORD)
+        end
+        redis.call('HSET', KEYS[2], 'last', fence,
+          'tenant', ARGV[1] .. '\n' .. s .. string.sub(us, 1, 3) .. '\n' .. ARGV[9] .. '\n\n' .. ARGV[5])
+        return fence
+      end
+    end
+  end
 end
 

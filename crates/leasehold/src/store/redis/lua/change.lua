@@ -12,6 +12,7 @@
 --   2. The record, in one HSET: the new holder, the queue without it, the places. It is created, with its expiry, by a
 --      RESTORE of a constant, since HSET alone would create it without. No key is ever without an expiry.
 --   3. The lock, with its expiry: the SET of a Mutex; of the others as reentrant_change.lua and parts_change.lua say. Until then it lies free, and the next who comes gives it away anew.
+--      (A Mutex that nobody waits for is set before its record: see acquire_quick.lua.)
 --   4. The fields that are over. A place that is over was emptied in step 2 already.
 --   5. The messages, which are hints.
 --   6. The audit, which people read.

@@ -26,8 +26,7 @@
 --   {'kind', type}      something else stands at the lock's key (who may meet it says so himself)
 --   {'format', found}   the record has another format, or is no hash
 --
--- None of these texts contains a control character but the \n between them. There are no functions here, for the reason
--- that string.lua gives.
+-- None of these texts contains a control character but the \n between them.
 
 local RECORD_KEPT_MS = 3600000
 local GREATEST_FENCE = 9007199254740991

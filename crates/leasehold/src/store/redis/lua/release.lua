@@ -11,6 +11,7 @@
 -- ARGV[5…] nothing, or an acquire that follows in the same step: hold, own value, and as acquire's ARGV[4] to ARGV[9]
 --
 -- Replies
+--   'held'     the same as {'held', {}}, of a Mutex: see release_quick.lua
 --   {found, {holder}, {reply of the acquire}}, the last only if there was one
 --     found   held (and now released), queued, released, evicted, freed, vanished, superseded, forgotten
 --     holder  as behind 'taken' in acquire, where somebody else was found to hold the lock; else empty

@@ -1,12 +1,19 @@
--- Part of release, after read.lua: the lock is held by this hold, and nobody waits nor is to be queued.
+-- Part of release of a Mutex, before all else: the lock is held by this hold, and nobody waits nor is to be queued.
 --
--- What is done here is what release.lua does, without the making of functions that it does not need.
+-- Reply
+--   'held'     and now released
+--
+-- What is done here is what release.lua does, without what acquire_quick.lua does without.
 
-if record_there and value == ARGV[1] and ARGV[2] == '' and not ARGV[5] and not awaited then
-  redis.call('DEL', KEYS[1])
-  ended = ARGV[1] .. ' released' .. (ended and '\n' .. ended or '')
-  local over = string.find(ended, '\n', EIGHTH_ENDING, true)
-  redis.call('HSET', KEYS[2], 'ended', over and string.sub(ended, 1, over - 1) or ended)
-  return { 'held', {} }
+if ARGV[2] == '' and not ARGV[5] then
+  local record = redis.pcall('HMGET', KEYS[2], 'format', 'ended', 'queue')
+  local ended, queue = record[2], record[3]
+  if record[1] == '1' and not (queue and string.byte(queue) ~= 48) and redis.pcall('GET', KEYS[1]) == ARGV[1] then
+    redis.call('DEL', KEYS[1])
+    ended = ARGV[1] .. ' released' .. (ended and '\n' .. ended or '')
+    local over = string.find(ended, '\n', 344, true)
+    redis.call('HSET', KEYS[2], 'ended', over and string.sub(ended, 1, over - 1) or ended)
+    return 'held'
+  end
 end
 

@@ -1,9 +1,6 @@
 -- Part of all scripts on a Mutex but extend, before their own text: reads what stands at its key.
 --
 -- KEYS[1]  the lock: a STRING, its value the token, as clients of other libraries keep it
---
--- There are no functions here: making them costs as much as the commands do, and who finds the lock free, or releases it
--- to nobody, is done without.
 
 -- `value` is false and `kind` nil where nothing stands there; `kind` is the type of what is no string.
 local value, kind = redis.pcall('GET', KEYS[1]), nil

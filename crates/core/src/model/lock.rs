@@ -16,7 +16,7 @@
 use super::audit::Audit;
 use super::entries::{Entries, Entry};
 use super::parts::Parts;
-use super::record::{LOOKS_AT_MOST, PlaceId, Record, Reserved, Tenant};
+use super::record::{LOOKS_AT_MOST, PlaceId, Record, Reserved, SHORT_LEASE_MS, Tenant};
 use super::session::{Alive, Vital, everybody};
 use crate::cohort::{Block, Reserve};
 use crate::{
@@ -756,9 +756,11 @@ impl LockState {
     fn install(&mut self, now: Now, tenant: Tenant, lease_ms: u64) -> FencingToken {
         let record = self.record_or_new(now, lease_ms);
         let fence = FencingToken::after(record.greatest(), now.us);
-        record.last = Some(fence);
+        let raised = Record::is_raised_by(record.last.replace(fence), fence);
         record.tenant = Some(tenant);
-        record.expires_ms = Record::kept_until_ms(record.last, now.ms, lease_ms);
+        if !raised || lease_ms >= SHORT_LEASE_MS {
+            record.expires_ms = Record::kept_until_ms(record.last, now.ms, lease_ms);
+        }
         fence
     }
 

@@ -12,6 +12,12 @@ use std::collections::BTreeMap;
 /// How many places one operation looks at, so that no script runs for long.
 pub(super) const LOOKS_AT_MOST: usize = 64;
 
+/// Within how long, by its fencing tokens, the expiry of a record is raised by the first alone who is given the lock.
+const RAISED_EVERY_US: u64 = 100_000_000;
+
+/// For a longer lease it is raised each time.
+pub(super) const SHORT_LEASE_MS: u64 = 1_000_000;
+
 /// The record beside a lock.
 ///
 /// [`LockState`](super::LockState) has it, and shows what it is for.
@@ -176,12 +182,19 @@ impl Record {
         }
     }
 
-    /// When a record expires that is used now, for a hold or a place that lasts `lease_ms`: an hour
+    /// When a record expires whose expiry is raised now, for a hold or a place that lasts `lease_ms`: an hour
     /// after the later of that and of the instant that the last fencing token stands for (which is
     /// later than now where the clock went back).
     pub(super) fn kept_until_ms(last: Option<FencingToken>, now_ms: u64, lease_ms: u64) -> u64 {
         let ahead_ms = last.map_or(0, |last| (last.as_u64() / 1000).saturating_sub(now_ms));
         now_ms + ahead_ms.max(lease_ms) + kept_ms()
+    }
+
+    /// Whether whoever was given the token `last` has raised the expiry for the next one as well: to raise it is a write, and a
+    /// lock may be given a thousand times a second. What is short of the hour then is no more than the time between the two.
+    pub(super) fn is_raised_by(last: Option<FencingToken>, next: FencingToken) -> bool {
+        let period = |token: FencingToken| token.as_u64() / RAISED_EVERY_US;
+        last.is_some_and(|last| period(last) == period(next))
     }
 
     /// The greatest fencing token that was given or reserved.

@@ -21,10 +21,10 @@ pub(crate) fn fields(record: &Record) -> BTreeMap<String, String> {
         let (hold, life) = (claim.hold.token(), letter(*life));
         put("tenant", format!("{hold}\n{since_ms}\n{life}\n{}\n{label}", own(claim)));
     }
-    let endings = record.ended.kept.iter().map(|(hold, how)| format!("{} {}", hold.token(), word(*how)));
-    let endings: Vec<_> = endings.collect();
+    let endings = record.ended.kept.iter().map(|(hold, how)| hold.token()[17..29].to_owned() + mark(*how));
+    let endings: String = endings.collect();
     if !endings.is_empty() {
-        put("ended", endings.join("\n"));
+        put("ended", endings);
     }
     let line: Vec<String> = record.tickets.values().map(PlaceId::word).collect();
     if record.tail > 0 {
@@ -82,6 +82,15 @@ pub(crate) fn word(how: Ended) -> &'static str {
         Ended::Released => "released",
         Ended::Evicted => "evicted",
         Ended::Freed => "freed",
+        _ => panic!("{how:?} is none of the model's"),
+    }
+}
+
+fn mark(how: Ended) -> &'static str {
+    match how {
+        Ended::Released => ".",
+        Ended::Evicted => "!",
+        Ended::Freed => "~",
         _ => panic!("{how:?} is none of the model's"),
     }
 }

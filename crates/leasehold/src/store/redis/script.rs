@@ -538,19 +538,25 @@ mod tests {
             assert!(acquire.contains(&format!("GREATEST_FENCE = {greatest}\n")));
         }
         assert!(ACQUIRE_ALL.contains(&format!("RECORD_KEPT_MS = {kept_ms}\n")));
-        // The end of the eighth line is the first that comes there, whatever the words are.
-        let hold = HoldId::from_random(SessionId::from_random([0; 12]), [0; 16]).token().len();
-        let (longest, shortest) = (hold + " released\n".len(), hold + " freed\n".len());
-        let at = (Endings::MOST - 1) * longest + 1;
-        assert!(at <= Endings::MOST * shortest);
+        // Of each hold the first characters behind the session's, and a mark.
+        let session = SessionId::from_random([0; 12]);
+        let random = HoldId::from_random(session, [0; 16]).token().find('.').expect("a dot") + 1;
+        let short = format!("18, {}", random + 12);
+        assert_eq!(random + 1, 18);
+        let kept = format!("string.sub(ended or '', 1, {})", (Endings::MOST - 1) * (12 + 1));
         for script in [MUTEX, REENTRANT, ELECTION, SHARED]
             .iter()
             .flat_map(|texts| [texts.release, texts.evict, texts.free])
         {
-            assert!(script.contains(&format!("EIGHTH_ENDING = {at}\n")));
+            let ended = script.split("'.'").skip(1).filter(|rest| rest.contains(&kept)).count();
+            assert!(ended > 0 && script.contains(&format!("string.sub(hold, {short})")));
         }
         let greatest = leasehold_core::FencingToken::MAX;
         assert!(ACQUIRE_ALL.contains(&format!("GREATEST_FENCE = {greatest}\n")));
+        for script in [MUTEX.acquire, REENTRANT.acquire, ELECTION.acquire, ACQUIRE_ALL] {
+            let numbers = "RAISED_EVERY_US, SHORT_LEASE_MS = 100000000, 1000000\n";
+            assert!(script.contains(numbers), "as in core/model/record.rs");
+        }
         assert!(SHARED.inspect.contains(&format!("SHARERS_TOLD = {}\n", leasehold_core::SHARERS_TOLD)));
     }
 

@@ -69,12 +69,11 @@ const MISTAKES: [Mistake; 29] = [
     Mistake {
         kind: Kind::Mutex,
         name: "the record is created by HSET, and its expiry follows, on the quick way",
-        edits: &[
-            ("redis.call('RESTORE', KEYS[2], kept_ms, EMPTY_RECORD)", ""),
-            ("        return fence\n", "        if not there then redis.call('HSET', KEYS[2], 'format', '1') end
-            redis.call('PEXPIRE', KEYS[2], kept_ms)
-            return fence\n"),
-        ],
+        edits: &[(
+            "redis.call('RESTORE', KEYS[2], string.format('%.0f', ARGV[4] + RECORD_KEPT_MS), EMPTY_RECORD)",
+            "redis.call('HSET', KEYS[2], 'format', '1')
+            redis.call('PEXPIRE', KEYS[2], string.format('%.0f', ARGV[4] + RECORD_KEPT_MS))",
+        )],
         said: "never expires",
     },
     Mistake {
@@ -93,10 +92,9 @@ const MISTAKES: [Mistake; 29] = [
         name: "a release is written down before the lock is freed, on the quick way",
         edits: &[(
             "    redis.call('DEL', KEYS[1])
-    ended = ARGV[1]",
-            "    redis.call('HSET', KEYS[2], 'ended', ARGV[1] .. ' released' .. (ended and '\\n' .. ended or ''))
-            redis.call('DEL', KEYS[1])
-            ended = ARGV[1]",
+    redis.call('HSET', KEYS[2], 'ended', string.sub(ARGV[1], 18, 29) .. '.' .. string.sub(ended or '', 1, 91))",
+            "    redis.call('HSET', KEYS[2], 'ended', string.sub(ARGV[1], 18, 29) .. '.' .. string.sub(ended or '', 1, 91))
+            redis.call('DEL', KEYS[1])",
         )],
         said: "it left",
     },

@@ -26,7 +26,7 @@ pub(super) struct Play<'a> {
 
 impl<'a> Play<'a> {
     pub(super) fn new(site: &'a mut Site, seed: u64) -> Self {
-        site.redis.load(crate::store::redis::embedded::Keyspace::default());
+        site.begin_anew();
         let (state, workload) = (LockState::new(site.kind), Workload::of(site.kind, seed));
         let mut play = Self { site, state, workload, now_us: 0 };
         play.set_now_us(START_US);

@@ -47,6 +47,8 @@ pub(super) struct Site {
     edits: Vec<Edit>,
     /// The texts of the scripts, after the edits.
     texts: BTreeMap<&'static str, Rc<str>>,
+    /// The holds that were asked for or given up, by what a record says of them when they have ended.
+    holds: BTreeMap<String, HoldId>,
     /// The lines of each script at which it was cut off.
     pub(super) cuts: Cuts,
 }
@@ -69,14 +71,33 @@ impl Site {
             space,
             edits: edits.to_vec(),
             texts: BTreeMap::new(),
+            holds: BTreeMap::new(),
             cuts: BTreeMap::new(),
         }
+    }
+
+    /// Forgets all keys, and who asked for them: chance may make the same holds for other sessions.
+    pub(super) fn begin_anew(&mut self) {
+        self.redis.load(Keyspace::default());
+        self.holds.clear();
     }
 
     /// The call of an operation's script.
     pub(super) fn spoken(&mut self, op: &Op) -> Spoken {
         let call = Call::new(op, self.kind, &self.space, &self.keys, MAILBOXES);
         let call = call.expect("each of these has a script");
+        let claims = match op {
+            Op::Acquire(ask) => [Some(&ask.claim), None],
+            Op::Release(release) => [Some(&release.claim), release.next.as_ref().map(|next| &next.claim)],
+            _ => [None, None],
+        };
+        for claim in claims.into_iter().flatten() {
+            let other = self.holds.insert(short(&claim.hold), claim.hold);
+            assert!(
+                other.is_none_or(|other| other == claim.hold),
+                "two holds are told by the same characters"
+            );
+        }
         self.speak(&call)
     }
 
@@ -223,7 +244,7 @@ impl Site {
 
     /// What the model would have at this state of the keys.
     pub(super) fn state(&self) -> Result<LockState, Broken> {
-        self.redis.with(|keyspace| read_back(keyspace, self.kind, &self.keys))
+        self.redis.with(|keyspace| read_back(keyspace, self.kind, &self.keys, &self.holds))
     }
 }
 
@@ -246,7 +267,17 @@ fn as_of_the_client(value: &Value) -> redis::Value {
     }
 }
 
-fn read_back(keyspace: &Keyspace, kind: Kind, keys: &LockKeys) -> Result<LockState, Broken> {
+/// What a record says of a hold that has ended.
+fn short(hold: &HoldId) -> String {
+    hold.token()[17..29].to_owned()
+}
+
+fn read_back(
+    keyspace: &Keyspace,
+    kind: Kind,
+    keys: &LockKeys,
+    holds: &BTreeMap<String, HoldId>,
+) -> Result<LockState, Broken> {
     let value = match keyspace.entry(&keys.name) {
         Some(Entry { content, expires_ms }) => {
             let content = match (content, kind) {
@@ -262,7 +293,7 @@ fn read_back(keyspace: &Keyspace, kind: Kind, keys: &LockKeys) -> Result<LockSta
         None => None,
     };
     let record = keyspace.entry(&keys.record).map(|entry| match (&entry.content, entry.expires_ms) {
-        (Content::Hash(hash), Some(expires_ms)) => Fields::of(hash).record(kind, expires_ms),
+        (Content::Hash(hash), Some(expires_ms)) => Fields::of(hash).record(kind, expires_ms, holds),
         (_, expires_ms) => Err(Broken(format!("a record of another type, or that expires {expires_ms:?}"))),
     });
     let audit = keyspace.entry(&keys.audit).map(|entry| match (&entry.content, entry.expires_ms) {
@@ -300,13 +331,18 @@ impl Fields {
         self.0.get(name).map(String::as_str)
     }
 
-    fn record(&self, kind: Kind, expires_ms: u64) -> Result<Record, Broken> {
+    fn record(
+        &self,
+        kind: Kind,
+        expires_ms: u64,
+        holds: &BTreeMap<String, HoldId>,
+    ) -> Result<Record, Broken> {
         if self.field("format") != Some("1") {
             return Err(Broken(format!("a record of format {:?}", self.field("format"))));
         }
         let last = self.field("last").map(|last| parsed::<u64>(last).map(FencingToken::new)).transpose()?;
         let tenant = self.field("tenant").map(tenant).transpose()?;
-        let ended = self.field("ended").map(endings).transpose()?.unwrap_or_default();
+        let ended = self.field("ended").map(|ended| endings(ended, holds)).transpose()?.unwrap_or_default();
         let reserved = self.field("reserved").map(reserved).transpose()?;
         let mut record = Record {
             expires_ms,
@@ -434,18 +470,19 @@ fn life(text: &str) -> Result<Life, Broken> {
     }
 }
 
-fn endings(text: &str) -> Result<Endings, Broken> {
-    Ok(Endings { kept: text.split('\n').map(ended).collect::<Result<_, _>>()? })
-}
-
-fn ended(text: &str) -> Result<(HoldId, Ended), Broken> {
-    let (hold, how) = match text.split_once(' ') {
-        Some((hold, "released")) => (hold, Ended::Released),
-        Some((hold, "evicted")) => (hold, Ended::Evicted),
-        Some((hold, "freed")) => (hold, Ended::Freed),
-        _ => return Err(Broken("a hold that ended in an unknown way".to_owned())),
+fn endings(text: &str, holds: &BTreeMap<String, HoldId>) -> Result<Endings, Broken> {
+    let ended = |at: usize| {
+        let (hold, mark) = (text.get(at..at + 12).unwrap_or_default(), text.get(at + 12..at + 13));
+        let how = match mark {
+            Some(".") => Ended::Released,
+            Some("!") => Ended::Evicted,
+            Some("~") => Ended::Freed,
+            _ => return Err(Broken("a hold that ended in an unknown way".to_owned())),
+        };
+        let hold = holds.get(hold).ok_or_else(|| Broken("an unknown hold that ended".to_owned()))?;
+        Ok((*hold, how))
     };
-    Ok((HoldId::from_token(hold).map_err(broken)?, how))
+    Ok(Endings { kept: (0..text.len()).step_by(13).map(ended).collect::<Result<_, _>>()? })
 }
 
 fn claim(hold: &str, own: &str) -> Result<Claim, Broken> {

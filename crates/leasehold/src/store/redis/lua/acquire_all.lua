@@ -17,6 +17,7 @@
 
 local RECORD_KEPT_MS = 3600000
 local GREATEST_FENCE = 9007199254740991
+local RAISED_EVERY_US, SHORT_LEASE_MS = 100000000, 1000000
 
 -- How many places of a queue are looked at, so that no script runs for long.
 local LOOKS_AT_MOST = 64
@@ -71,8 +72,11 @@ local function look(name, record, hold, own)
   end
   local there, last, ended = fields[1], fields[2] and tonumber(fields[2]), fields[4]
   if there and there ~= '1' then return { 'format', there } end
-  local _, at = string.find(ended or '', hold .. ' ', 1, true)
-  if at then return { 'spent', string.match(ended, '^%l+', at + 1) } end
+  -- As in record.lua.
+  local short = string.sub(hold, 18, 29)
+  local _, at = string.find(ended or '', short, 1, true)
+  local mark = at and string.sub(ended, at + 1, at + 1)
+  if mark then return { 'spent', mark == '.' and 'released' or mark == '!' and 'evicted' or 'freed' } end
 
   local holder, since_ms, life, holders_own, label
   if fields[3] then
@@ -82,7 +86,7 @@ local function look(name, record, hold, own)
   local rests = value and last and holder and value == 'rest\n' .. digits(last)
   if rests and holder == hold then return { 'spent', 'released' } end
   local ours = value and holder and value == (holders_own == '' and holder or holders_own)
-  if ours and holders_own ~= '' and ended and string.find(ended, holder .. ' ', 1, true) then ours = false end
+  if ours and holders_own ~= '' and ended and string.find(ended, string.sub(holder, 18, 29), 1, true) then ours = false end
   if rests then ours, life = true, 'l' end
   local reserved = fields[6] and tonumber(string.match(fields[6], '^%d+')) or 0
   local state = { there = there, last = last, reserved = reserved, known = holder == hold and holders_own == own }
@@ -125,7 +129,11 @@ for i, state in ipairs(states) do
   local hold, own, lease_ms = ARGV[at], ARGV[at + 1], ARGV[at + 2]
   local held, last, texts, over = replies[i] == 'held', state.last, {}, {}
   if not held or not state.known or not last then
+    local before = last
     last = math.min(last and math.max(last + 1, state.reserved + 1, now_us) or now_us, GREATEST_FENCE)
+    -- As in install.lua.
+    local raised = before and math.floor(before / RAISED_EVERY_US) == math.floor(last / RAISED_EVERY_US)
+    raised = raised and tonumber(lease_ms) < SHORT_LEASE_MS
     local kept_ms = digits(math.max(math.floor(last / 1000) - now_ms, tonumber(lease_ms)) + RECORD_KEPT_MS)
     if not state.there then redis.call('RESTORE', KEYS[2 * i], kept_ms, EMPTY_RECORD) end
     if state.queue then texts[1], texts[2] = 'queue', state.queue end
@@ -135,7 +143,7 @@ for i, state in ipairs(states) do
     end
     redis.call('HSET', KEYS[2 * i], 'last', digits(last), 'tenant',
       hold .. '\n' .. digits(now_ms) .. '\n' .. ARGV[2] .. '\n' .. own .. '\n' .. ARGV[1], unpack(texts))
-    if state.there then redis.call('PEXPIRE', KEYS[2 * i], kept_ms) end
+    if state.there and not raised then redis.call('PEXPIRE', KEYS[2 * i], kept_ms) end
   end
   local remaining_ms = tonumber(lease_ms)
   if held then

@@ -18,7 +18,7 @@ if ARGV[2] == '' then
   local there, last, ended, queue, reserved = record[1], record[2], record[3], record[4], record[5]
   -- No other number of places begins with a 0.
   if (there == '1' and last and #last == 16 or there == false and not last) and not (queue and string.byte(queue) ~= 48)
-    and not (ended and string.find(ended, ARGV[1] .. ' ', 1, true)) then
+    and not (ended and string.find(ended, string.sub(ARGV[1], 18, 29), 1, true)) then
     local time = redis.call('TIME')
     local s, us = time[1], time[2]
     if #us < 6 then us = string.sub('00000' .. us, -6) end
@@ -28,13 +28,13 @@ if ARGV[2] == '' then
       local set = redis.pcall('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[4])
       if set and set.ok then
         local RECORD_KEPT_MS = 3600000
-        local kept_ms = string.format('%.0f', ARGV[4] + RECORD_KEPT_MS)
-        if there then
-          redis.call('PEXPIRE', KEYS[2], kept_ms)
-        else
+        if not there then
           -- As in change.lua.
           local EMPTY_RECORD = '\004\001\006\102\111\114\109\097\116\001\049\009\000\017\015\014\212\067\157\155\031'
-          redis.call('RESTORE', KEYS[2], kept_ms, EMPTY_RECORD)
+          redis.call('RESTORE', KEYS[2], string.format('%.0f', ARGV[4] + RECORD_KEPT_MS), EMPTY_RECORD)
+        elseif string.sub(last, 1, 8) ~= string.sub(fence, 1, 8) or #ARGV[4] > 6 then
+          -- It was raised within the same 100 s before, as install.lua says.
+          redis.call('PEXPIRE', KEYS[2], string.format('%.0f', ARGV[4] + RECORD_KEPT_MS))
         end
         redis.call('HSET', KEYS[2], 'last', fence,
           'tenant', ARGV[1] .. '\n' .. s .. string.sub(us, 1, 3) .. '\n' .. ARGV[9] .. '\n\n' .. ARGV[5])

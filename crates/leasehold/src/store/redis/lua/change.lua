@@ -39,9 +39,8 @@ end
 
 -- Notes how a hold was ended, and forgets the oldest where there are too many.
 local function remember(hold, how)
-  ended = hold .. ' ' .. how .. (ended and '\n' .. ended or '')
-  local over = string.find(ended, '\n', EIGHTH_ENDING, true)
-  if over then ended = string.sub(ended, 1, over - 1) end
+  local mark = how == 'released' and '.' or how == 'evicted' and '!' or '~'
+  ended = string.sub(hold, 18, 29) .. mark .. string.sub(ended or '', 1, 91)
   put('ended', ended)
 end
 

@@ -45,7 +45,7 @@ if own ~= '' then
   local hold, held_own = string.match(record[2], '^([^\n]*)\n%d+\n%l%d*\n([^\n]*)\n')
   if hold ~= ARGV[1] or held_own ~= own then return 0 end
   -- It was ended, and a stranger has the lock by the same value.
-  if record[4] and string.find(record[4], hold .. ' ', 1, true) then return 0 end
+  if record[4] and string.find(record[4], string.sub(hold, 18, 29), 1, true) then return 0 end
 end
 
 local function digits(number)

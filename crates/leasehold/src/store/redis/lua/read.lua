@@ -7,8 +7,9 @@
 --                             ' tell' where its process is to be told that another asks. If it is not greater than last,
 --                             it was for an earlier hold, and means nothing
 --            tenant           who was given the lock last: hold \n since_ms \n life \n own value \n label
---            ended            the eight holds that were ended last other than by their leases, the last one first, with \n
---                             between: hold, space, how
+--            ended            the eight holds that were ended last other than by their leases, the last one first: of each
+--                             the first 12 random characters, and how: . released, ! evicted, ~ freed. No random part has
+--                             one of these marks in it, so that what is found is one hold
 --            queue            how many places there are, the next ticket, the first and the last session: with spaces
 --            w:<session>      its place: ticket \n nonce \n expires_ms \n lease_ms \n life \n hold \n own value \n label; if
 --                             it is empty there is none
@@ -30,8 +31,6 @@
 
 local RECORD_KEPT_MS = 3600000
 local GREATEST_FENCE = 9007199254740991
--- Where to look for the end of the eighth line of `ended`: each has 45 to 48 characters.
-local EIGHTH_ENDING = 344
 
 if fields.err then
   if string.sub(fields.err, 1, 9) ~= 'WRONGTYPE' then return fields end

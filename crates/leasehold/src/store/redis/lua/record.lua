@@ -60,10 +60,11 @@ local function place_of(of)
   return places[of]
 end
 
--- How a hold was ended, or nil. No hold is a part of another's text.
+-- How a hold was ended, or nil.
 local function ended_how(hold)
-  local _, at = string.find(ended or '', hold .. ' ', 1, true)
-  return at and string.match(ended, '^%l+', at + 1)
+  local _, at = string.find(ended or '', string.sub(hold, 18, 29), 1, true)
+  local mark = at and string.sub(ended, at + 1, at + 1)
+  return mark == '.' and 'released' or mark == '!' and 'evicted' or mark == '~' and 'freed' or nil
 end
 
 -- Whether a claim has the place that is its own or its session's.

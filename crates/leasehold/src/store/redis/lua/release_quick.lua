@@ -10,9 +10,7 @@ if ARGV[2] == '' and not ARGV[5] then
   local ended, queue = record[2], record[3]
   if record[1] == '1' and not (queue and string.byte(queue) ~= 48) and redis.pcall('GET', KEYS[1]) == ARGV[1] then
     redis.call('DEL', KEYS[1])
-    ended = ARGV[1] .. ' released' .. (ended and '\n' .. ended or '')
-    local over = string.find(ended, '\n', 344, true)
-    redis.call('HSET', KEYS[2], 'ended', over and string.sub(ended, 1, over - 1) or ended)
+    redis.call('HSET', KEYS[2], 'ended', string.sub(ARGV[1], 18, 29) .. '.' .. string.sub(ended or '', 1, 91))
     return 'held'
   end
 end

@@ -36,7 +36,7 @@ const MUTEX: Texts = Texts {
     ),
     extend: lua!("extend_record"),
     release: lua!(
-        "release_quick" "string" "fetch" "read" "release_grant_quick" "numbers" "record" "mutex" "one_string" "told" "change" "install" "one_string_change"
+        "release_quick" "string" "fetch" "read" "numbers" "record" "mutex" "one_string" "told" "change" "install" "one_string_change"
         "queue" "grant" "commit" "release"
     ),
     rest: Some(lua!(

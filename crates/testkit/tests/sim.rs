@@ -87,8 +87,10 @@ fn found_by(bug: Bug) -> (u64, &'static str) {
         | Bug::EntersWithoutComparing
         | Bug::GhostsAreLengthened
         | Bug::ReservesForAnybody => (10, "comparison"),
-        Bug::GoneEntryTakesAnother | Bug::EnteringShortens => (40, "comparison"),
-        Bug::SpentHoldReturns | Bug::FreesWithoutComparing => (150, "comparison"),
+        Bug::EnteringShortens => (40, "comparison"),
+        Bug::SpentHoldReturns | Bug::FreesWithoutComparing | Bug::GoneEntryTakesAnother => {
+            (150, "comparison")
+        }
         Bug::EvictionEndsTheStay => (4000, "beliefs"),
         Bug::ExtendThatShortens
         | Bug::NoDrift
@@ -148,7 +150,7 @@ fn the_checks_of_a_mutex_see_an_election() {
         (Bug::LastComeFirstServed, 60),
         (Bug::GrantWithoutMessage, 60),
         (Bug::TokenThatCounts, 200),
-        (Bug::SpentHoldReturns, 200),
+        (Bug::SpentHoldReturns, 1200),
         (Bug::UnknownBeatIsYes, 1200),
         (Bug::DroppedGuardKeepsLock, 200),
         (Bug::RenewedAfterRelease, 60),

@@ -5,7 +5,7 @@ use super::{Check, Scene, Verdict};
 use crate::sim::event::{Event, Execution, Held, LockId, ServerEvent};
 use crate::sim::time::Instant;
 use leasehold_core::model::PlaceId;
-use leasehold_core::{Extended, Fate, HoldId, Life, Op, OwnValue, Portion, Reply, Seen};
+use leasehold_core::{Extended, Fate, HoldId, Kind, Life, Op, OwnValue, Portion, Reply, Seen};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Nothing is released or extended except by comparing the hold in the same step. Nothing else is taken from anybody but
@@ -59,7 +59,7 @@ impl Comparison {
         if let Some(back) = before.ended.filter(|ended| matches!(done.op, Op::Acquire(_)) && has(ended)) {
             return Err(format!("{back:?} has {} again after its end", done.lock));
         }
-        if matches!(done.reply, Reply::Release(released) if released.found == Fate::Held) {
+        if ends_its_hold(done) {
             before.ended = done.claim().map(|claim| claim.hold);
         } else if let Some(gone) = before.holds.iter().find(|held| !has(&held.hold)) {
             before.ended = Some(gone.hold);
@@ -72,6 +72,17 @@ impl Comparison {
         before.holds = after;
         before.places = places(done);
         Ok(())
+    }
+}
+
+/// Whether an operation is remembered as the end of its own hold. Where several meet the store remembers also the release of
+/// a hold that it does not have: it can be under way.
+fn ends_its_hold(done: &Execution<'_>) -> bool {
+    let Reply::Release(released) = done.reply else { return false };
+    match released.found {
+        Fate::Held => true,
+        Fate::Ended(_) => false,
+        _ => matches!(done.state.kind, Kind::Latch | Kind::Barrier),
     }
 }
 

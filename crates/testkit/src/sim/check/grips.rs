@@ -12,7 +12,7 @@ use crate::sim::event::{Event, Gain, Grip, HostEvent, Letting, LockId, OwnerId, 
 use crate::sim::kernel::HostId;
 use crate::sim::time::Instant;
 use leasehold_core::{
-    Acquire, Acquired, Extended, FencingToken, HoldId, Nonce, Op, Portion, Reply, Share, Wake,
+    Acquire, Acquired, Extended, FencingToken, HoldId, Nonce, Op, Portion, Reply, Share, Wake, drift,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -74,8 +74,10 @@ struct Heard {
     fence: FencingToken,
     /// How often its owner has the lock with it, as he is told.
     count: u64,
-    /// Until when it lasts at least, but for the drift of clocks.
+    /// Until when it may be believed, but for what clocks are wrong by.
     until: Instant,
+    /// When that was.
+    at: Instant,
 }
 
 /// Fencing tokens that were reserved for a hold.
@@ -196,27 +198,29 @@ impl Grips {
                     _ => None,
                 };
                 for (asked, acquired) in asked.into_iter().flatten().zip(had) {
-                    self.had(host, asked, acquired);
+                    self.had(at, host, asked, acquired);
                 }
             }
             Event::Shared { host, message, shares } => {
                 let asked = self.asked.remove(&message).into_iter().flatten();
                 for (asked, share) in asked.zip(shares.into_iter().flatten()) {
                     if let Share::Had(acquired) = share {
-                        self.had(host, asked, acquired);
+                        self.had(at, host, asked, acquired);
                     }
                 }
             }
             Event::Woken(host, Wake::Grant { nonce, fence, .. }) => {
                 if let Some(asked) = self.looks.get(&nonce).copied() {
-                    self.hears(host, asked, fence, 1, asked.lease_ms);
+                    self.hears(at, host, asked, (fence, 1, asked.lease_ms));
                 }
             }
             Event::Task(_, _, TaskEvent::Lets(grip, how)) => {
                 self.let_go.entry(grip).or_insert(at);
                 self.letting = Some(grip).filter(|_| how == Letting::Release);
             }
-            Event::Task(task, lock, TaskEvent::Acquired(grip, gain)) => self.acquired(task, lock, grip, gain),
+            Event::Task(task, lock, TaskEvent::Acquired(grip, gain)) => {
+                self.acquired(at, task, lock, grip, gain);
+            }
             Event::Host(host, HostEvent::Crashed | HostEvent::Ended) => {
                 self.heard.remove(&host);
                 self.blocks.remove(&host);
@@ -306,30 +310,39 @@ impl Grips {
         self.bound.insert(right, grip);
     }
 
-    fn had(&mut self, host: HostId, asked: Asked, acquired: &Acquired) {
+    fn had(&mut self, at: Instant, host: HostId, asked: Asked, acquired: &Acquired) {
         if let Acquired::Granted { fence, entered, remaining_ms, .. } = acquired {
             let count = entered.map_or(1, |entered| entered.count);
-            self.hears(host, asked, *fence, count, *remaining_ms);
+            self.hears(at, host, asked, (*fence, count, *remaining_ms));
         }
     }
 
-    fn hears(&mut self, host: HostId, asked: Asked, fence: FencingToken, count: u64, remaining_ms: u64) {
+    fn hears(
+        &mut self,
+        now: Instant,
+        host: HostId,
+        asked: Asked,
+        (fence, count, remaining_ms): (FencingToken, u64, u64),
+    ) {
         let Asked { lock, hold, at, .. } = asked;
-        let new = Heard { lock, hold, fence, count, until: at + Duration::from_millis(remaining_ms) };
+        let lasts = Duration::from_millis(remaining_ms);
+        let until = at + lasts.saturating_sub(drift(lasts));
+        let new = Heard { lock, hold, fence, count, until, at: now };
         if self.bound.contains_key(&new.hold) {
             return;
         }
         let heard = self.heard.entry(host).or_default();
-        heard.retain(|heard| *heard != new);
+        heard.retain(|heard| Heard { at: now, ..*heard } != new);
         heard.push(new);
     }
 
-    fn acquired(&mut self, task: TaskId, lock: LockId, grip: Grip, gain: Gain) {
+    fn acquired(&mut self, at: Instant, task: TaskId, lock: LockId, grip: Grip, gain: Gain) {
         let Gain { fence, owner, portion, count, belief, together, .. } = gain;
         let heard = self.heard.entry(task.host).or_default();
-        // That of another count may be meant where it was looked at more than once.
+        // That of another count may be meant where it was looked at more than once; as a rule it has just been heard of.
         let unlike = |heard: &Heard| {
-            (heard.count != count, heard.until.since(belief.until) + belief.until.since(heard.until))
+            let apart = heard.until.since(belief.until) + belief.until.since(heard.until);
+            (heard.count != count, heard.at != at, apart)
         };
         let of_it = heard.iter().rev().filter(|heard| heard.is_of(lock, fence));
         let own = of_it.min_by_key(|heard| unlike(heard)).map(|heard| heard.hold);

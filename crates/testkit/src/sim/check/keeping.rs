@@ -200,10 +200,12 @@ impl Keepings {
     fn lost(&self, at: Instant, grip: Grip, scene: &Scene) -> Verdict {
         let Some(kept) = self.kept.get(&grip) else { return Ok(()) };
         let Kept { task, lock, .. } = *kept;
-        let well =
-            scene.health(task.host).and_then(Health::well_since).is_some_and(|well| well <= kept.acquired);
         let hold = scene.grips.hold(grip);
         let granted = hold.and_then(|hold| self.granted.get(&hold)).copied().unwrap_or(at);
+        // A read that a write was made into was had before the write was given back, and its task has it only then.
+        let is_new = scene.grips.get(grip).is_some_and(|known| !known.was_handed_on());
+        let since = if is_new { kept.acquired.min(granted) } else { kept.acquired };
+        let well = scene.health(task.host).and_then(Health::well_since).is_some_and(|well| well <= since);
         if !well || scene.upset_at.is_some_and(|upset| upset >= granted) {
             return Ok(());
         }

@@ -126,8 +126,12 @@ impl Check for Leading {
             let Some(Leads { fence, since, .. }) = self.leads.get(lock).map(|leads| leads.at(at)) else {
                 continue;
             };
-            // Who has a smaller token than one who was told is told as nobody.
-            let due = fence.filter(|fence| observer.greatest.is_none_or(|greatest| *fence >= greatest));
+            // Who has a smaller token than one who was told is told as nobody, and so is one who was told to be over: a
+            // replica may bring him back.
+            let is_told = |fence| observer.told == Some(Sight::Told(Some(fence)));
+            let due = fence.filter(|fence| {
+                observer.greatest.is_none_or(|greatest| *fence > greatest || is_told(*fence))
+            });
             let Some(well) = scene.health(task.host).and_then(Health::stirs_since) else { continue };
             if observer.told != Some(Sight::Told(due))
                 && at > since.max(observer.since).max(well) + TOLD_WITHIN

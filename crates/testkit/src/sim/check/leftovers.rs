@@ -29,12 +29,8 @@ pub struct Leftovers {
     keep_for: BTreeMap<Grip, Duration>,
     /// Holds that end by themselves.
     excused: BTreeSet<HoldId>,
-    /// What was made into something else, and is given back with that or instead of it: nobody is told whether it was.
-    shifted: BTreeSet<HoldId>,
     /// When a guard was begun to be given back that ends with another.
     letting: BTreeMap<Grip, Instant>,
-    /// Which of those are given back by a message.
-    releases: BTreeMap<u64, HoldId>,
     /// Holds that were given up: what asks for them afterwards was overtaken.
     given_up: BTreeSet<HoldId>,
 }
@@ -118,7 +114,6 @@ impl Leftovers {
                 self.had.insert(grip, None);
                 self.keep_for.extend(gain.keep_for.map(|keep_for| (grip, keep_for)));
             }
-            TaskEvent::Shifts(grip) => return self.shifted.extend(scene.grips.hold(grip)),
             TaskEvent::Lets(grip, Letting::Release) => {
                 let is_upgrade = scene.grips.get(grip).is_some_and(|known| known.portion == Portion::Upgrade);
                 self.letting.extend(is_upgrade.then_some((grip, at)));
@@ -181,15 +176,6 @@ impl Check for Leftovers {
         match *event {
             Event::Executed(done) => return self.executed(at, done, scene),
             Event::Task(task, lock, what) => self.change(at, task, lock, what, scene),
-            Event::Sent { message, op: Op::Release(release), .. }
-                if self.shifted.contains(&release.claim.hold) =>
-            {
-                self.releases.insert(message, release.claim.hold);
-            }
-            Event::Answered { message, reply, .. } => {
-                let release = self.releases.remove(&message);
-                self.excused.extend(release.filter(|_| reply.is_none()));
-            }
             Event::Host(host, HostEvent::Crashed) => self.sought.retain(|(other, _), _| *other != host),
             Event::Server(
                 ServerEvent::Up { with_data: false } | ServerEvent::FailedOver | ServerEvent::Jumped(_),

@@ -250,7 +250,11 @@ impl Check for Passing {
             // What is known of the store is void; the next operation tells.
             Event::Server(
                 ServerEvent::Up { with_data: false } | ServerEvent::FailedOver | ServerEvent::Jumped(_),
-            ) => self.locks.clear(),
+            ) => {
+                self.locks.clear();
+                // A hold may last longer now than its process could know when it stopped giving it back.
+                self.passed.clear();
+            }
             _ => {}
         }
         Ok(())

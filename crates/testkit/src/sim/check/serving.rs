@@ -229,6 +229,8 @@ impl Serving {
                 (at > (eager.max(since) + look + asks).max(dead) + BURIED_WITHIN).then_some(dead)
             };
             let before = index.checked_sub(1).and_then(|before| seen.queue.get(before));
+            // One that has lapsed stands in nobody's way.
+            let before = before.filter(|before| at < before.until);
             if let (Some(before), Some((_, since))) = (before.filter(|before| before.can_die), place.behind)
                 && let Some(dead) = overdue(before.claim.hold.session(), since, 1)
             {

@@ -150,8 +150,12 @@ fn refused(done: &Execution<'_>, before: &Before) -> Verdict {
     // Another place of his owner may have been let in by this very operation, before he was looked at.
     let now = crate::sim::event::holds(done.state, done.clock);
     let let_in = now.iter().filter(|_| *refused == Refused::WouldDeadlock);
-    let owned: BTreeSet<_> =
-        before.holds.iter().chain(let_in).filter(own).map(|held| held.portion.word()).collect();
+    // And what his owner had may have been taken by it from a session that is dead.
+    let is_taken = |held: &Held| {
+        done.evicts() == Some(held.hold.session()) && now.iter().all(|other| other.hold != held.hold)
+    };
+    let had = before.holds.iter().filter(|held| !is_taken(held));
+    let owned: BTreeSet<_> = had.chain(let_in).filter(own).map(|held| held.portion.word()).collect();
     let is_right = match refused {
         Refused::WouldDeadlock => !owned.is_empty(),
         Refused::NothingToUpgrade => !owned.contains(&Portion::Upgradable.word()),

@@ -28,6 +28,8 @@ struct Place {
     firm: u64,
     /// Until when it is kept, in the store's milliseconds.
     kept_ms: u64,
+    /// Set if it is that of an upgrade.
+    upgrades: bool,
 }
 
 impl Turns {
@@ -53,6 +55,12 @@ impl Turns {
         // Who has lost his place has it no more; whether he should have is not a question of turns.
         there.extend(new.iter().map(|held| held.hold));
         queue.retain(|hold, _| there.contains(hold));
+        // Whoever has nothing to upgrade any more is told so, and has no place; he may have something by the end of this
+        // very operation.
+        let upgrader = before.iter().find(|held| held.portion == Portion::Upgradable && held.lasts(at));
+        if upgrader.is_none() {
+            queue.retain(|_, place| !place.upgrades);
+        }
         for held in new {
             let own = |other: &&Held| other.hold != held.hold && other.owner == held.owner;
             let has_other = held.owner.is_some() && now.iter().chain(&before).any(|other| own(&other));
@@ -71,7 +79,12 @@ impl Turns {
             // He for whom all wait comes before all who wait.
             let fresh = if ask.portion == Portion::Upgrade { 0 } else { self.enqueued };
             let kept_ms = now_ms + wanted.kept_ms;
-            let place = queue.entry(ask.claim.hold).or_insert(Place { taken: fresh, firm: fresh, kept_ms });
+            let place = queue.entry(ask.claim.hold).or_insert(Place {
+                taken: fresh,
+                firm: fresh,
+                kept_ms,
+                upgrades: ask.portion == Portion::Upgrade,
+            });
             if place.kept_ms < now_ms {
                 place.firm = fresh;
             }

@@ -22,7 +22,7 @@ struct Mistake {
     said: &'static str,
 }
 
-const MISTAKES: [Mistake; 29] = [
+const MISTAKES: [Mistake; 31] = [
     Mistake {
         kind: Kind::Mutex,
         name: "the record is created by HSET, and its expiry follows",
@@ -91,12 +91,29 @@ const MISTAKES: [Mistake; 29] = [
         kind: Kind::Mutex,
         name: "a release is written down before the lock is freed, on the quick way",
         edits: &[(
-            "    redis.call('DEL', KEYS[1])
-    redis.call('HSET', KEYS[2], 'ended', string.sub(ARGV[1], 18, 29) .. '.' .. string.sub(ended or '', 1, 91))",
-            "    redis.call('HSET', KEYS[2], 'ended', string.sub(ARGV[1], 18, 29) .. '.' .. string.sub(ended or '', 1, 91))
-            redis.call('DEL', KEYS[1])",
+            "redis.call('DEL', KEYS[1])\n      redis.call('HSET', KEYS[2], 'ended', ended)",
+            "redis.call('HSET', KEYS[2], 'ended', ended)\n      redis.call('DEL', KEYS[1])",
         )],
         said: "it left",
+    },
+    Mistake {
+        kind: Kind::Mutex,
+        name: "a release that grants is written down before the lock is freed, on the quick way",
+        edits: &[(
+            "redis.call('DEL', KEYS[1])\n        local behind",
+            "redis.call('HSET', KEYS[2], 'ended', ended)
+            redis.call('DEL', KEYS[1])\n        local behind",
+        )],
+        said: "it left",
+    },
+    Mistake {
+        kind: Kind::Mutex,
+        name: "the lock is granted by SET, and its expiry follows, on the quick way",
+        edits: &[(
+            "redis.pcall('SET', KEYS[1], own == '' and hold or own, 'PX', lease_ms).ok then",
+            "(redis.pcall('SET', KEYS[1], own == '' and hold or own).ok and redis.pcall('PEXPIRE', KEYS[1], lease_ms)) then",
+        )],
+        said: "never expires",
     },
     Mistake {
         kind: Kind::Mutex,

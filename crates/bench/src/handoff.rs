@@ -110,8 +110,9 @@ impl Pair {
             let (giver, taker) = if trial % 2 == 0 { (&mut *a, &mut *b) } else { (&mut *b, &mut *a) };
             taker.tell("take")?;
             giver.tell(&format!("give {PAUSE_US}"))?;
-            let section: Section = taker.line(PATIENCE)?.parse()?;
+            // In this order: where the one could not give it, the other waits for the end of a lease, and that is not why.
             let released_ns: u64 = giver.line(PATIENCE)?.parse()?;
+            let section: Section = taker.line(PATIENCE)?.parse()?;
             passes.lock.push(section.got_ns.saturating_sub(released_ns));
             passes.waits.push(section.wait_ns());
 

@@ -172,7 +172,9 @@ impl Contestant {
         for hold_us in holds_us {
             waiter.tell(&format!("take {lock}"))?;
             holder.tell(&format!("give {lock} {hold_us}"))?;
-            let (Got { asked_ns, got_ns }, gave_ns) = (waiter.got()?, holder.gave_ns()?);
+            // In this order: where the one could not give it, the other waits for the end of a lease, and that is not why.
+            let gave_ns = holder.gave_ns()?;
+            let Got { asked_ns, got_ns } = waiter.got()?;
             ensure!(got_ns >= gave_ns, "two processes had the lock at once");
             round.trials += 1;
             if asked_ns + ASKED_BEFORE_NS <= gave_ns {

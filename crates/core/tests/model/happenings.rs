@@ -296,7 +296,7 @@ impl Tokens {
         if given.is_some() {
             assert!(new.as_u64() >= now_us, "a token is no smaller than the time");
         } else {
-            let behind = before.record.as_ref().and_then(|record| record.greatest());
+            let behind = before.record.as_ref().and_then(Record::greatest);
             let next = FencingToken::after(behind, 0);
             assert!(
                 new == next || new.as_u64() < now_us + u64::from(AHEAD),

@@ -361,7 +361,11 @@ impl Pulse {
 
     /// Waits for an answer until the returned value is dropped.
     fn wait(&self) -> Waiting<'_> {
-        let _ = self.waiting_since.compare_exchange(0, self.now_us(), Ordering::Relaxed, Ordering::Relaxed);
+        // As a rule somebody waits already, and the clock need not be read.
+        if self.waiting_since.load(Ordering::Relaxed) == 0 {
+            let _ =
+                self.waiting_since.compare_exchange(0, self.now_us(), Ordering::Relaxed, Ordering::Relaxed);
+        }
         self.waiting.fetch_add(1, Ordering::Relaxed);
         Waiting(self)
     }

@@ -191,7 +191,8 @@ impl Record {
     }
 
     /// Whether whoever was given the token `last` has raised the expiry for the next one as well: to raise it is a write, and a
-    /// lock may be given a thousand times a second. What is short of the hour then is no more than the time between the two.
+    /// lock may be given a thousand times a second. What is short of the hour then is no more than the time between the two, and
+    /// by how much the lease of the second is longer: as much as an extend leaves it short at most is half an hour.
     pub(super) fn is_raised_by(last: Option<FencingToken>, next: FencingToken) -> bool {
         let period = |token: FencingToken| token.as_u64() / RAISED_EVERY_US;
         last.is_some_and(|last| period(last) == period(next))

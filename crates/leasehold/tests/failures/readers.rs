@@ -187,10 +187,14 @@ fn a_worker_that_reads_and_writes() {
                 tokio::spawn(one_of_them(lock, random, until, questions.clone()))
             })
             .collect();
+        // Nothing is said before all are done: whoever speaks may have to wait for the listener, and with him all tasks of
+        // this thread.
+        let mut stays = Vec::new();
         for task in tasks {
-            for stay in task.await.expect("no task panicked") {
-                Worker::say(&stay.to_string());
-            }
+            stays.extend(task.await.expect("no task panicked"));
+        }
+        for stay in stays {
+            Worker::say(&stay.to_string());
         }
         Worker::say("done");
     });

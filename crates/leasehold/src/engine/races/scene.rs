@@ -90,10 +90,10 @@ pub(super) fn lock() -> Lock {
     Lock::mutex(NAME.parse().expect("a plain name"))
 }
 
-/// Releases, after which nothing may be sent about the hold.
+/// Releases, after which nothing may be sent about the hold, unless the process hands it on.
 pub(super) async fn release(server: &Server, guard: Guard) -> Result<(), ReleaseError> {
     let hold = guard.claim().hold;
     let released = guard.release().await;
-    server.let_go(hold);
+    server.let_go_if_given_up(hold);
     released
 }

@@ -46,7 +46,8 @@ struct Inner {
 
 #[derive(Default)]
 struct Quick {
-    /// The holds whose release has returned.
+    /// The holds whose release was executed, and those of them whose release has returned.
+    given_up: HashSet<HoldId>,
     let_go: HashSet<HoldId>,
     flaw: Option<Flaw>,
     mailboxes: HashSet<SessionId>,
@@ -93,6 +94,14 @@ impl Server {
         self.quick().let_go.insert(hold);
     }
 
+    /// The same, if it is that: a hold that its process hands on was not given up.
+    pub(super) fn let_go_if_given_up(&self, hold: HoldId) {
+        let mut quick = self.quick();
+        if quick.given_up.contains(&hold) {
+            quick.let_go.insert(hold);
+        }
+    }
+
     /// Whether nobody holds a lock, and nobody waits for it.
     pub(super) fn is_free(&self, lock: &Lock) -> bool {
         match self.execute(lock, &Op::Inspect(Inspect { claim: None, in_full: false })) {
@@ -122,6 +131,9 @@ impl Server {
             }
             let late = self.quick().let_go.contains(&extend.claim.hold);
             assert!(!late, "extended after its release: {extend:?}");
+        }
+        if let Op::Release(release) = &job.op {
+            self.quick().given_up.insert(release.claim.hold);
         }
         let reply = match &job.op {
             Op::Release(_) if self.has(Flaw::ReleasesNothing) => {

@@ -11,8 +11,8 @@
 //!    microseconds: a fail-over that loses what was reserved, and takes longer than that, brings none of them twice.
 //! 3. While others wait for the lock the process has a *turn*: those of its tasks that stood in line when it began, for
 //!    [`TURN`] and [`HANDOVERS`] at most. Then it gives the hold back, and stands in the queue behind them.
-//! 4. That nobody waits is believed for as long as one turn, but for [`HANDOVERS`] within a millisecond. Then the store is
-//!    asked, by the question that reserves the next block.
+//! 4. That nobody waits is believed for as long as one turn at most. Once [`HANDOVERS`] have gone by, and a millisecond, the
+//!    store is asked beside, by the question that reserves the next block.
 
 use crate::{FencingToken, Moment};
 use std::time::Duration;

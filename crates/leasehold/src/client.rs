@@ -117,6 +117,8 @@ impl Client {
     ///
     /// - `redis://[user[:password]@]host[:port][/db][?prefix=app:]`, `rediss://…` (TLS),
     ///   `redis+unix:///path/to/socket[?db=1]`
+    /// - `redis+sentinel://[user[:password]@]host[:port],…/name[/db]`: the primary of that name, wherever these Sentinels
+    ///   say that it is; `rediss+sentinel://…` (TLS)
     /// - `sqlite:PATH`: the processes of one machine
     /// - `memory:`: this process
     ///
@@ -560,11 +562,13 @@ async fn open(
             access.none_for("sqlite:")?;
             open_sqlite(rest).await
         }
-        "redis" | "rediss" | "redis+unix" => open_redis(url, access, within, world).await,
+        "redis" | "rediss" | "redis+unix" | "redis+sentinel" | "rediss+sentinel" => {
+            open_redis(url, access, within, world).await
+        }
         "" => Err(ConnectError::Url("it has no scheme: write redis://…, sqlite:PATH or memory:".into())),
         // The scheme is not repeated: what stands there may be a secret in the wrong place.
         _ => Err(ConnectError::Url(
-            "there is no store of its scheme: there are redis://, rediss://, redis+unix://, sqlite: and memory:"
+            "there is no store of its scheme: there are redis://, rediss://, redis+unix://, redis+sentinel://, rediss+sentinel://, sqlite: and memory:"
                 .into(),
         )),
     }

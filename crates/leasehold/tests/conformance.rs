@@ -5,27 +5,54 @@ use leasehold::KeyError;
 use leasehold::store::{Lock, RedisConfig, RedisStore, SqliteStore, Store};
 use leasehold_core::{Kind, LockName};
 use leasehold_testkit::conformance::{self, Subject};
-use leasehold_testkit::{FrozenClock, RedisServer};
+use leasehold_testkit::{FrozenClock, RedisServer, RedisServerBuilder, Sentinels};
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 struct Redis {
-    server: RedisServer,
+    servers: Servers,
     clock: FrozenClock,
 }
 
+/// How a server is reached.
+enum Servers {
+    AtItsAddress(RedisServer),
+    BySentinels(Sentinels),
+}
+
 impl Redis {
-    fn new() -> Self {
+    fn new(boot: impl FnOnce(RedisServerBuilder) -> io::Result<Servers>) -> Self {
         let clock = FrozenClock::new(1_762_000_000_000_000).expect("a clock");
-        let server = RedisServer::builder().clock(&clock).start().expect("a server");
-        Self { server, clock }
+        let servers = boot(RedisServer::builder().clock(&clock)).expect("servers that boot");
+        Self { servers, clock }
+    }
+
+    fn alone() -> Self {
+        Self::new(|settings| settings.start().map(Servers::AtItsAddress))
+    }
+
+    fn by_sentinels() -> Self {
+        Self::new(|settings| Sentinels::with(1, &settings).map(Servers::BySentinels))
+    }
+
+    fn cli(&self, command: &[&str]) {
+        let reply = match &self.servers {
+            Servers::AtItsAddress(server) => server.cli(command),
+            Servers::BySentinels(sentinels) => sentinels.primary().and_then(|server| server.cli(command)),
+        };
+        reply.expect("a reply");
     }
 }
 
 impl Subject for Redis {
     fn store(&self) -> BoxFuture<'_, Arc<dyn Store>> {
         Box::pin(async {
-            let config = RedisConfig::from_url(&self.server.url()).expect("a good URL");
+            let url = match &self.servers {
+                Servers::AtItsAddress(server) => server.url(),
+                Servers::BySentinels(sentinels) => sentinels.url(),
+            };
+            let config = RedisConfig::from_url(&url).expect("a good URL");
             Arc::new(RedisStore::connect(config).await.expect("a server that runs")) as Arc<dyn Store>
         })
     }
@@ -36,7 +63,7 @@ impl Subject for Redis {
     }
 
     fn delete_key<'a>(&'a self, lock: &'a Lock) -> Option<BoxFuture<'a, ()>> {
-        self.server.cli(&["DEL", lock.name.as_str()]).expect("a reply");
+        self.cli(&["DEL", lock.name.as_str()]);
         Some(Box::pin(ready(())))
     }
 
@@ -54,16 +81,16 @@ impl Subject for Redis {
         };
         // Whatever stood there before.
         for command in [vec!["DEL", name], put] {
-            self.server.cli(&command).expect("a reply");
+            self.cli(&command);
         }
         if let Some(expiry) = expiry {
-            self.server.cli(&["PEXPIRE", name, &expiry.as_millis().to_string()]).expect("a reply");
+            self.cli(&["PEXPIRE", name, &expiry.as_millis().to_string()]);
         }
         Some(Box::pin(ready(())))
     }
 
     fn put_other_type<'a>(&'a self, lock: &'a Lock) -> Option<BoxFuture<'a, String>> {
-        self.server.cli(&["RPUSH", lock.name.as_str(), "x"]).expect("a reply");
+        self.cli(&["RPUSH", lock.name.as_str(), "x"]);
         Some(Box::pin(ready("list".to_owned())))
     }
 
@@ -86,7 +113,12 @@ impl Subject for Sqlite {
 
 mod redis {
     use super::{Redis, conformance};
-    conformance::suite!(Redis::new());
+    conformance::suite!(Redis::alone());
+}
+
+mod redis_by_sentinels {
+    use super::{Redis, conformance};
+    conformance::suite!(Redis::by_sentinels());
 }
 
 mod sqlite {

@@ -66,6 +66,11 @@ impl Value {
         }
     }
 
+    /// The text behind a name, in an array of names and texts.
+    pub fn field(&self, name: &str) -> Option<&str> {
+        self.elements().chunks(2).find(|pair| pair[0].text() == Some(name))?.get(1)?.text()
+    }
+
     /// Makes an error reply an error: for set-up steps, where a test has nothing to say about one.
     pub fn ok(self) -> io::Result<Value> {
         match self {
@@ -179,6 +184,8 @@ mod tests {
         let value = parse(&mut &bytes[..]).expect("the bytes are well formed");
         assert_eq!(format!("{value:?}"), r#"[+OK, -ERR no, -7, "\r\n\x00\xff", nil, [nil]]"#);
         assert_eq!(value.elements()[2].integer(), Some(-7));
+        let pairs = parse(&mut &b"*4\r\n+a\r\n+1\r\n+b\r\n:2\r\n"[..]).expect("the bytes are well formed");
+        assert_eq!((pairs.field("a"), pairs.field("b"), pairs.field("c")), (Some("1"), None, None));
         assert_eq!(value.elements()[3].bytes(), Some(&b"\r\n\x00\xff"[..]));
     }
 

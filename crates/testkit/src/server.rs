@@ -187,6 +187,8 @@ pub struct RedisServerBuilder {
     core: Option<usize>,
     /// What the server takes for the time.
     clock: Option<Arc<Setting>>,
+    /// Set if it is a Sentinel.
+    sentinel: bool,
 }
 
 impl Default for RedisServerBuilder {
@@ -199,6 +201,7 @@ impl Default for RedisServerBuilder {
             appendonly: false,
             core: None,
             clock: None,
+            sentinel: false,
         }
     }
 }
@@ -246,6 +249,12 @@ impl RedisServerBuilder {
         self
     }
 
+    /// Runs as a Sentinel, which has no data.
+    pub(crate) fn sentinel(mut self) -> Self {
+        self.sentinel = true;
+        self
+    }
+
     /// Boots the server and returns when it answers.
     pub fn start(self) -> io::Result<RedisServer> {
         let dir = TempDir::with_prefix("leasehold-redis-")?;
@@ -267,6 +276,7 @@ impl RedisServerBuilder {
         let mut command = self.command();
         command
             .arg(&config)
+            .args(self.sentinel.then_some("--sentinel"))
             .current_dir(dir)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -303,16 +313,19 @@ impl RedisServerBuilder {
     }
 
     fn config_text(&self, dir: &Path, port: u16) -> String {
-        let appendonly = if self.appendonly { "yes" } else { "no" };
         let mut text = format!(
-            "bind 127.0.0.1\nport {port}\ndaemonize no\ndir {dir}\nlogfile {log}\nsave \"\"\n\
-             appendonly {appendonly}\nappendfsync always\n",
+            "bind 127.0.0.1\nport {port}\ndaemonize no\ndir {dir}\nlogfile {log}\n",
             dir = quoted(&dir.to_string_lossy()),
             log = quoted(&log_path(dir).to_string_lossy()),
         );
         let mut line = |directive: &str, value: &str| {
             writeln!(text, "{directive} {value}").expect("writing to a string cannot fail");
         };
+        if !self.sentinel {
+            line("save", "\"\"");
+            line("appendonly", if self.appendonly { "yes" } else { "no" });
+            line("appendfsync", "always");
+        }
         if self.unix_socket {
             line("unixsocket", &quoted(&dir.join("redis.sock").to_string_lossy()));
             line("unixsocketperm", "700");

@@ -15,6 +15,7 @@ mod readers;
 mod renewal;
 mod replies;
 mod scene;
+mod sentinel;
 mod servers;
 mod sets;
 mod storm;

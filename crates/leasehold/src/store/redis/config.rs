@@ -1,11 +1,14 @@
 //! Where a Redis store is, and how it is reached.
 
 use super::connector::Connector;
+use super::sentinel::Group;
 use super::url::{self, UrlError};
 use crate::World;
 use crate::engine::System;
 use leasehold_core::{KeyError, KeySpace};
-use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisConnectionInfo};
+use redis::{
+    ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisConnectionInfo, RedisResult,
+};
 use std::fmt;
 use std::future::Future;
 use std::io;
@@ -37,15 +40,16 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// | `redis://[user[:password]@]host[:port][/db]` | plain TCP |
 /// | `rediss://…` | TLS, with the certificate checked; never falls back to plain text |
 /// | `redis+unix:///path` | a Unix socket |
+/// | `redis+sentinel://[user[:password]@]host[:port],…/name[/db]` | the primary of that name, as these Sentinels know it; `rediss+sentinel://` with TLS to all of them |
 /// | `?prefix=` | what all keys and channels begin with |
 /// | `?user=`, `?password=`, `?db=` | the same as before the host, for sockets |
+/// | `?sentinel_user=`, `?sentinel_password=` | what the Sentinels want to know; user and password are the server's |
 ///
 /// Characters that mean something in a URL are written as `%` and two hexadecimal digits.
 #[derive(Clone)]
 pub struct RedisConfig {
-    address: Address,
-    username: Option<String>,
-    password: Option<String>,
+    site: Site,
+    login: Login,
     db: u32,
     keys: KeySpace,
     connect_timeout: Duration,
@@ -56,11 +60,84 @@ pub struct RedisConfig {
     world: Arc<dyn World>,
 }
 
+/// How the server is found.
+#[derive(Debug, Clone)]
+pub(super) enum Site {
+    /// It is always there.
+    At(Address),
+    /// It is where others say.
+    Named(Group),
+}
+
 /// Where a server listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Address {
     Tcp { host: String, port: u16, tls: bool },
     Unix(PathBuf),
+}
+
+impl Address {
+    pub(super) const fn is_tls(&self) -> bool {
+        matches!(self, Self::Tcp { tls: true, .. })
+    }
+
+    /// The same for the client library. Small requests are sent at once.
+    fn connection_info(&self, login: RedisConnectionInfo) -> RedisResult<ConnectionInfo> {
+        let address = match self {
+            Self::Tcp { host, port, tls: false } => ConnectionAddr::Tcp(host.clone(), *port),
+            Self::Tcp { host, port, tls: true } => {
+                ConnectionAddr::TcpTls { host: host.clone(), port: *port, insecure: false, tls_params: None }
+            }
+            Self::Unix(path) => ConnectionAddr::Unix(path.clone()),
+        };
+        let info = address.into_connection_info()?;
+        let tcp = info.tcp_settings().clone().set_nodelay(true);
+        Ok(info.set_tcp_settings(tcp).set_redis_settings(login))
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp { host, port, .. } if host.contains(':') => write!(f, "[{host}]:{port}"),
+            Self::Tcp { host, port, .. } => write!(f, "{host}:{port}"),
+            Self::Unix(path) => fmt::Display::fmt(&path.display(), f),
+        }
+    }
+}
+
+/// Who somebody is to a server.
+#[derive(Clone, Default)]
+pub(super) struct Login {
+    pub(super) username: Option<String>,
+    pub(super) password: Option<String>,
+}
+
+impl Login {
+    /// The same for the client library. RESP3 always, so that messages come on the same connection.
+    fn settings(&self) -> RedisConnectionInfo {
+        let mut login = RedisConnectionInfo::default()
+            .set_protocol(ProtocolVersion::RESP3)
+            .set_lib_name("leasehold", env!("CARGO_PKG_VERSION"));
+        if let Some(username) = &self.username {
+            login = login.set_username(username);
+        }
+        // The client library would not log in at all with a user and no password.
+        if let Some(password) = self.password.as_deref().or(self.username.as_ref().map(|_| "")) {
+            login = login.set_password(password);
+        }
+        login
+    }
+}
+
+impl fmt::Debug for Login {
+    /// Does not show the password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Login")
+            .field("username", &self.username)
+            .field("password", &self.password.as_ref().map(|_| "…"))
+            .finish()
+    }
 }
 
 impl RedisConfig {
@@ -69,11 +146,10 @@ impl RedisConfig {
         url::parse(url)
     }
 
-    pub(super) fn at(address: Address) -> Self {
+    pub(super) fn at(site: Site) -> Self {
         Self {
-            address,
-            username: None,
-            password: None,
+            site,
+            login: Login::default(),
             db: 0,
             keys: KeySpace::default(),
             connect_timeout: CONNECT_TIMEOUT,
@@ -87,14 +163,14 @@ impl RedisConfig {
     /// know is an error, never the default user.
     #[must_use]
     pub fn username(mut self, username: impl Into<String>) -> Self {
-        self.username = Some(username.into());
+        self.login.username = Some(username.into());
         self
     }
 
     /// The password to log in with: the default user's, if no user is named.
     #[must_use]
     pub fn password(mut self, password: impl Into<String>) -> Self {
-        self.password = Some(password.into());
+        self.login.password = Some(password.into());
         self
     }
 
@@ -168,12 +244,12 @@ impl RedisConfig {
         self
     }
 
-    /// `host:port`, or the path of the socket: what messages name the server by. No user, no password.
+    /// `host:port`, or the path of the socket: what messages name the server by. Of a primary that Sentinels know: its
+    /// name and theirs. No user, no password.
     pub fn address(&self) -> String {
-        match &self.address {
-            Address::Tcp { host, port, .. } if host.contains(':') => format!("[{host}]:{port}"),
-            Address::Tcp { host, port, .. } => format!("{host}:{port}"),
-            Address::Unix(path) => path.display().to_string(),
+        match &self.site {
+            Site::At(address) => address.to_string(),
+            Site::Named(group) => group.to_string(),
         }
     }
 
@@ -202,45 +278,41 @@ impl RedisConfig {
         &self.world
     }
 
-    pub(super) const fn is_tls(&self) -> bool {
-        matches!(self.address, Address::Tcp { tls: true, .. })
+    pub(super) const fn site(&self) -> &Site {
+        &self.site
     }
 
-    /// The same for the client library. RESP3 always, so that messages come on the same connection.
-    pub(super) fn connection_info(&self) -> redis::RedisResult<ConnectionInfo> {
-        let address = match &self.address {
-            Address::Tcp { host, port, tls: false } => ConnectionAddr::Tcp(host.clone(), *port),
-            Address::Tcp { host, port, tls: true } => {
-                ConnectionAddr::TcpTls { host: host.clone(), port: *port, insecure: false, tls_params: None }
-            }
-            Address::Unix(path) => ConnectionAddr::Unix(path.clone()),
-        };
-        let mut login = RedisConnectionInfo::default()
-            .set_protocol(ProtocolVersion::RESP3)
-            .set_db(self.db.into())
-            .set_lib_name("leasehold", env!("CARGO_PKG_VERSION"));
-        if let Some(username) = &self.username {
-            login = login.set_username(username);
+    /// Changes how the Sentinels are talked to, if there are any.
+    pub(super) fn with_sentinels(mut self, change: impl FnOnce(&mut Group)) -> Option<Self> {
+        match &mut self.site {
+            Site::At(_) => return None,
+            Site::Named(group) => change(group),
         }
-        // The client library would not log in at all with a user and no password.
-        if let Some(password) = self.password.as_deref().or(self.username.as_ref().map(|_| "")) {
-            login = login.set_password(password);
-        }
-        let info = address.into_connection_info()?;
-        let tcp = info.tcp_settings().clone().set_nodelay(true);
-        Ok(info.set_tcp_settings(tcp).set_redis_settings(login))
+        Some(self)
+    }
+
+    /// How the client library reaches the server at an address.
+    pub(super) fn connection_info(&self, address: &Address) -> RedisResult<ConnectionInfo> {
+        address.connection_info(self.login.settings().set_db(self.db.into()))
+    }
+
+    /// How it reaches one that only says where the server is.
+    pub(super) fn sentinel_info(group: &Group, address: &Address) -> RedisResult<ConnectionInfo> {
+        address.connection_info(group.login.settings())
     }
 
     #[cfg(test)]
     pub(super) fn spelled_out(&self) -> String {
-        let kind = match self.address {
-            Address::Tcp { tls: true, .. } => "tls",
-            Address::Tcp { .. } => "tcp",
-            Address::Unix(_) => "unix",
+        let kind = match &self.site {
+            Site::At(Address::Tcp { tls: true, .. }) => "tls".to_owned(),
+            Site::At(Address::Tcp { .. }) => "tcp".to_owned(),
+            Site::At(Address::Unix(_)) => "unix".to_owned(),
+            Site::Named(group) => group.spelled_out(),
         };
         let address = self.address().replace(['[', ']'], "");
-        let user = self.username.as_ref().map(|user| format!(" user {user}")).unwrap_or_default();
-        let password = self.password.as_ref().map(|password| format!(" password {password}"));
+        let Login { username, password } = &self.login;
+        let user = username.as_ref().map(|user| format!(" user {user}")).unwrap_or_default();
+        let password = password.as_ref().map(|password| format!(" password {password}"));
         let password = password.unwrap_or_default();
         format!("{kind} {address} db {} prefix `{}`{user}{password}", self.db, self.keys.prefix())
     }
@@ -257,9 +329,8 @@ impl FromStr for RedisConfig {
 impl fmt::Debug for RedisConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisConfig")
-            .field("address", &self.address)
-            .field("username", &self.username)
-            .field("password", &self.password.as_ref().map(|_| "…"))
+            .field("site", &self.site)
+            .field("login", &self.login)
             .field("db", &self.db)
             .field("prefix", &self.keys.prefix())
             .field("connect_timeout", &self.connect_timeout)

@@ -2,20 +2,22 @@
 //!
 //! It is handed out only when all of that is done.
 
-use super::config::RedisConfig;
+use super::config::{Address, RedisConfig, Site};
 use super::connector::Connector;
 use super::mailbox::Mailboxes;
+use super::sentinel::Sighting;
 use super::verdict::{judge, unconnected};
 use super::{script, version};
 use crate::store::{Fault, FaultKind, Phase};
 use redis::aio::MultiplexedConnection;
 use redis::{
-    AsyncConnectionConfig, Client, ErrorKind, Pipeline, PushInfo, RedisError, RedisResult, TlsCertificates,
-    Value,
+    AsyncConnectionConfig, Client, ConnectionInfo, ErrorKind, Pipeline, PushInfo, RedisError, RedisResult,
+    TlsCertificates, Value,
 };
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
+use std::borrow::Cow;
 use std::convert::Infallible;
 use std::sync::Arc;
 use tokio_util::task::AbortOnDropHandle;
@@ -24,21 +26,40 @@ use tokio_util::task::AbortOnDropHandle;
 #[derive(Debug, Clone)]
 pub(super) struct Dialled {
     pub(super) conn: MultiplexedConnection,
-    /// Moves the bytes of a stream that the user has opened, until the last clone is gone. The client library does so
-    /// by itself for those that it opens.
-    _driver: Option<Arc<AbortOnDropHandle<()>>>,
+    /// Where Sentinels have seen the server, if it was they who said so.
+    pub(super) sighting: Option<Sighting>,
+    _driver: Driver,
 }
 
-/// Makes a connection that hands its messages to `on_push`, within the time that one attempt has.
+/// A connection to somebody who let us in.
+pub(super) struct Opened {
+    pub(super) conn: MultiplexedConnection,
+    driver: Driver,
+}
+
+/// Moves the bytes of a stream that the user has opened, until the last clone is gone. The client library does so by
+/// itself for those that it opens.
+type Driver = Option<Arc<AbortOnDropHandle<()>>>;
+
+/// Makes a connection that hands its messages to `on_push`, within the time that one attempt has. A `hint` is where
+/// Sentinels have seen the server lately.
 pub(super) async fn dial(
     config: &RedisConfig,
     node: &Arc<str>,
     mailboxes: &Mailboxes,
+    hint: Option<Sighting>,
     on_push: impl Fn(PushInfo) + Send + Sync + 'static,
 ) -> Result<Dialled, Fault> {
     let attempt = async {
-        let mut dialled = connect(config, node, on_push).await?;
-        greet(&mut dialled.conn, node).await?;
+        let mut dialled = match config.site() {
+            Site::At(address) => connect(config, address, None, node, on_push).await?,
+            Site::Named(group) => {
+                let sighting = group.find(config, hint).await?;
+                let (address, node) =
+                    (sighting.address.clone(), format!("{} ({node})", sighting.address).into());
+                connect(config, &address, Some(sighting), &node, on_push).await?
+            }
+        };
         subscribe(&mut dialled.conn, node, mailboxes).await?;
         Ok(dialled)
     };
@@ -48,12 +69,28 @@ pub(super) async fn dial(
     }
 }
 
+/// Connects to the server at an address, and greets it.
 async fn connect(
     config: &RedisConfig,
+    address: &Address,
+    sighting: Option<Sighting>,
     node: &Arc<str>,
     on_push: impl Fn(PushInfo) + Send + Sync + 'static,
 ) -> Result<Dialled, Fault> {
-    let unconnected = |error| unconnected(error, config.is_tls(), node);
+    let unconnected = |error| unconnected(error, address.is_tls(), node);
+    let info = config.connection_info(address).map_err(unconnected)?;
+    let Opened { mut conn, driver } = open(config, address, info, on_push).await.map_err(unconnected)?;
+    greet(&mut conn, node, sighting.is_some()).await?;
+    Ok(Dialled { conn, sighting, _driver: driver })
+}
+
+/// Opens a connection to an address, and logs in.
+pub(super) async fn open(
+    config: &RedisConfig,
+    address: &Address,
+    info: ConnectionInfo,
+    on_push: impl Fn(PushInfo) + Send + Sync + 'static,
+) -> RedisResult<Opened> {
     let push = move |push| {
         on_push(push);
         Ok::<(), Infallible>(())
@@ -64,34 +101,33 @@ async fn connect(
         .set_response_timeout(None)
         .set_push_sender(push);
     if let Some(connector) = config.opener() {
-        return connect_through(connector, config, settings).await.map_err(unconnected);
+        return open_through(connector, address, &info, settings).await;
     }
-    let client = client(config).map_err(unconnected)?;
-    let conn = client.get_multiplexed_async_connection_with_config(&settings).await.map_err(unconnected)?;
-    Ok(Dialled { conn, _driver: None })
+    let client = client(config, address, info)?;
+    let conn = client.get_multiplexed_async_connection_with_config(&settings).await?;
+    Ok(Opened { conn, driver: None })
 }
 
-/// Connects over a stream of the user's.
-async fn connect_through(
+/// The same over a stream of the user's.
+async fn open_through(
     connector: &Connector,
-    config: &RedisConfig,
+    address: &Address,
+    info: &ConnectionInfo,
     settings: AsyncConnectionConfig,
-) -> RedisResult<Dialled> {
-    if config.is_tls() {
-        let text = "a connector brings its own TLS: write `redis://` with it";
+) -> RedisResult<Opened> {
+    if address.is_tls() {
+        let text = "a connector brings its own TLS: write `redis` in place of `rediss` with it";
         return Err((ErrorKind::InvalidClientConfig, text).into());
     }
-    let info = config.connection_info()?;
-    let stream = connector.open(config.address()).await?;
+    let stream = connector.open(address.to_string()).await?;
     let (conn, driver) =
         MultiplexedConnection::new_with_config(info.redis_settings(), stream, settings).await?;
     let driver = Arc::new(AbortOnDropHandle::new(tokio::spawn(driver)));
-    Ok(Dialled { conn, _driver: Some(driver) })
+    Ok(Opened { conn, driver: Some(driver) })
 }
 
-fn client(config: &RedisConfig) -> RedisResult<Client> {
-    let info = config.connection_info()?;
-    if !config.is_tls() {
+fn client(config: &RedisConfig, address: &Address, info: ConnectionInfo) -> RedisResult<Client> {
+    if !address.is_tls() {
         return Client::open(info);
     }
     // The TLS library panics where two providers of cryptography are compiled in and the program has chosen none; if
@@ -107,23 +143,38 @@ fn client(config: &RedisConfig) -> RedisResult<Client> {
     Client::build_with_tls(info, TlsCertificates { client_tls: None, root_cert: Some(root.to_vec()) })
 }
 
-/// Names the connection, checks the server's version, and loads the scripts.
-async fn greet(conn: &mut MultiplexedConnection, node: &Arc<str>) -> Result<(), Fault> {
-    let mut greeting = Pipeline::with_capacity(6);
+/// Names the connection, checks the server's version, loads the scripts, and asks whether it is the `primary` that others
+/// say it is.
+async fn greet(conn: &mut MultiplexedConnection, node: &Arc<str>, primary: bool) -> Result<(), Fault> {
+    let mut greeting = Pipeline::with_capacity(16);
     greeting.cmd("CLIENT").arg("SETNAME").arg("leasehold");
     greeting.cmd("INFO").arg("server");
     script::load_usual(&mut greeting);
+    if primary {
+        greeting.cmd("INFO").arg("replication");
+    }
     let replies = conn.send_packed_commands(&greeting, 0, greeting.len()).await;
     let replies = replies.map_err(|error| broken(error, node))?;
     // A user may be forbidden to name connections, to ask for the version or to load scripts: if that matters, the
     // first operation says so.
-    match replies.get(1) {
-        Some(Value::VerbatimString { text, .. }) => version::check(text),
-        Some(Value::BulkString(bytes)) => version::check(&String::from_utf8_lossy(bytes)),
-        Some(Value::ServerError(error)) if error.code() == "NOAUTH" => Err(FaultKind::Unauthenticated),
-        _ => Ok(()),
+    let about_server = replies.get(1).map_or(Ok(None), text_of);
+    let about_replication = replies.last().filter(|_| primary).map_or(Ok(None), text_of);
+    let checked = about_server.and_then(|text| text.as_deref().map_or(Ok(()), version::check));
+    let checked = checked.and(about_replication).and_then(|text| {
+        let is_replica = text.is_some_and(|text| text.lines().any(|line| line.trim_end() == "role:slave"));
+        if is_replica { Err(FaultKind::ReadOnly) } else { Ok(()) }
+    });
+    checked.map_err(|kind| Fault::new(kind, Phase::Handshake, Arc::clone(node)))
+}
+
+/// What a server tells of itself, if it does.
+fn text_of(reply: &Value) -> Result<Option<Cow<'_, str>>, FaultKind> {
+    match reply {
+        Value::VerbatimString { text, .. } => Ok(Some(Cow::Borrowed(text))),
+        Value::BulkString(bytes) => Ok(Some(String::from_utf8_lossy(bytes))),
+        Value::ServerError(error) if error.code() == "NOAUTH" => Err(FaultKind::Unauthenticated),
+        _ => Ok(None),
     }
-    .map_err(|kind| Fault::new(kind, Phase::Handshake, Arc::clone(node)))
 }
 
 async fn subscribe(

@@ -9,10 +9,13 @@
 //!    doubling up to 2 s, half of it jitter.
 //! 4. A connection that has been silent while somebody waited in vain is given up, and not waited for again. What was
 //!    sent on it may still be executed.
+//! 5. Where Sentinels say where the server is, they are listened to all the time: when the primary moves, what leads
+//!    to the old one is given up, and the new one is gone to at once.
 
 use super::config::RedisConfig;
 use super::dial::{Dialled, dial, unsubscribed};
 use super::mailbox::Mailboxes;
+use super::sentinel::{Lookout, Sighting};
 use super::watched::Watched;
 use crate::World;
 use crate::store::{Bell, Fault, FaultKind, Listening, Phase, Postbox};
@@ -410,35 +413,59 @@ async fn watch_over(shared: Arc<Shared>) {
     }
 }
 
-/// Makes connections for as long as the link lives (1).
+/// Makes connections for as long as the link lives (1), and leaves a server that is not the primary any more (5).
 async fn keep_up(shared: Arc<Shared>) {
     let world = shared.config.surroundings();
+    let mut lookout = Lookout::new(&shared.config);
+    // Where Sentinels have seen the server: when it was left, and since.
+    let (mut known, mut hint) = (None, None);
     let mut failures = 0;
     loop {
-        tokio::time::sleep(pause(failures, world.random())).await;
-        let known = shared.mailboxes.all();
-        match attempt(&shared).await {
-            Ok(wire) => {
+        let attempted = async {
+            tokio::time::sleep(pause(failures, world.random())).await;
+            (shared.mailboxes.all(), attempt(&shared, hint).await)
+        };
+        let attempted = tokio::select! {
+            biased;
+            seen = lookout.moved(known.as_ref()) => Err(seen),
+            attempted = attempted => Ok(attempted),
+        };
+        hint = None;
+        match attempted {
+            Ok((mailboxes, Ok(wire))) => {
                 let pulse = Arc::clone(&wire.pulse);
                 let since = Instant::now();
                 tracing::debug!(node = %shared.node, "connected");
+                known.clone_from(&wire.dialled.sighting);
                 shared.state.set(State::Up(wire));
                 if pulse.ended.load(Ordering::SeqCst) {
                     // It ended before there was anything to give up.
                     shared.give_up(&pulse);
                 }
-                for (_, post) in known {
+                for (_, post) in mailboxes {
                     post.renewed();
                 }
                 shared.mailboxes.others().ring_all();
-                shared.until_replaced(&pulse).await;
+                tokio::select! {
+                    biased;
+                    () = shared.until_replaced(&pulse) => {}
+                    seen = lookout.moved(known.as_ref()) => {
+                        shared.give_up(&pulse);
+                        (known, hint) = (Some(seen.clone()), Some(seen));
+                    }
+                }
                 tracing::debug!(node = %shared.node, "the connection is lost");
                 failures = if since.elapsed() >= LASTED { 0 } else { failures + 1 };
             }
-            Err(fault) => {
+            Ok((_, Err(fault))) => {
                 tracing::debug!(node = %shared.node, %fault, "no connection");
                 shared.state.set(State::Down(Some(fault)));
                 failures += 1;
+            }
+            Err(seen) => {
+                // Once for each time that it moves.
+                (known, hint) = (Some(seen.clone()), Some(seen));
+                failures = 0;
             }
         }
     }
@@ -451,7 +478,7 @@ impl Shared {
 }
 
 /// One attempt.
-async fn attempt(shared: &Arc<Shared>) -> Result<Wire, Fault> {
+async fn attempt(shared: &Arc<Shared>, hint: Option<Sighting>) -> Result<Wire, Fault> {
     let pulse = Arc::new(Pulse::new(Arc::clone(shared.config.surroundings())));
     let on_push = {
         let (mailboxes, pulse) = (Arc::clone(&shared.mailboxes), Arc::clone(&pulse));
@@ -469,7 +496,7 @@ async fn attempt(shared: &Arc<Shared>) -> Result<Wire, Fault> {
             }
         }
     };
-    let dialled = dial(&shared.config, &shared.node, &shared.mailboxes, on_push).await?;
+    let dialled = dial(&shared.config, &shared.node, &shared.mailboxes, hint, on_push).await?;
     Ok(Wire { dialled, pulse })
 }
 

@@ -1,4 +1,4 @@
-//! The store on one Redis or Valkey server.
+//! The store on one Redis or Valkey server, wherever that is: at an address, or where Sentinels say.
 //!
 //! Each operation is one Lua script (`lua/`), which implements [`leasehold_core::model`]: the tests send the same
 //! operations to both. Expiry is the server's; deadlines of calls are ours.
@@ -19,6 +19,7 @@ mod link;
 mod mailbox;
 mod reply;
 mod script;
+mod sentinel;
 mod store;
 mod url;
 mod verdict;

@@ -3,12 +3,14 @@
 //! No error shows any part of a URL that could be a password: one forgotten `@` or `/` and a password stands where
 //! the port should be.
 
-use super::config::{Address, RedisConfig};
+use super::config::{Address, RedisConfig, Site};
+use super::sentinel::Group;
 use leasehold_core::KeyError;
 use percent_encoding::percent_decode_str;
 use std::path::PathBuf;
 
 const DEFAULT_PORT: u16 = 6379;
+const SENTINELS_PORT: u16 = 26379;
 
 /// Why a text is no URL of a Redis store. It does not show the text, which may contain a password.
 ///
@@ -24,12 +26,17 @@ const DEFAULT_PORT: u16 = 6379;
 pub enum UrlError {
     /// It begins otherwise.
     #[error(
-        "a Redis store's URL begins with `redis://`, `rediss://` or `redis+unix://`, and this one does not"
+        "a Redis store's URL begins with `redis://`, `rediss://`, `redis+unix://`, `redis+sentinel://` or `rediss+sentinel://`, and this one does not"
     )]
     Scheme,
     /// There is no host.
     #[error("the URL names no host: write `redis://host:6379`, and `[…]` around an IPv6 address")]
     Host,
+    /// No primary is named behind the Sentinels.
+    #[error(
+        "behind the Sentinels stands the name that they know the primary by: `redis+sentinel://host,host,host/mymaster`"
+    )]
+    Primary,
     /// The port is no number.
     #[error(
         "what follows the host's `:` is no port from 1 to 65535; if it is part of a password, write `%40` for `@`, `%2F` for `/` and `%3F` for `?` in it"
@@ -51,7 +58,9 @@ pub enum UrlError {
         part: &'static str,
     },
     /// A setting that there is none of.
-    #[error("there is no such setting after the `?`: the settings are `prefix`, `user`, `password` and `db`")]
+    #[error(
+        "there is no such setting after the `?`: the settings are `prefix`, `user`, `password` and `db`, and with Sentinels `sentinel_user` and `sentinel_password`"
+    )]
     Setting,
     /// There is a fragment.
     #[error("a URL of a store has no `#`: write `%23` for one in a password; TLS is never made less strict")]
@@ -75,6 +84,8 @@ pub(super) fn parse(url: &str) -> Result<RedisConfig, UrlError> {
         "redis" => network(place, false)?,
         "rediss" => network(place, true)?,
         "redis+unix" => socket(place)?,
+        "redis+sentinel" => sentinels(place, false)?,
+        "rediss+sentinel" => sentinels(place, true)?,
         _ => return Err(UrlError::Scheme),
     };
     settings(config, query)
@@ -83,15 +94,42 @@ pub(super) fn parse(url: &str) -> Result<RedisConfig, UrlError> {
 /// `[user[:password]@]host[:port][/db]`
 fn network(place: &str, tls: bool) -> Result<RedisConfig, UrlError> {
     let (authority, path) = place.split_once('/').unwrap_or((place, ""));
-    let (credentials, server) = match authority.rsplit_once('@') {
+    let (credentials, server) = split_credentials(authority);
+    let (host, port) = host_and_port(server, DEFAULT_PORT)?;
+    let config = RedisConfig::at(Site::At(Address::Tcp { host, port, tls }));
+    logged_in(in_database(config, path)?, credentials)
+}
+
+/// `[user[:password]@]host[:port],…/name[/db]`
+fn sentinels(place: &str, tls: bool) -> Result<RedisConfig, UrlError> {
+    let (authority, path) = place.split_once('/').unwrap_or((place, ""));
+    let (credentials, servers) = split_credentials(authority);
+    let (name, path) = path.split_once('/').unwrap_or((path, ""));
+    let sentinel = |server| -> Result<_, UrlError> {
+        let (host, port) = host_and_port(server, SENTINELS_PORT)?;
+        Ok(Address::Tcp { host, port, tls })
+    };
+    let sentinels = servers.split(',').map(sentinel).collect::<Result<Vec<_>, _>>()?;
+    let name = decoded(name, "name of the primary")?;
+    if name.is_empty() || name.chars().any(|c| c.is_control() || c.is_whitespace()) {
+        return Err(UrlError::Primary);
+    }
+    let config = RedisConfig::at(Site::Named(Group::new(sentinels, name, tls)));
+    logged_in(in_database(config, path)?, credentials)
+}
+
+fn split_credentials(authority: &str) -> (Option<&str>, &str) {
+    match authority.rsplit_once('@') {
         Some((credentials, server)) => (Some(credentials), server),
         None => (None, authority),
-    };
-    let (host, port) = host_and_port(server)?;
-    let mut config = RedisConfig::at(Address::Tcp { host, port, tls });
-    if !path.is_empty() {
-        config = config.db(database(path)?);
     }
+}
+
+fn in_database(config: RedisConfig, path: &str) -> Result<RedisConfig, UrlError> {
+    if path.is_empty() { Ok(config) } else { Ok(config.db(database(path)?)) }
+}
+
+fn logged_in(mut config: RedisConfig, credentials: Option<&str>) -> Result<RedisConfig, UrlError> {
     let Some(credentials) = credentials else { return Ok(config) };
     let (user, password) = match credentials.split_once(':') {
         Some((user, password)) => (user, Some(password)),
@@ -106,7 +144,7 @@ fn network(place: &str, tls: bool) -> Result<RedisConfig, UrlError> {
     }
 }
 
-fn host_and_port(server: &str) -> Result<(String, u16), UrlError> {
+fn host_and_port(server: &str, default: u16) -> Result<(String, u16), UrlError> {
     let (host, port) = match server.strip_prefix('[') {
         Some(server) => {
             let (host, rest) = server.split_once(']').ok_or(UrlError::Host)?;
@@ -123,7 +161,7 @@ fn host_and_port(server: &str) -> Result<(String, u16), UrlError> {
         },
     };
     let port = match port {
-        None => DEFAULT_PORT,
+        None => default,
         Some(port) => match port.parse() {
             Ok(port) if port > 0 => port,
             _ => return Err(UrlError::Port),
@@ -143,7 +181,7 @@ fn socket(place: &str) -> Result<RedisConfig, UrlError> {
             if path.contains('\0') {
                 return Err(UrlError::SocketPath);
             }
-            Ok(RedisConfig::at(Address::Unix(PathBuf::from(path))))
+            Ok(RedisConfig::at(Site::At(Address::Unix(PathBuf::from(path)))))
         }
         Some(at) if at > 0 && place[..at].contains('@') => Err(UrlError::SocketHost),
         _ => Err(UrlError::SocketPath),
@@ -159,6 +197,16 @@ fn settings(mut config: RedisConfig, query: Option<&str>) -> Result<RedisConfig,
             "user" => config.username(decoded(value, "user")?),
             "password" => config.password(decoded(value, "password")?),
             "db" => config.db(database(value)?),
+            "sentinel_user" => {
+                let user = decoded(value, "Sentinels' user")?;
+                config.with_sentinels(|group| group.login.username = Some(user)).ok_or(UrlError::Setting)?
+            }
+            "sentinel_password" => {
+                let password = decoded(value, "Sentinels' password")?;
+                config
+                    .with_sentinels(|group| group.login.password = Some(password))
+                    .ok_or(UrlError::Setting)?
+            }
             _ => return Err(UrlError::Setting),
         };
     }
@@ -207,7 +255,18 @@ mod tests {
             ("redis://[::1]", "tcp ::1:6379 db 0 prefix ``"),
             ("redis://h?db=3&user=u&password=a%26b", "tcp h:6379 db 3 prefix `` user u password a&b"),
             ("redis+unix:///run/r%20s.sock?db=1", "unix /run/r s.sock db 1 prefix ``"),
+            ("redis+sentinel://a,b:7,[::1]/main", "tcp main of a:26379, b:7, ::1:26379 db 0 prefix ``"),
+            (
+                "rediss+sentinel://u:p@a/m%2Fn/2?sentinel_user=s&sentinel_password=t&prefix=app:",
+                "tls by s with t m/n of a:26379 db 2 prefix `app:` user u password p",
+            ),
             ("http://h", "Scheme"),
+            ("redis+sentinel://a,b", "Primary"),
+            ("redis+sentinel://a//1", "Primary"),
+            ("redis+sentinel://a,,b/main", "Host"),
+            ("redis+sentinel://a,b:secret/main", "Port"),
+            ("redis+sentinel://a/main/secret", "Database"),
+            ("redis://h?sentinel_password=secret", "Setting"),
             ("h:6379", "Scheme"),
             ("redis://", "Host"),
             ("redis://:secret@", "Host"),

@@ -1,0 +1,284 @@
+//! The Sentinels of a primary: where it is, and when it moves.
+//!
+//! Owns the questions to them, and which of their answers is believed. Whether what they name is a primary is asked of the
+//! server itself when it is greeted; making connections to it, and when, is the link's.
+//!
+//! 1. A Sentinel that was cut off knows an old primary. So all of them are asked at once, and of the first half and one
+//!    more to answer the one whose configuration has the greatest epoch is believed.
+//! 2. Each of them is listened to: the one that leads a fail-over tells of it up to two seconds before the others. What
+//!    it publishes is a hint to ask it, and where that is lost: it is asked now and then.
+//! 3. An answer of an earlier epoch is never a reason to leave a server.
+
+use super::config::{Address, Login, RedisConfig, Site};
+use super::dial::{Opened, open};
+use super::verdict::unconnected;
+use crate::store::{Fault, FaultKind, Phase};
+use futures_util::StreamExt;
+use futures_util::future::select_all;
+use futures_util::stream::FuturesUnordered;
+use redis::{Pipeline, PushInfo, Value, from_redis_value_ref};
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio::time::timeout;
+
+/// How long one of them may take to be reached, or to answer.
+const PATIENCE: Duration = Duration::from_millis(500);
+/// How long one that is listened to is not asked, or left alone where it is not there: between this and twice as much.
+const LOOK: Duration = Duration::from_secs(1);
+/// What a Sentinel says when a primary moves: that it has promoted a replica, and that all know of it.
+const NEWS: [&str; 2] = ["+promoted-slave", "+switch-master"];
+
+/// Those who know where the primary of a name is.
+#[derive(Debug, Clone)]
+pub(super) struct Group {
+    sentinels: Vec<Address>,
+    name: String,
+    /// Whether the primary is talked to by TLS.
+    tls: bool,
+    /// Who one is to the Sentinels.
+    pub(super) login: Login,
+}
+
+/// Where a primary was seen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Sighting {
+    pub(super) address: Address,
+    /// Of the configuration that says so; 0 if the user may not ask for it.
+    epoch: u64,
+}
+
+impl Sighting {
+    /// Whether it is a reason to leave a server for another (3).
+    fn supersedes(&self, known: &Self) -> bool {
+        self.epoch >= known.epoch && self.address != known.address
+    }
+}
+
+impl Group {
+    /// Sentinels, one at least, and what they call the primary.
+    pub(super) fn new(sentinels: Vec<Address>, name: String, tls: bool) -> Self {
+        Self { sentinels, name, tls, login: Login::default() }
+    }
+
+    /// Where the primary is (1). A `hint` is believed unless they know as late a configuration.
+    ///
+    /// Cancel safety: dropping the future changes nothing.
+    pub(super) async fn find(&self, config: &RedisConfig, hint: Option<Sighting>) -> Result<Sighting, Fault> {
+        let mut asked: FuturesUnordered<_> =
+            self.sentinels.iter().map(|sentinel| self.look(config, sentinel)).collect();
+        let (mut answers, mut trouble) = (0, None);
+        let mut seen: Option<Sighting> = None;
+        while let Some(answer) = asked.next().await {
+            match answer {
+                Ok(sighting) => {
+                    answers += 1;
+                    if seen.as_ref().is_none_or(|seen| seen.epoch < sighting.epoch) {
+                        seen = Some(sighting);
+                    }
+                    if answers > self.sentinels.len() / 2 {
+                        break;
+                    }
+                }
+                Err(fault) => trouble = Some(more_telling(trouble, fault)),
+            }
+        }
+        match (seen, hint) {
+            (Some(seen), Some(hint)) if hint.epoch > seen.epoch => Ok(hint),
+            (None, Some(hint)) => Ok(hint),
+            (Some(seen), _) => Ok(seen),
+            (None, None) => Err(trouble.unwrap_or_else(|| self.silent())),
+        }
+    }
+
+    /// Where one of them says that it is.
+    async fn look(&self, config: &RedisConfig, sentinel: &Address) -> Result<Sighting, Fault> {
+        let node = named(sentinel);
+        let asked = async { self.ask(&mut self.reach(config, sentinel, |_| {}).await?, &node).await };
+        match timeout(PATIENCE, asked).await {
+            Ok(answer) => answer,
+            Err(_) => Err(Fault::new(FaultKind::Unreachable, Phase::Connect, Arc::clone(&node))),
+        }
+    }
+
+    async fn reach(
+        &self,
+        config: &RedisConfig,
+        sentinel: &Address,
+        on_push: impl Fn(PushInfo) + Send + Sync + 'static,
+    ) -> Result<Opened, Fault> {
+        let info = RedisConfig::sentinel_info(self, sentinel);
+        let unconnected = |error| unconnected(error, sentinel.is_tls(), &named(sentinel));
+        open(config, sentinel, info.map_err(unconnected)?, on_push).await.map_err(unconnected)
+    }
+
+    /// Asks one of them that was reached. While a primary moves, its new address is known before the record of it has it.
+    async fn ask(&self, sentinel: &mut Opened, node: &Arc<str>) -> Result<Sighting, Fault> {
+        let mut question = Pipeline::with_capacity(2);
+        question.cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(&self.name);
+        question.cmd("SENTINEL").arg("MASTER").arg(&self.name);
+        let answers = sentinel.conn.send_packed_commands(&question, 0, question.len()).await;
+        let fault = |kind| Fault::new(kind, Phase::Handshake, Arc::clone(node));
+        let answers = answers.map_err(|error| fault(FaultKind::Disconnected).because(error))?;
+        let address = match answers.first() {
+            Some(Value::Nil) => return Err(fault(self.unknown())),
+            Some(Value::ServerError(error)) => return Err(fault(super::verdict::judge(error).kind)),
+            Some(address) => from_redis_value_ref::<(String, u16)>(address).ok(),
+            None => None,
+        };
+        let Some((host, port)) = address else {
+            let text = "it does not say where the primary is: is it a Sentinel?".to_owned();
+            return Err(fault(FaultKind::Failed(text)));
+        };
+        let record: Option<HashMap<String, String>> =
+            answers.get(1).and_then(|record| from_redis_value_ref(record).ok());
+        let epoch = record.and_then(|record| record.get("config-epoch")?.parse().ok());
+        Ok(Sighting { address: Address::Tcp { host, port, tls: self.tls }, epoch: epoch.unwrap_or(0) })
+    }
+
+    fn unknown(&self) -> FaultKind {
+        FaultKind::Unusable(format!("it knows no primary called `{}`: see its `sentinel monitor`", self.name))
+    }
+
+    fn silent(&self) -> Fault {
+        Fault::new(FaultKind::Unreachable, Phase::Connect, self.to_string())
+    }
+
+    #[cfg(test)]
+    pub(super) fn spelled_out(&self) -> String {
+        let kind = if self.tls { "tls" } else { "tcp" };
+        let user = self.login.username.as_ref().map(|user| format!(" by {user}")).unwrap_or_default();
+        let password = self.login.password.as_ref().map(|password| format!(" with {password}"));
+        format!("{kind}{user}{}", password.unwrap_or_default())
+    }
+}
+
+impl fmt::Display for Group {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let sentinels: Vec<_> = self.sentinels.iter().map(Address::to_string).collect();
+        write!(f, "{} of {}", self.name, sentinels.join(", "))
+    }
+}
+
+/// What messages name a Sentinel by.
+fn named(sentinel: &Address) -> Arc<str> {
+    format!("the Sentinel {sentinel}").into()
+}
+
+/// Of what went wrong with two of them: what one says tells more than that it cannot be reached.
+fn more_telling(earlier: Option<Fault>, fault: Fault) -> Fault {
+    match earlier {
+        Some(earlier) if !earlier.is_transient() || fault.is_transient() => earlier,
+        _ => fault,
+    }
+}
+
+/// Listens to the Sentinels (2).
+pub(super) struct Lookout<'a> {
+    posts: Vec<Post<'a>>,
+}
+
+/// Listens to one of them.
+struct Post<'a> {
+    config: &'a RedisConfig,
+    group: &'a Group,
+    sentinel: &'a Address,
+    node: Arc<str>,
+    ear: Option<Ear>,
+}
+
+/// A connection that rings when there are news.
+struct Ear {
+    sentinel: Opened,
+    heard: Arc<Notify>,
+}
+
+impl<'a> Lookout<'a> {
+    /// Nobody is listened to where the server is always at one address.
+    pub(super) fn new(config: &'a RedisConfig) -> Self {
+        let posts = match config.site() {
+            Site::At(_) => Vec::new(),
+            Site::Named(group) => {
+                let post = |sentinel| Post { config, group, sentinel, node: named(sentinel), ear: None };
+                group.sentinels.iter().map(post).collect()
+            }
+        };
+        Self { posts }
+    }
+
+    /// Waits until the primary is elsewhere than is known; for ever, where nothing is known.
+    ///
+    /// Cancel safety: it goes on where it was when it is called again.
+    pub(super) async fn moved(&mut self, known: Option<&Sighting>) -> Sighting {
+        match known {
+            Some(known) if !self.posts.is_empty() => {
+                let posts = self.posts.iter_mut().map(|post| Box::pin(post.moved(known)));
+                select_all(posts).await.0
+            }
+            _ => std::future::pending().await,
+        }
+    }
+}
+
+impl Post<'_> {
+    async fn moved(&mut self, known: &Sighting) -> Sighting {
+        loop {
+            match timeout(PATIENCE, self.look()).await {
+                Ok(Some(seen)) if seen.supersedes(known) => return seen,
+                Ok(Some(_)) => {}
+                Ok(None) | Err(_) => self.ear = None,
+            }
+            let a_while = LOOK + crate::engine::jitter(&**self.config.surroundings(), LOOK);
+            match &self.ear {
+                // Also where nothing was heard for long.
+                Some(ear) => drop(timeout(a_while, ear.heard.notified()).await),
+                None => tokio::time::sleep(a_while).await,
+            }
+        }
+    }
+
+    async fn look(&mut self) -> Option<Sighting> {
+        let ear = match self.ear.take() {
+            Some(ear) => ear,
+            None => self.listen().await?,
+        };
+        self.group.ask(&mut self.ear.insert(ear).sentinel, &self.node).await.ok()
+    }
+
+    async fn listen(&self) -> Option<Ear> {
+        let heard = Arc::new(Notify::new());
+        let bell = heard.clone();
+        // What was heard of another primary is asked about for nothing, and so is a connection that has ended.
+        let on_push = move |_| bell.notify_one();
+        let mut sentinel = self.group.reach(self.config, self.sentinel, on_push).await.ok()?;
+        sentinel.conn.subscribe(&NEWS[..]).await.ok()?;
+        Some(Ear { sentinel, heard })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(host: &str, epoch: u64) -> Sighting {
+        Sighting { address: Address::Tcp { host: host.to_owned(), port: 1, tls: false }, epoch }
+    }
+
+    #[test]
+    fn an_earlier_epoch_is_no_reason_to_leave_a_server() {
+        assert!(seen("b", 2).supersedes(&seen("a", 1)));
+        assert!(seen("b", 0).supersedes(&seen("a", 0)), "of a user that may not ask for epochs");
+        assert!(!seen("b", 1).supersedes(&seen("a", 2)));
+        assert!(!seen("a", 2).supersedes(&seen("a", 1)));
+    }
+
+    #[test]
+    fn what_one_says_tells_more_than_that_it_cannot_be_reached() {
+        let fault = |kind| Fault::new(kind, Phase::Connect, "a");
+        let (silent, wrong) = (fault(FaultKind::Unreachable), fault(FaultKind::Unauthenticated));
+        assert_eq!(more_telling(Some(silent.clone()), wrong.clone()).kind, wrong.kind);
+        assert_eq!(more_telling(Some(wrong.clone()), silent).kind, wrong.kind);
+    }
+}

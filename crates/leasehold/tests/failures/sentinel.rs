@@ -1,0 +1,141 @@
+//! What happens while a primary moves, as its Sentinels tell: rows 30, 31 and 34.
+
+use crate::scene::{MS, S, client, mutex, quick, within};
+use leasehold::store::FaultKind;
+use leasehold::{Client, ConnectError, FencingToken};
+use leasehold_testkit::Sentinels;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// How long after a promotion there has to be service again. It is a fraction of a second on a machine that has nothing
+/// else to do.
+const SOON: Duration = Duration::from_secs(5);
+
+/// One primary, one replica that has copied it, and three Sentinels that know one another.
+fn formed() -> Sentinels {
+    let sentinels = Sentinels::start(1).expect("the servers boot");
+    sentinels.formed().expect("they find one another");
+    sentinels
+}
+
+/// Row 30 and 31: the primary is killed under 16 waiters. There is service again soon after the promotion, and tokens have
+/// grown.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_30_a_killed_primary_is_followed() {
+    let mut sentinels = formed();
+    let sections: Arc<Mutex<Vec<(Instant, FencingToken)>>> = Arc::default();
+    let mut tasks = tokio::task::JoinSet::new();
+    for _ in 0..16 {
+        // A release that gave up before there is a primary again would leave the lock to its lease.
+        let ours = mutex(&quick(&sentinels.url(), 20 * S, 30 * S).await);
+        let sections = sections.clone();
+        tasks.spawn(async move {
+            loop {
+                let Ok(guard) = ours.acquire().await else { continue };
+                sections.lock().expect("no panic").push((Instant::now(), guard.fencing_token()));
+                let _ = guard.release().await;
+            }
+        });
+    }
+    within(10 * S, async {
+        while sections.lock().expect("no panic").len() < 100 {
+            tokio::time::sleep(10 * MS).await;
+        }
+    })
+    .await;
+    let (at, killed) = (sentinels.primary_index().expect("they know"), Instant::now());
+    sentinels.servers()[at].kill().expect("killed");
+    tokio::task::block_in_place(|| sentinels.promoted(at)).expect("promoted");
+    let promoted = Instant::now();
+    tokio::task::block_in_place(|| sentinels.told(at)).expect("told");
+    let told = Instant::now();
+    let after = |instant| {
+        let sections = sections.lock().expect("no panic");
+        sections.iter().find(|(at, _)| *at > instant).copied()
+    };
+    let served = within(SOON, async {
+        loop {
+            if let Some((served, _)) = after(promoted) {
+                return served;
+            }
+            tokio::time::sleep(MS).await;
+        }
+    })
+    .await;
+    println!(
+        "promoted {:?} after the end of the primary; told of {:?} after that, and served {:?} after that",
+        promoted - killed,
+        told - promoted,
+        served - promoted
+    );
+    tokio::time::sleep(S).await;
+    tasks.shutdown().await;
+    let sections = sections.lock().expect("no panic");
+    let (before, since): (Vec<_>, Vec<_>) = sections.iter().partition(|(at, _)| *at < killed);
+    let greatest = before.iter().map(|(_, token)| *token).max();
+    // An answer of the old primary may have been on its way.
+    let since = since.iter().filter(|(at, _)| *at > promoted);
+    assert!(since.clone().count() > 16, "{} since then", since.count());
+    assert!(since.clone().all(|(_, token)| Some(*token) > greatest));
+}
+
+/// Row 34: what is the primary becomes a replica although nothing has failed. A holder keeps his lock, and who waits gets
+/// it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_34_a_planned_fail_over_keeps_the_locks() {
+    let sentinels = formed();
+    let ours = mutex(&quick(&sentinels.url(), 2 * S, 5 * S).await);
+    let theirs = mutex(&client(&sentinels.url()).await);
+    let guard = ours.acquire().await.expect("acquired");
+    let old = sentinels.primary_index().expect("they know");
+    let waits = tokio::spawn(async move { theirs.acquire().await });
+    sentinels.fail_over().expect("they agree");
+    let new = tokio::task::block_in_place(|| sentinels.promoted(old)).expect("promoted");
+    assert_ne!(old, new);
+    // For longer than the lease: it is renewed where the lock is now.
+    tokio::time::sleep(6 * S).await;
+    guard.check().expect("it is held");
+    assert!(!waits.is_finished());
+    guard.release().await.expect("released");
+    let theirs = within(SOON, waits).await.expect("no panic").expect("acquired");
+    theirs.release().await.expect("released");
+}
+
+/// What is wrong is told: a name that no Sentinel knows, a user that they do not know, and Sentinels that are not there.
+#[tokio::test]
+async fn row_41_what_sentinels_say_is_told() {
+    let mut sentinels = Sentinels::start(0).expect("the servers boot");
+    let unknown = sentinels.url().replace("/main", "/other");
+    let fault = async |url: &str| match Client::builder(url).call_timeout(2 * S).connect().await {
+        Err(ConnectError::Store(fault)) => fault,
+        other => panic!("{other:?}"),
+    };
+    let told = fault(&unknown).await;
+    assert!(matches!(&told.kind, FaultKind::Unusable(text) if text.contains("`other`")), "{told}");
+    let told = fault(&format!("{}?sentinel_user=nobody", sentinels.url())).await;
+    assert_eq!(told.kind, FaultKind::Unauthenticated, "{told}");
+    assert!(told.to_string().contains("the Sentinel 127.0.0.1:"), "{told}");
+    for sentinel in sentinels.sentinels() {
+        sentinel.kill().expect("killed");
+    }
+    let told = fault(&sentinels.url()).await;
+    assert_eq!(told.kind, FaultKind::Unreachable, "{told}");
+}
+
+/// One Sentinel is enough, and the primary is asked whether it is one.
+#[tokio::test]
+async fn row_34_what_sentinels_name_has_to_be_a_primary() {
+    let mut sentinels = Sentinels::start(0).expect("the servers boot");
+    for sentinel in &mut sentinels.sentinels()[..2] {
+        sentinel.kill().expect("killed");
+    }
+    client(&sentinels.url()).await;
+    let other = crate::scene::server();
+    let replica = ["REPLICAOF", "127.0.0.1", &other.port().to_string()].map(str::to_owned);
+    sentinels.servers()[0].cli(&replica).expect("a reply").ok().expect("it follows");
+    let refused = Client::connect(&sentinels.url()).await;
+    assert!(
+        matches!(&refused, Err(ConnectError::Store(fault)) if fault.kind == FaultKind::ReadOnly),
+        "{refused:?}"
+    );
+}

@@ -1,0 +1,171 @@
+//! A primary with replicas, watched by Sentinels: real processes, all on loopback.
+//!
+//! Owns booting them in their order, and knowing which server is the primary. What happens at a fail-over is decided by the
+//! Sentinels alone.
+
+use std::io;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::server::{RedisServer, RedisServerBuilder};
+
+/// What the Sentinels call the primary.
+const NAME: &str = "main";
+/// How many Sentinels there are, and how many of them have to find a primary dead.
+const SENTINELS: (usize, usize) = (3, 2);
+/// How long they may take to know of one another, or of a new primary.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A primary and its replicas, with three Sentinels. All of them are killed on drop.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> {
+/// use leasehold_testkit::Sentinels;
+///
+/// let sentinels = Sentinels::start(1)?;
+/// assert_eq!(sentinels.primary()?.cli(&["SET", "orders/42", "token"])?.text(), Some("OK"));
+/// assert!(sentinels.url().ends_with("/main"));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Sentinels {
+    /// The first was the primary when all began.
+    servers: Vec<RedisServer>,
+    sentinels: Vec<RedisServer>,
+}
+
+impl Sentinels {
+    /// A primary with so many replicas.
+    pub fn start(replicas: usize) -> io::Result<Self> {
+        Self::with(replicas, &RedisServer::builder())
+    }
+
+    /// The same, of servers with settings.
+    pub fn with(replicas: usize, settings: &RedisServerBuilder) -> io::Result<Self> {
+        let primary = settings.clone().start()?;
+        let at = format!("127.0.0.1 {}", primary.port());
+        let mut servers = vec![primary];
+        for _ in 0..replicas {
+            // A replica that copies without a disk's help, and at once, is there sooner.
+            let replica = settings.clone().config("replicaof", &at).config("repl-diskless-sync-delay", "0");
+            servers.push(replica.start()?);
+        }
+        let (count, quorum) = SENTINELS;
+        let sentinel = || {
+            RedisServer::builder()
+                .sentinel()
+                .config("sentinel", format!("monitor {NAME} {at} {quorum}"))
+                .config("sentinel", format!("down-after-milliseconds {NAME} 1000"))
+                .config("sentinel", format!("failover-timeout {NAME} 10000"))
+                .start()
+        };
+        let sentinels = (0..count).map(|_| sentinel()).collect::<io::Result<_>>()?;
+        Ok(Self { servers, sentinels })
+    }
+
+    /// `redis+sentinel://…/main`, with all of the Sentinels.
+    pub fn url(&self) -> String {
+        let sentinels: Vec<_> =
+            self.sentinels.iter().map(|sentinel| format!("127.0.0.1:{}", sentinel.port())).collect();
+        format!("redis+sentinel://{}/{NAME}", sentinels.join(","))
+    }
+
+    /// The servers; the first was the primary when all began.
+    pub fn servers(&mut self) -> &mut [RedisServer] {
+        &mut self.servers
+    }
+
+    /// The Sentinels themselves.
+    pub fn sentinels(&mut self) -> &mut [RedisServer] {
+        &mut self.sentinels
+    }
+
+    /// Waits until the Sentinels know one another and the replicas, and these have copied all: before that there is no
+    /// fail-over.
+    pub fn formed(&self) -> io::Result<()> {
+        let (others, replicas) = (self.sentinels.len() - 1, self.servers.len() - 1);
+        self.wait_until("the Sentinels to know one another", || {
+            for sentinel in &self.sentinels {
+                let record = sentinel.cli(&["SENTINEL", "MASTER", NAME])?.ok()?;
+                let number = |field| record.field(field).and_then(|text| text.parse().ok());
+                if number("num-other-sentinels") != Some(others) || number("num-slaves") != Some(replicas) {
+                    return Ok(false);
+                }
+                for replica in sentinel.cli(&["SENTINEL", "REPLICAS", NAME])?.ok()?.elements() {
+                    if replica.field("master-link-status") != Some("ok") {
+                        return Ok(false);
+                    }
+                }
+            }
+            Ok(true)
+        })
+    }
+
+    /// The number of the server that is the primary, by what a majority of the Sentinels that answer say.
+    pub fn primary_index(&self) -> io::Result<usize> {
+        let mut votes = vec![0; self.servers.len()];
+        for sentinel in &self.sentinels {
+            let Ok(answer) = sentinel.cli(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME]) else { continue };
+            let port = answer.elements().get(1).and_then(|port| port.text()?.parse().ok());
+            if let Some(at) = self.servers.iter().position(|server| Some(server.port()) == port) {
+                votes[at] += 1;
+            }
+        }
+        let most = votes.iter().enumerate().max_by_key(|(_, votes)| **votes).filter(|(_, votes)| **votes > 0);
+        most.map(|(at, _)| at).ok_or_else(|| io::Error::other("no Sentinel says where the primary is"))
+    }
+
+    /// The server that is the primary.
+    pub fn primary(&self) -> io::Result<&RedisServer> {
+        Ok(&self.servers[self.primary_index()?])
+    }
+
+    /// Waits until another server than this one has been made the primary, and says which. It is asked itself, since the
+    /// Sentinels hear of it later.
+    pub fn promoted(&self, old: usize) -> io::Result<usize> {
+        let mut promoted = None;
+        self.wait_until("a replica to be promoted", || {
+            let others =
+                self.servers.iter().enumerate().filter(|(at, server)| *at != old && server.pid().is_some());
+            for (at, server) in others {
+                let role = server.cli(&["ROLE"])?.ok()?;
+                if role.elements().first().and_then(|role| role.text()) == Some("master") {
+                    promoted = Some(at);
+                }
+            }
+            Ok(promoted.is_some())
+        })?;
+        promoted.ok_or_else(|| io::Error::other("it was promoted, and is gone"))
+    }
+
+    /// Waits until one of the Sentinels says that the primary is another server than this one.
+    pub fn told(&self, old: usize) -> io::Result<()> {
+        let old = self.servers[old].port().to_string();
+        self.wait_until("a Sentinel to tell of the new primary", || {
+            let port = |sentinel: &RedisServer| {
+                let answer = sentinel.cli(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME]).ok()?;
+                answer.elements().get(1)?.text().map(str::to_owned)
+            };
+            Ok(self.sentinels.iter().filter_map(port).any(|port| port != old))
+        })
+    }
+
+    /// Has the Sentinels make a replica the primary although nothing has failed.
+    pub fn fail_over(&self) -> io::Result<()> {
+        self.sentinels[0].cli(&["SENTINEL", "FAILOVER", NAME])?.ok().map(drop)
+    }
+
+    fn wait_until(&self, what: &str, mut is_so: impl FnMut() -> io::Result<bool>) -> io::Result<()> {
+        let deadline = Instant::now() + PATIENCE;
+        while !is_so()? {
+            if Instant::now() >= deadline {
+                let log = self.sentinels[0].log_tail();
+                let text = format!("waited for {what} in vain for {PATIENCE:?}; a Sentinel says: {log}");
+                return Err(io::Error::new(io::ErrorKind::TimedOut, text));
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        Ok(())
+    }
+}

@@ -112,6 +112,20 @@ impl KeySpace {
         [&self.beside(hashed(&keys.name)), ":leader:", &keys.name].concat()
     }
 
+    /// What is written before replicas are asked what they have: in the lock's slot, without a meaning, and gone soon.
+    ///
+    /// ```
+    /// use leasehold_core::{KeySpace, Lock};
+    ///
+    /// let space = KeySpace::new("app:")?;
+    /// let keys = space.lock(&Lock::mutex("{orders}/42".parse()?))?;
+    /// assert_eq!(space.mark(&keys), "app:leasehold:{orders}:mark");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn mark(&self, keys: &LockKeys) -> String {
+        [&self.beside(hashed(&keys.name)), ":mark"].concat()
+    }
+
     /// The record of a session on one server, which has one a process.
     pub fn session(&self, session: SessionId) -> String {
         format!("{}:{session}", self.sessions())

@@ -1,6 +1,6 @@
 //! A guard: what a task has of a hold.
 
-use crate::engine::{self, Engine, Hold, KeepId, NotReleased, Parting, Seat};
+use crate::engine::{self, Engine, Hold, KeepId, Missed, NotReleased, Parting, Seat};
 use crate::error::{ExtendError, Lost, ReleaseError};
 use crate::request::Earlier;
 use crate::store::Fault;
@@ -62,6 +62,17 @@ impl Guard {
     pub(crate) fn after(mut self, earlier: Earlier) -> Self {
         self.earlier = earlier;
         self
+    }
+
+    /// What becomes of it when the guard is done with it.
+    pub(crate) fn parting(mut self, parting: Parting) -> Self {
+        self.parting = parting;
+        self
+    }
+
+    /// Waits until others have it as well, where the store was told to ask for that.
+    pub(crate) async fn confirmed(&self, limit: Option<Moment>) -> Result<(), Missed> {
+        engine::confirm(&self.engine, &self.hold, limit).await
     }
 
     /// The lock's name.

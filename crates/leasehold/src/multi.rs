@@ -290,15 +290,22 @@ impl MultiMutex {
             .zip(won)
             .map(|(at, won)| (*at, self.requests[*at].keep(&asker, won, span, &self.requests[*at].seat)))
             .collect();
-        let mut guards = Vec::with_capacity(kept.len());
+        let mut held = Vec::with_capacity(kept.len());
         let mut blocked = None;
         for (at, kept) in kept {
             match kept? {
-                Ok(kept) => guards.push(kept.guard),
+                Ok(kept) => held.push((at, kept)),
                 Err(missed) => blocked = Some(Blocked { at, missed }),
             }
         }
-        Ok(blocked.map_or(Ok(guards), Err))
+        if let Some(blocked) = blocked {
+            return Ok(Err(blocked));
+        }
+        let confirmed = held.into_iter().map(async |(at, kept)| {
+            let confirmed = self.requests[at].confirmed(kept, limit).await;
+            confirmed.map(|kept| kept.guard).map_err(|missed| Blocked { at, missed })
+        });
+        Ok(join_all(confirmed).await.into_iter().collect())
     }
 }
 

@@ -331,7 +331,12 @@ impl Request {
                 Ok(won) => won,
                 Err(missed) => return Ok(Err(missed)),
             };
-            let Some(kept) = won.kept else { return self.keep(asker, won, span, &seat) };
+            let Some(kept) = won.kept else {
+                return match self.keep(asker, won, span, &seat)? {
+                    Ok(kept) => Ok(self.confirmed(kept, limit).await),
+                    Err(missed) => Ok(Err(missed)),
+                };
+            };
             if let Some(guard) = self.take_over(won, kept, span, &seat)? {
                 return Ok(Ok(Kept { guard, count: 1 }));
             }
@@ -380,6 +385,15 @@ impl Request {
         drop(won);
         let guard = self.guard(hold, keep, seat).after(earlier);
         left.map(|()| Ok(Kept { guard, count }))
+    }
+
+    /// What was won counts once others have it as well, where the store was told to ask for that. What was handed on inside
+    /// the process had counted before.
+    pub(crate) async fn confirmed(&self, kept: Kept, limit: Option<Moment>) -> Result<Kept, Missed> {
+        // Until then nobody of this process gets it, whatever becomes of this future.
+        let guard = kept.guard.parting(Parting::TO_STORE);
+        guard.confirmed(limit).await?;
+        Ok(Kept { guard: guard.parting(self.parting), count: kept.count })
     }
 
     /// The same for what was handed on inside the process: nothing, if it was lost meanwhile.

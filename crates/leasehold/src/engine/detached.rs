@@ -11,7 +11,7 @@ use super::release::explain;
 use super::session::{Mailbox, Session, fresh_id};
 use super::{
     Answer, Engine, FAR, Hold, LostReason, Missed, NotReleased, Pursuit, Seat, Seats, Uncertain, Won,
-    acquire, read_release,
+    acquire, confirm, read_release,
 };
 use crate::store::{Fault, FaultKind, Phase};
 use crate::sync::{Mutex, MutexGuard};
@@ -86,7 +86,7 @@ pub(crate) async fn acquire_detached(
     let mut unkept = Unkept { engine, hold, kept: false };
     drop(inside);
     drop(mailbox);
-    let kept = engine.unless_shut(unkept.keep(&grant, lease)).await;
+    let kept = engine.unless_shut(unkept.keep(&grant, lease, pursuit.limit)).await;
     // A shutdown has found the hold in the seat, and has given it back.
     kept.unwrap_or(Err(NotDetached::Missed(Missed::Closed)))
 }
@@ -119,7 +119,12 @@ struct Unkept<'a> {
 }
 
 impl Unkept<'_> {
-    async fn keep(&mut self, grant: &Grant, lease: Lease) -> Result<Detached, NotDetached> {
+    async fn keep(
+        &mut self,
+        grant: &Grant,
+        lease: Lease,
+        limit: Option<Moment>,
+    ) -> Result<Detached, NotDetached> {
         let Self { engine, hold, .. } = self;
         let lease = lease.remaining(engine.world.wall()).map_err(NotDetached::Lease)?;
         let now = engine.world.now();
@@ -127,6 +132,7 @@ impl Unkept<'_> {
         hold.may_last(now + within + lease);
         match extend(engine, &hold.lock, &hold.claim, lease, within).await {
             Ok(valid_until) if valid_until > engine.world.now() => {
+                confirm(engine, hold, limit).await.map_err(NotDetached::Missed)?;
                 self.kept = true;
                 let (claim, fence) = (self.hold.claim.clone(), self.hold.fence);
                 Ok(Detached { claim, fence, lease, valid_until })

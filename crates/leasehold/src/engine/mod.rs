@@ -8,6 +8,7 @@
 //! 3. Whatever is dropped at whatever await leaves either nothing or an errand with the keeper.
 
 mod acquire;
+mod confirm;
 mod detached;
 mod gate;
 mod heart;
@@ -29,6 +30,7 @@ mod straight;
 mod world;
 
 pub(crate) use acquire::{Missed, Pursuit, Won, acquire, take_kept};
+pub(crate) use confirm::confirm;
 pub(crate) use detached::{
     Detached, NotAttached, NotDetached, NotExtended, acquire_detached, attach, extend_detached, own_session,
     release_detached,

@@ -30,6 +30,11 @@ pub(crate) struct Parting {
     pub(crate) keep_for: Option<Duration>,
 }
 
+impl Parting {
+    /// It goes back to the store in any case.
+    pub(crate) const TO_STORE: Self = Self { free_every: Some(1), keep_for: None };
+}
+
 /// The hold that the store has given to a process, as it is handed on there.
 pub(super) struct Passing {
     pub(super) hold: HoldId,

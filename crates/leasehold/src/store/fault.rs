@@ -61,6 +61,13 @@ pub enum FaultKind {
     OutOfMemory,
     /// The server is a replica, or may not write for another reason.
     ReadOnly,
+    /// Too few replicas have confirmed what was written.
+    Unconfirmed {
+        /// How many had to.
+        wanted: u32,
+        /// How many have, in time.
+        found: u32,
+    },
     /// The server is busy: it loads its data, or runs a script that does not end.
     Busy,
     /// The server or the file cannot serve these locks: too old, say.
@@ -137,6 +144,7 @@ impl Fault {
             | FaultKind::TimedOut
             | FaultKind::Disconnected
             | FaultKind::ReadOnly
+            | FaultKind::Unconfirmed { .. }
             | FaultKind::Busy => true,
             FaultKind::Unauthenticated
             | FaultKind::Forbidden
@@ -172,6 +180,10 @@ impl fmt::Display for Fault {
             }
             FaultKind::OutOfMemory => f.write_str("its memory is full: raise maxmemory, or free some"),
             FaultKind::ReadOnly => f.write_str("it does not take writes: is it a replica?"),
+            FaultKind::Unconfirmed { wanted, found } => write!(
+                f,
+                "{found} of {wanted} replicas have confirmed it in time: are they running, and in step with it?"
+            ),
             FaultKind::Busy => f.write_str("it is busy"),
             FaultKind::Unsupported(what) | FaultKind::Unusable(what) | FaultKind::Failed(what) => {
                 f.write_str(what)

@@ -27,7 +27,7 @@ pub use redis::{RedisConfig, RedisStore, UrlError};
 pub use sqlite::SqliteStore;
 
 use futures_util::future::{BoxFuture, ready};
-use leasehold_core::{Acquire, KeyError, SessionId, Share};
+use leasehold_core::{Acquire, Claim, KeyError, SessionId, Share};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -193,6 +193,22 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         let text = "this store keeps no sessions".to_owned();
         let fault = Fault::new(FaultKind::Unusable(text), Phase::Send, "store");
         Box::pin(ready(Outcome::Refused(fault)))
+    }
+
+    /// Whether a hold counts only once others have [confirmed](Self::confirm) it, since somebody has asked this store for that.
+    fn confirms(&self) -> bool {
+        false
+    }
+
+    /// Waits until as many replicas have this hold as somebody has asked for. Refused where it is not there, or too few of
+    /// them have it in time; nothing is undone then.
+    fn confirm<'a>(
+        &'a self,
+        _lock: &'a Lock,
+        _claim: &'a Claim,
+        _within: Duration,
+    ) -> BoxFuture<'a, Result<(), Fault>> {
+        Box::pin(ready(Ok(())))
     }
 
     /// The same store by way of a connection of its own, for the keeper: it is used from another

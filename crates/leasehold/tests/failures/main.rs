@@ -13,6 +13,7 @@ mod page;
 mod permits;
 mod readers;
 mod renewal;
+mod replicas;
 mod replies;
 mod scene;
 mod sentinel;

@@ -42,6 +42,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// | `redis+unix:///path` | a Unix socket |
 /// | `redis+sentinel://[user[:password]@]host[:port],…/name[/db]` | the primary of that name, as these Sentinels know it; `rediss+sentinel://` with TLS to all of them |
 /// | `?prefix=` | what all keys and channels begin with |
+/// | `?replicas=` | how many replicas have to have a hold before it counts: [`replicas`](Self::replicas) |
 /// | `?user=`, `?password=`, `?db=` | the same as before the host, for sockets |
 /// | `?sentinel_user=`, `?sentinel_password=` | what the Sentinels want to know; user and password are the server's |
 ///
@@ -51,6 +52,8 @@ pub struct RedisConfig {
     site: Site,
     login: Login,
     db: u32,
+    /// How many replicas have to have a hold before it counts.
+    replicas: u32,
     keys: KeySpace,
     connect_timeout: Duration,
     root: Option<Vec<u8>>,
@@ -151,6 +154,7 @@ impl RedisConfig {
             site,
             login: Login::default(),
             db: 0,
+            replicas: 0,
             keys: KeySpace::default(),
             connect_timeout: CONNECT_TIMEOUT,
             root: None,
@@ -178,6 +182,19 @@ impl RedisConfig {
     #[must_use]
     pub const fn db(mut self, db: u32) -> Self {
         self.db = db;
+        self
+    }
+
+    /// How many replicas have to have a hold before an acquire gives it; none if it is not set. An acquire that they do not
+    /// confirm in time fails with [`FaultKind::Unconfirmed`](crate::store::FaultKind::Unconfirmed), and what it had is given
+    /// back.
+    ///
+    /// Each acquire then waits for one round trip more, and for that of the replicas. It narrows what a fail-over can lose,
+    /// and does not close it: a replica that has not confirmed may be the one that is promoted, and renewals are not waited
+    /// for. See `WAIT` in the documentation of Redis.
+    #[must_use]
+    pub const fn replicas(mut self, replicas: u32) -> Self {
+        self.replicas = replicas;
         self
     }
 
@@ -278,6 +295,10 @@ impl RedisConfig {
         &self.world
     }
 
+    pub(super) const fn wanted_replicas(&self) -> u32 {
+        self.replicas
+    }
+
     pub(super) const fn site(&self) -> &Site {
         &self.site
     }
@@ -314,7 +335,9 @@ impl RedisConfig {
         let user = username.as_ref().map(|user| format!(" user {user}")).unwrap_or_default();
         let password = password.as_ref().map(|password| format!(" password {password}"));
         let password = password.unwrap_or_default();
-        format!("{kind} {address} db {} prefix `{}`{user}{password}", self.db, self.keys.prefix())
+        let replicas =
+            if self.replicas == 0 { String::new() } else { format!(" {} replicas", self.replicas) };
+        format!("{kind} {address} db {} prefix `{}`{user}{password}{replicas}", self.db, self.keys.prefix())
     }
 }
 
@@ -332,6 +355,7 @@ impl fmt::Debug for RedisConfig {
             .field("site", &self.site)
             .field("login", &self.login)
             .field("db", &self.db)
+            .field("replicas", &self.replicas)
             .field("prefix", &self.keys.prefix())
             .field("connect_timeout", &self.connect_timeout)
             .field("root_certificate", &self.root.is_some())

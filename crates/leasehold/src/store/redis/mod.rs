@@ -17,6 +17,7 @@ mod embedded;
 mod lent;
 mod link;
 mod mailbox;
+mod replicas;
 mod reply;
 mod script;
 mod sentinel;

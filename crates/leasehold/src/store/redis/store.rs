@@ -8,14 +8,15 @@ use super::config::RedisConfig;
 use super::lent::Lent;
 use super::link::{Link, Lost, Wire};
 use super::mailbox::Mailboxes;
+use super::replicas::Replicas;
 use super::reply::{self, Malformed};
 use super::script::{Call, goes_by_token};
 use super::verdict::judge;
 use crate::store::{Fault, FaultKind, Listening, Outcome, Phase, Postbox, SessionKeeping, Store};
 use futures_util::future::{BoxFuture, join_all};
 use leasehold_core::{
-    Acquire, Beat, Extend, KeyError, KeySpace, Kind, Lock, Op, Reply, SessionEntry, SessionId, SessionOp,
-    SessionReply, Share,
+    Acquire, Beat, Claim, Extend, KeyError, KeySpace, Kind, Lock, Op, Reply, SessionEntry, SessionId,
+    SessionOp, SessionReply, Share,
 };
 use redis::aio::MultiplexedConnection;
 use redis::{Pipeline, PushInfo, Value, cmd};
@@ -51,6 +52,8 @@ const FAR: Duration = Duration::from_secs(24 * 3600);
 pub struct RedisStore {
     keys: KeySpace,
     way: Arc<Way>,
+    /// Set if a hold is to count only once replicas have it.
+    replicas: Option<Arc<Replicas>>,
 }
 
 /// What became of an operation on sessions that was not done.
@@ -109,8 +112,12 @@ impl RedisStore {
     /// ```
     pub fn lazy(config: RedisConfig) -> Self {
         let keys = config.keys().clone();
-        let mailboxes = Mailboxes::new(keys.mailboxes());
-        Self { keys, way: Arc::new(Way::Link(Link::new(config, mailboxes))) }
+        let mailboxes = || Mailboxes::new(keys.mailboxes());
+        let wanted = config.wanted_replicas();
+        let replicas =
+            (wanted > 0).then(|| Arc::new(Replicas::new(Link::new(config.clone(), mailboxes()), wanted)));
+        let way = Arc::new(Way::Link(Link::new(config, mailboxes())));
+        Self { keys, way, replicas }
     }
 
     /// A store over a connection that the user has already. Fails if `prefix` cannot be one.
@@ -143,7 +150,7 @@ impl RedisStore {
     ) -> Result<Self, KeyError> {
         let keys = KeySpace::new(prefix)?;
         let lent = Lent::new(connection, Mailboxes::new(keys.mailboxes()), pushes);
-        Ok(Self { keys, way: Arc::new(Way::Lent(lent)) })
+        Ok(Self { keys, way: Arc::new(Way::Lent(lent)), replicas: None })
     }
 
     fn node(&self) -> &Arc<str> {
@@ -527,6 +534,25 @@ impl Store for RedisStore {
                 }
             };
             attended.map_or_else(|outcome| outcome, Outcome::Done)
+        })
+    }
+
+    fn confirms(&self) -> bool {
+        self.replicas.is_some()
+    }
+
+    fn confirm<'a>(
+        &'a self,
+        lock: &'a Lock,
+        claim: &'a Claim,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<(), Fault>> {
+        Box::pin(async move {
+            let Some(replicas) = &self.replicas else { return Ok(()) };
+            let keys = self.keys.lock(lock);
+            let keys =
+                keys.map_err(|error| self.fault(FaultKind::Unusable(error.to_string()), Phase::Send))?;
+            replicas.confirm(&self.keys, lock, &keys, claim, deadline(within)).await
         })
     }
 

@@ -45,6 +45,9 @@ pub enum UrlError {
     /// The database is no number.
     #[error("the database is a number, as in `redis://host/1` or `?db=1`")]
     Database,
+    /// The number of replicas is none.
+    #[error("how many replicas have to confirm is a number from 1 to 100, as in `?replicas=1`")]
+    Replicas,
     /// The path of the socket is missing or relative.
     #[error("a socket's path is absolute: `redis+unix:///run/redis.sock`, three slashes")]
     SocketPath,
@@ -59,7 +62,7 @@ pub enum UrlError {
     },
     /// A setting that there is none of.
     #[error(
-        "there is no such setting after the `?`: the settings are `prefix`, `user`, `password` and `db`, and with Sentinels `sentinel_user` and `sentinel_password`"
+        "there is no such setting after the `?`: the settings are `prefix`, `replicas`, `user`, `password` and `db`, and with Sentinels `sentinel_user` and `sentinel_password`"
     )]
     Setting,
     /// There is a fragment.
@@ -197,6 +200,10 @@ fn settings(mut config: RedisConfig, query: Option<&str>) -> Result<RedisConfig,
             "user" => config.username(decoded(value, "user")?),
             "password" => config.password(decoded(value, "password")?),
             "db" => config.db(database(value)?),
+            "replicas" => {
+                let replicas = value.parse().ok().filter(|replicas| (1..=100).contains(replicas));
+                config.replicas(replicas.ok_or(UrlError::Replicas)?)
+            }
             "sentinel_user" => {
                 let user = decoded(value, "Sentinels' user")?;
                 config.with_sentinels(|group| group.login.username = Some(user)).ok_or(UrlError::Setting)?
@@ -261,6 +268,9 @@ mod tests {
                 "tls by s with t m/n of a:26379 db 2 prefix `app:` user u password p",
             ),
             ("http://h", "Scheme"),
+            ("redis://h?replicas=2", "tcp h:6379 db 0 prefix `` 2 replicas"),
+            ("redis://h?replicas=0", "Replicas"),
+            ("redis://h?replicas=secret", "Replicas"),
             ("redis+sentinel://a,b", "Primary"),
             ("redis+sentinel://a//1", "Primary"),
             ("redis+sentinel://a,,b/main", "Host"),

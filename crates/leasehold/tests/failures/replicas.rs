@@ -1,0 +1,133 @@
+//! Acquires that count once a replica has them: row 30.
+
+use crate::scene::{MS, S, client, mutex, server, until, until_free, within};
+use leasehold::store::FaultKind;
+use leasehold::{AcquireError, Client};
+use leasehold_testkit::RedisServer;
+use std::time::Duration;
+
+/// A server and a replica that has copied it.
+async fn pair() -> (RedisServer, RedisServer) {
+    let primary = server();
+    let at = format!("127.0.0.1 {}", primary.port());
+    let replica = RedisServer::builder().config("replicaof", at).start().expect("redis-server boots");
+    // The first copy is made with a delay of seconds otherwise.
+    primary.cli(&["CONFIG", "SET", "repl-diskless-sync-delay", "0"]).expect("a reply").ok().expect("set");
+    // To the primary it is there, and counts for WAIT, before it has read the copy: what it has by then is nothing.
+    until("a replica that has copied all", 20 * S, async || {
+        let info = replica.cli(&["INFO", "replication"]).expect("a reply");
+        info.text().is_some_and(|text| text.contains("master_link_status:up"))
+    })
+    .await;
+    let mut connection = primary.connect().expect("a connection");
+    connection.call(&["SET", "first", "", "PX", "1"]).expect("a reply");
+    assert_eq!(connection.call(&["WAIT", "1", "4000"]).expect("a reply").integer(), Some(1));
+    (primary, replica)
+}
+
+/// A client whose acquires wait for one replica.
+async fn careful(server: &RedisServer, call: Duration) -> Client {
+    let url = format!("{}?replicas=1", server.url());
+    Client::builder(url).call_timeout(call).connect().await.expect("the server can be reached")
+}
+
+fn unconfirmed<T: std::fmt::Debug>(result: &Result<T, AcquireError>) {
+    let Err(AcquireError::Unknown(fault)) = result else { panic!("{result:?}") };
+    assert_eq!(fault.kind, FaultKind::Unconfirmed { wanted: 1, found: 0 }, "{fault}");
+}
+
+/// Row 30: when an acquire has returned, the replica has the hold; and while it stands still nobody gets the lock, whose
+/// hold is given back.
+#[tokio::test]
+async fn row_30_an_acquire_counts_once_a_replica_has_it() {
+    let (primary, replica) = pair().await;
+    let (ours, plain) = (careful(&primary, 5 * S).await, mutex(&client(&primary.url()).await));
+    let (lock, hasty) = (mutex(&ours), mutex(&careful(&primary, 500 * MS).await));
+    for _ in 0..20 {
+        let guard = lock.acquire().await.expect("acquired");
+        // The replica has said so itself, so it need not be waited for.
+        let there = replica.cli(&["GET", "m"]).expect("a reply");
+        assert_eq!(there.text().map(|token| &token[..16]), Some(&*ours.session().to_string()));
+        guard.release().await.expect("released");
+    }
+    replica.stop().expect("stopped");
+    unconfirmed(&hasty.acquire().await);
+    until_free(&plain, S).await;
+    unconfirmed(&hasty.try_acquire().await);
+    until_free(&plain, S).await;
+    replica.cont().expect("it goes on");
+    within(10 * S, async { while lock.acquire().await.is_err() {} }).await;
+}
+
+/// Row 30: every kind of lock, and several at once.
+#[tokio::test]
+async fn row_30_no_kind_of_lock_is_had_without_the_replica() {
+    let (primary, replica) = pair().await;
+    let ours = careful(&primary, S).await;
+    let reentrant = ours.reentrant_mutex("r").expect("a name").owned_by(&ours.owner());
+    let permits = ours.semaphore("s", 3).expect("a name");
+    let shared = ours.rwlock("w").expect("a name");
+    let both = ours.multi_mutex(["a", "b"]).expect("names");
+    let detached = ours.mutex("d").expect("a name").lease(10 * S);
+    reentrant.acquire().await.expect("acquired").release().await.expect("released");
+    permits.acquire_many(2).await.expect("acquired").release().await.expect("released");
+    shared.read().await.expect("acquired").release().await.expect("released");
+    both.acquire().await.expect("acquired").release().await.expect("released");
+    let hold = detached.acquire_detached().await.expect("acquired");
+    hold.release(&ours).await.expect("released");
+    replica.stop().expect("stopped");
+    unconfirmed(&reentrant.acquire().await);
+    unconfirmed(&permits.acquire_many(2).await);
+    unconfirmed(&shared.read().await);
+    unconfirmed(&both.acquire().await);
+    unconfirmed(&detached.acquire_detached().await);
+    replica.cont().expect("it goes on");
+    // Nothing of all that is left.
+    within(10 * S, async { while shared.write().await.is_err() {} }).await;
+    within(10 * S, async { while both.acquire().await.is_err() {} }).await;
+    within(10 * S, async { while permits.acquire_many(3).await.is_err() {} }).await;
+}
+
+/// Row 30: a grant was written by whoever has released the lock, who need not wait for replicas himself.
+#[tokio::test]
+async fn row_30_a_grant_counts_once_a_replica_has_it() {
+    let (primary, replica) = pair().await;
+    let (ours, theirs) = (mutex(&careful(&primary, S).await), mutex(&client(&primary.url()).await));
+    let guard = theirs.acquire().await.expect("acquired");
+    let waits = tokio::spawn({
+        let ours = ours.clone();
+        async move { ours.acquire().await }
+    });
+    crate::scene::until_waiting(&theirs, 1).await;
+    replica.stop().expect("stopped");
+    guard.release().await.expect("released");
+    unconfirmed(&within(3 * S, waits).await.expect("no panic"));
+    until_free(&theirs, S).await;
+    replica.cont().expect("it goes on");
+    within(10 * S, async { while ours.acquire().await.is_err() {} }).await;
+}
+
+/// Row 30: who gives up before it is confirmed leaves it to nobody of his process.
+#[tokio::test]
+async fn row_30_what_is_not_confirmed_is_not_handed_on() {
+    let (primary, replica) = pair().await;
+    let ours = mutex(&careful(&primary, 20 * S).await);
+    let plain = mutex(&client(&primary.url()).await);
+    replica.stop().expect("stopped");
+    let acquire = |ours: &leasehold::Mutex| {
+        let ours = ours.clone();
+        tokio::spawn(async move { ours.acquire().await })
+    };
+    let first = acquire(&ours);
+    until("held", 5 * S, async || plain.inspect().await.is_ok_and(|status| status.held)).await;
+    let second = acquire(&ours);
+    tokio::time::sleep(100 * MS).await;
+    first.abort();
+    let held_by = async || plain.inspect().await.ok().and_then(|status| status.fence);
+    let before = held_by().await;
+    until("the next asks for it", 5 * S, async || held_by().await != before).await;
+    tokio::time::sleep(200 * MS).await;
+    assert!(!second.is_finished(), "it has no replica's word");
+    replica.cont().expect("it goes on");
+    within(10 * S, second).await.expect("no panic").expect("acquired").release().await.expect("released");
+}

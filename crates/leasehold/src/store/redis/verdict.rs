@@ -47,6 +47,10 @@ fn judge_text(code: &str, details: &str) -> Verdict {
             let untouched = !in_script && !details.contains("executing the script");
             Verdict { untouched, ..refused(FaultKind::Forbidden) }
         }
+        // Valkey's way of saying so.
+        _ if details.starts_with("ACL failure in script") => {
+            Verdict { untouched: false, ..refused(FaultKind::Forbidden) }
+        }
         _ if details.contains("executing the script can't") => {
             Verdict { untouched: false, ..refused(FaultKind::Forbidden) }
         }
@@ -168,6 +172,12 @@ mod tests {
             (
                 "ERR",
                 "The user executing the script can't run this command or subcommand script: f",
+                FaultKind::Forbidden,
+                false,
+            ),
+            (
+                "ERR",
+                "ACL failure in script: User x has no permissions to run the 'set' command script: on @user_script:3.",
                 FaultKind::Forbidden,
                 false,
             ),

@@ -7,6 +7,7 @@
 
 mod calls;
 mod connecting;
+mod format;
 mod lent;
 mod mending;
 mod messages;

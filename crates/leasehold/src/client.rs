@@ -16,7 +16,7 @@ use crate::reentrant::ReentrantMutex;
 use crate::request::Request;
 use crate::rwlock::RwLock;
 use crate::semaphore::Semaphore;
-use crate::store::{MemoryStore, Store};
+use crate::store::{Examination, MemoryStore, Store};
 use leasehold_core::{About, Label, Lease, Lock, LockName, Moment, NameError, SessionId};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -86,6 +86,9 @@ struct Access {
     username: Option<String>,
     password: Option<String>,
     prefix: Option<String>,
+    /// Set if a server is to be looked at whatever its hazards are.
+    #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "only a server has hazards"))]
+    lenient: bool,
 }
 
 impl Access {
@@ -121,6 +124,9 @@ impl Client {
     ///   say that it is; `rediss+sentinel://…` (TLS)
     /// - `sqlite:PATH`: the processes of one machine
     /// - `memory:`: this process
+    ///
+    /// What is wrong with a server's settings, or its version, is logged as a warning; with `?strict=1` such a server is
+    /// refused. [`ClientBuilder::examine`] tells all that can be found out.
     ///
     /// Fails if the URL is none of these, if the store cannot be reached or does not let the user in, or
     /// if it is too old.
@@ -478,10 +484,39 @@ impl ClientBuilder {
         self
     }
 
-    /// Connects.
+    /// Connects, looks over what the store tells of itself, and leaves again: nothing is written. A
+    /// server with [hazards](crate::store::Hazard) is looked at also where the URL says `?strict=1`. `None` where there is
+    /// no server: `memory:` and `sqlite:` have no settings that could fail their locks.
+    ///
+    /// Fails if the store cannot be reached, does not let the user in, or is too old.
     ///
     /// Cancel safety: dropping the future leaves nothing behind.
-    pub async fn connect(self) -> Result<Client, ConnectError> {
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use leasehold::Client;
+    ///
+    /// if let Some(found) = Client::builder("memory:").examine().await? {
+    ///     println!("{}: {} hazards", found.node, found.hazards.len());
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub async fn examine(mut self) -> Result<Option<Examination>, ConnectError> {
+        self.check_surroundings()?;
+        self.access.lenient = true;
+        let within = self.timings.call;
+        let store = match self.target {
+            Target::Store(store) => store,
+            Target::Url(url) => {
+                let world = self.world.unwrap_or_else(|| Arc::new(System));
+                open(&url, self.access, within, &world).await?
+            }
+        };
+        Ok(store.examine(within).await?)
+    }
+
+    /// Fails where no call could be made.
+    fn check_surroundings(&self) -> Result<(), ConnectError> {
         let brings_its_own = self.world.is_some() && matches!(self.target, Target::Store(_));
         if !brings_its_own && tokio::runtime::Handle::try_current().is_err() {
             let text = "there is no tokio runtime here: connect inside of one";
@@ -490,6 +525,14 @@ impl ClientBuilder {
         if self.timings.call.is_zero() {
             return Err(ConnectError::Setting("a call timeout of zero leaves no time for any call".into()));
         }
+        Ok(())
+    }
+
+    /// Connects.
+    ///
+    /// Cancel safety: dropping the future leaves nothing behind.
+    pub async fn connect(self) -> Result<Client, ConnectError> {
+        self.check_surroundings()?;
         if let Err(error) = Lease::For(self.timings.watchdog).check() {
             return Err(ConnectError::Setting(format!("the watchdog's lease: {error}")));
         }
@@ -606,6 +649,9 @@ async fn open_redis(
     }
     if let Some(prefix) = access.prefix {
         config = config.prefix(&prefix).map_err(|error| ConnectError::Setting(error.to_string()))?;
+    }
+    if access.lenient {
+        config = config.lenient();
     }
     let config = config.connect_timeout(within).in_world(Arc::clone(world));
     Ok(Arc::new(crate::store::RedisStore::connect(config).await?))

@@ -38,6 +38,7 @@
 //! | keep a hung task from holding it for ever | [`Mutex::max_hold`], [`Mutex::max_renewals`] |
 //! | see who holds it, and who is behind that | [`Mutex::inspect`], [`Mutex::inspect_in_full`], [`Contention`] |
 //! | see who is there, and what they hold | [`Client::sessions`], [`Client::locks`] |
+//! | know what could fail its locks at a server | [`ClientBuilder::examine`], [`store::Hazard`] |
 //! | take it by force, or from the dead | [`Mutex::free_by_force`], [`Client::monitor`] |
 //! | choose how soon a death is noticed | [`ClientBuilder::session`], [`ClientBuilder::without_session`] |
 //! | share it with clients of other libraries | [`Mutex::value`], [`Mutex::adopt`], [`Mutex::share`] |

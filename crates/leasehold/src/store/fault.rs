@@ -1,5 +1,6 @@
 //! What goes wrong between a client and its store.
 
+use super::hazard::Hazard;
 use leasehold_core::{Refused, Reply};
 use std::error::Error;
 use std::fmt;
@@ -72,6 +73,9 @@ pub enum FaultKind {
     Busy,
     /// The server or the file cannot serve these locks: too old, say.
     Unsupported(String),
+    /// The server can serve them, and can lose them; and such servers are to be refused
+    /// ([`RedisConfig::strict`](crate::store::RedisConfig::strict)).
+    Hazardous(Vec<Hazard>),
     /// The operation has no meaning at this name.
     Meaningless(Refused),
     /// The name or the configuration cannot be used with this store.
@@ -150,6 +154,7 @@ impl Fault {
             | FaultKind::Forbidden
             | FaultKind::OutOfMemory
             | FaultKind::Unsupported(_)
+            | FaultKind::Hazardous(_)
             | FaultKind::Meaningless(_)
             | FaultKind::Unusable(_)
             | FaultKind::Failed(_) => false,
@@ -187,6 +192,10 @@ impl fmt::Display for Fault {
             FaultKind::Busy => f.write_str("it is busy"),
             FaultKind::Unsupported(what) | FaultKind::Unusable(what) | FaultKind::Failed(what) => {
                 f.write_str(what)
+            }
+            FaultKind::Hazardous(hazards) => {
+                let all: Vec<_> = hazards.iter().map(Hazard::to_string).collect();
+                write!(f, "it is refused, since only strict settings will do: {}", all.join("; "))
             }
             FaultKind::Meaningless(refused) => fmt::Display::fmt(refused, f),
         }

@@ -10,6 +10,7 @@
 //!    reaches the [`Postbox`], or the postbox is told that some may have been missed.
 
 mod fault;
+mod hazard;
 mod listen;
 mod memory;
 #[cfg(feature = "redis")]
@@ -18,6 +19,7 @@ mod redis;
 mod sqlite;
 
 pub use fault::{Fault, FaultKind, Phase};
+pub use hazard::{ClockDifference, Examination, Hazard, HazardKind, Role, Severity};
 pub use leasehold_core::{Lock, Op, Reply, SessionOp, SessionReply, Wake};
 pub use listen::{Bell, Listening};
 pub use memory::MemoryStore;
@@ -209,6 +211,12 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         _within: Duration,
     ) -> BoxFuture<'a, Result<(), Fault>> {
         Box::pin(ready(Ok(())))
+    }
+
+    /// What the store tells of itself, and what can make it fail its locks. `None` where there is no server of which
+    /// there would be anything to tell.
+    fn examine(&self, _within: Duration) -> BoxFuture<'_, Result<Option<Examination>, Fault>> {
+        Box::pin(ready(Ok(None)))
     }
 
     /// The same store by way of a connection of its own, for the keeper: it is used from another

@@ -9,6 +9,7 @@ mod counter;
 mod dead;
 mod entries;
 mod errors;
+mod hazards;
 mod page;
 mod permits;
 mod readers;
@@ -22,3 +23,5 @@ mod sets;
 mod storm;
 mod together;
 mod waiting;
+#[path = "../common/warnings.rs"]
+mod warnings;

@@ -143,8 +143,8 @@ async fn a_server_that_is_too_old_is_named_with_what_is_needed() {
         client.write_all(b"%1\r\n+server\r\n+redis\r\n+OK\r\n+OK\r\n").unwrap();
         assert!(client.read(&mut chunk).unwrap() > 0);
         client.write_all(b"+OK\r\n$22\r\nredis_version:6.0.16\r\n\r\n").unwrap();
-        // One for each script that is loaded.
-        client.write_all(&b"+OK\r\n".repeat(15)).unwrap();
+        // One for each other part of INFO, and for each script that is loaded.
+        client.write_all(&b"+OK\r\n".repeat(18)).unwrap();
         while client.read(&mut chunk).is_ok_and(|read| read > 0) {}
     });
     let fault = RedisStore::connect(url.parse().unwrap()).await.unwrap_err();

@@ -8,9 +8,12 @@
 mod calls;
 mod connecting;
 mod format;
+mod hazards;
 mod lent;
 mod mending;
 mod messages;
 mod refusals;
 mod scene;
 mod sessions;
+#[path = "../common/warnings.rs"]
+mod warnings;

@@ -12,7 +12,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 /// What the server says of itself.
-const INFO: &str = "# Server\r\nredis_version:7.4.0\r\nredis_mode:standalone\r\n";
+const INFO: &str = "# Server\r\nredis_version:8.8.2\r\nredis_mode:standalone\r\n";
 
 /// A connection. It listens to nothing any more once it is dropped.
 pub(super) struct Session<'a> {

@@ -1,6 +1,7 @@
 //! Where a Redis store is, and how it is reached.
 
 use super::connector::Connector;
+use super::hazard::Told;
 use super::sentinel::Group;
 use super::url::{self, UrlError};
 use crate::World;
@@ -45,6 +46,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// | `?replicas=` | how many replicas have to have a hold before it counts: [`replicas`](Self::replicas) |
 /// | `?user=`, `?password=`, `?db=` | the same as before the host, for sockets |
 /// | `?sentinel_user=`, `?sentinel_password=` | what the Sentinels want to know; user and password are the server's |
+/// | `?strict=1` | refuses a server with [hazards](crate::store::Hazard): [`strict`](RedisConfig::strict) |
 ///
 /// Characters that mean something in a URL are written as `%` and two hexadecimal digits.
 #[derive(Clone)]
@@ -57,6 +59,10 @@ pub struct RedisConfig {
     keys: KeySpace,
     connect_timeout: Duration,
     root: Option<Vec<u8>>,
+    /// Set if a server with hazards is refused.
+    strict: bool,
+    /// Which hazards have been told: by all connections that are made so, the keeper's included.
+    told: Arc<Told>,
     /// Set if the user opens the streams.
     connector: Option<Connector>,
     /// Where the link's clock and its chance come from.
@@ -158,6 +164,8 @@ impl RedisConfig {
             keys: KeySpace::default(),
             connect_timeout: CONNECT_TIMEOUT,
             root: None,
+            strict: false,
+            told: Arc::default(),
             connector: None,
             world: Arc::new(System),
         }
@@ -218,6 +226,40 @@ impl RedisConfig {
     #[must_use]
     pub fn root_certificate(mut self, pem: impl Into<Vec<u8>>) -> Self {
         self.root = Some(pem.into());
+        self
+    }
+
+    /// Refuses a server whose settings or version can make it fail locks, in place of a warning in the log: each
+    /// [`Hazard`](crate::store::Hazard) that is more than a notice. So does `?strict=1` in a URL.
+    ///
+    /// It is looked at whenever a connection is made, also in place of one that broke. A server that got a hazard meanwhile
+    /// serves nobody any more from then on, and what is held there ends with its lease: rather no lock than one that can
+    /// vanish. A replica that takes no writes is waited for, as it is without this. A user that may not run INFO learns
+    /// nothing, and so nothing is refused to him.
+    ///
+    /// ```no_run
+    /// use leasehold::store::{FaultKind, RedisConfig, RedisStore};
+    ///
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let config = RedisConfig::from_url("redis://locks.example")?.strict();
+    /// match RedisStore::connect(config).await {
+    ///     Ok(store) => drop(store),
+    ///     Err(fault) => match &fault.kind {
+    ///         FaultKind::Hazardous(hazards) => hazards.iter().for_each(|hazard| eprintln!("{hazard}")),
+    ///         _ => return Err(fault.into()),
+    ///     },
+    /// }
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub const fn strict(mut self) -> Self {
+        self.strict = true;
+        self
+    }
+
+    /// Tolerates hazards, whatever the URL says.
+    pub(crate) const fn lenient(mut self) -> Self {
+        self.strict = false;
         self
     }
 
@@ -287,6 +329,14 @@ impl RedisConfig {
         self.root.as_deref()
     }
 
+    pub(super) const fn is_strict(&self) -> bool {
+        self.strict
+    }
+
+    pub(super) fn told(&self) -> &Told {
+        &self.told
+    }
+
     pub(super) const fn opener(&self) -> Option<&Connector> {
         self.connector.as_ref()
     }
@@ -337,7 +387,9 @@ impl RedisConfig {
         let password = password.unwrap_or_default();
         let replicas =
             if self.replicas == 0 { String::new() } else { format!(" {} replicas", self.replicas) };
-        format!("{kind} {address} db {} prefix `{}`{user}{password}{replicas}", self.db, self.keys.prefix())
+        let strict = if self.strict { " strict" } else { "" };
+        let rest = format!("{user}{password}{replicas}{strict}");
+        format!("{kind} {address} db {} prefix `{}`{rest}", self.db, self.keys.prefix())
     }
 }
 
@@ -359,6 +411,7 @@ impl fmt::Debug for RedisConfig {
             .field("prefix", &self.keys.prefix())
             .field("connect_timeout", &self.connect_timeout)
             .field("root_certificate", &self.root.is_some())
+            .field("strict", &self.strict)
             .field("connector", &self.connector.is_some())
             .finish_non_exhaustive()
     }

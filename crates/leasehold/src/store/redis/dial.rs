@@ -4,6 +4,7 @@
 
 use super::config::{Address, RedisConfig, Site};
 use super::connector::Connector;
+use super::hazard;
 use super::mailbox::Mailboxes;
 use super::sentinel::Sighting;
 use super::verdict::{judge, unconnected};
@@ -12,12 +13,11 @@ use crate::store::{Fault, FaultKind, Phase};
 use redis::aio::MultiplexedConnection;
 use redis::{
     AsyncConnectionConfig, Client, ConnectionInfo, ErrorKind, Pipeline, PushInfo, RedisError, RedisResult,
-    TlsCertificates, Value,
+    TlsCertificates,
 };
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
-use std::borrow::Cow;
 use std::convert::Infallible;
 use std::sync::Arc;
 use tokio_util::task::AbortOnDropHandle;
@@ -80,7 +80,9 @@ async fn connect(
     let unconnected = |error| unconnected(error, address.is_tls(), node);
     let info = config.connection_info(address).map_err(unconnected)?;
     let Opened { mut conn, driver } = open(config, address, info, on_push).await.map_err(unconnected)?;
-    greet(&mut conn, node, sighting.is_some()).await?;
+    let info = greet(&mut conn, node).await?;
+    judge_server(&info, config, sighting.is_some(), node)
+        .map_err(|kind| Fault::new(kind, Phase::Handshake, Arc::clone(node)))?;
     Ok(Dialled { conn, sighting, _driver: driver })
 }
 
@@ -143,38 +145,29 @@ fn client(config: &RedisConfig, address: &Address, info: ConnectionInfo) -> Redi
     Client::build_with_tls(info, TlsCertificates { client_tls: None, root_cert: Some(root.to_vec()) })
 }
 
-/// Names the connection, checks the server's version, loads the scripts, and asks whether it is the `primary` that others
-/// say it is.
-async fn greet(conn: &mut MultiplexedConnection, node: &Arc<str>, primary: bool) -> Result<(), Fault> {
-    let mut greeting = Pipeline::with_capacity(16);
+/// Names the connection, loads the scripts, and gives what the server says of itself.
+async fn greet(conn: &mut MultiplexedConnection, node: &Arc<str>) -> Result<String, Fault> {
+    let mut greeting = Pipeline::with_capacity(20);
     greeting.cmd("CLIENT").arg("SETNAME").arg("leasehold");
-    greeting.cmd("INFO").arg("server");
+    hazard::ask(&mut greeting);
     script::load_usual(&mut greeting);
-    if primary {
-        greeting.cmd("INFO").arg("replication");
-    }
     let replies = conn.send_packed_commands(&greeting, 0, greeting.len()).await;
     let replies = replies.map_err(|error| broken(error, node))?;
     // A user may be forbidden to name connections, to ask for the version or to load scripts: if that matters, the
     // first operation says so.
-    let about_server = replies.get(1).map_or(Ok(None), text_of);
-    let about_replication = replies.last().filter(|_| primary).map_or(Ok(None), text_of);
-    let checked = about_server.and_then(|text| text.as_deref().map_or(Ok(()), version::check));
-    let checked = checked.and(about_replication).and_then(|text| {
-        let is_replica = text.is_some_and(|text| text.lines().any(|line| line.trim_end() == "role:slave"));
-        if is_replica { Err(FaultKind::ReadOnly) } else { Ok(()) }
-    });
-    checked.map_err(|kind| Fault::new(kind, Phase::Handshake, Arc::clone(node)))
+    let told = replies.get(1..=hazard::ASKED).unwrap_or_default();
+    hazard::read(told).map_err(|kind| Fault::new(kind, Phase::Handshake, Arc::clone(node)))
 }
 
-/// What a server tells of itself, if it does.
-fn text_of(reply: &Value) -> Result<Option<Cow<'_, str>>, FaultKind> {
-    match reply {
-        Value::VerbatimString { text, .. } => Ok(Some(Cow::Borrowed(text))),
-        Value::BulkString(bytes) => Ok(Some(String::from_utf8_lossy(bytes))),
-        Value::ServerError(error) if error.code() == "NOAUTH" => Err(FaultKind::Unauthenticated),
-        _ => Ok(None),
+/// Checks the version of a server and its hazards, and whether it is the `primary` that others say it is.
+fn judge_server(info: &str, config: &RedisConfig, primary: bool, node: &Arc<str>) -> Result<(), FaultKind> {
+    version::check(info)?;
+    let hazards = hazard::judge(info);
+    if let Some(refusal) = hazard::refusal(&hazards, primary, config.is_strict()) {
+        return Err(refusal);
     }
+    config.told().tell(node, &hazards);
+    Ok(())
 }
 
 async fn subscribe(

@@ -14,6 +14,7 @@ mod cut_off;
 mod dial;
 #[cfg(test)]
 mod embedded;
+mod hazard;
 mod lent;
 mod link;
 mod mailbox;

@@ -297,11 +297,21 @@ pub(super) fn sessions(value: &Value) -> Read<Vec<SessionId>> {
     Ok(members.into_iter().filter_map(|member| member.parse().ok()).collect())
 }
 
+/// Reads a text that the server chose: it may be anything.
+pub(super) fn word(value: &Value) -> Read<String> {
+    text(value).map(str::to_owned)
+}
+
 /// Reads the server's clock, in milliseconds.
 pub(super) fn now_ms(value: &Value) -> Read<u64> {
+    now_us(value).map(|us| us / 1000)
+}
+
+/// The same in microseconds.
+pub(super) fn now_us(value: &Value) -> Read<u64> {
     let [s, us] = items(value)? else { return Err(Malformed) };
     let part = |value| text(value)?.parse::<u64>().map_err(|_| Malformed);
-    Ok(part(s)? * 1000 + part(us)? / 1000)
+    part(s)?.checked_mul(1_000_000).and_then(|s_us| s_us.checked_add(part(us).ok()?)).ok_or(Malformed)
 }
 
 /// Reads the record of a session at `now_ms`; nothing where there is none, or one that another version wrote.

@@ -5,6 +5,7 @@
 //! 2. Every call ends by its own deadline, which counts from the call.
 
 use super::config::RedisConfig;
+use super::hazard;
 use super::lent::Lent;
 use super::link::{Link, Lost, Wire};
 use super::mailbox::Mailboxes;
@@ -12,7 +13,12 @@ use super::replicas::Replicas;
 use super::reply::{self, Malformed};
 use super::script::{Call, goes_by_token};
 use super::verdict::judge;
-use crate::store::{Fault, FaultKind, Listening, Outcome, Phase, Postbox, SessionKeeping, Store};
+use crate::World;
+use crate::engine::System;
+use crate::store::{
+    ClockDifference, Examination, Fault, FaultKind, Hazard, HazardKind, Listening, Outcome, Phase, Postbox,
+    SessionKeeping, Severity, Store,
+};
 use futures_util::future::{BoxFuture, join_all};
 use leasehold_core::{
     Acquire, Beat, Claim, Extend, KeyError, KeySpace, Kind, Lock, Op, Reply, SessionEntry, SessionId,
@@ -23,7 +29,7 @@ use redis::{Pipeline, PushInfo, Value, cmd};
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use tokio::sync::broadcast::Receiver;
 use tokio::time::Instant;
 
@@ -33,6 +39,10 @@ const SENT_AT_MOST: u32 = 4;
 const EXTENDS_AT_ONCE: usize = 64;
 /// How many records of sessions are read in one go: a request is answered as a whole, and others wait for that.
 const RECORDS_AT_ONCE: usize = 256;
+/// How often a server is asked for the time: the answer that came soonest is the least uncertain.
+const CLOCK_READINGS: usize = 5;
+/// By how much clocks may differ before it is told: those that NTP keeps do so by less.
+const CLOCKS_APART: Duration = Duration::from_secs(1);
 /// What a time that is too long to count counts as.
 const FAR: Duration = Duration::from_secs(24 * 3600);
 
@@ -76,6 +86,9 @@ enum Line<'a> {
 
 impl RedisStore {
     /// Connects to a server, so that a wrong address, a wrong password or a server that is too old shows at once.
+    ///
+    /// What is wrong with the server's settings, or its version, is logged as a warning, each once for this configuration
+    /// and its clones; with [`RedisConfig::strict`] it is an error. [`Store::examine`] tells all of it.
     ///
     /// Fails as the first attempt fails, within [`RedisConfig::connect_timeout`]. The connection belongs to the
     /// runtime of the caller; when that has ended, the next call makes another in its own.
@@ -129,7 +142,7 @@ impl RedisStore {
     ///
     /// The store does not connect anew: once the connection is broken, all calls fail. Its
     /// [`sibling`](Store::sibling) uses the same connection, so renewals of leases go as late as the connection's
-    /// runtime lets them. The version of the server is not checked.
+    /// runtime lets them. Neither the version of the server is checked nor its hazards: [`Store::examine`] tells them.
     ///
     /// ```no_run
     /// use leasehold::store::RedisStore;
@@ -382,6 +395,49 @@ impl RedisStore {
         Ok(SessionReply::List(entries))
     }
 
+    /// What the server says of itself, and how far its clock is from ours. A user that may not ask is told less.
+    async fn look_over(&self, deadline: Instant) -> Result<Examination, Attended> {
+        let mut questions = Pipeline::with_capacity(hazard::ASKED + 1);
+        hazard::ask(&mut questions);
+        questions.cmd("ACL").arg("WHOAMI");
+        let mut answers = self.plain(&questions, |_, _| true, deadline).await?;
+        let user = answers.pop();
+        let info = hazard::read(&answers);
+        let info = info.map_err(|kind| Outcome::Refused(self.fault(kind, Phase::Reply)))?;
+        let mut found = Examination::new(&**self.node());
+        hazard::note(&info, &mut found);
+        found.user = user.as_ref().and_then(|user| reply::word(user).ok());
+        (found.clock, found.round_trip) = self.compare_clocks(deadline).await?;
+        if let Some(clock) = found.clock.filter(is_apart) {
+            found.hazards.push(Hazard::new(HazardKind::ClockApart(clock), Severity::Notice));
+        }
+        Ok(found)
+    }
+
+    /// How far the server's clock is from ours, and the shortest round trip that was found.
+    async fn compare_clocks(
+        &self,
+        deadline: Instant,
+    ) -> Result<(Option<ClockDifference>, Duration), Attended> {
+        let world: &dyn World = match &*self.way {
+            Way::Link(link) => &**link.config().surroundings(),
+            Way::Lent(_) => &System,
+        };
+        let mut question = Pipeline::with_capacity(1);
+        question.cmd("TIME");
+        let (mut clock, mut shortest) = (None, Duration::MAX);
+        for _ in 0..CLOCK_READINGS {
+            let (sent, wall) = (world.now(), world.wall());
+            let values = self.plain(&question, |_, _| true, deadline).await?;
+            let round_trip = world.now().since(sent);
+            if round_trip < shortest {
+                let theirs = values.first().and_then(|value| reply::now_us(value).ok());
+                (clock, shortest) = (theirs.and_then(|us| difference(us, wall, round_trip)), round_trip);
+            }
+        }
+        Ok((clock, shortest))
+    }
+
     /// Sends commands that are no scripts. `forgives` says which errors are no reason to fail, by the number of the command.
     async fn plain(
         &self,
@@ -556,6 +612,19 @@ impl Store for RedisStore {
         })
     }
 
+    fn examine(&self, within: Duration) -> BoxFuture<'_, Result<Option<Examination>, Fault>> {
+        Box::pin(async move {
+            match self.look_over(deadline(within)).await {
+                Ok(found) => Ok(Some(found)),
+                Err(Outcome::Refused(fault) | Outcome::Unknown(fault)) => Err(fault),
+                Err(Outcome::Done(_)) => {
+                    let text = "it answered another question than was asked".to_owned();
+                    Err(self.fault(FaultKind::Failed(text), Phase::Reply))
+                }
+            }
+        })
+    }
+
     fn sibling(&self) -> Arc<dyn Store> {
         match &*self.way {
             Way::Link(link) => Arc::new(Self::lazy(link.config().clone())),
@@ -566,6 +635,20 @@ impl Store for RedisStore {
     fn check(&self, lock: &Lock) -> Result<(), KeyError> {
         self.keys.lock(lock).map(drop)
     }
+}
+
+/// How far a clock that showed `theirs_us` is from ours, which showed `wall` when it was asked. The question was read some
+/// time between then and the answer.
+fn difference(theirs_us: u64, wall: SystemTime, round_trip: Duration) -> Option<ClockDifference> {
+    let uncertainty = round_trip / 2;
+    let ours = wall.duration_since(SystemTime::UNIX_EPOCH).ok()? + uncertainty;
+    let ahead_us = i128::from(theirs_us) - i128::try_from(ours.as_micros()).ok()?;
+    Some(ClockDifference { ahead_us: ahead_us.try_into().ok()?, uncertainty })
+}
+
+/// Whether it is more than clocks may differ by, for certain.
+fn is_apart(clock: &ClockDifference) -> bool {
+    Duration::from_micros(clock.ahead_us.unsigned_abs()) > CLOCKS_APART + clock.uncertainty
 }
 
 /// The same outcome for all operations, but for those that have no call.

@@ -62,9 +62,12 @@ pub enum UrlError {
     },
     /// A setting that there is none of.
     #[error(
-        "there is no such setting after the `?`: the settings are `prefix`, `replicas`, `user`, `password` and `db`, and with Sentinels `sentinel_user` and `sentinel_password`"
+        "there is no such setting after the `?`: the settings are `prefix`, `replicas`, `user`, `password`, `db` and `strict`, and with Sentinels `sentinel_user` and `sentinel_password`"
     )]
     Setting,
+    /// What is to be refused is neither said nor denied.
+    #[error("`strict` is 1 or 0, as in `?strict=1`")]
+    Strict,
     /// There is a fragment.
     #[error("a URL of a store has no `#`: write `%23` for one in a password; TLS is never made less strict")]
     Fragment,
@@ -204,6 +207,11 @@ fn settings(mut config: RedisConfig, query: Option<&str>) -> Result<RedisConfig,
                 let replicas = value.parse().ok().filter(|replicas| (1..=100).contains(replicas));
                 config.replicas(replicas.ok_or(UrlError::Replicas)?)
             }
+            "strict" => match value {
+                "1" => config.strict(),
+                "0" => config.lenient(),
+                _ => return Err(UrlError::Strict),
+            },
             "sentinel_user" => {
                 let user = decoded(value, "Sentinels' user")?;
                 config.with_sentinels(|group| group.login.username = Some(user)).ok_or(UrlError::Setting)?
@@ -267,6 +275,12 @@ mod tests {
                 "rediss+sentinel://u:p@a/m%2Fn/2?sentinel_user=s&sentinel_password=t&prefix=app:",
                 "tls by s with t m/n of a:26379 db 2 prefix `app:` user u password p",
             ),
+            ("redis://h?strict=1", "tcp h:6379 db 0 prefix `` strict"),
+            ("redis+sentinel://a/main?strict=1", "tcp main of a:26379 db 0 prefix `` strict"),
+            ("redis://h?strict=1&strict=0", "tcp h:6379 db 0 prefix ``"),
+            ("redis://h?strict=", "Strict"),
+            ("redis://h?strict=true", "Strict"),
+            ("redis://h?strict", "Setting"),
             ("http://h", "Scheme"),
             ("redis://h?replicas=2", "tcp h:6379 db 0 prefix `` 2 replicas"),
             ("redis://h?replicas=0", "Replicas"),

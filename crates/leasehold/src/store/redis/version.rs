@@ -1,4 +1,4 @@
-//! Which servers are new enough.
+//! Which servers are new enough, and the fields of INFO that say so.
 
 use crate::store::FaultKind;
 
@@ -8,15 +8,15 @@ const VALKEY: (u32, u32) = (7, 2);
 
 /// Judges a server by the text of its INFO. One that does not tell its version passes.
 pub(super) fn check(info: &str) -> Result<(), FaultKind> {
-    let field = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    let field = |name: &str| field(info, name);
     let (product, found, oldest) = match (field("valkey_version"), field("redis_version")) {
         (Some(version), _) => ("Valkey", version, VALKEY),
         (None, Some(version)) => ("Redis", version, REDIS),
         (None, None) => return Ok(()),
     };
     match numbers(found) {
-        Some(version) if version < oldest => Err(too_old(&format!("{product} {}", found.trim()))),
-        _ if field("redis_mode").or(field("server_mode")).is_some_and(|mode| mode.trim() == "cluster") => {
+        Some((major, minor, _)) if (major, minor) < oldest => Err(too_old(&format!("{product} {found}"))),
+        _ if field("redis_mode").or(field("server_mode")) == Some("cluster") => {
             let what = "it is a node of a cluster, and clusters are not supported yet: use a single server";
             Err(FaultKind::Unsupported(what.to_owned()))
         }
@@ -29,9 +29,23 @@ pub(super) fn too_old(found: &str) -> FaultKind {
     FaultKind::Unsupported(format!("it is {found}; Leasehold needs at least Redis 6.2 or Valkey 7.2"))
 }
 
-fn numbers(version: &str) -> Option<(u32, u32)> {
-    let mut parts = version.trim().split('.');
-    Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+/// A field of INFO.
+pub(super) fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
+    info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+}
+
+/// A field that is a number.
+pub(super) fn number(info: &str, name: &str) -> Option<u64> {
+    field(info, name)?.parse().ok()
+}
+
+/// The numbers of a version; 0 for a third one that is missing, or is none.
+pub(super) fn numbers(version: &str) -> Option<(u32, u32, u32)> {
+    let mut parts = version.split('.');
+    let (major, minor) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+    let patch =
+        parts.next().map(|patch| patch.split(|c: char| !c.is_ascii_digit()).next().unwrap_or_default());
+    Some((major, minor, patch.and_then(|patch| patch.parse().ok()).unwrap_or(0)))
 }
 
 #[cfg(test)]

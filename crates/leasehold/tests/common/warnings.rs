@@ -1,0 +1,67 @@
+//! What is logged as a warning on the thread of a test.
+
+use std::fmt::{Debug, Write as _};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::subscriber::{DefaultGuard, set_default};
+use tracing::{Dispatch, Event, Level, Metadata, Subscriber};
+
+/// Nobody's. While there is one listener alone, `tracing` asks the thread that comes first to a place in the code whether
+/// anybody wants to hear of it, and remembers that for all threads: a test beside this one, that listens to nothing.
+static ANOTHER: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(Seen::default()));
+
+/// The warnings since it was made, for as long as it lives.
+pub(crate) struct Warnings {
+    seen: Seen,
+    _guard: DefaultGuard,
+}
+
+#[derive(Clone, Default)]
+struct Seen(Arc<Mutex<Vec<String>>>);
+
+impl Warnings {
+    pub(crate) fn listen() -> Self {
+        LazyLock::force(&ANOTHER);
+        let seen = Seen::default();
+        Self { _guard: set_default(seen.clone()), seen }
+    }
+
+    /// Those that have this text in them.
+    pub(crate) fn with(&self, text: &str) -> Vec<String> {
+        let seen = self.seen.0.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.iter().filter(|line| line.contains(text)).cloned().collect()
+    }
+}
+
+impl Subscriber for Seen {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() <= Level::WARN
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        let mut line = Line(String::new());
+        event.record(&mut line);
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(line.0);
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+struct Line(String);
+
+impl Visit for Line {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        write!(self.0, "{field}={value:?} ").expect("writing to a string cannot fail");
+    }
+}

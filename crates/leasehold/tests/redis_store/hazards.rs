@@ -1,0 +1,268 @@
+//! What can make a server fail its locks: told once a store, refused where only strict settings will do, and found by
+//! looking.
+
+use crate::scene::{LONG, acquire, claim, connect, granted, refused};
+use crate::warnings::Warnings;
+use leasehold::store::{
+    Examination, FaultKind, Hazard, HazardKind, MemoryStore, RedisConfig, RedisStore, Role, Severity, Store,
+};
+use leasehold_testkit::{ModelServer, RedisServer};
+use std::time::{Duration, Instant};
+
+/// A server that would remove locks.
+fn evicting(policy: &str) -> RedisServer {
+    let server =
+        RedisServer::builder().config("maxmemory", "100mb").config("maxmemory-policy", policy).start();
+    server.unwrap()
+}
+
+fn strict(server: &RedisServer) -> RedisConfig {
+    RedisConfig::from_url(&server.url()).unwrap().strict()
+}
+
+async fn examined(store: &RedisStore) -> Examination {
+    store.examine(LONG).await.unwrap().expect("it is a server")
+}
+
+fn found<'a>(hazards: &'a [Hazard], word: &str) -> Option<&'a Hazard> {
+    hazards.iter().find(|hazard| hazard.kind.word() == word)
+}
+
+/// Breaks all connections but the test's own.
+fn cut_all(server: &RedisServer) {
+    let cut = ["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"].map(String::from);
+    let killed = server.cli(&cut).unwrap().integer();
+    assert!(killed > Some(0), "there was none");
+}
+
+/// Waits until the store has a connection: a call may have gone out on one that was broken.
+async fn answers(store: &dyn Store) {
+    let waited = Instant::now();
+    while let Err(fault) = store.examine(LONG).await {
+        assert!(fault.is_transient() && waited.elapsed() < LONG, "{fault}");
+    }
+}
+
+/// The hazards that strict settings are refused for.
+async fn refusal(config: RedisConfig) -> Vec<Hazard> {
+    let fault = RedisStore::connect(config).await.unwrap_err();
+    assert!(!fault.is_transient(), "{fault}");
+    let FaultKind::Hazardous(hazards) = &fault.kind else { panic!("{fault}") };
+    for hazard in hazards {
+        assert!(fault.to_string().contains(&hazard.to_string()), "{fault}");
+    }
+    hazards.clone()
+}
+
+/// Also by the keeper's connection, and when a connection is made anew.
+#[tokio::test]
+async fn a_hazard_is_told_once_a_store() {
+    let server = evicting("allkeys-lru");
+    let warnings = Warnings::listen();
+    let store = connect(&server).await;
+    let told = warnings.with("eviction");
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(told[0].contains("allkeys-lru") && told[0].contains("maxmemory-policy noeviction"), "{told:?}");
+    assert!(told[0].contains(&server.port().to_string()), "{told:?}");
+    let sibling = store.sibling();
+    answers(&*sibling).await;
+    cut_all(&server);
+    answers(&store).await;
+    answers(&*sibling).await;
+    assert_eq!(warnings.with("eviction"), told);
+    // Another hazard is told by itself, and another store's again.
+    server.cli(&["CONFIG", "SET", "maxmemory-policy", "volatile-ttl"]).unwrap().ok().unwrap();
+    cut_all(&server);
+    answers(&*sibling).await;
+    assert_eq!(warnings.with("volatile-ttl").len(), 1);
+    drop(connect(&server).await);
+    assert_eq!(warnings.with("volatile-ttl").len(), 2);
+}
+
+#[tokio::test]
+async fn a_server_without_a_limit_removes_nothing_yet() {
+    let server = RedisServer::builder().config("maxmemory-policy", "allkeys-lru").start().unwrap();
+    let warnings = Warnings::listen();
+    let store = connect(&server).await;
+    assert!(warnings.with("eviction").is_empty());
+    let hazards = examined(&store).await.hazards;
+    let hazard = found(&hazards, "eviction").expect("it is told");
+    assert_eq!(hazard.severity, Severity::Notice);
+    assert_eq!(hazard.kind, HazardKind::Eviction { policy: "allkeys-lru".into(), maxmemory: 0 });
+}
+
+#[tokio::test]
+async fn a_server_that_keeps_no_file_is_told_of_by_a_notice() {
+    let server = RedisServer::start().unwrap();
+    let warnings = Warnings::listen();
+    let store = connect(&server).await;
+    assert!(warnings.with("not_persistent").is_empty());
+    let told = examined(&store).await;
+    assert_eq!(told.append_only, Some(false));
+    assert_eq!(found(&told.hazards, "not_persistent").map(|hazard| hazard.severity), Some(Severity::Notice));
+    let server = RedisServer::builder().appendonly().start().unwrap();
+    let told = examined(&connect(&server).await).await;
+    assert_eq!(told.append_only, Some(true));
+    assert_eq!(found(&told.hazards, "not_persistent"), None);
+}
+
+#[tokio::test]
+async fn a_replica_is_told_of_and_waited_for_in_strict_mode() {
+    let primary = RedisServer::start().unwrap();
+    let at = format!("127.0.0.1 {}", primary.port());
+    let replica = RedisServer::builder().config("replicaof", &at).start().unwrap();
+    let warnings = Warnings::listen();
+    let store = connect(&replica).await;
+    assert_eq!(warnings.with("it is a replica, and takes no writes").len(), 1);
+    let told = examined(&store).await;
+    assert_eq!(told.role, Some(Role::Replica));
+    assert_eq!(found(&told.hazards, "replica").map(|hazard| hazard.severity), Some(Severity::Warning));
+    let store = connect(&primary).await;
+    let waited = Instant::now();
+    while examined(&store).await.replicas != Some(1) {
+        assert!(waited.elapsed() < LONG, "the replica does not come");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(examined(&store).await.role, Some(Role::Primary));
+    // One that takes writes is worse: what is written there is lost.
+    replica.cli(&["CONFIG", "SET", "replica-read-only", "no"]).unwrap().ok().unwrap();
+    let hazards = refusal(strict(&replica)).await;
+    assert_eq!(hazards.iter().filter(|hazard| hazard.kind.word() == "replica").count(), 1, "{hazards:?}");
+    drop(connect(&replica).await);
+    assert_eq!(warnings.with("it is a replica that takes writes").len(), 1);
+}
+
+/// What the server says of its version is what counts; so a server that says what the test wants.
+#[tokio::test]
+async fn a_version_with_holes_is_told_of_and_refused_in_strict_mode() {
+    let says = |text: &'static str| {
+        move |_| async move {
+            let (near, far) = tokio::io::duplex(65536);
+            tokio::spawn(pretend::serve(far, text));
+            Ok::<_, std::io::Error>(near)
+        }
+    };
+    let config = || RedisConfig::from_url("redis://said").unwrap();
+    let warnings = Warnings::listen();
+    RedisStore::connect(config().connector(says("redis_version:7.0.15\r\n"))).await.unwrap();
+    let told = warnings.with("lua_holes");
+    assert_eq!(told.len(), 1, "{told:?}");
+    for part in ["Redis 7.0.15", "CVE-2025-49844", "distributions may have mended them", "Redis 7.2.14"] {
+        assert!(told[0].contains(part), "{part}: {told:?}");
+    }
+    let hazards = refusal(config().strict().connector(says("redis_version:7.0.15\r\n"))).await;
+    assert_eq!(hazards.iter().map(|hazard| hazard.kind.word()).collect::<Vec<_>>(), ["lua_holes"]);
+    // A user that may not ask is told nothing, and refused nothing.
+    RedisStore::connect(config().strict().connector(says(""))).await.unwrap();
+    RedisStore::connect(config().strict().connector(says("redis_version:8.8.2\r\n"))).await.unwrap();
+    assert_eq!(warnings.with("lua_holes").len(), 1);
+}
+
+/// Answers as a server does to a greeting, and says one thing of itself.
+mod pretend {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+
+    /// Reads commands one after the other: arrays of bulk strings.
+    pub(super) async fn serve(mut stream: DuplexStream, text: &str) {
+        let (mut read, mut chunk) = (Vec::new(), vec![0; 16384]);
+        while let Ok(size @ 1..) = stream.read(&mut chunk).await {
+            read.extend_from_slice(&chunk[..size]);
+            while let Some((words, rest)) = command(&read) {
+                let reply = match (words[0].as_str(), text) {
+                    ("HELLO", _) => "%1\r\n+proto\r\n:3\r\n".to_owned(),
+                    ("INFO", "") => "-NOPERM this user has no permissions\r\n".to_owned(),
+                    ("INFO", text) if words[1] == "server" => format!("${}\r\n{text}\r\n", text.len()),
+                    ("INFO", _) => "$0\r\n\r\n".to_owned(),
+                    _ => "+OK\r\n".to_owned(),
+                };
+                read = rest;
+                if stream.write_all(reply.as_bytes()).await.is_err() {
+                    return;
+                }
+            }
+        }
+    }
+
+    fn command(bytes: &[u8]) -> Option<(Vec<String>, Vec<u8>)> {
+        let line = |at: usize| {
+            let end = bytes[at..].windows(2).position(|pair| pair == b"\r\n")? + at;
+            Some((std::str::from_utf8(&bytes[at + 1..end]).ok()?.parse::<usize>().ok()?, end + 2))
+        };
+        let (count, mut at) = line(0)?;
+        let mut words = Vec::new();
+        for _ in 0..count {
+            let (len, start) = line(at)?;
+            words.push(String::from_utf8_lossy(bytes.get(start..start + len)?).into_owned());
+            at = start + len + 2;
+        }
+        (at <= bytes.len()).then(|| (words, bytes[at..].to_vec()))
+    }
+}
+
+#[tokio::test]
+async fn a_user_that_may_not_ask_is_told_nothing() {
+    let server = evicting("allkeys-lru");
+    let rules = ["ACL", "SETUSER", "mute", "on", ">x", "~*", "&*", "+@all", "-info", "-acl|whoami", "-time"];
+    server.cli(&rules).unwrap().ok().unwrap();
+    let warnings = Warnings::listen();
+    let store = RedisStore::connect(strict(&server).username("mute").password("x")).await.unwrap();
+    assert!(warnings.with("").is_empty(), "{:?}", warnings.with(""));
+    let told = examined(&store).await;
+    let words: Vec<_> = told.hazards.iter().map(|hazard| hazard.kind.word()).collect();
+    assert_eq!(words, ["not_told"]);
+    assert_eq!((told.version, told.eviction_policy, told.clock, told.user), (None, None, None, None));
+    assert!(told.round_trip > Duration::ZERO);
+}
+
+#[tokio::test]
+async fn what_a_server_tells_of_itself_is_in_the_examination() {
+    let server = evicting("volatile-lru");
+    server.cli(&["ACL", "SETUSER", "locks", "on", ">x", "~*", "&*", "+@all"]).unwrap().ok().unwrap();
+    let config = RedisConfig::from_url(&server.url()).unwrap().username("locks").password("x");
+    let told = examined(&RedisStore::connect(config).await.unwrap()).await;
+    assert_eq!(told.node, format!("127.0.0.1:{}", server.port()));
+    assert_eq!((told.role, told.replicas), (Some(Role::Primary), Some(0)));
+    assert_eq!(told.maxmemory, Some(100 << 20));
+    assert!(told.used_memory.is_some_and(|used| used > 0));
+    assert_eq!(told.eviction_policy.as_deref(), Some("volatile-lru"));
+    assert_eq!(told.user.as_deref(), Some("locks"));
+    assert!(told.product.is_some() && told.version.is_some());
+    let clock = told.clock.expect("it tells its time");
+    assert!(clock.uncertainty <= told.round_trip, "{clock:?}");
+    // It is the same clock.
+    let uncertain = i64::try_from(clock.uncertainty.as_micros()).unwrap();
+    assert!(clock.ahead_us.abs() <= uncertain + 1000, "{clock:?}");
+    assert_eq!(found(&told.hazards, "clock_apart"), None);
+    let mut severities = told.hazards.iter().map(|hazard| hazard.severity);
+    assert_eq!(severities.next(), Some(Severity::Warning), "the most serious first");
+}
+
+/// With a server that has no hazard, strict settings change nothing; nor is there anything to tell of a store that is none.
+#[tokio::test]
+async fn a_server_in_order_serves_in_strict_mode() {
+    let server = ModelServer::new(|| 1_762_000_000_000_000);
+    let config = RedisConfig::from_url("redis://simulated?strict=1").unwrap();
+    let config = config.connector(move |_| {
+        let server = server.clone();
+        async move {
+            let (near, far) = tokio::io::duplex(65536);
+            tokio::spawn(async move { server.serve(far).await });
+            Ok::<_, std::io::Error>(near)
+        }
+    });
+    let store = RedisStore::connect(config).await.unwrap();
+    granted(acquire(&store, &claim(1), None).await);
+    assert!(MemoryStore::new().examine(LONG).await.unwrap().is_none());
+}
+
+/// A server that gets a hazard while it is used is refused with the next connection, and its calls say so at once.
+#[tokio::test]
+async fn strict_settings_are_looked_at_with_each_connection() {
+    let server = evicting("allkeys-lru");
+    let store = RedisStore::lazy(strict(&server));
+    for _ in 0..2 {
+        let fault = refused(acquire(&store, &claim(1), None).await);
+        assert!(matches!(&fault.kind, FaultKind::Hazardous(_)), "{fault}");
+    }
+    assert!(server.cli(&["GET", "job"]).unwrap().is_nil());
+}

@@ -40,6 +40,8 @@ pub(crate) enum Task {
     Free(FreeArgs),
     #[command(about = MONITOR_ABOUT, long_about = MONITOR_LONG, after_long_help = MONITOR_AFTER)]
     Monitor(MonitorArgs),
+    #[command(about = DOCTOR_ABOUT, long_about = DOCTOR_LONG, after_long_help = DOCTOR_AFTER)]
+    Doctor(DoctorArgs),
 }
 
 #[derive(Args)]
@@ -407,6 +409,19 @@ pub(crate) struct MonitorArgs {
 }
 
 #[derive(Args)]
+pub(crate) struct DoctorArgs {
+    /// Print one line of JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+
+    #[command(flatten)]
+    pub(crate) log: LogArgs,
+}
+
+#[derive(Args)]
 #[command(next_help_heading = "Store")]
 pub(crate) struct StoreArgs {
     #[arg(long, value_name = "URL", help = STORE_HELP, long_help = STORE_LONG)]
@@ -453,6 +468,7 @@ Examples:
   leasehold wait nightly && ./after-nightly.sh   when nobody has it
   leasehold ls                                   which locks are held
   leasehold free nightly                         take it from its holder, after a question
+  leasehold doctor                               what could fail the locks of a server
 
 `leasehold help run` says what becomes of signals, exit statuses and a lock that is lost.";
 
@@ -463,9 +479,12 @@ Where the locks are [env: LEASEHOLD_STORE] [default: a SQLite file of this user'
 
   redis://[user@]host[:port][/db]  a Redis or Valkey server; rediss:// with TLS
   redis+unix:///path/to/socket     the same, by a socket
+  redis+sentinel://a,b,c/name      the primary that these Sentinels know by that name
   sqlite:PATH                      a file, for the processes of this machine
 
-Without it the file is leasehold/locks.db in $XDG_STATE_HOME, or else in ~/.local/state; for root without a \
+With `?strict=1` behind it, a server that could lose locks is refused: see `leasehold doctor`.
+
+If none is given, the file is leasehold/locks.db in $XDG_STATE_HOME, or else in ~/.local/state; for root without a \
 home it is /var/lib/leasehold/locks.db. A password does not belong in here, where every user of the machine \
 can read it: see --password-file.";
 
@@ -846,6 +865,44 @@ Exit status:
    69  the store could not be reached at the start
 
 A systemd unit is in contrib/leasehold-monitor.service.";
+
+const DOCTOR_ABOUT: &str = "Look a server over: what could fail its locks, and what to do about it";
+
+const DOCTOR_LONG: &str = "\
+Look a server over: what could fail its locks, and what to do about it.
+
+It asks for its version, role, memory, persistence and clock, by INFO, TIME and ACL WHOAMI, and writes nothing. What it may \
+not ask is told as unknown. Which of the rights a user needs are missing is not looked at: that shows in use. A server is \
+looked at whatever its hazards are, also where the URL says `?strict=1`.";
+
+const DOCTOR_AFTER: &str = "\
+Hazards:
+  By a warning locks can be lost while all seems well. Clients log it when they connect, or refuse the
+  server where their URL says `?strict=1`. A notice can be meant so, and changes no status.
+    eviction        an eviction policy that can remove locks; a notice while there is no `maxmemory`
+    replica         a replica, which has a primary's data, and takes no writes or loses them
+    lua_holes       a version whose Lua has known holes; distributions may have mended them
+    memory_full     nobody can acquire a lock (notice)
+    not_persistent  a restart loses locks (notice)
+    clock_apart     its clock is off ours by more than a second, for certain (notice)
+    not_told        the user may not run INFO (notice)
+
+JSON (--json), one line; later versions may add fields and words:
+  store           its address; null of a file, of which there is nothing to tell
+  product, version, role (primary or replica), replicas, append_only, snapshots (since its start),
+  eviction_policy, maxmemory (0: no limit), used_memory, clock_ahead_us (less than 0: behind),
+  clock_uncertainty_us, round_trip_us, user: each null if it is unknown
+  hazards         objects: hazard (a word of those above), severity (warning or notice), message, remedy
+
+Exit status:
+    0  no warning
+    2  the URL or another setting cannot be used
+   69  the store cannot be reached, or does not serve us
+   78  there is a warning
+
+Examples:
+  leasehold doctor --store redis://db.example.org
+  leasehold doctor --json | jq -r '.hazards[].remedy'";
 
 #[cfg(test)]
 mod tests {

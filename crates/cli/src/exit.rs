@@ -22,6 +22,8 @@ impl Exit {
     pub(crate) const LOST: Self = Self(70);
     /// The lock was not acquired, unless the user asked for another number: `EX_TEMPFAIL`.
     pub(crate) const CONFLICT: u8 = 75;
+    /// The server is there, and could fail the locks in it: `EX_CONFIG`.
+    pub(crate) const HAZARDOUS: Self = Self(78);
     /// The command was found, and cannot be executed; as shells say it.
     pub(crate) const NOT_EXECUTABLE: Self = Self(126);
     /// There is no such command; as shells say it.

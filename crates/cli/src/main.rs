@@ -6,6 +6,7 @@
 mod args;
 mod child;
 mod detached;
+mod doctor;
 mod duration;
 mod exit;
 mod free;
@@ -59,6 +60,7 @@ fn leasehold(arguments: &Arguments) -> Result<Exit, Failure> {
         Task::Ls(args) => &args.log,
         Task::Free(args) => &args.log,
         Task::Monitor(args) => &args.log,
+        Task::Doctor(args) => &args.log,
     });
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -77,6 +79,7 @@ fn leasehold(arguments: &Arguments) -> Result<Exit, Failure> {
             Task::Ls(args) => ls::ls(args).await,
             Task::Free(args) => free::free(args).await,
             Task::Monitor(args) => monitor::monitor(args).await,
+            Task::Doctor(args) => doctor::doctor(args).await,
         }
     })
 }

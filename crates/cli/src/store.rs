@@ -6,7 +6,8 @@ use crate::args::StoreArgs;
 use crate::exit::{Exit, Failure};
 use crate::secret::{self, variable};
 use anyhow::{Context, anyhow};
-use leasehold::{Client, ClientBuilder, ConnectError, store::FaultKind};
+use leasehold::store::{Examination, FaultKind};
+use leasehold::{Client, ClientBuilder, ConnectError};
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -87,20 +88,24 @@ impl Place {
 
     /// Connects to the store.
     pub(crate) async fn connect(self) -> Result<Client, Failure> {
-        self.builder.connect().await.map_err(|error| {
-            let exit = match &error {
-                ConnectError::Url(_) | ConnectError::Setting(_) => Exit::USAGE,
-                ConnectError::Store(fault) if matches!(fault.kind, FaultKind::Unusable(_)) => Exit::USAGE,
-                _ => Exit::UNAVAILABLE,
-            };
-            let which = if self.named {
-                ""
-            } else {
-                " (the default, since neither --store nor LEASEHOLD_STORE is given)"
-            };
-            Failure::new(exit, anyhow::Error::new(error).context(format!("failed to open the store{which}")))
-        })
+        self.builder.connect().await.map_err(|error| unopened(error, self.named))
     }
+
+    /// Looks over what the store tells of itself.
+    pub(crate) async fn examine(self) -> Result<Option<Examination>, Failure> {
+        self.builder.examine().await.map_err(|error| unopened(error, self.named))
+    }
+}
+
+/// The store was not opened.
+fn unopened(error: ConnectError, named: bool) -> Failure {
+    let exit = match &error {
+        ConnectError::Url(_) | ConnectError::Setting(_) => Exit::USAGE,
+        ConnectError::Store(fault) if matches!(fault.kind, FaultKind::Unusable(_)) => Exit::USAGE,
+        _ => Exit::UNAVAILABLE,
+    };
+    let which = if named { "" } else { " (the default, since neither --store nor LEASEHOLD_STORE is given)" };
+    Failure::new(exit, anyhow::Error::new(error).context(format!("failed to open the store{which}")))
 }
 
 /// Whether a URL holds a password, or has one where it does not belong.

@@ -2,6 +2,7 @@
 //! when the lock is lost. Every test has its own directory, store and commands.
 
 mod detached;
+mod doctor;
 mod hands;
 mod init;
 mod lead;

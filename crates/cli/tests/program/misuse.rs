@@ -31,6 +31,9 @@ fn what_cannot_be_used_ends_with_2_and_a_reason() {
     run(&["--store", "sqlite:no/such/dir/locks.db"], "its directory does not exist");
     run(&["--store", "redis://"], "the URL names no host");
     run(&["--store", "redis://h:x"], "no port");
+    run(&["--store", "redis://h?strict=yes"], "`strict` is 1 or 0");
+    check(&["doctor", "--store", "memory:"], "so nobody else would see its locks");
+    check(&["doctor", "job"], "unexpected argument 'job'");
     run(&["--prefix", "app:"], "these are for Redis");
     run(&["--password-file", "missing"], "failed to read the password from `missing`");
     run(&["--lease", "30"], "it has no unit");
@@ -81,6 +84,7 @@ fn help_and_version_are_no_errors() {
         (&["ls", "--help"], "goes through the server's keys"),
         (&["free", "--help"], "Take a lock from its holder by force"),
         (&["monitor", "--help"], "contrib/leasehold-monitor.service"),
+        (&["doctor", "--help"], "78  there is a warning"),
         (&["--version"], concat!("leasehold ", env!("CARGO_PKG_VERSION"))),
     ] {
         let outcome = scene.run(arguments);
@@ -106,6 +110,7 @@ fn a_store_that_is_not_there_ends_with_69_in_time() {
     check("no answer in time", &["show", "job"]);
     check("no answer in time", &["ls"]);
     check("no answer in time", &["monitor"]);
+    check("no answer in time", &["doctor"]);
     server.cont().expect("it is stopped");
     server.kill().expect("it runs");
     let outcome = scene.run(&["run", "job", "--", "true"]);

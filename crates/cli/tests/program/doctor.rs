@@ -1,0 +1,127 @@
+//! What `doctor` finds, and how it ends.
+
+use super::scene::Scene;
+use leasehold_testkit::{RedisServer, Sentinels};
+
+/// What it says as JSON.
+#[track_caller]
+fn told(scene: &Scene, arguments: &[&str], status: i32) -> serde_json::Value {
+    let outcome = scene.run(&[&["doctor", "--json"], arguments].concat());
+    outcome.check(status, "");
+    assert_eq!((outcome.stdout.lines().count(), &*outcome.stderr), (1, ""));
+    serde_json::from_str(&outcome.stdout).expect("it is JSON")
+}
+
+fn words(told: &serde_json::Value, severity: &str) -> Vec<String> {
+    let hazards = told["hazards"].as_array().expect("a list");
+    let those = hazards.iter().filter(|hazard| hazard["severity"] == severity);
+    those.map(|hazard| hazard["hazard"].as_str().expect("a word").to_owned()).collect()
+}
+
+#[test]
+fn a_server_that_could_lose_locks_ends_with_78_and_says_what_to_do() {
+    let server = RedisServer::builder()
+        .config("maxmemory", "100mb")
+        .config("maxmemory-policy", "allkeys-lru")
+        .unix_socket()
+        .password("hunter2")
+        .start()
+        .expect("there is a server");
+    let scene = Scene::redis(&server);
+    std::fs::write(scene.path("secret"), "hunter2\n").expect("written");
+    for url in [server.url(), format!("{}?strict=1", server.url()), server.unix_url().expect("a socket")] {
+        let arguments = ["--store", &url, "--password-file", "secret"];
+        let json = told(&scene, &arguments, 78);
+        assert!(words(&json, "warning").contains(&"eviction".to_owned()), "{json}");
+        assert!(words(&json, "notice").contains(&"not_persistent".to_owned()), "{json}");
+        assert_eq!((&json["maxmemory"], &json["role"]), (&(100 << 20).into(), &"primary".into()), "{json}");
+        assert_eq!((&json["replicas"], &json["append_only"]), (&0.into(), &false.into()), "{json}");
+        assert_eq!((&json["eviction_policy"], &json["user"]), (&"allkeys-lru".into(), &"default".into()));
+        assert!(json["clock_ahead_us"].is_i64() && json["clock_uncertainty_us"].is_u64(), "{json}");
+        let outcome = scene.run(&[&["doctor"], &arguments[..]].concat());
+        outcome.check(78, "");
+        for text in [
+            "role     primary, without replicas\n",
+            "persists no append-only file; ",
+            "warning  eviction: its eviction policy is `allkeys-lru`",
+            "to do: set `maxmemory-policy noeviction`\n",
+            "user     default\n",
+            "ours, give or take ",
+        ] {
+            assert!(outcome.stdout.contains(text), "{text}: {outcome:?}");
+        }
+        assert!(!format!("{outcome:?} {json}").contains("hunter2"));
+    }
+    assert_eq!(server.cli(&["DBSIZE"]).expect("it answers").integer(), Some(0), "nothing was written");
+}
+
+/// Whether its version has holes is its own affair; there is no other warning.
+#[test]
+fn a_server_in_order_has_no_warning_but_of_its_version() {
+    let server = RedisServer::builder().appendonly().start().expect("there is a server");
+    let scene = Scene::redis(&server);
+    let outcome = scene.run(&["doctor", "--json"]);
+    let json: serde_json::Value = serde_json::from_str(&outcome.stdout).expect("it is JSON");
+    let warnings = words(&json, "warning");
+    assert!(warnings.iter().all(|word| word == "lua_holes"), "{json}");
+    outcome.check(if warnings.is_empty() { 0 } else { 78 }, "");
+    assert_eq!(words(&json, "notice"), [""; 0]);
+}
+
+/// Notices change no status: of a user that may not ask there is nothing else to tell.
+#[test]
+fn who_may_not_ask_is_told_so_and_it_ends_with_0() {
+    let server = RedisServer::start().expect("there is a server");
+    let rules = ["ACL", "SETUSER", "mute", "on", "nopass", "~*", "&*", "+@all", "-info"];
+    server.cli(&rules).expect("it answers").ok().expect("set");
+    let scene = Scene::redis(&server);
+    let url = server.url().replace("//", "//mute@");
+    let json = told(&scene, &["--store", &url], 0);
+    assert_eq!(words(&json, "notice"), ["not_told"]);
+    assert!(json["version"].is_null() && json["user"] == "mute", "{json}");
+}
+
+#[test]
+fn a_replica_and_the_primary_that_sentinels_name() {
+    let mut sentinels = Sentinels::start(1).expect("there are servers");
+    let url = sentinels.url();
+    let replica = sentinels.servers()[1].url();
+    let scene = Scene::sqlite();
+    let json = told(&scene, &["--store", &replica], 78);
+    assert_eq!(json["role"], "replica");
+    assert!(words(&json, "warning").contains(&"replica".to_owned()), "{json}");
+    let outcome = scene.run(&["doctor", "--json", "--store", &url]);
+    let json: serde_json::Value = serde_json::from_str(&outcome.stdout).expect("it is JSON");
+    assert_eq!((&json["role"], &json["replicas"]), (&"primary".into(), &1.into()), "{json}");
+    assert!(json["store"].as_str().expect("it is known").starts_with("main of 127.0.0.1:"), "{json}");
+}
+
+#[test]
+fn a_file_has_nothing_to_tell() {
+    let scene = Scene::sqlite();
+    let outcome = scene.run(&["doctor"]);
+    outcome.check(0, "");
+    assert!(outcome.stdout.contains("there is no server"), "{outcome:?}");
+    let json = told(&scene, &[], 0);
+    assert!(json["store"].is_null() && json["hazards"].as_array().is_some_and(Vec::is_empty), "{json}");
+}
+
+/// Other commands refuse what they are told to refuse.
+#[test]
+fn a_strict_store_is_refused_with_69() {
+    let server =
+        RedisServer::builder().config("maxmemory", "100mb").config("maxmemory-policy", "volatile-lru");
+    let server = server.start().expect("there is a server");
+    let scene = Scene::redis(&server);
+    let url = format!("{}?strict=1", server.url());
+    let outcome = scene.run(&["run", "job", "--store", &url, "--", "echo", "ran"]);
+    outcome.check(69, "set `maxmemory-policy noeviction`");
+    assert_eq!(outcome.stdout, "");
+    scene.run(&["show", "job", "--store", &url]).check(69, "only strict settings will do");
+    scene
+        .run(&["show", "job", "--store", &format!("{}?strict=yes", server.url())])
+        .check(2, "`strict` is 1 or 0");
+    // It is told in the log, where more is asked for.
+    let outcome = scene.run(&["show", "job", "-v"]);
+    outcome.check(0, "volatile-lru");
+}

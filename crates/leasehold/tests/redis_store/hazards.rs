@@ -1,13 +1,16 @@
 //! What can make a server fail its locks: told once a store, refused where only strict settings will do, and found by
 //! looking.
 
-use crate::scene::{LONG, acquire, claim, connect, granted, refused};
+use crate::scene::{LONG, acquire, claim, connect, granted};
 use crate::warnings::Warnings;
 use leasehold::store::{
     Examination, FaultKind, Hazard, HazardKind, MemoryStore, RedisConfig, RedisStore, Role, Severity, Store,
 };
 use leasehold_testkit::{ModelServer, RedisServer};
+use std::future::ready;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+use tokio::task::JoinHandle;
 
 /// A server that would remove locks.
 fn evicting(policy: &str) -> RedisServer {
@@ -255,14 +258,53 @@ async fn a_server_in_order_serves_in_strict_mode() {
     assert!(MemoryStore::new().examine(LONG).await.unwrap().is_none());
 }
 
-/// A server that gets a hazard while it is used is refused with the next connection, and its calls say so at once.
+/// A server that gets a hazard while it is used is refused with the next connection, and calls say so at once; when it is
+/// mended it serves again.
 #[tokio::test]
 async fn strict_settings_are_looked_at_with_each_connection() {
-    let server = evicting("allkeys-lru");
-    let store = RedisStore::lazy(strict(&server));
-    for _ in 0..2 {
-        let fault = refused(acquire(&store, &claim(1), None).await);
-        assert!(matches!(&fault.kind, FaultKind::Hazardous(_)), "{fault}");
+    const IN_ORDER: &str = "redis_version:8.8.2\r\nmaxmemory:100\r\nmaxmemory_policy:noeviction\r\n";
+    const EVICTING: &str = "redis_version:8.8.2\r\nmaxmemory:100\r\nmaxmemory_policy:allkeys-lru\r\n";
+    let (said, serving) = (Arc::new(Mutex::new(IN_ORDER)), Arc::new(Mutex::new(Vec::new())));
+    let says = |text| {
+        *said.lock().unwrap() = text;
+        serving.lock().unwrap().drain(..).for_each(|served: JoinHandle<()>| served.abort());
+    };
+    let (answer, served) = (Arc::clone(&said), Arc::clone(&serving));
+    let config = RedisConfig::from_url("redis://said?strict=1").unwrap().connector(move |_| {
+        let (near, far) = tokio::io::duplex(65536);
+        let text = *answer.lock().unwrap();
+        served.lock().unwrap().push(tokio::spawn(pretend::serve(far, text)));
+        ready(Ok::<_, std::io::Error>(near))
+    });
+    let store = RedisStore::connect(config).await.unwrap();
+    answers(&store).await;
+    says(EVICTING);
+    let waited = Instant::now();
+    let fault = loop {
+        match store.examine(LONG).await {
+            Err(fault) if !fault.is_transient() => break fault,
+            _ => assert!(waited.elapsed() < LONG, "it is not refused"),
+        }
+    };
+    assert!(matches!(&fault.kind, FaultKind::Hazardous(hazards) if hazards.len() == 1), "{fault}");
+    // It goes on looking: nobody has to make another store.
+    says(IN_ORDER);
+    let waited = Instant::now();
+    while let Err(fault) = store.examine(LONG).await {
+        assert!(waited.elapsed() < LONG, "{fault}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    assert!(server.cli(&["GET", "job"]).unwrap().is_nil());
+}
+
+/// Nothing is looked at when a connection is lent; but one can ask.
+#[tokio::test]
+async fn a_lent_connection_can_be_looked_over() {
+    let server = evicting("allkeys-lru");
+    let client = redis::Client::open(server.url()).unwrap();
+    let connection = client.get_multiplexed_async_connection().await.unwrap();
+    let warnings = Warnings::listen();
+    let store = RedisStore::over(connection, "", None).unwrap();
+    let told = examined(&store).await;
+    assert!(found(&told.hazards, "eviction").is_some(), "{told:?}");
+    assert!(told.clock.is_some() && warnings.with("").is_empty());
 }

@@ -871,7 +871,7 @@ const DOCTOR_ABOUT: &str = "Look a server over: what could fail its locks, and w
 const DOCTOR_LONG: &str = "\
 Look a server over: what could fail its locks, and what to do about it.
 
-It asks for its version, role, memory, persistence and clock, by INFO, TIME and ACL WHOAMI, and writes nothing. What it may \
+It asks for its version, role, memory, persistence and clock, by INFO, TIME and ACL WHOAMI, and writes no key. What it may \
 not ask is told as unknown. Which of the rights a user needs are missing is not looked at: that shows in use. A server is \
 looked at whatever its hazards are, also where the URL says `?strict=1`.";
 

@@ -484,7 +484,7 @@ impl ClientBuilder {
         self
     }
 
-    /// Connects, looks over what the store tells of itself, and leaves again: nothing is written. A
+    /// Connects, looks over what the store tells of itself, and leaves again: no key is written. A
     /// server with [hazards](crate::store::Hazard) is looked at also where the URL says `?strict=1`. `None` where there is
     /// no server: `memory:` and `sqlite:` have no settings that could fail their locks.
     ///

@@ -478,6 +478,7 @@ const STORE_LONG: &str = "\
 Where the locks are [env: LEASEHOLD_STORE] [default: a SQLite file of this user's]
 
   redis://[user@]host[:port][/db]  a Redis or Valkey server; rediss:// with TLS
+                                   (?ca=FILE, and ?cert=FILE&key=FILE where it wants to see a certificate)
   redis+unix:///path/to/socket     the same, by a socket
   redis+sentinel://a,b,c/name      the primary that these Sentinels know by that name
   sqlite:PATH                      a file, for the processes of this machine

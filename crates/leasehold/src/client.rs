@@ -89,13 +89,22 @@ struct Access {
     /// Set if a server is to be looked at whatever its hazards are.
     #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "only a server has hazards"))]
     lenient: bool,
+    /// The authority that is trusted in place of the public ones.
+    root: Option<Vec<u8>>,
+    /// A certificate and its key.
+    own: Option<(Vec<u8>, Vec<u8>)>,
 }
 
 impl Access {
     /// Fails if anything is set: this kind of store would not heed it.
     fn none_for(&self, store: &str) -> Result<(), ConnectError> {
-        if self.username.is_some() || self.password.is_some() || self.prefix.is_some() {
+        let Self { username, password, prefix, root, own, lenient: _ } = self;
+        if username.is_some() || password.is_some() || prefix.is_some() {
             let text = format!("`{store}` has no user, password or key prefix: these are for Redis");
+            return Err(ConnectError::Setting(text));
+        }
+        if root.is_some() || own.is_some() {
+            let text = format!("`{store}` has no certificates: these are for Redis by TLS");
             return Err(ConnectError::Setting(text));
         }
         Ok(())
@@ -405,6 +414,29 @@ impl ClientBuilder {
         self
     }
 
+    /// The certificate, as PEM, of the authority that signed the server's, in place of the public ones and the URL's
+    /// `?ca=`. For URLs of TLS alone: with another one, connecting fails.
+    pub fn root_certificate(mut self, pem: impl Into<Vec<u8>>) -> Self {
+        self.access.root = Some(pem.into());
+        self
+    }
+
+    /// What the server is shown of us, where it wants to see something (mTLS): a certificate and its key, as PEM, in
+    /// place of the URL's `?cert=` and `?key=`. For URLs of TLS alone: with another one, connecting fails.
+    ///
+    /// ```no_run
+    /// # async fn example(certificate: Vec<u8>, key: Vec<u8>) -> Result<(), Box<dyn std::error::Error>> {
+    /// let client = leasehold::Client::builder("rediss://locks.example:6380")
+    ///     .client_certificate(certificate, key) // from a vault, say
+    ///     .connect()
+    ///     .await?;
+    /// # let _ = client; Ok(()) }
+    /// ```
+    pub fn client_certificate(mut self, cert_pem: impl Into<Vec<u8>>, key_pem: impl Into<Vec<u8>>) -> Self {
+        self.access.own = Some((cert_pem.into(), key_pem.into()));
+        self
+    }
+
     /// What all keys and channels begin with, in place of the URL's `?prefix=`.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.access.prefix = Some(prefix.into());
@@ -652,6 +684,12 @@ async fn open_redis(
     }
     if access.lenient {
         config = config.lenient();
+    }
+    if let Some(root) = access.root {
+        config = config.root_certificate(root);
+    }
+    if let Some((certificate, key)) = access.own {
+        config = config.client_certificate(certificate, key);
     }
     let config = config.connect_timeout(within).in_world(Arc::clone(world));
     Ok(Arc::new(crate::store::RedisStore::connect(config).await?))

@@ -259,8 +259,8 @@ impl RedisServerBuilder {
         self
     }
 
-    /// Runs as a Sentinel, which has no data.
-    pub(crate) fn sentinel(mut self) -> Self {
+    /// Runs as a Sentinel, which has no data. [`Sentinels`](crate::Sentinels) are several, with servers.
+    pub fn sentinel(mut self) -> Self {
         self.sentinel = true;
         self
     }

@@ -34,6 +34,12 @@ fn what_cannot_be_used_ends_with_2_and_a_reason() {
     run(&["--store", "redis://h?strict=yes"], "`strict` is 1 or 0");
     check(&["doctor", "--store", "memory:"], "so nobody else would see its locks");
     check(&["doctor", "job"], "unexpected argument 'job'");
+    run(&["--store", "redis://h?ca=f"], "without TLS nobody looks at certificates");
+    run(&["--store", "rediss://h?cert=f"], "`cert` and `key` go together");
+    run(
+        &["--store", "rediss://h?ca=missing"],
+        "the root certificate, `missing`, cannot be read: No such file",
+    );
     run(&["--prefix", "app:"], "these are for Redis");
     run(&["--password-file", "missing"], "failed to read the password from `missing`");
     run(&["--lease", "30"], "it has no unit");
@@ -116,6 +122,14 @@ fn a_store_that_is_not_there_ends_with_69_in_time() {
     let outcome = scene.run(&["run", "job", "--", "true"]);
     outcome.check(69, "cannot be reached: is it running, and is the address right?");
     scene.run(&["show", "job"]).check(69, "cannot be reached");
+}
+
+#[test]
+fn a_server_that_does_not_speak_tls_ends_with_69_and_says_so() {
+    let server = RedisServer::start().expect("there is a server");
+    let store = server.url().replace("redis:", "rediss:");
+    let outcome = Scene::redis(&server).run(&["show", "job", "--store", &store]);
+    outcome.check(69, "it does not answer to TLS: is this its `tls-port`?");
 }
 
 #[test]

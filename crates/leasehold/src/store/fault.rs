@@ -80,8 +80,81 @@ pub enum FaultKind {
     Meaningless(Refused),
     /// The name or the configuration cannot be used with this store.
     Unusable(String),
+    /// The two sides do not agree on TLS.
+    Tls(TlsFault),
     /// Anything else that the store said.
     Failed(String),
+}
+
+/// What two sides do not agree on that should speak TLS, or should not.
+///
+/// ```
+/// use leasehold::store::{Fault, FaultKind, TlsFault};
+///
+/// fn whose_certificate(fault: &Fault) -> Option<&'static str> {
+///     match &fault.kind {
+///         FaultKind::Tls(TlsFault::Expired | TlsFault::UnknownIssuer | TlsFault::WrongName(_)) => Some("the server's"),
+///         FaultKind::Tls(TlsFault::ClientCertificateMissing | TlsFault::ClientCertificateExpired) => Some("ours"),
+///         _ => None,
+///     }
+/// }
+/// # let fault = Fault::new(FaultKind::Tls(TlsFault::Expired), leasehold::store::Phase::Handshake, "locks:6380");
+/// # assert_eq!(whose_certificate(&fault), Some("the server's"));
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TlsFault {
+    /// The server's certificate is signed by an authority that we do not trust.
+    #[error(
+        "its certificate is signed by nobody who is trusted here: give the certificate of its authority, as `?ca=FILE`"
+    )]
+    UnknownIssuer,
+    /// The server's certificate is for other hosts than the one that we have connected to: for these.
+    #[error("its certificate is not for the host that the URL names{}: connect by a name that it is for", listed(.0))]
+    WrongName(Vec<String>),
+    /// The server's certificate has expired.
+    #[error("its certificate has expired: have it renewed, or set this machine's clock right")]
+    Expired,
+    /// The server's certificate is not valid yet.
+    #[error("its certificate is not valid yet: is this machine's clock right?")]
+    NotYetValid,
+    /// Something else is wrong with the server's certificate.
+    #[error("its certificate cannot be accepted: {0}")]
+    BadCertificate(String),
+    /// The server wants a certificate of ours, and was shown none.
+    #[error("it wants a certificate of ours: give one with its key, as `?cert=FILE&key=FILE`")]
+    ClientCertificateMissing,
+    /// The server finds that our certificate has expired.
+    #[error("it says that our certificate has expired: renew it")]
+    ClientCertificateExpired,
+    /// The server does not accept our certificate.
+    #[error(
+        "it does not accept our certificate: is that signed by the authority of the server's `tls-ca-cert-file`, and for clients?"
+    )]
+    ClientCertificateRefused,
+    /// The server answers TLS with something else.
+    #[error(
+        "it does not speak TLS on this port: connect to its `tls-port`, or by `redis` in place of `rediss` if plain text will do"
+    )]
+    PlainServer,
+    /// The server says nothing to the greeting of TLS, as one that waits for plain text does.
+    #[error(
+        "it does not answer to TLS: is this its `tls-port`? If it is, the server may be overloaded, or restarting"
+    )]
+    Unanswered,
+    /// The server hangs up on the greeting in plain text, as one that waits for TLS does.
+    #[error(
+        "it hung up on the greeting: if this port wants TLS, write `rediss` in place of `redis`; else the server is restarting, or has too many clients"
+    )]
+    HungUp,
+    /// Anything else.
+    #[error("TLS failed: {0}")]
+    Failed(String),
+}
+
+/// Names in brackets, if there are any.
+fn listed(names: &[String]) -> String {
+    if names.is_empty() { String::new() } else { format!(" ({})", names.join(", ")) }
 }
 
 /// In which phase of a call something happened.
@@ -149,7 +222,8 @@ impl Fault {
             | FaultKind::Disconnected
             | FaultKind::ReadOnly
             | FaultKind::Unconfirmed { .. }
-            | FaultKind::Busy => true,
+            | FaultKind::Busy
+            | FaultKind::Tls(TlsFault::Unanswered | TlsFault::HungUp) => true,
             FaultKind::Unauthenticated
             | FaultKind::Forbidden
             | FaultKind::OutOfMemory
@@ -157,6 +231,7 @@ impl Fault {
             | FaultKind::Hazardous(_)
             | FaultKind::Meaningless(_)
             | FaultKind::Unusable(_)
+            | FaultKind::Tls(_)
             | FaultKind::Failed(_) => false,
         }
     }
@@ -198,6 +273,7 @@ impl fmt::Display for Fault {
                 write!(f, "it is refused, since only strict settings will do: {}", all.join("; "))
             }
             FaultKind::Meaningless(refused) => fmt::Display::fmt(refused, f),
+            FaultKind::Tls(what) => fmt::Display::fmt(what, f),
         }
     }
 }

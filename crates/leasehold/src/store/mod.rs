@@ -18,7 +18,7 @@ mod redis;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 
-pub use fault::{Fault, FaultKind, Phase};
+pub use fault::{Fault, FaultKind, Phase, TlsFault};
 pub use hazard::{ClockDifference, Examination, Hazard, HazardKind, Role, Severity};
 pub use leasehold_core::{Lock, Op, Reply, SessionOp, SessionReply, Wake};
 pub use listen::{Bell, Listening};

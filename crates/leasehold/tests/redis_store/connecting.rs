@@ -5,7 +5,6 @@ use leasehold::store::{FaultKind, RedisConfig, RedisStore, UrlError};
 use leasehold_testkit::RedisServer;
 use std::io::{Read, Write};
 use std::net::TcpListener;
-use std::process::Command;
 use std::time::Instant;
 
 #[tokio::test]
@@ -56,64 +55,6 @@ async fn a_user_that_fails_to_log_in_never_goes_on_as_the_default_user() {
     let store = RedisStore::connect(config.username("open")).await.unwrap();
     granted(acquire(&store, &claim(1), None).await);
     assert!(server.cli(&["CLIENT", "LIST"]).unwrap().text().unwrap().contains("user=open"));
-}
-
-/// Failure row 46.
-#[tokio::test]
-async fn tls_never_falls_back_to_plain_text() {
-    let server = RedisServer::start().unwrap();
-    let config = RedisConfig::from_url(&server.url().replace("redis:", "rediss:")).unwrap();
-    let config = config.password("hunter2").connect_timeout(SHORT);
-    let fault = in_time(RedisStore::connect(config)).await.unwrap_err();
-    assert_ne!(fault.kind, FaultKind::Unauthenticated, "{fault}");
-    assert_eq!(server.command_counts().unwrap().get("hello"), None, "nothing was understood");
-}
-
-#[tokio::test]
-async fn tls_goes_to_servers_that_are_trusted_and_to_no_others() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = |name: &str| dir.path().join(name).display().to_string();
-    let certify = |name: &str, settings: &[&str]| {
-        let openssl = Command::new("openssl")
-            .args([
-                "req",
-                "-x509",
-                "-newkey",
-                "ec",
-                "-pkeyopt",
-                "ec_paramgen_curve:P-256",
-                "-nodes",
-                "-days",
-                "2",
-            ])
-            .args(["-subj", "/CN=leasehold test"])
-            .args(["-keyout", &path(&format!("{name}.key")), "-out", &path(&format!("{name}.pem"))])
-            .args(settings)
-            .output()
-            .expect("the test needs openssl");
-        assert!(openssl.status.success(), "{}", String::from_utf8_lossy(&openssl.stderr));
-    };
-    certify("root", &[]);
-    let (root, root_key) = (path("root.pem"), path("root.key"));
-    let leaf = ["-addext", "subjectAltName=IP:127.0.0.1", "-addext", "basicConstraints=critical,CA:FALSE"];
-    certify("leaf", &[&["-CA", &root, "-CAkey", &root_key], &leaf[..]].concat());
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    // The package that carries Valkey's server leaves TLS out.
-    let server = RedisServer::builder()
-        .binary("redis-server")
-        .config("tls-port", port.to_string())
-        .config("tls-cert-file", path("leaf.pem"))
-        .config("tls-key-file", path("leaf.key"))
-        .config("tls-auth-clients", "no");
-    let _server = server.start().unwrap();
-    let config = RedisConfig::from_url(&format!("rediss://127.0.0.1:{port}")).unwrap();
-    let fault = RedisStore::connect(config.clone()).await.unwrap_err();
-    assert!(matches!(&fault.kind, FaultKind::Failed(text) if text.contains("certificate")), "{fault}");
-    let fault = RedisStore::connect(config.clone().root_certificate("no PEM")).await.unwrap_err();
-    assert!(matches!(&fault.kind, FaultKind::Unusable(_)), "{fault}");
-    let config = config.root_certificate(std::fs::read(root).unwrap());
-    let store = RedisStore::connect(config).await.unwrap();
-    granted(acquire(&store, &claim(1), None).await);
 }
 
 #[tokio::test]

@@ -15,5 +15,6 @@ mod messages;
 mod refusals;
 mod scene;
 mod sessions;
+mod tls;
 #[path = "../common/warnings.rs"]
 mod warnings;

@@ -3,6 +3,7 @@
 use super::connector::Connector;
 use super::hazard::Told;
 use super::sentinel::Group;
+use super::tls::{Certificates, Pem};
 use super::url::{self, UrlError};
 use crate::World;
 use crate::engine::System;
@@ -45,6 +46,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// | `?prefix=` | what all keys and channels begin with |
 /// | `?replicas=` | how many replicas have to have a hold before it counts: [`replicas`](Self::replicas) |
 /// | `?user=`, `?password=`, `?db=` | the same as before the host, for sockets |
+/// | `?ca=`, `?cert=`, `?key=` | with TLS, files of PEM: the authority that the server's certificate is signed by, in place of the public ones; our own certificate, and its key, where the server wants one. They are read for each connection |
 /// | `?sentinel_user=`, `?sentinel_password=` | what the Sentinels want to know; user and password are the server's |
 /// | `?strict=1` | refuses a server with [hazards](crate::store::Hazard): [`strict`](RedisConfig::strict) |
 ///
@@ -58,7 +60,7 @@ pub struct RedisConfig {
     replicas: u32,
     keys: KeySpace,
     connect_timeout: Duration,
-    root: Option<Vec<u8>>,
+    certificates: Certificates,
     /// Set if a server with hazards is refused.
     strict: bool,
     /// Which hazards have been told: by all connections that are made so, the keeper's included.
@@ -88,6 +90,14 @@ pub(super) enum Address {
 impl Address {
     pub(super) const fn is_tls(&self) -> bool {
         matches!(self, Self::Tcp { tls: true, .. })
+    }
+
+    /// Host and port of a server that is talked to by TLS.
+    pub(super) fn by_tls(&self) -> Option<(&str, u16)> {
+        match self {
+            Self::Tcp { host, port, tls: true } => Some((host, *port)),
+            _ => None,
+        }
     }
 
     /// The same for the client library. Small requests are sent at once.
@@ -163,7 +173,7 @@ impl RedisConfig {
             replicas: 0,
             keys: KeySpace::default(),
             connect_timeout: CONNECT_TIMEOUT,
-            root: None,
+            certificates: Certificates::default(),
             strict: false,
             told: Arc::default(),
             connector: None,
@@ -221,11 +231,13 @@ impl RedisConfig {
         self
     }
 
-    /// The certificate, as PEM, of the authority that signed the server's, in place of the public ones. For
-    /// `rediss://`; a text that is none makes connecting fail.
+    /// The certificate, as PEM, of the authority that signed the server's, in place of the public ones; several, if
+    /// there are more in it. The same as `?ca=`, without a file.
+    ///
+    /// A text that is none makes connecting fail, and so does a URL that is not one of TLS.
     #[must_use]
     pub fn root_certificate(mut self, pem: impl Into<Vec<u8>>) -> Self {
-        self.root = Some(pem.into());
+        self.certificates.roots = Some(Pem::text(pem));
         self
     }
 
@@ -261,6 +273,41 @@ impl RedisConfig {
     pub(crate) const fn lenient(mut self) -> Self {
         self.strict = false;
         self
+    }
+
+    /// What we show the server of ourselves, where it wants to see something (mTLS): a certificate, with those that it
+    /// is signed by, and its key without a passphrase, both as PEM. The same as `?cert=` and `?key=`, without files.
+    /// Sentinels are shown it, too.
+    ///
+    /// Texts that are none, or do not belong together, make connecting fail, and so does a URL that is not one of TLS.
+    /// Nothing of the key is shown by any error or `Debug`.
+    ///
+    /// ```
+    /// use leasehold::store::RedisConfig;
+    ///
+    /// # let (certificate, key) = (String::from("from a vault"), String::from("a secret from a vault"));
+    /// let config: RedisConfig = "rediss://locks.example:6380".parse()?;
+    /// let config = config.client_certificate(certificate, key);
+    /// assert!(!format!("{config:?}").contains("from a vault"));
+    /// # Ok::<(), leasehold::store::UrlError>(())
+    /// ```
+    #[must_use]
+    pub fn client_certificate(mut self, cert_pem: impl Into<Vec<u8>>, key_pem: impl Into<Vec<u8>>) -> Self {
+        self.certificates.own = Some(Pem::text(cert_pem));
+        self.certificates.key = Some(Pem::text(key_pem));
+        self
+    }
+
+    /// Changes the certificates, where the connection heeds any.
+    pub(super) fn with_certificates(mut self, change: impl FnOnce(&mut Certificates)) -> Option<Self> {
+        let by_tls = match &self.site {
+            Site::At(address) => address.is_tls(),
+            Site::Named(group) => group.is_tls(),
+        };
+        by_tls.then(|| {
+            change(&mut self.certificates);
+            self
+        })
     }
 
     /// Opens the streams to the server in place of the client library: for a tunnel, a proxy, or a simulated
@@ -325,8 +372,8 @@ impl RedisConfig {
         self.connect_timeout
     }
 
-    pub(super) fn trusted_root(&self) -> Option<&[u8]> {
-        self.root.as_deref()
+    pub(super) const fn certificates(&self) -> &Certificates {
+        &self.certificates
     }
 
     pub(super) const fn is_strict(&self) -> bool {
@@ -385,11 +432,16 @@ impl RedisConfig {
         let user = username.as_ref().map(|user| format!(" user {user}")).unwrap_or_default();
         let password = password.as_ref().map(|password| format!(" password {password}"));
         let password = password.unwrap_or_default();
+        let Certificates { roots, own, key } = &self.certificates;
+        let files = [("ca", roots), ("cert", own), ("key", key)].map(|(what, pem)| match pem {
+            Some(Pem::File(path)) => format!(" {what} {}", path.display()),
+            _ => String::new(),
+        });
         let replicas =
             if self.replicas == 0 { String::new() } else { format!(" {} replicas", self.replicas) };
         let strict = if self.strict { " strict" } else { "" };
-        let rest = format!("{user}{password}{replicas}{strict}");
-        format!("{kind} {address} db {} prefix `{}`{rest}", self.db, self.keys.prefix())
+        let (db, prefix, files) = (self.db, self.keys.prefix(), files.concat());
+        format!("{kind} {address} db {db} prefix `{prefix}`{user}{password}{files}{replicas}{strict}")
     }
 }
 
@@ -410,7 +462,7 @@ impl fmt::Debug for RedisConfig {
             .field("replicas", &self.replicas)
             .field("prefix", &self.keys.prefix())
             .field("connect_timeout", &self.connect_timeout)
-            .field("root_certificate", &self.root.is_some())
+            .field("certificates", &self.certificates)
             .field("strict", &self.strict)
             .field("connector", &self.connector.is_some())
             .finish_non_exhaustive()

@@ -8,18 +8,16 @@ use super::hazard;
 use super::mailbox::Mailboxes;
 use super::sentinel::Sighting;
 use super::verdict::{judge, unconnected};
-use super::{script, version};
+use super::{script, tls, version};
 use crate::store::{Fault, FaultKind, Phase};
 use redis::aio::MultiplexedConnection;
 use redis::{
     AsyncConnectionConfig, Client, ConnectionInfo, ErrorKind, Pipeline, PushInfo, RedisError, RedisResult,
-    TlsCertificates,
 };
-use rustls::crypto::CryptoProvider;
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject;
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::task::AbortOnDropHandle;
 
 /// A connection that is ready.
@@ -37,8 +35,8 @@ pub(super) struct Opened {
     driver: Driver,
 }
 
-/// Moves the bytes of a stream that the user has opened, until the last clone is gone. The client library does so by
-/// itself for those that it opens.
+/// Moves the bytes of a stream that the user has opened, or that is encrypted, until the last clone is gone. The client
+/// library does so by itself for those that it opens.
 type Driver = Option<Arc<AbortOnDropHandle<()>>>;
 
 /// Makes a connection that hands its messages to `on_push`, within the time that one attempt has. A `hint` is where
@@ -77,22 +75,27 @@ async fn connect(
     node: &Arc<str>,
     on_push: impl Fn(PushInfo) + Send + Sync + 'static,
 ) -> Result<Dialled, Fault> {
-    let unconnected = |error| unconnected(error, address.is_tls(), node);
+    let unconnected = |error| unconnected(error, address, node);
     let info = config.connection_info(address).map_err(unconnected)?;
-    let Opened { mut conn, driver } = open(config, address, info, on_push).await.map_err(unconnected)?;
+    let opened = open(config, address, info, config.patience(), on_push).await;
+    let Opened { mut conn, driver } = opened.map_err(unconnected)?;
     let info = greet(&mut conn, node).await?;
     judge_server(&info, config, sighting.is_some(), node)
         .map_err(|kind| Fault::new(kind, Phase::Handshake, Arc::clone(node)))?;
     Ok(Dialled { conn, sighting, _driver: driver })
 }
 
-/// Opens a connection to an address, and logs in.
+/// Opens a connection to an address, and logs in, in an attempt that has that long.
 pub(super) async fn open(
     config: &RedisConfig,
     address: &Address,
     info: ConnectionInfo,
+    within: Duration,
     on_push: impl Fn(PushInfo) + Send + Sync + 'static,
 ) -> RedisResult<Opened> {
+    if !address.is_tls() {
+        config.certificates().for_plain_text()?;
+    }
     let push = move |push| {
         on_push(push);
         Ok::<(), Infallible>(())
@@ -105,8 +108,12 @@ pub(super) async fn open(
     if let Some(connector) = config.opener() {
         return open_through(connector, address, &info, settings).await;
     }
-    let client = client(config, address, info)?;
-    let conn = client.get_multiplexed_async_connection_with_config(&settings).await?;
+    if let Some((host, port)) = address.by_tls() {
+        // What is left of the attempt without it would not do for the greeting behind it, so that this is told first.
+        let stream = tls::open(config, host, port, within / 8 * 7).await?;
+        return greet_over(stream, &info, settings).await;
+    }
+    let conn = Client::open(info)?.get_multiplexed_async_connection_with_config(&settings).await?;
     Ok(Opened { conn, driver: None })
 }
 
@@ -121,28 +128,19 @@ async fn open_through(
         let text = "a connector brings its own TLS: write `redis` in place of `rediss` with it";
         return Err((ErrorKind::InvalidClientConfig, text).into());
     }
-    let stream = connector.open(address.to_string()).await?;
+    greet_over(connector.open(address.to_string()).await?, info, settings).await
+}
+
+/// Logs in over a stream that is open.
+async fn greet_over(
+    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    info: &ConnectionInfo,
+    settings: AsyncConnectionConfig,
+) -> RedisResult<Opened> {
     let (conn, driver) =
         MultiplexedConnection::new_with_config(info.redis_settings(), stream, settings).await?;
     let driver = Arc::new(AbortOnDropHandle::new(tokio::spawn(driver)));
     Ok(Opened { conn, driver: Some(driver) })
-}
-
-fn client(config: &RedisConfig, address: &Address, info: ConnectionInfo) -> RedisResult<Client> {
-    if !address.is_tls() {
-        return Client::open(info);
-    }
-    // The TLS library panics where two providers of cryptography are compiled in and the program has chosen none; if
-    // it has chosen one meanwhile, that one stays.
-    if CryptoProvider::get_default().is_none() {
-        let _ = rustls::crypto::ring::default_provider().install_default();
-    }
-    let Some(root) = config.trusted_root() else { return Client::open(info) };
-    // The client library would trust nobody, and say of each server that it is unknown.
-    if !matches!(CertificateDer::pem_slice_iter(root).next(), Some(Ok(_))) {
-        return Err((ErrorKind::InvalidClientConfig, "the root certificate is no PEM").into());
-    }
-    Client::build_with_tls(info, TlsCertificates { client_tls: None, root_cert: Some(root.to_vec()) })
 }
 
 /// Names the connection, loads the scripts, and gives what the server says of itself.

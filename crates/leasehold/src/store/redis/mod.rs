@@ -23,6 +23,7 @@ mod reply;
 mod script;
 mod sentinel;
 mod store;
+mod tls;
 mod url;
 mod verdict;
 mod version;

@@ -63,6 +63,11 @@ impl Group {
         Self { sentinels, name, tls, login: Login::default() }
     }
 
+    /// Whether they and the primary are talked to by TLS.
+    pub(super) const fn is_tls(&self) -> bool {
+        self.tls
+    }
+
     /// Where the primary is (1). A `hint` is believed unless they know as late a configuration.
     ///
     /// Cancel safety: dropping the future changes nothing.
@@ -110,8 +115,8 @@ impl Group {
         on_push: impl Fn(PushInfo) + Send + Sync + 'static,
     ) -> Result<Opened, Fault> {
         let info = RedisConfig::sentinel_info(self, sentinel);
-        let unconnected = |error| unconnected(error, sentinel.is_tls(), &named(sentinel));
-        open(config, sentinel, info.map_err(unconnected)?, on_push).await.map_err(unconnected)
+        let unconnected = |error| unconnected(error, sentinel, &named(sentinel));
+        open(config, sentinel, info.map_err(unconnected)?, PATIENCE, on_push).await.map_err(unconnected)
     }
 
     /// Asks one of them that was reached. While a primary moves, its new address is known before the record of it has it.

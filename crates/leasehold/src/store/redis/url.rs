@@ -5,6 +5,7 @@
 
 use super::config::{Address, RedisConfig, Site};
 use super::sentinel::Group;
+use super::tls::{Certificates, Pem};
 use leasehold_core::KeyError;
 use percent_encoding::percent_decode_str;
 use std::path::PathBuf;
@@ -62,9 +63,23 @@ pub enum UrlError {
     },
     /// A setting that there is none of.
     #[error(
-        "there is no such setting after the `?`: the settings are `prefix`, `replicas`, `user`, `password`, `db` and `strict`, and with Sentinels `sentinel_user` and `sentinel_password`"
+        "there is no such setting after the `?`: the settings are `prefix`, `replicas`, `user`, `password`, `db` and `strict`, with TLS `ca`, `cert` and `key`, and with Sentinels `sentinel_user` and `sentinel_password`"
     )]
     Setting,
+    /// A certificate is given for a connection that would not heed it.
+    #[error(
+        "`ca`, `cert` and `key` are for `rediss://` and `rediss+sentinel://`: without TLS nobody looks at certificates"
+    )]
+    NoTls,
+    /// There is a client's certificate without its key, or a key without its certificate.
+    #[error("`cert` and `key` go together: the files of the client's certificate and of its key")]
+    KeyPair,
+    /// The path of a certificate or a key is empty.
+    #[error("the {part} is the path of a file")]
+    File {
+        /// In which part of the URL.
+        part: &'static str,
+    },
     /// What is to be refused is neither said nor denied.
     #[error("`strict` is 1 or 0, as in `?strict=1`")]
     Strict,
@@ -222,10 +237,32 @@ fn settings(mut config: RedisConfig, query: Option<&str>) -> Result<RedisConfig,
                     .with_sentinels(|group| group.login.password = Some(password))
                     .ok_or(UrlError::Setting)?
             }
+            "ca" => with_file(config, value, "ca", |certificates| &mut certificates.roots)?,
+            "cert" => with_file(config, value, "cert", |certificates| &mut certificates.own)?,
+            "key" => with_file(config, value, "key", |certificates| &mut certificates.key)?,
             _ => return Err(UrlError::Setting),
         };
     }
+    let certificates = config.certificates();
+    if certificates.own.is_some() != certificates.key.is_some() {
+        return Err(UrlError::KeyPair);
+    }
     Ok(config)
+}
+
+/// With a certificate or a key whose file is read when it is needed.
+fn with_file(
+    config: RedisConfig,
+    value: &str,
+    part: &'static str,
+    place: impl FnOnce(&mut Certificates) -> &mut Option<Pem>,
+) -> Result<RedisConfig, UrlError> {
+    let path = decoded(value, part)?;
+    if path.is_empty() || path.contains('\0') {
+        return Err(UrlError::File { part });
+    }
+    let change = |certificates: &mut Certificates| *place(certificates) = Some(Pem::File(path.into()));
+    config.with_certificates(change).ok_or(UrlError::NoTls)
 }
 
 fn database(text: &str) -> Result<u32, UrlError> {
@@ -308,6 +345,15 @@ mod tests {
             ("redis://h?secret", "Setting"),
             ("redis://h?x=secret", "Setting"),
             ("rediss://h#insecure", "Fragment"),
+            ("rediss://h?ca=/a%20b&cert=c&key=d", "tls h:6379 db 0 prefix `` ca /a b cert c key d"),
+            ("rediss+sentinel://a/main?ca=/ca", "tls main of a:26379 db 0 prefix `` ca /ca"),
+            ("redis://h?ca=/secret", "NoTls"),
+            ("redis+unix:///s?cert=/c&key=/k", "NoTls"),
+            ("redis+sentinel://a/main?key=/k", "NoTls"),
+            ("rediss://h?cert=/secret", "KeyPair"),
+            ("rediss://h?key=/secret", "KeyPair"),
+            ("rediss://h?ca=", "File { part: \"ca\" }"),
+            ("rediss://h?ca=a%00", "File { part: \"ca\" }"),
             ("redis+unix://run/redis.sock", "SocketPath"),
             ("redis+unix:///", "SocketPath"),
             ("redis+unix://u:p@/run/redis.sock", "SocketHost"),

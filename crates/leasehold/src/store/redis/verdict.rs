@@ -4,7 +4,9 @@
 //! 2. A server's text is passed on as far as it is the server's own: what follows "with args beginning with" is what
 //!    *we* sent, and may be a token.
 
-use crate::store::{Fault, FaultKind, Outcome, Phase};
+use super::config::Address;
+use super::tls;
+use crate::store::{Fault, FaultKind, Outcome, Phase, TlsFault};
 use redis::{ErrorKind, RedisError, ServerError};
 use std::error::Error;
 use std::io;
@@ -80,8 +82,8 @@ fn shown(code: &str, details: &str) -> String {
     format!("the server says: {code} {line}")
 }
 
-/// The fault of a connection that could not be made.
-pub(super) fn unconnected(error: RedisError, tls: bool, node: &Arc<str>) -> Fault {
+/// The fault of a connection to an address that could not be made.
+pub(super) fn unconnected(error: RedisError, address: &Address, node: &Arc<str>) -> Fault {
     let fault = |kind, phase| Fault::new(kind, phase, Arc::clone(node));
     if let Some((_, error)) = error.clone().into_server_errors().and_then(|errors| errors.first().cloned()) {
         // What was sent is a password, so nothing of the text is shown but for what is known.
@@ -97,7 +99,7 @@ pub(super) fn unconnected(error: RedisError, tls: bool, node: &Arc<str>) -> Faul
         ErrorKind::AuthenticationFailed => fault(FaultKind::Unauthenticated, Phase::Handshake),
         ErrorKind::RESP3NotSupported => fault(super::version::too_old("an older server"), Phase::Handshake),
         ErrorKind::Io => {
-            let (kind, phase) = io_kind(&error, tls);
+            let (kind, phase) = io_kind(&error, address);
             fault(kind, phase).because(error)
         }
         ErrorKind::Server(_) => {
@@ -115,17 +117,22 @@ pub(super) fn unconnected(error: RedisError, tls: bool, node: &Arc<str>) -> Faul
     }
 }
 
-fn io_kind(error: &RedisError, tls: bool) -> (FaultKind, Phase) {
+fn io_kind(error: &RedisError, address: &Address) -> (FaultKind, Phase) {
     // The client library gives its cause inside an `Arc`.
     let source = error.source().and_then(|source| source.downcast_ref::<Arc<dyn Error + Send + Sync>>());
     let source = source.and_then(|source| source.downcast_ref::<io::Error>());
+    if let Some(told) = source.and_then(tls::judge) {
+        return told;
+    }
     match source.map(io::Error::kind) {
         Some(io::ErrorKind::PermissionDenied) => (FaultKind::Forbidden, Phase::Connect),
-        Some(io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput) if tls => {
-            (FaultKind::Failed(format!("TLS failed: {error}")), Phase::Handshake)
-        }
         Some(io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe) => {
-            (FaultKind::Disconnected, Phase::Handshake)
+            // Where TLS is spoken, nobody says so to who begins without.
+            let kind = match address {
+                Address::Tcp { tls: false, .. } => FaultKind::Tls(TlsFault::HungUp),
+                _ => FaultKind::Disconnected,
+            };
+            (kind, Phase::Handshake)
         }
         _ => (FaultKind::Unreachable, Phase::Connect),
     }

@@ -1,0 +1,351 @@
+//! TLS, with certificates of both sides: what is trusted, and what each disagreement is told as.
+
+use crate::scene::{LONG, SHORT, acquire, claim, granted, refused};
+use leasehold::Client;
+use leasehold::store::{Fault, FaultKind, RedisConfig, RedisStore, TlsFault};
+use leasehold_testkit::{RedisServer, RedisServerBuilder};
+use std::fs;
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::Command;
+use tempfile::TempDir;
+
+const LOOPBACK: &str = "IP:127.0.0.1";
+/// A time that is over, and one that is not.
+const LAST_YEARS: (&str, &str) = ("20200101000000Z", "20200201000000Z");
+const THIS_YEARS: (&str, &str) = ("20200101000000Z", "20991231000000Z");
+
+/// Somebody who signs certificates, in a directory of its own.
+struct Authority(TempDir);
+
+impl Authority {
+    fn new() -> Self {
+        let own = Self(tempfile::tempdir().unwrap());
+        let settings = format!(
+            "[ca]\ndefault_ca = own\n[own]\ndatabase = {0}/index\nnew_certs_dir = {0}\ncertificate = {0}/root.pem\n\
+             private_key = {0}/root.key\nrand_serial = yes\nunique_subject = no\ndefault_md = sha256\npolicy = any\n\
+             [any]\ncommonName = supplied\n",
+            own.0.path().display()
+        );
+        fs::write(own.path("settings"), settings).unwrap();
+        fs::write(own.path("index"), "").unwrap();
+        own.request("root", &["-x509", "-days", "2", "-out", &own.file("root.pem")]);
+        own
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn file(&self, name: &str) -> String {
+        self.path(name).display().to_string()
+    }
+
+    fn read(&self, name: &str) -> Vec<u8> {
+        fs::read(self.path(name)).unwrap()
+    }
+
+    /// Signs a certificate for a host, for that time: `name.pem` and `name.key`.
+    fn sign(&self, name: &str, host: &str, (from, until): (&str, &str)) {
+        let extensions = format!("basicConstraints = critical,CA:FALSE\nsubjectAltName = {host}\n");
+        fs::write(self.path("extensions"), extensions).unwrap();
+        self.request(name, &["-out", &self.file("request")]);
+        let files = [("-config", "settings"), ("-extfile", "extensions"), ("-in", "request")];
+        let files = files.map(|(option, name)| [option.to_owned(), self.file(name)]).concat();
+        let mut ca = Command::new("openssl");
+        ca.args(["ca", "-batch", "-notext", "-startdate", from, "-enddate", until]).args(files);
+        run(ca.args(["-out", &self.file(&format!("{name}.pem"))]));
+    }
+
+    /// Makes a key, and a request to sign what belongs to it.
+    fn request(&self, name: &str, settings: &[&str]) {
+        let mut req = Command::new("openssl");
+        req.args(["req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]);
+        req.args(["-subj", "/CN=leasehold test", "-keyout", &self.file(&format!("{name}.key"))]);
+        run(req.args(settings));
+    }
+
+    /// A server with that certificate, and the port on which it speaks TLS. It wants a certificate of the client's if
+    /// that is so.
+    fn server(&self, name: &str, wants_one: bool) -> (RedisServer, u16) {
+        let port = free_port();
+        let settings = self.settings(RedisServer::builder(), name, port);
+        let wants_one = if wants_one { "yes" } else { "no" };
+        (settings.config("tls-auth-clients", wants_one).start().unwrap(), port)
+    }
+
+    fn settings(&self, settings: RedisServerBuilder, name: &str, port: u16) -> RedisServerBuilder {
+        settings
+            .config("tls-port", port.to_string())
+            .config("tls-cert-file", self.file(&format!("{name}.pem")))
+            .config("tls-key-file", self.file(&format!("{name}.key")))
+            .config("tls-ca-cert-file", self.file("root.pem"))
+    }
+}
+
+fn run(command: &mut Command) {
+    let done = command.output().expect("the test needs openssl");
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+fn by_tls(port: u16) -> RedisConfig {
+    RedisConfig::from_url(&format!("rediss://127.0.0.1:{port}")).unwrap()
+}
+
+async fn fault(config: RedisConfig) -> Fault {
+    tokio::time::timeout(LONG, RedisStore::connect(config)).await.expect("it ends by itself").unwrap_err()
+}
+
+#[track_caller]
+fn disagreement(fault: &Fault) -> &TlsFault {
+    let FaultKind::Tls(what) = &fault.kind else { panic!("{fault}: {fault:?}") };
+    what
+}
+
+/// Failure row 46.
+#[tokio::test]
+async fn tls_never_falls_back_to_plain_text() {
+    let server = RedisServer::start().unwrap();
+    let config = RedisConfig::from_url(&server.url().replace("redis:", "rediss:")).unwrap();
+    let config = config.password("hunter2").connect_timeout(SHORT);
+    let fault = fault(config).await;
+    assert_eq!(disagreement(&fault), &TlsFault::Unanswered, "{fault}");
+    assert!(fault.to_string().contains("`tls-port`") && fault.is_transient(), "{fault}");
+    assert_eq!(server.command_counts().unwrap().get("hello"), None, "nothing was understood");
+}
+
+#[tokio::test]
+async fn tls_goes_to_servers_that_are_trusted_and_to_no_others() {
+    let (authority, other) = (Authority::new(), Authority::new());
+    authority.sign("leaf", LOOPBACK, THIS_YEARS);
+    let (_server, port) = authority.server("leaf", false);
+    for config in [by_tls(port), by_tls(port).root_certificate(other.read("root.pem"))] {
+        let fault = fault(config).await;
+        assert_eq!(disagreement(&fault), &TlsFault::UnknownIssuer, "{fault}");
+        assert!(fault.to_string().contains("`?ca=FILE`") && !fault.is_transient(), "{fault}");
+    }
+    let both = [other.read("root.pem"), authority.read("root.pem")].concat();
+    for trusted in [authority.read("root.pem"), both] {
+        let store = RedisStore::connect(by_tls(port).root_certificate(trusted)).await.unwrap();
+        granted(acquire(&store, &claim(1), None).await);
+    }
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_the_servers_certificate_is_told() {
+    let authority = Authority::new();
+    authority.sign("elsewhere", "DNS:locks.example,IP:192.0.2.1", THIS_YEARS);
+    authority.sign("old", LOOPBACK, LAST_YEARS);
+    authority.sign("early", LOOPBACK, ("20980101000000Z", "20990101000000Z"));
+    for (name, wanted, said) in [
+        ("elsewhere", TlsFault::WrongName(Vec::new()), "names (locks.example, 192.0.2.1): "),
+        ("old", TlsFault::Expired, "its certificate has expired"),
+        ("early", TlsFault::NotYetValid, "not valid yet"),
+        // One that is its own authority, as `openssl req -x509` makes it.
+        ("root", TlsFault::BadCertificate(String::new()), "cannot be accepted: CaUsedAsEndEntity"),
+    ] {
+        let (_server, port) = authority.server(name, false);
+        let fault = fault(by_tls(port).root_certificate(authority.read("root.pem"))).await;
+        let found = disagreement(&fault);
+        assert_eq!(std::mem::discriminant(found), std::mem::discriminant(&wanted), "{fault}");
+        assert!(fault.to_string().contains(said) && !fault.is_transient(), "{fault}");
+        assert!(fault.to_string().starts_with(&format!("greeting 127.0.0.1:{port}: ")), "{fault}");
+    }
+}
+
+#[tokio::test]
+async fn a_client_shows_its_certificate_where_it_has_to() {
+    let (authority, other) = (Authority::new(), Authority::new());
+    for name in ["leaf", "ours"] {
+        authority.sign(name, LOOPBACK, THIS_YEARS);
+    }
+    authority.sign("old", LOOPBACK, LAST_YEARS);
+    other.sign("ours", LOOPBACK, THIS_YEARS);
+    let (_server, port) = authority.server("leaf", true);
+    let config = || by_tls(port).root_certificate(authority.read("root.pem"));
+    let with = |authority: &Authority, name: &str| {
+        let own = ["pem", "key"].map(|ext| authority.read(&format!("{name}.{ext}")));
+        let [own, key] = own;
+        config().client_certificate(own, key)
+    };
+    // With TLS 1.3 the server says so after the handshake, to whatever comes first: each time, not only now and then.
+    for _ in 0..20 {
+        let fault = fault(config()).await;
+        assert_eq!(disagreement(&fault), &TlsFault::ClientCertificateMissing, "{fault}");
+        assert!(fault.to_string().contains("`?cert=FILE&key=FILE`") && !fault.is_transient(), "{fault}");
+    }
+    let refused = fault(with(&other, "ours")).await;
+    assert_eq!(disagreement(&refused), &TlsFault::ClientCertificateRefused, "{refused}");
+    assert!(refused.to_string().contains("`tls-ca-cert-file`") && !refused.is_transient(), "{refused}");
+    let old = fault(with(&authority, "old")).await;
+    assert_eq!(disagreement(&old), &TlsFault::ClientCertificateExpired, "{old}");
+    assert!(old.to_string().contains("our certificate has expired") && !old.is_transient(), "{old}");
+    let store = RedisStore::connect(with(&authority, "ours")).await.unwrap();
+    granted(acquire(&store, &claim(1), None).await);
+}
+
+/// Both connections of a client, the keeper's as well.
+#[tokio::test]
+async fn a_client_is_built_with_certificates() {
+    let authority = Authority::new();
+    for name in ["leaf", "ours"] {
+        authority.sign(name, LOOPBACK, THIS_YEARS);
+    }
+    let (server, port) = authority.server("leaf", true);
+    let certified = |url: &str| {
+        let client = Client::builder(url).root_certificate(authority.read("root.pem"));
+        client.client_certificate(authority.read("ours.pem"), authority.read("ours.key"))
+    };
+    let client = certified(&format!("rediss://127.0.0.1:{port}")).connect().await.unwrap();
+    let guard = client.mutex("job").unwrap().acquire().await.unwrap();
+    let connections = || {
+        let clients = server.cli(&["CLIENT", "LIST"]).unwrap();
+        clients.text().unwrap().matches("name=leasehold").count()
+    };
+    let both = async {
+        while connections() < 2 {
+            tokio::time::sleep(SHORT / 10).await;
+        }
+    };
+    tokio::time::timeout(LONG, both).await.expect("the keeper connects when something is to be renewed");
+    guard.release().await.unwrap();
+    let plain = certified(&server.url()).connect().await.unwrap_err();
+    assert!(plain.to_string().contains("write `rediss`"), "{plain}");
+    let memory = certified("memory:").connect().await.unwrap_err();
+    assert!(memory.to_string().contains("no certificates"), "{memory}");
+}
+
+#[tokio::test]
+async fn plain_text_to_a_server_that_wants_tls_is_told() {
+    let authority = Authority::new();
+    authority.sign("leaf", LOOPBACK, THIS_YEARS);
+    let (_server, port) = authority.server("leaf", false);
+    let config = RedisConfig::from_url(&format!("redis://:hunter2@127.0.0.1:{port}")).unwrap();
+    let fault = fault(config).await;
+    assert_eq!(disagreement(&fault), &TlsFault::HungUp, "{fault}");
+    assert!(fault.to_string().contains("write `rediss`") && fault.is_transient(), "{fault}");
+    assert!(!format!("{fault} {fault:?}").contains("hunter2"));
+}
+
+/// What answers TLS with words: a web server, say, or a Redis that has too many clients.
+#[tokio::test]
+async fn a_server_that_answers_tls_in_plain_text_is_told() {
+    use std::io::{Read, Write};
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let server = std::thread::spawn(move || {
+        let (mut client, _) = listener.accept().unwrap();
+        assert!(client.read(&mut [0; 4096]).unwrap() > 0);
+        client.write_all(b"-ERR max number of clients reached\r\n").unwrap();
+        let _ = client.read(&mut [0; 4096]);
+    });
+    let fault = fault(by_tls(port)).await;
+    assert_eq!(disagreement(&fault), &TlsFault::PlainServer, "{fault}");
+    assert!(!fault.is_transient(), "{fault}");
+    server.join().unwrap();
+}
+
+#[tokio::test]
+async fn certificates_that_cannot_be_used_are_told_and_no_key_is_shown() {
+    let authority = Authority::new();
+    for name in ["leaf", "ours"] {
+        authority.sign(name, LOOPBACK, THIS_YEARS);
+    }
+    let (server, port) = authority.server("leaf", true);
+    let config = || by_tls(port).root_certificate(authority.read("root.pem"));
+    let (own, key, another) =
+        (authority.read("ours.pem"), authority.read("ours.key"), authority.read("leaf.key"));
+    let files = |query: &str| {
+        let query = query.replace("DIR", &authority.0.path().display().to_string());
+        RedisConfig::from_url(&format!("rediss://127.0.0.1:{port}?{query}")).unwrap()
+    };
+    fs::write(authority.path("empty"), "").unwrap();
+    let plain = || RedisConfig::from_url(&server.url()).unwrap();
+    for (config, said) in [
+        (by_tls(port).root_certificate("no PEM"), "the root certificate is no PEM"),
+        (by_tls(port).root_certificate(&*key), "the root certificate is no PEM"),
+        (config().client_certificate("no PEM", &*key), "the client's certificate is no PEM"),
+        (config().client_certificate(&*own, "no PEM"), "the client's key is no PEM"),
+        (config().client_certificate(&*own, &*own), "the client's key is no PEM"),
+        (config().client_certificate(&*own, &*another), "the client's key does not fit"),
+        (files("ca=DIR/missing"), "the root certificate, `DIR/missing`, cannot be read: No such file"),
+        (files("ca=DIR/empty"), "the root certificate, `DIR/empty`, is no PEM"),
+        (files("ca=DIR/root.pem&cert=DIR/gone&key=DIR/ours.key"), "certificate, `DIR/gone`, cannot be read"),
+        (files("ca=DIR/root.pem&cert=DIR/ours.pem&key=DIR"), "key, `DIR`, cannot be read"),
+        (files("ca=DIR/root.pem&cert=DIR/ours.pem&key=DIR/leaf.key"), "`DIR/leaf.key`, does not fit"),
+        (plain().root_certificate(authority.read("root.pem")), "write `rediss`"),
+        (plain().client_certificate(&*own, &*key), "write `rediss`"),
+    ] {
+        let said = said.replace("DIR", &authority.0.path().display().to_string());
+        let fault = fault(config.clone()).await;
+        assert!(matches!(&fault.kind, FaultKind::Unusable(text) if text.contains(&said)), "{said}: {fault}");
+        assert!(!fault.is_transient());
+        let shown = format!("{fault} {fault:?} {config:?}");
+        for line in String::from_utf8_lossy(&[&*key, &*another, &*own].concat()).lines() {
+            assert!(!shown.contains(line), "{shown}");
+        }
+    }
+    assert_eq!(server.command_counts().unwrap().get("hello"), None, "nobody was greeted");
+}
+
+/// Files are read for each connection, so what is renewed on the disk is used without a restart.
+#[tokio::test]
+async fn certificates_that_are_renewed_on_the_disk_are_used() {
+    let authority = Authority::new();
+    for name in ["leaf", "ours"] {
+        authority.sign(name, LOOPBACK, THIS_YEARS);
+    }
+    authority.sign("old", LOOPBACK, LAST_YEARS);
+    let copy = |from: &str| {
+        for ext in ["pem", "key"] {
+            fs::copy(authority.path(&format!("{from}.{ext}")), authority.path(&format!("used.{ext}")))
+                .unwrap();
+        }
+    };
+    copy("old");
+    let (_server, port) = authority.server("leaf", true);
+    let dir = authority.0.path().display();
+    let url = format!("rediss://127.0.0.1:{port}?ca={dir}/root.pem&cert={dir}/used.pem&key={dir}/used.key");
+    let store = RedisStore::lazy(url.parse().unwrap());
+    let fault = refused(acquire(&store, &claim(1), None).await);
+    assert_eq!(disagreement(&fault), &TlsFault::ClientCertificateExpired, "{fault}");
+    copy("ours");
+    let renewed = async {
+        loop {
+            let outcome = acquire(&store, &claim(1), None).await;
+            if matches!(outcome, leasehold::store::Outcome::Done(_)) {
+                break granted(outcome);
+            }
+            tokio::time::sleep(SHORT / 10).await;
+        }
+    };
+    tokio::time::timeout(LONG, renewed).await.expect("the next attempt reads the files anew");
+}
+
+/// Sentinels are talked to as the server is.
+#[tokio::test]
+async fn sentinels_are_shown_the_certificate_too() {
+    let authority = Authority::new();
+    for name in ["leaf", "ours"] {
+        authority.sign(name, LOOPBACK, THIS_YEARS);
+    }
+    let (_server, port) = authority.server("leaf", true);
+    let theirs = free_port();
+    let sentinel = authority.settings(RedisServer::builder().sentinel(), "leaf", theirs);
+    let sentinel = sentinel
+        .config("tls-replication", "yes")
+        .config("sentinel", format!("monitor main 127.0.0.1 {port} 1"));
+    let _sentinel = sentinel.start().unwrap();
+    let dir = authority.0.path().display();
+    let url = format!("rediss+sentinel://127.0.0.1:{theirs}/main?ca={dir}/root.pem");
+    let fault = fault(url.parse().unwrap()).await;
+    assert_eq!(disagreement(&fault), &TlsFault::ClientCertificateMissing, "{fault}");
+    assert!(fault.to_string().contains(&format!("the Sentinel 127.0.0.1:{theirs}")), "{fault}");
+    let url = format!("{url}&cert={dir}/ours.pem&key={dir}/ours.key");
+    let store = RedisStore::connect(url.parse().unwrap()).await.unwrap();
+    granted(acquire(&store, &claim(1), None).await);
+}

@@ -42,6 +42,8 @@ pub(crate) enum Task {
     Monitor(MonitorArgs),
     #[command(about = DOCTOR_ABOUT, long_about = DOCTOR_LONG, after_long_help = DOCTOR_AFTER)]
     Doctor(DoctorArgs),
+    #[command(about = ACL_ABOUT, long_about = ACL_LONG, after_long_help = ACL_AFTER)]
+    Acl(AclArgs),
 }
 
 #[derive(Args)]
@@ -413,6 +415,19 @@ pub(crate) struct DoctorArgs {
     /// Print one line of JSON
     #[arg(long)]
     pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+
+    #[command(flatten)]
+    pub(crate) log: LogArgs,
+}
+
+#[derive(Args)]
+pub(crate) struct AclArgs {
+    /// The user's name
+    #[arg(long, value_name = "NAME", default_value = "leasehold")]
+    pub(crate) user: String,
 
     #[command(flatten)]
     pub(crate) store: StoreArgs,
@@ -904,6 +919,30 @@ Exit status:
 Examples:
   leasehold doctor --store redis://db.example.org
   leasehold doctor --json | jq -r '.hazards[].remedy'";
+
+const ACL_ABOUT: &str = "Print the least permissions of a user of the server";
+
+const ACL_LONG: &str = "\
+Print the least permissions of a user of the server, as the command that makes him.
+
+With the locks of one prefix, or of all, he can do whatever this program and the library do, and nothing else. The server \
+is asked for its version, since it refuses a list with a command that it does not know. Nothing is changed.";
+
+const ACL_AFTER: &str = "\
+Without a server (--store or LEASEHOLD_STORE) the list is for the newest versions. It is for the database of the URL.
+
+What begins with `#` in the line stands for a password: write the SHA-256 of one in its place, in hexadecimal, or `>`
+and the password. The server refuses the line as it stands. Who had the user's name before has nothing else afterwards.
+Type it into `redis-cli`: a shell would see patterns and redirections in it, and show it to all who see the process list.
+
+Exit status:
+    0  it is printed
+    2  the prefix, the name or another setting cannot be used
+   69  the server cannot be reached, or does not say which it is
+
+Examples:
+  leasehold acl --prefix app: --user app
+  leasehold acl --store redis://db.example.org --prefix app:      for that server's version";
 
 #[cfg(test)]
 mod tests {

@@ -11,10 +11,9 @@ use crate::report::{Trouble, json_line, millis, print};
 use crate::run::not_acquired;
 use crate::signals::Signals;
 use crate::stamp::rfc3339;
-use crate::store::{CALL, Place};
+use crate::store::{CALL, Place, exit_of};
 use crate::token::TokenFile;
 use anyhow::{Context, anyhow};
-use leasehold::store::{Fault, FaultKind};
 use leasehold::{
     Attempt, Client, DetachedHold, ExtendError, Lease, LockName, LostReason, Mutex, ReleaseError,
 };
@@ -250,10 +249,6 @@ fn lost_for(reason: LostReason, error: impl Into<anyhow::Error>) -> Failure {
         return Failure::lost(reason, advice);
     }
     Failure::lost(reason, error)
-}
-
-fn exit_of(fault: &Fault) -> Exit {
-    if matches!(fault.kind, FaultKind::Unusable(_)) { Exit::USAGE } else { Exit::UNAVAILABLE }
 }
 
 fn interrupted(signal: rustix::process::Signal) -> Failure {

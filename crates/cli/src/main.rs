@@ -3,6 +3,7 @@
 //! All it knows of locks it has from the library. It has no threads of its own, and its runtime runs on
 //! the main thread: the kernel ties the end of the command to the thread that started it.
 
+mod acl;
 mod args;
 mod child;
 mod detached;
@@ -61,6 +62,7 @@ fn leasehold(arguments: &Arguments) -> Result<Exit, Failure> {
         Task::Free(args) => &args.log,
         Task::Monitor(args) => &args.log,
         Task::Doctor(args) => &args.log,
+        Task::Acl(args) => &args.log,
     });
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -80,6 +82,7 @@ fn leasehold(arguments: &Arguments) -> Result<Exit, Failure> {
             Task::Free(args) => free::free(args).await,
             Task::Monitor(args) => monitor::monitor(args).await,
             Task::Doctor(args) => doctor::doctor(args).await,
+            Task::Acl(args) => acl::acl(args).await,
         }
     })
 }

@@ -6,7 +6,7 @@ use crate::args::StoreArgs;
 use crate::exit::{Exit, Failure};
 use crate::secret::{self, variable};
 use anyhow::{Context, anyhow};
-use leasehold::store::{Examination, FaultKind};
+use leasehold::store::{Examination, Fault, FaultKind, RedisConfig};
 use leasehold::{Client, ClientBuilder, ConnectError};
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
@@ -101,11 +101,41 @@ impl Place {
 fn unopened(error: ConnectError, named: bool) -> Failure {
     let exit = match &error {
         ConnectError::Url(_) | ConnectError::Setting(_) => Exit::USAGE,
-        ConnectError::Store(fault) if matches!(fault.kind, FaultKind::Unusable(_)) => Exit::USAGE,
+        ConnectError::Store(fault) => exit_of(fault),
         _ => Exit::UNAVAILABLE,
     };
     let which = if named { "" } else { " (the default, since neither --store nor LEASEHOLD_STORE is given)" };
     Failure::new(exit, anyhow::Error::new(error).context(format!("failed to open the store{which}")))
+}
+
+/// The server that was asked for, and what lets us in; `None` if none was. May read standard input.
+pub(crate) fn server(args: &StoreArgs) -> Result<Option<RedisConfig>, Failure> {
+    let url = match (&args.store, variable(STORE)?) {
+        (Some(url), _) => argument(url)?,
+        // What is only in the environment may be meant for other commands.
+        (None, Some(url)) if is_server(&url) => url,
+        (None, _) if args.password_file.is_some() => {
+            return Err(usage("--password-file is for a server, and none is given: give one by --store"));
+        }
+        (None, _) => return Ok(None),
+    };
+    if !is_server(&url) {
+        return Err(usage("a server has users (redis://…), and the store of --store is none"));
+    }
+    let config = RedisConfig::from_url(&url).map_err(|error| Failure::new(Exit::USAGE, error))?;
+    let mut config = config.connect_timeout(CALL);
+    if let Some(password) = secret::password(args.password_file.as_deref(), true)? {
+        config = config.password(password.reveal());
+    }
+    if let Some(user) = variable(USERNAME)? {
+        config = config.username(user);
+    }
+    Ok(Some(config))
+}
+
+/// How the program ends where the store did not do something.
+pub(crate) fn exit_of(fault: &Fault) -> Exit {
+    if matches!(fault.kind, FaultKind::Unusable(_)) { Exit::USAGE } else { Exit::UNAVAILABLE }
 }
 
 /// Whether a URL holds a password, or has one where it does not belong.

@@ -1,6 +1,7 @@
 //! The program as its users meet it: arguments, exit statuses, signals, and what becomes of the command
 //! when the lock is lost. Every test has its own directory, store and commands.
 
+mod acl;
 mod detached;
 mod doctor;
 mod hands;

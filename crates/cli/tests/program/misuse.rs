@@ -91,6 +91,7 @@ fn help_and_version_are_no_errors() {
         (&["free", "--help"], "Take a lock from its holder by force"),
         (&["monitor", "--help"], "contrib/leasehold-monitor.service"),
         (&["doctor", "--help"], "78  there is a warning"),
+        (&["acl", "--help"], "leasehold acl --prefix app: --user app"),
         (&["--version"], concat!("leasehold ", env!("CARGO_PKG_VERSION"))),
     ] {
         let outcome = scene.run(arguments);

@@ -24,7 +24,7 @@ pub use leasehold_core::{Lock, Op, Reply, SessionOp, SessionReply, Wake};
 pub use listen::{Bell, Listening};
 pub use memory::MemoryStore;
 #[cfg(feature = "redis")]
-pub use redis::{RedisConfig, RedisStore, UrlError};
+pub use redis::{Permissions, PermissionsError, RedisConfig, RedisStore, ServerVersion, UrlError};
 #[cfg(feature = "sqlite")]
 pub use sqlite::SqliteStore;
 

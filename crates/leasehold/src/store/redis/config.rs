@@ -372,6 +372,10 @@ impl RedisConfig {
         self.connect_timeout
     }
 
+    pub(super) const fn database(&self) -> u32 {
+        self.db
+    }
+
     pub(super) const fn certificates(&self) -> &Certificates {
         &self.certificates
     }

@@ -13,6 +13,7 @@ use crate::store::{Fault, FaultKind, Phase};
 use redis::aio::MultiplexedConnection;
 use redis::{
     AsyncConnectionConfig, Client, ConnectionInfo, ErrorKind, Pipeline, PushInfo, RedisError, RedisResult,
+    Value, cmd,
 };
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -62,6 +63,32 @@ pub(super) async fn dial(
         Ok(dialled)
     };
     match tokio::time::timeout(config.patience(), attempt).await {
+        Ok(result) => result,
+        Err(_) => Err(Fault::new(FaultKind::TimedOut, Phase::Connect, Arc::clone(node))),
+    }
+}
+
+/// Asks a server which one it is, within the time of one attempt.
+pub(super) async fn ask(config: &RedisConfig, node: &Arc<str>) -> Result<version::ServerVersion, Fault> {
+    let fault = |kind| Fault::new(kind, Phase::Handshake, Arc::clone(node));
+    let asked = async {
+        let address = match config.site() {
+            Site::At(address) => address.clone(),
+            Site::Named(group) => group.find(config, None).await?.address,
+        };
+        let unconnected = |error| unconnected(error, &address, node);
+        let info = config.connection_info(&address).map_err(unconnected)?;
+        let opened = open(config, &address, info, config.patience(), |_| {}).await;
+        let mut opened = opened.map_err(unconnected)?;
+        let reply = opened.conn.send_packed_command(cmd("INFO").arg("server")).await;
+        let reply = reply.map_err(|error| broken(error, node))?;
+        if let Value::ServerError(error) = &reply {
+            return Err(fault(judge(error).kind));
+        }
+        let version = version::ServerVersion::of_info(&hazard::read(&[reply]).map_err(fault)?);
+        version.ok_or_else(|| fault(FaultKind::Failed("it does not say which server it is".to_owned())))
+    };
+    match tokio::time::timeout(config.patience(), asked).await {
         Ok(result) => result,
         Err(_) => Err(Fault::new(FaultKind::TimedOut, Phase::Connect, Arc::clone(node))),
     }

@@ -18,6 +18,7 @@ mod hazard;
 mod lent;
 mod link;
 mod mailbox;
+mod permissions;
 mod replicas;
 mod reply;
 mod script;
@@ -30,5 +31,7 @@ mod version;
 mod watched;
 
 pub use config::RedisConfig;
+pub use permissions::{Permissions, PermissionsError};
 pub use store::RedisStore;
 pub use url::UrlError;
+pub use version::ServerVersion;

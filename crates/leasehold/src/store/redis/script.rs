@@ -447,20 +447,22 @@ pub(super) fn lock_of(field: &str) -> Option<Lock> {
     Some(Lock { kind: Kind::of_word(kind)?, name: LockName::new(name).ok()? })
 }
 
+/// The texts of all scripts.
+#[cfg(test)]
+pub(super) fn all_texts() -> Vec<&'static str> {
+    let texts = [MUTEX, REENTRANT, ELECTION, SHARED];
+    let texts = texts.map(|Texts { acquire, extend, release, rest, inspect, evict, free }| {
+        [acquire, extend, release, rest.unwrap_or(release), inspect, evict, free]
+    });
+    [texts.concat(), vec![RESIZE, EXTEND, ACQUIRE_ALL, BEAT]].concat()
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::embedded::crc64;
     use super::*;
     use leasehold_core::model::{Audit, Endings};
     use leasehold_core::{HoldId, SessionId};
-
-    fn all() -> Vec<&'static str> {
-        let texts = [MUTEX, REENTRANT, ELECTION, SHARED];
-        let texts = texts.map(|Texts { acquire, extend, release, rest, inspect, evict, free }| {
-            [acquire, extend, release, rest.unwrap_or(release), inspect, evict, free]
-        });
-        [texts.concat(), vec![RESIZE]].concat()
-    }
 
     #[test]
     fn the_payload_of_an_empty_record_is_what_dump_would_give() {
@@ -562,7 +564,7 @@ mod tests {
 
     #[test]
     fn every_key_of_a_command_is_a_declared_one() {
-        for script in all().into_iter().chain([EXTEND, ACQUIRE_ALL, BEAT]) {
+        for script in all_texts() {
             assert!(!script.starts_with("#!"), "Redis 6.2 knows no headers");
             let loops = script.split(" key in ").skip(1).all(|rest| rest.starts_with("ipairs(KEYS) do"));
             assert!(loops && !script.contains("local key"), "`key` is one that is declared");

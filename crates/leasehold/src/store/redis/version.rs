@@ -1,10 +1,70 @@
-//! Which servers are new enough, and the fields of INFO that say so.
+//! Which server it is, whether it is new enough, and the fields of INFO that say so.
 
-use crate::store::FaultKind;
+use super::config::RedisConfig;
+use super::dial;
+use crate::store::{Fault, FaultKind};
+use std::fmt;
 
 /// The oldest Redis, and the oldest Valkey.
 const REDIS: (u32, u32) = (6, 2);
 const VALKEY: (u32, u32) = (7, 2);
+
+/// Which server it is: of which make, and how new.
+///
+/// ```no_run
+/// use leasehold::store::{RedisConfig, ServerVersion};
+///
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let config: RedisConfig = "redis://locks.example".parse()?;
+/// println!("there is a {}", ServerVersion::ask(&config).await?); // a Redis 7.0
+/// # Ok(()) }
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ServerVersion {
+    is_valkey: bool,
+    numbers: (u32, u32),
+}
+
+impl ServerVersion {
+    /// As new as can be.
+    pub(super) const NEWEST: Self = Self::redis(u32::MAX, 0);
+
+    /// Redis, by the first two of its numbers.
+    pub const fn redis(major: u32, minor: u32) -> Self {
+        Self { is_valkey: false, numbers: (major, minor) }
+    }
+
+    /// Valkey, by the first two of its numbers.
+    pub const fn valkey(major: u32, minor: u32) -> Self {
+        Self { is_valkey: true, numbers: (major, minor) }
+    }
+
+    /// Asks a server, on a connection of its own. Fails if it cannot be reached, or does not tell.
+    ///
+    /// Cancel safety: dropping the future leaves nothing behind.
+    pub async fn ask(config: &RedisConfig) -> Result<Self, Fault> {
+        dial::ask(config, &config.node()).await
+    }
+
+    /// What a server says of itself.
+    pub(super) fn of_info(info: &str) -> Option<Self> {
+        let valkey = field(info, "valkey_version");
+        let (major, minor, _) = numbers(valkey.or_else(|| field(info, "redis_version"))?)?;
+        Some(Self { is_valkey: valkey.is_some(), numbers: (major, minor) })
+    }
+
+    /// Whether it has the command `CLIENT SETINFO`: since 7.2, the first Valkey.
+    pub(super) fn knows_client_setinfo(self) -> bool {
+        self.is_valkey || self.numbers >= (7, 2)
+    }
+}
+
+impl fmt::Display for ServerVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (make, (major, minor)) = (if self.is_valkey { "Valkey" } else { "Redis" }, self.numbers);
+        write!(f, "{make} {major}.{minor}")
+    }
+}
 
 /// Judges a server by the text of its INFO. One that does not tell its version passes.
 pub(super) fn check(info: &str) -> Result<(), FaultKind> {
@@ -51,6 +111,19 @@ pub(super) fn numbers(version: &str) -> Option<(u32, u32, u32)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_server_says_which_it_is() {
+        for (info, version) in [
+            ("# Server\r\nredis_version:6.2.0\r\n", Some(ServerVersion::redis(6, 2))),
+            ("redis_version:7.2.4\r\nvalkey_version:8.1.0\r\n", Some(ServerVersion::valkey(8, 1))),
+            ("redis_version:new\r\n", None),
+            ("", None),
+        ] {
+            assert_eq!(ServerVersion::of_info(info), version, "{info}");
+        }
+        assert_eq!(ServerVersion::valkey(8, 1).to_string(), "Valkey 8.1");
+    }
 
     #[test]
     fn old_servers_are_told_apart() {

@@ -1,0 +1,67 @@
+//! What `acl` prints: a line that a server takes, once it has a password, and not before.
+
+use super::scene::Scene;
+use leasehold_testkit::RedisServer;
+
+/// The words of the line; a test's prefix has nothing in it that is quoted.
+fn words(line: &str) -> Vec<&str> {
+    line.trim_end().split(' ').collect()
+}
+
+#[test]
+fn a_user_of_the_printed_line_can_use_locks() {
+    let server = RedisServer::start().expect("there is a server");
+    let scene = Scene::redis(&server);
+    let shown = scene.run(&["acl", "--prefix", "app[1]:", "--user", "locks"]);
+    shown.check(0, "leasehold: for ");
+    let line = words(&shown.stdout);
+    assert_eq!(line[..5], ["ACL", "SETUSER", "locks", "reset", "on"], "{shown:?}");
+    assert!(line.contains(&"~app\\[1\\]:*") && line.contains(&"&app\\[1\\]:leasehold:*"), "{shown:?}");
+    // As it stands nobody can log in by it.
+    assert!(server.cli(&line).expect("it answers").ok().is_err(), "{shown:?}");
+    let with_password: Vec<_> =
+        line.iter().map(|word| if word.starts_with('#') { ">hunter2" } else { *word }).collect();
+    server.cli(&with_password).expect("it answers").ok().expect("the server knows all that is in it");
+    let run = |prefix: &str| {
+        let mut command = scene.command(&["run", "job", "--try", "--prefix", prefix, "--", "echo", "ran"]);
+        command.env("LEASEHOLD_USERNAME", "locks").env("LEASEHOLD_PASSWORD", "hunter2");
+        super::scene::finish(command, "")
+    };
+    let ran = run("app[1]:");
+    ran.check(0, "");
+    assert_eq!(ran.stdout, "ran\n");
+    run("app1:").check(69, "permission denied");
+    // The list is also given where only this user is let in.
+    server.cli(&["ACL", "SETUSER", "default", "off"]).expect("it answers").ok().expect("it can be off");
+    let mut command = scene.command(&["acl", "--prefix", "app[1]:", "--user", "locks"]);
+    command.env("LEASEHOLD_USERNAME", "locks").env("LEASEHOLD_PASSWORD", "hunter2");
+    assert_eq!(super::scene::finish(command, "").stdout, shown.stdout);
+}
+
+#[test]
+fn without_a_server_the_list_is_the_newest() {
+    // A file has no users, and is not what is asked about.
+    let shown = Scene::sqlite().run(&["acl"]);
+    shown.check(0, "for the newest servers");
+    let line = words(&shown.stdout);
+    assert_eq!(line[..3], ["ACL", "SETUSER", "leasehold"], "{shown:?}");
+    for word in ["~*", "&leasehold:*", "+client|setinfo", "+evalsha"] {
+        assert!(line.contains(&word), "{word}: {shown:?}");
+    }
+}
+
+#[test]
+fn what_can_be_no_acl_is_told() {
+    let scene = Scene::sqlite();
+    scene.run(&["acl", "--prefix", "our app:"]).check(2, "choose another prefix");
+    scene.run(&["acl", "--prefix", "{app}"]).check(2, "neither braces nor control characters");
+    scene.run(&["acl", "--user", "two words"]).check(2, "--user cannot be that: a user of an ACL has a name");
+    scene.run(&["acl", "--store", "sqlite:locks.db"]).check(2, "a server has users");
+    scene.run(&["acl", "--store", "redis://h?ca=/f"]).check(2, "`rediss://`");
+    scene.run(&["acl", "--password-file", "f"]).check(2, "--password-file");
+    let mut server = RedisServer::start().expect("there is a server");
+    server.kill().expect("it runs");
+    Scene::redis(&server)
+        .run(&["acl"])
+        .check(69, "failed to ask which server it is: connecting to 127.0.0.1");
+}

@@ -75,7 +75,9 @@ impl Authority {
     }
 
     fn settings(&self, settings: RedisServerBuilder, name: &str, port: u16) -> RedisServerBuilder {
+        // A server that is named in its place may have been built without TLS.
         settings
+            .binary("redis-server")
             .config("tls-port", port.to_string())
             .config("tls-cert-file", self.file(&format!("{name}.pem")))
             .config("tls-key-file", self.file(&format!("{name}.key")))

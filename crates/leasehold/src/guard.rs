@@ -70,9 +70,11 @@ impl Guard {
         self
     }
 
-    /// Waits until others have it as well, where the store was told to ask for that.
+    /// Waits until others have it as well, where the store was told to ask for that. It may have ended meanwhile: then that
+    /// was longer than its lease.
     pub(crate) async fn confirmed(&self, limit: Option<Moment>) -> Result<(), Missed> {
-        engine::confirm(&self.engine, &self.hold, limit).await
+        engine::confirm(&self.engine, &self.hold, limit).await?;
+        self.hold.check(&*self.engine.world).map_err(|_| Missed::TooSlow)
     }
 
     /// The lock's name.

@@ -384,16 +384,19 @@ impl Request {
         };
         drop(won);
         let guard = self.guard(hold, keep, seat).after(earlier);
+        // Until it is confirmed nobody of this process gets it, whatever becomes of those who wait for that.
+        let guard = if self.engine.store.confirms() { guard.parting(Parting::TO_STORE) } else { guard };
         left.map(|()| Ok(Kept { guard, count }))
     }
 
     /// What was won counts once others have it as well, where the store was told to ask for that. What was handed on inside
     /// the process had counted before.
     pub(crate) async fn confirmed(&self, kept: Kept, limit: Option<Moment>) -> Result<Kept, Missed> {
-        // Until then nobody of this process gets it, whatever becomes of this future.
-        let guard = kept.guard.parting(Parting::TO_STORE);
-        guard.confirmed(limit).await?;
-        Ok(Kept { guard: guard.parting(self.parting), count: kept.count })
+        if !self.engine.store.confirms() {
+            return Ok(kept);
+        }
+        kept.guard.confirmed(limit).await?;
+        Ok(Kept { guard: kept.guard.parting(self.parting), count: kept.count })
     }
 
     /// The same for what was handed on inside the process: nothing, if it was lost meanwhile.

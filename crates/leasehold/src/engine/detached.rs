@@ -132,7 +132,12 @@ impl Unkept<'_> {
         hold.may_last(now + within + lease);
         match extend(engine, &hold.lock, &hold.claim, lease, within).await {
             Ok(valid_until) if valid_until > engine.world.now() => {
-                confirm(engine, hold, limit).await.map_err(NotDetached::Missed)?;
+                // Nobody renews it meanwhile.
+                let limit = limit.map_or(valid_until, |limit| limit.min(valid_until));
+                confirm(engine, hold, Some(limit)).await.map_err(NotDetached::Missed)?;
+                if valid_until <= engine.world.now() {
+                    return Err(NotDetached::Missed(Missed::TooSlow));
+                }
                 self.kept = true;
                 let (claim, fence) = (self.hold.claim.clone(), self.hold.fence);
                 Ok(Detached { claim, fence, lease, valid_until })

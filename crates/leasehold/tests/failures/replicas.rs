@@ -1,9 +1,9 @@
 //! Acquires that count once a replica has them: row 30.
 
-use crate::scene::{MS, S, client, mutex, server, until, until_free, within};
+use crate::scene::{MS, S, client, mutex, quick, server, until, until_free, within};
 use leasehold::store::FaultKind;
 use leasehold::{AcquireError, Client};
-use leasehold_testkit::RedisServer;
+use leasehold_testkit::{RedisServer, Sentinels};
 use std::time::Duration;
 
 /// A server and a replica that has copied it.
@@ -130,4 +130,31 @@ async fn row_30_what_is_not_confirmed_is_not_handed_on() {
     assert!(!second.is_finished(), "it has no replica's word");
     replica.cont().expect("it goes on");
     within(10 * S, second).await.expect("no panic").expect("acquired").release().await.expect("released");
+}
+
+/// Row 30: who waits for replicas rides a fail-over out, as everybody does: he asks the new primary.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_30_who_waits_for_replicas_rides_a_fail_over_out() {
+    // The second one follows the new primary at once; the old one does so when the Sentinels get round to it.
+    let sentinels = Sentinels::start(2).expect("the servers boot");
+    sentinels.formed().expect("they find one another");
+    let url = format!("{}?replicas=1", sentinels.url());
+    let ours = mutex(&quick(&url, 30 * S, 30 * S).await);
+    let old = sentinels.primary_index().expect("they know");
+    let mut since_promoted = 0;
+    let mut promoted = None;
+    for round in 0.. {
+        // What was not replicated is lost with a fail-over, and then told by the release.
+        let _ = within(40 * S, ours.acquire()).await.expect("acquired").release().await;
+        if round == 20 {
+            sentinels.fail_over().expect("they agree");
+            let sentinels = &sentinels;
+            promoted = Some(tokio::task::block_in_place(|| sentinels.promoted(old)).expect("promoted"));
+        }
+        since_promoted += usize::from(promoted.is_some());
+        if since_promoted == 50 {
+            break;
+        }
+    }
+    assert_ne!(promoted, Some(old));
 }

@@ -139,3 +139,32 @@ async fn row_34_what_sentinels_name_has_to_be_a_primary() {
         "{refused:?}"
     );
 }
+
+/// Row 39: Sentinels that name different servers, none of them the later, drive nobody from one to the other and back.
+#[tokio::test]
+async fn row_39_sentinels_that_disagree_drive_nobody_round() {
+    let mut sentinels = Sentinels::start(0).expect("the servers boot");
+    let (url, other) = (sentinels.url(), crate::scene::server());
+    let [stray, .., sane] = sentinels.sentinels() else { panic!("there are three") };
+    let monitor =
+        ["SENTINEL", "MONITOR", "main", "127.0.0.1", &other.port().to_string(), "2"].map(str::to_owned);
+    stray.cli(&["SENTINEL", "REMOVE", "main"]).expect("a reply").ok().expect("removed");
+    stray.cli(&monitor).expect("a reply").ok().expect("monitored");
+    let ours = mutex(&client(&url).await);
+    let connected = || {
+        let info = sane.cli(&["INFO", "stats"]).expect("a reply");
+        let line = info
+            .text()
+            .and_then(|text| text.lines().find_map(|line| line.strip_prefix("total_connections_received:")));
+        line.and_then(|count| count.trim().parse::<u64>().ok()).expect("a count")
+    };
+    let before = connected();
+    let start = Instant::now();
+    while start.elapsed() < 3 * S {
+        ours.acquire().await.expect("acquired").release().await.expect("released");
+        tokio::time::sleep(10 * MS).await;
+    }
+    // Sentinels connect to one another as well, now and then.
+    let after = connected();
+    assert!(after - before < 50, "{before}, and {after} in 3 s");
+}

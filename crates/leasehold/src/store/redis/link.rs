@@ -18,6 +18,7 @@ use super::mailbox::Mailboxes;
 use super::sentinel::{Lookout, Sighting};
 use super::watched::Watched;
 use crate::World;
+use crate::engine::jitter;
 use crate::store::{Bell, Fault, FaultKind, Listening, Phase, Postbox};
 use leasehold_core::SessionId;
 use redis::{Cmd, Pipeline, PushKind, RedisResult, Value};
@@ -33,6 +34,8 @@ use tokio::time::{Instant, timeout_at};
 const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 /// How long a connection has to last for the next one to be made at once.
 const LASTED: Duration = Duration::from_secs(1);
+/// In what time all clients go to a new primary, of which they hear at once.
+const SPREAD: Duration = Duration::from_millis(50);
 /// How long a connection may be silent while somebody waits, when a call runs out of time. Short, since a lease of a
 /// second leaves no time for a longer doubt; a new connection costs little where the old one was alive after all.
 const SILENCE: Duration = Duration::from_millis(100);
@@ -417,20 +420,21 @@ async fn watch_over(shared: Arc<Shared>) {
 async fn keep_up(shared: Arc<Shared>) {
     let world = shared.config.surroundings();
     let mut lookout = Lookout::new(&shared.config);
-    // Where Sentinels have seen the server: when it was left, and since.
-    let (mut known, mut hint) = (None, None);
+    // Where Sentinels have seen the server last.
+    let mut known: Option<Sighting> = None;
     let mut failures = 0;
+    let mut spread = Duration::ZERO;
     loop {
         let attempted = async {
-            tokio::time::sleep(pause(failures, world.random())).await;
-            (shared.mailboxes.all(), attempt(&shared, hint).await)
+            tokio::time::sleep(pause(failures, world.random()) + spread).await;
+            (shared.mailboxes.all(), attempt(&shared, known.clone()).await)
         };
         let attempted = tokio::select! {
             biased;
             seen = lookout.moved(known.as_ref()) => Err(seen),
             attempted = attempted => Ok(attempted),
         };
-        hint = None;
+        spread = Duration::ZERO;
         match attempted {
             Ok((mailboxes, Ok(wire))) => {
                 let pulse = Arc::clone(&wire.pulse);
@@ -451,7 +455,7 @@ async fn keep_up(shared: Arc<Shared>) {
                     () = shared.until_replaced(&pulse) => {}
                     seen = lookout.moved(known.as_ref()) => {
                         shared.give_up(&pulse);
-                        (known, hint) = (Some(seen.clone()), Some(seen));
+                        (known, spread) = (Some(seen), jitter(&**world, SPREAD));
                     }
                 }
                 tracing::debug!(node = %shared.node, "the connection is lost");
@@ -463,8 +467,8 @@ async fn keep_up(shared: Arc<Shared>) {
                 failures += 1;
             }
             Err(seen) => {
-                // Once for each time that it moves.
-                (known, hint) = (Some(seen.clone()), Some(seen));
+                // Once for each time that it moves, since its epoch grows.
+                (known, spread) = (Some(seen), jitter(&**world, SPREAD));
                 failures = 0;
             }
         }

@@ -7,7 +7,7 @@
 //!    it; then something is written, which the server sends to its replicas behind the hold; and WAIT asks who has that.
 //! 2. An extend that cannot lengthen anything is the look: what it answers compares the hold, for every kind of lock.
 
-use super::link::{Link, Lost};
+use super::link::{Link, Lost, Wire};
 use super::reply;
 use super::script::Call;
 use super::verdict::judge;
@@ -22,6 +22,19 @@ const LATE: Duration = Duration::from_millis(150);
 /// How long the mark is there that is written (1).
 const MARK_MS: u64 = 1000;
 
+/// Pauses between two questions: the first, and the longest.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(200));
+
+/// What the answers to a question mean.
+enum Judged {
+    /// Enough of them have the hold.
+    Had,
+    /// They have not.
+    Not(Fault),
+    /// Another connection may lead to the server that has it.
+    Elsewhere(Fault),
+}
+
 /// Asks the replicas of a server.
 #[derive(Debug)]
 pub(super) struct Replicas {
@@ -35,7 +48,8 @@ impl Replicas {
         Self { link, wanted }
     }
 
-    /// Waits until enough of them have a hold. What was sent may be executed after this has failed; it changes nothing.
+    /// Waits until enough of them have a hold. What was sent may be executed after this has failed; it changes nothing, so
+    /// it is asked again for as long as there is time where the connection broke or led to another server.
     pub(super) async fn confirm(
         &self,
         space: &KeySpace,
@@ -49,68 +63,83 @@ impl Replicas {
         let unusable = || self.fault(FaultKind::Unusable("there is no script for this".to_owned()));
         let call =
             Call::new(&look, lock.kind, space, keys, self.link.mailboxes().prefix()).ok_or_else(unusable)?;
-        let answers = self.ask(space, keys, &call, deadline).await?;
-        let (Some(looked), Some(marked), Some(found)) = (answers.first(), answers.get(1), answers.get(2))
-        else {
-            return Err(self.fault(FaultKind::Disconnected));
-        };
-        for answer in [looked, marked, found] {
-            if let Value::ServerError(error) = answer {
-                return Err(self.fault(judge(error).kind));
+        let mark = space.mark(keys);
+        let mut pause = PAUSE.0;
+        loop {
+            let mut wire = self.link.wire(deadline).await?;
+            let fault = match self.ask(&mut wire, &mark, &call, deadline).await {
+                Ok(answers) => match self.judge(&look, &answers) {
+                    Judged::Had => return Ok(()),
+                    Judged::Not(fault) => return Err(fault),
+                    Judged::Elsewhere(fault) => {
+                        self.link.replace(&wire);
+                        fault
+                    }
+                },
+                Err(Lost::Broken(error)) => self.fault(FaultKind::Disconnected).because(error),
+                // As a rule somebody else's question was before this one, and has not been answered either.
+                Err(Lost::TimedOut) => return Err(self.fault(self.too_few(0))),
+            };
+            if Instant::now() + pause >= deadline {
+                return Err(fault);
             }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(PAUSE.1);
         }
-        match reply::read(&look, looked) {
-            Ok(Reply::Extend(Extended::Extended)) => {}
-            Ok(Reply::Extend(Extended::NotHeld)) => {
-                let text =
-                    "it does not have the hold that it is to confirm: it has lost it, or is another server";
-                return Err(self.fault(FaultKind::Failed(text.to_owned())));
+    }
+
+    /// What the answers to the look, the writing and the question say.
+    fn judge(&self, look: &Op, answers: &[Value]) -> Judged {
+        let malformed = || Judged::Not(self.fault(FaultKind::Failed(reply::Malformed.to_string())));
+        let errors = answers.iter().filter_map(|answer| match answer {
+            Value::ServerError(error) => Some(judge(error)),
+            _ => None,
+        });
+        // A replica answers the look, and says only to the writing what it is.
+        let mut errors: Vec<_> = errors.collect();
+        if let Some(at) = errors.iter().position(|error| error.elsewhere) {
+            return Judged::Elsewhere(self.fault(errors.swap_remove(at).kind));
+        }
+        if let Some(error) = errors.into_iter().next() {
+            return Judged::Not(self.fault(error.kind));
+        }
+        let [looked, _, found] = answers else { return malformed() };
+        match (reply::read(look, looked), found) {
+            (Ok(Reply::Extend(Extended::Extended)), Value::Int(found)) => {
+                match u32::try_from(*found).unwrap_or(0) {
+                    found if found >= self.wanted => Judged::Had,
+                    found => Judged::Not(self.fault(self.too_few(found))),
+                }
             }
-            Ok(Reply::Refused(refused)) => return Err(self.fault(FaultKind::Meaningless(refused))),
-            Ok(_) => return Err(self.fault(FaultKind::Failed(reply::Malformed.to_string()))),
-            Err(malformed) => return Err(self.fault(FaultKind::Failed(malformed.to_string()))),
-        }
-        match found {
-            Value::Int(found) => match u32::try_from(*found).unwrap_or(0) {
-                found if found >= self.wanted => Ok(()),
-                found => Err(self.fault(self.too_few(found))),
-            },
-            _ => Err(self.fault(FaultKind::Failed(reply::Malformed.to_string()))),
+            // It has lost the hold, or this connection leads to another server than the one that has it.
+            (Ok(Reply::Extend(Extended::NotHeld)), _) => Judged::Elsewhere(self.fault(self.too_few(0))),
+            (Ok(Reply::Refused(refused)), _) => Judged::Not(self.fault(FaultKind::Meaningless(refused))),
+            _ => malformed(),
         }
     }
 
     /// The answers to the look, the writing and the question. The script is sent along where the server does not know it.
     async fn ask(
         &self,
-        space: &KeySpace,
-        keys: &LockKeys,
+        wire: &mut Wire,
+        mark: &str,
         call: &Call,
         deadline: Instant,
-    ) -> Result<Vec<Value>, Fault> {
-        let mut wire = self.link.wire(deadline).await?;
+    ) -> Result<Vec<Value>, Lost> {
         let mut loaded = false;
         loop {
             let mut question = if loaded { call.with_load() } else { Pipeline::with_capacity(3) };
             if !loaded {
                 question.add_command(call.cmd().clone());
             }
-            question.cmd("SET").arg(space.mark(keys)).arg("").arg("PX").arg(MARK_MS);
+            question.cmd("SET").arg(mark).arg("").arg("PX").arg(MARK_MS);
             question.add_command(cmd("WAIT").arg(self.wanted).arg(waits_ms(deadline)).clone());
-            let mut answers =
-                self.link.call_all(&mut wire, &question, deadline).await.map_err(|lost| match lost {
-                    Lost::Broken(error) => self.fault(FaultKind::Disconnected).because(error),
-                    // As a rule somebody else's question was before this one, and has not been answered either.
-                    Lost::TimedOut => self.fault(self.too_few(0)),
-                })?;
+            let mut answers = self.link.call_all(wire, &question, deadline).await?;
             if loaded && !answers.is_empty() {
                 answers.remove(0);
             }
             match answers.first() {
                 Some(Value::ServerError(error)) if error.code() == "NOSCRIPT" && !loaded => loaded = true,
-                Some(Value::ServerError(error)) if judge(error).elsewhere => {
-                    self.link.replace(&wire);
-                    return Ok(answers);
-                }
                 _ => return Ok(answers),
             }
         }

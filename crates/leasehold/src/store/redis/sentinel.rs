@@ -3,11 +3,12 @@
 //! Owns the questions to them, and which of their answers is believed. Whether what they name is a primary is asked of the
 //! server itself when it is greeted; making connections to it, and when, is the link's.
 //!
-//! 1. A Sentinel that was cut off knows an old primary. So all of them are asked at once, and of the first half and one
-//!    more to answer the one whose configuration has the greatest epoch is believed.
+//! 1. A Sentinel that was cut off knows an old primary. So all of them are asked at once. More than half who say the same
+//!    are believed at once; else, when all have had their time, what has the greatest epoch, and of that what most say.
 //! 2. Each of them is listened to: the one that leads a fail-over tells of it up to two seconds before the others. What
 //!    it publishes is a hint to ask it, and where that is lost: it is asked now and then.
-//! 3. An answer of an earlier epoch is never a reason to leave a server.
+//! 3. Only an answer of a later epoch is a reason to leave a server. Two of them may name the same one differently, or one
+//!    may be behind, and whoever believed both in turn would never arrive.
 
 use super::config::{Address, Login, RedisConfig, Site};
 use super::dial::{Opened, open};
@@ -46,14 +47,14 @@ pub(super) struct Group {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Sighting {
     pub(super) address: Address,
-    /// Of the configuration that says so; 0 if the user may not ask for it.
-    epoch: u64,
+    /// Of the configuration that says so; none if the user may not ask for it.
+    epoch: Option<u64>,
 }
 
 impl Sighting {
-    /// Whether it is a reason to leave a server for another (3).
+    /// Whether it is a reason to leave a server for another (3). What is known grows with each, so that this ends.
     fn supersedes(&self, known: &Self) -> bool {
-        self.epoch >= known.epoch && self.address != known.address
+        known.epoch.is_some() && self.epoch > known.epoch && self.address != known.address
     }
 }
 
@@ -68,41 +69,40 @@ impl Group {
         self.tls
     }
 
-    /// Where the primary is (1). A `hint` is believed unless they know as late a configuration.
+    /// Where the primary is (1). While those who have answered know of no configuration as late as that of a `hint`, all are
+    /// waited for; where none of them does, it is over.
     ///
     /// Cancel safety: dropping the future changes nothing.
     pub(super) async fn find(&self, config: &RedisConfig, hint: Option<Sighting>) -> Result<Sighting, Fault> {
         let mut asked: FuturesUnordered<_> =
             self.sentinels.iter().map(|sentinel| self.look(config, sentinel)).collect();
-        let (mut answers, mut trouble) = (0, None);
-        let mut seen: Option<Sighting> = None;
+        let (mut seen, mut trouble) = (Vec::new(), None);
         while let Some(answer) = asked.next().await {
             match answer {
                 Ok(sighting) => {
-                    answers += 1;
-                    if seen.as_ref().is_none_or(|seen| seen.epoch < sighting.epoch) {
-                        seen = Some(sighting);
-                    }
-                    if answers > self.sentinels.len() / 2 {
-                        break;
+                    seen.push(sighting.clone());
+                    let votes = votes(&seen, &sighting);
+                    let behind = hint.as_ref().is_some_and(|hint| hint.epoch > sighting.epoch);
+                    if votes > self.sentinels.len() / 2 && !behind {
+                        return Ok(sighting);
                     }
                 }
-                Err(fault) => trouble = Some(more_telling(trouble, fault)),
+                Err(fault) => {
+                    tracing::debug!(node = %fault.node, %fault, "a Sentinel does not say where the primary is");
+                    trouble = Some(more_hopeful(trouble, fault));
+                }
             }
         }
-        match (seen, hint) {
-            (Some(seen), Some(hint)) if hint.epoch > seen.epoch => Ok(hint),
-            (None, Some(hint)) => Ok(hint),
-            (Some(seen), _) => Ok(seen),
-            (None, None) => Err(trouble.unwrap_or_else(|| self.silent())),
-        }
+        let best = seen.iter().max_by_key(|sighting| (sighting.epoch, votes(&seen, sighting))).cloned();
+        best.or(hint).ok_or_else(|| trouble.unwrap_or_else(|| self.silent()))
     }
 
     /// Where one of them says that it is.
     async fn look(&self, config: &RedisConfig, sentinel: &Address) -> Result<Sighting, Fault> {
         let node = named(sentinel);
         let asked = async { self.ask(&mut self.reach(config, sentinel, |_| {}).await?, &node).await };
-        match timeout(PATIENCE, asked).await {
+        // Some are left out for the sake of a short attempt as well.
+        match timeout(PATIENCE.min(config.patience() / 4), asked).await {
             Ok(answer) => answer,
             Err(_) => Err(Fault::new(FaultKind::Unreachable, Phase::Connect, Arc::clone(&node))),
         }
@@ -140,7 +140,7 @@ impl Group {
         let record: Option<HashMap<String, String>> =
             answers.get(1).and_then(|record| from_redis_value_ref(record).ok());
         let epoch = record.and_then(|record| record.get("config-epoch")?.parse().ok());
-        Ok(Sighting { address: Address::Tcp { host, port, tls: self.tls }, epoch: epoch.unwrap_or(0) })
+        Ok(Sighting { address: Address::Tcp { host, port, tls: self.tls }, epoch })
     }
 
     fn unknown(&self) -> FaultKind {
@@ -167,15 +167,21 @@ impl fmt::Display for Group {
     }
 }
 
+/// How many have seen the same.
+fn votes(seen: &[Sighting], sighting: &Sighting) -> usize {
+    seen.iter().filter(|other| *other == sighting).count()
+}
+
 /// What messages name a Sentinel by.
 fn named(sentinel: &Address) -> Arc<str> {
     format!("the Sentinel {sentinel}").into()
 }
 
-/// Of what went wrong with two of them: what one says tells more than that it cannot be reached.
-fn more_telling(earlier: Option<Fault>, fault: Fault) -> Fault {
+/// Of what went wrong with two of them: what may pass. One that nobody can ask must not end what a blip of the others would
+/// not.
+fn more_hopeful(earlier: Option<Fault>, fault: Fault) -> Fault {
     match earlier {
-        Some(earlier) if !earlier.is_transient() || fault.is_transient() => earlier,
+        Some(earlier) if earlier.is_transient() || !fault.is_transient() => earlier,
         _ => fault,
     }
 }
@@ -258,7 +264,11 @@ impl Post<'_> {
         // What was heard of another primary is asked about for nothing, and so is a connection that has ended.
         let on_push = move |_| bell.notify_one();
         let mut sentinel = self.group.reach(self.config, self.sentinel, on_push).await.ok()?;
-        sentinel.conn.subscribe(&NEWS[..]).await.ok()?;
+        match sentinel.conn.subscribe(&NEWS[..]).await {
+            // A user that may not listen still asks now and then.
+            Err(error) if error.clone().into_server_errors().is_none() => return None,
+            _ => {}
+        }
         Some(Ear { sentinel, heard })
     }
 }
@@ -268,22 +278,26 @@ mod tests {
     use super::*;
 
     fn seen(host: &str, epoch: u64) -> Sighting {
-        Sighting { address: Address::Tcp { host: host.to_owned(), port: 1, tls: false }, epoch }
+        let address = Address::Tcp { host: host.to_owned(), port: 1, tls: false };
+        Sighting { address, epoch: Some(epoch) }
     }
 
     #[test]
-    fn an_earlier_epoch_is_no_reason_to_leave_a_server() {
+    fn only_a_later_epoch_is_a_reason_to_leave_a_server() {
         assert!(seen("b", 2).supersedes(&seen("a", 1)));
-        assert!(seen("b", 0).supersedes(&seen("a", 0)), "of a user that may not ask for epochs");
+        assert!(!seen("b", 1).supersedes(&seen("a", 1)), "two names of one server, or one who is behind");
         assert!(!seen("b", 1).supersedes(&seen("a", 2)));
         assert!(!seen("a", 2).supersedes(&seen("a", 1)));
+        let unknown = |host| Sighting { epoch: None, ..seen(host, 0) };
+        assert!(!unknown("b").supersedes(&unknown("a")) && !seen("b", 1).supersedes(&unknown("a")));
     }
 
     #[test]
-    fn what_one_says_tells_more_than_that_it_cannot_be_reached() {
+    fn what_may_pass_is_not_ended_by_one_that_nobody_can_ask() {
         let fault = |kind| Fault::new(kind, Phase::Connect, "a");
         let (silent, wrong) = (fault(FaultKind::Unreachable), fault(FaultKind::Unauthenticated));
-        assert_eq!(more_telling(Some(silent.clone()), wrong.clone()).kind, wrong.kind);
-        assert_eq!(more_telling(Some(wrong.clone()), silent).kind, wrong.kind);
+        assert_eq!(more_hopeful(Some(silent.clone()), wrong.clone()).kind, silent.kind);
+        assert_eq!(more_hopeful(Some(wrong.clone()), silent.clone()).kind, silent.kind);
+        assert_eq!(more_hopeful(Some(wrong.clone()), wrong.clone()).kind, wrong.kind);
     }
 }

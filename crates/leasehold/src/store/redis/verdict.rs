@@ -60,6 +60,8 @@ fn judge_text(code: &str, details: &str) -> Verdict {
         "OOM" => refused(FaultKind::OutOfMemory),
         "READONLY" => Verdict { elsewhere: true, ..refused(FaultKind::ReadOnly) },
         "MISCONF" | "NOREPLICAS" => refused(FaultKind::ReadOnly),
+        // A server that became a replica while one waited there.
+        "UNBLOCKED" => Verdict { untouched: false, elsewhere: true, ..refused(FaultKind::ReadOnly) },
         "MASTERDOWN" => Verdict { elsewhere: true, ..refused(FaultKind::Busy) },
         "LOADING" | "BUSY" | "TRYAGAIN" | "CLUSTERDOWN" => refused(FaultKind::Busy),
         // Redis answers so to the connection, whatever was sent.
@@ -186,6 +188,12 @@ mod tests {
                 "ERR",
                 "ACL failure in script: User x has no permissions to run the 'set' command script: on @user_script:3.",
                 FaultKind::Forbidden,
+                false,
+            ),
+            (
+                "UNBLOCKED",
+                "force unblock from blocking operation, instance state changed (master -> replica?)",
+                FaultKind::ReadOnly,
                 false,
             ),
             ("LOADING", "Redis is loading the dataset in memory", FaultKind::Busy, true),

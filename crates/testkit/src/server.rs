@@ -317,7 +317,10 @@ impl RedisServerBuilder {
         let program = if self.core.is_some() { Path::new("taskset") } else { &self.binary };
         let name = program.file_name().unwrap_or_default().to_string_lossy();
         if error.kind() == io::ErrorKind::NotFound && ["redis-server", "valkey-server"].contains(&&*name) {
-            let text = format!("{name} is not installed: run `cargo xtask test`, which installs it");
+            let text = format!(
+                "`{}` is not installed: run `cargo xtask test`, which installs it",
+                program.display()
+            );
             return io::Error::new(error.kind(), text);
         }
         io::Error::new(error.kind(), format!("failed to start `{}`: {error}", program.display()))
@@ -502,11 +505,11 @@ mod tests {
         };
         check(
             RedisServer::builder(),
-            "redis-server is not installed: run `cargo xtask test`, which installs it",
+            "`redis-server` is not installed: run `cargo xtask test`, which installs it",
         );
         check(
             RedisServer::builder().binary("/somewhere/valkey-server"),
-            "valkey-server is not installed: run `cargo xtask test`, which installs it",
+            "`/somewhere/valkey-server` is not installed: run `cargo xtask test`, which installs it",
         );
         check(RedisServer::builder().binary("other-server"), "failed to start `other-server`");
         check(RedisServer::builder().pinned(0), "failed to start `taskset`");

@@ -47,6 +47,39 @@ impl FromStr for SessionId {
     }
 }
 
+/// A part of a store that stands or falls by itself, and in which a session lives by a record of its own: a slot of a
+/// cluster, or one of several servers.
+///
+/// ```
+/// use leasehold_core::Place;
+///
+/// assert_eq!(Place::new(0), Place::ONLY); // of a store that has no parts
+/// assert_eq!(Place::new(16_383).to_string(), "16383");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Place(u16);
+
+impl Place {
+    /// That of a store that has only one.
+    pub const ONLY: Self = Self(0);
+
+    /// The place of that number; how they are numbered is the store's.
+    pub const fn new(number: u16) -> Self {
+        Self(number)
+    }
+
+    /// Its number.
+    pub const fn as_u16(self) -> u16 {
+        self.0
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
 /// One acquisition of one lock: a session and 128 random bits. The Mutex's token in Redis.
 ///
 /// Whoever knows a hold id can end the hold, so neither `Debug` nor any message shows more of it than

@@ -29,7 +29,7 @@ mod time;
 
 pub use audit::{AuditEntry, Fingerprint, ParseFingerprintError};
 pub use fence::{FencingToken, ParseFencingTokenError};
-pub use id::{HoldId, Nonce, ParseIdError, SessionId};
+pub use id::{HoldId, Nonce, ParseIdError, Place, SessionId};
 pub use key::{KeyError, KeySpace, LockKeys};
 pub use label::{Label, LabelError, OwnValue, OwnValueError};
 pub use lease::{Lease, LeaseError};

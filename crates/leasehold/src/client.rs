@@ -306,7 +306,7 @@ impl Client {
     /// The id of this client's session: part of what it holds, and no secret. Another one follows if it
     /// [lapses](ClientBuilder::session).
     pub fn session(&self) -> SessionId {
-        self.engine.sessions.present().id
+        self.engine.sessions.id()
     }
 
     /// The sessions of the store, in no order: who is behind each, how long it is alive, and which locks it holds.

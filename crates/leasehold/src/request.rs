@@ -460,7 +460,7 @@ impl Request {
         let world = &self.engine.world;
         let asked = self.lease.ok_or(NotDetached::NoLease)?;
         let lease = asked.remaining(world.wall()).map_err(NotDetached::Lease)?;
-        let session = engine::own_session(&self.engine);
+        let session = engine::own_session(&self.engine, &self.seat.lock);
         let pursuit = self.pursuit(asker, lease, limit, once, Some(session.clone()));
         let lock = &self.seat.lock;
         let detached = engine::acquire_detached(&self.engine, lock, session.id, pursuit, asked).await?;
@@ -477,13 +477,13 @@ impl Request {
         once: bool,
         own: Option<Arc<Session>>,
     ) -> Pursuit {
-        let session = own.clone().unwrap_or_else(|| self.engine.sessions.present());
+        let life = own.as_ref().map_or(self.engine.sessions.life, |own| own.life);
         let terms = Arc::new(Terms {
             lease,
             label: self.engine.label.clone(),
             value: asker.value.clone(),
             adopt: self.adopt,
-            life: if asker.by_lease { Life::Lease } else { session.life },
+            life: if asker.by_lease { Life::Lease } else { life },
             queue: !once && self.retry.is_none(),
             look_often: self.parting.free_every.is_some() || !self.engine.store.has_mailboxes(),
             portion: asker.portion,

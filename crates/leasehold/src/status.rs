@@ -211,7 +211,7 @@ impl Request {
 
     /// Whether a task of this client has the lock.
     fn is_ours(&self, seen: &Inspection) -> bool {
-        let own = Some(self.engine.sessions.present().id);
+        let own = Some(self.engine.sessions.id_at(self.seat.place));
         if self.seat.lock.kind.is_shared() {
             seen.sharers.iter().any(|sharer| sharer.session == own)
         } else {

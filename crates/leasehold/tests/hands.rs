@@ -4,8 +4,8 @@
 #![allow(clippy::unwrap_used, reason = "a test says what is wrong by panicking")]
 
 use leasehold::core::{
-    About, Acquire, Acquired, Beat, Beaten, Claim, HoldId, Kind, Label, Life, Lock, Op, Portion, Reply,
-    SessionId, SessionOp, SessionReply,
+    About, Acquire, Acquired, Beat, Beaten, Claim, HoldId, Kind, Label, Life, Lock, Op, Place, Portion,
+    Reply, SessionId, SessionOp, SessionReply,
 };
 use leasehold::store::{MemoryStore, Outcome, Postbox, RedisConfig, RedisStore, SqliteStore, Store, Wake};
 use leasehold::{Client, Ended, FreeError, LostReason, Seen};
@@ -18,13 +18,13 @@ const MS: Duration = Duration::from_millis(1);
 const S: Duration = Duration::from_secs(1);
 
 /// A store of a case's own.
-struct Place {
+struct Stand {
     url: String,
     server: Option<leasehold_testkit::RedisServer>,
     _dir: Option<tempfile::TempDir>,
 }
 
-impl Place {
+impl Stand {
     fn memory() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let url = format!("memory:hands-{}", NEXT.fetch_add(1, Relaxed));
@@ -74,7 +74,7 @@ impl Place {
     async fn dying_with(&self, lock: Lock, portions: &[Portion]) -> SessionId {
         let store = self.store().await;
         let session = SessionId::from_random(rand::random());
-        store.open_mailbox(session, Arc::new(Deaf), S).await.expect("it opens");
+        store.open_mailbox(Place::ONLY, session, Arc::new(Deaf), S).await.expect("it opens");
         let about = About {
             label: Label::new("the dead").expect("a label"),
             host: "far".into(),
@@ -86,7 +86,7 @@ impl Place {
         };
         let begin = Some(about.to_json());
         let beat = Beat { session, alive_ms: 300, begin, held: vec![lock.clone()], left: vec![] };
-        let begun = store.attend(&SessionOp::Beat(beat), S).await;
+        let begun = store.attend(Place::ONLY, &SessionOp::Beat(beat), S).await;
         assert!(matches!(begun, Outcome::Done(SessionReply::Beat(Beaten::Alive))), "{begun:?}");
         for portion in portions {
             let ask = Acquire {
@@ -126,7 +126,7 @@ macro_rules! on_every_store {
         mod $store {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $case() {
-                super::$case(&super::Place::$store()).await;
+                super::$case(&super::Stand::$store()).await;
             })*
         }
     };
@@ -142,25 +142,25 @@ on_every_store! {
 /// In a file the dead are those whose process has ended; the tests of the program kill one.
 #[tokio::test]
 async fn a_monitor_frees_what_the_dead_held_in_memory() {
-    a_monitor_frees_what_the_dead_held(&Place::memory()).await;
+    a_monitor_frees_what_the_dead_held(&Stand::memory()).await;
 }
 
 #[tokio::test]
 async fn a_monitor_frees_what_the_dead_held_on_a_server() {
-    a_monitor_frees_what_the_dead_held(&Place::redis()).await;
+    a_monitor_frees_what_the_dead_held(&Stand::redis()).await;
 }
 
 #[tokio::test]
 async fn people_find_all_who_share_a_lock_in_memory() {
-    people_find_all_who_share_a_lock(&Place::memory()).await;
+    people_find_all_who_share_a_lock(&Stand::memory()).await;
 }
 
 #[tokio::test]
 async fn people_find_all_who_share_a_lock_in_a_file() {
-    people_find_all_who_share_a_lock(&Place::sqlite()).await;
+    people_find_all_who_share_a_lock(&Stand::sqlite()).await;
 }
 
-async fn people_find_all_who_share_a_lock(place: &Place) {
+async fn people_find_all_who_share_a_lock(place: &Stand) {
     let (one, other) = (place.client("billing").await, place.client("shipping").await);
     let operator = place.operator("ops").await;
     let reading = [
@@ -212,7 +212,7 @@ async fn people_find_all_who_share_a_lock(place: &Place) {
 /// The first to be given back took the others out of the list, and out of the monitor's sight.
 #[tokio::test]
 async fn who_gives_one_of_several_holds_back_is_still_listed() {
-    let place = Place::memory();
+    let place = Stand::memory();
     let (client, operator) = (place.client("billing").await, place.operator("ops").await);
     let uploads = client.semaphore("uploads", 3).unwrap();
     let (one, other) = (uploads.acquire().await.unwrap(), uploads.acquire().await.unwrap());
@@ -246,7 +246,7 @@ async fn who_gives_one_of_several_holds_back_is_still_listed() {
 /// On a server the same is done by scripts; in a file the dead are those whose process has ended.
 #[tokio::test]
 async fn a_monitor_frees_all_that_the_dead_shared() {
-    let place = Place::memory();
+    let place = Stand::memory();
     let (live, operator) = (place.client("alive").await, place.operator("ops").await);
     let kept = live.semaphore("uploads", 4).unwrap().acquire().await.unwrap();
     let two = Portion::Permits { count: 1, of: 4 };
@@ -271,7 +271,7 @@ async fn a_monitor_frees_all_that_the_dead_shared() {
     kept.release().await.expect("its session lives");
 }
 
-async fn people_find_who_holds_what(place: &Place) {
+async fn people_find_who_holds_what(place: &Stand) {
     let (holder, operator) = (place.client("billing").await, place.operator("ops").await);
     let guard = holder.mutex("long").unwrap().acquire().await.unwrap();
     let gone = holder.mutex("gone").unwrap().acquire().await.unwrap();
@@ -310,7 +310,7 @@ async fn people_find_who_holds_what(place: &Place) {
     guard.release().await.unwrap();
 }
 
-async fn a_lock_is_freed_by_force_and_the_next_has_it(place: &Place) {
+async fn a_lock_is_freed_by_force_and_the_next_has_it(place: &Stand) {
     let (holder, waiter) = (place.client("billing").await, place.client("next").await);
     let operator = place.operator("the night shift").await;
     let guard = holder.mutex("a").unwrap().lease(600 * S).acquire().await.unwrap();
@@ -341,7 +341,7 @@ async fn a_lock_is_freed_by_force_and_the_next_has_it(place: &Place) {
     next.release().await.unwrap();
 }
 
-async fn only_the_holder_that_was_seen_loses_the_lock(place: &Place) {
+async fn only_the_holder_that_was_seen_loses_the_lock(place: &Stand) {
     let holder = place.client("billing").await;
     let (operator, other) = (place.operator("ops").await, place.operator("another").await);
     let first = holder.mutex("a").unwrap().acquire().await.unwrap();
@@ -363,7 +363,7 @@ async fn only_the_holder_that_was_seen_loses_the_lock(place: &Place) {
     assert_eq!(second.lost().await.reason, LostReason::Freed);
 }
 
-async fn a_monitor_frees_what_the_dead_held(place: &Place) {
+async fn a_monitor_frees_what_the_dead_held(place: &Stand) {
     let (live, operator) = (place.client("alive").await, place.operator("ops").await);
     let kept = live.mutex("kept").unwrap().acquire().await.unwrap();
     let session = place.dying("left").await;
@@ -394,7 +394,7 @@ async fn a_monitor_frees_what_the_dead_held(place: &Place) {
     kept.release().await.expect("its session lives");
 }
 
-async fn who_is_nobody_to_the_store_is_not_listed(place: &Place) {
+async fn who_is_nobody_to_the_store_is_not_listed(place: &Stand) {
     let operator = place.operator("ops").await;
     let held = operator.mutex("a").unwrap().acquire().await.unwrap();
     if place.url.starts_with("sqlite:") {
@@ -414,7 +414,7 @@ async fn who_is_nobody_to_the_store_is_not_listed(place: &Place) {
 
 #[tokio::test]
 async fn a_strangers_lock_is_freed_by_what_was_seen_of_it() {
-    let place = Place::redis();
+    let place = Stand::redis();
     let server = place.server.as_ref().expect("it is there");
     let mutex = place.operator("ops").await.mutex("a").unwrap();
     server.cli(&["SET", "a", "first"]).expect("it answers");

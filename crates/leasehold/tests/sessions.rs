@@ -8,7 +8,7 @@ use leasehold::store::{
     SessionReply, Store, Wake,
 };
 use leasehold::{AcquireError, Attempt, Client, Ended, FencingToken, LostReason, Moment, SessionId, World};
-use leasehold_core::{About, KeyError, SessionEntry};
+use leasehold_core::{About, KeyError, Place, SessionEntry};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -67,23 +67,29 @@ impl Store for Way {
 
     fn open_mailbox(
         &self,
+        place: Place,
         session: SessionId,
         post: Arc<dyn Postbox>,
         within: Duration,
     ) -> BoxFuture<'_, Result<(), Fault>> {
         let _ = self.post.set(post.clone());
-        self.inner.open_mailbox(session, post, within)
+        self.inner.open_mailbox(place, session, post, within)
     }
 
-    fn close_mailbox(&self, session: SessionId) {
-        self.inner.close_mailbox(session);
+    fn close_mailbox(&self, place: Place, session: SessionId) {
+        self.inner.close_mailbox(place, session);
     }
 
     fn sessions(&self) -> SessionKeeping {
         self.inner.sessions()
     }
 
-    fn attend<'a>(&'a self, op: &'a SessionOp, within: Duration) -> BoxFuture<'a, Outcome<SessionReply>> {
+    fn attend<'a>(
+        &'a self,
+        place: Place,
+        op: &'a SessionOp,
+        within: Duration,
+    ) -> BoxFuture<'a, Outcome<SessionReply>> {
         if matches!(op, SessionOp::Beat(beat) if beat.begin.is_none()) {
             self.beats.fetch_add(1, SeqCst);
         }
@@ -91,7 +97,7 @@ impl Store for Way {
             self.lists.fetch_add(1, SeqCst);
         }
         Box::pin(async move {
-            let mut outcome = self.unless_cut(within, self.inner.attend(op, within)).await;
+            let mut outcome = self.unless_cut(within, self.inner.attend(place, op, within)).await;
             if matches!(op, SessionOp::Beat(_)) {
                 sleep(self.slow).await;
             }
@@ -205,7 +211,7 @@ impl Scene {
     }
 
     async fn sessions(&self) -> Vec<SessionEntry> {
-        match self.store.attend(&SessionOp::List, S).await {
+        match self.store.attend(Place::ONLY, &SessionOp::List, S).await {
             Outcome::Done(SessionReply::List(sessions)) => sessions,
             odd => panic!("{odd:?}"),
         }

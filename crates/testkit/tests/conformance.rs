@@ -9,8 +9,8 @@ use leasehold_core::model::{
 };
 use leasehold_core::{
     Acquire, Acquired, Claim, Enqueue, Evicted, Extended, Fate, FencingToken, Freed, HoldId, Inspect,
-    KeyError, KeySpace, Kind, Life, Lock, LockName, Op, OwnValue, Pass, Portion, Refused, Release, Reply,
-    Seen, SessionId, SessionOp, SessionReply, Share, Wake,
+    KeyError, KeySpace, Kind, Life, Lock, LockName, Op, OwnValue, Pass, Place, Portion, Refused, Release,
+    Reply, Seen, SessionId, SessionOp, SessionReply, Share, Wake,
 };
 use leasehold_testkit::conformance::{self, Scene, Subject, cases};
 use std::collections::HashMap;
@@ -709,6 +709,7 @@ impl Store for Model {
 
     fn open_mailbox(
         &self,
+        _place: Place,
         session: SessionId,
         post: Arc<dyn Postbox>,
         _within: Duration,
@@ -717,7 +718,7 @@ impl Store for Model {
         Box::pin(ready(Ok(())))
     }
 
-    fn close_mailbox(&self, session: SessionId) {
+    fn close_mailbox(&self, _place: Place, session: SessionId) {
         if self.flaw != Flaw::PostsToClosed {
             self.shared().mailboxes.remove(&session);
         }
@@ -727,7 +728,12 @@ impl Store for Model {
         SessionKeeping::ByBeat
     }
 
-    fn attend<'a>(&'a self, op: &'a SessionOp, _within: Duration) -> BoxFuture<'a, Outcome<SessionReply>> {
+    fn attend<'a>(
+        &'a self,
+        _place: Place,
+        op: &'a SessionOp,
+        _within: Duration,
+    ) -> BoxFuture<'a, Outcome<SessionReply>> {
         let mut shared = self.shared();
         let now_ms = shared.now_us / 1000;
         if let (Flaw::Revives, SessionOp::Beat(beat)) = (self.flaw, op)

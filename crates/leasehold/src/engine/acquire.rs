@@ -76,7 +76,7 @@ pub(crate) fn take_kept<'a>(
     if !seat.lock.kind.is_handed_on() {
         return None;
     }
-    let session = engine.sessions.present();
+    let session = engine.sessions.present(seat.place);
     let inside = engine.gate.inside();
     let now = engine.world.now();
     let life = life.unwrap_or(session.life);
@@ -165,7 +165,7 @@ impl<'a> Chase<'a> {
     async fn run(mut self) -> Result<Won<'a>, Missed> {
         loop {
             let world = &self.engine.world;
-            let (session, now) = self.patience.session().await?;
+            let (session, now) = self.patience.session(self.seat.place).await?;
             // Whoever has won has said so to the keeper, or has given the lock back, before a shutdown goes on.
             let inside = self.engine.gate.inside();
             let turn = self.seat.turn(self.line.id, &session, now, &mut || world.random());

@@ -58,8 +58,8 @@ pub(crate) enum NotExtended {
 }
 
 /// A session of its own for a hold that nobody keeps: it is known to no store, and its absence means nothing (1).
-pub(crate) fn own_session(engine: &Engine) -> Arc<Session> {
-    Arc::new(Session::new(fresh_id(&*engine.world), Life::Lease, FAR))
+pub(crate) fn own_session(engine: &Engine, lock: &Lock) -> Arc<Session> {
+    Arc::new(Session::new(engine.store.place(lock), fresh_id(&*engine.world), Life::Lease, FAR))
 }
 
 /// Acquires a lock for nobody in particular, as a session of its own (1).
@@ -71,11 +71,12 @@ pub(crate) async fn acquire_detached(
     lease: Lease,
 ) -> Result<Detached, NotDetached> {
     let seats = Arc::new(Seats::new(engine.world.clone()));
-    let seat = seats.seat(lock, session);
+    let place = engine.store.place(lock);
+    let seat = seats.seat(lock, place, session);
     engine.seats.receive(&seat);
     // Who does not queue is sent nothing.
     let mailbox = if pursuit.terms.queue {
-        let mailbox = Mailbox { store: &*engine.store, session };
+        let mailbox = Mailbox { store: &*engine.store, place, session };
         open(engine, &mailbox, seats, &mut pursuit).await.map_err(NotDetached::Missed)?;
         Some(mailbox)
     } else {
@@ -101,7 +102,9 @@ async fn open(
     let now = engine.world.now();
     let call = engine.timings.call;
     let within = pursuit.limit.map_or(call, |limit| limit.since(now).min(call));
-    let Err(fault) = engine.store.open_mailbox(mailbox.session, seats, within).await else { return Ok(()) };
+    let Err(fault) = engine.store.open_mailbox(mailbox.place, mailbox.session, seats, within).await else {
+        return Ok(());
+    };
     let over = pursuit.limit.is_some_and(|limit| limit <= engine.world.now());
     if over || !fault.is_transient() {
         return Err(Missed::Fault { fault, maybe_there: false });
@@ -276,7 +279,7 @@ pub(crate) async fn attach(
         Ok(valid_until) => {
             let seat = if lock.kind.is_shared() { engine.own_seat(lock) } else { engine.seat(lock) };
             // It lives by its lease alone, also where the client that keeps it has a session.
-            let session = Arc::new(Session::new(claim.hold.session(), Life::Lease, FAR));
+            let session = Arc::new(Session::new(seat.place, claim.hold.session(), Life::Lease, FAR));
             let hold = Hold::new(lock.clone(), claim, fence, valid_until, session, Arc::downgrade(&seat));
             let hold = Arc::new(hold);
             hold.may_last(may_last_until);

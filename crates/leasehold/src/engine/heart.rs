@@ -1,16 +1,16 @@
-//! What the keeper does for its session: beats, and what it tells with them.
+//! What the keeper does for its sessions: beats, and what it tells with them.
 //!
 //! With a beat go the locks that have been held for so long that they were extended, and those that are not held any
 //! more, so that people find them without a search through the store. A lock that is taken and given back within a
 //! moment costs nothing here.
 //!
-//! 1. One beat at a time is on its way.
+//! 1. One beat of a session at a time is on its way.
 //! 2. What went with a beat that was not answered goes with the next one, unless it is otherwise by then.
 
 use super::Session;
 use leasehold_core::pulse::{Duty, Pulse};
-use leasehold_core::{Beat, Lock, Moment, SessionOp, whole_millis};
-use std::collections::BTreeMap;
+use leasehold_core::{Beat, Lock, Moment, Place, SessionOp, whole_millis};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,9 +19,70 @@ const TELL_EVERY: Duration = Duration::from_millis(500);
 /// How many locks one beat tells of.
 const TOLD_AT_ONCE: usize = 1000;
 
+/// How long nothing refers to a session before it ends, in a store that has several places: it costs a beat every few
+/// seconds, and another one two round trips.
+const IDLE: Duration = Duration::from_secs(30);
+
+/// All sessions that live by beats, at most one in a place.
+#[derive(Default)]
+pub(super) struct Hearts {
+    /// Each with the moment at which it is in `due`.
+    by_place: BTreeMap<Place, (Heart, Moment)>,
+    due: BTreeSet<(Moment, Place)>,
+}
+
+impl Hearts {
+    pub(super) fn insert(&mut self, heart: Heart) {
+        let (place, at) = (heart.session.place, heart.due());
+        self.remove(place);
+        self.by_place.insert(place, (heart, at));
+        self.due.insert((at, place));
+    }
+
+    pub(super) fn remove(&mut self, place: Place) -> Option<Heart> {
+        let (heart, at) = self.by_place.remove(&place)?;
+        self.due.remove(&(at, place));
+        Some(heart)
+    }
+
+    pub(super) fn session(&self, place: Place) -> Option<&Arc<Session>> {
+        self.by_place.get(&place).map(|(heart, _)| &heart.session)
+    }
+
+    /// Does something with that of a place, if there is one.
+    pub(super) fn with<T>(&mut self, place: Place, change: impl FnOnce(&mut Heart) -> T) -> Option<T> {
+        let (heart, at) = self.by_place.get_mut(&place)?;
+        let result = change(heart);
+        let before = std::mem::replace(at, heart.due());
+        if before != *at {
+            self.due.remove(&(before, place));
+            self.due.insert((*at, place));
+        }
+        Some(result)
+    }
+
+    /// Where something is due.
+    pub(super) fn due(&self, now: Moment) -> Vec<Place> {
+        self.due.iter().take_while(|(at, _)| *at <= now).map(|(_, place)| *place).collect()
+    }
+
+    /// When something is due next.
+    pub(super) fn next(&self) -> Option<Moment> {
+        self.due.first().map(|(at, _)| *at)
+    }
+
+    /// Takes all out.
+    pub(super) fn take(&mut self) -> impl Iterator<Item = Heart> + use<> {
+        self.due.clear();
+        std::mem::take(&mut self.by_place).into_values().map(|(heart, _)| heart)
+    }
+}
+
 /// A session that lives by beats.
 pub(super) struct Heart {
     pub(super) session: Arc<Session>,
+    /// Since when nothing refers to it, as far as was seen.
+    idle_since: Option<Moment>,
     pulse: Pulse,
     beaten_at: Moment,
     /// What is to be told: whether a lock is held.
@@ -50,7 +111,14 @@ pub(super) struct Throb {
 
 impl Heart {
     pub(super) fn new(session: Arc<Session>, pulse: Pulse, now: Moment) -> Self {
-        Self { session, pulse, beaten_at: now, news: BTreeMap::new(), holds: BTreeMap::new() }
+        Self {
+            session,
+            idle_since: None,
+            pulse,
+            beaten_at: now,
+            news: BTreeMap::new(),
+            holds: BTreeMap::new(),
+        }
     }
 
     /// A hold of a lock that was told of is over.
@@ -87,6 +155,16 @@ impl Heart {
             Duty::Lapsed => Need::Lapsed,
             Duty::Rest(_) => Need::Rest,
         }
+    }
+
+    /// Whether nothing has referred to the session for so long that it can end. To be asked whenever a beat is due.
+    pub(super) fn is_idle(&mut self, now: Moment) -> bool {
+        // The client's table and this one have a clone each; a beat on its way would have another.
+        if Arc::strong_count(&self.session) > 2 {
+            self.idle_since = None;
+            return false;
+        }
+        now.since(*self.idle_since.get_or_insert(now)) >= IDLE
     }
 
     /// When to poll next.

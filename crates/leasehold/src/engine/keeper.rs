@@ -14,7 +14,8 @@
 //!    about it.
 //! 6. A shutdown takes all holds over. The keeper then does what is still to be done, until its bound, and ends; what
 //!    was left undone is known from then on.
-//! 7. Beats go first. A session that has lapsed takes all its holds with it, in one step, and another one is begun.
+//! 7. Beats go first. A session that has lapsed takes all its holds with it, in one step, and another one is begun. Places
+//!    do not wait for one another, and in none is more than one thing at a time done to have another session.
 //! 8. Messages are hints, and can be forged in any number: one about a hold makes it be extended early, a few times a
 //!    second at most, and the store's answer is what counts.
 //! 9. A hold that is handed on inside the process stays what it is here: what is in flight about it goes on, and counts for
@@ -29,9 +30,9 @@ mod passing;
 pub(super) use errand::Owed;
 pub(super) use passing::Call;
 
-use super::heart::{Heart, Throb};
-use super::pace::{Pace, Place, Turn};
-use super::session::{Birth, Sessions};
+use super::heart::{Heart, Hearts, Throb};
+use super::pace::{Pace, Spot, Turn};
+use super::session::{Birth, Session, Sessions};
 use super::shutdown::{self, Farewell};
 use super::{FAR, Hold, LostReason, Timings, World};
 use crate::store::Store;
@@ -43,8 +44,8 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use leasehold_core::pulse::Pulse;
 use leasehold_core::tenure::{Duty, Tenure, Wish};
-use leasehold_core::{Claim, FIRST_LEASE, FencingToken, HoldId, Lock, Moment, Released};
-use life::{beat, begin_again, end_session};
+use leasehold_core::{Claim, FIRST_LEASE, FencingToken, HoldId, Lock, Moment, Place, Released};
+use life::{beat, begin, end_sessions, end_unused};
 use passing::{Called, call};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -81,8 +82,11 @@ pub(super) struct Shared {
 }
 
 struct State {
-    /// The session, where it lives by beats and has not lapsed.
-    heart: Option<Heart>,
+    /// The sessions that live by beats and have not lapsed.
+    hearts: Hearts,
+    /// Places where a session is to begin, and those where one is being begun or ended.
+    wanted: BTreeSet<Place>,
+    busy: BTreeSet<Place>,
     kept: HashMap<KeepId, Kept>,
     /// The same by their fencing tokens, which messages name.
     by_fence: BTreeSet<(FencingToken, KeepId)>,
@@ -115,7 +119,7 @@ struct Kept {
     hold: Arc<Hold>,
     tenure: Tenure,
     /// Where it stands in the pace; `None` once it is lost.
-    place: Option<Place>,
+    place: Option<Spot>,
     /// Set once it is lost: it is not extended any more.
     lost: bool,
     /// Set once people are told of it.
@@ -173,10 +177,14 @@ struct Work {
     called: Vec<Called>,
     /// Holds that were kept for whoever comes until now.
     rested: Vec<(KeepId, Arc<Hold>)>,
-    /// A beat that is due.
-    throb: Option<Throb>,
-    /// Set if the session has lapsed.
-    lapsed: bool,
+    /// Beats that are due.
+    throbs: Vec<Throb>,
+    /// Where a session is to begin.
+    begun: Vec<Place>,
+    /// Where one has lapsed.
+    lapsed: Vec<Place>,
+    /// Sessions that nobody uses any more.
+    unused_sessions: Vec<Arc<Session>>,
     errands: Vec<Errand>,
     farewell: Option<Farewell>,
     next: Option<Moment>,
@@ -193,8 +201,14 @@ impl Keeper {
     ) -> io::Result<Self> {
         let (world, timings) = (birth.world.clone(), birth.timings);
         let now = world.now();
+        let mut hearts = Hearts::default();
+        if let Some(pulse) = pulse {
+            hearts.insert(Heart::new(sessions.present(Place::ONLY), pulse, now));
+        }
         let state = State {
-            heart: pulse.map(|pulse| Heart::new(sessions.present(), pulse, now)),
+            hearts,
+            wanted: BTreeSet::new(),
+            busy: BTreeSet::new(),
             kept: HashMap::new(),
             by_fence: BTreeSet::new(),
             pace: Pace::new(),
@@ -333,6 +347,12 @@ impl Keeper {
     pub(super) fn give_back(&self, hold: &Hold) {
         let until = hold.may_last_until().max(self.shared.world.now() + self.shared.timings.call);
         self.shared.post(hold.lock.clone(), hold.claim.clone(), until, None);
+    }
+
+    /// Has a session begin in a place where there is none.
+    pub(super) fn begin(&self, place: Place) {
+        self.shared.state().wanted.insert(place);
+        self.shared.bell.notify_one();
     }
 
     /// Waits until no errand is left.
@@ -512,11 +532,11 @@ impl State {
     }
 
     /// Takes out all that is due, and the extends that go along with it.
-    fn collect(&mut self, now: Moment, call: Duration) -> Work {
+    fn collect(&mut self, now: Moment, call: Duration, sessions: &Sessions) -> Work {
         let closing = self.closing.map(|by| by.min(self.hurry));
         let mut work = Work { closing, farewell: self.farewell.take(), ..Work::default() };
         work.errands.append(&mut self.errands);
-        self.attend(now, &mut work);
+        self.attend(now, sessions, &mut work);
         for Turn { id, ahead } in self.pace.take(now) {
             let Some(kept) = self.kept.get_mut(&id) else { continue };
             kept.place = None;
@@ -554,9 +574,9 @@ impl State {
             self.schedule(id);
         }
         work.rested = self.take_rested(now);
-        let heart = self.heart.as_ref().filter(|_| self.closing.is_none());
+        let beat = self.hearts.next().filter(|_| self.closing.is_none());
         let rest = self.rests.first().map(|(at, _)| *at);
-        work.next = self.pace.next().into_iter().chain(heart.map(Heart::due)).chain(rest).min();
+        work.next = self.pace.next().into_iter().chain(beat).chain(rest).min();
         self.armed = work.next.unwrap_or(FAR);
         work.next = work.next.into_iter().chain(closing.filter(|by| *by != FAR)).min();
         work
@@ -570,7 +590,7 @@ async fn run(shared: Arc<Shared>) {
     let mut running: FuturesUnordered<BoxFuture<'static, ()>> = FuturesUnordered::new();
     loop {
         let now = shared.world.now();
-        let work = shared.state().collect(now, shared.timings.call);
+        let work = shared.state().collect(now, shared.timings.call, &shared.sessions);
         for (id, hold, reason) in work.lost {
             hold.lose(reason);
             if hold.is_passed() {
@@ -591,11 +611,17 @@ async fn run(shared: Arc<Shared>) {
         for (id, hold) in work.rested {
             shared.end_rest(id, &hold, now);
         }
-        if let Some(throb) = work.throb {
+        for throb in work.throbs {
             running.push(Box::pin(beat(shared.clone(), throb)));
         }
-        if work.lapsed {
-            running.push(Box::pin(begin_again(shared.clone())));
+        for place in work.lapsed {
+            running.push(Box::pin(begin(shared.clone(), place, true)));
+        }
+        for place in work.begun {
+            running.push(Box::pin(begin(shared.clone(), place, false)));
+        }
+        for session in work.unused_sessions {
+            running.push(Box::pin(end_unused(shared.clone(), session)));
         }
         for batch in work.urgent.into_iter().chain(work.calm) {
             running.push(Box::pin(extend(shared.clone(), batch)));
@@ -607,7 +633,7 @@ async fn run(shared: Arc<Shared>) {
             running.push(Box::pin(shutdown::part(shared.clone(), farewell)));
         }
         if work.closing.is_some_and(|by| running.is_empty() || by <= now) {
-            return end_session(&shared, work.closing).await;
+            return end_sessions(&shared, work.closing).await;
         }
         let nap = async {
             match work.next {

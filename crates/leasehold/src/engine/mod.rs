@@ -57,10 +57,10 @@ use gate::Gate;
 use keeper::{Ear, Keeper};
 use leasehold_core::contend::Terms;
 use leasehold_core::{
-    About, Label, Lock, Moment, Op, Reply, SessionEntry, SessionId, SessionOp, SessionReply, Wake,
+    About, Label, Lock, Moment, Op, Place, Reply, SessionEntry, SessionId, SessionOp, SessionReply, Wake,
 };
 use seat::Cleared;
-use session::{Birth, Sessions};
+use session::{Birth, Sessions, fresh_id};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fmt;
@@ -115,11 +115,16 @@ impl Engine {
             about: about.to_json(),
             timings,
         };
-        let (session, pulse) = birth.begin().await.map_err(StartError::Session)?;
-        let id = session.id;
-        let sessions = Arc::new(Sessions::new(session));
+        let id = fresh_id(&*world);
+        let (sessions, pulse) = if store.has_places() {
+            (Sessions::where_wanted(id, birth.life()), None)
+        } else {
+            let (only, pulse) = birth.begin(Place::ONLY, id).await.map_err(StartError::Session)?;
+            (Sessions::only(only), pulse)
+        };
+        let sessions = Arc::new(sessions);
         let keeper = Keeper::start(store.sibling(), birth, sessions.clone(), pulse).map_err(|error| {
-            store.close_mailbox(id);
+            store.close_mailbox(Place::ONLY, id);
             StartError::Keeper(error)
         })?;
         // Nobody else sets it.
@@ -130,13 +135,22 @@ impl Engine {
 
     /// The seat of this process before a lock.
     pub(crate) fn seat(&self, lock: &Lock) -> Arc<Seat> {
-        self.seats.seat(lock, self.sessions.present().id)
+        let place = self.store.place(lock);
+        self.seats.seat(lock, place, self.sessions.id_at(place))
     }
 
     /// A seat for one acquisition alone, before a lock that several can have side by side: tasks of one process do not
     /// wait for one another there, and each has a place of its own in the store's queue.
     pub(crate) fn own_seat(&self, lock: &Lock) -> Arc<Seat> {
-        self.seats.own_seat(lock, self.sessions.present().id)
+        let place = self.store.place(lock);
+        self.seats.own_seat(lock, place, self.sessions.id_at(place))
+    }
+
+    /// Closes the mailboxes of all sessions.
+    fn close_mailboxes(&self) {
+        for session in self.sessions.all() {
+            self.store.close_mailbox(session.place, session.id);
+        }
     }
 
     /// Runs what is sent about a hold; nothing comes of it once a shutdown has begun.
@@ -161,7 +175,7 @@ impl Engine {
 
     /// Which sessions the store knows; asked for again after a fault that may pass, for as long as a call may take.
     pub(crate) async fn list_sessions(&self) -> Result<Vec<SessionEntry>, Uncertain> {
-        let ask = |left| self.store.attend(&SessionOp::List, left);
+        let ask = |left| self.store.attend(Place::ONLY, &SessionOp::List, left);
         if let SessionReply::List(sessions) = insist(&*self.world, self.timings.call, ask).await?.reply {
             return Ok(sessions);
         }
@@ -179,7 +193,7 @@ impl Drop for Engine {
         // In this order: the keeper may be about to begin another session.
         self.keeper.close();
         if !self.gate.is_closed() {
-            self.store.close_mailbox(self.sessions.present().id);
+            self.close_mailboxes();
         }
     }
 }
@@ -187,7 +201,7 @@ impl Drop for Engine {
 impl fmt::Debug for Engine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Engine")
-            .field("session", &self.sessions.present().id)
+            .field("session", &self.sessions.id())
             .field("store", &self.store)
             .finish_non_exhaustive()
     }
@@ -294,29 +308,35 @@ impl Seats {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn seat(self: &Arc<Self>, lock: &Lock, session: SessionId) -> Arc<Seat> {
+    fn seat(self: &Arc<Self>, lock: &Lock, place: Place, session: SessionId) -> Arc<Seat> {
         let mut table = self.table();
         if let Some(slot) = table.by_lock.get(lock)
             && let Some(seat) = table.slots.get(*slot as usize).and_then(Weak::upgrade)
         {
             return seat;
         }
-        let (slot, seat) = self.new_seat(&mut table, lock, session);
+        let (slot, seat) = self.new_seat(&mut table, lock, place, session);
         table.by_lock.insert(lock.clone(), slot);
         seat
     }
 
-    fn own_seat(self: &Arc<Self>, lock: &Lock, session: SessionId) -> Arc<Seat> {
-        self.new_seat(&mut self.table(), lock, session).1
+    fn own_seat(self: &Arc<Self>, lock: &Lock, place: Place, session: SessionId) -> Arc<Seat> {
+        self.new_seat(&mut self.table(), lock, place, session).1
     }
 
-    fn new_seat(self: &Arc<Self>, table: &mut Table, lock: &Lock, session: SessionId) -> (u32, Arc<Seat>) {
+    fn new_seat(
+        self: &Arc<Self>,
+        table: &mut Table,
+        lock: &Lock,
+        place: Place,
+        session: SessionId,
+    ) -> (u32, Arc<Seat>) {
         let slot = table.free.pop().unwrap_or_else(|| {
             table.slots.push(Weak::new());
             u32::try_from(table.slots.len() - 1).unwrap_or(u32::MAX)
         });
         let (all, left) = (Arc::downgrade(self), lock.clone());
-        let seat = Arc::new(Seat::new(lock.clone(), session, slot, move |kept| {
+        let seat = Arc::new(Seat::new(lock.clone(), place, session, slot, move |kept| {
             if let Some(all) = all.upgrade() {
                 all.remove(&left, slot);
                 if let (Some(kept), Some(keeper)) = (kept, all.keeper.get()) {

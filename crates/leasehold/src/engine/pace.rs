@@ -59,12 +59,12 @@ pub(super) struct Pace {
 
 /// Where a hold stands in its [`Pace`].
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct Spot {
     class: usize,
     due: Moment,
 }
 
-impl Place {
+impl Spot {
     /// Whether its turn comes by then.
     pub(super) fn is_by(self, due: Moment) -> bool {
         self.due <= due
@@ -85,15 +85,15 @@ impl Pace {
     }
 
     /// Enters a hold whose turn comes at `due`, and which lasts until `until` if it misses it.
-    pub(super) fn enter(&mut self, id: KeepId, due: Moment, until: Moment) -> Place {
+    pub(super) fn enter(&mut self, id: KeepId, due: Moment, until: Moment) -> Spot {
         let left = until.since(due);
         let class = CLASSES.iter().rposition(|class| class.left <= left).unwrap_or(0);
         self.turns[class].insert((due, id));
-        Place { class, due }
+        Spot { class, due }
     }
 
     /// Takes a hold out.
-    pub(super) fn leave(&mut self, id: KeepId, place: Place) {
+    pub(super) fn leave(&mut self, id: KeepId, place: Spot) {
         self.turns[place.class].remove(&(place.due, id));
     }
 

@@ -9,8 +9,9 @@
 use super::acquire::{Missed, Pursuit};
 use super::{Engine, Session};
 use crate::store::Fault;
-use leasehold_core::Moment;
 use leasehold_core::contend::{Executed, Standing};
+use leasehold_core::{Moment, Place};
+use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,21 +22,24 @@ pub(super) struct Patience<'a> {
     pursuit: &'a Pursuit,
     /// The last fault, if the store has not answered since, and whether anything may be there (1).
     last_fault: Option<(Fault, bool)>,
+    /// In whose names it has asked last, so that these do not end meanwhile for want of anybody who needs them.
+    sessions: BTreeMap<Place, Arc<Session>>,
 }
 
 impl<'a> Patience<'a> {
     pub(super) fn new(engine: &'a Engine, pursuit: &'a Pursuit) -> Self {
-        Self { engine, pursuit, last_fault: None }
+        Self { engine, pursuit, last_fault: None, sessions: BTreeMap::new() }
     }
 
-    /// The session in whose name to ask, which is alive now. Where it has lapsed, waits for another as long as one
-    /// would wait for a store that does not answer.
-    pub(super) async fn session(&mut self) -> Result<(Arc<Session>, Moment), Missed> {
+    /// The session in whose name to ask in a place, which is alive now. Where there is none, or it has lapsed, waits for
+    /// another as long as one would wait for a store that does not answer.
+    pub(super) async fn session(&mut self, place: Place) -> Result<(Arc<Session>, Moment), Missed> {
         loop {
             let now = self.engine.world.now();
             let own = self.pursuit.session.clone();
-            let session = own.unwrap_or_else(|| self.engine.sessions.present());
+            let session = own.unwrap_or_else(|| self.engine.sessions.present(place));
             if now < session.alive_until() {
+                self.sessions.insert(place, session.clone());
                 return Ok((session, now));
             }
             self.outlive(&session, now).await?;
@@ -43,17 +47,17 @@ impl<'a> Patience<'a> {
     }
 
     /// Waits until another session has begun.
-    async fn outlive(&mut self, session: &Session, now: Moment) -> Result<(), Missed> {
+    async fn outlive(&mut self, session: &Arc<Session>, now: Moment) -> Result<(), Missed> {
         let engine = self.engine;
         let patience = now.max(session.alive_until()) + engine.timings.outage;
         let until = self.pursuit.limit.unwrap_or(patience);
-        let begins = pin!(engine.sessions.after(session.id));
+        let begins = pin!(engine.sessions.after(session, || engine.keeper.begin(session.place)));
         tokio::select! {
             biased;
             begun = engine.gate.pass(begins) => begun.ok_or(Missed::Closed),
             () = engine.world.sleep_until(until) => {
                 let maybe_there = self.last_fault.take().is_some_and(|(_, maybe_there)| maybe_there);
-                Err(Missed::Fault { fault: engine.sessions.trouble(), maybe_there })
+                Err(Missed::Fault { fault: engine.sessions.trouble(session.place), maybe_there })
             }
         }
     }

@@ -197,7 +197,7 @@ impl Departure<'_> {
     async fn run(&mut self, free_every: Option<u32>) -> Option<Result<u64, NotReleased>> {
         let world = &self.engine.world;
         let (begun, valid_until) = (world.now(), self.hold.valid_until());
-        let session = self.engine.sessions.present();
+        let session = self.engine.sessions.present(self.seat.place);
         let random = &mut || world.random();
         let (free, next) = self.seat.depart(self.hold, free_every, &session, world.now(), random);
         let (nonce, next): (Option<Nonce>, Option<Acquire>) = next.unzip();

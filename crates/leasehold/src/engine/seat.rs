@@ -32,7 +32,7 @@ use crate::sync::{Mutex, MutexGuard};
 use leasehold_core::contend::{Contender, Executed, Grant, Random, Standing, Step, Terms};
 use leasehold_core::{
     Acquire, Acquired, Claim, FencingToken, HoldId, Holder, Kind, Label, Lock, Moment, Nonce, OwnValue,
-    Portion, SessionId,
+    Place, Portion, SessionId,
 };
 use std::collections::BTreeMap;
 use std::fmt;
@@ -43,6 +43,8 @@ use std::time::Duration;
 /// This process's place before one lock.
 pub(crate) struct Seat {
     pub(crate) lock: Lock,
+    /// Where in the store it lies.
+    pub(crate) place: Place,
     slot: u32,
     state: Mutex<State>,
     on_drop: Box<dyn Fn(Option<KeepId>) + Send + Sync>,
@@ -133,6 +135,7 @@ pub(super) struct Cleared {
 impl Seat {
     pub(super) fn new(
         lock: Lock,
+        place: Place,
         session: SessionId,
         slot: u32,
         on_drop: impl Fn(Option<KeepId>) + Send + Sync + 'static,
@@ -147,7 +150,7 @@ impl Seat {
             escorted: BTreeMap::new(),
             closed: false,
         };
-        Self { lock, slot, state: Mutex::new(state), on_drop: Box::new(on_drop) }
+        Self { lock, place, slot, state: Mutex::new(state), on_drop: Box::new(on_drop) }
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
@@ -660,11 +663,16 @@ mod tests {
 
     fn seat() -> Arc<Seat> {
         let lock = Lock::mutex("job".parse().expect("a good name"));
-        Arc::new(Seat::new(lock, SessionId::from_random([1; 12]), 0, |_| {}))
+        Arc::new(Seat::new(lock, Place::ONLY, SessionId::from_random([1; 12]), 0, |_| {}))
     }
 
     fn session() -> Arc<Session> {
-        Arc::new(Session::new(SessionId::from_random([1; 12]), Life::Session { alive_ms: 10_000 }, at(100)))
+        Arc::new(Session::new(
+            Place::ONLY,
+            SessionId::from_random([1; 12]),
+            Life::Session { alive_ms: 10_000 },
+            at(100),
+        ))
     }
 
     fn terms() -> Arc<Terms> {
@@ -724,7 +732,7 @@ mod tests {
 
     fn reentrant() -> Arc<Seat> {
         let lock = Lock::reentrant("job".parse().expect("a good name"));
-        Arc::new(Seat::new(lock, SessionId::from_random([1; 12]), 0, |_| {}))
+        Arc::new(Seat::new(lock, Place::ONLY, SessionId::from_random([1; 12]), 0, |_| {}))
     }
 
     fn of(owner: &str) -> Arc<Terms> {

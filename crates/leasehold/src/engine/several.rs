@@ -60,26 +60,35 @@ enum Next {
 impl<'a> Grasp<'a> {
     async fn run(mut self) -> Result<Vec<Won<'a>>, InTheWay> {
         loop {
-            let session = self.patience.session().await;
-            let (session, now) = session.map_err(|missed| InTheWay { at: 0, missed })?;
-            match self.gather(&session, now)? {
+            let (sessions, now) = self.sessions().await?;
+            match self.gather(&sessions, now)? {
                 Next::Sleep(until) => self.sleep(until, now).await?,
                 Next::Ask(asks) => {
                     if self.ask(&asks, now).await? {
-                        return self.collect(&session);
+                        return self.collect(&sessions);
                     }
                 }
             }
         }
     }
 
+    /// In whose name to ask for each of the locks.
+    async fn sessions(&mut self) -> Result<(Vec<Arc<Session>>, Moment), InTheWay> {
+        let mut sessions = Vec::with_capacity(self.lines.len());
+        for (at, line) in self.lines.iter().enumerate() {
+            let session = self.patience.session(line.seat.place).await;
+            sessions.push(session.map_err(|missed| InTheWay { at, missed })?.0);
+        }
+        Ok((sessions, self.engine.world.now()))
+    }
+
     /// The questions for all locks; fails where one is this process's, or somebody of it stands before.
-    fn gather(&mut self, session: &Arc<Session>, now: Moment) -> Result<Next, InTheWay> {
+    fn gather(&mut self, sessions: &[Arc<Session>], now: Moment) -> Result<Next, InTheWay> {
         let mut asks = Vec::with_capacity(self.lines.len());
         for at in 0..self.lines.len() {
             // Once it is won here, it is our own hold that stands in the way.
             let standing = self.standing(at, now);
-            let missed = match self.turn(at, session, now) {
+            let missed = match self.turn(at, &sessions[at], now) {
                 Turn::Ask(way, nonce, ask) => {
                     asks.push(Asked { asker: Asker { id: self.lines[at].id, way }, nonce, ask });
                     continue;
@@ -222,13 +231,13 @@ impl<'a> Grasp<'a> {
     }
 
     /// Takes what was had. Where one is too old by the time that its news have come, none is kept.
-    fn collect(mut self, session: &Arc<Session>) -> Result<Vec<Won<'a>>, InTheWay> {
+    fn collect(mut self, sessions: &[Arc<Session>]) -> Result<Vec<Won<'a>>, InTheWay> {
         let mut all = Vec::with_capacity(self.lines.len());
         for at in 0..self.lines.len() {
             // Whoever has won has said so to the keeper, or has given the lock back, before a shutdown goes on.
             let inside = self.engine.gate.inside();
             let now = self.engine.world.now();
-            match self.turn(at, session, now) {
+            match self.turn(at, &sessions[at], now) {
                 Turn::Won(hold, grant, claims) => {
                     self.lines[at].won = true;
                     self.lines[at].undo(claims);

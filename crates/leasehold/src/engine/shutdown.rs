@@ -142,7 +142,7 @@ impl Engine {
         let (gate, main) = (self.gate.clone(), self.store.clone());
         self.keeper.part(Farewell { holds, leaving, behind, claims, gate, main, by }, by);
         // In this order: the keeper may be about to begin another session.
-        self.store.close_mailbox(self.sessions.present().id);
+        self.close_mailboxes();
     }
 }
 

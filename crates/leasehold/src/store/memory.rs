@@ -7,7 +7,9 @@ use super::{Bell, Fault, Listening, Outcome, Postbox, SessionKeeping, Store};
 use crate::sync::{Mutex, MutexGuard, OnceLock};
 use futures_util::future::{BoxFuture, ready};
 use leasehold_core::model::{LockState, Sessions};
-use leasehold_core::{Acquire, KeyError, Kind, Lock, Op, Reply, SessionId, SessionOp, SessionReply, Share};
+use leasehold_core::{
+    Acquire, KeyError, Kind, Lock, Op, Place, Reply, SessionId, SessionOp, SessionReply, Share,
+};
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, PoisonError};
@@ -187,6 +189,7 @@ impl Store for MemoryStore {
 
     fn open_mailbox(
         &self,
+        _place: Place,
         session: SessionId,
         post: Arc<dyn Postbox>,
         _within: Duration,
@@ -195,7 +198,7 @@ impl Store for MemoryStore {
         Box::pin(ready(Ok(())))
     }
 
-    fn close_mailbox(&self, session: SessionId) {
+    fn close_mailbox(&self, _place: Place, session: SessionId) {
         self.lock().mailboxes.remove(&session);
     }
 
@@ -228,7 +231,12 @@ impl Store for MemoryStore {
         SessionKeeping::ByBeat
     }
 
-    fn attend<'a>(&'a self, op: &'a SessionOp, _within: Duration) -> BoxFuture<'a, Outcome<SessionReply>> {
+    fn attend<'a>(
+        &'a self,
+        _place: Place,
+        op: &'a SessionOp,
+        _within: Duration,
+    ) -> BoxFuture<'a, Outcome<SessionReply>> {
         Box::pin(async move {
             let mut state = self.lock();
             let now_ms = (self.shared.now_us)() / 1000;

@@ -29,7 +29,7 @@ pub use redis::{Permissions, PermissionsError, RedisConfig, RedisStore, ServerVe
 pub use sqlite::SqliteStore;
 
 use futures_util::future::{BoxFuture, ready};
-use leasehold_core::{Acquire, Claim, KeyError, SessionId, Share};
+use leasehold_core::{Acquire, Claim, KeyError, Place, SessionId, Share};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -89,7 +89,7 @@ pub enum SessionKeeping {
 /// ```
 /// use futures_util::future::BoxFuture;
 /// use leasehold::Client;
-/// use leasehold::core::{KeyError, Lock, Op, SessionId};
+/// use leasehold::core::{KeyError, Lock, Op, Place, SessionId};
 /// use leasehold::store::{Fault, MemoryStore, Outcome, Postbox, Store};
 /// use std::sync::Arc;
 /// use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -108,14 +108,15 @@ pub enum SessionKeeping {
 ///     }
 ///     fn open_mailbox(
 ///         &self,
+///         place: Place,
 ///         session: SessionId,
 ///         post: Arc<dyn Postbox>,
 ///         within: Duration,
 ///     ) -> BoxFuture<'_, Result<(), Fault>> {
-///         self.inner.open_mailbox(session, post, within)
+///         self.inner.open_mailbox(place, session, post, within)
 ///     }
-///     fn close_mailbox(&self, session: SessionId) {
-///         self.inner.close_mailbox(session);
+///     fn close_mailbox(&self, place: Place, session: SessionId) {
+///         self.inner.close_mailbox(place, session);
 ///     }
 ///     fn sibling(&self) -> Arc<dyn Store> {
 ///         Arc::new(self.clone()) // the keeper's calls count, too
@@ -156,9 +157,21 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         Box::pin(ready(None))
     }
 
-    /// Opens the mailbox of a session. When this has returned, its grants go to `post`.
+    /// In which place of the store a lock lies. It never changes.
+    fn place(&self, _lock: &Lock) -> Place {
+        Place::ONLY
+    }
+
+    /// Whether it has more than one place. Sessions then begin in each of them when it is first used, and end when it has
+    /// not been for a while: what becomes of one place does not touch what is held in the others.
+    fn has_places(&self) -> bool {
+        false
+    }
+
+    /// Opens the mailbox that a session has in a place. When this has returned, its grants there go to `post`.
     fn open_mailbox(
         &self,
+        place: Place,
         session: SessionId,
         post: Arc<dyn Postbox>,
         within: Duration,
@@ -169,8 +182,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         true
     }
 
-    /// Closes the mailbox of a session. Does not wait for anything.
-    fn close_mailbox(&self, session: SessionId);
+    /// Closes the mailbox that a session has in a place. Does not wait for anything.
+    fn close_mailbox(&self, place: Place, session: SessionId);
 
     /// Hears what clients of other libraries say when they release this lock, so that whoever waits for it may look at
     /// once; and of an [Election](leasehold_core::Kind::Election) that it has another leader, or none. `None` where nobody says
@@ -190,8 +203,14 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         SessionKeeping::Never
     }
 
-    /// Executes one operation on its sessions, and answers within `within`.
-    fn attend<'a>(&'a self, _op: &'a SessionOp, _within: Duration) -> BoxFuture<'a, Outcome<SessionReply>> {
+    /// Executes one operation on the sessions of a place, and answers within `within`. A [list](SessionOp::List) is that of
+    /// all places, whichever is named.
+    fn attend<'a>(
+        &'a self,
+        _place: Place,
+        _op: &'a SessionOp,
+        _within: Duration,
+    ) -> BoxFuture<'a, Outcome<SessionReply>> {
         let text = "this store keeps no sessions".to_owned();
         let fault = Fault::new(FaultKind::Unusable(text), Phase::Send, "store");
         Box::pin(ready(Outcome::Refused(fault)))

@@ -14,13 +14,13 @@ const MS: Duration = Duration::from_millis(1);
 const S: Duration = Duration::from_secs(1);
 
 /// A store of a case's own.
-struct Place {
+struct Site {
     url: String,
     _server: Option<RedisServer>,
     _dir: Option<tempfile::TempDir>,
 }
 
-impl Place {
+impl Site {
     fn memory() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let url = format!("memory:blocking-{}", NEXT.fetch_add(1, Relaxed));
@@ -64,7 +64,7 @@ macro_rules! on_every_store {
         mod $store {
             $(#[test]
             fn $case() {
-                super::$case(&crate::Place::$store());
+                super::$case(&crate::Site::$store());
             })*
         }
     };
@@ -90,10 +90,10 @@ on_every_store! {
     operators_calls_are_there,
 }
 
-fn threads_and_clients_exclude_each_other(place: &Place) {
+fn threads_and_clients_exclude_each_other(site: &Site) {
     const THREADS: u32 = 4;
     const ROUNDS: u32 = 25;
-    let (clients, count) = ([place.client(), place.client()], AtomicU32::new(0));
+    let (clients, count) = ([site.client(), site.client()], AtomicU32::new(0));
     thread::scope(|threads| {
         for client in &clients {
             for _ in 0..THREADS {
@@ -113,9 +113,9 @@ fn threads_and_clients_exclude_each_other(place: &Place) {
     assert_eq!(count.load(Relaxed), 2 * THREADS * ROUNDS);
 }
 
-fn a_hold_is_renewed_while_its_thread_does_nothing(place: &Place) {
-    let client = Client::builder(&place.url).watchdog_lease(3 * S).connect_blocking().unwrap();
-    let other = place.client().mutex("m").unwrap();
+fn a_hold_is_renewed_while_its_thread_does_nothing(site: &Site) {
+    let client = Client::builder(&site.url).watchdog_lease(3 * S).connect_blocking().unwrap();
+    let other = site.client().mutex("m").unwrap();
     let guard = client.mutex("m").unwrap().acquire().unwrap();
     let start = Instant::now();
     while start.elapsed() < 7 * S {
@@ -131,10 +131,10 @@ fn a_hold_is_renewed_while_its_thread_does_nothing(place: &Place) {
 }
 
 /// A client, a lock and a guard, in all orders of three.
-fn everything_can_be_dropped_in_any_order(place: &Place) {
-    let other = place.client().mutex("m").unwrap();
+fn everything_can_be_dropped_in_any_order(site: &Site) {
+    let other = site.client().mutex("m").unwrap();
     for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
-        let client = place.client();
+        let client = site.client();
         let mutex = client.mutex("m").unwrap();
         let guard = mutex.acquire().unwrap();
         let (mut client, mut mutex, mut guard) = (Some(client), Some(mutex), Some(guard));
@@ -159,8 +159,8 @@ fn everything_can_be_dropped_in_any_order(place: &Place) {
     }
 }
 
-fn a_guard_is_released_by_another_thread(place: &Place) {
-    let client = place.client();
+fn a_guard_is_released_by_another_thread(site: &Site) {
+    let client = site.client();
     let mutex = client.mutex("m").unwrap();
     let (sender, guards) = mpsc::channel();
     thread::scope(|threads| {
@@ -177,8 +177,8 @@ fn a_guard_is_released_by_another_thread(place: &Place) {
     assert!(!mutex.inspect().unwrap().held);
 }
 
-fn a_thread_that_panics_gives_its_lock_back(place: &Place) {
-    let client = place.client();
+fn a_thread_that_panics_gives_its_lock_back(site: &Site) {
+    let client = site.client();
     let mutex = client.mutex("m").unwrap();
     let ended = thread::spawn({
         let mutex = mutex.clone();
@@ -191,8 +191,8 @@ fn a_thread_that_panics_gives_its_lock_back(place: &Place) {
     mutex.acquire_timeout(2500 * MS).unwrap().release().unwrap();
 }
 
-fn a_run_ends_before_its_lock_is_given_back(place: &Place) {
-    let (client, other) = (place.client(), place.client().mutex("m").unwrap());
+fn a_run_ends_before_its_lock_is_given_back(site: &Site) {
+    let (client, other) = (site.client(), site.client().mutex("m").unwrap());
     let mutex = client.mutex("m").unwrap();
     let held = mutex.run(|guard| {
         guard.check().unwrap();
@@ -207,8 +207,8 @@ fn a_run_ends_before_its_lock_is_given_back(place: &Place) {
     blocked.release().unwrap();
 }
 
-fn a_run_whose_lock_was_lost_has_no_result(place: &Place) {
-    let mutex = place.client().mutex("m").unwrap().max_hold(300 * MS);
+fn a_run_whose_lock_was_lost_has_no_result(site: &Site) {
+    let mutex = site.client().mutex("m").unwrap().max_hold(300 * MS);
     let result = mutex.run(|guard| {
         guard.lost(20 * S).unwrap().expect("it has a cap");
         7
@@ -217,8 +217,8 @@ fn a_run_whose_lock_was_lost_has_no_result(place: &Place) {
     assert_eq!(lost.reason, LostReason::Capped);
 }
 
-fn a_shutdown_tells_the_threads_that_wait(place: &Place) {
-    let (client, other) = (place.client(), place.client());
+fn a_shutdown_tells_the_threads_that_wait(site: &Site) {
+    let (client, other) = (site.client(), site.client());
     let (held, wanted) = (client.mutex("held").unwrap(), client.mutex("wanted").unwrap());
     let guard = held.acquire().unwrap();
     let elsewhere = other.mutex("wanted").unwrap().acquire().unwrap();
@@ -243,8 +243,8 @@ fn a_shutdown_tells_the_threads_that_wait(place: &Place) {
     assert!(matches!(wanted.try_acquire(), Err(Error::Failed(AcquireError::Closed))));
 }
 
-fn waiting_ends_at_its_limit(place: &Place) {
-    let (client, other) = (place.client(), place.client());
+fn waiting_ends_at_its_limit(site: &Site) {
+    let (client, other) = (site.client(), site.client());
     let guard = other.mutex("m").unwrap().acquire().unwrap();
     let mutex = client.mutex("m").unwrap();
     let start = Instant::now();
@@ -256,8 +256,8 @@ fn waiting_ends_at_its_limit(place: &Place) {
     guard.release().unwrap();
 }
 
-fn a_loss_wakes_the_thread_that_waits_for_it(place: &Place) {
-    let (client, other) = (place.client(), place.client());
+fn a_loss_wakes_the_thread_that_waits_for_it(site: &Site) {
+    let (client, other) = (site.client(), site.client());
     let guard = client.mutex("m").unwrap().max_hold(600 * MS).acquire().unwrap();
     assert_eq!(guard.lost(50 * MS), Ok(None));
     assert!(!guard.lost_signal().is_cancelled());
@@ -270,8 +270,8 @@ fn a_loss_wakes_the_thread_that_waits_for_it(place: &Place) {
     assert!(matches!(guard.extend(), Err(Error::Failed(_))));
 }
 
-fn detached_holds_pass_from_client_to_client(place: &Place) {
-    let (client, other) = (place.client(), place.client());
+fn detached_holds_pass_from_client_to_client(site: &Site) {
+    let (client, other) = (site.client(), site.client());
     let mutex = client.mutex("m").unwrap().lease(20 * S);
     let text = mutex.acquire_detached().unwrap().to_secret_text();
     assert!(mutex.try_acquire_detached().unwrap().granted().is_none());
@@ -288,8 +288,8 @@ fn detached_holds_pass_from_client_to_client(place: &Place) {
     assert!(matches!(gone, Err(NotAttached::Failed(_))), "{gone:?}");
 }
 
-fn operators_calls_are_there(place: &Place) {
-    let (client, other) = (place.client(), place.client());
+fn operators_calls_are_there(site: &Site) {
+    let (client, other) = (site.client(), site.client());
     let guard = client.mutex("m").unwrap().acquire().unwrap();
     let start = Instant::now();
     while !other.locks().unwrap().iter().any(|lock| lock.name.as_str() == "m") {
@@ -307,8 +307,8 @@ fn operators_calls_are_there(place: &Place) {
 
 #[test]
 fn a_hundred_threads_wait_at_once() {
-    let place = Place::redis();
-    let client = place.client();
+    let site = Site::redis();
+    let client = site.client();
     let barrier = Barrier::new(100);
     thread::scope(|threads| {
         for n in 0..100 {
@@ -352,8 +352,8 @@ fn a_store_that_is_not_there_is_an_error() {
 /// Every call that could wait, from where nobody may.
 async fn refuses_everything() {
     let connect = |url: String| move || Client::connect(&url).unwrap();
-    let place = Place::memory();
-    let client = tokio::task::spawn_blocking(connect(place.url.clone())).await.unwrap();
+    let site = Site::memory();
+    let client = tokio::task::spawn_blocking(connect(site.url.clone())).await.unwrap();
     let mutex = client.mutex("m").unwrap().lease(20 * S);
     let (guard, hold) = {
         let (mutex, detached) = (mutex.clone(), client.mutex("detached").unwrap().lease(20 * S));
@@ -375,7 +375,7 @@ async fn refuses_everything() {
             .unwrap()
     };
     refused!(
-        Client::connect(&place.url),
+        Client::connect(&site.url),
         mutex.try_acquire(),
         mutex.acquire(),
         mutex.acquire_timeout(2500 * MS),
@@ -419,7 +419,7 @@ async fn refuses_everything() {
     // What is handed in is not lost by it.
     let Err(NotAttached::AsyncContext { hold }) = client.attach(hold) else { panic!("it must be refused") };
     // Nothing was done, but for the guard, which is given back as if it had been dropped.
-    let other = leasehold::Client::connect(&place.url).await.unwrap();
+    let other = leasehold::Client::connect(&site.url).await.unwrap();
     assert!(other.mutex("m").unwrap().inspect().await.unwrap().held);
     refused!(guard.release(), entry.release(), set.release());
     drop((mutex, account, both, client));
@@ -463,10 +463,10 @@ async fn everything_can_be_dropped_in_an_async_context() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn where_tokio_lets_one_block_it_works() {
-    let place = Place::redis();
+    let site = Site::redis();
     tokio::spawn(async move {
         tokio::task::block_in_place(|| {
-            let mutex = place.client().mutex("m").unwrap();
+            let mutex = site.client().mutex("m").unwrap();
             mutex.acquire().unwrap().release().unwrap();
         });
     })
@@ -477,9 +477,9 @@ async fn where_tokio_lets_one_block_it_works() {
 /// It cannot be told from a thread that may block. Then it does what was asked for: it blocks, and nothing panics.
 #[tokio::test]
 async fn in_an_unconstrained_future_it_works() {
-    let place = Place::redis();
+    let site = Site::redis();
     tokio::task::unconstrained(async {
-        let mutex = place.client().mutex("m").unwrap();
+        let mutex = site.client().mutex("m").unwrap();
         mutex.acquire().unwrap().release().unwrap();
     })
     .await;
@@ -519,8 +519,8 @@ fn worker() {
 
 #[test]
 fn the_threads_end_with_the_last_that_needs_them() {
-    let place = Place::redis();
+    let site = Site::redis();
     let mut process = Worker::of_test("worker", "threads").start().unwrap();
-    process.tell(&place.url).unwrap();
+    process.tell(&site.url).unwrap();
     process.expect("none is left", 20 * S).unwrap();
 }

@@ -1,6 +1,6 @@
 //! The ReentrantMutex of threads: who is whose owner, and what a guard does.
 
-use super::{MS, Place, S};
+use super::{MS, S, Site};
 use leasehold::blocking::{Error, ReentrantGuard, ReentrantMutex};
 use leasehold::{Attempt, LostReason, Owner, ReleaseError, Released, RunError};
 use std::sync::Barrier;
@@ -22,16 +22,16 @@ on_every_store! {
     force_ends_all_guards_of_an_owner,
 }
 
-fn lock(place: &Place) -> ReentrantMutex {
-    place.client().reentrant_mutex("r").unwrap()
+fn lock(site: &Site) -> ReentrantMutex {
+    site.client().reentrant_mutex("r").unwrap()
 }
 
 fn is_taken(lock: &ReentrantMutex) -> bool {
     matches!(lock.try_acquire().unwrap(), Attempt::Taken(_))
 }
 
-fn a_thread_enters_again_and_counts(place: &Place) {
-    let lock = lock(place);
+fn a_thread_enters_again_and_counts(site: &Site) {
+    let lock = lock(site);
     let outer = lock.acquire().unwrap();
     let inner = lock.acquire_timeout(5 * S).unwrap();
     let third = lock.try_acquire().unwrap().granted().expect("its thread has it");
@@ -51,10 +51,10 @@ fn a_thread_enters_again_and_counts(place: &Place) {
     assert!(!lock.inspect().unwrap().held);
 }
 
-fn threads_exclude_each_other(place: &Place) {
+fn threads_exclude_each_other(site: &Site) {
     const THREADS: u32 = 4;
     const ROUNDS: u32 = 15;
-    let (clients, count) = ([place.client(), place.client()], AtomicU32::new(0));
+    let (clients, count) = ([site.client(), site.client()], AtomicU32::new(0));
     thread::scope(|threads| {
         for n in 0..THREADS {
             let lock = clients[n as usize % 2].reentrant_mutex("r").unwrap();
@@ -76,8 +76,8 @@ fn threads_exclude_each_other(place: &Place) {
     assert_eq!(count.load(Relaxed), THREADS * ROUNDS);
 }
 
-fn clients_of_one_thread_exclude_each_other(place: &Place) {
-    let (one, other) = (lock(place), lock(place));
+fn clients_of_one_thread_exclude_each_other(site: &Site) {
+    let (one, other) = (lock(site), lock(site));
     let guard = one.acquire().unwrap();
     assert!(is_taken(&other));
     // Unless it is said that they work for the same owner.
@@ -87,8 +87,8 @@ fn clients_of_one_thread_exclude_each_other(place: &Place) {
     assert_eq!(again.release().unwrap(), Released::Free);
 }
 
-fn threads_in_one_scope_are_inside_at_once(place: &Place) {
-    let client = place.client();
+fn threads_in_one_scope_are_inside_at_once(site: &Site) {
+    let client = site.client();
     let (lock, owner) = (client.reentrant_mutex("r").unwrap(), client.owner());
     let inside = Barrier::new(2);
     let enter = || {
@@ -108,8 +108,8 @@ fn threads_in_one_scope_are_inside_at_once(place: &Place) {
     assert_eq!(released, [Released::StillHeld { count: 1 }, Released::Free]);
 }
 
-fn who_is_given_comes_before_the_scope_and_the_scope_before_the_thread(place: &Place) {
-    let lock = lock(place);
+fn who_is_given_comes_before_the_scope_and_the_scope_before_the_thread(site: &Site) {
+    let lock = lock(site);
     let (given, scope) = (Owner::new("given").unwrap(), Owner::new("scope").unwrap());
     let by = |lock: &ReentrantMutex| {
         let guard = lock.acquire().unwrap();
@@ -126,8 +126,8 @@ fn who_is_given_comes_before_the_scope_and_the_scope_before_the_thread(place: &P
     assert!(![given, scope].contains(&thread));
 }
 
-fn the_next_thread_is_not_let_in_by_what_the_last_one_left(place: &Place) {
-    let lock = lock(place);
+fn the_next_thread_is_not_let_in_by_what_the_last_one_left(site: &Site) {
+    let lock = lock(site);
     let guard = thread::scope(|threads| threads.spawn(|| lock.acquire().unwrap()).join()).unwrap();
     for _ in 0..3 {
         thread::scope(|threads| threads.spawn(|| assert!(is_taken(&lock))).join()).unwrap();
@@ -138,8 +138,8 @@ fn the_next_thread_is_not_let_in_by_what_the_last_one_left(place: &Place) {
     assert_eq!(again.release().unwrap(), Released::Free);
 }
 
-fn a_run_works_for_the_owner_of_its_guard(place: &Place) {
-    let lock = lock(place);
+fn a_run_works_for_the_owner_of_its_guard(site: &Site) {
+    let lock = lock(site);
     let job = Owner::new("the job").unwrap();
     let count = lock.clone().owned_by(&job).run(|guard| {
         assert_eq!((Owner::current().as_ref(), guard.owner()), (Some(&job), &job));
@@ -153,8 +153,8 @@ fn a_run_works_for_the_owner_of_its_guard(place: &Place) {
     assert!(matches!(&result, Err(Error::Failed(RunError::Lost(_)))), "{result:?}");
 }
 
-fn a_dropped_guard_gives_its_entry_back(place: &Place) {
-    let (lock, other) = (lock(place), lock(place));
+fn a_dropped_guard_gives_its_entry_back(site: &Site) {
+    let (lock, other) = (lock(site), lock(site));
     let outer = lock.acquire().unwrap();
     drop(lock.acquire().unwrap());
     let start = Instant::now();
@@ -166,10 +166,10 @@ fn a_dropped_guard_gives_its_entry_back(place: &Place) {
     other.acquire_timeout(2500 * MS).unwrap().release().unwrap();
 }
 
-fn an_entry_is_renewed_while_its_thread_does_nothing(place: &Place) {
-    let client = leasehold::blocking::Client::builder(&place.url).watchdog_lease(2 * S);
+fn an_entry_is_renewed_while_its_thread_does_nothing(site: &Site) {
+    let client = leasehold::blocking::Client::builder(&site.url).watchdog_lease(2 * S);
     let lock = client.connect_blocking().unwrap().reentrant_mutex("r").unwrap();
-    let other = self::lock(place);
+    let other = self::lock(site);
     let (outer, inner) = (lock.acquire().unwrap(), lock.acquire().unwrap());
     let start = Instant::now();
     while start.elapsed() < 5 * S {
@@ -184,8 +184,8 @@ fn an_entry_is_renewed_while_its_thread_does_nothing(place: &Place) {
     outer.release().unwrap();
 }
 
-fn a_loss_wakes_the_thread_that_waits_for_it(place: &Place) {
-    let lock = lock(place);
+fn a_loss_wakes_the_thread_that_waits_for_it(site: &Site) {
+    let lock = lock(site);
     let outer = lock.acquire().unwrap();
     let capped = lock.clone().max_hold(600 * MS).acquire().unwrap();
     assert_eq!(capped.lost(50 * MS), Ok(None));
@@ -199,8 +199,8 @@ fn a_loss_wakes_the_thread_that_waits_for_it(place: &Place) {
     assert_eq!(outer.release().unwrap(), Released::Free);
 }
 
-fn force_ends_all_guards_of_an_owner(place: &Place) {
-    let (lock, other) = (lock(place), lock(place));
+fn force_ends_all_guards_of_an_owner(site: &Site) {
+    let (lock, other) = (lock(site), lock(site));
     let guards = [lock.acquire().unwrap(), lock.acquire().unwrap()];
     let seen = other.inspect_in_full().unwrap().seen.expect("it is held");
     other.free_by_force(seen).unwrap();

@@ -1,6 +1,6 @@
 //! Several locks at once, from threads.
 
-use super::{MS, Place, S};
+use super::{MS, S, Site};
 use leasehold::blocking::Error;
 use leasehold::{AcquireError, LockName, LostReason, MultiAttempt};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -17,9 +17,9 @@ on_every_store! {
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
-fn threads_that_want_several_all_get_them(place: &Place) {
+fn threads_that_want_several_all_get_them(site: &Site) {
     const ROUNDS: usize = 15;
-    let client = place.client();
+    let client = site.client();
     let counts = [const { AtomicU32::new(0) }; NAMES.len()];
     // In every order, each thread in another one, and one name left out now and then.
     let orders = [[0, 1, 2], [2, 1, 0], [1, 2, 0], [2, 0, 1]];
@@ -50,8 +50,8 @@ fn threads_that_want_several_all_get_them(place: &Place) {
     }
 }
 
-fn none_is_held_where_one_is_taken(place: &Place) {
-    let (client, other) = (place.client(), place.client());
+fn none_is_held_where_one_is_taken(site: &Site) {
+    let (client, other) = (site.client(), site.client());
     let guard = other.mutex("b").unwrap().acquire().unwrap();
     let set = client.multi_mutex(NAMES).unwrap();
     assert_eq!(set.names().map(LockName::as_str).collect::<Vec<_>>(), NAMES);
@@ -74,10 +74,10 @@ fn none_is_held_where_one_is_taken(place: &Place) {
     assert!(matches!(client.multi_mutex::<&str>([]), Err(leasehold::LockError::NoName)));
 }
 
-fn a_set_is_renewed_while_its_thread_does_nothing(place: &Place) {
-    let client = leasehold::blocking::Client::builder(&place.url).watchdog_lease(2 * S);
+fn a_set_is_renewed_while_its_thread_does_nothing(site: &Site) {
+    let client = leasehold::blocking::Client::builder(&site.url).watchdog_lease(2 * S);
     let set = client.connect_blocking().unwrap().multi_mutex(NAMES).unwrap().acquire().unwrap();
-    let other = place.client();
+    let other = site.client();
     let start = Instant::now();
     while start.elapsed() < 5 * S {
         thread::sleep(200 * MS);
@@ -92,8 +92,8 @@ fn a_set_is_renewed_while_its_thread_does_nothing(place: &Place) {
     set.release().unwrap();
 }
 
-fn a_set_is_lost_as_a_whole(place: &Place) {
-    let (client, other) = (place.client(), place.client().mutex("b").unwrap());
+fn a_set_is_lost_as_a_whole(site: &Site) {
+    let (client, other) = (site.client(), site.client().mutex("b").unwrap());
     let set = client.multi_mutex(NAMES).unwrap().acquire().unwrap();
     assert_eq!(set.lost(50 * MS), Ok(None));
     let seen = other.inspect_in_full().unwrap().seen.expect("it is held");
@@ -107,8 +107,8 @@ fn a_set_is_lost_as_a_whole(place: &Place) {
     again.release().unwrap();
 }
 
-fn a_dropped_set_is_given_back(place: &Place) {
-    let (client, other) = (place.client(), place.client());
+fn a_dropped_set_is_given_back(site: &Site) {
+    let (client, other) = (site.client(), site.client());
     let set = client.multi_mutex(NAMES).unwrap().acquire().unwrap();
     // On another thread, and while it panics.
     let ended = thread::spawn(move || {

@@ -1,6 +1,6 @@
 //! What several threads have side by side: permits, reads, arrivals, and a meeting.
 
-use super::{MS, Place, S};
+use super::{MS, S, Site};
 use leasehold::blocking::{Client, Error, NotShifted, RwLock};
 use leasehold::{AcquireError, Attempt, LostReason, Owner, Portion, Refused, ReleaseError, RunError};
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
@@ -43,8 +43,8 @@ fn deadlocks<T>(acquired: &Result<T, Error<AcquireError>>) -> bool {
     matches!(acquired, Err(Error::Failed(AcquireError::Impossible(Refused::WouldDeadlock))))
 }
 
-fn so_many_threads_are_inside_and_no_more(place: &Place) {
-    let clients = [place.client(), place.client()];
+fn so_many_threads_are_inside_and_no_more(site: &Site) {
+    let clients = [site.client(), site.client()];
     let (inside, most, done) = (AtomicU32::new(0), AtomicU32::new(0), AtomicU32::new(0));
     thread::scope(|threads| {
         for n in 0..8_usize {
@@ -66,8 +66,8 @@ fn so_many_threads_are_inside_and_no_more(place: &Place) {
     assert!((1..=3).contains(&most.load(SeqCst)), "{most:?}");
 }
 
-fn permits_are_taken_together_and_their_number_can_change(place: &Place) {
-    let permits = place.client().semaphore("s", 3).unwrap();
+fn permits_are_taken_together_and_their_number_can_change(site: &Site) {
+    let permits = site.client().semaphore("s", 3).unwrap();
     let two = permits.acquire_many(2).unwrap();
     assert_eq!((two.count(), two.name().as_str()), (2, "s"));
     assert!(is_taken(&permits.try_acquire_many(2).unwrap()));
@@ -90,8 +90,8 @@ fn permits_are_taken_together_and_their_number_can_change(place: &Place) {
     two.release().unwrap();
 }
 
-fn readers_of_all_threads_read_at_once_and_a_writer_is_alone(place: &Place) {
-    let clients = [place.client(), place.client()];
+fn readers_of_all_threads_read_at_once_and_a_writer_is_alone(site: &Site) {
+    let clients = [site.client(), site.client()];
     let (readers, writers, met) = (AtomicU32::new(0), AtomicU32::new(0), AtomicU32::new(0));
     thread::scope(|threads| {
         for n in 0..6_usize {
@@ -139,8 +139,8 @@ impl Owned for RwLock {
     }
 }
 
-fn a_thread_reads_again_and_does_not_wait_for_itself(place: &Place) {
-    let lock = place.client().rwlock("rw").unwrap();
+fn a_thread_reads_again_and_does_not_wait_for_itself(site: &Site) {
+    let lock = site.client().rwlock("rw").unwrap();
     let reading = lock.read().unwrap();
     thread::scope(|threads| {
         let writing = threads.spawn(|| lock.write_timeout(20 * S).unwrap().release());
@@ -163,8 +163,8 @@ fn a_thread_reads_again_and_does_not_wait_for_itself(place: &Place) {
     writing.release().unwrap();
 }
 
-fn who_is_given_comes_before_the_scope_and_the_scope_before_the_thread(place: &Place) {
-    let lock = place.client().rwlock("rw").unwrap();
+fn who_is_given_comes_before_the_scope_and_the_scope_before_the_thread(site: &Site) {
+    let lock = site.client().rwlock("rw").unwrap();
     let (given, scope) = (Owner::new("given").unwrap(), Owner::new("scope").unwrap());
     let by = |lock: &RwLock| {
         let guard = lock.read().unwrap();
@@ -180,8 +180,8 @@ fn who_is_given_comes_before_the_scope_and_the_scope_before_the_thread(place: &P
     assert!(![given, scope].contains(&thread));
 }
 
-fn an_upgrade_waits_for_the_others_and_a_downgrade_lets_them_in(place: &Place) {
-    let (lock, other) = (place.client().rwlock("rw").unwrap(), place.client().rwlock("rw").unwrap());
+fn an_upgrade_waits_for_the_others_and_a_downgrade_lets_them_in(site: &Site) {
+    let (lock, other) = (site.client().rwlock("rw").unwrap(), site.client().rwlock("rw").unwrap());
     let (reading, beside) = (lock.upgradable_read().unwrap(), other.read().unwrap());
     thread::scope(|threads| {
         let third = threads.spawn(|| is_taken(&other.try_upgradable_read().unwrap()));
@@ -204,8 +204,8 @@ fn an_upgrade_waits_for_the_others_and_a_downgrade_lets_them_in(place: &Place) {
     assert!(!lock.inspect().unwrap().held);
 }
 
-fn an_upgrade_that_fails_gives_the_read_back(place: &Place) {
-    let (lock, other) = (place.client().rwlock("rw").unwrap(), place.client().rwlock("rw").unwrap());
+fn an_upgrade_that_fails_gives_the_read_back(site: &Site) {
+    let (lock, other) = (site.client().rwlock("rw").unwrap(), site.client().rwlock("rw").unwrap());
     let (reading, beside) = (lock.upgradable_read().unwrap(), other.read().unwrap());
     let NotShifted { guard, error } = reading.upgrade_timeout(50 * MS).expect_err("another one reads");
     assert!(matches!(error, Error::Failed(AcquireError::TimedOut { .. })), "{error:?}");
@@ -227,8 +227,8 @@ fn an_upgrade_that_fails_gives_the_read_back(place: &Place) {
 
 /// What is given up is undone in the background. Until then it may be granted, and its owner was taken for one who waits for
 /// himself.
-fn who_gave_up_does_not_stand_in_his_own_way(place: &Place) {
-    let (lock, other) = (place.client().rwlock("rw").unwrap(), place.client().rwlock("rw").unwrap());
+fn who_gave_up_does_not_stand_in_his_own_way(site: &Site) {
+    let (lock, other) = (site.client().rwlock("rw").unwrap(), site.client().rwlock("rw").unwrap());
     for _ in 0..20 {
         let beside = other.read().unwrap();
         lock.write_timeout(3 * MS).expect_err("another one reads");
@@ -243,8 +243,8 @@ fn who_gave_up_does_not_stand_in_his_own_way(place: &Place) {
     }
 }
 
-fn a_run_works_for_the_owner_of_its_guard(place: &Place) {
-    let client = place.client();
+fn a_run_works_for_the_owner_of_its_guard(site: &Site) {
+    let client = site.client();
     let lock = client.rwlock("rw").unwrap();
     let job = Owner::new("the job").unwrap();
     let twice = lock.clone().owned_by(&job).run_reading(|guard| {
@@ -260,8 +260,8 @@ fn a_run_works_for_the_owner_of_its_guard(place: &Place) {
     assert_eq!(Owner::current(), None);
 }
 
-fn a_latch_opens_for_all_who_wait(place: &Place) {
-    let (one, other) = (place.client().latch("l", 3).unwrap(), place.client().latch("l", 3).unwrap());
+fn a_latch_opens_for_all_who_wait(site: &Site) {
+    let (one, other) = (site.client().latch("l", 3).unwrap(), site.client().latch("l", 3).unwrap());
     let timed_out = one.wait_timeout(50 * MS).expect_err("nobody has arrived");
     assert!(matches!(timed_out, Error::Failed(AcquireError::TimedOut { .. })), "{timed_out:?}");
     thread::scope(|threads| {
@@ -280,12 +280,12 @@ fn a_latch_opens_for_all_who_wait(place: &Place) {
     // It stays open.
     assert!(other.is_open().unwrap());
     one.wait_timeout(5 * S).unwrap();
-    let differs = place.client().latch("l", 4).unwrap().wait().expect_err("they count to three");
+    let differs = site.client().latch("l", 4).unwrap().wait().expect_err("they count to three");
     assert!(matches!(differs, Error::Failed(AcquireError::Impossible(_))), "{differs:?}");
 }
 
-fn threads_meet_again_and_again(place: &Place) {
-    let clients = [place.client(), place.client()];
+fn threads_meet_again_and_again(site: &Site) {
+    let clients = [site.client(), site.client()];
     let barriers = clients.each_ref().map(|client| client.barrier("b", 4).unwrap());
     let timed_out = barriers[0].wait_timeout(50 * MS).expect_err("nobody else is there");
     assert!(matches!(timed_out, Error::Failed(AcquireError::TimedOut { .. })), "{timed_out:?}");
@@ -316,13 +316,13 @@ fn threads_meet_again_and_again(place: &Place) {
     }
 }
 
-fn what_is_dropped_is_given_back(place: &Place) {
-    let client = place.client();
+fn what_is_dropped_is_given_back(site: &Site) {
+    let client = site.client();
     let (permits, lock) = (client.semaphore("s", 1).unwrap(), client.rwlock("rw").unwrap());
     drop(permits.acquire().unwrap());
     permits.acquire_timeout(20 * S).unwrap().release().unwrap();
     drop(lock.upgradable_read().unwrap().upgrade().unwrap());
-    let other = place.client().rwlock("rw").unwrap();
+    let other = site.client().rwlock("rw").unwrap();
     let writing = other.write_timeout(20 * S).unwrap();
     // A thread that panics gives back what it has.
     let panicked = thread::scope(|threads| {
@@ -336,12 +336,12 @@ fn what_is_dropped_is_given_back(place: &Place) {
     lock.read_timeout(20 * S).unwrap().release().unwrap();
 }
 
-fn each_hold_is_renewed_while_its_thread_does_nothing(place: &Place) {
-    let client = Client::builder(&place.url).watchdog_lease(2 * S).connect_blocking().unwrap();
+fn each_hold_is_renewed_while_its_thread_does_nothing(site: &Site) {
+    let client = Client::builder(&site.url).watchdog_lease(2 * S).connect_blocking().unwrap();
     let (permits, lock) = (client.semaphore("s", 2).unwrap(), client.rwlock("rw").unwrap());
     let (one, two) = (permits.acquire().unwrap(), permits.acquire().unwrap());
     let reading = lock.read().unwrap();
-    let (others, writer) = (place.client().semaphore("s", 2).unwrap(), place.client().rwlock("rw").unwrap());
+    let (others, writer) = (site.client().semaphore("s", 2).unwrap(), site.client().rwlock("rw").unwrap());
     let start = Instant::now();
     while start.elapsed() < 5 * S {
         thread::sleep(200 * MS);
@@ -357,11 +357,11 @@ fn each_hold_is_renewed_while_its_thread_does_nothing(place: &Place) {
     one.release().unwrap();
 }
 
-fn each_hold_is_lost_by_itself(place: &Place) {
-    let permits = place.client().semaphore("s", 3).unwrap();
+fn each_hold_is_lost_by_itself(site: &Site) {
+    let permits = site.client().semaphore("s", 3).unwrap();
     let (stays, freed) = (permits.acquire().unwrap(), permits.acquire_many(2).unwrap());
     let capped = |cap: Duration| permits.clone().max_hold(cap);
-    let operator = place.client().semaphore("s", 3).unwrap();
+    let operator = site.client().semaphore("s", 3).unwrap();
     let details = operator.inspect_in_full().unwrap();
     let seen = details.status.sharers.iter().find(|sharer| sharer.fence == Some(freed.fencing_token()));
     operator.free_by_force(seen.and_then(leasehold::Sharer::seen).expect("it is held")).unwrap();
@@ -377,8 +377,8 @@ fn each_hold_is_lost_by_itself(place: &Place) {
     stays.release().unwrap();
 }
 
-fn a_shutdown_tells_the_threads_that_wait(place: &Place) {
-    let (client, other) = (place.client(), place.client());
+fn a_shutdown_tells_the_threads_that_wait(site: &Site) {
+    let (client, other) = (site.client(), site.client());
     let held = other.rwlock("rw").unwrap().write().unwrap();
     let (lock, latch, barrier) =
         (client.rwlock("rw").unwrap(), client.latch("l", 1).unwrap(), client.barrier("b", 2).unwrap());

@@ -1,6 +1,6 @@
 //! Cases that every store has to pass: a test of each, in a module of each store.
 
-/// `of::case` is played as `of::case(&Place)`, where the suite knows [`Place`](super::place::Place).
+/// `of::case` is played as `of::case(&Site)`, where the suite knows [`Site`](super::site::Site).
 macro_rules! on_every_store {
     ($($from:ident :: $case:ident),* $(,)?) => {
         on_every_store! { @store memory $($from $case)* }
@@ -11,7 +11,7 @@ macro_rules! on_every_store {
         mod $store {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $case() {
-                super::$from::$case(&super::Place::$store()).await;
+                super::$from::$case(&super::Site::$store()).await;
             })*
         }
     };

@@ -1,6 +1,6 @@
 //! Elections.
 
-use crate::place::{Place, until_waiting};
+use crate::site::{Site, until_waiting};
 use leasehold::store::FaultKind;
 use leasehold::{
     AcquireError, Attempt, Client, Election, InspectError, Leader, Leaders, LostReason, RunError, Status,
@@ -15,7 +15,7 @@ const S: Duration = Duration::from_secs(1);
 /// More than anything in here takes on a machine that has much else to do.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-impl crate::place::Seen for Election {
+impl crate::site::Seen for Election {
     async fn status(&self) -> Result<Status, InspectError> {
         self.inspect().await
     }
@@ -31,11 +31,11 @@ async fn next(leaders: &mut Leaders) -> Option<Leader> {
     next.expect("something changes").expect("the store answers")
 }
 
-pub(crate) async fn one_leads_at_a_time_and_tokens_grow(place: &Place) {
+pub(crate) async fn one_leads_at_a_time_and_tokens_grow(site: &Site) {
     let leads = Arc::new(AtomicBool::new(false));
     let mut tasks = Vec::new();
     for n in 0..4 {
-        let election = election(&place.client(&format!("client {n}")).await);
+        let election = election(&site.client(&format!("client {n}")).await);
         let leads = leads.clone();
         tasks.push(tokio::spawn(async move {
             let mut last = None;
@@ -54,12 +54,12 @@ pub(crate) async fn one_leads_at_a_time_and_tokens_grow(place: &Place) {
     for task in tasks {
         task.await.expect("no task panicked");
     }
-    let after = election(&place.client("after").await);
+    let after = election(&site.client("after").await);
     assert_eq!(after.leader().await.expect("an answer"), None);
 }
 
-pub(crate) async fn campaigning_ends_at_its_limit(place: &Place) {
-    let (a, b) = (election(&place.client("a").await), election(&place.client("b").await));
+pub(crate) async fn campaigning_ends_at_its_limit(site: &Site) {
+    let (a, b) = (election(&site.client("a").await), election(&site.client("b").await));
     let leadership = a.campaign().await.expect("elected");
     let start = Instant::now();
     let error = b.campaign_timeout(300 * MS).await.expect_err("somebody leads");
@@ -70,8 +70,8 @@ pub(crate) async fn campaigning_ends_at_its_limit(place: &Place) {
     b.campaign_timeout(PATIENCE).await.expect("elected").resign().await.expect("resigned");
 }
 
-pub(crate) async fn a_try_says_who_leads(place: &Place) {
-    let (a, b) = (election(&place.client("a").await), election(&place.client("b").await));
+pub(crate) async fn a_try_says_who_leads(site: &Site) {
+    let (a, b) = (election(&site.client("a").await), election(&site.client("b").await));
     let leadership = a.try_campaign().await.expect("an answer").granted().expect("nobody leads");
     assert!(matches!(b.try_campaign().await.expect("an answer"), Attempt::Taken(_)));
     let leader = b.leader().await.expect("an answer").expect("somebody leads");
@@ -81,11 +81,11 @@ pub(crate) async fn a_try_says_who_leads(place: &Place) {
 }
 
 /// Nobody, then each leader, and nobody at the end; the fencing tokens are theirs.
-pub(crate) async fn each_leader_is_observed_once_and_in_order(place: &Place) {
-    let observer = place.client("observer").await;
+pub(crate) async fn each_leader_is_observed_once_and_in_order(site: &Site) {
+    let observer = site.client("observer").await;
     let mut leaders = election(&observer).observe();
     assert_eq!(next(&mut leaders).await, None);
-    let clients = [place.client("a").await, place.client("b").await];
+    let clients = [site.client("a").await, site.client("b").await];
     let mut before = None;
     for client in clients.iter().cycle().take(6) {
         let leadership = election(client).campaign().await.expect("elected");
@@ -114,8 +114,8 @@ pub(crate) async fn each_leader_is_observed_once_and_in_order(place: &Place) {
 }
 
 /// Where a store says so a new leader is seen within a moment, and not by a look of the observer's own.
-pub(crate) async fn observers_are_told_and_do_not_poll(place: &Place) {
-    let (leader, observer) = (place.client("leader").await, place.client("observer").await);
+pub(crate) async fn observers_are_told_and_do_not_poll(site: &Site) {
+    let (leader, observer) = (site.client("leader").await, site.client("observer").await);
     let mut leaders = election(&observer).observe();
     assert_eq!(next(&mut leaders).await, None);
     for _ in 0..5 {
@@ -130,8 +130,8 @@ pub(crate) async fn observers_are_told_and_do_not_poll(place: &Place) {
     }
 }
 
-pub(crate) async fn an_observer_goes_on_where_its_future_was_dropped(place: &Place) {
-    let (leader, observer) = (place.client("leader").await, place.client("observer").await);
+pub(crate) async fn an_observer_goes_on_where_its_future_was_dropped(site: &Site) {
+    let (leader, observer) = (site.client("leader").await, site.client("observer").await);
     let mut leaders = election(&observer).observe();
     assert_eq!(next(&mut leaders).await, None);
     let leadership = election(&leader).campaign().await.expect("elected");
@@ -149,9 +149,9 @@ pub(crate) async fn an_observer_goes_on_where_its_future_was_dropped(place: &Pla
 }
 
 /// Anybody may say that there is another leader: whoever hears it looks, and is told the truth.
-pub(crate) async fn a_forged_hint_does_no_harm(place: &Place) {
-    let Some(server) = place.server() else { return };
-    let (leader, observer) = (place.client("leader").await, place.client("observer").await);
+pub(crate) async fn a_forged_hint_does_no_harm(site: &Site) {
+    let Some(server) = site.server() else { return };
+    let (leader, observer) = (site.client("leader").await, site.client("observer").await);
     let mut leaders = election(&observer).observe();
     assert_eq!(next(&mut leaders).await, None);
     let forge = || {
@@ -169,8 +169,8 @@ pub(crate) async fn a_forged_hint_does_no_harm(place: &Place) {
     leadership.resign().await.expect("resigned");
 }
 
-pub(crate) async fn a_deposed_leader_is_told_and_the_next_leads(place: &Place) {
-    let (a, b) = (election(&place.client("a").await), election(&place.client("b").await));
+pub(crate) async fn a_deposed_leader_is_told_and_the_next_leads(site: &Site) {
+    let (a, b) = (election(&site.client("a").await), election(&site.client("b").await));
     let first = a.campaign().await.expect("elected");
     let waiting = tokio::spawn({
         let b = b.clone();
@@ -187,8 +187,8 @@ pub(crate) async fn a_deposed_leader_is_told_and_the_next_leads(place: &Place) {
     second.resign().await.expect("resigned");
 }
 
-pub(crate) async fn work_is_dropped_when_the_leadership_is_lost(place: &Place) {
-    let (a, b) = (election(&place.client("a").await), election(&place.client("b").await));
+pub(crate) async fn work_is_dropped_when_the_leadership_is_lost(site: &Site) {
+    let (a, b) = (election(&site.client("a").await), election(&site.client("b").await));
     let error = a
         .lead(async |leadership| {
             let details = b.inspect_in_full().await.expect("an answer");
@@ -203,8 +203,8 @@ pub(crate) async fn work_is_dropped_when_the_leadership_is_lost(place: &Place) {
 }
 
 /// A Mutex and an Election of one name are no strangers to each other: each is told that the name is something else's.
-pub(crate) async fn a_mutex_of_the_same_name_is_refused(place: &Place) {
-    let client = place.client("a").await;
+pub(crate) async fn a_mutex_of_the_same_name_is_refused(site: &Site) {
+    let client = site.client("a").await;
     let (mutex, election) = (client.mutex("scheduler").expect("a good name"), election(&client));
     let refused = |error: AcquireError| match error {
         AcquireError::Store(fault) => assert!(matches!(fault.kind, FaultKind::Meaningless(_)), "{fault}"),
@@ -221,21 +221,21 @@ pub(crate) async fn a_mutex_of_the_same_name_is_refused(place: &Place) {
 }
 
 async fn until_over(election: &Election) {
-    crate::place::until_at_rest(election).await;
+    crate::site::until_at_rest(election).await;
 }
 
-pub(crate) async fn campaign_cancelled_at_every_await(place: &Place) {
-    let (a, b) = (election(&place.client("a").await), election(&place.client("b").await));
+pub(crate) async fn campaign_cancelled_at_every_await(site: &Site) {
+    let (a, b) = (election(&site.client("a").await), election(&site.client("b").await));
     cancel_at_every_await(|| a.campaign(), async |_| until_over(&b).await).await;
 }
 
-pub(crate) async fn try_campaign_cancelled_at_every_await(place: &Place) {
-    let (a, b) = (election(&place.client("a").await), election(&place.client("b").await));
+pub(crate) async fn try_campaign_cancelled_at_every_await(site: &Site) {
+    let (a, b) = (election(&site.client("a").await), election(&site.client("b").await));
     cancel_at_every_await(|| a.try_campaign(), async |_| until_over(&b).await).await;
 }
 
-pub(crate) async fn waiting_to_lead_cancelled_at_every_await(place: &Place) {
-    let (a, b) = (election(&place.client("a").await), election(&place.client("b").await));
+pub(crate) async fn waiting_to_lead_cancelled_at_every_await(site: &Site) {
+    let (a, b) = (election(&site.client("a").await), election(&site.client("b").await));
     let leadership = a.campaign().await.expect("elected");
     cancel_at_every_await(|| b.campaign_timeout(20 * MS), async |_| until_waiting(&a, 0).await).await;
     leadership.check().expect("it leads");
@@ -243,8 +243,8 @@ pub(crate) async fn waiting_to_lead_cancelled_at_every_await(place: &Place) {
     until_over(&b).await;
 }
 
-pub(crate) async fn resign_cancelled_at_every_await(place: &Place) {
-    let (a, b) = (election(&place.client("a").await), election(&place.client("b").await));
+pub(crate) async fn resign_cancelled_at_every_await(site: &Site) {
+    let (a, b) = (election(&site.client("a").await), election(&site.client("b").await));
     cancel_at_every_await(
         || async {
             let leadership = a.campaign().await.expect("elected");

@@ -6,11 +6,11 @@ mod cases;
 #[macro_use]
 mod every_store;
 mod once;
-#[path = "../common/place.rs"]
-mod place;
+#[path = "../common/site.rs"]
+mod site;
 mod stopped;
 
-use place::Place;
+use site::Site;
 
 on_every_store! {
     cases::one_leads_at_a_time_and_tokens_grow,

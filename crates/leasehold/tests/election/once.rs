@@ -1,6 +1,6 @@
 //! What is done once per period.
 
-use crate::place::Place;
+use crate::site::Site;
 use leasehold::{Attempt, Client, DetachedHold, Mutex, OncePer, Turn};
 use leasehold_testkit::cancel_at_every_await;
 use std::time::{Duration, Instant};
@@ -25,15 +25,15 @@ async fn is_taken(once: &OncePer) -> bool {
     matches!(once.try_start().await.expect("an answer"), Attempt::Taken(_))
 }
 
-pub(crate) async fn one_of_all_runs_and_the_late_one_goes_on(place: &Place) {
+pub(crate) async fn one_of_all_runs_and_the_late_one_goes_on(site: &Site) {
     let mut instances = tokio::task::JoinSet::new();
     for n in 0..6 {
-        let once = once(&place.client(&format!("instance {n}")).await, HOUR);
+        let once = once(&site.client(&format!("instance {n}")).await, HOUR);
         instances.spawn(async move { once.run(async |_| n).await.expect("an answer") });
     }
     let ran: Vec<_> = instances.join_all().await.into_iter().flatten().collect();
     assert_eq!(ran.len(), 1, "{ran:?}");
-    let late = once(&place.client("late").await, HOUR);
+    let late = once(&site.client("late").await, HOUR);
     assert_eq!(late.run(async |_| 7).await.expect("an answer"), None);
     let Attempt::Taken(contention) = late.try_start().await.expect("an answer") else { panic!("twice") };
     let said = contention.to_string();
@@ -44,8 +44,8 @@ pub(crate) async fn one_of_all_runs_and_the_late_one_goes_on(place: &Place) {
 }
 
 /// The period counts from when the turn was given, whatever the work took.
-pub(crate) async fn a_turn_rests_until_its_period_is_over(place: &Place) {
-    let (a, b) = (place.client("a").await, place.client("b").await);
+pub(crate) async fn a_turn_rests_until_its_period_is_over(site: &Site) {
+    let (a, b) = (site.client("a").await, site.client("b").await);
     let (a, b) = (once(&a, 1_500 * MS).at_most(HOUR), once(&b, 1_500 * MS).at_most(HOUR));
     let begun = Instant::now();
     let first = start(&a).await;
@@ -66,8 +66,8 @@ pub(crate) async fn a_turn_rests_until_its_period_is_over(place: &Place) {
     second.give_up().await.expect("given up");
 }
 
-pub(crate) async fn a_turn_that_took_longer_than_its_period_rests_no_more(place: &Place) {
-    let (a, b) = (place.client("a").await, place.client("b").await);
+pub(crate) async fn a_turn_that_took_longer_than_its_period_rests_no_more(site: &Site) {
+    let (a, b) = (site.client("a").await, site.client("b").await);
     let turn = start(&once(&a, 100 * MS).at_most(HOUR)).await;
     tokio::time::sleep(150 * MS).await;
     assert!(is_taken(&once(&b, 100 * MS)).await, "the work goes on");
@@ -76,44 +76,44 @@ pub(crate) async fn a_turn_that_took_longer_than_its_period_rests_no_more(place:
     start(&once(&b, 100 * MS)).await.give_up().await.expect("given up");
 }
 
-pub(crate) async fn a_turn_that_was_given_up_is_free_at_once(place: &Place) {
-    let (a, b) = (place.client("a").await, place.client("b").await);
+pub(crate) async fn a_turn_that_was_given_up_is_free_at_once(site: &Site) {
+    let (a, b) = (site.client("a").await, site.client("b").await);
     start(&once(&a, HOUR)).await.give_up().await.expect("given up");
     start(&once(&b, HOUR)).await.finish().await.expect("finished");
     assert!(is_taken(&once(&a, HOUR)).await);
 }
 
 /// The instance that has the turn is gone without a word: nobody else has one before its time is over.
-pub(crate) async fn a_turn_outlives_its_client(place: &Place) {
-    let short = place.builder().label("short").session(Duration::from_secs(1)).connect().await;
+pub(crate) async fn a_turn_outlives_its_client(site: &Site) {
+    let short = site.builder().label("short").session(Duration::from_secs(1)).connect().await;
     let short = short.expect("the store of a case can be reached");
     drop(start(&once(&short, HOUR)).await);
     short.shutdown(PATIENCE).await.expect("nothing is left");
     drop(short);
     tokio::time::sleep(1_200 * MS).await;
-    let other = once(&place.client("other").await, HOUR);
+    let other = once(&site.client("other").await, HOUR);
     assert!(is_taken(&other).await);
     assert!(!other.inspect().await.expect("an answer").rests, "nobody has said that it is done");
 }
 
 /// Whoever waits for the lock is not granted it while it rests, and gets it when that is over.
-pub(crate) async fn nobody_who_waits_is_woken_before(place: &Place) {
-    let (a, b) = (place.client("a").await, place.client("b").await);
+pub(crate) async fn nobody_who_waits_is_woken_before(site: &Site) {
+    let (a, b) = (site.client("a").await, site.client("b").await);
     let begun = Instant::now();
     let turn = start(&once(&a, 1_500 * MS)).await;
     let waiting = tokio::spawn({
         let mutex = mutex(&b);
         async move { mutex.acquire().await.expect("acquired") }
     });
-    crate::place::until_waiting(&mutex(&a), 1).await;
+    crate::site::until_waiting(&mutex(&a), 1).await;
     turn.finish().await.expect("finished");
     let guard = tokio::time::timeout(PATIENCE, waiting).await.expect("it is served").expect("no panic");
     assert!(begun.elapsed() + 2 * MS >= 1_500 * MS, "too soon: {:?}", begun.elapsed());
     guard.release().await.expect("released");
 }
 
-pub(crate) async fn nothing_that_is_sent_about_the_hold_ends_or_lengthens_the_rest(place: &Place) {
-    let client = place.client("a").await;
+pub(crate) async fn nothing_that_is_sent_about_the_hold_ends_or_lengthens_the_rest(site: &Site) {
+    let client = site.client("a").await;
     let lock = mutex(&client).lease(HOUR);
     let mut hold = lock.acquire_detached().await.expect("acquired");
     let copy: DetachedHold = hold.to_secret_text().parse().expect("its own text");
@@ -131,8 +131,8 @@ pub(crate) async fn nothing_that_is_sent_about_the_hold_ends_or_lengthens_the_re
     assert!(status.remaining.is_some_and(|left| left > Duration::from_secs(10)), "{status:?}");
 }
 
-pub(crate) async fn a_rest_can_be_ended_by_force(place: &Place) {
-    let (a, b) = (place.client("a").await, place.client("b").await);
+pub(crate) async fn a_rest_can_be_ended_by_force(site: &Site) {
+    let (a, b) = (site.client("a").await, site.client("b").await);
     start(&once(&a, HOUR)).await.finish().await.expect("finished");
     let details = mutex(&b).inspect_in_full().await.expect("an answer");
     assert!(details.status.rests && details.behind.is_none());
@@ -141,18 +141,18 @@ pub(crate) async fn a_rest_can_be_ended_by_force(place: &Place) {
 }
 
 /// Whatever was begun is undone: another instance has its turn.
-pub(crate) async fn try_start_cancelled_at_every_await(place: &Place) {
-    let (a, b) = (place.client("a").await, place.client("b").await);
+pub(crate) async fn try_start_cancelled_at_every_await(site: &Site) {
+    let (a, b) = (site.client("a").await, site.client("b").await);
     let once = once(&a, HOUR);
     let free = async |_| {
-        crate::place::until_at_rest(&mutex(&b)).await;
+        crate::site::until_at_rest(&mutex(&b)).await;
     };
     cancel_at_every_await(|| async { once.try_start().await.expect("an answer") }, free).await;
 }
 
 /// It rests, or lasts until its time is over; nobody has a turn in either case, and no key is left without an end.
-pub(crate) async fn finish_cancelled_at_every_await(place: &Place) {
-    let (a, b) = (place.client("a").await, place.client("b").await);
+pub(crate) async fn finish_cancelled_at_every_await(site: &Site) {
+    let (a, b) = (site.client("a").await, site.client("b").await);
     let (one, other) = (once(&a, HOUR), mutex(&b));
     cancel_at_every_await(
         || async {
@@ -178,8 +178,8 @@ pub(crate) async fn finish_cancelled_at_every_await(place: &Place) {
     .await;
 }
 
-pub(crate) async fn run_cancelled_at_every_await(place: &Place) {
-    let (a, b) = (place.client("a").await, place.client("b").await);
+pub(crate) async fn run_cancelled_at_every_await(site: &Site) {
+    let (a, b) = (site.client("a").await, site.client("b").await);
     let (one, other) = (once(&a, HOUR), mutex(&b));
     cancel_at_every_await(
         || async { one.run(async |_| tokio::task::yield_now().await).await.expect("an answer") },

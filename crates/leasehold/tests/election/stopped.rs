@@ -1,6 +1,6 @@
 //! A leader that is a process of its own and stands still: another one leads, and the old one knows it before it does anything.
 
-use crate::place::Place;
+use crate::site::Site;
 use leasehold::Client;
 use leasehold_testkit::Worker;
 use std::time::{Duration, Instant};
@@ -13,8 +13,8 @@ const SESSION: Duration = Duration::from_secs(2);
 /// greater token; and when it goes on it knows that it leads no more before its next act, without the network.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stopped_leader_is_followed_and_knows_it_before_its_next_act() {
-    let place = Place::redis();
-    let server = place.server().expect("it is on a server");
+    let site = Site::redis();
+    let server = site.server().expect("it is on a server");
     let mut leader = Worker::of_test("stopped::a_worker_that_leads", "leader")
         .env("LEASEHOLD_TEST_URL", server.url())
         .start()
@@ -29,7 +29,7 @@ async fn a_stopped_leader_is_followed_and_knows_it_before_its_next_act() {
         let election = election.clone();
         async move { election.campaign().await.expect("elected") }
     });
-    crate::place::until_waiting(&election, 1).await;
+    crate::site::until_waiting(&election, 1).await;
     leader.tell("act").expect("it listens");
     leader.expect("acted", PATIENCE).expect("it leads still");
 

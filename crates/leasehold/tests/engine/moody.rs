@@ -3,7 +3,7 @@
 use futures_util::future::BoxFuture;
 use leasehold::store::{Fault, FaultKind, Lock, MemoryStore, Op, Outcome, Phase, Postbox, Reply, Store};
 use leasehold::{Client, Moment, SessionId, World};
-use leasehold_core::{Extended, KeyError};
+use leasehold_core::{Extended, KeyError, Place};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
@@ -101,6 +101,7 @@ impl Store for Moody {
 
     fn open_mailbox(
         &self,
+        place: Place,
         session: SessionId,
         post: Arc<dyn Postbox>,
         within: Duration,
@@ -111,13 +112,13 @@ impl Store for Moody {
             let fault = Fault::new(FaultKind::Unreachable, Phase::Connect, "a moody store");
             Box::pin(std::future::ready(Err(fault)))
         } else {
-            self.inner.open_mailbox(session, post, within)
+            self.inner.open_mailbox(place, session, post, within)
         }
     }
 
-    fn close_mailbox(&self, session: SessionId) {
+    fn close_mailbox(&self, place: Place, session: SessionId) {
         self.closed.fetch_add(1, Ordering::SeqCst);
-        self.inner.close_mailbox(session);
+        self.inner.close_mailbox(place, session);
     }
 
     fn sibling(&self) -> Arc<dyn Store> {

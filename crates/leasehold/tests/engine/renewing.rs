@@ -5,6 +5,7 @@ use futures_util::future::BoxFuture;
 use leasehold::store::{Fault, Lock, MemoryStore, Op, Outcome, Postbox, Store};
 use leasehold::{Client, SessionId, World};
 use leasehold_core::KeyError;
+use leasehold_core::Place;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -95,15 +96,16 @@ impl Store for Counted {
 
     fn open_mailbox(
         &self,
+        place: Place,
         session: SessionId,
         post: Arc<dyn Postbox>,
         within: Duration,
     ) -> BoxFuture<'_, Result<(), Fault>> {
-        self.inner.open_mailbox(session, post, within)
+        self.inner.open_mailbox(place, session, post, within)
     }
 
-    fn close_mailbox(&self, session: SessionId) {
-        self.inner.close_mailbox(session);
+    fn close_mailbox(&self, place: Place, session: SessionId) {
+        self.inner.close_mailbox(place, session);
     }
 
     fn sibling(&self) -> Arc<dyn Store> {

@@ -5,6 +5,7 @@ use futures_util::future::BoxFuture;
 use leasehold::store::{Fault, FaultKind, Lock, MemoryStore, Op, Outcome, Phase, Postbox, Store};
 use leasehold::{Client, SessionId};
 use leasehold_core::KeyError;
+use leasehold_core::Place;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -125,15 +126,16 @@ impl Store for Backlog {
 
     fn open_mailbox(
         &self,
+        place: Place,
         session: SessionId,
         post: Arc<dyn Postbox>,
         within: Duration,
     ) -> BoxFuture<'_, Result<(), Fault>> {
-        self.inner.open_mailbox(session, post, within)
+        self.inner.open_mailbox(place, session, post, within)
     }
 
-    fn close_mailbox(&self, session: SessionId) {
-        self.inner.close_mailbox(session);
+    fn close_mailbox(&self, place: Place, session: SessionId) {
+        self.inner.close_mailbox(place, session);
     }
 
     fn sibling(&self) -> Arc<dyn Store> {

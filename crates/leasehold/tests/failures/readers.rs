@@ -2,7 +2,7 @@
 
 use crate::scene::{client, server, until};
 use futures_util::future::BoxFuture;
-use leasehold::core::{Acquired, HoldId, KeyError, Lock, Nonce, Op, Reply, SessionId, Wake};
+use leasehold::core::{Acquired, HoldId, KeyError, Lock, Nonce, Op, Place, Reply, SessionId, Wake};
 use leasehold::store::{
     Fault, Outcome, Postbox, RedisConfig, RedisStore, SessionKeeping, SessionOp, SessionReply, Store,
 };
@@ -95,24 +95,30 @@ impl Store for Noting {
 
     fn open_mailbox(
         &self,
+        place: Place,
         session: SessionId,
         post: Arc<dyn Postbox>,
         within: Duration,
     ) -> BoxFuture<'_, Result<(), Fault>> {
         let post = Arc::new(NotingPost { inner: post, questions: self.questions.clone() });
-        self.inner.open_mailbox(session, post, within)
+        self.inner.open_mailbox(place, session, post, within)
     }
 
-    fn close_mailbox(&self, session: SessionId) {
-        self.inner.close_mailbox(session);
+    fn close_mailbox(&self, place: Place, session: SessionId) {
+        self.inner.close_mailbox(place, session);
     }
 
     fn sessions(&self) -> SessionKeeping {
         self.inner.sessions()
     }
 
-    fn attend<'a>(&'a self, op: &'a SessionOp, within: Duration) -> BoxFuture<'a, Outcome<SessionReply>> {
-        self.inner.attend(op, within)
+    fn attend<'a>(
+        &'a self,
+        place: Place,
+        op: &'a SessionOp,
+        within: Duration,
+    ) -> BoxFuture<'a, Outcome<SessionReply>> {
+        self.inner.attend(place, op, within)
     }
 
     fn sibling(&self) -> Arc<dyn Store> {

@@ -1,6 +1,6 @@
 //! The cases.
 
-use crate::place::{Place, until_at_rest, until_waiting};
+use crate::site::{Site, until_at_rest, until_waiting};
 use leasehold::{AcquireError, Attempt, ExtendError, LostReason, ReleaseError, RetryPolicy, RunError};
 use leasehold_testkit::cancel_at_every_await;
 use std::sync::Arc;
@@ -9,12 +9,12 @@ use std::time::{Duration, Instant, SystemTime};
 
 const MS: Duration = Duration::from_millis(1);
 
-pub(crate) async fn one_at_a_time_over_tasks_and_clients(place: &Place) {
+pub(crate) async fn one_at_a_time_over_tasks_and_clients(site: &Site) {
     let inside = Arc::new(AtomicBool::new(false));
     let count = Arc::new(AtomicU32::new(0));
     let mut tasks = Vec::new();
     for n in 0..4 {
-        let client = place.client(&format!("client {n}")).await;
+        let client = site.client(&format!("client {n}")).await;
         for _ in 0..4 {
             let mutex = client.mutex("counter").expect("a good name");
             let (inside, count) = (inside.clone(), count.clone());
@@ -34,11 +34,11 @@ pub(crate) async fn one_at_a_time_over_tasks_and_clients(place: &Place) {
         task.await.expect("no task panicked");
     }
     assert_eq!(count.load(Ordering::SeqCst), 400);
-    until_at_rest(&place.client("after").await.mutex("counter").expect("a good name")).await;
+    until_at_rest(&site.client("after").await.mutex("counter").expect("a good name")).await;
 }
 
-pub(crate) async fn a_release_hands_the_lock_on_and_tokens_grow(place: &Place) {
-    let (a, b) = (place.client("a").await, place.client("b").await);
+pub(crate) async fn a_release_hands_the_lock_on_and_tokens_grow(site: &Site) {
+    let (a, b) = (site.client("a").await, site.client("b").await);
     let (a, b) = (a.mutex("m").expect("a good name"), b.mutex("m").expect("a good name"));
     let first = a.acquire().await.expect("acquired");
     let token = first.fencing_token();
@@ -57,8 +57,8 @@ pub(crate) async fn a_release_hands_the_lock_on_and_tokens_grow(place: &Place) {
     until_at_rest(&a).await;
 }
 
-pub(crate) async fn a_try_says_who_is_in_the_way(place: &Place) {
-    let (a, b) = (place.client("the holder").await, place.client("b").await);
+pub(crate) async fn a_try_says_who_is_in_the_way(site: &Site) {
+    let (a, b) = (site.client("the holder").await, site.client("b").await);
     let guard = a.mutex("m").expect("a good name").acquire().await.expect("acquired");
     let b = b.mutex("m").expect("a good name");
     let Attempt::Taken(contention) = b.try_acquire().await.expect("an answer") else { panic!("two hold it") };
@@ -77,8 +77,8 @@ pub(crate) async fn a_try_says_who_is_in_the_way(place: &Place) {
     guard.release().await.expect("released");
 }
 
-pub(crate) async fn a_try_does_not_barge(place: &Place) {
-    let (a, b, c) = (place.client("a").await, place.client("b").await, place.client("c").await);
+pub(crate) async fn a_try_does_not_barge(site: &Site) {
+    let (a, b, c) = (site.client("a").await, site.client("b").await, site.client("c").await);
     let mutex = |client: &leasehold::Client| client.mutex("m").expect("a good name");
     let guard = mutex(&a).acquire().await.expect("acquired");
     let b = mutex(&b);
@@ -92,8 +92,8 @@ pub(crate) async fn a_try_does_not_barge(place: &Place) {
     waiter.await.expect("no panic").release().await.expect("released");
 }
 
-pub(crate) async fn waiting_ends_at_its_limit_and_says_who_holds(place: &Place) {
-    let (a, b) = (place.client("a long job").await, place.client("b").await);
+pub(crate) async fn waiting_ends_at_its_limit_and_says_who_holds(site: &Site) {
+    let (a, b) = (site.client("a long job").await, site.client("b").await);
     let _guard = a.mutex("m").expect("a good name").acquire().await.expect("acquired");
     let b = b.mutex("m").expect("a good name");
     for by_setting in [false, true] {
@@ -113,8 +113,8 @@ pub(crate) async fn waiting_ends_at_its_limit_and_says_who_holds(place: &Place) 
     assert!(status.held);
 }
 
-pub(crate) async fn a_dropped_guard_gives_the_lock_back(place: &Place) {
-    let (a, b) = (place.client("a").await, place.client("b").await);
+pub(crate) async fn a_dropped_guard_gives_the_lock_back(site: &Site) {
+    let (a, b) = (site.client("a").await, site.client("b").await);
     let (a1, b) = (a.mutex("m").expect("a good name"), b.mutex("m").expect("a good name"));
     drop(a1.acquire().await.expect("acquired"));
     a.settle().await;
@@ -134,8 +134,8 @@ pub(crate) async fn a_dropped_guard_gives_the_lock_back(place: &Place) {
     until_at_rest(&a1).await;
 }
 
-pub(crate) async fn tasks_of_a_process_are_served_in_order(place: &Place) {
-    let client = place.client("a").await;
+pub(crate) async fn tasks_of_a_process_are_served_in_order(site: &Site) {
+    let client = site.client("a").await;
     let mutex = client.mutex("m").expect("a good name");
     let guard = mutex.acquire().await.expect("acquired");
     let order = Arc::new(std::sync::Mutex::new(Vec::new()));
@@ -161,13 +161,13 @@ pub(crate) async fn tasks_of_a_process_are_served_in_order(place: &Place) {
     assert_eq!(*order.lock().expect("no panic"), (0..20).collect::<Vec<_>>());
 }
 
-pub(crate) async fn processes_are_served_in_order(place: &Place) {
-    let holder = place.client("holder").await.mutex("m").expect("a good name");
+pub(crate) async fn processes_are_served_in_order(site: &Site) {
+    let holder = site.client("holder").await.mutex("m").expect("a good name");
     let guard = holder.acquire().await.expect("acquired");
     let order = Arc::new(std::sync::Mutex::new(Vec::new()));
     let mut tasks = Vec::new();
     for n in 0..8 {
-        let mutex = place.client(&format!("{n}")).await.mutex("m").expect("a good name");
+        let mutex = site.client(&format!("{n}")).await.mutex("m").expect("a good name");
         let order = order.clone();
         tasks.push(tokio::spawn(async move {
             let guard = mutex.acquire().await.expect("acquired");
@@ -183,8 +183,8 @@ pub(crate) async fn processes_are_served_in_order(place: &Place) {
     assert_eq!(*order.lock().expect("no panic"), (0..8).collect::<Vec<_>>());
 }
 
-pub(crate) async fn a_process_has_one_place_in_the_queue(place: &Place) {
-    let (a, b) = (place.client("a").await, place.client("b").await);
+pub(crate) async fn a_process_has_one_place_in_the_queue(site: &Site) {
+    let (a, b) = (site.client("a").await, site.client("b").await);
     let (a, b) = (a.mutex("m").expect("a good name"), b.mutex("m").expect("a good name"));
     let guard = a.acquire().await.expect("acquired");
     let mut tasks = Vec::new();
@@ -202,8 +202,8 @@ pub(crate) async fn a_process_has_one_place_in_the_queue(place: &Place) {
     until_at_rest(&a).await;
 }
 
-pub(crate) async fn thousands_give_up_at_once(place: &Place) {
-    let (a, b) = (place.client("a").await, place.client("b").await);
+pub(crate) async fn thousands_give_up_at_once(site: &Site) {
+    let (a, b) = (site.client("a").await, site.client("b").await);
     let (a, b) = (a.mutex("m").expect("a good name"), b.mutex("m").expect("a good name"));
     let guard = a.acquire().await.expect("acquired");
     for mutex in [&a, &b] {
@@ -222,8 +222,8 @@ pub(crate) async fn thousands_give_up_at_once(place: &Place) {
     until_at_rest(&b).await;
 }
 
-pub(crate) async fn who_waits_for_no_time_tries_once(place: &Place) {
-    let (a, b) = (place.client("a").await, place.client("b").await);
+pub(crate) async fn who_waits_for_no_time_tries_once(site: &Site) {
+    let (a, b) = (site.client("a").await, site.client("b").await);
     let (a, b) = (a.mutex("m").expect("a good name"), b.mutex("m").expect("a good name"));
     let guard = a.acquire_timeout(Duration::ZERO).await.expect("it is free");
     let missed = b.acquire_timeout(Duration::ZERO).await;
@@ -232,9 +232,9 @@ pub(crate) async fn who_waits_for_no_time_tries_once(place: &Place) {
     guard.release().await.expect("released");
 }
 
-pub(crate) async fn a_watchdog_keeps_the_lock(place: &Place) {
-    let client = place.client_with("a", 900 * MS).await;
-    let other = place.client("b").await.mutex("m").expect("a good name");
+pub(crate) async fn a_watchdog_keeps_the_lock(site: &Site) {
+    let client = site.client_with("a", 900 * MS).await;
+    let other = site.client("b").await.mutex("m").expect("a good name");
     let guard = client.mutex("m").expect("a good name").acquire().await.expect("acquired");
     let start = Instant::now();
     while start.elapsed() < 2700 * MS {
@@ -246,8 +246,8 @@ pub(crate) async fn a_watchdog_keeps_the_lock(place: &Place) {
     guard.release().await.expect("released");
 }
 
-pub(crate) async fn a_given_lease_ends_when_it_ends(place: &Place) {
-    let (a, b) = (place.client("a").await, place.client("b").await);
+pub(crate) async fn a_given_lease_ends_when_it_ends(site: &Site) {
+    let (a, b) = (site.client("a").await, site.client("b").await);
     let (a, b) = (a.mutex("m").expect("a good name"), b.mutex("m").expect("a good name"));
     let guard = a.clone().lease(250 * MS).acquire().await.expect("acquired");
     let signal = guard.lost_signal();
@@ -267,8 +267,8 @@ pub(crate) async fn a_given_lease_ends_when_it_ends(place: &Place) {
     next.release().await.expect("released");
 }
 
-pub(crate) async fn a_lease_can_last_until_an_instant(place: &Place) {
-    let client = place.client_of_leases("a").await;
+pub(crate) async fn a_lease_can_last_until_an_instant(site: &Site) {
+    let client = site.client_of_leases("a").await;
     let mutex = client.mutex("m").expect("a good name");
     let guard = mutex.clone().lease(SystemTime::now() + 40 * Duration::from_secs(1)).acquire().await;
     let guard = guard.expect("acquired");
@@ -283,7 +283,7 @@ pub(crate) async fn a_lease_can_last_until_an_instant(place: &Place) {
     let past = mutex.clone().lease(SystemTime::now() - MS).acquire().await;
     assert!(matches!(past, Err(AcquireError::Lease(_))), "{past:?}");
     // One that passes while it waits.
-    let other = place.client("b").await.mutex("m").expect("a good name");
+    let other = site.client("b").await.mutex("m").expect("a good name");
     let held = other.lease(200 * MS).acquire().await.expect("acquired");
     let late = mutex.clone().lease(SystemTime::now() + 100 * MS).acquire().await;
     assert!(matches!(late, Err(AcquireError::Lease(_))), "{late:?}");
@@ -291,9 +291,9 @@ pub(crate) async fn a_lease_can_last_until_an_instant(place: &Place) {
     until_at_rest(&mutex).await;
 }
 
-pub(crate) async fn a_late_release_leaves_the_successor_alone(place: &Place) {
+pub(crate) async fn a_late_release_leaves_the_successor_alone(site: &Site) {
     // Failure row 16.
-    let (a, b) = (place.client("a").await, place.client("b").await);
+    let (a, b) = (site.client("a").await, site.client("b").await);
     let (a, b) = (a.mutex("m").expect("a good name"), b.mutex("m").expect("a good name"));
     let late = a.clone().lease(60 * MS).acquire().await.expect("acquired");
     late.lost().await;
@@ -312,8 +312,8 @@ pub(crate) async fn a_late_release_leaves_the_successor_alone(place: &Place) {
     assert_eq!(reason, LostReason::Expired);
 }
 
-pub(crate) async fn an_extend_lengthens_and_never_shortens(place: &Place) {
-    let client = place.client("a").await;
+pub(crate) async fn an_extend_lengthens_and_never_shortens(site: &Site) {
+    let client = site.client("a").await;
     let mutex = client.mutex("m").expect("a good name").lease(400 * MS);
     let guard = mutex.acquire().await.expect("acquired");
     let before = guard.valid_until();
@@ -330,8 +330,8 @@ pub(crate) async fn an_extend_lengthens_and_never_shortens(place: &Place) {
     assert!(matches!(guard.extend().await, Err(ExtendError::Lost(_))));
 }
 
-pub(crate) async fn a_retry_policy_gives_up_after_its_tries(place: &Place) {
-    let (a, b) = (place.client("a").await, place.client("b").await);
+pub(crate) async fn a_retry_policy_gives_up_after_its_tries(site: &Site) {
+    let (a, b) = (site.client("a").await, site.client("b").await);
     let guard = a.mutex("m").expect("a good name").acquire().await.expect("acquired");
     let polling = b.mutex("m").expect("a good name").retry(RetryPolicy::constant(20 * MS).tries(4));
     let start = Instant::now();
@@ -354,8 +354,8 @@ impl Drop for SetOnDrop {
     }
 }
 
-pub(crate) async fn a_scoped_future_is_dropped_on_loss(place: &Place) {
-    let client = place.client("a").await;
+pub(crate) async fn a_scoped_future_is_dropped_on_loss(site: &Site) {
+    let client = site.client("a").await;
     let mutex = client.mutex("m").expect("a good name");
     assert!(mutex.run(async |guard| guard.check().is_ok()).await.expect("ran"));
     let dropped = Arc::new(AtomicBool::new(false));
@@ -372,8 +372,8 @@ pub(crate) async fn a_scoped_future_is_dropped_on_loss(place: &Place) {
     until_at_rest(&mutex).await;
 }
 
-pub(crate) async fn equal_values_of_ones_own_exclude_each_other(place: &Place) {
-    let (a, b) = (place.client("a").await, place.client("b").await);
+pub(crate) async fn equal_values_of_ones_own_exclude_each_other(site: &Site) {
+    let (a, b) = (site.client("a").await, site.client("b").await);
     let of = |client: &leasehold::Client| {
         client.mutex("m").expect("a good name").value("request 4711").expect("a good value")
     };
@@ -394,8 +394,8 @@ pub(crate) async fn equal_values_of_ones_own_exclude_each_other(place: &Place) {
     until_at_rest(&b).await;
 }
 
-pub(crate) async fn who_gives_up_waiting_leaves_the_queue(place: &Place) {
-    let (a, b, c) = (place.client("a").await, place.client("b").await, place.client("c").await);
+pub(crate) async fn who_gives_up_waiting_leaves_the_queue(site: &Site) {
+    let (a, b, c) = (site.client("a").await, site.client("b").await, site.client("c").await);
     let mutex = |client: &leasehold::Client| client.mutex("m").expect("a good name");
     let guard = mutex(&a).acquire().await.expect("acquired");
     let (b1, c1) = (mutex(&b), mutex(&c));
@@ -412,8 +412,8 @@ pub(crate) async fn who_gives_up_waiting_leaves_the_queue(place: &Place) {
     until_at_rest(&mutex(&a)).await;
 }
 
-pub(crate) async fn after_a_loss_local_waiters_queue_again(place: &Place) {
-    let client = place.client("a").await;
+pub(crate) async fn after_a_loss_local_waiters_queue_again(site: &Site) {
+    let client = site.client("a").await;
     let mutex = client.mutex("m").expect("a good name");
     let guard = mutex.clone().lease(100 * MS).acquire().await.expect("acquired");
     let mutex2 = mutex.clone();
@@ -426,9 +426,9 @@ pub(crate) async fn after_a_loss_local_waiters_queue_again(place: &Place) {
     next.release().await.expect("released");
 }
 
-pub(crate) async fn leases_from_a_millisecond_to_days(place: &Place) {
+pub(crate) async fn leases_from_a_millisecond_to_days(site: &Site) {
     // Failure row 15.
-    let client = place.client_of_leases("a").await;
+    let client = site.client_of_leases("a").await;
     let mutex = client.mutex("m").expect("a good name");
     match mutex.clone().lease(MS).acquire().await {
         Ok(guard) => assert!(guard.remaining() <= MS),
@@ -451,23 +451,23 @@ pub(crate) async fn leases_from_a_millisecond_to_days(place: &Place) {
     }
 }
 
-pub(crate) async fn try_acquire_cancelled_at_every_await(place: &Place) {
+pub(crate) async fn try_acquire_cancelled_at_every_await(site: &Site) {
     // Failure row 4.
-    let (a, b) = (place.client("a").await, place.client("b").await);
+    let (a, b) = (site.client("a").await, site.client("b").await);
     let (a, b) = (a.mutex("m").expect("a good name"), b.mutex("m").expect("a good name"));
     cancel_at_every_await(|| a.try_acquire(), async |_| until_at_rest(&b).await).await;
     until_at_rest(&b).await;
 }
 
-pub(crate) async fn acquire_cancelled_at_every_await(place: &Place) {
-    let (a, b) = (place.client("a").await, place.client("b").await);
+pub(crate) async fn acquire_cancelled_at_every_await(site: &Site) {
+    let (a, b) = (site.client("a").await, site.client("b").await);
     let (a, b) = (a.mutex("m").expect("a good name"), b.mutex("m").expect("a good name"));
     cancel_at_every_await(|| a.acquire(), async |_| until_at_rest(&b).await).await;
     until_at_rest(&b).await;
 }
 
-pub(crate) async fn waiting_cancelled_at_every_await(place: &Place) {
-    let (a, b) = (place.client("a").await, place.client("b").await);
+pub(crate) async fn waiting_cancelled_at_every_await(site: &Site) {
+    let (a, b) = (site.client("a").await, site.client("b").await);
     let (a, b) = (a.mutex("m").expect("a good name"), b.mutex("m").expect("a good name"));
     let points = cancel_at_every_await(
         || async {
@@ -484,9 +484,9 @@ pub(crate) async fn waiting_cancelled_at_every_await(place: &Place) {
     until_at_rest(&b).await;
 }
 
-pub(crate) async fn release_cancelled_at_every_await(place: &Place) {
+pub(crate) async fn release_cancelled_at_every_await(site: &Site) {
     // Failure rows 5 and 6.
-    let (a, b) = (place.client("a").await, place.client("b").await);
+    let (a, b) = (site.client("a").await, site.client("b").await);
     let (a, b) = (a.mutex("m").expect("a good name"), b.mutex("m").expect("a good name"));
     cancel_at_every_await(
         || async {
@@ -499,8 +499,8 @@ pub(crate) async fn release_cancelled_at_every_await(place: &Place) {
     until_at_rest(&b).await;
 }
 
-pub(crate) async fn a_release_with_local_waiters_cancelled_at_every_await(place: &Place) {
-    let (a, b) = (place.client("a").await, place.client("b").await);
+pub(crate) async fn a_release_with_local_waiters_cancelled_at_every_await(site: &Site) {
+    let (a, b) = (site.client("a").await, site.client("b").await);
     let (a, b) = (a.mutex("m").expect("a good name"), b.mutex("m").expect("a good name"));
     cancel_at_every_await(
         || async {
@@ -517,8 +517,8 @@ pub(crate) async fn a_release_with_local_waiters_cancelled_at_every_await(place:
     until_at_rest(&b).await;
 }
 
-pub(crate) async fn extend_cancelled_at_every_await(place: &Place) {
-    let (a, b) = (place.client("a").await, place.client("b").await);
+pub(crate) async fn extend_cancelled_at_every_await(site: &Site) {
+    let (a, b) = (site.client("a").await, site.client("b").await);
     let (a, b) = (a.mutex("m").expect("a good name"), b.mutex("m").expect("a good name"));
     cancel_at_every_await(
         || async {
@@ -532,23 +532,23 @@ pub(crate) async fn extend_cancelled_at_every_await(place: &Place) {
     until_at_rest(&b).await;
 }
 
-pub(crate) async fn two_tasks_share_a_handle_and_each_has_its_own_hold(place: &Place) {
+pub(crate) async fn two_tasks_share_a_handle_and_each_has_its_own_hold(site: &Site) {
     // Failure row 17.
-    let client = place.client("a").await;
+    let client = site.client("a").await;
     let mutex = client.mutex("m").expect("a good name");
     let first = mutex.clone().lease(80 * MS).acquire().await.expect("acquired");
     first.lost().await;
     let second = mutex.acquire().await.expect("acquired");
     assert!(first.release().await.is_err(), "the first task's release is not the second's");
     second.check().expect("held");
-    let other = place.client("b").await.mutex("m").expect("a good name");
+    let other = site.client("b").await.mutex("m").expect("a good name");
     assert!(matches!(other.try_acquire().await.expect("an answer"), Attempt::Taken(_)));
     second.release().await.expect("released");
 }
 
-pub(crate) async fn a_watchdog_never_extends_after_the_release(place: &Place) {
+pub(crate) async fn a_watchdog_never_extends_after_the_release(site: &Site) {
     // Failure row 7.
-    let (a, b) = (place.client_with("a", 90 * MS).await, place.client("b").await);
+    let (a, b) = (site.client_with("a", 90 * MS).await, site.client("b").await);
     let (a, b) = (a.mutex("m").expect("a good name"), b.mutex("m").expect("a good name"));
     for n in 0..30_u32 {
         let guard = a.acquire().await.expect("acquired");
@@ -563,8 +563,8 @@ pub(crate) async fn a_watchdog_never_extends_after_the_release(place: &Place) {
     }
 }
 
-pub(crate) async fn status_of_a_lock(place: &Place) {
-    let client = place.client("somebody").await;
+pub(crate) async fn status_of_a_lock(site: &Site) {
+    let client = site.client("somebody").await;
     let mutex = client.mutex("m").expect("a good name");
     let free = mutex.inspect().await.expect("an answer");
     assert!(!free.ours && !free.held && free.holder.is_none() && free.waiting == 0 && free.fence.is_none());
@@ -572,7 +572,7 @@ pub(crate) async fn status_of_a_lock(place: &Place) {
     let held = mutex.inspect().await.expect("an answer");
     assert!(held.held);
     assert!(held.ours);
-    let other = place.client("another").await.mutex("m").expect("a good name");
+    let other = site.client("another").await.mutex("m").expect("a good name");
     assert!(!other.inspect().await.expect("an answer").ours);
     assert_eq!(held.holder.as_deref(), Some("somebody"));
     assert_eq!(held.fence, Some(guard.fencing_token()));
@@ -583,8 +583,8 @@ pub(crate) async fn status_of_a_lock(place: &Place) {
     guard.release().await.expect("released");
 }
 
-pub(crate) async fn a_hold_that_has_reached_its_cap_is_lost_and_goes_to_the_next(place: &Place) {
-    let (a, b) = (place.client("a").await, place.client("b").await);
+pub(crate) async fn a_hold_that_has_reached_its_cap_is_lost_and_goes_to_the_next(site: &Site) {
+    let (a, b) = (site.client("a").await, site.client("b").await);
     let (a, b) = (a.mutex("m").expect("a good name"), b.mutex("m").expect("a good name"));
     let start = Instant::now();
     let guard = a.clone().max_hold(500 * MS).acquire().await.expect("acquired");
@@ -603,8 +603,8 @@ pub(crate) async fn a_hold_that_has_reached_its_cap_is_lost_and_goes_to_the_next
     until_at_rest(&a).await;
 }
 
-pub(crate) async fn a_watchdog_renews_as_often_as_it_may(place: &Place) {
-    let client = place.client_with("a", 600 * MS).await;
+pub(crate) async fn a_watchdog_renews_as_often_as_it_may(site: &Site) {
+    let client = site.client_with("a", 600 * MS).await;
     let mutex = client.mutex("m").expect("a good name").max_renewals(2);
     let start = Instant::now();
     let guard = mutex.acquire().await.expect("acquired");
@@ -621,8 +621,8 @@ pub(crate) async fn a_watchdog_renews_as_often_as_it_may(place: &Place) {
     mutex.try_acquire().await.expect("an answer").granted().expect("it was given back").release().await.ok();
 }
 
-pub(crate) async fn an_extend_reaches_the_cap_and_not_beyond(place: &Place) {
-    let client = place.client_of_leases("a").await;
+pub(crate) async fn an_extend_reaches_the_cap_and_not_beyond(site: &Site) {
+    let client = site.client_of_leases("a").await;
     let mutex = client.mutex("m").expect("a good name").max_hold(10_000 * MS);
     let before = client.now();
     let guard = mutex.acquire().await.expect("acquired");
@@ -642,8 +642,8 @@ pub(crate) async fn an_extend_reaches_the_cap_and_not_beyond(place: &Place) {
     assert!(matches!(none, Err(AcquireError::Lease(_))), "{none:?}");
 }
 
-pub(crate) async fn a_shutdown_gives_everything_back(place: &Place) {
-    let (a, b) = (place.client("a").await, place.client("b").await);
+pub(crate) async fn a_shutdown_gives_everything_back(site: &Site) {
+    let (a, b) = (site.client("a").await, site.client("b").await);
     let name = |n: usize| format!("m{n}");
     let mut guards = Vec::new();
     for n in 0..20 {
@@ -708,8 +708,8 @@ pub(crate) async fn a_shutdown_gives_everything_back(place: &Place) {
     theirs.release().await.expect("released");
 }
 
-pub(crate) async fn a_dropped_shutdown_goes_on(place: &Place) {
-    let (client, other) = (place.client("a").await, place.client("b").await);
+pub(crate) async fn a_dropped_shutdown_goes_on(site: &Site) {
+    let (client, other) = (site.client("a").await, site.client("b").await);
     let guard = client.mutex("m").expect("a good name").acquire().await.expect("acquired");
     {
         let mut shutdown = std::pin::pin!(client.shutdown(10_000 * MS));

@@ -1,6 +1,6 @@
 //! The cases of holds that no process keeps.
 
-use crate::place::{Place, until_at_rest, until_waiting};
+use crate::site::{Site, until_at_rest, until_waiting};
 use leasehold::{
     AcquireError, AttachError, Attempt, Client, DetachedHold, ExtendError, LostReason, Mutex, ReleaseError,
 };
@@ -22,8 +22,8 @@ fn copy(hold: &DetachedHold) -> DetachedHold {
     hold.to_secret_text().parse().expect("it was written by us")
 }
 
-pub(crate) async fn a_detached_hold_has_its_whole_lease_when_it_is_returned(place: &Place) {
-    let (a, b) = (place.client("a").await, place.client("b").await);
+pub(crate) async fn a_detached_hold_has_its_whole_lease_when_it_is_returned(site: &Site) {
+    let (a, b) = (site.client("a").await, site.client("b").await);
     let before = SystemTime::now();
     let hold = mutex(&a).lease(LONG).acquire_detached().await.expect("acquired");
     let status = mutex(&b).inspect().await.expect("an answer");
@@ -38,8 +38,8 @@ pub(crate) async fn a_detached_hold_has_its_whole_lease_when_it_is_returned(plac
     until_at_rest(&mutex(&b)).await;
 }
 
-pub(crate) async fn a_detached_hold_outlives_its_client_and_is_released_by_another(place: &Place) {
-    let (a, b) = (place.client("a").await, place.client("b").await);
+pub(crate) async fn a_detached_hold_outlives_its_client_and_is_released_by_another(site: &Site) {
+    let (a, b) = (site.client("a").await, site.client("b").await);
     let text = mutex(&a).lease(LONG).acquire_detached().await.expect("acquired").to_secret_text();
     assert!(text.contains(r#""format":1"#) && !text.contains('\n'), "one line with its format");
     assert!(!text.contains(&a.session().to_string()), "it has a session of its own");
@@ -60,8 +60,8 @@ pub(crate) async fn a_detached_hold_outlives_its_client_and_is_released_by_anoth
     next.release().await.expect("released");
 }
 
-pub(crate) async fn a_detached_hold_needs_a_lease(place: &Place) {
-    let client = place.client("a").await;
+pub(crate) async fn a_detached_hold_needs_a_lease(site: &Site) {
+    let client = site.client("a").await;
     let missed = mutex(&client).acquire_detached().await;
     assert!(matches!(missed, Err(AcquireError::NoLease)), "{missed:?}");
     let missed = mutex(&client).try_acquire_detached().await;
@@ -72,8 +72,8 @@ pub(crate) async fn a_detached_hold_needs_a_lease(place: &Place) {
     assert!(!mutex(&client).inspect().await.expect("an answer").held);
 }
 
-pub(crate) async fn a_detached_hold_waits_its_turn_and_is_waited_for(place: &Place) {
-    let (a, b) = (place.client("a").await, place.client("b").await);
+pub(crate) async fn a_detached_hold_waits_its_turn_and_is_waited_for(site: &Site) {
+    let (a, b) = (site.client("a").await, site.client("b").await);
     // A task of the same client is a stranger to it.
     let guard = mutex(&a).acquire().await.expect("acquired");
     let waiter = tokio::spawn({
@@ -96,8 +96,8 @@ pub(crate) async fn a_detached_hold_waits_its_turn_and_is_waited_for(place: &Pla
     until_at_rest(&mutex(&a)).await;
 }
 
-pub(crate) async fn a_detached_try_says_who_is_in_the_way(place: &Place) {
-    let client = place.client("a deploy").await;
+pub(crate) async fn a_detached_try_says_who_is_in_the_way(site: &Site) {
+    let client = site.client("a deploy").await;
     let lock = mutex(&client).lease(LONG);
     let hold = lock.try_acquire_detached().await.expect("an answer").granted().expect("it is free");
     let Attempt::Taken(contention) = lock.try_acquire_detached().await.expect("an answer") else {
@@ -107,8 +107,8 @@ pub(crate) async fn a_detached_try_says_who_is_in_the_way(place: &Place) {
     hold.release(&client).await.expect("released");
 }
 
-pub(crate) async fn a_detached_hold_ends_with_its_lease_and_its_release_says_why(place: &Place) {
-    let (a, b) = (place.client("a").await, place.client("b").await);
+pub(crate) async fn a_detached_hold_ends_with_its_lease_and_its_release_says_why(site: &Site) {
+    let (a, b) = (site.client("a").await, site.client("b").await);
     let start = Instant::now();
     let mut hold = mutex(&a).lease(300 * MS).acquire_detached().await.expect("acquired");
     let guard = mutex(&b).acquire().await.expect("acquired");
@@ -124,8 +124,8 @@ pub(crate) async fn a_detached_hold_ends_with_its_lease_and_its_release_says_why
     assert_eq!(reason, LostReason::Expired);
 }
 
-pub(crate) async fn a_detached_hold_that_was_taken_over_is_left_alone(place: &Place) {
-    let (a, b) = (place.client("a").await, place.client("b").await);
+pub(crate) async fn a_detached_hold_that_was_taken_over_is_left_alone(site: &Site) {
+    let (a, b) = (site.client("a").await, site.client("b").await);
     let hold = mutex(&a).lease(100 * MS).acquire_detached().await.expect("acquired");
     let guard = mutex(&b).acquire().await.expect("acquired");
     let Err(AttachError::NotExtended { hold, error: ExtendError::Lost(lost) }) = hold.attach(&a).await else {
@@ -138,8 +138,8 @@ pub(crate) async fn a_detached_hold_that_was_taken_over_is_left_alone(place: &Pl
     guard.release().await.expect("released");
 }
 
-pub(crate) async fn an_extend_of_a_detached_hold_lengthens_it(place: &Place) {
-    let (a, b) = (place.client("a").await, place.client("b").await);
+pub(crate) async fn an_extend_of_a_detached_hold_lengthens_it(site: &Site) {
+    let (a, b) = (site.client("a").await, site.client("b").await);
     let hold = mutex(&a).lease(2000 * MS).acquire_detached().await.expect("acquired");
     let mut hold = copy(&hold);
     let before = hold.ends_by();
@@ -154,8 +154,8 @@ pub(crate) async fn an_extend_of_a_detached_hold_lengthens_it(place: &Place) {
     hold.release(&a).await.expect("released");
 }
 
-pub(crate) async fn a_detached_hold_is_kept_once_it_is_attached(place: &Place) {
-    let (a, b) = (place.client("a").await, place.client_with("b", 900 * MS).await);
+pub(crate) async fn a_detached_hold_is_kept_once_it_is_attached(site: &Site) {
+    let (a, b) = (site.client("a").await, site.client_with("b", 900 * MS).await);
     let hold = mutex(&a).lease(2000 * MS).acquire_detached().await.expect("acquired");
     let fence = hold.fencing_token();
     let start = Instant::now();
@@ -181,8 +181,8 @@ pub(crate) async fn a_detached_hold_is_kept_once_it_is_attached(place: &Place) {
     until_at_rest(&mutex(&a)).await;
 }
 
-pub(crate) async fn a_detached_hold_is_attached_once(place: &Place) {
-    let (a, b) = (place.client("a").await, place.client("b").await);
+pub(crate) async fn a_detached_hold_is_attached_once(site: &Site) {
+    let (a, b) = (site.client("a").await, site.client("b").await);
     let hold = mutex(&a).lease(LONG).acquire_detached().await.expect("acquired");
     let (first, second, third) = (copy(&hold), copy(&hold), copy(&hold));
     let (one, other) = tokio::join!(first.attach(&b), second.attach(&b));
@@ -203,8 +203,8 @@ pub(crate) async fn a_detached_hold_is_attached_once(place: &Place) {
     assert_eq!(lost.reason, LostReason::Released);
 }
 
-pub(crate) async fn an_attached_hold_is_believed_no_more_once_its_text_is_released(place: &Place) {
-    let (a, b) = (place.client("a").await, place.client("b").await);
+pub(crate) async fn an_attached_hold_is_believed_no_more_once_its_text_is_released(site: &Site) {
+    let (a, b) = (site.client("a").await, site.client("b").await);
     let hold = mutex(&a).lease(LONG).acquire_detached().await.expect("acquired");
     let text = copy(&hold);
     let guard = hold.attach(&b).await.expect("attached");
@@ -219,8 +219,8 @@ pub(crate) async fn an_attached_hold_is_believed_no_more_once_its_text_is_releas
     next.release().await.expect("released");
 }
 
-pub(crate) async fn a_detached_hold_with_a_value_of_ones_own(place: &Place) {
-    let (a, b) = (place.client("a").await, place.client("b").await);
+pub(crate) async fn a_detached_hold_with_a_value_of_ones_own(site: &Site) {
+    let (a, b) = (site.client("a").await, site.client("b").await);
     let lock = |client| mutex(client).value("request 4711").expect("a good value").lease(LONG);
     let hold = copy(&lock(&a).acquire_detached().await.expect("acquired"));
     assert!(!format!("{hold:?}").contains("4711"), "{hold:?}");
@@ -230,9 +230,9 @@ pub(crate) async fn a_detached_hold_with_a_value_of_ones_own(place: &Place) {
     until_at_rest(&mutex(&a)).await;
 }
 
-pub(crate) async fn a_detached_hold_is_none_in_another_store(place: &Place) {
-    let here = place.client("a").await;
-    let elsewhere = Place::memory().client("b").await;
+pub(crate) async fn a_detached_hold_is_none_in_another_store(site: &Site) {
+    let here = site.client("a").await;
+    let elsewhere = Site::memory().client("b").await;
     let hold = mutex(&here).lease(LONG).acquire_detached().await.expect("acquired");
     let Err(ReleaseError::Lost(reason)) = hold.release(&elsewhere).await else { panic!("it is not there") };
     assert_eq!(reason, LostReason::StoreLostData);
@@ -247,8 +247,8 @@ async fn until_undone(mutex: &Mutex) {
     assert!(start.elapsed() < 2500 * MS, "{:?}", start.elapsed());
 }
 
-pub(crate) async fn a_detached_acquire_cancelled_at_every_await(place: &Place) {
-    let (a, b) = (place.client("a").await, place.client("b").await);
+pub(crate) async fn a_detached_acquire_cancelled_at_every_await(site: &Site) {
+    let (a, b) = (site.client("a").await, site.client("b").await);
     let (lock, seen) = (mutex(&a).lease(LONG), mutex(&b));
     let got = RefCell::new(None);
     cancel_at_every_await(
@@ -261,8 +261,8 @@ pub(crate) async fn a_detached_acquire_cancelled_at_every_await(place: &Place) {
     until_at_rest(&seen).await;
 }
 
-pub(crate) async fn a_detached_try_cancelled_at_every_await(place: &Place) {
-    let (a, b) = (place.client("a").await, place.client("b").await);
+pub(crate) async fn a_detached_try_cancelled_at_every_await(site: &Site) {
+    let (a, b) = (site.client("a").await, site.client("b").await);
     let (lock, seen) = (mutex(&a).lease(LONG), mutex(&b));
     let got = RefCell::new(None);
     cancel_at_every_await(
@@ -275,8 +275,8 @@ pub(crate) async fn a_detached_try_cancelled_at_every_await(place: &Place) {
     until_at_rest(&seen).await;
 }
 
-pub(crate) async fn a_detached_wait_cancelled_at_every_await(place: &Place) {
-    let (a, b) = (place.client("a").await, place.client("b").await);
+pub(crate) async fn a_detached_wait_cancelled_at_every_await(site: &Site) {
+    let (a, b) = (site.client("a").await, site.client("b").await);
     let (lock, other) = (mutex(&a).lease(LONG).wait(30 * MS), mutex(&b));
     let points = cancel_at_every_await(
         || async {
@@ -292,8 +292,8 @@ pub(crate) async fn a_detached_wait_cancelled_at_every_await(place: &Place) {
     until_undone(&other).await;
 }
 
-pub(crate) async fn a_detached_attach_cancelled_at_every_await(place: &Place) {
-    let (a, b) = (place.client("a").await, place.client("b").await);
+pub(crate) async fn a_detached_attach_cancelled_at_every_await(site: &Site) {
+    let (a, b) = (site.client("a").await, site.client("b").await);
     let (lock, seen) = (mutex(&a).lease(LONG), mutex(&b));
     let text = RefCell::new(None);
     cancel_at_every_await(

@@ -10,11 +10,11 @@ mod detached;
 mod every_store;
 mod moody;
 mod passing;
-#[path = "../common/place.rs"]
-mod place;
 mod several;
+#[path = "../common/site.rs"]
+mod site;
 
-use place::Place;
+use site::Site;
 
 on_every_store! {
     several::all_are_held_or_none,

@@ -1,7 +1,8 @@
 //! Holds, one or several together, over a store that is slow and silent at will.
 
-use crate::place::until_waiting;
+use crate::site::until_waiting;
 use futures_util::future::BoxFuture;
+use leasehold::core::Place;
 use leasehold::store::{
     Fault, FaultKind, Lock, MemoryStore, Op, Outcome, Phase, Postbox, SessionKeeping, SessionOp,
     SessionReply, Store,
@@ -104,28 +105,34 @@ impl Store for Moody {
 
     fn open_mailbox(
         &self,
+        place: Place,
         session: SessionId,
         post: Arc<dyn Postbox>,
         within: Duration,
     ) -> BoxFuture<'_, Result<(), Fault>> {
-        self.inner.open_mailbox(session, post, within)
+        self.inner.open_mailbox(place, session, post, within)
     }
 
-    fn close_mailbox(&self, session: SessionId) {
-        self.inner.close_mailbox(session);
+    fn close_mailbox(&self, place: Place, session: SessionId) {
+        self.inner.close_mailbox(place, session);
     }
 
     fn sessions(&self) -> SessionKeeping {
         self.inner.sessions()
     }
 
-    fn attend<'a>(&'a self, op: &'a SessionOp, within: Duration) -> BoxFuture<'a, Outcome<SessionReply>> {
+    fn attend<'a>(
+        &'a self,
+        place: Place,
+        op: &'a SessionOp,
+        within: Duration,
+    ) -> BoxFuture<'a, Outcome<SessionReply>> {
         Box::pin(async move {
             if self.no_beats.load(Ordering::SeqCst) {
                 sleep(within).await;
                 return unknown(FaultKind::TimedOut);
             }
-            self.inner.attend(op, within).await
+            self.inner.attend(place, op, within).await
         })
     }
 

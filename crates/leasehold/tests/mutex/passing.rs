@@ -1,6 +1,6 @@
 //! A hold that is handed on inside a process, and one that is kept for whoever comes.
 
-use crate::place::{Place, until_at_rest};
+use crate::site::{Site, until_at_rest};
 use leasehold::{Client, FencingToken, Guard, LostReason, Mutex};
 use leasehold_testkit::cancel_at_every_await;
 use std::sync::Arc;
@@ -29,8 +29,8 @@ fn grow(log: &[(u32, FencingToken)]) {
 }
 
 /// More hand-overs than a block has tokens, and in the order in which they came.
-pub(crate) async fn tasks_hand_it_on_in_order_and_their_tokens_grow(place: &Place) {
-    let client = place.client("one").await;
+pub(crate) async fn tasks_hand_it_on_in_order_and_their_tokens_grow(site: &Site) {
+    let client = site.client("one").await;
     let (mutex, log) = (mutex(&client), Sections::default());
     let first = mutex.acquire().await.expect("acquired");
     let mut tasks = Vec::new();
@@ -49,7 +49,7 @@ pub(crate) async fn tasks_hand_it_on_in_order_and_their_tokens_grow(place: &Plac
     let log = log.lock().await;
     grow(&log);
     assert_eq!(log.iter().skip(1).map(|(who, _)| *who).collect::<Vec<_>>(), (0..100).collect::<Vec<_>>());
-    let other = place.client("another").await;
+    let other = site.client("another").await;
     let next = self::mutex(&other).acquire().await.expect("acquired");
     assert!(next.fencing_token() > log[100].1, "greater than all that were reserved");
     next.release().await.expect("released");
@@ -57,8 +57,8 @@ pub(crate) async fn tasks_hand_it_on_in_order_and_their_tokens_grow(place: &Plac
 }
 
 /// Those who stood in line when another process came go first, and nobody after them.
-pub(crate) async fn another_process_is_not_kept_waiting_by_those_who_come_later(place: &Place) {
-    let (a, b) = (place.client("a").await, place.client("b").await);
+pub(crate) async fn another_process_is_not_kept_waiting_by_those_who_come_later(site: &Site) {
+    let (a, b) = (site.client("a").await, site.client("b").await);
     let log = Sections::default();
     let busy = tokio::spawn({
         let (mutex, log) = (mutex(&a), log.clone());
@@ -91,8 +91,8 @@ pub(crate) async fn another_process_is_not_kept_waiting_by_those_who_come_later(
     until_at_rest(&mutex(&b)).await;
 }
 
-pub(crate) async fn who_waits_for_what_is_handed_on_cancelled_at_every_await(place: &Place) {
-    let (client, other) = (place.client("one").await, place.client("another").await);
+pub(crate) async fn who_waits_for_what_is_handed_on_cancelled_at_every_await(site: &Site) {
+    let (client, other) = (site.client("one").await, site.client("another").await);
     for keep_for in [None, Some(LONG)] {
         let mutex = keep_for.map_or(mutex(&client), |keep_for| mutex(&client).sticky(keep_for));
         let once = async || mutex.acquire().await.expect("acquired").release().await.expect("released");
@@ -118,8 +118,8 @@ pub(crate) async fn who_waits_for_what_is_handed_on_cancelled_at_every_await(pla
 }
 
 /// Kept for a long time, and given back as soon as another process asks.
-pub(crate) async fn a_lock_that_is_kept_is_given_back_when_another_asks(place: &Place) {
-    let (a, b) = (place.client("a").await, place.client("b").await);
+pub(crate) async fn a_lock_that_is_kept_is_given_back_when_another_asks(site: &Site) {
+    let (a, b) = (site.client("a").await, site.client("b").await);
     let (kept, other) = (mutex(&a).sticky(LONG), mutex(&b));
     let mut last = kept.acquire().await.expect("acquired");
     for _ in 0..200 {
@@ -143,8 +143,8 @@ pub(crate) async fn a_lock_that_is_kept_is_given_back_when_another_asks(place: &
     until_at_rest(&other).await;
 }
 
-pub(crate) async fn a_lock_is_kept_for_as_long_as_was_asked(place: &Place) {
-    let (a, b) = (place.client("a").await, place.client("b").await);
+pub(crate) async fn a_lock_is_kept_for_as_long_as_was_asked(site: &Site) {
+    let (a, b) = (site.client("a").await, site.client("b").await);
     let kept = mutex(&a).sticky(100 * MS);
     for _ in 0..3 {
         kept.acquire().await.expect("acquired").release().await.expect("released");
@@ -156,8 +156,8 @@ pub(crate) async fn a_lock_is_kept_for_as_long_as_was_asked(place: &Place) {
 }
 
 /// With the last of those who could come for it.
-pub(crate) async fn what_is_kept_is_given_back_with_its_client(place: &Place) {
-    let (a, b) = (place.client("a").await, place.client("b").await);
+pub(crate) async fn what_is_kept_is_given_back_with_its_client(site: &Site) {
+    let (a, b) = (site.client("a").await, site.client("b").await);
     let kept = mutex(&a).sticky(LONG);
     kept.acquire().await.expect("acquired").release().await.expect("released");
     drop(kept);
@@ -167,7 +167,7 @@ pub(crate) async fn what_is_kept_is_given_back_with_its_client(place: &Place) {
     a.shutdown(Duration::from_secs(5)).await.expect("all is given back");
     until_at_rest(&mutex(&b)).await;
     let kept = {
-        let c = place.client("c").await;
+        let c = site.client("c").await;
         mutex(&c).sticky(LONG)
     };
     kept.acquire().await.expect("acquired").release().await.expect("released");
@@ -175,8 +175,8 @@ pub(crate) async fn what_is_kept_is_given_back_with_its_client(place: &Place) {
     until_at_rest(&mutex(&b)).await;
 }
 
-pub(crate) async fn a_try_of_the_same_process_gets_what_is_kept(place: &Place) {
-    let a = place.client("a").await;
+pub(crate) async fn a_try_of_the_same_process_gets_what_is_kept(site: &Site) {
+    let a = site.client("a").await;
     let kept = mutex(&a).sticky(LONG);
     for _ in 0..100 {
         let guard = kept.try_acquire().await.expect("an answer").granted().expect("it is free");
@@ -188,8 +188,8 @@ pub(crate) async fn a_try_of_the_same_process_gets_what_is_kept(place: &Place) {
 }
 
 /// Whoever waits for it asks the store.
-pub(crate) async fn what_is_freed_by_force_while_it_is_handed_on_is_nobodys(place: &Place) {
-    let (a, b) = (place.client("a").await, place.client("b").await);
+pub(crate) async fn what_is_freed_by_force_while_it_is_handed_on_is_nobodys(site: &Site) {
+    let (a, b) = (site.client("a").await, site.client("b").await);
     let kept = mutex(&a).sticky(LONG);
     kept.acquire().await.expect("acquired").release().await.expect("released");
     let guard = kept.acquire().await.expect("acquired");
@@ -208,8 +208,8 @@ pub(crate) async fn what_is_freed_by_force_while_it_is_handed_on_is_nobodys(plac
 }
 
 /// A lease that is shorter than what the store has given, and one that is longer.
-pub(crate) async fn each_has_the_lease_that_he_asked_for(place: &Place) {
-    let client = place.client("one").await;
+pub(crate) async fn each_has_the_lease_that_he_asked_for(site: &Site) {
+    let client = site.client("one").await;
     let (brief, long) = (mutex(&client).lease(300 * MS), mutex(&client).lease(Duration::from_secs(20)));
     let first = brief.acquire().await.expect("acquired");
     let waiting = tokio::spawn({
@@ -229,7 +229,7 @@ pub(crate) async fn each_has_the_lease_that_he_asked_for(place: &Place) {
     until_waiting_in_line().await;
     first.release().await.expect("released");
     waiting.await.expect("no panic");
-    let other = place.client("another").await;
+    let other = site.client("another").await;
     until_at_rest(&mutex(&other)).await;
 }
 

@@ -1,8 +1,8 @@
 //! Several locks held together.
 
-use crate::place::{Place, until_at_rest, until_waiting};
+use crate::site::{Site, until_at_rest, until_waiting};
 use futures_util::future::BoxFuture;
-use leasehold::core::{Acquire, Free, Freed, Inspect, Label, Seen, Share};
+use leasehold::core::{Acquire, Free, Freed, Inspect, Label, Place, Seen, Share};
 use leasehold::store::{Fault, Lock, MemoryStore, Op, Outcome, Postbox, Reply, Store};
 use leasehold::{AcquireError, Attempt, Client, LockError, LostReason, MultiAttempt, MultiMutex, Mutex};
 use leasehold::{KeyError, SessionId};
@@ -35,8 +35,8 @@ fn some(random: &Random) -> Vec<&'static str> {
     names
 }
 
-pub(crate) async fn a_set_is_neither_empty_nor_without_a_bound(place: &Place) {
-    let client = place.client("a").await;
+pub(crate) async fn a_set_is_neither_empty_nor_without_a_bound(site: &Site) {
+    let client = site.client("a").await;
     let names = |many: usize| (0..many).map(|n| format!("{n}"));
     let most = client.multi_mutex(names(MultiMutex::MOST).chain(names(3))).expect("each counts once");
     let all = most.acquire().await.expect("acquired");
@@ -47,8 +47,8 @@ pub(crate) async fn a_set_is_neither_empty_nor_without_a_bound(place: &Place) {
     assert_eq!(client.multi_mutex(names(0)).expect_err("none"), LockError::NoName);
 }
 
-pub(crate) async fn all_are_held_or_none(place: &Place) {
-    let [a, b] = [place.client("one").await, place.client("another").await];
+pub(crate) async fn all_are_held_or_none(site: &Site) {
+    let [a, b] = [site.client("one").await, site.client("another").await];
     let both = a.multi_mutex(["b", "a", "b"]).expect("good names");
     assert_eq!(both.names().map(ToString::to_string).collect::<Vec<_>>(), ["a", "b"]);
     let guard = both.acquire().await.expect("acquired");
@@ -90,8 +90,8 @@ pub(crate) async fn all_are_held_or_none(place: &Place) {
 }
 
 /// Who waits for one of several keeps nobody from the others.
-pub(crate) async fn who_waits_holds_nothing(place: &Place) {
-    let [a, b] = [place.client("one").await, place.client("another").await];
+pub(crate) async fn who_waits_holds_nothing(site: &Site) {
+    let [a, b] = [site.client("one").await, site.client("another").await];
     let taken = mutex(&b, "b").acquire().await.expect("acquired");
     let all = a.multi_mutex(["a", "b", "c"]).expect("good names");
     let waits = tokio::spawn(async move { all.acquire().await });
@@ -109,8 +109,8 @@ pub(crate) async fn who_waits_holds_nothing(place: &Place) {
 }
 
 /// Tasks of one process stand in line for each of the locks as for a lock alone.
-pub(crate) async fn tasks_of_a_process_take_turns(place: &Place) {
-    let client = place.client("one").await;
+pub(crate) async fn tasks_of_a_process_take_turns(site: &Site) {
+    let client = site.client("one").await;
     let inside = Arc::new([const { AtomicU32::new(0) }; NAMES.len()]);
     let tasks: Vec<_> = (0..6_u64)
         .map(|seed| {
@@ -140,8 +140,8 @@ pub(crate) async fn tasks_of_a_process_take_turns(place: &Place) {
 }
 
 /// As soon as one is lost, all of it is.
-pub(crate) async fn the_loss_of_one_is_the_loss_of_all(place: &Place) {
-    let [a, b] = [place.client_with("one", Duration::from_millis(600)).await, place.client("another").await];
+pub(crate) async fn the_loss_of_one_is_the_loss_of_all(site: &Site) {
+    let [a, b] = [site.client_with("one", Duration::from_millis(600)).await, site.client("another").await];
     let guard = a.multi_mutex(["a", "b"]).expect("good names").acquire().await.expect("acquired");
     let signal = guard.lost_signal();
     let seen = mutex(&b, "b").inspect_in_full().await.expect("an answer").seen.expect("somebody holds it");
@@ -157,8 +157,8 @@ pub(crate) async fn the_loss_of_one_is_the_loss_of_all(place: &Place) {
 }
 
 /// A lease that is given counts from when all are had, and ends.
-pub(crate) async fn a_lease_of_several_ends_when_it_ends(place: &Place) {
-    let client = place.client("one").await;
+pub(crate) async fn a_lease_of_several_ends_when_it_ends(site: &Site) {
+    let client = site.client("one").await;
     let all = client.multi_mutex(["a", "b"]).expect("good names").lease(Duration::from_millis(300));
     let guard = all.acquire().await.expect("acquired");
     assert!(guard.remaining() <= Duration::from_millis(300));
@@ -181,15 +181,16 @@ impl Store for OneByOne {
 
     fn open_mailbox(
         &self,
+        place: Place,
         session: SessionId,
         post: Arc<dyn Postbox>,
         within: Duration,
     ) -> BoxFuture<'_, Result<(), Fault>> {
-        self.0.open_mailbox(session, post, within)
+        self.0.open_mailbox(place, session, post, within)
     }
 
-    fn close_mailbox(&self, session: SessionId) {
-        self.0.close_mailbox(session);
+    fn close_mailbox(&self, place: Place, session: SessionId) {
+        self.0.close_mailbox(place, session);
     }
 
     fn sibling(&self) -> Arc<dyn Store> {
@@ -232,8 +233,8 @@ async fn without_one_step_it_is_all_or_none_as_well() {
 }
 
 /// Failure row 4.
-pub(crate) async fn several_cancelled_at_every_await(place: &Place) {
-    let [a, b] = [place.client("one").await, place.client("another").await];
+pub(crate) async fn several_cancelled_at_every_await(site: &Site) {
+    let [a, b] = [site.client("one").await, site.client("another").await];
     let all = a.multi_mutex(["a", "b", "c"]).expect("good names");
     let points = cancel_at_every_await(
         || async { drop(all.acquire().await.expect("acquired")) },
@@ -306,15 +307,16 @@ impl Store for Interrupted {
 
     fn open_mailbox(
         &self,
+        place: Place,
         session: SessionId,
         post: Arc<dyn Postbox>,
         within: Duration,
     ) -> BoxFuture<'_, Result<(), Fault>> {
-        self.inner.open_mailbox(session, post, within)
+        self.inner.open_mailbox(place, session, post, within)
     }
 
-    fn close_mailbox(&self, session: SessionId) {
-        self.inner.close_mailbox(session);
+    fn close_mailbox(&self, place: Place, session: SessionId) {
+        self.inner.close_mailbox(place, session);
     }
 
     fn sibling(&self) -> Arc<dyn Store> {

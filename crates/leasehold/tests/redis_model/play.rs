@@ -4,7 +4,9 @@ use crate::world::{DUMP, Found, START_US, WITHIN, World};
 use crate::written::{fields, lines, pairs, said, session_fields, without_loose_ends};
 use leasehold::store::{Lock, Op, Outcome, Reply, SessionOp, SessionReply, Store};
 use leasehold_core::model::{Content, LockState, Sessions, Value as Stands, everybody};
-use leasehold_core::{Beat, Beaten, Extend, Extended, FencingToken, Inspect, Kind, LockKeys, SessionId};
+use leasehold_core::{
+    Beat, Beaten, Extend, Extended, FencingToken, Inspect, Kind, LockKeys, Place, SessionId,
+};
 use leasehold_testkit::Value;
 use leasehold_testkit::conformance::{Workload, parts, rlock, said_of_leaders};
 use std::collections::BTreeMap;
@@ -122,7 +124,7 @@ impl Play<'_> {
         if self.world.flush_scripts {
             self.raw(&["SCRIPT", "FLUSH", "SYNC"]);
         }
-        let outcome = self.world.runtime.block_on(self.world.store.attend(op, WITHIN));
+        let outcome = self.world.runtime.block_on(self.world.store.attend(Place::ONLY, op, WITHIN));
         let now_ms = self.world.now_us / 1000;
         let expected = self.sessions.apply(now_ms, op);
         let Outcome::Done(reply) = outcome else { panic!("{outcome:?}\n{}", self.trace) };

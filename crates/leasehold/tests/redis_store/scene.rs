@@ -4,7 +4,7 @@ use leasehold::store::{
     Fault, Lock, Op, Outcome, Postbox, RedisStore, Reply, SessionOp, SessionReply, Store, Wake,
 };
 use leasehold_core::{
-    Acquire, Acquired, Beat, Beaten, Claim, Enqueue, Fate, HoldId, Inspect, Label, Life, Nonce, Pass,
+    Acquire, Acquired, Beat, Beaten, Claim, Enqueue, Fate, HoldId, Inspect, Label, Life, Nonce, Pass, Place,
     Portion, Release, Released, SessionEntry, SessionId,
 };
 use leasehold_testkit::RedisServer;
@@ -137,7 +137,7 @@ pub(crate) async fn listed(store: &RedisStore) -> Vec<SessionEntry> {
 }
 
 pub(crate) async fn attend(store: &RedisStore, op: &SessionOp) -> SessionReply {
-    match store.attend(op, LONG).await {
+    match store.attend(Place::ONLY, op, LONG).await {
         Outcome::Done(reply) => reply,
         other => panic!("{other:?}"),
     }

@@ -8,7 +8,8 @@ use leasehold::store::{
     FaultKind, Lock, Op, Outcome, Reply, SessionKeeping, SessionOp, SessionReply, Store, Wake,
 };
 use leasehold_core::{
-    Acquire, Acquired, Beat, Beaten, Ended, Evict, Evicted, Fate, Fingerprint, Free, Freed, Seen, SessionId,
+    Acquire, Acquired, Beat, Beaten, Ended, Evict, Evicted, Fate, Fingerprint, Free, Freed, Place, Seen,
+    SessionId,
 };
 use leasehold_testkit::RedisServer;
 use std::time::Duration;
@@ -54,7 +55,7 @@ async fn a_full_memory_lets_no_session_lapse() {
     granted(acquire(&store, &claim(2), None).await);
     server.cli(&["CONFIG", "SET", "maxmemory", "1"]).unwrap().ok().unwrap();
     let begin = Beat { begin: Some("{}".to_owned()), ..alive(3) };
-    let outcome = store.attend(&SessionOp::Beat(begin), LONG).await;
+    let outcome = store.attend(Place::ONLY, &SessionOp::Beat(begin), LONG).await;
     assert!(
         matches!(&outcome, Outcome::Refused(fault) if fault.kind == FaultKind::OutOfMemory),
         "{outcome:?}"
@@ -87,7 +88,7 @@ async fn what_is_no_session_of_ours_is_left_alone() {
     for spoil in [&["SET", &record, "x"][..], &["HSET", &record, "format", "2"]] {
         server.cli(&["DEL", &record]).unwrap().ok().unwrap();
         server.cli(spoil).unwrap().ok().unwrap();
-        let fault = match store.attend(&begin, LONG).await {
+        let fault = match store.attend(Place::ONLY, &begin, LONG).await {
             Outcome::Refused(fault) => fault,
             other => panic!("{other:?}"),
         };
@@ -140,7 +141,7 @@ async fn who_loses_a_lock_by_force_is_told() {
     let server = RedisServer::start().unwrap();
     let store = connect(&server).await;
     let (mut hear, post) = Box::new_post();
-    store.open_mailbox(session(1), post, LONG).await.unwrap();
+    store.open_mailbox(Place::ONLY, session(1), post, LONG).await.unwrap();
     granted(acquire(&store, &claim(1), None).await);
     acquire(&store, &claim(2), Some(nonce(7))).await;
     let seen = inspect(&store).await;

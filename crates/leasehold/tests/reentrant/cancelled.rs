@@ -1,13 +1,13 @@
 //! Futures that are dropped at each of their awaits leave no entry, no place and no count.
 
-use crate::place::{Place, until_at_rest, until_waiting};
 use crate::scene::{MS, acquired, lock, until};
+use crate::site::{Site, until_at_rest, until_waiting};
 use leasehold::{AcquireError, Client, Owner, ReentrantMutex};
 use leasehold_testkit::cancel_at_every_await;
 
 /// Two clients, an owner of the first, and its lock.
-async fn scene(place: &Place) -> (Client, Client, Owner, ReentrantMutex, ReentrantMutex) {
-    let (a, b) = (place.client("a").await, place.client("b").await);
+async fn scene(site: &Site) -> (Client, Client, Owner, ReentrantMutex, ReentrantMutex) {
+    let (a, b) = (site.client("a").await, site.client("b").await);
     let owner = a.owner();
     let (ours, theirs) = (lock(&a, &owner), lock(&b, &b.owner()));
     (a, b, owner, ours, theirs)
@@ -17,20 +17,20 @@ async fn until_entered(lock: &ReentrantMutex, times: u64) {
     until("the count is what is held", async || lock.hold_count().await.expect("an answer") == times).await;
 }
 
-pub(crate) async fn an_acquire_cancelled_at_every_await(place: &Place) {
-    let (_a, _b, _, ours, theirs) = scene(place).await;
+pub(crate) async fn an_acquire_cancelled_at_every_await(site: &Site) {
+    let (_a, _b, _, ours, theirs) = scene(site).await;
     cancel_at_every_await(|| ours.acquire(), async |_| until_at_rest(&theirs).await).await;
     until_at_rest(&theirs).await;
 }
 
-pub(crate) async fn a_try_cancelled_at_every_await(place: &Place) {
-    let (_a, _b, _, ours, theirs) = scene(place).await;
+pub(crate) async fn a_try_cancelled_at_every_await(site: &Site) {
+    let (_a, _b, _, ours, theirs) = scene(site).await;
     cancel_at_every_await(|| ours.try_acquire(), async |_| until_at_rest(&theirs).await).await;
     until_at_rest(&theirs).await;
 }
 
-pub(crate) async fn a_re_entry_cancelled_at_every_await(place: &Place) {
-    let (_a, b, owner, ours, theirs) = scene(place).await;
+pub(crate) async fn a_re_entry_cancelled_at_every_await(site: &Site) {
+    let (_a, b, owner, ours, theirs) = scene(site).await;
     let outer = acquired(&ours).await;
     for lock in [&ours, &lock(&b, &owner)] {
         let points = cancel_at_every_await(|| lock.acquire(), async |_| until_entered(&ours, 1).await).await;
@@ -42,8 +42,8 @@ pub(crate) async fn a_re_entry_cancelled_at_every_await(place: &Place) {
     until_at_rest(&theirs).await;
 }
 
-pub(crate) async fn a_re_entry_past_a_line_cancelled_at_every_await(place: &Place) {
-    let (a, b, owner, ours, theirs) = scene(place).await;
+pub(crate) async fn a_re_entry_past_a_line_cancelled_at_every_await(site: &Site) {
+    let (a, b, owner, ours, theirs) = scene(site).await;
     let outer = acquired(&ours).await;
     // Tasks of other owners wait in both processes.
     let waiting = [&a, &b].map(|client| {
@@ -63,8 +63,8 @@ pub(crate) async fn a_re_entry_past_a_line_cancelled_at_every_await(place: &Plac
     until_at_rest(&theirs).await;
 }
 
-pub(crate) async fn waiting_cancelled_at_every_await(place: &Place) {
-    let (_a, _b, _, ours, theirs) = scene(place).await;
+pub(crate) async fn waiting_cancelled_at_every_await(site: &Site) {
+    let (_a, _b, _, ours, theirs) = scene(site).await;
     let points = cancel_at_every_await(
         || async {
             let guard = theirs.acquire().await.expect("acquired");
@@ -79,8 +79,8 @@ pub(crate) async fn waiting_cancelled_at_every_await(place: &Place) {
     until_at_rest(&theirs).await;
 }
 
-pub(crate) async fn releases_cancelled_at_every_await(place: &Place) {
-    let (_a, _b, _, ours, theirs) = scene(place).await;
+pub(crate) async fn releases_cancelled_at_every_await(site: &Site) {
+    let (_a, _b, _, ours, theirs) = scene(site).await;
     cancel_at_every_await(
         || async {
             let (outer, inner) = (acquired(&ours).await, acquired(&ours).await);
@@ -94,8 +94,8 @@ pub(crate) async fn releases_cancelled_at_every_await(place: &Place) {
     until_at_rest(&theirs).await;
 }
 
-pub(crate) async fn a_release_with_local_waiters_cancelled_at_every_await(place: &Place) {
-    let (a, _b, _, ours, theirs) = scene(place).await;
+pub(crate) async fn a_release_with_local_waiters_cancelled_at_every_await(site: &Site) {
+    let (a, _b, _, ours, theirs) = scene(site).await;
     cancel_at_every_await(
         || async {
             let (outer, inner) = (acquired(&ours).await, acquired(&ours).await);

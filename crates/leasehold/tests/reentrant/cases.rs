@@ -1,14 +1,14 @@
 //! Owners, counts, leases and losses.
 
-use crate::place::{Place, until_at_rest, until_waiting};
 use crate::scene::{MS, acquired, lock, owner, taken, until};
+use crate::site::{Site, until_at_rest, until_waiting};
 use leasehold::{AcquireError, LostReason, Owner, ReentrantGuard, ReleaseError, Released};
 use std::time::{Duration, Instant};
 
 const S: Duration = Duration::from_secs(1);
 
-pub(crate) async fn an_owner_enters_again_and_counts(place: &Place) {
-    let (a, b) = (place.client("a").await, place.client("b").await);
+pub(crate) async fn an_owner_enters_again_and_counts(site: &Site) {
+    let (a, b) = (site.client("a").await, site.client("b").await);
     let (plain, other) = (a.reentrant_mutex("m").expect("a good name"), lock(&b, &owner("other")));
     let scope = a.owner();
     let token = scope
@@ -37,8 +37,8 @@ pub(crate) async fn an_owner_enters_again_and_counts(place: &Place) {
     until_at_rest(&plain).await;
 }
 
-pub(crate) async fn guards_are_released_in_any_order(place: &Place) {
-    let client = place.client("a").await;
+pub(crate) async fn guards_are_released_in_any_order(site: &Site) {
+    let client = site.client("a").await;
     let lock = lock(&client, &client.owner());
     for order in [[0, 1, 2], [2, 1, 0], [1, 0, 2], [0, 2, 1], [1, 2, 0], [2, 0, 1]] {
         let mut guards = [(); 3].map(|()| None);
@@ -58,8 +58,8 @@ pub(crate) async fn guards_are_released_in_any_order(place: &Place) {
     }
 }
 
-pub(crate) async fn whoever_shares_an_owner_is_not_excluded(place: &Place) {
-    let client = place.client("a").await;
+pub(crate) async fn whoever_shares_an_owner_is_not_excluded(site: &Site) {
+    let client = site.client("a").await;
     let plain = client.reentrant_mutex("m").expect("a good name");
     let both = std::sync::Arc::new(tokio::sync::Barrier::new(2));
     let work = || {
@@ -81,8 +81,8 @@ pub(crate) async fn whoever_shares_an_owner_is_not_excluded(place: &Place) {
     until_at_rest(&plain).await;
 }
 
-pub(crate) async fn another_owner_is_excluded(place: &Place) {
-    let (a, b) = (place.client("the holder").await, place.client("b").await);
+pub(crate) async fn another_owner_is_excluded(site: &Site) {
+    let (a, b) = (site.client("the holder").await, site.client("b").await);
     let guard = acquired(&lock(&a, &a.owner())).await;
     let again = acquired(&lock(&a, guard.owner())).await;
     for client in [&a, &b] {
@@ -99,8 +99,8 @@ pub(crate) async fn another_owner_is_excluded(place: &Place) {
     until_at_rest(&lock(&b, &b.owner())).await;
 }
 
-pub(crate) async fn without_a_scope_everybody_is_excluded(place: &Place) {
-    let client = place.client("a").await;
+pub(crate) async fn without_a_scope_everybody_is_excluded(site: &Site) {
+    let client = site.client("a").await;
     let plain = client.reentrant_mutex("m").expect("a good name");
     let guard = acquired(&plain).await;
     taken(&plain).await;
@@ -112,8 +112,8 @@ pub(crate) async fn without_a_scope_everybody_is_excluded(place: &Place) {
     guard.release().await.expect("released");
 }
 
-pub(crate) async fn an_owner_enters_again_in_another_process(place: &Place) {
-    let (a, b, c) = (place.client("a").await, place.client("b").await, place.client("c").await);
+pub(crate) async fn an_owner_enters_again_in_another_process(site: &Site) {
+    let (a, b, c) = (site.client("a").await, site.client("b").await, site.client("c").await);
     let here = lock(&a, &a.owner());
     let outer = acquired(&here).await;
     let session = here.inspect().await.expect("an answer").session;
@@ -135,21 +135,21 @@ pub(crate) async fn an_owner_enters_again_in_another_process(place: &Place) {
     until_at_rest(&here).await;
 }
 
-pub(crate) async fn a_custom_owner_is_the_same_everywhere(place: &Place) {
-    let (a, b) = (place.client("a").await, place.client("b").await);
+pub(crate) async fn a_custom_owner_is_the_same_everywhere(site: &Site) {
+    let (a, b) = (site.client("a").await, site.client("b").await);
     let (ours, theirs) = (lock(&a, &owner("trace 4711/ü")), lock(&b, &owner("trace 4711/ü")));
     let first = acquired(&ours).await;
     let second = acquired(&theirs).await;
     assert_eq!(second.count(), 2);
-    let session = place.client("c").await;
+    let session = site.client("c").await;
     let named = lock(&session, &owner("trace 4711/v"));
     taken(&named).await;
     second.release().await.expect("released");
     first.release().await.expect("released");
 }
 
-pub(crate) async fn a_short_lease_does_not_shorten_a_long_one(place: &Place) {
-    let client = place.client_of_leases("a").await;
+pub(crate) async fn a_short_lease_does_not_shorten_a_long_one(site: &Site) {
+    let client = site.client_of_leases("a").await;
     let plain = lock(&client, &client.owner());
     let long = acquired(&plain.clone().lease(60 * S)).await;
     until("it has its lease", async || long.remaining() > 55 * S).await;
@@ -168,8 +168,8 @@ pub(crate) async fn a_short_lease_does_not_shorten_a_long_one(place: &Place) {
 
 /// R10, by two processes: whoever enters again has the lock for the longest lease that was asked for, in whatever process,
 /// also where his own is shorter than any first lease. It is a lease of his own, and a cap of his own goes before it.
-pub(crate) async fn the_longest_lease_rules_in_every_process(place: &Place) {
-    let (a, b) = (place.client_of_leases("a").await, place.client_of_leases("b").await);
+pub(crate) async fn the_longest_lease_rules_in_every_process(site: &Site) {
+    let (a, b) = (site.client_of_leases("a").await, site.client_of_leases("b").await);
     let owner = a.owner();
     let outer = acquired(&lock(&a, &owner).lease(40 * S)).await;
     until("it has its lease", async || outer.remaining() > 35 * S).await;
@@ -197,8 +197,8 @@ pub(crate) async fn the_longest_lease_rules_in_every_process(place: &Place) {
     next.release().await.expect("released");
 }
 
-pub(crate) async fn leases_can_be_summed(place: &Place) {
-    let (a, b) = (place.client_of_leases("a").await, place.client_of_leases("b").await);
+pub(crate) async fn leases_can_be_summed(site: &Site) {
+    let (a, b) = (site.client_of_leases("a").await, site.client_of_leases("b").await);
     let owner = a.owner();
     let summed = |client| lock(client, &owner).sum_leases(true);
     let first = acquired(&summed(&a).lease(20 * S)).await;
@@ -223,8 +223,8 @@ pub(crate) async fn leases_can_be_summed(place: &Place) {
     alone.release().await.expect("released");
 }
 
-pub(crate) async fn an_entry_ends_by_itself_and_leaves_the_others(place: &Place) {
-    let (a, b) = (place.client("a").await, place.client("b").await);
+pub(crate) async fn an_entry_ends_by_itself_and_leaves_the_others(site: &Site) {
+    let (a, b) = (site.client("a").await, site.client("b").await);
     let plain = lock(&a, &a.owner());
     let start = Instant::now();
     let brief = acquired(&plain.clone().lease(250 * MS)).await;
@@ -242,8 +242,8 @@ pub(crate) async fn an_entry_ends_by_itself_and_leaves_the_others(place: &Place)
     acquired(&other).await.release().await.expect("released");
 }
 
-pub(crate) async fn a_loss_reaches_all_guards_of_an_owner(place: &Place) {
-    let (a, b, c) = (place.client("a").await, place.client("b").await, place.client("c").await);
+pub(crate) async fn a_loss_reaches_all_guards_of_an_owner(site: &Site) {
+    let (a, b, c) = (site.client("a").await, site.client("b").await, site.client("c").await);
     let owner = a.owner();
     let guards = [
         acquired(&lock(&a, &owner)).await,
@@ -271,8 +271,8 @@ pub(crate) async fn a_loss_reaches_all_guards_of_an_owner(place: &Place) {
     next.release().await.expect("released");
 }
 
-pub(crate) async fn a_cap_is_that_of_one_guard(place: &Place) {
-    let client = place.client("a").await;
+pub(crate) async fn a_cap_is_that_of_one_guard(site: &Site) {
+    let client = site.client("a").await;
     let plain = lock(&client, &client.owner());
     let kept = acquired(&plain).await;
     let capped = acquired(&plain.clone().max_hold(300 * MS)).await;
@@ -284,8 +284,8 @@ pub(crate) async fn a_cap_is_that_of_one_guard(place: &Place) {
     assert_eq!(kept.release().await.expect("released"), Released::Free);
 }
 
-pub(crate) async fn a_dropped_guard_gives_its_entry_back(place: &Place) {
-    let (a, b) = (place.client("a").await, place.client("b").await);
+pub(crate) async fn a_dropped_guard_gives_its_entry_back(site: &Site) {
+    let (a, b) = (site.client("a").await, site.client("b").await);
     let (ours, other) = (lock(&a, &a.owner()), lock(&b, &b.owner()));
     let (outer, inner) = (acquired(&ours).await, acquired(&ours).await);
     let waiter = tokio::spawn({
@@ -304,8 +304,8 @@ pub(crate) async fn a_dropped_guard_gives_its_entry_back(place: &Place) {
     until_at_rest(&other).await;
 }
 
-pub(crate) async fn a_run_enters_again(place: &Place) {
-    let client = place.client("a").await;
+pub(crate) async fn a_run_enters_again(site: &Site) {
+    let client = site.client("a").await;
     let plain = client.reentrant_mutex("m").expect("a good name");
     let counts = plain
         .run(async |outer| {
@@ -317,8 +317,8 @@ pub(crate) async fn a_run_enters_again(place: &Place) {
     until_at_rest(&plain).await;
 }
 
-pub(crate) async fn status_says_whose_it_is_and_how_often(place: &Place) {
-    let (a, b) = (place.client("somebody").await, place.client("b").await);
+pub(crate) async fn status_says_whose_it_is_and_how_often(site: &Site) {
+    let (a, b) = (site.client("somebody").await, site.client("b").await);
     let ours = lock(&a, &a.owner());
     let free = ours.inspect().await.expect("an answer");
     assert!(!free.held && !free.ours && free.owner.is_none() && free.count == 0);
@@ -336,8 +336,8 @@ pub(crate) async fn status_says_whose_it_is_and_how_often(place: &Place) {
     }
 }
 
-pub(crate) async fn a_mutex_of_the_same_name_is_refused(place: &Place) {
-    let client = place.client("a").await;
+pub(crate) async fn a_mutex_of_the_same_name_is_refused(site: &Site) {
+    let client = site.client("a").await;
     let (mutex, plain) = (client.mutex("m").expect("a good name"), lock(&client, &client.owner()));
     let guard = acquired(&plain).await;
     let refused = mutex.try_acquire().await.expect_err("another kind");
@@ -350,8 +350,8 @@ pub(crate) async fn a_mutex_of_the_same_name_is_refused(place: &Place) {
     held.release().await.expect("released");
 }
 
-pub(crate) async fn a_shutdown_gives_all_entries_back(place: &Place) {
-    let (a, b) = (place.client("a").await, place.client("b").await);
+pub(crate) async fn a_shutdown_gives_all_entries_back(site: &Site) {
+    let (a, b) = (site.client("a").await, site.client("b").await);
     let ours = lock(&a, &a.owner());
     let guards = [acquired(&ours).await, acquired(&ours).await, acquired(&ours).await];
     // One of this process waits, and one of another.

@@ -1,8 +1,8 @@
 //! Who owners are: which names their clients may have, and what becomes of what one has in the name of an owner from
 //! elsewhere.
 
-use crate::place::Place;
 use crate::scene::{MS, acquired, lock, taken, until};
+use crate::site::Site;
 use futures_util::future::BoxFuture;
 use leasehold::{AcquireError, Client, ConnectError, LostReason, Moment, Owner, ReentrantMutex, World};
 use std::fmt;
@@ -48,10 +48,10 @@ impl fmt::Debug for Machine {
 }
 
 /// A client whose session lapses two seconds after it was killed, and what kills it: nothing is beaten or extended after that.
-async fn mortal(place: &Place) -> (Client, impl FnOnce()) {
+async fn mortal(site: &Site) -> (Client, impl FnOnce()) {
     let keepers = Arc::<Mutex<Vec<AbortHandle>>>::default();
     let world = Machine { started: Instant::now(), keepers: keepers.clone() };
-    let client = place.builder().session(Duration::from_secs(2)).world(world).connect().await;
+    let client = site.builder().session(Duration::from_secs(2)).world(world).connect().await;
     let kill =
         move || keepers.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(AbortHandle::abort);
     (client.expect("the store of a case can be reached"), kill)
@@ -67,8 +67,8 @@ async fn until_lengthened(lock: &ReentrantMutex) {
 
 /// What is held in the name of somebody elsewhere does not end with the session of the process that acquired it: he goes on
 /// where that one has died. What the process had in its own name is taken from it.
-async fn what_is_held_for_an_owner_from_elsewhere_outlives_the_session(place: &Place) {
-    let ((dying, kill), b, c) = (mortal(place).await, place.client("b").await, place.client("c").await);
+async fn what_is_held_for_an_owner_from_elsewhere_outlives_the_session(site: &Site) {
+    let ((dying, kill), b, c) = (mortal(site).await, site.client("b").await, site.client("c").await);
     let owner = b.owner();
     let travelled = Owner::from_header(owner.to_header()).expect("our own header");
     let lease = Duration::from_secs(30);
@@ -99,27 +99,27 @@ async fn what_is_held_for_an_owner_from_elsewhere_outlives_the_session(place: &P
 
 #[tokio::test]
 async fn what_is_held_for_an_owner_from_elsewhere_outlives_the_session_in_memory() {
-    what_is_held_for_an_owner_from_elsewhere_outlives_the_session(&Place::memory()).await;
+    what_is_held_for_an_owner_from_elsewhere_outlives_the_session(&Site::memory()).await;
 }
 
 #[tokio::test]
 async fn what_is_held_for_an_owner_from_elsewhere_outlives_the_session_on_redis() {
-    what_is_held_for_an_owner_from_elsewhere_outlives_the_session(&Place::redis()).await;
+    what_is_held_for_an_owner_from_elsewhere_outlives_the_session(&Site::redis()).await;
 }
 
 /// Owners are made of it, so that it must leave them room; what is wrong is said before anything is sent.
 #[tokio::test]
 async fn an_instance_id_that_can_be_no_part_of_an_owner_is_refused() {
-    let place = Place::memory();
+    let site = Site::memory();
     for none in ["", "pod\n7", &"x".repeat(236)] {
-        let client = place.builder().instance_id(none).connect().await;
+        let client = site.builder().instance_id(none).connect().await;
         let Err(error) = client else { panic!("{none:?} was taken") };
         assert!(matches!(error, ConnectError::Setting(_)), "{error:?}");
         let said = error.to_string();
         assert!(said.contains("an instance id has 1 to 235 bytes and no control characters"), "{said}");
     }
     let longest = "x".repeat(235);
-    let client = place.builder().instance_id(&longest).connect().await.expect("it leaves room");
+    let client = site.builder().instance_id(&longest).connect().await.expect("it leaves room");
     let guard = acquired(&lock(&client, &client.owner()).lease(500 * MS)).await;
     assert!(guard.owner().as_str().starts_with(&longest));
 }

@@ -1,14 +1,14 @@
 //! Those who wait: their order, and who gets in past it.
 
-use crate::place::{Place, until_at_rest, until_waiting};
 use crate::scene::{MS, acquired, lock, owner, standing, taken};
+use crate::site::{Site, until_at_rest, until_waiting};
 use leasehold::{AcquireError, RetryPolicy};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-pub(crate) async fn an_owner_gets_in_past_those_who_wait(place: &Place) {
-    let (a, b) = (place.client("a").await, place.client("b").await);
+pub(crate) async fn an_owner_gets_in_past_those_who_wait(site: &Site) {
+    let (a, b) = (site.client("a").await, site.client("b").await);
     let ours = lock(&a, &a.owner());
     let outer = acquired(&ours).await;
     let mut waiting = Vec::new();
@@ -38,8 +38,8 @@ pub(crate) async fn an_owner_gets_in_past_those_who_wait(place: &Place) {
     until_at_rest(&lock(&b, &b.owner())).await;
 }
 
-pub(crate) async fn tasks_are_served_in_order(place: &Place) {
-    let client = place.client("a").await;
+pub(crate) async fn tasks_are_served_in_order(site: &Site) {
+    let client = site.client("a").await;
     let guard = acquired(&lock(&client, &client.owner())).await;
     let order = Arc::new(Mutex::new(Vec::new()));
     let mut tasks = Vec::new();
@@ -62,8 +62,8 @@ pub(crate) async fn tasks_are_served_in_order(place: &Place) {
     until_at_rest(&lock(&client, &client.owner())).await;
 }
 
-pub(crate) async fn who_gives_up_leaves_the_turn_of_his_process_to_the_next(place: &Place) {
-    let (a, b, c) = (place.client("a").await, place.client("b").await, place.client("c").await);
+pub(crate) async fn who_gives_up_leaves_the_turn_of_his_process_to_the_next(site: &Site) {
+    let (a, b, c) = (site.client("a").await, site.client("b").await, site.client("c").await);
     let holder = lock(&a, &a.owner());
     let guard = acquired(&holder).await;
     let order = Arc::new(Mutex::new(Vec::new()));
@@ -96,8 +96,8 @@ pub(crate) async fn who_gives_up_leaves_the_turn_of_his_process_to_the_next(plac
     until_at_rest(&holder).await;
 }
 
-pub(crate) async fn who_stands_in_line_is_called_when_his_owner_gets_the_lock_elsewhere(place: &Place) {
-    let (a, b, c) = (place.client("a").await, place.client("b").await, place.client("c").await);
+pub(crate) async fn who_stands_in_line_is_called_when_his_owner_gets_the_lock_elsewhere(site: &Site) {
+    let (a, b, c) = (site.client("a").await, site.client("b").await, site.client("c").await);
     let (first, shared) = (lock(&a, &a.owner()), owner("a trace"));
     let guard = acquired(&first).await;
     // The shared owner waits in another process, before this one's line.
@@ -126,8 +126,8 @@ pub(crate) async fn who_stands_in_line_is_called_when_his_owner_gets_the_lock_el
     until_at_rest(&first).await;
 }
 
-pub(crate) async fn who_stands_in_line_is_called_when_his_owner_gets_the_lock_here(place: &Place) {
-    let (a, b) = (place.client("a").await, place.client("b").await);
+pub(crate) async fn who_stands_in_line_is_called_when_his_owner_gets_the_lock_here(site: &Site) {
+    let (a, b) = (site.client("a").await, site.client("b").await);
     let (first, shared) = (lock(&a, &a.owner()), b.owner());
     let guard = acquired(&first).await;
     let ours = lock(&b, &shared);
@@ -148,8 +148,8 @@ pub(crate) async fn who_stands_in_line_is_called_when_his_owner_gets_the_lock_he
     until_at_rest(&first).await;
 }
 
-pub(crate) async fn who_polls_enters_again_too(place: &Place) {
-    let (a, b) = (place.client("a").await, place.client("b").await);
+pub(crate) async fn who_polls_enters_again_too(site: &Site) {
+    let (a, b) = (site.client("a").await, site.client("b").await);
     let policy = RetryPolicy::constant(10 * MS);
     let shared = a.owner();
     let other = acquired(&lock(&b, &b.owner())).await;
@@ -166,13 +166,13 @@ pub(crate) async fn who_polls_enters_again_too(place: &Place) {
     elsewhere.release().await.expect("released");
 }
 
-pub(crate) async fn many_tasks_of_many_owners_exclude_each_other(place: &Place) {
+pub(crate) async fn many_tasks_of_many_owners_exclude_each_other(site: &Site) {
     let inside = Arc::new(Mutex::new(None));
     let (count, lost) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicBool::new(false)));
     let mut tasks = Vec::new();
     let owners: Vec<_> = (0..4).map(|n| owner(&format!("owner {n}"))).collect();
     for n in 0..3 {
-        let client = place.client(&format!("client {n}")).await;
+        let client = site.client(&format!("client {n}")).await;
         for owner in owners.iter().cycle().take(8) {
             let (lock, owner) = (lock(&client, owner), owner.clone());
             let (inside, count, lost) = (inside.clone(), count.clone(), lost.clone());
@@ -203,6 +203,6 @@ pub(crate) async fn many_tasks_of_many_owners_exclude_each_other(place: &Place) 
     }
     assert!(!lost.load(Ordering::SeqCst), "two owners inside");
     assert_eq!(count.load(Ordering::SeqCst), 240);
-    let after = place.client("after").await;
+    let after = site.client("after").await;
     until_at_rest(&lock(&after, &after.owner())).await;
 }

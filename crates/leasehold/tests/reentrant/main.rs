@@ -11,12 +11,12 @@ mod every_store;
 mod identity;
 mod line;
 mod moody;
-#[path = "../common/place.rs"]
-#[allow(dead_code, reason = "the cases of other kinds of locks need more of it")]
-mod place;
 mod scene;
+#[path = "../common/site.rs"]
+#[allow(dead_code, reason = "the cases of other kinds of locks need more of it")]
+mod site;
 
-use place::Place;
+use site::Site;
 
 on_every_store! {
     cases::an_owner_enters_again_and_counts,

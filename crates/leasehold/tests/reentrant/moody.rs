@@ -6,7 +6,7 @@ use leasehold::store::{
     Bell, Fault, FaultKind, Listening, Lock, MemoryStore, Op, Outcome, Phase, Postbox, Reply, Store,
 };
 use leasehold::{AcquireError, Client, Holder, Released, SessionId};
-use leasehold_core::{Acquire, Acquired, KeyError, Portion};
+use leasehold_core::{Acquire, Acquired, KeyError, Place, Portion};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -79,15 +79,16 @@ impl Store for Moody {
 
     fn open_mailbox(
         &self,
+        place: Place,
         session: SessionId,
         post: Arc<dyn Postbox>,
         within: Duration,
     ) -> BoxFuture<'_, Result<(), Fault>> {
-        self.inner.open_mailbox(session, post, within)
+        self.inner.open_mailbox(place, session, post, within)
     }
 
-    fn close_mailbox(&self, session: SessionId) {
-        self.inner.close_mailbox(session);
+    fn close_mailbox(&self, place: Place, session: SessionId) {
+        self.inner.close_mailbox(place, session);
     }
 
     fn listen<'a>(

@@ -1,6 +1,6 @@
 //! Latches and barriers.
 
-use crate::place::{Place, until_at_rest, until_waiting};
+use crate::site::{Site, until_at_rest, until_waiting};
 use leasehold::{AcquireError, Barrier, Client, Latch, Refused};
 use leasehold_testkit::cancel_at_every_await;
 use std::sync::Arc;
@@ -18,8 +18,8 @@ fn barrier(client: &Client, of: u32) -> Barrier {
     client.barrier("b", of).expect("a good name")
 }
 
-pub(crate) async fn a_latch_opens_when_all_have_arrived(place: &Place) {
-    let (a, b) = (place.client("a").await, place.client("b").await);
+pub(crate) async fn a_latch_opens_when_all_have_arrived(site: &Site) {
+    let (a, b) = (site.client("a").await, site.client("b").await);
     let (a, b) = (latch(&a, 3), latch(&b, 3));
     let waiting: Vec<_> = [&a, &b, &b]
         .map(|latch| {
@@ -44,10 +44,10 @@ pub(crate) async fn a_latch_opens_when_all_have_arrived(place: &Place) {
     b.wait().await.expect("it is open");
 }
 
-pub(crate) async fn an_arrival_outlives_its_client(place: &Place) {
-    let live = place.client("live").await;
+pub(crate) async fn an_arrival_outlives_its_client(site: &Site) {
+    let live = site.client("live").await;
     {
-        let gone = place.client("gone").await;
+        let gone = site.client("gone").await;
         latch(&gone, 2).arrive().await.expect("arrived");
         gone.shutdown(5 * S).await.expect("nothing is left to give back");
     }
@@ -63,8 +63,8 @@ pub(crate) async fn an_arrival_outlives_its_client(place: &Place) {
     );
 }
 
-pub(crate) async fn a_latch_is_counted_to_one_number(place: &Place) {
-    let a = place.client("a").await;
+pub(crate) async fn a_latch_is_counted_to_one_number(site: &Site) {
+    let a = site.client("a").await;
     latch(&a, 3).arrive().await.expect("arrived");
     let refused = latch(&a, 2).wait().await;
     assert!(
@@ -74,8 +74,8 @@ pub(crate) async fn a_latch_is_counted_to_one_number(place: &Place) {
     assert!(a.latch("l", 0).is_err() && a.barrier("b", 65).is_err() && a.semaphore("s", 0).is_err());
 }
 
-pub(crate) async fn arriving_cancelled_at_every_await(place: &Place) {
-    let client = place.client("a").await;
+pub(crate) async fn arriving_cancelled_at_every_await(site: &Site) {
+    let client = site.client("a").await;
     let latch = latch(&client, 2).remember(400 * MS);
     cancel_at_every_await(
         || async { latch.arrive().await.expect("arrived") },
@@ -86,9 +86,9 @@ pub(crate) async fn arriving_cancelled_at_every_await(place: &Place) {
     until_at_rest(&latch).await;
 }
 
-pub(crate) async fn a_barrier_lets_all_in_together_again_and_again(place: &Place) {
+pub(crate) async fn a_barrier_lets_all_in_together_again_and_again(site: &Site) {
     const PARTIES: u32 = 6;
-    let clients = [place.client("a").await, place.client("b").await, place.client("c").await];
+    let clients = [site.client("a").await, site.client("b").await, site.client("c").await];
     let come: Arc<Vec<AtomicU32>> = Arc::new((0..5).map(|_| AtomicU32::new(0)).collect());
     let tasks: Vec<_> = (0..PARTIES)
         .map(|n| {
@@ -110,8 +110,8 @@ pub(crate) async fn a_barrier_lets_all_in_together_again_and_again(place: &Place
     until_at_rest(&barrier(&clients[0], PARTIES)).await;
 }
 
-pub(crate) async fn who_gives_up_at_a_barrier_is_not_counted(place: &Place) {
-    let (a, b) = (place.client("a").await, place.client("b").await);
+pub(crate) async fn who_gives_up_at_a_barrier_is_not_counted(site: &Site) {
+    let (a, b) = (site.client("a").await, site.client("b").await);
     let (a, b) = (barrier(&a, 2), barrier(&b, 2));
     let alone = a.wait_timeout(60 * MS).await;
     assert!(matches!(alone, Err(AcquireError::TimedOut { .. })), "{alone:?}");
@@ -124,11 +124,11 @@ pub(crate) async fn who_gives_up_at_a_barrier_is_not_counted(place: &Place) {
 }
 
 /// Its place ends when nobody looks after it any more.
-pub(crate) async fn who_dies_at_a_barrier_is_not_counted(place: &Place) {
-    let live = place.client("live").await;
+pub(crate) async fn who_dies_at_a_barrier_is_not_counted(site: &Site) {
+    let live = site.client("live").await;
     let live = barrier(&live, 2);
     let dead = {
-        let dying = place.builder().label("dying").session(S).connect().await.expect("connected");
+        let dying = site.builder().label("dying").session(S).connect().await.expect("connected");
         let barrier = barrier(&dying, 2);
         let waiting = tokio::spawn(async move { barrier.wait().await });
         until_waiting(&live, 1).await;
@@ -141,8 +141,8 @@ pub(crate) async fn who_dies_at_a_barrier_is_not_counted(place: &Place) {
     assert!(matches!(alone, Err(AcquireError::TimedOut { .. })), "with a dead one: {alone:?}");
 }
 
-pub(crate) async fn meeting_cancelled_at_every_await(place: &Place) {
-    let (a, b) = (place.client("a").await, place.client("b").await);
+pub(crate) async fn meeting_cancelled_at_every_await(site: &Site) {
+    let (a, b) = (site.client("a").await, site.client("b").await);
     let (mine, theirs) = (barrier(&a, 2), barrier(&b, 2));
     cancel_at_every_await(
         || async {

@@ -5,11 +5,11 @@
 mod every_store;
 mod gates;
 mod permits;
-#[path = "../common/place.rs"]
-mod place;
 mod readers;
+#[path = "../common/site.rs"]
+mod site;
 
-use place::Place;
+use site::Site;
 
 on_every_store! {
     permits::no_more_than_there_are_over_tasks_and_clients,

@@ -1,6 +1,6 @@
 //! Semaphores.
 
-use crate::place::{Place, until_at_rest, until_waiting};
+use crate::site::{Site, until_at_rest, until_waiting};
 use leasehold::{AcquireError, Attempt, Client, LostReason, Refused, ReleaseError, Semaphore};
 use leasehold_testkit::cancel_at_every_await;
 use std::sync::Arc;
@@ -23,11 +23,11 @@ fn waits(semaphore: &Semaphore, count: u32) -> tokio::task::JoinHandle<()> {
     })
 }
 
-pub(crate) async fn no_more_than_there_are_over_tasks_and_clients(place: &Place) {
+pub(crate) async fn no_more_than_there_are_over_tasks_and_clients(site: &Site) {
     let (inside, most) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
     let mut tasks = Vec::new();
     for n in 0..3 {
-        let client = place.client(&format!("client {n}")).await;
+        let client = site.client(&format!("client {n}")).await;
         for task in 0..4 {
             let semaphore = semaphore(&client, 3);
             let (inside, most) = (inside.clone(), most.clone());
@@ -50,11 +50,11 @@ pub(crate) async fn no_more_than_there_are_over_tasks_and_clients(place: &Place)
         task.await.expect("no task panicked");
     }
     assert_eq!(most.load(Ordering::SeqCst), 3, "all were used at some time");
-    until_at_rest(&semaphore(&place.client("after").await, 3)).await;
+    until_at_rest(&semaphore(&site.client("after").await, 3)).await;
 }
 
-pub(crate) async fn several_are_taken_at_once_or_none(place: &Place) {
-    let (a, b) = (place.client("a").await, place.client("b").await);
+pub(crate) async fn several_are_taken_at_once_or_none(site: &Site) {
+    let (a, b) = (site.client("a").await, site.client("b").await);
     let (a, b) = (semaphore(&a, 3), semaphore(&b, 3));
     let two = a.acquire_many(2).await.expect("acquired");
     assert_eq!(two.count(), 2);
@@ -69,8 +69,8 @@ pub(crate) async fn several_are_taken_at_once_or_none(place: &Place) {
     until_at_rest(&a).await;
 }
 
-pub(crate) async fn who_came_first_is_let_in_first(place: &Place) {
-    let (a, b) = (place.client("a").await, place.client("b").await);
+pub(crate) async fn who_came_first_is_let_in_first(site: &Site) {
+    let (a, b) = (site.client("a").await, site.client("b").await);
     let (a, b) = (semaphore(&a, 2), semaphore(&b, 2));
     let one = a.acquire().await.expect("acquired");
     let wants_two = waits(&b, 2);
@@ -85,8 +85,8 @@ pub(crate) async fn who_came_first_is_let_in_first(place: &Place) {
     until_at_rest(&a).await;
 }
 
-pub(crate) async fn one_release_lets_in_all_for_whom_there_is_room(place: &Place) {
-    let (a, b) = (place.client("a").await, place.client("b").await);
+pub(crate) async fn one_release_lets_in_all_for_whom_there_is_room(site: &Site) {
+    let (a, b) = (site.client("a").await, site.client("b").await);
     let (a, b) = (semaphore(&a, 3), semaphore(&b, 3));
     let all = a.acquire_many(3).await.expect("acquired");
     let together = Arc::new(tokio::sync::Barrier::new(3));
@@ -111,8 +111,8 @@ pub(crate) async fn one_release_lets_in_all_for_whom_there_is_room(place: &Place
     until_at_rest(&a).await;
 }
 
-pub(crate) async fn more_than_there_are_is_refused_at_once(place: &Place) {
-    let a = place.client("a").await;
+pub(crate) async fn more_than_there_are_is_refused_at_once(site: &Site) {
+    let a = site.client("a").await;
     let a = semaphore(&a, 2);
     let _one = a.acquire().await.expect("acquired");
     for count in [0, 3] {
@@ -124,8 +124,8 @@ pub(crate) async fn more_than_there_are_is_refused_at_once(place: &Place) {
     }
 }
 
-pub(crate) async fn the_number_can_be_changed_while_permits_are_held(place: &Place) {
-    let (a, b) = (place.client("a").await, place.client("b").await);
+pub(crate) async fn the_number_can_be_changed_while_permits_are_held(site: &Site) {
+    let (a, b) = (site.client("a").await, site.client("b").await);
     let (a, b) = (semaphore(&a, 1), semaphore(&b, 1));
     let first = a.acquire().await.expect("acquired");
     let second = tokio::spawn({
@@ -146,12 +146,12 @@ pub(crate) async fn the_number_can_be_changed_while_permits_are_held(place: &Pla
     assert_eq!(a.inspect().await.expect("an answer").limit, Some(1));
 }
 
-pub(crate) async fn permits_of_the_dead_are_there_again(place: &Place) {
-    let live = place.client("live").await;
+pub(crate) async fn permits_of_the_dead_are_there_again(site: &Site) {
+    let live = site.client("live").await;
     let live = semaphore(&live, 2);
     let gone = {
         // Its leases end, since nobody renews them.
-        let dying = place.client_of_leases("dying").await;
+        let dying = site.client_of_leases("dying").await;
         let permit = semaphore(&dying, 2).lease(300 * MS).acquire_many(2).await.expect("acquired");
         std::mem::forget(permit);
         Instant::now()
@@ -163,8 +163,8 @@ pub(crate) async fn permits_of_the_dead_are_there_again(place: &Place) {
 }
 
 /// Failure row 27.
-pub(crate) async fn a_release_after_the_expiry_adds_no_permit(place: &Place) {
-    let (a, b) = (place.client("a").await, place.client("b").await);
+pub(crate) async fn a_release_after_the_expiry_adds_no_permit(site: &Site) {
+    let (a, b) = (site.client("a").await, site.client("b").await);
     let (a, b) = (semaphore(&a, 1), semaphore(&b, 1));
     let late = a.clone().lease(100 * MS).acquire().await.expect("acquired");
     let lost = late.lost().await;
@@ -178,8 +178,8 @@ pub(crate) async fn a_release_after_the_expiry_adds_no_permit(place: &Place) {
     until_at_rest(&a).await;
 }
 
-pub(crate) async fn a_watchdog_keeps_permits_and_a_lease_ends(place: &Place) {
-    let client = place.client_with("a", 600 * MS).await;
+pub(crate) async fn a_watchdog_keeps_permits_and_a_lease_ends(site: &Site) {
+    let client = site.client_with("a", 600 * MS).await;
     let semaphore = semaphore(&client, 2);
     let kept = semaphore.acquire().await.expect("acquired");
     let ends = semaphore.clone().lease(700 * MS).acquire().await.expect("acquired");
@@ -191,8 +191,8 @@ pub(crate) async fn a_watchdog_keeps_permits_and_a_lease_ends(place: &Place) {
     kept.release().await.expect("released");
 }
 
-pub(crate) async fn a_dropped_permit_is_given_back(place: &Place) {
-    let client = place.client("a").await;
+pub(crate) async fn a_dropped_permit_is_given_back(site: &Site) {
+    let client = site.client("a").await;
     let semaphore = semaphore(&client, 1);
     drop(semaphore.acquire().await.expect("acquired"));
     client.settle().await;
@@ -200,8 +200,8 @@ pub(crate) async fn a_dropped_permit_is_given_back(place: &Place) {
     again.release().await.expect("released");
 }
 
-pub(crate) async fn a_shutdown_gives_permits_back(place: &Place) {
-    let (ending, other) = (place.client("ending").await, place.client("other").await);
+pub(crate) async fn a_shutdown_gives_permits_back(site: &Site) {
+    let (ending, other) = (site.client("ending").await, site.client("other").await);
     let (all, other) = (semaphore(&ending, 3), semaphore(&other, 3));
     let held = (all.acquire().await.expect("acquired"), all.acquire_many(2).await.expect("acquired"));
     let waiting = tokio::spawn({
@@ -225,8 +225,8 @@ pub(crate) async fn a_shutdown_gives_permits_back(place: &Place) {
         .expect("released");
 }
 
-pub(crate) async fn one_hold_is_freed_by_force_and_no_other(place: &Place) {
-    let (a, b) = (place.client("a").await, place.client("b").await);
+pub(crate) async fn one_hold_is_freed_by_force_and_no_other(site: &Site) {
+    let (a, b) = (site.client("a").await, site.client("b").await);
     let (mine, theirs) = (semaphore(&a, 2), semaphore(&b, 2));
     let (first, second) =
         (mine.acquire().await.expect("acquired"), theirs.acquire().await.expect("acquired"));
@@ -243,8 +243,8 @@ pub(crate) async fn one_hold_is_freed_by_force_and_no_other(place: &Place) {
     until_at_rest(&theirs).await;
 }
 
-pub(crate) async fn taking_permits_cancelled_at_every_await(place: &Place) {
-    let client = place.client("a").await;
+pub(crate) async fn taking_permits_cancelled_at_every_await(site: &Site) {
+    let client = site.client("a").await;
     let semaphore = semaphore(&client, 2);
     cancel_at_every_await(
         || async { drop(semaphore.try_acquire_many(2).await.expect("an answer")) },
@@ -255,8 +255,8 @@ pub(crate) async fn taking_permits_cancelled_at_every_await(place: &Place) {
     until_at_rest(&semaphore).await;
 }
 
-pub(crate) async fn waiting_for_permits_cancelled_at_every_await(place: &Place) {
-    let (a, b) = (place.client("a").await, place.client("b").await);
+pub(crate) async fn waiting_for_permits_cancelled_at_every_await(site: &Site) {
+    let (a, b) = (site.client("a").await, site.client("b").await);
     let (mine, theirs) = (semaphore(&a, 2), semaphore(&b, 2));
     let held = theirs.acquire().await.expect("acquired");
     cancel_at_every_await(
@@ -274,8 +274,8 @@ pub(crate) async fn waiting_for_permits_cancelled_at_every_await(place: &Place) 
     until_at_rest(&theirs).await;
 }
 
-pub(crate) async fn giving_permits_back_cancelled_at_every_await(place: &Place) {
-    let client = place.client("a").await;
+pub(crate) async fn giving_permits_back_cancelled_at_every_await(site: &Site) {
+    let client = site.client("a").await;
     let semaphore = semaphore(&client, 2);
     cancel_at_every_await(
         || async {
@@ -287,8 +287,8 @@ pub(crate) async fn giving_permits_back_cancelled_at_every_await(place: &Place) 
     .await;
 }
 
-pub(crate) async fn kinds_of_one_name_are_told_apart(place: &Place) {
-    let client = place.client("a").await;
+pub(crate) async fn kinds_of_one_name_are_told_apart(site: &Site) {
+    let client = site.client("a").await;
     let permit = semaphore(&client, 2).acquire().await.expect("acquired");
     let refused = client.rwlock("s").expect("a good name").try_read().await;
     let Err(AcquireError::Store(fault)) = refused else { panic!("{refused:?}") };

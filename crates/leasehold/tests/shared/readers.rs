@@ -1,6 +1,6 @@
 //! Readers and writers.
 
-use crate::place::{Place, until_at_rest, until_waiting};
+use crate::site::{Site, until_at_rest, until_waiting};
 use leasehold::{AcquireError, Attempt, Client, Owner, Portion, Refused, RwLock};
 use leasehold_testkit::cancel_at_every_await;
 use std::sync::Arc;
@@ -14,12 +14,12 @@ fn rwlock(client: &Client) -> RwLock {
     client.rwlock("rw").expect("a good name")
 }
 
-pub(crate) async fn readers_share_and_a_writer_is_alone(place: &Place) {
+pub(crate) async fn readers_share_and_a_writer_is_alone(site: &Site) {
     let (readers, writing, both) =
         (Arc::new(AtomicU32::new(0)), Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
     let mut tasks = Vec::new();
     for n in 0..3 {
-        let client = place.client(&format!("client {n}")).await;
+        let client = site.client(&format!("client {n}")).await;
         for task in 0..4 {
             let lock = rwlock(&client);
             let (readers, writing, both) = (readers.clone(), writing.clone(), both.clone());
@@ -50,12 +50,12 @@ pub(crate) async fn readers_share_and_a_writer_is_alone(place: &Place) {
         task.await.expect("no task panicked");
     }
     assert!(both.load(Ordering::SeqCst) > 1, "readers share");
-    until_at_rest(&rwlock(&place.client("after").await)).await;
+    until_at_rest(&rwlock(&site.client("after").await)).await;
 }
 
 /// Readers who come again and again keep no writer out, and writers no reader.
-pub(crate) async fn neither_side_starves(place: &Place) {
-    let (a, b) = (place.client("a").await, place.client("b").await);
+pub(crate) async fn neither_side_starves(site: &Site) {
+    let (a, b) = (site.client("a").await, site.client("b").await);
     let done = Arc::new(AtomicBool::new(false));
     let mut crowd = Vec::new();
     for n in 0..6 {
@@ -74,7 +74,7 @@ pub(crate) async fn neither_side_starves(place: &Place) {
             }
         }));
     }
-    let own = place.client("own").await;
+    let own = site.client("own").await;
     let lock = rwlock(&own);
     for _ in 0..5 {
         lock.write_timeout(10 * S).await.expect("readers let it in").release().await.expect("released");
@@ -87,8 +87,8 @@ pub(crate) async fn neither_side_starves(place: &Place) {
     until_at_rest(&lock).await;
 }
 
-pub(crate) async fn readers_that_waited_go_in_together(place: &Place) {
-    let (a, b) = (place.client("a").await, place.client("b").await);
+pub(crate) async fn readers_that_waited_go_in_together(site: &Site) {
+    let (a, b) = (site.client("a").await, site.client("b").await);
     let (first, lock) = (rwlock(&a), rwlock(&b));
     let writing = first.write().await.expect("acquired");
     let together = Arc::new(tokio::sync::Barrier::new(5));
@@ -119,8 +119,8 @@ pub(crate) async fn readers_that_waited_go_in_together(place: &Place) {
     until_at_rest(&lock).await;
 }
 
-pub(crate) async fn an_owner_reads_again_past_a_writer_who_waits(place: &Place) {
-    let (a, b, c) = (place.client("a").await, place.client("b").await, place.client("c").await);
+pub(crate) async fn an_owner_reads_again_past_a_writer_who_waits(site: &Site) {
+    let (a, b, c) = (site.client("a").await, site.client("b").await, site.client("c").await);
     let owner = a.owner();
     let lock = rwlock(&a).owned_by(&owner);
     let outer = lock.read().await.expect("acquired");
@@ -145,8 +145,8 @@ pub(crate) async fn an_owner_reads_again_past_a_writer_who_waits(place: &Place) 
 }
 
 /// Failure row 28.
-pub(crate) async fn what_would_wait_for_itself_fails_at_once(place: &Place) {
-    let a = place.client("a").await;
+pub(crate) async fn what_would_wait_for_itself_fails_at_once(site: &Site) {
+    let a = site.client("a").await;
     let lock = rwlock(&a).owned_by(&a.owner());
     let impossible = |error: &AcquireError| {
         matches!(error, AcquireError::Impossible(Refused::WouldDeadlock | Refused::NothingToUpgrade))
@@ -163,8 +163,8 @@ pub(crate) async fn what_would_wait_for_itself_fails_at_once(place: &Place) {
     until_at_rest(&lock).await;
 }
 
-pub(crate) async fn an_upgrade_waits_for_the_readers_and_goes_before_the_queue(place: &Place) {
-    let (a, b) = (place.client("a").await, place.client("b").await);
+pub(crate) async fn an_upgrade_waits_for_the_readers_and_goes_before_the_queue(site: &Site) {
+    let (a, b) = (site.client("a").await, site.client("b").await);
     let (lock, other) = (rwlock(&a), rwlock(&b));
     let upgradable = lock.upgradable_read().await.expect("acquired");
     let reading = other.read().await.expect("beside the upgradable one");
@@ -187,8 +187,8 @@ pub(crate) async fn an_upgrade_waits_for_the_readers_and_goes_before_the_queue(p
     until_at_rest(&lock).await;
 }
 
-pub(crate) async fn an_upgrade_that_gives_up_reads_as_before(place: &Place) {
-    let (a, b) = (place.client("a").await, place.client("b").await);
+pub(crate) async fn an_upgrade_that_gives_up_reads_as_before(site: &Site) {
+    let (a, b) = (site.client("a").await, site.client("b").await);
     let (lock, other) = (rwlock(&a), rwlock(&b));
     let upgradable = lock.upgradable_read().await.expect("acquired");
     let reading = other.read().await.expect("acquired");
@@ -205,8 +205,8 @@ pub(crate) async fn an_upgrade_that_gives_up_reads_as_before(place: &Place) {
     until_at_rest(&lock).await;
 }
 
-pub(crate) async fn one_upgradable_reader_at_a_time(place: &Place) {
-    let (a, b) = (place.client("a").await, place.client("b").await);
+pub(crate) async fn one_upgradable_reader_at_a_time(site: &Site) {
+    let (a, b) = (site.client("a").await, site.client("b").await);
     let (lock, other) = (rwlock(&a), rwlock(&b));
     let upgradable = lock.upgradable_read().await.expect("acquired");
     assert!(matches!(other.try_upgradable_read().await.expect("an answer"), Attempt::Taken(_)));
@@ -218,8 +218,8 @@ pub(crate) async fn one_upgradable_reader_at_a_time(place: &Place) {
     next.release().await.expect("released");
 }
 
-pub(crate) async fn a_downgrade_lets_the_readers_in_and_no_writer(place: &Place) {
-    let (a, b) = (place.client("a").await, place.client("b").await);
+pub(crate) async fn a_downgrade_lets_the_readers_in_and_no_writer(site: &Site) {
+    let (a, b) = (site.client("a").await, site.client("b").await);
     let (lock, other) = (rwlock(&a), rwlock(&b));
     let writing = lock.write().await.expect("acquired");
     let reader = tokio::spawn({
@@ -243,8 +243,8 @@ pub(crate) async fn a_downgrade_lets_the_readers_in_and_no_writer(place: &Place)
 }
 
 /// Failure row 26.
-pub(crate) async fn a_live_reader_keeps_no_dead_one(place: &Place) {
-    let (dying, live) = (place.client_of_leases("dying").await, place.client_with("live", 600 * MS).await);
+pub(crate) async fn a_live_reader_keeps_no_dead_one(site: &Site) {
+    let (dying, live) = (site.client_of_leases("dying").await, site.client_with("live", 600 * MS).await);
     let dead = rwlock(&dying).lease(500 * MS).read().await.expect("acquired");
     let lock = rwlock(&live);
     let kept = lock.read().await.expect("acquired");
@@ -265,8 +265,8 @@ pub(crate) async fn a_live_reader_keeps_no_dead_one(place: &Place) {
         .expect("released");
 }
 
-pub(crate) async fn reads_and_writes_have_leases_of_their_own(place: &Place) {
-    let client = place.client_of_leases("a").await;
+pub(crate) async fn reads_and_writes_have_leases_of_their_own(site: &Site) {
+    let client = site.client_of_leases("a").await;
     let lock = rwlock(&client).read_lease(300 * MS).write_lease(60 * S);
     let reading = lock.read().await.expect("acquired");
     reading.lost().await;
@@ -276,8 +276,8 @@ pub(crate) async fn reads_and_writes_have_leases_of_their_own(place: &Place) {
     writing.release().await.expect("released");
 }
 
-pub(crate) async fn all_who_share_are_told(place: &Place) {
-    let (a, b) = (place.client("reader a").await, place.client("reader b").await);
+pub(crate) async fn all_who_share_are_told(site: &Site) {
+    let (a, b) = (site.client("reader a").await, site.client("reader b").await);
     let owner = Owner::new("trace-4711").expect("a text");
     let first = rwlock(&a).owned_by(&owner).read().await.expect("acquired");
     let second = rwlock(&b).upgradable_read().await.expect("acquired");
@@ -303,8 +303,8 @@ pub(crate) async fn all_who_share_are_told(place: &Place) {
     second.release().await.expect("released");
 }
 
-pub(crate) async fn tokens_grow_with_every_hold(place: &Place) {
-    let (a, b) = (place.client("a").await, place.client("b").await);
+pub(crate) async fn tokens_grow_with_every_hold(site: &Site) {
+    let (a, b) = (site.client("a").await, site.client("b").await);
     let (a, b) = (rwlock(&a), rwlock(&b));
     let mut last = None;
     for _ in 0..5 {
@@ -320,8 +320,8 @@ pub(crate) async fn tokens_grow_with_every_hold(place: &Place) {
     }
 }
 
-pub(crate) async fn reading_cancelled_at_every_await(place: &Place) {
-    let client = place.client("a").await;
+pub(crate) async fn reading_cancelled_at_every_await(site: &Site) {
+    let client = site.client("a").await;
     let lock = rwlock(&client);
     cancel_at_every_await(
         || async { lock.read().await.expect("acquired").release().await.expect("released") },
@@ -330,8 +330,8 @@ pub(crate) async fn reading_cancelled_at_every_await(place: &Place) {
     .await;
 }
 
-pub(crate) async fn writing_cancelled_at_every_await(place: &Place) {
-    let (a, b) = (place.client("a").await, place.client("b").await);
+pub(crate) async fn writing_cancelled_at_every_await(site: &Site) {
+    let (a, b) = (site.client("a").await, site.client("b").await);
     let (lock, other) = (rwlock(&a), rwlock(&b));
     let reading = other.read().await.expect("acquired");
     cancel_at_every_await(
@@ -350,8 +350,8 @@ pub(crate) async fn writing_cancelled_at_every_await(place: &Place) {
     until_at_rest(&lock).await;
 }
 
-pub(crate) async fn upgrading_cancelled_at_every_await(place: &Place) {
-    let (a, b) = (place.client("a").await, place.client("b").await);
+pub(crate) async fn upgrading_cancelled_at_every_await(site: &Site) {
+    let (a, b) = (site.client("a").await, site.client("b").await);
     let (lock, other) = (rwlock(&a), rwlock(&b));
     cancel_at_every_await(
         || async {
@@ -364,8 +364,8 @@ pub(crate) async fn upgrading_cancelled_at_every_await(place: &Place) {
     .await;
 }
 
-pub(crate) async fn downgrading_cancelled_at_every_await(place: &Place) {
-    let (a, b) = (place.client("a").await, place.client("b").await);
+pub(crate) async fn downgrading_cancelled_at_every_await(site: &Site) {
+    let (a, b) = (site.client("a").await, site.client("b").await);
     let (lock, other) = (rwlock(&a), rwlock(&b));
     cancel_at_every_await(
         || async {

@@ -4,7 +4,7 @@ use leasehold::store::{Fault, Outcome, Postbox, SqliteStore, Store, Wake};
 use leasehold::{FencingToken, Label, SessionId};
 use leasehold_core::{
     Acquire, Acquired, Beat, Beaten, Claim, Enqueue, HoldId, Inspect, Inspection, Life, Lock, Nonce, Op,
-    Pass, Portion, Release, Reply, SessionEntry, SessionOp, SessionReply,
+    Pass, Place, Portion, Release, Reply, SessionEntry, SessionOp, SessionReply,
 };
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
@@ -56,7 +56,7 @@ impl Party {
     pub(crate) fn of(store: SqliteStore) -> Self {
         let session = SessionId::from_random(rand::random());
         let (post, wakes) = mpsc::channel();
-        block_on(store.open_mailbox(session, Arc::new(Post(post)), WITHIN)).unwrap();
+        block_on(store.open_mailbox(Place::ONLY, session, Arc::new(Post(post)), WITHIN)).unwrap();
         Self { store, session, wakes }
     }
 
@@ -142,7 +142,7 @@ impl Party {
     }
 
     pub(crate) fn attend(&self, op: &SessionOp) -> SessionReply {
-        match block_on(self.store.attend(op, WITHIN)) {
+        match block_on(self.store.attend(Place::ONLY, op, WITHIN)) {
             Outcome::Done(reply) => reply,
             other => panic!("{op:?}: {other:?}"),
         }

@@ -8,7 +8,7 @@ use leasehold_core::cohort::Reserve;
 use leasehold_core::{
     Acquire, Acquired, Ahead, Beat, Beaten, Claim, Enqueue, Entered, Evict, Evicted, Extend, Extended, Fate,
     FencingToken, Free, Freed, HoldId, Holder, Inspect, Inspection, Kind, Label, Life, Lock, Nonce, Op,
-    OwnValue, Pass, Portion, Refused, Release, Released, Reply, Resize, Resized, Seen, SessionEntry,
+    OwnValue, Pass, Place, Portion, Refused, Release, Released, Reply, Resize, Resized, Seen, SessionEntry,
     SessionId, SessionOp, SessionReply, Share,
 };
 use std::sync::Arc;
@@ -317,9 +317,14 @@ impl Peer {
         }
     }
 
+    /// Where its session lives: with the lock.
+    pub fn place(&self) -> Place {
+        self.store.place(&self.lock)
+    }
+
     /// Executes an operation on the sessions that a store in good health executes.
     pub async fn attend(&self, op: &SessionOp) -> SessionReply {
-        match self.store.attend(op, PATIENCE).await {
+        match self.store.attend(self.place(), op, PATIENCE).await {
             Outcome::Done(reply) => reply,
             Outcome::Refused(fault) => panic!("refused {op:?}: {fault}"),
             Outcome::Unknown(fault) => panic!("nobody knows what became of {op:?}: {fault}"),

@@ -54,7 +54,8 @@ impl Scene {
     /// A new session with a store handle and an open mailbox of its own.
     pub async fn peer(&self) -> Peer {
         let peer = self.peer_without_mailbox().await;
-        let opened = peer.store.open_mailbox(peer.session, peer.letters.clone(), PATIENCE).await;
+        let opened =
+            peer.store.open_mailbox(peer.place(), peer.session, peer.letters.clone(), PATIENCE).await;
         opened.unwrap_or_else(|fault| panic!("the mailbox cannot be opened: {fault}"));
         peer
     }
@@ -80,7 +81,7 @@ impl Scene {
     pub async fn neighbour(&self, of: &Peer) -> Peer {
         let session = SessionId::from_random(self.random.bytes());
         let peer = Peer { session, letters: Arc::new(Letters::default()), ..of.clone() };
-        let opened = peer.store.open_mailbox(session, peer.letters.clone(), PATIENCE).await;
+        let opened = peer.store.open_mailbox(peer.place(), session, peer.letters.clone(), PATIENCE).await;
         opened.unwrap_or_else(|fault| panic!("the mailbox cannot be opened: {fault}"));
         peer
     }

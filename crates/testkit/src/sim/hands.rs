@@ -6,7 +6,7 @@ use super::Sim;
 use super::store::SimStore;
 use crate::random::Random;
 use leasehold::store::{Lock, Op, Outcome, Reply, SessionOp, SessionReply, Store};
-use leasehold_core::{Evict, Free, Inspect, Inspection, Label, Seen, SessionEntry};
+use leasehold_core::{Evict, Free, Inspect, Inspection, Label, Place, Seen, SessionEntry};
 use std::time::Duration;
 
 /// How long each of their calls may take.
@@ -20,7 +20,9 @@ pub(super) async fn monitor(store: SimStore, chance: Random) {
     let is_eager = chance.chance(500);
     while sim.kernel.now() < sim.weather.heals_at {
         pause(&sim, &chance, Duration::from_millis(1_500)).await;
-        let Outcome::Done(SessionReply::List(sessions)) = store.attend(&SessionOp::List, CALL).await else {
+        let Outcome::Done(SessionReply::List(sessions)) =
+            store.attend(Place::ONLY, &SessionOp::List, CALL).await
+        else {
             continue;
         };
         for SessionEntry { session: dead, alive_ms, held, .. } in sessions {

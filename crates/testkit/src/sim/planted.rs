@@ -7,7 +7,7 @@ use leasehold::store::{Fault, Lock, Op, Outcome, Postbox, SessionKeeping, Sessio
 use leasehold_core::cohort::{BLOCK, Block};
 use leasehold_core::{
     Acquire, Acquired, Beat, Beaten, Claim, Extend, Extended, Fate, FencingToken, HoldId, Inspection,
-    KeyError, Life, Nonce, Release, Released, Reply, SessionId, Share, Wake, drift,
+    KeyError, Life, Nonce, Place, Release, Released, Reply, SessionId, Share, Wake, drift,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -181,7 +181,7 @@ impl Planted {
             _ => {}
         }
         let sent_at = self.inner.world.now();
-        let outcome = self.inner.attend(&SessionOp::Beat(sent), within).await;
+        let outcome = self.inner.attend(Place::ONLY, &SessionOp::Beat(sent), within).await;
         match (bug, &outcome) {
             (Bug::SessionFromReply, Outcome::Done(_)) => {
                 self.seen().beat_took = self.inner.world.now().since(sent_at);
@@ -338,6 +338,7 @@ impl Store for Planted {
 
     fn open_mailbox(
         &self,
+        place: Place,
         session: SessionId,
         post: Arc<dyn Postbox>,
         within: Duration,
@@ -346,21 +347,26 @@ impl Store for Planted {
             Some(bug) => Arc::new(PlantedPost { inner: post, bug, seen: self.seen.clone() }),
             None => post,
         };
-        self.inner.open_mailbox(session, post, within)
+        self.inner.open_mailbox(place, session, post, within)
     }
 
-    fn close_mailbox(&self, session: SessionId) {
-        self.inner.close_mailbox(session);
+    fn close_mailbox(&self, place: Place, session: SessionId) {
+        self.inner.close_mailbox(place, session);
     }
 
     fn sessions(&self) -> SessionKeeping {
         self.inner.sessions()
     }
 
-    fn attend<'a>(&'a self, op: &'a SessionOp, within: Duration) -> BoxFuture<'a, Outcome<SessionReply>> {
+    fn attend<'a>(
+        &'a self,
+        place: Place,
+        op: &'a SessionOp,
+        within: Duration,
+    ) -> BoxFuture<'a, Outcome<SessionReply>> {
         match (self.bug, op) {
             (Some(bug), SessionOp::Beat(beat)) => Box::pin(self.beat(bug, beat, within)),
-            _ => self.inner.attend(op, within),
+            _ => self.inner.attend(place, op, within),
         }
     }
 

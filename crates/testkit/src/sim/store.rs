@@ -8,7 +8,7 @@ use futures_util::future::{BoxFuture, Either, select};
 use leasehold::store::{
     Fault, FaultKind, Lock, Op, Outcome, Phase, Postbox, SessionKeeping, SessionOp, SessionReply, Store,
 };
-use leasehold_core::{Acquire, KeyError, SessionId, Share};
+use leasehold_core::{Acquire, KeyError, Place, SessionId, Share};
 use std::fmt;
 use std::pin::pin;
 use std::sync::Arc;
@@ -112,6 +112,7 @@ impl Store for SimStore {
 
     fn open_mailbox(
         &self,
+        place: Place,
         session: SessionId,
         post: Arc<dyn Postbox>,
         within: Duration,
@@ -122,7 +123,7 @@ impl Store for SimStore {
             match select(pin!(self.sim().subscribe(self.link, session, post)), time_up).await {
                 Either::Left(_) => Ok(()),
                 Either::Right(_) => {
-                    self.close_mailbox(session);
+                    self.close_mailbox(place, session);
                     self.sim().note(&Event::Host(self.world.host, HostEvent::Rebuffed));
                     Err(unreachable())
                 }
@@ -130,7 +131,7 @@ impl Store for SimStore {
         })
     }
 
-    fn close_mailbox(&self, session: SessionId) {
+    fn close_mailbox(&self, _place: Place, session: SessionId) {
         if !self.sim().kernel.is_dead(self.world.host) {
             self.sim().unsubscribe(self.link, session);
         }
@@ -140,7 +141,12 @@ impl Store for SimStore {
         SessionKeeping::ByBeat
     }
 
-    fn attend<'a>(&'a self, op: &'a SessionOp, within: Duration) -> BoxFuture<'a, Outcome<SessionReply>> {
+    fn attend<'a>(
+        &'a self,
+        _place: Place,
+        op: &'a SessionOp,
+        within: Duration,
+    ) -> BoxFuture<'a, Outcome<SessionReply>> {
         Box::pin(async move {
             let question = Question::Sessions(self.sim().kernel.now(), op.clone());
             only(self.call(question, within).await, |answer| match answer {

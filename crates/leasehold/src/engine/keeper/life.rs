@@ -1,13 +1,15 @@
-//! What the keeper does for its session: it beats, notices the lapse, and begins another one.
+//! What the keeper does for its sessions: it begins them, beats, notices a lapse, and ends what nobody uses any more.
 //!
 //! What a beat tells is [`Heart`]'s, and when it is due is the core's.
 
 use super::super::heart::{Heart, Need, Throb};
-use super::super::{FAR, LostReason, Session, jitter};
+use super::super::session::{Session, Sessions, fresh_id};
+use super::super::{FAR, LostReason, jitter};
 use super::{KeepId, Kept, Shared, State, Work};
 use crate::store::Outcome;
+use futures_util::future::join_all;
 use leasehold_core::pulse::Pulse;
-use leasehold_core::{Beaten, Moment, SessionOp, SessionReply};
+use leasehold_core::{Beaten, Moment, Place, SessionId, SessionOp, SessionReply};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,49 +19,78 @@ const BIRTH_PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::
 impl State {
     /// People are told that a hold is there: it was extended, so it is one that lasts.
     pub(super) fn tell(&mut self, id: KeepId) {
-        if let (Some(kept), Some(heart)) = (self.kept.get_mut(&id).filter(|kept| !kept.lost), &mut self.heart)
-            && !std::mem::replace(&mut kept.told, true)
-        {
-            heart.tell(&kept.hold.lock);
-        }
+        let Some(kept) = self.kept.get_mut(&id).filter(|kept| !kept.lost && !kept.told) else { return };
+        kept.told = self.hearts.with(kept.hold.session.place, |heart| heart.tell(&kept.hold.lock)).is_some();
     }
 
     /// People are not told any more that a hold is there.
     pub(super) fn not_told(&mut self, id: KeepId) {
-        if let (Some(kept), Some(heart)) = (self.kept.get_mut(&id), &mut self.heart)
+        if let Some(kept) = self.kept.get_mut(&id)
             && std::mem::take(&mut kept.told)
         {
-            heart.left(&kept.hold.lock);
+            self.hearts.with(kept.hold.session.place, |heart| heart.left(&kept.hold.lock));
         }
     }
 
-    /// Looks after the session (7). Once the keeper is closed nothing lives with it any more: it is ended, and does not
+    /// Looks after the sessions (7). Once the keeper is closed nothing lives with them any more: they are ended, and do not
     /// beat.
-    pub(super) fn attend(&mut self, now: Moment, work: &mut Work) {
-        let Some(heart) = self.heart.as_mut().filter(|_| self.closing.is_none()) else { return };
-        match heart.poll(now) {
-            Need::Rest => {}
-            Need::Beat(throb) => work.throb = Some(throb),
-            Need::Lapsed => {
-                let session = heart.session.clone();
-                // By our own count it would still be alive.
-                let in_time = now < session.alive_until();
-                session.end();
-                self.heart = None;
-                // What the next session has told of is its own.
-                self.kept.values_mut().for_each(|kept| kept.told = false);
-                work.lapsed = true;
-                let reason = if in_time { LostReason::StoreLostData } else { LostReason::SessionLapsed };
-                let of_it = |kept: &Kept| {
-                    let its = &kept.hold.session;
-                    !kept.lost && its.life.ends_with_session() && its.id == session.id
-                };
-                let ids: Vec<_> =
-                    self.kept.iter().filter(|(_, kept)| of_it(kept)).map(|(id, _)| *id).collect();
-                for id in ids {
-                    work.lost.extend(self.lose(id).map(|hold| (id, hold, reason.clone())));
-                }
+    pub(super) fn attend(&mut self, now: Moment, sessions: &Sessions, work: &mut Work) {
+        if self.closing.is_some() {
+            return;
+        }
+        for place in self.hearts.due(now) {
+            if self.hearts.with(place, |heart| heart.is_idle(now)) == Some(true)
+                && self.put_away(place, sessions, work)
+            {
+                continue;
             }
+            match self.hearts.with(place, |heart| heart.poll(now)) {
+                None | Some(Need::Rest) => {}
+                Some(Need::Beat(throb)) => work.throbs.push(throb),
+                Some(Need::Lapsed) => self.lapse(place, now, work),
+            }
+        }
+        for place in std::mem::take(&mut self.wanted) {
+            if self.busy.contains(&place) {
+                self.wanted.insert(place);
+            } else if sessions.present(place).alive_until() == Moment::ZERO {
+                self.busy.insert(place);
+                work.begun.push(place);
+            }
+        }
+    }
+
+    /// Ends the session of a place that nobody uses, where the store has other places as well.
+    fn put_away(&mut self, place: Place, sessions: &Sessions, work: &mut Work) -> bool {
+        let Some(session) = self.hearts.session(place).filter(|session| sessions.put_away(session)).cloned()
+        else {
+            return false;
+        };
+        self.hearts.remove(place);
+        self.busy.insert(place);
+        work.unused_sessions.push(session);
+        true
+    }
+
+    /// The session of a place is over, and all that lives with it.
+    fn lapse(&mut self, place: Place, now: Moment, work: &mut Work) {
+        let Some(Heart { session, .. }) = self.hearts.remove(place) else { return };
+        // By our own count it would still be alive.
+        let in_time = now < session.alive_until();
+        session.end();
+        self.busy.insert(place);
+        work.lapsed.push(place);
+        let reason = if in_time { LostReason::StoreLostData } else { LostReason::SessionLapsed };
+        let here = |kept: &Kept| kept.hold.session.place == place;
+        // What the next session has told of is its own.
+        self.kept.values_mut().filter(|kept| here(kept)).for_each(|kept| kept.told = false);
+        let of_it = |kept: &Kept| {
+            let its = &kept.hold.session;
+            !kept.lost && its.life.ends_with_session() && its.id == session.id && here(kept)
+        };
+        let ids: Vec<_> = self.kept.iter().filter(|(_, kept)| of_it(kept)).map(|(id, _)| *id).collect();
+        for id in ids {
+            work.lost.extend(self.lose(id).map(|hold| (id, hold, reason.clone())));
         }
     }
 }
@@ -70,81 +101,133 @@ pub(super) async fn beat(shared: Arc<Shared>, throb: Throb) {
     // Half of what is left, so that there is time for another try.
     let left = throb.valid_until.since(sent_at);
     let within = shared.timings.call.min(left / 2).max(Duration::from_millis(1));
-    let outcome = shared.store.attend(&throb.op, within).await;
+    let Throb { session, op, .. } = throb;
+    let (place, id) = (session.place, session.id);
+    let outcome = shared.store.attend(place, &op, within).await;
+    // It would look as if somebody used it.
+    drop(session);
     let now = shared.world.now();
-    let mut state = shared.state();
-    let Some(heart) = state.heart.as_mut().filter(|heart| heart.session.id == throb.session.id) else {
-        return;
-    };
-    match outcome {
-        Outcome::Done(SessionReply::Beat(Beaten::Alive)) => heart.handle_beaten(sent_at, now),
-        Outcome::Done(SessionReply::Beat(Beaten::Lapsed)) => heart.handle_lapsed(),
-        other => {
-            if let Outcome::Refused(fault) | Outcome::Unknown(fault) = other {
-                tracing::debug!(%fault, "the session has not beaten yet");
-            }
-            heart.handle_fault(&throb.op, now, &mut || shared.world.random());
+    let entered = shared.state().hearts.with(place, |heart| {
+        if heart.session.id != id {
+            return;
         }
+        match outcome {
+            Outcome::Done(SessionReply::Beat(Beaten::Alive)) => heart.handle_beaten(sent_at, now),
+            Outcome::Done(SessionReply::Beat(Beaten::Lapsed)) => heart.handle_lapsed(),
+            other => {
+                if let Outcome::Refused(fault) | Outcome::Unknown(fault) = other {
+                    tracing::debug!(%fault, "the session has not beaten yet");
+                }
+                heart.handle_fault(&op, now, &mut || shared.world.random());
+            }
+        }
+    });
+    if entered.is_some() {
+        shared.bell.notify_one();
     }
-    drop(state);
-    shared.bell.notify_one();
 }
 
-/// Begins another session, since the present one has lapsed, unless the keeper is closed.
-pub(super) async fn begin_again(shared: Arc<Shared>) {
+/// Begins a session in a place, unless the keeper is closed; another one, where that of the place has lapsed.
+pub(super) async fn begin(shared: Arc<Shared>, place: Place, again: bool) {
     tokio::select! {
         biased;
         () = shared.closed.cancelled() => {}
-        () = try_to_begin(&shared) => {}
+        () = try_to_begin(&shared, place, again) => {}
     }
+    shared.is_done(place);
 }
 
-/// Begins another session as soon as that can be.
-async fn try_to_begin(shared: &Shared) {
-    let old = shared.sessions.present();
-    tracing::warn!(session = %old.id, "the session has lapsed: all that it held is lost");
+/// Begins a session as soon as that can be, and for as long as somebody wants it.
+async fn try_to_begin(shared: &Shared, place: Place, again: bool) {
+    let old = shared.sessions.present(place);
+    let mut id = old.id;
+    if again {
+        tracing::warn!(session = %old.id, "the session has lapsed: all that it held is lost");
+        id = fresh_id(&*shared.world);
+    }
     let (mut pause, most) = BIRTH_PAUSE;
     loop {
-        match shared.birth.begin().await {
+        if shared.birth.store.has_places() && !shared.sessions.is_awaited(place) {
+            // It begins when it is wanted. What was tried may have left something: it is called otherwise then.
+            shared.sessions.rename(place, id);
+            return shared.birth.store.close_mailbox(place, old.id);
+        }
+        match shared.birth.begin(place, id).await {
             Ok((session, pulse)) => return shared.live_on(&old, session, pulse),
             Err(fault) => {
                 tracing::debug!(%fault, "no session could begin yet");
-                shared.sessions.note(fault);
+                shared.sessions.note(place, fault);
             }
         }
         let again_at = shared.world.now() + pause / 2 + jitter(&*shared.world, pause / 2);
         shared.world.sleep_until(again_at).await;
         pause = (pause * 2).min(most);
+        id = fresh_id(&*shared.world);
     }
 }
 
-/// Tells the store that nothing more comes, once: if that is lost, the session lapses.
-pub(super) async fn end_session(shared: &Shared, by: Option<Moment>) {
-    let Some(heart) = shared.state().heart.take() else { return };
-    heart.session.end();
-    let op = SessionOp::End(heart.session.id);
-    let within = shared.timings.call.min(by.unwrap_or(FAR).since(shared.world.now()));
-    if within.is_zero() {
-        return;
+/// Ends a session that nobody uses any more.
+pub(super) async fn end_unused(shared: Arc<Shared>, session: Arc<Session>) {
+    let (place, id) = (session.place, session.id);
+    session.end();
+    shared.birth.store.close_mailbox(place, id);
+    if !end(&shared, place, id, shared.timings.call).await {
+        // The end may come late, and must not be that of the next one.
+        shared.sessions.rename(place, fresh_id(&*shared.world));
     }
-    if let Outcome::Refused(fault) | Outcome::Unknown(fault) = shared.store.attend(&op, within).await {
-        tracing::debug!(%fault, "the session was not ended: it lapses");
+    shared.is_done(place);
+}
+
+/// Tells the store that nothing more comes, once: if that is lost, the sessions lapse.
+pub(super) async fn end_sessions(shared: &Shared, by: Option<Moment>) {
+    let hearts: Vec<_> = shared.state().hearts.take().collect();
+    let within = shared.timings.call.min(by.unwrap_or(FAR).since(shared.world.now()));
+    let ends = hearts.iter().map(|Heart { session, .. }| {
+        session.end();
+        end(shared, session.place, session.id, within)
+    });
+    let ends: Vec<_> = ends.collect();
+    if !within.is_zero() {
+        join_all(ends).await;
+    }
+}
+
+async fn end(shared: &Shared, place: Place, session: SessionId, within: Duration) -> bool {
+    let op = SessionOp::End(session);
+    match shared.store.attend(place, &op, within).await {
+        Outcome::Done(_) => true,
+        Outcome::Refused(fault) | Outcome::Unknown(fault) => {
+            tracing::debug!(%fault, "the session was not ended: it lapses");
+            false
+        }
     }
 }
 
 impl Shared {
+    /// Nothing is done any more in a place to have another session there.
+    fn is_done(&self, place: Place) {
+        self.state().busy.remove(&place);
+        self.bell.notify_one();
+    }
+
     /// Another session has begun: those who wait go on in its name.
-    fn live_on(&self, old: &Session, session: Arc<Session>, pulse: Option<Pulse>) {
-        let (id, now) = (session.id, self.world.now());
-        self.state().heart = pulse.map(|pulse| Heart::new(session.clone(), pulse, now));
-        tracing::info!(old = %old.id, new = %id, "another session has begun");
+    fn live_on(&self, old: &Arc<Session>, session: Arc<Session>, pulse: Option<Pulse>) {
+        let (place, id, now) = (session.place, session.id, self.world.now());
+        if let Some(pulse) = pulse {
+            self.state().hearts.insert(Heart::new(session.clone(), pulse, now));
+        }
         self.sessions.replace(session);
-        self.birth.store.close_mailbox(old.id);
+        if old.id == id {
+            tracing::debug!(%place, session = %id, "a session has begun");
+        } else {
+            tracing::info!(%place, old = %old.id, new = %id, "another session has begun");
+            self.birth.store.close_mailbox(place, old.id);
+            self.birth.post.renewed();
+        }
         if self.state().closing.is_some() {
             // Who closes says so first, and then closes the mailbox that he finds: it may have been the old one.
-            self.birth.store.close_mailbox(id);
+            self.birth.store.close_mailbox(place, id);
         }
-        self.birth.post.renewed();
         self.bell.notify_one();
     }
 }

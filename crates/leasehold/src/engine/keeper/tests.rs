@@ -1,6 +1,7 @@
 //! The keeper by itself, over a store in memory.
 
 use super::*;
+use crate::engine::session::fresh_id;
 use crate::engine::{Session, System};
 use crate::store::{MemoryStore, Outcome, Postbox};
 use leasehold_core::tenure::Plan;
@@ -46,8 +47,9 @@ async fn who_is_hastened_learns_at_once_that_his_hold_was_ended() {
         let store = MemoryStore::new();
         let (post, about) = (Arc::new(Deaf), String::new());
         let birth = Birth { store: store.sibling(), world: world.clone(), post, about, timings };
-        let (session, pulse) = birth.begin().await.expect("a store without faults");
-        let sessions = Arc::new(Sessions::new(session.clone()));
+        let (session, pulse) =
+            birth.begin(Place::ONLY, fresh_id(&*world)).await.expect("a store without faults");
+        let sessions = Arc::new(Sessions::only(session.clone()));
         let keeper = Keeper::start(store.sibling(), birth, sessions, pulse).expect("a thread");
         let hold = held(&store, session, end).await;
         let mut tenure = Tenure::new(plan, end, world.now());
@@ -82,9 +84,10 @@ async fn a_hold_that_comes_when_its_session_has_lapsed_is_told_as_lost_and_not_l
         about: String::new(),
         timings,
     };
-    let (old, _) = birth().begin().await.expect("a store without faults");
-    let (present, pulse) = birth().begin().await.expect("a store without faults");
-    let sessions = Arc::new(Sessions::new(present));
+    let (old, _) = birth().begin(Place::ONLY, fresh_id(&*world)).await.expect("a store without faults");
+    let (present, pulse) =
+        birth().begin(Place::ONLY, fresh_id(&*world)).await.expect("a store without faults");
+    let sessions = Arc::new(Sessions::only(present));
     let keeper = Keeper::start(store.sibling(), birth(), sessions, pulse).expect("a thread");
     // Its task won it, and stood still before it could say so; the keeper has ended the session meanwhile.
     let end = world.now() + SECOND;

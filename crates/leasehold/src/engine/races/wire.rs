@@ -5,7 +5,7 @@ use super::world::Still;
 use crate::store::{Fault, MemoryStore, Outcome, Postbox, Reply, Store};
 use futures_util::future::{BoxFuture, ready};
 use leasehold_core::{
-    Claim, Extended, Fate, HoldId, Inspect, KeyError, Lock, Op, Pass, Release, Released, SessionId,
+    Claim, Extended, Fate, HoldId, Inspect, KeyError, Lock, Op, Pass, Place, Release, Released, SessionId,
 };
 use shuttle::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use shuttle::sync::mpsc;
@@ -186,6 +186,7 @@ impl Store for Wire {
 
     fn open_mailbox(
         &self,
+        place: Place,
         session: SessionId,
         post: Arc<dyn Postbox>,
         within: Duration,
@@ -194,11 +195,11 @@ impl Store for Wire {
         if self.server.has(Flaw::TellsNobody) {
             return Box::pin(ready(Ok(())));
         }
-        self.server.0.store.open_mailbox(session, post, within)
+        self.server.0.store.open_mailbox(place, session, post, within)
     }
 
-    fn close_mailbox(&self, session: SessionId) {
-        self.server.0.store.close_mailbox(session);
+    fn close_mailbox(&self, place: Place, session: SessionId) {
+        self.server.0.store.close_mailbox(place, session);
         self.server.quick().mailboxes.remove(&session);
     }
 

@@ -21,7 +21,7 @@ use crate::store::{
 };
 use futures_util::future::{BoxFuture, join_all};
 use leasehold_core::{
-    Acquire, Beat, Claim, Extend, KeyError, KeySpace, Kind, Lock, Op, Reply, SessionEntry, SessionId,
+    Acquire, Beat, Claim, Extend, KeyError, KeySpace, Kind, Lock, Op, Place, Reply, SessionEntry, SessionId,
     SessionOp, SessionReply, Share,
 };
 use redis::aio::MultiplexedConnection;
@@ -525,6 +525,7 @@ impl Store for RedisStore {
 
     fn open_mailbox(
         &self,
+        _place: Place,
         session: SessionId,
         post: Arc<dyn Postbox>,
         within: Duration,
@@ -566,7 +567,7 @@ impl Store for RedisStore {
         }
     }
 
-    fn close_mailbox(&self, session: SessionId) {
+    fn close_mailbox(&self, _place: Place, session: SessionId) {
         match &*self.way {
             Way::Link(link) => link.close_mailbox(session),
             Way::Lent(lent) => lent.close_mailbox(session),
@@ -577,7 +578,12 @@ impl Store for RedisStore {
         SessionKeeping::ByBeat
     }
 
-    fn attend<'a>(&'a self, op: &'a SessionOp, within: Duration) -> BoxFuture<'a, Outcome<SessionReply>> {
+    fn attend<'a>(
+        &'a self,
+        _place: Place,
+        op: &'a SessionOp,
+        within: Duration,
+    ) -> BoxFuture<'a, Outcome<SessionReply>> {
         Box::pin(async move {
             let deadline = deadline(within);
             let attended = match op {

@@ -3,7 +3,7 @@
 
 use super::super::{Fault, FaultKind, Outcome, Phase, Postbox, Store};
 use futures_util::future::BoxFuture;
-use leasehold_core::{KeyError, Lock, Op, SessionId};
+use leasehold_core::{KeyError, Lock, Op, Place, SessionId};
 use std::convert::Infallible;
 use std::path::Path;
 use std::sync::Arc;
@@ -39,6 +39,7 @@ impl Store for SqliteStore {
 
     fn open_mailbox(
         &self,
+        _place: Place,
         _session: SessionId,
         _post: Arc<dyn Postbox>,
         _within: Duration,
@@ -46,7 +47,7 @@ impl Store for SqliteStore {
         match self.never {}
     }
 
-    fn close_mailbox(&self, _session: SessionId) {
+    fn close_mailbox(&self, _place: Place, _session: SessionId) {
         match self.never {}
     }
 

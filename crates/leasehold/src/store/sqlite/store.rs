@@ -7,7 +7,7 @@ use super::site::Site;
 use super::worker::{Job, Ticket, Worker};
 use crate::clock::boottime;
 use futures_util::future::BoxFuture;
-use leasehold_core::{Acquire, KeyError, Lock, Moment, Op, SessionId, SessionOp, SessionReply, Share};
+use leasehold_core::{Acquire, KeyError, Lock, Moment, Op, Place, SessionId, SessionOp, SessionReply, Share};
 use std::fmt;
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -214,6 +214,7 @@ impl Store for SqliteStore {
     /// Begins the life of the session too: from now on, its holds end when the process ends.
     fn open_mailbox(
         &self,
+        _place: Place,
         session: SessionId,
         post: Arc<dyn Postbox>,
         within: Duration,
@@ -222,7 +223,7 @@ impl Store for SqliteStore {
     }
 
     /// Ends the life of the session, in order: what it still holds ends by its lease.
-    fn close_mailbox(&self, session: SessionId) {
+    fn close_mailbox(&self, _place: Place, session: SessionId) {
         // Without its thread the store has no mailboxes.
         let _ = self.jobs.send(Job::Close(session));
     }
@@ -232,7 +233,12 @@ impl Store for SqliteStore {
     }
 
     /// A session whose mailbox is open is alive, whatever its beats; one without is dead, or has ended.
-    fn attend<'a>(&'a self, op: &'a SessionOp, within: Duration) -> BoxFuture<'a, Outcome<SessionReply>> {
+    fn attend<'a>(
+        &'a self,
+        _place: Place,
+        op: &'a SessionOp,
+        within: Duration,
+    ) -> BoxFuture<'a, Outcome<SessionReply>> {
         let op = op.clone();
         Box::pin(self.run(within, move |deadline, ticket, reply| Job::Attend { op, deadline, ticket, reply }))
     }

@@ -8,7 +8,7 @@ use leasehold_core::cohort::{BLOCK, Reserve};
 use leasehold_core::{
     Acquire, Acquired, Ahead, AuditEntry, Beat, Beaten, Claim, Ended, Enqueue, Evict, Evicted, Extend,
     Extended, Fate, FencingToken, Free, Freed, HoldId, Inspect, Inspection, Label, Life, Lock, Nonce, Op,
-    Pass, Portion, Release, Reply, Seen, SessionEntry, SessionId, SessionOp, SessionReply, Wake,
+    Pass, Place, Portion, Release, Reply, Seen, SessionEntry, SessionId, SessionOp, SessionReply, Wake,
 };
 use proptest::prelude::*;
 use std::fs::File;
@@ -155,7 +155,7 @@ async fn audit(store: &dyn Store, lock: &Lock) -> Vec<(Ended, String, String)> {
 }
 
 async fn attend(store: &dyn Store, op: SessionOp) -> SessionReply {
-    match store.attend(&op, WITHIN).await {
+    match store.attend(Place::ONLY, &op, WITHIN).await {
         Outcome::Done(reply) => reply,
         other => panic!("{op:?}: {other:?}"),
     }
@@ -345,7 +345,7 @@ async fn the_list_is_of_those_who_live_or_have_something() {
     assert_eq!(listed(&store).await, []);
     let posts = Arc::new(Posts::default());
     for n in [1, 2] {
-        store.open_mailbox(session(n), posts.clone(), WITHIN).await.expect("a fresh session");
+        store.open_mailbox(Place::ONLY, session(n), posts.clone(), WITHIN).await.expect("a fresh session");
         assert_eq!(begin(&store, n).await, Beaten::Alive);
     }
     let theirs = world.sessions().begin(session(3)).expect("a fresh session");
@@ -379,11 +379,11 @@ async fn who_ends_leaves_no_row_behind() {
     let rows = "SELECT count(*) FROM sessions";
     let posts = Arc::new(Posts::default());
     for n in 1..=4 {
-        store.open_mailbox(session(n), posts.clone(), WITHIN).await.expect("a fresh session");
+        store.open_mailbox(Place::ONLY, session(n), posts.clone(), WITHIN).await.expect("a fresh session");
         begin(&store, n).await;
     }
     // In order; by a clean-up of the directory; and by being killed.
-    store.close_mailbox(session(1));
+    store.close_mailbox(Place::ONLY, session(1));
     assert_eq!(begin(&store, 1).await, Beaten::Lapsed, "a session does not come back");
     assert_eq!(world.ask_file::<i64>(rows), 3);
     let cleaned = world.sessions().begin(session(5)).expect("a fresh session");
@@ -408,7 +408,7 @@ async fn who_ends_leaves_no_row_behind() {
     drop(store);
     let store = world.open("boot-2", WALL_US).await;
     assert_eq!(world.ask_file::<i64>(rows), 0, "nobody outlives a boot");
-    store.open_mailbox(session(9), posts, WITHIN).await.expect("a fresh session");
+    store.open_mailbox(Place::ONLY, session(9), posts, WITHIN).await.expect("a fresh session");
     begin(&store, 9).await;
     let closed = world.sessions();
     drop(store);
@@ -605,7 +605,7 @@ async fn another_format_is_refused_also_when_it_came_while_the_file_was_open() {
     let outcome = store.execute(&lock("a"), &release(1, 1), WITHIN).await;
     let Outcome::Refused(fault) = outcome else { panic!("{outcome:?}") };
     assert!(fault.to_string().contains("format 99"), "{fault}");
-    let outcome = store.attend(&SessionOp::List, WITHIN).await;
+    let outcome = store.attend(Place::ONLY, &SessionOp::List, WITHIN).await;
     assert!(
         matches!(&outcome, Outcome::Refused(fault) if fault.to_string().contains("format 99")),
         "{outcome:?}"
@@ -694,8 +694,8 @@ async fn agrees_with_the_model(steps: Vec<Step>) {
     let model = MemoryStore::with_clock(move || clock.load(Ordering::Relaxed));
     let (ours, theirs) = (Arc::new(Posts::default()), Arc::new(Posts::default()));
     for n in 0..5 {
-        store.open_mailbox(session(n), ours.clone(), WITHIN).await.expect("a fresh session");
-        model.open_mailbox(session(n), theirs.clone(), WITHIN).await.expect("it never fails");
+        store.open_mailbox(Place::ONLY, session(n), ours.clone(), WITHIN).await.expect("a fresh session");
+        model.open_mailbox(Place::ONLY, session(n), theirs.clone(), WITHIN).await.expect("it never fails");
         // There somebody has to say that they are alive; here their files do.
         let begin = Some(String::new());
         let alive_ms = u64::MAX / 4;

@@ -84,10 +84,12 @@ pub async fn a_call_ends_by_its_deadline(scene: &Scene) {
     }
     let start = Instant::now();
     let session = scene.peer_without_mailbox().await;
-    let opened =
-        a.store.open_mailbox(session.session, session.letters.clone(), Duration::from_micros(1)).await;
+    let opened = a
+        .store
+        .open_mailbox(a.place(), session.session, session.letters.clone(), Duration::from_micros(1))
+        .await;
     assert!(start.elapsed() < SLACK, "the mailbox was opened after {:?}: {opened:?}", start.elapsed());
-    a.store.close_mailbox(session.session);
+    a.store.close_mailbox(a.place(), session.session);
 }
 
 /// A sibling, which the keeper has, works on another thread with a runtime of its own, and goes with it.

@@ -49,8 +49,8 @@ pub async fn a_closed_mailbox_gets_nothing(scene: &Scene) {
     let held = holder.take(LONG).await;
     let (gone, _) = b.enqueue().await;
     let (_, nonce) = c.enqueue().await;
-    b.store.close_mailbox(b.session);
-    b.store.close_mailbox(b.session);
+    b.store.close_mailbox(b.place(), b.session);
+    b.store.close_mailbox(b.place(), b.session);
     // Closing waits for nothing, but the same handle does nothing later before it.
     b.inspect().await;
     holder.release(&held).await;
@@ -58,7 +58,10 @@ pub async fn a_closed_mailbox_gets_nothing(scene: &Scene) {
     b.release(&gone).await;
     assert_eq!(c.letter().await.nonce, nonce, "what was sent later has come");
     assert!(b.letters.is_empty(), "delivered to a closed mailbox");
-    let opened = b.store.open_mailbox(b.session, b.letters.clone(), crate::conformance::peer::PATIENCE).await;
+    let opened = b
+        .store
+        .open_mailbox(b.place(), b.session, b.letters.clone(), crate::conformance::peer::PATIENCE)
+        .await;
     opened.unwrap_or_else(|fault| panic!("the mailbox cannot be opened again: {fault}"));
     // It works when it is opened again. What was sent meanwhile may come late then: a letter is a hint.
     scene.letters_so_far(&b).await;

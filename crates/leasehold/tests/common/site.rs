@@ -6,13 +6,13 @@ use leasehold::{
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-pub(crate) struct Place {
+pub(crate) struct Site {
     url: String,
     /// Keeps the server or the folder alive.
     keep: Option<Box<dyn std::any::Any + Send + Sync>>,
 }
 
-impl Place {
+impl Site {
     pub(crate) fn memory() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         Self { url: format!("memory:case-{}", NEXT.fetch_add(1, Ordering::Relaxed)), keep: None }

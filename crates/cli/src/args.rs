@@ -699,7 +699,7 @@ The exit status is 0 whether or not the lock is held; 69 if the store cannot be 
 name or a setting cannot be used.";
 
 const SHOW_AFTER: &str = "\
-JSON (--json), one line; later versions may add fields:
+JSON (--json), one line a server; later versions may add fields:
   name          the lock's name
   kind          mutex, reentrant, election, semaphore, rwlock, latch or barrier; of a free lock, mutex unless
                 it is known to have been another
@@ -898,6 +898,7 @@ Hazards:
     eviction        an eviction policy that can remove locks; a notice while there is no `maxmemory`
     replica         a replica, which has a primary's data, and takes no writes or loses them
     lua_holes       a version whose Lua has known holes; distributions may have mended them
+    unreachable     one of several servers does not answer, or does not let us in
     memory_full     nobody can acquire a lock (notice)
     not_persistent  a restart loses locks (notice)
     clock_apart     its clock is off ours by more than a second, for certain (notice)

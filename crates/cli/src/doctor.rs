@@ -18,10 +18,11 @@ the store is a file of this machine's, and in order: there is no server whose se
 /// Prints what was found. Warnings have a status of their own.
 pub(crate) async fn doctor(args: &DoctorArgs) -> Result<Exit, Failure> {
     let found = Place::of(&args.store)?.examine().await?;
-    let text = match &found {
-        found if args.json => json_line(&Report::of(found.as_ref())),
-        Some(found) => text(found),
-        None => FILE.to_owned(),
+    let text = match &found[..] {
+        [] if args.json => json_line(&Report::default()),
+        [] => FILE.to_owned(),
+        found if args.json => found.iter().map(|found| json_line(&Report::of(found))).collect(),
+        found => found.iter().map(text).collect::<Vec<_>>().join("\n"),
     };
     print(&text).map_err(|error| Failure::new(Exit::UNAVAILABLE, error))?;
     let hazards = found.iter().flat_map(|found| &found.hazards);
@@ -74,8 +75,7 @@ impl Told {
 }
 
 impl<'a> Report<'a> {
-    fn of(found: Option<&'a Examination>) -> Self {
-        let Some(found) = found else { return Self::default() };
+    fn of(found: &'a Examination) -> Self {
         Self {
             store: Some(&found.node),
             product: found.product.as_deref(),

@@ -6,7 +6,7 @@ use crate::args::StoreArgs;
 use crate::exit::{Exit, Failure};
 use crate::secret::{self, variable};
 use anyhow::{Context, anyhow};
-use leasehold::store::{Examination, Fault, FaultKind, RedisConfig};
+use leasehold::store::{Examination, Fault, FaultKind, RedisConfig, UrlError};
 use leasehold::{Client, ClientBuilder, ConnectError};
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
@@ -92,7 +92,7 @@ impl Place {
     }
 
     /// Looks over what the store tells of itself.
-    pub(crate) async fn examine(self) -> Result<Option<Examination>, Failure> {
+    pub(crate) async fn examine(self) -> Result<Vec<Examination>, Failure> {
         self.builder.examine().await.map_err(|error| unopened(error, self.named))
     }
 }
@@ -122,7 +122,12 @@ pub(crate) fn server(args: &StoreArgs) -> Result<Option<RedisConfig>, Failure> {
     if !is_server(&url) {
         return Err(usage("a server has users (redis://…), and the store of --store is none"));
     }
-    let config = RedisConfig::from_url(&url).map_err(|error| Failure::new(Exit::USAGE, error))?;
+    let config = match RedisConfig::from_url(&url) {
+        // What one of the servers needs all of them do.
+        Err(UrlError::Shards) => RedisConfig::shards_from_url(&url).map(|mut servers| servers.swap_remove(0)),
+        config => config,
+    };
+    let config = config.map_err(|error| Failure::new(Exit::USAGE, error))?;
     let mut config = config.connect_timeout(CALL);
     if let Some(password) = secret::password(args.password_file.as_deref(), true)? {
         config = config.password(password.reveal());

@@ -182,7 +182,7 @@ impl KeySpace {
 
 /// The part of a key that Redis hashes: between the first `{` and the first `}` after it, if that is
 /// not empty; else all of it.
-fn hashed(key: &str) -> &str {
+pub(crate) fn hashed(key: &str) -> &str {
     let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
     tag.filter(|tag| !tag.is_empty()).unwrap_or(key)
 }

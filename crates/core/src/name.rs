@@ -42,6 +42,20 @@ impl LockName {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    /// The part of it by which it is decided where it lies in a store of several servers: between the first `{` and the
+    /// first `}` after it, if that is not empty; else all of it. Names with the same lie together.
+    ///
+    /// ```
+    /// use leasehold_core::LockName;
+    ///
+    /// assert_eq!(LockName::new("{orders}/42")?.hash_tag(), "orders");
+    /// assert_eq!(LockName::new("orders/42")?.hash_tag(), "orders/42");
+    /// # Ok::<(), leasehold_core::NameError>(())
+    /// ```
+    pub fn hash_tag(&self) -> &str {
+        crate::key::hashed(&self.0)
+    }
 }
 
 impl std::str::FromStr for LockName {

@@ -8,6 +8,7 @@ use crate::error::InspectError;
 use crate::status::{Sharer, Status};
 use crate::store::{Fault, FaultKind, Outcome, SessionKeeping};
 use leasehold_core::{About, Inspect, Kind, Lock, LockName, Op, Reply, SessionEntry, SessionId};
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -30,7 +31,7 @@ const AT_ONCE: usize = 256;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SessionInfo {
-    /// Which session.
+    /// Which session. In a store of several servers those of one client are told as one, as long as none has lapsed.
     pub session: SessionId,
     /// Who is behind it; nothing, where another version has written it in a way that this one cannot read.
     pub about: Option<About>,
@@ -52,6 +53,13 @@ impl SessionInfo {
             }),
             locks: entry.held,
         }
+    }
+
+    /// The same client, as another place of the store knows it.
+    fn join(&mut self, other: Self) {
+        self.alive_for = self.alive_for.max(other.alive_for);
+        self.locks.extend(other.locks);
+        self.about = self.about.take().or(other.about);
     }
 
     /// Since when it is there, by the wall clock of its machine.
@@ -99,7 +107,15 @@ pub(crate) async fn sessions(engine: &Engine) -> Result<Vec<SessionInfo>, Inspec
         return Ok(Vec::new());
     }
     let entries = engine.list_sessions().await.map_err(|failed| failed.fault)?;
-    Ok(entries.into_iter().map(SessionInfo::of).collect())
+    // A client has one in each place of a store that has several, and as a rule they are called alike.
+    let mut sessions: HashMap<SessionId, SessionInfo> = HashMap::new();
+    for entry in entries {
+        match sessions.entry(entry.session) {
+            Entry::Occupied(mut known) => known.get_mut().join(SessionInfo::of(entry)),
+            Entry::Vacant(free) => drop(free.insert(SessionInfo::of(entry))),
+        }
+    }
+    Ok(sessions.into_values().collect())
 }
 
 /// The locks that some session says it holds, and that are held.

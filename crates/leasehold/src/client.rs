@@ -109,6 +109,30 @@ impl Access {
         }
         Ok(())
     }
+
+    /// The same server, with what lets us in.
+    #[cfg(feature = "redis")]
+    fn to(&self, mut config: crate::store::RedisConfig) -> Result<crate::store::RedisConfig, ConnectError> {
+        if let Some(username) = &self.username {
+            config = config.username(username);
+        }
+        if let Some(password) = &self.password {
+            config = config.password(password);
+        }
+        if let Some(prefix) = &self.prefix {
+            config = config.prefix(prefix).map_err(|error| ConnectError::Setting(error.to_string()))?;
+        }
+        if self.lenient {
+            config = config.lenient();
+        }
+        if let Some(root) = &self.root {
+            config = config.root_certificate(root.clone());
+        }
+        if let Some((certificate, key)) = &self.own {
+            config = config.client_certificate(certificate.clone(), key.clone());
+        }
+        Ok(config)
+    }
 }
 
 impl fmt::Debug for ClientBuilder {
@@ -517,8 +541,8 @@ impl ClientBuilder {
     }
 
     /// Connects, looks over what the store tells of itself, and leaves again: no key is written. A
-    /// server with [hazards](crate::store::Hazard) is looked at also where the URL says `?strict=1`. `None` where there is
-    /// no server: `memory:` and `sqlite:` have no settings that could fail their locks.
+    /// server with [hazards](crate::store::Hazard) is looked at also where the URL says `?strict=1`. Of a store of several servers
+    /// all are looked at; there is nothing where there is no server: `memory:` and `sqlite:` have no settings that could fail their locks.
     ///
     /// Fails if the store cannot be reached, does not let the user in, or is too old.
     ///
@@ -528,12 +552,12 @@ impl ClientBuilder {
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// use leasehold::Client;
     ///
-    /// if let Some(found) = Client::builder("memory:").examine().await? {
+    /// for found in Client::builder("memory:").examine().await? {
     ///     println!("{}: {} hazards", found.node, found.hazards.len());
     /// }
     /// # Ok(()) }
     /// ```
-    pub async fn examine(mut self) -> Result<Option<Examination>, ConnectError> {
+    pub async fn examine(mut self) -> Result<Vec<Examination>, ConnectError> {
         self.check_surroundings()?;
         self.access.lenient = true;
         let within = self.timings.call;
@@ -637,13 +661,12 @@ async fn open(
             access.none_for("sqlite:")?;
             open_sqlite(rest).await
         }
-        "redis" | "rediss" | "redis+unix" | "redis+sentinel" | "rediss+sentinel" => {
-            open_redis(url, access, within, world).await
-        }
+        "redis" | "rediss" | "redis+unix" | "redis+sentinel" | "rediss+sentinel" | "redis+shard"
+        | "rediss+shard" => open_redis(url, access, within, world).await,
         "" => Err(ConnectError::Url("it has no scheme: write redis://…, sqlite:PATH or memory:".into())),
         // The scheme is not repeated: what stands there may be a secret in the wrong place.
         _ => Err(ConnectError::Url(
-            "there is no store of its scheme: there are redis://, rediss://, redis+unix://, redis+sentinel://, rediss+sentinel://, sqlite: and memory:"
+            "there is no store of its scheme: there are redis://, rediss://, redis+unix://, redis+sentinel://, rediss+sentinel://, redis+shard://, rediss+shard://, sqlite: and memory:"
                 .into(),
         )),
     }
@@ -667,32 +690,24 @@ async fn open_redis(
     within: Duration,
     world: &Arc<dyn World>,
 ) -> Result<Arc<dyn Store>, ConnectError> {
+    use crate::store::{RedisConfig, RedisStore, Shards, UrlError};
     use std::error::Error;
-    let explain = |error: crate::store::UrlError| match error.source() {
+    let explain = |error: UrlError| match error.source() {
         Some(source) => ConnectError::Url(format!("{error}: {source}")),
         None => ConnectError::Url(error.to_string()),
     };
-    let mut config = crate::store::RedisConfig::from_url(url).map_err(explain)?;
-    if let Some(username) = access.username {
-        config = config.username(username);
+    let settled = |config: RedisConfig| {
+        Ok::<_, ConnectError>(access.to(config)?.connect_timeout(within).in_world(Arc::clone(world)))
+    };
+    match RedisConfig::from_url(url) {
+        Ok(config) => Ok(Arc::new(RedisStore::connect(settled(config)?).await?)),
+        Err(UrlError::Shards) => {
+            let servers = RedisConfig::shards_from_url(url).map_err(explain)?;
+            let servers = servers.into_iter().map(settled).collect::<Result<Vec<_>, _>>()?;
+            Ok(Arc::new(Shards::connect(servers).await?))
+        }
+        Err(error) => Err(explain(error)),
     }
-    if let Some(password) = access.password {
-        config = config.password(password);
-    }
-    if let Some(prefix) = access.prefix {
-        config = config.prefix(&prefix).map_err(|error| ConnectError::Setting(error.to_string()))?;
-    }
-    if access.lenient {
-        config = config.lenient();
-    }
-    if let Some(root) = access.root {
-        config = config.root_certificate(root);
-    }
-    if let Some((certificate, key)) = access.own {
-        config = config.client_certificate(certificate, key);
-    }
-    let config = config.connect_timeout(within).in_world(Arc::clone(world));
-    Ok(Arc::new(crate::store::RedisStore::connect(config).await?))
 }
 
 #[cfg(not(feature = "redis"))]

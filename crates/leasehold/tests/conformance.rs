@@ -3,8 +3,8 @@
 use futures_util::future::{BoxFuture, ready};
 use leasehold::KeyError;
 use leasehold::store::{
-    Fault, FaultKind, Lock, Op, Outcome, Permissions, RedisConfig, RedisStore, ServerVersion, SqliteStore,
-    Store,
+    Fault, FaultKind, Lock, Op, Outcome, Permissions, RedisConfig, RedisStore, ServerVersion, Shards,
+    SqliteStore, Store,
 };
 use leasehold_core::{Inspect, Kind, LockName};
 use leasehold_testkit::conformance::{self, Subject};
@@ -29,6 +29,7 @@ struct Redis {
 enum Servers {
     AtItsAddress(RedisServer),
     BySentinels(Sentinels),
+    Shards(Vec<RedisServer>),
 }
 
 impl Redis {
@@ -53,6 +54,13 @@ impl Redis {
         Self::new(|settings| Sentinels::with(1, &settings).map(Servers::BySentinels))
     }
 
+    fn of_shards() -> Self {
+        Self::new(|settings| {
+            let servers = (0..3).map(|_| settings.clone().start());
+            servers.collect::<io::Result<_>>().map(Servers::Shards)
+        })
+    }
+
     /// Clients have the least permissions that the library says are needed.
     async fn by_a_least_user() -> Self {
         let (user, prefix) = LEAST;
@@ -73,6 +81,7 @@ impl Redis {
         let url = match &self.servers {
             Servers::AtItsAddress(server) => server.url(),
             Servers::BySentinels(sentinels) => sentinels.url(),
+            Servers::Shards(_) => unreachable!("it is not one server"),
         };
         let config = RedisConfig::from_url(&url).expect("a good URL");
         match self.prefix {
@@ -86,14 +95,30 @@ impl Redis {
         [self.prefix, lock.name.as_str()].concat()
     }
 
-    fn cli(&self, command: &[&str]) {
-        self.told(command);
+    /// How clients reach several servers, if there are several.
+    fn shards(&self) -> Option<Vec<RedisConfig>> {
+        let Servers::Shards(shards) = &self.servers else { return None };
+        let addresses: Vec<_> = shards.iter().map(|shard| format!("127.0.0.1:{}", shard.port())).collect();
+        let url = format!("redis+shard://{}", addresses.join(","));
+        Some(RedisConfig::shards_from_url(&url).expect("a good URL"))
+    }
+
+    /// Has the server of a lock do something that is no client's to do.
+    async fn cli(&self, lock: &Lock, command: &[&str]) {
+        let Servers::Shards(servers) = &self.servers else {
+            self.told(command);
+            return;
+        };
+        let shards = Shards::connect(self.shards().expect("several")).await.expect("servers that run");
+        let at = |server: &&RedisServer| shards.shard_of(lock).ends_with(&format!(":{}", server.port()));
+        servers.iter().find(at).expect("one of them").cli(command).expect("a reply");
     }
 
     fn told(&self, command: &[&str]) -> Value {
         let reply = match &self.servers {
             Servers::AtItsAddress(server) => server.cli(command),
             Servers::BySentinels(sentinels) => sentinels.primary().and_then(|server| server.cli(command)),
+            Servers::Shards(_) => unreachable!("it is not one server"),
         };
         reply.expect("a reply")
     }
@@ -102,7 +127,12 @@ impl Redis {
 impl Subject for Redis {
     fn store(&self) -> BoxFuture<'_, Arc<dyn Store>> {
         Box::pin(async {
-            Arc::new(RedisStore::connect(self.config()).await.expect("a server that runs")) as Arc<dyn Store>
+            match self.shards() {
+                Some(shards) => {
+                    Arc::new(Shards::connect(shards).await.expect("servers that run")) as Arc<dyn Store>
+                }
+                None => Arc::new(RedisStore::connect(self.config()).await.expect("a server that runs")),
+            }
         })
     }
 
@@ -112,8 +142,7 @@ impl Subject for Redis {
     }
 
     fn delete_key<'a>(&'a self, lock: &'a Lock) -> Option<BoxFuture<'a, ()>> {
-        self.cli(&["DEL", &self.key(lock)]);
-        Some(Box::pin(ready(())))
+        Some(Box::pin(async { self.cli(lock, &["DEL", &self.key(lock)]).await }))
     }
 
     fn put_foreign<'a>(
@@ -122,25 +151,28 @@ impl Subject for Redis {
         value: &'a str,
         expiry: Option<Duration>,
     ) -> Option<BoxFuture<'a, ()>> {
-        let name = &*self.key(lock);
-        let token = [lock.kind.mark(), value].concat();
-        let put = match lock.kind {
-            Kind::Reentrant => vec!["HSET", name, value, "1"],
-            _ => vec!["SET", name, &token],
-        };
-        // Whatever stood there before.
-        for command in [vec!["DEL", name], put] {
-            self.cli(&command);
-        }
-        if let Some(expiry) = expiry {
-            self.cli(&["PEXPIRE", name, &expiry.as_millis().to_string()]);
-        }
-        Some(Box::pin(ready(())))
+        Some(Box::pin(async move {
+            let name = &*self.key(lock);
+            let token = [lock.kind.mark(), value].concat();
+            let put = match lock.kind {
+                Kind::Reentrant => vec!["HSET", name, value, "1"],
+                _ => vec!["SET", name, &token],
+            };
+            // Whatever stood there before.
+            for command in [vec!["DEL", name], put] {
+                self.cli(lock, &command).await;
+            }
+            if let Some(expiry) = expiry {
+                self.cli(lock, &["PEXPIRE", name, &expiry.as_millis().to_string()]).await;
+            }
+        }))
     }
 
     fn put_other_type<'a>(&'a self, lock: &'a Lock) -> Option<BoxFuture<'a, String>> {
-        self.cli(&["RPUSH", &self.key(lock), "x"]);
-        Some(Box::pin(ready("list".to_owned())))
+        Some(Box::pin(async {
+            self.cli(lock, &["RPUSH", &self.key(lock), "x"]).await;
+            "list".to_owned()
+        }))
     }
 
     fn refused_names(&self) -> Vec<(LockName, KeyError)> {
@@ -173,6 +205,11 @@ mod valkey {
 mod redis_by_sentinels {
     use super::{Redis, conformance};
     conformance::suite!(Redis::by_sentinels());
+}
+
+mod redis_by_shards {
+    use super::{Redis, conformance};
+    conformance::suite!(Redis::of_shards());
 }
 
 mod redis_by_a_least_user {

@@ -2,6 +2,7 @@
 //!
 //! Owns the words: what it is, why it matters, what to do. Who looks, and when, is each store's own.
 
+use super::Fault;
 use std::fmt;
 use std::time::Duration;
 
@@ -94,6 +95,8 @@ pub enum HazardKind {
     },
     /// The server's clock and ours differ by more than a second.
     ClockApart(ClockDifference),
+    /// It is one of several servers of a store, and cannot be asked, for this reason.
+    Unreachable(String),
     /// The user may not ask the server about itself.
     NotTold,
 }
@@ -122,10 +125,11 @@ pub struct ClockDifference {
 /// use leasehold::Client;
 ///
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-/// let Some(found) = Client::builder("redis://locks.example").examine().await? else { return Ok(()) };
-/// println!("{} answers in {:?}", found.node, found.round_trip);
-/// for hazard in &found.hazards {
-///     println!("{hazard}");
+/// for found in Client::builder("redis://locks.example").examine().await? {
+///     println!("{} answers in {:?}", found.node, found.round_trip);
+///     for hazard in &found.hazards {
+///         println!("{hazard}");
+///     }
 /// }
 /// # Ok(()) }
 /// ```
@@ -207,6 +211,7 @@ impl HazardKind {
                 "upgrade to {mended_in} or later, or ask your distribution; until then let nobody else run scripts there"
             ),
             Self::ClockApart(_) => "have both slewed by NTP, and not stepped".to_owned(),
+            Self::Unreachable(_) => "see whether it runs, and who may reach it".to_owned(),
             Self::NotTold => "allow INFO to the user, or look as another one".to_owned(),
         }
     }
@@ -220,6 +225,7 @@ impl HazardKind {
             Self::Replica { .. } => "replica",
             Self::LuaHoles { .. } => "lua_holes",
             Self::ClockApart(_) => "clock_apart",
+            Self::Unreachable(_) => "unreachable",
             Self::NotTold => "not_told",
         }
     }
@@ -263,6 +269,7 @@ impl fmt::Display for HazardKind {
                 "its clock is {difference}, so one of the two is wrong: locks do not go by ours, but a clock that is \
                  put right by a step ends holds early, or late"
             ),
+            Self::Unreachable(why) => write!(f, "it serves nobody: {why}"),
             Self::NotTold => f.write_str("the user may not run INFO: nothing is known of its settings"),
         }
     }
@@ -279,6 +286,13 @@ impl fmt::Display for ClockDifference {
 }
 
 impl Examination {
+    /// Of a store at `node` that does not answer, while others of the same store may.
+    pub fn of_silent(node: impl Into<String>, fault: &Fault) -> Self {
+        let mut found = Self::new(node);
+        found.hazards.push(Hazard::new(HazardKind::Unreachable(fault.to_string()), Severity::Warning));
+        found
+    }
+
     /// Of a store at `node` that has told nothing yet.
     pub fn new(node: impl Into<String>) -> Self {
         Self {

@@ -15,6 +15,7 @@ mod listen;
 mod memory;
 #[cfg(feature = "redis")]
 mod redis;
+mod shards;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 
@@ -25,6 +26,7 @@ pub use listen::{Bell, Listening};
 pub use memory::MemoryStore;
 #[cfg(feature = "redis")]
 pub use redis::{Permissions, PermissionsError, RedisConfig, RedisStore, ServerVersion, UrlError};
+pub use shards::{Shards, ShardsError};
 #[cfg(feature = "sqlite")]
 pub use sqlite::SqliteStore;
 
@@ -232,10 +234,11 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         Box::pin(ready(Ok(())))
     }
 
-    /// What the store tells of itself, and what can make it fail its locks. `None` where there is no server of which
-    /// there would be anything to tell.
-    fn examine(&self, _within: Duration) -> BoxFuture<'_, Result<Option<Examination>, Fault>> {
-        Box::pin(ready(Ok(None)))
+    /// What each server of the store tells of itself, and what can make it fail its locks. Nothing where there is no
+    /// server of which there would be anything to tell. Of several servers one that does not answer is [told
+    /// of](HazardKind::Unreachable) as such.
+    fn examine(&self, _within: Duration) -> BoxFuture<'_, Result<Vec<Examination>, Fault>> {
+        Box::pin(ready(Ok(Vec::new())))
     }
 
     /// The same store by way of a connection of its own, for the keeper: it is used from another

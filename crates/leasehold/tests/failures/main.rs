@@ -20,6 +20,7 @@ mod scene;
 mod sentinel;
 mod servers;
 mod sets;
+mod shards;
 mod storm;
 mod together;
 mod waiting;

@@ -24,7 +24,7 @@ fn strict(server: &RedisServer) -> RedisConfig {
 }
 
 async fn examined(store: &RedisStore) -> Examination {
-    store.examine(LONG).await.unwrap().expect("it is a server")
+    store.examine(LONG).await.unwrap().pop().expect("it is a server")
 }
 
 fn found<'a>(hazards: &'a [Hazard], word: &str) -> Option<&'a Hazard> {
@@ -255,7 +255,7 @@ async fn a_server_in_order_serves_in_strict_mode() {
     });
     let store = RedisStore::connect(config).await.unwrap();
     granted(acquire(&store, &claim(1), None).await);
-    assert!(MemoryStore::new().examine(LONG).await.unwrap().is_none());
+    assert!(MemoryStore::new().examine(LONG).await.unwrap().is_empty());
 }
 
 /// A server that gets a hazard while it is used is refused with the next connection, and calls say so at once; when it is

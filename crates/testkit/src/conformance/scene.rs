@@ -46,9 +46,11 @@ impl Scene {
         Self { subject, lock, random, moves_clock }
     }
 
-    /// A lock of the same kind that nobody used before.
+    /// A lock of the same kind that nobody used before. In a store of several places it lies where the scene's does: its
+    /// sessions and mailboxes are there.
     pub fn another_lock(&self) -> Lock {
-        fresh_lock(self.lock.kind, &self.random)
+        let name = format!("{{{}}}/{:016x}", self.lock.name.hash_tag(), self.random.bits());
+        Lock { kind: self.lock.kind, name: self::name(&name) }
     }
 
     /// A new session with a store handle and an open mailbox of its own.
@@ -136,7 +138,7 @@ impl Scene {
     /// granted another lock, which one has at a time, and what came before the news of that is all there is.
     pub async fn letters_so_far(&self, to: &Peer) -> Vec<Letter> {
         let kind = if self.lock.kind.is_shared() { Kind::Mutex } else { self.lock.kind };
-        let elsewhere = fresh_lock(kind, &self.random);
+        let elsewhere = Lock { kind, ..self.another_lock() };
         let holder = self.peer_without_mailbox().await.at(&elsewhere);
         let held = holder.take(LONG).await;
         let to = to.at(&elsewhere);

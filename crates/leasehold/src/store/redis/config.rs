@@ -165,6 +165,21 @@ impl RedisConfig {
         url::parse(url)
     }
 
+    /// The servers of a URL of [shards](crate::store::Shards): `redis+shard://host,host,host`, or `rediss+shard://`. What
+    /// follows them is for all of them.
+    ///
+    /// ```
+    /// use leasehold::store::RedisConfig;
+    ///
+    /// let shards = RedisConfig::shards_from_url("redis+shard://locks:secret@a.example,b.example:6380/1?prefix=app:")?;
+    /// let addresses: Vec<_> = shards.iter().map(RedisConfig::address).collect();
+    /// assert_eq!(addresses, ["a.example:6379", "b.example:6380"]);
+    /// # Ok::<(), leasehold::store::UrlError>(())
+    /// ```
+    pub fn shards_from_url(url: &str) -> Result<Vec<Self>, UrlError> {
+        url::parse_shards(url)
+    }
+
     pub(super) fn at(site: Site) -> Self {
         Self {
             site,

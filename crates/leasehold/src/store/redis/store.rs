@@ -109,10 +109,16 @@ impl RedisStore {
     /// Cancel safety: nothing is left behind when it is dropped.
     pub async fn connect(config: RedisConfig) -> Result<Self, Fault> {
         let store = Self::lazy(config);
-        if let Way::Link(link) = &*store.way {
-            link.connect().await?;
-        }
+        store.reach().await?;
         Ok(store)
+    }
+
+    /// Waits for the end of the first attempt to connect, where it is the store that connects.
+    pub(in crate::store) async fn reach(&self) -> Result<(), Fault> {
+        match &*self.way {
+            Way::Link(link) => link.connect().await,
+            Way::Lent(_) => Ok(()),
+        }
     }
 
     /// A store that connects when it is first used: nothing is wrong until then.
@@ -618,10 +624,10 @@ impl Store for RedisStore {
         })
     }
 
-    fn examine(&self, within: Duration) -> BoxFuture<'_, Result<Option<Examination>, Fault>> {
+    fn examine(&self, within: Duration) -> BoxFuture<'_, Result<Vec<Examination>, Fault>> {
         Box::pin(async move {
             match self.look_over(deadline(within)).await {
-                Ok(found) => Ok(Some(found)),
+                Ok(found) => Ok(vec![found]),
                 Err(Outcome::Refused(fault) | Outcome::Unknown(fault)) => Err(fault),
                 Err(Outcome::Done(_)) => {
                     let text = "it answered another question than was asked".to_owned();

@@ -27,9 +27,12 @@ const SENTINELS_PORT: u16 = 26379;
 pub enum UrlError {
     /// It begins otherwise.
     #[error(
-        "a Redis store's URL begins with `redis://`, `rediss://`, `redis+unix://`, `redis+sentinel://` or `rediss+sentinel://`, and this one does not"
+        "a Redis store's URL begins with `redis://`, `rediss://`, `redis+unix://`, `redis+sentinel://` or `rediss+sentinel://`, and one of several servers with `redis+shard://` or `rediss+shard://`; this one does not"
     )]
     Scheme,
+    /// It names several independent servers.
+    #[error("this URL is of several servers, and not of one: `Client::connect` opens it, and `Shards`")]
+    Shards,
     /// There is no host.
     #[error("the URL names no host: write `redis://host:6379`, and `[…]` around an IPv6 address")]
     Host,
@@ -68,7 +71,7 @@ pub enum UrlError {
     Setting,
     /// A certificate is given for a connection that would not heed it.
     #[error(
-        "`ca`, `cert` and `key` are for `rediss://` and `rediss+sentinel://`: without TLS nobody looks at certificates"
+        "`ca`, `cert` and `key` are for `rediss://`, `rediss+sentinel://` and `rediss+shard://`: without TLS nobody looks at certificates"
     )]
     NoTls,
     /// There is a client's certificate without its key, or a key without its certificate.
@@ -93,23 +96,47 @@ pub enum UrlError {
 
 /// Parses a URL.
 pub(super) fn parse(url: &str) -> Result<RedisConfig, UrlError> {
-    let (scheme, rest) = url.split_once("://").ok_or(UrlError::Scheme)?;
-    if rest.contains('#') {
-        return Err(UrlError::Fragment);
-    }
-    let (place, query) = match rest.split_once('?') {
-        Some((place, query)) => (place, Some(query)),
-        None => (rest, None),
-    };
+    let (scheme, place, query) = parts(url)?;
     let config = match scheme {
         "redis" => network(place, false)?,
         "rediss" => network(place, true)?,
         "redis+unix" => socket(place)?,
         "redis+sentinel" => sentinels(place, false)?,
         "rediss+sentinel" => sentinels(place, true)?,
+        "redis+shard" | "rediss+shard" => return Err(UrlError::Shards),
         _ => return Err(UrlError::Scheme),
     };
     settings(config, query)
+}
+
+/// Parses a URL of several independent servers: `[user[:password]@]host[:port],…[/db]`
+pub(super) fn parse_shards(url: &str) -> Result<Vec<RedisConfig>, UrlError> {
+    let (scheme, place, query) = parts(url)?;
+    let tls = match scheme {
+        "redis+shard" => false,
+        "rediss+shard" => true,
+        _ => return Err(UrlError::Scheme),
+    };
+    let (authority, path) = place.split_once('/').unwrap_or((place, ""));
+    let (credentials, servers) = split_credentials(authority);
+    let shard = |server| {
+        let (host, port) = host_and_port(server, DEFAULT_PORT)?;
+        let config = RedisConfig::at(Site::At(Address::Tcp { host, port, tls }));
+        settings(logged_in(in_database(config, path)?, credentials)?, query)
+    };
+    servers.split(',').map(shard).collect()
+}
+
+/// The scheme, the servers and what they are to have, and the settings.
+fn parts(url: &str) -> Result<(&str, &str, Option<&str>), UrlError> {
+    let (scheme, rest) = url.split_once("://").ok_or(UrlError::Scheme)?;
+    if rest.contains('#') {
+        return Err(UrlError::Fragment);
+    }
+    Ok(match rest.split_once('?') {
+        Some((place, query)) => (scheme, place, Some(query)),
+        None => (scheme, rest, None),
+    })
 }
 
 /// `[user[:password]@]host[:port][/db]`

@@ -9,8 +9,8 @@ const PROCESSES: u64 = 4;
 const TASKS: u64 = 4;
 const ROUNDS: u64 = 500;
 const NAMES: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
-/// For all of them together.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// For all of them together: it is over in 15 s where nothing else runs.
+const PATIENCE: Duration = Duration::from_secs(240);
 
 fn start(server: &RedisServer, process: u64) -> Worker {
     Worker::of_test("sets::a_worker_that_takes_sets", "sets")
@@ -20,7 +20,7 @@ fn start(server: &RedisServer, process: u64) -> Worker {
         .expect("a worker")
 }
 
-/// Sixteen tasks in four processes take from two to five of eight locks, 500 times each, within a minute, and leave
+/// Sixteen tasks in four processes take from two to five of eight locks, 500 times each, none of them in vain, and leave
 /// nothing held. What each does inside it does to a number that only the holder of that lock may touch.
 #[test]
 fn row_29_everybody_gets_his_set_of_locks() {

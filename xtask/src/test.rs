@@ -5,17 +5,8 @@ use anyhow::Result;
 use crate::{install, shell};
 
 /// What is tested once more on a server of Valkey's, beside the suite of all stores, which has it always.
-const ON_VALKEY: [&str; 9] = [
-    "test",
-    "--package",
-    "leasehold",
-    "--test",
-    "failures",
-    "--test",
-    "redis_store",
-    "--test",
-    "redis_reentrant",
-];
+const ON_VALKEY: [&str; 8] =
+    ["test", "--workspace", "--test", "failures", "--test", "redis_store", "--test", "redis_reentrant"];
 
 /// Installs what is missing and runs all tests. Further arguments go to `cargo test`.
 pub(crate) fn run(arguments: &[String]) -> Result<()> {

@@ -155,6 +155,8 @@ impl Client {
     ///   `redis+unix:///path/to/socket[?db=1]`
     /// - `redis+sentinel://[user[:password]@]host[:port],…/name[/db]`: the primary of that name, wherever these Sentinels
     ///   say that it is; `rediss+sentinel://…` (TLS)
+    /// - `redis+shard://[user[:password]@]host[:port],…[/db]`: independent servers, of which each name
+    ///   [has one](crate::store::Shards); `rediss+shard://…` (TLS)
     /// - `sqlite:PATH`: the processes of one machine
     /// - `memory:`: this process
     ///
@@ -328,7 +330,8 @@ impl Client {
     }
 
     /// The id of this client's session: part of what it holds, and no secret. Another one follows if it
-    /// [lapses](ClientBuilder::session).
+    /// [lapses](ClientBuilder::session). In a store of several servers it has one on each that it uses, and they are called
+    /// so as long as none has lapsed.
     pub fn session(&self) -> SessionId {
         self.engine.sessions.id()
     }

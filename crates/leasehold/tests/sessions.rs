@@ -5,7 +5,7 @@
 use futures_util::future::BoxFuture;
 use leasehold::store::{
     Fault, FaultKind, Lock, MemoryStore, Op, Outcome, Phase, Postbox, SessionKeeping, SessionOp,
-    SessionReply, Store, Wake,
+    SessionReply, Shards, Store, Wake,
 };
 use leasehold::{AcquireError, Attempt, Client, Ended, FencingToken, LostReason, Moment, SessionId, World};
 use leasehold_core::{About, KeyError, Place, SessionEntry};
@@ -24,6 +24,9 @@ struct Way {
     inner: MemoryStore,
     is_cut: Arc<AtomicBool>,
     beats: Arc<AtomicU64>,
+    begins: Arc<AtomicU64>,
+    /// Set to lose the ends of sessions.
+    loses_ends: Arc<AtomicBool>,
     extends: Arc<AtomicU64>,
     lists: Arc<AtomicU64>,
     /// How long the reply to a beat takes.
@@ -92,6 +95,13 @@ impl Store for Way {
     ) -> BoxFuture<'a, Outcome<SessionReply>> {
         if matches!(op, SessionOp::Beat(beat) if beat.begin.is_none()) {
             self.beats.fetch_add(1, SeqCst);
+        }
+        if matches!(op, SessionOp::Beat(beat) if beat.begin.is_some()) {
+            self.begins.fetch_add(1, SeqCst);
+        }
+        if matches!(op, SessionOp::End(_)) && self.loses_ends.load(SeqCst) {
+            let fault = Fault::new(FaultKind::Disconnected, Phase::Reply, "a store that was cut off");
+            return Box::pin(std::future::ready(Outcome::Unknown(fault)));
         }
         if matches!(op, SessionOp::List) {
             self.lists.fetch_add(1, SeqCst);
@@ -185,17 +195,23 @@ impl Scene {
         self.party_with(session, Duration::ZERO).await
     }
 
-    async fn party_with(&self, session: Option<Duration>, slow: Duration) -> Party {
-        let way = Way {
+    fn way(&self, slow: Duration) -> Way {
+        Way {
             inner: self.store.clone(),
             is_cut: Arc::default(),
             beats: Arc::default(),
+            begins: Arc::default(),
+            loses_ends: Arc::default(),
             extends: Arc::default(),
             lists: Arc::default(),
             slow,
             says_all_are_dead: Arc::default(),
             post: Arc::default(),
-        };
+        }
+    }
+
+    async fn party_with(&self, session: Option<Duration>, slow: Duration) -> Party {
+        let way = self.way(slow);
         let suspended_ms = Arc::new(AtomicU64::new(0));
         let world = Machine {
             started: self.started,
@@ -637,4 +653,121 @@ async fn a_session_is_over_here_before_it_is_over_at_the_store_however_slow_the_
         let sessions = scene.sessions().await;
         assert!(sessions[0].alive_ms.is_some(), "the store thought so first: {sessions:?}");
     }
+}
+
+/// A client of two stores, and the ways that it goes by to each.
+async fn spread(scenes: [&Scene; 2]) -> (Client, [Way; 2]) {
+    let ways = scenes.map(|scene| scene.way(Duration::ZERO));
+    let shard = |n: usize| (n.to_string(), Arc::new(ways[n].clone()) as Arc<dyn Store>);
+    let world = Machine {
+        started: scenes[0].started,
+        suspended_ms: Arc::default(),
+        drawn: AtomicU64::new(scenes[0].seed.fetch_add(1, SeqCst) << 48),
+    };
+    let client =
+        Client::of_store(Shards::new([0, 1].map(shard)).unwrap()).world(world).connect().await.unwrap();
+    (client, ways)
+}
+
+/// A name on each of them.
+fn names() -> [String; 2] {
+    let shard = |n: usize| (n.to_string(), Arc::new(MemoryStore::new()) as Arc<dyn Store>);
+    let shards = Shards::new([0, 1].map(shard)).unwrap();
+    [0, 1].map(|n| {
+        let lies_there =
+            |name: &String| shards.shard_of(&Lock::mutex(name.parse().unwrap())) == n.to_string();
+        (0..).map(|n| format!("m{n}")).find(lies_there).unwrap()
+    })
+}
+
+/// A session begins where it is wanted, ends where nothing refers to it for half a minute, and begins again; but not while
+/// something is held there, or waited for.
+#[tokio::test(start_paused = true)]
+async fn sessions_come_and_go_with_what_they_are_for() {
+    let scenes = [Scene::new(), Scene::new()];
+    let (client, _) = spread([&scenes[0], &scenes[1]]).await;
+    let (other, _) = spread([&scenes[0], &scenes[1]]).await;
+    let [here, there] = names().map(|name| client.mutex(name).unwrap());
+    assert!(scenes[0].sessions().await.is_empty() && scenes[1].sessions().await.is_empty());
+    let held = here.acquire().await.unwrap();
+    let [begun] = &scenes[0].sessions().await[..] else { panic!("one session") };
+    assert_eq!(begun.session, client.session());
+    assert!(scenes[1].sessions().await.is_empty(), "nobody wants one there");
+
+    for _ in 0..2 {
+        there.acquire().await.unwrap().release().await.unwrap();
+        sleep(25 * S).await;
+        assert_eq!(scenes[1].sessions().await[0].session, client.session(), "it may be wanted again");
+        sleep(20 * S).await;
+        assert!(scenes[1].sessions().await.is_empty(), "nothing refers to it");
+        held.check().expect("what is held elsewhere is none the worse");
+    }
+
+    // One that waits has no hold, and needs its session all the same.
+    let taken = other.mutex(there.name().as_str()).unwrap().acquire().await.unwrap();
+    let waits = tokio::spawn({
+        let there = there.clone();
+        async move { there.acquire().await }
+    });
+    sleep(120 * S).await;
+    let sessions = scenes[1].sessions().await;
+    assert!(sessions.iter().any(|entry| entry.session == client.session() && entry.alive_ms.is_some()));
+    taken.release().await.unwrap();
+    let guard = waits.await.unwrap().unwrap();
+    sleep(120 * S).await;
+    guard.check().expect("what is held keeps its session");
+    held.check().expect("so does this");
+    guard.release().await.unwrap();
+    held.release().await.unwrap();
+    client.shutdown(S).await.unwrap();
+    other.shutdown(S).await.unwrap();
+    for scene in &scenes {
+        assert!(scene.sessions().await.is_empty(), "they have ended in order");
+    }
+}
+
+/// What becomes of one place is its own: its session lapses, and another begins there when it is wanted and can be.
+#[tokio::test(start_paused = true)]
+async fn a_place_that_is_cut_off_takes_nothing_from_the_others() {
+    let scenes = [Scene::new(), Scene::new()];
+    let (client, ways) = spread([&scenes[0], &scenes[1]]).await;
+    let [here, there] = names().map(|name| client.mutex(name).unwrap());
+    let (held, lost) = (here.acquire().await.unwrap(), there.acquire().await.unwrap());
+    sleep(15 * S).await;
+    ways[1].is_cut.store(true, SeqCst);
+    let told = lost.lost().await;
+    assert_eq!(told.reason, LostReason::SessionLapsed);
+    assert!(there.acquire_timeout(S).await.is_err());
+    // Nobody goes on trying for a place that nobody wants.
+    sleep(60 * S).await;
+    let tried = ways[1].begins.load(SeqCst);
+    assert!(tried > 1, "somebody wanted it");
+    sleep(600 * S).await;
+    assert_eq!(ways[1].begins.load(SeqCst), tried);
+    held.check().expect("it is elsewhere");
+    ways[1].is_cut.store(false, SeqCst);
+    let again = there.acquire().await.unwrap();
+    sleep(60 * S).await;
+    again.check().expect("it lives again");
+    let entries = scenes[1].sessions().await;
+    let alive: Vec<_> = entries.iter().filter(|entry| entry.alive_ms.is_some()).collect();
+    assert_eq!(alive.len(), 1);
+    assert_ne!(alive[0].session, client.session(), "a session that lapsed is never revived");
+    held.check().expect("it is elsewhere");
+}
+
+/// An end whose reply is lost may come late: the next session is called otherwise, so that it is not its end.
+#[tokio::test(start_paused = true)]
+async fn a_session_whose_end_is_not_known_is_not_revived() {
+    let scenes = [Scene::new(), Scene::new()];
+    let (client, ways) = spread([&scenes[0], &scenes[1]]).await;
+    let [_, there] = names().map(|name| client.mutex(name).unwrap());
+    there.acquire().await.unwrap().release().await.unwrap();
+    ways[1].loses_ends.store(true, SeqCst);
+    sleep(45 * S).await;
+    let guard = there.acquire().await.unwrap();
+    let late = SessionOp::End(client.session());
+    assert!(matches!(scenes[1].store.attend(Place::ONLY, &late, S).await, Outcome::Done(_)));
+    sleep(30 * S).await;
+    guard.check().expect("its session is another one");
 }

@@ -154,7 +154,7 @@ impl Sessions {
 
     /// Another one has begun.
     pub(super) fn replace(&self, next: Arc<Session>) {
-        self.local(next.place, |local| (local.present, local.trouble) = (next.clone(), None));
+        self.local(next.place, |local| (local.present, local.trouble) = (next, None));
         self.changed.notify_waiters();
     }
 

@@ -85,10 +85,10 @@ impl<'a> Grasp<'a> {
     /// The questions for all locks; fails where one is this process's, or somebody of it stands before.
     fn gather(&mut self, sessions: &[Arc<Session>], now: Moment) -> Result<Next, InTheWay> {
         let mut asks = Vec::with_capacity(self.lines.len());
-        for at in 0..self.lines.len() {
+        for (at, session) in sessions.iter().enumerate() {
             // Once it is won here, it is our own hold that stands in the way.
             let standing = self.standing(at, now);
-            let missed = match self.turn(at, &sessions[at], now) {
+            let missed = match self.turn(at, session, now) {
                 Turn::Ask(way, nonce, ask) => {
                     asks.push(Asked { asker: Asker { id: self.lines[at].id, way }, nonce, ask });
                     continue;
@@ -233,11 +233,11 @@ impl<'a> Grasp<'a> {
     /// Takes what was had. Where one is too old by the time that its news have come, none is kept.
     fn collect(mut self, sessions: &[Arc<Session>]) -> Result<Vec<Won<'a>>, InTheWay> {
         let mut all = Vec::with_capacity(self.lines.len());
-        for at in 0..self.lines.len() {
+        for (at, session) in sessions.iter().enumerate() {
             // Whoever has won has said so to the keeper, or has given the lock back, before a shutdown goes on.
             let inside = self.engine.gate.inside();
             let now = self.engine.world.now();
-            match self.turn(at, &sessions[at], now) {
+            match self.turn(at, session, now) {
                 Turn::Won(hold, grant, claims) => {
                     self.lines[at].won = true;
                     self.lines[at].undo(claims);

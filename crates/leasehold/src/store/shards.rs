@@ -14,6 +14,7 @@ use super::{FaultKind, Listening, Phase};
 use super::{RedisConfig, RedisStore};
 use futures_util::future::{BoxFuture, join_all, ready};
 use leasehold_core::{Acquire, Claim, KeyError, Place, SessionId, Share};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -208,17 +209,14 @@ impl Store for Shards {
         }
         Box::pin(async move {
             // A batch a shard, each in the order of the operations.
-            let mut batches: Vec<(Vec<usize>, Vec<(Lock, Op)>)> = Vec::new();
-            batches.resize_with(self.shards.len(), Default::default);
-            for (at, (lock, op)) in ops.iter().enumerate() {
-                let (places, batch) = &mut batches[usize::from(self.place(lock).as_u16())];
-                places.push(at);
-                batch.push((lock.clone(), op.clone()));
+            let mut batches: BTreeMap<Place, Vec<usize>> = BTreeMap::new();
+            for (at, (lock, _)) in ops.iter().enumerate() {
+                batches.entry(self.place(lock)).or_default().push(at);
             }
-            let sent = batches.iter().zip(self.shards.iter()).filter(|((places, _), _)| !places.is_empty());
-            let sent = sent.map(async |((places, batch), shard)| {
-                let outcomes = shard.store.execute_all(batch, within).await;
-                places.iter().copied().zip(outcomes).collect::<Vec<_>>()
+            let sent = batches.into_iter().map(async |(place, places)| {
+                let batch: Vec<_> = places.iter().map(|at| ops[*at].clone()).collect();
+                let outcomes = self.shard(place).store.execute_all(&batch, within).await;
+                places.into_iter().zip(outcomes).collect::<Vec<_>>()
             });
             let mut outcomes: Vec<_> = join_all(sent).await.into_iter().flatten().collect();
             outcomes.sort_by_key(|(at, _)| *at);
@@ -387,9 +385,12 @@ mod tests {
     #[test]
     fn shards_that_cannot_be_are_refused() {
         let shard = |name: &str| (name.to_owned(), Arc::new(MemoryStore::new()) as Arc<dyn Store>);
-        assert_eq!(Shards::new([]).unwrap_err(), ShardsError::None);
-        assert_eq!(Shards::new([shard("a"), shard("a")]).unwrap_err(), ShardsError::Twice("a".into()));
+        assert_eq!(Shards::new([]).expect_err("they cannot be"), ShardsError::None);
+        assert_eq!(
+            Shards::new([shard("a"), shard("a")]).expect_err("they cannot be"),
+            ShardsError::Twice("a".into())
+        );
         let many = (0..=Shards::MOST).map(|n| shard(&n.to_string()));
-        assert_eq!(Shards::new(many).unwrap_err(), ShardsError::TooMany(1025));
+        assert_eq!(Shards::new(many).expect_err("they cannot be"), ShardsError::TooMany(1025));
     }
 }

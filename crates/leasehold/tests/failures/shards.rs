@@ -22,7 +22,7 @@ async fn names(servers: &[RedisServer]) -> Vec<String> {
     let shards = Shards::connect(configs).await.expect("they run");
     let name = |server: &RedisServer| {
         let port = format!(":{}", server.port());
-        let mut names = (0..).map(|n| format!("m{n}"));
+        let mut names = (0..1000).map(|n| format!("m{n}"));
         let lies_there = |name: &String| {
             shards.shard_of(&Lock::mutex(name.parse().expect("a good name"))).ends_with(&port)
         };
@@ -113,7 +113,9 @@ async fn who_comes_while_a_shard_is_down_gets_the_locks_of_the_others() {
     assert_eq!((found.len(), silent), (3, vec![format!("127.0.0.1:{}", servers[0].port())]));
     servers[0].restart().expect("it boots again");
     within(20 * S, async { while first.acquire().await.is_err() {} }).await;
-    servers.iter_mut().for_each(|server| server.kill().expect("killed"));
+    for server in &mut servers {
+        server.kill().expect("killed");
+    }
     assert!(matches!(builder().connect().await, Err(ConnectError::Store(fault)) if fault.is_transient()));
     let guarded = RedisServer::builder().password("secret").start().expect("redis-server boots");
     let open = RedisServer::start().expect("redis-server boots");

@@ -11,6 +11,7 @@
 
 mod cancel;
 mod clock;
+mod cluster;
 pub mod conformance;
 mod frame;
 pub mod history;
@@ -26,6 +27,7 @@ pub mod sim;
 
 pub use cancel::cancel_at_every_await;
 pub use clock::{FrozenClock, ServerClock, ShiftedClock};
+pub use cluster::Cluster;
 pub use frame::{FrameError, Splitter};
 pub use model_server::{Data, Flaw, ModelServer, Seen};
 pub use process::{Worker, WorkerBuilder};

@@ -189,6 +189,8 @@ pub struct RedisServerBuilder {
     clock: Option<Arc<Setting>>,
     /// Set if it is a Sentinel.
     sentinel: bool,
+    /// Set if it is a node of a cluster.
+    node: bool,
 }
 
 impl Default for RedisServerBuilder {
@@ -202,6 +204,7 @@ impl Default for RedisServerBuilder {
             core: None,
             clock: None,
             sentinel: false,
+            node: false,
         }
     }
 }
@@ -265,11 +268,17 @@ impl RedisServerBuilder {
         self
     }
 
+    /// Runs as a node of a cluster that has no other yet. A [`Cluster`](crate::Cluster) is several that know one another.
+    pub fn node(mut self) -> Self {
+        self.node = true;
+        self
+    }
+
     /// Boots the server and returns when it answers.
     pub fn start(self) -> io::Result<RedisServer> {
         let dir = TempDir::with_prefix("leasehold-redis-")?;
         for _ in 0..BOOT_ATTEMPTS {
-            let port = free_port()?;
+            let port = free_port(self.node)?;
             match self.boot(dir.path(), port) {
                 Ok(child) => return Ok(RedisServer { settings: self, dir, port, child: Some(child) }),
                 Err(BootError::PortTaken) => {}
@@ -339,6 +348,10 @@ impl RedisServerBuilder {
             line("save", "\"\"");
             line("appendonly", if self.appendonly { "yes" } else { "no" });
             line("appendfsync", "always");
+        }
+        if self.node {
+            line("cluster-enabled", "yes");
+            line("cluster-config-file", "nodes.conf");
         }
         if self.unix_socket {
             line("unixsocket", &quoted(&dir.join("redis.sock").to_string_lossy()));
@@ -438,13 +451,19 @@ enum Readiness {
     Stranger,
 }
 
-/// A port that nobody listens on, below the range from which outgoing connections get theirs (2).
-fn free_port() -> io::Result<u16> {
+/// How far above its port a node of a cluster listens to the others.
+const BUS: u16 = 10_000;
+
+/// A port that nobody listens on, below the range from which outgoing connections get theirs (2); of a node of a cluster,
+/// with its other port.
+fn free_port(node: bool) -> io::Result<u16> {
     for salt in 0..1000_u32 {
         // Two processes that count upwards from one place would meet at every port.
         let random = RandomState::new().hash_one(salt);
-        let port = 12_000 + u16::try_from(random % 20_000).expect("a number below 20 000 fits into 16 bits");
-        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+        let span = if node { 10_000 } else { 20_000 };
+        let port = 12_000 + u16::try_from(random % span).expect("a number below 20 000 fits into 16 bits");
+        let is_free = |port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
+        if is_free(port) && (!node || is_free(port + BUS)) {
             return Ok(port);
         }
     }

@@ -1,0 +1,268 @@
+//! A cluster of primaries with replicas: real processes, all on loopback.
+//!
+//! Owns booting them, having them know one another, and moving slots between them, step by step. Who is promoted when a
+//! primary dies is decided by the nodes alone.
+
+use std::io;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::resp::Value;
+use crate::server::{RedisServer, RedisServerBuilder};
+
+/// How many slots a cluster has.
+const SLOTS: usize = 16_384;
+/// After how long without an answer a node is taken for dead, in ms.
+const NODE_TIMEOUT_MS: &str = "1000";
+/// How long they may take to agree, or to promote a replica.
+const PATIENCE: Duration = Duration::from_secs(40);
+
+/// Primaries, each with its replicas, that share all slots. All of them are killed on drop.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> {
+/// use leasehold_testkit::Cluster;
+///
+/// let cluster = Cluster::start(3, 0)?;
+/// let (slot, owner) = (cluster.slot("orders/42")?, cluster.owner_of("orders/42")?);
+/// assert_eq!(cluster.cli_at("orders/42", &["SET", "orders/42", "token"])?.text(), Some("OK"));
+/// cluster.move_slot(slot, (owner + 1) % 3)?;
+/// assert_eq!(cluster.cli_at("orders/42", &["GET", "orders/42"])?.text(), Some("token"));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Cluster {
+    /// The primaries first, as they were when all began; then the replicas.
+    nodes: Vec<RedisServer>,
+    /// What the nodes call one another.
+    ids: Vec<String>,
+}
+
+impl Cluster {
+    /// So many primaries, with so many replicas each.
+    pub fn start(primaries: usize, replicas: usize) -> io::Result<Self> {
+        Self::with(primaries, replicas, &RedisServer::builder())
+    }
+
+    /// The same, of servers with settings. Returns when all of them agree.
+    pub fn with(primaries: usize, replicas: usize, settings: &RedisServerBuilder) -> io::Result<Self> {
+        let settings = settings
+            .clone()
+            .node()
+            .config("cluster-node-timeout", NODE_TIMEOUT_MS)
+            .config("cluster-replica-validity-factor", "0")
+            .config("repl-diskless-sync-delay", "0");
+        let count = primaries * (1 + replicas);
+        let nodes = (0..count).map(|_| settings.clone().start()).collect::<io::Result<Vec<_>>>()?;
+        let id = |node: &RedisServer| -> io::Result<_> {
+            let id = node.cli(&["CLUSTER", "MYID"])?.ok()?;
+            id.text().map(str::to_owned).ok_or_else(|| io::Error::other("a node without a name"))
+        };
+        let ids = nodes.iter().map(id).collect::<io::Result<_>>()?;
+        let cluster = Self { nodes, ids };
+        cluster.meet(primaries)?;
+        for at in primaries..count {
+            let primary = &cluster.ids[at % primaries];
+            cluster.nodes[at].cli(&["CLUSTER", "REPLICATE", primary])?.ok()?;
+        }
+        cluster.agreed()?;
+        Ok(cluster)
+    }
+
+    fn meet(&self, primaries: usize) -> io::Result<()> {
+        for (at, node) in self.nodes.iter().enumerate() {
+            // Without it all begin with the same epoch, and take a while to differ.
+            node.cli(&["CLUSTER", "SET-CONFIG-EPOCH", &(at + 1).to_string()])?.ok()?;
+            if at < primaries {
+                let (first, end) = (SLOTS * at / primaries, SLOTS * (at + 1) / primaries);
+                let range = [first.to_string(), (end - 1).to_string()];
+                node.cli(&["CLUSTER", "ADDSLOTSRANGE", &range[0], &range[1]])?.ok()?;
+            }
+            if at > 0 {
+                let port = self.nodes[0].port().to_string();
+                node.cli(&["CLUSTER", "MEET", "127.0.0.1", &port])?.ok()?;
+            }
+        }
+        self.wait_until("the nodes to know one another", || {
+            for node in &self.nodes {
+                let known = node.cli(&["CLUSTER", "NODES"])?.ok()?;
+                let known = known.text().unwrap_or_default().to_owned();
+                let all = self.ids.iter().all(|id| known.lines().any(|line| line.starts_with(id)));
+                if !all || known.contains("handshake") {
+                    return Ok(false);
+                }
+            }
+            Ok(true)
+        })
+    }
+
+    /// Waits until all nodes that run say that all is well, agree on who has which slot, and each replica has copied its
+    /// primary.
+    pub fn agreed(&self) -> io::Result<()> {
+        self.wait_until("the nodes to agree", || {
+            let mut maps = Vec::new();
+            for node in self.running() {
+                let info = node.cli(&["CLUSTER", "INFO"])?.ok()?;
+                let copied = node.cli(&["INFO", "replication"])?.ok()?;
+                let copied = !copied.text().unwrap_or_default().contains("master_link_status:down");
+                if !copied || !info.text().unwrap_or_default().contains("cluster_state:ok") {
+                    return Ok(false);
+                }
+                maps.push(shards(&node.cli(&["CLUSTER", "SLOTS"])?.ok()?));
+            }
+            let running = self.running().count();
+            let complete = |map: &Vec<Shard>| map.iter().flat_map(|(.., ports)| ports).count() >= running;
+            Ok(maps.windows(2).all(|pair| pair[0] == pair[1]) && maps.iter().all(complete))
+        })
+    }
+
+    /// `redis+cluster://…`, with all of the nodes.
+    pub fn url(&self) -> String {
+        let nodes: Vec<_> = self.nodes.iter().map(|node| format!("127.0.0.1:{}", node.port())).collect();
+        format!("redis+cluster://{}", nodes.join(","))
+    }
+
+    /// The nodes: those that were primaries when all began, and then the replicas.
+    pub fn nodes(&mut self) -> &mut [RedisServer] {
+        &mut self.nodes
+    }
+
+    /// One of the nodes.
+    pub fn node(&self, at: usize) -> &RedisServer {
+        &self.nodes[at]
+    }
+
+    /// The slot of a key.
+    pub fn slot(&self, key: &str) -> io::Result<u16> {
+        let node = self.running().next().ok_or_else(|| io::Error::other("no node runs"))?;
+        let slot = node.cli(&["CLUSTER", "KEYSLOT", key])?.ok()?.integer();
+        slot.and_then(|slot| slot.try_into().ok()).ok_or_else(|| io::Error::other("a key without a slot"))
+    }
+
+    /// The number of the primary that has a slot, as it says itself.
+    pub fn owner(&self, slot: u16) -> io::Result<usize> {
+        for (at, node) in self.nodes.iter().enumerate().filter(|(_, node)| node.pid().is_some()) {
+            let Ok(map) = node.cli(&["CLUSTER", "SLOTS"]).and_then(Value::ok) else { continue };
+            let has = |(first, last, ports): &Shard| {
+                (*first..=*last).contains(&slot.into()) && ports.first() == Some(&node.port().into())
+            };
+            if shards(&map).iter().any(has) {
+                return Ok(at);
+            }
+        }
+        Err(io::Error::other(format!("nobody has the slot {slot}")))
+    }
+
+    /// The number of the primary that has a key.
+    pub fn owner_of(&self, key: &str) -> io::Result<usize> {
+        self.owner(self.slot(key)?)
+    }
+
+    /// Runs a command where a key is.
+    pub fn cli_at<A: AsRef<[u8]>>(&self, key: &str, arguments: &[A]) -> io::Result<Value> {
+        self.nodes[self.owner_of(key)?].cli(arguments)
+    }
+
+    /// Moves a slot to another primary, with all of its keys.
+    pub fn move_slot(&self, slot: u16, to: usize) -> io::Result<()> {
+        let from = self.owner(slot)?;
+        if from == to {
+            return Ok(());
+        }
+        self.begin_move(slot, from, to)?;
+        loop {
+            let keys = self.keys(slot, from)?;
+            if keys.is_empty() {
+                break;
+            }
+            self.move_keys(&keys, from, to)?;
+        }
+        self.end_move(slot, from, to)
+    }
+
+    /// Begins to move a slot: what is not there is asked for at its new place from now on.
+    pub fn begin_move(&self, slot: u16, from: usize, to: usize) -> io::Result<()> {
+        let slot = slot.to_string();
+        self.nodes[to].cli(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &self.ids[from]])?.ok()?;
+        self.nodes[from].cli(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &self.ids[to]])?.ok().map(drop)
+    }
+
+    /// The keys of a slot that a node has.
+    pub fn keys(&self, slot: u16, at: usize) -> io::Result<Vec<String>> {
+        let keys = self.nodes[at].cli(&["CLUSTER", "GETKEYSINSLOT", &slot.to_string(), "1000"])?.ok()?;
+        Ok(keys.elements().iter().filter_map(|key| key.text().map(str::to_owned)).collect())
+    }
+
+    /// Moves some of its keys.
+    pub fn move_keys<K: AsRef<str>>(&self, keys: &[K], from: usize, to: usize) -> io::Result<()> {
+        let port = self.nodes[to].port().to_string();
+        let mut command = vec!["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"];
+        command.extend(keys.iter().map(AsRef::as_ref));
+        self.nodes[from].cli(&command)?.ok().map(drop)
+    }
+
+    /// Ends the move: the slot is the other's.
+    pub fn end_move(&self, slot: u16, from: usize, to: usize) -> io::Result<()> {
+        let (slot, id) = (slot.to_string(), &self.ids[to]);
+        let others = (0..self.nodes.len()).filter(|at| ![from, to].contains(at));
+        for at in [to, from].into_iter().chain(others) {
+            let node = &self.nodes[at];
+            if node.pid().is_some() && is_primary(node)? {
+                node.cli(&["CLUSTER", "SETSLOT", &slot, "NODE", id])?.ok()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until another node has the slots that this one had, and says which.
+    pub fn promoted(&self, slot: u16, old: usize) -> io::Result<usize> {
+        let mut promoted = None;
+        self.wait_until("a replica to be promoted", || {
+            promoted = self.owner(slot).ok().filter(|at| *at != old);
+            Ok(promoted.is_some())
+        })?;
+        promoted.ok_or_else(|| io::Error::other("it was promoted, and is gone"))
+    }
+
+    fn running(&self) -> impl Iterator<Item = &RedisServer> {
+        self.nodes.iter().filter(|node| node.pid().is_some())
+    }
+
+    fn wait_until(&self, what: &str, mut is_so: impl FnMut() -> io::Result<bool>) -> io::Result<()> {
+        let deadline = Instant::now() + PATIENCE;
+        while !is_so()? {
+            if Instant::now() >= deadline {
+                let said = self.running().next().map(|node| node.cli(&["CLUSTER", "NODES"]));
+                let text = format!("waited for {what} in vain for {PATIENCE:?}; a node says: {said:?}");
+                return Err(io::Error::new(io::ErrorKind::TimedOut, text));
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        Ok(())
+    }
+}
+
+/// The first and the last slot of a range, and the ports of those who have it, the primary's first.
+type Shard = (i64, i64, Vec<i64>);
+
+fn shards(map: &Value) -> Vec<Shard> {
+    let shard = |range: &Value| {
+        let [first, last, nodes @ ..] = range.elements() else { return None };
+        let mut ports: Vec<_> =
+            nodes.iter().filter_map(|node| node.elements().get(1).and_then(Value::integer)).collect();
+        // The replicas are told in any order.
+        if let Some(replicas) = ports.get_mut(1..) {
+            replicas.sort_unstable();
+        }
+        Some((first.integer()?, last.integer()?, ports))
+    };
+    let mut shards: Vec<_> = map.elements().iter().filter_map(shard).collect();
+    shards.sort_unstable();
+    shards
+}
+
+fn is_primary(node: &RedisServer) -> io::Result<bool> {
+    let role = node.cli(&["ROLE"])?.ok()?;
+    Ok(role.elements().first().and_then(Value::text) == Some("master"))
+}

@@ -2,13 +2,37 @@
 //!
 //! 1. Injective: two locks, of whatever kind, never share a key, and no lock's own key is another
 //!    lock's record, or a session's. (A key of ours contains `leasehold:{`, which the full name of a lock may not.)
-//! 2. One slot: all keys of a lock hash as the lock's own key does, and so does a session's record beside it.
+//! 2. One slot: all keys of a lock hash as the lock's own key does, and in a cluster there are a session's record and its
+//!    mailbox in each slot.
 //! 3. Literal: no part of a name is ever a pattern.
 
 use crate::{Lock, SessionId};
+use crc::{CRC_16_XMODEM, Crc};
+use std::sync::LazyLock;
 
 /// What every key of ours contains, and no name of a lock.
 const OURS: &str = "leasehold:{";
+
+/// How many slots a cluster has.
+const SLOTS: u16 = 16_384;
+const CRC: Crc<u16> = Crc::<u16>::new(&CRC_16_XMODEM);
+
+/// For each slot the smallest number that lies in it as a text.
+static TAGS: LazyLock<Vec<u32>> = LazyLock::new(|| {
+    let mut tags = vec![u32::MAX; SLOTS.into()];
+    let mut missing = SLOTS;
+    for number in 0..u32::MAX {
+        let tag = &mut tags[usize::from(slot(&number.to_string()))];
+        if *tag == u32::MAX {
+            *tag = number;
+            missing -= 1;
+        }
+        if missing == 0 {
+            break;
+        }
+    }
+    tags
+});
 
 /// The part of a store's keys that is ours: an optional prefix before every key and channel.
 ///
@@ -48,6 +72,22 @@ pub struct LockKeys {
 }
 
 impl LockKeys {
+    /// The slot in which they lie in a cluster.
+    ///
+    /// ```
+    /// use leasehold_core::{KeySpace, Lock};
+    ///
+    /// let slot = |name: &str| -> Result<u16, Box<dyn std::error::Error>> {
+    ///     Ok(KeySpace::default().lock(&Lock::mutex(name.parse()?))?.slot())
+    /// };
+    /// assert_eq!(slot("123456789")?, 0x31c3); // as the documentation of Redis says
+    /// assert_eq!(slot("{orders}/42")?, slot("{orders}/43")?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn slot(&self) -> u16 {
+        slot(&self.name)
+    }
+
     /// The channel on which clients of Redisson's say, and hear, that the `RLock` of this name is free.
     ///
     /// ```
@@ -136,20 +176,47 @@ impl KeySpace {
         self.beside("sessions")
     }
 
-    /// The record of a session in the slot of a lock, for a cluster: whoever looks there whether a holder lives does so in
-    /// the same step.
+    /// The record of a session in a slot of a cluster, where it has one a slot: whoever looks whether a holder lives does so
+    /// in the same step.
     ///
     /// ```
     /// use leasehold_core::{KeySpace, Lock, SessionId};
     ///
     /// let (keys, session) = (KeySpace::default(), SessionId::from_random([7; 12]));
-    /// let lock = Lock::mutex("{orders}/42".parse()?);
-    /// assert_eq!(keys.session_beside(&lock, session)?, "leasehold:{orders}:session:BwcHBwcHBwcHBwcH");
+    /// let slot = keys.lock(&Lock::mutex("{orders}/42".parse()?))?.slot();
+    /// assert_eq!(keys.session_in(slot, session), "leasehold:{1835}:session:BwcHBwcHBwcHBwcH");
     /// assert_eq!(keys.session(session), "leasehold:{sessions}:BwcHBwcHBwcHBwcH"); // on one server
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn session_beside(&self, lock: &Lock, session: SessionId) -> Result<String, KeyError> {
-        Ok(format!("{}:session:{session}", self.beside(hashed(&self.name(lock)?))))
+    pub fn session_in(&self, slot: u16, session: SessionId) -> String {
+        format!("{}:session:{session}", self.in_slot(slot))
+    }
+
+    /// The index of all sessions in a slot of a cluster.
+    ///
+    /// ```
+    /// use leasehold_core::KeySpace;
+    ///
+    /// assert_eq!(KeySpace::default().sessions_in(0), "leasehold:{3560}:sessions");
+    /// ```
+    pub fn sessions_in(&self, slot: u16) -> String {
+        [&self.in_slot(slot), ":sessions"].concat()
+    }
+
+    /// What the channels of all sessions in a slot of a cluster begin with. They lie in the slot as its keys do.
+    ///
+    /// ```
+    /// use leasehold_core::KeySpace;
+    ///
+    /// assert_eq!(KeySpace::default().mailboxes_in(0), "leasehold:{3560}:mailbox:");
+    /// ```
+    pub fn mailboxes_in(&self, slot: u16) -> String {
+        [&self.in_slot(slot), ":mailbox:"].concat()
+    }
+
+    /// What our keys in a slot begin with that are of no lock.
+    fn in_slot(&self, slot: u16) -> String {
+        self.beside(&TAGS[usize::from(slot % SLOTS)].to_string())
     }
 
     /// The key of a lock itself, if it can have one.
@@ -185,6 +252,11 @@ impl KeySpace {
 pub(crate) fn hashed(key: &str) -> &str {
     let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
     tag.filter(|tag| !tag.is_empty()).unwrap_or(key)
+}
+
+/// The slot of a key in a cluster.
+fn slot(key: &str) -> u16 {
+    CRC.checksum(hashed(key).as_bytes()) % SLOTS
 }
 
 /// Why there are no keys for a name or with a prefix.
@@ -249,13 +321,24 @@ mod tests {
     }
 
     #[test]
+    fn every_slot_has_a_tag_of_its_own() {
+        assert_eq!(slot("foo"), 12_182, "as `CLUSTER KEYSLOT` says");
+        for at in 0..SLOTS {
+            assert_eq!(slot(&TAGS[usize::from(at)].to_string()), at);
+        }
+        assert!(TAGS.iter().all(|tag| *tag < 1_000_000), "{:?}", TAGS.iter().max());
+    }
+
+    #[test]
     fn names_that_have_no_keys() {
         assert_eq!(keys("", "a}b"), Err(KeyError::Brace));
         assert_eq!(keys("", "a{}b"), Err(KeyError::Brace));
         assert_eq!(keys("", "leasehold:{x}:record:mutex:x"), Err(KeyError::Reserved));
         assert_eq!(keys("", "a:leasehold:{x}:record:mutex:x"), Err(KeyError::Reserved));
         let (space, session) = (KeySpace::default(), SessionId::from_random([7; 12]));
-        for ours in [space.sessions(), space.session(session)] {
+        for ours in
+            [space.sessions(), space.session(session), space.sessions_in(7), space.session_in(7, session)]
+        {
             assert_eq!(keys("", &ours), Err(KeyError::Reserved), "{ours}");
         }
         assert_eq!(keys("{", "a"), Err(KeyError::PrefixCharacter));
@@ -267,20 +350,22 @@ mod tests {
     proptest! {
         #[test]
         fn keys_are_injective_and_in_one_slot(
-            names in proptest::collection::vec("(|a:|leasehold:|leasehold:sessions:|sessions|\\{sessions\\})[ab:{}]{1,8}|sessions|\\{sessions\\}", 2..40),
+            names in proptest::collection::vec("(|a:|leasehold:|leasehold:sessions:|sessions|\\{sessions\\})[ab:{}]{1,8}|sessions|\\{sessions\\}|\\{[0-9]\\}(:|:sessions?)?", 2..40),
             prefixes in proptest::collection::vec("(|a|a:|:)", 2..40),
             sessions in proptest::collection::vec(0..3_u8, 40),
         ) {
             let mut seen: HashMap<String, (String, String)> = HashMap::new();
             for ((prefix, name), byte) in prefixes.iter().zip(&names).zip(&sessions) {
                 let Ok(keys) = keys(prefix, name) else { continue };
-                let lock = Lock::mutex(LockName::new(name).expect("it has keys"));
                 let space = KeySpace::new(prefix).expect("there are keys with it");
-                let slot = hashed(&keys.name).to_owned();
+                let (tag, here) = (hashed(&keys.name).to_owned(), keys.slot());
                 let session = SessionId::from_random([*byte; 12]);
-                let session_beside = space.session_beside(&lock, session).expect("it has keys");
-                for key in [&keys.record, &keys.audit, &session_beside] {
-                    prop_assert_eq!(hashed(key), &slot);
+                for key in [&keys.record, &keys.audit, &space.leader_channel(&keys), &space.mark(&keys)] {
+                    prop_assert_eq!(hashed(key), &tag);
+                }
+                let (session_in, sessions_in) = (space.session_in(here, session), space.sessions_in(here));
+                for key in [&session_in, &sessions_in, &space.mailboxes_in(here)] {
+                    prop_assert_eq!(slot(key), here);
                 }
                 let (one, all) = (space.session(session), space.sessions());
                 prop_assert_eq!(hashed(&one), hashed(&all));
@@ -289,7 +374,8 @@ mod tests {
                     (keys.name, (name.clone(), "name".to_owned())),
                     (keys.record, (name.clone(), "record".to_owned())),
                     (keys.audit, (name, "audit".to_owned())),
-                    (session_beside, (format!("{prefix}{slot}"), session.to_string())),
+                    (session_in, (format!("{prefix}{here}"), session.to_string())),
+                    (sessions_in, (format!("{prefix}{here}"), "sessions".to_owned())),
                     (one, (prefix.clone(), session.to_string())),
                     (all, (prefix.clone(), "sessions".to_owned())),
                 ] {

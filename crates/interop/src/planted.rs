@@ -61,13 +61,9 @@ impl Fault {
                 "if not value or value ~= ask.token then return false end",
                 "if not value then return false end",
             )],
-            Self::Silent => &[("redis.pcall('PUBLISH', channel, '0')", "")],
-            Self::OtherChannel => {
-                &[("redis.pcall('PUBLISH', channel, '0')", "redis.pcall('PUBLISH', channel .. ':ours', '0')")]
-            }
-            Self::OtherPayload => {
-                &[("redis.pcall('PUBLISH', channel, '0')", "redis.pcall('PUBLISH', channel, 'free')")]
-            }
+            Self::Silent => &[("say(channel, '0')", "")],
+            Self::OtherChannel => &[("say(channel, '0')", "say(channel .. ':ours', '0')")],
+            Self::OtherPayload => &[("say(channel, '0')", "say(channel, 'free')")],
             Self::PublishesEarly => {
                 &[("if freed and not given then", "if freed and not given or lowered then")]
             }

@@ -664,12 +664,12 @@ async fn open(
             access.none_for("sqlite:")?;
             open_sqlite(rest).await
         }
-        "redis" | "rediss" | "redis+unix" | "redis+sentinel" | "rediss+sentinel" | "redis+shard"
-        | "rediss+shard" => open_redis(url, access, within, world).await,
+        "redis" | "rediss" | "redis+unix" | "redis+sentinel" | "rediss+sentinel" | "redis+cluster"
+        | "rediss+cluster" | "redis+shard" | "rediss+shard" => open_redis(url, access, within, world).await,
         "" => Err(ConnectError::Url("it has no scheme: write redis://…, sqlite:PATH or memory:".into())),
         // The scheme is not repeated: what stands there may be a secret in the wrong place.
         _ => Err(ConnectError::Url(
-            "there is no store of its scheme: there are redis://, rediss://, redis+unix://, redis+sentinel://, rediss+sentinel://, redis+shard://, rediss+shard://, sqlite: and memory:"
+            "there is no store of its scheme: there are redis://, rediss://, redis+unix://, redis+sentinel://, rediss+sentinel://, redis+cluster://, rediss+cluster://, redis+shard://, rediss+shard://, sqlite: and memory:"
                 .into(),
         )),
     }

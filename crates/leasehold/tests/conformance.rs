@@ -8,9 +8,10 @@ use leasehold::store::{
 };
 use leasehold_core::{Inspect, Kind, LockName};
 use leasehold_testkit::conformance::{self, Subject};
-use leasehold_testkit::{FrozenClock, RedisServer, RedisServerBuilder, Sentinels, Value};
+use leasehold_testkit::{Cluster, FrozenClock, RedisServer, RedisServerBuilder, Sentinels, Value};
 use std::io;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 /// The one user of a server that has no other for clients, and the prefix of his locks: full of what a pattern would take for
@@ -22,7 +23,9 @@ struct Redis {
     /// What the servers take for the time, if it can be set.
     clock: Option<FrozenClock>,
     /// Where locks begin.
-    prefix: &'static str,
+    prefix: String,
+    /// Set if clients have a user of their own.
+    least: bool,
 }
 
 /// How a server is reached.
@@ -30,6 +33,26 @@ enum Servers {
     AtItsAddress(RedisServer),
     BySentinels(Sentinels),
     Shards(Vec<RedisServer>),
+    InCluster(Arc<Cluster>),
+}
+
+/// A cluster that cases have in common: it takes seconds until its nodes agree. It ends with the last case that runs.
+struct Shared(Mutex<Weak<Cluster>>);
+
+impl Shared {
+    const fn new() -> Self {
+        Self(Mutex::new(Weak::new()))
+    }
+
+    fn get(&self, settings: &RedisServerBuilder) -> Arc<Cluster> {
+        let mut shared = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(cluster) = shared.upgrade() {
+            return cluster;
+        }
+        let cluster = Arc::new(Cluster::with(3, 1, settings).expect("nodes that agree"));
+        *shared = Arc::downgrade(&cluster);
+        cluster
+    }
 }
 
 impl Redis {
@@ -37,7 +60,7 @@ impl Redis {
     fn new(boot: impl FnOnce(RedisServerBuilder) -> io::Result<Servers>) -> Self {
         let clock = FrozenClock::new(1_762_000_000_000_000).expect("a clock");
         let servers = boot(RedisServer::builder().clock(&clock)).expect("servers that boot");
-        Self { servers, clock: Some(clock), prefix: "" }
+        Self { servers, clock: Some(clock), prefix: String::new(), least: false }
     }
 
     fn alone() -> Self {
@@ -47,7 +70,14 @@ impl Redis {
     fn of_valkey() -> Self {
         // It counts by the processor from one look at the clock to the next, so that its clock cannot be set at once.
         let server = RedisServer::builder().valkey().start().expect("a server that boots");
-        Self { servers: Servers::AtItsAddress(server), clock: None, prefix: "" }
+        Self { servers: Servers::AtItsAddress(server), clock: None, prefix: String::new(), least: false }
+    }
+
+    /// Three primaries with a replica each. Each case has a prefix of its own there.
+    fn in_cluster(shared: &Shared, settings: &RedisServerBuilder) -> Self {
+        static CASES: AtomicU32 = AtomicU32::new(0);
+        let prefix = format!("case-{}:", CASES.fetch_add(1, Ordering::Relaxed));
+        Self { servers: Servers::InCluster(shared.get(settings)), clock: None, prefix, least: false }
     }
 
     fn by_sentinels() -> Self {
@@ -64,7 +94,8 @@ impl Redis {
     /// Clients have the least permissions that the library says are needed.
     async fn by_a_least_user() -> Self {
         let (user, prefix) = LEAST;
-        let server = Self { prefix, ..Self::alone() };
+        let mut server = Self { prefix: prefix.to_owned(), ..Self::alone() };
+        server.least = true;
         let config = server.config();
         let version = ServerVersion::ask(&config.clone().username("default")).await.expect("a version");
         let permissions = Permissions::of(&config).expect("a good prefix").on(version);
@@ -82,17 +113,16 @@ impl Redis {
             Servers::AtItsAddress(server) => server.url(),
             Servers::BySentinels(sentinels) => sentinels.url(),
             Servers::Shards(_) => unreachable!("it is not one server"),
+            Servers::InCluster(cluster) => cluster.url(),
         };
         let config = RedisConfig::from_url(&url).expect("a good URL");
-        match self.prefix {
-            "" => config,
-            prefix => config.prefix(prefix).expect("a good prefix").username(LEAST.0).password("password"),
-        }
+        let config = config.prefix(&self.prefix).expect("a good prefix");
+        if self.least { config.username(LEAST.0).password("password") } else { config }
     }
 
     /// The key of a lock.
     fn key(&self, lock: &Lock) -> String {
-        [self.prefix, lock.name.as_str()].concat()
+        [&self.prefix, lock.name.as_str()].concat()
     }
 
     /// How clients reach several servers, if there are several.
@@ -119,6 +149,8 @@ impl Redis {
             Servers::AtItsAddress(server) => server.cli(command),
             Servers::BySentinels(sentinels) => sentinels.primary().and_then(|server| server.cli(command)),
             Servers::Shards(_) => unreachable!("it is not one server"),
+            // All that is sent to one has a key.
+            Servers::InCluster(cluster) => cluster.cli_at(command[1], command),
         };
         reply.expect("a reply")
     }
@@ -210,6 +242,18 @@ mod redis_by_sentinels {
 mod redis_by_shards {
     use super::{Redis, conformance};
     conformance::suite!(Redis::of_shards());
+}
+
+mod redis_cluster {
+    use super::{Redis, RedisServer, Shared, conformance};
+    static SHARED: Shared = Shared::new();
+    conformance::suite!(Redis::in_cluster(&SHARED, &RedisServer::builder()));
+}
+
+mod valkey_cluster {
+    use super::{Redis, RedisServer, Shared, conformance};
+    static SHARED: Shared = Shared::new();
+    conformance::suite!(Redis::in_cluster(&SHARED, &RedisServer::builder().valkey()));
 }
 
 mod redis_by_a_least_user {

@@ -24,6 +24,9 @@ pub struct Scene {
     /// Where random numbers come from.
     pub random: Arc<Random>,
     moves_clock: bool,
+    /// What the names of its locks begin with: in a store of several places all of them are in one, so that one mailbox
+    /// is enough, and several can be had in one step.
+    tag: String,
 }
 
 /// Plays one case with locks of one kind, on a runtime of its own. What [`suite!`](super::suite) calls.
@@ -33,24 +36,24 @@ pub fn play<S: Subject>(kind: Kind, subject: impl Future<Output = S>, case: impl
     let random = Arc::new(Random::from_env());
     println!("seed: {}", random.recipe());
     runtime.block_on(async {
-        let scene = Scene::new(kind, Box::new(subject.await), random);
+        let scene = Scene::new(kind, Box::new(subject.await), random).await;
         let in_time = tokio::time::timeout(CURTAIN, case(&scene)).await;
         assert!(in_time.is_ok(), "the case did not end in {CURTAIN:?}");
     });
 }
 
 impl Scene {
-    fn new(kind: Kind, subject: Box<dyn Subject>, random: Arc<Random>) -> Self {
+    async fn new(kind: Kind, subject: Box<dyn Subject>, random: Arc<Random>) -> Self {
         let moves_clock = subject.advance(Duration::ZERO).is_some();
-        let lock = fresh_lock(kind, &random);
-        Self { subject, lock, random, moves_clock }
+        let has_places = subject.store().await.has_places();
+        let tag = if has_places { format!("{{{:016x}}}", random.bits()) } else { String::new() };
+        let lock = fresh_lock(kind, &tag, &random);
+        Self { subject, lock, random, moves_clock, tag }
     }
 
-    /// A lock of the same kind that nobody used before. In a store of several places it lies where the scene's does: its
-    /// sessions and mailboxes are there.
+    /// A lock of the same kind that nobody used before.
     pub fn another_lock(&self) -> Lock {
-        let name = format!("{{{}}}/{:016x}", self.lock.name.hash_tag(), self.random.bits());
-        Lock { kind: self.lock.kind, name: self::name(&name) }
+        fresh_lock(self.lock.kind, &self.tag, &self.random)
     }
 
     /// A new session with a store handle and an open mailbox of its own.
@@ -138,7 +141,7 @@ impl Scene {
     /// granted another lock, which one has at a time, and what came before the news of that is all there is.
     pub async fn letters_so_far(&self, to: &Peer) -> Vec<Letter> {
         let kind = if self.lock.kind.is_shared() { Kind::Mutex } else { self.lock.kind };
-        let elsewhere = Lock { kind, ..self.another_lock() };
+        let elsewhere = fresh_lock(kind, &self.tag, &self.random);
         let holder = self.peer_without_mailbox().await.at(&elsewhere);
         let held = holder.take(LONG).await;
         let to = to.at(&elsewhere);
@@ -163,8 +166,8 @@ impl fmt::Debug for Scene {
     }
 }
 
-fn fresh_lock(kind: Kind, random: &Random) -> Lock {
-    Lock { kind, name: name(&format!("conformance/{:016x}", random.bits())) }
+fn fresh_lock(kind: Kind, tag: &str, random: &Random) -> Lock {
+    Lock { kind, name: name(&format!("{tag}conformance/{:016x}", random.bits())) }
 }
 
 /// A lock name that is known to be one.

@@ -1,5 +1,6 @@
 //! Where a Redis store is, and how it is reached.
 
+use super::cluster::Seeds;
 use super::connector::Connector;
 use super::hazard::Told;
 use super::sentinel::Group;
@@ -43,6 +44,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// | `rediss://…` | TLS, with the certificate checked; never falls back to plain text |
 /// | `redis+unix:///path` | a Unix socket |
 /// | `redis+sentinel://[user[:password]@]host[:port],…/name[/db]` | the primary of that name, as these Sentinels know it; `rediss+sentinel://` with TLS to all of them |
+/// | `redis+cluster://[user[:password]@]host[:port],…` | a cluster, of which these nodes know the others; `rediss+cluster://` with TLS to all of them |
 /// | `?prefix=` | what all keys and channels begin with |
 /// | `?replicas=` | how many replicas have to have a hold before it counts: [`replicas`](Self::replicas) |
 /// | `?user=`, `?password=`, `?db=` | the same as before the host, for sockets |
@@ -78,10 +80,23 @@ pub(super) enum Site {
     At(Address),
     /// It is where others say.
     Named(Group),
+    /// There are several, each with a part of the keys.
+    Cluster(Seeds),
+    /// It is one of those: a primary, as the others say.
+    Member(Address, Errand),
+}
+
+/// What one connects to a node of a cluster for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Errand {
+    /// To send operations.
+    Calls,
+    /// To hear what is said there.
+    Messages,
 }
 
 /// Where a server listens.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Address {
     Tcp { host: String, port: u16, tls: bool },
     Unix(PathBuf),
@@ -316,8 +331,9 @@ impl RedisConfig {
     /// Changes the certificates, where the connection heeds any.
     pub(super) fn with_certificates(mut self, change: impl FnOnce(&mut Certificates)) -> Option<Self> {
         let by_tls = match &self.site {
-            Site::At(address) => address.is_tls(),
+            Site::At(address) | Site::Member(address, _) => address.is_tls(),
             Site::Named(group) => group.is_tls(),
+            Site::Cluster(seeds) => seeds.is_tls(),
         };
         by_tls.then(|| {
             change(&mut self.certificates);
@@ -366,12 +382,19 @@ impl RedisConfig {
     }
 
     /// `host:port`, or the path of the socket: what messages name the server by. Of a primary that Sentinels know: its
-    /// name and theirs. No user, no password.
+    /// name and theirs; of a cluster, the nodes that were named. No user, no password.
     pub fn address(&self) -> String {
         match &self.site {
-            Site::At(address) => address.to_string(),
+            Site::At(address) | Site::Member(address, _) => address.to_string(),
             Site::Named(group) => group.to_string(),
+            Site::Cluster(seeds) => seeds.to_string(),
         }
+    }
+
+    /// The same settings for one node of the cluster.
+    pub(super) fn of_member(&self, address: &Address, errand: Errand) -> Self {
+        // What others have to confirm is asked elsewhere.
+        Self { site: Site::Member(address.clone(), errand), replicas: 0, ..self.clone() }
     }
 
     pub(super) fn node(&self) -> Arc<str> {
@@ -422,8 +445,8 @@ impl RedisConfig {
     /// Changes how the Sentinels are talked to, if there are any.
     pub(super) fn with_sentinels(mut self, change: impl FnOnce(&mut Group)) -> Option<Self> {
         match &mut self.site {
-            Site::At(_) => return None,
             Site::Named(group) => change(group),
+            Site::At(_) | Site::Cluster(_) | Site::Member(..) => return None,
         }
         Some(self)
     }
@@ -441,10 +464,14 @@ impl RedisConfig {
     #[cfg(test)]
     pub(super) fn spelled_out(&self) -> String {
         let kind = match &self.site {
-            Site::At(Address::Tcp { tls: true, .. }) => "tls".to_owned(),
-            Site::At(Address::Tcp { .. }) => "tcp".to_owned(),
-            Site::At(Address::Unix(_)) => "unix".to_owned(),
+            Site::At(address) | Site::Member(address, _) => match address {
+                Address::Tcp { tls: true, .. } => "tls".to_owned(),
+                Address::Tcp { .. } => "tcp".to_owned(),
+                Address::Unix(_) => "unix".to_owned(),
+            },
             Site::Named(group) => group.spelled_out(),
+            Site::Cluster(seeds) if seeds.is_tls() => "tls".to_owned(),
+            Site::Cluster(_) => "tcp".to_owned(),
         };
         let address = self.address().replace(['[', ']'], "");
         let Login { username, password } = &self.login;

@@ -2,7 +2,7 @@
 //!
 //! It is handed out only when all of that is done.
 
-use super::config::{Address, RedisConfig, Site};
+use super::config::{Address, Errand, RedisConfig, Site};
 use super::connector::Connector;
 use super::hazard;
 use super::mailbox::Mailboxes;
@@ -51,7 +51,10 @@ pub(super) async fn dial(
 ) -> Result<Dialled, Fault> {
     let attempt = async {
         let mut dialled = match config.site() {
-            Site::At(address) => connect(config, address, None, node, on_push).await?,
+            Site::At(address) | Site::Member(address, _) => {
+                connect(config, address, None, node, on_push).await?
+            }
+            Site::Cluster(_) => return Err(super::cluster::no_one_server(node)),
             Site::Named(group) => {
                 let sighting = group.find(config, hint).await?;
                 let (address, node) =
@@ -73,8 +76,9 @@ pub(super) async fn ask(config: &RedisConfig, node: &Arc<str>) -> Result<version
     let fault = |kind| Fault::new(kind, Phase::Handshake, Arc::clone(node));
     let asked = async {
         let address = match config.site() {
-            Site::At(address) => address.clone(),
+            Site::At(address) | Site::Member(address, _) => address.clone(),
             Site::Named(group) => group.find(config, None).await?.address,
+            Site::Cluster(seeds) => seeds.find(config, node).await?,
         };
         let unconnected = |error| unconnected(error, &address, node);
         let info = config.connection_info(&address).map_err(unconnected)?;
@@ -106,8 +110,10 @@ async fn connect(
     let info = config.connection_info(address).map_err(unconnected)?;
     let opened = open(config, address, info, config.patience(), on_push).await;
     let Opened { mut conn, driver } = opened.map_err(unconnected)?;
-    let info = greet(&mut conn, node).await?;
-    judge_server(&info, config, sighting.is_some(), node)
+    let speaks = !matches!(config.site(), Site::Member(_, Errand::Messages));
+    let info = greet(&mut conn, speaks, node).await?;
+    let primary = sighting.is_some() || matches!(config.site(), Site::Member(..));
+    judge_server(&info, config, primary, node)
         .map_err(|kind| Fault::new(kind, Phase::Handshake, Arc::clone(node)))?;
     Ok(Dialled { conn, sighting, _driver: driver })
 }
@@ -170,12 +176,14 @@ async fn greet_over(
     Ok(Opened { conn, driver: Some(driver) })
 }
 
-/// Names the connection, loads the scripts, and gives what the server says of itself.
-async fn greet(conn: &mut MultiplexedConnection, node: &Arc<str>) -> Result<String, Fault> {
+/// Names the connection, loads the scripts if it `speaks`, and gives what the server says of itself.
+async fn greet(conn: &mut MultiplexedConnection, speaks: bool, node: &Arc<str>) -> Result<String, Fault> {
     let mut greeting = Pipeline::with_capacity(20);
     greeting.cmd("CLIENT").arg("SETNAME").arg("leasehold");
     hazard::ask(&mut greeting);
-    script::load_usual(&mut greeting);
+    if speaks {
+        script::load_usual(&mut greeting);
+    }
     let replies = conn.send_packed_commands(&greeting, 0, greeting.len()).await;
     let replies = replies.map_err(|error| broken(error, node))?;
     // A user may be forbidden to name connections, to ask for the version or to load scripts: if that matters, the
@@ -186,7 +194,7 @@ async fn greet(conn: &mut MultiplexedConnection, node: &Arc<str>) -> Result<Stri
 
 /// Checks the version of a server and its hazards, and whether it is the `primary` that others say it is.
 fn judge_server(info: &str, config: &RedisConfig, primary: bool, node: &Arc<str>) -> Result<(), FaultKind> {
-    version::check(info)?;
+    version::check(info, matches!(config.site(), Site::Member(..)))?;
     let hazards = hazard::judge(info);
     if let Some(refusal) = hazard::refusal(&hazards, primary, config.is_strict()) {
         return Err(refusal);

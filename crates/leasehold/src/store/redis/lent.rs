@@ -52,10 +52,6 @@ impl Lent {
         &self.node
     }
 
-    pub(super) fn mailboxes(&self) -> &Arc<Mailboxes> {
-        &self.mailboxes
-    }
-
     /// Whether the user hands the connection's messages on.
     pub(super) fn has_messages(&self) -> bool {
         match &*self.pushes.lock().unwrap_or_else(PoisonError::into_inner) {

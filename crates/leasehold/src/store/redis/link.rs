@@ -125,10 +125,6 @@ impl Link {
         &self.shared.node
     }
 
-    pub(super) fn mailboxes(&self) -> &Arc<Mailboxes> {
-        &self.shared.mailboxes
-    }
-
     /// Waits for the first attempt's end.
     ///
     /// Cancel safety: the attempt goes on.
@@ -146,7 +142,7 @@ impl Link {
     ///
     /// Cancel safety: the attempt to connect goes on for the others.
     pub(super) async fn wire(&self, deadline: Instant) -> Result<Wire, Fault> {
-        if let Some(wire) = self.shared.state.read(State::wire) {
+        if let Some(wire) = self.ready() {
             return Ok(wire);
         }
         self.start();
@@ -159,6 +155,18 @@ impl Link {
             Ok(reached) => reached,
             Err(_) => Err(self.shared.last_fault()),
         }
+    }
+
+    /// A connection, if there is one.
+    pub(super) fn ready(&self) -> Option<Wire> {
+        self.shared.state.read(State::wire)
+    }
+
+    /// Waits until a connection is not the one in use any more.
+    ///
+    /// Cancel safety: dropping the future changes nothing.
+    pub(super) async fn until_replaced(&self, wire: &Wire) {
+        self.shared.until_replaced(&wire.pulse).await;
     }
 
     /// Sends one command.
@@ -506,8 +514,12 @@ async fn attempt(shared: &Arc<Shared>, hint: Option<Sighting>) -> Result<Wire, F
 
 /// How long to wait after that many failures in a row (3). `random` is 64 random bits.
 fn pause(failures: u32, random: u64) -> Duration {
+    spaced(PAUSE, failures, random)
+}
+
+/// The same between other bounds: the first pause, and the longest.
+pub(super) fn spaced((first, most): (Duration, Duration), failures: u32, random: u64) -> Duration {
     let Some(doublings) = failures.checked_sub(1) else { return Duration::ZERO };
-    let (first, most) = PAUSE;
     let pause = first.saturating_mul(1 << doublings.min(10)).min(most);
     #[allow(clippy::cast_precision_loss, reason = "a jitter needs no more than the leading bits")]
     let share = random as f64 / u64::MAX as f64;

@@ -18,16 +18,21 @@ pub(super) struct Mailboxes {
     open: Mutex<BTreeMap<SessionId, Arc<dyn Postbox>>>,
     /// Where other libraries say something.
     others: Channels,
+    /// Set where somebody else knows whom messages are for.
+    ear: Option<Ear>,
 }
+
+/// Who is told all messages of a connection.
+type Ear = Box<dyn Fn(&PushInfo) + Send + Sync>;
 
 impl Mailboxes {
     pub(super) fn new(prefix: String) -> Self {
-        Self { prefix, open: Mutex::default(), others: Channels::default() }
+        Self { prefix, open: Mutex::default(), others: Channels::default(), ear: None }
     }
 
-    /// What the channels of all mailboxes begin with.
-    pub(super) fn prefix(&self) -> &str {
-        &self.prefix
+    /// None here: all messages are somebody else's.
+    pub(super) fn elsewhere(ear: impl Fn(&PushInfo) + Send + Sync + 'static) -> Self {
+        Self { ear: Some(Box::new(ear)), ..Self::new(String::new()) }
     }
 
     /// The channel of a session.
@@ -63,6 +68,9 @@ impl Mailboxes {
     /// Hands a message to the mailbox that it is for, or tells those who listen there. Whatever is no grant in a mailbox
     /// is none of ours, and is ignored: everybody who may publish can send it.
     pub(super) fn deliver(&self, push: &PushInfo) {
+        if let Some(ear) = &self.ear {
+            return ear(push);
+        }
         if push.kind != PushKind::Message {
             return;
         }

@@ -1,4 +1,4 @@
-//! The store on one Redis or Valkey server, wherever that is: at an address, or where Sentinels say.
+//! The store on one Redis or Valkey server, wherever that is: at an address, or where Sentinels say; and on a cluster.
 //!
 //! Each operation is one Lua script (`lua/`), which implements [`leasehold_core::model`]: the tests send the same
 //! operations to both. Expiry is the server's; deadlines of calls are ours.
@@ -7,6 +7,7 @@
 //! dead.
 
 mod channels;
+mod cluster;
 mod config;
 mod connector;
 #[cfg(test)]
@@ -15,6 +16,7 @@ mod dial;
 #[cfg(test)]
 mod embedded;
 mod hazard;
+mod home;
 mod lent;
 mod link;
 mod mailbox;
@@ -23,6 +25,7 @@ mod replicas;
 mod reply;
 mod script;
 mod sentinel;
+mod spread;
 mod store;
 mod tls;
 mod url;

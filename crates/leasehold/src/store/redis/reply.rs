@@ -38,6 +38,15 @@ pub(super) fn read(op: &Op, value: &Value) -> Read<Reply> {
     }
 }
 
+/// Reads the reply to a release that goes by the lock's key alone; nothing, where the hold was not found there: the record
+/// may know more.
+pub(super) fn let_go(value: &Value) -> Read<Option<Released>> {
+    match value {
+        Value::Int(-1) => Ok(None),
+        left => Ok(Some(Released { found: Fate::Held, left: number(left)?, holder: None, next: None })),
+    }
+}
+
 /// Reads the reply to an acquire of so many locks together.
 pub(super) fn shares(locks: usize, value: &Value) -> Read<Vec<Share>> {
     let items = items(value)?;

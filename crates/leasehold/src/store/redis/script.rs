@@ -3,9 +3,10 @@
 //! Each script is one text, put together when the crate is compiled. Nothing is glued at run time, and what users
 //! give is an argument, never text of a script.
 
+use super::home::Home;
 use leasehold_core::model::SessionRecord;
 use leasehold_core::{
-    Acquire, Beat, Claim, Extend, KeySpace, Kind, Life, Lock, LockKeys, LockName, Op, Pass, Seen,
+    Acquire, Beat, Claim, Extend, Kind, Life, Lock, LockKeys, LockName, Op, Pass, Release, Seen,
 };
 use redis::{Cmd, Pipeline};
 use std::sync::LazyLock;
@@ -31,24 +32,24 @@ struct Texts {
 
 const MUTEX: Texts = Texts {
     acquire: lua!(
-        "acquire_quick" "string" "fetch" "read" "numbers" "record" "mutex" "one_string" "told" "change" "install" "one_string_change"
+        "acquire_quick" "string" "fetch" "read" "numbers" "record" "mutex" "one_string" "told" "say" "change" "install" "one_string_change"
         "queue" "grant" "commit" "take" "acquire"
     ),
     extend: lua!("extend_record"),
     release: lua!(
-        "release_quick" "string" "fetch" "read" "numbers" "record" "mutex" "one_string" "told" "change" "install" "one_string_change"
+        "release_quick" "string" "fetch" "read" "numbers" "record" "mutex" "one_string" "told" "say" "change" "install" "one_string_change"
         "queue" "grant" "commit" "release"
     ),
     rest: Some(lua!(
-        "string" "fetch" "read" "numbers" "record" "mutex" "one_string" "told" "change" "install" "one_string_change" "queue" "grant" "commit" "release"
+        "string" "fetch" "read" "numbers" "record" "mutex" "one_string" "told" "say" "change" "install" "one_string_change" "queue" "grant" "commit" "release"
     )),
     inspect: lua!("string" "fetch" "read" "numbers" "record" "mutex" "one_string" "told" "inspect"),
     evict: lua!(
-        "string" "fetch" "read" "numbers" "record" "mutex" "one_string" "told" "change" "install" "one_string_change" "queue" "grant" "commit" "take"
+        "string" "fetch" "read" "numbers" "record" "mutex" "one_string" "told" "say" "change" "install" "one_string_change" "queue" "grant" "commit" "take"
         "evict"
     ),
     free: lua!(
-        "string" "fetch" "read" "numbers" "record" "mutex" "one_string" "told" "change" "install" "one_string_change" "queue" "grant" "commit" "take"
+        "string" "fetch" "read" "numbers" "record" "mutex" "one_string" "told" "say" "change" "install" "one_string_change" "queue" "grant" "commit" "take"
         "free"
     ),
 };
@@ -56,7 +57,7 @@ const MUTEX: Texts = Texts {
 /// would have to be quick.
 const ELECTION: Texts = Texts {
     acquire: lua!(
-        "string" "fetch" "read" "numbers" "record" "election" "one_string" "told" "change" "install" "one_string_change"
+        "string" "fetch" "read" "numbers" "record" "election" "one_string" "told" "say" "change" "install" "one_string_change"
         "election_change" "queue" "grant" "commit" "take" "acquire"
     ),
     extend: lua!("extend_record"),
@@ -64,58 +65,62 @@ const ELECTION: Texts = Texts {
     rest: Some(ELECTION_RELEASE),
     inspect: lua!("string" "fetch" "read" "numbers" "record" "election" "one_string" "told" "inspect"),
     evict: lua!(
-        "string" "fetch" "read" "numbers" "record" "election" "one_string" "told" "change" "install" "one_string_change"
+        "string" "fetch" "read" "numbers" "record" "election" "one_string" "told" "say" "change" "install" "one_string_change"
         "election_change" "queue" "grant" "commit" "take" "evict"
     ),
     free: lua!(
-        "string" "fetch" "read" "numbers" "record" "election" "one_string" "told" "change" "install" "one_string_change"
+        "string" "fetch" "read" "numbers" "record" "election" "one_string" "told" "say" "change" "install" "one_string_change"
         "election_change" "queue" "grant" "commit" "take" "free"
     ),
 };
 const ELECTION_RELEASE: &str = lua!(
-    "string" "fetch" "read" "numbers" "record" "election" "one_string" "told" "change" "install" "one_string_change"
+    "string" "fetch" "read" "numbers" "record" "election" "one_string" "told" "say" "change" "install" "one_string_change"
     "election_change" "queue" "grant" "commit" "release"
 );
 const REENTRANT: Texts = Texts {
     acquire: lua!(
-        "numbers" "hash" "fetch" "read" "record" "reentrant" "told" "change" "install" "reentrant_change" "queue" "grant" "commit" "take" "acquire"
+        "numbers" "hash" "fetch" "read" "record" "reentrant" "told" "say" "change" "install" "reentrant_change" "queue" "grant" "commit" "take" "acquire"
     ),
     extend: lua!("numbers" "hash" "extend_entry"),
     release: lua!(
-        "numbers" "hash" "fetch" "read" "record" "reentrant" "told" "change" "install" "reentrant_change" "queue" "grant" "commit" "release"
+        "numbers" "hash" "fetch" "read" "record" "reentrant" "told" "say" "change" "install" "reentrant_change" "queue" "grant" "commit" "release"
     ),
     rest: None,
     inspect: lua!("numbers" "hash" "fetch" "read" "record" "reentrant" "told" "inspect"),
     evict: lua!(
-        "numbers" "hash" "fetch" "read" "record" "reentrant" "told" "change" "install" "reentrant_change" "queue" "grant" "commit" "take" "evict"
+        "numbers" "hash" "fetch" "read" "record" "reentrant" "told" "say" "change" "install" "reentrant_change" "queue" "grant" "commit" "take" "evict"
     ),
     free: lua!(
-        "numbers" "hash" "fetch" "read" "record" "reentrant" "told" "change" "install" "reentrant_change" "queue" "grant" "commit" "take" "free"
+        "numbers" "hash" "fetch" "read" "record" "reentrant" "told" "say" "change" "install" "reentrant_change" "queue" "grant" "commit" "take" "free"
     ),
 };
 /// Of all kinds that several have side by side: each call says which it means.
 const SHARED: Texts = Texts {
     acquire: lua!(
-        "numbers" "parts" "read" "record" "sharers" "change" "parts_change" "queue" "share" "commit" "take" "acquire"
+        "numbers" "parts" "read" "record" "sharers" "say" "change" "parts_change" "queue" "share" "commit" "take" "acquire"
     ),
     extend: lua!("numbers" "extend_part"),
     release: lua!(
-        "numbers" "parts" "read" "record" "sharers" "change" "parts_change" "queue" "share" "commit" "release_part"
+        "numbers" "parts" "read" "record" "sharers" "say" "change" "parts_change" "queue" "share" "commit" "release_part"
     ),
     rest: None,
     inspect: lua!("numbers" "parts" "read" "record" "sharers" "inspect_part"),
     evict: lua!(
-        "numbers" "parts" "read" "record" "sharers" "change" "parts_change" "queue" "share" "commit" "take" "evict"
+        "numbers" "parts" "read" "record" "sharers" "say" "change" "parts_change" "queue" "share" "commit" "take" "evict"
     ),
     free: lua!(
-        "numbers" "parts" "read" "record" "sharers" "change" "parts_change" "queue" "share" "commit" "take" "free_part"
+        "numbers" "parts" "read" "record" "sharers" "say" "change" "parts_change" "queue" "share" "commit" "take" "free_part"
     ),
 };
 const RESIZE: &str = lua!(
-    "numbers" "parts" "read" "record" "sharers" "change" "parts_change" "queue" "share" "commit" "resize"
+    "numbers" "parts" "read" "record" "sharers" "say" "change" "parts_change" "queue" "share" "commit" "resize"
 );
 const EXTEND: &str = lua!("extend");
 const BEAT: &str = lua!("beat");
+/// What ends a hold without its record.
+const LET_GO: &str = lua!("say" "let_go");
+const LET_GO_ENTRY: &str = lua!("numbers" "hash" "say" "let_go_entry");
+const LET_GO_PART: &str = lua!("numbers" "let_go_part");
 const ACQUIRE_ALL: &str = lua!("acquire_all");
 
 /// A script, and the name that the server has for it.
@@ -171,6 +176,9 @@ struct Scripts {
     extend: Script,
     acquire_all: Script,
     beat: Script,
+    let_go: Script,
+    let_go_entry: Script,
+    let_go_part: Script,
 }
 
 static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| Scripts {
@@ -182,6 +190,9 @@ static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| Scripts {
     extend: Script::new(EXTEND),
     acquire_all: Script::new(ACQUIRE_ALL),
     beat: Script::new(BEAT),
+    let_go: Script::new(LET_GO),
+    let_go_entry: Script::new(LET_GO_ENTRY),
+    let_go_part: Script::new(LET_GO_PART),
 });
 
 /// Adds the loading of the scripts that most clients call. The others go with their first call: all of them together are
@@ -207,15 +218,10 @@ pub(super) struct Call {
 }
 
 impl Call {
-    /// The call of an operation on a lock of that kind with these keys, in this part of a store; `mailboxes` is what the
-    /// channels of all mailboxes begin with. `None` for an operation, or a kind, that has no script.
-    pub(super) fn new(
-        op: &Op,
-        kind: Kind,
-        space: &KeySpace,
-        keys: &LockKeys,
-        mailboxes: &str,
-    ) -> Option<Self> {
+    /// The call of an operation on a lock of that kind with these keys, whose sessions are at home there. `None` for an
+    /// operation, or a kind, that has no script.
+    pub(super) fn new(op: &Op, kind: Kind, home: &Home<'_>, keys: &LockKeys) -> Option<Self> {
+        let mailboxes = &home.mailboxes();
         let scripts = match kind {
             Kind::Mutex => &SCRIPTS.mutex,
             Kind::Reentrant => &SCRIPTS.reentrant,
@@ -228,7 +234,7 @@ impl Call {
             Op::Acquire(ask) => {
                 let mut call = match ask.ahead {
                     None => Self::of(&scripts.acquire, &[name, record]),
-                    Some(ahead) => Self::of(&scripts.acquire, &[name, record, &space.session(ahead), audit]),
+                    Some(ahead) => Self::of(&scripts.acquire, &[name, record, &home.session(ahead), audit]),
                 };
                 call.claim(&ask.claim).cmd.arg(mailboxes);
                 let mut call = call.terms(ask);
@@ -241,7 +247,10 @@ impl Call {
                 Self::extends(&[(name.clone(), kind, extend)])
             }
             Op::Extend(extend) => {
-                let mut call = Self::of(&scripts.extend, &[name, record]);
+                // One key alone can be had while a slot of a cluster moves, and shared kinds need no record to extend.
+                let alone = !kind.is_one_string() && !extend.keep_record;
+                let keys: &[&str] = if alone { &[name] } else { &[name, record] };
+                let mut call = Self::of(&scripts.extend, keys);
                 let keep = if extend.keep_record { "1" } else { "" };
                 call.claim(&extend.claim).cmd.arg(extend.lease_ms).arg(keep);
                 if kind.is_one_string() {
@@ -279,7 +288,7 @@ impl Call {
                 call
             }
             Op::Evict(evict) => {
-                let mut call = Self::of(&scripts.evict, &[name, record, &space.session(evict.dead), audit]);
+                let mut call = Self::of(&scripts.evict, &[name, record, &home.session(evict.dead), audit]);
                 call.cmd.arg(evict.dead.to_string()).arg("").arg(mailboxes).arg(evict.by.as_str());
                 call
             }
@@ -306,14 +315,63 @@ impl Call {
         // Those that may leave the lock free say so to clients of Redisson's; or that may change the leader, to who observes.
         let said = match kind {
             _ if matches!(op, Op::Extend(_) | Op::Inspect(_)) => None,
-            Kind::Reentrant => Some(keys.released_channel()),
-            Kind::Election => Some(space.leader_channel(keys)),
+            Kind::Reentrant | Kind::Election => home.said(kind, keys),
             _ => None,
         };
         if let Some(channel) = said {
-            call.cmd.arg(channel);
+            call.cmd.arg(home.channel(channel));
         }
         Some(call)
+    }
+
+    /// The call of as much of an operation as can be done with the lock's own key alone, or without the keys that are
+    /// seldom there: for as long as a slot of a cluster moves, and some of the keys have gone ahead. `None` where that
+    /// would be another operation. To a [release](Op::Release) it is answered by [`reply::let_go`](super::reply::let_go),
+    /// to all else as ever.
+    pub(super) fn lesser(op: &Op, kind: Kind, home: &Home<'_>, keys: &LockKeys) -> Option<Self> {
+        match op {
+            // By a value of the user's own a stranger may have the lock: only the record knows.
+            Op::Extend(Extend { claim, .. }) | Op::Release(Release { claim, .. })
+                if kind.is_one_string() && claim.value.is_some() =>
+            {
+                None
+            }
+            Op::Extend(extend) => {
+                let extend = Extend { keep_record: false, reserve: None, ..extend.clone() };
+                Self::new(&Op::Extend(extend), kind, home, keys)
+            }
+            Op::Acquire(ask) => {
+                ask.ahead?;
+                Self::new(&Op::Acquire(Acquire { ahead: None, ..ask.clone() }), kind, home, keys)
+            }
+            Op::Release(Release { claim, pass: Pass::Grant | Pass::Free, .. }) => {
+                let name = [keys.name.as_str()];
+                let mut call = match kind {
+                    Kind::Mutex | Kind::Election => {
+                        let mut call = Self::of(&SCRIPTS.let_go, &name);
+                        call.cmd.arg(kind.token(claim));
+                        call
+                    }
+                    Kind::Reentrant => {
+                        let mut call = Self::of(&SCRIPTS.let_go_entry, &name);
+                        call.claim(claim);
+                        call
+                    }
+                    Kind::Semaphore | Kind::RwLock => {
+                        let mut call = Self::of(&SCRIPTS.let_go_part, &name);
+                        call.cmd.arg(claim.hold.token()).arg(kind.word());
+                        call
+                    }
+                    // Nobody is kept out by such a hold, and what comes late of it must be known as that.
+                    _ => return None,
+                };
+                if let Some(channel) = home.said(kind, keys) {
+                    call.cmd.arg(home.channel(channel));
+                }
+                Some(call)
+            }
+            _ => None,
+        }
     }
 
     /// The one call of several extends, each of which goes by its token, of locks at these keys.
@@ -341,9 +399,18 @@ impl Call {
     }
 
     /// The call that begins a session, or keeps it alive.
-    pub(super) fn beat(beat: &Beat, space: &KeySpace) -> Self {
+    pub(super) fn beat(beat: &Beat, home: &Home<'_>) -> Self {
+        Self::beat_at(beat, &[&home.session(beat.session), &home.sessions()])
+    }
+
+    /// The same without the index: as [`lesser`](Self::lesser).
+    pub(super) fn lesser_beat(beat: &Beat, home: &Home<'_>) -> Self {
+        Self::beat_at(beat, &[&home.session(beat.session)])
+    }
+
+    fn beat_at(beat: &Beat, keys: &[&str]) -> Self {
         let Beat { session, alive_ms, begin, held, left } = beat;
-        let mut call = Self::of(&SCRIPTS.beat, &[&space.session(*session), &space.sessions()]);
+        let mut call = Self::of(&SCRIPTS.beat, keys);
         let begins = if begin.is_some() { "1" } else { "" };
         let cmd = call.cmd.arg(session.to_string()).arg(*alive_ms).arg(SessionRecord::kept_ms(*alive_ms));
         cmd.arg(begins).arg(begin.as_deref().unwrap_or_default()).arg(held.len());
@@ -367,8 +434,13 @@ impl Call {
     /// The command, after the loading of its script.
     pub(super) fn with_load(&self) -> Pipeline {
         let mut pipeline = Pipeline::with_capacity(2);
-        pipeline.add_command(load(self.script)).add_command(self.cmd.clone());
+        pipeline.add_command(self.load()).add_command(self.cmd.clone());
         pipeline
+    }
+
+    /// The loading of its script.
+    pub(super) fn load(&self) -> Cmd {
+        load(self.script)
     }
 
     fn of(script: &'static Script, keys: &[&str]) -> Self {
@@ -454,7 +526,7 @@ pub(super) fn all_texts() -> Vec<&'static str> {
     let texts = texts.map(|Texts { acquire, extend, release, rest, inspect, evict, free }| {
         [acquire, extend, release, rest.unwrap_or(release), inspect, evict, free]
     });
-    [texts.concat(), vec![RESIZE, EXTEND, ACQUIRE_ALL, BEAT]].concat()
+    [texts.concat(), vec![RESIZE, EXTEND, ACQUIRE_ALL, BEAT, LET_GO, LET_GO_ENTRY, LET_GO_PART]].concat()
 }
 
 #[cfg(test)]
@@ -575,7 +647,10 @@ mod tests {
                 // `key` is one of KEYS, in a loop over them.
                 let declared =
                     ["KEYS[", "unpack(KEYS)", "key,", "key)"].iter().any(|key| rest.starts_with(key));
-                assert!(declared || matches!(command, "'TIME'" | "'PUBLISH'"), "{command} {rest}");
+                assert!(
+                    declared || matches!(command, "'TIME'" | "'PUBLISH'" | "'SPUBLISH'"),
+                    "{command} {rest}"
+                );
             }
         }
     }

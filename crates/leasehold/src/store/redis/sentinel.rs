@@ -179,7 +179,7 @@ fn named(sentinel: &Address) -> Arc<str> {
 
 /// Of what went wrong with two of them: what may pass. One that nobody can ask must not end what a blip of the others would
 /// not.
-fn more_hopeful(earlier: Option<Fault>, fault: Fault) -> Fault {
+pub(super) fn more_hopeful(earlier: Option<Fault>, fault: Fault) -> Fault {
     match earlier {
         Some(earlier) if earlier.is_transient() || !fault.is_transient() => earlier,
         _ => fault,
@@ -210,7 +210,7 @@ impl<'a> Lookout<'a> {
     /// Nobody is listened to where the server is always at one address.
     pub(super) fn new(config: &'a RedisConfig) -> Self {
         let posts = match config.site() {
-            Site::At(_) => Vec::new(),
+            Site::At(_) | Site::Cluster(_) | Site::Member(..) => Vec::new(),
             Site::Named(group) => {
                 let post = |sentinel| Post { config, group, sentinel, node: named(sentinel), ear: None };
                 group.sentinels.iter().map(post).collect()

@@ -3,9 +3,14 @@
 //! 1. An operation is sent once. Only where the server said that it does not know the script, so that nothing was
 //!    executed, is it sent again, together with the script.
 //! 2. Every call ends by its own deadline, which counts from the call.
+//! 3. In a cluster each lock has a slot, and where it goes is the [cluster](super::cluster)'s. Where a slot moves, and some of
+//!    a lock's keys have gone ahead, as much of an operation is done as can be with the others: who has the lock goes on,
+//!    and can be done with it.
 
-use super::config::RedisConfig;
+use super::cluster::{self, Cluster, Node, SLOTS, Split, is_unknown_script};
+use super::config::{RedisConfig, Site};
 use super::hazard;
+use super::home::Home;
 use super::lent::Lent;
 use super::link::{Link, Lost, Wire};
 use super::mailbox::Mailboxes;
@@ -21,8 +26,8 @@ use crate::store::{
 };
 use futures_util::future::{BoxFuture, join_all};
 use leasehold_core::{
-    Acquire, Beat, Claim, Extend, KeyError, KeySpace, Kind, Lock, Op, Place, Reply, SessionEntry, SessionId,
-    SessionOp, SessionReply, Share,
+    Acquire, Beat, Claim, Extend, KeyError, KeySpace, Kind, Lock, LockKeys, Op, Place, Reply, SessionEntry,
+    SessionId, SessionOp, SessionReply, Share,
 };
 use redis::aio::MultiplexedConnection;
 use redis::{Pipeline, PushInfo, Value, cmd};
@@ -36,9 +41,9 @@ use tokio::time::Instant;
 /// How often one operation is sent at most, where somebody flushes the scripts all the time (1).
 const SENT_AT_MOST: u32 = 4;
 /// How many extends are one call at most: others at the server wait for as long as it takes.
-const EXTENDS_AT_ONCE: usize = 64;
+pub(super) const EXTENDS_AT_ONCE: usize = 64;
 /// How many records of sessions are read in one go: a request is answered as a whole, and others wait for that.
-const RECORDS_AT_ONCE: usize = 256;
+pub(super) const RECORDS_AT_ONCE: usize = 256;
 /// How often a server is asked for the time: the answer that came soonest is the least uncertain.
 const CLOCK_READINGS: usize = 5;
 /// By how much clocks may differ before it is told: those that NTP keeps do so by less.
@@ -46,10 +51,11 @@ const CLOCKS_APART: Duration = Duration::from_secs(1);
 /// What a time that is too long to count counts as.
 const FAR: Duration = Duration::from_secs(24 * 3600);
 
-/// Locks on one Redis (6.2 or newer) or Valkey (7.2 or newer) server.
+/// Locks on one Redis (6.2 or newer) or Valkey (7.2 or newer) server, or on a cluster of them.
 ///
 /// One connection carries all commands and messages. It is made anew when it breaks, with pauses that grow to 2 s and
-/// are half random; calls wait for that within their own time. Cheap to clone; clones share the connection.
+/// are half random; calls wait for that within their own time. Cheap to clone; clones share the connection. In a cluster
+/// there is one to each primary, and another where grants are awaited.
 ///
 /// ```no_run
 /// use leasehold::store::{Fault, RedisStore};
@@ -67,7 +73,7 @@ pub struct RedisStore {
 }
 
 /// What became of an operation on sessions that was not done.
-type Attended = Outcome<SessionReply>;
+pub(super) type Attended = Outcome<SessionReply>;
 
 /// How the server is reached.
 #[derive(Debug)]
@@ -76,12 +82,15 @@ enum Way {
     Link(Link),
     /// By a connection that the user has made.
     Lent(Lent),
+    /// There are several, each with some of the slots.
+    Cluster(Cluster),
 }
 
 /// A connection to send on.
-enum Line<'a> {
+pub(super) enum Line<'a> {
     Link(&'a Link, Wire),
     Lent(&'a Lent),
+    Node(Arc<Node>, Option<Wire>),
 }
 
 impl RedisStore {
@@ -117,6 +126,7 @@ impl RedisStore {
     pub(in crate::store) async fn reach(&self) -> Result<(), Fault> {
         match &*self.way {
             Way::Link(link) => link.connect().await,
+            Way::Cluster(cluster) => cluster.connect().await,
             Way::Lent(_) => Ok(()),
         }
     }
@@ -131,12 +141,13 @@ impl RedisStore {
     /// ```
     pub fn lazy(config: RedisConfig) -> Self {
         let keys = config.keys().clone();
-        let mailboxes = || Mailboxes::new(keys.mailboxes());
         let wanted = config.wanted_replicas();
-        let replicas =
-            (wanted > 0).then(|| Arc::new(Replicas::new(Link::new(config.clone(), mailboxes()), wanted)));
-        let way = Arc::new(Way::Link(Link::new(config, mailboxes())));
-        Self { keys, way, replicas }
+        let replicas = (wanted > 0).then(|| Arc::new(Replicas::new(config.clone(), wanted)));
+        let way = match config.site() {
+            Site::Cluster(_) => Way::Cluster(Cluster::new(config)),
+            _ => Way::Link(Link::new(config, Mailboxes::new(keys.mailboxes()))),
+        };
+        Self { keys, way: Arc::new(way), replicas }
     }
 
     /// A store over a connection that the user has already. Fails if `prefix` cannot be one.
@@ -176,36 +187,87 @@ impl RedisStore {
         match &*self.way {
             Way::Link(link) => link.node(),
             Way::Lent(lent) => lent.node(),
+            Way::Cluster(cluster) => cluster.name(),
         }
     }
 
-    fn fault(&self, kind: FaultKind, phase: Phase) -> Fault {
+    /// The cluster, if it is one.
+    pub(super) fn cluster(&self) -> Option<&Cluster> {
+        match &*self.way {
+            Way::Cluster(cluster) => Some(cluster),
+            Way::Link(_) | Way::Lent(_) => None,
+        }
+    }
+
+    /// Where the sessions are that have locks in the slot of these keys.
+    fn home(&self, keys: &LockKeys) -> Home<'_> {
+        Home { keys: &self.keys, slot: self.cluster().map(|_| keys.slot()) }
+    }
+
+    /// Where the sessions of a place are.
+    pub(super) fn home_at(&self, place: Place) -> Home<'_> {
+        Home { keys: &self.keys, slot: self.cluster().map(|_| place.as_u16() % SLOTS) }
+    }
+
+    pub(super) fn fault(&self, kind: FaultKind, phase: Phase) -> Fault {
         Fault::new(kind, phase, Arc::clone(self.node()))
     }
 
-    fn call(&self, lock: &Lock, op: &Op) -> Result<Call, Fault> {
+    pub(super) fn call(&self, lock: &Lock, op: &Op) -> Result<(LockKeys, Call), Fault> {
         let unusable = |text| self.fault(FaultKind::Unusable(text), Phase::Send);
         if let Some(refused) = op.misfit(lock.kind) {
             return Err(unusable(refused.to_string()));
         }
         let keys = self.keys.lock(lock).map_err(|error| unusable(error.to_string()))?;
-        let mailboxes = match &*self.way {
-            Way::Link(link) => link.mailboxes(),
-            Way::Lent(lent) => lent.mailboxes(),
-        };
-        Call::new(op, lock.kind, &self.keys, &keys, mailboxes.prefix())
-            .ok_or_else(|| unusable("there is no script for this".to_owned()))
+        let call = Call::new(op, lock.kind, &self.home(&keys), &keys);
+        let call = call.ok_or_else(|| unusable("there is no script for this".to_owned()))?;
+        Ok((keys, call))
     }
 
-    async fn line(&self, deadline: Instant) -> Result<Line<'_>, Fault> {
+    /// A connection to whoever has a slot, where there are any.
+    async fn line(&self, slot: u16, deadline: Instant) -> Result<Line<'_>, Fault> {
         match &*self.way {
             Way::Link(link) => Ok(Line::Link(link, link.wire(deadline).await?)),
             Way::Lent(lent) => Ok(Line::Lent(lent)),
+            Way::Cluster(cluster) => {
+                let (node, wire) = cluster.wire(slot, deadline).await?;
+                Ok(Line::Node(node, Some(wire)))
+            }
         }
     }
 
-    async fn send(&self, op: &Op, call: &Call, deadline: Instant) -> Outcome {
-        match self.reply(call, false, deadline).await {
+    pub(super) async fn send(&self, lock: &Lock, op: &Op, deadline: Instant) -> Outcome {
+        let (keys, call) = match self.call(lock, op) {
+            Ok(call) => call,
+            Err(fault) => return Outcome::Refused(fault),
+        };
+        let lesser = self.cluster().and_then(|_| Call::lesser(op, lock.kind, &self.home(&keys), &keys));
+        let Some(lesser) = lesser else { return self.send_call(op, keys.slot(), &call, deadline).await };
+        match self.reply(keys.slot(), &call, false, Split::Tell, deadline).await {
+            Ok((value, _)) if cluster::is_split(&value) => {}
+            Ok((value, line)) => return self.outcome(op, &value, &line),
+            Err(outcome) => return outcome,
+        }
+        // Some of the keys have gone ahead (3).
+        let (value, line) = match self.reply(keys.slot(), &lesser, false, Split::Tell, deadline).await {
+            Ok(reply) => reply,
+            Err(outcome) => return outcome,
+        };
+        if !matches!(op, Op::Release(_)) && !cluster::is_split(&value) {
+            return self.outcome(op, &value, &line);
+        }
+        if !matches!(value, Value::ServerError(_)) {
+            match self.well_formed(reply::let_go(&value)) {
+                Ok(Some(released)) => return Outcome::Done(Reply::Release(released)),
+                Ok(None) => {}
+                Err(outcome) => return outcome,
+            }
+        }
+        self.send_call(op, keys.slot(), &call, deadline).await
+    }
+
+    async fn send_call(&self, op: &Op, slot: u16, call: &Call, deadline: Instant) -> Outcome {
+        match self.reply(slot, call, false, Split::Wait, deadline).await {
             Ok((value, line)) => self.outcome(op, &value, &line),
             Err(outcome) => outcome,
         }
@@ -215,12 +277,18 @@ impl RedisStore {
     /// server is known not to know it.
     async fn reply<T>(
         &self,
+        slot: u16,
         call: &Call,
         mut with_script: bool,
+        split: Split,
         deadline: Instant,
     ) -> Result<(Value, Line<'_>), Outcome<T>> {
+        if let Way::Cluster(cluster) = &*self.way {
+            let (value, node) = cluster.reply(slot, call, with_script, split, deadline).await?;
+            return Ok((value, Line::Node(node, None)));
+        }
         for _ in 0..SENT_AT_MOST {
-            let mut line = self.line(deadline).await.map_err(Outcome::Refused)?;
+            let mut line = self.line(slot, deadline).await.map_err(Outcome::Refused)?;
             let value = if with_script {
                 line.send_all(&call.with_load(), deadline).await.map(last)
             } else {
@@ -240,8 +308,11 @@ impl RedisStore {
     /// seldom, the first time after a restart or a flush of the scripts, and the first of a script that is not loaded
     /// before.
     async fn send_all(&self, ops: &[(Lock, Op)], deadline: Instant) -> Vec<Outcome> {
+        if let Way::Cluster(cluster) = &*self.way {
+            return self.send_all_in(cluster, ops, deadline).await;
+        }
         let calls = self.calls(ops);
-        let mut line = match self.line(deadline).await {
+        let mut line = match self.line(0, deadline).await {
             Ok(line) => line,
             Err(fault) => return all(&calls, &Outcome::Refused(fault)),
         };
@@ -260,7 +331,7 @@ impl RedisStore {
                 let ops = &ops[of];
                 match answer {
                     Ok((call, Some(value))) if is_unknown_script(&value) => {
-                        match self.reply(&call, true, deadline).await {
+                        match self.reply(0, &call, true, Split::Wait, deadline).await {
                             Ok((value, line)) => self.outcomes(ops, &value, &line),
                             Err(outcome) => vec![outcome; ops.len()],
                         }
@@ -286,7 +357,7 @@ impl RedisStore {
             let extends: Vec<_> =
                 ops[from..].iter().take(EXTENDS_AT_ONCE).map_while(|op| self.extend(op)).collect();
             let call = match &extends[..] {
-                [] | [_] => self.call(lock, op),
+                [] | [_] => self.call(lock, op).map(|(_, call)| call),
                 extends => Ok(Call::extends(extends)),
             };
             let to = from + extends.len().max(1);
@@ -307,7 +378,7 @@ impl RedisStore {
     }
 
     /// What became of the operations of one call.
-    fn outcomes(&self, ops: &[(Lock, Op)], value: &Value, line: &Line<'_>) -> Vec<Outcome> {
+    pub(super) fn outcomes(&self, ops: &[(Lock, Op)], value: &Value, line: &Line<'_>) -> Vec<Outcome> {
         match (ops, value) {
             ([(_, op)], value) => vec![self.outcome(op, value, line)],
             (ops, Value::Array(values)) if values.len() == ops.len() => {
@@ -329,16 +400,26 @@ impl RedisStore {
     }
 
     /// The outcome of what was answered with an error.
-    fn no_error<T>(&self, value: &Value, line: &Line<'_>) -> Result<(), Outcome<T>> {
+    pub(super) fn no_error<T>(&self, value: &Value, line: &Line<'_>) -> Result<(), Outcome<T>> {
         let Value::ServerError(error) = value else { return Ok(()) };
         let verdict = judge(error);
-        if let (true, Line::Link(link, wire)) = (verdict.elsewhere, line) {
-            link.replace(wire);
-        }
-        Err(verdict.outcome(self.node()))
+        let node = match line {
+            Line::Link(link, wire) if verdict.elsewhere => {
+                link.replace(wire);
+                link.node()
+            }
+            Line::Node(node, wire) => {
+                if let (true, Some(wire)) = (verdict.elsewhere, wire) {
+                    node.link.replace(wire);
+                }
+                node.name()
+            }
+            Line::Link(..) | Line::Lent(_) => self.node(),
+        };
+        Err(verdict.outcome(node))
     }
 
-    fn well_formed<T, U>(&self, read: Result<T, Malformed>) -> Result<T, Outcome<U>> {
+    pub(super) fn well_formed<T, U>(&self, read: Result<T, Malformed>) -> Result<T, Outcome<U>> {
         let fault = |malformed: Malformed| self.fault(FaultKind::Failed(malformed.to_string()), Phase::Reply);
         read.map_err(|malformed| Outcome::Unknown(fault(malformed)))
     }
@@ -353,13 +434,22 @@ impl RedisStore {
         };
         let asks = asks.iter().map(|(lock, ask)| Ok((self.keys.lock(lock)?, ask)));
         let asks = asks.collect::<Result<Vec<_>, _>>().map_err(unusable)?;
-        let (value, line) = self.reply(&Call::acquire_all(&asks), false, deadline).await?;
+        let slot = asks.first().map_or(0, |(keys, _)| keys.slot());
+        let call = Call::acquire_all(&asks);
+        let (value, line) = self.reply(slot, &call, false, Split::Wait, deadline).await?;
         self.no_error(&value, &line)?;
         self.well_formed(reply::shares(asks.len(), &value))
     }
 
-    async fn beat(&self, beat: &Beat, deadline: Instant) -> Result<SessionReply, Attended> {
-        let (value, line) = self.reply(&Call::beat(beat, &self.keys), false, deadline).await?;
+    async fn beat(&self, home: &Home<'_>, beat: &Beat, deadline: Instant) -> Result<SessionReply, Attended> {
+        let slot = home.slot.unwrap_or(0);
+        let call = Call::beat(beat, home);
+        let (mut value, mut line) = self.reply(slot, &call, false, Split::Tell, deadline).await?;
+        if home.slot.is_some() && cluster::is_split(&value) {
+            // The index is a help for people (3).
+            let call = Call::lesser_beat(beat, home);
+            (value, line) = self.reply(slot, &call, false, Split::Wait, deadline).await?;
+        }
         self.no_error(&value, &line)?;
         let beaten = self.well_formed(reply::beaten(&value))?.map_err(|refused| {
             Outcome::Refused(self.fault(FaultKind::Unusable(refused.to_string()), Phase::Reply))
@@ -367,20 +457,37 @@ impl RedisStore {
         beaten.map(SessionReply::Beat)
     }
 
-    async fn end(&self, session: SessionId, deadline: Instant) -> Result<SessionReply, Attended> {
+    async fn end(
+        &self,
+        home: &Home<'_>,
+        session: SessionId,
+        deadline: Instant,
+    ) -> Result<SessionReply, Attended> {
         let mut pipeline = Pipeline::with_capacity(2);
-        pipeline.cmd("DEL").arg(self.keys.session(session));
-        pipeline.cmd("ZREM").arg(self.keys.sessions()).arg(session.to_string());
+        pipeline.cmd("DEL").arg(home.session(session));
+        pipeline.cmd("ZREM").arg(home.sessions()).arg(session.to_string());
+        if let (Way::Cluster(cluster), Some(slot)) = (&*self.way, home.slot) {
+            for (at, command) in pipeline.cmd_iter().enumerate() {
+                let (value, node) = cluster.command(slot, command, deadline).await?;
+                if at == 0 {
+                    self.no_error(&value, &Line::Node(node, None))?;
+                }
+            }
+            return Ok(SessionReply::End);
+        }
         // The index is a help for people: what goes wrong with it is put right when the next session begins.
-        self.plain(&pipeline, |at, _| at > 0, deadline).await.map(|_| SessionReply::End)
+        self.plain(0, &pipeline, |at, _| at > 0, deadline).await.map(|_| SessionReply::End)
     }
 
     /// The index, and then all records of which it knows, some at a time. Never all keys of a server. What is no record of
     /// a session is passed over.
     async fn list(&self, deadline: Instant) -> Result<SessionReply, Attended> {
+        if let Way::Cluster(cluster) = &*self.way {
+            return self.list_in(cluster, deadline).await;
+        }
         let mut pipeline = Pipeline::with_capacity(1);
         pipeline.add_command(cmd("ZRANGE").arg(self.keys.sessions()).arg(0).arg(-1).clone());
-        let values = self.plain(&pipeline, |_, _| false, deadline).await?;
+        let values = self.plain(0, &pipeline, |_, _| false, deadline).await?;
         let mut sessions = self.well_formed(values.first().ok_or(Malformed).and_then(reply::sessions))?;
         sessions.sort_unstable();
         let mut entries: Vec<SessionEntry> = Vec::with_capacity(sessions.len());
@@ -390,7 +497,7 @@ impl RedisStore {
             for session in some {
                 pipeline.cmd("HGETALL").arg(self.keys.session(*session));
             }
-            let values = self.plain(&pipeline, |_, value| is_wrong_type(value), deadline).await?;
+            let values = self.plain(0, &pipeline, |_, value| is_wrong_type(value), deadline).await?;
             let now_ms = self.well_formed(values.first().ok_or(Malformed).and_then(reply::now_ms))?;
             for (session, value) in some.iter().zip(&values[1..]) {
                 if !is_wrong_type(value) {
@@ -402,18 +509,18 @@ impl RedisStore {
     }
 
     /// What the server says of itself, and how far its clock is from ours. A user that may not ask is told less.
-    async fn look_over(&self, deadline: Instant) -> Result<Examination, Attended> {
+    pub(super) async fn look_over(&self, slot: u16, deadline: Instant) -> Result<Examination, Attended> {
         let mut questions = Pipeline::with_capacity(hazard::ASKED + 1);
         hazard::ask(&mut questions);
         questions.cmd("ACL").arg("WHOAMI");
-        let mut answers = self.plain(&questions, |_, _| true, deadline).await?;
+        let mut answers = self.plain(slot, &questions, |_, _| true, deadline).await?;
         let user = answers.pop();
         let info = hazard::read(&answers);
         let info = info.map_err(|kind| Outcome::Refused(self.fault(kind, Phase::Reply)))?;
         let mut found = Examination::new(&**self.node());
         hazard::note(&info, &mut found);
         found.user = user.as_ref().and_then(|user| reply::word(user).ok());
-        (found.clock, found.round_trip) = self.compare_clocks(deadline).await?;
+        (found.clock, found.round_trip) = self.compare_clocks(slot, deadline).await?;
         if let Some(clock) = found.clock.filter(is_apart) {
             found.hazards.push(Hazard::new(HazardKind::ClockApart(clock), Severity::Notice));
         }
@@ -423,10 +530,12 @@ impl RedisStore {
     /// How far the server's clock is from ours, and the shortest round trip that was found.
     async fn compare_clocks(
         &self,
+        slot: u16,
         deadline: Instant,
     ) -> Result<(Option<ClockDifference>, Duration), Attended> {
         let world: &dyn World = match &*self.way {
             Way::Link(link) => &**link.config().surroundings(),
+            Way::Cluster(cluster) => &**cluster.config().surroundings(),
             Way::Lent(_) => &System,
         };
         let mut question = Pipeline::with_capacity(1);
@@ -434,7 +543,7 @@ impl RedisStore {
         let (mut clock, mut shortest) = (None, Duration::MAX);
         for _ in 0..CLOCK_READINGS {
             let (sent, wall) = (world.now(), world.wall());
-            let values = self.plain(&question, |_, _| true, deadline).await?;
+            let values = self.plain(slot, &question, |_, _| true, deadline).await?;
             let round_trip = world.now().since(sent);
             if round_trip < shortest {
                 let theirs = values.first().and_then(|value| reply::now_us(value).ok());
@@ -445,13 +554,14 @@ impl RedisStore {
     }
 
     /// Sends commands that are no scripts. `forgives` says which errors are no reason to fail, by the number of the command.
-    async fn plain(
+    pub(super) async fn plain(
         &self,
+        slot: u16,
         pipeline: &Pipeline,
         forgives: fn(usize, &Value) -> bool,
         deadline: Instant,
     ) -> Result<Vec<Value>, Attended> {
-        let mut line = self.line(deadline).await.map_err(Outcome::Refused)?;
+        let mut line = self.line(slot, deadline).await.map_err(Outcome::Refused)?;
         let values =
             line.send_all(pipeline, deadline).await.map_err(|lost| Outcome::Unknown(self.lost(lost)))?;
         let serious = values.iter().enumerate().filter(|(at, value)| !forgives(*at, value));
@@ -472,6 +582,8 @@ impl Line<'_> {
         match self {
             Self::Link(link, wire) => link.call(wire, call.cmd(), deadline).await,
             Self::Lent(lent) => lent.call(call.cmd(), deadline).await,
+            // The cluster sends calls itself.
+            Self::Node(..) => Err(Lost::TimedOut),
         }
     }
 
@@ -482,6 +594,8 @@ impl Line<'_> {
         match self {
             Self::Link(link, wire) => link.call_all(wire, pipeline, deadline).await,
             Self::Lent(lent) => lent.call_all(pipeline, deadline).await,
+            Self::Node(node, Some(wire)) => node.link.call_all(wire, pipeline, deadline).await,
+            Self::Node(_, None) => Err(Lost::TimedOut),
         }
     }
 }
@@ -491,6 +605,7 @@ impl fmt::Debug for RedisStore {
         let node = match &*self.way {
             Way::Link(link) => link.node(),
             Way::Lent(lent) => lent.node(),
+            Way::Cluster(cluster) => cluster.name(),
         };
         f.debug_struct("RedisStore").field("node", node).finish_non_exhaustive()
     }
@@ -504,10 +619,7 @@ impl Store for RedisStore {
                 // The model needs no look at the lock to say so, and neither does a server.
                 return Outcome::Done(Reply::Refused(refused));
             }
-            match self.call(lock, op) {
-                Ok(call) => self.send(op, &call, deadline).await,
-                Err(fault) => Outcome::Refused(fault),
-            }
+            self.send(lock, op, deadline).await
         })
     }
 
@@ -524,14 +636,27 @@ impl Store for RedisStore {
             if asks.is_empty() || asks.iter().any(|(lock, _)| lock.kind != Kind::Mutex) {
                 return None;
             }
+            let place = self.place(&asks[0].0);
+            if asks.iter().any(|(lock, _)| self.place(lock) != place) {
+                return None;
+            }
             let taken = self.take_all(asks, deadline(within)).await;
             Some(taken.map_or_else(|outcome| outcome, Outcome::Done))
         })
     }
 
+    fn place(&self, lock: &Lock) -> Place {
+        let slot = self.cluster().and_then(|_| self.keys.lock(lock).ok()).map(|keys| keys.slot());
+        slot.map_or(Place::ONLY, Place::new)
+    }
+
+    fn has_places(&self) -> bool {
+        self.cluster().is_some()
+    }
+
     fn open_mailbox(
         &self,
-        _place: Place,
+        place: Place,
         session: SessionId,
         post: Arc<dyn Postbox>,
         within: Duration,
@@ -541,6 +666,10 @@ impl Store for RedisStore {
             match &*self.way {
                 Way::Link(link) => link.open_mailbox(session, post, deadline).await,
                 Way::Lent(lent) => lent.open_mailbox(session, post, deadline).await,
+                Way::Cluster(cluster) => {
+                    let channel = (place.as_u16(), self.home_at(place).mailbox(session));
+                    cluster.ears().open_mailbox(channel, session, post, deadline).await
+                }
             }
         })
     }
@@ -553,28 +682,30 @@ impl Store for RedisStore {
         Box::pin(async move {
             let unusable = |error: KeyError| self.fault(FaultKind::Unusable(error.to_string()), Phase::Send);
             let keys = self.keys.lock(lock).map_err(unusable)?;
-            let channel = match lock.kind {
-                Kind::Reentrant => keys.released_channel(),
-                Kind::Election => self.keys.leader_channel(&keys),
-                _ => return Ok(None),
-            };
+            let Some(channel) = self.home(&keys).said(lock.kind, &keys) else { return Ok(None) };
             let deadline = deadline(within);
             match &*self.way {
                 Way::Link(link) => link.listen(&channel, deadline).await.map(Some),
                 Way::Lent(lent) => lent.listen(&channel, deadline).await,
+                Way::Cluster(cluster) => {
+                    cluster.ears().listen((keys.slot(), channel), deadline).await.map(Some)
+                }
             }
         })
     }
 
     fn has_mailboxes(&self) -> bool {
         match &*self.way {
-            Way::Link(_) => true,
+            Way::Link(_) | Way::Cluster(_) => true,
             Way::Lent(lent) => lent.has_messages(),
         }
     }
 
-    fn close_mailbox(&self, _place: Place, session: SessionId) {
+    fn close_mailbox(&self, place: Place, session: SessionId) {
         match &*self.way {
+            Way::Cluster(cluster) => {
+                cluster.ears().close_mailbox(&self.home_at(place).mailbox(session));
+            }
             Way::Link(link) => link.close_mailbox(session),
             Way::Lent(lent) => lent.close_mailbox(session),
         }
@@ -586,15 +717,15 @@ impl Store for RedisStore {
 
     fn attend<'a>(
         &'a self,
-        _place: Place,
+        place: Place,
         op: &'a SessionOp,
         within: Duration,
     ) -> BoxFuture<'a, Outcome<SessionReply>> {
         Box::pin(async move {
             let deadline = deadline(within);
             let attended = match op {
-                SessionOp::Beat(beat) => self.beat(beat, deadline).await,
-                SessionOp::End(session) => self.end(*session, deadline).await,
+                SessionOp::Beat(beat) => self.beat(&self.home_at(place), beat, deadline).await,
+                SessionOp::End(session) => self.end(&self.home_at(place), *session, deadline).await,
                 SessionOp::List => self.list(deadline).await,
                 _ => {
                     let text = "this version of the store does not know it".to_owned();
@@ -620,14 +751,21 @@ impl Store for RedisStore {
             let keys = self.keys.lock(lock);
             let keys =
                 keys.map_err(|error| self.fault(FaultKind::Unusable(error.to_string()), Phase::Send))?;
-            replicas.confirm(&self.keys, lock, &keys, claim, deadline(within)).await
+            let home = self.home(&keys);
+            replicas.confirm(self.cluster(), &home, lock, &keys, claim, deadline(within)).await
         })
     }
 
     fn examine(&self, within: Duration) -> BoxFuture<'_, Result<Vec<Examination>, Fault>> {
         Box::pin(async move {
-            match self.look_over(deadline(within)).await {
-                Ok(found) => Ok(vec![found]),
+            let looked = match &*self.way {
+                Way::Cluster(cluster) => self.look_all_over(cluster, deadline(within)).await,
+                Way::Link(_) | Way::Lent(_) => {
+                    self.look_over(0, deadline(within)).await.map(|found| vec![found])
+                }
+            };
+            match looked {
+                Ok(found) => Ok(found),
                 Err(Outcome::Refused(fault) | Outcome::Unknown(fault)) => Err(fault),
                 Err(Outcome::Done(_)) => {
                     let text = "it answered another question than was asked".to_owned();
@@ -640,6 +778,7 @@ impl Store for RedisStore {
     fn sibling(&self) -> Arc<dyn Store> {
         match &*self.way {
             Way::Link(link) => Arc::new(Self::lazy(link.config().clone())),
+            Way::Cluster(cluster) => Arc::new(Self::lazy(cluster.config().clone())),
             Way::Lent(_) => Arc::new(self.clone()),
         }
     }
@@ -677,12 +816,8 @@ fn deadline(within: Duration) -> Instant {
     Instant::now() + within.min(FAR)
 }
 
-fn is_wrong_type(value: &Value) -> bool {
+pub(super) fn is_wrong_type(value: &Value) -> bool {
     matches!(value, Value::ServerError(error) if error.code() == "WRONGTYPE")
-}
-
-fn is_unknown_script(value: &Value) -> bool {
-    matches!(value, Value::ServerError(error) if error.code() == "NOSCRIPT")
 }
 
 /// The operation's reply, behind that of the loading; if that failed, for want of permission say, it is what counts.

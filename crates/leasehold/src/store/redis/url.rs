@@ -3,6 +3,7 @@
 //! No error shows any part of a URL that could be a password: one forgotten `@` or `/` and a password stands where
 //! the port should be.
 
+use super::cluster::Seeds;
 use super::config::{Address, RedisConfig, Site};
 use super::sentinel::Group;
 use super::tls::{Certificates, Pem};
@@ -27,7 +28,7 @@ const SENTINELS_PORT: u16 = 26379;
 pub enum UrlError {
     /// It begins otherwise.
     #[error(
-        "a Redis store's URL begins with `redis://`, `rediss://`, `redis+unix://`, `redis+sentinel://` or `rediss+sentinel://`, and one of several servers with `redis+shard://` or `rediss+shard://`; this one does not"
+        "a Redis store's URL begins with `redis://`, `rediss://`, `redis+unix://`, `redis+sentinel://`, `rediss+sentinel://`, `redis+cluster://` or `rediss+cluster://`, and one of several servers with `redis+shard://` or `rediss+shard://`; this one does not"
     )]
     Scheme,
     /// It names several independent servers.
@@ -49,6 +50,9 @@ pub enum UrlError {
     /// The database is no number.
     #[error("the database is a number, as in `redis://host/1` or `?db=1`")]
     Database,
+    /// A cluster has no such database.
+    #[error("a cluster has only one database: its URL ends with its nodes, `redis+cluster://host,host,host`")]
+    ClusterDatabase,
     /// The number of replicas is none.
     #[error("how many replicas have to confirm is a number from 1 to 100, as in `?replicas=1`")]
     Replicas,
@@ -71,7 +75,7 @@ pub enum UrlError {
     Setting,
     /// A certificate is given for a connection that would not heed it.
     #[error(
-        "`ca`, `cert` and `key` are for `rediss://`, `rediss+sentinel://` and `rediss+shard://`: without TLS nobody looks at certificates"
+        "`ca`, `cert` and `key` are for `rediss://`, `rediss+sentinel://`, `rediss+cluster://` and `rediss+shard://`: without TLS nobody looks at certificates"
     )]
     NoTls,
     /// There is a client's certificate without its key, or a key without its certificate.
@@ -104,6 +108,8 @@ pub(super) fn parse(url: &str) -> Result<RedisConfig, UrlError> {
         "redis+sentinel" => sentinels(place, false)?,
         "rediss+sentinel" => sentinels(place, true)?,
         "redis+shard" | "rediss+shard" => return Err(UrlError::Shards),
+        "redis+cluster" => cluster(place, false)?,
+        "rediss+cluster" => cluster(place, true)?,
         _ => return Err(UrlError::Scheme),
     };
     settings(config, query)
@@ -164,6 +170,21 @@ fn sentinels(place: &str, tls: bool) -> Result<RedisConfig, UrlError> {
     }
     let config = RedisConfig::at(Site::Named(Group::new(sentinels, name, tls)));
     logged_in(in_database(config, path)?, credentials)
+}
+
+/// `[user[:password]@]host[:port],…`
+fn cluster(place: &str, tls: bool) -> Result<RedisConfig, UrlError> {
+    let (authority, path) = place.split_once('/').unwrap_or((place, ""));
+    let (credentials, servers) = split_credentials(authority);
+    if !matches!(path, "" | "0") {
+        return Err(UrlError::ClusterDatabase);
+    }
+    let node = |server| -> Result<_, UrlError> {
+        let (host, port) = host_and_port(server, DEFAULT_PORT)?;
+        Ok(Address::Tcp { host, port, tls })
+    };
+    let nodes = servers.split(',').map(node).collect::<Result<Vec<_>, _>>()?;
+    logged_in(RedisConfig::at(Site::Cluster(Seeds::new(nodes, tls))), credentials)
 }
 
 fn split_credentials(authority: &str) -> (Option<&str>, &str) {
@@ -244,7 +265,10 @@ fn settings(mut config: RedisConfig, query: Option<&str>) -> Result<RedisConfig,
             "prefix" => config.prefix(&decoded(value, "prefix")?)?,
             "user" => config.username(decoded(value, "user")?),
             "password" => config.password(decoded(value, "password")?),
-            "db" => config.db(database(value)?),
+            "db" => match (database(value)?, config.site()) {
+                (1.., Site::Cluster(_)) => return Err(UrlError::ClusterDatabase),
+                (db, _) => config.db(db),
+            },
             "replicas" => {
                 let replicas = value.parse().ok().filter(|replicas| (1..=100).contains(replicas));
                 config.replicas(replicas.ok_or(UrlError::Replicas)?)
@@ -339,6 +363,13 @@ mod tests {
                 "rediss+sentinel://u:p@a/m%2Fn/2?sentinel_user=s&sentinel_password=t&prefix=app:",
                 "tls by s with t m/n of a:26379 db 2 prefix `app:` user u password p",
             ),
+            ("redis+cluster://a,b:7,[::1]", "tcp a:6379, b:7, ::1:6379 db 0 prefix ``"),
+            ("redis+cluster://u:p@a/?db=0&strict=1", "tcp a:6379 db 0 prefix `` user u password p strict"),
+            ("rediss+cluster://a,b?ca=/ca&replicas=1", "tls a:6379, b:6379 db 0 prefix `` ca /ca 1 replicas"),
+            ("redis+cluster://a/1", "ClusterDatabase"),
+            ("redis+cluster://a?db=1", "ClusterDatabase"),
+            ("redis+cluster://a,,b", "Host"),
+            ("redis+cluster://a?ca=/ca", "NoTls"),
             ("redis://h?strict=1", "tcp h:6379 db 0 prefix `` strict"),
             ("redis+sentinel://a/main?strict=1", "tcp main of a:26379 db 0 prefix `` strict"),
             ("redis://h?strict=1&strict=0", "tcp h:6379 db 0 prefix ``"),

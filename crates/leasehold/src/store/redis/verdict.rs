@@ -31,6 +31,11 @@ impl Verdict {
     }
 }
 
+/// Whether a node of a cluster says that the slot is elsewhere, moves, or has nobody for the moment.
+pub(super) fn goes_elsewhere(error: &ServerError) -> bool {
+    matches!(error.code(), "MOVED" | "ASK" | "TRYAGAIN" | "CLUSTERDOWN")
+}
+
 /// Judges an error reply.
 pub(super) fn judge(error: &ServerError) -> Verdict {
     judge_text(error.code(), error.details().unwrap_or_default())
@@ -68,7 +73,8 @@ fn judge_text(code: &str, details: &str) -> Verdict {
         "ERR" if details.starts_with("max number of clients") => refused(FaultKind::Busy),
         "DENIED" => refused(FaultKind::Forbidden),
         "MOVED" | "ASK" | "CROSSSLOT" => refused(FaultKind::Unsupported(
-            "it is a node of a cluster, and this store is for one server".to_owned(),
+            "it is a node of a cluster, and the URL is that of one server: write `redis+cluster://`"
+                .to_owned(),
         )),
         _ => {
             let untouched = details.starts_with("unknown command") || code == "NOSCRIPT";

@@ -66,8 +66,9 @@ impl fmt::Display for ServerVersion {
     }
 }
 
-/// Judges a server by the text of its INFO. One that does not tell its version passes.
-pub(super) fn check(info: &str) -> Result<(), FaultKind> {
+/// Judges a server by the text of its INFO: one by itself, or a `member` of a cluster. One that does not tell its version
+/// passes.
+pub(super) fn check(info: &str, member: bool) -> Result<(), FaultKind> {
     let field = |name: &str| field(info, name);
     let (product, found, oldest) = match (field("valkey_version"), field("redis_version")) {
         (Some(version), _) => ("Valkey", version, VALKEY),
@@ -76,8 +77,9 @@ pub(super) fn check(info: &str) -> Result<(), FaultKind> {
     };
     match numbers(found) {
         Some((major, minor, _)) if (major, minor) < oldest => Err(too_old(&format!("{product} {found}"))),
-        _ if field("redis_mode").or(field("server_mode")) == Some("cluster") => {
-            let what = "it is a node of a cluster, and clusters are not supported yet: use a single server";
+        _ if !member && field("redis_mode").or(field("server_mode")) == Some("cluster") => {
+            let what =
+                "it is a node of a cluster, and the URL is that of one server: write `redis+cluster://`";
             Err(FaultKind::Unsupported(what.to_owned()))
         }
         _ => Ok(()),
@@ -137,15 +139,18 @@ mod tests {
             "nothing of the kind",
             "",
         ] {
-            assert_eq!(check(good), Ok(()), "{good}");
+            assert_eq!(check(good, false), Ok(()), "{good}");
         }
-        let FaultKind::Unsupported(text) = check("redis_version:6.0.16\r\n").expect_err("too old") else {
+        let FaultKind::Unsupported(text) = check("redis_version:6.0.16\r\n", true).expect_err("too old")
+        else {
             panic!("another fault")
         };
         assert_eq!(text, "it is Redis 6.0.16; Leasehold needs at least Redis 6.2 or Valkey 7.2");
-        assert!(check("redis_version:7.2.4\r\nvalkey_version:7.0.0\r\n").is_err());
-        let cluster = check("redis_version:7.0.15\r\nredis_mode:cluster\r\n").expect_err("a cluster's node");
+        assert!(check("redis_version:7.2.4\r\nvalkey_version:7.0.0\r\n", false).is_err());
+        let node = "redis_version:7.0.15\r\nredis_mode:cluster\r\n";
+        assert_eq!(check(node, true), Ok(()));
+        let cluster = check(node, false).expect_err("a cluster's node");
         assert!(matches!(&cluster, FaultKind::Unsupported(text) if text.contains("cluster")), "{cluster:?}");
-        assert_eq!(check("redis_version:7.0.15\r\nredis_mode:standalone\r\n"), Ok(()));
+        assert_eq!(check("redis_version:7.0.15\r\nredis_mode:standalone\r\n", false), Ok(()));
     }
 }

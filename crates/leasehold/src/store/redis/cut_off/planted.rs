@@ -157,7 +157,7 @@ const MISTAKES: [Mistake; 31] = [
             (
                 "local function write_rest()\n",
                 "local function write_rest()
-                for _, message in ipairs(messages) do redis.pcall('PUBLISH', ARGV[3] .. message[1], message[2]) end
+                for _, message in ipairs(messages) do say(ARGV[3] .. message[1], message[2], true) end
                 messages = {}\n",
             ),
         ],
@@ -252,7 +252,7 @@ const MISTAKES: [Mistake; 31] = [
             (
                 "if freed then\n    redis.call('DEL', KEYS[1])",
                 "if freed then
-                if not given and not messages[1] then redis.pcall('PUBLISH', channel, '0') end
+                if not given and not messages[1] then say(channel, '0') end
                 redis.call('DEL', KEYS[1])",
             ),
         ],
@@ -332,7 +332,7 @@ const MISTAKES: [Mistake; 31] = [
         edits: &[(
             "local function write_rest()\n",
             "local function write_rest()
-            for _, message in ipairs(messages) do redis.pcall('PUBLISH', ARGV[3] .. message[1], message[2]) end
+            for _, message in ipairs(messages) do say(ARGV[3] .. message[1], message[2], true) end
             messages = {}\n",
         )],
         said: "and told",

@@ -7,6 +7,7 @@
 use super::Broken;
 use super::seen::Cuts;
 use crate::store::redis::embedded::{Content, EmbeddedRedis, Entry, Keyspace, Ran, WHOLE};
+use crate::store::redis::home::Home;
 use crate::store::redis::reply;
 use crate::store::redis::script::{Call, lock_of};
 use leasehold_core::model::{
@@ -24,7 +25,7 @@ use std::fmt::Display;
 use std::rc::Rc;
 
 /// What the channels of all mailboxes begin with.
-pub(super) const MAILBOXES: &str = "mailbox:";
+pub(super) const MAILBOXES: &str = "leasehold:mailbox:";
 
 /// A change to the texts of the scripts: what is replaced, and by what.
 pub(super) type Edit = (&'static str, &'static str);
@@ -82,9 +83,13 @@ impl Site {
         self.holds.clear();
     }
 
+    fn home(&self) -> Home<'_> {
+        Home { keys: &self.space, slot: None }
+    }
+
     /// The call of an operation's script.
     pub(super) fn spoken(&mut self, op: &Op) -> Spoken {
-        let call = Call::new(op, self.kind, &self.space, &self.keys, MAILBOXES);
+        let call = Call::new(op, self.kind, &self.home(), &self.keys);
         let call = call.expect("each of these has a script");
         let claims = match op {
             Op::Acquire(ask) => [Some(&ask.claim), None],
@@ -103,7 +108,7 @@ impl Site {
 
     /// The call of a beat's script.
     pub(super) fn spoken_beat(&mut self, beat: &Beat) -> Spoken {
-        let call = Call::beat(beat, &self.space);
+        let call = Call::beat(beat, &self.home());
         self.speak(&call)
     }
 

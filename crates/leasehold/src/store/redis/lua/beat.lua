@@ -6,7 +6,7 @@
 --            about             who is behind it, for people to read: JSON
 --            l:<kind>:<name>   a lock that it holds, for people to find; 1
 -- KEYS[2]  the index of all sessions: a ZSET, a session's score the end of its record in ms, for people to find; and the
---          member `-`, which is none
+--          member `-`, which is none. It is left out while a slot of a cluster moves, and only one of the two has gone ahead
 -- ARGV[1]  the session
 -- ARGV[2]  alive_ms: how long it is alive from now at least
 -- ARGV[3]  kept_ms: how long its record lasts from now at least
@@ -74,6 +74,7 @@ for at = 7, 6 + held, AT_ONCE do
   redis.call('HSET', KEYS[1], unpack(locks))
 end
 
+if not KEYS[2] then return 1 end
 local index_ttl_ms = redis.pcall('PTTL', KEYS[2])
 if index_ttl_ms == -2 then
   if redis.pcall('RESTORE', KEYS[2], digits(kept_ms), EMPTY_INDEX).err then return 1 end

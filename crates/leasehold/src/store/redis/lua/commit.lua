@@ -22,7 +22,7 @@ local function write_rest()
   for field in pairs(over) do fields_over[#fields_over + 1] = field end
   if fields_over[1] then redis.call('HDEL', KEYS[2], unpack(fields_over)) end
   -- A user that may not publish has his waiters look by themselves, and holders find out when they extend.
-  for _, message in ipairs(messages) do redis.pcall('PUBLISH', ARGV[3] .. message[1], message[2]) end
+  for _, message in ipairs(messages) do say(ARGV[3] .. message[1], message[2], true) end
   if tell_strangers then tell_strangers() end
   -- The lock's audit is the last key of those that take locks.
   if audit then redis.pcall('SET', KEYS[#KEYS], audit, 'PX', AUDIT_KEPT_MS) end

@@ -7,6 +7,6 @@ local channel = ARGV[#ARGV]
 -- Says that there is another leader, or another token of the same, or none.
 function tell_strangers()
   local said = changes.last and 'leader ' .. changes.last or (freed or left_resting) and 'nobody'
-  if said then redis.pcall('PUBLISH', channel, said) end
+  if said then say(channel, said) end
 end
 

@@ -71,7 +71,7 @@ end
 
 -- Tells clients of Redisson's that the lock is free, where nobody was given it.
 local function tell_strangers()
-  if freed and not given then redis.pcall('PUBLISH', channel, '0') end
+  if freed and not given then say(channel, '0') end
 end
 
 -- Writes that something was given up; says whether there was anything.

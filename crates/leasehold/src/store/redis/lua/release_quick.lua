@@ -43,7 +43,14 @@ if ARGV[2] == '' and not ARGV[5] then
         if type(written) == 'table' then return 'held' end
         if not redis.pcall('SET', KEYS[1], own == '' and hold or own, 'PX', lease_ms).ok then return 'held' end
         redis.pcall('HDEL', KEYS[2], 'w:' .. first, 'n:' .. first, 'p:' .. first)
-        redis.pcall('PUBLISH', ARGV[3] .. first, 'grant ' .. nonce .. ' ' .. fence)
+        local channel, message = ARGV[3] .. first, 'grant ' .. nonce .. ' ' .. fence
+        -- As in say.lua.
+        if string.byte(channel) == 10 then
+          channel = string.sub(channel, 2)
+          local heard = redis.pcall('SPUBLISH', channel, message)
+          if type(heard) == 'number' and heard > 0 then return 'held' end
+        end
+        redis.pcall('PUBLISH', channel, message)
         return 'held'
       end
     end

@@ -496,6 +496,7 @@ Where the locks are [env: LEASEHOLD_STORE] [default: a SQLite file of this user'
                                    (?ca=FILE, and ?cert=FILE&key=FILE where it wants to see a certificate)
   redis+unix:///path/to/socket     the same, by a socket
   redis+sentinel://a,b,c/name      the primary that these Sentinels know by that name
+  redis+cluster://a,b,c            a cluster, of which these nodes know the others
   redis+shard://a,b,c              independent servers: each name lies on one of them
   sqlite:PATH                      a file, for the processes of this machine
 

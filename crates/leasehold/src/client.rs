@@ -155,6 +155,8 @@ impl Client {
     ///   `redis+unix:///path/to/socket[?db=1]`
     /// - `redis+sentinel://[user[:password]@]host[:port],…/name[/db]`: the primary of that name, wherever these Sentinels
     ///   say that it is; `rediss+sentinel://…` (TLS)
+    /// - `redis+cluster://[user[:password]@]host[:port],…`: a cluster, of which these nodes know the others;
+    ///   `rediss+cluster://…` (TLS)
     /// - `redis+shard://[user[:password]@]host[:port],…[/db]`: independent servers, of which each name
     ///   [has one](crate::store::Shards); `rediss+shard://…` (TLS)
     /// - `sqlite:PATH`: the processes of one machine

@@ -6,6 +6,7 @@
 //! What holds on every store alike is tested in `tests/mutex` and `tests/reentrant`; what a script does, in `tests/redis_model`.
 
 mod cluster;
+mod cluster_load;
 mod counter;
 mod dead;
 mod entries;

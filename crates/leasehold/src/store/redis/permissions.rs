@@ -6,7 +6,7 @@
 //! 1. Nothing that a user chose is a pattern: what would be one in a prefix is escaped.
 //! 2. A line that is used as it stands makes no user with a password that everybody knows: the server refuses it.
 
-use super::config::RedisConfig;
+use super::config::{RedisConfig, Site};
 use super::version::ServerVersion;
 use leasehold_core::KeySpace;
 use std::collections::BTreeSet;
@@ -26,6 +26,12 @@ const SENT: [&str; 12] = [
     "zrange",
     "zrem",
 ];
+/// What we send to the nodes of a cluster beside that, `cluster|info` without insisting on it; and, last, what those lack
+/// that have no sharded channels.
+const SENT_IN_CLUSTER: [&str; 6] =
+    ["asking", "cluster|info", "cluster|slots", "ssubscribe", "sunsubscribe", "spublish"];
+/// From which of them on.
+const SHARDED: usize = 3;
 /// What our scripts call.
 const CALLED: [&str; 19] = [
     "del",
@@ -71,6 +77,8 @@ pub struct Permissions {
     selects: bool,
     /// Set if replicas are waited for.
     waits: bool,
+    /// Set if it is a cluster.
+    cluster: bool,
     server: ServerVersion,
 }
 
@@ -101,7 +109,8 @@ impl Permissions {
             return Err(PermissionsError::Prefix);
         }
         let (selects, waits) = (config.database() != 0, config.wanted_replicas() != 0);
-        Ok(Self { keys: config.keys().clone(), selects, waits, server: ServerVersion::NEWEST })
+        let cluster = matches!(config.site(), Site::Cluster(_));
+        Ok(Self { keys: config.keys().clone(), selects, waits, cluster, server: ServerVersion::NEWEST })
     }
 
     /// The same at a server of this version.
@@ -154,6 +163,10 @@ impl Permissions {
         if self.waits {
             commands.insert("wait");
         }
+        if self.cluster {
+            let known = if self.server.knows_sharded_channels() { SENT_IN_CLUSTER.len() } else { SHARDED };
+            commands.extend(&SENT_IN_CLUSTER[..known]);
+        }
         commands
     }
 }
@@ -197,7 +210,9 @@ mod tests {
             .filter_map(|call| call.split_once('\''))
             .map(|(command, _)| command.to_ascii_lowercase())
             .collect();
-        assert_eq!(called, CALLED.map(str::to_owned).into());
+        // What only those of a cluster say.
+        let sharded = std::iter::once("spublish");
+        assert_eq!(called, CALLED.into_iter().chain(sharded).map(str::to_owned).collect());
     }
 
     #[test]
@@ -229,6 +244,20 @@ mod tests {
         assert!(has(rules("redis://h/1", ServerVersion::NEWEST), "+select"));
         assert!(!has(rules("redis://h", ServerVersion::NEWEST), "+wait"));
         assert!(has(rules("redis://h?replicas=1", ServerVersion::NEWEST), "+wait"));
+    }
+
+    #[test]
+    fn a_cluster_needs_more() {
+        let has = |url: &str, server| -> Vec<bool> {
+            let rules = rules(url, server);
+            SENT_IN_CLUSTER.map(|command| rules.contains(&format!("+{command}"))).into()
+        };
+        assert_eq!(has("redis+cluster://h", ServerVersion::redis(7, 0)), [true; 6]);
+        assert_eq!(
+            has("redis+cluster://h", ServerVersion::redis(6, 2)),
+            [true, true, true, false, false, false]
+        );
+        assert_eq!(has("redis://h", ServerVersion::NEWEST), [false; 6]);
     }
 
     #[test]

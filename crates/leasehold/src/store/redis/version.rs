@@ -57,6 +57,11 @@ impl ServerVersion {
     pub(super) fn knows_client_setinfo(self) -> bool {
         self.is_valkey || self.numbers >= (7, 2)
     }
+
+    /// Whether it has `SSUBSCRIBE` and `SPUBLISH`: since 7.0, the first Valkey is later.
+    pub(super) fn knows_sharded_channels(self) -> bool {
+        self.is_valkey || self.numbers >= (7, 0)
+    }
 }
 
 impl fmt::Display for ServerVersion {

@@ -8,7 +8,7 @@
 -- KEYS[4]  the lock's audit, with KEYS[3]
 -- ARGV[1]  the hold
 -- ARGV[2]  the user's own value in place of the hold as token, or empty
--- ARGV[3]  what the channels of all mailboxes begin with
+-- ARGV[3]  what the channels of all mailboxes begin with, as say.lua takes them
 -- ARGV[4]  lease_ms
 -- ARGV[5]  label
 -- ARGV[6]  nonce, or empty not to queue

@@ -1,6 +1,6 @@
 -- Part of acquire, release, evict and free, and of resize, after what others may know: what is to be changed, and the record.
 --
--- ARGV[3]  what the channels of all mailboxes begin with; the session follows
+-- ARGV[3]  what the channels of all mailboxes begin with, as say.lua takes them; the session follows
 --
 -- What is decided is decided on the variables of what was read. Only `commit` of commit.lua writes, at the end and in this
 -- order, so that a script that is cut off leaves a state that the next one handles right:

@@ -7,7 +7,7 @@
 -- KEYS[4]  the lock's audit
 -- ARGV[1]  the session
 -- ARGV[2]  empty
--- ARGV[3]  what the channels of all mailboxes begin with
+-- ARGV[3]  what the channels of all mailboxes begin with, as say.lua takes them
 -- ARGV[4]  who does it
 -- ARGV[#]  what the kind has behind all others: see reentrant_change.lua and parts.lua
 --

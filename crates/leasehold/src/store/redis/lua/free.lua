@@ -5,7 +5,7 @@
 -- KEYS[3]  the lock's audit
 -- ARGV[1]  empty
 -- ARGV[2]  empty
--- ARGV[3]  what the channels of all mailboxes begin with
+-- ARGV[3]  what the channels of all mailboxes begin with, as say.lua takes them
 -- ARGV[4]  who does it
 -- ARGV[5]  'hold', and then a fencing token; 'stranger', and then the SHA-1 of what a client of another library has put at
 -- ARGV[6]  the lock's key

@@ -6,7 +6,7 @@
 -- KEYS[3]  the lock's audit
 -- ARGV[1]  empty
 -- ARGV[2]  empty
--- ARGV[3]  what the channels of all mailboxes begin with
+-- ARGV[3]  what the channels of all mailboxes begin with, as say.lua takes them
 -- ARGV[4]  who does it
 -- ARGV[5]  'hold', and then a fencing token; no client of another library has such a lock
 -- ARGV[6]  the fencing token

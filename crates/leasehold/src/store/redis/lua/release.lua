@@ -5,7 +5,7 @@
 -- KEYS[2]  its record
 -- ARGV[1]  the hold
 -- ARGV[2]  the user's own value in place of the hold as token, or empty
--- ARGV[3]  what the channels of all mailboxes begin with
+-- ARGV[3]  what the channels of all mailboxes begin with, as say.lua takes them
 -- ARGV[4]  'grant', or 'free' to leave a freed lock to whoever comes first; or a number, where the lock is to stay taken by
 --          nobody until so many ms after it was given to this hold, or as with 'grant' if they are over
 -- ARGV[5…] nothing, or an acquire that follows in the same step: hold, own value, and as acquire's ARGV[4] to ARGV[9]

@@ -5,7 +5,7 @@
 -- KEYS[2]  its record
 -- ARGV[1]  the hold
 -- ARGV[2]  its owner, or what else the user has said, or empty
--- ARGV[3]  what the channels of all mailboxes begin with
+-- ARGV[3]  what the channels of all mailboxes begin with, as say.lua takes them
 -- ARGV[4]  'grant'
 -- ARGV[5…] nothing, or an acquire that follows in the same step: hold, owner, as acquire's ARGV[4] to ARGV[9], and portion
 -- ARGV[#]  the kind

@@ -5,7 +5,7 @@
 -- KEYS[2]  its record
 -- ARGV[1]  empty
 -- ARGV[2]  empty
--- ARGV[3]  what the channels of all mailboxes begin with
+-- ARGV[3]  what the channels of all mailboxes begin with, as say.lua takes them
 -- ARGV[4]  how many there were when it was looked at, or empty
 -- ARGV[5]  how many there are to be
 -- ARGV[6]  the kind

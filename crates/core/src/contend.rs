@@ -15,6 +15,8 @@
 //!    Where several hold the lock, the first in the queue watches each of them: it asks about one at a time, the next
 //!    when the first of them would be dead.
 //! 5. A hold that keeps nobody out needs no short first lease: a ghost of it does no harm.
+//! 6. Over a quorum each question asks for a [hold of its own](Terms::fresh): the undo of one that a minority has given
+//!    may be late, and is never to hit the next. What a question may have left is given up before the next is asked.
 
 use crate::{
     Acquire, Acquired, Ahead, Claim, Enqueue, Entered, FIRST_LEASE, FencingToken, HoldId, Holder, Label,
@@ -43,6 +45,9 @@ const AHEAD_PAUSE: Duration = Duration::from_millis(20);
 const FAULT_PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 /// How many nonces are remembered: a message that answers an older one makes the contender look.
 const NONCES: usize = 4;
+/// How often to ask where votes were split, so that nobody has the lock: the first time, and how often that doubles.
+const SPLIT_LOOK: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(20));
+const SPLIT_DOUBLINGS: u32 = 3;
 /// How often in a row a hold may be over before its news has arrived.
 const STALE_GRANTS: u32 = 3;
 
@@ -72,6 +77,9 @@ pub struct Terms {
     pub look_often: bool,
     /// What part of the lock is wanted.
     pub portion: Portion,
+    /// Set where each question asks for another hold, since a store that has no queue may have undone the one before in
+    /// part, or be about to.
+    pub fresh: bool,
 }
 
 /// What to do next.
@@ -87,6 +95,8 @@ pub enum Step {
     Granted(Grant),
     /// The lease is shorter than the time that the news of it takes.
     TooSlow,
+    /// Release this at the store, and poll again (6).
+    Undo(Claim),
 }
 
 /// A hold, fresh from the store.
@@ -138,6 +148,7 @@ pub struct Standing {
 ///     queue: true,
 ///     look_often: false,
 ///     portion: Portion::Whole,
+///     fresh: false,
 /// };
 /// let mut random = { let mut drawn = 0; move || { drawn += 1; drawn } }; // in earnest, unforeseeable
 /// let mut contender = Contender::new(SessionId::from_random([7; 12]), 0);
@@ -172,6 +183,8 @@ pub struct Contender {
     stale_grants: u32,
     /// How often in a row another stood ahead than was asked about.
     surprises: u32,
+    /// How often in a row votes were split (6).
+    splits: u32,
     /// Set while it would be told if a stranger released the lock.
     hears: bool,
 }
@@ -196,6 +209,8 @@ struct Attempt {
     kept: Duration,
     look_often: bool,
     portion: Portion,
+    /// Set if no other question asks for this hold.
+    fresh: bool,
     /// The last few questions.
     sent: VecDeque<Asked>,
     /// Whether anything of the hold may be at the store: a place, or the lock.
@@ -230,6 +245,7 @@ impl Contender {
             silent_since: None,
             stale_grants: 0,
             surprises: 0,
+            splits: 0,
             hears: false,
         }
     }
@@ -259,8 +275,26 @@ impl Contender {
             }
             _ => {}
         }
+        if let Some(claim) = self.renounce() {
+            return Step::Undo(claim);
+        }
         let (nonce, ask) = self.ask(now, terms, random);
         Step::Ask(nonce, ask)
+    }
+
+    /// Gives up what a question was for that had no grant, where the next one asks for another hold (6). What is returned has
+    /// to be released at the store.
+    pub fn renounce(&mut self) -> Option<Claim> {
+        let is_over = |attempt: &mut Attempt| attempt.fresh;
+        if matches!(self.phase, Phase::Won(_)) {
+            return None;
+        }
+        let attempt = self.attempt.take_if(is_over)?;
+        if matches!(self.phase, Phase::Asking { .. }) {
+            // Its asker is gone.
+            self.phase = Phase::Idle;
+        }
+        attempt.may_be_there.then_some(attempt.claim)
     }
 
     /// A question, counted as sent now: for [`Step::Ask`], or to go with the release of another hold.
@@ -276,6 +310,7 @@ impl Contender {
             kept,
             look_often: terms.look_often,
             portion: terms.portion,
+            fresh: terms.fresh,
             sent: VecDeque::with_capacity(NONCES),
             may_be_there: false,
             may_have_been_there: false,
@@ -348,9 +383,10 @@ impl Contender {
                 // A question that does not queue leaves the place of an earlier one where it is.
                 attempt.may_be_there = position.is_some() || attempt.may_have_been_there;
                 self.answered();
-                let holder = holder.clone();
+                let (holder, holder_is_there) = (holder.clone(), holder.is_some());
                 self.standing = Standing { holder, position: *position, ahead: *ahead, as_of: Some(now) };
                 self.watch(*ahead, others, now);
+                self.splits = if holder_is_there { 0 } else { self.splits.saturating_add(1) };
                 let pause = if news { Duration::ZERO } else { self.pause(asked.ahead, now, random) };
                 self.phase = Phase::Waiting(now + pause);
             }
@@ -478,6 +514,7 @@ impl Contender {
         self.answered();
         self.stale_grants = 0;
         self.surprises = 0;
+        self.splits = 0;
         self.hears = false;
     }
 
@@ -532,6 +569,11 @@ impl Contender {
     /// The same, as if nobody could die.
     fn usual_pause(&self, random: Random<'_>) -> Duration {
         let holder = self.standing.holder.as_ref();
+        let fresh = self.attempt.as_ref().is_some_and(|attempt| attempt.fresh);
+        if fresh && holder.is_none() {
+            let most = SPLIT_LOOK.1 * (1 << self.splits.saturating_sub(1).min(SPLIT_DOUBLINGS));
+            return between(SPLIT_LOOK.0, most, random());
+        }
         let head = self.standing.position.unwrap_or(0) == 0;
         let look_often = self.attempt.as_ref().is_some_and(|attempt| attempt.look_often);
         let unheard = !self.hears && holder.is_some_and(Holder::is_stranger);
@@ -611,6 +653,7 @@ mod tests {
             queue: true,
             look_often: false,
             portion: Portion::Whole,
+            fresh: false,
         }
     }
 
@@ -927,6 +970,55 @@ mod tests {
         }
     }
 
+    // ---- a hold a question (6) ----
+
+    fn fresh() -> Terms {
+        Terms { queue: false, look_often: true, fresh: true, ..terms() }
+    }
+
+    #[test]
+    fn where_each_question_asks_for_a_hold_of_its_own_no_undo_can_hit_the_next() {
+        let random = &mut counter();
+        let mut contender = Contender::new(SessionId::from_random([1; 12]), 0);
+        let split = Acquired::Taken { holder: None, position: None, ahead: None, others: Vec::new() };
+        let (nonce, first) = asked(contender.poll(ms(0), &fresh(), random));
+        contender.handle_reply(nonce, &split, ms(1), random);
+        assert_eq!(contender.renounce(), None, "the store has undone it");
+        let Step::Sleep(until) = contender.poll(ms(1), &fresh(), random) else { panic!("not asleep") };
+        assert!(until >= ms(3) && until <= ms(21), "nobody has it: {until:?}");
+
+        let (nonce, second) = asked(contender.poll(until, &fresh(), random));
+        assert_ne!(first.claim, second.claim);
+        contender.handle_fault(nonce, Executed::Unknown, until, random);
+        assert_eq!(contender.renounce(), Some(second.claim), "it may be there");
+        assert!(matches!(contender.poll(until, &fresh(), random), Step::Sleep(_)));
+
+        // An asker who is gone leaves a question of which nobody knows.
+        let later = until + Duration::from_secs(2);
+        let (late, third) = asked(contender.poll(later, &fresh(), random));
+        assert_eq!(contender.poll(later, &fresh(), random), Step::Undo(third.claim.clone()));
+        let (nonce, fourth) = asked(contender.poll(later, &fresh(), random));
+        assert_ne!(third.claim, fourth.claim);
+        let granted =
+            Acquired::Granted { fence: fence(), remaining_ms: 3_000, others_wait: false, entered: None };
+        contender.handle_reply(late, &granted, later, random);
+        assert!(!contender.is_won(later), "it is being undone");
+        contender.handle_reply(nonce, &granted, later, random);
+        assert_eq!(contender.renounce(), None);
+        assert_eq!(contender.take().map(|grant| grant.claim), Some(fourth.claim));
+    }
+
+    #[test]
+    fn a_grant_that_came_too_late_is_undone_where_each_question_has_a_hold_of_its_own() {
+        let random = &mut counter();
+        let mut contender = Contender::new(SessionId::from_random([1; 12]), 0);
+        let (nonce, ask) = asked(contender.poll(ms(0), &fresh(), random));
+        let granted =
+            Acquired::Granted { fence: fence(), remaining_ms: 3_000, others_wait: false, entered: None };
+        contender.handle_reply(nonce, &granted, ms(2_990), random);
+        assert_eq!(contender.renounce(), Some(ask.claim));
+    }
+
     // ---- the watch (4) ----
 
     fn session(n: u8) -> SessionId {
@@ -1087,7 +1179,7 @@ mod tests {
                     now = until;
                 }
                 Step::Granted(_) => break,
-                Step::TooSlow => panic!("no time has passed"),
+                Step::TooSlow | Step::Undo(_) => panic!("no time has passed, and it keeps its hold"),
             }
         }
         assert_eq!(looks, 51, "one to queue, and one for each of the dead");

@@ -6,7 +6,7 @@
 //!    mailbox in each slot.
 //! 3. Literal: no part of a name is ever a pattern.
 
-use crate::{Lock, SessionId};
+use crate::{Kind, Lock, SessionId};
 use crc::{CRC_16_XMODEM, Crc};
 use std::sync::LazyLock;
 
@@ -152,6 +152,20 @@ impl KeySpace {
         [&self.beside(hashed(&keys.name)), ":leader:", &keys.name].concat()
     }
 
+    /// The channel on which is said that a Mutex lies free, where whoever waits has no place in a queue: in the lock's slot.
+    ///
+    /// ```
+    /// use leasehold_core::{KeySpace, Lock};
+    ///
+    /// let space = KeySpace::new("app:")?;
+    /// let keys = space.lock(&Lock::mutex("{orders}/42".parse()?))?;
+    /// assert_eq!(space.told_channel(&keys), "app:leasehold:{orders}:told:app:{orders}/42");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn told_channel(&self, keys: &LockKeys) -> String {
+        [&self.beside(hashed(&keys.name)), ":told:", &keys.name].concat()
+    }
+
     /// What is written before replicas are asked what they have: in the lock's slot, without a meaning, and gone soon.
     ///
     /// ```
@@ -283,6 +297,11 @@ pub enum KeyError {
         "a key prefix has neither braces nor control characters: put a hash tag into the lock's name instead"
     )]
     PrefixCharacter,
+    /// The store is a quorum, and such a lock is more than votes can give.
+    #[error(
+        "a quorum of stores has no {word}, only what one has at a time by a majority of votes, a Mutex or a ReentrantMutex: use one server for it, or one that Sentinels know", word = .0.word()
+    )]
+    NotByMajority(Kind),
     /// The name is one of our own keys.
     #[error("names with `leasehold:{{` in them are Leasehold's own keys: choose another name")]
     Reserved,

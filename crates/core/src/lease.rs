@@ -94,6 +94,16 @@ pub enum LeaseError {
     /// Longer than [`Lease::MAX`].
     #[error("a lease is at most 366 days long, this one {0:?}")]
     TooLong(Duration),
+    /// Longer than the store can keep any.
+    #[error(
+        "the lease is {lease:?} long, and this quorum keeps a lease for {most:?} at most, since a node that came back votes after so long: give a shorter one, or set `min_uptime` higher for all clients"
+    )]
+    LongerThanKept {
+        /// The lease.
+        lease: Duration,
+        /// The longest that it keeps.
+        most: Duration,
+    },
     /// It should last until an instant that has passed already.
     #[error("the lease should end at an instant that has passed already")]
     Past,

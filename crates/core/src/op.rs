@@ -104,6 +104,12 @@ impl Kind {
         matches!(self, Self::Mutex)
     }
 
+    /// Whether several stores can have a lock of this kind together, whose holder is whoever a majority of them has: nobody
+    /// has to be told more of it than what his own claim has come to.
+    pub const fn goes_by_majority(self) -> bool {
+        matches!(self, Self::Mutex | Self::Reentrant)
+    }
+
     /// Whether a lock of this kind is a string, which one holder at a time has.
     pub const fn is_one_string(self) -> bool {
         matches!(self, Self::Mutex | Self::Election)
@@ -390,6 +396,8 @@ pub enum Op {
     Inspect(Inspect),
     /// Say how many permits a Semaphore has.
     Resize(Resize),
+    /// Raise the fencing token of a hold to what a quorum of stores has agreed on.
+    Raise(Raise),
 }
 
 /// What no owner of a ReentrantMutex is called: the field beside the owner's is.
@@ -403,6 +411,9 @@ impl Op {
             _ if kind.has_owners() && !self.names_owners() => Some(Refused::NoOwner),
             Self::Release(Release { pass: Pass::Rest { .. }, .. }) if !kind.is_one_string() => {
                 Some(Refused::NoRest)
+            }
+            Self::Release(Release { pass: Pass::Tell, .. }) if !kind.goes_by_majority() => {
+                Some(Refused::NoSuchPart)
             }
             _ => None,
         }
@@ -418,6 +429,7 @@ impl Op {
                 named(&release.claim) && release.next.as_ref().is_none_or(|next| named(&next.claim))
             }
             Self::Extend(extend) => named(&extend.claim),
+            Self::Raise(raise) => named(&raise.claim),
             Self::Inspect(inspect) => inspect.claim.as_ref().is_none_or(named),
             Self::Evict(_) | Self::Free(_) | Self::Resize(_) => true,
         }
@@ -429,6 +441,7 @@ impl Op {
             Self::Acquire(ask) => ask.portion.suits(kind),
             Self::Release(release) => release.next.as_ref().is_none_or(|next| next.portion.suits(kind)),
             Self::Resize(_) => kind == Kind::Semaphore,
+            Self::Raise(_) => kind.goes_by_majority(),
             Self::Extend(Extend { reserve: Some(_), .. }) => kind.is_handed_on(),
             Self::Extend(_) | Self::Inspect(_) | Self::Evict(_) | Self::Free(_) => true,
         }
@@ -540,6 +553,9 @@ pub enum Pass {
     Grant,
     /// It lies free, so that clients of other libraries, who do not queue, have their chance.
     Free,
+    /// It lies free, and whoever [listens](Kind::goes_by_majority) to it is told: where no store has a queue, since each of
+    /// several has but a vote. Of a Mutex or a ReentrantMutex only.
+    Tell,
     /// It stays taken, by nobody, until so long after it was given to this hold, and only then comes to whoever looks first:
     /// for what is to be done once in that time. Where that time is over, as [`Grant`](Self::Grant). Of a lock
     /// that is [one string](Kind::is_one_string) only.
@@ -547,6 +563,52 @@ pub enum Pass {
         /// How long from when the lock was given to this hold, in milliseconds.
         for_ms: u64,
     },
+}
+
+/// Raise the fencing token of a hold: the second round of an acquire over several stores, each of which has given the hold a
+/// token of its own. The greatest of them is the hold's, and it counts once a majority that still has the hold has stored it.
+/// So whoever is given the lock next is given a greater one by each majority.
+///
+/// It compares the hold, so that one that comes late changes nothing; and it never lowers a token.
+///
+/// ```
+/// use leasehold_core::model::{LockState, everybody};
+/// use leasehold_core::{
+///     Acquire, Acquired, Claim, FencingToken, HoldId, Label, Life, Op, Portion, Raise, Raised, Reply, SessionId,
+/// };
+///
+/// let claim = Claim::new(HoldId::from_random(SessionId::from_random([1; 12]), [9; 16]));
+/// let ask = Acquire {
+///     claim: claim.clone(), lease_ms: 3_000, label: Label::new("billing")?, queue: None, adopt_ms: None,
+///     life: Life::Lease, ahead: None, portion: Portion::Whole,
+/// };
+/// let mut lock = LockState::default();
+/// lock.apply(1_000_000, &Op::Acquire(ask), &everybody);
+///
+/// let raise = Op::Raise(Raise { claim, fence: FencingToken::new(4_000_000) });
+/// let (reply, _) = lock.apply(1_001_000, &raise, &everybody);
+/// assert_eq!(reply, Reply::Raise(Raised::Raised));
+/// let (reply, _) = lock.apply(9_000_000, &raise, &everybody);
+/// assert_eq!(reply, Reply::Raise(Raised::NotHeld)); // its lease has ended
+/// # Ok::<(), leasehold_core::LabelError>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Raise {
+    /// The hold.
+    pub claim: Claim,
+    /// What its fencing token is at least from now on.
+    pub fence: FencingToken,
+}
+
+/// What became of a [`Raise`].
+///
+/// [`Raise`] shows it in use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Raised {
+    /// The hold is there, and its token is as great as was asked, or greater.
+    Raised,
+    /// The hold is not there any more, or nothing is known of its token: nothing was changed.
+    NotHeld,
 }
 
 /// See how the lock stands.
@@ -701,6 +763,8 @@ pub enum Reply {
     Free(Freed),
     /// To an [`Op::Resize`].
     Resize(Resized),
+    /// To an [`Op::Raise`].
+    Raise(Raised),
     /// The operation has no meaning here, and nothing was changed for it. Whoever is refused a part of a lock that several
     /// can have does not wait for it any more, and others may be let in.
     Refused(Refused),

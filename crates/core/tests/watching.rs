@@ -45,6 +45,7 @@ fn terms(portion: Portion) -> Terms {
         life: Life::Session { alive_ms: LIVES_MS },
         queue: true,
         look_often: false,
+        fresh: false,
         portion,
     }
 }

@@ -159,6 +159,8 @@ impl Client {
     ///   `rediss+cluster://…` (TLS)
     /// - `redis+shard://[user[:password]@]host[:port],…[/db]`: independent servers, of which each name
     ///   [has one](crate::store::Shards); `rediss+shard://…` (TLS)
+    /// - `redlock://[user[:password]@]host[:port],host[:port],…[/db][?min_uptime=60s]`: a majority of these servers, which are
+    ///   independent of one another, see [`QuorumConfig`](crate::store::QuorumConfig); `redlocks://…` (TLS)
     /// - `sqlite:PATH`: the processes of one machine
     /// - `memory:`: this process
     ///
@@ -229,13 +231,21 @@ impl Client {
     /// What is done once in a `period`, whoever comes first: see [`OncePer`]. Its lock is the [`mutex`](Self::mutex) of that
     /// name.
     ///
-    /// Fails as that does. Nothing is sent.
+    /// Fails as that does, and for a period that is longer than a [quorum](crate::store::QuorumConfig::min_uptime) keeps
+    /// anything. Nothing is sent.
     pub fn once_per<N>(&self, name: N, period: Duration) -> Result<OncePer, LockError>
     where
         N: TryInto<LockName>,
         N::Error: Into<NameError>,
     {
-        Ok(OncePer::new(self.clone(), &self.checked(Lock::mutex(named(name)?))?, period))
+        let lock = self.checked(Lock::mutex(named(name)?))?;
+        if let Some(most) = self.engine.store.longest_lease().filter(|most| period > *most) {
+            return Err(LockError::Period(leasehold_core::LeaseError::LongerThanKept {
+                lease: period,
+                most,
+            }));
+        }
+        Ok(OncePer::new(self.clone(), &lock, period))
     }
 
     /// The semaphore of that name, with so many permits where the store knows no other number: see [`Semaphore`].
@@ -609,6 +619,11 @@ impl ClientBuilder {
             Target::Store(store) => store,
             Target::Url(url) => open(&url, self.access, self.timings.call, &world).await?,
         };
+        if let Some(most) = store.longest_lease().filter(|most| self.timings.watchdog > *most) {
+            let lease = self.timings.watchdog;
+            let error = leasehold_core::LeaseError::LongerThanKept { lease, most };
+            return Err(ConnectError::Setting(format!("the watchdog's lease: {error}")));
+        }
         let engine = Engine::start(store, world, about, self.timings).await;
         let engine = engine.map_err(|error| match error {
             StartError::Session(fault) => ConnectError::Store(fault),
@@ -667,11 +682,11 @@ async fn open(
             open_sqlite(rest).await
         }
         "redis" | "rediss" | "redis+unix" | "redis+sentinel" | "rediss+sentinel" | "redis+cluster"
-        | "rediss+cluster" | "redis+shard" | "rediss+shard" => open_redis(url, access, within, world).await,
+        | "rediss+cluster" | "redis+shard" | "rediss+shard" | "redlock" | "redlocks" => open_redis(url, access, within, world).await,
         "" => Err(ConnectError::Url("it has no scheme: write redis://…, sqlite:PATH or memory:".into())),
         // The scheme is not repeated: what stands there may be a secret in the wrong place.
         _ => Err(ConnectError::Url(
-            "there is no store of its scheme: there are redis://, rediss://, redis+unix://, redis+sentinel://, rediss+sentinel://, redis+cluster://, rediss+cluster://, redis+shard://, rediss+shard://, sqlite: and memory:"
+            "there is no store of its scheme: there are redis://, rediss://, redis+unix://, redis+sentinel://, rediss+sentinel://, redis+cluster://, rediss+cluster://, redis+shard://, rediss+shard://, redlock://, redlocks://, sqlite: and memory:"
                 .into(),
         )),
     }
@@ -695,7 +710,7 @@ async fn open_redis(
     within: Duration,
     world: &Arc<dyn World>,
 ) -> Result<Arc<dyn Store>, ConnectError> {
-    use crate::store::{RedisConfig, RedisStore, Shards, UrlError};
+    use crate::store::{QuorumConfig, QuorumStore, RedisConfig, RedisStore, Shards, UrlError};
     use std::error::Error;
     let explain = |error: UrlError| match error.source() {
         Some(source) => ConnectError::Url(format!("{error}: {source}")),
@@ -704,6 +719,10 @@ async fn open_redis(
     let settled = |config: RedisConfig| {
         Ok::<_, ConnectError>(access.to(config)?.connect_timeout(within).in_world(Arc::clone(world)))
     };
+    if url.starts_with("redlock") {
+        let config = QuorumConfig::from_url(url).map_err(explain)?.try_map(settled)?;
+        return Ok(Arc::new(QuorumStore::connect(config).await?));
+    }
     match RedisConfig::from_url(url) {
         Ok(config) => Ok(Arc::new(RedisStore::connect(settled(config)?).await?)),
         Err(UrlError::Shards) => {

@@ -140,6 +140,9 @@ pub enum LockError {
     /// The value of one's own cannot be.
     #[error(transparent)]
     Value(#[from] OwnValueError),
+    /// A period that the store cannot keep.
+    #[error("the period: {0}")]
+    Period(LeaseError),
     /// A number of permits, arrivals or parties that cannot be.
     #[error("{given} cannot be the number of {what}: there is 1 at least, and {most} at most")]
     Count {

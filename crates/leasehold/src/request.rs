@@ -356,6 +356,9 @@ impl Request {
             Some(lease) => lease.remaining(self.engine.world.wall())?,
             None => self.engine.timings.watchdog,
         };
+        if let Some(most) = self.engine.store.longest_lease().filter(|most| lease > *most) {
+            return Err(LeaseError::LongerThanKept { lease, most });
+        }
         let cap = self.max_hold.map(|cap| Lease::For(cap).check().map(|_| cap)).transpose()?;
         Ok(Span { lease, cap })
     }
@@ -478,15 +481,17 @@ impl Request {
         own: Option<Arc<Session>>,
     ) -> Pursuit {
         let life = own.as_ref().map_or(self.engine.sessions.life, |own| own.life);
+        let queues = self.engine.store.has_queue();
         let terms = Arc::new(Terms {
             lease,
             label: self.engine.label.clone(),
             value: asker.value.clone(),
             adopt: self.adopt,
             life: if asker.by_lease { Life::Lease } else { life },
-            queue: !once && self.retry.is_none(),
-            look_often: self.parting.free_every.is_some() || !self.engine.store.has_mailboxes(),
+            queue: !once && self.retry.is_none() && queues,
+            look_often: self.parting.free_every.is_some() || !queues || !self.engine.store.has_mailboxes(),
             portion: asker.portion,
+            fresh: !queues,
         });
         Pursuit { terms, session: own, limit, once, retry: self.retry }
     }

@@ -22,7 +22,7 @@ use crate::cohort::{Block, Reserve};
 use crate::{
     Acquire, Acquired, Ahead, AuditEntry, Claim, Ended, Entered, Evict, Evicted, Extend, Extended, Fate,
     FencingToken, Fingerprint, Free, Freed, HoldId, Holder, Inspect, Inspection, Kind, Label, Life, Op,
-    OwnValue, Pass, Portion, Refused, Release, Released, Reply, Seen, SessionId, Share, Wake,
+    OwnValue, Pass, Portion, Raise, Raised, Refused, Release, Released, Reply, Seen, SessionId, Share, Wake,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -179,6 +179,7 @@ impl LockState {
             Op::Evict(evict) => self.evict(now, evict, alive, &mut wakes).map(Reply::Evict),
             Op::Free(free) => self.free(now, free, &mut wakes).map(Reply::Free),
             Op::Resize(resize) => self.resize(now, *resize, &mut wakes).map(Reply::Resize),
+            Op::Raise(raise) => Ok(Reply::Raise(self.raise(now, raise))),
         };
         let too_soon = matches!((op, &reply), (Op::Extend(extend), Ok(Reply::Extend(Extended::Extended | Extended::Reserved { .. })))
             if lies.as_ref().is_some_and(|lies| lies.ends_before(now.ms + extend.lease_ms)));
@@ -604,6 +605,22 @@ impl LockState {
         reserved.unwrap_or(Extended::Extended)
     }
 
+    /// Raises the fencing token of a hold, and never lowers it (1). All holds of an owner have one.
+    fn raise(&mut self, now: Now, raise: &Raise) -> Raised {
+        let known = || self.tenant().is_some_and(|tenant| tenant.claim == raise.claim);
+        let entries = self.entries().is_some();
+        if !self.holds(&raise.claim) || !(entries || known()) {
+            return Raised::NotHeld;
+        }
+        let Some(record) = &mut self.record else { return Raised::NotHeld };
+        record.last = record.last.max(Some(raise.fence));
+        record.keep(now.ms, 0);
+        if let Some(Value { content: Content::Entries(entries), .. }) = &mut self.value {
+            entries.fence = entries.fence.max(Some(raise.fence));
+        }
+        Raised::Raised
+    }
+
     /// Reserves fencing tokens for a hold that is known to have been given last.
     fn reserve(&mut self, now: Now, claim: &Claim, reserve: Reserve) -> Option<Extended> {
         let record = self.record.as_mut()?;
@@ -640,7 +657,7 @@ impl LockState {
         }
         // Told to the second one, too: the reply to the first may have been lost.
         let left = self.entries_of(&release.claim).map_or(0, |entries| entries.count);
-        let grants = release.pass != Pass::Free && rest_ms.is_none();
+        let grants = !matches!(release.pass, Pass::Free | Pass::Tell) && rest_ms.is_none();
         let next = match (&release.next, grants) {
             (Some(next), true) => Some(self.acquire(now, next, wakes)),
             (Some(next), false) => {

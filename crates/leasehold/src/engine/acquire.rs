@@ -268,10 +268,10 @@ impl<'a> Chase<'a> {
         Ok(())
     }
 
-    /// Hears from now on when the lock is released, where a stranger has it that will grant it to nobody, and looks then:
-    /// he may have released it before.
+    /// Hears from now on when the lock is released, where whoever has it will grant it to nobody: a stranger, or anybody where
+    /// there is no queue. Looks then, since it may have been released before.
     async fn hear(&mut self, now: Moment) -> Result<(), Missed> {
-        if !self.seat.waits_for_stranger(self.line.id) {
+        if self.engine.store.has_queue() && !self.seat.waits_for_stranger(self.line.id) {
             // Whoever has it next is looked after anew.
             self.hearing = Hearing::NotYet;
             self.seat.hear(self.line.id, false);

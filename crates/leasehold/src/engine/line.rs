@@ -186,6 +186,7 @@ mod tests {
             life: Life::Session { alive_ms: 10_000 },
             queue: true,
             look_often: false,
+            fresh: false,
             portion: Portion::Whole,
         })
     }

@@ -297,6 +297,7 @@ impl Seat {
             Step::Ask(nonce, ask) => Turn::Ask(asker.way, nonce, ask),
             Step::Sleep(until) => Turn::Sleep(until),
             Step::TooSlow => Turn::TooSlow,
+            Step::Undo(claim) => Turn::Misfit(vec![claim]),
             Step::Granted(_) => match state.take(asker) {
                 Some(grant) => self.won(state, asker.id, terms, session, grant, now),
                 None => Turn::Sleep(now),
@@ -330,7 +331,10 @@ impl Seat {
             state.line.call(&owner, id);
         }
         let session = session.of_life(terms.life);
-        state.passing = Passing::of(&self.lock, &grant, now, state.line.last_id());
+        let passing = || Passing::of(&self.lock, &grant, now, state.line.last_id());
+        // Where there is no queue nobody says whether others wait, nor reserves tokens.
+        let passing = if terms.fresh { None } else { passing() };
+        state.passing = passing;
         let (claim, until, seat) = (grant.claim.clone(), grant.valid_until, Arc::downgrade(self));
         let hold = Arc::new(Hold::new(self.lock.clone(), claim, grant.fence, until, session, seat));
         // Whatever else occupies the seat by another token is gone: the store has just said so.
@@ -364,7 +368,7 @@ impl Seat {
         }
         if asker.way == Way::Straight {
             if let Some((_, straight)) = state.line.straight(asker.id) {
-                straight.handle_answer(nonce, answer, now, random);
+                return Vec::from_iter(straight.handle_answer(nonce, answer, now, random));
             }
             return Vec::new();
         }
@@ -372,7 +376,9 @@ impl Seat {
             Ok(reply) => state.contender.handle_reply(nonce, reply, now, random),
             Err(executed) => state.contender.handle_fault(nonce, executed, now, random),
         }
-        std::mem::take(&mut state.former)
+        let mut claims = std::mem::take(&mut state.former);
+        claims.extend(state.contender.renounce());
+        claims
     }
 
     /// A question was not sent after all, or the store has done nothing about it.
@@ -686,6 +692,7 @@ mod tests {
             life: Life::Session { alive_ms: 10_000 },
             queue: true,
             look_often: false,
+            fresh: false,
             portion: Portion::Whole,
         })
     }

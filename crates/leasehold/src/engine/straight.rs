@@ -56,14 +56,14 @@ impl Straight {
         self.contender.take()
     }
 
-    /// The answer to its question, or that there was none (2).
+    /// The answer to its question, or that there was none (2). What is returned has to be released at the store.
     pub(super) fn handle_answer(
         &mut self,
         nonce: Nonce,
         answer: Result<&Acquired, Executed>,
         now: Moment,
         random: Random<'_>,
-    ) {
+    ) -> Option<Claim> {
         match answer {
             Ok(reply) => {
                 self.contender.handle_reply(nonce, reply, now, random);
@@ -74,6 +74,7 @@ impl Straight {
                 self.wanted = true;
             }
         }
+        self.contender.renounce()
     }
 
     /// Its question was not sent after all.

@@ -5,6 +5,7 @@ use leasehold_core::{Refused, Reply};
 use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Why an operation has no reply: where, in which phase, and what happened.
 ///
@@ -68,6 +69,23 @@ pub enum FaultKind {
         wanted: u32,
         /// How many have, in time.
         found: u32,
+    },
+    /// Too few nodes of a quorum have done it, or are known to have.
+    NoQuorum {
+        /// How many had to.
+        needed: usize,
+        /// How many there are.
+        of: usize,
+        /// Those that did not answer, or could not do it, and why.
+        nodes: Vec<Fault>,
+    },
+    /// The server was started so short a time ago that it may have forgotten what it has given: as a node of a quorum it
+    /// gives nothing until that would be over.
+    TooYoung {
+        /// How long it has been up.
+        up: Duration,
+        /// How long it has to be up.
+        needed: Duration,
     },
     /// The server is busy: it loads its data, or runs a script that does not end.
     Busy,
@@ -215,15 +233,20 @@ impl Fault {
     }
 
     /// Whether the same call may succeed a little later without anybody's help.
-    pub const fn is_transient(&self) -> bool {
-        match self.kind {
+    pub fn is_transient(&self) -> bool {
+        match &self.kind {
             FaultKind::Unreachable
             | FaultKind::TimedOut
             | FaultKind::Disconnected
             | FaultKind::ReadOnly
             | FaultKind::Unconfirmed { .. }
+            | FaultKind::TooYoung { .. }
             | FaultKind::Busy
             | FaultKind::Tls(TlsFault::Unanswered | TlsFault::HungUp) => true,
+            // The others may come back.
+            FaultKind::NoQuorum { needed, of, nodes } => {
+                nodes.iter().filter(|node| !node.is_transient()).count() <= of.saturating_sub(*needed)
+            }
             FaultKind::Unauthenticated
             | FaultKind::Forbidden
             | FaultKind::OutOfMemory
@@ -264,6 +287,19 @@ impl fmt::Display for Fault {
                 f,
                 "{found} of {wanted} replicas have confirmed it in time: are they running, and in step with it?"
             ),
+            FaultKind::NoQuorum { needed, of, nodes } => {
+                write!(f, "fewer than {needed} of its {of} nodes have done it")?;
+                let mut sign = ':';
+                nodes.iter().try_for_each(|node| {
+                    write!(f, "{sign} {node}")?;
+                    sign = ';';
+                    Ok(())
+                })
+            }
+            FaultKind::TooYoung { up, needed } => write!(
+                f,
+                "it has been up for {up:?}, and gives no lock before it has been for {needed:?}: it may have forgotten what it gave before it was started"
+            ),
             FaultKind::Busy => f.write_str("it is busy"),
             FaultKind::Unsupported(what) | FaultKind::Unusable(what) | FaultKind::Failed(what) => {
                 f.write_str(what)
@@ -277,6 +313,15 @@ impl fmt::Display for Fault {
         }
     }
 }
+
+/// By what happened, where, and in which phase. Causes are not compared.
+impl PartialEq for Fault {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.kind, self.phase, &self.node) == (&other.kind, other.phase, &other.node)
+    }
+}
+
+impl Eq for Fault {}
 
 impl Error for Fault {
     fn source(&self) -> Option<&(dyn Error + 'static)> {

@@ -13,6 +13,7 @@ mod fault;
 mod hazard;
 mod listen;
 mod memory;
+mod quorum;
 #[cfg(feature = "redis")]
 mod redis;
 mod shards;
@@ -24,8 +25,11 @@ pub use hazard::{ClockDifference, Examination, Hazard, HazardKind, Role, Severit
 pub use leasehold_core::{Lock, Op, Reply, SessionOp, SessionReply, Wake};
 pub use listen::{Bell, Listening};
 pub use memory::MemoryStore;
+pub use quorum::{QuorumError, QuorumStore};
 #[cfg(feature = "redis")]
-pub use redis::{Permissions, PermissionsError, RedisConfig, RedisStore, ServerVersion, UrlError};
+pub use redis::{
+    Permissions, PermissionsError, QuorumConfig, RedisConfig, RedisStore, ServerVersion, UrlError,
+};
 pub use shards::{Shards, ShardsError};
 #[cfg(feature = "sqlite")]
 pub use sqlite::SqliteStore;
@@ -184,11 +188,23 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         true
     }
 
+    /// Whether it has a queue for each lock, whose first is granted the lock when it is released. Where it has none, whoever
+    /// waits asks again and again, each time for another hold, and [listens](Self::listen) for a reason to do so.
+    fn has_queue(&self) -> bool {
+        true
+    }
+
+    /// The longest lease that it may be asked to keep, if there is such a limit.
+    fn longest_lease(&self) -> Option<Duration> {
+        None
+    }
+
     /// Closes the mailbox that a session has in a place. Does not wait for anything.
     fn close_mailbox(&self, place: Place, session: SessionId);
 
     /// Hears what clients of other libraries say when they release this lock, so that whoever waits for it may look at
-    /// once; and of an [Election](leasehold_core::Kind::Election) that it has another leader, or none. `None` where nobody says
+    /// once; of an [Election](leasehold_core::Kind::Election) that it has another leader, or none; and of any lock of a store
+    /// [without a queue](Self::has_queue) that it was released. `None` where nobody says
     /// anything: other libraries have no such lock, or do not know this store.
     ///
     /// It has begun when this returns. What was said before has to be looked for.

@@ -260,6 +260,14 @@ impl Store for Shards {
         self.shards.iter().all(|shard| shard.store.has_mailboxes())
     }
 
+    fn has_queue(&self) -> bool {
+        self.shards.iter().all(|shard| shard.store.has_queue())
+    }
+
+    fn longest_lease(&self) -> Option<Duration> {
+        self.shards.iter().filter_map(|shard| shard.store.longest_lease()).min()
+    }
+
     fn close_mailbox(&self, place: Place, session: SessionId) {
         self.shard(place).store.close_mailbox(Place::ONLY, session);
     }

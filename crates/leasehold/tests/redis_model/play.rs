@@ -5,7 +5,8 @@ use crate::written::{fields, lines, pairs, said, session_fields, without_loose_e
 use leasehold::store::{Lock, Op, Outcome, Reply, SessionOp, SessionReply, Store};
 use leasehold_core::model::{Content, LockState, Sessions, Value as Stands, everybody};
 use leasehold_core::{
-    Beat, Beaten, Extend, Extended, FencingToken, Inspect, Kind, LockKeys, Place, SessionId,
+    Beat, Beaten, Extend, Extended, Fate, FencingToken, Inspect, Kind, LockKeys, Pass, Place, Raised,
+    Release, Released, SessionId,
 };
 use leasehold_testkit::Value;
 use leasehold_testkit::conformance::{Workload, parts, rlock, said_of_leaders};
@@ -72,11 +73,23 @@ impl Play<'_> {
             expected.push((self.keys.released_channel(), "0".to_owned()));
             *self.world.seen.entry("said to be free").or_default() += 1;
         }
+        let told =
+            matches!(op, Op::Release(Release { pass: Pass::Tell, .. })) && self.lock.kind == Kind::Mutex;
+        if told && matches!(&reply, Reply::Release(Released { found: Fate::Held, .. })) {
+            expected.push((self.world.keys.told_channel(&self.keys), "free".to_owned()));
+            *self.world.seen.entry("told that it is free").or_default() += 1;
+        }
         if let Some(said) = said_of_leaders(&before, &self.state, now_us) {
             expected.push((self.world.keys.leader_channel(&self.keys), said));
             *self.world.seen.entry("said who leads").or_default() += 1;
         }
         assert_eq!(self.heard(), expected, "messages\n{}", self.trace);
+        if let Reply::Raise(raised) = &reply {
+            let greater = self.state.record.as_ref().map(|record| record.last)
+                != before.record.as_ref().map(|record| record.last);
+            let seen = if *raised == Raised::Raised && greater { "raised" } else { "not raised" };
+            *self.world.seen.entry(seen).or_default() += 1;
+        }
         self.count(&reply, &wakes);
         self.count_entries(&before, op, &reply);
         self.count_rests(&reply);

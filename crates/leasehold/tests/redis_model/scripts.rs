@@ -29,6 +29,9 @@ fn the_scripts_of_a_mutex_mean_what_the_model_means() {
         "reserved while others wait",
         "given beyond a block",
         "told of another",
+        "told that it is free",
+        "raised",
+        "not raised",
     ];
     means_what_the_model_means(Kind::Mutex, &seen);
 }
@@ -57,6 +60,8 @@ fn the_scripts_of_a_reentrant_mutex_mean_what_the_model_means() {
         "evicted one of several",
         "warned several",
         "said to be free",
+        "raised",
+        "not raised",
         "other kind",
     ];
     means_what_the_model_means(Kind::Reentrant, &seen);

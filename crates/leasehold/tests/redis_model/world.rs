@@ -67,6 +67,7 @@ impl World {
         hearer.call(&["PSUBSCRIBE", "m:leasehold:mailbox:*"]).unwrap();
         hearer.call(&["PSUBSCRIBE", "redisson_lock__channel:*"]).unwrap();
         hearer.call(&["PSUBSCRIBE", "m:leasehold:{*}:leader:*"]).unwrap();
+        hearer.call(&["PSUBSCRIBE", "m:leasehold:{*}:told:*"]).unwrap();
         Self {
             clock,
             now_us: START_US,

@@ -10,7 +10,7 @@ use leasehold_core::cohort::{BLOCK, Reserve};
 use leasehold_core::model::{Content, Entries, LockState, Parts, Sessions, Value};
 use leasehold_core::{
     Acquire, Beat, Claim, Enqueue, Evict, Extend, FencingToken, Fingerprint, Free, HoldId, Inspect, Kind,
-    Label, Life, Lock, LockKeys, LockName, Nonce, Op, OwnValue, Pass, Portion, Release, Resize, Seen,
+    Label, Life, Lock, LockKeys, LockName, Nonce, Op, OwnValue, Pass, Portion, Raise, Release, Resize, Seen,
     SessionId, SessionOp,
 };
 
@@ -209,6 +209,7 @@ impl Workload {
             }
             12..=17 => Op::Release(self.release(state)),
             18 if self.kind == Kind::Semaphore => Op::Resize(self.resize(state)),
+            18 if self.kind.goes_by_majority() => Op::Raise(self.raise(state)),
             _ => {
                 let claim = (self.random.below(2) == 0).then(|| self.likely_claim(state));
                 Op::Inspect(Inspect { claim, in_full: self.random.below(2) == 0 })
@@ -356,6 +357,18 @@ impl Workload {
         }
     }
 
+    /// A token that a quorum may have agreed on: of a server whose clock is ahead, of one that is behind, or the one given.
+    fn raise(&mut self, state: &LockState) -> Raise {
+        let last = state.record.as_ref().and_then(|record| record.last).map_or(17, FencingToken::as_u64);
+        let fence = match self.random.below(6) {
+            0 => last,
+            1 => last - 1,
+            2 => last + 7_200_000_000,
+            _ => last + 1 + self.random.below(1_000) as u64,
+        };
+        Raise { claim: self.likely_claim(state), fence: FencingToken::new(fence) }
+    }
+
     fn resize(&self, state: &LockState) -> Resize {
         let known = state.record.as_ref().and_then(|record| record.limit);
         let seen = if self.random.below(4) > 0 { known } else { Some(3) };
@@ -367,6 +380,7 @@ impl Workload {
         let pass = match self.random.below(8) {
             0 | 1 => Pass::Free,
             2 | 3 if self.kind.is_one_string() => Pass::Rest { for_ms: self.lease() },
+            4 if self.kind.goes_by_majority() => Pass::Tell,
             _ => Pass::Grant,
         };
         let mut next = (self.random.below(3) == 0).then(|| self.acquire(state));

@@ -7,7 +7,7 @@ use super::script::{For, Script};
 use leasehold_core::cohort::Reserve;
 use leasehold_core::{
     Acquire, Beat, Claim, Enqueue, Evict, Extend, Free, HoldId, Inspect, Kind, Label, Life, Lock, LockName,
-    Op, OwnValue, Pass, Portion, Release, Resize, Seen,
+    Op, OwnValue, Pass, Portion, Raise, Release, Resize, Seen,
 };
 use std::str::FromStr;
 
@@ -33,7 +33,7 @@ pub(super) struct OnLock {
     /// What the channels of all mailboxes begin with; empty for what tells nobody.
     pub(super) mailboxes: String,
     /// The channel on which clients of Redisson's hear that the lock is free, or who observes an Election that there is
-    /// another leader, or none; empty for what tells them nothing.
+    /// another leader, or none, or who waits for a Mutex where there is no queue; empty for what tells them nothing.
     pub(super) released: String,
     /// The index of the sessions one of which is asked about; empty where none is.
     pub(super) sessions: String,
@@ -77,7 +77,7 @@ impl OnLock {
         let mut kind = kind;
         // What others hear: clients of Redisson's, or who observes an Election.
         let is_heard = matches!(kind, Kind::Reentrant | Kind::Election);
-        if is_heard && !matches!(script, Script::ExtendOne | Script::Inspect) {
+        if is_heard && !matches!(script, Script::ExtendOne | Script::Inspect | Script::Raise) {
             rest.last()?.clone_into(&mut released);
         }
         let key = (*keys.first().ok_or_else(malformed)?).to_owned();
@@ -134,12 +134,19 @@ impl OnLock {
                 };
                 Op::Resize(Resize { seen, limit: parsed(rest.text()?)? })
             }
+            Script::Raise => {
+                Op::Raise(Raise { claim: claim.ok_or_else(malformed)?, fence: parsed(rest.text()?)? })
+            }
             Script::Beat | Script::Extend | Script::AcquireAll => return Err(malformed()),
             Script::Release => {
                 rest.text()?.clone_into(&mut mailboxes);
                 let pass = match rest.text()? {
                     "grant" => Pass::Grant,
                     "free" => Pass::Free,
+                    "tell" => {
+                        rest.last()?.clone_into(&mut released);
+                        Pass::Tell
+                    }
                     for_ms => Pass::Rest { for_ms: parsed(for_ms)? },
                 };
                 let next = if rest.is_empty() {

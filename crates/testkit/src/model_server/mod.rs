@@ -262,6 +262,7 @@ impl ModelServer {
         let said = match call.kind {
             Kind::Reentrant if was_held && lock.value.is_none() => Some("0".to_owned()),
             Kind::Election => said_of_leaders(&before, lock, now_us),
+            Kind::Mutex if was_held && lock.value.is_none() => Some("free".to_owned()),
             _ => None,
         };
         if !state.mute {

@@ -3,7 +3,7 @@
 use leasehold_core::model::SessionRecord;
 use leasehold_core::{
     Acquired, AuditEntry, Beaten, Ended, Evicted, Extended, Fate, FencingToken, Freed, Holder, Inspection,
-    Kind, Op, Portion, Refused, Released, Reply, Resized, SessionReply, Share,
+    Kind, Op, Portion, Raised, Refused, Released, Reply, Resized, SessionReply, Share,
 };
 
 /// An error reply.
@@ -137,6 +137,7 @@ pub(super) fn of_script(kind: Kind, op: &Op, reply: &Reply) -> Value {
             let left = (kind == Kind::Reentrant).then(|| Value::number(*left));
             Value::Array(said.into_iter().chain(left).chain(next).collect())
         }
+        Reply::Raise(raised) => Value::Integer(i64::from(*raised == Raised::Raised)),
         Reply::Resize(Resized::Done) => Value::Array(vec![Value::bulk("resized")]),
         Reply::Resize(Resized::Changed { limit }) => {
             Value::Array(vec![Value::bulk("changed"), limit_of(*limit)])

@@ -17,11 +17,12 @@ pub(super) enum Script {
     Evict,
     Free,
     Resize,
+    Raise,
     Beat,
 }
 
 /// What the head of each script says, and no other text.
-const HEADS: [(&str, Script); 15] = [
+const HEADS: [(&str, Script); 17] = [
     ("-- Takes the lock if it is free and nobody waits before;", Script::Acquire),
     ("-- Takes all of several Mutexes, or none of them.", Script::AcquireAll),
     ("-- Lengthens holds by their tokens alone:", Script::Extend),
@@ -39,6 +40,8 @@ const HEADS: [(&str, Script); 15] = [
         Script::Free,
     ),
     ("-- Says how many permits a Semaphore has from now on,", Script::Resize),
+    ("-- Raises the fencing token of a hold to what a quorum of servers", Script::Raise),
+    ("-- Raises the fencing token of all holds of an owner to what a quorum", Script::Raise),
     ("-- Begins a session, or keeps it alive.", Script::Beat),
 ];
 

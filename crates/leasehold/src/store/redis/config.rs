@@ -63,6 +63,8 @@ pub struct RedisConfig {
     keys: KeySpace,
     connect_timeout: Duration,
     certificates: Certificates,
+    /// Set if it is a node of a quorum: how long it has to be up before it gives a lock.
+    min_uptime: Option<Duration>,
     /// Set if a server with hazards is refused.
     strict: bool,
     /// Which hazards have been told: by all connections that are made so, the keeper's included.
@@ -204,6 +206,7 @@ impl RedisConfig {
             keys: KeySpace::default(),
             connect_timeout: CONNECT_TIMEOUT,
             certificates: Certificates::default(),
+            min_uptime: None,
             strict: false,
             told: Arc::default(),
             connector: None,
@@ -418,6 +421,17 @@ impl RedisConfig {
         &self.certificates
     }
 
+    /// It is a node of a quorum, and gives a lock once it has been up for so long.
+    pub(super) const fn node_after(mut self, min_uptime: Duration) -> Self {
+        self.min_uptime = Some(min_uptime);
+        self
+    }
+
+    /// How long it has to be up before it gives a lock, if it is a node of a quorum.
+    pub(super) const fn min_uptime(&self) -> Option<Duration> {
+        self.min_uptime
+    }
+
     pub(super) const fn is_strict(&self) -> bool {
         self.strict
     }
@@ -509,6 +523,7 @@ impl fmt::Debug for RedisConfig {
             .field("prefix", &self.keys.prefix())
             .field("connect_timeout", &self.connect_timeout)
             .field("certificates", &self.certificates)
+            .field("min_uptime", &self.min_uptime)
             .field("strict", &self.strict)
             .field("connector", &self.connector.is_some())
             .finish_non_exhaustive()

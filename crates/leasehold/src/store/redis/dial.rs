@@ -19,6 +19,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
 /// A connection that is ready.
@@ -27,7 +28,35 @@ pub(super) struct Dialled {
     pub(super) conn: MultiplexedConnection,
     /// Where Sentinels have seen the server, if it was they who said so.
     pub(super) sighting: Option<Sighting>,
+    /// Set if it is a node of a quorum.
+    pub(super) voting: Option<Voting>,
     _driver: Driver,
+}
+
+/// When the server of a connection gives locks, as a node of a quorum. It is the same server for as long as that lasts.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Voting {
+    from: Instant,
+    needed: Duration,
+}
+
+impl Voting {
+    /// One that has `needed` to be up, and says that it is, for the last time or as the primary, for `up`.
+    fn new(needed: Duration, up: Duration) -> Self {
+        if needed.is_zero() {
+            return Self { from: Instant::now(), needed };
+        }
+        // It counts in whole seconds of its clock.
+        let needed = needed + Duration::from_secs(1);
+        Self { from: Instant::now() + needed.saturating_sub(up), needed }
+    }
+
+    /// Why it gives none now, if it gives none.
+    pub(super) fn refusal(self) -> Option<FaultKind> {
+        let left = self.from.saturating_duration_since(Instant::now());
+        let up = Duration::from_secs(self.needed.saturating_sub(left).as_secs());
+        (!left.is_zero()).then_some(FaultKind::TooYoung { up, needed: self.needed })
+    }
 }
 
 /// A connection to somebody who let us in.
@@ -115,7 +144,9 @@ async fn connect(
     let primary = sighting.is_some() || matches!(config.site(), Site::Member(..));
     judge_server(&info, config, primary, node)
         .map_err(|kind| Fault::new(kind, Phase::Handshake, Arc::clone(node)))?;
-    Ok(Dialled { conn, sighting, _driver: driver })
+    let voting = voting(&info, config, sighting.as_ref());
+    let voting = voting.map_err(|kind| Fault::new(kind, Phase::Handshake, Arc::clone(node)))?;
+    Ok(Dialled { conn, sighting, voting, _driver: driver })
 }
 
 /// Opens a connection to an address, and logs in, in an attempt that has that long.
@@ -192,10 +223,30 @@ async fn greet(conn: &mut MultiplexedConnection, speaks: bool, node: &Arc<str>) 
     hazard::read(told).map_err(|kind| Fault::new(kind, Phase::Handshake, Arc::clone(node)))
 }
 
+/// When a server gives locks, if it is a node of a quorum: once whatever it may have forgotten is over. It forgets when it is
+/// started; and a replica does not know of all when it becomes the primary.
+fn voting(
+    info: &str,
+    config: &RedisConfig,
+    sighting: Option<&Sighting>,
+) -> Result<Option<Voting>, FaultKind> {
+    let Some(needed) = config.min_uptime() else { return Ok(None) };
+    if needed.is_zero() {
+        return Ok(Some(Voting::new(needed, Duration::ZERO)));
+    }
+    let Some(up) = version::number(info, "uptime_in_seconds") else {
+        let what = "it does not say for how long it has been up, so that nobody knows whether it has forgotten a vote: allow INFO to the user, or set `min_uptime=0s` if it keeps every write";
+        return Err(FaultKind::Unsupported(what.to_owned()));
+    };
+    let up = Duration::from_secs(up);
+    let up = sighting.map_or(up, |sighting| sighting.primary_for.min(up));
+    Ok(Some(Voting::new(needed, up)))
+}
+
 /// Checks the version of a server and its hazards, and whether it is the `primary` that others say it is.
 fn judge_server(info: &str, config: &RedisConfig, primary: bool, node: &Arc<str>) -> Result<(), FaultKind> {
     version::check(info, matches!(config.site(), Site::Member(..)))?;
-    let hazards = hazard::judge(info);
+    let hazards = hazard::judge_for(info, config.min_uptime());
     if let Some(refusal) = hazard::refusal(&hazards, primary, config.is_strict()) {
         return Err(refusal);
     }

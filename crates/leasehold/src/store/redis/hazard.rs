@@ -8,6 +8,7 @@ use crate::store::{Examination, FaultKind, Hazard, HazardKind, Role, Severity};
 use redis::{Pipeline, Value};
 use std::borrow::Cow;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 /// The parts of INFO that are asked for, each by itself: Redis 6.2 takes one at a time. No field is in two of them.
 const SECTIONS: [&str; 4] = ["server", "replication", "memory", "persistence"];
@@ -149,6 +150,18 @@ pub(super) fn judge(info: &str) -> Vec<Hazard> {
     hazards
 }
 
+/// The same of what may be a node of a quorum, which has to be up for so long before it gives a lock: one that need not, and
+/// forgets when it is started, gives what it has given.
+pub(super) fn judge_for(info: &str, min_uptime: Option<Duration>) -> Vec<Hazard> {
+    let mut hazards = judge(info);
+    if min_uptime == Some(Duration::ZERO) {
+        let forgets = |hazard: &&mut Hazard| hazard.kind == HazardKind::NotPersistent;
+        hazards.iter_mut().filter(forgets).for_each(|hazard| hazard.severity = Severity::Warning);
+        hazards.sort_by_key(|hazard| std::cmp::Reverse(hazard.severity));
+    }
+    hazards
+}
+
 fn eviction(info: &str) -> Option<Hazard> {
     let policy = policy(info).filter(|policy| policy != SAFE)?;
     let maxmemory = number(info, "maxmemory").unwrap_or(0);
@@ -236,8 +249,8 @@ pub(super) fn refusal(hazards: &[Hazard], primary: bool, strict: bool) -> Option
 }
 
 /// Fills in what the text of INFO says. Where there is none, that is what is said.
-pub(super) fn note(info: &str, found: &mut Examination) {
-    found.hazards = judge(info);
+pub(super) fn note(info: &str, min_uptime: Option<Duration>, found: &mut Examination) {
+    found.hazards = judge_for(info, min_uptime);
     if info.is_empty() {
         found.hazards.push(Hazard::new(HazardKind::NotTold, Severity::Notice));
     }

@@ -13,7 +13,7 @@
 //!    to the old one is given up, and the new one is gone to at once.
 
 use super::config::RedisConfig;
-use super::dial::{Dialled, dial, unsubscribed};
+use super::dial::{Dialled, Voting, dial, unsubscribed};
 use super::mailbox::Mailboxes;
 use super::sentinel::{Lookout, Sighting};
 use super::watched::Watched;
@@ -82,6 +82,13 @@ impl State {
 pub(super) struct Wire {
     dialled: Dialled,
     pulse: Arc<Pulse>,
+}
+
+impl Wire {
+    /// When its server gives locks, if it is a node of a quorum.
+    pub(super) fn voting(&self) -> Option<Voting> {
+        self.dialled.voting
+    }
 }
 
 /// Whether a connection answers.

@@ -21,6 +21,7 @@ mod lent;
 mod link;
 mod mailbox;
 mod permissions;
+mod quorum;
 mod replicas;
 mod reply;
 mod script;
@@ -35,6 +36,7 @@ mod watched;
 
 pub use config::RedisConfig;
 pub use permissions::{Permissions, PermissionsError};
+pub use quorum::QuorumConfig;
 pub use store::RedisStore;
 pub use url::UrlError;
 pub use version::ServerVersion;

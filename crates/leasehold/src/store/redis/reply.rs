@@ -4,8 +4,8 @@ use super::script::lock_of;
 use leasehold_core::cohort::{BLOCK, Block};
 use leasehold_core::{
     Acquired, Ahead, AuditEntry, Beaten, Ended, Entered, Evicted, Extended, Fate, FencingToken, Fingerprint,
-    Freed, Holder, Inspection, Label, Op, OwnValue, Portion, Refused, Released, Reply, Resized, SessionEntry,
-    SessionId, Share,
+    Freed, Holder, Inspection, Label, Op, OwnValue, Portion, Raised, Refused, Released, Reply, Resized,
+    SessionEntry, SessionId, Share,
 };
 use redis::Value;
 
@@ -34,6 +34,7 @@ pub(super) fn read(op: &Op, value: &Value) -> Read<Reply> {
         Op::Evict(_) => evicted(value).map(Reply::Evict),
         Op::Free(_) => freed(value).map(Reply::Free),
         Op::Resize(_) => resized(value).map(Reply::Resize),
+        Op::Raise(_) => raised(value).map(Reply::Raise),
         _ => Err(Malformed),
     }
 }
@@ -284,6 +285,14 @@ fn resized(value: &Value) -> Read<Resized> {
         [word] if text(word) == Ok("resized") => Ok(Resized::Done),
         // No limit is -1, which is no count.
         [word, limit] if text(word) == Ok("changed") => Ok(Resized::Changed { limit: part(limit).ok() }),
+        _ => Err(Malformed),
+    }
+}
+
+fn raised(value: &Value) -> Read<Raised> {
+    match number(value)? {
+        0 => Ok(Raised::NotHeld),
+        1 => Ok(Raised::Raised),
         _ => Err(Malformed),
     }
 }

@@ -28,6 +28,8 @@ struct Texts {
     inspect: &'static str,
     evict: &'static str,
     free: &'static str,
+    /// Of those that a quorum of servers can have.
+    raise: Option<&'static str>,
 }
 
 const MUTEX: Texts = Texts {
@@ -52,6 +54,7 @@ const MUTEX: Texts = Texts {
         "string" "fetch" "read" "numbers" "record" "mutex" "one_string" "told" "say" "change" "install" "one_string_change" "queue" "grant" "commit" "take"
         "free"
     ),
+    raise: Some(lua!("raise")),
 };
 /// As a Mutex, by a token of its own form, and whoever changes the leader says so. Nobody is elected so often that it
 /// would have to be quick.
@@ -72,6 +75,7 @@ const ELECTION: Texts = Texts {
         "string" "fetch" "read" "numbers" "record" "election" "one_string" "told" "say" "change" "install" "one_string_change"
         "election_change" "queue" "grant" "commit" "take" "free"
     ),
+    raise: None,
 };
 const ELECTION_RELEASE: &str = lua!(
     "string" "fetch" "read" "numbers" "record" "election" "one_string" "told" "say" "change" "install" "one_string_change"
@@ -93,6 +97,7 @@ const REENTRANT: Texts = Texts {
     free: lua!(
         "numbers" "hash" "fetch" "read" "record" "reentrant" "told" "say" "change" "install" "reentrant_change" "queue" "grant" "commit" "take" "free"
     ),
+    raise: Some(lua!("numbers" "hash" "raise_entry")),
 };
 /// Of all kinds that several have side by side: each call says which it means.
 const SHARED: Texts = Texts {
@@ -111,6 +116,7 @@ const SHARED: Texts = Texts {
     free: lua!(
         "numbers" "parts" "read" "record" "sharers" "say" "change" "parts_change" "queue" "share" "commit" "take" "free_part"
     ),
+    raise: None,
 };
 const RESIZE: &str = lua!(
     "numbers" "parts" "read" "record" "sharers" "say" "change" "parts_change" "queue" "share" "commit" "resize"
@@ -145,13 +151,15 @@ struct OfKind {
     inspect: Script,
     evict: Script,
     free: Script,
+    raise: Option<Script>,
 }
 
 impl OfKind {
     fn new(texts: &Texts) -> Self {
-        let Texts { acquire, extend, release, rest, inspect, evict, free } = texts;
+        let Texts { acquire, extend, release, rest, inspect, evict, free, raise } = texts;
         Self {
             rest: rest.map(Script::new),
+            raise: raise.map(Script::new),
             acquire: Script::new(acquire),
             extend: Script::new(extend),
             release: Script::new(release),
@@ -215,6 +223,8 @@ fn load(script: &Script) -> Cmd {
 pub(super) struct Call {
     script: &'static Script,
     cmd: Cmd,
+    /// Set if it may take a lock.
+    takes: bool,
 }
 
 impl Call {
@@ -264,6 +274,9 @@ impl Call {
             Op::Release(release) => {
                 let (script, pass) = match release.pass {
                     Pass::Free if !kind.is_shared() => (&scripts.release, "free".to_owned()),
+                    Pass::Tell if kind == Kind::Mutex => (&scripts.release, "tell".to_owned()),
+                    // Of a ReentrantMutex all hear it that listen to Redisson's channel.
+                    Pass::Tell => (&scripts.release, "free".to_owned()),
                     Pass::Grant | Pass::Free => (&scripts.release, "grant".to_owned()),
                     Pass::Rest { for_ms } => (scripts.rest.as_ref()?, for_ms.to_string()),
                 };
@@ -307,6 +320,11 @@ impl Call {
                 call.empty(2).cmd.arg(mailboxes).arg(seen).arg(resize.limit);
                 call
             }
+            Op::Raise(raise) => {
+                let mut call = Self::of(scripts.raise.as_ref()?, &[name, record]);
+                call.claim(&raise.claim).cmd.arg(raise.fence.to_string());
+                call
+            }
             _ => return None,
         };
         if kind.is_shared() {
@@ -314,13 +332,17 @@ impl Call {
         }
         // Those that may leave the lock free say so to clients of Redisson's; or that may change the leader, to who observes.
         let said = match kind {
-            _ if matches!(op, Op::Extend(_) | Op::Inspect(_)) => None,
+            _ if matches!(op, Op::Extend(_) | Op::Inspect(_) | Op::Raise(_)) => None,
+            Kind::Mutex if matches!(op, Op::Release(Release { pass: Pass::Tell, .. })) => {
+                Some(home.keys.told_channel(keys))
+            }
             Kind::Reentrant | Kind::Election => home.said(kind, keys),
             _ => None,
         };
         if let Some(channel) = said {
             call.cmd.arg(home.channel(channel));
         }
+        call.takes = matches!(op, Op::Acquire(_) | Op::Release(Release { next: Some(_), .. }));
         Some(call)
     }
 
@@ -420,6 +442,11 @@ impl Call {
         call
     }
 
+    /// Whether it may take a lock, by itself and not for somebody who waits.
+    pub(super) fn takes(&self) -> bool {
+        self.takes
+    }
+
     /// The command.
     pub(super) fn cmd(&self) -> &Cmd {
         &self.cmd
@@ -452,7 +479,7 @@ impl Call {
         for key in keys {
             cmd.arg(*key);
         }
-        Self { script, cmd }
+        Self { script, cmd, takes: false }
     }
 
     fn claim(&mut self, claim: &Claim) -> &mut Self {
@@ -523,8 +550,8 @@ pub(super) fn lock_of(field: &str) -> Option<Lock> {
 #[cfg(test)]
 pub(super) fn all_texts() -> Vec<&'static str> {
     let texts = [MUTEX, REENTRANT, ELECTION, SHARED];
-    let texts = texts.map(|Texts { acquire, extend, release, rest, inspect, evict, free }| {
-        [acquire, extend, release, rest.unwrap_or(release), inspect, evict, free]
+    let texts = texts.map(|Texts { acquire, extend, release, rest, inspect, evict, free, raise }| {
+        [acquire, extend, release, rest.unwrap_or(release), inspect, evict, free, raise.unwrap_or(extend)]
     });
     [texts.concat(), vec![RESIZE, EXTEND, ACQUIRE_ALL, BEAT, LET_GO, LET_GO_ENTRY, LET_GO_PART]].concat()
 }
@@ -597,7 +624,7 @@ mod tests {
     #[test]
     fn the_scripts_know_the_numbers_of_the_model() {
         let kept_ms = leasehold_core::RECORD_KEPT.as_millis();
-        for Texts { acquire, extend, release, rest, inspect: _, evict, free } in
+        for Texts { acquire, extend, release, rest, inspect: _, evict, free, raise: _ } in
             [MUTEX, REENTRANT, ELECTION, SHARED]
         {
             for script in [acquire, extend, release, rest.unwrap_or(release), evict, free] {
@@ -611,7 +638,9 @@ mod tests {
             let greatest = leasehold_core::FencingToken::MAX;
             assert!(acquire.contains(&format!("GREATEST_FENCE = {greatest}\n")));
         }
-        assert!(ACQUIRE_ALL.contains(&format!("RECORD_KEPT_MS = {kept_ms}\n")));
+        for script in [Some(ACQUIRE_ALL), MUTEX.raise, REENTRANT.raise].into_iter().flatten() {
+            assert!(script.contains(&format!("RECORD_KEPT_MS = {kept_ms}\n")));
+        }
         // Of each hold the first characters behind the session's, and a mark.
         let session = SessionId::from_random([0; 12]);
         let random = HoldId::from_random(session, [0; 16]).token().find('.').expect("a dot") + 1;

@@ -44,11 +44,20 @@ pub(super) struct Group {
 }
 
 /// Where a primary was seen.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(super) struct Sighting {
     pub(super) address: Address,
     /// Of the configuration that says so; none if the user may not ask for it.
     epoch: Option<u64>,
+    /// For how long it has been the primary at least, as far as that Sentinel knows; each has seen it at its own time.
+    pub(super) primary_for: Duration,
+}
+
+/// Where, and by which configuration.
+impl PartialEq for Sighting {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.address, self.epoch) == (&other.address, other.epoch)
+    }
 }
 
 impl Sighting {
@@ -139,8 +148,11 @@ impl Group {
         };
         let record: Option<HashMap<String, String>> =
             answers.get(1).and_then(|record| from_redis_value_ref(record).ok());
-        let epoch = record.and_then(|record| record.get("config-epoch")?.parse().ok());
-        Ok(Sighting { address: Address::Tcp { host, port, tls: self.tls }, epoch })
+        let number = |field| record.as_ref().and_then(|record| record.get(field)?.parse::<u64>().ok());
+        // Since it was told of this primary, or was started.
+        let primary_for = Duration::from_millis(number("role-reported-time").unwrap_or(0));
+        let epoch = number("config-epoch");
+        Ok(Sighting { address: Address::Tcp { host, port, tls: self.tls }, epoch, primary_for })
     }
 
     fn unknown(&self) -> FaultKind {
@@ -279,7 +291,7 @@ mod tests {
 
     fn seen(host: &str, epoch: u64) -> Sighting {
         let address = Address::Tcp { host: host.to_owned(), port: 1, tls: false };
-        Sighting { address, epoch: Some(epoch) }
+        Sighting { address, epoch: Some(epoch), primary_for: Duration::ZERO }
     }
 
     #[test]

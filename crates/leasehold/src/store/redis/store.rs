@@ -209,6 +209,14 @@ impl RedisStore {
         Home { keys: &self.keys, slot: self.cluster().map(|_| place.as_u16() % SLOTS) }
     }
 
+    /// How long the server has to be up before it gives a lock, if it is a node of a quorum.
+    fn min_uptime(&self) -> Option<Duration> {
+        match &*self.way {
+            Way::Link(link) => link.config().min_uptime(),
+            Way::Lent(_) | Way::Cluster(_) => None,
+        }
+    }
+
     pub(super) fn fault(&self, kind: FaultKind, phase: Phase) -> Fault {
         Fault::new(kind, phase, Arc::clone(self.node()))
     }
@@ -289,6 +297,9 @@ impl RedisStore {
         }
         for _ in 0..SENT_AT_MOST {
             let mut line = self.line(slot, deadline).await.map_err(Outcome::Refused)?;
+            if let Some(kind) = line.refusal(call) {
+                return Err(Outcome::Refused(self.fault(kind, Phase::Send)));
+            }
             let value = if with_script {
                 line.send_all(&call.with_load(), deadline).await.map(last)
             } else {
@@ -518,7 +529,7 @@ impl RedisStore {
         let info = hazard::read(&answers);
         let info = info.map_err(|kind| Outcome::Refused(self.fault(kind, Phase::Reply)))?;
         let mut found = Examination::new(&**self.node());
-        hazard::note(&info, &mut found);
+        hazard::note(&info, self.min_uptime(), &mut found);
         found.user = user.as_ref().and_then(|user| reply::word(user).ok());
         (found.clock, found.round_trip) = self.compare_clocks(slot, deadline).await?;
         if let Some(clock) = found.clock.filter(is_apart) {
@@ -578,6 +589,15 @@ impl RedisStore {
 }
 
 impl Line<'_> {
+    /// Why a call is not sent by it, if it is not: the server is a node of a quorum, and gives no lock yet.
+    fn refusal(&self, call: &Call) -> Option<FaultKind> {
+        match self {
+            Self::Link(_, wire) if call.takes() => wire.voting()?.refusal(),
+            // A node of a quorum is one server.
+            Self::Link(..) | Self::Lent(_) | Self::Node(..) => None,
+        }
+    }
+
     async fn send(&mut self, call: &Call, deadline: Instant) -> Result<Value, Lost> {
         match self {
             Self::Link(link, wire) => link.call(wire, call.cmd(), deadline).await,
@@ -682,7 +702,12 @@ impl Store for RedisStore {
         Box::pin(async move {
             let unusable = |error: KeyError| self.fault(FaultKind::Unusable(error.to_string()), Phase::Send);
             let keys = self.keys.lock(lock).map_err(unusable)?;
-            let Some(channel) = self.home(&keys).said(lock.kind, &keys) else { return Ok(None) };
+            let said = match lock.kind {
+                // Nobody is told of a Mutex whose waiters have places in a queue.
+                Kind::Mutex if self.min_uptime().is_some() => Some(self.keys.told_channel(&keys)),
+                kind => self.home(&keys).said(kind, &keys),
+            };
+            let Some(channel) = said else { return Ok(None) };
             let deadline = deadline(within);
             match &*self.way {
                 Way::Link(link) => link.listen(&channel, deadline).await.map(Some),

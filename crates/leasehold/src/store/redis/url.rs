@@ -5,11 +5,14 @@
 
 use super::cluster::Seeds;
 use super::config::{Address, RedisConfig, Site};
+use super::quorum::QuorumConfig;
 use super::sentinel::Group;
 use super::tls::{Certificates, Pem};
+use crate::store::QuorumError;
 use leasehold_core::KeyError;
 use percent_encoding::percent_decode_str;
 use std::path::PathBuf;
+use std::time::Duration;
 
 const DEFAULT_PORT: u16 = 6379;
 const SENTINELS_PORT: u16 = 26379;
@@ -28,7 +31,7 @@ const SENTINELS_PORT: u16 = 26379;
 pub enum UrlError {
     /// It begins otherwise.
     #[error(
-        "a Redis store's URL begins with `redis://`, `rediss://`, `redis+unix://`, `redis+sentinel://`, `rediss+sentinel://`, `redis+cluster://` or `rediss+cluster://`, and one of several servers with `redis+shard://` or `rediss+shard://`; this one does not"
+        "a Redis store's URL begins with `redis://`, `rediss://`, `redis+unix://`, `redis+sentinel://`, `rediss+sentinel://`, `redis+cluster://` or `rediss+cluster://`, and one of several servers with `redis+shard://`, `rediss+shard://`, `redlock://` or `redlocks://`; this one does not"
     )]
     Scheme,
     /// It names several independent servers.
@@ -90,6 +93,19 @@ pub enum UrlError {
     /// What is to be refused is neither said nor denied.
     #[error("`strict` is 1 or 0, as in `?strict=1`")]
     Strict,
+    /// How long a node has to be up is no duration.
+    #[error(
+        "how long a node has to be up before it votes is a duration, as in `?min_uptime=90s`: a number, and `ms`, `s`, `m` or `h`"
+    )]
+    MinUptime,
+    /// How long a node may take is no duration.
+    #[error(
+        "how long a node may take to answer is a duration, as in `?node_timeout=20ms`: a number, and `ms`, `s`, `m` or `h`"
+    )]
+    NodeTimeout,
+    /// The nodes are no quorum.
+    #[error("these are no quorum")]
+    Quorum(#[from] QuorumError),
     /// There is a fragment.
     #[error("a URL of a store has no `#`: write `%23` for one in a password; TLS is never made less strict")]
     Fragment,
@@ -143,6 +159,54 @@ fn parts(url: &str) -> Result<(&str, &str, Option<&str>), UrlError> {
         Some((place, query)) => (scheme, place, Some(query)),
         None => (scheme, rest, None),
     })
+}
+
+/// Parses the URL of a quorum: `redlock://[user[:password]@]host[:port],…[/db]`, and with TLS `redlocks://`. What stands in it
+/// beside the hosts is for each of them.
+pub(super) fn parse_quorum(url: &str) -> Result<QuorumConfig, UrlError> {
+    let (scheme, place, query) = parts(url)?;
+    let scheme = match scheme {
+        "redlock" => "redis",
+        "redlocks" => "rediss",
+        _ => return Err(UrlError::Scheme),
+    };
+    let query = query.unwrap_or_default();
+    let (authority, path) = place.split_once('/').unwrap_or((place, ""));
+    let (login, servers) = match authority.rsplit_once('@') {
+        Some((credentials, servers)) => ([credentials, "@"].concat(), servers),
+        None => (String::new(), authority),
+    };
+    let (own, others): (Vec<_>, Vec<_>) = query
+        .split('&')
+        .partition(|pair| pair.starts_with("min_uptime=") || pair.starts_with("node_timeout="));
+    let others = others.join("&");
+    let node = |server| parse(&format!("{scheme}://{login}{server}/{path}?{others}"));
+    let mut config = QuorumConfig::of(servers.split(',').map(node).collect::<Result<Vec<_>, _>>()?)?;
+    for pair in own {
+        config = match pair.split_once('=') {
+            Some(("min_uptime", text)) => config.min_uptime(duration(text).ok_or(UrlError::MinUptime)?),
+            Some((_, text)) => {
+                let timeout = duration(text).filter(|timeout| !timeout.is_zero());
+                config.node_timeout(timeout.ok_or(UrlError::NodeTimeout)?)
+            }
+            None => config,
+        };
+    }
+    Ok(config)
+}
+
+/// A whole number and its unit.
+fn duration(text: &str) -> Option<Duration> {
+    let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit())?);
+    let number: u64 = number.parse().ok()?;
+    let ms = match unit {
+        "ms" => 1,
+        "s" => 1_000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        _ => return None,
+    };
+    Some(Duration::from_millis(number.checked_mul(ms)?))
 }
 
 /// `[user[:password]@]host[:port][/db]`
@@ -416,6 +480,40 @@ mod tests {
             ("redis+unix:///", "SocketPath"),
             ("redis+unix://u:p@/run/redis.sock", "SocketHost"),
             ("redis://h?prefix=%7Bx", "Prefix(PrefixCharacter)"),
+        ] {
+            assert_eq!(shown(url), meaning, "{url}");
+        }
+    }
+
+    #[test]
+    fn urls_of_quorums_and_what_they_mean() {
+        let shown = |url: &str| match parse_quorum(url) {
+            Ok(config) => config.spelled_out(),
+            Err(error) => format!("{error:?}"),
+        };
+        let node = |host: &str| format!("tcp {host} db 0 prefix ``");
+        let three = [node("a:6379"), node("b:7"), node("::1:6379")].join(", ");
+        for (url, meaning) in [
+            ("redlock://a,b:7,[::1]", format!("{three}; 60s, 50ms")),
+            ("redlock://a,b:7,[::1]?min_uptime=0s&node_timeout=20ms", format!("{three}; 0ns, 20ms")),
+            (
+                "redlocks://u:p,q@a,b,c/2?prefix=app:&min_uptime=2m",
+                ["a", "b", "c"]
+                    .map(|h| format!("tls {h}:6379 db 2 prefix `app:` user u password p,q"))
+                    .join(", ")
+                    + "; 120s, 50ms",
+            ),
+            ("redlock://a,b", "Quorum(TooFew { nodes: 2 })".to_owned()),
+            ("redlock://a,b,a:6379", "Quorum(Twice { node: \"a:6379\" })".to_owned()),
+            ("redlock://a,b,c?replicas=1", "Quorum(Replicas)".to_owned()),
+            ("redlock://a,b,c?min_uptime=soon", "MinUptime".to_owned()),
+            ("redlock://a,b,c?min_uptime=5", "MinUptime".to_owned()),
+            ("redlock://a,b,c?node_timeout=0s", "NodeTimeout".to_owned()),
+            ("redlock://a,,c", "Host".to_owned()),
+            ("redlock://a,b:secret,c", "Port".to_owned()),
+            ("redlock://a,b,c?x=secret", "Setting".to_owned()),
+            ("redlock://a,b,c#x", "Fragment".to_owned()),
+            ("redis://a,b,c", "Scheme".to_owned()),
         ] {
             assert_eq!(shown(url), meaning, "{url}");
         }

@@ -146,6 +146,7 @@ impl Server {
         hearer.call(&["PSUBSCRIBE", &format!("{MAILBOXES}*")])?;
         hearer.call(&["PSUBSCRIBE", "redisson_lock__channel:*"])?;
         hearer.call(&["PSUBSCRIBE", "leasehold:{*}:leader:*"])?;
+        hearer.call(&["PSUBSCRIBE", "leasehold:{*}:told:*"])?;
         Ok(Self { connection: server.connect()?, hearer, clock, _process: server })
     }
 

@@ -6,7 +6,7 @@ use crate::store::redis::embedded::{Keyspace, WHOLE};
 use leasehold_core::cohort::{BLOCK, Reserve};
 use leasehold_core::{
     Acquire, Beat, Claim, Enqueue, Evict, Extend, FencingToken, Free, HoldId, Inspect, Kind, Label, Life,
-    Lock, Nonce, Op, OwnValue, Pass, Portion, Release, Resize, Seen, SessionId,
+    Lock, Nonce, Op, OwnValue, Pass, Portion, Raise, Release, Resize, Seen, SessionId,
 };
 
 const START_US: u64 = 1_762_000_000_000_000;
@@ -315,6 +315,15 @@ fn others() -> Vec<Way> {
         ),
         ("the same, of a hold that is gone", vec![take(1), release(1)], reserve(1, 1), "GET"),
         ("extend of a hold that is gone", vec![], extend(1, false), "MGET"),
+        ("raise of a token", vec![take(1)], raise(1, START_US + 9_000_000), "GET HMGET TIME PTTL HSET"),
+        ("the same, to what it is", vec![take(1)], raise(1, START_US), "GET HMGET TIME PTTL"),
+        ("raise for a hold that is gone", vec![take(1), release(1)], raise(1, START_US), "GET"),
+        (
+            "release that tells whoever waits",
+            vec![take(1)],
+            give(1, Pass::Tell, None),
+            "GET HMGET DEL HSET PUBLISH",
+        ),
         ("inspect of a free lock", vec![], Op::Inspect(Inspect { claim: None, in_full: false }), "GET HMGET"),
         (
             "inspect of a lock that others wait for",
@@ -323,6 +332,10 @@ fn others() -> Vec<Way> {
             "GET HMGET TIME HVALS PTTL",
         ),
     ]
+}
+
+fn raise(n: u8, fence: u64) -> Op {
+    Op::Raise(Raise { claim: claim(n), fence: FencingToken::new(fence) })
 }
 
 /// Of an Election: as of a Mutex, without its quick ways, and with what is said of who leads.
@@ -377,6 +390,7 @@ fn entries() -> Vec<Way> {
         let seen = Seen::Hold(FencingToken::new(START_US));
         Op::Free(Free { seen, by: Label::new("test").expect("a label") })
     };
+    let raise = |n: u8, fence: u64| Op::Raise(Raise { claim: owned(n), fence: FencingToken::new(fence) });
     let twice = || vec![take(1), take(2)];
     let queue = || vec![take(1), take(3), take(4)];
     vec![
@@ -388,6 +402,13 @@ fn entries() -> Vec<Way> {
             "HMGET HLEN HMGET TIME HSET RESTORE HSET",
         ),
         ("acquire that is sent again", vec![take(1)], take(1), "HMGET HLEN TIME HMGET"),
+        (
+            "raise of a token",
+            vec![take(1)],
+            raise(1, START_US + 9_000_000),
+            "HMGET HLEN TIME HMGET PTTL HSET PEXPIRE HSET",
+        ),
+        ("raise for a hold that is gone", vec![take(1)], raise(4, START_US), "HMGET HLEN HGET TIME"),
         (
             "acquire by the owner who has the lock",
             vec![take(1)],

@@ -200,7 +200,7 @@ impl Play<'_> {
             return Err(Broken(format!("it left {:?},\n  and makes {after:?}", self.state)));
         };
         let told = self.site.redis.with(|keyspace| std::mem::take(&mut keyspace.messages));
-        let expected = self.site.said(self.now_us, before, &after, &wakes);
+        let expected = self.site.said(self.now_us, op, (before, &after), &wakes);
         let fits = match left {
             Left::Done => told == expected || expected.starts_with(&told) && !whole && !taken,
             Left::Unnoted => expected.starts_with(&told) && !whole,

@@ -23,6 +23,7 @@ pub(super) enum OpKind {
     Evict,
     Free,
     Resize,
+    Raise,
 }
 
 /// Those that a lock of a kind has.
@@ -30,11 +31,12 @@ pub(super) fn op_kinds(kind: Kind) -> impl Iterator<Item = OpKind> {
     OP_KINDS.into_iter().filter(move |op| match op {
         OpKind::Resize => kind == Kind::Semaphore,
         OpKind::Reserve => kind == Kind::Mutex,
+        OpKind::Raise => kind.goes_by_majority(),
         _ => true,
     })
 }
 
-const OP_KINDS: [OpKind; 10] = [
+const OP_KINDS: [OpKind; 11] = [
     OpKind::Acquire,
     OpKind::AcquireAhead,
     OpKind::Extend,
@@ -45,6 +47,7 @@ const OP_KINDS: [OpKind; 10] = [
     OpKind::Evict,
     OpKind::Free,
     OpKind::Resize,
+    OpKind::Raise,
 ];
 
 impl OpKind {
@@ -60,6 +63,7 @@ impl OpKind {
             Op::Evict(_) => Some(Self::Evict),
             Op::Free(_) => Some(Self::Free),
             Op::Resize(_) => Some(Self::Resize),
+            Op::Raise(_) => Some(Self::Raise),
             _ => None,
         }
     }
@@ -96,7 +100,11 @@ impl Seen {
     /// command.
     pub(super) fn check(&self, kinds: &[Kind], times_at_least: u64) {
         let of_these_kinds = match kinds[0] {
-            Kind::Reentrant => &[(OpKind::Acquire, Left::Lasting), (OpKind::Extend, Left::Lasting)][..],
+            Kind::Reentrant => &[
+                (OpKind::Acquire, Left::Lasting),
+                (OpKind::Extend, Left::Lasting),
+                (OpKind::Raise, Left::Done),
+            ][..],
             // Left resting, but not yet told from the hold before; and lengthened, before anything is reserved.
             Kind::Mutex => &[
                 (OpKind::Acquire, Left::Unwritten),
@@ -105,6 +113,7 @@ impl Seen {
                 (OpKind::Reserve, Left::Untouched),
                 (OpKind::Reserve, Left::Lasting),
                 (OpKind::Reserve, Left::Done),
+                (OpKind::Raise, Left::Done),
             ],
             Kind::Election => &[(OpKind::Release, Left::Lasting)],
             Kind::Semaphore => &[

@@ -16,7 +16,7 @@ use leasehold_core::model::{
 };
 use leasehold_core::{
     Beat, Beaten, Claim, Ended, FencingToken, HoldId, KeySpace, Kind, Label, Life, Lock, LockKeys, Op,
-    OwnValue, Portion, Refused, Reply, SessionId, Wake,
+    OwnValue, Pass, Portion, Refused, Release, Reply, SessionId, Wake,
 };
 use leasehold_testkit::Value;
 use leasehold_testkit::conformance::{Stranger, Workload, parts, rlock, said_of_leaders};
@@ -184,7 +184,7 @@ impl Site {
             return Err(Broken(format!("{op:?}\n  is answered {found:?},\n  by the model {expected:?}")));
         }
         let told = self.redis.with(|keyspace| std::mem::take(&mut keyspace.messages));
-        let expected = self.said(now_us, &before, state, &wakes);
+        let expected = self.said(now_us, op, (&before, state), &wakes);
         if told != expected {
             return Err(Broken(format!("{op:?}\n  tells {told:?},\n  in the model {expected:?}")));
         }
@@ -192,18 +192,22 @@ impl Site {
     }
 
     /// The messages that go out, channel and text: those that the model knows, what clients of Redisson's hear of a
-    /// lock that is free now and was not before, and what is said of who leads.
+    /// lock that is free now and was not before, what is said of a Mutex to those who have no place in a queue, and of who leads.
     pub(super) fn said(
         &self,
         now_us: u64,
-        before: &LockState,
-        after: &LockState,
+        op: &Op,
+        (before, after): (&LockState, &LockState),
         wakes: &[Wake],
     ) -> Vec<(String, String)> {
         let wake = |wake: &Wake| (format!("{MAILBOXES}{}", wake.to()), wake.message());
         let freed = live(before, now_us).value.is_some() && live(after, now_us).value.is_none();
-        let freed = freed && self.kind == Kind::Reentrant;
-        let free = freed.then(|| (self.keys.released_channel(), "0".to_owned()));
+        let tells = matches!(op, Op::Release(Release { pass: Pass::Tell, .. }));
+        let free = match self.kind {
+            Kind::Reentrant if freed => Some((self.keys.released_channel(), "0".to_owned())),
+            Kind::Mutex if freed && tells => Some((self.space.told_channel(&self.keys), "free".to_owned())),
+            _ => None,
+        };
         let leads = said_of_leaders(before, after, now_us);
         let leads = leads.map(|said| (self.space.leader_channel(&self.keys), said));
         wakes.iter().map(wake).chain(free).chain(leads).collect()

@@ -6,7 +6,8 @@
 -- ARGV[1]  the hold
 -- ARGV[2]  the user's own value in place of the hold as token, or empty
 -- ARGV[3]  what the channels of all mailboxes begin with, as say.lua takes them
--- ARGV[4]  'grant', or 'free' to leave a freed lock to whoever comes first; or a number, where the lock is to stay taken by
+-- ARGV[4]  'grant', or 'free' to leave a freed lock to whoever comes first; or 'tell' for the same, and to say so on the
+--          channel that stands behind all others; or a number, where the lock is to stay taken by
 --          nobody until so many ms after it was given to this hold, or as with 'grant' if they are over
 -- ARGV[5…] nothing, or an acquire that follows in the same step: hold, own value, and as acquire's ARGV[4] to ARGV[9]
 --
@@ -35,7 +36,12 @@ if record_there and waits(claim) then leave(claim.place) end
 
 local reply = { found, holder, count and (value == claim.token and count or 0) }
 local after
-local grants = ARGV[4] ~= 'free' and not resting
+local grants = ARGV[4] ~= 'free' and ARGV[4] ~= 'tell' and not resting
+if ARGV[4] == 'tell' and not tell_strangers then
+  function tell_strangers()
+    if freed then redis.pcall('PUBLISH', ARGV[#ARGV], 'free') end
+  end
+end
 if ARGV[6] then
   local ask = ask_of(claim_of(ARGV[5], ARGV[6]), 7)
   -- It may be here for the second time: the hold may have been granted since, and ended.

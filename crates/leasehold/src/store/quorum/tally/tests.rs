@@ -1,0 +1,202 @@
+//! A table: what each node has answered, and what that is worth.
+
+use super::*;
+use leasehold_core::{Claim, Extend, HoldId, Inspect, Label, Pass, Portion, Release, SessionId};
+
+fn op(what: &str) -> Op {
+    let claim = Claim::new(HoldId::from_random(SessionId::from_random([1; 12]), [2; 16]));
+    match what {
+        "extend" => Op::Extend(Extend { claim, lease_ms: 1, keep_record: false, reserve: None }),
+        "release" => Op::Release(Release { claim, pass: Pass::Tell, next: None }),
+        "inspect" => Op::Inspect(Inspect { claim: Some(claim), in_full: false }),
+        other => panic!("no operation `{other}`"),
+    }
+}
+
+fn holder(who: &str) -> Holder {
+    Holder {
+        label: Label::new(who).ok(),
+        owner: None,
+        count: 1,
+        remaining_ms: Some(1_000),
+        fence: None,
+        since_ms: None,
+        session: None,
+        portion: Portion::Whole,
+        rests: false,
+    }
+}
+
+/// `H` held, `R` released before, `F` freed by force, `V` vanished, `S` somebody else's, `-` nothing known; `x` refused, `?` no
+/// answer, `.` none yet.
+fn answer(what: &str, letter: char) -> Option<Outcome> {
+    let fault = Fault::new(FaultKind::TimedOut, Phase::Reply, "a node");
+    let fate = match letter {
+        'H' => Fate::Held,
+        'R' => Fate::Ended(Ended::Released),
+        'F' => Fate::Ended(Ended::Freed),
+        'V' => Fate::Vanished,
+        'S' => Fate::Superseded,
+        '-' => Fate::Forgotten,
+        'x' => return Some(Outcome::Refused(fault)),
+        '?' => return Some(Outcome::Unknown(fault)),
+        _ => return None,
+    };
+    let holder = match fate {
+        Fate::Held => Some(holder("us")),
+        Fate::Superseded => Some(holder("them")),
+        _ => None,
+    };
+    Some(Outcome::Done(match what {
+        "extend" if fate == Fate::Held => Reply::Extend(Extended::Extended),
+        "extend" => Reply::Extend(Extended::NotHeld),
+        "release" => Reply::Release(Released {
+            found: fate,
+            left: 0,
+            holder: holder.filter(|_| fate == Fate::Superseded),
+            next: None,
+        }),
+        _ => Reply::Inspect(Inspection {
+            holder,
+            waiting: 0,
+            fate: Some(fate),
+            stranger: None,
+            audit: Vec::new(),
+            sharers: Vec::new(),
+            limit: None,
+        }),
+    }))
+}
+
+fn shown(what: &str, answers: &str) -> String {
+    let mut tally = Tally::new(answers.len());
+    for (at, letter) in answers.chars().enumerate() {
+        if let Some(answer) = answer(what, letter) {
+            tally.note(at, answer);
+        }
+    }
+    match tally.verdict(&op(what)) {
+        Verdict::Known(Reply::Extend(extended)) => format!("{extended:?}"),
+        Verdict::Known(Reply::Release(released)) => format!("{:?}", released.found),
+        Verdict::Known(Reply::Inspect(seen)) => {
+            let who = seen
+                .holder
+                .and_then(|holder| holder.label)
+                .map_or("nobody".to_owned(), |who| who.to_string());
+            format!("{:?}, {who}", seen.fate.expect("it was asked about"))
+        }
+        Verdict::Known(other) => panic!("{other:?}"),
+        Verdict::Open if tally.is_complete() => match tally.failure() {
+            Outcome::Refused(_) => "refused".to_owned(),
+            _ => "unknown".to_owned(),
+        },
+        Verdict::Open => "open".to_owned(),
+    }
+}
+
+#[test]
+fn what_answers_come_to() {
+    for (what, answers, meaning) in [
+        ("extend", "HHH..", "Extended"),
+        ("extend", "HH-..", "open"),
+        ("extend", "HH-?x", "unknown"),
+        ("extend", "HH--x", "unknown"),
+        ("extend", "---..", "NotHeld"),
+        ("extend", "xxxxx", "refused"),
+        ("extend", "?xxxx", "unknown"),
+        ("extend", "HH-", "Extended"),
+        ("extend", "HH--", "NotHeld"),
+        ("release", "HHH..", "Held"),
+        ("release", "RRR..", "Ended(Released)"),
+        ("release", "HRR..", "Ended(Released)"),
+        ("release", "HH...", "open"),
+        ("release", "HH-??", "unknown"),
+        ("release", "HH--?", "unknown"),
+        ("release", "HH---", "Forgotten"),
+        ("release", "FFF..", "Ended(Freed)"),
+        ("release", "FFF-H", "Ended(Freed)"),
+        ("release", "SSSVV", "Superseded"),
+        ("release", "VVV--", "Vanished"),
+        ("release", "---..", "Forgotten"),
+        ("inspect", "HHH..", "Held, us"),
+        ("inspect", "HH---", "Forgotten, nobody"),
+        ("inspect", "HH-x?", "unknown"),
+        ("inspect", "SSS..", "Superseded, them"),
+        ("inspect", "-----", "Forgotten, nobody"),
+        ("inspect", "RRR--", "Ended(Released), nobody"),
+        ("inspect", "xx???", "unknown"),
+    ] {
+        assert_eq!(shown(what, answers), meaning, "{what} {answers}");
+    }
+}
+
+fn voted(votes: &str) -> String {
+    let mut tally = Votes::new(votes.len());
+    for (at, letter) in votes.chars().enumerate() {
+        let fault = || Fault::new(FaultKind::TimedOut, Phase::Reply, "a node");
+        let taken = |holder| Acquired::Taken {
+            holder: Some(holder),
+            position: None,
+            ahead: None,
+            others: Vec::new(),
+        };
+        tally.note(
+            at,
+            match letter {
+                '1'..='9' => Outcome::Done(Reply::Acquire(Acquired::Granted {
+                    fence: FencingToken::new(u64::from(letter as u32 - '0' as u32)),
+                    remaining_ms: 100 * u64::from(letter as u32 - '0' as u32),
+                    others_wait: false,
+                    entered: None,
+                })),
+                'T' => Outcome::Done(Reply::Acquire(taken(holder("them")))),
+                'U' => Outcome::Done(Reply::Acquire(taken(holder("others")))),
+                'S' => Outcome::Done(Reply::Acquire(Acquired::Spent(Ended::Released))),
+                'K' => Outcome::Done(Reply::Refused(Refused::WrongKind { found: "list".into() })),
+                'x' => Outcome::Refused(fault()),
+                '?' => Outcome::Unknown(fault()),
+                _ => continue,
+            },
+        );
+    }
+    if let Some(given) = tally.given() {
+        return format!("given {} for {}", given.fence, given.remaining_ms);
+    }
+    if !tally.is_lost() {
+        return "open".to_owned();
+    }
+    match tally.lost() {
+        Outcome::Done(Reply::Acquire(Acquired::Taken { holder, .. })) => {
+            holder.and_then(|holder| holder.label).map_or("split".to_owned(), |who| format!("taken by {who}"))
+        }
+        Outcome::Done(Reply::Acquire(Acquired::Spent(_))) => "spent".to_owned(),
+        Outcome::Done(Reply::Refused(refused)) => format!("{refused:?}"),
+        Outcome::Refused(_) => "refused".to_owned(),
+        Outcome::Unknown(_) => "unknown".to_owned(),
+        Outcome::Done(other) => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn what_votes_come_to() {
+    for (votes, meaning) in [
+        ("314..", "given 4 for 100"),
+        ("3149?", "given 9 for 300"),
+        ("31...", "open"),
+        ("31TT.", "open"),
+        ("TTT..", "taken by them"),
+        ("31TTT", "taken by them"),
+        ("1TTUU", "split"),
+        ("12TUx", "split"),
+        ("12TT?", "taken by them"),
+        ("xxx..", "refused"),
+        ("1xxx.", "refused"),
+        ("1xx?.", "unknown"),
+        ("1xT?x", "refused"),
+        ("TTTxx", "taken by them"),
+        ("SSS..", "spent"),
+        ("KKK..", "WrongKind { found: \"list\" }"),
+    ] {
+        assert_eq!(voted(votes), meaning, "{votes}");
+    }
+}

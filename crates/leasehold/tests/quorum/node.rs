@@ -1,0 +1,168 @@
+//! A node of a quorum that does as it is told: a store in memory that may be down, mute, slow or emptied, and whose clock may be
+//! wrong.
+
+use futures_util::future::BoxFuture;
+use leasehold::KeyError;
+use leasehold::core::{Op, Place, SessionId};
+use leasehold::store::{
+    Bell, Fault, FaultKind, Listening, Lock, MemoryStore, Outcome, Phase, Postbox, Store,
+};
+use std::fmt;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// How a node is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Mood {
+    #[default]
+    Well,
+    /// It refuses all connections.
+    Down,
+    /// It never gets what it is sent.
+    Cut,
+    /// It does what it is told, and its answers are lost.
+    Mute,
+    /// It does what it is told so much later, whatever the one who asked has waited for.
+    Slow(Duration),
+    /// It loses its data just before a token is raised, as if it had been started anew.
+    ForgetsInBetween,
+}
+
+#[derive(Clone)]
+pub(crate) struct Node {
+    name: Arc<str>,
+    inner: Arc<Mutex<MemoryStore>>,
+    mood: Arc<Mutex<Mood>>,
+    /// What it was sent, in the order in which it was.
+    sent: Arc<Mutex<Vec<Op>>>,
+    bells: Arc<Mutex<Vec<Bell>>>,
+    ahead: Duration,
+}
+
+impl Node {
+    /// One whose clock is ahead of the machine's by so much.
+    pub(crate) fn new(name: &str, ahead: Duration) -> Self {
+        let inner = Arc::new(Mutex::new(store(ahead)));
+        let (mood, sent, bells) = Default::default();
+        Self { name: name.into(), inner, mood, sent, bells, ahead }
+    }
+
+    pub(crate) fn set(&self, mood: Mood) {
+        *self.mood.lock().unwrap() = mood;
+    }
+
+    fn mood(&self) -> Mood {
+        *self.mood.lock().unwrap()
+    }
+
+    /// It loses all of its data.
+    pub(crate) fn flush(&self) {
+        *self.inner.lock().unwrap() = store(self.ahead);
+    }
+
+    pub(crate) fn sent(&self) -> Vec<Op> {
+        self.sent.lock().unwrap().clone()
+    }
+
+    /// Somebody says something to whoever listens.
+    pub(crate) fn ring(&self) {
+        self.bells.lock().unwrap().iter().for_each(Bell::ring);
+    }
+
+    /// What it would say itself, whatever its mood.
+    pub(crate) async fn at_the_node(&self, lock: &Lock, op: &Op) -> leasehold::core::Reply {
+        let inner = self.inner.lock().unwrap().clone();
+        match inner.execute(lock, op, Duration::from_secs(1)).await {
+            Outcome::Done(reply) => reply,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn fault(&self, kind: FaultKind) -> Fault {
+        Fault::new(kind, Phase::Reply, Arc::clone(&self.name))
+    }
+}
+
+fn store(ahead: Duration) -> MemoryStore {
+    let (wall, start) = (SystemTime::now().duration_since(UNIX_EPOCH).unwrap(), Instant::now());
+    MemoryStore::with_clock(move || u64::try_from((wall + start.elapsed() + ahead).as_micros()).unwrap())
+}
+
+impl fmt::Debug for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Node({})", self.name)
+    }
+}
+
+impl Store for Node {
+    fn execute<'a>(&'a self, lock: &'a Lock, op: &'a Op, within: Duration) -> BoxFuture<'a, Outcome> {
+        Box::pin(async move {
+            self.sent.lock().unwrap().push(op.clone());
+            match self.mood() {
+                Mood::Well => Outcome::Done(self.at_the_node(lock, op).await),
+                Mood::Down => Outcome::Refused(self.fault(FaultKind::Unreachable)),
+                Mood::Cut => {
+                    tokio::time::sleep(within).await;
+                    Outcome::Unknown(self.fault(FaultKind::TimedOut))
+                }
+                Mood::Mute => {
+                    self.at_the_node(lock, op).await;
+                    tokio::time::sleep(within).await;
+                    Outcome::Unknown(self.fault(FaultKind::TimedOut))
+                }
+                Mood::Slow(by) => {
+                    let (node, lock, op) = (self.clone(), lock.clone(), op.clone());
+                    let done = tokio::spawn(async move {
+                        tokio::time::sleep(by).await;
+                        node.at_the_node(&lock, &op).await
+                    });
+                    match tokio::time::timeout(within, done).await {
+                        Ok(reply) => Outcome::Done(reply.unwrap()),
+                        Err(_) => Outcome::Unknown(self.fault(FaultKind::TimedOut)),
+                    }
+                }
+                Mood::ForgetsInBetween => {
+                    if matches!(op, Op::Raise(_)) {
+                        self.flush();
+                    }
+                    Outcome::Done(self.at_the_node(lock, op).await)
+                }
+            }
+        })
+    }
+
+    fn open_mailbox(
+        &self,
+        _place: Place,
+        _session: SessionId,
+        _post: Arc<dyn Postbox>,
+        _within: Duration,
+    ) -> BoxFuture<'_, Result<(), Fault>> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn close_mailbox(&self, _place: Place, _session: SessionId) {}
+
+    fn listen<'a>(
+        &'a self,
+        _lock: &'a Lock,
+        _within: Duration,
+    ) -> BoxFuture<'a, Result<Option<Listening>, Fault>> {
+        Box::pin(async {
+            if self.mood() != Mood::Well {
+                return Err(self.fault(FaultKind::Unreachable));
+            }
+            let bell = Bell::default();
+            self.bells.lock().unwrap().push(bell.clone());
+            Ok(Some(Listening::new(&bell, || {})))
+        })
+    }
+
+    fn sibling(&self) -> Arc<dyn Store> {
+        Arc::new(self.clone())
+    }
+
+    fn check(&self, _lock: &Lock) -> Result<(), KeyError> {
+        Ok(())
+    }
+}

@@ -1,0 +1,234 @@
+//! Operations, one by one.
+
+use crate::node::Mood;
+use crate::{Five, acquire, claim};
+use leasehold::core::{
+    Acquired, Ended, Enqueue, Extended, Fate, Free, Freed, Kind, Label, Lock, Nonce, Op, Reply, Seen,
+};
+use leasehold::store::{FaultKind, Outcome, Store};
+use std::time::Duration;
+
+/// R5: a minority that is down is not missed.
+#[tokio::test]
+async fn a_majority_gives_and_takes() {
+    let five = Five::new();
+    five.nodes[0].set(Mood::Down);
+    five.nodes[3].set(Mood::Cut);
+    let (one, other) = (claim(), claim());
+    let first = five.granted(&one).await;
+    five.taken(&other).await;
+    assert_eq!(five.extend(&one).await.unwrap(), Extended::Extended);
+    assert_eq!(five.inspect().await.holder.unwrap().fence, Some(first));
+    assert_eq!(five.release(&one).await.unwrap().found, Fate::Held);
+    assert!(five.inspect().await.holder.is_none());
+    assert!(five.granted(&claim()).await > first);
+}
+
+/// Row 41: each node's reason is told, and that nothing was done is not said where it may have been.
+#[tokio::test]
+async fn without_a_majority_each_node_says_why() {
+    let five = Five::new();
+    for node in [0, 2] {
+        five.nodes[node].set(Mood::Down);
+    }
+    five.nodes[4].set(Mood::Cut);
+    let one = claim();
+    let Outcome::Unknown(fault) = five.acquire(&one).await else { panic!("a node may have got it late") };
+    let FaultKind::NoQuorum { needed: 3, of: 5, nodes } = &fault.kind else { panic!("{fault}") };
+    let mut told: Vec<_> = nodes.iter().map(|fault| (&*fault.node, fault.kind.clone())).collect();
+    told.sort_by_key(|(node, _)| *node);
+    let expected = [("a", FaultKind::Unreachable), ("c", FaultKind::Unreachable), ("e", FaultKind::TimedOut)];
+    assert_eq!(told, expected);
+    assert!(fault.is_transient());
+    let text = fault.to_string();
+    assert!(
+        text.contains("the reply of a: cannot be reached") && text.contains("e: no answer in time"),
+        "{text}"
+    );
+    five.until_nowhere(&one).await;
+
+    five.nodes[4].set(Mood::Down);
+    let outcome = five.acquire(&claim()).await;
+    assert!(matches!(outcome, Outcome::Refused(_)), "three have refused it: {outcome:?}");
+}
+
+/// What a minority has given is given back, also by a node that was slow, and where nobody waits for it any more.
+#[tokio::test]
+async fn what_was_lost_is_undone_at_every_node() {
+    let five = Five::new();
+    let holder = claim();
+    five.granted(&holder).await;
+    // Two have forgotten it, and give the lock to the next.
+    five.nodes[1].flush();
+    five.nodes[2].flush();
+    five.nodes[2].set(Mood::Slow(Duration::from_millis(20)));
+    let loser = claim();
+    five.taken(&loser).await;
+    five.until_nowhere(&loser).await;
+    let start = tokio::time::Instant::now();
+    while !five.nodes[2].sent().iter().any(|op| matches!(op, Op::Release(release) if release.claim == loser))
+    {
+        assert!(start.elapsed() < Duration::from_secs(20), "the slow one is not asked to give it back");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    five.until_nowhere(&loser).await;
+
+    let (five, dropped) = (Five::new(), claim());
+    five.nodes.iter().for_each(|node| node.set(Mood::Slow(Duration::from_millis(10))));
+    let asked = tokio::time::timeout(Duration::from_millis(1), five.acquire(&dropped)).await;
+    assert!(asked.is_err());
+    let start = tokio::time::Instant::now();
+    let undone = |op: &Op| matches!(op, Op::Release(release) if release.claim == dropped);
+    while !five.nodes.iter().all(|node| node.sent().iter().any(undone)) {
+        assert!(start.elapsed() < Duration::from_secs(20), "it is not undone everywhere");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    five.until_nowhere(&dropped).await;
+}
+
+/// A node whose answer was lost may have given it.
+#[tokio::test]
+async fn a_node_whose_answer_was_lost_is_told_to_give_it_back() {
+    let five = Five::new();
+    five.nodes[0].set(Mood::Mute);
+    for node in [1, 2, 3] {
+        five.nodes[node].set(Mood::Down);
+    }
+    let lost = claim();
+    let outcome = five.acquire(&lost).await;
+    assert!(matches!(outcome, Outcome::Refused(_)), "three have refused it: {outcome:?}");
+    five.until_nowhere(&lost).await;
+}
+
+/// N5: the token is the greatest of a majority, and every node that gave the lock has it afterwards, so that the next is
+/// greater whoever votes.
+#[tokio::test]
+async fn tokens_grow_over_whatever_majority_votes() {
+    let hours = |n: u64| Duration::from_secs(n * 3600);
+    let five = Five::ahead([hours(0), hours(5), hours(2), hours(9), hours(1)]);
+    let mut last = None;
+    for down in [[3, 4], [0, 1], [1, 3], [0, 2], [3, 4], [2, 3], [0, 1]] {
+        five.nodes.iter().for_each(|node| node.set(Mood::Well));
+        down.into_iter().for_each(|node: usize| five.nodes[node].set(Mood::Down));
+        let one = claim();
+        let fence = five.granted(&one).await;
+        assert!(last < Some(fence), "{last:?}, then {fence:?} without {down:?}");
+        let stored = five.fences().await.into_iter().filter(|stored| *stored == Some(fence)).count();
+        assert!(stored >= 3, "{stored} nodes have it");
+        assert_eq!(five.release(&one).await.unwrap().found, Fate::Held);
+        last = Some(fence);
+    }
+}
+
+/// N5: the second round counts with nodes that have the hold still, and no others.
+#[tokio::test]
+async fn a_hold_that_was_lost_between_the_rounds_is_not_given() {
+    // The first round's greatest token is of a node that is not asked again.
+    let five = Five::ahead([3600, 0, 0, 0, 0].map(Duration::from_secs));
+    for node in [1, 2] {
+        five.nodes[node].set(Mood::ForgetsInBetween);
+    }
+    for node in [3, 4] {
+        five.nodes[node].set(Mood::Down);
+    }
+    let one = claim();
+    let outcome = five.acquire(&one).await;
+    assert!(matches!(outcome, Outcome::Unknown(_)), "{outcome:?}");
+    five.until_nowhere(&one).await;
+}
+
+/// Row 12: an extend over a minority gives nothing back, and asks nobody to take the lock.
+#[tokio::test]
+async fn row_12_a_failed_extend_gives_nothing_back() {
+    let five = Five::new();
+    let one = claim();
+    five.granted(&one).await;
+    five.nodes[0].flush();
+    for node in [3, 4] {
+        five.nodes[node].set(Mood::Cut);
+    }
+    let fault = five.extend(&one).await.expect_err("two have it, two are silent");
+    assert!(matches!(&fault.kind, FaultKind::NoQuorum { nodes, .. } if nodes.len() == 2), "{fault}");
+    let held = five.fates(&one).await.into_iter().filter(|fate| *fate == Fate::Held).count();
+    assert_eq!(held, 4, "an extend neither takes nor gives");
+    let releases = five.nodes.iter().flat_map(|node| node.sent());
+    assert!(!releases.into_iter().any(|op| matches!(op, Op::Release(_))));
+
+    // The silent ones are back, and it goes on.
+    five.nodes.iter().for_each(|node| node.set(Mood::Well));
+    assert_eq!(five.extend(&one).await.unwrap(), Extended::Extended);
+    for node in [1, 2] {
+        five.nodes[node].flush();
+    }
+    assert_eq!(five.extend(&one).await.unwrap(), Extended::NotHeld, "three say so for certain");
+}
+
+#[tokio::test]
+async fn what_a_release_has_found_is_not_guessed() {
+    let five = Five::new();
+    let one = claim();
+    five.granted(&one).await;
+    five.nodes[0].flush();
+    five.nodes[1].flush();
+    five.nodes[2].set(Mood::Cut);
+    assert!(five.release(&one).await.is_err(), "two had it, and one is silent");
+    five.nodes[2].set(Mood::Well);
+    let found = five.release(&one).await.unwrap().found;
+    assert_eq!(found, Fate::Ended(Ended::Released), "by the first sending at two, and now");
+
+    let two = claim();
+    five.granted(&two).await;
+    five.nodes.iter().for_each(|node| node.flush());
+    assert_eq!(five.release(&two).await.unwrap().found, Fate::Forgotten);
+}
+
+#[tokio::test]
+async fn who_has_it_by_a_majority_is_told_and_taken_by_force() {
+    let five = Five::new();
+    let one = claim();
+    let fence = five.granted(&one).await;
+    five.nodes[4].flush();
+    let (seen, by) = (Seen::Hold(fence), Label::new("the night shift").unwrap());
+    let freed = five.ask(Op::Free(Free { seen, by })).await;
+    assert!(matches!(freed, Outcome::Done(Reply::Free(Freed::Freed))), "{freed:?}");
+    assert!(five.inspect().await.holder.is_none());
+    assert_eq!(five.extend(&one).await.unwrap(), Extended::NotHeld);
+}
+
+/// Nobody queues: a place at a node would be granted to somebody whom no majority has.
+#[tokio::test]
+async fn a_node_is_asked_for_no_more_than_a_vote() {
+    let five = Five::new();
+    five.granted(&claim()).await;
+    let queue = Some(Enqueue { nonce: Nonce::new(0, 7), kept_ms: 60_000 });
+    let outcome = five.ask(Op::Acquire(leasehold::core::Acquire { queue, ..acquire(&claim()) })).await;
+    let Outcome::Done(Reply::Acquire(Acquired::Taken { position: None, holder: Some(_), .. })) = outcome
+    else {
+        panic!("{outcome:?}")
+    };
+    assert_eq!(five.inspect().await.waiting, 0);
+}
+
+#[tokio::test]
+async fn kinds_that_votes_cannot_give_are_refused() {
+    let five = Five::new();
+    for kind in Kind::ALL {
+        let lock = Lock { kind, name: "job".parse().unwrap() };
+        let served = matches!(kind, Kind::Mutex | Kind::Reentrant);
+        assert_eq!(five.quorum.check(&lock).is_ok(), served, "{kind:?}");
+    }
+}
+
+/// A node that came back votes after so long: what is kept for longer may be given twice.
+#[tokio::test]
+async fn nothing_is_kept_for_longer_than_a_node_may_forget() {
+    let mut five = Five::new();
+    five.quorum = five.quorum.longest_lease(Some(Duration::from_secs(30)));
+    let one = claim();
+    five.granted(&one).await;
+    let extend =
+        leasehold::core::Extend { claim: one.clone(), lease_ms: 30_001, keep_record: false, reserve: None };
+    let outcome = five.ask(Op::Extend(extend)).await;
+    let Outcome::Refused(fault) = outcome else { panic!("{outcome:?}") };
+    assert!(fault.to_string().contains("min_uptime"), "{fault}");
+}

@@ -3,12 +3,12 @@
 use futures_util::future::{BoxFuture, ready};
 use leasehold::KeyError;
 use leasehold::store::{
-    Fault, FaultKind, Lock, Op, Outcome, Permissions, RedisConfig, RedisStore, ServerVersion, Shards,
-    SqliteStore, Store,
+    Fault, FaultKind, Lock, Op, Outcome, Permissions, QuorumConfig, QuorumStore, RedisConfig, RedisStore,
+    ServerVersion, Shards, SqliteStore, Store,
 };
 use leasehold_core::{Inspect, Kind, LockName};
 use leasehold_testkit::conformance::{self, Subject};
-use leasehold_testkit::{Cluster, FrozenClock, RedisServer, RedisServerBuilder, Sentinels, Value};
+use leasehold_testkit::{Cluster, FrozenClock, Quorum, RedisServer, RedisServerBuilder, Sentinels, Value};
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -213,6 +213,78 @@ impl Subject for Redis {
     }
 }
 
+/// Five servers of which a majority counts, with one clock, which the suite sets.
+struct RedisQuorum {
+    servers: Quorum,
+    clock: FrozenClock,
+}
+
+impl RedisQuorum {
+    fn new() -> Self {
+        let clock = FrozenClock::new(1_762_000_000_000_000).expect("a clock");
+        let servers = Quorum::with(5, &RedisServer::builder().clock(&clock)).expect("servers that boot");
+        Self { servers, clock }
+    }
+
+    /// Runs a command on each.
+    fn cli(&self, command: &[&str]) {
+        for server in self.servers.each() {
+            server.cli(command).expect("a reply");
+        }
+    }
+}
+
+impl Subject for RedisQuorum {
+    fn store(&self) -> BoxFuture<'_, Arc<dyn Store>> {
+        Box::pin(async {
+            // They vote from the start, and may take as long as a busy machine makes them.
+            let url = format!("{}?min_uptime=0s&node_timeout=10s", self.servers.url());
+            let config = QuorumConfig::from_url(&url).expect("a good URL");
+            Arc::new(QuorumStore::connect(config).await.expect("servers that run")) as Arc<dyn Store>
+        })
+    }
+
+    fn advance(&self, by: Duration) -> Option<BoxFuture<'_, ()>> {
+        self.clock.advance(by).expect("a clock that moves");
+        Some(Box::pin(ready(())))
+    }
+
+    fn delete_key<'a>(&'a self, lock: &'a Lock) -> Option<BoxFuture<'a, ()>> {
+        self.cli(&["DEL", lock.name.as_str()]);
+        Some(Box::pin(ready(())))
+    }
+
+    fn put_foreign<'a>(
+        &'a self,
+        lock: &'a Lock,
+        value: &'a str,
+        expiry: Option<Duration>,
+    ) -> Option<BoxFuture<'a, ()>> {
+        let name = lock.name.as_str();
+        let put = match lock.kind {
+            Kind::Reentrant => vec!["HSET", name, value, "1"],
+            _ => vec!["SET", name, value],
+        };
+        for command in [vec!["DEL", name], put] {
+            self.cli(&command);
+        }
+        if let Some(expiry) = expiry {
+            self.cli(&["PEXPIRE", name, &expiry.as_millis().to_string()]);
+        }
+        Some(Box::pin(ready(())))
+    }
+
+    fn put_other_type<'a>(&'a self, lock: &'a Lock) -> Option<BoxFuture<'a, String>> {
+        self.cli(&["RPUSH", lock.name.as_str(), "x"]);
+        Some(Box::pin(ready("list".to_owned())))
+    }
+
+    fn refused_names(&self) -> Vec<(LockName, KeyError)> {
+        let name = |text| LockName::new(text).expect("a good name");
+        vec![(name("a}b"), KeyError::Brace), (name("leasehold:{x}:record:mutex:x"), KeyError::Reserved)]
+    }
+}
+
 struct Sqlite(tempfile::TempDir);
 
 impl Subject for Sqlite {
@@ -254,6 +326,13 @@ mod valkey_cluster {
     use super::{Redis, RedisServer, Shared, conformance};
     static SHARED: Shared = Shared::new();
     conformance::suite!(Redis::in_cluster(&SHARED, &RedisServer::builder().valkey()));
+}
+
+/// What a majority can have; the others are refused.
+mod redis_quorum {
+    use super::{RedisQuorum, conformance};
+    conformance::suite!(mutex: RedisQuorum::new());
+    conformance::suite!(reentrant: RedisQuorum::new());
 }
 
 mod redis_by_a_least_user {

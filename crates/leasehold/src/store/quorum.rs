@@ -16,19 +16,23 @@ mod tally;
 
 use super::{Bell, Examination, Fault, FaultKind, Listening, Outcome, Phase, Postbox, Store};
 use ballot::Ballot;
-use futures_util::future::{BoxFuture, FutureExt, join_all, ready, select_all};
+use futures_util::future::{BoxFuture, FutureExt, join_all, ready};
 use leasehold_core::{Acquire, Extend, KeyError, Life, Lock, Op, Pass, Place, Release, Reply, SessionId};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 use tally::{Tally, Verdict, majority};
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 
 /// How long one node may take to answer, if nothing is set.
 const NODE_TIMEOUT: Duration = Duration::from_millis(50);
 /// How long a message of one node is kept from whoever waits: until the others have freed the lock as well, and so that not all
 /// who wait ask in the same moment.
 const HUSH: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(8));
+
+/// How long a node may take before it is heard, and how long one is left alone that cannot be.
+const LISTENS_WITHIN: Duration = Duration::from_secs(2);
 
 /// Several stores that are independent of one another, as one: [Redlock](https://redis.io/docs/latest/develop/use/patterns/distributed-locks/)
 /// over three nodes or more.
@@ -267,17 +271,42 @@ fn at_a_node(op: &Op) -> Op {
     }
 }
 
-/// Rings a bell some moments after any of these was heard, for as long as there is one (see [`HUSH`]).
-async fn relay(mut heard: Vec<Listening>, bell: Bell) {
-    while !heard.is_empty() {
-        select_all(heard.iter_mut().map(|listening| listening.heard().boxed())).await;
+/// Rings a bell some moments after another one was rung (see [`HUSH`]): what the other nodes say meanwhile is heard by the same
+/// look.
+async fn relay(mut heard: Listening, bell: Bell) {
+    loop {
+        heard.heard().await;
         let share = f64::from(rand::random::<u16>()) / f64::from(u16::MAX);
         tokio::time::sleep(HUSH.0 + (HUSH.1 - HUSH.0).mul_f64(share)).await;
-        // What the others have said meanwhile is heard by the same look.
-        for listening in &mut heard {
-            let _ = listening.heard().now_or_never();
-        }
+        let _ = heard.heard().now_or_never();
         bell.ring();
+    }
+}
+
+/// Rings a bell when a node says something. One that cannot be heard is tried again now and then; nobody waits for it.
+async fn overhear(node: Arc<dyn Store>, lock: Lock, bell: Bell) {
+    loop {
+        match node.listen(&lock, LISTENS_WITHIN).await {
+            Ok(Some(mut heard)) => {
+                // What was said before has to be looked for.
+                bell.ring();
+                loop {
+                    heard.heard().await;
+                    bell.ring();
+                }
+            }
+            Ok(None) => return,
+            Err(_) => tokio::time::sleep(LISTENS_WITHIN).await,
+        }
+    }
+}
+
+/// Tasks that end when nobody wants them any more.
+struct Tasks(Vec<JoinHandle<()>>);
+
+impl Drop for Tasks {
+    fn drop(&mut self) {
+        self.0.iter().for_each(JoinHandle::abort);
     }
 }
 
@@ -331,23 +360,21 @@ impl Store for QuorumStore {
 
     fn close_mailbox(&self, _place: Place, _session: SessionId) {}
 
-    /// Of any node: nobody is told by all of them at once.
+    /// Of any node. It begins at each as soon as that can be heard, and nobody waits for those that cannot.
     fn listen<'a>(
         &'a self,
         lock: &'a Lock,
-        within: Duration,
+        _within: Duration,
     ) -> BoxFuture<'a, Result<Option<Listening>, Fault>> {
         Box::pin(async move {
-            let limit = self.limit(within);
-            let asked = join_all(self.nodes.iter().map(|node| node.listen(lock, limit))).await;
-            // Those that cannot be heard are looked at.
-            let heard: Vec<_> = asked.into_iter().filter_map(Result::ok).flatten().collect();
-            if heard.is_empty() {
-                return Ok(None);
-            }
-            let bell = Bell::default();
-            let relay = tokio::spawn(relay(heard, bell.clone()));
-            Ok(Some(Listening::new(&bell, move || relay.abort())))
+            let (bell, said) = (Bell::default(), Bell::default());
+            let nodes = self
+                .nodes
+                .iter()
+                .map(|node| tokio::spawn(overhear(node.clone(), lock.clone(), said.clone())));
+            let mut tasks = Tasks(nodes.collect());
+            tasks.0.push(tokio::spawn(relay(Listening::new(&said, || {}), bell.clone())));
+            Ok(Some(Listening::new(&bell, move || drop(tasks))))
         })
     }
 

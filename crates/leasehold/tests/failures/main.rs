@@ -14,6 +14,7 @@ mod errors;
 mod hazards;
 mod page;
 mod permits;
+mod quorum;
 mod readers;
 mod renewal;
 mod replicas;

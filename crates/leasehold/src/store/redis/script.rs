@@ -40,7 +40,7 @@ const MUTEX: Texts = Texts {
     extend: lua!("extend_record"),
     release: lua!(
         "release_quick" "string" "fetch" "read" "numbers" "record" "mutex" "one_string" "told" "say" "change" "install" "one_string_change"
-        "queue" "grant" "commit" "release"
+        "tell" "queue" "grant" "commit" "release"
     ),
     rest: Some(lua!(
         "string" "fetch" "read" "numbers" "record" "mutex" "one_string" "told" "say" "change" "install" "one_string_change" "queue" "grant" "commit" "release"

@@ -37,11 +37,6 @@ if record_there and waits(claim) then leave(claim.place) end
 local reply = { found, holder, count and (value == claim.token and count or 0) }
 local after
 local grants = ARGV[4] ~= 'free' and ARGV[4] ~= 'tell' and not resting
-if ARGV[4] == 'tell' and not tell_strangers then
-  function tell_strangers()
-    if freed then redis.pcall('PUBLISH', ARGV[#ARGV], 'free') end
-  end
-end
 if ARGV[6] then
   local ask = ask_of(claim_of(ARGV[5], ARGV[6]), 7)
   -- It may be here for the second time: the hold may have been granted since, and ended.

@@ -1,0 +1,269 @@
+//! A quorum of five servers, of which some are killed, stopped, restarted or emptied.
+
+use leasehold::store::{FaultKind, QuorumConfig, QuorumStore};
+use leasehold::{AcquireError, Client, FencingToken};
+use leasehold_testkit::{Quorum, RedisServer, RespConnection, Worker};
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+const NODES: usize = 5;
+const PROCESSES: usize = 4;
+const PATIENCE: Duration = Duration::from_secs(240);
+
+fn five() -> Quorum {
+    Quorum::start(NODES).expect("five servers that boot")
+}
+
+/// Nodes vote from the start, and have more time than a busy machine takes.
+fn url(quorum: &Quorum) -> String {
+    format!("{}?min_uptime=0s&node_timeout=250ms", quorum.url())
+}
+
+async fn client(url: &str) -> Client {
+    Client::builder(url).connect().await.expect("a majority")
+}
+
+fn start(url: &str, counter: &RedisServer, process: usize) -> Worker {
+    Worker::of_test("quorum::a_worker_that_counts_under_a_quorum", "voter")
+        .env("LEASEHOLD_TEST_URL", url)
+        .env("LEASEHOLD_TEST_PORT", counter.port().to_string())
+        .env("LEASEHOLD_TEST_PROCESS", process.to_string())
+        .start()
+        .expect("a worker")
+}
+
+fn text(server: &RedisServer, key: &str) -> String {
+    server.cli(&["GET", key]).expect("an answer").text().unwrap_or("0").to_owned()
+}
+
+/// Four processes count 250 times each, while the servers suffer until all are done.
+fn counted(mut quorum: Quorum, mut suffer: impl FnMut(&mut Quorum, u32)) {
+    let counter = RedisServer::start().expect("a sixth server");
+    let url = url(&quorum);
+    let mut workers: Vec<_> = (0..PROCESSES).map(|process| start(&url, &counter, process)).collect();
+    for worker in &mut workers {
+        worker.expect("ready", PATIENCE).expect("it is connected");
+    }
+    let mut left: Vec<_> = workers.iter_mut().collect();
+    let (begun, mut rounds) = (Instant::now(), 0);
+    while !left.is_empty() {
+        assert!(begun.elapsed() < PATIENCE, "{} of them count still", left.len());
+        suffer(&mut quorum, rounds);
+        rounds += 1;
+        left.retain_mut(|worker| match worker.line(Duration::from_millis(20)) {
+            Ok(line) => {
+                assert_eq!(line, "done", "after {rounds} rounds");
+                false
+            }
+            Err(error) => {
+                assert_eq!(error.kind(), std::io::ErrorKind::TimedOut, "{error}");
+                true
+            }
+        });
+    }
+    println!("counted in {:?}, {rounds} rounds", begun.elapsed());
+    let sum: u64 = (0..PROCESSES)
+        .map(|process| text(&counter, &format!("count:{process}")).parse::<u64>().expect("a number"))
+        .sum();
+    assert_eq!((text(&counter, "number"), sum), ("1000".to_owned(), 1000));
+    assert_eq!(text(&counter, "backward"), "0", "a token went back");
+}
+
+/// R5: two of five are missed by nobody.
+#[test]
+fn four_processes_count_to_a_thousand_over_a_quorum_without_two_of_its_nodes() {
+    counted(five(), |quorum, round| {
+        if round < 2 {
+            quorum.servers()[round as usize * 3].kill().expect("killed");
+        }
+    });
+}
+
+/// The same, where one is gone and one other at a time does not answer.
+#[test]
+fn four_processes_count_to_a_thousand_over_a_quorum_whose_nodes_stand_still_in_turn() {
+    let mut stopped: Option<usize> = None;
+    counted(five(), |quorum, round| {
+        if round == 0 {
+            quorum.servers()[4].kill().expect("killed");
+        }
+        if let Some(at) = stopped.take() {
+            quorum.servers()[at].cont().expect("it goes on");
+        }
+        let at = round as usize % 4;
+        quorum.servers()[at].stop().expect("stopped");
+        stopped = Some(at);
+        std::thread::sleep(Duration::from_millis(400));
+    });
+}
+
+/// Not a test by itself: one process of the counters.
+#[test]
+fn a_worker_that_counts_under_a_quorum() {
+    if Worker::role().as_deref() != Some("voter") {
+        return;
+    }
+    let env = |name: &str| std::env::var(name).expect("set by the test");
+    let (url, own) = (env("LEASEHOLD_TEST_URL"), format!("count:{}", env("LEASEHOLD_TEST_PROCESS")));
+    let port = env("LEASEHOLD_TEST_PORT").parse().expect("a port");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let mut redis = RespConnection::open(port, PATIENCE).expect("connected");
+        let mut call =
+            |words: &[&str]| redis.call(words).and_then(leasehold_testkit::Value::ok).expect("done");
+        let mutex = client(&url).await.mutex("counter").expect("a good name");
+        Worker::say("ready");
+        for _ in 0..250 {
+            let guard = mutex.acquire().await.expect("acquired");
+            let number = |text: Option<&str>| text.map_or(0, |text| text.parse::<u64>().expect("a number"));
+            let next = (number(call(&["GET", "number"]).text()) + 1).to_string();
+            let fence = guard.fencing_token();
+            if number(call(&["GET", "fence"]).text()) >= fence.as_u64() {
+                call(&["INCR", "backward"]);
+            }
+            if guard.check().is_err() {
+                // It stood still for longer than its lease, and has changed nothing.
+                continue;
+            }
+            call(&["MULTI"]);
+            call(&["SET", "number", &next]);
+            call(&["SET", "fence", &fence.to_string()]);
+            call(&["INCR", &own]);
+            call(&["EXEC"]);
+            // Whether a majority has released it need not be known: what has not ends with its lease.
+            let _ = guard.release().await;
+        }
+        Worker::say("done");
+    });
+}
+
+/// Row 41: without a majority every acquire fails in time, and says of each node why.
+#[tokio::test]
+async fn without_a_majority_an_acquire_names_the_nodes_in_time() {
+    let mut quorum = five();
+    let client = client(&url(&quorum)).await;
+    let (killed, waited) = ([0, 2, 3], Duration::from_secs(2));
+    for at in killed {
+        quorum.servers()[at].kill().expect("killed");
+    }
+    let ports: BTreeSet<_> =
+        killed.map(|at| format!("127.0.0.1:{}", quorum.servers()[at].port())).into_iter().collect();
+    for _ in 0..3 {
+        let begun = Instant::now();
+        let error = client.mutex("job").expect("a good name").wait(waited).acquire().await.unwrap_err();
+        assert!(begun.elapsed() < waited + Duration::from_secs(5), "{:?}", begun.elapsed());
+        let (AcquireError::Store(fault) | AcquireError::Unknown(fault)) = &error else { panic!("{error:?}") };
+        let FaultKind::NoQuorum { needed: 3, of: 5, nodes } = &fault.kind else { panic!("{fault}") };
+        let named: BTreeSet<_> = nodes.iter().map(|node| node.node.to_string()).collect();
+        assert_eq!(named, ports, "{error}");
+    }
+    // One of them is back, and it goes on.
+    quorum.servers()[2].restart().expect("it boots");
+    client
+        .mutex("job")
+        .expect("a good name")
+        .acquire()
+        .await
+        .expect("acquired")
+        .release()
+        .await
+        .expect("released");
+}
+
+/// N5: whatever becomes of a minority, tokens grow.
+#[tokio::test]
+async fn row_31_tokens_of_a_quorum_grow_through_kills_restarts_and_flushes() {
+    let mut quorum = five();
+    let url = url(&quorum);
+    let (one, other) = (client(&url).await, client(&url).await);
+    let mut last: Option<FencingToken> = None;
+    for round in 0..30_usize {
+        let (first, second) = (round % NODES, (round + 1 + round / NODES % 2) % NODES);
+        match round % 4 {
+            0 => quorum.servers()[first].restart().expect("it boots"),
+            1 => {
+                quorum.servers()[first].kill().expect("killed");
+                quorum.servers()[second].kill().expect("killed");
+            }
+            2 => {
+                for at in [first, second] {
+                    drop(quorum.servers()[at].cli(&["FLUSHALL"]));
+                }
+            }
+            _ => {
+                for server in quorum.servers().iter_mut().filter(|server| server.pid().is_none()) {
+                    server.restart().expect("it boots");
+                }
+            }
+        }
+        let client = if round % 2 == 0 { &one } else { &other };
+        let guard = client.mutex("job").expect("a good name").acquire().await.expect("acquired");
+        let fence = guard.fencing_token();
+        assert!(last < Some(fence), "round {round}: {last:?}, then {fence:?}");
+        last = Some(fence);
+        drop(guard.release().await);
+    }
+}
+
+/// Row 11, over a quorum, and row 32: a node that came back has forgotten its vote, and does not give it anew before all that
+/// it may have given is over. It lengthens and releases what it has.
+#[tokio::test]
+async fn row_32_a_node_of_a_quorum_that_came_back_does_not_vote_at_once() {
+    let mut quorum = Quorum::start(3).expect("three servers that boot");
+    let uptime = Duration::from_secs(3);
+    let config = || {
+        let config = QuorumConfig::from_url(&quorum.url()).expect("a good URL");
+        config.min_uptime(uptime).node_timeout(Duration::from_millis(250))
+    };
+    let connect = async |config: QuorumConfig| {
+        let store = QuorumStore::connect(config).await.expect("a majority");
+        Client::of_store(store).watchdog_lease(uptime).connect().await.expect("connected")
+    };
+    let (first, second) = (config(), config());
+    // A cold start: nobody votes.
+    let holder = connect(first).await;
+    let error = holder.mutex("job").expect("a name").try_acquire().await.unwrap_err();
+    assert!(error.to_string().contains("has been up for"), "{error}");
+    let guard = holder.mutex("job").expect("a name").acquire().await.expect("they are up for long enough");
+
+    // Two of three forget it. Were they to vote, somebody else had the lock while it is believed in.
+    for at in [0, 1] {
+        quorum.servers()[at].restart().expect("it boots");
+    }
+    let rival = connect(second).await;
+    let begun = Instant::now();
+    let rivals = rival.mutex("job").expect("a name").acquire().await.expect("in the end");
+    assert!(guard.check().is_err(), "two believe in it after {:?}", begun.elapsed());
+    assert!(rivals.fencing_token() > guard.fencing_token());
+    rivals.release().await.expect("released");
+}
+
+/// R23: a client that is killed between the rounds leaves what its first lease ends.
+#[tokio::test]
+async fn the_first_of_a_quorums_leases_ends_what_a_dead_process_has() {
+    let quorum = five();
+    let url = url(&quorum);
+    let mut dead = Worker::of_test("quorum::a_worker_that_holds_a_quorum", "holder")
+        .env("LEASEHOLD_TEST_URL", &url)
+        .start()
+        .expect("a worker");
+    dead.expect("held", PATIENCE).expect("it has the lock");
+    dead.kill().expect("killed");
+    let client = client(&url).await;
+    let mutex = client.mutex("job").expect("a name").wait(Duration::from_secs(60));
+    mutex.acquire().await.expect("its lease has ended").release().await.expect("released");
+}
+
+/// Not a test by itself: a process that is killed with a lock.
+#[tokio::test]
+async fn a_worker_that_holds_a_quorum() {
+    if Worker::role().as_deref() != Some("holder") {
+        return;
+    }
+    let url = std::env::var("LEASEHOLD_TEST_URL").expect("set by the test");
+    let client = client(&url).await;
+    let job = client.mutex("job").expect("a name").lease(Duration::from_secs(5));
+    let _guard = job.acquire().await.expect("acquired");
+    Worker::say("held");
+    std::future::pending().await
+}

@@ -27,6 +27,9 @@
 //!    looked for again and again within a bound; that nothing came is known from what came after it.
 //! 3. Random numbers come from one seed, which a failure shows and `LEASEHOLD_SEED` sets.
 //!
+//! 4. What a store does not have (a queue, a mailbox, sessions) ends a case where it is first needed, which says so, and not
+//!    before.
+//!
 //! It deliberately has no faults: what a store does when its server is cut off, stopped or full is for
 //! the tests of that store.
 

@@ -2,6 +2,7 @@
 
 use super::letters::Letter;
 use super::letters::Letters;
+use super::scene::Missing;
 use crate::Random;
 use leasehold::store::{Outcome, Store};
 use leasehold_core::cohort::Reserve;
@@ -12,7 +13,7 @@ use leasehold_core::{
     SessionId, SessionOp, SessionReply, Share,
 };
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A lease, or a place in the queue, that does not end while a case runs.
 pub const LONG: Duration = Duration::from_secs(3600);
@@ -31,6 +32,7 @@ pub struct Peer {
     /// The lock that it uses.
     pub lock: Lock,
     pub(super) random: Arc<Random>,
+    pub(super) missing: Arc<Missing>,
 }
 
 /// What a grant says.
@@ -155,8 +157,37 @@ impl Peer {
         (claim, nonce)
     }
 
+    /// The case goes on only where the store has a queue.
+    pub async fn needs_queue(&self) {
+        if !self.store.has_queue() {
+            self.missing.leave("queue").await;
+        }
+    }
+
+    /// Asks again for a lock that may have been given already: where each question asks for a hold of its own, by another one,
+    /// once what the first has left is undone. Gives the hold that it has.
+    pub async fn granted_after_all(&self, ask: &Acquire) -> Claim {
+        let start = Instant::now();
+        let mut ask = ask.clone();
+        loop {
+            if !self.store.has_queue() {
+                ask.claim = self.again(&ask.claim);
+            }
+            match self.acquire(&ask).await {
+                Acquired::Taken { .. } if !self.store.has_queue() && start.elapsed() < PATIENCE => {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+                reply => {
+                    granted(reply);
+                    return ask.claim;
+                }
+            }
+        }
+    }
+
     /// Queues for the taken lock, or looks again. Gives the nonce.
     pub async fn enqueue_as(&self, claim: &Claim, kept: Duration) -> Nonce {
+        self.needs_queue().await;
         let look = self.look(claim, LONG, kept);
         let taken = self.taken(&look).await;
         assert!(taken.position.is_some(), "who queues has a position");
@@ -228,6 +259,7 @@ impl Peer {
     /// Has fencing tokens reserved for the hold that it has, and does not lengthen it. Gives them, the first one first, and
     /// whether others wait.
     pub async fn reserve(&self, claim: &Claim, reserve: Reserve) -> (Vec<FencingToken>, bool) {
+        self.needs_queue().await;
         match self.extend_and(claim, Duration::from_millis(1), Some(reserve)).await {
             Extended::Reserved { mut block, others_wait } => {
                 (std::iter::from_fn(|| block.take()).collect(), others_wait)
@@ -278,6 +310,9 @@ impl Peer {
 
     /// The next letter.
     pub async fn letter(&self) -> Letter {
+        if !self.store.has_mailboxes() {
+            self.missing.leave("mailbox").await;
+        }
         let letter = tokio::time::timeout(PATIENCE, self.letters.next()).await;
         let wake = letter.unwrap_or_else(|_| panic!("{}: no grant came to {:?}", self.lock, self.session));
         assert_eq!(wake.to, self.session, "a letter to somebody else");

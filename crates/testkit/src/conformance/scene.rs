@@ -7,13 +7,38 @@ use super::subject::Subject;
 use crate::Random;
 use leasehold_core::{Kind, Lock, LockName, SessionId};
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
+use tokio::sync::Notify;
 
 /// How long a whole case may take.
 const CURTAIN: Duration = Duration::from_secs(120);
 /// A pause between two looks at something that comes by itself.
 const PAUSE: Duration = Duration::from_millis(5);
+
+/// What a store does not have without which a case cannot go on.
+#[derive(Debug, Default)]
+pub(super) struct Missing {
+    what: OnceLock<&'static str>,
+    told: Notify,
+}
+
+impl Missing {
+    /// The case ends here: the store has no such thing.
+    pub(super) async fn leave(&self, what: &'static str) -> ! {
+        // The first is told.
+        let _ = self.what.set(what);
+        self.told.notify_one();
+        loop {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    async fn met(&self) -> &'static str {
+        self.told.notified().await;
+        self.what.get().copied().unwrap_or_default()
+    }
+}
 
 /// Where one case is played.
 pub struct Scene {
@@ -27,6 +52,7 @@ pub struct Scene {
     /// What the names of its locks begin with: in a store of several places all of them are in one, so that one mailbox
     /// is enough, and several can be had in one step.
     tag: String,
+    missing: Arc<Missing>,
 }
 
 /// Plays one case with locks of one kind, on a runtime of its own. What [`suite!`](super::suite) calls.
@@ -37,7 +63,13 @@ pub fn play<S: Subject>(kind: Kind, subject: impl Future<Output = S>, case: impl
     println!("seed: {}", random.recipe());
     runtime.block_on(async {
         let scene = Scene::new(kind, Box::new(subject.await), random).await;
-        let in_time = tokio::time::timeout(CURTAIN, case(&scene)).await;
+        let played = async {
+            tokio::select! {
+                () = case(&scene) => {}
+                what = scene.missing.met() => not_applicable(what),
+            }
+        };
+        let in_time = tokio::time::timeout(CURTAIN, played).await;
         assert!(in_time.is_ok(), "the case did not end in {CURTAIN:?}");
     });
 }
@@ -48,7 +80,7 @@ impl Scene {
         let has_places = subject.store().await.has_places();
         let tag = if has_places { format!("{{{:016x}}}", random.bits()) } else { String::new() };
         let lock = fresh_lock(kind, &tag, &random);
-        Self { subject, lock, random, moves_clock, tag }
+        Self { subject, lock, random, moves_clock, tag, missing: Arc::default() }
     }
 
     /// A lock of the same kind that nobody used before.
@@ -73,6 +105,7 @@ impl Scene {
             letters: Arc::new(Letters::default()),
             lock: self.lock.clone(),
             random: self.random.clone(),
+            missing: Arc::clone(&self.missing),
         }
     }
 

@@ -364,7 +364,7 @@ impl Workload {
             0 => last,
             1 => last - 1,
             2 => last + 7_200_000_000,
-            _ => last + 1 + self.random.below(1_000) as u64,
+            _ => last + 1 + self.random.below(1_000),
         };
         Raise { claim: self.likely_claim(state), fence: FencingToken::new(fence) }
     }

@@ -7,8 +7,8 @@
 //!    the rounds has told nobody of a token.
 //! 3. What was lost is undone at each node that is not known to have refused, for as long as it could last there. The hold
 //!    is nobody's afterwards: the next attempt has another, so that no undo of this one can hit it.
-//! 4. What is over by our own clock is not won, whatever the nodes say. How long it may be believed is counted from before the
-//!    first question by whoever asked.
+//! 4. How long it may be believed is counted from before the first question by whoever asked, who gives back what is over
+//!    by then: the nodes say how long they had it yet when a majority gave it.
 
 use super::tally::{Given, Votes, fence_of};
 use crate::store::{Fault, Outcome, Store};
@@ -53,7 +53,6 @@ pub(super) struct Ballot<'a> {
 
 impl Ballot<'_> {
     pub(super) async fn hold(self) -> Outcome {
-        let start = Instant::now();
         // Dropping it, wherever that is, means that the attempt is lost (1).
         let (stage, seen) = watch::channel(Stage::Voting);
         let (tell, mut news) = mpsc::unbounded_channel();
@@ -81,10 +80,6 @@ impl Ballot<'_> {
         stage.send_replace(Stage::Raising(given.fence));
         if let Err(why) = self.raise(&votes, &mut news).await {
             return self.lost(&stage, why);
-        }
-        if start.elapsed() >= Duration::from_millis(given.remaining_ms) {
-            // Whoever asked would not believe it either (4).
-            return self.lost(&stage, Outcome::Done(Reply::Acquire(votes.taken())));
         }
         let Given { fence, remaining_ms, entered } = given;
         stage.send_replace(Stage::Won(fence));

@@ -50,7 +50,7 @@ pub async fn a_dropped_call_leaves_the_store_usable(scene: &Scene) {
         let claim = a.claim();
         let acquire = Op::Acquire(a.look(&claim, LONG, LONG));
         drop_after(polls, a.store.execute(&a.lock, &acquire, PATIENCE)).await;
-        a.granted(&a.look(&claim, LONG, LONG)).await;
+        let claim = a.granted_after_all(&a.look(&claim, LONG, LONG)).await;
         let release = Op::Release(Release { claim: claim.clone(), pass: Pass::Grant, next: None });
         drop_after(polls, a.store.execute(&a.lock, &release, PATIENCE)).await;
         let found = a.release(&claim).await.found;
@@ -79,7 +79,11 @@ pub async fn a_call_ends_by_its_deadline(scene: &Scene) {
         assert!(start.elapsed() < within + SLACK, "{:?} for {within:?}", start.elapsed());
         let granted = matches!(outcome, Outcome::Done(Reply::Acquire(Acquired::Granted { .. })));
         assert!(granted || matches!(outcome, Outcome::Unknown(_) | Outcome::Refused(_)), "{outcome:?}");
-        a.granted(&a.ask(&claim, LONG)).await;
+        let claim = if granted && !a.store.has_queue() {
+            claim
+        } else {
+            a.granted_after_all(&a.ask(&claim, LONG)).await
+        };
         a.release(&claim).await;
     }
     let start = Instant::now();

@@ -5,6 +5,7 @@ use crate::conformance::scene::Scene;
 use leasehold_core::{Acquired, Ended, Fate};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// Row 17: two holds exclude each other, whether of two processes, of one session, or of a session and
 /// its keeper's sibling.
@@ -92,11 +93,16 @@ pub async fn at_most_one_is_inside(scene: &Scene) {
         let (inside, last) = (inside.clone(), last.clone());
         tokio::spawn(async move {
             for _ in 0..20 {
-                let claim = peer.claim();
+                let mut claim = peer.claim();
                 let fence = loop {
                     let look = peer.look(&claim, LONG, LONG);
                     match peer.acquire(&look).await {
                         Acquired::Granted { fence, .. } => break fence,
+                        Acquired::Taken { .. } if !peer.store.has_queue() => {
+                            claim = peer.claim();
+                            let pause = Duration::from_millis(1 + peer.random.below(20));
+                            tokio::time::sleep(pause).await;
+                        }
                         Acquired::Taken { .. } => {
                             peer.letter().await;
                         }

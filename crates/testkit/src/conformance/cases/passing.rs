@@ -30,6 +30,7 @@ pub async fn a_grant_lasts_as_long_as_was_asked_for(scene: &Scene) {
     let held = a.take(LONG).await;
     let claim = b.claim();
     b.taken(&b.look(&claim, LONG * 4, LONG)).await;
+    b.needs_queue().await;
     b.taken(&b.look(&claim, LONG * 2, LONG)).await;
     a.release(&held).await;
     let remaining_ms = b.remaining_ms().await;

@@ -15,6 +15,7 @@ pub async fn the_queue_is_first_come_first_served(scene: &Scene) {
         let peer = scene.peer().await;
         let claim = peer.claim();
         let taken = peer.taken(&peer.look(&claim, LONG, LONG)).await;
+        peer.needs_queue().await;
         assert_eq!(taken.position, Some(expected));
         waiters.push((peer, claim));
     }

@@ -498,6 +498,7 @@ Where the locks are [env: LEASEHOLD_STORE] [default: a SQLite file of this user'
   redis+sentinel://a,b,c/name      the primary that these Sentinels know by that name
   redis+cluster://a,b,c            a cluster, of which these nodes know the others
   redis+shard://a,b,c              independent servers: each name lies on one of them
+  redlock://a,b,c                  a majority of these servers
   sqlite:PATH                      a file, for the processes of this machine
 
 With `?strict=1` behind it, a server that could lose locks is refused: see `leasehold doctor`.

@@ -19,7 +19,9 @@ use ballot::Ballot;
 use futures_util::future::{BoxFuture, FutureExt, join_all, ready};
 use leasehold_core::{Acquire, Extend, KeyError, Life, Lock, Op, Pass, Place, Release, Reply, SessionId};
 use std::fmt;
+use std::future::poll_fn;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 use tally::{Tally, Verdict, majority};
 use tokio::sync::mpsc;
@@ -194,14 +196,15 @@ impl QuorumStore {
         let (tell, mut news) = mpsc::unbounded_channel();
         for (at, node) in self.nodes.iter().cloned().enumerate() {
             let (sent, tell) = (Arc::clone(&sent), tell.clone());
-            tokio::spawn(async move {
+            begin(async move {
                 let outcomes = match &*sent {
                     [(lock, op)] => vec![node.execute(lock, op, limit).await],
                     sent => node.execute_all(sent, limit).await,
                 };
                 // Nobody hears it if the outcome is known.
                 let _ = tell.send((at, outcomes));
-            });
+            })
+            .await;
         }
         drop(tell);
         let mut tallies: Vec<_> = ops.iter().map(|_| Tally::new(self.nodes.len())).collect();
@@ -268,6 +271,15 @@ fn at_a_node(op: &Op) -> Op {
             Op::Release(Release { claim: claim.clone(), pass: Pass::Tell, next: None })
         }
         other => other.clone(),
+    }
+}
+
+/// Begins a task, as far as that comes without waiting, and leaves the rest to the runtime: so what one node is asked is on its
+/// way in the order in which it was asked, and a release is not before the acquire whose answer nobody had waited for.
+async fn begin(task: impl Future<Output = ()> + Send + 'static) {
+    let mut task = Box::pin(task);
+    if poll_fn(|cx| Poll::Ready(task.as_mut().poll(cx))).await.is_pending() {
+        tokio::spawn(task);
     }
 }
 

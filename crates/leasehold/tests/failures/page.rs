@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The signs of the page, and what is in the path of their tests.
-const PLACES: [(&str, &[&str]); 12] = [
+const PLACES: [(&str, &[&str]); 13] = [
     ("F", &["leasehold/tests/failures/"]),
     ("M", &["leasehold/tests/mutex/"]),
     ("N", &["leasehold/tests/reentrant/"]),
@@ -18,6 +18,7 @@ const PLACES: [(&str, &[&str]); 12] = [
     ("P", &["cli/tests/program/"]),
     ("E", &["leasehold/tests/sessions.rs"]),
     ("H", &["leasehold/tests/hands.rs"]),
+    ("Q", &["leasehold/tests/quorum/"]),
     ("U", &["/src/"]),
 ];
 

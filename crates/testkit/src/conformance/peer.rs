@@ -171,6 +171,7 @@ impl Peer {
         let mut ask = ask.clone();
         loop {
             if !self.store.has_queue() {
+                self.release(&ask.claim).await;
                 ask.claim = self.again(&ask.claim);
             }
             match self.acquire(&ask).await {

@@ -59,7 +59,7 @@ impl Ballot<'_> {
         let lease = Duration::from_millis(self.ask.lease_ms);
         for (at, node) in self.nodes.iter().enumerate() {
             let voter = Voter { at, node: node.clone(), lock: self.lock.clone(), limit: self.limit, lease };
-            tokio::spawn(voter.vote(self.ask.clone(), seen.clone(), tell.clone()));
+            super::begin(voter.vote(self.ask.clone(), seen.clone(), tell.clone())).await;
         }
         drop((seen, tell));
 

@@ -162,13 +162,11 @@ impl Tally {
         let holders: Vec<_> = seen.iter().filter_map(|seen| seen.holder.clone()).collect();
         let (holder, votes) = most_held(holders.iter().cloned()).unzip();
         let votes = votes.unwrap_or(0);
+        // Who looks has the time to hear all: until when a majority has it is not known by any three of five.
+        if seen.len() < self.needed || !self.is_complete() {
+            return None;
+        }
         // Whoever may have a majority is told: that the lock is free would have to be known.
-        if votes < self.needed && votes + self.silent() >= self.needed && !self.is_complete() {
-            return None;
-        }
-        if seen.len() < self.needed {
-            return None;
-        }
         let is_his = votes + self.silent() >= self.needed;
         let holder = holder.filter(|_| is_his).map(|holder| self.for_how_long(holder, &holders));
         let stranger = most_frequent(seen.iter().filter_map(|seen| seen.stranger).collect());

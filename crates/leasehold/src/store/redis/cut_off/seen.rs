@@ -162,10 +162,10 @@ impl Seen {
             assert!(times >= times_at_least, "{what:?} came {times} times only");
         }
         // A Mutex is extended by its token, or by more, and left resting by a script of its own; so is an Election extended;
-        // and a Semaphore has one for its size. A beat is one of them.
+        // a Semaphore has one for its size; and what a quorum can have, one for its token. A beat is one of them.
         let scripts = match kinds[0] {
-            Kind::Mutex => 9,
-            Kind::Election | Kind::Semaphore => 8,
+            Kind::Mutex => 10,
+            Kind::Reentrant | Kind::Election | Kind::Semaphore => 8,
             _ => 7,
         };
         assert_eq!(self.cuts.len(), scripts, "so many scripts there are");

@@ -1,0 +1,389 @@
+//! The two rounds of an acquire over three nodes, the undo, extends and restarts, in all orders that there are.
+//!
+//! It is a model of `store/quorum`, small enough to be searched: messages arrive in any order, late or never, and so do their
+//! answers; a client may die between the rounds; a node may be started anew, empty. What must hold is that there are never
+//! two who believe in the lock, and that tokens grow from one holder to the next. Each mistake that is planted has to be found.
+//!
+//! Time is what leases are: a hold is kept at a node until it is over by the clock of whoever asked for it, at least, since that
+//! one counts from before the question. So each hold has a number of leases, one by the acquire and one by each extend; what is
+//! believed ends when as many are over as a majority has acknowledged, and only then may a node let go of it by itself.
+
+use stateright::{Checker, HasDiscoveries, Model, Property, UniformChooser};
+use std::collections::BTreeSet;
+
+const NODES: usize = 3;
+const NEEDED: usize = 2;
+/// Which client makes each attempt: the second of the first client comes when its first has ended.
+const CLIENTS: [usize; 3] = [0, 1, 0];
+/// How often a hold is kept for a lease.
+const LEASES: u8 = 2;
+
+/// A mistake that is planted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mistake {
+    /// A node that came back votes at once.
+    VotesAtOnce,
+    /// The hold counts with the first round.
+    NoSecondRound,
+    /// The token is that of the first node that votes.
+    TokenOfOne,
+    /// The second attempt of a client asks for the same hold as the first, which is being undone.
+    SameHold,
+    /// An extend counts as soon as any node has done it.
+    ExtendByOne,
+    /// What is believed is counted from the last answer.
+    CountsFromTheAnswer,
+}
+
+/// What is on its way to a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Ask {
+    Acquire,
+    Raise(u8),
+    Extend,
+    Release,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+struct Node {
+    /// Whose hold has the lock, and how many leases it was kept for.
+    held: Option<(usize, u8)>,
+    /// The greatest token that was given or written.
+    last: u8,
+    /// What it had when it was started anew, until that is over.
+    forgot: Option<(usize, u8)>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, PartialOrd, Ord)]
+enum Stage {
+    #[default]
+    Idle,
+    Voting,
+    Raising,
+    /// It has been had for so many leases.
+    Held(u8),
+    Ended,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+struct Attempt {
+    stage: Stage,
+    /// Who has voted, with its token; the greatest is the hold's.
+    votes: [Option<u8>; NODES],
+    first: u8,
+    raised: [bool; NODES],
+    extended: [bool; NODES],
+    /// How many leases are over.
+    over: u8,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct World {
+    nodes: [Node; NODES],
+    attempts: [Attempt; CLIENTS.len()],
+    mail: BTreeSet<(usize, usize, Ask)>,
+    restarts: u8,
+    /// The token of the last who had it.
+    last: u8,
+    went_back: bool,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+enum Event {
+    Begin(usize),
+    /// A message arrives, and its answer, if that does.
+    Arrive(usize, usize, Ask, bool),
+    Extend(usize),
+    /// It gives the lock back, or up.
+    Release(usize),
+    Die(usize),
+    Pass(usize),
+    Expire(usize),
+    Restart(usize),
+    Grown(usize),
+}
+
+struct Rounds {
+    mistake: Option<Mistake>,
+    restarts: u8,
+    /// How many of the attempts there are, and how often a hold is kept for a lease.
+    attempts: usize,
+    leases: u8,
+    /// Set if answers are lost, beside messages that never arrive.
+    lossy: bool,
+}
+
+impl Rounds {
+    fn is(&self, mistake: Mistake) -> bool {
+        self.mistake == Some(mistake)
+    }
+
+    /// What an attempt's hold is called at the nodes.
+    fn hold(&self, attempt: usize) -> usize {
+        if self.is(Mistake::SameHold) { CLIENTS[attempt] } else { attempt }
+    }
+
+    /// Whether so many leases of a hold are over, for all who asked for it.
+    fn is_over(&self, world: &World, (hold, leases): (usize, u8)) -> bool {
+        if self.is(Mistake::CountsFromTheAnswer) {
+            return true;
+        }
+        let of_it = (0..CLIENTS.len()).filter(|attempt| self.hold(*attempt) == hold);
+        let asked = |attempt: &usize| world.attempts[*attempt].stage != Stage::Idle;
+        of_it.filter(asked).all(|attempt| world.attempts[attempt].over >= leases)
+    }
+
+    fn believes(attempt: &Attempt) -> bool {
+        matches!(attempt.stage, Stage::Held(leases) if leases > attempt.over)
+    }
+
+    fn send(world: &mut World, attempt: usize, ask: Ask) {
+        for node in 0..NODES {
+            world.mail.insert((node, attempt, ask));
+        }
+    }
+
+    fn won(&self, world: &mut World, attempt: usize, token: u8) {
+        world.went_back |= token <= world.last;
+        world.last = world.last.max(token);
+        world.attempts[attempt].stage = Stage::Held(1);
+    }
+
+    /// What a node does with a message; says whether it has done what was asked.
+    fn deliver(&self, world: &mut World, node: usize, attempt: usize, ask: Ask) -> bool {
+        let hold = self.hold(attempt);
+        let at = &mut world.nodes[node];
+        match ask {
+            Ask::Acquire if at.held.is_none() && at.forgot.is_none() => {
+                // Its clock is behind its last token, or ahead of those of the nodes before it.
+                at.last = (at.last + 1).max(u8::try_from(node).unwrap_or(0));
+                at.held = Some((hold, 1));
+                true
+            }
+            Ask::Acquire => at.held.is_some_and(|(held, _)| held == hold) && at.forgot.is_none(),
+            Ask::Raise(token) => {
+                let held = at.held.is_some_and(|(held, _)| held == hold);
+                if held {
+                    at.last = at.last.max(token);
+                }
+                held
+            }
+            Ask::Extend => match &mut at.held {
+                Some((held, leases)) if *held == hold => {
+                    *leases = LEASES;
+                    true
+                }
+                _ => false,
+            },
+            Ask::Release => {
+                at.held.take_if(|(held, _)| *held == hold);
+                true
+            }
+        }
+    }
+
+    fn answered(&self, world: &mut World, node: usize, attempt: usize, ask: Ask) {
+        let token = world.nodes[node].last;
+        let of = &mut world.attempts[attempt];
+        if of.over > 0 && matches!(of.stage, Stage::Voting | Stage::Raising) {
+            return;
+        }
+        match (ask, of.stage) {
+            (Ask::Acquire, Stage::Voting) => {
+                if of.votes.iter().all(Option::is_none) {
+                    of.first = token;
+                }
+                of.votes[node] = Some(token);
+                if of.votes.iter().flatten().count() < NEEDED {
+                    return;
+                }
+                let greatest = of.votes.iter().flatten().copied().max().unwrap_or(0);
+                let first = of.first;
+                match self.mistake {
+                    Some(Mistake::NoSecondRound) => self.won(world, attempt, greatest),
+                    Some(Mistake::TokenOfOne) => self.won(world, attempt, first),
+                    _ => {
+                        of.stage = Stage::Raising;
+                        Self::send(world, attempt, Ask::Raise(greatest));
+                    }
+                }
+            }
+            (Ask::Raise(token), Stage::Raising) => {
+                of.raised[node] = true;
+                if of.raised.iter().filter(|raised| **raised).count() >= NEEDED {
+                    self.won(world, attempt, token);
+                }
+            }
+            (Ask::Extend, Stage::Held(_)) if Self::believes(of) => {
+                of.extended[node] = true;
+                let needed = if self.is(Mistake::ExtendByOne) { 1 } else { NEEDED };
+                if of.extended.iter().filter(|extended| **extended).count() >= needed {
+                    of.stage = Stage::Held(LEASES);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Model for Rounds {
+    type State = World;
+    type Action = Event;
+
+    fn init_states(&self) -> Vec<World> {
+        let (nodes, attempts, mail): ([Node; NODES], [Attempt; CLIENTS.len()], _) = Default::default();
+        let mut world = World { nodes, attempts, mail, restarts: self.restarts, last: 0, went_back: false };
+        if self.is(Mistake::SameHold) {
+            // The first attempt has failed, and its undo is on its way.
+            world.attempts[0].stage = Stage::Ended;
+            Self::send(&mut world, 0, Ask::Release);
+        }
+        vec![world]
+    }
+
+    fn actions(&self, world: &World, events: &mut Vec<Event>) {
+        for (attempt, of) in world.attempts.iter().enumerate().take(self.attempts) {
+            let earlier = (0..attempt).filter(|other| CLIENTS[*other] == CLIENTS[attempt]);
+            let free = earlier.clone().all(|other| world.attempts[other].stage == Stage::Ended);
+            match of.stage {
+                Stage::Idle if free => events.push(Event::Begin(attempt)),
+                Stage::Voting => events.push(Event::Release(attempt)),
+                Stage::Raising => events.extend([Event::Release(attempt), Event::Die(attempt)]),
+                Stage::Held(leases) => {
+                    events.push(Event::Release(attempt));
+                    if leases < self.leases
+                        && Self::believes(of)
+                        && !world.mail.contains(&(0, attempt, Ask::Extend))
+                    {
+                        events.push(Event::Extend(attempt));
+                    }
+                }
+                Stage::Idle | Stage::Ended => {}
+            }
+            if of.stage != Stage::Idle && of.over < self.leases {
+                events.push(Event::Pass(attempt));
+            }
+        }
+        for (node, attempt, ask) in &world.mail {
+            for answered in [true, false].into_iter().filter(|answered| *answered || self.lossy) {
+                events.push(Event::Arrive(*node, *attempt, *ask, answered));
+            }
+        }
+        for (node, at) in world.nodes.iter().enumerate() {
+            if at.held.is_some_and(|held| self.is_over(world, held)) {
+                events.push(Event::Expire(node));
+            }
+            if world.restarts > 0 && at.held.is_some() {
+                events.push(Event::Restart(node));
+            }
+            if at.forgot.is_some_and(|forgot| self.is_over(world, forgot)) {
+                events.push(Event::Grown(node));
+            }
+        }
+    }
+
+    fn next_state(&self, world: &World, event: Event) -> Option<World> {
+        let mut world = world.clone();
+        match event {
+            Event::Begin(attempt) => {
+                world.attempts[attempt].stage = Stage::Voting;
+                Self::send(&mut world, attempt, Ask::Acquire);
+            }
+            Event::Arrive(node, attempt, ask, answered) => {
+                world.mail.remove(&(node, attempt, ask));
+                if self.deliver(&mut world, node, attempt, ask) && answered {
+                    self.answered(&mut world, node, attempt, ask);
+                }
+            }
+            Event::Extend(attempt) => Self::send(&mut world, attempt, Ask::Extend),
+            Event::Release(attempt) => {
+                world.attempts[attempt].stage = Stage::Ended;
+                Self::send(&mut world, attempt, Ask::Release);
+            }
+            Event::Die(attempt) => world.attempts[attempt].stage = Stage::Ended,
+            Event::Pass(attempt) => {
+                world.attempts[attempt].over += 1;
+            }
+            Event::Expire(node) => world.nodes[node].held = None,
+            Event::Restart(node) => {
+                world.restarts -= 1;
+                let forgot = world.nodes[node].held.filter(|_| !self.is(Mistake::VotesAtOnce));
+                // It has its clock, which is beyond all tokens by the time that it votes.
+                let last = world.nodes[node].last + if forgot.is_some() { 1 } else { 0 };
+                world.nodes[node] = Node { held: None, last, forgot };
+            }
+            Event::Grown(node) => {
+                let beyond = world.nodes.iter().map(|node| node.last).max().unwrap_or(0);
+                world.nodes[node].forgot = None;
+                world.nodes[node].last = beyond.max(world.last);
+            }
+        }
+        Some(world)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        vec![
+            Property::always("exclusion", |_, world: &World| {
+                world.attempts.iter().filter(|attempt| Self::believes(attempt)).count() <= 1
+            }),
+            Property::always("tokens grow", |_, world: &World| !world.went_back),
+            Property::sometimes("it is had", |_, world: &World| world.attempts.iter().any(Self::believes)),
+            Property::sometimes("it is had after another", |_, world: &World| {
+                Self::believes(&world.attempts[1])
+                    && world.attempts[0].votes.iter().flatten().count() >= NEEDED
+            }),
+        ]
+    }
+
+    fn within_boundary(&self, world: &World) -> bool {
+        world.nodes.iter().all(|node| node.last < 12)
+    }
+}
+
+/// How many states are searched, of those that are searched by chance.
+fn states(least: usize) -> usize {
+    std::env::var("LEASEHOLD_STATES").ok().and_then(|states| states.parse().ok()).unwrap_or(least)
+}
+
+/// What was found, by its names.
+fn found(checked: &impl Checker<Rounds>) -> Vec<&'static str> {
+    let mut found: Vec<_> = checked.discoveries().into_keys().collect();
+    found.sort_unstable();
+    println!("{} states: {found:?}", checked.state_count());
+    found
+}
+
+/// Two attempts, a lease each, in all orders as far as they are searched; and more of them, in orders by chance.
+#[test]
+fn there_is_one_holder_and_tokens_grow_in_whatever_order() {
+    let few = Rounds { mistake: None, restarts: 0, attempts: 2, leases: 1, lossy: true };
+    let checked = few.checker().threads(2).target_state_count(states(2_000_000)).spawn_bfs().join();
+    assert!(found(&checked).iter().all(|found| found.starts_with("it is had")));
+    let many = Rounds { mistake: None, restarts: 2, attempts: CLIENTS.len(), leases: LEASES, lossy: true };
+    let checked = many.checker().threads(2).target_state_count(states(2_000_000));
+    let checked = checked.spawn_simulation(7, UniformChooser).join();
+    assert_eq!(found(&checked), ["it is had", "it is had after another"]);
+}
+
+#[test]
+fn each_planted_mistake_of_the_rounds_is_found() {
+    for (mistake, broken) in [
+        (Mistake::VotesAtOnce, "exclusion"),
+        (Mistake::NoSecondRound, "tokens grow"),
+        (Mistake::TokenOfOne, "tokens grow"),
+        (Mistake::SameHold, "exclusion"),
+        (Mistake::ExtendByOne, "exclusion"),
+        (Mistake::CountsFromTheAnswer, "exclusion"),
+    ] {
+        // No more of each than it takes.
+        let attempts = if mistake == Mistake::SameHold { CLIENTS.len() } else { 2 };
+        let restarts = u8::from(matches!(mistake, Mistake::VotesAtOnce | Mistake::ExtendByOne));
+        let leases = if mistake == Mistake::ExtendByOne { LEASES } else { 1 };
+        let rounds = Rounds { mistake: Some(mistake), restarts, attempts, leases, lossy: false };
+        let checked = rounds.checker().threads(2).target_state_count(20_000_000);
+        let checked = checked.finish_when(HasDiscoveries::AnyOf([broken].into()));
+        let checked = checked.spawn_simulation(7, UniformChooser).join();
+        println!("{mistake:?}: {} states", checked.state_count());
+        assert!(checked.discovery(broken).is_some(), "{mistake:?} is not found");
+    }
+}

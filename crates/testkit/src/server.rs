@@ -187,10 +187,19 @@ pub struct RedisServerBuilder {
     core: Option<usize>,
     /// What the server takes for the time.
     clock: Option<Arc<Setting>>,
-    /// Set if it is a Sentinel.
-    sentinel: bool,
-    /// Set if it is a node of a cluster.
-    node: bool,
+    /// What it is among others.
+    part: Part,
+}
+
+/// What a server is among others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Part {
+    /// One by itself, or a replica of one.
+    Alone,
+    /// It only says where another is.
+    Sentinel,
+    /// It has some of the slots of a cluster, or is a replica of one that has.
+    Node,
 }
 
 impl Default for RedisServerBuilder {
@@ -203,8 +212,7 @@ impl Default for RedisServerBuilder {
             appendonly: false,
             core: None,
             clock: None,
-            sentinel: false,
-            node: false,
+            part: Part::Alone,
         }
     }
 }
@@ -264,13 +272,13 @@ impl RedisServerBuilder {
 
     /// Runs as a Sentinel, which has no data. [`Sentinels`](crate::Sentinels) are several, with servers.
     pub fn sentinel(mut self) -> Self {
-        self.sentinel = true;
+        self.part = Part::Sentinel;
         self
     }
 
     /// Runs as a node of a cluster that has no other yet. A [`Cluster`](crate::Cluster) is several that know one another.
     pub fn node(mut self) -> Self {
-        self.node = true;
+        self.part = Part::Node;
         self
     }
 
@@ -278,7 +286,7 @@ impl RedisServerBuilder {
     pub fn start(self) -> io::Result<RedisServer> {
         let dir = TempDir::with_prefix("leasehold-redis-")?;
         for _ in 0..BOOT_ATTEMPTS {
-            let port = free_port(self.node)?;
+            let port = free_port(self.part == Part::Node)?;
             match self.boot(dir.path(), port) {
                 Ok(child) => return Ok(RedisServer { settings: self, dir, port, child: Some(child) }),
                 Err(BootError::PortTaken) => {}
@@ -295,7 +303,7 @@ impl RedisServerBuilder {
         let mut command = self.command();
         command
             .arg(&config)
-            .args(self.sentinel.then_some("--sentinel"))
+            .args((self.part == Part::Sentinel).then_some("--sentinel"))
             .current_dir(dir)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -344,12 +352,12 @@ impl RedisServerBuilder {
         let mut line = |directive: &str, value: &str| {
             writeln!(text, "{directive} {value}").expect("writing to a string cannot fail");
         };
-        if !self.sentinel {
+        if self.part != Part::Sentinel {
             line("save", "\"\"");
             line("appendonly", if self.appendonly { "yes" } else { "no" });
             line("appendfsync", "always");
         }
-        if self.node {
+        if self.part == Part::Node {
             line("cluster-enabled", "yes");
             line("cluster-config-file", "nodes.conf");
         }

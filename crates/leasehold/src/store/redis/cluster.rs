@@ -196,9 +196,9 @@ impl Cluster {
     ///
     /// Cancel safety: attempts to connect go on.
     pub(super) async fn connect(&self) -> Result<(), Fault> {
-        let map = self.shared.renew(None).await?;
+        let map = Arc::new(self.shared.renew(None).await?);
         let nodes: Vec<_> = map.primaries().iter().map(|primary| self.shared.node(primary)).collect();
-        self.shared.replace(map);
+        self.shared.replace(&map);
         self.start();
         let connected = join_all(nodes.iter().map(|node| node.link.connect())).await;
         let any = connected.iter().any(Result::is_ok);
@@ -502,12 +502,12 @@ impl Shared {
     }
 
     /// Puts a new map in the place of the old, and says whether it is another.
-    fn replace(&self, map: Map) -> bool {
+    fn replace(&self, map: &Arc<Map>) -> bool {
         let mut is_other = true;
         self.view.modify(|view| {
-            is_other = view.map.as_ref().is_none_or(|old| !old.agrees_with(&map));
+            is_other = view.map.as_ref().is_none_or(|old| !old.agrees_with(map));
             view.fault = None;
-            view.map = Some(Arc::new(map.clone()));
+            view.map = Some(Arc::clone(map));
             true
         });
         if is_other {
@@ -560,7 +560,7 @@ impl Shared {
 /// Asks those nodes one after the other, or side by side where they are slow; by the links to those that are in use.
 /// Gives what the first says that is well and knows of no older configuration than ours, or else the latest (3).
 async fn ask_any(config: &RedisConfig, nodes: Vec<Address>, shared: Option<&Shared>) -> Result<Map, Fault> {
-    let known = shared.and_then(|shared| shared.map()).map_or(0, |map| map.epoch);
+    let known = shared.and_then(Shared::map).map_or(0, |map| map.epoch);
     let asked = nodes.iter().zip(0_u32..).map(|(node, place)| async move {
         tokio::time::sleep(STAGGER * place).await;
         ask(config, node, shared).await
@@ -639,7 +639,7 @@ async fn keep_map(shared: Arc<Shared>) {
             false
         });
         match shared.renew(hint).await {
-            Ok(map) => unchanged = if shared.replace(map) { 0 } else { unchanged + 1 },
+            Ok(map) => unchanged = if shared.replace(&Arc::new(map)) { 0 } else { unchanged + 1 },
             Err(fault) => {
                 unchanged += 1;
                 shared.view.modify(|view| {

@@ -249,14 +249,15 @@ impl RedisStore {
             Ok(call) => call,
             Err(fault) => return Outcome::Refused(fault),
         };
-        let lesser = self.cluster().and_then(|_| Call::lesser(op, lock.kind, &self.home(&keys), &keys));
-        let Some(lesser) = lesser else { return self.send_call(op, keys.slot(), &call, deadline).await };
         match self.reply(keys.slot(), &call, false, Split::Tell, deadline).await {
-            Ok((value, _)) if cluster::is_split(&value) => {}
+            Ok((value, _)) if self.cluster().is_some() && cluster::is_split(&value) => {}
             Ok((value, line)) => return self.outcome(op, &value, &line),
             Err(outcome) => return outcome,
         }
         // Some of the keys have gone ahead (3).
+        let Some(lesser) = Call::lesser(op, lock.kind, &self.home(&keys), &keys) else {
+            return self.send_call(op, keys.slot(), &call, deadline).await;
+        };
         let (value, line) = match self.reply(keys.slot(), &lesser, false, Split::Tell, deadline).await {
             Ok(reply) => reply,
             Err(outcome) => return outcome,

@@ -172,6 +172,8 @@ impl Seen {
         let mut missed = self.missed();
         // An Election is extended by the script of a Mutex, for which alone something is reserved.
         missed.retain(|text| kinds[0] != Kind::Election || !text.contains("'HSET', KEYS[2], 'reserved'"));
+        // What is said in a cluster alone, in the place of a PUBLISH: there are no channels of slots here.
+        missed.retain(|text| !text.contains("heard"));
         assert_eq!(missed, [""; 0], "never cut off there");
     }
 

@@ -202,6 +202,7 @@ enum Phase {
 }
 
 #[derive(Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own, and all of them can be true")]
 struct Attempt {
     claim: Claim,
     life: Life,

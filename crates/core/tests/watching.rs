@@ -96,6 +96,7 @@ impl Scene {
             match self.contender.poll(now, &self.terms, &mut random) {
                 Step::Granted(_) => return true,
                 Step::TooSlow => panic!("an answer takes a millisecond"),
+                Step::Undo(_) => panic!("it keeps its hold"),
                 Step::Sleep(until) => {
                     self.now_ms = until.as_micros().div_ceil(1000).max(self.now_ms + 1).min(end_ms);
                 }

@@ -29,9 +29,9 @@ use tokio::task::JoinHandle;
 
 /// How long one node may take to answer, if nothing is set.
 const NODE_TIMEOUT: Duration = Duration::from_millis(50);
-/// How long a message of one node is kept from whoever waits: until the others have freed the lock as well, and so that not all
-/// who wait ask in the same moment.
-const HUSH: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(8));
+/// How long a message of one node is kept from whoever waits: until the others have freed the lock as well, and a random part of
+/// so much more, so that not all who wait ask in the same moment.
+const HUSH: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(7));
 
 /// How long a node may take before it is heard, and how long one is left alone that cannot be.
 const LISTENS_WITHIN: Duration = Duration::from_secs(2);
@@ -289,7 +289,7 @@ async fn relay(mut heard: Listening, bell: Bell) {
     loop {
         heard.heard().await;
         let share = f64::from(rand::random::<u16>()) / f64::from(u16::MAX);
-        tokio::time::sleep(HUSH.0 + (HUSH.1 - HUSH.0).mul_f64(share)).await;
+        tokio::time::sleep(HUSH.0 + HUSH.1.mul_f64(share)).await;
         let _ = heard.heard().now_or_never();
         bell.ring();
     }

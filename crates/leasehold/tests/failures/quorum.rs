@@ -150,7 +150,7 @@ async fn without_a_majority_an_acquire_names_the_nodes_in_time() {
         killed.map(|at| format!("127.0.0.1:{}", quorum.servers()[at].port())).into_iter().collect();
     for _ in 0..3 {
         let begun = Instant::now();
-        let error = client.mutex("job").expect("a good name").wait(waited).acquire().await.unwrap_err();
+        let error = client.mutex("job").expect("a good name").wait(waited).acquire().await.expect_err("three are gone");
         assert!(begun.elapsed() < waited + Duration::from_secs(5), "{:?}", begun.elapsed());
         let (AcquireError::Store(fault) | AcquireError::Unknown(fault)) = &error else { panic!("{error:?}") };
         let FaultKind::NoQuorum { needed: 3, of: 5, nodes } = &fault.kind else { panic!("{fault}") };
@@ -222,7 +222,7 @@ async fn row_32_a_node_of_a_quorum_that_came_back_does_not_vote_at_once() {
     let (first, second) = (config(), config());
     // A cold start: nobody votes.
     let holder = connect(first).await;
-    let error = holder.mutex("job").expect("a name").try_acquire().await.unwrap_err();
+    let error = holder.mutex("job").expect("a name").try_acquire().await.expect_err("they do not vote");
     assert!(error.to_string().contains("has been up for"), "{error}");
     let guard = holder.mutex("job").expect("a name").acquire().await.expect("they are up for long enough");
 
@@ -265,5 +265,5 @@ async fn a_worker_that_holds_a_quorum() {
     let job = client.mutex("job").expect("a name").lease(Duration::from_secs(5));
     let _guard = job.acquire().await.expect("acquired");
     Worker::say("held");
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }

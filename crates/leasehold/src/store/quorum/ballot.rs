@@ -35,6 +35,7 @@ enum Stage {
 }
 
 /// What a node's task tells.
+#[allow(clippy::large_enum_variant, reason = "it is sent a few times, and then taken apart")]
 enum News {
     Voted(usize, Outcome),
     /// Whether its token is as great as that of the hold, or why nobody knows.

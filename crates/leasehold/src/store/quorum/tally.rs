@@ -22,6 +22,7 @@ pub(super) struct Tally {
 
 /// What is known by the answers so far.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "there is one, which is taken apart at once")]
 pub(super) enum Verdict {
     /// Further answers would change nothing.
     Known(Reply),

@@ -271,25 +271,7 @@ impl Call {
                 }
                 call
             }
-            Op::Release(release) => {
-                let (script, pass) = match release.pass {
-                    Pass::Free if !kind.is_shared() => (&scripts.release, "free".to_owned()),
-                    Pass::Tell if kind == Kind::Mutex => (&scripts.release, "tell".to_owned()),
-                    // Of a ReentrantMutex all hear it that listen to Redisson's channel.
-                    Pass::Tell => (&scripts.release, "free".to_owned()),
-                    Pass::Grant | Pass::Free => (&scripts.release, "grant".to_owned()),
-                    Pass::Rest { for_ms } => (scripts.rest.as_ref()?, for_ms.to_string()),
-                };
-                let mut call = Self::of(script, &[name, record]);
-                call.claim(&release.claim).cmd.arg(mailboxes).arg(pass);
-                match &release.next {
-                    Some(next) => {
-                        call.claim(&next.claim);
-                        call.terms(next).portion(kind, next)
-                    }
-                    None => call,
-                }
-            }
+            Op::Release(release) => Self::release(scripts, release, kind, mailboxes, keys)?,
             Op::Inspect(inspect) => {
                 let keys = [name.as_str(), record, audit];
                 let mut call =
@@ -344,6 +326,32 @@ impl Call {
         }
         call.takes = matches!(op, Op::Acquire(_) | Op::Release(Release { next: Some(_), .. }));
         Some(call)
+    }
+
+    fn release(
+        scripts: &'static OfKind,
+        release: &Release,
+        kind: Kind,
+        mailboxes: &str,
+        keys: &LockKeys,
+    ) -> Option<Self> {
+        let (script, pass) = match release.pass {
+            Pass::Free if !kind.is_shared() => (&scripts.release, "free".to_owned()),
+            Pass::Tell if kind == Kind::Mutex => (&scripts.release, "tell".to_owned()),
+            // Of a ReentrantMutex all hear it that listen to Redisson's channel.
+            Pass::Tell => (&scripts.release, "free".to_owned()),
+            Pass::Grant | Pass::Free => (&scripts.release, "grant".to_owned()),
+            Pass::Rest { for_ms } => (scripts.rest.as_ref()?, for_ms.to_string()),
+        };
+        let mut call = Self::of(script, &[&keys.name, &keys.record]);
+        call.claim(&release.claim).cmd.arg(mailboxes).arg(pass);
+        Some(match &release.next {
+            Some(next) => {
+                call.claim(&next.claim);
+                call.terms(next).portion(kind, next)
+            }
+            None => call,
+        })
     }
 
     /// The call of as much of an operation as can be done with the lock's own key alone, or without the keys that are

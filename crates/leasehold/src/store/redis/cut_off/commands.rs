@@ -374,6 +374,7 @@ fn elections() -> Vec<Way> {
 }
 
 /// Of a ReentrantMutex: the first two sessions have one owner, and each other one its own.
+#[allow(clippy::too_many_lines, reason = "a table")]
 fn entries() -> Vec<Way> {
     let owned = |n: u8| {
         let owner = if n < 3 { "ours".to_owned() } else { format!("owner {n}") };

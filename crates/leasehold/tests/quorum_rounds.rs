@@ -238,6 +238,14 @@ impl Model for Rounds {
             world.attempts[0].stage = Stage::Ended;
             Self::send(&mut world, 0, Ask::Release);
         }
+        if self.is(Mistake::ExtendByOne) {
+            // It is had by two of three.
+            world.attempts[0].stage = Stage::Held(1);
+            for node in &mut world.nodes[..NEEDED] {
+                *node = Node { held: Some((0, 1)), last: 1, forgot: None };
+            }
+            world.last = 1;
+        }
         vec![world]
     }
 
@@ -367,17 +375,25 @@ fn there_is_one_holder_and_tokens_grow_in_whatever_order() {
 
 #[test]
 fn each_planted_mistake_of_the_rounds_is_found() {
-    for (mistake, broken) in [
+    are_found(&[
         (Mistake::VotesAtOnce, "exclusion"),
         (Mistake::NoSecondRound, "tokens grow"),
         (Mistake::TokenOfOne, "tokens grow"),
         (Mistake::SameHold, "exclusion"),
-        (Mistake::ExtendByOne, "exclusion"),
-        (Mistake::CountsFromTheAnswer, "exclusion"),
-    ] {
+    ]);
+}
+
+#[test]
+#[ignore = "it takes minutes"]
+fn planted_mistakes_about_time_are_found() {
+    are_found(&[(Mistake::ExtendByOne, "exclusion"), (Mistake::CountsFromTheAnswer, "exclusion")]);
+}
+
+fn are_found(mistakes: &[(Mistake, &'static str)]) {
+    for &(mistake, broken) in mistakes {
         // No more of each than it takes.
         let attempts = if mistake == Mistake::SameHold { CLIENTS.len() } else { 2 };
-        let restarts = u8::from(matches!(mistake, Mistake::VotesAtOnce | Mistake::ExtendByOne));
+        let restarts = u8::from(mistake == Mistake::VotesAtOnce);
         let leases = if mistake == Mistake::ExtendByOne { LEASES } else { 1 };
         let rounds = Rounds { mistake: Some(mistake), restarts, attempts, leases, lossy: false };
         let checked = rounds.checker().threads(2).target_state_count(20_000_000);

@@ -143,7 +143,7 @@ impl Rounds {
         }
     }
 
-    fn won(&self, world: &mut World, attempt: usize, token: u8) {
+    fn won(world: &mut World, attempt: usize, token: u8) {
         world.went_back |= token <= world.last;
         world.last = world.last.max(token);
         world.attempts[attempt].stage = Stage::Held(1);
@@ -200,8 +200,8 @@ impl Rounds {
                 let greatest = of.votes.iter().flatten().copied().max().unwrap_or(0);
                 let first = of.first;
                 match self.mistake {
-                    Some(Mistake::NoSecondRound) => self.won(world, attempt, greatest),
-                    Some(Mistake::TokenOfOne) => self.won(world, attempt, first),
+                    Some(Mistake::NoSecondRound) => Self::won(world, attempt, greatest),
+                    Some(Mistake::TokenOfOne) => Self::won(world, attempt, first),
                     _ => {
                         of.stage = Stage::Raising;
                         Self::send(world, attempt, Ask::Raise(greatest));
@@ -211,7 +211,7 @@ impl Rounds {
             (Ask::Raise(token), Stage::Raising) => {
                 of.raised[node] = true;
                 if of.raised.iter().filter(|raised| **raised).count() >= NEEDED {
-                    self.won(world, attempt, token);
+                    Self::won(world, attempt, token);
                 }
             }
             (Ask::Extend, Stage::Held(_)) if Self::believes(of) => {
@@ -317,7 +317,7 @@ impl Model for Rounds {
                 world.restarts -= 1;
                 let forgot = world.nodes[node].held.filter(|_| !self.is(Mistake::VotesAtOnce));
                 // It has its clock, which is beyond all tokens by the time that it votes.
-                let last = world.nodes[node].last + if forgot.is_some() { 1 } else { 0 };
+                let last = world.nodes[node].last + u8::from(forgot.is_some());
                 world.nodes[node] = Node { held: None, last, forgot };
             }
             Event::Grown(node) => {

@@ -1,6 +1,8 @@
 //! A quorum of stores in memory that do as they are told: who has a lock, by which token, and what is left of an attempt that
 //! failed.
 
+#![allow(clippy::unwrap_used, reason = "a test says what is wrong by panicking")]
+
 mod clients;
 mod node;
 mod votes;

@@ -1,6 +1,6 @@
 //! Operations, one by one.
 
-use crate::node::Mood;
+use crate::node::{Mood, Node};
 use crate::{Five, acquire, claim};
 use leasehold::core::{
     Acquired, Ended, Enqueue, Extended, Fate, Free, Freed, Kind, Label, Lock, Nonce, Op, Reply, Seen,
@@ -109,7 +109,9 @@ async fn tokens_grow_over_whatever_majority_votes() {
     let mut last = None;
     for down in [[3, 4], [0, 1], [1, 3], [0, 2], [3, 4], [2, 3], [0, 1]] {
         five.nodes.iter().for_each(|node| node.set(Mood::Well));
-        down.into_iter().for_each(|node: usize| five.nodes[node].set(Mood::Down));
+        for node in down {
+            five.nodes[node].set(Mood::Down);
+        }
         let one = claim();
         let fence = five.granted(&one).await;
         assert!(last < Some(fence), "{last:?}, then {fence:?} without {down:?}");
@@ -151,7 +153,7 @@ async fn row_12_a_failed_extend_gives_nothing_back() {
     assert!(matches!(&fault.kind, FaultKind::NoQuorum { nodes, .. } if nodes.len() == 2), "{fault}");
     let held = five.fates(&one).await.into_iter().filter(|fate| *fate == Fate::Held).count();
     assert_eq!(held, 4, "an extend neither takes nor gives");
-    let releases = five.nodes.iter().flat_map(|node| node.sent());
+    let releases = five.nodes.iter().flat_map(Node::sent);
     assert!(!releases.into_iter().any(|op| matches!(op, Op::Release(_))));
 
     // The silent ones are back, and it goes on.
@@ -178,7 +180,7 @@ async fn what_a_release_has_found_is_not_guessed() {
 
     let two = claim();
     five.granted(&two).await;
-    five.nodes.iter().for_each(|node| node.flush());
+    five.nodes.iter().for_each(Node::flush);
     assert_eq!(five.release(&two).await.unwrap().found, Fate::Forgotten);
 }
 

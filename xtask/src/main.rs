@@ -13,6 +13,7 @@ mod shell;
 mod shuttle;
 mod sim;
 mod test;
+mod verify;
 
 use std::env;
 use std::process::ExitCode;
@@ -28,6 +29,7 @@ chores:
   bench    measure a scenario as a ratio to the limits of this machine (`bench handoff --json`), or all of them
            (`bench all`), or beside other libraries (`bench peers rslock redisson`)
   sim      run the simulated world (`sim --seeds 5000`), or one seed with its trace (`sim --seed 7`)
+  verify   run proofs at their full length (`verify quorum`, `verify cluster`), of which `test` has a short form
   interop  try other libraries' locks against ours (`interop redis-py redsync node-redlock rslock`)
   audit    check licences, bans, sources and advisories of all dependencies with cargo-deny";
 
@@ -51,6 +53,7 @@ fn run(arguments: Vec<String>) -> Result<()> {
         Some("shuttle") => shuttle::run(&rest),
         Some("bench") => bench::run(&rest),
         Some("sim") => sim::run(&rest),
+        Some("verify") => verify::run(&rest),
         Some("interop") => interop::run(&rest),
         Some("audit") => audit::run(&rest),
         Some("help" | "--help" | "-h") => {

@@ -79,12 +79,17 @@ impl Cluster {
                 let range = [first.to_string(), (end - 1).to_string()];
                 node.cli(&["CLUSTER", "ADDSLOTSRANGE", &range[0], &range[1]])?.ok()?;
             }
-            if at > 0 {
-                let port = self.nodes[0].port().to_string();
-                node.cli(&["CLUSTER", "MEET", "127.0.0.1", &port])?.ok()?;
-            }
         }
+        let mut met: Option<Instant> = None;
         self.wait_until("the nodes to know one another", || {
+            // A busy machine lets a handshake run out of its time, which is a second.
+            if met.is_none_or(|met| met.elapsed() > Duration::from_secs(2)) {
+                met = Some(Instant::now());
+                let port = self.nodes[0].port().to_string();
+                for node in &self.nodes[1..] {
+                    node.cli(&["CLUSTER", "MEET", "127.0.0.1", &port])?.ok()?;
+                }
+            }
             for node in &self.nodes {
                 let known = node.cli(&["CLUSTER", "NODES"])?.ok()?;
                 let known = known.text().unwrap_or_default().to_owned();
@@ -202,7 +207,8 @@ impl Cluster {
         self.nodes[from].cli(&command)?.ok().map(drop)
     }
 
-    /// Ends the move: the slot is the other's.
+    /// Ends the move: the slot is the other's. Returns when all nodes say so, and know of one another's epochs: a slot that
+    /// moves on before that can be claimed by the one that has just given it away.
     pub fn end_move(&self, slot: u16, from: usize, to: usize) -> io::Result<()> {
         let (slot, id) = (slot.to_string(), &self.ids[to]);
         let others = (0..self.nodes.len()).filter(|at| ![from, to].contains(at));
@@ -212,7 +218,27 @@ impl Cluster {
                 node.cli(&["CLUSTER", "SETSLOT", &slot, "NODE", id])?.ok()?;
             }
         }
-        Ok(())
+        let (slot, port) = (slot.parse().unwrap_or(0), i64::from(self.nodes[to].port()));
+        self.wait_until("the nodes to agree on a slot that has moved", || {
+            let mut epochs = Vec::new();
+            for node in self.running() {
+                let map = shards(&node.cli(&["CLUSTER", "SLOTS"])?.ok()?);
+                let has = |(first, last, ports): &Shard| {
+                    (*first..=*last).contains(&slot) && ports.first() == Some(&port)
+                };
+                if !map.iter().any(has) {
+                    return Ok(false);
+                }
+                let info = node.cli(&["CLUSTER", "INFO"])?.ok()?;
+                let epoch = |text: &str| {
+                    text.lines()
+                        .find_map(|line| line.strip_prefix("cluster_current_epoch:"))
+                        .map(str::to_owned)
+                };
+                epochs.push(info.text().and_then(epoch));
+            }
+            Ok(epochs.windows(2).all(|pair| pair[0] == pair[1]))
+        })
     }
 
     /// Waits until another node has the slots that this one had, and says which.

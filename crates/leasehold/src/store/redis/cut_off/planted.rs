@@ -18,7 +18,7 @@ struct Mistake {
     kind: Kind,
     name: &'static str,
     edits: &'static [Edit],
-    /// What is said of it.
+    /// What is said of it; one of these between the bars, where it depends on what comes first.
     said: &'static str,
 }
 
@@ -142,7 +142,7 @@ const MISTAKES: [Mistake; 31] = [
             "local function write_rest()
             for field in pairs(over) do redis.call('HDEL', KEYS[2], field) end\n",
         )],
-        said: "a place with 1 of 8 parts",
+        said: "a place with 1 of 8 parts|places, but a queue",
     },
     Mistake {
         kind: Kind::Mutex,
@@ -233,7 +233,7 @@ const MISTAKES: [Mistake; 31] = [
             "redis.call('HSET', KEYS[1], 'leasehold', packed()) redis.call('HSET', KEYS[1], value, digits(count))
             end",
         )],
-        said: "a field of ours beside 0 others",
+        said: "a field of ours beside 0 others|it left",
     },
     Mistake {
         kind: Kind::Reentrant,
@@ -361,6 +361,6 @@ fn each_planted_mistake_is_found() {
             (0..STATES).find_map(|seed| Some((seed, check(&mut site, seed, &mut Seen::default()).err()?)));
         let Some((seed, Broken(what))) = found else { panic!("{name}: not found in {STATES} states") };
         println!("{name}: found in state {seed}");
-        assert!(what.contains(said), "{name}: {what}");
+        assert!(said.split('|').any(|said| what.contains(said)), "{name}: {what}");
     }
 }

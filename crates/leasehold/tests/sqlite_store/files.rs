@@ -174,3 +174,17 @@ fn many_can_create_the_same_file_at_once() {
     let granted = parties.iter().filter_map(Party::try_acquire).count();
     assert_eq!(granted, 1);
 }
+
+/// Whoever closes last takes the log away, at any moment of who opens meanwhile.
+#[test]
+fn who_opens_while_others_close_is_let_in() {
+    let (_dir, path) = place();
+    let opening = |_| {
+        let path = path.clone();
+        std::thread::spawn(move || (0..2000).for_each(|_| drop(open(&path).expect("it is let in"))))
+    };
+    let threads: Vec<_> = (0..4).map(opening).collect();
+    for thread in threads {
+        thread.join().unwrap();
+    }
+}

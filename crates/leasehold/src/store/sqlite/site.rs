@@ -49,8 +49,11 @@ impl Site {
         site.identity = (stat.st_dev, stat.st_ino);
         for beside in ["-wal", "-shm"] {
             let path = site.beside(beside);
-            if path.symlink_metadata().is_ok() {
-                site.check(&path, FileType::RegularFile)?;
+            match look_at(&path) {
+                Ok(stat) => site.judge(&path, &stat, FileType::RegularFile)?,
+                // Whoever closes the file last removes them, at any time.
+                Err(Errno::NOENT) => {}
+                Err(errno) => return Err(site.io(Phase::Connect, errno)),
             }
         }
         Ok(site)
@@ -122,8 +125,12 @@ impl Site {
 
     /// Fails if what stands at `path` is anything but ours, and ours alone (2).
     fn check(&self, path: &Path, wanted: FileType) -> Result<Stat, Fault> {
-        let stat = rustix::fs::statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW)
-            .map_err(|errno| self.io(Phase::Connect, errno))?;
+        let stat = look_at(path).map_err(|errno| self.io(Phase::Connect, errno))?;
+        self.judge(path, &stat, wanted)?;
+        Ok(stat)
+    }
+
+    fn judge(&self, path: &Path, stat: &Stat, wanted: FileType) -> Result<(), Fault> {
         let (shown, mode) = (path.display(), stat.st_mode & 0o7777);
         let found = FileType::from_raw_mode(stat.st_mode);
         let user = rustix::process::geteuid();
@@ -146,8 +153,13 @@ impl Site {
         } else if wanted == FileType::RegularFile && stat.st_nlink > 1 {
             format!("{shown} has a second name (a hard link), and SQLite's log would go by the other")
         } else {
-            return Ok(stat);
+            return Ok(());
         };
         Err(self.fault(Phase::Connect, FaultKind::Unusable(wrong)))
     }
+}
+
+/// What stands at a path, which may be a link.
+fn look_at(path: &Path) -> Result<Stat, Errno> {
+    rustix::fs::statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW)
 }

@@ -216,6 +216,8 @@ pub async fn one_tenure_has_one_token(scene: &Scene) {
         let outer = a.claim();
         let fence = a.granted(&a.ask(&outer, LONG)).await.fence;
         assert!(last < Some(fence), "{fence:?} after {last:?}");
+        // Where several servers have to agree, also those have been asked by then that were not waited for.
+        a.inspect().await;
         let inner = b.again(&outer);
         assert_eq!(b.granted(&b.ask(&inner, LONG)).await.fence, fence);
         a.release(&outer).await;

@@ -10,6 +10,8 @@ pub async fn equal_values_exclude_each_other(scene: &Scene) {
     let [a, b] = scene.peers().await;
     let mine = a.claim_with("deploy-job");
     a.granted(&a.ask(&mine, LONG)).await;
+    // Where several servers have to agree, also those have been asked by then that were not waited for.
+    a.inspect().await;
     for other in [b.claim_with("deploy-job"), a.claim_with("deploy-job")] {
         b.taken(&b.ask(&other, LONG)).await;
         assert_eq!(b.extend(&other, LONG * 2).await, Extended::NotHeld);

@@ -228,9 +228,10 @@ impl Record {
             // Whoever entered again has several by one token, and which of them it was is not known.
             let holds = state.granted.get(&token).filter(|holds| holds.len() == 1);
             if let Some(hold) = holds.and_then(BTreeSet::first).copied() {
-                // Of several some may be kept, and given up by somebody else while the others are released.
+                // Of several some may be kept, and given up by somebody else while the others are released; also where the
+                // release of one of them has failed.
                 let is_over = if locks.len() > 1 { &state.ended } else { &state.given_up }.contains(&hold);
-                if released.is_some() && !is_over {
+                if (released.is_some() || locks.len() > 1) && !is_over {
                     *state.seen.entry("kept").or_insert(0) += 1;
                     continue;
                 }

@@ -26,7 +26,7 @@ const PROOFS: [Proof; 3] = [
     },
 ];
 
-/// Runs all of them, or those whose words contain what is given.
+/// Runs all of them, or those whose words contain what is given; and how locks fail, on a server of Valkey's.
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
     install::redis()?;
     let is_asked_for = |proof: &&Proof| {
@@ -36,6 +36,11 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     for Proof { words, length } in PROOFS.iter().filter(is_asked_for) {
         let mut cargo = shell::cargo(["test", "--release", "--package", "leasehold"]);
         cargo.args(*words).envs(*length);
+        shell::run(cargo)?;
+    }
+    if arguments.is_empty() || arguments.iter().any(|part| "valkey".contains(part.as_str())) {
+        let mut cargo = shell::cargo(["test", "--release", "--package", "leasehold", "--test", "failures"]);
+        cargo.env("LEASEHOLD_TEST_SERVER", install::valkey()?);
         shell::run(cargo)?;
     }
     Ok(())

@@ -8,7 +8,6 @@ use crate::error::InspectError;
 use crate::status::{Sharer, Status};
 use crate::store::{Fault, FaultKind, Outcome, SessionKeeping};
 use leasehold_core::{About, Inspect, Kind, Lock, LockName, Op, Reply, SessionEntry, SessionId};
-use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -31,7 +30,8 @@ const AT_ONCE: usize = 256;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SessionInfo {
-    /// Which session. In a store of several servers those of one client are told as one, as long as none has lapsed.
+    /// Which session. In a store of several servers those of one client have one name and are told as one: those that are
+    /// alive, and beside them those that have lapsed.
     pub session: SessionId,
     /// Who is behind it; nothing, where another version has written it in a way that this one cannot read.
     pub about: Option<About>,
@@ -53,13 +53,6 @@ impl SessionInfo {
             }),
             locks: entry.held,
         }
-    }
-
-    /// The same client, as another place of the store knows it.
-    fn join(&mut self, other: Self) {
-        self.alive_for = self.alive_for.max(other.alive_for);
-        self.locks.extend(other.locks);
-        self.about = self.about.take().or(other.about);
     }
 
     /// Since when it is there, by the wall clock of its machine.
@@ -107,15 +100,7 @@ pub(crate) async fn sessions(engine: &Engine) -> Result<Vec<SessionInfo>, Inspec
         return Ok(Vec::new());
     }
     let entries = engine.list_sessions().await.map_err(|failed| failed.fault)?;
-    // A client has one in each place of a store that has several, and as a rule they are called alike.
-    let mut sessions: HashMap<SessionId, SessionInfo> = HashMap::new();
-    for entry in entries {
-        match sessions.entry(entry.session) {
-            Entry::Occupied(mut known) => known.get_mut().join(SessionInfo::of(entry)),
-            Entry::Vacant(free) => drop(free.insert(SessionInfo::of(entry))),
-        }
-    }
-    Ok(sessions.into_values().collect())
+    Ok(entries.into_iter().map(SessionInfo::of).collect())
 }
 
 /// The locks that some session says it holds, and that are held.

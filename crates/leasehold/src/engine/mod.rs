@@ -61,8 +61,8 @@ use leasehold_core::{
 };
 use seat::Cleared;
 use session::{Birth, Sessions, fresh_id};
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap, btree_map};
 use std::fmt;
 use std::io;
 use std::pin::pin;
@@ -173,16 +173,32 @@ impl Engine {
         insist(&*self.world, within, |left| self.store.execute(lock, op, left)).await
     }
 
-    /// Which sessions the store knows; asked for again after a fault that may pass, for as long as a call may take.
+    /// Which sessions the store knows, those of one name that are alive as one, and those that are dead; asked for again after a fault that may pass, for as long as a call may take.
     pub(crate) async fn list_sessions(&self) -> Result<Vec<SessionEntry>, Uncertain> {
         let ask = |left| self.store.attend(Place::ONLY, &SessionOp::List, left);
         if let SessionReply::List(sessions) = insist(&*self.world, self.timings.call, ask).await?.reply {
-            return Ok(sessions);
+            return Ok(together(sessions));
         }
         let text = "it answered another question than was asked".to_owned();
         let fault = Fault::new(FaultKind::Failed(text), Phase::Reply, "the store");
         Err(Uncertain { fault, maybe_done: false })
     }
+}
+
+/// A client has a session in each place of a store that has several, and as a rule they are called alike.
+fn together(entries: Vec<SessionEntry>) -> Vec<SessionEntry> {
+    let mut known: BTreeMap<(SessionId, bool), SessionEntry> = BTreeMap::new();
+    for entry in entries {
+        match known.entry((entry.session, entry.alive_ms.is_some())) {
+            btree_map::Entry::Vacant(free) => drop(free.insert(entry)),
+            btree_map::Entry::Occupied(mut found) => {
+                let found = found.get_mut();
+                found.alive_ms = found.alive_ms.max(entry.alive_ms);
+                found.held.extend(entry.held);
+            }
+        }
+    }
+    known.into_values().collect()
 }
 
 impl Drop for Engine {

@@ -122,8 +122,7 @@ impl RedisStore {
         join_all(outcomes).await.into_iter().flatten().collect()
     }
 
-    /// The indexes of all slots, and then all records of which they know. A session that is alive in several slots is told
-    /// of once.
+    /// The indexes of all slots, and then all records of which they know.
     pub(super) async fn list_in(
         &self,
         cluster: &Cluster,
@@ -134,22 +133,8 @@ impl RedisStore {
             let slots = map.slots_of(primary);
             async move { self.list_at(&slots, deadline).await }
         });
-        let mut known: BTreeMap<(SessionId, bool), SessionEntry> = BTreeMap::new();
-        for entries in join_all(lists).await {
-            for entry in entries? {
-                match known.entry((entry.session, entry.alive_ms.is_some())) {
-                    std::collections::btree_map::Entry::Vacant(place) => drop(place.insert(entry)),
-                    std::collections::btree_map::Entry::Occupied(mut place) => {
-                        let before = place.get_mut();
-                        before.alive_ms = before.alive_ms.max(entry.alive_ms);
-                        before.held.extend(entry.held);
-                        before.held.sort_unstable();
-                        before.held.dedup();
-                    }
-                }
-            }
-        }
-        Ok(SessionReply::List(known.into_values().collect()))
+        let entries = join_all(lists).await.into_iter().collect::<Result<Vec<_>, _>>()?;
+        Ok(SessionReply::List(entries.concat()))
     }
 
     /// The sessions in those slots, which one primary has.

@@ -135,9 +135,7 @@ async fn try_to_acquire(args: &AcquireArgs) -> Result<DetachedHold, Failure> {
         Ok(hold) => keep(hold, &mut token, &client).await,
         Err(failure) => Err(failure),
     };
-    if timeout(CALL, client.settle()).await.is_err() {
-        log::warning(&format!("not everything about `{name}` could be given back: it ends with its lease"));
-    }
+    settle(&client, &name).await;
     kept.map_err(|failure| failure.doing("acquire", &name))
 }
 
@@ -175,7 +173,9 @@ async fn try_to_extend(args: &ExtendArgs, of: &mut Option<Of>) -> Result<(Detach
     *of = Some(told(&hold, name.as_ref())?);
     let client = connect(&args.store).await?;
     let lease = args.lease.unwrap_or(hold.lease());
-    if let Err(error) = hold.extend(&client, lease).await {
+    let extended = hold.extend(&client, lease).await;
+    settle(&client, hold.name()).await;
+    if let Err(error) = extended {
         return Err(not_extended(error).doing("extend", hold.name()));
     }
     if let Err(failure) = token.rewrite(&hold) {
@@ -191,6 +191,7 @@ async fn try_to_release(args: &ReleaseArgs, of: &mut Option<Of>) -> Result<(), F
     *of = Some(told(&hold, name.as_ref())?);
     let client = connect(&args.store).await?;
     let released = hold.release(&client).await.map_err(not_released);
+    settle(&client, hold.name()).await;
     // The store of another place knows nothing of the lock, either: then this is the only token that ends it (2).
     let over = match &released {
         Ok(()) => true,
@@ -218,6 +219,15 @@ fn told(hold: &DetachedHold, name: Option<&LockName>) -> Result<Of, Failure> {
 
 async fn connect(args: &StoreArgs) -> Result<Client, Failure> {
     Place::of(args)?.without_session().connect().await
+}
+
+/// Waits for what goes on behind an answer, before the program ends and takes it along.
+pub(crate) async fn settle(client: &Client, name: &LockName) {
+    if timeout(CALL, client.settle()).await.is_err() {
+        log::warning(&format!(
+            "not everything about `{name}` could be sent: what is left ends with its lease"
+        ));
+    }
 }
 
 fn check(lease: Duration) -> Result<(), Failure> {

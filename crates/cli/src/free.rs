@@ -3,6 +3,7 @@
 //! What is compared is what the person was shown: whoever has got the lock meanwhile keeps it.
 
 use crate::args::FreeArgs;
+use crate::detached::settle;
 use crate::exit::{Exit, Failure};
 use crate::look::{AnyLock, Looked, look};
 use crate::people::{Behind, plain};
@@ -46,7 +47,9 @@ pub(crate) async fn free(args: &FreeArgs) -> Result<Exit, Failure> {
     if !args.yes && !ask(&name, &report)? {
         return Err(Failure::new(Exit::DECLINED, anyhow!("`{name}` was left as it is")));
     }
-    take(&looked.lock, &meant, args, report).await.map_err(|failure| failure.doing("free", &name))
+    let taken = take(&looked.lock, &meant, args, report).await;
+    settle(&client, &name).await;
+    taken.map_err(|failure| failure.doing("free", &name))
 }
 
 /// The holds that are to be ended, as they were seen.

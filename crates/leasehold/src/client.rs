@@ -382,11 +382,12 @@ impl Client {
     }
 
     /// Waits until the keeper has given back what dropped guards held and has undone what dropped
-    /// acquires may have left. A program that ends without it leaves that to the leases.
+    /// acquires may have left, and until a [quorum](crate::store::QuorumStore) has asked also those nodes for which nobody had to
+    /// wait. A program that ends without it leaves that to the leases.
     ///
     /// Cancel safety: dropping the future changes nothing.
     pub async fn settle(&self) {
-        self.engine.keeper.errands_done().await;
+        self.engine.settle().await;
     }
 
     /// Gives everything back and leaves all queues, within a bound: for a program that is asked to end.

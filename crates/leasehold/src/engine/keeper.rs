@@ -633,7 +633,8 @@ async fn run(shared: Arc<Shared>) {
             running.push(Box::pin(shutdown::part(shared.clone(), farewell)));
         }
         if work.closing.is_some_and(|by| running.is_empty() || by <= now) {
-            return end_sessions(&shared, work.closing).await;
+            end_sessions(&shared, work.closing).await;
+            return settle(&shared, work.closing).await;
         }
         let nap = async {
             match work.next {
@@ -647,6 +648,17 @@ async fn run(shared: Arc<Shared>) {
             () = shared.bell.notified() => {}
             () = nap => {}
         }
+    }
+}
+
+/// Waits for what the store has not told of to the end, as long as that may take: what was lost lasts no longer than a first
+/// lease.
+async fn settle(shared: &Shared, by: Option<Moment>) {
+    let longest = shared.world.now() + FIRST_LEASE + shared.timings.call;
+    tokio::select! {
+        biased;
+        () = shared.store.settle() => {}
+        () = shared.world.sleep_until(by.unwrap_or(FAR).min(longest)) => {}
     }
 }
 

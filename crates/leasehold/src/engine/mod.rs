@@ -133,6 +133,12 @@ impl Engine {
         Ok(Arc::new(Self { store, world, sessions, label, timings, keeper, gate, seats, attached }))
     }
 
+    /// Waits until nothing is left to be done that nobody waits for.
+    pub(crate) async fn settle(&self) {
+        self.keeper.errands_done().await;
+        self.store.settle().await;
+    }
+
     /// The seat of this process before a lock.
     pub(crate) fn seat(&self, lock: &Lock) -> Arc<Seat> {
         let place = self.store.place(lock);

@@ -250,6 +250,12 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         Box::pin(ready(Ok(())))
     }
 
+    /// Waits until nothing goes on any more behind the back of those who have had their answers, be it by this handle or by its
+    /// [siblings](Self::sibling): what is left of it when a program ends is not done.
+    fn settle(&self) -> BoxFuture<'_, ()> {
+        Box::pin(ready(()))
+    }
+
     /// What each server of the store tells of itself, and what can make it fail its locks. Nothing where there is no
     /// server of which there would be anything to tell. Of several servers one that does not answer is [told
     /// of](HazardKind::Unreachable) as such.

@@ -5,7 +5,8 @@
 //! it gave gives nothing for a while, the node's own (`redis`).
 //!
 //! 1. All nodes are asked at once, each in a task of its own. The outcome is known as soon as further answers would change
-//!    nothing; the tasks go on without anybody who waits for them, until their nodes have answered or their time is up.
+//!    nothing; the tasks go on without anybody who waits for them, until their nodes have answered or their time is up. Who ends
+//!    the program waits for them: [`Store::settle`].
 //! 2. Nodes queue nobody, hand nothing on and know no sessions: each has but a vote. So whoever waits asks again, and each time
 //!    for another hold.
 //! 3. An extend lengthens, and never gives back, nor asks a node that does not have the hold: one that a majority does not
@@ -24,7 +25,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 use tally::{Tally, Verdict, majority};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
 /// How long one node may take to answer, if nothing is set.
@@ -68,6 +69,7 @@ pub struct QuorumStore {
     nodes: Arc<[Arc<dyn Store>]>,
     node_timeout: Duration,
     longest_lease: Option<Duration>,
+    errands: Errands,
 }
 
 /// Why stores are no quorum.
@@ -125,7 +127,7 @@ impl QuorumStore {
         if nodes.iter().any(|node| node.confirms()) {
             return Err(QuorumError::Replicas);
         }
-        Ok(Self { nodes, node_timeout: NODE_TIMEOUT, longest_lease: None })
+        Ok(Self { nodes, node_timeout: NODE_TIMEOUT, longest_lease: None, errands: Errands::default() })
     }
 
     /// How long one node may take to answer: 50 ms if nothing is set. A node that takes longer has not voted.
@@ -163,7 +165,8 @@ impl QuorumStore {
     async fn acquire(&self, lock: &Lock, ask: &Acquire, within: Duration) -> Outcome {
         let ask = Acquire { queue: None, ahead: None, life: Life::Lease, ..ask.clone() };
         let limit = self.limit(within);
-        Ballot { nodes: &self.nodes, needed: self.needed(), lock, ask, limit }.hold().await
+        let Self { nodes, errands, .. } = self;
+        Ballot { nodes, needed: self.needed(), lock, ask, limit, errands }.hold().await
     }
 
     /// Releases, and acquires again behind that if asked so: not in one step, since no quorum has one.
@@ -196,15 +199,15 @@ impl QuorumStore {
         let (tell, mut news) = mpsc::unbounded_channel();
         for (at, node) in self.nodes.iter().cloned().enumerate() {
             let (sent, tell) = (Arc::clone(&sent), tell.clone());
-            begin(async move {
+            let asked = async move {
                 let outcomes = match &*sent {
                     [(lock, op)] => vec![node.execute(lock, op, limit).await],
                     sent => node.execute_all(sent, limit).await,
                 };
                 // Nobody hears it if the outcome is known.
                 let _ = tell.send((at, outcomes));
-            })
-            .await;
+            };
+            self.errands.begin(asked).await;
         }
         drop(tell);
         let mut tallies: Vec<_> = ops.iter().map(|_| Tally::new(self.nodes.len())).collect();
@@ -274,12 +277,27 @@ fn at_a_node(op: &Op) -> Op {
     }
 }
 
-/// Begins a task, as far as that comes without waiting, and leaves the rest to the runtime: so what one node is asked is on its
-/// way in the order in which it was asked, and a release is not before the acquire whose answer nobody had waited for.
-async fn begin(task: impl Future<Output = ()> + Send + 'static) {
-    let mut task = Box::pin(task);
-    if poll_fn(|cx| Poll::Ready(task.as_mut().poll(cx))).await.is_pending() {
-        tokio::spawn(task);
+/// The tasks of the nodes, which go on when whoever has begun them has his answer. Each has one that hears of it.
+#[derive(Debug, Clone, Default)]
+struct Errands(Arc<watch::Sender<()>>);
+
+impl Errands {
+    /// Begins a task, as far as that comes without waiting, and leaves the rest to the runtime: so what one node is asked is on
+    /// its way in the order in which it was asked, and a release is not before the acquire whose answer nobody had waited for.
+    async fn begin(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let under_way = self.0.subscribe();
+        let mut task = Box::pin(async move {
+            task.await;
+            drop(under_way);
+        });
+        if poll_fn(|cx| Poll::Ready(task.as_mut().poll(cx))).await.is_pending() {
+            tokio::spawn(task);
+        }
+    }
+
+    /// Waits until none goes on.
+    async fn done(&self) {
+        self.0.closed().await;
     }
 }
 
@@ -388,6 +406,11 @@ impl Store for QuorumStore {
             tasks.0.push(tokio::spawn(relay(Listening::new(&said, || {}), bell.clone())));
             Ok(Some(Listening::new(&bell, move || drop(tasks))))
         })
+    }
+
+    /// Nodes that were not waited for are asked all the same, and what a minority has given is taken back.
+    fn settle(&self) -> BoxFuture<'_, ()> {
+        Box::pin(self.errands.done())
     }
 
     /// Of each node, also of those that do not answer.

@@ -12,7 +12,7 @@ use super::{Examination, Fault, Lock, Op, Outcome, Postbox, SessionKeeping, Sess
 use super::{FaultKind, Listening, Phase};
 #[cfg(feature = "redis")]
 use super::{RedisConfig, RedisStore};
-use futures_util::future::{BoxFuture, join_all, ready};
+use futures_util::future::{BoxFuture, FutureExt, join_all, ready};
 use leasehold_core::{Acquire, Claim, KeyError, Place, SessionId, Share};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -318,6 +318,10 @@ impl Store for Shards {
             let all = self.shards.iter().map(|shard| Self::examine_shard(shard, within));
             Ok(join_all(all).await.into_iter().flatten().collect())
         })
+    }
+
+    fn settle(&self) -> BoxFuture<'_, ()> {
+        Box::pin(join_all(self.shards.iter().map(|shard| shard.store.settle())).map(drop))
     }
 
     fn sibling(&self) -> Arc<dyn Store> {

@@ -2,13 +2,13 @@
 
 use crate::Five;
 use crate::node::Mood;
-use leasehold::core::{Claim, Op};
+use leasehold::core::{Claim, FIRST_LEASE, Op};
 use leasehold::store::{FaultKind, Store};
 use leasehold::{AcquireError, Client, LockError};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 async fn client(five: &Five) -> Client {
     Client::of_store(five.quorum.clone()).call_timeout(Duration::from_secs(2)).connect().await.unwrap()
@@ -95,6 +95,36 @@ async fn a_message_of_any_node_wakes_whoever_waits() {
     assert!(looks() - before >= 4, "{} looks", looks() - before);
     guard.release().await.unwrap();
     waiting.await.unwrap().unwrap().release().await.unwrap();
+}
+
+/// Also at the nodes for which a release has not waited nothing is left behind by a program that ends.
+#[tokio::test]
+async fn a_client_that_ends_leaves_nothing_at_any_node() {
+    for ends in ["shutdown", "settle", "drop"] {
+        let five = Five::new();
+        let client = client(&five).await;
+        let guard = client.mutex("job").unwrap().acquire().await.unwrap();
+        client.settle().await;
+        assert_eq!(five.fences().await.into_iter().flatten().count(), 5);
+        for node in [1, 3] {
+            five.nodes[node].set(Mood::Late(Duration::from_millis(40)));
+        }
+        match ends {
+            "shutdown" => client.shutdown(Duration::from_secs(5)).await.unwrap(),
+            "settle" => {
+                drop(guard);
+                client.settle().await;
+            }
+            _ => {
+                drop((guard, client));
+                let start = Instant::now();
+                while five.fences().await.iter().any(Option::is_some) && start.elapsed() < FIRST_LEASE / 2 {
+                    tokio::time::sleep(Duration::from_millis(2)).await;
+                }
+            }
+        }
+        assert_eq!(five.fences().await, [None; 5], "{ends}");
+    }
 }
 
 #[tokio::test]

@@ -26,6 +26,10 @@ pub(crate) enum Mood {
     Slow(Duration),
     /// It loses its data just before a token is raised, as if it had been started anew.
     ForgetsInBetween,
+    /// It never gets what is sent to raise a token.
+    RaisesNothing,
+    /// It does what it is told so much later, if it is still wanted then.
+    Late(Duration),
 }
 
 #[derive(Clone)]
@@ -99,7 +103,11 @@ impl Store for Node {
         Box::pin(async move {
             self.sent.lock().unwrap().push(op.clone());
             match self.mood() {
-                Mood::Well => Outcome::Done(self.at_the_node(lock, op).await),
+                Mood::RaisesNothing if matches!(op, Op::Raise(_)) => {
+                    tokio::time::sleep(within).await;
+                    Outcome::Unknown(self.fault(FaultKind::TimedOut))
+                }
+                Mood::Well | Mood::RaisesNothing => Outcome::Done(self.at_the_node(lock, op).await),
                 Mood::Down => Outcome::Refused(self.fault(FaultKind::Unreachable)),
                 Mood::Cut => {
                     tokio::time::sleep(within).await;
@@ -120,6 +128,10 @@ impl Store for Node {
                         Ok(reply) => Outcome::Done(reply.unwrap()),
                         Err(_) => Outcome::Unknown(self.fault(FaultKind::TimedOut)),
                     }
+                }
+                Mood::Late(by) => {
+                    tokio::time::sleep(by).await;
+                    Outcome::Done(self.at_the_node(lock, op).await)
                 }
                 Mood::ForgetsInBetween => {
                     if matches!(op, Op::Raise(_)) {

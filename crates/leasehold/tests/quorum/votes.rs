@@ -6,6 +6,7 @@ use leasehold::core::{
     Acquired, Ended, Enqueue, Extended, Fate, Free, Freed, Kind, Label, Lock, Nonce, Op, Reply, Seen,
 };
 use leasehold::store::{FaultKind, Outcome, Store};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// R5: a minority that is down is not missed.
@@ -87,6 +88,23 @@ async fn what_was_lost_is_undone_at_every_node() {
 }
 
 /// A node whose answer was lost may have given it.
+/// Who ends the program waits for the nodes that nobody had to wait for.
+#[tokio::test]
+async fn what_goes_on_behind_an_answer_is_settled() {
+    let five = Five::new();
+    for node in [3, 4] {
+        five.nodes[node].set(Mood::Late(Duration::from_millis(30)));
+    }
+    let (one, two) = (claim(), claim());
+    five.granted(&one).await;
+    five.quorum.settle().await;
+    assert_eq!(five.fates(&one).await, [Fate::Held; 5]);
+    five.taken(&two).await;
+    five.release(&one).await.unwrap();
+    five.quorum.sibling().settle().await;
+    assert!(!five.fates(&one).await.contains(&Fate::Held) && !five.fates(&two).await.contains(&Fate::Held));
+}
+
 #[tokio::test]
 async fn a_node_whose_answer_was_lost_is_told_to_give_it_back() {
     let five = Five::new();
@@ -195,6 +213,28 @@ async fn who_has_it_by_a_majority_is_told_and_taken_by_force() {
     assert!(matches!(freed, Outcome::Done(Reply::Free(Freed::Freed))), "{freed:?}");
     assert!(five.inspect().await.holder.is_none());
     assert_eq!(five.extend(&one).await.unwrap(), Extended::NotHeld);
+}
+
+/// Nodes that hear of no token, and nodes that give a greater one late, are his all the same.
+#[tokio::test]
+async fn a_holder_is_told_whatever_tokens_the_nodes_have() {
+    let five = Five::ahead([0, 0, 0, 3600, 7200].map(Duration::from_secs));
+    for node in [0, 1, 2] {
+        five.nodes[node].set(Mood::RaisesNothing);
+    }
+    for node in [3, 4] {
+        five.nodes[node].set(Mood::Late(Duration::from_millis(20)));
+    }
+    let one = claim();
+    let fence = five.granted(&one).await;
+    five.quorum.settle().await;
+    let stored: BTreeSet<_> = five.fences().await.into_iter().collect();
+    assert_eq!(stored.len(), 5, "each has its own: {stored:?}");
+    assert_eq!(five.inspect().await.holder.map(|holder| holder.fence), Some(Some(fence)));
+    let error = five.acquire(&claim()).await;
+    let Outcome::Done(Reply::Acquire(Acquired::Taken { holder: Some(_), .. })) = error else {
+        panic!("{error:?}")
+    };
 }
 
 /// Nobody queues: a place at a node would be granted to somebody whom no majority has.

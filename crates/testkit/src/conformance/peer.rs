@@ -116,9 +116,12 @@ impl Peer {
         Acquire { queue, ..self.ask(claim, lease) }
     }
 
-    /// Executes an operation that a store in good health executes.
+    /// Executes an operation that a store in good health executes. What comes behind the back of its answer has come, too, when
+    /// this returns, before anybody sets the clock.
     pub async fn execute(&self, op: &Op) -> Reply {
-        match self.store.execute(&self.lock, op, PATIENCE).await {
+        let outcome = self.store.execute(&self.lock, op, PATIENCE).await;
+        self.store.settle().await;
+        match outcome {
             Outcome::Done(reply) => reply,
             Outcome::Refused(fault) => panic!("{} refused {op:?}: {fault}", self.lock),
             Outcome::Unknown(fault) => panic!("{}: nobody knows what became of {op:?}: {fault}", self.lock),

@@ -10,6 +10,7 @@
 //! 4. How long it may be believed is counted from before the first question by whoever asked, who gives back what is over
 //!    by then: the nodes say how long they had it yet when a majority gave it.
 
+use super::Errands;
 use super::tally::{Given, Votes, fence_of};
 use crate::store::{Fault, Outcome, Store};
 use leasehold_core::{Acquire, Acquired, FencingToken, Lock, Op, Pass, Raise, Raised, Release, Reply};
@@ -50,6 +51,7 @@ pub(super) struct Ballot<'a> {
     pub(super) ask: Acquire,
     /// How long one node may take to answer.
     pub(super) limit: Duration,
+    pub(super) errands: &'a Errands,
 }
 
 impl Ballot<'_> {
@@ -60,7 +62,7 @@ impl Ballot<'_> {
         let lease = Duration::from_millis(self.ask.lease_ms);
         for (at, node) in self.nodes.iter().enumerate() {
             let voter = Voter { at, node: node.clone(), lock: self.lock.clone(), limit: self.limit, lease };
-            super::begin(voter.vote(self.ask.clone(), seen.clone(), tell.clone())).await;
+            self.errands.begin(voter.vote(self.ask.clone(), seen.clone(), tell.clone())).await;
         }
         drop((seen, tell));
 

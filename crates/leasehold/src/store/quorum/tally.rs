@@ -185,12 +185,19 @@ impl Tally {
     /// The holder, until he has no majority any more.
     fn for_how_long(&self, holder: Holder, all: &[Holder]) -> Holder {
         let his = all.iter().filter(|other| is_same(other, &holder));
-        let mut left: Vec<_> = his.clone().map(|other| other.remaining_ms.unwrap_or(u64::MAX)).collect();
-        left.sort_unstable_by(|a, b| b.cmp(a));
-        let left = left.get(self.needed - 1).or(left.last()).copied();
+        let left = his.clone().map(|other| other.remaining_ms.unwrap_or(u64::MAX));
+        let left = self.of_a_majority(left.collect()).filter(|left| *left != u64::MAX);
+        // A node that has not heard of his token has a smaller one, and one that has given it late a greater one.
+        let fence = self.of_a_majority(his.clone().filter_map(|other| other.fence).collect());
         let count = his.clone().map(|other| other.count).max().unwrap_or(1);
         let since_ms = his.filter_map(|other| other.since_ms).min();
-        Holder { remaining_ms: left.filter(|left| *left != u64::MAX), count, since_ms, ..holder }
+        Holder { remaining_ms: left, fence, count, since_ms, ..holder }
+    }
+
+    /// The greatest that a majority has at least, or all where there is none.
+    fn of_a_majority<T: Ord + Copy>(&self, mut all: Vec<T>) -> Option<T> {
+        all.sort_unstable_by(|a, b| b.cmp(a));
+        all.get(self.needed - 1).or(all.last()).copied()
     }
 
     fn free(&self) -> Option<Freed> {
@@ -389,9 +396,9 @@ fn refused_of(reply: &Reply) -> Option<Refused> {
     }
 }
 
-/// Whether two nodes tell of the same holder. Not by the time, of which each has its own.
+/// Whether two nodes tell of the same holder. Not by the time, nor by the token, of which each may have its own.
 fn is_same(one: &Holder, other: &Holder) -> bool {
-    let known = |holder: &Holder| (holder.label.clone(), holder.owner.clone(), holder.fence, holder.rests);
+    let known = |holder: &Holder| (holder.label.clone(), holder.owner.clone(), holder.rests);
     known(one) == known(other)
 }
 

@@ -26,6 +26,8 @@ struct Redis {
     prefix: String,
     /// Set if clients have a user of their own.
     least: bool,
+    /// Set if they speak RESP2.
+    resp2: bool,
 }
 
 /// How a server is reached.
@@ -60,7 +62,7 @@ impl Redis {
     fn new(boot: impl FnOnce(RedisServerBuilder) -> io::Result<Servers>) -> Self {
         let clock = FrozenClock::new(1_762_000_000_000_000).expect("a clock");
         let servers = boot(RedisServer::builder().clock(&clock)).expect("servers that boot");
-        Self { servers, clock: Some(clock), prefix: String::new(), least: false }
+        Self { servers, clock: Some(clock), prefix: String::new(), least: false, resp2: false }
     }
 
     fn alone() -> Self {
@@ -70,14 +72,26 @@ impl Redis {
     fn of_valkey() -> Self {
         // It counts by the processor from one look at the clock to the next, so that its clock cannot be set at once.
         let server = RedisServer::builder().valkey().start().expect("a server that boots");
-        Self { servers: Servers::AtItsAddress(server), clock: None, prefix: String::new(), least: false }
+        Self {
+            servers: Servers::AtItsAddress(server),
+            clock: None,
+            prefix: String::new(),
+            least: false,
+            resp2: false,
+        }
     }
 
     /// Three primaries with a replica each. Each case has a prefix of its own there.
     fn in_cluster(shared: &Shared, settings: &RedisServerBuilder) -> Self {
         static CASES: AtomicU32 = AtomicU32::new(0);
         let prefix = format!("case-{}:", CASES.fetch_add(1, Ordering::Relaxed));
-        Self { servers: Servers::InCluster(shared.get(settings)), clock: None, prefix, least: false }
+        Self {
+            servers: Servers::InCluster(shared.get(settings)),
+            clock: None,
+            prefix,
+            least: false,
+            resp2: false,
+        }
     }
 
     fn by_sentinels() -> Self {
@@ -89,6 +103,11 @@ impl Redis {
             let servers = (0..3).map(|_| settings.clone().start());
             servers.collect::<io::Result<_>>().map(Servers::Shards)
         })
+    }
+
+    /// Messages come on a connection of their own.
+    fn by_resp2() -> Self {
+        Self { resp2: true, ..Self::alone() }
     }
 
     /// Clients have the least permissions that the library says are needed.
@@ -117,6 +136,7 @@ impl Redis {
         };
         let config = RedisConfig::from_url(&url).expect("a good URL");
         let config = config.prefix(&self.prefix).expect("a good prefix");
+        let config = if self.resp2 { config.resp2() } else { config };
         if self.least { config.username(LEAST.0).password("password") } else { config }
     }
 
@@ -304,6 +324,11 @@ mod redis {
 mod valkey {
     use super::{Redis, conformance};
     conformance::suite!(Redis::of_valkey());
+}
+
+mod redis_by_resp2 {
+    use super::{Redis, conformance};
+    conformance::suite!(Redis::by_resp2());
 }
 
 mod redis_by_sentinels {

@@ -13,6 +13,7 @@ mod lent;
 mod mending;
 mod messages;
 mod refusals;
+mod resp2;
 mod scene;
 mod sessions;
 mod tls;

@@ -1,8 +1,9 @@
 //! TLS, with certificates of both sides: what is trusted, and what each disagreement is told as.
 
-use crate::scene::{LONG, SHORT, acquire, claim, granted, refused};
+use crate::scene::{LONG, SHORT, acquire, claim, found, granted, refused, release};
 use leasehold::Client;
 use leasehold::store::{Fault, FaultKind, RedisConfig, RedisStore, TlsFault};
+use leasehold_core::Fate;
 use leasehold_testkit::{RedisServer, RedisServerBuilder};
 use std::fs;
 use std::net::TcpListener;
@@ -131,9 +132,15 @@ async fn tls_goes_to_servers_that_are_trusted_and_to_no_others() {
         assert!(fault.to_string().contains("`?ca=FILE`") && !fault.is_transient(), "{fault}");
     }
     let both = [other.read("root.pem"), authority.read("root.pem")].concat();
-    for trusted in [authority.read("root.pem"), both] {
-        let store = RedisStore::connect(by_tls(port).root_certificate(trusted)).await.unwrap();
-        granted(acquire(&store, &claim(1), None).await);
+    let ways = [
+        by_tls(port).root_certificate(authority.read("root.pem")),
+        by_tls(port).root_certificate(both.clone()),
+        by_tls(port).root_certificate(both).resp2(),
+    ];
+    for (n, config) in (1..).zip(ways) {
+        let store = RedisStore::connect(config).await.unwrap();
+        granted(acquire(&store, &claim(n), None).await);
+        assert_eq!(found(release(&store, &claim(n)).await), Fate::Held);
     }
 }
 

@@ -601,7 +601,7 @@ async fn ask(config: &RedisConfig, address: &Address, shared: Option<&Shared>) -
         } else {
             let unconnected = |error| unconnected(error, address, &name);
             let info = config.connection_info(address).map_err(unconnected)?;
-            let opened = open(config, address, info, config.patience(), |_| {}).await;
+            let opened = open(config, address, &info, config.patience()).await;
             let Opened { mut conn, .. } = opened.map_err(unconnected)?;
             let answers = conn.send_packed_commands(&questions, 0, questions.len()).await;
             answers.map_err(|error| fault(FaultKind::Disconnected).because(error))?

@@ -50,6 +50,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// | `?user=`, `?password=`, `?db=` | the same as before the host, for sockets |
 /// | `?ca=`, `?cert=`, `?key=` | with TLS, files of PEM: the authority that the server's certificate is signed by, in place of the public ones; our own certificate, and its key, where the server wants one. They are read for each connection |
 /// | `?sentinel_user=`, `?sentinel_password=` | what the Sentinels want to know; user and password are the server's |
+/// | `?protocol=resp2` | speaks RESP2, for what is too old for RESP3: [`resp2`](RedisConfig::resp2) |
 /// | `?strict=1` | refuses a server with [hazards](crate::store::Hazard): [`strict`](RedisConfig::strict) |
 ///
 /// Characters that mean something in a URL are written as `%` and two hexadecimal digits.
@@ -58,6 +59,7 @@ pub struct RedisConfig {
     site: Site,
     login: Login,
     db: u32,
+    protocol: Protocol,
     /// How many replicas have to have a hold before it counts.
     replicas: u32,
     keys: KeySpace,
@@ -97,6 +99,15 @@ pub(super) enum Errand {
     Messages,
 }
 
+/// What is spoken with a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Protocol {
+    /// Messages have a connection of their own.
+    Resp2,
+    /// Messages come on the same connection as replies.
+    Resp3,
+}
+
 /// Where a server listens.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Address {
@@ -107,14 +118,6 @@ pub(super) enum Address {
 impl Address {
     pub(super) const fn is_tls(&self) -> bool {
         matches!(self, Self::Tcp { tls: true, .. })
-    }
-
-    /// Host and port of a server that is talked to by TLS.
-    pub(super) fn by_tls(&self) -> Option<(&str, u16)> {
-        match self {
-            Self::Tcp { host, port, tls: true } => Some((host, *port)),
-            _ => None,
-        }
     }
 
     /// The same for the client library. Small requests are sent at once.
@@ -150,10 +153,14 @@ pub(super) struct Login {
 }
 
 impl Login {
-    /// The same for the client library. RESP3 always, so that messages come on the same connection.
-    fn settings(&self) -> RedisConnectionInfo {
+    /// The same for the client library.
+    fn settings(&self, protocol: Protocol) -> RedisConnectionInfo {
+        let version = match protocol {
+            Protocol::Resp2 => ProtocolVersion::RESP2,
+            Protocol::Resp3 => ProtocolVersion::RESP3,
+        };
         let mut login = RedisConnectionInfo::default()
-            .set_protocol(ProtocolVersion::RESP3)
+            .set_protocol(version)
             .set_lib_name("leasehold", env!("CARGO_PKG_VERSION"));
         if let Some(username) = &self.username {
             login = login.set_username(username);
@@ -202,6 +209,7 @@ impl RedisConfig {
             site,
             login: Login::default(),
             db: 0,
+            protocol: Protocol::Resp3,
             replicas: 0,
             keys: KeySpace::default(),
             connect_timeout: CONNECT_TIMEOUT,
@@ -246,6 +254,30 @@ impl RedisConfig {
     #[must_use]
     pub const fn replicas(mut self, replicas: u32) -> Self {
         self.replicas = replicas;
+        self
+    }
+
+    /// Speaks RESP2 in place of RESP3: for proxies and services that know no other. So does `?protocol=resp2` in a URL.
+    ///
+    /// Messages then come on a connection of their own, so that each client has twice as many; all else is the same. With the
+    /// nodes of a cluster RESP3 is spoken in any case: their sharded messages need it.
+    ///
+    /// ```
+    /// use leasehold::store::RedisConfig;
+    ///
+    /// let config = RedisConfig::from_url("redis://behind-a-proxy.example")?.resp2();
+    /// # let _ = config;
+    /// # Ok::<(), leasehold::store::UrlError>(())
+    /// ```
+    #[must_use]
+    pub const fn resp2(mut self) -> Self {
+        self.protocol = Protocol::Resp2;
+        self
+    }
+
+    /// Speaks RESP3, as it does if nothing is set.
+    pub(super) const fn resp3(mut self) -> Self {
+        self.protocol = Protocol::Resp3;
         self
     }
 
@@ -417,6 +449,14 @@ impl RedisConfig {
         self.db
     }
 
+    /// What is spoken with the server, and with the Sentinels that know it.
+    pub(super) const fn protocol(&self) -> Protocol {
+        match self.site {
+            Site::At(_) | Site::Named(_) => self.protocol,
+            Site::Cluster(_) | Site::Member(..) => Protocol::Resp3,
+        }
+    }
+
     pub(super) const fn certificates(&self) -> &Certificates {
         &self.certificates
     }
@@ -467,12 +507,12 @@ impl RedisConfig {
 
     /// How the client library reaches the server at an address.
     pub(super) fn connection_info(&self, address: &Address) -> RedisResult<ConnectionInfo> {
-        address.connection_info(self.login.settings().set_db(self.db.into()))
+        address.connection_info(self.login.settings(self.protocol()).set_db(self.db.into()))
     }
 
     /// How it reaches one that only says where the server is.
-    pub(super) fn sentinel_info(group: &Group, address: &Address) -> RedisResult<ConnectionInfo> {
-        address.connection_info(group.login.settings())
+    pub(super) fn sentinel_info(&self, group: &Group, address: &Address) -> RedisResult<ConnectionInfo> {
+        address.connection_info(group.login.settings(self.protocol()))
     }
 
     #[cfg(test)]
@@ -500,8 +540,9 @@ impl RedisConfig {
         let replicas =
             if self.replicas == 0 { String::new() } else { format!(" {} replicas", self.replicas) };
         let strict = if self.strict { " strict" } else { "" };
+        let resp2 = if self.protocol == Protocol::Resp2 { " resp2" } else { "" };
         let (db, prefix, files) = (self.db, self.keys.prefix(), files.concat());
-        format!("{kind} {address} db {db} prefix `{prefix}`{user}{password}{files}{replicas}{strict}")
+        format!("{kind} {address} db {db} prefix `{prefix}`{user}{password}{files}{replicas}{resp2}{strict}")
     }
 }
 
@@ -519,6 +560,7 @@ impl fmt::Debug for RedisConfig {
             .field("site", &self.site)
             .field("login", &self.login)
             .field("db", &self.db)
+            .field("protocol", &self.protocol)
             .field("replicas", &self.replicas)
             .field("prefix", &self.keys.prefix())
             .field("connect_timeout", &self.connect_timeout)

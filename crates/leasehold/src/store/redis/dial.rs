@@ -2,15 +2,16 @@
 //!
 //! It is handed out only when all of that is done.
 
-use super::config::{Address, Errand, RedisConfig, Site};
-use super::connector::Connector;
+use super::config::{Address, Errand, Protocol, RedisConfig, Site};
+use super::connector::BoxStream;
 use super::hazard;
 use super::mailbox::Mailboxes;
+use super::messages::{self, Messages};
 use super::sentinel::Sighting;
 use super::verdict::{judge, unconnected};
 use super::{script, tls, version};
 use crate::store::{Fault, FaultKind, Phase};
-use redis::aio::MultiplexedConnection;
+use redis::aio::{MultiplexedConnection, PubSub};
 use redis::{
     AsyncConnectionConfig, Client, ConnectionInfo, ErrorKind, Pipeline, PushInfo, RedisError, RedisResult,
     Value, cmd,
@@ -19,6 +20,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::UnixStream;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -26,6 +28,7 @@ use tokio_util::task::AbortOnDropHandle;
 #[derive(Debug, Clone)]
 pub(super) struct Dialled {
     pub(super) conn: MultiplexedConnection,
+    pub(super) messages: Messages,
     /// Where Sentinels have seen the server, if it was they who said so.
     pub(super) sighting: Option<Sighting>,
     /// Set if it is a node of a quorum.
@@ -91,7 +94,7 @@ pub(super) async fn dial(
                 connect(config, &address, Some(sighting), &node, on_push).await?
             }
         };
-        subscribe(&mut dialled.conn, node, mailboxes).await?;
+        subscribe(&mut dialled.messages, node, mailboxes).await?;
         Ok(dialled)
     };
     match tokio::time::timeout(config.patience(), attempt).await {
@@ -111,7 +114,7 @@ pub(super) async fn ask(config: &RedisConfig, node: &Arc<str>) -> Result<version
         };
         let unconnected = |error| unconnected(error, &address, node);
         let info = config.connection_info(&address).map_err(unconnected)?;
-        let opened = open(config, &address, info, config.patience(), |_| {}).await;
+        let opened = open(config, &address, &info, config.patience()).await;
         let mut opened = opened.map_err(unconnected)?;
         let reply = opened.conn.send_packed_command(cmd("INFO").arg("server")).await;
         let reply = reply.map_err(|error| broken(error, node))?;
@@ -137,8 +140,8 @@ async fn connect(
 ) -> Result<Dialled, Fault> {
     let unconnected = |error| unconnected(error, address, node);
     let info = config.connection_info(address).map_err(unconnected)?;
-    let opened = open(config, address, info, config.patience(), on_push).await;
-    let Opened { mut conn, driver } = opened.map_err(unconnected)?;
+    let opened = open_to_hear(config, address, &info, config.patience(), on_push).await;
+    let (Opened { mut conn, driver }, messages) = opened.map_err(unconnected)?;
     let speaks = !matches!(config.site(), Site::Member(_, Errand::Messages));
     let info = greet(&mut conn, speaks, node).await?;
     let primary = sighting.is_some() || matches!(config.site(), Site::Member(..));
@@ -146,63 +149,113 @@ async fn connect(
         .map_err(|kind| Fault::new(kind, Phase::Handshake, Arc::clone(node)))?;
     let voting = voting(&info, config, sighting.as_ref());
     let voting = voting.map_err(|kind| Fault::new(kind, Phase::Handshake, Arc::clone(node)))?;
-    Ok(Dialled { conn, sighting, voting, _driver: driver })
+    Ok(Dialled { conn, messages, sighting, voting, _driver: driver })
 }
 
 /// Opens a connection to an address, and logs in, in an attempt that has that long.
 pub(super) async fn open(
     config: &RedisConfig,
     address: &Address,
-    info: ConnectionInfo,
+    info: &ConnectionInfo,
+    within: Duration,
+) -> RedisResult<Opened> {
+    open_by(config, address, info, within, settings()).await
+}
+
+/// The same, with its messages.
+pub(super) async fn open_to_hear(
+    config: &RedisConfig,
+    address: &Address,
+    info: &ConnectionInfo,
     within: Duration,
     on_push: impl Fn(PushInfo) + Send + Sync + 'static,
-) -> RedisResult<Opened> {
-    if !address.is_tls() {
-        config.certificates().for_plain_text()?;
+) -> RedisResult<(Opened, Messages)> {
+    if config.protocol() == Protocol::Resp2 {
+        return open_both(config, address, info, within, Arc::new(on_push)).await;
     }
     let push = move |push| {
         on_push(push);
         Ok::<(), Infallible>(())
     };
-    // The time limits are ours: the client library's would end a call whose reply is still to come.
-    let settings = AsyncConnectionConfig::new()
-        .set_connection_timeout(None)
-        .set_response_timeout(None)
-        .set_push_sender(push);
-    if let Some(connector) = config.opener() {
-        return open_through(connector, address, &info, settings).await;
+    let opened = open_by(config, address, info, within, settings().set_push_sender(push)).await?;
+    let messages = Messages::Pushed(opened.conn.clone());
+    Ok((opened, messages))
+}
+
+/// Opens two connections, where one cannot be for both: for calls, and for messages.
+async fn open_both(
+    config: &RedisConfig,
+    address: &Address,
+    info: &ConnectionInfo,
+    within: Duration,
+    on_push: Arc<impl Fn(PushInfo) + Send + Sync + 'static>,
+) -> RedisResult<(Opened, Messages)> {
+    let calls = stream(config, address, within).await?;
+    let on_end = {
+        let on_push = Arc::clone(&on_push);
+        move || on_push(messages::ended())
+    };
+    let opened = greet_over(calls, info, settings(), on_end).await?;
+    let connection = PubSub::new(info.redis_settings(), stream(config, address, within).await?).await?;
+    Ok((opened, Messages::apart(connection, on_push)))
+}
+
+/// The time limits are ours: the client library's would end a call whose reply is still to come.
+fn settings() -> AsyncConnectionConfig {
+    AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None)
+}
+
+/// Opens one connection. The client library does so by itself where nothing speaks against it.
+async fn open_by(
+    config: &RedisConfig,
+    address: &Address,
+    info: &ConnectionInfo,
+    within: Duration,
+    settings: AsyncConnectionConfig,
+) -> RedisResult<Opened> {
+    if config.opener().is_some() || address.is_tls() {
+        return greet_over(stream(config, address, within).await?, info, settings, || {}).await;
     }
-    if let Some((host, port)) = address.by_tls() {
-        // What is left of the attempt without it would not do for the greeting behind it, so that this is told first.
-        let stream = tls::open(config, host, port, within / 8 * 7).await?;
-        return greet_over(stream, &info, settings).await;
-    }
-    let conn = Client::open(info)?.get_multiplexed_async_connection_with_config(&settings).await?;
+    config.certificates().for_plain_text()?;
+    let conn = Client::open(info.clone())?.get_multiplexed_async_connection_with_config(&settings).await?;
     Ok(Opened { conn, driver: None })
 }
 
-/// The same over a stream of the user's.
-async fn open_through(
-    connector: &Connector,
-    address: &Address,
-    info: &ConnectionInfo,
-    settings: AsyncConnectionConfig,
-) -> RedisResult<Opened> {
-    if address.is_tls() {
-        let text = "a connector brings its own TLS: write `redis` in place of `rediss` with it";
-        return Err((ErrorKind::InvalidClientConfig, text).into());
+/// Opens a stream to an address: as the user has said, encrypted, or just so.
+async fn stream(config: &RedisConfig, address: &Address, within: Duration) -> RedisResult<BoxStream> {
+    if !address.is_tls() {
+        config.certificates().for_plain_text()?;
     }
-    greet_over(connector.open(address.to_string()).await?, info, settings).await
+    if let Some(connector) = config.opener() {
+        if address.is_tls() {
+            let text = "a connector brings its own TLS: write `redis` in place of `rediss` with it";
+            return Err((ErrorKind::InvalidClientConfig, text).into());
+        }
+        return Ok(connector.open(address.to_string()).await?);
+    }
+    Ok(match address {
+        // What is left of the attempt without it would not do for the greeting behind it, so that this is told first.
+        Address::Tcp { host, port, tls: true } => {
+            Box::new(tls::open(config, host, *port, within / 8 * 7).await?)
+        }
+        Address::Tcp { host, port, tls: false } => Box::new(tls::connect(host, *port).await?),
+        Address::Unix(path) => Box::new(UnixStream::connect(path).await?),
+    })
 }
 
-/// Logs in over a stream that is open.
+/// Logs in over a stream that is open. It is told of the end of the connection, but not where nobody wants that any more.
 async fn greet_over(
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
     info: &ConnectionInfo,
     settings: AsyncConnectionConfig,
+    on_end: impl FnOnce() + Send + 'static,
 ) -> RedisResult<Opened> {
     let (conn, driver) =
         MultiplexedConnection::new_with_config(info.redis_settings(), stream, settings).await?;
+    let driver = async move {
+        driver.await;
+        on_end();
+    };
     let driver = Arc::new(AbortOnDropHandle::new(tokio::spawn(driver)));
     Ok(Opened { conn, driver: Some(driver) })
 }
@@ -254,21 +307,17 @@ fn judge_server(info: &str, config: &RedisConfig, primary: bool, node: &Arc<str>
     Ok(())
 }
 
-async fn subscribe(
-    conn: &mut MultiplexedConnection,
-    node: &Arc<str>,
-    mailboxes: &Mailboxes,
-) -> Result<(), Fault> {
+async fn subscribe(messages: &mut Messages, node: &Arc<str>, mailboxes: &Mailboxes) -> Result<(), Fault> {
     let open = mailboxes.all();
     if !open.is_empty() {
         let channels: Vec<_> = open.iter().map(|(session, _)| mailboxes.channel(*session)).collect();
-        conn.subscribe(channels).await.map_err(|error| unsubscribed(error, node))?;
+        messages.subscribe(channels).await.map_err(|error| unsubscribed(error, node))?;
     }
     let others = mailboxes.others().all();
     if others.is_empty() {
         return Ok(());
     }
-    match conn.subscribe(others).await {
+    match messages.subscribe(others).await {
         // A user that may not listen to others has his waiters look by themselves.
         Err(error) if error.clone().into_server_errors().is_none() => Err(unsubscribed(error, node)),
         _ => Ok(()),

@@ -12,7 +12,7 @@
 //! 5. Where Sentinels say where the server is, they are listened to all the time: when the primary moves, what leads
 //!    to the old one is given up, and the new one is gone to at once.
 
-use super::config::RedisConfig;
+use super::config::{Protocol, RedisConfig};
 use super::dial::{Dialled, Voting, dial, unsubscribed};
 use super::mailbox::Mailboxes;
 use super::sentinel::{Lookout, Sighting};
@@ -246,10 +246,15 @@ impl Link {
     async fn subscribe(&self, channel: &str, deadline: Instant) -> Result<(), Fault> {
         loop {
             let mut wire = self.wire(deadline).await?;
-            let Wire { dialled, pulse } = &mut wire;
+            let Wire { dialled: Dialled { messages, .. }, pulse } = &mut wire;
+            let are_apart = messages.are_apart();
             let subscribed = {
-                let subscribed = pin!(dialled.conn.subscribe(channel));
-                timeout_at(deadline, self.shared.observed(pulse, subscribed)).await
+                let subscribed = pin!(messages.subscribe(channel));
+                if are_apart {
+                    timeout_at(deadline, subscribed).await
+                } else {
+                    timeout_at(deadline, self.shared.observed(pulse, subscribed)).await
+                }
             };
             match subscribed {
                 Ok(Ok(())) => return Ok(()),
@@ -258,7 +263,10 @@ impl Link {
                 }
                 Ok(Err(_)) => self.shared.give_up(&wire.pulse),
                 Err(_) => {
-                    self.shared.give_up_if_silent(&wire.pulse);
+                    // Whether one that has messages alone is there, it says itself.
+                    if !are_apart {
+                        self.shared.give_up_if_silent(&wire.pulse);
+                    }
                     return Err(Fault::new(FaultKind::TimedOut, Phase::Reply, Arc::clone(self.node())));
                 }
             }
@@ -275,7 +283,7 @@ impl Link {
         let channel = self.shared.mailboxes.channel(session);
         runtime.spawn(async move {
             // If it fails the connection is gone, and the subscription with it.
-            let _ = tokio::time::timeout(PAUSE.1, wire.dialled.conn.unsubscribe(channel)).await;
+            let _ = tokio::time::timeout(PAUSE.1, wire.dialled.messages.unsubscribe(channel)).await;
         });
     }
 
@@ -414,7 +422,7 @@ fn mute(link: Arc<Shared>, channel: String) {
         let Some(mut wire) = link.state.read(State::wire) else { return };
         if !link.mailboxes.others().is_heard(&channel) {
             // If it fails the connection is gone, and the subscription with it.
-            let _ = tokio::time::timeout(PAUSE.1, wire.dialled.conn.unsubscribe(channel)).await;
+            let _ = tokio::time::timeout(PAUSE.1, wire.dialled.messages.unsubscribe(channel)).await;
         }
     });
 }
@@ -501,6 +509,8 @@ async fn attempt(shared: &Arc<Shared>, hint: Option<Sighting>) -> Result<Wire, F
     let pulse = Arc::new(Pulse::new(Arc::clone(shared.config.surroundings())));
     let on_push = {
         let (mailboxes, pulse) = (Arc::clone(&shared.mailboxes), Arc::clone(&pulse));
+        // A message on another connection says nothing of this one.
+        let is_same = shared.config.protocol() == Protocol::Resp3;
         // The connection must not keep alive the link that keeps it.
         let link: Weak<Shared> = Arc::downgrade(shared);
         move |push: redis::PushInfo| {
@@ -510,7 +520,9 @@ async fn attempt(shared: &Arc<Shared>, hint: Option<Sighting>) -> Result<Wire, F
                     link.give_up(&pulse);
                 }
             } else {
-                pulse.beat();
+                if is_same {
+                    pulse.beat();
+                }
                 mailboxes.deliver(&push);
             }
         }

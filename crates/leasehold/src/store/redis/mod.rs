@@ -20,6 +20,7 @@ mod home;
 mod lent;
 mod link;
 mod mailbox;
+mod messages;
 mod permissions;
 mod quorum;
 mod replicas;

@@ -11,13 +11,14 @@
 //!    may be behind, and whoever believed both in turn would never arrive.
 
 use super::config::{Address, Login, RedisConfig, Site};
-use super::dial::{Opened, open};
+use super::dial::{Opened, open, open_to_hear};
+use super::messages::Messages;
 use super::verdict::unconnected;
 use crate::store::{Fault, FaultKind, Phase};
 use futures_util::StreamExt;
 use futures_util::future::select_all;
 use futures_util::stream::FuturesUnordered;
-use redis::{Pipeline, PushInfo, Value, from_redis_value_ref};
+use redis::{Pipeline, Value, from_redis_value_ref};
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
@@ -109,23 +110,17 @@ impl Group {
     /// Where one of them says that it is.
     async fn look(&self, config: &RedisConfig, sentinel: &Address) -> Result<Sighting, Fault> {
         let node = named(sentinel);
-        let asked = async { self.ask(&mut self.reach(config, sentinel, |_| {}).await?, &node).await };
+        let asked = async {
+            let unconnected = |error| unconnected(error, sentinel, &node);
+            let info = config.sentinel_info(self, sentinel).map_err(unconnected)?;
+            let mut opened = open(config, sentinel, &info, PATIENCE).await.map_err(unconnected)?;
+            self.ask(&mut opened, &node).await
+        };
         // Some are left out for the sake of a short attempt as well.
         match timeout(PATIENCE.min(config.patience() / 4), asked).await {
             Ok(answer) => answer,
             Err(_) => Err(Fault::new(FaultKind::Unreachable, Phase::Connect, Arc::clone(&node))),
         }
-    }
-
-    async fn reach(
-        &self,
-        config: &RedisConfig,
-        sentinel: &Address,
-        on_push: impl Fn(PushInfo) + Send + Sync + 'static,
-    ) -> Result<Opened, Fault> {
-        let info = RedisConfig::sentinel_info(self, sentinel);
-        let unconnected = |error| unconnected(error, sentinel, &named(sentinel));
-        open(config, sentinel, info.map_err(unconnected)?, PATIENCE, on_push).await.map_err(unconnected)
     }
 
     /// Asks one of them that was reached. While a primary moves, its new address is known before the record of it has it.
@@ -216,6 +211,7 @@ struct Post<'a> {
 struct Ear {
     sentinel: Opened,
     heard: Arc<Notify>,
+    _messages: Messages,
 }
 
 impl<'a> Lookout<'a> {
@@ -275,13 +271,15 @@ impl Post<'_> {
         let bell = heard.clone();
         // What was heard of another primary is asked about for nothing, and so is a connection that has ended.
         let on_push = move |_| bell.notify_one();
-        let mut sentinel = self.group.reach(self.config, self.sentinel, on_push).await.ok()?;
-        match sentinel.conn.subscribe(&NEWS[..]).await {
+        let info = self.config.sentinel_info(self.group, self.sentinel).ok()?;
+        let opened = open_to_hear(self.config, self.sentinel, &info, PATIENCE, on_push).await;
+        let (sentinel, mut messages) = opened.ok()?;
+        match messages.subscribe(&NEWS[..]).await {
             // A user that may not listen still asks now and then.
             Err(error) if error.clone().into_server_errors().is_none() => return None,
             _ => {}
         }
-        Some(Ear { sentinel, heard })
+        Some(Ear { sentinel, heard, _messages: messages })
     }
 }
 

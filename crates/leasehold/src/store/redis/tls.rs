@@ -193,7 +193,7 @@ pub(super) async fn open(
 }
 
 /// Connects to whichever of the host's addresses answers first.
-async fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
+pub(super) async fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
     let addresses: Vec<_> = tokio::net::lookup_host((host, port)).await?.collect();
     if addresses.is_empty() {
         return Err(io::ErrorKind::NotFound.into());

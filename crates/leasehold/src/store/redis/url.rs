@@ -73,7 +73,7 @@ pub enum UrlError {
     },
     /// A setting that there is none of.
     #[error(
-        "there is no such setting after the `?`: the settings are `prefix`, `replicas`, `user`, `password`, `db` and `strict`, with TLS `ca`, `cert` and `key`, and with Sentinels `sentinel_user` and `sentinel_password`"
+        "there is no such setting after the `?`: the settings are `prefix`, `replicas`, `user`, `password`, `db`, `protocol` and `strict`, with TLS `ca`, `cert` and `key`, and with Sentinels `sentinel_user` and `sentinel_password`"
     )]
     Setting,
     /// A certificate is given for a connection that would not heed it.
@@ -90,6 +90,12 @@ pub enum UrlError {
         /// In which part of the URL.
         part: &'static str,
     },
+    /// The protocol is none that is spoken.
+    #[error("`protocol` is resp2 or resp3, as in `?protocol=resp2`")]
+    Protocol,
+    /// RESP2 is to be spoken with a cluster.
+    #[error("with a cluster RESP3 is spoken, which all of its nodes know: leave out `protocol`")]
+    ClusterProtocol,
     /// What is to be refused is neither said nor denied.
     #[error("`strict` is 1 or 0, as in `?strict=1`")]
     Strict,
@@ -337,6 +343,12 @@ fn settings(mut config: RedisConfig, query: Option<&str>) -> Result<RedisConfig,
                 let replicas = value.parse().ok().filter(|replicas| (1..=100).contains(replicas));
                 config.replicas(replicas.ok_or(UrlError::Replicas)?)
             }
+            "protocol" => match (value, config.site()) {
+                ("resp2" | "2", Site::Cluster(_)) => return Err(UrlError::ClusterProtocol),
+                ("resp2" | "2", _) => config.resp2(),
+                ("resp3" | "3", _) => config.resp3(),
+                _ => return Err(UrlError::Protocol),
+            },
             "strict" => match value {
                 "1" => config.strict(),
                 "0" => config.lenient(),
@@ -435,6 +447,14 @@ mod tests {
             ("redis+cluster://a,,b", "Host"),
             ("redis+cluster://a?ca=/ca", "NoTls"),
             ("redis://h?strict=1", "tcp h:6379 db 0 prefix `` strict"),
+            ("redis://h?protocol=resp2", "tcp h:6379 db 0 prefix `` resp2"),
+            ("rediss://h?protocol=2&strict=1", "tls h:6379 db 0 prefix `` resp2 strict"),
+            ("redis+unix:///s?protocol=resp2&protocol=resp3", "unix /s db 0 prefix ``"),
+            ("redis+sentinel://a/main?protocol=resp2", "tcp main of a:26379 db 0 prefix `` resp2"),
+            ("redis+cluster://a?protocol=resp3", "tcp a:6379 db 0 prefix ``"),
+            ("redis+cluster://a?protocol=resp2", "ClusterProtocol"),
+            ("redis://h?protocol=RESP2", "Protocol"),
+            ("redis://h?protocol=", "Protocol"),
             ("redis+sentinel://a/main?strict=1", "tcp main of a:26379 db 0 prefix `` strict"),
             ("redis://h?strict=1&strict=0", "tcp h:6379 db 0 prefix ``"),
             ("redis://h?strict=", "Strict"),

@@ -12,6 +12,9 @@ use std::error::Error;
 use std::io;
 use std::sync::Arc;
 
+/// What is said of a server that does not know the greeting of RESP3.
+const NO_RESP3: &str = "it speaks no RESP3, which all servers do that Leasehold works with (Redis 6.2, Valkey 7.2, and newer ones): if it is something in front of one of them, set `?protocol=resp2`";
+
 /// What an error reply of a server means.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Verdict {
@@ -95,7 +98,10 @@ pub(super) fn unconnected(error: RedisError, address: &Address, node: &Arc<str>)
     let fault = |kind, phase| Fault::new(kind, phase, Arc::clone(node));
     if let Some((_, error)) = error.clone().into_server_errors().and_then(|errors| errors.first().cloned()) {
         // What was sent is a password, so nothing of the text is shown but for what is known.
+        let unknown = error.details().is_some_and(|details| details.starts_with("unknown command"));
         let kind = match judge(&error).kind {
+            // It begins with HELLO.
+            FaultKind::Failed(_) if unknown => FaultKind::Unsupported(NO_RESP3.to_owned()),
             FaultKind::Failed(_) => {
                 FaultKind::Failed(format!("the server refuses the greeting: {}", error.code()))
             }
@@ -105,7 +111,7 @@ pub(super) fn unconnected(error: RedisError, address: &Address, node: &Arc<str>)
     }
     match error.kind() {
         ErrorKind::AuthenticationFailed => fault(FaultKind::Unauthenticated, Phase::Handshake),
-        ErrorKind::RESP3NotSupported => fault(super::version::too_old("an older server"), Phase::Handshake),
+        ErrorKind::RESP3NotSupported => fault(FaultKind::Unsupported(NO_RESP3.to_owned()), Phase::Handshake),
         ErrorKind::Io => {
             let (kind, phase) = io_kind(&error, address);
             fault(kind, phase).because(error)

@@ -805,15 +805,15 @@ mod an_honest_store {
     conformance::suite!(Model::new(Flaw::None));
 }
 
-fn fails(flaw: Flaw, case: impl AsyncFnOnce(&Scene)) {
+fn fails(flaw: Flaw, case: impl AsyncFnOnce(&Scene) + 'static) {
     fails_of(Kind::Mutex, flaw, case);
 }
 
-fn fails_of(kind: Kind, flaw: Flaw, case: impl AsyncFnOnce(&Scene)) {
+fn fails_of(kind: Kind, flaw: Flaw, case: impl AsyncFnOnce(&Scene) + 'static) {
     assert!(sees(kind, flaw, case), "the suite did not see the flaw: {flaw:?}");
 }
 
-fn sees(kind: Kind, flaw: Flaw, case: impl AsyncFnOnce(&Scene)) -> bool {
+fn sees(kind: Kind, flaw: Flaw, case: impl AsyncFnOnce(&Scene) + 'static) -> bool {
     let played = || conformance::play(kind, async { Model::new(flaw) }, case);
     catch_unwind(AssertUnwindSafe(played)).is_err()
 }

@@ -5,6 +5,7 @@ use super::letters::Letters;
 use super::peer::{LONG, PATIENCE, Peer};
 use super::subject::Subject;
 use crate::Random;
+use futures_util::future::LocalBoxFuture;
 use leasehold_core::{Kind, Lock, LockName, SessionId};
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -56,13 +57,27 @@ pub struct Scene {
 }
 
 /// Plays one case with locks of one kind, on a runtime of its own. What [`suite!`](super::suite) calls.
-pub fn play<S: Subject>(kind: Kind, subject: impl Future<Output = S>, case: impl AsyncFnOnce(&Scene)) {
+///
+/// There are thousands of such calls: what each of them adds to a program is little, since it is boxed here.
+pub fn play<S: Subject>(
+    kind: Kind,
+    subject: impl Future<Output = S>,
+    case: impl AsyncFnOnce(&Scene) + 'static,
+) {
+    let subject = async { Box::new(subject.await) as Box<dyn Subject> };
+    play_boxed(kind, Box::pin(subject), Box::new(|scene| Box::pin(case(scene))));
+}
+
+/// One case, as a function that is called once.
+type Case<'a> = Box<dyn for<'s> FnOnce(&'s Scene) -> LocalBoxFuture<'s, ()> + 'a>;
+
+fn play_boxed(kind: Kind, subject: LocalBoxFuture<'_, Box<dyn Subject>>, case: Case<'_>) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let runtime = runtime.expect("a runtime needs threads");
     let random = Arc::new(Random::from_env());
     println!("seed: {}", random.recipe());
     runtime.block_on(async {
-        let scene = Scene::new(kind, Box::new(subject.await), random).await;
+        let scene = Scene::new(kind, subject.await, random).await;
         let played = async {
             tokio::select! {
                 () = case(&scene) => {}

@@ -10,6 +10,7 @@ use leasehold_core::{Inspect, Kind, LockName};
 use leasehold_testkit::conformance::{self, Subject};
 use leasehold_testkit::{Cluster, FrozenClock, Quorum, RedisServer, RedisServerBuilder, Sentinels, Value};
 use std::io;
+use std::ops::Deref;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -19,15 +20,20 @@ use std::time::Duration;
 const LEAST: (&str, &str) = ("locks", "app?[*]\\:");
 
 struct Redis {
-    servers: Servers,
-    /// What the servers take for the time, if it can be set.
-    clock: Option<FrozenClock>,
-    /// Where locks begin.
+    place: Borrowed<Place>,
+    /// Where locks begin: nobody else's do.
     prefix: String,
     /// Set if clients have a user of their own.
     least: bool,
     /// Set if they speak RESP2.
     resp2: bool,
+}
+
+/// Servers that are there.
+struct Place {
+    servers: Servers,
+    /// What they take for the time, if it can be set.
+    clock: Option<FrozenClock>,
 }
 
 /// How a server is reached.
@@ -38,7 +44,49 @@ enum Servers {
     InCluster(Arc<Cluster>),
 }
 
-/// A cluster that cases have in common: it takes seconds until its nodes agree. It ends with the last case that runs.
+/// What cases use one after the other, since it takes long to boot: as many as run side by side. It ends with the last case
+/// that runs.
+struct Pool<T>(Mutex<Weak<Mutex<Vec<T>>>>);
+
+impl<T> Pool<T> {
+    const fn new() -> Self {
+        Self(Mutex::new(Weak::new()))
+    }
+
+    fn borrow(&self, boot: impl FnOnce() -> T) -> Borrowed<T> {
+        let mut home = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let idle = home.upgrade().unwrap_or_default();
+        *home = Arc::downgrade(&idle);
+        drop(home);
+        let free = idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        Borrowed { idle, it: Some(free.unwrap_or_else(boot)) }
+    }
+}
+
+/// What a case has for itself. What one leaves that has failed is used by no other.
+struct Borrowed<T> {
+    idle: Arc<Mutex<Vec<T>>>,
+    it: Option<T>,
+}
+
+impl<T> Deref for Borrowed<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.it.as_ref().expect("it is there until it is given back")
+    }
+}
+
+impl<T> Drop for Borrowed<T> {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.idle.lock().unwrap_or_else(PoisonError::into_inner).extend(self.it.take());
+        }
+    }
+}
+
+/// A cluster that cases have in common, also side by side: it takes seconds until its nodes agree. It ends with the last
+/// case that runs.
 struct Shared(Mutex<Weak<Cluster>>);
 
 impl Shared {
@@ -58,62 +106,59 @@ impl Shared {
 }
 
 impl Redis {
-    /// Servers whose clock the suite sets.
-    fn new(boot: impl FnOnce(RedisServerBuilder) -> io::Result<Servers>) -> Self {
-        let clock = FrozenClock::new(1_762_000_000_000_000).expect("a clock");
-        let servers = boot(RedisServer::builder().clock(&clock)).expect("servers that boot");
-        Self { servers, clock: Some(clock), prefix: String::new(), least: false, resp2: false }
-    }
-
-    fn alone() -> Self {
-        Self::new(|settings| settings.start().map(Servers::AtItsAddress))
-    }
-
-    fn of_valkey() -> Self {
-        // It counts by the processor from one look at the clock to the next, so that its clock cannot be set at once.
-        let server = RedisServer::builder().valkey().start().expect("a server that boots");
-        Self {
-            servers: Servers::AtItsAddress(server),
-            clock: None,
-            prefix: String::new(),
-            least: false,
-            resp2: false,
-        }
-    }
-
-    /// Three primaries with a replica each. Each case has a prefix of its own there.
-    fn in_cluster(shared: &Shared, settings: &RedisServerBuilder) -> Self {
+    fn at(place: Borrowed<Place>) -> Self {
         static CASES: AtomicU32 = AtomicU32::new(0);
         let prefix = format!("case-{}:", CASES.fetch_add(1, Ordering::Relaxed));
-        Self {
-            servers: Servers::InCluster(shared.get(settings)),
-            clock: None,
-            prefix,
-            least: false,
-            resp2: false,
-        }
+        Self { place, prefix, least: false, resp2: false }
     }
 
-    fn by_sentinels() -> Self {
-        Self::new(|settings| Sentinels::with(1, &settings).map(Servers::BySentinels))
+    /// Servers whose clock the suite sets.
+    fn of(pool: &Pool<Place>, boot: impl FnOnce(RedisServerBuilder) -> io::Result<Servers>) -> Self {
+        Self::at(pool.borrow(|| {
+            let clock = FrozenClock::new(1_762_000_000_000_000).expect("a clock");
+            let servers = boot(RedisServer::builder().clock(&clock)).expect("servers that boot");
+            Place { servers, clock: Some(clock) }
+        }))
     }
 
-    fn of_shards() -> Self {
-        Self::new(|settings| {
+    fn alone(pool: &Pool<Place>) -> Self {
+        Self::of(pool, |settings| settings.start().map(Servers::AtItsAddress))
+    }
+
+    fn of_valkey(pool: &Pool<Place>) -> Self {
+        // It counts by the processor from one look at the clock to the next, so that its clock cannot be set at once.
+        Self::at(pool.borrow(|| {
+            let server = RedisServer::builder().valkey().start().expect("a server that boots");
+            Place { servers: Servers::AtItsAddress(server), clock: None }
+        }))
+    }
+
+    /// Three primaries with a replica each.
+    fn in_cluster(pool: &Pool<Place>, shared: &Shared, settings: &RedisServerBuilder) -> Self {
+        Self::at(pool.borrow(|| Place { servers: Servers::InCluster(shared.get(settings)), clock: None }))
+    }
+
+    fn by_sentinels(pool: &Pool<Place>) -> Self {
+        Self::of(pool, |settings| Sentinels::with(1, &settings).map(Servers::BySentinels))
+    }
+
+    fn of_shards(pool: &Pool<Place>) -> Self {
+        Self::of(pool, |settings| {
             let servers = (0..3).map(|_| settings.clone().start());
             servers.collect::<io::Result<_>>().map(Servers::Shards)
         })
     }
 
     /// Messages come on a connection of their own.
-    fn by_resp2() -> Self {
-        Self { resp2: true, ..Self::alone() }
+    fn by_resp2(pool: &Pool<Place>) -> Self {
+        Self { resp2: true, ..Self::alone(pool) }
     }
 
     /// Clients have the least permissions that the library says are needed.
     async fn by_a_least_user() -> Self {
         let (user, prefix) = LEAST;
-        let mut server = Self { prefix: prefix.to_owned(), ..Self::alone() };
+        // All cases have the same prefix, and so a server each.
+        let mut server = Self { prefix: prefix.to_owned(), ..Self::alone(&Pool::new()) };
         server.least = true;
         let config = server.config();
         let version = ServerVersion::ask(&config.clone().username("default")).await.expect("a version");
@@ -128,7 +173,7 @@ impl Redis {
 
     /// How clients reach it.
     fn config(&self) -> RedisConfig {
-        let url = match &self.servers {
+        let url = match &self.place.servers {
             Servers::AtItsAddress(server) => server.url(),
             Servers::BySentinels(sentinels) => sentinels.url(),
             Servers::Shards(_) => unreachable!("it is not one server"),
@@ -147,15 +192,15 @@ impl Redis {
 
     /// How clients reach several servers, if there are several.
     fn shards(&self) -> Option<Vec<RedisConfig>> {
-        let Servers::Shards(shards) = &self.servers else { return None };
+        let Servers::Shards(shards) = &self.place.servers else { return None };
         let addresses: Vec<_> = shards.iter().map(|shard| format!("127.0.0.1:{}", shard.port())).collect();
-        let url = format!("redis+shard://{}", addresses.join(","));
+        let url = format!("redis+shard://{}?prefix={}", addresses.join(","), self.prefix);
         Some(RedisConfig::shards_from_url(&url).expect("a good URL"))
     }
 
     /// Has the server of a lock do something that is no client's to do.
     async fn cli(&self, lock: &Lock, command: &[&str]) {
-        let Servers::Shards(servers) = &self.servers else {
+        let Servers::Shards(servers) = &self.place.servers else {
             self.told(command);
             return;
         };
@@ -165,7 +210,7 @@ impl Redis {
     }
 
     fn told(&self, command: &[&str]) -> Value {
-        let reply = match &self.servers {
+        let reply = match &self.place.servers {
             Servers::AtItsAddress(server) => server.cli(command),
             Servers::BySentinels(sentinels) => sentinels.primary().and_then(|server| server.cli(command)),
             Servers::Shards(_) => unreachable!("it is not one server"),
@@ -189,7 +234,7 @@ impl Subject for Redis {
     }
 
     fn advance(&self, by: Duration) -> Option<BoxFuture<'_, ()>> {
-        self.clock.as_ref()?.advance(by).expect("a clock that moves");
+        self.place.clock.as_ref()?.advance(by).expect("a clock that moves");
         Some(Box::pin(ready(())))
     }
 
@@ -234,21 +279,20 @@ impl Subject for Redis {
 }
 
 /// Five servers of which a majority counts, with one clock, which the suite sets.
-struct RedisQuorum {
-    servers: Quorum,
-    clock: FrozenClock,
-}
+struct RedisQuorum(Borrowed<(Quorum, FrozenClock)>);
 
 impl RedisQuorum {
-    fn new() -> Self {
-        let clock = FrozenClock::new(1_762_000_000_000_000).expect("a clock");
-        let servers = Quorum::with(5, &RedisServer::builder().clock(&clock)).expect("servers that boot");
-        Self { servers, clock }
+    fn of(pool: &Pool<(Quorum, FrozenClock)>) -> Self {
+        Self(pool.borrow(|| {
+            let clock = FrozenClock::new(1_762_000_000_000_000).expect("a clock");
+            let servers = Quorum::with(5, &RedisServer::builder().clock(&clock)).expect("servers that boot");
+            (servers, clock)
+        }))
     }
 
     /// Runs a command on each.
     fn cli(&self, command: &[&str]) {
-        for server in self.servers.each() {
+        for server in self.0.0.each() {
             server.cli(command).expect("a reply");
         }
     }
@@ -258,14 +302,14 @@ impl Subject for RedisQuorum {
     fn store(&self) -> BoxFuture<'_, Arc<dyn Store>> {
         Box::pin(async {
             // They vote from the start, and may take as long as a busy machine makes them.
-            let url = format!("{}?min_uptime=0s&node_timeout=10s", self.servers.url());
+            let url = format!("{}?min_uptime=0s&node_timeout=10s", self.0.0.url());
             let config = QuorumConfig::from_url(&url).expect("a good URL");
             Arc::new(QuorumStore::connect(config).await.expect("servers that run")) as Arc<dyn Store>
         })
     }
 
     fn advance(&self, by: Duration) -> Option<BoxFuture<'_, ()>> {
-        self.clock.advance(by).expect("a clock that moves");
+        self.0.1.advance(by).expect("a clock that moves");
         Some(Box::pin(ready(())))
     }
 
@@ -317,47 +361,55 @@ impl Subject for Sqlite {
 }
 
 mod redis {
-    use super::{Redis, conformance};
-    conformance::suite!(Redis::alone());
+    use super::{Place, Pool, Redis, conformance};
+    static POOL: Pool<Place> = Pool::new();
+    conformance::suite!(Redis::alone(&POOL));
 }
 
 mod valkey {
-    use super::{Redis, conformance};
-    conformance::suite!(Redis::of_valkey());
+    use super::{Place, Pool, Redis, conformance};
+    static POOL: Pool<Place> = Pool::new();
+    conformance::suite!(Redis::of_valkey(&POOL));
 }
 
 mod redis_by_resp2 {
-    use super::{Redis, conformance};
-    conformance::suite!(Redis::by_resp2());
+    use super::{Place, Pool, Redis, conformance};
+    static POOL: Pool<Place> = Pool::new();
+    conformance::suite!(Redis::by_resp2(&POOL));
 }
 
 mod redis_by_sentinels {
-    use super::{Redis, conformance};
-    conformance::suite!(Redis::by_sentinels());
+    use super::{Place, Pool, Redis, conformance};
+    static POOL: Pool<Place> = Pool::new();
+    conformance::suite!(Redis::by_sentinels(&POOL));
 }
 
 mod redis_by_shards {
-    use super::{Redis, conformance};
-    conformance::suite!(Redis::of_shards());
+    use super::{Place, Pool, Redis, conformance};
+    static POOL: Pool<Place> = Pool::new();
+    conformance::suite!(Redis::of_shards(&POOL));
 }
 
 mod redis_cluster {
-    use super::{Redis, RedisServer, Shared, conformance};
+    use super::{Place, Pool, Redis, RedisServer, Shared, conformance};
+    static POOL: Pool<Place> = Pool::new();
     static SHARED: Shared = Shared::new();
-    conformance::suite!(Redis::in_cluster(&SHARED, &RedisServer::builder()));
+    conformance::suite!(Redis::in_cluster(&POOL, &SHARED, &RedisServer::builder()));
 }
 
 mod valkey_cluster {
-    use super::{Redis, RedisServer, Shared, conformance};
+    use super::{Place, Pool, Redis, RedisServer, Shared, conformance};
+    static POOL: Pool<Place> = Pool::new();
     static SHARED: Shared = Shared::new();
-    conformance::suite!(Redis::in_cluster(&SHARED, &RedisServer::builder().valkey()));
+    conformance::suite!(Redis::in_cluster(&POOL, &SHARED, &RedisServer::builder().valkey()));
 }
 
 /// What a majority can have; the others are refused.
 mod redis_quorum {
-    use super::{RedisQuorum, conformance};
-    conformance::suite!(mutex: RedisQuorum::new());
-    conformance::suite!(reentrant: RedisQuorum::new());
+    use super::{FrozenClock, Pool, Quorum, RedisQuorum, conformance};
+    static POOL: Pool<(Quorum, FrozenClock)> = Pool::new();
+    conformance::suite!(mutex: RedisQuorum::of(&POOL));
+    conformance::suite!(reentrant: RedisQuorum::of(&POOL));
 }
 
 mod redis_by_a_least_user {

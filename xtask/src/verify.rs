@@ -19,7 +19,7 @@ enum Length {
     OnValkey,
 }
 
-const PROOFS: [Proof; 4] = [
+const PROOFS: [Proof; 5] = [
     // The rounds of a quorum in many orders.
     Proof {
         name: "rounds",
@@ -37,6 +37,12 @@ const PROOFS: [Proof; 4] = [
         name: "cluster",
         words: &["--test", "failures", "--", "cluster_load::", "--nocapture"],
         length: Length::Is("LEASEHOLD_CLUSTER_SECONDS", "60"),
+    },
+    // Every command of every script, in many states, as the last one that is executed.
+    Proof {
+        name: "cutoffs",
+        words: &["--lib", "cut_off::a_script", "--", "--nocapture"],
+        length: Length::Is("LEASEHOLD_SEQUENCES", "4000"),
     },
     // How locks fail.
     Proof { name: "valkey", words: &["--test", "failures"], length: Length::OnValkey },
@@ -71,7 +77,7 @@ mod tests {
         let error = run(&["quorom".to_owned()]).expect_err("it is no proof");
         assert_eq!(
             error.to_string(),
-            "there is no proof `quorom`: there are rounds, quorum, cluster, valkey"
+            "there is no proof `quorom`: there are rounds, quorum, cluster, cutoffs, valkey"
         );
     }
 }

@@ -34,9 +34,9 @@ use reach::Play;
 use seen::{OpKind, Seen, op_kinds};
 use site::{Site, live};
 
-const STATES: u64 = 2_000;
+const STATES: u64 = 1_000;
 /// Of each of the four kinds that several have side by side, whose scripts are the same.
-const STATES_SHARED: u64 = 300;
+const STATES_SHARED: u64 = 150;
 
 /// What is wrong after a cut-off.
 #[derive(Debug)]

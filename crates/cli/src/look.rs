@@ -5,7 +5,7 @@ use anyhow::anyhow;
 use leasehold::core::{Kind, Refused};
 use leasehold::store::{Fault, FaultKind};
 use leasehold::{
-    Barrier, Client, Details, Election, FreeError, InspectError, Latch, LockError, LockName, Mutex,
+    Barrier, Client, Details, Election, FreeError, InspectError, KeyError, Latch, LockError, LockName, Mutex,
     ReentrantMutex, RwLock, Seen, Semaphore,
 };
 use tokio::task::JoinSet;
@@ -33,17 +33,19 @@ pub(crate) enum AnyLock {
 }
 
 impl AnyLock {
-    /// The locks of that name: one of each kind.
-    fn all(client: &Client, name: &LockName) -> Result<[Self; KINDS], LockError> {
-        Ok([
-            Self::Mutex(client.mutex(name.clone())?),
-            Self::Reentrant(client.reentrant_mutex(name.clone())?),
-            Self::Election(client.election(name.clone())?),
-            Self::Semaphore(client.semaphore(name.clone(), SOME)?),
-            Self::RwLock(client.rwlock(name.clone())?),
-            Self::Latch(client.latch(name.clone(), SOME)?),
-            Self::Barrier(client.barrier(name.clone(), SOME)?),
-        ])
+    /// The locks of that name: one of each kind that the store has, a Mutex by itself.
+    fn all(client: &Client, name: &LockName) -> Result<(Self, Vec<Self>), LockError> {
+        let others: [Result<Self, LockError>; KINDS - 1] = [
+            client.reentrant_mutex(name.clone()).map(Self::Reentrant),
+            client.election(name.clone()).map(Self::Election),
+            client.semaphore(name.clone(), SOME).map(Self::Semaphore),
+            client.rwlock(name.clone()).map(Self::RwLock),
+            client.latch(name.clone(), SOME).map(Self::Latch),
+            client.barrier(name.clone(), SOME).map(Self::Barrier),
+        ];
+        let is_there = |lock: &Result<_, _>| !matches!(lock, Err(LockError::Key(KeyError::NotByMajority(_))));
+        let others = others.into_iter().filter(is_there).collect::<Result<_, _>>()?;
+        Ok((Self::Mutex(client.mutex(name.clone())?), others))
     }
 
     pub(crate) const fn kind(&self) -> Kind {
@@ -90,7 +92,7 @@ impl AnyLock {
 pub(crate) async fn look(client: &Client, name: &LockName) -> Result<Looked, Failure> {
     let unusable = |error: LockError| Failure::new(Exit::USAGE, error).doing("use", name);
     let failed = |error: InspectError| Failure::new(Exit::UNAVAILABLE, error).doing("inspect", name);
-    let [mutex, others @ ..] = AnyLock::all(client, name).map_err(unusable)?;
+    let (mutex, others) = AnyLock::all(client, name).map_err(unusable)?;
     let (mut best, mut other) = match mutex.inspect_in_full().await {
         Ok(details) if details.status.held => return Ok(Looked { lock: mutex, details }),
         Ok(details) => (Some(Looked { lock: mutex, details }), None),
@@ -117,7 +119,7 @@ pub(crate) async fn look(client: &Client, name: &LockName) -> Result<Looked, Fai
 }
 
 /// Looks at several locks at the same time; gives them in their order.
-async fn all_at_once<const N: usize>(locks: [AnyLock; N]) -> Vec<(AnyLock, Result<Details, InspectError>)> {
+async fn all_at_once(locks: Vec<AnyLock>) -> Vec<(AnyLock, Result<Details, InspectError>)> {
     let mut looks = JoinSet::new();
     for (at, lock) in locks.into_iter().enumerate() {
         looks.spawn(async move {

@@ -6,7 +6,7 @@
 use crate::engine::{Engine, Uncertain};
 use crate::error::InspectError;
 use crate::status::{Sharer, Status};
-use crate::store::{Fault, FaultKind, Outcome, SessionKeeping};
+use crate::store::{Fault, FaultKind, Outcome};
 use leasehold_core::{About, Inspect, Kind, Lock, LockName, Op, Reply, SessionEntry, SessionId};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -94,11 +94,8 @@ impl LockInfo {
     }
 }
 
-/// The sessions of a store; none where it keeps none.
+/// The sessions of a store. One that keeps none says so: that there were none would not be true.
 pub(crate) async fn sessions(engine: &Engine) -> Result<Vec<SessionInfo>, InspectError> {
-    if engine.store.sessions() == SessionKeeping::Never {
-        return Ok(Vec::new());
-    }
     let entries = engine.list_sessions().await.map_err(|failed| failed.fault)?;
     Ok(entries.into_iter().map(SessionInfo::of).collect())
 }

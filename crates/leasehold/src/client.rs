@@ -354,7 +354,8 @@ impl Client {
     /// it told of may be over by now: [`locks`](Self::locks) looks. Dead sessions are there until the store forgets
     /// them. Clients [without a session](ClientBuilder::without_session) are not there.
     ///
-    /// Fails if the store does not answer within the call timeout, or refuses.
+    /// Fails if the store does not answer within the call timeout, or refuses; a [quorum](crate::store::QuorumStore) keeps no
+    /// sessions, and says so.
     ///
     /// Cancel safety: dropping the future changes nothing.
     pub async fn sessions(&self) -> Result<Vec<SessionInfo>, InspectError> {
@@ -368,7 +369,7 @@ impl Client {
     /// held for less, by clients without a session, or by other libraries: ask about those
     /// [by name](crate::Mutex::inspect).
     ///
-    /// Fails if the store does not answer within the call timeout, or refuses.
+    /// Fails as [`sessions`](Self::sessions) does.
     ///
     /// Cancel safety: dropping the future changes nothing.
     pub async fn locks(&self) -> Result<Vec<LockInfo>, InspectError> {

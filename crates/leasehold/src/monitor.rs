@@ -8,7 +8,7 @@
 
 use crate::client::Client;
 use crate::engine::jitter;
-use crate::store::{Fault, Outcome, SessionKeeping};
+use crate::store::{Fault, Outcome};
 use leasehold_core::{
     About, Evict, Evicted, FencingToken, Label, Lock, LockName, Op, Reply, SessionEntry, SessionId,
 };
@@ -141,9 +141,6 @@ impl Monitor {
     pub async fn round(&mut self) -> MonitorReport {
         let mut report = MonitorReport::default();
         let engine = self.client.engine.clone();
-        if engine.store.sessions() == SessionKeeping::Never {
-            return report;
-        }
         let sessions = match engine.list_sessions().await {
             Ok(sessions) => sessions,
             Err(failed) => {

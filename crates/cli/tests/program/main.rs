@@ -4,6 +4,7 @@
 mod acl;
 mod detached;
 mod doctor;
+mod engines;
 mod hands;
 mod init;
 mod lead;

@@ -44,7 +44,12 @@ impl Scene {
 
     /// With the locks on a server.
     pub(crate) fn redis(server: &RedisServer) -> Self {
-        Self { url: server.url(), ..Self::sqlite() }
+        Self::at(server.url())
+    }
+
+    /// With the locks at a URL.
+    pub(crate) fn at(url: String) -> Self {
+        Self { url, ..Self::sqlite() }
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {

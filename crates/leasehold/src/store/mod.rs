@@ -229,7 +229,9 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         _op: &'a SessionOp,
         _within: Duration,
     ) -> BoxFuture<'a, Outcome<SessionReply>> {
-        let text = "this store keeps no sessions".to_owned();
+        let text =
+            "this store keeps no sessions, which would say what they hold: ask about a lock by its name"
+                .to_owned();
         let fault = Fault::new(FaultKind::Unusable(text), Phase::Send, "store");
         Box::pin(ready(Outcome::Refused(fault)))
     }

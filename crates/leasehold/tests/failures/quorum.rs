@@ -1,8 +1,8 @@
 //! A quorum of five servers, of which some are killed, stopped, restarted or emptied.
 
-use leasehold::store::{FaultKind, QuorumConfig, QuorumStore};
+use leasehold::store::{FaultKind, QuorumConfig, QuorumStore, RedisConfig};
 use leasehold::{AcquireError, Client, FencingToken};
-use leasehold_testkit::{Quorum, RedisServer, RespConnection, Worker};
+use leasehold_testkit::{Quorum, RedisServer, RespConnection, Sentinels, Worker};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
@@ -250,6 +250,39 @@ async fn row_32_a_node_of_a_quorum_that_came_back_does_not_vote_at_once() {
     assert!(guard.check().is_err(), "two believe in it after {:?}", begun.elapsed());
     assert!(rivals.fencing_token() > guard.fencing_token());
     rivals.release().await.expect("released");
+}
+
+/// A node may be a primary that Sentinels know. When it moves, the replica is asked, and votes once it has been the primary for
+/// long enough.
+#[tokio::test]
+async fn a_node_of_a_quorum_may_be_a_group_of_sentinels() {
+    let sentinels = Sentinels::start(1).expect("servers that boot");
+    sentinels.formed().expect("they know one another");
+    let mut single = [0, 1].map(|_| RedisServer::start().expect("a server that boots"));
+    let uptime = Duration::from_secs(3);
+    let node = |url: String| RedisConfig::from_url(&url).expect("a good URL");
+    let nodes = [sentinels.url(), single[0].url(), single[1].url()].map(node);
+    let config =
+        QuorumConfig::of(nodes).expect("a quorum").min_uptime(uptime).node_timeout(Duration::from_secs(1));
+    let store = QuorumStore::connect(config).await.expect("a majority");
+    let client = Client::of_store(store).watchdog_lease(uptime).connect().await.expect("connected");
+    let mutex = client.mutex("job").expect("a name").wait(Duration::from_secs(60));
+    let guard = mutex.acquire().await.expect("acquired");
+    let before = guard.fencing_token();
+    let old = sentinels.primary_index().expect("one of them");
+    sentinels.fail_over().expect("they begin");
+    sentinels.promoted(old).expect("another one is the primary");
+    guard.release().await.expect("two of three have it");
+    let guard = mutex.acquire().await.expect("the two others vote");
+    assert!(guard.fencing_token() > before);
+    guard.release().await.expect("released");
+    // Now it is needed.
+    single[1].kill().expect("killed");
+    let guard = mutex.acquire().await.expect("the new primary votes, in the end");
+    assert!(guard.fencing_token() > before);
+    guard.release().await.expect("released");
+    let held = sentinels.primary().expect("one of them").cli(&["EXISTS", "job"]).expect("an answer");
+    assert_eq!(held.integer(), Some(0));
 }
 
 /// R23: a client that is killed between the rounds leaves what its first lease ends.

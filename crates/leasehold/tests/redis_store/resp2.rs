@@ -146,6 +146,7 @@ async fn resp2_by_whatever_way_the_server_is_reached() {
 #[tokio::test]
 async fn resp2_follows_a_primary_that_moves() {
     let sentinels = Sentinels::start(1).unwrap();
+    sentinels.formed().unwrap();
     let url = format!("{}?protocol=resp2", sentinels.url());
     let client = Client::connect(&url).await.unwrap();
     let mutex = client.mutex("job").unwrap();

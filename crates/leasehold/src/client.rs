@@ -384,7 +384,7 @@ impl Client {
 
     /// Waits until the keeper has given back what dropped guards held and has undone what dropped
     /// acquires may have left, and until a [quorum](crate::store::QuorumStore) has asked also those nodes for which nobody had to
-    /// wait. A program that ends without it leaves that to the leases.
+    /// wait: for those 5 s at most, with a call timeout of 2 s. A program that ends without it leaves that to the leases.
     ///
     /// Cancel safety: dropping the future changes nothing.
     pub async fn settle(&self) {

@@ -155,10 +155,10 @@ impl Redis {
     }
 
     /// Clients have the least permissions that the library says are needed.
-    async fn by_a_least_user() -> Self {
+    async fn by_a_least_user(resp2: bool) -> Self {
         let (user, prefix) = LEAST;
         // All cases have the same prefix, and so a server each.
-        let mut server = Self { prefix: prefix.to_owned(), ..Self::alone(&Pool::new()) };
+        let mut server = Self { prefix: prefix.to_owned(), resp2, ..Self::alone(&Pool::new()) };
         server.least = true;
         let config = server.config();
         let version = ServerVersion::ask(&config.clone().username("default")).await.expect("a version");
@@ -414,13 +414,32 @@ mod redis_quorum {
 
 mod redis_by_a_least_user {
     use super::{Redis, conformance};
-    conformance::suite!(Redis::by_a_least_user().await);
+    conformance::suite!(Redis::by_a_least_user(false).await);
+}
+
+/// The same with messages on a connection of their own: nothing of it is denied.
+mod redis_by_a_least_user_and_resp2 {
+    use super::{Redis, conformance};
+    conformance::suite!(election: Redis::by_a_least_user(true).await);
+}
+
+#[tokio::test]
+async fn row_45_a_user_who_may_do_nothing_else_is_denied_nothing_by_resp2() {
+    let server = Redis::by_a_least_user(true).await;
+    let store = server.store().await;
+    // Longer than it takes until the connection for messages is asked whether it is there.
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    let lock = Lock::mutex(LockName::new("job").expect("a good name"));
+    let look = Op::Inspect(Inspect { claim: None, in_full: false });
+    let outcome = store.execute(&lock, &look, Duration::from_secs(10)).await;
+    assert!(matches!(outcome, Outcome::Done(_)), "{outcome:?}");
+    assert!(server.told(&["ACL", "LOG"]).elements().is_empty());
 }
 
 /// What the suite above rests on: its clients are that user, and he may do nothing else.
 #[tokio::test]
 async fn row_45_the_suite_runs_as_a_user_who_may_do_nothing_else() {
-    let server = Redis::by_a_least_user().await;
+    let server = Redis::by_a_least_user(false).await;
     let store = server.store().await;
     let clients = server.told(&["CLIENT", "LIST"]);
     let clients = clients.text().expect("a list").lines().filter(|line| line.contains("name=leasehold"));

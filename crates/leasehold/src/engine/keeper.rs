@@ -34,7 +34,7 @@ use super::heart::{Heart, Hearts, Throb};
 use super::pace::{Pace, Spot, Turn};
 use super::session::{Birth, Session, Sessions};
 use super::shutdown::{self, Farewell};
-use super::{FAR, Hold, LostReason, Timings, World};
+use super::{FAR, Hold, LostReason, Timings, World, settled};
 use crate::store::Store;
 use crate::sync::{Mutex, MutexGuard, Notify};
 use errand::{Errand, run_errand};
@@ -588,6 +588,8 @@ async fn run(shared: Arc<Shared>) {
     // Dropped after what is running: nothing is sent any more when it is.
     let _end = End(shared.clone());
     let mut running: FuturesUnordered<BoxFuture<'static, ()>> = FuturesUnordered::new();
+    // Whether the store has been waited for, of a keeper that has nothing else to do and is to end.
+    let mut settled = false;
     loop {
         let now = shared.world.now();
         let work = shared.state().collect(now, shared.timings.call, &shared.sessions);
@@ -626,6 +628,7 @@ async fn run(shared: Arc<Shared>) {
         for batch in work.urgent.into_iter().chain(work.calm) {
             running.push(Box::pin(extend(shared.clone(), batch)));
         }
+        settled &= work.errands.is_empty() && work.farewell.is_none();
         for errand in work.errands {
             running.push(Box::pin(run_errand(shared.clone(), errand)));
         }
@@ -633,8 +636,11 @@ async fn run(shared: Arc<Shared>) {
             running.push(Box::pin(shutdown::part(shared.clone(), farewell)));
         }
         if work.closing.is_some_and(|by| running.is_empty() || by <= now) {
-            end_sessions(&shared, work.closing).await;
-            return settle(&shared, work.closing).await;
+            if settled || work.closing.is_some_and(|by| by <= now) {
+                return end_sessions(&shared, work.closing).await;
+            }
+            settled = true;
+            running.push(Box::pin(settle(shared.clone())));
         }
         let nap = async {
             match work.next {
@@ -651,15 +657,8 @@ async fn run(shared: Arc<Shared>) {
     }
 }
 
-/// Waits for what the store has not told of to the end, as long as that may take: what was lost lasts no longer than a first
-/// lease.
-async fn settle(shared: &Shared, by: Option<Moment>) {
-    let longest = shared.world.now() + FIRST_LEASE + shared.timings.call;
-    tokio::select! {
-        biased;
-        () = shared.store.settle() => {}
-        () = shared.world.sleep_until(by.unwrap_or(FAR).min(longest)) => {}
-    }
+async fn settle(shared: Arc<Shared>) {
+    settled(&*shared.store, &*shared.world, shared.timings).await;
 }
 
 /// The end of the keeper, whatever ends it.

@@ -98,6 +98,17 @@ pub(crate) struct Engine {
     attached: Attached,
 }
 
+/// Waits for what the store does behind its answers, for no longer than that can matter: what was lost lasts no longer than a
+/// first lease.
+async fn settled(store: &dyn Store, world: &dyn World, timings: Timings) {
+    let longest = world.now() + leasehold_core::FIRST_LEASE + timings.call;
+    tokio::select! {
+        biased;
+        () = store.settle() => {}
+        () = world.sleep_until(longest) => {}
+    }
+}
+
 impl Engine {
     /// Starts an engine: its session has begun when this returns, and its keeper runs.
     pub(crate) async fn start(
@@ -136,7 +147,7 @@ impl Engine {
     /// Waits until nothing is left to be done that nobody waits for.
     pub(crate) async fn settle(&self) {
         self.keeper.errands_done().await;
-        self.store.settle().await;
+        settled(&*self.store, &*self.world, self.timings).await;
     }
 
     /// The seat of this process before a lock.

@@ -19,6 +19,7 @@ mod redis;
 mod shards;
 #[cfg(feature = "sqlite")]
 mod sqlite;
+mod watched;
 
 pub use fault::{Fault, FaultKind, Phase, TlsFault};
 pub use hazard::{ClockDifference, Examination, Hazard, HazardKind, Role, Severity};
@@ -252,8 +253,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         Box::pin(ready(Ok(())))
     }
 
-    /// Waits until nothing goes on any more behind the back of those who have had their answers, be it by this handle or by its
-    /// [siblings](Self::sibling): what is left of it when a program ends is not done.
+    /// Waits for what goes on at this moment behind the back of those who have had their answers, be it by this handle or by its
+    /// [siblings](Self::sibling): what is left of it when a program ends is not done. What begins later is not waited for.
     fn settle(&self) -> BoxFuture<'_, ()> {
         Box::pin(ready(()))
     }

@@ -15,17 +15,19 @@
 mod ballot;
 mod tally;
 
+use super::watched::Watched;
 use super::{Bell, Examination, Fault, FaultKind, Listening, Outcome, Phase, Postbox, Store};
 use ballot::Ballot;
 use futures_util::future::{BoxFuture, FutureExt, join_all, ready};
 use leasehold_core::{Acquire, Extend, KeyError, Life, Lock, Op, Pass, Place, Release, Reply, SessionId};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 use tally::{Tally, Verdict, majority};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 /// How long one node may take to answer, if nothing is set.
@@ -127,7 +129,7 @@ impl QuorumStore {
         if nodes.iter().any(|node| node.confirms()) {
             return Err(QuorumError::Replicas);
         }
-        Ok(Self { nodes, node_timeout: NODE_TIMEOUT, longest_lease: None, errands: Errands::default() })
+        Ok(Self { nodes, node_timeout: NODE_TIMEOUT, longest_lease: None, errands: Errands::new() })
     }
 
     /// How long one node may take to answer: 50 ms if nothing is set. A node that takes longer has not voted.
@@ -277,27 +279,63 @@ fn at_a_node(op: &Op) -> Op {
     }
 }
 
-/// The tasks of the nodes, which go on when whoever has begun them has his answer. Each has one that hears of it.
-#[derive(Debug, Clone, Default)]
-struct Errands(Arc<watch::Sender<()>>);
+/// The tasks of the nodes, which go on when whoever has begun them has his answer.
+#[derive(Debug, Clone)]
+struct Errands(Arc<Watched<UnderWay>>);
+
+/// Those that go on, by their numbers.
+#[derive(Debug, Default)]
+struct UnderWay {
+    all: BTreeSet<u64>,
+    next: u64,
+}
+
+/// One that goes on, until this is dropped.
+struct Errand {
+    number: u64,
+    of: Errands,
+}
 
 impl Errands {
+    fn new() -> Self {
+        Self(Arc::new(Watched::new(UnderWay::default())))
+    }
+
     /// Begins a task, as far as that comes without waiting, and leaves the rest to the runtime: so what one node is asked is on
     /// its way in the order in which it was asked, and a release is not before the acquire whose answer nobody had waited for.
     async fn begin(&self, task: impl Future<Output = ()> + Send + 'static) {
-        let under_way = self.0.subscribe();
+        let errand = self.errand();
         let mut task = Box::pin(async move {
             task.await;
-            drop(under_way);
+            drop(errand);
         });
         if poll_fn(|cx| Poll::Ready(task.as_mut().poll(cx))).await.is_pending() {
             tokio::spawn(task);
         }
     }
 
-    /// Waits until none goes on.
+    fn errand(&self) -> Errand {
+        let mut number = 0;
+        self.0.modify(|under_way| {
+            number = under_way.next;
+            under_way.next += 1;
+            under_way.all.insert(number);
+            false
+        });
+        Errand { number, of: self.clone() }
+    }
+
+    /// Waits until none goes on of those that have begun by now.
     async fn done(&self) {
-        self.0.closed().await;
+        let next = self.0.read(|under_way| under_way.next);
+        let done = |under_way: &UnderWay| under_way.all.range(..next).next().is_none().then_some(());
+        self.0.wait_for(done).await;
+    }
+}
+
+impl Drop for Errand {
+    fn drop(&mut self) {
+        self.of.0.modify(|under_way| under_way.all.remove(&self.number));
     }
 }
 

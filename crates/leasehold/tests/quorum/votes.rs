@@ -87,7 +87,6 @@ async fn what_was_lost_is_undone_at_every_node() {
     five.until_nowhere(&dropped).await;
 }
 
-/// A node whose answer was lost may have given it.
 /// Who ends the program waits for the nodes that nobody had to wait for.
 #[tokio::test]
 async fn what_goes_on_behind_an_answer_is_settled() {
@@ -105,6 +104,35 @@ async fn what_goes_on_behind_an_answer_is_settled() {
     assert!(!five.fates(&one).await.contains(&Fate::Held) && !five.fates(&two).await.contains(&Fate::Held));
 }
 
+/// What begins later is not waited for: there would be no end of it.
+#[tokio::test]
+async fn what_begins_later_is_not_settled() {
+    let five = Five::new();
+    five.nodes[4].set(Mood::Late(Duration::from_millis(40)));
+    let chatter = async {
+        loop {
+            five.inspect().await;
+        }
+    };
+    let others = futures_util::future::join(chatter, async {
+        loop {
+            tokio::time::sleep(Duration::from_millis(7)).await;
+            five.inspect().await;
+        }
+    });
+    let settled = async {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        for _ in 0..5 {
+            tokio::time::timeout(Duration::from_secs(5), five.quorum.settle()).await.expect("it ends");
+        }
+    };
+    tokio::select! {
+        _ = others => {}
+        () = settled => {}
+    }
+}
+
+/// A node whose answer was lost may have given it.
 #[tokio::test]
 async fn a_node_whose_answer_was_lost_is_told_to_give_it_back() {
     let five = Five::new();

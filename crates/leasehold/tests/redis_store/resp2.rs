@@ -8,6 +8,8 @@ use leasehold::Client;
 use leasehold::store::{FaultKind, RedisConfig, RedisStore, Store};
 use leasehold_core::{Fate, Place};
 use leasehold_testkit::{Proxy, RedisServer, Sentinels, command};
+use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -145,7 +147,7 @@ async fn resp2_by_whatever_way_the_server_is_reached() {
 /// Sentinels are spoken with in the same way, and listened to.
 #[tokio::test]
 async fn resp2_follows_a_primary_that_moves() {
-    let sentinels = Sentinels::start(1).unwrap();
+    let mut sentinels = Sentinels::start(1).unwrap();
     sentinels.formed().unwrap();
     let url = format!("{}?protocol=resp2", sentinels.url());
     let client = Client::connect(&url).await.unwrap();
@@ -153,6 +155,15 @@ async fn resp2_follows_a_primary_that_moves() {
     let before = mutex.acquire().await.unwrap();
     let fence = before.fencing_token();
     before.release().await.unwrap();
+    // Whoever hears nothing any more hears again.
+    let hearers = |sentinel: &RedisServer| {
+        let clients = sentinel.cli(&["CLIENT", "LIST", "TYPE", "pubsub"]).unwrap();
+        clients.text().unwrap().lines().filter(|client| client.contains(" sub=2 ")).count()
+    };
+    let watched = &sentinels.sentinels()[0];
+    eventually(|| hearers(watched) > 0).await;
+    watched.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]).unwrap().ok().unwrap();
+    eventually(|| hearers(watched) > 0).await;
     let old = sentinels.primary_index().unwrap();
     sentinels.fail_over().unwrap();
     sentinels.promoted(old).unwrap();
@@ -164,6 +175,18 @@ async fn resp2_follows_a_primary_that_moves() {
 /// One that does not know RESP3 is told of with what to do about it.
 #[tokio::test]
 async fn resp2_is_proposed_where_nothing_else_is_spoken() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("redis://{}", listener.local_addr().unwrap());
+    let proxy = std::thread::spawn(move || {
+        let (mut client, _) = listener.accept().unwrap();
+        let mut chunk = vec![0; 65536];
+        assert!(client.read(&mut chunk).unwrap() > 0);
+        client.write_all(b"-NOPROTO unsupported protocol version\r\n+OK\r\n+OK\r\n").unwrap();
+        while client.read(&mut chunk).is_ok_and(|read| read > 0) {}
+    });
+    let fault = RedisStore::connect(url.parse().unwrap()).await.unwrap_err();
+    assert!(fault.to_string().contains("`?protocol=resp2`"), "{fault}");
+    proxy.join().unwrap();
     let server = RedisServer::builder().config("rename-command", "HELLO \"\"").start().unwrap();
     let config = RedisConfig::from_url(&server.url()).unwrap();
     let fault = RedisStore::connect(config.clone()).await.unwrap_err();

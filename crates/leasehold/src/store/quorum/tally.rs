@@ -120,8 +120,11 @@ impl Tally {
         // A node that has not given him all of his holds knows of fewer.
         let left = replies().map(|released| released.left).max().unwrap_or(0);
         let holder = replies().filter_map(|released| released.holder.clone());
-        let holder =
-            if found == Fate::Superseded { most_held(holder).map(|(holder, _)| holder) } else { None };
+        let holder = if found == Fate::Superseded {
+            most_held(holder, is_same_hold).map(|(holder, _)| holder)
+        } else {
+            None
+        };
         Some(Released { found, left, holder, next: None })
     }
 
@@ -161,7 +164,7 @@ impl Tally {
             .collect();
         let fate = if asked { Some(self.fate(seen.iter().filter_map(|seen| seen.fate))?) } else { None };
         let holders: Vec<_> = seen.iter().filter_map(|seen| seen.holder.clone()).collect();
-        let (holder, votes) = most_held(holders.iter().cloned()).unzip();
+        let (holder, votes) = most_held(holders.iter().cloned(), is_same).unzip();
         let votes = votes.unwrap_or(0);
         // Who looks has the time to hear all: until when a majority has it is not known by any three of five.
         if seen.len() < self.needed || !self.is_complete() {
@@ -187,11 +190,20 @@ impl Tally {
         let his = all.iter().filter(|other| is_same(other, &holder));
         let left = his.clone().map(|other| other.remaining_ms.unwrap_or(u64::MAX));
         let left = self.of_a_majority(left.collect()).filter(|left| *left != u64::MAX);
-        // A node that has not heard of his token has a smaller one, and one that has given it late a greater one.
-        let fence = self.of_a_majority(his.clone().filter_map(|other| other.fence).collect());
+        let fence = self.fence_of(his.clone().filter_map(|other| other.fence).collect());
         let count = his.clone().map(|other| other.count).max().unwrap_or(1);
         let since_ms = his.filter_map(|other| other.since_ms).min();
         Holder { remaining_ms: left, fence, count, since_ms, ..holder }
+    }
+
+    /// The token of a holder: a node that has not heard of it has a smaller one, and one that has given it late a greater one.
+    /// Where not all tell of him it is what most say.
+    fn fence_of(&self, told: Vec<FencingToken>) -> Option<FencingToken> {
+        if told.len() == self.answers.len() {
+            return self.of_a_majority(told);
+        }
+        let count = |fence: FencingToken| told.iter().filter(|other| **other == fence).count();
+        told.iter().copied().max_by_key(|fence| (count(*fence), *fence))
     }
 
     /// The greatest that a majority has at least, or all where there is none.
@@ -212,7 +224,7 @@ impl Tally {
         match () {
             () if freed >= self.needed => Some(Freed::Freed),
             () if self.prevents(changed.len()) => {
-                let holder = most_held(changed.into_iter().flatten()).map(|(holder, _)| holder);
+                let holder = most_held(changed.into_iter().flatten(), is_same_hold).map(|(holder, _)| holder);
                 Some(Freed::Changed { holder })
             }
             () => None,
@@ -336,7 +348,9 @@ impl Votes {
             })
         };
         let silent = self.tally.silent();
-        let most = most_held(holders()).filter(|(_, votes)| votes + silent >= self.tally.needed);
+        // Of votes that were split each has another token.
+        let most =
+            most_held(holders(), is_same_hold).filter(|(_, votes)| votes + silent >= self.tally.needed);
         let holder = most.map(|(holder, _)| {
             // It is to be had once so many are free that a majority is.
             let mut left: Vec<_> = holders().map(|holder| holder.remaining_ms.unwrap_or(u64::MAX)).collect();
@@ -402,8 +416,16 @@ fn is_same(one: &Holder, other: &Holder) -> bool {
     known(one) == known(other)
 }
 
+/// Whether it is by the same hold as well, as far as all nodes have heard of its token.
+fn is_same_hold(one: &Holder, other: &Holder) -> bool {
+    one.fence == other.fence && is_same(one, other)
+}
+
 /// Whom most tell of, and how many.
-fn most_held(holders: impl Iterator<Item = Holder>) -> Option<(Holder, usize)> {
+fn most_held(
+    holders: impl Iterator<Item = Holder>,
+    is_same: fn(&Holder, &Holder) -> bool,
+) -> Option<(Holder, usize)> {
     let holders: Vec<_> = holders.collect();
     let count = |holder: &Holder| holders.iter().filter(|other| is_same(other, holder)).count();
     let most = holders.iter().max_by_key(|holder| (count(holder), holder.fence))?;

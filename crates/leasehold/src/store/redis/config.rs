@@ -50,7 +50,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// | `?user=`, `?password=`, `?db=` | the same as before the host, for sockets |
 /// | `?ca=`, `?cert=`, `?key=` | with TLS, files of PEM: the authority that the server's certificate is signed by, in place of the public ones; our own certificate, and its key, where the server wants one. They are read for each connection |
 /// | `?sentinel_user=`, `?sentinel_password=` | what the Sentinels want to know; user and password are the server's |
-/// | `?protocol=resp2` | speaks RESP2, for what is too old for RESP3: [`resp2`](RedisConfig::resp2) |
+/// | `?protocol=resp2` | speaks RESP2, for proxies and services that know no RESP3: [`resp2`](RedisConfig::resp2) |
 /// | `?strict=1` | refuses a server with [hazards](crate::store::Hazard): [`strict`](RedisConfig::strict) |
 ///
 /// Characters that mean something in a URL are written as `%` and two hexadecimal digits.

@@ -33,7 +33,6 @@ mod tls;
 mod url;
 mod verdict;
 mod version;
-mod watched;
 
 pub use config::RedisConfig;
 pub use permissions::{Permissions, PermissionsError};

@@ -6,7 +6,7 @@
 //! 1. Nothing that a user chose is a pattern: what would be one in a prefix is escaped.
 //! 2. A line that is used as it stands makes no user with a password that everybody knows: the server refuses it.
 
-use super::config::{RedisConfig, Site};
+use super::config::{Protocol, RedisConfig, Site};
 use super::version::ServerVersion;
 use leasehold_core::KeySpace;
 use std::collections::BTreeSet;
@@ -73,10 +73,8 @@ const MEANINGFUL: [char; 5] = ['*', '?', '[', ']', '\\'];
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Permissions {
     keys: KeySpace,
-    /// Set if the connection is to another database than the first.
-    selects: bool,
-    /// Set if replicas are waited for.
-    waits: bool,
+    /// Commands that these settings need.
+    extra: Vec<&'static str>,
     /// Set if it is a cluster.
     cluster: bool,
     server: ServerVersion,
@@ -108,9 +106,15 @@ impl Permissions {
         if config.keys().prefix().contains(char::is_whitespace) {
             return Err(PermissionsError::Prefix);
         }
-        let (selects, waits) = (config.database() != 0, config.wanted_replicas() != 0);
+        let extra = [
+            ("select", config.database() != 0),
+            ("wait", config.wanted_replicas() != 0),
+            ("ping", config.protocol() == Protocol::Resp2),
+        ];
+        let extra =
+            extra.into_iter().filter_map(|(command, is_needed)| is_needed.then_some(command)).collect();
         let cluster = matches!(config.site(), Site::Cluster(_));
-        Ok(Self { keys: config.keys().clone(), selects, waits, cluster, server: ServerVersion::NEWEST })
+        Ok(Self { keys: config.keys().clone(), extra, cluster, server: ServerVersion::NEWEST })
     }
 
     /// The same at a server of this version.
@@ -157,12 +161,7 @@ impl Permissions {
         if self.server.knows_client_setinfo() {
             commands.insert("client|setinfo");
         }
-        if self.selects {
-            commands.insert("select");
-        }
-        if self.waits {
-            commands.insert("wait");
-        }
+        commands.extend(&self.extra);
         if self.cluster {
             let known = if self.server.knows_sharded_channels() { SENT_IN_CLUSTER.len() } else { SHARDED };
             commands.extend(&SENT_IN_CLUSTER[..known]);
@@ -244,6 +243,8 @@ mod tests {
         assert!(has(rules("redis://h/1", ServerVersion::NEWEST), "+select"));
         assert!(!has(rules("redis://h", ServerVersion::NEWEST), "+wait"));
         assert!(has(rules("redis://h?replicas=1", ServerVersion::NEWEST), "+wait"));
+        assert!(!has(rules("redis://h", ServerVersion::NEWEST), "+ping"));
+        assert!(has(rules("redis://h?protocol=resp2", ServerVersion::NEWEST), "+ping"));
     }
 
     #[test]

@@ -18,10 +18,11 @@ use crate::store::{Fault, FaultKind, Phase};
 use futures_util::StreamExt;
 use futures_util::future::select_all;
 use futures_util::stream::FuturesUnordered;
-use redis::{Pipeline, Value, from_redis_value_ref};
+use redis::{Pipeline, PushInfo, PushKind, Value, from_redis_value_ref};
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::timeout;
@@ -211,6 +212,8 @@ struct Post<'a> {
 struct Ear {
     sentinel: Opened,
     heard: Arc<Notify>,
+    /// Set when nothing can be heard any more.
+    ended: Arc<AtomicBool>,
     _messages: Messages,
 }
 
@@ -259,7 +262,7 @@ impl Post<'_> {
     }
 
     async fn look(&mut self) -> Option<Sighting> {
-        let ear = match self.ear.take() {
+        let ear = match self.ear.take().filter(|ear| !ear.ended.load(Ordering::SeqCst)) {
             Some(ear) => ear,
             None => self.listen().await?,
         };
@@ -268,9 +271,15 @@ impl Post<'_> {
 
     async fn listen(&self) -> Option<Ear> {
         let heard = Arc::new(Notify::new());
-        let bell = heard.clone();
-        // What was heard of another primary is asked about for nothing, and so is a connection that has ended.
-        let on_push = move |_| bell.notify_one();
+        let ended = Arc::new(AtomicBool::new(false));
+        let (bell, end) = (heard.clone(), ended.clone());
+        // What was heard of another primary is asked about for nothing.
+        let on_push = move |push: PushInfo| {
+            if push.kind == PushKind::Disconnection {
+                end.store(true, Ordering::SeqCst);
+            }
+            bell.notify_one();
+        };
         let info = self.config.sentinel_info(self.group, self.sentinel).ok()?;
         let opened = open_to_hear(self.config, self.sentinel, &info, PATIENCE, on_push).await;
         let (sentinel, mut messages) = opened.ok()?;
@@ -279,7 +288,7 @@ impl Post<'_> {
             Err(error) if error.clone().into_server_errors().is_none() => return None,
             _ => {}
         }
-        Some(Ear { sentinel, heard, _messages: messages })
+        Some(Ear { sentinel, heard, ended, _messages: messages })
     }
 }
 

@@ -98,7 +98,8 @@ pub(super) fn unconnected(error: RedisError, address: &Address, node: &Arc<str>)
     let fault = |kind, phase| Fault::new(kind, phase, Arc::clone(node));
     if let Some((_, error)) = error.clone().into_server_errors().and_then(|errors| errors.first().cloned()) {
         // What was sent is a password, so nothing of the text is shown but for what is known.
-        let unknown = error.details().is_some_and(|details| details.starts_with("unknown command"));
+        let unknown = error.code() == "NOPROTO"
+            || error.details().is_some_and(|details| details.starts_with("unknown command"));
         let kind = match judge(&error).kind {
             // It begins with HELLO.
             FaultKind::Failed(_) if unknown => FaultKind::Unsupported(NO_RESP3.to_owned()),

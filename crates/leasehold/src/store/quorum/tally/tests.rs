@@ -151,6 +151,11 @@ fn voted(votes: &str) -> String {
                     entered: None,
                 })),
                 'T' => Outcome::Done(Reply::Acquire(taken(holder("them")))),
+                // By another hold of the same client.
+                'V' => Outcome::Done(Reply::Acquire(taken(Holder {
+                    fence: Some(FencingToken::new(99)),
+                    ..holder("them")
+                }))),
                 'U' => Outcome::Done(Reply::Acquire(taken(holder("others")))),
                 'S' => Outcome::Done(Reply::Acquire(Acquired::Spent(Ended::Released))),
                 'K' => Outcome::Done(Reply::Refused(Refused::WrongKind { found: "list".into() })),
@@ -189,6 +194,7 @@ fn what_votes_come_to() {
         ("31TTT", "taken by them"),
         ("1TTUU", "split"),
         ("12TUx", "split"),
+        ("1TTVV", "split"),
         ("12TT?", "taken by them"),
         ("xxx..", "refused"),
         ("1xxx.", "refused"),

@@ -23,6 +23,7 @@ impl<T> Watched<T> {
         read(&self.lock())
     }
 
+    #[cfg(any(test, feature = "redis"))]
     pub(super) fn set(&self, value: T) {
         self.modify(|old| {
             *old = value;

@@ -29,7 +29,7 @@ chores:
   bench    measure a scenario as a ratio to the limits of this machine (`bench handoff --json`), or all of them
            (`bench all`), or beside other libraries (`bench peers rslock redisson`)
   sim      run the simulated world (`sim --seeds 5000`), or one seed with its trace (`sim --seed 7`)
-  verify   run proofs at their full length (`verify rounds quorum cluster cutoffs valkey`),
+  verify   run proofs at their full length (`verify rounds quorum cluster cutoffs scripts valkey`),
            of which `test` has a short form, or none
   interop  try other libraries' locks against ours (`interop redis-py redsync node-redlock rslock`)
   audit    check licences, bans, sources and advisories of all dependencies with cargo-deny";

@@ -8,10 +8,12 @@ use crate::shell;
 /// the one whose name is given. `--iterations` says under how many schedules, `--seed` under which, and `--schedule`
 /// runs one again that a failure has printed.
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
-    // Optimised, since schedules are many, but with the checks that tests have.
-    let mut test =
-        shell::cargo(["test", "--release", "--package", "leasehold", "--lib", "--no-default-features"]);
-    test.args(["--target-dir", "target/shuttle"])
+    // Optimised, but with the checks that tests have. Where schedules are to be many, all of it is; else to compile all
+    // of it would take far longer than to run them.
+    let is_long = arguments.iter().any(|argument| argument == "--iterations");
+    let profile = if is_long { "release" } else { "races" };
+    let mut test = shell::cargo(["test", "--package", "leasehold", "--lib", "--no-default-features"]);
+    test.args(["--profile", profile, "--target-dir", "target/shuttle"])
         .env("RUSTFLAGS", "--cfg shuttle")
         .env("CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS", "true");
     let mut race = "engine::races".to_owned();

@@ -19,7 +19,7 @@ enum Length {
     OnValkey,
 }
 
-const PROOFS: [Proof; 5] = [
+const PROOFS: [Proof; 6] = [
     // The rounds of a quorum in many orders.
     Proof {
         name: "rounds",
@@ -43,6 +43,12 @@ const PROOFS: [Proof; 5] = [
         name: "cutoffs",
         words: &["--lib", "cut_off::a_script", "--", "--nocapture"],
         length: Length::Is("LEASEHOLD_SEQUENCES", "4000"),
+    },
+    // Random sequences of operations, sent to a server and to the model.
+    Proof {
+        name: "scripts",
+        words: &["--test", "redis_model", "--", "the_scripts_of_", "--nocapture"],
+        length: Length::Is("LEASEHOLD_SEQUENCES", "10000"),
     },
     // How locks fail.
     Proof { name: "valkey", words: &["--test", "failures"], length: Length::OnValkey },
@@ -77,7 +83,7 @@ mod tests {
         let error = run(&["quorom".to_owned()]).expect_err("it is no proof");
         assert_eq!(
             error.to_string(),
-            "there is no proof `quorom`: there are rounds, quorum, cluster, cutoffs, valkey"
+            "there is no proof `quorom`: there are rounds, quorum, cluster, cutoffs, scripts, valkey"
         );
     }
 }

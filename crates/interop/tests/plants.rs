@@ -50,7 +50,7 @@ const PLANTS: &[Plant] = &[
     (Rlocks, "silent", "rlock-theirs-held", "that is polling"),
     (Rlocks, "publishes-early", "rlock-channel", "what leaves the lock held published"),
     (Rlocks, "no-renewal", "rlock-watchdog", "nothing is at the key"),
-    (Rlocks, "no-renewal", "rlock-watchdogs", "we got the lock although they hold it"),
+    (Rlocks, "no-renewal", "rlock-watchdogs", "they lost the lock | we got the lock although they hold it"),
     (Rlocks, "renews-late", "rlock-watchdog", "renewed after [1"),
     (
         Rlocks,

@@ -265,7 +265,9 @@ pub(super) async fn watchdogs(neighbour: &Neighbour) -> Result<String> {
     while start.elapsed() < 4 * RENEWED {
         tokio::time::sleep(SHORT / 2).await;
         waiter.waits()?;
-        ensure!(ground.key.hash()?.keys().eq([&anna]), "we wrote into their lock: {:?}", ground.key.hash()?);
+        let hash = ground.key.hash()?;
+        ensure!(hash.contains_key(&anna), "they lost the lock that they renew: {hash:?}");
+        ensure!(hash.len() == 1, "we wrote into their lock: {hash:?}");
         ensure!(ground.key.remaining()?.is_some_and(|left| left <= RENEWED), "their lease is another one");
     }
     ground.expect("anna", "release", &Answer::Ok)?;

@@ -137,7 +137,8 @@ fn each_fault_is_found_by_its_case() {
         for _ in 0..4 {
             scope.spawn(|| {
                 while let Some(plant) = PLANTS.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    wrong.lock().expect("nobody panics with it").extend(missed(plant));
+                    let missed = missed(plant);
+                    wrong.lock().expect("nobody panics with it").extend(missed);
                 }
             });
         }

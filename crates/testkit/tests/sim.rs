@@ -14,7 +14,7 @@ fn expect_none(seed: u64, violation: Option<&Violation>) {
 #[test]
 fn nothing_is_violated() {
     let (mut sum, mut climates) = (Counts::default(), BTreeSet::new());
-    for seed in 1..=4_000 {
+    for seed in 1..=2_000 {
         let outcome = run(&Run::new(seed));
         expect_none(seed, outcome.violation.as_ref());
         sum += outcome.counts;
@@ -54,7 +54,7 @@ fn nothing_is_violated() {
         ("observed", sum.observed),
         ("turns", sum.turns),
     ] {
-        assert!(happened >= 300, "{what} happened too rarely: {sum:?}");
+        assert!(happened >= 150, "{what} happened too rarely: {sum:?}");
     }
 }
 

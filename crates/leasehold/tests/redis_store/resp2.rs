@@ -22,7 +22,7 @@ fn config(server: &RedisServer) -> RedisConfig {
 fn connections(server: &RedisServer) -> (usize, usize) {
     let clients = server.cli(&["CLIENT", "LIST"]).unwrap();
     let clients = clients.text().unwrap().lines().filter(|client| !client.contains("cmd=client|list"));
-    let (messages, calls): (Vec<_>, Vec<_>) = clients.partition(|client| !client.contains("name=leasehold"));
+    let (messages, calls): (Vec<_>, Vec<_>) = clients.partition(|client| !client.contains(" name=leasehold"));
     (calls.len(), messages.len())
 }
 

@@ -263,6 +263,9 @@ impl World {
             (Reply::Free(Freed::Freed), second) => {
                 assert!(matches!(second, Reply::Free(Freed::Changed { .. })));
             }
+            (Reply::Acquire(first), Reply::Acquire(second)) => {
+                assert_eq!(*first, as_doubted_before(first, second), "the second {op:?}");
+            }
             (first, second) => assert_eq!(first, second, "the second {op:?}"),
         }
         assert_eq!(twice, self.state, "the state after the second {op:?}");
@@ -384,15 +387,14 @@ impl World {
     /// place.
     fn check_order(&self, before: &Before, op: &Op) {
         let after = self.stands();
-        let gone = match op {
-            Op::Acquire(ask) => Some(ask.claim.hold),
-            Op::Release(release) => Some(release.claim.hold),
-            _ => None,
-        };
+        // A place that is over is nobody's any more: who asks again comes last.
+        let over = |place: &&Place| place.expires_ms < self.now_ms();
+        let anew = before.queue.iter().filter(over).map(|place| place.claim.hold);
+        let anew: Vec<_> = anew.filter(|hold| asks(op, hold)).collect();
         let kept: Vec<_> = before.queue.iter().map(|place| place.claim.hold).collect();
         let waits: Vec<_> = after.queue.iter().map(|place| place.claim.hold).collect();
         let stayed: Vec<_> =
-            kept.iter().filter(|hold| waits.contains(hold) && gone != Some(**hold)).collect();
+            kept.iter().filter(|hold| waits.contains(hold) && !anew.contains(hold)).collect();
         let order: Vec<_> = waits.iter().filter(|hold| stayed.contains(hold)).collect();
         assert_eq!(stayed, order, "the order of those who wait");
         let now_ms = self.now_ms();
@@ -568,6 +570,15 @@ impl World {
     }
 }
 
+/// Whether it asks for this hold, by itself or after a release.
+fn asks(op: &Op, hold: &HoldId) -> bool {
+    match op {
+        Op::Acquire(ask) => ask.claim.hold == *hold,
+        Op::Release(release) => release.next.as_ref().is_some_and(|next| next.claim.hold == *hold),
+        _ => false,
+    }
+}
+
 /// Whether nothing was looked at but the hold itself, or nothing at all.
 fn is_settled(before: &Before, op: &Op, reply: &Reply) -> bool {
     match (op, reply) {
@@ -607,6 +618,19 @@ fn untroubled(next: Option<&Result<Acquired, Refused>>) -> Option<Result<Acquire
         *others_wait = false;
     }
     next
+}
+
+/// The second reply to an acquire, but for how long a session has the benefit of the doubt: the first judges that before it
+/// lets anybody in, and who is let in may be of that session.
+fn as_doubted_before(first: &Acquired, second: &Acquired) -> Acquired {
+    let mut second = second.clone();
+    if let (Acquired::Taken { ahead: Some(first), .. }, Acquired::Taken { ahead: Some(second), .. }) =
+        (first, &mut second)
+        && first.session == second.session
+    {
+        second.alive_ms = second.alive_ms.min(first.alive_ms);
+    }
+    second
 }
 
 fn parts(state: &LockState) -> Vec<Part> {

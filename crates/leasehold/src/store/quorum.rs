@@ -166,9 +166,9 @@ impl QuorumStore {
 
     async fn acquire(&self, lock: &Lock, ask: &Acquire, within: Duration) -> Outcome {
         let ask = Acquire { queue: None, ahead: None, life: Life::Lease, ..ask.clone() };
-        let limit = self.limit(within);
-        let Self { nodes, errands, .. } = self;
-        Ballot { nodes, needed: self.needed(), lock, ask, limit, errands }.hold().await
+        let Self { nodes, errands, node_timeout, .. } = self;
+        let (needed, node_timeout) = (self.needed(), *node_timeout);
+        Ballot { nodes, needed, lock, ask, within, node_timeout, errands }.hold().await
     }
 
     /// Releases, and acquires again behind that if asked so: not in one step, since no quorum has one.
@@ -196,7 +196,7 @@ impl QuorumStore {
 
     /// Asks all nodes about all of these, each in one go (1).
     async fn ask_all(&self, ops: &[(Lock, Op)], within: Duration) -> Vec<Outcome> {
-        let limit = self.limit(within);
+        let limit = self.node_timeout.min(within);
         let sent: Arc<[_]> = ops.iter().map(|(lock, op)| (lock.clone(), at_a_node(op))).collect();
         let (tell, mut news) = mpsc::unbounded_channel();
         for (at, node) in self.nodes.iter().cloned().enumerate() {
@@ -230,10 +230,6 @@ impl QuorumStore {
             .zip(tallies)
             .map(|(known, tally)| known.unwrap_or_else(|| tally.failure()))
             .collect()
-    }
-
-    fn limit(&self, within: Duration) -> Duration {
-        self.node_timeout.min(within)
     }
 
     /// Why an operation is not sent to any node, if it is not.

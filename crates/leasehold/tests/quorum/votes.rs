@@ -87,6 +87,39 @@ async fn what_was_lost_is_undone_at_every_node() {
     five.until_nowhere(&dropped).await;
 }
 
+/// What is left of an attempt by somebody who had hardly any time is undone by the time that a node has.
+#[tokio::test]
+async fn an_undo_has_more_time_than_whoever_asked() {
+    let mut five = Five::new();
+    five.quorum = five.quorum.node_timeout(Duration::from_secs(20));
+    five.nodes.iter().for_each(|node| node.set(Mood::Slow(Duration::from_millis(20))));
+    for within in [Duration::ZERO, Duration::from_micros(50), Duration::from_millis(1)] {
+        let hasty = claim();
+        let outcome = five.quorum.execute(&five.lock, &Op::Acquire(acquire(&hasty)), within).await;
+        assert!(matches!(outcome, Outcome::Unknown(_)), "{outcome:?}");
+        five.quorum.settle().await;
+        assert!(!five.fates(&hasty).await.contains(&Fate::Held), "it is undone");
+        let undone = |op: &&Op| matches!(op, Op::Release(release) if release.claim == hasty);
+        let times = five.nodes.iter().map(|node| node.sent().iter().filter(undone).count());
+        assert_eq!(times.collect::<Vec<_>>(), [1; 5], "each was waited for");
+    }
+}
+
+/// Row 40: the second round has what the first has left of the time.
+#[tokio::test(start_paused = true)]
+async fn both_rounds_end_by_the_deadline() {
+    // Of the three that vote two have to be told the token of the third.
+    let five = Five::ahead([2, 1, 0, 0, 0].map(Duration::from_secs));
+    for (at, node) in five.nodes.iter().enumerate() {
+        node.set(if at < 3 { Mood::Slow(Duration::from_millis(40)) } else { Mood::Down });
+    }
+    let start = tokio::time::Instant::now();
+    let acquire = Op::Acquire(acquire(&claim()));
+    let outcome = five.quorum.execute(&five.lock, &acquire, Duration::from_millis(60)).await;
+    assert!(matches!(outcome, Outcome::Unknown(_)), "{outcome:?}");
+    assert_eq!(start.elapsed(), Duration::from_millis(60));
+}
+
 /// Who ends the program waits for the nodes that nobody had to wait for.
 #[tokio::test]
 async fn what_goes_on_behind_an_answer_is_settled() {

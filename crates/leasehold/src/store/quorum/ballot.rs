@@ -6,7 +6,8 @@
 //!    it has stored that token. Each later majority has one of those in it, and gives a greater one. A client that dies between
 //!    the rounds has told nobody of a token.
 //! 3. What was lost is undone at each node that is not known to have refused, for as long as it could last there. The hold
-//!    is nobody's afterwards: the next attempt has another, so that no undo of this one can hit it.
+//!    is nobody's afterwards: the next attempt has another, so that no undo of this one can hit it. An undo has its time from
+//!    the node, and not from whoever asked: one who had a millisecond left would have it tried for a millisecond each time.
 //! 4. How long it may be believed is counted from before the first question by whoever asked, who gives back what is over
 //!    by then: the nodes say how long they had it yet when a majority gave it.
 
@@ -49,8 +50,10 @@ pub(super) struct Ballot<'a> {
     pub(super) needed: usize,
     pub(super) lock: &'a Lock,
     pub(super) ask: Acquire,
+    /// How long both rounds may take.
+    pub(super) within: Duration,
     /// How long one node may take to answer.
-    pub(super) limit: Duration,
+    pub(super) node_timeout: Duration,
     pub(super) errands: &'a Errands,
 }
 
@@ -59,9 +62,11 @@ impl Ballot<'_> {
         // Dropping it, wherever that is, means that the attempt is lost (1).
         let (stage, seen) = watch::channel(Stage::Voting);
         let (tell, mut news) = mpsc::unbounded_channel();
-        let lease = Duration::from_millis(self.ask.lease_ms);
+        let Self { lock, within, node_timeout, .. } = self;
+        let (begun, lease) = (Instant::now(), Duration::from_millis(self.ask.lease_ms));
         for (at, node) in self.nodes.iter().enumerate() {
-            let voter = Voter { at, node: node.clone(), lock: self.lock.clone(), limit: self.limit, lease };
+            let (node, lock) = (node.clone(), lock.clone());
+            let voter = Voter { at, node, lock, begun, within, node_timeout, lease };
             self.errands.begin(voter.vote(self.ask.clone(), seen.clone(), tell.clone())).await;
         }
         drop((seen, tell));
@@ -124,7 +129,9 @@ struct Voter {
     at: usize,
     node: Arc<dyn Store>,
     lock: Lock,
-    limit: Duration,
+    begun: Instant,
+    within: Duration,
+    node_timeout: Duration,
     lease: Duration,
 }
 
@@ -133,7 +140,7 @@ impl Voter {
         let claim = ask.claim.clone();
         let op = Op::Acquire(ask);
         let vote = self.ask(&op).await;
-        let over_at = Instant::now() + self.lease + self.limit;
+        let over_at = Instant::now() + self.lease + self.node_timeout;
         let fence = fence_of(&vote);
         let may_be_there = fence.is_some() || matches!(vote, Outcome::Unknown(_));
         // Nobody hears it if the outcome is known.
@@ -171,14 +178,17 @@ impl Voter {
     async fn undo(&self, release: Release, over_at: Instant) {
         let op = Op::Release(release);
         let mut pause = PAUSE;
-        while !matches!(self.ask(&op).await, Outcome::Done(_)) && Instant::now() + pause < over_at {
+        let once = || self.node.execute(&self.lock, &op, self.node_timeout);
+        while !matches!(once().await, Outcome::Done(_)) && Instant::now() + pause < over_at {
             tokio::time::sleep(pause).await;
             pause *= 2;
         }
     }
 
+    /// Asks the node, for no longer than it may take, and whoever waits.
     async fn ask(&self, op: &Op) -> Outcome {
-        self.node.execute(&self.lock, op, self.limit).await
+        let left = self.within.saturating_sub(self.begun.elapsed());
+        self.node.execute(&self.lock, op, self.node_timeout.min(left)).await
     }
 }
 

@@ -285,6 +285,45 @@ async fn a_node_of_a_quorum_may_be_a_group_of_sentinels() {
     assert_eq!(held.integer(), Some(0));
 }
 
+/// A replica may not know of all that the primary gave which it succeeds. It has been up for long enough, and so had been that
+/// one as the primary, as a Sentinel says yet while it tells the others of the new one.
+#[tokio::test]
+async fn row_32_a_replica_that_is_promoted_in_a_quorum_does_not_vote_at_once() {
+    let mut sentinels = Sentinels::start(2).expect("servers that boot");
+    sentinels.formed().expect("they know one another");
+    let mut single = [0, 1].map(|_| RedisServer::start().expect("a server that boots"));
+    let uptime = Duration::from_secs(6);
+    let node = |url: String| RedisConfig::from_url(&url).expect("a good URL");
+    let nodes = [sentinels.url(), single[0].url(), single[1].url()].map(node);
+    let config =
+        QuorumConfig::of(nodes).expect("a quorum").min_uptime(uptime).node_timeout(Duration::from_secs(1));
+    let store = QuorumStore::connect(config).await.expect("a majority");
+    let client = Client::of_store(store).watchdog_lease(uptime).connect().await.expect("connected");
+    let mutex = client.mutex("job").expect("a name").wait(Duration::from_secs(60));
+    // The group is needed from now on, and votes.
+    single[1].kill().expect("killed");
+    mutex.acquire().await.expect("two vote").release().await.expect("released");
+    tokio::time::sleep(uptime).await;
+
+    let moves = Instant::now();
+    let old = sentinels.primary_index().expect("one of them");
+    sentinels.fail_over().expect("they begin");
+    let new = sentinels.promoted(old).expect("another one is the primary");
+    println!("promoted after {:?}", moves.elapsed());
+    let promoted = &sentinels.servers()[new];
+    let guard = loop {
+        let guard = mutex.acquire().await.expect("the new primary votes, in the end");
+        // The old one may have voted as long as it was asked.
+        if promoted.cli(&["EXISTS", "job"]).expect("an answer").integer() == Some(1) {
+            break guard;
+        }
+        drop(guard.release().await);
+    };
+    println!("the new one has voted after {:?}", moves.elapsed());
+    assert!(moves.elapsed() >= uptime, "it votes {:?} after the move", moves.elapsed());
+    guard.release().await.expect("released");
+}
+
 /// R23: a client that is killed between the rounds leaves what its first lease ends.
 #[tokio::test]
 async fn the_first_of_a_quorums_leases_ends_what_a_dead_process_has() {

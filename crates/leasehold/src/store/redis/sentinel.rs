@@ -124,7 +124,7 @@ impl Group {
         }
     }
 
-    /// Asks one of them that was reached. While a primary moves, its new address is known before the record of it has it.
+    /// Asks one of them that was reached.
     async fn ask(&self, sentinel: &mut Opened, node: &Arc<str>) -> Result<Sighting, Fault> {
         let mut question = Pipeline::with_capacity(2);
         question.cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(&self.name);
@@ -144,10 +144,9 @@ impl Group {
         };
         let record: Option<HashMap<String, String>> =
             answers.get(1).and_then(|record| from_redis_value_ref(record).ok());
-        let number = |field| record.as_ref().and_then(|record| record.get(field)?.parse::<u64>().ok());
-        // Since it was told of this primary, or was started.
-        let primary_for = Duration::from_millis(number("role-reported-time").unwrap_or(0));
-        let epoch = number("config-epoch");
+        let record = record.unwrap_or_default();
+        let epoch = record.get("config-epoch").and_then(|epoch| epoch.parse().ok());
+        let primary_for = primary_for(&record, &host, port);
         Ok(Sighting { address: Address::Tcp { host, port, tls: self.tls }, epoch, primary_for })
     }
 
@@ -173,6 +172,20 @@ impl fmt::Display for Group {
         let sentinels: Vec<_> = self.sentinels.iter().map(Address::to_string).collect();
         write!(f, "{} of {}", self.name, sentinels.join(", "))
     }
+}
+
+/// For how long it has been the primary, by the record of a Sentinel that was told of it, or was started, so long ago.
+///
+/// While a primary moves, the one that moves it tells the new address before its record has it: what else is in there is the
+/// old one's then, and of the new one nothing is known but that it was none before.
+fn primary_for(record: &HashMap<String, String>, host: &str, port: u16) -> Duration {
+    let is = |field: &str, value: &str| record.get(field).is_some_and(|found| found == value);
+    let moves = record.get("flags").is_some_and(|flags| flags.contains("failover_in_progress"));
+    if !is("ip", host) || !is("port", &port.to_string()) || moves {
+        return Duration::ZERO;
+    }
+    let since = record.get("role-reported-time").and_then(|since| since.parse().ok());
+    Duration::from_millis(since.unwrap_or(0))
 }
 
 /// How many have seen the same.
@@ -309,6 +322,20 @@ mod tests {
         assert!(!seen("a", 2).supersedes(&seen("a", 1)));
         let unknown = |host| Sighting { epoch: None, ..seen(host, 0) };
         assert!(!unknown("b").supersedes(&unknown("a")) && !seen("b", 1).supersedes(&unknown("a")));
+    }
+
+    #[test]
+    fn a_replica_that_is_promoted_has_not_the_age_of_its_predecessor() {
+        let record = |ip: &str, flags: &str| -> HashMap<String, String> {
+            let fields = [("ip", ip), ("port", "7"), ("flags", flags), ("role-reported-time", "3600000")];
+            fields.map(|(field, value)| (field.to_owned(), value.to_owned())).into()
+        };
+        assert_eq!(primary_for(&record("a", "master"), "a", 7), Duration::from_secs(3600));
+        assert_eq!(primary_for(&record("a", "master"), "b", 7), Duration::ZERO, "the record is of another");
+        assert_eq!(primary_for(&record("a", "master"), "a", 8), Duration::ZERO, "the record is of another");
+        let moves = "master,s_down,o_down,failover_in_progress";
+        assert_eq!(primary_for(&record("a", moves), "a", 7), Duration::ZERO);
+        assert_eq!(primary_for(&HashMap::new(), "a", 7), Duration::ZERO);
     }
 
     #[test]

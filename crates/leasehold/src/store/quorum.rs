@@ -104,6 +104,14 @@ pub enum QuorumError {
         /// Its address, without user and password.
         node: String,
     },
+    /// A node is a cluster, of which one server at a time may be started anew, or promoted, unseen.
+    #[error(
+        "{node} is a cluster: a node is a single server, or a primary that Sentinels know, of which it is known since when it votes"
+    )]
+    Cluster {
+        /// Its addresses, without user and password.
+        node: String,
+    },
     /// A node waits for its replicas.
     #[error(
         "a quorum counts nodes and no replicas: leave out how many of them have to confirm, and let each have a node of its own"

@@ -2,7 +2,7 @@
 //!
 //! How votes are counted is [`QuorumStore`]'s. What is here is what only a server knows: how long it has been up.
 
-use super::config::RedisConfig;
+use super::config::{RedisConfig, Site};
 use super::store::RedisStore;
 use super::url::{self, UrlError};
 use crate::store::{Fault, FaultKind, Phase, QuorumError, QuorumStore, Store};
@@ -61,7 +61,7 @@ pub struct QuorumConfig {
 
 impl QuorumConfig {
     /// These nodes. Fails for fewer than three, more than [`QuorumStore::MOST`], if two are at one address, or if one of them
-    /// waits for its [replicas](RedisConfig::replicas).
+    /// is a cluster, or waits for its [replicas](RedisConfig::replicas).
     pub fn of(nodes: impl IntoIterator<Item = RedisConfig>) -> Result<Self, QuorumError> {
         let nodes: Vec<_> = nodes.into_iter().collect();
         match nodes.len() {
@@ -72,6 +72,9 @@ impl QuorumConfig {
         let mut seen = BTreeSet::new();
         if let Some(twice) = nodes.iter().map(RedisConfig::address).find(|node| !seen.insert(node.clone())) {
             return Err(QuorumError::Twice { node: twice });
+        }
+        if let Some(cluster) = nodes.iter().find(|node| matches!(node.site(), Site::Cluster(_))) {
+            return Err(QuorumError::Cluster { node: cluster.address() });
         }
         if nodes.iter().any(|node| node.wanted_replicas() > 0) {
             return Err(QuorumError::Replicas);
@@ -188,5 +191,21 @@ impl fmt::Debug for QuorumConfig {
             .field("min_uptime", &self.min_uptime)
             .field("node_timeout", &self.node_timeout)
             .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cluster_is_no_node() {
+        let nodes = ["redis://a", "redis+cluster://b,c", "redis+sentinel://d/locks"];
+        let refused = QuorumConfig::of(nodes.map(|url| RedisConfig::from_url(url).expect("a good URL")));
+        let error = refused.expect_err("nobody knows since when each of its servers votes");
+        assert!(
+            matches!(error, QuorumError::Cluster { .. }) && error.to_string().contains("b:6379"),
+            "{error}"
+        );
     }
 }

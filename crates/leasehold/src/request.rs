@@ -432,6 +432,13 @@ impl Request {
         let Span { lease, cap } = span;
         // What the lease is now, where it should last until an instant; which may have passed meanwhile.
         let left = self.lease.map(|asked| asked.remaining(self.engine.world.wall())).transpose();
+        // A sum may be longer than each of its leases, which were asked about before.
+        let longest = self.engine.store.longest_lease();
+        let too_long = |left: Duration| longest.filter(|most| earlier.with(left) > *most);
+        let left = left.and_then(|left| match left.and_then(|left| Some((left, too_long(left)?))) {
+            Some((left, most)) => Err(LeaseError::LongerThanKept { lease: earlier.with(left), most }),
+            None => Ok(left),
+        });
         let (plan, lease) = match &left {
             Ok(None) => (Plan::Renew { lease }, lease),
             Ok(Some(left)) => {

@@ -4,7 +4,7 @@ use crate::Five;
 use crate::node::Mood;
 use leasehold::core::{Claim, FIRST_LEASE, Op};
 use leasehold::store::{FaultKind, Store};
-use leasehold::{AcquireError, Client, LockError};
+use leasehold::{AcquireError, Client, LockError, Released};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -163,6 +163,21 @@ async fn what_a_quorum_cannot_keep_is_refused_when_it_is_asked_for() {
         .release()
         .await
         .unwrap();
+
+    // Nor a sum that only the second lease makes too long: it is given back, and the first stays.
+    let owner = client.owner();
+    let summed = client.reentrant_mutex("tree").unwrap().owned_by(&owner).sum_leases(true);
+    let summed = summed.lease(Duration::from_secs(40));
+    let first = summed.acquire().await.unwrap();
+    let error = summed.acquire().await.unwrap_err();
+    assert!(matches!(error, AcquireError::Lease(_)) && error.to_string().contains("80s"), "{error}");
+    first.check().unwrap();
+    let start = Instant::now();
+    while summed.hold_count().await.unwrap() != 1 {
+        assert!(start.elapsed() < Duration::from_secs(20), "the second entry is there still");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert_eq!(first.release().await.unwrap(), Released::Free);
 
     let watchdog = Client::of_store(store.clone()).watchdog_lease(Duration::from_secs(90)).connect().await;
     assert!(watchdog.unwrap_err().to_string().contains("min_uptime"));

@@ -87,7 +87,7 @@ pub enum FaultKind {
         /// How long it has to be up.
         needed: Duration,
     },
-    /// The server is busy: it loads its data, or runs a script that does not end.
+    /// The server is busy: it loads its data, runs a script that does not end, or a part of its cluster moves.
     Busy,
     /// The server or the file cannot serve these locks: too old, say.
     Unsupported(String),

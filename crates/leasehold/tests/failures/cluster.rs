@@ -109,6 +109,25 @@ async fn row_35_a_half_moved_slot_keeps_its_locks() {
     }
 }
 
+/// Where neither of its keys is at the old place of the slot any more, one node names the other in turn: whoever waits without
+/// a limit waits until the slot has arrived, for longer than a call may take.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_35_who_asks_in_a_slot_that_moves_waits_for_longer_than_a_call() {
+    let cluster = primaries();
+    let lock = mutex(&quick(&cluster.url(), 300 * MS, 1500 * MS).await);
+    lock.acquire().await.expect("acquired").release().await.expect("released");
+    let (slot, from) = (cluster.slot("m").expect("a slot"), cluster.owner_of("m").expect("an owner"));
+    let to = (from + 1) % 3;
+    cluster.begin_move(slot, from, to).expect("begun");
+    cluster.move_keys(&cluster.keys(slot, from).expect("keys"), from, to).expect("moved");
+    let mut waiter = tokio::spawn(async move { lock.acquire().await.map(|guard| guard.fencing_token()) });
+    // Many calls end meanwhile, by one answer or the other.
+    let early = tokio::time::timeout(6 * S, &mut waiter).await;
+    assert!(early.is_err(), "the slot has not arrived: {early:?}");
+    cluster.end_move(slot, from, to).expect("ended");
+    within(SOON, waiter).await.expect("no panic").expect("acquired");
+}
+
 /// The same of the other kinds that keep others out: their holds go by the lock's key alone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_35_every_kind_is_let_go_of_while_its_slot_moves() {

@@ -414,13 +414,17 @@ impl RedisStore {
     /// The outcome of what was answered with an error.
     pub(super) fn no_error<T>(&self, value: &Value, line: &Line<'_>) -> Result<(), Outcome<T>> {
         let Value::ServerError(error) = value else { return Ok(()) };
-        let verdict = judge(error);
+        let mut verdict = judge(error);
         let node = match line {
             Line::Link(link, wire) if verdict.elsewhere => {
                 link.replace(wire);
                 link.node()
             }
             Line::Node(node, wire) => {
+                // A slot that moves until the time is over.
+                if matches!(error.code(), "MOVED" | "ASK") {
+                    verdict.kind = FaultKind::Busy;
+                }
                 if let (true, Some(wire)) = (verdict.elsewhere, wire) {
                     node.link.replace(wire);
                 }

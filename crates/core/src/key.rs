@@ -166,20 +166,6 @@ impl KeySpace {
         [&self.beside(hashed(&keys.name)), ":told:", &keys.name].concat()
     }
 
-    /// What is written before replicas are asked what they have: in the lock's slot, without a meaning, and gone soon.
-    ///
-    /// ```
-    /// use leasehold_core::{KeySpace, Lock};
-    ///
-    /// let space = KeySpace::new("app:")?;
-    /// let keys = space.lock(&Lock::mutex("{orders}/42".parse()?))?;
-    /// assert_eq!(space.mark(&keys), "app:leasehold:{orders}:mark");
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn mark(&self, keys: &LockKeys) -> String {
-        [&self.beside(hashed(&keys.name)), ":mark"].concat()
-    }
-
     /// The record of a session on one server, which has one a process.
     pub fn session(&self, session: SessionId) -> String {
         format!("{}:{session}", self.sessions())
@@ -379,7 +365,7 @@ mod tests {
                 let space = KeySpace::new(prefix).expect("there are keys with it");
                 let (tag, here) = (hashed(&keys.name).to_owned(), keys.slot());
                 let session = SessionId::from_random([*byte; 12]);
-                for key in [&keys.record, &keys.audit, &space.leader_channel(&keys), &space.mark(&keys)] {
+                for key in [&keys.record, &keys.audit, &space.leader_channel(&keys)] {
                     prop_assert_eq!(hashed(key), &tag);
                 }
                 let (session_in, sessions_in) = (space.session_in(here, session), space.sessions_in(here));

@@ -178,6 +178,67 @@ async fn row_35_every_kind_is_let_go_of_while_its_slot_moves() {
     library.read().await.expect("acquired").release().await.expect("released");
 }
 
+/// Rows 30 and 35: replicas confirm a hold also while its slot moves, whether the lock's keys are still at the old place or
+/// already at the new one; what a release has granted, and what is taken beside others, of each type of key.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_35_a_hold_is_confirmed_while_its_slot_moves() {
+    let cluster = with_replicas();
+    let careful = Client::builder(format!("{}?replicas=1", cluster.url())).call_timeout(3 * S);
+    let ours = careful.connect().await.expect("the cluster can be reached");
+    let theirs = client(&cluster.url()).await;
+    let owner = Owner::new("one who comes again").expect("a short text");
+    for (tag, moved) in [("here", false), ("there", true)] {
+        let slot = cluster.slot(tag).expect("a slot");
+        let from = cluster.owner(slot).expect("an owner");
+        let to = (from + 1) % 3;
+        let [mutex, again, permits, library] = ["m", "a", "p", "l"].map(|name| format!("{{{tag}}}{name}"));
+        let [held, waited] = [&theirs, &ours].map(|client| client.mutex(&mutex).expect("a good name"));
+        let [taken, wanted] =
+            [&theirs, &ours].map(|client| client.semaphore(&permits, 2).expect("a good name"));
+        let [read, reads] = [&theirs, &ours].map(|client| client.rwlock(&library).expect("a good name"));
+        let [inside, entered] = [&theirs, &ours]
+            .map(|client| client.reentrant_mutex(&again).expect("a good name").owned_by(&owner));
+        let first = inside.acquire().await.expect("acquired");
+        let reader = read.read().await.expect("acquired");
+        let (_one, other) = (taken.acquire().await.expect("one"), taken.acquire().await.expect("another"));
+        let guard = held.acquire().await.expect("acquired");
+        let waiter = tokio::spawn(async move { waited.acquire().await });
+        until_waiting(&held, 1).await;
+        let wants = tokio::spawn(async move { wanted.acquire().await });
+        until("one waits for a permit", SOON, async || {
+            taken.inspect().await.is_ok_and(|status| status.waiting == 1)
+        })
+        .await;
+        cluster.begin_move(slot, from, to).expect("begun");
+        if moved {
+            cluster.move_keys(&cluster.keys(slot, from).expect("keys"), from, to).expect("moved");
+        }
+        let start = Instant::now();
+        other.release().await.expect("released");
+        let permit = within(SOON, wants).await.expect("no panic").expect("confirmed");
+        let beside = within(SOON, reads.read()).await.expect("confirmed");
+        let second = within(SOON, entered.acquire()).await.expect("confirmed");
+        if moved {
+            // At the old place no script can write a key again that it has deleted, so it is not granted there.
+            guard.release().await.expect("released");
+            within(SOON, waiter)
+                .await
+                .expect("no panic")
+                .expect("confirmed")
+                .release()
+                .await
+                .expect("released");
+        }
+        println!("confirmed `{tag}` in {:?}", start.elapsed());
+        assert!(start.elapsed() < 2 * S, "{:?}", start.elapsed());
+        permit.release().await.expect("released");
+        beside.release().await.expect("released");
+        second.release().await.expect("released");
+        first.release().await.expect("released");
+        reader.release().await.expect("released");
+    }
+}
+
 /// Row 21: who waits is told of his grant also when the slot has moved since he began; and not by looking, which comes once a
 /// second.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -17,7 +17,7 @@ mod ears;
 mod topology;
 
 use self::ears::Ears;
-use self::topology::{Map, Redirect, Told, redirect};
+use self::topology::{Map, Told};
 use super::config::{Address, Errand, RedisConfig, Site};
 use super::dial::{Opened, open};
 use super::link::{Link, Lost, Wire, spaced};
@@ -39,7 +39,7 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 
-pub(super) use self::topology::SLOTS;
+pub(super) use self::topology::{Redirect, SLOTS, redirect};
 
 /// How often one call is sent at most (1).
 const SENT_AT_MOST: u32 = 64;
@@ -252,7 +252,7 @@ impl Cluster {
                 self.doubt();
                 let _waiting = self.shared.wait();
                 if timeout_at(deadline, moved).await.is_err() {
-                    return Err(self.shared.uncovered());
+                    return Err(self.uncovered());
                 }
                 continue;
             };
@@ -366,6 +366,11 @@ impl Cluster {
             }
         }
         last.ok_or_else(|| Outcome::Refused(self.shared.last_fault()))
+    }
+
+    /// The fault of who wants a slot that nobody has for the moment.
+    pub(super) fn uncovered(&self) -> Fault {
+        Fault::new(FaultKind::Busy, Phase::Connect, Arc::clone(self.name()))
     }
 
     /// Somebody has reason to doubt the map.
@@ -520,10 +525,6 @@ impl Shared {
     fn last_fault(&self) -> Fault {
         let timed_out = || Fault::new(FaultKind::TimedOut, Phase::Connect, Arc::clone(&self.name));
         self.view.read(|view| view.fault.clone()).unwrap_or_else(timed_out)
-    }
-
-    fn uncovered(&self) -> Fault {
-        Fault::new(FaultKind::Busy, Phase::Connect, Arc::clone(&self.name))
     }
 
     /// Whom to ask, in this order.

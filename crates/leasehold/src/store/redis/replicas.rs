@@ -6,8 +6,10 @@
 //! 1. A grant was written by whoever has released the lock. So the hold is looked for here, which says that this server has
 //!    it; then something is written, which the server sends to its replicas behind the hold; and WAIT asks who has that.
 //! 2. An extend that cannot lengthen anything is the look: what it answers compares the hold, for every kind of lock.
+//! 3. What is looked at and written is the lock's own key, so that all goes to where the hold is, also while its slot moves.
+//!    Where nothing was written, WAIT has been asked about nothing, and its answer says nothing.
 
-use super::cluster::Cluster;
+use super::cluster::{Cluster, Redirect, is_unknown_script, redirect};
 use super::config::{Address, Errand, RedisConfig};
 use super::home::Home;
 use super::link::{Link, Lost, Wire};
@@ -25,9 +27,6 @@ use tokio::time::Instant;
 
 /// How late the server may notice that its time is over: it looks ten times a second where it has nothing else to do.
 const LATE: Duration = Duration::from_millis(150);
-/// How long the mark is there that is written (1).
-const MARK_MS: u64 = 1000;
-
 /// Pauses between two questions: the first, and the longest.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(200));
 
@@ -39,6 +38,26 @@ enum Judged {
     Not(Fault),
     /// Another connection may lead to the server that has it.
     Elsewhere(Fault),
+    /// The node has looked at nothing: in a cluster others may have it, or this one may in a moment.
+    Redirected(Redirect, Fault),
+}
+
+/// What is asked, of whichever server.
+struct Question<'a> {
+    look: &'a Op,
+    /// The look, and the writing (3).
+    calls: [Call; 2],
+    /// When there is no more time for an answer.
+    deadline: Instant,
+}
+
+/// The links that are in use.
+#[derive(Debug, Default)]
+struct Links {
+    /// One to each node that was asked, over which nothing else is said; without an address, to the only server.
+    to: BTreeMap<Option<Address>, Arc<Link>>,
+    /// The primaries as they were when links were ended last.
+    primaries: Vec<Address>,
 }
 
 /// Asks the replicas of a server, or of each primary of a cluster.
@@ -46,18 +65,17 @@ enum Judged {
 pub(super) struct Replicas {
     config: RedisConfig,
     wanted: u32,
-    /// One to each primary that was asked, over which nothing else is said; without an address, to the only server.
-    links: Mutex<BTreeMap<Option<Address>, Arc<Link>>>,
+    links: Mutex<Links>,
 }
 
 impl Replicas {
     /// So many of them, over links that nobody else has.
     pub(super) const fn new(config: RedisConfig, wanted: u32) -> Self {
-        Self { config, wanted, links: Mutex::new(BTreeMap::new()) }
+        Self { config, wanted, links: Mutex::new(Links { to: BTreeMap::new(), primaries: Vec::new() }) }
     }
 
     /// Waits until enough of them have a hold. What was sent may be executed after this has failed; it changes nothing, so
-    /// it is asked again for as long as there is time where the connection broke or led to another server.
+    /// it is asked again for as long as there is time where the connection broke or led to another server, or the slot moves.
     pub(super) async fn confirm(
         &self,
         cluster: Option<&Cluster>,
@@ -73,71 +91,117 @@ impl Replicas {
         let call =
             Call::lesser(&look, lock.kind, home, keys).or_else(|| Call::new(&look, lock.kind, home, keys));
         let call = call.ok_or_else(|| Fault::new(unusable(), Phase::Send, self.config.node()))?;
-        let mark = home.keys.mark(keys);
-        let mut pause = PAUSE.0;
+        let question = Question { look: &look, calls: [call, Call::touch(keys)], deadline };
+        let Some(cluster) = cluster else { return self.confirm_at_one(&question).await };
+        let (mut aside, mut pause): (Option<Address>, _) = (None, PAUSE.0);
         loop {
-            let link = match cluster {
-                None => self.link(None),
-                Some(cluster) => {
+            let asking = aside.is_some();
+            let node = match aside.take() {
+                None => {
                     let map = cluster.map(deadline).await?;
-                    let primary = map.primary(keys.slot()).cloned();
                     self.keep_to(map.primaries());
-                    self.link(primary)
+                    map.primary(keys.slot()).cloned()
+                }
+                there => there,
+            };
+            // While there is no primary, or no way to it, the next one may be another.
+            let judged = match node {
+                None => Judged::Elsewhere(cluster.uncovered()),
+                Some(node) => self.ask_at(Some(&node), &question, asking, PAUSE.1).await,
+            };
+            let fault = match judged {
+                Judged::Had => return Ok(()),
+                Judged::Not(fault) => return Err(fault),
+                // Once, and then whoever has the slot by then.
+                Judged::Redirected(Redirect::Ask(there), _) if !asking => {
+                    aside = Some(there);
+                    continue;
+                }
+                Judged::Redirected(Redirect::Moved(to), fault) => {
+                    cluster.moved(keys.slot(), to);
+                    fault
+                }
+                Judged::Redirected(_, fault) | Judged::Elsewhere(fault) => {
+                    cluster.doubt();
+                    fault
                 }
             };
-            // While a cluster has no primary for it, the next one is another.
-            let patience = if cluster.is_some() { PAUSE.1 } else { Duration::MAX };
-            let until = Instant::now().checked_add(patience).map_or(deadline, |until| until.min(deadline));
-            let fault = match link.wire(until).await {
-                Err(fault) if cluster.is_none() || !fault.is_transient() => return Err(fault),
-                Err(fault) => fault,
-                Ok(mut wire) => match ask(&link, &mut wire, (self.wanted, &mark), &call, deadline).await {
-                    Ok(answers) => match self.judge(&link, &look, &answers) {
-                        Judged::Had => return Ok(()),
-                        Judged::Not(fault) => return Err(fault),
-                        Judged::Elsewhere(fault) => {
-                            link.replace(&wire);
-                            fault
-                        }
-                    },
-                    Err(Lost::Broken(error)) => fault(&link, FaultKind::Disconnected).because(error),
-                    // As a rule somebody else's question was before this one, and has not been answered either.
-                    Err(Lost::TimedOut) => return Err(fault(&link, self.too_few(0))),
-                },
-            };
-            if let Some(cluster) = cluster {
-                cluster.doubt();
-            }
-            if Instant::now() + pause >= deadline {
-                return Err(fault);
-            }
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(PAUSE.1);
+            pause = rest(pause, fault, deadline).await?;
         }
     }
 
-    /// The link to a primary, or to the only server.
-    fn link(&self, primary: Option<Address>) -> Arc<Link> {
-        let mut links = self.links();
-        let config = || match &primary {
+    /// Asks the only server.
+    async fn confirm_at_one(&self, question: &Question<'_>) -> Result<(), Fault> {
+        let mut pause = PAUSE.0;
+        loop {
+            let fault = match self.ask_at(None, question, false, Duration::MAX).await {
+                Judged::Had => return Ok(()),
+                Judged::Not(fault) => return Err(fault),
+                Judged::Elsewhere(fault) | Judged::Redirected(_, fault) => fault,
+            };
+            pause = rest(pause, fault, question.deadline).await?;
+        }
+    }
+
+    /// Asks a node, or the only server, once; with so much patience for a connection. It is `asking` where another node has
+    /// said that the slot moves there.
+    async fn ask_at(
+        &self,
+        node: Option<&Address>,
+        question: &Question<'_>,
+        asking: bool,
+        patience: Duration,
+    ) -> Judged {
+        let link = self.link(node);
+        let deadline = question.deadline;
+        let until = Instant::now().checked_add(patience).map_or(deadline, |until| until.min(deadline));
+        let mut wire = match link.wire(until).await {
+            Ok(wire) => wire,
+            // In a cluster, that time was not all of it.
+            Err(fault) if node.is_some() && fault.is_transient() => return Judged::Elsewhere(fault),
+            Err(fault) => return Judged::Not(fault),
+        };
+        let answers = match ask(&link, &mut wire, (self.wanted, asking), question).await {
+            Ok(answers) => answers,
+            Err(Lost::Broken(error)) => {
+                return Judged::Elsewhere(fault(&link, FaultKind::Disconnected).because(error));
+            }
+            // As a rule somebody else's question was before this one, and has not been answered either.
+            Err(Lost::TimedOut) => return Judged::Not(fault(&link, self.too_few(0))),
+        };
+        // A connection over which a node says who else has it is a good one.
+        let redirected = node.and_then(|node| answers.iter().find_map(|answer| redirected(node, answer)));
+        if let Some(to) = redirected {
+            return Judged::Redirected(to, fault(&link, FaultKind::Busy));
+        }
+        let judged = self.judge(&link, question.look, &answers);
+        if matches!(judged, Judged::Elsewhere(_)) {
+            link.replace(&wire);
+        }
+        judged
+    }
+
+    /// The link to a node of a cluster, or to the only server.
+    fn link(&self, node: Option<&Address>) -> Arc<Link> {
+        let config = || match node {
             None => self.config.clone(),
-            Some(primary) => self.config.of_member(primary, Errand::Calls),
+            Some(node) => self.config.of_member(node, Errand::Calls),
         };
         let made = || Arc::new(Link::new(config(), Mailboxes::elsewhere(|_| {})));
-        let link = match links.get(&primary) {
-            Some(link) => Arc::clone(link),
-            None => made(),
-        };
-        links.entry(primary).or_insert_with(|| Arc::clone(&link));
-        link
+        Arc::clone(self.links().to.entry(node.cloned()).or_insert_with(made))
     }
 
-    /// Ends the links to all others.
+    /// Ends the links to all others where these are not the primaries of before. So one to a node that has no slot yet, and
+    /// gets its first, is kept until it has.
     fn keep_to(&self, primaries: &[Address]) {
-        self.links().retain(|link, _| link.as_ref().is_some_and(|link| primaries.contains(link)));
+        let mut links = self.links();
+        if links.primaries != primaries {
+            links.primaries = primaries.to_vec();
+            links.to.retain(|link, _| link.as_ref().is_some_and(|link| primaries.contains(link)));
+        }
     }
 
-    fn links(&self) -> MutexGuard<'_, BTreeMap<Option<Address>, Arc<Link>>> {
+    fn links(&self) -> MutexGuard<'_, Links> {
         // Nothing in here panics while it holds them.
         self.links.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -160,8 +224,12 @@ impl Replicas {
         if let Some(error) = errors.into_iter().next() {
             return Judged::Not(fault(link, error.kind));
         }
-        let [looked, _, found] = answers else { return malformed() };
+        let [looked, written, found] = answers else { return malformed() };
         match (reply::read(look, looked), found) {
+            // The hold has ended in between, and WAIT was asked about nothing (3).
+            (Ok(Reply::Extend(Extended::Extended)), _) if *written != Value::Int(1) => {
+                Judged::Elsewhere(fault(link, self.too_few(0)))
+            }
             (Ok(Reply::Extend(Extended::Extended)), Value::Int(found)) => {
                 match u32::try_from(*found).unwrap_or(0) {
                     found if found >= self.wanted => Judged::Had,
@@ -184,30 +252,52 @@ fn fault(link: &Link, kind: FaultKind) -> Fault {
     Fault::new(kind, Phase::Reply, Arc::clone(link.node()))
 }
 
-/// The answers to the look, the writing and the question. The script is sent along where the server does not know it.
+/// What a node of a cluster says of where else to go, having looked at nothing.
+fn redirected(node: &Address, answer: &Value) -> Option<Redirect> {
+    let Value::ServerError(error) = answer else { return None };
+    goes_elsewhere(error).then(|| redirect(node, answer).unwrap_or(Redirect::Later))
+}
+
+/// A pause before it is asked again, and how long the next one is. The fault that it was for, where there is no time for it.
+async fn rest(pause: Duration, fault: Fault, deadline: Instant) -> Result<Duration, Fault> {
+    if Instant::now() + pause >= deadline {
+        return Err(fault);
+    }
+    tokio::time::sleep(pause).await;
+    Ok((pause * 2).min(PAUSE.1))
+}
+
+/// The answers to the look, the writing and the question. The scripts are sent along where the server does not know them.
 async fn ask(
     link: &Link,
     wire: &mut Wire,
-    (wanted, mark): (u32, &str),
-    call: &Call,
-    deadline: Instant,
+    (wanted, asking): (u32, bool),
+    Question { calls, deadline, .. }: &Question<'_>,
 ) -> Result<Vec<Value>, Lost> {
     let mut loaded = false;
     loop {
-        let mut question = if loaded { call.with_load() } else { Pipeline::with_capacity(3) };
-        if !loaded {
+        let mut question = Pipeline::with_capacity(7);
+        if loaded {
+            for call in calls {
+                question.add_command(call.load());
+            }
+        }
+        for call in calls {
+            if asking {
+                question.add_command(cmd("ASKING"));
+            }
             question.add_command(call.cmd().clone());
         }
-        question.cmd("SET").arg(mark).arg("").arg("PX").arg(MARK_MS);
-        question.add_command(cmd("WAIT").arg(wanted).arg(waits_ms(deadline)).clone());
-        let mut answers = link.call_all(wire, &question, deadline).await?;
-        if loaded && !answers.is_empty() {
-            answers.remove(0);
+        question.add_command(cmd("WAIT").arg(wanted).arg(waits_ms(*deadline)).clone());
+        let answers = link.call_all(wire, &question, *deadline).await?.into_iter();
+        let answers = answers.skip(if loaded { calls.len() } else { 0 }).enumerate();
+        // What stands before a call is told by that call's answer.
+        let counts = |at: usize| !asking || at % 2 == 1 || at == 2 * calls.len();
+        let answers: Vec<_> = answers.filter(|(at, _)| counts(*at)).map(|(_, answer)| answer).collect();
+        if loaded || !answers.iter().any(is_unknown_script) {
+            return Ok(answers);
         }
-        match answers.first() {
-            Some(Value::ServerError(error)) if error.code() == "NOSCRIPT" && !loaded => loaded = true,
-            _ => return Ok(answers),
-        }
+        loaded = true;
     }
 }
 

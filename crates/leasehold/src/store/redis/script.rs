@@ -128,6 +128,8 @@ const LET_GO: &str = lua!("say" "let_go");
 const LET_GO_ENTRY: &str = lua!("numbers" "hash" "say" "let_go_entry");
 const LET_GO_PART: &str = lua!("numbers" "let_go_part");
 const ACQUIRE_ALL: &str = lua!("acquire_all");
+/// What replicas are asked about afterwards.
+const TOUCH: &str = lua!("touch");
 
 /// A script, and the name that the server has for it.
 #[derive(Debug)]
@@ -187,6 +189,7 @@ struct Scripts {
     let_go: Script,
     let_go_entry: Script,
     let_go_part: Script,
+    touch: Script,
 }
 
 static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| Scripts {
@@ -201,6 +204,7 @@ static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| Scripts {
     let_go: Script::new(LET_GO),
     let_go_entry: Script::new(LET_GO_ENTRY),
     let_go_part: Script::new(LET_GO_PART),
+    touch: Script::new(TOUCH),
 });
 
 /// Adds the loading of the scripts that most clients call. The others go with their first call: all of them together are
@@ -450,6 +454,11 @@ impl Call {
         call
     }
 
+    /// The call that writes at a lock's key what stands there already.
+    pub(super) fn touch(keys: &LockKeys) -> Self {
+        Self::of(&SCRIPTS.touch, &[&keys.name])
+    }
+
     /// Whether it may take a lock, by itself and not for somebody who waits.
     pub(super) fn takes(&self) -> bool {
         self.takes
@@ -561,7 +570,8 @@ pub(super) fn all_texts() -> Vec<&'static str> {
     let texts = texts.map(|Texts { acquire, extend, release, rest, inspect, evict, free, raise }| {
         [acquire, extend, release, rest.unwrap_or(release), inspect, evict, free, raise.unwrap_or(extend)]
     });
-    [texts.concat(), vec![RESIZE, EXTEND, ACQUIRE_ALL, BEAT, LET_GO, LET_GO_ENTRY, LET_GO_PART]].concat()
+    [texts.concat(), vec![RESIZE, EXTEND, ACQUIRE_ALL, BEAT, LET_GO, LET_GO_ENTRY, LET_GO_PART, TOUCH]]
+        .concat()
 }
 
 #[cfg(test)]

@@ -133,7 +133,7 @@ impl Map {
 
 /// Where an operation has to go in place of the node that it was sent to. Nothing of it was executed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Redirect {
+pub(in super::super) enum Redirect {
     /// There, from now on.
     Moved(Address),
     /// There, this time: the slot moves, and what is not here may be there.
@@ -145,7 +145,7 @@ pub(super) enum Redirect {
 }
 
 /// What an answer of the node at `asked` says about that.
-pub(super) fn redirect(asked: &Address, value: &Value) -> Option<Redirect> {
+pub(in super::super) fn redirect(asked: &Address, value: &Value) -> Option<Redirect> {
     let Value::ServerError(error) = value else { return None };
     let named = || {
         let (host, port) = error.details()?.split_once(' ')?.1.trim().rsplit_once(':')?;

@@ -6,6 +6,7 @@
 #![allow(clippy::needless_pass_by_value, reason = "an outcome that was judged is done with")]
 
 mod calls;
+mod cluster;
 mod connecting;
 mod format;
 mod hazards;

@@ -19,7 +19,7 @@ mod topology;
 use self::ears::Ears;
 use self::topology::{Map, Told};
 use super::config::{Address, Errand, RedisConfig, Site};
-use super::dial::{Opened, open};
+use super::dial::open;
 use super::link::{Link, Lost, Wire, spaced};
 use super::mailbox::Mailboxes;
 use super::script::Call;
@@ -603,8 +603,9 @@ async fn ask(config: &RedisConfig, address: &Address, shared: Option<&Shared>) -
             let unconnected = |error| unconnected(error, address, &name);
             let info = config.connection_info(address).map_err(unconnected)?;
             let opened = open(config, address, &info, config.patience()).await;
-            let Opened { mut conn, .. } = opened.map_err(unconnected)?;
-            let answers = conn.send_packed_commands(&questions, 0, questions.len()).await;
+            // It is kept whole until it has answered: it may move the bytes itself.
+            let mut opened = opened.map_err(unconnected)?;
+            let answers = opened.conn.send_packed_commands(&questions, 0, questions.len()).await;
             answers.map_err(|error| fault(FaultKind::Disconnected).because(error))?
         };
         topology::read(address, &answers).map_err(fault)

@@ -10,10 +10,13 @@
 //!    connection is missing or has broken, or a node is not well. However many find that out, it asks once, with pauses
 //!    that grow to half a second and are half random for as long as nothing has changed.
 //! 3. The map is replaced as a whole. One that is older than what is known is believed only if nobody knows better, since a
-//!    node that was cut off has an old one. What a MOVED says of one slot counts until the next.
+//!    node that was cut off has an old one. What a MOVED says of one slot counts until the next. While no node is well, all
+//!    say the same until one is promoted: so nobody waits for the silent ones then, but asks again soon.
 //! 4. An ASKING goes before its call in one write, so that nothing of another task's comes between them.
 
 mod ears;
+#[cfg(test)]
+mod tests;
 mod topology;
 
 use self::ears::Ears;
@@ -53,6 +56,9 @@ const RENEWAL: (Duration, Duration) = (Duration::from_millis(50), Duration::from
 const CALM: (Duration, Duration) = (Duration::from_secs(1), Duration::from_millis(20));
 /// How long a node is waited for before another is asked as well.
 const STAGGER: Duration = Duration::from_millis(100);
+/// How long the others are waited for once a node that is not well has told what is no older than what is known. In a
+/// fail-over no node is well, and one of them is gone: who waited for it would hear of the promotion only later.
+const OTHERS: Duration = Duration::from_millis(500);
 /// How many are asked at most, each time others of them.
 const ASKED_AT_MOST: usize = 5;
 /// How long a connection may be made before the map is doubted for it.
@@ -559,7 +565,8 @@ impl Shared {
 }
 
 /// Asks those nodes one after the other, or side by side where they are slow; by the links to those that are in use.
-/// Gives what the first says that is well and knows of no older configuration than ours, or else the latest (3).
+/// Gives what the first says that is well and knows of no older configuration than ours, or else the latest of all who
+/// answer in time (3).
 async fn ask_any(config: &RedisConfig, nodes: Vec<Address>, shared: Option<&Shared>) -> Result<Map, Fault> {
     let known = shared.and_then(Shared::map).map_or(0, |map| map.epoch);
     let asked = nodes.iter().zip(0_u32..).map(|(node, place)| async move {
@@ -568,10 +575,17 @@ async fn ask_any(config: &RedisConfig, nodes: Vec<Address>, shared: Option<&Shar
     });
     let mut asked: FuturesUnordered<_> = asked.collect();
     let (mut best, mut trouble): (Option<Told>, _) = (None, None);
-    while let Some(answer) = asked.next().await {
+    let mut until: Option<Instant> = None;
+    let left = |until: Option<Instant>| {
+        until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()))
+    };
+    while let Ok(Some(answer)) = timeout(left(until), asked.next()).await {
         match answer {
             Ok(told) if told.is_well && told.map.epoch >= known => return Ok(told.map),
             Ok(told) => {
+                if told.map.epoch >= known {
+                    until.get_or_insert_with(|| Instant::now() + OTHERS);
+                }
                 let worth = |told: &Told| (told.is_well, told.map.epoch);
                 if best.as_ref().is_none_or(|best| worth(&told) > worth(best)) {
                     best = Some(told);

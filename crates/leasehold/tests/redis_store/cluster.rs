@@ -1,9 +1,9 @@
-//! A cluster, and the ways to its nodes.
+//! A cluster, whose messages come on connections of their own.
 
-use crate::scene::{acquire, claim, found, granted, release};
-use leasehold::store::{RedisConfig, RedisStore};
-use leasehold_core::Fate;
-use leasehold_testkit::{Cluster, Proxy};
+use crate::scene::{Box, Heard, LONG, acquire, claim, found, granted, heard, nonce, release, session};
+use leasehold::store::{RedisConfig, RedisStore, Store};
+use leasehold_core::{Fate, Place};
+use leasehold_testkit::{Cluster, Proxy, Then, command};
 use std::collections::BTreeMap;
 use tokio::net::TcpStream;
 
@@ -26,4 +26,25 @@ async fn a_cluster_is_reached_by_whatever_way() {
     granted(acquire(&store, &claim(1), None).await);
     assert_eq!(found(release(&store, &claim(1)).await), Fate::Held);
     assert!(proxies.iter().all(|proxy| proxy.accepted() > 0));
+}
+
+/// A connection on which nobody says anything is asked whether it is there: kept if it says so, and made anew if not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_notices_that_messages_do_not_come_any_more() {
+    let cluster = tokio::task::block_in_place(|| Cluster::start(3, 0)).unwrap();
+    let at = cluster.owner(0).unwrap();
+    let (store, proxies) = proxied(&cluster).await;
+    let (mut hear, post) = Box::new_post();
+    store.open_mailbox(Place::new(0), session(1), post, LONG).await.unwrap();
+    let before = proxies[at].accepted();
+    proxies[at].until_counted("PING", 1, LONG).await.unwrap();
+    proxies[at].swallow_replies(1, Then::Stall, command("PING"));
+    let told = heard(&mut hear).await;
+    assert!(matches!(told, Some(Heard::Renewed)), "{told:?}");
+    assert_eq!((proxies[at].count("PING"), proxies[at].accepted()), (2, before + 1));
+    let channels = cluster.node(at).cli(&["PUBSUB", "SHARDCHANNELS"]).unwrap();
+    let channel = channels.elements()[0].text().unwrap();
+    cluster.node(at).cli(&["SPUBLISH", channel, &format!("grant {} 1", nonce(5))]).unwrap();
+    let told = heard(&mut hear).await;
+    assert!(matches!(told, Some(Heard::Wake(wake)) if wake.nonce() == Some(nonce(5))));
 }

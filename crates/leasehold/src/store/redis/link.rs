@@ -33,7 +33,7 @@ use tokio::time::{Instant, timeout_at};
 /// Pauses between attempts: the first, and the longest.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 /// How long a connection has to last for the next one to be made at once.
-const LASTED: Duration = Duration::from_secs(1);
+pub(super) const LASTED: Duration = Duration::from_secs(1);
 /// In what time all clients go to a new primary, of which they hear at once.
 const SPREAD: Duration = Duration::from_millis(50);
 /// How long a connection may be silent while somebody waits, when a call runs out of time. Short, since a lease of a

@@ -14,8 +14,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::task::AbortOnDropHandle;
 
-/// How often the connection for messages is asked whether it is there, and how long its answer may take.
-const LOOK: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(2));
+/// How often a connection for messages alone is asked whether it is there, and how long its answer may take.
+pub(super) const LOOK: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(2));
 
 /// Where the messages of a connection come from. The last clone of a second connection ends it.
 #[derive(Debug, Clone)]

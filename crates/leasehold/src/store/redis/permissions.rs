@@ -26,12 +26,12 @@ const SENT: [&str; 12] = [
     "zrange",
     "zrem",
 ];
-/// What we send to the nodes of a cluster beside that, `cluster|info` without insisting on it; and, last, what those lack
-/// that have no sharded channels.
-const SENT_IN_CLUSTER: [&str; 6] =
-    ["asking", "cluster|info", "cluster|slots", "ssubscribe", "sunsubscribe", "spublish"];
+/// What we send to the nodes of a cluster beside that, `cluster|info` and `ping` without insisting on them; and, last, what
+/// those lack that have no sharded channels.
+const SENT_IN_CLUSTER: [&str; 7] =
+    ["asking", "cluster|info", "cluster|slots", "ping", "ssubscribe", "sunsubscribe", "spublish"];
 /// From which of them on.
-const SHARDED: usize = 3;
+const SHARDED: usize = 4;
 /// What our scripts call.
 const CALLED: [&str; 19] = [
     "del",
@@ -253,12 +253,12 @@ mod tests {
             let rules = rules(url, server);
             SENT_IN_CLUSTER.map(|command| rules.contains(&format!("+{command}"))).into()
         };
-        assert_eq!(has("redis+cluster://h", ServerVersion::redis(7, 0)), [true; 6]);
+        assert_eq!(has("redis+cluster://h", ServerVersion::redis(7, 0)), [true; 7]);
         assert_eq!(
             has("redis+cluster://h", ServerVersion::redis(6, 2)),
-            [true, true, true, false, false, false]
+            [true, true, true, true, false, false, false]
         );
-        assert_eq!(has("redis://h", ServerVersion::NEWEST), [false; 6]);
+        assert_eq!(has("redis://h", ServerVersion::NEWEST), [false; 7]);
     }
 
     #[test]

@@ -4,15 +4,18 @@
 //! channel at the slot's primary, and to the plain one of the same name, on which is said what nobody has heard there.
 //!
 //! 1. A connection of its own: a primary that gives a slot away ends the subscriptions to its channels unasked, and the
-//!    client library would take that for the answer to whatever was asked last. Where it comes between a subscription and
-//!    its answer, the connection is given up.
+//!    client library would take that for the answer to whatever was asked last. Where it comes between a question and its
+//!    answer, the connection is given up.
 //! 2. Whoever hears something is told whenever it is subscribed to anew: when its slot has moved, when another node is
 //!    the primary, when a connection broke. So it looks for what was said in between.
 //! 3. It counts as heard once both subscriptions are confirmed. A server that has no sharded channels has plain ones.
+//! 4. Nobody waits for anything on such a connection as a rule: so it is asked now and then whether it is there, and made
+//!    anew if it does not say so.
 
 use super::super::config::{Address, Errand};
-use super::super::link::{Link, Wire, spaced};
+use super::super::link::{LASTED, Link, Wire, spaced};
 use super::super::mailbox::Mailboxes;
+use super::super::messages::LOOK;
 use super::super::verdict::judge;
 use super::topology::{Map, Redirect, redirect};
 use super::{PAUSE, RENEWAL, Shared};
@@ -26,7 +29,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
 
 /// How many subscriptions are made side by side.
@@ -266,18 +269,15 @@ async fn hear(shared: Arc<Shared>, heard: Arc<Watched<Heard>>, node: Address) {
             }
             false
         });
-        let trouble = tokio::select! {
+        let since = Instant::now();
+        tokio::select! {
             biased;
-            () = link.until_replaced(&wire) => true,
-            () = keep_subscribed(&shared, &heard, &node, &link, &wire) => {
-                link.replace(&wire);
-                true
-            }
-        };
-        if trouble {
-            failures = (failures + 1).min(4);
-            shared.doubt(None);
+            () = link.until_replaced(&wire) => {}
+            () = keep_subscribed(&shared, &heard, &node, &link, &wire) => link.replace(&wire),
         }
+        // What befalls one that has stood for a while says nothing of the next.
+        failures = if since.elapsed() >= LASTED { 0 } else { (failures + 1).min(4) };
+        shared.doubt(None);
     }
 }
 
@@ -292,10 +292,11 @@ fn refuse(shared: &Shared, heard: &Watched<Heard>, node: &Address, fault: &Fault
     });
 }
 
-/// Subscribes to what is to be heard at a node, for as long as the connection does what it is told (1).
+/// Subscribes to what is to be heard at a node, for as long as the connection does what it is told (1) and is there (4).
 async fn keep_subscribed(shared: &Shared, heard: &Watched<Heard>, node: &Address, link: &Link, wire: &Wire) {
     let mut here = BTreeSet::new();
     let mut failures = 0;
+    let mut answered = Instant::now();
     loop {
         let to_do = |map: &Map| {
             heard.read(|heard| {
@@ -318,6 +319,12 @@ async fn keep_subscribed(shared: &Shared, heard: &Watched<Heard>, node: &Address
             tokio::select! {
                 () = other_map => {}
                 () = more => {}
+                () = sleep_until(answered + LOOK.0) => {
+                    if !is_there(link, wire.clone()).await {
+                        return;
+                    }
+                    answered = Instant::now();
+                }
             }
         };
         wanted.truncate(AT_ONCE);
@@ -354,6 +361,7 @@ async fn keep_subscribed(shared: &Shared, heard: &Watched<Heard>, node: &Address
             return;
         }
         drop(map);
+        answered = Instant::now();
         failures = if is_later { failures + 1 } else { 0 };
         tokio::time::sleep(spaced((PAUSE.0, RENEWAL.1), failures, shared.config.surroundings().random()))
             .await;
@@ -406,6 +414,17 @@ async fn unsubscribe(link: &Link, mut wire: Wire, channel: &str) -> bool {
             _ => false,
         })
     })
+}
+
+/// Whether a connection answers, and what it is asked (4).
+async fn is_there(link: &Link, mut wire: Wire) -> bool {
+    match link.call(&mut wire, &cmd("PING"), Instant::now() + LOOK.1).await {
+        Ok(Value::SimpleString(answer)) => answer == "PONG",
+        // The user may not ask.
+        Ok(Value::ServerError(_)) => true,
+        // Nothing came, or what belongs to no question of ours (1).
+        _ => false,
+    }
 }
 
 /// Sends two commands about a channel in one write.

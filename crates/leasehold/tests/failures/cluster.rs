@@ -2,7 +2,7 @@
 
 use crate::scene::{MS, S, client, mutex, quick, until, until_waiting, within};
 use leasehold::store::{Op, Outcome, Permissions, RedisConfig, RedisStore, ServerVersion, Store};
-use leasehold::{Client, FencingToken, Mutex, Owner, Released};
+use leasehold::{Client, FencingToken, Guard, Mutex, Owner, Released};
 use leasehold_core::{Inspect, Lock, LockName};
 use leasehold_testkit::Cluster;
 use std::time::{Duration, Instant};
@@ -473,4 +473,52 @@ async fn row_39_a_primary_that_is_away_is_not_stormed() {
     // Two stores, with a connection for calls and one to hear each; the test's own, and the nodes'.
     assert!(rate < 8.0, "{rate}");
     assert!(connected() < CLIENTS * 8, "{}", connected());
+}
+
+/// Row 39: while a cluster answers that it is down, one call asks for all whether it is well again, be they of one slot or of
+/// many; then all holds are extended.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_39_a_cluster_that_is_down_is_asked_by_few() {
+    const HOLDS: u64 = 200;
+    const LEASE: Duration = Duration::from_secs(9);
+    let cluster = primaries();
+    let unused = cluster.slot("nothing is here").expect("a slot");
+    let owner = cluster.owner(unused).expect("an owner");
+    let slot = unused.to_string();
+    let ours = quick(&cluster.url(), 2 * S, LEASE).await;
+    let mut guards = Vec::new();
+    for number in 0..HOLDS {
+        for name in [format!("{number}"), format!("{{m}}{number}")] {
+            let held = ours.mutex(name).expect("a good name");
+            guards.push(held.acquire().await.expect("acquired"));
+        }
+    }
+    let shortest = || guards.iter().map(Guard::remaining).min().unwrap_or_default();
+    until("all have their whole lease", SOON, async || shortest() > LEASE / 2).await;
+    for at in 0..3 {
+        cluster.node(at).cli(&["CLUSTER", "DELSLOTS", &slot]).expect("a reply");
+    }
+    let is = |state: &str| (0..3).all(|at| cluster_state(&cluster, at) == state);
+    until("the cluster is down", SOON, async || is("fail")).await;
+    let refused = || (0..3).map(|at| rejected(&cluster, at)).sum::<u64>();
+    let (before, start) = (refused(), Instant::now());
+    // All are due in that time.
+    tokio::time::sleep(LEASE / 3).await;
+    let (refused, seconds) = (refused() - before, start.elapsed().as_secs_f64());
+    cluster.node(owner).cli(&["CLUSTER", "ADDSLOTS", &slot]).expect("a reply");
+    until("the cluster is well", SOON, async || is("ok")).await;
+    until("all are extended", SOON, async || shortest() > LEASE / 2).await;
+    println!("{refused} calls were refused in {seconds:.1} s, of {} holds", guards.len());
+    // It is 6000 if each asks for itself.
+    assert!(refused < 1500, "{refused}");
+    for guard in guards {
+        guard.release().await.expect("released");
+    }
+}
+
+fn cluster_state(cluster: &Cluster, at: usize) -> String {
+    let info = cluster.node(at).cli(&["CLUSTER", "INFO"]).expect("a reply");
+    let state =
+        info.text().and_then(|text| text.lines().find_map(|line| line.strip_prefix("cluster_state:")));
+    state.unwrap_or_default().trim().to_owned()
 }

@@ -5,7 +5,8 @@
 //!
 //! 1. Nothing is resent that may have been executed. Where a node has said that it has executed nothing, since the slot is
 //!    elsewhere, moves, or has no primary yet, the call goes on to whoever has it: within its deadline, so often at most,
-//!    and with a pause before it asks the same node again.
+//!    and with a pause before it asks the same node again. Of those that are refused since a node is not well, one asks
+//!    for all ([`recovery`]).
 //! 2. One task renews the map, and only when there is reason to doubt it: a node has said that a slot is elsewhere, a
 //!    connection is missing or has broken, or a node is not well. However many find that out, it asks once, with pauses
 //!    that grow to half a second and are half random for as long as nothing has changed.
@@ -15,11 +16,13 @@
 //! 4. An ASKING goes before its call in one write, so that nothing of another task's comes between them.
 
 mod ears;
+mod recovery;
 #[cfg(test)]
 mod tests;
 mod topology;
 
 use self::ears::Ears;
+use self::recovery::{Recovery, Turn};
 use self::topology::{Map, Told};
 use super::config::{Address, Errand, RedisConfig, Site};
 use super::dial::open;
@@ -111,6 +114,7 @@ pub(super) struct Cluster {
     shared: Arc<Shared>,
     /// Renews the map (2); `None` before the first call.
     task: Mutex<Option<JoinHandle<()>>>,
+    recovery: Recovery,
     ears: Ears,
 }
 
@@ -151,6 +155,11 @@ impl Node {
         self.link.node()
     }
 
+    /// Where an answer of it says to go on, if it has executed nothing.
+    pub(super) fn redirect(&self, value: &Value) -> Option<Redirect> {
+        redirect(&self.address, value)
+    }
+
     /// The fault of an answer that did not come.
     pub(super) fn lost(&self, lost: Lost) -> Fault {
         let fault = |kind| Fault::new(kind, Phase::Reply, Arc::clone(self.name()));
@@ -179,7 +188,12 @@ impl Cluster {
         let name = config.node();
         let shared =
             Arc::new(Shared { config, name, view: Watched::new(View::default()), nodes: Mutex::default() });
-        Self { ears: Ears::new(Arc::clone(&shared)), shared, task: Mutex::new(None) }
+        Self {
+            ears: Ears::new(Arc::clone(&shared)),
+            shared,
+            task: Mutex::new(None),
+            recovery: Recovery::default(),
+        }
     }
 
     pub(super) fn config(&self) -> &RedisConfig {
@@ -318,6 +332,7 @@ impl Cluster {
     ) -> Result<(Value, Arc<Node>), Outcome<T>> {
         let (mut aside, mut again, mut pauses) = (None, 0, 0);
         let mut last = None;
+        let mut turn: Option<Turn<'_>> = None;
         for sent in 0..SENT_AT_MOST {
             let asking = aside.is_some();
             let reached = match aside.take() {
@@ -344,8 +359,13 @@ impl Cluster {
                 (with_script, last) = (true, Some((value, node)));
                 continue;
             }
+            let random = self.shared.config.surroundings().random();
             let mut rest = sent >= AT_ONCE;
-            match redirect(&node.address, &value) {
+            let redirect = node.redirect(&value);
+            if let Some(turn) = turn.take_if(|_| redirect != Some(Redirect::Later)) {
+                turn.end();
+            }
+            match redirect {
                 None => return Ok((value, node)),
                 Some(Redirect::Moved(to)) => self.moved(slot, to),
                 Some(Redirect::Ask(to)) => aside = Some(to),
@@ -358,13 +378,17 @@ impl Cluster {
                 }
                 Some(Redirect::Later) => {
                     self.doubt();
-                    rest = true;
+                    last = Some((value, node));
+                    if !self.recovery.rest(&mut turn, random, deadline).await {
+                        break;
+                    }
+                    continue;
                 }
             }
             last = Some((value, node));
             if rest {
                 pauses += 1;
-                let pause = spaced(PAUSE, pauses, self.shared.config.surroundings().random());
+                let pause = spaced(PAUSE, pauses, random);
                 if Instant::now() + pause >= deadline {
                     break;
                 }
@@ -445,11 +469,6 @@ pub(super) fn is_unknown_script(value: &Value) -> bool {
 /// Whether nothing was executed since only some of the keys are where it was asked.
 pub(super) fn is_split(value: &Value) -> bool {
     matches!(value, Value::ServerError(error) if error.code() == "TRYAGAIN")
-}
-
-/// Whether nothing was executed, and it is to be sent to somebody else, or later.
-pub(super) fn is_redirected(node: &Node, value: &Value) -> bool {
-    redirect(&node.address, value).is_some()
 }
 
 /// One that waits for a connection, until it is dropped.

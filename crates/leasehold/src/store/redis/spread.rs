@@ -3,7 +3,7 @@
 //!
 //! What one operation means, and where it goes, is elsewhere: whatever a node does not do here at once goes that way.
 
-use super::cluster::{Cluster, is_redirected, is_unknown_script};
+use super::cluster::{Cluster, Split, is_split, is_unknown_script};
 use super::config::Address;
 use super::reply;
 use super::script::{Call, goes_by_token};
@@ -27,9 +27,15 @@ struct Group {
     call: Call,
 }
 
+impl Group {
+    fn ops(&self, all: &[(Lock, Op)]) -> Vec<(Lock, Op)> {
+        self.of.iter().map(|at| all[*at].clone()).collect()
+    }
+}
+
 impl RedisStore {
-    /// Sends several operations, in one go to each primary. Whatever does not belong there any more, or cannot be done in
-    /// one step with others since a slot moves, is sent by itself.
+    /// Sends several operations, in one go to each primary. Whatever does not belong there any more goes to whoever has it,
+    /// slot by slot; what cannot be done in one step with others since a slot moves is sent by itself.
     pub(super) async fn send_all_in(
         &self,
         cluster: &Cluster,
@@ -110,16 +116,34 @@ impl RedisStore {
         let outcomes = groups.iter().zip(values).map(|(group, value)| {
             let node = &node;
             async move {
-                let these: Vec<_> = group.of.iter().map(|at| ops[*at].clone()).collect();
-                let outcomes = if is_unknown_script(&value) || is_redirected(node, &value) {
-                    join_all(these.iter().map(|(lock, op)| self.send(lock, op, deadline))).await
+                let outcomes = if is_split(&value) {
+                    self.send_each(ops, group, deadline).await
+                } else if is_unknown_script(&value) || node.redirect(&value).is_some() {
+                    self.send_group(ops, group, deadline).await
                 } else {
-                    self.outcomes(&these, &value, line)
+                    self.outcomes(&group.ops(ops), &value, line)
                 };
                 group.of.iter().copied().zip(outcomes).collect::<Vec<_>>()
             }
         });
         join_all(outcomes).await.into_iter().flatten().collect()
+    }
+
+    /// Sends a group by itself, to whoever has its slot. Where some of its keys have gone ahead it falls apart.
+    async fn send_group(&self, ops: &[(Lock, Op)], group: &Group, deadline: Instant) -> Vec<Outcome> {
+        if group.of.len() == 1 {
+            return self.send_each(ops, group, deadline).await;
+        }
+        match self.reply(group.slot, &group.call, false, Split::Tell, deadline).await {
+            Ok((value, _)) if is_split(&value) => self.send_each(ops, group, deadline).await,
+            Ok((value, line)) => self.outcomes(&group.ops(ops), &value, &line),
+            Err(outcome) => vec![outcome; group.of.len()],
+        }
+    }
+
+    /// Sends the operations of a group each by itself.
+    async fn send_each(&self, ops: &[(Lock, Op)], group: &Group, deadline: Instant) -> Vec<Outcome> {
+        join_all(group.of.iter().map(|at| self.send(&ops[*at].0, &ops[*at].1, deadline))).await
     }
 
     /// The indexes of all slots, and then all records of which they know.
@@ -191,7 +215,7 @@ impl RedisStore {
         let values = values.map_err(|lost| Outcome::Unknown(node.lost(lost)))?;
         let mut answers = Vec::with_capacity(commands.len());
         for ((slot, command), value) in commands.into_iter().zip(values) {
-            let (value, line) = if is_redirected(&node, &value) {
+            let (value, line) = if node.redirect(&value).is_some() {
                 let (value, node) = cluster.command(slot, &command, deadline).await?;
                 (value, Line::Node(node, None))
             } else {

@@ -284,7 +284,7 @@ impl RedisStore {
 
     /// Sends the call of a script, and gives what the server replies, and by which line. `with_script` is set where the
     /// server is known not to know it.
-    async fn reply<T>(
+    pub(super) async fn reply<T>(
         &self,
         slot: u16,
         call: &Call,

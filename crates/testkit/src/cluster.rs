@@ -45,7 +45,7 @@ impl Cluster {
         Self::with(primaries, replicas, &RedisServer::builder())
     }
 
-    /// The same, of servers with settings. Returns when all of them agree.
+    /// The same, of servers with settings; by [`tls`](RedisServerBuilder::tls), say. Returns when all of them agree.
     pub fn with(primaries: usize, replicas: usize, settings: &RedisServerBuilder) -> io::Result<Self> {
         let settings = settings
             .clone()
@@ -122,10 +122,11 @@ impl Cluster {
         })
     }
 
-    /// `redis+cluster://…`, with all of the nodes.
+    /// `redis+cluster://…`, with all of the nodes; `rediss+cluster://…` by TLS, without the authority.
     pub fn url(&self) -> String {
         let nodes: Vec<_> = self.nodes.iter().map(|node| format!("127.0.0.1:{}", node.port())).collect();
-        format!("redis+cluster://{}", nodes.join(","))
+        let scheme = if self.nodes.iter().any(RedisServer::is_tls) { "rediss" } else { "redis" };
+        format!("{scheme}+cluster://{}", nodes.join(","))
     }
 
     /// The nodes: those that were primaries when all began, and then the replicas.

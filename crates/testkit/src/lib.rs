@@ -1,14 +1,15 @@
 //! Servers, faults and checks for Leasehold's own tests.
 //!
 //! This crate owns what a test needs *around* a lock: real servers on free ports ([`RedisServer`]), their clocks
-//! ([`FrozenClock`], [`ShiftedClock`]), a network that misbehaves on request ([`Proxy`]), processes that are
-//! killed and stopped ([`Worker`]), and futures that are dropped half-way ([`cancel_at_every_await`]). Those
-//! know nothing of locks: what a lock must do is said by the tests that use them, and for every store by
-//! [`conformance`]. [`ModelServer`] alone knows what locks mean, from the model: it is the server of a simulated
-//! network.
+//! ([`FrozenClock`], [`ShiftedClock`]) and certificates ([`Authority`]), a network that misbehaves on request
+//! ([`Proxy`]), processes that are killed and stopped ([`Worker`]), and futures that are dropped half-way
+//! ([`cancel_at_every_await`]). Those know nothing of locks: what a lock must do is said by the tests that use
+//! them, and for every store by [`conformance`]. [`ModelServer`] alone knows what locks mean, from the model: it
+//! is the server of a simulated network.
 //!
-//! It is for Unix with a C compiler (the clocks) and `redis-server` on the path.
+//! It is for Unix with a C compiler (the clocks), `openssl` (the certificates) and `redis-server` on the path.
 
+mod authority;
 mod cancel;
 mod clock;
 mod cluster;
@@ -26,6 +27,7 @@ mod server;
 mod signal;
 pub mod sim;
 
+pub use authority::Authority;
 pub use cancel::cancel_at_every_await;
 pub use clock::{FrozenClock, ServerClock, ShiftedClock};
 pub use cluster::Cluster;

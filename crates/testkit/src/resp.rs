@@ -6,6 +6,8 @@
 use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::time::Duration;
 
 use crate::frame::Splitter;
@@ -96,8 +98,14 @@ impl fmt::Debug for Value {
 /// One connection to a server on loopback. Every wait for a reply is bounded.
 #[derive(Debug)]
 pub struct RespConnection {
-    stream: TcpStream,
+    stream: Stream,
     replies: Splitter,
+}
+
+#[derive(Debug)]
+enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
 }
 
 impl RespConnection {
@@ -108,7 +116,15 @@ impl RespConnection {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(patience))?;
         stream.set_write_timeout(Some(patience))?;
-        Ok(Self { stream, replies: Splitter::replies() })
+        Ok(Self { stream: Stream::Tcp(stream), replies: Splitter::replies() })
+    }
+
+    /// Connects to a Unix socket; no reply is waited for longer than `patience`.
+    pub fn open_unix(path: &Path, patience: Duration) -> io::Result<Self> {
+        let stream = UnixStream::connect(path)?;
+        stream.set_read_timeout(Some(patience))?;
+        stream.set_write_timeout(Some(patience))?;
+        Ok(Self { stream: Stream::Unix(stream), replies: Splitter::replies() })
     }
 
     /// Sends a command and waits for its reply. An error reply is a [`Value::Error`], not an `Err`.
@@ -126,7 +142,10 @@ impl RespConnection {
             frame.extend_from_slice(argument);
             frame.extend_from_slice(b"\r\n");
         }
-        self.stream.write_all(&frame)
+        match &mut self.stream {
+            Stream::Tcp(stream) => stream.write_all(&frame),
+            Stream::Unix(stream) => stream.write_all(&frame),
+        }
     }
 
     /// Waits for the next reply, or for the next message of a subscription.
@@ -136,7 +155,11 @@ impl RespConnection {
             if let Some(frame) = self.replies.next_frame().map_err(io::Error::other)? {
                 return parse(&mut frame.as_slice());
             }
-            match self.stream.read(&mut chunk) {
+            let read = match &mut self.stream {
+                Stream::Tcp(stream) => stream.read(&mut chunk),
+                Stream::Unix(stream) => stream.read(&mut chunk),
+            };
+            match read {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(length) => self.replies.push(&chunk[..length]),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

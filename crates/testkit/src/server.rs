@@ -25,6 +25,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
+use crate::authority::Authority;
 use crate::clock::{ServerClock, Setting};
 use crate::resp::{RespConnection, Value};
 use crate::signal;
@@ -78,9 +79,15 @@ impl RedisServer {
         self.port
     }
 
-    /// `redis://127.0.0.1:port/`, without the password.
+    /// Whether it speaks TLS on its port.
+    pub fn is_tls(&self) -> bool {
+        self.settings.tls
+    }
+
+    /// `redis://127.0.0.1:port/`, without the password; `rediss://…` by TLS, without the authority.
     pub fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}/", self.port)
+        let scheme = if self.is_tls() { "rediss" } else { "redis" };
+        format!("{scheme}://127.0.0.1:{}/", self.port)
     }
 
     /// `redis+unix:///…/redis.sock`; `None` unless the server was built with a socket.
@@ -90,7 +97,7 @@ impl RedisServer {
 
     /// The socket's path; `None` unless the server was built with one.
     pub fn unix_path(&self) -> Option<PathBuf> {
-        self.settings.unix_socket.then(|| self.dir.path().join("redis.sock"))
+        self.settings.unix_socket.then(|| socket_path(self.dir.path()))
     }
 
     /// The process id; `None` while the server is down.
@@ -135,7 +142,7 @@ impl RedisServer {
 
     /// A connection for several commands, with the password given if there is one.
     pub fn connect(&self) -> io::Result<RespConnection> {
-        self.settings.connect(self.port)
+        self.settings.connect(self.dir.path(), self.port)
     }
 
     /// How often each command ran since the start or the last [`reset_counts`](Self::reset_counts), by its name in
@@ -181,6 +188,8 @@ pub struct RedisServerBuilder {
     password: Option<String>,
     /// Set if the server listens on a Unix socket too.
     unix_socket: bool,
+    /// Set if its port speaks TLS, and raw commands go by the Unix socket.
+    tls: bool,
     /// Set if data outlives a restart.
     appendonly: bool,
     /// The core to run on, for measurements.
@@ -209,6 +218,7 @@ impl Default for RedisServerBuilder {
             config: Vec::new(),
             password: None,
             unix_socket: false,
+            tls: false,
             appendonly: false,
             core: None,
             clock: None,
@@ -234,6 +244,15 @@ impl RedisServerBuilder {
     pub fn unix_socket(mut self) -> Self {
         self.unix_socket = true;
         self
+    }
+
+    /// Speaks TLS on its port, and plain text on none, with a certificate that an authority has signed under that name. It
+    /// wants one of its clients, unless `tls-auth-clients no` is configured. As a node of a cluster it speaks TLS to the
+    /// others, too. It listens on a Unix socket as well, by which raw commands go.
+    pub fn tls(self, authority: &Authority, name: &str) -> Self {
+        let mut own = authority.certify(self, name).unix_socket();
+        own.tls = true;
+        own
     }
 
     /// Keeps an append-only file, flushed at every write: nothing is lost over a restart.
@@ -345,13 +364,17 @@ impl RedisServerBuilder {
 
     fn config_text(&self, dir: &Path, port: u16) -> String {
         let mut text = format!(
-            "bind 127.0.0.1\nport {port}\ndaemonize no\ndir {dir}\nlogfile {log}\n",
+            "bind 127.0.0.1\ndaemonize no\ndir {dir}\nlogfile {log}\n",
             dir = quoted(&dir.to_string_lossy()),
             log = quoted(&log_path(dir).to_string_lossy()),
         );
         let mut line = |directive: &str, value: &str| {
             writeln!(text, "{directive} {value}").expect("writing to a string cannot fail");
         };
+        if self.tls {
+            line("port", "0");
+        }
+        line(if self.tls { "tls-port" } else { "port" }, &port.to_string());
         if self.part != Part::Sentinel {
             line("save", "\"\"");
             line("appendonly", if self.appendonly { "yes" } else { "no" });
@@ -360,9 +383,13 @@ impl RedisServerBuilder {
         if self.part == Part::Node {
             line("cluster-enabled", "yes");
             line("cluster-config-file", "nodes.conf");
+            if self.tls {
+                line("tls-cluster", "yes");
+                line("tls-replication", "yes");
+            }
         }
         if self.unix_socket {
-            line("unixsocket", &quoted(&dir.join("redis.sock").to_string_lossy()));
+            line("unixsocket", &quoted(&socket_path(dir).to_string_lossy()));
             line("unixsocketperm", "700");
         }
         if let Some(password) = &self.password {
@@ -377,7 +404,7 @@ impl RedisServerBuilder {
     fn await_ready(&self, child: &mut Child, dir: &Path, port: u16) -> Result<(), BootError> {
         let deadline = Instant::now() + BOOT_PATIENCE;
         loop {
-            let why_not = match self.readiness(child.id(), port) {
+            let why_not = match self.readiness(child.id(), dir, port) {
                 Ok(Readiness::Ready) => return Ok(()),
                 Ok(Readiness::Stranger) => return Err(BootError::PortTaken),
                 Ok(Readiness::Loading) => "it is loading its data".to_owned(),
@@ -399,8 +426,8 @@ impl RedisServerBuilder {
         }
     }
 
-    fn readiness(&self, pid: u32, port: u16) -> io::Result<Readiness> {
-        let mut connection = match self.connect(port) {
+    fn readiness(&self, pid: u32, dir: &Path, port: u16) -> io::Result<Readiness> {
+        let mut connection = match self.connect(dir, port) {
             Ok(connection) => connection,
             // A server that knows another password is not ours.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(Readiness::Stranger),
@@ -416,8 +443,12 @@ impl RedisServerBuilder {
         }
     }
 
-    fn connect(&self, port: u16) -> io::Result<RespConnection> {
-        let mut connection = RespConnection::open(port, CALL_PATIENCE)?;
+    fn connect(&self, dir: &Path, port: u16) -> io::Result<RespConnection> {
+        let mut connection = if self.tls {
+            RespConnection::open_unix(&socket_path(dir), CALL_PATIENCE)?
+        } else {
+            RespConnection::open(port, CALL_PATIENCE)?
+        };
         if let Some(password) = &self.password
             && let Value::Error(text) = connection.call(&["AUTH", password])?
         {
@@ -506,6 +537,10 @@ fn write_private(path: &Path, text: &str) -> io::Result<()> {
 
 fn log_path(dir: &Path) -> PathBuf {
     dir.join("redis.log")
+}
+
+fn socket_path(dir: &Path) -> PathBuf {
+    dir.join("redis.sock")
 }
 
 fn log_tail(dir: &Path) -> String {

@@ -4,91 +4,25 @@ use crate::scene::{LONG, SHORT, acquire, claim, found, granted, refused, release
 use leasehold::Client;
 use leasehold::store::{Fault, FaultKind, RedisConfig, RedisStore, TlsFault};
 use leasehold_core::Fate;
-use leasehold_testkit::{RedisServer, RedisServerBuilder};
+use leasehold_testkit::{Authority, RedisServer, RedisServerBuilder};
 use std::fs;
 use std::net::TcpListener;
-use std::path::PathBuf;
-use std::process::Command;
-use tempfile::TempDir;
 
 const LOOPBACK: &str = "IP:127.0.0.1";
-/// A time that is over, and one that is not.
+/// A time that is over.
 const LAST_YEARS: (&str, &str) = ("20200101000000Z", "20200201000000Z");
-const THIS_YEARS: (&str, &str) = ("20200101000000Z", "20991231000000Z");
 
-/// Somebody who signs certificates, in a directory of its own.
-struct Authority(TempDir);
-
-impl Authority {
-    fn new() -> Self {
-        let own = Self(tempfile::tempdir().unwrap());
-        let settings = format!(
-            "[ca]\ndefault_ca = own\n[own]\ndatabase = {0}/index\nnew_certs_dir = {0}\ncertificate = {0}/root.pem\n\
-             private_key = {0}/root.key\nrand_serial = yes\nunique_subject = no\ndefault_md = sha256\npolicy = any\n\
-             [any]\ncommonName = supplied\n",
-            own.0.path().display()
-        );
-        fs::write(own.path("settings"), settings).unwrap();
-        fs::write(own.path("index"), "").unwrap();
-        own.request("root", &["-x509", "-days", "2", "-out", &own.file("root.pem")]);
-        own
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
-    }
-
-    fn file(&self, name: &str) -> String {
-        self.path(name).display().to_string()
-    }
-
-    fn read(&self, name: &str) -> Vec<u8> {
-        fs::read(self.path(name)).unwrap()
-    }
-
-    /// Signs a certificate for a host, for that time: `name.pem` and `name.key`.
-    fn sign(&self, name: &str, host: &str, (from, until): (&str, &str)) {
-        let extensions = format!("basicConstraints = critical,CA:FALSE\nsubjectAltName = {host}\n");
-        fs::write(self.path("extensions"), extensions).unwrap();
-        self.request(name, &["-out", &self.file("request")]);
-        let files = [("-config", "settings"), ("-extfile", "extensions"), ("-in", "request")];
-        let files = files.map(|(option, name)| [option.to_owned(), self.file(name)]).concat();
-        let mut ca = Command::new("openssl");
-        ca.args(["ca", "-batch", "-notext", "-startdate", from, "-enddate", until]).args(files);
-        run(ca.args(["-out", &self.file(&format!("{name}.pem"))]));
-    }
-
-    /// Makes a key, and a request to sign what belongs to it.
-    fn request(&self, name: &str, settings: &[&str]) {
-        let mut req = Command::new("openssl");
-        req.args(["req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]);
-        req.args(["-subj", "/CN=leasehold test", "-keyout", &self.file(&format!("{name}.key"))]);
-        run(req.args(settings));
-    }
-
-    /// A server with that certificate, and the port on which it speaks TLS. It wants a certificate of the client's if
-    /// that is so.
-    fn server(&self, name: &str, wants_one: bool) -> (RedisServer, u16) {
-        let port = free_port();
-        let settings = self.settings(RedisServer::builder(), name, port);
-        let wants_one = if wants_one { "yes" } else { "no" };
-        (settings.config("tls-auth-clients", wants_one).start().unwrap(), port)
-    }
-
-    fn settings(&self, settings: RedisServerBuilder, name: &str, port: u16) -> RedisServerBuilder {
-        // A server that is named in its place may have been built without TLS.
-        settings
-            .binary("redis-server")
-            .config("tls-port", port.to_string())
-            .config("tls-cert-file", self.file(&format!("{name}.pem")))
-            .config("tls-key-file", self.file(&format!("{name}.key")))
-            .config("tls-ca-cert-file", self.file("root.pem"))
-    }
+/// A server with that certificate, and the port on which it speaks TLS beside the one for plain text. It wants a certificate
+/// of the client's if that is so.
+fn server(authority: &Authority, name: &str, wants_one: bool) -> (RedisServer, u16) {
+    let port = free_port();
+    let settings = settings(authority, RedisServer::builder(), name, port);
+    let wants_one = if wants_one { "yes" } else { "no" };
+    (settings.config("tls-auth-clients", wants_one).start().unwrap(), port)
 }
 
-fn run(command: &mut Command) {
-    let done = command.output().expect("the test needs openssl");
-    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+fn settings(authority: &Authority, server: RedisServerBuilder, name: &str, port: u16) -> RedisServerBuilder {
+    authority.certify(server, name).config("tls-port", port.to_string())
 }
 
 fn free_port() -> u16 {
@@ -123,17 +57,17 @@ async fn tls_never_falls_back_to_plain_text() {
 
 #[tokio::test]
 async fn tls_goes_to_servers_that_are_trusted_and_to_no_others() {
-    let (authority, other) = (Authority::new(), Authority::new());
-    authority.sign("leaf", LOOPBACK, THIS_YEARS);
-    let (_server, port) = authority.server("leaf", false);
-    for config in [by_tls(port), by_tls(port).root_certificate(other.read("root.pem"))] {
+    let (authority, other) = (Authority::new().unwrap(), Authority::new().unwrap());
+    authority.sign("leaf", LOOPBACK).unwrap();
+    let (_server, port) = server(&authority, "leaf", false);
+    for config in [by_tls(port), by_tls(port).root_certificate(other.read("root.pem").unwrap())] {
         let fault = fault(config).await;
         assert_eq!(disagreement(&fault), &TlsFault::UnknownIssuer, "{fault}");
         assert!(fault.to_string().contains("`?ca=FILE`") && !fault.is_transient(), "{fault}");
     }
-    let both = [other.read("root.pem"), authority.read("root.pem")].concat();
+    let both = [other.read("root.pem").unwrap(), authority.read("root.pem").unwrap()].concat();
     let ways = [
-        by_tls(port).root_certificate(authority.read("root.pem")),
+        by_tls(port).root_certificate(authority.read("root.pem").unwrap()),
         by_tls(port).root_certificate(both.clone()),
         by_tls(port).root_certificate(both).resp2(),
     ];
@@ -146,10 +80,10 @@ async fn tls_goes_to_servers_that_are_trusted_and_to_no_others() {
 
 #[tokio::test]
 async fn what_is_wrong_with_the_servers_certificate_is_told() {
-    let authority = Authority::new();
-    authority.sign("elsewhere", "DNS:locks.example,IP:192.0.2.1", THIS_YEARS);
-    authority.sign("old", LOOPBACK, LAST_YEARS);
-    authority.sign("early", LOOPBACK, ("20980101000000Z", "20990101000000Z"));
+    let authority = Authority::new().unwrap();
+    authority.sign("elsewhere", "DNS:locks.example,IP:192.0.2.1").unwrap();
+    authority.sign_for("old", LOOPBACK, LAST_YEARS).unwrap();
+    authority.sign_for("early", LOOPBACK, ("20980101000000Z", "20990101000000Z")).unwrap();
     for (name, wanted, said) in [
         ("elsewhere", TlsFault::WrongName(Vec::new()), "names (locks.example, 192.0.2.1): "),
         ("old", TlsFault::Expired, "its certificate has expired"),
@@ -157,8 +91,8 @@ async fn what_is_wrong_with_the_servers_certificate_is_told() {
         // One that is its own authority, as `openssl req -x509` makes it.
         ("root", TlsFault::BadCertificate(String::new()), "cannot be accepted: CaUsedAsEndEntity"),
     ] {
-        let (_server, port) = authority.server(name, false);
-        let fault = fault(by_tls(port).root_certificate(authority.read("root.pem"))).await;
+        let (_server, port) = server(&authority, name, false);
+        let fault = fault(by_tls(port).root_certificate(authority.read("root.pem").unwrap())).await;
         let found = disagreement(&fault);
         assert_eq!(std::mem::discriminant(found), std::mem::discriminant(&wanted), "{fault}");
         assert!(fault.to_string().contains(said) && !fault.is_transient(), "{fault}");
@@ -168,16 +102,16 @@ async fn what_is_wrong_with_the_servers_certificate_is_told() {
 
 #[tokio::test]
 async fn a_client_shows_its_certificate_where_it_has_to() {
-    let (authority, other) = (Authority::new(), Authority::new());
+    let (authority, other) = (Authority::new().unwrap(), Authority::new().unwrap());
     for name in ["leaf", "ours"] {
-        authority.sign(name, LOOPBACK, THIS_YEARS);
+        authority.sign(name, LOOPBACK).unwrap();
     }
-    authority.sign("old", LOOPBACK, LAST_YEARS);
-    other.sign("ours", LOOPBACK, THIS_YEARS);
-    let (_server, port) = authority.server("leaf", true);
-    let config = || by_tls(port).root_certificate(authority.read("root.pem"));
+    authority.sign_for("old", LOOPBACK, LAST_YEARS).unwrap();
+    other.sign("ours", LOOPBACK).unwrap();
+    let (_server, port) = server(&authority, "leaf", true);
+    let config = || by_tls(port).root_certificate(authority.read("root.pem").unwrap());
     let with = |authority: &Authority, name: &str| {
-        let own = ["pem", "key"].map(|ext| authority.read(&format!("{name}.{ext}")));
+        let own = ["pem", "key"].map(|ext| authority.read(&format!("{name}.{ext}")).unwrap());
         let [own, key] = own;
         config().client_certificate(own, key)
     };
@@ -200,14 +134,14 @@ async fn a_client_shows_its_certificate_where_it_has_to() {
 /// Both connections of a client, the keeper's as well.
 #[tokio::test]
 async fn a_client_is_built_with_certificates() {
-    let authority = Authority::new();
+    let authority = Authority::new().unwrap();
     for name in ["leaf", "ours"] {
-        authority.sign(name, LOOPBACK, THIS_YEARS);
+        authority.sign(name, LOOPBACK).unwrap();
     }
-    let (server, port) = authority.server("leaf", true);
+    let (server, port) = server(&authority, "leaf", true);
     let certified = |url: &str| {
-        let client = Client::builder(url).root_certificate(authority.read("root.pem"));
-        client.client_certificate(authority.read("ours.pem"), authority.read("ours.key"))
+        let client = Client::builder(url).root_certificate(authority.read("root.pem").unwrap());
+        client.client_certificate(authority.read("ours.pem").unwrap(), authority.read("ours.key").unwrap())
     };
     let client = certified(&format!("rediss://127.0.0.1:{port}")).connect().await.unwrap();
     let guard = client.mutex("job").unwrap().acquire().await.unwrap();
@@ -230,9 +164,9 @@ async fn a_client_is_built_with_certificates() {
 
 #[tokio::test]
 async fn plain_text_to_a_server_that_wants_tls_is_told() {
-    let authority = Authority::new();
-    authority.sign("leaf", LOOPBACK, THIS_YEARS);
-    let (_server, port) = authority.server("leaf", false);
+    let authority = Authority::new().unwrap();
+    authority.sign("leaf", LOOPBACK).unwrap();
+    let (_server, port) = server(&authority, "leaf", false);
     let config = RedisConfig::from_url(&format!("redis://:hunter2@127.0.0.1:{port}")).unwrap();
     let fault = fault(config).await;
     assert_eq!(disagreement(&fault), &TlsFault::HungUp, "{fault}");
@@ -260,16 +194,19 @@ async fn a_server_that_answers_tls_in_plain_text_is_told() {
 
 #[tokio::test]
 async fn certificates_that_cannot_be_used_are_told_and_no_key_is_shown() {
-    let authority = Authority::new();
+    let authority = Authority::new().unwrap();
     for name in ["leaf", "ours"] {
-        authority.sign(name, LOOPBACK, THIS_YEARS);
+        authority.sign(name, LOOPBACK).unwrap();
     }
-    let (server, port) = authority.server("leaf", true);
-    let config = || by_tls(port).root_certificate(authority.read("root.pem"));
-    let (own, key, another) =
-        (authority.read("ours.pem"), authority.read("ours.key"), authority.read("leaf.key"));
+    let (server, port) = server(&authority, "leaf", true);
+    let config = || by_tls(port).root_certificate(authority.read("root.pem").unwrap());
+    let (own, key, another) = (
+        authority.read("ours.pem").unwrap(),
+        authority.read("ours.key").unwrap(),
+        authority.read("leaf.key").unwrap(),
+    );
     let files = |query: &str| {
-        let query = query.replace("DIR", &authority.0.path().display().to_string());
+        let query = query.replace("DIR", &authority.dir().display().to_string());
         RedisConfig::from_url(&format!("rediss://127.0.0.1:{port}?{query}")).unwrap()
     };
     fs::write(authority.path("empty"), "").unwrap();
@@ -286,10 +223,10 @@ async fn certificates_that_cannot_be_used_are_told_and_no_key_is_shown() {
         (files("ca=DIR/root.pem&cert=DIR/gone&key=DIR/ours.key"), "certificate, `DIR/gone`, cannot be read"),
         (files("ca=DIR/root.pem&cert=DIR/ours.pem&key=DIR"), "key, `DIR`, cannot be read"),
         (files("ca=DIR/root.pem&cert=DIR/ours.pem&key=DIR/leaf.key"), "`DIR/leaf.key`, does not fit"),
-        (plain().root_certificate(authority.read("root.pem")), "write `rediss`"),
+        (plain().root_certificate(authority.read("root.pem").unwrap()), "write `rediss`"),
         (plain().client_certificate(&*own, &*key), "write `rediss`"),
     ] {
-        let said = said.replace("DIR", &authority.0.path().display().to_string());
+        let said = said.replace("DIR", &authority.dir().display().to_string());
         let fault = fault(config.clone()).await;
         assert!(matches!(&fault.kind, FaultKind::Unusable(text) if text.contains(&said)), "{said}: {fault}");
         assert!(!fault.is_transient());
@@ -304,11 +241,11 @@ async fn certificates_that_cannot_be_used_are_told_and_no_key_is_shown() {
 /// Files are read for each connection, so what is renewed on the disk is used without a restart.
 #[tokio::test]
 async fn certificates_that_are_renewed_on_the_disk_are_used() {
-    let authority = Authority::new();
+    let authority = Authority::new().unwrap();
     for name in ["leaf", "ours"] {
-        authority.sign(name, LOOPBACK, THIS_YEARS);
+        authority.sign(name, LOOPBACK).unwrap();
     }
-    authority.sign("old", LOOPBACK, LAST_YEARS);
+    authority.sign_for("old", LOOPBACK, LAST_YEARS).unwrap();
     let copy = |from: &str| {
         for ext in ["pem", "key"] {
             fs::copy(authority.path(&format!("{from}.{ext}")), authority.path(&format!("used.{ext}")))
@@ -316,8 +253,8 @@ async fn certificates_that_are_renewed_on_the_disk_are_used() {
         }
     };
     copy("old");
-    let (_server, port) = authority.server("leaf", true);
-    let dir = authority.0.path().display();
+    let (_server, port) = server(&authority, "leaf", true);
+    let dir = authority.dir().display();
     let url = format!("rediss://127.0.0.1:{port}?ca={dir}/root.pem&cert={dir}/used.pem&key={dir}/used.key");
     let store = RedisStore::lazy(url.parse().unwrap());
     let fault = refused(acquire(&store, &claim(1), None).await);
@@ -338,18 +275,18 @@ async fn certificates_that_are_renewed_on_the_disk_are_used() {
 /// Sentinels are talked to as the server is.
 #[tokio::test]
 async fn sentinels_are_shown_the_certificate_too() {
-    let authority = Authority::new();
+    let authority = Authority::new().unwrap();
     for name in ["leaf", "ours"] {
-        authority.sign(name, LOOPBACK, THIS_YEARS);
+        authority.sign(name, LOOPBACK).unwrap();
     }
-    let (_server, port) = authority.server("leaf", true);
+    let (_server, port) = server(&authority, "leaf", true);
     let theirs = free_port();
-    let sentinel = authority.settings(RedisServer::builder().sentinel(), "leaf", theirs);
+    let sentinel = settings(&authority, RedisServer::builder().sentinel(), "leaf", theirs);
     let sentinel = sentinel
         .config("tls-replication", "yes")
         .config("sentinel", format!("monitor main 127.0.0.1 {port} 1"));
     let _sentinel = sentinel.start().unwrap();
-    let dir = authority.0.path().display();
+    let dir = authority.dir().display();
     let url = format!("rediss+sentinel://127.0.0.1:{theirs}/main?ca={dir}/root.pem");
     let fault = fault(url.parse().unwrap()).await;
     assert_eq!(disagreement(&fault), &TlsFault::ClientCertificateMissing, "{fault}");

@@ -1,0 +1,115 @@
+//! Somebody who signs certificates, for the tests of TLS.
+//!
+//! Owns keys and certificates in a directory of its own, made by `openssl`. Who shows which of them is said by the tests.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use tempfile::TempDir;
+
+use crate::server::RedisServerBuilder;
+
+/// From when and until when a certificate is valid that is to be so in every test.
+const VALID: (&str, &str) = ("20200101000000Z", "20991231000000Z");
+
+/// An authority that signs certificates: `root.pem` is its own. All of its files are removed on drop.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> {
+/// use leasehold_testkit::{Authority, RedisServer};
+///
+/// let authority = Authority::new()?;
+/// authority.sign("server", "IP:127.0.0.1,DNS:localhost")?;
+/// let server = RedisServer::builder().tls(&authority, "server").start()?;
+/// assert!(server.url().starts_with("rediss://"));
+/// assert_eq!(server.cli(&["PING"])?.text(), Some("PONG"));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Authority {
+    dir: TempDir,
+}
+
+impl Authority {
+    /// An authority that has signed nothing but its own certificate, with a key of its own.
+    pub fn new() -> io::Result<Self> {
+        let own = Self { dir: TempDir::with_prefix("leasehold-authority-")? };
+        let settings = format!(
+            "[ca]\ndefault_ca = own\n[own]\ndatabase = {0}/index\nnew_certs_dir = {0}\ncertificate = {0}/root.pem\n\
+             private_key = {0}/root.key\nrand_serial = yes\nunique_subject = no\ndefault_md = sha256\npolicy = any\n\
+             [any]\ncommonName = supplied\n",
+            own.dir().display()
+        );
+        fs::write(own.path("settings"), settings)?;
+        fs::write(own.path("index"), "")?;
+        own.request("root", &["-x509", "-days", "2", "-out", &own.file("root.pem")])?;
+        Ok(own)
+    }
+
+    /// Signs a certificate for hosts, such as `IP:127.0.0.1,DNS:localhost`: `name.pem`, and its key `name.key`.
+    pub fn sign(&self, name: &str, hosts: &str) -> io::Result<()> {
+        self.sign_for(name, hosts, VALID)
+    }
+
+    /// The same for a time, from when until when: both as `20200101000000Z`.
+    pub fn sign_for(&self, name: &str, hosts: &str, (from, until): (&str, &str)) -> io::Result<()> {
+        let extensions = format!("basicConstraints = critical,CA:FALSE\nsubjectAltName = {hosts}\n");
+        fs::write(self.path("extensions"), extensions)?;
+        self.request(name, &["-out", &self.file("request")])?;
+        let files = [("-config", "settings"), ("-extfile", "extensions"), ("-in", "request")];
+        let files = files.map(|(option, name)| [option.to_owned(), self.file(name)]).concat();
+        let mut ca = Command::new("openssl");
+        ca.args(["ca", "-batch", "-notext", "-startdate", from, "-enddate", until]).args(files);
+        run(ca.args(["-out", &self.file(&format!("{name}.pem"))]))
+    }
+
+    /// Where its files are.
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Where one of its files is.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir().join(name)
+    }
+
+    /// What one of its files has in it.
+    pub fn read(&self, name: &str) -> io::Result<Vec<u8>> {
+        fs::read(self.path(name))
+    }
+
+    /// Has a server show that certificate where it speaks TLS, and trust those that this authority has signed.
+    pub fn certify(&self, server: RedisServerBuilder, name: &str) -> RedisServerBuilder {
+        // A server that is named in its place may have been built without TLS.
+        server
+            .binary("redis-server")
+            .config("tls-cert-file", self.file(&format!("{name}.pem")))
+            .config("tls-key-file", self.file(&format!("{name}.key")))
+            .config("tls-ca-cert-file", self.file("root.pem"))
+    }
+
+    fn file(&self, name: &str) -> String {
+        self.path(name).display().to_string()
+    }
+
+    /// Makes a key, and a request to sign what belongs to it.
+    fn request(&self, name: &str, settings: &[&str]) -> io::Result<()> {
+        let mut req = Command::new("openssl");
+        req.args(["req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]);
+        req.args(["-subj", "/CN=leasehold test", "-keyout", &self.file(&format!("{name}.key"))]);
+        run(req.args(settings))
+    }
+}
+
+fn run(command: &mut Command) -> io::Result<()> {
+    let done = command.output().map_err(|error| {
+        io::Error::new(error.kind(), format!("tests of TLS need `openssl`, which failed to start: {error}"))
+    })?;
+    if done.status.success() {
+        return Ok(());
+    }
+    Err(io::Error::other(format!("openssl: {}", String::from_utf8_lossy(&done.stderr))))
+}

@@ -376,6 +376,10 @@ impl Cluster {
                     }
                     rest = true;
                 }
+                Some(Redirect::Unnamed) => {
+                    self.doubt();
+                    rest = true;
+                }
                 Some(Redirect::Later) => {
                     self.doubt();
                     last = Some((value, node));

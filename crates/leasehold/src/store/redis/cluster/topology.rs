@@ -7,6 +7,9 @@ use redis::{Cmd, Pipeline, Value, cmd, from_redis_value_ref};
 
 /// How many slots there are.
 pub(in super::super) const SLOTS: u16 = 16_384;
+/// What a node is called that has announced no name, or whose name has not got about yet, where names are preferred. It is not
+/// where the one is that was asked, as one is that is called nothing.
+const UNNAMED: &str = "?";
 
 /// Who has which slot. It is replaced as a whole.
 #[derive(Debug, Clone)]
@@ -77,14 +80,27 @@ fn range_of(asked: &Address, range: &Value) -> Option<(u16, u16, Address)> {
     let slot = |value: &Value| from_redis_value_ref(value).ok();
     // What it is called may be left open.
     let host: Option<String> = primary.first().and_then(|host| from_redis_value_ref(host).ok());
+    let host = match host.as_deref() {
+        // Of itself alone a node may not know its address.
+        Some(UNNAMED) => primary.get(3).and_then(ip).unwrap_or_default(),
+        _ => host.unwrap_or_default(),
+    };
     let port: u16 = primary.get(1).and_then(|port| from_redis_value_ref(port).ok())?;
-    Some((slot(first)?, slot(last)?, at(asked, host.as_deref().unwrap_or_default(), port)?))
+    Some((slot(first)?, slot(last)?, at(asked, &host, port)?))
+}
+
+/// The address of a node, as it is told beside its name.
+fn ip(more: &Value) -> Option<String> {
+    let (_, ip) = more
+        .as_map_iter()?
+        .find(|(key, _)| from_redis_value_ref(key).is_ok_and(|key: String| key == "ip"))?;
+    from_redis_value_ref(ip).ok()
 }
 
 /// The address of a node of which another says that it is at that host, or at its own where it names none.
 fn at(asked: &Address, host: &str, port: u16) -> Option<Address> {
     let Address::Tcp { host: own, tls, .. } = asked else { return None };
-    let host = if matches!(host, "" | "?") { own } else { host };
+    let host = if host.is_empty() { own } else { host };
     Some(Address::Tcp { host: host.to_owned(), port, tls: *tls })
 }
 
@@ -140,6 +156,8 @@ pub(in super::super) enum Redirect {
     Ask(Address),
     /// Here or there, in a moment: the slot moves, and some of the keys have gone ahead.
     Again,
+    /// Elsewhere, and only the next map says where that is.
+    Unnamed,
     /// To whoever has the slot when the cluster is well again.
     Later,
 }
@@ -147,13 +165,13 @@ pub(in super::super) enum Redirect {
 /// What an answer of the node at `asked` says about that.
 pub(in super::super) fn redirect(asked: &Address, value: &Value) -> Option<Redirect> {
     let Value::ServerError(error) = value else { return None };
-    let named = || {
+    let named = |to: fn(Address) -> Redirect| {
         let (host, port) = error.details()?.split_once(' ')?.1.trim().rsplit_once(':')?;
-        at(asked, host, port.parse().ok()?)
+        if host == UNNAMED { Some(Redirect::Unnamed) } else { at(asked, host, port.parse().ok()?).map(to) }
     };
     match error.code() {
-        "MOVED" => named().map(Redirect::Moved),
-        "ASK" => named().map(Redirect::Ask),
+        "MOVED" => named(Redirect::Moved),
+        "ASK" => named(Redirect::Ask),
         "TRYAGAIN" => Some(Redirect::Again),
         "CLUSTERDOWN" | "LOADING" | "MASTERDOWN" | "READONLY" => Some(Redirect::Later),
         _ => None,
@@ -188,7 +206,10 @@ mod tests {
             ("-MOVED 5 a:1\r\n", Some(Redirect::Moved(node("a", 1)))),
             ("-MOVED 5 :1\r\n", Some(Redirect::Moved(node("asked", 1)))),
             ("-MOVED 5 ::1:7\r\n", Some(Redirect::Moved(node("::1", 7)))),
+            ("-MOVED 5 ?:1\r\n", Some(Redirect::Unnamed)),
             ("-ASK 5 a:1\r\n", Some(Redirect::Ask(node("a", 1)))),
+            ("-ASK 5 :1\r\n", Some(Redirect::Ask(node("asked", 1)))),
+            ("-ASK 5 ?:1\r\n", Some(Redirect::Unnamed)),
             ("-TRYAGAIN Multiple keys request during rehashing of slot\r\n", Some(Redirect::Again)),
             ("-CLUSTERDOWN The cluster is down\r\n", Some(Redirect::Later)),
             ("-READONLY You can't write against a read only replica.\r\n", Some(Redirect::Later)),
@@ -221,6 +242,24 @@ mod tests {
         let moved = told.map.with(101, &node("b", 5));
         assert_eq!(moved.primary(101), Some(&node("b", 5)));
         assert!(!moved.agrees_with(&told.map) && moved.with(101, &node("asked", 3)).agrees_with(&told.map));
+    }
+
+    /// As a node tells of one that announces no name, where names are preferred.
+    #[test]
+    fn a_node_without_a_name_is_at_its_address() {
+        let named = |ip: &str| {
+            let more = Value::Map(vec![(text("shard"), text("x")), (text("ip"), text(ip))]);
+            let primary = Value::Array(vec![text("?"), Value::Int(1), text("id"), more]);
+            let range = Value::Array(vec![Value::Int(0), Value::Int(9), primary]);
+            let told = read(&node("asked", 9), &[text(""), Value::Array(vec![range])]).expect("well formed");
+            told.map.primary(0).cloned()
+        };
+        assert_eq!(named("10.0.0.2"), Some(node("10.0.0.2", 1)));
+        assert_eq!(
+            named(""),
+            Some(node("asked", 1)),
+            "it is the one that was asked: of itself alone a node may not know it"
+        );
     }
 
     #[test]

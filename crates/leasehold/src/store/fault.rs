@@ -128,7 +128,10 @@ pub enum TlsFault {
     )]
     UnknownIssuer,
     /// The server's certificate is for other hosts than the one that we have connected to: for these.
-    #[error("its certificate is not for the host that the URL names{}: connect by a name that it is for", listed(.0))]
+    #[error(
+        "its certificate is not for the host that the URL, a Sentinel or the cluster names{}: let them use a name that it is for",
+        listed(.0)
+    )]
     WrongName(Vec<String>),
     /// The server's certificate has expired.
     #[error("its certificate has expired: have it renewed, or set this machine's clock right")]

@@ -1,7 +1,7 @@
 //! What `doctor` finds, and how it ends.
 
 use super::scene::Scene;
-use leasehold_testkit::{RedisServer, Sentinels};
+use leasehold_testkit::{Authority, Cluster, RedisServer, Sentinels};
 
 /// What it says as JSON.
 #[track_caller]
@@ -94,6 +94,36 @@ fn a_replica_and_the_primary_that_sentinels_name() {
     let json: serde_json::Value = serde_json::from_str(&outcome.stdout).expect("it is JSON");
     assert_eq!((&json["role"], &json["replicas"]), (&"primary".into(), &1.into()), "{json}");
     assert!(json["store"].as_str().expect("it is known").starts_with("main of 127.0.0.1:"), "{json}");
+}
+
+/// All primaries, each by a line, whatever the nodes speak; here nothing but TLS.
+#[test]
+fn each_primary_of_a_cluster_is_looked_over() {
+    let authority = Authority::new().expect("an authority");
+    for name in ["node", "ours"] {
+        authority.sign(name, "IP:127.0.0.1").expect("signed");
+    }
+    let settings = RedisServer::builder().tls(&authority, "node");
+    let cluster = Cluster::with(3, 0, &settings).expect("nodes that agree");
+    let evicts = ["CONFIG", "SET", "maxmemory", "100mb", "maxmemory-policy", "allkeys-lru"];
+    cluster.node(2).cli(&evicts).expect("it answers").ok().expect("set");
+    let dir = authority.dir().display();
+    let own = format!("cert={dir}/ours.pem&key={dir}/ours.key");
+    let scene = Scene::at(format!("{}?ca={dir}/root.pem&{own}", cluster.url()));
+    let outcome = scene.run(&["doctor", "--json"]);
+    outcome.check(78, "");
+    let told: Vec<serde_json::Value> =
+        outcome.stdout.lines().map(|line| serde_json::from_str(line).expect("it is JSON")).collect();
+    assert_eq!(told.len(), 3, "{outcome:?}");
+    for at in 0..3 {
+        let node = format!("127.0.0.1:{}", cluster.node(at).port());
+        let json = told.iter().find(|json| json["store"] == *node).expect("it is told of");
+        assert_eq!(words(json, "warning").contains(&"eviction".to_owned()), at == 2, "{json}");
+    }
+    scene.script(&[], "echo held").check(0, "");
+    let other = Scene::at(format!("{}?ca={dir}/node.pem&{own}", cluster.url()));
+    other.run(&["doctor"]).check(69, "signed by nobody who is trusted here");
+    other.script(&[], "echo held").check(69, "signed by nobody who is trusted here");
 }
 
 #[test]

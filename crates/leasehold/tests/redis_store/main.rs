@@ -7,6 +7,7 @@
 
 mod calls;
 mod cluster;
+mod cluster_tls;
 mod connecting;
 mod format;
 mod hazards;

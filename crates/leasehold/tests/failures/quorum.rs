@@ -1,7 +1,7 @@
 //! A quorum of five servers, of which some are killed, stopped, restarted or emptied.
 
 use leasehold::store::{FaultKind, QuorumConfig, QuorumStore, RedisConfig};
-use leasehold::{AcquireError, Client, FencingToken};
+use leasehold::{AcquireError, Attempt, Client, FencingToken};
 use leasehold_testkit::{Quorum, RedisServer, RespConnection, Sentinels, Worker};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -182,6 +182,31 @@ async fn without_a_majority_an_acquire_names_the_nodes_in_time() {
         .release()
         .await
         .expect("released");
+}
+
+/// A node that is known to be away is not waited for, also where the others alone do not decide: votes are split, and who has
+/// lost learns it as soon as all have voted who can.
+#[tokio::test]
+async fn a_node_that_is_away_is_not_waited_for_where_votes_are_split() {
+    const NODE_TIMEOUT: Duration = Duration::from_secs(10);
+    let mut quorum = Quorum::start(3).expect("three servers that boot");
+    let client = client(&format!("{}?min_uptime=0s&node_timeout=10s", quorum.url())).await;
+    let mutex = client.mutex("job").expect("a good name");
+    mutex.acquire().await.expect("acquired").release().await.expect("released");
+    quorum.servers()[2].kill().expect("killed");
+    // Somebody else has one of the two that are left.
+    quorum.servers()[0].cli(&["SET", "job", "somebody", "PX", "600000"]).expect("an answer");
+    // It may be found out by this one that a connection is gone, and the next be tried.
+    let _ = mutex.try_acquire().await;
+    let begun = Instant::now();
+    for _ in 0..10 {
+        let attempt = mutex.try_acquire().await;
+        assert!(!matches!(attempt, Ok(Attempt::Granted(_))), "no majority is to be had");
+    }
+    println!("ten attempts took {:?}", begun.elapsed());
+    assert!(begun.elapsed() < NODE_TIMEOUT, "{:?}", begun.elapsed());
+    quorum.servers()[2].restart().expect("it boots");
+    mutex.acquire().await.expect("its vote makes the majority").release().await.expect("released");
 }
 
 /// N5: whatever becomes of a minority, tokens grow.

@@ -145,7 +145,9 @@ impl Link {
         self.shared.state.wait_for(reached).await
     }
 
-    /// A connection, as soon as there is one. Fails when the time is up, or at once where waiting would not help.
+    /// A connection, as soon as there is one. Fails when the time is up, or at once where waiting would not help. A node of a
+    /// quorum to which the last attempt has failed is not waited for: what the others say cannot be decided before it has
+    /// answered or failed, and an attempt where votes are split would last for as long as a node may take.
     ///
     /// Cancel safety: the attempt to connect goes on for the others.
     pub(super) async fn wire(&self, deadline: Instant) -> Result<Wire, Fault> {
@@ -153,9 +155,10 @@ impl Link {
             return Ok(wire);
         }
         self.start();
+        let votes = self.shared.config.min_uptime().is_some();
         let settled = |state: &State| match state {
             State::Up(wire) => Some(Ok(wire.clone())),
-            State::Down(Some(fault)) if !fault.is_transient() => Some(Err(fault.clone())),
+            State::Down(Some(fault)) if votes || !fault.is_transient() => Some(Err(fault.clone())),
             State::Down(_) => None,
         };
         match timeout_at(deadline, self.shared.state.wait_for(settled)).await {

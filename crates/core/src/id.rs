@@ -83,7 +83,7 @@ impl fmt::Display for Place {
 /// One acquisition of one lock: a session and 128 random bits. The Mutex's token in Redis.
 ///
 /// Whoever knows a hold id can end the hold, so neither `Debug` nor any message shows more of it than
-/// its session. [`HoldId::token`] is the only way to its text.
+/// its session. [`HoldId::token`] is the only way to its text, and [`token_bytes`](HoldId::token_bytes).
 ///
 /// ```
 /// use leasehold_core::{HoldId, SessionId};
@@ -111,12 +111,23 @@ impl HoldId {
 
     /// The text that the store keeps: `<session>.<random>`, 39 characters. A secret.
     pub fn token(&self) -> String {
-        let (mut session, mut bits) = ([0; 16], [0; 22]);
-        let mut token = String::with_capacity(39);
-        token.push_str(encode(&self.session.0, &mut session));
-        token.push('.');
-        token.push_str(encode(&self.bits, &mut bits));
-        token
+        std::str::from_utf8(&self.token_bytes()).unwrap_or("").to_owned()
+    }
+
+    /// The same as its bytes, for those who write it somewhere.
+    ///
+    /// ```
+    /// use leasehold_core::{HoldId, SessionId};
+    ///
+    /// let hold = HoldId::from_random(SessionId::from_random([7; 12]), [9; 16]);
+    /// assert_eq!(hold.token_bytes(), hold.token().as_bytes());
+    /// ```
+    pub fn token_bytes(&self) -> [u8; 39] {
+        let mut text = [b'.'; 39];
+        let (session, bits) = text.split_at_mut(16);
+        encode(&self.session.0, session);
+        encode(&self.bits, &mut bits[1..]);
+        text
     }
 
     /// The hold whose [`token`](Self::token) this is.

@@ -13,6 +13,10 @@ use std::sync::LazyLock;
 /// What every key of ours contains, and no name of a lock.
 const OURS: &str = "leasehold:{";
 
+/// What stands between the hash tag and the kind in the key of a record, and in that of an audit.
+const RECORD: &str = ":record:";
+const AUDIT: &str = ":audit:";
+
 /// How many slots a cluster has.
 const SLOTS: u16 = 16_384;
 const CRC: Crc<u16> = Crc::<u16>::new(&CRC_16_XMODEM);
@@ -40,38 +44,55 @@ static TAGS: LazyLock<Vec<u32>> = LazyLock::new(|| {
 /// use leasehold_core::{KeySpace, Lock};
 ///
 /// let keys = KeySpace::new("app:")?.lock(&Lock::mutex("orders/42".parse()?))?;
-/// assert_eq!(keys.name, "app:orders/42");
-/// assert_eq!(keys.record, "app:leasehold:{app:orders/42}:record:mutex:app:orders/42");
+/// assert_eq!(keys.name(), "app:orders/42");
+/// assert_eq!(keys.record(), "app:leasehold:{app:orders/42}:record:mutex:app:orders/42");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeySpace {
     prefix: String,
+    mailboxes: String,
 }
 
 /// The keys of one lock.
 ///
 /// ```
-/// use leasehold_core::{KeySpace, Lock, LockKeys};
+/// use leasehold_core::{KeySpace, Lock};
 ///
 /// // All hash by what stands between the braces, and so lie in one slot of a cluster.
-/// let LockKeys { name, record, audit } = KeySpace::default().lock(&Lock::mutex("{orders}/42".parse()?))?;
-/// assert_eq!(name, "{orders}/42");
-/// assert_eq!(record, "leasehold:{orders}:record:mutex:{orders}/42");
-/// assert_eq!(audit, "leasehold:{orders}:audit:mutex:{orders}/42");
+/// let keys = KeySpace::default().lock(&Lock::mutex("{orders}/42".parse()?))?;
+/// assert_eq!(keys.name(), "{orders}/42");
+/// assert_eq!(keys.record(), "leasehold:{orders}:record:mutex:{orders}/42");
+/// assert_eq!(keys.audit(), "leasehold:{orders}:audit:mutex:{orders}/42");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LockKeys {
-    /// The lock itself, at the name that other clients know.
-    pub name: String,
-    /// What we keep beside it: fencing token, holder, last ended hold, queue.
-    pub record: String,
-    /// Who took the lock from whom.
-    pub audit: String,
+    /// All other keys are parts of this one, or nearly so: they are made for each request.
+    record: String,
+    /// Where in it the part ends that all keys beside the lock's own begin with.
+    tagged: usize,
+    /// Where in it the lock's own key begins.
+    name: usize,
 }
 
 impl LockKeys {
+    /// The lock itself, at the name that other clients know.
+    pub fn name(&self) -> &str {
+        self.record.get(self.name..).unwrap_or_default()
+    }
+
+    /// What we keep beside it: fencing token, holder, last ended hold, queue.
+    pub fn record(&self) -> &str {
+        &self.record
+    }
+
+    /// Who took the lock from whom.
+    pub fn audit(&self) -> String {
+        let (beside, rest) = self.record.split_at_checked(self.tagged).unwrap_or_default();
+        [beside, AUDIT, rest.strip_prefix(RECORD).unwrap_or_default()].concat()
+    }
+
     /// The slot in which they lie in a cluster.
     ///
     /// ```
@@ -85,7 +106,7 @@ impl LockKeys {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn slot(&self) -> u16 {
-        slot(&self.name)
+        slot(self.name())
     }
 
     /// The channel on which clients of Redisson's say, and hear, that the `RLock` of this name is free.
@@ -101,10 +122,11 @@ impl LockKeys {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn released_channel(&self) -> String {
-        if self.name.contains('{') {
-            format!("redisson_lock__channel:{}", self.name)
+        let name = self.name();
+        if name.contains('{') {
+            format!("redisson_lock__channel:{name}")
         } else {
-            format!("redisson_lock__channel:{{{}}}", self.name)
+            format!("redisson_lock__channel:{{{name}}}")
         }
     }
 }
@@ -121,7 +143,11 @@ impl KeySpace {
         if prefix.chars().any(|c| c.is_control() || c == '{' || c == '}') {
             return Err(KeyError::PrefixCharacter);
         }
-        Ok(Self { prefix: prefix.to_owned() })
+        Ok(Self::of(prefix.to_owned()))
+    }
+
+    fn of(prefix: String) -> Self {
+        Self { mailboxes: [&prefix, "leasehold:mailbox:"].concat(), prefix }
     }
 
     /// The prefix.
@@ -131,11 +157,24 @@ impl KeySpace {
 
     /// The keys of a lock, or why this lock cannot have any.
     pub fn lock(&self, lock: &Lock) -> Result<LockKeys, KeyError> {
-        let name = self.name(lock)?;
-        let (beside, kind) = (self.beside(hashed(&name)), lock.kind.word());
-        let record = [&beside, ":record:", kind, ":", &name].concat();
-        let audit = [&beside, ":audit:", kind, ":", &name].concat();
-        Ok(LockKeys { name, record, audit })
+        let (own, kind) = (lock.name.as_str(), lock.kind.word());
+        let prefix = self.prefix.as_str();
+        // A prefix has no braces: it is hashed where all of the key is.
+        let hashed = [if tag(own).is_some() { "" } else { prefix }, hashed(own)];
+        let mut record = String::with_capacity(64 + 3 * (prefix.len() + own.len()));
+        record.extend([prefix, OURS, hashed[0], hashed[1], "}"]);
+        let tagged = record.len();
+        record.extend([RECORD, kind, ":"]);
+        let name = record.len();
+        record.extend([prefix, own]);
+        let keys = LockKeys { record, tagged, name };
+        if keys.name().contains(OURS) {
+            return Err(KeyError::Reserved);
+        }
+        if hashed[1].contains('}') {
+            return Err(KeyError::Brace);
+        }
+        Ok(keys)
     }
 
     /// The channel on which is said that an Election has another leader, or none: in the lock's slot.
@@ -149,7 +188,7 @@ impl KeySpace {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn leader_channel(&self, keys: &LockKeys) -> String {
-        [&self.beside(hashed(&keys.name)), ":leader:", &keys.name].concat()
+        [&self.beside(hashed(keys.name())), ":leader:", keys.name()].concat()
     }
 
     /// The channel on which is said that a Mutex lies free, where whoever waits has no place in a queue: in the lock's slot.
@@ -163,7 +202,7 @@ impl KeySpace {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn told_channel(&self, keys: &LockKeys) -> String {
-        [&self.beside(hashed(&keys.name)), ":told:", &keys.name].concat()
+        [&self.beside(hashed(keys.name())), ":told:", keys.name()].concat()
     }
 
     /// The record of a session on one server, which has one a process.
@@ -219,18 +258,6 @@ impl KeySpace {
         self.beside(&TAGS[usize::from(slot % SLOTS)].to_string())
     }
 
-    /// The key of a lock itself, if it can have one.
-    fn name(&self, lock: &Lock) -> Result<String, KeyError> {
-        let name = [&self.prefix, lock.name.as_str()].concat();
-        if name.contains(OURS) {
-            return Err(KeyError::Reserved);
-        }
-        if hashed(&name).contains('}') {
-            return Err(KeyError::Brace);
-        }
-        Ok(name)
-    }
-
     /// What our keys of that hash tag begin with.
     fn beside(&self, tag: &str) -> String {
         [&self.prefix, OURS, tag, "}"].concat()
@@ -242,16 +269,26 @@ impl KeySpace {
     }
 
     /// What the channels of all sessions begin with.
-    pub fn mailboxes(&self) -> String {
-        format!("{}leasehold:mailbox:", self.prefix)
+    pub fn mailboxes(&self) -> &str {
+        &self.mailboxes
     }
 }
 
-/// The part of a key that Redis hashes: between the first `{` and the first `}` after it, if that is
-/// not empty; else all of it.
+impl Default for KeySpace {
+    fn default() -> Self {
+        Self::of(String::new())
+    }
+}
+
+/// The part of a key that Redis hashes: its hash tag, or else all of it.
 pub(crate) fn hashed(key: &str) -> &str {
-    let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
-    tag.filter(|tag| !tag.is_empty()).unwrap_or(key)
+    tag(key).unwrap_or(key)
+}
+
+/// What is between the first `{` and the first `}` after it, if that is not empty.
+fn tag(key: &str) -> Option<&str> {
+    let (tag, _) = key.split_once('{')?.1.split_once('}')?;
+    Some(tag).filter(|tag| !tag.is_empty())
 }
 
 /// The slot of a key in a cluster.
@@ -363,9 +400,9 @@ mod tests {
             for ((prefix, name), byte) in prefixes.iter().zip(&names).zip(&sessions) {
                 let Ok(keys) = keys(prefix, name) else { continue };
                 let space = KeySpace::new(prefix).expect("there are keys with it");
-                let (tag, here) = (hashed(&keys.name).to_owned(), keys.slot());
+                let (tag, here) = (hashed(keys.name()).to_owned(), keys.slot());
                 let session = SessionId::from_random([*byte; 12]);
-                for key in [&keys.record, &keys.audit, &space.leader_channel(&keys)] {
+                for key in [keys.record(), &keys.audit(), &space.leader_channel(&keys)] {
                     prop_assert_eq!(hashed(key), &tag);
                 }
                 let (session_in, sessions_in) = (space.session_in(here, session), space.sessions_in(here));
@@ -374,11 +411,11 @@ mod tests {
                 }
                 let (one, all) = (space.session(session), space.sessions());
                 prop_assert_eq!(hashed(&one), hashed(&all));
-                let name = keys.name.clone();
+                let name = keys.name().to_owned();
                 for (key, whose) in [
-                    (keys.name, (name.clone(), "name".to_owned())),
-                    (keys.record, (name.clone(), "record".to_owned())),
-                    (keys.audit, (name, "audit".to_owned())),
+                    (name.clone(), (name.clone(), "name".to_owned())),
+                    (keys.record().to_owned(), (name.clone(), "record".to_owned())),
+                    (keys.audit(), (name, "audit".to_owned())),
                     (session_in, (format!("{prefix}{here}"), session.to_string())),
                     (sessions_in, (format!("{prefix}{here}"), "sessions".to_owned())),
                     (one, (prefix.clone(), session.to_string())),

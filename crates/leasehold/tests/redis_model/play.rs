@@ -205,9 +205,9 @@ impl Play<'_> {
 
     /// The lock's keys, the index, and the sessions' records.
     pub(crate) fn all_keys(&self) -> Vec<String> {
-        let LockKeys { name, record, audit } = self.keys.clone();
+        let lock = [self.keys.name().to_owned(), self.keys.record().to_owned(), self.keys.audit()];
         let sessions = Workload::sessions().map(|session| self.world.keys.session(session));
-        [name, record, audit, self.world.keys.sessions()].into_iter().chain(sessions).collect()
+        lock.into_iter().chain([self.world.keys.sessions()]).chain(sessions).collect()
     }
 
     /// Looks at all keys, which removes what is over, also where no operation looks; and the clock may go back.
@@ -255,7 +255,7 @@ impl Play<'_> {
     }
 
     pub(crate) fn set_last(&mut self, last: u64) {
-        let record = self.keys.record.clone();
+        let record = self.keys.record().to_owned();
         self.raw(&["HSET", &record, "last", &last.to_string()]);
         self.state.record.as_mut().unwrap().last = Some(FencingToken::new(last));
     }

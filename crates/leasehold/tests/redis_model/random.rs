@@ -46,7 +46,7 @@ impl Play<'_> {
 
     /// A record that is none: every operation that needs it says so, and changes nothing.
     pub(crate) fn spoil_record(&mut self) {
-        let record = self.keys.record.clone();
+        let record = self.keys.record().to_owned();
         let spoilt = *self.workload.random().pick(&["list", "string", "2"]);
         self.raw(&["DEL", &record]);
         match spoilt {

@@ -549,7 +549,7 @@ impl Stranger {
 
     /// The commands that do it to a server on which a lock stands like this.
     pub fn commands(self, keys: &LockKeys, state: &LockState) -> Vec<Vec<String>> {
-        let LockKeys { name, record, .. } = keys;
+        let (name, record) = (keys.name(), keys.record());
         let command = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
         let expire = |ms: u64| command(&["PEXPIRE", name, &ms.to_string()]);
         let entries = state.value.as_ref().map(|value| value.content.entries());

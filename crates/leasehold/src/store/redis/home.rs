@@ -4,6 +4,7 @@
 //! the lock, so in a cluster there is a record in each slot.
 
 use leasehold_core::{KeySpace, Kind, LockKeys, SessionId};
+use std::borrow::Cow;
 
 /// What stands before a channel of a slot: `say.lua` says it there alone. No name has it.
 const OF_SLOT: char = '\n';
@@ -42,10 +43,10 @@ impl Home<'_> {
     }
 
     /// What the channels of all mailboxes begin with, as the scripts are told.
-    pub(super) fn mailboxes(&self) -> String {
+    pub(super) fn mailboxes(&self) -> Cow<'_, str> {
         match self.slot {
-            None => self.keys.mailboxes(),
-            Some(slot) => format!("{OF_SLOT}{}", self.keys.mailboxes_in(slot)),
+            None => self.keys.mailboxes().into(),
+            Some(slot) => format!("{OF_SLOT}{}", self.keys.mailboxes_in(slot)).into(),
         }
     }
 

@@ -8,7 +8,9 @@ use leasehold_core::model::SessionRecord;
 use leasehold_core::{
     Acquire, Beat, Claim, Extend, Kind, Life, Lock, LockKeys, LockName, Op, Pass, Release, Seen,
 };
-use redis::{Cmd, Pipeline};
+use redis::{Cmd, Pipeline, RedisWrite, ToRedisArgs, ToSingleRedisArg};
+use std::borrow::{Borrow, Cow};
+use std::fmt;
 use std::sync::LazyLock;
 
 /// One text of several files.
@@ -223,6 +225,17 @@ fn load(script: &Script) -> Cmd {
     cmd
 }
 
+/// An argument that is written as it is shown.
+struct Shown<T>(T);
+
+impl<T: fmt::Display> ToRedisArgs for Shown<T> {
+    fn write_redis_args<W: RedisWrite + ?Sized>(&self, out: &mut W) {
+        out.write_arg_fmt(&self.0);
+    }
+}
+
+impl<T: fmt::Display> ToSingleRedisArg for Shown<T> {}
+
 /// An operation as a call of a script.
 pub(super) struct Call {
     script: &'static Script,
@@ -235,7 +248,7 @@ impl Call {
     /// The call of an operation on a lock of that kind with these keys, whose sessions are at home there. `None` for an
     /// operation, or a kind, that has no script.
     pub(super) fn new(op: &Op, kind: Kind, home: &Home<'_>, keys: &LockKeys) -> Option<Self> {
-        let mailboxes = &home.mailboxes();
+        let mailboxes = &*home.mailboxes();
         let scripts = match kind {
             Kind::Mutex => &SCRIPTS.mutex,
             Kind::Reentrant => &SCRIPTS.reentrant,
@@ -243,12 +256,14 @@ impl Call {
             shared if shared.is_shared() => &SCRIPTS.shared,
             _ => return None,
         };
-        let LockKeys { name, record, audit } = keys;
+        let (name, record) = (keys.name(), keys.record());
         let mut call = match op {
             Op::Acquire(ask) => {
                 let mut call = match ask.ahead {
                     None => Self::of(&scripts.acquire, &[name, record]),
-                    Some(ahead) => Self::of(&scripts.acquire, &[name, record, &home.session(ahead), audit]),
+                    Some(ahead) => {
+                        Self::of(&scripts.acquire, &[name, record, &home.session(ahead), &keys.audit()])
+                    }
                 };
                 call.claim(&ask.claim).cmd.arg(mailboxes);
                 let mut call = call.terms(ask);
@@ -257,9 +272,7 @@ impl Call {
                 }
                 call.portion(kind, ask)
             }
-            Op::Extend(extend) if goes_by_token(kind, extend) => {
-                Self::extends(&[(name.clone(), kind, extend)])
-            }
+            Op::Extend(extend) if goes_by_token(kind, extend) => Self::extends(&[(keys, kind, extend)]),
             Op::Extend(extend) => {
                 // One key alone can be had while a slot of a cluster moves, and shared kinds need no record to extend.
                 let alone = !kind.is_one_string() && !extend.keep_record;
@@ -277,9 +290,11 @@ impl Call {
             }
             Op::Release(release) => Self::release(scripts, release, kind, mailboxes, keys)?,
             Op::Inspect(inspect) => {
-                let keys = [name.as_str(), record, audit];
-                let mut call =
-                    Self::of(&scripts.inspect, if inspect.in_full { &keys[..] } else { &keys[..2] });
+                let mut call = if inspect.in_full {
+                    Self::of(&scripts.inspect, &[name, record, &keys.audit()])
+                } else {
+                    Self::of(&scripts.inspect, &[name, record])
+                };
                 match &inspect.claim {
                     Some(claim) => call.claim(claim),
                     None => call.empty(2),
@@ -287,12 +302,13 @@ impl Call {
                 call
             }
             Op::Evict(evict) => {
-                let mut call = Self::of(&scripts.evict, &[name, record, &home.session(evict.dead), audit]);
+                let mut call =
+                    Self::of(&scripts.evict, &[name, record, &home.session(evict.dead), &keys.audit()]);
                 call.cmd.arg(evict.dead.to_string()).arg("").arg(mailboxes).arg(evict.by.as_str());
                 call
             }
             Op::Free(free) => {
-                let mut call = Self::of(&scripts.free, &[name, record, audit]);
+                let mut call = Self::of(&scripts.free, &[name, record, &keys.audit()]);
                 call.empty(2).cmd.arg(mailboxes).arg(free.by.as_str());
                 match free.seen {
                     Seen::Hold(fence) => call.cmd.arg("hold").arg(fence.to_string()),
@@ -340,15 +356,15 @@ impl Call {
         keys: &LockKeys,
     ) -> Option<Self> {
         let (script, pass) = match release.pass {
-            Pass::Free if !kind.is_shared() => (&scripts.release, "free".to_owned()),
-            Pass::Tell if kind == Kind::Mutex => (&scripts.release, "tell".to_owned()),
+            Pass::Free if !kind.is_shared() => (&scripts.release, Cow::from("free")),
+            Pass::Tell if kind == Kind::Mutex => (&scripts.release, "tell".into()),
             // Of a ReentrantMutex all hear it that listen to Redisson's channel.
-            Pass::Tell => (&scripts.release, "free".to_owned()),
-            Pass::Grant | Pass::Free => (&scripts.release, "grant".to_owned()),
-            Pass::Rest { for_ms } => (scripts.rest.as_ref()?, for_ms.to_string()),
+            Pass::Tell => (&scripts.release, "free".into()),
+            Pass::Grant | Pass::Free => (&scripts.release, "grant".into()),
+            Pass::Rest { for_ms } => (scripts.rest.as_ref()?, for_ms.to_string().into()),
         };
-        let mut call = Self::of(script, &[&keys.name, &keys.record]);
-        call.claim(&release.claim).cmd.arg(mailboxes).arg(pass);
+        let mut call = Self::of(script, &[keys.name(), keys.record()]);
+        call.claim(&release.claim).cmd.arg(mailboxes).arg(&*pass);
         Some(match &release.next {
             Some(next) => {
                 call.claim(&next.claim);
@@ -379,7 +395,7 @@ impl Call {
                 Self::new(&Op::Acquire(Acquire { ahead: None, ..ask.clone() }), kind, home, keys)
             }
             Op::Release(Release { claim, pass: Pass::Grant | Pass::Free, .. }) => {
-                let name = [keys.name.as_str()];
+                let name = [keys.name()];
                 let mut call = match kind {
                     Kind::Mutex | Kind::Election => {
                         let mut call = Self::of(&SCRIPTS.let_go, &name);
@@ -409,8 +425,8 @@ impl Call {
     }
 
     /// The one call of several extends, each of which goes by its token, of locks at these keys.
-    pub(super) fn extends(extends: &[(String, Kind, &Extend)]) -> Self {
-        let keys: Vec<_> = extends.iter().map(|(key, ..)| key.as_str()).collect();
+    pub(super) fn extends<K: Borrow<LockKeys>>(extends: &[(K, Kind, &Extend)]) -> Self {
+        let keys: Vec<_> = extends.iter().map(|(keys, ..)| keys.borrow().name()).collect();
         let mut call = Self::of(&SCRIPTS.extend, &keys);
         for (_, kind, extend) in extends {
             call.cmd.arg(kind.token(&extend.claim)).arg(extend.lease_ms);
@@ -421,7 +437,7 @@ impl Call {
     /// The call that takes all of several Mutexes at these keys, or none. What they are asked for with is the first one's
     /// but for claim and lease.
     pub(super) fn acquire_all(asks: &[(LockKeys, &Acquire)]) -> Self {
-        let keys: Vec<_> = asks.iter().flat_map(|(keys, _)| [keys.name.as_str(), &keys.record]).collect();
+        let keys: Vec<_> = asks.iter().flat_map(|(keys, _)| [keys.name(), keys.record()]).collect();
         let mut call = Self::of(&SCRIPTS.acquire_all, &keys);
         if let Some((_, ask)) = asks.first() {
             call.cmd.arg(ask.label.as_str()).arg(life(ask.life));
@@ -456,7 +472,7 @@ impl Call {
 
     /// The call that writes at a lock's key what stands there already.
     pub(super) fn touch(keys: &LockKeys) -> Self {
-        Self::of(&SCRIPTS.touch, &[&keys.name])
+        Self::of(&SCRIPTS.touch, &[keys.name()])
     }
 
     /// Whether it may take a lock, by itself and not for somebody who waits.
@@ -501,7 +517,7 @@ impl Call {
 
     fn claim(&mut self, claim: &Claim) -> &mut Self {
         let own = claim.value.as_ref().map_or("", |value| value.as_str());
-        self.cmd.arg(claim.hold.token()).arg(own);
+        self.cmd.arg(&claim.hold.token_bytes()[..]).arg(own);
         self
     }
 
@@ -509,7 +525,7 @@ impl Call {
         self.cmd.arg(ask.lease_ms).arg(ask.label.as_str());
         match &ask.queue {
             Some(queue) => {
-                self.cmd.arg(queue.nonce.to_string()).arg(queue.kept_ms);
+                self.cmd.arg(Shown(queue.nonce)).arg(queue.kept_ms);
             }
             None => {
                 self.empty(2);
@@ -540,11 +556,11 @@ impl Call {
 }
 
 /// What ends a hold, as the scripts know it.
-fn life(life: Life) -> String {
-    match life {
-        Life::Session { alive_ms } => format!("s{alive_ms}"),
-        Life::Lease => "l".to_owned(),
-    }
+fn life(life: Life) -> Shown<fmt::FromFn<impl Fn(&mut fmt::Formatter<'_>) -> fmt::Result>> {
+    Shown(fmt::from_fn(move |f| match life {
+        Life::Session { alive_ms } => write!(f, "s{alive_ms}"),
+        Life::Lease => f.write_str("l"),
+    }))
 }
 
 /// Whether a hold is told by its token alone, and no more than its end is to change: such extends go together.

@@ -10,7 +10,7 @@ use super::script::{Call, goes_by_token};
 use super::store::{Attended, EXTENDS_AT_ONCE, Line, RECORDS_AT_ONCE, RedisStore};
 use crate::store::{Examination, FaultKind, Outcome, Phase};
 use futures_util::future::join_all;
-use leasehold_core::{Lock, Op, Place, SessionEntry, SessionId, SessionReply};
+use leasehold_core::{Lock, LockKeys, Op, Place, SessionEntry, SessionId, SessionReply};
 use redis::{Pipeline, Value, cmd};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -61,24 +61,26 @@ impl RedisStore {
 
     /// The calls of these operations: extends of one slot go together. What cannot be called is an outcome at once.
     fn groups(&self, ops: &[(Lock, Op)], outcomes: &mut [Option<Outcome>]) -> Vec<Group> {
-        let mut extends: BTreeMap<u16, Vec<(usize, String)>> = BTreeMap::new();
+        let mut extends: BTreeMap<u16, Vec<(usize, LockKeys)>> = BTreeMap::new();
         let mut groups = Vec::new();
         for (at, (lock, op)) in ops.iter().enumerate() {
             match (op, self.call(lock, op)) {
                 (_, Err(fault)) => outcomes[at] = Some(Outcome::Refused(fault)),
                 (Op::Extend(extend), Ok((keys, _))) if goes_by_token(lock.kind, extend) => {
-                    extends.entry(keys.slot()).or_default().push((at, keys.name));
+                    extends.entry(keys.slot()).or_default().push((at, keys));
                 }
                 (_, Ok((keys, call))) => groups.push(Group { of: vec![at], slot: keys.slot(), call }),
             }
         }
         for (slot, extends) in extends {
             for some in extends.chunks(EXTENDS_AT_ONCE) {
-                let extend = |(at, name): &(usize, String)| match &ops[*at] {
-                    (lock, Op::Extend(extend)) => Some((name.clone(), lock.kind, extend)),
-                    _ => None,
-                };
-                let call = Call::extends(&some.iter().filter_map(extend).collect::<Vec<_>>());
+                let mut calls = Vec::with_capacity(some.len());
+                for (at, keys) in some {
+                    if let (lock, Op::Extend(extend)) = &ops[*at] {
+                        calls.push((keys, lock.kind, extend));
+                    }
+                }
+                let call = Call::extends(&calls);
                 groups.push(Group { of: some.iter().map(|(at, _)| *at).collect(), slot, call });
             }
         }

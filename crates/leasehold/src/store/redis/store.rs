@@ -145,7 +145,7 @@ impl RedisStore {
         let replicas = (wanted > 0).then(|| Arc::new(Replicas::new(config.clone(), wanted)));
         let way = match config.site() {
             Site::Cluster(_) => Way::Cluster(Cluster::new(config)),
-            _ => Way::Link(Link::new(config, Mailboxes::new(keys.mailboxes()))),
+            _ => Way::Link(Link::new(config, Mailboxes::new(keys.mailboxes().to_owned()))),
         };
         Self { keys, way: Arc::new(way), replicas }
     }
@@ -179,7 +179,7 @@ impl RedisStore {
         pushes: Option<Receiver<PushInfo>>,
     ) -> Result<Self, KeyError> {
         let keys = KeySpace::new(prefix)?;
-        let lent = Lent::new(connection, Mailboxes::new(keys.mailboxes()), pushes);
+        let lent = Lent::new(connection, Mailboxes::new(keys.mailboxes().to_owned()), pushes);
         Ok(Self { keys, way: Arc::new(Way::Lent(lent)), replicas: None })
     }
 
@@ -380,10 +380,10 @@ impl RedisStore {
     }
 
     /// An extend that can go together with others, and the key of its lock.
-    fn extend<'a>(&self, (lock, op): &'a (Lock, Op)) -> Option<(String, Kind, &'a Extend)> {
+    fn extend<'a>(&self, (lock, op): &'a (Lock, Op)) -> Option<(LockKeys, Kind, &'a Extend)> {
         match op {
             Op::Extend(extend) if goes_by_token(lock.kind, extend) => {
-                Some((self.keys.lock(lock).ok()?.name, lock.kind, extend))
+                Some((self.keys.lock(lock).ok()?, lock.kind, extend))
             }
             _ => None,
         }

@@ -121,7 +121,7 @@ impl Play<'_> {
     /// A record that is none is left alone, as is the lock beside it, unless it needs no record: wherever scripts are cut
     /// off.
     fn spoil_record(&mut self) -> Result<(), Broken> {
-        let record = self.site.keys.record.clone();
+        let record = self.site.keys.record().to_owned();
         self.site.command(&["DEL", &record]);
         match self.workload.random().below(3) {
             0 => self.site.command(&["LPUSH", &record, "x"]),
@@ -263,7 +263,7 @@ impl Play<'_> {
         };
         let keyspace = self.site.redis.keyspace();
         for (key, entry) in keyspace.entries().filter(|(_, entry)| entry.expires_ms.is_none()) {
-            let lock = key == self.site.keys.name.as_bytes();
+            let lock = key == self.site.keys.name().as_bytes();
             if !lock || !persisted(&entry.content.shown()) {
                 return Err(Broken(format!("`{}` never expires", key.escape_ascii())));
             }

@@ -186,7 +186,7 @@ impl<'a> Play<'a> {
     fn near_the_limit(&mut self) -> Result<(), Broken> {
         self.agree(&Op::Acquire(self.ask(0, 1)))?;
         let last = FencingToken::MAX.as_u64() - self.workload.random().below(3);
-        self.site.command(&["HSET", &self.site.keys.record, "last", &last.to_string()]);
+        self.site.command(&["HSET", self.site.keys.record(), "last", &last.to_string()]);
         if let Some(record) = &mut self.state.record {
             record.last = Some(FencingToken::new(last));
         }

@@ -228,9 +228,9 @@ impl Site {
 
     /// All keys of which something may stand.
     pub(super) fn all_keys(&self) -> Vec<String> {
-        let LockKeys { name, record, audit } = self.keys.clone();
+        let lock = [self.keys.name().to_owned(), self.keys.record().to_owned(), self.keys.audit()];
         let sessions = Workload::sessions().map(|session| self.space.session(session));
-        [name, record, audit, self.space.sessions()].into_iter().chain(sessions).collect()
+        lock.into_iter().chain([self.space.sessions()]).chain(sessions).collect()
     }
 
     /// What the model would know of the sessions at this state of the keys. A record that was cut off before its session
@@ -287,7 +287,7 @@ fn read_back(
     keys: &LockKeys,
     holds: &BTreeMap<String, HoldId>,
 ) -> Result<LockState, Broken> {
-    let value = match keyspace.entry(&keys.name) {
+    let value = match keyspace.entry(keys.name()) {
         Some(Entry { content, expires_ms }) => {
             let content = match (content, kind) {
                 (Content::Text(text), _) => Some(Lies::Token(String::from_utf8_lossy(text).into_owned())),
@@ -301,11 +301,11 @@ fn read_back(
         }
         None => None,
     };
-    let record = keyspace.entry(&keys.record).map(|entry| match (&entry.content, entry.expires_ms) {
+    let record = keyspace.entry(keys.record()).map(|entry| match (&entry.content, entry.expires_ms) {
         (Content::Hash(hash), Some(expires_ms)) => Fields::of(hash).record(kind, expires_ms, holds),
         (_, expires_ms) => Err(Broken(format!("a record of another type, or that expires {expires_ms:?}"))),
     });
-    let audit = keyspace.entry(&keys.audit).map(|entry| match (&entry.content, entry.expires_ms) {
+    let audit = keyspace.entry(&keys.audit()).map(|entry| match (&entry.content, entry.expires_ms) {
         (Content::Text(text), Some(expires_ms)) => audit(text, expires_ms),
         (_, expires_ms) => Err(Broken(format!("an audit of another type, or that expires {expires_ms:?}"))),
     });

@@ -43,7 +43,7 @@ fn before(site: &mut Site, scene: usize) -> Result<Keyspace, Broken> {
         let release = Release { claim: ask(9, 0).claim, pass: Pass::Grant, next: None };
         site.run(&Op::Acquire(ask(9, 3_000)), WHOLE)?;
         site.run(&Op::Release(release), WHOLE)?;
-        assert!(site.redis.keyspace().entry(&keys(first).record).is_some());
+        assert!(site.redis.keyspace().entry(keys(first).record()).is_some());
     }
     if scene > 1 {
         site.run(&Op::Acquire(ask(1, 3_000)), WHOLE)?;
@@ -82,9 +82,9 @@ fn check_what_is_left(before: &Keyspace, after: &Keyspace) {
         assert!(entry.expires_ms.is_some(), "`{}` never expires", key.escape_ascii());
     }
     for name in NAMES {
-        let LockKeys { name, record, .. } = keys(name);
-        let new = after.entry(&name) != before.entry(&name);
-        let told = match after.entry(&record).map(|entry| &entry.content) {
+        let keys = keys(name);
+        let new = after.entry(keys.name()) != before.entry(keys.name());
+        let told = match after.entry(keys.record()).map(|entry| &entry.content) {
             Some(Content::Hash(fields)) => fields
                 .get(&b"tenant"[..])
                 .is_some_and(|tenant| tenant.starts_with(ask(1, 0).claim.token().as_bytes())),

@@ -20,8 +20,8 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
-/// The first pause between two tries to undo; each is twice as long.
-const PAUSE: Duration = Duration::from_millis(50);
+/// Pauses between two tries to undo: the first, and the longest.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
 
 /// How an attempt stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -177,11 +177,11 @@ impl Voter {
     /// Gives back what was lost, until that is known, or it is over by itself (3).
     async fn undo(&self, release: Release, over_at: Instant) {
         let op = Op::Release(release);
-        let mut pause = PAUSE;
+        let mut pause = PAUSE.0;
         let once = || self.node.execute(&self.lock, &op, self.node_timeout);
         while !matches!(once().await, Outcome::Done(_)) && Instant::now() + pause < over_at {
             tokio::time::sleep(pause).await;
-            pause *= 2;
+            pause = (pause * 2).min(PAUSE.1);
         }
     }
 

@@ -5,7 +5,7 @@
 //!
 //! 1. Nothing is resent that may have been executed. Where a node has said that it has executed nothing, since the slot is
 //!    elsewhere, moves, or has no primary yet, the call goes on to whoever has it: within its deadline, so often at most,
-//!    and with a pause before it asks the same node again. Of those that are refused since a node is not well, one asks
+//!    and with a pause before it asks the same node again. Of those that a node refuses since it is not well, one asks
 //!    for all ([`recovery`]).
 //! 2. One task renews the map, and only when there is reason to doubt it: a node has said that a slot is elsewhere, a
 //!    connection is missing or has broken, or a node is not well. However many find that out, it asks once, with pauses
@@ -22,7 +22,7 @@ mod tests;
 mod topology;
 
 use self::ears::Ears;
-use self::recovery::{Recovery, Turn};
+use self::recovery::{Patient, Recovery};
 use self::topology::{Map, Told};
 use super::config::{Address, Errand, RedisConfig, Site};
 use super::dial::open;
@@ -114,7 +114,6 @@ pub(super) struct Cluster {
     shared: Arc<Shared>,
     /// Renews the map (2); `None` before the first call.
     task: Mutex<Option<JoinHandle<()>>>,
-    recovery: Recovery,
     ears: Ears,
 }
 
@@ -147,6 +146,7 @@ struct View {
 pub(super) struct Node {
     address: Address,
     pub(super) link: Link,
+    recovery: Recovery,
 }
 
 impl Node {
@@ -188,12 +188,7 @@ impl Cluster {
         let name = config.node();
         let shared =
             Arc::new(Shared { config, name, view: Watched::new(View::default()), nodes: Mutex::default() });
-        Self {
-            ears: Ears::new(Arc::clone(&shared)),
-            shared,
-            task: Mutex::new(None),
-            recovery: Recovery::default(),
-        }
+        Self { ears: Ears::new(Arc::clone(&shared)), shared, task: Mutex::new(None) }
     }
 
     pub(super) fn config(&self) -> &RedisConfig {
@@ -331,12 +326,12 @@ impl Cluster {
         deadline: Instant,
     ) -> Result<(Value, Arc<Node>), Outcome<T>> {
         let (mut aside, mut again, mut pauses) = (None, 0, 0);
-        let mut last = None;
-        let mut turn: Option<Turn<'_>> = None;
-        for sent in 0..SENT_AT_MOST {
+        let (mut last, mut sent, mut patient) = (None, 0, Patient::default());
+        while sent < SENT_AT_MOST {
+            sent += 1;
             let asking = aside.is_some();
             let reached = match aside.take() {
-                None => self.wire(slot, deadline).await,
+                None => patient.leaving(self.wire(slot, deadline)).await,
                 Some(there) => match self.reach(&there, deadline.min(Instant::now() + ASIDE)).await {
                     Err(fault) if fault.is_transient() && Instant::now() < deadline => continue,
                     reached => reached,
@@ -349,8 +344,8 @@ impl Cluster {
                 (Err(fault), None) => return Err(Outcome::Refused(fault)),
             };
             let loading = script.filter(|_| with_script).map(|loading| loading());
-            let value = send(&node, &mut wire, (loading, asking, cmd), deadline).await;
-            let value = value.map_err(|lost| {
+            let value = send(&node, &mut wire, (loading, asking, cmd), deadline);
+            let value = patient.leaving(value).await.map_err(|lost| {
                 self.doubt();
                 Outcome::Unknown(node.lost(lost))
             })?;
@@ -360,10 +355,10 @@ impl Cluster {
                 continue;
             }
             let random = self.shared.config.surroundings().random();
-            let mut rest = sent >= AT_ONCE;
+            let mut rest = sent > AT_ONCE;
             let redirect = node.redirect(&value);
-            if let Some(turn) = turn.take_if(|_| redirect != Some(Redirect::Later)) {
-                turn.end();
+            if redirect != Some(Redirect::Later) {
+                patient.is_answered();
             }
             match redirect {
                 None => return Ok((value, node)),
@@ -382,10 +377,13 @@ impl Cluster {
                 }
                 Some(Redirect::Later) => {
                     self.doubt();
+                    let has_time = patient.rest(&node, random, deadline).await;
                     last = Some((value, node));
-                    if !self.recovery.rest(&mut turn, random, deadline).await {
+                    if !has_time {
                         break;
                     }
+                    // However often: the time limits it, and the pauses.
+                    sent -= 1;
                     continue;
                 }
             }
@@ -525,7 +523,7 @@ impl Shared {
         let node = nodes.entry(address.clone()).or_insert_with(|| {
             let config = self.config.of_member(address, Errand::Calls);
             let link = Link::new(config, Mailboxes::elsewhere(|_| {}));
-            Arc::new(Node { address: address.clone(), link })
+            Arc::new(Node { address: address.clone(), link, recovery: Recovery::default() })
         });
         Arc::clone(node)
     }

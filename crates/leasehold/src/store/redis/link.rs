@@ -493,7 +493,9 @@ async fn keep_up(shared: Arc<Shared>) {
                 failures += 1;
             }
             Err(seen) => {
-                // Once for each time that it moves, since its epoch grows.
+                // Once for each time that it moves, since its epoch grows. Why the old one could not be reached says nothing
+                // of the new one.
+                shared.state.set(State::Down(None));
                 (known, spread) = (Some(seen), jitter(&**world, SPREAD));
                 failures = 0;
             }

@@ -1,120 +1,90 @@
-//! Asking a cluster that is not well: one caller asks for all, and the others are woken when he is answered.
+//! Asking a node that is not well: one of those that it has refused asks for all, and the others are woken when it answers.
 //!
-//! 1. One at a time has the turn, and asks again after pauses that grow to a tenth of a second. The others wait until he has
-//!    an answer. They do not wait long: they may have been refused for something else, at another node or of one slot.
-//! 2. Who has the turn and ends without an answer, since his time is over or he was dropped, wakes one that waits.
+//! 1. One at a time has the turn, and asks again after pauses that grow to a tenth of a second, whoever has it. The others
+//!    wait until somebody has an answer. They do not wait long: what they were refused for may be of one slot.
+//! 2. Whoever was refused and has an answer tells all who wait at the node that had refused it.
+//! 3. Who gives up, or asks in vain for long, since a connection has to be made say, leaves the turn to the next.
 
-use super::PAUSE;
+use super::{Node, PAUSE};
 use crate::store::redis::link::spaced;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
-use tokio::sync::Notify;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::sync::{Mutex, Notify, OwnedMutexGuard};
+use tokio::time::{Instant, sleep_until, timeout};
 
-/// How long one waits for who has the turn, half of it random.
-const PATIENCE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(1));
+/// How long one waits at most for who has the turn, half of it random; or for so much of the time that it has.
+const PATIENCE: Duration = Duration::from_secs(1);
 
+/// Those whom a node refuses while it is not well.
 #[derive(Debug, Default)]
 pub(super) struct Recovery {
-    is_taken: AtomicBool,
+    turn: Arc<Mutex<()>>,
+    /// How often it has refused who had the turn.
+    refused: AtomicU32,
     answered: Notify,
 }
 
-/// The turn to ask for all.
-#[derive(Debug)]
-pub(super) struct Turn<'a> {
-    recovery: &'a Recovery,
-    refused: u32,
-    is_answered: bool,
+/// One call, which is refused for a while.
+#[derive(Debug, Default)]
+pub(super) struct Patient {
+    refused_by: Option<Arc<Node>>,
+    turn: Option<OwnedMutexGuard<()>>,
 }
 
-impl Recovery {
-    /// Rests after a refusal, until it is time to ask again. Says whether there is time for that.
-    pub(super) async fn rest<'a>(
-        &'a self,
-        turn: &mut Option<Turn<'a>>,
-        random: u64,
-        deadline: Instant,
-    ) -> bool {
-        let mut answered = std::pin::pin!(self.answered.notified());
-        // From here on, so that no answer is missed between this and the wait.
-        answered.as_mut().enable();
-        if turn.is_none() && !self.is_taken.swap(true, Ordering::AcqRel) {
-            *turn = Some(Turn { recovery: self, refused: 0, is_answered: false });
+impl Patient {
+    /// It has an answer (2).
+    pub(super) fn is_answered(&mut self) {
+        if let Some(node) = self.refused_by.take() {
+            node.recovery.refused.store(0, Ordering::Relaxed);
+            node.recovery.answered.notify_waiters();
         }
-        let now = Instant::now();
-        if let Some(turn) = turn {
-            turn.refused += 1;
-            let until = now + spaced(PAUSE, turn.refused, random);
-            if until < deadline {
-                sleep(until - now).await;
+        self.turn = None;
+    }
+
+    /// Rests after a node has refused it, until it is time to ask again. Says whether there is time for that.
+    pub(super) async fn rest(&mut self, node: &Arc<Node>, random: u64, deadline: Instant) -> bool {
+        if self.refused_by.as_ref().is_none_or(|refused_by| !Arc::ptr_eq(refused_by, node)) {
+            (self.turn, self.refused_by) = (None, Some(Arc::clone(node)));
+        }
+        let Recovery { turn, refused, answered } = &node.recovery;
+        if self.turn.is_none() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let patience = spaced((PATIENCE, left.clamp(2 * PAUSE.1, PATIENCE)), 1, random);
+            let over = Instant::now() + patience.min(left);
+            tokio::select! {
+                biased;
+                () = answered.notified() => return has_time(Instant::now(), deadline),
+                turn = Arc::clone(turn).lock_owned() => self.turn = Some(turn),
+                () = sleep_until(over) => return has_time(over, deadline),
             }
-            return until < deadline;
         }
-        let until = (now + spaced(PATIENCE, 1, random)).min(deadline);
-        timeout_at(until, answered).await.is_ok() || until < deadline
+        let until = Instant::now() + spaced(PAUSE, refused.fetch_add(1, Ordering::Relaxed) + 1, random);
+        if has_time(until, deadline) {
+            sleep_until(until).await;
+        }
+        has_time(until, deadline)
+    }
+
+    /// Waits for something, and leaves the turn to another if that takes long (3).
+    pub(super) async fn leaving<T>(&mut self, wait: impl Future<Output = T>) -> T {
+        let mut wait = pin!(wait);
+        if self.turn.is_some() {
+            if let Ok(came) = timeout(PAUSE.1, wait.as_mut()).await {
+                return came;
+            }
+            self.turn = None;
+        }
+        wait.await
     }
 }
 
-impl Turn<'_> {
-    /// The cluster has answered.
-    pub(super) fn end(mut self) {
-        self.is_answered = true;
-    }
-}
-
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
-        self.recovery.is_taken.store(false, Ordering::Release);
-        if self.is_answered {
-            self.recovery.answered.notify_waiters();
-        } else {
-            self.recovery.answered.notify_one();
-        }
-    }
+/// Whether there is time for a call from a moment on: what is sent and not waited for may be executed.
+fn has_time(from: Instant, deadline: Instant) -> bool {
+    from + PAUSE.0 < deadline
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn in_ms(ms: u64) -> Instant {
-        Instant::now() + Duration::from_millis(ms)
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn one_asks_with_pauses_and_the_others_wait_for_its_answer() {
-        let (recovery, mut turn) = (Recovery::default(), None);
-        assert!(recovery.rest(&mut turn, 0, in_ms(5000)).await);
-        let (start, mut other, mut third) = (Instant::now(), None, None);
-        let others = async {
-            tokio::join!(recovery.rest(&mut other, 0, in_ms(450)), recovery.rest(&mut third, 0, in_ms(5000)))
-        };
-        let one = async {
-            for _ in 0..7 {
-                assert!(recovery.rest(&mut turn, 0, in_ms(5000)).await);
-            }
-            start.elapsed()
-        };
-        let (late, asked) = tokio::join!(others, one);
-        assert_eq!(late, (false, true), "one has no more time, one has waited long enough");
-        assert_eq!(asked, Duration::from_millis(5 + 10 + 20 + 40 + 50 + 50 + 50));
-        assert!(other.is_none() && third.is_none());
-        let (start, answer) = (Instant::now(), async { turn.take().expect("it has the turn").end() });
-        let (woken, ()) = tokio::join!(recovery.rest(&mut other, 0, in_ms(5000)), answer);
-        assert!(woken && other.is_none() && start.elapsed().is_zero(), "at once, to ask itself");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn who_ends_without_an_answer_wakes_one() {
-        let (recovery, mut turn) = (Recovery::default(), None);
-        assert!(!recovery.rest(&mut turn, u64::MAX, in_ms(5)).await, "there is no time for another call");
-        let (start, mut other, mut third) = (Instant::now(), None, None);
-        let gone = async { drop(turn.take()) };
-        let other_rests = async { recovery.rest(&mut other, 0, in_ms(5000)).await.then(|| start.elapsed()) };
-        let third_rests = async { recovery.rest(&mut third, 0, in_ms(5000)).await.then(|| start.elapsed()) };
-        let (first, second, ()) = tokio::join!(other_rests, third_rests, gone);
-        assert_eq!((first, second), (Some(Duration::ZERO), Some(PATIENCE.0 / 2)));
-        assert!(recovery.rest(&mut other, 0, in_ms(5000)).await && other.is_some(), "it has the turn");
-    }
-}
+mod tests;

@@ -15,10 +15,10 @@ const AT_ONCE: Option<Duration> = Some(Duration::ZERO);
 const SILENT: Says = (None, true, 0);
 
 /// The commands that come on a stream, until it ends.
-struct Commands(BufReader<ReadHalf<DuplexStream>>);
+pub(super) struct Commands(pub(super) BufReader<ReadHalf<DuplexStream>>);
 
 impl Commands {
-    async fn next(&mut self) -> Option<Vec<String>> {
+    pub(super) async fn next(&mut self) -> Option<Vec<String>> {
         let mut words = Vec::new();
         for _ in 0..self.number().await? {
             let mut word = vec![0; self.number().await? + 2];
@@ -38,7 +38,7 @@ impl Commands {
 }
 
 /// What a node answers. The port of the only primary is the epoch.
-fn reply(command: &[String], is_well: bool, epoch: u64) -> String {
+pub(super) fn reply(command: &[String], is_well: bool, epoch: u64) -> String {
     let words: Vec<_> = command.iter().map(String::as_str).collect();
     match words.as_slice() {
         ["HELLO", ..] => "%0\r\n".to_owned(),

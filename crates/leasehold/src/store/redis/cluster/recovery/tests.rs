@@ -1,0 +1,184 @@
+//! Calls in a cluster of two nodes that say what they are told to, and when.
+
+use super::super::tests::{Commands, reply};
+use super::super::*;
+use super::Patient;
+use std::sync::atomic::{AtomicU32, Ordering};
+use tokio::io::{AsyncWriteExt, BufReader, DuplexStream, duplex, split};
+
+const MS: Duration = Duration::from_millis(1);
+const DOWN: &str = "-CLUSTERDOWN down\r\n";
+const WELL: &str = "+OK\r\n";
+
+/// A slot of the first node, and one of the second.
+const SLOTS_OF: [u16; 2] = [1, 9000];
+
+/// What the node of that number says to a GET of that key so long after the start.
+type Says = fn(node: u16, key: &str, since: Duration) -> &'static str;
+
+struct Scene {
+    cluster: Arc<Cluster>,
+    refused: Arc<AtomicU32>,
+    start: Instant,
+}
+
+/// When a call had an answer that is no refusal, if it had one; or that nobody knows what became of it.
+type Answered = Result<Option<Duration>, Outcome<()>>;
+
+impl Scene {
+    async fn of(says: Says) -> Self {
+        let (refused, start) = (Arc::new(AtomicU32::new(0)), Instant::now());
+        let counted = Arc::clone(&refused);
+        let config: RedisConfig = "redis+cluster://n:1".parse().expect("a good URL");
+        let cluster = Cluster::new(config.connector(move |node| {
+            let number = if node.ends_with(":2") { 2 } else { 1 };
+            let (ours, theirs) = duplex(1 << 16);
+            tokio::spawn(serve(theirs, number, says, start, Arc::clone(&counted)));
+            async move { Ok(ours) }
+        }));
+        cluster.connect().await.expect("reached");
+        Self { cluster: Arc::new(cluster), refused, start }
+    }
+
+    /// Asks the node of that number.
+    fn ask(&self, node: usize, within: Duration) -> JoinHandle<Answered> {
+        self.ask_for("x", node, within)
+    }
+
+    fn ask_for(&self, key: &'static str, node: usize, within: Duration) -> JoinHandle<Answered> {
+        let (cluster, start) = (Arc::clone(&self.cluster), self.start);
+        let deadline = Instant::now() + within;
+        tokio::spawn(async move {
+            match cluster.command(SLOTS_OF[node - 1], cmd("GET").arg(key), deadline).await {
+                Ok((Value::ServerError(_), _)) | Err(Outcome::Refused(_)) => Ok(None),
+                Ok(_) => Ok(Some(start.elapsed())),
+                Err(outcome) => Err(outcome),
+            }
+        })
+    }
+
+    fn asks(&self, calls: usize, node: usize, within: Duration) -> Vec<JoinHandle<Answered>> {
+        (0..calls).map(|_| self.ask(node, within)).collect()
+    }
+
+    async fn until(&self, since: Duration) {
+        tokio::time::sleep_until(self.start + since).await;
+    }
+
+    fn refused(&self) -> u32 {
+        self.refused.load(Ordering::SeqCst)
+    }
+}
+
+async fn serve(stream: DuplexStream, node: u16, says: Says, start: Instant, refused: Arc<AtomicU32>) {
+    let (reader, mut writer) = split(stream);
+    let mut commands = Commands(BufReader::new(reader));
+    while let Some(command) = commands.next().await {
+        let answer = match command.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+            ["CLUSTER", "SLOTS"] => {
+                let range =
+                    |first, last, port| format!("*3\r\n:{first}\r\n:{last}\r\n*2\r\n$1\r\nn\r\n:{port}\r\n");
+                format!("*2\r\n{}{}", range(0, 8191, 1), range(8192, 16383, 2))
+            }
+            ["GET", key] => {
+                let answer = says(node, key, start.elapsed());
+                refused.fetch_add(u32::from(answer.starts_with('-')), Ordering::SeqCst);
+                answer.to_owned()
+            }
+            _ => reply(&command, true, 1),
+        };
+        if writer.write_all(answer.as_bytes()).await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn all(calls: Vec<JoinHandle<Answered>>) -> Vec<Option<Duration>> {
+    let came = join_all(calls).await.into_iter();
+    came.map(|came| came.expect("no panic").expect("it is known what became of it")).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_asks_for_all_and_all_are_answered_with_it() {
+    let scene = Scene::of(|_, _, since| if since < 3000 * MS { DOWN } else { WELL }).await;
+    let came = all(scene.asks(50, 1, 5000 * MS)).await;
+    assert!(came.iter().all(|came| came.is_some_and(|came| came < 3110 * MS)), "{came:?}");
+    // Each by itself asks forty times, and the others so many times while one does: twice at once, and each second.
+    println!("{} refused", scene.refused());
+    assert!(scene.refused() < 50 * 8, "{}", scene.refused());
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_asks_for_all_and_is_dropped_leaves_it_to_the_next() {
+    let scene = Scene::of(|_, _, since| if since < 500 * MS { DOWN } else { WELL }).await;
+    let first = scene.ask(1, 5000 * MS);
+    scene.until(5 * MS).await;
+    let others = scene.asks(6, 1, 2000 * MS);
+    scene.until(501 * MS).await;
+    first.abort();
+    let came = all(others).await;
+    assert!(came.iter().all(|came| came.is_some_and(|came| came < 610 * MS)), "{came:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_refused_by_one_node_does_not_wait_for_another() {
+    let scene = Scene::of(|node, _, since| match node {
+        1 => "-LOADING loading\r\n",
+        _ if since < 500 * MS => DOWN,
+        _ => WELL,
+    })
+    .await;
+    let first = scene.ask(1, 4000 * MS);
+    scene.until(490 * MS).await;
+    let mut others = scene.asks(3, 2, 2000 * MS);
+    others.extend(scene.asks(3, 2, 450 * MS));
+    let came = all(others).await;
+    assert!(came.iter().all(|came| came.is_some_and(|came| came < 610 * MS)), "{came:?}");
+    assert_eq!(all(vec![first]).await, [None]);
+}
+
+/// A slot that nobody has: whoever asks in it is refused for ever, and so for all.
+#[tokio::test(start_paused = true)]
+async fn nobody_waits_long_for_one_that_is_refused_for_ever() {
+    let scene = Scene::of(|_, key, since| match key {
+        "lost" => "-CLUSTERDOWN Hash slot not served\r\n",
+        _ if since < 600 * MS => DOWN,
+        _ => WELL,
+    })
+    .await;
+    let first = scene.ask_for("lost", 1, 4000 * MS);
+    scene.until(5 * MS).await;
+    let came = all(scene.asks(4, 1, 2000 * MS)).await;
+    assert!(came.iter().all(|came| came.is_some_and(|came| came < 1600 * MS)), "{came:?}");
+    assert_eq!(all(vec![first]).await, [None]);
+}
+
+/// Whatever is sent without the time to wait for an answer may be executed, and nobody would know.
+#[tokio::test(start_paused = true)]
+async fn nothing_is_sent_for_which_there_is_no_time() {
+    let scene = Scene::of(|_, _, _| DOWN).await;
+    for _ in 0..5 {
+        let before = scene.refused();
+        let came = all(scene.asks(200, 1, 700 * MS)).await;
+        assert!(came.iter().all(Option::is_none), "{came:?}");
+        // Each at once, and once or twice again, and one for all; each by itself would ten times.
+        assert!(scene.refused() - before < 600, "{}", scene.refused() - before);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_has_to_wait_for_something_else_leaves_the_turn() {
+    let scene = Scene::of(|_, _, _| WELL).await;
+    let at = Address::Tcp { host: "n".to_owned(), port: 1, tls: false };
+    let (node, deadline) = (scene.cluster.shared.node(&at), scene.start + 5000 * MS);
+    let (mut one, mut other) = (Patient::default(), Patient::default());
+    assert!(one.rest(&node, 0, deadline).await && one.turn.is_some());
+    let waits = one.leaving(tokio::time::sleep(1000 * MS));
+    let rests = async {
+        assert!(other.rest(&node, 0, deadline).await && other.turn.is_some());
+        scene.start.elapsed()
+    };
+    let ((), rested) = tokio::join!(waits, rests);
+    assert!(rested > PAUSE.1 && rested < 2 * PAUSE.1, "{rested:?}");
+    assert!(one.turn.is_none());
+}

@@ -339,6 +339,7 @@ macro_rules! conformance_suite {
             no_grant_is_missed
             sessions_of_one_handle_have_two_mailboxes
             a_closed_mailbox_gets_nothing
+            a_mailbox_that_is_opened_again_at_once_gets_grants
 
             a_look_takes_the_lock_from_the_dead_ahead
             a_row_of_the_dead_is_cleared_from_behind

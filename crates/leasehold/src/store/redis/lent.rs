@@ -81,7 +81,11 @@ impl Lent {
             return Ok(());
         }
         self.mailboxes.open(session, post);
-        let subscribed = self.subscribe(&self.mailboxes.channel(session), deadline).await;
+        let subscribed = async {
+            let _turn = self.mailboxes.turn().await;
+            self.subscribe(&self.mailboxes.channel(session), deadline).await
+        };
+        let subscribed = self.in_time(subscribed, deadline).await;
         if subscribed.is_err() {
             self.mailboxes.close(session);
         }
@@ -106,12 +110,19 @@ impl Lent {
             let _turn = self.mailboxes.others().turn().await;
             self.subscribe(channel, deadline).await
         };
-        match timeout_at(deadline, subscribed).await {
-            Ok(subscribed) => subscribed?,
-            Err(_) => return Err(Fault::new(FaultKind::TimedOut, Phase::Send, Arc::clone(&self.node))),
-        }
+        self.in_time(subscribed, deadline).await?;
         bell.ring();
         Ok(Some(listening))
+    }
+
+    /// What waits for a turn, which others may have for long.
+    async fn in_time(
+        &self,
+        subscribed: impl Future<Output = Result<(), Fault>>,
+        deadline: Instant,
+    ) -> Result<(), Fault> {
+        let late = |_| Err(Fault::new(FaultKind::TimedOut, Phase::Send, Arc::clone(&self.node)));
+        timeout_at(deadline, subscribed).await.unwrap_or_else(late)
     }
 
     async fn subscribe(&self, channel: &str, deadline: Instant) -> Result<(), Fault> {
@@ -128,10 +139,13 @@ impl Lent {
             return;
         }
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-        let (mut conn, channel) = (self.conn.clone(), self.mailboxes.channel(session));
+        let (mut conn, mailboxes) = (self.conn.clone(), Arc::clone(&self.mailboxes));
         runtime.spawn(async move {
-            // If it fails the connection is gone, and the subscription with it.
-            let _ = conn.unsubscribe(channel).await;
+            let _turn = mailboxes.turn().await;
+            if !mailboxes.is_open(session) {
+                // If it fails the connection is gone, and the subscription with it.
+                let _ = timeout(MUTED_WITHIN, conn.unsubscribe(mailboxes.channel(session))).await;
+            }
         });
     }
 

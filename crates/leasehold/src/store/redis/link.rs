@@ -213,7 +213,11 @@ impl Link {
         let mailboxes = &self.shared.mailboxes;
         // It stands there before a connection is waited for: one that is being made either finds it, or is found here.
         mailboxes.open(session, post);
-        let result = self.subscribe(&mailboxes.channel(session), deadline).await;
+        let subscribed = async {
+            let _turn = mailboxes.turn().await;
+            self.subscribe(&mailboxes.channel(session), deadline).await
+        };
+        let result = self.in_time(subscribed, deadline).await;
         if result.is_err() {
             mailboxes.close(session);
         }
@@ -237,12 +241,19 @@ impl Link {
             let _turn = self.shared.mailboxes.others().turn().await;
             self.subscribe(channel, deadline).await
         };
-        match timeout_at(deadline, subscribed).await {
-            Ok(subscribed) => subscribed?,
-            Err(_) => return Err(Fault::new(FaultKind::TimedOut, Phase::Send, Arc::clone(self.node()))),
-        }
+        self.in_time(subscribed, deadline).await?;
         bell.ring();
         Ok(listening)
+    }
+
+    /// What waits for a turn, which others may have for long.
+    async fn in_time(
+        &self,
+        subscribed: impl Future<Output = Result<(), Fault>>,
+        deadline: Instant,
+    ) -> Result<(), Fault> {
+        let late = |_| Err(Fault::new(FaultKind::TimedOut, Phase::Send, Arc::clone(self.node())));
+        timeout_at(deadline, subscribed).await.unwrap_or_else(late)
     }
 
     /// Subscribes to a channel, on another connection if the present one breaks.
@@ -281,12 +292,16 @@ impl Link {
         if !self.shared.mailboxes.close(session) {
             return;
         }
-        let Some(mut wire) = self.shared.state.read(State::wire) else { return };
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-        let channel = self.shared.mailboxes.channel(session);
+        let link = Arc::clone(&self.shared);
         runtime.spawn(async move {
-            // If it fails the connection is gone, and the subscription with it.
-            let _ = tokio::time::timeout(PAUSE.1, wire.dialled.messages.unsubscribe(channel)).await;
+            let _turn = link.mailboxes.turn().await;
+            let Some(mut wire) = link.state.read(State::wire) else { return };
+            if !link.mailboxes.is_open(session) {
+                // If it fails the connection is gone, and the subscription with it.
+                let channel = link.mailboxes.channel(session);
+                let _ = tokio::time::timeout(PAUSE.1, wire.dialled.messages.unsubscribe(channel)).await;
+            }
         });
     }
 

@@ -1,6 +1,7 @@
 //! The mailboxes of one link: which sessions have one, and where their grants go; and where all other messages go.
 //!
-//! It does not subscribe: that is the link's.
+//! It does not subscribe: that is the link's, or the lent connection's. Both do so in turns (`turn`), so that the end of a
+//! mailbox never overtakes the beginning of the next of the same session.
 
 use super::channels::Channels;
 use crate::store::Postbox;
@@ -16,6 +17,7 @@ pub(super) struct Mailboxes {
     prefix: String,
     /// In the order of their sessions, so that a simulated world runs the same each time.
     open: Mutex<BTreeMap<SessionId, Arc<dyn Postbox>>>,
+    turn: tokio::sync::Mutex<()>,
     /// Where other libraries say something.
     others: Channels,
     /// Set where somebody else knows whom messages are for.
@@ -27,7 +29,13 @@ type Ear = Box<dyn Fn(&PushInfo) + Send + Sync>;
 
 impl Mailboxes {
     pub(super) fn new(prefix: String) -> Self {
-        Self { prefix, open: Mutex::default(), others: Channels::default(), ear: None }
+        Self {
+            prefix,
+            open: Mutex::default(),
+            turn: tokio::sync::Mutex::default(),
+            others: Channels::default(),
+            ear: None,
+        }
     }
 
     /// None here: all messages are somebody else's.
@@ -52,6 +60,15 @@ impl Mailboxes {
     /// Closes a mailbox, and says whether it was open.
     pub(super) fn close(&self, session: SessionId) -> bool {
         self.lock().remove(&session).is_some()
+    }
+
+    pub(super) fn is_open(&self, session: SessionId) -> bool {
+        self.lock().contains_key(&session)
+    }
+
+    /// Waits for the turn to begin or to end a subscription, which lasts until the returned value is dropped.
+    pub(super) async fn turn(&self) -> tokio::sync::MutexGuard<'_, ()> {
+        self.turn.lock().await
     }
 
     /// All that are open now.

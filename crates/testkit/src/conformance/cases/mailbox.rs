@@ -40,6 +40,21 @@ pub async fn sessions_of_one_handle_have_two_mailboxes(scene: &Scene) {
     assert_eq!(scene.letters_so_far(&b).await, []);
 }
 
+/// A mailbox that is closed and opened again gets what comes then, however soon that is: the end of the one is not taken for
+/// that of the other.
+pub async fn a_mailbox_that_is_opened_again_at_once_gets_grants(scene: &Scene) {
+    let a = scene.peer().await;
+    for _ in 0..8 {
+        a.store.close_mailbox(a.place(), a.session);
+        let opened = a
+            .store
+            .open_mailbox(a.place(), a.session, a.letters.clone(), crate::conformance::peer::PATIENCE)
+            .await;
+        opened.unwrap_or_else(|fault| panic!("the mailbox cannot be opened again: {fault}"));
+        assert_eq!(scene.letters_so_far(&a).await, []);
+    }
+}
+
 /// Once a mailbox is closed nothing is delivered to it; the grant itself is none the worse, and is found
 /// by a look. Others of the same handle keep theirs.
 pub async fn a_closed_mailbox_gets_nothing(scene: &Scene) {

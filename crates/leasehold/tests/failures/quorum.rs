@@ -1,7 +1,7 @@
 //! A quorum of five servers, of which some are killed, stopped, restarted or emptied.
 
 use leasehold::store::{FaultKind, QuorumConfig, QuorumStore, RedisConfig};
-use leasehold::{AcquireError, Attempt, Client, FencingToken};
+use leasehold::{AcquireError, Attempt, Client, FencingToken, Mutex};
 use leasehold_testkit::{Quorum, RedisServer, RespConnection, Sentinels, Worker};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -277,21 +277,26 @@ async fn row_32_a_node_of_a_quorum_that_came_back_does_not_vote_at_once() {
     rivals.release().await.expect("released");
 }
 
-/// A node may be a primary that Sentinels know. When it moves, the replica is asked, and votes once it has been the primary for
-/// long enough.
-#[tokio::test]
-async fn a_node_of_a_quorum_may_be_a_group_of_sentinels() {
-    let sentinels = Sentinels::start(1).expect("servers that boot");
-    sentinels.formed().expect("they know one another");
-    let mut single = [0, 1].map(|_| RedisServer::start().expect("a server that boots"));
-    let uptime = Duration::from_secs(3);
+/// A lock of a quorum of a primary that these Sentinels know and of two single servers, which vote once they are up for so long.
+async fn with_two_beside(sentinels: &Sentinels, uptime: Duration) -> (Mutex, [RedisServer; 2]) {
+    let single = [0, 1].map(|_| RedisServer::start().expect("a server that boots"));
     let node = |url: String| RedisConfig::from_url(&url).expect("a good URL");
     let nodes = [sentinels.url(), single[0].url(), single[1].url()].map(node);
     let config =
         QuorumConfig::of(nodes).expect("a quorum").min_uptime(uptime).node_timeout(Duration::from_secs(1));
     let store = QuorumStore::connect(config).await.expect("a majority");
     let client = Client::of_store(store).watchdog_lease(uptime).connect().await.expect("connected");
-    let mutex = client.mutex("job").expect("a name").wait(Duration::from_secs(60));
+    (client.mutex("job").expect("a name").wait(Duration::from_secs(60)), single)
+}
+
+/// A node may be a primary that Sentinels know. When it moves, the replica is asked, and votes once it has been the primary for
+/// long enough.
+#[tokio::test]
+async fn a_node_of_a_quorum_may_be_a_group_of_sentinels() {
+    let sentinels = Sentinels::start(1).expect("servers that boot");
+    sentinels.formed().expect("they know one another");
+    let uptime = Duration::from_secs(3);
+    let (mutex, mut single) = with_two_beside(&sentinels, uptime).await;
     let guard = mutex.acquire().await.expect("acquired");
     let before = guard.fencing_token();
     let old = sentinels.primary_index().expect("one of them");
@@ -316,15 +321,8 @@ async fn a_node_of_a_quorum_may_be_a_group_of_sentinels() {
 async fn row_32_a_replica_that_is_promoted_in_a_quorum_does_not_vote_at_once() {
     let mut sentinels = Sentinels::start(2).expect("servers that boot");
     sentinels.formed().expect("they know one another");
-    let mut single = [0, 1].map(|_| RedisServer::start().expect("a server that boots"));
     let uptime = Duration::from_secs(6);
-    let node = |url: String| RedisConfig::from_url(&url).expect("a good URL");
-    let nodes = [sentinels.url(), single[0].url(), single[1].url()].map(node);
-    let config =
-        QuorumConfig::of(nodes).expect("a quorum").min_uptime(uptime).node_timeout(Duration::from_secs(1));
-    let store = QuorumStore::connect(config).await.expect("a majority");
-    let client = Client::of_store(store).watchdog_lease(uptime).connect().await.expect("connected");
-    let mutex = client.mutex("job").expect("a name").wait(Duration::from_secs(60));
+    let (mutex, mut single) = with_two_beside(&sentinels, uptime).await;
     // The group is needed from now on, and votes.
     single[1].kill().expect("killed");
     mutex.acquire().await.expect("two vote").release().await.expect("released");

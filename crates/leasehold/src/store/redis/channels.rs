@@ -1,24 +1,52 @@
 //! The channels on which other libraries say something, and who listens to which.
 //!
-//! It does not subscribe: that is the link's, or the lent connection's. Both do so in turns (`turn`), so that the
-//! end of one subscription never overtakes the beginning of the next to the same channel.
+//! It does not subscribe: that is the link's, or the lent connection's. Both do so in [`Turns`].
 
-use crate::store::Bell;
+use crate::store::{Bell, Fault, FaultKind, Phase};
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::future::Future;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::time::{Instant, timeout_at};
 
 /// Who listens. However many do to one channel, the server has one subscription.
 #[derive(Debug, Default)]
 pub(super) struct Channels {
     heard: Mutex<Heard>,
-    turn: tokio::sync::Mutex<()>,
+    turns: Turns,
 }
+
+/// Turns to begin and to end subscriptions, so that the end of one never overtakes the beginning of the next to the same
+/// channel: it is told by a task of its own.
+#[derive(Debug, Default)]
+pub(super) struct Turns(tokio::sync::Mutex<()>);
 
 #[derive(Debug, Default)]
 struct Heard {
     /// In the order of their names, so that a simulated world runs the same each time.
     bells: BTreeMap<String, BTreeMap<u64, Bell>>,
     last: u64,
+}
+
+impl Turns {
+    /// Waits for the turn, which lasts until the returned value is dropped.
+    pub(super) async fn next(&self) -> tokio::sync::MutexGuard<'_, ()> {
+        self.0.lock().await
+    }
+
+    /// Subscribes in its turn. Others may have theirs for long.
+    pub(super) async fn begin(
+        &self,
+        subscribe: impl Future<Output = Result<(), Fault>>,
+        node: &Arc<str>,
+        deadline: Instant,
+    ) -> Result<(), Fault> {
+        let in_turn = async {
+            let _turn = self.next().await;
+            subscribe.await
+        };
+        let late = |_| Err(Fault::new(FaultKind::TimedOut, Phase::Send, Arc::clone(node)));
+        timeout_at(deadline, in_turn).await.unwrap_or_else(late)
+    }
 }
 
 impl Channels {
@@ -65,9 +93,8 @@ impl Channels {
         self.lock().bells.values().flat_map(BTreeMap::values).for_each(Bell::ring);
     }
 
-    /// Waits for the turn to begin or to end a subscription, which lasts until the returned value is dropped.
-    pub(super) async fn turn(&self) -> tokio::sync::MutexGuard<'_, ()> {
-        self.turn.lock().await
+    pub(super) const fn turns(&self) -> &Turns {
+        &self.turns
     }
 
     fn lock(&self) -> MutexGuard<'_, Heard> {

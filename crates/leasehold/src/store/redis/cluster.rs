@@ -358,7 +358,7 @@ impl Cluster {
             let mut rest = sent > AT_ONCE;
             let redirect = node.redirect(&value);
             if redirect != Some(Redirect::Later) {
-                patient.is_answered();
+                patient.answered();
             }
             match redirect {
                 None => return Ok((value, node)),

@@ -81,11 +81,8 @@ impl Lent {
             return Ok(());
         }
         self.mailboxes.open(session, post);
-        let subscribed = async {
-            let _turn = self.mailboxes.turn().await;
-            self.subscribe(&self.mailboxes.channel(session), deadline).await
-        };
-        let subscribed = self.in_time(subscribed, deadline).await;
+        let (turns, channel) = (self.mailboxes.turns(), self.mailboxes.channel(session));
+        let subscribed = turns.begin(self.subscribe(&channel, deadline), &self.node, deadline).await;
         if subscribed.is_err() {
             self.mailboxes.close(session);
         }
@@ -106,23 +103,10 @@ impl Lent {
                 mute(conn, mailboxes, name);
             }
         });
-        let subscribed = async {
-            let _turn = self.mailboxes.others().turn().await;
-            self.subscribe(channel, deadline).await
-        };
-        self.in_time(subscribed, deadline).await?;
+        let turns = self.mailboxes.others().turns();
+        turns.begin(self.subscribe(channel, deadline), &self.node, deadline).await?;
         bell.ring();
         Ok(Some(listening))
-    }
-
-    /// What waits for a turn, which others may have for long.
-    async fn in_time(
-        &self,
-        subscribed: impl Future<Output = Result<(), Fault>>,
-        deadline: Instant,
-    ) -> Result<(), Fault> {
-        let late = |_| Err(Fault::new(FaultKind::TimedOut, Phase::Send, Arc::clone(&self.node)));
-        timeout_at(deadline, subscribed).await.unwrap_or_else(late)
     }
 
     async fn subscribe(&self, channel: &str, deadline: Instant) -> Result<(), Fault> {
@@ -141,7 +125,7 @@ impl Lent {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         let (mut conn, mailboxes) = (self.conn.clone(), Arc::clone(&self.mailboxes));
         runtime.spawn(async move {
-            let _turn = mailboxes.turn().await;
+            let _turn = mailboxes.turns().next().await;
             if !mailboxes.is_open(session) {
                 // If it fails the connection is gone, and the subscription with it.
                 let _ = timeout(MUTED_WITHIN, conn.unsubscribe(mailboxes.channel(session))).await;
@@ -178,7 +162,7 @@ impl Drop for Lent {
 fn mute(mut conn: MultiplexedConnection, mailboxes: Arc<Mailboxes>, channel: String) {
     let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
     runtime.spawn(async move {
-        let _turn = mailboxes.others().turn().await;
+        let _turn = mailboxes.others().turns().next().await;
         if !mailboxes.others().is_heard(&channel) {
             // If it fails the connection is gone, and the subscription with it.
             let _ = timeout(MUTED_WITHIN, conn.unsubscribe(channel)).await;

@@ -213,11 +213,8 @@ impl Link {
         let mailboxes = &self.shared.mailboxes;
         // It stands there before a connection is waited for: one that is being made either finds it, or is found here.
         mailboxes.open(session, post);
-        let subscribed = async {
-            let _turn = mailboxes.turn().await;
-            self.subscribe(&mailboxes.channel(session), deadline).await
-        };
-        let result = self.in_time(subscribed, deadline).await;
+        let channel = mailboxes.channel(session);
+        let result = mailboxes.turns().begin(self.subscribe(&channel, deadline), self.node(), deadline).await;
         if result.is_err() {
             mailboxes.close(session);
         }
@@ -237,23 +234,10 @@ impl Link {
                 mute(link, name);
             }
         });
-        let subscribed = async {
-            let _turn = self.shared.mailboxes.others().turn().await;
-            self.subscribe(channel, deadline).await
-        };
-        self.in_time(subscribed, deadline).await?;
+        let turns = self.shared.mailboxes.others().turns();
+        turns.begin(self.subscribe(channel, deadline), self.node(), deadline).await?;
         bell.ring();
         Ok(listening)
-    }
-
-    /// What waits for a turn, which others may have for long.
-    async fn in_time(
-        &self,
-        subscribed: impl Future<Output = Result<(), Fault>>,
-        deadline: Instant,
-    ) -> Result<(), Fault> {
-        let late = |_| Err(Fault::new(FaultKind::TimedOut, Phase::Send, Arc::clone(self.node())));
-        timeout_at(deadline, subscribed).await.unwrap_or_else(late)
     }
 
     /// Subscribes to a channel, on another connection if the present one breaks.
@@ -295,7 +279,7 @@ impl Link {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         let link = Arc::clone(&self.shared);
         runtime.spawn(async move {
-            let _turn = link.mailboxes.turn().await;
+            let _turn = link.mailboxes.turns().next().await;
             let Some(mut wire) = link.state.read(State::wire) else { return };
             if !link.mailboxes.is_open(session) {
                 // If it fails the connection is gone, and the subscription with it.
@@ -436,7 +420,7 @@ impl Pulse {
 fn mute(link: Arc<Shared>, channel: String) {
     let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
     runtime.spawn(async move {
-        let _turn = link.mailboxes.others().turn().await;
+        let _turn = link.mailboxes.others().turns().next().await;
         let Some(mut wire) = link.state.read(State::wire) else { return };
         if !link.mailboxes.others().is_heard(&channel) {
             // If it fails the connection is gone, and the subscription with it.

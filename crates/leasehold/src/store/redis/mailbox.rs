@@ -1,9 +1,8 @@
 //! The mailboxes of one link: which sessions have one, and where their grants go; and where all other messages go.
 //!
-//! It does not subscribe: that is the link's, or the lent connection's. Both do so in turns (`turn`), so that the end of a
-//! mailbox never overtakes the beginning of the next of the same session.
+//! It does not subscribe: that is the link's, or the lent connection's. Both do so in [`Turns`].
 
-use super::channels::Channels;
+use super::channels::{Channels, Turns};
 use crate::store::Postbox;
 use leasehold_core::{SessionId, Wake};
 use redis::{PushInfo, PushKind, Value};
@@ -17,7 +16,7 @@ pub(super) struct Mailboxes {
     prefix: String,
     /// In the order of their sessions, so that a simulated world runs the same each time.
     open: Mutex<BTreeMap<SessionId, Arc<dyn Postbox>>>,
-    turn: tokio::sync::Mutex<()>,
+    turns: Turns,
     /// Where other libraries say something.
     others: Channels,
     /// Set where somebody else knows whom messages are for.
@@ -32,7 +31,7 @@ impl Mailboxes {
         Self {
             prefix,
             open: Mutex::default(),
-            turn: tokio::sync::Mutex::default(),
+            turns: Turns::default(),
             others: Channels::default(),
             ear: None,
         }
@@ -66,9 +65,8 @@ impl Mailboxes {
         self.lock().contains_key(&session)
     }
 
-    /// Waits for the turn to begin or to end a subscription, which lasts until the returned value is dropped.
-    pub(super) async fn turn(&self) -> tokio::sync::MutexGuard<'_, ()> {
-        self.turn.lock().await
+    pub(super) const fn turns(&self) -> &Turns {
+        &self.turns
     }
 
     /// All that are open now.

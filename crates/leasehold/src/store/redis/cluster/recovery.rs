@@ -36,7 +36,7 @@ pub(super) struct Patient {
 
 impl Patient {
     /// It has an answer (2).
-    pub(super) fn is_answered(&mut self) {
+    pub(super) fn answered(&mut self) {
         if let Some(node) = self.refused_by.take() {
             node.recovery.refused.store(0, Ordering::Relaxed);
             node.recovery.answered.notify_waiters();

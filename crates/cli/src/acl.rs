@@ -11,13 +11,10 @@ use leasehold::store::{Permissions, RedisConfig, ServerVersion};
 /// Prints the command that makes such a user.
 pub(crate) async fn acl(args: &AclArgs) -> Result<Exit, Failure> {
     let unusable = |error: anyhow::Error| Failure::new(Exit::USAGE, error);
-    let server = store::server(&args.store)?;
-    let version = match &server {
-        Some(config) => Some(ask(config).await?),
-        None => None,
-    };
-    // Of a server that is nowhere nothing is asked but what its prefix would be.
-    let config = server.map_or_else(|| RedisConfig::from_url("redis://localhost"), Ok);
+    let servers = store::servers(&args.store)?;
+    let version = ask_any(&servers).await?;
+    // Of a server that is nowhere nothing is asked but what its prefix would be. What one of several needs all of them do.
+    let config = servers.into_iter().next().map_or_else(|| RedisConfig::from_url("redis://localhost"), Ok);
     let mut config = config.map_err(|error| unusable(error.into()))?;
     if let Some(prefix) = &args.store.prefix {
         config = config.prefix(prefix).map_err(|error| unusable(error.into()))?;
@@ -33,6 +30,18 @@ pub(crate) async fn acl(args: &AclArgs) -> Result<Exit, Failure> {
         "for {of}; what begins with `#` stands for the SHA-256 of a password, or write `>` and the password"
     ));
     print(&(line + "\n")).map(|()| Exit::SUCCESS).map_err(|error| Failure::new(Exit::UNAVAILABLE, error))
+}
+
+/// The version of the first server that answers; `None` if there is no server.
+async fn ask_any(servers: &[RedisConfig]) -> Result<Option<ServerVersion>, Failure> {
+    let mut failure = None;
+    for server in servers {
+        match ask(server).await {
+            Ok(version) => return Ok(Some(version)),
+            Err(error) => failure = failure.or(Some(error)),
+        }
+    }
+    failure.map_or(Ok(None), Err)
 }
 
 async fn ask(config: &RedisConfig) -> Result<ServerVersion, Failure> {

@@ -48,12 +48,10 @@ impl Child {
             command.env(OWNER, owner.as_str());
         }
         command.env_remove(PASSWORD);
-        if let Some(url) = std::env::var_os(STORE)
-            && store::has_password(&url.to_string_lossy())
-        {
+        if let Some(url) = std::env::var_os(STORE).as_deref().and_then(store::for_command) {
             // Not removed: what the command runs under a lock of its own would fall back to another store, where
             // it excludes nobody. Without the password it is turned away, and says so.
-            command.env(STORE, store::without_password(&url.to_string_lossy()));
+            command.env(STORE, url);
         }
         die_with(&mut command, rustix::process::getpid());
         let child = command.spawn()?;

@@ -1,13 +1,15 @@
 //! Which store, from arguments, environment and defaults, and the client of it.
 //!
-//! A URL with a password is taken from the environment, and refused as an argument (secret.rs, 1).
+//! A URL with a password is taken from the environment, and refused as an argument (secret.rs, 1). What a URL contains is
+//! known from the library's [`StoreUrl`] alone; a URL that it does not parse may have a secret anywhere.
 
 use crate::args::StoreArgs;
 use crate::exit::{Exit, Failure};
 use crate::secret::{self, variable};
 use anyhow::{Context, anyhow};
-use leasehold::store::{Examination, Fault, FaultKind, RedisConfig, UrlError};
+use leasehold::store::{Examination, Fault, FaultKind, RedisConfig, StoreKind, StoreUrl, StoreUrlError};
 use leasehold::{Client, ClientBuilder, ConnectError};
+use std::ffi::OsStr;
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -16,6 +18,8 @@ use std::time::Duration;
 /// The environment variable that holds the store's URL.
 pub(crate) const STORE: &str = "LEASEHOLD_STORE";
 const USERNAME: &str = "LEASEHOLD_USERNAME";
+/// What a command inherits in place of a URL that does not parse. It opens no store.
+const WITHHELD: &str = "withheld:";
 
 /// How long a call to the store may take; also how long we wait for what is given back at the end.
 pub(crate) const CALL: Duration = Duration::from_secs(2);
@@ -25,8 +29,7 @@ pub(crate) const CALL: Duration = Duration::from_secs(2);
 /// Whatever is read for it has been read; only the connection is missing.
 pub(crate) struct Place {
     builder: ClientBuilder,
-    /// Set if it is a server, at which a session lives by beats.
-    is_server: bool,
+    kind: StoreKind,
     /// Set if the user named it.
     named: bool,
 }
@@ -34,30 +37,35 @@ pub(crate) struct Place {
 impl Place {
     /// The store that was asked for. May read standard input.
     pub(crate) fn of(args: &StoreArgs) -> Result<Self, Failure> {
-        let (url, named) = match (&args.store, variable(STORE)?) {
-            (Some(url), _) => (argument(url)?, true),
-            (None, Some(url)) => (url, true),
+        let (text, named) = match (&args.store, variable(STORE)?) {
+            (Some(text), _) => (text.clone(), true),
+            (None, Some(text)) => (text, true),
             (None, None) => (default_store()?, false),
         };
-        if url.starts_with("memory:") {
+        let url = match &args.store {
+            Some(text) => argument(text)?,
+            None => StoreUrl::parse(&text).map_err(|error| unopened(error.into(), named))?,
+        };
+        if url.kind() == StoreKind::Memory {
             return Err(usage(
                 "a `memory:` store ends with this program, so nobody else would see its locks: give a file \
                  (sqlite:PATH) or a server (redis://…)",
             ));
         }
-        let mut builder = Client::builder(url.as_str()).call_timeout(CALL);
+        let mut builder = Client::builder(text).call_timeout(CALL);
         // What is only in the environment may be meant for other stores.
-        let server = is_server(&url);
-        if let Some(password) = secret::password(args.password_file.as_deref(), server)? {
+        if let Some(password) = secret::password(args.password_file.as_deref(), url.takes_credentials())? {
             builder = builder.password(password.reveal());
         }
-        if server && let Some(user) = variable(USERNAME)? {
+        if url.takes_credentials()
+            && let Some(user) = variable(USERNAME)?
+        {
             builder = builder.username(user);
         }
         if let Some(prefix) = &args.prefix {
             builder = builder.prefix(prefix);
         }
-        Ok(Self { builder, is_server: server, named })
+        Ok(Self { builder, kind: url.kind(), named })
     }
 
     /// With another lease for locks that are renewed.
@@ -83,7 +91,7 @@ impl Place {
 
     /// Whether a session lives by beats there, and lapses without.
     pub(crate) const fn needs_beats(&self) -> bool {
-        self.is_server
+        matches!(self.kind, StoreKind::Redis | StoreKind::Shards)
     }
 
     /// Connects to the store.
@@ -108,34 +116,36 @@ fn unopened(error: ConnectError, named: bool) -> Failure {
     Failure::new(exit, anyhow::Error::new(error).context(format!("failed to open the store{which}")))
 }
 
-/// The server that was asked for, and what lets us in; `None` if none was. May read standard input.
-pub(crate) fn server(args: &StoreArgs) -> Result<Option<RedisConfig>, Failure> {
+/// How each server of the store is reached, with what lets us in; none if no server is given. May read standard input.
+pub(crate) fn servers(args: &StoreArgs) -> Result<Vec<RedisConfig>, Failure> {
     let url = match (&args.store, variable(STORE)?) {
-        (Some(url), _) => argument(url)?,
-        // What is only in the environment may be meant for other commands.
-        (None, Some(url)) if is_server(&url) => url,
-        (None, _) if args.password_file.is_some() => {
+        (Some(text), _) => Some(argument(text)?),
+        (None, Some(text)) => Some(StoreUrl::parse(&text).map_err(|error| unopened(error.into(), true))?),
+        (None, None) => None,
+    };
+    let Some(url) = url.filter(StoreUrl::takes_credentials) else {
+        if args.store.is_some() {
+            return Err(usage("a server has users (redis://…), and the store of --store is none"));
+        }
+        if args.password_file.is_some() {
             return Err(usage("--password-file is for a server, and none is given: give one by --store"));
         }
-        (None, _) => return Ok(None),
+        // What is only in the environment may be meant for other commands.
+        return Ok(Vec::new());
     };
-    if !is_server(&url) {
-        return Err(usage("a server has users (redis://…), and the store of --store is none"));
-    }
-    let config = match RedisConfig::from_url(&url) {
-        // What one of the servers needs all of them do.
-        Err(UrlError::Shards) => RedisConfig::shards_from_url(&url).map(|mut servers| servers.swap_remove(0)),
-        config => config,
+    let password = secret::password(args.password_file.as_deref(), true)?;
+    let user = variable(USERNAME)?;
+    let with_access = |config: &RedisConfig| {
+        let mut config = config.clone().connect_timeout(CALL);
+        if let Some(password) = &password {
+            config = config.password(password.reveal());
+        }
+        if let Some(user) = &user {
+            config = config.username(user);
+        }
+        config
     };
-    let config = config.map_err(|error| Failure::new(Exit::USAGE, error))?;
-    let mut config = config.connect_timeout(CALL);
-    if let Some(password) = secret::password(args.password_file.as_deref(), true)? {
-        config = config.password(password.reveal());
-    }
-    if let Some(user) = variable(USERNAME)? {
-        config = config.username(user);
-    }
-    Ok(Some(config))
+    Ok(url.servers().iter().map(with_access).collect())
 }
 
 /// How the program ends where the store did not do something.
@@ -143,47 +153,42 @@ pub(crate) fn exit_of(fault: &Fault) -> Exit {
     if matches!(fault.kind, FaultKind::Unusable(_)) { Exit::USAGE } else { Exit::UNAVAILABLE }
 }
 
-/// Whether a URL holds a password, or has one where it does not belong.
-pub(crate) fn has_password(url: &str) -> bool {
-    let Some((scheme, rest)) = url.split_once("://").filter(|_| is_server(url)) else { return false };
-    let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
-    let user = place.rsplit_once('@').filter(|_| scheme != "redis+unix").map(|(user, _)| user);
-    query.split('&').any(|pair| pair.starts_with("pass"))
-        || user.and_then(|user| user.split_once(':')).is_some_and(|(_, password)| !password.is_empty())
-}
-
-/// The same store without the password.
-pub(crate) fn without_password(url: &str) -> String {
-    let Some((scheme, rest)) = url.split_once("://") else { return String::new() };
-    let (place, query) = rest.split_once('?').map_or((rest, None), |(place, query)| (place, Some(query)));
-    let place = match place.rsplit_once('@').filter(|_| scheme != "redis+unix") {
-        Some((user, host)) => match user.split_once(':').map_or(user, |(name, _)| name) {
-            "" => host.to_owned(),
-            name => format!("{name}@{host}"),
-        },
-        None => place.to_owned(),
-    };
-    let kept =
-        query.map(|query| query.split('&').filter(|pair| !pair.starts_with("pass")).collect::<Vec<_>>());
-    match kept.filter(|kept| !kept.is_empty()) {
-        Some(kept) => format!("{scheme}://{place}?{}", kept.join("&")),
-        None => format!("{scheme}://{place}"),
+/// What a command inherits in place of a URL in the environment; `None` if that can stay as it is.
+pub(crate) fn for_command(url: &OsStr) -> Option<String> {
+    if url.is_empty() {
+        return None;
+    }
+    match url.to_str().map(StoreUrl::parse) {
+        Some(Ok(url)) => url.has_password().then(|| url.redacted()),
+        Some(Err(_)) | None => Some(WITHHELD.to_owned()),
     }
 }
 
-fn argument(url: &str) -> Result<String, Failure> {
-    if has_password(url) {
-        return Err(usage(
+/// The URL of `--store`, which has no password in it.
+fn argument(text: &str) -> Result<StoreUrl, Failure> {
+    match StoreUrl::parse(text) {
+        Ok(url) if url.has_password() => Err(usage(
             "the URL of --store has a password in it, which every user of this machine can read in the process \
              list: change the password, and give it by --password-file, LEASEHOLD_PASSWORD or LEASEHOLD_STORE",
-        ));
+        )),
+        Ok(url) => Ok(url),
+        Err(error) => Err(unusable_argument(text, error)),
     }
-    Ok(url.to_owned())
 }
 
-/// Whether the URL is of a server, which has users, passwords and prefixes.
-fn is_server(url: &str) -> bool {
-    url.starts_with("redis")
+/// The failure for a `--store` that does not parse. The user learns of a password that may be in it; nothing else depends on
+/// that guess.
+fn unusable_argument(text: &str, error: StoreUrlError) -> Failure {
+    let failure = unopened(error.into(), true);
+    if !text.contains(['@', '=']) {
+        return failure;
+    }
+    let cause = anyhow!(
+        "{}; if there is a password in it, change the password: every user of this machine can read --store in the \
+         process list",
+        failure.message()
+    );
+    Failure::new(Exit::USAGE, cause)
 }
 
 /// The SQLite file in the user's state directory, whose directory is there afterwards.
@@ -226,14 +231,15 @@ mod tests {
             "rediss://user:pw@h:1/2?prefix=a",
             "redis://:p/w@h",
             "redis+unix:///s?db=1&password=pw",
+            "redlock://:pw@a,b,c",
+            "redis+sentinel://a/m?sentinel_password=pw",
         ] {
-            assert!(has_password(url), "{url}");
+            assert!(argument(url).is_err() && for_command(url.as_ref()).is_some(), "{url}");
         }
-        for url in
-            ["redis://h:1", "redis://user@h", "redis://h/?prefix=a:b@c", "sqlite:/a:b@c", "memory:", ""]
-        {
-            assert!(!has_password(url), "{url}");
+        for url in ["redis://h:1", "redis://user@h", "redis://h/?prefix=a:b@c", "sqlite:/a:b@c", "memory:"] {
+            assert!(argument(url).is_ok() && for_command(url.as_ref()).is_none(), "{url}");
         }
+        assert_eq!(for_command("".as_ref()), None);
     }
 
     #[test]
@@ -241,13 +247,20 @@ mod tests {
         for (url, without) in [
             ("redis://:pw@h", "redis://h"),
             ("rediss://user:p:w@h:1/2?prefix=a", "rediss://user@h:1/2?prefix=a"),
-            ("redis://:p/w@h", "redis://h"),
+            ("redis://:p/w@h", WITHHELD),
             ("redis+unix:///s?db=1&password=pw", "redis+unix:///s?db=1"),
             ("redis://h?password=pw", "redis://h"),
         ] {
-            assert_eq!(without_password(url), without, "{url}");
-            assert!(!has_password(&without_password(url)), "{url}");
+            assert_eq!(for_command(url.as_ref()).as_deref(), Some(without), "{url}");
         }
+    }
+
+    #[test]
+    fn what_is_no_text_is_withheld_and_what_is_withheld_opens_nothing() {
+        use std::os::unix::ffi::OsStrExt;
+        let url = OsStr::from_bytes(b"redis://:pw\xff@h");
+        assert_eq!(for_command(url).as_deref(), Some(WITHHELD));
+        assert!(StoreUrl::parse(WITHHELD).is_err());
     }
 
     #[test]

@@ -16,7 +16,7 @@ use crate::reentrant::ReentrantMutex;
 use crate::request::Request;
 use crate::rwlock::RwLock;
 use crate::semaphore::Semaphore;
-use crate::store::{Examination, MemoryStore, Store};
+use crate::store::{Examination, MemoryStore, Store, StoreConfig, StoreUrl};
 use leasehold_core::{About, Label, Lease, Lock, LockName, Moment, NameError, SessionId};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -670,27 +670,32 @@ async fn open(
     within: Duration,
     world: &Arc<dyn World>,
 ) -> Result<Arc<dyn Store>, ConnectError> {
-    let (scheme, rest) = url.split_once(':').unwrap_or(("", url));
-    match scheme {
-        "memory" => {
+    #[cfg(feature = "redis")]
+    use crate::store::{QuorumStore, RedisConfig, RedisStore, Shards};
+    #[cfg(feature = "redis")]
+    let settled = |config: RedisConfig| {
+        Ok::<_, ConnectError>(access.to(config)?.connect_timeout(within).in_world(Arc::clone(world)))
+    };
+    #[cfg(not(feature = "redis"))]
+    let _ = (within, world);
+    match StoreUrl::parse(url)?.into_config() {
+        StoreConfig::Memory(name) => {
             access.none_for("memory:")?;
-            Ok(Arc::new(MemoryStore::of_process(rest)))
+            Ok(Arc::new(MemoryStore::of_process(&name)))
         }
-        "sqlite" if rest.is_empty() => {
-            Err(ConnectError::Url("`sqlite:` needs the path of a file behind it".into()))
-        }
-        "sqlite" => {
+        StoreConfig::Sqlite(path) => {
             access.none_for("sqlite:")?;
-            open_sqlite(rest).await
+            open_sqlite(&path).await
         }
-        "redis" | "rediss" | "redis+unix" | "redis+sentinel" | "rediss+sentinel" | "redis+cluster"
-        | "rediss+cluster" | "redis+shard" | "rediss+shard" | "redlock" | "redlocks" => open_redis(url, access, within, world).await,
-        "" => Err(ConnectError::Url("it has no scheme: write redis://…, sqlite:PATH or memory:".into())),
-        // The scheme is not repeated: what stands there may be a secret in the wrong place.
-        _ => Err(ConnectError::Url(
-            "there is no store of its scheme: there are redis://, rediss://, redis+unix://, redis+sentinel://, rediss+sentinel://, redis+cluster://, rediss+cluster://, redis+shard://, rediss+shard://, redlock://, redlocks://, sqlite: and memory:"
-                .into(),
-        )),
+        #[cfg(feature = "redis")]
+        StoreConfig::Redis(config) => Ok(Arc::new(RedisStore::connect(settled(*config)?).await?)),
+        #[cfg(feature = "redis")]
+        StoreConfig::Shards(shards) => {
+            let shards = shards.into_iter().map(settled).collect::<Result<Vec<_>, _>>()?;
+            Ok(Arc::new(Shards::connect(shards).await?))
+        }
+        #[cfg(feature = "redis")]
+        StoreConfig::Quorum(quorum) => Ok(Arc::new(QuorumStore::connect(quorum.try_map(settled)?).await?)),
     }
 }
 
@@ -703,48 +708,6 @@ async fn open_sqlite(path: &str) -> Result<Arc<dyn Store>, ConnectError> {
 #[allow(clippy::unused_async, reason = "it stands for one that waits")]
 async fn open_sqlite(_path: &str) -> Result<Arc<dyn Store>, ConnectError> {
     Err(ConnectError::Url("this build has no SQLite store: switch the feature `sqlite` on".into()))
-}
-
-#[cfg(feature = "redis")]
-async fn open_redis(
-    url: &str,
-    access: Access,
-    within: Duration,
-    world: &Arc<dyn World>,
-) -> Result<Arc<dyn Store>, ConnectError> {
-    use crate::store::{QuorumConfig, QuorumStore, RedisConfig, RedisStore, Shards, UrlError};
-    use std::error::Error;
-    let explain = |error: UrlError| match error.source() {
-        Some(source) => ConnectError::Url(format!("{error}: {source}")),
-        None => ConnectError::Url(error.to_string()),
-    };
-    let settled = |config: RedisConfig| {
-        Ok::<_, ConnectError>(access.to(config)?.connect_timeout(within).in_world(Arc::clone(world)))
-    };
-    if url.starts_with("redlock") {
-        let config = QuorumConfig::from_url(url).map_err(explain)?.try_map(settled)?;
-        return Ok(Arc::new(QuorumStore::connect(config).await?));
-    }
-    match RedisConfig::from_url(url) {
-        Ok(config) => Ok(Arc::new(RedisStore::connect(settled(config)?).await?)),
-        Err(UrlError::Shards) => {
-            let servers = RedisConfig::shards_from_url(url).map_err(explain)?;
-            let servers = servers.into_iter().map(settled).collect::<Result<Vec<_>, _>>()?;
-            Ok(Arc::new(Shards::connect(servers).await?))
-        }
-        Err(error) => Err(explain(error)),
-    }
-}
-
-#[cfg(not(feature = "redis"))]
-#[allow(clippy::unused_async, reason = "it stands for one that waits")]
-async fn open_redis(
-    _url: &str,
-    _access: Access,
-    _within: Duration,
-    _world: &Arc<dyn World>,
-) -> Result<Arc<dyn Store>, ConnectError> {
-    Err(ConnectError::Url("this build has no Redis store: switch the feature `redis` on".into()))
 }
 
 /// The owners that this client makes.

@@ -7,7 +7,7 @@ use crate::LostReason;
 use crate::detached::DetachedHold;
 use crate::engine::NotExtended;
 use crate::owner::Owner;
-use crate::store::Fault;
+use crate::store::{Fault, StoreUrlError};
 use leasehold_core::contend::Standing;
 use leasehold_core::{
     FencingToken, Holder, KeyError, LeaseError, LockName, NameError, OwnValueError, Refused,
@@ -112,6 +112,15 @@ pub enum ConnectError {
     /// The client was told to count in a way that cannot be.
     #[error("{0}")]
     Setting(String),
+}
+
+impl From<StoreUrlError> for ConnectError {
+    fn from(error: StoreUrlError) -> Self {
+        match std::error::Error::source(&error) {
+            Some(source) => Self::Url(format!("{error}: {source}")),
+            None => Self::Url(error.to_string()),
+        }
+    }
 }
 
 /// Why there is no such lock.

@@ -1,7 +1,7 @@
 //! What `acl` prints: a line that a server takes, once it has a password, and not before.
 
 use super::scene::Scene;
-use leasehold_testkit::RedisServer;
+use leasehold_testkit::{Quorum, RedisServer};
 
 /// The words of the line; a test's prefix has nothing in it that is quoted.
 fn words(line: &str) -> Vec<&str> {
@@ -64,4 +64,26 @@ fn what_can_be_no_acl_is_told() {
     Scene::redis(&server)
         .run(&["acl"])
         .check(69, "failed to ask which server it is: connecting to 127.0.0.1");
+}
+
+#[test]
+fn the_list_for_a_quorum_comes_from_its_nodes() {
+    let settings = RedisServer::builder().password("hunter2");
+    let mut quorum = Quorum::with(3, &settings).expect("servers that boot");
+    let scene = Scene::at(format!("{}?prefix=app:&min_uptime=0s", quorum.url()));
+    let acl = |password: &str| {
+        let mut command = scene.command(&["acl", "--user", "locks"]);
+        command.env("LEASEHOLD_PASSWORD", password);
+        super::scene::finish(command, "")
+    };
+    let shown = acl("hunter2");
+    shown.check(0, "leasehold: for ");
+    assert!(!shown.stderr.contains("newest"), "{shown:?}");
+    assert!(words(&shown.stdout).contains(&"~app:*"), "{shown:?}");
+    acl("wr0ng").check(69, "user or password are missing or wrong");
+    // A node that is down does not matter while another answers.
+    quorum.servers()[0].kill().expect("it runs");
+    assert_eq!(acl("hunter2").stdout, shown.stdout);
+    let by_argument = scene.run(&["acl", "--store", &quorum.url()]);
+    by_argument.check(69, "failed to ask which server it is");
 }

@@ -1,7 +1,7 @@
 //! Passwords get to the server, and nowhere else.
 
 use super::scene::{Scene, expect, finish, start, status};
-use leasehold_testkit::RedisServer;
+use leasehold_testkit::{Quorum, RedisServer, Sentinels};
 use std::fs;
 use std::process::Command;
 
@@ -105,6 +105,123 @@ fn a_password_as_an_argument_is_refused_and_not_repeated() {
     let outcome = finish(broken, "");
     outcome.check(2, "the store's URL cannot be used");
     assert!(!outcome.stderr.contains("s3cr3t"), "{outcome:?}");
+}
+
+/// `redlock://` with these credentials before its hosts, and nodes that vote at once.
+fn quorum_url(quorum: &Quorum, credentials: &str) -> String {
+    let hosts = quorum.url().replacen("redlock://", "", 1);
+    format!("redlock://{credentials}{hosts}?min_uptime=0s&node_timeout=1s")
+}
+
+#[test]
+fn a_quorum_password_in_the_url_does_not_reach_the_command() {
+    let quorum = Quorum::with(3, &RedisServer::builder().password("s3cr3tPW")).expect("servers that boot");
+    let scene = Scene::at(quorum_url(&quorum, ":s3cr3tPW@"));
+    let outcome = scene.run(&["run", "va", "-vvv", "--", "env"]);
+    outcome.check(0, "");
+    assert!(!format!("{outcome:?}").contains("s3cr3t"), "{outcome:?}");
+    let expected = format!("LEASEHOLD_STORE={}?min_uptime=0ms&node_timeout=1000ms", quorum.url());
+    assert!(outcome.stdout.lines().any(|line| line == expected), "{outcome:?}");
+}
+
+#[test]
+fn a_quorum_takes_password_and_user_from_the_environment_or_a_file() {
+    let quorum = Quorum::with(3, &RedisServer::builder().password(PASSWORD)).expect("servers that boot");
+    let scene = Scene::at(quorum_url(&quorum, ""));
+    let words = ["run", "va", "--try", "--", "sh", "-c", "env; echo ran"];
+    scene.run(&words).check(69, "user or password are missing or wrong");
+    let with = |user: &str| {
+        let mut command = scene.command(&words);
+        command.env("LEASEHOLD_PASSWORD", PASSWORD).env("LEASEHOLD_USERNAME", user);
+        finish(command, "")
+    };
+    let ran = with("default");
+    ran.check(0, "");
+    assert!(ran.stdout.ends_with("ran\n") && !ran.stdout.contains("s3cr3t"), "{ran:?}");
+    with("stranger").check(69, "user or password are missing or wrong");
+    fs::write(scene.path("password"), format!("{PASSWORD}\n")).expect("the directory is ours");
+    let from_file = scene.run(&["run", "va", "--try", "--password-file", "password", "--", "echo", "ran"]);
+    from_file.check(0, "");
+    assert_eq!(from_file.stdout, "ran\n");
+}
+
+#[test]
+fn a_password_of_the_sentinels_does_not_reach_the_command() {
+    let sentinels = Sentinels::start(0).expect("servers that boot");
+    // The user `default` of these Sentinels needs no password, and accepts any.
+    let credentials = "sentinel_user=default&sentinel_password=s3cr3tPW";
+    let scene = Scene::at(format!("{}?{credentials}", sentinels.url()));
+    let outcome = scene.run(&["run", "va", "-vvv", "--", "env"]);
+    outcome.check(0, "");
+    assert!(!format!("{outcome:?}").contains("s3cr3t"), "{outcome:?}");
+    let expected = format!("LEASEHOLD_STORE={}?sentinel_user=default", sentinels.url());
+    assert!(outcome.stdout.lines().any(|line| line == expected), "{outcome:?}");
+}
+
+#[test]
+fn a_url_that_is_not_used_is_redacted_as_well() {
+    let scene = Scene::sqlite();
+    let store = format!("sqlite:{}", scene.path("locks.db").display());
+    for (unused, passed_on) in [
+        ("redlock://u:s3cr3t@a,b,c/1?prefix=p:", "redlock://u@a,b,c/1?prefix=p:"),
+        ("redis+sentinel://a/m?sentinel_password=s3cr3t", "redis+sentinel://a/m"),
+        ("redis+unix:///s?db=1&password=s3cr3t", "redis+unix:///s?db=1"),
+        ("redis://h/?prefix=a%3Ab", "redis://h/?prefix=a%3Ab"),
+        ("sqlite:other.db", "sqlite:other.db"),
+        // A URL that does not parse may have a secret anywhere.
+        ("redis://h?auth=s3cr3t", "withheld:"),
+        ("redis://h?sentinel_password=s3cr3t", "withheld:"),
+        ("redlock://:s3cr3t@a,b", "withheld:"),
+        ("redis://:x/s3cr3t@h", "withheld:"),
+        ("REDIS://:s3cr3t@h", "withheld:"),
+        ("valkey://:s3cr3t@h", "withheld:"),
+        ("s3cr3t", "withheld:"),
+    ] {
+        let mut command =
+            scene.command(&["run", "job", "--store", &store, "--", "sh", "-c", "echo $LEASEHOLD_STORE"]);
+        command.env("LEASEHOLD_STORE", unused);
+        let outcome = finish(command, "");
+        outcome.check(0, "");
+        assert_eq!(outcome.stdout, format!("{passed_on}\n"), "{unused}");
+    }
+    // What is withheld opens no other store.
+    let mut command = scene.command(&["show", "job"]);
+    command.env("LEASEHOLD_STORE", "withheld:");
+    finish(command, "").check(2, "the store's URL cannot be used");
+}
+
+#[test]
+fn a_password_as_an_argument_is_refused_for_every_scheme() {
+    let scene = Scene::sqlite();
+    let refusal = "give it by --password-file, LEASEHOLD_PASSWORD or LEASEHOLD_STORE";
+    for (url, message) in [
+        ("redis://:s3cr3t@h", refusal),
+        ("rediss://u:s3cr3t@h", refusal),
+        ("redis+unix:///s?password=s3cr3t", refusal),
+        ("redis+sentinel://:s3cr3t@a/main", refusal),
+        ("rediss+sentinel://a/main?sentinel_password=s3cr3t", refusal),
+        ("redis+cluster://:s3cr3t@a,b", refusal),
+        ("redis+shard://u:s3cr3t@a,b", refusal),
+        ("rediss+shard://a,b?password=s3cr3t", refusal),
+        ("redlock://:s3cr3t@a,b,c", refusal),
+        ("redlocks://a,b,c?password=s3cr3t", refusal),
+        ("redis://h?password=s3cr3t&password=", refusal),
+        ("redis://h?auth=s3cr3t", "the store's URL cannot be used"),
+        ("redlock://:s3cr3t@a,b", "the store's URL cannot be used"),
+        ("valkey://:s3cr3t@h", "the store's URL cannot be used"),
+        ("redis://:x/s3cr3t@h", "change the password"),
+    ] {
+        for words in [
+            &["run", "job", "--store", url, "-vvv", "--", "echo", "never"][..],
+            &["show", "job", "--store", url, "-vvv"],
+            &["acl", "--store", url],
+            &["doctor", "--store", url],
+        ] {
+            let outcome = scene.run(words);
+            outcome.check(2, message);
+            assert!(!outcome.stderr.contains("s3cr3t") && outcome.stdout.is_empty(), "{url}: {outcome:?}");
+        }
+    }
 }
 
 #[test]

@@ -19,6 +19,7 @@ mod redis;
 mod shards;
 #[cfg(feature = "sqlite")]
 mod sqlite;
+mod url;
 mod watched;
 
 pub use fault::{Fault, FaultKind, Phase, TlsFault};
@@ -34,6 +35,8 @@ pub use redis::{
 pub use shards::{Shards, ShardsError};
 #[cfg(feature = "sqlite")]
 pub use sqlite::SqliteStore;
+pub(crate) use url::StoreConfig;
+pub use url::{StoreKind, StoreUrl, StoreUrlError};
 
 use futures_util::future::{BoxFuture, ready};
 use leasehold_core::{Acquire, Claim, KeyError, Place, SessionId, Share};

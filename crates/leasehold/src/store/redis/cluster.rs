@@ -82,6 +82,11 @@ impl Seeds {
         Self { nodes, tls }
     }
 
+    /// The addresses of the nodes.
+    pub(super) fn nodes(&self) -> &[Address] {
+        &self.nodes
+    }
+
     /// Whether all are talked to by TLS.
     pub(super) const fn is_tls(&self) -> bool {
         self.tls

@@ -492,6 +492,30 @@ impl RedisConfig {
         self.replicas
     }
 
+    pub(super) const fn login(&self) -> &Login {
+        &self.login
+    }
+
+    /// Whether the server or its Sentinels have a password here, an empty one included: an empty one may replace another in
+    /// the same URL.
+    pub(crate) fn has_password(&self) -> bool {
+        let of_sentinels = match &self.site {
+            Site::Named(group) => group.login.password.is_some(),
+            Site::At(_) | Site::Cluster(_) | Site::Member(..) => false,
+        };
+        self.login.password.is_some() || of_sentinels
+    }
+
+    /// The URL of this configuration, without passwords.
+    pub(crate) fn redacted_url(&self) -> String {
+        url::redacted(self)
+    }
+
+    /// The URL of these shards, without passwords.
+    pub(crate) fn redacted_shards_url(shards: &[Self]) -> String {
+        url::redacted_shards(shards)
+    }
+
     pub(super) const fn site(&self) -> &Site {
         &self.site
     }

@@ -115,6 +115,19 @@ impl QuorumConfig {
         self.nodes.iter().map(RedisConfig::address).collect()
     }
 
+    /// The nodes, in the order of the URL.
+    pub(crate) fn nodes(&self) -> &[RedisConfig] {
+        &self.nodes
+    }
+
+    /// The URL of these nodes, without passwords. Only what a URL gave can be written as one.
+    pub(crate) fn redacted_url(&self) -> String {
+        let own =
+            [("min_uptime", self.min_uptime, MIN_UPTIME), ("node_timeout", self.node_timeout, NODE_TIMEOUT)];
+        let own = own.into_iter().filter(|(_, value, default)| value != default);
+        url::redacted_quorum(&self.nodes, own.map(|(name, value, _)| (name, value)))
+    }
+
     /// The same with each node changed.
     pub(crate) fn try_map<E>(
         mut self,

@@ -75,6 +75,16 @@ impl Group {
         Self { sentinels, name, tls, login: Login::default() }
     }
 
+    /// The addresses of the Sentinels.
+    pub(super) fn sentinels(&self) -> &[Address] {
+        &self.sentinels
+    }
+
+    /// The name that the Sentinels know the primary by.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
     /// Whether they and the primary are talked to by TLS.
     pub(super) const fn is_tls(&self) -> bool {
         self.tls

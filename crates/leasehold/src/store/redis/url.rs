@@ -1,16 +1,18 @@
 //! URLs of a Redis store, parsed once at the edge.
 //!
 //! No error shows any part of a URL that could be a password: one forgotten `@` or `/` and a password stands where
-//! the port should be.
+//! the port should be. A URL is written back from what was parsed and from nothing else, so that no part of the text that
+//! the parser did not understand gets through.
 
 use super::cluster::Seeds;
-use super::config::{Address, RedisConfig, Site};
+use super::config::{Address, Protocol, RedisConfig, Site};
 use super::quorum::QuorumConfig;
 use super::sentinel::Group;
 use super::tls::{Certificates, Pem};
 use crate::store::QuorumError;
 use leasehold_core::KeyError;
-use percent_encoding::percent_decode_str;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+use std::net::Ipv6Addr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -42,7 +44,7 @@ pub enum UrlError {
     Host,
     /// No primary is named behind the Sentinels.
     #[error(
-        "behind the Sentinels stands the name that they know the primary by: `redis+sentinel://host,host,host/mymaster`"
+        "behind the Sentinels stands the name that they know the primary by, with `%40` for an `@`: `redis+sentinel://host,host,host/mymaster`"
     )]
     Primary,
     /// The port is no number.
@@ -234,6 +236,10 @@ fn sentinels(place: &str, tls: bool) -> Result<RedisConfig, UrlError> {
         Ok(Address::Tcp { host, port, tls })
     };
     let sentinels = servers.split(',').map(sentinel).collect::<Result<Vec<_>, _>>()?;
+    // It is the end of a password with a `/` in it, and the host behind that.
+    if name.contains('@') {
+        return Err(UrlError::Primary);
+    }
     let name = decoded(name, "name of the primary")?;
     if name.is_empty() || name.chars().any(|c| c.is_control() || c.is_whitespace()) {
         return Err(UrlError::Primary);
@@ -408,6 +414,127 @@ fn decoded(text: &str, part: &'static str) -> Result<String, UrlError> {
     percent_decode_str(text).decode_utf8().map(String::from).map_err(|_| wrong)
 }
 
+/// What a URL shows as it is where it has no other meaning.
+const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+/// The same, of paths and settings.
+const PLAIN_IN_PATH: &AsciiSet = &PLAIN.remove(b'/').remove(b':').remove(b',');
+
+/// The URL that [`parse`] makes this configuration of, passwords excepted.
+pub(super) fn redacted(config: &RedisConfig) -> String {
+    let (kind, addresses) = match config.site() {
+        Site::At(address) | Site::Member(address, _) => ("", std::slice::from_ref(address)),
+        Site::Named(group) => ("+sentinel", group.sentinels()),
+        Site::Cluster(seeds) => ("+cluster", seeds.nodes()),
+    };
+    if let [Address::Unix(path)] = addresses {
+        let path = utf8_percent_encode(&path.to_string_lossy(), PLAIN_IN_PATH).to_string();
+        return ["redis+unix://", &path, &written_settings(config, true, [])].concat();
+    }
+    let tls = if addresses.iter().any(Address::is_tls) { "s" } else { "" };
+    written(&format!("redis{tls}{kind}"), config, addresses, [])
+}
+
+/// The URL that [`parse_shards`] makes these configurations of, passwords excepted.
+pub(super) fn redacted_shards(shards: &[RedisConfig]) -> String {
+    written_servers("redis", "+shard", shards, [])
+}
+
+/// The URL that [`parse_quorum`] makes of these nodes and durations, passwords excepted.
+pub(super) fn redacted_quorum(
+    nodes: &[RedisConfig],
+    durations: impl IntoIterator<Item = (&'static str, Duration)>,
+) -> String {
+    let durations = durations.into_iter().map(|(name, value)| (name, format!("{}ms", value.as_millis())));
+    written_servers("redlock", "", nodes, durations)
+}
+
+/// Independent servers, with all settings in common.
+fn written_servers(
+    scheme: &str,
+    kind: &str,
+    servers: &[RedisConfig],
+    own: impl IntoIterator<Item = (&'static str, String)>,
+) -> String {
+    let address = |server: &RedisConfig| match server.site() {
+        Site::At(address) => Some(address.clone()),
+        Site::Named(_) | Site::Cluster(_) | Site::Member(..) => None,
+    };
+    let addresses: Vec<_> = servers.iter().filter_map(address).collect();
+    let tls = if addresses.iter().any(Address::is_tls) { "s" } else { "" };
+    match servers.first() {
+        Some(first) => written(&format!("{scheme}{tls}{kind}"), first, &addresses, own),
+        None => format!("{scheme}{kind}://"),
+    }
+}
+
+/// `scheme://[user@]host[:port],…[/name][/db][?…]`
+fn written(
+    scheme: &str,
+    config: &RedisConfig,
+    addresses: &[Address],
+    own: impl IntoIterator<Item = (&'static str, String)>,
+) -> String {
+    let user = config.login().username.as_deref().filter(|user| !user.is_empty());
+    let user = user.map(|user| format!("{}@", utf8_percent_encode(user, PLAIN))).unwrap_or_default();
+    let (default, name) = match config.site() {
+        Site::Named(group) => (SENTINELS_PORT, format!("/{}", utf8_percent_encode(group.name(), PLAIN))),
+        Site::At(_) | Site::Cluster(_) | Site::Member(..) => (DEFAULT_PORT, String::new()),
+    };
+    let server = |address: &Address| match address {
+        Address::Tcp { host, port, .. } => {
+            let host = match host.parse::<Ipv6Addr>() {
+                Ok(_) => format!("[{host}]"),
+                Err(_) => utf8_percent_encode(host, PLAIN).to_string(),
+            };
+            if *port == default { host } else { format!("{host}:{port}") }
+        }
+        Address::Unix(_) => String::new(),
+    };
+    let servers = addresses.iter().map(server).collect::<Vec<_>>().join(",");
+    let db = Some(config.database()).filter(|db| *db != 0).map(|db| format!("/{db}")).unwrap_or_default();
+    format!("{scheme}://{user}{servers}{name}{db}{}", written_settings(config, false, own))
+}
+
+/// `?…`, or nothing. Only of a socket are user and database settings.
+fn written_settings(
+    config: &RedisConfig,
+    socket: bool,
+    own: impl IntoIterator<Item = (&'static str, String)>,
+) -> String {
+    let prefix = Some(config.keys().prefix()).filter(|prefix| !prefix.is_empty());
+    let user = config.login().username.clone().filter(|user| socket || user.is_empty());
+    let db = Some(config.database()).filter(|db| socket && *db != 0);
+    let replicas = Some(config.wanted_replicas()).filter(|replicas| *replicas != 0);
+    let resp2 = config.protocol() == Protocol::Resp2 && !matches!(config.site(), Site::Cluster(_));
+    let sentinel_user = match config.site() {
+        Site::Named(group) => group.login.username.clone(),
+        Site::At(_) | Site::Cluster(_) | Site::Member(..) => None,
+    };
+    let file = |pem: &Option<Pem>| match pem {
+        Some(Pem::File(path)) => Some(path.to_string_lossy().into_owned()),
+        Some(Pem::Text(_)) | None => None,
+    };
+    let Certificates { roots, own: certificate, key } = config.certificates();
+    let settings = [
+        ("prefix", prefix.map(str::to_owned)),
+        ("user", user),
+        ("db", db.map(|db| db.to_string())),
+        ("replicas", replicas.map(|replicas| replicas.to_string())),
+        ("protocol", resp2.then(|| "resp2".to_owned())),
+        ("strict", config.is_strict().then(|| "1".to_owned())),
+        ("sentinel_user", sentinel_user),
+        ("ca", file(roots)),
+        ("cert", file(certificate)),
+        ("key", file(key)),
+    ];
+    let settings = settings.into_iter().filter_map(|(name, value)| Some((name, value?)));
+    let pairs: Vec<_> = settings
+        .chain(own)
+        .map(|(name, value)| format!("{name}={}", utf8_percent_encode(&value, PLAIN_IN_PATH)))
+        .collect();
+    if pairs.is_empty() { String::new() } else { format!("?{}", pairs.join("&")) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -466,6 +593,8 @@ mod tests {
             ("redis://h?replicas=secret", "Replicas"),
             ("redis+sentinel://a,b", "Primary"),
             ("redis+sentinel://a//1", "Primary"),
+            ("redis+sentinel://u:12/secret@a/main", "Primary"),
+            ("redis+sentinel://u:12/secret@a", "Primary"),
             ("redis+sentinel://a,,b/main", "Host"),
             ("redis+sentinel://a,b:secret/main", "Port"),
             ("redis+sentinel://a/main/secret", "Database"),

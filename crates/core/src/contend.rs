@@ -19,8 +19,8 @@
 //!    may be late, and is never to hit the next. What a question may have left is given up before the next is asked.
 
 use crate::{
-    Acquire, Acquired, Ahead, Claim, Enqueue, Entered, FIRST_LEASE, FencingToken, HoldId, Holder, Label,
-    Life, Moment, Nonce, OwnValue, Portion, SessionId, drift, whole_millis,
+    Acquire, Acquired, Ahead, Claim, Enqueue, Entered, Executed, FIRST_LEASE, FencingToken, HoldId, Holder,
+    Label, Life, Moment, Nonce, OwnValue, Portion, SessionId, drift, whole_millis,
 };
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -608,17 +608,6 @@ impl Contender {
         let steps = u32::try_from(steps).unwrap_or(64);
         (LOOK_EVERY + LOOK_STEP * steps).min(LOOK_AT_LEAST_EVERY)
     }
-}
-
-/// Whether an operation without a reply can have been executed.
-///
-/// [`Contender`] uses it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Executed {
-    /// It was not, for certain.
-    No,
-    /// Nobody knows.
-    Unknown,
 }
 
 fn fresh_hold(session: SessionId, random: Random<'_>) -> HoldId {

@@ -136,8 +136,8 @@ async fn seen(
 ) -> Result<Option<Status>, InspectError> {
     let reply = match outcome {
         Outcome::Done(reply) => Ok(reply),
-        Outcome::Refused(fault) | Outcome::Unknown(fault) if !fault.is_transient() => Err(fault),
-        Outcome::Refused(_) | Outcome::Unknown(_) => {
+        Outcome::Failed(_, fault) if !fault.is_transient() => Err(fault),
+        Outcome::Failed(..) => {
             engine.call(lock, op, engine.timings.call).await.map_err(|Uncertain { fault, .. }| fault)
         }
     };

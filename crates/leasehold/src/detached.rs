@@ -8,7 +8,9 @@ use crate::engine::{self, Detached, Engine, LostReason, NotAttached, NotExtended
 use crate::error::{AttachError, ExtendError, ReleaseError};
 use crate::guard::Guard;
 use leasehold_core::tenure::{Plan, Tenure};
-use leasehold_core::{Claim, FencingToken, HoldId, Lease, Lock, LockName, OwnValue, Pass, whole_millis};
+use leasehold_core::{
+    Claim, Executed, FencingToken, HoldId, Lease, Lock, LockName, OwnValue, Pass, whole_millis,
+};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
@@ -175,8 +177,8 @@ impl DetachedHold {
         let released = engine::release_detached(engine, &self.lock, &self.claim, pass, in_time, may_last);
         released.await.map_err(|error| match error {
             NotReleased::Lost(reason) => ReleaseError::Lost(reason),
-            NotReleased::Fault { fault, maybe_done: false } => ReleaseError::Store(fault),
-            NotReleased::Fault { fault, maybe_done: true } => ReleaseError::Unknown(fault),
+            NotReleased::Fault { fault, executed: Executed::No } => ReleaseError::Store(fault),
+            NotReleased::Fault { fault, executed: Executed::Unknown } => ReleaseError::Unknown(fault),
         })
     }
 

@@ -5,7 +5,9 @@ use crate::error::{ExtendError, Lost, ReleaseError};
 use crate::request::Earlier;
 use crate::store::Fault;
 use leasehold_core::tenure::Wish;
-use leasehold_core::{Extend, Extended, FencingToken, Lease, LockName, Moment, Op, Reply, whole_millis};
+use leasehold_core::{
+    Executed, Extend, Extended, FencingToken, Lease, LockName, Moment, Op, Reply, whole_millis,
+};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -171,8 +173,8 @@ impl Guard {
         let released = engine::release(&self.engine, &self.seat, &self.hold, self.keep, self.parting).await;
         released.map_err(|error| match error {
             NotReleased::Lost(reason) => ReleaseError::Lost(reason),
-            NotReleased::Fault { fault, maybe_done: false } => ReleaseError::Store(fault),
-            NotReleased::Fault { fault, maybe_done: true } => ReleaseError::Unknown(fault),
+            NotReleased::Fault { fault, executed: Executed::No } => ReleaseError::Store(fault),
+            NotReleased::Fault { fault, executed: Executed::Unknown } => ReleaseError::Unknown(fault),
         })
     }
 

@@ -195,7 +195,7 @@ impl Monitor {
                 }
                 // Something else stands there by now.
                 Outcome::Done(_) => self.settle(session, lock, report),
-                Outcome::Refused(fault) | Outcome::Unknown(fault) => {
+                Outcome::Failed(_, fault) => {
                     tracing::warn!(%lock, session = %session.session, %fault, "not taken from a dead session yet");
                     report.trouble = Some(fault);
                 }

@@ -17,7 +17,7 @@
 //! 4. For the same reason the server goes on where it does not let MULTI in (a user without that command, a proxy), and
 //!    executes each command by itself: unguarded, and told as that.
 
-use leasehold_core::RetryPolicy;
+use leasehold_core::{Executed, RetryPolicy};
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{AsyncConnectionConfig, Cmd, ErrorKind, Pipeline, RedisError, RedisFuture, ToRedisArgs, Value};
 use std::fmt;
@@ -263,14 +263,16 @@ impl Connection {
                 }
             };
             match self.execute(&writes).await {
-                Executed::Done(replies) => return Ok(Done { value, tries, replies }),
-                Executed::Partly(source, replies) => return Err(Error::Partly { source, tries, replies }),
-                Executed::Unguarded(source, replies) => {
+                Transaction::Done(replies) => return Ok(Done { value, tries, replies }),
+                Transaction::Partly(source, replies) => return Err(Error::Partly { source, tries, replies }),
+                Transaction::Unguarded(source, replies) => {
                     return Err(Error::Unguarded { source, tries, replies });
                 }
-                Executed::Refused(source) => return Err(Error::Redis { source, tries }),
-                Executed::Unknown(source) => return Err(Error::Unknown { source, tries }),
-                Executed::Overtaken => {}
+                Transaction::Failed(Executed::No, source) => return Err(Error::Redis { source, tries }),
+                Transaction::Failed(Executed::Unknown, source) => {
+                    return Err(Error::Unknown { source, tries });
+                }
+                Transaction::Overtaken => {}
             }
             let Some(pause) = retry.pause_after(tries, rand::random()) else {
                 return Err(Error::OutOfTries { tries });
@@ -299,7 +301,7 @@ impl Connection {
     }
 
     /// Sends the transaction in one piece (3).
-    async fn execute(&mut self, writes: &Pipeline) -> Executed {
+    async fn execute(&mut self, writes: &Pipeline) -> Transaction {
         let mut sent = Pipeline::new();
         sent.cmd("MULTI");
         for write in writes.cmd_iter() {
@@ -308,27 +310,32 @@ impl Connection {
         sent.cmd("EXEC");
         let mut replies = match self.inner.send_packed_commands(&sent, 0, sent.len()).await {
             Ok(replies) => replies,
-            Err(error) => return Executed::Unknown(error),
+            Err(error) => return Transaction::Failed(Executed::Unknown, error),
         };
         let executed = replies.pop();
         if let Some(refused) = not_begun(&replies) {
             // EXEC had nothing to end, and the watching goes on (4).
             replies.remove(0);
             let written = replies.iter().any(|reply| !matches!(reply, Value::ServerError(_)));
-            return if written { Executed::Unguarded(refused, replies) } else { Executed::Refused(refused) };
+            return if written {
+                Transaction::Unguarded(refused, replies)
+            } else {
+                Transaction::Failed(Executed::No, refused)
+            };
         }
         let executed = match executed {
-            Some(Value::Nil) => Executed::Overtaken,
+            Some(Value::Nil) => Transaction::Overtaken,
             Some(Value::Array(results)) if results.len() == writes.len() => match first_error(&results) {
-                Some(error) => Executed::Partly(error, results),
-                None => Executed::Done(results),
+                Some(error) => Transaction::Partly(error, results),
+                None => Transaction::Done(results),
             },
             // Why a command was not let in says more than that the whole was therefore given up.
             Some(Value::ServerError(error)) => {
-                Executed::Refused(first_error(&replies).unwrap_or_else(|| error.into()))
+                Transaction::Failed(Executed::No, first_error(&replies).unwrap_or_else(|| error.into()))
             }
             _ => {
-                return Executed::Unknown(
+                return Transaction::Failed(
+                    Executed::Unknown,
                     (ErrorKind::UnexpectedReturnType, "EXEC was answered oddly").into(),
                 );
             }
@@ -340,15 +347,14 @@ impl Connection {
 }
 
 /// What became of a transaction.
-enum Executed {
+enum Transaction {
     Done(Vec<Value>),
     Partly(RedisError, Vec<Value>),
     /// Not as a transaction (4).
     Unguarded(RedisError, Vec<Value>),
     /// Something that is watched has changed.
     Overtaken,
-    Refused(RedisError),
-    Unknown(RedisError),
+    Failed(Executed, RedisError),
 }
 
 /// Why there was no transaction, by the replies to MULTI and to the commands, if there was none (4).

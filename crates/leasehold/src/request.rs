@@ -12,7 +12,9 @@ use crate::guard::Guard;
 use crate::store::{Fault, FaultKind};
 use leasehold_core::contend::Terms;
 use leasehold_core::tenure::{Caps, Plan, Tenure};
-use leasehold_core::{Lease, LeaseError, Life, Lock, LockName, Moment, OwnValue, Portion, RetryPolicy};
+use leasehold_core::{
+    Executed, Lease, LeaseError, Life, Lock, LockName, Moment, OwnValue, Portion, RetryPolicy,
+};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -528,8 +530,8 @@ impl Request {
             {
                 AcquireError::Impossible(refused)
             }
-            Missed::Fault { fault, maybe_there: false } => AcquireError::Store(fault),
-            Missed::Fault { fault, maybe_there: true } => AcquireError::Unknown(fault),
+            Missed::Fault { fault, executed: Executed::No } => AcquireError::Store(fault),
+            Missed::Fault { fault, executed: Executed::Unknown } => AcquireError::Unknown(fault),
             Missed::Closed => AcquireError::Closed,
             Missed::TooSlow => AcquireError::LeaseTooShort { lease: self.shortest_lease() },
         }

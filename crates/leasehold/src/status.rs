@@ -4,7 +4,7 @@ use crate::census::{self, SessionInfo};
 use crate::error::{Contention, FreeError, InspectError, ResizeError};
 use crate::owner::Owner;
 use crate::request::Request;
-use crate::store::{Fault, Outcome};
+use crate::store::{Executed, Fault, Outcome};
 use leasehold_core::{
     AuditEntry, Ended, FencingToken, Free, Freed, Holder, Inspect, Inspection, Op, Portion, Reply, Resize,
     Resized, Seen, SessionId,
@@ -225,9 +225,9 @@ impl Request {
         for _ in 0..RESIZES {
             let op = Op::Resize(Resize { seen, limit });
             let reply = self.engine.call(&self.seat.lock, &op, self.engine.timings.call).await;
-            let reply = reply.map_err(|failed| {
-                let wrap = if failed.maybe_done { ResizeError::Unknown } else { ResizeError::Store };
-                wrap(failed.fault)
+            let reply = reply.map_err(|failed| match failed.executed {
+                Executed::No => ResizeError::Store(failed.fault),
+                Executed::Unknown => ResizeError::Unknown(failed.fault),
             })?;
             match reply {
                 Reply::Resize(Resized::Done) => return Ok(()),
@@ -259,15 +259,17 @@ impl Request {
     async fn send_free(&self, seen: Seen, op: &Op) -> Result<Reply, FreeError> {
         let (lock, within) = (&self.seat.lock, self.engine.timings.call);
         match seen {
-            Seen::Hold(_) => self.engine.call(lock, op, within).await.map_err(|failed| {
-                let wrap = if failed.maybe_done { FreeError::Unknown } else { FreeError::Store };
-                wrap(failed.fault)
-            }),
+            Seen::Hold(_) => {
+                self.engine.call(lock, op, within).await.map_err(|failed| match failed.executed {
+                    Executed::No => FreeError::Store(failed.fault),
+                    Executed::Unknown => FreeError::Unknown(failed.fault),
+                })
+            }
             // A second sending could not tell what the first one did from what others did.
             Seen::Stranger(_) => match self.engine.store.execute(lock, op, within).await {
                 Outcome::Done(reply) => Ok(reply),
-                Outcome::Refused(fault) => Err(FreeError::Store(fault)),
-                Outcome::Unknown(fault) => Err(FreeError::Unknown(fault)),
+                Outcome::Failed(Executed::No, fault) => Err(FreeError::Store(fault)),
+                Outcome::Failed(Executed::Unknown, fault) => Err(FreeError::Unknown(fault)),
             },
         }
     }

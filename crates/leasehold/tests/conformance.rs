@@ -3,8 +3,8 @@
 use futures_util::future::{BoxFuture, ready};
 use leasehold::KeyError;
 use leasehold::store::{
-    Fault, FaultKind, Lock, Op, Outcome, Permissions, QuorumConfig, QuorumStore, RedisConfig, RedisStore,
-    ServerVersion, Shards, SqliteStore, Store,
+    Executed, Fault, FaultKind, Lock, Op, Outcome, Permissions, QuorumConfig, QuorumStore, RedisConfig,
+    RedisStore, ServerVersion, Shards, SqliteStore, Store,
 };
 use leasehold_core::{Inspect, Kind, LockName};
 use leasehold_testkit::conformance::{self, Subject};
@@ -477,7 +477,10 @@ async fn row_45_the_suite_runs_as_a_user_who_may_do_nothing_else() {
     let lock = Lock::mutex(LockName::new("job").expect("a good name"));
     let look = Op::Inspect(Inspect { claim: None, in_full: false });
     let outcome = outside.execute(&lock, &look, Duration::from_secs(10)).await;
-    assert!(matches!(outcome, Outcome::Refused(Fault { kind: FaultKind::Forbidden, .. })), "{outcome:?}");
+    assert!(
+        matches!(outcome, Outcome::Failed(Executed::No, Fault { kind: FaultKind::Forbidden, .. })),
+        "{outcome:?}"
+    );
 }
 
 mod sqlite {

@@ -4,7 +4,9 @@
 #![cfg(feature = "redis")]
 #![allow(clippy::unwrap_used, reason = "a test says what is wrong by panicking")]
 
-use leasehold::store::{FaultKind, Listening, Lock, Op, Outcome, RedisConfig, RedisStore, Reply, Store};
+use leasehold::store::{
+    Executed, FaultKind, Listening, Lock, Op, Outcome, RedisConfig, RedisStore, Reply, Store,
+};
 use leasehold_core::{
     Acquire, Acquired, Claim, Enqueue, Entered, Evict, Evicted, Extend, Extended, Fate, HoldId, Holder,
     Inspect, Label, Life, Nonce, OwnValue, Pass, Portion, Refused, Release, Released, SessionId,
@@ -159,14 +161,16 @@ async fn with_full_memory_nobody_new_acquires_but_owners_extend_and_release() {
     assert!(!taken(waiting).is_stranger());
     server.cli(&["CONFIG", "SET", "maxmemory", "1"]).unwrap().ok().unwrap();
     for n in [6, 7] {
-        let Outcome::Refused(fault) = execute(&store, &Op::Acquire(ask(n, "nobody", true))).await else {
+        let Outcome::Failed(Executed::No, fault) =
+            execute(&store, &Op::Acquire(ask(n, "nobody", true))).await
+        else {
             panic!("a place in a queue needs memory")
         };
         assert_eq!(fault.kind, FaultKind::OutOfMemory);
     }
     let free = Lock::reentrant("free".parse().unwrap());
     let outcome = store.execute(&free, &Op::Acquire(ask(1, "ours", false)), LONG).await;
-    assert!(matches!(outcome, Outcome::Refused(fault) if fault.kind == FaultKind::OutOfMemory));
+    assert!(matches!(outcome, Outcome::Failed(Executed::No, fault) if fault.kind == FaultKind::OutOfMemory));
     // What lengthens a hold alone, or nothing that Redis sees, is a write as well.
     for lease_ms in [60_000, 60_001, 10] {
         for n in 1..=3 {

@@ -4,7 +4,7 @@
 
 use futures_util::future::BoxFuture;
 use leasehold::store::{
-    Fault, FaultKind, Lock, MemoryStore, Op, Outcome, Phase, Postbox, SessionKeeping, SessionOp,
+    Executed, Fault, FaultKind, Lock, MemoryStore, Op, Outcome, Phase, Postbox, SessionKeeping, SessionOp,
     SessionReply, Shards, Store, Wake,
 };
 use leasehold::{AcquireError, Attempt, Client, Ended, FencingToken, LostReason, Moment, SessionId, World};
@@ -50,11 +50,10 @@ impl Way {
     ) -> Outcome<T> {
         if self.is_cut.load(SeqCst) {
             sleep(within).await;
-            return Outcome::Unknown(Fault::new(
-                FaultKind::TimedOut,
-                Phase::Reply,
-                "a store that was cut off",
-            ));
+            return Outcome::Failed(
+                Executed::Unknown,
+                Fault::new(FaultKind::TimedOut, Phase::Reply, "a store that was cut off"),
+            );
         }
         executed.await
     }
@@ -101,7 +100,7 @@ impl Store for Way {
         }
         if matches!(op, SessionOp::End(_)) && self.loses_ends.load(SeqCst) {
             let fault = Fault::new(FaultKind::Disconnected, Phase::Reply, "a store that was cut off");
-            return Box::pin(std::future::ready(Outcome::Unknown(fault)));
+            return Box::pin(std::future::ready(Outcome::Failed(Executed::Unknown, fault)));
         }
         if matches!(op, SessionOp::List) {
             self.lists.fetch_add(1, SeqCst);

@@ -7,8 +7,8 @@ use super::release::give_back;
 use super::seat::{Asker, Left, Seat, Turn, Way};
 use super::{Engine, Hold, KeepId, Session};
 use crate::store::{Fault, Listening, Outcome};
-use leasehold_core::contend::{Executed, Grant, Standing, Terms};
-use leasehold_core::{Acquire, Acquired, Claim, Life, Moment, Nonce, Op, Reply, RetryPolicy};
+use leasehold_core::contend::{Grant, Standing, Terms};
+use leasehold_core::{Acquire, Acquired, Claim, Executed, Life, Moment, Nonce, Op, Reply, RetryPolicy};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,9 +34,9 @@ pub(crate) enum Missed {
     Taken(Box<Standing>),
     /// It was taken for as long as one wanted to wait.
     TimedOut(Box<Standing>),
-    /// The store did not answer, or refused. `maybe_there` says that the lock may be held for a moment,
-    /// until its undo arrives or its first lease ends.
-    Fault { fault: Fault, maybe_there: bool },
+    /// The store did not answer, or refused. Where it is unknown whether any of the requests was executed, the lock may be
+    /// held for a moment, until its undo arrives or its first lease ends.
+    Fault { fault: Fault, executed: Executed },
     /// The lease is shorter than the time that the news of it takes.
     TooSlow,
     /// The client was shut down.
@@ -249,8 +249,7 @@ impl<'a> Chase<'a> {
                 let (fault, executed) = odd_reply(reply);
                 self.fault(way, nonce, fault, executed, now)
             }
-            Outcome::Refused(fault) => self.fault(way, nonce, fault, Executed::No, now),
-            Outcome::Unknown(fault) => self.fault(way, nonce, fault, Executed::Unknown, now),
+            Outcome::Failed(executed, fault) => self.fault(way, nonce, fault, executed, now),
         }
     }
 

@@ -6,7 +6,7 @@
 //!    that followed by a write of its own, on the connection on which it then asks the replicas.
 
 use super::{Engine, Hold, Missed};
-use leasehold_core::Moment;
+use leasehold_core::{Executed, Moment};
 use std::pin::pin;
 
 /// Waits until a hold is confirmed, for as long as a call may take, and until `limit` at most. Where it is not, whoever has
@@ -23,6 +23,6 @@ pub(crate) async fn confirm(engine: &Engine, hold: &Hold, limit: Option<Moment>)
     match engine.gate.pass(asked).await {
         None => Err(Missed::Closed),
         Some(Ok(())) => Ok(()),
-        Some(Err(fault)) => Err(Missed::Fault { fault, maybe_there: true }),
+        Some(Err(fault)) => Err(Missed::Fault { fault, executed: Executed::Unknown }),
     }
 }

@@ -17,8 +17,8 @@ use crate::store::{Fault, FaultKind, Phase};
 use crate::sync::{Mutex, MutexGuard};
 use leasehold_core::contend::Grant;
 use leasehold_core::{
-    Claim, Extend, Extended, FencingToken, HoldId, Lease, LeaseError, Life, Lock, Moment, Op, Pass, Release,
-    Reply, SessionId, drift, whole_millis,
+    Claim, Executed, Extend, Extended, FencingToken, HoldId, Lease, LeaseError, Life, Lock, Moment, Op, Pass,
+    Release, Reply, SessionId, drift, whole_millis,
 };
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -107,7 +107,7 @@ async fn open(
     };
     let over = pursuit.limit.is_some_and(|limit| limit <= engine.world.now());
     if over || !fault.is_transient() {
-        return Err(Missed::Fault { fault, maybe_there: false });
+        return Err(Missed::Fault { fault, executed: Executed::No });
     }
     Arc::make_mut(&mut pursuit.terms).look_often = true;
     Ok(())
@@ -174,7 +174,7 @@ async fn ask(engine: &Engine, lock: &Lock, op: &Op, within: Duration) -> Result<
     reply.unwrap_or_else(|| {
         let text = "this client was shut down: another one can release the hold".to_owned();
         let fault = Fault::new(FaultKind::Unusable(text), Phase::Send, "the client");
-        Err(Uncertain { fault, maybe_done: true })
+        Err(Uncertain { fault, executed: Executed::Unknown })
     })
 }
 
@@ -248,8 +248,10 @@ pub(crate) async fn release_detached(
             }
             read_release(released, in_time, unanswered).map(drop)
         }
-        Ok(odd) => Err(NotReleased::Fault { fault: Fault::odd_reply(odd.reply), maybe_done: true }),
-        Err(failed) => Err(NotReleased::Fault { fault: failed.fault, maybe_done: failed.maybe_done }),
+        Ok(odd) => {
+            Err(NotReleased::Fault { fault: Fault::odd_reply(odd.reply), executed: Executed::Unknown })
+        }
+        Err(Uncertain { fault, executed }) => Err(NotReleased::Fault { fault, executed }),
     }
 }
 

@@ -49,7 +49,7 @@ pub use shutdown::{ShutdownError, Unreturned};
 pub(crate) use world::System;
 pub use world::World;
 
-use crate::store::{Fault, FaultKind, Outcome, Phase, Postbox, Store};
+use crate::store::{Executed, Fault, FaultKind, Outcome, Phase, Postbox, Store};
 use crate::sync::{Mutex, MutexGuard, OnceLock};
 use detached::Attached;
 use futures_util::future::BoxFuture;
@@ -198,7 +198,7 @@ impl Engine {
         }
         let text = "it answered another question than was asked".to_owned();
         let fault = Fault::new(FaultKind::Failed(text), Phase::Reply, "the store");
-        Err(Uncertain { fault, maybe_done: false })
+        Err(Uncertain { fault, executed: Executed::No })
     }
 }
 
@@ -262,8 +262,8 @@ pub(crate) struct Answer<T> {
 pub(crate) struct Uncertain {
     /// The last fault.
     pub(crate) fault: Fault,
-    /// Set if the operation may have been executed.
-    pub(crate) maybe_done: bool,
+    /// Whether any of its sendings was executed.
+    pub(crate) executed: Executed,
 }
 
 /// Sends one operation until it has a reply, a fault that does not pass, or no time left; each time it waits for the
@@ -293,13 +293,14 @@ async fn insist<'a, T>(
         let left = deadline.since(world.now());
         let fault = match ask(left).await {
             Outcome::Done(reply) => return Ok(Answer { reply, unanswered }),
-            Outcome::Refused(fault) => fault,
-            Outcome::Unknown(fault) => unanswered.insert(fault).clone(),
+            Outcome::Failed(Executed::No, fault) => fault,
+            Outcome::Failed(Executed::Unknown, fault) => unanswered.insert(fault).clone(),
         };
         let fault = fault.or_earlier(earlier.take());
         let again_at = world.now() + pause / 2 + jitter(world, pause / 2);
         if !fault.is_transient() || again_at >= deadline {
-            return Err(Uncertain { fault, maybe_done: unanswered.is_some() });
+            let executed = if unanswered.is_some() { Executed::Unknown } else { Executed::No };
+            return Err(Uncertain { fault, executed });
         }
         earlier = Some(fault);
         world.sleep_until(again_at).await;

@@ -9,8 +9,8 @@
 use super::acquire::{Missed, Pursuit};
 use super::{Engine, Session};
 use crate::store::Fault;
-use leasehold_core::contend::{Executed, Standing};
-use leasehold_core::{Moment, Place};
+use leasehold_core::contend::Standing;
+use leasehold_core::{Executed, Moment, Place};
 use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::Arc;
@@ -20,8 +20,8 @@ use std::time::Duration;
 pub(super) struct Patience<'a> {
     engine: &'a Engine,
     pursuit: &'a Pursuit,
-    /// The last fault, if the store has not answered since, and whether anything may be there (1).
-    last_fault: Option<(Fault, bool)>,
+    /// The last fault, if the store has not answered since, and whether any request was executed (1).
+    last_fault: Option<(Fault, Executed)>,
     /// In whose names it has asked last, so that these do not end meanwhile for want of anybody who needs them.
     sessions: BTreeMap<Place, Arc<Session>>,
 }
@@ -56,8 +56,8 @@ impl<'a> Patience<'a> {
             biased;
             begun = engine.gate.pass(begins) => begun.ok_or(Missed::Closed),
             () = engine.world.sleep_until(until) => {
-                let maybe_there = self.last_fault.take().is_some_and(|(_, maybe_there)| maybe_there);
-                Err(Missed::Fault { fault: engine.sessions.trouble(session.place), maybe_there })
+                let executed = self.last_fault.take().map_or(Executed::No, |(_, executed)| executed);
+                Err(Missed::Fault { fault: engine.sessions.trouble(session.place), executed })
             }
         }
     }
@@ -81,14 +81,14 @@ impl<'a> Patience<'a> {
         executed: Executed,
         silence: Duration,
     ) -> Result<(), Missed> {
-        let (earlier, maybe_earlier) = self.last_fault.take().unzip();
-        let maybe_there = executed == Executed::Unknown || maybe_earlier.unwrap_or(false);
+        let (earlier, earlier_executed) = self.last_fault.take().unzip();
+        let executed = earlier_executed.map_or(executed, |earlier| executed.or(earlier));
         let fault = fault.or_earlier(earlier);
         let too_long = self.pursuit.limit.is_none() && silence >= self.engine.timings.outage;
         if too_long || !fault.is_transient() {
-            return Err(Missed::Fault { fault, maybe_there });
+            return Err(Missed::Fault { fault, executed });
         }
-        self.last_fault = Some((fault, maybe_there));
+        self.last_fault = Some((fault, executed));
         Ok(())
     }
 
@@ -100,7 +100,7 @@ impl<'a> Patience<'a> {
     /// The time is up: says whether it was for the lock, in front of which others stand like this, or for the store.
     pub(super) fn time_is_up(&mut self, standing: impl FnOnce() -> Standing) -> Missed {
         match self.last_fault.take() {
-            Some((fault, maybe_there)) => Missed::Fault { fault, maybe_there },
+            Some((fault, executed)) => Missed::Fault { fault, executed },
             None => Missed::TimedOut(Box::new(standing())),
         }
     }

@@ -14,12 +14,11 @@ use super::acquire::odd_reply;
 use super::keeper::Retired;
 use super::passing::{Parting, Passed};
 use super::seat::Asker;
-use super::{Answer, Engine, Hold, KeepId, LostReason, Seat, Timings, World, call};
+use super::{Answer, Engine, Hold, KeepId, LostReason, Seat, Timings, Uncertain, World, call};
 use crate::store::{Fault, FaultKind, Phase, Store};
-use leasehold_core::contend::Executed;
 use leasehold_core::{
-    Acquire, Acquired, Claim, Ended, Fate, HoldId, Holder, Inspect, Lock, Nonce, Op, Pass, Release, Released,
-    Reply,
+    Acquire, Acquired, Claim, Ended, Executed, Fate, HoldId, Holder, Inspect, Lock, Nonce, Op, Pass, Release,
+    Released, Reply,
 };
 use std::pin::pin;
 use std::sync::Arc;
@@ -32,7 +31,7 @@ pub(crate) enum NotReleased {
     /// It was not held any more.
     Lost(LostReason),
     /// The store did not answer, or refused: the hold ends with its lease.
-    Fault { fault: Fault, maybe_done: bool },
+    Fault { fault: Fault, executed: Executed },
 }
 
 /// Who hears what became of a release.
@@ -217,9 +216,9 @@ impl Departure<'_> {
             }
             Ok(Answer { reply, .. }) => {
                 let (fault, executed) = odd_reply(reply);
-                Err(NotReleased::Fault { fault, maybe_done: executed == Executed::Unknown })
+                Err(NotReleased::Fault { fault, executed })
             }
-            Err(failed) => Err(NotReleased::Fault { fault: failed.fault, maybe_done: failed.maybe_done }),
+            Err(Uncertain { fault, executed }) => Err(NotReleased::Fault { fault, executed }),
         })
     }
 
@@ -282,7 +281,7 @@ pub(super) fn read_release(
     match (found, unanswered.filter(|_| in_time)) {
         (Fate::Held | Fate::Ended(Ended::Released), _) => Ok(left),
         (Fate::Vanished | Fate::Superseded, Some(fault)) => {
-            Err(NotReleased::Fault { fault, maybe_done: true })
+            Err(NotReleased::Fault { fault, executed: Executed::Unknown })
         }
         (other, _) => Err(NotReleased::Lost(reason(other, holder, in_time))),
     }

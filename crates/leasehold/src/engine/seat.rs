@@ -29,10 +29,10 @@ use super::passing::Passing;
 use super::straight::Straight;
 use super::{Hold, KeepId, Session};
 use crate::sync::{Mutex, MutexGuard};
-use leasehold_core::contend::{Contender, Executed, Grant, Random, Standing, Step, Terms};
+use leasehold_core::contend::{Contender, Grant, Random, Standing, Step, Terms};
 use leasehold_core::{
-    Acquire, Acquired, Claim, FencingToken, HoldId, Holder, Kind, Label, Lock, Moment, Nonce, OwnValue,
-    Place, Portion, SessionId,
+    Acquire, Acquired, Claim, Executed, FencingToken, HoldId, Holder, Kind, Label, Lock, Moment, Nonce,
+    OwnValue, Place, Portion, SessionId,
 };
 use std::collections::BTreeMap;
 use std::fmt;

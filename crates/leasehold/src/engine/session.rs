@@ -269,7 +269,7 @@ impl Birth {
                 let text = "it took a new session for an old one".to_owned();
                 Err(Fault::new(FaultKind::Failed(text), Phase::Reply, "the store"))
             }
-            Outcome::Refused(fault) | Outcome::Unknown(fault) => Err(fault),
+            Outcome::Failed(_, fault) => Err(fault),
         }
     }
 }

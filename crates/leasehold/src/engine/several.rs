@@ -9,8 +9,7 @@ use super::acquire::{InLine, Missed, Pursuit, Won};
 use super::patience::Patience;
 use super::seat::{Asker, Seat, Turn};
 use super::{Engine, Hold, Session};
-use crate::store::{Fault, Outcome};
-use leasehold_core::contend::Executed;
+use crate::store::{Executed, Fault, Outcome};
 use leasehold_core::{Acquire, Acquired, Lock, Moment, Nonce, Op, Reply, Share};
 use std::pin::pin;
 use std::sync::Arc;
@@ -179,8 +178,7 @@ impl<'a> Grasp<'a> {
                 self.patience.answered();
                 self.share(asks, &shares, now).map(|()| true)
             }
-            Some(Outcome::Refused(fault)) => self.fault(asks, fault, Executed::No, now),
-            Some(Outcome::Unknown(fault)) => self.fault(asks, fault, Executed::Unknown, now),
+            Some(Outcome::Failed(executed, fault)) => self.fault(asks, fault, executed, now),
         }
     }
 
@@ -194,8 +192,8 @@ impl<'a> Grasp<'a> {
                 Outcome::Done(Reply::Acquire(granted @ Acquired::Granted { .. })) => Share::Had(granted),
                 Outcome::Done(Reply::Acquire(other)) => Share::InTheWay(Ok(other)),
                 Outcome::Done(Reply::Refused(refused)) => Share::InTheWay(Err(refused)),
-                Outcome::Done(odd) => return Outcome::Unknown(Fault::odd_reply(odd)),
-                Outcome::Refused(fault) | Outcome::Unknown(fault) => return Outcome::Unknown(fault),
+                Outcome::Done(odd) => return Outcome::Failed(Executed::Unknown, Fault::odd_reply(odd)),
+                Outcome::Failed(_, fault) => return Outcome::Failed(Executed::Unknown, fault),
             });
         }
         Outcome::Done(shares)
@@ -220,7 +218,7 @@ impl<'a> Grasp<'a> {
             let missed = match share {
                 Share::InTheWay(Err(refused)) => {
                     let fault = Fault::odd_reply(Reply::Refused(refused.clone()));
-                    Some(Missed::Fault { fault, maybe_there: false })
+                    Some(Missed::Fault { fault, executed: Executed::No })
                 }
                 Share::InTheWay(Ok(_)) => Some(Missed::Taken(Box::new(self.standing(at, now)))),
                 Share::Had(_) | Share::Open | Share::Held => None,

@@ -212,7 +212,7 @@ async fn release_all(shared: &Shared, mut holds: Vec<Debt>) {
         for (debt, outcome) in holds.into_iter().zip(outcomes) {
             match outcome {
                 Outcome::Done(Reply::Release(released)) => settle(shared, &debt, released),
-                Outcome::Refused(fault) | Outcome::Unknown(fault) if fault.is_transient() => again.push(debt),
+                Outcome::Failed(_, fault) if fault.is_transient() => again.push(debt),
                 // What is owed when the keeper ends was not given back.
                 _ => {}
             }

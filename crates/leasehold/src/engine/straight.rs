@@ -8,8 +8,8 @@
 //! 2. A question without an answer is asked again: the owner may have the lock, and wait for this very task.
 
 use super::Session;
-use leasehold_core::contend::{Contender, Executed, Grant, Random, Standing, Step, Terms};
-use leasehold_core::{Acquired, Claim, Moment, Nonce};
+use leasehold_core::contend::{Contender, Grant, Random, Standing, Step, Terms};
+use leasehold_core::{Acquired, Claim, Executed, Moment, Nonce};
 use std::time::Duration;
 
 /// One task's own way.

@@ -181,17 +181,17 @@ fn listed(names: &[String]) -> String {
 /// In which phase of a call something happened.
 ///
 /// ```
-/// use leasehold::store::{Fault, FaultKind, Outcome, Phase};
+/// use leasehold::store::{Executed, Fault, FaultKind, Outcome, Phase};
 ///
 /// /// For a store of one's own: what was not sent was not executed.
 /// fn failed(fault: Fault) -> Outcome {
 ///     match fault.phase {
-///         Phase::Connect | Phase::Handshake | Phase::Send => Outcome::Refused(fault),
-///         Phase::Reply => Outcome::Unknown(fault),
+///         Phase::Connect | Phase::Handshake | Phase::Send => Outcome::Failed(Executed::No, fault),
+///         Phase::Reply => Outcome::Failed(Executed::Unknown, fault),
 ///     }
 /// }
 /// # let late = Fault::new(FaultKind::TimedOut, Phase::Reply, "locks:6379");
-/// # assert!(matches!(failed(late), Outcome::Unknown(_)));
+/// # assert!(matches!(failed(late), Outcome::Failed(Executed::Unknown, _)));
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {

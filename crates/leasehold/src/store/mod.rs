@@ -4,7 +4,7 @@
 //! is sent again, and what becomes of its reply, is the engine's. A store never resends by itself.
 //! For a store of one's own, operations, replies and the model are in [`leasehold::core`](crate::core).
 //!
-//! 1. An operation is done, refused, or nobody knows: [`Outcome`]. A fault is never a "no".
+//! 1. An operation is executed, not executed, or that is unknown: [`Outcome`]. A fault is never a "no".
 //! 2. Every call ends within the time it was given.
 //! 3. Once [`Store::open_mailbox`] has returned, no grant to that session is missed silently: either it
 //!    reaches the [`Postbox`], or the postbox is told that some may have been missed.
@@ -24,7 +24,7 @@ mod watched;
 
 pub use fault::{Fault, FaultKind, Phase, TlsFault};
 pub use hazard::{ClockDifference, Examination, Hazard, HazardKind, Role, Severity};
-pub use leasehold_core::{Lock, Op, Reply, SessionOp, SessionReply, Wake};
+pub use leasehold_core::{Executed, Lock, Op, Reply, SessionOp, SessionReply, Wake};
 pub use listen::{Bell, Listening};
 pub use memory::MemoryStore;
 pub use quorum::{QuorumError, QuorumStore};
@@ -44,20 +44,23 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What became of an operation.
+/// What became of an operation: a reply, or a fault with the answer to whether it was [`Executed`].
+///
+/// There are always three cases: it was executed, it was not, or that is unknown. It is not a `Result`, because a `?` would
+/// pass the last two on as one.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// use leasehold::core::{Inspect, Lock, Op, Reply};
-/// use leasehold::store::{MemoryStore, Outcome, Store};
+/// use leasehold::store::{Executed, MemoryStore, Outcome, Store};
 /// use std::time::Duration;
 ///
 /// let (lock, op) = (Lock::mutex("orders/42".parse()?), Op::Inspect(Inspect { claim: None, in_full: false }));
 /// match MemoryStore::new().execute(&lock, &op, Duration::from_secs(1)).await {
 ///     Outcome::Done(Reply::Inspect(seen)) => println!("{} wait", seen.waiting),
 ///     Outcome::Done(other) => println!("an answer to another question: {other:?}"),
-///     Outcome::Refused(fault) => println!("not executed: {fault}"),
-///     Outcome::Unknown(fault) => println!("executed or not, or only yet to be: {fault}"),
+///     Outcome::Failed(Executed::No, fault) => println!("not executed: {fault}"),
+///     Outcome::Failed(Executed::Unknown, fault) => println!("executed or not, or only yet to be: {fault}"),
 /// }
 /// # Ok(()) }
 /// ```
@@ -65,10 +68,8 @@ use std::time::Duration;
 pub enum Outcome<T = Reply> {
     /// It was executed, and this is the reply.
     Done(T),
-    /// It was not executed, for certain.
-    Refused(Fault),
-    /// It may have been executed, or may be yet: the reply was lost, late, or the call was cut short.
-    Unknown(Fault),
+    /// There is no reply: whether it was executed nevertheless, and why there is none.
+    Failed(Executed, Fault),
 }
 
 /// How a store knows which sessions are alive.
@@ -237,7 +238,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
             "this store keeps no sessions, which would say what they hold: ask about a lock by its name"
                 .to_owned();
         let fault = Fault::new(FaultKind::Unusable(text), Phase::Send, "store");
-        Box::pin(ready(Outcome::Refused(fault)))
+        Box::pin(ready(Outcome::Failed(Executed::No, fault)))
     }
 
     /// Whether a hold counts only once others have [confirmed](Self::confirm) it, since somebody has asked this store for that.

@@ -16,7 +16,7 @@ mod ballot;
 mod tally;
 
 use super::watched::Watched;
-use super::{Bell, Examination, Fault, FaultKind, Listening, Outcome, Phase, Postbox, Store};
+use super::{Bell, Examination, Executed, Fault, FaultKind, Listening, Outcome, Phase, Postbox, Store};
 use ballot::Ballot;
 use futures_util::future::{BoxFuture, FutureExt, join_all, ready};
 use leasehold_core::{Acquire, Extend, KeyError, Life, Lock, Op, Pass, Place, Release, Reply, SessionId};
@@ -192,7 +192,7 @@ impl QuorumStore {
             Outcome::Done(Reply::Acquire(acquired)) => Some(Ok(acquired)),
             Outcome::Done(Reply::Refused(refused)) => Some(Err(refused)),
             // The hold was given up for certain, and what the question left is undone.
-            Outcome::Done(_) | Outcome::Refused(_) | Outcome::Unknown(_) => None,
+            Outcome::Done(_) | Outcome::Failed(..) => None,
         };
         Outcome::Done(Reply::Release(released))
     }
@@ -247,7 +247,7 @@ impl QuorumStore {
         }
         let unusable = |text: String| {
             let fault = Fault::new(FaultKind::Unusable(text), Phase::Send, "the quorum");
-            Some(Outcome::Refused(fault))
+            Some(Outcome::Failed(Executed::No, fault))
         };
         if !lock.kind.goes_by_majority() {
             return unusable(KeyError::NotByMajority(lock.kind).to_string());

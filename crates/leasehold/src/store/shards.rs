@@ -8,7 +8,9 @@
 //! 2. Names with one [hash tag](leasehold_core::LockName::hash_tag) lie on one shard, as they do in one slot of a cluster.
 //! 3. Where a name lies is decided by the names of the shards alone, and by nothing that differs between two clients.
 
-use super::{Examination, Fault, Lock, Op, Outcome, Postbox, SessionKeeping, SessionOp, SessionReply, Store};
+use super::{
+    Examination, Executed, Fault, Lock, Op, Outcome, Postbox, SessionKeeping, SessionOp, SessionReply, Store,
+};
 use super::{FaultKind, Listening, Phase};
 #[cfg(feature = "redis")]
 use super::{RedisConfig, RedisStore};
@@ -161,11 +163,13 @@ impl Shards {
                     let text = "it answered another question than was asked".to_owned();
                     missing = Some(Fault::new(FaultKind::Failed(text), Phase::Reply, "a shard"));
                 }
-                Outcome::Refused(fault) | Outcome::Unknown(fault) => missing = Some(fault),
+                Outcome::Failed(_, fault) => missing = Some(fault),
             }
         }
         // Half a list would look like a whole one.
-        missing.map_or(Outcome::Done(SessionReply::List(sessions)), Outcome::Unknown)
+        missing.map_or(Outcome::Done(SessionReply::List(sessions)), |fault| {
+            Outcome::Failed(Executed::Unknown, fault)
+        })
     }
 
     /// What one shard says of itself, which may be that it does not answer.

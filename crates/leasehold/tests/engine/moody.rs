@@ -1,7 +1,9 @@
 //! A store that does as it likes, and a machine that is suspended.
 
 use futures_util::future::BoxFuture;
-use leasehold::store::{Fault, FaultKind, Lock, MemoryStore, Op, Outcome, Phase, Postbox, Reply, Store};
+use leasehold::store::{
+    Executed, Fault, FaultKind, Lock, MemoryStore, Op, Outcome, Phase, Postbox, Reply, Store,
+};
 use leasehold::{Client, Moment, SessionId, World};
 use leasehold_core::{Extended, KeyError, Place};
 use std::sync::Arc;
@@ -73,7 +75,8 @@ impl std::fmt::Debug for Moody {
 
 impl Store for Moody {
     fn execute<'a>(&'a self, lock: &'a Lock, op: &'a Op, within: Duration) -> BoxFuture<'a, Outcome> {
-        let fault = |kind| Outcome::Unknown(Fault::new(kind, Phase::Reply, "a moody store"));
+        let fault =
+            |kind| Outcome::Failed(Executed::Unknown, Fault::new(kind, Phase::Reply, "a moody store"));
         Box::pin(async move {
             match (self.mood)(lock, op) {
                 Whim::Obey => self.inner.execute(lock, op, within).await,

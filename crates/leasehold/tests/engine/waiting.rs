@@ -2,7 +2,7 @@
 
 use crate::moody::{MS, Moody, SOON, Whim};
 use futures_util::future::BoxFuture;
-use leasehold::store::{Fault, FaultKind, Lock, MemoryStore, Op, Outcome, Phase, Postbox, Store};
+use leasehold::store::{Executed, Fault, FaultKind, Lock, MemoryStore, Op, Outcome, Phase, Postbox, Store};
 use leasehold::{Client, SessionId};
 use leasehold_core::KeyError;
 use leasehold_core::Place;
@@ -120,7 +120,7 @@ impl Store for Backlog {
         Box::pin(async move {
             self.queue.send((lock.clone(), op.clone())).expect("the server runs");
             sleep(within).await;
-            Outcome::Unknown(Fault::new(FaultKind::TimedOut, Phase::Reply, "a slow store"))
+            Outcome::Failed(Executed::Unknown, Fault::new(FaultKind::TimedOut, Phase::Reply, "a slow store"))
         })
     }
 

@@ -1,7 +1,7 @@
 //! What happens in a cluster, while slots move and primaries die: rows 3, 21, 25, 34, 35 and 39.
 
 use crate::scene::{MS, S, client, mutex, quick, until, until_waiting, within};
-use leasehold::store::{Op, Outcome, Permissions, RedisConfig, RedisStore, ServerVersion, Store};
+use leasehold::store::{Executed, Op, Outcome, Permissions, RedisConfig, RedisStore, ServerVersion, Store};
 use leasehold::{Client, FencingToken, Guard, Mutex, Owner, Released};
 use leasehold_core::{Inspect, Lock, LockName};
 use leasehold_testkit::Cluster;
@@ -332,7 +332,7 @@ async fn row_3_a_cluster_gets_nothing_twice() {
     assert_eq!(executed() - before, 50);
     cluster.node(at).stop().expect("stopped");
     let outcome = store.execute(&lock, &look, 200 * MS).await;
-    assert!(matches!(outcome, Outcome::Unknown(_)), "{outcome:?}");
+    assert!(matches!(outcome, Outcome::Failed(Executed::Unknown, _)), "{outcome:?}");
     cluster.node(at).cont().expect("it goes on");
     tokio::time::sleep(2 * S).await;
     assert!(executed() - before <= 51, "{}", executed() - before);

@@ -4,7 +4,7 @@ use crate::site::until_waiting;
 use futures_util::future::BoxFuture;
 use leasehold::core::Place;
 use leasehold::store::{
-    Fault, FaultKind, Lock, MemoryStore, Op, Outcome, Phase, Postbox, SessionKeeping, SessionOp,
+    Executed, Fault, FaultKind, Lock, MemoryStore, Op, Outcome, Phase, Postbox, SessionKeeping, SessionOp,
     SessionReply, Store,
 };
 use leasehold::{
@@ -73,7 +73,7 @@ impl fmt::Debug for Moody {
 }
 
 fn unknown<T>(kind: FaultKind) -> Outcome<T> {
-    Outcome::Unknown(Fault::new(kind, Phase::Reply, "a moody store"))
+    Outcome::Failed(Executed::Unknown, Fault::new(kind, Phase::Reply, "a moody store"))
 }
 
 impl Store for Moody {

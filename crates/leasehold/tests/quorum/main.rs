@@ -11,7 +11,7 @@ use leasehold::core::{
     Acquire, Acquired, Claim, Extend, Extended, Fate, FencingToken, HoldId, Inspect, Inspection, Label, Life,
     Op, Pass, Portion, Release, Released, Reply, SessionId,
 };
-use leasehold::store::{Fault, Lock, Outcome, QuorumStore, Store};
+use leasehold::store::{Executed, Fault, Lock, Outcome, QuorumStore, Store};
 use node::Node;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -66,7 +66,7 @@ impl Five {
         let extend = Extend { claim: claim.clone(), lease_ms: 60_000, keep_record: false, reserve: None };
         match self.ask(Op::Extend(extend)).await {
             Outcome::Done(Reply::Extend(extended)) => Ok(extended),
-            Outcome::Unknown(fault) => Err(fault),
+            Outcome::Failed(Executed::Unknown, fault) => Err(fault),
             other => panic!("{other:?}"),
         }
     }
@@ -75,7 +75,7 @@ impl Five {
         let release = Release { claim: claim.clone(), pass: Pass::Grant, next: None };
         match self.ask(Op::Release(release)).await {
             Outcome::Done(Reply::Release(released)) => Ok(released),
-            Outcome::Unknown(fault) => Err(fault),
+            Outcome::Failed(Executed::Unknown, fault) => Err(fault),
             other => panic!("{other:?}"),
         }
     }

@@ -5,7 +5,7 @@ use futures_util::future::BoxFuture;
 use leasehold::KeyError;
 use leasehold::core::{Op, Place, SessionId};
 use leasehold::store::{
-    Bell, Fault, FaultKind, Listening, Lock, MemoryStore, Outcome, Phase, Postbox, Store,
+    Bell, Executed, Fault, FaultKind, Listening, Lock, MemoryStore, Outcome, Phase, Postbox, Store,
 };
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -105,18 +105,18 @@ impl Store for Node {
             match self.mood() {
                 Mood::RaisesNothing if matches!(op, Op::Raise(_)) => {
                     tokio::time::sleep(within).await;
-                    Outcome::Unknown(self.fault(FaultKind::TimedOut))
+                    Outcome::Failed(Executed::Unknown, self.fault(FaultKind::TimedOut))
                 }
                 Mood::Well | Mood::RaisesNothing => Outcome::Done(self.at_the_node(lock, op).await),
-                Mood::Down => Outcome::Refused(self.fault(FaultKind::Unreachable)),
+                Mood::Down => Outcome::Failed(Executed::No, self.fault(FaultKind::Unreachable)),
                 Mood::Cut => {
                     tokio::time::sleep(within).await;
-                    Outcome::Unknown(self.fault(FaultKind::TimedOut))
+                    Outcome::Failed(Executed::Unknown, self.fault(FaultKind::TimedOut))
                 }
                 Mood::Mute => {
                     self.at_the_node(lock, op).await;
                     tokio::time::sleep(within).await;
-                    Outcome::Unknown(self.fault(FaultKind::TimedOut))
+                    Outcome::Failed(Executed::Unknown, self.fault(FaultKind::TimedOut))
                 }
                 Mood::Slow(by) => {
                     let (node, lock, op) = (self.clone(), lock.clone(), op.clone());
@@ -126,7 +126,7 @@ impl Store for Node {
                     });
                     match tokio::time::timeout(within, done).await {
                         Ok(reply) => Outcome::Done(reply.unwrap()),
-                        Err(_) => Outcome::Unknown(self.fault(FaultKind::TimedOut)),
+                        Err(_) => Outcome::Failed(Executed::Unknown, self.fault(FaultKind::TimedOut)),
                     }
                 }
                 Mood::Late(by) => {

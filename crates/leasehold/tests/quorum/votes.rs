@@ -5,7 +5,7 @@ use crate::{Five, acquire, claim};
 use leasehold::core::{
     Acquired, Ended, Enqueue, Extended, Fate, Free, Freed, Kind, Label, Lock, Nonce, Op, Reply, Seen,
 };
-use leasehold::store::{FaultKind, Outcome, Store};
+use leasehold::store::{Executed, FaultKind, Outcome, Store};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -34,7 +34,9 @@ async fn without_a_majority_each_node_says_why() {
     }
     five.nodes[4].set(Mood::Cut);
     let one = claim();
-    let Outcome::Unknown(fault) = five.acquire(&one).await else { panic!("a node may have got it late") };
+    let Outcome::Failed(Executed::Unknown, fault) = five.acquire(&one).await else {
+        panic!("a node may have got it late")
+    };
     let FaultKind::NoQuorum { needed: 3, of: 5, nodes } = &fault.kind else { panic!("{fault}") };
     let mut told: Vec<_> = nodes.iter().map(|fault| (&*fault.node, fault.kind.clone())).collect();
     told.sort_by_key(|(node, _)| *node);
@@ -50,7 +52,7 @@ async fn without_a_majority_each_node_says_why() {
 
     five.nodes[4].set(Mood::Down);
     let outcome = five.acquire(&claim()).await;
-    assert!(matches!(outcome, Outcome::Refused(_)), "three have refused it: {outcome:?}");
+    assert!(matches!(outcome, Outcome::Failed(Executed::No, _)), "three have refused it: {outcome:?}");
 }
 
 /// What a minority has given is given back, also by a node that was slow, and where nobody waits for it any more.
@@ -96,7 +98,7 @@ async fn an_undo_has_more_time_than_whoever_asked() {
     for within in [Duration::ZERO, Duration::from_micros(50), Duration::from_millis(1)] {
         let hasty = claim();
         let outcome = five.quorum.execute(&five.lock, &Op::Acquire(acquire(&hasty)), within).await;
-        assert!(matches!(outcome, Outcome::Unknown(_)), "{outcome:?}");
+        assert!(matches!(outcome, Outcome::Failed(Executed::Unknown, _)), "{outcome:?}");
         five.quorum.settle().await;
         assert!(!five.fates(&hasty).await.contains(&Fate::Held), "it is undone");
         let undone = |op: &&Op| matches!(op, Op::Release(release) if release.claim == hasty);
@@ -116,7 +118,7 @@ async fn both_rounds_end_by_the_deadline() {
     let start = tokio::time::Instant::now();
     let acquire = Op::Acquire(acquire(&claim()));
     let outcome = five.quorum.execute(&five.lock, &acquire, Duration::from_millis(60)).await;
-    assert!(matches!(outcome, Outcome::Unknown(_)), "{outcome:?}");
+    assert!(matches!(outcome, Outcome::Failed(Executed::Unknown, _)), "{outcome:?}");
     assert_eq!(start.elapsed(), Duration::from_millis(60));
 }
 
@@ -175,7 +177,7 @@ async fn a_node_whose_answer_was_lost_is_told_to_give_it_back() {
     }
     let lost = claim();
     let outcome = five.acquire(&lost).await;
-    assert!(matches!(outcome, Outcome::Refused(_)), "three have refused it: {outcome:?}");
+    assert!(matches!(outcome, Outcome::Failed(Executed::No, _)), "three have refused it: {outcome:?}");
     five.until_nowhere(&lost).await;
 }
 
@@ -214,7 +216,7 @@ async fn a_hold_that_was_lost_between_the_rounds_is_not_given() {
     }
     let one = claim();
     let outcome = five.acquire(&one).await;
-    assert!(matches!(outcome, Outcome::Unknown(_)), "{outcome:?}");
+    assert!(matches!(outcome, Outcome::Failed(Executed::Unknown, _)), "{outcome:?}");
     five.until_nowhere(&one).await;
 }
 
@@ -332,6 +334,6 @@ async fn nothing_is_kept_for_longer_than_a_node_may_forget() {
     let extend =
         leasehold::core::Extend { claim: one.clone(), lease_ms: 30_001, keep_record: false, reserve: None };
     let outcome = five.ask(Op::Extend(extend)).await;
-    let Outcome::Refused(fault) = outcome else { panic!("{outcome:?}") };
+    let Outcome::Failed(Executed::No, fault) = outcome else { panic!("{outcome:?}") };
     assert!(fault.to_string().contains("min_uptime"), "{fault}");
 }

@@ -1,7 +1,7 @@
 //! Which commands are sent, and what each of them is answered.
 
 use crate::scene::{LONG, acquire, claim, connect, execute, found, granted, nonce, release, take};
-use leasehold::store::{Fault, FaultKind, Lock, Op, Outcome, Reply, Store};
+use leasehold::store::{Executed, Fault, FaultKind, Lock, Op, Outcome, Reply, Store};
 use leasehold_core::{Acquired, Extend, Extended, Fate, Inspect, Refused};
 use leasehold_testkit::RedisServer;
 
@@ -24,7 +24,10 @@ async fn a_batch_has_an_outcome_for_each() {
         let [first, second, third, fourth, fifth] = &outcomes[..] else { panic!("{outcomes:?}") };
         assert!(matches!(first, Outcome::Done(Reply::Acquire(Acquired::Granted { .. }))), "{first:?}");
         assert!(matches!(second, Outcome::Done(Reply::Refused(Refused::WrongKind { .. }))), "{second:?}");
-        assert!(matches!(third, Outcome::Refused(Fault { kind: FaultKind::Unusable(_), .. })), "{third:?}");
+        assert!(
+            matches!(third, Outcome::Failed(Executed::No, Fault { kind: FaultKind::Unusable(_), .. })),
+            "{third:?}"
+        );
         assert!(matches!(fourth, Outcome::Done(Reply::Acquire(Acquired::Taken { .. }))), "{fourth:?}");
         assert!(matches!(fifth, Outcome::Done(Reply::Inspect(seen)) if seen.fate == Some(Fate::Held)));
     }
@@ -61,7 +64,10 @@ async fn extends_that_follow_one_another_are_one_call() {
             let expected = match n {
                 7 => Extended::NotHeld,
                 90 => {
-                    assert!(matches!(outcome, Outcome::Refused(Fault { kind: FaultKind::Unusable(_), .. })));
+                    assert!(matches!(
+                        outcome,
+                        Outcome::Failed(Executed::No, Fault { kind: FaultKind::Unusable(_), .. })
+                    ));
                     continue;
                 }
                 n if n % 10 == 3 => Extended::NotHeld,

@@ -4,7 +4,7 @@ use crate::scene::{
     Box, LONG, SHORT, acquire, acquire_of, claim, connect, connections, eventually, execute, execute_on,
     found, granted, in_time, job, refused, release, session, take, unknown,
 };
-use leasehold::store::{FaultKind, Op, Outcome, RedisStore, Reply, Store};
+use leasehold::store::{Executed, FaultKind, Op, Outcome, RedisStore, Reply, Store};
 use leasehold_core::{Acquired, Fate, Inspect, Place};
 use leasehold_testkit::{Proxy, RedisServer, Then, command};
 use std::time::Duration;
@@ -22,7 +22,7 @@ async fn a_server_that_stands_still_costs_a_call_its_own_time_and_no_more() {
     let fault = refused(in_time(execute(&store, &take(&claim(2), None), SHORT)).await);
     assert_eq!(fault.kind, FaultKind::TimedOut, "{fault}");
     let outcomes = in_time(store.execute_all(&[(job(), take(&claim(2), None))], SHORT)).await;
-    assert!(matches!(outcomes[..], [Outcome::Refused(_)]), "{outcomes:?}");
+    assert!(matches!(outcomes[..], [Outcome::Failed(Executed::No, _)]), "{outcomes:?}");
     let (_, post) = Box::new_post();
     let fault = in_time(store.open_mailbox(Place::ONLY, session(1), post, SHORT)).await.unwrap_err();
     assert_eq!(fault.kind, FaultKind::TimedOut, "{fault}");
@@ -86,7 +86,7 @@ async fn it_connects_again_after_a_restart() {
     // Whether the break was noticed before the call was sent is open.
     let outcome =
         execute(&store, &Op::Inspect(Inspect { claim: Some(claim(1)), in_full: false }), LONG).await;
-    assert!(matches!(outcome, Outcome::Done(_) | Outcome::Unknown(_)), "{outcome:?}");
+    assert!(matches!(outcome, Outcome::Done(_) | Outcome::Failed(Executed::Unknown, _)), "{outcome:?}");
     granted(acquire(&store, &claim(1), None).await);
     assert_eq!(found(release(&store, &claim(1)).await), Fate::Held);
 }

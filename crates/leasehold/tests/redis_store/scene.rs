@@ -1,7 +1,7 @@
 //! What the tests are made of.
 
 use leasehold::store::{
-    Fault, Lock, Op, Outcome, Postbox, RedisStore, Reply, SessionOp, SessionReply, Store, Wake,
+    Executed, Fault, Lock, Op, Outcome, Postbox, RedisStore, Reply, SessionOp, SessionReply, Store, Wake,
 };
 use leasehold_core::{
     Acquire, Acquired, Beat, Beaten, Claim, Enqueue, Fate, HoldId, Inspect, Label, Life, Nonce, Pass, Place,
@@ -184,12 +184,12 @@ pub(crate) fn found(outcome: Outcome) -> Fate {
 
 #[track_caller]
 pub(crate) fn refused(outcome: Outcome) -> Fault {
-    let Outcome::Refused(fault) = outcome else { panic!("{outcome:?}") };
+    let Outcome::Failed(Executed::No, fault) = outcome else { panic!("{outcome:?}") };
     fault
 }
 
 #[track_caller]
 pub(crate) fn unknown(outcome: Outcome) -> Fault {
-    let Outcome::Unknown(fault) = outcome else { panic!("{outcome:?}") };
+    let Outcome::Failed(Executed::Unknown, fault) = outcome else { panic!("{outcome:?}") };
     fault
 }

@@ -5,7 +5,7 @@ use crate::scene::{
     inspect, job, label, listed, nonce, release, session,
 };
 use leasehold::store::{
-    FaultKind, Lock, Op, Outcome, Reply, SessionKeeping, SessionOp, SessionReply, Store, Wake,
+    Executed, FaultKind, Lock, Op, Outcome, Reply, SessionKeeping, SessionOp, SessionReply, Store, Wake,
 };
 use leasehold_core::{
     Acquire, Acquired, Beat, Beaten, Ended, Evict, Evicted, Fate, Fingerprint, Free, Freed, Place, Seen,
@@ -57,7 +57,7 @@ async fn a_full_memory_lets_no_session_lapse() {
     let begin = Beat { begin: Some("{}".to_owned()), ..alive(3) };
     let outcome = store.attend(Place::ONLY, &SessionOp::Beat(begin), LONG).await;
     assert!(
-        matches!(&outcome, Outcome::Refused(fault) if fault.kind == FaultKind::OutOfMemory),
+        matches!(&outcome, Outcome::Failed(Executed::No, fault) if fault.kind == FaultKind::OutOfMemory),
         "{outcome:?}"
     );
     let ends = |key: &str| server.cli(&["PTTL", key]).unwrap().integer().unwrap();
@@ -89,7 +89,7 @@ async fn what_is_no_session_of_ours_is_left_alone() {
         server.cli(&["DEL", &record]).unwrap().ok().unwrap();
         server.cli(spoil).unwrap().ok().unwrap();
         let fault = match store.attend(Place::ONLY, &begin, LONG).await {
-            Outcome::Refused(fault) => fault,
+            Outcome::Failed(Executed::No, fault) => fault,
             other => panic!("{other:?}"),
         };
         assert!(matches!(fault.kind, FaultKind::Unusable(_)), "{fault}");

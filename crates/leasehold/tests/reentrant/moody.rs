@@ -3,7 +3,7 @@
 use crate::scene::{MS, acquired, lock, until};
 use futures_util::future::BoxFuture;
 use leasehold::store::{
-    Bell, Fault, FaultKind, Listening, Lock, MemoryStore, Op, Outcome, Phase, Postbox, Reply, Store,
+    Bell, Executed, Fault, FaultKind, Listening, Lock, MemoryStore, Op, Outcome, Phase, Postbox, Reply, Store,
 };
 use leasehold::{AcquireError, Client, Holder, Released, SessionId};
 use leasehold_core::{Acquire, Acquired, KeyError, Place, Portion};
@@ -37,7 +37,9 @@ impl Moody {
     }
 
     async fn acquire(&self, lock: &Lock, op: &Op, ask: &Acquire, within: Duration) -> Outcome {
-        let lost = || Outcome::Unknown(Fault::new(FaultKind::TimedOut, Phase::Reply, "a moody store"));
+        let lost = || {
+            Outcome::Failed(Executed::Unknown, Fault::new(FaultKind::TimedOut, Phase::Reply, "a moody store"))
+        };
         self.asked.fetch_add(1, Ordering::SeqCst);
         if self.silent.load(Ordering::SeqCst) {
             tokio::time::sleep(within).await;

@@ -2,7 +2,7 @@
 
 use crate::party::{LEASE_MS, Party, WITHIN, ask, block_on, lock, open, place};
 use crate::workers::Worker;
-use leasehold::store::{FaultKind, Outcome, Store};
+use leasehold::store::{Executed, FaultKind, Outcome, Store};
 use leasehold::{FencingToken, Label, SessionId};
 use leasehold_core::{Ended, Evict, Evicted, Free, Freed, Op, Reply, Seen, SessionEntry};
 use std::collections::BTreeMap;
@@ -267,7 +267,7 @@ fn calls_end_in_time_while_another_process_writes() {
     });
     assert!(started.elapsed() < within * 3, "{:?}", started.elapsed());
     for outcome in outcomes {
-        let Outcome::Refused(fault) = outcome else { panic!("{outcome:?}") };
+        let Outcome::Failed(Executed::No, fault) = outcome else { panic!("{outcome:?}") };
         assert_eq!(fault.kind, FaultKind::TimedOut, "{fault}");
     }
     worker.kill();

@@ -4,7 +4,7 @@ use super::letters::Letter;
 use super::letters::Letters;
 use super::scene::Missing;
 use crate::Random;
-use leasehold::store::{Outcome, Store};
+use leasehold::store::{Executed, Outcome, Store};
 use leasehold_core::cohort::Reserve;
 use leasehold_core::{
     Acquire, Acquired, Ahead, Beat, Beaten, Claim, Enqueue, Entered, Evict, Evicted, Extend, Extended, Fate,
@@ -123,8 +123,10 @@ impl Peer {
         self.store.settle().await;
         match outcome {
             Outcome::Done(reply) => reply,
-            Outcome::Refused(fault) => panic!("{} refused {op:?}: {fault}", self.lock),
-            Outcome::Unknown(fault) => panic!("{}: nobody knows what became of {op:?}: {fault}", self.lock),
+            Outcome::Failed(Executed::No, fault) => panic!("{} refused {op:?}: {fault}", self.lock),
+            Outcome::Failed(Executed::Unknown, fault) => {
+                panic!("{}: nobody knows what became of {op:?}: {fault}", self.lock)
+            }
         }
     }
 
@@ -290,8 +292,10 @@ impl Peer {
     pub async fn acquire_all(&self, asks: &[(Lock, Acquire)]) -> Option<Vec<Share>> {
         match self.store.acquire_all(asks, PATIENCE).await? {
             Outcome::Done(shares) => Some(shares),
-            Outcome::Refused(fault) => panic!("refused {asks:?}: {fault}"),
-            Outcome::Unknown(fault) => panic!("nobody knows what became of {asks:?}: {fault}"),
+            Outcome::Failed(Executed::No, fault) => panic!("refused {asks:?}: {fault}"),
+            Outcome::Failed(Executed::Unknown, fault) => {
+                panic!("nobody knows what became of {asks:?}: {fault}")
+            }
         }
     }
 
@@ -365,8 +369,10 @@ impl Peer {
     pub async fn attend(&self, op: &SessionOp) -> SessionReply {
         match self.store.attend(self.place(), op, PATIENCE).await {
             Outcome::Done(reply) => reply,
-            Outcome::Refused(fault) => panic!("refused {op:?}: {fault}"),
-            Outcome::Unknown(fault) => panic!("nobody knows what became of {op:?}: {fault}"),
+            Outcome::Failed(Executed::No, fault) => panic!("refused {op:?}: {fault}"),
+            Outcome::Failed(Executed::Unknown, fault) => {
+                panic!("nobody knows what became of {op:?}: {fault}")
+            }
         }
     }
 

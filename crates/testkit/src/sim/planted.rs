@@ -3,7 +3,9 @@
 use super::bug::Bug;
 use super::store::SimStore;
 use futures_util::future::BoxFuture;
-use leasehold::store::{Fault, Lock, Op, Outcome, Postbox, SessionKeeping, SessionOp, SessionReply, Store};
+use leasehold::store::{
+    Executed, Fault, Lock, Op, Outcome, Postbox, SessionKeeping, SessionOp, SessionReply, Store,
+};
 use leasehold_core::cohort::{BLOCK, Block};
 use leasehold_core::{
     Acquire, Acquired, Beat, Beaten, Claim, Extend, Extended, Fate, FencingToken, HoldId, Inspection,
@@ -94,11 +96,17 @@ impl Planted {
             ) if look.claim.is_none() => {
                 self.tell_old(bug, lock, seen);
             }
-            (Bug::UnknownIsNo, Outcome::Unknown(fault), _) => return Outcome::Refused(fault.clone()),
-            (Bug::UnknownExtendIsYes, Outcome::Unknown(_), Op::Extend(_)) => {
+            (Bug::UnknownIsNo, Outcome::Failed(Executed::Unknown, fault), _) => {
+                return Outcome::Failed(Executed::No, fault.clone());
+            }
+            (Bug::UnknownExtendIsYes, Outcome::Failed(Executed::Unknown, _), Op::Extend(_)) => {
                 return Outcome::Done(Reply::Extend(Extended::Extended));
             }
-            (Bug::UnknownReserveIsYes, Outcome::Unknown(_), Op::Extend(Extend { reserve: Some(_), .. })) => {
+            (
+                Bug::UnknownReserveIsYes,
+                Outcome::Failed(Executed::Unknown, _),
+                Op::Extend(Extend { reserve: Some(_), .. }),
+            ) => {
                 let block = self.seen().blocks.get(lock).map(|(_, block, _)| *block);
                 let block = block.unwrap_or(Block::new(FencingToken::new(1), BLOCK));
                 return Outcome::Done(Reply::Extend(Extended::Reserved { block, others_wait: false }));
@@ -108,12 +116,12 @@ impl Planted {
                     *block = *former;
                 }
             }
-            (Bug::UnknownAcquireIsYes, Outcome::Unknown(_), Op::Acquire(ask)) => {
+            (Bug::UnknownAcquireIsYes, Outcome::Failed(Executed::Unknown, _), Op::Acquire(ask)) => {
                 let (fence, remaining_ms) = (FencingToken::new(1), ask.lease_ms);
                 let granted = Acquired::Granted { fence, remaining_ms, others_wait: false, entered: None };
                 return Outcome::Done(Reply::Acquire(granted));
             }
-            (Bug::ResentWithFreshHold, Outcome::Unknown(_), Op::Acquire(ask)) => {
+            (Bug::ResentWithFreshHold, Outcome::Failed(Executed::Unknown, _), Op::Acquire(ask)) => {
                 let fresh = HoldId::from_random(ask.claim.hold.session(), [7; 16]);
                 let again = Acquire { claim: Claim { hold: fresh, ..ask.claim.clone() }, ..ask.clone() };
                 return self.inner.execute(lock, &Op::Acquire(again), within).await;
@@ -187,7 +195,8 @@ impl Planted {
                 self.seen().beat_took = self.inner.world.now().since(sent_at);
                 outcome
             }
-            (Bug::HoldsOutliveLapse, Outcome::Done(_)) | (Bug::UnknownBeatIsYes, Outcome::Unknown(_)) => {
+            (Bug::HoldsOutliveLapse, Outcome::Done(_))
+            | (Bug::UnknownBeatIsYes, Outcome::Failed(Executed::Unknown, _)) => {
                 Outcome::Done(SessionReply::Beat(Beaten::Alive))
             }
             _ => outcome,
@@ -227,7 +236,9 @@ impl Planted {
                     seen.blocks.insert(lock.clone(), (hold, *block, former));
                 }
             }
-            (Op::Release(release), Outcome::Unknown(_)) if seen.had.contains(&release.claim.hold) => {
+            (Op::Release(release), Outcome::Failed(Executed::Unknown, _))
+                if seen.had.contains(&release.claim.hold) =>
+            {
                 seen.half_released.insert(lock.clone(), release.claim.clone());
             }
             _ => {}

@@ -6,7 +6,8 @@ use super::net::{Answer, LinkId, Question};
 use super::world::SimWorld;
 use futures_util::future::{BoxFuture, Either, select};
 use leasehold::store::{
-    Fault, FaultKind, Lock, Op, Outcome, Phase, Postbox, SessionKeeping, SessionOp, SessionReply, Store,
+    Executed, Fault, FaultKind, Lock, Op, Outcome, Phase, Postbox, SessionKeeping, SessionOp, SessionReply,
+    Store,
 };
 use leasehold_core::{Acquire, KeyError, Place, SessionId, Share};
 use std::fmt;
@@ -34,7 +35,7 @@ impl SimStore {
         let mut time_up = pin!(sim.kernel.sleep_until(until));
         if let Either::Right(_) = select(pin!(sim.link_up(self.link)), &mut time_up).await {
             sim.note(&Event::Host(host, HostEvent::Rebuffed));
-            return Outcome::Refused(unreachable());
+            return Outcome::Failed(Executed::No, unreachable());
         }
         let unanswered = match question {
             Question::Lock(..) => |host, message| Event::Answered { host, message, reply: None },
@@ -56,7 +57,7 @@ impl SimStore {
         };
         sim.note(&unanswered(host, message));
         sim.note(&Event::Host(host, HostEvent::Rebuffed));
-        Outcome::Unknown(Fault::new(fault, Phase::Reply, "the simulated server"))
+        Outcome::Failed(Executed::Unknown, Fault::new(fault, Phase::Reply, "the simulated server"))
     }
 }
 
@@ -69,10 +70,9 @@ fn only<T>(outcome: Outcome<Answer>, pick: impl FnOnce(Answer) -> Option<T>) -> 
     match outcome {
         Outcome::Done(answer) => match pick(answer) {
             Some(reply) => Outcome::Done(reply),
-            None => Outcome::Unknown(unreachable()),
+            None => Outcome::Failed(Executed::Unknown, unreachable()),
         },
-        Outcome::Refused(fault) => Outcome::Refused(fault),
-        Outcome::Unknown(fault) => Outcome::Unknown(fault),
+        Outcome::Failed(executed, fault) => Outcome::Failed(executed, fault),
     }
 }
 

@@ -97,8 +97,8 @@ impl State {
             Outcome::Done(Reply::Extend(Extended::NotHeld)) => {
                 return self.gone(sent.id, now);
             }
-            Outcome::Done(_) | Outcome::Refused(_) | Outcome::Unknown(_) => {
-                if let Outcome::Refused(fault) | Outcome::Unknown(fault) = outcome {
+            Outcome::Done(_) | Outcome::Failed(..) => {
+                if let Outcome::Failed(_, fault) = outcome {
                     tracing::debug!(lock = %sent.hold.lock, %fault, "not extended yet");
                 }
                 kept.tenure.handle_fault(now, random);

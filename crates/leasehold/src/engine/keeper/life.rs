@@ -115,7 +115,7 @@ pub(super) async fn beat(shared: Arc<Shared>, throb: Throb) {
             Outcome::Done(SessionReply::Beat(Beaten::Alive)) => heart.handle_beaten(sent_at, now),
             Outcome::Done(SessionReply::Beat(Beaten::Lapsed)) => heart.handle_lapsed(),
             other => {
-                if let Outcome::Refused(fault) | Outcome::Unknown(fault) = other {
+                if let Outcome::Failed(_, fault) = other {
                     tracing::debug!(%fault, "the session has not beaten yet");
                 }
                 heart.handle_fault(&op, now, &mut || shared.world.random());
@@ -196,7 +196,7 @@ async fn end(shared: &Shared, place: Place, session: SessionId, within: Duration
     let op = SessionOp::End(session);
     match shared.store.attend(place, &op, within).await {
         Outcome::Done(_) => true,
-        Outcome::Refused(fault) | Outcome::Unknown(fault) => {
+        Outcome::Failed(_, fault) => {
             tracing::debug!(%fault, "the session was not ended: it lapses");
             false
         }

@@ -63,7 +63,7 @@ pub(super) async fn call(shared: Arc<Shared>, called: Called) {
         Outcome::Done(Reply::Extend(Extended::Reserved { block, others_wait })) => {
             Some((*block, *others_wait))
         }
-        Outcome::Refused(fault) | Outcome::Unknown(fault) => {
+        Outcome::Failed(_, fault) => {
             tracing::debug!(lock = %hold.lock, %fault, "no tokens reserved");
             None
         }

@@ -13,7 +13,7 @@
 
 use super::Errands;
 use super::tally::{Given, Votes, fence_of};
-use crate::store::{Fault, Outcome, Store};
+use crate::store::{Executed, Fault, Outcome, Store};
 use leasehold_core::{Acquire, Acquired, FencingToken, Lock, Op, Pass, Raise, Raised, Release, Reply};
 use std::sync::Arc;
 use std::time::Duration;
@@ -117,7 +117,7 @@ impl Ballot<'_> {
             }
             if failed > self.nodes.len() - self.needed {
                 let fault = votes.fault_with(faults);
-                return Err(Outcome::Unknown(fault));
+                return Err(Outcome::Failed(Executed::Unknown, fault));
             }
         }
         Ok(())
@@ -142,7 +142,7 @@ impl Voter {
         let vote = self.ask(&op).await;
         let over_at = Instant::now() + self.lease + self.node_timeout;
         let fence = fence_of(&vote);
-        let may_be_there = fence.is_some() || matches!(vote, Outcome::Unknown(_));
+        let may_be_there = fence.is_some() || matches!(vote, Outcome::Failed(Executed::Unknown, _));
         // Nobody hears it if the outcome is known.
         let _ = tell.send(News::Voted(self.at, vote));
 
@@ -170,7 +170,7 @@ impl Voter {
         match self.ask(&Op::Raise(raise)).await {
             Outcome::Done(Reply::Raise(raised)) => Ok(raised),
             Outcome::Done(reply) => Err(Fault::odd_reply(reply)),
-            Outcome::Refused(fault) | Outcome::Unknown(fault) => Err(fault),
+            Outcome::Failed(_, fault) => Err(fault),
         }
     }
 

@@ -7,7 +7,7 @@
 //!    Anything else is not known.
 //! 2. A node that did not answer is counted for neither side.
 
-use crate::store::{Fault, FaultKind, Outcome, Phase};
+use crate::store::{Executed, Fault, FaultKind, Outcome, Phase};
 use leasehold_core::{
     Acquired, Ended, Entered, Evicted, Extended, Fate, FencingToken, Freed, Holder, Inspection, Op, Refused,
     Released, Reply,
@@ -65,15 +65,17 @@ impl Tally {
     /// What is to be told where the answers are all there and come to nothing: who failed, and whether anything may have been
     /// done.
     pub(super) fn failure(&self) -> Outcome {
-        let maybe_done = self.answers.iter().any(|answer| !matches!(answer, Some(Outcome::Refused(_))));
-        let fault = self.fault();
-        if maybe_done { Outcome::Unknown(fault) } else { Outcome::Refused(fault) }
+        let executed = self.answers.iter().map(|answer| match answer {
+            Some(Outcome::Failed(executed, _)) => *executed,
+            Some(Outcome::Done(_)) | None => Executed::Unknown,
+        });
+        Outcome::Failed(executed.fold(Executed::No, Executed::or), self.fault())
     }
 
     /// Who failed, and why.
     pub(super) fn fault(&self) -> Fault {
         let failed = self.answers.iter().filter_map(|answer| match answer {
-            Some(Outcome::Refused(fault) | Outcome::Unknown(fault)) => Some(fault.clone()),
+            Some(Outcome::Failed(_, fault)) => Some(fault.clone()),
             Some(Outcome::Done(reply @ Reply::Refused(_))) => Some(Fault::odd_reply(reply.clone())),
             Some(Outcome::Done(_)) | None => None,
         });
@@ -325,8 +327,8 @@ impl Votes {
         }
         let failed = |unknown: bool| {
             let is = |answer: &&Outcome| match answer {
-                Outcome::Refused(_) | Outcome::Done(Reply::Refused(_)) => true,
-                Outcome::Unknown(_) => unknown,
+                Outcome::Failed(Executed::No, _) | Outcome::Done(Reply::Refused(_)) => true,
+                Outcome::Failed(Executed::Unknown, _) => unknown,
                 Outcome::Done(_) => false,
             };
             self.tally.answers.iter().flatten().filter(is).count()
@@ -336,7 +338,8 @@ impl Votes {
         }
         let certain = self.acquired().filter(|acquired| given(acquired).is_none()).count() + failed(false);
         let fault = self.tally.fault();
-        if self.tally.prevents(certain) { Outcome::Refused(fault) } else { Outcome::Unknown(fault) }
+        let executed = if self.tally.prevents(certain) { Executed::No } else { Executed::Unknown };
+        Outcome::Failed(executed, fault)
     }
 
     /// That somebody else has it, or that votes were split, so that nobody has.

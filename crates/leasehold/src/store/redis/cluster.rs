@@ -33,7 +33,7 @@ use super::sentinel::more_hopeful;
 use super::verdict::unconnected;
 use crate::engine::jitter;
 use crate::store::watched::Watched;
-use crate::store::{Fault, FaultKind, Outcome, Phase};
+use crate::store::{Executed, Fault, FaultKind, Outcome, Phase};
 use futures_util::StreamExt;
 use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
@@ -346,13 +346,13 @@ impl Cluster {
                 (Ok(reached), _) => reached,
                 // It has an answer, which says more.
                 (Err(_), Some(last)) => return Ok(last),
-                (Err(fault), None) => return Err(Outcome::Refused(fault)),
+                (Err(fault), None) => return Err(Outcome::Failed(Executed::No, fault)),
             };
             let loading = script.filter(|_| with_script).map(|loading| loading());
             let value = send(&node, &mut wire, (loading, asking, cmd), deadline);
             let value = patient.leaving(value).await.map_err(|lost| {
                 self.doubt();
-                Outcome::Unknown(node.lost(lost))
+                Outcome::Failed(Executed::Unknown, node.lost(lost))
             })?;
             if script.is_some() && is_unknown_script(&value) {
                 aside = asking.then(|| node.address.clone());
@@ -402,7 +402,7 @@ impl Cluster {
                 tokio::time::sleep(pause).await;
             }
         }
-        last.ok_or_else(|| Outcome::Refused(self.shared.last_fault()))
+        last.ok_or_else(|| Outcome::Failed(Executed::No, self.shared.last_fault()))
     }
 
     /// The fault of who wants a slot that nobody has for the moment.

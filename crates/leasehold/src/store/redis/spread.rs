@@ -7,8 +7,8 @@ use super::cluster::{Cluster, Split, is_split, is_unknown_script};
 use super::config::Address;
 use super::reply;
 use super::script::{Call, goes_by_token};
-use super::store::{Attended, EXTENDS_AT_ONCE, Line, RECORDS_AT_ONCE, RedisStore};
-use crate::store::{Examination, FaultKind, Outcome, Phase};
+use super::store::{Attended, EXTENDS_AT_ONCE, Line, RECORDS_AT_ONCE, RedisStore, refused};
+use crate::store::{Examination, Executed, FaultKind, Outcome, Phase};
 use futures_util::future::join_all;
 use leasehold_core::{Lock, LockKeys, Op, Place, SessionEntry, SessionId, SessionReply};
 use redis::{Pipeline, Value, cmd};
@@ -45,7 +45,7 @@ impl RedisStore {
         let mut outcomes: Vec<Option<Outcome>> = vec![None; ops.len()];
         let map = match cluster.map(deadline).await {
             Ok(map) => map,
-            Err(fault) => return vec![Outcome::Refused(fault); ops.len()],
+            Err(fault) => return vec![Outcome::Failed(Executed::No, fault); ops.len()],
         };
         let mut by_node: BTreeMap<Option<&Address>, Vec<Group>> = BTreeMap::new();
         for group in self.groups(ops, &mut outcomes) {
@@ -55,7 +55,7 @@ impl RedisStore {
         for (at, outcome) in join_all(sent).await.into_iter().flatten() {
             outcomes[at] = Some(outcome);
         }
-        let lost = || Outcome::Refused(self.fault(FaultKind::Unreachable, Phase::Send));
+        let lost = || Outcome::Failed(Executed::No, self.fault(FaultKind::Unreachable, Phase::Send));
         outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(lost)).collect()
     }
 
@@ -65,7 +65,7 @@ impl RedisStore {
         let mut groups = Vec::new();
         for (at, (lock, op)) in ops.iter().enumerate() {
             match (op, self.call(lock, op)) {
-                (_, Err(fault)) => outcomes[at] = Some(Outcome::Refused(fault)),
+                (_, Err(fault)) => outcomes[at] = Some(Outcome::Failed(Executed::No, fault)),
                 (Op::Extend(extend), Ok((keys, _))) if goes_by_token(lock.kind, extend) => {
                     extends.entry(keys.slot()).or_default().push((at, keys));
                 }
@@ -101,7 +101,7 @@ impl RedisStore {
         let Some(first) = groups.first() else { return Vec::new() };
         let (node, mut wire) = match cluster.wire(first.slot, deadline).await {
             Ok(reached) => reached,
-            Err(fault) => return all(&Outcome::Refused(fault)),
+            Err(fault) => return all(&Outcome::Failed(Executed::No, fault)),
         };
         let mut pipeline = Pipeline::with_capacity(groups.len());
         for group in groups {
@@ -111,7 +111,7 @@ impl RedisStore {
             Ok(values) => values,
             Err(lost) => {
                 cluster.doubt();
-                return all(&Outcome::Unknown(node.lost(lost)));
+                return all(&Outcome::Failed(Executed::Unknown, node.lost(lost)));
             }
         };
         let line = &Line::Node(Arc::clone(&node), Some(wire));
@@ -154,7 +154,7 @@ impl RedisStore {
         cluster: &Cluster,
         deadline: Instant,
     ) -> Result<SessionReply, Attended> {
-        let map = cluster.map(deadline).await.map_err(Outcome::Refused)?;
+        let map = cluster.map(deadline).await.map_err(refused)?;
         let lists = map.primaries().iter().map(|primary| {
             let slots = map.slots_of(primary);
             async move { self.list_at(&slots, deadline).await }
@@ -212,9 +212,9 @@ impl RedisStore {
         for (_, command) in &commands {
             pipeline.add_command(command.clone());
         }
-        let (node, mut wire) = cluster.wire(*first, deadline).await.map_err(Outcome::Refused)?;
+        let (node, mut wire) = cluster.wire(*first, deadline).await.map_err(refused)?;
         let values = node.link.call_all(&mut wire, &pipeline, deadline).await;
-        let values = values.map_err(|lost| Outcome::Unknown(node.lost(lost)))?;
+        let values = values.map_err(|lost| Outcome::Failed(Executed::Unknown, node.lost(lost)))?;
         let mut answers = Vec::with_capacity(commands.len());
         for ((slot, command), value) in commands.into_iter().zip(values) {
             let (value, line) = if node.redirect(&value).is_some() {
@@ -239,16 +239,14 @@ impl RedisStore {
         cluster: &Cluster,
         deadline: Instant,
     ) -> Result<Vec<Examination>, Attended> {
-        let map = cluster.map(deadline).await.map_err(Outcome::Refused)?;
+        let map = cluster.map(deadline).await.map_err(refused)?;
         let each = map.primaries().iter().filter_map(|primary| {
             let slot = map.slots_of(primary).first().copied()?;
             Some(async move {
                 let node = primary.to_string();
                 match self.look_over(slot, deadline).await {
                     Ok(found) => Ok(Examination { node, ..found }),
-                    Err(Outcome::Refused(fault) | Outcome::Unknown(fault)) => {
-                        Ok(Examination::of_silent(node, &fault))
-                    }
+                    Err(Outcome::Failed(_, fault)) => Ok(Examination::of_silent(node, &fault)),
                     Err(odd) => Err(odd),
                 }
             })

@@ -21,8 +21,8 @@ use super::verdict::judge;
 use crate::World;
 use crate::engine::System;
 use crate::store::{
-    ClockDifference, Examination, Fault, FaultKind, Hazard, HazardKind, Listening, Outcome, Phase, Postbox,
-    SessionKeeping, Severity, Store,
+    ClockDifference, Examination, Executed, Fault, FaultKind, Hazard, HazardKind, Listening, Outcome, Phase,
+    Postbox, SessionKeeping, Severity, Store,
 };
 use futures_util::future::{BoxFuture, join_all};
 use leasehold_core::{
@@ -247,7 +247,7 @@ impl RedisStore {
     pub(super) async fn send(&self, lock: &Lock, op: &Op, deadline: Instant) -> Outcome {
         let (keys, call) = match self.call(lock, op) {
             Ok(call) => call,
-            Err(fault) => return Outcome::Refused(fault),
+            Err(fault) => return Outcome::Failed(Executed::No, fault),
         };
         match self.reply(keys.slot(), &call, false, Split::Tell, deadline).await {
             Ok((value, _)) if self.cluster().is_some() && cluster::is_split(&value) => {}
@@ -297,9 +297,9 @@ impl RedisStore {
             return Ok((value, Line::Node(node, None)));
         }
         for _ in 0..SENT_AT_MOST {
-            let mut line = self.line(slot, deadline).await.map_err(Outcome::Refused)?;
+            let mut line = self.line(slot, deadline).await.map_err(refused)?;
             if let Some(kind) = line.refusal(call) {
-                return Err(Outcome::Refused(self.fault(kind, Phase::Send)));
+                return Err(Outcome::Failed(Executed::No, self.fault(kind, Phase::Send)));
             }
             let value = if with_script {
                 line.send_all(&call.with_load(), deadline).await.map(last)
@@ -309,11 +309,11 @@ impl RedisStore {
             match value {
                 Ok(value) if is_unknown_script(&value) => with_script = true,
                 Ok(value) => return Ok((value, line)),
-                Err(lost) => return Err(Outcome::Unknown(self.lost(lost))),
+                Err(lost) => return Err(Outcome::Failed(Executed::Unknown, self.lost(lost))),
             }
         }
         let text = "its scripts are flushed all the time".to_owned();
-        Err(Outcome::Refused(self.fault(FaultKind::Failed(text), Phase::Reply)))
+        Err(Outcome::Failed(Executed::No, self.fault(FaultKind::Failed(text), Phase::Reply)))
     }
 
     /// Sends several operations in one go. A call whose script the server does not know is sent again, behind the others:
@@ -326,7 +326,7 @@ impl RedisStore {
         let calls = self.calls(ops);
         let mut line = match self.line(0, deadline).await {
             Ok(line) => line,
-            Err(fault) => return all(&calls, &Outcome::Refused(fault)),
+            Err(fault) => return all(&calls, &Outcome::Failed(Executed::No, fault)),
         };
         let mut pipeline = Pipeline::with_capacity(calls.len());
         for call in calls.iter().filter_map(|(_, call)| call.as_ref().ok()) {
@@ -334,7 +334,7 @@ impl RedisStore {
         }
         let mut values = match line.send_all(&pipeline, deadline).await {
             Ok(values) => values.into_iter(),
-            Err(lost) => return all(&calls, &Outcome::Unknown(self.lost(lost))),
+            Err(lost) => return all(&calls, &Outcome::Failed(Executed::Unknown, self.lost(lost))),
         };
         let line = &line;
         let outcomes = calls.into_iter().map(|(of, call)| {
@@ -351,9 +351,9 @@ impl RedisStore {
                     Ok((_, Some(value))) => self.outcomes(ops, &value, line),
                     Ok((_, None)) => {
                         let fault = self.fault(FaultKind::Disconnected, Phase::Reply);
-                        vec![Outcome::Unknown(fault); ops.len()]
+                        vec![Outcome::Failed(Executed::Unknown, fault); ops.len()]
                     }
-                    Err(fault) => vec![Outcome::Refused(fault); ops.len()],
+                    Err(fault) => vec![Outcome::Failed(Executed::No, fault); ops.len()],
                 }
             }
         });
@@ -437,7 +437,7 @@ impl RedisStore {
 
     pub(super) fn well_formed<T, U>(&self, read: Result<T, Malformed>) -> Result<T, Outcome<U>> {
         let fault = |malformed: Malformed| self.fault(FaultKind::Failed(malformed.to_string()), Phase::Reply);
-        read.map_err(|malformed| Outcome::Unknown(fault(malformed)))
+        read.map_err(|malformed| Outcome::Failed(Executed::Unknown, fault(malformed)))
     }
 
     async fn take_all(
@@ -446,7 +446,7 @@ impl RedisStore {
         deadline: Instant,
     ) -> Result<Vec<Share>, Outcome<Vec<Share>>> {
         let unusable = |error: KeyError| {
-            Outcome::Refused(self.fault(FaultKind::Unusable(error.to_string()), Phase::Send))
+            Outcome::Failed(Executed::No, self.fault(FaultKind::Unusable(error.to_string()), Phase::Send))
         };
         let asks = asks.iter().map(|(lock, ask)| Ok((self.keys.lock(lock)?, ask)));
         let asks = asks.collect::<Result<Vec<_>, _>>().map_err(unusable)?;
@@ -468,7 +468,7 @@ impl RedisStore {
         }
         self.no_error(&value, &line)?;
         let beaten = self.well_formed(reply::beaten(&value))?.map_err(|refused| {
-            Outcome::Refused(self.fault(FaultKind::Unusable(refused.to_string()), Phase::Reply))
+            Outcome::Failed(Executed::No, self.fault(FaultKind::Unusable(refused.to_string()), Phase::Reply))
         });
         beaten.map(SessionReply::Beat)
     }
@@ -532,7 +532,7 @@ impl RedisStore {
         let mut answers = self.plain(slot, &questions, |_, _| true, deadline).await?;
         let user = answers.pop();
         let info = hazard::read(&answers);
-        let info = info.map_err(|kind| Outcome::Refused(self.fault(kind, Phase::Reply)))?;
+        let info = info.map_err(|kind| Outcome::Failed(Executed::No, self.fault(kind, Phase::Reply)))?;
         let mut found = Examination::new(&**self.node());
         hazard::note(&info, self.min_uptime(), &mut found);
         found.user = user.as_ref().and_then(|user| reply::word(user).ok());
@@ -577,9 +577,11 @@ impl RedisStore {
         forgives: fn(usize, &Value) -> bool,
         deadline: Instant,
     ) -> Result<Vec<Value>, Attended> {
-        let mut line = self.line(slot, deadline).await.map_err(Outcome::Refused)?;
-        let values =
-            line.send_all(pipeline, deadline).await.map_err(|lost| Outcome::Unknown(self.lost(lost)))?;
+        let mut line = self.line(slot, deadline).await.map_err(refused)?;
+        let values = line
+            .send_all(pipeline, deadline)
+            .await
+            .map_err(|lost| Outcome::Failed(Executed::Unknown, self.lost(lost)))?;
         let serious = values.iter().enumerate().filter(|(at, value)| !forgives(*at, value));
         serious.map(|(_, value)| value).try_for_each(|value| self.no_error(value, &line))?;
         Ok(values)
@@ -759,7 +761,7 @@ impl Store for RedisStore {
                 SessionOp::List => self.list(deadline).await,
                 _ => {
                     let text = "this version of the store does not know it".to_owned();
-                    Err(Outcome::Refused(self.fault(FaultKind::Unusable(text), Phase::Send)))
+                    Err(Outcome::Failed(Executed::No, self.fault(FaultKind::Unusable(text), Phase::Send)))
                 }
             };
             attended.map_or_else(|outcome| outcome, Outcome::Done)
@@ -796,7 +798,7 @@ impl Store for RedisStore {
             };
             match looked {
                 Ok(found) => Ok(found),
-                Err(Outcome::Refused(fault) | Outcome::Unknown(fault)) => Err(fault),
+                Err(Outcome::Failed(_, fault)) => Err(fault),
                 Err(Outcome::Done(_)) => {
                     let text = "it answered another question than was asked".to_owned();
                     Err(self.fault(FaultKind::Failed(text), Phase::Reply))
@@ -832,11 +834,18 @@ fn is_apart(clock: &ClockDifference) -> bool {
     Duration::from_micros(clock.ahead_us.unsigned_abs()) > CLOCKS_APART + clock.uncertainty
 }
 
+/// The outcome of an operation that was not sent.
+pub(super) const fn refused<T>(fault: Fault) -> Outcome<T> {
+    Outcome::Failed(Executed::No, fault)
+}
+
 /// The same outcome for all operations, but for those that have no call.
 fn all(calls: &[(Range<usize>, Result<Call, Fault>)], outcome: &Outcome) -> Vec<Outcome> {
     let each = calls.iter().flat_map(|(of, call)| {
-        let outcome =
-            call.as_ref().err().map_or_else(|| outcome.clone(), |fault| Outcome::Refused(fault.clone()));
+        let outcome = call
+            .as_ref()
+            .err()
+            .map_or_else(|| outcome.clone(), |fault| Outcome::Failed(Executed::No, fault.clone()));
         vec![outcome; of.len()]
     });
     each.collect()

@@ -6,7 +6,7 @@
 
 use super::config::Address;
 use super::tls;
-use crate::store::{Fault, FaultKind, Outcome, Phase, TlsFault};
+use crate::store::{Executed, Fault, FaultKind, Outcome, Phase, TlsFault};
 use redis::{ErrorKind, RedisError, ServerError};
 use std::error::Error;
 use std::io;
@@ -20,8 +20,8 @@ const NO_RESP3: &str = "it speaks no RESP3, which all servers do that Leasehold 
 pub(super) struct Verdict {
     /// What happened.
     pub(super) kind: FaultKind,
-    /// Whether nothing was executed, for certain (1).
-    pub(super) untouched: bool,
+    /// Whether the operation was executed (1).
+    pub(super) executed: Executed,
     /// Whether another connection may lead to a server that can.
     pub(super) elsewhere: bool,
 }
@@ -30,7 +30,7 @@ impl Verdict {
     /// The outcome of the operation that was answered with the error.
     pub(super) fn outcome<T>(self, node: &Arc<str>) -> Outcome<T> {
         let fault = Fault::new(self.kind, Phase::Reply, Arc::clone(node));
-        if self.untouched { Outcome::Refused(fault) } else { Outcome::Unknown(fault) }
+        Outcome::Failed(self.executed, fault)
     }
 }
 
@@ -45,7 +45,7 @@ pub(super) fn judge(error: &ServerError) -> Verdict {
 }
 
 fn judge_text(code: &str, details: &str) -> Verdict {
-    let refused = |kind| Verdict { kind, untouched: true, elsewhere: false };
+    let refused = |kind| Verdict { kind, executed: Executed::No, elsewhere: false };
     // Redis 6.2 wraps the error of a command in a script into one of its own.
     let inner = details.rsplit_once(": -").filter(|_| code == "ERR" && details.contains("user_script"));
     let inner = inner.and_then(|(_, inner)| inner.split_once(' '));
@@ -54,22 +54,25 @@ fn judge_text(code: &str, details: &str) -> Verdict {
         "NOAUTH" | "WRONGPASS" => Verdict { elsewhere: true, ..refused(FaultKind::Unauthenticated) },
         // A user that may run the script, but not all of its commands, may have been stopped half-way.
         "NOPERM" => {
-            let untouched = !in_script && !details.contains("executing the script");
-            Verdict { untouched, ..refused(FaultKind::Forbidden) }
+            let half_way = in_script || details.contains("executing the script");
+            let executed = if half_way { Executed::Unknown } else { Executed::No };
+            Verdict { executed, ..refused(FaultKind::Forbidden) }
         }
         // Valkey's way of saying so.
         _ if details.starts_with("ACL failure in script") => {
-            Verdict { untouched: false, ..refused(FaultKind::Forbidden) }
+            Verdict { executed: Executed::Unknown, ..refused(FaultKind::Forbidden) }
         }
         _ if details.contains("executing the script can't") => {
-            Verdict { untouched: false, ..refused(FaultKind::Forbidden) }
+            Verdict { executed: Executed::Unknown, ..refused(FaultKind::Forbidden) }
         }
         // These are answered to the first write of a script, or to none.
         "OOM" => refused(FaultKind::OutOfMemory),
         "READONLY" => Verdict { elsewhere: true, ..refused(FaultKind::ReadOnly) },
         "MISCONF" | "NOREPLICAS" => refused(FaultKind::ReadOnly),
         // A server that became a replica while one waited there.
-        "UNBLOCKED" => Verdict { untouched: false, elsewhere: true, ..refused(FaultKind::ReadOnly) },
+        "UNBLOCKED" => {
+            Verdict { executed: Executed::Unknown, elsewhere: true, ..refused(FaultKind::ReadOnly) }
+        }
         "MASTERDOWN" => Verdict { elsewhere: true, ..refused(FaultKind::Busy) },
         "LOADING" | "BUSY" | "TRYAGAIN" | "CLUSTERDOWN" => refused(FaultKind::Busy),
         // Redis answers so to the connection, whatever was sent.
@@ -80,8 +83,9 @@ fn judge_text(code: &str, details: &str) -> Verdict {
                 .to_owned(),
         )),
         _ => {
-            let untouched = details.starts_with("unknown command") || code == "NOSCRIPT";
-            Verdict { untouched, ..refused(FaultKind::Failed(shown(code, details))) }
+            let not_begun = details.starts_with("unknown command") || code == "NOSCRIPT";
+            let executed = if not_begun { Executed::No } else { Executed::Unknown };
+            Verdict { executed, ..refused(FaultKind::Failed(shown(code, details))) }
         }
     }
 }
@@ -159,63 +163,68 @@ mod tests {
 
     #[test]
     fn errors_are_told_apart() {
-        for (code, details, kind, untouched) in [
+        for (code, details, kind, executed) in [
             (
                 "OOM",
                 "command not allowed when used memory > 'maxmemory'. script: f, on @user_script:9.",
                 FaultKind::OutOfMemory,
-                true,
+                Executed::No,
             ),
             (
                 "ERR",
                 "Error running script (call to f_0): @user_script:9: -OOM command not allowed",
                 FaultKind::OutOfMemory,
-                true,
+                Executed::No,
             ),
             (
                 "ERR",
                 "Error running script (call to f_0): @user_script:9: @user_script: 9: -READONLY You can't write",
                 FaultKind::ReadOnly,
-                true,
+                Executed::No,
             ),
-            ("READONLY", "You can't write against a read only replica. script: f", FaultKind::ReadOnly, true),
+            (
+                "READONLY",
+                "You can't write against a read only replica. script: f",
+                FaultKind::ReadOnly,
+                Executed::No,
+            ),
             (
                 "NOPERM",
                 "this user has no permissions to run the 'evalsha' command",
                 FaultKind::Forbidden,
-                true,
+                Executed::No,
             ),
             (
                 "NOPERM",
                 "User x has no permissions to run the 'set' command script: f, on @user_script:3.",
                 FaultKind::Forbidden,
-                false,
+                Executed::Unknown,
             ),
             (
                 "ERR",
                 "The user executing the script can't run this command or subcommand script: f",
                 FaultKind::Forbidden,
-                false,
+                Executed::Unknown,
             ),
             (
                 "ERR",
                 "ACL failure in script: User x has no permissions to run the 'set' command script: on @user_script:3.",
                 FaultKind::Forbidden,
-                false,
+                Executed::Unknown,
             ),
             (
                 "UNBLOCKED",
                 "force unblock from blocking operation, instance state changed (master -> replica?)",
                 FaultKind::ReadOnly,
-                false,
+                Executed::Unknown,
             ),
-            ("LOADING", "Redis is loading the dataset in memory", FaultKind::Busy, true),
-            ("BUSY", "Redis is busy running a script", FaultKind::Busy, true),
-            ("NOAUTH", "Authentication required.", FaultKind::Unauthenticated, true),
-            ("MISCONF", "Redis is configured to save RDB snapshots", FaultKind::ReadOnly, true),
+            ("LOADING", "Redis is loading the dataset in memory", FaultKind::Busy, Executed::No),
+            ("BUSY", "Redis is busy running a script", FaultKind::Busy, Executed::No),
+            ("NOAUTH", "Authentication required.", FaultKind::Unauthenticated, Executed::No),
+            ("MISCONF", "Redis is configured to save RDB snapshots", FaultKind::ReadOnly, Executed::No),
         ] {
             let verdict = judge_text(code, details);
-            assert_eq!((verdict.kind, verdict.untouched), (kind, untouched), "{code} {details}");
+            assert_eq!((verdict.kind, verdict.executed), (kind, executed), "{code} {details}");
         }
     }
 
@@ -226,6 +235,6 @@ mod tests {
             verdict.kind,
             FaultKind::Failed("the server says: ERR unknown command 'EVALSHA'".to_owned())
         );
-        assert!(verdict.untouched);
+        assert_eq!(verdict.executed, Executed::No);
     }
 }

@@ -16,8 +16,8 @@ use super::site::Site;
 use super::trouble::{Trouble, fault, is_busy};
 use leasehold_core::model::{LockState, PlaceId, Value, Vital};
 use leasehold_core::{
-    Acquire, Beat, Beaten, Claim, FORMAT, Kind, Label, Lock, Moment, Op, Pass, Reply, SessionId, SessionOp,
-    SessionReply, Share, Wake,
+    Acquire, Beat, Beaten, Claim, Executed, FORMAT, Kind, Label, Lock, Moment, Op, Pass, Reply, SessionId,
+    SessionOp, SessionReply, Share, Wake,
 };
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 use std::sync::Arc;
@@ -51,17 +51,21 @@ pub(super) struct Ledger {
     register_seen: String,
 }
 
-/// Why an operation has no reply.
+/// Why an operation has no reply, and whether it was executed.
 #[derive(Debug)]
-pub(super) enum Failure {
-    /// It was not executed.
-    NotExecuted(Fault),
-    /// Nobody knows.
-    Unknown(Fault),
+pub(super) struct Failure {
+    pub(super) executed: Executed,
+    pub(super) fault: Fault,
+}
+
+impl Failure {
+    fn not_executed(fault: Fault) -> Self {
+        Self { executed: Executed::No, fault }
+    }
 }
 
 /// What an operation leaves to be done after its commit.
-struct Executed {
+struct Applied {
     reply: Reply,
     wakes: Vec<Wake>,
     /// Whose files can go.
@@ -157,7 +161,7 @@ impl Ledger {
             }
             other => {
                 let text = format!("this store does not know the operation {other:?}");
-                Err(Failure::NotExecuted(self.site.fault(Phase::Send, FaultKind::Unusable(text))))
+                Err(Failure::not_executed(self.site.fault(Phase::Send, FaultKind::Unusable(text))))
             }
         }
     }
@@ -186,7 +190,7 @@ impl Ledger {
             Ok(sessions.into_iter().try_for_each(|session| register::forget(scene.sql, session))?)
         };
         let forgotten = self.transact(TransactionBehavior::Immediate, deadline, &|_| false, work);
-        if let Err(Failure::NotExecuted(fault) | Failure::Unknown(fault)) = forgotten {
+        if let Err(Failure { fault, .. }) = forgotten {
             tracing::debug!(%fault, "who was behind a session was not forgotten");
         }
     }
@@ -199,10 +203,10 @@ impl Ledger {
         is_ours: &dyn Fn(SessionId) -> bool,
         work: impl FnOnce(Scene<'_>) -> Result<T, Trouble>,
     ) -> Result<T, Failure> {
-        self.site.check_in_place().map_err(Failure::NotExecuted)?;
+        self.site.check_in_place().map_err(Failure::not_executed)?;
         self.patience.set(deadline);
         let site = &self.site;
-        let not_executed = |trouble| Failure::NotExecuted(fault(site, Phase::Send, trouble));
+        let not_executed = |trouble| Failure::not_executed(fault(site, Phase::Send, trouble));
         let transaction = self
             .connection
             .transaction_with_behavior(behavior)
@@ -211,9 +215,8 @@ impl Ledger {
         let scene = Scene { sql: &transaction, sessions: &self.sessions, now_us, is_ours };
         let done = work(scene).map_err(not_executed)?;
         transaction.commit().map_err(|error| {
-            let busy = is_busy(&error);
-            let fault = fault(site, Phase::Reply, error.into());
-            if busy { Failure::NotExecuted(fault) } else { Failure::Unknown(fault) }
+            let executed = if is_busy(&error) { Executed::No } else { Executed::Unknown };
+            Failure { executed, fault: fault(site, Phase::Reply, error.into()) }
         })?;
         Ok(done)
     }
@@ -276,7 +279,7 @@ struct Scene<'a> {
 }
 
 impl Scene<'_> {
-    fn execute(&self, lock: &Lock, op: &Op) -> Result<Executed, Trouble> {
+    fn execute(&self, lock: &Lock, op: &Op) -> Result<Applied, Trouble> {
         let now_us = self.now_us;
         let other = self.other(lock)?;
         let before = self.state(lock.kind, lock.name.as_str())?;
@@ -295,7 +298,7 @@ impl Scene<'_> {
             Some(other) => state.apply_beside(&other, now_us, op, &alive),
         };
         self.write(lock, before.as_ref(), &mut state)?;
-        Ok(Executed { reply, wakes, buried })
+        Ok(Applied { reply, wakes, buried })
     }
 
     /// Takes all of several locks, or none.

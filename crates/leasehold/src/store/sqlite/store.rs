@@ -1,6 +1,6 @@
 //! The handle of a SQLite store: it hands jobs to the thread, and waits for their ends.
 
-use super::super::{Fault, FaultKind, Outcome, Phase, Postbox, SessionKeeping, Store};
+use super::super::{Executed, Fault, FaultKind, Outcome, Phase, Postbox, SessionKeeping, Store};
 use super::ledger::Ledger;
 use super::machine::{Machine, ThisMachine};
 use super::site::Site;
@@ -123,14 +123,16 @@ impl SqliteStore {
         let ticket = GivenUp(Ticket::default());
         let deadline = boottime() + within.saturating_sub(MARGIN.min(within / 4));
         if self.jobs.send(job(deadline, ticket.0.clone(), reply)).is_err() {
-            return Outcome::Refused(self.gone(Phase::Send));
+            return Outcome::Failed(Executed::No, self.gone(Phase::Send));
         }
         match in_time(within, outcome).await {
             Some(Ok(outcome)) => outcome,
-            Some(Err(_)) if ticket.0.take() => Outcome::Refused(self.gone(Phase::Send)),
-            Some(Err(_)) => Outcome::Unknown(self.gone(Phase::Reply)),
-            None if ticket.0.take() => Outcome::Refused(self.fault(Phase::Send, FaultKind::TimedOut)),
-            None => Outcome::Unknown(self.fault(Phase::Reply, FaultKind::TimedOut)),
+            Some(Err(_)) if ticket.0.take() => Outcome::Failed(Executed::No, self.gone(Phase::Send)),
+            Some(Err(_)) => Outcome::Failed(Executed::Unknown, self.gone(Phase::Reply)),
+            None if ticket.0.take() => {
+                Outcome::Failed(Executed::No, self.fault(Phase::Send, FaultKind::TimedOut))
+            }
+            None => Outcome::Failed(Executed::Unknown, self.fault(Phase::Reply, FaultKind::TimedOut)),
         }
     }
 

@@ -3,7 +3,7 @@
 use super::SqliteStore;
 use super::life::Sessions;
 use super::machine::Machine;
-use crate::store::{FaultKind, MemoryStore, Outcome, Postbox, SessionKeeping, Store};
+use crate::store::{Executed, FaultKind, MemoryStore, Outcome, Postbox, SessionKeeping, Store};
 use leasehold_core::cohort::{BLOCK, Reserve};
 use leasehold_core::{
     Acquire, Acquired, Ahead, AuditEntry, Beat, Beaten, Claim, Ended, Enqueue, Evict, Evicted, Extend,
@@ -509,7 +509,7 @@ async fn a_store_that_has_gone_to_another_boot_is_refused() {
     let theirs = world.open("boot-2", WALL_US).await;
     granted(&theirs, &lock("a"), 2, 1).await;
     let outcome = ours.execute(&lock("a"), &Op::Acquire(acquire(1, 1, false)), WITHIN).await;
-    let Outcome::Refused(fault) = outcome else { panic!("{outcome:?}") };
+    let Outcome::Failed(Executed::No, fault) = outcome else { panic!("{outcome:?}") };
     assert!(matches!(fault.kind, FaultKind::Unsupported(_)), "{fault}");
 }
 
@@ -603,11 +603,11 @@ async fn another_format_is_refused_also_when_it_came_while_the_file_was_open() {
     let connection = rusqlite::Connection::open(world.path()).expect("a database");
     connection.execute("UPDATE meta SET format = 99", []).expect("one row");
     let outcome = store.execute(&lock("a"), &release(1, 1), WITHIN).await;
-    let Outcome::Refused(fault) = outcome else { panic!("{outcome:?}") };
+    let Outcome::Failed(Executed::No, fault) = outcome else { panic!("{outcome:?}") };
     assert!(fault.to_string().contains("format 99"), "{fault}");
     let outcome = store.attend(Place::ONLY, &SessionOp::List, WITHIN).await;
     assert!(
-        matches!(&outcome, Outcome::Refused(fault) if fault.to_string().contains("format 99")),
+        matches!(&outcome, Outcome::Failed(Executed::No, fault) if fault.to_string().contains("format 99")),
         "{outcome:?}"
     );
     drop(store);

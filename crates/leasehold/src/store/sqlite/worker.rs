@@ -4,7 +4,7 @@
 //!    it up or the caller who gives it up.
 //! 2. The thread ends when the last handle of the store is dropped; what has come before is still done.
 
-use super::super::{Fault, FaultKind, Outcome, Phase, Postbox};
+use super::super::{Executed, Fault, FaultKind, Outcome, Phase, Postbox};
 use super::ledger::{Failure, Ledger};
 use super::mailbox::{self, Mailbox};
 use crate::clock::boottime;
@@ -107,31 +107,29 @@ impl Worker {
     fn execute(&mut self, lock: &Lock, op: &Op, deadline: Moment) -> (Outcome, Vec<Wake>) {
         if deadline <= boottime() {
             let fault = self.ledger.site().fault(Phase::Send, FaultKind::TimedOut);
-            return (Outcome::Refused(fault), Vec::new());
+            return (Outcome::Failed(Executed::No, fault), Vec::new());
         }
         let mailboxes = &self.mailboxes;
         match self.ledger.execute(lock, op, deadline, &|session| mailboxes.contains_key(&session)) {
             Ok((reply, wakes)) => (Outcome::Done(reply), wakes),
-            Err(Failure::NotExecuted(fault)) => (Outcome::Refused(fault), Vec::new()),
-            Err(Failure::Unknown(fault)) => (Outcome::Unknown(fault), Vec::new()),
+            Err(Failure { executed, fault }) => (Outcome::Failed(executed, fault), Vec::new()),
         }
     }
 
     fn take_all(&mut self, asks: &[(Lock, Acquire)], deadline: Moment) -> Outcome<Vec<Share>> {
         if deadline <= boottime() {
-            return Outcome::Refused(self.ledger.site().fault(Phase::Send, FaultKind::TimedOut));
+            return Outcome::Failed(Executed::No, self.ledger.site().fault(Phase::Send, FaultKind::TimedOut));
         }
         let mailboxes = &self.mailboxes;
         match self.ledger.take_all(asks, deadline, &|session| mailboxes.contains_key(&session)) {
             Ok(shares) => Outcome::Done(shares),
-            Err(Failure::NotExecuted(fault)) => Outcome::Refused(fault),
-            Err(Failure::Unknown(fault)) => Outcome::Unknown(fault),
+            Err(Failure { executed, fault }) => Outcome::Failed(executed, fault),
         }
     }
 
     fn attend(&mut self, op: &SessionOp, deadline: Moment) -> Outcome<SessionReply> {
         if deadline <= boottime() {
-            return Outcome::Refused(self.ledger.site().fault(Phase::Send, FaultKind::TimedOut));
+            return Outcome::Failed(Executed::No, self.ledger.site().fault(Phase::Send, FaultKind::TimedOut));
         }
         match op {
             // Before it is known whether it was written.
@@ -143,8 +141,7 @@ impl Worker {
         let mailboxes = &self.mailboxes;
         match self.ledger.attend(op, deadline, &|session| mailboxes.contains_key(&session)) {
             Ok(reply) => Outcome::Done(reply),
-            Err(Failure::NotExecuted(fault)) => Outcome::Refused(fault),
-            Err(Failure::Unknown(fault)) => Outcome::Unknown(fault),
+            Err(Failure { executed, fault }) => Outcome::Failed(executed, fault),
         }
     }
 

@@ -1,7 +1,7 @@
 //! A table: what each node has answered, and what that is worth.
 
 use super::*;
-use leasehold_core::{Claim, Extend, HoldId, Inspect, Label, Pass, Portion, Release, SessionId};
+use leasehold_core::{Claim, Executed, Extend, HoldId, Inspect, Label, Pass, Portion, Release, SessionId};
 
 fn op(what: &str) -> Op {
     let claim = Claim::new(HoldId::from_random(SessionId::from_random([1; 12]), [2; 16]));
@@ -38,8 +38,8 @@ fn answer(what: &str, letter: char) -> Option<Outcome> {
         'V' => Fate::Vanished,
         'S' => Fate::Superseded,
         '-' => Fate::Forgotten,
-        'x' => return Some(Outcome::Refused(fault)),
-        '?' => return Some(Outcome::Unknown(fault)),
+        'x' => return Some(Outcome::Failed(Executed::No, fault)),
+        '?' => return Some(Outcome::Failed(Executed::Unknown, fault)),
         _ => return None,
     };
     let holder = match fate {
@@ -87,7 +87,7 @@ fn shown(what: &str, answers: &str) -> String {
         }
         Verdict::Known(other) => panic!("{other:?}"),
         Verdict::Open if tally.is_complete() => match tally.failure() {
-            Outcome::Refused(_) => "refused".to_owned(),
+            Outcome::Failed(Executed::No, _) => "refused".to_owned(),
             _ => "unknown".to_owned(),
         },
         Verdict::Open => "open".to_owned(),
@@ -159,8 +159,8 @@ fn voted(votes: &str) -> String {
                 'U' => Outcome::Done(Reply::Acquire(taken(holder("others")))),
                 'S' => Outcome::Done(Reply::Acquire(Acquired::Spent(Ended::Released))),
                 'K' => Outcome::Done(Reply::Refused(Refused::WrongKind { found: "list".into() })),
-                'x' => Outcome::Refused(fault()),
-                '?' => Outcome::Unknown(fault()),
+                'x' => Outcome::Failed(Executed::No, fault()),
+                '?' => Outcome::Failed(Executed::Unknown, fault()),
                 _ => continue,
             },
         );
@@ -177,8 +177,8 @@ fn voted(votes: &str) -> String {
         }
         Outcome::Done(Reply::Acquire(Acquired::Spent(_))) => "spent".to_owned(),
         Outcome::Done(Reply::Refused(refused)) => format!("{refused:?}"),
-        Outcome::Refused(_) => "refused".to_owned(),
-        Outcome::Unknown(_) => "unknown".to_owned(),
+        Outcome::Failed(Executed::No, _) => "refused".to_owned(),
+        Outcome::Failed(Executed::Unknown, _) => "unknown".to_owned(),
         Outcome::Done(other) => panic!("{other:?}"),
     }
 }

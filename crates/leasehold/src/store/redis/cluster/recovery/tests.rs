@@ -50,7 +50,7 @@ impl Scene {
         let deadline = Instant::now() + within;
         tokio::spawn(async move {
             match cluster.command(SLOTS_OF[node - 1], cmd("GET").arg(key), deadline).await {
-                Ok((Value::ServerError(_), _)) | Err(Outcome::Refused(_)) => Ok(None),
+                Ok((Value::ServerError(_), _)) | Err(Outcome::Failed(Executed::No, _)) => Ok(None),
                 Ok(_) => Ok(Some(start.elapsed())),
                 Err(outcome) => Err(outcome),
             }

@@ -775,9 +775,9 @@ pub enum Reply {
 /// It is the one answer to that question: a store gives it beside the fault that it reports, the state machines of this
 /// crate decide by it, and it selects the variant of the error that the caller receives.
 ///
-/// It has no `Yes`, because the reply is the only proof that an operation was executed, and whoever has the reply needs no
-/// proof. It is not a `bool`, so that [`Unknown`](Self::Unknown) is read and matched by name: it means neither "no" nor
-/// "yes", and an operation that counts as "no" while it is under way can take effect later.
+/// It has no `Yes`: only a reply proves that an operation was executed, and with a reply the question does not arise. It is
+/// not a `bool`, so that each place that decides by it names [`Unknown`](Self::Unknown), which means neither "no" nor "yes":
+/// an operation that is still under way can take effect later.
 ///
 /// ```
 /// use leasehold_core::Executed;

@@ -6,7 +6,7 @@ use crate::scene::{
 };
 use leasehold::Client;
 use leasehold::store::{FaultKind, RedisConfig, RedisStore, Store};
-use leasehold_core::{Executed, Fate, Place};
+use leasehold_core::{Fate, Place};
 use leasehold_testkit::{Proxy, RedisServer, Sentinels, command};
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -117,7 +117,10 @@ async fn resp2_gives_up_calls_that_are_not_answered_while_messages_come() {
     };
     let calls = async {
         let outcome = in_time(execute(&store, &take(&claim(1), None), SHORT)).await;
-        assert!(matches!(outcome, leasehold::store::Outcome::Failed(leasehold::store::Executed::Unknown, _)), "{outcome:?}");
+        assert!(
+            matches!(outcome, leasehold::store::Outcome::Failed(leasehold::store::Executed::Unknown, _)),
+            "{outcome:?}"
+        );
         granted(acquire(&store, &claim(1), None).await);
         stop.send(()).unwrap();
     };

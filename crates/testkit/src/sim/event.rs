@@ -4,8 +4,8 @@ use super::kernel::HostId;
 use super::time::{Clock, Instant};
 use leasehold_core::model::{Content, LockState, Sessions, Value};
 use leasehold_core::{
-    Acquire, Acquired, Claim, Executed, FencingToken, Freed, HoldId, Life, Op, OwnValue, Portion, Reply,
-    Seen, SessionId, SessionOp, SessionReply, Share, Wake,
+    Acquire, Acquired, Claim, FencingToken, Freed, HoldId, Life, Op, OwnValue, Portion, Reply, Seen,
+    SessionId, SessionOp, SessionReply, Share, Wake,
 };
 use std::collections::BTreeMap;
 use std::fmt;

@@ -4,7 +4,7 @@ use anyhow::{Result, bail};
 
 use crate::{install, peers, shell};
 
-/// Those of `bench all`, in the order of docs/benchmarks.md.
+/// Those of `bench all`, in the order of docs/reference/benchmarks.md.
 const SCENARIOS: [&str; 13] = [
     "uncontended",
     "handoff",

@@ -25,7 +25,7 @@ pub(crate) struct Options {
     seconds: u64,
 }
 
-/// What one crowd measured. Every field is documented in docs/benchmarks.md.
+/// What one crowd measured. Every field is documented in docs/reference/benchmarks.md.
 #[derive(Debug, Serialize)]
 struct FairnessReport {
     scenario: &'static str,

@@ -31,7 +31,7 @@ pub(crate) struct Options {
     trials: u32,
 }
 
-/// What the scenario measured. Every field is documented in docs/benchmarks.md.
+/// What the scenario measured. Every field is documented in docs/reference/benchmarks.md.
 #[derive(Debug, Serialize)]
 struct HandoffReport {
     scenario: &'static str,

@@ -39,7 +39,7 @@ pub(crate) struct Options {
     seconds: u64,
 }
 
-/// What one count of tasks measured. Every field is documented in docs/benchmarks.md.
+/// What one count of tasks measured. Every field is documented in docs/reference/benchmarks.md.
 #[derive(Debug, Serialize)]
 struct HerdReport {
     scenario: &'static str,

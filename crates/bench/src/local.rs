@@ -27,7 +27,7 @@ pub(crate) struct Options {
     round_ms: u64,
 }
 
-/// What the scenario measured. Every field is documented in docs/benchmarks.md.
+/// What the scenario measured. Every field is documented in docs/reference/benchmarks.md.
 #[derive(Debug, Serialize)]
 struct LocalReport {
     scenario: &'static str,

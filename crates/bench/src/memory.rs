@@ -33,7 +33,7 @@ pub(crate) struct Options {
     apart: u64,
 }
 
-/// What the scenario measured. Every field is documented in docs/benchmarks.md.
+/// What the scenario measured. Every field is documented in docs/reference/benchmarks.md.
 #[derive(Debug, Serialize)]
 struct MemoryReport {
     scenario: &'static str,

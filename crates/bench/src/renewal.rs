@@ -21,7 +21,7 @@ const A_HUNDREDTH: f64 = 0.01;
 /// How many of the extends that are due in a round have to be seen in it: one can fall just before it, or behind.
 const SEEN_AT_LEAST: f64 = 0.95;
 
-/// What the scenario measured. Every field is documented in docs/benchmarks.md.
+/// What the scenario measured. Every field is documented in docs/reference/benchmarks.md.
 #[derive(Debug, Serialize)]
 struct RenewalReport {
     scenario: &'static str,

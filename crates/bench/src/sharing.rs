@@ -29,7 +29,7 @@ pub(crate) struct Options {
     hold_us: u64,
 }
 
-/// What one mix of readers and writers measured. Every field is documented in docs/benchmarks.md.
+/// What one mix of readers and writers measured. Every field is documented in docs/reference/benchmarks.md.
 #[derive(Debug, Serialize)]
 struct RwLockReport {
     scenario: &'static str,
@@ -43,7 +43,7 @@ struct RwLockReport {
     end: End,
 }
 
-/// What one count of permits measured. Every field is documented in docs/benchmarks.md.
+/// What one count of permits measured. Every field is documented in docs/reference/benchmarks.md.
 #[derive(Debug, Serialize)]
 struct SemaphoreReport {
     scenario: &'static str,

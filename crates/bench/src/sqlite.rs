@@ -22,7 +22,7 @@ const WAKE_AT_MOST_MS: f64 = 20.0;
 /// How long each holds the lock while it is passed on.
 const HOLD_US: u64 = 5_000;
 
-/// What the scenario measured. Every field is documented in docs/benchmarks.md.
+/// What the scenario measured. Every field is documented in docs/reference/benchmarks.md.
 #[derive(Debug, Serialize)]
 struct SqliteReport {
     scenario: &'static str,

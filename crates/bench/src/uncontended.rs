@@ -38,7 +38,7 @@ pub(crate) struct Options {
     lease_ms: u64,
 }
 
-/// What the scenario measured. Every field is documented in docs/benchmarks.md.
+/// What the scenario measured. Every field is documented in docs/reference/benchmarks.md.
 #[derive(Debug, Serialize)]
 struct UncontendedReport {
     scenario: &'static str,

@@ -1,4 +1,4 @@
-//! What is printed for programs: one line of JSON, whose fields stay as they are (docs/json.md).
+//! What is printed for programs: one line of JSON, whose fields stay as they are (docs/reference/json.md).
 
 use crate::exit::Failure;
 use anyhow::Context;

@@ -89,7 +89,7 @@ impl DetachedHold {
     }
 
     /// The hold as one line of JSON, which [`FromStr`] reads. **A secret**: whoever knows it can end the
-    /// hold. Its fields are described in `docs/json.md`.
+    /// hold. Its fields are described in `docs/reference/json.md`.
     pub fn to_secret_text(&self) -> String {
         let since_1970 = self.ends_by.duration_since(UNIX_EPOCH).unwrap_or_default();
         let text = Text {

@@ -150,7 +150,7 @@ impl Cell {
     }
 }
 
-/// One way with one crowd over all rounds. Every field is documented in docs/benchmarks.md.
+/// One way with one crowd over all rounds. Every field is documented in docs/reference/benchmarks.md.
 #[derive(Debug, Serialize)]
 pub(super) struct Row {
     pub(super) scenario: &'static str,

@@ -7,7 +7,7 @@ use crate::report::{per, quantile_us};
 use serde::Serialize;
 use std::str::FromStr;
 
-/// The figures of a library. Every field is documented in docs/benchmarks.md.
+/// The figures of a library. Every field is documented in docs/reference/benchmarks.md.
 #[derive(Debug, Serialize)]
 pub(crate) struct Figures<'a> {
     scenario: &'static str,

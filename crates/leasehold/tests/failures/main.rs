@@ -1,5 +1,5 @@
 //! How Redis locks fail in practice, and that ours do not: a test for each row of
-//! docs/failure-modes.md that concerns locks on one server. Every test names its row.
+//! docs/reference/failure-modes.md that concerns locks on one server. Every test names its row.
 //!
 //! Most are of a Mutex; `entries` is about the one that is entered again, `together` and `sets` about several at once.
 //!

@@ -1,4 +1,4 @@
-//! That docs/failure-modes.md and the tests say the same: each test that it names is where it says, and each test that
+//! That docs/reference/failure-modes.md and the tests say the same: each test that it names is where it says, and each test that
 //! names a row is named there.
 
 use std::collections::BTreeMap;
@@ -52,7 +52,7 @@ fn functions() -> BTreeMap<String, Vec<String>> {
 
 /// The page, row by row: the text behind the number.
 fn rows() -> BTreeMap<u32, String> {
-    let page = fs::read_to_string(root().join("docs/failure-modes.md")).expect("the page");
+    let page = fs::read_to_string(root().join("docs/reference/failure-modes.md")).expect("the page");
     let mut rows = BTreeMap::new();
     for part in page.split("\n**").skip(1) {
         if let Some((number, text)) = part.split_once('.')

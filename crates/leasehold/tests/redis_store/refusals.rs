@@ -184,10 +184,10 @@ async fn no_fault_and_no_log_of_the_server_shows_a_token() {
     assert!(!format!("{fault} {fault:?}").contains(&secret[20..]));
 }
 
-/// The list in docs/redis-layout.md is the one that the library has; and by it all can be done that there is.
+/// The list in docs/reference/redis-layout.md is the one that the library has; and by it all can be done that there is.
 #[tokio::test]
 async fn the_permissions_that_the_docs_name_suffice() {
-    const DOCS: &str = include_str!("../../../../docs/redis-layout.md");
+    const DOCS: &str = include_str!("../../../../docs/reference/redis-layout.md");
     let (_, list) = DOCS.split_once("```text\nACL SETUSER ").unwrap();
     let (list, _) = list.split_once("```").unwrap();
     let server = RedisServer::start().unwrap();
@@ -195,7 +195,7 @@ async fn the_permissions_that_the_docs_name_suffice() {
     let permissions = Permissions::of(&config).unwrap();
     let line = permissions.acl("locks").unwrap();
     let named: Vec<_> = ["ACL", "SETUSER"].into_iter().chain(list.split_whitespace()).collect();
-    assert_eq!(named.join(" "), line, "docs/redis-layout.md names another list");
+    assert_eq!(named.join(" "), line, "docs/reference/redis-layout.md names another list");
     // This server may be an older one.
     let line = permissions.on(ServerVersion::ask(&config).await.unwrap()).acl("locks").unwrap();
     let command: Vec<_> =

@@ -52,7 +52,7 @@ fn run(
     let mut config = Config::new();
     config.stack_size = 256 * 1024;
     config.max_steps = MaxSteps::FailAfter(STEPS);
-    // It would say that orderings are taken for the strongest; docs/verification.md says so.
+    // It would say that orderings are taken for the strongest; docs/explanation/verification.md says so.
     config.silence_warnings = true;
     let begun = Arc::new(AtomicUsize::new(0));
     let _tally = Tally { kind, begun: begun.clone() };

@@ -1,6 +1,6 @@
 //! What a user of a server needs at least, as an ACL.
 //!
-//! Owns the only list of it: docs/redis-layout.md, `leasehold acl` and the suite that runs as such a user have it from
+//! Owns the only list of it: docs/reference/redis-layout.md, `leasehold acl` and the suite that runs as such a user have it from
 //! here. Which keys and channels there are, [`leasehold_core::KeySpace`] says.
 //!
 //! 1. Nothing that a user chose is a pattern: what would be one in a prefix is escaped.

@@ -1,4 +1,4 @@
-//! The marketplace of the founding documents: sellers list items, buyers buy them, and something has to keep two of them
+//! The marketplace of the book *Redis in Action*: sellers list items, buyers buy them, and something has to keep two of them
 //! from doing it at the same time.
 //!
 //! Each seller and each buyer is a process of its own, with a connection for data and whatever its way needs. All of them

@@ -84,8 +84,8 @@ examples! {
 #[test]
 fn the_docs_show_what_is_run() {
     let (docs, example) =
-        (include_str!("../../../docs/semantics.md"), include_str!("../examples/guarded_writes.rs"));
-    let section = docs.split("### Guarded writes").nth(1).expect("there is such a section");
+        (include_str!("../../../docs/how-to/guard-writes.md"), include_str!("../examples/guarded_writes.rs"));
+    let section = docs.split("## The statements").nth(1).expect("there is such a section");
     let section = section.split("\n## ").next().expect("a split gives something");
     let blocks: Vec<_> = section.split("```").skip(1).step_by(2).collect();
     assert_eq!(blocks.len(), 2, "one for SQL, and one for Lua");

@@ -16,7 +16,7 @@ use std::time::Duration;
 /// For how long the book measured.
 pub(super) const BOOK_S: f64 = 60.0;
 
-/// What the founding documents retell of the book, in 60 s on the machine of its author.
+/// What the book, *Redis in Action*, reports of 60 s on the machine of its author.
 #[derive(Debug, Clone, Copy)]
 struct Book {
     listed: f64,

@@ -281,9 +281,9 @@ impl fmt::Display for Fault {
             FaultKind::Unauthenticated => {
                 f.write_str("user or password are missing or wrong: check the credentials")
             }
-            FaultKind::Forbidden => {
-                f.write_str("permission denied: see docs/reference/redis-layout.md for what is needed at least")
-            }
+            FaultKind::Forbidden => f.write_str(
+                "permission denied: see docs/reference/redis-layout.md for what is needed at least",
+            ),
             FaultKind::OutOfMemory => f.write_str("its memory is full: raise maxmemory, or free some"),
             FaultKind::ReadOnly => f.write_str("it does not take writes: is it a replica?"),
             FaultKind::Unconfirmed { wanted, found } => write!(

@@ -65,7 +65,8 @@ pub(crate) struct RunArgs {
     /// How long the lock outlives us at most [default: 30s]
     ///
     /// The lock is held for as long as the command runs, and is renewed every third of the lease. If
-    /// this machine dies, the lock is free again when the lease ends.
+    /// this machine dies, the lock is free when the lease ends, or on a server when the session lapses, if
+    /// that is earlier. On a majority of servers (redlock://) there are no sessions: the lease alone counts.
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     pub(crate) lease: Option<Duration>,
 
@@ -88,7 +89,8 @@ pub(crate) struct RunArgs {
     ///
     /// If this machine dies, or is cut off from the server for that long, the lock goes to the next, however
     /// long the lease is. An outage of half of it is ridden out. With a longer --kill-grace it is six times
-    /// that, if it is not given. In a file (sqlite:) a death is noticed at once, and nothing lapses.
+    /// that, if it is not given. In a file (sqlite:) a death is noticed at once, and nothing lapses. A majority of
+    /// servers (redlock://) has no sessions: only the lease ends the lock there.
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     pub(crate) session: Option<Duration>,
 
@@ -540,7 +542,8 @@ const RUN_LONG: &str = "\
 Run a command while holding a lock.
 
 Waits until the lock is free, runs the command, and gives the lock back when the command has ended. \
-Waiting is fair: first come, first served.
+Waiting is fair: first come, first served. Over a majority of servers (redlock://) it is not: there is no queue, and the \
+first to ask after a release gets the lock. The options --shared, --exclusive and --permits do not work there.
 
 Several locks are held together: all of them, or none. While one of them is waited for the others are left to \
 whoever wants them, or they are taken in the order of their names; so two commands never wait for each other.";
@@ -702,7 +705,7 @@ The exit status is 0 whether or not the lock is held; 69 if the store cannot be 
 name or a setting cannot be used.";
 
 const SHOW_AFTER: &str = "\
-JSON (--json), one line a server; later versions may add fields:
+JSON (--json), one line; later versions may add fields:
   name          the lock's name
   kind          mutex, reentrant, election, semaphore, rwlock, latch or barrier; of a free lock, mutex unless
                 it is known to have been another
@@ -896,8 +899,8 @@ looked at whatever its hazards are, also where the URL says `?strict=1`.";
 
 const DOCTOR_AFTER: &str = "\
 Hazards:
-  By a warning locks can be lost while all seems well. Clients log it when they connect, or refuse the
-  server where their URL says `?strict=1`. A notice can be meant so, and changes no status.
+  By a warning locks can be lost while all seems well. The library logs it when it connects; this program
+  shows that with -v. With `?strict=1` in the URL the server is refused. A notice can be meant so, and changes no status.
     eviction        an eviction policy that can remove locks; a notice while there is no `maxmemory`
     replica         a replica, which has a primary's data, and takes no writes or loses them
     lua_holes       a version whose Lua has known holes; distributions may have mended them
@@ -907,7 +910,7 @@ Hazards:
     clock_apart     its clock is off ours by more than a second, for certain (notice)
     not_told        the user may not run INFO (notice)
 
-JSON (--json), one line; later versions may add fields and words:
+JSON (--json), one line a server; later versions may add fields and words:
   store           its address; null of a file, of which there is nothing to tell
   product, version, role (primary or replica), replicas, append_only, snapshots (since its start),
   eviction_policy, maxmemory (0: no limit), used_memory, clock_ahead_us (less than 0: behind),

@@ -25,7 +25,7 @@ const BARE_TICK: Duration = Duration::from_millis(200);
 /// How many extends a call of the bare client has, as one of the keeper's has at most.
 const AT_ONCE_BARE: usize = 64;
 /// What the keeper sends, to the letter.
-const EXTEND: &str = include_str!("../../leasehold/src/store/redis/lua/extend.lua");
+const EXTEND: &str = include_str!("../../redis/src/lua/extend.lua");
 
 /// Told to `take`, takes that many locks, evenly over a time, and says `held` when each has its full lease. `check` answers how many
 /// are held, and for how many milliseconds the shortest of them is.

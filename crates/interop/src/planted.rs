@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn what_is_changed_stands_in_our_scripts() {
-        let lua = concat!(env!("CARGO_MANIFEST_DIR"), "/../leasehold/src/store/redis/lua");
+        let lua = concat!(env!("CARGO_MANIFEST_DIR"), "/../redis/src/lua");
         let files = std::fs::read_dir(lua).expect("the scripts are there");
         let texts: Vec<_> = files
             .map(|file| std::fs::read_to_string(file.expect("a file").path()).expect("a text"))

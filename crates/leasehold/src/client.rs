@@ -4,7 +4,7 @@ use crate::barrier::Barrier;
 use crate::blocking;
 use crate::census::{self, LockInfo, SessionInfo};
 use crate::election::Election;
-use crate::engine::{Engine, ShutdownError, StartError, System, Timings, World};
+use crate::engine::{Engine, ShutdownError, StartError, Timings};
 use crate::error::{ConnectError, InspectError, LockError};
 use crate::latch::Latch;
 use crate::monitor::Monitor;
@@ -18,6 +18,7 @@ use crate::rwlock::RwLock;
 use crate::semaphore::Semaphore;
 use crate::store::{Examination, MemoryStore, Store, StoreConfig, StoreUrl};
 use leasehold_core::{About, Label, Lease, Lock, LockName, Moment, NameError, SessionId};
+use leasehold_store::{System, World};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -671,7 +672,7 @@ async fn open(
     world: &Arc<dyn World>,
 ) -> Result<Arc<dyn Store>, ConnectError> {
     #[cfg(feature = "redis")]
-    use crate::store::{QuorumStore, RedisConfig, RedisStore, Shards};
+    use crate::store::{RedisConfig, RedisStore};
     #[cfg(feature = "redis")]
     let settled = |config: RedisConfig| {
         Ok::<_, ConnectError>(access.to(config)?.connect_timeout(within).in_world(Arc::clone(world)))
@@ -692,10 +693,10 @@ async fn open(
         #[cfg(feature = "redis")]
         StoreConfig::Shards(shards) => {
             let shards = shards.into_iter().map(settled).collect::<Result<Vec<_>, _>>()?;
-            Ok(Arc::new(Shards::connect(shards).await?))
+            Ok(Arc::new(RedisStore::connect_shards(shards).await?))
         }
         #[cfg(feature = "redis")]
-        StoreConfig::Quorum(quorum) => Ok(Arc::new(QuorumStore::connect(quorum.try_map(settled)?).await?)),
+        StoreConfig::Quorum(quorum) => Ok(Arc::new(RedisStore::connect_quorum(quorum.try_map(settled)?).await?)),
     }
 }
 

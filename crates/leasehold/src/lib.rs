@@ -66,7 +66,7 @@
 //!
 //! # Features
 //!
-//! `redis` and `sqlite`, both on by default, build the stores of those names. The memory store is always
+//! `redis`, on by default, and `sqlite`, off by default, build the stores of those names. The memory store is always
 //! there. `tower`, off by default, builds the module `tower`: the layers that carry an [`Owner`] over HTTP.
 
 #[cfg(not(unix))]
@@ -76,7 +76,6 @@ mod barrier;
 pub mod blocking;
 mod census;
 mod client;
-mod clock;
 mod detached;
 mod election;
 mod engine;
@@ -87,8 +86,6 @@ mod monitor;
 mod multi;
 mod mutex;
 mod once;
-#[cfg(feature = "redis")]
-pub mod optimistic;
 mod owner;
 mod reentrant;
 mod request;
@@ -96,7 +93,6 @@ mod rwlock;
 mod semaphore;
 mod status;
 pub mod store;
-mod sync;
 #[cfg(feature = "tower")]
 pub mod tower;
 
@@ -105,7 +101,7 @@ pub use census::{LockInfo, SessionInfo};
 pub use client::{Client, ClientBuilder};
 pub use detached::{DetachedHold, DetachedTextError};
 pub use election::{Election, Leader, Leaders, Leadership};
-pub use engine::{LostReason, ShutdownError, Unreturned, World};
+pub use engine::{LostReason, ShutdownError, Unreturned};
 pub use error::{
     AcquireError, AttachError, ConnectError, Contention, ExtendError, FreeError, InspectError, LockError,
     Lost, MultiReleaseError, ReleaseError, ResizeError, RunError,
@@ -131,6 +127,9 @@ pub use leasehold_core::{
     LeaseError, LockName, Moment, NameError, OwnValue, OwnValueError, Pause, Portion, Refused, RetryPolicy,
     Seen, SessionId,
 };
+#[cfg(feature = "redis")]
+pub use leasehold_redis::optimistic;
+pub use leasehold_store::World;
 
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]

@@ -7,11 +7,11 @@
 //! 3. A store that does not answer is asked again after pauses that grow, up to a cap.
 
 use crate::client::Client;
-use crate::engine::jitter;
 use crate::store::{Fault, Outcome};
 use leasehold_core::{
     About, Evict, Evicted, FencingToken, Label, Lock, LockName, Op, Reply, SessionEntry, SessionId,
 };
+use leasehold_store::jitter;
 use std::collections::{HashMap, HashSet};
 use std::convert::Infallible;
 use std::time::Duration;

@@ -3,8 +3,8 @@
 //! What a store knows of an owner is his text alone. That he came from another process is known here, and is no part of
 //! who he is.
 
-use crate::engine::World;
 use leasehold_core::OwnValue;
+use leasehold_store::World;
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode, utf8_percent_encode};
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -365,7 +365,7 @@ fn uuid(mut random: impl FnMut() -> u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::System;
+    use leasehold_store::System;
 
     #[test]
     fn an_owner_reads_back_from_its_header() {

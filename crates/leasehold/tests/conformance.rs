@@ -3,8 +3,8 @@
 use futures_util::future::{BoxFuture, ready};
 use leasehold::KeyError;
 use leasehold::store::{
-    Executed, Fault, FaultKind, Lock, Op, Outcome, Permissions, QuorumConfig, QuorumStore, RedisConfig,
-    RedisStore, ServerVersion, Shards, SqliteStore, Store,
+    Executed, Fault, FaultKind, Lock, Op, Outcome, Permissions, QuorumConfig, RedisConfig, RedisStore,
+    ServerVersion, SqliteStore, Store,
 };
 use leasehold_core::{Inspect, Kind, LockName};
 use leasehold_testkit::conformance::{self, Subject};
@@ -204,7 +204,8 @@ impl Redis {
             self.told(command);
             return;
         };
-        let shards = Shards::connect(self.shards().expect("several")).await.expect("servers that run");
+        let shards =
+            RedisStore::connect_shards(self.shards().expect("several")).await.expect("servers that run");
         let at = |server: &&RedisServer| shards.shard_of(lock).ends_with(&format!(":{}", server.port()));
         servers.iter().find(at).expect("one of them").cli(command).expect("a reply");
     }
@@ -225,9 +226,8 @@ impl Subject for Redis {
     fn store(&self) -> BoxFuture<'_, Arc<dyn Store>> {
         Box::pin(async {
             match self.shards() {
-                Some(shards) => {
-                    Arc::new(Shards::connect(shards).await.expect("servers that run")) as Arc<dyn Store>
-                }
+                Some(shards) => Arc::new(RedisStore::connect_shards(shards).await.expect("servers that run"))
+                    as Arc<dyn Store>,
                 None => Arc::new(RedisStore::connect(self.config()).await.expect("a server that runs")),
             }
         })
@@ -304,7 +304,7 @@ impl Subject for RedisQuorum {
             // They vote from the start, and may take as long as a busy machine makes them.
             let url = format!("{}?min_uptime=0s&node_timeout=10s", self.0.0.url());
             let config = QuorumConfig::from_url(&url).expect("a good URL");
-            Arc::new(QuorumStore::connect(config).await.expect("servers that run")) as Arc<dyn Store>
+            Arc::new(RedisStore::connect_quorum(config).await.expect("servers that run")) as Arc<dyn Store>
         })
     }
 

@@ -2,7 +2,6 @@
 //! and a store with one flaw fails the case that is about it.
 
 use futures_util::future::{BoxFuture, ready};
-use leasehold::store::{Fault, Outcome, Postbox, SessionKeeping, Store};
 use leasehold_core::cohort::BLOCK;
 use leasehold_core::model::{
     Alive, Content, Entries, LockState, Part, Parts, PlaceId, Sessions, Value, Vital, everybody,
@@ -12,6 +11,7 @@ use leasehold_core::{
     KeyError, KeySpace, Kind, Life, Lock, LockName, Op, OwnValue, Pass, Place, Portion, Refused, Release,
     Reply, Seen, SessionId, SessionOp, SessionReply, Share, Wake,
 };
+use leasehold_store::{Fault, Outcome, Postbox, SessionKeeping, Store};
 use leasehold_testkit::conformance::{self, Scene, Subject, cases};
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};

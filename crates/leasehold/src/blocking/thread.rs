@@ -53,7 +53,7 @@ fn known_or_made(selves: &mut Vec<Oneself>, of: &Arc<Owners>) -> Owner {
 #[cfg(all(test, not(shuttle)))]
 mod tests {
     use super::*;
-    use crate::engine::System;
+    use leasehold_store::System;
 
     fn client() -> Arc<Owners> {
         Arc::new(Owners::new(None, Arc::new(System)).expect("no name is none that cannot be"))

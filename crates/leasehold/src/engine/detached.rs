@@ -14,12 +14,12 @@ use super::{
     acquire, confirm, read_release,
 };
 use crate::store::{Fault, FaultKind, Phase};
-use crate::sync::{Mutex, MutexGuard};
 use leasehold_core::contend::Grant;
 use leasehold_core::{
     Claim, Executed, Extend, Extended, FencingToken, HoldId, Lease, LeaseError, Life, Lock, Moment, Op, Pass,
     Release, Reply, SessionId, drift, whole_millis,
 };
+use leasehold_store::sync::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::{Arc, PoisonError};

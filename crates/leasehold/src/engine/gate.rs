@@ -5,7 +5,7 @@
 //! in it any more; 2. [`Gate::still`] says that nobody *is being* polled in it either, on another thread. From
 //! then on everything that was sent has been handed to the connection, and nothing more will be.
 
-use crate::sync::{AtomicU64, Notify};
+use leasehold_store::sync::{AtomicU64, Notify};
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::sync::atomic::Ordering;

@@ -1,8 +1,9 @@
 //! A hold: what this process has at the store, as its guard and its keeper both see it.
 
-use super::{Seat, Session, World};
-use crate::sync::{AtomicBool, AtomicU64, OnceLock};
+use super::{Seat, Session};
 use leasehold_core::{Claim, FencingToken, Label, Lock, Moment};
+use leasehold_store::World;
+use leasehold_store::sync::{AtomicBool, AtomicU64, OnceLock};
 use std::fmt;
 use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, Weak};

@@ -27,7 +27,6 @@ mod session;
 mod several;
 mod shutdown;
 mod straight;
-mod world;
 
 pub(crate) use acquire::{Missed, Pursuit, Won, acquire, take_kept};
 pub(crate) use confirm::confirm;
@@ -46,11 +45,8 @@ pub(crate) use seat::Seat;
 pub(crate) use session::Session;
 pub(crate) use several::{InTheWay, acquire_all};
 pub use shutdown::{ShutdownError, Unreturned};
-pub(crate) use world::System;
-pub use world::World;
 
 use crate::store::{Executed, Fault, FaultKind, Outcome, Phase, Postbox, Store};
-use crate::sync::{Mutex, MutexGuard, OnceLock};
 use detached::Attached;
 use futures_util::future::BoxFuture;
 use gate::Gate;
@@ -59,6 +55,8 @@ use leasehold_core::contend::Terms;
 use leasehold_core::{
     About, Label, Lock, Moment, Op, Place, Reply, SessionEntry, SessionId, SessionOp, SessionReply, Wake,
 };
+use leasehold_store::sync::{Mutex, MutexGuard, OnceLock};
+use leasehold_store::{World, jitter};
 use seat::Cleared;
 use session::{Birth, Sessions, fresh_id};
 use std::collections::hash_map::Entry;
@@ -306,12 +304,6 @@ async fn insist<'a, T>(
         world.sleep_until(again_at).await;
         pause = (pause * 2).min(Duration::from_millis(500));
     }
-}
-
-/// A random part of `most`.
-pub(crate) fn jitter(world: &dyn World, most: Duration) -> Duration {
-    let share = f64::from(u32::try_from(world.random() >> 32).unwrap_or(0)) / f64::from(u32::MAX);
-    most.mul_f64(share)
 }
 
 /// All seats of a client, and the postbox that hands each its grants, and the keeper the news of what was freed.

@@ -3,10 +3,11 @@
 //! It holds nothing and asks for nothing but looks, so nothing is left behind wherever its future is dropped; what was
 //! learnt so far stays with it for the next call.
 
-use super::{Engine, jitter};
+use super::Engine;
 use crate::store::{Fault, Listening};
 use leasehold_core::observe::{News, Onlooker};
 use leasehold_core::{Inspect, Lock, Moment, Op, Reply};
+use leasehold_store::jitter;
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -14,12 +14,13 @@ use super::acquire::odd_reply;
 use super::keeper::Retired;
 use super::passing::{Parting, Passed};
 use super::seat::Asker;
-use super::{Answer, Engine, Hold, KeepId, LostReason, Seat, Timings, Uncertain, World, call};
+use super::{Answer, Engine, Hold, KeepId, LostReason, Seat, Timings, Uncertain, call};
 use crate::store::{Fault, FaultKind, Phase, Store};
 use leasehold_core::{
     Acquire, Acquired, Claim, Ended, Executed, Fate, HoldId, Holder, Inspect, Lock, Nonce, Op, Pass, Release,
     Released, Reply,
 };
+use leasehold_store::World;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;

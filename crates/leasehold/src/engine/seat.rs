@@ -28,12 +28,12 @@ use super::line::Line;
 use super::passing::Passing;
 use super::straight::Straight;
 use super::{Hold, KeepId, Session};
-use crate::sync::{Mutex, MutexGuard};
 use leasehold_core::contend::{Contender, Grant, Random, Standing, Step, Terms};
 use leasehold_core::{
     Acquire, Acquired, Claim, Executed, FencingToken, HoldId, Holder, Kind, Label, Lock, Moment, Nonce,
     OwnValue, Place, Portion, SessionId,
 };
+use leasehold_store::sync::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::future::poll_fn;

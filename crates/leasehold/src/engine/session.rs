@@ -8,11 +8,12 @@
 //! 4. Places stand or fall alone. In a store that has several a session begins where it is first wanted; as a rule all of a
 //!    client's have one id. Where nothing refers to it for a while it ends, and no task can have got hold of it meanwhile.
 
-use super::{Timings, World};
+use super::Timings;
 use crate::store::{Fault, FaultKind, Outcome, Phase, Postbox, SessionKeeping, Store};
-use crate::sync::{AtomicU64, Mutex, MutexGuard, Notify};
 use leasehold_core::pulse::Pulse;
 use leasehold_core::{Beat, Beaten, Life, Moment, Place, SessionId, SessionOp, SessionReply, whole_millis};
+use leasehold_store::World;
+use leasehold_store::sync::{AtomicU64, Mutex, MutexGuard, Notify};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::Ordering;

@@ -11,10 +11,11 @@
 
 use super::gate::Gate;
 use super::keeper::{Handed, Owed, Shared};
-use super::{Engine, Hold, LostReason, jitter};
+use super::{Engine, Hold, LostReason};
 use crate::store::{Outcome, Store};
 use leasehold_core::contend::LONGEST_PLACE;
 use leasehold_core::{Claim, FIRST_LEASE, Lock, LockName, Moment, Op, Pass, Release, Released, Reply, drift};
+use leasehold_store::jitter;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! A quorum of five servers, of which some are killed, stopped, restarted or emptied.
 
-use leasehold::store::{FaultKind, QuorumConfig, QuorumStore, RedisConfig};
+use leasehold::store::{FaultKind, QuorumConfig, RedisConfig, RedisStore};
 use leasehold::{AcquireError, Attempt, Client, FencingToken, Mutex};
 use leasehold_testkit::{Quorum, RedisServer, RespConnection, Sentinels, Worker};
 use std::collections::BTreeSet;
@@ -255,7 +255,7 @@ async fn row_32_a_node_of_a_quorum_that_came_back_does_not_vote_at_once() {
         config.min_uptime(uptime).node_timeout(Duration::from_millis(250))
     };
     let connect = async |config: QuorumConfig| {
-        let store = QuorumStore::connect(config).await.expect("a majority");
+        let store = RedisStore::connect_quorum(config).await.expect("a majority");
         Client::of_store(store).watchdog_lease(uptime).connect().await.expect("connected")
     };
     let (first, second) = (config(), config());
@@ -284,7 +284,7 @@ async fn with_two_beside(sentinels: &Sentinels, uptime: Duration) -> (Mutex, [Re
     let nodes = [sentinels.url(), single[0].url(), single[1].url()].map(node);
     let config =
         QuorumConfig::of(nodes).expect("a quorum").min_uptime(uptime).node_timeout(Duration::from_secs(1));
-    let store = QuorumStore::connect(config).await.expect("a majority");
+    let store = RedisStore::connect_quorum(config).await.expect("a majority");
     let client = Client::of_store(store).watchdog_lease(uptime).connect().await.expect("connected");
     (client.mutex("job").expect("a name").wait(Duration::from_secs(60)), single)
 }

@@ -1,7 +1,7 @@
 //! Independent servers: what becomes of one of them is its own.
 
 use crate::scene::{MS, S, until, within};
-use leasehold::store::{Hazard, HazardKind, RedisConfig, Shards};
+use leasehold::store::{Hazard, HazardKind, RedisConfig, RedisStore};
 use leasehold::{AcquireError, Client, ConnectError, LostReason, Mutex};
 use leasehold_core::Lock;
 use leasehold_testkit::RedisServer;
@@ -19,7 +19,7 @@ fn boot() -> Vec<RedisServer> {
 /// A name for each of the servers, in their order.
 async fn names(servers: &[RedisServer]) -> Vec<String> {
     let configs = RedisConfig::shards_from_url(&url(servers)).expect("a good URL");
-    let shards = Shards::connect(configs).await.expect("they run");
+    let shards = RedisStore::connect_shards(configs).await.expect("they run");
     let name = |server: &RedisServer| {
         let port = format!(":{}", server.port());
         let mut names = (0..1000).map(|n| format!("m{n}"));

@@ -1,7 +1,7 @@
 //! What came to the mailbox of one session.
 
-use leasehold::store::Postbox;
 use leasehold_core::{FencingToken, Nonce, SessionId, Wake};
+use leasehold_store::Postbox;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 

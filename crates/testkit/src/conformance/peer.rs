@@ -4,7 +4,6 @@ use super::letters::Letter;
 use super::letters::Letters;
 use super::scene::Missing;
 use crate::Random;
-use leasehold::store::{Executed, Outcome, Store};
 use leasehold_core::cohort::Reserve;
 use leasehold_core::{
     Acquire, Acquired, Ahead, Beat, Beaten, Claim, Enqueue, Entered, Evict, Evicted, Extend, Extended, Fate,
@@ -12,6 +11,7 @@ use leasehold_core::{
     OwnValue, Pass, Place, Portion, Refused, Release, Released, Reply, Resize, Resized, Seen, SessionEntry,
     SessionId, SessionOp, SessionReply, Share,
 };
+use leasehold_store::{Executed, Outcome, Store};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 

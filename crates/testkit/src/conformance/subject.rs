@@ -1,8 +1,8 @@
 //! What is put to the test.
 
 use futures_util::future::BoxFuture;
-use leasehold::store::Store;
 use leasehold_core::{KeyError, Lock, LockName};
+use leasehold_store::Store;
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -4,12 +4,13 @@
 
 use super::super::heart::{Heart, Need, Throb};
 use super::super::session::{Session, Sessions, fresh_id};
-use super::super::{FAR, LostReason, jitter};
+use super::super::{FAR, LostReason};
 use super::{KeepId, Kept, Shared, State, Work};
 use crate::store::Outcome;
 use futures_util::future::join_all;
 use leasehold_core::pulse::Pulse;
 use leasehold_core::{Beaten, Moment, Place, SessionId, SessionOp, SessionReply};
+use leasehold_store::jitter;
 use std::sync::Arc;
 use std::time::Duration;
 

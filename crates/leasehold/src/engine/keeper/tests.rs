@@ -1,11 +1,12 @@
 //! The keeper by itself, over a store in memory.
 
 use super::*;
+use crate::engine::Session;
 use crate::engine::session::fresh_id;
-use crate::engine::{Session, System};
 use crate::store::{MemoryStore, Outcome, Postbox};
 use leasehold_core::tenure::Plan;
 use leasehold_core::{Acquire, FencingToken, HoldId, Label, Op, Pass, Portion, Release, Wake};
+use leasehold_store::System;
 use std::sync::Weak;
 
 const SECOND: Duration = Duration::from_secs(1);

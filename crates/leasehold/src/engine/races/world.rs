@@ -3,9 +3,9 @@
 //! Where a test never does, every sleep lasts for ever: whoever was not woken by what happened is found, not helped by
 //! the look that he would have taken a second later.
 
-use crate::engine::World;
 use futures_util::future::BoxFuture;
 use leasehold_core::Moment;
+use leasehold_store::World;
 use shuttle::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use shuttle::{future, thread};
 use std::collections::BTreeMap;

@@ -3,8 +3,8 @@
 use crate::conformance::peer::{LONG, PATIENCE, Peer, millis};
 use crate::conformance::scene::Scene;
 use futures_util::FutureExt as _;
-use leasehold::store::Outcome;
 use leasehold_core::{Acquired, Claim, Extend, Extended, Fate, Inspect, Op, Pass, Release, Reply};
+use leasehold_store::Outcome;
 use std::future::poll_fn;
 use std::task::Poll;
 use std::time::{Duration, Instant};

@@ -4,10 +4,10 @@
 
 use crate::conformance::peer::{LONG, Peer};
 use crate::conformance::scene::{Scene, not_applicable};
-use leasehold::store::SessionKeeping;
 use leasehold_core::{
     Acquire, Acquired, Ahead, Beaten, Claim, Ended, Evicted, Extended, Fate, FencingToken, Life,
 };
+use leasehold_store::SessionKeeping;
 use std::time::Duration;
 
 /// A beat keeps a session alive, and only raises; one that has lapsed stays lapsed, also if it begins once more.

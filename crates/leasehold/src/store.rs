@@ -1,0 +1,21 @@
+//! Stores: each executes one typed operation atomically, and tells a session of its grants.
+//!
+//! The trait and the stores that need no server are in `leasehold-store`, those on servers and files in crates of their own.
+//! For a store of one's own, operations, replies and the model are in [`leasehold::core`](crate::core).
+
+mod url;
+
+pub(crate) use url::StoreConfig;
+pub use url::{StoreKind, StoreUrl, StoreUrlError};
+
+#[cfg(feature = "redis")]
+pub use leasehold_redis::{
+    Permissions, PermissionsError, QuorumConfig, RedisConfig, RedisStore, ServerVersion, UrlError,
+};
+#[cfg(feature = "sqlite")]
+pub use leasehold_sqlite::SqliteStore;
+pub use leasehold_store::{
+    Bell, ClockDifference, Examination, Executed, Fault, FaultKind, Hazard, HazardKind, Listening, Lock,
+    MemoryStore, Op, Outcome, Phase, Postbox, QuorumError, QuorumStore, Reply, Role, SessionKeeping,
+    SessionOp, SessionReply, Severity, Shards, ShardsError, Store, TlsFault, Wake,
+};

@@ -1,0 +1,510 @@
+//! What is heard in a cluster, and where: mailboxes, and what other libraries say.
+//!
+//! Owns a connection to each primary in whose slots somebody hears something, and the subscriptions there: to a sharded
+//! channel at the slot's primary, and to the plain one of the same name, on which is said what nobody has heard there.
+//!
+//! 1. A connection of its own: a primary that gives a slot away ends the subscriptions to its channels unasked, and the
+//!    client library would take that for the answer to whatever was asked last. Where it comes between a question and its
+//!    answer, the connection is given up.
+//! 2. Whoever hears something is told whenever it is subscribed to anew: when its slot has moved, when another node is
+//!    the primary, when a connection broke. So it looks for what was said in between.
+//! 3. It counts as heard once both subscriptions are confirmed. A server that has no sharded channels has plain ones.
+//! 4. Nobody waits for anything on such a connection as a rule: so it is asked now and then whether it is there, and made
+//!    anew if it does not say so.
+
+use super::super::config::{Address, Errand};
+use super::super::link::{LASTED, Link, Wire, spaced};
+use super::super::mailbox::Mailboxes;
+use super::super::messages::LOOK;
+use super::super::verdict::judge;
+use super::topology::{Map, Redirect, redirect};
+use super::{PAUSE, RENEWAL, Shared};
+use futures_util::future::join_all;
+use leasehold_core::{SessionId, Wake};
+use leasehold_store::watched::Watched;
+use leasehold_store::{Bell, Fault, Listening, Phase, Postbox};
+use redis::{Cmd, Pipeline, PushInfo, PushKind, Value, cmd, from_redis_value_ref};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio_util::task::AbortOnDropHandle;
+
+/// How many subscriptions are made side by side.
+const AT_ONCE: usize = 64;
+/// How long a subscription may take.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What is heard. Its tasks end when it is dropped.
+pub(in super::super) struct Ears {
+    shared: Arc<Shared>,
+    heard: Arc<Watched<Heard>>,
+    /// Sees to it that there is a task for each node at which something is to be heard; `None` before that.
+    task: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// All that somebody hears, by its channel.
+#[derive(Default)]
+struct Heard {
+    channels: BTreeMap<String, Channel>,
+    /// The number of the last bell.
+    last: u64,
+}
+
+struct Channel {
+    slot: u16,
+    who: Who,
+    /// At which node it is heard; nowhere, until it is subscribed to.
+    at: Option<Address>,
+    /// Whether it was heard before, so that something may have been missed.
+    before: bool,
+    /// Why it cannot be heard.
+    fault: Option<Fault>,
+}
+
+enum Who {
+    /// A session has its mailbox there.
+    Post(SessionId, Arc<dyn Postbox>),
+    /// These are rung.
+    Bells(BTreeMap<u64, Bell>),
+}
+
+impl Ears {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        Self { shared, heard: Arc::new(Watched::new(Heard::default())), task: Mutex::default() }
+    }
+
+    /// Opens the mailbox of a session, on that channel of a slot.
+    pub(in super::super) async fn open_mailbox(
+        &self,
+        (slot, channel): (u16, String),
+        session: SessionId,
+        post: Arc<dyn Postbox>,
+        deadline: Instant,
+    ) -> Result<(), Fault> {
+        self.heard.modify(|heard| {
+            let who = Who::Post(session, post);
+            match heard.channels.get_mut(&channel) {
+                Some(known) => known.who = who,
+                None => drop(heard.channels.insert(channel.clone(), Channel::new(slot, who))),
+            }
+            true
+        });
+        let opened = self.until_heard(&channel, deadline).await;
+        if opened.is_err() {
+            self.close_mailbox(&channel);
+        }
+        opened
+    }
+
+    /// Closes a mailbox.
+    pub(in super::super) fn close_mailbox(&self, channel: &str) {
+        self.heard.modify(|heard| heard.channels.remove(channel).is_some());
+    }
+
+    /// Listens to a channel of a slot on which others say something.
+    ///
+    /// Cancel safety: nobody listens any more when it is dropped.
+    pub(in super::super) async fn listen(
+        &self,
+        (slot, channel): (u16, String),
+        deadline: Instant,
+    ) -> Result<Listening, Fault> {
+        let (bell, mut number) = (Bell::default(), 0);
+        self.heard.modify(|heard| {
+            heard.last += 1;
+            number = heard.last;
+            let new = || Channel::new(slot, Who::Bells(BTreeMap::new()));
+            let known = heard.channels.entry(channel.clone()).or_insert_with(new);
+            if let Who::Bells(bells) = &mut known.who {
+                bells.insert(number, bell.clone());
+            }
+            true
+        });
+        let (heard, name) = (Arc::downgrade(&self.heard), channel.clone());
+        let listening = Listening::new(&bell, move || {
+            let Some(heard) = heard.upgrade() else { return };
+            heard.modify(|heard| {
+                let Some(Channel { who: Who::Bells(bells), .. }) = heard.channels.get_mut(&name) else {
+                    return false;
+                };
+                bells.remove(&number);
+                let nobody = bells.is_empty();
+                if nobody {
+                    heard.channels.remove(&name);
+                }
+                nobody
+            });
+        });
+        self.until_heard(&channel, deadline).await?;
+        bell.ring();
+        Ok(listening)
+    }
+
+    async fn until_heard(&self, channel: &str, deadline: Instant) -> Result<(), Fault> {
+        self.start();
+        let settled = |heard: &Heard| {
+            let known = heard.channels.get(channel)?;
+            match (&known.at, &known.fault) {
+                (Some(_), _) => Some(Ok(())),
+                (None, Some(fault)) => Some(Err(fault.clone())),
+                (None, None) => None,
+            }
+        };
+        match timeout_at(deadline, self.heard.wait_for(settled)).await {
+            Ok(settled) => settled,
+            Err(_) => Err(self.shared.last_fault()),
+        }
+    }
+
+    /// Starts the task that has all of this done, also where the runtime that it ran in has ended.
+    fn start(&self) {
+        let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
+        if task.as_ref().is_none_or(JoinHandle::is_finished) {
+            // Whatever was heard was by connections of the other runtime.
+            self.heard.modify(|heard| {
+                heard.channels.values_mut().for_each(|channel| channel.at = None);
+                false
+            });
+            *task = Some(tokio::spawn(attend(Arc::clone(&self.shared), Arc::clone(&self.heard))));
+        }
+    }
+}
+
+impl Drop for Ears {
+    fn drop(&mut self) {
+        if let Some(task) = self.task.get_mut().unwrap_or_else(PoisonError::into_inner) {
+            task.abort();
+        }
+    }
+}
+
+impl fmt::Debug for Ears {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let channels = self.heard.read(|heard| heard.channels.len());
+        f.debug_struct("Ears").field("channels", &channels).finish_non_exhaustive()
+    }
+}
+
+impl Channel {
+    const fn new(slot: u16, who: Who) -> Self {
+        Self { slot, who, at: None, before: false, fault: None }
+    }
+}
+
+impl Heard {
+    /// The nodes at which something is to be heard.
+    fn nodes(&self, map: &Map) -> BTreeSet<Address> {
+        self.channels.values().filter_map(|channel| map.primary(channel.slot)).cloned().collect()
+    }
+
+    /// What is to be heard at a node and is not yet; and what is subscribed to there, and is not to be.
+    fn to_do(&self, map: &Map, node: &Address, here: &BTreeSet<String>) -> (Vec<String>, Vec<String>) {
+        let belongs = |channel: &Channel| map.primary(channel.slot) == Some(node);
+        let wanted = self.channels.iter().filter(|(name, channel)| {
+            belongs(channel) && (channel.at.as_ref() != Some(node) || !here.contains(*name))
+        });
+        let over = here.iter().filter(|name| !self.channels.get(*name).is_some_and(belongs));
+        (wanted.map(|(name, _)| name.clone()).collect(), over.cloned().collect())
+    }
+}
+
+/// Has a task hear what is to be heard at each node, for as long as there is anything.
+async fn attend(shared: Arc<Shared>, heard: Arc<Watched<Heard>>) {
+    let mut tasks: BTreeMap<Address, AbortOnDropHandle<()>> = BTreeMap::new();
+    loop {
+        let map = shared.view.wait_for(|view| view.map.clone()).await;
+        let nodes = heard.read(|heard| heard.nodes(&map));
+        tasks.retain(|node, _| nodes.contains(node));
+        for node in &nodes {
+            tasks.entry(node.clone()).or_insert_with(|| {
+                let hearing = hear(Arc::clone(&shared), Arc::clone(&heard), node.clone());
+                AbortOnDropHandle::new(tokio::spawn(hearing))
+            });
+        }
+        let other_map = shared
+            .view
+            .wait_for(|view| view.map.as_ref().is_none_or(|now| !Arc::ptr_eq(now, &map)).then_some(()));
+        let other_nodes = heard.wait_for(|heard| (heard.nodes(&map) != nodes).then_some(()));
+        tokio::select! {
+            () = other_map => {}
+            () = other_nodes => {}
+        }
+    }
+}
+
+/// Hears what is to be heard at one node.
+async fn hear(shared: Arc<Shared>, heard: Arc<Watched<Heard>>, node: Address) {
+    let ear = {
+        let (shared, heard, node) = (Arc::downgrade(&shared), Arc::downgrade(&heard), node.clone());
+        move |push: &PushInfo| {
+            let (Some(shared), Some(heard)) = (shared.upgrade(), heard.upgrade()) else { return };
+            deliver(&shared, &heard, &node, push);
+        }
+    };
+    let config = shared.config.of_member(&node, Errand::Messages);
+    let link = Link::new(config, Mailboxes::elsewhere(ear));
+    let world = shared.config.surroundings();
+    let mut failures = 0;
+    loop {
+        let pause = spaced(RENEWAL, failures, world.random());
+        tokio::time::sleep(pause).await;
+        let wire = match link.wire(Instant::now() + PATIENCE).await {
+            Ok(wire) => wire,
+            Err(fault) => {
+                failures += 1;
+                shared.doubt(None);
+                if !fault.is_transient() {
+                    refuse(&shared, &heard, &node, &fault);
+                }
+                continue;
+            }
+        };
+        // Whatever was heard here was on another connection.
+        heard.modify(|heard| {
+            for channel in heard.channels.values_mut().filter(|channel| channel.at.as_ref() == Some(&node)) {
+                channel.at = None;
+            }
+            false
+        });
+        let since = Instant::now();
+        tokio::select! {
+            biased;
+            () = link.until_replaced(&wire) => {}
+            () = keep_subscribed(&shared, &heard, &node, &link, &wire) => link.replace(&wire),
+        }
+        // What befalls one that has stood for a while says nothing of the next.
+        failures = if since.elapsed() >= LASTED { 0 } else { (failures + 1).min(4) };
+        shared.doubt(None);
+    }
+}
+
+/// Why nothing can be heard at a node.
+fn refuse(shared: &Shared, heard: &Watched<Heard>, node: &Address, fault: &Fault) {
+    let Some(map) = shared.map() else { return };
+    heard.modify(|heard| {
+        for channel in heard.channels.values_mut().filter(|channel| map.primary(channel.slot) == Some(node)) {
+            channel.fault = Some(fault.clone());
+        }
+        true
+    });
+}
+
+/// Subscribes to what is to be heard at a node, for as long as the connection does what it is told (1) and is there (4).
+async fn keep_subscribed(shared: &Shared, heard: &Watched<Heard>, node: &Address, link: &Link, wire: &Wire) {
+    let mut here = BTreeSet::new();
+    let mut failures = 0;
+    let mut answered = Instant::now();
+    loop {
+        let to_do = |map: &Map| {
+            heard.read(|heard| {
+                let (wanted, over) = heard.to_do(map, node, &here);
+                (!wanted.is_empty() || !over.is_empty()).then_some((wanted, over))
+            })
+        };
+        let (map, (mut wanted, over)) = loop {
+            let map = shared.view.wait_for(|view| view.map.clone()).await;
+            if let Some(to_do) = to_do(&map) {
+                break (map, to_do);
+            }
+            let other_map = shared
+                .view
+                .wait_for(|view| view.map.as_ref().is_none_or(|now| !Arc::ptr_eq(now, &map)).then_some(()));
+            let more = heard.wait_for(|heard| {
+                let (wanted, over) = heard.to_do(&map, node, &here);
+                (!wanted.is_empty() || !over.is_empty()).then_some(())
+            });
+            tokio::select! {
+                () = other_map => {}
+                () = more => {}
+                () = sleep_until(answered + LOOK.0) => {
+                    if !is_there(link, wire.clone()).await {
+                        return;
+                    }
+                    answered = Instant::now();
+                }
+            }
+        };
+        wanted.truncate(AT_ONCE);
+        let subscriptions = wanted.iter().map(|channel| subscribe(link, wire.clone(), channel));
+        let mut is_later = false;
+        for (channel, subscribed) in wanted.iter().zip(join_all(subscriptions).await) {
+            match subscribed {
+                Subscribed::Heard => {
+                    here.insert(channel.clone());
+                    enter(heard, channel, node);
+                }
+                Subscribed::Elsewhere(redirected) => {
+                    is_later = true;
+                    match (redirected, heard.read(|heard| heard.channels.get(channel).map(|it| it.slot))) {
+                        (Redirect::Moved(to), Some(slot)) => shared.moved(slot, to),
+                        _ => shared.doubt(None),
+                    }
+                }
+                Subscribed::Refused(fault) => {
+                    is_later = true;
+                    heard.modify(|heard| {
+                        let known = heard.channels.get_mut(channel);
+                        known.map(|known| known.fault = Some(fault)).is_some()
+                    });
+                }
+                Subscribed::Confused => return,
+            }
+        }
+        for channel in &over {
+            here.remove(channel);
+        }
+        let ends = over.iter().map(|channel| unsubscribe(link, wire.clone(), channel));
+        if join_all(ends).await.contains(&false) {
+            return;
+        }
+        drop(map);
+        answered = Instant::now();
+        failures = if is_later { failures + 1 } else { 0 };
+        tokio::time::sleep(spaced((PAUSE.0, RENEWAL.1), failures, shared.config.surroundings().random()))
+            .await;
+    }
+}
+
+/// What became of a subscription.
+enum Subscribed {
+    Heard,
+    /// The slot is not there.
+    Elsewhere(Redirect),
+    /// It cannot be heard.
+    Refused(Fault),
+    /// Answers and questions do not belong together any more (1), or none came.
+    Confused,
+}
+
+async fn subscribe(link: &Link, mut wire: Wire, channel: &str) -> Subscribed {
+    let Some(answers) = both(link, &mut wire, ["SSUBSCRIBE", "SUBSCRIBE"], channel).await else {
+        return Subscribed::Confused;
+    };
+    for (answer, kind) in answers.iter().zip([PushKind::SSubscribe, PushKind::Subscribe]) {
+        match answer {
+            Value::Push { kind: found, data } if *found == kind && is_of(data, channel) => {}
+            Value::ServerError(error) => {
+                if let Some(redirected) = link_address(link).and_then(|at| redirect(&at, answer)) {
+                    return Subscribed::Elsewhere(redirected);
+                }
+                let unknown = error.details().is_some_and(|details| details.starts_with("unknown command"));
+                if !(kind == PushKind::SSubscribe && unknown) {
+                    let fault = Fault::new(judge(error).kind, Phase::Handshake, Arc::clone(link.node()));
+                    return Subscribed::Refused(fault);
+                }
+            }
+            _ => return Subscribed::Confused,
+        }
+    }
+    Subscribed::Heard
+}
+
+/// Ends a subscription; says whether questions and answers still belong together.
+async fn unsubscribe(link: &Link, mut wire: Wire, channel: &str) -> bool {
+    let answers = both(link, &mut wire, ["SUNSUBSCRIBE", "UNSUBSCRIBE"], channel).await;
+    let kinds = [PushKind::SUnsubscribe, PushKind::Unsubscribe];
+    answers.is_some_and(|answers| {
+        answers.iter().zip(kinds).all(|(answer, kind)| match answer {
+            Value::Push { kind: found, data } => *found == kind && is_of(data, channel),
+            // The slot is gone from here, and with it the subscription.
+            Value::ServerError(_) => true,
+            _ => false,
+        })
+    })
+}
+
+/// Whether a connection answers, and what it is asked (4).
+async fn is_there(link: &Link, mut wire: Wire) -> bool {
+    match link.call(&mut wire, &cmd("PING"), Instant::now() + LOOK.1).await {
+        Ok(Value::SimpleString(answer)) => answer == "PONG",
+        // The user may not ask.
+        Ok(Value::ServerError(_)) => true,
+        // Nothing came, or what belongs to no question of ours (1).
+        _ => false,
+    }
+}
+
+/// Sends two commands about a channel in one write.
+async fn both(link: &Link, wire: &mut Wire, words: [&str; 2], channel: &str) -> Option<Vec<Value>> {
+    let mut pipeline = Pipeline::with_capacity(2);
+    for word in words {
+        let about: Cmd = cmd(word).arg(channel).clone();
+        pipeline.add_command(about);
+    }
+    let answers = link.call_all(wire, &pipeline, Instant::now() + PATIENCE).await.ok()?;
+    (answers.len() == words.len()).then_some(answers)
+}
+
+/// Whether a message is of that channel.
+fn is_of(data: &[Value], channel: &str) -> bool {
+    data.first().and_then(|found| from_redis_value_ref::<String>(found).ok()).as_deref() == Some(channel)
+}
+
+/// Where a link leads to.
+fn link_address(link: &Link) -> Option<Address> {
+    match link.config().site() {
+        super::super::config::Site::Member(address, _) => Some(address.clone()),
+        _ => None,
+    }
+}
+
+/// Enters that a channel is heard at a node, and tells who hears it if something may have been missed (2).
+fn enter(heard: &Watched<Heard>, channel: &str, node: &Address) {
+    let mut post = None;
+    heard.modify(|heard| {
+        let Some(known) = heard.channels.get_mut(channel) else { return false };
+        (known.at, known.fault) = (Some(node.clone()), None);
+        if std::mem::replace(&mut known.before, true) {
+            match &known.who {
+                Who::Post(_, told) => post = Some(Arc::clone(told)),
+                Who::Bells(bells) => bells.values().for_each(Bell::ring),
+            }
+        }
+        true
+    });
+    // What it does is its own, and nothing is to wait for it.
+    if let Some(post) = post {
+        post.renewed();
+    }
+}
+
+/// Hands a message to whom it is for. What is no grant in a mailbox is none of ours: everybody who may publish can send it.
+fn deliver(shared: &Shared, heard: &Watched<Heard>, node: &Address, push: &PushInfo) {
+    match (&push.kind, push.data.as_slice()) {
+        (
+            PushKind::SMessage | PushKind::Message,
+            [Value::BulkString(channel), Value::BulkString(message)],
+        ) => {
+            let Ok(channel) = std::str::from_utf8(channel) else { return };
+            let post = heard.read(|heard| match &heard.channels.get(channel)?.who {
+                Who::Post(session, post) => Some((*session, Arc::clone(post))),
+                Who::Bells(bells) => {
+                    bells.values().for_each(Bell::ring);
+                    None
+                }
+            });
+            let Some((session, post)) = post else { return };
+            match Wake::parse(session, message) {
+                Ok(wake) => post.deliver(wake),
+                Err(error) => tracing::trace!(%session, %error, "ignored"),
+            }
+        }
+        // The slot has gone from there, as a rule.
+        (PushKind::SUnsubscribe, [channel, ..]) => {
+            let Ok(channel) = from_redis_value_ref::<String>(channel) else { return };
+            let mut lost = false;
+            heard.modify(|heard| {
+                let known = heard.channels.get_mut(&channel).filter(|known| known.at.as_ref() == Some(node));
+                lost = known.map(|known| known.at = None).is_some();
+                lost
+            });
+            if lost {
+                shared.doubt(None);
+            }
+        }
+        _ => {}
+    }
+}

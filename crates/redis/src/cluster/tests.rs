@@ -1,0 +1,192 @@
+//! Who is asked for the map, and for how long; and how soon is heard again: with nodes that say what they are told to.
+
+use super::*;
+use leasehold_core::{SessionId, Wake};
+use leasehold_store::Postbox;
+use tokio::io::{
+    AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, DuplexStream, ReadHalf, duplex, split,
+};
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+
+/// A node: after how long it answers, if it does; whether it is well; and the epoch that it knows of.
+type Says = (Option<Duration>, bool, u64);
+
+const AT_ONCE: Option<Duration> = Some(Duration::ZERO);
+const SILENT: Says = (None, true, 0);
+
+/// The commands that come on a stream, until it ends.
+pub(super) struct Commands(pub(super) BufReader<ReadHalf<DuplexStream>>);
+
+impl Commands {
+    pub(super) async fn next(&mut self) -> Option<Vec<String>> {
+        let mut words = Vec::new();
+        for _ in 0..self.number().await? {
+            let mut word = vec![0; self.number().await? + 2];
+            self.0.read_exact(&mut word).await.ok()?;
+            word.truncate(word.len() - 2);
+            words.push(String::from_utf8(word).ok()?);
+        }
+        Some(words)
+    }
+
+    /// What a line says behind its sign: how many words there are, or how long one is.
+    async fn number(&mut self) -> Option<usize> {
+        let mut line = String::new();
+        self.0.read_line(&mut line).await.ok()?;
+        line.get(1..)?.trim().parse().ok()
+    }
+}
+
+/// What a node answers. The port of the only primary is the epoch.
+pub(super) fn reply(command: &[String], is_well: bool, epoch: u64) -> String {
+    let words: Vec<_> = command.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        ["HELLO", ..] => "%0\r\n".to_owned(),
+        ["INFO", ..] => "-NOPERM no\r\n".to_owned(),
+        ["CLUSTER", "INFO"] => {
+            let state = if is_well { "ok" } else { "fail" };
+            let info = format!("cluster_state:{state}\r\ncluster_current_epoch:{epoch}\r\n");
+            format!("${}\r\n{info}\r\n", info.len())
+        }
+        ["CLUSTER", "SLOTS"] => format!("*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$1\r\nn\r\n:{epoch}\r\n"),
+        [kind @ ("SSUBSCRIBE" | "SUBSCRIBE"), channel] => {
+            let kind = kind.to_lowercase();
+            format!(">3\r\n${}\r\n{kind}\r\n${}\r\n{channel}\r\n:1\r\n", kind.len(), channel.len())
+        }
+        _ => "+OK\r\n".to_owned(),
+    }
+}
+
+/// Answers as a node does.
+async fn serve(stream: DuplexStream, (after, is_well, epoch): Says) {
+    let (reader, mut writer) = split(stream);
+    let mut commands = Commands(BufReader::new(reader));
+    while let Some(command) = commands.next().await {
+        let Some(after) = after else { return std::future::pending().await };
+        if command == ["CLUSTER", "INFO"] {
+            tokio::time::sleep(after).await;
+        }
+        if writer.write_all(reply(&command, is_well, epoch).as_bytes()).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Asks such nodes, each a moment after the one before, where the map of that epoch is known: the epoch whose map is believed,
+/// if any is, and after how long.
+async fn asked(known: u64, nodes: &[Says]) -> (Option<u64>, Duration) {
+    let at = |port| Address::Tcp { host: "n".to_owned(), port, tls: false };
+    // The first is the one that we know it from.
+    let says = std::iter::once((AT_ONCE, true, known)).chain(nodes.iter().copied());
+    let says: BTreeMap<_, _> = (1..).map(at).map(|node| node.to_string()).zip(says).collect();
+    let config: RedisConfig = "redis+cluster://n:1".parse().expect("a good URL");
+    let config = config.connector(move |node| {
+        let (ours, theirs) = duplex(1 << 16);
+        tokio::spawn(serve(theirs, says[&node]));
+        async move { Ok(ours) }
+    });
+    let cluster = Cluster::new(config);
+    let Shared { config, view, .. } = &*cluster.shared;
+    let map = ask_any(config, vec![at(1)], None).await.expect("it is well");
+    view.modify(|view| {
+        view.map = Some(Arc::new(map));
+        true
+    });
+    let addresses = (2..).map(at).take(nodes.len()).collect();
+    let start = Instant::now();
+    let map = ask_any(config, addresses, Some(&cluster.shared)).await;
+    let epoch = map.ok().map(|map| {
+        assert_eq!(map.primaries().len(), 1);
+        map.epoch
+    });
+    (epoch, start.elapsed())
+}
+
+/// As in a fail-over: the dead node says nothing, and no other is well. Whoever waited for the dead one would ask again only
+/// after seconds, when another has long been promoted.
+#[tokio::test(start_paused = true)]
+async fn a_silent_node_is_not_waited_for_while_no_other_is_well() {
+    let (not_well, later) = ((AT_ONCE, false, 7), (AT_ONCE, false, 8));
+    for (nodes, believed) in
+        [([SILENT, not_well, not_well], 7), ([not_well, SILENT, later], 8), ([not_well, later, SILENT], 8)]
+    {
+        let (epoch, took) = asked(7, &nodes).await;
+        assert_eq!(epoch, Some(believed), "{nodes:?}");
+        assert!(took <= STAGGER + OTHERS + Duration::from_millis(10), "{took:?}: {nodes:?}");
+    }
+}
+
+/// Who knows less than we do says nothing of how it is now: those who may know better are waited for.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_was_cut_off_ends_no_waiting() {
+    let slow = Some(Duration::from_secs(1));
+    for old in [(AT_ONCE, false, 3), (AT_ONCE, true, 3)] {
+        let (epoch, took) = asked(7, &[old, SILENT, (slow, true, 8)]).await;
+        assert_eq!(epoch, Some(8), "{old:?}");
+        assert!(took < Duration::from_millis(1300), "{took:?}");
+        // If they do not say anything, it is believed.
+        assert_eq!(asked(7, &[old, SILENT]).await.0, Some(3));
+    }
+}
+
+/// One that is well is believed at once.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_is_well_ends_the_waiting() {
+    let (epoch, took) = asked(7, &[SILENT, (AT_ONCE, false, 7), (AT_ONCE, true, 8)]).await;
+    assert_eq!(epoch, Some(8));
+    assert!(took <= 2 * STAGGER + Duration::from_millis(10), "{took:?}");
+    assert_eq!(asked(7, &[SILENT, SILENT]).await.0, None);
+}
+
+/// For how long a connection for messages stands in the test below.
+const STANDS: Duration = Duration::from_secs(3);
+
+/// A node that ends each connection for messages a while after it was subscribed on, and tells when that was.
+async fn serve_for_a_while(stream: DuplexStream, subscribed: UnboundedSender<Instant>) {
+    let (reader, mut writer) = split(stream);
+    let mut commands = Commands(BufReader::new(reader));
+    let mut ends = None;
+    loop {
+        let left = ends.map_or(Duration::MAX, |ends: Instant| ends.saturating_duration_since(Instant::now()));
+        let Ok(Some(command)) = timeout(left, commands.next()).await else { return };
+        if command.first().is_some_and(|word| word == "SUBSCRIBE") {
+            ends = Some(Instant::now() + STANDS);
+            subscribed.send(Instant::now()).ok();
+        }
+        if writer.write_all(reply(&command, true, 1).as_bytes()).await.is_err() {
+            return;
+        }
+    }
+}
+
+struct Nobody;
+
+impl Postbox for Nobody {
+    fn deliver(&self, _: Wake) {}
+
+    fn renewed(&self) {}
+}
+
+/// However often connections have ended before: one that has stood for a while is followed by the next at once.
+#[tokio::test(start_paused = true)]
+async fn connections_that_have_lasted_are_no_failures() {
+    let (tell, mut subscribed) = unbounded_channel();
+    let config: RedisConfig = "redis+cluster://n:1".parse().expect("a good URL");
+    let cluster = Cluster::new(config.connector(move |_| {
+        let (ours, theirs) = duplex(1 << 16);
+        tokio::spawn(serve_for_a_while(theirs, tell.clone()));
+        async move { Ok(ours) }
+    }));
+    cluster.connect().await.expect("reached");
+    let deadline = Instant::now() + Duration::from_secs(2);
+    let session = SessionId::from_random([1; 12]);
+    let opened = cluster.ears().open_mailbox((0, "box".to_owned()), session, Arc::new(Nobody), deadline);
+    opened.await.expect("heard");
+    let mut last = subscribed.recv().await.expect("the first");
+    for number in 1..8 {
+        let next = subscribed.recv().await.expect("the next");
+        let pause = (next - last).saturating_sub(STANDS);
+        assert!(pause < Duration::from_millis(50), "{pause:?} before connection {number}");
+        last = next;
+    }
+}

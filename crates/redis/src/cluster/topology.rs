@@ -1,0 +1,278 @@
+//! Which primary has which slot, as one node of a cluster told it.
+
+use super::super::config::Address;
+use crate::verdict::judge;
+use leasehold_store::FaultKind;
+use redis::{Cmd, Pipeline, Value, cmd, from_redis_value_ref};
+
+/// How many slots there are.
+pub(in super::super) const SLOTS: u16 = 16_384;
+/// What a node is called that has announced no name, or whose name has not got about yet, where names are preferred. It is not
+/// where the one is that was asked, as one is that is called nothing.
+const UNNAMED: &str = "?";
+
+/// Who has which slot. It is replaced as a whole.
+#[derive(Debug, Clone)]
+pub(in super::super) struct Map {
+    /// Of the cluster's configuration, as whoever told it knew it.
+    pub(super) epoch: u64,
+    /// Those who have slots.
+    primaries: Vec<Address>,
+    /// For each slot the number of its primary, from 1 on; 0 where nobody has it.
+    slots: Vec<u16>,
+}
+
+/// What one node told.
+pub(super) struct Told {
+    pub(super) map: Map,
+    /// Whether it says that all is well.
+    pub(super) is_well: bool,
+}
+
+/// The questions that [`read`] has the answers of.
+pub(super) fn ask(questions: &mut Pipeline) {
+    let ask = |about| -> Cmd { cmd("CLUSTER").arg(about).clone() };
+    questions.add_command(ask("INFO")).add_command(ask("SLOTS"));
+}
+
+/// Reads what the node at `asked` has answered.
+pub(super) fn read(asked: &Address, answers: &[Value]) -> Result<Told, FaultKind> {
+    let [info, slots] = answers else { return Err(malformed()) };
+    if let Value::ServerError(error) = slots {
+        let disabled = error.details().is_some_and(|details| details.contains("cluster support disabled"));
+        return Err(if disabled {
+            let text = "it is no node of a cluster: the URL of one server begins with `redis://`";
+            FaultKind::Unsupported(text.to_owned())
+        } else {
+            judge(error).kind
+        });
+    }
+    // A user who may not ask learns less.
+    let info: String = from_redis_value_ref(info).unwrap_or_default();
+    let field = |name: &str| {
+        let value = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        value.map(str::trim)
+    };
+    let mut map = Map { epoch: 0, primaries: Vec::new(), slots: vec![0; SLOTS.into()] };
+    map.epoch = field("cluster_current_epoch").and_then(|epoch| epoch.parse().ok()).unwrap_or(0);
+    let Value::Array(ranges) = slots else { return Err(malformed()) };
+    for range in ranges {
+        let (first, last, primary) = range_of(asked, range).ok_or_else(malformed)?;
+        let number = map.number(&primary);
+        for slot in first..=last.min(SLOTS - 1) {
+            map.slots[usize::from(slot)] = number;
+        }
+    }
+    if map.primaries.is_empty() {
+        return Err(FaultKind::Unsupported("its cluster has no slots: it was not set up yet".to_owned()));
+    }
+    Ok(Told { map, is_well: field("cluster_state").is_none_or(|state| state == "ok") })
+}
+
+fn malformed() -> FaultKind {
+    FaultKind::Failed("it does not say who has which slots: is it a node of a cluster?".to_owned())
+}
+
+/// The first and the last slot of a range, and where its primary is.
+fn range_of(asked: &Address, range: &Value) -> Option<(u16, u16, Address)> {
+    let Value::Array(range) = range else { return None };
+    let [first, last, Value::Array(primary), ..] = range.as_slice() else { return None };
+    let slot = |value: &Value| from_redis_value_ref(value).ok();
+    // What it is called may be left open.
+    let host: Option<String> = primary.first().and_then(|host| from_redis_value_ref(host).ok());
+    let host = match host.as_deref() {
+        // Of itself alone a node may not know its address.
+        Some(UNNAMED) => primary.get(3).and_then(ip).unwrap_or_default(),
+        _ => host.unwrap_or_default(),
+    };
+    let port: u16 = primary.get(1).and_then(|port| from_redis_value_ref(port).ok())?;
+    Some((slot(first)?, slot(last)?, at(asked, &host, port)?))
+}
+
+/// The address of a node, as it is told beside its name.
+fn ip(more: &Value) -> Option<String> {
+    let (_, ip) = more
+        .as_map_iter()?
+        .find(|(key, _)| from_redis_value_ref(key).is_ok_and(|key: String| key == "ip"))?;
+    from_redis_value_ref(ip).ok()
+}
+
+/// The address of a node of which another says that it is at that host, or at its own where it names none.
+fn at(asked: &Address, host: &str, port: u16) -> Option<Address> {
+    let Address::Tcp { host: own, tls, .. } = asked else { return None };
+    let host = if host.is_empty() { own } else { host };
+    Some(Address::Tcp { host: host.to_owned(), port, tls: *tls })
+}
+
+impl Map {
+    /// Who has a slot.
+    pub(in super::super) fn primary(&self, slot: u16) -> Option<&Address> {
+        let number = self.slots.get(usize::from(slot))?.checked_sub(1)?;
+        self.primaries.get(usize::from(number))
+    }
+
+    /// All who have slots.
+    pub(in super::super) fn primaries(&self) -> &[Address] {
+        &self.primaries
+    }
+
+    /// The slots of one of them.
+    pub(in super::super) fn slots_of(&self, primary: &Address) -> Vec<u16> {
+        (0..SLOTS).filter(|slot| self.primary(*slot) == Some(primary)).collect()
+    }
+
+    /// The same with one slot elsewhere.
+    pub(super) fn with(&self, slot: u16, primary: &Address) -> Self {
+        let mut map = self.clone();
+        let number = map.number(primary);
+        if let Some(has) = map.slots.get_mut(usize::from(slot)) {
+            *has = number;
+        }
+        map
+    }
+
+    /// Whether each slot is where it is there.
+    pub(super) fn agrees_with(&self, other: &Self) -> bool {
+        (0..SLOTS).all(|slot| self.primary(slot) == other.primary(slot))
+    }
+
+    fn number(&mut self, primary: &Address) -> u16 {
+        let known = self.primaries.iter().position(|known| known == primary);
+        let at = known.unwrap_or_else(|| {
+            self.primaries.push(primary.clone());
+            self.primaries.len() - 1
+        });
+        // There are at most as many primaries as slots, but for those that a change left without any.
+        u16::try_from(at + 1).unwrap_or(0)
+    }
+}
+
+/// Where an operation has to go in place of the node that it was sent to. Nothing of it was executed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in super::super) enum Redirect {
+    /// There, from now on.
+    Moved(Address),
+    /// There, this time: the slot moves, and what is not here may be there.
+    Ask(Address),
+    /// Here or there, in a moment: the slot moves, and some of the keys have gone ahead.
+    Again,
+    /// Elsewhere, and only the next map says where that is.
+    Unnamed,
+    /// To whoever has the slot when the cluster is well again.
+    Later,
+}
+
+/// What an answer of the node at `asked` says about that.
+pub(in super::super) fn redirect(asked: &Address, value: &Value) -> Option<Redirect> {
+    let Value::ServerError(error) = value else { return None };
+    let named = |to: fn(Address) -> Redirect| {
+        let (host, port) = error.details()?.split_once(' ')?.1.trim().rsplit_once(':')?;
+        if host == UNNAMED { Some(Redirect::Unnamed) } else { at(asked, host, port.parse().ok()?).map(to) }
+    };
+    match error.code() {
+        "MOVED" => named(Redirect::Moved),
+        "ASK" => named(Redirect::Ask),
+        "TRYAGAIN" => Some(Redirect::Again),
+        "CLUSTERDOWN" | "LOADING" | "MASTERDOWN" | "READONLY" => Some(Redirect::Later),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(host: &str, port: u16) -> Address {
+        Address::Tcp { host: host.to_owned(), port, tls: true }
+    }
+
+    fn range(first: i64, last: i64, host: Value, port: i64) -> Value {
+        let primary = Value::Array(vec![host, Value::Int(port), text("id"), Value::Array(vec![])]);
+        Value::Array(vec![Value::Int(first), Value::Int(last), primary.clone(), primary])
+    }
+
+    fn text(text: &str) -> Value {
+        Value::BulkString(text.as_bytes().to_vec())
+    }
+
+    fn said(reply: &str) -> Value {
+        redis::parse_redis_value(reply.as_bytes()).expect("well formed")
+    }
+
+    #[test]
+    fn where_else_to_go() {
+        let asked = node("asked", 9);
+        for (reply, redirected) in [
+            ("-MOVED 5 a:1\r\n", Some(Redirect::Moved(node("a", 1)))),
+            ("-MOVED 5 :1\r\n", Some(Redirect::Moved(node("asked", 1)))),
+            ("-MOVED 5 ::1:7\r\n", Some(Redirect::Moved(node("::1", 7)))),
+            ("-MOVED 5 ?:1\r\n", Some(Redirect::Unnamed)),
+            ("-ASK 5 a:1\r\n", Some(Redirect::Ask(node("a", 1)))),
+            ("-ASK 5 :1\r\n", Some(Redirect::Ask(node("asked", 1)))),
+            ("-ASK 5 ?:1\r\n", Some(Redirect::Unnamed)),
+            ("-TRYAGAIN Multiple keys request during rehashing of slot\r\n", Some(Redirect::Again)),
+            ("-CLUSTERDOWN The cluster is down\r\n", Some(Redirect::Later)),
+            ("-READONLY You can't write against a read only replica.\r\n", Some(Redirect::Later)),
+            ("-MOVED 5\r\n", None),
+            ("-ERR no\r\n", None),
+            ("+OK\r\n", None),
+        ] {
+            assert_eq!(redirect(&asked, &said(reply)), redirected, "{reply}");
+        }
+    }
+
+    #[test]
+    fn what_a_node_tells_is_read() {
+        let info = text("cluster_state:ok\r\ncluster_current_epoch:7\r\n");
+        let ranges = vec![
+            range(0, 99, text("a"), 1),
+            range(100, 100, Value::Nil, 2),
+            range(101, 101, text(""), 3),
+            range(102, 102, text("?"), 4),
+            range(103, 16_383, text("a"), 1),
+        ];
+        let told = read(&node("asked", 9), &[info, Value::Array(ranges)]).expect("well formed");
+        assert!(told.is_well && told.map.epoch == 7);
+        let at = |slot| told.map.primary(slot).cloned();
+        assert_eq!(at(0), Some(node("a", 1)), "by TLS, as the one that was asked");
+        assert_eq!([at(100), at(101), at(102)], [2, 3, 4].map(|port| Some(node("asked", port))));
+        assert_eq!((at(16_383), at(16_384)), (Some(node("a", 1)), None));
+        assert_eq!(told.map.primaries().len(), 4);
+        assert_eq!(told.map.slots_of(&node("asked", 3)), [101]);
+        let moved = told.map.with(101, &node("b", 5));
+        assert_eq!(moved.primary(101), Some(&node("b", 5)));
+        assert!(!moved.agrees_with(&told.map) && moved.with(101, &node("asked", 3)).agrees_with(&told.map));
+    }
+
+    /// As a node tells of one that announces no name, where names are preferred.
+    #[test]
+    fn a_node_without_a_name_is_at_its_address() {
+        let named = |ip: &str| {
+            let more = Value::Map(vec![(text("shard"), text("x")), (text("ip"), text(ip))]);
+            let primary = Value::Array(vec![text("?"), Value::Int(1), text("id"), more]);
+            let range = Value::Array(vec![Value::Int(0), Value::Int(9), primary]);
+            let told = read(&node("asked", 9), &[text(""), Value::Array(vec![range])]).expect("well formed");
+            told.map.primary(0).cloned()
+        };
+        assert_eq!(named("10.0.0.2"), Some(node("10.0.0.2", 1)));
+        assert_eq!(
+            named(""),
+            Some(node("asked", 1)),
+            "it is the one that was asked: of itself alone a node may not know it"
+        );
+    }
+
+    #[test]
+    fn who_may_not_ask_all_learns_enough() {
+        let forbidden = said("-NOPERM no\r\n");
+        let ranges = Value::Array(vec![range(0, 16_383, text("a"), 1)]);
+        let told = read(&node("a", 1), &[forbidden.clone(), ranges]).expect("well formed");
+        assert!(told.is_well && told.map.epoch == 0);
+        assert!(matches!(read(&node("a", 1), &[text(""), forbidden]), Err(FaultKind::Forbidden)));
+        assert!(matches!(read(&node("a", 1), &[text(""), text("")]), Err(FaultKind::Failed(_))));
+        assert!(matches!(
+            read(&node("a", 1), &[text(""), Value::Array(vec![])]),
+            Err(FaultKind::Unsupported(_))
+        ));
+    }
+}

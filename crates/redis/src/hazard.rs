@@ -1,0 +1,414 @@
+//! What the text of a server's INFO says of its hazards, and what is done about them when a connection is made.
+//!
+//! Owns the judgement, and which hazards have been told. It sends nothing: the greeting and the examination do. Only INFO is
+//! judged, and never CONFIG: the users that the docs recommend may ask for it.
+
+use super::version::{field, number, numbers};
+use leasehold_store::{Examination, FaultKind, Hazard, HazardKind, Role, Severity};
+use redis::{Pipeline, Value};
+use std::borrow::Cow;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+/// The parts of INFO that are asked for, each by itself: Redis 6.2 takes one at a time. No field is in two of them.
+const SECTIONS: [&str; 4] = ["server", "replication", "memory", "persistence"];
+
+/// The only policy that removes none of our keys, all of which have an expiry.
+const SAFE: &str = "noeviction";
+
+type Version = (u32, u32, u32);
+
+/// Holes in the Lua of servers that were mended together.
+struct Holes {
+    product: &'static str,
+    names: &'static [&'static str],
+    /// The first branch that has them.
+    since: (u32, u32),
+    /// The first version of each branch that has them no more, in ascending order. Branches behind the last began without
+    /// them; those in between and before were never mended.
+    mended: &'static [Version],
+}
+
+/// What is known, the oldest first. By the release notes (`00-RELEASENOTES`, and the releases on GitHub) of redis/redis and
+/// valkey-io/valkey, of each version that is named here, and these:
+///
+/// - CVE-2022-24735 and -24736: redis/redis#10654. CVE-2022-24834: redis/redis#12400.
+/// - CVE-2024-31449: redis/redis#13582, #13583, #13584; valkey-io/valkey#1113 to #1115. CVE-2024-46981: redis/redis#13729,
+///   GHSA-39h2-x6c4-6w4c.
+/// - CVE-2025-49844 and those found with it: GHSA-4789-qfc9-5f9q, docker-library/official-images#20011;
+///   valkey-io/valkey#3473.
+/// - CVE-2025-67733, of Valkey: GHSA-p876-p7q5-hv2m. It says 9.0.2, whose notes do not have it; those of 9.0.3 do.
+/// - CVE-2026-23631: GHSA-8ghh-qpmp-7826. Not in 6.2: redis/redis#15231. valkey-io/valkey#3631 to #3635; 8.0.8 was withdrawn
+///   for 8.0.9, for another reason.
+const HOLES: [Holes; 11] = [
+    Holes {
+        product: REDIS,
+        names: &["CVE-2022-24735", "CVE-2022-24736"],
+        since: (0, 0),
+        mended: &[(6, 2, 7), (7, 0, 0)],
+    },
+    Holes {
+        product: REDIS,
+        names: &["CVE-2022-24834"],
+        since: (0, 0),
+        mended: &[(6, 2, 13), (7, 0, 12), (7, 2, 0)],
+    },
+    Holes {
+        product: REDIS,
+        names: &["CVE-2024-31449"],
+        since: (0, 0),
+        mended: &[(6, 2, 16), (7, 2, 6), (7, 4, 1)],
+    },
+    Holes {
+        product: REDIS,
+        names: &["CVE-2024-46981"],
+        since: (0, 0),
+        mended: &[(6, 2, 17), (7, 2, 7), (7, 4, 2)],
+    },
+    Holes {
+        product: REDIS,
+        names: &["CVE-2025-49844", "CVE-2025-46817", "CVE-2025-46818", "CVE-2025-46819"],
+        since: (0, 0),
+        mended: &[(6, 2, 20), (7, 2, 11), (7, 4, 6), (8, 0, 4), (8, 2, 2)],
+    },
+    Holes {
+        product: REDIS,
+        names: &["CVE-2026-23631"],
+        since: (7, 0),
+        mended: &[(7, 2, 14), (7, 4, 9), (8, 2, 6), (8, 4, 3), (8, 6, 3)],
+    },
+    Holes { product: VALKEY, names: &["CVE-2024-31449"], since: (0, 0), mended: &[(7, 2, 7), (8, 0, 1)] },
+    Holes { product: VALKEY, names: &["CVE-2024-46981"], since: (0, 0), mended: &[(7, 2, 8), (8, 0, 2)] },
+    Holes {
+        product: VALKEY,
+        names: &["CVE-2025-49844", "CVE-2025-46817", "CVE-2025-46818", "CVE-2025-46819"],
+        since: (0, 0),
+        mended: &[(7, 2, 11), (8, 0, 6), (8, 1, 4)],
+    },
+    Holes {
+        product: VALKEY,
+        names: &["CVE-2025-67733"],
+        since: (0, 0),
+        mended: &[(7, 2, 12), (8, 0, 7), (8, 1, 6), (9, 0, 3)],
+    },
+    Holes {
+        product: VALKEY,
+        names: &["CVE-2026-23631"],
+        since: (0, 0),
+        mended: &[(7, 2, 13), (8, 0, 8), (8, 1, 7), (9, 0, 4)],
+    },
+];
+
+const REDIS: &str = "Redis";
+const VALKEY: &str = "Valkey";
+
+impl Holes {
+    fn are_in(&self, version: Version) -> bool {
+        let branch = |(major, minor, _): Version| (major, minor);
+        let newest = self.mended.last().copied().unwrap_or_default();
+        let mended = self.mended.iter().find(|mended| branch(**mended) == branch(version));
+        branch(version) >= self.since
+            && branch(version) <= branch(newest)
+            && mended.is_none_or(|mended| version < *mended)
+    }
+}
+
+/// Asks a server for what is judged.
+pub(super) fn ask(pipeline: &mut Pipeline) {
+    for section in SECTIONS {
+        pipeline.cmd("INFO").arg(section);
+    }
+}
+
+/// How many replies that gives.
+pub(super) const ASKED: usize = SECTIONS.len();
+
+/// What the replies say, as one text; an empty one if the user may not ask. Fails where nothing may be asked before one
+/// has logged in.
+pub(super) fn read(replies: &[Value]) -> Result<String, FaultKind> {
+    replies.iter().map(text_of).collect()
+}
+
+/// What a server tells of itself, if it does.
+fn text_of(reply: &Value) -> Result<Cow<'_, str>, FaultKind> {
+    match reply {
+        Value::VerbatimString { text, .. } => Ok(Cow::Borrowed(text)),
+        Value::BulkString(bytes) => Ok(String::from_utf8_lossy(bytes)),
+        Value::ServerError(error) if error.code() == "NOAUTH" => Err(FaultKind::Unauthenticated),
+        _ => Ok(Cow::Borrowed("")),
+    }
+}
+
+/// The hazards of a server by the text of its INFO, the most serious first. What it does not tell is none.
+pub(super) fn judge(info: &str) -> Vec<Hazard> {
+    let mut hazards: Vec<_> =
+        [eviction(info), full_memory(info), persistence(info), replica(info), lua(info)]
+            .into_iter()
+            .flatten()
+            .collect();
+    hazards.sort_by_key(|hazard| std::cmp::Reverse(hazard.severity));
+    hazards
+}
+
+/// The same of what may be a node of a quorum, which has to be up for so long before it gives a lock: one that need not, and
+/// forgets when it is started, gives what it has given.
+pub(super) fn judge_for(info: &str, min_uptime: Option<Duration>) -> Vec<Hazard> {
+    let mut hazards = judge(info);
+    if min_uptime == Some(Duration::ZERO) {
+        let forgets = |hazard: &&mut Hazard| hazard.kind == HazardKind::NotPersistent;
+        hazards.iter_mut().filter(forgets).for_each(|hazard| hazard.severity = Severity::Warning);
+        hazards.sort_by_key(|hazard| std::cmp::Reverse(hazard.severity));
+    }
+    hazards
+}
+
+fn eviction(info: &str) -> Option<Hazard> {
+    let policy = policy(info).filter(|policy| policy != SAFE)?;
+    let maxmemory = number(info, "maxmemory").unwrap_or(0);
+    // Without a limit nothing is removed; but that can be set at any time, and then the policy counts.
+    let severity = if maxmemory == 0 { Severity::Notice } else { Severity::Warning };
+    Some(Hazard::new(HazardKind::Eviction { policy, maxmemory }, severity))
+}
+
+/// It passes, and who has a lock when it comes keeps it: so it is no reason to refuse a connection, which renewals need.
+fn full_memory(info: &str) -> Option<Hazard> {
+    let (used, maxmemory) = (number(info, "used_memory")?, number(info, "maxmemory")?);
+    let full = maxmemory > 0 && used >= maxmemory && policy(info).is_some_and(|policy| policy == SAFE);
+    full.then(|| Hazard::new(HazardKind::MemoryFull { used, maxmemory }, Severity::Notice))
+}
+
+fn persistence(info: &str) -> Option<Hazard> {
+    let without = number(info, "aof_enabled")? == 0;
+    without.then(|| Hazard::new(HazardKind::NotPersistent, Severity::Notice))
+}
+
+fn replica(info: &str) -> Option<Hazard> {
+    let writes = number(info, "slave_read_only") == Some(0);
+    let is_replica = role(info)? == Role::Replica;
+    is_replica.then(|| Hazard::new(HazardKind::Replica { writes }, Severity::Warning))
+}
+
+fn lua(info: &str) -> Option<Hazard> {
+    let (product, text) = product(info)?;
+    let version = numbers(text)?;
+    let of_product = || HOLES.iter().filter(|holes| holes.product == product);
+    let there: Vec<_> = of_product().filter(|holes| holes.are_in(version)).collect();
+    if there.is_empty() {
+        return None;
+    }
+    // Of its own branch, if that was mended of all; else of a later one.
+    let has_none =
+        |candidate: &&Version| **candidate > version && !of_product().any(|holes| holes.are_in(**candidate));
+    let (major, minor, patch) = of_product().flat_map(|holes| holes.mended).filter(has_none).min()?;
+    let kind = HazardKind::LuaHoles {
+        server: format!("{product} {}", shown(text)),
+        holes: there.iter().flat_map(|holes| holes.names).map(|name| (*name).to_owned()).collect(),
+        mended_in: format!("{product} {major}.{minor}.{patch}"),
+    };
+    Some(Hazard::new(kind, Severity::Warning))
+}
+
+/// The product and its version. Others that speak the protocol tell a version of Redis's to be taken for it; what they run
+/// scripts with is their own.
+fn product(info: &str) -> Option<(&'static str, &str)> {
+    if field(info, "dragonfly_version").is_some() {
+        return None;
+    }
+    let of = |product, name| Some((product, field(info, name)?));
+    of(VALKEY, "valkey_version").or_else(|| of(REDIS, "redis_version"))
+}
+
+fn role(info: &str) -> Option<Role> {
+    match field(info, "role")? {
+        "master" => Some(Role::Primary),
+        "slave" => Some(Role::Replica),
+        _ => None,
+    }
+}
+
+fn policy(info: &str) -> Option<String> {
+    field(info, "maxmemory_policy").map(shown)
+}
+
+/// A word of a server's, of which no more gets into a log than such words have.
+fn shown(word: &str) -> String {
+    word.chars().filter(char::is_ascii_graphic).take(32).collect()
+}
+
+/// What is not tolerated of a server that is to be the `primary`, or that is used in `strict` mode.
+pub(super) fn refusal(hazards: &[Hazard], primary: bool, strict: bool) -> Option<FaultKind> {
+    let serious: Vec<_> =
+        hazards.iter().filter(|hazard| strict && hazard.severity >= Severity::Warning).cloned().collect();
+    // It ends by itself when the server is promoted, and is waited for as that.
+    let waits = |hazard: &Hazard| hazard.kind == HazardKind::Replica { writes: false };
+    let is_replica = hazards.iter().any(|hazard| matches!(hazard.kind, HazardKind::Replica { .. }));
+    if primary && is_replica || !serious.is_empty() && serious.iter().all(waits) {
+        return Some(FaultKind::ReadOnly);
+    }
+    (!serious.is_empty()).then_some(FaultKind::Hazardous(serious))
+}
+
+/// Fills in what the text of INFO says. Where there is none, that is what is said.
+pub(super) fn note(info: &str, min_uptime: Option<Duration>, found: &mut Examination) {
+    found.hazards = judge_for(info, min_uptime);
+    if info.is_empty() {
+        found.hazards.push(Hazard::new(HazardKind::NotTold, Severity::Notice));
+    }
+    if let Some((product, version)) = product(info) {
+        (found.product, found.version) = (Some(product.to_owned()), Some(shown(version)));
+    }
+    found.role = role(info);
+    found.replicas = number(info, "connected_slaves").and_then(|count| count.try_into().ok());
+    found.append_only = number(info, "aof_enabled").map(|enabled| enabled != 0);
+    found.snapshots = number(info, "rdb_saves");
+    found.eviction_policy = policy(info);
+    found.maxmemory = number(info, "maxmemory");
+    found.used_memory = number(info, "used_memory");
+}
+
+/// Which hazards have been told: each once, however many connections are made, and how often.
+#[derive(Debug, Default)]
+pub(super) struct Told(Mutex<Vec<HazardKind>>);
+
+impl Told {
+    /// Warns of what nobody was warned of yet.
+    pub(super) fn tell(&self, node: &str, hazards: &[Hazard]) {
+        let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for hazard in hazards.iter().filter(|hazard| hazard.severity >= Severity::Warning) {
+            if !told.contains(&hazard.kind) {
+                told.push(hazard.kind.clone());
+                tracing::warn!(node, hazard = hazard.kind.word(), "{hazard}");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(info: &str) -> String {
+        let word = |hazard: &Hazard| format!("{:?} {}", hazard.severity, hazard.kind.word());
+        judge(info).iter().map(word).collect::<Vec<_>>().join(", ")
+    }
+
+    #[test]
+    fn what_a_server_tells_is_judged() {
+        for (info, found) in [
+            ("", ""),
+            ("nothing of the kind", ""),
+            ("maxmemory:0\r\nmaxmemory_policy:noeviction\r\n", ""),
+            ("maxmemory:100\r\nmaxmemory_policy:noeviction\r\n", ""),
+            ("maxmemory:100\r\nmaxmemory_policy:allkeys-lru\r\n", "Warning eviction"),
+            ("maxmemory:100\r\nmaxmemory_policy:volatile-ttl\r\n", "Warning eviction"),
+            ("maxmemory:100\r\nmaxmemory_policy:volatile-random\r\n", "Warning eviction"),
+            ("maxmemory:100\r\nmaxmemory_policy:one-of-tomorrow\r\n", "Warning eviction"),
+            ("maxmemory:0\r\nmaxmemory_policy:allkeys-lru\r\n", "Notice eviction"),
+            ("maxmemory_policy:allkeys-lru\r\n", "Notice eviction"),
+            ("used_memory:100\r\nmaxmemory:100\r\nmaxmemory_policy:noeviction\r\n", "Notice memory_full"),
+            ("used_memory:99\r\nmaxmemory:100\r\nmaxmemory_policy:noeviction\r\n", ""),
+            ("used_memory:99\r\nmaxmemory:0\r\nmaxmemory_policy:noeviction\r\n", ""),
+            // It makes room for itself.
+            ("used_memory:100\r\nmaxmemory:100\r\nmaxmemory_policy:allkeys-lfu\r\n", "Warning eviction"),
+            ("aof_enabled:1\r\n", ""),
+            ("aof_enabled:0\r\n", "Notice not_persistent"),
+            ("role:master\r\nconnected_slaves:1\r\n", ""),
+            ("role:slave\r\nslave_read_only:1\r\n", "Warning replica"),
+            ("role:slave\r\n", "Warning replica"),
+            ("redis_version:8.8.2\r\n", ""),
+            ("redis_version:7.0.15\r\n", "Warning lua_holes"),
+            ("aof_enabled:0\r\nredis_version:7.0.15\r\n", "Warning lua_holes, Notice not_persistent"),
+            ("redis_version:7.2.4\r\nvalkey_version:9.1.0\r\n", ""),
+            ("redis_version:7.4.0\r\ndragonfly_version:df-v1.23.0\r\n", ""),
+        ] {
+            assert_eq!(words(info), found, "{info}");
+        }
+    }
+
+    /// The holes of a version, and where they are no more.
+    fn holes(product: &str, version: &str) -> String {
+        let field = if product == VALKEY { "redis_version:7.2.4\r\nvalkey_version" } else { "redis_version" };
+        match lua(&format!("{field}:{version}\r\n")) {
+            None => "none".to_owned(),
+            Some(Hazard { kind: HazardKind::LuaHoles { holes, mended_in, .. }, .. }) => {
+                format!("{} to {}, {mended_in}", holes[0], holes[holes.len() - 1])
+            }
+            Some(other) => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn holes_are_those_of_the_branch() {
+        for (product, version, found) in [
+            (REDIS, "6.2.6", "CVE-2022-24735 to CVE-2025-46819, Redis 6.2.20"),
+            (REDIS, "6.2.7", "CVE-2022-24834 to CVE-2025-46819, Redis 6.2.20"),
+            (REDIS, "6.2.13", "CVE-2024-31449 to CVE-2025-46819, Redis 6.2.20"),
+            (REDIS, "6.2.16", "CVE-2024-46981 to CVE-2025-46819, Redis 6.2.20"),
+            (REDIS, "6.2.17", "CVE-2025-49844 to CVE-2025-46819, Redis 6.2.20"),
+            (REDIS, "6.2.20", "none"),
+            // Nobody has mended 7.0 since.
+            (REDIS, "7.0.11", "CVE-2022-24834 to CVE-2026-23631, Redis 7.2.14"),
+            (REDIS, "7.0.15", "CVE-2024-31449 to CVE-2026-23631, Redis 7.2.14"),
+            (REDIS, "7.2.10", "CVE-2025-49844 to CVE-2026-23631, Redis 7.2.14"),
+            (REDIS, "7.2.11", "CVE-2026-23631 to CVE-2026-23631, Redis 7.2.14"),
+            (REDIS, "7.2.14", "none"),
+            (REDIS, "7.4.9", "none"),
+            (REDIS, "8.0.3", "CVE-2025-49844 to CVE-2026-23631, Redis 8.2.6"),
+            (REDIS, "8.2.6", "none"),
+            (REDIS, "8.6.2", "CVE-2026-23631 to CVE-2026-23631, Redis 8.6.3"),
+            (REDIS, "8.6.3", "none"),
+            (REDIS, "8.8.0", "none"),
+            (REDIS, "255.255.255", "none"),
+            (VALKEY, "7.2.6", "CVE-2024-31449 to CVE-2026-23631, Valkey 7.2.13"),
+            (VALKEY, "7.2.12", "CVE-2026-23631 to CVE-2026-23631, Valkey 7.2.13"),
+            (VALKEY, "7.2.13", "none"),
+            (VALKEY, "8.0.6", "CVE-2025-67733 to CVE-2026-23631, Valkey 8.0.8"),
+            (VALKEY, "8.1.0", "CVE-2025-49844 to CVE-2026-23631, Valkey 8.1.7"),
+            (VALKEY, "9.0.2", "CVE-2025-67733 to CVE-2026-23631, Valkey 9.0.4"),
+            (VALKEY, "9.0.4", "none"),
+            (VALKEY, "9.1.0", "none"),
+            (REDIS, "8", "none"),
+            (REDIS, "of tomorrow", "none"),
+        ] {
+            assert_eq!(holes(product, version), found, "{product} {version}");
+        }
+    }
+
+    #[test]
+    fn the_table_is_in_order() {
+        for Holes { mended, names, .. } in &HOLES {
+            assert!(mended.is_sorted() && !mended.is_empty(), "{names:?}");
+            let mut branches: Vec<_> = mended.iter().map(|(major, minor, _)| (major, minor)).collect();
+            branches.dedup();
+            assert_eq!(branches.len(), mended.len(), "{names:?}: a branch is mended once");
+        }
+    }
+
+    #[test]
+    fn strict_refuses_what_others_are_warned_of() {
+        let check = |info: &str, primary, strict| refusal(&judge(info), primary, strict);
+        let evicting = "maxmemory:100\r\nmaxmemory_policy:allkeys-lru\r\n";
+        assert_eq!(check(evicting, false, false), None);
+        assert_eq!(check(evicting, true, false), None);
+        assert!(matches!(check(evicting, false, true), Some(FaultKind::Hazardous(all)) if all.len() == 1));
+        // Notices are no reason.
+        assert_eq!(check("aof_enabled:0\r\nmaxmemory_policy:allkeys-lru\r\n", true, true), None);
+        // A replica may be promoted, and is waited for; not so the other things.
+        let replica = "role:slave\r\nslave_read_only:1\r\n";
+        assert_eq!(check(replica, false, false), None);
+        assert_eq!(check(replica, true, false), Some(FaultKind::ReadOnly));
+        assert_eq!(check(replica, false, true), Some(FaultKind::ReadOnly));
+        let both = [evicting, replica].concat();
+        assert!(matches!(check(&both, false, true), Some(FaultKind::Hazardous(all)) if all.len() == 2));
+        let writable = "role:slave\r\nslave_read_only:0\r\n";
+        assert!(matches!(check(writable, false, true), Some(FaultKind::Hazardous(_))));
+        assert_eq!(check(writable, true, false), Some(FaultKind::ReadOnly));
+    }
+
+    #[test]
+    fn a_text_of_a_server_gets_into_no_log_as_it_is() {
+        let long = format!("maxmemory:1\r\nmaxmemory_policy:\x1b[2J{}\r\n", "x".repeat(1000));
+        let text = judge(&long)[0].to_string();
+        assert!(!text.contains('\x1b') && text.len() < 300, "{text}");
+    }
+}

@@ -1,0 +1,564 @@
+//! The link to one server: a connection for commands and messages, made anew whenever it breaks.
+//!
+//! It resends nothing. What was on its way when a connection broke has an unknown outcome, and its caller is told so.
+//!
+//! 1. One task makes the connections. Calls wait for it within their own time, and share its attempts.
+//! 2. A connection is handed out when every open mailbox is subscribed on it, and every channel of another library that
+//!    somebody listens to. Those that were open before are told, since messages may have been missed in between.
+//! 3. Attempts are paced: the first comes at once, but only if the last connection has lasted; the next after 50 ms,
+//!    doubling up to 2 s, half of it jitter.
+//! 4. A connection that has been silent while somebody waited in vain is given up, and not waited for again. What was
+//!    sent on it may still be executed.
+//! 5. Where Sentinels say where the server is, they are listened to all the time: when the primary moves, what leads
+//!    to the old one is given up, and the new one is gone to at once.
+
+use super::config::{Protocol, RedisConfig};
+use super::dial::{Dialled, Voting, dial, unsubscribed};
+use super::mailbox::Mailboxes;
+use super::sentinel::{Lookout, Sighting};
+use leasehold_core::SessionId;
+use leasehold_store::World;
+use leasehold_store::jitter;
+use leasehold_store::watched::Watched;
+use leasehold_store::{Bell, Fault, FaultKind, Listening, Phase, Postbox};
+use redis::{Cmd, Pipeline, PushKind, RedisResult, Value};
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::{Instant, timeout_at};
+
+/// Pauses between attempts: the first, and the longest.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+/// How long a connection has to last for the next one to be made at once.
+pub(super) const LASTED: Duration = Duration::from_secs(1);
+/// In what time all clients go to a new primary, of which they hear at once.
+const SPREAD: Duration = Duration::from_millis(50);
+/// How long a connection may be silent while somebody waits, when a call runs out of time. Short, since a lease of a
+/// second leaves no time for a longer doubt; a new connection costs little where the old one was alive after all.
+const SILENCE: Duration = Duration::from_millis(100);
+
+/// The link to one server. Its task and its connection end when it is dropped.
+#[derive(Debug)]
+pub(super) struct Link {
+    shared: Arc<Shared>,
+    /// Makes the connections; `None` before the first call.
+    task: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    config: RedisConfig,
+    node: Arc<str>,
+    mailboxes: Arc<Mailboxes>,
+    state: Watched<State>,
+}
+
+#[derive(Debug)]
+enum State {
+    /// There is none, and this is why, if anything was tried.
+    Down(Option<Fault>),
+    /// There is one.
+    Up(Wire),
+}
+
+impl State {
+    fn wire(&self) -> Option<Wire> {
+        match self {
+            Self::Up(wire) => Some(wire.clone()),
+            Self::Down(_) => None,
+        }
+    }
+
+    fn is_up_by(&self, pulse: &Arc<Pulse>) -> bool {
+        matches!(self, Self::Up(wire) if Arc::ptr_eq(&wire.pulse, pulse))
+    }
+}
+
+/// One connection.
+#[derive(Debug, Clone)]
+pub(super) struct Wire {
+    dialled: Dialled,
+    pulse: Arc<Pulse>,
+}
+
+impl Wire {
+    /// When its server gives locks, if it is a node of a quorum.
+    pub(super) fn voting(&self) -> Option<Voting> {
+        self.dialled.voting
+    }
+}
+
+/// Whether a connection answers.
+#[derive(Debug)]
+struct Pulse {
+    world: Arc<dyn World>,
+    /// Since when somebody has been waiting and nothing was heard, in microseconds of our clock; 0 if nobody is.
+    waiting_since: AtomicU64,
+    /// How many calls wait for an answer.
+    waiting: AtomicU32,
+    /// Set when the connection has ended.
+    ended: AtomicBool,
+}
+
+/// Why a call has no reply, though it may have been sent.
+#[derive(Debug)]
+pub(super) enum Lost {
+    /// The connection broke.
+    Broken(redis::RedisError),
+    /// No reply came in time.
+    TimedOut,
+}
+
+impl Link {
+    /// A link that makes no connection before the first call.
+    pub(super) fn new(config: RedisConfig, mailboxes: Mailboxes) -> Self {
+        let shared = Shared {
+            node: config.node(),
+            config,
+            mailboxes: Arc::new(mailboxes),
+            state: Watched::new(State::Down(None)),
+        };
+        Self { shared: Arc::new(shared), task: Mutex::new(None) }
+    }
+
+    pub(super) fn config(&self) -> &RedisConfig {
+        &self.shared.config
+    }
+
+    pub(super) fn node(&self) -> &Arc<str> {
+        &self.shared.node
+    }
+
+    /// Waits for the first attempt's end.
+    ///
+    /// Cancel safety: the attempt goes on.
+    pub(super) async fn connect(&self) -> Result<(), Fault> {
+        self.start();
+        let reached = |state: &State| match state {
+            State::Up(_) => Some(Ok(())),
+            State::Down(Some(fault)) => Some(Err(fault.clone())),
+            State::Down(None) => None,
+        };
+        self.shared.state.wait_for(reached).await
+    }
+
+    /// A connection, as soon as there is one. Fails when the time is up, or at once where waiting would not help. A node of a
+    /// quorum to which the last attempt has failed is not waited for: what the others say cannot be decided before it has
+    /// answered or failed, and an attempt where votes are split would last for as long as a node may take.
+    ///
+    /// Cancel safety: the attempt to connect goes on for the others.
+    pub(super) async fn wire(&self, deadline: Instant) -> Result<Wire, Fault> {
+        if let Some(wire) = self.ready() {
+            return Ok(wire);
+        }
+        self.start();
+        let votes = self.shared.config.min_uptime().is_some();
+        let settled = |state: &State| match state {
+            State::Up(wire) => Some(Ok(wire.clone())),
+            State::Down(Some(fault)) if votes || !fault.is_transient() => Some(Err(fault.clone())),
+            State::Down(_) => None,
+        };
+        match timeout_at(deadline, self.shared.state.wait_for(settled)).await {
+            Ok(reached) => reached,
+            Err(_) => Err(self.shared.last_fault()),
+        }
+    }
+
+    /// A connection, if there is one.
+    pub(super) fn ready(&self) -> Option<Wire> {
+        self.shared.state.read(State::wire)
+    }
+
+    /// Waits until a connection is not the one in use any more.
+    ///
+    /// Cancel safety: dropping the future changes nothing.
+    pub(super) async fn until_replaced(&self, wire: &Wire) {
+        self.shared.until_replaced(&wire.pulse).await;
+    }
+
+    /// Sends one command.
+    pub(super) async fn call(&self, wire: &mut Wire, cmd: &Cmd, deadline: Instant) -> Result<Value, Lost> {
+        let Wire { dialled, pulse } = wire;
+        let reply = pin!(dialled.conn.send_packed_command(cmd));
+        self.shared.watched(pulse, deadline, reply).await
+    }
+
+    /// Sends several commands in one go. Their replies may be errors, each by itself.
+    pub(super) async fn call_all(
+        &self,
+        wire: &mut Wire,
+        pipeline: &Pipeline,
+        deadline: Instant,
+    ) -> Result<Vec<Value>, Lost> {
+        let Wire { dialled, pulse } = wire;
+        let replies = pin!(dialled.conn.send_packed_commands(pipeline, 0, pipeline.len()));
+        self.shared.watched(pulse, deadline, replies).await
+    }
+
+    /// Gives a connection up, if it is still the one in use.
+    pub(super) fn replace(&self, wire: &Wire) {
+        self.shared.give_up(&wire.pulse);
+    }
+
+    /// Opens a mailbox on this connection and all later ones.
+    pub(super) async fn open_mailbox(
+        &self,
+        session: SessionId,
+        post: Arc<dyn Postbox>,
+        deadline: Instant,
+    ) -> Result<(), Fault> {
+        let mailboxes = &self.shared.mailboxes;
+        // It stands there before a connection is waited for: one that is being made either finds it, or is found here.
+        mailboxes.open(session, post);
+        let channel = mailboxes.channel(session);
+        let result = mailboxes.turns().begin(self.subscribe(&channel, deadline), self.node(), deadline).await;
+        if result.is_err() {
+            mailboxes.close(session);
+        }
+        result
+    }
+
+    /// Listens to a channel of another library, on this connection and all later ones.
+    ///
+    /// Cancel safety: nobody listens any more when it is dropped.
+    pub(super) async fn listen(&self, channel: &str, deadline: Instant) -> Result<Listening, Fault> {
+        // It stands there before a connection is waited for, as a mailbox does.
+        let (bell, name, link) = (Bell::default(), channel.to_owned(), Arc::downgrade(&self.shared));
+        let number = self.shared.mailboxes.others().add(channel, bell.clone());
+        let listening = Listening::new(&bell, move || {
+            let Some(link) = link.upgrade() else { return };
+            if link.mailboxes.others().remove(&name, number) {
+                mute(link, name);
+            }
+        });
+        let turns = self.shared.mailboxes.others().turns();
+        turns.begin(self.subscribe(channel, deadline), self.node(), deadline).await?;
+        bell.ring();
+        Ok(listening)
+    }
+
+    /// Subscribes to a channel, on another connection if the present one breaks.
+    async fn subscribe(&self, channel: &str, deadline: Instant) -> Result<(), Fault> {
+        loop {
+            let mut wire = self.wire(deadline).await?;
+            let Wire { dialled: Dialled { messages, .. }, pulse } = &mut wire;
+            let are_apart = messages.are_apart();
+            let subscribed = {
+                let subscribed = pin!(messages.subscribe(channel));
+                if are_apart {
+                    timeout_at(deadline, subscribed).await
+                } else {
+                    timeout_at(deadline, self.shared.observed(pulse, subscribed)).await
+                }
+            };
+            match subscribed {
+                Ok(Ok(())) => return Ok(()),
+                Ok(Err(error)) if error.clone().into_server_errors().is_some() => {
+                    return Err(unsubscribed(error, self.node()));
+                }
+                Ok(Err(_)) => self.shared.give_up(&wire.pulse),
+                Err(_) => {
+                    // Whether one that has messages alone is there, it says itself.
+                    if !are_apart {
+                        self.shared.give_up_if_silent(&wire.pulse);
+                    }
+                    return Err(Fault::new(FaultKind::TimedOut, Phase::Reply, Arc::clone(self.node())));
+                }
+            }
+        }
+    }
+
+    /// Closes a mailbox, and tells the server without waiting.
+    pub(super) fn close_mailbox(&self, session: SessionId) {
+        if !self.shared.mailboxes.close(session) {
+            return;
+        }
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        let link = Arc::clone(&self.shared);
+        runtime.spawn(async move {
+            let _turn = link.mailboxes.turns().next().await;
+            let Some(mut wire) = link.state.read(State::wire) else { return };
+            if !link.mailboxes.is_open(session) {
+                // If it fails the connection is gone, and the subscription with it.
+                let channel = link.mailboxes.channel(session);
+                let _ = tokio::time::timeout(PAUSE.1, wire.dialled.messages.unsubscribe(channel)).await;
+            }
+        });
+    }
+
+    /// Starts the task that makes connections, also where the runtime that it ran in has ended (1).
+    fn start(&self) {
+        let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
+        if task.as_ref().is_none_or(JoinHandle::is_finished) {
+            *task = Some(tokio::spawn(watch_over(Arc::clone(&self.shared))));
+        }
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        let task = self.task.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let Some(task) = task {
+            task.abort();
+        }
+    }
+}
+
+impl Shared {
+    /// Waits for a reply within its time; gives the connection up if it turns out to be dead. The reply stays where it is
+    /// pinned: it is large, and each future that had it inside would be moved with it.
+    async fn watched<T>(
+        &self,
+        pulse: &Arc<Pulse>,
+        deadline: Instant,
+        reply: Pin<&mut impl Future<Output = RedisResult<T>>>,
+    ) -> Result<T, Lost> {
+        match timeout_at(deadline, self.observed(pulse, reply)).await {
+            Ok(Ok(reply)) => Ok(reply),
+            // The server's own errors are values: this is one of the connection.
+            Ok(Err(error)) => {
+                self.give_up(pulse);
+                Err(Lost::Broken(error))
+            }
+            Err(_) => {
+                self.give_up_if_silent(pulse);
+                Err(Lost::TimedOut)
+            }
+        }
+    }
+
+    async fn observed<T>(
+        &self,
+        pulse: &Pulse,
+        reply: Pin<&mut impl Future<Output = RedisResult<T>>>,
+    ) -> RedisResult<T> {
+        let waiting = pulse.wait();
+        let reply = reply.await;
+        drop(waiting);
+        pulse.beat();
+        reply
+    }
+
+    fn give_up_if_silent(&self, pulse: &Arc<Pulse>) {
+        if pulse.silence() >= SILENCE {
+            self.give_up(pulse);
+        }
+    }
+
+    fn give_up(&self, pulse: &Arc<Pulse>) {
+        self.state.modify(|state| {
+            let current = state.is_up_by(pulse);
+            if current {
+                *state = State::Down(None);
+            }
+            current
+        });
+    }
+
+    fn last_fault(&self) -> Fault {
+        self.state.read(|state| match state {
+            State::Down(Some(fault)) => fault.clone(),
+            _ => Fault::new(FaultKind::TimedOut, Phase::Connect, Arc::clone(&self.node)),
+        })
+    }
+}
+
+/// A call that waits for an answer.
+struct Waiting<'a>(&'a Pulse);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Pulse {
+    fn new(world: Arc<dyn World>) -> Self {
+        Self {
+            world,
+            waiting_since: AtomicU64::new(0),
+            waiting: AtomicU32::new(0),
+            ended: AtomicBool::new(false),
+        }
+    }
+
+    /// Now, by a clock that goes on during a suspend; never 0.
+    fn now_us(&self) -> u64 {
+        self.world.now().as_micros().max(1)
+    }
+
+    /// Waits for an answer until the returned value is dropped.
+    fn wait(&self) -> Waiting<'_> {
+        // As a rule somebody waits already, and the clock need not be read.
+        if self.waiting_since.load(Ordering::Relaxed) == 0 {
+            let _ =
+                self.waiting_since.compare_exchange(0, self.now_us(), Ordering::Relaxed, Ordering::Relaxed);
+        }
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        Waiting(self)
+    }
+
+    /// Something was heard. Whoever waits still does so from now on.
+    fn beat(&self) {
+        let others = self.waiting.load(Ordering::Relaxed) != 0;
+        let since = if others { self.now_us() } else { 0 };
+        self.waiting_since.store(since, Ordering::Relaxed);
+    }
+
+    fn silence(&self) -> Duration {
+        match self.waiting_since.load(Ordering::Relaxed) {
+            0 => Duration::ZERO,
+            since => Duration::from_micros(self.now_us().saturating_sub(since)),
+        }
+    }
+}
+
+/// Ends the subscription to a channel that nobody listens to any more, without waiting.
+fn mute(link: Arc<Shared>, channel: String) {
+    let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+    runtime.spawn(async move {
+        let _turn = link.mailboxes.others().turns().next().await;
+        let Some(mut wire) = link.state.read(State::wire) else { return };
+        if !link.mailboxes.others().is_heard(&channel) {
+            // If it fails the connection is gone, and the subscription with it.
+            let _ = tokio::time::timeout(PAUSE.1, wire.dialled.messages.unsubscribe(channel)).await;
+        }
+    });
+}
+
+/// Runs the task that makes connections, and says so if it cannot: a runtime without IO or timers makes it panic.
+async fn watch_over(shared: Arc<Shared>) {
+    let mut task = JoinSet::new();
+    task.spawn(keep_up(Arc::clone(&shared)));
+    if let Some(Err(_)) = task.join_next().await {
+        let text = "the tokio runtime lacks IO or timers: build it with `enable_all`";
+        let fault =
+            Fault::new(FaultKind::Unusable(text.to_owned()), Phase::Connect, Arc::clone(&shared.node));
+        shared.state.set(State::Down(Some(fault)));
+    }
+}
+
+/// Makes connections for as long as the link lives (1), and leaves a server that is not the primary any more (5).
+async fn keep_up(shared: Arc<Shared>) {
+    let world = shared.config.surroundings();
+    let mut lookout = Lookout::new(&shared.config);
+    // Where Sentinels have seen the server last.
+    let mut known: Option<Sighting> = None;
+    let mut failures = 0;
+    let mut spread = Duration::ZERO;
+    loop {
+        let attempted = async {
+            tokio::time::sleep(pause(failures, world.random()) + spread).await;
+            (shared.mailboxes.all(), attempt(&shared, known.clone()).await)
+        };
+        let attempted = tokio::select! {
+            biased;
+            seen = lookout.moved(known.as_ref()) => Err(seen),
+            attempted = attempted => Ok(attempted),
+        };
+        spread = Duration::ZERO;
+        match attempted {
+            Ok((mailboxes, Ok(wire))) => {
+                let pulse = Arc::clone(&wire.pulse);
+                let since = Instant::now();
+                tracing::debug!(node = %shared.node, "connected");
+                known.clone_from(&wire.dialled.sighting);
+                shared.state.set(State::Up(wire));
+                if pulse.ended.load(Ordering::SeqCst) {
+                    // It ended before there was anything to give up.
+                    shared.give_up(&pulse);
+                }
+                for (_, post) in mailboxes {
+                    post.renewed();
+                }
+                shared.mailboxes.others().ring_all();
+                tokio::select! {
+                    biased;
+                    () = shared.until_replaced(&pulse) => {}
+                    seen = lookout.moved(known.as_ref()) => {
+                        shared.give_up(&pulse);
+                        (known, spread) = (Some(seen), jitter(&**world, SPREAD));
+                    }
+                }
+                tracing::debug!(node = %shared.node, "the connection is lost");
+                failures = if since.elapsed() >= LASTED { 0 } else { failures + 1 };
+            }
+            Ok((_, Err(fault))) => {
+                tracing::debug!(node = %shared.node, %fault, "no connection");
+                shared.state.set(State::Down(Some(fault)));
+                failures += 1;
+            }
+            Err(seen) => {
+                // Once for each time that it moves, since its epoch grows. Why the old one could not be reached says nothing
+                // of the new one.
+                shared.state.set(State::Down(None));
+                (known, spread) = (Some(seen), jitter(&**world, SPREAD));
+                failures = 0;
+            }
+        }
+    }
+}
+
+impl Shared {
+    async fn until_replaced(&self, pulse: &Arc<Pulse>) {
+        self.state.wait_for(|state| (!state.is_up_by(pulse)).then_some(())).await;
+    }
+}
+
+/// One attempt.
+async fn attempt(shared: &Arc<Shared>, hint: Option<Sighting>) -> Result<Wire, Fault> {
+    let pulse = Arc::new(Pulse::new(Arc::clone(shared.config.surroundings())));
+    let on_push = {
+        let (mailboxes, pulse) = (Arc::clone(&shared.mailboxes), Arc::clone(&pulse));
+        // A message on another connection says nothing of this one.
+        let is_same = shared.config.protocol() == Protocol::Resp3;
+        // The connection must not keep alive the link that keeps it.
+        let link: Weak<Shared> = Arc::downgrade(shared);
+        move |push: redis::PushInfo| {
+            if push.kind == PushKind::Disconnection {
+                pulse.ended.store(true, Ordering::SeqCst);
+                if let Some(link) = link.upgrade() {
+                    link.give_up(&pulse);
+                }
+            } else {
+                if is_same {
+                    pulse.beat();
+                }
+                mailboxes.deliver(&push);
+            }
+        }
+    };
+    let dialled = dial(&shared.config, &shared.node, &shared.mailboxes, hint, on_push).await?;
+    Ok(Wire { dialled, pulse })
+}
+
+/// How long to wait after that many failures in a row (3). `random` is 64 random bits.
+fn pause(failures: u32, random: u64) -> Duration {
+    spaced(PAUSE, failures, random)
+}
+
+/// The same between other bounds: the first pause, and the longest.
+pub(super) fn spaced((first, most): (Duration, Duration), failures: u32, random: u64) -> Duration {
+    let Some(doublings) = failures.checked_sub(1) else { return Duration::ZERO };
+    let pause = first.saturating_mul(1 << doublings.min(10)).min(most);
+    #[allow(clippy::cast_precision_loss, reason = "a jitter needs no more than the leading bits")]
+    let share = random as f64 / u64::MAX as f64;
+    pause / 2 + (pause / 2).mul_f64(share)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_are_spread_and_capped() {
+        assert_eq!(pause(0, u64::MAX), Duration::ZERO);
+        assert_eq!(pause(1, 0), Duration::from_millis(25));
+        assert_eq!(pause(2, u64::MAX), Duration::from_millis(100));
+        assert_eq!(pause(u32::MAX, u64::MAX), Duration::from_secs(2));
+        assert!(pause(40, u64::MAX / 4) < pause(40, u64::MAX / 4 * 3));
+    }
+}

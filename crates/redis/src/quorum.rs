@@ -1,0 +1,221 @@
+//! A quorum of Redis servers: which they are, and what they have in common.
+//!
+//! How votes are counted is [`QuorumStore`]'s. What is here is what only a server knows: how long it has been up.
+
+use super::config::{RedisConfig, Site};
+use super::store::RedisStore;
+use super::url::{self, UrlError};
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use leasehold_store::{Fault, FaultKind, Phase, QuorumError, QuorumStore, Store};
+use std::collections::BTreeSet;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a node has to be up before it votes, if nothing is set: twice the lease that a watchdog keeps.
+const MIN_UPTIME: Duration = Duration::from_secs(60);
+/// How long it may take to answer, if nothing is set.
+const NODE_TIMEOUT: Duration = Duration::from_millis(50);
+
+/// Several Redis or Valkey servers that are independent of one another, as a quorum: each a single server, or a primary that
+/// Sentinels know.
+///
+/// From a URL, in which all servers have the same user, password, database, prefix and certificates; or of configurations, where
+/// each has its own:
+///
+/// ```
+/// use leasehold::store::{QuorumConfig, RedisConfig};
+/// use std::time::Duration;
+///
+/// let config: QuorumConfig = "redlock://a.example,b.example,c.example:7000?prefix=app:&min_uptime=2m".parse()?;
+/// assert_eq!(config.addresses()[2], "c.example:7000");
+///
+/// let node = |url: &str| RedisConfig::from_url(url);
+/// let config = QuorumConfig::of([
+///     node("rediss://a.example")?.password("…"),
+///     node("redis+sentinel://s1,s2,s3/locks")?,
+///     node("redis+unix:///run/redis.sock")?,
+/// ])?
+/// .min_uptime(Duration::from_secs(120));
+/// # let _ = config;
+/// # Ok::<(), leasehold::store::UrlError>(())
+/// ```
+///
+/// | URL | |
+/// |---|---|
+/// | `redlock://[user[:password]@]host[:port],host[:port],…[/db]` | three servers or more |
+/// | `redlocks://…` | the same by TLS |
+/// | `?min_uptime=` | how long a server has to be up before it gives a lock: [`min_uptime`](Self::min_uptime) |
+/// | `?node_timeout=` | how long one of them may take to answer: [`node_timeout`](Self::node_timeout) |
+///
+/// All else behind the `?` is as in a [`RedisConfig`], but for `replicas`, which is refused: nodes are counted, and not their
+/// replicas.
+#[derive(Clone)]
+pub struct QuorumConfig {
+    nodes: Vec<RedisConfig>,
+    min_uptime: Duration,
+    node_timeout: Duration,
+}
+
+impl QuorumConfig {
+    /// These nodes. Fails for fewer than three, more than [`QuorumStore::MOST`], if two are at one address, or if one of them
+    /// is a cluster, or waits for its [replicas](RedisConfig::replicas).
+    pub fn of(nodes: impl IntoIterator<Item = RedisConfig>) -> Result<Self, QuorumError> {
+        let nodes: Vec<_> = nodes.into_iter().collect();
+        match nodes.len() {
+            few @ 0..3 => return Err(QuorumError::TooFew { nodes: few }),
+            many if many > QuorumStore::MOST => return Err(QuorumError::TooMany { nodes: many }),
+            _ => {}
+        }
+        let mut seen = BTreeSet::new();
+        if let Some(twice) = nodes.iter().map(RedisConfig::address).find(|node| !seen.insert(node.clone())) {
+            return Err(QuorumError::Twice { node: twice });
+        }
+        if let Some(cluster) = nodes.iter().find(|node| matches!(node.site(), Site::Cluster(_))) {
+            return Err(QuorumError::Cluster { node: cluster.address() });
+        }
+        if nodes.iter().any(|node| node.wanted_replicas() > 0) {
+            return Err(QuorumError::Replicas);
+        }
+        Ok(Self { nodes, min_uptime: MIN_UPTIME, node_timeout: NODE_TIMEOUT })
+    }
+
+    /// The servers of a URL. The same as [`FromStr`].
+    pub fn from_url(url: &str) -> Result<Self, UrlError> {
+        url::parse_quorum(url)
+    }
+
+    /// How long a node has to be up before it gives a lock: 60 s if nothing is set. It is the longest lease, too: longer ones
+    /// are refused.
+    ///
+    /// A node that came back may have forgotten what it gave, and would give it again; so it gives nothing until whatever it
+    /// gave before it was started is over. It releases and lengthens all the same. It says itself for how long it has been up,
+    /// whenever a connection to it is made. A node that Sentinels know has to be the primary for as long as well, since a
+    /// replica does not know of all that was given.
+    ///
+    /// All clients have to have the same here, and after a cold start of all nodes nobody has a lock for so long. Zero switches
+    /// it off: for tests, and where each node writes to its disk before it answers (`appendfsync always`).
+    #[must_use]
+    pub const fn min_uptime(mut self, min_uptime: Duration) -> Self {
+        self.min_uptime = min_uptime;
+        self
+    }
+
+    /// How long a node may take to answer: see [`QuorumStore::node_timeout`].
+    #[must_use]
+    pub const fn node_timeout(mut self, timeout: Duration) -> Self {
+        self.node_timeout = timeout;
+        self
+    }
+
+    /// The addresses of the nodes, without users and passwords.
+    pub fn addresses(&self) -> Vec<String> {
+        self.nodes.iter().map(RedisConfig::address).collect()
+    }
+
+    /// The nodes, in the order of the URL.
+    pub fn nodes(&self) -> &[RedisConfig] {
+        &self.nodes
+    }
+
+    /// The URL of these nodes, without passwords. Only what a URL gave can be written as one.
+    pub fn redacted_url(&self) -> String {
+        let own =
+            [("min_uptime", self.min_uptime, MIN_UPTIME), ("node_timeout", self.node_timeout, NODE_TIMEOUT)];
+        let own = own.into_iter().filter(|(_, value, default)| value != default);
+        url::redacted_quorum(&self.nodes, own.map(|(name, value, _)| (name, value)))
+    }
+
+    /// The same with each node changed. Fails as the first change that fails.
+    pub fn try_map<E>(mut self, change: impl Fn(RedisConfig) -> Result<RedisConfig, E>) -> Result<Self, E> {
+        self.nodes = self.nodes.into_iter().map(change).collect::<Result<_, _>>()?;
+        Ok(self)
+    }
+
+    #[cfg(test)]
+    pub(super) fn spelled_out(&self) -> String {
+        let nodes: Vec<_> = self.nodes.iter().map(RedisConfig::spelled_out).collect();
+        format!("{}; {:?}, {:?}", nodes.join(", "), self.min_uptime, self.node_timeout)
+    }
+}
+
+impl RedisStore {
+    /// Connects to the servers of a quorum, until a majority is connected; the others are gone on with in the background.
+    ///
+    /// Fails once no majority can be connected, and says why of each: [`FaultKind::NoQuorum`]. What is wrong with a minority
+    /// is logged as a warning.
+    ///
+    /// ```no_run
+    /// use leasehold::store::RedisStore;
+    ///
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let store = RedisStore::connect_quorum("redlock://a.example,b.example,c.example".parse()?).await?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// Cancel safety: nothing is left behind when it is dropped.
+    pub async fn connect_quorum(config: QuorumConfig) -> Result<QuorumStore, Fault> {
+        let QuorumConfig { nodes, min_uptime, node_timeout } = config;
+        let stores: Vec<_> = nodes.into_iter().map(|node| Self::lazy(node.node_after(min_uptime))).collect();
+        let unusable = |error: QuorumError| {
+            Fault::new(FaultKind::Unusable(error.to_string()), Phase::Connect, "the quorum")
+        };
+        let nodes = stores.iter().map(|store| Arc::new(store.clone()) as Arc<dyn Store>);
+        let longest = Some(min_uptime).filter(|min_uptime| !min_uptime.is_zero());
+        let quorum =
+            QuorumStore::of(nodes).map_err(unusable)?.node_timeout(node_timeout).longest_lease(longest);
+        let needed = quorum.needed();
+        let (mut connected, mut failed) = (0, Vec::new());
+        let mut attempts: FuturesUnordered<_> = stores.iter().map(Self::reach).collect();
+        while let Some(attempt) = attempts.next().await {
+            match attempt {
+                Ok(()) => connected += 1,
+                Err(fault) => {
+                    tracing::warn!(node = %fault.node, %fault, "a node of the quorum is missing");
+                    failed.push(fault);
+                }
+            }
+            if connected >= needed {
+                return Ok(quorum);
+            }
+        }
+        let kind = FaultKind::NoQuorum { needed, of: stores.len(), nodes: failed };
+        Err(Fault::new(kind, Phase::Connect, "the quorum"))
+    }
+}
+
+impl FromStr for QuorumConfig {
+    type Err = UrlError;
+
+    fn from_str(url: &str) -> Result<Self, UrlError> {
+        Self::from_url(url)
+    }
+}
+
+impl fmt::Debug for QuorumConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("QuorumConfig")
+            .field("nodes", &self.nodes)
+            .field("min_uptime", &self.min_uptime)
+            .field("node_timeout", &self.node_timeout)
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cluster_is_no_node() {
+        let nodes = ["redis://a", "redis+cluster://b,c", "redis+sentinel://d/locks"];
+        let refused = QuorumConfig::of(nodes.map(|url| RedisConfig::from_url(url).expect("a good URL")));
+        let error = refused.expect_err("nobody knows since when each of its servers votes");
+        assert!(
+            matches!(error, QuorumError::Cluster { .. }) && error.to_string().contains("b:6379"),
+            "{error}"
+        );
+    }
+}

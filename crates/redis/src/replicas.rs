@@ -1,0 +1,309 @@
+//! What replicas have of a hold, where somebody has asked for that.
+//!
+//! Owns a connection of its own, on which nothing else is said: WAIT keeps whatever comes behind it waiting, and counts what
+//! was written on its own connection alone.
+//!
+//! 1. A grant was written by whoever has released the lock. So the hold is looked for here, which says that this server has
+//!    it; then something is written, which the server sends to its replicas behind the hold; and WAIT asks who has that.
+//! 2. An extend that cannot lengthen anything is the look: what it answers compares the hold, for every kind of lock.
+//! 3. What is looked at and written is the lock's own key, so that all goes to where the hold is, also while its slot moves.
+//!    Where nothing was written, WAIT has been asked about nothing, and its answer says nothing.
+
+use super::cluster::{Cluster, Redirect, is_unknown_script, redirect};
+use super::config::{Address, Errand, RedisConfig};
+use super::home::Home;
+use super::link::{Link, Lost, Wire};
+use super::mailbox::Mailboxes;
+use super::reply;
+use super::script::Call;
+use super::verdict::{Verdict, goes_elsewhere, judge};
+use leasehold_core::{Claim, Extend, Extended, Lock, LockKeys, Op, Reply};
+use leasehold_store::{Fault, FaultKind, Phase};
+use redis::{Pipeline, Value, cmd};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// How late the server may notice that its time is over: it looks ten times a second where it has nothing else to do.
+const LATE: Duration = Duration::from_millis(150);
+/// Pauses between two questions: the first, and the longest.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(200));
+
+/// What the answers to a question mean.
+enum Judged {
+    /// Enough of them have the hold.
+    Had,
+    /// They have not.
+    Not(Fault),
+    /// Another connection may lead to the server that has it.
+    Elsewhere(Fault),
+    /// The node has looked at nothing: in a cluster others may have it, or this one may in a moment.
+    Redirected(Redirect, Fault),
+}
+
+/// What is asked, of whichever server.
+struct Question<'a> {
+    look: &'a Op,
+    /// The look, and the writing (3).
+    calls: [Call; 2],
+    /// When there is no more time for an answer.
+    deadline: Instant,
+}
+
+/// The links that are in use.
+#[derive(Debug, Default)]
+struct Links {
+    /// One to each node that was asked, over which nothing else is said; without an address, to the only server.
+    to: BTreeMap<Option<Address>, Arc<Link>>,
+    /// The primaries as they were when links were ended last.
+    primaries: Vec<Address>,
+}
+
+/// Asks the replicas of a server, or of each primary of a cluster.
+#[derive(Debug)]
+pub(super) struct Replicas {
+    config: RedisConfig,
+    wanted: u32,
+    links: Mutex<Links>,
+}
+
+impl Replicas {
+    /// So many of them, over links that nobody else has.
+    pub(super) const fn new(config: RedisConfig, wanted: u32) -> Self {
+        Self { config, wanted, links: Mutex::new(Links { to: BTreeMap::new(), primaries: Vec::new() }) }
+    }
+
+    /// Waits until enough of them have a hold. What was sent may be executed after this has failed; it changes nothing, so
+    /// it is asked again for as long as there is time where the connection broke or led to another server, or the slot moves.
+    pub(super) async fn confirm(
+        &self,
+        cluster: Option<&Cluster>,
+        home: &Home<'_>,
+        lock: &Lock,
+        keys: &LockKeys,
+        claim: &Claim,
+        deadline: Instant,
+    ) -> Result<(), Fault> {
+        let look =
+            Op::Extend(Extend { claim: claim.clone(), lease_ms: 1, keep_record: false, reserve: None });
+        let unusable = || FaultKind::Unusable("there is no script for this".to_owned());
+        let call =
+            Call::lesser(&look, lock.kind, home, keys).or_else(|| Call::new(&look, lock.kind, home, keys));
+        let call = call.ok_or_else(|| Fault::new(unusable(), Phase::Send, self.config.node()))?;
+        let question = Question { look: &look, calls: [call, Call::touch(keys)], deadline };
+        let Some(cluster) = cluster else { return self.confirm_at_one(&question).await };
+        let (mut aside, mut pause): (Option<Address>, _) = (None, PAUSE.0);
+        loop {
+            let asking = aside.is_some();
+            let node = match aside.take() {
+                None => {
+                    let map = cluster.map(deadline).await?;
+                    self.keep_to(map.primaries());
+                    map.primary(keys.slot()).cloned()
+                }
+                there => there,
+            };
+            // While there is no primary, or no way to it, the next one may be another.
+            let judged = match node {
+                None => Judged::Elsewhere(cluster.uncovered()),
+                Some(node) => self.ask_at(Some(&node), &question, asking, PAUSE.1).await,
+            };
+            let fault = match judged {
+                Judged::Had => return Ok(()),
+                Judged::Not(fault) => return Err(fault),
+                // Once, and then whoever has the slot by then.
+                Judged::Redirected(Redirect::Ask(there), _) if !asking => {
+                    aside = Some(there);
+                    continue;
+                }
+                Judged::Redirected(Redirect::Moved(to), fault) => {
+                    cluster.moved(keys.slot(), to);
+                    fault
+                }
+                Judged::Redirected(_, fault) | Judged::Elsewhere(fault) => {
+                    cluster.doubt();
+                    fault
+                }
+            };
+            pause = rest(pause, fault, deadline).await?;
+        }
+    }
+
+    /// Asks the only server.
+    async fn confirm_at_one(&self, question: &Question<'_>) -> Result<(), Fault> {
+        let mut pause = PAUSE.0;
+        loop {
+            let fault = match self.ask_at(None, question, false, Duration::MAX).await {
+                Judged::Had => return Ok(()),
+                Judged::Not(fault) => return Err(fault),
+                Judged::Elsewhere(fault) | Judged::Redirected(_, fault) => fault,
+            };
+            pause = rest(pause, fault, question.deadline).await?;
+        }
+    }
+
+    /// Asks a node, or the only server, once; with so much patience for a connection. It is `asking` where another node has
+    /// said that the slot moves there.
+    async fn ask_at(
+        &self,
+        node: Option<&Address>,
+        question: &Question<'_>,
+        asking: bool,
+        patience: Duration,
+    ) -> Judged {
+        let link = self.link(node);
+        let deadline = question.deadline;
+        let until = Instant::now().checked_add(patience).map_or(deadline, |until| until.min(deadline));
+        let mut wire = match link.wire(until).await {
+            Ok(wire) => wire,
+            // In a cluster, that time was not all of it.
+            Err(fault) if node.is_some() && fault.is_transient() => return Judged::Elsewhere(fault),
+            Err(fault) => return Judged::Not(fault),
+        };
+        let answers = match ask(&link, &mut wire, (self.wanted, asking), question).await {
+            Ok(answers) => answers,
+            Err(Lost::Broken(error)) => {
+                return Judged::Elsewhere(fault(&link, FaultKind::Disconnected).because(error));
+            }
+            // As a rule somebody else's question was before this one, and has not been answered either.
+            Err(Lost::TimedOut) => return Judged::Not(fault(&link, self.too_few(0))),
+        };
+        // A connection over which a node says who else has it is a good one.
+        let redirected = node.and_then(|node| answers.iter().find_map(|answer| redirected(node, answer)));
+        if let Some(to) = redirected {
+            return Judged::Redirected(to, fault(&link, FaultKind::Busy));
+        }
+        let judged = self.judge(&link, question.look, &answers);
+        if matches!(judged, Judged::Elsewhere(_)) {
+            link.replace(&wire);
+        }
+        judged
+    }
+
+    /// The link to a node of a cluster, or to the only server.
+    fn link(&self, node: Option<&Address>) -> Arc<Link> {
+        let config = || match node {
+            None => self.config.clone(),
+            Some(node) => self.config.of_member(node, Errand::Calls),
+        };
+        let made = || Arc::new(Link::new(config(), Mailboxes::elsewhere(|_| {})));
+        Arc::clone(self.links().to.entry(node.cloned()).or_insert_with(made))
+    }
+
+    /// Ends the links to all others where these are not the primaries of before. So one to a node that has no slot yet, and
+    /// gets its first, is kept until it has.
+    fn keep_to(&self, primaries: &[Address]) {
+        let mut links = self.links();
+        if links.primaries != primaries {
+            links.primaries = primaries.to_vec();
+            links.to.retain(|link, _| link.as_ref().is_some_and(|link| primaries.contains(link)));
+        }
+    }
+
+    fn links(&self) -> MutexGuard<'_, Links> {
+        // Nothing in here panics while it holds them.
+        self.links.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the answers to the look, the writing and the question say.
+    fn judge(&self, link: &Link, look: &Op, answers: &[Value]) -> Judged {
+        let malformed = || Judged::Not(fault(link, FaultKind::Failed(reply::Malformed.to_string())));
+        let errors = answers.iter().filter_map(|answer| match answer {
+            Value::ServerError(error) if goes_elsewhere(error) => {
+                Some(Verdict { elsewhere: true, ..judge(error) })
+            }
+            Value::ServerError(error) => Some(judge(error)),
+            _ => None,
+        });
+        // A replica answers the look, and says only to the writing what it is.
+        let mut errors: Vec<_> = errors.collect();
+        if let Some(at) = errors.iter().position(|error| error.elsewhere) {
+            return Judged::Elsewhere(fault(link, errors.swap_remove(at).kind));
+        }
+        if let Some(error) = errors.into_iter().next() {
+            return Judged::Not(fault(link, error.kind));
+        }
+        let [looked, written, found] = answers else { return malformed() };
+        match (reply::read(look, looked), found) {
+            // The hold has ended in between, and WAIT was asked about nothing (3).
+            (Ok(Reply::Extend(Extended::Extended)), _) if *written != Value::Int(1) => {
+                Judged::Elsewhere(fault(link, self.too_few(0)))
+            }
+            (Ok(Reply::Extend(Extended::Extended)), Value::Int(found)) => {
+                match u32::try_from(*found).unwrap_or(0) {
+                    found if found >= self.wanted => Judged::Had,
+                    found => Judged::Not(fault(link, self.too_few(found))),
+                }
+            }
+            // It has lost the hold, or this connection leads to another server than the one that has it.
+            (Ok(Reply::Extend(Extended::NotHeld)), _) => Judged::Elsewhere(fault(link, self.too_few(0))),
+            (Ok(Reply::Refused(refused)), _) => Judged::Not(fault(link, FaultKind::Meaningless(refused))),
+            _ => malformed(),
+        }
+    }
+
+    const fn too_few(&self, found: u32) -> FaultKind {
+        FaultKind::Unconfirmed { wanted: self.wanted, found }
+    }
+}
+
+fn fault(link: &Link, kind: FaultKind) -> Fault {
+    Fault::new(kind, Phase::Reply, Arc::clone(link.node()))
+}
+
+/// What a node of a cluster says of where else to go, having looked at nothing.
+fn redirected(node: &Address, answer: &Value) -> Option<Redirect> {
+    let Value::ServerError(error) = answer else { return None };
+    goes_elsewhere(error).then(|| redirect(node, answer).unwrap_or(Redirect::Later))
+}
+
+/// A pause before it is asked again, and how long the next one is. The fault that it was for, where there is no time for it.
+async fn rest(pause: Duration, fault: Fault, deadline: Instant) -> Result<Duration, Fault> {
+    if Instant::now() + pause >= deadline {
+        return Err(fault);
+    }
+    tokio::time::sleep(pause).await;
+    Ok((pause * 2).min(PAUSE.1))
+}
+
+/// The answers to the look, the writing and the question. The scripts are sent along where the server does not know them.
+async fn ask(
+    link: &Link,
+    wire: &mut Wire,
+    (wanted, asking): (u32, bool),
+    Question { calls, deadline, .. }: &Question<'_>,
+) -> Result<Vec<Value>, Lost> {
+    let mut loaded = false;
+    loop {
+        let mut question = Pipeline::with_capacity(7);
+        if loaded {
+            for call in calls {
+                question.add_command(call.load());
+            }
+        }
+        for call in calls {
+            if asking {
+                question.add_command(cmd("ASKING"));
+            }
+            question.add_command(call.cmd().clone());
+        }
+        question.add_command(cmd("WAIT").arg(wanted).arg(waits_ms(*deadline)).clone());
+        let answers = link.call_all(wire, &question, *deadline).await?.into_iter();
+        let answers = answers.skip(if loaded { calls.len() } else { 0 }).enumerate();
+        // What stands before a call is told by that call's answer.
+        let counts = |at: usize| !asking || at % 2 == 1 || at == 2 * calls.len();
+        let answers: Vec<_> = answers.filter(|(at, _)| counts(*at)).map(|(_, answer)| answer).collect();
+        if loaded || !answers.iter().any(is_unknown_script) {
+            return Ok(answers);
+        }
+        loaded = true;
+    }
+}
+
+/// How long the server may wait: not for ever, which is what 0 would be, and so that its answer comes in time.
+fn waits_ms(deadline: Instant) -> u64 {
+    let left = deadline.saturating_duration_since(Instant::now());
+    let in_time = left.saturating_sub(LATE.min(left / 2));
+    u64::try_from(in_time.as_millis()).unwrap_or(u64::MAX).max(1)
+}

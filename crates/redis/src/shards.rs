@@ -1,0 +1,44 @@
+//! Independent servers as [`Shards`]: connecting to them.
+
+use crate::config::RedisConfig;
+use crate::store::RedisStore;
+use futures_util::future::join_all;
+use leasehold_store::{Fault, FaultKind, Phase, Shards, Store};
+use std::sync::Arc;
+
+impl RedisStore {
+    /// Connects to servers, each called by its [address](RedisConfig::address): all clients have to write them alike.
+    ///
+    /// A server that does not answer is connected to when its locks are used, as long as another one does. Fails if none
+    /// answers, and if one will not serve us however often we ask: for a wrong password, say.
+    ///
+    /// ```no_run
+    /// use leasehold::store::{RedisConfig, RedisStore};
+    ///
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let servers = RedisConfig::shards_from_url("redis+shard://a.example,b.example?prefix=app:")?;
+    /// let shards = RedisStore::connect_shards(servers).await?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// Cancel safety: nothing is left behind when it is dropped.
+    pub async fn connect_shards(servers: impl IntoIterator<Item = RedisConfig>) -> Result<Shards, Fault> {
+        let shard = |config: RedisConfig| (config.address().to_lowercase(), Self::lazy(config));
+        let stores: Vec<_> = servers.into_iter().map(shard).collect();
+        let shards =
+            stores.iter().map(|(name, store)| (name.clone(), Arc::new(store.clone()) as Arc<dyn Store>));
+        let shards = Shards::new(shards).map_err(|error| {
+            Fault::new(FaultKind::Unusable(error.to_string()), Phase::Connect, "redis+shard")
+        })?;
+        let reached = join_all(stores.iter().map(|(_, store)| store.reach())).await;
+        let down: Vec<_> = reached.into_iter().filter_map(Result::err).collect();
+        let all_are_down = down.len() == stores.len();
+        if let Some(fault) = down.iter().find(|fault| all_are_down || !fault.is_transient()) {
+            return Err(fault.clone());
+        }
+        for fault in &down {
+            tracing::warn!(%fault, "a shard does not answer: nobody gets its locks");
+        }
+        Ok(shards)
+    }
+}

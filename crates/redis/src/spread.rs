@@ -1,0 +1,259 @@
+//! What [`RedisStore`] does at all primaries of a cluster, or at several of them at once: batches, lists, and looking them
+//! over.
+//!
+//! What one operation means, and where it goes, is elsewhere: whatever a node does not do here at once goes that way.
+
+use super::cluster::{Cluster, Split, is_split, is_unknown_script};
+use super::config::Address;
+use super::reply;
+use super::script::{Call, goes_by_token};
+use super::store::{Attended, EXTENDS_AT_ONCE, Line, RECORDS_AT_ONCE, RedisStore, refused};
+use futures_util::future::join_all;
+use leasehold_core::{Lock, LockKeys, Op, Place, SessionEntry, SessionId, SessionReply};
+use leasehold_store::{Examination, Executed, FaultKind, Outcome, Phase};
+use redis::{Pipeline, Value, cmd};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use tokio::time::Instant;
+
+/// How many slots are asked in one go who is there.
+const SLOTS_AT_ONCE: usize = 1024;
+
+/// Operations that go to one slot as one call.
+struct Group {
+    /// Which they are of all.
+    of: Vec<usize>,
+    slot: u16,
+    call: Call,
+}
+
+impl Group {
+    fn ops(&self, all: &[(Lock, Op)]) -> Vec<(Lock, Op)> {
+        self.of.iter().map(|at| all[*at].clone()).collect()
+    }
+}
+
+impl RedisStore {
+    /// Sends several operations, in one go to each primary. Whatever does not belong there any more goes to whoever has it,
+    /// slot by slot; what cannot be done in one step with others since a slot moves is sent by itself.
+    pub(super) async fn send_all_in(
+        &self,
+        cluster: &Cluster,
+        ops: &[(Lock, Op)],
+        deadline: Instant,
+    ) -> Vec<Outcome> {
+        let mut outcomes: Vec<Option<Outcome>> = vec![None; ops.len()];
+        let map = match cluster.map(deadline).await {
+            Ok(map) => map,
+            Err(fault) => return vec![Outcome::Failed(Executed::No, fault); ops.len()],
+        };
+        let mut by_node: BTreeMap<Option<&Address>, Vec<Group>> = BTreeMap::new();
+        for group in self.groups(ops, &mut outcomes) {
+            by_node.entry(map.primary(group.slot)).or_default().push(group);
+        }
+        let sent = by_node.values().map(|groups| self.send_groups(cluster, ops, groups, deadline));
+        for (at, outcome) in join_all(sent).await.into_iter().flatten() {
+            outcomes[at] = Some(outcome);
+        }
+        let lost = || Outcome::Failed(Executed::No, self.fault(FaultKind::Unreachable, Phase::Send));
+        outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(lost)).collect()
+    }
+
+    /// The calls of these operations: extends of one slot go together. What cannot be called is an outcome at once.
+    fn groups(&self, ops: &[(Lock, Op)], outcomes: &mut [Option<Outcome>]) -> Vec<Group> {
+        let mut extends: BTreeMap<u16, Vec<(usize, LockKeys)>> = BTreeMap::new();
+        let mut groups = Vec::new();
+        for (at, (lock, op)) in ops.iter().enumerate() {
+            match (op, self.call(lock, op)) {
+                (_, Err(fault)) => outcomes[at] = Some(Outcome::Failed(Executed::No, fault)),
+                (Op::Extend(extend), Ok((keys, _))) if goes_by_token(lock.kind, extend) => {
+                    extends.entry(keys.slot()).or_default().push((at, keys));
+                }
+                (_, Ok((keys, call))) => groups.push(Group { of: vec![at], slot: keys.slot(), call }),
+            }
+        }
+        for (slot, extends) in extends {
+            for some in extends.chunks(EXTENDS_AT_ONCE) {
+                let mut calls = Vec::with_capacity(some.len());
+                for (at, keys) in some {
+                    if let (lock, Op::Extend(extend)) = &ops[*at] {
+                        calls.push((keys, lock.kind, extend));
+                    }
+                }
+                let call = Call::extends(&calls);
+                groups.push(Group { of: some.iter().map(|(at, _)| *at).collect(), slot, call });
+            }
+        }
+        groups
+    }
+
+    /// Sends the groups of one primary, and gives what became of each operation.
+    async fn send_groups(
+        &self,
+        cluster: &Cluster,
+        ops: &[(Lock, Op)],
+        groups: &[Group],
+        deadline: Instant,
+    ) -> Vec<(usize, Outcome)> {
+        let all = |outcome: &Outcome| {
+            groups.iter().flat_map(|group| &group.of).map(|at| (*at, outcome.clone())).collect()
+        };
+        let Some(first) = groups.first() else { return Vec::new() };
+        let (node, mut wire) = match cluster.wire(first.slot, deadline).await {
+            Ok(reached) => reached,
+            Err(fault) => return all(&Outcome::Failed(Executed::No, fault)),
+        };
+        let mut pipeline = Pipeline::with_capacity(groups.len());
+        for group in groups {
+            pipeline.add_command(group.call.cmd().clone());
+        }
+        let values = match node.link.call_all(&mut wire, &pipeline, deadline).await {
+            Ok(values) => values,
+            Err(lost) => {
+                cluster.doubt();
+                return all(&Outcome::Failed(Executed::Unknown, node.lost(lost)));
+            }
+        };
+        let line = &Line::Node(Arc::clone(&node), Some(wire));
+        let outcomes = groups.iter().zip(values).map(|(group, value)| {
+            let node = &node;
+            async move {
+                let outcomes = if is_split(&value) {
+                    self.send_each(ops, group, deadline).await
+                } else if is_unknown_script(&value) || node.redirect(&value).is_some() {
+                    self.send_group(ops, group, deadline).await
+                } else {
+                    self.outcomes(&group.ops(ops), &value, line)
+                };
+                group.of.iter().copied().zip(outcomes).collect::<Vec<_>>()
+            }
+        });
+        join_all(outcomes).await.into_iter().flatten().collect()
+    }
+
+    /// Sends a group by itself, to whoever has its slot. Where some of its keys have gone ahead it falls apart.
+    async fn send_group(&self, ops: &[(Lock, Op)], group: &Group, deadline: Instant) -> Vec<Outcome> {
+        if group.of.len() == 1 {
+            return self.send_each(ops, group, deadline).await;
+        }
+        match self.reply(group.slot, &group.call, false, Split::Tell, deadline).await {
+            Ok((value, _)) if is_split(&value) => self.send_each(ops, group, deadline).await,
+            Ok((value, line)) => self.outcomes(&group.ops(ops), &value, &line),
+            Err(outcome) => vec![outcome; group.of.len()],
+        }
+    }
+
+    /// Sends the operations of a group each by itself.
+    async fn send_each(&self, ops: &[(Lock, Op)], group: &Group, deadline: Instant) -> Vec<Outcome> {
+        join_all(group.of.iter().map(|at| self.send(&ops[*at].0, &ops[*at].1, deadline))).await
+    }
+
+    /// The indexes of all slots, and then all records of which they know.
+    pub(super) async fn list_in(
+        &self,
+        cluster: &Cluster,
+        deadline: Instant,
+    ) -> Result<SessionReply, Attended> {
+        let map = cluster.map(deadline).await.map_err(refused)?;
+        let lists = map.primaries().iter().map(|primary| {
+            let slots = map.slots_of(primary);
+            async move { self.list_at(&slots, deadline).await }
+        });
+        let entries = join_all(lists).await.into_iter().collect::<Result<Vec<_>, _>>()?;
+        Ok(SessionReply::List(entries.concat()))
+    }
+
+    /// The sessions in those slots, which one primary has.
+    async fn list_at(&self, slots: &[u16], deadline: Instant) -> Result<Vec<SessionEntry>, Attended> {
+        let mut found = Vec::new();
+        for some in slots.chunks(SLOTS_AT_ONCE) {
+            let index = |slot: &u16| {
+                let sessions = self.home_at(Place::new(*slot)).sessions();
+                cmd("ZRANGE").arg(sessions).arg(0).arg(-1).clone()
+            };
+            let commands: Vec<_> = some.iter().map(|slot| (*slot, index(slot))).collect();
+            for (slot, value) in self.ask_slots(commands, deadline).await? {
+                if let Some(sessions) = value.map(|value| reply::sessions(&value)) {
+                    found.extend(self.well_formed(sessions)?.into_iter().map(|session| (slot, session)));
+                }
+            }
+        }
+        let mut entries = Vec::with_capacity(found.len());
+        for some in found.chunks(RECORDS_AT_ONCE) {
+            let mut question = Pipeline::with_capacity(1);
+            question.cmd("TIME");
+            let now = self.plain(some[0].0, &question, |_, _| false, deadline).await?;
+            let now_ms = self.well_formed(now.first().ok_or(reply::Malformed).and_then(reply::now_ms))?;
+            let record = |(slot, session): &(u16, SessionId)| {
+                let record = self.home_at(Place::new(*slot)).session(*session);
+                (*slot, cmd("HGETALL").arg(record).clone())
+            };
+            let answers = self.ask_slots(some.iter().map(record).collect(), deadline).await?;
+            for ((_, session), (_, value)) in some.iter().zip(answers) {
+                if let Some(value) = value {
+                    entries.extend(self.well_formed(reply::session_entry(*session, now_ms, &value))?);
+                }
+            }
+        }
+        Ok(entries)
+    }
+
+    /// Sends commands on one key each, in one go to the primary of the first; what has gone elsewhere follows by itself. Nothing,
+    /// where something else stands there.
+    async fn ask_slots(
+        &self,
+        commands: Vec<(u16, redis::Cmd)>,
+        deadline: Instant,
+    ) -> Result<Vec<(u16, Option<Value>)>, Attended> {
+        let (Some((first, _)), Some(cluster)) = (commands.first(), self.cluster()) else {
+            return Ok(Vec::new());
+        };
+        let mut pipeline = Pipeline::with_capacity(commands.len());
+        for (_, command) in &commands {
+            pipeline.add_command(command.clone());
+        }
+        let (node, mut wire) = cluster.wire(*first, deadline).await.map_err(refused)?;
+        let values = node.link.call_all(&mut wire, &pipeline, deadline).await;
+        let values = values.map_err(|lost| Outcome::Failed(Executed::Unknown, node.lost(lost)))?;
+        let mut answers = Vec::with_capacity(commands.len());
+        for ((slot, command), value) in commands.into_iter().zip(values) {
+            let (value, line) = if node.redirect(&value).is_some() {
+                let (value, node) = cluster.command(slot, &command, deadline).await?;
+                (value, Line::Node(node, None))
+            } else {
+                (value, Line::Node(Arc::clone(&node), None))
+            };
+            if super::store::is_wrong_type(&value) {
+                answers.push((slot, None));
+            } else {
+                self.no_error(&value, &line)?;
+                answers.push((slot, Some(value)));
+            }
+        }
+        Ok(answers)
+    }
+
+    /// What each primary says of itself, which may be that it does not answer.
+    pub(super) async fn look_all_over(
+        &self,
+        cluster: &Cluster,
+        deadline: Instant,
+    ) -> Result<Vec<Examination>, Attended> {
+        let map = cluster.map(deadline).await.map_err(refused)?;
+        let each = map.primaries().iter().filter_map(|primary| {
+            let slot = map.slots_of(primary).first().copied()?;
+            Some(async move {
+                let node = primary.to_string();
+                match self.look_over(slot, deadline).await {
+                    Ok(mut found) => {
+                        found.node = node;
+                        Ok(found)
+                    }
+                    Err(Outcome::Failed(_, fault)) => Ok(Examination::of_silent(node, &fault)),
+                    Err(odd) => Err(odd),
+                }
+            })
+        });
+        join_all(each).await.into_iter().collect()
+    }
+}

@@ -1,0 +1,869 @@
+//! [`RedisStore`]: operations in, outcomes out.
+//!
+//! 1. An operation is sent once. Only where the server said that it does not know the script, so that nothing was
+//!    executed, is it sent again, together with the script.
+//! 2. Every call ends by its own deadline, which counts from the call.
+//! 3. In a cluster each lock has a slot, and where it goes is the [cluster](super::cluster)'s. Where a slot moves, and some of
+//!    a lock's keys have gone ahead, as much of an operation is done as can be with the others: who has the lock goes on,
+//!    and can be done with it.
+
+use super::cluster::{self, Cluster, Node, SLOTS, Split, is_unknown_script};
+use super::config::{RedisConfig, Site};
+use super::hazard;
+use super::home::Home;
+use super::lent::Lent;
+use super::link::{Link, Lost, Wire};
+use super::mailbox::Mailboxes;
+use super::replicas::Replicas;
+use super::reply::{self, Malformed};
+use super::script::{Call, goes_by_token};
+use super::verdict::judge;
+use futures_util::future::{BoxFuture, join_all};
+use leasehold_core::{
+    Acquire, Beat, Claim, Extend, KeyError, KeySpace, Kind, Lock, LockKeys, Op, Place, Reply, SessionEntry,
+    SessionId, SessionOp, SessionReply, Share,
+};
+use leasehold_store::{
+    ClockDifference, Examination, Executed, Fault, FaultKind, Hazard, HazardKind, Listening, Outcome, Phase,
+    Postbox, SessionKeeping, Severity, Store,
+};
+use leasehold_store::{System, World};
+use redis::aio::MultiplexedConnection;
+use redis::{Pipeline, PushInfo, Value, cmd};
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+use tokio::sync::broadcast::Receiver;
+use tokio::time::Instant;
+
+/// How often one operation is sent at most, where somebody flushes the scripts all the time (1).
+const SENT_AT_MOST: u32 = 4;
+/// How many extends are one call at most: others at the server wait for as long as it takes.
+pub(super) const EXTENDS_AT_ONCE: usize = 64;
+/// How many records of sessions are read in one go: a request is answered as a whole, and others wait for that.
+pub(super) const RECORDS_AT_ONCE: usize = 256;
+/// How often a server is asked for the time: the answer that came soonest is the least uncertain.
+const CLOCK_READINGS: usize = 5;
+/// By how much clocks may differ before it is told: those that NTP keeps do so by less.
+const CLOCKS_APART: Duration = Duration::from_secs(1);
+/// What a time that is too long to count counts as.
+const FAR: Duration = Duration::from_secs(24 * 3600);
+
+/// Locks on one Redis (6.2 or newer) or Valkey (7.2 or newer) server, or on a cluster of them.
+///
+/// One connection carries all commands and messages. It is made anew when it breaks, with pauses that grow to 2 s and
+/// are half random; calls wait for that within their own time. Cheap to clone; clones share the connection. In a cluster
+/// there is one to each primary, and another where grants are awaited.
+///
+/// ```no_run
+/// use leasehold::store::{Fault, RedisStore};
+///
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let store = RedisStore::connect("redis://localhost/?prefix=app:".parse()?).await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct RedisStore {
+    keys: KeySpace,
+    way: Arc<Way>,
+    /// Set if a hold is to count only once replicas have it.
+    replicas: Option<Arc<Replicas>>,
+}
+
+/// What became of an operation on sessions that was not done.
+pub(super) type Attended = Outcome<SessionReply>;
+
+/// How the server is reached.
+#[derive(Debug)]
+enum Way {
+    /// By a link of our own.
+    Link(Link),
+    /// By a connection that the user has made.
+    Lent(Lent),
+    /// There are several, each with some of the slots.
+    Cluster(Cluster),
+}
+
+/// A connection to send on.
+pub(super) enum Line<'a> {
+    Link(&'a Link, Wire),
+    Lent(&'a Lent),
+    Node(Arc<Node>, Option<Wire>),
+}
+
+impl RedisStore {
+    /// Connects to a server, so that a wrong address, a wrong password or a server that is too old shows at once.
+    ///
+    /// What is wrong with the server's settings, or its version, is logged as a warning, each once for this configuration
+    /// and its clones; with [`RedisConfig::strict`] it is an error. [`Store::examine`] tells all of it.
+    ///
+    /// Fails as the first attempt fails, within [`RedisConfig::connect_timeout`]. The connection belongs to the
+    /// runtime of the caller; when that has ended, the next call makes another in its own.
+    ///
+    /// ```no_run
+    /// use leasehold::store::{FaultKind, RedisConfig, RedisStore};
+    ///
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let config = RedisConfig::from_url("rediss://locks.example")?.username("locks").password("…");
+    /// match RedisStore::connect(config).await {
+    ///     Ok(store) => drop(store),
+    ///     Err(fault) if fault.kind == FaultKind::Unauthenticated => eprintln!("{fault}"),
+    ///     Err(fault) => return Err(fault.into()),
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// Cancel safety: nothing is left behind when it is dropped.
+    pub async fn connect(config: RedisConfig) -> Result<Self, Fault> {
+        let store = Self::lazy(config);
+        store.reach().await?;
+        Ok(store)
+    }
+
+    /// Waits for the end of the first attempt to connect, where it is the store that connects.
+    pub(crate) async fn reach(&self) -> Result<(), Fault> {
+        match &*self.way {
+            Way::Link(link) => link.connect().await,
+            Way::Cluster(cluster) => cluster.connect().await,
+            Way::Lent(_) => Ok(()),
+        }
+    }
+
+    /// A store that connects when it is first used: nothing is wrong until then.
+    ///
+    /// ```
+    /// use leasehold::store::RedisStore;
+    ///
+    /// let store = RedisStore::lazy("redis://localhost".parse()?);
+    /// # Ok::<(), leasehold::store::UrlError>(())
+    /// ```
+    pub fn lazy(config: RedisConfig) -> Self {
+        let keys = config.keys().clone();
+        let wanted = config.wanted_replicas();
+        let replicas = (wanted > 0).then(|| Arc::new(Replicas::new(config.clone(), wanted)));
+        let way = match config.site() {
+            Site::Cluster(_) => Way::Cluster(Cluster::new(config)),
+            _ => Way::Link(Link::new(config, Mailboxes::new(keys.mailboxes().to_owned()))),
+        };
+        Self { keys, way: Arc::new(way), replicas }
+    }
+
+    /// A store over a connection that the user has already. Fails if `prefix` cannot be one.
+    ///
+    /// `pushes` are the connection's messages: it has to speak RESP3, and to have been made with the other end as its
+    /// push sender. The store then subscribes on it, and grants arrive as they do on a connection of its own. Without
+    /// them no grant arrives, and whoever waits finds it by his next look: 50 to 250 ms instead of a round
+    /// trip.
+    ///
+    /// The store does not connect anew: once the connection is broken, all calls fail. Its
+    /// [`sibling`](Store::sibling) uses the same connection, so renewals of leases go as late as the connection's
+    /// runtime lets them. Neither the version of the server is checked nor its hazards: [`Store::examine`] tells them.
+    ///
+    /// ```no_run
+    /// use leasehold::store::RedisStore;
+    /// use redis::{AsyncConnectionConfig, Client};
+    ///
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let (sender, pushes) = tokio::sync::broadcast::channel(256);
+    /// let config = AsyncConnectionConfig::new().set_push_sender(sender);
+    /// let client = Client::open("redis://localhost/?protocol=resp3")?;
+    /// let connection = client.get_multiplexed_async_connection_with_config(&config).await?;
+    /// let store = RedisStore::over(connection, "app:", Some(pushes))?;
+    /// # Ok(()) }
+    /// ```
+    pub fn over(
+        connection: MultiplexedConnection,
+        prefix: &str,
+        pushes: Option<Receiver<PushInfo>>,
+    ) -> Result<Self, KeyError> {
+        let keys = KeySpace::new(prefix)?;
+        let lent = Lent::new(connection, Mailboxes::new(keys.mailboxes().to_owned()), pushes);
+        Ok(Self { keys, way: Arc::new(Way::Lent(lent)), replicas: None })
+    }
+
+    fn node(&self) -> &Arc<str> {
+        match &*self.way {
+            Way::Link(link) => link.node(),
+            Way::Lent(lent) => lent.node(),
+            Way::Cluster(cluster) => cluster.name(),
+        }
+    }
+
+    /// The cluster, if it is one.
+    pub(super) fn cluster(&self) -> Option<&Cluster> {
+        match &*self.way {
+            Way::Cluster(cluster) => Some(cluster),
+            Way::Link(_) | Way::Lent(_) => None,
+        }
+    }
+
+    /// Where the sessions are that have locks in the slot of these keys.
+    fn home(&self, keys: &LockKeys) -> Home<'_> {
+        Home { keys: &self.keys, slot: self.cluster().map(|_| keys.slot()) }
+    }
+
+    /// Where the sessions of a place are.
+    pub(super) fn home_at(&self, place: Place) -> Home<'_> {
+        Home { keys: &self.keys, slot: self.cluster().map(|_| place.as_u16() % SLOTS) }
+    }
+
+    /// How long the server has to be up before it gives a lock, if it is a node of a quorum.
+    fn min_uptime(&self) -> Option<Duration> {
+        match &*self.way {
+            Way::Link(link) => link.config().min_uptime(),
+            Way::Lent(_) | Way::Cluster(_) => None,
+        }
+    }
+
+    pub(super) fn fault(&self, kind: FaultKind, phase: Phase) -> Fault {
+        Fault::new(kind, phase, Arc::clone(self.node()))
+    }
+
+    pub(super) fn call(&self, lock: &Lock, op: &Op) -> Result<(LockKeys, Call), Fault> {
+        let unusable = |text| self.fault(FaultKind::Unusable(text), Phase::Send);
+        if let Some(refused) = op.misfit(lock.kind) {
+            return Err(unusable(refused.to_string()));
+        }
+        let keys = self.keys.lock(lock).map_err(|error| unusable(error.to_string()))?;
+        let call = Call::new(op, lock.kind, &self.home(&keys), &keys);
+        let call = call.ok_or_else(|| unusable("there is no script for this".to_owned()))?;
+        Ok((keys, call))
+    }
+
+    /// A connection to whoever has a slot, where there are any.
+    async fn line(&self, slot: u16, deadline: Instant) -> Result<Line<'_>, Fault> {
+        match &*self.way {
+            Way::Link(link) => Ok(Line::Link(link, link.wire(deadline).await?)),
+            Way::Lent(lent) => Ok(Line::Lent(lent)),
+            Way::Cluster(cluster) => {
+                let (node, wire) = cluster.wire(slot, deadline).await?;
+                Ok(Line::Node(node, Some(wire)))
+            }
+        }
+    }
+
+    pub(super) async fn send(&self, lock: &Lock, op: &Op, deadline: Instant) -> Outcome {
+        let (keys, call) = match self.call(lock, op) {
+            Ok(call) => call,
+            Err(fault) => return Outcome::Failed(Executed::No, fault),
+        };
+        match self.reply(keys.slot(), &call, false, Split::Tell, deadline).await {
+            Ok((value, _)) if self.cluster().is_some() && cluster::is_split(&value) => {}
+            Ok((value, line)) => return self.outcome(op, &value, &line),
+            Err(outcome) => return outcome,
+        }
+        // Some of the keys have gone ahead (3).
+        let Some(lesser) = Call::lesser(op, lock.kind, &self.home(&keys), &keys) else {
+            return self.send_call(op, keys.slot(), &call, deadline).await;
+        };
+        let (value, line) = match self.reply(keys.slot(), &lesser, false, Split::Tell, deadline).await {
+            Ok(reply) => reply,
+            Err(outcome) => return outcome,
+        };
+        if !matches!(op, Op::Release(_)) && !cluster::is_split(&value) {
+            return self.outcome(op, &value, &line);
+        }
+        if !matches!(value, Value::ServerError(_)) {
+            match self.well_formed(reply::let_go(&value)) {
+                Ok(Some(released)) => return Outcome::Done(Reply::Release(released)),
+                Ok(None) => {}
+                Err(outcome) => return outcome,
+            }
+        }
+        self.send_call(op, keys.slot(), &call, deadline).await
+    }
+
+    async fn send_call(&self, op: &Op, slot: u16, call: &Call, deadline: Instant) -> Outcome {
+        match self.reply(slot, call, false, Split::Wait, deadline).await {
+            Ok((value, line)) => self.outcome(op, &value, &line),
+            Err(outcome) => outcome,
+        }
+    }
+
+    /// Sends the call of a script, and gives what the server replies, and by which line. `with_script` is set where the
+    /// server is known not to know it.
+    pub(super) async fn reply<T>(
+        &self,
+        slot: u16,
+        call: &Call,
+        mut with_script: bool,
+        split: Split,
+        deadline: Instant,
+    ) -> Result<(Value, Line<'_>), Outcome<T>> {
+        if let Way::Cluster(cluster) = &*self.way {
+            let (value, node) = cluster.reply(slot, call, with_script, split, deadline).await?;
+            return Ok((value, Line::Node(node, None)));
+        }
+        for _ in 0..SENT_AT_MOST {
+            let mut line = self.line(slot, deadline).await.map_err(refused)?;
+            if let Some(kind) = line.refusal(call) {
+                return Err(Outcome::Failed(Executed::No, self.fault(kind, Phase::Send)));
+            }
+            let value = if with_script {
+                line.send_all(&call.with_load(), deadline).await.map(last)
+            } else {
+                line.send(call, deadline).await
+            };
+            match value {
+                Ok(value) if is_unknown_script(&value) => with_script = true,
+                Ok(value) => return Ok((value, line)),
+                Err(lost) => return Err(Outcome::Failed(Executed::Unknown, self.lost(lost))),
+            }
+        }
+        let text = "its scripts are flushed all the time".to_owned();
+        Err(Outcome::Failed(Executed::No, self.fault(FaultKind::Failed(text), Phase::Reply)))
+    }
+
+    /// Sends several operations in one go. A call whose script the server does not know is sent again, behind the others:
+    /// seldom, the first time after a restart or a flush of the scripts, and the first of a script that is not loaded
+    /// before.
+    async fn send_all(&self, ops: &[(Lock, Op)], deadline: Instant) -> Vec<Outcome> {
+        if let Way::Cluster(cluster) = &*self.way {
+            return self.send_all_in(cluster, ops, deadline).await;
+        }
+        let calls = self.calls(ops);
+        let mut line = match self.line(0, deadline).await {
+            Ok(line) => line,
+            Err(fault) => return all(&calls, &Outcome::Failed(Executed::No, fault)),
+        };
+        let mut pipeline = Pipeline::with_capacity(calls.len());
+        for call in calls.iter().filter_map(|(_, call)| call.as_ref().ok()) {
+            pipeline.add_command(call.cmd().clone());
+        }
+        let mut values = match line.send_all(&pipeline, deadline).await {
+            Ok(values) => values.into_iter(),
+            Err(lost) => return all(&calls, &Outcome::Failed(Executed::Unknown, self.lost(lost))),
+        };
+        let line = &line;
+        let outcomes = calls.into_iter().map(|(of, call)| {
+            let answer = call.map(|call| (call, values.next()));
+            async move {
+                let ops = &ops[of];
+                match answer {
+                    Ok((call, Some(value))) if is_unknown_script(&value) => {
+                        match self.reply(0, &call, true, Split::Wait, deadline).await {
+                            Ok((value, line)) => self.outcomes(ops, &value, &line),
+                            Err(outcome) => vec![outcome; ops.len()],
+                        }
+                    }
+                    Ok((_, Some(value))) => self.outcomes(ops, &value, line),
+                    Ok((_, None)) => {
+                        let fault = self.fault(FaultKind::Disconnected, Phase::Reply);
+                        vec![Outcome::Failed(Executed::Unknown, fault); ops.len()]
+                    }
+                    Err(fault) => vec![Outcome::Failed(Executed::No, fault); ops.len()],
+                }
+            }
+        });
+        join_all(outcomes).await.into_iter().flatten().collect()
+    }
+
+    /// The calls of these operations, in their order, and of which of them each is. Extends that follow one another go
+    /// together.
+    fn calls(&self, ops: &[(Lock, Op)]) -> Vec<(Range<usize>, Result<Call, Fault>)> {
+        let mut calls = Vec::new();
+        let mut from = 0;
+        while let Some((lock, op)) = ops.get(from) {
+            let extends: Vec<_> =
+                ops[from..].iter().take(EXTENDS_AT_ONCE).map_while(|op| self.extend(op)).collect();
+            let call = match &extends[..] {
+                [] | [_] => self.call(lock, op).map(|(_, call)| call),
+                extends => Ok(Call::extends(extends)),
+            };
+            let to = from + extends.len().max(1);
+            calls.push((from..to, call));
+            from = to;
+        }
+        calls
+    }
+
+    /// An extend that can go together with others, and the key of its lock.
+    fn extend<'a>(&self, (lock, op): &'a (Lock, Op)) -> Option<(LockKeys, Kind, &'a Extend)> {
+        match op {
+            Op::Extend(extend) if goes_by_token(lock.kind, extend) => {
+                Some((self.keys.lock(lock).ok()?, lock.kind, extend))
+            }
+            _ => None,
+        }
+    }
+
+    /// What became of the operations of one call.
+    pub(super) fn outcomes(&self, ops: &[(Lock, Op)], value: &Value, line: &Line<'_>) -> Vec<Outcome> {
+        match (ops, value) {
+            ([(_, op)], value) => vec![self.outcome(op, value, line)],
+            (ops, Value::Array(values)) if values.len() == ops.len() => {
+                ops.iter().zip(values).map(|((_, op), value)| self.outcome(op, value, line)).collect()
+            }
+            (ops, value) => {
+                // An error is that of all; what else is no list is no reply to several.
+                let value = if matches!(value, Value::ServerError(_)) { value } else { &Value::Nil };
+                ops.iter().map(|(_, op)| self.outcome(op, value, line)).collect()
+            }
+        }
+    }
+
+    fn outcome(&self, op: &Op, value: &Value, line: &Line<'_>) -> Outcome {
+        if let Err(outcome) = self.no_error(value, line) {
+            return outcome;
+        }
+        self.well_formed(reply::read(op, value)).map_or_else(|outcome| outcome, Outcome::Done)
+    }
+
+    /// The outcome of what was answered with an error.
+    pub(super) fn no_error<T>(&self, value: &Value, line: &Line<'_>) -> Result<(), Outcome<T>> {
+        let Value::ServerError(error) = value else { return Ok(()) };
+        let mut verdict = judge(error);
+        let node = match line {
+            Line::Link(link, wire) if verdict.elsewhere => {
+                link.replace(wire);
+                link.node()
+            }
+            Line::Node(node, wire) => {
+                // A slot that moves until the time is over.
+                if matches!(error.code(), "MOVED" | "ASK") {
+                    verdict.kind = FaultKind::Busy;
+                }
+                if let (true, Some(wire)) = (verdict.elsewhere, wire) {
+                    node.link.replace(wire);
+                }
+                node.name()
+            }
+            Line::Link(..) | Line::Lent(_) => self.node(),
+        };
+        Err(verdict.outcome(node))
+    }
+
+    pub(super) fn well_formed<T, U>(&self, read: Result<T, Malformed>) -> Result<T, Outcome<U>> {
+        let fault = |malformed: Malformed| self.fault(FaultKind::Failed(malformed.to_string()), Phase::Reply);
+        read.map_err(|malformed| Outcome::Failed(Executed::Unknown, fault(malformed)))
+    }
+
+    async fn take_all(
+        &self,
+        asks: &[(Lock, Acquire)],
+        deadline: Instant,
+    ) -> Result<Vec<Share>, Outcome<Vec<Share>>> {
+        let unusable = |error: KeyError| {
+            Outcome::Failed(Executed::No, self.fault(FaultKind::Unusable(error.to_string()), Phase::Send))
+        };
+        let asks = asks.iter().map(|(lock, ask)| Ok((self.keys.lock(lock)?, ask)));
+        let asks = asks.collect::<Result<Vec<_>, _>>().map_err(unusable)?;
+        let slot = asks.first().map_or(0, |(keys, _)| keys.slot());
+        let call = Call::acquire_all(&asks);
+        let (value, line) = self.reply(slot, &call, false, Split::Wait, deadline).await?;
+        self.no_error(&value, &line)?;
+        self.well_formed(reply::shares(asks.len(), &value))
+    }
+
+    async fn beat(&self, home: &Home<'_>, beat: &Beat, deadline: Instant) -> Result<SessionReply, Attended> {
+        let slot = home.slot.unwrap_or(0);
+        let call = Call::beat(beat, home);
+        let (mut value, mut line) = self.reply(slot, &call, false, Split::Tell, deadline).await?;
+        if home.slot.is_some() && cluster::is_split(&value) {
+            // The index is a help for people (3).
+            let call = Call::lesser_beat(beat, home);
+            (value, line) = self.reply(slot, &call, false, Split::Wait, deadline).await?;
+        }
+        self.no_error(&value, &line)?;
+        let beaten = self.well_formed(reply::beaten(&value))?.map_err(|refused| {
+            Outcome::Failed(Executed::No, self.fault(FaultKind::Unusable(refused.to_string()), Phase::Reply))
+        });
+        beaten.map(SessionReply::Beat)
+    }
+
+    async fn end(
+        &self,
+        home: &Home<'_>,
+        session: SessionId,
+        deadline: Instant,
+    ) -> Result<SessionReply, Attended> {
+        let mut pipeline = Pipeline::with_capacity(2);
+        pipeline.cmd("DEL").arg(home.session(session));
+        pipeline.cmd("ZREM").arg(home.sessions()).arg(session.to_string());
+        if let (Way::Cluster(cluster), Some(slot)) = (&*self.way, home.slot) {
+            for (at, command) in pipeline.cmd_iter().enumerate() {
+                let (value, node) = cluster.command(slot, command, deadline).await?;
+                if at == 0 {
+                    self.no_error(&value, &Line::Node(node, None))?;
+                }
+            }
+            return Ok(SessionReply::End);
+        }
+        // The index is a help for people: what goes wrong with it is put right when the next session begins.
+        self.plain(0, &pipeline, |at, _| at > 0, deadline).await.map(|_| SessionReply::End)
+    }
+
+    /// The index, and then all records of which it knows, some at a time. Never all keys of a server. What is no record of
+    /// a session is passed over.
+    async fn list(&self, deadline: Instant) -> Result<SessionReply, Attended> {
+        if let Way::Cluster(cluster) = &*self.way {
+            return self.list_in(cluster, deadline).await;
+        }
+        let mut pipeline = Pipeline::with_capacity(1);
+        pipeline.add_command(cmd("ZRANGE").arg(self.keys.sessions()).arg(0).arg(-1).clone());
+        let values = self.plain(0, &pipeline, |_, _| false, deadline).await?;
+        let mut sessions = self.well_formed(values.first().ok_or(Malformed).and_then(reply::sessions))?;
+        sessions.sort_unstable();
+        let mut entries: Vec<SessionEntry> = Vec::with_capacity(sessions.len());
+        for some in sessions.chunks(RECORDS_AT_ONCE) {
+            let mut pipeline = Pipeline::with_capacity(1 + some.len());
+            pipeline.cmd("TIME");
+            for session in some {
+                pipeline.cmd("HGETALL").arg(self.keys.session(*session));
+            }
+            let values = self.plain(0, &pipeline, |_, value| is_wrong_type(value), deadline).await?;
+            let now_ms = self.well_formed(values.first().ok_or(Malformed).and_then(reply::now_ms))?;
+            for (session, value) in some.iter().zip(&values[1..]) {
+                if !is_wrong_type(value) {
+                    entries.extend(self.well_formed(reply::session_entry(*session, now_ms, value))?);
+                }
+            }
+        }
+        Ok(SessionReply::List(entries))
+    }
+
+    /// What the server says of itself, and how far its clock is from ours. A user that may not ask is told less.
+    pub(super) async fn look_over(&self, slot: u16, deadline: Instant) -> Result<Examination, Attended> {
+        let mut questions = Pipeline::with_capacity(hazard::ASKED + 1);
+        hazard::ask(&mut questions);
+        questions.cmd("ACL").arg("WHOAMI");
+        let mut answers = self.plain(slot, &questions, |_, _| true, deadline).await?;
+        let user = answers.pop();
+        let info = hazard::read(&answers);
+        let info = info.map_err(|kind| Outcome::Failed(Executed::No, self.fault(kind, Phase::Reply)))?;
+        let mut found = Examination::new(&**self.node());
+        hazard::note(&info, self.min_uptime(), &mut found);
+        found.user = user.as_ref().and_then(|user| reply::word(user).ok());
+        (found.clock, found.round_trip) = self.compare_clocks(slot, deadline).await?;
+        if let Some(clock) = found.clock.filter(is_apart) {
+            found.hazards.push(Hazard::new(HazardKind::ClockApart(clock), Severity::Notice));
+        }
+        Ok(found)
+    }
+
+    /// How far the server's clock is from ours, and the shortest round trip that was found.
+    async fn compare_clocks(
+        &self,
+        slot: u16,
+        deadline: Instant,
+    ) -> Result<(Option<ClockDifference>, Duration), Attended> {
+        let world: &dyn World = match &*self.way {
+            Way::Link(link) => &**link.config().surroundings(),
+            Way::Cluster(cluster) => &**cluster.config().surroundings(),
+            Way::Lent(_) => &System,
+        };
+        let mut question = Pipeline::with_capacity(1);
+        question.cmd("TIME");
+        let (mut clock, mut shortest) = (None, Duration::MAX);
+        for _ in 0..CLOCK_READINGS {
+            let (sent, wall) = (world.now(), world.wall());
+            let values = self.plain(slot, &question, |_, _| true, deadline).await?;
+            let round_trip = world.now().since(sent);
+            if round_trip < shortest {
+                let theirs = values.first().and_then(|value| reply::now_us(value).ok());
+                (clock, shortest) = (theirs.and_then(|us| difference(us, wall, round_trip)), round_trip);
+            }
+        }
+        Ok((clock, shortest))
+    }
+
+    /// Sends commands that are no scripts. `forgives` says which errors are no reason to fail, by the number of the command.
+    pub(super) async fn plain(
+        &self,
+        slot: u16,
+        pipeline: &Pipeline,
+        forgives: fn(usize, &Value) -> bool,
+        deadline: Instant,
+    ) -> Result<Vec<Value>, Attended> {
+        let mut line = self.line(slot, deadline).await.map_err(refused)?;
+        let values = line
+            .send_all(pipeline, deadline)
+            .await
+            .map_err(|lost| Outcome::Failed(Executed::Unknown, self.lost(lost)))?;
+        let serious = values.iter().enumerate().filter(|(at, value)| !forgives(*at, value));
+        serious.map(|(_, value)| value).try_for_each(|value| self.no_error(value, &line))?;
+        Ok(values)
+    }
+
+    fn lost(&self, lost: Lost) -> Fault {
+        match lost {
+            Lost::Broken(error) => self.fault(FaultKind::Disconnected, Phase::Reply).because(error),
+            Lost::TimedOut => self.fault(FaultKind::TimedOut, Phase::Reply),
+        }
+    }
+}
+
+impl Line<'_> {
+    /// Why a call is not sent by it, if it is not: the server is a node of a quorum, and gives no lock yet.
+    fn refusal(&self, call: &Call) -> Option<FaultKind> {
+        match self {
+            Self::Link(_, wire) if call.takes() => wire.voting()?.refusal(),
+            // A node of a quorum is one server.
+            Self::Link(..) | Self::Lent(_) | Self::Node(..) => None,
+        }
+    }
+
+    async fn send(&mut self, call: &Call, deadline: Instant) -> Result<Value, Lost> {
+        match self {
+            Self::Link(link, wire) => link.call(wire, call.cmd(), deadline).await,
+            Self::Lent(lent) => lent.call(call.cmd(), deadline).await,
+            // The cluster sends calls itself.
+            Self::Node(..) => Err(Lost::TimedOut),
+        }
+    }
+
+    async fn send_all(&mut self, pipeline: &Pipeline, deadline: Instant) -> Result<Vec<Value>, Lost> {
+        if pipeline.is_empty() {
+            return Ok(Vec::new());
+        }
+        match self {
+            Self::Link(link, wire) => link.call_all(wire, pipeline, deadline).await,
+            Self::Lent(lent) => lent.call_all(pipeline, deadline).await,
+            Self::Node(node, Some(wire)) => node.link.call_all(wire, pipeline, deadline).await,
+            Self::Node(_, None) => Err(Lost::TimedOut),
+        }
+    }
+}
+
+impl fmt::Debug for RedisStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let node = match &*self.way {
+            Way::Link(link) => link.node(),
+            Way::Lent(lent) => lent.node(),
+            Way::Cluster(cluster) => cluster.name(),
+        };
+        f.debug_struct("RedisStore").field("node", node).finish_non_exhaustive()
+    }
+}
+
+impl Store for RedisStore {
+    fn execute<'a>(&'a self, lock: &'a Lock, op: &'a Op, within: Duration) -> BoxFuture<'a, Outcome> {
+        Box::pin(async move {
+            let deadline = deadline(within);
+            if let Some(refused) = op.misfit(lock.kind) {
+                // The model needs no look at the lock to say so, and neither does a server.
+                return Outcome::Done(Reply::Refused(refused));
+            }
+            self.send(lock, op, deadline).await
+        })
+    }
+
+    fn execute_all<'a>(&'a self, ops: &'a [(Lock, Op)], within: Duration) -> BoxFuture<'a, Vec<Outcome>> {
+        Box::pin(async move { self.send_all(ops, deadline(within)).await })
+    }
+
+    fn acquire_all<'a>(
+        &'a self,
+        asks: &'a [(Lock, Acquire)],
+        within: Duration,
+    ) -> BoxFuture<'a, Option<Outcome<Vec<Share>>>> {
+        Box::pin(async move {
+            if asks.is_empty() || asks.iter().any(|(lock, _)| lock.kind != Kind::Mutex) {
+                return None;
+            }
+            let place = self.place(&asks[0].0);
+            if asks.iter().any(|(lock, _)| self.place(lock) != place) {
+                return None;
+            }
+            let taken = self.take_all(asks, deadline(within)).await;
+            Some(taken.map_or_else(|outcome| outcome, Outcome::Done))
+        })
+    }
+
+    fn place(&self, lock: &Lock) -> Place {
+        let slot = self.cluster().and_then(|_| self.keys.lock(lock).ok()).map(|keys| keys.slot());
+        slot.map_or(Place::ONLY, Place::new)
+    }
+
+    fn has_places(&self) -> bool {
+        self.cluster().is_some()
+    }
+
+    fn open_mailbox(
+        &self,
+        place: Place,
+        session: SessionId,
+        post: Arc<dyn Postbox>,
+        within: Duration,
+    ) -> BoxFuture<'_, Result<(), Fault>> {
+        Box::pin(async move {
+            let deadline = deadline(within);
+            match &*self.way {
+                Way::Link(link) => link.open_mailbox(session, post, deadline).await,
+                Way::Lent(lent) => lent.open_mailbox(session, post, deadline).await,
+                Way::Cluster(cluster) => {
+                    let channel = (place.as_u16(), self.home_at(place).mailbox(session));
+                    cluster.ears().open_mailbox(channel, session, post, deadline).await
+                }
+            }
+        })
+    }
+
+    fn listen<'a>(
+        &'a self,
+        lock: &'a Lock,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<Option<Listening>, Fault>> {
+        Box::pin(async move {
+            let unusable = |error: KeyError| self.fault(FaultKind::Unusable(error.to_string()), Phase::Send);
+            let keys = self.keys.lock(lock).map_err(unusable)?;
+            let said = match lock.kind {
+                // Nobody is told of a Mutex whose waiters have places in a queue.
+                Kind::Mutex if self.min_uptime().is_some() => Some(self.keys.told_channel(&keys)),
+                kind => self.home(&keys).said(kind, &keys),
+            };
+            let Some(channel) = said else { return Ok(None) };
+            let deadline = deadline(within);
+            match &*self.way {
+                Way::Link(link) => link.listen(&channel, deadline).await.map(Some),
+                Way::Lent(lent) => lent.listen(&channel, deadline).await,
+                Way::Cluster(cluster) => {
+                    cluster.ears().listen((keys.slot(), channel), deadline).await.map(Some)
+                }
+            }
+        })
+    }
+
+    fn has_mailboxes(&self) -> bool {
+        match &*self.way {
+            Way::Link(_) | Way::Cluster(_) => true,
+            Way::Lent(lent) => lent.has_messages(),
+        }
+    }
+
+    fn close_mailbox(&self, place: Place, session: SessionId) {
+        match &*self.way {
+            Way::Cluster(cluster) => {
+                cluster.ears().close_mailbox(&self.home_at(place).mailbox(session));
+            }
+            Way::Link(link) => link.close_mailbox(session),
+            Way::Lent(lent) => lent.close_mailbox(session),
+        }
+    }
+
+    fn sessions(&self) -> SessionKeeping {
+        SessionKeeping::ByBeat
+    }
+
+    fn attend<'a>(
+        &'a self,
+        place: Place,
+        op: &'a SessionOp,
+        within: Duration,
+    ) -> BoxFuture<'a, Outcome<SessionReply>> {
+        Box::pin(async move {
+            let deadline = deadline(within);
+            let attended = match op {
+                SessionOp::Beat(beat) => self.beat(&self.home_at(place), beat, deadline).await,
+                SessionOp::End(session) => self.end(&self.home_at(place), *session, deadline).await,
+                SessionOp::List => self.list(deadline).await,
+                _ => {
+                    let text = "this version of the store does not know it".to_owned();
+                    Err(Outcome::Failed(Executed::No, self.fault(FaultKind::Unusable(text), Phase::Send)))
+                }
+            };
+            attended.map_or_else(|outcome| outcome, Outcome::Done)
+        })
+    }
+
+    fn confirms(&self) -> bool {
+        self.replicas.is_some()
+    }
+
+    fn confirm<'a>(
+        &'a self,
+        lock: &'a Lock,
+        claim: &'a Claim,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<(), Fault>> {
+        Box::pin(async move {
+            let Some(replicas) = &self.replicas else { return Ok(()) };
+            let keys = self.keys.lock(lock);
+            let keys =
+                keys.map_err(|error| self.fault(FaultKind::Unusable(error.to_string()), Phase::Send))?;
+            let home = self.home(&keys);
+            replicas.confirm(self.cluster(), &home, lock, &keys, claim, deadline(within)).await
+        })
+    }
+
+    fn examine(&self, within: Duration) -> BoxFuture<'_, Result<Vec<Examination>, Fault>> {
+        Box::pin(async move {
+            let looked = match &*self.way {
+                Way::Cluster(cluster) => self.look_all_over(cluster, deadline(within)).await,
+                Way::Link(_) | Way::Lent(_) => {
+                    self.look_over(0, deadline(within)).await.map(|found| vec![found])
+                }
+            };
+            match looked {
+                Ok(found) => Ok(found),
+                Err(Outcome::Failed(_, fault)) => Err(fault),
+                Err(Outcome::Done(_)) => {
+                    let text = "it answered another question than was asked".to_owned();
+                    Err(self.fault(FaultKind::Failed(text), Phase::Reply))
+                }
+            }
+        })
+    }
+
+    fn sibling(&self) -> Arc<dyn Store> {
+        match &*self.way {
+            Way::Link(link) => Arc::new(Self::lazy(link.config().clone())),
+            Way::Cluster(cluster) => Arc::new(Self::lazy(cluster.config().clone())),
+            Way::Lent(_) => Arc::new(self.clone()),
+        }
+    }
+
+    fn check(&self, lock: &Lock) -> Result<(), KeyError> {
+        self.keys.lock(lock).map(drop)
+    }
+}
+
+/// How far a clock that showed `theirs_us` is from ours, which showed `wall` when it was asked. The question was read some
+/// time between then and the answer.
+fn difference(theirs_us: u64, wall: SystemTime, round_trip: Duration) -> Option<ClockDifference> {
+    let uncertainty = round_trip / 2;
+    let ours = wall.duration_since(SystemTime::UNIX_EPOCH).ok()? + uncertainty;
+    let ahead_us = i128::from(theirs_us) - i128::try_from(ours.as_micros()).ok()?;
+    Some(ClockDifference { ahead_us: ahead_us.try_into().ok()?, uncertainty })
+}
+
+/// Whether it is more than clocks may differ by, for certain.
+fn is_apart(clock: &ClockDifference) -> bool {
+    Duration::from_micros(clock.ahead_us.unsigned_abs()) > CLOCKS_APART + clock.uncertainty
+}
+
+/// The outcome of an operation that was not sent.
+pub(super) const fn refused<T>(fault: Fault) -> Outcome<T> {
+    Outcome::Failed(Executed::No, fault)
+}
+
+/// The same outcome for all operations, but for those that have no call.
+fn all(calls: &[(Range<usize>, Result<Call, Fault>)], outcome: &Outcome) -> Vec<Outcome> {
+    let each = calls.iter().flat_map(|(of, call)| {
+        let outcome = call
+            .as_ref()
+            .err()
+            .map_or_else(|| outcome.clone(), |fault| Outcome::Failed(Executed::No, fault.clone()));
+        vec![outcome; of.len()]
+    });
+    each.collect()
+}
+
+fn deadline(within: Duration) -> Instant {
+    Instant::now() + within.min(FAR)
+}
+
+pub(super) fn is_wrong_type(value: &Value) -> bool {
+    matches!(value, Value::ServerError(error) if error.code() == "WRONGTYPE")
+}
+
+/// The operation's reply, behind that of the loading; if that failed, for want of permission say, it is what counts.
+fn last(values: Vec<Value>) -> Value {
+    let mut values = values.into_iter();
+    match (values.next(), values.next()) {
+        (Some(loading @ Value::ServerError(_)), Some(value)) if is_unknown_script(&value) => loading,
+        (_, Some(value)) => value,
+        (loading, None) => loading.unwrap_or_default(),
+    }
+}

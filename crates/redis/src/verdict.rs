@@ -1,0 +1,240 @@
+//! What an error says: which fault it is, and whether the operation can have been executed.
+//!
+//! 1. An error is "not executed" only where the server says so before anything of the script was written.
+//! 2. A server's text is passed on as far as it is the server's own: what follows "with args beginning with" is what
+//!    *we* sent, and may be a token.
+
+use super::config::Address;
+use super::tls;
+use leasehold_store::{Executed, Fault, FaultKind, Outcome, Phase, TlsFault};
+use redis::{ErrorKind, RedisError, ServerError};
+use std::error::Error;
+use std::io;
+use std::sync::Arc;
+
+/// What is said of a server that does not know the greeting of RESP3.
+const NO_RESP3: &str = "it speaks no RESP3, which all servers do that Leasehold works with (Redis 6.2, Valkey 7.2, and newer ones): if it is something in front of one of them, set `?protocol=resp2`";
+
+/// What an error reply of a server means.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Verdict {
+    /// What happened.
+    pub(super) kind: FaultKind,
+    /// Whether the operation was executed (1).
+    pub(super) executed: Executed,
+    /// Whether another connection may lead to a server that can.
+    pub(super) elsewhere: bool,
+}
+
+impl Verdict {
+    /// The outcome of the operation that was answered with the error.
+    pub(super) fn outcome<T>(self, node: &Arc<str>) -> Outcome<T> {
+        let fault = Fault::new(self.kind, Phase::Reply, Arc::clone(node));
+        Outcome::Failed(self.executed, fault)
+    }
+}
+
+/// Whether a node of a cluster says that the slot is elsewhere, moves, or has nobody for the moment.
+pub(super) fn goes_elsewhere(error: &ServerError) -> bool {
+    matches!(error.code(), "MOVED" | "ASK" | "TRYAGAIN" | "CLUSTERDOWN")
+}
+
+/// Judges an error reply.
+pub(super) fn judge(error: &ServerError) -> Verdict {
+    judge_text(error.code(), error.details().unwrap_or_default())
+}
+
+fn judge_text(code: &str, details: &str) -> Verdict {
+    let refused = |kind| Verdict { kind, executed: Executed::No, elsewhere: false };
+    // Redis 6.2 wraps the error of a command in a script into one of its own.
+    let inner = details.rsplit_once(": -").filter(|_| code == "ERR" && details.contains("user_script"));
+    let inner = inner.and_then(|(_, inner)| inner.split_once(' '));
+    let (code, in_script) = inner.map_or((code, details.contains("script: ")), |(code, _)| (code, true));
+    match code {
+        "NOAUTH" | "WRONGPASS" => Verdict { elsewhere: true, ..refused(FaultKind::Unauthenticated) },
+        // A user that may run the script, but not all of its commands, may have been stopped half-way.
+        "NOPERM" => {
+            let half_way = in_script || details.contains("executing the script");
+            let executed = if half_way { Executed::Unknown } else { Executed::No };
+            Verdict { executed, ..refused(FaultKind::Forbidden) }
+        }
+        // Valkey's way of saying so.
+        _ if details.starts_with("ACL failure in script") => {
+            Verdict { executed: Executed::Unknown, ..refused(FaultKind::Forbidden) }
+        }
+        _ if details.contains("executing the script can't") => {
+            Verdict { executed: Executed::Unknown, ..refused(FaultKind::Forbidden) }
+        }
+        // These are answered to the first write of a script, or to none.
+        "OOM" => refused(FaultKind::OutOfMemory),
+        "READONLY" => Verdict { elsewhere: true, ..refused(FaultKind::ReadOnly) },
+        "MISCONF" | "NOREPLICAS" => refused(FaultKind::ReadOnly),
+        // A server that became a replica while one waited there.
+        "UNBLOCKED" => {
+            Verdict { executed: Executed::Unknown, elsewhere: true, ..refused(FaultKind::ReadOnly) }
+        }
+        "MASTERDOWN" => Verdict { elsewhere: true, ..refused(FaultKind::Busy) },
+        "LOADING" | "BUSY" | "TRYAGAIN" | "CLUSTERDOWN" => refused(FaultKind::Busy),
+        // Redis answers so to the connection, whatever was sent.
+        "ERR" if details.starts_with("max number of clients") => refused(FaultKind::Busy),
+        "DENIED" => refused(FaultKind::Forbidden),
+        "MOVED" | "ASK" | "CROSSSLOT" => refused(FaultKind::Unsupported(
+            "it is a node of a cluster, and the URL is that of one server: write `redis+cluster://`"
+                .to_owned(),
+        )),
+        _ => {
+            let not_begun = details.starts_with("unknown command") || code == "NOSCRIPT";
+            let executed = if not_begun { Executed::No } else { Executed::Unknown };
+            Verdict { executed, ..refused(FaultKind::Failed(shown(code, details))) }
+        }
+    }
+}
+
+/// The server's own part of an error (2), and no more than a line of it.
+fn shown(code: &str, details: &str) -> String {
+    let own = details.split(", with args").next().unwrap_or_default();
+    let line: String = own.chars().take_while(|c| !c.is_control()).take(200).collect();
+    format!("the server says: {code} {line}")
+}
+
+/// The fault of a connection to an address that could not be made.
+pub(super) fn unconnected(error: RedisError, address: &Address, node: &Arc<str>) -> Fault {
+    let fault = |kind, phase| Fault::new(kind, phase, Arc::clone(node));
+    if let Some((_, error)) = error.clone().into_server_errors().and_then(|errors| errors.first().cloned()) {
+        // What was sent is a password, so nothing of the text is shown but for what is known.
+        let unknown = error.code() == "NOPROTO"
+            || error.details().is_some_and(|details| details.starts_with("unknown command"));
+        let kind = match judge(&error).kind {
+            // It begins with HELLO.
+            FaultKind::Failed(_) if unknown => FaultKind::Unsupported(NO_RESP3.to_owned()),
+            FaultKind::Failed(_) => {
+                FaultKind::Failed(format!("the server refuses the greeting: {}", error.code()))
+            }
+            kind => kind,
+        };
+        return fault(kind, Phase::Handshake);
+    }
+    match error.kind() {
+        ErrorKind::AuthenticationFailed => fault(FaultKind::Unauthenticated, Phase::Handshake),
+        ErrorKind::RESP3NotSupported => fault(FaultKind::Unsupported(NO_RESP3.to_owned()), Phase::Handshake),
+        ErrorKind::Io => {
+            let (kind, phase) = io_kind(&error, address);
+            fault(kind, phase).because(error)
+        }
+        ErrorKind::Server(_) => {
+            let kind =
+                FaultKind::Failed(shown("ERR", error.detail().unwrap_or("no database of that number")));
+            fault(kind, Phase::Handshake)
+        }
+        ErrorKind::InvalidClientConfig => {
+            fault(FaultKind::Unusable(format!("the settings cannot be used: {error}")), Phase::Connect)
+        }
+        _ => fault(
+            FaultKind::Failed("the server does not speak the Redis protocol".to_owned()),
+            Phase::Handshake,
+        ),
+    }
+}
+
+fn io_kind(error: &RedisError, address: &Address) -> (FaultKind, Phase) {
+    // The client library gives its cause inside an `Arc`.
+    let source = error.source().and_then(|source| source.downcast_ref::<Arc<dyn Error + Send + Sync>>());
+    let source = source.and_then(|source| source.downcast_ref::<io::Error>());
+    if let Some(told) = source.and_then(tls::judge) {
+        return told;
+    }
+    match source.map(io::Error::kind) {
+        Some(io::ErrorKind::PermissionDenied) => (FaultKind::Forbidden, Phase::Connect),
+        Some(io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe) => {
+            // Where TLS is spoken, nobody says so to who begins without.
+            let kind = match address {
+                Address::Tcp { tls: false, .. } => FaultKind::Tls(TlsFault::HungUp),
+                _ => FaultKind::Disconnected,
+            };
+            (kind, Phase::Handshake)
+        }
+        _ => (FaultKind::Unreachable, Phase::Connect),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_are_told_apart() {
+        for (code, details, kind, executed) in [
+            (
+                "OOM",
+                "command not allowed when used memory > 'maxmemory'. script: f, on @user_script:9.",
+                FaultKind::OutOfMemory,
+                Executed::No,
+            ),
+            (
+                "ERR",
+                "Error running script (call to f_0): @user_script:9: -OOM command not allowed",
+                FaultKind::OutOfMemory,
+                Executed::No,
+            ),
+            (
+                "ERR",
+                "Error running script (call to f_0): @user_script:9: @user_script: 9: -READONLY You can't write",
+                FaultKind::ReadOnly,
+                Executed::No,
+            ),
+            (
+                "READONLY",
+                "You can't write against a read only replica. script: f",
+                FaultKind::ReadOnly,
+                Executed::No,
+            ),
+            (
+                "NOPERM",
+                "this user has no permissions to run the 'evalsha' command",
+                FaultKind::Forbidden,
+                Executed::No,
+            ),
+            (
+                "NOPERM",
+                "User x has no permissions to run the 'set' command script: f, on @user_script:3.",
+                FaultKind::Forbidden,
+                Executed::Unknown,
+            ),
+            (
+                "ERR",
+                "The user executing the script can't run this command or subcommand script: f",
+                FaultKind::Forbidden,
+                Executed::Unknown,
+            ),
+            (
+                "ERR",
+                "ACL failure in script: User x has no permissions to run the 'set' command script: on @user_script:3.",
+                FaultKind::Forbidden,
+                Executed::Unknown,
+            ),
+            (
+                "UNBLOCKED",
+                "force unblock from blocking operation, instance state changed (master -> replica?)",
+                FaultKind::ReadOnly,
+                Executed::Unknown,
+            ),
+            ("LOADING", "Redis is loading the dataset in memory", FaultKind::Busy, Executed::No),
+            ("BUSY", "Redis is busy running a script", FaultKind::Busy, Executed::No),
+            ("NOAUTH", "Authentication required.", FaultKind::Unauthenticated, Executed::No),
+            ("MISCONF", "Redis is configured to save RDB snapshots", FaultKind::ReadOnly, Executed::No),
+        ] {
+            let verdict = judge_text(code, details);
+            assert_eq!((verdict.kind, verdict.executed), (kind, executed), "{code} {details}");
+        }
+    }
+
+    #[test]
+    fn what_we_sent_is_not_shown() {
+        let verdict = judge_text("ERR", "unknown command 'EVALSHA', with args beginning with: 'secret'");
+        assert_eq!(
+            verdict.kind,
+            FaultKind::Failed("the server says: ERR unknown command 'EVALSHA'".to_owned())
+        );
+        assert_eq!(verdict.executed, Executed::No);
+    }
+}

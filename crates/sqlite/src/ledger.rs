@@ -1,0 +1,532 @@
+//! The file itself: locks in rows, changed by the model inside one transaction an operation.
+//!
+//! 1. A transaction takes the write lock first and reads the clock after: no operation sees a time before
+//!    that of an operation that it follows.
+//! 2. The dead are found inside the transaction, from what their files say ([`life`](super::life)), and
+//!    written down in it, before their files go.
+//! 3. Before the COMMIT is sent an operation that fails was not executed; after that nobody knows.
+
+use super::format::{begin, connect, ended_ms, over_ms, signed};
+use super::life::{Sessions, Sign};
+use super::machine::Machine;
+use super::patience::Patience;
+use super::register;
+use super::site::Site;
+use super::trouble::{Trouble, fault, is_busy};
+use leasehold_core::model::{LockState, PlaceId, Value, Vital};
+use leasehold_core::{
+    Acquire, Beat, Beaten, Claim, Executed, FORMAT, Kind, Label, Lock, Moment, Op, Pass, Reply, SessionId,
+    SessionOp, SessionReply, Share, Wake,
+};
+use leasehold_store::{Fault, FaultKind, Phase};
+use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::time::Duration;
+
+/// How many sessions of a queue one operation asks about.
+const ASKED_AT_MOST: usize = 64;
+/// After how many operations the file is tidied up, and how many rows that removes at most.
+const TIDY_EVERY: u32 = 64;
+const TIDIED_AT_MOST: i64 = 128;
+/// After how many operations the directory of the sessions is looked through.
+const SCAN_EVERY: u32 = 1024;
+/// How long tidying waits for the file: others have work to do.
+const TIDY_WITHIN: Duration = Duration::from_millis(5);
+/// How many pages the log grows by before it is written back.
+const CHECKPOINT_EVERY: i32 = 1000;
+
+/// One process's connection to the file.
+pub(super) struct Ledger {
+    connection: Connection,
+    site: Site,
+    sessions: Sessions,
+    machine: Box<dyn Machine>,
+    patience: Patience,
+    /// The length of the log after the last commit, in pages.
+    log: Arc<AtomicI32>,
+    written_back_at: i32,
+    operations: u32,
+    /// The last session in the register that was looked at for being left behind.
+    register_seen: String,
+}
+
+/// Why an operation has no reply, and whether it was executed.
+#[derive(Debug)]
+pub(super) struct Failure {
+    pub(super) executed: Executed,
+    pub(super) fault: Fault,
+}
+
+impl Failure {
+    fn not_executed(fault: Fault) -> Self {
+        Self { executed: Executed::No, fault }
+    }
+}
+
+/// What an operation leaves to be done after its commit.
+struct Applied {
+    reply: Reply,
+    wakes: Vec<Wake>,
+    /// Whose files can go.
+    buried: Vec<SessionId>,
+}
+
+impl Ledger {
+    /// Opens the file, and makes it a store if it is empty.
+    pub(super) fn open(site: Site, machine: Box<dyn Machine>, deadline: Moment) -> Result<Self, Fault> {
+        let sessions = Sessions::new(site.sessions()?);
+        let patience = Patience::until(deadline);
+        let log = Arc::new(AtomicI32::new(0));
+        let connection = connect(site.path(), &*machine, &patience, &log)
+            .map_err(|trouble| fault(&site, Phase::Connect, trouble))?;
+        site.check_in_place()?;
+        let mut ledger = Self {
+            connection,
+            site,
+            sessions,
+            machine,
+            patience,
+            log,
+            written_back_at: 0,
+            operations: 0,
+            register_seen: String::new(),
+        };
+        ledger.tidy();
+        Ok(ledger)
+    }
+
+    /// The sessions beside the file.
+    pub(super) fn sessions(&self) -> &Sessions {
+        &self.sessions
+    }
+
+    /// The file.
+    pub(super) fn site(&self) -> &Site {
+        &self.site
+    }
+
+    /// Executes one operation. The sessions that `is_ours` are alive: they are this process's.
+    pub(super) fn execute(
+        &mut self,
+        lock: &Lock,
+        op: &Op,
+        deadline: Moment,
+        is_ours: &dyn Fn(SessionId) -> bool,
+    ) -> Result<(Reply, Vec<Wake>), Failure> {
+        self.operations = self.operations.wrapping_add(1);
+        let work = |scene: Scene<'_>| scene.execute(lock, op);
+        let executed = self.transact(TransactionBehavior::Immediate, deadline, is_ours, work)?;
+        for session in executed.buried {
+            self.sessions.remove(session);
+        }
+        Ok((executed.reply, executed.wakes))
+    }
+
+    /// Takes all of several locks, or none.
+    pub(super) fn take_all(
+        &mut self,
+        asks: &[(Lock, Acquire)],
+        deadline: Moment,
+        is_ours: &dyn Fn(SessionId) -> bool,
+    ) -> Result<Vec<Share>, Failure> {
+        self.operations = self.operations.wrapping_add(1);
+        let work = |scene: Scene<'_>| scene.take_all(asks);
+        let (shares, buried) = self.transact(TransactionBehavior::Immediate, deadline, is_ours, work)?;
+        for session in buried {
+            self.sessions.remove(session);
+        }
+        Ok(shares)
+    }
+
+    /// Executes one operation on the sessions. Those that `is_ours` are alive: they are this process's.
+    pub(super) fn attend(
+        &mut self,
+        op: &SessionOp,
+        deadline: Moment,
+        is_ours: &dyn Fn(SessionId) -> bool,
+    ) -> Result<SessionReply, Failure> {
+        let (reading, writing) = (TransactionBehavior::Deferred, TransactionBehavior::Immediate);
+        match op {
+            SessionOp::Beat(beat) => self.beat(beat, deadline, is_ours).map(SessionReply::Beat),
+            SessionOp::End(session) => {
+                let work = |scene: Scene<'_>| Ok(register::forget(scene.sql, *session)?);
+                self.transact(writing, deadline, is_ours, work).map(|()| SessionReply::End)
+            }
+            SessionOp::List => {
+                let work = |scene: Scene<'_>| {
+                    register::list(scene.sql, scene.now_us, &|session| scene.is_alive(session))
+                };
+                self.transact(reading, deadline, is_ours, work).map(SessionReply::List)
+            }
+            other => {
+                let text = format!("this store does not know the operation {other:?}");
+                Err(Failure::not_executed(self.site.fault(Phase::Send, FaultKind::Unusable(text))))
+            }
+        }
+    }
+
+    /// No beat keeps a session alive here, nor does its absence end one: its life is the file.
+    fn beat(
+        &mut self,
+        beat: &Beat,
+        deadline: Moment,
+        is_ours: &dyn Fn(SessionId) -> bool,
+    ) -> Result<Beaten, Failure> {
+        if !is_ours(beat.session) && self.sessions.ask(beat.session) != Sign::Alive {
+            return Ok(Beaten::Lapsed);
+        }
+        if let Some(about) = &beat.begin {
+            let work = |scene: Scene<'_>| Ok(register::note(scene.sql, beat.session, about)?);
+            self.transact(TransactionBehavior::Immediate, deadline, is_ours, work)?;
+        }
+        Ok(Beaten::Alive)
+    }
+
+    /// Forgets who is behind sessions that end in order. If that fails somebody else will do it.
+    pub(super) fn forget(&mut self, sessions: impl IntoIterator<Item = SessionId>) {
+        let deadline = leasehold_store::clock::boottime() + TIDY_WITHIN;
+        let work = |scene: Scene<'_>| {
+            Ok(sessions.into_iter().try_for_each(|session| register::forget(scene.sql, session))?)
+        };
+        let forgotten = self.transact(TransactionBehavior::Immediate, deadline, &|_| false, work);
+        if let Err(Failure { fault, .. }) = forgotten {
+            tracing::debug!(%fault, "who was behind a session was not forgotten");
+        }
+    }
+
+    /// Does some work in a transaction, at a time that is read inside it (1, 3).
+    fn transact<T>(
+        &mut self,
+        behavior: TransactionBehavior,
+        deadline: Moment,
+        is_ours: &dyn Fn(SessionId) -> bool,
+        work: impl FnOnce(Scene<'_>) -> Result<T, Trouble>,
+    ) -> Result<T, Failure> {
+        self.site.check_in_place().map_err(Failure::not_executed)?;
+        self.patience.set(deadline);
+        let site = &self.site;
+        let not_executed = |trouble| Failure::not_executed(fault(site, Phase::Send, trouble));
+        let transaction = self
+            .connection
+            .transaction_with_behavior(behavior)
+            .map_err(|error| not_executed(error.into()))?;
+        let now_us = now_us(&transaction, &*self.machine).map_err(not_executed)?;
+        let scene = Scene { sql: &transaction, sessions: &self.sessions, now_us, is_ours };
+        let done = work(scene).map_err(not_executed)?;
+        transaction.commit().map_err(|error| {
+            let executed = if is_busy(&error) { Executed::No } else { Executed::Unknown };
+            Failure { executed, fault: fault(site, Phase::Reply, error.into()) }
+        })?;
+        Ok(done)
+    }
+
+    /// Whether it is time to [`tidy`](Self::tidy), which nobody should have to wait for.
+    pub(super) fn is_untidy(&self) -> bool {
+        self.operations.is_multiple_of(TIDY_EVERY) || self.log_growth() >= CHECKPOINT_EVERY
+    }
+
+    /// Removes a bounded number of what is over, and writes the log back. It is tried again, so nothing
+    /// is said if it fails.
+    pub(super) fn tidy(&mut self) {
+        self.patience.set(leasehold_store::clock::boottime() + TIDY_WITHIN);
+        let scans = self.operations.is_multiple_of(SCAN_EVERY);
+        let dead = if scans { self.sessions.find_dead(ASKED_AT_MOST) } else { Vec::new() };
+        if scans {
+            self.sweep_the_register();
+        }
+        match sweep(&mut self.connection, &*self.machine, &dead) {
+            Ok(()) => dead.into_iter().for_each(|session| self.sessions.remove(session)),
+            Err(error) => tracing::debug!(%error, "the store was not swept"),
+        }
+        if self.log_growth() >= CHECKPOINT_EVERY {
+            self.written_back_at = self.log.load(Ordering::Relaxed);
+            let checkpoint = "PRAGMA wal_checkpoint(PASSIVE)";
+            if let Err(error) = self.connection.query_row(checkpoint, [], |_| Ok(())) {
+                tracing::debug!(%error, "the log was not written back");
+            }
+        }
+    }
+
+    /// Removes some rows from the register that were left behind.
+    fn sweep_the_register(&mut self) {
+        let (after, most) = (std::mem::take(&mut self.register_seen), TIDIED_AT_MOST);
+        match register::left_behind(&self.connection, &self.sessions, &after, most) {
+            Ok((left, seen)) => {
+                self.register_seen = seen.unwrap_or_default();
+                if !left.is_empty() {
+                    self.forget(left);
+                }
+            }
+            Err(error) => tracing::debug!(%error, "the register was not looked through"),
+        }
+    }
+
+    fn log_growth(&self) -> i32 {
+        let pages = self.log.load(Ordering::Relaxed);
+        // A log that has become shorter has begun anew.
+        if pages < self.written_back_at { pages } else { pages - self.written_back_at }
+    }
+}
+
+/// What an operation sees inside its transaction.
+struct Scene<'a> {
+    sql: &'a Transaction<'a>,
+    sessions: &'a Sessions,
+    /// The store's time.
+    now_us: u64,
+    is_ours: &'a dyn Fn(SessionId) -> bool,
+}
+
+impl Scene<'_> {
+    fn execute(&self, lock: &Lock, op: &Op) -> Result<Applied, Trouble> {
+        let now_us = self.now_us;
+        let other = self.other(lock)?;
+        let before = self.state(lock.kind, lock.name.as_str())?;
+        let mut state = before.clone().unwrap_or_else(|| LockState::new(lock.kind));
+        let mut buried = Vec::new();
+        let dead = match named(op) {
+            Some(named) if self.is_dead(named, &mut buried)? => Some(named),
+            _ => None,
+        };
+        if concerns_the_living(op) {
+            self.bury_the_dead(&mut state, op, &mut buried)?;
+        }
+        let alive = |session| if Some(session) == dead { Vital::Lapsed } else { Vital::Alive(u64::MAX) };
+        let (reply, wakes) = match other {
+            None => state.apply(now_us, op, &alive),
+            Some(other) => state.apply_beside(&other, now_us, op, &alive),
+        };
+        self.write(lock, before.as_ref(), &mut state)?;
+        Ok(Applied { reply, wakes, buried })
+    }
+
+    /// Takes all of several locks, or none.
+    fn take_all(&self, asks: &[(Lock, Acquire)]) -> Result<(Vec<Share>, Vec<SessionId>), Trouble> {
+        let (mut befores, mut states, mut buried) = (Vec::new(), Vec::new(), Vec::new());
+        for (lock, ask) in asks {
+            let before = self.state(lock.kind, lock.name.as_str())?;
+            let mut state = before.clone().unwrap_or_else(|| LockState::new(lock.kind));
+            self.bury_the_dead(&mut state, &Op::Acquire(ask.clone()), &mut buried)?;
+            let other = self.other(lock)?;
+            if let Some(other) = &other {
+                state.value = Some(other.to_others());
+            }
+            befores.push((before, other.is_some()));
+            states.push(state);
+        }
+        let mut together: Vec<_> = states.iter_mut().zip(asks.iter().map(|(_, ask)| ask)).collect();
+        let shares = LockState::take_all(&mut together, self.now_us);
+        for (((lock, _), (before, beside_another)), state) in asks.iter().zip(&befores).zip(&mut states) {
+            if *beside_another {
+                state.value = None;
+            }
+            self.write(lock, before.as_ref(), state)?;
+        }
+        Ok((shares, buried))
+    }
+
+    /// What stands at a lock's name that is of another kind.
+    fn other(&self, lock: &Lock) -> Result<Option<Value>, Trouble> {
+        for kind in Kind::ALL.into_iter().filter(|kind| *kind != lock.kind) {
+            let mut state = self.state(kind, lock.name.as_str())?;
+            if let Some(value) = state.as_mut().and_then(|state| state.stands(self.now_us)) {
+                return Ok(Some(value.clone()));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Writes down what has become of a lock.
+    fn write(&self, lock: &Lock, before: Option<&LockState>, state: &mut LockState) -> Result<(), Trouble> {
+        let (kind, name) = (lock.kind.word(), lock.name.as_str());
+        if state.is_over(self.now_us) {
+            if before.is_some() {
+                self.sql
+                    .prepare_cached("DELETE FROM locks WHERE kind = ?1 AND name = ?2")?
+                    .execute(params![kind, name])?;
+                note_the_time(self.sql, self.now_us)?;
+            }
+        } else if before != Some(&*state) {
+            let write = "INSERT INTO locks (kind, name, state, ended_ms, over_ms) VALUES (?1, ?2, ?3, ?4, ?5)
+                ON CONFLICT DO UPDATE SET state = excluded.state, ended_ms = excluded.ended_ms,
+                    over_ms = excluded.over_ms";
+            let text = serde_json::to_string(&state)?;
+            let (ended_ms, over_ms) = (ended_ms(state), over_ms(state));
+            self.sql.prepare_cached(write)?.execute(params![kind, name, text, ended_ms, over_ms])?;
+            if before.is_some_and(|before| before.record.is_some()) && state.record.is_none() {
+                note_the_time(self.sql, self.now_us)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What is known of the lock of that kind and name.
+    fn state(&self, kind: Kind, name: &str) -> Result<Option<LockState>, Trouble> {
+        let mut row = self.sql.prepare_cached("SELECT state FROM locks WHERE kind = ?1 AND name = ?2")?;
+        let text: Option<String> = row.query_row(params![kind.word(), name], |row| row.get(0)).optional()?;
+        Ok(text.as_deref().map(serde_json::from_str).transpose()?)
+    }
+
+    /// Ends what the dead have at the front of a lock: its holder, and the places before the first live
+    /// one. What the operation itself takes from somebody is left to it, so that its reply tells what it took.
+    fn bury_the_dead(
+        &self,
+        state: &mut LockState,
+        op: &Op,
+        buried: &mut Vec<SessionId>,
+    ) -> Result<(), Trouble> {
+        let by = by(op, state);
+        let (holders, waiters) = (state.holders(), state.waiters().take(ASKED_AT_MOST).collect::<Vec<_>>());
+        let spared = |session: &SessionId| match op {
+            Op::Evict(evict) => *session == evict.dead,
+            Op::Free(_) => holders.contains(session),
+            _ => false,
+        };
+        for session in holders.iter().filter(|session| !spared(session)) {
+            if self.is_dead(*session, buried)? {
+                state.bury(self.now_us, *session, &by);
+            }
+        }
+        for session in waiters.iter().filter(|session| !spared(session)) {
+            if !self.is_dead(*session, buried)? {
+                if state.kind == Kind::Barrier {
+                    // Those behind him count as well.
+                    continue;
+                }
+                break;
+            }
+            state.bury(self.now_us, *session, &by);
+        }
+        Ok(())
+    }
+
+    /// Whether a session is known to be alive.
+    fn is_alive(&self, session: SessionId) -> bool {
+        (self.is_ours)(session) || self.sessions.ask(session) == Sign::Alive
+    }
+
+    /// Whether a session is dead; writes it down where its file is what says so (2).
+    fn is_dead(&self, session: SessionId, buried: &mut Vec<SessionId>) -> Result<bool, Trouble> {
+        if (self.is_ours)(session) {
+            return Ok(false);
+        }
+        match self.sessions.ask(session) {
+            Sign::Alive => Ok(false),
+            Sign::Absent => {
+                let mut written = self.sql.prepare_cached("SELECT 1 FROM dead WHERE session = ?1")?;
+                Ok(written.exists(params![session.to_string()])?)
+            }
+            Sign::Dead => {
+                write_down(self.sql, session)?;
+                buried.push(session);
+                Ok(true)
+            }
+        }
+    }
+}
+
+/// Whether it matters to an operation who is alive: it may give the lock to somebody, or tells who has it.
+fn concerns_the_living(op: &Op) -> bool {
+    match op {
+        Op::Acquire(_) | Op::Inspect(_) | Op::Evict(_) | Op::Free(_) | Op::Resize(_) => true,
+        Op::Release(release) => release.next.is_some() || release.pass != Pass::Free,
+        _ => false,
+    }
+}
+
+/// Whose death an operation asks about.
+fn named(op: &Op) -> Option<SessionId> {
+    match op {
+        Op::Acquire(ask) => ask.ahead,
+        Op::Evict(evict) => Some(evict.dead),
+        _ => None,
+    }
+}
+
+/// Who finds out that somebody is dead, by an operation of his.
+fn by(op: &Op, state: &LockState) -> Label {
+    let plain = |text| Label::new(text).expect("a short text is a label");
+    match op {
+        Op::Acquire(ask) => ask.label.clone(),
+        Op::Evict(evict) => evict.by.clone(),
+        Op::Free(free) => free.by.clone(),
+        Op::Release(release) => {
+            let next = release.next.as_ref().map(|next| next.label.clone());
+            next.or_else(|| known_as(&release.claim, state)).unwrap_or_else(|| plain("a release"))
+        }
+        _ => plain("an inspection"),
+    }
+}
+
+/// How the session of a claim calls itself where it holds a lock, or waits for it.
+fn known_as(claim: &Claim, state: &LockState) -> Option<Label> {
+    let record = state.record.as_ref()?;
+    let session = claim.hold.session();
+    let tenant = record.tenant.as_ref().filter(|tenant| tenant.claim.hold.session() == session);
+    let parts = state.value.as_ref().and_then(|value| value.content.parts());
+    let part = || parts?.part(&claim.hold).map(|part| part.label.clone());
+    let id = PlaceId::of(state.kind, &claim.hold);
+    let place = || record.places.get(&id).map(|place| place.label.clone());
+    tenant.map(|tenant| tenant.label.clone()).or_else(part).or_else(place)
+}
+
+/// The store's time (1). Fails if the file has come into other hands since it was opened.
+fn now_us(sql: &Transaction<'_>, machine: &dyn Machine) -> Result<u64, Trouble> {
+    let mut meta = sql.prepare_cached("SELECT format, boot = ?1, base_us FROM meta WHERE id = 1")?;
+    let (format, same_boot, base_us): (i64, bool, i64) =
+        meta.query_row(params![machine.boot_id()], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
+    if format != i64::from(FORMAT) {
+        return Err(Trouble::Format(format));
+    }
+    if !same_boot {
+        return Err(Trouble::Boot);
+    }
+    Ok(machine.since_boot_us().saturating_add_signed(base_us))
+}
+
+/// Notes that all tokens of removed rows were given before now, see [`format`](super::format).
+fn note_the_time(sql: &Transaction<'_>, now_us: u64) -> rusqlite::Result<()> {
+    sql.prepare_cached("UPDATE meta SET latest_us = max(latest_us, ?1) WHERE id = 1")?
+        .execute(params![signed(now_us)])?;
+    Ok(())
+}
+
+/// Writes a death down, until all that the dead can have has ended by itself: no hold or place outlives
+/// the row that it is in.
+fn write_down(sql: &Transaction<'_>, session: SessionId) -> rusqlite::Result<()> {
+    let write = "INSERT OR IGNORE INTO dead (session, over_ms)
+        VALUES (?1, (SELECT coalesce(max(ended_ms), 0) FROM locks))";
+    sql.prepare_cached(write)?.execute(params![session.to_string()])?;
+    Ok(())
+}
+
+/// Removes rows that are over, and writes the deaths of `dead` down.
+fn sweep(connection: &mut Connection, machine: &dyn Machine, dead: &[SessionId]) -> Result<(), Trouble> {
+    // Looks before it takes the write lock, which it seldom has to.
+    let looking = connection.transaction()?;
+    let now_ms = signed(now_us(&looking, machine)? / 1000);
+    let over = "SELECT 1 FROM locks WHERE over_ms < ?1 UNION ALL SELECT 1 FROM dead WHERE over_ms < ?1";
+    let any = looking.prepare_cached(over)?.exists(params![now_ms])?;
+    looking.commit()?;
+    if !any && dead.is_empty() {
+        return Ok(());
+    }
+    let transaction = begin(connection)?;
+    let now_us = now_us(&transaction, machine)?;
+    let bounds = params![signed(now_us / 1000), TIDIED_AT_MOST];
+    let locks = "DELETE FROM locks WHERE rowid IN (SELECT rowid FROM locks WHERE over_ms < ?1 LIMIT ?2)";
+    if transaction.prepare_cached(locks)?.execute(bounds)? > 0 {
+        note_the_time(&transaction, now_us)?;
+    }
+    // The row of the register goes with the grave: both find the same ones, by the order.
+    for table in ["sessions", "dead"] {
+        let graves = "SELECT session FROM dead WHERE over_ms < ?1 ORDER BY session LIMIT ?2";
+        let removed = format!("DELETE FROM {table} WHERE session IN ({graves})");
+        transaction.prepare_cached(&removed)?.execute(bounds)?;
+    }
+    for session in dead {
+        write_down(&transaction, *session)?;
+    }
+    Ok(transaction.commit()?)
+}

@@ -1,0 +1,18 @@
+//! The machine's clock that goes on during a suspend.
+
+use leasehold_core::Moment;
+use rustix::time::{ClockId, clock_gettime};
+
+/// The clock that counts while the machine sleeps, and that nobody can set: leases are judged by it.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+const CLOCK: ClockId = ClockId::Boottime;
+/// Elsewhere the monotonic clock; on Apple's systems it counts while the machine sleeps.
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+const CLOCK: ClockId = ClockId::Monotonic;
+
+/// Now, by that clock.
+pub fn boottime() -> Moment {
+    let now = clock_gettime(CLOCK);
+    let (s, ns) = (u64::try_from(now.tv_sec).unwrap_or(0), u64::try_from(now.tv_nsec).unwrap_or(0));
+    Moment::from_micros(s * 1_000_000 + ns / 1000)
+}

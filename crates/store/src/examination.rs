@@ -1,0 +1,107 @@
+//! What a store tells of itself.
+
+use crate::fault::Fault;
+use crate::hazard::{ClockDifference, Hazard, HazardKind, Severity};
+use std::fmt;
+use std::time::Duration;
+
+/// What a store tells of itself, and its hazards: [`Store::examine`](crate::Store::examine). What is `None` was not
+/// told.
+///
+/// ```no_run
+/// use leasehold::Client;
+///
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// for found in Client::builder("redis://locks.example").examine().await? {
+///     println!("{} answers in {:?}", found.node, found.round_trip);
+///     for hazard in &found.hazards {
+///         println!("{hazard}");
+///     }
+/// }
+/// # Ok(()) }
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Examination {
+    /// At which server: its address, or the primary's name and its Sentinels.
+    pub node: String,
+    /// Whose server it is: `Redis`, `Valkey`.
+    pub product: Option<String>,
+    /// Which version, as it says itself.
+    pub version: Option<String>,
+    /// Which part it has.
+    pub role: Option<Role>,
+    /// How many replicas are connected to it.
+    pub replicas: Option<u32>,
+    /// Whether it keeps an append-only file.
+    pub append_only: Option<bool>,
+    /// How many snapshots it has made since it was started.
+    pub snapshots: Option<u64>,
+    /// What it removes when its memory is full.
+    pub eviction_policy: Option<String>,
+    /// How many bytes it may have; 0 if there is no limit.
+    pub maxmemory: Option<u64>,
+    /// How many bytes it has.
+    pub used_memory: Option<u64>,
+    /// How far its clock is from ours.
+    pub clock: Option<ClockDifference>,
+    /// How long it took to answer: the shortest of some round trips.
+    pub round_trip: Duration,
+    /// As whom we are logged in.
+    pub user: Option<String>,
+    /// What can make it fail its locks, the most serious first.
+    pub hazards: Vec<Hazard>,
+}
+
+/// Which part a server has among those that have the same data.
+///
+/// ```
+/// use leasehold::store::Role;
+///
+/// assert_eq!(Role::Primary.to_string(), "primary");
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// It takes writes, and tells them to the others.
+    Primary,
+    /// It repeats what another tells it.
+    Replica,
+}
+
+impl Examination {
+    /// Of a store at `node` that does not answer, while others of the same store may.
+    pub fn of_silent(node: impl Into<String>, fault: &Fault) -> Self {
+        let mut found = Self::new(node);
+        found.hazards.push(Hazard::new(HazardKind::Unreachable(fault.to_string()), Severity::Warning));
+        found
+    }
+
+    /// Of a store at `node` that has told nothing yet.
+    pub fn new(node: impl Into<String>) -> Self {
+        Self {
+            node: node.into(),
+            product: None,
+            version: None,
+            role: None,
+            replicas: None,
+            append_only: None,
+            snapshots: None,
+            eviction_policy: None,
+            maxmemory: None,
+            used_memory: None,
+            clock: None,
+            round_trip: Duration::ZERO,
+            user: None,
+            hazards: Vec::new(),
+        }
+    }
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Primary => "primary",
+            Self::Replica => "replica",
+        })
+    }
+}

@@ -1,0 +1,45 @@
+//! Stores: each executes one typed operation atomically, and tells a session of its grants.
+//!
+//! A [`Store`] is narrow on purpose. What an operation means is [`leasehold_core::model`]; how often it
+//! is sent again, and what becomes of its reply, is the engine's. A store never resends by itself.
+//! For a store of one's own, operations, replies and the model are in [`core`].
+//!
+//! 1. An operation is executed, not executed, or that is unknown: [`Outcome`]. A fault is never a "no".
+//! 2. Every call ends within the time it was given.
+//! 3. Once [`Store::open_mailbox`] has returned, no grant to that session is missed silently: either it
+//!    reaches the [`Postbox`], or the postbox is told that some may have been missed.
+
+#[cfg(not(unix))]
+compile_error!("leasehold needs a Unix system: its clock and its files are of that kind");
+
+mod capabilities;
+pub mod clock;
+mod examination;
+mod fault;
+mod hazard;
+mod listen;
+mod memory;
+mod outcome;
+mod postbox;
+mod quorum;
+mod shards;
+mod store;
+#[doc(hidden)]
+pub mod sync;
+pub mod watched;
+mod world;
+
+pub use capabilities::SessionKeeping;
+pub use examination::{Examination, Role};
+pub use fault::{Fault, FaultKind, Phase, TlsFault};
+pub use hazard::{ClockDifference, Hazard, HazardKind, Severity};
+pub use leasehold_core as core;
+pub use leasehold_core::{Executed, Lock, Op, Reply, SessionOp, SessionReply, Wake};
+pub use listen::{Bell, Listening};
+pub use memory::MemoryStore;
+pub use outcome::Outcome;
+pub use postbox::Postbox;
+pub use quorum::{QuorumError, QuorumStore};
+pub use shards::{Shards, ShardsError};
+pub use store::Store;
+pub use world::{System, World, jitter};

@@ -1,0 +1,260 @@
+//! The store inside one process: the model behind a mutex.
+//!
+//! It outlives no process and has no faults. Its clock is the machine's, which does not stop in a
+//! suspend.
+
+use crate::capabilities::SessionKeeping;
+use crate::clock;
+use crate::fault::Fault;
+use crate::listen::{Bell, Listening};
+use crate::outcome::Outcome;
+use crate::postbox::Postbox;
+use crate::store::Store;
+use crate::sync::{Mutex, MutexGuard, OnceLock};
+use futures_util::future::{BoxFuture, ready};
+use leasehold_core::model::{LockState, Sessions};
+use leasehold_core::{
+    Acquire, KeyError, Kind, Lock, Op, Place, Reply, SessionId, SessionOp, SessionReply, Share,
+};
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+/// How many operations go by between two sweeps of what has expired.
+const SWEEP_EVERY: u32 = 4096;
+
+/// Locks inside one process.
+///
+/// ```
+/// use leasehold::store::MemoryStore;
+///
+/// let store = MemoryStore::new();
+/// assert_eq!(store.locks(), 0);
+/// ```
+#[derive(Clone)]
+pub struct MemoryStore {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    now_us: Box<dyn Fn() -> u64 + Send + Sync>,
+}
+
+#[derive(Default)]
+struct State {
+    locks: HashMap<Lock, LockState>,
+    mailboxes: HashMap<SessionId, Arc<dyn Postbox>>,
+    sessions: Sessions,
+    /// Who is to be told when an Election has another leader, or none.
+    bells: HashMap<Lock, Vec<(u64, Bell)>>,
+    last_bell: u64,
+    since_sweep: u32,
+}
+
+impl MemoryStore {
+    /// A store of its own, which nobody else sees.
+    pub fn new() -> Self {
+        // Fencing tokens should look alike in every store, so the clock starts at the wall clock's time.
+        let wall = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        let start = clock::boottime();
+        Self::with_clock(move || {
+            let now = wall + clock::boottime().since(start);
+            u64::try_from(now.as_micros()).unwrap_or(u64::MAX)
+        })
+    }
+
+    /// The store of that name that all of this process shares: what the URL `memory:NAME` opens.
+    pub fn of_process(name: &str) -> Self {
+        static SHARED: OnceLock<Mutex<HashMap<String, MemoryStore>>> = OnceLock::new();
+        let shared = SHARED.get_or_init(Mutex::default);
+        let mut shared = shared.lock().unwrap_or_else(PoisonError::into_inner);
+        shared.entry(name.to_owned()).or_default().clone()
+    }
+
+    /// A store whose clock is `now_us`, in microseconds.
+    pub fn with_clock(now_us: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
+        Self { shared: Arc::new(Shared { state: Mutex::default(), now_us: Box::new(now_us) }) }
+    }
+
+    /// How many locks the store remembers, held or not.
+    pub fn locks(&self) -> usize {
+        let now_us = (self.shared.now_us)();
+        let mut state = self.lock();
+        state.locks.retain(|_, lock| !lock.is_over(now_us));
+        state.locks.len()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // A state is changed by the model alone, which does not panic.
+        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn apply(&self, lock: &Lock, op: &Op) -> Reply {
+        let mut guard = self.lock();
+        let state = &mut *guard;
+        let now_us = (self.shared.now_us)();
+        state.sweep(now_us);
+        let State { locks, mailboxes, sessions, bells, .. } = state;
+        let alive = |session| sessions.vital(now_us / 1000, session);
+        let other = others(lock).find_map(|other| locks.get_mut(&other)?.stands(now_us).cloned());
+        let state = match locks.get_mut(lock) {
+            Some(state) => state,
+            None => locks.entry(lock.clone()).or_insert_with(|| LockState::new(lock.kind)),
+        };
+        let listeners = bells.get(lock).filter(|_| lock.kind == Kind::Election);
+        let before = listeners.map(|_| state.value.as_ref().map(|value| value.content.clone()));
+        let (reply, wakes) = match other {
+            None => state.apply(now_us, op, &alive),
+            Some(other) => state.apply_beside(&other, now_us, op, &alive),
+        };
+        if before.is_some_and(|before| before != state.value.as_ref().map(|value| value.content.clone())) {
+            listeners.into_iter().flatten().for_each(|(_, bell)| bell.ring());
+        }
+        let posts: Vec<_> =
+            wakes.into_iter().filter_map(|wake| Some((mailboxes.get(&wake.to())?.clone(), wake))).collect();
+        drop(guard);
+        for (post, wake) in posts {
+            post.deliver(wake);
+        }
+        reply
+    }
+}
+
+/// The locks of other kinds with the same name: one key is theirs.
+fn others(lock: &Lock) -> impl Iterator<Item = Lock> {
+    let kinds = Kind::ALL.into_iter().filter(|kind| *kind != lock.kind);
+    kinds.map(|kind| Lock { kind, name: lock.name.clone() })
+}
+
+impl MemoryStore {
+    fn take_all(&self, asks: &[(Lock, Acquire)]) -> Vec<Share> {
+        let mut guard = self.lock();
+        let state = &mut *guard;
+        let now_us = (self.shared.now_us)();
+        state.sweep(now_us);
+        let locks = &mut state.locks;
+        let mut together = Vec::with_capacity(asks.len());
+        for (lock, _) in asks {
+            let mut state = locks.remove(lock).unwrap_or_else(|| LockState::new(lock.kind));
+            let other = others(lock).find_map(|other| locks.get_mut(&other)?.stands(now_us).cloned());
+            if let Some(other) = &other {
+                state.value = Some(other.to_others());
+            }
+            together.push((state, other.is_some()));
+        }
+        let mut pairs: Vec<_> =
+            together.iter_mut().zip(asks).map(|((state, _), (_, ask))| (state, ask)).collect();
+        let shares = LockState::take_all(&mut pairs, now_us);
+        for ((mut state, beside_another), (lock, _)) in together.into_iter().zip(asks) {
+            if beside_another {
+                state.value = None;
+            }
+            locks.insert(lock.clone(), state);
+        }
+        shares
+    }
+}
+
+impl State {
+    /// Forgets what has expired, now and then.
+    fn sweep(&mut self, now_us: u64) {
+        self.since_sweep += 1;
+        if self.since_sweep >= SWEEP_EVERY {
+            self.since_sweep = 0;
+            self.locks.retain(|_, lock| !lock.is_over(now_us));
+        }
+    }
+}
+
+impl Default for MemoryStore {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for MemoryStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryStore").finish_non_exhaustive()
+    }
+}
+
+impl Store for MemoryStore {
+    fn execute<'a>(&'a self, lock: &'a Lock, op: &'a Op, _within: Duration) -> BoxFuture<'a, Outcome> {
+        Box::pin(async move { Outcome::Done(self.apply(lock, op)) })
+    }
+
+    fn acquire_all<'a>(
+        &'a self,
+        asks: &'a [(Lock, Acquire)],
+        _within: Duration,
+    ) -> BoxFuture<'a, Option<Outcome<Vec<Share>>>> {
+        Box::pin(async move { Some(Outcome::Done(self.take_all(asks))) })
+    }
+
+    fn open_mailbox(
+        &self,
+        _place: Place,
+        session: SessionId,
+        post: Arc<dyn Postbox>,
+        _within: Duration,
+    ) -> BoxFuture<'_, Result<(), Fault>> {
+        self.lock().mailboxes.insert(session, post);
+        Box::pin(ready(Ok(())))
+    }
+
+    fn close_mailbox(&self, _place: Place, session: SessionId) {
+        self.lock().mailboxes.remove(&session);
+    }
+
+    /// Of an Election: of its leaders. No other library has locks here.
+    fn listen<'a>(
+        &'a self,
+        lock: &'a Lock,
+        _within: Duration,
+    ) -> BoxFuture<'a, Result<Option<Listening>, Fault>> {
+        let listening = (lock.kind == Kind::Election).then(|| {
+            let bell = Bell::default();
+            let mut state = self.lock();
+            state.last_bell += 1;
+            let number = state.last_bell;
+            state.bells.entry(lock.clone()).or_default().push((number, bell.clone()));
+            let (store, lock) = (self.clone(), lock.clone());
+            Listening::new(&bell, move || {
+                let mut state = store.lock();
+                let Some(bells) = state.bells.get_mut(&lock) else { return };
+                bells.retain(|(other, _)| *other != number);
+                if bells.is_empty() {
+                    state.bells.remove(&lock);
+                }
+            })
+        });
+        Box::pin(ready(Ok(listening)))
+    }
+
+    fn sessions(&self) -> SessionKeeping {
+        SessionKeeping::ByBeat
+    }
+
+    fn attend<'a>(
+        &'a self,
+        _place: Place,
+        op: &'a SessionOp,
+        _within: Duration,
+    ) -> BoxFuture<'a, Outcome<SessionReply>> {
+        Box::pin(async move {
+            let mut state = self.lock();
+            let now_ms = (self.shared.now_us)() / 1000;
+            Outcome::Done(state.sessions.apply(now_ms, op))
+        })
+    }
+
+    fn sibling(&self) -> Arc<dyn Store> {
+        Arc::new(self.clone())
+    }
+
+    fn check(&self, _lock: &Lock) -> Result<(), KeyError> {
+        Ok(())
+    }
+}

@@ -1,0 +1,37 @@
+//! Where a store delivers the messages to a session.
+
+use leasehold_core::Wake;
+
+/// Where a session's grants go.
+///
+/// ```
+/// use leasehold::core::{FencingToken, Nonce, SessionId, Wake};
+/// use leasehold::store::Postbox;
+/// use std::sync::mpsc;
+///
+/// /// Hands messages on to a thread; nothing means that it has to look for itself.
+/// struct Slot(mpsc::Sender<Option<Wake>>);
+///
+/// impl Postbox for Slot {
+///     fn deliver(&self, wake: Wake) {
+///         let _ = self.0.send(Some(wake));
+///     }
+///     fn renewed(&self) {
+///         let _ = self.0.send(None);
+///     }
+/// }
+///
+/// let (sender, received) = mpsc::channel();
+/// let to = SessionId::from_random([7; 12]);
+/// let wake = Wake::Grant { to, nonce: Nonce::new(0, 77), fence: FencingToken::new(4711) };
+/// Slot(sender).deliver(wake); // as a store does, to which this message came
+/// assert_eq!(received.recv()?, Some(wake));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub trait Postbox: Send + Sync + 'static {
+    /// A message has come. Does not block.
+    fn deliver(&self, wake: Wake);
+
+    /// Messages may have been missed: the mailbox was opened anew. Does not block.
+    fn renewed(&self);
+}

@@ -1,0 +1,494 @@
+//! Several stores as one: a lock is had by whoever a majority of them has given it to.
+//!
+//! Owns when which node is asked, and how long it may take. What the answers come to is in [`tally`]; how an acquire is won and
+//! undone, in [`ballot`]. What an operation means at a node is the model's, as everywhere; that a node which has forgotten what
+//! it gave gives nothing for a while, the node's own (`redis`).
+//!
+//! 1. All nodes are asked at once, each in a task of its own. The outcome is known as soon as further answers would change
+//!    nothing; the tasks go on without anybody who waits for them, until their nodes have answered or their time is up. Who ends
+//!    the program waits for them: [`Store::settle`].
+//! 2. Nodes queue nobody, hand nothing on and know no sessions: each has but a vote. So whoever waits asks again, and each time
+//!    for another hold.
+//! 3. An extend lengthens, and never gives back, nor asks a node that does not have the hold: one that a majority does not
+//!    lengthen ends by itself.
+
+mod ballot;
+mod tally;
+
+use crate::examination::Examination;
+use crate::fault::{Fault, FaultKind, Phase};
+use crate::listen::{Bell, Listening};
+use crate::outcome::Outcome;
+use crate::postbox::Postbox;
+use crate::store::Store;
+use crate::watched::Watched;
+use ballot::Ballot;
+use futures_util::future::{BoxFuture, FutureExt, join_all, ready};
+use leasehold_core::{
+    Acquire, Executed, Extend, KeyError, Life, Lock, Op, Pass, Place, Release, Reply, SessionId,
+};
+use std::collections::BTreeSet;
+use std::fmt;
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+use tally::{Tally, Verdict, majority};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+/// How long one node may take to answer, if nothing is set.
+const NODE_TIMEOUT: Duration = Duration::from_millis(50);
+/// How long a message of one node is kept from whoever waits: until the others have freed the lock as well, and a random part of
+/// so much more, so that not all who wait ask in the same moment.
+const HUSH: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(7));
+
+/// How long a node may take before it is heard, and how long one is left alone that cannot be.
+const LISTENS_WITHIN: Duration = Duration::from_secs(2);
+
+/// Several stores that are independent of one another, as one: [Redlock](https://redis.io/docs/latest/develop/use/patterns/distributed-locks/)
+/// over three nodes or more.
+///
+/// A lock is had by whoever a majority of the nodes has given it to, and may be lost with a majority alone. Each acquire asks
+/// all nodes at once, for no longer than [`node_timeout`](Self::node_timeout); what a minority has given is undone. Fencing
+/// tokens grow over all majorities. There is no queue: whoever waits looks again, within a quarter of a second, or as soon as a
+/// node says that the lock was released.
+///
+/// Of locks there are the `Mutex` and the `ReentrantMutex`; others are refused when they
+/// are made. Holds end with their leases, and by no session.
+///
+/// Of Redis servers it is made by a URL, `redlock://a,b,c`, or of configurations: `QuorumConfig`.
+/// Here of stores in memory, as a test would have it:
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use leasehold::Client;
+/// use leasehold::store::{MemoryStore, QuorumStore, Store};
+/// use std::sync::Arc;
+///
+/// let nodes = (0..5).map(|_| Arc::new(MemoryStore::new()) as Arc<dyn Store>);
+/// let client = Client::of_store(QuorumStore::of(nodes)?).connect().await?;
+/// let guard = client.mutex("orders/42")?.acquire().await?;
+/// guard.release().await?;
+/// assert!(client.semaphore("seats", 3).is_err());
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct QuorumStore {
+    nodes: Arc<[Arc<dyn Store>]>,
+    node_timeout: Duration,
+    longest_lease: Option<Duration>,
+    errands: Errands,
+}
+
+/// Why stores are no quorum.
+///
+/// ```
+/// use leasehold::store::{MemoryStore, QuorumError, QuorumStore, Store};
+/// use std::sync::Arc;
+///
+/// let nodes = (0..2).map(|_| Arc::new(MemoryStore::new()) as Arc<dyn Store>);
+/// assert_eq!(QuorumStore::of(nodes).err(), Some(QuorumError::TooFew { nodes: 2 }));
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum QuorumError {
+    /// There are fewer than three nodes.
+    #[error("a quorum has three nodes at least, this one {nodes}: none of fewer could be missed")]
+    TooFew {
+        /// How many there are.
+        nodes: usize,
+    },
+    /// There are more nodes than are of any use.
+    #[error("a quorum has {} nodes at most, this one {nodes}", QuorumStore::MOST)]
+    TooMany {
+        /// How many there are.
+        nodes: usize,
+    },
+    /// A node is there twice, and would have two votes.
+    #[error("{node} is there twice, and would have two votes")]
+    Twice {
+        /// Its address, without user and password.
+        node: String,
+    },
+    /// A node is a cluster, of which one server at a time may be started anew, or promoted, unseen.
+    #[error(
+        "{node} is a cluster: a node is a single server, or a primary that Sentinels know, of which it is known since when it votes"
+    )]
+    Cluster {
+        /// Its addresses, without user and password.
+        node: String,
+    },
+    /// A node waits for its replicas.
+    #[error(
+        "a quorum counts nodes and no replicas: leave out how many of them have to confirm, and let each have a node of its own"
+    )]
+    Replicas,
+}
+
+impl QuorumStore {
+    /// How many nodes there are at most.
+    pub const MOST: usize = 31;
+
+    /// A quorum of these stores. Fails if there are fewer than three, more than [`MOST`](Self::MOST), or if one of them
+    /// [waits for replicas](Store::confirms).
+    ///
+    /// It is used inside of a tokio runtime.
+    pub fn of(nodes: impl IntoIterator<Item = Arc<dyn Store>>) -> Result<Self, QuorumError> {
+        let nodes: Arc<[_]> = nodes.into_iter().collect();
+        match nodes.len() {
+            few @ 0..3 => return Err(QuorumError::TooFew { nodes: few }),
+            many if many > Self::MOST => return Err(QuorumError::TooMany { nodes: many }),
+            _ => {}
+        }
+        if nodes.iter().any(|node| node.confirms()) {
+            return Err(QuorumError::Replicas);
+        }
+        Ok(Self { nodes, node_timeout: NODE_TIMEOUT, longest_lease: None, errands: Errands::new() })
+    }
+
+    /// How long one node may take to answer: 50 ms if nothing is set. A node that takes longer has not voted.
+    ///
+    /// Little beside the lease of 3 s that every hold begins with, since it is lost of that; and more than the round trip to
+    /// the second but last node.
+    #[must_use]
+    pub fn node_timeout(mut self, timeout: Duration) -> Self {
+        self.node_timeout = timeout;
+        self
+    }
+
+    /// The longest lease that is asked for; longer ones are refused. For nodes that give nothing (`QuorumConfig::min_uptime`)
+    /// after a restart before whatever they may have forgotten is over.
+    #[must_use]
+    pub fn longest_lease(mut self, longest: Option<Duration>) -> Self {
+        self.longest_lease = longest;
+        self
+    }
+
+    /// How many nodes have to agree.
+    ///
+    /// ```
+    /// use leasehold::store::{MemoryStore, QuorumStore, Store};
+    /// use std::sync::Arc;
+    ///
+    /// let nodes = (0..5).map(|_| Arc::new(MemoryStore::new()) as Arc<dyn Store>);
+    /// assert_eq!(QuorumStore::of(nodes)?.needed(), 3);
+    /// # Ok::<(), leasehold::store::QuorumError>(())
+    /// ```
+    pub fn needed(&self) -> usize {
+        majority(self.nodes.len())
+    }
+
+    async fn acquire(&self, lock: &Lock, ask: &Acquire, within: Duration) -> Outcome {
+        let ask = Acquire { queue: None, ahead: None, life: Life::Lease, ..ask.clone() };
+        let Self { nodes, errands, node_timeout, .. } = self;
+        let (needed, node_timeout) = (self.needed(), *node_timeout);
+        Ballot { nodes, needed, lock, ask, within, node_timeout, errands }.hold().await
+    }
+
+    /// Releases, and acquires again behind that if asked so: not in one step, since no quorum has one.
+    async fn release(&self, lock: &Lock, release: &Release, within: Duration) -> Outcome {
+        let start = tokio::time::Instant::now();
+        let only = Op::Release(Release { next: None, ..release.clone() });
+        let released = self.ask(lock, &only, within).await;
+        let (Some(next), Outcome::Done(Reply::Release(mut released))) = (&release.next, released.clone())
+        else {
+            return released;
+        };
+        released.next = match self.acquire(lock, next, within.saturating_sub(start.elapsed())).await {
+            Outcome::Done(Reply::Acquire(acquired)) => Some(Ok(acquired)),
+            Outcome::Done(Reply::Refused(refused)) => Some(Err(refused)),
+            // The hold was given up for certain, and what the question left is undone.
+            Outcome::Done(_) | Outcome::Failed(..) => None,
+        };
+        Outcome::Done(Reply::Release(released))
+    }
+
+    async fn ask(&self, lock: &Lock, op: &Op, within: Duration) -> Outcome {
+        let one = [(lock.clone(), op.clone())];
+        self.ask_all(&one, within).await.pop().unwrap_or_else(|| Tally::new(self.nodes.len()).failure())
+    }
+
+    /// Asks all nodes about all of these, each in one go (1).
+    async fn ask_all(&self, ops: &[(Lock, Op)], within: Duration) -> Vec<Outcome> {
+        let limit = self.node_timeout.min(within);
+        let sent: Arc<[_]> = ops.iter().map(|(lock, op)| (lock.clone(), at_a_node(op))).collect();
+        let (tell, mut news) = mpsc::unbounded_channel();
+        for (at, node) in self.nodes.iter().cloned().enumerate() {
+            let (sent, tell) = (Arc::clone(&sent), tell.clone());
+            let asked = async move {
+                let outcomes = match &*sent {
+                    [(lock, op)] => vec![node.execute(lock, op, limit).await],
+                    sent => node.execute_all(sent, limit).await,
+                };
+                // Nobody hears it if the outcome is known.
+                let _ = tell.send((at, outcomes));
+            };
+            self.errands.begin(asked).await;
+        }
+        drop(tell);
+        let mut tallies: Vec<_> = ops.iter().map(|_| Tally::new(self.nodes.len())).collect();
+        let mut known: Vec<Option<Outcome>> = vec![None; ops.len()];
+        while known.iter().any(Option::is_none) {
+            let Some((at, outcomes)) = news.recv().await else { break };
+            for (tally, outcome) in tallies.iter_mut().zip(outcomes) {
+                tally.note(at, outcome);
+            }
+            for ((tally, known), (_, op)) in tallies.iter().zip(&mut known).zip(ops) {
+                if let (None, Verdict::Known(reply)) = (&known, tally.verdict(op)) {
+                    *known = Some(Outcome::Done(reply));
+                }
+            }
+        }
+        known
+            .into_iter()
+            .zip(tallies)
+            .map(|(known, tally)| known.unwrap_or_else(|| tally.failure()))
+            .collect()
+    }
+
+    /// Why an operation is not sent to any node, if it is not.
+    fn refusal(&self, lock: &Lock, op: &Op) -> Option<Outcome> {
+        if let Some(refused) = op.misfit(lock.kind) {
+            return Some(Outcome::Done(Reply::Refused(refused)));
+        }
+        let unusable = |text: String| {
+            let fault = Fault::new(FaultKind::Unusable(text), Phase::Send, "the quorum");
+            Some(Outcome::Failed(Executed::No, fault))
+        };
+        if !lock.kind.goes_by_majority() {
+            return unusable(KeyError::NotByMajority(lock.kind).to_string());
+        }
+        let kept_ms = match op {
+            Op::Acquire(ask) => ask.lease_ms,
+            Op::Extend(extend) => extend.lease_ms,
+            Op::Release(Release { pass: Pass::Rest { for_ms }, .. }) => *for_ms,
+            Op::Raise(_) => return unusable("the second round is the quorum's own".to_owned()),
+            _ => 0,
+        };
+        match self.longest_lease {
+            Some(most) if Duration::from_millis(kept_ms) > most => {
+                let text = format!(
+                    "it should be kept for {:?}, and this quorum keeps nothing for more than {most:?}, since a node that came back votes after so long: set `min_uptime` higher for all clients",
+                    Duration::from_millis(kept_ms)
+                );
+                unusable(text)
+            }
+            _ => None,
+        }
+    }
+}
+
+/// What a node is asked: no more than a vote needs (2). Its release tells whoever waits.
+fn at_a_node(op: &Op) -> Op {
+    match op {
+        Op::Extend(extend) => Op::Extend(Extend { reserve: None, ..extend.clone() }),
+        Op::Release(Release { claim, pass: Pass::Grant | Pass::Free, .. }) => {
+            Op::Release(Release { claim: claim.clone(), pass: Pass::Tell, next: None })
+        }
+        other => other.clone(),
+    }
+}
+
+/// The tasks of the nodes, which go on when whoever has begun them has his answer.
+#[derive(Debug, Clone)]
+struct Errands(Arc<Watched<UnderWay>>);
+
+/// Those that go on, by their numbers.
+#[derive(Debug, Default)]
+struct UnderWay {
+    all: BTreeSet<u64>,
+    next: u64,
+}
+
+/// One that goes on, until this is dropped.
+struct Errand {
+    number: u64,
+    of: Errands,
+}
+
+impl Errands {
+    fn new() -> Self {
+        Self(Arc::new(Watched::new(UnderWay::default())))
+    }
+
+    /// Begins a task, as far as that comes without waiting, and leaves the rest to the runtime: so what one node is asked is on
+    /// its way in the order in which it was asked, and a release is not before the acquire whose answer nobody had waited for.
+    async fn begin(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let errand = self.errand();
+        let mut task = Box::pin(async move {
+            task.await;
+            drop(errand);
+        });
+        if poll_fn(|cx| Poll::Ready(task.as_mut().poll(cx))).await.is_pending() {
+            tokio::spawn(task);
+        }
+    }
+
+    fn errand(&self) -> Errand {
+        let mut number = 0;
+        self.0.modify(|under_way| {
+            number = under_way.next;
+            under_way.next += 1;
+            under_way.all.insert(number);
+            false
+        });
+        Errand { number, of: self.clone() }
+    }
+
+    /// Waits until none goes on of those that have begun by now.
+    async fn done(&self) {
+        let next = self.0.read(|under_way| under_way.next);
+        let done = |under_way: &UnderWay| under_way.all.range(..next).next().is_none().then_some(());
+        self.0.wait_for(done).await;
+    }
+}
+
+impl Drop for Errand {
+    fn drop(&mut self) {
+        self.of.0.modify(|under_way| under_way.all.remove(&self.number));
+    }
+}
+
+/// Rings a bell some moments after another one was rung (see [`HUSH`]): what the other nodes say meanwhile is heard by the same
+/// look.
+async fn relay(mut heard: Listening, bell: Bell) {
+    loop {
+        heard.heard().await;
+        let share = f64::from(rand::random::<u16>()) / f64::from(u16::MAX);
+        tokio::time::sleep(HUSH.0 + HUSH.1.mul_f64(share)).await;
+        let _ = heard.heard().now_or_never();
+        bell.ring();
+    }
+}
+
+/// Rings a bell when a node says something. One that cannot be heard is tried again now and then; nobody waits for it.
+async fn overhear(node: Arc<dyn Store>, lock: Lock, bell: Bell) {
+    loop {
+        match node.listen(&lock, LISTENS_WITHIN).await {
+            Ok(Some(mut heard)) => {
+                // What was said before has to be looked for.
+                bell.ring();
+                loop {
+                    heard.heard().await;
+                    bell.ring();
+                }
+            }
+            Ok(None) => return,
+            Err(_) => tokio::time::sleep(LISTENS_WITHIN).await,
+        }
+    }
+}
+
+/// Tasks that end when nobody wants them any more.
+struct Tasks(Vec<JoinHandle<()>>);
+
+impl Drop for Tasks {
+    fn drop(&mut self) {
+        self.0.iter().for_each(JoinHandle::abort);
+    }
+}
+
+impl Store for QuorumStore {
+    fn execute<'a>(&'a self, lock: &'a Lock, op: &'a Op, within: Duration) -> BoxFuture<'a, Outcome> {
+        Box::pin(async move {
+            if let Some(refusal) = self.refusal(lock, op) {
+                return refusal;
+            }
+            match op {
+                Op::Acquire(ask) => self.acquire(lock, ask, within).await,
+                Op::Release(release) => self.release(lock, release, within).await,
+                op => self.ask(lock, op, within).await,
+            }
+        })
+    }
+
+    fn execute_all<'a>(&'a self, ops: &'a [(Lock, Op)], within: Duration) -> BoxFuture<'a, Vec<Outcome>> {
+        Box::pin(async move {
+            // Extends come in batches.
+            let plain =
+                |(lock, op): &(Lock, Op)| matches!(op, Op::Extend(_)) && self.refusal(lock, op).is_none();
+            if ops.iter().all(plain) && !ops.is_empty() {
+                return self.ask_all(ops, within).await;
+            }
+            join_all(ops.iter().map(|(lock, op)| self.execute(lock, op, within))).await
+        })
+    }
+
+    fn open_mailbox(
+        &self,
+        _place: Place,
+        _session: SessionId,
+        _post: Arc<dyn Postbox>,
+        _within: Duration,
+    ) -> BoxFuture<'_, Result<(), Fault>> {
+        Box::pin(ready(Ok(())))
+    }
+
+    fn has_mailboxes(&self) -> bool {
+        false
+    }
+
+    fn has_queue(&self) -> bool {
+        false
+    }
+
+    fn longest_lease(&self) -> Option<Duration> {
+        self.longest_lease
+    }
+
+    fn close_mailbox(&self, _place: Place, _session: SessionId) {}
+
+    /// Of any node. It begins at each as soon as that can be heard, and nobody waits for those that cannot.
+    fn listen<'a>(
+        &'a self,
+        lock: &'a Lock,
+        _within: Duration,
+    ) -> BoxFuture<'a, Result<Option<Listening>, Fault>> {
+        Box::pin(async move {
+            let (bell, said) = (Bell::default(), Bell::default());
+            let nodes = self
+                .nodes
+                .iter()
+                .map(|node| tokio::spawn(overhear(node.clone(), lock.clone(), said.clone())));
+            let mut tasks = Tasks(nodes.collect());
+            tasks.0.push(tokio::spawn(relay(Listening::new(&said, || {}), bell.clone())));
+            Ok(Some(Listening::new(&bell, move || drop(tasks))))
+        })
+    }
+
+    /// Nodes that were not waited for are asked all the same, and what a minority has given is taken back.
+    fn settle(&self) -> BoxFuture<'_, ()> {
+        Box::pin(self.errands.done())
+    }
+
+    /// Of each node, also of those that do not answer.
+    fn examine(&self, within: Duration) -> BoxFuture<'_, Result<Vec<Examination>, Fault>> {
+        Box::pin(async move {
+            let found = join_all(self.nodes.iter().map(|node| node.examine(within))).await;
+            let silent = |fault: Fault| vec![Examination::of_silent(&*fault.node, &fault)];
+            Ok(found.into_iter().flat_map(|found| found.unwrap_or_else(silent)).collect())
+        })
+    }
+
+    fn sibling(&self) -> Arc<dyn Store> {
+        let nodes = self.nodes.iter().map(|node| node.sibling()).collect();
+        Arc::new(Self { nodes, ..self.clone() })
+    }
+
+    fn check(&self, lock: &Lock) -> Result<(), KeyError> {
+        if !lock.kind.goes_by_majority() {
+            return Err(KeyError::NotByMajority(lock.kind));
+        }
+        self.nodes.iter().try_for_each(|node| node.check(lock))
+    }
+}
+
+impl fmt::Debug for QuorumStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("QuorumStore").field("nodes", &self.nodes).finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests;

@@ -1,0 +1,447 @@
+//! What the answers of all nodes to one operation come to.
+//!
+//! Owns the counting, and nothing else: it is a pure function of the answers that are there so far. When to ask, and how long
+//! to wait, is [`QuorumStore`](super::QuorumStore)'s; how an acquire is won, [`ballot`](super::ballot)'s.
+//!
+//! 1. Something is so if a majority says so. It is not so if so many say the contrary that no majority can say it any more.
+//!    Anything else is not known.
+//! 2. A node that did not answer is counted for neither side.
+
+use crate::fault::{Fault, FaultKind, Phase};
+use crate::outcome::Outcome;
+use leasehold_core::{
+    Acquired, Ended, Entered, Evicted, Executed, Extended, Fate, FencingToken, Freed, Holder, Inspection, Op,
+    Refused, Released, Reply,
+};
+
+/// The answers so far.
+#[derive(Debug)]
+pub(super) struct Tally {
+    answers: Vec<Option<Outcome>>,
+    needed: usize,
+}
+
+/// What is known by the answers so far.
+#[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "there is one, which is taken apart at once")]
+pub(super) enum Verdict {
+    /// Further answers would change nothing.
+    Known(Reply),
+    /// More have to come.
+    Open,
+}
+
+impl Tally {
+    pub(super) fn new(nodes: usize) -> Self {
+        Self { answers: vec![None; nodes], needed: majority(nodes) }
+    }
+
+    pub(super) fn note(&mut self, node: usize, answer: Outcome) {
+        if let Some(place) = self.answers.get_mut(node) {
+            *place = Some(answer);
+        }
+    }
+
+    pub(super) fn is_complete(&self) -> bool {
+        self.answers.iter().all(Option::is_some)
+    }
+
+    /// What the answers come to so far.
+    pub(super) fn verdict(&self, op: &Op) -> Verdict {
+        let refused: Vec<_> = self.replies().filter_map(refused_of).collect();
+        if let Some(refused) = most_frequent(refused).filter(|(_, count)| self.prevents(*count)) {
+            return Verdict::Known(Reply::Refused(refused.0));
+        }
+        let known = match op {
+            Op::Extend(_) => self.extend().map(Reply::Extend),
+            Op::Release(_) => self.release().map(Reply::Release),
+            Op::Inspect(inspect) => self.inspect(inspect.claim.is_some()).map(Reply::Inspect),
+            Op::Free(_) => self.free().map(Reply::Free),
+            Op::Evict(_) => self.evict().map(Reply::Evict),
+            _ => None,
+        };
+        known.map_or(Verdict::Open, Verdict::Known)
+    }
+
+    /// What is to be told where the answers are all there and come to nothing: who failed, and whether anything may have been
+    /// done.
+    pub(super) fn failure(&self) -> Outcome {
+        let executed = self.answers.iter().map(|answer| match answer {
+            Some(Outcome::Failed(executed, _)) => *executed,
+            Some(Outcome::Done(_)) | None => Executed::Unknown,
+        });
+        Outcome::Failed(executed.fold(Executed::No, Executed::or), self.fault())
+    }
+
+    /// Who failed, and why.
+    pub(super) fn fault(&self) -> Fault {
+        let failed = self.answers.iter().filter_map(|answer| match answer {
+            Some(Outcome::Failed(_, fault)) => Some(fault.clone()),
+            Some(Outcome::Done(reply @ Reply::Refused(_))) => Some(Fault::odd_reply(reply.clone())),
+            Some(Outcome::Done(_)) | None => None,
+        });
+        no_quorum(self.needed, self.answers.len(), failed.collect())
+    }
+
+    fn replies(&self) -> impl Iterator<Item = &Reply> {
+        self.answers.iter().filter_map(|answer| match answer {
+            Some(Outcome::Done(reply)) => Some(reply),
+            _ => None,
+        })
+    }
+
+    /// Whether so many keep all others from being a majority.
+    fn prevents(&self, count: usize) -> bool {
+        count > self.answers.len() - self.needed
+    }
+
+    /// Of how many nothing is known.
+    fn silent(&self) -> usize {
+        self.answers.len() - self.replies().filter(|reply| refused_of(reply).is_none()).count()
+    }
+
+    fn extend(&self) -> Option<Extended> {
+        let count = |held: bool| {
+            let is = |reply: &&Reply| matches!(reply, Reply::Extend(extended) if (*extended != Extended::NotHeld) == held);
+            self.replies().filter(is).count()
+        };
+        match () {
+            () if count(true) >= self.needed => Some(Extended::Extended),
+            () if self.prevents(count(false)) => Some(Extended::NotHeld),
+            () => None,
+        }
+    }
+
+    fn release(&self) -> Option<Released> {
+        let replies = || {
+            self.replies().filter_map(|reply| match reply {
+                Reply::Release(released) => Some(released),
+                _ => None,
+            })
+        };
+        let found = self.fate(replies().map(|released| released.found))?;
+        // A node that has not given him all of his holds knows of fewer.
+        let left = replies().map(|released| released.left).max().unwrap_or(0);
+        let holder = replies().filter_map(|released| released.holder.clone());
+        let holder = if found == Fate::Superseded {
+            most_held(holder, is_same_hold).map(|(holder, _)| holder)
+        } else {
+            None
+        };
+        Some(Released { found, left, holder, next: None })
+    }
+
+    /// Where a hold stands, of which each node says where it stands there (1).
+    ///
+    /// A node that never gave it says that it knows nothing of it, or that it is somebody else's: so what is told of a hold that
+    /// no majority has is what most say, and how it was ended where any says so.
+    fn fate(&self, fates: impl Iterator<Item = Fate>) -> Option<Fate> {
+        let fates: Vec<_> = fates.collect();
+        let count = |fate| fates.iter().filter(|found| **found == fate).count();
+        let (held, released) = (count(Fate::Held), count(Fate::Ended(Ended::Released)));
+        if held >= self.needed {
+            return Some(Fate::Held);
+        }
+        if released > 0 && held + released >= self.needed {
+            // By this release, or by an earlier sending of it.
+            return Some(Fate::Ended(Ended::Released));
+        }
+        if held + self.silent() >= self.needed {
+            return None;
+        }
+        let most =
+            |of: &[Fate]| of.iter().copied().max_by_key(|fate| count(*fate)).filter(|fate| count(*fate) > 0);
+        let ended = [Ended::Released, Ended::Evicted, Ended::Freed].map(Fate::Ended);
+        most(&ended)
+            .or_else(|| most(&[Fate::Forgotten, Fate::Vanished, Fate::Superseded]))
+            .or(Some(Fate::Forgotten))
+    }
+
+    fn inspect(&self, asked: bool) -> Option<Inspection> {
+        let seen: Vec<_> = self
+            .replies()
+            .filter_map(|reply| match reply {
+                Reply::Inspect(seen) => Some(seen),
+                _ => None,
+            })
+            .collect();
+        let fate = if asked { Some(self.fate(seen.iter().filter_map(|seen| seen.fate))?) } else { None };
+        let holders: Vec<_> = seen.iter().filter_map(|seen| seen.holder.clone()).collect();
+        let (holder, votes) = most_held(holders.iter().cloned(), is_same).unzip();
+        let votes = votes.unwrap_or(0);
+        // Who looks has the time to hear all: until when a majority has it is not known by any three of five.
+        if seen.len() < self.needed || !self.is_complete() {
+            return None;
+        }
+        // Whoever may have a majority is told: that the lock is free would have to be known.
+        let is_his = votes + self.silent() >= self.needed;
+        let holder = holder.filter(|_| is_his).map(|holder| self.for_how_long(holder, &holders));
+        let stranger = most_frequent(seen.iter().filter_map(|seen| seen.stranger).collect());
+        Some(Inspection {
+            holder,
+            waiting: 0,
+            fate,
+            stranger: stranger.filter(|(_, count)| *count >= self.needed).map(|(stranger, _)| stranger),
+            audit: seen.iter().map(|seen| seen.audit.clone()).max_by_key(Vec::len).unwrap_or_default(),
+            sharers: Vec::new(),
+            limit: None,
+        })
+    }
+
+    /// The holder, until he has no majority any more.
+    fn for_how_long(&self, holder: Holder, all: &[Holder]) -> Holder {
+        let his = all.iter().filter(|other| is_same(other, &holder));
+        let left = his.clone().map(|other| other.remaining_ms.unwrap_or(u64::MAX));
+        let left = self.of_a_majority(left.collect()).filter(|left| *left != u64::MAX);
+        let fence = self.fence_of(his.clone().filter_map(|other| other.fence).collect());
+        let count = his.clone().map(|other| other.count).max().unwrap_or(1);
+        let since_ms = his.filter_map(|other| other.since_ms).min();
+        Holder { remaining_ms: left, fence, count, since_ms, ..holder }
+    }
+
+    /// The token of a holder: a node that has not heard of it has a smaller one, and one that has given it late a greater one.
+    /// Where not all tell of him it is what most say.
+    fn fence_of(&self, told: Vec<FencingToken>) -> Option<FencingToken> {
+        if told.len() == self.answers.len() {
+            return self.of_a_majority(told);
+        }
+        let count = |fence: FencingToken| told.iter().filter(|other| **other == fence).count();
+        told.iter().copied().max_by_key(|fence| (count(*fence), *fence))
+    }
+
+    /// The greatest that a majority has at least, or all where there is none.
+    fn of_a_majority<T: Ord + Copy>(&self, mut all: Vec<T>) -> Option<T> {
+        all.sort_unstable_by(|a, b| b.cmp(a));
+        all.get(self.needed - 1).or(all.last()).copied()
+    }
+
+    fn free(&self) -> Option<Freed> {
+        let freed = self.replies().filter(|reply| matches!(reply, Reply::Free(Freed::Freed))).count();
+        let changed: Vec<_> = self
+            .replies()
+            .filter_map(|reply| match reply {
+                Reply::Free(Freed::Changed { holder }) => Some(holder.clone()),
+                _ => None,
+            })
+            .collect();
+        match () {
+            () if freed >= self.needed => Some(Freed::Freed),
+            () if self.prevents(changed.len()) => {
+                let holder = most_held(changed.into_iter().flatten(), is_same_hold).map(|(holder, _)| holder);
+                Some(Freed::Changed { holder })
+            }
+            () => None,
+        }
+    }
+
+    fn evict(&self) -> Option<Evicted> {
+        let alive = self.replies().filter(|reply| matches!(reply, Reply::Evict(Evicted::Alive))).count();
+        let gone: Vec<_> = self
+            .replies()
+            .filter_map(|reply| match reply {
+                Reply::Evict(Evicted::Gone { hold, place }) => Some((*hold, *place)),
+                _ => None,
+            })
+            .collect();
+        match () {
+            () if gone.len() >= self.needed => {
+                let hold = gone.iter().filter_map(|(hold, _)| *hold).max();
+                Some(Evicted::Gone { hold, place: gone.iter().any(|(_, place)| *place) })
+            }
+            () if self.prevents(alive) => Some(Evicted::Alive),
+            () => None,
+        }
+    }
+}
+
+/// The votes on an acquire.
+#[derive(Debug)]
+pub(super) struct Votes {
+    tally: Tally,
+}
+
+/// What a majority has given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Given {
+    /// The greatest token of those who gave it.
+    pub(super) fence: FencingToken,
+    /// How long a majority of them has it.
+    pub(super) remaining_ms: u64,
+    pub(super) entered: Option<Entered>,
+}
+
+impl Votes {
+    pub(super) fn new(nodes: usize) -> Self {
+        Self { tally: Tally::new(nodes) }
+    }
+
+    pub(super) fn note(&mut self, node: usize, vote: Outcome) {
+        self.tally.note(node, vote);
+    }
+
+    /// What was given by a majority, as soon as one has given anything.
+    pub(super) fn given(&self) -> Option<Given> {
+        let grants: Vec<_> = self.acquired().filter_map(given).collect();
+        let mut left: Vec<_> = grants.iter().map(|given| given.remaining_ms).collect();
+        left.sort_unstable_by(|a, b| b.cmp(a));
+        let entered = grants.iter().filter_map(|given| given.entered);
+        let entered = entered
+            .reduce(|a, b| Entered { count: a.count.max(b.count), lease_ms: a.lease_ms.max(b.lease_ms) });
+        Some(Given {
+            remaining_ms: *left.get(self.tally.needed - 1)?,
+            fence: grants.iter().map(|given| given.fence).max()?,
+            entered,
+        })
+    }
+
+    /// Whether no majority can give it any more.
+    pub(super) fn is_lost(&self) -> bool {
+        let against = self
+            .tally
+            .answers
+            .iter()
+            .flatten()
+            .filter(|answer| !matches!(answer, Outcome::Done(Reply::Acquire(Acquired::Granted { .. }))));
+        self.tally.prevents(against.count())
+    }
+
+    /// What is told to whoever has lost.
+    ///
+    /// That the lock is taken, unless so many have failed that he would have lost without the others, too: then who failed,
+    /// and why. It was not executed for certain where no majority can have given it, late or early; what a minority gave is
+    /// undone.
+    pub(super) fn lost(&self) -> Outcome {
+        let refused: Vec<_> = self.tally.replies().filter_map(refused_of).collect();
+        if let Some((refused, count)) = most_frequent(refused)
+            && self.tally.prevents(count)
+        {
+            return Outcome::Done(Reply::Refused(refused));
+        }
+        let spent = self.acquired().filter_map(|acquired| match acquired {
+            Acquired::Spent(how) => Some(*how),
+            _ => None,
+        });
+        if let Some((how, count)) = most_frequent(spent.collect())
+            && self.tally.prevents(count)
+        {
+            return Outcome::Done(Reply::Acquire(Acquired::Spent(how)));
+        }
+        let failed = |unknown: bool| {
+            let is = |answer: &&Outcome| match answer {
+                Outcome::Failed(Executed::No, _) | Outcome::Done(Reply::Refused(_)) => true,
+                Outcome::Failed(Executed::Unknown, _) => unknown,
+                Outcome::Done(_) => false,
+            };
+            self.tally.answers.iter().flatten().filter(is).count()
+        };
+        if !self.tally.prevents(failed(true)) {
+            return Outcome::Done(Reply::Acquire(self.taken()));
+        }
+        let certain = self.acquired().filter(|acquired| given(acquired).is_none()).count() + failed(false);
+        let fault = self.tally.fault();
+        let executed = if self.tally.prevents(certain) { Executed::No } else { Executed::Unknown };
+        Outcome::Failed(executed, fault)
+    }
+
+    /// That somebody else has it, or that votes were split, so that nobody has.
+    pub(super) fn taken(&self) -> Acquired {
+        let holders = || {
+            self.acquired().filter_map(|acquired| match acquired {
+                Acquired::Taken { holder, .. } => holder.clone(),
+                _ => None,
+            })
+        };
+        let silent = self.tally.silent();
+        // Of votes that were split each has another token.
+        let most =
+            most_held(holders(), is_same_hold).filter(|(_, votes)| votes + silent >= self.tally.needed);
+        let holder = most.map(|(holder, _)| {
+            // It is to be had once so many are free that a majority is.
+            let mut left: Vec<_> = holders().map(|holder| holder.remaining_ms.unwrap_or(u64::MAX)).collect();
+            left.resize(self.tally.answers.len() - silent, 0);
+            left.sort_unstable();
+            let left = left.get(self.tally.needed - 1).or(left.last()).copied();
+            Holder { remaining_ms: left.filter(|left| *left != u64::MAX), ..holder }
+        });
+        Acquired::Taken { holder, position: None, ahead: None, others: Vec::new() }
+    }
+
+    /// The fault of a second round that has failed, with what went wrong in both.
+    pub(super) fn fault_with(&self, second: Vec<Fault>) -> Fault {
+        let Fault { kind, .. } = self.tally.fault();
+        let first = if let FaultKind::NoQuorum { nodes, .. } = kind { nodes } else { Vec::new() };
+        no_quorum(self.tally.needed, self.tally.answers.len(), first.into_iter().chain(second).collect())
+    }
+
+    fn acquired(&self) -> impl Iterator<Item = &Acquired> {
+        self.tally.replies().filter_map(|reply| match reply {
+            Reply::Acquire(acquired) => Some(acquired),
+            _ => None,
+        })
+    }
+}
+
+/// How many are more than half.
+pub(super) const fn majority(nodes: usize) -> usize {
+    nodes / 2 + 1
+}
+
+fn given(acquired: &Acquired) -> Option<Given> {
+    match acquired {
+        Acquired::Granted { fence, remaining_ms, entered, .. } => {
+            Some(Given { fence: *fence, remaining_ms: *remaining_ms, entered: *entered })
+        }
+        _ => None,
+    }
+}
+
+/// The token that an answer gives, if it gives one.
+pub(super) fn fence_of(vote: &Outcome) -> Option<FencingToken> {
+    match vote {
+        Outcome::Done(Reply::Acquire(acquired)) => given(acquired).map(|given| given.fence),
+        _ => None,
+    }
+}
+
+pub(super) fn no_quorum(needed: usize, of: usize, nodes: Vec<Fault>) -> Fault {
+    Fault::new(FaultKind::NoQuorum { needed, of, nodes }, Phase::Reply, "the quorum")
+}
+
+fn refused_of(reply: &Reply) -> Option<Refused> {
+    match reply {
+        Reply::Refused(refused) => Some(refused.clone()),
+        _ => None,
+    }
+}
+
+/// Whether two nodes tell of the same holder. Not by the time, nor by the token, of which each may have its own.
+fn is_same(one: &Holder, other: &Holder) -> bool {
+    let known = |holder: &Holder| (holder.label.clone(), holder.owner.clone(), holder.rests);
+    known(one) == known(other)
+}
+
+/// Whether it is by the same hold as well, as far as all nodes have heard of its token.
+fn is_same_hold(one: &Holder, other: &Holder) -> bool {
+    one.fence == other.fence && is_same(one, other)
+}
+
+/// Whom most tell of, and how many.
+fn most_held(
+    holders: impl Iterator<Item = Holder>,
+    is_same: fn(&Holder, &Holder) -> bool,
+) -> Option<(Holder, usize)> {
+    let holders: Vec<_> = holders.collect();
+    let count = |holder: &Holder| holders.iter().filter(|other| is_same(other, holder)).count();
+    let most = holders.iter().max_by_key(|holder| (count(holder), holder.fence))?;
+    Some((most.clone(), count(most)))
+}
+
+fn most_frequent<T: PartialEq>(all: Vec<T>) -> Option<(T, usize)> {
+    let count = |one: &T| all.iter().filter(|other| *other == one).count();
+    let most = all.iter().map(count).max()?;
+    let at = all.iter().position(|one| count(one) == most)?;
+    all.into_iter().nth(at).map(|one| (one, most))
+}
+
+#[cfg(test)]
+mod tests;

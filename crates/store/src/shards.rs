@@ -1,0 +1,379 @@
+//! Locks spread over independent servers: a name always lies on the same one.
+//!
+//! Which one is decided by rendezvous hashing (D. Thaler and C. V. Ravishankar, "Using name-based mappings to increase hit
+//! rates", IEEE/ACM Transactions on Networking 6, 1998): every shard has a weight for the name, and the heaviest has it. So
+//! a shard more or less moves only the names that it has or had, and the order in which shards are listed means nothing.
+//!
+//! 1. What becomes of one shard does not touch what is held on the others: each is a [`Place`] with a session of its own.
+//! 2. Names with one [hash tag](leasehold_core::LockName::hash_tag) lie on one shard, as they do in one slot of a cluster.
+//! 3. Where a name lies is decided by the names of the shards alone, and by nothing that differs between two clients.
+
+use crate::capabilities::SessionKeeping;
+use crate::examination::Examination;
+use crate::fault::{Fault, FaultKind, Phase};
+use crate::listen::Listening;
+use crate::outcome::Outcome;
+use crate::postbox::Postbox;
+use crate::store::Store;
+use futures_util::future::{BoxFuture, FutureExt, join_all, ready};
+use leasehold_core::{
+    Acquire, Claim, Executed, KeyError, Lock, Op, Place, SessionId, SessionOp, SessionReply, Share,
+};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Locks on several independent stores, each by its name on one of them.
+///
+/// It is for those who route by key themselves; servers that belong together are a cluster, or a quorum. Locks of
+/// different names may lie on different shards, so that several of them are taken
+/// one after the other, and one shard that fails takes its own locks with it and no others.
+///
+/// Cheap to clone; clones share the stores.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use leasehold::Client;
+/// use leasehold::store::{MemoryStore, Shards, Store};
+/// use std::sync::Arc;
+///
+/// let shard = |name: &str| (name.to_owned(), Arc::new(MemoryStore::new()) as Arc<dyn Store>);
+/// let shards = Shards::new(["a", "b", "c"].map(shard))?;
+/// let client = Client::of_store(shards).connect().await?;
+/// client.mutex("orders/42")?.acquire().await?.release().await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Shards {
+    shards: Arc<[Shard]>,
+}
+
+struct Shard {
+    name: String,
+    /// The hash of its name, from which its weight for a lock's name goes on.
+    seed: u64,
+    store: Arc<dyn Store>,
+}
+
+/// Why there are no shards.
+///
+/// ```
+/// use leasehold::store::{Shards, ShardsError};
+///
+/// assert_eq!(Shards::new([]).unwrap_err(), ShardsError::None);
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ShardsError {
+    /// There is none.
+    #[error("there is no shard: locks need one at least")]
+    None,
+    /// Two have one name.
+    #[error("two shards are called `{0}`: a name's place is found by what shards are called")]
+    Twice(String),
+    /// There are more than [`Shards::MOST`].
+    #[error("there are {0} shards, and there can be 1024 at most")]
+    TooMany(usize),
+}
+
+impl Shards {
+    /// How many shards there can be.
+    pub const MOST: usize = 1024;
+
+    /// Stores, and what each is called. All clients have to call the same store the same, in whatever order; who is called
+    /// otherwise than before has other names.
+    pub fn new(shards: impl IntoIterator<Item = (String, Arc<dyn Store>)>) -> Result<Self, ShardsError> {
+        let shard = |(name, store): (String, _)| Shard { seed: hash(SEED, name.as_bytes()), name, store };
+        let mut shards: Vec<_> = shards.into_iter().map(shard).collect();
+        if shards.is_empty() {
+            return Err(ShardsError::None);
+        }
+        if shards.len() > Self::MOST {
+            return Err(ShardsError::TooMany(shards.len()));
+        }
+        shards.sort_by(|a, b| a.name.cmp(&b.name));
+        match shards.windows(2).find(|two| two[0].name == two[1].name) {
+            Some(two) => Err(ShardsError::Twice(two[0].name.clone())),
+            None => Ok(Self { shards: shards.into() }),
+        }
+    }
+
+    /// What the shard is called on which a lock lies.
+    pub fn shard_of(&self, lock: &Lock) -> &str {
+        &self.shard(self.place(lock)).name
+    }
+
+    fn shard(&self, place: Place) -> &Shard {
+        // There is one at least, and places are made here.
+        &self.shards[usize::from(place.as_u16()) % self.shards.len()]
+    }
+
+    fn of(&self, lock: &Lock) -> &dyn Store {
+        &*self.shard(self.place(lock)).store
+    }
+
+    /// The only shard on which all of these locks lie.
+    fn of_all<'a>(&self, mut locks: impl Iterator<Item = &'a Lock>) -> Option<&dyn Store> {
+        let place = self.place(locks.next()?);
+        locks.all(|lock| self.place(lock) == place).then(|| &*self.shard(place).store)
+    }
+
+    async fn list(&self, within: Duration) -> Outcome<SessionReply> {
+        let all = self.shards.iter().map(|shard| shard.store.attend(Place::ONLY, &SessionOp::List, within));
+        let mut sessions = Vec::new();
+        let mut missing = None;
+        for outcome in join_all(all).await {
+            match outcome {
+                Outcome::Done(SessionReply::List(some)) => sessions.extend(some),
+                Outcome::Done(_) => {
+                    let text = "it answered another question than was asked".to_owned();
+                    missing = Some(Fault::new(FaultKind::Failed(text), Phase::Reply, "a shard"));
+                }
+                Outcome::Failed(_, fault) => missing = Some(fault),
+            }
+        }
+        // Half a list would look like a whole one.
+        missing.map_or(Outcome::Done(SessionReply::List(sessions)), |fault| {
+            Outcome::Failed(Executed::Unknown, fault)
+        })
+    }
+
+    /// What one shard says of itself, which may be that it does not answer.
+    async fn examine_shard(shard: &Shard, within: Duration) -> Vec<Examination> {
+        let found = shard.store.examine(within).await;
+        found.unwrap_or_else(|fault| vec![Examination::of_silent(&shard.name, &fault)])
+    }
+}
+
+/// Where hashing begins: the offset basis of FNV-1a.
+const SEED: u64 = 0xcbf2_9ce4_8422_2325;
+
+/// FNV-1a of 64 bits (G. Fowler, L. C. Noll, K.-P. Vo), going on from `state`. It must never change: names would move.
+fn hash(state: u64, bytes: &[u8]) -> u64 {
+    bytes.iter().fold(state, |state, byte| (state ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3))
+}
+
+/// How much a shard weighs for a name. FNV alone leaves the high bits of short names alike, so they are mixed as the last
+/// step of `SplitMix64` does (G. L. Steele, D. Lea, C. H. Flood, "Fast splittable pseudorandom number generators", 2014).
+fn weight(seed: u64, name: &str) -> u64 {
+    let mut mixed = hash(hash(seed, &[0]), name.as_bytes());
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
+}
+
+impl fmt::Debug for Shards {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.shards.iter().map(|shard| &shard.name)).finish()
+    }
+}
+
+impl Store for Shards {
+    fn execute<'a>(&'a self, lock: &'a Lock, op: &'a Op, within: Duration) -> BoxFuture<'a, Outcome> {
+        self.of(lock).execute(lock, op, within)
+    }
+
+    fn execute_all<'a>(&'a self, ops: &'a [(Lock, Op)], within: Duration) -> BoxFuture<'a, Vec<Outcome>> {
+        if let Some(store) = self.of_all(ops.iter().map(|(lock, _)| lock)) {
+            return store.execute_all(ops, within);
+        }
+        Box::pin(async move {
+            // A batch a shard, each in the order of the operations.
+            let mut batches: BTreeMap<Place, Vec<usize>> = BTreeMap::new();
+            for (at, (lock, _)) in ops.iter().enumerate() {
+                batches.entry(self.place(lock)).or_default().push(at);
+            }
+            let sent = batches.into_iter().map(async |(place, places)| {
+                let batch: Vec<_> = places.iter().map(|at| ops[*at].clone()).collect();
+                let outcomes = self.shard(place).store.execute_all(&batch, within).await;
+                places.into_iter().zip(outcomes).collect::<Vec<_>>()
+            });
+            let mut outcomes: Vec<_> = join_all(sent).await.into_iter().flatten().collect();
+            outcomes.sort_by_key(|(at, _)| *at);
+            outcomes.into_iter().map(|(_, outcome)| outcome).collect()
+        })
+    }
+
+    fn acquire_all<'a>(
+        &'a self,
+        asks: &'a [(Lock, Acquire)],
+        within: Duration,
+    ) -> BoxFuture<'a, Option<Outcome<Vec<Share>>>> {
+        match self.of_all(asks.iter().map(|(lock, _)| lock)) {
+            Some(store) => store.acquire_all(asks, within),
+            None => Box::pin(ready(None)),
+        }
+    }
+
+    fn place(&self, lock: &Lock) -> Place {
+        let weighed = self.shards.iter().enumerate();
+        let heaviest =
+            weighed.max_by_key(|(_, shard)| (weight(shard.seed, lock.name.hash_tag()), &shard.name));
+        heaviest.and_then(|(at, _)| u16::try_from(at).ok()).map_or(Place::ONLY, Place::new)
+    }
+
+    fn has_places(&self) -> bool {
+        true
+    }
+
+    fn open_mailbox(
+        &self,
+        place: Place,
+        session: SessionId,
+        post: Arc<dyn Postbox>,
+        within: Duration,
+    ) -> BoxFuture<'_, Result<(), Fault>> {
+        self.shard(place).store.open_mailbox(Place::ONLY, session, post, within)
+    }
+
+    fn has_mailboxes(&self) -> bool {
+        self.shards.iter().all(|shard| shard.store.has_mailboxes())
+    }
+
+    fn has_queue(&self) -> bool {
+        self.shards.iter().all(|shard| shard.store.has_queue())
+    }
+
+    fn longest_lease(&self) -> Option<Duration> {
+        self.shards.iter().filter_map(|shard| shard.store.longest_lease()).min()
+    }
+
+    fn close_mailbox(&self, place: Place, session: SessionId) {
+        self.shard(place).store.close_mailbox(Place::ONLY, session);
+    }
+
+    fn listen<'a>(
+        &'a self,
+        lock: &'a Lock,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<Option<Listening>, Fault>> {
+        self.of(lock).listen(lock, within)
+    }
+
+    fn sessions(&self) -> SessionKeeping {
+        // They are of one kind: what one of them cannot do, nobody counts on.
+        let kinds = self.shards.iter().map(|shard| shard.store.sessions());
+        kinds
+            .reduce(|all, one| if all == one { all } else { SessionKeeping::Never })
+            .unwrap_or(SessionKeeping::Never)
+    }
+
+    fn attend<'a>(
+        &'a self,
+        place: Place,
+        op: &'a SessionOp,
+        within: Duration,
+    ) -> BoxFuture<'a, Outcome<SessionReply>> {
+        match op {
+            SessionOp::List => Box::pin(self.list(within)),
+            op => self.shard(place).store.attend(Place::ONLY, op, within),
+        }
+    }
+
+    fn confirms(&self) -> bool {
+        self.shards.iter().any(|shard| shard.store.confirms())
+    }
+
+    fn confirm<'a>(
+        &'a self,
+        lock: &'a Lock,
+        claim: &'a Claim,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<(), Fault>> {
+        self.of(lock).confirm(lock, claim, within)
+    }
+
+    fn examine(&self, within: Duration) -> BoxFuture<'_, Result<Vec<Examination>, Fault>> {
+        Box::pin(async move {
+            let all = self.shards.iter().map(|shard| Self::examine_shard(shard, within));
+            Ok(join_all(all).await.into_iter().flatten().collect())
+        })
+    }
+
+    fn settle(&self) -> BoxFuture<'_, ()> {
+        Box::pin(join_all(self.shards.iter().map(|shard| shard.store.settle())).map(drop))
+    }
+
+    fn sibling(&self) -> Arc<dyn Store> {
+        let sibling = |Shard { name, seed, store }: &Shard| Shard {
+            name: name.clone(),
+            seed: *seed,
+            store: store.sibling(),
+        };
+        Arc::new(Self { shards: self.shards.iter().map(sibling).collect() })
+    }
+
+    fn check(&self, lock: &Lock) -> Result<(), KeyError> {
+        self.of(lock).check(lock)
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+    use crate::memory::MemoryStore;
+
+    fn shards(names: &[&str]) -> Shards {
+        let shard = |name: &&str| ((*name).to_owned(), Arc::new(MemoryStore::new()) as Arc<dyn Store>);
+        Shards::new(names.iter().map(shard)).expect("good shards")
+    }
+
+    fn lock(n: u32) -> Lock {
+        Lock::mutex(format!("orders/{n}").parse().expect("a good name"))
+    }
+
+    /// What was held before an upgrade has to be found after it.
+    #[test]
+    fn names_lie_where_they_always_have() {
+        let all = shards(&["a:6379", "b:6379", "c:6379"]);
+        let found: Vec<_> = (0..8).map(|n| all.shard_of(&lock(n))).collect();
+        assert_eq!(found, ["b:6379", "b:6379", "b:6379", "c:6379", "a:6379", "b:6379", "b:6379", "b:6379"]);
+    }
+
+    #[test]
+    fn names_of_one_tag_lie_together() {
+        let all = shards(&["a:6379", "b:6379", "c:6379"]);
+        let tagged = |n: u32| Lock::mutex(format!("{{orders}}/{n}").parse().expect("a good name"));
+        assert!((1..100).all(|n| all.place(&tagged(n)) == all.place(&tagged(0))));
+    }
+
+    #[test]
+    fn names_are_spread_evenly_whatever_the_order_of_the_shards() {
+        let names = ["a:6379", "b:6379", "c:6379", "d:6379"];
+        let (all, turned) = (shards(&names), shards(&["c:6379", "a:6379", "d:6379", "b:6379"]));
+        let mut counts = std::collections::BTreeMap::<_, u32>::new();
+        for n in 0..8000 {
+            assert_eq!(all.shard_of(&lock(n)), turned.shard_of(&lock(n)));
+            *counts.entry(all.shard_of(&lock(n))).or_default() += 1;
+        }
+        // 2000 each would be even; the standard deviation is 39.
+        assert!(names.iter().all(|name| (1800..2200).contains(&counts[name])), "{counts:?}");
+    }
+
+    #[test]
+    fn another_shard_takes_names_from_all_and_moves_no_others() {
+        let (three, four) = (shards(&["a", "b", "c"]), shards(&["a", "b", "c", "d"]));
+        let mut moved = 0;
+        for n in 0..4000 {
+            let (before, after) = (three.shard_of(&lock(n)), four.shard_of(&lock(n)));
+            if before != after {
+                assert_eq!(after, "d");
+                moved += 1;
+            }
+        }
+        assert!((800..1200).contains(&moved), "{moved}");
+    }
+
+    #[test]
+    fn shards_that_cannot_be_are_refused() {
+        let shard = |name: &str| (name.to_owned(), Arc::new(MemoryStore::new()) as Arc<dyn Store>);
+        assert_eq!(Shards::new([]).expect_err("they cannot be"), ShardsError::None);
+        assert_eq!(
+            Shards::new([shard("a"), shard("a")]).expect_err("they cannot be"),
+            ShardsError::Twice("a".into())
+        );
+        let many = (0..=Shards::MOST).map(|n| shard(&n.to_string()));
+        assert_eq!(Shards::new(many).expect_err("they cannot be"), ShardsError::TooMany(1025));
+    }
+}

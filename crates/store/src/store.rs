@@ -1,0 +1,203 @@
+//! The trait of all stores.
+
+use crate::capabilities::SessionKeeping;
+use crate::examination::Examination;
+use crate::fault::{Fault, FaultKind, Phase};
+use crate::listen::Listening;
+use crate::outcome::Outcome;
+use crate::postbox::Postbox;
+use futures_util::future::{BoxFuture, ready};
+use leasehold_core::{
+    Acquire, Claim, Executed, KeyError, Lock, Op, Place, SessionId, SessionOp, SessionReply, Share,
+};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Something that executes operations on locks, one at a time and atomically.
+///
+/// All futures may be dropped at any await; an operation whose future is dropped is one of unknown
+/// outcome.
+///
+/// Here, a store that counts what is asked of another:
+///
+/// ```
+/// use futures_util::future::BoxFuture;
+/// use leasehold::Client;
+/// use leasehold::core::{KeyError, Lock, Op, Place, SessionId};
+/// use leasehold::store::{Fault, MemoryStore, Outcome, Postbox, Store};
+/// use std::sync::Arc;
+/// use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+/// use std::time::Duration;
+///
+/// #[derive(Debug, Clone)]
+/// struct Counted {
+///     inner: MemoryStore,
+///     calls: Arc<AtomicU64>,
+/// }
+///
+/// impl Store for Counted {
+///     fn execute<'a>(&'a self, lock: &'a Lock, op: &'a Op, within: Duration) -> BoxFuture<'a, Outcome> {
+///         self.calls.fetch_add(1, Relaxed);
+///         self.inner.execute(lock, op, within)
+///     }
+///     fn open_mailbox(
+///         &self,
+///         place: Place,
+///         session: SessionId,
+///         post: Arc<dyn Postbox>,
+///         within: Duration,
+///     ) -> BoxFuture<'_, Result<(), Fault>> {
+///         self.inner.open_mailbox(place, session, post, within)
+///     }
+///     fn close_mailbox(&self, place: Place, session: SessionId) {
+///         self.inner.close_mailbox(place, session);
+///     }
+///     fn sibling(&self) -> Arc<dyn Store> {
+///         Arc::new(self.clone()) // the keeper's calls count, too
+///     }
+///     fn check(&self, lock: &Lock) -> Result<(), KeyError> {
+///         self.inner.check(lock)
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let counted = Counted { inner: MemoryStore::new(), calls: Arc::default() };
+/// let calls = counted.calls.clone();
+/// let client = Client::of_store(counted).connect().await?;
+/// client.mutex("orders/42")?.acquire().await?.release().await?;
+/// assert!(calls.load(Relaxed) >= 2); // an acquire, a release
+/// # Ok(()) }
+/// ```
+pub trait Store: fmt::Debug + Send + Sync + 'static {
+    /// Executes one operation, and answers within `within`.
+    fn execute<'a>(&'a self, lock: &'a Lock, op: &'a Op, within: Duration) -> BoxFuture<'a, Outcome>;
+
+    /// Executes several operations, each by itself, in one go where the store can. The outcomes are in
+    /// the order of the operations.
+    fn execute_all<'a>(&'a self, ops: &'a [(Lock, Op)], within: Duration) -> BoxFuture<'a, Vec<Outcome>> {
+        let all = ops.iter().map(move |(lock, op)| self.execute(lock, op, within));
+        Box::pin(futures_util::future::join_all(all))
+    }
+
+    /// Takes all of several [mutexes](leasehold_core::Kind::Mutex), or none, in one step: [`LockState::take_all`](leasehold_core::model::LockState::take_all)
+    /// is what it means. Nobody queues. All are asked for with one label and life, and none twice;
+    /// `MultiMutex::MOST` at most, since nothing else is done meanwhile. `None` where the store
+    /// cannot do that in one step; they are then taken one after the other.
+    fn acquire_all<'a>(
+        &'a self,
+        _asks: &'a [(Lock, Acquire)],
+        _within: Duration,
+    ) -> BoxFuture<'a, Option<Outcome<Vec<Share>>>> {
+        Box::pin(ready(None))
+    }
+
+    /// In which place of the store a lock lies. It never changes.
+    fn place(&self, _lock: &Lock) -> Place {
+        Place::ONLY
+    }
+
+    /// Whether it has more than one place. Sessions then begin in each of them when it is first used, and end when it has
+    /// not been for a while: what becomes of one place does not touch what is held in the others.
+    fn has_places(&self) -> bool {
+        false
+    }
+
+    /// Opens the mailbox that a session has in a place. When this has returned, its grants there go to `post`.
+    fn open_mailbox(
+        &self,
+        place: Place,
+        session: SessionId,
+        post: Arc<dyn Postbox>,
+        within: Duration,
+    ) -> BoxFuture<'_, Result<(), Fault>>;
+
+    /// Whether messages can come at all. Where they cannot, waiters look more often.
+    fn has_mailboxes(&self) -> bool {
+        true
+    }
+
+    /// Whether it has a queue for each lock, whose first is granted the lock when it is released. Where it has none, whoever
+    /// waits asks again and again, each time for another hold, and [listens](Self::listen) for a reason to do so.
+    fn has_queue(&self) -> bool {
+        true
+    }
+
+    /// The longest lease that it may be asked to keep, if there is such a limit.
+    fn longest_lease(&self) -> Option<Duration> {
+        None
+    }
+
+    /// Closes the mailbox that a session has in a place. Does not wait for anything.
+    fn close_mailbox(&self, place: Place, session: SessionId);
+
+    /// Hears what clients of other libraries say when they release this lock, so that whoever waits for it may look at
+    /// once; of an [Election](leasehold_core::Kind::Election) that it has another leader, or none; and of any lock of a store
+    /// [without a queue](Self::has_queue) that it was released. `None` where nobody says
+    /// anything: other libraries have no such lock, or do not know this store.
+    ///
+    /// It has begun when this returns. What was said before has to be looked for.
+    fn listen<'a>(
+        &'a self,
+        _lock: &'a Lock,
+        _within: Duration,
+    ) -> BoxFuture<'a, Result<Option<Listening>, Fault>> {
+        Box::pin(ready(Ok(None)))
+    }
+
+    /// How it knows which sessions are alive.
+    fn sessions(&self) -> SessionKeeping {
+        SessionKeeping::Never
+    }
+
+    /// Executes one operation on the sessions of a place, and answers within `within`. A [list](SessionOp::List) is that of
+    /// all places, whichever is named: a session that lives in several of them is there several times.
+    fn attend<'a>(
+        &'a self,
+        _place: Place,
+        _op: &'a SessionOp,
+        _within: Duration,
+    ) -> BoxFuture<'a, Outcome<SessionReply>> {
+        let text =
+            "this store keeps no sessions, which would say what they hold: ask about a lock by its name"
+                .to_owned();
+        let fault = Fault::new(FaultKind::Unusable(text), Phase::Send, "store");
+        Box::pin(ready(Outcome::Failed(Executed::No, fault)))
+    }
+
+    /// Whether a hold counts only once others have [confirmed](Self::confirm) it, since somebody has asked this store for that.
+    fn confirms(&self) -> bool {
+        false
+    }
+
+    /// Waits until as many replicas have this hold as somebody has asked for. Refused where it is not there, or too few of
+    /// them have it in time; nothing is undone then.
+    fn confirm<'a>(
+        &'a self,
+        _lock: &'a Lock,
+        _claim: &'a Claim,
+        _within: Duration,
+    ) -> BoxFuture<'a, Result<(), Fault>> {
+        Box::pin(ready(Ok(())))
+    }
+
+    /// Waits for what goes on at this moment behind the back of those who have had their answers, be it by this handle or by its
+    /// [siblings](Self::sibling): what is left of it when a program ends is not done. What begins later is not waited for.
+    fn settle(&self) -> BoxFuture<'_, ()> {
+        Box::pin(ready(()))
+    }
+
+    /// What each server of the store tells of itself, and what can make it fail its locks. Nothing where there is no
+    /// server of which there would be anything to tell. Of several servers one that does not answer is [told
+    /// of](crate::HazardKind::Unreachable) as such.
+    fn examine(&self, _within: Duration) -> BoxFuture<'_, Result<Vec<Examination>, Fault>> {
+        Box::pin(ready(Ok(Vec::new())))
+    }
+
+    /// The same store by way of a connection of its own, for the keeper: it is used from another
+    /// thread, with another runtime.
+    fn sibling(&self) -> Arc<dyn Store>;
+
+    /// Why a lock cannot be in this store, if it cannot.
+    fn check(&self, lock: &Lock) -> Result<(), KeyError>;
+}

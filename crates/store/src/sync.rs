@@ -1,0 +1,102 @@
+//! What tasks and threads of a client share state by: the primitives of std and tokio, and nothing of our own.
+//!
+//! What is built with `--cfg shuttle` (`cargo xtask shuttle` alone does so) has stand-ins of the same meaning, before each
+//! operation of which another thread may go first.
+//!
+//! What shuttle has no stand-in for: `Arc`, whose counting is taken for one step with what went before it, and tokio's
+//! `CancellationToken`, which users see. A token only ever goes from one state to the other, and whoever cancels or
+//! looks at one does so next to an operation that is interrupted.
+
+#[cfg(not(shuttle))]
+pub use std::sync::{
+    Mutex, MutexGuard, OnceLock,
+    atomic::{AtomicBool, AtomicU64},
+};
+#[cfg(not(shuttle))]
+pub use tokio::sync::Notify;
+
+#[cfg(shuttle)]
+pub use interrupted::{Notify, OnceLock};
+#[cfg(shuttle)]
+pub use shuttle::sync::{
+    Mutex, MutexGuard,
+    atomic::{AtomicBool, AtomicU64},
+};
+
+/// The stand-ins that shuttle does not bring along.
+#[cfg(shuttle)]
+mod interrupted {
+    use shuttle::sync::atomic::{AtomicBool, Ordering};
+
+    /// A point at which another thread may go first.
+    #[derive(Default)]
+    struct Point(AtomicBool);
+
+    impl Point {
+        const fn new() -> Self {
+            Self(AtomicBool::new(false))
+        }
+
+        fn pass(&self) {
+            self.0.load(Ordering::SeqCst);
+        }
+    }
+
+    pub struct OnceLock<T> {
+        point: Point,
+        inner: std::sync::OnceLock<T>,
+    }
+
+    impl<T> OnceLock<T> {
+        pub const fn new() -> Self {
+            Self { point: Point::new(), inner: std::sync::OnceLock::new() }
+        }
+
+        pub fn get(&self) -> Option<&T> {
+            self.point.pass();
+            self.inner.get()
+        }
+
+        pub fn set(&self, value: T) -> Result<(), T> {
+            self.point.pass();
+            self.inner.set(value)
+        }
+
+        pub fn get_or_init(&self, make: impl FnOnce() -> T) -> &T {
+            self.point.pass();
+            self.inner.get_or_init(make)
+        }
+    }
+
+    #[derive(Default)]
+    pub struct Notify {
+        point: Point,
+        inner: tokio::sync::Notify,
+    }
+
+    impl Notify {
+        pub fn new() -> Self {
+            Self::default()
+        }
+
+        pub fn notify_one(&self) {
+            self.point.pass();
+            self.inner.notify_one();
+        }
+
+        pub fn notify_waiters(&self) {
+            self.point.pass();
+            self.inner.notify_waiters();
+        }
+
+        /// As in tokio, what is notified between the making of the future and its first poll counts.
+        pub fn notified(&self) -> impl Future<Output = ()> {
+            self.point.pass();
+            let notified = self.inner.notified();
+            async {
+                self.point.pass();
+                notified.await;
+            }
+        }
+    }
+}

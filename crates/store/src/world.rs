@@ -1,0 +1,108 @@
+//! What the engine needs of the world: a clock, chance, sleep, and a thread for the keeper.
+
+use crate::clock::boottime;
+use futures_util::future::BoxFuture;
+use leasehold_core::Moment;
+use std::fmt;
+use std::io;
+use std::time::{Duration, SystemTime};
+
+/// Where time, chance and threads come from. Production has one; a simulated world brings its own.
+///
+/// Here, a world in which an hour goes by as fast as tokio's paused clock is moved on:
+///
+/// ```
+/// use futures_util::future::BoxFuture;
+/// use leasehold::{Client, Moment, World, store::MemoryStore};
+/// use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+/// use std::time::{Duration, SystemTime};
+/// use tokio::time::Instant;
+///
+/// #[derive(Debug)]
+/// struct Simulated {
+///     start: Instant,
+///     drawn: AtomicU64,
+/// }
+///
+/// impl World for Simulated {
+///     fn now(&self) -> Moment {
+///         Moment::ZERO + self.start.elapsed()
+///     }
+///     fn wall(&self) -> SystemTime {
+///         SystemTime::UNIX_EPOCH + self.start.elapsed()
+///     }
+///     fn random(&self) -> u64 {
+///         self.drawn.fetch_add(0x9e37_79b9_7f4a_7c15, Relaxed) // the same in every run
+///     }
+///     fn sleep_until(&self, at: Moment) -> BoxFuture<'static, ()> {
+///         Box::pin(tokio::time::sleep(at.since(self.now())))
+///     }
+///     fn host(&self, keeper: BoxFuture<'static, ()>) -> std::io::Result<()> {
+///         tokio::spawn(keeper); // no thread: one clock for all
+///         Ok(())
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let start = Instant::now();
+/// let store = MemoryStore::with_clock(move || start.elapsed().as_micros() as u64);
+/// let world = Simulated { start, drawn: AtomicU64::new(1) };
+/// let client = Client::of_store(store).world(world).connect().await?;
+///
+/// let hour = Duration::from_secs(3600);
+/// let guard = client.mutex("index")?.lease(hour).acquire().await?;
+/// println!("{}", guard.lost().await);
+/// assert!(start.elapsed() > hour - hour / 50);
+/// # Ok(()) }
+/// ```
+pub trait World: fmt::Debug + Send + Sync + 'static {
+    /// Now, by a clock that goes on during a suspend and never goes back.
+    fn now(&self) -> Moment;
+
+    /// Now, by the wall clock. Read only for leases that last until an instant, and for what a detached hold says of
+    /// its end.
+    fn wall(&self) -> SystemTime;
+
+    /// 64 random bits that nobody can foresee.
+    fn random(&self) -> u64;
+
+    /// Sleeps until `at`, or a little longer.
+    fn sleep_until(&self, at: Moment) -> BoxFuture<'static, ()>;
+
+    /// Runs the keeper to its end, apart from the caller's tasks.
+    fn host(&self, keeper: BoxFuture<'static, ()>) -> io::Result<()>;
+}
+
+/// The real world: the machine's clock, its randomness, tokio's timers, a thread.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct System;
+
+impl World for System {
+    fn now(&self) -> Moment {
+        boottime()
+    }
+
+    fn wall(&self) -> SystemTime {
+        SystemTime::now()
+    }
+
+    fn random(&self) -> u64 {
+        rand::random()
+    }
+
+    fn sleep_until(&self, at: Moment) -> BoxFuture<'static, ()> {
+        Box::pin(tokio::time::sleep(at.since(self.now())))
+    }
+
+    fn host(&self, keeper: BoxFuture<'static, ()>) -> io::Result<()> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let run = move || runtime.block_on(keeper);
+        std::thread::Builder::new().name("leasehold-keeper".into()).spawn(run).map(drop)
+    }
+}
+
+/// A random part of `most`.
+pub fn jitter(world: &dyn World, most: Duration) -> Duration {
+    let share = f64::from(u32::try_from(world.random() >> 32).unwrap_or(0)) / f64::from(u32::MAX);
+    most.mul_f64(share)
+}

@@ -41,7 +41,7 @@ const PROOFS: [Proof; 6] = [
     // Every command of every script, in many states, as the last one that is executed.
     Proof {
         name: "cutoffs",
-        words: &["--lib", "cut_off::a_script", "--", "--nocapture"],
+        words: &["--test", "partial_scripts", "--", "a_script", "--nocapture"],
         length: Length::Is("LEASEHOLD_SEQUENCES", "4000"),
     },
     // Random sequences of operations, sent to a server and to the model.

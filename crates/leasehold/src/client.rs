@@ -696,7 +696,9 @@ async fn open(
             Ok(Arc::new(RedisStore::connect_shards(shards).await?))
         }
         #[cfg(feature = "redis")]
-        StoreConfig::Quorum(quorum) => Ok(Arc::new(RedisStore::connect_quorum(quorum.try_map(settled)?).await?)),
+        StoreConfig::Quorum(quorum) => {
+            Ok(Arc::new(RedisStore::connect_quorum(quorum.try_map(settled)?).await?))
+        }
     }
 }
 

@@ -6,7 +6,7 @@
 use leasehold_core::{KeySpace, Kind, LockKeys, SessionId};
 use std::borrow::Cow;
 
-/// What stands before a channel of a slot: `say.lua` says it there alone. No name has it.
+/// Prefix of a channel that belongs to a slot, as `publish.lua` takes it. No name contains it.
 const OF_SLOT: char = '\n';
 
 /// The sessions of one place.

@@ -10,15 +10,12 @@ mod channels;
 mod cluster;
 mod config;
 mod connector;
-#[cfg(test)]
-mod cut_off;
 mod dial;
-#[cfg(test)]
-mod embedded;
 mod hazard;
 mod home;
 mod lent;
 mod link;
+mod lua;
 mod mailbox;
 mod messages;
 pub mod optimistic;

@@ -203,7 +203,7 @@ mod tests {
     /// Least: each command is called by a script or sent by us; and there is none beside.
     #[test]
     fn the_commands_are_those_of_the_scripts() {
-        let called: BTreeSet<_> = super::super::script::all_texts()
+        let called: BTreeSet<_> = super::super::lua::all_texts()
             .into_iter()
             .flat_map(|text| text.split("call('").skip(1))
             .filter_map(|call| call.split_once('\''))

@@ -1,9 +1,9 @@
-//! The scripts: their texts, and how an operation becomes the call of one.
+//! The calls of the scripts: which script an operation needs, and its keys and arguments.
 //!
-//! Each script is one text, put together when the crate is compiled. Nothing is glued at run time, and what users
-//! give is an argument, never text of a script.
+//! Not here: the texts of the scripts ([`lua`](super::lua)), and the meaning of the replies ([`reply`](super::reply)).
 
 use super::home::Home;
+use super::lua::{self, Texts};
 use leasehold_core::model::SessionRecord;
 use leasehold_core::{
     Acquire, Beat, Claim, Extend, Kind, Life, Lock, LockKeys, LockName, Op, Pass, Release, Seen,
@@ -13,127 +13,7 @@ use std::borrow::{Borrow, Cow};
 use std::fmt;
 use std::sync::LazyLock;
 
-/// One text of several files.
-macro_rules! lua {
-    ($($part:literal)+) => { concat!($(include_str!(concat!("lua/", $part, ".lua"))),+) };
-}
-
-/// The texts of the scripts on one kind of lock. What the kinds share is one file.
-#[derive(Debug)]
-struct Texts {
-    acquire: &'static str,
-    /// Of one lock by itself, where more is to be looked at than a token.
-    extend: &'static str,
-    release: &'static str,
-    /// A release that leaves the lock taken, where that can be.
-    rest: Option<&'static str>,
-    inspect: &'static str,
-    evict: &'static str,
-    free: &'static str,
-    /// Of those that a quorum of servers can have.
-    raise: Option<&'static str>,
-}
-
-const MUTEX: Texts = Texts {
-    acquire: lua!(
-        "acquire_quick" "string" "fetch" "read" "numbers" "record" "mutex" "one_string" "told" "say" "change" "install" "one_string_change"
-        "queue" "grant" "commit" "take" "acquire"
-    ),
-    extend: lua!("extend_record"),
-    release: lua!(
-        "release_quick" "string" "fetch" "read" "numbers" "record" "mutex" "one_string" "told" "say" "change" "install" "one_string_change"
-        "tell" "queue" "grant" "commit" "release"
-    ),
-    rest: Some(lua!(
-        "string" "fetch" "read" "numbers" "record" "mutex" "one_string" "told" "say" "change" "install" "one_string_change" "queue" "grant" "commit" "release"
-    )),
-    inspect: lua!("string" "fetch" "read" "numbers" "record" "mutex" "one_string" "told" "inspect"),
-    evict: lua!(
-        "string" "fetch" "read" "numbers" "record" "mutex" "one_string" "told" "say" "change" "install" "one_string_change" "queue" "grant" "commit" "take"
-        "evict"
-    ),
-    free: lua!(
-        "string" "fetch" "read" "numbers" "record" "mutex" "one_string" "told" "say" "change" "install" "one_string_change" "queue" "grant" "commit" "take"
-        "free"
-    ),
-    raise: Some(lua!("raise")),
-};
-/// As a Mutex, by a token of its own form, and whoever changes the leader says so. Nobody is elected so often that it
-/// would have to be quick.
-const ELECTION: Texts = Texts {
-    acquire: lua!(
-        "string" "fetch" "read" "numbers" "record" "election" "one_string" "told" "say" "change" "install" "one_string_change"
-        "election_change" "queue" "grant" "commit" "take" "acquire"
-    ),
-    extend: lua!("extend_record"),
-    release: ELECTION_RELEASE,
-    rest: Some(ELECTION_RELEASE),
-    inspect: lua!("string" "fetch" "read" "numbers" "record" "election" "one_string" "told" "inspect"),
-    evict: lua!(
-        "string" "fetch" "read" "numbers" "record" "election" "one_string" "told" "say" "change" "install" "one_string_change"
-        "election_change" "queue" "grant" "commit" "take" "evict"
-    ),
-    free: lua!(
-        "string" "fetch" "read" "numbers" "record" "election" "one_string" "told" "say" "change" "install" "one_string_change"
-        "election_change" "queue" "grant" "commit" "take" "free"
-    ),
-    raise: None,
-};
-const ELECTION_RELEASE: &str = lua!(
-    "string" "fetch" "read" "numbers" "record" "election" "one_string" "told" "say" "change" "install" "one_string_change"
-    "election_change" "queue" "grant" "commit" "release"
-);
-const REENTRANT: Texts = Texts {
-    acquire: lua!(
-        "numbers" "hash" "fetch" "read" "record" "reentrant" "told" "say" "change" "install" "reentrant_change" "queue" "grant" "commit" "take" "acquire"
-    ),
-    extend: lua!("numbers" "hash" "extend_entry"),
-    release: lua!(
-        "numbers" "hash" "fetch" "read" "record" "reentrant" "told" "say" "change" "install" "reentrant_change" "queue" "grant" "commit" "release"
-    ),
-    rest: None,
-    inspect: lua!("numbers" "hash" "fetch" "read" "record" "reentrant" "told" "inspect"),
-    evict: lua!(
-        "numbers" "hash" "fetch" "read" "record" "reentrant" "told" "say" "change" "install" "reentrant_change" "queue" "grant" "commit" "take" "evict"
-    ),
-    free: lua!(
-        "numbers" "hash" "fetch" "read" "record" "reentrant" "told" "say" "change" "install" "reentrant_change" "queue" "grant" "commit" "take" "free"
-    ),
-    raise: Some(lua!("numbers" "hash" "raise_entry")),
-};
-/// Of all kinds that several have side by side: each call says which it means.
-const SHARED: Texts = Texts {
-    acquire: lua!(
-        "numbers" "parts" "read" "record" "sharers" "say" "change" "parts_change" "queue" "share" "commit" "take" "acquire"
-    ),
-    extend: lua!("numbers" "extend_part"),
-    release: lua!(
-        "numbers" "parts" "read" "record" "sharers" "say" "change" "parts_change" "queue" "share" "commit" "release_part"
-    ),
-    rest: None,
-    inspect: lua!("numbers" "parts" "read" "record" "sharers" "inspect_part"),
-    evict: lua!(
-        "numbers" "parts" "read" "record" "sharers" "say" "change" "parts_change" "queue" "share" "commit" "take" "evict"
-    ),
-    free: lua!(
-        "numbers" "parts" "read" "record" "sharers" "say" "change" "parts_change" "queue" "share" "commit" "take" "free_part"
-    ),
-    raise: None,
-};
-const RESIZE: &str = lua!(
-    "numbers" "parts" "read" "record" "sharers" "say" "change" "parts_change" "queue" "share" "commit" "resize"
-);
-const EXTEND: &str = lua!("extend");
-const BEAT: &str = lua!("beat");
-/// What ends a hold without its record.
-const LET_GO: &str = lua!("say" "let_go");
-const LET_GO_ENTRY: &str = lua!("numbers" "hash" "say" "let_go_entry");
-const LET_GO_PART: &str = lua!("numbers" "let_go_part");
-const ACQUIRE_ALL: &str = lua!("acquire_all");
-/// What replicas are asked about afterwards.
-const TOUCH: &str = lua!("touch");
-
-/// A script, and the name that the server has for it.
+/// A script, and its SHA-1, by which the server knows it.
 #[derive(Debug)]
 struct Script {
     text: &'static str,
@@ -151,29 +31,30 @@ struct OfKind {
     acquire: Script,
     extend: Script,
     release: Script,
-    rest: Option<Script>,
+    release_and_rest: Option<Script>,
     inspect: Script,
     evict: Script,
-    free: Script,
-    raise: Option<Script>,
+    force_release: Script,
+    raise_fence: Option<Script>,
 }
 
 impl OfKind {
     fn new(texts: &Texts) -> Self {
-        let Texts { acquire, extend, release, rest, inspect, evict, free, raise } = texts;
+        let Texts { acquire, extend, release, release_and_rest, inspect, evict, force_release, raise_fence } =
+            texts;
         Self {
-            rest: rest.map(Script::new),
-            raise: raise.map(Script::new),
+            release_and_rest: release_and_rest.map(Script::new),
+            raise_fence: raise_fence.map(Script::new),
             acquire: Script::new(acquire),
             extend: Script::new(extend),
             release: Script::new(release),
             inspect: Script::new(inspect),
             evict: Script::new(evict),
-            free: Script::new(free),
+            force_release: Script::new(force_release),
         }
     }
 
-    /// Those that whoever uses such a lock calls, again and again.
+    /// Those that a client of such a lock calls over and over.
     fn usual(&self) -> [&Script; 3] {
         [&self.acquire, &self.extend, &self.release]
     }
@@ -187,34 +68,34 @@ struct Scripts {
     resize: Script,
     extend: Script,
     acquire_all: Script,
-    beat: Script,
-    let_go: Script,
-    let_go_entry: Script,
-    let_go_part: Script,
-    touch: Script,
+    heartbeat: Script,
+    release_by_token: Script,
+    reentrant_release_by_token: Script,
+    shared_release_by_token: Script,
+    rewrite_expiry: Script,
 }
 
 static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| Scripts {
-    mutex: OfKind::new(&MUTEX),
-    reentrant: OfKind::new(&REENTRANT),
-    election: OfKind::new(&ELECTION),
-    shared: OfKind::new(&SHARED),
-    resize: Script::new(RESIZE),
-    extend: Script::new(EXTEND),
-    acquire_all: Script::new(ACQUIRE_ALL),
-    beat: Script::new(BEAT),
-    let_go: Script::new(LET_GO),
-    let_go_entry: Script::new(LET_GO_ENTRY),
-    let_go_part: Script::new(LET_GO_PART),
-    touch: Script::new(TOUCH),
+    mutex: OfKind::new(&lua::MUTEX),
+    reentrant: OfKind::new(&lua::REENTRANT),
+    election: OfKind::new(&lua::ELECTION),
+    shared: OfKind::new(&lua::SHARED),
+    resize: Script::new(lua::RESIZE),
+    extend: Script::new(lua::EXTEND),
+    acquire_all: Script::new(lua::ACQUIRE_ALL),
+    heartbeat: Script::new(lua::HEARTBEAT),
+    release_by_token: Script::new(lua::RELEASE_BY_TOKEN),
+    reentrant_release_by_token: Script::new(lua::REENTRANT_RELEASE_BY_TOKEN),
+    shared_release_by_token: Script::new(lua::SHARED_RELEASE_BY_TOKEN),
+    rewrite_expiry: Script::new(lua::REWRITE_EXPIRY),
 });
 
-/// Adds the loading of the scripts that most clients call. The others go with their first call: all of them together are
-/// long, and where many clients come back at once, the server reads each text anew.
+/// Adds SCRIPT LOAD of the scripts that most clients call. The others are loaded with their first call: together they are long,
+/// and when many clients reconnect at once, the server compiles each text for each of them.
 pub(super) fn load_usual(pipeline: &mut Pipeline) {
-    let Scripts { mutex, reentrant, extend, acquire_all, beat, .. } = &*SCRIPTS;
+    let Scripts { mutex, reentrant, extend, acquire_all, heartbeat, .. } = &*SCRIPTS;
     let of_kinds = [mutex, reentrant].into_iter().flat_map(OfKind::usual);
-    for script in of_kinds.chain([extend, acquire_all, beat]) {
+    for script in of_kinds.chain([extend, acquire_all, heartbeat]) {
         pipeline.add_command(load(script));
     }
 }
@@ -225,7 +106,7 @@ fn load(script: &Script) -> Cmd {
     cmd
 }
 
-/// An argument that is written as it is shown.
+/// An argument in its `Display` form.
 struct Shown<T>(T);
 
 impl<T: fmt::Display> ToRedisArgs for Shown<T> {
@@ -236,17 +117,17 @@ impl<T: fmt::Display> ToRedisArgs for Shown<T> {
 
 impl<T: fmt::Display> ToSingleRedisArg for Shown<T> {}
 
-/// An operation as a call of a script.
+/// The call of a script.
 pub(super) struct Call {
     script: &'static Script,
     cmd: Cmd,
-    /// Set if it may take a lock.
+    /// Set if it may acquire a lock.
     takes: bool,
 }
 
 impl Call {
-    /// The call of an operation on a lock of that kind with these keys, whose sessions are at home there. `None` for an
-    /// operation, or a kind, that has no script.
+    /// The call for an operation on a lock of that kind with these keys; `home` has the keys of the sessions. `None` if there is
+    /// no script for the operation, or for the kind.
     pub(super) fn new(op: &Op, kind: Kind, home: &Home<'_>, keys: &LockKeys) -> Option<Self> {
         let mailboxes = &*home.mailboxes();
         let scripts = match kind {
@@ -274,7 +155,7 @@ impl Call {
             }
             Op::Extend(extend) if goes_by_token(kind, extend) => Self::extends(&[(keys, kind, extend)]),
             Op::Extend(extend) => {
-                // One key alone can be had while a slot of a cluster moves, and shared kinds need no record to extend.
+                // A call with one key also works while a slot of a cluster moves, and these kinds need no record to extend.
                 let alone = !kind.is_one_string() && !extend.keep_record;
                 let keys: &[&str] = if alone { &[name] } else { &[name, record] };
                 let mut call = Self::of(&scripts.extend, keys);
@@ -308,7 +189,7 @@ impl Call {
                 call
             }
             Op::Free(free) => {
-                let mut call = Self::of(&scripts.free, &[name, record, &keys.audit()]);
+                let mut call = Self::of(&scripts.force_release, &[name, record, &keys.audit()]);
                 call.empty(2).cmd.arg(mailboxes).arg(free.by.as_str());
                 match free.seen {
                     Seen::Hold(fence) => call.cmd.arg("hold").arg(fence.to_string()),
@@ -323,7 +204,7 @@ impl Call {
                 call
             }
             Op::Raise(raise) => {
-                let mut call = Self::of(scripts.raise.as_ref()?, &[name, record]);
+                let mut call = Self::of(scripts.raise_fence.as_ref()?, &[name, record]);
                 call.claim(&raise.claim).cmd.arg(raise.fence.to_string());
                 call
             }
@@ -332,7 +213,7 @@ impl Call {
         if kind.is_shared() {
             call.cmd.arg(kind.word());
         }
-        // Those that may leave the lock free say so to clients of Redisson's; or that may change the leader, to who observes.
+        // The channel on which a script announces a free lock to clients of Redisson, or a change of the leader to observers.
         let said = match kind {
             _ if matches!(op, Op::Extend(_) | Op::Inspect(_) | Op::Raise(_)) => None,
             Kind::Mutex if matches!(op, Op::Release(Release { pass: Pass::Tell, .. })) => {
@@ -358,10 +239,10 @@ impl Call {
         let (script, pass) = match release.pass {
             Pass::Free if !kind.is_shared() => (&scripts.release, Cow::from("free")),
             Pass::Tell if kind == Kind::Mutex => (&scripts.release, "tell".into()),
-            // Of a ReentrantMutex all hear it that listen to Redisson's channel.
+            // All waiters of a ReentrantMutex subscribe to Redisson's channel.
             Pass::Tell => (&scripts.release, "free".into()),
             Pass::Grant | Pass::Free => (&scripts.release, "grant".into()),
-            Pass::Rest { for_ms } => (scripts.rest.as_ref()?, for_ms.to_string().into()),
+            Pass::Rest { for_ms } => (scripts.release_and_rest.as_ref()?, for_ms.to_string().into()),
         };
         let mut call = Self::of(script, &[keys.name(), keys.record()]);
         call.claim(&release.claim).cmd.arg(mailboxes).arg(&*pass);
@@ -374,13 +255,13 @@ impl Call {
         })
     }
 
-    /// The call of as much of an operation as can be done with the lock's own key alone, or without the keys that are
-    /// seldom there: for as long as a slot of a cluster moves, and some of the keys have gone ahead. `None` where that
-    /// would be another operation. To a [release](Op::Release) it is answered by [`reply::let_go`](super::reply::let_go),
-    /// to all else as ever.
+    /// The call for as much of an operation as is possible with the lock's own key alone, or without the keys that seldom
+    /// exist: while a slot of a cluster moves, and some of the keys have moved already. `None` if that would be another
+    /// operation. [`reply::let_go`](super::reply::let_go) reads the reply to a [release](Op::Release); other replies are
+    /// the usual ones.
     pub(super) fn lesser(op: &Op, kind: Kind, home: &Home<'_>, keys: &LockKeys) -> Option<Self> {
         match op {
-            // By a value of the user's own a stranger may have the lock: only the record knows.
+            // Another client may hold the lock by the same value of the user's own: only the record tells.
             Op::Extend(Extend { claim, .. }) | Op::Release(Release { claim, .. })
                 if kind.is_one_string() && claim.value.is_some() =>
             {
@@ -398,21 +279,21 @@ impl Call {
                 let name = [keys.name()];
                 let mut call = match kind {
                     Kind::Mutex | Kind::Election => {
-                        let mut call = Self::of(&SCRIPTS.let_go, &name);
+                        let mut call = Self::of(&SCRIPTS.release_by_token, &name);
                         call.cmd.arg(kind.token(claim));
                         call
                     }
                     Kind::Reentrant => {
-                        let mut call = Self::of(&SCRIPTS.let_go_entry, &name);
+                        let mut call = Self::of(&SCRIPTS.reentrant_release_by_token, &name);
                         call.claim(claim);
                         call
                     }
                     Kind::Semaphore | Kind::RwLock => {
-                        let mut call = Self::of(&SCRIPTS.let_go_part, &name);
+                        let mut call = Self::of(&SCRIPTS.shared_release_by_token, &name);
                         call.cmd.arg(claim.hold.token()).arg(kind.word());
                         call
                     }
-                    // Nobody is kept out by such a hold, and what comes late of it must be known as that.
+                    // Such a hold blocks no other client, and late requests for it must be recognised by the record.
                     _ => return None,
                 };
                 if let Some(channel) = home.said(kind, keys) {
@@ -424,7 +305,7 @@ impl Call {
         }
     }
 
-    /// The one call of several extends, each of which goes by its token, of locks at these keys.
+    /// The single call for several extends by token, of locks with these keys.
     pub(super) fn extends<K: Borrow<LockKeys>>(extends: &[(K, Kind, &Extend)]) -> Self {
         let keys: Vec<_> = extends.iter().map(|(keys, ..)| keys.borrow().name()).collect();
         let mut call = Self::of(&SCRIPTS.extend, &keys);
@@ -434,8 +315,8 @@ impl Call {
         call
     }
 
-    /// The call that takes all of several Mutexes at these keys, or none. What they are asked for with is the first one's
-    /// but for claim and lease.
+    /// The call that acquires all of several Mutexes with these keys, or none. All share the terms of the first request, but
+    /// for claim and lease.
     pub(super) fn acquire_all(asks: &[(LockKeys, &Acquire)]) -> Self {
         let keys: Vec<_> = asks.iter().flat_map(|(keys, _)| [keys.name(), keys.record()]).collect();
         let mut call = Self::of(&SCRIPTS.acquire_all, &keys);
@@ -453,14 +334,14 @@ impl Call {
         Self::beat_at(beat, &[&home.session(beat.session), &home.sessions()])
     }
 
-    /// The same without the index: as [`lesser`](Self::lesser).
+    /// The same without the index, as in [`lesser`](Self::lesser).
     pub(super) fn lesser_beat(beat: &Beat, home: &Home<'_>) -> Self {
         Self::beat_at(beat, &[&home.session(beat.session)])
     }
 
     fn beat_at(beat: &Beat, keys: &[&str]) -> Self {
         let Beat { session, alive_ms, begin, held, left } = beat;
-        let mut call = Self::of(&SCRIPTS.beat, keys);
+        let mut call = Self::of(&SCRIPTS.heartbeat, keys);
         let begins = if begin.is_some() { "1" } else { "" };
         let cmd = call.cmd.arg(session.to_string()).arg(*alive_ms).arg(SessionRecord::kept_ms(*alive_ms));
         cmd.arg(begins).arg(begin.as_deref().unwrap_or_default()).arg(held.len());
@@ -470,12 +351,12 @@ impl Call {
         call
     }
 
-    /// The call that writes at a lock's key what stands there already.
+    /// The call that writes the expiry of a lock's key again, unchanged.
     pub(super) fn touch(keys: &LockKeys) -> Self {
-        Self::of(&SCRIPTS.touch, &[keys.name()])
+        Self::of(&SCRIPTS.rewrite_expiry, &[keys.name()])
     }
 
-    /// Whether it may take a lock, by itself and not for somebody who waits.
+    /// Whether it may acquire a lock for its caller, not only for a waiter.
     pub(super) fn takes(&self) -> bool {
         self.takes
     }
@@ -483,12 +364,6 @@ impl Call {
     /// The command.
     pub(super) fn cmd(&self) -> &Cmd {
         &self.cmd
-    }
-
-    /// The text of the script.
-    #[cfg(test)]
-    pub(super) fn text(&self) -> &'static str {
-        self.script.text
     }
 
     /// The command, after the loading of its script.
@@ -539,7 +414,7 @@ impl Call {
         self
     }
 
-    /// What part is asked for, of a lock that has parts.
+    /// The mode, of a shared lock.
     fn portion(mut self, kind: Kind, ask: &Acquire) -> Self {
         if kind.is_shared() {
             self.cmd.arg(ask.portion.word());
@@ -555,7 +430,7 @@ impl Call {
     }
 }
 
-/// What ends a hold, as the scripts know it.
+/// What ends a hold, as an argument.
 fn life(life: Life) -> Shown<fmt::FromFn<impl Fn(&mut fmt::Formatter<'_>) -> fmt::Result>> {
     Shown(fmt::from_fn(move |f| match life {
         Life::Session { alive_ms } => write!(f, "s{alive_ms}"),
@@ -563,12 +438,12 @@ fn life(life: Life) -> Shown<fmt::FromFn<impl Fn(&mut fmt::Formatter<'_>) -> fmt
     }))
 }
 
-/// Whether a hold is told by its token alone, and no more than its end is to change: such extends go together.
+/// Whether the token alone identifies the hold, and only its end changes: such extends share a call.
 pub(super) fn goes_by_token(kind: Kind, extend: &Extend) -> bool {
     kind.is_one_string() && extend.claim.value.is_none() && !extend.keep_record && extend.reserve.is_none()
 }
 
-/// What the records of sessions call a lock that they hold.
+/// The field of a held lock in a session's record.
 fn field_of(lock: &Lock) -> String {
     format!("l:{}:{}", lock.kind.word(), lock.name)
 }
@@ -579,70 +454,9 @@ pub(super) fn lock_of(field: &str) -> Option<Lock> {
     Some(Lock { kind: Kind::of_word(kind)?, name: LockName::new(name).ok()? })
 }
 
-/// The texts of all scripts.
-#[cfg(test)]
-pub(super) fn all_texts() -> Vec<&'static str> {
-    let texts = [MUTEX, REENTRANT, ELECTION, SHARED];
-    let texts = texts.map(|Texts { acquire, extend, release, rest, inspect, evict, free, raise }| {
-        [acquire, extend, release, rest.unwrap_or(release), inspect, evict, free, raise.unwrap_or(extend)]
-    });
-    [texts.concat(), vec![RESIZE, EXTEND, ACQUIRE_ALL, BEAT, LET_GO, LET_GO_ENTRY, LET_GO_PART, TOUCH]]
-        .concat()
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::embedded::crc64;
     use super::*;
-    use leasehold_core::model::{Audit, Endings};
-    use leasehold_core::{HoldId, SessionId};
-
-    #[test]
-    fn the_payload_of_an_empty_record_is_what_dump_would_give() {
-        assert_eq!(crc64(b"123456789"), 0xe9c6_d914_c4b8_d9ca, "the check value in Redis's crc64.c");
-        let mut payload = b"\x04\x01\x06format\x011\x09\x00".to_vec();
-        payload.extend_from_slice(&crc64(&payload).to_le_bytes());
-        let escaped: Vec<_> = payload.iter().map(|byte| format!("\\{byte:03}")).collect();
-        let escaped = escaped.concat();
-        assert!(MUTEX.acquire.contains(&format!("EMPTY_RECORD = '{escaped}'")), "{escaped}");
-        assert!(BEAT.contains(&format!("EMPTY_RECORD = '{escaped}'")), "{escaped}");
-        assert!(ACQUIRE_ALL.contains(&format!("EMPTY_RECORD = '{escaped}'")), "{escaped}");
-        assert_eq!(leasehold_core::FORMAT, 1, "the payload and record.lua name the format");
-        let mut payload = b"\x04\x01\x09leasehold\x04none\x09\x00".to_vec();
-        payload.extend_from_slice(&crc64(&payload).to_le_bytes());
-        let escaped: Vec<_> = payload.iter().map(|byte| format!("\\{byte:03}")).collect();
-        let escaped = escaped.concat();
-        assert!(REENTRANT.acquire.contains(&format!("OPENED = '{escaped}'")), "{escaped}");
-        for kind in Kind::ALL.into_iter().filter(|kind| kind.is_shared()) {
-            let word = kind.word();
-            let mut payload = b"\x04\x01\x09leasehold".to_vec();
-            payload.push(u8::try_from(word.len()).expect("a word is short"));
-            payload.extend_from_slice(word.as_bytes());
-            payload.extend_from_slice(b"\x09\x00");
-            payload.extend_from_slice(&crc64(&payload).to_le_bytes());
-            let escaped: Vec<_> = payload.iter().map(|byte| format!("\\{byte:03}")).collect();
-            let escaped = escaped.concat();
-            assert!(SHARED.acquire.contains(&format!("{word} = '{escaped}'")), "{escaped}");
-        }
-        let mut payload = b"\x05\x01\x01-\0\0\0\0\0\0\0\0\x09\x00".to_vec();
-        payload.extend_from_slice(&crc64(&payload).to_le_bytes());
-        let escaped: Vec<_> = payload.iter().map(|byte| format!("\\{byte:03}")).collect();
-        let escaped = escaped.concat();
-        assert!(BEAT.contains(&format!("EMPTY_INDEX = '{escaped}'")), "{escaped}");
-    }
-
-    #[test]
-    fn the_scripts_know_the_marks_of_the_model() {
-        let mark = Kind::Election.mark().replace('\n', "\\n");
-        let (refused, length) =
-            (format!("== '{mark}'"), format!("string.sub(value, 1, {}) ", mark.len() - 1));
-        let mutex = [MUTEX.acquire, MUTEX.inspect, ACQUIRE_ALL].map(|text| (text, refused.clone()));
-        let election = [ELECTION.acquire, ELECTION.inspect].map(|text| (text, format!("MARK = '{mark}'\n")));
-        for (text, marked) in mutex.into_iter().chain(election) {
-            assert!(text.contains(&marked) && text.contains(&length), "{text}");
-        }
-        assert_eq!(Kind::Mutex.rest(None), "rest\n0", "as in one_string.lua and acquire_all.lua");
-    }
 
     #[test]
     fn a_lock_is_found_again_by_what_a_session_calls_it() {
@@ -652,69 +466,6 @@ mod tests {
         }
         for field in ["until", "about", "l:", "l:mutex:", "l:other:job", "mutex:job"] {
             assert_eq!(lock_of(field), None, "{field}");
-        }
-    }
-
-    #[test]
-    fn the_scripts_know_the_numbers_of_the_model() {
-        let kept_ms = leasehold_core::RECORD_KEPT.as_millis();
-        for Texts { acquire, extend, release, rest, inspect: _, evict, free, raise: _ } in
-            [MUTEX, REENTRANT, ELECTION, SHARED]
-        {
-            for script in [acquire, extend, release, rest.unwrap_or(release), evict, free] {
-                assert!(script.contains(&format!("RECORD_KEPT_MS = {kept_ms}\n")));
-            }
-            let kept_ms = leasehold_core::AUDIT_KEPT.as_millis();
-            for script in [acquire, evict, free] {
-                assert!(script.contains(&format!("AUDIT_KEPT_MS = '{kept_ms}'\n")));
-                assert!(script.contains(&format!("ENTRIES_AT_MOST = {}\n", Audit::MOST)));
-            }
-            let greatest = leasehold_core::FencingToken::MAX;
-            assert!(acquire.contains(&format!("GREATEST_FENCE = {greatest}\n")));
-        }
-        for script in [Some(ACQUIRE_ALL), MUTEX.raise, REENTRANT.raise].into_iter().flatten() {
-            assert!(script.contains(&format!("RECORD_KEPT_MS = {kept_ms}\n")));
-        }
-        // Of each hold the first characters behind the session's, and a mark.
-        let session = SessionId::from_random([0; 12]);
-        let random = HoldId::from_random(session, [0; 16]).token().find('.').expect("a dot") + 1;
-        let short = format!("18, {}", random + 12);
-        assert_eq!(random + 1, 18);
-        let kept = format!("string.sub(ended or '', 1, {})", (Endings::MOST - 1) * (12 + 1));
-        for script in [MUTEX, REENTRANT, ELECTION, SHARED]
-            .iter()
-            .flat_map(|texts| [texts.release, texts.evict, texts.free])
-        {
-            let ended = script.split("'.'").skip(1).filter(|rest| rest.contains(&kept)).count();
-            assert!(ended > 0 && script.contains(&format!("string.sub(hold, {short})")));
-        }
-        let greatest = leasehold_core::FencingToken::MAX;
-        assert!(ACQUIRE_ALL.contains(&format!("GREATEST_FENCE = {greatest}\n")));
-        for script in [MUTEX.acquire, REENTRANT.acquire, ELECTION.acquire, ACQUIRE_ALL] {
-            let numbers = "RAISED_EVERY_US, SHORT_LEASE_MS = 100000000, 1000000\n";
-            assert!(script.contains(numbers), "as in core/model/record.rs");
-        }
-        assert!(SHARED.inspect.contains(&format!("SHARERS_TOLD = {}\n", leasehold_core::SHARERS_TOLD)));
-    }
-
-    #[test]
-    fn every_key_of_a_command_is_a_declared_one() {
-        for script in all_texts() {
-            assert!(!script.starts_with("#!"), "Redis 6.2 knows no headers");
-            let loops = script.split(" key in ").skip(1).all(|rest| rest.starts_with("ipairs(KEYS) do"));
-            assert!(loops && !script.contains("local key"), "`key` is one that is declared");
-            let calls = script.split("redis.call(").skip(1);
-            for call in calls.chain(script.split("redis.pcall(").skip(1)) {
-                let (command, rest) = call.trim_start().split_once([',', ')']).unwrap_or_default();
-                let rest = rest.trim_start();
-                // `key` is one of KEYS, in a loop over them.
-                let declared =
-                    ["KEYS[", "unpack(KEYS)", "key,", "key)"].iter().any(|key| rest.starts_with(key));
-                assert!(
-                    declared || matches!(command, "'TIME'" | "'PUBLISH'" | "'SPUBLISH'"),
-                    "{command} {rest}"
-                );
-            }
         }
     }
 }

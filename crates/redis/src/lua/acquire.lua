@@ -1,61 +1,60 @@
--- Takes the lock if it is free and nobody waits before; else queues, if asked so. Sent twice it equals once, so it is
--- also the look of one who waits already.
+-- Acquires the lock if it is free and nobody is queued before the request, else queues the request if it has a nonce. It is
+-- idempotent, so waiters also poll with it.
 --
 -- KEYS[1]  the lock
 -- KEYS[2]  its record
--- KEYS[3]  the record of the session that the last reply named as standing ahead: if it is dead by now, what it has of the
---          lock is taken from it before anything else
+-- KEYS[3]  the record of the session that the last reply named as predecessor, if any: if the session is dead, its hold and its
+--          queue entries are removed first
 -- KEYS[4]  the lock's audit, with KEYS[3]
 -- ARGV[1]  the hold
 -- ARGV[2]  the user's own value in place of the hold as token, or empty
--- ARGV[3]  what the channels of all mailboxes begin with, as say.lua takes them
+-- ARGV[3]  prefix of all mailbox channels, as publish.lua takes them
 -- ARGV[4]  lease_ms
 -- ARGV[5]  label
 -- ARGV[6]  nonce, or empty not to queue
--- ARGV[7]  kept_ms: how long the place lasts
--- ARGV[8]  expiry in ms for a lock of somebody else's that has none, or empty
+-- ARGV[7]  kept_ms: how long the queue entry lasts
+-- ARGV[8]  the expiry in ms for a foreign lock that has none, or empty
 -- ARGV[9]  life
 -- ARGV[10] the session of KEYS[3]
--- ARGV[#]  of a lock that several have side by side, behind all others: the portion, and the kind
+-- ARGV[#]  of a shared lock, after all others: mode and kind
 --
 -- Replies
 --   fence      the same as {'granted', fence, lease_ms, 0}, of a Mutex: see acquire_quick.lua
 --   {'granted', fence, remaining_ms, 1 if others wait else 0}
---   {'taken', position or -1, ahead or '', its alive_ms or -1, holder…}
---     ahead   the session whose death would bring the asker nearer to the lock; how long it is alive is told of the one
---             that was asked about only
---     holder  nothing                                          nobody holds it
---             remaining_ms or -1                               a client of another library holds it
+--   {'taken', position or -1, predecessor or '', its alive_ms or -1, holder…}
+--     predecessor  the session whose death would bring the request closer to the lock. alive_ms is known of ARGV[10] only
+--     holder  nothing                                          the lock is free
+--             remaining_ms or -1                               held by a client of another library
 --             remaining_ms or -1, fence, since_ms, label, session or ''
---   {'spent', how}                                             this hold has ended before
+--   {'spent', how}                                             this hold has already ended
 --   {'kind', type}, {'format', found}                          nothing was changed
 --
--- Of a lock that several have side by side
---   {'taken', position or -1, ahead or '', its alive_ms or -1, others, holder…}
---     others  the sessions of others whose death may bring the asker nearer, with spaces between; where somebody waits before
---             him, and for an arrival, none
---     holder  nothing                                          nobody is in the way
---             remaining_ms, fence, since_ms, label, session or '', owner or '', portion      the first of those who are
---   {'range', count, limit}                                    so much can never be had of so much
---   {'differ', asked, known}                                   others count on another number
---   {'deadlock'}, {'upgradable'}                               its owner would wait for himself; has nothing to upgrade
+-- Of a shared lock
+--   {'taken', position or -1, predecessor or '', its alive_ms or -1, others, holder…}
+--     others  further sessions whose death may bring the request closer, separated by spaces; none if another entry is before
+--             it in the queue, or it waits for arrivals
+--     holder  nothing                                          no hold blocks the request
+--             remaining_ms, fence, since_ms, label, session or '', owner or '', mode         the first hold that blocks it
+--   {'range', count, limit}                                    the request can never be granted
+--   {'differ', asked, known}                                   other clients use another number
+--   {'deadlock'}, {'upgradable'}                               the owner would wait for itself; it holds nothing to upgrade
 --
--- A script, since whether the lock is free, who is next and which fencing token comes are one question.
+-- A script, because three decisions must be atomic: is the lock free, who is next, and which fencing token follows.
 
-local ask = ask_of(claim, 4)
-local reply, asked, alive_ms
+local request = read_request(claim, 4)
+local reply, inspected, alive_ms
 if KEYS[3] then
-  reply = settled(ask)
+  reply = settled_reply(request)
   if not reply then
-    local alive, trouble = alive_for(ARGV[10])
-    -- Of a session that cannot be looked at nobody knows that it is dead.
+    local alive, unreadable = session_alive_ms(ARGV[10])
+    -- A session whose record is unreadable is not known to be dead.
     if alive then
-      asked, alive_ms = ARGV[10], alive
-    elseif not trouble then
-      bury(ARGV[10], ask.label)
+      inspected, alive_ms = ARGV[10], alive
+    elseif not unreadable then
+      evict(ARGV[10], request.label)
     end
   end
 end
-reply = reply or acquire(ask, asked, alive_ms)
+reply = reply or acquire(request, inspected, alive_ms)
 commit(reply)
 return reply

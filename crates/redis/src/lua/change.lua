@@ -1,58 +1,54 @@
--- Part of acquire, release, evict and free, and of resize, after what others may know: what is to be changed, and the record.
+-- The pending changes to a lock and its record.
 --
--- ARGV[3]  what the channels of all mailboxes begin with, as say.lua takes them; the session follows
+-- ARGV[3]  prefix of all mailbox channels, as publish.lua takes them; the session follows
 --
--- What is decided is decided on the variables of what was read. Only `commit` of commit.lua writes, at the end and in this
--- order, so that a script that is cut off leaves a state that the next one handles right:
---   1. The DEL of a lock that is given up: full memory does not refuse it, and what follows is no reason to keep the
---      lock. Of a ReentrantMutex that its owner has by other holds yet, its count without those that are given up: behind
---      a write that full memory does not refuse, after which it refuses none. Of a lock that others share, the HDEL of
---      the holds that are given up. Without any of that, taking the lock or a place begins with a write that full memory
---      refuses, as a whole.
---   2. The record, in one HSET: the new holder, the queue without it, the places. It is created, with its expiry, by a
---      RESTORE of a constant, since HSET alone would create it without. No key is ever without an expiry.
---   3. The lock, with its expiry: the SET of a Mutex; of the others as reentrant_change.lua and parts_change.lua say. Until then it lies free, and the next who comes gives it away anew.
---      (A Mutex that nobody waits for is set before its record: see acquire_quick.lua.)
---   4. The fields that are over. A place that is over was emptied in step 2 already.
---   5. The messages, which are hints.
---   6. The audit, which people read.
+-- A script decides on the variables, and `commit` in commit.lua writes at the end, in this order, so that the next script can
+-- continue from whatever a cut-off leaves:
+--   1. What ends holds. DEL of a lock that becomes free: full memory does not refuse it, and no later error is a reason to
+--      keep the lock. For a ReentrantMutex with remaining holds the new count, after a write that full memory does not refuse,
+--      after which it refuses none. For a shared lock HDEL of the ended holds. A script that ends no hold begins with a write
+--      that full memory refuses as a whole.
+--   2. The record in one HSET: new holder, queue, entries. It is created by RESTORE of a constant with its expiry, because
+--      HSET alone would create a key without expiry.
+--   3. The lock with its expiry: SET for a Mutex; see reentrant_change.lua and shared_change.lua for the others. Until then
+--      the lock is free, and the next script grants it anew. (acquire_quick.lua does this before step 2.)
+--   4. Fields that are no longer needed. Stale queue entries were emptied in step 2.
+--   5. Messages, which are hints.
+--   6. The audit, which only people read.
 
--- How long the audit is kept after its last entry.
+-- How long the audit is kept after its newest entry.
 local AUDIT_KEPT_MS = '604800000'
 
--- DUMP of the hash {format = '1'}: type 4 (hash), 1 field, '\006format', '\0011', RDB version 9 (Redis 5, which all
--- later ones load), CRC64 of all that.
-local EMPTY_RECORD = '\004\001\006\102\111\114\109\097\116\001\049\009\000\017\015\014\212\067\157\155\031'
-
--- What is to be written: fields of the record, those that are over, its expiry, a lock that is freed, one that is given,
--- the expiry of a lock that has none, the audit; and the messages, each a session and its text.
-local changes, over, new_record_ttl_ms = {}, {}, nil
-local freed, given, new_value_ttl, audit = false, nil, nil, nil
+-- Fields of the record to write, fields to delete, and the record's new expiry.
+local new_fields, stale_fields, new_record_ttl_ms = {}, {}, nil
+-- Whether the lock becomes free, the claim that is granted, the new expiry of a key without one, and the new audit.
+local freed, granted, new_lock_ttl, new_audit = false, nil, nil, nil
+-- Messages: pairs of a session and a text.
 local messages = {}
 
--- How long the record lasts, once that is known.
+-- The remaining life of the record, once it has been read.
 local record_ttl_ms
 
-local function put(field, text)
-  changes[field], over[field] = text, nil
+local function set_field(field, text)
+  new_fields[field], stale_fields[field] = text, nil
 end
 
--- Notes how a hold was ended, and forgets the oldest where there are too many.
-local function remember(hold, how)
+-- Lists how a hold ended. The oldest ending is dropped if there are too many.
+local function record_ending(hold, how)
   local mark = how == 'released' and '.' or how == 'evicted' and '!' or '~'
-  ended = string.sub(hold, 18, 29) .. mark .. string.sub(ended or '', 1, 91)
-  put('ended', ended)
+  ended = string.sub(hold, ENDED_FROM, ENDED_TO) .. mark .. string.sub(ended or '', 1, ENDED_KEPT)
+  set_field('ended', ended)
 end
 
--- How long a record is kept that is used now, for a hold or a place that lasts `lease_ms`.
+-- How long a record must last that is used now by a hold or a queue entry of `lease_ms`.
 local function record_ttl(lease_ms)
-  local ahead_ms = last and math.floor(last / 1000) - now() or 0
+  local ahead_ms = last_fence and math.floor(last_fence / 1000) - now() or 0
   return math.max(ahead_ms, lease_ms) + RECORD_KEPT_MS
 end
 
--- Raises the record's expiry where it has come near. A record that is new has all its time.
-local function keep_record(lease_ms)
-  if not new_record_ttl_ms and record_there then
+-- Prolongs the record if its expiry is near. A new record already has its full time.
+local function prolong_record(lease_ms)
+  if not new_record_ttl_ms and record_exists then
     record_ttl_ms = record_ttl_ms or redis.call('PTTL', KEYS[2])
   end
   local ttl_ms = record_ttl(lease_ms)

@@ -1,14 +1,14 @@
--- Part of all scripts on an Election but extend, after string.lua and record.lua: what stands there is an Election.
+-- What sets an Election apart from a Mutex, which is a STRING as well. Follows string_read.lua and parse_record.lua.
 
--- What stands before the token of a lock of this kind, so that a Mutex of the same name knows it, and it a Mutex.
+-- Prefix of the token in the lock's key.
 local MARK = 'election\n'
-if value and string.sub(value, 1, 9) ~= MARK then value, kind = false, 'string' end
+if value and string.sub(value, 1, #MARK) ~= MARK then value, other_type = false, 'string' end
 
-local plain = claim_of
+local unmarked_claim = claim_of
 function claim_of(hold, own)
-  local who = plain(hold, own)
-  who.token = MARK .. who.token
-  return who
+  local marked = unmarked_claim(hold, own)
+  marked.token = MARK .. marked.token
+  return marked
 end
 claim = claim_of(ARGV[1], ARGV[2])
 

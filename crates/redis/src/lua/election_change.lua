@@ -1,12 +1,12 @@
--- Part of acquire, release, evict and free of an Election, after one_string_change.lua: who leads is said.
+-- Announces who leads an Election. Follows string_change.lua.
 --
--- ARGV[#]  the channel on which is said who leads: a hint, for all who look then
+-- ARGV[#]  the channel of the message, a hint for observers
 
 local channel = ARGV[#ARGV]
 
--- Says that there is another leader, or another token of the same, or none.
-function tell_strangers()
-  local said = changes.last and 'leader ' .. changes.last or (freed or left_resting) and 'nobody'
-  if said then say(channel, said) end
+-- There is another leader, or a new token of the same one, or none.
+function announce_free()
+  local message = new_fields.last and 'leader ' .. new_fields.last or (freed or rest_value) and 'nobody'
+  if message then publish(channel, message) end
 end
 

@@ -1,5 +1,5 @@
--- Takes from a session what it has of the lock, if it is dead: its hold, its place, or both. A lock that is found free is
--- granted to the next in the same step.
+-- Removes the hold and the queue entries of a session from the lock if the session is dead. If the lock is then free, it is
+-- granted to the next waiter in the same step.
 --
 -- KEYS[1]  the lock
 -- KEYS[2]  its record
@@ -7,23 +7,23 @@
 -- KEYS[4]  the lock's audit
 -- ARGV[1]  the session
 -- ARGV[2]  empty
--- ARGV[3]  what the channels of all mailboxes begin with, as say.lua takes them
--- ARGV[4]  who does it
--- ARGV[#]  what the kind has behind all others: see reentrant_change.lua and parts.lua
+-- ARGV[3]  prefix of all mailbox channels, as publish.lua takes them
+-- ARGV[4]  the client that evicts, for the audit
+-- ARGV[#]  what the kind has after all others: see reentrant_change.lua and shared_read.lua
 --
 -- Replies
 --   {'alive'}                               nothing was changed
---   {'gone', fence or -1, 1 if it had a place else 0}
+--   {'gone', fence or -1, 1 if it had a queue entry else 0}
 --   {'kind', type}, {'format', found}       nothing was changed
 --
--- A script, since whether the session is dead and what it has are one question. The DEL comes first, and what follows it
--- is no reason to leave the lock with the dead.
+-- A script, because the session must not come back to life between the check and the eviction. The DEL comes first, and no
+-- later error is a reason to keep the lock with the dead session.
 
-if kind then return { 'kind', kind } end
-local alive, trouble = alive_for(ARGV[1])
-if trouble then return trouble end
+if other_type then return { 'kind', other_type } end
+local alive, unreadable = session_alive_ms(ARGV[1])
+if unreadable then return unreadable end
 if alive then return { 'alive' } end
-local of, left = bury(ARGV[1], ARGV[4])
-if not value then pump() end
+local fence, entries_left = evict(ARGV[1], ARGV[4])
+if not value then grant_next() end
 commit()
-return { 'gone', of, left }
+return { 'gone', fence, entries_left }

@@ -1,79 +1,78 @@
--- Part of acquire, release, evict and free of a Mutex or a ReentrantMutex, after queue.lua: giving the lock.
+-- Grants a lock that is not shared. Follows queue.lua.
 
--- Makes a claim the holder of the free lock.
-local function give(who)
-  install(who)
-  stand(who)
+-- Makes the claim the holder of the free lock.
+local function grant_to(holder)
+  record_holder(holder)
+  set_holder(holder)
 end
 
--- Gives the free lock to whoever is next, and says to whom: the first live place, or the asker if none is before it.
-local function pump(asker)
-  for _ = 1, LOOKS_AT_MOST do
-    if first == '' then break end
-    local session = first
-    local place = place_of(session)
-    leave(session)
-    -- It stands for all of the process who wait; who does not is one more who comes.
-    if asker and session == asker.session and (asker.nonce ~= '' or place and place.hold == asker.hold) then
-      give(asker)
-      return asker
+-- Grants the free lock to the first live queue entry, or to `request` if none is before it. Returns the new holder.
+local function grant_next(request)
+  for _ = 1, MAX_VISITED do
+    if first_id == '' then break end
+    local id = first_id
+    local entry = queue_entry(id)
+    dequeue(id)
+    -- The entry of a session stands for all of its holds that wait. A hold that does not wait is a newcomer.
+    if request and id == request.session and (request.nonce ~= '' or entry and entry.hold == request.hold) then
+      grant_to(request)
+      return request
     end
-    if place and place.expires_ms >= now() then
-      give(place)
-      messages[#messages + 1] = { session, 'grant ' .. place.nonce .. ' ' .. digits(last) }
-      return place
+    if entry and entry.expires_ms >= now() then
+      grant_to(entry)
+      messages[#messages + 1] = { id, 'grant ' .. entry.nonce .. ' ' .. digits(last_fence) }
+      return entry
     end
   end
-  if first == '' and asker then give(asker) return asker end
+  if first_id == '' and request then grant_to(request) return request end
 end
 
--- Whose death would bring nearer to the lock whoever has asked, or '': who has the place right before his own, or else
--- who holds the lock.
-local function ahead_of(ask, position)
-  local place
-  if position ~= -1 and first ~= ask.session then
-    local before = changes['p:' .. ask.session] or redis.call('HGET', KEYS[2], 'p:' .. ask.session)
-    place = before and place_of(before)
+-- The session whose death would bring the request closer to the lock: of the entry before its own, else of the holder, else ''.
+local function predecessor_of(request, position)
+  local entry
+  if position ~= -1 and first_id ~= request.session then
+    local before = new_fields['p:' .. request.session] or redis.call('HGET', KEYS[2], 'p:' .. request.session)
+    entry = before and queue_entry(before)
   end
-  local who = place or lessee()
-  return who and lives(who) and who.session or ''
+  local predecessor = entry or first_holder()
+  return predecessor and session_timeout_ms(predecessor) and predecessor.session or ''
 end
 
--- Tells the holder that another asks for the lock, if he wants to know.
-local function note(ask)
-  local upto = fields[7] and last and string.match(fields[7], '^(%d+) tell$')
-  local holder = upto and tonumber(upto) > last and tenant()
-  if holder and holder.session ~= ask.session and holds(holder) then
-    messages[#messages + 1] = { holder.session, 'wanted ' .. digits(last) }
+-- Sends the holder a message that another session requests the lock, if it wants one.
+local function notify_holder(request)
+  local upto = fields[7] and last_fence and string.match(fields[7], '^(%d+) tell$')
+  local holder = upto and tonumber(upto) > last_fence and recorded_holder()
+  if holder and holder.session ~= request.session and is_held_by(holder) then
+    messages[#messages + 1] = { holder.session, 'wanted ' .. digits(last_fence) }
   end
 end
 
--- Queues, if asked so, and tells who has the lock. `asked` is a session that is known to be `alive_ms` yet, or nil.
-local function wait(ask, asked, alive_ms)
-  local position = ask.nonce ~= '' and enqueue(ask) or -1
-  note(ask)
-  local ahead = ahead_of(ask, position)
-  return tell_holder({ 'taken', position, ahead, ahead == asked and alive_ms or -1 })
+-- Queues the request if it has a nonce, and describes the holder. `inspected` is a session that is known to live for `alive_ms`.
+local function taken_reply(request, inspected, alive_ms)
+  local position = request.nonce ~= '' and enqueue(request) or -1
+  notify_holder(request)
+  local predecessor = predecessor_of(request, position)
+  return describe_holder({ 'taken', position, predecessor, predecessor == inspected and alive_ms or -1 })
 end
 
--- The reply to one whose owner has the ReentrantMutex, and who has it once more now; or nil.
-local function enter_again(ask)
-  if not enter or not enter(ask) then return end
-  if waits(ask) then leave(ask.session) end
-  return confirm(ask)
+-- The reply to a request whose owner holds the ReentrantMutex and now holds it once more, or nil.
+local function reentered_reply(request)
+  if not reenter or not reenter(request) then return end
+  if is_queued(request) then dequeue(request.session) end
+  return granted_reply(request)
 end
 
-local function acquire(ask, asked, alive_ms)
-  local reply = settled(ask)
+local function acquire(request, inspected, alive_ms)
+  local reply = settled_reply(request)
   if reply then return reply end
-  if not value and pump(ask) == ask then return confirm(ask) end
-  -- Also where the first in the queue has just been given it: his owner may be the asker's.
-  local entered = enter_again(ask)
-  if entered then return entered end
-  -- Holds of a ReentrantMutex have their own ends, and are not to lose the key before them.
-  if value and ask.adopt_ms ~= '' and not (count and lessee()) and value_ttl() == -1 then
-    new_value_ttl, value_ttl_ms = ask.adopt_ms, tonumber(ask.adopt_ms)
+  if not value and grant_next(request) == request then return granted_reply(request) end
+  -- Also after a grant to the first in the queue: it may have the same owner.
+  local reentered = reentered_reply(request)
+  if reentered then return reentered end
+  -- Holds of a ReentrantMutex have ends of their own, and must not lose the key before.
+  if value and request.adopt_ms ~= '' and not (hold_count and first_holder()) and lock_ttl() == -1 then
+    new_lock_ttl, lock_ttl_ms = request.adopt_ms, tonumber(request.adopt_ms)
   end
-  return wait(ask, asked, alive_ms)
+  return taken_reply(request, inspected, alive_ms)
 end
 

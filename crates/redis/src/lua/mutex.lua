@@ -1,9 +1,9 @@
--- Part of all scripts on a Mutex but extend, after string.lua and record.lua: what stands there is a Mutex.
+-- What sets a Mutex apart from an Election, which is a STRING as well. Follows string_read.lua and parse_record.lua.
 
--- An Election of the same name is a string, too, and no client of another library.
-if value and string.sub(value, 1, 9) == 'election\n' then value, kind = false, 'string' end
+-- An Election of the same name is no Mutex, and no lock of another library.
+local ELECTION_MARK = 'election\n'
+if value and string.sub(value, 1, #ELECTION_MARK) == ELECTION_MARK then value, other_type = false, 'string' end
 
--- What stands before the token of a lock of this kind.
+-- Prefix of the token in the lock's key.
 local MARK = ''
-
 

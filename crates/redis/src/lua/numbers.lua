@@ -1,11 +1,11 @@
--- Part of all scripts that have functions: numbers as texts, and the server's time.
+-- Numbers as texts, and the server's time.
 
--- Never `..`, which makes 1.762e+15 of a fencing token.
+-- Formats an integer. `..` would turn a fencing token into 1.762e+15.
 local function digits(number)
   return string.format('%.0f', number)
 end
 
--- The server's time is read once, and only by those who need it.
+-- The server's time in ms, read at most once per script. Sets now_us, too.
 local now_us, now_ms
 local function now()
   if not now_us then

@@ -1,81 +1,80 @@
--- Part of acquire, release, evict and free, and of resize, after what is changed in a lock: its queue, and who asks.
+-- The queue of waiters. Follows the fragments that change a lock's key.
 
--- How many places one call looks at, so that no script runs for long.
-local LOOKS_AT_MOST = 64
+-- How many queue entries one script visits, so that none runs for long.
+local MAX_VISITED = 64
 
--- The places before and behind one in the queue; empty where there is none. What this script has decided already goes
--- before what the record says.
-local function neighbours(place)
-  if size == 1 then return '', '' end
-  local p, n = 'p:' .. place, 'n:' .. place
+-- The ids before and after an entry, '' at the ends. Pending changes override the record.
+local function neighbours(id)
+  if queue_size == 1 then return '', '' end
+  local p, n = 'p:' .. id, 'n:' .. id
   local links = redis.call('HMGET', KEYS[2], p, n)
-  return place ~= first and (changes[p] or links[1]) or '', place ~= final and (changes[n] or links[2]) or ''
+  return id ~= first_id and (new_fields[p] or links[1]) or '', id ~= last_id and (new_fields[n] or links[2]) or ''
 end
 
--- Takes a place out of the queue.
-local function leave(place)
-  local before, behind = neighbours(place)
-  if before == '' then first = behind elseif behind ~= '' then put('n:' .. before, behind) end
-  if behind == '' then final = before elseif before ~= '' then put('p:' .. behind, before) end
-  size = size - 1
-  places[place] = false
-  put('w:' .. place, '')
-  over['w:' .. place], over['n:' .. place], over['p:' .. place] = true, true, true
+-- Removes an entry.
+local function dequeue(id)
+  local before, after = neighbours(id)
+  if before == '' then first_id = after elseif after ~= '' then set_field('n:' .. before, after) end
+  if after == '' then last_id = before elseif before ~= '' then set_field('p:' .. after, before) end
+  queue_size = queue_size - 1
+  queue_entries[id] = false
+  set_field('w:' .. id, '')
+  stale_fields['w:' .. id], stale_fields['n:' .. id], stale_fields['p:' .. id] = true, true, true
 end
 
--- How many are before a place at most: counting them would cost the more the longer the queue.
-local function position_of(place)
-  if first == place.place then return 0 end
-  local front = place_of(first)
-  return math.min(front and place.ticket - front.ticket or place.ticket, size - 1)
+-- How many entries are before this one at most. An exact count would cost more the longer the queue is.
+local function position_of(entry)
+  if first_id == entry.entry_id then return 0 end
+  local front = queue_entry(first_id)
+  return math.min(front and entry.ticket - front.ticket or entry.ticket, queue_size - 1)
 end
 
--- Puts one who asks into the queue, or renews his place; gives how many are before it at most.
-local function enqueue(ask)
-  local kept_ms = tonumber(ask.kept_ms)
-  local own = ask.place
-  local place = place_of(own)
-  local ticket = place and place.ticket
-  if not place and ask.goes_first and first ~= '' then
-    local front = place_of(first)
-    ticket, size = (front and front.ticket or 0) - 1, size + 1
-    put('n:' .. own, first)
-    put('p:' .. first, own)
-    first = own
-  elseif not place then
-    if final ~= '' then
-      put('p:' .. own, final)
-      put('n:' .. final, own)
+-- Adds the request to the queue, or renews its entry. Returns how many are before it at most.
+local function enqueue(request)
+  local kept_ms = tonumber(request.kept_ms)
+  local id = request.entry_id
+  local entry = queue_entry(id)
+  local ticket = entry and entry.ticket
+  if not entry and request.goes_first and first_id ~= '' then
+    local front = queue_entry(first_id)
+    ticket, queue_size = (front and front.ticket or 0) - 1, queue_size + 1
+    set_field('n:' .. id, first_id)
+    set_field('p:' .. first_id, id)
+    first_id = id
+  elseif not entry then
+    if last_id ~= '' then
+      set_field('p:' .. id, last_id)
+      set_field('n:' .. last_id, id)
     end
-    ticket, tail, size, final = tail, tail + 1, size + 1, own
-    if first == '' then first = own end
+    ticket, next_ticket, queue_size, last_id = next_ticket, next_ticket + 1, queue_size + 1, id
+    if first_id == '' then first_id = id end
   end
-  ask.ticket, ask.expires_ms, places[own] = ticket, now() + kept_ms, ask
-  local text = digits(ticket) .. '\n' .. ask.nonce .. '\n' .. digits(ask.expires_ms) .. '\n' .. ask.lease_ms
-    .. '\n' .. ask.life .. '\n' .. ask.hold .. '\n' .. ask.own .. '\n' .. ask.label
-  put('w:' .. own, by_hold and text .. '\n' .. ask.portion or text)
-  keep_record(kept_ms)
-  return position_of(ask)
+  request.ticket, request.expires_ms, queue_entries[id] = ticket, now() + kept_ms, request
+  local text = digits(ticket) .. '\n' .. request.nonce .. '\n' .. digits(request.expires_ms) .. '\n' .. request.lease_ms
+    .. '\n' .. request.life .. '\n' .. request.hold .. '\n' .. request.own .. '\n' .. request.label
+  set_field('w:' .. id, entry_per_hold and text .. '\n' .. request.mode or text)
+  prolong_record(kept_ms)
+  return position_of(request)
 end
 
--- An acquire as its arguments from ARGV[at] say: lease_ms, label, nonce and kept_ms to queue with, or empty, the expiry
--- for a lock of somebody else's that has none, or empty, and life. Of a lock that several share, the portion stands before
--- the kind, which is the last of all arguments; and who upgrades is waited for by everybody, and goes before them.
-local function ask_of(who, at)
-  who.lease_ms, who.label, who.nonce = ARGV[at], ARGV[at + 1], ARGV[at + 2]
-  who.kept_ms, who.adopt_ms, who.life = ARGV[at + 3], ARGV[at + 4], ARGV[at + 5]
-  if by_hold then
-    who.portion = ARGV[#ARGV - 1]
-    who.goes_first = who.portion == 'x'
+-- Reads an acquire request from ARGV[at] on: lease_ms, label, nonce and kept_ms (empty not to queue), the expiry in ms for a
+-- foreign lock without one (or empty), life. For shared locks the last two arguments are mode and kind. An upgrade goes first,
+-- because it blocks every other mode until it is granted.
+local function read_request(request, at)
+  request.lease_ms, request.label, request.nonce = ARGV[at], ARGV[at + 1], ARGV[at + 2]
+  request.kept_ms, request.adopt_ms, request.life = ARGV[at + 3], ARGV[at + 4], ARGV[at + 5]
+  if entry_per_hold then
+    request.mode = ARGV[#ARGV - 1]
+    request.goes_first = request.mode == 'x'
   end
-  return who
+  return request
 end
 
--- The reply to a hold that needs nothing more, or nil: it was ended, or it is there.
-local function settled(ask)
-  if kind then return { 'kind', kind } end
-  local how = ended_how(ask.hold)
+-- The reply to a request that needs no decision: the hold ended, or it has the lock. Else nil.
+local function settled_reply(request)
+  if other_type then return { 'kind', other_type } end
+  local how = how_ended(request.hold)
   if how then return { 'spent', how } end
-  if holds(ask) then return confirm(ask) end
+  if is_held_by(request) then return granted_reply(request) end
 end
 

@@ -1,49 +1,49 @@
--- Gives a hold up: frees the lock if it has it, leaves the queue if it waits there. The freed lock is granted to the
--- next in the queue in the same step.
+-- Releases a hold: frees the lock if the hold has it, or removes its queue entry. The free lock is granted to the next waiter
+-- in the same step.
 --
 -- KEYS[1]  the lock
 -- KEYS[2]  its record
 -- ARGV[1]  the hold
 -- ARGV[2]  the user's own value in place of the hold as token, or empty
--- ARGV[3]  what the channels of all mailboxes begin with, as say.lua takes them
--- ARGV[4]  'grant', or 'free' to leave a freed lock to whoever comes first; or 'tell' for the same, and to say so on the
---          channel that stands behind all others; or a number, where the lock is to stay taken by
---          nobody until so many ms after it was given to this hold, or as with 'grant' if they are over
--- ARGV[5…] nothing, or an acquire that follows in the same step: hold, own value, and as acquire's ARGV[4] to ARGV[9]
+-- ARGV[3]  prefix of all mailbox channels, as publish.lua takes them
+-- ARGV[4]  'grant'; or 'free' to leave the free lock to the next request; or 'tell' for the same with a message on the channel
+--          in the last argument; or a number, to keep the lock taken until that many ms after the grant of this hold, like
+--          'grant' if they are over
+-- ARGV[5…] nothing, or an acquire that follows in the same step: hold, own value, then as ARGV[4] to ARGV[9] of acquire
 --
 -- Replies
 --   'held'     the same as {'held', {}}, of a Mutex: see release_quick.lua
 --   {found, {holder}, {reply of the acquire}}, the last only if there was one
 --     found   held (and now released), queued, released, evicted, freed, vanished, superseded, forgotten
---     holder  as behind 'taken' in acquire, where somebody else was found to hold the lock; else empty
+--     holder  as after 'taken' in acquire, if another client holds the lock; else empty
 --   {'format', found}, and nothing was changed
 --
--- The DEL comes first, and what follows it is no reason to keep the lock: it must work when memory is full, and for a
--- user that may not publish. A number in ARGV[4] is for the text of this script that has no part of release_quick, which does
--- not look there.
+-- The DEL comes first, and no later error is a reason to keep the lock: a release must work under full memory, and without
+-- permission to publish. A number in ARGV[4] is sent only to the text of this script without release_quick.lua, which does not
+-- read it.
 
-local found = fate(claim)
-local holder = found == 'superseded' and tell_holder({}) or {}
+local found = hold_status(claim)
+local holder = found == 'superseded' and describe_holder({}) or {}
 local resting
 if found == 'held' then
-  resting = rest and rest(tonumber(ARGV[4]))
+  resting = start_rest and start_rest(tonumber(ARGV[4]))
   if not resting then end_holds(function(holder) return holder.hold == claim.hold end) end
-  remember(claim.hold, 'released')
-  if not record_there then new_record_ttl_ms = record_ttl(0) end
-  if resting then keep_record(resting) end
+  record_ending(claim.hold, 'released')
+  if not record_exists then new_record_ttl_ms = record_ttl(0) end
+  if resting then prolong_record(resting) end
 end
-if record_there and waits(claim) then leave(claim.place) end
+if record_exists and is_queued(claim) then dequeue(claim.entry_id) end
 
-local reply = { found, holder, count and (value == claim.token and count or 0) }
-local after
+local reply = { found, holder, hold_count and (value == claim.token and hold_count or 0) }
+local acquire_reply
 local grants = ARGV[4] ~= 'free' and ARGV[4] ~= 'tell' and not resting
 if ARGV[6] then
-  local ask = ask_of(claim_of(ARGV[5], ARGV[6]), 7)
-  -- It may be here for the second time: the hold may have been granted since, and ended.
-  after = grants and acquire(ask) or settled(ask) or enter_again(ask) or wait(ask)
-elseif grants and not value and not kind then
-  pump()
+  local request = read_request(claim_of(ARGV[5], ARGV[6]), 7)
+  -- A retry: the hold may have been granted and ended since.
+  acquire_reply = grants and acquire(request) or settled_reply(request) or reentered_reply(request) or taken_reply(request)
+elseif grants and not value and not other_type then
+  grant_next()
 end
-commit(after)
-reply[#reply + 1] = after
+commit(acquire_reply)
+reply[#reply + 1] = acquire_reply
 return reply

@@ -1,54 +1,53 @@
--- Part of release of a Mutex, before all else: the lock is held by this hold, nobody is to be queued, and it is for nobody or
--- for the first in the queue.
+-- Fast path of release for a Mutex: this hold has the lock, no acquire follows, and nobody waits or the first waiter is alive.
+-- Comes before every fragment but format.lua.
 --
 -- Reply
---   'held'     and now released
+--   'held'     released
 --
--- What is done here is what release.lua does, without what acquire_quick.lua does without: whoever is next waits for it.
+-- Does what release.lua does, with the economies that acquire_quick.lua describes.
 
 if ARGV[2] == '' and not ARGV[5] then
   local record = redis.pcall('HMGET', KEYS[2], 'format', 'ended', 'queue')
   local ended, queue = record[2], record[3]
-  -- No other number of places begins with a 0.
-  local awaited = queue and string.byte(queue) ~= 48
-  if record[1] == '1' and (not awaited or ARGV[4] == 'grant') and redis.pcall('GET', KEYS[1]) == ARGV[1] then
-    ended = string.sub(ARGV[1], 18, 29) .. '.' .. string.sub(ended or '', 1, 91)
-    if not awaited then
+  local has_waiters = queue and string.byte(queue) ~= BYTE_ZERO
+  if record[1] == '1' and (not has_waiters or ARGV[4] == 'grant') and redis.pcall('GET', KEYS[1]) == ARGV[1] then
+    ended = string.sub(ARGV[1], ENDED_FROM, ENDED_TO) .. '.' .. string.sub(ended or '', 1, ENDED_KEPT)
+    if not has_waiters then
       redis.call('DEL', KEYS[1])
       redis.call('HSET', KEYS[2], 'ended', ended)
       return 'held'
     else
-      local size, tail, first, final = string.match(queue, '^(%d+) (%d+) (%S*) (%S*)$')
-      local more = redis.call('HMGET', KEYS[2], 'last', 'reserved', 'w:' .. first, 'n:' .. first,
-        'w:' .. string.sub(ARGV[1], 1, 16))
-      local last, reserved, alone = more[1], more[2], size == '1'
+      local size, next_ticket, first_id, last_id = string.match(queue, '^(%d+) (%d+) (%S*) (%S*)$')
+      local more = redis.call('HMGET', KEYS[2], 'last', 'reserved', 'w:' .. first_id, 'n:' .. first_id,
+        'w:' .. string.sub(ARGV[1], 1, SESSION_LENGTH))
+      local last, reserved, is_only = more[1], more[2], size == '1'
       local nonce, expires_ms, lease_ms, life, hold, own, label =
         string.match(more[3] or '', '^%d+\n(%x+)\n(%d+)\n(%d+)\n(%l%d*)\n([^\n]*)\n([^\n]*)\n([^\n]*)$')
       local time = redis.call('TIME')
       local s, us = time[1], time[2]
-      if #us < 6 then us = string.sub('00000' .. us, -6) end
-      local fence, since_ms = s .. us, s .. string.sub(us, 1, 3)
-      -- Numbers are compared as texts, as in acquire_quick.lua.
-      if nonce and #expires_ms == #since_ms and expires_ms >= since_ms and (alone or more[4]) and not more[5]
-        and last and #last == 16 and #fence == 16 and fence < '9' and last < fence and (not reserved or reserved < fence)
-        and (string.sub(last, 1, 8) == string.sub(fence, 1, 8) and #lease_ms <= 6) then
-        -- From here on nothing is a reason to keep the lock, nor to tell its holder that he has it yet.
+      if #us < US_DIGITS then us = string.sub('00000' .. us, -US_DIGITS) end
+      local fence, since_ms = s .. us, s .. string.sub(us, 1, MS_DIGITS)
+      if nonce and #expires_ms == #since_ms and expires_ms >= since_ms and (is_only or more[4]) and not more[5]
+        and last and #last == FENCE_DIGITS and #fence == FENCE_DIGITS and fence < '9' and last < fence
+        and (not reserved or reserved < fence)
+        and string.sub(last, 1, PERIOD_DIGITS) == string.sub(fence, 1, PERIOD_DIGITS)
+        and #lease_ms <= SHORT_LEASE_DIGITS then
+        -- From the DEL on, no error is a reason to keep the lock, or to report that it is still held.
         redis.call('DEL', KEYS[1])
-        local behind = not alone and more[4] or ''
-        queue = string.format('%.0f', size - 1) .. ' ' .. tail .. ' ' .. behind .. ' ' .. (alone and '' or final)
-        -- Who has become the first has nobody before him.
+        local second_id = not is_only and more[4] or ''
+        queue = string.format('%.0f', size - 1) .. ' ' .. next_ticket .. ' ' .. second_id .. ' ' .. (is_only and '' or last_id)
         local written = redis.pcall('HSET', KEYS[2], 'ended', ended, 'queue', queue, 'last', fence,
           'tenant', hold .. '\n' .. since_ms .. '\n' .. life .. '\n' .. own .. '\n' .. label,
-          'w:' .. first, '', 'p:' .. (alone and first or behind), '')
+          'w:' .. first_id, '', 'p:' .. (is_only and first_id or second_id), '')
         if type(written) == 'table' then return 'held' end
         if not redis.pcall('SET', KEYS[1], own == '' and hold or own, 'PX', lease_ms).ok then return 'held' end
-        redis.pcall('HDEL', KEYS[2], 'w:' .. first, 'n:' .. first, 'p:' .. first)
-        local channel, message = ARGV[3] .. first, 'grant ' .. nonce .. ' ' .. fence
-        -- As in say.lua.
-        if string.byte(channel) == 10 then
+        redis.pcall('HDEL', KEYS[2], 'w:' .. first_id, 'n:' .. first_id, 'p:' .. first_id)
+        local channel, message = ARGV[3] .. first_id, 'grant ' .. nonce .. ' ' .. fence
+        -- The same rule as in publish.lua.
+        if string.sub(channel, 1, 1) == '\n' then
           channel = string.sub(channel, 2)
-          local heard = redis.pcall('SPUBLISH', channel, message)
-          if type(heard) == 'number' and heard > 0 then return 'held' end
+          local receivers = redis.pcall('SPUBLISH', channel, message)
+          if type(receivers) == 'number' and receivers > 0 then return 'held' end
         end
         redis.pcall('PUBLISH', channel, message)
         return 'held'

@@ -1,31 +1,30 @@
--- Says how many permits a Semaphore has from now on, whoever holds how many of them; and lets in whoever there is room for
--- then, in the same step. Who holds more than there are goes on.
+-- Sets the number of permits of a Semaphore, and admits the waiters that can now be admitted, in the same step. Holders keep
+-- permits above the new number.
 --
 -- KEYS[1]  the lock
 -- KEYS[2]  its record
 -- ARGV[1]  empty
 -- ARGV[2]  empty
--- ARGV[3]  what the channels of all mailboxes begin with, as say.lua takes them
--- ARGV[4]  how many there were when it was looked at, or empty
--- ARGV[5]  how many there are to be
+-- ARGV[3]  prefix of all mailbox channels, as publish.lua takes them
+-- ARGV[4]  the number that the caller saw, or empty
+-- ARGV[5]  the new number
 -- ARGV[6]  the kind
 --
 -- Replies
 --   {'resized'}
---   {'changed', limit or -1}                there are neither as many as were seen, nor as many as there are to be, and nothing
---                                           was changed
---   {'range', 0, 0}                         nothing is no number of permits
+--   {'changed', limit or -1}                the present number is neither of the two, and nothing was changed
+--   {'range', 0, 0}                         0 is no number of permits
 --   {'kind', type}, {'format', found}       nothing was changed
 --
--- A script, since one that comes late is to undo nobody's later word.
+-- A script, so that a late request does not undo a newer one.
 
-if kind then return { 'kind', kind } end
+if other_type then return { 'kind', other_type } end
 local number = tonumber(ARGV[5])
 if number == 0 then return { 'range', 0, 0 } end
 if limit ~= tonumber(ARGV[4]) and limit ~= number then return { 'changed', limit or -1 } end
 begin_record(0)
 set_limit(number)
-keep_record(0)
-pump()
+prolong_record(0)
+grant_next()
 commit()
 return { 'resized' }

@@ -1,0 +1,105 @@
+//! Beats that are cut off, after each of their commands.
+//!
+//! A beat that is stopped leaves of its own session what it was before, or what it makes of it, field by field: until when
+//! it is alive, when its record ends, who is behind it, and which locks it holds. A session that was not there is there
+//! once it is alive, and its record ends by itself from the first command on. Of other sessions, and of locks, it leaves
+//! all as it was. The beat that follows is answered as the model says, and mends the index.
+
+use crate::Broken;
+use crate::generator::Play;
+use crate::tap::WHOLE;
+use leasehold_core::model::{SessionRecord, Sessions};
+use leasehold_core::{Beat, SessionOp};
+
+impl Play<'_> {
+    /// Cuts off a beat of each of some sessions, after each of its commands.
+    pub(crate) fn cut_off_beats(&mut self) -> Result<(), Broken> {
+        for _ in 0..4 {
+            let SessionOp::Beat(beat) = self.workload.session_op() else { continue };
+            let before = self.fixture.redis.keyspace();
+            for commands in 0.. {
+                let whole = self.cut_off_beat(&beat, commands).map_err(|Broken(what)| {
+                    let sessions = self.fixture.sessions();
+                    Broken(format!(
+                        "{beat:?},\n  cut off after {commands} commands:\n  {what}\n  {sessions:?}"
+                    ))
+                })?;
+                self.fixture.redis.load(before.clone());
+                if whole {
+                    break;
+                }
+            }
+        }
+        self.spoil_session()
+    }
+
+    /// What is no session's record is left alone, wherever a beat is cut off.
+    fn spoil_session(&mut self) -> Result<(), Broken> {
+        let SessionOp::Beat(beat) = self.workload.session_op() else { return Ok(()) };
+        let record = self.fixture.space.session(beat.session);
+        self.fixture.command(&["DEL", &record])?;
+        match self.workload.random().below(3) {
+            0 => self.fixture.command(&["LPUSH", &record, "x"]),
+            1 => self.fixture.command(&["SET", &record, "x"]),
+            _ => self.fixture.command(&["HSET", &record, "format", "2"]),
+        }?;
+        let before = self.fixture.redis.keyspace();
+        for commands in [0, 1, WHOLE] {
+            let beaten = self.fixture.run_beat(&beat, commands)?;
+            let refused = match &beaten {
+                None => true,
+                Some(Err(fault)) => fault.to_string().contains("format"),
+                Some(Ok(_)) => false,
+            };
+            if !refused || self.fixture.redis.keyspace() != before {
+                return Err(Broken(format!("{beat:?} of what is no session is answered {beaten:?}")));
+            }
+        }
+        self.fixture.command(&["DEL", &record])
+    }
+
+    /// Cuts a beat off, looks at what is left, and sends it again; says whether it came to its end before.
+    fn cut_off_beat(&mut self, beat: &Beat, commands: usize) -> Result<bool, Broken> {
+        let (before, locks) = (self.fixture.sessions()?, self.fixture.state()?);
+        let whole = self.fixture.run_beat(beat, commands)?.is_some();
+        self.check_expiries(&locks)?;
+        let left = self.fixture.sessions()?;
+        let mut after = before.clone();
+        after.apply(self.now_us / 1000, &SessionOp::Beat(beat.clone()));
+        if whole && left != after
+            || self.fixture.state()? != locks
+            || !is_on_the_way(beat, &before, &after, &left)
+        {
+            return Err(Broken(format!("it left {left:?},\n  and makes {after:?}")));
+        }
+        self.beat(beat)?;
+        Ok(whole)
+    }
+}
+
+/// Whether a beat that makes `after` of `before` may leave that.
+fn is_on_the_way(beat: &Beat, before: &Sessions, after: &Sessions, left: &Sessions) -> bool {
+    let others = |sessions: &Sessions| {
+        let mut sessions = sessions.clone();
+        sessions.records.remove(&beat.session);
+        sessions
+    };
+    let [was, is, found] = [before, after, left].map(|sessions| sessions.records.get(&beat.session));
+    let fits = match (was, is, found) {
+        (None, _, None) => true,
+        (_, Some(is), Some(found)) => {
+            // What it had, and what it keeps: nothing of a session that was not there.
+            let had = |lock| was.is_some_and(|was| was.held.contains(lock));
+            let keeps = |lock| had(lock) && !beat.left.contains(lock);
+            let was = was.unwrap_or(is);
+            let either = |field: fn(&SessionRecord) -> u64| [field(was), field(is)].contains(&field(found));
+            either(|record| record.alive_until_ms)
+                && either(|record| record.expires_ms)
+                && [&was.about, &is.about].contains(&&found.about)
+                && found.held.iter().all(|lock| had(lock) || is.held.contains(lock))
+                && is.held.iter().all(|lock| !keeps(lock) || found.held.contains(lock))
+        }
+        _ => false,
+    };
+    fits && others(before) == others(left)
+}

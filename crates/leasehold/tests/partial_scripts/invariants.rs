@@ -1,0 +1,155 @@
+//! What a cut-off may leave, as the model sees it.
+//!
+//! Let `before` be the state at which an operation arrived, and `after` the one that it makes as a whole. A script that is
+//! stopped leaves one of eight states, and each of its keys ends when it would have ended in `before` or in `after`, or, where
+//! holds are given up, without these:
+//!
+//! | Left      | The lock                        | The record                    | The audit |
+//! |-----------|---------------------------------|-------------------------------|-----------|
+//! | Untouched | as before                       | as before                     | as before |
+//! | Freed     | given up                        | as before                     | as before |
+//! | Opened    | as before, or given up          | new and empty; there was none | as before |
+//! | Entered   | as before, or given up          | as after                      | as before |
+//! | Unwritten | as after                        | as before, or new and empty   | as before |
+//! | Unnoted   | as after                        | as after                      | as before |
+//! | Done      | as after                        | as after                      | as after  |
+//!
+//! | Lasting   | as before, but for its end      | as before                     | as before |
+//!
+//! and a message is out only where it is Unnoted or Done. What that means for those who come next:
+//!
+//! - Untouched and Done are what a lost request and a lost reply leave as well.
+//! - Unnoted: people are not told who took the lock from whom. Whoever lost it is told by the record.
+//! - Freed: nobody has written down how the hold was ended. A second release is told "vanished", or what else the
+//!   record says of a hold that is not there; it is never told that it still holds. The next who comes gives the lock on.
+//! - Opened means nothing.
+//! - Lasting: the key of a ReentrantMutex lasts longer than its holds, each of which has an end of its own; or as long as those
+//!   that are not given up. A hold that was to be left resting ends when the rest would. A hold for which tokens were to be
+//!   reserved lasts longer, and none are.
+//! - Entered: whoever the record names as the last one was never given the lock, was not told so, and has left the queue.
+//!   Its fencing token is used up. It finds the lock free with its next look; if others wait by then, they come first.
+//! - Unwritten: a Mutex that was free, for which nobody waited, has the token of the hold that asked for it, and of no value of a
+//!   user's own. It was not told so. It has the lock by its next look, and ends it when it gives it up; for all others a stranger
+//!   has it until its lease ends.
+//!
+//! A lock that is given up is nobody's, also one that is left resting; a ReentrantMutex is its owner's yet, if he has other holds. What is written there
+//! anew never outlasts its key: a lock that is as after ends as after. Entries that are over are taken for none.
+//!
+//! In none of them has anybody the lock who had not asked for it, or whose release was written down, and no token is on its
+//! way that the record does not know.
+
+use leasehold_core::Kind;
+use leasehold_core::model::{LockState, Record, Value};
+
+/// What a cut-off has left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Left {
+    Untouched,
+    Freed,
+    Opened,
+    Lasting,
+    Entered,
+    Unwritten,
+    Unnoted,
+    Done,
+}
+
+/// Which of the states is `left`, if it is any. `given_up` is how the lock stands without the holds that the operation
+/// ends, if it ends any.
+pub(crate) fn left(
+    before: &LockState,
+    after: &LockState,
+    left: &LockState,
+    given_up: Option<&LockState>,
+) -> Option<Left> {
+    if left == after {
+        return Some(Left::Done);
+    }
+    if left == before {
+        return Some(Left::Untouched);
+    }
+    if !ends_as_in(left, before, after, given_up) {
+        return None;
+    }
+    if is_unwritten(before, after, left) {
+        return Some(Left::Unwritten);
+    }
+    let value = given_up.map_or(before, |given_up| given_up).value.clone().map(for_ever_there);
+    let given_up = given_up.is_some();
+    let [before, after, left] = [before, after, left].map(for_ever);
+    if left == after {
+        Some(Left::Done)
+    } else if left == before {
+        Some(Left::Lasting)
+    } else if left.audit != before.audit {
+        None
+    } else if left.value == after.value && left.record == after.record {
+        Some(Left::Unnoted)
+    } else if left.value != value {
+        None
+    } else if given_up && left.record == before.record {
+        Some(Left::Freed)
+    } else if left.record == after.record {
+        Some(Left::Entered)
+    } else if before.record.is_none() && left.record.as_ref().is_some_and(is_empty) {
+        Some(Left::Opened)
+    } else {
+        None
+    }
+}
+
+/// Whether a free Mutex that nobody waited for was given to the hold that asked for it, and no more than that.
+fn is_unwritten(before: &LockState, after: &LockState, left: &LockState) -> bool {
+    let record = |state: &LockState| for_ever(state).record;
+    let awaited = before.record.as_ref().is_some_and(|record| !record.tickets.is_empty());
+    let tenant = after.record.as_ref().and_then(|record| record.tenant.as_ref());
+    let token = left.value.as_ref().and_then(|value| value.content.token());
+    let is_new = before.record.is_none() && left.record.as_ref().is_some_and(is_empty);
+    left.kind == Kind::Mutex
+        && before.value.is_none()
+        && !awaited
+        && left.value == after.value
+        && tenant.is_some_and(|tenant| token == Some(&tenant.claim.hold.token()))
+        && (record(left) == record(before) || is_new)
+        && left.audit == before.audit
+}
+
+/// Whether each key ends when it would in one of two states; the lock also as it would without what was given up.
+fn ends_as_in(left: &LockState, before: &LockState, after: &LockState, given_up: Option<&LockState>) -> bool {
+    let value = |state: &LockState| state.value.as_ref().map(|value| value.expires_ms);
+    let record = |state: &LockState| state.record.as_ref().map(|record| record.expires_ms);
+    let content = |state: &LockState| state.value.as_ref().map(|value| value.content.clone());
+    let written = content(left) == content(after) && content(left) != content(before);
+    let ends = [value(before), value(after), value(given_up.unwrap_or(after))];
+    let ends = if written { &ends[1..2] } else { &ends[..] };
+    let value_fits = value(left).is_none() || ends.contains(&value(left));
+    let record_fits = record(left).is_none() || [record(before), record(after)].contains(&record(left));
+    let audit = |state: &LockState| state.audit.as_ref().map(|audit| audit.expires_ms);
+    let audit_fits = audit(left).is_none() || [audit(before), audit(after)].contains(&audit(left));
+    value_fits && record_fits && audit_fits
+}
+
+/// A state without its expiries.
+fn for_ever(state: &LockState) -> LockState {
+    let mut state = state.clone();
+    state.value = state.value.map(for_ever_there);
+    if let Some(record) = &mut state.record {
+        record.expires_ms = 0;
+    }
+    state
+}
+
+fn for_ever_there(value: Value) -> Value {
+    Value { expires_ms: None, ..value }
+}
+
+fn is_empty(record: &Record) -> bool {
+    let Record { expires_ms: _, last, reserved, tenant, ended, tail, tickets, places, .. } = record;
+    last.is_none()
+        && reserved.is_none()
+        && tenant.is_none()
+        && ended.kept.is_empty()
+        && *tail == 0
+        && tickets.is_empty()
+        && places.is_empty()
+}

@@ -1,0 +1,149 @@
+//! The same where several have a part side by side: going on after a cut-off, until everybody has had his.
+//!
+//! 1. Every script goes on from what the cut-off left as the model does: in its reply, in its messages, and in the end in
+//!    its keys.
+//! 2. Who waits is let in once those who have a part have given it up: one by one, or, at a Latch and a Barrier, once enough
+//!    others have come; or is told that it can never be, or has ended already.
+//! 3. In the end nobody has a part, nobody is in the queue, and what is at the keys is the model's.
+
+use crate::Broken;
+use crate::fixture::live;
+use crate::generator::Play;
+use crate::serve::asked_in;
+use leasehold_core::model::{LockState, Part};
+use leasehold_core::{
+    Acquire, Acquired, Claim, Enqueue, Fate, Kind, Label, Life, Op, Pass, Portion, Release, Reply,
+};
+use std::collections::BTreeMap;
+
+/// How many places one script looks at.
+const LOOKS_AT_MOST: usize = 64;
+
+/// Who waits for what, by the tokens of the holds.
+type Waiting = BTreeMap<String, (Claim, Portion)>;
+
+impl Play<'_> {
+    /// Lets in all who waited `before` a cut-off, all who wait now, and who asked in `op`.
+    pub(crate) fn serve_all_parts(&mut self, before: &LockState, op: &Op) -> Result<(), Broken> {
+        let mut waiting = self.who_wait(before);
+        waiting.extend(self.who_wait(&self.state));
+        let asked = asked_in(op).map(|ask| (ask.claim.hold.token(), (ask.claim.clone(), ask.portion)));
+        waiting.extend(asked);
+        let places = self.state.record.as_ref().map_or(0, |record| record.places.len());
+        let mut rounds = 2 * waiting.len() + places / LOOKS_AT_MOST + 2;
+        while !waiting.is_empty() {
+            if rounds == 0 {
+                return Err(Broken(format!("{} are never let in: {waiting:?}", waiting.len())));
+            }
+            rounds -= 1;
+            for (token, (claim, portion)) in waiting.clone() {
+                match self.send(&self.look_for(&claim, portion))? {
+                    Reply::Acquire(Acquired::Granted { .. } | Acquired::Spent(_)) | Reply::Refused(_) => {
+                        waiting.remove(&token);
+                    }
+                    Reply::Acquire(Acquired::Taken { .. }) => {}
+                    other => return Err(Broken(format!("a look is answered {other:?}"))),
+                }
+            }
+            self.let_others_come()?;
+            // Of those who had a part only the last few are remembered.
+            for token in self.give_up_parts()? {
+                waiting.remove(&token);
+            }
+        }
+        self.leave_nothing(places)
+    }
+
+    /// So many more come to a Latch or a Barrier that it opens.
+    fn let_others_come(&mut self) -> Result<(), Broken> {
+        let of = self.state.record.as_ref().and_then(|record| record.limit).unwrap_or(1).max(1);
+        let (comers, portion) = match self.fixture.kind {
+            Kind::Latch => (1, Portion::Arrive { count: of, of }),
+            Kind::Barrier => (of - 1, Portion::Meet { of }),
+            _ => return Ok(()),
+        };
+        for n in 0..comers {
+            if self.who_wait(&self.state).is_empty() {
+                break;
+            }
+            let claim = self.workload.fresh(100 + u8::try_from(n).unwrap_or_default());
+            self.send(&self.look_for(&claim, portion))?;
+        }
+        Ok(())
+    }
+
+    /// All who have a part give it up, also those who are let in by that; tells who they were.
+    fn give_up_parts(&mut self) -> Result<Vec<String>, Broken> {
+        let mut had = Vec::new();
+        let mut times = self.parts().len() + self.who_wait(&self.state).len();
+        while let Some(part) = self.parts().first() {
+            if times == 0 {
+                return Err(Broken("parts are given up without end".to_owned()));
+            }
+            times -= 1;
+            had.push(part.hold.token());
+            let claim = Claim { hold: part.hold, value: part.owner.clone() };
+            match self.give_up(claim)? {
+                Fate::Held => {}
+                other => return Err(Broken(format!("the release of a part is answered {other:?}"))),
+            }
+        }
+        // What is no lock of this kind is a stranger's.
+        if live(&self.state, self.now_us).value.is_some() {
+            let stranger = leasehold_testkit::conformance::Stranger::DeletesLock;
+            self.fixture.meddle(stranger, &self.state)?;
+            stranger.apply(&mut self.state, self.now_us);
+        }
+        Ok(had)
+    }
+
+    /// Who is left leaves, and releases of one who has nothing pass over the places of the dead.
+    fn leave_nothing(&mut self, places: usize) -> Result<(), Broken> {
+        for (claim, _) in self.who_wait(&self.state).into_values() {
+            self.give_up(claim)?;
+        }
+        for _ in 0..=places / LOOKS_AT_MOST {
+            self.give_up_parts()?;
+            let nobody = self.workload.fresh(9);
+            self.give_up(nobody)?;
+        }
+        let found = self.fixture.state()?;
+        let left = found.record.as_ref().map_or(0, |record| record.places.len());
+        if found != self.state || live(&found, self.now_us).value.is_some() || left > 0 {
+            return Err(Broken(format!("in the end there is {found:?},\n  in the model {:?}", self.state)));
+        }
+        Ok(())
+    }
+
+    fn give_up(&mut self, claim: Claim) -> Result<Fate, Broken> {
+        match self.send(&Op::Release(Release { claim, pass: Pass::Grant, next: None }))? {
+            Reply::Release(released) => Ok(released.found),
+            other => Err(Broken(format!("a release is answered {other:?}"))),
+        }
+    }
+
+    /// Those who have a part that is not over: the oldest first.
+    fn parts(&self) -> Vec<Part> {
+        let state = live(&self.state, self.now_us);
+        state
+            .value
+            .as_ref()
+            .and_then(|value| value.content.parts())
+            .map_or_else(Vec::new, |parts| parts.holds.clone())
+    }
+
+    /// Those who have a place that is not over.
+    fn who_wait(&self, state: &LockState) -> Waiting {
+        let places = state.record.iter().flat_map(|record| record.places.values());
+        let live = places.filter(|place| place.expires_ms >= self.now_us / 1000);
+        live.map(|place| (place.claim.hold.token(), (place.claim.clone(), place.portion))).collect()
+    }
+
+    fn look_for(&self, claim: &Claim, portion: Portion) -> Op {
+        let queue = Some(Enqueue { nonce: self.workload.nonce(), kept_ms: 7_200_000 });
+        let label = Label::new("test").expect("a plain text is a label");
+        let life = Life::Session { alive_ms: 10_000 };
+        let (claim, lease_ms) = (claim.clone(), 30_000);
+        Op::Acquire(Acquire { claim, lease_ms, label, queue, adopt_ms: None, life, ahead: None, portion })
+    }
+}

@@ -1,0 +1,31 @@
+-- Constants of the data format. The first fragment of every script that reads or writes a record.
+
+-- How long a record is kept after the last thing that needs it.
+local RECORD_KEPT_MS = 3600000
+-- The greatest integer that a Lua number holds exactly.
+local GREATEST_FENCE = 9007199254740991
+
+-- A hold id is a session id, a dot and a random part. `ended` stores the first characters of the random part.
+local SESSION_LENGTH = 16
+local ENDED_FROM, ENDED_TO = 18, 29
+-- The length of seven endings: the eighth, which is the newest, is put before them.
+local ENDED_KEPT = 91
+
+-- Reply prefix of a command on a key of another type.
+local WRONG_TYPE = 'WRONGTYPE'
+-- The first byte of a queue without entries. No other count begins with a 0.
+local BYTE_ZERO = 48
+
+-- A fencing token of today has 16 digits. Its first 8 count periods of 100 seconds.
+local FENCE_DIGITS, PERIOD_DIGITS = 16, 8
+-- The first grant in each period of this length prolongs the record. A lease of at least SHORT_LEASE_MS always does.
+local PERIOD_US, SHORT_LEASE_MS = 100000000, 1000000
+-- A lease with at most this many digits is shorter than SHORT_LEASE_MS.
+local SHORT_LEASE_DIGITS = 6
+-- The number of digits in the microseconds of TIME, and how many of them count milliseconds.
+local US_DIGITS, MS_DIGITS = 6, 3
+
+-- DUMP of the hash {format = '1'}: type 4 (hash), 1 field, '\006format', '\0011', RDB version 9 (Redis 5, which every later
+-- version loads), CRC64 of these bytes.
+local EMPTY_RECORD = '\004\001\006\102\111\114\109\097\116\001\049\009\000\017\015\014\212\067\157\155\031'
+

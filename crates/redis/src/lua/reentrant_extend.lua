@@ -1,0 +1,43 @@
+-- Extends one hold of a ReentrantMutex, and its key. Never shortens it.
+--
+-- KEYS[1]  the lock
+-- KEYS[2]  its record
+-- ARGV[1]  the hold
+-- ARGV[2]  its owner
+-- ARGV[3]  lease_ms: the least remaining time of the hold afterwards
+-- ARGV[4]  '1' to make the record last as long, or empty
+--
+-- Replies
+--   1  extended
+--   0  not held
+--
+-- A script, because finding the hold and extending it are one step. PEXPIRE is the first write: full memory does not refuse it,
+-- and refuses nothing after it; and no hold lasts longer than its key.
+
+local extended
+for _, entry in ipairs(holds) do
+  if entry.hold == ARGV[1] then extended = entry end
+end
+if not extended then return 0 end
+
+local lease_ms = tonumber(ARGV[3])
+local left_ms, until_ms = redis.call('PTTL', KEYS[1]), now() + lease_ms
+-- A client of Redisson with the same owner may have shortened the key's life.
+if extended.until_ms < until_ms or longest_lease_ms < lease_ms or left_ms < lease_ms then
+  redis.call('PEXPIRE', KEYS[1], digits(math.max(own_ttl_ms() or left_ms, lease_ms)))
+  extended.until_ms, longest_lease_ms = math.max(extended.until_ms, until_ms), math.max(longest_lease_ms, lease_ms)
+  redis.call('HSET', KEYS[1], 'leasehold', packed_holds(), value, digits(hold_count))
+end
+
+if ARGV[4] == '1' then
+  local record = redis.pcall('HMGET', KEYS[2], 'format', 'last')
+  if not record.err and record[1] == '1' then
+    local last = record[2] and tonumber(record[2])
+    local ahead_ms = last and math.floor(last / 1000) - now() or 0
+    local kept_ms = math.max(ahead_ms, lease_ms) + RECORD_KEPT_MS
+    if redis.call('PTTL', KEYS[2]) < kept_ms - RECORD_KEPT_MS / 2 then
+      redis.call('PEXPIRE', KEYS[2], digits(kept_ms))
+    end
+  end
+end
+return 1

@@ -1,0 +1,44 @@
+-- Raises the fencing token of all holds of a ReentrantMutex to the one that a quorum of servers agreed on for one of them. Never
+-- lowers it.
+--
+-- KEYS[1]  the lock
+-- KEYS[2]  its record
+-- ARGV[1]  the hold
+-- ARGV[2]  its owner
+-- ARGV[3]  the fencing token
+--
+-- Replies
+--   1                   held, and the token is at least as great
+--   0                   not held, or there is no record
+--   {'format', found}   the record has another format
+--
+-- A script, because finding the hold and raising its token are one step. The record is written first: tokens that are issued
+-- later are greater than it says, whatever the lock's key says.
+
+local held
+for _, entry in ipairs(holds) do
+  if entry.hold == ARGV[1] then held = true end
+end
+if not held then return 0 end
+
+local record = redis.pcall('HMGET', KEYS[2], 'format', 'last')
+if record.err then
+  if string.sub(record.err, 1, #WRONG_TYPE) ~= WRONG_TYPE then return record end
+  return { 'format', redis.call('TYPE', KEYS[2]).ok }
+end
+if not record[1] then return 0 end
+if record[1] ~= '1' then return { 'format', record[1] } end
+
+local last, fence = tonumber(record[2] or 0), tonumber(ARGV[3])
+local kept_ms = math.max(math.floor(math.max(last, fence) / 1000) - now(), 0) + RECORD_KEPT_MS
+if redis.call('PTTL', KEYS[2]) < kept_ms - RECORD_KEPT_MS / 2 then
+  redis.call('PEXPIRE', KEYS[2], digits(kept_ms))
+end
+if fence > last then redis.call('HSET', KEYS[2], 'last', ARGV[3]) end
+if fence > (owner_fence or 0) then
+  owner_fence = fence
+  local ttl_ms = own_ttl_ms()
+  if ttl_ms then redis.call('PEXPIRE', KEYS[1], digits(ttl_ms)) end
+  redis.call('HSET', KEYS[1], 'leasehold', packed_holds(), value, digits(hold_count))
+end
+return 1

@@ -1,0 +1,250 @@
+-- Grants shared locks: which modes exclude each other, and which waiters are admitted. Follows queue.lua.
+--
+-- Every script that can admit a waiter serves the queue from the front until the next entry has to wait: no later request with
+-- a smaller demand passes an earlier one. The only requests that pass the queue are those for which it would wait.
+
+-- How many further sessions a waiter is told to watch.
+local MAX_WATCHED = 16
+
+-- The number of units in all: of a Semaphore as the record knows it, else as the mode says. Parties of a Barrier and users of a
+-- Latch have agreed on it.
+local function limit_of(mode)
+  local _, of = mode_numbers(mode)
+  return KIND == 'semaphore' and limit or of
+end
+
+-- How many holds the request's owner has, in the given mode or in any.
+local function owner_holds(request, mode)
+  if KIND ~= 'rwlock' then return 0 end
+  local count = 0
+  for _, held in ipairs(shared_holds) do
+    if held.owner == request.own and (not mode or held.mode == mode) then count = count + 1 end
+  end
+  return count
+end
+
+-- The entries at the front of the queue, MAX_VISITED at most: pairs of an id and its entry or false.
+local function front_entries()
+  local found, at = {}, first_id
+  while at ~= '' and #found < MAX_VISITED do
+    local n = 'n:' .. at
+    local after = new_fields[n]
+    if queue_entries[at] == nil then
+      local texts = redis.call('HMGET', KEYS[2], 'w:' .. at, n)
+      queue_entries[at], after = parse_entry(texts[1]), after or texts[2]
+    elseif not after and at ~= last_id then
+      after = redis.call('HGET', KEYS[2], n)
+    end
+    found[#found + 1] = { at, queue_entries[at] }
+    at = at ~= last_id and after or ''
+  end
+  return found
+end
+
+-- The entries of a session, from the front of the queue, MAX_VISITED at most.
+local function entries_of_session(session)
+  local found = {}
+  for _, text in ipairs(redis.call('HVALS', KEYS[2])) do
+    -- Only a queue entry begins like this.
+    local hold = string.match(text, '^%-?%d+\n%x+\n%d+\n%d+\n%l%d*\n([^\n]*)\n')
+    if hold and string.sub(hold, 1, SESSION_LENGTH) == session then
+      queue_entries[hold] = parse_entry(text)
+      found[#found + 1] = queue_entries[hold]
+    end
+  end
+  table.sort(found, function(a, b) return a.ticket < b.ticket end)
+  return { unpack(found, 1, math.min(#found, MAX_VISITED)) }
+end
+
+-- Whether the lock has no holds and no live queue entries, as far as one script looks.
+local function is_idle()
+  if shared_holds[1] or queue_size > MAX_VISITED then return false end
+  for _, found in ipairs(front_entries()) do
+    if found[2] and found[2].expires_ms >= now() then return false end
+  end
+  return true
+end
+
+-- The reply to a request that can never be granted, or nil. It must not block the others.
+local function rejection(request)
+  local count, of = mode_numbers(request.mode)
+  if KIND == 'semaphore' then
+    local most = limit_of(request.mode)
+    return (count == 0 or count > most) and { 'range', count, most } or nil
+  elseif KIND == 'rwlock' then
+    local mode = request.mode
+    if mode == 'x' then
+      if owner_holds(request, 'w') + owner_holds(request, 'x') > 0 then return { 'deadlock' } end
+      return owner_holds(request, 'u') == 0 and { 'upgradable' } or nil
+    end
+    if mode == 'r' or mode == 'u' and owner_holds(request, 'w') > 0 then return end
+    return owner_holds(request) > 0 and { 'deadlock' } or nil
+  end
+  if KIND == 'barrier' then
+    if of == 0 or of > MAX_VISITED then return { 'range', of, MAX_VISITED } end
+  elseif of == 0 or count == 0 and string.sub(request.mode, 1, 1) == 'a' then
+    -- An arrival counts at least once; a wait for arrivals does not count.
+    return { 'range', count, of }
+  end
+  return limit and limit ~= of and not is_idle() and { 'differ', of, limit } or nil
+end
+
+-- When a request can be admitted: 'now', 'later' (after others release), or 'never' as it stands.
+local function admission(request)
+  local mode = request.mode
+  local letter, free = string.sub(mode, 1, 1), false
+  if letter == 'p' then
+    local count, most = mode_numbers(mode), limit_of(mode)
+    if count > most then return 'never' end
+    free = units_held + count <= most
+  elseif letter == 'r' then
+    free = writers == 0
+  elseif letter == 'u' then
+    free = writers == 0 and upgradable == 0
+  elseif letter == 'w' then
+    free = not shared_holds[1]
+  elseif letter == 'x' then
+    if owner_holds(request, 'u') == 0 then return 'never' end
+    free = writers == 0 and owner_holds(request) == #shared_holds
+  elseif letter == 't' then
+    free = units_held >= limit_of(mode)
+  elseif letter == 'a' then
+    free = true
+  end
+  return free and 'now' or 'later'
+end
+
+-- Whether a request passes the queue: an arrival, a read of an owner that has a hold, and an upgrade, which would be first in
+-- the queue also if it does not wait.
+local function passes_queue(request)
+  local letter = string.sub(request.mode, 1, 1)
+  return letter == 'a' or (letter == 'r' or letter == 'u') and owner_holds(request) > 0
+    or letter == 'x' and admission(request) == 'now'
+end
+
+local function admit(request)
+  local number = limit_of(request.mode)
+  if number then set_limit(number) end
+  add_hold(request)
+end
+
+-- Admits a queue entry, with a message unless it belongs to `request`, which gets a reply.
+local function grant_entry(entry, request)
+  admit(entry)
+  if not request or request.hold ~= entry.hold then
+    messages[#messages + 1] = { entry.session, 'grant ' .. entry.nonce .. ' ' .. digits(last_fence) }
+  end
+end
+
+-- Admits the parties of a Barrier together if enough have come, else none. `request` comes after all of them if it does not
+-- queue; `known` gets a reply.
+local function meet(request, known)
+  local present, extra = {}, request
+  for _, found in ipairs(front_entries()) do
+    local entry = found[2]
+    if entry and entry.expires_ms >= now() then
+      present[#present + 1] = entry
+      if request and entry.hold == request.hold then extra = nil end
+    else
+      dequeue(found[1])
+    end
+  end
+  if queue_size ~= #present then extra = nil end
+  local _, asked = mode_numbers(extra and extra.mode or '')
+  local of = limit or asked
+  if not of or of == 0 or #present + (extra and 1 or 0) < of then return end
+  for i = 1, math.min(of, #present) do
+    dequeue(present[i].entry_id)
+    grant_entry(present[i], known)
+  end
+  if extra and #present < of then admit(extra) end
+end
+
+-- Admits the next entries of the queue; `request` gets a reply.
+local function serve_queue(request)
+  if KIND == 'barrier' then return meet(nil, request) end
+  for _ = 1, MAX_VISITED do
+    if first_id == '' then break end
+    local entry = queue_entry(first_id)
+    local when = entry and entry.expires_ms >= now() and admission(entry) or 'never'
+    if when == 'later' then return end
+    dequeue(first_id)
+    if when == 'now' then grant_entry(entry, request) end
+  end
+end
+
+-- The same; then admits the request if the queue is empty.
+local function grant_next(request)
+  if other_type then return end
+  if KIND == 'barrier' then return meet(request, request) end
+  serve_queue(request)
+  if request and first_id == '' and not is_held_by(request) and admission(request) == 'now' then admit(request) end
+end
+
+-- The reply to a request that has to wait. Its predecessor is the entry before it in the queue, or else the first session after
+-- `inspected` whose holds block it: successive polls inspect each of them in turn.
+local function taken_reply(request, position, inspected, alive_ms)
+  local blocking, before = {}, nil
+  if KIND == 'semaphore' or KIND == 'rwlock' then
+    for _, held in ipairs(holders()) do
+      if held.owner == '' or held.owner ~= request.own then blocking[#blocking + 1] = held end
+    end
+  end
+  if position ~= -1 and queue_entry(request.entry_id) and first_id ~= request.entry_id then
+    local link = new_fields['p:' .. request.entry_id] or redis.call('HGET', KEYS[2], 'p:' .. request.entry_id)
+    before = link and queue_entry(link)
+  end
+  local sessions, known = {}, { [request.session] = true }
+  for _, of in ipairs(before and { before } or blocking) do
+    if session_timeout_ms(of) and not known[of.session] then
+      known[of.session], sessions[#sessions + 1] = true, of.session
+    end
+  end
+  local turn, others = 0, {}
+  for at, session in ipairs(sessions) do
+    if session == inspected then turn = at - 1 end
+  end
+  local predecessor = sessions[turn + 1] or ''
+  for at = 1, math.min(MAX_WATCHED, #sessions) - 1 do others[at] = sessions[(turn + at) % #sessions + 1] end
+  local reply =
+    { 'taken', position, predecessor, predecessor == inspected and alive_ms or -1, table.concat(others, ' ') }
+  return blocking[1] and describe(blocking[1], reply) or reply
+end
+
+-- `inspected` is a session that is known to live for `alive_ms`, or nil.
+local function acquire(request, inspected, alive_ms)
+  local reply = settled_reply(request)
+  if reply then return reply end
+  -- First the entries that can be admitted: another hold of this owner may be among them, which changes what it can get.
+  serve_queue(request)
+  if is_held_by(request) then return granted_reply(request) end
+  reply = rejection(request)
+  if reply then
+    -- The client will not poll again, so its entry must not block the queue.
+    if first_id ~= '' and queue_entry(request.entry_id) then
+      dequeue(request.entry_id)
+      grant_next()
+    end
+    return reply
+  end
+  -- With an empty queue and a free lock no entry is needed.
+  if first_id == '' and admission(request) == 'now' or passes_queue(request) then
+    if first_id ~= '' and queue_entry(request.entry_id) then dequeue(request.entry_id) end
+    admit(request)
+    -- Others may have waited for this arrival.
+    grant_next()
+  else
+    if request.nonce ~= '' then
+      local number = limit_of(request.mode)
+      if number then set_limit(number) end
+      enqueue(request)
+    end
+    grant_next(request)
+  end
+  if is_held_by(request) then return granted_reply(request) end
+  -- Computed last: entries before this one may just have been admitted.
+  local queued = request.nonce ~= '' and queue_entry(request.entry_id)
+  local position = queued and position_of(queued) or -1
+  return taken_reply(request, position, inspected, alive_ms)
+end
+

@@ -1,0 +1,41 @@
+-- Describes a shared lock. Writes nothing.
+--
+-- KEYS[1]  the lock
+-- KEYS[2]  its record
+-- KEYS[3]  its audit, for a full description
+-- ARGV[1]  a hold whose status is requested, or empty
+-- ARGV[2]  its owner, or another value of the user's own, or empty
+-- ARGV[3]  the kind
+--
+-- Replies
+--   {waiting, status or '', limit or -1, {{holder}…}}   status and holder as in shared_release, oldest first; a full description
+--                                                       continues with
+--     the text of the audit, or ''
+--   {'kind', type}, {'format', found}
+--
+-- A script, so that holders, queue and status are of one instant.
+
+-- How many holds the reply describes, so that it is bounded.
+local MAX_DESCRIBED = 4096
+
+if other_type then return { 'kind', other_type } end
+local waiting = 0
+if first_id ~= '' then
+  local at_ms = now()
+  for _, text in ipairs(redis.call('HVALS', KEYS[2])) do
+    -- Only a queue entry begins with ticket, nonce and time.
+    local expires_ms = string.match(text, '^%-?%d+\n%x+\n(%d+)\n')
+    if expires_ms and tonumber(expires_ms) >= at_ms then waiting = waiting + 1 end
+  end
+end
+local described = {}
+for i, held in ipairs(holders()) do
+  if i > MAX_DESCRIBED then break end
+  described[i] = describe(held, {})
+end
+local reply = { waiting, claim.hold ~= '' and hold_status(claim) or '', limit or -1, described }
+if KEYS[3] then
+  local audit = redis.pcall('GET', KEYS[3])
+  reply[5] = type(audit) == 'string' and audit or ''
+end
+return reply

@@ -1,0 +1,83 @@
+-- Extends one hold of a Mutex or an Election where extend.lua is not enough: the token does not identify the hold, the record
+-- must last as long, or fencing tokens are reserved for local hand-offs. Never shortens it.
+--
+-- KEYS[1]  the lock
+-- KEYS[2]  its record
+-- ARGV[1]  the hold
+-- ARGV[2]  the user's own value in place of the hold as token, or empty
+-- ARGV[3]  lease_ms: the least remaining time of the hold afterwards
+-- ARGV[4]  '1' to make the record last as long, or empty
+-- ARGV[5]  prefix of the token of a lock of this kind, or empty
+-- ARGV[6]  how many fencing tokens to reserve, of a Mutex; or empty, or nothing
+-- ARGV[7]  '1' to get a message when another session requests the lock
+--
+-- Replies
+--   {first, count, 1 if others wait else 0}      extended, and these tokens are reserved
+--   1                   extended, and nothing is reserved: the record does not know this hold, or memory is full
+--   0                   not held
+--   {'format', found}   the record, which identifies a user's own value, has another format
+--
+-- A script, because comparing the token and extending its key are one step. PEXPIRE is the first write: full memory does not
+-- refuse it.
+
+-- How many tokens are reserved at once at most, and how many of them are ahead of the clock.
+local BLOCK, AHEAD = 1024, 32
+
+local value = redis.pcall('GET', KEYS[1])
+if type(value) == 'table' then
+  if string.sub(value.err, 1, #WRONG_TYPE) ~= WRONG_TYPE then return value end
+  return 0
+end
+local own = ARGV[2]
+if value ~= ARGV[5] .. (own == '' and ARGV[1] or own) then return 0 end
+
+local record = redis.pcall('HMGET', KEYS[2], 'format', 'tenant', 'last', 'ended', 'reserved', 'queue')
+if own ~= '' then
+  if record.err then
+    if string.sub(record.err, 1, #WRONG_TYPE) ~= WRONG_TYPE then return record end
+    return { 'format', redis.call('TYPE', KEYS[2]).ok }
+  end
+  if not record[1] then return 0 end
+  if record[1] ~= '1' then return { 'format', record[1] } end
+  if not record[2] then return 0 end
+  local hold, held_own = string.match(record[2], '^([^\n]*)\n%d+\n%l%d*\n([^\n]*)\n')
+  if hold ~= ARGV[1] or held_own ~= own then return 0 end
+  -- The hold ended, and another client holds the lock by the same value.
+  if record[4] and string.find(record[4], string.sub(hold, ENDED_FROM, ENDED_TO), 1, true) then return 0 end
+end
+
+-- Reserves tokens for the newest holder. Returns the reply, or nil if nothing is reserved. They follow all tokens that were
+-- issued or reserved, if these are recent, and never outrun the clock.
+local function reserve()
+  local last = record[3] and tonumber(record[3])
+  local upto, notifies = string.match(record[5] or '', '^(%d+) ?(%l*)$')
+  upto = upto and tonumber(upto) or 0
+  now()
+  local first = math.min(math.max(math.max(last, upto) + 1, now_us - (BLOCK - AHEAD)), GREATEST_FENCE)
+  local count = math.min(math.max(tonumber(ARGV[6]), 1), BLOCK)
+  local most = math.max(math.min(first + count - 1, now_us + AHEAD - 1, GREATEST_FENCE), first)
+  local notify = ARGV[7] == '1' or notifies == 'tell' and upto > last
+  -- Full memory may refuse it, which is no reason not to extend.
+  local written = redis.pcall('HSET', KEYS[2], 'reserved', digits(most) .. (notify and ' tell' or ''))
+  if type(written) == 'table' then return end
+  local has_waiters = record[6] and string.byte(record[6]) ~= BYTE_ZERO
+  return { first, most - first + 1, has_waiters and 1 or 0 }
+end
+
+local lease_ms = tonumber(ARGV[3])
+local ttl_ms = redis.call('PTTL', KEYS[1])
+if ttl_ms < lease_ms then redis.call('PEXPIRE', KEYS[1], ARGV[3]) end
+
+if ARGV[4] == '1' and not record.err and record[1] == '1' then
+  local ahead_ms = 0
+  if record[3] then ahead_ms = math.floor(tonumber(record[3]) / 1000) - now() end
+  local kept_ms = math.max(ahead_ms, lease_ms) + RECORD_KEPT_MS
+  if redis.call('PTTL', KEYS[2]) < kept_ms - RECORD_KEPT_MS / 2 then
+    redis.call('PEXPIRE', KEYS[2], digits(kept_ms))
+  end
+end
+if (ARGV[6] or '') ~= '' and not record.err and record[1] == '1' and record[2] and record[3] then
+  local hold, held_own = string.match(record[2], '^([^\n]*)\n%d+\n%l%d*\n([^\n]*)\n')
+  if hold == ARGV[1] and held_own == own then return reserve() or 1 end
+end
+return 1

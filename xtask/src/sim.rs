@@ -11,7 +11,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
         "--quiet",
         "--release",
         "--package",
-        "leasehold-testkit",
+        "leasehold-sim",
         "--bin",
         "leasehold-sim",
         "--",

@@ -152,7 +152,7 @@ fn count(text: &[u8]) -> Result<Option<u64>, FrameError> {
 }
 
 /// The arguments of a request frame, as [`Splitter::requests`] cut it.
-pub(crate) fn arguments(frame: &[u8]) -> Vec<Vec<u8>> {
+pub fn arguments(frame: &[u8]) -> Vec<Vec<u8>> {
     if frame.first() != Some(&b'*') {
         return frame
             .split(u8::is_ascii_whitespace)

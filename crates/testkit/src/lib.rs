@@ -4,8 +4,7 @@
 //! ([`FrozenClock`], [`ShiftedClock`]) and certificates ([`Authority`]), a network that misbehaves on request
 //! ([`Proxy`]), processes that are killed and stopped ([`Worker`]), and futures that are dropped half-way
 //! ([`cancel_at_every_await`]). Those know nothing of locks: what a lock must do is said by the tests that use
-//! them, and for every store by [`conformance`]. [`ModelServer`] alone knows what locks mean, from the model: it
-//! is the server of a simulated network.
+//! them, and for every store by [`conformance`].
 //!
 //! It is for Unix with a C compiler (the clocks), `openssl` (the certificates) and `redis-server` on the path.
 
@@ -15,8 +14,6 @@ mod clock;
 mod cluster;
 pub mod conformance;
 mod frame;
-pub mod history;
-mod model_server;
 mod process;
 mod proxy;
 mod quorum;
@@ -25,14 +22,12 @@ mod resp;
 mod sentinels;
 mod server;
 mod signal;
-pub mod sim;
 
 pub use authority::Authority;
 pub use cancel::cancel_at_every_await;
 pub use clock::{FrozenClock, ServerClock, ShiftedClock};
 pub use cluster::Cluster;
-pub use frame::{FrameError, Splitter};
-pub use model_server::{Data, Flaw, ModelServer, Seen};
+pub use frame::{FrameError, Splitter, arguments};
 pub use process::{Worker, WorkerBuilder};
 pub use proxy::{Late, Proxy, Then, any_command, command};
 pub use quorum::Quorum;

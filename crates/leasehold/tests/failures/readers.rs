@@ -7,7 +7,7 @@ use leasehold::store::{
     Fault, Outcome, Postbox, RedisConfig, RedisStore, SessionKeeping, SessionOp, SessionReply, Store,
 };
 use leasehold::{Client, RwLock};
-use leasehold_testkit::history::{Stay, judge};
+use leasehold_sim::history::{Stay, judge};
 use leasehold_testkit::{Random, RedisServer, Worker};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};

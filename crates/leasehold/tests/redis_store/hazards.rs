@@ -6,7 +6,8 @@ use crate::warnings::Warnings;
 use leasehold::store::{
     Examination, FaultKind, Hazard, HazardKind, MemoryStore, RedisConfig, RedisStore, Role, Severity, Store,
 };
-use leasehold_testkit::{ModelServer, RedisServer};
+use leasehold_sim::ModelServer;
+use leasehold_testkit::RedisServer;
 use std::future::ready;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};

@@ -4,7 +4,7 @@ use crate::host::lock;
 use crate::model_server::pipe;
 use leasehold::store::{FaultKind, RedisConfig, RedisStore};
 use leasehold::{Client, ConnectError};
-use leasehold_testkit::{ModelServer, Seen};
+use leasehold_sim::{ModelServer, Seen};
 use std::io;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};

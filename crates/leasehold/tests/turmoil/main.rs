@@ -4,7 +4,7 @@
 //! `LEASEHOLD_SEEDS` says how many seeds are tried. `LEASEHOLD_SEED` plays one again and prints everything that
 //! happens in it: a failure names its own.
 //!
-//! [`ModelServer`]: leasehold_testkit::ModelServer
+//! [`ModelServer`]: leasehold_sim::ModelServer
 
 mod checks;
 mod client;
@@ -19,7 +19,7 @@ mod task;
 mod trouble;
 
 use checks::{Rule, VIOLATION};
-use leasehold_testkit::Flaw;
+use leasehold_sim::Flaw;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use storm::run;

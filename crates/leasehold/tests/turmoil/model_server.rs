@@ -6,7 +6,7 @@ use leasehold::KeyError;
 use leasehold::store::{Lock, Op, Outcome, RedisConfig, RedisStore, Reply, Store};
 use leasehold_core::model::{Content, Entries, LockState, Sessions, Value};
 use leasehold_core::{Acquire, Extended, Kind, LockName, OwnValue, Place, Share};
-use leasehold_testkit::ModelServer;
+use leasehold_sim::ModelServer;
 use leasehold_testkit::conformance::{self, Happening, Stranger, Subject, Workload};
 use std::collections::BTreeMap;
 use std::io;

@@ -10,7 +10,7 @@ use crate::trouble::Trouble;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use leasehold_core::{Beaten, SessionOp, SessionReply};
-use leasehold_testkit::{Data, Flaw, ModelServer, Seen};
+use leasehold_sim::{Data, Flaw, ModelServer, Seen};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::Ipv4Addr;

@@ -1,0 +1,236 @@
+//! An owner is in as often as he is told, and gets in again at once.
+
+use super::{Check, Health, LOOK, Scene, Verdict};
+use crate::event::{
+    Event, Execution, Gain, Grip, Held, HostEvent, LockId, OwnerId, ServerEvent, TaskEvent, TaskId,
+};
+use crate::world::scheduler::HostId;
+use crate::world::time::Instant;
+use leasehold_core::model::{Content, Entries};
+use leasehold_core::{Acquired, FencingToken, Op, OwnValue, Reply};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// How long it may take to enter what one's owner has already: a few round trips, or a pause between two tries.
+const ENTERED_WITHIN: Duration = Duration::from_millis(500);
+
+/// The count of a ReentrantMutex is that of its entries; each hold counts once, however often it was asked for; what is
+/// told of the count is so; nobody is told that the lock is free while a guard of the same stay believes in it, or of fewer
+/// holds than such guards. And who seeks what his owner has gets it at once; with the next look, where the owner came to
+/// it meanwhile.
+#[derive(Debug, Default)]
+pub struct Entering {
+    believed: BTreeMap<Grip, Believed>,
+    /// When guards were begun to be given back.
+    letting: BTreeMap<Grip, Instant>,
+    sought: BTreeMap<TaskId, (LockId, OwnerId, Instant)>,
+    /// Until when a process has believed in a stay, as far as it goes.
+    occupied: BTreeMap<(HostId, LockId, FencingToken), Instant>,
+    /// Who has a lock at the store.
+    owners: BTreeMap<LockId, Stay>,
+    /// By which holds, as far as that is known.
+    holds: BTreeMap<LockId, Vec<Held>>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Believed {
+    lock: LockId,
+    fence: FencingToken,
+    since: Instant,
+    until: Instant,
+}
+
+/// An owner has a lock.
+#[derive(Debug, Clone)]
+struct Stay {
+    owner: OwnValue,
+    fence: FencingToken,
+    since: Instant,
+    /// When the last of his holds ends.
+    until: Instant,
+}
+
+impl Entering {
+    fn executed(&mut self, at: Instant, done: &Execution<'_>) -> Verdict {
+        let value = done.state.value.as_ref();
+        let entries = value.and_then(|value| value.content.entries());
+        if let Some(entries) = entries.filter(|entries| !entries.holds.is_empty()) {
+            counted(done.lock, entries)?;
+        }
+        let before = self.holds.insert(done.lock, done.holds(at));
+        told(at, done, entries, before)?;
+        let holds = done.holds(at);
+        let last = holds.iter().filter_map(|held| Some((held.until?, held.fence))).max();
+        match (entries, last) {
+            (Some(Entries { owner, .. }), Some((until, fence))) => {
+                let before = self.owners.get(&done.lock);
+                let stays = before.filter(|stay| stay.owner == *owner && at < stay.until);
+                let since = stays.map_or(at, |stay| stay.since);
+                self.owners.insert(done.lock, Stay { owner: owner.clone(), fence, since, until });
+            }
+            _ => drop(self.owners.remove(&done.lock)),
+        }
+        Ok(())
+    }
+
+    /// Those who believe, from before that time on, that they are in the same stay.
+    fn beside(&self, at: Instant, since: Instant, lock: LockId, fence: FencingToken) -> u64 {
+        let same = |other: &&Believed| {
+            (other.lock, other.fence) == (lock, fence) && other.since <= since && at < other.until
+        };
+        self.believed.values().filter(same).count() as u64
+    }
+
+    fn released(&mut self, at: Instant, grip: Grip, told: Option<u64>, scene: &Scene) -> Verdict {
+        let (Some(began), Some(known)) = (self.letting.remove(&grip), scene.grips.get(grip)) else {
+            return Ok(());
+        };
+        let (Some(left), true) = (told, scene.promises.exclusion) else { return Ok(()) };
+        let (task, lock) = (known.task, known.lock);
+        if known.owner.is_none() && left > 0 {
+            return Err(format!(
+                "{task} released {lock}, which is had {left} times yet, and no ReentrantMutex"
+            ));
+        }
+        // Whoever came after the end of the stay has another token.
+        let since = if left == 0 { at } else { began };
+        let beside = self.beside(at, since, lock, known.fence);
+        if left < beside {
+            return Err(format!(
+                "{task} was told that {lock} is had {left} times yet, and {beside} believe in it"
+            ));
+        }
+        Ok(())
+    }
+
+    fn task(&mut self, at: Instant, task: TaskId, lock: LockId, what: TaskEvent, scene: &Scene) -> Verdict {
+        match what {
+            TaskEvent::Seeks(_, Some(owner)) => drop(self.sought.insert(task, (lock, owner, at))),
+            TaskEvent::Acquired(grip, Gain { fence, belief, .. }) => {
+                self.sought.remove(&task);
+                let believed = Believed { lock, fence, since: at, until: belief.until };
+                self.believed.insert(grip, believed);
+            }
+            TaskEvent::Missed(_) | TaskEvent::Cancelled => drop(self.sought.remove(&task)),
+            TaskEvent::Believes(grip, belief) => {
+                if let Some(believed) = self.believed.get_mut(&grip) {
+                    believed.until = belief.until;
+                }
+            }
+            TaskEvent::Lets(grip, _) => {
+                self.believed.remove(&grip);
+                self.letting.insert(grip, at);
+            }
+            TaskEvent::Released(grip, told) => return self.released(at, grip, told, scene),
+            _ => {}
+        }
+        if let TaskEvent::Acquired(grip, _) | TaskEvent::Believes(grip, _) | TaskEvent::Lets(grip, _) = what {
+            self.occupy(at, grip, scene);
+        }
+        Ok(())
+    }
+
+    /// What a process believes of a stay has changed.
+    fn occupy(&mut self, at: Instant, grip: Grip, scene: &Scene) {
+        let of = |grip: Grip| scene.grips.get(grip).map(|known| (known.task.host, known.lock, known.fence));
+        let Some(stay) = of(grip) else { return };
+        let same = self.believed.iter().filter(|(other, _)| of(**other) == Some(stay));
+        let until = same.map(|(_, other)| other.until).max().unwrap_or(at);
+        self.occupied.insert(stay, until.max(at));
+    }
+}
+
+/// The count is that of the entries, and each is there once.
+fn counted(lock: LockId, entries: &Entries) -> Verdict {
+    let different: BTreeSet<_> = entries.holds.iter().map(|entry| entry.hold).collect();
+    if entries.count != entries.holds.len() as u64 || different.len() != entries.holds.len() {
+        return Err(format!("{lock} is had {} times, by {:?}", entries.count, entries.holds));
+    }
+    Ok(())
+}
+
+/// What an answer says of the count is so.
+fn told(at: Instant, done: &Execution<'_>, entries: Option<&Entries>, before: Option<Vec<Held>>) -> Verdict {
+    let holds = done.holds(at);
+    let live = holds.len() as u64;
+    if let Some((ask, Acquired::Granted { entered, .. })) = done.acquires() {
+        let count = entered.map(|entered| entered.count);
+        let is_reentrant =
+            matches!(done.state.value.as_ref().map(|value| &value.content), Some(Content::Entries(_)));
+        if count.is_some() != is_reentrant || count.is_some_and(|count| count != live) {
+            let hold = ask.claim.hold;
+            return Err(format!("{hold:?} is told that it has {} {count:?} times, it is {live}", done.lock));
+        }
+    }
+    if let (Op::Release(release), Reply::Release(released)) = (done.op, done.reply)
+        && let Some(before) = before
+    {
+        let is_owner = entries.is_some_and(|entries| Some(&entries.owner) == release.claim.value.as_ref());
+        // Whoever got it by this release may be of the same owner.
+        let stays = |held: &&Held| before.iter().any(|old| old.hold == held.hold);
+        let left = if is_owner { holds.iter().filter(stays).count() as u64 } else { 0 };
+        if released.left != left {
+            let lock = done.lock;
+            return Err(format!("{lock} is said to be had {} times yet, and is {left} times", released.left));
+        }
+    }
+    Ok(())
+}
+
+impl Check for Entering {
+    fn name(&self) -> &'static str {
+        "entering"
+    }
+
+    fn observe(&mut self, at: Instant, event: &Event<'_>, scene: &Scene) -> Verdict {
+        match *event {
+            Event::Executed(done) => return self.executed(at, done),
+            Event::Task(task, lock, what) => return self.task(at, task, lock, what, scene),
+            Event::Host(host, HostEvent::Crashed) => {
+                self.sought.retain(|task, _| task.host != host);
+                let grips = &scene.grips;
+                let is_left = |grip: &Grip| grips.get(*grip).is_some_and(|known| known.task.host != host);
+                self.believed.retain(|grip, _| is_left(grip));
+                self.letting.retain(|grip, _| is_left(grip));
+            }
+            Event::Stranger(lock, Some(_)) | Event::Server(ServerEvent::Deleted(lock)) => {
+                self.owners.remove(&lock);
+                self.holds.remove(&lock);
+            }
+            Event::Server(
+                ServerEvent::Up { with_data: false } | ServerEvent::FailedOver | ServerEvent::Jumped(_),
+            ) => {
+                self.owners.clear();
+                self.holds.clear();
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn pass(&mut self, at: Instant, scene: &Scene) -> Verdict {
+        for (task, (lock, owner, since)) in &self.sought {
+            let Some(stay) = self.owners.get(lock).filter(|stay| at < stay.until) else { continue };
+            if scene.grips.owner(*owner) != Some(stay.owner.as_str()) {
+                continue;
+            }
+            let Some(well) = scene.health(task.host).and_then(Health::well_since) else { continue };
+            // Where his process believes in vain that another has it, nobody of it asks; and then the first in line looks.
+            let believes = |((host, of, fence), until): (&(HostId, LockId, FencingToken), &Instant)| {
+                (*host, *of) == (task.host, *lock) && *fence != stay.fence && at < *until + LOOK
+            };
+            if self.occupied.iter().any(believes) {
+                continue;
+            }
+            // Where he came to it later, in another process perhaps, nobody tells those who wait already.
+            let known = if stay.since > *since { stay.since + LOOK } else { *since };
+            if at > known.max(well) + ENTERED_WITHIN {
+                return Err(format!(
+                    "{task} seeks {lock} since {since}, and its owner has it since {}",
+                    stay.since
+                ));
+            }
+        }
+        Ok(())
+    }
+}

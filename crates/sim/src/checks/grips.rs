@@ -1,0 +1,363 @@
+//! Which hold a guard is of.
+//!
+//! Nobody outside of the engine is told a hold's id, since it is a secret. But a process has to have heard of a hold before
+//! a task of it has a guard: by an answer, or by a grant's message. So a new guard is of the hold of that token, and that
+//! count, whose news fit best what is believed, and which no other guard is of; unless that one is given up while the guard
+//! is in use. (A task that is given the lock by its place gives up what it has got on its way past the line.)
+//!
+//! A guard to which a hold was handed on has a token that the store has reserved for that hold: it is of the one for which its
+//! process was told so, as long as that is not given up.
+
+use crate::event::{Event, Gain, Grip, HostEvent, Letting, LockId, OwnerId, TaskEvent, TaskId};
+use crate::world::scheduler::HostId;
+use crate::world::time::Instant;
+use leasehold_core::{
+    Acquire, Acquired, Extended, FencingToken, HoldId, Nonce, Op, Portion, Reply, Share, Wake, drift,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// The guards that tasks have had.
+#[derive(Debug, Default)]
+pub struct Grips {
+    known: BTreeMap<Grip, Known>,
+    /// What was asked by a message, and by the nonce of a look; and when.
+    asked: BTreeMap<u64, Vec<Asked>>,
+    looks: BTreeMap<Nonce, Asked>,
+    /// What processes have heard of, the last at the end, and no guard is of.
+    heard: BTreeMap<HostId, Vec<Heard>>,
+    /// The guard that is, or was, of a hold: the last one, where it was handed on.
+    bound: BTreeMap<HoldId, Grip>,
+    /// Who asks by a message for tokens, and for which hold.
+    reserving: BTreeMap<u64, (LockId, HoldId)>,
+    /// The tokens that processes were told of.
+    blocks: BTreeMap<HostId, Vec<Reserved>>,
+    /// When processes began to give holds up.
+    given_up: BTreeMap<HoldId, Instant>,
+    /// Which message does so, and what the store has answered.
+    releasing: BTreeMap<u64, HoldId>,
+    released: BTreeSet<HoldId>,
+    /// Those that are given back, or were.
+    let_go: BTreeMap<Grip, Instant>,
+    /// The one that a task has just begun to give back: what its process sends next is its release, if it can send at
+    /// all.
+    letting: Option<Grip>,
+    owners: BTreeMap<OwnerId, String>,
+}
+
+/// A guard.
+#[derive(Debug, Clone, Copy)]
+pub struct Known {
+    /// Of which lock.
+    pub lock: LockId,
+    /// Whose.
+    pub task: TaskId,
+    /// Its fencing token.
+    pub fence: FencingToken,
+    /// The token by which the store knows its hold: another one, where it was handed on to this guard.
+    pub known_as: FencingToken,
+    /// For which owner, of a ReentrantMutex or an RwLock.
+    pub owner: Option<OwnerId>,
+    /// What part of the lock it is.
+    pub portion: Portion,
+    /// Whether it is had together with others.
+    pub together: bool,
+    /// Of which hold; `None` if its process cannot know of any.
+    pub hold: Option<HoldId>,
+}
+
+/// What a process has heard of a hold of its.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Heard {
+    lock: LockId,
+    hold: HoldId,
+    fence: FencingToken,
+    /// How often its owner has the lock with it, as he is told.
+    count: u64,
+    /// Until when it may be believed, but for what clocks are wrong by.
+    until: Instant,
+    /// When that was.
+    at: Instant,
+}
+
+/// Fencing tokens that were reserved for a hold.
+#[derive(Debug, Clone, Copy)]
+struct Reserved {
+    lock: LockId,
+    hold: HoldId,
+    first: FencingToken,
+    last: FencingToken,
+}
+
+/// What a process has asked for.
+#[derive(Debug, Clone, Copy)]
+struct Asked {
+    lock: LockId,
+    hold: HoldId,
+    at: Instant,
+    lease_ms: u64,
+}
+
+impl Heard {
+    fn is_of(&self, lock: LockId, fence: FencingToken) -> bool {
+        (self.lock, self.fence) == (lock, fence)
+    }
+}
+
+impl Known {
+    /// Whether its hold was handed on to it.
+    pub fn was_handed_on(&self) -> bool {
+        self.known_as != self.fence
+    }
+}
+
+impl Reserved {
+    fn is_of(&self, lock: LockId, fence: FencingToken) -> bool {
+        self.lock == lock && (self.first..=self.last).contains(&fence)
+    }
+}
+
+impl Grips {
+    /// What is known of a guard.
+    pub fn get(&self, grip: Grip) -> Option<&Known> {
+        self.known.get(&grip)
+    }
+
+    /// Of which hold a guard is.
+    pub fn hold(&self, grip: Grip) -> Option<HoldId> {
+        self.known.get(&grip)?.hold
+    }
+
+    /// The guard that is, or was, of a hold: the last one, where it was handed on.
+    pub fn of(&self, hold: &HoldId) -> Option<Grip> {
+        self.bound.get(hold).copied()
+    }
+
+    /// Whether a process has heard that it has a hold of a lock which no guard is of.
+    pub fn has_heard(&self, host: HostId, hold: &HoldId) -> bool {
+        self.heard.get(&host).is_some_and(|heard| heard.iter().any(|heard| heard.hold == *hold))
+    }
+
+    /// Whether a process has heard that it has a hold of this lock which no guard is of.
+    pub fn has_heard_of(&self, host: HostId, lock: LockId) -> bool {
+        self.heard.get(&host).is_some_and(|heard| heard.iter().any(|heard| heard.lock == lock))
+    }
+
+    /// When a task began to give a guard back, or dropped it.
+    pub fn let_go(&self, grip: Grip) -> Option<Instant> {
+        self.let_go.get(&grip).copied()
+    }
+
+    /// Whether the store was asked to release the hold of a guard whose release has returned; of several, whether it has
+    /// answered: some of them may be kept, and given up for another reason while the others are released.
+    pub fn is_released(&self, grip: Grip) -> bool {
+        let Some((known, hold)) = self.known.get(&grip).and_then(|known| Some((known, known.hold?))) else {
+            return false;
+        };
+        if known.together { self.released.contains(&hold) } else { self.given_up(&hold).is_some() }
+    }
+
+    /// When the process of a hold began to give it up.
+    pub fn given_up(&self, hold: &HoldId) -> Option<Instant> {
+        self.given_up.get(hold).copied()
+    }
+
+    /// An owner's text.
+    pub fn owner(&self, owner: OwnerId) -> Option<&str> {
+        self.owners.get(&owner).map(String::as_str)
+    }
+
+    pub(super) fn observe(&mut self, at: Instant, event: &Event<'_>) {
+        let letting = self.letting.take();
+        if let (Some(grip), Event::Sent { host, op: Op::Release(release), .. }) = (letting, event) {
+            self.is_released_as(grip, *host, release.claim.hold);
+        }
+        match *event {
+            Event::Owner(owner, text) => drop(self.owners.insert(owner, text.to_owned())),
+            Event::Sent { host, message, lock, op } => self.sent(at, host, message, lock, op),
+            Event::Answered {
+                host,
+                message,
+                reply: Some(Reply::Extend(Extended::Reserved { block, .. })),
+            } => {
+                let reserving = self.reserving.remove(&message);
+                if let Some(((lock, hold), first)) = reserving.zip(block.first()) {
+                    let last = FencingToken::new(first.as_u64() + u64::from(block.left()) - 1);
+                    self.blocks.entry(host).or_default().push(Reserved { lock, hold, first, last });
+                }
+            }
+            Event::Answered { host, message, reply } => {
+                self.reserving.remove(&message);
+                self.released.extend(self.releasing.remove(&message).filter(|_| reply.is_some()));
+                let asked = self.asked.remove(&message);
+                let had = match reply {
+                    Some(Reply::Acquire(acquired)) => Some(acquired),
+                    Some(Reply::Release(released)) => {
+                        released.next.as_ref().and_then(|next| next.as_ref().ok())
+                    }
+                    _ => None,
+                };
+                for (asked, acquired) in asked.into_iter().flatten().zip(had) {
+                    self.had(at, host, asked, acquired);
+                }
+            }
+            Event::Shared { host, message, shares } => {
+                let asked = self.asked.remove(&message).into_iter().flatten();
+                for (asked, share) in asked.zip(shares.into_iter().flatten()) {
+                    if let Share::Had(acquired) = share {
+                        self.had(at, host, asked, acquired);
+                    }
+                }
+            }
+            Event::Woken(host, Wake::Grant { nonce, fence, .. }) => {
+                if let Some(asked) = self.looks.get(&nonce).copied() {
+                    self.hears(at, host, asked, (fence, 1, asked.lease_ms));
+                }
+            }
+            Event::Task(_, _, TaskEvent::Lets(grip, how)) => {
+                self.let_go.entry(grip).or_insert(at);
+                self.letting = Some(grip).filter(|_| how == Letting::Release);
+            }
+            Event::Task(task, lock, TaskEvent::Acquired(grip, gain)) => {
+                self.acquired(at, task, lock, grip, gain);
+            }
+            Event::Host(host, HostEvent::Crashed | HostEvent::Ended) => {
+                self.heard.remove(&host);
+                self.blocks.remove(&host);
+            }
+            _ => {}
+        }
+    }
+
+    fn sent(&mut self, at: Instant, host: HostId, message: u64, lock: LockId, op: &Op) {
+        let asks = match op {
+            Op::Acquire(ask) => Some(ask),
+            Op::Extend(extend) => {
+                let wanted = extend.reserve.map(|_| (lock, extend.claim.hold));
+                self.reserving.extend(wanted.map(|wanted| (message, wanted)));
+                None
+            }
+            Op::Release(release) => {
+                self.given_up.entry(release.claim.hold).or_insert(at);
+                self.releasing.insert(message, release.claim.hold);
+                if let Some(blocks) = self.blocks.get_mut(&host) {
+                    blocks.retain(|block| block.hold != release.claim.hold);
+                }
+                self.gives_up(host, release.claim.hold);
+                if let Some(heard) = self.heard.get_mut(&host) {
+                    // It is given up, and no guard will be of it.
+                    heard.retain(|heard| heard.hold != release.claim.hold);
+                }
+                release.next.as_ref()
+            }
+            _ => None,
+        };
+        if let Some(Acquire { claim, queue, lease_ms, .. }) = asks {
+            let asked = Asked { lock, hold: claim.hold, at, lease_ms: *lease_ms };
+            // Several are asked for by one message.
+            self.asked.entry(message).or_default().push(asked);
+            if let Some(queue) = queue {
+                self.looks.insert(queue.nonce, asked);
+            }
+        }
+    }
+
+    /// A hold is given up. If a guard in use was taken to be of it, it is of another one of the same token.
+    fn gives_up(&mut self, host: HostId, hold: HoldId) {
+        let Some(grip) = self.bound.get(&hold).copied().filter(|grip| !self.let_go.contains_key(grip)) else {
+            return;
+        };
+        let (Some(known), Some(heard)) = (self.known.get(&grip), self.heard.get(&host)) else { return };
+        let other = heard.iter().rfind(|heard| heard.is_of(known.lock, known.fence));
+        if let Some(right) = other.map(|heard| heard.hold) {
+            self.bind(grip, host, right);
+        }
+    }
+
+    /// A guard is given back as being of this hold, which its process has heard of.
+    fn is_released_as(&mut self, grip: Grip, host: HostId, hold: HoldId) {
+        let (Some(known), Some(heard)) = (self.known.get(&grip).copied(), self.heard.get(&host)) else {
+            return;
+        };
+        if known.hold == Some(hold) {
+            return;
+        }
+        if heard.iter().any(|heard| heard.hold == hold && heard.is_of(known.lock, known.fence)) {
+            return self.bind(grip, host, hold);
+        }
+        // Two were taken one for the other.
+        let other = self.bound.get(&hold).copied().filter(|other| !self.let_go.contains_key(other));
+        let other = other.and_then(|other| Some((other, self.known.get_mut(&other)?)));
+        if let (Some((other, theirs)), Some(wrong)) = (other, known.hold)
+            && (theirs.lock, theirs.fence, theirs.task.host) == (known.lock, known.fence, host)
+        {
+            theirs.hold = Some(wrong);
+            self.known.insert(grip, Known { hold: Some(hold), ..known });
+            self.bound.extend([(hold, grip), (wrong, other)]);
+        }
+    }
+
+    /// A guard is of this hold, and not of the one that it was taken to be of.
+    fn bind(&mut self, grip: Grip, host: HostId, right: HoldId) {
+        if let Some(heard) = self.heard.get_mut(&host) {
+            heard.retain(|heard| heard.hold != right);
+        }
+        if let Some(known) = self.known.get_mut(&grip)
+            && let Some(wrong) = known.hold.replace(right)
+        {
+            self.bound.remove(&wrong);
+        }
+        self.bound.insert(right, grip);
+    }
+
+    fn had(&mut self, at: Instant, host: HostId, asked: Asked, acquired: &Acquired) {
+        if let Acquired::Granted { fence, entered, remaining_ms, .. } = acquired {
+            let count = entered.map_or(1, |entered| entered.count);
+            self.hears(at, host, asked, (*fence, count, *remaining_ms));
+        }
+    }
+
+    fn hears(
+        &mut self,
+        now: Instant,
+        host: HostId,
+        asked: Asked,
+        (fence, count, remaining_ms): (FencingToken, u64, u64),
+    ) {
+        let Asked { lock, hold, at, .. } = asked;
+        let lasts = Duration::from_millis(remaining_ms);
+        let until = at + lasts.saturating_sub(drift(lasts));
+        let new = Heard { lock, hold, fence, count, until, at: now };
+        if self.bound.contains_key(&new.hold) {
+            return;
+        }
+        let heard = self.heard.entry(host).or_default();
+        heard.retain(|heard| Heard { at: now, ..*heard } != new);
+        heard.push(new);
+    }
+
+    fn acquired(&mut self, at: Instant, task: TaskId, lock: LockId, grip: Grip, gain: Gain) {
+        let Gain { fence, owner, portion, count, belief, together, .. } = gain;
+        let heard = self.heard.entry(task.host).or_default();
+        // That of another count may be meant where it was looked at more than once; as a rule it has just been heard of.
+        let unlike = |heard: &Heard| {
+            let apart = heard.until.since(belief.until) + belief.until.since(heard.until);
+            (heard.count != count, heard.at != at, apart)
+        };
+        let of_it = heard.iter().rev().filter(|heard| heard.is_of(lock, fence));
+        let own = of_it.min_by_key(|heard| unlike(heard)).map(|heard| heard.hold);
+        let blocks = self.blocks.get(&task.host).into_iter().flatten();
+        let handed_on = || blocks.rev().find(|block| block.is_of(lock, fence)).map(|block| block.hold);
+        let hold = own.or_else(handed_on);
+        let known_as = hold.filter(|_| own.is_none()).and_then(|hold| {
+            let before = self.bound.get(&hold).and_then(|grip| self.known.get(grip));
+            // It may have been had before by a task that gave it up for the sake of others: no guard was of it then.
+            let heard = || heard.iter().rfind(|heard| heard.hold == hold).map(|heard| heard.fence);
+            before.map(|before| before.known_as).or_else(heard)
+        });
+        let known_as = known_as.unwrap_or(fence);
+        heard.retain(|heard| Some(heard.hold) != hold);
+        self.bound.extend(hold.map(|hold| (hold, grip)));
+        self.known.insert(grip, Known { lock, task, fence, known_as, owner, portion, together, hold });
+    }
+}

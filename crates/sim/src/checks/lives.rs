@@ -1,0 +1,191 @@
+//! A session that has lapsed is over, at the store and for its process; and none lapses without a cause.
+
+use super::{Check, Health, Scene, Verdict};
+use crate::event::{Attendance, Event, HostEvent, ServerEvent};
+use crate::world::scheduler::HostId;
+use crate::world::time::Instant;
+use leasehold_core::model::SessionRecord;
+use leasehold_core::{Acquire, Beat, Beaten, Op, SessionId, SessionOp, SessionReply};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// How long it may take from the lapse of a session until another is asked for: a mailbox is opened first.
+const BEGINS_WITHIN: Duration = Duration::from_millis(100);
+
+/// The longest time that a question may wait for a connection, and the drift of the clock that counts it.
+const CALL: Duration = Duration::from_millis(2200);
+
+/// A session that has lapsed is never alive again, and one that beats in time is alive; a process begins each session
+/// once, asks for nothing before the store knows it, and nothing more once it was told that it has lapsed; and where
+/// nothing goes wrong no session lapses.
+#[derive(Debug, Default)]
+pub struct Lives {
+    /// What the store has to know.
+    records: BTreeMap<SessionId, Record>,
+    /// What it may know since it lost, or found again, what it had been told.
+    unknown: BTreeSet<SessionId>,
+    /// Beats that have no answer: whose they are, and for how long they ask.
+    asked: BTreeMap<u64, (SessionId, Duration)>,
+    begun: BTreeSet<SessionId>,
+    acknowledged: BTreeSet<SessionId>,
+    /// Of whose lapse its process has been told, and when.
+    lapsed: BTreeMap<SessionId, Instant>,
+    /// The session that a process is in, and how long that lives without a beat.
+    present: BTreeMap<HostId, (SessionId, Duration)>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Record {
+    /// Until when it is alive, in the store's milliseconds.
+    until_ms: u64,
+    /// When the store may forget it.
+    expires_ms: u64,
+}
+
+impl Lives {
+    fn attended(&mut self, at: Instant, done: &Attendance<'_>) -> Verdict {
+        match (done.op, done.reply) {
+            (SessionOp::Beat(beat), SessionReply::Beat(beaten)) => self.beaten(at, done, beat, *beaten),
+            (SessionOp::End(session), _) => {
+                self.records.remove(session);
+                self.unknown.remove(session);
+                if done.sessions.records.contains_key(session) {
+                    return Err(format!("{session} has ended, and the store knows it still"));
+                }
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn beaten(&mut self, at: Instant, done: &Attendance<'_>, beat: &Beat, beaten: Beaten) -> Verdict {
+        let (session, now_ms) = (beat.session, done.clock.reading_us(at) / 1000);
+        let was_unknown = self.unknown.remove(&session);
+        let old = self.records.get(&session).copied();
+        let begins = beat.begin.is_some();
+        // A beginning that comes late finds a store that has forgotten. Nobody is in that session any more.
+        let is_ghost = begins && done.out_of_time;
+        match (old, beaten) {
+            _ if was_unknown => {}
+            (Some(old), Beaten::Alive) if old.until_ms < now_ms && !(is_ghost && old.expires_ms < now_ms) => {
+                let ago_ms = now_ms - old.until_ms;
+                return Err(format!("{session} is alive again, {ago_ms} ms after it lapsed"));
+            }
+            (Some(old), Beaten::Lapsed) if old.until_ms >= now_ms => {
+                return Err(format!(
+                    "{session} is said to have lapsed, and has {} ms",
+                    old.until_ms - now_ms
+                ));
+            }
+            (None, Beaten::Alive) if !begins => {
+                return Err(format!("{session} is alive by a beat, and has not begun"));
+            }
+            (None, Beaten::Lapsed) if begins => {
+                return Err(format!("{session} could not begin"));
+            }
+            _ => {}
+        }
+        let after = done.sessions.records.get(&session);
+        let known = |record: &SessionRecord| Record {
+            until_ms: record.alive_until_ms,
+            expires_ms: record.expires_ms.max(old.map_or(0, |old| old.expires_ms)),
+        };
+        if beaten == Beaten::Lapsed {
+            if after.is_some_and(|record| record.alive_until_ms >= now_ms) {
+                return Err(format!("{session} is said to have lapsed, and is alive"));
+            }
+            if let Some(after) = after {
+                self.records.insert(session, known(after));
+            }
+            return Ok(());
+        }
+        let Some(after) = after else {
+            return Err(format!("{session} is said to be alive, and is not known"));
+        };
+        let until_ms = old.map_or(0, |old| old.until_ms).max(now_ms + beat.alive_ms);
+        if after.alive_until_ms != until_ms && !was_unknown {
+            return Err(format!(
+                "{session} lives until {} by its record, not {until_ms}",
+                after.alive_until_ms
+            ));
+        }
+        self.records.insert(session, known(after));
+        Ok(())
+    }
+
+    /// A process beats, or begins a session.
+    fn beats(&mut self, at: Instant, host: HostId, message: u64, beat: &Beat, scene: &Scene) -> Verdict {
+        let session = beat.session;
+        self.asked.insert(message, (session, Duration::from_millis(beat.alive_ms)));
+        if self.lapsed.contains_key(&session) {
+            return Err(format!("{host} beats for {session}, and was told that it has lapsed"));
+        }
+        if beat.begin.is_none() {
+            return Ok(());
+        }
+        if !self.begun.insert(session) {
+            return Err(format!("{host} begins {session} for the second time"));
+        }
+        let Some((old, lived)) = self.present.remove(&host) else { return Ok(()) };
+        let since = scene.health(host).and_then(Health::stirs_since);
+        let cause = scene.upset_at.max(since);
+        // One that beats four times in that time has had more than one chance.
+        if since.is_some() && cause.is_none_or(|cause| cause + lived * 5 / 4 + BEGINS_WITHIN < at) {
+            return Err(format!("{old} of {host} has lapsed, and nothing has gone wrong since {cause:?}"));
+        }
+        Ok(())
+    }
+
+    fn heard(&mut self, at: Instant, host: HostId, message: u64, reply: Option<&SessionReply>) {
+        let Some((session, alive)) = self.asked.remove(&message) else { return };
+        match reply {
+            Some(SessionReply::Beat(Beaten::Alive)) => {
+                self.acknowledged.insert(session);
+                self.present.insert(host, (session, alive));
+            }
+            Some(SessionReply::Beat(Beaten::Lapsed)) => drop(self.lapsed.insert(session, at)),
+            _ => {}
+        }
+    }
+
+    fn asks(&self, at: Instant, host: HostId, ask: &Acquire) -> Verdict {
+        let session = ask.claim.hold.session();
+        if ask.life.ends_with_session() && !self.acknowledged.contains(&session) {
+            return Err(format!("{host} asks for a lock in {session}, which the store has not acknowledged"));
+        }
+        // What waits for a connection may have been asked for before.
+        if self.lapsed.get(&session).is_some_and(|lapsed| at > *lapsed + CALL) {
+            return Err(format!("{host} asks for a lock in {session}, and was told that it has lapsed"));
+        }
+        Ok(())
+    }
+}
+
+impl Check for Lives {
+    fn name(&self) -> &'static str {
+        "sessions"
+    }
+
+    fn observe(&mut self, at: Instant, event: &Event<'_>, scene: &Scene) -> Verdict {
+        match *event {
+            Event::Attended(done) => return self.attended(at, done),
+            Event::Attends { host, message, op: SessionOp::Beat(beat), .. } => {
+                return self.beats(at, host, message, beat, scene);
+            }
+            Event::Heard { host, message, reply } => self.heard(at, host, message, reply),
+            Event::Sent { host, op: Op::Acquire(ask), .. } => return self.asks(at, host, ask),
+            Event::Host(host, HostEvent::Crashed | HostEvent::Ended) => drop(self.present.remove(&host)),
+            Event::Server(ServerEvent::Up { with_data: false }) => {
+                self.records.clear();
+                self.unknown.clear();
+            }
+            // A replica knows less, and more: what has ended since. Nor does anybody know who lives by another clock.
+            Event::Server(ServerEvent::FailedOver | ServerEvent::Jumped(_)) => {
+                self.unknown.extend(&self.begun);
+                self.records.clear();
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,164 @@
+//! First come, first served, between processes and within one.
+
+use super::{Check, Scene, Verdict};
+use crate::event::{Event, Execution, Held, HostEvent, LockId, ServerEvent, TaskEvent, TaskId};
+use crate::world::scheduler::HostId;
+use crate::world::time::Instant;
+use leasehold_core::{Acquired, HoldId, Op, SessionId};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A lock goes to the process that has waited longest of those whose places have not lapsed, never to a place that
+/// has; and within a process to the task that has stood in line longest. Who has a ReentrantMutex enters again past all
+/// of them, and past those of his process also who finds it free on his way to see whether he has it.
+#[derive(Debug, Default)]
+pub struct Order {
+    queues: BTreeMap<LockId, BTreeMap<SessionId, Place>>,
+    holders: BTreeMap<LockId, Vec<Held>>,
+    lines: BTreeMap<(HostId, LockId), Vec<TaskId>>,
+    enqueued: u64,
+    /// Locks whose queue may have places that were taken before the store forgot, in an order that nobody here knows.
+    unknown: BTreeSet<LockId>,
+}
+
+/// A place, as those who look at the replies know it.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    hold: HoldId,
+    /// When it was taken, counted in places.
+    taken: u64,
+    /// The same, but counted anew where it had lapsed before it was taken up again: until then others may pass it.
+    firm: u64,
+    /// Until when it is kept, in the store's milliseconds.
+    kept_ms: u64,
+}
+
+impl Order {
+    fn executed(&mut self, done: &Execution<'_>, at: Instant) -> Verdict {
+        if self.unknown.contains(&done.lock) {
+            if done.state.record.as_ref().is_some_and(|record| !record.places.is_empty()) {
+                return Ok(());
+            }
+            self.unknown.remove(&done.lock);
+        }
+        let now_ms = done.clock.reading_us(at) / 1000;
+        let now = done.holds(at);
+        let before = self.holders.insert(done.lock, now.clone()).unwrap_or_default();
+        let queue = self.queues.entry(done.lock).or_default();
+        if let Op::Release(release) = done.op
+            && queue.get(&release.claim.hold.session()).is_some_and(|place| place.hold == release.claim.hold)
+        {
+            queue.remove(&release.claim.hold.session());
+        }
+        if let Some(dead) = done.evicts().filter(|dead| done.is_dead(*dead, at)) {
+            let places = done.state.record.as_ref().map(|record| &record.places);
+            // Who is dead without knowing it may ask about himself: he loses his place, and gets another.
+            let is_asker = done
+                .acquires()
+                .is_some_and(|(ask, _)| ask.life.ends_with_session() && ask.claim.hold.session() == dead);
+            if is_asker || places.is_none_or(|places| !places.keys().any(|id| id.session() == dead)) {
+                queue.remove(&dead);
+            }
+        }
+        let is_new = |held: &&Held| before.iter().all(|old| (old.hold, old.fence) != (held.hold, held.fence));
+        let mut new = now.iter().filter(is_new).peekable();
+        if now.iter().all(|held| is_new(&held))
+            && let Some(first) = new.next()
+        {
+            self.granted(done, first.hold, now_ms)?;
+        }
+        let queue = self.queues.entry(done.lock).or_default();
+        for Held { hold, .. } in new {
+            // It has entered behind one of its owner's, and needs no place any more.
+            queue.retain(|_, place| place.hold != *hold);
+        }
+        let queue = self.queues.entry(done.lock).or_default();
+        if let Some((ask, Acquired::Taken { position: Some(_), .. })) = done.acquires()
+            && let Some(wanted) = &ask.queue
+        {
+            self.enqueued += 1;
+            let (fresh, kept_ms) = (self.enqueued, now_ms + wanted.kept_ms);
+            let place = queue.entry(ask.claim.hold.session()).or_insert(Place {
+                hold: ask.claim.hold,
+                taken: fresh,
+                firm: fresh,
+                kept_ms,
+            });
+            if place.kept_ms < now_ms {
+                place.firm = fresh;
+            }
+            (place.hold, place.kept_ms) = (ask.claim.hold, kept_ms);
+        }
+        Ok(())
+    }
+
+    /// A hold has just been given the lock.
+    fn granted(&mut self, done: &Execution<'_>, hold: HoldId, now_ms: u64) -> Verdict {
+        let queue = self.queues.entry(done.lock).or_default();
+        let asked = done.acquires().is_some_and(|(ask, _)| ask.claim.hold == hold);
+        let taken = match queue.remove(&hold.session()) {
+            // Whoever asks lives, however long ago his place lapsed.
+            Some(place) if place.kept_ms < now_ms && !asked => {
+                return Err(format!(
+                    "{} was granted to {hold:?}, whose place lapsed {} ms ago",
+                    done.lock,
+                    now_ms - place.kept_ms
+                ));
+            }
+            Some(place) => place.taken,
+            None => u64::MAX,
+        };
+        // Those before it that were dead have been skipped, and are out of the queue.
+        queue.retain(|_, place| place.kept_ms >= now_ms || place.firm > taken);
+        match queue.iter().find(|(_, place)| place.firm < taken) {
+            Some((session, _)) => {
+                Err(format!("{} was granted to {hold:?} before {session}, who has waited longer", done.lock))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn task(&mut self, task: TaskId, lock: LockId, what: TaskEvent) -> Verdict {
+        let line = self.lines.entry((task.host, lock)).or_default();
+        match what {
+            TaskEvent::Seeks(way, _) if way.is_in_line() => line.push(task),
+            TaskEvent::Acquired(_, gain) => {
+                // One who polls has no place in the line, and may have asked before anybody stood there.
+                let stood = line.iter().position(|other| *other == task);
+                if let Some(before) = stood.filter(|before| *before > 0 && gain.owner.is_none()) {
+                    return Err(format!("{task} got {lock} before {before} others of the same process"));
+                }
+                line.retain(|other| *other != task);
+            }
+            TaskEvent::Missed(_) | TaskEvent::Cancelled => line.retain(|other| *other != task),
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+impl Check for Order {
+    fn name(&self) -> &'static str {
+        "order"
+    }
+
+    fn observe(&mut self, at: Instant, event: &Event<'_>, scene: &Scene) -> Verdict {
+        match *event {
+            // Of those that several have side by side see `Turns`.
+            Event::Executed(done) if scene.is_shared(done.lock) => {}
+            Event::Task(_, lock, _) if scene.is_shared(lock) => {}
+            Event::Executed(done) => return self.executed(done, at),
+            Event::Task(task, lock, what) => return self.task(task, lock, what),
+            Event::Host(host, HostEvent::Crashed) => self.lines.retain(|(line, _), _| *line != host),
+            // Nor does anybody know which places lapse when the clock is set.
+            Event::Server(
+                ServerEvent::Up { with_data: false } | ServerEvent::FailedOver | ServerEvent::Jumped(_),
+            ) => {
+                self.unknown.extend(self.queues.keys());
+                self.queues.clear();
+                self.holders.clear();
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}

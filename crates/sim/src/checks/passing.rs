@@ -1,0 +1,266 @@
+//! What a process may do with a lock that it hands on among its tasks, or keeps for whoever comes.
+
+use super::{Check, Health, Scene, Verdict};
+use crate::event::{Event, Execution, Grip, HostEvent, LockId, ServerEvent, TaskEvent, TaskId};
+use crate::world::scheduler::HostId;
+use crate::world::time::Instant;
+use leasehold_core::cohort::{HANDOVERS, TURN};
+use leasehold_core::model::PlaceId;
+use leasehold_core::{Acquired, Extended, FencingToken, HoldId, Op, Reply, Wake};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// By how much a turn may seem longer: by the drift of clocks, and by what happens at one time.
+const SLACK: Duration = Duration::from_millis(10);
+
+/// How long it may take until a lock that is kept for whoever comes is given back, once another process that waits for it has
+/// asked: by a message, an errand, and the others of its batch.
+const GIVEN_BACK_WITHIN: Duration = Duration::from_millis(300);
+
+/// One guard at a time has a hold that is handed on. Once its process has been told that others wait, those have it
+/// who stood in line by then, [`HANDOVERS`] times and for [`TURN`] at most; and whatever it was told: while another process waits, it
+/// hands on for a turn, and then for another one at most. What nobody of it uses or stands in line for, it gives back soon after
+/// another that waits has asked.
+#[derive(Debug, Default)]
+pub struct Passing {
+    passed: BTreeMap<HoldId, Passed>,
+    /// When tasks began to seek a lock, and when that changed last for their process.
+    seeking: BTreeMap<(HostId, LockId), BTreeMap<TaskId, Instant>>,
+    changed: BTreeMap<(HostId, LockId), Instant>,
+    locks: BTreeMap<LockId, Seen>,
+    /// Questions that have no answer yet: when each was asked, and for which hold.
+    asked: BTreeMap<u64, (Instant, HoldId)>,
+}
+
+/// A lock at the store.
+#[derive(Debug, Default)]
+struct Seen {
+    holder: Option<HoldId>,
+    waiting: BTreeMap<PlaceId, Waiting>,
+}
+
+/// Who waits for it.
+#[derive(Debug)]
+struct Waiting {
+    host: HostId,
+    since: Instant,
+    /// Until when its place is kept.
+    until: Instant,
+    /// When it has looked.
+    looks: Vec<Instant>,
+}
+
+/// A hold that tasks have, or had.
+#[derive(Debug)]
+struct Passed {
+    host: HostId,
+    known_as: FencingToken,
+    /// Who has it, or had it last, and since when nobody does.
+    grip: Grip,
+    let_go: Option<Instant>,
+    /// Since when its process knows that others wait, and how often it has handed it on since.
+    told: Option<Instant>,
+    since_told: u32,
+    /// When it was first handed on more than a turn after the one had come who has waited longest.
+    last_turn: Option<(PlaceId, Instant)>,
+}
+
+impl Passed {
+    fn is_told(&mut self, at: Instant) {
+        if self.told.is_none() {
+            (self.told, self.since_told) = (Some(at), 0);
+        }
+    }
+}
+
+impl Passing {
+    fn executed(&mut self, at: Instant, done: &Execution<'_>, scene: &Scene) {
+        let seen = self.locks.entry(done.lock).or_default();
+        seen.holder = done.holds(at).first().map(|held| held.hold);
+        let now_ms = done.clock.reading_us(at) / 1000;
+        let places = done.state.record.iter().flat_map(|record| &record.places);
+        let mut waiting = BTreeMap::new();
+        for (id, place) in places.filter(|(_, place)| place.expires_ms >= now_ms) {
+            let until = done.clock.shows_at((place.expires_ms + 1) * 1000);
+            let Some(host) = scene.host(id.session()) else { continue };
+            let new = || Waiting { host, since: at, until, looks: Vec::new() };
+            let old = seen.waiting.remove(id).unwrap_or_else(new);
+            waiting.insert(*id, Waiting { until, ..old });
+        }
+        if let Some((ask, Acquired::Taken { position: Some(_), .. })) = done.acquires()
+            && let Some(place) = waiting.get_mut(&PlaceId::of(done.state.kind, &ask.claim.hold))
+        {
+            place.looks.push(at);
+        }
+        seen.waiting = waiting;
+    }
+
+    /// A process has an answer about tokens.
+    fn answered(&mut self, at: Instant, message: u64, reply: Option<&Reply>) {
+        let Some((asked_at, hold)) = self.asked.remove(&message) else { return };
+        let Some(passed) = self.passed.get_mut(&hold) else { return };
+        if let Some(Reply::Extend(Extended::Reserved { others_wait, .. })) = reply {
+            if *others_wait {
+                passed.is_told(at);
+            } else if passed.told.is_some_and(|told| told < asked_at) {
+                // What it was told since is newer than the answer.
+                passed.told = None;
+            }
+        }
+    }
+
+    fn wanted(&mut self, at: Instant, host: HostId, fence: FencingToken) {
+        let of_it = |passed: &&mut Passed| (passed.host, passed.known_as) == (host, fence);
+        self.passed.values_mut().filter(of_it).for_each(|passed| passed.is_told(at));
+    }
+
+    fn task(&mut self, at: Instant, task: TaskId, lock: LockId, what: TaskEvent, scene: &Scene) -> Verdict {
+        let seeking = self.seeking.entry((task.host, lock)).or_default();
+        match what {
+            TaskEvent::Seeks(..) => drop(seeking.insert(task, at)),
+            TaskEvent::Missed(_) | TaskEvent::Cancelled => drop(seeking.remove(&task)),
+            TaskEvent::Acquired(grip, _) => {
+                let since = seeking.remove(&task);
+                self.changed.insert((task.host, lock), at);
+                return self.acquired(at, grip, since, scene);
+            }
+            TaskEvent::Lets(grip, _) => {
+                let hold = scene.grips.hold(grip);
+                let passed = hold.and_then(|hold| self.passed.get_mut(&hold));
+                if let Some(passed) = passed.filter(|passed| passed.grip == grip) {
+                    passed.let_go.get_or_insert(at);
+                }
+                return Ok(());
+            }
+            TaskEvent::Released(grip, None) => {
+                // It ends by itself.
+                let hold = scene.grips.hold(grip);
+                hold.map(|hold| self.passed.remove(&hold));
+                return Ok(());
+            }
+            _ => return Ok(()),
+        }
+        self.changed.insert((task.host, lock), at);
+        Ok(())
+    }
+
+    fn acquired(&mut self, at: Instant, grip: Grip, sought: Option<Instant>, scene: &Scene) -> Verdict {
+        let Some((known, hold)) = scene.grips.get(grip).and_then(|known| Some((known, known.hold?))) else {
+            return Ok(());
+        };
+        let (lock, host, known_as) = (known.lock, known.task.host, known.known_as);
+        if !known.was_handed_on() {
+            let (told, let_go, last_turn) = (None, None, None);
+            let new = Passed { host, known_as, grip, let_go, told, since_told: 0, last_turn };
+            self.passed.insert(hold, new);
+            return Ok(());
+        }
+        let task = known.task;
+        // Where there is none, a task that gave it up for the sake of others has had it: no guard was of it then.
+        let Some(passed) = self.passed.get_mut(&hold) else { return Ok(()) };
+        if passed.let_go.take().is_none() {
+            return Err(format!("{task} was handed {lock}, which another of its process has"));
+        }
+        passed.grip = grip;
+        if known.together {
+            // When it was handed on nobody saw: it was had since, while others were waited for.
+            return Ok(());
+        }
+        passed.since_told += 1;
+        if let Some(told) = passed.told {
+            if sought.is_none_or(|sought| sought > told) {
+                return Err(format!(
+                    "{task} was handed {lock} and came at {sought:?}, others wait since {told}"
+                ));
+            }
+            if passed.since_told > HANDOVERS || at > told + TURN + TURN / 15 + SLACK {
+                let times = passed.since_told;
+                return Err(format!(
+                    "{lock} was handed on {times} times in {host}, others wait since {told}"
+                ));
+            }
+        }
+        let waiting = self.locks.get(&lock).into_iter().flat_map(|seen| &seen.waiting);
+        let waiting = waiting.filter(|(_, place)| place.host != host && at < place.until);
+        let Some((first, place)) = waiting.min_by_key(|(_, place)| place.since) else { return Ok(()) };
+        let Some(well) = scene.health(host).and_then(Health::well_since) else { return Ok(()) };
+        if at <= place.since.max(well) + TURN + SLACK * 2 {
+            return Ok(());
+        }
+        // That nobody waits has been believed for as long as it may be. It was asked for, or that is what it is now.
+        match passed.last_turn {
+            Some((other, since)) if other == *first && since >= well => {
+                if at > since + TURN + TURN / 15 + SLACK {
+                    let since = place.since;
+                    return Err(format!("{task} was handed {lock}, and {} waits since {since}", place.host));
+                }
+            }
+            _ => passed.last_turn = Some((*first, at)),
+        }
+        Ok(())
+    }
+
+    /// What nobody uses is given back once another has asked.
+    fn kept(&self, at: Instant, lock: LockId, seen: &Seen, scene: &Scene) -> Verdict {
+        let Some(hold) = seen.holder else { return Ok(()) };
+        let Some(passed) = self.passed.get(&hold) else { return Ok(()) };
+        let (Some(let_go), host) = (passed.let_go, passed.host) else { return Ok(()) };
+        // What was given back may have been so without an answer.
+        if scene.grips.given_up(&hold).is_some()
+            || self.seeking.get(&(host, lock)).is_some_and(|seeking| !seeking.is_empty())
+        {
+            return Ok(());
+        }
+        let Some(well) = scene.health(host).and_then(Health::well_since) else { return Ok(()) };
+        let unused = self.changed.get(&(host, lock)).copied().unwrap_or_default().max(let_go);
+        for place in seen.waiting.values().filter(|place| place.host != host && at < place.until) {
+            let Some(asked) = place.looks.iter().find(|look| **look >= well) else { continue };
+            if at > unused.max(*asked) + GIVEN_BACK_WITHIN {
+                let other = place.host;
+                return Err(format!(
+                    "{host} keeps {lock}, which it has not used since {unused}, and {other} asked at {asked}"
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Check for Passing {
+    fn name(&self) -> &'static str {
+        "passing"
+    }
+
+    fn observe(&mut self, at: Instant, event: &Event<'_>, scene: &Scene) -> Verdict {
+        match *event {
+            Event::Executed(done) if !scene.is_shared(done.lock) => self.executed(at, done, scene),
+            Event::Sent { message, op: Op::Extend(extend), .. } if extend.reserve.is_some() => {
+                self.asked.insert(message, (at, extend.claim.hold));
+            }
+            Event::Answered { message, reply, .. } => self.answered(at, message, reply),
+            Event::Woken(host, Wake::Wanted { fence, .. }) => self.wanted(at, host, fence),
+            Event::Task(task, lock, what) if !scene.is_shared(lock) => {
+                return self.task(at, task, lock, what, scene);
+            }
+            Event::Host(host, HostEvent::Crashed) => {
+                self.passed.retain(|_, passed| passed.host != host);
+                self.seeking.retain(|(other, _), _| *other != host);
+            }
+            Event::Stranger(lock, Some(_)) => self.locks.entry(lock).or_default().holder = None,
+            // What is known of the store is void; the next operation tells.
+            Event::Server(
+                ServerEvent::Up { with_data: false } | ServerEvent::FailedOver | ServerEvent::Jumped(_),
+            ) => {
+                self.locks.clear();
+                // A hold may last longer now than its process could know when it stopped giving it back.
+                self.passed.clear();
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn pass(&mut self, at: Instant, scene: &Scene) -> Verdict {
+        self.locks.iter().try_for_each(|(lock, seen)| self.kept(at, *lock, seen, scene))
+    }
+}

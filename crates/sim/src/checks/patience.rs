@@ -1,0 +1,94 @@
+//! Whoever waits gives up when he said, and not before; and nobody asks too often.
+
+use super::{Check, Health, Scene, Verdict};
+use crate::event::{Event, HostEvent, LockId, Miss, TaskEvent, TaskId, Way};
+use crate::world::time::Instant;
+use leasehold_core::{HoldId, Op};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// How long one without a limit rides out a store that does not answer, less the drift of his clock.
+const OUTAGE: Duration = Duration::from_secs(18);
+/// How long a single try may take: the longest call timeout that the world has, and the drift.
+const TRY: Duration = Duration::from_millis(2200);
+/// How long it may take to say that a lock is taken: a few round trips.
+const TAKEN: Duration = Duration::from_millis(150);
+/// How often one hold may be asked for within a second: the head looks every 50 ms at the most, and a fault makes for a
+/// few more.
+const LOOKS_A_SECOND: u32 = 45;
+
+/// A single try ends soon; one with a limit ends at his limit; one without gives up only where the store did not answer
+/// for long; and whoever waits asks a bounded number of times a second.
+#[derive(Debug, Default)]
+pub struct Patience {
+    sought: BTreeMap<(LockId, TaskId), (Way, Instant)>,
+    /// Since when a hold's questions are counted, and how many there were.
+    asked: BTreeMap<HoldId, (Instant, u32)>,
+}
+
+impl Patience {
+    fn missed(&mut self, at: Instant, task: TaskId, lock: LockId, miss: Miss, scene: &Scene) -> Verdict {
+        let Some((way, since)) = self.sought.remove(&(lock, task)) else { return Ok(()) };
+        let took = at.since(since);
+        // A process that stood still is late through no fault of its own.
+        let well = scene.health(task.host).and_then(Health::well_since).is_some_and(|well| well <= since);
+        let slack = |limit: Duration| limit / 10 + Duration::from_millis(20);
+        let is_early = match (way, miss) {
+            (_, Miss::TooSlow | Miss::Lost | Miss::Impossible)
+            | (Way::Try | Way::TryAll | Way::Poll(_), _) => false,
+            (Way::WaitForEver | Way::All(None), _) => miss != Miss::Fault || took < OUTAGE,
+            (Way::Wait(limit) | Way::All(Some(limit)), _) => {
+                miss == Miss::Taken || took + slack(limit) < limit
+            }
+        };
+        let longest = match way {
+            Way::Try | Way::TryAll if miss == Miss::Taken => TAKEN,
+            Way::Try | Way::TryAll => TRY,
+            Way::Wait(limit) | Way::Poll(limit) | Way::All(Some(limit)) => limit + slack(limit),
+            Way::WaitForEver | Way::All(None) => Duration::MAX,
+        };
+        if is_early {
+            return Err(format!("{task} gave {lock} up after {took:?} ({way:?}, {miss:?})"));
+        }
+        if well && took > longest {
+            return Err(format!("{task} gave {lock} up after {took:?} only ({way:?}, {miss:?})"));
+        }
+        Ok(())
+    }
+
+    fn asks(&mut self, at: Instant, lock: LockId, hold: HoldId) -> Verdict {
+        let (since, count) = self.asked.entry(hold).or_insert((at, 0));
+        if at.since(*since) > Duration::from_secs(1) {
+            (*since, *count) = (at, 0);
+        }
+        *count += 1;
+        if *count > LOOKS_A_SECOND {
+            return Err(format!("{hold:?} was asked for {count} times within a second ({lock})"));
+        }
+        Ok(())
+    }
+}
+
+impl Check for Patience {
+    fn name(&self) -> &'static str {
+        "patience"
+    }
+
+    fn observe(&mut self, at: Instant, event: &Event<'_>, scene: &Scene) -> Verdict {
+        match *event {
+            Event::Task(task, lock, TaskEvent::Seeks(way, _)) => {
+                self.sought.insert((lock, task), (way, at));
+            }
+            Event::Task(task, lock, TaskEvent::Missed(miss)) => {
+                return self.missed(at, task, lock, miss, scene);
+            }
+            Event::Task(task, lock, TaskEvent::Acquired(..) | TaskEvent::LetIn | TaskEvent::Cancelled) => {
+                self.sought.remove(&(lock, task));
+            }
+            Event::Sent { lock, op: Op::Acquire(ask), .. } => return self.asks(at, lock, ask.claim.hold),
+            Event::Host(host, HostEvent::Crashed) => self.sought.retain(|(_, task), _| task.host != host),
+            _ => {}
+        }
+        Ok(())
+    }
+}

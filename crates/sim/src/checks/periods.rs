@@ -1,0 +1,195 @@
+//! What is done once in a period is done once in it.
+
+use super::{Check, Scene, Verdict};
+use crate::event::{Event, Execution, Held, HostEvent, LockId, ServerEvent, TaskId, TurnEvent};
+use crate::world::time::{Clock, Instant};
+use leasehold_core::{Fate, FencingToken, HoldId, Kind, Op, Pass, Reply};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// By the store's clock nobody, and no stranger, gets the lock of a turn before its period is over, which counts from when the
+/// turn was given; unless it was given up or freed by force, its key was removed, the store lost its data, or its clock was
+/// set. The lock rests no longer than that. Whoever believes in his turn has it at the store for as long as he does. And
+/// no key of a turn or a rest is without an expiry.
+#[derive(Debug, Default)]
+pub struct Periods {
+    /// Holds that have been seen at the store: one that a replica brings back is given to nobody anew.
+    seen: BTreeSet<HoldId>,
+    given: BTreeMap<(LockId, FencingToken), Given>,
+    /// Who believes in a turn, and until when.
+    believed: BTreeMap<(LockId, FencingToken), (TaskId, Instant)>,
+    held: BTreeMap<LockId, Vec<Held>>,
+    /// The store's clock, as it was last seen.
+    clock: Option<Clock>,
+}
+
+/// A hold that was given.
+#[derive(Debug, Clone, Copy)]
+struct Given {
+    hold: HoldId,
+    /// When, in the store's milliseconds.
+    at_ms: u64,
+    /// Set once a task is known to have it for its turn.
+    period_ms: Option<u64>,
+    /// Set once it was given up, or taken by force.
+    is_void: bool,
+}
+
+impl Given {
+    /// Until when nobody else may get the lock.
+    fn rules_until_ms(&self) -> Option<u64> {
+        self.period_ms.filter(|_| !self.is_void).map(|period_ms| self.at_ms + period_ms)
+    }
+}
+
+impl Periods {
+    fn executed(&mut self, at: Instant, done: &Execution<'_>, scene: &Scene) -> Verdict {
+        self.clock = Some(*done.clock);
+        self.end(done);
+        let (lock, now_ms) = (done.lock, done.clock.reading_us(at) / 1000);
+        let holds = done.holds(at);
+        for Held { hold, fence, .. } in &holds {
+            if self.seen.insert(*hold) {
+                self.not_before(lock, now_ms, &format!("{hold:?}"))?;
+                let new = Given { hold: *hold, at_ms: now_ms, period_ms: None, is_void: false };
+                self.given.insert((lock, *fence), new);
+            }
+        }
+        self.held.insert(lock, holds);
+        self.rests(done)?;
+        if scene.promises.exclusion {
+            let all = self.believed.keys().filter(|(of, _)| *of == lock);
+            all.copied().try_for_each(|turn| self.judge(at, turn))?;
+        }
+        Ok(())
+    }
+
+    /// Takes note of what was given up, or taken by force.
+    fn end(&mut self, done: &Execution<'_>) {
+        if let (Op::Release(release), Reply::Release(released)) = (done.op, done.reply)
+            && released.found == Fate::Held
+            && !matches!(release.pass, Pass::Rest { .. })
+        {
+            let hold = release.claim.hold;
+            let given = self.given.values_mut().filter(|given| given.hold == hold);
+            given.for_each(|given| given.is_void = true);
+        }
+        if let Some(Some(fence)) = done.freed() {
+            self.believed.remove(&(done.lock, fence));
+            if let Some(given) = self.given.get_mut(&(done.lock, fence)) {
+                given.is_void = true;
+            }
+        }
+    }
+
+    /// Nobody gets the lock of a turn before its period is over.
+    fn not_before(&self, lock: LockId, now_ms: u64, who: &str) -> Verdict {
+        let mut given = self.given.iter().filter(|((of, _), _)| *of == lock);
+        let rules = given.find(|(_, given)| given.rules_until_ms().is_some_and(|until_ms| now_ms < until_ms));
+        match rules {
+            Some(((_, fence), given)) => Err(format!(
+                "{who} got {lock} at {now_ms}, and the turn {fence} of {:?} was given at {}",
+                given.period_ms.map(Duration::from_millis),
+                given.at_ms
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// What rests has an end, and that is the end of its period.
+    fn rests(&self, done: &Execution<'_>) -> Verdict {
+        let (lock, state) = (done.lock, done.state);
+        let Some(value) = &state.value else { return Ok(()) };
+        let fence = state.record.as_ref().and_then(|record| record.last);
+        let given = fence.and_then(|fence| self.given.get(&(lock, fence)));
+        let Some((given, period_ms)) = given.and_then(|given| Some((given, given.period_ms?))) else {
+            return Ok(());
+        };
+        match value.expires_ms {
+            None => Err(format!("the turn {fence:?} of {lock} stays for ever")),
+            Some(until_ms)
+                if value.content.token() == Some(&*state.kind.rest(fence))
+                    && until_ms > given.at_ms + period_ms =>
+            {
+                let due_ms = given.at_ms + period_ms;
+                Err(format!("{lock} rests until {until_ms}, and its period is over at {due_ms}"))
+            }
+            Some(_) => Ok(()),
+        }
+    }
+
+    /// Whoever believes in his turn has it at the store for as long.
+    fn judge(&self, at: Instant, turn: (LockId, FencingToken)) -> Verdict {
+        let Some((task, until)) = self.believed.get(&turn).filter(|(_, until)| *until > at) else {
+            return Ok(());
+        };
+        let (lock, fence) = turn;
+        let held = self.held.get(&lock).and_then(|held| held.iter().find(|held| held.fence == fence));
+        match held {
+            Some(held) if held.until.is_none_or(|end| end >= *until) => Ok(()),
+            other => {
+                Err(format!("{task} believes in its turn of {lock} until {until}, the store has {other:?}"))
+            }
+        }
+    }
+
+    fn turn(&mut self, at: Instant, task: TaskId, lock: LockId, what: TurnEvent, scene: &Scene) -> Verdict {
+        match what {
+            TurnEvent::Has { fence, until, period } => {
+                let Some(given) = self.given.get_mut(&(lock, fence)) else { return Ok(()) };
+                given.period_ms = Some(u64::try_from(period.as_millis()).unwrap_or(u64::MAX));
+                let given = *given;
+                let end_ms = given.rules_until_ms();
+                let after = self.given.iter().filter(|((of, token), _)| *of == lock && *token > fence);
+                for (_, other) in after {
+                    if end_ms.is_some_and(|end_ms| other.at_ms < end_ms) {
+                        return Err(format!(
+                            "{task} has a turn of {lock} ({given:?}), and {other:?} came after"
+                        ));
+                    }
+                }
+                if !given.is_void {
+                    self.believed.insert((lock, fence), (task, until));
+                }
+                if scene.promises.exclusion {
+                    return self.judge(at, (lock, fence));
+                }
+            }
+            TurnEvent::Lets(fence) => drop(self.believed.remove(&(lock, fence))),
+        }
+        Ok(())
+    }
+}
+
+impl Check for Periods {
+    fn name(&self) -> &'static str {
+        "periods"
+    }
+
+    fn observe(&mut self, at: Instant, event: &Event<'_>, scene: &Scene) -> Verdict {
+        match *event {
+            Event::Executed(done) if done.state.kind == Kind::Mutex => return self.executed(at, done, scene),
+            Event::Turn(task, lock, what) => return self.turn(at, task, lock, what, scene),
+            Event::Stranger(lock, Some(_)) => {
+                self.held.remove(&lock);
+                let now_ms = self.clock.map_or(u64::MAX, |clock| clock.reading_us(at) / 1000);
+                return self.not_before(lock, now_ms, "a stranger");
+            }
+            Event::Host(host, HostEvent::Crashed) => self.believed.retain(|_, (task, _)| task.host != host),
+            // What was given by another clock, or is forgotten, rules nobody; the next operation tells.
+            Event::Server(
+                ServerEvent::Up { with_data: false } | ServerEvent::FailedOver | ServerEvent::Jumped(_),
+            ) => {
+                self.given.clear();
+                self.held.clear();
+                self.clock = None;
+            }
+            Event::Server(ServerEvent::Deleted(lock)) => {
+                self.given.retain(|(of, _), _| *of != lock);
+                self.held.remove(&lock);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}

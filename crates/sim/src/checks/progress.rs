@@ -1,0 +1,392 @@
+//! Who was granted a lock takes it, and a lock that could be granted is.
+
+use super::{Check, Health, LOOK, Scene, Verdict};
+use crate::event::{
+    Event, Execution, Grip, Held, HostEvent, LockId, ServerEvent, TaskEvent, TaskId, ends,
+};
+use crate::world::scheduler::HostId;
+use crate::world::time::Instant;
+use leasehold_core::{
+    Acquire, Acquired, Evicted, FencingToken, Freed, HoldId, Inspect, Op, Pass, Reply, SessionId,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// How long a grant may go unnoticed by a process that is well: a few round trips.
+const TAKEN_WITHIN: Duration = Duration::from_millis(150);
+
+/// What is left of a hold that is worth taking: a fifth of the first lease, and a little more.
+const WORTH_TAKING: Duration = Duration::from_millis(700);
+
+/// How long the dead may stand before one who waits and is well: he asks how long whoever he has just seen to stand
+/// before him lives within 300 ms, and looks again when that one is dead.
+const BURIED_WITHIN: Duration = Duration::from_millis(500);
+
+/// How long it may take until one who waits looks at all, and sees that the one before him has left and another stands
+/// there: nobody tells him. With four processes nobody is further back than at the third place.
+const SEEN_WITHIN: Duration = Duration::from_millis(1800);
+
+/// How long a lock that expired or was left free may go unnoticed by those who wait.
+const FOUND_WITHIN: Duration = LOOK;
+
+/// Of locks that one has at a time (of the others see [`Serving`](super::Serving)): no wake-up is lost: a process that is well takes what it was granted, at once; a lock that lies free while somebody
+/// waits is found; whoever waits asks now and then; no operation that may grant leaves it free; and the
+/// place of one who looks after it does not lapse. Nobody waits for the dead: what lives with a session that has ended at
+/// the store is taken from it by the one who waits right behind it.
+#[derive(Debug, Default)]
+pub struct Progress {
+    locks: BTreeMap<LockId, Seen>,
+    lines: BTreeMap<(HostId, LockId), Line>,
+    /// Holds that messages have asked for which came late, or twice: nobody may count on them any more.
+    ghosts: BTreeSet<HoldId>,
+    /// Holds that were given up.
+    given_up: BTreeSet<HoldId>,
+    /// When a place was taken or looked after last.
+    looked: BTreeMap<HoldId, Instant>,
+    /// Until when a process believes that it has a lock, by each of its guards.
+    believed: BTreeMap<(HostId, LockId), BTreeMap<Grip, Instant>>,
+    /// What a process has queued for last: whatever else it is granted, it does not know of, or is told at once.
+    asked: BTreeMap<(HostId, LockId), HoldId>,
+    /// When a process was last busy with a lock at the store.
+    busy: BTreeMap<(HostId, LockId), Instant>,
+    /// When sessions end at the store.
+    ends: BTreeMap<SessionId, Instant>,
+    /// When those ended that it knows no more, and whether they did so in order: nobody foresees that.
+    gone: BTreeMap<SessionId, (Instant, bool)>,
+}
+
+/// A lock at the store.
+#[derive(Debug, Default)]
+struct Seen {
+    grant: Option<Grant>,
+    /// Set while a stranger has it.
+    is_strangers: bool,
+    /// When it became free, or will; `None` if it never does.
+    free_from: Option<Instant>,
+    waiting: Vec<Place>,
+    /// Who stands right behind whom that lives with a session, and since when.
+    behind: BTreeMap<HoldId, Ahead>,
+}
+
+/// Who stands right before a place.
+#[derive(Debug, Clone, Copy)]
+struct Ahead {
+    hold: HoldId,
+    since: Instant,
+    /// Until when it is spared, where the store does not know its session.
+    spared_until: Instant,
+}
+
+/// A place in the queue that has not lapsed.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    host: HostId,
+    hold: HoldId,
+    /// Until when it is kept.
+    until: Instant,
+}
+
+#[derive(Debug)]
+struct Grant {
+    hold: HoldId,
+    /// When it ends; `None` if it never does.
+    until: Option<Instant>,
+    fence: FencingToken,
+    host: HostId,
+    since: Instant,
+}
+
+/// The tasks of a process that stand in line.
+#[derive(Debug)]
+struct Line {
+    tasks: Vec<TaskId>,
+    /// Those that seek it together with others: nobody sees what they have of it meanwhile.
+    with_others: BTreeSet<TaskId>,
+    /// When it changed last.
+    changed: Instant,
+}
+
+impl Progress {
+    fn executed(&mut self, at: Instant, done: &Execution<'_>, scene: &Scene) -> Verdict {
+        if let Op::Release(release) = done.op {
+            self.given_up.insert(release.claim.hold);
+        }
+        if let Some((ask, _)) = done.acquires()
+            && (done.out_of_time || self.given_up.contains(&ask.claim.hold))
+        {
+            self.ghosts.insert(ask.claim.hold);
+        }
+        let seen = self.locks.entry(done.lock).or_default();
+        let was_free = seen.free_from;
+        seen.free_from = match &done.state.value {
+            None => Some(was_free.map_or(at, |since| since.min(at))),
+            Some(value) => value.expires_ms.map(|at_ms| done.clock.shows_at((at_ms + 1) * 1000)),
+        };
+        let holds = done.holds(at);
+        seen.is_strangers &= done.state.value.is_some() && holds.is_empty();
+        let first = holds.first().filter(|held| !self.ghosts.contains(&held.hold));
+        seen.grant = match (first, seen.grant.take()) {
+            (Some(held), Some(grant)) if (grant.hold, grant.fence) == (held.hold, held.fence) => {
+                Some(Grant { until: held.until, ..grant })
+            }
+            (Some(Held { hold, fence, until, .. }), _) => {
+                let (hold, fence, until, since) = (*hold, *fence, *until, at);
+                scene.host(hold.session()).map(|host| Grant { hold, until, fence, host, since })
+            }
+            (None, _) => None,
+        };
+        let now_ms = done.clock.reading_us(at) / 1000;
+        let places = done.state.record.iter().flat_map(|record| record.places.iter());
+        let kept = places.filter(|(_, place)| place.expires_ms >= now_ms);
+        let waiting = kept.filter_map(|(session, place)| {
+            let until = done.clock.shows_at((place.expires_ms + 1) * 1000);
+            Some(Place { host: scene.host(session.session())?, hold: place.claim.hold, until })
+        });
+        seen.waiting = waiting.collect();
+        seen.behind = behind(at, done, &seen.behind);
+        if let Some((ask, Acquired::Taken { position: Some(_), .. })) = done.acquires() {
+            self.looked.insert(ask.claim.hold, at);
+        }
+        if is_freed(done) && !scene.shares {
+            return Err(format!("{} is left to strangers, and nobody asked for that", done.lock));
+        }
+        if done.state.value.is_none() && !seen.waiting.is_empty() && may_grant(done) {
+            return Err(format!("{} is left free, and {:?} wait", done.lock, seen.waiting));
+        }
+        Ok(())
+    }
+
+    fn change(&mut self, at: Instant, task: TaskId, lock: LockId, what: TaskEvent) {
+        self.believe(task, lock, what);
+        let (tasks, with_others) = (Vec::new(), BTreeSet::new());
+        let line = Line { tasks, with_others, changed: at };
+        let line = self.lines.entry((task.host, lock)).or_insert(line);
+        match what {
+            TaskEvent::Seeks(way, _) if way.is_in_line() => line.tasks.push(task),
+            TaskEvent::Seeks(way, _) if way.is_for_several() => drop(line.with_others.insert(task)),
+            TaskEvent::Acquired(..) | TaskEvent::Missed(_) | TaskEvent::Cancelled | TaskEvent::LetIn => {
+                line.tasks.retain(|other| *other != task);
+                line.with_others.remove(&task);
+            }
+            TaskEvent::Seeks(..) | TaskEvent::Lets(..) | TaskEvent::Released(..) => {}
+            TaskEvent::Believes(..)
+            | TaskEvent::Shifts(_)
+            | TaskEvent::Told(..)
+            | TaskEvent::Extends(_)
+            | TaskEvent::Extended(..) => return,
+        }
+        line.changed = at;
+    }
+
+    /// Takes note of who believes that he has the lock.
+    fn believe(&mut self, task: TaskId, lock: LockId, what: TaskEvent) {
+        let guards = self.believed.entry((task.host, lock)).or_default();
+        match what {
+            TaskEvent::Acquired(grip, gain) => {
+                // What is held together with another that was lost is held until it is given back.
+                guards.insert(grip, if gain.together { Instant(u64::MAX) } else { gain.belief.until });
+            }
+            TaskEvent::Believes(grip, belief) => {
+                guards.entry(grip).and_modify(|until| {
+                    if *until != Instant(u64::MAX) {
+                        *until = belief.until;
+                    }
+                });
+            }
+            TaskEvent::Lets(grip, _) => drop(guards.remove(&grip)),
+            _ => {}
+        }
+    }
+
+    /// Since when tasks of a process stand in line, none of it believes that it has the lock, and it is well.
+    fn eager_since(&self, at: Instant, host: HostId, lock: LockId, scene: &Scene) -> Option<Instant> {
+        let is_eager = |line: &&Line| !line.tasks.is_empty() && line.with_others.is_empty();
+        let line = self.lines.get(&(host, lock)).filter(is_eager)?;
+        let guards = self.believed.get(&(host, lock)).into_iter().flat_map(BTreeMap::values);
+        let believed = guards.max().copied().unwrap_or_default();
+        if at < believed {
+            return None;
+        }
+        Some(scene.health(host).and_then(Health::waiters_well_since)?.max(line.changed).max(believed))
+    }
+
+    /// Takes note of the sessions that the store knows.
+    fn sessions(&mut self, at: Instant, ends: BTreeMap<SessionId, Instant>) {
+        for (session, end) in self.ends.iter().filter(|(session, _)| !ends.contains_key(session)) {
+            self.gone.insert(*session, (at.min(*end), at < *end));
+        }
+        self.ends = ends;
+    }
+
+    /// Nobody waits for the dead.
+    fn buried(&self, at: Instant, lock: LockId, seen: &Seen, scene: &Scene) -> Verdict {
+        for Place { host, hold, until } in seen.waiting.iter().filter(|place| at < place.until) {
+            let Some(ahead) = seen.behind.get(hold) else { continue };
+            let session = ahead.hold.session();
+            let lapses = self.ends.get(&session).map(|end| (*end, false));
+            let gone =
+                || self.gone.get(&session).map(|(gone, order)| ((*gone).max(ahead.spared_until), *order));
+            let Some((dead, in_order)) = lapses.or_else(gone) else { continue };
+            let within = if scene.promises.clocks && !in_order { BURIED_WITHIN } else { LOOK };
+            if seen.free_from.is_some_and(|free| free <= at) || self.asked.get(&(*host, lock)) != Some(hold) {
+                continue;
+            }
+            let Some(eager) = self.eager_since(at, *host, lock, scene) else { continue };
+            // What he was told by a late answer he counts from there.
+            let is_informed = self.looked.get(hold).is_some_and(|looked| eager <= *looked);
+            let since = if is_informed { ahead.since } else { ahead.since.max(eager) };
+            if at > eager.max(since + SEEN_WITHIN).max(dead) + within {
+                return Err(format!(
+                    "{host} waits for {lock} (until {until}) behind {session} since {since}, which is dead since {dead}"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn overdue(&self, at: Instant, lock: LockId, seen: &Seen, scene: &Scene) -> Verdict {
+        // What was hardly worth taking lasts for longer once the store's clock is set back.
+        let within = if scene.promises.clocks { TAKEN_WITHIN } else { TAKEN_WITHIN + WORTH_TAKING };
+        if let Some(grant) = seen.grant.as_ref().filter(|grant| scene.grips.of(&grant.hold).is_none())
+            && self.asked.get(&(grant.host, lock)) == Some(&grant.hold)
+            && let Some(eager) = self.eager_since(at, grant.host, lock, scene)
+            && at > eager.max(grant.since) + within
+            && grant.until.is_none_or(|until| eager.max(grant.since) + WORTH_TAKING < until)
+        {
+            let since = grant.since;
+            return Err(format!("{} has not noticed that it was granted {lock} at {since}", grant.host));
+        }
+        for place in &seen.waiting {
+            let Place { host, hold, until } = *place;
+            let Some(eager) = self.eager_since(at, host, lock, scene) else { continue };
+            let looked = self.looked.get(&hold).copied();
+            if at > until
+                && self.asked.get(&(host, lock)) == Some(&hold)
+                && looked.is_some_and(|at| eager <= at)
+            {
+                return Err(format!("{host} waits for {lock}, and its place lapsed at {until}"));
+            }
+            if let Some(free) = seen.free_from.filter(|free| at > eager.max(*free) + FOUND_WITHIN)
+                && at < until
+            {
+                return Err(format!("{lock} is free since {free}, and {host} waits for it (until {until})"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Who stands right behind whom that lives with a session: in the queue, or behind the holder.
+fn behind(at: Instant, done: &Execution<'_>, before: &BTreeMap<HoldId, Ahead>) -> BTreeMap<HoldId, Ahead> {
+    let Some(record) = &done.state.record else { return BTreeMap::new() };
+    let holder = done.holds(at).into_iter().next();
+    let spared_ms = holder.as_ref().and_then(Held::spared_until_ms);
+    let holder_spared = spared_ms.map_or(at, |ms| done.clock.shows_at((ms + 1) * 1000));
+    let holder = holder.map(|held| (held.hold, held.life));
+    let places = record.tickets.values().filter_map(|session| record.places.get(session));
+    let row: Vec<_> = holder.into_iter().chain(places.map(|place| (place.claim.hold, place.life))).collect();
+    let pairs = row.windows(2).filter(|pair| pair[0].1.ends_with_session());
+    pairs
+        .map(|pair| {
+            let (ahead, behind) = (pair[0].0, pair[1].0);
+            let old = before.get(&behind).filter(|old| old.hold == ahead);
+            let is_holder = holder.is_some_and(|(hold, _)| hold == ahead);
+            let spared_until = if is_holder { holder_spared } else { at };
+            (behind, Ahead { hold: ahead, since: old.map_or(at, |old| old.since), spared_until })
+        })
+        .collect()
+}
+
+/// Whether an operation leaves a lock free on purpose.
+fn is_freed(done: &Execution<'_>) -> bool {
+    matches!(done.op, Op::Release(release) if release.pass == Pass::Free)
+}
+
+/// Whether an operation grants the lock if it finds it free.
+fn may_grant(done: &Execution<'_>) -> bool {
+    match (done.op, done.reply) {
+        (Op::Acquire(_), Reply::Acquire(reply)) => !done.together && !matches!(reply, Acquired::Spent(_)),
+        (Op::Evict(_), Reply::Evict(Evicted::Gone { .. })) | (Op::Free(_), Reply::Free(Freed::Freed)) => true,
+        (Op::Release(release), Reply::Release(released)) => {
+            release.pass == Pass::Grant && !matches!(released.next, Some(Ok(Acquired::Spent(_)) | Err(_)))
+        }
+        _ => false,
+    }
+}
+
+impl Check for Progress {
+    fn name(&self) -> &'static str {
+        "progress"
+    }
+
+    fn observe(&mut self, at: Instant, event: &Event<'_>, scene: &Scene) -> Verdict {
+        match *event {
+            Event::Executed(done) => {
+                self.sessions(at, ends(done.sessions, done.clock));
+                if !scene.is_shared(done.lock) {
+                    return self.executed(at, done, scene);
+                }
+            }
+            Event::Attended(done) => self.sessions(at, ends(done.sessions, done.clock)),
+            Event::Sent { host, lock, op, .. } if !scene.is_shared(lock) => {
+                // Who only looks who leads asks for nothing.
+                if !matches!(op, Op::Inspect(Inspect { claim: None, .. })) {
+                    self.busy.insert((host, lock), at);
+                }
+                let next = match op {
+                    Op::Acquire(ask) => Some(ask),
+                    Op::Release(release) => release.next.as_ref(),
+                    _ => None,
+                };
+                // One who goes past the line, to see whether his owner has the lock, has no place that it depends on.
+                let by_place = |ask: &&Acquire| ask.queue.is_some() || !scene.is_reentrant(lock);
+                if let Some(ask) = next.filter(by_place) {
+                    self.asked.insert((host, lock), ask.claim.hold);
+                }
+            }
+            Event::Task(task, lock, what) if !scene.is_shared(lock) => self.change(at, task, lock, what),
+            Event::Host(host, HostEvent::Crashed) => self.lines.retain(|(line, _), _| *line != host),
+            Event::Stranger(lock, Some(until)) => {
+                let seen = self.locks.entry(lock).or_default();
+                seen.free_from = Some(until);
+                seen.grant = None;
+                seen.is_strangers = true;
+            }
+            // He may have lost it to one of ours before.
+            Event::Stranger(lock, None) => {
+                let seen = self.locks.entry(lock).or_default();
+                if seen.is_strangers {
+                    seen.free_from = seen.free_from.map(|free| free.min(at));
+                }
+            }
+            // What is known of the store is void; the next operation tells.
+            Event::Server(
+                ServerEvent::Up { with_data: false }
+                | ServerEvent::FailedOver
+                | ServerEvent::Jumped(_)
+                | ServerEvent::Deleted(_),
+            ) => {
+                self.locks.clear();
+                self.looked.clear();
+                self.ends.clear();
+                self.gone.clear();
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn pass(&mut self, at: Instant, scene: &Scene) -> Verdict {
+        for (host, lock) in self.lines.keys() {
+            let busy = self.busy.get(&(*host, *lock)).copied().unwrap_or_default();
+            let eager = self.eager_since(at, *host, *lock, scene);
+            if eager.is_some_and(|eager| at > eager.max(busy) + FOUND_WITHIN) {
+                return Err(format!("{host} waits for {lock}, and has not asked for it since {busy}"));
+            }
+        }
+        self.locks.iter().try_for_each(|(lock, seen)| {
+            self.buried(at, *lock, seen, scene)?;
+            self.overdue(at, *lock, seen, scene)
+        })
+    }
+}

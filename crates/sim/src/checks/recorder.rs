@@ -1,0 +1,243 @@
+//! Who watches: the checks, the trace, and the counts that say what a run was good for.
+
+use crate::checks::{self, Check, Known, Promises, Scene};
+use crate::event::{Event, Execution, HostEvent, ServerEvent, Sight, TaskEvent, TurnEvent};
+use crate::world::time::Instant;
+use leasehold_core::{Acquired, Ended, Kind, Op, Portion, Reply, Resized, SessionOp, Wake};
+use std::ops::AddAssign;
+
+/// What was found to be wrong, by which check, and when.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Violation {
+    /// The check.
+    pub check: &'static str,
+    /// In true time.
+    pub at: Instant,
+    /// What is wrong.
+    pub what: String,
+}
+
+/// How often what happened: a world in which nothing happens proves nothing.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Operations that the store executed.
+    pub executed: u64,
+    /// Of these, those that came late or for the second time.
+    pub out_of_time: u64,
+    /// Messages that were lost, late or doubled.
+    pub mishaps: u64,
+    /// Locks that tasks had.
+    pub acquired: u64,
+    /// Of these, those that their owners had already.
+    pub entered: u64,
+    /// Of these, those whose owner had them in another process.
+    pub entered_abroad: u64,
+    /// Of these, those that were had together with others.
+    pub with_others: u64,
+    /// Times that the store was asked for all of several locks.
+    pub grasped: u64,
+    /// Releases after which the owner had the lock yet.
+    pub still_held: u64,
+    /// Of these, those to whose tasks the lock was handed on inside the process.
+    pub handed_on: u64,
+    /// Releases of which the store was not told: the process kept the lock for another of its tasks.
+    pub kept: u64,
+    /// Times that a holder was told that another asks for the lock.
+    pub wanted: u64,
+    /// Grants that were told by a message.
+    pub granted: u64,
+    /// Futures that were dropped.
+    pub cancelled: u64,
+    /// Holds that were lost.
+    pub lost: u64,
+    /// Processes that died.
+    pub crashes: u64,
+    /// Processes that stood still.
+    pub stops: u64,
+    /// Connections that broke.
+    pub breaks: u64,
+    /// Times that the server went down, failed over or had its clock set.
+    pub upsets: u64,
+    /// Operations that came after the hold that they are about had ended.
+    pub spent: u64,
+    /// Beats that the store executed.
+    pub beats: u64,
+    /// Sessions that were asked for.
+    pub sessions: u64,
+    /// Holds that were taken from the dead.
+    pub evicted: u64,
+    /// Holds that were taken by force.
+    pub freed: u64,
+    /// Parts of locks that several have side by side: permits, reads and writes.
+    pub shared: u64,
+    /// Of these, reads that became writes.
+    pub upgraded: u64,
+    /// Waits that ended since a Latch was open or all had come to a Barrier, and arrivals.
+    pub let_in: u64,
+    /// Times that a Semaphore got another number of permits.
+    pub resized: u64,
+    /// Leaders that observers were told of.
+    pub observed: u64,
+    /// Turns that tasks had of what is done once in a period.
+    pub turns: u64,
+}
+
+impl AddAssign for Counts {
+    fn add_assign(&mut self, other: Self) {
+        self.executed += other.executed;
+        self.out_of_time += other.out_of_time;
+        self.mishaps += other.mishaps;
+        self.acquired += other.acquired;
+        self.entered += other.entered;
+        self.entered_abroad += other.entered_abroad;
+        self.with_others += other.with_others;
+        self.grasped += other.grasped;
+        self.still_held += other.still_held;
+        self.handed_on += other.handed_on;
+        self.kept += other.kept;
+        self.wanted += other.wanted;
+        self.granted += other.granted;
+        self.cancelled += other.cancelled;
+        self.lost += other.lost;
+        self.crashes += other.crashes;
+        self.stops += other.stops;
+        self.breaks += other.breaks;
+        self.upsets += other.upsets;
+        self.spent += other.spent;
+        self.beats += other.beats;
+        self.sessions += other.sessions;
+        self.evicted += other.evicted;
+        self.freed += other.freed;
+        self.shared += other.shared;
+        self.upgraded += other.upgraded;
+        self.let_in += other.let_in;
+        self.resized += other.resized;
+        self.observed += other.observed;
+        self.turns += other.turns;
+    }
+}
+
+impl Counts {
+    fn count(&mut self, at: Instant, event: &Event<'_>, scene: &Scene) {
+        let counted = match event {
+            Event::Executed(done) => {
+                let wanted = |wake: &&Wake| matches!(wake, Wake::Wanted { .. });
+                let wanted = done.wakes.iter().filter(wanted).count() as u64;
+                self.wanted += wanted;
+                self.granted += done.wakes.len() as u64 - wanted;
+                self.out_of_time += u64::from(done.out_of_time);
+                let spent = done.acquires().is_some_and(|(_, reply)| matches!(reply, Acquired::Spent(_)));
+                self.spent += u64::from(spent && matches!(done.op, Op::Acquire(_)));
+                self.freed += u64::from(done.freed().is_some());
+                self.entered_abroad += u64::from(has_entered_abroad(at, done));
+                self.evicted += u64::from(has_evicted(at, done));
+                self.resized += u64::from(*done.reply == Reply::Resize(Resized::Done));
+                &mut self.executed
+            }
+            Event::Attended(done) if matches!(done.op, SessionOp::Beat(_)) => &mut self.beats,
+            Event::Attends { op: SessionOp::Beat(beat), .. } if beat.begin.is_some() => &mut self.sessions,
+            Event::Mishap { .. } => &mut self.mishaps,
+            Event::Host(_, HostEvent::Crashed) => &mut self.crashes,
+            Event::Host(_, HostEvent::Stopped) => &mut self.stops,
+            Event::Host(_, HostEvent::LinkDown { .. }) => &mut self.breaks,
+            Event::Server(ServerEvent::Up { .. }) => return,
+            Event::Server(_) => &mut self.upsets,
+            Event::Task(_, _, TaskEvent::Acquired(grip, gain)) => {
+                let was_handed_on = scene.grips.get(*grip).is_some_and(Known::was_handed_on);
+                self.handed_on += u64::from(was_handed_on);
+                self.entered += u64::from(gain.count > 1);
+                self.with_others += u64::from(gain.together);
+                self.shared += u64::from(gain.portion != Portion::Whole);
+                self.upgraded += u64::from(gain.portion == Portion::Upgrade);
+                &mut self.acquired
+            }
+            Event::Task(_, _, TaskEvent::Cancelled) => &mut self.cancelled,
+            Event::Task(_, _, TaskEvent::LetIn) => &mut self.let_in,
+            Event::Task(_, _, TaskEvent::Told(..)) => &mut self.lost,
+            Event::Task(_, _, TaskEvent::Released(_, Some(1..))) => &mut self.still_held,
+            Event::Task(_, _, TaskEvent::Released(grip, Some(0))) => {
+                let hold = scene.grips.hold(*grip);
+                let is_kept = hold.is_some_and(|hold| scene.grips.given_up(&hold).is_none());
+                self.kept += u64::from(is_kept);
+                return;
+            }
+            Event::Grasped(_) => &mut self.grasped,
+            Event::Observer(_, _, Sight::Told(Some(_))) => &mut self.observed,
+            Event::Turn(_, _, TurnEvent::Has { .. }) => &mut self.turns,
+            _ => return,
+        };
+        *counted += 1;
+    }
+}
+
+/// Whether a hold was taken from the dead just now.
+fn has_evicted(at: Instant, done: &Execution<'_>) -> bool {
+    let last = done.state.audit.as_ref().and_then(|audit| audit.entries.first());
+    let now_ms = done.clock.reading_us(at) / 1000;
+    done.evicts().is_some() && last.is_some_and(|last| last.how == Ended::Evicted && last.at_ms == now_ms)
+}
+
+/// Whether a process has just got a hold of a lock that its owner had in others only.
+fn has_entered_abroad(at: Instant, done: &Execution<'_>) -> bool {
+    let Some((ask, Acquired::Granted { entered: Some(_), .. })) = done.acquires() else { return false };
+    let session = ask.claim.hold.session();
+    let holds = done.holds(at);
+    let (its, others): (Vec<_>, Vec<_>) = holds.iter().partition(|held| held.hold.session() == session);
+    matches!(its[..], [new] if new.hold == ask.claim.hold) && !others.is_empty()
+}
+
+/// Watches one run.
+pub(crate) struct Watch {
+    scene: Scene,
+    checks: Vec<Box<dyn Check + Send>>,
+    pub(crate) violation: Option<Violation>,
+    pub(crate) counts: Counts,
+    /// One line an event, if a trace is wanted.
+    pub(crate) trace: Option<Vec<String>>,
+}
+
+impl Watch {
+    pub(crate) fn new(promises: Promises, shares: bool, kinds: Vec<Kind>, with_trace: bool) -> Self {
+        Self {
+            scene: Scene::new(promises, shares, kinds),
+            checks: checks::all(),
+            violation: None,
+            counts: Counts::default(),
+            trace: with_trace.then(Vec::new),
+        }
+    }
+
+    pub(crate) fn note(&mut self, at: Instant, event: &Event<'_>) {
+        if self.violation.is_some() {
+            return;
+        }
+        if let Some(trace) = &mut self.trace {
+            trace.push(format!("{at}  {event}"));
+        }
+        self.scene.observe(at, event);
+        self.counts.count(at, event, &self.scene);
+        for check in &mut self.checks {
+            if let Err(what) = check.observe(at, event, &self.scene) {
+                self.violation = Some(Violation { check: check.name(), at, what });
+                return;
+            }
+        }
+    }
+
+    pub(crate) fn pass(&mut self, at: Instant) {
+        if self.violation.is_some() {
+            return;
+        }
+        self.scene.pass(at);
+        for check in &mut self.checks {
+            if let Err(what) = check.pass(at, &self.scene) {
+                self.violation = Some(Violation { check: check.name(), at, what });
+                return;
+            }
+        }
+    }
+
+    pub(crate) fn fail(&mut self, check: &'static str, at: Instant, what: String) {
+        self.violation.get_or_insert(Violation { check, at, what });
+    }
+}

@@ -1,0 +1,339 @@
+//! Who waits for a lock that several have side by side is let in once there is room, and takes what he was given.
+
+use super::{Check, Health, LOOK, Scene, Verdict};
+use crate::event::{Event, Execution, Held, HostEvent, LockId, ServerEvent, TaskEvent, TaskId, ends};
+use crate::world::scheduler::HostId;
+use crate::world::time::Instant;
+use leasehold_core::{Acquired, Claim, Evicted, Freed, HoldId, Kind, Op, Portion, Reply, Resized, SessionId};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// How long a process that is well may leave at the store what it was given, and neither take it nor give it back.
+const HEEDED_WITHIN: Duration = Duration::from_millis(700);
+
+/// What is left of a hold that is worth taking: a fifth of the first lease, and a little more.
+const WORTH_TAKING: Duration = Duration::from_millis(700);
+
+/// By how much rarer one looks for each who stands before him, with what chance adds.
+const LOOK_STEP: Duration = Duration::from_millis(350);
+
+/// How long it may take to ask after each of those who have the lock, how long he lives.
+const ASK_EACH: Duration = Duration::from_millis(350);
+
+/// How long the dead may stand in the way once one who waits knows when they die.
+const BURIED_WITHIN: Duration = Duration::from_millis(500);
+
+/// No operation that may let somebody in leaves him waiting for whom there is room; room that came of itself is found by
+/// the one who stands first; what a process was given it takes, or gives back, at once; the place of one who looks after
+/// it does not lapse; and the dead stand in nobody's way for long: neither those who have the lock, nor those right before
+/// one who waits.
+#[derive(Debug, Default)]
+pub struct Serving {
+    locks: BTreeMap<LockId, Seen>,
+    /// Tasks that seek a lock, and when that changed last.
+    lines: BTreeMap<(HostId, LockId), (BTreeSet<TaskId>, Instant)>,
+    /// When a place was taken or looked after last.
+    looked: BTreeMap<HoldId, Instant>,
+    /// Holds that messages have asked for which came late, or twice: nobody may count on them any more.
+    ghosts: BTreeSet<HoldId>,
+    given_up: BTreeSet<HoldId>,
+    /// When sessions end at the store.
+    ends: BTreeMap<SessionId, Instant>,
+    /// When those ended that it knows no more.
+    gone: BTreeMap<SessionId, Instant>,
+}
+
+/// A lock at the store.
+#[derive(Debug, Default)]
+struct Seen {
+    kind: Kind,
+    limit: Option<u32>,
+    /// Who has a part, and since when.
+    holds: Vec<(Held, Instant)>,
+    /// Who waits, in their order, and since when each stands behind the one before him.
+    queue: Vec<Place>,
+    /// Since when there has been room for the first.
+    room: Option<(HoldId, Instant)>,
+}
+
+/// A place in the queue.
+#[derive(Debug, Clone)]
+struct Place {
+    claim: Claim,
+    portion: Portion,
+    /// Until when it is kept.
+    until: Instant,
+    /// Whether it ends with its session.
+    can_die: bool,
+    /// Who stands before it, and since when.
+    behind: Option<(HoldId, Instant)>,
+    /// Since when it has been first, if it is.
+    first_since: Option<Instant>,
+}
+
+impl Seen {
+    /// Whether one who waits could be let in at that time: never said where the lock is had by his own owner.
+    fn has_room(&self, place: &Place, at: Instant) -> bool {
+        let holds = || self.holds.iter().map(|(held, _)| held).filter(|held| held.lasts(at));
+        let sum = || holds().map(|held| u64::from(held.portion.count())).sum::<u64>();
+        let writes = |held: &Held| matches!(held.portion, Portion::Write | Portion::Upgrade);
+        let is_own = |held: &Held| held.owner == place.claim.value;
+        match place.portion {
+            Portion::Permits { count, of } => sum() + u64::from(count) <= u64::from(self.limit.unwrap_or(of)),
+            Portion::Read => !holds().any(writes),
+            Portion::Upgradable => !holds().any(|held| writes(held) || held.portion == Portion::Upgradable),
+            Portion::Write => holds().next().is_none(),
+            Portion::Upgrade => {
+                holds().all(|held| is_own(held) && !writes(held))
+                    && holds().any(|held| held.portion == Portion::Upgradable)
+            }
+            Portion::Await { of } => sum() >= u64::from(of),
+            Portion::Meet { of } => self.queue.iter().filter(|other| at < other.until).count() >= of as usize,
+            _ => false,
+        }
+    }
+
+    /// The first whose place has not lapsed.
+    fn first(&self, at: Instant) -> Option<&Place> {
+        self.queue.iter().find(|place| at < place.until)
+    }
+
+    /// Takes note of whether there is room for the first.
+    fn pass(&mut self, at: Instant) {
+        let first = self.first(at).filter(|first| self.has_room(first, at)).map(|first| first.claim.hold);
+        let old = self.room.take();
+        self.room = first.map(|first| old.filter(|(hold, _)| *hold == first).unwrap_or((first, at)));
+    }
+}
+
+impl Serving {
+    fn executed(&mut self, at: Instant, done: &Execution<'_>) -> Verdict {
+        if let Op::Release(release) = done.op {
+            self.given_up.insert(release.claim.hold);
+        }
+        if let Some((ask, _)) = done.acquires()
+            && (done.out_of_time || self.given_up.contains(&ask.claim.hold))
+        {
+            self.ghosts.insert(ask.claim.hold);
+        }
+        if let Some((ask, Acquired::Taken { position: Some(_), .. })) = done.acquires() {
+            self.looked.insert(ask.claim.hold, at);
+        }
+        let seen = self.locks.entry(done.lock).or_default();
+        let had = |hold: &HoldId| seen.holds.iter().find(|(held, _)| held.hold == *hold);
+        let was_there = done.claim().is_some_and(|claim| had(&claim.hold).is_some());
+        let holds = done.holds(at).into_iter();
+        let holds = holds.map(|held| (had(&held.hold).map_or(at, |(_, since)| *since), held));
+        let holds: Vec<_> = holds.map(|(since, held)| (held, since)).collect();
+        (seen.kind, seen.holds) = (done.state.kind, holds);
+        seen.limit = done.state.record.as_ref().and_then(|record| record.limit);
+        seen.queue = queue(at, done, &seen.queue);
+        seen.pass(at);
+        if let Some(first) = seen.first(at)
+            && serves(done, was_there)
+            && seen.has_room(first, at)
+        {
+            return Err(format!("{first:?} is left waiting for {}, and there is room", done.lock));
+        }
+        Ok(())
+    }
+
+    fn change(&mut self, at: Instant, task: TaskId, lock: LockId, what: TaskEvent) {
+        let (tasks, changed) = self.lines.entry((task.host, lock)).or_default();
+        match what {
+            TaskEvent::Seeks(..) => drop(tasks.insert(task)),
+            TaskEvent::Acquired(..) | TaskEvent::Missed(_) | TaskEvent::Cancelled | TaskEvent::LetIn => {
+                tasks.remove(&task);
+            }
+            _ => return,
+        }
+        *changed = at;
+    }
+
+    /// Since when tasks of a process have sought a lock, and it is well.
+    fn eager_since(&self, host: HostId, lock: LockId, scene: &Scene) -> Option<Instant> {
+        let (_, changed) = self.lines.get(&(host, lock)).filter(|(tasks, _)| !tasks.is_empty())?;
+        Some(scene.health(host).and_then(Health::waiters_well_since)?.max(*changed))
+    }
+
+    fn sessions(&mut self, at: Instant, ends: BTreeMap<SessionId, Instant>) {
+        for (session, end) in self.ends.iter().filter(|(session, _)| !ends.contains_key(session)) {
+            self.gone.insert(*session, at.min(*end));
+        }
+        self.ends = ends;
+    }
+
+    /// When a session is dead, or was.
+    fn dead_from(&self, session: SessionId) -> Option<Instant> {
+        self.ends.get(&session).or_else(|| self.gone.get(&session)).copied()
+    }
+
+    /// What a process was given it takes, or gives back.
+    fn heeded(&self, at: Instant, lock: LockId, seen: &Seen, scene: &Scene) -> Verdict {
+        for (held, since) in &seen.holds {
+            let is_wanted = !self.ghosts.contains(&held.hold) && !self.given_up.contains(&held.hold);
+            if !is_wanted || !held.lasts(at) || scene.grips.of(&held.hold).is_some() {
+                continue;
+            }
+            let Some(host) = scene.host(held.hold.session()) else { continue };
+            let Some(well) = scene.health(host).and_then(Health::well_since) else { continue };
+            let from = well.max(*since);
+            if at > from + HEEDED_WITHIN && held.lasts(from + WORTH_TAKING) {
+                return Err(format!(
+                    "{host} has not noticed that it was let in to {lock} at {since}: {held:?}"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Those who wait look after their places, and find what room there is.
+    fn found(&self, at: Instant, lock: LockId, seen: &Seen, scene: &Scene) -> Verdict {
+        for place in &seen.queue {
+            let hold = place.claim.hold;
+            if self.given_up.contains(&hold) || self.ghosts.contains(&hold) {
+                continue;
+            }
+            let Some(host) = scene.host(hold.session()) else { continue };
+            let Some(eager) = self.eager_since(host, lock, scene) else { continue };
+            let is_kept = self.looked.get(&hold).is_some_and(|looked| eager <= *looked);
+            if at > place.until && is_kept {
+                return Err(format!("{host} waits for {lock}, and its place lapsed at {}", place.until));
+            }
+            let look = LOOK + LOOK_STEP * u32::try_from(seen.queue.len()).unwrap_or(u32::MAX);
+            if let Some((_, since)) = seen.room.filter(|(first, _)| *first == hold)
+                && at > since.max(eager) + look
+            {
+                return Err(format!("there is room for {host} at {lock} since {since}, and it waits"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Nobody waits for the dead.
+    fn buried(&self, at: Instant, lock: LockId, seen: &Seen, scene: &Scene) -> Verdict {
+        for (index, place) in seen.queue.iter().enumerate().filter(|(_, place)| at < place.until) {
+            let (hold, own) = (place.claim.hold, place.claim.hold.session());
+            if self.given_up.contains(&hold) || self.ghosts.contains(&hold) {
+                continue;
+            }
+            let Some(host) = scene.host(own) else { continue };
+            let Some(eager) = self.eager_since(host, lock, scene) else { continue };
+            let look = LOOK + LOOK_STEP * u32::try_from(seen.queue.len()).unwrap_or(u32::MAX);
+            let overdue = |session: SessionId, since: Instant, others: usize| {
+                let asks = ASK_EACH * u32::try_from(others).unwrap_or(u32::MAX);
+                // One whom the store does not know is spared for the sake of any hold that it has here.
+                let is_spared = !self.ends.contains_key(&session)
+                    && seen.holds.iter().any(|(held, _)| held.hold.session() == session);
+                let dead = self.dead_from(session).filter(|_| session != own && !is_spared)?;
+                (at > (eager.max(since) + look + asks).max(dead) + BURIED_WITHIN).then_some(dead)
+            };
+            let before = index.checked_sub(1).and_then(|before| seen.queue.get(before));
+            // One that has lapsed stands in nobody's way.
+            let before = before.filter(|before| at < before.until);
+            if let (Some(before), Some((_, since))) = (before.filter(|before| before.can_die), place.behind)
+                && let Some(dead) = overdue(before.claim.hold.session(), since, 1)
+            {
+                return Err(format!(
+                    "{host} waits for {lock} behind one who is dead since {dead}: {before:?}"
+                ));
+            }
+            let Some(first_since) = place.first_since else { continue };
+            // A latch waits for those who come, and a barrier.
+            let has_holders = matches!(seen.kind, Kind::Semaphore | Kind::RwLock);
+            let holds = seen.holds.iter().filter(|(held, _)| held.lasts(at) && has_holders);
+            for (held, since) in holds.filter(|(held, _)| held.life.ends_with_session()) {
+                if let Some(dead) = overdue(held.hold.session(), first_since.max(*since), seen.holds.len()) {
+                    return Err(format!(
+                        "{host} waits for {lock}, which the dead have since {dead}: {held:?}"
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Who waits, in their order.
+fn queue(at: Instant, done: &Execution<'_>, old: &[Place]) -> Vec<Place> {
+    let Some(record) = &done.state.record else { return Vec::new() };
+    let places = record.tickets.values().filter_map(|id| record.places.get(id));
+    let mut before: Option<HoldId> = None;
+    let seen = places.map(|place| {
+        let known = old.iter().find(|known| known.claim.hold == place.claim.hold);
+        let stood = known.and_then(|known| known.behind).filter(|(hold, _)| Some(*hold) == before);
+        let behind = before.map(|before| stood.unwrap_or((before, at)));
+        let first_since = behind.is_none().then(|| known.and_then(|known| known.first_since).unwrap_or(at));
+        before = Some(place.claim.hold);
+        Place {
+            claim: place.claim.clone(),
+            portion: place.portion,
+            until: done.clock.shows_at((place.expires_ms + 1) * 1000),
+            can_die: place.life.ends_with_session(),
+            behind,
+            first_since,
+        }
+    });
+    seen.collect()
+}
+
+/// Whether an operation lets in whoever it finds room for.
+fn serves(done: &Execution<'_>, was_there: bool) -> bool {
+    match (done.op, done.reply) {
+        (Op::Acquire(_), Reply::Acquire(Acquired::Granted { .. })) => !was_there,
+        (Op::Acquire(_), Reply::Acquire(Acquired::Taken { .. }))
+        | (Op::Evict(_), Reply::Evict(Evicted::Gone { .. }))
+        | (Op::Free(_), Reply::Free(Freed::Freed))
+        | (Op::Release(_), Reply::Release(_))
+        | (Op::Resize(_), Reply::Resize(Resized::Done)) => true,
+        _ => false,
+    }
+}
+
+impl Check for Serving {
+    fn name(&self) -> &'static str {
+        "serving"
+    }
+
+    fn observe(&mut self, at: Instant, event: &Event<'_>, scene: &Scene) -> Verdict {
+        match *event {
+            Event::Executed(done) => {
+                self.sessions(at, ends(done.sessions, done.clock));
+                if scene.is_shared(done.lock) {
+                    return self.executed(at, done);
+                }
+            }
+            Event::Attended(done) => self.sessions(at, ends(done.sessions, done.clock)),
+            Event::Task(task, lock, what) if scene.is_shared(lock) => self.change(at, task, lock, what),
+            Event::Sent { op: Op::Release(release), .. } => {
+                self.given_up.insert(release.claim.hold);
+            }
+            Event::Host(host, HostEvent::Crashed) => self.lines.retain(|(line, _), _| *line != host),
+            // What is known of the store is void; the next operation tells.
+            Event::Server(
+                ServerEvent::Up { with_data: false }
+                | ServerEvent::FailedOver
+                | ServerEvent::Jumped(_)
+                | ServerEvent::Deleted(_),
+            ) => {
+                self.locks.clear();
+                self.looked.clear();
+                self.ends.clear();
+                self.gone.clear();
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn pass(&mut self, at: Instant, scene: &Scene) -> Verdict {
+        for seen in self.locks.values_mut() {
+            seen.pass(at);
+        }
+        self.locks.iter().try_for_each(|(lock, seen)| {
+            self.heeded(at, *lock, seen, scene)?;
+            self.found(at, *lock, seen, scene)?;
+            self.buried(at, *lock, seen, scene)
+        })
+    }
+}

@@ -1,0 +1,161 @@
+//! Several locks are had together or not at all, and nobody waits for one of them with others in hand but in their order.
+
+use super::{Check, Scene, Verdict};
+use crate::event::{Event, Execution, Grasp, Held, HostEvent, LockId, ServerEvent, TaskEvent, TaskId};
+use crate::world::scheduler::HostId;
+use crate::world::time::Instant;
+use leasehold_core::{Acquired, HoldId, Op, Share};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Where one of several locks is in the way, none of them is taken by that question. And whoever seeks several waits for one
+/// of them with others in hand only in the order of their names, when he has all that come before it: no two wait for
+/// each other.
+///
+/// What a task holds while it waits for the rest no guard is of, so this looks only where nobody else of its process seeks
+/// one of the two.
+#[derive(Debug, Default)]
+pub struct Several {
+    sought: BTreeMap<(HostId, LockId), BTreeSet<TaskId>>,
+    /// Tasks that seek several.
+    seekers: BTreeMap<TaskId, Seeker>,
+    held: BTreeMap<LockId, Vec<Held>>,
+    /// What was asked for.
+    asked: BTreeSet<HoldId>,
+    given_up: BTreeSet<HoldId>,
+}
+
+/// A task that seeks several.
+#[derive(Debug, Default)]
+struct Seeker {
+    locks: BTreeSet<LockId>,
+    /// What was first asked for while nobody else of its process sought that lock: it is this task's.
+    asked: BTreeSet<HoldId>,
+}
+
+impl Several {
+    fn grasped(&self, done: &Grasp<'_>) -> Verdict {
+        let is_blocked = done.shares.iter().any(|(_, _, share, _)| matches!(share, Share::InTheWay(_)));
+        let is_had = done.shares.iter().all(|(_, _, share, _)| matches!(share, Share::Had(_)));
+        for (lock, ask, share, state) in done.shares {
+            let hold = ask.claim.hold;
+            let now = crate::event::holds(state, done.clock);
+            let is_there = now.iter().any(|held| held.hold == hold);
+            let before = self.held.get(lock).into_iter().flatten();
+            let is_taken = is_there && !before.clone().any(|held| held.hold == hold);
+            if is_blocked && is_taken {
+                return Err(format!(
+                    "{lock} was taken for {hold:?}, and another of {:?} was not",
+                    done.shares
+                ));
+            }
+            if is_had && !is_there {
+                return Err(format!("{hold:?} is told that it has {lock}: {share:?}, and has not"));
+            }
+        }
+        Ok(())
+    }
+
+    fn executed(&mut self, at: Instant, done: &Execution<'_>, scene: &Scene) -> Verdict {
+        self.held.insert(done.lock, done.holds(at));
+        let Some((ask, Acquired::Taken { position: Some(_), .. })) = done.acquires() else { return Ok(()) };
+        let host = done.host;
+        let Some((task, seeker)) = self.only_seeker(host, done.lock) else { return Ok(()) };
+        let is_its = |hold: &HoldId| seeker.asked.contains(hold) && !self.given_up.contains(hold);
+        // What it drops it cannot have given back yet where its keeper has no connection.
+        if done.out_of_time || !is_its(&ask.claim.hold) || !scene.keeper_is_connected(host) {
+            return Ok(());
+        }
+        let others = seeker.locks.iter().filter(|other| **other != done.lock);
+        let others: Vec<_> = others
+            .filter(|other| self.only_seeker(host, **other).is_some_and(|(other, _)| other == task))
+            .collect();
+        let in_hand = |other: &LockId| {
+            let mut holds = self.held.get(other).into_iter().flatten();
+            holds.any(|held| held.lasts(at) && is_its(&held.hold) && scene.grips.has_heard(host, &held.hold))
+        };
+        let Some(other) = others.iter().find(|other| in_hand(other)) else { return Ok(()) };
+        // What it had of those and lost, it does not give back before it has seen to all.
+        let has_heard = |other: LockId| scene.grips.has_heard_of(host, other);
+        let passed = others.iter().find(|other| {
+            ***other < done.lock && !has_heard(***other) && !self.may_be_handed_on(at, host, ***other, scene)
+        });
+        if **other > done.lock || passed.is_some() {
+            return Err(format!("{task} waits for {} with {other} in hand, and {passed:?} not", done.lock));
+        }
+        Ok(())
+    }
+
+    /// Whether a process has a lock that another task of it has given back: it may have been handed on.
+    fn may_be_handed_on(&self, at: Instant, host: HostId, lock: LockId, scene: &Scene) -> bool {
+        let is_kept = |hold: &HoldId| {
+            let let_go = scene.grips.of(hold).and_then(|grip| scene.grips.let_go(grip));
+            let_go.is_some() && scene.host(hold.session()) == Some(host) && !self.given_up.contains(hold)
+        };
+        self.held.get(&lock).into_iter().flatten().any(|held| held.lasts(at) && is_kept(&held.hold))
+    }
+
+    /// Something is asked for.
+    fn asks(&mut self, host: HostId, lock: LockId, hold: HoldId) {
+        let task = self.only_seeker(host, lock).map(|(task, _)| task);
+        if self.asked.insert(hold)
+            && let Some(seeker) = task.and_then(|task| self.seekers.get_mut(&task))
+        {
+            seeker.asked.insert(hold);
+        }
+    }
+
+    /// The task of a process that seeks a lock together with others, where no other task of it seeks it.
+    fn only_seeker(&self, host: HostId, lock: LockId) -> Option<(TaskId, &Seeker)> {
+        let tasks = self.sought.get(&(host, lock)).filter(|tasks| tasks.len() == 1)?;
+        let task = *tasks.first()?;
+        Some((task, self.seekers.get(&task)?))
+    }
+
+    fn task(&mut self, task: TaskId, lock: LockId, what: TaskEvent) {
+        let tasks = self.sought.entry((task.host, lock)).or_default();
+        match what {
+            TaskEvent::Seeks(way, _) => {
+                tasks.insert(task);
+                if way.is_for_several() {
+                    self.seekers.entry(task).or_default().locks.insert(lock);
+                }
+            }
+            TaskEvent::Acquired(..) | TaskEvent::Missed(_) | TaskEvent::Cancelled => {
+                tasks.remove(&task);
+                self.seekers.remove(&task);
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Check for Several {
+    fn name(&self) -> &'static str {
+        "several"
+    }
+
+    fn observe(&mut self, at: Instant, event: &Event<'_>, scene: &Scene) -> Verdict {
+        match *event {
+            Event::Grasped(done) => return self.grasped(done),
+            Event::Executed(done) => return self.executed(at, done, scene),
+            Event::Sent { host, lock, op: Op::Acquire(ask), .. } => self.asks(host, lock, ask.claim.hold),
+            Event::Sent { host, lock, op: Op::Release(release), .. } => {
+                self.given_up.insert(release.claim.hold);
+                if let Some(next) = &release.next {
+                    self.asks(host, lock, next.claim.hold);
+                }
+            }
+            Event::Task(task, lock, what) => self.task(task, lock, what),
+            Event::Host(host, HostEvent::Crashed) => {
+                self.sought.retain(|(other, _), _| *other != host);
+                self.seekers.retain(|task, _| task.host != host);
+            }
+            Event::Server(
+                ServerEvent::Up { with_data: false } | ServerEvent::FailedOver | ServerEvent::Jumped(_),
+            ) => self.held.clear(),
+            Event::Server(ServerEvent::Deleted(lock)) => drop(self.held.remove(&lock)),
+            _ => {}
+        }
+        Ok(())
+    }
+}

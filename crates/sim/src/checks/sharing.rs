@@ -1,0 +1,207 @@
+//! Who has a lock side by side with whom, at the store and by its clock.
+
+use super::{Check, Scene, Verdict};
+use crate::event::{Event, Execution, Held, LockId, ServerEvent};
+use crate::world::time::Instant;
+use leasehold_core::{Acquire, Acquired, HoldId, Kind, Op, Portion, Refused, Reply, Resized};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Whether two parts of one lock exclude each other; of one owner none does.
+pub(super) fn excludes(one: Portion, other: Portion, same_owner: bool) -> bool {
+    let writes = |portion| matches!(portion, Portion::Whole | Portion::Write | Portion::Upgrade);
+    let both_may = one == Portion::Upgradable && other == Portion::Upgradable;
+    !same_owner && (writes(one) || writes(other) || both_may)
+}
+
+/// Whoever is let in gets on with all who are there: no more permits are given than there are, a writer is alone but for
+/// his own owner, nobody may become the writer beside another who may, and who becomes it could. A latch lets nobody
+/// through before all have arrived, and a barrier lets in as many as are to meet, or none. How many permits there are is
+/// changed by whoever has seen how many there were. Nobody is refused without the reason that he is told; and who reads
+/// already reads again at once.
+#[derive(Debug, Default)]
+pub struct Sharing {
+    locks: BTreeMap<LockId, Before>,
+    /// What was asked for by each hold.
+    asked: BTreeMap<HoldId, Portion>,
+}
+
+/// A lock before an operation.
+#[derive(Debug, Default)]
+struct Before {
+    holds: Vec<Held>,
+    limit: Option<u32>,
+}
+
+impl Sharing {
+    fn executed(&mut self, at: Instant, done: &Execution<'_>) -> Verdict {
+        for ask in asks(done.op) {
+            self.asked.insert(ask.claim.hold, ask.portion);
+        }
+        let after = done.holds(at);
+        let limit = done.state.record.as_ref().and_then(|record| record.limit);
+        let before = self.locks.insert(done.lock, Before { holds: after.clone(), limit });
+        let Some(mut before) = before else { return Ok(()) };
+        before.holds.retain(|held| held.lasts(at));
+        let is_new = |held: &&Held| before.holds.iter().all(|old| old.hold != held.hold);
+        let new: Vec<_> = after.iter().filter(is_new).collect();
+        for held in &new {
+            let asked = self.asked.get(&held.hold).copied();
+            if asked != Some(held.portion) {
+                return Err(format!("{held:?} of {} was asked for as {asked:?}", done.lock));
+            }
+            let clashes = |other: &&Held| {
+                let is_same = held.owner.is_some() && held.owner == other.owner;
+                other.hold != held.hold && excludes(held.portion, other.portion, is_same)
+            };
+            if let Some(other) = after.iter().find(clashes) {
+                return Err(format!("{held:?} was let in to {} beside {other:?}", done.lock));
+            }
+        }
+        match done.state.kind {
+            Kind::Semaphore => counted(done, &new, &after, limit)?,
+            Kind::RwLock => upgraded(done, &new, &after)?,
+            Kind::Latch => opened(done, &new, &after)?,
+            Kind::Barrier => met(done, &new)?,
+            _ => {}
+        }
+        resized(done, before.limit, limit)?;
+        refused(done, &before)?;
+        read_again(done, &before)
+    }
+}
+
+/// All that an operation asks for.
+fn asks(op: &Op) -> impl Iterator<Item = &Acquire> {
+    let ask = match op {
+        Op::Acquire(ask) => Some(ask),
+        Op::Release(release) => release.next.as_ref(),
+        _ => None,
+    };
+    ask.into_iter()
+}
+
+/// No more permits are given than there are.
+fn counted(done: &Execution<'_>, new: &[&Held], after: &[Held], limit: Option<u32>) -> Verdict {
+    let sum: u64 = after.iter().map(|held| u64::from(held.portion.count())).sum();
+    if !new.is_empty() && limit.is_none_or(|limit| sum > u64::from(limit)) {
+        return Err(format!("{sum} permits of {} are held, and there are {limit:?}: {after:?}", done.lock));
+    }
+    Ok(())
+}
+
+/// Who becomes the writer was the one who may.
+fn upgraded(done: &Execution<'_>, new: &[&Held], after: &[Held]) -> Verdict {
+    for held in new.iter().filter(|held| held.portion == Portion::Upgrade) {
+        let mut own = after.iter().filter(|other| other.owner == held.owner);
+        if !own.any(|other| other.portion == Portion::Upgradable) {
+            return Err(format!("{held:?} was upgraded in {} from nothing", done.lock));
+        }
+    }
+    Ok(())
+}
+
+/// Nobody is let through a latch before all have arrived.
+fn opened(done: &Execution<'_>, new: &[&Held], after: &[Held]) -> Verdict {
+    let arrived: u64 = after.iter().map(|held| u64::from(held.portion.count())).sum();
+    for held in new {
+        if let Portion::Await { of } = held.portion
+            && arrived < u64::from(of)
+        {
+            return Err(format!("{} let {held:?} through, and {arrived} have arrived", done.lock));
+        }
+    }
+    Ok(())
+}
+
+/// As many are let in at once as are to meet, or none.
+fn met(done: &Execution<'_>, new: &[&Held]) -> Verdict {
+    let of = new.first().and_then(|held| held.portion.of());
+    match of {
+        Some(of) if new.len() != of as usize => {
+            Err(format!("{} let in {} of {of} who were to meet: {new:?}", done.lock, new.len()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The number of permits is what it was, or what one has made it who had seen what it was.
+fn resized(done: &Execution<'_>, before: Option<u32>, after: Option<u32>) -> Verdict {
+    let asked = |ask: &Acquire| Some(after) == ask.portion.of().map(Some);
+    let is_right = match (done.op, done.reply) {
+        (Op::Resize(resize), Reply::Resize(Resized::Done)) => {
+            after == Some(resize.limit) && (before == resize.seen || before == after)
+        }
+        // Those who meet, or wait for arrivals, say how many; and of permits the first who asks.
+        _ if before.is_none() || done.state.kind != Kind::Semaphore => {
+            after == before || asks(done.op).any(asked)
+        }
+        _ => after == before,
+    };
+    if is_right {
+        return Ok(());
+    }
+    Err(format!("the number of {} became {after:?} by {:?}, and was {before:?}", done.lock, done.op))
+}
+
+/// Nobody is refused for a reason that is none.
+fn refused(done: &Execution<'_>, before: &Before) -> Verdict {
+    let (Op::Acquire(ask), Reply::Refused(refused)) = (done.op, done.reply) else { return Ok(()) };
+    let own = |held: &&Held| held.owner.is_some() && held.owner == ask.claim.value;
+    // Another place of his owner may have been let in by this very operation, before he was looked at.
+    let now = crate::event::holds(done.state, done.clock);
+    let let_in = now.iter().filter(|_| *refused == Refused::WouldDeadlock);
+    // And what his owner had may have been taken by it from a session that is dead.
+    let is_taken = |held: &Held| {
+        done.evicts() == Some(held.hold.session()) && now.iter().all(|other| other.hold != held.hold)
+    };
+    let had = before.holds.iter().filter(|held| !is_taken(held));
+    let owned: BTreeSet<_> = had.chain(let_in).filter(own).map(|held| held.portion.word()).collect();
+    let is_right = match refused {
+        Refused::WouldDeadlock => !owned.is_empty(),
+        Refused::NothingToUpgrade => !owned.contains(&Portion::Upgradable.word()),
+        Refused::OutOfRange { .. } => {
+            matches!(ask.portion, Portion::Permits { count, of } if count > before.limit.unwrap_or(of))
+        }
+        _ => false,
+    };
+    if is_right {
+        return Ok(());
+    }
+    Err(format!("{:?} of {} was refused: {refused:?}, and its owner has {owned:?}", ask.portion, done.lock))
+}
+
+/// Who has a part of an RwLock reads at once, whoever waits.
+fn read_again(done: &Execution<'_>, before: &Before) -> Verdict {
+    let Some((ask, Acquired::Taken { .. })) = done.acquires() else { return Ok(()) };
+    let own = before.holds.iter().find(|held| held.owner.is_some() && held.owner == ask.claim.value);
+    match own {
+        // He may have lost it by this very operation.
+        Some(own) if ask.portion == Portion::Read && done.evicts() != Some(own.hold.session()) => {
+            Err(format!("{:?} waits to read {}, and its owner has {own:?}", ask.claim.hold, done.lock))
+        }
+        _ => Ok(()),
+    }
+}
+
+impl Check for Sharing {
+    fn name(&self) -> &'static str {
+        "sharing"
+    }
+
+    fn observe(&mut self, at: Instant, event: &Event<'_>, scene: &Scene) -> Verdict {
+        match *event {
+            Event::Executed(done) if scene.is_shared(done.lock) => return self.executed(at, done),
+            Event::Server(ServerEvent::Deleted(lock)) => {
+                if let Some(before) = self.locks.get_mut(&lock) {
+                    before.holds.clear();
+                }
+            }
+            // What is known of the store is void; the next operation tells.
+            Event::Server(
+                ServerEvent::Up { with_data: false } | ServerEvent::FailedOver | ServerEvent::Jumped(_),
+            ) => self.locks.clear(),
+            _ => {}
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,122 @@
+//! Every stay has a greater token than all before it, and every guard.
+
+use super::{Check, Scene, Verdict};
+use crate::event::{Event, Execution, Gain, Grip, Held, LockId, ServerEvent, TaskEvent, TaskId};
+use crate::world::time::Instant;
+use leasehold_core::{Extended, FencingToken, HoldId, Reply};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Every hold of a lock has a greater fencing token than all before it, and than all that were reserved before it, also where
+/// the store has lost its data; but an
+/// owner who enters a ReentrantMutex again has the one that he has already, for as long as he stays. And a task has the token that the
+/// store gave to its process, or has reserved for it: a greater one than all of its process who had the hold before. Where at
+/// most one holds a lock at a time it is greater than that of any guard before it.
+#[derive(Debug, Default)]
+pub struct Tokens {
+    /// To which hold a token was given first, or the last of a block.
+    given: BTreeMap<LockId, BTreeMap<FencingToken, HoldId>>,
+    /// Which tokens a hold has had: a store that has forgotten it may give it another.
+    seen: BTreeSet<(HoldId, FencingToken)>,
+    held: BTreeMap<LockId, Vec<Held>>,
+    /// The greatest token of a guard of a hold.
+    of_hold: BTreeMap<HoldId, FencingToken>,
+    /// The same of a lock.
+    of_lock: BTreeMap<LockId, FencingToken>,
+    /// What was taken by force: its process may hand it on in vain until it hears of it.
+    freed: BTreeSet<(LockId, FencingToken)>,
+}
+
+impl Tokens {
+    fn executed(&mut self, lock: LockId, before: &[Held], after: &[Held], is_shared: bool) -> Verdict {
+        for Held { hold, fence, .. } in after {
+            if self.seen.contains(&(*hold, *fence)) {
+                // Seen before; a replica may bring back what was over.
+                continue;
+            }
+            if let Some(old) = before.iter().find(|old| old.hold == *hold) {
+                return Err(format!("{hold:?} has {fence} of {lock} now, and had {}", old.fence));
+            }
+            let given = self.given.entry(lock).or_default();
+            let stays = after.iter().find(|held| !is_shared && self.seen.contains(&(held.hold, held.fence)));
+            let last = given.last_key_value().filter(|(last, _)| stays.is_none() && **last >= *fence);
+            if let Some((last, old)) = last {
+                return Err(format!("{lock} had {last} ({old:?}) before, and now {fence} ({hold:?})"));
+            }
+            given.entry(*fence).or_insert(*hold);
+            self.seen.insert((*hold, *fence));
+        }
+        Ok(())
+    }
+
+    /// Tokens were reserved for a hold, if they were.
+    fn reserved(&mut self, done: &Execution<'_>) -> Verdict {
+        let Reply::Extend(Extended::Reserved { block, .. }) = done.reply else { return Ok(()) };
+        let (lock, given) = (done.lock, self.given.entry(done.lock).or_default());
+        let Some((first, claim)) = block.first().zip(done.claim()) else {
+            return Err(format!("{block:?} of {lock} was reserved for {:?}", done.op));
+        };
+        if let Some((last, old)) = given.last_key_value().filter(|(last, _)| **last >= first) {
+            return Err(format!("{lock} had {last} ({old:?}) before, and {block:?} is reserved now"));
+        }
+        given.insert(FencingToken::new(first.as_u64() + u64::from(block.left()) - 1), claim.hold);
+        Ok(())
+    }
+
+    fn acquired(&mut self, task: TaskId, lock: LockId, grip: Grip, gain: Gain, scene: &Scene) -> Verdict {
+        let fence = gain.fence;
+        let known = scene.grips.get(grip).and_then(|known| Some((known.hold?, known)));
+        let known = known.filter(|(hold, _)| scene.host(hold.session()) == Some(task.host));
+        let known = known.filter(|(hold, known)| self.seen.contains(&(*hold, known.known_as)));
+        let Some((hold, known)) = known else {
+            let hold = scene.grips.hold(grip);
+            return Err(format!("{task} has {fence} of {lock}, which the store gave to {hold:?}"));
+        };
+        if scene.is_shared(lock) || scene.is_reentrant(lock) {
+            return Ok(());
+        }
+        let old = self.of_hold.insert(hold, fence);
+        if let Some(old) = old.filter(|old| *old >= fence) {
+            return Err(format!("{task} has {fence} of {lock}, and {old} of {known:?} was before it"));
+        }
+        let last = self.of_lock.entry(lock).or_insert(fence);
+        let is_behind = *last > fence && scene.promises.exclusion;
+        if self.freed.contains(&(lock, known.known_as)) {
+            return Ok(());
+        }
+        *last = fence.max(*last);
+        if is_behind {
+            Err(format!("{task} has {fence} of {lock}, and there was {last} before"))
+        } else {
+            Ok(())
+        }
+    }
+}
+
+impl Check for Tokens {
+    fn name(&self) -> &'static str {
+        "tokens"
+    }
+
+    fn observe(&mut self, at: Instant, event: &Event<'_>, scene: &Scene) -> Verdict {
+        match *event {
+            Event::Executed(done) => {
+                let after = done.holds(at);
+                let mut before = self.held.insert(done.lock, after.clone()).unwrap_or_default();
+                before.retain(|held| held.lasts(at));
+                self.freed.extend(done.freed().flatten().map(|fence| (done.lock, fence)));
+                self.reserved(done)?;
+                return self.executed(done.lock, &before, &after, scene.is_shared(done.lock));
+            }
+            Event::Task(task, lock, TaskEvent::Acquired(grip, gain)) => {
+                return self.acquired(task, lock, grip, gain, scene);
+            }
+            // Who stays is not known any more.
+            Event::Server(
+                ServerEvent::Up { with_data: false } | ServerEvent::FailedOver | ServerEvent::Jumped(_),
+            ) => self.held.clear(),
+            Event::Server(ServerEvent::Deleted(lock)) => drop(self.held.remove(&lock)),
+            _ => {}
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,813 @@
+//! What happens in the world, as the checks see it and a trace shows it.
+
+use crate::world::scheduler::HostId;
+use crate::world::time::{Clock, Instant};
+use leasehold_core::model::{Content, LockState, Sessions, Value};
+use leasehold_core::{
+    Acquire, Acquired, Claim, FencingToken, Freed, HoldId, Life, Op, OwnValue, Portion, Reply, Seen,
+    SessionId, SessionOp, SessionReply, Share, Wake,
+};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+/// Which lock: an index into the world's names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LockId(pub u8);
+
+impl fmt::Display for LockId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", char::from(b'A' + self.0))
+    }
+}
+
+impl fmt::Display for HostId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "p{}", self.0)
+    }
+}
+
+/// A task that uses locks: its process, and its number there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TaskId {
+    /// The process.
+    pub host: HostId,
+    /// The number.
+    pub number: u32,
+}
+
+impl fmt::Display for TaskId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.host, self.number)
+    }
+}
+
+/// A guard that a task has of one lock: no two of a run are the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Grip(pub u32);
+
+/// An owner of `ReentrantMutex`es and `RwLock`s, by the order in which they came up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct OwnerId(pub u32);
+
+/// Something that happened.
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub enum Event<'a> {
+    /// An owner is heard of for the first time, and this is his text.
+    Owner(OwnerId, &'a str),
+    /// A process has come up, and this is its session.
+    Started(HostId, SessionId),
+    /// Something happened to a process.
+    Host(HostId, HostEvent),
+    /// Something happened to the server.
+    Server(ServerEvent),
+    /// A client gave an operation to its connection.
+    Sent {
+        /// Who.
+        host: HostId,
+        /// Which message.
+        message: u64,
+        /// About which lock.
+        lock: LockId,
+        /// What.
+        op: &'a Op,
+    },
+    /// A message will be late, come twice, or never come.
+    Mishap {
+        /// Which message.
+        message: u64,
+        /// What becomes of it.
+        what: Mishap,
+    },
+    /// The store has executed an operation.
+    Executed(&'a Execution<'a>),
+    /// A client has the outcome of an operation; `None` if that is unknown, or that it was refused.
+    Answered {
+        /// Who.
+        host: HostId,
+        /// Which message.
+        message: u64,
+        /// What the store said.
+        reply: Option<&'a Reply>,
+    },
+    /// The store has been asked for all of several locks, in one step; what became of each of them follows.
+    Grasped(&'a Grasp<'a>),
+    /// A client has the outcome of such a question; `None` if that is unknown, or that it was refused.
+    Shared {
+        /// Who.
+        host: HostId,
+        /// Which message.
+        message: u64,
+        /// What the store said of each.
+        shares: Option<&'a [Share]>,
+    },
+    /// A client gave an operation on sessions to its connection.
+    Attends {
+        /// Who.
+        host: HostId,
+        /// Which message.
+        message: u64,
+        /// When it was asked for: it may have waited for the connection.
+        asked_at: Instant,
+        /// What.
+        op: &'a SessionOp,
+    },
+    /// The store has executed an operation on sessions.
+    Attended(&'a Attendance<'a>),
+    /// A client has the outcome of an operation on sessions; `None` if that is unknown.
+    Heard {
+        /// Who.
+        host: HostId,
+        /// Which message.
+        message: u64,
+        /// What the store said.
+        reply: Option<&'a SessionReply>,
+    },
+    /// A message has reached the mailbox of a process.
+    Woken(HostId, Wake),
+    /// Somebody who does not use this library has the lock, until then at the most; or has given it back.
+    Stranger(LockId, Option<Instant>),
+    /// Something a task did.
+    Task(TaskId, LockId, TaskEvent),
+    /// Something that one who observes an Election did, or was told.
+    Observer(TaskId, LockId, Sight),
+    /// Something a task did with what is done once in a period.
+    Turn(TaskId, LockId, TurnEvent),
+    /// From now on nothing goes wrong any more.
+    Healed,
+}
+
+/// What can happen to a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HostEvent {
+    /// It is gone, in the middle of whatever it did.
+    Crashed,
+    /// It stands still; its clock goes on.
+    Stopped,
+    /// It goes on.
+    WentOn,
+    /// A connection of its broke: the keeper's, or the other.
+    LinkDown {
+        /// Which.
+        keeper: bool,
+    },
+    /// A connection of its is there again, with its mailboxes.
+    LinkUp {
+        /// Which.
+        keeper: bool,
+    },
+    /// A message of its is in trouble: until then it cannot be expected to know what it should.
+    Hindered(Instant),
+    /// An operation of its failed: it pauses before it tries again.
+    Rebuffed,
+    /// It has ended, with nothing left to do.
+    Ended,
+}
+
+/// What can happen to the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ServerEvent {
+    /// It is down.
+    Down,
+    /// It is up again, with what it had been told, or with nothing.
+    Up {
+        /// Whether it knows what it knew before.
+        with_data: bool,
+    },
+    /// A replica is the server now, without what it had not been told yet.
+    FailedOver,
+    /// Its clock was set.
+    Jumped(i64),
+    /// Somebody deleted a lock's key.
+    Deleted(LockId),
+}
+
+/// What can become of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mishap {
+    /// The request is lost.
+    RequestLost,
+    /// The request arrives then.
+    RequestLate(Instant),
+    /// The request arrives a second time then.
+    RequestTwice(Instant),
+    /// The connection breaks, and the request arrives all the same, then.
+    Ghost(Instant),
+    /// The reply is lost.
+    ReplyLost,
+    /// A message to a mailbox is lost.
+    WakeLost,
+    /// A message to a mailbox arrives then.
+    WakeLate(Instant),
+}
+
+/// What the store did.
+#[derive(Debug, Clone, Copy)]
+pub struct Execution<'a> {
+    /// Whose operation it was.
+    pub host: HostId,
+    /// Which message.
+    pub message: u64,
+    /// Set if the message came late, for the second time, or after one that was sent behind it: its sender does not
+    /// count on it.
+    pub out_of_time: bool,
+    /// Set if it was asked for together with others: then nothing is granted to anybody else.
+    pub together: bool,
+    /// Which lock.
+    pub lock: LockId,
+    /// What was asked.
+    pub op: &'a Op,
+    /// What was answered.
+    pub reply: &'a Reply,
+    /// Who is told.
+    pub wakes: &'a [Wake],
+    /// The lock afterwards.
+    pub state: &'a LockState,
+    /// The sessions that the store knows.
+    pub sessions: &'a Sessions,
+    /// The store's clock.
+    pub clock: &'a Clock,
+}
+
+/// What the store did when it was asked for all of several locks.
+#[derive(Debug, Clone, Copy)]
+pub struct Grasp<'a> {
+    /// Whose question it was.
+    pub host: HostId,
+    /// Which message.
+    pub message: u64,
+    /// Each of the locks: what was asked and answered, and how it stands afterwards.
+    pub shares: &'a [(LockId, &'a Acquire, &'a Share, &'a LockState)],
+    /// The store's clock.
+    pub clock: &'a Clock,
+}
+
+/// What the store did about sessions.
+#[derive(Debug, Clone, Copy)]
+pub struct Attendance<'a> {
+    /// Whose operation it was.
+    pub host: HostId,
+    /// Which message.
+    pub message: u64,
+    /// Set if the message came late, for the second time, or after one that was sent behind it.
+    pub out_of_time: bool,
+    /// What was asked.
+    pub op: &'a SessionOp,
+    /// What was answered.
+    pub reply: &'a SessionReply,
+    /// The sessions afterwards.
+    pub sessions: &'a Sessions,
+    /// The store's clock.
+    pub clock: &'a Clock,
+}
+
+/// What a task can do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TaskEvent {
+    /// It wants the lock, for this owner; for one that nobody has been before, or for itself, if there is none.
+    Seeks(Way, Option<OwnerId>),
+    /// It has the lock, and should have it for so long.
+    Acquired(Grip, Gain),
+    /// Its belief in its hold has changed.
+    Believes(Grip, Belief),
+    /// It did not get the lock.
+    Missed(Miss),
+    /// It was let in by a Latch or a Barrier, or has arrived: it has nothing to give back.
+    LetIn,
+    /// It begins to change what it has into something else, and does not see meanwhile what becomes of it.
+    Shifts(Grip),
+    /// It begins to lengthen its hold.
+    Extends(Grip),
+    /// It lengthened its hold, to last until then at least.
+    Extended(Grip, Instant),
+    /// It stopped wanting the lock, by dropping the future.
+    Cancelled,
+    /// It begins to give the lock back, or drops its guard, or the release that it began.
+    Lets(Grip, Letting),
+    /// Its release has returned; where that was a success, with how often its owner has the lock yet.
+    Released(Grip, Option<u64>),
+    /// It was told that it lost the lock; or another, without which it counts for nothing.
+    Told(Grip, Lost),
+}
+
+/// What can become of one who observes an Election.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sight {
+    /// It begins to observe, and has been told nothing.
+    Begins,
+    /// It was told that the leader of this token leads, or that nobody does.
+    Told(Option<FencingToken>),
+    /// It observes no more.
+    Ends,
+}
+
+/// What a task can do with what is done once in a period.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TurnEvent {
+    /// It has the turn.
+    Has {
+        /// The fencing token.
+        fence: FencingToken,
+        /// Until when it believes in it, in true time.
+        until: Instant,
+        /// How long nobody else may have one.
+        period: Duration,
+    },
+    /// It begins to say that it is done, or gives it up, or drops it: it believes in it no more.
+    Lets(FencingToken),
+}
+
+/// What a task has got.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Gain {
+    /// The fencing token.
+    pub fence: FencingToken,
+    /// What it believes.
+    pub belief: Belief,
+    /// For how long it is to be kept.
+    pub keeping: Keeping,
+    /// Who has it, of a ReentrantMutex or an RwLock.
+    pub owner: Option<OwnerId>,
+    /// What part of the lock it is.
+    pub portion: Portion,
+    /// How often he has it with this one, as far as he is told.
+    pub count: u64,
+    /// Set if it is had together with others.
+    pub together: bool,
+    /// How long its process may keep it for whoever comes, once it is given back.
+    pub keep_for: Option<Duration>,
+}
+
+/// Which lock was lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lost {
+    /// This one.
+    This,
+    /// Another that was held together with it.
+    Another,
+}
+
+/// How a lock is sought.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// By one try.
+    Try,
+    /// In line, for so long at the most.
+    Wait(Duration),
+    /// In line, for as long as it takes.
+    WaitForEver,
+    /// By trying again and again, for so long at the most.
+    Poll(Duration),
+    /// Together with others, by one try.
+    TryAll,
+    /// Together with others, for so long at the most; for as long as it takes if there is no limit.
+    All(Option<Duration>),
+}
+
+impl Way {
+    /// Whether it stands in line with others of its process.
+    pub const fn is_in_line(self) -> bool {
+        matches!(self, Self::Try | Self::Wait(_) | Self::WaitForEver)
+    }
+
+    /// Whether others are sought with it.
+    pub const fn is_for_several(self) -> bool {
+        matches!(self, Self::TryAll | Self::All(_))
+    }
+}
+
+/// Why a lock was not had.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Miss {
+    /// It is taken.
+    Taken,
+    /// It was taken for too long.
+    TimedOut,
+    /// The store failed.
+    Fault,
+    /// The lease is shorter than the way to the store.
+    TooSlow,
+    /// What was had of several ended before all were had.
+    Lost,
+    /// It can never be had so.
+    Impossible,
+}
+
+/// For how long a hold is to be kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Keeping {
+    /// For as long as its guard lives, by leases of this length.
+    Renewed(Duration),
+    /// For so long after it was asked for at the most, and hardly less after it was had.
+    Given(Duration),
+    /// The same, on top of what its owner has it for already.
+    Added(Duration),
+}
+
+/// Until when a holder believes that it holds the lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Belief {
+    /// In true time.
+    pub until: Instant,
+}
+
+/// How a lock is let go of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Letting {
+    /// By a release, which is awaited.
+    Release,
+    /// By dropping the guard, or the release.
+    Drop,
+}
+
+/// A hold of ours at the store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Held {
+    /// Which.
+    pub hold: HoldId,
+    /// Whose, of a ReentrantMutex or an RwLock.
+    pub owner: Option<OwnValue>,
+    /// What part of the lock it is.
+    pub portion: Portion,
+    /// Its token.
+    pub fence: FencingToken,
+    /// Until when, in true time; `None` if it never ends.
+    pub until: Option<Instant>,
+    /// What ends it before its time.
+    pub life: Life,
+    /// Since when, in milliseconds of the store's clock.
+    since_ms: u64,
+}
+
+impl Held {
+    /// Until when, in the store's milliseconds, it is spared though the store does not know its session: its holder may
+    /// believe in it for so long.
+    pub const fn spared_until_ms(&self) -> Option<u64> {
+        match self.life {
+            Life::Session { alive_ms } => Some(self.since_ms + alive_ms),
+            Life::Lease => None,
+        }
+    }
+
+    /// Whether it lasts at that time.
+    pub fn lasts(&self, at: Instant) -> bool {
+        self.until.is_none_or(|until| at < until)
+    }
+}
+
+impl Execution<'_> {
+    /// Who of ours has the lock afterwards: one, the holds of one owner, or all who share it, the oldest first.
+    pub fn holds(&self, at: Instant) -> Vec<Held> {
+        let mut holds = holds(self.state, self.clock);
+        holds.retain(|held| held.lasts(at));
+        holds
+    }
+
+    /// The claim that the operation is about.
+    pub fn claim(&self) -> Option<&Claim> {
+        claim_of(self.op)
+    }
+
+    /// Whether a session has not beaten for too long at that time, or is not known.
+    pub fn is_without_beat(&self, session: SessionId, at: Instant) -> bool {
+        let now_ms = self.clock.reading_us(at) / 1000;
+        self.sessions.records.get(&session).is_none_or(|record| record.alive_until_ms < now_ms)
+    }
+
+    /// Whether a session is dead at that time, by its record and the store's clock; where it has none, by the holds that
+    /// the operation has left it.
+    pub fn is_dead(&self, session: SessionId, at: Instant) -> bool {
+        let now_ms = self.clock.reading_us(at) / 1000;
+        if !self.is_without_beat(session, at) || self.sessions.records.contains_key(&session) {
+            return self.is_without_beat(session, at);
+        }
+        let holds = self.holds(at);
+        let its = holds.iter().filter(|held| held.hold.session() == session);
+        its.filter_map(Held::spared_until_ms).max().is_none_or(|until_ms| until_ms < now_ms)
+    }
+
+    /// Whose hold was taken by force: that of a fencing token, or a stranger's.
+    pub fn freed(&self) -> Option<Option<FencingToken>> {
+        match (self.op, self.reply) {
+            (Op::Free(free), Reply::Free(Freed::Freed)) => match free.seen {
+                Seen::Hold(fence) => Some(Some(fence)),
+                Seen::Stranger(_) => Some(None),
+            },
+            _ => None,
+        }
+    }
+
+    /// The session whose death ends what it has of the lock, if it is dead.
+    pub fn evicts(&self) -> Option<SessionId> {
+        match self.op {
+            Op::Evict(evict) => Some(evict.dead),
+            Op::Acquire(ask) => ask.ahead,
+            _ => None,
+        }
+    }
+
+    /// The acquires in the operation, and what was answered to each.
+    pub fn acquires(&self) -> Option<(&Acquire, &Acquired)> {
+        match (self.op, self.reply) {
+            (Op::Acquire(ask), Reply::Acquire(reply)) => Some((ask, reply)),
+            (Op::Release(release), Reply::Release(released)) => match (&release.next, &released.next) {
+                (Some(next), Some(Ok(reply))) => Some((next, reply)),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+}
+
+/// The holds of ours that a lock has, also those that are over and lie there yet.
+pub(crate) fn holds(state: &LockState, clock: &Clock) -> Vec<Held> {
+    let ends = |at_ms: u64| clock.shows_at((at_ms + 1) * 1000);
+    match &state.value {
+        Some(Value { content: Content::Entries(entries), expires_ms }) => {
+            let held = |entry: &leasehold_core::model::Entry| Held {
+                hold: entry.hold,
+                owner: Some(entries.owner.clone()),
+                portion: Portion::Whole,
+                fence: entries.fence.unwrap_or(FencingToken::new(0)),
+                // No entry outlasts its key.
+                until: Some(ends(expires_ms.map_or(entry.until_ms, |at_ms| at_ms.min(entry.until_ms)))),
+                life: entry.life,
+                since_ms: entry.since_ms,
+            };
+            entries.holds.iter().map(held).collect()
+        }
+        Some(Value { content: Content::Parts(parts), expires_ms }) => {
+            let held = |part: &leasehold_core::model::Part| Held {
+                hold: part.hold,
+                owner: part.owner.clone(),
+                portion: part.portion,
+                fence: part.fence,
+                // No part outlasts its key.
+                until: Some(ends(expires_ms.map_or(part.until_ms, |at_ms| at_ms.min(part.until_ms)))),
+                life: part.life,
+                since_ms: part.since_ms,
+            };
+            parts.holds.iter().map(held).collect()
+        }
+        Some(value) => tenant(state, value, ends).into_iter().collect(),
+        None => Vec::new(),
+    }
+}
+
+/// Who has a Mutex or an Election of ours: nobody, where it rests.
+fn tenant(state: &LockState, value: &Value, ends: impl Fn(u64) -> Instant) -> Option<Held> {
+    let record = state.record.as_ref()?;
+    let tenant = record.tenant.as_ref()?;
+    let hold = tenant.claim.hold;
+    let ended = record.ended.how(&hold).is_some();
+    if value.content.token() != Some(&*state.kind.token(&tenant.claim))
+        || (tenant.claim.value.is_some() && ended)
+    {
+        return None;
+    }
+    let (fence, until) = (record.last?, value.expires_ms.map(ends));
+    Some(Held {
+        hold,
+        owner: None,
+        portion: Portion::Whole,
+        fence,
+        until,
+        life: tenant.life,
+        since_ms: tenant.since_ms,
+    })
+}
+
+/// When sessions end, in true time, if they beat no more.
+pub(crate) fn ends(sessions: &Sessions, clock: &Clock) -> BTreeMap<SessionId, Instant> {
+    let end = |until_ms: u64| clock.shows_at((until_ms + 1) * 1000);
+    sessions.records.iter().map(|(session, record)| (*session, end(record.alive_until_ms))).collect()
+}
+
+/// The claim that an operation is about.
+pub(crate) fn claim_of(op: &Op) -> Option<&Claim> {
+    match op {
+        Op::Acquire(ask) => Some(&ask.claim),
+        Op::Extend(extend) => Some(&extend.claim),
+        Op::Release(release) => Some(&release.claim),
+        Op::Inspect(inspect) => inspect.claim.as_ref(),
+        _ => None,
+    }
+}
+
+/// The few characters by which a trace tells one hold from another: the secret half is not shown.
+struct Short<'a>(&'a HoldId);
+
+impl fmt::Display for Short<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // A simulated secret is none, and a trace has to tell two holds of one session apart.
+        let token = self.0.token();
+        f.write_str(&token[..4])?;
+        f.write_str("…")?;
+        f.write_str(&token[token.len() - 4..])
+    }
+}
+
+fn show_op(op: &Op, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    match op {
+        Op::Acquire(ask) => show_acquire(ask, f),
+        Op::Extend(extend) => {
+            write!(f, "extend {} by {} ms", Short(&extend.claim.hold), extend.lease_ms)?;
+            extend.reserve.map_or(Ok(()), |reserve| write!(f, ", {reserve:?}"))
+        }
+        Op::Release(release) => {
+            write!(f, "release {} ({:?})", Short(&release.claim.hold), release.pass)?;
+            match &release.next {
+                Some(next) => {
+                    f.write_str(" and ")?;
+                    show_acquire(next, f)
+                }
+                None => Ok(()),
+            }
+        }
+        Op::Inspect(_) => f.write_str("inspect"),
+        Op::Evict(evict) => write!(f, "evict {}", evict.dead),
+        other => write!(f, "{other:?}"),
+    }
+}
+
+fn show_session_op(op: &SessionOp, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    match op {
+        SessionOp::Beat(beat) => {
+            let what = if beat.begin.is_some() { "begin" } else { "beat" };
+            write!(f, "{what} {} for {} ms", beat.session, beat.alive_ms)
+        }
+        SessionOp::End(session) => write!(f, "end {session}"),
+        _ => f.write_str("list the sessions"),
+    }
+}
+
+fn show_session_reply(reply: &SessionReply, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    match reply {
+        SessionReply::Beat(beaten) => write!(f, "{beaten:?}"),
+        SessionReply::List(all) => write!(f, "{} sessions", all.len()),
+        _ => f.write_str("ended"),
+    }
+}
+
+fn show_acquire(ask: &Acquire, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    write!(f, "acquire {} for {} ms", Short(&ask.claim.hold), ask.lease_ms)?;
+    if ask.portion != Portion::Whole {
+        write!(f, " ({:?})", ask.portion)?;
+    }
+    if let Some(value) = &ask.claim.value {
+        write!(f, " as {}", value.as_str())?;
+    }
+    match &ask.queue {
+        Some(queue) => write!(f, ", queue {} for {} ms", short_nonce(queue.nonce), queue.kept_ms),
+        None => Ok(()),
+    }?;
+    match &ask.ahead {
+        Some(ahead) => write!(f, ", behind {ahead}"),
+        None => Ok(()),
+    }
+}
+
+fn short_nonce(nonce: leasehold_core::Nonce) -> String {
+    let text = nonce.to_string();
+    format!("#{}", &text[text.len() - 4..])
+}
+
+fn show_acquired(reply: &Acquired, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    match reply {
+        Acquired::Granted { fence, remaining_ms, entered, .. } => {
+            write!(f, "granted {fence} for {remaining_ms} ms")?;
+            entered.map_or(Ok(()), |entered| write!(f, ", {} times", entered.count))
+        }
+        Acquired::Taken { holder, position, ahead, .. } => {
+            let remaining = holder.as_ref().map(|holder| holder.remaining_ms);
+            write!(f, "taken, position {position:?}, holder {remaining:?}, ahead {ahead:?}")
+        }
+        Acquired::Spent(how) => write!(f, "spent: {how:?}"),
+    }
+}
+
+fn show_share(share: &Share, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    match share {
+        Share::Had(acquired) => show_acquired(acquired, f),
+        Share::InTheWay(Ok(acquired)) => {
+            f.write_str("in the way: ")?;
+            show_acquired(acquired, f)
+        }
+        other => write!(f, "{other:?}"),
+    }?;
+    f.write_str("; ")
+}
+
+fn show_reply(reply: &Reply, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    match reply {
+        Reply::Acquire(reply) => show_acquired(reply, f),
+        Reply::Release(released) => {
+            write!(f, "found {:?}, {} left", released.found, released.left)?;
+            if let Some(Ok(next)) = &released.next {
+                f.write_str(", next ")?;
+                show_acquired(next, f)?;
+            }
+            Ok(())
+        }
+        Reply::Inspect(seen) => write!(f, "{:?}, {} wait", seen.fate, seen.waiting),
+        other => write!(f, "{other:?}"),
+    }
+}
+
+impl fmt::Display for Event<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Started(host, session) => write!(f, "{host} starts as session {session}"),
+            Self::Host(host, what) => write!(f, "{host} {what:?}"),
+            Self::Server(what) => write!(f, "server {what:?}"),
+            Self::Sent { host, message, lock, op } => {
+                write!(f, "{host} sends {message}: {lock} ")?;
+                show_op(op, f)
+            }
+            Self::Mishap { message, what } => write!(f, "message {message}: {what:?}"),
+            Self::Executed(done) => {
+                write!(f, "server executes {} of {}: {} ", done.message, done.host, done.lock)?;
+                show_op(done.op, f)?;
+                f.write_str(" -> ")?;
+                show_reply(done.reply, f)?;
+                for wake in done.wakes {
+                    write!(f, "; {}", Told(wake))?;
+                }
+                for held in holds(done.state, done.clock) {
+                    write!(f, "; held by {} until {:?}", Short(&held.hold), held.until)?;
+                    if held.portion != Portion::Whole {
+                        write!(f, " ({:?})", held.portion)?;
+                    }
+                }
+                match &done.state.value {
+                    None => f.write_str("; free")?,
+                    Some(_) if holds(done.state, done.clock).is_empty() => {
+                        f.write_str("; held by a stranger, or resting")?;
+                    }
+                    Some(_) => {}
+                }
+                let waiting = done.state.record.as_ref().map_or(0, |record| record.places.len());
+                write!(f, ", {waiting} places")
+            }
+            Self::Answered { host, message, reply } => {
+                write!(f, "{host} has {message}: ")?;
+                match reply {
+                    Some(reply) => show_reply(reply, f),
+                    None => f.write_str("no reply"),
+                }
+            }
+            Self::Grasped(done) => {
+                write!(f, "server executes {} of {}: all of", done.message, done.host)?;
+                done.shares.iter().try_for_each(|(lock, ..)| write!(f, " {lock}"))
+            }
+            Self::Shared { host, message, shares } => {
+                write!(f, "{host} has {message}: ")?;
+                match shares {
+                    Some(shares) => shares.iter().try_for_each(|share| show_share(share, f)),
+                    None => f.write_str("no reply"),
+                }
+            }
+            Self::Owner(owner, text) => write!(f, "owner {} is {text}", owner.0),
+            Self::Attends { host, message, op, .. } => {
+                write!(f, "{host} sends {message}: ")?;
+                show_session_op(op, f)
+            }
+            Self::Attended(done) => {
+                write!(f, "server executes {} of {}: ", done.message, done.host)?;
+                show_session_op(done.op, f)?;
+                f.write_str(" -> ")?;
+                show_session_reply(done.reply, f)
+            }
+            Self::Heard { host, message, reply } => {
+                write!(f, "{host} has {message}: ")?;
+                match reply {
+                    Some(reply) => show_session_reply(reply, f),
+                    None => f.write_str("no reply"),
+                }
+            }
+            Self::Woken(host, wake) => {
+                write!(f, "{host} has {}", Told(wake))
+            }
+            Self::Stranger(lock, Some(until)) => write!(f, "a stranger has {lock} until {until}"),
+            Self::Stranger(lock, None) => write!(f, "a stranger gives {lock} back"),
+            Self::Task(task, lock, what) => write!(f, "{task} {lock}: {what:?}"),
+            Self::Observer(task, lock, what) => write!(f, "{task} observes {lock}: {what:?}"),
+            Self::Turn(task, lock, what) => write!(f, "{task} in its turn of {lock}: {what:?}"),
+            Self::Healed => f.write_str("healed"),
+        }
+    }
+}
+
+/// A message, without its nonce's random half.
+struct Told<'a>(&'a Wake);
+
+impl fmt::Display for Told<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Wake::Grant { nonce, fence, .. } => write!(f, "the grant of {fence} to {}", short_nonce(*nonce)),
+            Wake::Wanted { fence, .. } => write!(f, "that {fence} is wanted"),
+            other => write!(f, "the loss of {}", other.fence()),
+        }
+    }
+}

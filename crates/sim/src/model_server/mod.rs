@@ -1,0 +1,344 @@
+//! A server that is the model behind RESP: for a simulated network, where no process can listen.
+//!
+//! Owns what a Redis server does for the library's own client, and no more: the greeting, the loading of its
+//! scripts, their calls, its mailboxes, its sessions. What a call means is [`leasehold_core::model`]; the scripts' texts are only
+//! recognised. It owns neither sockets nor a clock: streams and `now` come in from outside, so that it runs the same
+//! each time. It is one server with one thread: commands are executed one after another, as they were read.
+//!
+//! It can be told to be wrong in one way ([`Flaw`]), so that the checks of a simulation can show that they see it.
+
+mod call;
+mod flaw;
+mod reply;
+mod script;
+mod session;
+
+pub use flaw::Flaw;
+
+use leasehold_testkit::conformance::said_of_leaders;
+use call::{Call, OnLock};
+use leasehold_core::model::{LockState, Sessions, Value, Vital, everybody};
+use leasehold_core::{
+    Acquire, Inspect, Inspection, Kind, Lock, Op, Reply, SessionOp, SessionReply, Share, Wake,
+};
+use script::{For, Script};
+use session::Session;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::mpsc::UnboundedSender;
+
+/// A simulated server. Clones are the same server.
+///
+/// ```
+/// use leasehold_sim::ModelServer;
+/// use tokio::io::{AsyncReadExt, AsyncWriteExt};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> std::io::Result<()> {
+/// let server = ModelServer::new(|| 1_000_000);
+/// let (mut ours, theirs) = tokio::io::duplex(1024);
+/// tokio::spawn(async move { server.serve(theirs).await });
+///
+/// ours.write_all(b"PING\r\n").await?;
+/// let mut answer = [0; 7];
+/// ours.read_exact(&mut answer).await?;
+/// assert_eq!(&answer, b"+PONG\r\n");
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct ModelServer {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    now_us: Box<dyn Fn() -> u64 + Send + Sync>,
+    observer: Box<dyn Fn(Seen<'_>) + Send + Sync>,
+    flaw: Option<Flaw>,
+}
+
+#[derive(Default)]
+struct State {
+    /// What outlives a restart with its data: the locks, by key and kind. Of one key one kind has it at most.
+    locks: BTreeMap<(String, Kind), LockState>,
+    /// And the sessions, by the key of their index.
+    sessions: BTreeMap<String, Sessions>,
+    /// The scripts that were loaded since the start, by SHA-1.
+    scripts: BTreeMap<String, (Script, For)>,
+    /// Who listens to a channel: connections by their numbers, and what is written to them.
+    channels: BTreeMap<String, BTreeMap<u64, UnboundedSender<Vec<u8>>>>,
+    /// How many connections there were.
+    connections: u64,
+    /// Set while published messages reach nobody.
+    mute: bool,
+    /// When the data was lost last.
+    lost_us: u64,
+}
+
+/// What becomes of locks and sessions when the server is started anew.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Data {
+    /// They are there again.
+    Kept,
+    /// They are gone, and their fencing tokens with them.
+    Lost,
+}
+
+/// What an observer is told.
+#[derive(Debug)]
+pub enum Seen<'a> {
+    /// A connection has come.
+    Connected(u64),
+    /// A connection is gone.
+    Ended(u64),
+    /// A command that concerns no lock was executed.
+    Command {
+        /// By which connection it came.
+        connection: u64,
+        /// The command, and its first argument.
+        command: &'a str,
+    },
+    /// The script of an operation was executed.
+    Executed {
+        /// By which connection it came.
+        connection: u64,
+        /// The lock's key.
+        key: &'a str,
+        /// The operation, as it was sent.
+        op: &'a Op,
+        /// What was answered.
+        reply: &'a Reply,
+        /// Who was told of a grant, or of a loss.
+        wakes: &'a [Wake],
+    },
+    /// All of several locks were asked for in one step.
+    Together {
+        /// By which connection it came.
+        connection: u64,
+        /// The locks' keys, and what was asked of each.
+        asks: &'a [(String, Acquire)],
+        /// What was answered.
+        shares: &'a [Share],
+    },
+    /// An operation on sessions was executed.
+    Attended {
+        /// By which connection it came.
+        connection: u64,
+        /// The operation.
+        op: &'a SessionOp,
+        /// What was answered.
+        reply: &'a SessionReply,
+    },
+}
+
+impl ModelServer {
+    /// A server whose clock is `now_us`, in microseconds.
+    pub fn new(now_us: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
+        Self::with(now_us, |_| {}, None)
+    }
+
+    /// A server that tells `observer` all that it does, in order, and that is wrong in one way if asked so.
+    pub fn with(
+        now_us: impl Fn() -> u64 + Send + Sync + 'static,
+        observer: impl Fn(Seen<'_>) + Send + Sync + 'static,
+        flaw: Option<Flaw>,
+    ) -> Self {
+        let shared =
+            Shared { state: Mutex::default(), now_us: Box::new(now_us), observer: Box::new(observer), flaw };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// Serves one connection until the client ends it.
+    ///
+    /// Cancel safety: a dropped connection is a closed one. What was read of it was executed.
+    pub async fn serve(&self, stream: impl AsyncRead + AsyncWrite) -> io::Result<()> {
+        session::serve(self, stream).await
+    }
+
+    /// Starts anew: nobody is connected, no script is loaded, and the locks are there or not. The connections have to
+    /// be closed by whoever serves them.
+    pub fn restart(&self, data: Data) {
+        let now_us = (self.shared.now_us)();
+        let mut state = self.state();
+        state.scripts.clear();
+        state.channels.clear();
+        if data == Data::Lost {
+            state.locks.clear();
+            state.sessions.clear();
+            state.lost_us = now_us;
+        }
+    }
+
+    /// What `SCRIPT FLUSH` does.
+    pub fn flush_scripts(&self) {
+        self.state().scripts.clear();
+    }
+
+    /// Whether published messages reach nobody from now on.
+    pub fn mute(&self, mute: bool) {
+        self.state().mute = mute;
+    }
+
+    /// How each lock stands at `now_us`, by key. Changes nothing.
+    pub fn locks(&self, now_us: u64) -> Vec<(String, Inspection)> {
+        let inspect = Op::Inspect(Inspect { claim: None, in_full: false });
+        let look = |((key, _), lock): (&(String, Kind), &LockState)| match lock
+            .clone()
+            .apply(now_us, &inspect, &everybody)
+            .0
+        {
+            Reply::Inspect(seen) => Some((key.clone(), seen)),
+            _ => None,
+        };
+        self.state().locks.iter().filter_map(look).collect()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // The model does not panic; an observer that does has failed its test already.
+        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tell(&self, seen: Seen<'_>) {
+        (self.shared.observer)(seen);
+    }
+
+    /// The time that it goes by, in microseconds.
+    fn now_us(&self, state: &State) -> u64 {
+        let now_us = (self.shared.now_us)();
+        self.shared.flaw.map_or(now_us, |flaw| flaw.clock(now_us, state.lost_us))
+    }
+
+    /// Executes a call of a script.
+    fn execute(&self, session: &Session<'_>, call: &Call) -> reply::Value {
+        match call {
+            Call::OnLock(call) => self.reply_on_lock(session, call),
+            Call::Extends(calls) => match &calls[..] {
+                [call] => self.reply_on_lock(session, call),
+                calls => {
+                    reply::Value::Array(calls.iter().map(|call| self.reply_on_lock(session, call)).collect())
+                }
+            },
+            Call::AcquireAll(asks) => reply::of_shares(&self.take_all(session, asks)),
+            Call::Beat(beat, index) => {
+                reply::of_sessions(&self.attend(session, index, &SessionOp::Beat(beat.clone())))
+            }
+        }
+    }
+
+    /// Executes an operation on the sessions of an index.
+    fn attend(&self, session: &Session<'_>, index: &str, op: &SessionOp) -> SessionReply {
+        let mut state = self.state();
+        let now_ms = self.now_us(&state) / 1000;
+        let reply = state.sessions.entry(index.to_owned()).or_default().apply(now_ms, op);
+        drop(state);
+        self.tell(Seen::Attended { connection: session.number(), op, reply: &reply });
+        reply
+    }
+
+    fn reply_on_lock(&self, session: &Session<'_>, call: &OnLock) -> reply::Value {
+        reply::of_script(call.kind, &call.op, &self.execute_on_lock(session, call))
+    }
+
+    /// Executes the call of a script on a lock, and publishes what it publishes.
+    fn execute_on_lock(&self, session: &Session<'_>, call: &OnLock) -> Reply {
+        let mut guard = self.state();
+        let state = &mut *guard;
+        let now_us = self.now_us(state);
+        let other = state.beside(&call.key, call.kind, now_us);
+        let sessions = state.sessions.get(&call.sessions);
+        let alive =
+            |session| sessions.map_or(Vital::Unknown, |sessions| sessions.vital(now_us / 1000, session));
+        let lock =
+            state.locks.entry((call.key.clone(), call.kind)).or_insert_with(|| LockState::new(call.kind));
+        let was_held = !lock.clone().held_by(now_us).is_empty();
+        let before = lock.clone();
+        let (reply, wakes) = match (self.shared.flaw, other) {
+            (_, Some(other)) => lock.apply_beside(&other, now_us, &call.op, &alive),
+            (Some(flaw), None) => flaw.apply(lock, now_us, &call.op, &alive),
+            (None, None) => lock.apply(now_us, &call.op, &alive),
+        };
+        let said = match call.kind {
+            Kind::Reentrant if was_held && lock.value.is_none() => Some("0".to_owned()),
+            Kind::Election => said_of_leaders(&before, lock, now_us),
+            Kind::Mutex if was_held && lock.value.is_none() => Some("free".to_owned()),
+            _ => None,
+        };
+        if !state.mute {
+            for wake in &wakes {
+                state.publish(&format!("{}{}", call.mailboxes, wake.to()), &wake.message());
+            }
+            if let Some(said) = said.filter(|_| !call.released.is_empty()) {
+                state.publish(&call.released, &said);
+            }
+        }
+        drop(guard);
+        let (connection, key, op) = (session.number(), call.key.as_str(), &call.op);
+        self.tell(Seen::Executed { connection, key, op, reply: &reply, wakes: &wakes });
+        reply
+    }
+}
+
+impl ModelServer {
+    /// Takes all of several Mutexes, or none.
+    fn take_all(&self, session: &Session<'_>, asks: &[(String, Acquire)]) -> Vec<Share> {
+        let kind = Kind::Mutex;
+        let mut guard = self.state();
+        let state = &mut *guard;
+        let now_us = self.now_us(state);
+        let mut together = Vec::with_capacity(asks.len());
+        for (key, _) in asks {
+            let mut lock = state.locks.remove(&(key.clone(), kind)).unwrap_or_else(|| LockState::new(kind));
+            let other = state.beside(key, kind, now_us);
+            if let Some(other) = &other {
+                lock.value = Some(other.to_others());
+            }
+            together.push((lock, other.is_some()));
+        }
+        let mut pairs: Vec<_> =
+            together.iter_mut().zip(asks).map(|((lock, _), (_, ask))| (lock, ask)).collect();
+        let shares = match self.shared.flaw {
+            Some(flaw) => flaw.take_all(&mut pairs, now_us),
+            None => LockState::take_all(&mut pairs, now_us),
+        };
+        for ((mut lock, beside_another), (key, _)) in together.into_iter().zip(asks) {
+            lock.value.take_if(|_| beside_another);
+            state.locks.insert((key.clone(), kind), lock);
+        }
+        drop(guard);
+        self.tell(Seen::Together { connection: session.number(), asks, shares: &shares });
+        shares
+    }
+
+    /// Puts something at the key of a lock as a client of another library would, or takes away what is there.
+    pub fn put(&self, lock: &Lock, value: Option<&Value>) {
+        let mut state = self.state();
+        for kind in Kind::ALL {
+            let there =
+                state.locks.entry((lock.name.to_string(), kind)).or_insert_with(|| LockState::new(kind));
+            there.value = value.filter(|_| kind == lock.kind).cloned();
+        }
+    }
+}
+
+impl State {
+    /// What a lock of another kind has at a key.
+    fn beside(&mut self, key: &str, kind: Kind, now_us: u64) -> Option<Value> {
+        let mut others = Kind::ALL.into_iter().filter(|other| *other != kind);
+        others.find_map(|other| self.locks.get_mut(&(key.to_owned(), other))?.stands(now_us).cloned())
+    }
+
+    fn publish(&self, channel: &str, message: &str) {
+        for outbox in self.channels.get(channel).iter().flat_map(|listeners| listeners.values()) {
+            // A connection that ends just now hears nothing more.
+            let _ = outbox.send(reply::message(channel, message));
+        }
+    }
+}
+
+impl fmt::Debug for ModelServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ModelServer").field("flaw", &self.shared.flaw).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,420 @@
+//! A store with a client's bug in it: see [`Bug`].
+
+use crate::mutants::Bug;
+use crate::world::store::SimStore;
+use futures_util::future::BoxFuture;
+use leasehold::store::{
+    Executed, Fault, Lock, Op, Outcome, Postbox, SessionKeeping, SessionOp, SessionReply, Store,
+};
+use leasehold_core::cohort::{BLOCK, Block};
+use leasehold_core::{
+    Acquire, Acquired, Beat, Beaten, Claim, Extend, Extended, Fate, FencingToken, HoldId, Inspection,
+    KeyError, Life, Nonce, Place, Release, Released, Reply, SessionId, Share, Wake, drift,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::mem;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// A way to the server with a bug in it, or without one.
+#[derive(Clone)]
+pub(crate) struct Planted {
+    inner: Arc<SimStore>,
+    bug: Option<Bug>,
+    seen: Arc<Mutex<Seen>>,
+}
+
+/// What a bug has to know of what went before.
+#[derive(Default)]
+struct Seen {
+    /// The last look of each of the client's places, by its slot.
+    last_nonce: BTreeMap<u32, Nonce>,
+    /// Holds that the client knows it had.
+    had: BTreeSet<HoldId>,
+    /// Holds that wait, as far as the client knows.
+    queued: BTreeSet<HoldId>,
+    /// The last hold whose release had no reply.
+    half_released: BTreeMap<Lock, Claim>,
+    /// How long the answer to the last beat took.
+    beat_took: Duration,
+    /// Holds that were asked for together, and have no answer.
+    unsure: BTreeSet<HoldId>,
+    /// Of those that were had together, the last of each.
+    lasts: BTreeSet<HoldId>,
+    /// How long the client's session lives without a beat.
+    alive_ms: Option<u64>,
+    /// What looks at a lock have told: the leader before, the last one, and whether the next look tells the one before.
+    looks: BTreeMap<Lock, (Inspection, Inspection, bool)>,
+    /// Holds that stand for others.
+    aliases: BTreeMap<HoldId, Claim>,
+    /// For which hold of a lock tokens were reserved last, and those that were reserved for the one before.
+    blocks: BTreeMap<Lock, (HoldId, Block, Option<Block>)>,
+    /// Holds that were kept for whoever comes.
+    kept: BTreeSet<HoldId>,
+}
+
+impl Planted {
+    pub(crate) fn new(inner: SimStore, bug: Option<Bug>) -> Self {
+        Self { inner: Arc::new(inner), bug, seen: Arc::default() }
+    }
+
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn call(&self, bug: Bug, lock: &Lock, op: &Op, within: Duration) -> Outcome {
+        self.remember_question(op);
+        if self.forgets(bug, op) {
+            let (found, holder, next) = (Fate::Forgotten, None, None);
+            return Outcome::Done(Reply::Release(Released { found, left: 0, holder, next }));
+        }
+        if bug == Bug::TurnIsNotLengthened && self.is_of_turn(lock) && matches!(op, Op::Extend(_)) {
+            return Outcome::Done(Reply::Extend(Extended::Extended));
+        }
+        let asked = self.twisted(bug, lock, op);
+        let sent_at = self.inner.world.now();
+        let mut outcome = self.inner.execute(lock, &asked, within).await;
+        self.remember_answer(lock, &asked, &outcome);
+        let took = self.inner.world.now().since(sent_at);
+        match (bug, &mut outcome, &asked) {
+            (
+                Bug::ValidFromReply,
+                Outcome::Done(Reply::Acquire(Acquired::Granted { remaining_ms, .. })),
+                _,
+            ) => {
+                *remaining_ms += u64::try_from(took.as_millis()).unwrap_or(0);
+            }
+            (Bug::NoDrift, Outcome::Done(Reply::Acquire(Acquired::Granted { remaining_ms, .. })), _) => {
+                let allowance = drift(Duration::from_millis(*remaining_ms));
+                *remaining_ms += u64::try_from(allowance.as_millis()).unwrap_or(0);
+            }
+            (
+                Bug::ObserverForgets | Bug::LooksAreStale,
+                Outcome::Done(Reply::Inspect(seen)),
+                Op::Inspect(look),
+            ) if look.claim.is_none() => {
+                self.tell_old(bug, lock, seen);
+            }
+            (Bug::UnknownIsNo, Outcome::Failed(Executed::Unknown, fault), _) => {
+                return Outcome::Failed(Executed::No, fault.clone());
+            }
+            (Bug::UnknownExtendIsYes, Outcome::Failed(Executed::Unknown, _), Op::Extend(_)) => {
+                return Outcome::Done(Reply::Extend(Extended::Extended));
+            }
+            (
+                Bug::UnknownReserveIsYes,
+                Outcome::Failed(Executed::Unknown, _),
+                Op::Extend(Extend { reserve: Some(_), .. }),
+            ) => {
+                let block = self.seen().blocks.get(lock).map(|(_, block, _)| *block);
+                let block = block.unwrap_or(Block::new(FencingToken::new(1), BLOCK));
+                return Outcome::Done(Reply::Extend(Extended::Reserved { block, others_wait: false }));
+            }
+            (Bug::FormerBlockIsUsed, Outcome::Done(Reply::Extend(Extended::Reserved { block, .. })), _) => {
+                if let Some((_, _, Some(former))) = self.seen().blocks.get(lock) {
+                    *block = *former;
+                }
+            }
+            (Bug::UnknownAcquireIsYes, Outcome::Failed(Executed::Unknown, _), Op::Acquire(ask)) => {
+                let (fence, remaining_ms) = (FencingToken::new(1), ask.lease_ms);
+                let granted = Acquired::Granted { fence, remaining_ms, others_wait: false, entered: None };
+                return Outcome::Done(Reply::Acquire(granted));
+            }
+            (Bug::ResentWithFreshHold, Outcome::Failed(Executed::Unknown, _), Op::Acquire(ask)) => {
+                let fresh = HoldId::from_random(ask.claim.hold.session(), [7; 16]);
+                let again = Acquire { claim: Claim { hold: fresh, ..ask.claim.clone() }, ..ask.clone() };
+                return self.inner.execute(lock, &Op::Acquire(again), within).await;
+            }
+            (Bug::RenewedAfterRelease, Outcome::Done(_), Op::Release(release)) => {
+                self.renew_later(lock.clone(), release.claim.clone());
+            }
+            _ => {}
+        }
+        outcome
+    }
+
+    /// Whether something is done once in a period by this lock.
+    fn is_of_turn(&self, lock: &Lock) -> bool {
+        let sim = &self.inner.world.sim;
+        sim.period.is_some_and(|period| period.lock == sim.lock_id(lock))
+    }
+
+    /// A look tells what one before it told.
+    fn tell_old(&self, bug: Bug, lock: &Lock, seen: &mut Inspection) {
+        let mut all = self.seen();
+        let (older, newest, is_behind) =
+            all.looks.entry(lock.clone()).or_insert_with(|| (seen.clone(), seen.clone(), false));
+        let fence = |seen: &Inspection| seen.holder.as_ref().and_then(|holder| holder.fence);
+        if bug == Bug::LooksAreStale {
+            seen.clone_from(older);
+        } else if fence(seen).is_some() {
+            if fence(seen) != fence(newest) {
+                older.clone_from(newest);
+                newest.clone_from(seen);
+            } else if mem::replace(is_behind, !*is_behind) {
+                seen.clone_from(older);
+            }
+        }
+    }
+
+    async fn call_for_all(&self, asks: &[(Lock, Acquire)], within: Duration) -> Option<Outcome<Vec<Share>>> {
+        // An answer may never come, or find nobody any more.
+        let holds = || asks.iter().map(|(_, ask)| ask.claim.hold);
+        self.seen().unsure.extend(holds());
+        let outcome = self.inner.acquire_all(asks, within).await?;
+        let mut seen = self.seen();
+        if let Outcome::Done(shares) = &outcome {
+            let mut had = asks.iter().zip(shares).filter(|(_, share)| matches!(share, Share::Had(_)));
+            seen.had.extend(had.clone().map(|((_, ask), _)| ask.claim.hold));
+            seen.lasts.extend(had.next_back().map(|((_, ask), _)| ask.claim.hold));
+            seen.unsure.retain(|hold| holds().all(|asked| asked != *hold));
+        }
+        Some(outcome)
+    }
+
+    async fn beat(&self, bug: Bug, beat: &Beat, within: Duration) -> Outcome<SessionReply> {
+        let mut sent = beat.clone();
+        self.seen().alive_ms = Some(beat.alive_ms);
+        match bug {
+            // What the client counts, the store does not know of.
+            Bug::HoldsAreNotCapped | Bug::HoldsOutliveLapse => sent.alive_ms /= 3,
+            // To count from the reply is to count for longer than the store does: here for as long as the last took.
+            Bug::SessionFromReply => {
+                let took = self.seen().beat_took;
+                sent.alive_ms =
+                    sent.alive_ms.saturating_sub(u64::try_from(took.as_millis()).unwrap_or(0)).max(1);
+            }
+            Bug::LapsedSessionReturns => drop(sent.begin.get_or_insert_default()),
+            _ => {}
+        }
+        let sent_at = self.inner.world.now();
+        let outcome = self.inner.attend(Place::ONLY, &SessionOp::Beat(sent), within).await;
+        match (bug, &outcome) {
+            (Bug::SessionFromReply, Outcome::Done(_)) => {
+                self.seen().beat_took = self.inner.world.now().since(sent_at);
+                outcome
+            }
+            (Bug::HoldsOutliveLapse, Outcome::Done(_))
+            | (Bug::UnknownBeatIsYes, Outcome::Failed(Executed::Unknown, _)) => {
+                Outcome::Done(SessionReply::Beat(Beaten::Alive))
+            }
+            _ => outcome,
+        }
+    }
+
+    /// Takes note of what the engine asks.
+    fn remember_question(&self, op: &Op) {
+        let queue = match op {
+            Op::Acquire(ask) => ask.queue.as_ref(),
+            Op::Release(release) => release.next.as_ref().and_then(|next| next.queue.as_ref()),
+            _ => None,
+        };
+        if let Some(queue) = queue {
+            self.seen().last_nonce.insert(queue.nonce.slot(), queue.nonce);
+        }
+    }
+
+    /// Takes note of what the engine learns.
+    fn remember_answer(&self, lock: &Lock, op: &Op, outcome: &Outcome) {
+        let mut seen = self.seen();
+        match (op, outcome) {
+            (Op::Acquire(ask), Outcome::Done(Reply::Acquire(Acquired::Granted { .. }))) => {
+                seen.had.insert(ask.claim.hold);
+            }
+            (Op::Acquire(ask), Outcome::Done(Reply::Acquire(Acquired::Taken { position: Some(_), .. }))) => {
+                seen.queued.insert(ask.claim.hold);
+            }
+            (Op::Extend(extend), outcome) => {
+                let hold = extend.claim.hold;
+                seen.had.insert(hold);
+                seen.kept.extend(extend.reserve.filter(|reserve| reserve.tell).map(|_| hold));
+                if let Outcome::Done(Reply::Extend(Extended::Reserved { block, .. })) = outcome {
+                    let old = seen.blocks.get(lock).copied();
+                    let former =
+                        old.and_then(|(of, old, former)| if of == hold { former } else { Some(old) });
+                    seen.blocks.insert(lock.clone(), (hold, *block, former));
+                }
+            }
+            (Op::Release(release), Outcome::Failed(Executed::Unknown, _))
+                if seen.had.contains(&release.claim.hold) =>
+            {
+                seen.half_released.insert(lock.clone(), release.claim.clone());
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether the bug is that this is not sent at all.
+    fn forgets(&self, bug: Bug, op: &Op) -> bool {
+        let Op::Release(Release { claim, next: None, .. }) = op else { return false };
+        let seen = self.seen();
+        let (had, queued) = (seen.had.contains(&claim.hold), seen.queued.contains(&claim.hold));
+        match bug {
+            Bug::NoUndo => !had && !queued,
+            Bug::PlaceIsNotLeft => !had && queued,
+            // What the keeper sends is an errand; what a task sends is its own release.
+            Bug::NoUndoOfAll => !had && seen.unsure.contains(&claim.hold),
+            Bug::OneOfAllIsKept => seen.lasts.contains(&claim.hold) && self.inner.link == self.inner.other,
+            Bug::DroppedGuardKeepsLock => had && self.inner.link == self.inner.other,
+            Bug::KeptIsNotGivenBack => seen.kept.contains(&claim.hold) && self.inner.link == self.inner.other,
+            _ => false,
+        }
+    }
+
+    /// What is sent in the place of an operation.
+    fn twisted(&self, bug: Bug, lock: &Lock, op: &Op) -> Op {
+        let mut op = op.clone();
+        match (bug, &mut op) {
+            (Bug::NobodyIsWatched, Op::Acquire(ask)) => ask.ahead = None,
+            (Bug::TellingIsNotAskedFor, Op::Extend(Extend { reserve: Some(reserve), .. })) => {
+                reserve.tell = false;
+            }
+            (Bug::TravellerHasSession, Op::Acquire(ask)) => self.bind(ask),
+            (Bug::TravellerHasSession, Op::Release(release)) => {
+                if let Some(next) = &mut release.next {
+                    self.bind(next);
+                }
+            }
+            (Bug::PlaceKeptTooShort, Op::Acquire(ask)) => {
+                if let Some(queue) = &mut ask.queue {
+                    queue.kept_ms /= 10;
+                }
+            }
+            (Bug::ReleasedHoldIsReused, Op::Acquire(ask)) => {
+                let mut seen = self.seen();
+                if let Some(old) = seen.half_released.remove(lock) {
+                    seen.aliases.insert(ask.claim.hold, old);
+                }
+                ask.claim = seen.aliases.get(&ask.claim.hold).unwrap_or(&ask.claim).clone();
+            }
+            (Bug::ReleasedHoldIsReused, Op::Release(release)) => {
+                let seen = self.seen();
+                release.claim = seen.aliases.get(&release.claim.hold).unwrap_or(&release.claim).clone();
+            }
+            (Bug::ReleasedHoldIsReused, Op::Extend(extend)) => {
+                let seen = self.seen();
+                extend.claim = seen.aliases.get(&extend.claim.hold).unwrap_or(&extend.claim).clone();
+            }
+            _ => {}
+        }
+        op
+    }
+
+    /// Lets what is asked for end with the client's session, if it is in one.
+    fn bind(&self, ask: &mut Acquire) {
+        if let Some(alive_ms) = self.seen().alive_ms {
+            ask.life = Life::Session { alive_ms };
+        }
+    }
+
+    fn renew_later(&self, lock: Lock, claim: Claim) {
+        let (store, sim) = (self.inner.clone(), self.inner.world.sim.clone());
+        let at = sim.kernel.now() + Duration::from_millis(50);
+        let wait = sim.kernel.sleep_until(at);
+        let renewal = async move {
+            wait.await;
+            let extend = Op::Extend(Extend { claim, lease_ms: 3_000, keep_record: false, reserve: None });
+            // Whatever comes of it.
+            drop(store.execute(&lock, &extend, Duration::from_secs(1)).await);
+        };
+        sim.kernel.spawn(self.inner.world.host, Box::pin(renewal));
+    }
+}
+
+impl fmt::Debug for Planted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Planted").field("inner", &self.inner).field("bug", &self.bug).finish_non_exhaustive()
+    }
+}
+
+impl Store for Planted {
+    fn execute<'a>(&'a self, lock: &'a Lock, op: &'a Op, within: Duration) -> BoxFuture<'a, Outcome> {
+        match self.bug {
+            Some(bug) => Box::pin(self.call(bug, lock, op, within)),
+            None => self.inner.execute(lock, op, within),
+        }
+    }
+
+    fn acquire_all<'a>(
+        &'a self,
+        asks: &'a [(Lock, Acquire)],
+        within: Duration,
+    ) -> BoxFuture<'a, Option<Outcome<Vec<Share>>>> {
+        match self.bug {
+            Some(_) => Box::pin(self.call_for_all(asks, within)),
+            None => self.inner.acquire_all(asks, within),
+        }
+    }
+
+    fn open_mailbox(
+        &self,
+        place: Place,
+        session: SessionId,
+        post: Arc<dyn Postbox>,
+        within: Duration,
+    ) -> BoxFuture<'_, Result<(), Fault>> {
+        let post: Arc<dyn Postbox> = match self.bug {
+            Some(bug) => Arc::new(PlantedPost { inner: post, bug, seen: self.seen.clone() }),
+            None => post,
+        };
+        self.inner.open_mailbox(place, session, post, within)
+    }
+
+    fn close_mailbox(&self, place: Place, session: SessionId) {
+        self.inner.close_mailbox(place, session);
+    }
+
+    fn sessions(&self) -> SessionKeeping {
+        self.inner.sessions()
+    }
+
+    fn attend<'a>(
+        &'a self,
+        place: Place,
+        op: &'a SessionOp,
+        within: Duration,
+    ) -> BoxFuture<'a, Outcome<SessionReply>> {
+        match (self.bug, op) {
+            (Some(bug), SessionOp::Beat(beat)) => Box::pin(self.beat(bug, beat, within)),
+            _ => self.inner.attend(place, op, within),
+        }
+    }
+
+    fn sibling(&self) -> Arc<dyn Store> {
+        let sibling = SimStore { link: self.inner.other, ..(*self.inner).clone() };
+        Arc::new(Self { inner: Arc::new(sibling), bug: self.bug, seen: self.seen.clone() })
+    }
+
+    fn check(&self, lock: &Lock) -> Result<(), KeyError> {
+        self.inner.check(lock)
+    }
+}
+
+/// A mailbox with a bug in it.
+struct PlantedPost {
+    inner: Arc<dyn Postbox>,
+    bug: Bug,
+    seen: Arc<Mutex<Seen>>,
+}
+
+impl Postbox for PlantedPost {
+    fn deliver(&self, mut wake: Wake) {
+        if self.bug == Bug::WantedIsSwallowed && matches!(wake, Wake::Wanted { .. }) {
+            return;
+        }
+        if self.bug == Bug::GrantCountsFromLastLook {
+            let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Wake::Grant { nonce, .. } = &mut wake {
+                *nonce = seen.last_nonce.get(&nonce.slot()).copied().unwrap_or(*nonce);
+            }
+        }
+        self.inner.deliver(wake);
+    }
+
+    fn renewed(&self) {
+        if self.bug != Bug::NoLookAfterSubscribing {
+            self.inner.renewed();
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! Planted bugs of Elections, and of what is done once in a period: see [`Bug`].
+
+use crate::world::Run;
+use crate::mutants::Bug;
+use leasehold_core::model::{Alive, LockState};
+use leasehold_core::{Acquired, Fate, FencingToken, Kind, Op, Pass, Release, Reply, Wake};
+
+impl Bug {
+    /// Whether a run has the locks that it is of.
+    pub const fn suits(self, run: &Run) -> bool {
+        if self.is_of_sharers() {
+            run.has_sharers()
+        } else if self.is_of_leaders() {
+            run.has_leaders()
+        } else if self.is_of_turns() {
+            run.has_turns()
+        } else {
+            !run.has_sharers()
+        }
+    }
+
+    /// Whether it shows only where there are Elections.
+    pub const fn is_of_leaders(self) -> bool {
+        matches!(
+            self,
+            Self::LeaderIsDeposed | Self::LooksTellAnother | Self::ObserverForgets | Self::LooksAreStale
+        )
+    }
+
+    /// Whether it shows only where something is done once in a period.
+    pub const fn is_of_turns(self) -> bool {
+        matches!(
+            self,
+            Self::RestIsForgotten
+                | Self::RestIsTooLong
+                | Self::SecondFinishEndsNext
+                | Self::TurnIsNotLengthened
+        )
+    }
+    /// Executes an operation with it.
+    pub(crate) fn apply_slip(
+        self,
+        state: &mut LockState,
+        now_us: u64,
+        op: &Op,
+        alive: Alive<'_>,
+    ) -> (Reply, Vec<Wake>) {
+        match (self, op) {
+            (Self::LeaderIsDeposed, Op::Acquire(ask)) if state.kind == Kind::Election => {
+                let mut other = state.clone();
+                other.value = None;
+                let done = other.apply(now_us, &Op::Acquire(ask.clone()), alive);
+                if matches!(done.0, Reply::Acquire(Acquired::Granted { .. })) {
+                    *state = other;
+                    return done;
+                }
+                state.apply(now_us, op, alive)
+            }
+            (Self::LooksTellAnother, Op::Inspect(_)) => {
+                let (mut reply, wakes) = state.apply(now_us, op, alive);
+                if let Reply::Inspect(seen) = &mut reply
+                    && let Some(fence) = seen.holder.as_mut().and_then(|holder| holder.fence.as_mut())
+                {
+                    *fence = FencingToken::new(fence.as_u64() + 1);
+                }
+                (reply, wakes)
+            }
+            (Self::RestIsForgotten, Op::Release(release @ Release { pass: Pass::Rest { .. }, .. })) => {
+                state.apply(now_us, &Op::Release(Release { pass: Pass::Grant, ..release.clone() }), alive)
+            }
+            (Self::RestIsTooLong, Op::Release(Release { pass: Pass::Rest { for_ms }, .. })) => {
+                let done = state.apply(now_us, op, alive);
+                let found = matches!(&done.0, Reply::Release(released) if released.found == Fate::Held);
+                if let Some(value) = state.value.as_mut().filter(|_| found) {
+                    value.expires_ms = Some(now_us / 1000 + for_ms);
+                }
+                done
+            }
+            (Self::SecondFinishEndsNext, Op::Release(release @ Release { pass: Pass::Rest { .. }, .. })) => {
+                let tenant = state.record.as_ref().and_then(|record| record.tenant.as_ref());
+                let next = tenant.map(|tenant| tenant.claim.clone()).filter(|claim| *claim != release.claim);
+                match next {
+                    Some(claim) => {
+                        state.apply(now_us, &Op::Release(Release { claim, ..release.clone() }), alive)
+                    }
+                    None => state.apply(now_us, op, alive),
+                }
+            }
+            _ => state.apply(now_us, op, alive),
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! Planted bugs of holds that a process hands on among its tasks, at the server: see [`Bug`].
+
+use crate::mutants::Bug;
+use leasehold_core::cohort::{BLOCK, Block};
+use leasehold_core::model::{Alive, LockState, Reserved};
+use leasehold_core::{Acquired, Extend, Extended, FencingToken, Op, Reply, Wake};
+
+/// More tokens than the clock has come on by in a second.
+const FAR_TOO_MANY: u32 = 1_000_000;
+
+impl Bug {
+    /// Whether the server makes it, and it shows where a hold is handed on or kept.
+    pub(crate) const fn is_of_passing(self) -> bool {
+        matches!(
+            self,
+            Self::ReservesForAnybody
+                | Self::ReservedIsForgotten
+                | Self::BlockSaysTooMuch
+                | Self::BlockOutrunsClock
+                | Self::BlockBeginsAnew
+                | Self::WantedIsNotTold
+                | Self::NobodySaysWhoWaits
+        )
+    }
+
+    /// Executes an operation with it.
+    pub(crate) fn apply_passed(
+        self,
+        state: &mut LockState,
+        now_us: u64,
+        op: &Op,
+        alive: Alive<'_>,
+    ) -> (Reply, Vec<Wake>) {
+        if self == Self::ReservedIsForgotten {
+            return self.apply_with_own_token(state, now_us, op, alive);
+        }
+        let (mut reply, mut wakes) = state.apply(now_us, op, alive);
+        if matches!(self, Self::WantedIsNotTold | Self::NobodySaysWhoWaits) {
+            wakes.retain(|wake| !matches!(wake, Wake::Wanted { .. }));
+        }
+        if self == Self::NobodySaysWhoWaits {
+            say_that_nobody_waits(&mut reply);
+        }
+        if let Op::Extend(Extend { reserve: Some(reserve), .. }) = op
+            && let Reply::Extend(extended) = &mut reply
+        {
+            self.reserve(state, now_us, reserve.tokens, extended);
+        }
+        (reply, wakes)
+    }
+
+    /// What comes of a question for tokens that was answered as it should be.
+    fn reserve(self, state: &mut LockState, now_us: u64, tokens: u32, extended: &mut Extended) {
+        let Some(record) = &mut state.record else { return };
+        let last = record.last.map_or(0, FencingToken::as_u64);
+        let tells = record.reserved.is_some_and(|reserved| reserved.tells);
+        let mut remember = |upto| record.reserved = Some(Reserved { upto, tells });
+        match (self, extended) {
+            (Self::ReservesForAnybody, extended @ Extended::NotHeld) => {
+                let greatest = record.last.max(record.reserved.map(|reserved| reserved.upto));
+                let (block, upto) = Block::after(greatest, now_us, tokens);
+                record.reserved = Some(Reserved { upto, tells });
+                *extended = Extended::Reserved { block, others_wait: false };
+            }
+            (Self::BlockSaysTooMuch, Extended::Reserved { block, .. }) => {
+                *block = block.first().map_or(Block::EMPTY, |first| Block::new(first, BLOCK));
+            }
+            (Self::BlockOutrunsClock, Extended::Reserved { block, .. }) => {
+                let Some(first) = block.first() else { return };
+                *block = Block::new(first, FAR_TOO_MANY);
+                remember(FencingToken::new(first.as_u64() + u64::from(FAR_TOO_MANY) - 1));
+            }
+            (Self::BlockBeginsAnew, Extended::Reserved { block, .. }) => {
+                *block = Block::new(FencingToken::new(last + 1), BLOCK);
+                remember(FencingToken::new(last + u64::from(BLOCK)));
+            }
+            _ => {}
+        }
+    }
+}
+
+fn say_that_nobody_waits(reply: &mut Reply) {
+    let acquired = match reply {
+        Reply::Extend(Extended::Reserved { others_wait, .. }) => {
+            *others_wait = false;
+            return;
+        }
+        Reply::Acquire(acquired) => Some(acquired),
+        Reply::Release(released) => released.next.as_mut().and_then(|next| next.as_mut().ok()),
+        _ => None,
+    };
+    if let Some(Acquired::Granted { others_wait, .. }) = acquired {
+        *others_wait = false;
+    }
+}

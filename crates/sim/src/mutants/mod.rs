@@ -1,0 +1,647 @@
+//! Bugs that are planted to see whether the checks find them.
+//!
+//! Each is a mistake that a lock like this has had somewhere, or could have. Those of the server change what an
+//! operation does ([`Bug::apply`]); those of a client stand between the engine and its store, its mailbox or its clock
+//! (`planted`). Those of locks that several have side by side are in `spoil`, those of Elections and turns in `slips`,
+//! those of holds that a process hands on in `passed`. They are switched on for one run, and nothing of them is in the product.
+
+use crate::mutants::shared::barge;
+pub(crate) mod client;
+mod election;
+mod handoff;
+mod shared;
+
+use leasehold_core::model::{Alive, Content, Entries, Entry, LockState, Sessions, Value, Vital, everybody};
+use leasehold_core::{
+    Acquire, Acquired, Claim, Extended, Fate, FencingToken, HoldId, Kind, Life, Op, OwnValue, Pass, Reply,
+    Seen, SessionOp, SessionReply, Share, Wake,
+};
+use std::mem;
+
+/// A planted bug.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Bug {
+    /// A release ends whatever hold is there.
+    ReleaseWithoutComparing,
+    /// An extend lengthens whatever hold is there, and says so to one who lost it.
+    ExtendWithoutComparing,
+    /// An extend sets the expiry, also to an earlier time.
+    ExtendThatShortens,
+    /// A release grants a place that lapsed long ago.
+    GrantToTheDead,
+    /// Whoever asks gets a free lock, whoever waits.
+    Barging,
+    /// The one who came last is granted the lock first.
+    LastComeFirstServed,
+    /// A release frees the lock and leaves it to the waiters to find out.
+    ReleaseThatGrantsNobody,
+    /// A grant is not told.
+    GrantWithoutMessage,
+    /// A new hold's key gets no expiry.
+    KeyWithoutExpiry,
+    /// The token is one more than the last one, and begins anew where there is none.
+    TokenThatCounts,
+    /// The token is the time, whatever was given before.
+    TokenOfTheClock,
+    /// A resent acquire of a hold that was released takes the lock again.
+    SpentHoldReturns,
+    /// An eviction does not look whether the session lives.
+    EvictsTheLiving,
+    /// An eviction takes what lives by its lease alone.
+    EvictsLeases,
+    /// Whoever has the lock is freed of it, whoever was seen.
+    FreesWithoutComparing,
+    /// A beat brings a session back that has lapsed.
+    BeatRevivesTheDead,
+    /// A release ends all that its owner has.
+    ReleaseEndsTheStay,
+    /// Who enters again sets the expiry, also to an earlier time.
+    EnteringShortens,
+    /// Whoever comes is let in to what another owner has.
+    EntersWithoutComparing,
+    /// An entry that is asked for a second time counts twice.
+    ResentEntryCountsTwice,
+    /// Who enters again lengthens also what nobody may have any more.
+    GhostsAreLengthened,
+    /// Who enters again gets a token of his own, and with him all that his owner has.
+    EntryHasOwnToken,
+    /// The next owner gets the token of the one before him.
+    NextOwnerHasOldToken,
+    /// A release says that the lock is free while its owner has it yet.
+    SaysFreeWhileHeld,
+    /// The release of an entry that is gone takes another one of its owner's.
+    GoneEntryTakesAnother,
+    /// The death of one process ends also what others have of the same owner.
+    EvictionEndsTheStay,
+    /// Who enters again waits behind those who stand in the queue.
+    EnteringWaits,
+    /// Some of several locks are taken although another is not free.
+    TakesSomeOfAll,
+    /// A reader is let in beside a writer.
+    ReaderBesideWriter,
+    /// A writer is let in beside readers.
+    WriterBesideReaders,
+    /// A reader becomes the writer while others read.
+    UpgradeBesideReaders,
+    /// Two may become the writer, who wait for each other then.
+    TwoMayUpgrade,
+    /// Whoever has permits is counted for one.
+    PermitsWeighOne,
+    /// A release that comes twice frees another's permits.
+    PermitFreedTwice,
+    /// The release of what is gone ends what another has.
+    LateReleaseFreesAnother,
+    /// Whoever lengthens what he has lengthens what all others have.
+    LiveKeepsDead,
+    /// A reader passes a writer who waits.
+    ReadersBarge,
+    /// Who wants permits that are there passes one who waits for more.
+    FewerPermitsBarge,
+    /// The number of permits is set whatever it is, also by a late message.
+    ResizeWithoutComparing,
+    /// When there are more permits nobody who waits is let in.
+    ResizeServesNobody,
+    /// Of those who are let in together only the first is told.
+    SecondIsNotTold,
+    /// A barrier lets in one less than are to meet.
+    BarrierLacksOne,
+    /// A latch opens when all but one have arrived.
+    LatchOpensEarly,
+
+    /// Tokens are reserved also for one who does not have the lock.
+    ReservesForAnybody,
+    /// The next holder gets a token that was reserved for the one before.
+    ReservedIsForgotten,
+    /// More tokens are said to be reserved than are remembered.
+    BlockSaysTooMuch,
+    /// So many tokens are reserved that the clock takes long to come up with them.
+    BlockOutrunsClock,
+    /// What was reserved before is not thought of when more is reserved.
+    BlockBeginsAnew,
+    /// A holder who wants to be told is not told that another asks for the lock.
+    WantedIsNotTold,
+    /// Nor does any answer say that others wait.
+    NobodySaysWhoWaits,
+
+    /// An Election is won by whoever asks first of those who wait, though somebody leads.
+    LeaderIsDeposed,
+    /// A look tells a token that was never given.
+    LooksTellAnother,
+    /// What was finished rests for no time at all.
+    RestIsForgotten,
+    /// What was finished rests for the period from its end on, not from its beginning.
+    RestIsTooLong,
+    /// A finish that comes late, or twice, ends the next turn.
+    SecondFinishEndsNext,
+
+    /// Validity counts from when the reply arrived.
+    ValidFromReply,
+    /// Nothing is allowed for the drift of the clocks.
+    NoDrift,
+    /// A grant counts from the last look, not from the one that it answers.
+    GrantCountsFromLastLook,
+    /// No look follows a new subscription.
+    NoLookAfterSubscribing,
+    /// An operation without a reply counts as not executed.
+    UnknownIsNo,
+    /// An extend without a reply counts as a success.
+    UnknownExtendIsYes,
+    /// An acquire without a reply counts as a success.
+    UnknownAcquireIsYes,
+    /// An acquire that ended without a reply is not undone.
+    NoUndo,
+    /// Who gives up waiting does not leave the queue.
+    PlaceIsNotLeft,
+    /// An acquire is sent again under another hold when its reply does not come.
+    ResentWithFreshHold,
+    /// A hold whose release had no reply is asked for again.
+    ReleasedHoldIsReused,
+    /// A hold is renewed once more after its release.
+    RenewedAfterRelease,
+    /// The client's clock stands still while the process does.
+    ClockStandsStill,
+    /// A place is kept for less time than its waiter lets pass between two looks.
+    PlaceKeptTooShort,
+    /// A dropped guard's hold is not given back.
+    DroppedGuardKeepsLock,
+    /// A session counts from when the reply to its beat arrived.
+    SessionFromReply,
+    /// Holds are believed for longer than the session lives.
+    HoldsAreNotCapped,
+    /// Holds are believed although the session is known to have lapsed.
+    HoldsOutliveLapse,
+    /// A session that lapsed is begun again, with its old id.
+    LapsedSessionReturns,
+    /// Whoever waits never asks about the one ahead.
+    NobodyIsWatched,
+    /// A beat without a reply counts as a success.
+    UnknownBeatIsYes,
+    /// What was asked for together is not undone where there was no answer.
+    NoUndoOfAll,
+    /// Of several locks that are dropped together all but one are given back.
+    OneOfAllIsKept,
+    /// What an owner holds who came from another process lives with the session of this one.
+    TravellerHasSession,
+    /// Whoever observes does not remember whom he was told of, and looks at a server that is behind now and then.
+    ObserverForgets,
+    /// A look tells what the first one told.
+    LooksAreStale,
+    /// A turn is not lengthened to its time, and believed for as long.
+    TurnIsNotLengthened,
+    /// A question for tokens without a reply counts as one that was given some.
+    UnknownReserveIsYes,
+    /// A hold is handed on by the tokens that were reserved for the one before it.
+    FormerBlockIsUsed,
+    /// It is not said that one wants to be told when another asks for the lock.
+    TellingIsNotAskedFor,
+    /// The message that another asks for the lock is not heeded.
+    WantedIsSwallowed,
+    /// What was kept for whoever comes is not given back.
+    KeptIsNotGivenBack,
+}
+
+impl Bug {
+    /// All of them.
+    pub const ALL: [Self; 87] = [
+        Self::ReleaseWithoutComparing,
+        Self::ExtendWithoutComparing,
+        Self::ExtendThatShortens,
+        Self::GrantToTheDead,
+        Self::Barging,
+        Self::LastComeFirstServed,
+        Self::ReleaseThatGrantsNobody,
+        Self::GrantWithoutMessage,
+        Self::KeyWithoutExpiry,
+        Self::TokenThatCounts,
+        Self::TokenOfTheClock,
+        Self::SpentHoldReturns,
+        Self::EvictsTheLiving,
+        Self::EvictsLeases,
+        Self::FreesWithoutComparing,
+        Self::BeatRevivesTheDead,
+        Self::ReleaseEndsTheStay,
+        Self::EnteringShortens,
+        Self::EntersWithoutComparing,
+        Self::ResentEntryCountsTwice,
+        Self::GhostsAreLengthened,
+        Self::EntryHasOwnToken,
+        Self::NextOwnerHasOldToken,
+        Self::SaysFreeWhileHeld,
+        Self::GoneEntryTakesAnother,
+        Self::EvictionEndsTheStay,
+        Self::EnteringWaits,
+        Self::TakesSomeOfAll,
+        Self::ReaderBesideWriter,
+        Self::WriterBesideReaders,
+        Self::UpgradeBesideReaders,
+        Self::TwoMayUpgrade,
+        Self::PermitsWeighOne,
+        Self::PermitFreedTwice,
+        Self::LateReleaseFreesAnother,
+        Self::LiveKeepsDead,
+        Self::ReadersBarge,
+        Self::FewerPermitsBarge,
+        Self::ResizeWithoutComparing,
+        Self::ResizeServesNobody,
+        Self::SecondIsNotTold,
+        Self::BarrierLacksOne,
+        Self::LatchOpensEarly,
+        Self::ReservesForAnybody,
+        Self::ReservedIsForgotten,
+        Self::BlockSaysTooMuch,
+        Self::BlockOutrunsClock,
+        Self::BlockBeginsAnew,
+        Self::WantedIsNotTold,
+        Self::NobodySaysWhoWaits,
+        Self::LeaderIsDeposed,
+        Self::LooksTellAnother,
+        Self::RestIsForgotten,
+        Self::RestIsTooLong,
+        Self::SecondFinishEndsNext,
+        Self::ValidFromReply,
+        Self::NoDrift,
+        Self::GrantCountsFromLastLook,
+        Self::NoLookAfterSubscribing,
+        Self::UnknownIsNo,
+        Self::UnknownExtendIsYes,
+        Self::UnknownAcquireIsYes,
+        Self::NoUndo,
+        Self::PlaceIsNotLeft,
+        Self::ResentWithFreshHold,
+        Self::ReleasedHoldIsReused,
+        Self::RenewedAfterRelease,
+        Self::ClockStandsStill,
+        Self::PlaceKeptTooShort,
+        Self::DroppedGuardKeepsLock,
+        Self::SessionFromReply,
+        Self::HoldsAreNotCapped,
+        Self::HoldsOutliveLapse,
+        Self::LapsedSessionReturns,
+        Self::NobodyIsWatched,
+        Self::UnknownBeatIsYes,
+        Self::NoUndoOfAll,
+        Self::OneOfAllIsKept,
+        Self::TravellerHasSession,
+        Self::ObserverForgets,
+        Self::LooksAreStale,
+        Self::TurnIsNotLengthened,
+        Self::UnknownReserveIsYes,
+        Self::FormerBlockIsUsed,
+        Self::TellingIsNotAskedFor,
+        Self::WantedIsSwallowed,
+        Self::KeptIsNotGivenBack,
+    ];
+
+    /// Executes an operation at the server, with this bug if it is one of the server's.
+    pub(crate) fn apply(
+        self,
+        state: &mut LockState,
+        now_us: u64,
+        op: &Op,
+        alive: Alive<'_>,
+    ) -> (Reply, Vec<Wake>) {
+        if self.is_of_sharers() {
+            return self.apply_to_parts(state, now_us, op, alive);
+        }
+        if self.is_of_passing() {
+            return self.apply_passed(state, now_us, op, alive);
+        }
+        if self.is_of_leaders() || self.is_of_turns() {
+            return self.apply_slip(state, now_us, op, alive);
+        }
+        match (self, op) {
+            (Self::ReleaseWithoutComparing, Op::Release(release)) => {
+                let mut release = release.clone();
+                release.claim = holder(state).unwrap_or(release.claim);
+                state.apply(now_us, &Op::Release(release), alive)
+            }
+            (Self::ExtendWithoutComparing, Op::Extend(extend)) => {
+                let mut extend = extend.clone();
+                extend.claim = holder(state).unwrap_or(extend.claim);
+                state.apply(now_us, &Op::Extend(extend), alive)
+            }
+            (Self::ExtendThatShortens, Op::Extend(extend)) => {
+                let done = state.apply(now_us, op, alive);
+                if let (Reply::Extend(Extended::Extended | Extended::Reserved { .. }), Some(value)) =
+                    (&done.0, &mut state.value)
+                {
+                    value.expires_ms = Some(now_us / 1000 + extend.lease_ms);
+                }
+                done
+            }
+            (Self::GrantToTheDead, Op::Release(_)) => {
+                for place in state.record.iter_mut().flat_map(|record| record.places.values_mut()) {
+                    place.expires_ms = place.expires_ms.max(now_us / 1000 + 1);
+                }
+                state.apply(now_us, op, alive)
+            }
+            (Self::Barging, Op::Acquire(ask)) => barge(state, now_us, ask, alive),
+            (Self::LastComeFirstServed, Op::Release(_)) => {
+                if let Some(record) = &mut state.record {
+                    let tickets: Vec<_> = record.tickets.keys().copied().collect();
+                    let sessions: Vec<_> = record.tickets.values().rev().copied().collect();
+                    record.tickets = tickets.into_iter().zip(sessions).collect();
+                    for (ticket, session) in &record.tickets {
+                        if let Some(place) = record.places.get_mut(session) {
+                            place.ticket = *ticket;
+                        }
+                    }
+                }
+                state.apply(now_us, op, alive)
+            }
+            (Self::ReleaseThatGrantsNobody, Op::Release(release)) => {
+                let mut release = release.clone();
+                release.pass = Pass::Free;
+                state.apply(now_us, &Op::Release(release), alive)
+            }
+            (Self::GrantWithoutMessage, _) => (state.apply(now_us, op, alive).0, Vec::new()),
+            (Self::KeyWithoutExpiry, Op::Acquire(_)) => {
+                let done = state.apply(now_us, op, alive);
+                if let (Reply::Acquire(Acquired::Granted { .. }), Some(value)) = (&done.0, &mut state.value) {
+                    value.expires_ms = None;
+                }
+                done
+            }
+            (Self::TokenThatCounts | Self::TokenOfTheClock, _) => {
+                self.apply_with_own_token(state, now_us, op, alive)
+            }
+            (Self::SpentHoldReturns, _) => {
+                let done = state.apply(now_us, op, alive);
+                if let Some(record) = &mut state.record {
+                    record.ended.kept.clear();
+                }
+                done
+            }
+            _ => self.apply_to_others(state, now_us, op, alive),
+        }
+    }
+
+    /// The same, for operations that end what others hold.
+    fn apply_to_others(
+        self,
+        state: &mut LockState,
+        now_us: u64,
+        op: &Op,
+        alive: Alive<'_>,
+    ) -> (Reply, Vec<Wake>) {
+        match (self, op) {
+            (Self::EvictsTheLiving, _) => state.apply(now_us, op, &|_| Vital::Lapsed),
+            (Self::EvictsLeases, Op::Acquire(_) | Op::Evict(_)) => {
+                // To this server everything lives with its session.
+                let mut leases = Vec::new();
+                each_life(state, |hold, life| {
+                    if mem::replace(life, Life::Session { alive_ms: 1 }) == Life::Lease {
+                        leases.push(hold);
+                    }
+                });
+                let done = state.apply(now_us, op, alive);
+                each_life(state, |hold, life| {
+                    if leases.contains(&hold) {
+                        *life = Life::Lease;
+                    }
+                });
+                done
+            }
+            (Self::FreesWithoutComparing, Op::Free(free)) => {
+                let mut free = free.clone();
+                let last = holder(state).and(state.record.as_ref()).and_then(|record| record.last);
+                free.seen = last.map_or(free.seen, Seen::Hold);
+                state.apply(now_us, &Op::Free(free), alive)
+            }
+            _ if entries(state).is_some() => self.apply_to_entries(state, now_us, op, alive),
+            _ => self.apply_to_no_entries(state, now_us, op, alive),
+        }
+    }
+
+    /// The same, for a ReentrantMutex that somebody has.
+    fn apply_to_entries(
+        self,
+        state: &mut LockState,
+        now_us: u64,
+        op: &Op,
+        alive: Alive<'_>,
+    ) -> (Reply, Vec<Wake>) {
+        let before = entries(state).map_or_else(Vec::new, |entries| entries.holds.clone());
+        match (self, op) {
+            (Self::EntersWithoutComparing, Op::Acquire(ask)) => {
+                let mut ask = ask.clone();
+                ask.claim.value = holder(state).and_then(|holder| holder.value).or(ask.claim.value);
+                state.apply(now_us, &Op::Acquire(ask), alive)
+            }
+            (Self::EnteringWaits, Op::Acquire(ask)) => enter_in_line(state, now_us, ask, alive),
+            (Self::GhostsAreLengthened, Op::Acquire(_)) => {
+                let done = state.apply(now_us, op, alive);
+                lengthen_all(state, now_us);
+                done
+            }
+            (Self::EvictionEndsTheStay, _) => {
+                let dead = match op {
+                    Op::Acquire(ask) => ask.ahead,
+                    Op::Evict(evict) => Some(evict.dead),
+                    _ => None,
+                };
+                let dead = dead.filter(|dead| matches!(alive(*dead), Vital::Lapsed));
+                let dies =
+                    |entry: &Entry| entry.life.ends_with_session() && Some(entry.hold.session()) == dead;
+                if before.iter().any(dies) {
+                    state.value = None;
+                }
+                state.apply(now_us, op, alive)
+            }
+            (Self::GoneEntryTakesAnother, Op::Release(release)) => {
+                let mut release = release.clone();
+                let is_owner = holder(state).is_some_and(|holder| holder.value == release.claim.value);
+                let is_there = before.iter().any(|entry| entry.hold == release.claim.hold);
+                if let Some(first) = before.first().filter(|_| is_owner && !is_there) {
+                    release.claim.hold = first.hold;
+                }
+                state.apply(now_us, &Op::Release(release), alive)
+            }
+            _ => {
+                let (mut reply, wakes) = state.apply(now_us, op, alive);
+                self.spoil(state, now_us, op, &mut reply, &before);
+                (reply, wakes)
+            }
+        }
+    }
+
+    /// What comes of an operation on entries that was executed as it should be.
+    fn spoil(self, state: &mut LockState, now_us: u64, op: &Op, reply: &mut Reply, before: &[Entry]) {
+        let was_there = |hold: HoldId| before.iter().any(|entry| entry.hold == hold);
+        let left = entries(state).map_or(0, |entries| entries.holds.len());
+        match (self, op, reply) {
+            (Self::ReleaseEndsTheStay, Op::Release(_), Reply::Release(released))
+                if released.found == Fate::Held && released.left > 0 =>
+            {
+                (state.value, released.left) = (None, 0);
+            }
+            (Self::SaysFreeWhileHeld, Op::Release(_), Reply::Release(released)) => released.left = 0,
+            (Self::EnteringShortens, Op::Acquire(ask), Reply::Acquire(Acquired::Granted { .. })) => {
+                if let Some(value) = state.value.as_mut().filter(|_| left > 1) {
+                    value.expires_ms = Some(now_us / 1000 + ask.lease_ms);
+                }
+            }
+            (Self::ResentEntryCountsTwice, Op::Acquire(ask), _) if was_there(ask.claim.hold) => {
+                if let Some(Value { content: Content::Entries(entries), .. }) = &mut state.value {
+                    entries.count += 1;
+                }
+            }
+            (Self::EntryHasOwnToken, Op::Acquire(ask), Reply::Acquire(Acquired::Granted { fence, .. }))
+                if left > 1 && !was_there(ask.claim.hold) =>
+            {
+                let last = state.record.as_mut().map(|record| &mut record.last);
+                if let (Some(last), Some(Value { content: Content::Entries(entries), .. })) =
+                    (last, &mut state.value)
+                {
+                    *fence = FencingToken::after(*last, now_us);
+                    (*last, entries.fence) = (Some(*fence), Some(*fence));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The same, for any other lock.
+    fn apply_to_no_entries(
+        self,
+        state: &mut LockState,
+        now_us: u64,
+        op: &Op,
+        alive: Alive<'_>,
+    ) -> (Reply, Vec<Wake>) {
+        match self {
+            Self::NextOwnerHasOldToken if state.kind == Kind::Reentrant => {
+                self.apply_with_own_token(state, now_us, op, alive)
+            }
+            _ => state.apply(now_us, op, alive),
+        }
+    }
+
+    /// Takes all of several locks at the server, with this bug if it is one of the server's.
+    pub(crate) fn take_all(self, locks: &mut [(&mut LockState, &Acquire)], now_us: u64) -> Vec<Share> {
+        if self != Self::TakesSomeOfAll {
+            return LockState::take_all(locks, now_us);
+        }
+        let take = |(state, ask): &mut (&mut LockState, &Acquire)| {
+            let ask = Acquire { queue: None, ahead: None, ..(*ask).clone() };
+            match state.apply(now_us, &Op::Acquire(ask), &everybody).0 {
+                Reply::Acquire(had @ Acquired::Granted { .. }) => Share::Had(had),
+                Reply::Acquire(other) => Share::InTheWay(Ok(other)),
+                _ => Share::Open,
+            }
+        };
+        locks.iter_mut().map(take).collect()
+    }
+
+    /// Executes an operation on sessions at the server, with this bug if it is one of the server's.
+    pub(crate) fn attend(self, sessions: &mut Sessions, now_ms: u64, op: &SessionOp) -> SessionReply {
+        if let (Self::BeatRevivesTheDead, SessionOp::Beat(beat)) = (self, op)
+            && let Some(record) = sessions.records.get_mut(&beat.session)
+        {
+            record.alive_until_ms = record.alive_until_ms.max(now_ms);
+        }
+        sessions.apply(now_ms, op)
+    }
+
+    pub(crate) fn apply_with_own_token(
+        self,
+        state: &mut LockState,
+        now_us: u64,
+        op: &Op,
+        alive: Alive<'_>,
+    ) -> (Reply, Vec<Wake>) {
+        let before = state.record.as_ref().and_then(|record| record.last);
+        let (mut reply, mut wakes) = state.apply(now_us, op, alive);
+        let after = state.record.as_mut().and_then(|record| record.last.as_mut());
+        let Some(after) = after.filter(|after| Some(**after) != before) else { return (reply, wakes) };
+        let token = match self {
+            Self::TokenThatCounts => before.map_or(1, |before| before.as_u64() + 1),
+            Self::NextOwnerHasOldToken => before.map_or(now_us, FencingToken::as_u64),
+            Self::ReservedIsForgotten => FencingToken::after(before, now_us).as_u64(),
+            _ => now_us,
+        };
+        let (right, wrong) = (*after, FencingToken::new(token));
+        *after = wrong;
+        if let Some(Value { content: Content::Entries(entries), .. }) = &mut state.value {
+            entries.fence = Some(wrong);
+        }
+        for wake in &mut wakes {
+            if let Wake::Grant { fence, .. } = wake {
+                *fence = wrong;
+            }
+        }
+        let acquired = match &mut reply {
+            Reply::Acquire(acquired) => Some(acquired),
+            Reply::Release(released) => released.next.as_mut().and_then(|next| next.as_mut().ok()),
+            _ => None,
+        };
+        if let Some(Acquired::Granted { fence, .. }) = acquired
+            && *fence == right
+        {
+            *fence = wrong;
+        }
+        (reply, wakes)
+    }
+}
+
+/// The entries of a ReentrantMutex that somebody has.
+fn entries(state: &LockState) -> Option<&Entries> {
+    state.value.as_ref()?.content.entries()
+}
+
+fn each_entry(state: &mut LockState, each: impl FnMut(&mut Entry)) {
+    if let Some(Value { content: Content::Entries(entries), .. }) = &mut state.value {
+        entries.holds.iter_mut().for_each(each);
+    }
+}
+
+/// Lets all entries of an owner last as long as one that begins now.
+fn lengthen_all(state: &mut LockState, now_us: u64) {
+    let Some(until_ms) = entries(state).map(|entries| now_us / 1000 + entries.lease_ms) else { return };
+    each_entry(state, |entry| entry.until_ms = entry.until_ms.max(until_ms));
+    if let Some(value) = &mut state.value {
+        value.expires_ms = value.expires_ms.map(|at_ms| at_ms.max(until_ms));
+    }
+}
+
+/// Lets nobody in past those who wait, also if he is of the owner who has the lock.
+fn enter_in_line(state: &mut LockState, now_us: u64, ask: &Acquire, alive: Alive<'_>) -> (Reply, Vec<Wake>) {
+    let is_there = entries(state).is_some_and(|entries| entries.entry(&ask.claim.hold).is_some());
+    let lives = |entry: &Entry| entry.until_ms >= now_us / 1000;
+    let is_had = entries(state).is_some_and(|entries| entries.holds.iter().any(lives));
+    let is_awaited = state.record.as_ref().is_some_and(|record| !record.tickets.is_empty());
+    let Some(other) = OwnValue::new("nobody").ok().filter(|_| is_awaited && is_had && !is_there) else {
+        return state.apply(now_us, &Op::Acquire(ask.clone()), alive);
+    };
+    let claim = Claim { value: Some(other), ..ask.claim.clone() };
+    let done = state.apply(now_us, &Op::Acquire(Acquire { claim, ahead: None, ..ask.clone() }), alive);
+    for place in state.record.iter_mut().flat_map(|record| record.places.values_mut()) {
+        if place.claim.hold == ask.claim.hold {
+            place.claim = ask.claim.clone();
+        }
+    }
+    done
+}
+
+/// What ends each hold and place of a lock.
+fn each_life(state: &mut LockState, mut each: impl FnMut(HoldId, &mut Life)) {
+    let Some(record) = &mut state.record else { return };
+    if let Some(tenant) = &mut record.tenant {
+        each(tenant.claim.hold, &mut tenant.life);
+    }
+    for place in record.places.values_mut() {
+        each(place.claim.hold, &mut place.life);
+    }
+    each_entry(state, |entry| each(entry.hold, &mut entry.life));
+}
+
+/// Who has the lock: the first, where an owner has it several times.
+fn holder(state: &LockState) -> Option<Claim> {
+    let value = state.value.as_ref()?;
+    if let Some(entries) = value.content.entries() {
+        let hold = entries.holds.first()?.hold;
+        return Some(Claim { hold, value: Some(entries.owner.clone()) });
+    }
+    let tenant = state.record.as_ref()?.tenant.as_ref()?;
+    (value.content.token() == Some(&*state.kind.token(&tenant.claim))).then(|| tenant.claim.clone())
+}

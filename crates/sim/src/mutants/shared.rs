@@ -1,0 +1,224 @@
+//! Planted bugs of locks that several can have side by side: see [`Bug`].
+
+use crate::mutants::Bug;
+use leasehold_core::model::{Alive, Content, LockState, Part, Parts, PlaceId, Value};
+use leasehold_core::{Acquire, Ended, Extended, Fate, Op, Portion, Reply, Resize, Wake};
+use std::mem;
+
+impl Bug {
+    /// Whether it shows only where several have a lock side by side.
+    pub const fn is_of_sharers(self) -> bool {
+        matches!(
+            self,
+            Self::ReaderBesideWriter
+                | Self::WriterBesideReaders
+                | Self::UpgradeBesideReaders
+                | Self::TwoMayUpgrade
+                | Self::PermitsWeighOne
+                | Self::PermitFreedTwice
+                | Self::LateReleaseFreesAnother
+                | Self::LiveKeepsDead
+                | Self::ReadersBarge
+                | Self::FewerPermitsBarge
+                | Self::ResizeWithoutComparing
+                | Self::ResizeServesNobody
+                | Self::SecondIsNotTold
+                | Self::BarrierLacksOne
+                | Self::LatchOpensEarly
+        )
+    }
+
+    /// Executes an operation on a lock that several can have side by side.
+    pub(crate) fn apply_to_parts(
+        self,
+        state: &mut LockState,
+        now_us: u64,
+        op: &Op,
+        alive: Alive<'_>,
+    ) -> (Reply, Vec<Wake>) {
+        let writes = |part: &Part| matches!(part.portion, Portion::Write | Portion::Upgrade);
+        let reads = |part: &Part| part.portion == Portion::Read;
+        let may = |part: &Part| part.portion == Portion::Upgradable;
+        let portion = if let Op::Acquire(ask) = op { ask.portion } else { Portion::Whole };
+        match (self, op, portion) {
+            (Self::ReaderBesideWriter, _, Portion::Read) => without(state, writes, now_us, op, alive),
+            (Self::WriterBesideReaders, _, Portion::Write)
+            | (Self::UpgradeBesideReaders, _, Portion::Upgrade) => without(state, reads, now_us, op, alive),
+            (Self::TwoMayUpgrade, _, Portion::Upgradable) => without(state, may, now_us, op, alive),
+            (Self::PermitsWeighOne, _, Portion::Permits { .. }) => weightless(state, now_us, op, alive),
+            (Self::ReadersBarge, Op::Acquire(ask), Portion::Read)
+            | (Self::FewerPermitsBarge, Op::Acquire(ask), Portion::Permits { .. }) => {
+                barge(state, now_us, ask, alive)
+            }
+            (Self::BarrierLacksOne, Op::Acquire(ask), Portion::Meet { of: 2.. })
+            | (Self::LatchOpensEarly, Op::Acquire(ask), Portion::Await { of: 2.. }) => {
+                one_less(state, now_us, ask, alive)
+            }
+            (Self::ResizeWithoutComparing, Op::Resize(resize), _) => {
+                let seen = state.record.as_ref().and_then(|record| record.limit);
+                state.apply(now_us, &Op::Resize(Resize { seen, ..*resize }), alive)
+            }
+            (Self::ResizeServesNobody, Op::Resize(_), _) => {
+                let hidden = state.record.as_mut().map(|record| mem::take(&mut record.tickets));
+                let done = state.apply(now_us, op, alive);
+                if let (Some(record), Some(hidden)) = (&mut state.record, hidden) {
+                    record.tickets = hidden;
+                }
+                done
+            }
+            _ => {
+                let (reply, mut wakes) = state.apply(now_us, op, alive);
+                self.spoil_parts(state, op, &reply);
+                if self == Self::SecondIsNotTold {
+                    wakes.truncate(1);
+                }
+                (reply, wakes)
+            }
+        }
+    }
+
+    /// What comes of an operation that was executed as it should be.
+    fn spoil_parts(self, state: &mut LockState, op: &Op, reply: &Reply) {
+        let Some(Value { content: Content::Parts(parts), expires_ms }) = &mut state.value else { return };
+        let goes = match (self, reply) {
+            (Self::PermitFreedTwice, Reply::Release(released)) => {
+                released.found == Fate::Ended(Ended::Released)
+            }
+            (Self::LateReleaseFreesAnother, Reply::Release(released)) => {
+                matches!(released.found, Fate::Vanished | Fate::Ended(_))
+            }
+            (Self::LiveKeepsDead, Reply::Extend(Extended::Extended)) => {
+                if let Op::Extend(extend) = op
+                    && let Some(until_ms) = parts.part(&extend.claim.hold).map(|part| part.until_ms)
+                {
+                    let each = parts.holds.iter_mut();
+                    each.for_each(|part| part.until_ms = part.until_ms.max(until_ms));
+                    *expires_ms = (*expires_ms).max(Some(until_ms));
+                }
+                false
+            }
+            _ => false,
+        };
+        if goes {
+            parts.holds.remove(0);
+            if parts.holds.is_empty() {
+                state.value = None;
+            }
+        }
+    }
+}
+
+/// Executes an operation as if nobody else waited than the one who asks.
+pub(crate) fn barge(
+    state: &mut LockState,
+    now_us: u64,
+    ask: &Acquire,
+    alive: Alive<'_>,
+) -> (Reply, Vec<Wake>) {
+    // Nobody else is seen to wait while this one asks.
+    let hidden = state.record.as_mut().map(|record| {
+        let mine = record.places.remove(&PlaceId::of(state.kind, &ask.claim.hold));
+        let hidden = (mem::take(&mut record.tickets), mem::take(&mut record.places));
+        drop(mine);
+        hidden
+    });
+    let done = state.apply(now_us, &Op::Acquire(ask.clone()), alive);
+    if let (Some(record), Some((tickets, places))) = (&mut state.record, hidden) {
+        for (ticket, id) in tickets {
+            if let Some(place) = places.get(&id)
+                && !record.places.contains_key(&id)
+            {
+                record.tickets.insert(ticket, id);
+                record.places.insert(id, place.clone());
+            }
+        }
+    }
+    done
+}
+
+/// Executes an operation as if some parts were not there.
+fn without(
+    state: &mut LockState,
+    hides: impl Fn(&Part) -> bool,
+    now_us: u64,
+    op: &Op,
+    alive: Alive<'_>,
+) -> (Reply, Vec<Wake>) {
+    let own = if let Op::Acquire(ask) = op { Some(ask.claim.hold) } else { None };
+    let mut hidden = Vec::new();
+    if let Some(Value { content: Content::Parts(parts), .. }) = &mut state.value {
+        let goes = |part: &Part| hides(part) && Some(part.hold) != own;
+        let (away, left) = mem::take(&mut parts.holds).into_iter().partition(goes);
+        (hidden, parts.holds) = (away, left);
+    }
+    let done = state.apply(now_us, op, alive);
+    // What has ended meanwhile does not come back.
+    hidden.retain(|part| part.until_ms >= now_us / 1000);
+    if hidden.is_empty() {
+        return done;
+    }
+    let empty = Value { content: Content::Parts(Parts::default()), expires_ms: None };
+    if let Value { content: Content::Parts(parts), expires_ms } = state.value.get_or_insert(empty) {
+        parts.holds.extend(hidden);
+        parts.holds.sort_by_key(|part| part.fence);
+        *expires_ms = parts.holds.iter().map(|part| part.until_ms).max();
+    }
+    done
+}
+
+/// Executes an operation as if each who has permits had one.
+fn weightless(state: &mut LockState, now_us: u64, op: &Op, alive: Alive<'_>) -> (Reply, Vec<Wake>) {
+    let mut weights = Vec::new();
+    if let Some(Value { content: Content::Parts(parts), .. }) = &mut state.value {
+        for part in &mut parts.holds {
+            weights.push((part.hold, part.portion));
+            if let Portion::Permits { count, .. } = &mut part.portion {
+                *count = 1;
+            }
+        }
+    }
+    let done = state.apply(now_us, op, alive);
+    if let Some(Value { content: Content::Parts(parts), .. }) = &mut state.value {
+        for part in &mut parts.holds {
+            let known = weights.iter().find(|(hold, _)| *hold == part.hold);
+            part.portion = known.map_or(part.portion, |(_, portion)| *portion);
+        }
+    }
+    done
+}
+
+/// Executes an acquire as if one less were to come than was said.
+fn one_less(state: &mut LockState, now_us: u64, ask: &Acquire, alive: Alive<'_>) -> (Reply, Vec<Wake>) {
+    let less = |portion: &mut Portion| {
+        if let Portion::Meet { of } | Portion::Await { of } = portion {
+            *of -= 1;
+        }
+    };
+    let more = |portion: &mut Portion| {
+        if let Portion::Meet { of } | Portion::Await { of } = portion {
+            *of += 1;
+        }
+    };
+    let mut asked = ask.clone();
+    less(&mut asked.portion);
+    each_portion(state, less);
+    let limit = state.record.as_mut().and_then(|record| record.limit.as_mut());
+    if let Some(limit) = limit {
+        *limit -= 1;
+    }
+    let done = state.apply(now_us, &Op::Acquire(asked), alive);
+    each_portion(state, more);
+    if let Some(record) = &mut state.record {
+        record.limit = ask.portion.of();
+    }
+    done
+}
+
+fn each_portion(state: &mut LockState, mut each: impl FnMut(&mut Portion)) {
+    for place in state.record.iter_mut().flat_map(|record| record.places.values_mut()) {
+        each(&mut place.portion);
+    }
+    if let Some(Value { content: Content::Parts(parts), .. }) = &mut state.value {
+        parts.holds.iter_mut().for_each(|part| each(&mut part.portion));
+    }
+}

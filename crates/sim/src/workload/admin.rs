@@ -1,0 +1,68 @@
+//! Those who end what others hold: a monitor of the dead, and a person.
+//!
+//! Both talk to the server as clients do, by a link on which everything can go wrong.
+
+use crate::world::Sim;
+use crate::world::store::SimStore;
+use leasehold_testkit::Random;
+use leasehold::store::{Lock, Op, Outcome, Reply, SessionOp, SessionReply, Store};
+use leasehold_core::{Evict, Free, Inspect, Inspection, Label, Place, Seen, SessionEntry};
+use std::time::Duration;
+
+/// How long each of their calls may take.
+const CALL: Duration = Duration::from_secs(1);
+
+/// Lists the sessions now and then, and has what the dead hold taken from them. One that is too eager asks it of the
+/// living as well, and of locks that nobody told it of.
+pub(crate) async fn monitor(store: SimStore, chance: Random) {
+    let sim = store.world.sim.clone();
+    let Ok(by) = Label::new("monitor") else { return };
+    let is_eager = chance.chance(500);
+    while sim.kernel.now() < sim.weather.heals_at {
+        pause(&sim, &chance, Duration::from_millis(1_500)).await;
+        let Outcome::Done(SessionReply::List(sessions)) =
+            store.attend(Place::ONLY, &SessionOp::List, CALL).await
+        else {
+            continue;
+        };
+        for SessionEntry { session: dead, alive_ms, held, .. } in sessions {
+            let locks = if is_eager { sim.locks.clone() } else { held };
+            for lock in locks.iter().filter(|_| is_eager || alive_ms.is_none()) {
+                // Whatever comes of it: it lists them again.
+                drop(store.execute(lock, &Op::Evict(Evict { dead, by: by.clone() }), CALL).await);
+            }
+        }
+    }
+}
+
+/// Looks at a lock, thinks about it, and takes it from whoever had it then.
+pub(crate) async fn operator(store: SimStore, chance: Random) {
+    let sim = store.world.sim.clone();
+    let Ok(by) = Label::new("operator") else { return };
+    while sim.kernel.now() < sim.weather.heals_at {
+        pause(&sim, &chance, Duration::from_secs(6)).await;
+        let lock: &Lock = chance.pick(&sim.locks);
+        let inspect = Op::Inspect(Inspect { claim: None, in_full: true });
+        let Outcome::Done(Reply::Inspect(inspection)) = store.execute(lock, &inspect, CALL).await else {
+            continue;
+        };
+        let Some(seen) = seen(&inspection, &chance) else { continue };
+        pause(&sim, &chance, Duration::from_millis(700)).await;
+        // Whatever comes of it: a person looks again.
+        drop(store.execute(lock, &Op::Free(Free { seen, by: by.clone() }), CALL).await);
+    }
+}
+
+/// Who has the lock, or one of those who do, as a person sees it.
+fn seen(inspection: &Inspection, chance: &Random) -> Option<Seen> {
+    if !inspection.sharers.is_empty() {
+        return chance.pick(&inspection.sharers).fence.map(Seen::Hold);
+    }
+    let holder = inspection.holder.as_ref()?;
+    holder.fence.map(Seen::Hold).or_else(|| inspection.stranger.map(Seen::Stranger))
+}
+
+async fn pause(sim: &Sim, chance: &Random, most: Duration) {
+    let us = chance.below(u64::try_from(most.as_micros()).unwrap_or(1).max(1));
+    sim.kernel.sleep_until(sim.kernel.now() + Duration::from_micros(us)).await;
+}

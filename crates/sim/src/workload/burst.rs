@@ -1,0 +1,112 @@
+//! Locks that tasks of one process hand on: crowds of tasks that want the same Mutex at once, and Mutexes that a process keeps at
+//! hand, so that it may keep a lock for whoever of it comes.
+//!
+//! It deliberately judges nothing: it says what it does, and the checks do the rest.
+
+use crate::world::Sim;
+use crate::event::{LockId, TaskId};
+use crate::world::scheduler::HostId;
+use crate::workload::task::User;
+use crate::world::environment::SimWorld;
+use leasehold_testkit::Random;
+use futures_util::future::join_all;
+use leasehold::core::Kind;
+use leasehold::{Client, Mutex};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// The number of the first task in a crowd: the others of its process have smaller ones.
+const FIRST: u32 = 100;
+
+/// How the tasks of a run hand locks on, drawn from its seed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Manners {
+    /// How many of a thousand uses of a Mutex let the process keep it for a while.
+    pub(crate) sticky: u64,
+    /// How long it is kept at most.
+    pub(crate) keep_for: Duration,
+    /// How many come together at most; nobody, if there are no crowds.
+    crowd: u32,
+}
+
+impl Manners {
+    pub(crate) fn draw(chance: &Random) -> Self {
+        let crowd = if chance.chance(120) { chance.between(3, 24) } else { 0 };
+        Self {
+            sticky: *chance.pick(&[0, 0, 300, 800, 1000]),
+            // From less than it takes to come back to more than a session lives without a beat.
+            keep_for: Duration::from_millis(*chance.pick(&[20, 400, 3_000, 20_000])),
+            crowd: u32::try_from(crowd).unwrap_or(0),
+        }
+    }
+}
+
+/// The Mutexes that a process keeps at hand: of those that it does not, nothing stays when nobody has them or waits.
+pub(crate) fn at_hand(sim: &Sim, client: &Client, chance: &Random) -> Arc<[Mutex]> {
+    let mutexes = sim.locks.iter().filter(|lock| lock.kind == Kind::Mutex);
+    let kept = mutexes.filter(|_| chance.chance(800));
+    kept.filter_map(|lock| sim.expect("load", client.mutex(lock.name.clone()))).collect()
+}
+
+/// What tasks of a process that come in crowds have in common.
+pub(crate) struct Crowd {
+    pub(crate) sim: Arc<Sim>,
+    pub(crate) world: SimWorld,
+    pub(crate) client: Client,
+    pub(crate) host: HostId,
+    pub(crate) watchdog: Duration,
+    pub(crate) chance: Random,
+}
+
+impl Crowd {
+    /// Whether there are any in this run.
+    pub(crate) fn comes(sim: &Sim) -> bool {
+        sim.manners.crowd > 0 && !sim.mutexes().is_empty()
+    }
+
+    /// Comes now and then, until all is well.
+    pub(crate) async fn run(self) {
+        let (sim, mutexes) = (&self.sim, self.sim.mutexes());
+        while sim.kernel.now() < sim.weather.heals_at {
+            let pause = Duration::from_micros(self.chance.below(4_000_000));
+            sim.kernel.sleep_until(sim.kernel.now() + pause).await;
+            let (lock, rounds) = (*self.chance.pick(&mutexes), self.chance.between(1, 3));
+            let longest = Duration::from_micros(*self.chance.pick(&[0, 1_000, 20_000, 20_000, 60_000]));
+            let many = self.chance.between(2, sim.manners.crowd.into());
+            let ends = (0..many).map(|number| self.send(number, lock, rounds, longest));
+            join_all(ends.collect::<Vec<_>>()).await;
+        }
+    }
+
+    /// Has one task come.
+    fn send(&self, number: u64, lock: LockId, rounds: u64, longest: Duration) -> oneshot::Receiver<()> {
+        let task = TaskId { host: self.host, number: FIRST + u32::try_from(number).unwrap_or(0) };
+        let (sim, world, client) = (self.sim.clone(), self.world.clone(), self.client.clone());
+        let user = User::new(sim, world, client, task, self.watchdog, self.chance.branch());
+        let (done, end) = oneshot::channel();
+        self.sim.kernel.spawn(
+            self.host,
+            Box::pin(async move {
+                user.rush(lock, rounds, longest).await;
+                // Nobody listens where the process has died.
+                let _ = done.send(());
+            }),
+        );
+        end
+    }
+}
+
+impl User {
+    /// Has a Mutex for a moment, several times.
+    async fn rush(&self, lock: LockId, rounds: u64, longest: Duration) {
+        for _ in 0..rounds {
+            if let Some(got) = self.seek_mutex(lock).await {
+                let mut had = vec![got];
+                let pause = self.pause(longest);
+                self.meanwhile(&mut had, pause).await;
+                self.let_all_go(had).await;
+            }
+        }
+    }
+}

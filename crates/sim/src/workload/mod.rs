@@ -1,0 +1,225 @@
+//! Processes: how a run uses locks, and by what a process keeps them. What its tasks do is a [user](crate::workload::task)'s.
+//!
+//! It deliberately judges nothing: it says what it does, and the checks do the rest.
+
+pub(crate) mod admin;
+pub(crate) mod burst;
+mod election;
+pub(crate) mod guards;
+pub(crate) mod once_per;
+mod sharing;
+pub(crate) mod task;
+
+use crate::world::Sim;
+use crate::workload::burst::{Crowd, at_hand};
+use crate::event::{Event, HostEvent, LockId, TaskId};
+use crate::world::scheduler::HostId;
+use crate::workload::election::Observer;
+use crate::mutants::client::Planted;
+use crate::world::store::SimStore;
+use crate::workload::task::User;
+use leasehold_testkit::Random;
+use futures_util::future::join_all;
+use leasehold::{Client, ConnectError, Owner};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// How a run uses locks, drawn from its seed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Habits {
+    pub(crate) tasks: u32,
+    /// How many of a thousand holds last longer than their leases.
+    pub(crate) long_holds: u64,
+    /// How many of a thousand acquires and releases are dropped half-way.
+    pub(crate) drops: u64,
+    /// Set if every k-th release leaves the lock to strangers.
+    pub(crate) free_every: Option<u32>,
+    /// How many of a thousand acquires have a value of their own.
+    pub(crate) own_values: u64,
+    /// How many of a thousand uses are of several Mutexes at once.
+    pub(crate) several: u64,
+    /// How many of a thousand holds of a ReentrantMutex are entered again, each time that there is something to do.
+    pub(crate) enters: u64,
+    /// How many of a thousand processes tell others the owner that their tasks share.
+    travels: u64,
+    /// Set if the store can take several locks in one step.
+    pub(crate) in_one_step: bool,
+    watchdog: Duration,
+    /// How many of a thousand processes have no session.
+    without_session: u64,
+    pub(crate) call: Duration,
+    /// The longest pause between two uses.
+    pub(crate) idle: Duration,
+}
+
+impl Habits {
+    pub(crate) fn draw(chance: &Random) -> Self {
+        let ms = |least, most| Duration::from_millis(chance.between(least, most));
+        Self {
+            tasks: u32::try_from(chance.between(1, 3)).unwrap_or(1),
+            long_holds: chance.between(0, 150),
+            drops: chance.between(0, 250),
+            free_every: chance.chance(200).then(|| u32::try_from(chance.between(1, 4)).unwrap_or(1)),
+            own_values: if chance.chance(200) { 300 } else { 0 },
+            several: *chance.pick(&[0, 300, 600]),
+            enters: chance.between(100, 600),
+            travels: *chance.pick(&[0, 1000, 1000]),
+            in_one_step: chance.chance(800),
+            watchdog: ms(300, 9_000),
+            without_session: *chance.pick(&[0, 250, 250, 1000]),
+            call: ms(200, 2_000),
+            idle: ms(1, 1_500),
+        }
+    }
+}
+
+/// How many there are of what is counted: all who use a lock have to agree.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Numbers {
+    /// The permits of a Semaphore that nobody has resized.
+    pub(crate) permits: u32,
+    /// How many arrivals open a Latch.
+    pub(crate) arrivals: u32,
+    /// How many meet at a Barrier.
+    pub(crate) parties: u32,
+}
+
+impl Numbers {
+    pub(crate) fn draw(chance: &Random) -> Self {
+        let number = |least, most| u32::try_from(chance.between(least, most)).unwrap_or(1);
+        Self { permits: number(1, 5), arrivals: number(1, 6), parties: number(1, 4) }
+    }
+}
+
+/// One process, from its start until its tasks have ended.
+pub(crate) async fn process(sim: Arc<Sim>, host: HostId, chance: Random) {
+    let store = sim.store(host, &chance);
+    let (world, habits) = (store.world.clone(), sim.habits);
+    let life = Life::draw(&chance, habits);
+    let client = loop {
+        match connect(&store, life).await {
+            Ok(client) => break client,
+            // The store cannot be reached, or said nothing: whoever looks after the process starts it again.
+            Err(ConnectError::Store(_)) => {}
+            Err(error) => return sim.fail("load", format!("{host} cannot connect: {error}")),
+        }
+        let pause = Duration::from_micros(chance.between(1_000, 300_000));
+        sim.kernel.sleep_until(sim.kernel.now() + pause).await;
+    };
+    sim.note(&Event::Started(host, client.session()));
+    let at_hand = at_hand(&sim, &client, &chance);
+    let mut ends = Vec::new();
+    let shared = client.owner();
+    if chance.chance(habits.travels) {
+        sim.make_known(host, shared.to_header());
+    }
+    for number in 0..habits.tasks {
+        let task = TaskId { host, number };
+        let user =
+            User::new(sim.clone(), world.clone(), client.clone(), task, life.watchdog, chance.branch());
+        let (done, end) = oneshot::channel();
+        ends.push(end);
+        let work = async move {
+            user.run().await;
+            // Nobody listens where the process has died.
+            let _ = done.send(());
+        };
+        // Siblings share an owner, which their task is carried along with; the others have none of their own.
+        let is_sibling = chance.chance(500);
+        sim.kernel.spawn(
+            host,
+            if is_sibling { Box::pin(shared.sync_scope(|| Owner::carry(work))) } else { Box::pin(work) },
+        );
+    }
+    for (number, lock) in (habits.tasks..).zip(Observer::elections(&sim)) {
+        if chance.chance(600) {
+            let (task, chance) = (TaskId { host, number }, chance.branch());
+            let observer = Observer { sim: sim.clone(), client: client.clone(), task, lock, chance };
+            let (done, end) = oneshot::channel();
+            ends.push(end);
+            sim.kernel.spawn(
+                host,
+                Box::pin(async move {
+                    observer.run().await;
+                    // Nobody listens where the process has died.
+                    let _ = done.send(());
+                }),
+            );
+        }
+    }
+    if Crowd::comes(&sim) && chance.chance(700) {
+        let (sim, world, client, chance) = (sim.clone(), world.clone(), client.clone(), chance.branch());
+        let crowd = Crowd { sim: sim.clone(), world, client, host, watchdog: life.watchdog, chance };
+        let (done, end) = oneshot::channel();
+        ends.push(end);
+        sim.kernel.spawn(
+            host,
+            Box::pin(async move {
+                crowd.run().await;
+                // Nobody listens where the process has died.
+                let _ = done.send(());
+            }),
+        );
+    }
+    join_all(ends).await;
+    drop(at_hand);
+    client.settle().await;
+    sim.note(&Event::Host(host, HostEvent::Ended));
+}
+
+/// By what a process keeps its locks.
+#[derive(Debug, Clone, Copy)]
+struct Life {
+    /// How long its session lives without a beat, if it has one.
+    session: Option<Duration>,
+    watchdog: Duration,
+}
+
+impl Life {
+    fn draw(chance: &Random, habits: Habits) -> Self {
+        if chance.chance(habits.without_session) {
+            return Self { session: None, watchdog: habits.watchdog };
+        }
+        let session = Duration::from_millis(chance.between(1_000, 10_000));
+        // With a session leases may be long: nobody waits for the dead.
+        let longer = if chance.chance(500) { 3 } else { 1 };
+        Self { session: Some(session), watchdog: habits.watchdog * longer }
+    }
+}
+
+async fn connect(store: &SimStore, life: Life) -> Result<Client, ConnectError> {
+    let habits = store.world.sim.habits;
+    let builder = Client::of_store(Planted::new(store.clone(), store.world.sim.bug))
+        .world(store.world.clone())
+        .label(store.world.host.to_string())
+        .watchdog_lease(life.watchdog)
+        .call_timeout(habits.call)
+        .outage_limit(Duration::from_secs(20));
+    match life.session {
+        Some(alive) => builder.session(alive).connect().await,
+        None => builder.without_session().connect().await,
+    }
+}
+
+/// Somebody who takes locks by `SET NX PX` and gives them back by compare-and-delete.
+pub(crate) async fn stranger(sim: Arc<Sim>, chance: Random) {
+    let pause = async |most_ms: u64| {
+        let us = chance.below(most_ms * 1000);
+        sim.kernel.sleep_until(sim.kernel.now() + Duration::from_micros(us)).await;
+    };
+    let mut turn = 0;
+    while sim.kernel.now() < sim.weather.heals_at {
+        pause(1_000).await;
+        turn += 1;
+        let (lock, value) = (LockId(0), format!("stranger {turn}"));
+        let lease = Duration::from_millis(chance.between(100, 3_000));
+        if sim.stranger_sets(lock, &value, lease) {
+            // He gives it back in time, or dies with it.
+            pause(u64::try_from(lease.as_millis()).unwrap_or(1) / 2 + 1).await;
+            if chance.chance(800) {
+                sim.stranger_deletes(lock, &value);
+            }
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! What a task does that is to be done once in a period: tries to have the turn, works, and says that it is done, that
+//! nothing came of it, or nothing at all.
+//!
+//! It deliberately judges nothing: it says what it does, and the checks do the rest.
+
+use crate::event::{Event, LockId, TurnEvent};
+use crate::workload::task::{Cut, User};
+use leasehold_testkit::Random;
+use futures_util::future::{Either, select};
+use leasehold::{Attempt, Turn};
+use std::pin::pin;
+use std::time::Duration;
+
+/// What all instances of a run have agreed on.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Period {
+    /// What is done once in it.
+    pub(crate) lock: LockId,
+    length: Duration,
+    at_most: Duration,
+}
+
+impl Period {
+    /// Of the first lock, whichever that is.
+    pub(crate) fn draw(chance: &Random) -> Self {
+        let length =
+            Duration::from_millis(*chance.pick(&[chance.between(50, 1_000), chance.between(1_000, 6_000)]));
+        let longer = if chance.chance(300) { 2 } else { 0 };
+        Self { lock: LockId(0), length, at_most: length * longer }
+    }
+}
+
+impl User {
+    /// Tries once to have the turn, and uses it.
+    pub(crate) async fn take_turn(&self, period: Period) {
+        let Period { lock, length, at_most } = period;
+        let Some(name) = self.sim.locks.get(usize::from(lock.0)).map(|lock| lock.name.clone()) else {
+            return;
+        };
+        let Some(once) = self.sim.expect("load", self.client.once_per(name, length)) else { return };
+        let once = once.at_most(at_most);
+        let starting = Box::pin(async move { once.try_start().await });
+        let Some(Ok(Attempt::Granted(turn))) = self.unless_dropped(starting).await else { return };
+        let (fence, until) = (turn.fencing_token(), self.world.shows_at(turn.valid_until()));
+        let note = |what| self.sim.note(&Event::Turn(self.task, lock, what));
+        note(TurnEvent::Has { fence, until, period: length });
+        self.work_in_turn(&turn, length.max(at_most)).await;
+        if turn.check().is_ok() != (self.world.now() < turn.valid_until()) {
+            self.sim
+                .fail("load", format!("the check of {}'s turn does not say what its time says", self.task));
+        }
+        note(TurnEvent::Lets(fence));
+        let dropped = self.chance.chance(self.sim.habits.drops);
+        let polls = if dropped { self.chance.between(1, 3) } else { u64::MAX };
+        // Whatever comes of it: the store shows what it is.
+        match self.chance.below(10) {
+            0..6 => drop(Cut { inner: Box::pin(turn.finish()), polls }.await),
+            6..8 => drop(Cut { inner: Box::pin(turn.give_up()), polls }.await),
+            _ => drop(turn),
+        }
+    }
+
+    /// Works for some part of the time that it has, or for too long.
+    async fn work_in_turn(&self, turn: &Turn, lasts: Duration) {
+        let longest = if self.chance.chance(200) { lasts * 3 / 2 } else { lasts / 3 };
+        let work = self.pause(longest);
+        if let Either::Left((lost, _)) = select(pin!(turn.lost()), pin!(work)).await
+            && turn.check().is_ok()
+        {
+            self.sim.fail("load", format!("{} was told {lost}, and its check succeeds", self.task));
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! What goes wrong in a run, and when: drawn from the seed before it begins.
+
+use crate::checks::Promises;
+use crate::world::time::Instant;
+use leasehold_testkit::Random;
+use std::time::Duration;
+
+/// What kind of faults a run has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Climate {
+    /// None.
+    Calm,
+    /// The network, the processes and the server fail as the docs promise to bear: messages are lost, late, doubled and
+    /// out of order; processes stand still and die; the server restarts with its data; clocks drift.
+    Rough,
+    /// The store forgets as well: restarts without data, a fail-over to a replica that lags, deleted keys.
+    Forgetful,
+    /// Clocks jump, or drift by more than the allowance.
+    BadClocks,
+}
+
+/// Something that goes wrong at one time.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Fault {
+    Break { slot: usize, keeper: bool },
+    CutOff { slot: usize, lasts: Duration },
+    Stop { slot: usize, lasts: Duration },
+    Crash { slot: usize, back_after: Duration },
+    Restart { lasts: Duration, with_data: bool },
+    FailOver { lasts: Duration, lag: Duration },
+    Jump { by_us: i64 },
+    Delete { lock: u8 },
+}
+
+/// The weather of one run.
+#[derive(Debug)]
+pub(crate) struct Weather {
+    pub(crate) climate: Climate,
+    pub(crate) faults: Vec<(Instant, Fault)>,
+    /// When everything is well again.
+    pub(crate) heals_at: Instant,
+    /// How long a message takes.
+    pub(crate) latency_us: (u64, u64),
+    /// Whether the messages of a connection keep their order.
+    pub(crate) in_order: bool,
+    /// How many of a thousand messages are lost, late, or come twice.
+    pub(crate) lost: u64,
+    pub(crate) late: u64,
+    pub(crate) twice: u64,
+    /// By how much clients' clocks may be wrong, in millionths.
+    pub(crate) drift_ppm: i64,
+}
+
+impl Weather {
+    pub(crate) fn draw(chance: &Random, slots: usize, locks: u8) -> Self {
+        let climate = match chance.below(100) {
+            0..10 => Climate::Calm,
+            10..70 => Climate::Rough,
+            70..87 => Climate::Forgetful,
+            _ => Climate::BadClocks,
+        };
+        let heals_at = Instant(chance.between(3_000_000, 15_000_000));
+        let calm = climate == Climate::Calm;
+        // Some runs have bad messages and no other fault, some the reverse, most have both.
+        let rate = |most: u64| if calm || chance.chance(300) { 0 } else { chance.between(0, most) };
+        let (lost, late, twice) = (rate(60), rate(60), rate(60));
+        let count = if calm || chance.chance(100) { 0 } else { chance.between(1, 8) };
+        let mut weather = Self {
+            climate,
+            faults: Vec::new(),
+            heals_at,
+            latency_us: (20, chance.between(50, 3_000)),
+            in_order: chance.chance(700),
+            lost,
+            late,
+            twice,
+            drift_ppm: match climate {
+                // The allowance is 1 %, and has to cover the difference of two clocks.
+                Climate::Calm => 0,
+                Climate::BadClocks => 60_000,
+                _ => 4_500,
+            },
+        };
+        for _ in 0..count {
+            let at = Instant(chance.between(200_000, heals_at.0));
+            let fault = weather.fault(chance, slots, locks);
+            weather.faults.push((at, fault));
+        }
+        weather
+    }
+
+    fn fault(&self, chance: &Random, slots: usize, locks: u8) -> Fault {
+        let slot = usize::try_from(chance.below(slots as u64)).unwrap_or(0);
+        let lasts = |most_ms: u64| Duration::from_micros(chance.between(1_000, most_ms * 1000));
+        let special = chance.below(12);
+        match (self.climate, special) {
+            (Climate::Forgetful, 0..2) => Fault::Restart { lasts: lasts(2_000), with_data: false },
+            (Climate::Forgetful, 2..4) => Fault::FailOver { lasts: lasts(3_000), lag: lasts(300) },
+            (Climate::Forgetful, 4) => {
+                Fault::Delete { lock: u8::try_from(chance.below(locks.into())).unwrap_or(0) }
+            }
+            (Climate::BadClocks, 0..5) => {
+                let by = i64::try_from(chance.between(1_000, 40_000_000)).unwrap_or(0);
+                Fault::Jump { by_us: if chance.chance(500) { by } else { -by } }
+            }
+            _ => match chance.below(12) {
+                0..3 => Fault::Break { slot, keeper: chance.chance(400) },
+                3..5 => Fault::CutOff { slot, lasts: lasts(4_000) },
+                5..8 => Fault::Stop { slot, lasts: lasts(6_000) },
+                8..10 => Fault::Crash { slot, back_after: lasts(3_000) },
+                _ => Fault::Restart { lasts: lasts(3_000), with_data: true },
+            },
+        }
+    }
+
+    /// By how much the server's clock is set back in all: by as much longer its leases last.
+    pub(crate) fn set_back(&self) -> Duration {
+        let back = self.faults.iter().filter_map(|(_, fault)| match fault {
+            Fault::Jump { by_us } if *by_us < 0 => Some(Duration::from_micros(by_us.unsigned_abs())),
+            _ => None,
+        });
+        back.sum()
+    }
+
+    /// What the docs promise in such weather.
+    pub(crate) fn promises(&self) -> Promises {
+        let clocks = self.climate != Climate::BadClocks;
+        Promises { exclusion: clocks, clocks }
+    }
+}

@@ -1,0 +1,561 @@
+//! A run of the world: its parts, its loop, and the faults that it injects.
+
+pub(crate) mod environment;
+pub(crate) mod faults;
+pub(crate) mod network;
+pub(crate) mod scheduler;
+pub(crate) mod server;
+pub(crate) mod store;
+pub(crate) mod time;
+
+use crate::checks::recorder::{Counts, Violation, Watch};
+use crate::event::{Belief, Event, Gain, Grip, HostEvent, LockId, OwnerId, TaskEvent, TaskId};
+use crate::mutants::Bug;
+use crate::workload::burst::Manners;
+use crate::workload::guards::Kept;
+use crate::workload::once_per::Period;
+use crate::workload::{Habits, Numbers, admin, process, stranger};
+use environment::SimWorld;
+use faults::{Climate, Fault, Weather};
+use network::Net;
+use scheduler::{HostId, Kernel, Stepped};
+use server::Server;
+use store::SimStore;
+use time::{Clock, Instant};
+use leasehold_testkit::Random;
+use leasehold::Owner;
+use leasehold_core::{AUDIT_KEPT, Kind, Lock, LockName};
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+/// How long after everything is well all tasks may take to end: each waits for a few others at most.
+const SERVED_WITHIN: Duration = Duration::from_secs(150);
+/// How long after that places and holds of the dead may last.
+const QUIET: Duration = Duration::from_secs(40);
+/// How long a lock is remembered at most, and a little more.
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(2 * 3600);
+/// More steps than any run has: one that has more goes round in circles.
+const STEPS: u64 = 5_000_000;
+
+/// One run of the world.
+#[derive(Debug, Clone, Copy)]
+pub struct Run {
+    /// What everything is drawn from.
+    pub seed: u64,
+    /// The bug that is planted.
+    pub bug: Option<Bug>,
+    /// Set to have a line for everything that happens.
+    pub with_trace: bool,
+}
+
+impl Run {
+    /// A run as it should be.
+    pub const fn new(seed: u64) -> Self {
+        Self { seed, bug: None, with_trace: false }
+    }
+
+    /// Whether it has locks that several can have side by side: one run in three.
+    pub const fn has_sharers(&self) -> bool {
+        self.seed.is_multiple_of(3)
+    }
+
+    /// Whether it has Elections: one run in six.
+    pub const fn has_leaders(&self) -> bool {
+        self.seed % 6 == 1
+    }
+
+    /// Whether something is done once in a period: another one in six.
+    pub const fn has_turns(&self) -> bool {
+        self.seed % 6 == 4
+    }
+}
+
+/// What came of a run.
+#[derive(Debug)]
+pub struct Outcome {
+    /// What was wrong first.
+    pub violation: Option<Violation>,
+    /// How much happened.
+    pub counts: Counts,
+    /// What kind of faults it had.
+    pub climate: Climate,
+    /// What happened, if that was wanted.
+    pub trace: Vec<String>,
+}
+
+/// One world.
+pub(crate) struct Sim {
+    pub(crate) kernel: Kernel,
+    pub(crate) weather: Weather,
+    pub(crate) habits: Habits,
+    pub(crate) manners: Manners,
+    pub(crate) numbers: Numbers,
+    pub(crate) locks: Vec<Lock>,
+    /// What is done once in a period, if anything is.
+    pub(crate) period: Option<Period>,
+    pub(crate) bug: Option<Bug>,
+    pub(crate) net: Mutex<Net>,
+    pub(crate) watch: Mutex<Watch>,
+    guards: Mutex<Vec<Watched>>,
+    machines: Mutex<Vec<Machine>>,
+    stops: Mutex<BTreeMap<HostId, Stops>>,
+    pub(crate) grips: AtomicU32,
+    owners: Mutex<Owners>,
+}
+
+/// The owners of a run.
+#[derive(Default)]
+struct Owners {
+    /// In the order in which they came up.
+    known: Vec<String>,
+    /// Headers in which processes tell each other for whom they work.
+    published: Vec<(HostId, String)>,
+}
+
+/// A guard that somebody has.
+struct Watched {
+    world: SimWorld,
+    task: TaskId,
+    grips: Vec<(LockId, Grip)>,
+    kept: Weak<Kept>,
+    until: Instant,
+}
+
+/// Where processes run, one after the other.
+struct Machine {
+    host: HostId,
+    chance: Random,
+}
+
+/// How long a process has stood still.
+#[derive(Default)]
+struct Stops {
+    since: Option<Instant>,
+    total: Duration,
+}
+
+/// Runs the world once.
+pub fn run(run: &Run) -> Outcome {
+    let chance = Random::from_seed(run.seed);
+    let slots = usize::try_from(chance.between(1, 4)).unwrap_or(1);
+    let locks = u8::try_from(*chance.pick(&[1, 2, 2, 3])).unwrap_or(1);
+    let weather = Weather::draw(&chance, slots, locks);
+    let climate = weather.climate;
+    let clock = Clock::new(1_760_000_000_000_000 + chance.below(1_000_000), drift(&chance, &weather));
+    let mut locks: Vec<_> = (0..locks).filter_map(|number| lock(number, &chance)).collect();
+    // Drawn apart, so that the other runs are what they were.
+    let apart = Random::from_seed(!run.seed);
+    let numbers = Numbers::draw(&apart);
+    let manners = Manners::draw(&Random::from_seed(run.seed.rotate_left(32)));
+    if run.has_sharers() {
+        locks = locks.into_iter().map(|lock| shared(lock, &apart)).collect();
+    }
+    if run.has_leaders() {
+        locks = led(locks, &apart);
+    }
+    let period = run.has_turns().then(|| Period::draw(&apart));
+    if let Some(first) = locks.first_mut().filter(|_| period.is_some()) {
+        first.kind = Kind::Mutex;
+    }
+    let kinds: Vec<_> = locks.iter().map(|lock| lock.kind).collect();
+    let server = Server::new(clock, climate == Climate::Forgetful, kinds.clone());
+    let net = Net::new(chance.branch(), server);
+    let (kernel_chance, habits) = (chance.branch(), Habits::draw(&chance));
+    let sim = Arc::new(Sim {
+        kernel: Kernel::new(kernel_chance),
+        habits,
+        manners,
+        numbers,
+        locks,
+        period,
+        bug: run.bug,
+        net: Mutex::new(net),
+        watch: Mutex::new(Watch::new(weather.promises(), habits.free_every.is_some(), kinds, run.with_trace)),
+        guards: Mutex::default(),
+        machines: Mutex::default(),
+        stops: Mutex::default(),
+        grips: AtomicU32::default(),
+        owners: Mutex::default(),
+        weather,
+    });
+    for _ in 0..slots {
+        let chance = chance.branch();
+        let host = sim.boot(&chance);
+        hold(&sim.machines).push(Machine { host, chance });
+    }
+    if chance.chance(250) {
+        let host = sim.kernel.add_host(Clock::new(0, 0));
+        sim.kernel.spawn(host, Box::pin(stranger(sim.clone(), chance.branch())));
+    }
+    if chance.chance(300) {
+        let (host, chance) = (sim.kernel.add_host(Clock::new(0, 0)), chance.branch());
+        sim.kernel.spawn(host, Box::pin(admin::monitor(sim.store(host, &chance), chance)));
+    }
+    if chance.chance(200) {
+        let (host, chance) = (sim.kernel.add_host(Clock::new(0, 0)), chance.branch());
+        sim.kernel.spawn(host, Box::pin(admin::operator(sim.store(host, &chance), chance)));
+    }
+    sim.enter_faults();
+    sim.live();
+    sim.kernel.end();
+    let mut watch = hold(&sim.watch);
+    Outcome {
+        violation: watch.violation.take(),
+        counts: watch.counts,
+        climate,
+        trace: watch.trace.take().unwrap_or_default(),
+    }
+}
+
+fn lock(number: u8, chance: &Random) -> Option<Lock> {
+    let name = LockName::try_from(LockId(number).to_string()).ok()?;
+    Some(if chance.chance(350) { Lock::reentrant(name) } else { Lock::mutex(name) })
+}
+
+/// The same name, as a lock of a kind that several have side by side; now and then it stays what it is.
+fn shared(lock: Lock, chance: &Random) -> Lock {
+    match chance.below(20) {
+        0..9 => Lock::rwlock(lock.name),
+        9..15 => Lock::semaphore(lock.name),
+        15..17 => Lock::latch(lock.name),
+        17..19 => Lock::barrier(lock.name),
+        _ => lock,
+    }
+}
+
+/// The first lock as an Election, and of the others some that are Mutexes.
+fn led(locks: Vec<Lock>, chance: &Random) -> Vec<Lock> {
+    let leads = |(number, lock): (usize, Lock)| {
+        let is_led = number == 0 || (lock.kind == Kind::Mutex && chance.chance(500));
+        if is_led { Lock::election(lock.name) } else { lock }
+    };
+    locks.into_iter().enumerate().map(leads).collect()
+}
+
+/// How wrong a clock is.
+fn drift(chance: &Random, weather: &Weather) -> i64 {
+    let most = weather.drift_ppm;
+    i64::try_from(chance.below(u64::try_from(2 * most + 1).unwrap_or(1))).unwrap_or(0) - most
+}
+
+fn hold<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What is broken by a panic is not used after it: the run is over.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Sim {
+    pub(crate) fn net(&self) -> MutexGuard<'_, Net> {
+        hold(&self.net)
+    }
+
+    pub(crate) fn note(&self, event: &Event<'_>) {
+        let now = self.kernel.now();
+        hold(&self.watch).note(now, event);
+    }
+
+    pub(crate) fn fail(&self, check: &'static str, what: String) {
+        let now = self.kernel.now();
+        hold(&self.watch).fail(check, now, what);
+    }
+
+    pub(crate) fn has_failed(&self) -> bool {
+        hold(&self.watch).violation.is_some()
+    }
+
+    pub(crate) fn lock_id(&self, lock: &Lock) -> LockId {
+        let index = self.locks.iter().position(|known| known == lock).unwrap_or(0);
+        LockId(u8::try_from(index).unwrap_or(0))
+    }
+
+    pub(crate) fn kind(&self, lock: LockId) -> Kind {
+        self.locks.get(usize::from(lock.0)).map_or(Kind::Mutex, |lock| lock.kind)
+    }
+
+    /// The locks that can be had together.
+    pub(crate) fn mutexes(&self) -> Vec<LockId> {
+        let all = (0..u8::try_from(self.locks.len()).unwrap_or(0)).map(LockId);
+        let is_turn = |lock: LockId| self.period.is_some_and(|period| period.lock == lock);
+        all.filter(|lock| self.kind(*lock) == Kind::Mutex && !is_turn(*lock)).collect()
+    }
+
+    /// What is there, unless something is wrong with the world itself.
+    pub(crate) fn expect<T>(&self, check: &'static str, found: Result<T, impl std::fmt::Display>) -> Option<T> {
+        found.inspect_err(|error| self.fail(check, format!("no such lock: {error}"))).ok()
+    }
+
+    pub(crate) fn new_grip(&self) -> Grip {
+        Grip(self.grips.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Which owner it is.
+    pub(crate) fn owner_id(&self, owner: &Owner) -> OwnerId {
+        let text = owner.as_str();
+        let mut owners = hold(&self.owners);
+        let known = owners.known.iter().position(|known| known == text);
+        let at = known.unwrap_or(owners.known.len());
+        let id = OwnerId(u32::try_from(at).unwrap_or(u32::MAX));
+        if known.is_none() {
+            owners.known.push(text.to_owned());
+            drop(owners);
+            self.note(&Event::Owner(id, text));
+        }
+        id
+    }
+
+    /// A process tells others for whom it works.
+    pub(crate) fn make_known(&self, host: HostId, header: String) {
+        hold(&self.owners).published.push((host, header));
+    }
+
+    /// An owner that came from another process.
+    pub(crate) fn published(&self, host: HostId, chance: &Random) -> Option<Owner> {
+        let owners = hold(&self.owners);
+        let others: Vec<_> = owners.published.iter().filter(|(from, _)| *from != host).collect();
+        let (_, header) = (!others.is_empty()).then(|| *chance.pick(&others))?;
+        Owner::from_header(header).ok()
+    }
+
+    /// Starts a process.
+    pub(crate) fn boot(self: &Arc<Self>, chance: &Random) -> HostId {
+        let clock = Clock::new(chance.between(1_000_000, 1_000_000_000_000), drift(chance, &self.weather));
+        let host = self.kernel.add_host(clock);
+        self.kernel.spawn(host, Box::pin(process(self.clone(), host, chance.branch())));
+        host
+    }
+
+    /// A way to the server for a process.
+    pub(crate) fn store(self: &Arc<Self>, host: HostId, chance: &Random) -> SimStore {
+        let links = self.add_links(host);
+        let world = SimWorld { sim: self.clone(), host, chance: Arc::new(chance.branch()) };
+        SimStore { world, link: links[0], other: links[1] }
+    }
+
+    pub(crate) fn enter_faults(self: &Arc<Self>) {
+        for (at, fault) in self.weather.faults.clone() {
+            let sim = self.clone();
+            self.kernel.at(at, None, move || sim.strike(fault));
+        }
+        let sim = self.clone();
+        self.kernel.at(self.weather.heals_at, None, move || {
+            sim.net().is_rough = false;
+            sim.note(&Event::Healed);
+        });
+    }
+
+    pub(crate) fn host_at(&self, slot: usize) -> Option<HostId> {
+        let host = hold(&self.machines).get(slot).map(|machine| machine.host)?;
+        (!self.kernel.is_dead(host)).then_some(host)
+    }
+
+    pub(crate) fn strike(self: &Arc<Self>, fault: Fault) {
+        let now = self.kernel.now();
+        // What lasts ends when everything is well, at the latest.
+        let left = self.weather.heals_at.since(now);
+        match fault {
+            Fault::Break { slot, keeper } => {
+                if let Some(host) = self.host_at(slot) {
+                    self.break_links(host, Some(keeper));
+                }
+            }
+            Fault::CutOff { slot, lasts } => {
+                if let Some(host) = self.host_at(slot) {
+                    self.cut_off(host, lasts.min(left));
+                }
+            }
+            Fault::Stop { slot, lasts } => {
+                if let Some(host) = self.host_at(slot) {
+                    self.stop(host, lasts.min(left));
+                }
+            }
+            Fault::Crash { slot, back_after } => {
+                if let Some(host) = self.host_at(slot) {
+                    self.crash(slot, host, back_after.min(left));
+                }
+            }
+            Fault::Restart { lasts, with_data } => {
+                if self.server_down() {
+                    let sim = self.clone();
+                    self.kernel.at(now + lasts.min(left), None, move || sim.server_up(with_data));
+                }
+            }
+            Fault::FailOver { lasts, lag } => {
+                if self.server_down() {
+                    let (sim, lasts) = (self.clone(), lasts.min(left));
+                    self.kernel.at(now + lasts, None, move || sim.fail_over(lasts, lag));
+                }
+            }
+            Fault::Jump { by_us } => self.jump(by_us),
+            Fault::Delete { lock } => self.delete(LockId(lock)),
+        }
+    }
+
+    pub(crate) fn stop(self: &Arc<Self>, host: HostId, lasts: Duration) {
+        if self.kernel.is_stopped(host) {
+            return;
+        }
+        self.kernel.stop(host);
+        let now = self.kernel.now();
+        hold(&self.stops).entry(host).or_default().since = Some(now);
+        self.note(&Event::Host(host, HostEvent::Stopped));
+        let sim = self.clone();
+        self.kernel.at(now + lasts, None, move || {
+            if sim.kernel.is_dead(host) {
+                return;
+            }
+            sim.note(&Event::Host(host, HostEvent::WentOn));
+            if let Some(stops) = hold(&sim.stops).get_mut(&host) {
+                stops.total +=
+                    stops.since.take().map_or(Duration::ZERO, |since| sim.kernel.now().since(since));
+            }
+            sim.kernel.go_on(host);
+            sim.sample(host);
+        });
+    }
+
+    /// How long a process has stood still until now, in all.
+    pub(crate) fn stood_still(&self, host: HostId) -> Duration {
+        hold(&self.stops).get(&host).map_or(Duration::ZERO, |stops| stops.total)
+    }
+
+    pub(crate) fn crash(self: &Arc<Self>, slot: usize, host: HostId, back_after: Duration) {
+        if self.kernel.live_tasks(host) == 0 {
+            return;
+        }
+        self.note(&Event::Host(host, HostEvent::Crashed));
+        self.bury(host);
+        hold(&self.guards).retain(|watched| watched.task.host != host);
+        self.kernel.kill(host);
+        let sim = self.clone();
+        self.kernel.at(self.kernel.now() + back_after, None, move || {
+            let mut machines = hold(&sim.machines);
+            let Some(machine) = machines.get_mut(slot) else { return };
+            machine.host = sim.boot(&machine.chance);
+        });
+    }
+
+    /// Watches what a guard believes from now on.
+    pub(crate) fn watch_guard(&self, world: &SimWorld, task: TaskId, kept: &Arc<Kept>, got: Vec<(LockId, Grip, Gain)>) {
+        for (lock, grip, gain) in &got {
+            self.note(&Event::Task(task, *lock, TaskEvent::Acquired(*grip, *gain)));
+        }
+        let until = world.shows_at(kept.valid_until());
+        let grips = got.into_iter().map(|(lock, grip, _)| (lock, grip)).collect();
+        let (world, kept) = (world.clone(), Arc::downgrade(kept));
+        hold(&self.guards).push(Watched { world, task, grips, kept, until });
+    }
+
+    /// Sees what the guards of a process believe now.
+    pub(crate) fn sample(&self, host: HostId) {
+        let mut guards = hold(&self.guards);
+        guards.retain_mut(|watched| {
+            if watched.task.host != host {
+                return true;
+            }
+            let Some(kept) = watched.kept.upgrade() else { return false };
+            let until = watched.world.shows_at(kept.valid_until());
+            if kept.check().is_ok() != (watched.world.now() < kept.valid_until()) {
+                let task = watched.task;
+                self.fail("beliefs", format!("the check of {task} does not say what its deadline says"));
+            }
+            if until != watched.until {
+                watched.until = until;
+                for (lock, grip) in &watched.grips {
+                    let believes = TaskEvent::Believes(*grip, Belief { until });
+                    self.note(&Event::Task(watched.task, *lock, believes));
+                }
+            }
+            true
+        });
+    }
+
+    /// Lets the world go its way to its end.
+    pub(crate) fn live(self: &Arc<Self>) {
+        let deadline = self.weather.heals_at + SERVED_WITHIN + self.weather.set_back();
+        if !self.go_on_until(deadline, true) {
+            return;
+        }
+        if let Some(host) = self.busy() {
+            return self.fail("progress", format!("{host} has not come to its end: somebody was not served"));
+        }
+        let quiet = self.kernel.now() + QUIET;
+        if self.go_on_until(quiet, false) {
+            self.see_that_nothing_is_left();
+        }
+    }
+
+    /// Who has tasks that have not ended.
+    pub(crate) fn busy(&self) -> Option<HostId> {
+        let machines = hold(&self.machines);
+        machines.iter().map(|machine| machine.host).find(|host| self.kernel.live_tasks(*host) > 0)
+    }
+
+    /// Lets time go on to a limit, or until everybody has ended; says whether nothing was found to be wrong.
+    pub(crate) fn go_on_until(&self, limit: Instant, until_done: bool) -> bool {
+        let (mut steps, mut now) = (0_u64, self.kernel.now());
+        loop {
+            match catch_unwind(AssertUnwindSafe(|| self.kernel.step(limit))) {
+                Ok(Stepped::Task(host)) => self.sample(host),
+                Ok(Stepped::Job) => {}
+                Ok(Stepped::Nothing) => break,
+                Err(_) => self.fail("panic", "something panicked: see the message above".into()),
+            }
+            if self.kernel.now() > now {
+                now = self.kernel.now();
+                hold(&self.watch).pass(now);
+            }
+            steps += 1;
+            if steps > STEPS {
+                self.fail("progress", "the world goes round in circles".into());
+            }
+            if self.has_failed() {
+                return false;
+            }
+            if until_done && now > self.weather.heals_at && self.busy().is_none() {
+                return true;
+            }
+        }
+        self.kernel.pass(limit);
+        true
+    }
+
+    /// When all is over, nothing is held and nobody waits; and after some time nothing is there at all.
+    pub(crate) fn see_that_nothing_is_left(&self) {
+        let now = self.kernel.now();
+        let mut net = self.net();
+        let server = &mut net.server;
+        let now_us = server.clock.reading_us(now);
+        let forgotten_us = server.clock.reading_us(now + FORGOTTEN_AFTER);
+        // In a week a clock that drifts loses hours: here the store's own time counts.
+        let audited_us =
+            u64::try_from((FORGOTTEN_AFTER + AUDIT_KEPT).as_micros()).unwrap_or(u64::MAX) + now_us;
+        for (session, record) in &server.sessions.records {
+            if self.weather.climate != Climate::BadClocks && record.alive_until_ms >= now_us / 1000 {
+                return self.fail("leftovers", format!("{session} is alive, and nobody is there"));
+            }
+            if record.expires_ms >= forgotten_us / 1000 {
+                return self.fail("leftovers", format!("{session} is remembered for ever: {record:?}"));
+            }
+        }
+        for (lock, state) in &mut server.locks {
+            // What a Latch and a Barrier know of those who came keeps nobody out, and ends by its leases, which are long.
+            let keeps_out = !matches!(state.kind, Kind::Latch | Kind::Barrier);
+            let is_held = state.value.as_ref().is_some_and(|value| {
+                value.expires_ms.is_none_or(|at_ms| at_ms >= now_us / 1000) && keeps_out
+            });
+            let places = state.record.iter().flat_map(|record| record.places.values());
+            let kept = places.filter(|place| place.expires_ms >= now_us / 1000).count();
+            if self.weather.climate != Climate::BadClocks && (is_held || kept > 0) {
+                let what = format!("{lock} is left behind: held {is_held}, {kept} places");
+                return self.fail("leftovers", what);
+            }
+            let is_remembered =
+                !state.is_over(forgotten_us) && (state.value.is_some() || state.record.is_some());
+            if is_remembered || !state.is_over(audited_us) {
+                return self.fail("leftovers", format!("{lock} is remembered for ever: {state:?}"));
+            }
+        }
+    }
+}

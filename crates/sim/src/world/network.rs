@@ -1,0 +1,615 @@
+//! The network between processes and the server.
+//!
+//! A process has two links to the server, as a client on Redis has two connections: its own, by which its mailboxes
+//! are read as well, and the keeper's. What is decided here is when operations arrive, how often, and whether anybody
+//! hears of it.
+//!
+//! 1. A link that breaks has a new generation. What is under way on an old one is lost, or arrives all the same, later
+//!    than what is sent on the new one; nobody gets a reply to it.
+//! 2. A link is up when its mailboxes are subscribed again, and their owners are told that they may have missed
+//!    something.
+
+use crate::world::Sim;
+use crate::checks::LOOK;
+use crate::event::{Attendance, Event, Execution, Grasp, HostEvent, LockId, Mishap};
+use crate::world::scheduler::HostId;
+use crate::world::server::Server;
+use crate::world::time::Instant;
+use leasehold_testkit::Random;
+use leasehold::store::Postbox;
+use leasehold_core::{Acquire, Op, Reply, SessionId, SessionOp, SessionReply, Share, Wake};
+use std::collections::BTreeMap;
+use std::mem;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+/// From here on a message counts as late.
+const LATE: Duration = Duration::from_millis(10);
+
+/// Which link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct LinkId(usize);
+
+pub(crate) struct Net {
+    pub(crate) chance: Random,
+    links: Vec<Link>,
+    last_message: u64,
+    pub(crate) server: Server,
+    /// Set until everything is well.
+    pub(crate) is_rough: bool,
+}
+
+struct Link {
+    host: HostId,
+    keeper: bool,
+    generation: u64,
+    is_up: bool,
+    cut_off_until: Instant,
+    calls: BTreeMap<u64, Arc<Slot>>,
+    wakers: Vec<Waker>,
+    posts: BTreeMap<SessionId, Arc<dyn Postbox>>,
+    /// The last of its requests that was executed: what was sent before it has been overtaken.
+    executed: u64,
+    /// When the last message of each direction arrives.
+    to_server: Instant,
+    to_client: Instant,
+}
+
+/// What is asked of the server.
+#[derive(Debug, Clone)]
+pub(crate) enum Question {
+    Lock(LockId, Op),
+    /// All of several locks, in their order.
+    Several(Vec<(LockId, Acquire)>),
+    /// With the time when it was asked for.
+    Sessions(Instant, SessionOp),
+}
+
+/// What it answers.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    Lock(Box<Reply>),
+    Several(Vec<Share>),
+    Sessions(SessionReply),
+}
+
+/// Where the outcome of a call is put.
+#[derive(Default)]
+pub(crate) struct Slot {
+    state: Mutex<Awaited>,
+}
+
+#[derive(Default)]
+struct Awaited {
+    outcome: Option<Result<Answer, Broken>>,
+    waker: Option<Waker>,
+}
+
+/// The connection broke before there was a reply.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Broken;
+
+impl Slot {
+    fn resolve(&self, outcome: Result<Answer, Broken>) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.outcome.get_or_insert(outcome);
+        let waker = state.waker.take();
+        drop(state);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    pub(crate) async fn outcome(&self) -> Result<Answer, Broken> {
+        std::future::poll_fn(|cx| {
+            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(outcome) = state.outcome.take() {
+                return Poll::Ready(outcome);
+            }
+            state.waker = Some(cx.waker().clone());
+            Poll::Pending
+        })
+        .await
+    }
+}
+
+/// A request under way.
+#[derive(Clone)]
+struct Request {
+    link: LinkId,
+    generation: u64,
+    host: HostId,
+    message: u64,
+    question: Arc<Question>,
+    /// Until when its sender waits.
+    until: Instant,
+    out_of_time: bool,
+    /// Set if it arrives although its connection is gone.
+    is_ghost: bool,
+    /// Set if it is not the first of its kind.
+    is_copy: bool,
+}
+
+impl Net {
+    pub(crate) fn new(chance: Random, server: Server) -> Self {
+        Self { chance, links: Vec::new(), last_message: 0, server, is_rough: true }
+    }
+
+    /// The two links of a process.
+    fn add_links(&mut self, host: HostId) -> [LinkId; 2] {
+        [false, true].map(|keeper| {
+            self.links.push(Link {
+                host,
+                keeper,
+                generation: 0,
+                is_up: false,
+                cut_off_until: Instant::default(),
+                calls: BTreeMap::new(),
+                wakers: Vec::new(),
+                posts: BTreeMap::new(),
+                executed: 0,
+                to_server: Instant::default(),
+                to_client: Instant::default(),
+            });
+            LinkId(self.links.len() - 1)
+        })
+    }
+
+    fn link(&mut self, link: LinkId) -> &mut Link {
+        &mut self.links[link.0]
+    }
+
+    fn links_of(&self, host: HostId) -> Vec<LinkId> {
+        let links = self.links.iter().enumerate();
+        links.filter(|(_, link)| link.host == host).map(|(index, _)| LinkId(index)).collect()
+    }
+
+    fn strikes(&self, per_mille: u64) -> bool {
+        self.is_rough && per_mille > 0 && self.chance.chance(per_mille)
+    }
+}
+
+impl Sim {
+    fn latency(&self, net: &Net) -> Duration {
+        let (least, most) = self.weather.latency_us;
+        Duration::from_micros(net.chance.between(least, most))
+    }
+
+    /// When a message arrives that is sent now, and comes that much later than it could.
+    fn arrival(&self, net: &mut Net, link: LinkId, to_server: bool, late: Duration) -> Instant {
+        let now = self.kernel.now();
+        let mut at = now + self.latency(net) + late;
+        let link = net.link(link);
+        let last = if to_server { &mut link.to_server } else { &mut link.to_client };
+        if self.weather.in_order {
+            at = at.max(*last + Duration::from_micros(1));
+            *last = at;
+        }
+        at
+    }
+
+    fn lateness(&self, net: &Net) -> Duration {
+        if net.strikes(self.weather.late) {
+            Duration::from_micros(net.chance.between(10_000, 5_000_000))
+        } else {
+            Duration::ZERO
+        }
+    }
+
+    /// The two links of a process, which are made as soon as that is possible.
+    pub(crate) fn add_links(self: &Arc<Self>, host: HostId) -> [LinkId; 2] {
+        let links = self.net().add_links(host);
+        for link in links {
+            self.connect_after(Duration::ZERO, link);
+        }
+        links
+    }
+
+    /// Waits until a link is up; says in which generation.
+    pub(crate) async fn link_up(self: &Arc<Self>, link: LinkId) -> u64 {
+        std::future::poll_fn(|cx| {
+            let mut net = self.net();
+            let link = net.link(link);
+            if link.is_up {
+                return Poll::Ready(link.generation);
+            }
+            link.wakers.push(cx.waker().clone());
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// Gives a request to a link that is up.
+    pub(crate) fn send(
+        self: &Arc<Self>,
+        link: LinkId,
+        question: Question,
+        until: Instant,
+    ) -> (u64, Arc<Slot>) {
+        let mut net = self.net();
+        net.last_message += 1;
+        let message = net.last_message;
+        let slot = Arc::new(Slot::default());
+        let (host, generation) = (net.link(link).host, net.link(link).generation);
+        net.link(link).calls.insert(message, slot.clone());
+        match &question {
+            Question::Lock(lock, op) => self.note(&Event::Sent { host, message, lock: *lock, op }),
+            Question::Several(asks) => {
+                for (lock, ask) in asks {
+                    let op = &Op::Acquire(ask.clone());
+                    self.note(&Event::Sent { host, message, lock: *lock, op });
+                }
+            }
+            Question::Sessions(asked_at, op) => {
+                self.note(&Event::Attends { host, message, asked_at: *asked_at, op });
+            }
+        }
+        if net.strikes(self.weather.lost) {
+            self.note(&Event::Mishap { message, what: Mishap::RequestLost });
+            self.note(&Event::Host(host, HostEvent::Hindered(until)));
+            return (message, slot);
+        }
+        let is_ghost = net.chance.chance(500);
+        let request = Request {
+            link,
+            generation,
+            host,
+            message,
+            question: Arc::new(question),
+            until,
+            out_of_time: false,
+            is_ghost,
+            is_copy: false,
+        };
+        if net.strikes(self.weather.twice) {
+            let at = self.kernel.now() + Duration::from_micros(net.chance.between(100, 6_000_000));
+            self.note(&Event::Mishap { message, what: Mishap::RequestTwice(at) });
+            let copy = Request { out_of_time: true, is_copy: true, ..request.clone() };
+            self.deliver_request(at, copy);
+        }
+        let late = self.lateness(&net);
+        let at = self.arrival(&mut net, link, true, late);
+        let out_of_time = at.since(self.kernel.now()) > LATE;
+        if out_of_time {
+            self.note(&Event::Mishap { message, what: Mishap::RequestLate(at) });
+            self.note(&Event::Host(host, HostEvent::Hindered(at.min(until))));
+        }
+        self.deliver_request(at, Request { out_of_time, ..request });
+        (message, slot)
+    }
+
+    fn deliver_request(self: &Arc<Self>, at: Instant, request: Request) {
+        let sim = self.clone();
+        self.kernel.at(at, None, move || sim.arrive(request));
+    }
+
+    /// A request arrives at the server.
+    fn arrive(self: &Arc<Self>, mut request: Request) {
+        let mut net = self.net();
+        let is_old = net.link(request.link).generation != request.generation;
+        if is_old && !request.is_copy {
+            if request.is_ghost {
+                // Its bytes lie in a buffer somewhere (1).
+                let at = self.kernel.now() + Duration::from_micros(net.chance.between(100, 5_000_000));
+                self.note(&Event::Mishap { message: request.message, what: Mishap::Ghost(at) });
+                request.out_of_time = true;
+                request.is_copy = true;
+                self.deliver_request(at, request);
+            }
+            return;
+        }
+        if !net.server.is_up {
+            return;
+        }
+        let (now, net) = (self.kernel.now(), &mut *net);
+        let executed = &mut net.link(request.link).executed;
+        request.out_of_time |= request.message < *executed;
+        *executed = request.message.max(*executed);
+        let answer = match &*request.question {
+            Question::Lock(lock, op) => Answer::Lock(Box::new(self.execute(net, now, &request, *lock, op))),
+            Question::Several(asks) => Answer::Several(self.grasp(net, now, &request, asks)),
+            Question::Sessions(_, op) => Answer::Sessions(self.attend(net, now, &request, op)),
+        };
+        if !request.is_copy {
+            self.reply(net, &request, answer);
+        }
+    }
+
+    fn execute(
+        self: &Arc<Self>,
+        net: &mut Net,
+        now: Instant,
+        request: &Request,
+        lock: LockId,
+        op: &Op,
+    ) -> Reply {
+        let (reply, wakes) = net.server.execute(now, lock, op, self.bug);
+        self.executed(net, request, lock, (op, &reply, &wakes), false);
+        for wake in wakes {
+            self.publish(net, wake);
+        }
+        reply
+    }
+
+    /// An operation was executed, by itself or together with others.
+    fn executed(
+        &self,
+        net: &Net,
+        request: &Request,
+        lock: LockId,
+        what: (&Op, &Reply, &[Wake]),
+        together: bool,
+    ) {
+        let (op, reply, wakes) = what;
+        let Some(state) = net.server.locks.get(&lock) else { return };
+        self.note(&Event::Executed(&Execution {
+            host: request.host,
+            message: request.message,
+            out_of_time: request.out_of_time,
+            together,
+            lock,
+            op,
+            reply,
+            wakes,
+            state,
+            sessions: &net.server.sessions,
+            clock: &net.server.clock,
+        }));
+    }
+
+    /// All of several locks are asked for. What became of each is an operation for whoever watches.
+    fn grasp(
+        &self,
+        net: &mut Net,
+        now: Instant,
+        request: &Request,
+        asks: &[(LockId, Acquire)],
+    ) -> Vec<Share> {
+        let shares = net.server.take_all(now, asks, self.bug);
+        let each = asks.iter().zip(&shares);
+        let each =
+            each.filter_map(|((lock, ask), share)| Some((*lock, ask, share, net.server.locks.get(lock)?)));
+        let (host, message, clock) = (request.host, request.message, &net.server.clock);
+        self.note(&Event::Grasped(&Grasp { host, message, shares: &each.collect::<Vec<_>>(), clock }));
+        for ((lock, ask), share) in asks.iter().zip(&shares) {
+            if let Share::Had(acquired) | Share::InTheWay(Ok(acquired)) = share {
+                let (op, reply) = (Op::Acquire(ask.clone()), Reply::Acquire(acquired.clone()));
+                self.executed(net, request, *lock, (&op, &reply, &[]), true);
+            }
+        }
+        shares
+    }
+
+    fn attend(&self, net: &mut Net, now: Instant, request: &Request, op: &SessionOp) -> SessionReply {
+        let reply = net.server.attend(now, op, self.bug);
+        self.note(&Event::Attended(&Attendance {
+            host: request.host,
+            message: request.message,
+            out_of_time: request.out_of_time,
+            op,
+            reply: &reply,
+            sessions: &net.server.sessions,
+            clock: &net.server.clock,
+        }));
+        reply
+    }
+
+    fn reply(self: &Arc<Self>, net: &mut Net, request: &Request, answer: Answer) {
+        let Request { link, generation, host, message, until, .. } = *request;
+        if net.strikes(self.weather.lost) {
+            self.note(&Event::Mishap { message, what: Mishap::ReplyLost });
+            self.note(&Event::Host(host, HostEvent::Hindered(until)));
+            return;
+        }
+        let late = self.lateness(net);
+        let at = self.arrival(net, link, false, late);
+        if at.since(self.kernel.now()) > LATE {
+            self.note(&Event::Host(host, HostEvent::Hindered(at.min(until))));
+        }
+        let sim = self.clone();
+        self.kernel.at(at, Some(host), move || {
+            let mut net = sim.net();
+            let link = net.link(link);
+            let slot = link.calls.remove(&message).filter(|_| link.generation == generation);
+            drop(net);
+            if let Some(slot) = slot {
+                slot.resolve(Ok(answer));
+            }
+        });
+    }
+
+    fn publish(self: &Arc<Self>, net: &mut Net, wake: Wake) {
+        let Some((link, generation)) = net.server.ears.get(&wake.to()).copied() else { return };
+        let host = net.link(link).host;
+        let message = net.last_message;
+        if net.strikes(self.weather.lost) {
+            self.note(&Event::Mishap { message, what: Mishap::WakeLost });
+            self.note(&Event::Host(host, HostEvent::Hindered(self.kernel.now() + LOOK)));
+            return;
+        }
+        let late = self.lateness(net);
+        let at = self.arrival(net, link, false, late);
+        if at.since(self.kernel.now()) > LATE {
+            self.note(&Event::Mishap { message, what: Mishap::WakeLate(at) });
+            self.note(&Event::Host(host, HostEvent::Hindered(at)));
+        }
+        let sim = self.clone();
+        self.kernel.at(at, Some(host), move || {
+            let mut net = sim.net();
+            let link = net.link(link);
+            let post = link.posts.get(&wake.to()).filter(|_| link.generation == generation).cloned();
+            drop(net);
+            if let Some(post) = post {
+                sim.note(&Event::Woken(host, wake));
+                post.deliver(wake);
+            }
+        });
+    }
+
+    /// Subscribes a mailbox; in vain if the link breaks meanwhile.
+    pub(crate) async fn subscribe(
+        self: &Arc<Self>,
+        link: LinkId,
+        session: SessionId,
+        post: Arc<dyn Postbox>,
+    ) {
+        // It is there before a connection is waited for: one that is being made finds it.
+        self.net().link(link).posts.insert(session, post);
+        loop {
+            let generation = self.link_up(link).await;
+            let latency = self.latency(&self.net());
+            self.kernel.sleep_until(self.kernel.now() + latency).await;
+            if !self.hears(link, generation, session) {
+                continue;
+            }
+            self.kernel.sleep_until(self.kernel.now() + latency).await;
+            if self.net().link(link).generation == generation {
+                return;
+            }
+        }
+    }
+
+    /// A subscription reaches the server, if its connection is still there.
+    fn hears(&self, link: LinkId, generation: u64, session: SessionId) -> bool {
+        let mut net = self.net();
+        let arrives = net.link(link).generation == generation && net.server.is_up;
+        if arrives {
+            net.server.ears.insert(session, (link, generation));
+        }
+        arrives
+    }
+
+    pub(crate) fn unsubscribe(&self, link: LinkId, session: SessionId) {
+        let mut net = self.net();
+        net.link(link).posts.remove(&session);
+        net.server.ears.remove(&session);
+    }
+
+    /// A link breaks, and is made anew as soon as that is possible.
+    fn break_link(self: &Arc<Self>, id: LinkId) {
+        let mut net = self.net();
+        let link = net.link(id);
+        link.generation += 1;
+        let was_up = mem::replace(&mut link.is_up, false);
+        let (host, keeper) = (link.host, link.keeper);
+        let calls = mem::take(&mut link.calls);
+        net.server.ears.retain(|_, (link, _)| *link != id);
+        let pause = Duration::from_micros(net.chance.between(1_000, 300_000));
+        drop(net);
+        if was_up {
+            self.note(&Event::Host(host, HostEvent::LinkDown { keeper }));
+        }
+        self.kernel.at(self.kernel.now(), Some(host), move || {
+            for slot in calls.into_values() {
+                slot.resolve(Err(Broken));
+            }
+        });
+        self.connect_after(pause, id);
+    }
+
+    fn connect_after(self: &Arc<Self>, pause: Duration, id: LinkId) {
+        let (host, generation) = {
+            let mut net = self.net();
+            let link = net.link(id);
+            (link.host, link.generation)
+        };
+        let sim = self.clone();
+        self.kernel.at(self.kernel.now() + pause, Some(host), move || sim.connect(id, generation));
+    }
+
+    /// One attempt to make a link anew.
+    fn connect(self: &Arc<Self>, id: LinkId, generation: u64) {
+        let now = self.kernel.now();
+        let mut net = self.net();
+        if net.link(id).generation != generation || net.link(id).is_up {
+            return;
+        }
+        if !net.server.is_up || net.link(id).cut_off_until > now {
+            let pause = Duration::from_micros(net.chance.between(20_000, 500_000));
+            drop(net);
+            return self.connect_after(pause, id);
+        }
+        let latency = self.latency(&net);
+        drop(net);
+        let (sim, host) = (self.clone(), self.net().link(id).host);
+        self.kernel.at(now + latency * 2, None, move || {
+            let mut net = sim.net();
+            if net.link(id).generation != generation || !net.server.is_up {
+                // It broke while it was made; whoever broke it sees to it.
+                return;
+            }
+            let sessions: Vec<_> = net.link(id).posts.keys().copied().collect();
+            for session in sessions {
+                net.server.ears.insert(session, (id, generation));
+            }
+            drop(net);
+            let after = sim.clone();
+            sim.kernel.at(now + latency * 3, Some(host), move || after.connected(id, generation));
+        });
+    }
+
+    fn connected(self: &Arc<Self>, id: LinkId, generation: u64) {
+        let mut net = self.net();
+        let link = net.link(id);
+        if link.generation != generation || link.is_up {
+            return;
+        }
+        link.is_up = true;
+        let (host, keeper) = (link.host, link.keeper);
+        let wakers = mem::take(&mut link.wakers);
+        let posts: Vec<_> = link.posts.values().cloned().collect();
+        drop(net);
+        self.note(&Event::Host(host, HostEvent::LinkUp { keeper }));
+        for waker in wakers {
+            waker.wake();
+        }
+        // What was missed is looked for (2).
+        for post in posts {
+            post.renewed();
+        }
+    }
+
+    pub(crate) fn break_links(self: &Arc<Self>, host: HostId, keeper: Option<bool>) {
+        let links = self.net().links_of(host);
+        for link in links {
+            if keeper.is_none_or(|keeper| self.net().link(link).keeper == keeper) {
+                self.break_link(link);
+            }
+        }
+    }
+
+    /// Nothing of a process reaches the server for that long.
+    pub(crate) fn cut_off(self: &Arc<Self>, host: HostId, lasts: Duration) {
+        let until = self.kernel.now() + lasts;
+        let links = self.net().links_of(host);
+        for link in links {
+            self.net().link(link).cut_off_until = until;
+            self.break_link(link);
+        }
+    }
+
+    /// The links of a process that died: the server hears nothing more, but for what is under way.
+    pub(crate) fn bury(&self, host: HostId) {
+        let mut net = self.net();
+        for id in net.links_of(host) {
+            let link = net.link(id);
+            link.generation += 1;
+            link.is_up = false;
+            let left = (mem::take(&mut link.calls), mem::take(&mut link.posts), mem::take(&mut link.wakers));
+            net.server.ears.retain(|_, (link, _)| *link != id);
+            drop(left);
+        }
+    }
+
+    /// All links of the living break.
+    pub(crate) fn break_all_links(self: &Arc<Self>) {
+        let net = self.net();
+        let links = net.links.iter().enumerate().filter(|(_, link)| !self.kernel.is_dead(link.host));
+        let living: Vec<_> = links.map(|(index, _)| LinkId(index)).collect();
+        drop(net);
+        for link in living {
+            self.break_link(link);
+        }
+    }
+}

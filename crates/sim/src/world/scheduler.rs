@@ -1,0 +1,376 @@
+//! The scheduler: virtual time, and tasks of hosts that stop and die.
+//!
+//! Everything in the simulated world happens on one thread, in an order that the seed decides: of the tasks that
+//! could run, a random one does; when none can, time goes on to the next thing that is due.
+//!
+//! 1. What concerns a host that is stopped waits until it goes on, in its order; its clock goes on meanwhile.
+//! 2. What concerns a host that is dead does not happen.
+
+use crate::world::time::{Clock, Instant};
+use leasehold_testkit::Random;
+use futures_util::future::BoxFuture;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::mem;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+
+/// One process, from its start to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct HostId(pub u32);
+
+pub(crate) type Job = Box<dyn FnOnce() + Send>;
+
+#[derive(Clone)]
+pub(crate) struct Kernel {
+    state: Arc<Mutex<State>>,
+    woken: Arc<Mutex<Vec<usize>>>,
+}
+
+struct State {
+    now: Instant,
+    chance: Random,
+    hosts: Vec<Host>,
+    tasks: Vec<Option<Task>>,
+    ready: Vec<usize>,
+    agenda: BinaryHeap<Reverse<(Instant, u64)>>,
+    due: BTreeMap<u64, Due>,
+    last_key: u64,
+}
+
+struct Host {
+    clock: Clock,
+    is_stopped: bool,
+    is_dead: bool,
+    /// What waits until the host goes on (1).
+    inbox: VecDeque<Job>,
+    stalled: Vec<usize>,
+    live_tasks: u32,
+}
+
+struct Task {
+    host: HostId,
+    /// Not here while it is polled.
+    future: Option<BoxFuture<'static, ()>>,
+    alarm: Arc<Alarm>,
+    waker: Waker,
+}
+
+enum Due {
+    Timer(Waker),
+    Job(Option<HostId>, Job),
+}
+
+/// Wakes a task.
+struct Alarm {
+    task: usize,
+    rung: AtomicBool,
+    woken: Arc<Mutex<Vec<usize>>>,
+}
+
+impl Wake for Alarm {
+    fn wake(self: Arc<Self>) {
+        if !self.rung.swap(true, Ordering::Relaxed) {
+            lock(&self.woken).push(self.task);
+        }
+    }
+}
+
+/// A task that is to be polled, apart from its place.
+struct Picked {
+    at: usize,
+    host: HostId,
+    future: BoxFuture<'static, ()>,
+    waker: Waker,
+}
+
+/// What is due next.
+enum Next {
+    /// This is to be done now.
+    Do(Job),
+    /// A timer rang, or what was due is put off.
+    Done,
+    /// Nothing before the limit.
+    Nothing,
+}
+
+/// What a step of the world was.
+pub(crate) enum Stepped {
+    /// A task of this host ran.
+    Task(HostId),
+    /// Something else happened, perhaps later than before.
+    Job,
+    /// Nothing is due before the limit.
+    Nothing,
+}
+
+impl Kernel {
+    pub(crate) fn new(chance: Random) -> Self {
+        let state = State {
+            now: Instant::default(),
+            chance,
+            hosts: Vec::new(),
+            tasks: Vec::new(),
+            ready: Vec::new(),
+            agenda: BinaryHeap::new(),
+            due: BTreeMap::new(),
+            last_key: 0,
+        };
+        Self { state: Arc::new(Mutex::new(state)), woken: Arc::default() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    pub(crate) fn now(&self) -> Instant {
+        self.state().now
+    }
+
+    pub(crate) fn add_host(&self, clock: Clock) -> HostId {
+        let mut state = self.state();
+        state.hosts.push(Host {
+            clock,
+            is_stopped: false,
+            is_dead: false,
+            inbox: VecDeque::new(),
+            stalled: Vec::new(),
+            live_tasks: 0,
+        });
+        HostId(u32::try_from(state.hosts.len() - 1).unwrap_or(u32::MAX))
+    }
+
+    pub(crate) fn clock(&self, host: HostId) -> Clock {
+        self.state().host(host).clock
+    }
+
+    pub(crate) fn is_dead(&self, host: HostId) -> bool {
+        self.state().host(host).is_dead
+    }
+
+    pub(crate) fn is_stopped(&self, host: HostId) -> bool {
+        self.state().host(host).is_stopped
+    }
+
+    /// How many tasks of a host have not ended.
+    pub(crate) fn live_tasks(&self, host: HostId) -> u32 {
+        self.state().host(host).live_tasks
+    }
+
+    pub(crate) fn spawn(&self, host: HostId, future: BoxFuture<'static, ()>) {
+        let mut state = self.state();
+        if state.host(host).is_dead {
+            return;
+        }
+        state.host(host).live_tasks += 1;
+        let task = state.tasks.len();
+        let alarm = Arc::new(Alarm { task, rung: AtomicBool::new(true), woken: self.woken.clone() });
+        let waker = Waker::from(alarm.clone());
+        state.tasks.push(Some(Task { host, future: Some(future), alarm, waker }));
+        drop(state);
+        lock(&self.woken).push(task);
+    }
+
+    /// Does something at a time; where it concerns a host, only when that is able to (1, 2).
+    pub(crate) fn at(&self, at: Instant, host: Option<HostId>, job: impl FnOnce() + Send + 'static) {
+        self.state().enter(at, Due::Job(host, Box::new(job)));
+    }
+
+    pub(crate) fn sleep_until(&self, at: Instant) -> Sleep {
+        Sleep { kernel: self.clone(), at, key: None }
+    }
+
+    pub(crate) fn stop(&self, host: HostId) {
+        self.state().host(host).is_stopped = true;
+    }
+
+    pub(crate) fn go_on(&self, host: HostId) {
+        let mut state = self.state();
+        let host = state.host(host);
+        host.is_stopped = false;
+        let (inbox, mut stalled) = (mem::take(&mut host.inbox), mem::take(&mut host.stalled));
+        state.ready.append(&mut stalled);
+        drop(state);
+        for job in inbox {
+            job();
+        }
+    }
+
+    /// Ends a host without letting any of its tasks do anything more (2).
+    pub(crate) fn kill(&self, host: HostId) {
+        let mut state = self.state();
+        let dead = state.host(host);
+        dead.is_dead = true;
+        dead.live_tasks = 0;
+        let inbox = mem::take(&mut dead.inbox);
+        let mut tasks = Vec::new();
+        for task in &mut state.tasks {
+            tasks.extend(task.take_if(|task| task.host == host));
+        }
+        // What they do when they are dropped is done by a dead host.
+        drop(state);
+        drop((inbox, tasks));
+    }
+
+    /// Forgets everything that could still happen, so that nothing of the world outlives it.
+    pub(crate) fn end(&self) {
+        let mut state = self.state();
+        let mut inboxes = Vec::new();
+        for host in &mut state.hosts {
+            host.is_dead = true;
+            inboxes.push(mem::take(&mut host.inbox));
+        }
+        let left = (mem::take(&mut state.tasks), mem::take(&mut state.due), inboxes);
+        state.agenda.clear();
+        drop(state);
+        drop(left);
+    }
+
+    /// Lets one task run, or time go on to what is due next, but not beyond `limit`.
+    pub(crate) fn step(&self, limit: Instant) -> Stepped {
+        if let Some(Picked { at, host, mut future, waker }) = self.pick() {
+            let polled = future.as_mut().poll(&mut Context::from_waker(&waker));
+            self.put_back(at, future, polled.is_ready());
+            return Stepped::Task(host);
+        }
+        match self.next_due(limit) {
+            Next::Do(job) => {
+                job();
+                Stepped::Job
+            }
+            Next::Done => Stepped::Job,
+            Next::Nothing => Stepped::Nothing,
+        }
+    }
+
+    fn pick(&self) -> Option<Picked> {
+        let mut state = self.state();
+        state.ready.append(&mut lock(&self.woken));
+        while !state.ready.is_empty() {
+            let index = usize::try_from(state.chance.below(state.ready.len() as u64)).unwrap_or(0);
+            let at = state.ready.swap_remove(index);
+            let Some(task) = state.tasks[at].as_mut() else { continue };
+            let host = task.host;
+            if state.host(host).is_stopped {
+                state.host(host).stalled.push(at);
+                continue;
+            }
+            let Some(task) = state.tasks[at].as_mut() else { continue };
+            task.alarm.rung.store(false, Ordering::Relaxed);
+            if let Some(future) = task.future.take() {
+                return Some(Picked { at, host, future, waker: task.waker.clone() });
+            }
+        }
+        None
+    }
+
+    fn put_back(&self, at: usize, future: BoxFuture<'static, ()>, is_over: bool) {
+        let mut state = self.state();
+        // Nothing is put back where the host died in the meantime.
+        let over = match &mut state.tasks[at] {
+            Some(task) if is_over => {
+                let host = task.host;
+                state.host(host).live_tasks -= 1;
+                state.tasks[at] = None;
+                Some(future)
+            }
+            Some(task) => {
+                task.future = Some(future);
+                None
+            }
+            None => Some(future),
+        };
+        drop(state);
+        drop(over);
+    }
+
+    /// Goes on to what is due next.
+    fn next_due(&self, limit: Instant) -> Next {
+        let mut state = self.state();
+        let Some(Reverse((at, key))) = state.agenda.peek().copied().filter(|Reverse((at, _))| *at <= limit)
+        else {
+            return Next::Nothing;
+        };
+        state.agenda.pop();
+        let Some(due) = state.due.remove(&key) else { return Next::Done };
+        state.now = state.now.max(at);
+        let (host, job) = match due {
+            Due::Timer(waker) => {
+                waker.wake();
+                return Next::Done;
+            }
+            Due::Job(host, job) => (host, job),
+        };
+        match host.map(|host| state.host(host)) {
+            Some(host) if host.is_dead => {
+                drop(state);
+                drop(job);
+                Next::Done
+            }
+            Some(host) if host.is_stopped => {
+                host.inbox.push_back(job);
+                Next::Done
+            }
+            _ => Next::Do(job),
+        }
+    }
+
+    /// Lets time go on to `limit`, where nothing is due before.
+    pub(crate) fn pass(&self, limit: Instant) {
+        let mut state = self.state();
+        state.now = state.now.max(limit);
+    }
+}
+
+impl State {
+    fn host(&mut self, host: HostId) -> &mut Host {
+        &mut self.hosts[host.0 as usize]
+    }
+
+    fn enter(&mut self, at: Instant, due: Due) -> u64 {
+        self.last_key += 1;
+        self.agenda.push(Reverse((at, self.last_key)));
+        self.due.insert(self.last_key, due);
+        self.last_key
+    }
+}
+
+/// Sleeps in virtual time.
+pub(crate) struct Sleep {
+    kernel: Kernel,
+    at: Instant,
+    key: Option<u64>,
+}
+
+impl Future for Sleep {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let kernel = self.kernel.clone();
+        let mut state = kernel.state();
+        if state.now >= self.at {
+            return Poll::Ready(());
+        }
+        match self.key.and_then(|key| state.due.get_mut(&key)) {
+            Some(due) => *due = Due::Timer(cx.waker().clone()),
+            None => self.key = Some(state.enter(self.at, Due::Timer(cx.waker().clone()))),
+        }
+        Poll::Pending
+    }
+}
+
+impl Drop for Sleep {
+    fn drop(&mut self) {
+        if let Some(key) = self.key {
+            let timer = self.kernel.state().due.remove(&key);
+            drop(timer);
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What is broken by a panic is not used after it: the run is over.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

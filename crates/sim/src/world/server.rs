@@ -1,0 +1,242 @@
+//! The server: the model, with a clock that can be wrong, data that can be lost, and perhaps a replica.
+
+use crate::world::Sim;
+use crate::mutants::Bug;
+use crate::event::{Event, LockId, ServerEvent};
+use crate::world::network::LinkId;
+use crate::world::time::{Clock, Instant};
+use leasehold_testkit::Random;
+use leasehold_core::model::{Content, Entries, LockState, Sessions, Value};
+use leasehold_core::{Acquire, Kind, Op, OwnValue, Reply, SessionId, SessionOp, SessionReply, Share, Wake};
+use std::collections::{BTreeMap, VecDeque};
+use std::mem;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// By how much the clock of a replica may differ, where the outage is not shorter.
+const CLOCKS_DIFFER: Duration = Duration::from_millis(100);
+
+pub(crate) struct Server {
+    pub(crate) is_up: bool,
+    pub(crate) clock: Clock,
+    pub(crate) locks: BTreeMap<LockId, LockState>,
+    /// Of what kind each lock is.
+    kinds: Vec<Kind>,
+    pub(crate) sessions: Sessions,
+    /// By which link, in which generation of it, a session hears.
+    pub(crate) ears: BTreeMap<SessionId, (LinkId, u64)>,
+    replica: Option<Replica>,
+}
+
+/// Another server that is told everything, later.
+#[derive(Default)]
+struct Replica {
+    locks: BTreeMap<LockId, LockState>,
+    sessions: Sessions,
+    /// What it has still to be told.
+    log: VecDeque<(Instant, Told)>,
+}
+
+/// What a replica is told: how something is now.
+enum Told {
+    Lock(LockId, Box<LockState>),
+    Sessions(Sessions),
+}
+
+impl Server {
+    pub(crate) fn new(clock: Clock, with_replica: bool, kinds: Vec<Kind>) -> Self {
+        let replica = with_replica.then(Replica::default);
+        let (locks, sessions, ears) = (BTreeMap::new(), Sessions::default(), BTreeMap::new());
+        Self { is_up: true, clock, locks, kinds, sessions, ears, replica }
+    }
+
+    /// Executes an operation, with a planted bug or without one.
+    pub(crate) fn execute(
+        &mut self,
+        now: Instant,
+        lock: LockId,
+        op: &Op,
+        bug: Option<Bug>,
+    ) -> (Reply, Vec<Wake>) {
+        let now_us = self.clock.reading_us(now);
+        let (state, sessions) = (state(&mut self.locks, &self.kinds, lock), &self.sessions);
+        let alive = |session| sessions.vital(now_us / 1000, session);
+        let done = match bug {
+            Some(bug) => bug.apply(state, now_us, op, &alive),
+            None => state.apply(now_us, op, &alive),
+        };
+        if let Some(replica) = &mut self.replica {
+            replica.log.push_back((now, Told::Lock(lock, Box::new(state.clone()))));
+        }
+        done
+    }
+
+    /// Takes all of several locks, or none, with a planted bug or without one.
+    pub(crate) fn take_all(
+        &mut self,
+        now: Instant,
+        asks: &[(LockId, Acquire)],
+        bug: Option<Bug>,
+    ) -> Vec<Share> {
+        let now_us = self.clock.reading_us(now);
+        for (lock, _) in asks {
+            state(&mut self.locks, &self.kinds, *lock);
+        }
+        // They are asked for in the order of their names, which is that of their numbers.
+        let wanted = self.locks.iter_mut().filter_map(|(lock, state)| {
+            let (_, ask) = asks.iter().find(|(asked, _)| asked == lock)?;
+            Some((state, ask))
+        });
+        let mut wanted: Vec<_> = wanted.collect();
+        let shares = match bug {
+            Some(bug) => bug.take_all(&mut wanted, now_us),
+            None => LockState::take_all(&mut wanted, now_us),
+        };
+        if let Some(replica) = &mut self.replica {
+            let told = |(lock, _): &(LockId, Acquire)| {
+                self.locks.get(lock).map(|state| (now, Told::Lock(*lock, Box::new(state.clone()))))
+            };
+            replica.log.extend(asks.iter().filter_map(told));
+        }
+        shares
+    }
+
+    /// Executes an operation on sessions, with a planted bug or without one.
+    pub(crate) fn attend(&mut self, now: Instant, op: &SessionOp, bug: Option<Bug>) -> SessionReply {
+        let now_ms = self.clock.reading_us(now) / 1000;
+        let reply = match bug {
+            Some(bug) => bug.attend(&mut self.sessions, now_ms, op),
+            None => self.sessions.apply(now_ms, op),
+        };
+        if let Some(replica) = &mut self.replica {
+            replica.log.push_back((now, Told::Sessions(self.sessions.clone())));
+        }
+        reply
+    }
+
+    /// Loses everything; a replica is told so as well.
+    fn forget(&mut self) {
+        self.locks.clear();
+        self.sessions = Sessions::default();
+        self.replica = self.replica.take().map(|_| Replica::default());
+    }
+
+    /// The replica takes over, which knows what was before `told_until`.
+    fn fail_over(&mut self, now: Instant, told_until: Instant, clock_differs_us: i64) {
+        let Replica { mut locks, mut sessions, log } = self.replica.take().unwrap_or_default();
+        for (_, told) in log.into_iter().take_while(|(at, _)| *at <= told_until) {
+            match told {
+                Told::Lock(lock, state) => drop(locks.insert(lock, *state)),
+                Told::Sessions(known) => sessions = known,
+            }
+        }
+        let log = VecDeque::new();
+        self.replica = Some(Replica { locks: locks.clone(), sessions: sessions.clone(), log });
+        (self.locks, self.sessions) = (locks, sessions);
+        self.clock.jump(now, clock_differs_us);
+    }
+
+    /// What a client of another library does to take a lock: `SET name value NX PX lease` of a Mutex, and an entry of one
+    /// owner, with no field of ours, of a ReentrantMutex.
+    fn set(&mut self, now: Instant, lock: LockId, value: &str, lease: Duration) -> bool {
+        let now_ms = self.clock.reading_us(now) / 1000;
+        let lease_ms = u64::try_from(lease.as_millis()).unwrap_or(1);
+        let state = state(&mut self.locks, &self.kinds, lock);
+        let stands = |there: &Value| there.expires_ms.is_none_or(|at_ms| at_ms >= now_ms);
+        // What he would put there is no Election, and would be in the way of it for ever.
+        let takes_none = state.kind.is_shared() || state.kind == Kind::Election;
+        if takes_none || !self.is_up || state.value.as_ref().is_some_and(stands) {
+            return false;
+        }
+        let content = match (state.kind, OwnValue::new(value)) {
+            (Kind::Reentrant, Ok(owner)) => {
+                Content::Entries(Entries { owner, count: 1, fence: None, lease_ms: 0, holds: Vec::new() })
+            }
+            _ => Content::Token(value.into()),
+        };
+        state.value = Some(Value { content, expires_ms: Some(now_ms + lease_ms) });
+        true
+    }
+}
+
+/// A lock, of which nothing may be known yet.
+fn state<'a>(locks: &'a mut BTreeMap<LockId, LockState>, kinds: &[Kind], lock: LockId) -> &'a mut LockState {
+    let kind = kinds.get(usize::from(lock.0)).copied().unwrap_or_default();
+    locks.entry(lock).or_insert_with(|| LockState::new(kind))
+}
+
+impl Sim {
+    /// The server goes down, and all links with it; says whether it was up.
+    pub(crate) fn server_down(self: &Arc<Self>) -> bool {
+        if !mem::replace(&mut self.net().server.is_up, false) {
+            return false;
+        }
+        self.note(&Event::Server(ServerEvent::Down));
+        self.break_all_links();
+        true
+    }
+
+    pub(crate) fn server_up(&self, with_data: bool) {
+        let mut net = self.net();
+        net.server.is_up = true;
+        if !with_data {
+            net.server.forget();
+        }
+        drop(net);
+        self.note(&Event::Server(ServerEvent::Up { with_data }));
+    }
+
+    /// After an outage a replica takes over that had been told nothing for `lag` before it. Its clock differs by less
+    /// than the outage: tokens are not promised to grow otherwise.
+    pub(crate) fn fail_over(&self, outage: Duration, lag: Duration) {
+        let now = self.kernel.now();
+        let mut net = self.net();
+        let differs_us = differing(&net.chance, outage / 2);
+        let before = now.since(Instant(0)).saturating_sub(outage).saturating_sub(lag);
+        net.server.fail_over(now, Instant(0) + before, differs_us);
+        drop(net);
+        self.note(&Event::Server(ServerEvent::FailedOver));
+        self.server_up(true);
+    }
+
+    pub(crate) fn jump(&self, by_us: i64) {
+        let now = self.kernel.now();
+        self.net().server.clock.jump(now, by_us);
+        self.note(&Event::Server(ServerEvent::Jumped(by_us)));
+    }
+
+    pub(crate) fn delete(&self, lock: LockId) {
+        if let Some(state) = self.net().server.locks.get_mut(&lock) {
+            state.value = None;
+        }
+        self.note(&Event::Server(ServerEvent::Deleted(lock)));
+    }
+
+    /// A stranger takes a lock that is free; says whether it was.
+    pub(crate) fn stranger_sets(&self, lock: LockId, value: &str, lease: Duration) -> bool {
+        let now = self.kernel.now();
+        let is_set = self.net().server.set(now, lock, value, lease);
+        if is_set {
+            self.note(&Event::Stranger(lock, Some(now + lease * 9 / 10)));
+        }
+        is_set
+    }
+
+    /// A stranger deletes the key if it has its value.
+    pub(crate) fn stranger_deletes(&self, lock: LockId, value: &str) {
+        if let Some(state) = self.net().server.locks.get_mut(&lock) {
+            state.value.take_if(|there| match &there.content {
+                Content::Entries(entries) => entries.owner.as_str() == value,
+                content => content.token() == Some(value),
+            });
+        }
+        self.note(&Event::Stranger(lock, None));
+    }
+}
+
+/// By how many microseconds another clock differs, within a bound and [`CLOCKS_DIFFER`].
+fn differing(chance: &Random, bound: Duration) -> i64 {
+    let most = u64::try_from(bound.min(CLOCKS_DIFFER).as_micros()).unwrap_or(0);
+    let differs = i64::try_from(chance.below(most * 2 + 1)).unwrap_or(0);
+    differs.saturating_sub_unsigned(most)
+}

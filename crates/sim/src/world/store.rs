@@ -1,0 +1,166 @@
+//! The store as one process sees it: what goes over its link.
+
+use crate::world::Sim;
+use crate::event::{Event, HostEvent};
+use crate::world::network::{Answer, LinkId, Question};
+use crate::world::environment::SimWorld;
+use futures_util::future::{BoxFuture, Either, select};
+use leasehold::store::{
+    Executed, Fault, FaultKind, Lock, Op, Outcome, Phase, Postbox, SessionKeeping, SessionOp, SessionReply,
+    Store,
+};
+use leasehold_core::{Acquire, KeyError, Place, SessionId, Share};
+use std::fmt;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A process's way to the server.
+#[derive(Clone)]
+pub(crate) struct SimStore {
+    pub(crate) world: SimWorld,
+    pub(crate) link: LinkId,
+    /// The link of the keeper.
+    pub(crate) other: LinkId,
+}
+
+impl SimStore {
+    fn sim(&self) -> &Arc<Sim> {
+        &self.world.sim
+    }
+
+    async fn call(&self, question: Question, within: Duration) -> Outcome<Answer> {
+        let (sim, host) = (self.sim(), self.world.host);
+        let until = self.world.shows_at(self.world.now() + within);
+        let mut time_up = pin!(sim.kernel.sleep_until(until));
+        if let Either::Right(_) = select(pin!(sim.link_up(self.link)), &mut time_up).await {
+            sim.note(&Event::Host(host, HostEvent::Rebuffed));
+            return Outcome::Failed(Executed::No, unreachable());
+        }
+        let unanswered = match question {
+            Question::Lock(..) => |host, message| Event::Answered { host, message, reply: None },
+            Question::Several(_) => |host, message| Event::Shared { host, message, shares: None },
+            Question::Sessions(..) => |host, message| Event::Heard { host, message, reply: None },
+        };
+        let (message, slot) = sim.send(self.link, question, until);
+        let fault = match select(pin!(slot.outcome()), time_up).await {
+            Either::Left((Ok(answer), _)) => {
+                sim.note(&match &answer {
+                    Answer::Lock(reply) => Event::Answered { host, message, reply: Some(reply) },
+                    Answer::Several(shares) => Event::Shared { host, message, shares: Some(shares) },
+                    Answer::Sessions(reply) => Event::Heard { host, message, reply: Some(reply) },
+                });
+                return Outcome::Done(answer);
+            }
+            Either::Left((Err(_), _)) => FaultKind::Disconnected,
+            Either::Right(_) => FaultKind::TimedOut,
+        };
+        sim.note(&unanswered(host, message));
+        sim.note(&Event::Host(host, HostEvent::Rebuffed));
+        Outcome::Failed(Executed::Unknown, Fault::new(fault, Phase::Reply, "the simulated server"))
+    }
+}
+
+fn unreachable() -> Fault {
+    Fault::new(FaultKind::Unreachable, Phase::Connect, "the simulated server")
+}
+
+/// The outcome, as far as it is of the right kind. The server answers no other question than it was asked.
+fn only<T>(outcome: Outcome<Answer>, pick: impl FnOnce(Answer) -> Option<T>) -> Outcome<T> {
+    match outcome {
+        Outcome::Done(answer) => match pick(answer) {
+            Some(reply) => Outcome::Done(reply),
+            None => Outcome::Failed(Executed::Unknown, unreachable()),
+        },
+        Outcome::Failed(executed, fault) => Outcome::Failed(executed, fault),
+    }
+}
+
+impl fmt::Debug for SimStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SimStore({})", self.world.host)
+    }
+}
+
+impl Store for SimStore {
+    fn execute<'a>(&'a self, lock: &'a Lock, op: &'a Op, within: Duration) -> BoxFuture<'a, Outcome> {
+        Box::pin(async move {
+            let question = Question::Lock(self.sim().lock_id(lock), op.clone());
+            only(self.call(question, within).await, |answer| match answer {
+                Answer::Lock(reply) => Some(*reply),
+                _ => None,
+            })
+        })
+    }
+
+    fn acquire_all<'a>(
+        &'a self,
+        asks: &'a [(Lock, Acquire)],
+        within: Duration,
+    ) -> BoxFuture<'a, Option<Outcome<Vec<Share>>>> {
+        Box::pin(async move {
+            if !self.sim().habits.in_one_step {
+                return None;
+            }
+            let asks = asks.iter().map(|(lock, ask)| (self.sim().lock_id(lock), ask.clone())).collect();
+            Some(only(self.call(Question::Several(asks), within).await, |answer| match answer {
+                Answer::Several(shares) => Some(shares),
+                _ => None,
+            }))
+        })
+    }
+
+    fn open_mailbox(
+        &self,
+        place: Place,
+        session: SessionId,
+        post: Arc<dyn Postbox>,
+        within: Duration,
+    ) -> BoxFuture<'_, Result<(), Fault>> {
+        Box::pin(async move {
+            let until = self.world.shows_at(self.world.now() + within);
+            let time_up = self.sim().kernel.sleep_until(until);
+            match select(pin!(self.sim().subscribe(self.link, session, post)), time_up).await {
+                Either::Left(_) => Ok(()),
+                Either::Right(_) => {
+                    self.close_mailbox(place, session);
+                    self.sim().note(&Event::Host(self.world.host, HostEvent::Rebuffed));
+                    Err(unreachable())
+                }
+            }
+        })
+    }
+
+    fn close_mailbox(&self, _place: Place, session: SessionId) {
+        if !self.sim().kernel.is_dead(self.world.host) {
+            self.sim().unsubscribe(self.link, session);
+        }
+    }
+
+    fn sessions(&self) -> SessionKeeping {
+        SessionKeeping::ByBeat
+    }
+
+    fn attend<'a>(
+        &'a self,
+        _place: Place,
+        op: &'a SessionOp,
+        within: Duration,
+    ) -> BoxFuture<'a, Outcome<SessionReply>> {
+        Box::pin(async move {
+            let question = Question::Sessions(self.sim().kernel.now(), op.clone());
+            only(self.call(question, within).await, |answer| match answer {
+                Answer::Sessions(reply) => Some(reply),
+                _ => None,
+            })
+        })
+    }
+
+    fn sibling(&self) -> Arc<dyn Store> {
+        Arc::new(Self { world: self.world.clone(), link: self.other, other: self.other })
+    }
+
+    fn check(&self, _lock: &Lock) -> Result<(), KeyError> {
+        Ok(())
+    }
+}

@@ -44,7 +44,7 @@ impl fmt::Display for TaskId {
 
 /// A guard that a task has of one lock: no two of a run are the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Grip(pub u32);
+pub struct GuardId(pub u32);
 
 /// An owner of `ReentrantMutex`es and `RwLock`s, by the order in which they came up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -74,11 +74,11 @@ pub enum Event<'a> {
         op: &'a Op,
     },
     /// A message will be late, come twice, or never come.
-    Mishap {
+    MessageFault {
         /// Which message.
         message: u64,
         /// What becomes of it.
-        what: Mishap,
+        what: MessageFault,
     },
     /// The store has executed an operation.
     Executed(&'a Execution<'a>),
@@ -92,9 +92,9 @@ pub enum Event<'a> {
         reply: Option<&'a Reply>,
     },
     /// The store has been asked for all of several locks, in one step; what became of each of them follows.
-    Grasped(&'a Grasp<'a>),
+    MultiExecuted(&'a MultiExecution<'a>),
     /// A client has the outcome of such a question; `None` if that is unknown, or that it was refused.
-    Shared {
+    MultiAnswered {
         /// Who.
         host: HostId,
         /// Which message.
@@ -103,7 +103,7 @@ pub enum Event<'a> {
         shares: Option<&'a [Share]>,
     },
     /// A client gave an operation on sessions to its connection.
-    Attends {
+    SessionSent {
         /// Who.
         host: HostId,
         /// Which message.
@@ -114,9 +114,9 @@ pub enum Event<'a> {
         op: &'a SessionOp,
     },
     /// The store has executed an operation on sessions.
-    Attended(&'a Attendance<'a>),
+    SessionExecuted(&'a SessionExecution<'a>),
     /// A client has the outcome of an operation on sessions; `None` if that is unknown.
-    Heard {
+    SessionAnswered {
         /// Who.
         host: HostId,
         /// Which message.
@@ -125,17 +125,17 @@ pub enum Event<'a> {
         reply: Option<&'a SessionReply>,
     },
     /// A message has reached the mailbox of a process.
-    Woken(HostId, Wake),
+    Notified(HostId, Wake),
     /// Somebody who does not use this library has the lock, until then at the most; or has given it back.
-    Stranger(LockId, Option<Instant>),
+    Foreign(LockId, Option<Instant>),
     /// Something a task did.
     Task(TaskId, LockId, TaskEvent),
     /// Something that one who observes an Election did, or was told.
-    Observer(TaskId, LockId, Sight),
+    Observer(TaskId, LockId, ObserverEvent),
     /// Something a task did with what is done once in a period.
-    Turn(TaskId, LockId, TurnEvent),
+    Period(TaskId, LockId, PeriodEvent),
     /// From now on nothing goes wrong any more.
-    Healed,
+    FaultsEnded,
 }
 
 /// What can happen to a process.
@@ -158,9 +158,9 @@ pub enum HostEvent {
         keeper: bool,
     },
     /// A message of its is in trouble: until then it cannot be expected to know what it should.
-    Hindered(Instant),
+    Delayed(Instant),
     /// An operation of its failed: it pauses before it tries again.
-    Rebuffed,
+    OperationFailed,
     /// It has ended, with nothing left to do.
     Ended,
 }
@@ -185,14 +185,14 @@ pub enum ServerEvent {
 
 /// What can become of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mishap {
+pub enum MessageFault {
     /// The request is lost.
     RequestLost,
     /// The request arrives then.
     RequestLate(Instant),
     /// The request arrives a second time then.
     RequestTwice(Instant),
-    /// The connection breaks, and the request arrives all the same, then.
+    /// The connection broken_links, and the request arrives all the same, then.
     Ghost(Instant),
     /// The reply is lost.
     ReplyLost,
@@ -232,7 +232,7 @@ pub struct Execution<'a> {
 
 /// What the store did when it was asked for all of several locks.
 #[derive(Debug, Clone, Copy)]
-pub struct Grasp<'a> {
+pub struct MultiExecution<'a> {
     /// Whose question it was.
     pub host: HostId,
     /// Which message.
@@ -245,7 +245,7 @@ pub struct Grasp<'a> {
 
 /// What the store did about sessions.
 #[derive(Debug, Clone, Copy)]
-pub struct Attendance<'a> {
+pub struct SessionExecution<'a> {
     /// Whose operation it was.
     pub host: HostId,
     /// Which message.
@@ -266,45 +266,45 @@ pub struct Attendance<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TaskEvent {
     /// It wants the lock, for this owner; for one that nobody has been before, or for itself, if there is none.
-    Seeks(Way, Option<OwnerId>),
+    Acquiring(AcquireMethod, Option<OwnerId>),
     /// It has the lock, and should have it for so long.
-    Acquired(Grip, Gain),
+    Acquired(GuardId, NewGuard),
     /// Its belief in its hold has changed.
-    Believes(Grip, Belief),
+    ValidityChanged(GuardId, Validity),
     /// It did not get the lock.
-    Missed(Miss),
+    NotAcquired(AcquireFailure),
     /// It was let in by a Latch or a Barrier, or has arrived: it has nothing to give back.
-    LetIn,
+    Admitted,
     /// It begins to change what it has into something else, and does not see meanwhile what becomes of it.
-    Shifts(Grip),
+    Converting(GuardId),
     /// It begins to lengthen its hold.
-    Extends(Grip),
+    Extends(GuardId),
     /// It lengthened its hold, to last until then at least.
-    Extended(Grip, Instant),
+    Extended(GuardId, Instant),
     /// It stopped wanting the lock, by dropping the future.
     Cancelled,
     /// It begins to give the lock back, or drops its guard, or the release that it began.
-    Lets(Grip, Letting),
+    Releasing(GuardId, ReleaseMethod),
     /// Its release has returned; where that was a success, with how often its owner has the lock yet.
-    Released(Grip, Option<u64>),
+    Released(GuardId, Option<u64>),
     /// It was told that it lost the lock; or another, without which it counts for nothing.
-    Told(Grip, Lost),
+    LossReported(GuardId, LossScope),
 }
 
 /// What can become of one who observes an Election.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sight {
+pub enum ObserverEvent {
     /// It begins to observe, and has been told nothing.
     Begins,
     /// It was told that the leader of this token leads, or that nobody does.
-    Told(Option<FencingToken>),
+    Reported(Option<FencingToken>),
     /// It observes no more.
     Ends,
 }
 
 /// What a task can do with what is done once in a period.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TurnEvent {
+pub enum PeriodEvent {
     /// It has the turn.
     Has {
         /// The fencing token.
@@ -315,18 +315,18 @@ pub enum TurnEvent {
         period: Duration,
     },
     /// It begins to say that it is done, or gives it up, or drops it: it believes in it no more.
-    Lets(FencingToken),
+    Releasing(FencingToken),
 }
 
 /// What a task has got.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Gain {
+pub struct NewGuard {
     /// The fencing token.
     pub fence: FencingToken,
     /// What it believes.
-    pub belief: Belief,
+    pub belief: Validity,
     /// For how long it is to be kept.
-    pub keeping: Keeping,
+    pub lease_policy: LeasePolicy,
     /// Who has it, of a ReentrantMutex or an RwLock.
     pub owner: Option<OwnerId>,
     /// What part of the lock it is.
@@ -341,7 +341,7 @@ pub struct Gain {
 
 /// Which lock was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Lost {
+pub enum LossScope {
     /// This one.
     This,
     /// Another that was held together with it.
@@ -350,7 +350,7 @@ pub enum Lost {
 
 /// How a lock is sought.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Way {
+pub enum AcquireMethod {
     /// By one try.
     Try,
     /// In line, for so long at the most.
@@ -365,7 +365,7 @@ pub enum Way {
     All(Option<Duration>),
 }
 
-impl Way {
+impl AcquireMethod {
     /// Whether it stands in line with others of its process.
     pub const fn is_in_line(self) -> bool {
         matches!(self, Self::Try | Self::Wait(_) | Self::WaitForEver)
@@ -379,7 +379,7 @@ impl Way {
 
 /// Why a lock was not had.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Miss {
+pub enum AcquireFailure {
     /// It is taken.
     Taken,
     /// It was taken for too long.
@@ -396,7 +396,7 @@ pub enum Miss {
 
 /// For how long a hold is to be kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Keeping {
+pub enum LeasePolicy {
     /// For as long as its guard lives, by leases of this length.
     Renewed(Duration),
     /// For so long after it was asked for at the most, and hardly less after it was had.
@@ -407,14 +407,14 @@ pub enum Keeping {
 
 /// Until when a holder believes that it holds the lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Belief {
+pub struct Validity {
     /// In true time.
     pub until: Instant,
 }
 
 /// How a lock is let go of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Letting {
+pub enum ReleaseMethod {
     /// By a release, which is awaited.
     Release,
     /// By dropping the guard, or the release.
@@ -725,14 +725,14 @@ impl fmt::Display for Event<'_> {
                 write!(f, "{host} sends {message}: {lock} ")?;
                 show_op(op, f)
             }
-            Self::Mishap { message, what } => write!(f, "message {message}: {what:?}"),
+            Self::MessageFault { message, what } => write!(f, "message {message}: {what:?}"),
             Self::Executed(done) => {
                 write!(f, "server executes {} of {}: {} ", done.message, done.host, done.lock)?;
                 show_op(done.op, f)?;
                 f.write_str(" -> ")?;
                 show_reply(done.reply, f)?;
                 for wake in done.wakes {
-                    write!(f, "; {}", Told(wake))?;
+                    write!(f, "; {}", ShownWake(wake))?;
                 }
                 for held in holds(done.state, done.clock) {
                     write!(f, "; held by {} until {:?}", Short(&held.hold), held.until)?;
@@ -757,11 +757,11 @@ impl fmt::Display for Event<'_> {
                     None => f.write_str("no reply"),
                 }
             }
-            Self::Grasped(done) => {
+            Self::MultiExecuted(done) => {
                 write!(f, "server executes {} of {}: all of", done.message, done.host)?;
                 done.shares.iter().try_for_each(|(lock, ..)| write!(f, " {lock}"))
             }
-            Self::Shared { host, message, shares } => {
+            Self::MultiAnswered { host, message, shares } => {
                 write!(f, "{host} has {message}: ")?;
                 match shares {
                     Some(shares) => shares.iter().try_for_each(|share| show_share(share, f)),
@@ -769,40 +769,40 @@ impl fmt::Display for Event<'_> {
                 }
             }
             Self::Owner(owner, text) => write!(f, "owner {} is {text}", owner.0),
-            Self::Attends { host, message, op, .. } => {
+            Self::SessionSent { host, message, op, .. } => {
                 write!(f, "{host} sends {message}: ")?;
                 show_session_op(op, f)
             }
-            Self::Attended(done) => {
+            Self::SessionExecuted(done) => {
                 write!(f, "server executes {} of {}: ", done.message, done.host)?;
                 show_session_op(done.op, f)?;
                 f.write_str(" -> ")?;
                 show_session_reply(done.reply, f)
             }
-            Self::Heard { host, message, reply } => {
+            Self::SessionAnswered { host, message, reply } => {
                 write!(f, "{host} has {message}: ")?;
                 match reply {
                     Some(reply) => show_session_reply(reply, f),
                     None => f.write_str("no reply"),
                 }
             }
-            Self::Woken(host, wake) => {
-                write!(f, "{host} has {}", Told(wake))
+            Self::Notified(host, wake) => {
+                write!(f, "{host} has {}", ShownWake(wake))
             }
-            Self::Stranger(lock, Some(until)) => write!(f, "a stranger has {lock} until {until}"),
-            Self::Stranger(lock, None) => write!(f, "a stranger gives {lock} back"),
+            Self::Foreign(lock, Some(until)) => write!(f, "a stranger has {lock} until {until}"),
+            Self::Foreign(lock, None) => write!(f, "a stranger gives {lock} back"),
             Self::Task(task, lock, what) => write!(f, "{task} {lock}: {what:?}"),
             Self::Observer(task, lock, what) => write!(f, "{task} observes {lock}: {what:?}"),
-            Self::Turn(task, lock, what) => write!(f, "{task} in its turn of {lock}: {what:?}"),
-            Self::Healed => f.write_str("healed"),
+            Self::Period(task, lock, what) => write!(f, "{task} in its turn of {lock}: {what:?}"),
+            Self::FaultsEnded => f.write_str("healed"),
         }
     }
 }
 
 /// A message, without its nonce's random half.
-struct Told<'a>(&'a Wake);
+struct ShownWake<'a>(&'a Wake);
 
-impl fmt::Display for Told<'_> {
+impl fmt::Display for ShownWake<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Wake::Grant { nonce, fence, .. } => write!(f, "the grant of {fence} to {}", short_nonce(*nonce)),

@@ -15,7 +15,7 @@
 //! ```
 //!
 //! What must hold is in [`checks`], apart from the workload and ignorant of it. Whether the checks can see
-//! anything is proved by [planted bugs](Bug).
+//! anything is proved by [planted bugs](Mutant).
 //!
 //! 1. A run depends on its seed alone: no clock, no thread, no hash order.
 //! 2. Nothing of a run outlives it, so that a million of them fit into one process.
@@ -30,12 +30,13 @@ mod world;
 
 pub use checks::recorder::{Counts, Violation};
 pub use event::{
-    Attendance, Belief, Event, Execution, Gain, Grasp, Grip, Held, HostEvent, Keeping, Letting, LockId, Lost,
-    Mishap, Miss, OwnerId, ServerEvent, Sight, TaskEvent, TaskId, TurnEvent, Way,
+    AcquireFailure, AcquireMethod, Event, Execution, GuardId, Held, HostEvent, LeasePolicy, LockId,
+    LossScope, MessageFault, MultiExecution, NewGuard, ObserverEvent, OwnerId, PeriodEvent, ReleaseMethod,
+    ServerEvent, SessionExecution, TaskEvent, TaskId, Validity,
 };
 pub use model_server::{Data, Flaw, ModelServer, Seen};
-pub use mutants::Bug;
-pub use world::faults::Climate;
+pub use mutants::Mutant;
+pub use world::faults::FaultProfile;
 pub use world::scheduler::HostId;
 pub use world::time::{Clock, Instant};
 pub use world::{Outcome, Run, run};

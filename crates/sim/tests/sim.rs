@@ -1,6 +1,6 @@
 //! The simulated world: that it holds, that it can be replayed, and that its checks see what is wrong.
 
-use leasehold_sim::{Bug, Climate, Counts, Run, Violation, run};
+use leasehold_sim::{Counts, FaultProfile, Mutant, Run, Violation, run};
 use std::collections::BTreeSet;
 
 /// Fails with the way to see it again.
@@ -13,46 +13,46 @@ fn expect_none(seed: u64, violation: Option<&Violation>) {
 /// What `cargo xtask sim` does for as many seeds as one likes. Enough has to happen for it to mean anything.
 #[test]
 fn nothing_is_violated() {
-    let (mut sum, mut climates) = (Counts::default(), BTreeSet::new());
+    let (mut sum, mut profiles) = (Counts::default(), BTreeSet::new());
     for seed in 1..=2_000 {
         let outcome = run(&Run::new(seed));
         expect_none(seed, outcome.violation.as_ref());
         sum += outcome.counts;
-        climates.insert(format!("{:?}", outcome.climate));
+        profiles.insert(format!("{:?}", outcome.profile));
     }
-    assert_eq!(climates.len(), 4, "{climates:?}");
-    let Counts { executed, out_of_time, mishaps, acquired, granted, cancelled, .. } = sum;
+    assert_eq!(profiles.len(), 4, "{profiles:?}");
+    let Counts { executed, out_of_time, message_faults, acquired, granted, cancelled, .. } = sum;
     for (what, happened) in [
         ("executed", executed / 100),
         ("out of time", out_of_time),
-        ("mishaps", mishaps),
+        ("message_faults", message_faults),
         ("acquired", acquired / 10),
         ("granted", granted / 10),
-        ("handed on", sum.handed_on / 10),
+        ("handed on", sum.handed_off / 10),
         ("kept", sum.kept / 10),
         ("wanted", sum.wanted),
         ("cancelled", cancelled),
         ("lost", sum.lost),
         ("crashes", sum.crashes),
         ("stops", sum.stops),
-        ("breaks", sum.breaks),
-        ("upsets", sum.upsets),
+        ("broken_links", sum.broken_links),
+        ("server_events", sum.server_events),
         ("spent", sum.spent),
-        ("beats", sum.beats / 10),
+        ("heartbeats", sum.heartbeats / 10),
         ("sessions", sum.sessions),
         ("evicted", sum.evicted),
         ("freed", sum.freed),
         ("entered", sum.entered / 10),
-        ("entered abroad", sum.entered_abroad),
+        ("entered abroad", sum.entered_remotely),
         ("still held", sum.still_held / 10),
         ("with others", sum.with_others),
-        ("grasped", sum.grasped),
+        ("multi_executed", sum.multi_executed),
         ("shared", sum.shared / 10),
         ("upgraded", sum.upgraded),
-        ("let in", sum.let_in),
+        ("let in", sum.admitted),
         ("resized", sum.resized),
         ("observed", sum.observed),
-        ("turns", sum.turns),
+        ("shared_order", sum.turns),
     ] {
         assert!(happened >= 150, "{what} happened too rarely: {sum:?}");
     }
@@ -69,119 +69,130 @@ fn the_same_seed_is_the_same_run() {
     assert_ne!(traced(3).trace, traced(4).trace);
 }
 
-/// Calm weather has no faults: whatever is wrong there is wrong everywhere.
+/// Calm fault_plan has no faults: whatever is wrong there is wrong everywhere.
 #[test]
 fn calm_is_calm() {
-    let calm = (1..=200).map(|seed| run(&Run::new(seed))).find(|outcome| outcome.climate == Climate::Calm);
+    let calm =
+        (1..=200).map(|seed| run(&Run::new(seed))).find(|outcome| outcome.profile == FaultProfile::None);
     let counts = calm.expect("one in ten is calm").counts;
-    assert_eq!((counts.mishaps, counts.crashes, counts.stops, counts.breaks, counts.upsets), (0, 0, 0, 0, 0));
+    assert_eq!(
+        (counts.message_faults, counts.crashes, counts.stops, counts.broken_links, counts.server_events),
+        (0, 0, 0, 0, 0)
+    );
 }
 
-/// The greatest seed by which a bug has to be found, and the check that is to find it.
-fn found_by(bug: Bug) -> (u64, &'static str) {
-    match bug {
-        Bug::ReleaseWithoutComparing
-        | Bug::ExtendWithoutComparing
-        | Bug::EvictsTheLiving
-        | Bug::EvictsLeases
-        | Bug::EntersWithoutComparing
-        | Bug::GhostsAreLengthened
-        | Bug::ReservesForAnybody => (10, "comparison"),
-        Bug::EnteringShortens => (40, "comparison"),
-        Bug::SpentHoldReturns | Bug::FreesWithoutComparing | Bug::GoneEntryTakesAnother => {
-            (150, "comparison")
+/// The greatest seed by which a mutant has to be found, and the check that is to find it.
+fn found_by(mutant: Mutant) -> (u64, &'static str) {
+    match mutant {
+        Mutant::ReleaseWithoutComparing
+        | Mutant::ExtendWithoutComparing
+        | Mutant::EvictsLiveSession
+        | Mutant::EvictsLeaseOnlyHold
+        | Mutant::AnyOwnerEnters
+        | Mutant::ExpiredEntriesAreExtended
+        | Mutant::ReservesWithoutHold => (10, "ownership"),
+        Mutant::ReentryShortens => (40, "ownership"),
+        Mutant::SpentHoldReturns
+        | Mutant::ForceReleaseWithoutComparing
+        | Mutant::LateEntryReleaseTakesAnother => (150, "ownership"),
+        Mutant::EvictionEndsAllEntries => (4000, "validity"),
+        Mutant::ExtendThatShortens
+        | Mutant::NoDrift
+        | Mutant::ClockStopsWithProcess
+        | Mutant::UnknownAcquireIsYes
+        | Mutant::HoldsOutliveSession
+        | Mutant::UnknownHeartbeatIsYes
+        | Mutant::ReleaseEndsAllEntries
+        | Mutant::EntryHasOwnToken => (10, "validity"),
+        Mutant::ValidFromReply | Mutant::GrantCountsFromLastPoll | Mutant::UnknownExtendIsYes => {
+            (100, "validity")
         }
-        Bug::EvictionEndsTheStay => (4000, "beliefs"),
-        Bug::ExtendThatShortens
-        | Bug::NoDrift
-        | Bug::ClockStandsStill
-        | Bug::UnknownAcquireIsYes
-        | Bug::HoldsAreNotCapped
-        | Bug::HoldsOutliveLapse
-        | Bug::UnknownBeatIsYes
-        | Bug::ReleaseEndsTheStay
-        | Bug::EntryHasOwnToken => (10, "beliefs"),
-        Bug::ValidFromReply | Bug::GrantCountsFromLastLook | Bug::UnknownExtendIsYes => (100, "beliefs"),
-        Bug::TravellerHasSession | Bug::SessionFromReply => (300, "beliefs"),
-        Bug::BeatRevivesTheDead => (120, "sessions"),
-        Bug::LapsedSessionReturns => (10, "sessions"),
-        Bug::Barging | Bug::LastComeFirstServed => (10, "order"),
-        Bug::GrantToTheDead => (150, "order"),
-        Bug::ReleaseThatGrantsNobody | Bug::GrantWithoutMessage | Bug::PlaceKeptTooShort => (10, "progress"),
-        Bug::NobodyIsWatched => (60, "progress"),
-        Bug::NoLookAfterSubscribing => (1500, "progress"),
-        Bug::KeyWithoutExpiry | Bug::KeptIsNotGivenBack => (10, "leftovers"),
-        Bug::DroppedGuardKeepsLock | Bug::PlaceIsNotLeft | Bug::NoUndo => (200, "leftovers"),
-        Bug::OneOfAllIsKept | Bug::NoUndoOfAll => (1500, "leftovers"),
-        Bug::UnknownIsNo => (3000, "leftovers"),
-        Bug::TokenThatCounts | Bug::TokenOfTheClock | Bug::NextOwnerHasOldToken => (30, "tokens"),
-        Bug::ResentEntryCountsTwice | Bug::SaysFreeWhileHeld => (10, "entering"),
-        Bug::EnteringWaits => (60, "entering"),
-        Bug::TakesSomeOfAll => (30, "several"),
-        Bug::ReaderBesideWriter
-        | Bug::WriterBesideReaders
-        | Bug::UpgradeBesideReaders
-        | Bug::PermitsWeighOne
-        | Bug::ResizeWithoutComparing => (30, "sharing"),
-        Bug::TwoMayUpgrade | Bug::BarrierLacksOne | Bug::LatchOpensEarly => (300, "sharing"),
-        Bug::PermitFreedTwice | Bug::LiveKeepsDead | Bug::LeaderIsDeposed => (30, "comparison"),
-        Bug::LateReleaseFreesAnother => (30, "beliefs"),
-        Bug::ReadersBarge | Bug::FewerPermitsBarge => (60, "turns"),
-        Bug::ResizeServesNobody | Bug::SecondIsNotTold => (100, "serving"),
-        Bug::LooksTellAnother | Bug::ObserverForgets | Bug::LooksAreStale => (60, "leading"),
-        Bug::RestIsForgotten | Bug::RestIsTooLong | Bug::TurnIsNotLengthened => (100, "periods"),
-        Bug::SecondFinishEndsNext => (300, "comparison"),
-        Bug::BlockBeginsAnew | Bug::FormerBlockIsUsed => (10, "tokens"),
-        Bug::ReservedIsForgotten | Bug::BlockSaysTooMuch | Bug::BlockOutrunsClock => (600, "tokens"),
-        Bug::UnknownReserveIsYes => (800, "beliefs"),
-        Bug::WantedIsSwallowed => (10, "passing"),
-        Bug::WantedIsNotTold | Bug::NobodySaysWhoWaits | Bug::TellingIsNotAskedFor => (200, "passing"),
-        Bug::ResentWithFreshHold => (30, "silence"),
-        Bug::ReleasedHoldIsReused | Bug::RenewedAfterRelease => (10, "silence"),
+        Mutant::RemoteOwnerBoundToSession | Mutant::SessionFromReply => (300, "validity"),
+        Mutant::HeartbeatRevivesLapsedSession => (120, "sessions"),
+        Mutant::LapsedSessionReturns => (10, "sessions"),
+        Mutant::Barging | Mutant::LastInFirstOut => (10, "order"),
+        Mutant::GrantToExpiredWaiter => (150, "order"),
+        Mutant::ReleaseGrantsNothing | Mutant::GrantIsNotPublished | Mutant::QueueEntryTooShort => {
+            (10, "progress")
+        }
+        Mutant::PredecessorIsNotChecked => (60, "progress"),
+        Mutant::NoPollAfterSubscribing => (1500, "progress"),
+        Mutant::KeyWithoutExpiry | Mutant::CachedHoldIsNotReleased => (10, "cleanup"),
+        Mutant::DroppedGuardKeepsLock | Mutant::QueueEntryIsNotRemoved | Mutant::NoUndo => (200, "cleanup"),
+        Mutant::MultiDropKeepsOne | Mutant::NoUndoOfMulti => (1500, "cleanup"),
+        Mutant::UnknownIsNo => (3000, "cleanup"),
+        Mutant::TokenThatCounts | Mutant::TokenOfTheClock | Mutant::NextOwnerHasOldToken => (30, "tokens"),
+        Mutant::ResentEntryCountsTwice | Mutant::ReportsFreeWhileHeld => (10, "reentrancy"),
+        Mutant::ReentryWaits => (60, "reentrancy"),
+        Mutant::AcquiresSomeOfMany => (30, "multi"),
+        Mutant::ReaderBesideWriter
+        | Mutant::UpgradeBesideReaders
+        | Mutant::PermitsWeighOne
+        | Mutant::ResizeWithoutComparing => (30, "sharing"),
+        Mutant::TwoMayUpgrade | Mutant::BarrierLacksOne | Mutant::LatchOpensEarly => (300, "sharing"),
+        Mutant::ExtendExtendsAllHolders | Mutant::ElectionIgnoresLeader => (30, "ownership"),
+        Mutant::LateReleaseFreesAnother => (30, "validity"),
+        Mutant::ReadersBarge => (60, "shared_order"),
+        Mutant::ResizeGrantsNothing | Mutant::OnlyFirstGrantIsPublished => (100, "shared_progress"),
+        Mutant::InspectReportsWrongToken | Mutant::ObserverForgets | Mutant::InspectIsStale => {
+            (60, "observers")
+        }
+        Mutant::PeriodEndsAtOnce | Mutant::PeriodIsTooLong | Mutant::PeriodHoldIsNotExtended => {
+            (100, "once_per")
+        }
+        Mutant::LateFinishEndsNextPeriod => (300, "ownership"),
+        Mutant::BlockIgnoresReserved | Mutant::EarlierBlockIsUsed => (10, "tokens"),
+        Mutant::BlockExceedsReservation | Mutant::BlockOutrunsClock => (600, "tokens"),
+        Mutant::UnknownReserveIsYes => (800, "validity"),
+        Mutant::WantedIsIgnored => (10, "handoff"),
+        Mutant::WaitersAreNotReported => (200, "handoff"),
+        Mutant::ReleasedHoldIsReused | Mutant::RenewedAfterRelease => (10, "after_release"),
     }
 }
 
 /// What holds of a Mutex holds of an Election, and is seen there.
 #[test]
 fn the_checks_of_a_mutex_see_an_election() {
-    for (bug, seeds) in [
-        (Bug::ReleaseWithoutComparing, 60),
-        (Bug::ExtendThatShortens, 60),
-        (Bug::LastComeFirstServed, 60),
-        (Bug::GrantWithoutMessage, 60),
-        (Bug::TokenThatCounts, 200),
-        (Bug::SpentHoldReturns, 1200),
-        (Bug::UnknownBeatIsYes, 1200),
-        (Bug::DroppedGuardKeepsLock, 200),
-        (Bug::RenewedAfterRelease, 60),
+    for (mutant, seeds) in [
+        (Mutant::ReleaseWithoutComparing, 60),
+        (Mutant::ExtendThatShortens, 60),
+        (Mutant::LastInFirstOut, 60),
+        (Mutant::GrantIsNotPublished, 60),
+        (Mutant::TokenThatCounts, 200),
+        (Mutant::SpentHoldReturns, 1200),
+        (Mutant::UnknownHeartbeatIsYes, 1200),
+        (Mutant::DroppedGuardKeepsLock, 200),
+        (Mutant::RenewedAfterRelease, 60),
     ] {
-        let runs = (1..=seeds).map(|seed| Run { bug: Some(bug), ..Run::new(seed) });
-        let mut violations = runs.filter(Run::has_leaders).filter_map(|asked| run(&asked).violation);
-        let (_, check) = found_by(bug);
+        let runs = (1..=seeds).map(|seed| Run { mutant: Some(mutant), ..Run::new(seed) });
+        let mut violations = runs.filter(Run::has_elections).filter_map(|asked| run(&asked).violation);
+        let (_, check) = found_by(mutant);
         assert!(
             violations.any(|found| found.check == check),
-            "{bug:?} is not found by {check} in {seeds} seeds"
+            "{mutant:?} is not found by {check} in {seeds} seeds"
         );
     }
 }
 
 #[test]
-fn each_planted_bug_is_found() {
+fn each_mutant_is_found() {
     let mut odd = Vec::new();
-    for bug in Bug::ALL {
-        let (seeds, check) = found_by(bug);
+    for mutant in Mutant::ALL {
+        let (seeds, check) = found_by(mutant);
         // Each in the runs that have the locks which it is of; what another check makes of it in another run does not count.
-        let runs = (1..=seeds).map(|seed| Run { bug: Some(bug), ..Run::new(seed) });
+        let runs = (1..=seeds).map(|seed| Run { mutant: Some(mutant), ..Run::new(seed) });
         let mut others = Vec::new();
-        let is_found =
-            runs.filter(|asked| bug.suits(asked)).filter_map(|asked| run(&asked).violation).any(|found| {
+        let is_found = runs
+            .filter(|asked| mutant.applies_to(asked))
+            .filter_map(|asked| run(&asked).violation)
+            .any(|found| {
                 let is_meant = found.check == check;
                 others.extend((!is_meant).then_some(found.check));
                 is_meant
             });
         if !is_found {
             odd.push(format!(
-                "{bug:?} is not found by {check} in {seeds} seeds, but {} times by {others:?}",
+                "{mutant:?} is not found by {check} in {seeds} seeds, but {} times by {others:?}",
                 others.len()
             ));
         }

@@ -1,8 +1,8 @@
-//! Runs the simulated world: many seeds, or one with its trace, or until each planted bug is found.
+//! Runs the simulated world: many seeds, or one with its trace, or until each planted mutant is found.
 //!
 //! `cargo xtask sim` is the usual way to it.
 
-use leasehold_sim::{Bug, Climate, Counts, Outcome, Run, run};
+use leasehold_sim::{Counts, FaultProfile, Mutant, Outcome, Run, run};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
@@ -12,8 +12,8 @@ use std::time::Instant;
 
 const USAGE: &str = "\
 usage: sim [--seeds N] [--from SEED]     run N seeds (5000 if nothing is said), from SEED on (1)
-       sim --seed SEED [--bug BUG]       run one seed, and show everything that happens
-       sim --bugs [--bug BUG] [--seeds N]  run each planted bug, or one, until it is found, for N seeds at most";
+       sim --seed SEED [--mutant MUTANT]       run one seed, and show everything that happens
+       sim --mutants [--mutant MUTANT] [--seeds N]  run each planted mutant, or one, until it is found, for N seeds at most";
 
 /// What is asked for.
 #[derive(Default)]
@@ -21,15 +21,15 @@ struct Asked {
     seeds: Option<u64>,
     from: Option<u64>,
     seed: Option<u64>,
-    bug: Option<Bug>,
-    bugs: bool,
+    mutant: Option<Mutant>,
+    mutants: bool,
 }
 
 fn main() -> ExitCode {
     let result = match parse(std::env::args().skip(1)) {
         Ok(asked) => match asked.seed {
-            Some(seed) => show(seed, asked.bug),
-            None if asked.bugs => find_bugs(asked.bug, asked.seeds.unwrap_or(1_000)),
+            Some(seed) => show(seed, asked.mutant),
+            None if asked.mutants => find_mutants(asked.mutant, asked.seeds.unwrap_or(1_000)),
             None => run_many(asked.from.unwrap_or(1), asked.seeds.unwrap_or(5_000)),
         },
         Err(error) => Err(format!("{error}\n\n{USAGE}")),
@@ -54,11 +54,12 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Asked, String> {
             "--seeds" => asked.seeds = Some(number("--seeds")?),
             "--from" => asked.from = Some(number("--from")?),
             "--seed" => asked.seed = Some(number("--seed")?),
-            "--bugs" => asked.bugs = true,
-            "--bug" => {
+            "--mutants" => asked.mutants = true,
+            "--mutant" => {
                 let name = arguments.next().unwrap_or_default();
-                let bug = Bug::ALL.into_iter().find(|bug| format!("{bug:?}") == name);
-                asked.bug = Some(bug.ok_or_else(|| format!("no bug is called `{name}`: {:?}", Bug::ALL))?);
+                let mutant = Mutant::ALL.into_iter().find(|mutant| format!("{mutant:?}") == name);
+                asked.mutant =
+                    Some(mutant.ok_or_else(|| format!("no mutant is called `{name}`: {:?}", Mutant::ALL))?);
             }
             other => return Err(format!("what is `{other}`?")),
         }
@@ -67,12 +68,12 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Asked, String> {
 }
 
 /// Runs one seed, and shows everything that happens.
-fn show(seed: u64, bug: Option<Bug>) -> Result<(), String> {
-    let outcome = run(&Run { seed, bug, with_trace: true });
+fn show(seed: u64, mutant: Option<Mutant>) -> Result<(), String> {
+    let outcome = run(&Run { seed, mutant, with_trace: true });
     for line in &outcome.trace {
         println!("{line}");
     }
-    println!("\n{:?} weather; {:?}", outcome.climate, outcome.counts);
+    println!("\n{:?} fault_plan; {:?}", outcome.profile, outcome.counts);
     match outcome.violation {
         Some(violation) => Err(format!("{}: at {}: {}", violation.check, violation.at, violation.what)),
         None => Ok(()),
@@ -91,7 +92,7 @@ fn tried(asked: &Run) -> Result<Outcome, String> {
 /// What many runs came to.
 #[derive(Default)]
 struct Sum {
-    climates: BTreeMap<&'static str, u64>,
+    profiles: BTreeMap<&'static str, u64>,
     counts: Counts,
     failures: Vec<(u64, String)>,
 }
@@ -112,7 +113,7 @@ fn run_many(from: u64, seeds: u64) -> Result<(), String> {
                     }
                     match tried(&Run::new(seed)) {
                         Ok(outcome) => {
-                            *mine.climates.entry(name(outcome.climate)).or_default() += 1;
+                            *mine.profiles.entry(name(outcome.profile)).or_default() += 1;
                             mine.counts += outcome.counts;
                         }
                         Err(what) => {
@@ -128,14 +129,14 @@ fn run_many(from: u64, seeds: u64) -> Result<(), String> {
                 let mut sum = sum.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
                 sum.counts += mine.counts;
                 sum.failures.append(&mut mine.failures);
-                for (climate, runs) in mine.climates {
-                    *sum.climates.entry(climate).or_default() += runs;
+                for (profile, runs) in mine.profiles {
+                    *sum.profiles.entry(profile).or_default() += runs;
                 }
             });
         }
     });
     let sum = sum.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
-    println!("{seeds} seeds from {from} in {:.1?}: {:?}\n{:#?}", started.elapsed(), sum.climates, sum.counts);
+    println!("{seeds} seeds from {from} in {:.1?}: {:?}\n{:#?}", started.elapsed(), sum.profiles, sum.counts);
     match sum.failures.iter().min() {
         None => Ok(()),
         Some((seed, what)) => Err(format!(
@@ -145,28 +146,28 @@ fn run_many(from: u64, seeds: u64) -> Result<(), String> {
     }
 }
 
-fn name(climate: Climate) -> &'static str {
-    match climate {
-        Climate::Calm => "calm",
-        Climate::Rough => "rough",
-        Climate::Forgetful => "forgetful",
-        Climate::BadClocks => "bad clocks",
+fn name(profile: FaultProfile) -> &'static str {
+    match profile {
+        FaultProfile::None => "calm",
+        FaultProfile::Tolerated => "rough",
+        FaultProfile::DataLoss => "forgetful",
+        FaultProfile::ClockFaults => "bad clocks",
     }
 }
 
-/// Runs each planted bug until it is found, or one of them.
-fn find_bugs(only: Option<Bug>, seeds: u64) -> Result<(), String> {
+/// Runs each planted mutant until it is found, or one of them.
+fn find_mutants(only: Option<Mutant>, seeds: u64) -> Result<(), String> {
     let mut missed = Vec::new();
-    for bug in Bug::ALL.into_iter().filter(|bug| only.is_none_or(|only| only == *bug)) {
-        let runs = (1..=seeds).map(|seed| Run { seed, bug: Some(bug), with_trace: false });
+    for mutant in Mutant::ALL.into_iter().filter(|mutant| only.is_none_or(|only| only == *mutant)) {
+        let runs = (1..=seeds).map(|seed| Run { seed, mutant: Some(mutant), with_trace: false });
         let found = runs
-            .filter(|asked| bug.suits(asked))
+            .filter(|asked| mutant.applies_to(asked))
             .find_map(|asked| tried(&asked).err().map(|what| (asked.seed, what)));
         if let Some((seed, what)) = found {
-            println!("{bug:?}: seed {seed}: {what}");
+            println!("{mutant:?}: seed {seed}: {what}");
         } else {
-            println!("{bug:?}: not found in {seeds} seeds");
-            missed.push(bug);
+            println!("{mutant:?}: not found in {seeds} seeds");
+            missed.push(mutant);
         }
     }
     if missed.is_empty() { Ok(()) } else { Err(format!("not found: {missed:?}")) }

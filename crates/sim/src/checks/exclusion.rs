@@ -1,8 +1,8 @@
 //! No two believe that they hold a lock at once who do not get on with each other.
 
 use super::sharing::excludes;
-use super::{Check, Known, Scene, Verdict};
-use crate::event::{Event, Execution, Gain, Grip, HostEvent, LockId, OwnerId, TaskEvent, TaskId};
+use super::{Check, CheckContext, CheckResult, GuardRecord};
+use crate::event::{Event, Execution, GuardId, HostEvent, LockId, NewGuard, OwnerId, TaskEvent, TaskId};
 use crate::world::time::Instant;
 use leasehold_core::{FencingToken, HoldId, Kind, Portion};
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,7 +23,7 @@ pub struct Exclusion {
 #[derive(Debug, Clone, Copy)]
 struct Believer {
     /// `None` of a stranger.
-    who: Option<(TaskId, Grip, FencingToken)>,
+    who: Option<(TaskId, GuardId, FencingToken)>,
     /// For which owner, of a ReentrantMutex or an RwLock.
     owner: Option<OwnerId>,
     /// What part it is.
@@ -32,20 +32,20 @@ struct Believer {
 }
 
 impl Believer {
-    fn grip(&self) -> Option<Grip> {
-        self.who.map(|(_, grip, _)| grip)
+    fn guard_id(&self) -> Option<GuardId> {
+        self.who.map(|(_, guard_id, _)| guard_id)
     }
 
     /// Whether the two exclude each other.
     fn excludes(&self, other: &Self) -> bool {
         let is_same = self.owner.is_some() && self.owner == other.owner;
-        self.grip() != other.grip() && excludes(self.portion, other.portion, is_same)
+        self.guard_id() != other.guard_id() && excludes(self.portion, other.portion, is_same)
     }
 }
 
 impl Exclusion {
-    fn believe(&mut self, at: Instant, lock: LockId, new: Believer, scene: &Scene) -> Verdict {
-        self.stop(lock, new.grip());
+    fn believe(&mut self, at: Instant, lock: LockId, new: Believer, context: &CheckContext) -> CheckResult {
+        self.stop(lock, new.guard_id());
         let believers = self.believers.entry(lock).or_default();
         let other = believers.iter().find(|other| other.excludes(&new) && other.until > at).copied();
         believers.push(new);
@@ -53,17 +53,17 @@ impl Exclusion {
             Some(other) if new.until > at => {
                 Err(format!("two believe that they hold {lock}: {new:?}, and {other:?}"))
             }
-            _ => self.counted(at, lock, scene),
+            _ => self.counted(at, lock, context),
         }
     }
 
     /// No more permits are believed in than there were at any time since the first of them was given.
-    fn counted(&self, at: Instant, lock: LockId, scene: &Scene) -> Verdict {
+    fn counted(&self, at: Instant, lock: LockId, context: &CheckContext) -> CheckResult {
         let believers = self.believers.get(&lock).into_iter().flatten().filter(|other| other.until > at);
         let permits = believers.filter(|other| matches!(other.portion, Portion::Permits { .. }));
         let permits: Vec<_> = permits.collect();
         let sum: u64 = permits.iter().map(|other| u64::from(other.portion.count())).sum();
-        let hold = |other: &&Believer| self.granted.get(&scene.grips.hold(other.grip()?)?).copied();
+        let hold = |other: &&Believer| self.granted.get(&context.guards.hold(other.guard_id()?)?).copied();
         let since = permits.iter().copied().filter_map(|other| hold(&other)).min().unwrap_or_default();
         let limits = self.limits.get(&lock).map(Vec::as_slice).unwrap_or_default();
         // That which was in force when the first was given, and those after it.
@@ -103,8 +103,8 @@ impl Exclusion {
     }
 
     /// A guard, or the stranger, does not count any more.
-    fn stop(&mut self, lock: LockId, grip: Option<Grip>) {
-        self.believers.entry(lock).or_default().retain(|other| other.grip() != grip);
+    fn stop(&mut self, lock: LockId, guard_id: Option<GuardId>) {
+        self.believers.entry(lock).or_default().retain(|other| other.guard_id() != guard_id);
     }
 }
 
@@ -113,8 +113,8 @@ impl Check for Exclusion {
         "exclusion"
     }
 
-    fn observe(&mut self, at: Instant, event: &Event<'_>, scene: &Scene) -> Verdict {
-        if !scene.promises.exclusion {
+    fn observe(&mut self, at: Instant, event: &Event<'_>, context: &CheckContext) -> CheckResult {
+        if !context.promises.exclusion {
             return Ok(());
         }
         match *event {
@@ -122,29 +122,35 @@ impl Check for Exclusion {
             Event::Task(
                 _,
                 lock,
-                TaskEvent::Acquired(grip, Gain { belief, .. }) | TaskEvent::Believes(grip, belief),
+                TaskEvent::Acquired(guard_id, NewGuard { belief, .. })
+                | TaskEvent::ValidityChanged(guard_id, belief),
             ) => {
-                let Some(known) = scene.grips.get(grip) else { return Ok(()) };
+                let Some(known) = context.guards.get(guard_id) else { return Ok(()) };
                 if self.freed.contains(&(lock, known.known_as)) {
                     return Ok(());
                 }
-                let who = Some((known.task, grip, known.known_as));
-                let Known { owner, portion, .. } = *known;
-                return self.believe(at, lock, Believer { who, owner, portion, until: belief.until }, scene);
+                let who = Some((known.task, guard_id, known.known_as));
+                let GuardRecord { owner, portion, .. } = *known;
+                return self.believe(
+                    at,
+                    lock,
+                    Believer { who, owner, portion, until: belief.until },
+                    context,
+                );
             }
             // What becomes of it nobody sees until it is another, or back.
-            Event::Task(_, lock, TaskEvent::Lets(grip, _) | TaskEvent::Shifts(grip)) => {
-                self.stop(lock, Some(grip));
+            Event::Task(_, lock, TaskEvent::Releasing(guard_id, _) | TaskEvent::Converting(guard_id)) => {
+                self.stop(lock, Some(guard_id));
             }
-            Event::Stranger(lock, Some(until)) => {
+            Event::Foreign(lock, Some(until)) => {
                 return self.believe(
                     at,
                     lock,
                     Believer { who: None, owner: None, portion: Portion::Whole, until },
-                    scene,
+                    context,
                 );
             }
-            Event::Stranger(lock, None) => self.stop(lock, None),
+            Event::Foreign(lock, None) => self.stop(lock, None),
             Event::Host(host, HostEvent::Crashed) => {
                 for believers in self.believers.values_mut() {
                     believers.retain(|other| other.who.is_none_or(|(task, ..)| task.host != host));

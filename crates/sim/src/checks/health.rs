@@ -90,8 +90,8 @@ impl Health {
                     self.waiters_pausing = at;
                 }
             }
-            HostEvent::Hindered(until) => self.hindered = self.hindered.max(until),
-            HostEvent::Rebuffed => {
+            HostEvent::Delayed(until) => self.hindered = self.hindered.max(until),
+            HostEvent::OperationFailed => {
                 self.pausing = at + PAUSE;
                 self.waiters_pausing = at + PAUSE;
             }

@@ -6,72 +6,72 @@
 //! | Check | What it holds the engine and the model to |
 //! |---|---|
 //! | [`Exclusion`] | no two owners believe that they hold a lock at once, but those who get on with each other |
-//! | [`Beliefs`] | a holder stops believing before the store does, and is told |
-//! | [`Comparison`] | nothing is taken from anybody but by its own hold, from the dead, or as it was seen; what was released does not come back |
+//! | [`HolderValidity`] | a holder stops believing before the store does, and is told |
+//! | [`Ownership`] | nothing is taken from anybody but by its own hold, from the dead, or as it was seen; what was released does not come back |
 //! | [`Tokens`] | every hold, and every guard that a hold is handed on to, has a greater token than all before it, but for those of one owner's stay, which have one |
-//! | [`Several`] | several locks are had together or not at all, and nobody waits for one with others in hand but in their order |
-//! | [`Entering`] | an owner is in as often as he is told, and gets in again at once |
+//! | [`MultiAcquire`] | several locks are had together or not at all, and nobody waits for one with others in hand but in their order |
+//! | [`Reentrancy`] | an owner is in as often as he is told, and gets in again at once |
 //! | [`Sharing`] | who has a lock side by side with others gets on with them, and there are no more than may be |
-//! | [`Turns`] | first come, first served, among those who have a lock side by side |
-//! | [`Keepings`] | what the store said is told, a hold is renewed, and a given lease lasts as long as it was given for |
+//! | [`SharedOrder`] | first come, first served, among those who have a lock side by side |
+//! | [`Renewal`] | what the store said is told, a hold is renewed, and a given lease lasts as long as it was given for |
 //! | [`Order`] | first come, first served, between processes and within one |
-//! | [`Passing`] | a process hands a lock on, or keeps it, no longer than it may while others wait |
-//! | [`Patience`] | whoever waits gives up when he said, and not before; nobody asks too often |
+//! | [`Handoff`] | a process hands a lock on, or keeps it, no longer than it may while others wait |
+//! | [`Deadlines`] | whoever waits gives up when he said, and not before; nobody asks too often |
 //! | [`Progress`] | who was granted a lock takes it; a lock that could be granted is |
-//! | [`Serving`] | the same of locks that several have: nobody waits where there is room |
-//! | [`Leftovers`] | what nobody wants any more is gone soon; every key expires |
-//! | [`Silence`] | after a release has returned nothing is sent about its hold, and an end is the end |
-//! | [`Leading`] | whoever observes an Election is told who leads, in order, soon, and nobody who did not |
-//! | [`Periods`] | what is done once in a period is done once in it, and whoever has the turn knows how long |
-//! | [`Lives`] | a session that has lapsed is over, at the store and for its process; none lapses without a cause |
+//! | [`SharedProgress`] | the same of locks that several have: nobody waits where there is room |
+//! | [`Cleanup`] | what nobody wants any more is gone soon; every key expires |
+//! | [`AfterRelease`] | after a release has returned nothing is sent about its hold, and an end is the end |
+//! | [`Observers`] | whoever observes an Election is told who leads, in order, soon, and nobody who did not |
+//! | [`OncePerPeriod`] | what is done once in a period is done once in it, and whoever has the turn knows how long |
+//! | [`SessionLiveness`] | a session that has lapsed is over, at the store and for its process; none lapses without a cause |
 //!
 //! The first two only hold where the docs promise exclusion ([`Promises`]).
 
-mod beliefs;
-mod comparison;
-mod entering;
+mod after_release;
+mod cleanup;
+mod deadlines;
 mod exclusion;
-mod grips;
+mod guards;
+mod handoff;
 mod health;
-mod keeping;
-mod leading;
-mod leftovers;
-mod lives;
+mod multi;
+mod observers;
+mod once_per;
 mod order;
-mod passing;
-mod patience;
-mod periods;
+mod ownership;
 mod progress;
 pub(crate) mod recorder;
-mod serving;
-mod several;
+mod reentrancy;
+mod renewal;
+mod sessions;
+mod shared_order;
+mod shared_progress;
 mod sharing;
-mod silence;
 mod tokens;
-mod turns;
+mod validity;
 
-pub use beliefs::Beliefs;
-pub use comparison::Comparison;
-pub use entering::Entering;
+pub use after_release::AfterRelease;
+pub use cleanup::Cleanup;
+pub use deadlines::Deadlines;
 pub use exclusion::Exclusion;
-pub use grips::{Grips, Known};
+pub use guards::{GuardRecord, Guards};
+pub use handoff::Handoff;
 pub use health::Health;
 pub(crate) use health::LOOK;
-pub use keeping::Keepings;
-pub use leading::Leading;
-pub use leftovers::Leftovers;
-pub use lives::Lives;
+pub use multi::MultiAcquire;
+pub use observers::Observers;
+pub use once_per::OncePerPeriod;
 pub use order::Order;
-pub use passing::Passing;
-pub use patience::Patience;
-pub use periods::Periods;
+pub use ownership::Ownership;
 pub use progress::Progress;
-pub use serving::Serving;
-pub use several::Several;
+pub use reentrancy::Reentrancy;
+pub use renewal::Renewal;
+pub use sessions::SessionLiveness;
+pub use shared_order::SharedOrder;
+pub use shared_progress::SharedProgress;
 pub use sharing::Sharing;
-pub use silence::Silence;
 pub use tokens::Tokens;
-pub use turns::Turns;
+pub use validity::HolderValidity;
 
 use crate::event::{Event, HostEvent, LockId, ServerEvent};
 use crate::world::scheduler::HostId;
@@ -81,7 +81,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// What was found to be wrong.
-pub type Verdict = Result<(), String>;
+pub type CheckResult = Result<(), String>;
 
 /// Something that must hold.
 pub trait Check {
@@ -89,10 +89,10 @@ pub trait Check {
     fn name(&self) -> &'static str;
 
     /// Something has happened.
-    fn observe(&mut self, at: Instant, event: &Event<'_>, scene: &Scene) -> Verdict;
+    fn observe(&mut self, at: Instant, event: &Event<'_>, context: &CheckContext) -> CheckResult;
 
     /// Time has gone on to `at`, and nothing happened since the last event.
-    fn pass(&mut self, _at: Instant, _scene: &Scene) -> Verdict {
+    fn pass(&mut self, _at: Instant, _scene: &CheckContext) -> CheckResult {
         Ok(())
     }
 }
@@ -108,7 +108,7 @@ pub struct Promises {
 
 /// What every check may know.
 #[derive(Debug)]
-pub struct Scene {
+pub struct CheckContext {
     /// What the docs promise, as long as it does.
     pub promises: Promises,
     /// Whether releases may leave the lock to strangers.
@@ -122,14 +122,14 @@ pub struct Scene {
     /// Which links of a process are up.
     links: BTreeMap<HostId, [bool; 2]>,
     /// Beats without an answer: whose, when they were asked for, and for how long they ask.
-    beats: BTreeMap<u64, (SessionId, Instant, Duration)>,
+    heartbeats: BTreeMap<u64, (SessionId, Instant, Duration)>,
     /// Until when sessions are certainly believed alive.
     lives: BTreeMap<SessionId, Instant>,
     /// The guards that tasks have had, and whose holds they are.
-    pub grips: Grips,
+    pub guards: Guards,
 }
 
-impl Scene {
+impl CheckContext {
     /// A world in which nothing has happened yet.
     pub fn new(promises: Promises, shares: bool, kinds: Vec<Kind>) -> Self {
         Self {
@@ -140,16 +140,16 @@ impl Scene {
             hosts: BTreeMap::new(),
             health: BTreeMap::new(),
             links: BTreeMap::new(),
-            beats: BTreeMap::new(),
+            heartbeats: BTreeMap::new(),
             lives: BTreeMap::new(),
-            grips: Grips::default(),
+            guards: Guards::default(),
         }
     }
 
     /// Takes note of what concerns all checks.
     pub fn observe(&mut self, at: Instant, event: &Event<'_>) {
         self.pass(at);
-        self.grips.observe(at, event);
+        self.guards.observe(at, event);
         match *event {
             Event::Started(host, session) => {
                 self.hosts.insert(session, host);
@@ -157,13 +157,14 @@ impl Scene {
                 let until = self.lives.get(&session).copied();
                 self.health.insert(host, Health::new(at, up.map(|up| !up), until));
             }
-            Event::Attends { host, message, asked_at, op: SessionOp::Beat(beat) } => {
+            Event::SessionSent { host, message, asked_at, op: SessionOp::Beat(beat) } => {
                 if beat.begin.is_some() {
                     self.hosts.insert(beat.session, host);
                 }
-                self.beats.insert(message, (beat.session, asked_at, Duration::from_millis(beat.alive_ms)));
+                self.heartbeats
+                    .insert(message, (beat.session, asked_at, Duration::from_millis(beat.alive_ms)));
             }
-            Event::Heard { host, message, reply } => self.heard(at, host, message, reply),
+            Event::SessionAnswered { host, message, reply } => self.heard(at, host, message, reply),
             Event::Host(host, HostEvent::Crashed | HostEvent::Ended) => drop(self.health.remove(&host)),
             Event::Server(what) => {
                 self.upset_at = Some(at);
@@ -186,7 +187,7 @@ impl Scene {
 
     /// A process has the answer to a beat.
     fn heard(&mut self, at: Instant, host: HostId, message: u64, reply: Option<&SessionReply>) {
-        let Some((session, asked_at, alive)) = self.beats.remove(&message) else { return };
+        let Some((session, asked_at, alive)) = self.heartbeats.remove(&message) else { return };
         match reply {
             Some(SessionReply::Beat(Beaten::Alive)) => {
                 // Less the drift that is allowed for, and that of any clock.
@@ -243,23 +244,23 @@ impl Scene {
 pub fn all() -> Vec<Box<dyn Check + Send>> {
     vec![
         Box::new(Exclusion::default()),
-        Box::new(Beliefs::default()),
-        Box::new(Comparison::default()),
+        Box::new(HolderValidity::default()),
+        Box::new(Ownership::default()),
         Box::new(Tokens::default()),
-        Box::new(Entering::default()),
+        Box::new(Reentrancy::default()),
         Box::new(Sharing::default()),
-        Box::new(Turns::default()),
-        Box::new(Several::default()),
-        Box::new(Keepings::default()),
+        Box::new(SharedOrder::default()),
+        Box::new(MultiAcquire::default()),
+        Box::new(Renewal::default()),
         Box::new(Order::default()),
-        Box::new(Passing::default()),
-        Box::new(Patience::default()),
+        Box::new(Handoff::default()),
+        Box::new(Deadlines::default()),
         Box::new(Progress::default()),
-        Box::new(Serving::default()),
-        Box::new(Leftovers::default()),
-        Box::new(Silence::default()),
-        Box::new(Leading::default()),
-        Box::new(Periods::default()),
-        Box::new(Lives::default()),
+        Box::new(SharedProgress::default()),
+        Box::new(Cleanup::default()),
+        Box::new(AfterRelease::default()),
+        Box::new(Observers::default()),
+        Box::new(OncePerPeriod::default()),
+        Box::new(SessionLiveness::default()),
     ]
 }

@@ -1,6 +1,6 @@
 //! First come, first served, between processes and within one.
 
-use super::{Check, Scene, Verdict};
+use super::{Check, CheckContext, CheckResult};
 use crate::event::{Event, Execution, Held, HostEvent, LockId, ServerEvent, TaskEvent, TaskId};
 use crate::world::scheduler::HostId;
 use crate::world::time::Instant;
@@ -33,7 +33,7 @@ struct Place {
 }
 
 impl Order {
-    fn executed(&mut self, done: &Execution<'_>, at: Instant) -> Verdict {
+    fn executed(&mut self, done: &Execution<'_>, at: Instant) -> CheckResult {
         if self.unknown.contains(&done.lock) {
             if done.state.record.as_ref().is_some_and(|record| !record.places.is_empty()) {
                 return Ok(());
@@ -92,7 +92,7 @@ impl Order {
     }
 
     /// A hold has just been given the lock.
-    fn granted(&mut self, done: &Execution<'_>, hold: HoldId, now_ms: u64) -> Verdict {
+    fn granted(&mut self, done: &Execution<'_>, hold: HoldId, now_ms: u64) -> CheckResult {
         let queue = self.queues.entry(done.lock).or_default();
         let asked = done.acquires().is_some_and(|(ask, _)| ask.claim.hold == hold);
         let taken = match queue.remove(&hold.session()) {
@@ -117,10 +117,10 @@ impl Order {
         }
     }
 
-    fn task(&mut self, task: TaskId, lock: LockId, what: TaskEvent) -> Verdict {
+    fn task(&mut self, task: TaskId, lock: LockId, what: TaskEvent) -> CheckResult {
         let line = self.lines.entry((task.host, lock)).or_default();
         match what {
-            TaskEvent::Seeks(way, _) if way.is_in_line() => line.push(task),
+            TaskEvent::Acquiring(way, _) if way.is_in_line() => line.push(task),
             TaskEvent::Acquired(_, gain) => {
                 // One who polls has no place in the line, and may have asked before anybody stood there.
                 let stood = line.iter().position(|other| *other == task);
@@ -129,7 +129,7 @@ impl Order {
                 }
                 line.retain(|other| *other != task);
             }
-            TaskEvent::Missed(_) | TaskEvent::Cancelled => line.retain(|other| *other != task),
+            TaskEvent::NotAcquired(_) | TaskEvent::Cancelled => line.retain(|other| *other != task),
             _ => {}
         }
         Ok(())
@@ -141,11 +141,11 @@ impl Check for Order {
         "order"
     }
 
-    fn observe(&mut self, at: Instant, event: &Event<'_>, scene: &Scene) -> Verdict {
+    fn observe(&mut self, at: Instant, event: &Event<'_>, context: &CheckContext) -> CheckResult {
         match *event {
-            // Of those that several have side by side see `Turns`.
-            Event::Executed(done) if scene.is_shared(done.lock) => {}
-            Event::Task(_, lock, _) if scene.is_shared(lock) => {}
+            // Of those that several have side by side see `SharedOrder`.
+            Event::Executed(done) if context.is_shared(done.lock) => {}
+            Event::Task(_, lock, _) if context.is_shared(lock) => {}
             Event::Executed(done) => return self.executed(done, at),
             Event::Task(task, lock, what) => return self.task(task, lock, what),
             Event::Host(host, HostEvent::Crashed) => self.lines.retain(|(line, _), _| *line != host),

@@ -1,8 +1,8 @@
 //! Who was granted a lock takes it, and a lock that could be granted is.
 
-use super::{Check, Health, LOOK, Scene, Verdict};
+use super::{Check, CheckContext, CheckResult, Health, LOOK};
 use crate::event::{
-    Event, Execution, Grip, Held, HostEvent, LockId, ServerEvent, TaskEvent, TaskId, ends,
+    Event, Execution, GuardId, Held, HostEvent, LockId, ServerEvent, TaskEvent, TaskId, ends,
 };
 use crate::world::scheduler::HostId;
 use crate::world::time::Instant;
@@ -29,7 +29,7 @@ const SEEN_WITHIN: Duration = Duration::from_millis(1800);
 /// How long a lock that expired or was left free may go unnoticed by those who wait.
 const FOUND_WITHIN: Duration = LOOK;
 
-/// Of locks that one has at a time (of the others see [`Serving`](super::Serving)): no wake-up is lost: a process that is well takes what it was granted, at once; a lock that lies free while somebody
+/// Of locks that one has at a time (of the others see [`SharedProgress`](super::SharedProgress)): no wake-up is lost: a process that is well takes what it was granted, at once; a lock that lies free while somebody
 /// waits is found; whoever waits asks now and then; no operation that may grant leaves it free; and the
 /// place of one who looks after it does not lapse. Nobody waits for the dead: what lives with a session that has ended at
 /// the store is taken from it by the one who waits right behind it.
@@ -44,7 +44,7 @@ pub struct Progress {
     /// When a place was taken or looked after last.
     looked: BTreeMap<HoldId, Instant>,
     /// Until when a process believes that it has a lock, by each of its guards.
-    believed: BTreeMap<(HostId, LockId), BTreeMap<Grip, Instant>>,
+    believed: BTreeMap<(HostId, LockId), BTreeMap<GuardId, Instant>>,
     /// What a process has queued for last: whatever else it is granted, it does not know of, or is told at once.
     asked: BTreeMap<(HostId, LockId), HoldId>,
     /// When a process was last busy with a lock at the store.
@@ -107,7 +107,7 @@ struct Line {
 }
 
 impl Progress {
-    fn executed(&mut self, at: Instant, done: &Execution<'_>, scene: &Scene) -> Verdict {
+    fn executed(&mut self, at: Instant, done: &Execution<'_>, context: &CheckContext) -> CheckResult {
         if let Op::Release(release) = done.op {
             self.given_up.insert(release.claim.hold);
         }
@@ -131,7 +131,7 @@ impl Progress {
             }
             (Some(Held { hold, fence, until, .. }), _) => {
                 let (hold, fence, until, since) = (*hold, *fence, *until, at);
-                scene.host(hold.session()).map(|host| Grant { hold, until, fence, host, since })
+                context.host(hold.session()).map(|host| Grant { hold, until, fence, host, since })
             }
             (None, _) => None,
         };
@@ -140,14 +140,14 @@ impl Progress {
         let kept = places.filter(|(_, place)| place.expires_ms >= now_ms);
         let waiting = kept.filter_map(|(session, place)| {
             let until = done.clock.shows_at((place.expires_ms + 1) * 1000);
-            Some(Place { host: scene.host(session.session())?, hold: place.claim.hold, until })
+            Some(Place { host: context.host(session.session())?, hold: place.claim.hold, until })
         });
         seen.waiting = waiting.collect();
         seen.behind = behind(at, done, &seen.behind);
         if let Some((ask, Acquired::Taken { position: Some(_), .. })) = done.acquires() {
             self.looked.insert(ask.claim.hold, at);
         }
-        if is_freed(done) && !scene.shares {
+        if is_freed(done) && !context.shares {
             return Err(format!("{} is left to strangers, and nobody asked for that", done.lock));
         }
         if done.state.value.is_none() && !seen.waiting.is_empty() && may_grant(done) {
@@ -162,16 +162,19 @@ impl Progress {
         let line = Line { tasks, with_others, changed: at };
         let line = self.lines.entry((task.host, lock)).or_insert(line);
         match what {
-            TaskEvent::Seeks(way, _) if way.is_in_line() => line.tasks.push(task),
-            TaskEvent::Seeks(way, _) if way.is_for_several() => drop(line.with_others.insert(task)),
-            TaskEvent::Acquired(..) | TaskEvent::Missed(_) | TaskEvent::Cancelled | TaskEvent::LetIn => {
+            TaskEvent::Acquiring(way, _) if way.is_in_line() => line.tasks.push(task),
+            TaskEvent::Acquiring(way, _) if way.is_for_several() => drop(line.with_others.insert(task)),
+            TaskEvent::Acquired(..)
+            | TaskEvent::NotAcquired(_)
+            | TaskEvent::Cancelled
+            | TaskEvent::Admitted => {
                 line.tasks.retain(|other| *other != task);
                 line.with_others.remove(&task);
             }
-            TaskEvent::Seeks(..) | TaskEvent::Lets(..) | TaskEvent::Released(..) => {}
-            TaskEvent::Believes(..)
-            | TaskEvent::Shifts(_)
-            | TaskEvent::Told(..)
+            TaskEvent::Acquiring(..) | TaskEvent::Releasing(..) | TaskEvent::Released(..) => {}
+            TaskEvent::ValidityChanged(..)
+            | TaskEvent::Converting(_)
+            | TaskEvent::LossReported(..)
             | TaskEvent::Extends(_)
             | TaskEvent::Extended(..) => return,
         }
@@ -182,24 +185,30 @@ impl Progress {
     fn believe(&mut self, task: TaskId, lock: LockId, what: TaskEvent) {
         let guards = self.believed.entry((task.host, lock)).or_default();
         match what {
-            TaskEvent::Acquired(grip, gain) => {
+            TaskEvent::Acquired(guard_id, gain) => {
                 // What is held together with another that was lost is held until it is given back.
-                guards.insert(grip, if gain.together { Instant(u64::MAX) } else { gain.belief.until });
+                guards.insert(guard_id, if gain.together { Instant(u64::MAX) } else { gain.belief.until });
             }
-            TaskEvent::Believes(grip, belief) => {
-                guards.entry(grip).and_modify(|until| {
+            TaskEvent::ValidityChanged(guard_id, belief) => {
+                guards.entry(guard_id).and_modify(|until| {
                     if *until != Instant(u64::MAX) {
                         *until = belief.until;
                     }
                 });
             }
-            TaskEvent::Lets(grip, _) => drop(guards.remove(&grip)),
+            TaskEvent::Releasing(guard_id, _) => drop(guards.remove(&guard_id)),
             _ => {}
         }
     }
 
     /// Since when tasks of a process stand in line, none of it believes that it has the lock, and it is well.
-    fn eager_since(&self, at: Instant, host: HostId, lock: LockId, scene: &Scene) -> Option<Instant> {
+    fn eager_since(
+        &self,
+        at: Instant,
+        host: HostId,
+        lock: LockId,
+        context: &CheckContext,
+    ) -> Option<Instant> {
         let is_eager = |line: &&Line| !line.tasks.is_empty() && line.with_others.is_empty();
         let line = self.lines.get(&(host, lock)).filter(is_eager)?;
         let guards = self.believed.get(&(host, lock)).into_iter().flat_map(BTreeMap::values);
@@ -207,7 +216,7 @@ impl Progress {
         if at < believed {
             return None;
         }
-        Some(scene.health(host).and_then(Health::waiters_well_since)?.max(line.changed).max(believed))
+        Some(context.health(host).and_then(Health::waiters_well_since)?.max(line.changed).max(believed))
     }
 
     /// Takes note of the sessions that the store knows.
@@ -219,7 +228,7 @@ impl Progress {
     }
 
     /// Nobody waits for the dead.
-    fn buried(&self, at: Instant, lock: LockId, seen: &Seen, scene: &Scene) -> Verdict {
+    fn buried(&self, at: Instant, lock: LockId, seen: &Seen, context: &CheckContext) -> CheckResult {
         for Place { host, hold, until } in seen.waiting.iter().filter(|place| at < place.until) {
             let Some(ahead) = seen.behind.get(hold) else { continue };
             let session = ahead.hold.session();
@@ -227,11 +236,11 @@ impl Progress {
             let gone =
                 || self.gone.get(&session).map(|(gone, order)| ((*gone).max(ahead.spared_until), *order));
             let Some((dead, in_order)) = lapses.or_else(gone) else { continue };
-            let within = if scene.promises.clocks && !in_order { BURIED_WITHIN } else { LOOK };
+            let within = if context.promises.clocks && !in_order { BURIED_WITHIN } else { LOOK };
             if seen.free_from.is_some_and(|free| free <= at) || self.asked.get(&(*host, lock)) != Some(hold) {
                 continue;
             }
-            let Some(eager) = self.eager_since(at, *host, lock, scene) else { continue };
+            let Some(eager) = self.eager_since(at, *host, lock, context) else { continue };
             // What he was told by a late answer he counts from there.
             let is_informed = self.looked.get(hold).is_some_and(|looked| eager <= *looked);
             let since = if is_informed { ahead.since } else { ahead.since.max(eager) };
@@ -244,12 +253,12 @@ impl Progress {
         Ok(())
     }
 
-    fn overdue(&self, at: Instant, lock: LockId, seen: &Seen, scene: &Scene) -> Verdict {
+    fn overdue(&self, at: Instant, lock: LockId, seen: &Seen, context: &CheckContext) -> CheckResult {
         // What was hardly worth taking lasts for longer once the store's clock is set back.
-        let within = if scene.promises.clocks { TAKEN_WITHIN } else { TAKEN_WITHIN + WORTH_TAKING };
-        if let Some(grant) = seen.grant.as_ref().filter(|grant| scene.grips.of(&grant.hold).is_none())
+        let within = if context.promises.clocks { TAKEN_WITHIN } else { TAKEN_WITHIN + WORTH_TAKING };
+        if let Some(grant) = seen.grant.as_ref().filter(|grant| context.guards.of(&grant.hold).is_none())
             && self.asked.get(&(grant.host, lock)) == Some(&grant.hold)
-            && let Some(eager) = self.eager_since(at, grant.host, lock, scene)
+            && let Some(eager) = self.eager_since(at, grant.host, lock, context)
             && at > eager.max(grant.since) + within
             && grant.until.is_none_or(|until| eager.max(grant.since) + WORTH_TAKING < until)
         {
@@ -258,7 +267,7 @@ impl Progress {
         }
         for place in &seen.waiting {
             let Place { host, hold, until } = *place;
-            let Some(eager) = self.eager_since(at, host, lock, scene) else { continue };
+            let Some(eager) = self.eager_since(at, host, lock, context) else { continue };
             let looked = self.looked.get(&hold).copied();
             if at > until
                 && self.asked.get(&(host, lock)) == Some(&hold)
@@ -319,16 +328,16 @@ impl Check for Progress {
         "progress"
     }
 
-    fn observe(&mut self, at: Instant, event: &Event<'_>, scene: &Scene) -> Verdict {
+    fn observe(&mut self, at: Instant, event: &Event<'_>, context: &CheckContext) -> CheckResult {
         match *event {
             Event::Executed(done) => {
                 self.sessions(at, ends(done.sessions, done.clock));
-                if !scene.is_shared(done.lock) {
-                    return self.executed(at, done, scene);
+                if !context.is_shared(done.lock) {
+                    return self.executed(at, done, context);
                 }
             }
-            Event::Attended(done) => self.sessions(at, ends(done.sessions, done.clock)),
-            Event::Sent { host, lock, op, .. } if !scene.is_shared(lock) => {
+            Event::SessionExecuted(done) => self.sessions(at, ends(done.sessions, done.clock)),
+            Event::Sent { host, lock, op, .. } if !context.is_shared(lock) => {
                 // Who only looks who leads asks for nothing.
                 if !matches!(op, Op::Inspect(Inspect { claim: None, .. })) {
                     self.busy.insert((host, lock), at);
@@ -339,21 +348,21 @@ impl Check for Progress {
                     _ => None,
                 };
                 // One who goes past the line, to see whether his owner has the lock, has no place that it depends on.
-                let by_place = |ask: &&Acquire| ask.queue.is_some() || !scene.is_reentrant(lock);
+                let by_place = |ask: &&Acquire| ask.queue.is_some() || !context.is_reentrant(lock);
                 if let Some(ask) = next.filter(by_place) {
                     self.asked.insert((host, lock), ask.claim.hold);
                 }
             }
-            Event::Task(task, lock, what) if !scene.is_shared(lock) => self.change(at, task, lock, what),
+            Event::Task(task, lock, what) if !context.is_shared(lock) => self.change(at, task, lock, what),
             Event::Host(host, HostEvent::Crashed) => self.lines.retain(|(line, _), _| *line != host),
-            Event::Stranger(lock, Some(until)) => {
+            Event::Foreign(lock, Some(until)) => {
                 let seen = self.locks.entry(lock).or_default();
                 seen.free_from = Some(until);
                 seen.grant = None;
                 seen.is_strangers = true;
             }
             // He may have lost it to one of ours before.
-            Event::Stranger(lock, None) => {
+            Event::Foreign(lock, None) => {
                 let seen = self.locks.entry(lock).or_default();
                 if seen.is_strangers {
                     seen.free_from = seen.free_from.map(|free| free.min(at));
@@ -376,17 +385,17 @@ impl Check for Progress {
         Ok(())
     }
 
-    fn pass(&mut self, at: Instant, scene: &Scene) -> Verdict {
+    fn pass(&mut self, at: Instant, context: &CheckContext) -> CheckResult {
         for (host, lock) in self.lines.keys() {
             let busy = self.busy.get(&(*host, *lock)).copied().unwrap_or_default();
-            let eager = self.eager_since(at, *host, *lock, scene);
+            let eager = self.eager_since(at, *host, *lock, context);
             if eager.is_some_and(|eager| at > eager.max(busy) + FOUND_WITHIN) {
                 return Err(format!("{host} waits for {lock}, and has not asked for it since {busy}"));
             }
         }
         self.locks.iter().try_for_each(|(lock, seen)| {
-            self.buried(at, *lock, seen, scene)?;
-            self.overdue(at, *lock, seen, scene)
+            self.buried(at, *lock, seen, context)?;
+            self.overdue(at, *lock, seen, context)
         })
     }
 }

@@ -1,7 +1,7 @@
 //! Who watches: the checks, the trace, and the counts that say what a run was good for.
 
-use crate::checks::{self, Check, Known, Promises, Scene};
-use crate::event::{Event, Execution, HostEvent, ServerEvent, Sight, TaskEvent, TurnEvent};
+use crate::checks::{self, Check, CheckContext, GuardRecord, Promises};
+use crate::event::{Event, Execution, HostEvent, ObserverEvent, PeriodEvent, ServerEvent, TaskEvent};
 use crate::world::time::Instant;
 use leasehold_core::{Acquired, Ended, Kind, Op, Portion, Reply, Resized, SessionOp, Wake};
 use std::ops::AddAssign;
@@ -25,21 +25,21 @@ pub struct Counts {
     /// Of these, those that came late or for the second time.
     pub out_of_time: u64,
     /// Messages that were lost, late or doubled.
-    pub mishaps: u64,
+    pub message_faults: u64,
     /// Locks that tasks had.
     pub acquired: u64,
     /// Of these, those that their owners had already.
     pub entered: u64,
     /// Of these, those whose owner had them in another process.
-    pub entered_abroad: u64,
+    pub entered_remotely: u64,
     /// Of these, those that were had together with others.
     pub with_others: u64,
     /// Times that the store was asked for all of several locks.
-    pub grasped: u64,
+    pub multi_executed: u64,
     /// Releases after which the owner had the lock yet.
     pub still_held: u64,
     /// Of these, those to whose tasks the lock was handed on inside the process.
-    pub handed_on: u64,
+    pub handed_off: u64,
     /// Releases of which the store was not told: the process kept the lock for another of its tasks.
     pub kept: u64,
     /// Times that a holder was told that another asks for the lock.
@@ -55,13 +55,13 @@ pub struct Counts {
     /// Processes that stood still.
     pub stops: u64,
     /// Connections that broke.
-    pub breaks: u64,
+    pub broken_links: u64,
     /// Times that the server went down, failed over or had its clock set.
-    pub upsets: u64,
+    pub server_events: u64,
     /// Operations that came after the hold that they are about had ended.
     pub spent: u64,
     /// Beats that the store executed.
-    pub beats: u64,
+    pub heartbeats: u64,
     /// Sessions that were asked for.
     pub sessions: u64,
     /// Holds that were taken from the dead.
@@ -73,12 +73,12 @@ pub struct Counts {
     /// Of these, reads that became writes.
     pub upgraded: u64,
     /// Waits that ended since a Latch was open or all had come to a Barrier, and arrivals.
-    pub let_in: u64,
+    pub admitted: u64,
     /// Times that a Semaphore got another number of permits.
     pub resized: u64,
     /// Leaders that observers were told of.
     pub observed: u64,
-    /// Turns that tasks had of what is done once in a period.
+    /// SharedOrder that tasks had of what is done once in a period.
     pub turns: u64,
 }
 
@@ -86,14 +86,14 @@ impl AddAssign for Counts {
     fn add_assign(&mut self, other: Self) {
         self.executed += other.executed;
         self.out_of_time += other.out_of_time;
-        self.mishaps += other.mishaps;
+        self.message_faults += other.message_faults;
         self.acquired += other.acquired;
         self.entered += other.entered;
-        self.entered_abroad += other.entered_abroad;
+        self.entered_remotely += other.entered_remotely;
         self.with_others += other.with_others;
-        self.grasped += other.grasped;
+        self.multi_executed += other.multi_executed;
         self.still_held += other.still_held;
-        self.handed_on += other.handed_on;
+        self.handed_off += other.handed_off;
         self.kept += other.kept;
         self.wanted += other.wanted;
         self.granted += other.granted;
@@ -101,16 +101,16 @@ impl AddAssign for Counts {
         self.lost += other.lost;
         self.crashes += other.crashes;
         self.stops += other.stops;
-        self.breaks += other.breaks;
-        self.upsets += other.upsets;
+        self.broken_links += other.broken_links;
+        self.server_events += other.server_events;
         self.spent += other.spent;
-        self.beats += other.beats;
+        self.heartbeats += other.heartbeats;
         self.sessions += other.sessions;
         self.evicted += other.evicted;
         self.freed += other.freed;
         self.shared += other.shared;
         self.upgraded += other.upgraded;
-        self.let_in += other.let_in;
+        self.admitted += other.admitted;
         self.resized += other.resized;
         self.observed += other.observed;
         self.turns += other.turns;
@@ -118,7 +118,7 @@ impl AddAssign for Counts {
 }
 
 impl Counts {
-    fn count(&mut self, at: Instant, event: &Event<'_>, scene: &Scene) {
+    fn count(&mut self, at: Instant, event: &Event<'_>, context: &CheckContext) {
         let counted = match event {
             Event::Executed(done) => {
                 let wanted = |wake: &&Wake| matches!(wake, Wake::Wanted { .. });
@@ -129,22 +129,24 @@ impl Counts {
                 let spent = done.acquires().is_some_and(|(_, reply)| matches!(reply, Acquired::Spent(_)));
                 self.spent += u64::from(spent && matches!(done.op, Op::Acquire(_)));
                 self.freed += u64::from(done.freed().is_some());
-                self.entered_abroad += u64::from(has_entered_abroad(at, done));
+                self.entered_remotely += u64::from(has_entered_remotely(at, done));
                 self.evicted += u64::from(has_evicted(at, done));
                 self.resized += u64::from(*done.reply == Reply::Resize(Resized::Done));
                 &mut self.executed
             }
-            Event::Attended(done) if matches!(done.op, SessionOp::Beat(_)) => &mut self.beats,
-            Event::Attends { op: SessionOp::Beat(beat), .. } if beat.begin.is_some() => &mut self.sessions,
-            Event::Mishap { .. } => &mut self.mishaps,
+            Event::SessionExecuted(done) if matches!(done.op, SessionOp::Beat(_)) => &mut self.heartbeats,
+            Event::SessionSent { op: SessionOp::Beat(beat), .. } if beat.begin.is_some() => {
+                &mut self.sessions
+            }
+            Event::MessageFault { .. } => &mut self.message_faults,
             Event::Host(_, HostEvent::Crashed) => &mut self.crashes,
             Event::Host(_, HostEvent::Stopped) => &mut self.stops,
-            Event::Host(_, HostEvent::LinkDown { .. }) => &mut self.breaks,
+            Event::Host(_, HostEvent::LinkDown { .. }) => &mut self.broken_links,
             Event::Server(ServerEvent::Up { .. }) => return,
-            Event::Server(_) => &mut self.upsets,
-            Event::Task(_, _, TaskEvent::Acquired(grip, gain)) => {
-                let was_handed_on = scene.grips.get(*grip).is_some_and(Known::was_handed_on);
-                self.handed_on += u64::from(was_handed_on);
+            Event::Server(_) => &mut self.server_events,
+            Event::Task(_, _, TaskEvent::Acquired(guard_id, gain)) => {
+                let was_handed_off = context.guards.get(*guard_id).is_some_and(GuardRecord::was_handed_off);
+                self.handed_off += u64::from(was_handed_off);
                 self.entered += u64::from(gain.count > 1);
                 self.with_others += u64::from(gain.together);
                 self.shared += u64::from(gain.portion != Portion::Whole);
@@ -152,18 +154,18 @@ impl Counts {
                 &mut self.acquired
             }
             Event::Task(_, _, TaskEvent::Cancelled) => &mut self.cancelled,
-            Event::Task(_, _, TaskEvent::LetIn) => &mut self.let_in,
-            Event::Task(_, _, TaskEvent::Told(..)) => &mut self.lost,
+            Event::Task(_, _, TaskEvent::Admitted) => &mut self.admitted,
+            Event::Task(_, _, TaskEvent::LossReported(..)) => &mut self.lost,
             Event::Task(_, _, TaskEvent::Released(_, Some(1..))) => &mut self.still_held,
-            Event::Task(_, _, TaskEvent::Released(grip, Some(0))) => {
-                let hold = scene.grips.hold(*grip);
-                let is_kept = hold.is_some_and(|hold| scene.grips.given_up(&hold).is_none());
+            Event::Task(_, _, TaskEvent::Released(guard_id, Some(0))) => {
+                let hold = context.guards.hold(*guard_id);
+                let is_kept = hold.is_some_and(|hold| context.guards.given_up(&hold).is_none());
                 self.kept += u64::from(is_kept);
                 return;
             }
-            Event::Grasped(_) => &mut self.grasped,
-            Event::Observer(_, _, Sight::Told(Some(_))) => &mut self.observed,
-            Event::Turn(_, _, TurnEvent::Has { .. }) => &mut self.turns,
+            Event::MultiExecuted(_) => &mut self.multi_executed,
+            Event::Observer(_, _, ObserverEvent::Reported(Some(_))) => &mut self.observed,
+            Event::Period(_, _, PeriodEvent::Has { .. }) => &mut self.turns,
             _ => return,
         };
         *counted += 1;
@@ -178,7 +180,7 @@ fn has_evicted(at: Instant, done: &Execution<'_>) -> bool {
 }
 
 /// Whether a process has just got a hold of a lock that its owner had in others only.
-fn has_entered_abroad(at: Instant, done: &Execution<'_>) -> bool {
+fn has_entered_remotely(at: Instant, done: &Execution<'_>) -> bool {
     let Some((ask, Acquired::Granted { entered: Some(_), .. })) = done.acquires() else { return false };
     let session = ask.claim.hold.session();
     let holds = done.holds(at);
@@ -187,8 +189,8 @@ fn has_entered_abroad(at: Instant, done: &Execution<'_>) -> bool {
 }
 
 /// Watches one run.
-pub(crate) struct Watch {
-    scene: Scene,
+pub(crate) struct Recorder {
+    context: CheckContext,
     checks: Vec<Box<dyn Check + Send>>,
     pub(crate) violation: Option<Violation>,
     pub(crate) counts: Counts,
@@ -196,10 +198,10 @@ pub(crate) struct Watch {
     pub(crate) trace: Option<Vec<String>>,
 }
 
-impl Watch {
+impl Recorder {
     pub(crate) fn new(promises: Promises, shares: bool, kinds: Vec<Kind>, with_trace: bool) -> Self {
         Self {
-            scene: Scene::new(promises, shares, kinds),
+            context: CheckContext::new(promises, shares, kinds),
             checks: checks::all(),
             violation: None,
             counts: Counts::default(),
@@ -214,10 +216,10 @@ impl Watch {
         if let Some(trace) = &mut self.trace {
             trace.push(format!("{at}  {event}"));
         }
-        self.scene.observe(at, event);
-        self.counts.count(at, event, &self.scene);
+        self.context.observe(at, event);
+        self.counts.count(at, event, &self.context);
         for check in &mut self.checks {
-            if let Err(what) = check.observe(at, event, &self.scene) {
+            if let Err(what) = check.observe(at, event, &self.context) {
                 self.violation = Some(Violation { check: check.name(), at, what });
                 return;
             }
@@ -228,9 +230,9 @@ impl Watch {
         if self.violation.is_some() {
             return;
         }
-        self.scene.pass(at);
+        self.context.pass(at);
         for check in &mut self.checks {
-            if let Err(what) = check.pass(at, &self.scene) {
+            if let Err(what) = check.pass(at, &self.context) {
                 self.violation = Some(Violation { check: check.name(), at, what });
                 return;
             }

@@ -1,6 +1,6 @@
 //! Who has a lock side by side with whom, at the store and by its clock.
 
-use super::{Check, Scene, Verdict};
+use super::{Check, CheckContext, CheckResult};
 use crate::event::{Event, Execution, Held, LockId, ServerEvent};
 use crate::world::time::Instant;
 use leasehold_core::{Acquire, Acquired, HoldId, Kind, Op, Portion, Refused, Reply, Resized};
@@ -33,7 +33,7 @@ struct Before {
 }
 
 impl Sharing {
-    fn executed(&mut self, at: Instant, done: &Execution<'_>) -> Verdict {
+    fn executed(&mut self, at: Instant, done: &Execution<'_>) -> CheckResult {
         for ask in asks(done.op) {
             self.asked.insert(ask.claim.hold, ask.portion);
         }
@@ -81,7 +81,7 @@ fn asks(op: &Op) -> impl Iterator<Item = &Acquire> {
 }
 
 /// No more permits are given than there are.
-fn counted(done: &Execution<'_>, new: &[&Held], after: &[Held], limit: Option<u32>) -> Verdict {
+fn counted(done: &Execution<'_>, new: &[&Held], after: &[Held], limit: Option<u32>) -> CheckResult {
     let sum: u64 = after.iter().map(|held| u64::from(held.portion.count())).sum();
     if !new.is_empty() && limit.is_none_or(|limit| sum > u64::from(limit)) {
         return Err(format!("{sum} permits of {} are held, and there are {limit:?}: {after:?}", done.lock));
@@ -90,7 +90,7 @@ fn counted(done: &Execution<'_>, new: &[&Held], after: &[Held], limit: Option<u3
 }
 
 /// Who becomes the writer was the one who may.
-fn upgraded(done: &Execution<'_>, new: &[&Held], after: &[Held]) -> Verdict {
+fn upgraded(done: &Execution<'_>, new: &[&Held], after: &[Held]) -> CheckResult {
     for held in new.iter().filter(|held| held.portion == Portion::Upgrade) {
         let mut own = after.iter().filter(|other| other.owner == held.owner);
         if !own.any(|other| other.portion == Portion::Upgradable) {
@@ -101,7 +101,7 @@ fn upgraded(done: &Execution<'_>, new: &[&Held], after: &[Held]) -> Verdict {
 }
 
 /// Nobody is let through a latch before all have arrived.
-fn opened(done: &Execution<'_>, new: &[&Held], after: &[Held]) -> Verdict {
+fn opened(done: &Execution<'_>, new: &[&Held], after: &[Held]) -> CheckResult {
     let arrived: u64 = after.iter().map(|held| u64::from(held.portion.count())).sum();
     for held in new {
         if let Portion::Await { of } = held.portion
@@ -114,7 +114,7 @@ fn opened(done: &Execution<'_>, new: &[&Held], after: &[Held]) -> Verdict {
 }
 
 /// As many are let in at once as are to meet, or none.
-fn met(done: &Execution<'_>, new: &[&Held]) -> Verdict {
+fn met(done: &Execution<'_>, new: &[&Held]) -> CheckResult {
     let of = new.first().and_then(|held| held.portion.of());
     match of {
         Some(of) if new.len() != of as usize => {
@@ -125,7 +125,7 @@ fn met(done: &Execution<'_>, new: &[&Held]) -> Verdict {
 }
 
 /// The number of permits is what it was, or what one has made it who had seen what it was.
-fn resized(done: &Execution<'_>, before: Option<u32>, after: Option<u32>) -> Verdict {
+fn resized(done: &Execution<'_>, before: Option<u32>, after: Option<u32>) -> CheckResult {
     let asked = |ask: &Acquire| Some(after) == ask.portion.of().map(Some);
     let is_right = match (done.op, done.reply) {
         (Op::Resize(resize), Reply::Resize(Resized::Done)) => {
@@ -144,18 +144,18 @@ fn resized(done: &Execution<'_>, before: Option<u32>, after: Option<u32>) -> Ver
 }
 
 /// Nobody is refused for a reason that is none.
-fn refused(done: &Execution<'_>, before: &Before) -> Verdict {
+fn refused(done: &Execution<'_>, before: &Before) -> CheckResult {
     let (Op::Acquire(ask), Reply::Refused(refused)) = (done.op, done.reply) else { return Ok(()) };
     let own = |held: &&Held| held.owner.is_some() && held.owner == ask.claim.value;
     // Another place of his owner may have been let in by this very operation, before he was looked at.
     let now = crate::event::holds(done.state, done.clock);
-    let let_in = now.iter().filter(|_| *refused == Refused::WouldDeadlock);
+    let admitted = now.iter().filter(|_| *refused == Refused::WouldDeadlock);
     // And what his owner had may have been taken by it from a session that is dead.
     let is_taken = |held: &Held| {
         done.evicts() == Some(held.hold.session()) && now.iter().all(|other| other.hold != held.hold)
     };
     let had = before.holds.iter().filter(|held| !is_taken(held));
-    let owned: BTreeSet<_> = had.chain(let_in).filter(own).map(|held| held.portion.word()).collect();
+    let owned: BTreeSet<_> = had.chain(admitted).filter(own).map(|held| held.portion.word()).collect();
     let is_right = match refused {
         Refused::WouldDeadlock => !owned.is_empty(),
         Refused::NothingToUpgrade => !owned.contains(&Portion::Upgradable.word()),
@@ -171,7 +171,7 @@ fn refused(done: &Execution<'_>, before: &Before) -> Verdict {
 }
 
 /// Who has a part of an RwLock reads at once, whoever waits.
-fn read_again(done: &Execution<'_>, before: &Before) -> Verdict {
+fn read_again(done: &Execution<'_>, before: &Before) -> CheckResult {
     let Some((ask, Acquired::Taken { .. })) = done.acquires() else { return Ok(()) };
     let own = before.holds.iter().find(|held| held.owner.is_some() && held.owner == ask.claim.value);
     match own {
@@ -188,9 +188,9 @@ impl Check for Sharing {
         "sharing"
     }
 
-    fn observe(&mut self, at: Instant, event: &Event<'_>, scene: &Scene) -> Verdict {
+    fn observe(&mut self, at: Instant, event: &Event<'_>, context: &CheckContext) -> CheckResult {
         match *event {
-            Event::Executed(done) if scene.is_shared(done.lock) => return self.executed(at, done),
+            Event::Executed(done) if context.is_shared(done.lock) => return self.executed(at, done),
             Event::Server(ServerEvent::Deleted(lock)) => {
                 if let Some(before) = self.locks.get_mut(&lock) {
                     before.holds.clear();

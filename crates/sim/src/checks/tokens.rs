@@ -1,7 +1,7 @@
 //! Every stay has a greater token than all before it, and every guard.
 
-use super::{Check, Scene, Verdict};
-use crate::event::{Event, Execution, Gain, Grip, Held, LockId, ServerEvent, TaskEvent, TaskId};
+use super::{Check, CheckContext, CheckResult};
+use crate::event::{Event, Execution, GuardId, Held, LockId, NewGuard, ServerEvent, TaskEvent, TaskId};
 use crate::world::time::Instant;
 use leasehold_core::{Extended, FencingToken, HoldId, Reply};
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,7 +27,7 @@ pub struct Tokens {
 }
 
 impl Tokens {
-    fn executed(&mut self, lock: LockId, before: &[Held], after: &[Held], is_shared: bool) -> Verdict {
+    fn executed(&mut self, lock: LockId, before: &[Held], after: &[Held], is_shared: bool) -> CheckResult {
         for Held { hold, fence, .. } in after {
             if self.seen.contains(&(*hold, *fence)) {
                 // Seen before; a replica may bring back what was over.
@@ -49,7 +49,7 @@ impl Tokens {
     }
 
     /// Tokens were reserved for a hold, if they were.
-    fn reserved(&mut self, done: &Execution<'_>) -> Verdict {
+    fn reserved(&mut self, done: &Execution<'_>) -> CheckResult {
         let Reply::Extend(Extended::Reserved { block, .. }) = done.reply else { return Ok(()) };
         let (lock, given) = (done.lock, self.given.entry(done.lock).or_default());
         let Some((first, claim)) = block.first().zip(done.claim()) else {
@@ -62,16 +62,23 @@ impl Tokens {
         Ok(())
     }
 
-    fn acquired(&mut self, task: TaskId, lock: LockId, grip: Grip, gain: Gain, scene: &Scene) -> Verdict {
+    fn acquired(
+        &mut self,
+        task: TaskId,
+        lock: LockId,
+        guard_id: GuardId,
+        gain: NewGuard,
+        context: &CheckContext,
+    ) -> CheckResult {
         let fence = gain.fence;
-        let known = scene.grips.get(grip).and_then(|known| Some((known.hold?, known)));
-        let known = known.filter(|(hold, _)| scene.host(hold.session()) == Some(task.host));
+        let known = context.guards.get(guard_id).and_then(|known| Some((known.hold?, known)));
+        let known = known.filter(|(hold, _)| context.host(hold.session()) == Some(task.host));
         let known = known.filter(|(hold, known)| self.seen.contains(&(*hold, known.known_as)));
         let Some((hold, known)) = known else {
-            let hold = scene.grips.hold(grip);
+            let hold = context.guards.hold(guard_id);
             return Err(format!("{task} has {fence} of {lock}, which the store gave to {hold:?}"));
         };
-        if scene.is_shared(lock) || scene.is_reentrant(lock) {
+        if context.is_shared(lock) || context.is_reentrant(lock) {
             return Ok(());
         }
         let old = self.of_hold.insert(hold, fence);
@@ -79,7 +86,7 @@ impl Tokens {
             return Err(format!("{task} has {fence} of {lock}, and {old} of {known:?} was before it"));
         }
         let last = self.of_lock.entry(lock).or_insert(fence);
-        let is_behind = *last > fence && scene.promises.exclusion;
+        let is_behind = *last > fence && context.promises.exclusion;
         if self.freed.contains(&(lock, known.known_as)) {
             return Ok(());
         }
@@ -97,7 +104,7 @@ impl Check for Tokens {
         "tokens"
     }
 
-    fn observe(&mut self, at: Instant, event: &Event<'_>, scene: &Scene) -> Verdict {
+    fn observe(&mut self, at: Instant, event: &Event<'_>, context: &CheckContext) -> CheckResult {
         match *event {
             Event::Executed(done) => {
                 let after = done.holds(at);
@@ -105,10 +112,10 @@ impl Check for Tokens {
                 before.retain(|held| held.lasts(at));
                 self.freed.extend(done.freed().flatten().map(|fence| (done.lock, fence)));
                 self.reserved(done)?;
-                return self.executed(done.lock, &before, &after, scene.is_shared(done.lock));
+                return self.executed(done.lock, &before, &after, context.is_shared(done.lock));
             }
-            Event::Task(task, lock, TaskEvent::Acquired(grip, gain)) => {
-                return self.acquired(task, lock, grip, gain, scene);
+            Event::Task(task, lock, TaskEvent::Acquired(guard_id, gain)) => {
+                return self.acquired(task, lock, guard_id, gain, context);
             }
             // Who stays is not known any more.
             Event::Server(

@@ -15,12 +15,12 @@ mod session;
 
 pub use flaw::Flaw;
 
-use leasehold_testkit::conformance::said_of_leaders;
 use call::{Call, OnLock};
 use leasehold_core::model::{LockState, Sessions, Value, Vital, everybody};
 use leasehold_core::{
     Acquire, Inspect, Inspection, Kind, Lock, Op, Reply, SessionOp, SessionReply, Share, Wake,
 };
+use leasehold_testkit::conformance::said_of_leaders;
 use script::{For, Script};
 use session::Session;
 use std::collections::BTreeMap;

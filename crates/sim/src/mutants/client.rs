@@ -1,6 +1,6 @@
-//! A store with a client's bug in it: see [`Bug`].
+//! A store with a client's mutant in it: see [`Mutant`].
 
-use crate::mutants::Bug;
+use crate::mutants::Mutant;
 use crate::world::store::SimStore;
 use futures_util::future::BoxFuture;
 use leasehold::store::{
@@ -17,17 +17,17 @@ use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// A way to the server with a bug in it, or without one.
+/// A way to the server with a mutant in it, or without one.
 #[derive(Clone)]
-pub(crate) struct Planted {
+pub(crate) struct MutantStore {
     inner: Arc<SimStore>,
-    bug: Option<Bug>,
-    seen: Arc<Mutex<Seen>>,
+    mutant: Option<Mutant>,
+    seen: Arc<Mutex<CallHistory>>,
 }
 
-/// What a bug has to know of what went before.
+/// What a mutant has to know of what went before.
 #[derive(Default)]
-struct Seen {
+struct CallHistory {
     /// The last look of each of the client's places, by its slot.
     last_nonce: BTreeMap<u32, Nonce>,
     /// Holds that the client knows it had.
@@ -54,56 +54,54 @@ struct Seen {
     kept: BTreeSet<HoldId>,
 }
 
-impl Planted {
-    pub(crate) fn new(inner: SimStore, bug: Option<Bug>) -> Self {
-        Self { inner: Arc::new(inner), bug, seen: Arc::default() }
+impl MutantStore {
+    pub(crate) fn new(inner: SimStore, mutant: Option<Mutant>) -> Self {
+        Self { inner: Arc::new(inner), mutant, seen: Arc::default() }
     }
 
-    fn seen(&self) -> MutexGuard<'_, Seen> {
+    fn seen(&self) -> MutexGuard<'_, CallHistory> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn call(&self, bug: Bug, lock: &Lock, op: &Op, within: Duration) -> Outcome {
+    async fn call(&self, mutant: Mutant, lock: &Lock, op: &Op, within: Duration) -> Outcome {
         self.remember_question(op);
-        if self.forgets(bug, op) {
+        if self.forgets(mutant, op) {
             let (found, holder, next) = (Fate::Forgotten, None, None);
             return Outcome::Done(Reply::Release(Released { found, left: 0, holder, next }));
         }
-        if bug == Bug::TurnIsNotLengthened && self.is_of_turn(lock) && matches!(op, Op::Extend(_)) {
+        if mutant == Mutant::PeriodHoldIsNotExtended && self.is_of_turn(lock) && matches!(op, Op::Extend(_)) {
             return Outcome::Done(Reply::Extend(Extended::Extended));
         }
-        let asked = self.twisted(bug, lock, op);
+        let asked = self.twisted(mutant, lock, op);
         let sent_at = self.inner.world.now();
         let mut outcome = self.inner.execute(lock, &asked, within).await;
         self.remember_answer(lock, &asked, &outcome);
         let took = self.inner.world.now().since(sent_at);
-        match (bug, &mut outcome, &asked) {
+        match (mutant, &mut outcome, &asked) {
             (
-                Bug::ValidFromReply,
+                Mutant::ValidFromReply,
                 Outcome::Done(Reply::Acquire(Acquired::Granted { remaining_ms, .. })),
                 _,
             ) => {
                 *remaining_ms += u64::try_from(took.as_millis()).unwrap_or(0);
             }
-            (Bug::NoDrift, Outcome::Done(Reply::Acquire(Acquired::Granted { remaining_ms, .. })), _) => {
+            (Mutant::NoDrift, Outcome::Done(Reply::Acquire(Acquired::Granted { remaining_ms, .. })), _) => {
                 let allowance = drift(Duration::from_millis(*remaining_ms));
                 *remaining_ms += u64::try_from(allowance.as_millis()).unwrap_or(0);
             }
             (
-                Bug::ObserverForgets | Bug::LooksAreStale,
+                Mutant::ObserverForgets | Mutant::InspectIsStale,
                 Outcome::Done(Reply::Inspect(seen)),
                 Op::Inspect(look),
             ) if look.claim.is_none() => {
-                self.tell_old(bug, lock, seen);
+                self.tell_old(mutant, lock, seen);
             }
-            (Bug::UnknownIsNo, Outcome::Failed(Executed::Unknown, fault), _) => {
-                return Outcome::Failed(Executed::No, fault.clone());
-            }
-            (Bug::UnknownExtendIsYes, Outcome::Failed(Executed::Unknown, _), Op::Extend(_)) => {
+            (Mutant::UnknownIsNo, Outcome::Failed(Executed::Unknown, fault), _) => return Outcome::Failed(Executed::No, fault.clone()),
+            (Mutant::UnknownExtendIsYes, Outcome::Failed(Executed::Unknown, _), Op::Extend(_)) => {
                 return Outcome::Done(Reply::Extend(Extended::Extended));
             }
             (
-                Bug::UnknownReserveIsYes,
+                Mutant::UnknownReserveIsYes,
                 Outcome::Failed(Executed::Unknown, _),
                 Op::Extend(Extend { reserve: Some(_), .. }),
             ) => {
@@ -111,22 +109,21 @@ impl Planted {
                 let block = block.unwrap_or(Block::new(FencingToken::new(1), BLOCK));
                 return Outcome::Done(Reply::Extend(Extended::Reserved { block, others_wait: false }));
             }
-            (Bug::FormerBlockIsUsed, Outcome::Done(Reply::Extend(Extended::Reserved { block, .. })), _) => {
+            (
+                Mutant::EarlierBlockIsUsed,
+                Outcome::Done(Reply::Extend(Extended::Reserved { block, .. })),
+                _,
+            ) => {
                 if let Some((_, _, Some(former))) = self.seen().blocks.get(lock) {
                     *block = *former;
                 }
             }
-            (Bug::UnknownAcquireIsYes, Outcome::Failed(Executed::Unknown, _), Op::Acquire(ask)) => {
+            (Mutant::UnknownAcquireIsYes, Outcome::Failed(Executed::Unknown, _), Op::Acquire(ask)) => {
                 let (fence, remaining_ms) = (FencingToken::new(1), ask.lease_ms);
                 let granted = Acquired::Granted { fence, remaining_ms, others_wait: false, entered: None };
                 return Outcome::Done(Reply::Acquire(granted));
             }
-            (Bug::ResentWithFreshHold, Outcome::Failed(Executed::Unknown, _), Op::Acquire(ask)) => {
-                let fresh = HoldId::from_random(ask.claim.hold.session(), [7; 16]);
-                let again = Acquire { claim: Claim { hold: fresh, ..ask.claim.clone() }, ..ask.clone() };
-                return self.inner.execute(lock, &Op::Acquire(again), within).await;
-            }
-            (Bug::RenewedAfterRelease, Outcome::Done(_), Op::Release(release)) => {
+            (Mutant::RenewedAfterRelease, Outcome::Done(_), Op::Release(release)) => {
                 self.renew_later(lock.clone(), release.claim.clone());
             }
             _ => {}
@@ -141,12 +138,12 @@ impl Planted {
     }
 
     /// A look tells what one before it told.
-    fn tell_old(&self, bug: Bug, lock: &Lock, seen: &mut Inspection) {
+    fn tell_old(&self, mutant: Mutant, lock: &Lock, seen: &mut Inspection) {
         let mut all = self.seen();
         let (older, newest, is_behind) =
             all.looks.entry(lock.clone()).or_insert_with(|| (seen.clone(), seen.clone(), false));
         let fence = |seen: &Inspection| seen.holder.as_ref().and_then(|holder| holder.fence);
-        if bug == Bug::LooksAreStale {
+        if mutant == Mutant::InspectIsStale {
             seen.clone_from(older);
         } else if fence(seen).is_some() {
             if fence(seen) != fence(newest) {
@@ -173,30 +170,30 @@ impl Planted {
         Some(outcome)
     }
 
-    async fn beat(&self, bug: Bug, beat: &Beat, within: Duration) -> Outcome<SessionReply> {
+    async fn beat(&self, mutant: Mutant, beat: &Beat, within: Duration) -> Outcome<SessionReply> {
         let mut sent = beat.clone();
         self.seen().alive_ms = Some(beat.alive_ms);
-        match bug {
+        match mutant {
             // What the client counts, the store does not know of.
-            Bug::HoldsAreNotCapped | Bug::HoldsOutliveLapse => sent.alive_ms /= 3,
+            Mutant::HoldsOutliveSession => sent.alive_ms /= 3,
             // To count from the reply is to count for longer than the store does: here for as long as the last took.
-            Bug::SessionFromReply => {
+            Mutant::SessionFromReply => {
                 let took = self.seen().beat_took;
                 sent.alive_ms =
                     sent.alive_ms.saturating_sub(u64::try_from(took.as_millis()).unwrap_or(0)).max(1);
             }
-            Bug::LapsedSessionReturns => drop(sent.begin.get_or_insert_default()),
+            Mutant::LapsedSessionReturns => drop(sent.begin.get_or_insert_default()),
             _ => {}
         }
         let sent_at = self.inner.world.now();
         let outcome = self.inner.attend(Place::ONLY, &SessionOp::Beat(sent), within).await;
-        match (bug, &outcome) {
-            (Bug::SessionFromReply, Outcome::Done(_)) => {
+        match (mutant, &outcome) {
+            (Mutant::SessionFromReply, Outcome::Done(_)) => {
                 self.seen().beat_took = self.inner.world.now().since(sent_at);
                 outcome
             }
-            (Bug::HoldsOutliveLapse, Outcome::Done(_))
-            | (Bug::UnknownBeatIsYes, Outcome::Failed(Executed::Unknown, _)) => {
+            (Mutant::HoldsOutliveSession, Outcome::Done(_))
+            | (Mutant::UnknownHeartbeatIsYes, Outcome::Failed(Executed::Unknown, _)) => {
                 Outcome::Done(SessionReply::Beat(Beaten::Alive))
             }
             _ => outcome,
@@ -245,54 +242,55 @@ impl Planted {
         }
     }
 
-    /// Whether the bug is that this is not sent at all.
-    fn forgets(&self, bug: Bug, op: &Op) -> bool {
+    /// Whether the mutant is that this is not sent at all.
+    fn forgets(&self, mutant: Mutant, op: &Op) -> bool {
         let Op::Release(Release { claim, next: None, .. }) = op else { return false };
         let seen = self.seen();
         let (had, queued) = (seen.had.contains(&claim.hold), seen.queued.contains(&claim.hold));
-        match bug {
-            Bug::NoUndo => !had && !queued,
-            Bug::PlaceIsNotLeft => !had && queued,
+        match mutant {
+            Mutant::NoUndo => !had && !queued,
+            Mutant::QueueEntryIsNotRemoved => !had && queued,
             // What the keeper sends is an errand; what a task sends is its own release.
-            Bug::NoUndoOfAll => !had && seen.unsure.contains(&claim.hold),
-            Bug::OneOfAllIsKept => seen.lasts.contains(&claim.hold) && self.inner.link == self.inner.other,
-            Bug::DroppedGuardKeepsLock => had && self.inner.link == self.inner.other,
-            Bug::KeptIsNotGivenBack => seen.kept.contains(&claim.hold) && self.inner.link == self.inner.other,
+            Mutant::NoUndoOfMulti => !had && seen.unsure.contains(&claim.hold),
+            Mutant::MultiDropKeepsOne => {
+                seen.lasts.contains(&claim.hold) && self.inner.link == self.inner.other
+            }
+            Mutant::DroppedGuardKeepsLock => had && self.inner.link == self.inner.other,
+            Mutant::CachedHoldIsNotReleased => {
+                seen.kept.contains(&claim.hold) && self.inner.link == self.inner.other
+            }
             _ => false,
         }
     }
 
     /// What is sent in the place of an operation.
-    fn twisted(&self, bug: Bug, lock: &Lock, op: &Op) -> Op {
+    fn twisted(&self, mutant: Mutant, lock: &Lock, op: &Op) -> Op {
         let mut op = op.clone();
-        match (bug, &mut op) {
-            (Bug::NobodyIsWatched, Op::Acquire(ask)) => ask.ahead = None,
-            (Bug::TellingIsNotAskedFor, Op::Extend(Extend { reserve: Some(reserve), .. })) => {
-                reserve.tell = false;
-            }
-            (Bug::TravellerHasSession, Op::Acquire(ask)) => self.bind(ask),
-            (Bug::TravellerHasSession, Op::Release(release)) => {
+        match (mutant, &mut op) {
+            (Mutant::PredecessorIsNotChecked, Op::Acquire(ask)) => ask.ahead = None,
+            (Mutant::RemoteOwnerBoundToSession, Op::Acquire(ask)) => self.bind(ask),
+            (Mutant::RemoteOwnerBoundToSession, Op::Release(release)) => {
                 if let Some(next) = &mut release.next {
                     self.bind(next);
                 }
             }
-            (Bug::PlaceKeptTooShort, Op::Acquire(ask)) => {
+            (Mutant::QueueEntryTooShort, Op::Acquire(ask)) => {
                 if let Some(queue) = &mut ask.queue {
                     queue.kept_ms /= 10;
                 }
             }
-            (Bug::ReleasedHoldIsReused, Op::Acquire(ask)) => {
+            (Mutant::ReleasedHoldIsReused, Op::Acquire(ask)) => {
                 let mut seen = self.seen();
                 if let Some(old) = seen.half_released.remove(lock) {
                     seen.aliases.insert(ask.claim.hold, old);
                 }
                 ask.claim = seen.aliases.get(&ask.claim.hold).unwrap_or(&ask.claim).clone();
             }
-            (Bug::ReleasedHoldIsReused, Op::Release(release)) => {
+            (Mutant::ReleasedHoldIsReused, Op::Release(release)) => {
                 let seen = self.seen();
                 release.claim = seen.aliases.get(&release.claim.hold).unwrap_or(&release.claim).clone();
             }
-            (Bug::ReleasedHoldIsReused, Op::Extend(extend)) => {
+            (Mutant::ReleasedHoldIsReused, Op::Extend(extend)) => {
                 let seen = self.seen();
                 extend.claim = seen.aliases.get(&extend.claim.hold).unwrap_or(&extend.claim).clone();
             }
@@ -301,7 +299,7 @@ impl Planted {
         op
     }
 
-    /// Lets what is asked for end with the client's session, if it is in one.
+    /// Releasing what is asked for end with the client's session, if it is in one.
     fn bind(&self, ask: &mut Acquire) {
         if let Some(alive_ms) = self.seen().alive_ms {
             ask.life = Life::Session { alive_ms };
@@ -310,28 +308,31 @@ impl Planted {
 
     fn renew_later(&self, lock: Lock, claim: Claim) {
         let (store, sim) = (self.inner.clone(), self.inner.world.sim.clone());
-        let at = sim.kernel.now() + Duration::from_millis(50);
-        let wait = sim.kernel.sleep_until(at);
+        let at = sim.scheduler.now() + Duration::from_millis(50);
+        let wait = sim.scheduler.sleep_until(at);
         let renewal = async move {
             wait.await;
             let extend = Op::Extend(Extend { claim, lease_ms: 3_000, keep_record: false, reserve: None });
             // Whatever comes of it.
             drop(store.execute(&lock, &extend, Duration::from_secs(1)).await);
         };
-        sim.kernel.spawn(self.inner.world.host, Box::pin(renewal));
+        sim.scheduler.spawn(self.inner.world.host, Box::pin(renewal));
     }
 }
 
-impl fmt::Debug for Planted {
+impl fmt::Debug for MutantStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Planted").field("inner", &self.inner).field("bug", &self.bug).finish_non_exhaustive()
+        f.debug_struct("MutantStore")
+            .field("inner", &self.inner)
+            .field("mutant", &self.mutant)
+            .finish_non_exhaustive()
     }
 }
 
-impl Store for Planted {
+impl Store for MutantStore {
     fn execute<'a>(&'a self, lock: &'a Lock, op: &'a Op, within: Duration) -> BoxFuture<'a, Outcome> {
-        match self.bug {
-            Some(bug) => Box::pin(self.call(bug, lock, op, within)),
+        match self.mutant {
+            Some(mutant) => Box::pin(self.call(mutant, lock, op, within)),
             None => self.inner.execute(lock, op, within),
         }
     }
@@ -341,7 +342,7 @@ impl Store for Planted {
         asks: &'a [(Lock, Acquire)],
         within: Duration,
     ) -> BoxFuture<'a, Option<Outcome<Vec<Share>>>> {
-        match self.bug {
+        match self.mutant {
             Some(_) => Box::pin(self.call_for_all(asks, within)),
             None => self.inner.acquire_all(asks, within),
         }
@@ -354,8 +355,8 @@ impl Store for Planted {
         post: Arc<dyn Postbox>,
         within: Duration,
     ) -> BoxFuture<'_, Result<(), Fault>> {
-        let post: Arc<dyn Postbox> = match self.bug {
-            Some(bug) => Arc::new(PlantedPost { inner: post, bug, seen: self.seen.clone() }),
+        let post: Arc<dyn Postbox> = match self.mutant {
+            Some(mutant) => Arc::new(MutantSink { inner: post, mutant, seen: self.seen.clone() }),
             None => post,
         };
         self.inner.open_mailbox(place, session, post, within)
@@ -375,15 +376,15 @@ impl Store for Planted {
         op: &'a SessionOp,
         within: Duration,
     ) -> BoxFuture<'a, Outcome<SessionReply>> {
-        match (self.bug, op) {
-            (Some(bug), SessionOp::Beat(beat)) => Box::pin(self.beat(bug, beat, within)),
+        match (self.mutant, op) {
+            (Some(mutant), SessionOp::Beat(beat)) => Box::pin(self.beat(mutant, beat, within)),
             _ => self.inner.attend(place, op, within),
         }
     }
 
     fn sibling(&self) -> Arc<dyn Store> {
         let sibling = SimStore { link: self.inner.other, ..(*self.inner).clone() };
-        Arc::new(Self { inner: Arc::new(sibling), bug: self.bug, seen: self.seen.clone() })
+        Arc::new(Self { inner: Arc::new(sibling), mutant: self.mutant, seen: self.seen.clone() })
     }
 
     fn check(&self, lock: &Lock) -> Result<(), KeyError> {
@@ -391,19 +392,19 @@ impl Store for Planted {
     }
 }
 
-/// A mailbox with a bug in it.
-struct PlantedPost {
+/// A mailbox with a mutant in it.
+struct MutantSink {
     inner: Arc<dyn Postbox>,
-    bug: Bug,
-    seen: Arc<Mutex<Seen>>,
+    mutant: Mutant,
+    seen: Arc<Mutex<CallHistory>>,
 }
 
-impl Postbox for PlantedPost {
+impl Postbox for MutantSink {
     fn deliver(&self, mut wake: Wake) {
-        if self.bug == Bug::WantedIsSwallowed && matches!(wake, Wake::Wanted { .. }) {
+        if self.mutant == Mutant::WantedIsIgnored && matches!(wake, Wake::Wanted { .. }) {
             return;
         }
-        if self.bug == Bug::GrantCountsFromLastLook {
+        if self.mutant == Mutant::GrantCountsFromLastPoll {
             let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
             if let Wake::Grant { nonce, .. } = &mut wake {
                 *nonce = seen.last_nonce.get(&nonce.slot()).copied().unwrap_or(*nonce);
@@ -413,7 +414,7 @@ impl Postbox for PlantedPost {
     }
 
     fn renewed(&self) {
-        if self.bug != Bug::NoLookAfterSubscribing {
+        if self.mutant != Mutant::NoPollAfterSubscribing {
             self.inner.renewed();
         }
     }

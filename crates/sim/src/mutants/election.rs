@@ -1,44 +1,47 @@
-//! Planted bugs of Elections, and of what is done once in a period: see [`Bug`].
+//! MutantStore bugs of Elections, and of what is done once in a period: see [`Mutant`].
 
+use crate::mutants::Mutant;
 use crate::world::Run;
-use crate::mutants::Bug;
 use leasehold_core::model::{Alive, LockState};
 use leasehold_core::{Acquired, Fate, FencingToken, Kind, Op, Pass, Release, Reply, Wake};
 
-impl Bug {
+impl Mutant {
     /// Whether a run has the locks that it is of.
-    pub const fn suits(self, run: &Run) -> bool {
-        if self.is_of_sharers() {
-            run.has_sharers()
-        } else if self.is_of_leaders() {
-            run.has_leaders()
-        } else if self.is_of_turns() {
-            run.has_turns()
+    pub const fn applies_to(self, run: &Run) -> bool {
+        if self.is_of_shared_locks() {
+            run.has_shared_locks()
+        } else if self.is_of_elections() {
+            run.has_elections()
+        } else if self.is_of_periods() {
+            run.has_periods()
         } else {
-            !run.has_sharers()
+            !run.has_shared_locks()
         }
     }
 
     /// Whether it shows only where there are Elections.
-    pub const fn is_of_leaders(self) -> bool {
+    pub const fn is_of_elections(self) -> bool {
         matches!(
             self,
-            Self::LeaderIsDeposed | Self::LooksTellAnother | Self::ObserverForgets | Self::LooksAreStale
+            Self::ElectionIgnoresLeader
+                | Self::InspectReportsWrongToken
+                | Self::ObserverForgets
+                | Self::InspectIsStale
         )
     }
 
     /// Whether it shows only where something is done once in a period.
-    pub const fn is_of_turns(self) -> bool {
+    pub const fn is_of_periods(self) -> bool {
         matches!(
             self,
-            Self::RestIsForgotten
-                | Self::RestIsTooLong
-                | Self::SecondFinishEndsNext
-                | Self::TurnIsNotLengthened
+            Self::PeriodEndsAtOnce
+                | Self::PeriodIsTooLong
+                | Self::LateFinishEndsNextPeriod
+                | Self::PeriodHoldIsNotExtended
         )
     }
     /// Executes an operation with it.
-    pub(crate) fn apply_slip(
+    pub(crate) fn apply_to_elections(
         self,
         state: &mut LockState,
         now_us: u64,
@@ -46,7 +49,7 @@ impl Bug {
         alive: Alive<'_>,
     ) -> (Reply, Vec<Wake>) {
         match (self, op) {
-            (Self::LeaderIsDeposed, Op::Acquire(ask)) if state.kind == Kind::Election => {
+            (Self::ElectionIgnoresLeader, Op::Acquire(ask)) if state.kind == Kind::Election => {
                 let mut other = state.clone();
                 other.value = None;
                 let done = other.apply(now_us, &Op::Acquire(ask.clone()), alive);
@@ -56,7 +59,7 @@ impl Bug {
                 }
                 state.apply(now_us, op, alive)
             }
-            (Self::LooksTellAnother, Op::Inspect(_)) => {
+            (Self::InspectReportsWrongToken, Op::Inspect(_)) => {
                 let (mut reply, wakes) = state.apply(now_us, op, alive);
                 if let Reply::Inspect(seen) = &mut reply
                     && let Some(fence) = seen.holder.as_mut().and_then(|holder| holder.fence.as_mut())
@@ -65,10 +68,10 @@ impl Bug {
                 }
                 (reply, wakes)
             }
-            (Self::RestIsForgotten, Op::Release(release @ Release { pass: Pass::Rest { .. }, .. })) => {
+            (Self::PeriodEndsAtOnce, Op::Release(release @ Release { pass: Pass::Rest { .. }, .. })) => {
                 state.apply(now_us, &Op::Release(Release { pass: Pass::Grant, ..release.clone() }), alive)
             }
-            (Self::RestIsTooLong, Op::Release(Release { pass: Pass::Rest { for_ms }, .. })) => {
+            (Self::PeriodIsTooLong, Op::Release(Release { pass: Pass::Rest { for_ms }, .. })) => {
                 let done = state.apply(now_us, op, alive);
                 let found = matches!(&done.0, Reply::Release(released) if released.found == Fate::Held);
                 if let Some(value) = state.value.as_mut().filter(|_| found) {
@@ -76,7 +79,10 @@ impl Bug {
                 }
                 done
             }
-            (Self::SecondFinishEndsNext, Op::Release(release @ Release { pass: Pass::Rest { .. }, .. })) => {
+            (
+                Self::LateFinishEndsNextPeriod,
+                Op::Release(release @ Release { pass: Pass::Rest { .. }, .. }),
+            ) => {
                 let tenant = state.record.as_ref().and_then(|record| record.tenant.as_ref());
                 let next = tenant.map(|tenant| tenant.claim.clone()).filter(|claim| *claim != release.claim);
                 match next {

@@ -1,6 +1,6 @@
-//! Planted bugs of holds that a process hands on among its tasks, at the server: see [`Bug`].
+//! MutantStore bugs of holds that a process hands on among its tasks, at the server: see [`Mutant`].
 
-use crate::mutants::Bug;
+use crate::mutants::Mutant;
 use leasehold_core::cohort::{BLOCK, Block};
 use leasehold_core::model::{Alive, LockState, Reserved};
 use leasehold_core::{Acquired, Extend, Extended, FencingToken, Op, Reply, Wake};
@@ -8,37 +8,30 @@ use leasehold_core::{Acquired, Extend, Extended, FencingToken, Op, Reply, Wake};
 /// More tokens than the clock has come on by in a second.
 const FAR_TOO_MANY: u32 = 1_000_000;
 
-impl Bug {
+impl Mutant {
     /// Whether the server makes it, and it shows where a hold is handed on or kept.
-    pub(crate) const fn is_of_passing(self) -> bool {
+    pub(crate) const fn is_of_handoffs(self) -> bool {
         matches!(
             self,
-            Self::ReservesForAnybody
-                | Self::ReservedIsForgotten
-                | Self::BlockSaysTooMuch
+            Self::ReservesWithoutHold
+                | Self::BlockExceedsReservation
                 | Self::BlockOutrunsClock
-                | Self::BlockBeginsAnew
-                | Self::WantedIsNotTold
-                | Self::NobodySaysWhoWaits
+                | Self::BlockIgnoresReserved
+                | Self::WaitersAreNotReported
         )
     }
 
     /// Executes an operation with it.
-    pub(crate) fn apply_passed(
+    pub(crate) fn apply_to_handoffs(
         self,
         state: &mut LockState,
         now_us: u64,
         op: &Op,
         alive: Alive<'_>,
     ) -> (Reply, Vec<Wake>) {
-        if self == Self::ReservedIsForgotten {
-            return self.apply_with_own_token(state, now_us, op, alive);
-        }
         let (mut reply, mut wakes) = state.apply(now_us, op, alive);
-        if matches!(self, Self::WantedIsNotTold | Self::NobodySaysWhoWaits) {
+        if self == Self::WaitersAreNotReported {
             wakes.retain(|wake| !matches!(wake, Wake::Wanted { .. }));
-        }
-        if self == Self::NobodySaysWhoWaits {
             say_that_nobody_waits(&mut reply);
         }
         if let Op::Extend(Extend { reserve: Some(reserve), .. }) = op
@@ -56,13 +49,13 @@ impl Bug {
         let tells = record.reserved.is_some_and(|reserved| reserved.tells);
         let mut remember = |upto| record.reserved = Some(Reserved { upto, tells });
         match (self, extended) {
-            (Self::ReservesForAnybody, extended @ Extended::NotHeld) => {
+            (Self::ReservesWithoutHold, extended @ Extended::NotHeld) => {
                 let greatest = record.last.max(record.reserved.map(|reserved| reserved.upto));
                 let (block, upto) = Block::after(greatest, now_us, tokens);
                 record.reserved = Some(Reserved { upto, tells });
                 *extended = Extended::Reserved { block, others_wait: false };
             }
-            (Self::BlockSaysTooMuch, Extended::Reserved { block, .. }) => {
+            (Self::BlockExceedsReservation, Extended::Reserved { block, .. }) => {
                 *block = block.first().map_or(Block::EMPTY, |first| Block::new(first, BLOCK));
             }
             (Self::BlockOutrunsClock, Extended::Reserved { block, .. }) => {
@@ -70,7 +63,7 @@ impl Bug {
                 *block = Block::new(first, FAR_TOO_MANY);
                 remember(FencingToken::new(first.as_u64() + u64::from(FAR_TOO_MANY) - 1));
             }
-            (Self::BlockBeginsAnew, Extended::Reserved { block, .. }) => {
+            (Self::BlockIgnoresReserved, Extended::Reserved { block, .. }) => {
                 *block = Block::new(FencingToken::new(last + 1), BLOCK);
                 remember(FencingToken::new(last + u64::from(BLOCK)));
             }

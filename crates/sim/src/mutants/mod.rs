@@ -1,8 +1,8 @@
 //! Bugs that are planted to see whether the checks find them.
 //!
 //! Each is a mistake that a lock like this has had somewhere, or could have. Those of the server change what an
-//! operation does ([`Bug::apply`]); those of a client stand between the engine and its store, its mailbox or its clock
-//! (`planted`). Those of locks that several have side by side are in `spoil`, those of Elections and turns in `slips`,
+//! operation does ([`Mutant::apply`]); those of a client stand between the engine and its store, its mailbox or its clock
+//! (`planted`). Those of locks that several have side by side are in `mutate_entries`, those of Elections and turns in `slips`,
 //! those of holds that a process hands on in `passed`. They are switched on for one run, and nothing of them is in the product.
 
 use crate::mutants::shared::barge;
@@ -18,9 +18,9 @@ use leasehold_core::{
 };
 use std::mem;
 
-/// A planted bug.
+/// A planted mutant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Bug {
+pub enum Mutant {
     /// A release ends whatever hold is there.
     ReleaseWithoutComparing,
     /// An extend lengthens whatever hold is there, and says so to one who lost it.
@@ -28,15 +28,15 @@ pub enum Bug {
     /// An extend sets the expiry, also to an earlier time.
     ExtendThatShortens,
     /// A release grants a place that lapsed long ago.
-    GrantToTheDead,
+    GrantToExpiredWaiter,
     /// Whoever asks gets a free lock, whoever waits.
     Barging,
     /// The one who came last is granted the lock first.
-    LastComeFirstServed,
+    LastInFirstOut,
     /// A release frees the lock and leaves it to the waiters to find out.
-    ReleaseThatGrantsNobody,
+    ReleaseGrantsNothing,
     /// A grant is not told.
-    GrantWithoutMessage,
+    GrantIsNotPublished,
     /// A new hold's key gets no expiry.
     KeyWithoutExpiry,
     /// The token is one more than the last one, and begins anew where there is none.
@@ -46,102 +46,92 @@ pub enum Bug {
     /// A resent acquire of a hold that was released takes the lock again.
     SpentHoldReturns,
     /// An eviction does not look whether the session lives.
-    EvictsTheLiving,
+    EvictsLiveSession,
     /// An eviction takes what lives by its lease alone.
-    EvictsLeases,
+    EvictsLeaseOnlyHold,
     /// Whoever has the lock is freed of it, whoever was seen.
-    FreesWithoutComparing,
+    ForceReleaseWithoutComparing,
     /// A beat brings a session back that has lapsed.
-    BeatRevivesTheDead,
+    HeartbeatRevivesLapsedSession,
     /// A release ends all that its owner has.
-    ReleaseEndsTheStay,
+    ReleaseEndsAllEntries,
     /// Who enters again sets the expiry, also to an earlier time.
-    EnteringShortens,
+    ReentryShortens,
     /// Whoever comes is let in to what another owner has.
-    EntersWithoutComparing,
+    AnyOwnerEnters,
     /// An entry that is asked for a second time counts twice.
     ResentEntryCountsTwice,
     /// Who enters again lengthens also what nobody may have any more.
-    GhostsAreLengthened,
+    ExpiredEntriesAreExtended,
     /// Who enters again gets a token of his own, and with him all that his owner has.
     EntryHasOwnToken,
     /// The next owner gets the token of the one before him.
     NextOwnerHasOldToken,
     /// A release says that the lock is free while its owner has it yet.
-    SaysFreeWhileHeld,
+    ReportsFreeWhileHeld,
     /// The release of an entry that is gone takes another one of its owner's.
-    GoneEntryTakesAnother,
+    LateEntryReleaseTakesAnother,
     /// The death of one process ends also what others have of the same owner.
-    EvictionEndsTheStay,
+    EvictionEndsAllEntries,
     /// Who enters again waits behind those who stand in the queue.
-    EnteringWaits,
+    ReentryWaits,
     /// Some of several locks are taken although another is not free.
-    TakesSomeOfAll,
+    AcquiresSomeOfMany,
     /// A reader is let in beside a writer.
     ReaderBesideWriter,
-    /// A writer is let in beside readers.
-    WriterBesideReaders,
     /// A reader becomes the writer while others read.
     UpgradeBesideReaders,
     /// Two may become the writer, who wait for each other then.
     TwoMayUpgrade,
     /// Whoever has permits is counted for one.
     PermitsWeighOne,
-    /// A release that comes twice frees another's permits.
-    PermitFreedTwice,
     /// The release of what is gone ends what another has.
     LateReleaseFreesAnother,
     /// Whoever lengthens what he has lengthens what all others have.
-    LiveKeepsDead,
+    ExtendExtendsAllHolders,
     /// A reader passes a writer who waits.
     ReadersBarge,
-    /// Who wants permits that are there passes one who waits for more.
-    FewerPermitsBarge,
     /// The number of permits is set whatever it is, also by a late message.
     ResizeWithoutComparing,
     /// When there are more permits nobody who waits is let in.
-    ResizeServesNobody,
+    ResizeGrantsNothing,
     /// Of those who are let in together only the first is told.
-    SecondIsNotTold,
+    OnlyFirstGrantIsPublished,
     /// A barrier lets in one less than are to meet.
     BarrierLacksOne,
     /// A latch opens when all but one have arrived.
     LatchOpensEarly,
 
     /// Tokens are reserved also for one who does not have the lock.
-    ReservesForAnybody,
-    /// The next holder gets a token that was reserved for the one before.
-    ReservedIsForgotten,
+    ReservesWithoutHold,
     /// More tokens are said to be reserved than are remembered.
-    BlockSaysTooMuch,
+    BlockExceedsReservation,
     /// So many tokens are reserved that the clock takes long to come up with them.
     BlockOutrunsClock,
     /// What was reserved before is not thought of when more is reserved.
-    BlockBeginsAnew,
-    /// A holder who wants to be told is not told that another asks for the lock.
-    WantedIsNotTold,
+    BlockIgnoresReserved,
     /// Nor does any answer say that others wait.
-    NobodySaysWhoWaits,
+    WaitersAreNotReported,
 
     /// An Election is won by whoever asks first of those who wait, though somebody leads.
-    LeaderIsDeposed,
+    ElectionIgnoresLeader,
     /// A look tells a token that was never given.
-    LooksTellAnother,
+    InspectReportsWrongToken,
     /// What was finished rests for no time at all.
-    RestIsForgotten,
+    PeriodEndsAtOnce,
     /// What was finished rests for the period from its end on, not from its beginning.
-    RestIsTooLong,
+    PeriodIsTooLong,
     /// A finish that comes late, or twice, ends the next turn.
-    SecondFinishEndsNext,
+    LateFinishEndsNextPeriod,
 
     /// Validity counts from when the reply arrived.
     ValidFromReply,
     /// Nothing is allowed for the drift of the clocks.
     NoDrift,
     /// A grant counts from the last look, not from the one that it answers.
-    GrantCountsFromLastLook,
+    GrantCountsFromLastPoll,
     /// No look follows a new subscription.
-    NoLookAfterSubscribing,
+    NoPollAfterSubscribing,
     /// An operation without a reply counts as not executed.
     UnknownIsNo,
     /// An extend without a reply counts as a success.
@@ -151,148 +141,134 @@ pub enum Bug {
     /// An acquire that ended without a reply is not undone.
     NoUndo,
     /// Who gives up waiting does not leave the queue.
-    PlaceIsNotLeft,
-    /// An acquire is sent again under another hold when its reply does not come.
-    ResentWithFreshHold,
+    QueueEntryIsNotRemoved,
     /// A hold whose release had no reply is asked for again.
     ReleasedHoldIsReused,
     /// A hold is renewed once more after its release.
     RenewedAfterRelease,
     /// The client's clock stands still while the process does.
-    ClockStandsStill,
+    ClockStopsWithProcess,
     /// A place is kept for less time than its waiter lets pass between two looks.
-    PlaceKeptTooShort,
+    QueueEntryTooShort,
     /// A dropped guard's hold is not given back.
     DroppedGuardKeepsLock,
     /// A session counts from when the reply to its beat arrived.
     SessionFromReply,
-    /// Holds are believed for longer than the session lives.
-    HoldsAreNotCapped,
     /// Holds are believed although the session is known to have lapsed.
-    HoldsOutliveLapse,
+    HoldsOutliveSession,
     /// A session that lapsed is begun again, with its old id.
     LapsedSessionReturns,
     /// Whoever waits never asks about the one ahead.
-    NobodyIsWatched,
+    PredecessorIsNotChecked,
     /// A beat without a reply counts as a success.
-    UnknownBeatIsYes,
+    UnknownHeartbeatIsYes,
     /// What was asked for together is not undone where there was no answer.
-    NoUndoOfAll,
+    NoUndoOfMulti,
     /// Of several locks that are dropped together all but one are given back.
-    OneOfAllIsKept,
+    MultiDropKeepsOne,
     /// What an owner holds who came from another process lives with the session of this one.
-    TravellerHasSession,
+    RemoteOwnerBoundToSession,
     /// Whoever observes does not remember whom he was told of, and looks at a server that is behind now and then.
     ObserverForgets,
     /// A look tells what the first one told.
-    LooksAreStale,
+    InspectIsStale,
     /// A turn is not lengthened to its time, and believed for as long.
-    TurnIsNotLengthened,
+    PeriodHoldIsNotExtended,
     /// A question for tokens without a reply counts as one that was given some.
     UnknownReserveIsYes,
     /// A hold is handed on by the tokens that were reserved for the one before it.
-    FormerBlockIsUsed,
-    /// It is not said that one wants to be told when another asks for the lock.
-    TellingIsNotAskedFor,
+    EarlierBlockIsUsed,
     /// The message that another asks for the lock is not heeded.
-    WantedIsSwallowed,
+    WantedIsIgnored,
     /// What was kept for whoever comes is not given back.
-    KeptIsNotGivenBack,
+    CachedHoldIsNotReleased,
 }
 
-impl Bug {
+impl Mutant {
     /// All of them.
-    pub const ALL: [Self; 87] = [
+    pub const ALL: [Self; 79] = [
         Self::ReleaseWithoutComparing,
         Self::ExtendWithoutComparing,
         Self::ExtendThatShortens,
-        Self::GrantToTheDead,
+        Self::GrantToExpiredWaiter,
         Self::Barging,
-        Self::LastComeFirstServed,
-        Self::ReleaseThatGrantsNobody,
-        Self::GrantWithoutMessage,
+        Self::LastInFirstOut,
+        Self::ReleaseGrantsNothing,
+        Self::GrantIsNotPublished,
         Self::KeyWithoutExpiry,
         Self::TokenThatCounts,
         Self::TokenOfTheClock,
         Self::SpentHoldReturns,
-        Self::EvictsTheLiving,
-        Self::EvictsLeases,
-        Self::FreesWithoutComparing,
-        Self::BeatRevivesTheDead,
-        Self::ReleaseEndsTheStay,
-        Self::EnteringShortens,
-        Self::EntersWithoutComparing,
+        Self::EvictsLiveSession,
+        Self::EvictsLeaseOnlyHold,
+        Self::ForceReleaseWithoutComparing,
+        Self::HeartbeatRevivesLapsedSession,
+        Self::ReleaseEndsAllEntries,
+        Self::ReentryShortens,
+        Self::AnyOwnerEnters,
         Self::ResentEntryCountsTwice,
-        Self::GhostsAreLengthened,
+        Self::ExpiredEntriesAreExtended,
         Self::EntryHasOwnToken,
         Self::NextOwnerHasOldToken,
-        Self::SaysFreeWhileHeld,
-        Self::GoneEntryTakesAnother,
-        Self::EvictionEndsTheStay,
-        Self::EnteringWaits,
-        Self::TakesSomeOfAll,
+        Self::ReportsFreeWhileHeld,
+        Self::LateEntryReleaseTakesAnother,
+        Self::EvictionEndsAllEntries,
+        Self::ReentryWaits,
+        Self::AcquiresSomeOfMany,
         Self::ReaderBesideWriter,
-        Self::WriterBesideReaders,
         Self::UpgradeBesideReaders,
         Self::TwoMayUpgrade,
         Self::PermitsWeighOne,
-        Self::PermitFreedTwice,
         Self::LateReleaseFreesAnother,
-        Self::LiveKeepsDead,
+        Self::ExtendExtendsAllHolders,
         Self::ReadersBarge,
-        Self::FewerPermitsBarge,
         Self::ResizeWithoutComparing,
-        Self::ResizeServesNobody,
-        Self::SecondIsNotTold,
+        Self::ResizeGrantsNothing,
+        Self::OnlyFirstGrantIsPublished,
         Self::BarrierLacksOne,
         Self::LatchOpensEarly,
-        Self::ReservesForAnybody,
-        Self::ReservedIsForgotten,
-        Self::BlockSaysTooMuch,
+        Self::ReservesWithoutHold,
+        Self::BlockExceedsReservation,
         Self::BlockOutrunsClock,
-        Self::BlockBeginsAnew,
-        Self::WantedIsNotTold,
-        Self::NobodySaysWhoWaits,
-        Self::LeaderIsDeposed,
-        Self::LooksTellAnother,
-        Self::RestIsForgotten,
-        Self::RestIsTooLong,
-        Self::SecondFinishEndsNext,
+        Self::BlockIgnoresReserved,
+        Self::WaitersAreNotReported,
+        Self::ElectionIgnoresLeader,
+        Self::InspectReportsWrongToken,
+        Self::PeriodEndsAtOnce,
+        Self::PeriodIsTooLong,
+        Self::LateFinishEndsNextPeriod,
         Self::ValidFromReply,
         Self::NoDrift,
-        Self::GrantCountsFromLastLook,
-        Self::NoLookAfterSubscribing,
+        Self::GrantCountsFromLastPoll,
+        Self::NoPollAfterSubscribing,
         Self::UnknownIsNo,
         Self::UnknownExtendIsYes,
         Self::UnknownAcquireIsYes,
         Self::NoUndo,
-        Self::PlaceIsNotLeft,
-        Self::ResentWithFreshHold,
+        Self::QueueEntryIsNotRemoved,
         Self::ReleasedHoldIsReused,
         Self::RenewedAfterRelease,
-        Self::ClockStandsStill,
-        Self::PlaceKeptTooShort,
+        Self::ClockStopsWithProcess,
+        Self::QueueEntryTooShort,
         Self::DroppedGuardKeepsLock,
         Self::SessionFromReply,
-        Self::HoldsAreNotCapped,
-        Self::HoldsOutliveLapse,
+        Self::HoldsOutliveSession,
         Self::LapsedSessionReturns,
-        Self::NobodyIsWatched,
-        Self::UnknownBeatIsYes,
-        Self::NoUndoOfAll,
-        Self::OneOfAllIsKept,
-        Self::TravellerHasSession,
+        Self::PredecessorIsNotChecked,
+        Self::UnknownHeartbeatIsYes,
+        Self::NoUndoOfMulti,
+        Self::MultiDropKeepsOne,
+        Self::RemoteOwnerBoundToSession,
         Self::ObserverForgets,
-        Self::LooksAreStale,
-        Self::TurnIsNotLengthened,
+        Self::InspectIsStale,
+        Self::PeriodHoldIsNotExtended,
         Self::UnknownReserveIsYes,
-        Self::FormerBlockIsUsed,
-        Self::TellingIsNotAskedFor,
-        Self::WantedIsSwallowed,
-        Self::KeptIsNotGivenBack,
+        Self::EarlierBlockIsUsed,
+        Self::WantedIsIgnored,
+        Self::CachedHoldIsNotReleased,
     ];
 
-    /// Executes an operation at the server, with this bug if it is one of the server's.
+    /// Executes an operation at the server, with this mutant if it is one of the server's.
     pub(crate) fn apply(
         self,
         state: &mut LockState,
@@ -300,14 +276,14 @@ impl Bug {
         op: &Op,
         alive: Alive<'_>,
     ) -> (Reply, Vec<Wake>) {
-        if self.is_of_sharers() {
-            return self.apply_to_parts(state, now_us, op, alive);
+        if self.is_of_shared_locks() {
+            return self.apply_to_shared(state, now_us, op, alive);
         }
-        if self.is_of_passing() {
-            return self.apply_passed(state, now_us, op, alive);
+        if self.is_of_handoffs() {
+            return self.apply_to_handoffs(state, now_us, op, alive);
         }
-        if self.is_of_leaders() || self.is_of_turns() {
-            return self.apply_slip(state, now_us, op, alive);
+        if self.is_of_elections() || self.is_of_periods() {
+            return self.apply_to_elections(state, now_us, op, alive);
         }
         match (self, op) {
             (Self::ReleaseWithoutComparing, Op::Release(release)) => {
@@ -329,14 +305,14 @@ impl Bug {
                 }
                 done
             }
-            (Self::GrantToTheDead, Op::Release(_)) => {
+            (Self::GrantToExpiredWaiter, Op::Release(_)) => {
                 for place in state.record.iter_mut().flat_map(|record| record.places.values_mut()) {
                     place.expires_ms = place.expires_ms.max(now_us / 1000 + 1);
                 }
                 state.apply(now_us, op, alive)
             }
             (Self::Barging, Op::Acquire(ask)) => barge(state, now_us, ask, alive),
-            (Self::LastComeFirstServed, Op::Release(_)) => {
+            (Self::LastInFirstOut, Op::Release(_)) => {
                 if let Some(record) = &mut state.record {
                     let tickets: Vec<_> = record.tickets.keys().copied().collect();
                     let sessions: Vec<_> = record.tickets.values().rev().copied().collect();
@@ -349,12 +325,12 @@ impl Bug {
                 }
                 state.apply(now_us, op, alive)
             }
-            (Self::ReleaseThatGrantsNobody, Op::Release(release)) => {
+            (Self::ReleaseGrantsNothing, Op::Release(release)) => {
                 let mut release = release.clone();
                 release.pass = Pass::Free;
                 state.apply(now_us, &Op::Release(release), alive)
             }
-            (Self::GrantWithoutMessage, _) => (state.apply(now_us, op, alive).0, Vec::new()),
+            (Self::GrantIsNotPublished, _) => (state.apply(now_us, op, alive).0, Vec::new()),
             (Self::KeyWithoutExpiry, Op::Acquire(_)) => {
                 let done = state.apply(now_us, op, alive);
                 if let (Reply::Acquire(Acquired::Granted { .. }), Some(value)) = (&done.0, &mut state.value) {
@@ -385,8 +361,8 @@ impl Bug {
         alive: Alive<'_>,
     ) -> (Reply, Vec<Wake>) {
         match (self, op) {
-            (Self::EvictsTheLiving, _) => state.apply(now_us, op, &|_| Vital::Lapsed),
-            (Self::EvictsLeases, Op::Acquire(_) | Op::Evict(_)) => {
+            (Self::EvictsLiveSession, _) => state.apply(now_us, op, &|_| Vital::Lapsed),
+            (Self::EvictsLeaseOnlyHold, Op::Acquire(_) | Op::Evict(_)) => {
                 // To this server everything lives with its session.
                 let mut leases = Vec::new();
                 each_life(state, |hold, life| {
@@ -402,7 +378,7 @@ impl Bug {
                 });
                 done
             }
-            (Self::FreesWithoutComparing, Op::Free(free)) => {
+            (Self::ForceReleaseWithoutComparing, Op::Free(free)) => {
                 let mut free = free.clone();
                 let last = holder(state).and(state.record.as_ref()).and_then(|record| record.last);
                 free.seen = last.map_or(free.seen, Seen::Hold);
@@ -423,18 +399,18 @@ impl Bug {
     ) -> (Reply, Vec<Wake>) {
         let before = entries(state).map_or_else(Vec::new, |entries| entries.holds.clone());
         match (self, op) {
-            (Self::EntersWithoutComparing, Op::Acquire(ask)) => {
+            (Self::AnyOwnerEnters, Op::Acquire(ask)) => {
                 let mut ask = ask.clone();
                 ask.claim.value = holder(state).and_then(|holder| holder.value).or(ask.claim.value);
                 state.apply(now_us, &Op::Acquire(ask), alive)
             }
-            (Self::EnteringWaits, Op::Acquire(ask)) => enter_in_line(state, now_us, ask, alive),
-            (Self::GhostsAreLengthened, Op::Acquire(_)) => {
+            (Self::ReentryWaits, Op::Acquire(ask)) => enter_in_line(state, now_us, ask, alive),
+            (Self::ExpiredEntriesAreExtended, Op::Acquire(_)) => {
                 let done = state.apply(now_us, op, alive);
                 lengthen_all(state, now_us);
                 done
             }
-            (Self::EvictionEndsTheStay, _) => {
+            (Self::EvictionEndsAllEntries, _) => {
                 let dead = match op {
                     Op::Acquire(ask) => ask.ahead,
                     Op::Evict(evict) => Some(evict.dead),
@@ -448,7 +424,7 @@ impl Bug {
                 }
                 state.apply(now_us, op, alive)
             }
-            (Self::GoneEntryTakesAnother, Op::Release(release)) => {
+            (Self::LateEntryReleaseTakesAnother, Op::Release(release)) => {
                 let mut release = release.clone();
                 let is_owner = holder(state).is_some_and(|holder| holder.value == release.claim.value);
                 let is_there = before.iter().any(|entry| entry.hold == release.claim.hold);
@@ -459,24 +435,31 @@ impl Bug {
             }
             _ => {
                 let (mut reply, wakes) = state.apply(now_us, op, alive);
-                self.spoil(state, now_us, op, &mut reply, &before);
+                self.mutate_entries(state, now_us, op, &mut reply, &before);
                 (reply, wakes)
             }
         }
     }
 
     /// What comes of an operation on entries that was executed as it should be.
-    fn spoil(self, state: &mut LockState, now_us: u64, op: &Op, reply: &mut Reply, before: &[Entry]) {
+    fn mutate_entries(
+        self,
+        state: &mut LockState,
+        now_us: u64,
+        op: &Op,
+        reply: &mut Reply,
+        before: &[Entry],
+    ) {
         let was_there = |hold: HoldId| before.iter().any(|entry| entry.hold == hold);
         let left = entries(state).map_or(0, |entries| entries.holds.len());
         match (self, op, reply) {
-            (Self::ReleaseEndsTheStay, Op::Release(_), Reply::Release(released))
+            (Self::ReleaseEndsAllEntries, Op::Release(_), Reply::Release(released))
                 if released.found == Fate::Held && released.left > 0 =>
             {
                 (state.value, released.left) = (None, 0);
             }
-            (Self::SaysFreeWhileHeld, Op::Release(_), Reply::Release(released)) => released.left = 0,
-            (Self::EnteringShortens, Op::Acquire(ask), Reply::Acquire(Acquired::Granted { .. })) => {
+            (Self::ReportsFreeWhileHeld, Op::Release(_), Reply::Release(released)) => released.left = 0,
+            (Self::ReentryShortens, Op::Acquire(ask), Reply::Acquire(Acquired::Granted { .. })) => {
                 if let Some(value) = state.value.as_mut().filter(|_| left > 1) {
                     value.expires_ms = Some(now_us / 1000 + ask.lease_ms);
                 }
@@ -517,9 +500,9 @@ impl Bug {
         }
     }
 
-    /// Takes all of several locks at the server, with this bug if it is one of the server's.
+    /// Takes all of several locks at the server, with this mutant if it is one of the server's.
     pub(crate) fn take_all(self, locks: &mut [(&mut LockState, &Acquire)], now_us: u64) -> Vec<Share> {
-        if self != Self::TakesSomeOfAll {
+        if self != Self::AcquiresSomeOfMany {
             return LockState::take_all(locks, now_us);
         }
         let take = |(state, ask): &mut (&mut LockState, &Acquire)| {
@@ -533,9 +516,9 @@ impl Bug {
         locks.iter_mut().map(take).collect()
     }
 
-    /// Executes an operation on sessions at the server, with this bug if it is one of the server's.
+    /// Executes an operation on sessions at the server, with this mutant if it is one of the server's.
     pub(crate) fn attend(self, sessions: &mut Sessions, now_ms: u64, op: &SessionOp) -> SessionReply {
-        if let (Self::BeatRevivesTheDead, SessionOp::Beat(beat)) = (self, op)
+        if let (Self::HeartbeatRevivesLapsedSession, SessionOp::Beat(beat)) = (self, op)
             && let Some(record) = sessions.records.get_mut(&beat.session)
         {
             record.alive_until_ms = record.alive_until_ms.max(now_ms);
@@ -557,7 +540,6 @@ impl Bug {
         let token = match self {
             Self::TokenThatCounts => before.map_or(1, |before| before.as_u64() + 1),
             Self::NextOwnerHasOldToken => before.map_or(now_us, FencingToken::as_u64),
-            Self::ReservedIsForgotten => FencingToken::after(before, now_us).as_u64(),
             _ => now_us,
         };
         let (right, wrong) = (*after, FencingToken::new(token));
@@ -595,7 +577,7 @@ fn each_entry(state: &mut LockState, each: impl FnMut(&mut Entry)) {
     }
 }
 
-/// Lets all entries of an owner last as long as one that begins now.
+/// Releasing all entries of an owner last as long as one that begins now.
 fn lengthen_all(state: &mut LockState, now_us: u64) {
     let Some(until_ms) = entries(state).map(|entries| now_us / 1000 + entries.lease_ms) else { return };
     each_entry(state, |entry| entry.until_ms = entry.until_ms.max(until_ms));
@@ -604,7 +586,7 @@ fn lengthen_all(state: &mut LockState, now_us: u64) {
     }
 }
 
-/// Lets nobody in past those who wait, also if he is of the owner who has the lock.
+/// Releasing nobody in past those who wait, also if he is of the owner who has the lock.
 fn enter_in_line(state: &mut LockState, now_us: u64, ask: &Acquire, alive: Alive<'_>) -> (Reply, Vec<Wake>) {
     let is_there = entries(state).is_some_and(|entries| entries.entry(&ask.claim.hold).is_some());
     let lives = |entry: &Entry| entry.until_ms >= now_us / 1000;

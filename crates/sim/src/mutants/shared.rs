@@ -1,35 +1,32 @@
-//! Planted bugs of locks that several can have side by side: see [`Bug`].
+//! MutantStore bugs of locks that several can have side by side: see [`Mutant`].
 
-use crate::mutants::Bug;
+use crate::mutants::Mutant;
 use leasehold_core::model::{Alive, Content, LockState, Part, Parts, PlaceId, Value};
-use leasehold_core::{Acquire, Ended, Extended, Fate, Op, Portion, Reply, Resize, Wake};
+use leasehold_core::{Acquire, Extended, Fate, Op, Portion, Reply, Resize, Wake};
 use std::mem;
 
-impl Bug {
+impl Mutant {
     /// Whether it shows only where several have a lock side by side.
-    pub const fn is_of_sharers(self) -> bool {
+    pub const fn is_of_shared_locks(self) -> bool {
         matches!(
             self,
             Self::ReaderBesideWriter
-                | Self::WriterBesideReaders
                 | Self::UpgradeBesideReaders
                 | Self::TwoMayUpgrade
                 | Self::PermitsWeighOne
-                | Self::PermitFreedTwice
                 | Self::LateReleaseFreesAnother
-                | Self::LiveKeepsDead
+                | Self::ExtendExtendsAllHolders
                 | Self::ReadersBarge
-                | Self::FewerPermitsBarge
                 | Self::ResizeWithoutComparing
-                | Self::ResizeServesNobody
-                | Self::SecondIsNotTold
+                | Self::ResizeGrantsNothing
+                | Self::OnlyFirstGrantIsPublished
                 | Self::BarrierLacksOne
                 | Self::LatchOpensEarly
         )
     }
 
     /// Executes an operation on a lock that several can have side by side.
-    pub(crate) fn apply_to_parts(
+    pub(crate) fn apply_to_shared(
         self,
         state: &mut LockState,
         now_us: u64,
@@ -42,14 +39,10 @@ impl Bug {
         let portion = if let Op::Acquire(ask) = op { ask.portion } else { Portion::Whole };
         match (self, op, portion) {
             (Self::ReaderBesideWriter, _, Portion::Read) => without(state, writes, now_us, op, alive),
-            (Self::WriterBesideReaders, _, Portion::Write)
-            | (Self::UpgradeBesideReaders, _, Portion::Upgrade) => without(state, reads, now_us, op, alive),
+            (Self::UpgradeBesideReaders, _, Portion::Upgrade) => without(state, reads, now_us, op, alive),
             (Self::TwoMayUpgrade, _, Portion::Upgradable) => without(state, may, now_us, op, alive),
             (Self::PermitsWeighOne, _, Portion::Permits { .. }) => weightless(state, now_us, op, alive),
-            (Self::ReadersBarge, Op::Acquire(ask), Portion::Read)
-            | (Self::FewerPermitsBarge, Op::Acquire(ask), Portion::Permits { .. }) => {
-                barge(state, now_us, ask, alive)
-            }
+            (Self::ReadersBarge, Op::Acquire(ask), Portion::Read) => barge(state, now_us, ask, alive),
             (Self::BarrierLacksOne, Op::Acquire(ask), Portion::Meet { of: 2.. })
             | (Self::LatchOpensEarly, Op::Acquire(ask), Portion::Await { of: 2.. }) => {
                 one_less(state, now_us, ask, alive)
@@ -58,7 +51,7 @@ impl Bug {
                 let seen = state.record.as_ref().and_then(|record| record.limit);
                 state.apply(now_us, &Op::Resize(Resize { seen, ..*resize }), alive)
             }
-            (Self::ResizeServesNobody, Op::Resize(_), _) => {
+            (Self::ResizeGrantsNothing, Op::Resize(_), _) => {
                 let hidden = state.record.as_mut().map(|record| mem::take(&mut record.tickets));
                 let done = state.apply(now_us, op, alive);
                 if let (Some(record), Some(hidden)) = (&mut state.record, hidden) {
@@ -68,8 +61,8 @@ impl Bug {
             }
             _ => {
                 let (reply, mut wakes) = state.apply(now_us, op, alive);
-                self.spoil_parts(state, op, &reply);
-                if self == Self::SecondIsNotTold {
+                self.mutate_holders(state, op, &reply);
+                if self == Self::OnlyFirstGrantIsPublished {
                     wakes.truncate(1);
                 }
                 (reply, wakes)
@@ -78,16 +71,13 @@ impl Bug {
     }
 
     /// What comes of an operation that was executed as it should be.
-    fn spoil_parts(self, state: &mut LockState, op: &Op, reply: &Reply) {
+    fn mutate_holders(self, state: &mut LockState, op: &Op, reply: &Reply) {
         let Some(Value { content: Content::Parts(parts), expires_ms }) = &mut state.value else { return };
         let goes = match (self, reply) {
-            (Self::PermitFreedTwice, Reply::Release(released)) => {
-                released.found == Fate::Ended(Ended::Released)
-            }
             (Self::LateReleaseFreesAnother, Reply::Release(released)) => {
                 matches!(released.found, Fate::Vanished | Fate::Ended(_))
             }
-            (Self::LiveKeepsDead, Reply::Extend(Extended::Extended)) => {
+            (Self::ExtendExtendsAllHolders, Reply::Extend(Extended::Extended)) => {
                 if let Op::Extend(extend) = op
                     && let Some(until_ms) = parts.part(&extend.claim.hold).map(|part| part.until_ms)
                 {

@@ -4,9 +4,9 @@
 
 use crate::world::Sim;
 use crate::world::store::SimStore;
-use leasehold_testkit::Random;
 use leasehold::store::{Lock, Op, Outcome, Reply, SessionOp, SessionReply, Store};
 use leasehold_core::{Evict, Free, Inspect, Inspection, Label, Place, Seen, SessionEntry};
+use leasehold_testkit::Random;
 use std::time::Duration;
 
 /// How long each of their calls may take.
@@ -18,7 +18,7 @@ pub(crate) async fn monitor(store: SimStore, chance: Random) {
     let sim = store.world.sim.clone();
     let Ok(by) = Label::new("monitor") else { return };
     let is_eager = chance.chance(500);
-    while sim.kernel.now() < sim.weather.heals_at {
+    while sim.scheduler.now() < sim.fault_plan.faults_end_at {
         pause(&sim, &chance, Duration::from_millis(1_500)).await;
         let Outcome::Done(SessionReply::List(sessions)) =
             store.attend(Place::ONLY, &SessionOp::List, CALL).await
@@ -39,7 +39,7 @@ pub(crate) async fn monitor(store: SimStore, chance: Random) {
 pub(crate) async fn operator(store: SimStore, chance: Random) {
     let sim = store.world.sim.clone();
     let Ok(by) = Label::new("operator") else { return };
-    while sim.kernel.now() < sim.weather.heals_at {
+    while sim.scheduler.now() < sim.fault_plan.faults_end_at {
         pause(&sim, &chance, Duration::from_secs(6)).await;
         let lock: &Lock = chance.pick(&sim.locks);
         let inspect = Op::Inspect(Inspect { claim: None, in_full: true });
@@ -64,5 +64,5 @@ fn seen(inspection: &Inspection, chance: &Random) -> Option<Seen> {
 
 async fn pause(sim: &Sim, chance: &Random, most: Duration) {
     let us = chance.below(u64::try_from(most.as_micros()).unwrap_or(1).max(1));
-    sim.kernel.sleep_until(sim.kernel.now() + Duration::from_micros(us)).await;
+    sim.scheduler.sleep_until(sim.scheduler.now() + Duration::from_micros(us)).await;
 }

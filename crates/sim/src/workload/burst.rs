@@ -3,15 +3,15 @@
 //!
 //! It deliberately judges nothing: it says what it does, and the checks do the rest.
 
-use crate::world::Sim;
 use crate::event::{LockId, TaskId};
+use crate::workload::task::TaskRunner;
+use crate::world::Sim;
+use crate::world::environment::ProcessEnvironment;
 use crate::world::scheduler::HostId;
-use crate::workload::task::User;
-use crate::world::environment::SimWorld;
-use leasehold_testkit::Random;
 use futures_util::future::join_all;
 use leasehold::core::Kind;
 use leasehold::{Client, Mutex};
+use leasehold_testkit::Random;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -21,7 +21,7 @@ const FIRST: u32 = 100;
 
 /// How the tasks of a run hand locks on, drawn from its seed.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Manners {
+pub(crate) struct HandoffConfig {
     /// How many of a thousand uses of a Mutex let the process keep it for a while.
     pub(crate) sticky: u64,
     /// How long it is kept at most.
@@ -30,7 +30,7 @@ pub(crate) struct Manners {
     crowd: u32,
 }
 
-impl Manners {
+impl HandoffConfig {
     pub(crate) fn draw(chance: &Random) -> Self {
         let crowd = if chance.chance(120) { chance.between(3, 24) } else { 0 };
         Self {
@@ -43,37 +43,37 @@ impl Manners {
 }
 
 /// The Mutexes that a process keeps at hand: of those that it does not, nothing stays when nobody has them or waits.
-pub(crate) fn at_hand(sim: &Sim, client: &Client, chance: &Random) -> Arc<[Mutex]> {
+pub(crate) fn cached_mutexes(sim: &Sim, client: &Client, chance: &Random) -> Arc<[Mutex]> {
     let mutexes = sim.locks.iter().filter(|lock| lock.kind == Kind::Mutex);
     let kept = mutexes.filter(|_| chance.chance(800));
-    kept.filter_map(|lock| sim.expect("load", client.mutex(lock.name.clone()))).collect()
+    kept.filter_map(|lock| sim.expect("workload", client.mutex(lock.name.clone()))).collect()
 }
 
 /// What tasks of a process that come in crowds have in common.
-pub(crate) struct Crowd {
+pub(crate) struct Burst {
     pub(crate) sim: Arc<Sim>,
-    pub(crate) world: SimWorld,
+    pub(crate) world: ProcessEnvironment,
     pub(crate) client: Client,
     pub(crate) host: HostId,
     pub(crate) watchdog: Duration,
     pub(crate) chance: Random,
 }
 
-impl Crowd {
+impl Burst {
     /// Whether there are any in this run.
     pub(crate) fn comes(sim: &Sim) -> bool {
-        sim.manners.crowd > 0 && !sim.mutexes().is_empty()
+        sim.handoff.crowd > 0 && !sim.mutexes().is_empty()
     }
 
     /// Comes now and then, until all is well.
     pub(crate) async fn run(self) {
         let (sim, mutexes) = (&self.sim, self.sim.mutexes());
-        while sim.kernel.now() < sim.weather.heals_at {
+        while sim.scheduler.now() < sim.fault_plan.faults_end_at {
             let pause = Duration::from_micros(self.chance.below(4_000_000));
-            sim.kernel.sleep_until(sim.kernel.now() + pause).await;
+            sim.scheduler.sleep_until(sim.scheduler.now() + pause).await;
             let (lock, rounds) = (*self.chance.pick(&mutexes), self.chance.between(1, 3));
             let longest = Duration::from_micros(*self.chance.pick(&[0, 1_000, 20_000, 20_000, 60_000]));
-            let many = self.chance.between(2, sim.manners.crowd.into());
+            let many = self.chance.between(2, sim.handoff.crowd.into());
             let ends = (0..many).map(|number| self.send(number, lock, rounds, longest));
             join_all(ends.collect::<Vec<_>>()).await;
         }
@@ -83,12 +83,12 @@ impl Crowd {
     fn send(&self, number: u64, lock: LockId, rounds: u64, longest: Duration) -> oneshot::Receiver<()> {
         let task = TaskId { host: self.host, number: FIRST + u32::try_from(number).unwrap_or(0) };
         let (sim, world, client) = (self.sim.clone(), self.world.clone(), self.client.clone());
-        let user = User::new(sim, world, client, task, self.watchdog, self.chance.branch());
+        let runner = TaskRunner::new(sim, world, client, task, self.watchdog, self.chance.branch());
         let (done, end) = oneshot::channel();
-        self.sim.kernel.spawn(
+        self.sim.scheduler.spawn(
             self.host,
             Box::pin(async move {
-                user.rush(lock, rounds, longest).await;
+                runner.rush(lock, rounds, longest).await;
                 // Nobody listens where the process has died.
                 let _ = done.send(());
             }),
@@ -97,15 +97,15 @@ impl Crowd {
     }
 }
 
-impl User {
+impl TaskRunner {
     /// Has a Mutex for a moment, several times.
     async fn rush(&self, lock: LockId, rounds: u64, longest: Duration) {
         for _ in 0..rounds {
-            if let Some(got) = self.seek_mutex(lock).await {
+            if let Some(got) = self.acquire_mutex(lock).await {
                 let mut had = vec![got];
                 let pause = self.pause(longest);
                 self.meanwhile(&mut had, pause).await;
-                self.let_all_go(had).await;
+                self.release_all(had).await;
             }
         }
     }

@@ -1,18 +1,18 @@
-//! What a task does with an Election: campaigns, leads, resigns, or drops that half-way; and what one does who only
+//! What a task does with an Election: campaigns, leads, resigns, or drops that half-method; and what one does who only
 //! wants to know who leads.
 //!
 //! It deliberately judges nothing: it says what it does, and the checks do the rest.
 
-use crate::mutants::Bug;
-use crate::event::{Event, LockId, Sight, TaskId, Way};
-use crate::workload::guards::{Having, Kept};
-use crate::workload::task::{Quest, Sought, User, attempt, got};
+use crate::event::{AcquireMethod, Event, LockId, ObserverEvent, TaskId};
+use crate::mutants::Mutant;
+use crate::workload::guards::{AnyGuard, HeldGuard};
+use crate::workload::task::{AcquireCall, CallOutcome, TaskRunner, attempt, got};
 use crate::world::Sim;
 use crate::world::time::Instant;
-use leasehold_testkit::Random;
 use futures_util::future::{BoxFuture, Either, select};
 use leasehold::core::{Kind, Portion};
 use leasehold::{Client, Election};
+use leasehold_testkit::Random;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,25 +24,29 @@ const CAMPAIGNS_AT_LAST: Duration = Duration::from_secs(4);
 /// Until when after that everybody observes.
 const OBSERVES_AT_LAST: Duration = Duration::from_secs(8);
 
-impl User {
+impl TaskRunner {
     /// Campaigns once, in one of the ways that there are.
-    pub(crate) async fn campaign(&self, lock: LockId) -> Option<Having> {
+    pub(crate) async fn campaign(&self, lock: LockId) -> Option<HeldGuard> {
         let mut election = self.election(lock)?;
-        let (lease, keeping) = self.keeping();
+        let (lease, lease_policy) = self.lease_policy();
         if let Some(lease) = lease {
             election = election.lease(lease);
         }
-        let (way, limit) = self.way();
+        let (method, limit) = self.draw_method();
         // Nobody polls for an Election.
-        let way = if matches!(way, Way::Poll(_)) { Way::Wait(limit) } else { way };
-        let seeking: BoxFuture<'static, Sought> = match way {
-            Way::Try => Box::pin(async move { attempt(election.try_campaign().await, Kept::Leader) }),
-            Way::Wait(_) => {
-                Box::pin(async move { got(election.campaign_timeout(limit).await, Kept::Leader) })
+        let method =
+            if matches!(method, AcquireMethod::Poll(_)) { AcquireMethod::Wait(limit) } else { method };
+        let acquiring: BoxFuture<'static, CallOutcome> = match method {
+            AcquireMethod::Try => {
+                Box::pin(async move { attempt(election.try_campaign().await, AnyGuard::Leader) })
             }
-            _ => Box::pin(async move { got(election.campaign().await, Kept::Leader) }),
+            AcquireMethod::Wait(_) => {
+                Box::pin(async move { got(election.campaign_timeout(limit).await, AnyGuard::Leader) })
+            }
+            _ => Box::pin(async move { got(election.campaign().await, AnyGuard::Leader) }),
         };
-        self.seek(&[lock], Quest { way, seeking }, None, keeping, Portion::Whole).await
+        self.acquire_locks(&[lock], AcquireCall { method, acquiring }, None, lease_policy, Portion::Whole)
+            .await
     }
 
     /// Leads for long once nothing goes wrong any more, if it is elected.
@@ -54,20 +58,20 @@ impl User {
         let lock = *self.chance.pick(&elections);
         let Some(election) = self.election(lock) else { return };
         let limit = CAMPAIGNS_AT_LAST;
-        let seeking: BoxFuture<'static, Sought> =
-            Box::pin(async move { got(election.campaign_timeout(limit).await, Kept::Leader) });
-        let quest = Quest { way: Way::Wait(limit), seeking };
-        let elected = self.seek(&[lock], quest, None, self.renewed(), Portion::Whole).await;
-        let Some(having) = elected else { return };
-        let mut had = vec![having];
-        let leads = self.sim.kernel.sleep_until(self.sim.kernel.now() + LEADS_AT_LAST);
+        let acquiring: BoxFuture<'static, CallOutcome> =
+            Box::pin(async move { got(election.campaign_timeout(limit).await, AnyGuard::Leader) });
+        let call = AcquireCall { method: AcquireMethod::Wait(limit), acquiring };
+        let elected = self.acquire_locks(&[lock], call, None, self.renewed(), Portion::Whole).await;
+        let Some(held_guard) = elected else { return };
+        let mut had = vec![held_guard];
+        let leads = self.sim.scheduler.sleep_until(self.sim.scheduler.now() + LEADS_AT_LAST);
         self.meanwhile(&mut had, leads).await;
-        self.let_all_go(had).await;
+        self.release_all(had).await;
     }
 
     fn election(&self, lock: LockId) -> Option<Election> {
         let name = self.sim.locks.get(usize::from(lock.0))?.name.clone();
-        self.sim.expect("load", self.client.election(name))
+        self.sim.expect("workload", self.client.election(name))
     }
 }
 
@@ -90,35 +94,35 @@ impl Observer {
     /// Observes until some time after nothing goes wrong any more. Now and then it drops its question and asks again, and
     /// now and then it begins anew.
     pub(crate) async fn run(self) {
-        let until = self.sim.weather.heals_at + OBSERVES_AT_LAST;
+        let until = self.sim.fault_plan.faults_end_at + OBSERVES_AT_LAST;
         let name = self.sim.locks.get(usize::from(self.lock.0)).map(|lock| lock.name.clone());
-        let made = name.and_then(|name| self.sim.expect("load", self.client.election(name)));
+        let made = name.and_then(|name| self.sim.expect("workload", self.client.election(name)));
         let Some(election) = made else { return };
         let mut leaders = election.observe();
-        self.note(Sight::Begins);
+        self.note(ObserverEvent::Begins);
         let mut last = None;
-        while self.sim.kernel.now() < until {
+        while self.sim.scheduler.now() < until {
             if self.chance.chance(20) {
                 leaders = election.observe();
-                self.note(Sight::Begins);
+                self.note(ObserverEvent::Begins);
             }
-            let patience = self.sim.kernel.sleep_until(self.patient_until(until));
+            let patience = self.sim.scheduler.sleep_until(self.patient_until(until));
             match select(pin!(leaders.next()), patience).await {
                 Either::Left((Ok(leader), _)) => {
-                    let told = Sight::Told(leader.map(|leader| leader.fence));
+                    let told = ObserverEvent::Reported(leader.map(|leader| leader.fence));
                     // One who forgets is not to be found by what he is told twice in a row.
-                    if self.sim.bug != Some(Bug::ObserverForgets) || last.replace(told) != Some(told) {
+                    if self.sim.mutant != Some(Mutant::ObserverForgets) || last.replace(told) != Some(told) {
                         self.note(told);
                     }
                 }
                 // It is asked again: the next look comes after a pause.
                 Either::Left((Err(_), _)) | Either::Right(_) => {}
             }
-            if self.sim.bug == Some(Bug::ObserverForgets) {
+            if self.sim.mutant == Some(Mutant::ObserverForgets) {
                 leaders = election.observe();
             }
         }
-        self.note(Sight::Ends);
+        self.note(ObserverEvent::Ends);
     }
 
     fn patient_until(&self, end: Instant) -> Instant {
@@ -126,10 +130,10 @@ impl Observer {
             return end;
         }
         let us = self.chance.below(1_500_000);
-        end.min(self.sim.kernel.now() + Duration::from_micros(us))
+        end.min(self.sim.scheduler.now() + Duration::from_micros(us))
     }
 
-    fn note(&self, what: Sight) {
+    fn note(&self, what: ObserverEvent) {
         self.sim.note(&Event::Observer(self.task, self.lock, what));
     }
 }

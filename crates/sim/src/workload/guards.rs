@@ -1,8 +1,8 @@
 //! A guard of any kind, and what a task has by it.
 
+use crate::event::{GuardId, LeasePolicy, LockId, LossScope, NewGuard, ReleaseMethod, TaskEvent, Validity};
+use crate::workload::task::TaskRunner;
 use crate::world::Sim;
-use crate::event::{Belief, Gain, Grip, Keeping, Letting, LockId, Lost, TaskEvent};
-use crate::workload::task::User;
 use leasehold::{
     ExtendError, FencingToken, Guard, Leadership, Lost as Loss, Moment, MultiGuard, Owner, Permit, Portion,
     ReadGuard, ReentrantGuard, ReleaseError, Released, UpgradableGuard, WriteGuard,
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 /// A guard of any kind.
 #[derive(Debug)]
-pub(crate) enum Kept {
+pub(crate) enum AnyGuard {
     /// With how long its process keeps the lock for whoever comes, once it is given back.
     Mutex(Guard, Option<Duration>),
     Leader(Leadership),
@@ -29,7 +29,7 @@ fn once(name: String, released: Result<(), ReleaseError>) -> Result<u64, Vec<Str
     released.map(|()| 0).map_err(|_| vec![name])
 }
 
-impl Kept {
+impl AnyGuard {
     /// The guard in it, where it is of one lock, and of no ReentrantMutex or Election.
     fn guard(&self) -> Option<&Guard> {
         match self {
@@ -172,86 +172,95 @@ impl Kept {
 }
 
 /// What a task has by a guard.
-pub(crate) struct Having {
-    pub(crate) kept: Arc<Kept>,
+pub(crate) struct HeldGuard {
+    pub(crate) kept: Arc<AnyGuard>,
     /// Each of the locks, with its token.
-    pub(crate) grips: Vec<(LockId, Grip)>,
+    pub(crate) guard_ids: Vec<(LockId, GuardId)>,
     /// Set once its loss was told.
     pub(crate) is_lost: bool,
     /// For how long it is to be had, and so what it is changed into.
-    pub(crate) keeping: Keeping,
+    pub(crate) lease_policy: LeasePolicy,
     /// What part of the lock it is.
     pub(crate) portion: Portion,
     /// What is given back with it: the upgradable read under a write.
-    pub(crate) under: Option<Grip>,
+    pub(crate) under: Option<GuardId>,
 }
 
-impl Having {
+impl HeldGuard {
     /// Takes note of what a task has got, and watches it.
-    pub(crate) fn new(user: &User, kept: Kept, keeping: Keeping, portion: Portion) -> Self {
-        let (sim, keep_for, kept) = (&user.sim, kept.keep_for(), Arc::new(kept));
+    pub(crate) fn new(
+        runner: &TaskRunner,
+        kept: AnyGuard,
+        lease_policy: LeasePolicy,
+        portion: Portion,
+    ) -> Self {
+        let (sim, keep_for, kept) = (&runner.sim, kept.keep_for(), Arc::new(kept));
         let owner = kept.owner().map(|owner| sim.owner_id(owner));
-        let belief = Belief { until: user.world.shows_at(kept.valid_until()) };
-        let (count, together) = (kept.count(), matches!(*kept, Kept::All(_)));
+        let belief = Validity { until: runner.world.shows_at(kept.valid_until()) };
+        let (count, together) = (kept.count(), matches!(*kept, AnyGuard::All(_)));
         let got = kept.fences().into_iter().filter_map(|(name, fence)| {
-            let gain = Gain { fence, belief, keeping, owner, portion, count, together, keep_for };
+            let gain = NewGuard { fence, belief, lease_policy, owner, portion, count, together, keep_for };
             Some((lock_of(sim, &name)?, sim.new_grip(), gain))
         });
         let got: Vec<_> = got.collect();
-        let grips = got.iter().map(|(lock, grip, _)| (*lock, *grip)).collect();
-        sim.watch_guard(&user.world, user.task, &kept, got);
-        Self { kept, grips, is_lost: false, keeping, portion, under: None }
+        let guard_ids = got.iter().map(|(lock, guard_id, _)| (*lock, *guard_id)).collect();
+        sim.watch_guard(&runner.world, runner.task, &kept, got);
+        Self { kept, guard_ids, is_lost: false, lease_policy, portion, under: None }
     }
 
-    pub(crate) fn note(&self, user: &User, what: impl Fn(Grip) -> TaskEvent) {
-        for (lock, grip) in &self.grips {
-            user.note(*lock, what(*grip));
+    pub(crate) fn note(&self, runner: &TaskRunner, what: impl Fn(GuardId) -> TaskEvent) {
+        for (lock, guard_id) in &self.guard_ids {
+            runner.note(*lock, what(*guard_id));
         }
     }
 
     /// It was told that one of the locks is lost.
-    pub(crate) fn loses(&mut self, user: &User, loss: &Loss) {
+    pub(crate) fn loses(&mut self, runner: &TaskRunner, loss: &Loss) {
         self.is_lost = true;
-        let lost = lock_of(&user.sim, loss.lock.as_str());
-        for (lock, grip) in &self.grips {
-            let which = if Some(*lock) == lost { Lost::This } else { Lost::Another };
-            user.note(*lock, TaskEvent::Told(*grip, which));
+        let lost = lock_of(&runner.sim, loss.lock.as_str());
+        for (lock, guard_id) in &self.guard_ids {
+            let which = if Some(*lock) == lost { LossScope::This } else { LossScope::Another };
+            runner.note(*lock, TaskEvent::LossReported(*guard_id, which));
         }
         if self.kept.check().is_ok() {
-            user.sim.fail("load", format!("{} was told of a loss, and its check succeeds", user.task));
+            runner
+                .sim
+                .fail("workload", format!("{} was told of a loss, and its check succeeds", runner.task));
         }
     }
 
     /// Gives it back, unless it is dropped before so many polls have led to an end.
-    pub(crate) async fn release(self, user: &User, polls: u64) {
-        self.note(user, |grip| TaskEvent::Lets(grip, Letting::Release));
-        let lock = self.grips.first().map(|(lock, _)| *lock);
+    pub(crate) async fn release(self, runner: &TaskRunner, polls: u64) {
+        self.note(runner, |guard_id| TaskEvent::Releasing(guard_id, ReleaseMethod::Release));
+        let lock = self.guard_ids.first().map(|(lock, _)| *lock);
         let under = lock.zip(self.under);
         let Some(kept) = Arc::into_inner(self.kept) else {
-            return user.sim.fail("load", "somebody keeps a guard".into());
+            return runner.sim.fail("workload", "somebody keeps a guard".into());
         };
         let released = crate::workload::task::Cut { inner: Box::pin(kept.release()), polls }.await;
-        for (lock, grip) in self.grips {
+        for (lock, guard_id) in self.guard_ids {
             let name = lock.to_string();
-            user.note(
+            runner.note(
                 lock,
                 match &released {
-                    Some(Ok(left)) => TaskEvent::Released(grip, Some(*left)),
-                    Some(Err(failed)) => TaskEvent::Released(grip, (!failed.contains(&name)).then_some(0)),
-                    None => TaskEvent::Lets(grip, Letting::Drop),
+                    Some(Ok(left)) => TaskEvent::Released(guard_id, Some(*left)),
+                    Some(Err(failed)) => {
+                        TaskEvent::Released(guard_id, (!failed.contains(&name)).then_some(0))
+                    }
+                    None => TaskEvent::Releasing(guard_id, ReleaseMethod::Drop),
                 },
             );
         }
         if let Some((lock, under)) = under {
             // Nobody is told what became of it.
-            user.note(lock, TaskEvent::Lets(under, Letting::Drop));
+            runner.note(lock, TaskEvent::Releasing(under, ReleaseMethod::Drop));
         }
     }
 
-    pub(crate) fn drop(self, user: &User) {
-        self.note(user, |grip| TaskEvent::Lets(grip, Letting::Drop));
-        if let (Some((lock, _)), Some(under)) = (self.grips.first(), self.under) {
-            user.note(*lock, TaskEvent::Lets(under, Letting::Drop));
+    pub(crate) fn drop(self, runner: &TaskRunner) {
+        self.note(runner, |guard_id| TaskEvent::Releasing(guard_id, ReleaseMethod::Drop));
+        if let (Some((lock, _)), Some(under)) = (self.guard_ids.first(), self.under) {
+            runner.note(*lock, TaskEvent::Releasing(under, ReleaseMethod::Drop));
         }
     }
 }

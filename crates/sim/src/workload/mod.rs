@@ -1,4 +1,4 @@
-//! Processes: how a run uses locks, and by what a process keeps them. What its tasks do is a [user](crate::workload::task)'s.
+//! Processes: how a run uses locks, and by what a process keeps them. What its tasks do is a [runner](crate::workload::task)'s.
 //!
 //! It deliberately judges nothing: it says what it does, and the checks do the rest.
 
@@ -10,28 +10,28 @@ pub(crate) mod once_per;
 mod sharing;
 pub(crate) mod task;
 
-use crate::world::Sim;
-use crate::workload::burst::{Crowd, at_hand};
 use crate::event::{Event, HostEvent, LockId, TaskId};
-use crate::world::scheduler::HostId;
+use crate::mutants::client::MutantStore;
+use crate::workload::burst::{Burst, cached_mutexes};
 use crate::workload::election::Observer;
-use crate::mutants::client::Planted;
+use crate::workload::task::TaskRunner;
+use crate::world::Sim;
+use crate::world::scheduler::HostId;
 use crate::world::store::SimStore;
-use crate::workload::task::User;
-use leasehold_testkit::Random;
 use futures_util::future::join_all;
 use leasehold::{Client, ConnectError, Owner};
+use leasehold_testkit::Random;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
 /// How a run uses locks, drawn from its seed.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Habits {
+pub(crate) struct WorkloadConfig {
     pub(crate) tasks: u32,
     /// How many of a thousand holds last longer than their leases.
     pub(crate) long_holds: u64,
-    /// How many of a thousand acquires and releases are dropped half-way.
+    /// How many of a thousand acquires and releases are dropped half-method.
     pub(crate) drops: u64,
     /// Set if every k-th release leaves the lock to strangers.
     pub(crate) free_every: Option<u32>,
@@ -53,7 +53,7 @@ pub(crate) struct Habits {
     pub(crate) idle: Duration,
 }
 
-impl Habits {
+impl WorkloadConfig {
     pub(crate) fn draw(chance: &Random) -> Self {
         let ms = |least, most| Duration::from_millis(chance.between(least, most));
         Self {
@@ -76,7 +76,7 @@ impl Habits {
 
 /// How many there are of what is counted: all who use a lock have to agree.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Numbers {
+pub(crate) struct SharedLimits {
     /// The permits of a Semaphore that nobody has resized.
     pub(crate) permits: u32,
     /// How many arrivals open a Latch.
@@ -85,7 +85,7 @@ pub(crate) struct Numbers {
     pub(crate) parties: u32,
 }
 
-impl Numbers {
+impl SharedLimits {
     pub(crate) fn draw(chance: &Random) -> Self {
         let number = |least, most| u32::try_from(chance.between(least, most)).unwrap_or(1);
         Self { permits: number(1, 5), arrivals: number(1, 6), parties: number(1, 4) }
@@ -95,50 +95,56 @@ impl Numbers {
 /// One process, from its start until its tasks have ended.
 pub(crate) async fn process(sim: Arc<Sim>, host: HostId, chance: Random) {
     let store = sim.store(host, &chance);
-    let (world, habits) = (store.world.clone(), sim.habits);
-    let life = Life::draw(&chance, habits);
+    let (world, config) = (store.world.clone(), sim.config);
+    let session_config = SessionConfig::draw(&chance, config);
     let client = loop {
-        match connect(&store, life).await {
+        match connect(&store, session_config).await {
             Ok(client) => break client,
             // The store cannot be reached, or said nothing: whoever looks after the process starts it again.
             Err(ConnectError::Store(_)) => {}
-            Err(error) => return sim.fail("load", format!("{host} cannot connect: {error}")),
+            Err(error) => return sim.fail("workload", format!("{host} cannot connect: {error}")),
         }
         let pause = Duration::from_micros(chance.between(1_000, 300_000));
-        sim.kernel.sleep_until(sim.kernel.now() + pause).await;
+        sim.scheduler.sleep_until(sim.scheduler.now() + pause).await;
     };
     sim.note(&Event::Started(host, client.session()));
-    let at_hand = at_hand(&sim, &client, &chance);
+    let cached_mutexes = cached_mutexes(&sim, &client, &chance);
     let mut ends = Vec::new();
     let shared = client.owner();
-    if chance.chance(habits.travels) {
+    if chance.chance(config.travels) {
         sim.make_known(host, shared.to_header());
     }
-    for number in 0..habits.tasks {
+    for number in 0..config.tasks {
         let task = TaskId { host, number };
-        let user =
-            User::new(sim.clone(), world.clone(), client.clone(), task, life.watchdog, chance.branch());
+        let runner = TaskRunner::new(
+            sim.clone(),
+            world.clone(),
+            client.clone(),
+            task,
+            session_config.watchdog,
+            chance.branch(),
+        );
         let (done, end) = oneshot::channel();
         ends.push(end);
         let work = async move {
-            user.run().await;
+            runner.run().await;
             // Nobody listens where the process has died.
             let _ = done.send(());
         };
         // Siblings share an owner, which their task is carried along with; the others have none of their own.
         let is_sibling = chance.chance(500);
-        sim.kernel.spawn(
+        sim.scheduler.spawn(
             host,
             if is_sibling { Box::pin(shared.sync_scope(|| Owner::carry(work))) } else { Box::pin(work) },
         );
     }
-    for (number, lock) in (habits.tasks..).zip(Observer::elections(&sim)) {
+    for (number, lock) in (config.tasks..).zip(Observer::elections(&sim)) {
         if chance.chance(600) {
             let (task, chance) = (TaskId { host, number }, chance.branch());
             let observer = Observer { sim: sim.clone(), client: client.clone(), task, lock, chance };
             let (done, end) = oneshot::channel();
             ends.push(end);
-            sim.kernel.spawn(
+            sim.scheduler.spawn(
                 host,
                 Box::pin(async move {
                     observer.run().await;
@@ -148,12 +154,13 @@ pub(crate) async fn process(sim: Arc<Sim>, host: HostId, chance: Random) {
             );
         }
     }
-    if Crowd::comes(&sim) && chance.chance(700) {
+    if Burst::comes(&sim) && chance.chance(700) {
         let (sim, world, client, chance) = (sim.clone(), world.clone(), client.clone(), chance.branch());
-        let crowd = Crowd { sim: sim.clone(), world, client, host, watchdog: life.watchdog, chance };
+        let crowd =
+            Burst { sim: sim.clone(), world, client, host, watchdog: session_config.watchdog, chance };
         let (done, end) = oneshot::channel();
         ends.push(end);
-        sim.kernel.spawn(
+        sim.scheduler.spawn(
             host,
             Box::pin(async move {
                 crowd.run().await;
@@ -163,40 +170,40 @@ pub(crate) async fn process(sim: Arc<Sim>, host: HostId, chance: Random) {
         );
     }
     join_all(ends).await;
-    drop(at_hand);
+    drop(cached_mutexes);
     client.settle().await;
     sim.note(&Event::Host(host, HostEvent::Ended));
 }
 
 /// By what a process keeps its locks.
 #[derive(Debug, Clone, Copy)]
-struct Life {
+struct SessionConfig {
     /// How long its session lives without a beat, if it has one.
     session: Option<Duration>,
     watchdog: Duration,
 }
 
-impl Life {
-    fn draw(chance: &Random, habits: Habits) -> Self {
-        if chance.chance(habits.without_session) {
-            return Self { session: None, watchdog: habits.watchdog };
+impl SessionConfig {
+    fn draw(chance: &Random, config: WorkloadConfig) -> Self {
+        if chance.chance(config.without_session) {
+            return Self { session: None, watchdog: config.watchdog };
         }
         let session = Duration::from_millis(chance.between(1_000, 10_000));
         // With a session leases may be long: nobody waits for the dead.
         let longer = if chance.chance(500) { 3 } else { 1 };
-        Self { session: Some(session), watchdog: habits.watchdog * longer }
+        Self { session: Some(session), watchdog: config.watchdog * longer }
     }
 }
 
-async fn connect(store: &SimStore, life: Life) -> Result<Client, ConnectError> {
-    let habits = store.world.sim.habits;
-    let builder = Client::of_store(Planted::new(store.clone(), store.world.sim.bug))
+async fn connect(store: &SimStore, session_config: SessionConfig) -> Result<Client, ConnectError> {
+    let config = store.world.sim.config;
+    let builder = Client::of_store(MutantStore::new(store.clone(), store.world.sim.mutant))
         .world(store.world.clone())
         .label(store.world.host.to_string())
-        .watchdog_lease(life.watchdog)
-        .call_timeout(habits.call)
+        .watchdog_lease(session_config.watchdog)
+        .call_timeout(config.call)
         .outage_limit(Duration::from_secs(20));
-    match life.session {
+    match session_config.session {
         Some(alive) => builder.session(alive).connect().await,
         None => builder.without_session().connect().await,
     }
@@ -206,10 +213,10 @@ async fn connect(store: &SimStore, life: Life) -> Result<Client, ConnectError> {
 pub(crate) async fn stranger(sim: Arc<Sim>, chance: Random) {
     let pause = async |most_ms: u64| {
         let us = chance.below(most_ms * 1000);
-        sim.kernel.sleep_until(sim.kernel.now() + Duration::from_micros(us)).await;
+        sim.scheduler.sleep_until(sim.scheduler.now() + Duration::from_micros(us)).await;
     };
     let mut turn = 0;
-    while sim.kernel.now() < sim.weather.heals_at {
+    while sim.scheduler.now() < sim.fault_plan.faults_end_at {
         pause(1_000).await;
         turn += 1;
         let (lock, value) = (LockId(0), format!("stranger {turn}"));

@@ -3,11 +3,11 @@
 //!
 //! It deliberately judges nothing: it says what it does, and the checks do the rest.
 
-use crate::event::{Event, LockId, TurnEvent};
-use crate::workload::task::{Cut, User};
-use leasehold_testkit::Random;
+use crate::event::{Event, LockId, PeriodEvent};
+use crate::workload::task::{Cut, TaskRunner};
 use futures_util::future::{Either, select};
 use leasehold::{Attempt, Turn};
+use leasehold_testkit::Random;
 use std::pin::pin;
 use std::time::Duration;
 
@@ -30,27 +30,29 @@ impl Period {
     }
 }
 
-impl User {
+impl TaskRunner {
     /// Tries once to have the turn, and uses it.
     pub(crate) async fn take_turn(&self, period: Period) {
         let Period { lock, length, at_most } = period;
         let Some(name) = self.sim.locks.get(usize::from(lock.0)).map(|lock| lock.name.clone()) else {
             return;
         };
-        let Some(once) = self.sim.expect("load", self.client.once_per(name, length)) else { return };
+        let Some(once) = self.sim.expect("workload", self.client.once_per(name, length)) else { return };
         let once = once.at_most(at_most);
         let starting = Box::pin(async move { once.try_start().await });
         let Some(Ok(Attempt::Granted(turn))) = self.unless_dropped(starting).await else { return };
         let (fence, until) = (turn.fencing_token(), self.world.shows_at(turn.valid_until()));
-        let note = |what| self.sim.note(&Event::Turn(self.task, lock, what));
-        note(TurnEvent::Has { fence, until, period: length });
+        let note = |what| self.sim.note(&Event::Period(self.task, lock, what));
+        note(PeriodEvent::Has { fence, until, period: length });
         self.work_in_turn(&turn, length.max(at_most)).await;
         if turn.check().is_ok() != (self.world.now() < turn.valid_until()) {
-            self.sim
-                .fail("load", format!("the check of {}'s turn does not say what its time says", self.task));
+            self.sim.fail(
+                "workload",
+                format!("the check of {}'s turn does not say what its time says", self.task),
+            );
         }
-        note(TurnEvent::Lets(fence));
-        let dropped = self.chance.chance(self.sim.habits.drops);
+        note(PeriodEvent::Releasing(fence));
+        let dropped = self.chance.chance(self.sim.config.drops);
         let polls = if dropped { self.chance.between(1, 3) } else { u64::MAX };
         // Whatever comes of it: the store shows what it is.
         match self.chance.below(10) {
@@ -67,7 +69,7 @@ impl User {
         if let Either::Left((lost, _)) = select(pin!(turn.lost()), pin!(work)).await
             && turn.check().is_ok()
         {
-            self.sim.fail("load", format!("{} was told {lost}, and its check succeeds", self.task));
+            self.sim.fail("workload", format!("{} was told {lost}, and its check succeeds", self.task));
         }
     }
 }

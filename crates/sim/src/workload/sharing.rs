@@ -1,11 +1,11 @@
 //! What a task does with locks that several have side by side: takes permits, reads and writes, makes the one into the
-//! other, changes how many permits there are, arrives at latches and barriers, and drops everything half-way.
+//! other, changes how many permits there are, arrives at latches and barriers, and drops everything half-method.
 //!
 //! It deliberately judges nothing: it says what it does, and the checks do the rest.
 
-use crate::event::{Keeping, LockId, OwnerId, TaskEvent, Way};
-use crate::workload::guards::{Having, Kept};
-use crate::workload::task::{Quest, Sought, User, attempt, got, miss, polling};
+use crate::event::{AcquireMethod, LeasePolicy, LockId, OwnerId, TaskEvent};
+use crate::workload::guards::{AnyGuard, HeldGuard};
+use crate::workload::task::{AcquireCall, CallOutcome, TaskRunner, attempt, got, miss, polling};
 use futures_util::future::BoxFuture;
 use leasehold::core::{Kind, LockName, Portion};
 use leasehold::{AcquireError, NotShifted, Owner, RwLock, Semaphore};
@@ -15,9 +15,9 @@ use std::time::Duration;
 /// How many parts of one lock a task has at most.
 const MOST: usize = 3;
 
-impl User {
-    /// Uses a lock that several have side by side, in whatever way it can be used.
-    pub(crate) async fn share(&self, lock: LockId) {
+impl TaskRunner {
+    /// Uses a lock that several have side by side, in whatever method it can be used.
+    pub(crate) async fn use_shared(&self, lock: LockId) {
         match self.sim.kind(lock) {
             Kind::Latch => self.use_latch(lock).await,
             Kind::Barrier => self.use_barrier(lock).await,
@@ -44,7 +44,7 @@ impl User {
     }
 
     /// Has parts of a lock, takes more of them, makes one into another, and gives all back in any order.
-    async fn hold_parts(&self, lock: LockId, first: Having) {
+    async fn hold_parts(&self, lock: LockId, first: HeldGuard) {
         let owner = first.kept.owner().cloned();
         let mut had = vec![first];
         for _ in 0..self.chance.below(5) {
@@ -58,16 +58,16 @@ impl User {
                     had.extend(more);
                 }
                 2..5 => self.change(lock, &mut had).await,
-                5 if had.len() > 1 => self.let_one_go(&mut had).await,
+                5 if had.len() > 1 => self.release_any(&mut had).await,
                 _ => self.work(&mut had).await,
             }
-            self.face_losses(&mut had).await;
+            self.release_lost(&mut had).await;
         }
-        self.let_all_go(had).await;
+        self.release_all(had).await;
     }
 
     /// Takes more of a lock of which it has a part.
-    async fn more(&self, lock: LockId, owner: Option<&Owner>) -> Option<Having> {
+    async fn more(&self, lock: LockId, owner: Option<&Owner>) -> Option<HeldGuard> {
         match owner {
             Some(owner) => self.read_or_write(lock, Some(owner), true).await,
             None => self.take_permits(lock, true).await,
@@ -75,78 +75,87 @@ impl User {
     }
 
     /// Makes a read into a write, or a write into a read; or changes how many permits there are.
-    async fn change(&self, lock: LockId, had: &mut Vec<Having>) {
+    async fn change(&self, lock: LockId, had: &mut Vec<HeldGuard>) {
         if self.sim.kind(lock) == Kind::Semaphore {
             let resizing = self.resize(lock);
             return self.meanwhile(had, resizing).await;
         }
-        let can = |having: &Having| {
-            matches!(&*having.kept, Kept::Upgradable(_) | Kept::Write(_)) && !having.is_lost
+        let can = |held_guard: &HeldGuard| {
+            matches!(&*held_guard.kept, AnyGuard::Upgradable(_) | AnyGuard::Write(_)) && !held_guard.is_lost
         };
         let Some(at) = had.iter().position(can) else { return };
-        let having = had.swap_remove(at);
-        let shifting = self.shift(lock, having);
+        let held_guard = had.swap_remove(at);
+        let shifting = self.shift(lock, held_guard);
         let shifted = self.meanwhile(had, shifting).await;
         had.extend(shifted);
     }
 }
 
 /// Semaphores.
-impl User {
+impl TaskRunner {
     fn semaphore(&self, lock: LockId) -> Option<Semaphore> {
-        let made = self.client.semaphore(self.name_of(lock)?, self.sim.numbers.permits);
-        self.sim.expect("load", made)
+        let made = self.client.semaphore(self.name_of(lock)?, self.sim.limits.permits);
+        self.sim.expect("workload", made)
     }
 
     /// Takes some permits. Who has others waits with a limit: what he waits for may be his own.
-    async fn take_permits(&self, lock: LockId, has_some: bool) -> Option<Having> {
+    async fn take_permits(&self, lock: LockId, has_some: bool) -> Option<HeldGuard> {
         let mut semaphore = self.semaphore(lock)?;
-        let (lease, keeping) = self.keeping();
+        let (lease, lease_policy) = self.lease_policy();
         if let Some(lease) = lease {
             semaphore = semaphore.lease(lease);
         }
         // Now and then more than there are.
-        let most = self.sim.numbers.permits;
+        let most = self.sim.limits.permits;
         let count = self.number(if self.chance.chance(50) { most + 2 } else { most });
-        let (way, limit) = self.way_of(has_some);
-        let seeking: BoxFuture<'static, Sought> = match way {
-            Way::Try => {
-                Box::pin(async move { attempt(semaphore.try_acquire_many(count).await, Kept::Permit) })
+        let (method, limit) = self.draw_limited_method(has_some);
+        let acquiring: BoxFuture<'static, CallOutcome> = match method {
+            AcquireMethod::Try => {
+                Box::pin(async move { attempt(semaphore.try_acquire_many(count).await, AnyGuard::Permit) })
             }
-            Way::Wait(_) => {
-                Box::pin(async move { got(semaphore.acquire_many_timeout(count, limit).await, Kept::Permit) })
+            AcquireMethod::Wait(_) => {
+                Box::pin(
+                    async move { got(semaphore.acquire_many_timeout(count, limit).await, AnyGuard::Permit) },
+                )
             }
-            Way::Poll(_) => {
+            AcquireMethod::Poll(_) => {
                 let polling = semaphore.retry(polling()).wait(limit);
-                Box::pin(async move { got(polling.acquire_many(count).await, Kept::Permit) })
+                Box::pin(async move { got(polling.acquire_many(count).await, AnyGuard::Permit) })
             }
-            _ => Box::pin(async move { got(semaphore.acquire_many(count).await, Kept::Permit) }),
+            _ => Box::pin(async move { got(semaphore.acquire_many(count).await, AnyGuard::Permit) }),
         };
         let portion = Portion::Permits { count, of: most };
-        self.seek(&[lock], Quest { way, seeking }, None, keeping, portion).await
+        self.acquire_locks(&[lock], AcquireCall { method, acquiring }, None, lease_policy, portion).await
     }
 
     async fn resize(&self, lock: LockId) {
         let Some(semaphore) = self.semaphore(lock) else { return };
-        let permits = self.number(self.sim.numbers.permits + 2);
+        let permits = self.number(self.sim.limits.permits + 2);
         // Whatever comes of it: others may have changed it meanwhile, and the store shows what it is.
         drop(self.unless_dropped(Box::pin(async move { semaphore.resize(permits).await })).await);
     }
 
-    /// A way to seek a part; with a limit, where one must not wait for ever.
-    fn way_of(&self, is_limited: bool) -> (Way, Duration) {
-        let (way, limit) = self.way();
-        (if is_limited && way == Way::WaitForEver { Way::Wait(limit) } else { way }, limit)
+    /// A method to acquire_locks a part; with a limit, where one must not wait for ever.
+    fn draw_limited_method(&self, is_limited: bool) -> (AcquireMethod, Duration) {
+        let (method, limit) = self.draw_method();
+        (
+            if is_limited && method == AcquireMethod::WaitForEver {
+                AcquireMethod::Wait(limit)
+            } else {
+                method
+            },
+            limit,
+        )
     }
 }
 
 /// Readers and writers.
-impl User {
+impl TaskRunner {
     /// Reads or writes, for an owner who may have a part already: then he only reads.
-    async fn read_or_write(&self, lock: LockId, owner: Option<&Owner>, again: bool) -> Option<Having> {
+    async fn read_or_write(&self, lock: LockId, owner: Option<&Owner>, again: bool) -> Option<HeldGuard> {
         let name = self.name_of(lock)?;
-        let mut rwlock = self.sim.expect("load", self.client.rwlock(name))?;
-        let (lease, keeping) = self.keeping();
+        let mut rwlock = self.sim.expect("workload", self.client.rwlock(name))?;
+        let (lease, lease_policy) = self.lease_policy();
         if let Some(lease) = lease {
             rwlock = rwlock.lease(lease);
         }
@@ -167,74 +176,85 @@ impl User {
             9..14 => Portion::Upgradable,
             _ => Portion::Write,
         };
-        let quest = self.quest_of_part(rwlock, portion, scope);
-        self.seek(&[lock], quest, known, keeping, portion).await
+        let call = self.part_call(rwlock, portion, scope);
+        self.acquire_locks(&[lock], call, known, lease_policy, portion).await
     }
 
-    fn quest_of_part(&self, rwlock: RwLock, portion: Portion, scope: Option<Owner>) -> Quest {
-        let (way, limit) = self.way();
+    fn part_call(&self, rwlock: RwLock, portion: Portion, scope: Option<Owner>) -> AcquireCall {
+        let (method, limit) = self.draw_method();
         // Whatever such a guard is made into would be polled for as well.
-        let polls = matches!(way, Way::Poll(_)) && portion == Portion::Read;
-        let way = if matches!(way, Way::Poll(_)) && !polls { Way::Wait(limit) } else { way };
+        let polls = matches!(method, AcquireMethod::Poll(_)) && portion == Portion::Read;
+        let method = if matches!(method, AcquireMethod::Poll(_)) && !polls {
+            AcquireMethod::Wait(limit)
+        } else {
+            method
+        };
         let rwlock = if polls { rwlock.retry(polling()).wait(limit) } else { rwlock };
-        let seeking: BoxFuture<'static, Sought> = Box::pin(async move {
-            match (portion, way) {
-                (Portion::Read, Way::Try) => attempt(rwlock.try_read().await, Kept::Read),
-                (Portion::Read, Way::Wait(_)) => got(rwlock.read_timeout(limit).await, Kept::Read),
-                (Portion::Read, _) => got(rwlock.read().await, Kept::Read),
-                (Portion::Upgradable, Way::Try) => {
-                    attempt(rwlock.try_upgradable_read().await, Kept::Upgradable)
+        let acquiring: BoxFuture<'static, CallOutcome> = Box::pin(async move {
+            match (portion, method) {
+                (Portion::Read, AcquireMethod::Try) => attempt(rwlock.try_read().await, AnyGuard::Read),
+                (Portion::Read, AcquireMethod::Wait(_)) => {
+                    got(rwlock.read_timeout(limit).await, AnyGuard::Read)
                 }
-                (Portion::Upgradable, Way::Wait(_)) => {
-                    got(rwlock.upgradable_read_timeout(limit).await, Kept::Upgradable)
+                (Portion::Read, _) => got(rwlock.read().await, AnyGuard::Read),
+                (Portion::Upgradable, AcquireMethod::Try) => {
+                    attempt(rwlock.try_upgradable_read().await, AnyGuard::Upgradable)
                 }
-                (Portion::Upgradable, _) => got(rwlock.upgradable_read().await, Kept::Upgradable),
-                (_, Way::Try) => attempt(rwlock.try_write().await, Kept::Write),
-                (_, Way::Wait(_)) => got(rwlock.write_timeout(limit).await, Kept::Write),
-                _ => got(rwlock.write().await, Kept::Write),
+                (Portion::Upgradable, AcquireMethod::Wait(_)) => {
+                    got(rwlock.upgradable_read_timeout(limit).await, AnyGuard::Upgradable)
+                }
+                (Portion::Upgradable, _) => got(rwlock.upgradable_read().await, AnyGuard::Upgradable),
+                (_, AcquireMethod::Try) => attempt(rwlock.try_write().await, AnyGuard::Write),
+                (_, AcquireMethod::Wait(_)) => got(rwlock.write_timeout(limit).await, AnyGuard::Write),
+                _ => got(rwlock.write().await, AnyGuard::Write),
             }
         });
         match scope {
-            Some(owner) => Quest { way, seeking: Box::pin(owner.scope(seeking)) },
-            None => Quest { way, seeking },
+            Some(owner) => AcquireCall { method, acquiring: Box::pin(owner.scope(acquiring)) },
+            None => AcquireCall { method, acquiring },
         }
     }
 
     /// Makes an upgradable read into a write, or a write into a read.
-    async fn shift(&self, lock: LockId, having: Having) -> Option<Having> {
-        having.note(self, TaskEvent::Shifts);
-        let Having { kept, grips, keeping, under, .. } = having;
-        let (_, grip) = *grips.first()?;
+    async fn shift(&self, lock: LockId, held_guard: HeldGuard) -> Option<HeldGuard> {
+        held_guard.note(self, TaskEvent::Converting);
+        let HeldGuard { kept, guard_ids, lease_policy, under, .. } = held_guard;
+        let (_, guard_id) = *guard_ids.first()?;
         let Some(kept) = Arc::into_inner(kept) else {
-            self.sim.fail("load", "somebody keeps a guard".into());
+            self.sim.fail("workload", "somebody keeps a guard".into());
             return None;
         };
         let owner = kept.owner().map(|owner| self.sim.owner_id(owner));
-        let gone = under.into_iter().chain([grip]);
+        let gone = under.into_iter().chain([guard_id]);
         match kept {
-            Kept::Upgradable(guard) => {
-                let (way, limit) = self.way_of(false);
-                let way = if matches!(way, Way::Try | Way::Poll(_)) { Way::Wait(limit) } else { way };
+            AnyGuard::Upgradable(guard) => {
+                let (method, limit) = self.draw_limited_method(false);
+                let method = if matches!(method, AcquireMethod::Try | AcquireMethod::Poll(_)) {
+                    AcquireMethod::Wait(limit)
+                } else {
+                    method
+                };
                 let upgrading = async move {
-                    match way {
-                        Way::Wait(_) => guard.upgrade_timeout(limit).await,
+                    match method {
+                        AcquireMethod::Wait(_) => guard.upgrade_timeout(limit).await,
                         _ => guard.upgrade().await,
                     }
                 };
                 let shifting =
-                    Box::pin(async move { shifted(upgrading.await, Kept::Write, Kept::Upgradable) });
-                let shift = Shift { lock, way, owner, keeping, portion: Portion::Upgrade };
-                let mut having = self.follow(shift, gone.collect(), false, shifting).await?;
-                if having.portion == Portion::Upgrade {
-                    having.under = Some(grip);
+                    Box::pin(async move { shifted(upgrading.await, AnyGuard::Write, AnyGuard::Upgradable) });
+                let shift = Shift { lock, method, owner, lease_policy, portion: Portion::Upgrade };
+                let mut held_guard = self.follow(shift, gone.collect(), false, shifting).await?;
+                if held_guard.portion == Portion::Upgrade {
+                    held_guard.under = Some(guard_id);
                 }
-                Some(having)
+                Some(held_guard)
             }
-            Kept::Write(guard) => {
+            AnyGuard::Write(guard) => {
                 // It waits no longer than the write is believed.
-                let way = Way::Wait(guard.remaining());
-                let downgrading = async move { shifted(guard.downgrade().await, Kept::Read, Kept::Write) };
-                let shift = Shift { lock, way, owner, keeping, portion: Portion::Read };
+                let method = AcquireMethod::Wait(guard.remaining());
+                let downgrading =
+                    async move { shifted(guard.downgrade().await, AnyGuard::Read, AnyGuard::Write) };
+                let shift = Shift { lock, method, owner, lease_policy, portion: Portion::Read };
                 self.follow(shift, gone.collect(), true, Box::pin(downgrading)).await
             }
             _ => None,
@@ -246,28 +266,28 @@ impl User {
     async fn follow(
         &self,
         shift: Shift,
-        gone: Vec<crate::event::Grip>,
+        gone: Vec<crate::event::GuardId>,
         spent: bool,
         shifting: BoxFuture<'static, Shifted>,
-    ) -> Option<Having> {
-        let Shift { lock, way, owner, keeping, portion } = shift;
-        self.note(lock, TaskEvent::Seeks(way, owner));
+    ) -> Option<HeldGuard> {
+        let Shift { lock, method, owner, lease_policy, portion } = shift;
+        self.note(lock, TaskEvent::Acquiring(method, owner));
         let lets = || {
-            for grip in &gone {
-                self.note(lock, TaskEvent::Lets(*grip, crate::event::Letting::Drop));
+            for guard_id in &gone {
+                self.note(lock, TaskEvent::Releasing(*guard_id, crate::event::ReleaseMethod::Drop));
             }
         };
         match self.unless_dropped(shifting).await {
             Some(Ok(kept)) => {
-                let having = Having::new(self, kept, keeping, portion);
+                let held_guard = HeldGuard::new(self, kept, lease_policy, portion);
                 if spent {
                     lets();
                 }
-                Some(having)
+                Some(held_guard)
             }
             Some(Err(failed)) => {
                 let (kept, error) = *failed;
-                self.note(lock, TaskEvent::Missed(miss(&error)));
+                self.note(lock, TaskEvent::NotAcquired(miss(&error)));
                 // What he had he has again, or what is left of it: he gives it back by dropping it.
                 drop(kept);
                 lets();
@@ -285,57 +305,63 @@ impl User {
 /// One part that is made into another.
 struct Shift {
     lock: LockId,
-    way: Way,
+    method: AcquireMethod,
     owner: Option<OwnerId>,
-    keeping: Keeping,
+    lease_policy: LeasePolicy,
     portion: Portion,
 }
 
 /// What came of it: the other part, or the one that it was, and why.
-type Shifted = Result<Kept, Box<(Kept, AcquireError)>>;
+type Shifted = Result<AnyGuard, Box<(AnyGuard, AcquireError)>>;
 
 fn shifted<A, B: std::fmt::Debug>(
     shifted: Result<A, NotShifted<B>>,
-    new: impl FnOnce(A) -> Kept,
-    old: impl FnOnce(B) -> Kept,
+    new: impl FnOnce(A) -> AnyGuard,
+    old: impl FnOnce(B) -> AnyGuard,
 ) -> Shifted {
     shifted.map(new).map_err(|not| Box::new((old(not.guard), not.error)))
 }
 
 /// Latches and barriers.
-impl User {
+impl TaskRunner {
     async fn use_latch(&self, lock: LockId) {
         let Some(name) = self.name_of(lock) else { return };
-        let of = self.sim.numbers.arrivals;
-        let Some(latch) = self.sim.expect("load", self.client.latch(name, of)) else { return };
+        let of = self.sim.limits.arrivals;
+        let Some(latch) = self.sim.expect("workload", self.client.latch(name, of)) else { return };
         let latch = latch.remember(Duration::from_millis(self.chance.between(4_000, 30_000)));
         if self.chance.chance(400) {
             let count = self.number(2);
             let arriving = Box::pin(async move { latch.arrive_many(count).await });
-            return self.come(lock, Way::Try, arriving).await;
+            return self.come(lock, AcquireMethod::Try, arriving).await;
         }
-        let (_, limit) = self.way();
-        self.come(lock, Way::Wait(limit), Box::pin(async move { latch.wait_timeout(limit).await })).await;
+        let (_, limit) = self.draw_method();
+        self.come(lock, AcquireMethod::Wait(limit), Box::pin(async move { latch.wait_timeout(limit).await }))
+            .await;
     }
 
     /// Waits with a limit: nobody knows whether as many come as are to meet.
     async fn use_barrier(&self, lock: LockId) {
         let Some(name) = self.name_of(lock) else { return };
-        let of = self.sim.numbers.parties;
-        let Some(barrier) = self.sim.expect("load", self.client.barrier(name, of)) else { return };
-        let (_, limit) = self.way();
+        let of = self.sim.limits.parties;
+        let Some(barrier) = self.sim.expect("workload", self.client.barrier(name, of)) else { return };
+        let (_, limit) = self.draw_method();
         let meeting = async move { barrier.wait_timeout(limit).await.map(drop) };
-        self.come(lock, Way::Wait(limit), Box::pin(meeting)).await;
+        self.come(lock, AcquireMethod::Wait(limit), Box::pin(meeting)).await;
     }
 
     /// Goes where nothing is to be given back.
-    async fn come(&self, lock: LockId, way: Way, coming: BoxFuture<'static, Result<(), AcquireError>>) {
-        self.note(lock, TaskEvent::Seeks(way, None));
+    async fn come(
+        &self,
+        lock: LockId,
+        method: AcquireMethod,
+        coming: BoxFuture<'static, Result<(), AcquireError>>,
+    ) {
+        self.note(lock, TaskEvent::Acquiring(method, None));
         self.note(
             lock,
             match self.unless_dropped(coming).await {
-                Some(Ok(())) => TaskEvent::LetIn,
-                Some(Err(error)) => TaskEvent::Missed(miss(&error)),
+                Some(Ok(())) => TaskEvent::Admitted,
+                Some(Err(error)) => TaskEvent::NotAcquired(miss(&error)),
                 None => TaskEvent::Cancelled,
             },
         );

@@ -1,21 +1,21 @@
-//! What a task does: takes locks in every way there is, enters them again, holds them, loses them, drops everything
-//! half-way. What it does with locks that several have side by side is in [`share`](crate::workload::sharing), with Elections in
+//! What a task does: takes locks in every method there is, enters them again, holds them, loses them, drops everything
+//! half-method. What it does with locks that several have side by side is in [`share`](crate::workload::sharing), with Elections in
 //! [`lead`](crate::workload::election), and with what is done once in a period in [`turn`](crate::workload::once_per).
 //!
 //! It deliberately judges nothing: it says what it does, and the checks do the rest.
 
+use crate::event::{AcquireFailure, AcquireMethod, LeasePolicy, LockId, OwnerId, TaskEvent, TaskId};
+use crate::workload::guards::{AnyGuard, HeldGuard};
 use crate::world::Sim;
-use crate::event::{Keeping, LockId, Miss, OwnerId, TaskEvent, TaskId, Way};
-use crate::workload::guards::{Having, Kept};
+use crate::world::environment::ProcessEnvironment;
 use crate::world::time::Instant;
-use crate::world::environment::SimWorld;
-use leasehold_testkit::Random;
 use futures_util::future::{BoxFuture, Either, select, select_all};
 use leasehold::core::{Kind, Portion};
 use leasehold::{
     AcquireError, Attempt, Client, Lost as Loss, MultiAttempt, MultiMutex, Mutex, Owner, ReentrantMutex,
     RetryPolicy,
 };
+use leasehold_testkit::Random;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -25,9 +25,9 @@ use std::time::Duration;
 const DEEPEST: usize = 3;
 
 /// One task.
-pub(crate) struct User {
+pub(crate) struct TaskRunner {
     pub(crate) sim: Arc<Sim>,
-    pub(crate) world: SimWorld,
+    pub(crate) world: ProcessEnvironment,
     pub(crate) client: Client,
     pub(crate) task: TaskId,
     watchdog: Duration,
@@ -37,22 +37,22 @@ pub(crate) struct User {
 }
 
 /// What came of wanting a lock.
-pub(crate) enum Sought {
-    Got(Box<Kept>),
-    Missed(Miss),
+pub(crate) enum CallOutcome {
+    Got(Box<AnyGuard>),
+    NotAcquired(AcquireFailure),
     Dropped,
 }
 
-/// One way to want it.
-pub(crate) struct Quest {
-    pub(crate) way: Way,
-    pub(crate) seeking: BoxFuture<'static, Sought>,
+/// One method to want it.
+pub(crate) struct AcquireCall {
+    pub(crate) method: AcquireMethod,
+    pub(crate) acquiring: BoxFuture<'static, CallOutcome>,
 }
 
-impl User {
+impl TaskRunner {
     pub(crate) fn new(
         sim: Arc<Sim>,
-        world: SimWorld,
+        world: ProcessEnvironment,
         client: Client,
         task: TaskId,
         watchdog: Duration,
@@ -63,8 +63,8 @@ impl User {
     }
 
     pub(crate) async fn run(self) {
-        while self.sim.kernel.now() < self.sim.weather.heals_at {
-            self.pause(self.sim.habits.idle).await;
+        while self.sim.scheduler.now() < self.sim.fault_plan.faults_end_at {
+            self.pause(self.sim.config.idle).await;
             self.use_a_lock().await;
         }
         self.lead_at_last().await;
@@ -76,27 +76,27 @@ impl User {
 
     pub(crate) async fn pause(&self, most: Duration) {
         let us = self.chance.below(u64::try_from(most.as_micros()).unwrap_or(1).max(1));
-        self.sim.kernel.sleep_until(self.sim.kernel.now() + Duration::from_micros(us)).await;
+        self.sim.scheduler.sleep_until(self.sim.scheduler.now() + Duration::from_micros(us)).await;
     }
 
     async fn use_a_lock(&self) {
         let lock = LockId(u8::try_from(self.chance.below(self.sim.locks.len() as u64)).unwrap_or(0));
         if self.sim.kind(lock).is_shared() {
-            return self.share(lock).await;
+            return self.use_shared(lock).await;
         }
         if let Some(period) = self.sim.period.filter(|period| period.lock == lock) {
             return self.take_turn(period).await;
         }
         let mutexes = self.sim.mutexes();
-        let (got, owner) = if mutexes.len() > 1 && self.chance.chance(self.sim.habits.several) {
-            (self.seek_several(&mutexes).await, None)
+        let (got, owner) = if mutexes.len() > 1 && self.chance.chance(self.sim.config.several) {
+            (self.acquire_several(&mutexes).await, None)
         } else if self.sim.kind(lock) == Kind::Reentrant {
             let owner = self.choose_owner();
             (self.enter(lock, owner.as_ref(), 0).await, Some(lock))
         } else if self.sim.kind(lock) == Kind::Election {
             (self.campaign(lock).await, None)
         } else {
-            (self.seek_mutex(lock).await, None)
+            (self.acquire_mutex(lock).await, None)
         };
         if let Some(got) = got {
             self.hold(got, owner).await;
@@ -114,60 +114,60 @@ impl User {
         }
     }
 
-    pub(crate) async fn seek_mutex(&self, lock: LockId) -> Option<Having> {
+    pub(crate) async fn acquire_mutex(&self, lock: LockId) -> Option<HeldGuard> {
         let name = self.sim.locks.get(usize::from(lock.0))?.name.clone();
-        let mut mutex = self.sim.expect("load", self.client.mutex(name))?;
-        if let Some(every) = self.sim.habits.free_every {
+        let mut mutex = self.sim.expect("workload", self.client.mutex(name))?;
+        if let Some(every) = self.sim.config.free_every {
             mutex = mutex.share(every);
         }
-        let (lease, keeping) = self.keeping();
+        let (lease, lease_policy) = self.lease_policy();
         if let Some(lease) = lease {
             mutex = mutex.lease(lease);
         }
-        if self.chance.chance(self.sim.habits.own_values) {
+        if self.chance.chance(self.sim.config.own_values) {
             // Few enough that others have the same.
             mutex = mutex.value(format!("value {}", self.chance.below(3))).ok()?;
         }
-        let manners = self.sim.manners;
+        let handoff = self.sim.handoff;
         let mut keep_for = None;
-        if self.chance.chance(manners.sticky) {
+        if self.chance.chance(handoff.sticky) {
             let tenths = u32::try_from(self.chance.between(1, 10)).unwrap_or(1);
-            let idle = manners.keep_for * tenths / 10;
+            let idle = handoff.keep_for * tenths / 10;
             mutex = mutex.sticky(idle);
             keep_for = Some(idle);
         }
-        let quest = self.quest_of_mutex(mutex, keep_for);
-        self.seek(&[lock], quest, None, keeping, Portion::Whole).await
+        let call = self.mutex_call(mutex, keep_for);
+        self.acquire_locks(&[lock], call, None, lease_policy, Portion::Whole).await
     }
 
-    fn quest_of_mutex(&self, mutex: Mutex, keep_for: Option<Duration>) -> Quest {
-        let (way, limit) = self.way();
-        let kept = move |guard| Kept::Mutex(guard, keep_for);
-        let seeking: BoxFuture<'static, Sought> = match way {
-            Way::Try => Box::pin(async move { attempt(mutex.try_acquire().await, kept) }),
-            Way::Wait(_) => Box::pin(async move { got(mutex.acquire_timeout(limit).await, kept) }),
-            Way::Poll(_) => {
+    fn mutex_call(&self, mutex: Mutex, keep_for: Option<Duration>) -> AcquireCall {
+        let (method, limit) = self.draw_method();
+        let kept = move |guard| AnyGuard::Mutex(guard, keep_for);
+        let acquiring: BoxFuture<'static, CallOutcome> = match method {
+            AcquireMethod::Try => Box::pin(async move { attempt(mutex.try_acquire().await, kept) }),
+            AcquireMethod::Wait(_) => Box::pin(async move { got(mutex.acquire_timeout(limit).await, kept) }),
+            AcquireMethod::Poll(_) => {
                 let polling = mutex.retry(polling()).wait(limit);
                 Box::pin(async move { got(polling.acquire().await, kept) })
             }
             _ => Box::pin(async move { got(mutex.acquire().await, kept) }),
         };
-        Quest { way, seeking }
+        AcquireCall { method, acquiring }
     }
 
     /// Acquires a ReentrantMutex, which its owner may have `depth` times in this task.
-    async fn enter(&self, lock: LockId, owner: Option<&Owner>, depth: usize) -> Option<Having> {
+    async fn enter(&self, lock: LockId, owner: Option<&Owner>, depth: usize) -> Option<HeldGuard> {
         let name = self.sim.locks.get(usize::from(lock.0))?.name.clone();
-        let mut mutex = self.sim.expect("load", self.client.reentrant_mutex(name))?;
-        if let Some(every) = self.sim.habits.free_every {
+        let mut mutex = self.sim.expect("workload", self.client.reentrant_mutex(name))?;
+        if let Some(every) = self.sim.config.free_every {
             mutex = mutex.share(every);
         }
-        let (lease, mut keeping) = self.keeping();
+        let (lease, mut lease_policy) = self.lease_policy();
         if let Some(lease) = lease {
             mutex = mutex.lease(lease);
             if self.chance.chance(300) {
                 mutex = mutex.sum_leases(true);
-                keeping = Keeping::Added(lease);
+                lease_policy = LeasePolicy::Added(lease);
             }
         }
         let mut scope = None;
@@ -179,120 +179,125 @@ impl User {
             }
         }
         let known = owner.cloned().or_else(Owner::current).map(|owner| self.sim.owner_id(&owner));
-        let quest = self.quest_of_reentrant(mutex, scope, depth > 0);
-        self.seek(&[lock], quest, known, keeping, Portion::Whole).await
+        let call = self.reentrant_call(mutex, scope, depth > 0);
+        self.acquire_locks(&[lock], call, known, lease_policy, Portion::Whole).await
     }
 
-    fn quest_of_reentrant(&self, mutex: ReentrantMutex, scope: Option<Owner>, again: bool) -> Quest {
-        let (way, limit) = self.way();
+    fn reentrant_call(&self, mutex: ReentrantMutex, scope: Option<Owner>, again: bool) -> AcquireCall {
+        let (method, limit) = self.draw_method();
         // Who has it already is not kept waiting, but may have lost it.
-        let way = if again && way == Way::WaitForEver { Way::Wait(limit) } else { way };
-        let seeking: BoxFuture<'static, Sought> = match way {
-            Way::Try => Box::pin(async move { attempt(mutex.try_acquire().await, Kept::Reentrant) }),
-            Way::Wait(_) => Box::pin(async move { got(mutex.acquire_timeout(limit).await, Kept::Reentrant) }),
-            Way::Poll(_) => {
-                let polling = mutex.retry(polling()).wait(limit);
-                Box::pin(async move { got(polling.acquire().await, Kept::Reentrant) })
+        let method =
+            if again && method == AcquireMethod::WaitForEver { AcquireMethod::Wait(limit) } else { method };
+        let acquiring: BoxFuture<'static, CallOutcome> = match method {
+            AcquireMethod::Try => {
+                Box::pin(async move { attempt(mutex.try_acquire().await, AnyGuard::Reentrant) })
             }
-            _ => Box::pin(async move { got(mutex.acquire().await, Kept::Reentrant) }),
+            AcquireMethod::Wait(_) => {
+                Box::pin(async move { got(mutex.acquire_timeout(limit).await, AnyGuard::Reentrant) })
+            }
+            AcquireMethod::Poll(_) => {
+                let polling = mutex.retry(polling()).wait(limit);
+                Box::pin(async move { got(polling.acquire().await, AnyGuard::Reentrant) })
+            }
+            _ => Box::pin(async move { got(mutex.acquire().await, AnyGuard::Reentrant) }),
         };
         match scope {
-            Some(owner) => Quest { way, seeking: Box::pin(owner.scope(seeking)) },
-            None => Quest { way, seeking },
+            Some(owner) => AcquireCall { method, acquiring: Box::pin(owner.scope(acquiring)) },
+            None => AcquireCall { method, acquiring },
         }
     }
 
     /// Some of the Mutexes at once: two, or all.
-    async fn seek_several(&self, mutexes: &[LockId]) -> Option<Having> {
+    async fn acquire_several(&self, mutexes: &[LockId]) -> Option<HeldGuard> {
         let mut locks = mutexes.to_vec();
         while locks.len() > 2 && self.chance.chance(500) {
             locks.swap_remove(usize::try_from(self.chance.below(locks.len() as u64)).unwrap_or(0));
         }
         let names = locks.iter().filter_map(|lock| self.sim.locks.get(usize::from(lock.0)));
         let names = names.map(|lock| lock.name.clone());
-        let mut all = self.sim.expect("load", self.client.multi_mutex(names))?;
-        let (lease, keeping) = self.keeping();
+        let mut all = self.sim.expect("workload", self.client.multi_mutex(names))?;
+        let (lease, lease_policy) = self.lease_policy();
         if let Some(lease) = lease {
             all = all.lease(lease);
         }
-        let quest = self.quest_of_several(all);
-        self.seek(&locks, quest, None, keeping, Portion::Whole).await
+        let call = self.several_call(all);
+        self.acquire_locks(&locks, call, None, lease_policy, Portion::Whole).await
     }
 
-    fn quest_of_several(&self, all: MultiMutex) -> Quest {
-        let (way, limit) = self.way();
-        match way {
-            Way::Try => {
+    fn several_call(&self, all: MultiMutex) -> AcquireCall {
+        let (method, limit) = self.draw_method();
+        match method {
+            AcquireMethod::Try => {
                 let tried = async move {
                     match all.try_acquire().await {
-                        Ok(MultiAttempt::Granted(guard)) => Sought::Got(Box::new(Kept::All(guard))),
-                        Ok(MultiAttempt::Taken { .. }) => Sought::Missed(Miss::Taken),
-                        Err(error) => Sought::Missed(miss(&error)),
+                        Ok(MultiAttempt::Granted(guard)) => CallOutcome::Got(Box::new(AnyGuard::All(guard))),
+                        Ok(MultiAttempt::Taken { .. }) => CallOutcome::NotAcquired(AcquireFailure::Taken),
+                        Err(error) => CallOutcome::NotAcquired(miss(&error)),
                     }
                 };
-                Quest { way: Way::TryAll, seeking: Box::pin(tried) }
+                AcquireCall { method: AcquireMethod::TryAll, acquiring: Box::pin(tried) }
             }
-            Way::Wait(_) | Way::Poll(_) => Quest {
-                way: Way::All(Some(limit)),
-                seeking: Box::pin(async move { got(all.acquire_timeout(limit).await, Kept::All) }),
+            AcquireMethod::Wait(_) | AcquireMethod::Poll(_) => AcquireCall {
+                method: AcquireMethod::All(Some(limit)),
+                acquiring: Box::pin(async move { got(all.acquire_timeout(limit).await, AnyGuard::All) }),
             },
-            _ => Quest {
-                way: Way::All(None),
-                seeking: Box::pin(async move { got(all.acquire().await, Kept::All) }),
+            _ => AcquireCall {
+                method: AcquireMethod::All(None),
+                acquiring: Box::pin(async move { got(all.acquire().await, AnyGuard::All) }),
             },
         }
     }
 
     /// For how long a hold is to be had.
-    pub(crate) fn keeping(&self) -> (Option<Duration>, Keeping) {
+    pub(crate) fn lease_policy(&self) -> (Option<Duration>, LeasePolicy) {
         if self.chance.chance(400) {
             let lease = Duration::from_micros(self.chance.between(200_000, 8_000_000));
-            return (Some(lease), Keeping::Given(lease));
+            return (Some(lease), LeasePolicy::Given(lease));
         }
         (None, self.renewed())
     }
 
     /// As it is kept where nothing else is said.
-    pub(crate) const fn renewed(&self) -> Keeping {
-        Keeping::Renewed(self.watchdog)
+    pub(crate) const fn renewed(&self) -> LeasePolicy {
+        LeasePolicy::Renewed(self.watchdog)
     }
 
-    pub(crate) fn way(&self) -> (Way, Duration) {
+    pub(crate) fn draw_method(&self) -> (AcquireMethod, Duration) {
         let limit = Duration::from_micros(self.chance.between(1_000, 5_000_000));
-        let way = match self.chance.below(10) {
-            0..2 => Way::Try,
-            2..5 => Way::Wait(limit),
-            5 => Way::Poll(limit),
-            _ => Way::WaitForEver,
+        let method = match self.chance.below(10) {
+            0..2 => AcquireMethod::Try,
+            2..5 => AcquireMethod::Wait(limit),
+            5 => AcquireMethod::Poll(limit),
+            _ => AcquireMethod::WaitForEver,
         };
-        (way, limit)
+        (method, limit)
     }
 
-    pub(crate) async fn seek(
+    pub(crate) async fn acquire_locks(
         &self,
         locks: &[LockId],
-        quest: Quest,
+        call: AcquireCall,
         owner: Option<OwnerId>,
-        keeping: Keeping,
+        lease_policy: LeasePolicy,
         portion: Portion,
-    ) -> Option<Having> {
+    ) -> Option<HeldGuard> {
         let note = |what| locks.iter().for_each(|lock| self.note(*lock, what));
-        note(TaskEvent::Seeks(quest.way, owner));
-        match self.drop_some(quest.seeking).await {
-            Sought::Got(kept) => return Some(Having::new(self, *kept, keeping, portion)),
-            Sought::Missed(miss) => note(TaskEvent::Missed(miss)),
-            Sought::Dropped => note(TaskEvent::Cancelled),
+        note(TaskEvent::Acquiring(call.method, owner));
+        match self.drop_some(call.acquiring).await {
+            CallOutcome::Got(kept) => return Some(HeldGuard::new(self, *kept, lease_policy, portion)),
+            CallOutcome::NotAcquired(miss) => note(TaskEvent::NotAcquired(miss)),
+            CallOutcome::Dropped => note(TaskEvent::Cancelled),
         }
         None
     }
 
-    async fn drop_some(&self, seeking: BoxFuture<'static, Sought>) -> Sought {
-        self.unless_dropped(seeking).await.unwrap_or(Sought::Dropped)
+    async fn drop_some(&self, acquiring: BoxFuture<'static, CallOutcome>) -> CallOutcome {
+        self.unless_dropped(acquiring).await.unwrap_or(CallOutcome::Dropped)
     }
 
-    /// Waits for something, unless it is one of those that are dropped half-way.
+    /// Waits for something, unless it is one of those that are dropped half-method.
     pub(crate) async fn unless_dropped<T>(&self, doing: BoxFuture<'static, T>) -> Option<T> {
-        if !self.chance.chance(self.sim.habits.drops) {
+        if !self.chance.chance(self.sim.config.drops) {
             return Some(doing.await);
         }
         if self.chance.chance(500) {
@@ -307,7 +312,7 @@ impl User {
     }
 
     /// Holds what it has got, enters it again if it is a ReentrantMutex, and gives everything back in any order.
-    async fn hold(&self, first: Having, reentrant: Option<LockId>) {
+    async fn hold(&self, first: HeldGuard, reentrant: Option<LockId>) {
         let mut had = vec![first];
         let owner = had[0].kept.owner().cloned();
         let steps = self.chance.below(if reentrant.is_some() { 7 } else { 4 });
@@ -316,7 +321,7 @@ impl User {
                 return;
             }
             let enters = reentrant
-                .filter(|_| had.len() < DEEPEST && self.chance.chance(self.sim.habits.enters))
+                .filter(|_| had.len() < DEEPEST && self.chance.chance(self.sim.config.enters))
                 .zip(owner.as_ref());
             if let Some((lock, owner)) = enters {
                 let depth = had.len();
@@ -324,19 +329,19 @@ impl User {
                 let again = self.meanwhile(&mut had, again).await;
                 had.extend(again);
             } else if had.len() > 1 && self.chance.chance(300) {
-                self.let_one_go(&mut had).await;
+                self.release_any(&mut had).await;
             } else {
                 self.work(&mut had).await;
             }
-            self.face_losses(&mut had).await;
+            self.release_lost(&mut had).await;
         }
-        self.let_all_go(had).await;
+        self.release_all(had).await;
     }
 
     /// Gives back what it has, in any order.
-    pub(crate) async fn let_all_go(&self, mut had: Vec<Having>) {
+    pub(crate) async fn release_all(&self, mut had: Vec<HeldGuard>) {
         while !had.is_empty() {
-            self.let_one_go(&mut had).await;
+            self.release_any(&mut had).await;
             if !had.is_empty() && self.chance.chance(500) {
                 let pause = self.pause(Duration::from_millis(600));
                 self.meanwhile(&mut had, pause).await;
@@ -345,7 +350,7 @@ impl User {
     }
 
     /// Does something, and hears meanwhile what is lost.
-    pub(crate) async fn meanwhile<T>(&self, had: &mut [Having], doing: impl Future<Output = T>) -> T {
+    pub(crate) async fn meanwhile<T>(&self, had: &mut [HeldGuard], doing: impl Future<Output = T>) -> T {
         let mut doing = pin!(doing);
         loop {
             let (at, loss) = match select(pin!(lost(had)), &mut doing).await {
@@ -357,15 +362,15 @@ impl User {
     }
 
     /// Does some work with what it has, until something of it is lost.
-    pub(crate) async fn work(&self, had: &mut [Having]) {
+    pub(crate) async fn work(&self, had: &mut [HeldGuard]) {
         let at = usize::try_from(self.chance.below(had.len() as u64)).unwrap_or(0);
-        let (kept, grips) = (had[at].kept.clone(), had[at].grips.clone());
+        let (kept, guard_ids) = (had[at].kept.clone(), had[at].guard_ids.clone());
         let work = async {
-            let longest = if self.chance.chance(self.sim.habits.long_holds) { 12_000 } else { 600 };
+            let longest = if self.chance.chance(self.sim.config.long_holds) { 12_000 } else { 600 };
             self.pause(Duration::from_millis(longest)).await;
             // Whoever works on is told by the signal.
             if kept.check().is_ok() && self.chance.chance(200) {
-                self.extend(&kept, &grips).await;
+                self.extend(&kept, &guard_ids).await;
             }
         };
         let told = match select(pin!(lost(had)), pin!(work)).await {
@@ -377,10 +382,10 @@ impl User {
         }
     }
 
-    async fn extend(&self, kept: &Kept, grips: &[(LockId, crate::event::Grip)]) {
-        let note = |what: &dyn Fn(crate::event::Grip) -> TaskEvent| {
-            for (lock, grip) in grips {
-                self.note(*lock, what(*grip));
+    async fn extend(&self, kept: &AnyGuard, guard_ids: &[(LockId, crate::event::GuardId)]) {
+        let note = |what: &dyn Fn(crate::event::GuardId) -> TaskEvent| {
+            for (lock, guard_id) in guard_ids {
+                self.note(*lock, what(*guard_id));
             }
         };
         let lease = Duration::from_micros(self.chance.between(1_000, 4_000_000));
@@ -392,46 +397,46 @@ impl User {
         if extended.is_ok() {
             let until = if asked_for_less { until } else { Instant::default() };
             self.sim.sample(self.task.host);
-            note(&|grip| TaskEvent::Extended(grip, until));
+            note(&|guard_id| TaskEvent::Extended(guard_id, until));
         }
     }
 
     /// Gives back what was lost, perhaps after a while in which it hangs, and keeps what is no lock any more from being
     /// dropped.
-    pub(crate) async fn face_losses(&self, had: &mut Vec<Having>) {
-        while let Some(at) = had.iter().position(|having| having.is_lost) {
+    pub(crate) async fn release_lost(&self, had: &mut Vec<HeldGuard>) {
+        while let Some(at) = had.iter().position(|held_guard| held_guard.is_lost) {
             if self.chance.chance(200) {
                 let hangs = self.pause(Duration::from_secs(8));
                 self.meanwhile(had, hangs).await;
             }
             let lost = had.swap_remove(at);
-            let letting = self.let_go(lost);
+            let letting = self.release_guard(lost);
             self.meanwhile(had, letting).await;
         }
     }
 
-    pub(crate) async fn let_one_go(&self, had: &mut Vec<Having>) {
+    pub(crate) async fn release_any(&self, had: &mut Vec<HeldGuard>) {
         let at = usize::try_from(self.chance.below(had.len() as u64)).unwrap_or(0);
         let one = had.swap_remove(at);
-        let letting = self.let_go(one);
+        let letting = self.release_guard(one);
         self.meanwhile(had, letting).await;
     }
 
-    pub(crate) async fn let_go(&self, having: Having) {
+    pub(crate) async fn release_guard(&self, held_guard: HeldGuard) {
         if self.chance.chance(150) {
-            return having.drop(self);
+            return held_guard.drop(self);
         }
-        let dropped = self.chance.chance(self.sim.habits.drops);
+        let dropped = self.chance.chance(self.sim.config.drops);
         let polls = if dropped { self.chance.between(1, 3) } else { u64::MAX };
-        having.release(self, polls).await;
+        held_guard.release(self, polls).await;
     }
 }
 
 /// Waits until something of this is lost, of which nobody has been told; says what.
-async fn lost(had: &[Having]) -> (usize, Loss) {
-    let each = had.iter().enumerate().filter(|(_, having)| !having.is_lost);
+async fn lost(had: &[HeldGuard]) -> (usize, Loss) {
+    let each = had.iter().enumerate().filter(|(_, held_guard)| !held_guard.is_lost);
     let each: Vec<_> =
-        each.map(|(at, having)| Box::pin(async move { (at, having.kept.lost().await) })).collect();
+        each.map(|(at, held_guard)| Box::pin(async move { (at, held_guard.kept.lost().await) })).collect();
     if each.is_empty() {
         return std::future::pending().await;
     }
@@ -442,26 +447,32 @@ pub(crate) fn polling() -> RetryPolicy {
     RetryPolicy::constant(Duration::from_millis(150)).tries(8)
 }
 
-pub(crate) fn attempt<G>(attempt: Result<Attempt<G>, AcquireError>, kept: impl FnOnce(G) -> Kept) -> Sought {
+pub(crate) fn attempt<G>(
+    attempt: Result<Attempt<G>, AcquireError>,
+    kept: impl FnOnce(G) -> AnyGuard,
+) -> CallOutcome {
     match attempt {
-        Ok(Attempt::Granted(guard)) => Sought::Got(Box::new(kept(guard))),
-        Ok(Attempt::Taken(_)) => Sought::Missed(Miss::Taken),
-        Err(error) => Sought::Missed(miss(&error)),
+        Ok(Attempt::Granted(guard)) => CallOutcome::Got(Box::new(kept(guard))),
+        Ok(Attempt::Taken(_)) => CallOutcome::NotAcquired(AcquireFailure::Taken),
+        Err(error) => CallOutcome::NotAcquired(miss(&error)),
     }
 }
 
-pub(crate) fn got<G>(guard: Result<G, AcquireError>, kept: impl FnOnce(G) -> Kept) -> Sought {
-    guard.map_or_else(|error| Sought::Missed(miss(&error)), |guard| Sought::Got(Box::new(kept(guard))))
+pub(crate) fn got<G>(guard: Result<G, AcquireError>, kept: impl FnOnce(G) -> AnyGuard) -> CallOutcome {
+    guard.map_or_else(
+        |error| CallOutcome::NotAcquired(miss(&error)),
+        |guard| CallOutcome::Got(Box::new(kept(guard))),
+    )
 }
 
-pub(crate) fn miss(error: &AcquireError) -> Miss {
+pub(crate) fn miss(error: &AcquireError) -> AcquireFailure {
     match error {
-        AcquireError::OutOfTries { .. } => Miss::Taken,
-        AcquireError::TimedOut { .. } => Miss::TimedOut,
-        AcquireError::LeaseTooShort { .. } => Miss::TooSlow,
-        AcquireError::Lost(_) => Miss::Lost,
-        AcquireError::Impossible(_) => Miss::Impossible,
-        _ => Miss::Fault,
+        AcquireError::OutOfTries { .. } => AcquireFailure::Taken,
+        AcquireError::TimedOut { .. } => AcquireFailure::TimedOut,
+        AcquireError::LeaseTooShort { .. } => AcquireFailure::TooSlow,
+        AcquireError::Lost(_) => AcquireFailure::Lost,
+        AcquireError::Impossible(_) => AcquireFailure::Impossible,
+        _ => AcquireFailure::Fault,
     }
 }
 

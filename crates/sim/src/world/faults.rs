@@ -7,16 +7,16 @@ use std::time::Duration;
 
 /// What kind of faults a run has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Climate {
+pub enum FaultProfile {
     /// None.
-    Calm,
+    None,
     /// The network, the processes and the server fail as the docs promise to bear: messages are lost, late, doubled and
     /// out of order; processes stand still and die; the server restarts with its data; clocks drift.
-    Rough,
+    Tolerated,
     /// The store forgets as well: restarts without data, a fail-over to a replica that lags, deleted keys.
-    Forgetful,
+    DataLoss,
     /// Clocks jump, or drift by more than the allowance.
-    BadClocks,
+    ClockFaults,
 }
 
 /// Something that goes wrong at one time.
@@ -32,13 +32,13 @@ pub(crate) enum Fault {
     Delete { lock: u8 },
 }
 
-/// The weather of one run.
+/// The fault_plan of one run.
 #[derive(Debug)]
-pub(crate) struct Weather {
-    pub(crate) climate: Climate,
+pub(crate) struct FaultPlan {
+    pub(crate) profile: FaultProfile,
     pub(crate) faults: Vec<(Instant, Fault)>,
     /// When everything is well again.
-    pub(crate) heals_at: Instant,
+    pub(crate) faults_end_at: Instant,
     /// How long a message takes.
     pub(crate) latency_us: (u64, u64),
     /// Whether the messages of a connection keep their order.
@@ -51,55 +51,55 @@ pub(crate) struct Weather {
     pub(crate) drift_ppm: i64,
 }
 
-impl Weather {
+impl FaultPlan {
     pub(crate) fn draw(chance: &Random, slots: usize, locks: u8) -> Self {
-        let climate = match chance.below(100) {
-            0..10 => Climate::Calm,
-            10..70 => Climate::Rough,
-            70..87 => Climate::Forgetful,
-            _ => Climate::BadClocks,
+        let profile = match chance.below(100) {
+            0..10 => FaultProfile::None,
+            10..70 => FaultProfile::Tolerated,
+            70..87 => FaultProfile::DataLoss,
+            _ => FaultProfile::ClockFaults,
         };
-        let heals_at = Instant(chance.between(3_000_000, 15_000_000));
-        let calm = climate == Climate::Calm;
+        let faults_end_at = Instant(chance.between(3_000_000, 15_000_000));
+        let calm = profile == FaultProfile::None;
         // Some runs have bad messages and no other fault, some the reverse, most have both.
         let rate = |most: u64| if calm || chance.chance(300) { 0 } else { chance.between(0, most) };
         let (lost, late, twice) = (rate(60), rate(60), rate(60));
         let count = if calm || chance.chance(100) { 0 } else { chance.between(1, 8) };
-        let mut weather = Self {
-            climate,
+        let mut fault_plan = Self {
+            profile,
             faults: Vec::new(),
-            heals_at,
+            faults_end_at,
             latency_us: (20, chance.between(50, 3_000)),
             in_order: chance.chance(700),
             lost,
             late,
             twice,
-            drift_ppm: match climate {
+            drift_ppm: match profile {
                 // The allowance is 1 %, and has to cover the difference of two clocks.
-                Climate::Calm => 0,
-                Climate::BadClocks => 60_000,
+                FaultProfile::None => 0,
+                FaultProfile::ClockFaults => 60_000,
                 _ => 4_500,
             },
         };
         for _ in 0..count {
-            let at = Instant(chance.between(200_000, heals_at.0));
-            let fault = weather.fault(chance, slots, locks);
-            weather.faults.push((at, fault));
+            let at = Instant(chance.between(200_000, faults_end_at.0));
+            let fault = fault_plan.fault(chance, slots, locks);
+            fault_plan.faults.push((at, fault));
         }
-        weather
+        fault_plan
     }
 
     fn fault(&self, chance: &Random, slots: usize, locks: u8) -> Fault {
         let slot = usize::try_from(chance.below(slots as u64)).unwrap_or(0);
         let lasts = |most_ms: u64| Duration::from_micros(chance.between(1_000, most_ms * 1000));
         let special = chance.below(12);
-        match (self.climate, special) {
-            (Climate::Forgetful, 0..2) => Fault::Restart { lasts: lasts(2_000), with_data: false },
-            (Climate::Forgetful, 2..4) => Fault::FailOver { lasts: lasts(3_000), lag: lasts(300) },
-            (Climate::Forgetful, 4) => {
+        match (self.profile, special) {
+            (FaultProfile::DataLoss, 0..2) => Fault::Restart { lasts: lasts(2_000), with_data: false },
+            (FaultProfile::DataLoss, 2..4) => Fault::FailOver { lasts: lasts(3_000), lag: lasts(300) },
+            (FaultProfile::DataLoss, 4) => {
                 Fault::Delete { lock: u8::try_from(chance.below(locks.into())).unwrap_or(0) }
             }
-            (Climate::BadClocks, 0..5) => {
+            (FaultProfile::ClockFaults, 0..5) => {
                 let by = i64::try_from(chance.between(1_000, 40_000_000)).unwrap_or(0);
                 Fault::Jump { by_us: if chance.chance(500) { by } else { -by } }
             }
@@ -122,9 +122,9 @@ impl Weather {
         back.sum()
     }
 
-    /// What the docs promise in such weather.
+    /// What the docs promise in such fault_plan.
     pub(crate) fn promises(&self) -> Promises {
-        let clocks = self.climate != Climate::BadClocks;
+        let clocks = self.profile != FaultProfile::ClockFaults;
         Promises { exclusion: clocks, clocks }
     }
 }

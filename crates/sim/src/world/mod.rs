@@ -8,28 +8,28 @@ pub(crate) mod server;
 pub(crate) mod store;
 pub(crate) mod time;
 
-use crate::checks::recorder::{Counts, Violation, Watch};
-use crate::event::{Belief, Event, Gain, Grip, HostEvent, LockId, OwnerId, TaskEvent, TaskId};
-use crate::mutants::Bug;
-use crate::workload::burst::Manners;
-use crate::workload::guards::Kept;
+use crate::checks::recorder::{Counts, Recorder, Violation};
+use crate::event::{Event, GuardId, HostEvent, LockId, NewGuard, OwnerId, TaskEvent, TaskId, Validity};
+use crate::mutants::Mutant;
+use crate::workload::burst::HandoffConfig;
+use crate::workload::guards::AnyGuard;
 use crate::workload::once_per::Period;
-use crate::workload::{Habits, Numbers, admin, process, stranger};
-use environment::SimWorld;
-use faults::{Climate, Fault, Weather};
-use network::Net;
-use scheduler::{HostId, Kernel, Stepped};
-use server::Server;
-use store::SimStore;
-use time::{Clock, Instant};
-use leasehold_testkit::Random;
+use crate::workload::{SharedLimits, WorkloadConfig, admin, process, stranger};
+use environment::ProcessEnvironment;
+use faults::{Fault, FaultPlan, FaultProfile};
 use leasehold::Owner;
 use leasehold_core::{AUDIT_KEPT, Kind, Lock, LockName};
+use leasehold_testkit::Random;
+use network::Net;
+use scheduler::{HostId, Scheduler, StepResult};
+use server::Server;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
+use store::SimStore;
+use time::{Clock, Instant};
 
 /// How long after everything is well all tasks may take to end: each waits for a few others at most.
 const SERVED_WITHIN: Duration = Duration::from_secs(150);
@@ -45,8 +45,8 @@ const STEPS: u64 = 5_000_000;
 pub struct Run {
     /// What everything is drawn from.
     pub seed: u64,
-    /// The bug that is planted.
-    pub bug: Option<Bug>,
+    /// The mutant that is planted.
+    pub mutant: Option<Mutant>,
     /// Set to have a line for everything that happens.
     pub with_trace: bool,
 }
@@ -54,21 +54,21 @@ pub struct Run {
 impl Run {
     /// A run as it should be.
     pub const fn new(seed: u64) -> Self {
-        Self { seed, bug: None, with_trace: false }
+        Self { seed, mutant: None, with_trace: false }
     }
 
     /// Whether it has locks that several can have side by side: one run in three.
-    pub const fn has_sharers(&self) -> bool {
+    pub const fn has_shared_locks(&self) -> bool {
         self.seed.is_multiple_of(3)
     }
 
     /// Whether it has Elections: one run in six.
-    pub const fn has_leaders(&self) -> bool {
+    pub const fn has_elections(&self) -> bool {
         self.seed % 6 == 1
     }
 
     /// Whether something is done once in a period: another one in six.
-    pub const fn has_turns(&self) -> bool {
+    pub const fn has_periods(&self) -> bool {
         self.seed % 6 == 4
     }
 }
@@ -81,34 +81,34 @@ pub struct Outcome {
     /// How much happened.
     pub counts: Counts,
     /// What kind of faults it had.
-    pub climate: Climate,
+    pub profile: FaultProfile,
     /// What happened, if that was wanted.
     pub trace: Vec<String>,
 }
 
 /// One world.
 pub(crate) struct Sim {
-    pub(crate) kernel: Kernel,
-    pub(crate) weather: Weather,
-    pub(crate) habits: Habits,
-    pub(crate) manners: Manners,
-    pub(crate) numbers: Numbers,
+    pub(crate) scheduler: Scheduler,
+    pub(crate) fault_plan: FaultPlan,
+    pub(crate) config: WorkloadConfig,
+    pub(crate) handoff: HandoffConfig,
+    pub(crate) limits: SharedLimits,
     pub(crate) locks: Vec<Lock>,
     /// What is done once in a period, if anything is.
     pub(crate) period: Option<Period>,
-    pub(crate) bug: Option<Bug>,
+    pub(crate) mutant: Option<Mutant>,
     pub(crate) net: Mutex<Net>,
-    pub(crate) watch: Mutex<Watch>,
-    guards: Mutex<Vec<Watched>>,
-    machines: Mutex<Vec<Machine>>,
-    stops: Mutex<BTreeMap<HostId, Stops>>,
-    pub(crate) grips: AtomicU32,
-    owners: Mutex<Owners>,
+    pub(crate) watch: Mutex<Recorder>,
+    guards: Mutex<Vec<WatchedGuard>>,
+    slots_in_use: Mutex<Vec<ProcessSlot>>,
+    stops: Mutex<BTreeMap<HostId, StopTime>>,
+    pub(crate) last_guard_id: AtomicU32,
+    owners: Mutex<OwnerRegistry>,
 }
 
 /// The owners of a run.
 #[derive(Default)]
-struct Owners {
+struct OwnerRegistry {
     /// In the order in which they came up.
     known: Vec<String>,
     /// Headers in which processes tell each other for whom they work.
@@ -116,23 +116,23 @@ struct Owners {
 }
 
 /// A guard that somebody has.
-struct Watched {
-    world: SimWorld,
+struct WatchedGuard {
+    world: ProcessEnvironment,
     task: TaskId,
-    grips: Vec<(LockId, Grip)>,
-    kept: Weak<Kept>,
+    guard_ids: Vec<(LockId, GuardId)>,
+    kept: Weak<AnyGuard>,
     until: Instant,
 }
 
 /// Where processes run, one after the other.
-struct Machine {
+struct ProcessSlot {
     host: HostId,
     chance: Random,
 }
 
 /// How long a process has stood still.
 #[derive(Default)]
-struct Stops {
+struct StopTime {
     since: Option<Instant>,
     total: Duration,
 }
@@ -142,70 +142,75 @@ pub fn run(run: &Run) -> Outcome {
     let chance = Random::from_seed(run.seed);
     let slots = usize::try_from(chance.between(1, 4)).unwrap_or(1);
     let locks = u8::try_from(*chance.pick(&[1, 2, 2, 3])).unwrap_or(1);
-    let weather = Weather::draw(&chance, slots, locks);
-    let climate = weather.climate;
-    let clock = Clock::new(1_760_000_000_000_000 + chance.below(1_000_000), drift(&chance, &weather));
+    let fault_plan = FaultPlan::draw(&chance, slots, locks);
+    let profile = fault_plan.profile;
+    let clock = Clock::new(1_760_000_000_000_000 + chance.below(1_000_000), drift(&chance, &fault_plan));
     let mut locks: Vec<_> = (0..locks).filter_map(|number| lock(number, &chance)).collect();
     // Drawn apart, so that the other runs are what they were.
     let apart = Random::from_seed(!run.seed);
-    let numbers = Numbers::draw(&apart);
-    let manners = Manners::draw(&Random::from_seed(run.seed.rotate_left(32)));
-    if run.has_sharers() {
+    let limits = SharedLimits::draw(&apart);
+    let handoff = HandoffConfig::draw(&Random::from_seed(run.seed.rotate_left(32)));
+    if run.has_shared_locks() {
         locks = locks.into_iter().map(|lock| shared(lock, &apart)).collect();
     }
-    if run.has_leaders() {
+    if run.has_elections() {
         locks = led(locks, &apart);
     }
-    let period = run.has_turns().then(|| Period::draw(&apart));
+    let period = run.has_periods().then(|| Period::draw(&apart));
     if let Some(first) = locks.first_mut().filter(|_| period.is_some()) {
         first.kind = Kind::Mutex;
     }
     let kinds: Vec<_> = locks.iter().map(|lock| lock.kind).collect();
-    let server = Server::new(clock, climate == Climate::Forgetful, kinds.clone());
+    let server = Server::new(clock, profile == FaultProfile::DataLoss, kinds.clone());
     let net = Net::new(chance.branch(), server);
-    let (kernel_chance, habits) = (chance.branch(), Habits::draw(&chance));
+    let (kernel_chance, config) = (chance.branch(), WorkloadConfig::draw(&chance));
     let sim = Arc::new(Sim {
-        kernel: Kernel::new(kernel_chance),
-        habits,
-        manners,
-        numbers,
+        scheduler: Scheduler::new(kernel_chance),
+        config,
+        handoff,
+        limits,
         locks,
         period,
-        bug: run.bug,
+        mutant: run.mutant,
         net: Mutex::new(net),
-        watch: Mutex::new(Watch::new(weather.promises(), habits.free_every.is_some(), kinds, run.with_trace)),
+        watch: Mutex::new(Recorder::new(
+            fault_plan.promises(),
+            config.free_every.is_some(),
+            kinds,
+            run.with_trace,
+        )),
         guards: Mutex::default(),
-        machines: Mutex::default(),
+        slots_in_use: Mutex::default(),
         stops: Mutex::default(),
-        grips: AtomicU32::default(),
+        last_guard_id: AtomicU32::default(),
         owners: Mutex::default(),
-        weather,
+        fault_plan,
     });
     for _ in 0..slots {
         let chance = chance.branch();
         let host = sim.boot(&chance);
-        hold(&sim.machines).push(Machine { host, chance });
+        locked(&sim.slots_in_use).push(ProcessSlot { host, chance });
     }
     if chance.chance(250) {
-        let host = sim.kernel.add_host(Clock::new(0, 0));
-        sim.kernel.spawn(host, Box::pin(stranger(sim.clone(), chance.branch())));
+        let host = sim.scheduler.add_host(Clock::new(0, 0));
+        sim.scheduler.spawn(host, Box::pin(stranger(sim.clone(), chance.branch())));
     }
     if chance.chance(300) {
-        let (host, chance) = (sim.kernel.add_host(Clock::new(0, 0)), chance.branch());
-        sim.kernel.spawn(host, Box::pin(admin::monitor(sim.store(host, &chance), chance)));
+        let (host, chance) = (sim.scheduler.add_host(Clock::new(0, 0)), chance.branch());
+        sim.scheduler.spawn(host, Box::pin(admin::monitor(sim.store(host, &chance), chance)));
     }
     if chance.chance(200) {
-        let (host, chance) = (sim.kernel.add_host(Clock::new(0, 0)), chance.branch());
-        sim.kernel.spawn(host, Box::pin(admin::operator(sim.store(host, &chance), chance)));
+        let (host, chance) = (sim.scheduler.add_host(Clock::new(0, 0)), chance.branch());
+        sim.scheduler.spawn(host, Box::pin(admin::operator(sim.store(host, &chance), chance)));
     }
-    sim.enter_faults();
+    sim.schedule_faults();
     sim.live();
-    sim.kernel.end();
-    let mut watch = hold(&sim.watch);
+    sim.scheduler.end();
+    let mut watch = locked(&sim.watch);
     Outcome {
         violation: watch.violation.take(),
         counts: watch.counts,
-        climate,
+        profile,
         trace: watch.trace.take().unwrap_or_default(),
     }
 }
@@ -236,33 +241,33 @@ fn led(locks: Vec<Lock>, chance: &Random) -> Vec<Lock> {
 }
 
 /// How wrong a clock is.
-fn drift(chance: &Random, weather: &Weather) -> i64 {
-    let most = weather.drift_ppm;
+fn drift(chance: &Random, fault_plan: &FaultPlan) -> i64 {
+    let most = fault_plan.drift_ppm;
     i64::try_from(chance.below(u64::try_from(2 * most + 1).unwrap_or(1))).unwrap_or(0) - most
 }
 
-fn hold<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // What is broken by a panic is not used after it: the run is over.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Sim {
     pub(crate) fn net(&self) -> MutexGuard<'_, Net> {
-        hold(&self.net)
+        locked(&self.net)
     }
 
     pub(crate) fn note(&self, event: &Event<'_>) {
-        let now = self.kernel.now();
-        hold(&self.watch).note(now, event);
+        let now = self.scheduler.now();
+        locked(&self.watch).note(now, event);
     }
 
     pub(crate) fn fail(&self, check: &'static str, what: String) {
-        let now = self.kernel.now();
-        hold(&self.watch).fail(check, now, what);
+        let now = self.scheduler.now();
+        locked(&self.watch).fail(check, now, what);
     }
 
     pub(crate) fn has_failed(&self) -> bool {
-        hold(&self.watch).violation.is_some()
+        locked(&self.watch).violation.is_some()
     }
 
     pub(crate) fn lock_id(&self, lock: &Lock) -> LockId {
@@ -282,18 +287,22 @@ impl Sim {
     }
 
     /// What is there, unless something is wrong with the world itself.
-    pub(crate) fn expect<T>(&self, check: &'static str, found: Result<T, impl std::fmt::Display>) -> Option<T> {
+    pub(crate) fn expect<T>(
+        &self,
+        check: &'static str,
+        found: Result<T, impl std::fmt::Display>,
+    ) -> Option<T> {
         found.inspect_err(|error| self.fail(check, format!("no such lock: {error}"))).ok()
     }
 
-    pub(crate) fn new_grip(&self) -> Grip {
-        Grip(self.grips.fetch_add(1, Ordering::Relaxed))
+    pub(crate) fn new_grip(&self) -> GuardId {
+        GuardId(self.last_guard_id.fetch_add(1, Ordering::Relaxed))
     }
 
     /// Which owner it is.
     pub(crate) fn owner_id(&self, owner: &Owner) -> OwnerId {
         let text = owner.as_str();
-        let mut owners = hold(&self.owners);
+        let mut owners = locked(&self.owners);
         let known = owners.known.iter().position(|known| known == text);
         let at = known.unwrap_or(owners.known.len());
         let id = OwnerId(u32::try_from(at).unwrap_or(u32::MAX));
@@ -307,12 +316,12 @@ impl Sim {
 
     /// A process tells others for whom it works.
     pub(crate) fn make_known(&self, host: HostId, header: String) {
-        hold(&self.owners).published.push((host, header));
+        locked(&self.owners).published.push((host, header));
     }
 
     /// An owner that came from another process.
     pub(crate) fn published(&self, host: HostId, chance: &Random) -> Option<Owner> {
-        let owners = hold(&self.owners);
+        let owners = locked(&self.owners);
         let others: Vec<_> = owners.published.iter().filter(|(from, _)| *from != host).collect();
         let (_, header) = (!others.is_empty()).then(|| *chance.pick(&others))?;
         Owner::from_header(header).ok()
@@ -320,40 +329,40 @@ impl Sim {
 
     /// Starts a process.
     pub(crate) fn boot(self: &Arc<Self>, chance: &Random) -> HostId {
-        let clock = Clock::new(chance.between(1_000_000, 1_000_000_000_000), drift(chance, &self.weather));
-        let host = self.kernel.add_host(clock);
-        self.kernel.spawn(host, Box::pin(process(self.clone(), host, chance.branch())));
+        let clock = Clock::new(chance.between(1_000_000, 1_000_000_000_000), drift(chance, &self.fault_plan));
+        let host = self.scheduler.add_host(clock);
+        self.scheduler.spawn(host, Box::pin(process(self.clone(), host, chance.branch())));
         host
     }
 
     /// A way to the server for a process.
     pub(crate) fn store(self: &Arc<Self>, host: HostId, chance: &Random) -> SimStore {
         let links = self.add_links(host);
-        let world = SimWorld { sim: self.clone(), host, chance: Arc::new(chance.branch()) };
+        let world = ProcessEnvironment { sim: self.clone(), host, chance: Arc::new(chance.branch()) };
         SimStore { world, link: links[0], other: links[1] }
     }
 
-    pub(crate) fn enter_faults(self: &Arc<Self>) {
-        for (at, fault) in self.weather.faults.clone() {
+    pub(crate) fn schedule_faults(self: &Arc<Self>) {
+        for (at, fault) in self.fault_plan.faults.clone() {
             let sim = self.clone();
-            self.kernel.at(at, None, move || sim.strike(fault));
+            self.scheduler.at(at, None, move || sim.inject(fault));
         }
         let sim = self.clone();
-        self.kernel.at(self.weather.heals_at, None, move || {
-            sim.net().is_rough = false;
-            sim.note(&Event::Healed);
+        self.scheduler.at(self.fault_plan.faults_end_at, None, move || {
+            sim.net().is_faulty = false;
+            sim.note(&Event::FaultsEnded);
         });
     }
 
     pub(crate) fn host_at(&self, slot: usize) -> Option<HostId> {
-        let host = hold(&self.machines).get(slot).map(|machine| machine.host)?;
-        (!self.kernel.is_dead(host)).then_some(host)
+        let host = locked(&self.slots_in_use).get(slot).map(|process| process.host)?;
+        (!self.scheduler.is_dead(host)).then_some(host)
     }
 
-    pub(crate) fn strike(self: &Arc<Self>, fault: Fault) {
-        let now = self.kernel.now();
+    pub(crate) fn inject(self: &Arc<Self>, fault: Fault) {
+        let now = self.scheduler.now();
         // What lasts ends when everything is well, at the latest.
-        let left = self.weather.heals_at.since(now);
+        let left = self.fault_plan.faults_end_at.since(now);
         match fault {
             Fault::Break { slot, keeper } => {
                 if let Some(host) = self.host_at(slot) {
@@ -378,13 +387,13 @@ impl Sim {
             Fault::Restart { lasts, with_data } => {
                 if self.server_down() {
                     let sim = self.clone();
-                    self.kernel.at(now + lasts.min(left), None, move || sim.server_up(with_data));
+                    self.scheduler.at(now + lasts.min(left), None, move || sim.server_up(with_data));
                 }
             }
             Fault::FailOver { lasts, lag } => {
                 if self.server_down() {
                     let (sim, lasts) = (self.clone(), lasts.min(left));
-                    self.kernel.at(now + lasts, None, move || sim.fail_over(lasts, lag));
+                    self.scheduler.at(now + lasts, None, move || sim.fail_over(lasts, lag));
                 }
             }
             Fault::Jump { by_us } => self.jump(by_us),
@@ -393,63 +402,69 @@ impl Sim {
     }
 
     pub(crate) fn stop(self: &Arc<Self>, host: HostId, lasts: Duration) {
-        if self.kernel.is_stopped(host) {
+        if self.scheduler.is_stopped(host) {
             return;
         }
-        self.kernel.stop(host);
-        let now = self.kernel.now();
-        hold(&self.stops).entry(host).or_default().since = Some(now);
+        self.scheduler.stop(host);
+        let now = self.scheduler.now();
+        locked(&self.stops).entry(host).or_default().since = Some(now);
         self.note(&Event::Host(host, HostEvent::Stopped));
         let sim = self.clone();
-        self.kernel.at(now + lasts, None, move || {
-            if sim.kernel.is_dead(host) {
+        self.scheduler.at(now + lasts, None, move || {
+            if sim.scheduler.is_dead(host) {
                 return;
             }
             sim.note(&Event::Host(host, HostEvent::WentOn));
-            if let Some(stops) = hold(&sim.stops).get_mut(&host) {
+            if let Some(stops) = locked(&sim.stops).get_mut(&host) {
                 stops.total +=
-                    stops.since.take().map_or(Duration::ZERO, |since| sim.kernel.now().since(since));
+                    stops.since.take().map_or(Duration::ZERO, |since| sim.scheduler.now().since(since));
             }
-            sim.kernel.go_on(host);
+            sim.scheduler.go_on(host);
             sim.sample(host);
         });
     }
 
     /// How long a process has stood still until now, in all.
-    pub(crate) fn stood_still(&self, host: HostId) -> Duration {
-        hold(&self.stops).get(&host).map_or(Duration::ZERO, |stops| stops.total)
+    pub(crate) fn stopped_for(&self, host: HostId) -> Duration {
+        locked(&self.stops).get(&host).map_or(Duration::ZERO, |stops| stops.total)
     }
 
     pub(crate) fn crash(self: &Arc<Self>, slot: usize, host: HostId, back_after: Duration) {
-        if self.kernel.live_tasks(host) == 0 {
+        if self.scheduler.live_tasks(host) == 0 {
             return;
         }
         self.note(&Event::Host(host, HostEvent::Crashed));
-        self.bury(host);
-        hold(&self.guards).retain(|watched| watched.task.host != host);
-        self.kernel.kill(host);
+        self.close_links(host);
+        locked(&self.guards).retain(|watched| watched.task.host != host);
+        self.scheduler.kill(host);
         let sim = self.clone();
-        self.kernel.at(self.kernel.now() + back_after, None, move || {
-            let mut machines = hold(&sim.machines);
-            let Some(machine) = machines.get_mut(slot) else { return };
-            machine.host = sim.boot(&machine.chance);
+        self.scheduler.at(self.scheduler.now() + back_after, None, move || {
+            let mut slots_in_use = locked(&sim.slots_in_use);
+            let Some(process) = slots_in_use.get_mut(slot) else { return };
+            process.host = sim.boot(&process.chance);
         });
     }
 
     /// Watches what a guard believes from now on.
-    pub(crate) fn watch_guard(&self, world: &SimWorld, task: TaskId, kept: &Arc<Kept>, got: Vec<(LockId, Grip, Gain)>) {
-        for (lock, grip, gain) in &got {
-            self.note(&Event::Task(task, *lock, TaskEvent::Acquired(*grip, *gain)));
+    pub(crate) fn watch_guard(
+        &self,
+        world: &ProcessEnvironment,
+        task: TaskId,
+        kept: &Arc<AnyGuard>,
+        got: Vec<(LockId, GuardId, NewGuard)>,
+    ) {
+        for (lock, guard_id, gain) in &got {
+            self.note(&Event::Task(task, *lock, TaskEvent::Acquired(*guard_id, *gain)));
         }
         let until = world.shows_at(kept.valid_until());
-        let grips = got.into_iter().map(|(lock, grip, _)| (lock, grip)).collect();
+        let guard_ids = got.into_iter().map(|(lock, guard_id, _)| (lock, guard_id)).collect();
         let (world, kept) = (world.clone(), Arc::downgrade(kept));
-        hold(&self.guards).push(Watched { world, task, grips, kept, until });
+        locked(&self.guards).push(WatchedGuard { world, task, guard_ids, kept, until });
     }
 
     /// Sees what the guards of a process believe now.
     pub(crate) fn sample(&self, host: HostId) {
-        let mut guards = hold(&self.guards);
+        let mut guards = locked(&self.guards);
         guards.retain_mut(|watched| {
             if watched.task.host != host {
                 return true;
@@ -458,12 +473,12 @@ impl Sim {
             let until = watched.world.shows_at(kept.valid_until());
             if kept.check().is_ok() != (watched.world.now() < kept.valid_until()) {
                 let task = watched.task;
-                self.fail("beliefs", format!("the check of {task} does not say what its deadline says"));
+                self.fail("validity", format!("the check of {task} does not say what its deadline says"));
             }
             if until != watched.until {
                 watched.until = until;
-                for (lock, grip) in &watched.grips {
-                    let believes = TaskEvent::Believes(*grip, Belief { until });
+                for (lock, guard_id) in &watched.guard_ids {
+                    let believes = TaskEvent::ValidityChanged(*guard_id, Validity { until });
                     self.note(&Event::Task(watched.task, *lock, believes));
                 }
             }
@@ -471,16 +486,16 @@ impl Sim {
         });
     }
 
-    /// Lets the world go its way to its end.
+    /// Releasing the world go its way to its end.
     pub(crate) fn live(self: &Arc<Self>) {
-        let deadline = self.weather.heals_at + SERVED_WITHIN + self.weather.set_back();
+        let deadline = self.fault_plan.faults_end_at + SERVED_WITHIN + self.fault_plan.set_back();
         if !self.go_on_until(deadline, true) {
             return;
         }
         if let Some(host) = self.busy() {
             return self.fail("progress", format!("{host} has not come to its end: somebody was not served"));
         }
-        let quiet = self.kernel.now() + QUIET;
+        let quiet = self.scheduler.now() + QUIET;
         if self.go_on_until(quiet, false) {
             self.see_that_nothing_is_left();
         }
@@ -488,23 +503,23 @@ impl Sim {
 
     /// Who has tasks that have not ended.
     pub(crate) fn busy(&self) -> Option<HostId> {
-        let machines = hold(&self.machines);
-        machines.iter().map(|machine| machine.host).find(|host| self.kernel.live_tasks(*host) > 0)
+        let slots_in_use = locked(&self.slots_in_use);
+        slots_in_use.iter().map(|process| process.host).find(|host| self.scheduler.live_tasks(*host) > 0)
     }
 
-    /// Lets time go on to a limit, or until everybody has ended; says whether nothing was found to be wrong.
+    /// Releasing time go on to a limit, or until everybody has ended; says whether nothing was found to be wrong.
     pub(crate) fn go_on_until(&self, limit: Instant, until_done: bool) -> bool {
-        let (mut steps, mut now) = (0_u64, self.kernel.now());
+        let (mut steps, mut now) = (0_u64, self.scheduler.now());
         loop {
-            match catch_unwind(AssertUnwindSafe(|| self.kernel.step(limit))) {
-                Ok(Stepped::Task(host)) => self.sample(host),
-                Ok(Stepped::Job) => {}
-                Ok(Stepped::Nothing) => break,
+            match catch_unwind(AssertUnwindSafe(|| self.scheduler.step(limit))) {
+                Ok(StepResult::Task(host)) => self.sample(host),
+                Ok(StepResult::Job) => {}
+                Ok(StepResult::Nothing) => break,
                 Err(_) => self.fail("panic", "something panicked: see the message above".into()),
             }
-            if self.kernel.now() > now {
-                now = self.kernel.now();
-                hold(&self.watch).pass(now);
+            if self.scheduler.now() > now {
+                now = self.scheduler.now();
+                locked(&self.watch).pass(now);
             }
             steps += 1;
             if steps > STEPS {
@@ -513,17 +528,17 @@ impl Sim {
             if self.has_failed() {
                 return false;
             }
-            if until_done && now > self.weather.heals_at && self.busy().is_none() {
+            if until_done && now > self.fault_plan.faults_end_at && self.busy().is_none() {
                 return true;
             }
         }
-        self.kernel.pass(limit);
+        self.scheduler.pass(limit);
         true
     }
 
     /// When all is over, nothing is held and nobody waits; and after some time nothing is there at all.
     pub(crate) fn see_that_nothing_is_left(&self) {
-        let now = self.kernel.now();
+        let now = self.scheduler.now();
         let mut net = self.net();
         let server = &mut net.server;
         let now_us = server.clock.reading_us(now);
@@ -532,11 +547,12 @@ impl Sim {
         let audited_us =
             u64::try_from((FORGOTTEN_AFTER + AUDIT_KEPT).as_micros()).unwrap_or(u64::MAX) + now_us;
         for (session, record) in &server.sessions.records {
-            if self.weather.climate != Climate::BadClocks && record.alive_until_ms >= now_us / 1000 {
-                return self.fail("leftovers", format!("{session} is alive, and nobody is there"));
+            if self.fault_plan.profile != FaultProfile::ClockFaults && record.alive_until_ms >= now_us / 1000
+            {
+                return self.fail("cleanup", format!("{session} is alive, and nobody is there"));
             }
             if record.expires_ms >= forgotten_us / 1000 {
-                return self.fail("leftovers", format!("{session} is remembered for ever: {record:?}"));
+                return self.fail("cleanup", format!("{session} is remembered for ever: {record:?}"));
             }
         }
         for (lock, state) in &mut server.locks {
@@ -547,14 +563,14 @@ impl Sim {
             });
             let places = state.record.iter().flat_map(|record| record.places.values());
             let kept = places.filter(|place| place.expires_ms >= now_us / 1000).count();
-            if self.weather.climate != Climate::BadClocks && (is_held || kept > 0) {
+            if self.fault_plan.profile != FaultProfile::ClockFaults && (is_held || kept > 0) {
                 let what = format!("{lock} is left behind: held {is_held}, {kept} places");
-                return self.fail("leftovers", what);
+                return self.fail("cleanup", what);
             }
             let is_remembered =
                 !state.is_over(forgotten_us) && (state.value.is_some() || state.record.is_some());
             if is_remembered || !state.is_over(audited_us) {
-                return self.fail("leftovers", format!("{lock} is remembered for ever: {state:?}"));
+                return self.fail("cleanup", format!("{lock} is remembered for ever: {state:?}"));
             }
         }
     }

@@ -4,20 +4,20 @@
 //! are read as well, and the keeper's. What is decided here is when operations arrive, how often, and whether anybody
 //! hears of it.
 //!
-//! 1. A link that breaks has a new generation. What is under way on an old one is lost, or arrives all the same, later
+//! 1. A link that broken_links has a new generation. What is under way on an old one is lost, or arrives all the same, later
 //!    than what is sent on the new one; nobody gets a reply to it.
 //! 2. A link is up when its mailboxes are subscribed again, and their owners are told that they may have missed
 //!    something.
 
-use crate::world::Sim;
 use crate::checks::LOOK;
-use crate::event::{Attendance, Event, Execution, Grasp, HostEvent, LockId, Mishap};
+use crate::event::{Event, Execution, HostEvent, LockId, MessageFault, MultiExecution, SessionExecution};
+use crate::world::Sim;
 use crate::world::scheduler::HostId;
 use crate::world::server::Server;
 use crate::world::time::Instant;
-use leasehold_testkit::Random;
 use leasehold::store::Postbox;
 use leasehold_core::{Acquire, Op, Reply, SessionId, SessionOp, SessionReply, Share, Wake};
+use leasehold_testkit::Random;
 use std::collections::BTreeMap;
 use std::mem;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -37,7 +37,7 @@ pub(crate) struct Net {
     last_message: u64,
     pub(crate) server: Server,
     /// Set until everything is well.
-    pub(crate) is_rough: bool,
+    pub(crate) is_faulty: bool,
 }
 
 struct Link {
@@ -46,9 +46,9 @@ struct Link {
     generation: u64,
     is_up: bool,
     cut_off_until: Instant,
-    calls: BTreeMap<u64, Arc<Slot>>,
+    calls: BTreeMap<u64, Arc<PendingCall>>,
     wakers: Vec<Waker>,
-    posts: BTreeMap<SessionId, Arc<dyn Postbox>>,
+    sinks: BTreeMap<SessionId, Arc<dyn Postbox>>,
     /// The last of its requests that was executed: what was sent before it has been overtaken.
     executed: u64,
     /// When the last message of each direction arrives.
@@ -58,40 +58,40 @@ struct Link {
 
 /// What is asked of the server.
 #[derive(Debug, Clone)]
-pub(crate) enum Question {
+pub(crate) enum Command {
     Lock(LockId, Op),
     /// All of several locks, in their order.
-    Several(Vec<(LockId, Acquire)>),
+    MultiAcquire(Vec<(LockId, Acquire)>),
     /// With the time when it was asked for.
     Sessions(Instant, SessionOp),
 }
 
 /// What it answers.
 #[derive(Debug)]
-pub(crate) enum Answer {
+pub(crate) enum Response {
     Lock(Box<Reply>),
-    Several(Vec<Share>),
+    MultiAcquire(Vec<Share>),
     Sessions(SessionReply),
 }
 
 /// Where the outcome of a call is put.
 #[derive(Default)]
-pub(crate) struct Slot {
+pub(crate) struct PendingCall {
     state: Mutex<Awaited>,
 }
 
 #[derive(Default)]
 struct Awaited {
-    outcome: Option<Result<Answer, Broken>>,
+    outcome: Option<Result<Response, ConnectionLost>>,
     waker: Option<Waker>,
 }
 
 /// The connection broke before there was a reply.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Broken;
+pub(crate) struct ConnectionLost;
 
-impl Slot {
-    fn resolve(&self, outcome: Result<Answer, Broken>) {
+impl PendingCall {
+    fn resolve(&self, outcome: Result<Response, ConnectionLost>) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.outcome.get_or_insert(outcome);
         let waker = state.waker.take();
@@ -101,7 +101,7 @@ impl Slot {
         }
     }
 
-    pub(crate) async fn outcome(&self) -> Result<Answer, Broken> {
+    pub(crate) async fn outcome(&self) -> Result<Response, ConnectionLost> {
         std::future::poll_fn(|cx| {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(outcome) = state.outcome.take() {
@@ -121,7 +121,7 @@ struct Request {
     generation: u64,
     host: HostId,
     message: u64,
-    question: Arc<Question>,
+    command: Arc<Command>,
     /// Until when its sender waits.
     until: Instant,
     out_of_time: bool,
@@ -133,7 +133,7 @@ struct Request {
 
 impl Net {
     pub(crate) fn new(chance: Random, server: Server) -> Self {
-        Self { chance, links: Vec::new(), last_message: 0, server, is_rough: true }
+        Self { chance, links: Vec::new(), last_message: 0, server, is_faulty: true }
     }
 
     /// The two links of a process.
@@ -147,7 +147,7 @@ impl Net {
                 cut_off_until: Instant::default(),
                 calls: BTreeMap::new(),
                 wakers: Vec::new(),
-                posts: BTreeMap::new(),
+                sinks: BTreeMap::new(),
                 executed: 0,
                 to_server: Instant::default(),
                 to_client: Instant::default(),
@@ -165,24 +165,24 @@ impl Net {
         links.filter(|(_, link)| link.host == host).map(|(index, _)| LinkId(index)).collect()
     }
 
-    fn strikes(&self, per_mille: u64) -> bool {
-        self.is_rough && per_mille > 0 && self.chance.chance(per_mille)
+    fn occurs(&self, per_mille: u64) -> bool {
+        self.is_faulty && per_mille > 0 && self.chance.chance(per_mille)
     }
 }
 
 impl Sim {
     fn latency(&self, net: &Net) -> Duration {
-        let (least, most) = self.weather.latency_us;
+        let (least, most) = self.fault_plan.latency_us;
         Duration::from_micros(net.chance.between(least, most))
     }
 
     /// When a message arrives that is sent now, and comes that much later than it could.
     fn arrival(&self, net: &mut Net, link: LinkId, to_server: bool, late: Duration) -> Instant {
-        let now = self.kernel.now();
+        let now = self.scheduler.now();
         let mut at = now + self.latency(net) + late;
         let link = net.link(link);
         let last = if to_server { &mut link.to_server } else { &mut link.to_client };
-        if self.weather.in_order {
+        if self.fault_plan.in_order {
             at = at.max(*last + Duration::from_micros(1));
             *last = at;
         }
@@ -190,7 +190,7 @@ impl Sim {
     }
 
     fn lateness(&self, net: &Net) -> Duration {
-        if net.strikes(self.weather.late) {
+        if net.occurs(self.fault_plan.late) {
             Duration::from_micros(net.chance.between(10_000, 5_000_000))
         } else {
             Duration::ZERO
@@ -224,30 +224,30 @@ impl Sim {
     pub(crate) fn send(
         self: &Arc<Self>,
         link: LinkId,
-        question: Question,
+        command: Command,
         until: Instant,
-    ) -> (u64, Arc<Slot>) {
+    ) -> (u64, Arc<PendingCall>) {
         let mut net = self.net();
         net.last_message += 1;
         let message = net.last_message;
-        let slot = Arc::new(Slot::default());
+        let slot = Arc::new(PendingCall::default());
         let (host, generation) = (net.link(link).host, net.link(link).generation);
         net.link(link).calls.insert(message, slot.clone());
-        match &question {
-            Question::Lock(lock, op) => self.note(&Event::Sent { host, message, lock: *lock, op }),
-            Question::Several(asks) => {
+        match &command {
+            Command::Lock(lock, op) => self.note(&Event::Sent { host, message, lock: *lock, op }),
+            Command::MultiAcquire(asks) => {
                 for (lock, ask) in asks {
                     let op = &Op::Acquire(ask.clone());
                     self.note(&Event::Sent { host, message, lock: *lock, op });
                 }
             }
-            Question::Sessions(asked_at, op) => {
-                self.note(&Event::Attends { host, message, asked_at: *asked_at, op });
+            Command::Sessions(asked_at, op) => {
+                self.note(&Event::SessionSent { host, message, asked_at: *asked_at, op });
             }
         }
-        if net.strikes(self.weather.lost) {
-            self.note(&Event::Mishap { message, what: Mishap::RequestLost });
-            self.note(&Event::Host(host, HostEvent::Hindered(until)));
+        if net.occurs(self.fault_plan.lost) {
+            self.note(&Event::MessageFault { message, what: MessageFault::RequestLost });
+            self.note(&Event::Host(host, HostEvent::Delayed(until)));
             return (message, slot);
         }
         let is_ghost = net.chance.chance(500);
@@ -256,24 +256,24 @@ impl Sim {
             generation,
             host,
             message,
-            question: Arc::new(question),
+            command: Arc::new(command),
             until,
             out_of_time: false,
             is_ghost,
             is_copy: false,
         };
-        if net.strikes(self.weather.twice) {
-            let at = self.kernel.now() + Duration::from_micros(net.chance.between(100, 6_000_000));
-            self.note(&Event::Mishap { message, what: Mishap::RequestTwice(at) });
+        if net.occurs(self.fault_plan.twice) {
+            let at = self.scheduler.now() + Duration::from_micros(net.chance.between(100, 6_000_000));
+            self.note(&Event::MessageFault { message, what: MessageFault::RequestTwice(at) });
             let copy = Request { out_of_time: true, is_copy: true, ..request.clone() };
             self.deliver_request(at, copy);
         }
         let late = self.lateness(&net);
         let at = self.arrival(&mut net, link, true, late);
-        let out_of_time = at.since(self.kernel.now()) > LATE;
+        let out_of_time = at.since(self.scheduler.now()) > LATE;
         if out_of_time {
-            self.note(&Event::Mishap { message, what: Mishap::RequestLate(at) });
-            self.note(&Event::Host(host, HostEvent::Hindered(at.min(until))));
+            self.note(&Event::MessageFault { message, what: MessageFault::RequestLate(at) });
+            self.note(&Event::Host(host, HostEvent::Delayed(at.min(until))));
         }
         self.deliver_request(at, Request { out_of_time, ..request });
         (message, slot)
@@ -281,7 +281,7 @@ impl Sim {
 
     fn deliver_request(self: &Arc<Self>, at: Instant, request: Request) {
         let sim = self.clone();
-        self.kernel.at(at, None, move || sim.arrive(request));
+        self.scheduler.at(at, None, move || sim.arrive(request));
     }
 
     /// A request arrives at the server.
@@ -291,8 +291,8 @@ impl Sim {
         if is_old && !request.is_copy {
             if request.is_ghost {
                 // Its bytes lie in a buffer somewhere (1).
-                let at = self.kernel.now() + Duration::from_micros(net.chance.between(100, 5_000_000));
-                self.note(&Event::Mishap { message: request.message, what: Mishap::Ghost(at) });
+                let at = self.scheduler.now() + Duration::from_micros(net.chance.between(100, 5_000_000));
+                self.note(&Event::MessageFault { message: request.message, what: MessageFault::Ghost(at) });
                 request.out_of_time = true;
                 request.is_copy = true;
                 self.deliver_request(at, request);
@@ -302,14 +302,14 @@ impl Sim {
         if !net.server.is_up {
             return;
         }
-        let (now, net) = (self.kernel.now(), &mut *net);
+        let (now, net) = (self.scheduler.now(), &mut *net);
         let executed = &mut net.link(request.link).executed;
         request.out_of_time |= request.message < *executed;
         *executed = request.message.max(*executed);
-        let answer = match &*request.question {
-            Question::Lock(lock, op) => Answer::Lock(Box::new(self.execute(net, now, &request, *lock, op))),
-            Question::Several(asks) => Answer::Several(self.grasp(net, now, &request, asks)),
-            Question::Sessions(_, op) => Answer::Sessions(self.attend(net, now, &request, op)),
+        let answer = match &*request.command {
+            Command::Lock(lock, op) => Response::Lock(Box::new(self.execute(net, now, &request, *lock, op))),
+            Command::MultiAcquire(asks) => Response::MultiAcquire(self.grasp(net, now, &request, asks)),
+            Command::Sessions(_, op) => Response::Sessions(self.attend(net, now, &request, op)),
         };
         if !request.is_copy {
             self.reply(net, &request, answer);
@@ -324,7 +324,7 @@ impl Sim {
         lock: LockId,
         op: &Op,
     ) -> Reply {
-        let (reply, wakes) = net.server.execute(now, lock, op, self.bug);
+        let (reply, wakes) = net.server.execute(now, lock, op, self.mutant);
         self.executed(net, request, lock, (op, &reply, &wakes), false);
         for wake in wakes {
             self.publish(net, wake);
@@ -366,12 +366,17 @@ impl Sim {
         request: &Request,
         asks: &[(LockId, Acquire)],
     ) -> Vec<Share> {
-        let shares = net.server.take_all(now, asks, self.bug);
+        let shares = net.server.take_all(now, asks, self.mutant);
         let each = asks.iter().zip(&shares);
         let each =
             each.filter_map(|((lock, ask), share)| Some((*lock, ask, share, net.server.locks.get(lock)?)));
         let (host, message, clock) = (request.host, request.message, &net.server.clock);
-        self.note(&Event::Grasped(&Grasp { host, message, shares: &each.collect::<Vec<_>>(), clock }));
+        self.note(&Event::MultiExecuted(&MultiExecution {
+            host,
+            message,
+            shares: &each.collect::<Vec<_>>(),
+            clock,
+        }));
         for ((lock, ask), share) in asks.iter().zip(&shares) {
             if let Share::Had(acquired) | Share::InTheWay(Ok(acquired)) = share {
                 let (op, reply) = (Op::Acquire(ask.clone()), Reply::Acquire(acquired.clone()));
@@ -382,8 +387,8 @@ impl Sim {
     }
 
     fn attend(&self, net: &mut Net, now: Instant, request: &Request, op: &SessionOp) -> SessionReply {
-        let reply = net.server.attend(now, op, self.bug);
-        self.note(&Event::Attended(&Attendance {
+        let reply = net.server.attend(now, op, self.mutant);
+        self.note(&Event::SessionExecuted(&SessionExecution {
             host: request.host,
             message: request.message,
             out_of_time: request.out_of_time,
@@ -395,20 +400,20 @@ impl Sim {
         reply
     }
 
-    fn reply(self: &Arc<Self>, net: &mut Net, request: &Request, answer: Answer) {
+    fn reply(self: &Arc<Self>, net: &mut Net, request: &Request, answer: Response) {
         let Request { link, generation, host, message, until, .. } = *request;
-        if net.strikes(self.weather.lost) {
-            self.note(&Event::Mishap { message, what: Mishap::ReplyLost });
-            self.note(&Event::Host(host, HostEvent::Hindered(until)));
+        if net.occurs(self.fault_plan.lost) {
+            self.note(&Event::MessageFault { message, what: MessageFault::ReplyLost });
+            self.note(&Event::Host(host, HostEvent::Delayed(until)));
             return;
         }
         let late = self.lateness(net);
         let at = self.arrival(net, link, false, late);
-        if at.since(self.kernel.now()) > LATE {
-            self.note(&Event::Host(host, HostEvent::Hindered(at.min(until))));
+        if at.since(self.scheduler.now()) > LATE {
+            self.note(&Event::Host(host, HostEvent::Delayed(at.min(until))));
         }
         let sim = self.clone();
-        self.kernel.at(at, Some(host), move || {
+        self.scheduler.at(at, Some(host), move || {
             let mut net = sim.net();
             let link = net.link(link);
             let slot = link.calls.remove(&message).filter(|_| link.generation == generation);
@@ -420,34 +425,34 @@ impl Sim {
     }
 
     fn publish(self: &Arc<Self>, net: &mut Net, wake: Wake) {
-        let Some((link, generation)) = net.server.ears.get(&wake.to()).copied() else { return };
+        let Some((link, generation)) = net.server.subscriptions.get(&wake.to()).copied() else { return };
         let host = net.link(link).host;
         let message = net.last_message;
-        if net.strikes(self.weather.lost) {
-            self.note(&Event::Mishap { message, what: Mishap::WakeLost });
-            self.note(&Event::Host(host, HostEvent::Hindered(self.kernel.now() + LOOK)));
+        if net.occurs(self.fault_plan.lost) {
+            self.note(&Event::MessageFault { message, what: MessageFault::WakeLost });
+            self.note(&Event::Host(host, HostEvent::Delayed(self.scheduler.now() + LOOK)));
             return;
         }
         let late = self.lateness(net);
         let at = self.arrival(net, link, false, late);
-        if at.since(self.kernel.now()) > LATE {
-            self.note(&Event::Mishap { message, what: Mishap::WakeLate(at) });
-            self.note(&Event::Host(host, HostEvent::Hindered(at)));
+        if at.since(self.scheduler.now()) > LATE {
+            self.note(&Event::MessageFault { message, what: MessageFault::WakeLate(at) });
+            self.note(&Event::Host(host, HostEvent::Delayed(at)));
         }
         let sim = self.clone();
-        self.kernel.at(at, Some(host), move || {
+        self.scheduler.at(at, Some(host), move || {
             let mut net = sim.net();
             let link = net.link(link);
-            let post = link.posts.get(&wake.to()).filter(|_| link.generation == generation).cloned();
+            let post = link.sinks.get(&wake.to()).filter(|_| link.generation == generation).cloned();
             drop(net);
             if let Some(post) = post {
-                sim.note(&Event::Woken(host, wake));
+                sim.note(&Event::Notified(host, wake));
                 post.deliver(wake);
             }
         });
     }
 
-    /// Subscribes a mailbox; in vain if the link breaks meanwhile.
+    /// Subscribes a mailbox; in vain if the link broken_links meanwhile.
     pub(crate) async fn subscribe(
         self: &Arc<Self>,
         link: LinkId,
@@ -455,15 +460,15 @@ impl Sim {
         post: Arc<dyn Postbox>,
     ) {
         // It is there before a connection is waited for: one that is being made finds it.
-        self.net().link(link).posts.insert(session, post);
+        self.net().link(link).sinks.insert(session, post);
         loop {
             let generation = self.link_up(link).await;
             let latency = self.latency(&self.net());
-            self.kernel.sleep_until(self.kernel.now() + latency).await;
+            self.scheduler.sleep_until(self.scheduler.now() + latency).await;
             if !self.hears(link, generation, session) {
                 continue;
             }
-            self.kernel.sleep_until(self.kernel.now() + latency).await;
+            self.scheduler.sleep_until(self.scheduler.now() + latency).await;
             if self.net().link(link).generation == generation {
                 return;
             }
@@ -475,18 +480,18 @@ impl Sim {
         let mut net = self.net();
         let arrives = net.link(link).generation == generation && net.server.is_up;
         if arrives {
-            net.server.ears.insert(session, (link, generation));
+            net.server.subscriptions.insert(session, (link, generation));
         }
         arrives
     }
 
     pub(crate) fn unsubscribe(&self, link: LinkId, session: SessionId) {
         let mut net = self.net();
-        net.link(link).posts.remove(&session);
-        net.server.ears.remove(&session);
+        net.link(link).sinks.remove(&session);
+        net.server.subscriptions.remove(&session);
     }
 
-    /// A link breaks, and is made anew as soon as that is possible.
+    /// A link broken_links, and is made anew as soon as that is possible.
     fn break_link(self: &Arc<Self>, id: LinkId) {
         let mut net = self.net();
         let link = net.link(id);
@@ -494,15 +499,15 @@ impl Sim {
         let was_up = mem::replace(&mut link.is_up, false);
         let (host, keeper) = (link.host, link.keeper);
         let calls = mem::take(&mut link.calls);
-        net.server.ears.retain(|_, (link, _)| *link != id);
+        net.server.subscriptions.retain(|_, (link, _)| *link != id);
         let pause = Duration::from_micros(net.chance.between(1_000, 300_000));
         drop(net);
         if was_up {
             self.note(&Event::Host(host, HostEvent::LinkDown { keeper }));
         }
-        self.kernel.at(self.kernel.now(), Some(host), move || {
+        self.scheduler.at(self.scheduler.now(), Some(host), move || {
             for slot in calls.into_values() {
-                slot.resolve(Err(Broken));
+                slot.resolve(Err(ConnectionLost));
             }
         });
         self.connect_after(pause, id);
@@ -515,12 +520,12 @@ impl Sim {
             (link.host, link.generation)
         };
         let sim = self.clone();
-        self.kernel.at(self.kernel.now() + pause, Some(host), move || sim.connect(id, generation));
+        self.scheduler.at(self.scheduler.now() + pause, Some(host), move || sim.connect(id, generation));
     }
 
     /// One attempt to make a link anew.
     fn connect(self: &Arc<Self>, id: LinkId, generation: u64) {
-        let now = self.kernel.now();
+        let now = self.scheduler.now();
         let mut net = self.net();
         if net.link(id).generation != generation || net.link(id).is_up {
             return;
@@ -533,19 +538,19 @@ impl Sim {
         let latency = self.latency(&net);
         drop(net);
         let (sim, host) = (self.clone(), self.net().link(id).host);
-        self.kernel.at(now + latency * 2, None, move || {
+        self.scheduler.at(now + latency * 2, None, move || {
             let mut net = sim.net();
             if net.link(id).generation != generation || !net.server.is_up {
                 // It broke while it was made; whoever broke it sees to it.
                 return;
             }
-            let sessions: Vec<_> = net.link(id).posts.keys().copied().collect();
+            let sessions: Vec<_> = net.link(id).sinks.keys().copied().collect();
             for session in sessions {
-                net.server.ears.insert(session, (id, generation));
+                net.server.subscriptions.insert(session, (id, generation));
             }
             drop(net);
             let after = sim.clone();
-            sim.kernel.at(now + latency * 3, Some(host), move || after.connected(id, generation));
+            sim.scheduler.at(now + latency * 3, Some(host), move || after.connected(id, generation));
         });
     }
 
@@ -558,14 +563,14 @@ impl Sim {
         link.is_up = true;
         let (host, keeper) = (link.host, link.keeper);
         let wakers = mem::take(&mut link.wakers);
-        let posts: Vec<_> = link.posts.values().cloned().collect();
+        let sinks: Vec<_> = link.sinks.values().cloned().collect();
         drop(net);
         self.note(&Event::Host(host, HostEvent::LinkUp { keeper }));
         for waker in wakers {
             waker.wake();
         }
         // What was missed is looked for (2).
-        for post in posts {
+        for post in sinks {
             post.renewed();
         }
     }
@@ -581,7 +586,7 @@ impl Sim {
 
     /// Nothing of a process reaches the server for that long.
     pub(crate) fn cut_off(self: &Arc<Self>, host: HostId, lasts: Duration) {
-        let until = self.kernel.now() + lasts;
+        let until = self.scheduler.now() + lasts;
         let links = self.net().links_of(host);
         for link in links {
             self.net().link(link).cut_off_until = until;
@@ -590,14 +595,14 @@ impl Sim {
     }
 
     /// The links of a process that died: the server hears nothing more, but for what is under way.
-    pub(crate) fn bury(&self, host: HostId) {
+    pub(crate) fn close_links(&self, host: HostId) {
         let mut net = self.net();
         for id in net.links_of(host) {
             let link = net.link(id);
             link.generation += 1;
             link.is_up = false;
-            let left = (mem::take(&mut link.calls), mem::take(&mut link.posts), mem::take(&mut link.wakers));
-            net.server.ears.retain(|_, (link, _)| *link != id);
+            let left = (mem::take(&mut link.calls), mem::take(&mut link.sinks), mem::take(&mut link.wakers));
+            net.server.subscriptions.retain(|_, (link, _)| *link != id);
             drop(left);
         }
     }
@@ -605,7 +610,7 @@ impl Sim {
     /// All links of the living break.
     pub(crate) fn break_all_links(self: &Arc<Self>) {
         let net = self.net();
-        let links = net.links.iter().enumerate().filter(|(_, link)| !self.kernel.is_dead(link.host));
+        let links = net.links.iter().enumerate().filter(|(_, link)| !self.scheduler.is_dead(link.host));
         let living: Vec<_> = links.map(|(index, _)| LinkId(index)).collect();
         drop(net);
         for link in living {

@@ -7,8 +7,8 @@
 //! 2. What concerns a host that is dead does not happen.
 
 use crate::world::time::{Clock, Instant};
-use leasehold_testkit::Random;
 use futures_util::future::BoxFuture;
+use leasehold_testkit::Random;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::mem;
@@ -24,7 +24,7 @@ pub struct HostId(pub u32);
 pub(crate) type Job = Box<dyn FnOnce() + Send>;
 
 #[derive(Clone)]
-pub(crate) struct Kernel {
+pub(crate) struct Scheduler {
     state: Arc<Mutex<State>>,
     woken: Arc<Mutex<Vec<usize>>>,
 }
@@ -54,7 +54,7 @@ struct Task {
     host: HostId,
     /// Not here while it is polled.
     future: Option<BoxFuture<'static, ()>>,
-    alarm: Arc<Alarm>,
+    alarm: Arc<TaskWaker>,
     waker: Waker,
 }
 
@@ -64,13 +64,13 @@ enum Due {
 }
 
 /// Wakes a task.
-struct Alarm {
+struct TaskWaker {
     task: usize,
     rung: AtomicBool,
     woken: Arc<Mutex<Vec<usize>>>,
 }
 
-impl Wake for Alarm {
+impl Wake for TaskWaker {
     fn wake(self: Arc<Self>) {
         if !self.rung.swap(true, Ordering::Relaxed) {
             lock(&self.woken).push(self.task);
@@ -79,7 +79,7 @@ impl Wake for Alarm {
 }
 
 /// A task that is to be polled, apart from its place.
-struct Picked {
+struct ReadyTask {
     at: usize,
     host: HostId,
     future: BoxFuture<'static, ()>,
@@ -87,7 +87,7 @@ struct Picked {
 }
 
 /// What is due next.
-enum Next {
+enum NextEvent {
     /// This is to be done now.
     Do(Job),
     /// A timer rang, or what was due is put off.
@@ -97,7 +97,7 @@ enum Next {
 }
 
 /// What a step of the world was.
-pub(crate) enum Stepped {
+pub(crate) enum StepResult {
     /// A task of this host ran.
     Task(HostId),
     /// Something else happened, perhaps later than before.
@@ -106,7 +106,7 @@ pub(crate) enum Stepped {
     Nothing,
 }
 
-impl Kernel {
+impl Scheduler {
     pub(crate) fn new(chance: Random) -> Self {
         let state = State {
             now: Instant::default(),
@@ -166,7 +166,7 @@ impl Kernel {
         }
         state.host(host).live_tasks += 1;
         let task = state.tasks.len();
-        let alarm = Arc::new(Alarm { task, rung: AtomicBool::new(true), woken: self.woken.clone() });
+        let alarm = Arc::new(TaskWaker { task, rung: AtomicBool::new(true), woken: self.woken.clone() });
         let waker = Waker::from(alarm.clone());
         state.tasks.push(Some(Task { host, future: Some(future), alarm, waker }));
         drop(state);
@@ -179,7 +179,7 @@ impl Kernel {
     }
 
     pub(crate) fn sleep_until(&self, at: Instant) -> Sleep {
-        Sleep { kernel: self.clone(), at, key: None }
+        Sleep { scheduler: self.clone(), at, key: None }
     }
 
     pub(crate) fn stop(&self, host: HostId) {
@@ -228,24 +228,24 @@ impl Kernel {
         drop(left);
     }
 
-    /// Lets one task run, or time go on to what is due next, but not beyond `limit`.
-    pub(crate) fn step(&self, limit: Instant) -> Stepped {
-        if let Some(Picked { at, host, mut future, waker }) = self.pick() {
+    /// Releasing one task run, or time go on to what is due next, but not beyond `limit`.
+    pub(crate) fn step(&self, limit: Instant) -> StepResult {
+        if let Some(ReadyTask { at, host, mut future, waker }) = self.pick() {
             let polled = future.as_mut().poll(&mut Context::from_waker(&waker));
             self.put_back(at, future, polled.is_ready());
-            return Stepped::Task(host);
+            return StepResult::Task(host);
         }
         match self.next_due(limit) {
-            Next::Do(job) => {
+            NextEvent::Do(job) => {
                 job();
-                Stepped::Job
+                StepResult::Job
             }
-            Next::Done => Stepped::Job,
-            Next::Nothing => Stepped::Nothing,
+            NextEvent::Done => StepResult::Job,
+            NextEvent::Nothing => StepResult::Nothing,
         }
     }
 
-    fn pick(&self) -> Option<Picked> {
+    fn pick(&self) -> Option<ReadyTask> {
         let mut state = self.state();
         state.ready.append(&mut lock(&self.woken));
         while !state.ready.is_empty() {
@@ -260,7 +260,7 @@ impl Kernel {
             let Some(task) = state.tasks[at].as_mut() else { continue };
             task.alarm.rung.store(false, Ordering::Relaxed);
             if let Some(future) = task.future.take() {
-                return Some(Picked { at, host, future, waker: task.waker.clone() });
+                return Some(ReadyTask { at, host, future, waker: task.waker.clone() });
             }
         }
         None
@@ -287,19 +287,19 @@ impl Kernel {
     }
 
     /// Goes on to what is due next.
-    fn next_due(&self, limit: Instant) -> Next {
+    fn next_due(&self, limit: Instant) -> NextEvent {
         let mut state = self.state();
         let Some(Reverse((at, key))) = state.agenda.peek().copied().filter(|Reverse((at, _))| *at <= limit)
         else {
-            return Next::Nothing;
+            return NextEvent::Nothing;
         };
         state.agenda.pop();
-        let Some(due) = state.due.remove(&key) else { return Next::Done };
+        let Some(due) = state.due.remove(&key) else { return NextEvent::Done };
         state.now = state.now.max(at);
         let (host, job) = match due {
             Due::Timer(waker) => {
                 waker.wake();
-                return Next::Done;
+                return NextEvent::Done;
             }
             Due::Job(host, job) => (host, job),
         };
@@ -307,17 +307,17 @@ impl Kernel {
             Some(host) if host.is_dead => {
                 drop(state);
                 drop(job);
-                Next::Done
+                NextEvent::Done
             }
             Some(host) if host.is_stopped => {
                 host.inbox.push_back(job);
-                Next::Done
+                NextEvent::Done
             }
-            _ => Next::Do(job),
+            _ => NextEvent::Do(job),
         }
     }
 
-    /// Lets time go on to `limit`, where nothing is due before.
+    /// Releasing time go on to `limit`, where nothing is due before.
     pub(crate) fn pass(&self, limit: Instant) {
         let mut state = self.state();
         state.now = state.now.max(limit);
@@ -339,7 +339,7 @@ impl State {
 
 /// Sleeps in virtual time.
 pub(crate) struct Sleep {
-    kernel: Kernel,
+    scheduler: Scheduler,
     at: Instant,
     key: Option<u64>,
 }
@@ -348,8 +348,8 @@ impl Future for Sleep {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let kernel = self.kernel.clone();
-        let mut state = kernel.state();
+        let scheduler = self.scheduler.clone();
+        let mut state = scheduler.state();
         if state.now >= self.at {
             return Poll::Ready(());
         }
@@ -364,7 +364,7 @@ impl Future for Sleep {
 impl Drop for Sleep {
     fn drop(&mut self) {
         if let Some(key) = self.key {
-            let timer = self.kernel.state().due.remove(&key);
+            let timer = self.scheduler.state().due.remove(&key);
             drop(timer);
         }
     }

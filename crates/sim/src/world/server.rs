@@ -1,13 +1,13 @@
 //! The server: the model, with a clock that can be wrong, data that can be lost, and perhaps a replica.
 
-use crate::world::Sim;
-use crate::mutants::Bug;
 use crate::event::{Event, LockId, ServerEvent};
+use crate::mutants::Mutant;
+use crate::world::Sim;
 use crate::world::network::LinkId;
 use crate::world::time::{Clock, Instant};
-use leasehold_testkit::Random;
 use leasehold_core::model::{Content, Entries, LockState, Sessions, Value};
 use leasehold_core::{Acquire, Kind, Op, OwnValue, Reply, SessionId, SessionOp, SessionReply, Share, Wake};
+use leasehold_testkit::Random;
 use std::collections::{BTreeMap, VecDeque};
 use std::mem;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub(crate) struct Server {
     kinds: Vec<Kind>,
     pub(crate) sessions: Sessions,
     /// By which link, in which generation of it, a session hears.
-    pub(crate) ears: BTreeMap<SessionId, (LinkId, u64)>,
+    pub(crate) subscriptions: BTreeMap<SessionId, (LinkId, u64)>,
     replica: Option<Replica>,
 }
 
@@ -34,11 +34,11 @@ struct Replica {
     locks: BTreeMap<LockId, LockState>,
     sessions: Sessions,
     /// What it has still to be told.
-    log: VecDeque<(Instant, Told)>,
+    log: VecDeque<(Instant, ReplicaUpdate)>,
 }
 
 /// What a replica is told: how something is now.
-enum Told {
+enum ReplicaUpdate {
     Lock(LockId, Box<LockState>),
     Sessions(Sessions),
 }
@@ -46,70 +46,70 @@ enum Told {
 impl Server {
     pub(crate) fn new(clock: Clock, with_replica: bool, kinds: Vec<Kind>) -> Self {
         let replica = with_replica.then(Replica::default);
-        let (locks, sessions, ears) = (BTreeMap::new(), Sessions::default(), BTreeMap::new());
-        Self { is_up: true, clock, locks, kinds, sessions, ears, replica }
+        let (locks, sessions, subscriptions) = (BTreeMap::new(), Sessions::default(), BTreeMap::new());
+        Self { is_up: true, clock, locks, kinds, sessions, subscriptions, replica }
     }
 
-    /// Executes an operation, with a planted bug or without one.
+    /// Executes an operation, with a planted mutant or without one.
     pub(crate) fn execute(
         &mut self,
         now: Instant,
         lock: LockId,
         op: &Op,
-        bug: Option<Bug>,
+        mutant: Option<Mutant>,
     ) -> (Reply, Vec<Wake>) {
         let now_us = self.clock.reading_us(now);
         let (state, sessions) = (state(&mut self.locks, &self.kinds, lock), &self.sessions);
         let alive = |session| sessions.vital(now_us / 1000, session);
-        let done = match bug {
-            Some(bug) => bug.apply(state, now_us, op, &alive),
+        let done = match mutant {
+            Some(mutant) => mutant.apply(state, now_us, op, &alive),
             None => state.apply(now_us, op, &alive),
         };
         if let Some(replica) = &mut self.replica {
-            replica.log.push_back((now, Told::Lock(lock, Box::new(state.clone()))));
+            replica.log.push_back((now, ReplicaUpdate::Lock(lock, Box::new(state.clone()))));
         }
         done
     }
 
-    /// Takes all of several locks, or none, with a planted bug or without one.
+    /// Takes all of several locks, or none, with a planted mutant or without one.
     pub(crate) fn take_all(
         &mut self,
         now: Instant,
         asks: &[(LockId, Acquire)],
-        bug: Option<Bug>,
+        mutant: Option<Mutant>,
     ) -> Vec<Share> {
         let now_us = self.clock.reading_us(now);
         for (lock, _) in asks {
             state(&mut self.locks, &self.kinds, *lock);
         }
-        // They are asked for in the order of their names, which is that of their numbers.
+        // They are asked for in the order of their names, which is that of their limits.
         let wanted = self.locks.iter_mut().filter_map(|(lock, state)| {
             let (_, ask) = asks.iter().find(|(asked, _)| asked == lock)?;
             Some((state, ask))
         });
         let mut wanted: Vec<_> = wanted.collect();
-        let shares = match bug {
-            Some(bug) => bug.take_all(&mut wanted, now_us),
+        let shares = match mutant {
+            Some(mutant) => mutant.take_all(&mut wanted, now_us),
             None => LockState::take_all(&mut wanted, now_us),
         };
         if let Some(replica) = &mut self.replica {
             let told = |(lock, _): &(LockId, Acquire)| {
-                self.locks.get(lock).map(|state| (now, Told::Lock(*lock, Box::new(state.clone()))))
+                self.locks.get(lock).map(|state| (now, ReplicaUpdate::Lock(*lock, Box::new(state.clone()))))
             };
             replica.log.extend(asks.iter().filter_map(told));
         }
         shares
     }
 
-    /// Executes an operation on sessions, with a planted bug or without one.
-    pub(crate) fn attend(&mut self, now: Instant, op: &SessionOp, bug: Option<Bug>) -> SessionReply {
+    /// Executes an operation on sessions, with a planted mutant or without one.
+    pub(crate) fn attend(&mut self, now: Instant, op: &SessionOp, mutant: Option<Mutant>) -> SessionReply {
         let now_ms = self.clock.reading_us(now) / 1000;
-        let reply = match bug {
-            Some(bug) => bug.attend(&mut self.sessions, now_ms, op),
+        let reply = match mutant {
+            Some(mutant) => mutant.attend(&mut self.sessions, now_ms, op),
             None => self.sessions.apply(now_ms, op),
         };
         if let Some(replica) = &mut self.replica {
-            replica.log.push_back((now, Told::Sessions(self.sessions.clone())));
+            replica.log.push_back((now, ReplicaUpdate::Sessions(self.sessions.clone())));
         }
         reply
     }
@@ -126,8 +126,8 @@ impl Server {
         let Replica { mut locks, mut sessions, log } = self.replica.take().unwrap_or_default();
         for (_, told) in log.into_iter().take_while(|(at, _)| *at <= told_until) {
             match told {
-                Told::Lock(lock, state) => drop(locks.insert(lock, *state)),
-                Told::Sessions(known) => sessions = known,
+                ReplicaUpdate::Lock(lock, state) => drop(locks.insert(lock, *state)),
+                ReplicaUpdate::Sessions(known) => sessions = known,
             }
         }
         let log = VecDeque::new();
@@ -189,7 +189,7 @@ impl Sim {
     /// After an outage a replica takes over that had been told nothing for `lag` before it. Its clock differs by less
     /// than the outage: tokens are not promised to grow otherwise.
     pub(crate) fn fail_over(&self, outage: Duration, lag: Duration) {
-        let now = self.kernel.now();
+        let now = self.scheduler.now();
         let mut net = self.net();
         let differs_us = differing(&net.chance, outage / 2);
         let before = now.since(Instant(0)).saturating_sub(outage).saturating_sub(lag);
@@ -200,7 +200,7 @@ impl Sim {
     }
 
     pub(crate) fn jump(&self, by_us: i64) {
-        let now = self.kernel.now();
+        let now = self.scheduler.now();
         self.net().server.clock.jump(now, by_us);
         self.note(&Event::Server(ServerEvent::Jumped(by_us)));
     }
@@ -214,10 +214,10 @@ impl Sim {
 
     /// A stranger takes a lock that is free; says whether it was.
     pub(crate) fn stranger_sets(&self, lock: LockId, value: &str, lease: Duration) -> bool {
-        let now = self.kernel.now();
+        let now = self.scheduler.now();
         let is_set = self.net().server.set(now, lock, value, lease);
         if is_set {
-            self.note(&Event::Stranger(lock, Some(now + lease * 9 / 10)));
+            self.note(&Event::Foreign(lock, Some(now + lease * 9 / 10)));
         }
         is_set
     }
@@ -230,7 +230,7 @@ impl Sim {
                 content => content.token() == Some(value),
             });
         }
-        self.note(&Event::Stranger(lock, None));
+        self.note(&Event::Foreign(lock, None));
     }
 }
 

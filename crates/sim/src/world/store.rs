@@ -1,9 +1,9 @@
 //! The store as one process sees it: what goes over its link.
 
-use crate::world::Sim;
 use crate::event::{Event, HostEvent};
-use crate::world::network::{Answer, LinkId, Question};
-use crate::world::environment::SimWorld;
+use crate::world::Sim;
+use crate::world::environment::ProcessEnvironment;
+use crate::world::network::{Command, LinkId, Response};
 use futures_util::future::{BoxFuture, Either, select};
 use leasehold::store::{
     Executed, Fault, FaultKind, Lock, Op, Outcome, Phase, Postbox, SessionKeeping, SessionOp, SessionReply,
@@ -18,7 +18,7 @@ use std::time::Duration;
 /// A process's way to the server.
 #[derive(Clone)]
 pub(crate) struct SimStore {
-    pub(crate) world: SimWorld,
+    pub(crate) world: ProcessEnvironment,
     pub(crate) link: LinkId,
     /// The link of the keeper.
     pub(crate) other: LinkId,
@@ -29,26 +29,28 @@ impl SimStore {
         &self.world.sim
     }
 
-    async fn call(&self, question: Question, within: Duration) -> Outcome<Answer> {
+    async fn call(&self, command: Command, within: Duration) -> Outcome<Response> {
         let (sim, host) = (self.sim(), self.world.host);
         let until = self.world.shows_at(self.world.now() + within);
-        let mut time_up = pin!(sim.kernel.sleep_until(until));
+        let mut time_up = pin!(sim.scheduler.sleep_until(until));
         if let Either::Right(_) = select(pin!(sim.link_up(self.link)), &mut time_up).await {
-            sim.note(&Event::Host(host, HostEvent::Rebuffed));
+            sim.note(&Event::Host(host, HostEvent::OperationFailed));
             return Outcome::Failed(Executed::No, unreachable());
         }
-        let unanswered = match question {
-            Question::Lock(..) => |host, message| Event::Answered { host, message, reply: None },
-            Question::Several(_) => |host, message| Event::Shared { host, message, shares: None },
-            Question::Sessions(..) => |host, message| Event::Heard { host, message, reply: None },
+        let unanswered = match command {
+            Command::Lock(..) => |host, message| Event::Answered { host, message, reply: None },
+            Command::MultiAcquire(_) => |host, message| Event::MultiAnswered { host, message, shares: None },
+            Command::Sessions(..) => |host, message| Event::SessionAnswered { host, message, reply: None },
         };
-        let (message, slot) = sim.send(self.link, question, until);
+        let (message, slot) = sim.send(self.link, command, until);
         let fault = match select(pin!(slot.outcome()), time_up).await {
             Either::Left((Ok(answer), _)) => {
                 sim.note(&match &answer {
-                    Answer::Lock(reply) => Event::Answered { host, message, reply: Some(reply) },
-                    Answer::Several(shares) => Event::Shared { host, message, shares: Some(shares) },
-                    Answer::Sessions(reply) => Event::Heard { host, message, reply: Some(reply) },
+                    Response::Lock(reply) => Event::Answered { host, message, reply: Some(reply) },
+                    Response::MultiAcquire(shares) => {
+                        Event::MultiAnswered { host, message, shares: Some(shares) }
+                    }
+                    Response::Sessions(reply) => Event::SessionAnswered { host, message, reply: Some(reply) },
                 });
                 return Outcome::Done(answer);
             }
@@ -56,7 +58,7 @@ impl SimStore {
             Either::Right(_) => FaultKind::TimedOut,
         };
         sim.note(&unanswered(host, message));
-        sim.note(&Event::Host(host, HostEvent::Rebuffed));
+        sim.note(&Event::Host(host, HostEvent::OperationFailed));
         Outcome::Failed(Executed::Unknown, Fault::new(fault, Phase::Reply, "the simulated server"))
     }
 }
@@ -65,8 +67,8 @@ fn unreachable() -> Fault {
     Fault::new(FaultKind::Unreachable, Phase::Connect, "the simulated server")
 }
 
-/// The outcome, as far as it is of the right kind. The server answers no other question than it was asked.
-fn only<T>(outcome: Outcome<Answer>, pick: impl FnOnce(Answer) -> Option<T>) -> Outcome<T> {
+/// The outcome, as far as it is of the right kind. The server answers no other command than it was asked.
+fn only<T>(outcome: Outcome<Response>, pick: impl FnOnce(Response) -> Option<T>) -> Outcome<T> {
     match outcome {
         Outcome::Done(answer) => match pick(answer) {
             Some(reply) => Outcome::Done(reply),
@@ -85,9 +87,9 @@ impl fmt::Debug for SimStore {
 impl Store for SimStore {
     fn execute<'a>(&'a self, lock: &'a Lock, op: &'a Op, within: Duration) -> BoxFuture<'a, Outcome> {
         Box::pin(async move {
-            let question = Question::Lock(self.sim().lock_id(lock), op.clone());
-            only(self.call(question, within).await, |answer| match answer {
-                Answer::Lock(reply) => Some(*reply),
+            let command = Command::Lock(self.sim().lock_id(lock), op.clone());
+            only(self.call(command, within).await, |answer| match answer {
+                Response::Lock(reply) => Some(*reply),
                 _ => None,
             })
         })
@@ -99,12 +101,12 @@ impl Store for SimStore {
         within: Duration,
     ) -> BoxFuture<'a, Option<Outcome<Vec<Share>>>> {
         Box::pin(async move {
-            if !self.sim().habits.in_one_step {
+            if !self.sim().config.in_one_step {
                 return None;
             }
             let asks = asks.iter().map(|(lock, ask)| (self.sim().lock_id(lock), ask.clone())).collect();
-            Some(only(self.call(Question::Several(asks), within).await, |answer| match answer {
-                Answer::Several(shares) => Some(shares),
+            Some(only(self.call(Command::MultiAcquire(asks), within).await, |answer| match answer {
+                Response::MultiAcquire(shares) => Some(shares),
                 _ => None,
             }))
         })
@@ -119,12 +121,12 @@ impl Store for SimStore {
     ) -> BoxFuture<'_, Result<(), Fault>> {
         Box::pin(async move {
             let until = self.world.shows_at(self.world.now() + within);
-            let time_up = self.sim().kernel.sleep_until(until);
+            let time_up = self.sim().scheduler.sleep_until(until);
             match select(pin!(self.sim().subscribe(self.link, session, post)), time_up).await {
                 Either::Left(_) => Ok(()),
                 Either::Right(_) => {
                     self.close_mailbox(place, session);
-                    self.sim().note(&Event::Host(self.world.host, HostEvent::Rebuffed));
+                    self.sim().note(&Event::Host(self.world.host, HostEvent::OperationFailed));
                     Err(unreachable())
                 }
             }
@@ -132,7 +134,7 @@ impl Store for SimStore {
     }
 
     fn close_mailbox(&self, _place: Place, session: SessionId) {
-        if !self.sim().kernel.is_dead(self.world.host) {
+        if !self.sim().scheduler.is_dead(self.world.host) {
             self.sim().unsubscribe(self.link, session);
         }
     }
@@ -148,9 +150,9 @@ impl Store for SimStore {
         within: Duration,
     ) -> BoxFuture<'a, Outcome<SessionReply>> {
         Box::pin(async move {
-            let question = Question::Sessions(self.sim().kernel.now(), op.clone());
-            only(self.call(question, within).await, |answer| match answer {
-                Answer::Sessions(reply) => Some(reply),
+            let command = Command::Sessions(self.sim().scheduler.now(), op.clone());
+            only(self.call(command, within).await, |answer| match answer {
+                Response::Sessions(reply) => Some(reply),
                 _ => None,
             })
         })

@@ -1,8 +1,9 @@
 //! A holder stops believing before the store does, and is told.
 
-use super::{Check, Scene, Verdict};
+use super::{Check, CheckContext, CheckResult};
 use crate::event::{
-    Event, Execution, Gain, Grip, Held, HostEvent, Keeping, LockId, ServerEvent, TaskEvent, TaskId, ends,
+    Event, Execution, GuardId, Held, HostEvent, LeasePolicy, LockId, NewGuard, ServerEvent, TaskEvent,
+    TaskId, ends,
 };
 use crate::world::time::Instant;
 use leasehold_core::{FencingToken, HoldId, SessionId};
@@ -20,9 +21,9 @@ const RENEWAL_SLACK: Duration = Duration::from_millis(700);
 /// Whoever believes in a hold has it at the store at that time, and for as long as he believes, and so lives the session
 /// that it lives with. When he stops, he is told. Whoever lost the lock by force learns it by the next renewal.
 #[derive(Debug, Default)]
-pub struct Beliefs {
+pub struct HolderValidity {
     held: BTreeMap<LockId, Vec<Held>>,
-    believed: BTreeMap<Grip, Believed>,
+    believed: BTreeMap<GuardId, Believed>,
     /// Holds that live with their sessions.
     sessions: BTreeSet<HoldId>,
     /// When sessions end at the store.
@@ -45,13 +46,19 @@ struct Believed {
     /// When this was last heard.
     heard: Instant,
     told: bool,
-    keeping: Keeping,
+    lease_policy: LeasePolicy,
 }
 
-impl Beliefs {
-    fn judge(&self, at: Instant, grip: Grip, believed: Believed, scene: &Scene) -> Verdict {
+impl HolderValidity {
+    fn judge(
+        &self,
+        at: Instant,
+        guard_id: GuardId,
+        believed: Believed,
+        context: &CheckContext,
+    ) -> CheckResult {
         let Believed { lock, task, fence, until, .. } = believed;
-        let hold = scene.grips.hold(grip);
+        let hold = context.guards.hold(guard_id);
         if until <= at || self.freed.contains_key(&(lock, fence)) {
             return Ok(());
         }
@@ -98,55 +105,60 @@ impl Beliefs {
     }
 }
 
-impl Check for Beliefs {
+impl Check for HolderValidity {
     fn name(&self) -> &'static str {
-        "beliefs"
+        "validity"
     }
 
-    fn observe(&mut self, at: Instant, event: &Event<'_>, scene: &Scene) -> Verdict {
+    fn observe(&mut self, at: Instant, event: &Event<'_>, context: &CheckContext) -> CheckResult {
         match *event {
             Event::Executed(done) => {
                 self.executed(at, done);
-                if scene.promises.exclusion {
+                if context.promises.exclusion {
                     let mut of_it = self.believed.iter().filter(|(_, believed)| believed.lock == done.lock);
-                    of_it.try_for_each(|(grip, believed)| self.judge(at, *grip, *believed, scene))?;
+                    of_it
+                        .try_for_each(|(guard_id, believed)| self.judge(at, *guard_id, *believed, context))?;
                 }
             }
-            Event::Attended(done) => {
+            Event::SessionExecuted(done) => {
                 self.ends = ends(done.sessions, done.clock);
-                if scene.promises.exclusion {
+                if context.promises.exclusion {
                     self.believed
                         .iter()
-                        .try_for_each(|(grip, believed)| self.judge(at, *grip, *believed, scene))?;
+                        .try_for_each(|(guard_id, believed)| self.judge(at, *guard_id, *believed, context))?;
                 }
             }
-            Event::Stranger(lock, Some(_)) => drop(self.held.remove(&lock)),
-            Event::Task(task, lock, TaskEvent::Acquired(grip, Gain { fence, belief, keeping, .. })) => {
+            Event::Foreign(lock, Some(_)) => drop(self.held.remove(&lock)),
+            Event::Task(
+                task,
+                lock,
+                TaskEvent::Acquired(guard_id, NewGuard { fence, belief, lease_policy, .. }),
+            ) => {
                 let until = belief.until;
                 // The store knows a hold that was handed on by the token that it has given.
-                let fence = scene.grips.get(grip).map_or(fence, |known| known.known_as);
-                let believed = Believed { lock, task, fence, until, heard: at, told: false, keeping };
-                self.believed.insert(grip, believed);
-                if scene.promises.exclusion {
-                    return self.judge(at, grip, believed, scene);
+                let fence = context.guards.get(guard_id).map_or(fence, |known| known.known_as);
+                let believed = Believed { lock, task, fence, until, heard: at, told: false, lease_policy };
+                self.believed.insert(guard_id, believed);
+                if context.promises.exclusion {
+                    return self.judge(at, guard_id, believed, context);
                 }
             }
-            Event::Task(_, _, TaskEvent::Believes(grip, belief)) => {
-                let Some(believed) = self.believed.get_mut(&grip) else { return Ok(()) };
+            Event::Task(_, _, TaskEvent::ValidityChanged(guard_id, belief)) => {
+                let Some(believed) = self.believed.get_mut(&guard_id) else { return Ok(()) };
                 (believed.until, believed.heard) = (belief.until, at);
                 let believed = *believed;
-                if scene.promises.exclusion {
-                    return self.judge(at, grip, believed, scene);
+                if context.promises.exclusion {
+                    return self.judge(at, guard_id, believed, context);
                 }
             }
-            Event::Task(_, _, TaskEvent::Told(grip, _)) => {
-                if let Some(believed) = self.believed.get_mut(&grip) {
+            Event::Task(_, _, TaskEvent::LossReported(guard_id, _)) => {
+                if let Some(believed) = self.believed.get_mut(&guard_id) {
                     believed.told = true;
                 }
             }
             // What becomes of one that is made into another nobody sees until it is that.
-            Event::Task(_, _, TaskEvent::Lets(grip, _) | TaskEvent::Shifts(grip)) => {
-                self.believed.remove(&grip);
+            Event::Task(_, _, TaskEvent::Releasing(guard_id, _) | TaskEvent::Converting(guard_id)) => {
+                self.believed.remove(&guard_id);
             }
             // A replica may bring back what was taken.
             Event::Server(ServerEvent::FailedOver) => self.freed.clear(),
@@ -158,17 +170,17 @@ impl Check for Beliefs {
         Ok(())
     }
 
-    fn pass(&mut self, at: Instant, scene: &Scene) -> Verdict {
-        for (grip, believed) in self.believed.iter().filter(|(_, believed)| !believed.told) {
+    fn pass(&mut self, at: Instant, context: &CheckContext) -> CheckResult {
+        for (guard_id, believed) in self.believed.iter().filter(|(_, believed)| !believed.told) {
             let Believed { lock, task, fence, .. } = *believed;
-            let Some(well_since) = scene.health(task.host).and_then(super::Health::stirs_since) else {
+            let Some(well_since) = context.health(task.host).and_then(super::Health::stirs_since) else {
                 continue;
             };
             if let Some(freed) = self.freed.get(&(lock, fence))
-                && let Keeping::Renewed(lease) = believed.keeping
+                && let LeasePolicy::Renewed(lease) = believed.lease_policy
                 && at > freed.max(&well_since).add(lease / 3 + RENEWAL_SLACK)
                 && believed.until > at
-                && scene.grips.hold(*grip).is_none_or(|hold| !self.returned.contains(&hold))
+                && context.guards.hold(*guard_id).is_none_or(|hold| !self.returned.contains(&hold))
             {
                 return Err(format!("{task} still believes in {lock}, which was taken by force at {freed}"));
             }

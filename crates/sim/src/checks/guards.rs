@@ -8,7 +8,7 @@
 //! A guard to which a hold was handed on has a token that the store has reserved for that hold: it is of the one for which its
 //! process was told so, as long as that is not given up.
 
-use crate::event::{Event, Gain, Grip, HostEvent, Letting, LockId, OwnerId, TaskEvent, TaskId};
+use crate::event::{Event, GuardId, HostEvent, LockId, NewGuard, OwnerId, ReleaseMethod, TaskEvent, TaskId};
 use crate::world::scheduler::HostId;
 use crate::world::time::Instant;
 use leasehold_core::{
@@ -19,15 +19,15 @@ use std::time::Duration;
 
 /// The guards that tasks have had.
 #[derive(Debug, Default)]
-pub struct Grips {
-    known: BTreeMap<Grip, Known>,
+pub struct Guards {
+    known: BTreeMap<GuardId, GuardRecord>,
     /// What was asked by a message, and by the nonce of a look; and when.
     asked: BTreeMap<u64, Vec<Asked>>,
     looks: BTreeMap<Nonce, Asked>,
     /// What processes have heard of, the last at the end, and no guard is of.
     heard: BTreeMap<HostId, Vec<Heard>>,
     /// The guard that is, or was, of a hold: the last one, where it was handed on.
-    bound: BTreeMap<HoldId, Grip>,
+    bound: BTreeMap<HoldId, GuardId>,
     /// Who asks by a message for tokens, and for which hold.
     reserving: BTreeMap<u64, (LockId, HoldId)>,
     /// The tokens that processes were told of.
@@ -38,16 +38,16 @@ pub struct Grips {
     releasing: BTreeMap<u64, HoldId>,
     released: BTreeSet<HoldId>,
     /// Those that are given back, or were.
-    let_go: BTreeMap<Grip, Instant>,
+    release_guard: BTreeMap<GuardId, Instant>,
     /// The one that a task has just begun to give back: what its process sends next is its release, if it can send at
     /// all.
-    letting: Option<Grip>,
+    letting: Option<GuardId>,
     owners: BTreeMap<OwnerId, String>,
 }
 
 /// A guard.
 #[derive(Debug, Clone, Copy)]
-pub struct Known {
+pub struct GuardRecord {
     /// Of which lock.
     pub lock: LockId,
     /// Whose.
@@ -104,9 +104,9 @@ impl Heard {
     }
 }
 
-impl Known {
+impl GuardRecord {
     /// Whether its hold was handed on to it.
-    pub fn was_handed_on(&self) -> bool {
+    pub fn was_handed_off(&self) -> bool {
         self.known_as != self.fence
     }
 }
@@ -117,19 +117,19 @@ impl Reserved {
     }
 }
 
-impl Grips {
+impl Guards {
     /// What is known of a guard.
-    pub fn get(&self, grip: Grip) -> Option<&Known> {
-        self.known.get(&grip)
+    pub fn get(&self, guard_id: GuardId) -> Option<&GuardRecord> {
+        self.known.get(&guard_id)
     }
 
     /// Of which hold a guard is.
-    pub fn hold(&self, grip: Grip) -> Option<HoldId> {
-        self.known.get(&grip)?.hold
+    pub fn hold(&self, guard_id: GuardId) -> Option<HoldId> {
+        self.known.get(&guard_id)?.hold
     }
 
     /// The guard that is, or was, of a hold: the last one, where it was handed on.
-    pub fn of(&self, hold: &HoldId) -> Option<Grip> {
+    pub fn of(&self, hold: &HoldId) -> Option<GuardId> {
         self.bound.get(hold).copied()
     }
 
@@ -144,14 +144,15 @@ impl Grips {
     }
 
     /// When a task began to give a guard back, or dropped it.
-    pub fn let_go(&self, grip: Grip) -> Option<Instant> {
-        self.let_go.get(&grip).copied()
+    pub fn release_guard(&self, guard_id: GuardId) -> Option<Instant> {
+        self.release_guard.get(&guard_id).copied()
     }
 
     /// Whether the store was asked to release the hold of a guard whose release has returned; of several, whether it has
     /// answered: some of them may be kept, and given up for another reason while the others are released.
-    pub fn is_released(&self, grip: Grip) -> bool {
-        let Some((known, hold)) = self.known.get(&grip).and_then(|known| Some((known, known.hold?))) else {
+    pub fn is_released(&self, guard_id: GuardId) -> bool {
+        let Some((known, hold)) = self.known.get(&guard_id).and_then(|known| Some((known, known.hold?)))
+        else {
             return false;
         };
         if known.together { self.released.contains(&hold) } else { self.given_up(&hold).is_some() }
@@ -169,8 +170,8 @@ impl Grips {
 
     pub(super) fn observe(&mut self, at: Instant, event: &Event<'_>) {
         let letting = self.letting.take();
-        if let (Some(grip), Event::Sent { host, op: Op::Release(release), .. }) = (letting, event) {
-            self.is_released_as(grip, *host, release.claim.hold);
+        if let (Some(guard_id), Event::Sent { host, op: Op::Release(release), .. }) = (letting, event) {
+            self.is_released_as(guard_id, *host, release.claim.hold);
         }
         match *event {
             Event::Owner(owner, text) => drop(self.owners.insert(owner, text.to_owned())),
@@ -201,7 +202,7 @@ impl Grips {
                     self.had(at, host, asked, acquired);
                 }
             }
-            Event::Shared { host, message, shares } => {
+            Event::MultiAnswered { host, message, shares } => {
                 let asked = self.asked.remove(&message).into_iter().flatten();
                 for (asked, share) in asked.zip(shares.into_iter().flatten()) {
                     if let Share::Had(acquired) = share {
@@ -209,17 +210,17 @@ impl Grips {
                     }
                 }
             }
-            Event::Woken(host, Wake::Grant { nonce, fence, .. }) => {
+            Event::Notified(host, Wake::Grant { nonce, fence, .. }) => {
                 if let Some(asked) = self.looks.get(&nonce).copied() {
                     self.hears(at, host, asked, (fence, 1, asked.lease_ms));
                 }
             }
-            Event::Task(_, _, TaskEvent::Lets(grip, how)) => {
-                self.let_go.entry(grip).or_insert(at);
-                self.letting = Some(grip).filter(|_| how == Letting::Release);
+            Event::Task(_, _, TaskEvent::Releasing(guard_id, how)) => {
+                self.release_guard.entry(guard_id).or_insert(at);
+                self.letting = Some(guard_id).filter(|_| how == ReleaseMethod::Release);
             }
-            Event::Task(task, lock, TaskEvent::Acquired(grip, gain)) => {
-                self.acquired(at, task, lock, grip, gain);
+            Event::Task(task, lock, TaskEvent::Acquired(guard_id, gain)) => {
+                self.acquired(at, task, lock, guard_id, gain);
             }
             Event::Host(host, HostEvent::Crashed | HostEvent::Ended) => {
                 self.heard.remove(&host);
@@ -254,7 +255,7 @@ impl Grips {
         };
         if let Some(Acquire { claim, queue, lease_ms, .. }) = asks {
             let asked = Asked { lock, hold: claim.hold, at, lease_ms: *lease_ms };
-            // Several are asked for by one message.
+            // MultiAcquire are asked for by one message.
             self.asked.entry(message).or_default().push(asked);
             if let Some(queue) = queue {
                 self.looks.insert(queue.nonce, asked);
@@ -264,50 +265,52 @@ impl Grips {
 
     /// A hold is given up. If a guard in use was taken to be of it, it is of another one of the same token.
     fn gives_up(&mut self, host: HostId, hold: HoldId) {
-        let Some(grip) = self.bound.get(&hold).copied().filter(|grip| !self.let_go.contains_key(grip)) else {
+        let Some(guard_id) =
+            self.bound.get(&hold).copied().filter(|guard_id| !self.release_guard.contains_key(guard_id))
+        else {
             return;
         };
-        let (Some(known), Some(heard)) = (self.known.get(&grip), self.heard.get(&host)) else { return };
+        let (Some(known), Some(heard)) = (self.known.get(&guard_id), self.heard.get(&host)) else { return };
         let other = heard.iter().rfind(|heard| heard.is_of(known.lock, known.fence));
         if let Some(right) = other.map(|heard| heard.hold) {
-            self.bind(grip, host, right);
+            self.bind(guard_id, host, right);
         }
     }
 
     /// A guard is given back as being of this hold, which its process has heard of.
-    fn is_released_as(&mut self, grip: Grip, host: HostId, hold: HoldId) {
-        let (Some(known), Some(heard)) = (self.known.get(&grip).copied(), self.heard.get(&host)) else {
+    fn is_released_as(&mut self, guard_id: GuardId, host: HostId, hold: HoldId) {
+        let (Some(known), Some(heard)) = (self.known.get(&guard_id).copied(), self.heard.get(&host)) else {
             return;
         };
         if known.hold == Some(hold) {
             return;
         }
         if heard.iter().any(|heard| heard.hold == hold && heard.is_of(known.lock, known.fence)) {
-            return self.bind(grip, host, hold);
+            return self.bind(guard_id, host, hold);
         }
         // Two were taken one for the other.
-        let other = self.bound.get(&hold).copied().filter(|other| !self.let_go.contains_key(other));
+        let other = self.bound.get(&hold).copied().filter(|other| !self.release_guard.contains_key(other));
         let other = other.and_then(|other| Some((other, self.known.get_mut(&other)?)));
         if let (Some((other, theirs)), Some(wrong)) = (other, known.hold)
             && (theirs.lock, theirs.fence, theirs.task.host) == (known.lock, known.fence, host)
         {
             theirs.hold = Some(wrong);
-            self.known.insert(grip, Known { hold: Some(hold), ..known });
-            self.bound.extend([(hold, grip), (wrong, other)]);
+            self.known.insert(guard_id, GuardRecord { hold: Some(hold), ..known });
+            self.bound.extend([(hold, guard_id), (wrong, other)]);
         }
     }
 
     /// A guard is of this hold, and not of the one that it was taken to be of.
-    fn bind(&mut self, grip: Grip, host: HostId, right: HoldId) {
+    fn bind(&mut self, guard_id: GuardId, host: HostId, right: HoldId) {
         if let Some(heard) = self.heard.get_mut(&host) {
             heard.retain(|heard| heard.hold != right);
         }
-        if let Some(known) = self.known.get_mut(&grip)
+        if let Some(known) = self.known.get_mut(&guard_id)
             && let Some(wrong) = known.hold.replace(right)
         {
             self.bound.remove(&wrong);
         }
-        self.bound.insert(right, grip);
+        self.bound.insert(right, guard_id);
     }
 
     fn had(&mut self, at: Instant, host: HostId, asked: Asked, acquired: &Acquired) {
@@ -336,8 +339,8 @@ impl Grips {
         heard.push(new);
     }
 
-    fn acquired(&mut self, at: Instant, task: TaskId, lock: LockId, grip: Grip, gain: Gain) {
-        let Gain { fence, owner, portion, count, belief, together, .. } = gain;
+    fn acquired(&mut self, at: Instant, task: TaskId, lock: LockId, guard_id: GuardId, gain: NewGuard) {
+        let NewGuard { fence, owner, portion, count, belief, together, .. } = gain;
         let heard = self.heard.entry(task.host).or_default();
         // That of another count may be meant where it was looked at more than once; as a rule it has just been heard of.
         let unlike = |heard: &Heard| {
@@ -347,17 +350,18 @@ impl Grips {
         let of_it = heard.iter().rev().filter(|heard| heard.is_of(lock, fence));
         let own = of_it.min_by_key(|heard| unlike(heard)).map(|heard| heard.hold);
         let blocks = self.blocks.get(&task.host).into_iter().flatten();
-        let handed_on = || blocks.rev().find(|block| block.is_of(lock, fence)).map(|block| block.hold);
-        let hold = own.or_else(handed_on);
+        let handed_off = || blocks.rev().find(|block| block.is_of(lock, fence)).map(|block| block.hold);
+        let hold = own.or_else(handed_off);
         let known_as = hold.filter(|_| own.is_none()).and_then(|hold| {
-            let before = self.bound.get(&hold).and_then(|grip| self.known.get(grip));
+            let before = self.bound.get(&hold).and_then(|guard_id| self.known.get(guard_id));
             // It may have been had before by a task that gave it up for the sake of others: no guard was of it then.
             let heard = || heard.iter().rfind(|heard| heard.hold == hold).map(|heard| heard.fence);
             before.map(|before| before.known_as).or_else(heard)
         });
         let known_as = known_as.unwrap_or(fence);
         heard.retain(|heard| Some(heard.hold) != hold);
-        self.bound.extend(hold.map(|hold| (hold, grip)));
-        self.known.insert(grip, Known { lock, task, fence, known_as, owner, portion, together, hold });
+        self.bound.extend(hold.map(|hold| (hold, guard_id)));
+        self.known
+            .insert(guard_id, GuardRecord { lock, task, fence, known_as, owner, portion, together, hold });
     }
 }

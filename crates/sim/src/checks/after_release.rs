@@ -1,6 +1,6 @@
 //! After a release has returned nothing is sent about its hold.
 
-use super::{Check, Scene, Verdict};
+use super::{Check, CheckContext, CheckResult};
 use crate::event::{Event, HostEvent, TaskEvent, claim_of};
 use crate::world::scheduler::HostId;
 use crate::world::time::Instant;
@@ -15,30 +15,30 @@ const CALL: Duration = Duration::from_millis(2200);
 /// is lengthened until the process begins to give it back, and no more from then on. After a process has come to its
 /// end, or has said that its session is over, the session does not beat.
 #[derive(Debug, Default)]
-pub struct Silence {
+pub struct AfterRelease {
     over: BTreeSet<HoldId>,
     ended: BTreeSet<SessionId>,
     /// Processes that have come to their end, and whether a beat of theirs may have waited for a connection then.
     gone: BTreeMap<HostId, bool>,
 }
 
-impl Check for Silence {
+impl Check for AfterRelease {
     fn name(&self) -> &'static str {
-        "silence"
+        "after_release"
     }
 
-    fn observe(&mut self, at: Instant, event: &Event<'_>, scene: &Scene) -> Verdict {
+    fn observe(&mut self, at: Instant, event: &Event<'_>, context: &CheckContext) -> CheckResult {
         match *event {
-            Event::Task(_, _, TaskEvent::Released(grip, told)) => {
+            Event::Task(_, _, TaskEvent::Released(guard_id, told)) => {
                 // A success of which the store was not asked is that of one whose hold is kept.
-                let is_over = told.is_none() || scene.grips.is_released(grip);
-                self.over.extend(scene.grips.hold(grip).filter(|_| is_over));
+                let is_over = told.is_none() || context.guards.is_released(guard_id);
+                self.over.extend(context.guards.hold(guard_id).filter(|_| is_over));
             }
             Event::Host(host, HostEvent::Ended) => {
-                self.gone.insert(host, !scene.keeper_is_connected(host));
+                self.gone.insert(host, !context.keeper_is_connected(host));
             }
-            Event::Attends { op: SessionOp::End(session), .. } => drop(self.ended.insert(*session)),
-            Event::Attends { host, message, op: SessionOp::Beat(beat), .. } => {
+            Event::SessionSent { op: SessionOp::End(session), .. } => drop(self.ended.insert(*session)),
+            Event::SessionSent { host, message, op: SessionOp::Beat(beat), .. } => {
                 // One that was about to begin another session begins it, and ends it then.
                 let is_over = beat.begin.is_none() && self.gone.get(&host) == Some(&false);
                 if is_over || self.ended.contains(&beat.session) {
@@ -53,7 +53,7 @@ impl Check for Silence {
                         "{host} sends {message} about {hold:?} of {lock}, whose release has returned"
                     ));
                 }
-                let given_up = scene.grips.given_up(&hold);
+                let given_up = context.guards.given_up(&hold);
                 if matches!(op, Op::Extend(_)) && given_up.is_some_and(|since| at > since + CALL) {
                     return Err(format!(
                         "{host} sends {message} to lengthen {hold:?} of {lock}, which it gives back"

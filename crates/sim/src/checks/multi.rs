@@ -1,7 +1,9 @@
-//! Several locks are had together or not at all, and nobody waits for one of them with others in hand but in their order.
+//! MultiAcquire locks are had together or not at all, and nobody waits for one of them with others in hand but in their order.
 
-use super::{Check, Scene, Verdict};
-use crate::event::{Event, Execution, Grasp, Held, HostEvent, LockId, ServerEvent, TaskEvent, TaskId};
+use super::{Check, CheckContext, CheckResult};
+use crate::event::{
+    Event, Execution, Held, HostEvent, LockId, MultiExecution, ServerEvent, TaskEvent, TaskId,
+};
 use crate::world::scheduler::HostId;
 use crate::world::time::Instant;
 use leasehold_core::{Acquired, HoldId, Op, Share};
@@ -14,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// What a task holds while it waits for the rest no guard is of, so this looks only where nobody else of its process seeks
 /// one of the two.
 #[derive(Debug, Default)]
-pub struct Several {
+pub struct MultiAcquire {
     sought: BTreeMap<(HostId, LockId), BTreeSet<TaskId>>,
     /// Tasks that seek several.
     seekers: BTreeMap<TaskId, Seeker>,
@@ -32,8 +34,8 @@ struct Seeker {
     asked: BTreeSet<HoldId>,
 }
 
-impl Several {
-    fn grasped(&self, done: &Grasp<'_>) -> Verdict {
+impl MultiAcquire {
+    fn multi_executed(&self, done: &MultiExecution<'_>) -> CheckResult {
         let is_blocked = done.shares.iter().any(|(_, _, share, _)| matches!(share, Share::InTheWay(_)));
         let is_had = done.shares.iter().all(|(_, _, share, _)| matches!(share, Share::Had(_)));
         for (lock, ask, share, state) in done.shares {
@@ -55,14 +57,14 @@ impl Several {
         Ok(())
     }
 
-    fn executed(&mut self, at: Instant, done: &Execution<'_>, scene: &Scene) -> Verdict {
+    fn executed(&mut self, at: Instant, done: &Execution<'_>, context: &CheckContext) -> CheckResult {
         self.held.insert(done.lock, done.holds(at));
         let Some((ask, Acquired::Taken { position: Some(_), .. })) = done.acquires() else { return Ok(()) };
         let host = done.host;
         let Some((task, seeker)) = self.only_seeker(host, done.lock) else { return Ok(()) };
         let is_its = |hold: &HoldId| seeker.asked.contains(hold) && !self.given_up.contains(hold);
         // What it drops it cannot have given back yet where its keeper has no connection.
-        if done.out_of_time || !is_its(&ask.claim.hold) || !scene.keeper_is_connected(host) {
+        if done.out_of_time || !is_its(&ask.claim.hold) || !context.keeper_is_connected(host) {
             return Ok(());
         }
         let others = seeker.locks.iter().filter(|other| **other != done.lock);
@@ -71,13 +73,17 @@ impl Several {
             .collect();
         let in_hand = |other: &LockId| {
             let mut holds = self.held.get(other).into_iter().flatten();
-            holds.any(|held| held.lasts(at) && is_its(&held.hold) && scene.grips.has_heard(host, &held.hold))
+            holds.any(|held| {
+                held.lasts(at) && is_its(&held.hold) && context.guards.has_heard(host, &held.hold)
+            })
         };
         let Some(other) = others.iter().find(|other| in_hand(other)) else { return Ok(()) };
         // What it had of those and lost, it does not give back before it has seen to all.
-        let has_heard = |other: LockId| scene.grips.has_heard_of(host, other);
+        let has_heard = |other: LockId| context.guards.has_heard_of(host, other);
         let passed = others.iter().find(|other| {
-            ***other < done.lock && !has_heard(***other) && !self.may_be_handed_on(at, host, ***other, scene)
+            ***other < done.lock
+                && !has_heard(***other)
+                && !self.may_be_handed_on(at, host, ***other, context)
         });
         if **other > done.lock || passed.is_some() {
             return Err(format!("{task} waits for {} with {other} in hand, and {passed:?} not", done.lock));
@@ -86,10 +92,13 @@ impl Several {
     }
 
     /// Whether a process has a lock that another task of it has given back: it may have been handed on.
-    fn may_be_handed_on(&self, at: Instant, host: HostId, lock: LockId, scene: &Scene) -> bool {
+    fn may_be_handed_on(&self, at: Instant, host: HostId, lock: LockId, context: &CheckContext) -> bool {
         let is_kept = |hold: &HoldId| {
-            let let_go = scene.grips.of(hold).and_then(|grip| scene.grips.let_go(grip));
-            let_go.is_some() && scene.host(hold.session()) == Some(host) && !self.given_up.contains(hold)
+            let release_guard =
+                context.guards.of(hold).and_then(|guard_id| context.guards.release_guard(guard_id));
+            release_guard.is_some()
+                && context.host(hold.session()) == Some(host)
+                && !self.given_up.contains(hold)
         };
         self.held.get(&lock).into_iter().flatten().any(|held| held.lasts(at) && is_kept(&held.hold))
     }
@@ -114,13 +123,13 @@ impl Several {
     fn task(&mut self, task: TaskId, lock: LockId, what: TaskEvent) {
         let tasks = self.sought.entry((task.host, lock)).or_default();
         match what {
-            TaskEvent::Seeks(way, _) => {
+            TaskEvent::Acquiring(way, _) => {
                 tasks.insert(task);
                 if way.is_for_several() {
                     self.seekers.entry(task).or_default().locks.insert(lock);
                 }
             }
-            TaskEvent::Acquired(..) | TaskEvent::Missed(_) | TaskEvent::Cancelled => {
+            TaskEvent::Acquired(..) | TaskEvent::NotAcquired(_) | TaskEvent::Cancelled => {
                 tasks.remove(&task);
                 self.seekers.remove(&task);
             }
@@ -129,15 +138,15 @@ impl Several {
     }
 }
 
-impl Check for Several {
+impl Check for MultiAcquire {
     fn name(&self) -> &'static str {
-        "several"
+        "multi"
     }
 
-    fn observe(&mut self, at: Instant, event: &Event<'_>, scene: &Scene) -> Verdict {
+    fn observe(&mut self, at: Instant, event: &Event<'_>, context: &CheckContext) -> CheckResult {
         match *event {
-            Event::Grasped(done) => return self.grasped(done),
-            Event::Executed(done) => return self.executed(at, done, scene),
+            Event::MultiExecuted(done) => return self.multi_executed(done),
+            Event::Executed(done) => return self.executed(at, done, context),
             Event::Sent { host, lock, op: Op::Acquire(ask), .. } => self.asks(host, lock, ask.claim.hold),
             Event::Sent { host, lock, op: Op::Release(release), .. } => {
                 self.given_up.insert(release.claim.hold);

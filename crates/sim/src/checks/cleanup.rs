@@ -1,7 +1,9 @@
 //! What nobody wants any more is gone soon, and every key expires.
 
-use super::{Check, Health, Scene, Verdict};
-use crate::event::{Event, Execution, Grip, HostEvent, Letting, LockId, ServerEvent, TaskEvent, TaskId};
+use super::{Check, CheckContext, CheckResult, Health};
+use crate::event::{
+    Event, Execution, GuardId, HostEvent, LockId, ReleaseMethod, ServerEvent, TaskEvent, TaskId,
+};
 use crate::world::scheduler::HostId;
 use crate::world::time::Instant;
 use leasehold_core::{HoldId, Op, Portion};
@@ -18,19 +20,19 @@ const GIVEN_UP_AFTER: Duration = Duration::from_secs(3);
 /// What nobody wants any more (a hold, a place) is gone soon, unless its message came out of time, or its release
 /// failed: then it ends by itself. Every key of ours expires.
 #[derive(Debug, Default)]
-pub struct Leftovers {
+pub struct Cleanup {
     /// What processes have at the store: holds and places, with the time when they were first seen.
     there: BTreeMap<LockId, BTreeMap<HoldId, Thing>>,
     /// Who seeks a lock.
     sought: BTreeMap<(HostId, LockId), Interest>,
     /// Guards that tasks have, or had until then.
-    had: BTreeMap<Grip, Option<Instant>>,
+    had: BTreeMap<GuardId, Option<Instant>>,
     /// How long their processes may keep what they are of, for whoever comes.
-    keep_for: BTreeMap<Grip, Duration>,
+    keep_for: BTreeMap<GuardId, Duration>,
     /// Holds that end by themselves.
     excused: BTreeSet<HoldId>,
     /// When a guard was begun to be given back that ends with another.
-    letting: BTreeMap<Grip, Instant>,
+    letting: BTreeMap<GuardId, Instant>,
     /// Holds that were given up: what asks for them afterwards was overtaken.
     given_up: BTreeSet<HoldId>,
 }
@@ -62,13 +64,13 @@ impl Interest {
     }
 
     /// Whether what was given back then may have been handed on to one who seeks the lock together with others.
-    fn may_have_it(&self, let_go: Instant) -> bool {
-        !self.with_others.is_empty() || self.with_others_until > let_go
+    fn may_have_it(&self, release_guard: Instant) -> bool {
+        !self.with_others.is_empty() || self.with_others_until > release_guard
     }
 }
 
-impl Leftovers {
-    fn executed(&mut self, at: Instant, done: &Execution<'_>, scene: &Scene) -> Verdict {
+impl Cleanup {
+    fn executed(&mut self, at: Instant, done: &Execution<'_>, context: &CheckContext) -> CheckResult {
         if let Some(value) = &done.state.value
             && value.expires_ms.is_none()
             && !done.holds(at).is_empty()
@@ -85,7 +87,7 @@ impl Leftovers {
         let mut now = BTreeMap::new();
         let old = self.there.entry(done.lock).or_default();
         let mut add = |hold: HoldId, until: Instant| {
-            let Some(host) = scene.host(hold.session()) else { return };
+            let Some(host) = context.host(hold.session()) else { return };
             let since = old.get(&hold).map_or(at, |thing| thing.since);
             now.insert(hold, Thing { host, since, until });
         };
@@ -99,61 +101,70 @@ impl Leftovers {
         Ok(())
     }
 
-    fn change(&mut self, at: Instant, task: TaskId, lock: LockId, what: TaskEvent, scene: &Scene) {
+    fn change(&mut self, at: Instant, task: TaskId, lock: LockId, what: TaskEvent, context: &CheckContext) {
         let interest = self.sought.entry((task.host, lock)).or_default();
         match what {
-            TaskEvent::Seeks(way, _) => {
+            TaskEvent::Acquiring(way, _) => {
                 interest.tasks.insert(task);
                 interest.with_others.extend(way.is_for_several().then_some(task));
             }
-            TaskEvent::Missed(_) | TaskEvent::Cancelled | TaskEvent::LetIn => {
+            TaskEvent::NotAcquired(_) | TaskEvent::Cancelled | TaskEvent::Admitted => {
                 interest.leaves(at, task);
             }
-            TaskEvent::Acquired(grip, gain) => {
+            TaskEvent::Acquired(guard_id, gain) => {
                 interest.leaves(at, task);
-                self.had.insert(grip, None);
-                self.keep_for.extend(gain.keep_for.map(|keep_for| (grip, keep_for)));
+                self.had.insert(guard_id, None);
+                self.keep_for.extend(gain.keep_for.map(|keep_for| (guard_id, keep_for)));
             }
-            TaskEvent::Lets(grip, Letting::Release) => {
-                let is_upgrade = scene.grips.get(grip).is_some_and(|known| known.portion == Portion::Upgrade);
-                self.letting.extend(is_upgrade.then_some((grip, at)));
+            TaskEvent::Releasing(guard_id, ReleaseMethod::Release) => {
+                let is_upgrade =
+                    context.guards.get(guard_id).is_some_and(|known| known.portion == Portion::Upgrade);
+                self.letting.extend(is_upgrade.then_some((guard_id, at)));
                 return;
             }
-            TaskEvent::Lets(grip, Letting::Drop) => {
+            TaskEvent::Releasing(guard_id, ReleaseMethod::Drop) => {
                 // It is released before what it was made of; who drops the release then is not told that it failed.
-                let well = scene.health(task.host).and_then(Health::well_since);
-                let began = self.letting.remove(&grip);
+                let well = context.health(task.host).and_then(Health::well_since);
+                let began = self.letting.remove(&guard_id);
                 if began.is_some_and(|began| well.is_none_or(|well| well > began)) {
-                    self.excused.extend(scene.grips.hold(grip));
+                    self.excused.extend(context.guards.hold(guard_id));
                 }
-                return self.lets(at, grip);
+                return self.lets(at, guard_id);
             }
-            TaskEvent::Released(grip, told) => {
+            TaskEvent::Released(guard_id, told) => {
                 if told.is_none() {
-                    self.excused.extend(scene.grips.hold(grip));
+                    self.excused.extend(context.guards.hold(guard_id));
                 }
-                return self.lets(at, grip);
+                return self.lets(at, guard_id);
             }
             _ => return,
         }
         interest.changed = at;
     }
 
-    fn lets(&mut self, at: Instant, grip: Grip) {
-        self.had.insert(grip, Some(at));
+    fn lets(&mut self, at: Instant, guard_id: GuardId) {
+        self.had.insert(guard_id, Some(at));
     }
 
     /// Since when nobody wants what is at the store.
-    fn unwanted_since(&self, lock: LockId, hold: HoldId, host: HostId, scene: &Scene) -> Option<Instant> {
-        let grip = scene.grips.of(&hold);
-        match grip.and_then(|grip| Some((grip, self.had.get(&grip)?))) {
-            Some((grip, until)) => {
-                let let_go = (*until)?;
-                let given_up = scene.grips.given_up(&hold).map(|since| since.max(let_go));
-                let keep_for = self.keep_for.get(&grip).copied().unwrap_or_default();
+    fn unwanted_since(
+        &self,
+        lock: LockId,
+        hold: HoldId,
+        host: HostId,
+        context: &CheckContext,
+    ) -> Option<Instant> {
+        let guard_id = context.guards.of(&hold);
+        match guard_id.and_then(|guard_id| Some((guard_id, self.had.get(&guard_id)?))) {
+            Some((guard_id, until)) => {
+                let release_guard = (*until)?;
+                let given_up = context.guards.given_up(&hold).map(|since| since.max(release_guard));
+                let keep_for = self.keep_for.get(&guard_id).copied().unwrap_or_default();
                 // With the drift of clocks.
-                let kept_until = let_go + keep_for + keep_for / 15;
-                if let Some(interest) = self.sought.get(&(host, lock)).filter(|all| all.may_have_it(let_go)) {
+                let kept_until = release_guard + keep_for + keep_for / 15;
+                if let Some(interest) =
+                    self.sought.get(&(host, lock)).filter(|all| all.may_have_it(release_guard))
+                {
                     let left = interest.with_others_until.max(kept_until);
                     return given_up.or(interest.with_others.is_empty().then_some(left));
                 }
@@ -167,15 +178,15 @@ impl Leftovers {
     }
 }
 
-impl Check for Leftovers {
+impl Check for Cleanup {
     fn name(&self) -> &'static str {
-        "leftovers"
+        "cleanup"
     }
 
-    fn observe(&mut self, at: Instant, event: &Event<'_>, scene: &Scene) -> Verdict {
+    fn observe(&mut self, at: Instant, event: &Event<'_>, context: &CheckContext) -> CheckResult {
         match *event {
-            Event::Executed(done) => return self.executed(at, done, scene),
-            Event::Task(task, lock, what) => self.change(at, task, lock, what, scene),
+            Event::Executed(done) => return self.executed(at, done, context),
+            Event::Task(task, lock, what) => self.change(at, task, lock, what, context),
             Event::Host(host, HostEvent::Crashed) => self.sought.retain(|(other, _), _| *other != host),
             Event::Server(
                 ServerEvent::Up { with_data: false } | ServerEvent::FailedOver | ServerEvent::Jumped(_),
@@ -190,11 +201,11 @@ impl Check for Leftovers {
         Ok(())
     }
 
-    fn pass(&mut self, at: Instant, scene: &Scene) -> Verdict {
+    fn pass(&mut self, at: Instant, context: &CheckContext) -> CheckResult {
         for (lock, things) in &self.there {
             for (hold, thing) in things {
-                let Some(unwanted) = self.unwanted_since(*lock, *hold, thing.host, scene) else { continue };
-                let Some(well) = scene.health(thing.host).and_then(Health::well_since) else { continue };
+                let Some(unwanted) = self.unwanted_since(*lock, *hold, thing.host, context) else { continue };
+                let Some(well) = context.health(thing.host).and_then(Health::well_since) else { continue };
                 let since = unwanted.max(thing.since);
                 let is_left = thing.until > at && !self.excused.contains(hold);
                 if !is_left || well > since + GIVEN_UP_AFTER {

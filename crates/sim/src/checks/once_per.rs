@@ -1,7 +1,7 @@
 //! What is done once in a period is done once in it.
 
-use super::{Check, Scene, Verdict};
-use crate::event::{Event, Execution, Held, HostEvent, LockId, ServerEvent, TaskId, TurnEvent};
+use super::{Check, CheckContext, CheckResult};
+use crate::event::{Event, Execution, Held, HostEvent, LockId, PeriodEvent, ServerEvent, TaskId};
 use crate::world::time::{Clock, Instant};
 use leasehold_core::{Fate, FencingToken, HoldId, Kind, Op, Pass, Reply};
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,7 +12,7 @@ use std::time::Duration;
 /// set. The lock rests no longer than that. Whoever believes in his turn has it at the store for as long as he does. And
 /// no key of a turn or a rest is without an expiry.
 #[derive(Debug, Default)]
-pub struct Periods {
+pub struct OncePerPeriod {
     /// Holds that have been seen at the store: one that a replica brings back is given to nobody anew.
     seen: BTreeSet<HoldId>,
     given: BTreeMap<(LockId, FencingToken), Given>,
@@ -42,8 +42,8 @@ impl Given {
     }
 }
 
-impl Periods {
-    fn executed(&mut self, at: Instant, done: &Execution<'_>, scene: &Scene) -> Verdict {
+impl OncePerPeriod {
+    fn executed(&mut self, at: Instant, done: &Execution<'_>, context: &CheckContext) -> CheckResult {
         self.clock = Some(*done.clock);
         self.end(done);
         let (lock, now_ms) = (done.lock, done.clock.reading_us(at) / 1000);
@@ -57,7 +57,7 @@ impl Periods {
         }
         self.held.insert(lock, holds);
         self.rests(done)?;
-        if scene.promises.exclusion {
+        if context.promises.exclusion {
             let all = self.believed.keys().filter(|(of, _)| *of == lock);
             all.copied().try_for_each(|turn| self.judge(at, turn))?;
         }
@@ -83,7 +83,7 @@ impl Periods {
     }
 
     /// Nobody gets the lock of a turn before its period is over.
-    fn not_before(&self, lock: LockId, now_ms: u64, who: &str) -> Verdict {
+    fn not_before(&self, lock: LockId, now_ms: u64, who: &str) -> CheckResult {
         let mut given = self.given.iter().filter(|((of, _), _)| *of == lock);
         let rules = given.find(|(_, given)| given.rules_until_ms().is_some_and(|until_ms| now_ms < until_ms));
         match rules {
@@ -97,7 +97,7 @@ impl Periods {
     }
 
     /// What rests has an end, and that is the end of its period.
-    fn rests(&self, done: &Execution<'_>) -> Verdict {
+    fn rests(&self, done: &Execution<'_>) -> CheckResult {
         let (lock, state) = (done.lock, done.state);
         let Some(value) = &state.value else { return Ok(()) };
         let fence = state.record.as_ref().and_then(|record| record.last);
@@ -119,7 +119,7 @@ impl Periods {
     }
 
     /// Whoever believes in his turn has it at the store for as long.
-    fn judge(&self, at: Instant, turn: (LockId, FencingToken)) -> Verdict {
+    fn judge(&self, at: Instant, turn: (LockId, FencingToken)) -> CheckResult {
         let Some((task, until)) = self.believed.get(&turn).filter(|(_, until)| *until > at) else {
             return Ok(());
         };
@@ -133,9 +133,16 @@ impl Periods {
         }
     }
 
-    fn turn(&mut self, at: Instant, task: TaskId, lock: LockId, what: TurnEvent, scene: &Scene) -> Verdict {
+    fn turn(
+        &mut self,
+        at: Instant,
+        task: TaskId,
+        lock: LockId,
+        what: PeriodEvent,
+        context: &CheckContext,
+    ) -> CheckResult {
         match what {
-            TurnEvent::Has { fence, until, period } => {
+            PeriodEvent::Has { fence, until, period } => {
                 let Some(given) = self.given.get_mut(&(lock, fence)) else { return Ok(()) };
                 given.period_ms = Some(u64::try_from(period.as_millis()).unwrap_or(u64::MAX));
                 let given = *given;
@@ -151,26 +158,28 @@ impl Periods {
                 if !given.is_void {
                     self.believed.insert((lock, fence), (task, until));
                 }
-                if scene.promises.exclusion {
+                if context.promises.exclusion {
                     return self.judge(at, (lock, fence));
                 }
             }
-            TurnEvent::Lets(fence) => drop(self.believed.remove(&(lock, fence))),
+            PeriodEvent::Releasing(fence) => drop(self.believed.remove(&(lock, fence))),
         }
         Ok(())
     }
 }
 
-impl Check for Periods {
+impl Check for OncePerPeriod {
     fn name(&self) -> &'static str {
-        "periods"
+        "once_per"
     }
 
-    fn observe(&mut self, at: Instant, event: &Event<'_>, scene: &Scene) -> Verdict {
+    fn observe(&mut self, at: Instant, event: &Event<'_>, context: &CheckContext) -> CheckResult {
         match *event {
-            Event::Executed(done) if done.state.kind == Kind::Mutex => return self.executed(at, done, scene),
-            Event::Turn(task, lock, what) => return self.turn(at, task, lock, what, scene),
-            Event::Stranger(lock, Some(_)) => {
+            Event::Executed(done) if done.state.kind == Kind::Mutex => {
+                return self.executed(at, done, context);
+            }
+            Event::Period(task, lock, what) => return self.turn(at, task, lock, what, context),
+            Event::Foreign(lock, Some(_)) => {
                 self.held.remove(&lock);
                 let now_ms = self.clock.map_or(u64::MAX, |clock| clock.reading_us(at) / 1000);
                 return self.not_before(lock, now_ms, "a stranger");

@@ -1,7 +1,7 @@
 //! Nothing is taken from anybody but by its own hold, from the dead, or as it was seen; and what was released does not
 //! come back.
 
-use super::{Check, Scene, Verdict};
+use super::{Check, CheckContext, CheckResult};
 use crate::event::{Event, Execution, Held, LockId, ServerEvent};
 use crate::world::time::Instant;
 use leasehold_core::model::PlaceId;
@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// An owner's holds of a ReentrantMutex are held to the same, each by itself: nobody enters but the owner; none ends with
 /// another; and one that enters may lengthen those which are known to be had, and shortens none.
 #[derive(Debug, Default)]
-pub struct Comparison {
+pub struct Ownership {
     locks: BTreeMap<LockId, Before>,
     /// Holds that were lengthened by themselves: somebody knows that he has them.
     known: BTreeSet<HoldId>,
@@ -42,8 +42,8 @@ struct Place {
     owner: Option<OwnValue>,
 }
 
-impl Comparison {
-    fn executed(&mut self, at: Instant, done: &Execution<'_>) -> Verdict {
+impl Ownership {
+    fn executed(&mut self, at: Instant, done: &Execution<'_>) -> CheckResult {
         let before = self.locks.entry(done.lock).or_default();
         // What is over is nobody's any more.
         before.holds.retain(|held| held.lasts(at));
@@ -87,7 +87,7 @@ fn ends_its_hold(done: &Execution<'_>) -> bool {
 }
 
 /// What an operation says of its own hold is so, and it leaves those of others as they are.
-fn owned(done: &Execution<'_>, before: &Before, after: &[Held]) -> Verdict {
+fn owned(done: &Execution<'_>, before: &Before, after: &[Held]) -> CheckResult {
     let claimed = done.claim().map(|claim| claim.hold);
     let is_own = before.holds.iter().any(|held| Some(held.hold) == claimed);
     let (lock, holds) = (done.lock, &before.holds);
@@ -113,7 +113,7 @@ fn owned(done: &Execution<'_>, before: &Before, after: &[Held]) -> Verdict {
 
 /// Whoever comes to a lock that somebody has is of the same owner; and what that one has lasts no shorter for it, and no
 /// longer unless it is known to be had.
-fn entered(done: &Execution<'_>, before: &Before, after: &[Held], known: &BTreeSet<HoldId>) -> Verdict {
+fn entered(done: &Execution<'_>, before: &Before, after: &[Held], known: &BTreeSet<HoldId>) -> CheckResult {
     let now = |held: &Held| after.iter().find(|other| other.hold == held.hold);
     let stay: Vec<_> = before.holds.iter().filter(|held| now(held).is_some()).collect();
     let asked = done.acquires().map(|(ask, _)| &ask.claim);
@@ -146,7 +146,7 @@ fn entered(done: &Execution<'_>, before: &Before, after: &[Held], known: &BTreeS
 }
 
 /// Nobody has lost a hold or a place but by his own release, by his death, or by force.
-fn not_robbed(at: Instant, done: &Execution<'_>, before: &Before, after: &[Held]) -> Verdict {
+fn not_robbed(at: Instant, done: &Execution<'_>, before: &Before, after: &[Held]) -> CheckResult {
     let (lock, now_ms) = (done.lock, done.clock.reading_us(at) / 1000);
     let is_dead = |session, life: Life| {
         life.ends_with_session() && done.evicts() == Some(session) && done.is_without_beat(session, at)
@@ -205,16 +205,16 @@ fn places(done: &Execution<'_>) -> BTreeMap<PlaceId, Place> {
     places.map(|(id, place)| (*id, seen(place))).collect()
 }
 
-impl Check for Comparison {
+impl Check for Ownership {
     fn name(&self) -> &'static str {
-        "comparison"
+        "ownership"
     }
 
-    fn observe(&mut self, at: Instant, event: &Event<'_>, _scene: &Scene) -> Verdict {
+    fn observe(&mut self, at: Instant, event: &Event<'_>, _scene: &CheckContext) -> CheckResult {
         match *event {
             Event::Executed(done) => return self.executed(at, done),
             // A stranger has it from here on, or nobody.
-            Event::Stranger(lock, Some(_)) | Event::Server(ServerEvent::Deleted(lock)) => {
+            Event::Foreign(lock, Some(_)) | Event::Server(ServerEvent::Deleted(lock)) => {
                 self.locks.entry(lock).or_default().holds.clear();
             }
             // What is known of the store is void; the next operation tells.

@@ -1,7 +1,7 @@
 //! Whoever waits gives up when he said, and not before; and nobody asks too often.
 
-use super::{Check, Health, Scene, Verdict};
-use crate::event::{Event, HostEvent, LockId, Miss, TaskEvent, TaskId, Way};
+use super::{Check, CheckContext, CheckResult, Health};
+use crate::event::{AcquireFailure, AcquireMethod, Event, HostEvent, LockId, TaskEvent, TaskId};
 use crate::world::time::Instant;
 use leasehold_core::{HoldId, Op};
 use std::collections::BTreeMap;
@@ -20,32 +20,43 @@ const LOOKS_A_SECOND: u32 = 45;
 /// A single try ends soon; one with a limit ends at his limit; one without gives up only where the store did not answer
 /// for long; and whoever waits asks a bounded number of times a second.
 #[derive(Debug, Default)]
-pub struct Patience {
-    sought: BTreeMap<(LockId, TaskId), (Way, Instant)>,
+pub struct Deadlines {
+    sought: BTreeMap<(LockId, TaskId), (AcquireMethod, Instant)>,
     /// Since when a hold's questions are counted, and how many there were.
     asked: BTreeMap<HoldId, (Instant, u32)>,
 }
 
-impl Patience {
-    fn missed(&mut self, at: Instant, task: TaskId, lock: LockId, miss: Miss, scene: &Scene) -> Verdict {
+impl Deadlines {
+    fn missed(
+        &mut self,
+        at: Instant,
+        task: TaskId,
+        lock: LockId,
+        miss: AcquireFailure,
+        context: &CheckContext,
+    ) -> CheckResult {
         let Some((way, since)) = self.sought.remove(&(lock, task)) else { return Ok(()) };
         let took = at.since(since);
         // A process that stood still is late through no fault of its own.
-        let well = scene.health(task.host).and_then(Health::well_since).is_some_and(|well| well <= since);
+        let well = context.health(task.host).and_then(Health::well_since).is_some_and(|well| well <= since);
         let slack = |limit: Duration| limit / 10 + Duration::from_millis(20);
         let is_early = match (way, miss) {
-            (_, Miss::TooSlow | Miss::Lost | Miss::Impossible)
-            | (Way::Try | Way::TryAll | Way::Poll(_), _) => false,
-            (Way::WaitForEver | Way::All(None), _) => miss != Miss::Fault || took < OUTAGE,
-            (Way::Wait(limit) | Way::All(Some(limit)), _) => {
-                miss == Miss::Taken || took + slack(limit) < limit
+            (_, AcquireFailure::TooSlow | AcquireFailure::Lost | AcquireFailure::Impossible)
+            | (AcquireMethod::Try | AcquireMethod::TryAll | AcquireMethod::Poll(_), _) => false,
+            (AcquireMethod::WaitForEver | AcquireMethod::All(None), _) => {
+                miss != AcquireFailure::Fault || took < OUTAGE
+            }
+            (AcquireMethod::Wait(limit) | AcquireMethod::All(Some(limit)), _) => {
+                miss == AcquireFailure::Taken || took + slack(limit) < limit
             }
         };
         let longest = match way {
-            Way::Try | Way::TryAll if miss == Miss::Taken => TAKEN,
-            Way::Try | Way::TryAll => TRY,
-            Way::Wait(limit) | Way::Poll(limit) | Way::All(Some(limit)) => limit + slack(limit),
-            Way::WaitForEver | Way::All(None) => Duration::MAX,
+            AcquireMethod::Try | AcquireMethod::TryAll if miss == AcquireFailure::Taken => TAKEN,
+            AcquireMethod::Try | AcquireMethod::TryAll => TRY,
+            AcquireMethod::Wait(limit) | AcquireMethod::Poll(limit) | AcquireMethod::All(Some(limit)) => {
+                limit + slack(limit)
+            }
+            AcquireMethod::WaitForEver | AcquireMethod::All(None) => Duration::MAX,
         };
         if is_early {
             return Err(format!("{task} gave {lock} up after {took:?} ({way:?}, {miss:?})"));
@@ -56,7 +67,7 @@ impl Patience {
         Ok(())
     }
 
-    fn asks(&mut self, at: Instant, lock: LockId, hold: HoldId) -> Verdict {
+    fn asks(&mut self, at: Instant, lock: LockId, hold: HoldId) -> CheckResult {
         let (since, count) = self.asked.entry(hold).or_insert((at, 0));
         if at.since(*since) > Duration::from_secs(1) {
             (*since, *count) = (at, 0);
@@ -69,20 +80,20 @@ impl Patience {
     }
 }
 
-impl Check for Patience {
+impl Check for Deadlines {
     fn name(&self) -> &'static str {
-        "patience"
+        "deadlines"
     }
 
-    fn observe(&mut self, at: Instant, event: &Event<'_>, scene: &Scene) -> Verdict {
+    fn observe(&mut self, at: Instant, event: &Event<'_>, context: &CheckContext) -> CheckResult {
         match *event {
-            Event::Task(task, lock, TaskEvent::Seeks(way, _)) => {
+            Event::Task(task, lock, TaskEvent::Acquiring(way, _)) => {
                 self.sought.insert((lock, task), (way, at));
             }
-            Event::Task(task, lock, TaskEvent::Missed(miss)) => {
-                return self.missed(at, task, lock, miss, scene);
+            Event::Task(task, lock, TaskEvent::NotAcquired(miss)) => {
+                return self.missed(at, task, lock, miss, context);
             }
-            Event::Task(task, lock, TaskEvent::Acquired(..) | TaskEvent::LetIn | TaskEvent::Cancelled) => {
+            Event::Task(task, lock, TaskEvent::Acquired(..) | TaskEvent::Admitted | TaskEvent::Cancelled) => {
                 self.sought.remove(&(lock, task));
             }
             Event::Sent { lock, op: Op::Acquire(ask), .. } => return self.asks(at, lock, ask.claim.hold),

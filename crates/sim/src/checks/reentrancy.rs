@@ -1,8 +1,8 @@
 //! An owner is in as often as he is told, and gets in again at once.
 
-use super::{Check, Health, LOOK, Scene, Verdict};
+use super::{Check, CheckContext, CheckResult, Health, LOOK};
 use crate::event::{
-    Event, Execution, Gain, Grip, Held, HostEvent, LockId, OwnerId, ServerEvent, TaskEvent, TaskId,
+    Event, Execution, GuardId, Held, HostEvent, LockId, NewGuard, OwnerId, ServerEvent, TaskEvent, TaskId,
 };
 use crate::world::scheduler::HostId;
 use crate::world::time::Instant;
@@ -19,10 +19,10 @@ const ENTERED_WITHIN: Duration = Duration::from_millis(500);
 /// holds than such guards. And who seeks what his owner has gets it at once; with the next look, where the owner came to
 /// it meanwhile.
 #[derive(Debug, Default)]
-pub struct Entering {
-    believed: BTreeMap<Grip, Believed>,
+pub struct Reentrancy {
+    believed: BTreeMap<GuardId, Believed>,
     /// When guards were begun to be given back.
-    letting: BTreeMap<Grip, Instant>,
+    letting: BTreeMap<GuardId, Instant>,
     sought: BTreeMap<TaskId, (LockId, OwnerId, Instant)>,
     /// Until when a process has believed in a stay, as far as it goes.
     occupied: BTreeMap<(HostId, LockId, FencingToken), Instant>,
@@ -50,8 +50,8 @@ struct Stay {
     until: Instant,
 }
 
-impl Entering {
-    fn executed(&mut self, at: Instant, done: &Execution<'_>) -> Verdict {
+impl Reentrancy {
+    fn executed(&mut self, at: Instant, done: &Execution<'_>) -> CheckResult {
         let value = done.state.value.as_ref();
         let entries = value.and_then(|value| value.content.entries());
         if let Some(entries) = entries.filter(|entries| !entries.holds.is_empty()) {
@@ -81,11 +81,18 @@ impl Entering {
         self.believed.values().filter(same).count() as u64
     }
 
-    fn released(&mut self, at: Instant, grip: Grip, told: Option<u64>, scene: &Scene) -> Verdict {
-        let (Some(began), Some(known)) = (self.letting.remove(&grip), scene.grips.get(grip)) else {
+    fn released(
+        &mut self,
+        at: Instant,
+        guard_id: GuardId,
+        told: Option<u64>,
+        context: &CheckContext,
+    ) -> CheckResult {
+        let (Some(began), Some(known)) = (self.letting.remove(&guard_id), context.guards.get(guard_id))
+        else {
             return Ok(());
         };
-        let (Some(left), true) = (told, scene.promises.exclusion) else { return Ok(()) };
+        let (Some(left), true) = (told, context.promises.exclusion) else { return Ok(()) };
         let (task, lock) = (known.task, known.lock);
         if known.owner.is_none() && left > 0 {
             return Err(format!(
@@ -103,37 +110,49 @@ impl Entering {
         Ok(())
     }
 
-    fn task(&mut self, at: Instant, task: TaskId, lock: LockId, what: TaskEvent, scene: &Scene) -> Verdict {
+    fn task(
+        &mut self,
+        at: Instant,
+        task: TaskId,
+        lock: LockId,
+        what: TaskEvent,
+        context: &CheckContext,
+    ) -> CheckResult {
         match what {
-            TaskEvent::Seeks(_, Some(owner)) => drop(self.sought.insert(task, (lock, owner, at))),
-            TaskEvent::Acquired(grip, Gain { fence, belief, .. }) => {
+            TaskEvent::Acquiring(_, Some(owner)) => drop(self.sought.insert(task, (lock, owner, at))),
+            TaskEvent::Acquired(guard_id, NewGuard { fence, belief, .. }) => {
                 self.sought.remove(&task);
                 let believed = Believed { lock, fence, since: at, until: belief.until };
-                self.believed.insert(grip, believed);
+                self.believed.insert(guard_id, believed);
             }
-            TaskEvent::Missed(_) | TaskEvent::Cancelled => drop(self.sought.remove(&task)),
-            TaskEvent::Believes(grip, belief) => {
-                if let Some(believed) = self.believed.get_mut(&grip) {
+            TaskEvent::NotAcquired(_) | TaskEvent::Cancelled => drop(self.sought.remove(&task)),
+            TaskEvent::ValidityChanged(guard_id, belief) => {
+                if let Some(believed) = self.believed.get_mut(&guard_id) {
                     believed.until = belief.until;
                 }
             }
-            TaskEvent::Lets(grip, _) => {
-                self.believed.remove(&grip);
-                self.letting.insert(grip, at);
+            TaskEvent::Releasing(guard_id, _) => {
+                self.believed.remove(&guard_id);
+                self.letting.insert(guard_id, at);
             }
-            TaskEvent::Released(grip, told) => return self.released(at, grip, told, scene),
+            TaskEvent::Released(guard_id, told) => return self.released(at, guard_id, told, context),
             _ => {}
         }
-        if let TaskEvent::Acquired(grip, _) | TaskEvent::Believes(grip, _) | TaskEvent::Lets(grip, _) = what {
-            self.occupy(at, grip, scene);
+        if let TaskEvent::Acquired(guard_id, _)
+        | TaskEvent::ValidityChanged(guard_id, _)
+        | TaskEvent::Releasing(guard_id, _) = what
+        {
+            self.occupy(at, guard_id, context);
         }
         Ok(())
     }
 
     /// What a process believes of a stay has changed.
-    fn occupy(&mut self, at: Instant, grip: Grip, scene: &Scene) {
-        let of = |grip: Grip| scene.grips.get(grip).map(|known| (known.task.host, known.lock, known.fence));
-        let Some(stay) = of(grip) else { return };
+    fn occupy(&mut self, at: Instant, guard_id: GuardId, context: &CheckContext) {
+        let of = |guard_id: GuardId| {
+            context.guards.get(guard_id).map(|known| (known.task.host, known.lock, known.fence))
+        };
+        let Some(stay) = of(guard_id) else { return };
         let same = self.believed.iter().filter(|(other, _)| of(**other) == Some(stay));
         let until = same.map(|(_, other)| other.until).max().unwrap_or(at);
         self.occupied.insert(stay, until.max(at));
@@ -141,7 +160,7 @@ impl Entering {
 }
 
 /// The count is that of the entries, and each is there once.
-fn counted(lock: LockId, entries: &Entries) -> Verdict {
+fn counted(lock: LockId, entries: &Entries) -> CheckResult {
     let different: BTreeSet<_> = entries.holds.iter().map(|entry| entry.hold).collect();
     if entries.count != entries.holds.len() as u64 || different.len() != entries.holds.len() {
         return Err(format!("{lock} is had {} times, by {:?}", entries.count, entries.holds));
@@ -150,7 +169,12 @@ fn counted(lock: LockId, entries: &Entries) -> Verdict {
 }
 
 /// What an answer says of the count is so.
-fn told(at: Instant, done: &Execution<'_>, entries: Option<&Entries>, before: Option<Vec<Held>>) -> Verdict {
+fn told(
+    at: Instant,
+    done: &Execution<'_>,
+    entries: Option<&Entries>,
+    before: Option<Vec<Held>>,
+) -> CheckResult {
     let holds = done.holds(at);
     let live = holds.len() as u64;
     if let Some((ask, Acquired::Granted { entered, .. })) = done.acquires() {
@@ -177,23 +201,25 @@ fn told(at: Instant, done: &Execution<'_>, entries: Option<&Entries>, before: Op
     Ok(())
 }
 
-impl Check for Entering {
+impl Check for Reentrancy {
     fn name(&self) -> &'static str {
-        "entering"
+        "reentrancy"
     }
 
-    fn observe(&mut self, at: Instant, event: &Event<'_>, scene: &Scene) -> Verdict {
+    fn observe(&mut self, at: Instant, event: &Event<'_>, context: &CheckContext) -> CheckResult {
         match *event {
             Event::Executed(done) => return self.executed(at, done),
-            Event::Task(task, lock, what) => return self.task(at, task, lock, what, scene),
+            Event::Task(task, lock, what) => return self.task(at, task, lock, what, context),
             Event::Host(host, HostEvent::Crashed) => {
                 self.sought.retain(|task, _| task.host != host);
-                let grips = &scene.grips;
-                let is_left = |grip: &Grip| grips.get(*grip).is_some_and(|known| known.task.host != host);
-                self.believed.retain(|grip, _| is_left(grip));
-                self.letting.retain(|grip, _| is_left(grip));
+                let guard_ids = &context.guards;
+                let is_left = |guard_id: &GuardId| {
+                    guard_ids.get(*guard_id).is_some_and(|known| known.task.host != host)
+                };
+                self.believed.retain(|guard_id, _| is_left(guard_id));
+                self.letting.retain(|guard_id, _| is_left(guard_id));
             }
-            Event::Stranger(lock, Some(_)) | Event::Server(ServerEvent::Deleted(lock)) => {
+            Event::Foreign(lock, Some(_)) | Event::Server(ServerEvent::Deleted(lock)) => {
                 self.owners.remove(&lock);
                 self.holds.remove(&lock);
             }
@@ -208,13 +234,13 @@ impl Check for Entering {
         Ok(())
     }
 
-    fn pass(&mut self, at: Instant, scene: &Scene) -> Verdict {
+    fn pass(&mut self, at: Instant, context: &CheckContext) -> CheckResult {
         for (task, (lock, owner, since)) in &self.sought {
             let Some(stay) = self.owners.get(lock).filter(|stay| at < stay.until) else { continue };
-            if scene.grips.owner(*owner) != Some(stay.owner.as_str()) {
+            if context.guards.owner(*owner) != Some(stay.owner.as_str()) {
                 continue;
             }
-            let Some(well) = scene.health(task.host).and_then(Health::well_since) else { continue };
+            let Some(well) = context.health(task.host).and_then(Health::well_since) else { continue };
             // Where his process believes in vain that another has it, nobody of it asks; and then the first in line looks.
             let believes = |((host, of, fence), until): (&(HostId, LockId, FencingToken), &Instant)| {
                 (*host, *of) == (task.host, *lock) && *fence != stay.fence && at < *until + LOOK

@@ -1,7 +1,7 @@
 //! A session that has lapsed is over, at the store and for its process; and none lapses without a cause.
 
-use super::{Check, Health, Scene, Verdict};
-use crate::event::{Attendance, Event, HostEvent, ServerEvent};
+use super::{Check, CheckContext, CheckResult, Health};
+use crate::event::{Event, HostEvent, ServerEvent, SessionExecution};
 use crate::world::scheduler::HostId;
 use crate::world::time::Instant;
 use leasehold_core::model::SessionRecord;
@@ -15,11 +15,11 @@ const BEGINS_WITHIN: Duration = Duration::from_millis(100);
 /// The longest time that a question may wait for a connection, and the drift of the clock that counts it.
 const CALL: Duration = Duration::from_millis(2200);
 
-/// A session that has lapsed is never alive again, and one that beats in time is alive; a process begins each session
+/// A session that has lapsed is never alive again, and one that heartbeats in time is alive; a process begins each session
 /// once, asks for nothing before the store knows it, and nothing more once it was told that it has lapsed; and where
 /// nothing goes wrong no session lapses.
 #[derive(Debug, Default)]
-pub struct Lives {
+pub struct SessionLiveness {
     /// What the store has to know.
     records: BTreeMap<SessionId, Record>,
     /// What it may know since it lost, or found again, what it had been told.
@@ -42,8 +42,8 @@ struct Record {
     expires_ms: u64,
 }
 
-impl Lives {
-    fn attended(&mut self, at: Instant, done: &Attendance<'_>) -> Verdict {
+impl SessionLiveness {
+    fn attended(&mut self, at: Instant, done: &SessionExecution<'_>) -> CheckResult {
         match (done.op, done.reply) {
             (SessionOp::Beat(beat), SessionReply::Beat(beaten)) => self.beaten(at, done, beat, *beaten),
             (SessionOp::End(session), _) => {
@@ -58,7 +58,13 @@ impl Lives {
         }
     }
 
-    fn beaten(&mut self, at: Instant, done: &Attendance<'_>, beat: &Beat, beaten: Beaten) -> Verdict {
+    fn beaten(
+        &mut self,
+        at: Instant,
+        done: &SessionExecution<'_>,
+        beat: &Beat,
+        beaten: Beaten,
+    ) -> CheckResult {
         let (session, now_ms) = (beat.session, done.clock.reading_us(at) / 1000);
         let was_unknown = self.unknown.remove(&session);
         let old = self.records.get(&session).copied();
@@ -113,12 +119,19 @@ impl Lives {
         Ok(())
     }
 
-    /// A process beats, or begins a session.
-    fn beats(&mut self, at: Instant, host: HostId, message: u64, beat: &Beat, scene: &Scene) -> Verdict {
+    /// A process heartbeats, or begins a session.
+    fn heartbeats(
+        &mut self,
+        at: Instant,
+        host: HostId,
+        message: u64,
+        beat: &Beat,
+        context: &CheckContext,
+    ) -> CheckResult {
         let session = beat.session;
         self.asked.insert(message, (session, Duration::from_millis(beat.alive_ms)));
         if self.lapsed.contains_key(&session) {
-            return Err(format!("{host} beats for {session}, and was told that it has lapsed"));
+            return Err(format!("{host} heartbeats for {session}, and was told that it has lapsed"));
         }
         if beat.begin.is_none() {
             return Ok(());
@@ -127,9 +140,9 @@ impl Lives {
             return Err(format!("{host} begins {session} for the second time"));
         }
         let Some((old, lived)) = self.present.remove(&host) else { return Ok(()) };
-        let since = scene.health(host).and_then(Health::stirs_since);
-        let cause = scene.upset_at.max(since);
-        // One that beats four times in that time has had more than one chance.
+        let since = context.health(host).and_then(Health::stirs_since);
+        let cause = context.upset_at.max(since);
+        // One that heartbeats four times in that time has had more than one chance.
         if since.is_some() && cause.is_none_or(|cause| cause + lived * 5 / 4 + BEGINS_WITHIN < at) {
             return Err(format!("{old} of {host} has lapsed, and nothing has gone wrong since {cause:?}"));
         }
@@ -148,7 +161,7 @@ impl Lives {
         }
     }
 
-    fn asks(&self, at: Instant, host: HostId, ask: &Acquire) -> Verdict {
+    fn asks(&self, at: Instant, host: HostId, ask: &Acquire) -> CheckResult {
         let session = ask.claim.hold.session();
         if ask.life.ends_with_session() && !self.acknowledged.contains(&session) {
             return Err(format!("{host} asks for a lock in {session}, which the store has not acknowledged"));
@@ -161,18 +174,18 @@ impl Lives {
     }
 }
 
-impl Check for Lives {
+impl Check for SessionLiveness {
     fn name(&self) -> &'static str {
         "sessions"
     }
 
-    fn observe(&mut self, at: Instant, event: &Event<'_>, scene: &Scene) -> Verdict {
+    fn observe(&mut self, at: Instant, event: &Event<'_>, context: &CheckContext) -> CheckResult {
         match *event {
-            Event::Attended(done) => return self.attended(at, done),
-            Event::Attends { host, message, op: SessionOp::Beat(beat), .. } => {
-                return self.beats(at, host, message, beat, scene);
+            Event::SessionExecuted(done) => return self.attended(at, done),
+            Event::SessionSent { host, message, op: SessionOp::Beat(beat), .. } => {
+                return self.heartbeats(at, host, message, beat, context);
             }
-            Event::Heard { host, message, reply } => self.heard(at, host, message, reply),
+            Event::SessionAnswered { host, message, reply } => self.heard(at, host, message, reply),
             Event::Sent { host, op: Op::Acquire(ask), .. } => return self.asks(at, host, ask),
             Event::Host(host, HostEvent::Crashed | HostEvent::Ended) => drop(self.present.remove(&host)),
             Event::Server(ServerEvent::Up { with_data: false }) => {

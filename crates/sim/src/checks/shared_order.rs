@@ -1,6 +1,6 @@
 //! Who is let in to a lock that several have side by side, and who waits: nobody is passed by one who came later.
 
-use super::{Check, Scene, Verdict};
+use super::{Check, CheckContext, CheckResult};
 use crate::event::{Event, Execution, Held, LockId, ServerEvent};
 use crate::world::time::Instant;
 use leasehold_core::{Acquired, HoldId, Op, Portion};
@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 ///
 /// Each hold has a place of its own, so that tasks of one process do not wait for one another.
 #[derive(Debug, Default)]
-pub struct Turns {
+pub struct SharedOrder {
     queues: BTreeMap<LockId, BTreeMap<HoldId, Place>>,
     holders: BTreeMap<LockId, Vec<Held>>,
     enqueued: u64,
@@ -32,8 +32,8 @@ struct Place {
     upgrades: bool,
 }
 
-impl Turns {
-    fn executed(&mut self, done: &Execution<'_>, at: Instant) -> Verdict {
+impl SharedOrder {
+    fn executed(&mut self, done: &Execution<'_>, at: Instant) -> CheckResult {
         let places = done.state.record.as_ref().map(|record| &record.places);
         let mut there: BTreeSet<_> =
             places.into_iter().flat_map(|places| places.values()).map(|place| place.claim.hold).collect();
@@ -102,7 +102,7 @@ fn granted(
     now_ms: u64,
     asked: bool,
     passes: bool,
-) -> Verdict {
+) -> CheckResult {
     let hold = held.hold;
     let taken = match queue.remove(&hold) {
         // Whoever asks lives, however long ago his place lapsed.
@@ -128,14 +128,14 @@ fn granted(
     }
 }
 
-impl Check for Turns {
+impl Check for SharedOrder {
     fn name(&self) -> &'static str {
-        "turns"
+        "shared_order"
     }
 
-    fn observe(&mut self, at: Instant, event: &Event<'_>, scene: &Scene) -> Verdict {
+    fn observe(&mut self, at: Instant, event: &Event<'_>, context: &CheckContext) -> CheckResult {
         match *event {
-            Event::Executed(done) if scene.is_shared(done.lock) => return self.executed(done, at),
+            Event::Executed(done) if context.is_shared(done.lock) => return self.executed(done, at),
             // Nor does anybody know which places lapse when the clock is set.
             Event::Server(
                 ServerEvent::Up { with_data: false } | ServerEvent::FailedOver | ServerEvent::Jumped(_),

@@ -1,6 +1,6 @@
 //! Who waits for a lock that several have side by side is let in once there is room, and takes what he was given.
 
-use super::{Check, Health, LOOK, Scene, Verdict};
+use super::{Check, CheckContext, CheckResult, Health, LOOK};
 use crate::event::{Event, Execution, Held, HostEvent, LockId, ServerEvent, TaskEvent, TaskId, ends};
 use crate::world::scheduler::HostId;
 use crate::world::time::Instant;
@@ -28,7 +28,7 @@ const BURIED_WITHIN: Duration = Duration::from_millis(500);
 /// it does not lapse; and the dead stand in nobody's way for long: neither those who have the lock, nor those right before
 /// one who waits.
 #[derive(Debug, Default)]
-pub struct Serving {
+pub struct SharedProgress {
     locks: BTreeMap<LockId, Seen>,
     /// Tasks that seek a lock, and when that changed last.
     lines: BTreeMap<(HostId, LockId), (BTreeSet<TaskId>, Instant)>,
@@ -106,8 +106,8 @@ impl Seen {
     }
 }
 
-impl Serving {
-    fn executed(&mut self, at: Instant, done: &Execution<'_>) -> Verdict {
+impl SharedProgress {
+    fn executed(&mut self, at: Instant, done: &Execution<'_>) -> CheckResult {
         if let Op::Release(release) = done.op {
             self.given_up.insert(release.claim.hold);
         }
@@ -141,8 +141,11 @@ impl Serving {
     fn change(&mut self, at: Instant, task: TaskId, lock: LockId, what: TaskEvent) {
         let (tasks, changed) = self.lines.entry((task.host, lock)).or_default();
         match what {
-            TaskEvent::Seeks(..) => drop(tasks.insert(task)),
-            TaskEvent::Acquired(..) | TaskEvent::Missed(_) | TaskEvent::Cancelled | TaskEvent::LetIn => {
+            TaskEvent::Acquiring(..) => drop(tasks.insert(task)),
+            TaskEvent::Acquired(..)
+            | TaskEvent::NotAcquired(_)
+            | TaskEvent::Cancelled
+            | TaskEvent::Admitted => {
                 tasks.remove(&task);
             }
             _ => return,
@@ -151,9 +154,9 @@ impl Serving {
     }
 
     /// Since when tasks of a process have sought a lock, and it is well.
-    fn eager_since(&self, host: HostId, lock: LockId, scene: &Scene) -> Option<Instant> {
+    fn eager_since(&self, host: HostId, lock: LockId, context: &CheckContext) -> Option<Instant> {
         let (_, changed) = self.lines.get(&(host, lock)).filter(|(tasks, _)| !tasks.is_empty())?;
-        Some(scene.health(host).and_then(Health::waiters_well_since)?.max(*changed))
+        Some(context.health(host).and_then(Health::waiters_well_since)?.max(*changed))
     }
 
     fn sessions(&mut self, at: Instant, ends: BTreeMap<SessionId, Instant>) {
@@ -169,14 +172,14 @@ impl Serving {
     }
 
     /// What a process was given it takes, or gives back.
-    fn heeded(&self, at: Instant, lock: LockId, seen: &Seen, scene: &Scene) -> Verdict {
+    fn heeded(&self, at: Instant, lock: LockId, seen: &Seen, context: &CheckContext) -> CheckResult {
         for (held, since) in &seen.holds {
             let is_wanted = !self.ghosts.contains(&held.hold) && !self.given_up.contains(&held.hold);
-            if !is_wanted || !held.lasts(at) || scene.grips.of(&held.hold).is_some() {
+            if !is_wanted || !held.lasts(at) || context.guards.of(&held.hold).is_some() {
                 continue;
             }
-            let Some(host) = scene.host(held.hold.session()) else { continue };
-            let Some(well) = scene.health(host).and_then(Health::well_since) else { continue };
+            let Some(host) = context.host(held.hold.session()) else { continue };
+            let Some(well) = context.health(host).and_then(Health::well_since) else { continue };
             let from = well.max(*since);
             if at > from + HEEDED_WITHIN && held.lasts(from + WORTH_TAKING) {
                 return Err(format!(
@@ -188,14 +191,14 @@ impl Serving {
     }
 
     /// Those who wait look after their places, and find what room there is.
-    fn found(&self, at: Instant, lock: LockId, seen: &Seen, scene: &Scene) -> Verdict {
+    fn found(&self, at: Instant, lock: LockId, seen: &Seen, context: &CheckContext) -> CheckResult {
         for place in &seen.queue {
             let hold = place.claim.hold;
             if self.given_up.contains(&hold) || self.ghosts.contains(&hold) {
                 continue;
             }
-            let Some(host) = scene.host(hold.session()) else { continue };
-            let Some(eager) = self.eager_since(host, lock, scene) else { continue };
+            let Some(host) = context.host(hold.session()) else { continue };
+            let Some(eager) = self.eager_since(host, lock, context) else { continue };
             let is_kept = self.looked.get(&hold).is_some_and(|looked| eager <= *looked);
             if at > place.until && is_kept {
                 return Err(format!("{host} waits for {lock}, and its place lapsed at {}", place.until));
@@ -211,14 +214,14 @@ impl Serving {
     }
 
     /// Nobody waits for the dead.
-    fn buried(&self, at: Instant, lock: LockId, seen: &Seen, scene: &Scene) -> Verdict {
+    fn buried(&self, at: Instant, lock: LockId, seen: &Seen, context: &CheckContext) -> CheckResult {
         for (index, place) in seen.queue.iter().enumerate().filter(|(_, place)| at < place.until) {
             let (hold, own) = (place.claim.hold, place.claim.hold.session());
             if self.given_up.contains(&hold) || self.ghosts.contains(&hold) {
                 continue;
             }
-            let Some(host) = scene.host(own) else { continue };
-            let Some(eager) = self.eager_since(host, lock, scene) else { continue };
+            let Some(host) = context.host(own) else { continue };
+            let Some(eager) = self.eager_since(host, lock, context) else { continue };
             let look = LOOK + LOOK_STEP * u32::try_from(seen.queue.len()).unwrap_or(u32::MAX);
             let overdue = |session: SessionId, since: Instant, others: usize| {
                 let asks = ASK_EACH * u32::try_from(others).unwrap_or(u32::MAX);
@@ -290,21 +293,21 @@ fn serves(done: &Execution<'_>, was_there: bool) -> bool {
     }
 }
 
-impl Check for Serving {
+impl Check for SharedProgress {
     fn name(&self) -> &'static str {
-        "serving"
+        "shared_progress"
     }
 
-    fn observe(&mut self, at: Instant, event: &Event<'_>, scene: &Scene) -> Verdict {
+    fn observe(&mut self, at: Instant, event: &Event<'_>, context: &CheckContext) -> CheckResult {
         match *event {
             Event::Executed(done) => {
                 self.sessions(at, ends(done.sessions, done.clock));
-                if scene.is_shared(done.lock) {
+                if context.is_shared(done.lock) {
                     return self.executed(at, done);
                 }
             }
-            Event::Attended(done) => self.sessions(at, ends(done.sessions, done.clock)),
-            Event::Task(task, lock, what) if scene.is_shared(lock) => self.change(at, task, lock, what),
+            Event::SessionExecuted(done) => self.sessions(at, ends(done.sessions, done.clock)),
+            Event::Task(task, lock, what) if context.is_shared(lock) => self.change(at, task, lock, what),
             Event::Sent { op: Op::Release(release), .. } => {
                 self.given_up.insert(release.claim.hold);
             }
@@ -326,14 +329,14 @@ impl Check for Serving {
         Ok(())
     }
 
-    fn pass(&mut self, at: Instant, scene: &Scene) -> Verdict {
+    fn pass(&mut self, at: Instant, context: &CheckContext) -> CheckResult {
         for seen in self.locks.values_mut() {
             seen.pass(at);
         }
         self.locks.iter().try_for_each(|(lock, seen)| {
-            self.heeded(at, *lock, seen, scene)?;
-            self.found(at, *lock, seen, scene)?;
-            self.buried(at, *lock, seen, scene)
+            self.heeded(at, *lock, seen, context)?;
+            self.found(at, *lock, seen, context)?;
+            self.buried(at, *lock, seen, context)
         })
     }
 }

@@ -1,7 +1,7 @@
 //! Whoever observes an Election is told who leads.
 
-use super::{Check, Health, Scene, Verdict};
-use crate::event::{Event, Execution, HostEvent, LockId, ServerEvent, Sight, TaskId};
+use super::{Check, CheckContext, CheckResult, Health};
+use crate::event::{Event, Execution, HostEvent, LockId, ObserverEvent, ServerEvent, TaskId};
 use crate::world::scheduler::HostId;
 use crate::world::time::Instant;
 use leasehold_core::{FencingToken, Inspect, Kind, Op};
@@ -16,7 +16,7 @@ const TOLD_WITHIN: Duration = Duration::from_millis(700);
 /// when the store was last asked for him. Where his process is well, he is told within a bound of whoever leads for longer
 /// than that, and that nobody does.
 #[derive(Debug, Default)]
-pub struct Leading {
+pub struct Observers {
     observers: BTreeMap<(TaskId, LockId), Observer>,
     leads: BTreeMap<LockId, Leads>,
     /// What the store had when it was asked by the last look of a process.
@@ -37,11 +37,11 @@ struct Leads {
 struct Observer {
     since: Instant,
     /// What he was told last, if anything.
-    told: Option<Sight>,
+    told: Option<ObserverEvent>,
     greatest: Option<FencingToken>,
 }
 
-impl Leading {
+impl Observers {
     fn executed(&mut self, at: Instant, done: &Execution<'_>) {
         let first = done.holds(at).into_iter().next();
         let (fence, until) = (first.as_ref().map(|held| held.fence), first.and_then(|held| held.until));
@@ -53,13 +53,13 @@ impl Leading {
         self.leads.insert(done.lock, Leads { fence, since, until });
     }
 
-    fn told(&mut self, task: TaskId, lock: LockId, leader: Option<FencingToken>) -> Verdict {
+    fn told(&mut self, task: TaskId, lock: LockId, leader: Option<FencingToken>) -> CheckResult {
         let Some(observer) = self.observers.get_mut(&(task, lock)) else { return Ok(()) };
         let seen = self.looks.get(&(task.host, lock)).map(Vec::as_slice).unwrap_or_default();
-        if observer.told == Some(Sight::Told(leader)) {
+        if observer.told == Some(ObserverEvent::Reported(leader)) {
             return Err(format!("{task} was told twice that {leader:?} leads {lock}"));
         }
-        observer.told = Some(Sight::Told(leader));
+        observer.told = Some(ObserverEvent::Reported(leader));
         let Some(fence) = leader else {
             // Of a server that has lost what it knew: who leads has a smaller token than one who was told.
             let is_nobody =
@@ -93,23 +93,25 @@ impl Leads {
     }
 }
 
-impl Check for Leading {
+impl Check for Observers {
     fn name(&self) -> &'static str {
-        "leading"
+        "observers"
     }
 
-    fn observe(&mut self, at: Instant, event: &Event<'_>, _scene: &Scene) -> Verdict {
+    fn observe(&mut self, at: Instant, event: &Event<'_>, _scene: &CheckContext) -> CheckResult {
         match *event {
             Event::Executed(done) if done.state.kind == Kind::Election => self.executed(at, done),
             Event::Sent { host, lock, op: Op::Inspect(Inspect { claim: None, .. }), .. } => {
                 self.looks.remove(&(host, lock));
             }
-            Event::Observer(task, lock, Sight::Begins) => {
+            Event::Observer(task, lock, ObserverEvent::Begins) => {
                 let new = Observer { since: at, told: None, greatest: None };
                 self.observers.insert((task, lock), new);
             }
-            Event::Observer(task, lock, Sight::Told(leader)) => return self.told(task, lock, leader),
-            Event::Observer(task, lock, Sight::Ends) => drop(self.observers.remove(&(task, lock))),
+            Event::Observer(task, lock, ObserverEvent::Reported(leader)) => {
+                return self.told(task, lock, leader);
+            }
+            Event::Observer(task, lock, ObserverEvent::Ends) => drop(self.observers.remove(&(task, lock))),
             Event::Host(host, HostEvent::Crashed) => self.observers.retain(|(task, _), _| task.host != host),
             // What is known of the store is void; the next operation tells.
             Event::Server(
@@ -121,19 +123,19 @@ impl Check for Leading {
         Ok(())
     }
 
-    fn pass(&mut self, at: Instant, scene: &Scene) -> Verdict {
+    fn pass(&mut self, at: Instant, context: &CheckContext) -> CheckResult {
         for ((task, lock), observer) in &self.observers {
             let Some(Leads { fence, since, .. }) = self.leads.get(lock).map(|leads| leads.at(at)) else {
                 continue;
             };
             // Who has a smaller token than one who was told is told as nobody, and so is one who was told to be over: a
             // replica may bring him back.
-            let is_told = |fence| observer.told == Some(Sight::Told(Some(fence)));
+            let is_told = |fence| observer.told == Some(ObserverEvent::Reported(Some(fence)));
             let due = fence.filter(|fence| {
                 observer.greatest.is_none_or(|greatest| *fence > greatest || is_told(*fence))
             });
-            let Some(well) = scene.health(task.host).and_then(Health::stirs_since) else { continue };
-            if observer.told != Some(Sight::Told(due))
+            let Some(well) = context.health(task.host).and_then(Health::stirs_since) else { continue };
+            if observer.told != Some(ObserverEvent::Reported(due))
                 && at > since.max(observer.since).max(well) + TOLD_WITHIN
             {
                 return Err(format!(

@@ -1,7 +1,7 @@
 //! What a process may do with a lock that it hands on among its tasks, or keeps for whoever comes.
 
-use super::{Check, Health, Scene, Verdict};
-use crate::event::{Event, Execution, Grip, HostEvent, LockId, ServerEvent, TaskEvent, TaskId};
+use super::{Check, CheckContext, CheckResult, Health};
+use crate::event::{Event, Execution, GuardId, HostEvent, LockId, ServerEvent, TaskEvent, TaskId};
 use crate::world::scheduler::HostId;
 use crate::world::time::Instant;
 use leasehold_core::cohort::{HANDOVERS, TURN};
@@ -22,10 +22,10 @@ const GIVEN_BACK_WITHIN: Duration = Duration::from_millis(300);
 /// hands on for a turn, and then for another one at most. What nobody of it uses or stands in line for, it gives back soon after
 /// another that waits has asked.
 #[derive(Debug, Default)]
-pub struct Passing {
+pub struct Handoff {
     passed: BTreeMap<HoldId, Passed>,
     /// When tasks began to seek a lock, and when that changed last for their process.
-    seeking: BTreeMap<(HostId, LockId), BTreeMap<TaskId, Instant>>,
+    acquiring: BTreeMap<(HostId, LockId), BTreeMap<TaskId, Instant>>,
     changed: BTreeMap<(HostId, LockId), Instant>,
     locks: BTreeMap<LockId, Seen>,
     /// Questions that have no answer yet: when each was asked, and for which hold.
@@ -56,8 +56,8 @@ struct Passed {
     host: HostId,
     known_as: FencingToken,
     /// Who has it, or had it last, and since when nobody does.
-    grip: Grip,
-    let_go: Option<Instant>,
+    guard_id: GuardId,
+    release_guard: Option<Instant>,
     /// Since when its process knows that others wait, and how often it has handed it on since.
     told: Option<Instant>,
     since_told: u32,
@@ -73,8 +73,8 @@ impl Passed {
     }
 }
 
-impl Passing {
-    fn executed(&mut self, at: Instant, done: &Execution<'_>, scene: &Scene) {
+impl Handoff {
+    fn executed(&mut self, at: Instant, done: &Execution<'_>, context: &CheckContext) {
         let seen = self.locks.entry(done.lock).or_default();
         seen.holder = done.holds(at).first().map(|held| held.hold);
         let now_ms = done.clock.reading_us(at) / 1000;
@@ -82,7 +82,7 @@ impl Passing {
         let mut waiting = BTreeMap::new();
         for (id, place) in places.filter(|(_, place)| place.expires_ms >= now_ms) {
             let until = done.clock.shows_at((place.expires_ms + 1) * 1000);
-            let Some(host) = scene.host(id.session()) else { continue };
+            let Some(host) = context.host(id.session()) else { continue };
             let new = || Waiting { host, since: at, until, looks: Vec::new() };
             let old = seen.waiting.remove(id).unwrap_or_else(new);
             waiting.insert(*id, Waiting { until, ..old });
@@ -114,27 +114,34 @@ impl Passing {
         self.passed.values_mut().filter(of_it).for_each(|passed| passed.is_told(at));
     }
 
-    fn task(&mut self, at: Instant, task: TaskId, lock: LockId, what: TaskEvent, scene: &Scene) -> Verdict {
-        let seeking = self.seeking.entry((task.host, lock)).or_default();
+    fn task(
+        &mut self,
+        at: Instant,
+        task: TaskId,
+        lock: LockId,
+        what: TaskEvent,
+        context: &CheckContext,
+    ) -> CheckResult {
+        let acquiring = self.acquiring.entry((task.host, lock)).or_default();
         match what {
-            TaskEvent::Seeks(..) => drop(seeking.insert(task, at)),
-            TaskEvent::Missed(_) | TaskEvent::Cancelled => drop(seeking.remove(&task)),
-            TaskEvent::Acquired(grip, _) => {
-                let since = seeking.remove(&task);
+            TaskEvent::Acquiring(..) => drop(acquiring.insert(task, at)),
+            TaskEvent::NotAcquired(_) | TaskEvent::Cancelled => drop(acquiring.remove(&task)),
+            TaskEvent::Acquired(guard_id, _) => {
+                let since = acquiring.remove(&task);
                 self.changed.insert((task.host, lock), at);
-                return self.acquired(at, grip, since, scene);
+                return self.acquired(at, guard_id, since, context);
             }
-            TaskEvent::Lets(grip, _) => {
-                let hold = scene.grips.hold(grip);
+            TaskEvent::Releasing(guard_id, _) => {
+                let hold = context.guards.hold(guard_id);
                 let passed = hold.and_then(|hold| self.passed.get_mut(&hold));
-                if let Some(passed) = passed.filter(|passed| passed.grip == grip) {
-                    passed.let_go.get_or_insert(at);
+                if let Some(passed) = passed.filter(|passed| passed.guard_id == guard_id) {
+                    passed.release_guard.get_or_insert(at);
                 }
                 return Ok(());
             }
-            TaskEvent::Released(grip, None) => {
+            TaskEvent::Released(guard_id, None) => {
                 // It ends by itself.
-                let hold = scene.grips.hold(grip);
+                let hold = context.guards.hold(guard_id);
                 hold.map(|hold| self.passed.remove(&hold));
                 return Ok(());
             }
@@ -144,24 +151,31 @@ impl Passing {
         Ok(())
     }
 
-    fn acquired(&mut self, at: Instant, grip: Grip, sought: Option<Instant>, scene: &Scene) -> Verdict {
-        let Some((known, hold)) = scene.grips.get(grip).and_then(|known| Some((known, known.hold?))) else {
+    fn acquired(
+        &mut self,
+        at: Instant,
+        guard_id: GuardId,
+        sought: Option<Instant>,
+        context: &CheckContext,
+    ) -> CheckResult {
+        let Some((known, hold)) = context.guards.get(guard_id).and_then(|known| Some((known, known.hold?)))
+        else {
             return Ok(());
         };
         let (lock, host, known_as) = (known.lock, known.task.host, known.known_as);
-        if !known.was_handed_on() {
-            let (told, let_go, last_turn) = (None, None, None);
-            let new = Passed { host, known_as, grip, let_go, told, since_told: 0, last_turn };
+        if !known.was_handed_off() {
+            let (told, release_guard, last_turn) = (None, None, None);
+            let new = Passed { host, known_as, guard_id, release_guard, told, since_told: 0, last_turn };
             self.passed.insert(hold, new);
             return Ok(());
         }
         let task = known.task;
         // Where there is none, a task that gave it up for the sake of others has had it: no guard was of it then.
         let Some(passed) = self.passed.get_mut(&hold) else { return Ok(()) };
-        if passed.let_go.take().is_none() {
+        if passed.release_guard.take().is_none() {
             return Err(format!("{task} was handed {lock}, which another of its process has"));
         }
-        passed.grip = grip;
+        passed.guard_id = guard_id;
         if known.together {
             // When it was handed on nobody saw: it was had since, while others were waited for.
             return Ok(());
@@ -183,7 +197,7 @@ impl Passing {
         let waiting = self.locks.get(&lock).into_iter().flat_map(|seen| &seen.waiting);
         let waiting = waiting.filter(|(_, place)| place.host != host && at < place.until);
         let Some((first, place)) = waiting.min_by_key(|(_, place)| place.since) else { return Ok(()) };
-        let Some(well) = scene.health(host).and_then(Health::well_since) else { return Ok(()) };
+        let Some(well) = context.health(host).and_then(Health::well_since) else { return Ok(()) };
         if at <= place.since.max(well) + TURN + SLACK * 2 {
             return Ok(());
         }
@@ -201,18 +215,18 @@ impl Passing {
     }
 
     /// What nobody uses is given back once another has asked.
-    fn kept(&self, at: Instant, lock: LockId, seen: &Seen, scene: &Scene) -> Verdict {
+    fn kept(&self, at: Instant, lock: LockId, seen: &Seen, context: &CheckContext) -> CheckResult {
         let Some(hold) = seen.holder else { return Ok(()) };
         let Some(passed) = self.passed.get(&hold) else { return Ok(()) };
-        let (Some(let_go), host) = (passed.let_go, passed.host) else { return Ok(()) };
+        let (Some(release_guard), host) = (passed.release_guard, passed.host) else { return Ok(()) };
         // What was given back may have been so without an answer.
-        if scene.grips.given_up(&hold).is_some()
-            || self.seeking.get(&(host, lock)).is_some_and(|seeking| !seeking.is_empty())
+        if context.guards.given_up(&hold).is_some()
+            || self.acquiring.get(&(host, lock)).is_some_and(|acquiring| !acquiring.is_empty())
         {
             return Ok(());
         }
-        let Some(well) = scene.health(host).and_then(Health::well_since) else { return Ok(()) };
-        let unused = self.changed.get(&(host, lock)).copied().unwrap_or_default().max(let_go);
+        let Some(well) = context.health(host).and_then(Health::well_since) else { return Ok(()) };
+        let unused = self.changed.get(&(host, lock)).copied().unwrap_or_default().max(release_guard);
         for place in seen.waiting.values().filter(|place| place.host != host && at < place.until) {
             let Some(asked) = place.looks.iter().find(|look| **look >= well) else { continue };
             if at > unused.max(*asked) + GIVEN_BACK_WITHIN {
@@ -226,27 +240,27 @@ impl Passing {
     }
 }
 
-impl Check for Passing {
+impl Check for Handoff {
     fn name(&self) -> &'static str {
-        "passing"
+        "handoff"
     }
 
-    fn observe(&mut self, at: Instant, event: &Event<'_>, scene: &Scene) -> Verdict {
+    fn observe(&mut self, at: Instant, event: &Event<'_>, context: &CheckContext) -> CheckResult {
         match *event {
-            Event::Executed(done) if !scene.is_shared(done.lock) => self.executed(at, done, scene),
+            Event::Executed(done) if !context.is_shared(done.lock) => self.executed(at, done, context),
             Event::Sent { message, op: Op::Extend(extend), .. } if extend.reserve.is_some() => {
                 self.asked.insert(message, (at, extend.claim.hold));
             }
             Event::Answered { message, reply, .. } => self.answered(at, message, reply),
-            Event::Woken(host, Wake::Wanted { fence, .. }) => self.wanted(at, host, fence),
-            Event::Task(task, lock, what) if !scene.is_shared(lock) => {
-                return self.task(at, task, lock, what, scene);
+            Event::Notified(host, Wake::Wanted { fence, .. }) => self.wanted(at, host, fence),
+            Event::Task(task, lock, what) if !context.is_shared(lock) => {
+                return self.task(at, task, lock, what, context);
             }
             Event::Host(host, HostEvent::Crashed) => {
                 self.passed.retain(|_, passed| passed.host != host);
-                self.seeking.retain(|(other, _), _| *other != host);
+                self.acquiring.retain(|(other, _), _| *other != host);
             }
-            Event::Stranger(lock, Some(_)) => self.locks.entry(lock).or_default().holder = None,
+            Event::Foreign(lock, Some(_)) => self.locks.entry(lock).or_default().holder = None,
             // What is known of the store is void; the next operation tells.
             Event::Server(
                 ServerEvent::Up { with_data: false } | ServerEvent::FailedOver | ServerEvent::Jumped(_),
@@ -260,7 +274,7 @@ impl Check for Passing {
         Ok(())
     }
 
-    fn pass(&mut self, at: Instant, scene: &Scene) -> Verdict {
-        self.locks.iter().try_for_each(|(lock, seen)| self.kept(at, *lock, seen, scene))
+    fn pass(&mut self, at: Instant, context: &CheckContext) -> CheckResult {
+        self.locks.iter().try_for_each(|(lock, seen)| self.kept(at, *lock, seen, context))
     }
 }

@@ -7,7 +7,7 @@ use leasehold::store::{
     ServerVersion, SqliteStore, Store,
 };
 use leasehold_core::{Inspect, Kind, LockName};
-use leasehold_testkit::conformance::{self, Subject};
+use leasehold_testkit::conformance::{self, StoreUnderTest};
 use leasehold_testkit::{Cluster, FrozenClock, Quorum, RedisServer, RedisServerBuilder, Sentinels, Value};
 use std::io;
 use std::ops::Deref;
@@ -222,7 +222,7 @@ impl Redis {
     }
 }
 
-impl Subject for Redis {
+impl StoreUnderTest for Redis {
     fn store(&self) -> BoxFuture<'_, Arc<dyn Store>> {
         Box::pin(async {
             match self.shards() {
@@ -298,7 +298,7 @@ impl RedisQuorum {
     }
 }
 
-impl Subject for RedisQuorum {
+impl StoreUnderTest for RedisQuorum {
     fn store(&self) -> BoxFuture<'_, Arc<dyn Store>> {
         Box::pin(async {
             // They vote from the start, and may take as long as a busy machine makes them.
@@ -351,7 +351,7 @@ impl Subject for RedisQuorum {
 
 struct Sqlite(tempfile::TempDir);
 
-impl Subject for Sqlite {
+impl StoreUnderTest for Sqlite {
     fn store(&self) -> BoxFuture<'_, Arc<dyn Store>> {
         Box::pin(async {
             let path = self.0.path().join("locks");

@@ -2,7 +2,7 @@
 
 use futures_util::future::{BoxFuture, ready};
 use leasehold::store::{MemoryStore, Store};
-use leasehold_testkit::conformance::{self, Subject};
+use leasehold_testkit::conformance::{self, StoreUnderTest};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -21,7 +21,7 @@ impl OwnClock {
     }
 }
 
-impl Subject for OwnClock {
+impl StoreUnderTest for OwnClock {
     fn store(&self) -> BoxFuture<'_, Arc<dyn Store>> {
         Box::pin(ready(Arc::new(self.store.clone()) as Arc<dyn Store>))
     }
@@ -36,7 +36,7 @@ impl Subject for OwnClock {
 /// A store by the machine's clock: the suite has to wait.
 struct MachineClock(MemoryStore);
 
-impl Subject for MachineClock {
+impl StoreUnderTest for MachineClock {
     fn store(&self) -> BoxFuture<'_, Arc<dyn Store>> {
         Box::pin(ready(Arc::new(self.0.clone()) as Arc<dyn Store>))
     }

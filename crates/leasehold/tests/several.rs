@@ -9,7 +9,7 @@
 use leasehold::store::{Lock, Op, Outcome, RedisStore, Reply, Store};
 use leasehold_core::model::{LockState, Sessions, everybody};
 use leasehold_core::{Acquire, Acquired, Claim, Enqueue, Inspect, Label, Life, Portion, Share};
-use leasehold_testkit::conformance::{Happening, Stranger, Workload};
+use leasehold_testkit::conformance::{WorkloadStep, ForeignWrite, Workload};
 use leasehold_testkit::{FrozenClock, RedisServer, RespConnection};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -81,16 +81,16 @@ impl World {
 
     fn do_something(&mut self, one: &mut One, now_us: u64, what: &str) {
         match one.workload.happening(&one.state) {
-            Happening::Sent(op) | Happening::SentTwice(op) => {
+            WorkloadStep::Sent(op) | WorkloadStep::SentTwice(op) => {
                 let (expected, _) = one.state.apply(now_us, &op, &|_| leasehold_core::model::Vital::Unknown);
                 assert_eq!(self.execute(&one.lock, &op), expected, "{what}: {op:?}");
             }
-            Happening::Attended(_) => {}
-            Happening::Stranger(stranger) => self.meddle(one, stranger, now_us),
+            WorkloadStep::Attended(_) => {}
+            WorkloadStep::ForeignWrite(stranger) => self.meddle(one, stranger, now_us),
         }
     }
 
-    fn meddle(&mut self, one: &mut One, stranger: Stranger, now_us: u64) {
+    fn meddle(&mut self, one: &mut One, stranger: ForeignWrite, now_us: u64) {
         let keys = leasehold_core::KeySpace::default().lock(&one.lock).unwrap();
         one.state.is_over(now_us);
         for command in stranger.commands(&keys, &one.state) {

@@ -1,4 +1,4 @@
-//! What happens in the world, as the checks see it and a trace shows it.
+//! The events of a run: the input of the checks, and the lines of a trace.
 
 use crate::world::scheduler::HostId;
 use crate::world::time::{Clock, Instant};
@@ -42,11 +42,11 @@ impl fmt::Display for TaskId {
     }
 }
 
-/// A guard that a task has of one lock: no two of a run are the same.
+/// A guard that a task holds on one lock. Unique within a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GuardId(pub u32);
 
-/// An owner of `ReentrantMutex`es and `RwLock`s, by the order in which they came up.
+/// An owner of `ReentrantMutex`es and `RwLock`s, numbered by first use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OwnerId(pub u32);
 
@@ -54,9 +54,9 @@ pub struct OwnerId(pub u32);
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub enum Event<'a> {
-    /// An owner is heard of for the first time, and this is his text.
+    /// An owner is used for the first time. The text is its identifier.
     Owner(OwnerId, &'a str),
-    /// A process has come up, and this is its session.
+    /// A process has connected, with this session.
     Started(HostId, SessionId),
     /// Something happened to a process.
     Host(HostId, HostEvent),
@@ -64,88 +64,88 @@ pub enum Event<'a> {
     Server(ServerEvent),
     /// A client gave an operation to its connection.
     Sent {
-        /// Who.
+        /// The sender.
         host: HostId,
         /// Which message.
         message: u64,
         /// About which lock.
         lock: LockId,
-        /// What.
+        /// The operation.
         op: &'a Op,
     },
-    /// A message will be late, come twice, or never come.
+    /// A message will be late, duplicated or lost.
     MessageFault {
         /// Which message.
         message: u64,
-        /// What becomes of it.
+        /// The fault.
         what: MessageFault,
     },
     /// The store has executed an operation.
     Executed(&'a Execution<'a>),
     /// A client has the outcome of an operation; `None` if that is unknown, or that it was refused.
     Answered {
-        /// Who.
+        /// The receiver.
         host: HostId,
         /// Which message.
         message: u64,
-        /// What the store said.
+        /// The reply.
         reply: Option<&'a Reply>,
     },
-    /// The store has been asked for all of several locks, in one step; what became of each of them follows.
+    /// The store has executed an acquire of several locks in one step. An `Executed` event for each lock follows.
     MultiExecuted(&'a MultiExecution<'a>),
     /// A client has the outcome of such a question; `None` if that is unknown, or that it was refused.
     MultiAnswered {
-        /// Who.
+        /// The receiver.
         host: HostId,
         /// Which message.
         message: u64,
-        /// What the store said of each.
+        /// The reply for each lock.
         shares: Option<&'a [Share]>,
     },
     /// A client gave an operation on sessions to its connection.
     SessionSent {
-        /// Who.
+        /// The sender.
         host: HostId,
         /// Which message.
         message: u64,
-        /// When it was asked for: it may have waited for the connection.
+        /// When the client issued it. It may have waited for the connection.
         asked_at: Instant,
-        /// What.
+        /// The operation.
         op: &'a SessionOp,
     },
     /// The store has executed an operation on sessions.
     SessionExecuted(&'a SessionExecution<'a>),
     /// A client has the outcome of an operation on sessions; `None` if that is unknown.
     SessionAnswered {
-        /// Who.
+        /// The receiver.
         host: HostId,
         /// Which message.
         message: u64,
-        /// What the store said.
+        /// The reply.
         reply: Option<&'a SessionReply>,
     },
     /// A message has reached the mailbox of a process.
     Notified(HostId, Wake),
-    /// Somebody who does not use this library has the lock, until then at the most; or has given it back.
+    /// A client of another library holds the lock, at most until then; or has released it.
     Foreign(LockId, Option<Instant>),
     /// Something a task did.
     Task(TaskId, LockId, TaskEvent),
-    /// Something that one who observes an Election did, or was told.
+    /// An event of an observer of an Election.
     Observer(TaskId, LockId, ObserverEvent),
-    /// Something a task did with what is done once in a period.
+    /// An event of a task that uses `once_per`.
     Period(TaskId, LockId, PeriodEvent),
-    /// From now on nothing goes wrong any more.
+    /// No fault is injected from now on.
     FaultsEnded,
 }
 
-/// What can happen to a process.
+/// An event of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HostEvent {
     /// It is gone, in the middle of whatever it did.
     Crashed,
-    /// It stands still; its clock goes on.
+    /// It is suspended. Its clock keeps running.
     Stopped,
-    /// It goes on.
+    /// It resumes.
     WentOn,
     /// A connection of its broke: the keeper's, or the other.
     LinkDown {
@@ -157,7 +157,7 @@ pub enum HostEvent {
         /// Which.
         keeper: bool,
     },
-    /// A message of its is in trouble: until then it cannot be expected to know what it should.
+    /// A message of this process is lost or late. Until then, checks do not expect the process to know its effect.
     Delayed(Instant),
     /// An operation of its failed: it pauses before it tries again.
     OperationFailed,
@@ -165,25 +165,25 @@ pub enum HostEvent {
     Ended,
 }
 
-/// What can happen to the server.
+/// An event of the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ServerEvent {
     /// It is down.
     Down,
-    /// It is up again, with what it had been told, or with nothing.
+    /// It is up again.
     Up {
-        /// Whether it knows what it knew before.
+        /// Whether it has kept its data.
         with_data: bool,
     },
-    /// A replica is the server now, without what it had not been told yet.
+    /// A replica has taken over. Updates that had not reached it are lost.
     FailedOver,
     /// Its clock was set.
     Jumped(i64),
-    /// Somebody deleted a lock's key.
+    /// An operator has deleted the key of a lock.
     Deleted(LockId),
 }
 
-/// What can become of a message.
+/// A fault of one message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MessageFault {
     /// The request is lost.
@@ -202,25 +202,24 @@ pub enum MessageFault {
     WakeLate(Instant),
 }
 
-/// What the store did.
+/// An operation that the store has executed.
 #[derive(Debug, Clone, Copy)]
 pub struct Execution<'a> {
-    /// Whose operation it was.
+    /// The process that sent it.
     pub host: HostId,
     /// Which message.
     pub message: u64,
-    /// Set if the message came late, for the second time, or after one that was sent behind it: its sender does not
-    /// count on it.
+    /// Set if the request was late, a duplicate, or overtaken by a later one. Its sender does not rely on it.
     pub out_of_time: bool,
-    /// Set if it was asked for together with others: then nothing is granted to anybody else.
+    /// Set if it is part of an acquire of several locks, which grants nothing to other waiters.
     pub together: bool,
     /// Which lock.
     pub lock: LockId,
-    /// What was asked.
+    /// The operation.
     pub op: &'a Op,
-    /// What was answered.
+    /// The reply.
     pub reply: &'a Reply,
-    /// Who is told.
+    /// The notifications that it causes.
     pub wakes: &'a [Wake],
     /// The lock afterwards.
     pub state: &'a LockState,
@@ -230,31 +229,31 @@ pub struct Execution<'a> {
     pub clock: &'a Clock,
 }
 
-/// What the store did when it was asked for all of several locks.
+/// An acquire of several locks in one step that the store has executed.
 #[derive(Debug, Clone, Copy)]
 pub struct MultiExecution<'a> {
-    /// Whose question it was.
+    /// The process that sent it.
     pub host: HostId,
     /// Which message.
     pub message: u64,
-    /// Each of the locks: what was asked and answered, and how it stands afterwards.
+    /// For each lock: the request, the reply, and the state afterwards.
     pub shares: &'a [(LockId, &'a Acquire, &'a Share, &'a LockState)],
     /// The store's clock.
     pub clock: &'a Clock,
 }
 
-/// What the store did about sessions.
+/// An operation on sessions that the store has executed.
 #[derive(Debug, Clone, Copy)]
 pub struct SessionExecution<'a> {
-    /// Whose operation it was.
+    /// The process that sent it.
     pub host: HostId,
     /// Which message.
     pub message: u64,
-    /// Set if the message came late, for the second time, or after one that was sent behind it.
+    /// Set if the request was late, a duplicate, or overtaken by a later one.
     pub out_of_time: bool,
-    /// What was asked.
+    /// The operation.
     pub op: &'a SessionOp,
-    /// What was answered.
+    /// The reply.
     pub reply: &'a SessionReply,
     /// The sessions afterwards.
     pub sessions: &'a Sessions,
@@ -262,10 +261,10 @@ pub struct SessionExecution<'a> {
     pub clock: &'a Clock,
 }
 
-/// What a task can do.
+/// An event of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TaskEvent {
-    /// It wants the lock, for this owner; for one that nobody has been before, or for itself, if there is none.
+    /// It begins to acquire the lock for this owner. `None` stands for the task itself, or a new owner.
     Acquiring(AcquireMethod, Option<OwnerId>),
     /// It has the lock, and should have it for so long.
     Acquired(GuardId, NewGuard),
@@ -275,7 +274,7 @@ pub enum TaskEvent {
     NotAcquired(AcquireFailure),
     /// It was let in by a Latch or a Barrier, or has arrived: it has nothing to give back.
     Admitted,
-    /// It begins to change what it has into something else, and does not see meanwhile what becomes of it.
+    /// It begins to convert its guard, and does not observe a loss until that ends.
     Converting(GuardId),
     /// It begins to lengthen its hold.
     Extends(GuardId),
@@ -287,22 +286,22 @@ pub enum TaskEvent {
     Releasing(GuardId, ReleaseMethod),
     /// Its release has returned; where that was a success, with how often its owner has the lock yet.
     Released(GuardId, Option<u64>),
-    /// It was told that it lost the lock; or another, without which it counts for nothing.
+    /// The loss of this lock was reported, or that of another lock of the same guard.
     LossReported(GuardId, LossScope),
 }
 
-/// What can become of one who observes an Election.
+/// An event of an observer of an Election.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ObserverEvent {
-    /// It begins to observe, and has been told nothing.
+    /// It begins to observe.
     Begins,
-    /// It was told that the leader of this token leads, or that nobody does.
+    /// The leader with this token was reported, or that there is no leader.
     Reported(Option<FencingToken>),
     /// It observes no more.
     Ends,
 }
 
-/// What a task can do with what is done once in a period.
+/// An event of a task that uses `once_per`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PeriodEvent {
     /// It has the turn.
@@ -311,38 +310,38 @@ pub enum PeriodEvent {
         fence: FencingToken,
         /// Until when it believes in it, in true time.
         until: Instant,
-        /// How long nobody else may have one.
+        /// The period, within which no other task may start.
         period: Duration,
     },
-    /// It begins to say that it is done, or gives it up, or drops it: it believes in it no more.
+    /// It begins to finish, give up or drop its guard, and relies on it no longer.
     Releasing(FencingToken),
 }
 
-/// What a task has got.
+/// What a task has acquired.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NewGuard {
     /// The fencing token.
     pub fence: FencingToken,
-    /// What it believes.
+    /// Until when the guard is valid.
     pub belief: Validity,
-    /// For how long it is to be kept.
+    /// For how long the hold is to last.
     pub lease_policy: LeasePolicy,
-    /// Who has it, of a ReentrantMutex or an RwLock.
+    /// The owner, of a ReentrantMutex or an RwLock.
     pub owner: Option<OwnerId>,
-    /// What part of the lock it is.
+    /// The lock mode.
     pub portion: Portion,
-    /// How often he has it with this one, as far as he is told.
+    /// How many holds the owner has, including this one, as reported to the task.
     pub count: u64,
-    /// Set if it is had together with others.
+    /// Set if it is one of several locks under one guard.
     pub together: bool,
-    /// How long its process may keep it for whoever comes, once it is given back.
+    /// How long the process may cache the hold after its release.
     pub keep_for: Option<Duration>,
 }
 
 /// Which lock was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LossScope {
-    /// This one.
+    /// The lock of the event.
     This,
     /// Another that was held together with it.
     Another,
@@ -351,22 +350,22 @@ pub enum LossScope {
 /// How a lock is sought.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AcquireMethod {
-    /// By one try.
+    /// One attempt.
     Try,
-    /// In line, for so long at the most.
+    /// Wait in the queue, up to a limit.
     Wait(Duration),
-    /// In line, for as long as it takes.
+    /// Wait in the queue without a limit.
     WaitForEver,
     /// By trying again and again, for so long at the most.
     Poll(Duration),
-    /// Together with others, by one try.
+    /// Several locks, one attempt.
     TryAll,
     /// Together with others, for so long at the most; for as long as it takes if there is no limit.
     All(Option<Duration>),
 }
 
 impl AcquireMethod {
-    /// Whether it stands in line with others of its process.
+    /// Whether it waits in the process's local queue.
     pub const fn is_in_line(self) -> bool {
         matches!(self, Self::Try | Self::Wait(_) | Self::WaitForEver)
     }
@@ -377,31 +376,31 @@ impl AcquireMethod {
     }
 }
 
-/// Why a lock was not had.
+/// Why an acquire failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AcquireFailure {
-    /// It is taken.
+    /// Another owner holds the lock.
     Taken,
-    /// It was taken for too long.
+    /// The time limit passed.
     TimedOut,
     /// The store failed.
     Fault,
     /// The lease is shorter than the way to the store.
     TooSlow,
-    /// What was had of several ended before all were had.
+    /// Of several locks, one was lost before all were acquired.
     Lost,
-    /// It can never be had so.
+    /// It can never succeed.
     Impossible,
 }
 
-/// For how long a hold is to be kept.
+/// How long a hold is to last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LeasePolicy {
     /// For as long as its guard lives, by leases of this length.
     Renewed(Duration),
-    /// For so long after it was asked for at the most, and hardly less after it was had.
+    /// This lease, counted from the request.
     Given(Duration),
-    /// The same, on top of what its owner has it for already.
+    /// This lease, added to those of the same owner.
     Added(Duration),
 }
 
@@ -426,15 +425,15 @@ pub enum ReleaseMethod {
 pub struct Held {
     /// Which.
     pub hold: HoldId,
-    /// Whose, of a ReentrantMutex or an RwLock.
+    /// The owner, of a ReentrantMutex or an RwLock.
     pub owner: Option<OwnValue>,
-    /// What part of the lock it is.
+    /// The lock mode.
     pub portion: Portion,
     /// Its token.
     pub fence: FencingToken,
     /// Until when, in true time; `None` if it never ends.
     pub until: Option<Instant>,
-    /// What ends it before its time.
+    /// What can end it before its lease.
     pub life: Life,
     /// Since when, in milliseconds of the store's clock.
     since_ms: u64,
@@ -457,7 +456,7 @@ impl Held {
 }
 
 impl Execution<'_> {
-    /// Who of ours has the lock afterwards: one, the holds of one owner, or all who share it, the oldest first.
+    /// The holds on the lock afterwards, oldest first. Foreign holds are not included.
     pub fn holds(&self, at: Instant) -> Vec<Held> {
         let mut holds = holds(self.state, self.clock);
         holds.retain(|held| held.lasts(at));
@@ -475,8 +474,8 @@ impl Execution<'_> {
         self.sessions.records.get(&session).is_none_or(|record| record.alive_until_ms < now_ms)
     }
 
-    /// Whether a session is dead at that time, by its record and the store's clock; where it has none, by the holds that
-    /// the operation has left it.
+    /// Whether a session has lapsed at that time, by its record and the store's clock. Without a record, by the holds
+    /// that the operation left.
     pub fn is_dead(&self, session: SessionId, at: Instant) -> bool {
         let now_ms = self.clock.reading_us(at) / 1000;
         if !self.is_without_beat(session, at) || self.sessions.records.contains_key(&session) {
@@ -487,7 +486,7 @@ impl Execution<'_> {
         its.filter_map(Held::spared_until_ms).max().is_none_or(|until_ms| until_ms < now_ms)
     }
 
-    /// Whose hold was taken by force: that of a fencing token, or a stranger's.
+    /// The hold that the operation ended by force: its fencing token, or `None` for a foreign hold.
     pub fn freed(&self) -> Option<Option<FencingToken>> {
         match (self.op, self.reply) {
             (Op::Free(free), Reply::Free(Freed::Freed)) => match free.seen {
@@ -498,7 +497,7 @@ impl Execution<'_> {
         }
     }
 
-    /// The session whose death ends what it has of the lock, if it is dead.
+    /// The session whose holds the operation ends, if it has lapsed.
     pub fn evicts(&self) -> Option<SessionId> {
         match self.op {
             Op::Evict(evict) => Some(evict.dead),
@@ -507,7 +506,7 @@ impl Execution<'_> {
         }
     }
 
-    /// The acquires in the operation, and what was answered to each.
+    /// The acquire in the operation, with its reply.
     pub fn acquires(&self) -> Option<(&Acquire, &Acquired)> {
         match (self.op, self.reply) {
             (Op::Acquire(ask), Reply::Acquire(reply)) => Some((ask, reply)),
@@ -555,7 +554,7 @@ pub(crate) fn holds(state: &LockState, clock: &Clock) -> Vec<Held> {
     }
 }
 
-/// Who has a Mutex or an Election of ours: nobody, where it rests.
+/// The hold on a Mutex or an Election. `None` during a backoff after a release.
 fn tenant(state: &LockState, value: &Value, ends: impl Fn(u64) -> Instant) -> Option<Held> {
     let record = state.record.as_ref()?;
     let tenant = record.tenant.as_ref()?;
@@ -595,12 +594,12 @@ pub(crate) fn claim_of(op: &Op) -> Option<&Claim> {
     }
 }
 
-/// The few characters by which a trace tells one hold from another: the secret half is not shown.
+/// Shortens a hold's identifier for traces. The secret half is not shown.
 struct Short<'a>(&'a HoldId);
 
 impl fmt::Display for Short<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // A simulated secret is none, and a trace has to tell two holds of one session apart.
+        // A simulated secret protects nothing, and a trace must distinguish two holds of one session.
         let token = self.0.token();
         f.write_str(&token[..4])?;
         f.write_str("…")?;

@@ -1,14 +1,14 @@
-//! What holders have recorded of a lock that several can have, and whether it can have been so.
+//! Checks a recorded history of holds on a lock with several holders.
 //!
-//! It owns the judgement alone. Who records does so by one clock for all: the machine's, in microseconds.
+//! It only checks. The recorder stamps all events by one clock, the machine's, in microseconds.
 //!
-//! 1. Nobody is beside one who is alone: from when he knew that he had the lock until he began to give it back.
-//! 2. Whoever asked after another was seen in the queue is let in after him: fencing tokens are given in the order in which
-//!    holders are let in. Of two who asked at the same time nothing is said.
+//! 1. An exclusive holder is alone from when it knows that it holds the lock until it begins to release it.
+//! 2. A client that requests the lock after another is known to be queued is granted after that one. Fencing tokens
+//!    follow the order of grants. Concurrent requests may be granted in either order.
 
 use std::fmt;
 
-/// One stay of a holder, as he has recorded it.
+/// One hold, as its holder recorded it.
 ///
 /// ```
 /// use leasehold_sim::history::{Stay, judge};
@@ -23,17 +23,17 @@ use std::fmt;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stay {
-    /// Whether nobody may be beside him.
+    /// Whether it excludes all others.
     pub alone: bool,
-    /// Before his first question was sent.
+    /// Before the first request was sent.
     pub asked_us: u64,
-    /// When he had the first answer that he is in the queue, if he was told so.
+    /// When the first reply with a queue position arrived, if there was one.
     pub queued_us: Option<u64>,
-    /// When he knew that he had the lock.
+    /// When the holder knew that it held the lock.
     pub entered_us: u64,
-    /// Before he began to give it back.
+    /// Before the release began.
     pub left_us: u64,
-    /// His fencing token.
+    /// The fencing token.
     pub token: u64,
 }
 
@@ -45,7 +45,7 @@ impl fmt::Display for Stay {
     }
 }
 
-/// A line that is no stay.
+/// A line that is not a valid record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NoStay(String);
 
@@ -62,14 +62,14 @@ impl std::str::FromStr for Stay {
     }
 }
 
-/// What cannot have been.
+/// A violation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Flaw {
-    /// Two had the lock of whom one has to be alone (1).
+    /// Two holds overlap, and one of them is exclusive (1).
     Together(Stay, Stay),
-    /// The second one was let in before the first, and had asked after he was in the queue (2).
+    /// The second was granted before the first, but requested after the first was queued (2).
     Passed(Stay, Stay),
-    /// Two holds have one token.
+    /// Two holds have the same token.
     SameToken(Stay, Stay),
 }
 
@@ -85,18 +85,18 @@ impl fmt::Display for Flaw {
     }
 }
 
-/// How much was judged, so that whoever asks can see that there was something.
+/// How much was checked, so that a caller can detect an empty history.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Judged {
-    /// Stays of those who may have others beside them.
+    /// Holds that allow others.
     pub shared: usize,
-    /// Stays of those who have to be alone.
+    /// Exclusive holds.
     pub alone: usize,
     /// The most that were inside at a time.
     pub most_inside: usize,
-    /// How many were told to be in the queue.
+    /// Holds that were queued.
     pub queued: usize,
-    /// Of how many it is sure that they asked after somebody was in the queue who was let in before them.
+    /// Holds whose order relative to another is certain.
     pub in_order: usize,
 }
 
@@ -113,7 +113,7 @@ pub fn judge(stays: &[Stay]) -> Result<Judged, Flaw> {
     Ok(judged)
 }
 
-/// Looks for two who had the lock at the same time and must not (1); gives how many had it at most.
+/// Finds overlapping holds that exclude each other (1). Returns the largest number of concurrent holds.
 fn together(stays: &[Stay]) -> Result<usize, Flaw> {
     let mut by_entry: Vec<_> = stays.iter().collect();
     by_entry.sort_by_key(|stay| stay.entered_us);
@@ -129,7 +129,7 @@ fn together(stays: &[Stay]) -> Result<usize, Flaw> {
     Ok(most)
 }
 
-/// Looks for one who was let in before another who was in the queue when he asked (2).
+/// Finds a hold granted before another that was queued when it was requested (2).
 fn in_order(stays: &[Stay]) -> Result<usize, Flaw> {
     let mut by_token: Vec<_> = stays.iter().collect();
     by_token.sort_by_key(|stay| stay.token);
@@ -152,7 +152,7 @@ fn in_order(stays: &[Stay]) -> Result<usize, Flaw> {
         }
         match last_let_in {
             Some(earlier) if earlier.token > stay.token => return Err(Flaw::Passed(*earlier, *stay)),
-            // One who had left long before says nothing about the order.
+            // A hold that ended long before does not constrain the order.
             Some(earlier) if earlier.entered_us > stay.asked_us => sure += 1,
             _ => {}
         }
@@ -170,7 +170,7 @@ mod tests {
         Stay { alone, asked_us, queued_us, entered_us, left_us, token }
     }
 
-    /// Two readers, a writer who waits for both, and a reader who waits for him.
+    /// Two readers, a writer that waits for both, and a reader that waits for the writer.
     fn good() -> Vec<Stay> {
         vec![
             stay(false, [10, 0, 12, 40], 1),
@@ -203,7 +203,7 @@ mod tests {
         history[3] = stay(false, [30, 32, 35, 54], 3);
         history[2].token = 4;
         assert!(matches!(judge(&history), Err(Flaw::Passed(..))));
-        // Where they asked at the same time nothing can be said.
+        // Concurrent requests have no order.
         history[3].asked_us = 21;
         assert!(judge(&history).is_ok());
     }

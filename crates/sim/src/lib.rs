@@ -1,10 +1,10 @@
 //! A simulated world, made to break locks in.
 //!
-//! The real engine runs in it, not a copy: clients are [`leasehold::Client`]s, whose clock, randomness, timers and
-//! store come from here. Everything else is simulated on one thread in virtual time, in an order that a seed decides: a
-//! server that is the model, a network that loses, delays, doubles and reorders, processes that stand still and die, a
-//! server that restarts with and without its data or fails over to a replica that lags, clocks that drift and jump,
-//! and futures that are dropped at any await.
+//! The real engine runs in it, not a copy. Clients are [`leasehold::Client`]s whose clock, randomness, timers and
+//! store come from this crate. Everything else is simulated on one thread in virtual time, in an order drawn from a
+//! seed: a server that executes the model; a network that loses, delays, duplicates and reorders messages; processes
+//! that stop and crash; a server that restarts with or without its data, or fails over to a lagging replica; clocks
+//! that drift and jump; and futures that are dropped at any await.
 //!
 //! ```
 //! use leasehold_sim::{Run, run};
@@ -14,11 +14,11 @@
 //! assert_eq!(outcome.counts, run(&Run::new(7)).counts); // the same seed is the same run
 //! ```
 //!
-//! What must hold is in [`checks`], apart from the workload and ignorant of it. Whether the checks can see
-//! anything is proved by [planted bugs](Mutant).
+//! The [`checks`] state what must hold. They are separate from the workload and know nothing of it. [Mutants](Mutant)
+//! prove that each check can fail.
 //!
 //! 1. A run depends on its seed alone: no clock, no thread, no hash order.
-//! 2. Nothing of a run outlives it, so that a million of them fit into one process.
+//! 2. Nothing of a run outlives it, so a process can execute millions of runs.
 
 pub mod checks;
 mod event;

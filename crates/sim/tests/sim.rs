@@ -1,4 +1,4 @@
-//! The simulated world: that it holds, that it can be replayed, and that its checks see what is wrong.
+//! The simulated world: no check fails, runs are reproducible, and each mutant is found.
 
 use leasehold_sim::{Counts, FaultProfile, Mutant, Run, Violation, run};
 use std::collections::BTreeSet;
@@ -10,7 +10,7 @@ fn expect_none(seed: u64, violation: Option<&Violation>) {
     }
 }
 
-/// What `cargo xtask sim` does for as many seeds as one likes. Enough has to happen for it to mean anything.
+/// As `cargo xtask sim` does for any number of seeds. The counters prove that the runs cover enough.
 #[test]
 fn nothing_is_violated() {
     let (mut sum, mut profiles) = (Counts::default(), BTreeSet::new());
@@ -150,7 +150,7 @@ fn found_by(mutant: Mutant) -> (u64, &'static str) {
     }
 }
 
-/// What holds of a Mutex holds of an Election, and is seen there.
+/// An Election is subject to the checks of a Mutex.
 #[test]
 fn the_checks_of_a_mutex_see_an_election() {
     for (mutant, seeds) in [
@@ -179,7 +179,7 @@ fn each_mutant_is_found() {
     let mut odd = Vec::new();
     for mutant in Mutant::ALL {
         let (seeds, check) = found_by(mutant);
-        // Each in the runs that have the locks which it is of; what another check makes of it in another run does not count.
+        // Only runs with the locks that the mutant affects. Findings of other checks do not count.
         let runs = (1..=seeds).map(|seed| Run { mutant: Some(mutant), ..Run::new(seed) });
         let mut others = Vec::new();
         let is_found = runs

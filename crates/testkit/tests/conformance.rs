@@ -11,8 +11,7 @@ use leasehold_core::{
     KeyError, KeySpace, Kind, Life, Lock, LockName, Op, OwnValue, Pass, Place, Portion, Refused, Release,
     Reply, Seen, SessionId, SessionOp, SessionReply, Share, Wake,
 };
-use leasehold_store::{Fault, Outcome, Postbox, SessionKeeping, Store};
-use leasehold_testkit::conformance::{self, Scene, Subject, cases};
+use leasehold_testkit::conformance::{self, Fixture, StoreUnderTest, cases};
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -754,7 +753,7 @@ impl Store for Model {
     }
 }
 
-impl Subject for Model {
+impl StoreUnderTest for Model {
     fn store(&self) -> BoxFuture<'_, Arc<dyn Store>> {
         Box::pin(ready(Arc::new(self.clone()) as Arc<dyn Store>))
     }
@@ -810,7 +809,7 @@ mod an_honest_store {
 fn fails<'scope>(
     all: &'scope Scope<'scope, '_>,
     flaw: Flaw,
-    case: impl AsyncFnOnce(&Scene) + Send + 'static,
+    case: impl AsyncFnOnce(&Fixture) + Send + 'static,
 ) {
     fails_of(all, Kind::Mutex, flaw, case);
 }
@@ -819,15 +818,15 @@ fn fails_of<'scope>(
     all: &'scope Scope<'scope, '_>,
     kind: Kind,
     flaw: Flaw,
-    case: impl AsyncFnOnce(&Scene) + Send + 'static,
+    case: impl AsyncFnOnce(&Fixture) + Send + 'static,
 ) {
     all.spawn(move || {
         assert!(sees(kind, flaw, case), "the suite of a {kind:?} did not see the flaw: {flaw:?}");
     });
 }
 
-fn sees(kind: Kind, flaw: Flaw, case: impl AsyncFnOnce(&Scene) + 'static) -> bool {
-    let played = || conformance::play(kind, async { Model::new(flaw) }, case);
+fn sees(kind: Kind, flaw: Flaw, case: impl AsyncFnOnce(&Fixture) + 'static) -> bool {
+    let played = || conformance::run_case(kind, async { Model::new(flaw) }, case);
     catch_unwind(AssertUnwindSafe(played)).is_err()
 }
 
@@ -1085,7 +1084,7 @@ fn every_case_of_a_kind_and_of_sets_is_failed_by_some_store() {
     assert_eq!(never, Vec::<&str>::new());
 }
 
-/// The random operations see every flaw that shows in replies and letters.
+/// The random operations see every flaw that shows in replies and inbox.
 #[test]
 fn a_flaw_disagrees_with_the_model() {
     for flaw in [

@@ -19,7 +19,8 @@ use leasehold_core::{
     LockKeys, LockName, Op, OwnValue, Pass, Place as Partition, Portion, Release, Reply, SessionId,
     SessionOp, SessionReply, Share,
 };
-use leasehold_testkit::conformance::{Stranger, Workload, parts, rlock, said_of_leaders};
+use leasehold_testkit::Value;
+use leasehold_testkit::conformance::{ForeignWrite, Workload, parts, rlock, leader_announcement};
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::time::Duration;
@@ -188,13 +189,13 @@ impl Fixture {
             Kind::Mutex if freed && tells => Some((self.space.told_channel(&self.keys), "free".to_owned())),
             _ => None,
         };
-        let leads = said_of_leaders(before, after, now_us);
+        let leads = leader_announcement(before, after, now_us);
         let leads = leads.map(|said| (self.space.leader_channel(&self.keys), said));
         wakes.iter().map(wake).chain(free).chain(leads).collect()
     }
 
     /// Does to the keys, at which a lock stands like this, what a stranger does.
-    pub(crate) fn meddle(&mut self, stranger: Stranger, state: &LockState) -> Result<(), Broken> {
+    pub(super) fn meddle(&self, stranger: ForeignWrite, state: &LockState) {
         for command in stranger.commands(&self.keys, state) {
             self.command(&command.iter().map(String::as_str).collect::<Vec<_>>())?;
         }

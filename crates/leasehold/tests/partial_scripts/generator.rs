@@ -11,7 +11,7 @@ use leasehold_core::{
     Acquire, Beat, Beaten, Enqueue, FencingToken, Kind, Label, Life, Op, Portion, Release, SessionOp,
     SessionReply,
 };
-use leasehold_testkit::conformance::{Happening, Stranger, Workload};
+use leasehold_testkit::conformance::{WorkloadStep, ForeignWrite, Workload};
 
 const START_US: u64 = 1_762_000_000_123_456;
 /// More than any script has commands.
@@ -45,7 +45,7 @@ impl<'a> Play<'a> {
             self.step(cuts)?;
         }
         if self.workload.random().below(12) == 0 {
-            self.meddle(Stranger::DeletesRecord)?;
+            self.meddle(ForeignWrite::DeletesRecord)?;
         }
         // What is over now is over in the model as well, before somebody compares.
         self.state.is_over(self.now_us);
@@ -57,17 +57,20 @@ impl<'a> Play<'a> {
         let by_us = self.workload.time_us(&self.state, &self.fixture.sessions()?, self.now_us);
         self.set_now_us(self.now_us.saturating_add_signed(by_us));
         match self.workload.happening(&self.state) {
-            Happening::Sent(op) if cuts && self.workload.random().below(8) == 0 => self.cut(&op),
-            Happening::Sent(op) => self.agree(&op),
-            Happening::SentTwice(op) => self.agree(&op).and_then(|()| self.agree(&op)),
-            Happening::Attended(SessionOp::Beat(beat)) if cuts && self.workload.random().below(8) == 0 => {
-                self.fixture.run_beat(&beat, self.few_commands()).map(drop)
+            WorkloadStep::Sent(op) if cuts && self.workload.random().below(8) == 0 => self.cut(&op),
+            WorkloadStep::Sent(op) => self.agree(&op),
+            WorkloadStep::SentTwice(op) => self.agree(&op).and_then(|()| self.agree(&op)),
+            WorkloadStep::Attended(SessionOp::Beat(beat)) if cuts && self.workload.random().below(8) == 0 => {
+                self.site.run_beat(&beat, self.few_commands()).map(drop)
             }
-            Happening::Attended(SessionOp::Beat(beat)) => self.beat(&beat),
-            Happening::Attended(SessionOp::End(session)) => self.fixture.end_session(session),
+            WorkloadStep::Attended(SessionOp::Beat(beat)) => self.beat(&beat),
+            WorkloadStep::Attended(SessionOp::End(session)) => {
+                self.site.end_session(session);
+                Ok(())
+            }
             // It reads, and by the client's own commands.
-            Happening::Attended(_) => Ok(()),
-            Happening::Stranger(stranger) => self.meddle(stranger),
+            WorkloadStep::Attended(_) => Ok(()),
+            WorkloadStep::ForeignWrite(stranger) => self.meddle(stranger),
         }
     }
 
@@ -105,8 +108,8 @@ impl<'a> Play<'a> {
         usize::try_from(self.workload.random().below(MANY)).unwrap_or_default()
     }
 
-    fn meddle(&mut self, stranger: Stranger) -> Result<(), Broken> {
-        if stranger == Stranger::Persists && self.state.value.is_none() {
+    fn meddle(&mut self, stranger: ForeignWrite) -> Result<(), Broken> {
+        if stranger == ForeignWrite::Persists && self.state.value.is_none() {
             // Nobody lets last what a cut-off has left of a lock that nobody has.
             return Ok(());
         }

@@ -16,7 +16,7 @@ use leasehold_core::{
     Acquire, Acquired, Claim, Enqueue, Fate, FencingToken, HoldId, Kind, Label, Life, Op, Pass, Portion,
     Release, Reply,
 };
-use leasehold_testkit::conformance::Stranger;
+use leasehold_testkit::conformance::ForeignWrite;
 use std::collections::BTreeMap;
 
 /// How many places one script looks at.
@@ -71,8 +71,8 @@ impl Play<'_> {
             }
         }
         if self.holders().is_empty() && live(&self.state, self.now_us).value.is_some() {
-            self.fixture.meddle(Stranger::DeletesLock, &self.state)?;
-            Stranger::DeletesLock.apply(&mut self.state, self.now_us);
+            self.site.meddle(ForeignWrite::DeletesLock, &self.state);
+            ForeignWrite::DeletesLock.apply(&mut self.state, self.now_us);
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ use leasehold_core::{
     Release, Released, SessionId,
 };
 use leasehold_testkit::Value;
-use leasehold_testkit::conformance::{Workload, parts, rlock, said_of_leaders};
+use leasehold_testkit::conformance::{Workload, parts, rlock, leader_announcement};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
@@ -79,7 +79,7 @@ impl Play<'_> {
             expected.push((self.world.keys.told_channel(&self.keys), "free".to_owned()));
             *self.world.seen.entry("told that it is free").or_default() += 1;
         }
-        if let Some(said) = said_of_leaders(&before, &self.state, now_us) {
+        if let Some(said) = leader_announcement(&before, &self.state, now_us) {
             expected.push((self.world.keys.leader_channel(&self.keys), said));
             *self.world.seen.entry("said who leads").or_default() += 1;
         }

@@ -8,7 +8,7 @@ use leasehold_core::model::LockState;
 use leasehold_core::{
     Acquired, Beaten, Ended, Evicted, Extend, Extended, Fate, Freed, Portion, Refused, Released, Resized,
 };
-use leasehold_testkit::conformance::{Happening, Stranger};
+use leasehold_testkit::conformance::{WorkloadStep, ForeignWrite};
 
 /// What a random sequence is made of.
 impl Play<'_> {
@@ -16,17 +16,17 @@ impl Play<'_> {
         let by_us = self.workload.time_us(&self.state, &self.sessions, self.world.now_us);
         self.step_us(by_us);
         match self.workload.happening(&self.state) {
-            Happening::Sent(op) => drop(self.check(&op)),
-            Happening::SentTwice(op) => {
+            WorkloadStep::Sent(op) => drop(self.check(&op)),
+            WorkloadStep::SentTwice(op) => {
                 self.check(&op);
                 self.check(&op);
             }
-            Happening::Attended(op) => drop(self.attend(&op)),
-            Happening::Stranger(stranger) => self.meddle(stranger),
+            WorkloadStep::Attended(op) => drop(self.attend(&op)),
+            WorkloadStep::ForeignWrite(stranger) => self.meddle(stranger),
         }
     }
 
-    pub(crate) fn meddle(&mut self, stranger: Stranger) {
+    pub(crate) fn meddle(&mut self, stranger: ForeignWrite) {
         // The server sees that a key has expired when somebody looks at it, and the clock may go back after that.
         self.dump();
         self.note(&format!("stranger {stranger:?}"));
@@ -36,9 +36,9 @@ impl Play<'_> {
         let before = self.state.value.clone();
         stranger.apply(&mut self.state, self.world.now_us);
         let what = match stranger {
-            Stranger::Enters(..) if self.state.value != before => "a stranger entered",
-            Stranger::Leaves(_) if self.state.value != before => "a stranger left",
-            Stranger::TakesOther(_) => "another string",
+            ForeignWrite::Enters(..) if self.state.value != before => "a stranger entered",
+            ForeignWrite::Leaves(_) if self.state.value != before => "a stranger left",
+            ForeignWrite::TakesOther(_) => "another string",
             _ => return,
         };
         *self.world.seen.entry(what).or_default() += 1;

@@ -7,7 +7,7 @@ use leasehold::store::{Lock, Op, Outcome, RedisConfig, RedisStore, Reply, Store}
 use leasehold_core::model::{Content, Entries, LockState, Sessions, Value};
 use leasehold_core::{Acquire, Extended, Kind, LockName, OwnValue, Place, Share};
 use leasehold_sim::ModelServer;
-use leasehold_testkit::conformance::{self, Happening, Stranger, Subject, Workload};
+use leasehold_testkit::conformance::{self, WorkloadStep, ForeignWrite, StoreUnderTest, Workload};
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
@@ -42,7 +42,7 @@ pub(crate) async fn pipe(server: ModelServer) -> io::Result<DuplexStream> {
     Ok(near)
 }
 
-impl Subject for Simulated {
+impl StoreUnderTest for Simulated {
     fn store(&self) -> BoxFuture<'_, Arc<dyn Store>> {
         Box::pin(async {
             let server = self.server.clone();
@@ -133,7 +133,7 @@ impl Contest {
         self.now_us = self.now_us.saturating_add_signed(by_us);
         self.simulated.now_us.store(self.now_us, Ordering::Relaxed);
         match workload.happening(state) {
-            Happening::Sent(op) | Happening::SentTwice(op) => {
+            WorkloadStep::Sent(op) | WorkloadStep::SentTwice(op) => {
                 let alive = |session| self.sessions.vital(self.now_us / 1000, session);
                 let expected = state.apply(self.now_us, &op, &alive).0;
                 let found = self.store.execute(lock, &op, WITHIN).await;
@@ -143,15 +143,15 @@ impl Contest {
                     *self.seen.entry("reserved").or_default() += 1;
                 }
             }
-            Happening::Attended(op) => {
+            WorkloadStep::Attended(op) => {
                 let expected = self.sessions.apply(self.now_us / 1000, &op);
                 let found = self.store.attend(Place::ONLY, &op, WITHIN).await;
                 let agree = matches!(&found, Outcome::Done(found) if *found == expected);
                 assert!(agree, "{what}: {op:?}\n  {found:?}\n  {expected:?}");
             }
             // Nobody reaches the records of this server.
-            Happening::Stranger(Stranger::DeletesRecord) => {}
-            Happening::Stranger(stranger) => {
+            WorkloadStep::ForeignWrite(ForeignWrite::DeletesRecord) => {}
+            WorkloadStep::ForeignWrite(stranger) => {
                 stranger.apply(state, self.now_us);
                 self.simulated.server.put(lock, state.value.as_ref());
             }

@@ -1,4 +1,4 @@
-//! Runs the simulated world: many seeds, or one with its trace, or until each planted mutant is found.
+//! Runs the simulated world: many seeds, or one seed with its trace, or each mutant until a check finds it.
 //!
 //! `cargo xtask sim` is the usual way to it.
 
@@ -15,7 +15,7 @@ usage: sim [--seeds N] [--from SEED]     run N seeds (5000 if nothing is said), 
        sim --seed SEED [--mutant MUTANT]       run one seed, and show everything that happens
        sim --mutants [--mutant MUTANT] [--seeds N]  run each planted mutant, or one, until it is found, for N seeds at most";
 
-/// What is asked for.
+/// The command-line arguments.
 #[derive(Default)]
 struct Asked {
     seeds: Option<u64>,
@@ -67,7 +67,7 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Asked, String> {
     Ok(asked)
 }
 
-/// Runs one seed, and shows everything that happens.
+/// Runs one seed, and prints its trace.
 fn show(seed: u64, mutant: Option<Mutant>) -> Result<(), String> {
     let outcome = run(&Run { seed, mutant, with_trace: true });
     for line in &outcome.trace {
@@ -89,7 +89,7 @@ fn tried(asked: &Run) -> Result<Outcome, String> {
     }
 }
 
-/// What many runs came to.
+/// The totals of many runs.
 #[derive(Default)]
 struct Sum {
     profiles: BTreeMap<&'static str, u64>,
@@ -155,7 +155,7 @@ fn name(profile: FaultProfile) -> &'static str {
     }
 }
 
-/// Runs each planted mutant until it is found, or one of them.
+/// Runs each mutant, or one, until a check finds it.
 fn find_mutants(only: Option<Mutant>, seeds: u64) -> Result<(), String> {
     let mut missed = Vec::new();
     for mutant in Mutant::ALL.into_iter().filter(|mutant| only.is_none_or(|only| only == *mutant)) {

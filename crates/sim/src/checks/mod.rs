@@ -1,31 +1,31 @@
-//! What must hold in the simulated world, judged from what happens in it and from nothing else.
+//! The checks: what must hold in the simulated world, derived from its events alone.
 //!
-//! A [`Check`] sees every [`Event`]. It knows neither the workload nor the engine: only what was asked, what the store
-//! did, what tasks were told, and when, in true time, which nobody in the world can read.
+//! A [`Check`] observes every [`Event`]. It knows neither the workload nor the engine: only what was requested, what
+//! the store executed, what tasks were told, and when, in true time.
 //!
-//! | Check | What it holds the engine and the model to |
+//! | Check | Property |
 //! |---|---|
-//! | [`Exclusion`] | no two owners believe that they hold a lock at once, but those who get on with each other |
-//! | [`HolderValidity`] | a holder stops believing before the store does, and is told |
-//! | [`Ownership`] | nothing is taken from anybody but by its own hold, from the dead, or as it was seen; what was released does not come back |
-//! | [`Tokens`] | every hold, and every guard that a hold is handed on to, has a greater token than all before it, but for those of one owner's stay, which have one |
-//! | [`MultiAcquire`] | several locks are had together or not at all, and nobody waits for one with others in hand but in their order |
-//! | [`Reentrancy`] | an owner is in as often as he is told, and gets in again at once |
-//! | [`Sharing`] | who has a lock side by side with others gets on with them, and there are no more than may be |
-//! | [`SharedOrder`] | first come, first served, among those who have a lock side by side |
-//! | [`Renewal`] | what the store said is told, a hold is renewed, and a given lease lasts as long as it was given for |
-//! | [`Order`] | first come, first served, between processes and within one |
-//! | [`Handoff`] | a process hands a lock on, or keeps it, no longer than it may while others wait |
-//! | [`Deadlines`] | whoever waits gives up when he said, and not before; nobody asks too often |
-//! | [`Progress`] | who was granted a lock takes it; a lock that could be granted is |
-//! | [`SharedProgress`] | the same of locks that several have: nobody waits where there is room |
-//! | [`Cleanup`] | what nobody wants any more is gone soon; every key expires |
-//! | [`AfterRelease`] | after a release has returned nothing is sent about its hold, and an end is the end |
-//! | [`Observers`] | whoever observes an Election is told who leads, in order, soon, and nobody who did not |
-//! | [`OncePerPeriod`] | what is done once in a period is done once in it, and whoever has the turn knows how long |
-//! | [`SessionLiveness`] | a session that has lapsed is over, at the store and for its process; none lapses without a cause |
+//! | [`Exclusion`] | guards that are valid at the same time do not exclude each other |
+//! | [`HolderValidity`] | a guard becomes invalid before the store ends its hold, and the loss is reported |
+//! | [`Ownership`] | a hold ends only by its own release, its expiry, the lapse of its session, or a matching forced release; a released hold does not return |
+//! | [`Tokens`] | fencing tokens grow with every hold and every local hand-off; the holds of one re-entrant owner share one |
+//! | [`MultiAcquire`] | several locks are acquired together or not at all; one by one only in their order |
+//! | [`Reentrancy`] | an owner's hold count is correct, and re-entry does not wait |
+//! | [`Sharing`] | concurrent holders are compatible, and within the limit |
+//! | [`SharedOrder`] | locks with several holders are granted first come, first served |
+//! | [`Renewal`] | a loss is reported only with a cause, holds are renewed, and a given lease lasts |
+//! | [`Order`] | locks with one holder are granted first come, first served, between processes and within one |
+//! | [`Handoff`] | a process hands off or caches a hold no longer than it may while others wait |
+//! | [`Deadlines`] | an acquire ends at its time limit, and not before; no client polls too often |
+//! | [`Progress`] | a granted lock is taken up; a free lock is granted |
+//! | [`SharedProgress`] | the same for locks with several holders: no waiter waits beside free capacity |
+//! | [`Cleanup`] | holds and queue entries that no task needs end soon; every key expires |
+//! | [`AfterRelease`] | after a release has returned, the client sends nothing about its hold |
+//! | [`Observers`] | observers of an Election report each leader in order and soon, and no other |
+//! | [`OncePerPeriod`] | at most one start succeeds in a period, and its guard knows how long |
+//! | [`SessionLiveness`] | a lapsed session is over, at the store and in its process; none lapses without a cause |
 //!
-//! The first two only hold where the docs promise exclusion ([`Promises`]).
+//! The first two apply only while the documentation promises exclusion ([`Promises`]).
 
 mod after_release;
 mod cleanup;
@@ -80,12 +80,12 @@ use leasehold_core::{Beaten, Kind, SessionId, SessionOp, SessionReply};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// What was found to be wrong.
+/// Describes a violation.
 pub type CheckResult = Result<(), String>;
 
 /// Something that must hold.
 pub trait Check {
-    /// What it is called.
+    /// The name of the check.
     fn name(&self) -> &'static str;
 
     /// Something has happened.
@@ -97,23 +97,23 @@ pub trait Check {
     }
 }
 
-/// What the docs promise under the faults of this run.
+/// What the documentation promises under the faults of a run.
 #[derive(Debug, Clone, Copy)]
 pub struct Promises {
-    /// Whether at most one holds a lock at a time: not where the store loses data, or clocks go wrong.
+    /// Whether at most one owner holds a lock at a time. Not after the store has lost data, or with wrong clocks.
     pub exclusion: bool,
     /// Whether clocks can be relied on.
     pub clocks: bool,
 }
 
-/// What every check may know.
+/// State that all checks share.
 #[derive(Debug)]
 pub struct CheckContext {
-    /// What the docs promise, as long as it does.
+    /// What the documentation promises, as long as it does.
     pub promises: Promises,
     /// Whether releases may leave the lock to strangers.
     pub shares: bool,
-    /// Of what kind each lock is.
+    /// The kind of each lock.
     kinds: Vec<Kind>,
     /// When something last happened to the server.
     pub upset_at: Option<Instant>,
@@ -121,11 +121,11 @@ pub struct CheckContext {
     health: BTreeMap<HostId, Health>,
     /// Which links of a process are up.
     links: BTreeMap<HostId, [bool; 2]>,
-    /// Beats without an answer: whose, when they were asked for, and for how long they ask.
+    /// Heartbeats without a reply: the session, the time of the request, and the requested lifetime.
     heartbeats: BTreeMap<u64, (SessionId, Instant, Duration)>,
     /// Until when sessions are certainly believed alive.
     lives: BTreeMap<SessionId, Instant>,
-    /// The guards that tasks have had, and whose holds they are.
+    /// The guards of tasks, and their holds.
     pub guards: Guards,
 }
 
@@ -146,7 +146,7 @@ impl CheckContext {
         }
     }
 
-    /// Takes note of what concerns all checks.
+    /// Updates the shared state.
     pub fn observe(&mut self, at: Instant, event: &Event<'_>) {
         self.pass(at);
         self.guards.observe(at, event);
@@ -224,7 +224,7 @@ impl CheckContext {
         self.kinds.get(usize::from(lock.0)).is_some_and(|kind| kind.is_shared())
     }
 
-    /// Whose session it is.
+    /// The process of a session.
     pub fn host(&self, session: SessionId) -> Option<HostId> {
         self.hosts.get(&session).copied()
     }

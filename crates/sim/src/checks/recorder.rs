@@ -1,4 +1,4 @@
-//! Who watches: the checks, the trace, and the counts that say what a run was good for.
+//! The recorder: runs the checks, keeps the trace, and counts what a run has covered.
 
 use crate::checks::{self, Check, CheckContext, GuardRecord, Promises};
 use crate::event::{Event, Execution, HostEvent, ObserverEvent, PeriodEvent, ServerEvent, TaskEvent};
@@ -6,45 +6,45 @@ use crate::world::time::Instant;
 use leasehold_core::{Acquired, Ended, Kind, Op, Portion, Reply, Resized, SessionOp, Wake};
 use std::ops::AddAssign;
 
-/// What was found to be wrong, by which check, and when.
+/// What a check has found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation {
     /// The check.
     pub check: &'static str,
     /// In true time.
     pub at: Instant,
-    /// What is wrong.
+    /// A description of the violation.
     pub what: String,
 }
 
-/// How often what happened: a world in which nothing happens proves nothing.
+/// Coverage counters. A run in which nothing happens proves nothing.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Operations that the store executed.
     pub executed: u64,
-    /// Of these, those that came late or for the second time.
+    /// Of these, late and duplicate ones.
     pub out_of_time: u64,
     /// Messages that were lost, late or doubled.
     pub message_faults: u64,
-    /// Locks that tasks had.
+    /// Locks that tasks acquired.
     pub acquired: u64,
-    /// Of these, those that their owners had already.
+    /// Of these, re-entrant ones.
     pub entered: u64,
-    /// Of these, those whose owner had them in another process.
+    /// Of these, those whose owner held the lock in another process.
     pub entered_remotely: u64,
-    /// Of these, those that were had together with others.
+    /// Of these, those of a guard on several locks.
     pub with_others: u64,
-    /// Times that the store was asked for all of several locks.
+    /// Acquires of several locks in one step.
     pub multi_executed: u64,
-    /// Releases after which the owner had the lock yet.
+    /// Releases after which the owner still held the lock.
     pub still_held: u64,
-    /// Of these, those to whose tasks the lock was handed on inside the process.
+    /// Of these, those handed off within the process.
     pub handed_off: u64,
-    /// Releases of which the store was not told: the process kept the lock for another of its tasks.
+    /// Releases that the process did not send, because it cached the hold.
     pub kept: u64,
-    /// Times that a holder was told that another asks for the lock.
+    /// Notifications that another process waits for a hold.
     pub wanted: u64,
-    /// Grants that were told by a message.
+    /// Grants that were published.
     pub granted: u64,
     /// Futures that were dropped.
     pub cancelled: u64,
@@ -58,27 +58,27 @@ pub struct Counts {
     pub broken_links: u64,
     /// Times that the server went down, failed over or had its clock set.
     pub server_events: u64,
-    /// Operations that came after the hold that they are about had ended.
+    /// Operations on a hold that had ended.
     pub spent: u64,
     /// Beats that the store executed.
     pub heartbeats: u64,
-    /// Sessions that were asked for.
+    /// Sessions that began.
     pub sessions: u64,
-    /// Holds that were taken from the dead.
+    /// Holds of lapsed sessions that were evicted.
     pub evicted: u64,
-    /// Holds that were taken by force.
+    /// Holds that were released by force.
     pub freed: u64,
     /// Parts of locks that several have side by side: permits, reads and writes.
     pub shared: u64,
     /// Of these, reads that became writes.
     pub upgraded: u64,
-    /// Waits that ended since a Latch was open or all had come to a Barrier, and arrivals.
+    /// Arrivals at a Latch or a Barrier, and waits there that ended.
     pub admitted: u64,
     /// Times that a Semaphore got another number of permits.
     pub resized: u64,
-    /// Leaders that observers were told of.
+    /// Leaders that observers reported.
     pub observed: u64,
-    /// SharedOrder that tasks had of what is done once in a period.
+    /// Periods that tasks started.
     pub turns: u64,
 }
 
@@ -172,14 +172,14 @@ impl Counts {
     }
 }
 
-/// Whether a hold was taken from the dead just now.
+/// Whether the operation has just evicted a hold.
 fn has_evicted(at: Instant, done: &Execution<'_>) -> bool {
     let last = done.state.audit.as_ref().and_then(|audit| audit.entries.first());
     let now_ms = done.clock.reading_us(at) / 1000;
     done.evicts().is_some() && last.is_some_and(|last| last.how == Ended::Evicted && last.at_ms == now_ms)
 }
 
-/// Whether a process has just got a hold of a lock that its owner had in others only.
+/// Whether a process has just acquired a lock that its owner held in other processes only.
 fn has_entered_remotely(at: Instant, done: &Execution<'_>) -> bool {
     let Some((ask, Acquired::Granted { entered: Some(_), .. })) = done.acquires() else { return false };
     let session = ask.claim.hold.session();
@@ -188,13 +188,13 @@ fn has_entered_remotely(at: Instant, done: &Execution<'_>) -> bool {
     matches!(its[..], [new] if new.hold == ask.claim.hold) && !others.is_empty()
 }
 
-/// Watches one run.
+/// Records one run.
 pub(crate) struct Recorder {
     context: CheckContext,
     checks: Vec<Box<dyn Check + Send>>,
     pub(crate) violation: Option<Violation>,
     pub(crate) counts: Counts,
-    /// One line an event, if a trace is wanted.
+    /// One line for each event, if a trace was requested.
     pub(crate) trace: Option<Vec<String>>,
 }
 

@@ -16,7 +16,7 @@ use std::str::FromStr;
 pub(super) enum Call {
     /// Of an operation on a lock.
     OnLock(Box<OnLock>),
-    /// Of extends that go together, one a lock.
+    /// Several extends, one for each lock.
     Extends(Vec<OnLock>),
     /// Of acquires of all of several Mutexes, or none: by their keys.
     AcquireAll(Vec<(String, Acquire)>),
@@ -30,12 +30,12 @@ pub(super) struct OnLock {
     pub(super) key: String,
     pub(super) kind: Kind,
     pub(super) op: Op,
-    /// What the channels of all mailboxes begin with; empty for what tells nobody.
+    /// The prefix of the mailboxes' channels; empty if the call publishes to none.
     pub(super) mailboxes: String,
-    /// The channel on which clients of Redisson's hear that the lock is free, or who observes an Election that there is
-    /// another leader, or none, or who waits for a Mutex where there is no queue; empty for what tells them nothing.
+    /// The channel of release notifications: for Redisson clients, observers of an Election, or waiters without a
+    /// queue. Empty if the call publishes none.
     pub(super) released: String,
-    /// The index of the sessions one of which is asked about; empty where none is.
+    /// The index of sessions; empty if the call reads none.
     pub(super) sessions: String,
 }
 
@@ -45,7 +45,7 @@ struct Rest<'a>(std::slice::Iter<'a, Vec<u8>>);
 type Read<T> = Result<T, Failure>;
 
 impl Call {
-    /// Reads what stands behind `EVALSHA` and the script's name.
+    /// Parses the arguments after the script's name.
     pub(super) fn read(script: Script, of: For, arguments: &[Vec<u8>]) -> Read<Self> {
         let mut rest = Rest(arguments.iter());
         let keys = (0..rest.number()?).map(|_| rest.text()).collect::<Read<Vec<_>>>()?;
@@ -75,13 +75,13 @@ impl OnLock {
     fn read(script: Script, kind: Kind, keys: &[&str], mut rest: Rest<'_>) -> Read<Self> {
         let mut released = String::new();
         let mut kind = kind;
-        // What others hear: clients of Redisson's, or who observes an Election.
+        // Whether there are subscribers: Redisson clients, or observers of an Election.
         let is_heard = matches!(kind, Kind::Reentrant | Kind::Election);
         if is_heard && !matches!(script, Script::ExtendOne | Script::Inspect | Script::Raise) {
             rest.last()?.clone_into(&mut released);
         }
         let key = (*keys.first().ok_or_else(malformed)?).to_owned();
-        // The record's key goes with the lock's; a session's and the audit's are there where they are needed.
+        // Release keys follow the lock's; those of a session and the audit only where needed.
         let (in_full, with_session) = (keys.len() == 3, keys.len() == 4);
         let session = keys.get(2).filter(|_| with_session).and_then(|key| key.rsplit_once(':'));
         let sessions = session.map_or("", |(index, _)| index).to_owned();
@@ -202,7 +202,7 @@ impl<'a> Rest<'a> {
         Ok(Some(Claim { hold, value }))
     }
 
-    /// What an extend says that has fencing tokens reserved.
+    /// The arguments of an extend that reserves fencing tokens.
     fn reserve(&mut self) -> Read<Reserve> {
         let (tokens, tell) = (parsed(self.text()?)?, self.text()?);
         match tell {
@@ -211,7 +211,7 @@ impl<'a> Rest<'a> {
         }
     }
 
-    /// What one of several extends says of a lock.
+    /// The arguments for one of several locks to extend.
     fn extend(&mut self, key: &str) -> Read<OnLock> {
         let token = self.text()?;
         let kind = if Kind::Election.owns(token) { Kind::Election } else { Kind::Mutex };
@@ -224,7 +224,7 @@ impl<'a> Rest<'a> {
         Ok(OnLock { key, kind, op: Op::Extend(extend), mailboxes, released, sessions })
     }
 
-    /// What an acquire says behind its claim.
+    /// The arguments of an acquire after its claim.
     fn acquire(&mut self, claim: Option<Claim>) -> Read<Acquire> {
         let claim = claim.ok_or_else(malformed)?;
         let lease_ms = self.number()?;
@@ -241,7 +241,7 @@ impl<'a> Rest<'a> {
         Ok(Acquire { claim, lease_ms, label, queue, adopt_ms, life, ahead: None, portion: Portion::Whole })
     }
 
-    /// What part of a lock is asked for, of one that has parts.
+    /// The lock mode, of a kind that has modes.
     fn portion(&mut self, kind: Kind) -> Read<Portion> {
         if kind.is_shared() {
             Portion::of_word(self.text()?).ok_or_else(malformed)
@@ -250,7 +250,7 @@ impl<'a> Rest<'a> {
         }
     }
 
-    /// What the acquires of several locks say, each of which has two keys.
+    /// The arguments of an acquire of several locks, with two keys each.
     fn acquire_all(mut self, keys: &[&str]) -> Read<Vec<(String, Acquire)>> {
         let (label, life) = (self.label()?, self.life()?);
         let locks = keys.chunks(2).map(|keys| match keys {
@@ -287,10 +287,10 @@ impl<'a> Rest<'a> {
         Label::new(self.text()?).map_err(|_| malformed())
     }
 
-    /// What a beat says.
+    /// The arguments of a heartbeat.
     fn beat(&mut self) -> Read<Beat> {
         let (session, alive_ms) = (parsed(self.text()?)?, self.number()?);
-        // How long the record is kept follows from that.
+        // Derived from the above.
         self.number()?;
         let begin = match (self.text()?, self.text()?) {
             ("", "") => None,
@@ -315,7 +315,7 @@ impl<'a> Rest<'a> {
     }
 }
 
-/// The kind of a lock that is one string, by what stands before its token.
+/// The kind of a string lock, by the prefix of its token.
 fn kind_of_mark(mark: &str) -> Read<Kind> {
     [Kind::Mutex, Kind::Election].into_iter().find(|kind| kind.mark() == mark).ok_or_else(malformed)
 }

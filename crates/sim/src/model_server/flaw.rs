@@ -1,15 +1,15 @@
-//! Ways to be wrong, one at a time.
+//! Deliberate defects of the server. A server has at most one.
 
 use leasehold_core::cohort::Block;
 use leasehold_core::model::{Alive, Content, LockState, Value};
 use leasehold_core::{Acquire, Acquired, Extended, Fate, FencingToken, Op, Released, Reply, Share, Wake};
 
-/// What a server does wrong.
+/// A deliberate defect of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flaw {
     /// A release ends whatever hold it finds, without comparing it.
     ReleasesAnybodys,
-    /// A hold ends after half of what its holder was told.
+    /// A hold ends after half the lease that its holder received.
     EndsLeasesEarly,
     /// A hold never ends by itself.
     NeverEndsLeases,
@@ -17,20 +17,20 @@ pub enum Flaw {
     ForgetsTokens,
     /// Reserves fencing tokens that are far ahead of the clock, and gives smaller ones after that.
     ReservesAhead,
-    /// Says that a hold is released, and leaves it there.
+    /// Reports a hold released, and keeps it.
     ForgetsReleases,
-    /// Takes everybody for the owner of a ReentrantMutex.
+    /// Takes every client for the owner of a ReentrantMutex.
     MixesOwners,
     /// The release of any hold frees a ReentrantMutex.
     InnerReleaseFrees,
     /// Gives every hold of a ReentrantMutex a token of its own.
     EntryHasItsToken,
-    /// Takes those of several locks that it can, and says that it took all.
+    /// Acquires some of several locks, and reports all.
     TakesSome,
 }
 
 impl Flaw {
-    /// The time that the server goes by.
+    /// The time that the server uses.
     pub(super) fn clock(self, now_us: u64, lost_us: u64) -> u64 {
         if self == Self::ForgetsTokens { now_us - lost_us } else { now_us }
     }
@@ -59,7 +59,7 @@ impl Flaw {
             && let (Some(stood), Reply::Release(Released { found: Fate::Held, .. })) = (&before, &result.0)
         {
             lock.value = Some(stood.clone());
-            // Nobody else is given it.
+            // Grants it to no other waiter.
             result.1.clear();
         }
         if self == Self::ReservesAhead

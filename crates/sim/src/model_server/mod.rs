@@ -1,11 +1,11 @@
 //! A server that is the model behind RESP: for a simulated network, where no process can listen.
 //!
-//! Owns what a Redis server does for the library's own client, and no more: the greeting, the loading of its
-//! scripts, their calls, its mailboxes, its sessions. What a call means is [`leasehold_core::model`]; the scripts' texts are only
-//! recognised. It owns neither sockets nor a clock: streams and `now` come in from outside, so that it runs the same
-//! each time. It is one server with one thread: commands are executed one after another, as they were read.
+//! Owns what a Redis server does for this library's client, and no more: the handshake, the loading of scripts, their
+//! calls, mailboxes and sessions. [`leasehold_core::model`] defines what a call means; the scripts' texts are only
+//! recognised. It has no sockets and no clock: streams and `now` come from the caller, so runs are reproducible. It
+//! models one single-threaded server: commands execute one at a time, in the order read.
 //!
-//! It can be told to be wrong in one way ([`Flaw`]), so that the checks of a simulation can show that they see it.
+//! It can have one deliberate defect ([`Flaw`]), to prove that the checks of a simulation detect it.
 
 mod call;
 mod flaw;
@@ -20,7 +20,7 @@ use leasehold_core::model::{LockState, Sessions, Value, Vital, everybody};
 use leasehold_core::{
     Acquire, Inspect, Inspection, Kind, Lock, Op, Reply, SessionOp, SessionReply, Share, Wake,
 };
-use leasehold_testkit::conformance::said_of_leaders;
+use leasehold_testkit::conformance::leader_announcement;
 use script::{For, Script};
 use session::Session;
 use std::collections::BTreeMap;
@@ -61,23 +61,23 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    /// What outlives a restart with its data: the locks, by key and kind. Of one key one kind has it at most.
+    /// The locks, by key and kind. They survive a restart with data. A key holds one kind at most.
     locks: BTreeMap<(String, Kind), LockState>,
     /// And the sessions, by the key of their index.
     sessions: BTreeMap<String, Sessions>,
     /// The scripts that were loaded since the start, by SHA-1.
     scripts: BTreeMap<String, (Script, For)>,
-    /// Who listens to a channel: connections by their numbers, and what is written to them.
+    /// The subscribers of each channel, by connection.
     channels: BTreeMap<String, BTreeMap<u64, UnboundedSender<Vec<u8>>>>,
     /// How many connections there were.
     connections: u64,
-    /// Set while published messages reach nobody.
+    /// Set while published messages are dropped.
     mute: bool,
     /// When the data was lost last.
     lost_us: u64,
 }
 
-/// What becomes of locks and sessions when the server is started anew.
+/// What a restart does to locks and sessions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Data {
     /// They are there again.
@@ -86,60 +86,60 @@ pub enum Data {
     Lost,
 }
 
-/// What an observer is told.
+/// What an observer receives.
 #[derive(Debug)]
 pub enum Seen<'a> {
-    /// A connection has come.
+    /// A client has connected.
     Connected(u64),
     /// A connection is gone.
     Ended(u64),
     /// A command that concerns no lock was executed.
     Command {
-        /// By which connection it came.
+        /// The connection.
         connection: u64,
         /// The command, and its first argument.
         command: &'a str,
     },
     /// The script of an operation was executed.
     Executed {
-        /// By which connection it came.
+        /// The connection.
         connection: u64,
         /// The lock's key.
         key: &'a str,
         /// The operation, as it was sent.
         op: &'a Op,
-        /// What was answered.
+        /// The reply.
         reply: &'a Reply,
-        /// Who was told of a grant, or of a loss.
+        /// The published notifications.
         wakes: &'a [Wake],
     },
-    /// All of several locks were asked for in one step.
+    /// Several locks were requested in one step.
     Together {
-        /// By which connection it came.
+        /// The connection.
         connection: u64,
-        /// The locks' keys, and what was asked of each.
+        /// The key and the request for each lock.
         asks: &'a [(String, Acquire)],
-        /// What was answered.
+        /// The replies.
         shares: &'a [Share],
     },
     /// An operation on sessions was executed.
     Attended {
-        /// By which connection it came.
+        /// The connection.
         connection: u64,
         /// The operation.
         op: &'a SessionOp,
-        /// What was answered.
+        /// The reply.
         reply: &'a SessionReply,
     },
 }
 
 impl ModelServer {
-    /// A server whose clock is `now_us`, in microseconds.
+    /// Makes a server whose clock is `now_us`, in microseconds.
     pub fn new(now_us: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
         Self::with(now_us, |_| {}, None)
     }
 
-    /// A server that tells `observer` all that it does, in order, and that is wrong in one way if asked so.
+    /// Makes a server that reports each step to `observer`, in order, with an optional defect.
     pub fn with(
         now_us: impl Fn() -> u64 + Send + Sync + 'static,
         observer: impl Fn(Seen<'_>) + Send + Sync + 'static,
@@ -150,15 +150,14 @@ impl ModelServer {
         Self { shared: Arc::new(shared) }
     }
 
-    /// Serves one connection until the client ends it.
+    /// Serves one connection until the client closes it.
     ///
-    /// Cancel safety: a dropped connection is a closed one. What was read of it was executed.
+    /// Cancel safety: dropping the future closes the connection. Commands that were read have been executed.
     pub async fn serve(&self, stream: impl AsyncRead + AsyncWrite) -> io::Result<()> {
         session::serve(self, stream).await
     }
 
-    /// Starts anew: nobody is connected, no script is loaded, and the locks are there or not. The connections have to
-    /// be closed by whoever serves them.
+    /// Restarts the server: no script is loaded, and locks are kept or lost. The caller closes the connections.
     pub fn restart(&self, data: Data) {
         let now_us = (self.shared.now_us)();
         let mut state = self.state();
@@ -171,12 +170,12 @@ impl ModelServer {
         }
     }
 
-    /// What `SCRIPT FLUSH` does.
+    /// Executes `SCRIPT FLUSH`.
     pub fn flush_scripts(&self) {
         self.state().scripts.clear();
     }
 
-    /// Whether published messages reach nobody from now on.
+    /// Sets whether published messages are dropped from now on.
     pub fn mute(&self, mute: bool) {
         self.state().mute = mute;
     }
@@ -204,7 +203,7 @@ impl ModelServer {
         (self.shared.observer)(seen);
     }
 
-    /// The time that it goes by, in microseconds.
+    /// The server's time in microseconds.
     fn now_us(&self, state: &State) -> u64 {
         let now_us = (self.shared.now_us)();
         self.shared.flaw.map_or(now_us, |flaw| flaw.clock(now_us, state.lost_us))
@@ -241,7 +240,7 @@ impl ModelServer {
         reply::of_script(call.kind, &call.op, &self.execute_on_lock(session, call))
     }
 
-    /// Executes the call of a script on a lock, and publishes what it publishes.
+    /// Executes a script call on a lock, and publishes its notifications.
     fn execute_on_lock(&self, session: &Session<'_>, call: &OnLock) -> Reply {
         let mut guard = self.state();
         let state = &mut *guard;
@@ -261,7 +260,7 @@ impl ModelServer {
         };
         let said = match call.kind {
             Kind::Reentrant if was_held && lock.value.is_none() => Some("0".to_owned()),
-            Kind::Election => said_of_leaders(&before, lock, now_us),
+            Kind::Election => leader_announcement(&before, lock, now_us),
             Kind::Mutex if was_held && lock.value.is_none() => Some("free".to_owned()),
             _ => None,
         };
@@ -311,7 +310,7 @@ impl ModelServer {
         shares
     }
 
-    /// Puts something at the key of a lock as a client of another library would, or takes away what is there.
+    /// Sets or deletes a lock's value as a foreign client would.
     pub fn put(&self, lock: &Lock, value: Option<&Value>) {
         let mut state = self.state();
         for kind in Kind::ALL {
@@ -323,7 +322,7 @@ impl ModelServer {
 }
 
 impl State {
-    /// What a lock of another kind has at a key.
+    /// The value at a key under another kind.
     fn beside(&mut self, key: &str, kind: Kind, now_us: u64) -> Option<Value> {
         let mut others = Kind::ALL.into_iter().filter(|other| *other != kind);
         others.find_map(|other| self.locks.get_mut(&(key.to_owned(), other))?.stands(now_us).cloned())
@@ -331,7 +330,7 @@ impl State {
 
     fn publish(&self, channel: &str, message: &str) {
         for outbox in self.channels.get(channel).iter().flat_map(|listeners| listeners.values()) {
-            // A connection that ends just now hears nothing more.
+            // A closing connection receives nothing more.
             let _ = outbox.send(reply::message(channel, message));
         }
     }

@@ -1,4 +1,4 @@
-//! What the server writes: values of RESP3, and the replies of the scripts.
+//! What the server writes: RESP3 values, and the replies of the scripts.
 
 use leasehold_core::model::SessionRecord;
 use leasehold_core::{
@@ -17,7 +17,7 @@ impl Failure {
     }
 }
 
-/// A value of RESP3, as far as this server says them.
+/// A RESP3 value. Only the types that this server uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Value {
     Status(&'static str),
@@ -39,7 +39,7 @@ impl Value {
         Self::Integer(i64::try_from(number).unwrap_or(i64::MAX))
     }
 
-    /// Appends the value to what is written.
+    /// Appends the encoded value.
     pub(super) fn write(&self, to: &mut Vec<u8>) {
         match self {
             Self::Status(text) => line(to, '+', text),
@@ -84,20 +84,20 @@ fn many(to: &mut Vec<u8>, kind: char, values: &[Value]) {
     }
 }
 
-/// The bytes of a message to those who listen to a channel.
+/// The bytes of a published message.
 pub(super) fn message(channel: &str, message: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     Value::Push([("message"), channel, message].map(Value::bulk).into()).write(&mut bytes);
     bytes
 }
 
-/// The server's clock, as TIME tells it.
+/// The server's clock as a TIME reply.
 pub(super) fn time(now_us: u64) -> Value {
     let parts = [now_us / 1_000_000, now_us % 1_000_000];
     Value::Array(parts.map(|part| Value::bulk(part.to_string())).into())
 }
 
-/// What is said of sessions: a beat's reply, how many were ended, or the members of the index.
+/// The reply to a session call: a heartbeat's result, the number ended, or the members of the index.
 pub(super) fn of_sessions(reply: &SessionReply) -> Value {
     match reply {
         SessionReply::Beat(beaten) => Value::Integer(i64::from(*beaten == Beaten::Alive)),
@@ -109,7 +109,7 @@ pub(super) fn of_sessions(reply: &SessionReply) -> Value {
     }
 }
 
-/// The record of a session as HGETALL tells it.
+/// The record of a session as an HGETALL reply.
 pub(super) fn of_session(record: Option<&SessionRecord>) -> Value {
     let Some(record) = record else { return Value::Map(Vec::new()) };
     let held =
@@ -165,7 +165,7 @@ pub(super) fn of_script(kind: Kind, op: &Op, reply: &Reply) -> Value {
     }
 }
 
-/// What became of each of several locks that were asked for together.
+/// The reply for each of several locks.
 pub(super) fn of_shares(shares: &[Share]) -> Value {
     let one = |share: &Share| match share {
         Share::Had(acquired) | Share::InTheWay(Ok(acquired)) => of_acquire(Kind::Mutex, acquired),
@@ -197,7 +197,7 @@ fn limit_of(limit: Option<u32>) -> Value {
     limit.map_or(Value::Integer(-1), |limit| Value::Integer(limit.into()))
 }
 
-/// A line of an audit.
+/// An audit entry as text.
 fn of_entry(entry: &AuditEntry) -> String {
     let fence = entry.fence.map_or_else(String::new, |fence| fence.to_string());
     let (known, whose) = entry.whose.as_ref().map_or((0, ""), |whose| (1, whose.as_str()));
@@ -257,7 +257,7 @@ fn of_refusal(refused: &Refused) -> Value {
     Value::Array([word, found].map(Value::bulk).into())
 }
 
-/// What a stranger may know of the holder.
+/// What another client may learn of the holder.
 fn who(holder: Option<&Holder>) -> Vec<Value> {
     let Some(holder) = holder else { return Vec::new() };
     let mut who = vec![holder.remaining_ms.map_or(Value::Integer(-1), Value::number)];

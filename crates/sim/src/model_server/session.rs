@@ -1,4 +1,4 @@
-//! One connection: its commands, and what is written to it.
+//! One connection: its commands and its output.
 
 use super::call::Call;
 use super::reply::{self, Failure, Value};
@@ -11,7 +11,7 @@ use std::io;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
-/// What the server says of itself.
+/// The reply to INFO.
 const INFO: &str = "# Server\r\nredis_version:8.8.2\r\nredis_mode:standalone\r\n";
 
 /// A connection. It listens to nothing any more once it is dropped.
@@ -96,7 +96,7 @@ impl<'a> Session<'a> {
             };
             self.server.tell(Seen::Command { connection: self.number, command: shown });
         }
-        // The connection ends just now, if nobody writes.
+        // Fails if the connection is closing.
         let _ = self.outbox.send(bytes);
     }
 

@@ -17,7 +17,7 @@ use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// A way to the server with a mutant in it, or without one.
+/// A client's store, with a mutant or without one.
 #[derive(Clone)]
 pub(crate) struct MutantStore {
     inner: Arc<SimStore>,
@@ -25,12 +25,12 @@ pub(crate) struct MutantStore {
     seen: Arc<Mutex<CallHistory>>,
 }
 
-/// What a mutant has to know of what went before.
+/// What a mutant knows of the past.
 #[derive(Default)]
 struct CallHistory {
-    /// The last look of each of the client's places, by its slot.
+    /// The last poll of each queue entry, by its slot.
     last_nonce: BTreeMap<u32, Nonce>,
-    /// Holds that the client knows it had.
+    /// Holds that the client knows it acquired.
     had: BTreeSet<HoldId>,
     /// Holds that wait, as far as the client knows.
     queued: BTreeSet<HoldId>,
@@ -38,19 +38,20 @@ struct CallHistory {
     half_released: BTreeMap<Lock, Claim>,
     /// How long the answer to the last beat took.
     beat_took: Duration,
-    /// Holds that were asked for together, and have no answer.
+    /// Holds of an acquire of several locks that had no reply.
     unsure: BTreeSet<HoldId>,
-    /// Of those that were had together, the last of each.
+    /// The last hold of each acquire of several locks.
     lasts: BTreeSet<HoldId>,
     /// How long the client's session lives without a beat.
     alive_ms: Option<u64>,
-    /// What looks at a lock have told: the leader before, the last one, and whether the next look tells the one before.
+    /// Results of inspections: the leader before, the last one, and whether the next inspection returns the one
+    /// before.
     looks: BTreeMap<Lock, (Inspection, Inspection, bool)>,
     /// Holds that stand for others.
     aliases: BTreeMap<HoldId, Claim>,
-    /// For which hold of a lock tokens were reserved last, and those that were reserved for the one before.
+    /// The last hold for which tokens were reserved, its tokens, and those of the hold before.
     blocks: BTreeMap<Lock, (HoldId, Block, Option<Block>)>,
-    /// Holds that were kept for whoever comes.
+    /// Holds that were cached.
     kept: BTreeSet<HoldId>,
 }
 
@@ -137,7 +138,7 @@ impl MutantStore {
         sim.period.is_some_and(|period| period.lock == sim.lock_id(lock))
     }
 
-    /// A look tells what one before it told.
+    /// Makes an inspection return an earlier result.
     fn tell_old(&self, mutant: Mutant, lock: &Lock, seen: &mut Inspection) {
         let mut all = self.seen();
         let (older, newest, is_behind) =
@@ -156,7 +157,7 @@ impl MutantStore {
     }
 
     async fn call_for_all(&self, asks: &[(Lock, Acquire)], within: Duration) -> Option<Outcome<Vec<Share>>> {
-        // An answer may never come, or find nobody any more.
+        // The reply may never come, or find its caller gone.
         let holds = || asks.iter().map(|(_, ask)| ask.claim.hold);
         self.seen().unsure.extend(holds());
         let outcome = self.inner.acquire_all(asks, within).await?;
@@ -174,7 +175,7 @@ impl MutantStore {
         let mut sent = beat.clone();
         self.seen().alive_ms = Some(beat.alive_ms);
         match mutant {
-            // What the client counts, the store does not know of.
+            // The store learns of a shorter lifetime than the client counts on.
             Mutant::HoldsOutliveSession => sent.alive_ms /= 3,
             // To count from the reply is to count for longer than the store does: here for as long as the last took.
             Mutant::SessionFromReply => {
@@ -200,7 +201,7 @@ impl MutantStore {
         }
     }
 
-    /// Takes note of what the engine asks.
+    /// Records what the engine requests.
     fn remember_question(&self, op: &Op) {
         let queue = match op {
             Op::Acquire(ask) => ask.queue.as_ref(),
@@ -212,7 +213,7 @@ impl MutantStore {
         }
     }
 
-    /// Takes note of what the engine learns.
+    /// Records what the engine learns.
     fn remember_answer(&self, lock: &Lock, op: &Op, outcome: &Outcome) {
         let mut seen = self.seen();
         match (op, outcome) {
@@ -250,7 +251,7 @@ impl MutantStore {
         match mutant {
             Mutant::NoUndo => !had && !queued,
             Mutant::QueueEntryIsNotRemoved => !had && queued,
-            // What the keeper sends is an errand; what a task sends is its own release.
+            // The keeper sends cleanups; a task sends its own release.
             Mutant::NoUndoOfMulti => !had && seen.unsure.contains(&claim.hold),
             Mutant::MultiDropKeepsOne => {
                 seen.lasts.contains(&claim.hold) && self.inner.link == self.inner.other
@@ -263,7 +264,7 @@ impl MutantStore {
         }
     }
 
-    /// What is sent in the place of an operation.
+    /// The operation that is sent instead.
     fn twisted(&self, mutant: Mutant, lock: &Lock, op: &Op) -> Op {
         let mut op = op.clone();
         match (mutant, &mut op) {
@@ -299,7 +300,7 @@ impl MutantStore {
         op
     }
 
-    /// Releasing what is asked for end with the client's session, if it is in one.
+    /// Binds the hold to the client's session, if there is one.
     fn bind(&self, ask: &mut Acquire) {
         if let Some(alive_ms) = self.seen().alive_ms {
             ask.life = Life::Session { alive_ms };
@@ -313,7 +314,7 @@ impl MutantStore {
         let renewal = async move {
             wait.await;
             let extend = Op::Extend(Extend { claim, lease_ms: 3_000, keep_record: false, reserve: None });
-            // Whatever comes of it.
+            // The outcome does not matter.
             drop(store.execute(&lock, &extend, Duration::from_secs(1)).await);
         };
         sim.scheduler.spawn(self.inner.world.host, Box::pin(renewal));

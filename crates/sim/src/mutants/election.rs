@@ -1,4 +1,4 @@
-//! MutantStore bugs of Elections, and of what is done once in a period: see [`Mutant`].
+//! Mutants of Elections and of `once_per`: see [`Mutant`].
 
 use crate::mutants::Mutant;
 use crate::world::Run;

@@ -1,15 +1,15 @@
-//! MutantStore bugs of holds that a process hands on among its tasks, at the server: see [`Mutant`].
+//! Server mutants of local hand-off: see [`Mutant`].
 
 use crate::mutants::Mutant;
 use leasehold_core::cohort::{BLOCK, Block};
 use leasehold_core::model::{Alive, LockState, Reserved};
 use leasehold_core::{Acquired, Extend, Extended, FencingToken, Op, Reply, Wake};
 
-/// More tokens than the clock has come on by in a second.
+/// More tokens than the clock advances by in a second.
 const FAR_TOO_MANY: u32 = 1_000_000;
 
 impl Mutant {
-    /// Whether the server makes it, and it shows where a hold is handed on or kept.
+    /// Whether it is a server mutant that only local hand-off or caching shows.
     pub(crate) const fn is_of_handoffs(self) -> bool {
         matches!(
             self,
@@ -42,7 +42,7 @@ impl Mutant {
         (reply, wakes)
     }
 
-    /// What comes of a question for tokens that was answered as it should be.
+    /// Changes the reply to a reservation that the model has executed.
     fn reserve(self, state: &mut LockState, now_us: u64, tokens: u32, extended: &mut Extended) {
         let Some(record) = &mut state.record else { return };
         let last = record.last.map_or(0, FencingToken::as_u64);

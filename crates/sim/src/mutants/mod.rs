@@ -1,9 +1,9 @@
-//! Bugs that are planted to see whether the checks find them.
+//! Mutants: deliberate defects that prove that the checks can fail.
 //!
-//! Each is a mistake that a lock like this has had somewhere, or could have. Those of the server change what an
-//! operation does ([`Mutant::apply`]); those of a client stand between the engine and its store, its mailbox or its clock
-//! (`planted`). Those of locks that several have side by side are in `mutate_entries`, those of Elections and turns in `slips`,
-//! those of holds that a process hands on in `passed`. They are switched on for one run, and nothing of them is in the product.
+//! Each mutant is a mistake that a lock service has made, or could make. Server mutants change what an operation does
+//! ([`Mutant::apply`]). Client mutants sit between the engine and its store, mailbox or clock (`client`). `shared`
+//! has those of RwLocks, Semaphores, Latches and Barriers, `election` those of Elections and `once_per`, `handoff`
+//! those of local hand-off. A run has at most one. The product contains none of this.
 
 use crate::mutants::shared::barge;
 pub(crate) mod client;
@@ -18,119 +18,119 @@ use leasehold_core::{
 };
 use std::mem;
 
-/// A planted mutant.
+/// A deliberate defect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Mutant {
     /// A release ends whatever hold is there.
     ReleaseWithoutComparing,
-    /// An extend lengthens whatever hold is there, and says so to one who lost it.
+    /// An extend lengthens whatever hold is there, and reports success to a client that lost it.
     ExtendWithoutComparing,
     /// An extend sets the expiry, also to an earlier time.
     ExtendThatShortens,
-    /// A release grants a place that lapsed long ago.
+    /// A release grants the lock to a queue entry that has expired.
     GrantToExpiredWaiter,
-    /// Whoever asks gets a free lock, whoever waits.
+    /// An acquire takes a free lock ahead of the queue.
     Barging,
-    /// The one who came last is granted the lock first.
+    /// The last waiter is granted the lock first.
     LastInFirstOut,
     /// A release frees the lock and leaves it to the waiters to find out.
     ReleaseGrantsNothing,
-    /// A grant is not told.
+    /// A grant is not published.
     GrantIsNotPublished,
     /// A new hold's key gets no expiry.
     KeyWithoutExpiry,
-    /// The token is one more than the last one, and begins anew where there is none.
+    /// The token is its predecessor plus one, and restarts at 1 if there is none.
     TokenThatCounts,
     /// The token is the time, whatever was given before.
     TokenOfTheClock,
     /// A resent acquire of a hold that was released takes the lock again.
     SpentHoldReturns,
-    /// An eviction does not look whether the session lives.
+    /// An eviction ignores that the session is alive.
     EvictsLiveSession,
-    /// An eviction takes what lives by its lease alone.
+    /// An eviction ends a hold that depends on its lease alone.
     EvictsLeaseOnlyHold,
-    /// Whoever has the lock is freed of it, whoever was seen.
+    /// A forced release ends whatever hold is there.
     ForceReleaseWithoutComparing,
     /// A beat brings a session back that has lapsed.
     HeartbeatRevivesLapsedSession,
     /// A release ends all that its owner has.
     ReleaseEndsAllEntries,
-    /// Who enters again sets the expiry, also to an earlier time.
+    /// A re-entrant acquire sets the expiry, even to an earlier time.
     ReentryShortens,
-    /// Whoever comes is let in to what another owner has.
+    /// An acquire by another owner enters the current hold.
     AnyOwnerEnters,
-    /// An entry that is asked for a second time counts twice.
+    /// A resent re-entrant acquire counts twice.
     ResentEntryCountsTwice,
-    /// Who enters again lengthens also what nobody may have any more.
+    /// A re-entrant acquire also extends expired entries.
     ExpiredEntriesAreExtended,
-    /// Who enters again gets a token of his own, and with him all that his owner has.
+    /// A re-entrant acquire gives the owner a new token.
     EntryHasOwnToken,
-    /// The next owner gets the token of the one before him.
+    /// The next owner receives its predecessor's token.
     NextOwnerHasOldToken,
-    /// A release says that the lock is free while its owner has it yet.
+    /// A release reports the lock free while its owner still holds it.
     ReportsFreeWhileHeld,
-    /// The release of an entry that is gone takes another one of its owner's.
+    /// The release of an entry that is gone removes another entry of the owner.
     LateEntryReleaseTakesAnother,
-    /// The death of one process ends also what others have of the same owner.
+    /// The end of one session ends the entries of all the owner's processes.
     EvictionEndsAllEntries,
-    /// Who enters again waits behind those who stand in the queue.
+    /// A re-entrant acquire waits in the queue.
     ReentryWaits,
-    /// Some of several locks are taken although another is not free.
+    /// An acquire of several locks takes some although another is held.
     AcquiresSomeOfMany,
     /// A reader is let in beside a writer.
     ReaderBesideWriter,
     /// A reader becomes the writer while others read.
     UpgradeBesideReaders,
-    /// Two may become the writer, who wait for each other then.
+    /// Two upgradable readers hold the lock, and wait for each other.
     TwoMayUpgrade,
-    /// Whoever has permits is counted for one.
+    /// Every holder counts as one permit.
     PermitsWeighOne,
-    /// The release of what is gone ends what another has.
+    /// The release of a hold that is gone ends another holder's.
     LateReleaseFreesAnother,
-    /// Whoever lengthens what he has lengthens what all others have.
+    /// An extend extends all holders.
     ExtendExtendsAllHolders,
-    /// A reader passes a writer who waits.
+    /// A reader overtakes a waiting writer.
     ReadersBarge,
     /// The number of permits is set whatever it is, also by a late message.
     ResizeWithoutComparing,
-    /// When there are more permits nobody who waits is let in.
+    /// A resize that adds permits grants none to waiters.
     ResizeGrantsNothing,
-    /// Of those who are let in together only the first is told.
+    /// Of several grants at once, only the first is published.
     OnlyFirstGrantIsPublished,
-    /// A barrier lets in one less than are to meet.
+    /// A barrier opens with one party missing.
     BarrierLacksOne,
-    /// A latch opens when all but one have arrived.
+    /// A latch opens with one arrival missing.
     LatchOpensEarly,
 
-    /// Tokens are reserved also for one who does not have the lock.
+    /// Tokens are reserved for a client without a hold.
     ReservesWithoutHold,
-    /// More tokens are said to be reserved than are remembered.
+    /// The reply reserves more tokens than the server remembers.
     BlockExceedsReservation,
-    /// So many tokens are reserved that the clock takes long to come up with them.
+    /// The reservation is so large that the clock takes long to catch up.
     BlockOutrunsClock,
-    /// What was reserved before is not thought of when more is reserved.
+    /// A reservation ignores earlier reservations.
     BlockIgnoresReserved,
-    /// Nor does any answer say that others wait.
+    /// No reply and no notification reports that others wait.
     WaitersAreNotReported,
 
-    /// An Election is won by whoever asks first of those who wait, though somebody leads.
+    /// An acquire wins an Election that has a leader.
     ElectionIgnoresLeader,
-    /// A look tells a token that was never given.
+    /// An inspection reports a token that was never given.
     InspectReportsWrongToken,
-    /// What was finished rests for no time at all.
+    /// After `finish` the period ends at once.
     PeriodEndsAtOnce,
-    /// What was finished rests for the period from its end on, not from its beginning.
+    /// After `finish` the period counts from its end, not from its start.
     PeriodIsTooLong,
-    /// A finish that comes late, or twice, ends the next turn.
+    /// A late or duplicate `finish` ends the next period.
     LateFinishEndsNextPeriod,
 
     /// Validity counts from when the reply arrived.
     ValidFromReply,
     /// Nothing is allowed for the drift of the clocks.
     NoDrift,
-    /// A grant counts from the last look, not from the one that it answers.
+    /// A grant counts from the last poll, not from the poll that it answers.
     GrantCountsFromLastPoll,
-    /// No look follows a new subscription.
+    /// No poll follows a new subscription.
     NoPollAfterSubscribing,
     /// An operation without a reply counts as not executed.
     UnknownIsNo,
@@ -140,15 +140,15 @@ pub enum Mutant {
     UnknownAcquireIsYes,
     /// An acquire that ended without a reply is not undone.
     NoUndo,
-    /// Who gives up waiting does not leave the queue.
+    /// A waiter that gives up stays in the queue.
     QueueEntryIsNotRemoved,
-    /// A hold whose release had no reply is asked for again.
+    /// A hold whose release had no reply is acquired again.
     ReleasedHoldIsReused,
     /// A hold is renewed once more after its release.
     RenewedAfterRelease,
     /// The client's clock stands still while the process does.
     ClockStopsWithProcess,
-    /// A place is kept for less time than its waiter lets pass between two looks.
+    /// A queue entry expires sooner than its waiter polls.
     QueueEntryTooShort,
     /// A dropped guard's hold is not given back.
     DroppedGuardKeepsLock,
@@ -158,29 +158,29 @@ pub enum Mutant {
     HoldsOutliveSession,
     /// A session that lapsed is begun again, with its old id.
     LapsedSessionReturns,
-    /// Whoever waits never asks about the one ahead.
+    /// A waiter never checks whether its predecessor is alive.
     PredecessorIsNotChecked,
     /// A beat without a reply counts as a success.
     UnknownHeartbeatIsYes,
-    /// What was asked for together is not undone where there was no answer.
+    /// An acquire of several locks is not undone when it has no reply.
     NoUndoOfMulti,
-    /// Of several locks that are dropped together all but one are given back.
+    /// Of several locks under one dropped guard, one is not released.
     MultiDropKeepsOne,
-    /// What an owner holds who came from another process lives with the session of this one.
+    /// A hold of an owner from another process is bound to this process's session.
     RemoteOwnerBoundToSession,
-    /// Whoever observes does not remember whom he was told of, and looks at a server that is behind now and then.
+    /// An observer forgets the last leader, and sometimes reads a stale one.
     ObserverForgets,
-    /// A look tells what the first one told.
+    /// An inspection returns the result of an earlier one.
     InspectIsStale,
     /// A turn is not lengthened to its time, and believed for as long.
     PeriodHoldIsNotExtended,
-    /// A question for tokens without a reply counts as one that was given some.
+    /// A reservation without a reply counts as granted.
     UnknownReserveIsYes,
-    /// A hold is handed on by the tokens that were reserved for the one before it.
+    /// A hand-off uses tokens that were reserved for the hold before.
     EarlierBlockIsUsed,
-    /// The message that another asks for the lock is not heeded.
+    /// The client ignores the notification that another process waits.
     WantedIsIgnored,
-    /// What was kept for whoever comes is not given back.
+    /// A cached hold is never released.
     CachedHoldIsNotReleased,
 }
 
@@ -268,7 +268,7 @@ impl Mutant {
         Self::CachedHoldIsNotReleased,
     ];
 
-    /// Executes an operation at the server, with this mutant if it is one of the server's.
+    /// Executes an operation at the server. Has an effect if this is a server mutant.
     pub(crate) fn apply(
         self,
         state: &mut LockState,
@@ -352,7 +352,7 @@ impl Mutant {
         }
     }
 
-    /// The same, for operations that end what others hold.
+    /// As [`apply`](Self::apply), for operations that end holds of others.
     fn apply_to_others(
         self,
         state: &mut LockState,
@@ -389,7 +389,7 @@ impl Mutant {
         }
     }
 
-    /// The same, for a ReentrantMutex that somebody has.
+    /// As [`apply`](Self::apply), for a ReentrantMutex that is held.
     fn apply_to_entries(
         self,
         state: &mut LockState,
@@ -441,7 +441,7 @@ impl Mutant {
         }
     }
 
-    /// What comes of an operation on entries that was executed as it should be.
+    /// Changes the result of an operation on entries that the model has executed.
     fn mutate_entries(
         self,
         state: &mut LockState,
@@ -500,7 +500,7 @@ impl Mutant {
         }
     }
 
-    /// Takes all of several locks at the server, with this mutant if it is one of the server's.
+    /// Acquires several locks at the server.
     pub(crate) fn take_all(self, locks: &mut [(&mut LockState, &Acquire)], now_us: u64) -> Vec<Share> {
         if self != Self::AcquiresSomeOfMany {
             return LockState::take_all(locks, now_us);
@@ -516,7 +516,7 @@ impl Mutant {
         locks.iter_mut().map(take).collect()
     }
 
-    /// Executes an operation on sessions at the server, with this mutant if it is one of the server's.
+    /// Executes an operation on sessions at the server.
     pub(crate) fn attend(self, sessions: &mut Sessions, now_ms: u64, op: &SessionOp) -> SessionReply {
         if let (Self::HeartbeatRevivesLapsedSession, SessionOp::Beat(beat)) = (self, op)
             && let Some(record) = sessions.records.get_mut(&beat.session)
@@ -566,7 +566,7 @@ impl Mutant {
     }
 }
 
-/// The entries of a ReentrantMutex that somebody has.
+/// The entries of a ReentrantMutex that is held.
 fn entries(state: &LockState) -> Option<&Entries> {
     state.value.as_ref()?.content.entries()
 }
@@ -577,7 +577,7 @@ fn each_entry(state: &mut LockState, each: impl FnMut(&mut Entry)) {
     }
 }
 
-/// Releasing all entries of an owner last as long as one that begins now.
+/// Extends all entries of an owner as far as a new one.
 fn lengthen_all(state: &mut LockState, now_us: u64) {
     let Some(until_ms) = entries(state).map(|entries| now_us / 1000 + entries.lease_ms) else { return };
     each_entry(state, |entry| entry.until_ms = entry.until_ms.max(until_ms));
@@ -586,7 +586,7 @@ fn lengthen_all(state: &mut LockState, now_us: u64) {
     }
 }
 
-/// Releasing nobody in past those who wait, also if he is of the owner who has the lock.
+/// Makes a re-entrant acquire wait behind the queue.
 fn enter_in_line(state: &mut LockState, now_us: u64, ask: &Acquire, alive: Alive<'_>) -> (Reply, Vec<Wake>) {
     let is_there = entries(state).is_some_and(|entries| entries.entry(&ask.claim.hold).is_some());
     let lives = |entry: &Entry| entry.until_ms >= now_us / 1000;
@@ -605,7 +605,7 @@ fn enter_in_line(state: &mut LockState, now_us: u64, ask: &Acquire, alive: Alive
     done
 }
 
-/// What ends each hold and place of a lock.
+/// Visits the liveness of each hold and queue entry of a lock.
 fn each_life(state: &mut LockState, mut each: impl FnMut(HoldId, &mut Life)) {
     let Some(record) = &mut state.record else { return };
     if let Some(tenant) = &mut record.tenant {
@@ -617,7 +617,7 @@ fn each_life(state: &mut LockState, mut each: impl FnMut(HoldId, &mut Life)) {
     each_entry(state, |entry| each(entry.hold, &mut entry.life));
 }
 
-/// Who has the lock: the first, where an owner has it several times.
+/// The current holder; the first entry if an owner has several.
 fn holder(state: &LockState) -> Option<Claim> {
     let value = state.value.as_ref()?;
     if let Some(entries) = value.content.entries() {

@@ -1,4 +1,4 @@
-//! MutantStore bugs of locks that several can have side by side: see [`Mutant`].
+//! Mutants of locks with several holders: see [`Mutant`].
 
 use crate::mutants::Mutant;
 use leasehold_core::model::{Alive, Content, LockState, Part, Parts, PlaceId, Value};
@@ -70,7 +70,7 @@ impl Mutant {
         }
     }
 
-    /// What comes of an operation that was executed as it should be.
+    /// Changes the state after an operation that the model has executed.
     fn mutate_holders(self, state: &mut LockState, op: &Op, reply: &Reply) {
         let Some(Value { content: Content::Parts(parts), expires_ms }) = &mut state.value else { return };
         let goes = match (self, reply) {
@@ -98,14 +98,14 @@ impl Mutant {
     }
 }
 
-/// Executes an operation as if nobody else waited than the one who asks.
+/// Executes an acquire as if the queue were empty.
 pub(crate) fn barge(
     state: &mut LockState,
     now_us: u64,
     ask: &Acquire,
     alive: Alive<'_>,
 ) -> (Reply, Vec<Wake>) {
-    // Nobody else is seen to wait while this one asks.
+    // Hides the queue while the acquire is executed.
     let hidden = state.record.as_mut().map(|record| {
         let mine = record.places.remove(&PlaceId::of(state.kind, &ask.claim.hold));
         let hidden = (mem::take(&mut record.tickets), mem::take(&mut record.places));
@@ -142,7 +142,7 @@ fn without(
         (hidden, parts.holds) = (away, left);
     }
     let done = state.apply(now_us, op, alive);
-    // What has ended meanwhile does not come back.
+    // Holds that have ended meanwhile do not return.
     hidden.retain(|part| part.until_ms >= now_us / 1000);
     if hidden.is_empty() {
         return done;
@@ -156,7 +156,7 @@ fn without(
     done
 }
 
-/// Executes an operation as if each who has permits had one.
+/// Executes an operation as if every holder had one permit.
 fn weightless(state: &mut LockState, now_us: u64, op: &Op, alive: Alive<'_>) -> (Reply, Vec<Wake>) {
     let mut weights = Vec::new();
     if let Some(Value { content: Content::Parts(parts), .. }) = &mut state.value {
@@ -177,7 +177,7 @@ fn weightless(state: &mut LockState, now_us: u64, op: &Op, alive: Alive<'_>) -> 
     done
 }
 
-/// Executes an acquire as if one less were to come than was said.
+/// Executes an acquire as if one party fewer were required.
 fn one_less(state: &mut LockState, now_us: u64, ask: &Acquire, alive: Alive<'_>) -> (Reply, Vec<Wake>) {
     let less = |portion: &mut Portion| {
         if let Portion::Meet { of } | Portion::Await { of } = portion {

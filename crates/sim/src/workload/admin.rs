@@ -1,4 +1,4 @@
-//! Those who end what others hold: a monitor of the dead, and a person.
+//! Administrative clients: a monitor that evicts lapsed sessions, and an operator that releases locks by force.
 //!
 //! Both talk to the server as clients do, by a link on which everything can go wrong.
 
@@ -12,8 +12,8 @@ use std::time::Duration;
 /// How long each of their calls may take.
 const CALL: Duration = Duration::from_secs(1);
 
-/// Lists the sessions now and then, and has what the dead hold taken from them. One that is too eager asks it of the
-/// living as well, and of locks that nobody told it of.
+/// Lists the sessions now and then, and evicts those that have lapsed. An eager monitor also tries live sessions and
+/// unlisted locks.
 pub(crate) async fn monitor(store: SimStore, chance: Random) {
     let sim = store.world.sim.clone();
     let Ok(by) = Label::new("monitor") else { return };
@@ -28,14 +28,14 @@ pub(crate) async fn monitor(store: SimStore, chance: Random) {
         for SessionEntry { session: dead, alive_ms, held, .. } in sessions {
             let locks = if is_eager { sim.locks.clone() } else { held };
             for lock in locks.iter().filter(|_| is_eager || alive_ms.is_none()) {
-                // Whatever comes of it: it lists them again.
+                // The outcome does not matter: it lists them again.
                 drop(store.execute(lock, &Op::Evict(Evict { dead, by: by.clone() }), CALL).await);
             }
         }
     }
 }
 
-/// Looks at a lock, thinks about it, and takes it from whoever had it then.
+/// Inspects a lock, pauses, and releases by force the hold that it saw.
 pub(crate) async fn operator(store: SimStore, chance: Random) {
     let sim = store.world.sim.clone();
     let Ok(by) = Label::new("operator") else { return };
@@ -48,12 +48,12 @@ pub(crate) async fn operator(store: SimStore, chance: Random) {
         };
         let Some(seen) = seen(&inspection, &chance) else { continue };
         pause(&sim, &chance, Duration::from_millis(700)).await;
-        // Whatever comes of it: a person looks again.
+        // The outcome does not matter: it inspects again.
         drop(store.execute(lock, &Op::Free(Free { seen, by: by.clone() }), CALL).await);
     }
 }
 
-/// Who has the lock, or one of those who do, as a person sees it.
+/// A holder of the lock as an inspection shows it.
 fn seen(inspection: &Inspection, chance: &Random) -> Option<Seen> {
     if !inspection.sharers.is_empty() {
         return chance.pick(&inspection.sharers).fence.map(Seen::Hold);

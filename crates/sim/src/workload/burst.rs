@@ -1,7 +1,7 @@
-//! Locks that tasks of one process hand on: crowds of tasks that want the same Mutex at once, and Mutexes that a process keeps at
-//! hand, so that it may keep a lock for whoever of it comes.
+//! Local hand-off: bursts of tasks that acquire the same Mutex at once, and Mutex handles that a process keeps alive,
+//! so that it may cache a hold.
 //!
-//! It deliberately judges nothing: it says what it does, and the checks do the rest.
+//! It deliberately judges nothing: it records what it does, and the checks do the rest.
 
 use crate::event::{LockId, TaskId};
 use crate::workload::task::TaskRunner;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// The number of the first task in a crowd: the others of its process have smaller ones.
+/// The number of the first task of a burst. Other tasks of the process have smaller ones.
 const FIRST: u32 = 100;
 
 /// How the tasks of a run hand locks on, drawn from its seed.
@@ -24,9 +24,9 @@ const FIRST: u32 = 100;
 pub(crate) struct HandoffConfig {
     /// How many of a thousand uses of a Mutex let the process keep it for a while.
     pub(crate) sticky: u64,
-    /// How long it is kept at most.
+    /// How long a hold is cached at most.
     pub(crate) keep_for: Duration,
-    /// How many come together at most; nobody, if there are no crowds.
+    /// The largest burst; 0 if there are none.
     crowd: u32,
 }
 
@@ -35,21 +35,21 @@ impl HandoffConfig {
         let crowd = if chance.chance(120) { chance.between(3, 24) } else { 0 };
         Self {
             sticky: *chance.pick(&[0, 0, 300, 800, 1000]),
-            // From less than it takes to come back to more than a session lives without a beat.
+            // From less than a task takes to return, to more than a session lives without a heartbeat.
             keep_for: Duration::from_millis(*chance.pick(&[20, 400, 3_000, 20_000])),
             crowd: u32::try_from(crowd).unwrap_or(0),
         }
     }
 }
 
-/// The Mutexes that a process keeps at hand: of those that it does not, nothing stays when nobody has them or waits.
+/// The Mutex handles that a process keeps alive. Without a handle, no state remains once no task holds or waits.
 pub(crate) fn cached_mutexes(sim: &Sim, client: &Client, chance: &Random) -> Arc<[Mutex]> {
     let mutexes = sim.locks.iter().filter(|lock| lock.kind == Kind::Mutex);
     let kept = mutexes.filter(|_| chance.chance(800));
     kept.filter_map(|lock| sim.expect("workload", client.mutex(lock.name.clone()))).collect()
 }
 
-/// What tasks of a process that come in crowds have in common.
+/// What the bursts of a process share.
 pub(crate) struct Burst {
     pub(crate) sim: Arc<Sim>,
     pub(crate) world: ProcessEnvironment,
@@ -79,7 +79,7 @@ impl Burst {
         }
     }
 
-    /// Has one task come.
+    /// Spawns one task.
     fn send(&self, number: u64, lock: LockId, rounds: u64, longest: Duration) -> oneshot::Receiver<()> {
         let task = TaskId { host: self.host, number: FIRST + u32::try_from(number).unwrap_or(0) };
         let (sim, world, client) = (self.sim.clone(), self.world.clone(), self.client.clone());
@@ -89,7 +89,7 @@ impl Burst {
             self.host,
             Box::pin(async move {
                 runner.rush(lock, rounds, longest).await;
-                // Nobody listens where the process has died.
+                // The receiver is gone if the process has crashed.
                 let _ = done.send(());
             }),
         );

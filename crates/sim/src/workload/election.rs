@@ -1,7 +1,6 @@
-//! What a task does with an Election: campaigns, leads, resigns, or drops that half-method; and what one does who only
-//! wants to know who leads.
+//! The workload on Elections: campaigns, leads, resigns, or drops these half-way; and observers.
 //!
-//! It deliberately judges nothing: it says what it does, and the checks do the rest.
+//! It deliberately judges nothing: it records what it does, and the checks do the rest.
 
 use crate::event::{AcquireMethod, Event, LockId, ObserverEvent, TaskId};
 use crate::mutants::Mutant;
@@ -17,15 +16,15 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long after everything is well somebody leads without a break, so that all who observe have to be told of him.
+/// How long a leader leads without a break after faults have ended, so that every observer must report it.
 const LEADS_AT_LAST: Duration = Duration::from_secs(3);
-/// For how long one campaigns for that.
+/// How long a task campaigns for that.
 const CAMPAIGNS_AT_LAST: Duration = Duration::from_secs(4);
-/// Until when after that everybody observes.
+/// How long observers observe after faults have ended.
 const OBSERVES_AT_LAST: Duration = Duration::from_secs(8);
 
 impl TaskRunner {
-    /// Campaigns once, in one of the ways that there are.
+    /// Campaigns once, in a random way.
     pub(crate) async fn campaign(&self, lock: LockId) -> Option<HeldGuard> {
         let mut election = self.election(lock)?;
         let (lease, lease_policy) = self.lease_policy();
@@ -33,7 +32,7 @@ impl TaskRunner {
             election = election.lease(lease);
         }
         let (method, limit) = self.draw_method();
-        // Nobody polls for an Election.
+        // An Election has no polling.
         let method =
             if matches!(method, AcquireMethod::Poll(_)) { AcquireMethod::Wait(limit) } else { method };
         let acquiring: BoxFuture<'static, CallOutcome> = match method {
@@ -49,7 +48,7 @@ impl TaskRunner {
             .await
     }
 
-    /// Leads for long once nothing goes wrong any more, if it is elected.
+    /// Leads for long after faults have ended, if elected.
     pub(crate) async fn lead_at_last(&self) {
         let elections = Observer::elections(&self.sim);
         if elections.is_empty() || self.task.number > 0 {
@@ -75,7 +74,7 @@ impl TaskRunner {
     }
 }
 
-/// One who observes an Election.
+/// An observer of an Election.
 pub(crate) struct Observer {
     pub(crate) sim: Arc<Sim>,
     pub(crate) client: Client,
@@ -85,14 +84,14 @@ pub(crate) struct Observer {
 }
 
 impl Observer {
-    /// Which of the locks somebody may observe.
+    /// The locks that can be observed.
     pub(crate) fn elections(sim: &Sim) -> Vec<LockId> {
         let all = (0..u8::try_from(sim.locks.len()).unwrap_or(0)).map(LockId);
         all.filter(|lock| sim.kind(*lock) == Kind::Election).collect()
     }
 
-    /// Observes until some time after nothing goes wrong any more. Now and then it drops its question and asks again, and
-    /// now and then it begins anew.
+    /// Observes until some time after faults have ended. Sometimes drops the call and repeats it, sometimes starts a
+    /// new observer.
     pub(crate) async fn run(self) {
         let until = self.sim.fault_plan.faults_end_at + OBSERVES_AT_LAST;
         let name = self.sim.locks.get(usize::from(self.lock.0)).map(|lock| lock.name.clone());
@@ -110,12 +109,12 @@ impl Observer {
             match select(pin!(leaders.next()), patience).await {
                 Either::Left((Ok(leader), _)) => {
                     let told = ObserverEvent::Reported(leader.map(|leader| leader.fence));
-                    // One who forgets is not to be found by what he is told twice in a row.
+                    // A check must find the mutant by more than a repeated report.
                     if self.sim.mutant != Some(Mutant::ObserverForgets) || last.replace(told) != Some(told) {
                         self.note(told);
                     }
                 }
-                // It is asked again: the next look comes after a pause.
+                // The call is repeated: the next poll follows after a pause.
                 Either::Left((Err(_), _)) | Either::Right(_) => {}
             }
             if self.sim.mutant == Some(Mutant::ObserverForgets) {

@@ -1,4 +1,4 @@
-//! A guard of any kind, and what a task has by it.
+//! A guard of any kind, and what a task records of it.
 
 use crate::event::{GuardId, LeasePolicy, LockId, LossScope, NewGuard, ReleaseMethod, TaskEvent, Validity};
 use crate::workload::task::TaskRunner;
@@ -13,7 +13,7 @@ use std::time::Duration;
 /// A guard of any kind.
 #[derive(Debug)]
 pub(crate) enum AnyGuard {
-    /// With how long its process keeps the lock for whoever comes, once it is given back.
+    /// With how long its process may cache the hold after its release.
     Mutex(Guard, Option<Duration>),
     Leader(Leadership),
     Reentrant(ReentrantGuard),
@@ -24,13 +24,13 @@ pub(crate) enum AnyGuard {
     Write(WriteGuard),
 }
 
-/// One that was released, or could not be, and how often its owner has it yet.
+/// The remaining holds after the release of one guard, or the name of the lock if it failed.
 fn once(name: String, released: Result<(), ReleaseError>) -> Result<u64, Vec<String>> {
     released.map(|()| 0).map_err(|_| vec![name])
 }
 
 impl AnyGuard {
-    /// The guard in it, where it is of one lock, and of no ReentrantMutex or Election.
+    /// The guard of a single lock other than a ReentrantMutex or an Election.
     fn guard(&self) -> Option<&Guard> {
         match self {
             Self::Mutex(guard, _) => Some(guard),
@@ -42,7 +42,7 @@ impl AnyGuard {
         }
     }
 
-    /// For whom it is had.
+    /// The owner of the hold.
     pub(crate) fn owner(&self) -> Option<&Owner> {
         match self {
             Self::Reentrant(guard) => Some(guard.owner()),
@@ -133,7 +133,7 @@ impl AnyGuard {
         }
     }
 
-    /// How long its process keeps the lock for whoever comes, once it is given back.
+    /// How long its process may cache the hold after its release.
     const fn keep_for(&self) -> Option<Duration> {
         if let Self::Mutex(_, keep_for) = self { *keep_for } else { None }
     }
@@ -145,7 +145,8 @@ impl AnyGuard {
         }
     }
 
-    /// Gives all back; says of the locks which were not released, and how often their owner has them yet.
+    /// Releases the guard. Returns how many holds its owner has left, or the names of the locks that were not
+    /// released.
     async fn release(self) -> Result<u64, Vec<String>> {
         match self {
             Self::Mutex(guard, _) => once(guard.name().to_string(), guard.release().await),
@@ -171,23 +172,23 @@ impl AnyGuard {
     }
 }
 
-/// What a task has by a guard.
+/// A guard that a task holds.
 pub(crate) struct HeldGuard {
     pub(crate) kept: Arc<AnyGuard>,
     /// Each of the locks, with its token.
     pub(crate) guard_ids: Vec<(LockId, GuardId)>,
-    /// Set once its loss was told.
+    /// Set once its loss was reported.
     pub(crate) is_lost: bool,
-    /// For how long it is to be had, and so what it is changed into.
+    /// For how long it is to last, also after a conversion.
     pub(crate) lease_policy: LeasePolicy,
-    /// What part of the lock it is.
+    /// The lock mode.
     pub(crate) portion: Portion,
-    /// What is given back with it: the upgradable read under a write.
+    /// The upgradable read under a write, which is released with it.
     pub(crate) under: Option<GuardId>,
 }
 
 impl HeldGuard {
-    /// Takes note of what a task has got, and watches it.
+    /// Records a new guard, and watches its validity.
     pub(crate) fn new(
         runner: &TaskRunner,
         kept: AnyGuard,
@@ -214,7 +215,7 @@ impl HeldGuard {
         }
     }
 
-    /// It was told that one of the locks is lost.
+    /// Records the loss of one of its locks.
     pub(crate) fn loses(&mut self, runner: &TaskRunner, loss: &Loss) {
         self.is_lost = true;
         let lost = lock_of(&runner.sim, loss.lock.as_str());
@@ -229,7 +230,7 @@ impl HeldGuard {
         }
     }
 
-    /// Gives it back, unless it is dropped before so many polls have led to an end.
+    /// Releases it. The release is dropped if it is pending after `polls` polls.
     pub(crate) async fn release(self, runner: &TaskRunner, polls: u64) {
         self.note(runner, |guard_id| TaskEvent::Releasing(guard_id, ReleaseMethod::Release));
         let lock = self.guard_ids.first().map(|(lock, _)| *lock);
@@ -252,7 +253,7 @@ impl HeldGuard {
             );
         }
         if let Some((lock, under)) = under {
-            // Nobody is told what became of it.
+            // Its outcome is not reported.
             runner.note(lock, TaskEvent::Releasing(under, ReleaseMethod::Drop));
         }
     }

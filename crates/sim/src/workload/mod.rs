@@ -1,6 +1,7 @@
-//! Processes: how a run uses locks, and by what a process keeps them. What its tasks do is a [runner](crate::workload::task)'s.
+//! Processes: how a run uses locks, and how a process configures its client. What a task does is in
+//! [`task`](crate::workload::task).
 //!
-//! It deliberately judges nothing: it says what it does, and the checks do the rest.
+//! It deliberately judges nothing: it records what it does, and the checks do the rest.
 
 pub(crate) mod admin;
 pub(crate) mod burst;
@@ -41,9 +42,9 @@ pub(crate) struct WorkloadConfig {
     pub(crate) several: u64,
     /// How many of a thousand holds of a ReentrantMutex are entered again, each time that there is something to do.
     pub(crate) enters: u64,
-    /// How many of a thousand processes tell others the owner that their tasks share.
+    /// How many of a thousand processes share the owner of their tasks with other processes.
     travels: u64,
-    /// Set if the store can take several locks in one step.
+    /// Set if the store acquires several locks in one step.
     pub(crate) in_one_step: bool,
     watchdog: Duration,
     /// How many of a thousand processes have no session.
@@ -74,10 +75,10 @@ impl WorkloadConfig {
     }
 }
 
-/// How many there are of what is counted: all who use a lock have to agree.
+/// Numbers that all users of a lock must agree on.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SharedLimits {
-    /// The permits of a Semaphore that nobody has resized.
+    /// The permits of a Semaphore that was not resized.
     pub(crate) permits: u32,
     /// How many arrivals open a Latch.
     pub(crate) arrivals: u32,
@@ -100,7 +101,7 @@ pub(crate) async fn process(sim: Arc<Sim>, host: HostId, chance: Random) {
     let client = loop {
         match connect(&store, session_config).await {
             Ok(client) => break client,
-            // The store cannot be reached, or said nothing: whoever looks after the process starts it again.
+            // The store was not reached, or did not reply. A supervisor restarts the process.
             Err(ConnectError::Store(_)) => {}
             Err(error) => return sim.fail("workload", format!("{host} cannot connect: {error}")),
         }
@@ -128,7 +129,7 @@ pub(crate) async fn process(sim: Arc<Sim>, host: HostId, chance: Random) {
         ends.push(end);
         let work = async move {
             runner.run().await;
-            // Nobody listens where the process has died.
+            // The receiver is gone if the process has crashed.
             let _ = done.send(());
         };
         // Siblings share an owner, which their task is carried along with; the others have none of their own.
@@ -148,7 +149,7 @@ pub(crate) async fn process(sim: Arc<Sim>, host: HostId, chance: Random) {
                 host,
                 Box::pin(async move {
                     observer.run().await;
-                    // Nobody listens where the process has died.
+                    // The receiver is gone if the process has crashed.
                     let _ = done.send(());
                 }),
             );
@@ -164,7 +165,7 @@ pub(crate) async fn process(sim: Arc<Sim>, host: HostId, chance: Random) {
             host,
             Box::pin(async move {
                 crowd.run().await;
-                // Nobody listens where the process has died.
+                // The receiver is gone if the process has crashed.
                 let _ = done.send(());
             }),
         );
@@ -175,10 +176,10 @@ pub(crate) async fn process(sim: Arc<Sim>, host: HostId, chance: Random) {
     sim.note(&Event::Host(host, HostEvent::Ended));
 }
 
-/// By what a process keeps its locks.
+/// The lease and session of a process.
 #[derive(Debug, Clone, Copy)]
 struct SessionConfig {
-    /// How long its session lives without a beat, if it has one.
+    /// How long its session lives without a heartbeat, if it has one.
     session: Option<Duration>,
     watchdog: Duration,
 }
@@ -189,7 +190,7 @@ impl SessionConfig {
             return Self { session: None, watchdog: config.watchdog };
         }
         let session = Duration::from_millis(chance.between(1_000, 10_000));
-        // With a session leases may be long: nobody waits for the dead.
+        // With a session, leases may be long: no client waits for the lease of a crashed process.
         let longer = if chance.chance(500) { 3 } else { 1 };
         Self { session: Some(session), watchdog: config.watchdog * longer }
     }
@@ -209,7 +210,7 @@ async fn connect(store: &SimStore, session_config: SessionConfig) -> Result<Clie
     }
 }
 
-/// Somebody who takes locks by `SET NX PX` and gives them back by compare-and-delete.
+/// A foreign client that acquires by `SET NX PX` and releases by compare-and-delete.
 pub(crate) async fn stranger(sim: Arc<Sim>, chance: Random) {
     let pause = async |most_ms: u64| {
         let us = chance.below(most_ms * 1000);
@@ -222,7 +223,7 @@ pub(crate) async fn stranger(sim: Arc<Sim>, chance: Random) {
         let (lock, value) = (LockId(0), format!("stranger {turn}"));
         let lease = Duration::from_millis(chance.between(100, 3_000));
         if sim.stranger_sets(lock, &value, lease) {
-            // He gives it back in time, or dies with it.
+            // It releases in time, or lets the lease expire.
             pause(u64::try_from(lease.as_millis()).unwrap_or(1) / 2 + 1).await;
             if chance.chance(800) {
                 sim.stranger_deletes(lock, &value);

@@ -1,7 +1,6 @@
-//! What a task does that is to be done once in a period: tries to have the turn, works, and says that it is done, that
-//! nothing came of it, or nothing at all.
+//! The workload on `once_per`: starts a period, works, then finishes, gives up or drops the guard.
 //!
-//! It deliberately judges nothing: it says what it does, and the checks do the rest.
+//! It deliberately judges nothing: it records what it does, and the checks do the rest.
 
 use crate::event::{Event, LockId, PeriodEvent};
 use crate::workload::task::{Cut, TaskRunner};
@@ -11,10 +10,10 @@ use leasehold_testkit::Random;
 use std::pin::pin;
 use std::time::Duration;
 
-/// What all instances of a run have agreed on.
+/// The parameters that all processes of a run agree on.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Period {
-    /// What is done once in it.
+    /// The lock.
     pub(crate) lock: LockId,
     length: Duration,
     at_most: Duration,
@@ -54,7 +53,7 @@ impl TaskRunner {
         note(PeriodEvent::Releasing(fence));
         let dropped = self.chance.chance(self.sim.config.drops);
         let polls = if dropped { self.chance.between(1, 3) } else { u64::MAX };
-        // Whatever comes of it: the store shows what it is.
+        // The outcome does not matter: the store shows it.
         match self.chance.below(10) {
             0..6 => drop(Cut { inner: Box::pin(turn.finish()), polls }.await),
             6..8 => drop(Cut { inner: Box::pin(turn.give_up()), polls }.await),

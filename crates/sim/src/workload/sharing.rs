@@ -1,7 +1,7 @@
-//! What a task does with locks that several have side by side: takes permits, reads and writes, makes the one into the
-//! other, changes how many permits there are, arrives at latches and barriers, and drops everything half-method.
+//! The workload on locks with several holders: permits, reads and writes, conversions, resizes, arrivals at latches
+//! and barriers; some of it dropped half-way.
 //!
-//! It deliberately judges nothing: it says what it does, and the checks do the rest.
+//! It deliberately judges nothing: it records what it does, and the checks do the rest.
 
 use crate::event::{AcquireMethod, LeasePolicy, LockId, OwnerId, TaskEvent};
 use crate::workload::guards::{AnyGuard, HeldGuard};
@@ -12,7 +12,7 @@ use leasehold::{AcquireError, NotShifted, Owner, RwLock, Semaphore};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How many parts of one lock a task has at most.
+/// The most holds on one lock that a task has at once.
 const MOST: usize = 3;
 
 impl TaskRunner {
@@ -43,7 +43,7 @@ impl TaskRunner {
         u32::try_from(self.chance.between(1, most.into())).unwrap_or(1)
     }
 
-    /// Has parts of a lock, takes more of them, makes one into another, and gives all back in any order.
+    /// Holds a lock, acquires more, converts guards, and releases all in random order.
     async fn hold_parts(&self, lock: LockId, first: HeldGuard) {
         let owner = first.kept.owner().cloned();
         let mut had = vec![first];
@@ -98,7 +98,7 @@ impl TaskRunner {
         self.sim.expect("workload", made)
     }
 
-    /// Takes some permits. Who has others waits with a limit: what he waits for may be his own.
+    /// Acquires some permits. With others in hand it waits with a limit, since it may wait for itself.
     async fn take_permits(&self, lock: LockId, has_some: bool) -> Option<HeldGuard> {
         let mut semaphore = self.semaphore(lock)?;
         let (lease, lease_policy) = self.lease_policy();
@@ -131,11 +131,11 @@ impl TaskRunner {
     async fn resize(&self, lock: LockId) {
         let Some(semaphore) = self.semaphore(lock) else { return };
         let permits = self.number(self.sim.limits.permits + 2);
-        // Whatever comes of it: others may have changed it meanwhile, and the store shows what it is.
+        // The outcome does not matter: other tasks resize too, and the store shows the result.
         drop(self.unless_dropped(Box::pin(async move { semaphore.resize(permits).await })).await);
     }
 
-    /// A method to acquire_locks a part; with a limit, where one must not wait for ever.
+    /// A random acquire method. With a limit if waiting without one could deadlock.
     fn draw_limited_method(&self, is_limited: bool) -> (AcquireMethod, Duration) {
         let (method, limit) = self.draw_method();
         (
@@ -151,7 +151,7 @@ impl TaskRunner {
 
 /// Readers and writers.
 impl TaskRunner {
-    /// Reads or writes, for an owner who may have a part already: then he only reads.
+    /// Reads or writes. An owner with a hold only reads.
     async fn read_or_write(&self, lock: LockId, owner: Option<&Owner>, again: bool) -> Option<HeldGuard> {
         let name = self.name_of(lock)?;
         let mut rwlock = self.sim.expect("workload", self.client.rwlock(name))?;
@@ -169,7 +169,7 @@ impl TaskRunner {
         }
         let known = owner.cloned().or_else(Owner::current).map(|owner| self.sim.owner_id(&owner));
         let portion = match self.chance.below(20) {
-            // He would wait for himself, and is told so.
+            // It would wait for itself, which is refused.
             0 if again => Portion::Write,
             _ if again => Portion::Read,
             0..9 => Portion::Read,
@@ -261,8 +261,7 @@ impl TaskRunner {
         }
     }
 
-    /// Sees what comes of making one part into another. What it is made of goes with it where that is `spent`; else only
-    /// where nothing comes of it.
+    /// Records a conversion. The source guard ends on success if it is `spent`, otherwise on failure only.
     async fn follow(
         &self,
         shift: Shift,
@@ -288,7 +287,7 @@ impl TaskRunner {
             Some(Err(failed)) => {
                 let (kept, error) = *failed;
                 self.note(lock, TaskEvent::NotAcquired(miss(&error)));
-                // What he had he has again, or what is left of it: he gives it back by dropping it.
+                // A failed conversion returns the old guard, or what is left of it. It is dropped.
                 drop(kept);
                 lets();
                 None
@@ -302,7 +301,7 @@ impl TaskRunner {
     }
 }
 
-/// One part that is made into another.
+/// A conversion of one guard into another.
 struct Shift {
     lock: LockId,
     method: AcquireMethod,
@@ -311,7 +310,7 @@ struct Shift {
     portion: Portion,
 }
 
-/// What came of it: the other part, or the one that it was, and why.
+/// The new guard, or the old one with the error.
 type Shifted = Result<AnyGuard, Box<(AnyGuard, AcquireError)>>;
 
 fn shifted<A, B: std::fmt::Debug>(
@@ -339,7 +338,7 @@ impl TaskRunner {
             .await;
     }
 
-    /// Waits with a limit: nobody knows whether as many come as are to meet.
+    /// Waits with a limit, since enough parties may never come.
     async fn use_barrier(&self, lock: LockId) {
         let Some(name) = self.name_of(lock) else { return };
         let of = self.sim.limits.parties;

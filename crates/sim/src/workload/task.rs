@@ -1,8 +1,8 @@
-//! What a task does: takes locks in every method there is, enters them again, holds them, loses them, drops everything
-//! half-method. What it does with locks that several have side by side is in [`share`](crate::workload::sharing), with Elections in
-//! [`lead`](crate::workload::election), and with what is done once in a period in [`turn`](crate::workload::once_per).
+//! What a task does: acquires locks in every way, enters them again, holds them, loses them, and drops calls
+//! half-way. For locks with several holders see [`sharing`](crate::workload::sharing), for Elections
+//! [`election`](crate::workload::election), for periods [`once_per`](crate::workload::once_per).
 //!
-//! It deliberately judges nothing: it says what it does, and the checks do the rest.
+//! It deliberately judges nothing: it records what it does, and the checks do the rest.
 
 use crate::event::{AcquireFailure, AcquireMethod, LeasePolicy, LockId, OwnerId, TaskEvent, TaskId};
 use crate::workload::guards::{AnyGuard, HeldGuard};
@@ -24,7 +24,7 @@ use std::time::Duration;
 /// How often an owner enters at most.
 const DEEPEST: usize = 3;
 
-/// One task.
+/// Runs one task.
 pub(crate) struct TaskRunner {
     pub(crate) sim: Arc<Sim>,
     pub(crate) world: ProcessEnvironment,
@@ -32,18 +32,18 @@ pub(crate) struct TaskRunner {
     pub(crate) task: TaskId,
     watchdog: Duration,
     pub(crate) chance: Random,
-    /// An owner that nobody else has.
+    /// An owner of this task alone.
     own: Owner,
 }
 
-/// What came of wanting a lock.
+/// The outcome of an acquire.
 pub(crate) enum CallOutcome {
     Got(Box<AnyGuard>),
     NotAcquired(AcquireFailure),
     Dropped,
 }
 
-/// One method to want it.
+/// An acquire that has not started.
 pub(crate) struct AcquireCall {
     pub(crate) method: AcquireMethod,
     pub(crate) acquiring: BoxFuture<'static, CallOutcome>,
@@ -103,8 +103,7 @@ impl TaskRunner {
         }
     }
 
-    /// For whom a ReentrantMutex or an RwLock is sought, where it is not the owner in whose scope the task is; that he came from
-    /// another process, if he did, the owner knows.
+    /// The explicit owner for a ReentrantMutex or an RwLock. `None` selects the owner of the task's scope.
     pub(crate) fn choose_owner(&self) -> Option<Owner> {
         match self.chance.below(10) {
             0..2 => Some(self.own.clone()),
@@ -185,7 +184,7 @@ impl TaskRunner {
 
     fn reentrant_call(&self, mutex: ReentrantMutex, scope: Option<Owner>, again: bool) -> AcquireCall {
         let (method, limit) = self.draw_method();
-        // Who has it already is not kept waiting, but may have lost it.
+        // A re-entrant acquire does not wait, but the hold may have been lost.
         let method =
             if again && method == AcquireMethod::WaitForEver { AcquireMethod::Wait(limit) } else { method };
         let acquiring: BoxFuture<'static, CallOutcome> = match method {
@@ -248,7 +247,7 @@ impl TaskRunner {
         }
     }
 
-    /// For how long a hold is to be had.
+    /// A random lease.
     pub(crate) fn lease_policy(&self) -> (Option<Duration>, LeasePolicy) {
         if self.chance.chance(400) {
             let lease = Duration::from_micros(self.chance.between(200_000, 8_000_000));
@@ -257,7 +256,7 @@ impl TaskRunner {
         (None, self.renewed())
     }
 
-    /// As it is kept where nothing else is said.
+    /// The default: renewed automatically.
     pub(crate) const fn renewed(&self) -> LeasePolicy {
         LeasePolicy::Renewed(self.watchdog)
     }
@@ -295,7 +294,7 @@ impl TaskRunner {
         self.unless_dropped(acquiring).await.unwrap_or(CallOutcome::Dropped)
     }
 
-    /// Waits for something, unless it is one of those that are dropped half-method.
+    /// Awaits a future, or drops it half-way.
     pub(crate) async fn unless_dropped<T>(&self, doing: BoxFuture<'static, T>) -> Option<T> {
         if !self.chance.chance(self.sim.config.drops) {
             return Some(doing.await);
@@ -311,7 +310,7 @@ impl TaskRunner {
         }
     }
 
-    /// Holds what it has got, enters it again if it is a ReentrantMutex, and gives everything back in any order.
+    /// Holds a guard, re-enters a ReentrantMutex, and releases all in random order.
     async fn hold(&self, first: HeldGuard, reentrant: Option<LockId>) {
         let mut had = vec![first];
         let owner = had[0].kept.owner().cloned();
@@ -338,7 +337,7 @@ impl TaskRunner {
         self.release_all(had).await;
     }
 
-    /// Gives back what it has, in any order.
+    /// Releases all guards, in random order.
     pub(crate) async fn release_all(&self, mut had: Vec<HeldGuard>) {
         while !had.is_empty() {
             self.release_any(&mut had).await;
@@ -349,7 +348,7 @@ impl TaskRunner {
         }
     }
 
-    /// Does something, and hears meanwhile what is lost.
+    /// Awaits a future, and records losses meanwhile.
     pub(crate) async fn meanwhile<T>(&self, had: &mut [HeldGuard], doing: impl Future<Output = T>) -> T {
         let mut doing = pin!(doing);
         loop {
@@ -361,14 +360,14 @@ impl TaskRunner {
         }
     }
 
-    /// Does some work with what it has, until something of it is lost.
+    /// Works under its guards until one is lost.
     pub(crate) async fn work(&self, had: &mut [HeldGuard]) {
         let at = usize::try_from(self.chance.below(had.len() as u64)).unwrap_or(0);
         let (kept, guard_ids) = (had[at].kept.clone(), had[at].guard_ids.clone());
         let work = async {
             let longest = if self.chance.chance(self.sim.config.long_holds) { 12_000 } else { 600 };
             self.pause(Duration::from_millis(longest)).await;
-            // Whoever works on is told by the signal.
+            // A task that goes on without checking learns of the loss by the signal.
             if kept.check().is_ok() && self.chance.chance(200) {
                 self.extend(&kept, &guard_ids).await;
             }
@@ -393,7 +392,7 @@ impl TaskRunner {
         note(&TaskEvent::Extends);
         let asked_for_less = self.chance.chance(500);
         let extended = if asked_for_less { kept.extend_to(lease).await } else { kept.extend().await };
-        // It can fail: the hold is then as it was, or its loss is told.
+        // A failed extend leaves the hold as it was, or a loss is reported.
         if extended.is_ok() {
             let until = if asked_for_less { until } else { Instant::default() };
             self.sim.sample(self.task.host);
@@ -401,8 +400,7 @@ impl TaskRunner {
         }
     }
 
-    /// Gives back what was lost, perhaps after a while in which it hangs, and keeps what is no lock any more from being
-    /// dropped.
+    /// Releases lost guards, perhaps after a pause. A lost guard is never dropped without a release.
     pub(crate) async fn release_lost(&self, had: &mut Vec<HeldGuard>) {
         while let Some(at) = had.iter().position(|held_guard| held_guard.is_lost) {
             if self.chance.chance(200) {
@@ -432,7 +430,7 @@ impl TaskRunner {
     }
 }
 
-/// Waits until something of this is lost, of which nobody has been told; says what.
+/// Waits for a loss that was not reported yet. Returns its guard.
 async fn lost(had: &[HeldGuard]) -> (usize, Loss) {
     let each = had.iter().enumerate().filter(|(_, held_guard)| !held_guard.is_lost);
     let each: Vec<_> =
@@ -476,7 +474,7 @@ pub(crate) fn miss(error: &AcquireError) -> AcquireFailure {
     }
 }
 
-/// A future that is dropped when it has been polled so many times without an end; `None` then.
+/// A future that is dropped when it is pending after so many polls. Its output is `None` then.
 pub(crate) struct Cut<F: ?Sized> {
     pub(crate) inner: Pin<Box<F>>,
     pub(crate) polls: u64,

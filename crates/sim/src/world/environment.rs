@@ -1,4 +1,4 @@
-//! The world as one process sees it: its clock, its chance, its timers.
+//! The environment of one process: its clock, its randomness, its timers.
 
 use crate::mutants::Mutant;
 use crate::world::Sim;
@@ -12,7 +12,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-/// What one process has of the world.
+/// The environment of one process.
 #[derive(Clone)]
 pub(crate) struct ProcessEnvironment {
     pub(crate) sim: Arc<Sim>,

@@ -1,11 +1,11 @@
-//! What goes wrong in a run, and when: drawn from the seed before it begins.
+//! The faults of a run, drawn from its seed before it begins.
 
 use crate::checks::Promises;
 use crate::world::time::Instant;
 use leasehold_testkit::Random;
 use std::time::Duration;
 
-/// What kind of faults a run has.
+/// The kind of faults in a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FaultProfile {
     /// None.
@@ -19,7 +19,7 @@ pub enum FaultProfile {
     ClockFaults,
 }
 
-/// Something that goes wrong at one time.
+/// A fault at one point in time.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Fault {
     Break { slot: usize, keeper: bool },
@@ -32,7 +32,7 @@ pub(crate) enum Fault {
     Delete { lock: u8 },
 }
 
-/// The fault_plan of one run.
+/// The faults of one run.
 #[derive(Debug)]
 pub(crate) struct FaultPlan {
     pub(crate) profile: FaultProfile,
@@ -43,7 +43,7 @@ pub(crate) struct FaultPlan {
     pub(crate) latency_us: (u64, u64),
     /// Whether the messages of a connection keep their order.
     pub(crate) in_order: bool,
-    /// How many of a thousand messages are lost, late, or come twice.
+    /// How many of a thousand messages are lost, late or duplicated.
     pub(crate) lost: u64,
     pub(crate) late: u64,
     pub(crate) twice: u64,
@@ -122,7 +122,7 @@ impl FaultPlan {
         back.sum()
     }
 
-    /// What the docs promise in such fault_plan.
+    /// What the documentation promises under these faults.
     pub(crate) fn promises(&self) -> Promises {
         let clocks = self.profile != FaultProfile::ClockFaults;
         Promises { exclusion: clocks, clocks }

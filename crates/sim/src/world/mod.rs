@@ -33,21 +33,21 @@ use time::{Clock, Instant};
 
 /// How long after everything is well all tasks may take to end: each waits for a few others at most.
 const SERVED_WITHIN: Duration = Duration::from_secs(150);
-/// How long after that places and holds of the dead may last.
+/// How long after that queue entries and holds of crashed processes may last.
 const QUIET: Duration = Duration::from_secs(40);
 /// How long a lock is remembered at most, and a little more.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(2 * 3600);
-/// More steps than any run has: one that has more goes round in circles.
+/// An upper bound on the steps of a run. A run that exceeds it loops.
 const STEPS: u64 = 5_000_000;
 
-/// One run of the world.
+/// The parameters of a run.
 #[derive(Debug, Clone, Copy)]
 pub struct Run {
-    /// What everything is drawn from.
+    /// The seed of all random choices.
     pub seed: u64,
-    /// The mutant that is planted.
+    /// The defect to plant, if any.
     pub mutant: Option<Mutant>,
-    /// Set to have a line for everything that happens.
+    /// Set to record a line for each event.
     pub with_trace: bool,
 }
 
@@ -57,36 +57,36 @@ impl Run {
         Self { seed, mutant: None, with_trace: false }
     }
 
-    /// Whether it has locks that several can have side by side: one run in three.
+    /// Whether it uses RwLocks, Semaphores, Latches and Barriers: one run in three.
     pub const fn has_shared_locks(&self) -> bool {
         self.seed.is_multiple_of(3)
     }
 
-    /// Whether it has Elections: one run in six.
+    /// Whether it uses Elections: one run in six.
     pub const fn has_elections(&self) -> bool {
         self.seed % 6 == 1
     }
 
-    /// Whether something is done once in a period: another one in six.
+    /// Whether it uses `once_per`: one run in six.
     pub const fn has_periods(&self) -> bool {
         self.seed % 6 == 4
     }
 }
 
-/// What came of a run.
+/// The outcome of a run.
 #[derive(Debug)]
 pub struct Outcome {
-    /// What was wrong first.
+    /// The first violation.
     pub violation: Option<Violation>,
     /// How much happened.
     pub counts: Counts,
-    /// What kind of faults it had.
+    /// The kind of faults.
     pub profile: FaultProfile,
-    /// What happened, if that was wanted.
+    /// The trace, if one was requested.
     pub trace: Vec<String>,
 }
 
-/// One world.
+/// The state of one run.
 pub(crate) struct Sim {
     pub(crate) scheduler: Scheduler,
     pub(crate) fault_plan: FaultPlan,
@@ -94,7 +94,7 @@ pub(crate) struct Sim {
     pub(crate) handoff: HandoffConfig,
     pub(crate) limits: SharedLimits,
     pub(crate) locks: Vec<Lock>,
-    /// What is done once in a period, if anything is.
+    /// The parameters of `once_per`, if this run uses it.
     pub(crate) period: Option<Period>,
     pub(crate) mutant: Option<Mutant>,
     pub(crate) net: Mutex<Net>,
@@ -109,13 +109,13 @@ pub(crate) struct Sim {
 /// The owners of a run.
 #[derive(Default)]
 struct OwnerRegistry {
-    /// In the order in which they came up.
+    /// In order of first use.
     known: Vec<String>,
-    /// Headers in which processes tell each other for whom they work.
+    /// Headers by which processes share their owners.
     published: Vec<(HostId, String)>,
 }
 
-/// A guard that somebody has.
+/// A guard that a task holds.
 struct WatchedGuard {
     world: ProcessEnvironment,
     task: TaskId,
@@ -124,7 +124,7 @@ struct WatchedGuard {
     until: Instant,
 }
 
-/// Where processes run, one after the other.
+/// A machine on which processes run, one after another.
 struct ProcessSlot {
     host: HostId,
     chance: Random,
@@ -146,7 +146,7 @@ pub fn run(run: &Run) -> Outcome {
     let profile = fault_plan.profile;
     let clock = Clock::new(1_760_000_000_000_000 + chance.below(1_000_000), drift(&chance, &fault_plan));
     let mut locks: Vec<_> = (0..locks).filter_map(|number| lock(number, &chance)).collect();
-    // Drawn apart, so that the other runs are what they were.
+    // A generator of its own, so that other runs keep their random choices.
     let apart = Random::from_seed(!run.seed);
     let limits = SharedLimits::draw(&apart);
     let handoff = HandoffConfig::draw(&Random::from_seed(run.seed.rotate_left(32)));
@@ -220,7 +220,7 @@ fn lock(number: u8, chance: &Random) -> Option<Lock> {
     Some(if chance.chance(350) { Lock::reentrant(name) } else { Lock::mutex(name) })
 }
 
-/// The same name, as a lock of a kind that several have side by side; now and then it stays what it is.
+/// The same name with another kind of lock, sometimes unchanged.
 fn shared(lock: Lock, chance: &Random) -> Lock {
     match chance.below(20) {
         0..9 => Lock::rwlock(lock.name),
@@ -247,7 +247,7 @@ fn drift(chance: &Random, fault_plan: &FaultPlan) -> i64 {
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What is broken by a panic is not used after it: the run is over.
+    // A run ends at its first panic, so what a panic left inconsistent is not used.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -279,14 +279,14 @@ impl Sim {
         self.locks.get(usize::from(lock.0)).map_or(Kind::Mutex, |lock| lock.kind)
     }
 
-    /// The locks that can be had together.
+    /// The locks that one guard can combine.
     pub(crate) fn mutexes(&self) -> Vec<LockId> {
         let all = (0..u8::try_from(self.locks.len()).unwrap_or(0)).map(LockId);
         let is_turn = |lock: LockId| self.period.is_some_and(|period| period.lock == lock);
         all.filter(|lock| self.kind(*lock) == Kind::Mutex && !is_turn(*lock)).collect()
     }
 
-    /// What is there, unless something is wrong with the world itself.
+    /// Unwraps the result, and fails the run on an error.
     pub(crate) fn expect<T>(
         &self,
         check: &'static str,
@@ -314,12 +314,12 @@ impl Sim {
         id
     }
 
-    /// A process tells others for whom it works.
+    /// Makes an owner available to other processes.
     pub(crate) fn make_known(&self, host: HostId, header: String) {
         locked(&self.owners).published.push((host, header));
     }
 
-    /// An owner that came from another process.
+    /// An owner of another process.
     pub(crate) fn published(&self, host: HostId, chance: &Random) -> Option<Owner> {
         let owners = locked(&self.owners);
         let others: Vec<_> = owners.published.iter().filter(|(from, _)| *from != host).collect();
@@ -361,7 +361,7 @@ impl Sim {
 
     pub(crate) fn inject(self: &Arc<Self>, fault: Fault) {
         let now = self.scheduler.now();
-        // What lasts ends when everything is well, at the latest.
+        // A lasting fault ends when faults end.
         let left = self.fault_plan.faults_end_at.since(now);
         match fault {
             Fault::Break { slot, keeper } => {
@@ -445,7 +445,7 @@ impl Sim {
         });
     }
 
-    /// Watches what a guard believes from now on.
+    /// Watches the validity of a guard from now on.
     pub(crate) fn watch_guard(
         &self,
         world: &ProcessEnvironment,
@@ -462,7 +462,7 @@ impl Sim {
         locked(&self.guards).push(WatchedGuard { world, task, guard_ids, kept, until });
     }
 
-    /// Sees what the guards of a process believe now.
+    /// Records changes in the validity of a process's guards.
     pub(crate) fn sample(&self, host: HostId) {
         let mut guards = locked(&self.guards);
         guards.retain_mut(|watched| {
@@ -501,13 +501,13 @@ impl Sim {
         }
     }
 
-    /// Who has tasks that have not ended.
+    /// A process with unfinished tasks.
     pub(crate) fn busy(&self) -> Option<HostId> {
         let slots_in_use = locked(&self.slots_in_use);
         slots_in_use.iter().map(|process| process.host).find(|host| self.scheduler.live_tasks(*host) > 0)
     }
 
-    /// Releasing time go on to a limit, or until everybody has ended; says whether nothing was found to be wrong.
+    /// Advances time to a limit, or until all processes have ended. Returns whether no check has failed.
     pub(crate) fn go_on_until(&self, limit: Instant, until_done: bool) -> bool {
         let (mut steps, mut now) = (0_u64, self.scheduler.now());
         loop {
@@ -536,7 +536,7 @@ impl Sim {
         true
     }
 
-    /// When all is over, nothing is held and nobody waits; and after some time nothing is there at all.
+    /// At the end no lock is held and no client waits. Later, no record remains.
     pub(crate) fn see_that_nothing_is_left(&self) {
         let now = self.scheduler.now();
         let mut net = self.net();
@@ -556,7 +556,7 @@ impl Sim {
             }
         }
         for (lock, state) in &mut server.locks {
-            // What a Latch and a Barrier know of those who came keeps nobody out, and ends by its leases, which are long.
+            // Arrivals at a Latch or a Barrier block nobody, and end by their long leases.
             let keeps_out = !matches!(state.kind, Kind::Latch | Kind::Barrier);
             let is_held = state.value.as_ref().is_some_and(|value| {
                 value.expires_ms.is_none_or(|at_ms| at_ms >= now_us / 1000) && keeps_out

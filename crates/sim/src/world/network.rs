@@ -1,13 +1,12 @@
 //! The network between processes and the server.
 //!
-//! A process has two links to the server, as a client on Redis has two connections: its own, by which its mailboxes
-//! are read as well, and the keeper's. What is decided here is when operations arrive, how often, and whether anybody
-//! hears of it.
+//! A process has two links to the server, as a client of Redis has two connections: its own, which also carries its
+//! mailboxes, and the keeper's. This module decides when operations arrive, how often, and whether the client
+//! receives the reply.
 //!
-//! 1. A link that broken_links has a new generation. What is under way on an old one is lost, or arrives all the same, later
-//!    than what is sent on the new one; nobody gets a reply to it.
-//! 2. A link is up when its mailboxes are subscribed again, and their owners are told that they may have missed
-//!    something.
+//! 1. A link that breaks gets a new generation. Messages in flight on the old one are lost, or arrive later than
+//!    those sent on the new one, and their replies are dropped.
+//! 2. A link is up once its mailboxes are subscribed again, and their sinks know that they may have missed messages.
 
 use crate::checks::LOOK;
 use crate::event::{Event, Execution, HostEvent, LockId, MessageFault, MultiExecution, SessionExecution};
@@ -49,24 +48,24 @@ struct Link {
     calls: BTreeMap<u64, Arc<PendingCall>>,
     wakers: Vec<Waker>,
     sinks: BTreeMap<SessionId, Arc<dyn Postbox>>,
-    /// The last of its requests that was executed: what was sent before it has been overtaken.
+    /// The last of its requests that was executed. Earlier ones have been overtaken.
     executed: u64,
     /// When the last message of each direction arrives.
     to_server: Instant,
     to_client: Instant,
 }
 
-/// What is asked of the server.
+/// A request to the server.
 #[derive(Debug, Clone)]
 pub(crate) enum Command {
     Lock(LockId, Op),
     /// All of several locks, in their order.
     MultiAcquire(Vec<(LockId, Acquire)>),
-    /// With the time when it was asked for.
+    /// With the time at which the client issued it.
     Sessions(Instant, SessionOp),
 }
 
-/// What it answers.
+/// A reply of the server.
 #[derive(Debug)]
 pub(crate) enum Response {
     Lock(Box<Reply>),
@@ -176,7 +175,7 @@ impl Sim {
         Duration::from_micros(net.chance.between(least, most))
     }
 
-    /// When a message arrives that is sent now, and comes that much later than it could.
+    /// When a message that is sent now arrives, with the given additional delay.
     fn arrival(&self, net: &mut Net, link: LinkId, to_server: bool, late: Duration) -> Instant {
         let now = self.scheduler.now();
         let mut at = now + self.latency(net) + late;
@@ -206,7 +205,7 @@ impl Sim {
         links
     }
 
-    /// Waits until a link is up; says in which generation.
+    /// Waits until a link is up. Returns its generation.
     pub(crate) async fn link_up(self: &Arc<Self>, link: LinkId) -> u64 {
         std::future::poll_fn(|cx| {
             let mut net = self.net();
@@ -358,7 +357,7 @@ impl Sim {
         }));
     }
 
-    /// All of several locks are asked for. What became of each is an operation for whoever watches.
+    /// Acquires several locks. Records an execution for each.
     fn grasp(
         &self,
         net: &mut Net,
@@ -459,7 +458,7 @@ impl Sim {
         session: SessionId,
         post: Arc<dyn Postbox>,
     ) {
-        // It is there before a connection is waited for: one that is being made finds it.
+        // Registered before the connection is up, so that a connection attempt in progress finds it.
         self.net().link(link).sinks.insert(session, post);
         loop {
             let generation = self.link_up(link).await;
@@ -523,7 +522,7 @@ impl Sim {
         self.scheduler.at(self.scheduler.now() + pause, Some(host), move || sim.connect(id, generation));
     }
 
-    /// One attempt to make a link anew.
+    /// One attempt to reconnect a link.
     fn connect(self: &Arc<Self>, id: LinkId, generation: u64) {
         let now = self.scheduler.now();
         let mut net = self.net();
@@ -541,7 +540,7 @@ impl Sim {
         self.scheduler.at(now + latency * 2, None, move || {
             let mut net = sim.net();
             if net.link(id).generation != generation || !net.server.is_up {
-                // It broke while it was made; whoever broke it sees to it.
+                // It broke during the attempt. The break has scheduled another one.
                 return;
             }
             let sessions: Vec<_> = net.link(id).sinks.keys().copied().collect();
@@ -569,7 +568,7 @@ impl Sim {
         for waker in wakers {
             waker.wake();
         }
-        // What was missed is looked for (2).
+        // Messages may have been missed (2).
         for post in sinks {
             post.renewed();
         }
@@ -594,7 +593,7 @@ impl Sim {
         }
     }
 
-    /// The links of a process that died: the server hears nothing more, but for what is under way.
+    /// Closes the links of a crashed process. Messages in flight may still arrive.
     pub(crate) fn close_links(&self, host: HostId) {
         let mut net = self.net();
         for id in net.links_of(host) {

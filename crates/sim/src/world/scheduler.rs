@@ -1,10 +1,10 @@
 //! The scheduler: virtual time, and tasks of hosts that stop and die.
 //!
-//! Everything in the simulated world happens on one thread, in an order that the seed decides: of the tasks that
-//! could run, a random one does; when none can, time goes on to the next thing that is due.
+//! Everything happens on one thread, in an order drawn from the seed. A random one of the runnable tasks runs; if
+//! there is none, time advances to the next event.
 //!
-//! 1. What concerns a host that is stopped waits until it goes on, in its order; its clock goes on meanwhile.
-//! 2. What concerns a host that is dead does not happen.
+//! 1. Events of a stopped host wait until it resumes, in order. Its clock keeps running.
+//! 2. Events of a crashed host are discarded.
 
 use crate::world::time::{Clock, Instant};
 use futures_util::future::BoxFuture;
@@ -44,7 +44,7 @@ struct Host {
     clock: Clock,
     is_stopped: bool,
     is_dead: bool,
-    /// What waits until the host goes on (1).
+    /// Events that wait until the host resumes (1).
     inbox: VecDeque<Job>,
     stalled: Vec<usize>,
     live_tasks: u32,
@@ -78,7 +78,7 @@ impl Wake for TaskWaker {
     }
 }
 
-/// A task that is to be polled, apart from its place.
+/// A task to be polled, with its index.
 struct ReadyTask {
     at: usize,
     host: HostId,
@@ -86,17 +86,17 @@ struct ReadyTask {
     waker: Waker,
 }
 
-/// What is due next.
+/// The next event.
 enum NextEvent {
     /// This is to be done now.
     Do(Job),
-    /// A timer rang, or what was due is put off.
+    /// A timer fired, or the event was deferred.
     Done,
     /// Nothing before the limit.
     Nothing,
 }
 
-/// What a step of the world was.
+/// The result of a step.
 pub(crate) enum StepResult {
     /// A task of this host ran.
     Task(HostId),
@@ -209,7 +209,7 @@ impl Scheduler {
         for task in &mut state.tasks {
             tasks.extend(task.take_if(|task| task.host == host));
         }
-        // What they do when they are dropped is done by a dead host.
+        // Their destructors run as part of a crashed host.
         drop(state);
         drop((inbox, tasks));
     }
@@ -228,7 +228,7 @@ impl Scheduler {
         drop(left);
     }
 
-    /// Releasing one task run, or time go on to what is due next, but not beyond `limit`.
+    /// Runs one task, or advances time to the next event up to `limit`.
     pub(crate) fn step(&self, limit: Instant) -> StepResult {
         if let Some(ReadyTask { at, host, mut future, waker }) = self.pick() {
             let polled = future.as_mut().poll(&mut Context::from_waker(&waker));
@@ -286,7 +286,7 @@ impl Scheduler {
         drop(over);
     }
 
-    /// Goes on to what is due next.
+    /// Advances time to the next event.
     fn next_due(&self, limit: Instant) -> NextEvent {
         let mut state = self.state();
         let Some(Reverse((at, key))) = state.agenda.peek().copied().filter(|Reverse((at, _))| *at <= limit)
@@ -371,6 +371,6 @@ impl Drop for Sleep {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What is broken by a panic is not used after it: the run is over.
+    // A run ends at its first panic, so what a panic left inconsistent is not used.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

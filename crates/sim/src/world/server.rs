@@ -20,24 +20,24 @@ pub(crate) struct Server {
     pub(crate) is_up: bool,
     pub(crate) clock: Clock,
     pub(crate) locks: BTreeMap<LockId, LockState>,
-    /// Of what kind each lock is.
+    /// The kind of each lock.
     kinds: Vec<Kind>,
     pub(crate) sessions: Sessions,
-    /// By which link, in which generation of it, a session hears.
+    /// The link and its generation that receives a session's notifications.
     pub(crate) subscriptions: BTreeMap<SessionId, (LinkId, u64)>,
     replica: Option<Replica>,
 }
 
-/// Another server that is told everything, later.
+/// A replica that receives each update with a delay.
 #[derive(Default)]
 struct Replica {
     locks: BTreeMap<LockId, LockState>,
     sessions: Sessions,
-    /// What it has still to be told.
+    /// Updates that it has not applied yet.
     log: VecDeque<(Instant, ReplicaUpdate)>,
 }
 
-/// What a replica is told: how something is now.
+/// An update for a replica: the new state.
 enum ReplicaUpdate {
     Lock(LockId, Box<LockState>),
     Sessions(Sessions),
@@ -50,7 +50,7 @@ impl Server {
         Self { is_up: true, clock, locks, kinds, sessions, subscriptions, replica }
     }
 
-    /// Executes an operation, with a planted mutant or without one.
+    /// Executes an operation, with a mutant if given.
     pub(crate) fn execute(
         &mut self,
         now: Instant,
@@ -71,7 +71,7 @@ impl Server {
         done
     }
 
-    /// Takes all of several locks, or none, with a planted mutant or without one.
+    /// Acquires all of several locks or none, with a mutant if given.
     pub(crate) fn take_all(
         &mut self,
         now: Instant,
@@ -82,7 +82,7 @@ impl Server {
         for (lock, _) in asks {
             state(&mut self.locks, &self.kinds, *lock);
         }
-        // They are asked for in the order of their names, which is that of their limits.
+        // In order of their names, which is that of their ids.
         let wanted = self.locks.iter_mut().filter_map(|(lock, state)| {
             let (_, ask) = asks.iter().find(|(asked, _)| asked == lock)?;
             Some((state, ask))
@@ -101,7 +101,7 @@ impl Server {
         shares
     }
 
-    /// Executes an operation on sessions, with a planted mutant or without one.
+    /// Executes an operation on sessions, with a mutant if given.
     pub(crate) fn attend(&mut self, now: Instant, op: &SessionOp, mutant: Option<Mutant>) -> SessionReply {
         let now_ms = self.clock.reading_us(now) / 1000;
         let reply = match mutant {
@@ -114,14 +114,14 @@ impl Server {
         reply
     }
 
-    /// Loses everything; a replica is told so as well.
+    /// Loses all data, as does the replica.
     fn forget(&mut self) {
         self.locks.clear();
         self.sessions = Sessions::default();
         self.replica = self.replica.take().map(|_| Replica::default());
     }
 
-    /// The replica takes over, which knows what was before `told_until`.
+    /// The replica takes over with the updates before `told_until`.
     fn fail_over(&mut self, now: Instant, told_until: Instant, clock_differs_us: i64) {
         let Replica { mut locks, mut sessions, log } = self.replica.take().unwrap_or_default();
         for (_, told) in log.into_iter().take_while(|(at, _)| *at <= told_until) {
@@ -136,14 +136,14 @@ impl Server {
         self.clock.jump(now, clock_differs_us);
     }
 
-    /// What a client of another library does to take a lock: `SET name value NX PX lease` of a Mutex, and an entry of one
-    /// owner, with no field of ours, of a ReentrantMutex.
+    /// Acquires a lock as a client of another library does: `SET name value NX PX lease` for a Mutex; for a
+    /// ReentrantMutex an entry of one owner without our fields.
     fn set(&mut self, now: Instant, lock: LockId, value: &str, lease: Duration) -> bool {
         let now_ms = self.clock.reading_us(now) / 1000;
         let lease_ms = u64::try_from(lease.as_millis()).unwrap_or(1);
         let state = state(&mut self.locks, &self.kinds, lock);
         let stands = |there: &Value| there.expires_ms.is_none_or(|at_ms| at_ms >= now_ms);
-        // What he would put there is no Election, and would be in the way of it for ever.
+        // A foreign value is no Election, and would block it for ever.
         let takes_none = state.kind.is_shared() || state.kind == Kind::Election;
         if takes_none || !self.is_up || state.value.as_ref().is_some_and(stands) {
             return false;
@@ -166,7 +166,7 @@ fn state<'a>(locks: &'a mut BTreeMap<LockId, LockState>, kinds: &[Kind], lock: L
 }
 
 impl Sim {
-    /// The server goes down, and all links with it; says whether it was up.
+    /// Takes the server down with all its links. Returns whether it was up.
     pub(crate) fn server_down(self: &Arc<Self>) -> bool {
         if !mem::replace(&mut self.net().server.is_up, false) {
             return false;
@@ -186,8 +186,8 @@ impl Sim {
         self.note(&Event::Server(ServerEvent::Up { with_data }));
     }
 
-    /// After an outage a replica takes over that had been told nothing for `lag` before it. Its clock differs by less
-    /// than the outage: tokens are not promised to grow otherwise.
+    /// Fails over after an outage to a replica that lags by `lag`. The clocks differ by less than the outage; tokens
+    /// are not promised to grow otherwise.
     pub(crate) fn fail_over(&self, outage: Duration, lag: Duration) {
         let now = self.scheduler.now();
         let mut net = self.net();
@@ -212,7 +212,7 @@ impl Sim {
         self.note(&Event::Server(ServerEvent::Deleted(lock)));
     }
 
-    /// A stranger takes a lock that is free; says whether it was.
+    /// A foreign client acquires a free lock. Returns whether it was free.
     pub(crate) fn stranger_sets(&self, lock: LockId, value: &str, lease: Duration) -> bool {
         let now = self.scheduler.now();
         let is_set = self.net().server.set(now, lock, value, lease);
@@ -222,7 +222,7 @@ impl Sim {
         is_set
     }
 
-    /// A stranger deletes the key if it has its value.
+    /// A foreign client deletes the key if it has its value.
     pub(crate) fn stranger_deletes(&self, lock: LockId, value: &str) {
         if let Some(state) = self.net().server.locks.get_mut(&lock) {
             state.value.take_if(|there| match &there.content {

@@ -1,4 +1,4 @@
-//! The store as one process sees it: what goes over its link.
+//! The store of one process: its link to the server.
 
 use crate::event::{Event, HostEvent};
 use crate::world::Sim;
@@ -67,7 +67,7 @@ fn unreachable() -> Fault {
     Fault::new(FaultKind::Unreachable, Phase::Connect, "the simulated server")
 }
 
-/// The outcome, as far as it is of the right kind. The server answers no other command than it was asked.
+/// Extracts a response of the expected kind. The server never answers with another one.
 fn only<T>(outcome: Outcome<Response>, pick: impl FnOnce(Response) -> Option<T>) -> Outcome<T> {
     match outcome {
         Outcome::Done(answer) => match pick(answer) {

@@ -1,4 +1,4 @@
-//! True time, which nobody in the simulated world can read, and the clocks that try to tell it.
+//! True time, which no process can read, and the clocks that approximate it.
 
 use std::fmt;
 use std::ops::Add;
@@ -50,14 +50,14 @@ impl Clock {
         Self { set_at: Instant(0), set_to_us: us, ahead_ppm }
     }
 
-    /// What the clock shows.
+    /// The reading of the clock.
     pub fn reading_us(&self, at: Instant) -> u64 {
         let passed = i128::from(at.0) - i128::from(self.set_at.0);
         let shown = i128::from(self.set_to_us) + (passed * self.rate()).div_euclid(MILLION);
         u64::try_from(shown).unwrap_or(0)
     }
 
-    /// When the clock shows `us` for the first time, as long as nobody sets it.
+    /// When the clock shows `us` for the first time, unless it is set before.
     pub fn shows_at(&self, us: u64) -> Instant {
         let missing = (i128::from(us) - i128::from(self.set_to_us)) * MILLION;
         let passed = missing.div_euclid(self.rate()) + i128::from(missing.rem_euclid(self.rate()) > 0);

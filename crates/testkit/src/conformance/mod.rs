@@ -1,17 +1,17 @@
 //! What every store must do: one suite, which each of them passes unchanged.
 //!
-//! A store is put to the test as a [`Subject`]: something that makes handles to it, and perhaps moves its
+//! A store is put to the test as a [`StoreUnderTest`]: something that makes handles to it, and perhaps moves its
 //! clock or meddles with its keys. [`suite!`] makes a test of every case, so that a failure has a name.
 //!
 //! ```
 //! use futures_util::future::{BoxFuture, ready};
-//! use leasehold_store::{MemoryStore, Store};
-//! use leasehold_testkit::conformance::{self, Subject};
+//! use leasehold::store::{MemoryStore, Store};
+//! use leasehold_testkit::conformance::{self, StoreUnderTest};
 //! use std::sync::Arc;
 //!
 //! struct Memory(MemoryStore);
 //!
-//! impl Subject for Memory {
+//! impl StoreUnderTest for Memory {
 //!     fn store(&self) -> BoxFuture<'_, Arc<dyn Store>> {
 //!         Box::pin(ready(Arc::new(self.0.clone()) as Arc<dyn Store>))
 //!     }
@@ -34,33 +34,33 @@
 //! the tests of that store.
 
 pub mod cases;
-mod leaders;
-mod letters;
+mod client;
+mod fixture;
+mod inbox;
+mod leader;
 mod parts;
-mod peer;
 mod registry;
 mod rlock;
-mod scene;
-mod subject;
+mod store_under_test;
 mod workload;
 
 #[doc(inline)]
 pub use crate::conformance_suite as suite;
 pub use crate::random::Random;
-pub use leaders::said_of_leaders;
+pub use client::{CALL_TIMEOUT, Granted, LONG, Taken, TestClient};
+pub use fixture::{Fixture, run_case};
+pub use inbox::{GrantMessage, Inbox};
+pub use leader::leader_announcement;
 #[doc(hidden)]
 pub use leasehold_core::Kind;
-pub use letters::{Letter, Letters};
 pub use parts::parts;
-pub use peer::{Granted, LONG, PATIENCE, Peer, Taken};
 pub use rlock::rlock;
-pub use scene::{Scene, play};
-pub use subject::Subject;
-pub use workload::{Happening, Stranger, Workload};
+pub use store_under_test::StoreUnderTest;
+pub use workload::{ForeignWrite, Workload, WorkloadStep};
 
 /// Makes a `#[test]` of every case of the [conformance suite](crate::conformance), in a module for each kind of lock.
 ///
-/// The expression gives the [`Subject`] under test. It is evaluated once for each case, may `await`, and sees the names in
+/// The expression gives the [`StoreUnderTest`] under test. It is evaluated once for each case, may `await`, and sees the names in
 /// scope where the macro is called. A prefix selects kinds: `mutex:`, `reentrant:`, `election:`, `semaphore:`, `rwlock:`,
 /// `latch:` and `barrier:` select one kind, `exclusive:` the first three, `shared:` the other four.
 #[macro_export]

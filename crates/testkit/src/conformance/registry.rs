@@ -215,7 +215,7 @@ macro_rules! conformance_case {
         #[test]
         fn $case() {
             let kind = $crate::conformance::Kind::$kind;
-            $crate::conformance::play(kind, async { $subject }, $crate::conformance::cases::$case);
+            $crate::conformance::run_case(kind, async { $subject }, $crate::conformance::cases::$case);
         }
     };
     ($kind:ident [every $($rest:ident)*] $case:ident ($subject:expr)) => {

@@ -2,7 +2,7 @@
 //! beat, end, or are heard of no more; time, which stands still, jumps to the very end of something, or goes back; and
 //! strangers at its keys.
 //!
-//! It owns the choice, and knows what went before. It sends nothing: whoever plays a [`Happening`] does so to what he
+//! It owns the choice, and knows what went before. It sends nothing: whoever plays a [`WorkloadStep`] does so to what he
 //! compares.
 
 use super::Random;
@@ -16,7 +16,7 @@ use leasehold_core::{
 
 /// What happens next.
 #[derive(Debug, Clone)]
-pub enum Happening {
+pub enum WorkloadStep {
     /// An operation is sent.
     Sent(Op),
     /// An operation is sent, and once more.
@@ -24,12 +24,12 @@ pub enum Happening {
     /// An operation on the sessions of the store is sent.
     Attended(SessionOp),
     /// Somebody else does something to the keys.
-    Stranger(Stranger),
+    ForeignWrite(ForeignWrite),
 }
 
 /// What clients of other libraries and operators do to the keys of a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stranger {
+pub enum ForeignWrite {
     /// Another client takes the lock for so many milliseconds: as one that knows strings alone.
     Takes(u64),
     /// Another client takes the lock for ever: likewise.
@@ -95,16 +95,16 @@ impl Workload {
     }
 
     /// What happens next to a lock in this state.
-    pub fn happening(&mut self, state: &LockState) -> Happening {
+    pub fn happening(&mut self, state: &LockState) -> WorkloadStep {
         match self.random.below(24) {
-            0..=1 => Happening::Stranger(self.stranger(state)),
-            20..=23 => Happening::Attended(self.session_op()),
+            0..=1 => WorkloadStep::ForeignWrite(self.stranger(state)),
+            20..=23 => WorkloadStep::Attended(self.session_op()),
             // Late, or again.
-            2..=4 if !self.sent.is_empty() => Happening::Sent(self.random.pick(&self.sent).clone()),
+            2..=4 if !self.sent.is_empty() => WorkloadStep::Sent(self.random.pick(&self.sent).clone()),
             _ => {
                 let op = self.op(state);
                 self.sent.push(op.clone());
-                if self.random.below(8) == 0 { Happening::SentTwice(op) } else { Happening::Sent(op) }
+                if self.random.below(8) == 0 { WorkloadStep::SentTwice(op) } else { WorkloadStep::Sent(op) }
             }
         }
     }
@@ -153,7 +153,7 @@ impl Workload {
         }
     }
 
-    fn stranger(&self, state: &LockState) -> Stranger {
+    fn stranger(&self, state: &LockState) -> ForeignWrite {
         let lease_ms = *self.random.pick(&[1, 100, 5_000]);
         if self.kind == Kind::Reentrant
             && let Some(stranger) = self.redisson(state, lease_ms)
@@ -164,23 +164,23 @@ impl Workload {
         let others: Vec<_> = others.collect();
         match (self.random.below(11), self.kind.is_shared()) {
             (0, _) if self.kind.is_one_string() && self.random.below(4) == 0 => {
-                Stranger::TakesOther(lease_ms)
+                ForeignWrite::TakesOther(lease_ms)
             }
             // What several have would never be reached if it were taken away all the time.
-            (0..=3, true) if self.random.below(3) > 0 => Stranger::Persists,
-            (0 | 1, _) => Stranger::Takes(lease_ms),
-            (2 | 3, _) => Stranger::TakesForEver,
-            (4, _) => Stranger::DeletesLock,
-            (5 | 6, _) => Stranger::Persists,
-            (7, _) => Stranger::DeletesRecord,
-            (8, _) => Stranger::PutsList(lease_ms),
-            (9, _) => Stranger::PutsParts(*self.random.pick(&others), lease_ms),
-            _ => Stranger::PutsHash,
+            (0..=3, true) if self.random.below(3) > 0 => ForeignWrite::Persists,
+            (0 | 1, _) => ForeignWrite::Takes(lease_ms),
+            (2 | 3, _) => ForeignWrite::TakesForEver,
+            (4, _) => ForeignWrite::DeletesLock,
+            (5 | 6, _) => ForeignWrite::Persists,
+            (7, _) => ForeignWrite::DeletesRecord,
+            (8, _) => ForeignWrite::PutsList(lease_ms),
+            (9, _) => ForeignWrite::PutsParts(*self.random.pick(&others), lease_ms),
+            _ => ForeignWrite::PutsHash,
         }
     }
 
     /// What a client of Redisson's does to an `RLock`, more often than not as the owner that has it.
-    fn redisson(&self, state: &LockState, lease_ms: u64) -> Option<Stranger> {
+    fn redisson(&self, state: &LockState, lease_ms: u64) -> Option<ForeignWrite> {
         let entries = state.value.as_ref().and_then(|value| value.content.entries());
         let has_it =
             OWNERS.iter().find(|owner| entries.is_some_and(|entries| entries.owner.as_str() == **owner));
@@ -189,9 +189,9 @@ impl Workload {
             _ => *self.random.pick(&OWNERS),
         };
         match self.random.below(8) {
-            0 | 1 => Some(Stranger::Enters(owner, lease_ms)),
-            2 | 3 => Some(Stranger::Leaves(owner)),
-            4 => Some(Stranger::StaysForEver(owner)),
+            0 | 1 => Some(ForeignWrite::Enters(owner, lease_ms)),
+            2 | 3 => Some(ForeignWrite::Leaves(owner)),
+            4 => Some(ForeignWrite::StaysForEver(owner)),
             _ => None,
         }
     }
@@ -492,7 +492,7 @@ impl Workload {
     }
 }
 
-impl Stranger {
+impl ForeignWrite {
     /// Does it to the model.
     pub fn apply(self, state: &mut LockState, now_us: u64) {
         // What has expired is gone before, also if the clock goes back after that.

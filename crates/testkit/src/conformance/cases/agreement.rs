@@ -1,9 +1,9 @@
 //! Random operations on the store and on the model, which must agree.
 
 use crate::Random;
-use crate::conformance::Letter;
-use crate::conformance::peer::{Peer, millis};
-use crate::conformance::scene::Scene;
+use crate::conformance::GrantMessage;
+use crate::conformance::client::{TestClient, millis};
+use crate::conformance::fixture::Fixture;
 use leasehold_core::cohort::{BLOCK, Reserve};
 use leasehold_core::model::{Content, Entries, LockState, Value, everybody};
 use leasehold_core::{
@@ -21,14 +21,14 @@ const LEASES_S: [u64; 4] = [1_500, 2_500, 5_500, 86_500];
 const STEPS_S: [u64; 4] = [1_000, 2_000, 4_000, 100_000];
 const FOREIGN: [&str; 2] = ["their-token", "shared"];
 
-/// A thousand random operations of several sessions get the same replies and the same letters from the
+/// A thousand random operations of several sessions get the same replies and the same inbox from the
 /// store and from the model; times within a range, tokens in the same order.
-pub async fn a_thousand_operations_agree_with_the_model(scene: &Scene) {
+pub async fn a_thousand_operations_agree_with_the_model(fixture: &Fixture) {
     // What several stores say together is no state of the model's: who answers late is behind the others.
-    scene.peer().await.needs_queue().await;
+    fixture.client().await.needs_queue().await;
     for _ in 0..4 {
-        let peers = scene.peers::<4>().await.map(|peer| peer.at(&scene.lock));
-        let mut contest = Contest::new(scene, peers);
+        let clients = fixture.clients::<4>().await.map(|client| client.at(&fixture.lock));
+        let mut contest = Contest::new(fixture, clients);
         for step in 0..250 {
             contest.step(step).await;
         }
@@ -38,9 +38,9 @@ pub async fn a_thousand_operations_agree_with_the_model(scene: &Scene) {
 
 /// One lock in both worlds.
 struct Contest<'a> {
-    scene: &'a Scene,
+    fixture: &'a Fixture,
     lock: Lock,
-    peers: [Peer; 4],
+    clients: [TestClient; 4],
     claims: Vec<(usize, Claim)>,
     /// What part each of them asks for, so that a look asks for the same again.
     portions: Vec<Portion>,
@@ -51,27 +51,27 @@ struct Contest<'a> {
     /// Each token of the model, and the store's.
     tokens: BTreeMap<FencingToken, FencingToken>,
     /// What the model posted, a session.
-    posted: BTreeMap<usize, Vec<Letter>>,
+    posted: BTreeMap<usize, Vec<GrantMessage>>,
     /// Of which holds it said to whom that others ask for them.
     wanted: BTreeMap<usize, Vec<FencingToken>>,
 }
 
 impl<'a> Contest<'a> {
-    fn new(scene: &'a Scene, peers: [Peer; 4]) -> Self {
-        let lock = scene.another_lock();
-        let peers = peers.map(|peer| peer.at(&lock));
-        let claims = peers.iter().enumerate().flat_map(|(who, peer)| {
+    fn new(fixture: &'a Fixture, clients: [TestClient; 4]) -> Self {
+        let lock = fixture.another_lock();
+        let clients = clients.map(|client| client.at(&lock));
+        let claims = clients.iter().enumerate().flat_map(|(who, client)| {
             // Where there are owners, the second is the same one again, and the third one that all share.
-            let first = peer.claim();
-            [(who, peer.again(&first)), (who, first), (who, peer.claim_with("shared"))]
+            let first = client.claim();
+            [(who, client.again(&first)), (who, first), (who, client.claim_with("shared"))]
         });
         let claims: Vec<_> = claims.collect();
-        let portions = claims.iter().map(|_| any_portion(lock.kind, &scene.random)).collect();
+        let portions = claims.iter().map(|_| any_portion(lock.kind, &fixture.random)).collect();
         let model = LockState::new(lock.kind);
         Self {
-            scene,
+            fixture,
             lock,
-            peers,
+            clients,
             claims,
             portions,
             model,
@@ -84,7 +84,7 @@ impl<'a> Contest<'a> {
     }
 
     async fn step(&mut self, step: u32) {
-        let random = self.scene.random.clone();
+        let random = self.fixture.random.clone();
         match random.below(24) {
             0 => self.pass(Duration::from_secs(*random.pick(&STEPS_S))).await,
             1 => self.delete().await,
@@ -95,7 +95,7 @@ impl<'a> Contest<'a> {
         if random.below(3) == 0 {
             let index = usize::try_from(random.below(self.claims.len() as u64)).unwrap_or(0);
             let (who, claim) = &mut self.claims[index];
-            let hold = self.peers[*who].claim().hold;
+            let hold = self.clients[*who].claim().hold;
             *claim = Claim { hold, value: claim.value.clone() };
             self.portions[index] = any_portion(self.lock.kind, &random);
         }
@@ -107,14 +107,14 @@ impl<'a> Contest<'a> {
     }
 
     async fn pass(&mut self, by: Duration) {
-        if self.scene.moves_clock() {
-            self.scene.pass(by).await;
+        if self.fixture.moves_clock() {
+            self.fixture.pass(by).await;
             self.moved += by;
         }
     }
 
     async fn delete(&mut self) {
-        if let Some(deleted) = self.scene.subject.delete_key(&self.lock) {
+        if let Some(deleted) = self.fixture.subject.delete_key(&self.lock) {
             deleted.await;
             self.model.value = None;
         }
@@ -123,7 +123,7 @@ impl<'a> Contest<'a> {
     async fn put_foreign(&mut self, random: &Random) {
         let value = *random.pick(&FOREIGN);
         let expiry = (random.below(2) == 0).then(|| Duration::from_secs(*random.pick(&LEASES_S)));
-        if let Some(put) = self.scene.subject.put_foreign(&self.lock, value, expiry) {
+        if let Some(put) = self.fixture.subject.put_foreign(&self.lock, value, expiry) {
             put.await;
             let expires_ms = expiry.map(|expiry| self.now_us() / 1000 + millis(expiry));
             self.model.value = Some(Value { content: foreign(self.lock.kind, value), expires_ms });
@@ -134,39 +134,43 @@ impl<'a> Contest<'a> {
         let (who, op) = self.any_op(random);
         let (expected, wakes) = self.model.apply(self.now_us(), &op, &everybody);
         for wake in wakes {
-            let to = self.peers.iter().position(|peer| peer.session == wake.to()).expect("one of the peers");
+            let to = self
+                .clients
+                .iter()
+                .position(|client| client.session == wake.to())
+                .expect("one of the clients");
             match wake {
                 Wake::Grant { to: session, nonce, fence } => {
-                    self.posted.entry(to).or_default().push(Letter { to: session, nonce, fence });
+                    self.posted.entry(to).or_default().push(GrantMessage { to: session, nonce, fence });
                 }
                 Wake::Wanted { fence, .. } => self.wanted.entry(to).or_default().push(fence),
                 _ => {}
             }
         }
-        let found = self.peers[who].execute(&op).await;
+        let found = self.clients[who].execute(&op).await;
         assert!(
             self.same_reply(&expected, &found),
             "step {step}: {op:#?}\nmodel: {expected:#?}\nstore: {found:#?}"
         );
     }
 
-    /// Letters may be under way for a while; what the model posted has to come, and nothing else.
+    /// Inbox may be under way for a while; what the model posted has to come, and nothing else.
     async fn compare_letters(&mut self) {
-        for who in 0..self.peers.len() {
-            let found = self.scene.letters_so_far(&self.peers[who]).await;
+        for who in 0..self.clients.len() {
+            let found = self.fixture.letters_so_far(&self.clients[who]).await;
             let expected = self.posted.remove(&who).unwrap_or_default();
-            let nonces = |wakes: &[Letter]| wakes.iter().map(|wake| wake.nonce).collect::<Vec<_>>();
-            assert_eq!(nonces(&found), nonces(&expected), "the letters to peer {who}");
+            let nonces = |wakes: &[GrantMessage]| wakes.iter().map(|wake| wake.nonce).collect::<Vec<_>>();
+            assert_eq!(nonces(&found), nonces(&expected), "the inbox to client {who}");
             for (expected, found) in expected.iter().zip(&found) {
                 assert!(self.same_token(expected.fence, found.fence), "{found:?}, model: {expected:?}");
             }
-            // They come by the same way, and before the last letter.
-            let found = self.peers[who].letters.take_wanted();
+            // They come by the same way, and before the last message.
+            let found = self.clients[who].inbox.take_wanted();
             let expected = self.wanted.remove(&who).unwrap_or_default();
             assert_eq!(
                 found.len(),
                 expected.len(),
-                "the notes to peer {who}: {found:?}, model: {expected:?}"
+                "the notes to client {who}: {found:?}, model: {expected:?}"
             );
             for (expected, found) in expected.into_iter().zip(found) {
                 assert!(self.same_token(expected, found), "a note: {found:?}, model: {expected:?}");
@@ -218,10 +222,10 @@ impl<'a> Contest<'a> {
 
     fn any_ask(&self, who: usize, claim: &Claim, random: &Random) -> Acquire {
         let lease = || Duration::from_secs(*random.pick(&LEASES_S));
-        let peer = &self.peers[who];
+        let client = &self.clients[who];
         let at = self.claims.iter().position(|(_, known)| known == claim);
         let portion = self.portions[at.unwrap_or(0)];
-        let mut ask = Acquire { portion, ..peer.look(claim, lease(), lease()) };
+        let mut ask = Acquire { portion, ..client.look(claim, lease(), lease()) };
         if random.below(4) == 0 {
             ask.queue = None;
         }

@@ -1,7 +1,7 @@
 //! Calls: their order, their deadlines, and what is left when they are dropped.
 
-use crate::conformance::peer::{LONG, PATIENCE, Peer, millis};
-use crate::conformance::scene::Scene;
+use crate::conformance::client::{CALL_TIMEOUT, LONG, TestClient, millis};
+use crate::conformance::fixture::Fixture;
 use futures_util::FutureExt as _;
 use leasehold_core::{Acquired, Claim, Extend, Extended, Fate, Inspect, Op, Pass, Release, Reply};
 use leasehold_store::Outcome;
@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 const SLACK: Duration = Duration::from_secs(2);
 
 /// Many operations in one go: each outcome is at the place of its operation.
-pub async fn outcomes_come_in_the_order_of_operations(scene: &Scene) {
-    let a = scene.peer().await;
+pub async fn outcomes_come_in_the_order_of_operations(fixture: &Fixture) {
+    let a = fixture.client().await;
     let mut ops = Vec::new();
     for n in 0..60_u64 {
-        let at = a.at(&scene.another_lock());
+        let at = a.at(&fixture.another_lock());
         let claim = at.take(LONG).await;
         let op = match n % 4 {
             0 => Op::Extend(Extend { claim, lease_ms: 1, keep_record: n % 8 == 0, reserve: None }),
@@ -27,7 +27,7 @@ pub async fn outcomes_come_in_the_order_of_operations(scene: &Scene) {
         };
         ops.push((at.lock, op));
     }
-    let outcomes = a.store.execute_all(&ops, PATIENCE).await;
+    let outcomes = a.store.execute_all(&ops, CALL_TIMEOUT).await;
     assert_eq!(outcomes.len(), ops.len());
     for (n, outcome) in outcomes.iter().enumerate() {
         let Outcome::Done(reply) = outcome else { panic!("operation {n}: {outcome:?}") };
@@ -39,25 +39,25 @@ pub async fn outcomes_come_in_the_order_of_operations(scene: &Scene) {
         };
         assert!(right, "operation {n}: {reply:?}");
     }
-    assert!(a.store.execute_all(&[], PATIENCE).await.is_empty());
+    assert!(a.store.execute_all(&[], CALL_TIMEOUT).await.is_empty());
 }
 
 /// Row 4: a call whose future is dropped at any await leaves nothing but what sending it again finds, and
 /// a store that works.
-pub async fn a_dropped_call_leaves_the_store_usable(scene: &Scene) {
-    let [a, b] = scene.peers().await;
+pub async fn a_dropped_call_leaves_the_store_usable(fixture: &Fixture) {
+    let [a, b] = fixture.clients().await;
     for polls in 0..6 {
         let claim = a.claim();
         let acquire = Op::Acquire(a.look(&claim, LONG, LONG));
-        drop_after(polls, a.store.execute(&a.lock, &acquire, PATIENCE)).await;
+        drop_after(polls, a.store.execute(&a.lock, &acquire, CALL_TIMEOUT)).await;
         let claim = a.granted_after_all(&a.look(&claim, LONG, LONG)).await;
         let release = Op::Release(Release { claim: claim.clone(), pass: Pass::Grant, next: None });
-        drop_after(polls, a.store.execute(&a.lock, &release, PATIENCE)).await;
+        drop_after(polls, a.store.execute(&a.lock, &release, CALL_TIMEOUT)).await;
         let found = a.release(&claim).await.found;
         assert!(matches!(found, Fate::Held | Fate::Ended(_)), "{found:?}");
         let ops: Vec<_> =
             (0..3).map(|_| (a.lock.clone(), Op::Inspect(Inspect { claim: None, in_full: false }))).collect();
-        drop_after(polls, a.store.execute_all(&ops, PATIENCE)).await;
+        drop_after(polls, a.store.execute_all(&ops, CALL_TIMEOUT)).await;
         let mine = b.take(LONG).await;
         b.release(&mine).await;
         let inspection = a.inspect().await;
@@ -67,8 +67,8 @@ pub async fn a_dropped_call_leaves_the_store_usable(scene: &Scene) {
 
 /// Row 40: a call ends within its time, whatever it was given; what became of it is found by sending it
 /// again.
-pub async fn a_call_ends_by_its_deadline(scene: &Scene) {
-    let a = scene.peer().await;
+pub async fn a_call_ends_by_its_deadline(fixture: &Fixture) {
+    let a = fixture.client().await;
     for within in
         [Duration::ZERO, Duration::from_micros(50), Duration::from_millis(1), Duration::from_secs(5)]
     {
@@ -87,18 +87,18 @@ pub async fn a_call_ends_by_its_deadline(scene: &Scene) {
         a.release(&claim).await;
     }
     let start = Instant::now();
-    let session = scene.peer_without_mailbox().await;
+    let session = fixture.peer_without_mailbox().await;
     let opened = a
         .store
-        .open_mailbox(a.place(), session.session, session.letters.clone(), Duration::from_micros(1))
+        .open_mailbox(a.place(), session.session, session.inbox.clone(), Duration::from_micros(1))
         .await;
     assert!(start.elapsed() < SLACK, "the mailbox was opened after {:?}: {opened:?}", start.elapsed());
     a.store.close_mailbox(a.place(), session.session);
 }
 
 /// A sibling, which the keeper has, works on another thread with a runtime of its own, and goes with it.
-pub async fn a_sibling_works_on_another_thread(scene: &Scene) {
-    let a = scene.peer().await;
+pub async fn a_sibling_works_on_another_thread(fixture: &Fixture) {
+    let a = fixture.client().await;
     let claim = a.take(LONG).await;
     assert_eq!(extend_elsewhere(&a, &claim).await, Extended::Extended);
     assert!(a.remaining_ms().await > millis(LONG));
@@ -107,8 +107,8 @@ pub async fn a_sibling_works_on_another_thread(scene: &Scene) {
 }
 
 /// Extends a hold by a fresh sibling of the store, as a keeper on its own thread.
-async fn extend_elsewhere(peer: &Peer, claim: &Claim) -> Extended {
-    let (keeper, claim) = (Peer { store: peer.store.sibling(), ..peer.clone() }, claim.clone());
+async fn extend_elsewhere(client: &TestClient, claim: &Claim) -> Extended {
+    let (keeper, claim) = (TestClient { store: client.store.sibling(), ..client.clone() }, claim.clone());
     let thread = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.expect("a runtime needs no more than memory");

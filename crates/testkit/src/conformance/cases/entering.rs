@@ -1,8 +1,8 @@
 //! Entering again: who may, what counts, and what is left of it.
 
 use super::sessions::{keeps, lapses};
-use crate::conformance::peer::{LONG, Peer, entered, millis};
-use crate::conformance::scene::{Scene, not_applicable};
+use crate::conformance::client::{LONG, TestClient, entered, millis};
+use crate::conformance::fixture::{Fixture, not_applicable};
 use leasehold_core::{
     Acquire, Acquired, Ended, Evicted, Extended, Fate, Freed, Kind, Life, Lock, Op, Pass, Refused, Reply,
     Seen,
@@ -11,8 +11,8 @@ use std::time::Duration;
 
 /// R4: the same owner enters at once, from any process; another never does. He is told how often he has it, and all that
 /// he has is by one token.
-pub async fn the_same_owner_enters_at_once(scene: &Scene) {
-    let [a, b, c] = scene.peers().await;
+pub async fn the_same_owner_enters_at_once(fixture: &Fixture) {
+    let [a, b, c] = fixture.clients().await;
     let (outer, inner) = (a.claim_with("trace-7"), b.claim_with("trace-7"));
     let first = a.granted(&a.ask(&outer, LONG)).await;
     let second = b.granted(&b.ask(&inner, LONG)).await;
@@ -22,15 +22,15 @@ pub async fn the_same_owner_enters_at_once(scene: &Scene) {
         assert_eq!(holder.owner, outer.value);
         assert_eq!((holder.count, holder.fence, holder.label), (2, Some(first.fence), Some(a.label())));
     }
-    for (peer, claim) in [(&a, &outer), (&b, &inner)] {
-        assert_eq!(peer.fate(claim).await, Fate::Held);
+    for (client, claim) in [(&a, &outer), (&b, &inner)] {
+        assert_eq!(client.fate(claim).await, Fate::Held);
     }
 }
 
 /// Row 2: an entry that is sent again counts once, and so does its release. Whoever sends that again is told the same of
 /// what is left.
-pub async fn a_resent_entry_counts_once(scene: &Scene) {
-    let [a, b] = scene.peers().await;
+pub async fn a_resent_entry_counts_once(fixture: &Fixture) {
+    let [a, b] = fixture.clients().await;
     let outer = a.claim();
     let inner = a.again(&outer);
     a.granted(&a.ask(&outer, LONG)).await;
@@ -50,16 +50,16 @@ pub async fn a_resent_entry_counts_once(scene: &Scene) {
 
 /// R11 and R16: the lock is free after as many releases as acquires, in whatever order; the release tells apart what is
 /// still held, what is free, and what is not yours.
-pub async fn a_release_tells_what_is_left(scene: &Scene) {
-    let [a, b, c] = scene.peers().await;
+pub async fn a_release_tells_what_is_left(fixture: &Fixture) {
+    let [a, b, c] = fixture.clients().await;
     let outer = a.claim();
     let (middle, inner) = (b.again(&outer), a.again(&outer));
-    for (peer, claim) in [(&a, &outer), (&b, &middle), (&a, &inner)] {
-        peer.granted(&peer.ask(claim, LONG)).await;
+    for (client, claim) in [(&a, &outer), (&b, &middle), (&a, &inner)] {
+        client.granted(&client.ask(claim, LONG)).await;
     }
     if !c.store.has_queue() {
-        for (peer, claim, left) in [(&a, &outer, 2), (&a, &inner, 1), (&b, &middle, 0)] {
-            let released = peer.release(claim).await;
+        for (client, claim, left) in [(&a, &outer, 2), (&a, &inner, 1), (&b, &middle, 0)] {
+            let released = client.release(claim).await;
             assert_eq!((released.found, released.left), (Fate::Held, left));
         }
     }
@@ -67,23 +67,23 @@ pub async fn a_release_tells_what_is_left(scene: &Scene) {
     let strange = c.release(&c.claim()).await;
     assert_eq!((strange.found, strange.left), (Fate::Superseded, 0));
     assert_eq!(strange.holder.map(|holder| (holder.owner, holder.count)), Some((outer.value.clone(), 3)));
-    for (peer, claim, left) in [(&a, &outer, 2), (&a, &inner, 1)] {
-        let released = peer.release(claim).await;
+    for (client, claim, left) in [(&a, &outer, 2), (&a, &inner, 1)] {
+        let released = client.release(claim).await;
         assert_eq!((released.found, released.left), (Fate::Held, left));
         assert_eq!(c.fate(&waiting).await, Fate::Queued);
         c.taken(&c.ask(&waiting, LONG)).await;
         assert_eq!(count(&c).await, left);
     }
-    assert_eq!(scene.letters_so_far(&c).await, [], "nobody is woken before the last");
+    assert_eq!(fixture.letters_so_far(&c).await, [], "nobody is woken before the last");
     let released = b.release(&middle).await;
     assert_eq!((released.found, released.left), (Fate::Held, 0));
-    assert_eq!(c.letter().await.nonce, nonce);
+    assert_eq!(c.message().await.nonce, nonce);
     assert_eq!(c.fate(&waiting).await, Fate::Held);
 }
 
 /// A release by a hold that is none of those takes none of them, also one of the same owner's.
-pub async fn a_release_by_none_of_the_holds_takes_none(scene: &Scene) {
-    let [a, b] = scene.peers().await;
+pub async fn a_release_by_none_of_the_holds_takes_none(fixture: &Fixture) {
+    let [a, b] = fixture.clients().await;
     let outer = a.claim();
     let inner = a.again(&outer);
     a.granted(&a.ask(&outer, LONG)).await;
@@ -97,31 +97,31 @@ pub async fn a_release_by_none_of_the_holds_takes_none(scene: &Scene) {
 }
 
 /// R10: whoever enters again shortens nothing, and is told the longest lease that was asked for.
-pub async fn an_entry_shortens_nothing(scene: &Scene) {
-    let [a, b] = scene.peers().await;
+pub async fn an_entry_shortens_nothing(fixture: &Fixture) {
+    let [a, b] = fixture.clients().await;
     let outer = a.claim();
     a.granted(&a.ask(&outer, LONG)).await;
     assert_eq!(a.extend(&outer, LONG * 4).await, Extended::Extended);
     let inner = b.again(&outer);
-    let granted = b.granted(&b.ask(&inner, scene.short())).await;
+    let granted = b.granted(&b.ask(&inner, fixture.short())).await;
     assert_eq!(entered(&granted).lease_ms, millis(LONG * 4), "the longest that was asked for");
-    assert!(granted.remaining_ms <= millis(scene.short()), "it lasts as it was asked for: {granted:?}");
+    assert!(granted.remaining_ms <= millis(fixture.short()), "it lasts as it was asked for: {granted:?}");
     assert!(b.remaining_ms().await > millis(LONG * 4) - 60_000);
     assert_eq!(b.release(&inner).await.left, 1);
     assert!(b.remaining_ms().await > millis(LONG * 4) - 60_000, "nor does its release");
-    scene.pass(scene.short() + Duration::from_millis(2)).await;
+    fixture.pass(fixture.short() + Duration::from_millis(2)).await;
     assert_eq!(a.fate(&outer).await, Fate::Held);
 }
 
 /// Each hold ends by itself: what is over counts no more, and what is left is none the shorter.
-pub async fn each_hold_ends_by_itself(scene: &Scene) {
-    let [a, b] = scene.peers().await;
+pub async fn each_hold_ends_by_itself(fixture: &Fixture) {
+    let [a, b] = fixture.clients().await;
     let outer = a.claim();
     let inner = a.again(&outer);
     a.granted(&a.ask(&inner, LONG)).await;
-    a.granted(&a.ask(&outer, scene.short())).await;
-    scene.pass(scene.short() + Duration::from_millis(2)).await;
-    scene.until("the first lease ends", async || count(&b).await == 1).await;
+    a.granted(&a.ask(&outer, fixture.short())).await;
+    fixture.pass(fixture.short() + Duration::from_millis(2)).await;
+    fixture.until("the first lease ends", async || count(&b).await == 1).await;
     assert_eq!(a.fate(&outer).await, Fate::Vanished);
     assert_eq!(a.extend(&outer, LONG).await, Extended::NotHeld);
     let late = a.release(&outer).await;
@@ -133,40 +133,40 @@ pub async fn each_hold_ends_by_itself(scene: &Scene) {
 
 /// Rows 1, 2 and 4: a ghost, which was granted and of which nobody knows, ends by its own lease, whatever else its owner
 /// does: it leaves no count.
-pub async fn a_ghost_leaves_no_count(scene: &Scene) {
-    let [a, b] = scene.peers().await;
+pub async fn a_ghost_leaves_no_count(fixture: &Fixture) {
+    let [a, b] = fixture.clients().await;
     let outer = a.claim();
-    a.granted(&a.ask(&outer, scene.short())).await;
+    a.granted(&a.ask(&outer, fixture.short())).await;
     a.extend(&outer, LONG).await;
-    a.granted(&a.ask(&a.again(&outer), scene.short())).await;
-    scene.pass(scene.short() / 2).await;
+    a.granted(&a.ask(&a.again(&outer), fixture.short())).await;
+    fixture.pass(fixture.short() / 2).await;
     let inner = a.again(&outer);
-    a.granted(&a.ask(&inner, scene.short())).await;
+    a.granted(&a.ask(&inner, fixture.short())).await;
     a.extend(&inner, LONG).await;
     a.extend(&outer, LONG).await;
     a.release(&inner).await;
-    scene.pass(scene.short() / 2 + Duration::from_millis(2)).await;
-    scene.until("the ghost is gone", async || count(&b).await == 1).await;
+    fixture.pass(fixture.short() / 2 + Duration::from_millis(2)).await;
+    fixture.until("the ghost is gone", async || count(&b).await == 1).await;
     assert_eq!(a.release(&outer).await.left, 0);
     b.take(LONG).await;
 }
 
 /// The same where the ghost is all that is left: the first who waits has the lock after its lease.
-pub async fn a_ghost_alone_does_not_keep_the_lock(scene: &Scene) {
-    let [a, b] = scene.peers().await;
+pub async fn a_ghost_alone_does_not_keep_the_lock(fixture: &Fixture) {
+    let [a, b] = fixture.clients().await;
     let outer = a.claim();
     a.granted(&a.ask(&outer, LONG)).await;
-    a.granted(&a.ask(&a.again(&outer), scene.short())).await;
+    a.granted(&a.ask(&a.again(&outer), fixture.short())).await;
     assert_eq!(a.release(&outer).await.left, 1);
     let (claim, _) = b.enqueue().await;
-    assert!(b.remaining_ms().await <= millis(scene.short()), "nobody is told to wait for longer");
-    scene.outlast(scene.short(), &a).await;
+    assert!(b.remaining_ms().await <= millis(fixture.short()), "nobody is told to wait for longer");
+    fixture.outlast(fixture.short(), &a).await;
     b.granted(&b.look(&claim, LONG, LONG)).await;
 }
 
 /// Whoever waits is passed by re-entry alone; and who waits as an owner that has got the lock enters by his next look.
-pub async fn only_an_entry_passes_the_queue(scene: &Scene) {
-    let [a, b, c, d] = scene.peers().await;
+pub async fn only_an_entry_passes_the_queue(fixture: &Fixture) {
+    let [a, b, c, d] = fixture.clients().await;
     let outer = a.claim();
     a.granted(&a.ask(&outer, LONG)).await;
     let (first, nonce) = b.enqueue().await;
@@ -178,19 +178,19 @@ pub async fn only_an_entry_passes_the_queue(scene: &Scene) {
     assert_eq!(a.inspect().await.waiting, 3);
     a.release(&inner).await;
     a.release(&outer).await;
-    assert_eq!(b.letter().await.nonce, nonce);
+    assert_eq!(b.message().await.nonce, nonce);
     a.taken(&a.ask(&a.again(&outer), LONG)).await;
     let granted = d.granted(&d.look(&last, LONG, LONG)).await;
     assert_eq!(entered(&granted).count, 2);
     assert_eq!(a.inspect().await.waiting, 1, "he has left the queue");
-    assert_eq!(scene.letters_so_far(&c).await, []);
+    assert_eq!(fixture.letters_so_far(&c).await, []);
 }
 
 /// A release that acquires in the same step lets the same owner enter again where he has the lock yet, whatever becomes of
 /// a lock that is free; and sent again, it is one.
-pub async fn a_release_that_acquires_enters_again(scene: &Scene) {
+pub async fn a_release_that_acquires_enters_again(fixture: &Fixture) {
     for pass in [Pass::Grant, Pass::Free] {
-        let a = scene.peer().await.at(&scene.another_lock());
+        let a = fixture.client().await.at(&fixture.another_lock());
         let outer = a.claim();
         let (inner, next) = (a.again(&outer), a.again(&outer));
         a.granted(&a.ask(&outer, LONG)).await;
@@ -207,8 +207,8 @@ pub async fn a_release_that_acquires_enters_again(scene: &Scene) {
 }
 
 /// One tenure has one token, and the next a greater one.
-pub async fn one_tenure_has_one_token(scene: &Scene) {
-    let [a, b] = scene.peers().await;
+pub async fn one_tenure_has_one_token(fixture: &Fixture) {
+    let [a, b] = fixture.clients().await;
     let mut last = None;
     for _ in 0..3 {
         let outer = a.claim();
@@ -226,12 +226,12 @@ pub async fn one_tenure_has_one_token(scene: &Scene) {
 }
 
 /// A process dies: what lives with its session is taken, and what its owner has by others stays.
-pub async fn a_dead_process_loses_its_part(scene: &Scene) {
-    let [a, b, c, watch] = scene.peers().await;
+pub async fn a_dead_process_loses_its_part(fixture: &Fixture) {
+    let [a, b, c, watch] = fixture.clients().await;
     if !lapses(&a) {
         return;
     }
-    a.begin(scene.short()).await;
+    a.begin(fixture.short()).await;
     b.begin(LONG).await;
     c.begin(LONG).await;
     let (dead, living, detached) =
@@ -240,39 +240,39 @@ pub async fn a_dead_process_loses_its_part(scene: &Scene) {
     b.granted(&b.ask(&living, LONG)).await;
     a.granted(&Acquire { life: Life::Lease, ..a.ask(&detached, LONG) }).await;
     let (waiting, _) = c.enqueue().await;
-    scene.outlive(scene.short(), &a).await;
+    fixture.outlive(fixture.short(), &a).await;
     assert_eq!(watch.evict(a.session).await, Evicted::Gone { hold: Some(fence), place: false });
     assert_eq!(watch.evict(a.session).await, Evicted::Gone { hold: None, place: false }, "once");
     assert_eq!(a.fate(&dead).await, Fate::Ended(Ended::Evicted));
     assert_eq!(a.extend(&dead, LONG).await, Extended::NotHeld);
-    for (peer, claim) in [(&b, &living), (&a, &detached)] {
-        assert_eq!(peer.fate(claim).await, Fate::Held);
+    for (client, claim) in [(&b, &living), (&a, &detached)] {
+        assert_eq!(client.fate(claim).await, Fate::Held);
     }
     assert_eq!((count(&c).await, c.fate(&waiting).await), (2, Fate::Queued));
 }
 
 /// Force ends all that an owner has, and tells each process of it once.
-pub async fn a_forced_release_ends_all_of_an_owner(scene: &Scene) {
-    let [a, b, c, person] = scene.peers().await;
+pub async fn a_forced_release_ends_all_of_an_owner(fixture: &Fixture) {
+    let [a, b, c, person] = fixture.clients().await;
     if !keeps(&a) {
         return;
     }
-    for peer in [&a, &b, &c] {
-        peer.begin(LONG).await;
+    for client in [&a, &b, &c] {
+        client.begin(LONG).await;
     }
     let (outer, inner, other) = (a.claim_with("trace-7"), a.claim_with("trace-7"), b.claim_with("trace-7"));
     let mut fence = None;
-    for (peer, claim) in [(&a, &outer), (&a, &inner), (&b, &other)] {
-        fence = Some(peer.granted(&peer.ask(claim, LONG)).await.fence);
+    for (client, claim) in [(&a, &outer), (&a, &inner), (&b, &other)] {
+        fence = Some(client.granted(&client.ask(claim, LONG)).await.fence);
     }
     let fence = fence.expect("it was granted");
     let (waiting, nonce) = c.enqueue().await;
     assert_eq!(person.free(Seen::Hold(fence)).await, Freed::Freed);
     assert_eq!((a.freed().await, b.freed().await), (fence, fence));
-    assert_eq!(c.letter().await.nonce, nonce);
-    for (peer, claim) in [(&a, &outer), (&a, &inner), (&b, &other)] {
-        assert_eq!(peer.extend(claim, LONG).await, Extended::NotHeld);
-        assert_ne!(peer.release(claim).await.found, Fate::Held);
+    assert_eq!(c.message().await.nonce, nonce);
+    for (client, claim) in [(&a, &outer), (&a, &inner), (&b, &other)] {
+        assert_eq!(client.extend(claim, LONG).await, Extended::NotHeld);
+        assert_ne!(client.release(claim).await.found, Fate::Held);
     }
     assert_eq!(c.fate(&waiting).await, Fate::Held);
     assert_eq!(count(&person).await, 1);
@@ -281,10 +281,10 @@ pub async fn a_forced_release_ends_all_of_an_owner(scene: &Scene) {
 
 /// R9 and R11: a client of another library and a process of ours have one owner. Each counts, and neither frees what the
 /// other has.
-pub async fn a_stranger_of_the_same_owner_counts(scene: &Scene) {
-    let [a, b] = scene.peers().await;
+pub async fn a_stranger_of_the_same_owner_counts(fixture: &Fixture) {
+    let [a, b] = fixture.clients().await;
     let theirs = "6f1c0b0e-8f5e-4b0a-9a53-0d7e6a9f4c11:58";
-    let Some(put) = scene.subject.put_foreign(&scene.lock, theirs, Some(LONG)) else {
+    let Some(put) = fixture.subject.put_foreign(&fixture.lock, theirs, Some(LONG)) else {
         return not_applicable("key to set");
     };
     put.await;
@@ -295,24 +295,24 @@ pub async fn a_stranger_of_the_same_owner_counts(scene: &Scene) {
         (Some(theirs), 1)
     );
     let claim = a.claim_with(theirs);
-    let granted = a.granted(&a.ask(&claim, scene.short())).await;
-    assert_eq!((entered(&granted).count, entered(&granted).lease_ms), (2, millis(scene.short())));
+    let granted = a.granted(&a.ask(&claim, fixture.short())).await;
+    assert_eq!((entered(&granted).count, entered(&granted).lease_ms), (2, millis(fixture.short())));
     assert!(b.remaining_ms().await > millis(LONG) - 60_000, "it is not shortened");
     let holder = b.inspect().await.holder.expect("it is held");
     assert_eq!((holder.count, holder.fence), (2, Some(granted.fence)));
     let released = a.release(&claim).await;
     assert_eq!((released.found, released.left), (Fate::Held, 1));
     assert!(b.taken(&b.ask(&b.claim(), LONG)).await.holder.is_some_and(|holder| holder.is_stranger()));
-    let again = a.granted(&a.ask(&a.claim_with(theirs), scene.short())).await;
+    let again = a.granted(&a.ask(&a.claim_with(theirs), fixture.short())).await;
     assert!(again.fence > granted.fence, "nothing of ours was held meanwhile");
-    scene.pass(scene.short() + Duration::from_millis(2)).await;
-    scene.until("ours is over", async || count(&b).await == 1).await;
+    fixture.pass(fixture.short() + Duration::from_millis(2)).await;
+    fixture.until("ours is over", async || count(&b).await == 1).await;
     assert!(b.inspect().await.holder.is_some_and(|holder| holder.is_stranger()));
 }
 
 /// A lock of another kind at the same name is a clear refusal, either way, and stays as it is.
-pub async fn another_kind_of_lock_is_refused(scene: &Scene) {
-    let [a, b] = scene.peers().await;
+pub async fn another_kind_of_lock_is_refused(fixture: &Fixture) {
+    let [a, b] = fixture.clients().await;
     for (first, found, second) in [
         (Kind::Mutex, "string", Kind::Reentrant),
         (Kind::Reentrant, "hash", Kind::Mutex),
@@ -321,9 +321,9 @@ pub async fn another_kind_of_lock_is_refused(scene: &Scene) {
         (Kind::Election, "string", Kind::Reentrant),
         (Kind::Reentrant, "hash", Kind::Election),
     ] {
-        let name = scene.another_lock().name;
+        let name = fixture.another_lock().name;
         let (a, b) = (a.at(&Lock { kind: first, name: name.clone() }), b.at(&Lock { kind: second, name }));
-        if [&a, &b].iter().any(|peer| peer.store.check(&peer.lock).is_err()) {
+        if [&a, &b].iter().any(|client| client.store.check(&client.lock).is_err()) {
             not_applicable("lock of each of these kinds");
             continue;
         }
@@ -343,18 +343,18 @@ pub async fn another_kind_of_lock_is_refused(scene: &Scene) {
 }
 
 /// Many tasks of one owner enter and leave at once, and no count is lost, nor one left.
-pub async fn many_entries_at_once_are_counted(scene: &Scene) {
-    let [a, b] = scene.peers().await;
+pub async fn many_entries_at_once_are_counted(fixture: &Fixture) {
+    let [a, b] = fixture.clients().await;
     let outer = a.claim();
     a.granted(&a.ask(&outer, LONG)).await;
-    let workers = scene.peers::<4>().await.map(|peer| {
+    let workers = fixture.clients::<4>().await.map(|client| {
         let outer = outer.clone();
         tokio::spawn(async move {
             for _ in 0..20 {
-                let claim = peer.again(&outer);
-                let granted = peer.granted(&peer.ask(&claim, LONG)).await;
+                let claim = client.again(&outer);
+                let granted = client.granted(&client.ask(&claim, LONG)).await;
                 assert!((2..=5).contains(&entered(&granted).count), "{granted:?}");
-                let released = peer.release(&claim).await;
+                let released = client.release(&claim).await;
                 let left = (1..=4).contains(&released.left);
                 assert!(released.found == Fate::Held && left, "{released:?}");
             }
@@ -369,6 +369,6 @@ pub async fn many_entries_at_once_are_counted(scene: &Scene) {
 }
 
 /// How often somebody has the lock.
-async fn count(onlooker: &Peer) -> u64 {
+async fn count(onlooker: &TestClient) -> u64 {
     onlooker.inspect().await.holder.map_or(0, |holder| holder.count)
 }

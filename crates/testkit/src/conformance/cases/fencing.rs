@@ -1,39 +1,39 @@
 //! Fencing tokens.
 
-use crate::conformance::peer::{LONG, Peer};
-use crate::conformance::scene::Scene;
+use crate::conformance::client::{LONG, TestClient};
+use crate::conformance::fixture::Fixture;
 use leasehold_core::{Claim, FencingToken};
 
 /// Row 31: the tokens of a lock strictly grow, over releases, expiries and grants, also where the same
 /// hold is given the lock again after it lost it; and the holder is told the same token by every way.
-pub async fn fencing_tokens_grow(scene: &Scene) {
-    let [a, b] = scene.peers().await;
+pub async fn fencing_tokens_grow(fixture: &Fixture) {
+    let [a, b] = fixture.clients().await;
     let mut tokens = Vec::new();
     for _ in 0..3 {
         let claim = a.take(LONG).await;
         tokens.push(known_to_all(&a, &claim).await);
         a.release(&claim).await;
     }
-    let claim = a.take(scene.short()).await;
+    let claim = a.take(fixture.short()).await;
     tokens.push(known_to_all(&a, &claim).await);
-    scene.outlast(scene.short(), &a).await;
+    fixture.outlast(fixture.short(), &a).await;
     let again = a.granted(&a.ask(&claim, LONG)).await;
     tokens.push(again.fence);
     let (next, _) = b.enqueue().await;
     a.release(&claim).await;
-    tokens.push(b.letter().await.fence);
+    tokens.push(b.message().await.fence);
     assert_eq!(Some(&known_to_all(&b, &next).await), tokens.last());
     assert!(tokens.is_sorted_by(|earlier, later| earlier < later), "{tokens:?}");
     assert!(tokens.iter().all(|token| *token < FencingToken::MAX), "{tokens:?}");
 }
 
 /// A lock whose key was deleted goes on where it was.
-pub async fn fencing_tokens_grow_over_a_deleted_key(scene: &Scene) {
-    let a = scene.peer().await;
+pub async fn fencing_tokens_grow_over_a_deleted_key(fixture: &Fixture) {
+    let a = fixture.client().await;
     let claim = a.take(LONG).await;
     let first = known_to_all(&a, &claim).await;
-    let Some(deleted) = scene.subject.delete_key(&scene.lock) else {
-        return super::super::scene::not_applicable("key to delete");
+    let Some(deleted) = fixture.subject.delete_key(&fixture.lock) else {
+        return super::super::fixture::not_applicable("key to delete");
     };
     deleted.await;
     let second = a.granted(&a.ask(&a.claim(), LONG)).await.fence;
@@ -41,9 +41,9 @@ pub async fn fencing_tokens_grow_over_a_deleted_key(scene: &Scene) {
 }
 
 /// The token of a hold, as a look and an inspection tell it.
-async fn known_to_all(peer: &Peer, claim: &Claim) -> FencingToken {
-    let granted = peer.granted(&peer.ask(claim, LONG)).await;
-    let holder = peer.inspect().await.holder.expect("it is held");
+async fn known_to_all(client: &TestClient, claim: &Claim) -> FencingToken {
+    let granted = client.granted(&client.ask(claim, LONG)).await;
+    let holder = client.inspect().await.holder.expect("it is held");
     assert_eq!(holder.fence, Some(granted.fence));
     granted.fence
 }

@@ -1,18 +1,18 @@
 //! Force: a person takes the lock from whoever has it, and that is written down.
 
 use super::sessions::{keeps, take};
-use crate::conformance::peer::LONG;
-use crate::conformance::scene::{Scene, not_applicable};
+use crate::conformance::client::LONG;
+use crate::conformance::fixture::{Fixture, not_applicable};
 use leasehold_core::{Acquired, AuditEntry, Ended, Extended, Fate, FencingToken, Fingerprint, Freed, Seen};
 
 /// The holder is told by his mailbox and by whatever he asks after that; the first who waits has the lock.
-pub async fn a_forced_release_grants_to_the_next_and_tells_the_holder(scene: &Scene) {
-    let [a, b, c, person] = scene.peers().await;
+pub async fn a_forced_release_grants_to_the_next_and_tells_the_holder(fixture: &Fixture) {
+    let [a, b, c, person] = fixture.clients().await;
     if !keeps(&a) {
         return;
     }
-    for peer in [&a, &b, &c] {
-        peer.begin(LONG).await;
+    for client in [&a, &b, &c] {
+        client.begin(LONG).await;
     }
     let (lost, fence) = take(&a).await;
     let (claim, nonce) = b.enqueue().await;
@@ -21,21 +21,21 @@ pub async fn a_forced_release_grants_to_the_next_and_tells_the_holder(scene: &Sc
     assert_eq!(seen, Some(fence));
     assert_eq!(person.free(Seen::Hold(fence)).await, Freed::Freed);
     assert_eq!(a.freed().await, fence);
-    let letter = b.letter().await;
-    assert_eq!(letter.nonce, nonce);
-    assert!(letter.fence > fence);
+    let message = b.message().await;
+    assert_eq!(message.nonce, nonce);
+    assert!(message.fence > fence);
     assert_eq!(b.fate(&claim).await, Fate::Held);
     assert_eq!(a.extend(&lost, LONG).await, Extended::NotHeld);
     assert_eq!(a.fate(&lost).await, Fate::Ended(Ended::Freed));
     assert_eq!(a.release(&lost).await.found, Fate::Ended(Ended::Freed));
     assert_eq!(a.acquire(&a.ask(&lost, LONG)).await, Acquired::Spent(Ended::Freed));
-    assert_eq!(b.granted(&b.ask(&claim, LONG)).await.fence, letter.fence, "the successor has it still");
-    assert_eq!(scene.letters_so_far(&c).await, []);
+    assert_eq!(b.granted(&b.ask(&claim, LONG)).await.fence, message.fence, "the successor has it still");
+    assert_eq!(fixture.letters_so_far(&c).await, []);
 }
 
 /// Row 43: what has come to another since it was seen stays with him, and what nobody has cannot be taken.
-pub async fn a_forced_release_that_comes_too_late_takes_nothing(scene: &Scene) {
-    let [a, b, person] = scene.peers().await;
+pub async fn a_forced_release_that_comes_too_late_takes_nothing(fixture: &Fixture) {
+    let [a, b, person] = fixture.clients().await;
     if !keeps(&a) {
         return;
     }
@@ -44,7 +44,7 @@ pub async fn a_forced_release_that_comes_too_late_takes_nothing(scene: &Scene) {
     let (first, old) = take(&a).await;
     let (claim, _) = b.enqueue().await;
     a.release(&first).await;
-    let fence = b.letter().await.fence;
+    let fence = b.message().await.fence;
     let token = Seen::Stranger(Fingerprint::of(&b.lock.kind.token(&claim)));
     for wrong in
         [Seen::Hold(old), Seen::Hold(FencingToken::new(0)), Seen::Stranger(Fingerprint::of("x")), token]
@@ -61,12 +61,12 @@ pub async fn a_forced_release_that_comes_too_late_takes_nothing(scene: &Scene) {
 }
 
 /// Row 14: a client of another library is recognised by the fingerprint of its value, and by nothing else.
-pub async fn a_stranger_is_freed_by_its_fingerprint(scene: &Scene) {
-    let [a, person] = scene.peers().await;
+pub async fn a_stranger_is_freed_by_its_fingerprint(fixture: &Fixture) {
+    let [a, person] = fixture.clients().await;
     if !keeps(&a) {
         return;
     }
-    let Some(put) = scene.subject.put_foreign(&scene.lock, "their-token", None) else {
+    let Some(put) = fixture.subject.put_foreign(&fixture.lock, "their-token", None) else {
         return not_applicable("clients of other libraries");
     };
     put.await;
@@ -80,7 +80,7 @@ pub async fn a_stranger_is_freed_by_its_fingerprint(scene: &Scene) {
         assert_eq!(person.free(wrong).await, Freed::Changed { holder: seen.holder.clone() });
     }
     assert_eq!(person.free(Seen::Stranger(theirs)).await, Freed::Freed);
-    assert_eq!(a.letter().await.nonce, nonce);
+    assert_eq!(a.message().await.nonce, nonce);
     assert_eq!(a.fate(&claim).await, Fate::Held);
     let audit = person.inspect_in_full().await.audit;
     let [AuditEntry { how: Ended::Freed, fence: None, whose: None, by, .. }] = audit.as_slice() else {
@@ -90,8 +90,8 @@ pub async fn a_stranger_is_freed_by_its_fingerprint(scene: &Scene) {
 }
 
 /// Who took the lock from whom is known, the last first, and no more than the last 32.
-pub async fn what_was_taken_is_written_down(scene: &Scene) {
-    let [a, person] = scene.peers().await;
+pub async fn what_was_taken_is_written_down(fixture: &Fixture) {
+    let [a, person] = fixture.clients().await;
     if !keeps(&a) {
         return;
     }

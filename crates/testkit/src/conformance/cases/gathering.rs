@@ -1,8 +1,8 @@
 //! The Latch, which opens when so many have arrived, and the Barrier, at which so many wait for one another.
 
 use super::sessions::lapses;
-use crate::conformance::peer::{LONG, Peer};
-use crate::conformance::scene::Scene;
+use crate::conformance::client::{LONG, TestClient};
+use crate::conformance::fixture::Fixture;
 use leasehold_core::{Acquire, Acquired, Claim, Ended, Evicted, Fate, Nonce, Portion, Refused};
 use std::time::Duration;
 
@@ -11,33 +11,33 @@ const AWAIT: Portion = Portion::Await { of: 3 };
 const MEET: Portion = Portion::Meet { of: 3 };
 
 /// Those who wait go on when as many have arrived as are to, all of them, and not before; who comes later does not wait.
-pub async fn a_latch_opens_when_all_have_arrived(scene: &Scene) {
-    let [a, b, c, d] = scene.peers().await;
+pub async fn a_latch_opens_when_all_have_arrived(fixture: &Fixture) {
+    let [a, b, c, d] = fixture.clients().await;
     let waiting = [a.enqueue_part(AWAIT).await, b.enqueue_part(AWAIT).await];
     c.take_part(ARRIVE).await;
     d.take_part(ARRIVE).await;
     a.taken(&a.ask_part(&a.claim(), AWAIT)).await;
-    for (peer, (claim, _)) in [&a, &b].into_iter().zip(&waiting) {
-        assert_eq!(peer.fate(claim).await, Fate::Queued);
-        assert_eq!(scene.letters_so_far(peer).await, []);
+    for (client, (claim, _)) in [&a, &b].into_iter().zip(&waiting) {
+        assert_eq!(client.fate(claim).await, Fate::Queued);
+        assert_eq!(fixture.letters_so_far(client).await, []);
     }
     assert_eq!(a.inspect().await.limit, Some(3));
     c.take_part(ARRIVE).await;
-    for (peer, (claim, nonce)) in [&a, &b].into_iter().zip(&waiting) {
-        assert_eq!(peer.letter().await.nonce, *nonce);
-        assert_eq!(peer.fate(claim).await, Fate::Held);
+    for (client, (claim, nonce)) in [&a, &b].into_iter().zip(&waiting) {
+        assert_eq!(client.message().await.nonce, *nonce);
+        assert_eq!(client.fate(claim).await, Fate::Held);
     }
     d.take_part(AWAIT).await;
 }
 
 /// Who arrives for several counts as several.
-pub async fn one_may_arrive_for_several(scene: &Scene) {
-    let [a, b] = scene.peers().await;
+pub async fn one_may_arrive_for_several(fixture: &Fixture) {
+    let [a, b] = fixture.clients().await;
     let (_, nonce) = a.enqueue_part(AWAIT).await;
     b.take_part(Portion::Arrive { count: 2, of: 3 }).await;
     a.taken(&a.ask_part(&a.claim(), AWAIT)).await;
     b.take_part(ARRIVE).await;
-    assert_eq!(a.letter().await.nonce, nonce);
+    assert_eq!(a.message().await.nonce, nonce);
     for portion in
         [Portion::Arrive { count: 0, of: 3 }, Portion::Arrive { count: 0, of: 0 }, Portion::Await { of: 0 }]
     {
@@ -47,8 +47,8 @@ pub async fn one_may_arrive_for_several(scene: &Scene) {
 }
 
 /// Rows 1 and 2: an arrival that comes twice has arrived once.
-pub async fn a_resent_arrival_counts_once(scene: &Scene) {
-    let [a, b] = scene.peers().await;
+pub async fn a_resent_arrival_counts_once(fixture: &Fixture) {
+    let [a, b] = fixture.clients().await;
     let (waiting, _) = a.enqueue_part(AWAIT).await;
     let claim = b.claim();
     let first = b.granted(&b.ask_part(&claim, ARRIVE)).await;
@@ -60,8 +60,8 @@ pub async fn a_resent_arrival_counts_once(scene: &Scene) {
 }
 
 /// Rows 1, 2 and 16: an arrival that was given up does not count, also where it comes after that: it is none of two.
-pub async fn an_arrival_that_was_given_up_never_counts(scene: &Scene) {
-    let [a, b] = scene.peers().await;
+pub async fn an_arrival_that_was_given_up_never_counts(fixture: &Fixture) {
+    let [a, b] = fixture.clients().await;
     let (waiting, _) = a.enqueue_part(AWAIT).await;
     let (late, gone) = (b.claim(), b.claim());
     b.granted(&b.ask_part(&gone, Portion::Arrive { count: 2, of: 3 })).await;
@@ -75,26 +75,26 @@ pub async fn an_arrival_that_was_given_up_never_counts(scene: &Scene) {
 }
 
 /// Row 27: who has arrived and died since has not arrived.
-pub async fn an_arrival_of_the_dead_does_not_count(scene: &Scene) {
-    let [a, b, c] = scene.peers().await;
+pub async fn an_arrival_of_the_dead_does_not_count(fixture: &Fixture) {
+    let [a, b, c] = fixture.clients().await;
     if !lapses(&a) {
         return;
     }
-    for (peer, alive) in [(&a, LONG), (&b, scene.short()), (&c, LONG)] {
-        peer.begin(alive).await;
+    for (client, alive) in [(&a, LONG), (&b, fixture.short()), (&c, LONG)] {
+        client.begin(alive).await;
     }
     let (waiting, _) = a.enqueue_part(AWAIT).await;
     b.take_part(Portion::Arrive { count: 2, of: 3 }).await;
-    scene.outlive(scene.short(), &b).await;
+    fixture.outlive(fixture.short(), &b).await;
     assert!(matches!(c.evict(b.session).await, Evicted::Gone { hold: Some(_), place: false }));
     c.take_part(ARRIVE).await;
     a.taken(&a.look_part(&waiting, AWAIT)).await;
 }
 
 /// Who counts on another number than the others is told so as long as they are there; nobody goes on by mistake.
-pub async fn who_counts_on_another_number_is_told(scene: &Scene) {
-    let [a, b] = scene.peers().await;
-    let (first, portions): (Portion, &[Portion]) = match scene.lock.kind {
+pub async fn who_counts_on_another_number_is_told(fixture: &Fixture) {
+    let [a, b] = fixture.clients().await;
+    let (first, portions): (Portion, &[Portion]) = match fixture.lock.kind {
         leasehold_core::Kind::Latch => {
             (AWAIT, &[Portion::Await { of: 2 }, Portion::Arrive { count: 1, of: 2 }])
         }
@@ -115,42 +115,42 @@ pub async fn who_counts_on_another_number_is_told(scene: &Scene) {
 }
 
 /// Nobody goes on before all are there; then all do, by one operation, and each is told. Others meet after them.
-pub async fn all_who_meet_go_on_together(scene: &Scene) {
-    let [a, b, c] = scene.peers().await;
+pub async fn all_who_meet_go_on_together(fixture: &Fixture) {
+    let [a, b, c] = fixture.clients().await;
     for _ in 0..2 {
         let waiting = [meet(&a).await, meet(&b).await];
-        for (peer, (claim, _)) in [&a, &b].into_iter().zip(&waiting) {
-            assert_eq!(peer.fate(claim).await, Fate::Queued);
-            assert_eq!(scene.letters_so_far(peer).await, []);
+        for (client, (claim, _)) in [&a, &b].into_iter().zip(&waiting) {
+            assert_eq!(client.fate(claim).await, Fate::Queued);
+            assert_eq!(fixture.letters_so_far(client).await, []);
         }
         let last = c.claim();
         c.granted(&c.look_part(&last, MEET)).await;
-        for (peer, (claim, nonce)) in [&a, &b].into_iter().zip(&waiting) {
-            assert_eq!(peer.letter().await.nonce, *nonce);
-            assert_eq!(peer.fate(claim).await, Fate::Held);
+        for (client, (claim, nonce)) in [&a, &b].into_iter().zip(&waiting) {
+            assert_eq!(client.message().await.nonce, *nonce);
+            assert_eq!(client.fate(claim).await, Fate::Held);
         }
-        assert_eq!(scene.letters_so_far(&c).await, [], "who came last has his reply");
+        assert_eq!(fixture.letters_so_far(&c).await, [], "who came last has his reply");
         assert_eq!(c.inspect().await.waiting, 0);
         // Who has gone on is not counted among the next.
     }
 }
 
 /// One who does not queue goes on if he is the last, and is not counted otherwise.
-pub async fn a_try_to_meet_counts_only_as_the_last(scene: &Scene) {
-    let [a, b, c] = scene.peers().await;
+pub async fn a_try_to_meet_counts_only_as_the_last(fixture: &Fixture) {
+    let [a, b, c] = fixture.clients().await;
     let (first, _) = meet(&a).await;
     c.taken(&c.ask_part(&c.claim(), MEET)).await;
     let (second, _) = meet(&b).await;
     assert_eq!(a.fate(&first).await, Fate::Queued, "he who tried is not there");
     c.granted(&c.ask_part(&c.claim(), MEET)).await;
-    a.letter().await;
-    b.letter().await;
+    a.message().await;
+    b.message().await;
     assert_eq!((a.fate(&first).await, b.fate(&second).await), (Fate::Held, Fate::Held));
 }
 
 /// Rows 1 and 2: who asks twice is there once.
-pub async fn who_meets_counts_once(scene: &Scene) {
-    let [a, b, c] = scene.peers().await;
+pub async fn who_meets_counts_once(fixture: &Fixture) {
+    let [a, b, c] = fixture.clients().await;
     let (first, _) = meet(&a).await;
     let (second, _) = meet(&b).await;
     for _ in 0..2 {
@@ -159,16 +159,16 @@ pub async fn who_meets_counts_once(scene: &Scene) {
     }
     assert_eq!(c.inspect().await.waiting, 2);
     c.granted(&c.look_part(&c.claim(), MEET)).await;
-    let fence = a.letter().await.fence;
+    let fence = a.message().await.fence;
     for _ in 0..2 {
         let granted = a.granted(&a.look_part(&first, MEET)).await;
-        assert_eq!(granted.fence, fence, "who looks again has met once");
+        assert_eq!(granted.fence, fence, "who looks again has reached once");
     }
 }
 
 /// Rows 4 and 16: who has left is not counted, also where his asking comes after that.
-pub async fn who_left_a_barrier_is_not_counted(scene: &Scene) {
-    let [a, b, c] = scene.peers().await;
+pub async fn who_left_a_barrier_is_not_counted(fixture: &Fixture) {
+    let [a, b, c] = fixture.clients().await;
     let (left, late) = (meet(&a).await.0, a.claim());
     assert_eq!(a.release(&left).await.found, Fate::Queued);
     a.release(&late).await;
@@ -182,21 +182,21 @@ pub async fn who_left_a_barrier_is_not_counted(scene: &Scene) {
 }
 
 /// Row 23: whose place is over is not counted.
-pub async fn the_dead_do_not_meet(scene: &Scene) {
-    let [a, b, c] = scene.peers().await;
+pub async fn the_dead_do_not_meet(fixture: &Fixture) {
+    let [a, b, c] = fixture.clients().await;
     let dead = a.claim();
-    a.taken(&Acquire { portion: MEET, ..a.look(&dead, LONG, scene.short()) }).await;
+    a.taken(&Acquire { portion: MEET, ..a.look(&dead, LONG, fixture.short()) }).await;
     let (second, _) = meet(&b).await;
-    scene.pass(scene.short() + Duration::from_millis(2)).await;
-    scene.until("the dead one is dead", async || b.inspect().await.waiting == 1).await;
+    fixture.pass(fixture.short() + Duration::from_millis(2)).await;
+    fixture.until("the dead one is dead", async || b.inspect().await.waiting == 1).await;
     let (third, _) = meet(&c).await;
     assert_eq!((b.fate(&second).await, c.fate(&third).await), (Fate::Queued, Fate::Queued));
     a.granted(&a.look_part(&a.claim(), MEET)).await;
-    b.letter().await;
-    c.letter().await;
+    b.message().await;
+    c.message().await;
 }
 
 /// Queues at the barrier.
-async fn meet(peer: &Peer) -> (Claim, Nonce) {
-    peer.enqueue_part(MEET).await
+async fn meet(client: &TestClient) -> (Claim, Nonce) {
+    client.enqueue_part(MEET).await
 }

@@ -1,7 +1,7 @@
 //! One holder at a time, and what is told of it.
 
-use crate::conformance::peer::{LONG, millis};
-use crate::conformance::scene::Scene;
+use crate::conformance::client::{LONG, millis};
+use crate::conformance::fixture::Fixture;
 use leasehold_core::{Acquired, Ended, Fate};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,8 +9,8 @@ use std::time::Duration;
 
 /// Row 17: two holds exclude each other, whether of two processes, of one session, or of a session and
 /// its keeper's sibling.
-pub async fn two_holds_exclude_each_other(scene: &Scene) {
-    let [a, b] = scene.peers().await;
+pub async fn two_holds_exclude_each_other(fixture: &Fixture) {
+    let [a, b] = fixture.clients().await;
     a.take(LONG).await;
     let taken = b.taken(&b.ask(&b.claim(), LONG)).await;
     assert_eq!(taken.holder.and_then(|holder| holder.label), Some(a.label()));
@@ -23,8 +23,8 @@ pub async fn two_holds_exclude_each_other(scene: &Scene) {
 
 /// Rows 1 and 2: an acquire that is sent again is the same acquire. It gives the same token, does not
 /// start the lease anew, and one release ends it.
-pub async fn a_resent_acquire_is_one_acquire(scene: &Scene) {
-    let [a, b] = scene.peers().await;
+pub async fn a_resent_acquire_is_one_acquire(fixture: &Fixture) {
+    let [a, b] = fixture.clients().await;
     let claim = a.claim();
     let first = a.granted(&a.ask(&claim, LONG)).await;
     for lease in [LONG, LONG * 2] {
@@ -38,8 +38,8 @@ pub async fn a_resent_acquire_is_one_acquire(scene: &Scene) {
 }
 
 /// Row 41: who holds the lock, for how long still, since when, by which token, and how many wait.
-pub async fn an_inspection_tells_who_and_how_long(scene: &Scene) {
-    let [a, b, c] = scene.peers().await;
+pub async fn an_inspection_tells_who_and_how_long(fixture: &Fixture) {
+    let [a, b, c] = fixture.clients().await;
     assert_eq!(a.inspect().await.holder, None);
     let claim = a.claim();
     let granted = a.granted(&a.ask(&claim, LONG)).await;
@@ -56,24 +56,24 @@ pub async fn an_inspection_tells_who_and_how_long(scene: &Scene) {
 }
 
 /// An inspect changes nothing: it grants nothing, and keeps no place.
-pub async fn an_inspection_changes_nothing(scene: &Scene) {
-    let [a, b] = scene.peers().await;
-    a.take(scene.short()).await;
+pub async fn an_inspection_changes_nothing(fixture: &Fixture) {
+    let [a, b] = fixture.clients().await;
+    a.take(fixture.short()).await;
     b.enqueue().await;
-    scene.outlast(scene.short(), &a).await;
+    fixture.outlast(fixture.short(), &a).await;
     let inspection = b.inspect().await;
     assert_eq!((inspection.holder, inspection.waiting), (None, 1), "it lies free, and one waits");
-    assert_eq!(scene.letters_so_far(&b).await, []);
+    assert_eq!(fixture.letters_so_far(&b).await, []);
 }
 
 /// Rows 1 and 41: of every hold is told what became of it, so that a lost reply can be made up for.
-pub async fn every_fate_is_told(scene: &Scene) {
-    let [a, b, c] = scene.peers().await;
+pub async fn every_fate_is_told(fixture: &Fixture) {
+    let [a, b, c] = fixture.clients().await;
     let lost = a.claim();
     assert_eq!(a.fate(&lost).await, Fate::Forgotten);
-    a.granted(&a.ask(&lost, scene.short())).await;
+    a.granted(&a.ask(&lost, fixture.short())).await;
     assert_eq!(a.fate(&lost).await, Fate::Held);
-    scene.outlast(scene.short(), &a).await;
+    fixture.outlast(fixture.short(), &a).await;
     assert_eq!(a.fate(&lost).await, Fate::Vanished);
     let held = b.take(LONG).await;
     assert_eq!(a.fate(&lost).await, Fate::Superseded);
@@ -84,27 +84,27 @@ pub async fn every_fate_is_told(scene: &Scene) {
     assert_eq!(c.fate(&queued).await, Fate::Held);
 }
 
-/// Rows 19 and 24: many tasks of many processes, and never two inside. Everyone waits for letters alone,
+/// Rows 19 and 24: many tasks of many processes, and never two inside. Everyone waits for inbox alone,
 /// and nobody has to look without one.
-pub async fn at_most_one_is_inside(scene: &Scene) {
+pub async fn at_most_one_is_inside(fixture: &Fixture) {
     let inside = Arc::new(AtomicU64::new(0));
     let last = Arc::new(AtomicU64::new(0));
-    let workers = scene.peers::<6>().await.map(|peer| {
+    let workers = fixture.clients::<6>().await.map(|client| {
         let (inside, last) = (inside.clone(), last.clone());
         tokio::spawn(async move {
             for _ in 0..20 {
-                let mut claim = peer.claim();
+                let mut claim = client.claim();
                 let fence = loop {
-                    let look = peer.look(&claim, LONG, LONG);
-                    match peer.acquire(&look).await {
+                    let look = client.look(&claim, LONG, LONG);
+                    match client.acquire(&look).await {
                         Acquired::Granted { fence, .. } => break fence,
-                        Acquired::Taken { .. } if !peer.store.has_queue() => {
-                            claim = peer.claim();
-                            let pause = Duration::from_millis(1 + peer.random.below(20));
+                        Acquired::Taken { .. } if !client.store.has_queue() => {
+                            claim = client.claim();
+                            let pause = Duration::from_millis(1 + client.random.below(20));
                             tokio::time::sleep(pause).await;
                         }
                         Acquired::Taken { .. } => {
-                            peer.letter().await;
+                            client.message().await;
                         }
                         Acquired::Spent(how) => panic!("a fresh hold was ended: {how:?}"),
                     }
@@ -113,7 +113,7 @@ pub async fn at_most_one_is_inside(scene: &Scene) {
                 assert!(last.swap(fence.as_u64(), Ordering::SeqCst) < fence.as_u64(), "tokens grow");
                 tokio::task::yield_now().await;
                 inside.fetch_sub(1, Ordering::SeqCst);
-                peer.release(&claim).await;
+                client.release(&claim).await;
             }
         })
     });

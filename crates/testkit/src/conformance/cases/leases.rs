@@ -1,13 +1,13 @@
 //! How long a hold lasts.
 
-use crate::conformance::peer::{LONG, millis};
-use crate::conformance::scene::Scene;
+use crate::conformance::client::{LONG, millis};
+use crate::conformance::fixture::Fixture;
 use leasehold_core::{Extended, Fate, drift};
 use std::time::{Duration, Instant};
 
 /// An extend only raises: one that comes late, or asks for less, never brings the end nearer.
-pub async fn an_extend_only_raises(scene: &Scene) {
-    let a = scene.peer().await;
+pub async fn an_extend_only_raises(fixture: &Fixture) {
+    let a = fixture.client().await;
     let claim = a.take(LONG).await;
     assert_eq!(a.extend(&claim, LONG * 3).await, Extended::Extended);
     let raised = a.remaining_ms().await;
@@ -20,11 +20,11 @@ pub async fn an_extend_only_raises(scene: &Scene) {
 
 /// Row 7: a hold that was released, lost to its lease, or never was, cannot be lengthened; and trying to
 /// lengthens nobody else's.
-pub async fn a_hold_that_is_gone_cannot_be_extended(scene: &Scene) {
-    let [a, b] = scene.peers().await;
+pub async fn a_hold_that_is_gone_cannot_be_extended(fixture: &Fixture) {
+    let [a, b] = fixture.clients().await;
     assert_eq!(a.extend(&a.claim(), LONG).await, Extended::NotHeld);
-    let expired = a.take(scene.short()).await;
-    scene.outlast(scene.short(), &a).await;
+    let expired = a.take(fixture.short()).await;
+    fixture.outlast(fixture.short(), &a).await;
     assert_eq!(a.extend(&expired, LONG).await, Extended::NotHeld);
     assert_eq!(a.inspect().await.holder, None, "the extend did not revive it");
     let released = a.take(LONG).await;
@@ -39,14 +39,14 @@ pub async fn a_hold_that_is_gone_cannot_be_extended(scene: &Scene) {
 
 /// Row 13: counted from before the request was sent, and less the drift, the hold is there for as long
 /// as its client may believe. And it ends.
-pub async fn a_lease_lasts_as_long_as_it_is_believed(scene: &Scene) {
-    let [a, b] = scene.peers().await;
-    let lease = scene.short();
+pub async fn a_lease_lasts_as_long_as_it_is_believed(fixture: &Fixture) {
+    let [a, b] = fixture.clients().await;
+    let lease = fixture.short();
     let believed = lease.saturating_sub(drift(lease));
-    if scene.moves_clock() {
+    if fixture.moves_clock() {
         let claim = a.take(lease).await;
         // Such a clock may run on by itself as well.
-        scene.pass(lease.saturating_sub(Duration::from_millis(1500))).await;
+        fixture.pass(lease.saturating_sub(Duration::from_millis(1500))).await;
         assert_eq!(a.fate(&claim).await, Fate::Held);
     } else {
         let sent = Instant::now();
@@ -60,15 +60,15 @@ pub async fn a_lease_lasts_as_long_as_it_is_believed(scene: &Scene) {
             tokio::time::sleep(Duration::from_millis(3)).await;
         }
     }
-    scene.outlast(lease, &b).await;
+    fixture.outlast(lease, &b).await;
     b.take(LONG).await;
 }
 
 /// Row 15: any lease from a millisecond to a month, none cut to nothing and none without an end.
-pub async fn any_lease_from_a_millisecond_to_a_month(scene: &Scene) {
+pub async fn any_lease_from_a_millisecond_to_a_month(fixture: &Fixture) {
     let month = Duration::from_secs(30 * 86_400);
     for lease in [Duration::from_millis(1), Duration::from_millis(999), month] {
-        let a = scene.peer().await.at(&scene.another_lock());
+        let a = fixture.client().await.at(&fixture.another_lock());
         let claim = a.claim();
         let granted = a.granted(&a.ask(&claim, lease)).await;
         assert!(granted.remaining_ms <= millis(lease), "{granted:?} of {lease:?}");
@@ -77,11 +77,11 @@ pub async fn any_lease_from_a_millisecond_to_a_month(scene: &Scene) {
         if lease == month {
             assert_eq!(a.release(&claim).await.found, Fate::Held);
         } else {
-            scene.outlast(lease, &a).await;
+            fixture.outlast(lease, &a).await;
             assert_eq!(a.fate(&claim).await, Fate::Vanished);
         }
     }
-    let a = scene.peer().await;
+    let a = fixture.client().await;
     let claim = a.take(LONG).await;
     assert_eq!(a.extend(&claim, month).await, Extended::Extended);
     assert!(a.remaining_ms().await > millis(month) - 60_000);

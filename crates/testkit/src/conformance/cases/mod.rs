@@ -1,4 +1,4 @@
-//! The cases: each plays one scene, and says which rows of docs/reference/failure-modes.md it answers.
+//! The cases: each plays one fixture, and says which rows of docs/failure-modes.md it answers.
 
 mod agreement;
 mod calls;

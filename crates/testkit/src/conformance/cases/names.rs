@@ -1,14 +1,14 @@
 //! Names: any text is a name, and nothing but a name.
 
-use crate::conformance::peer::LONG;
-use crate::conformance::scene::{Scene, name};
+use crate::conformance::client::LONG;
+use crate::conformance::fixture::{Fixture, name};
 use leasehold_core::{Fate, Lock, LockName};
 
 /// Row 42: whatever is in a name stands for itself. Two names are two locks, and what matches as a
 /// pattern, a format or an escape matches nothing.
-pub async fn any_name_is_literal(scene: &Scene) {
-    let a = scene.peer().await;
-    let unique = format!("{:016x}", scene.random.bits());
+pub async fn any_name_is_literal(fixture: &Fixture) {
+    let a = fixture.client().await;
+    let unique = format!("{:016x}", fixture.random.bits());
     let long = format!("{unique}{}", "x".repeat(LockName::MAX_LEN - unique.len()));
     let tails = [
         "",
@@ -39,7 +39,7 @@ pub async fn any_name_is_literal(scene: &Scene) {
         "\u{a0}",
     ];
     let names = tails.iter().map(|tail| format!("{unique}{tail}")).chain([long]);
-    let locks: Vec<_> = names.map(|text| Lock { kind: scene.lock.kind, name: name(&text) }).collect();
+    let locks: Vec<_> = names.map(|text| Lock { kind: fixture.lock.kind, name: name(&text) }).collect();
     let mut claims = Vec::new();
     for lock in &locks {
         assert_eq!(a.store.check(lock), Ok(()), "{lock}");
@@ -59,11 +59,11 @@ pub async fn any_name_is_literal(scene: &Scene) {
 }
 
 /// Row 42: a name that cannot be is refused before anything is sent, with the reason.
-pub async fn names_that_cannot_be_are_refused(scene: &Scene) {
-    let a = scene.peer().await;
-    for (name, why) in scene.subject.refused_names() {
-        let lock = Lock { kind: scene.lock.kind, name };
+pub async fn names_that_cannot_be_are_refused(fixture: &Fixture) {
+    let a = fixture.client().await;
+    for (name, why) in fixture.subject.refused_names() {
+        let lock = Lock { kind: fixture.lock.kind, name };
         assert_eq!(a.store.check(&lock), Err(why), "{lock}");
     }
-    assert_eq!(a.store.check(&scene.lock), Ok(()));
+    assert_eq!(a.store.check(&fixture.lock), Ok(()));
 }

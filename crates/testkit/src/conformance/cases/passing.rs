@@ -1,14 +1,14 @@
 //! What becomes of a lock that is released: a grant, another turn, or a chance for strangers.
 
-use crate::conformance::peer::{LONG, granted, millis, taken};
-use crate::conformance::scene::Scene;
+use crate::conformance::client::{LONG, granted, millis, taken};
+use crate::conformance::fixture::Fixture;
 use leasehold_core::{Acquired, Ended, Fate, Pass, Released};
 use std::time::Duration;
 
-/// Rows 24 and 44: a release sends one letter, to the first in the queue, with the nonce of his last look
+/// Rows 24 and 44: a release sends one message, to the first in the queue, with the nonce of his last look
 /// and the token of his hold; the others sleep on.
-pub async fn a_grant_wakes_one_and_nobody_else(scene: &Scene) {
-    let [a, b, c, d] = scene.peers().await;
+pub async fn a_grant_wakes_one_and_nobody_else(fixture: &Fixture) {
+    let [a, b, c, d] = fixture.clients().await;
     let held = a.take(LONG).await;
     let claim = b.claim();
     b.enqueue_as(&claim, LONG).await;
@@ -16,17 +16,17 @@ pub async fn a_grant_wakes_one_and_nobody_else(scene: &Scene) {
     d.enqueue().await;
     let nonce = b.enqueue_as(&claim, LONG).await;
     a.release(&held).await;
-    let wake = b.letter().await;
+    let wake = b.message().await;
     assert_eq!(wake.nonce, nonce, "of the last look");
     assert_eq!(wake.fence, b.granted(&b.ask(&claim, LONG)).await.fence);
     for asleep in [&a, &b, &c, &d] {
-        assert_eq!(scene.letters_so_far(asleep).await, []);
+        assert_eq!(fixture.letters_so_far(asleep).await, []);
     }
 }
 
 /// A grant lasts as long as its waiter asked for, counted from the grant.
-pub async fn a_grant_lasts_as_long_as_was_asked_for(scene: &Scene) {
-    let [a, b] = scene.peers().await;
+pub async fn a_grant_lasts_as_long_as_was_asked_for(fixture: &Fixture) {
+    let [a, b] = fixture.clients().await;
     let held = a.take(LONG).await;
     let claim = b.claim();
     b.taken(&b.look(&claim, LONG * 4, LONG)).await;
@@ -39,8 +39,8 @@ pub async fn a_grant_lasts_as_long_as_was_asked_for(scene: &Scene) {
 }
 
 /// A release that queues again in the same step stands behind those who wait.
-pub async fn a_release_queues_again_behind_the_others(scene: &Scene) {
-    let [a, b] = scene.peers().await;
+pub async fn a_release_queues_again_behind_the_others(fixture: &Fixture) {
+    let [a, b] = fixture.clients().await;
     let held = a.take(LONG).await;
     let (claim, nonce) = b.enqueue().await;
     let next = a.claim();
@@ -49,15 +49,15 @@ pub async fn a_release_queues_again_behind_the_others(scene: &Scene) {
     let standing = taken(again);
     assert_eq!(standing.position, Some(0));
     assert_eq!(standing.holder.and_then(|holder| holder.label), Some(b.label()));
-    assert_eq!(b.letter().await.nonce, nonce);
+    assert_eq!(b.message().await.nonce, nonce);
     b.release(&claim).await;
-    assert_eq!(Some(a.letter().await.nonce), look.queue.map(|queue| queue.nonce));
+    assert_eq!(Some(a.message().await.nonce), look.queue.map(|queue| queue.nonce));
     assert_eq!(a.fate(&next).await, Fate::Held);
 }
 
 /// Where nobody else waits, the same release has the lock again at once, by a new hold and a new token.
-pub async fn a_release_with_nobody_waiting_acquires_at_once(scene: &Scene) {
-    let a = scene.peer().await;
+pub async fn a_release_with_nobody_waiting_acquires_at_once(fixture: &Fixture) {
+    let a = fixture.client().await;
     let claim = a.claim();
     let first = a.granted(&a.ask(&claim, LONG)).await;
     let next = a.claim();
@@ -71,9 +71,9 @@ pub async fn a_release_with_nobody_waiting_acquires_at_once(scene: &Scene) {
 
 /// Row 2: a release that acquires again, sent again, is one release and one acquire; also where it comes
 /// so late that the new hold is over.
-pub async fn a_resent_release_that_acquires_is_one(scene: &Scene) {
+pub async fn a_resent_release_that_acquires_is_one(fixture: &Fixture) {
     for pass in [Pass::Grant, Pass::Free] {
-        let a = scene.peer().await.at(&scene.another_lock());
+        let a = fixture.client().await.at(&fixture.another_lock());
         let held = a.take(LONG).await;
         let next = a.claim();
         let look = a.look(&next, LONG, LONG);
@@ -94,8 +94,8 @@ pub async fn a_resent_release_that_acquires_is_one(scene: &Scene) {
 
 /// Where strangers share the lock, a release can leave it free: the queue stays as it is, nobody is
 /// woken, and the next look of anybody gives it to the first.
-pub async fn a_lock_left_free_keeps_its_queue(scene: &Scene) {
-    let [a, b, c] = scene.peers().await;
+pub async fn a_lock_left_free_keeps_its_queue(fixture: &Fixture) {
+    let [a, b, c] = fixture.clients().await;
     let held = a.take(LONG).await;
     let (first, nonce) = b.enqueue().await;
     let (second, _) = c.enqueue().await;
@@ -107,23 +107,23 @@ pub async fn a_lock_left_free_keeps_its_queue(scene: &Scene) {
     assert_eq!((standing.holder, standing.position), (None, Some(2)));
     let inspection = a.inspect().await;
     assert_eq!((inspection.holder, inspection.waiting), (None, 3));
-    assert_eq!(scene.letters_so_far(&b).await, []);
+    assert_eq!(fixture.letters_so_far(&b).await, []);
     c.taken(&c.look(&second, LONG, LONG)).await;
-    assert_eq!(b.letter().await.nonce, nonce);
+    assert_eq!(b.message().await.nonce, nonce);
     assert_eq!(b.fate(&first).await, Fate::Held);
     b.release_and(&first, Pass::Free, None).await;
     assert_eq!(a.inspect().await.holder, None);
 }
 
 /// Every script that finds the lock free passes it on, also the release of a hold that is long gone.
-pub async fn a_late_release_passes_a_free_lock_on(scene: &Scene) {
-    let [a, b] = scene.peers().await;
-    let late = a.take(scene.short()).await;
+pub async fn a_late_release_passes_a_free_lock_on(fixture: &Fixture) {
+    let [a, b] = fixture.clients().await;
+    let late = a.take(fixture.short()).await;
     let (claim, nonce) = b.enqueue().await;
-    scene.pass(scene.short() + Duration::from_millis(2)).await;
-    scene.until("the lease ends", async || b.inspect().await.holder.is_none()).await;
+    fixture.pass(fixture.short() + Duration::from_millis(2)).await;
+    fixture.until("the lease ends", async || b.inspect().await.holder.is_none()).await;
     assert_eq!(a.release(&late).await.found, Fate::Vanished);
-    assert_eq!(b.letter().await.nonce, nonce);
+    assert_eq!(b.message().await.nonce, nonce);
     assert_eq!(b.fate(&claim).await, Fate::Held);
 }
 

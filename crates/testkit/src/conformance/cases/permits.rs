@@ -1,8 +1,8 @@
 //! The Semaphore: so many permits, held side by side, each hold with an end of its own.
 
 use super::sessions::{keeps, lapses};
-use crate::conformance::peer::{LONG, Peer, granted};
-use crate::conformance::scene::Scene;
+use crate::conformance::client::{LONG, TestClient, granted};
+use crate::conformance::fixture::Fixture;
 use leasehold_core::{
     Acquire, Acquired, Ended, Evicted, Extended, Fate, Freed, Portion, Refused, Resized, Seen,
 };
@@ -21,8 +21,8 @@ fn of_two(count: u32) -> Portion {
 }
 
 /// Holds stand side by side as long as there are permits for them, each with a token of its own; all of them are told.
-pub async fn permits_add_up_to_their_number(scene: &Scene) {
-    let [a, b, c] = scene.peers().await;
+pub async fn permits_add_up_to_their_number(fixture: &Fixture) {
+    let [a, b, c] = fixture.clients().await;
     let three = a.claim();
     let first = a.granted(&a.ask_part(&three, of_five(3))).await;
     let two = b.claim();
@@ -45,8 +45,8 @@ pub async fn permits_add_up_to_their_number(scene: &Scene) {
 }
 
 /// Rows 1 and 2: an acquire or a release that comes twice takes, or gives back, its permits once.
-pub async fn resent_permits_count_once(scene: &Scene) {
-    let [a, b] = scene.peers().await;
+pub async fn resent_permits_count_once(fixture: &Fixture) {
+    let [a, b] = fixture.clients().await;
     let claim = a.claim();
     let first = a.granted(&a.ask_part(&claim, of_two(1))).await;
     for again in [a.ask_part(&claim, of_two(1)), a.look_part(&claim, of_two(1))] {
@@ -62,8 +62,8 @@ pub async fn resent_permits_count_once(scene: &Scene) {
 }
 
 /// Nobody is passed by one who came later and wants less, whether that one queues or tries.
-pub async fn who_wants_less_passes_nobody(scene: &Scene) {
-    let [a, b, c] = scene.peers().await;
+pub async fn who_wants_less_passes_nobody(fixture: &Fixture) {
+    let [a, b, c] = fixture.clients().await;
     let held = a.take_part(of_five(3)).await;
     let (much, nonce) = b.enqueue_part(of_five(4)).await;
     c.taken(&c.ask_part(&c.claim(), of_five(1))).await;
@@ -71,63 +71,63 @@ pub async fn who_wants_less_passes_nobody(scene: &Scene) {
     let standing = c.taken(&c.look_part(&little, of_five(1))).await;
     assert_eq!(standing.position, Some(1));
     a.release(&held).await;
-    assert_eq!(b.letter().await.nonce, nonce);
+    assert_eq!(b.message().await.nonce, nonce);
     assert_eq!(b.fate(&much).await, Fate::Held);
-    c.letter().await;
+    c.message().await;
     assert_eq!(c.fate(&little).await, Fate::Held, "there was room for both");
 }
 
 /// One release lets in as many as there is room for, in their order; each is told, and nobody else is.
-pub async fn a_release_lets_in_as_many_as_fit(scene: &Scene) {
-    let [a, b, c, d, last] = scene.peers().await;
+pub async fn a_release_lets_in_as_many_as_fit(fixture: &Fixture) {
+    let [a, b, c, d, last] = fixture.clients().await;
     let held = a.take_part(of_five(5)).await;
     let mut fences = BTreeSet::new();
     let mut waiting = Vec::new();
-    for (peer, count) in [(&b, 2), (&c, 2), (&d, 2), (&last, 1)] {
-        waiting.push((peer, peer.enqueue_part(of_five(count)).await));
+    for (client, count) in [(&b, 2), (&c, 2), (&d, 2), (&last, 1)] {
+        waiting.push((client, client.enqueue_part(of_five(count)).await));
     }
     a.release(&held).await;
-    for (peer, (claim, nonce)) in &waiting[..2] {
-        let letter = peer.letter().await;
-        assert_eq!(letter.nonce, *nonce);
-        assert!(fences.last().is_none_or(|last| *last < letter.fence), "in their order");
-        fences.insert(letter.fence);
-        assert_eq!(peer.fate(claim).await, Fate::Held);
-        assert_eq!(peer.granted(&peer.ask_part(claim, of_five(2))).await.fence, letter.fence);
+    for (client, (claim, nonce)) in &waiting[..2] {
+        let message = client.message().await;
+        assert_eq!(message.nonce, *nonce);
+        assert!(fences.last().is_none_or(|last| *last < message.fence), "in their order");
+        fences.insert(message.fence);
+        assert_eq!(client.fate(claim).await, Fate::Held);
+        assert_eq!(client.granted(&client.ask_part(claim, of_five(2))).await.fence, message.fence);
     }
-    for (peer, (claim, _)) in &waiting[2..] {
-        assert_eq!(peer.fate(claim).await, Fate::Queued);
-        assert_eq!(scene.letters_so_far(peer).await, []);
+    for (client, (claim, _)) in &waiting[2..] {
+        assert_eq!(client.fate(claim).await, Fate::Queued);
+        assert_eq!(fixture.letters_so_far(client).await, []);
     }
     let (first, (claim, _)) = &waiting[0];
     first.release(claim).await;
-    for (peer, (_, nonce)) in &waiting[2..] {
-        assert_eq!(peer.letter().await.nonce, *nonce, "both, since there are three now");
+    for (client, (_, nonce)) in &waiting[2..] {
+        assert_eq!(client.message().await.nonce, *nonce, "both, since there are three now");
     }
 }
 
 /// Those who wait in one process have a place each, and are let in together.
-pub async fn each_hold_of_a_process_has_its_place(scene: &Scene) {
-    let [a, b] = scene.peers().await;
+pub async fn each_hold_of_a_process_has_its_place(fixture: &Fixture) {
+    let [a, b] = fixture.clients().await;
     let held = a.take_part(of_two(2)).await;
     let (first, one) = b.enqueue_part(of_two(1)).await;
     let (second, two) = b.enqueue_part(of_two(1)).await;
     assert_eq!(a.inspect().await.waiting, 2);
     a.release(&held).await;
-    assert_eq!([b.letter().await.nonce, b.letter().await.nonce], [one, two]);
+    assert_eq!([b.message().await.nonce, b.message().await.nonce], [one, two]);
     for claim in [first, second] {
         assert_eq!(b.fate(&claim).await, Fate::Held);
     }
 }
 
 /// Rows 26 and 27: a hold ends with its own lease; others neither end with it nor keep it.
-pub async fn each_part_ends_by_itself(scene: &Scene) {
-    let [a, b, c] = scene.peers().await;
+pub async fn each_part_ends_by_itself(fixture: &Fixture) {
+    let [a, b, c] = fixture.clients().await;
     let (brief, long) = (a.claim(), b.claim());
-    a.granted(&Acquire { portion: of_two(1), ..a.ask(&brief, scene.short()) }).await;
+    a.granted(&Acquire { portion: of_two(1), ..a.ask(&brief, fixture.short()) }).await;
     b.granted(&b.ask_part(&long, of_two(1))).await;
-    scene.pass(scene.short() + std::time::Duration::from_millis(2)).await;
-    scene.until("the brief one is over", async || c.inspect().await.sharers.len() == 1).await;
+    fixture.pass(fixture.short() + std::time::Duration::from_millis(2)).await;
+    fixture.until("the brief one is over", async || c.inspect().await.sharers.len() == 1).await;
     assert_eq!(a.fate(&brief).await, Fate::Vanished);
     assert_eq!(a.extend(&brief, LONG).await, Extended::NotHeld);
     c.take_part(of_two(1)).await;
@@ -135,11 +135,11 @@ pub async fn each_part_ends_by_itself(scene: &Scene) {
 }
 
 /// Rows 16 and 27: a release that comes after the expiry adds no permit, whoever has them by then.
-pub async fn a_release_after_the_expiry_adds_no_permit(scene: &Scene) {
-    let [a, b, c] = scene.peers().await;
+pub async fn a_release_after_the_expiry_adds_no_permit(fixture: &Fixture) {
+    let [a, b, c] = fixture.clients().await;
     let late = a.claim();
-    a.granted(&Acquire { portion: of_two(2), ..a.ask(&late, scene.short()) }).await;
-    scene.outlast(scene.short(), &b).await;
+    a.granted(&Acquire { portion: of_two(2), ..a.ask(&late, fixture.short()) }).await;
+    fixture.outlast(fixture.short(), &b).await;
     let one = b.take_part(of_two(1)).await;
     let other = c.take_part(of_two(1)).await;
     for _ in 0..2 {
@@ -150,18 +150,18 @@ pub async fn a_release_after_the_expiry_adds_no_permit(scene: &Scene) {
 }
 
 /// Rows 23 and 27: the permits of a dead process come back to who waits and asks about it, however long its lease.
-pub async fn permits_of_the_dead_come_back(scene: &Scene) {
-    let [a, b, c] = scene.peers().await;
+pub async fn permits_of_the_dead_come_back(fixture: &Fixture) {
+    let [a, b, c] = fixture.clients().await;
     if !lapses(&a) {
         return;
     }
-    for (peer, alive) in [(&a, scene.short()), (&b, LONG), (&c, LONG)] {
-        peer.begin(alive).await;
+    for (client, alive) in [(&a, fixture.short()), (&b, LONG), (&c, LONG)] {
+        client.begin(alive).await;
     }
     let lost = a.take_part(of_two(1)).await;
     let kept = b.take_part(of_two(1)).await;
     let (claim, _) = c.enqueue_part(of_two(1)).await;
-    scene.outlive(scene.short(), &a).await;
+    fixture.outlive(fixture.short(), &a).await;
     let look = Acquire { ahead: Some(a.session), ..c.look_part(&claim, of_two(1)) };
     c.granted(&look).await;
     assert_eq!(a.fate(&lost).await, Fate::Ended(Ended::Evicted));
@@ -170,35 +170,35 @@ pub async fn permits_of_the_dead_come_back(scene: &Scene) {
 }
 
 /// Row 23: somebody who wants no permit finds the dead, too: what they had is given to who waits.
-pub async fn a_dead_sharer_is_evicted_by_whoever_asks(scene: &Scene) {
-    let [a, b, c, watch] = scene.peers().await;
+pub async fn a_dead_sharer_is_evicted_by_whoever_asks(fixture: &Fixture) {
+    let [a, b, c, watch] = fixture.clients().await;
     if !lapses(&a) {
         return;
     }
-    for (peer, alive) in [(&a, scene.short()), (&b, LONG), (&c, LONG)] {
-        peer.begin(alive).await;
+    for (client, alive) in [(&a, fixture.short()), (&b, LONG), (&c, LONG)] {
+        client.begin(alive).await;
     }
     let lost = a.claim();
     let fence = a.granted(&a.ask_part(&lost, of_two(1))).await.fence;
     a.take_part(of_two(1)).await;
     let (claim, nonce) = b.enqueue_part(of_two(2)).await;
     let (later, _) = c.enqueue_part(of_two(1)).await;
-    scene.outlive(scene.short(), &a).await;
+    fixture.outlive(fixture.short(), &a).await;
     assert_eq!(watch.evict(b.session).await, Evicted::Alive);
     assert_eq!(watch.evict(a.session).await, Evicted::Gone { hold: Some(fence), place: false });
-    assert_eq!(b.letter().await.nonce, nonce);
+    assert_eq!(b.message().await.nonce, nonce);
     assert_eq!((b.fate(&claim).await, c.fate(&later).await), (Fate::Held, Fate::Queued));
     assert_eq!(watch.inspect_in_full().await.audit.len(), 2, "each of its holds is written down");
 }
 
 /// Row 23: who is next is told of all for whom he waits, and of each whether it lives; who is behind, of the one before.
-pub async fn who_is_next_watches_all_who_share(scene: &Scene) {
-    let [a, b, c, d] = scene.peers().await;
+pub async fn who_is_next_watches_all_who_share(fixture: &Fixture) {
+    let [a, b, c, d] = fixture.clients().await;
     if !keeps(&a) {
         return;
     }
-    for peer in [&a, &b, &c, &d] {
-        peer.begin(LONG).await;
+    for client in [&a, &b, &c, &d] {
+        client.begin(LONG).await;
     }
     a.take_part(of_two(1)).await;
     b.take_part(of_two(1)).await;
@@ -219,8 +219,8 @@ pub async fn who_is_next_watches_all_who_share(scene: &Scene) {
 }
 
 /// More than there are can never be had, nor nothing at all: that is told at once, and nobody waits for it.
-pub async fn what_can_never_be_had_is_refused(scene: &Scene) {
-    let [a, b] = scene.peers().await;
+pub async fn what_can_never_be_had_is_refused(fixture: &Fixture) {
+    let [a, b] = fixture.clients().await;
     a.take_part(of_five(5)).await;
     for (portion, count, limit) in [
         (of_five(6), 6, 5),
@@ -236,8 +236,8 @@ pub async fn what_can_never_be_had_is_refused(scene: &Scene) {
 }
 
 /// Who comes first says how many there are, and nobody who says otherwise changes that.
-pub async fn the_first_who_comes_says_how_many_there_are(scene: &Scene) {
-    let [a, b] = scene.peers().await;
+pub async fn the_first_who_comes_says_how_many_there_are(fixture: &Fixture) {
+    let [a, b] = fixture.clients().await;
     a.take_part(of_two(1)).await;
     b.taken(&b.ask_part(&b.claim(), of_five(2))).await;
     let (_, _) = b.enqueue_part(Portion::Permits { count: 2, of: 2 }).await;
@@ -245,8 +245,8 @@ pub async fn the_first_who_comes_says_how_many_there_are(scene: &Scene) {
 }
 
 /// A number that was seen may be changed: more let in who waits, fewer take from nobody. Who saw another one changes nothing.
-pub async fn a_resize_lets_in_and_takes_from_nobody(scene: &Scene) {
-    let [a, b, c, person] = scene.peers().await;
+pub async fn a_resize_lets_in_and_takes_from_nobody(fixture: &Fixture) {
+    let [a, b, c, person] = fixture.clients().await;
     assert_eq!(person.resize(Some(3), 4).await, Resized::Changed { limit: None });
     assert_eq!(person.resize(None, 2).await, Resized::Done);
     assert_eq!(person.inspect().await.limit, Some(2));
@@ -255,24 +255,24 @@ pub async fn a_resize_lets_in_and_takes_from_nobody(scene: &Scene) {
     let (claim, nonce) = b.enqueue_part(of_five(2)).await;
     let (last, _) = c.enqueue_part(of_five(1)).await;
     assert_eq!(person.resize(Some(5), 9).await, Resized::Changed { limit: Some(2) });
-    assert_eq!(scene.letters_so_far(&b).await, []);
+    assert_eq!(fixture.letters_so_far(&b).await, []);
     for _ in 0..2 {
         assert_eq!(person.resize(Some(2), 4).await, Resized::Done, "a second time it changes nothing");
     }
-    assert_eq!(b.letter().await.nonce, nonce);
+    assert_eq!(b.message().await.nonce, nonce);
     assert_eq!((b.fate(&claim).await, c.fate(&last).await), (Fate::Held, Fate::Queued));
     assert_eq!(person.resize(Some(4), 1).await, Resized::Done);
     assert_eq!((a.fate(&held).await, b.fate(&claim).await), (Fate::Held, Fate::Held));
     a.release(&held).await;
-    assert_eq!(scene.letters_so_far(&c).await, [], "two of one are held still");
+    assert_eq!(fixture.letters_so_far(&c).await, [], "two of one are held still");
     b.release(&claim).await;
-    c.letter().await;
+    c.message().await;
     assert_eq!(c.fate(&last).await, Fate::Held);
 }
 
 /// Who waits for more than there are any more is not in the way of the others, and is told when he looks.
-pub async fn who_wants_too_much_by_now_stands_in_nobodys_way(scene: &Scene) {
-    let [a, b, c, person] = scene.peers().await;
+pub async fn who_wants_too_much_by_now_stands_in_nobodys_way(fixture: &Fixture) {
+    let [a, b, c, person] = fixture.clients().await;
     let held = a.take_part(of_five(3)).await;
     let (claim, _) = b.enqueue_part(of_five(4)).await;
     let (next, nonce) = c.enqueue_part(of_five(1)).await;
@@ -280,19 +280,19 @@ pub async fn who_wants_too_much_by_now_stands_in_nobodys_way(scene: &Scene) {
     assert_eq!(person.inspect().await.waiting, 1, "who came first can never come in");
     assert_eq!(b.refused(&b.look_part(&claim, of_five(4))).await, Refused::OutOfRange { count: 4, limit: 3 });
     a.release(&held).await;
-    assert_eq!(c.letter().await.nonce, nonce);
+    assert_eq!(c.message().await.nonce, nonce);
     assert_eq!((b.fate(&claim).await, c.fate(&next).await), (Fate::Vanished, Fate::Held));
     assert_eq!(person.inspect().await.waiting, 0);
 }
 
 /// By force one of several is ended, by its token: he alone is told, and who waits comes in.
-pub async fn a_forced_release_ends_one_of_several(scene: &Scene) {
-    let [a, b, c, person] = scene.peers().await;
+pub async fn a_forced_release_ends_one_of_several(fixture: &Fixture) {
+    let [a, b, c, person] = fixture.clients().await;
     if !keeps(&a) {
         return;
     }
-    for peer in [&a, &b, &c] {
-        peer.begin(LONG).await;
+    for client in [&a, &b, &c] {
+        client.begin(LONG).await;
     }
     let kept = a.take_part(of_two(1)).await;
     let lost = b.claim();
@@ -300,7 +300,7 @@ pub async fn a_forced_release_ends_one_of_several(scene: &Scene) {
     let (claim, nonce) = c.enqueue_part(of_two(1)).await;
     assert_eq!(person.free(Seen::Hold(fence)).await, Freed::Freed);
     assert_eq!(b.freed().await, fence);
-    assert_eq!(c.letter().await.nonce, nonce);
+    assert_eq!(c.message().await.nonce, nonce);
     assert_eq!(b.fate(&lost).await, Fate::Ended(Ended::Freed));
     assert_eq!((a.fate(&kept).await, c.fate(&claim).await), (Fate::Held, Fate::Held));
     assert!(matches!(person.free(Seen::Hold(fence)).await, Freed::Changed { holder: Some(_) }), "once");
@@ -308,29 +308,29 @@ pub async fn a_forced_release_ends_one_of_several(scene: &Scene) {
 }
 
 /// The sum of the permits that are held is never more than there are, whoever comes and goes at once.
-pub async fn never_are_more_permits_held_than_there_are(scene: &Scene) {
+pub async fn never_are_more_permits_held_than_there_are(fixture: &Fixture) {
     let inside = Arc::new(AtomicU32::new(0));
-    let workers = scene.peers::<6>().await.map(|peer| tokio::spawn(take_turns(peer, inside.clone())));
+    let workers = fixture.clients::<6>().await.map(|client| tokio::spawn(take_turns(client, inside.clone())));
     for worker in workers {
         worker.await.unwrap_or_else(|error| panic!("a worker ended badly: {error}"));
     }
-    let seen = scene.peer().await.inspect().await;
+    let seen = fixture.client().await.inspect().await;
     assert_eq!((seen.sharers.len(), seen.waiting), (0, 0));
 }
 
-async fn take_turns(peer: Peer, inside: Arc<AtomicU32>) {
+async fn take_turns(client: TestClient, inside: Arc<AtomicU32>) {
     for round in 0..15 {
-        let (count, claim) = (round % 3 + 1, peer.claim());
-        let look = peer.look_part(&claim, of_five(count));
-        if let Acquired::Taken { .. } = peer.acquire(&look).await {
-            let letter = peer.letter().await;
-            assert_eq!(Some(letter.nonce), look.queue.map(|queue| queue.nonce));
-            granted(peer.acquire(&peer.ask_part(&claim, of_five(count))).await);
+        let (count, claim) = (round % 3 + 1, client.claim());
+        let look = client.look_part(&claim, of_five(count));
+        if let Acquired::Taken { .. } = client.acquire(&look).await {
+            let message = client.message().await;
+            assert_eq!(Some(message.nonce), look.queue.map(|queue| queue.nonce));
+            granted(client.acquire(&client.ask_part(&claim, of_five(count))).await);
         }
         let others = inside.fetch_add(count, Ordering::SeqCst);
         assert!(others + count <= 5, "{} permits of five", others + count);
         tokio::task::yield_now().await;
         inside.fetch_sub(count, Ordering::SeqCst);
-        assert_eq!(peer.release(&claim).await.found, Fate::Held);
+        assert_eq!(client.release(&claim).await.found, Fate::Held);
     }
 }

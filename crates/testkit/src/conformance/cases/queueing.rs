@@ -1,54 +1,54 @@
 //! The queue: first come, first served, one place a session, the dead skipped.
 
-use crate::conformance::peer::{LONG, Peer};
-use crate::conformance::scene::Scene;
+use crate::conformance::client::{LONG, TestClient};
+use crate::conformance::fixture::Fixture;
 use leasehold_core::{Acquired, Fate};
 use std::time::Duration;
 
 /// The lock goes round in the order of the first enqueues, and each is told its place.
-pub async fn the_queue_is_first_come_first_served(scene: &Scene) {
-    let a = scene.peer().await;
+pub async fn the_queue_is_first_come_first_served(fixture: &Fixture) {
+    let a = fixture.client().await;
     let mut held = a.take(LONG).await;
     let mut holder = a;
     let mut waiters = Vec::new();
     for expected in 0..5 {
-        let peer = scene.peer().await;
-        let claim = peer.claim();
-        let taken = peer.taken(&peer.look(&claim, LONG, LONG)).await;
-        peer.needs_queue().await;
+        let client = fixture.client().await;
+        let claim = client.claim();
+        let taken = client.taken(&client.look(&claim, LONG, LONG)).await;
+        client.needs_queue().await;
         assert_eq!(taken.position, Some(expected));
-        waiters.push((peer, claim));
+        waiters.push((client, claim));
     }
-    for (peer, claim) in waiters {
-        assert_eq!(peer.fate(&claim).await, Fate::Queued);
+    for (client, claim) in waiters {
+        assert_eq!(client.fate(&claim).await, Fate::Queued);
         holder.release(&held).await;
-        peer.letter().await;
-        assert_eq!(peer.fate(&claim).await, Fate::Held);
-        (holder, held) = (peer, claim);
+        client.message().await;
+        assert_eq!(client.fate(&claim).await, Fate::Held);
+        (holder, held) = (client, claim);
     }
     assert_eq!(holder.inspect().await.waiting, 0);
 }
 
 /// Whoever looks again keeps the place, and keeps it for longer.
-pub async fn a_look_keeps_the_place(scene: &Scene) {
-    let [a, b, c] = scene.peers().await;
+pub async fn a_look_keeps_the_place(fixture: &Fixture) {
+    let [a, b, c] = fixture.clients().await;
     let held = a.take(LONG).await;
     let claim = b.claim();
-    b.enqueue_as(&claim, scene.short()).await;
+    b.enqueue_as(&claim, fixture.short()).await;
     c.enqueue().await;
     let taken = b.taken(&b.look(&claim, LONG, LONG)).await;
     assert_eq!(taken.position, Some(0), "still before the other");
-    scene.pass(scene.short() + Duration::from_millis(2)).await;
+    fixture.pass(fixture.short() + Duration::from_millis(2)).await;
     assert_eq!(a.inspect().await.waiting, 2);
     a.release(&held).await;
-    b.letter().await;
+    b.message().await;
     assert_eq!(b.fate(&claim).await, Fate::Held);
 }
 
 /// A session has one place. Asking for another hold takes the place over, and the hold before it is not
 /// granted any more.
-pub async fn a_session_has_one_place(scene: &Scene) {
-    let [a, b, c] = scene.peers().await;
+pub async fn a_session_has_one_place(fixture: &Fixture) {
+    let [a, b, c] = fixture.clients().await;
     let held = a.take(LONG).await;
     let (old, _) = b.enqueue().await;
     c.enqueue().await;
@@ -57,98 +57,100 @@ pub async fn a_session_has_one_place(scene: &Scene) {
     assert_eq!(b.fate(&new).await, Fate::Queued);
     assert_ne!(b.release(&old).await.found, Fate::Queued, "that hold waits no more");
     a.release(&held).await;
-    assert_eq!(b.letter().await.nonce, nonce);
+    assert_eq!(b.message().await.nonce, nonce);
     assert_eq!(b.fate(&new).await, Fate::Held);
 }
 
 /// Who waits holds his place in a queue of his own for every lock.
-pub async fn the_queues_of_two_locks_are_two(scene: &Scene) {
-    let [a, b] = scene.peers().await;
-    let other = scene.another_lock();
+pub async fn the_queues_of_two_locks_are_two(fixture: &Fixture) {
+    let [a, b] = fixture.clients().await;
+    let other = fixture.another_lock();
     let (here, there) = (a.take(LONG).await, a.at(&other).take(LONG).await);
     b.enqueue().await;
     let (claim, nonce) = b.at(&other).enqueue().await;
     a.at(&other).release(&there).await;
-    assert_eq!(b.letter().await.nonce, nonce);
+    assert_eq!(b.message().await.nonce, nonce);
     assert_eq!(b.at(&other).fate(&claim).await, Fate::Held);
     assert_eq!(a.fate(&here).await, Fate::Held);
 }
 
 /// A try does not barge: where somebody waits, a free lock goes to him, and the one who tried is the one
 /// who finds it out.
-pub async fn a_try_does_not_barge(scene: &Scene) {
-    let [a, b, c] = scene.peers().await;
-    a.take(scene.short()).await;
+pub async fn a_try_does_not_barge(fixture: &Fixture) {
+    let [a, b, c] = fixture.clients().await;
+    a.take(fixture.short()).await;
     let (claim, nonce) = b.enqueue().await;
-    scene.outlast(scene.short(), &a).await;
+    fixture.outlast(fixture.short(), &a).await;
     let taken = c.taken(&c.ask(&c.claim(), LONG)).await;
     assert_eq!(taken.holder.and_then(|holder| holder.label), Some(b.label()));
-    assert_eq!(b.letter().await.nonce, nonce);
+    assert_eq!(b.message().await.nonce, nonce);
     assert_eq!(b.fate(&claim).await, Fate::Held);
 }
 
 /// Row 20: a lease that ends publishes nothing, so the first in the queue finds out by looking.
-pub async fn an_expired_hold_goes_to_the_first_who_waits(scene: &Scene) {
-    let [a, b, c] = scene.peers().await;
-    a.take(scene.short()).await;
+pub async fn an_expired_hold_goes_to_the_first_who_waits(fixture: &Fixture) {
+    let [a, b, c] = fixture.clients().await;
+    a.take(fixture.short()).await;
     let (first, _) = b.enqueue().await;
     let (second, nonce) = c.enqueue().await;
-    scene.outlast(scene.short(), &a).await;
+    fixture.outlast(fixture.short(), &a).await;
     let granted = b.granted(&b.look(&first, LONG, LONG)).await;
     assert!(granted.others_wait);
     b.release(&first).await;
-    assert_eq!(c.letter().await.nonce, nonce);
+    assert_eq!(c.message().await.nonce, nonce);
     assert_eq!(c.fate(&second).await, Fate::Held);
 }
 
 /// Row 20: the same where an operator deleted the key.
-pub async fn a_deleted_key_goes_to_the_first_who_waits(scene: &Scene) {
-    let [a, b, c] = scene.peers().await;
+pub async fn a_deleted_key_goes_to_the_first_who_waits(fixture: &Fixture) {
+    let [a, b, c] = fixture.clients().await;
     let held = a.take(LONG).await;
     let (first, nonce) = b.enqueue().await;
     let (second, _) = c.enqueue().await;
-    let Some(deleted) = scene.subject.delete_key(&scene.lock) else {
-        return super::super::scene::not_applicable("key to delete");
+    let Some(deleted) = fixture.subject.delete_key(&fixture.lock) else {
+        return super::super::fixture::not_applicable("key to delete");
     };
     deleted.await;
     assert_eq!(a.fate(&held).await, Fate::Vanished);
     c.taken(&c.look(&second, LONG, LONG)).await;
-    assert_eq!(b.letter().await.nonce, nonce, "the second's look granted it to the first");
+    assert_eq!(b.message().await.nonce, nonce, "the second's look granted it to the first");
     assert_eq!(b.fate(&first).await, Fate::Held);
 }
 
 /// Row 23: fifty dead waiters cost one operation.
-pub async fn the_dead_are_skipped(scene: &Scene) {
-    let [a, live] = scene.peers().await;
+pub async fn the_dead_are_skipped(fixture: &Fixture) {
+    let [a, live] = fixture.clients().await;
     let held = a.take(LONG).await;
-    let kept = scene.short();
+    let kept = fixture.short();
     for _ in 0..50 {
-        let dead = scene.peer_without_mailbox().await;
+        let dead = fixture.peer_without_mailbox().await;
         dead.enqueue_as(&dead.claim(), kept).await;
     }
     let (claim, nonce) = live.enqueue().await;
-    scene.pass(kept + Duration::from_millis(2)).await;
-    scene.until("the dead are dead", async || a.inspect().await.waiting == 1).await;
+    fixture.pass(kept + Duration::from_millis(2)).await;
+    fixture.until("the dead are dead", async || a.inspect().await.waiting == 1).await;
     a.release(&held).await;
-    assert_eq!(live.letter().await.nonce, nonce);
+    assert_eq!(live.message().await.nonce, nonce);
     assert_eq!(live.fate(&claim).await, Fate::Held);
 }
 
 /// Row 23: however many dead there are, an operation skips 64 of them at most, and a few looks reach the
 /// living.
-pub async fn many_dead_are_skipped_a_few_at_a_time(scene: &Scene) {
-    let [a, live] = scene.peers().await;
+pub async fn many_dead_are_skipped_a_few_at_a_time(fixture: &Fixture) {
+    let [a, live] = fixture.clients().await;
     let held = a.take(LONG).await;
-    let kept = scene.short();
-    let dead = scene.peer_without_mailbox().await;
+    let kept = fixture.short();
+    let dead = fixture.peer_without_mailbox().await;
     for _ in 0..150 {
-        let dead =
-            Peer { session: leasehold_core::SessionId::from_random(scene.random.bytes()), ..dead.clone() };
+        let dead = TestClient {
+            session: leasehold_core::SessionId::from_random(fixture.random.bytes()),
+            ..dead.clone()
+        };
         dead.acquire(&dead.look(&dead.claim(), LONG, kept)).await;
     }
     let (claim, _) = live.enqueue().await;
-    scene.pass(kept + Duration::from_millis(2)).await;
-    scene.until("the dead are dead", async || a.inspect().await.waiting == 1).await;
+    fixture.pass(kept + Duration::from_millis(2)).await;
+    fixture.until("the dead are dead", async || a.inspect().await.waiting == 1).await;
     a.release(&held).await;
     let mut looks = 0;
     while let Acquired::Taken { holder, position, .. } = live.acquire(&live.look(&claim, LONG, LONG)).await {
@@ -160,14 +162,16 @@ pub async fn many_dead_are_skipped_a_few_at_a_time(scene: &Scene) {
 }
 
 /// Row 23, entries leak: whoever left is in nobody's way, however many left.
-pub async fn those_who_left_are_not_in_the_way(scene: &Scene) {
-    let [a, first, last] = scene.peers().await;
+pub async fn those_who_left_are_not_in_the_way(fixture: &Fixture) {
+    let [a, first, last] = fixture.clients().await;
     let held = a.take(LONG).await;
     let (claim, nonce) = first.enqueue().await;
-    let left = scene.peer_without_mailbox().await;
+    let left = fixture.peer_without_mailbox().await;
     for _ in 0..150 {
-        let left =
-            Peer { session: leasehold_core::SessionId::from_random(scene.random.bytes()), ..left.clone() };
+        let left = TestClient {
+            session: leasehold_core::SessionId::from_random(fixture.random.bytes()),
+            ..left.clone()
+        };
         let (claim, _) = left.enqueue().await;
         assert_eq!(left.release(&claim).await.found, Fate::Queued);
     }
@@ -175,8 +179,8 @@ pub async fn those_who_left_are_not_in_the_way(scene: &Scene) {
     let look = last.look(&next, LONG, LONG);
     assert_eq!(last.taken(&look).await.position, Some(1));
     a.release(&held).await;
-    assert_eq!(first.letter().await.nonce, nonce);
+    assert_eq!(first.message().await.nonce, nonce);
     first.release(&claim).await;
-    assert_eq!(Some(last.letter().await.nonce), look.queue.map(|queue| queue.nonce));
+    assert_eq!(Some(last.message().await.nonce), look.queue.map(|queue| queue.nonce));
     assert!(!last.granted(&last.ask(&next, LONG)).await.others_wait);
 }

@@ -1,8 +1,8 @@
 //! The RwLock: readers share it, a writer is alone, and who reads upgradably may become the writer.
 
 use super::sessions::lapses;
-use crate::conformance::peer::{LONG, Peer, granted};
-use crate::conformance::scene::Scene;
+use crate::conformance::client::{LONG, TestClient, granted};
+use crate::conformance::fixture::Fixture;
 use leasehold_core::{Acquire, Acquired, Ended, Evicted, Fate, Op, Portion, Refused, Reply};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -11,8 +11,8 @@ use std::time::Duration;
 use Portion::{Read, Upgradable, Upgrade, Write};
 
 /// Readers stand side by side, a writer beside nobody; who reads upgradably beside readers, and not beside his like.
-pub async fn readers_share_and_a_writer_is_alone(scene: &Scene) {
-    let [a, b, c] = scene.peers().await;
+pub async fn readers_share_and_a_writer_is_alone(fixture: &Fixture) {
+    let [a, b, c] = fixture.clients().await;
     let read = a.take_part(Read).await;
     let other = b.take_part(Read).await;
     c.taken(&c.ask_part(&c.claim(), Write)).await;
@@ -23,9 +23,9 @@ pub async fn readers_share_and_a_writer_is_alone(scene: &Scene) {
     let portions: Vec<_> = sharers.iter().map(|holder| holder.portion).collect();
     assert_eq!(portions, [Read, Read, Upgradable, Read]);
     assert!(sharers.is_sorted_by_key(|holder| holder.fence));
-    for (peer, claim) in [(&a, read), (&b, other), (&c, upgradable), (&b, beside)] {
+    for (client, claim) in [(&a, read), (&b, other), (&c, upgradable), (&b, beside)] {
         a.taken(&a.ask_part(&a.claim(), Write)).await;
-        assert_eq!(peer.release(&claim).await.found, Fate::Held);
+        assert_eq!(client.release(&claim).await.found, Fate::Held);
     }
     a.take_part(Write).await;
     for portion in [Read, Upgradable, Write] {
@@ -34,28 +34,28 @@ pub async fn readers_share_and_a_writer_is_alone(scene: &Scene) {
 }
 
 /// Readers who came after a writer do not pass him, and those who wait behind him are let in together.
-pub async fn readers_pass_no_writer_who_waits(scene: &Scene) {
-    let [a, b, c, d] = scene.peers().await;
+pub async fn readers_pass_no_writer_who_waits(fixture: &Fixture) {
+    let [a, b, c, d] = fixture.clients().await;
     let reading = a.take_part(Read).await;
     let (writing, nonce) = b.enqueue_part(Write).await;
     d.taken(&d.ask_part(&d.claim(), Read)).await;
     let later = [c.enqueue_part(Read).await, d.enqueue_part(Read).await];
     a.release(&reading).await;
-    assert_eq!(b.letter().await.nonce, nonce);
-    for (peer, (claim, _)) in [&c, &d].into_iter().zip(&later) {
-        assert_eq!(peer.fate(claim).await, Fate::Queued);
-        assert_eq!(scene.letters_so_far(peer).await, []);
+    assert_eq!(b.message().await.nonce, nonce);
+    for (client, (claim, _)) in [&c, &d].into_iter().zip(&later) {
+        assert_eq!(client.fate(claim).await, Fate::Queued);
+        assert_eq!(fixture.letters_so_far(client).await, []);
     }
     b.release(&writing).await;
-    for (peer, (claim, nonce)) in [&c, &d].into_iter().zip(&later) {
-        assert_eq!(peer.letter().await.nonce, *nonce);
-        assert_eq!(peer.fate(claim).await, Fate::Held);
+    for (client, (claim, nonce)) in [&c, &d].into_iter().zip(&later) {
+        assert_eq!(client.message().await.nonce, *nonce);
+        assert_eq!(client.fate(claim).await, Fate::Held);
     }
 }
 
 /// An owner who reads already reads again past a writer who waits, since that one waits for him.
-pub async fn an_owner_who_reads_passes_a_writer_who_waits(scene: &Scene) {
-    let [a, b, c] = scene.peers().await;
+pub async fn an_owner_who_reads_passes_a_writer_who_waits(fixture: &Fixture) {
+    let [a, b, c] = fixture.clients().await;
     let outer = a.take_part(Read).await;
     let (writing, nonce) = b.enqueue_part(Write).await;
     c.taken(&c.ask_part(&c.claim(), Read)).await;
@@ -65,13 +65,13 @@ pub async fn an_owner_who_reads_passes_a_writer_who_waits(scene: &Scene) {
     a.release(&outer).await;
     assert_eq!(b.fate(&writing).await, Fate::Queued, "he reads still");
     a.release(&inner).await;
-    assert_eq!(b.letter().await.nonce, nonce);
+    assert_eq!(b.message().await.nonce, nonce);
 }
 
 /// Row 28: who has read cannot write, and cannot upgrade what was not read upgradably: that would never end, and is told
 /// at once, also to who does not queue.
-pub async fn an_upgrade_that_would_never_end_is_refused(scene: &Scene) {
-    let [a, b] = scene.peers().await;
+pub async fn an_upgrade_that_would_never_end_is_refused(fixture: &Fixture) {
+    let [a, b] = fixture.clients().await;
     let read = a.take_part(Read).await;
     for (portion, refused) in [
         (Write, Refused::WouldDeadlock),
@@ -96,8 +96,8 @@ pub async fn an_upgrade_that_would_never_end_is_refused(scene: &Scene) {
 }
 
 /// Who upgrades waits for the readers who are there, before all who wait; and what he has read stays his.
-pub async fn an_upgrade_goes_before_all_who_wait(scene: &Scene) {
-    let [a, b, c, d] = scene.peers().await;
+pub async fn an_upgrade_goes_before_all_who_wait(fixture: &Fixture) {
+    let [a, b, c, d] = fixture.clients().await;
     let upgradable = a.take_part(Upgradable).await;
     let reading = b.take_part(Read).await;
     let (writing, writes) = c.enqueue_part(Write).await;
@@ -110,19 +110,19 @@ pub async fn an_upgrade_goes_before_all_who_wait(scene: &Scene) {
         assert_eq!(standing.holder.and_then(|holder| holder.label), Some(b.label()));
     }
     b.release(&reading).await;
-    assert_eq!(Some(a.letter().await.nonce), look.queue.map(|queue| queue.nonce));
+    assert_eq!(Some(a.message().await.nonce), look.queue.map(|queue| queue.nonce));
     let portions: Vec<_> = d.inspect().await.sharers.iter().map(|holder| holder.portion).collect();
     assert_eq!(portions, [Upgradable, Upgrade]);
     a.release(&upgrade).await;
     assert_eq!((c.fate(&writing).await, d.fate(&behind).await), (Fate::Queued, Fate::Queued));
     a.release(&upgradable).await;
-    assert_eq!(c.letter().await.nonce, writes);
-    assert_eq!(scene.letters_so_far(&d).await, []);
+    assert_eq!(c.message().await.nonce, writes);
+    assert_eq!(fixture.letters_so_far(&d).await, []);
 }
 
 /// Who tries to upgrade need not queue to go before those who wait.
-pub async fn a_try_to_upgrade_passes_those_who_wait(scene: &Scene) {
-    let [a, b] = scene.peers().await;
+pub async fn a_try_to_upgrade_passes_those_who_wait(fixture: &Fixture) {
+    let [a, b] = fixture.clients().await;
     let upgradable = a.take_part(Upgradable).await;
     let (writing, _) = b.enqueue_part(Write).await;
     let upgrade = a.again(&upgradable);
@@ -133,8 +133,8 @@ pub async fn a_try_to_upgrade_passes_those_who_wait(scene: &Scene) {
 
 /// A writer who reads before he gives the write back lets no other writer in between, and readers come in as soon as he
 /// only reads.
-pub async fn a_downgrade_lets_no_writer_in_between(scene: &Scene) {
-    let [a, b, c] = scene.peers().await;
+pub async fn a_downgrade_lets_no_writer_in_between(fixture: &Fixture) {
+    let [a, b, c] = fixture.clients().await;
     let writing = a.take_part(Write).await;
     let (reads, nonce) = b.enqueue_part(Read).await;
     let (other, writes) = c.enqueue_part(Write).await;
@@ -144,35 +144,35 @@ pub async fn a_downgrade_lets_no_writer_in_between(scene: &Scene) {
     }
     assert_eq!(b.fate(&reads).await, Fate::Queued, "he writes still");
     a.release(&writing).await;
-    assert_eq!(b.letter().await.nonce, nonce);
+    assert_eq!(b.message().await.nonce, nonce);
     assert_eq!((a.fate(&reading).await, c.fate(&other).await), (Fate::Held, Fate::Queued));
     a.release(&reading).await;
     b.release(&reads).await;
-    assert_eq!(c.letter().await.nonce, writes);
+    assert_eq!(c.message().await.nonce, writes);
 }
 
 /// Row 26: a reader who lives keeps no other one alive, nor does one who is dead end him.
-pub async fn a_live_reader_keeps_no_dead_one_alive(scene: &Scene) {
-    let [a, b, c] = scene.peers().await;
+pub async fn a_live_reader_keeps_no_dead_one_alive(fixture: &Fixture) {
+    let [a, b, c] = fixture.clients().await;
     let (brief, long) = (a.claim(), b.claim());
-    a.granted(&Acquire { portion: Read, ..a.ask(&brief, scene.short()) }).await;
+    a.granted(&Acquire { portion: Read, ..a.ask(&brief, fixture.short()) }).await;
     b.granted(&b.ask_part(&long, Read)).await;
     b.extend(&long, LONG * 2).await;
     let (writing, nonce) = c.enqueue_part(Write).await;
-    scene.pass(scene.short() + Duration::from_millis(2)).await;
-    scene.until("the brief one is over", async || c.inspect().await.sharers.len() == 1).await;
+    fixture.pass(fixture.short() + Duration::from_millis(2)).await;
+    fixture.until("the brief one is over", async || c.inspect().await.sharers.len() == 1).await;
     assert_eq!((a.fate(&brief).await, b.fate(&long).await), (Fate::Vanished, Fate::Held));
     assert_eq!(c.fate(&writing).await, Fate::Queued);
     b.release(&long).await;
-    assert_eq!(c.letter().await.nonce, nonce);
+    assert_eq!(c.message().await.nonce, nonce);
 }
 
 /// Rows 16 and 26: the late release of a read ends no write.
-pub async fn a_late_release_of_a_read_ends_no_write(scene: &Scene) {
-    let [a, b] = scene.peers().await;
+pub async fn a_late_release_of_a_read_ends_no_write(fixture: &Fixture) {
+    let [a, b] = fixture.clients().await;
     let late = a.claim();
-    a.granted(&Acquire { portion: Read, ..a.ask(&late, scene.short()) }).await;
-    scene.outlast(scene.short(), &b).await;
+    a.granted(&Acquire { portion: Read, ..a.ask(&late, fixture.short()) }).await;
+    fixture.outlast(fixture.short(), &b).await;
     let writing = b.take_part(Write).await;
     for _ in 0..2 {
         assert_ne!(a.release(&late).await.found, Fate::Held);
@@ -182,49 +182,49 @@ pub async fn a_late_release_of_a_read_ends_no_write(scene: &Scene) {
 }
 
 /// Row 23: a writer who waits finds out which of the readers is dead, and comes in once no other one reads.
-pub async fn a_dead_reader_keeps_no_writer_waiting(scene: &Scene) {
-    let [a, b, c] = scene.peers().await;
+pub async fn a_dead_reader_keeps_no_writer_waiting(fixture: &Fixture) {
+    let [a, b, c] = fixture.clients().await;
     if !lapses(&a) {
         return;
     }
-    for (peer, alive) in [(&a, scene.short()), (&b, LONG), (&c, LONG)] {
-        peer.begin(alive).await;
+    for (client, alive) in [(&a, fixture.short()), (&b, LONG), (&c, LONG)] {
+        client.begin(alive).await;
     }
     let lost = a.take_part(Read).await;
     let reading = b.take_part(Read).await;
     let (writing, nonce) = c.enqueue_part(Write).await;
-    scene.outlive(scene.short(), &a).await;
+    fixture.outlive(fixture.short(), &a).await;
     let standing = c.taken(&Acquire { ahead: Some(a.session), ..c.look_part(&writing, Write) }).await;
     assert_eq!(standing.ahead.map(|ahead| ahead.session), Some(b.session), "the dead one is gone");
     assert_eq!(a.fate(&lost).await, Fate::Ended(Ended::Evicted));
     b.release(&reading).await;
-    assert_ne!(c.letter().await.nonce, nonce, "it answers the last look");
+    assert_ne!(c.message().await.nonce, nonce, "it answers the last look");
     assert_eq!(c.fate(&writing).await, Fate::Held);
 }
 
 /// Row 23: one who died while he waited to upgrade holds nobody up, neither by what he reads nor by his place.
-pub async fn a_dead_upgrade_holds_nobody_up(scene: &Scene) {
-    let [a, b, c] = scene.peers().await;
+pub async fn a_dead_upgrade_holds_nobody_up(fixture: &Fixture) {
+    let [a, b, c] = fixture.clients().await;
     if !lapses(&a) {
         return;
     }
-    for (peer, alive) in [(&a, scene.short()), (&b, LONG), (&c, LONG)] {
-        peer.begin(alive).await;
+    for (client, alive) in [(&a, fixture.short()), (&b, LONG), (&c, LONG)] {
+        client.begin(alive).await;
     }
     let upgradable = a.claim();
     let fence = a.granted(&a.ask_part(&upgradable, Upgradable)).await.fence;
     let reading = b.take_part(Read).await;
     a.enqueue_part_as(&a.again(&upgradable), Upgrade).await;
     let (behind, nonce) = c.enqueue_part(Read).await;
-    scene.outlive(scene.short(), &a).await;
+    fixture.outlive(fixture.short(), &a).await;
     assert_eq!(b.evict(a.session).await, Evicted::Gone { hold: Some(fence), place: true });
-    assert_eq!(c.letter().await.nonce, nonce);
+    assert_eq!(c.message().await.nonce, nonce);
     assert_eq!((b.fate(&reading).await, c.fate(&behind).await), (Fate::Held, Fate::Held));
 }
 
 /// A claim that does not say whose it is has no meaning.
-pub async fn a_reader_without_an_owner_is_refused(scene: &Scene) {
-    let a = scene.peer().await;
+pub async fn a_reader_without_an_owner_is_refused(fixture: &Fixture) {
+    let a = fixture.client().await;
     let nobody = leasehold_core::Claim::new(a.claim().hold);
     for portion in [Read, Write] {
         let refused = a.execute(&Op::Acquire(a.ask_part(&nobody, portion))).await;
@@ -233,23 +233,23 @@ pub async fn a_reader_without_an_owner_is_refused(scene: &Scene) {
 }
 
 /// Whoever comes and goes at once, nobody is beside a writer.
-pub async fn nobody_is_ever_beside_a_writer(scene: &Scene) {
+pub async fn nobody_is_ever_beside_a_writer(fixture: &Fixture) {
     let inside = Arc::new((AtomicU32::new(0), AtomicU32::new(0)));
-    let workers = scene.peers::<5>().await;
-    let workers = workers.map(|peer| tokio::spawn(come_and_go(peer, inside.clone())));
+    let workers = fixture.clients::<5>().await;
+    let workers = workers.map(|client| tokio::spawn(come_and_go(client, inside.clone())));
     for worker in workers {
         worker.await.unwrap_or_else(|error| panic!("a worker ended badly: {error}"));
     }
 }
 
-async fn come_and_go(peer: Peer, inside: Arc<(AtomicU32, AtomicU32)>) {
+async fn come_and_go(client: TestClient, inside: Arc<(AtomicU32, AtomicU32)>) {
     for round in 0..20 {
         let portion = if round % 3 == 0 { Write } else { Read };
-        let claim = peer.claim();
-        let look = peer.look_part(&claim, portion);
-        if let Acquired::Taken { .. } = peer.acquire(&look).await {
-            peer.letter().await;
-            granted(peer.acquire(&peer.ask_part(&claim, portion)).await);
+        let claim = client.claim();
+        let look = client.look_part(&claim, portion);
+        if let Acquired::Taken { .. } = client.acquire(&look).await {
+            client.message().await;
+            granted(client.acquire(&client.ask_part(&claim, portion)).await);
         }
         let (readers, writers) = &*inside;
         let mine = if portion == Write { writers } else { readers };
@@ -258,6 +258,6 @@ async fn come_and_go(peer: Peer, inside: Arc<(AtomicU32, AtomicU32)>) {
         tokio::task::yield_now().await;
         mine.fetch_sub(1, Ordering::SeqCst);
         assert!(other == 0 && (portion == Read || like == 0), "{portion:?} beside {other} and {like}");
-        peer.release(&claim).await;
+        client.release(&claim).await;
     }
 }

@@ -1,12 +1,12 @@
 //! Giving up: by the hold alone, once, and for good.
 
-use crate::conformance::peer::LONG;
-use crate::conformance::scene::Scene;
+use crate::conformance::client::LONG;
+use crate::conformance::fixture::Fixture;
 use leasehold_core::{Acquired, Ended, Fate};
 
 /// A release frees the lock for the next who asks.
-pub async fn a_release_frees(scene: &Scene) {
-    let [a, b] = scene.peers().await;
+pub async fn a_release_frees(fixture: &Fixture) {
+    let [a, b] = fixture.clients().await;
     let claim = a.take(LONG).await;
     let released = a.release(&claim).await;
     assert_eq!((released.found, released.holder, released.next), (Fate::Held, None, None));
@@ -15,8 +15,8 @@ pub async fn a_release_frees(scene: &Scene) {
 }
 
 /// Rows 16 and 17: a release by another hold changes nothing, and tells who has the lock.
-pub async fn a_release_by_another_hold_changes_nothing(scene: &Scene) {
-    let [a, b] = scene.peers().await;
+pub async fn a_release_by_another_hold_changes_nothing(fixture: &Fixture) {
+    let [a, b] = fixture.clients().await;
     let claim = a.take(LONG).await;
     for other in [b.claim(), a.claim()] {
         let released = b.release(&other).await;
@@ -28,8 +28,8 @@ pub async fn a_release_by_another_hold_changes_nothing(scene: &Scene) {
 
 /// Rows 2, 5 and 6: a release that is sent again is told that the hold is released already, also when
 /// somebody else has the lock by then, and takes nothing from him.
-pub async fn a_resent_release_says_released(scene: &Scene) {
-    let [a, b] = scene.peers().await;
+pub async fn a_resent_release_says_released(fixture: &Fixture) {
+    let [a, b] = fixture.clients().await;
     let claim = a.take(LONG).await;
     a.release(&claim).await;
     assert_eq!(a.release(&claim).await.found, Fate::Ended(Ended::Released));
@@ -39,8 +39,8 @@ pub async fn a_resent_release_says_released(scene: &Scene) {
 }
 
 /// Rows 1 and 2: an acquire that arrives after its hold was released gives nothing, whoever has the lock.
-pub async fn a_spent_hold_cannot_be_acquired_again(scene: &Scene) {
-    let [a, b] = scene.peers().await;
+pub async fn a_spent_hold_cannot_be_acquired_again(fixture: &Fixture) {
+    let [a, b] = fixture.clients().await;
     let claim = a.take(LONG).await;
     a.release(&claim).await;
     for ask in [a.ask(&claim, LONG), a.look(&claim, LONG, LONG)] {
@@ -53,10 +53,10 @@ pub async fn a_spent_hold_cannot_be_acquired_again(scene: &Scene) {
 }
 
 /// Row 16: A expires, B acquires, A releases.
-pub async fn a_late_release_leaves_the_successor_alone(scene: &Scene) {
-    let [a, b] = scene.peers().await;
-    let late = a.take(scene.short()).await;
-    scene.outlast(scene.short(), &b).await;
+pub async fn a_late_release_leaves_the_successor_alone(fixture: &Fixture) {
+    let [a, b] = fixture.clients().await;
+    let late = a.take(fixture.short()).await;
+    fixture.outlast(fixture.short(), &b).await;
     let claim = b.take(LONG).await;
     let released = a.release(&late).await;
     assert_eq!(released.found, Fate::Superseded);
@@ -66,8 +66,8 @@ pub async fn a_late_release_leaves_the_successor_alone(scene: &Scene) {
 }
 
 /// Rows 4 and 6: whoever gives up while he waits leaves the queue, and is not granted.
-pub async fn a_release_leaves_the_queue(scene: &Scene) {
-    let [a, b, c] = scene.peers().await;
+pub async fn a_release_leaves_the_queue(fixture: &Fixture) {
+    let [a, b, c] = fixture.clients().await;
     let held = a.take(LONG).await;
     let (queued, _) = b.enqueue().await;
     let (_, nonce) = c.enqueue().await;
@@ -75,17 +75,17 @@ pub async fn a_release_leaves_the_queue(scene: &Scene) {
     assert_eq!(a.inspect().await.waiting, 1);
     assert_eq!(a.fate(&held).await, Fate::Held);
     a.release(&held).await;
-    assert_eq!(c.letter().await.nonce, nonce);
-    assert_eq!(scene.letters_so_far(&b).await, []);
+    assert_eq!(c.message().await.nonce, nonce);
+    assert_eq!(fixture.letters_so_far(&b).await, []);
 }
 
 /// Row 4: a grant that nobody waits for any more goes on to the next.
-pub async fn a_grant_that_is_given_up_goes_on(scene: &Scene) {
-    let [a, b, c] = scene.peers().await;
+pub async fn a_grant_that_is_given_up_goes_on(fixture: &Fixture) {
+    let [a, b, c] = fixture.clients().await;
     let held = a.take(LONG).await;
     let (granted, _) = b.enqueue().await;
     let (_, nonce) = c.enqueue().await;
     a.release(&held).await;
     assert_eq!(b.release(&granted).await.found, Fate::Held);
-    assert_eq!(c.letter().await.nonce, nonce);
+    assert_eq!(c.message().await.nonce, nonce);
 }

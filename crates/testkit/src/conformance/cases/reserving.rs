@@ -1,8 +1,8 @@
 //! Fencing tokens that are reserved for a hold which its process hands on, and what its holder is told of others.
 
 use super::sessions::{keeps, lapses, take};
-use crate::conformance::peer::{LONG, Peer, millis};
-use crate::conformance::scene::Scene;
+use crate::conformance::client::{LONG, TestClient, millis};
+use crate::conformance::fixture::Fixture;
 use leasehold_core::cohort::{BLOCK, Reserve};
 use leasehold_core::{
     Acquired, Claim, Evicted, Extend, Extended, Fate, FencingToken, Freed, Op, Pass, Refused, Reply, Seen,
@@ -16,33 +16,33 @@ const TELLING: Reserve = Reserve { tokens: BLOCK, tell: true };
 const TICK: Duration = Duration::from_millis(1);
 
 /// The greatest token of a block that is reserved for a hold.
-async fn reserved(peer: &Peer, claim: &Claim) -> FencingToken {
-    let (block, _) = peer.reserve(claim, QUIETLY).await;
+async fn reserved(client: &TestClient, claim: &Claim) -> FencingToken {
+    let (block, _) = client.reserve(claim, QUIETLY).await;
     block.last().copied().expect("a block has one token at least")
 }
 
 /// Takes the free lock by a greater token than that.
-async fn take_after(peer: &Peer, reserved: FencingToken, what: &str) -> Claim {
-    let (claim, fence) = take(peer).await;
+async fn take_after(client: &TestClient, reserved: FencingToken, what: &str) -> Claim {
+    let (claim, fence) = take(client).await;
     assert!(fence > reserved, "after {what}: {fence:?} after {reserved:?}");
     claim
 }
 
 /// What a session was told of others so far. Nobody has granted it anything.
-async fn notes_so_far(scene: &Scene, to: &Peer) -> Vec<FencingToken> {
-    assert_eq!(scene.letters_so_far(to).await, []);
-    to.letters.take_wanted()
+async fn notes_so_far(fixture: &Fixture, to: &TestClient) -> Vec<FencingToken> {
+    assert_eq!(fixture.letters_so_far(to).await, []);
+    to.inbox.take_wanted()
 }
 
 /// Tries in vain.
-async fn try_in_vain(peer: &Peer) {
-    peer.taken(&peer.ask(&peer.claim(), LONG)).await;
+async fn try_in_vain(client: &TestClient) {
+    client.taken(&client.ask(&client.claim(), LONG)).await;
 }
 
 /// Each token of a block is greater than the hold's own, and than all of the blocks before; there are as many as were asked
 /// for, or fewer. The hold keeps the token that it was given.
-pub async fn blocks_of_tokens_follow_one_another(scene: &Scene) {
-    let a = scene.peer().await;
+pub async fn blocks_of_tokens_follow_one_another(fixture: &Fixture) {
+    let a = fixture.client().await;
     let (held, fence) = take(&a).await;
     let mut tokens = vec![fence];
     for asked in [BLOCK, BLOCK, 1, 3, u32::MAX, 0, BLOCK] {
@@ -58,19 +58,19 @@ pub async fn blocks_of_tokens_follow_one_another(scene: &Scene) {
 }
 
 /// Once the clock has passed the last of the tokens before, there are as many as were asked for.
-pub async fn a_block_is_whole_when_its_time_has_come(scene: &Scene) {
-    let a = scene.peer().await;
+pub async fn a_block_is_whole_when_its_time_has_come(fixture: &Fixture) {
+    let a = fixture.client().await;
     let (held, _) = take(&a).await;
     for asked in [BLOCK, 5, u32::MAX] {
-        scene.pass(TICK).await;
+        fixture.pass(TICK).await;
         let (block, _) = a.reserve(&held, Reserve { tokens: asked, tell: false }).await;
         assert_eq!(block.len(), usize::try_from(asked.min(BLOCK)).unwrap_or(0));
     }
 }
 
 /// Row 31: whoever is given the lock has a greater token than any that was reserved, however the hold has ended.
-pub async fn tokens_grow_over_what_is_reserved(scene: &Scene) {
-    let [a, b] = scene.peers().await;
+pub async fn tokens_grow_over_what_is_reserved(fixture: &Fixture) {
+    let [a, b] = fixture.clients().await;
     let held = a.take(LONG).await;
     let last = reserved(&a, &held).await;
     a.release(&held).await;
@@ -79,7 +79,7 @@ pub async fn tokens_grow_over_what_is_reserved(scene: &Scene) {
     let (queued, _) = b.enqueue().await;
     let last = reserved(&a, &held).await;
     a.release(&held).await;
-    assert!(b.letter().await.fence > last, "a grant from the queue");
+    assert!(b.message().await.fence > last, "a grant from the queue");
     let last = reserved(&b, &queued).await;
     let next = b.ask(&b.claim(), LONG);
     let Some(Ok(Acquired::Granted { fence, .. })) =
@@ -91,25 +91,25 @@ pub async fn tokens_grow_over_what_is_reserved(scene: &Scene) {
     b.release(&next.claim).await;
 
     let brief = a.claim();
-    a.granted(&a.ask(&brief, scene.short())).await;
+    a.granted(&a.ask(&brief, fixture.short())).await;
     let last = reserved(&a, &brief).await;
-    scene.outlast(scene.short(), &b).await;
+    fixture.outlast(fixture.short(), &b).await;
     let held = take_after(&b, last, "the end of its lease").await;
     let last = reserved(&b, &held).await;
-    if let Some(deleted) = scene.subject.delete_key(&scene.lock) {
+    if let Some(deleted) = fixture.subject.delete_key(&fixture.lock) {
         deleted.await;
         take_after(&a, last, "a deletion").await;
     }
 }
 
 /// Row 31, where the lock was taken from its holder.
-pub async fn tokens_grow_over_what_was_reserved_for_who_was_robbed(scene: &Scene) {
-    let [a, b, dead] = scene.peers().await;
+pub async fn tokens_grow_over_what_was_reserved_for_who_was_robbed(fixture: &Fixture) {
+    let [a, b, dead] = fixture.clients().await;
     if !keeps(&a) {
         return;
     }
-    for peer in [&a, &b] {
-        peer.begin(LONG).await;
+    for client in [&a, &b] {
+        client.begin(LONG).await;
     }
     let (held, fence) = take(&a).await;
     let last = reserved(&a, &held).await;
@@ -121,21 +121,21 @@ pub async fn tokens_grow_over_what_was_reserved_for_who_was_robbed(scene: &Scene
     if !lapses(&a) {
         return;
     }
-    dead.begin(scene.short()).await;
+    dead.begin(fixture.short()).await;
     let (held, fence) = take(&dead).await;
     let last = reserved(&dead, &held).await;
-    scene.outlive(scene.short(), &dead).await;
+    fixture.outlive(fixture.short(), &dead).await;
     assert_eq!(b.evict(dead.session).await, Evicted::Gone { hold: Some(fence), place: false });
     take_after(&b, last, "an eviction").await;
 }
 
 /// Row 7: nothing is reserved for a hold that was released, lost to its lease, or never was, nor for who waits; and nobody
 /// else is told of others for it.
-pub async fn nothing_is_reserved_but_for_the_holder(scene: &Scene) {
-    let [a, b] = scene.peers().await;
+pub async fn nothing_is_reserved_but_for_the_holder(fixture: &Fixture) {
+    let [a, b] = fixture.clients().await;
     let expired = a.claim();
-    a.granted(&a.ask(&expired, scene.short())).await;
-    scene.outlast(scene.short(), &a).await;
+    a.granted(&a.ask(&expired, fixture.short())).await;
+    fixture.outlast(fixture.short(), &a).await;
     let released = a.take(LONG).await;
     a.release(&released).await;
     let held = b.take(LONG).await;
@@ -145,13 +145,13 @@ pub async fn nothing_is_reserved_but_for_the_holder(scene: &Scene) {
     }
     assert!(b.remaining_ms().await <= millis(LONG));
     try_in_vain(&a).await;
-    assert_eq!(notes_so_far(scene, &b).await, []);
+    assert_eq!(notes_so_far(fixture, &b).await, []);
     assert_eq!(b.fate(&held).await, Fate::Held);
 }
 
 /// It is an extend: it lengthens the hold, and never shortens it.
-pub async fn an_extend_that_reserves_only_raises(scene: &Scene) {
-    let a = scene.peer().await;
+pub async fn an_extend_that_reserves_only_raises(fixture: &Fixture) {
+    let a = fixture.client().await;
     let held = a.take(LONG).await;
     let raised = a.extend_and(&held, LONG * 3, Some(QUIETLY)).await;
     // Where there is no queue nobody of the same process waits, either: it is an extend.
@@ -163,8 +163,8 @@ pub async fn an_extend_that_reserves_only_raises(scene: &Scene) {
 }
 
 /// Of a value of one's own the record says whose hold it is.
-pub async fn an_equal_value_reserves_nothing(scene: &Scene) {
-    let [a, b] = scene.peers().await;
+pub async fn an_equal_value_reserves_nothing(fixture: &Fixture) {
+    let [a, b] = fixture.clients().await;
     let (own, equal) = (a.claim_with("own"), b.claim_with("own"));
     let fence = a.granted(&a.ask(&own, LONG)).await.fence;
     let (block, _) = a.reserve(&own, TELLING).await;
@@ -175,8 +175,8 @@ pub async fn an_equal_value_reserves_nothing(scene: &Scene) {
 }
 
 /// Whoever has tokens reserved learns whether others are in the queue.
-pub async fn who_reserves_learns_whether_others_wait(scene: &Scene) {
-    let [a, b] = scene.peers().await;
+pub async fn who_reserves_learns_whether_others_wait(fixture: &Fixture) {
+    let [a, b] = fixture.clients().await;
     let held = a.take(LONG).await;
     try_in_vain(&b).await;
     assert!(!a.reserve(&held, QUIETLY).await.1, "who tries does not wait");
@@ -188,17 +188,17 @@ pub async fn who_reserves_learns_whether_others_wait(scene: &Scene) {
 
 /// A holder who wants to be told is told of each question of another session, by the token that he was given, whether the
 /// other waits or not; and of none of his own.
-pub async fn a_holder_is_told_of_others_who_ask(scene: &Scene) {
-    let [a, b] = scene.peers().await;
+pub async fn a_holder_is_told_of_others_who_ask(fixture: &Fixture) {
+    let [a, b] = fixture.clients().await;
     let (held, fence) = take(&a).await;
     try_in_vain(&b).await;
     a.reserve(&held, QUIETLY).await;
     try_in_vain(&b).await;
-    assert_eq!(notes_so_far(scene, &a).await, [], "he did not want to be told");
+    assert_eq!(notes_so_far(fixture, &a).await, [], "he did not want to be told");
     a.reserve(&held, TELLING).await;
     a.enqueue().await;
     try_in_vain(&a).await;
-    assert_eq!(notes_so_far(scene, &a).await, [], "it was he himself");
+    assert_eq!(notes_so_far(fixture, &a).await, [], "it was he himself");
     try_in_vain(&b).await;
     let (waiting, _) = b.enqueue().await;
     b.enqueue_as(&waiting, LONG).await;
@@ -209,13 +209,13 @@ pub async fn a_holder_is_told_of_others_who_ask(scene: &Scene) {
     for _ in 0..4 {
         assert_eq!(a.wanted().await, fence);
     }
-    assert_eq!(notes_so_far(scene, &a).await, []);
-    assert_eq!(notes_so_far(scene, &b).await, []);
+    assert_eq!(notes_so_far(fixture, &a).await, []);
+    assert_eq!(notes_so_far(fixture, &b).await, []);
 }
 
 /// Nobody is told for a hold that did not want it: the next one of the same session, or another's.
-pub async fn a_holder_is_told_for_one_hold(scene: &Scene) {
-    let [a, b, c] = scene.peers().await;
+pub async fn a_holder_is_told_for_one_hold(fixture: &Fixture) {
+    let [a, b, c] = fixture.clients().await;
     let held = a.take(LONG).await;
     a.reserve(&held, TELLING).await;
     a.release(&held).await;
@@ -223,40 +223,40 @@ pub async fn a_holder_is_told_for_one_hold(scene: &Scene) {
     try_in_vain(&c).await;
     a.reserve(&again, QUIETLY).await;
     try_in_vain(&c).await;
-    assert_eq!(notes_so_far(scene, &a).await, []);
+    assert_eq!(notes_so_far(fixture, &a).await, []);
     a.reserve(&again, TELLING).await;
     a.release(&again).await;
     b.take(LONG).await;
     try_in_vain(&c).await;
-    for peer in [&a, &b] {
-        assert_eq!(notes_so_far(scene, peer).await, []);
+    for client in [&a, &b] {
+        assert_eq!(notes_so_far(fixture, client).await, []);
     }
 }
 
 /// The same where nobody has released it: its lease is over, or a client of another library has the lock.
-pub async fn who_has_lost_his_hold_is_told_no_more(scene: &Scene) {
-    let [a, b, c] = scene.peers().await;
+pub async fn who_has_lost_his_hold_is_told_no_more(fixture: &Fixture) {
+    let [a, b, c] = fixture.clients().await;
     let brief = a.claim();
-    a.granted(&a.ask(&brief, scene.short())).await;
+    a.granted(&a.ask(&brief, fixture.short())).await;
     a.reserve(&brief, TELLING).await;
-    scene.outlast(scene.short(), &b).await;
+    fixture.outlast(fixture.short(), &b).await;
     let held = b.take(LONG).await;
     try_in_vain(&c).await;
     b.release(&held).await;
     let held = a.take(LONG).await;
     a.reserve(&held, TELLING).await;
-    if let Some(put) = scene.subject.put_foreign(&scene.lock, "their-token", None) {
+    if let Some(put) = fixture.subject.put_foreign(&fixture.lock, "their-token", None) {
         put.await;
         try_in_vain(&c).await;
     }
-    for peer in [&a, &b] {
-        assert_eq!(notes_so_far(scene, peer).await, []);
+    for client in [&a, &b] {
+        assert_eq!(notes_so_far(fixture, client).await, []);
     }
 }
 
 /// A Mutex alone is handed on. Of the other kinds nothing is reserved, and nothing is lengthened either.
-pub async fn a_lock_of_this_kind_has_no_tokens_to_reserve(scene: &Scene) {
-    let a = scene.peer().await;
+pub async fn a_lock_of_this_kind_has_no_tokens_to_reserve(fixture: &Fixture) {
+    let a = fixture.client().await;
     let claim = a.take(LONG).await;
     for keep_record in [false, true] {
         let (claim, lease_ms, reserve) = (claim.clone(), millis(LONG * 5), Some(TELLING));

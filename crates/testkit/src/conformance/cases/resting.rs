@@ -1,7 +1,7 @@
 //! A lock that is left taken by nobody, until a time is over.
 
-use crate::conformance::peer::{LONG, Peer, millis};
-use crate::conformance::scene::Scene;
+use crate::conformance::client::{LONG, TestClient, millis};
+use crate::conformance::fixture::Fixture;
 use leasehold_core::{
     Acquire, Acquired, Claim, Ended, Extended, Fate, FencingToken, Freed, Life, Op, Pass, Released, Reply,
     Seen,
@@ -11,19 +11,19 @@ use std::time::Duration;
 /// Longer than any case runs, and shorter than the leases here.
 const REST: Duration = Duration::from_secs(1_800);
 
-async fn rest(peer: &Peer, claim: &Claim, rest: Duration) -> Released {
-    peer.release_and(claim, Pass::Rest { for_ms: millis(rest) }, None).await
+async fn rest(client: &TestClient, claim: &Claim, rest: Duration) -> Released {
+    client.release_and(claim, Pass::Rest { for_ms: millis(rest) }, None).await
 }
 
-async fn take(peer: &Peer) -> (Claim, FencingToken) {
-    let claim = peer.claim();
-    let fence = peer.granted(&peer.ask(&claim, LONG)).await.fence;
+async fn take(client: &TestClient) -> (Claim, FencingToken) {
+    let claim = client.claim();
+    let fence = client.granted(&client.ask(&claim, LONG)).await.fence;
     (claim, fence)
 }
 
 /// Nobody is given a lock that rests: not who waits, nor who comes; and whoever looks is told that it rests, and for how long.
-pub async fn a_lock_that_rests_is_nobodys(scene: &Scene) {
-    let [a, b, c] = scene.peers().await;
+pub async fn a_lock_that_rests_is_nobodys(fixture: &Fixture) {
+    let [a, b, c] = fixture.clients().await;
     let (held, fence) = take(&a).await;
     b.enqueue().await;
     assert_eq!(rest(&a, &held, REST).await.found, Fate::Held);
@@ -35,14 +35,14 @@ pub async fn a_lock_that_rests_is_nobodys(scene: &Scene) {
         let left = holder.remaining_ms.expect("a rest ends");
         assert!(left <= millis(REST) && left > millis(REST) - 60_000, "{left}");
     }
-    assert_eq!(scene.letters_so_far(&b).await, []);
+    assert_eq!(fixture.letters_so_far(&b).await, []);
     assert_eq!(c.inspect().await.waiting, 1);
     assert_eq!(a.fate(&held).await, Fate::Ended(Ended::Released));
 }
 
 /// Row 5: sent twice it is sent once, and a second one is told so.
-pub async fn a_resent_rest_says_released(scene: &Scene) {
-    let [a, b] = scene.peers().await;
+pub async fn a_resent_rest_says_released(fixture: &Fixture) {
+    let [a, b] = fixture.clients().await;
     let (held, _) = take(&a).await;
     rest(&a, &held, REST).await;
     for again in [REST, LONG * 2, Duration::ZERO] {
@@ -53,8 +53,8 @@ pub async fn a_resent_rest_says_released(scene: &Scene) {
 }
 
 /// What is sent about the hold that was ended neither lengthens the rest nor ends it.
-pub async fn a_rest_is_beyond_the_hold_before(scene: &Scene) {
-    let [a, b] = scene.peers().await;
+pub async fn a_rest_is_beyond_the_hold_before(fixture: &Fixture) {
+    let [a, b] = fixture.clients().await;
     let (held, _) = take(&a).await;
     rest(&a, &held, REST).await;
     assert_eq!(a.extend(&held, LONG * 9).await, Extended::NotHeld);
@@ -65,36 +65,36 @@ pub async fn a_rest_is_beyond_the_hold_before(scene: &Scene) {
 }
 
 /// The time counts from when the lock was given: where it is over the next in the queue gets the lock.
-pub async fn a_rest_whose_time_is_over_is_a_release(scene: &Scene) {
-    let [a, b] = scene.peers().await;
+pub async fn a_rest_whose_time_is_over_is_a_release(fixture: &Fixture) {
+    let [a, b] = fixture.clients().await;
     let (held, first) = take(&a).await;
     let (claim, nonce) = b.enqueue().await;
-    scene.pass(Duration::from_millis(20)).await;
+    fixture.pass(Duration::from_millis(20)).await;
     assert_eq!(rest(&a, &held, Duration::from_millis(10)).await.found, Fate::Held);
-    let letter = b.letter().await;
-    assert!(letter.nonce == nonce && letter.fence > first);
+    let message = b.message().await;
+    assert!(message.nonce == nonce && message.fence > first);
     assert_eq!(b.fate(&claim).await, Fate::Held);
 }
 
 /// When the rest is over the lock is free for whoever looks first, with a greater token.
-pub async fn a_rest_ends_by_itself(scene: &Scene) {
-    let [a, b] = scene.peers().await;
+pub async fn a_rest_ends_by_itself(fixture: &Fixture) {
+    let [a, b] = fixture.clients().await;
     let (held, first) = take(&a).await;
-    rest(&a, &held, scene.short()).await;
-    scene.pass(scene.short() + Duration::from_millis(2)).await;
-    scene.until("the rest is over", async || b.inspect().await.holder.is_none()).await;
+    rest(&a, &held, fixture.short()).await;
+    fixture.pass(fixture.short() + Duration::from_millis(2)).await;
+    fixture.until("the rest is over", async || b.inspect().await.holder.is_none()).await;
     assert!(take(&b).await.1 > first);
     assert_eq!(a.fate(&held).await, Fate::Ended(Ended::Released));
 }
 
 /// Row 23: the death of the session that had the lock ends no rest.
-pub async fn a_rest_ends_with_no_session(scene: &Scene) {
-    let [a, b] = scene.peers().await;
+pub async fn a_rest_ends_with_no_session(fixture: &Fixture) {
+    let [a, b] = fixture.clients().await;
     let claim = a.claim();
     let life = Life::Session { alive_ms: 1 };
     a.granted(&Acquire { life, ..a.ask(&claim, LONG) }).await;
     rest(&a, &claim, REST).await;
-    scene.pass(Duration::from_millis(5)).await;
+    fixture.pass(Duration::from_millis(5)).await;
     b.evict(a.session).await;
     let look = Acquire { ahead: Some(a.session), ..b.look(&b.claim(), LONG, LONG) };
     let taken = b.taken(&look).await;
@@ -102,19 +102,19 @@ pub async fn a_rest_ends_with_no_session(scene: &Scene) {
 }
 
 /// Row 14: a person can end it, and the next in the queue gets the lock.
-pub async fn a_rest_is_ended_by_force(scene: &Scene) {
-    let [a, b, person] = scene.peers().await;
+pub async fn a_rest_is_ended_by_force(fixture: &Fixture) {
+    let [a, b, person] = fixture.clients().await;
     let (held, fence) = take(&a).await;
     let (claim, nonce) = b.enqueue().await;
     rest(&a, &held, REST).await;
     assert_eq!(person.free(Seen::Hold(fence)).await, Freed::Freed);
-    assert_eq!(b.letter().await.nonce, nonce);
+    assert_eq!(b.message().await.nonce, nonce);
     assert_eq!(b.fate(&claim).await, Fate::Held);
 }
 
 /// A release that leaves the lock resting and acquires again queues behind the others.
-pub async fn a_rest_that_acquires_again_waits(scene: &Scene) {
-    let [a, b] = scene.peers().await;
+pub async fn a_rest_that_acquires_again_waits(fixture: &Fixture) {
+    let [a, b] = fixture.clients().await;
     let (held, _) = take(&a).await;
     b.enqueue().await;
     let look = a.look(&a.claim(), LONG, LONG);
@@ -129,8 +129,8 @@ pub async fn a_rest_that_acquires_again_waits(scene: &Scene) {
 }
 
 /// Nobody but the holder leaves the lock resting.
-pub async fn a_rest_by_another_hold_changes_nothing(scene: &Scene) {
-    let [a, b] = scene.peers().await;
+pub async fn a_rest_by_another_hold_changes_nothing(fixture: &Fixture) {
+    let [a, b] = fixture.clients().await;
     let (held, _) = take(&a).await;
     assert_eq!(rest(&b, &b.claim(), REST).await.found, Fate::Superseded);
     assert_eq!(a.fate(&held).await, Fate::Held);

@@ -2,8 +2,9 @@
 //!
 //! Where a store knows by itself who is alive, no session lapses by time, and its own tests have to kill somebody.
 
-use crate::conformance::peer::{LONG, Peer};
-use crate::conformance::scene::{Scene, not_applicable};
+use crate::conformance::client::{LONG, TestClient};
+use crate::conformance::fixture::{Fixture, not_applicable};
+use leasehold::store::SessionKeeping;
 use leasehold_core::{
     Acquire, Acquired, Ahead, Beaten, Claim, Ended, Evicted, Extended, Fate, FencingToken, Life,
 };
@@ -11,18 +12,18 @@ use leasehold_store::SessionKeeping;
 use std::time::Duration;
 
 /// A beat keeps a session alive, and only raises; one that has lapsed stays lapsed, also if it begins once more.
-pub async fn a_session_lives_as_long_as_it_beats(scene: &Scene) {
-    let [a, b] = scene.peers().await;
+pub async fn a_session_lives_as_long_as_it_beats(fixture: &Fixture) {
+    let [a, b] = fixture.clients().await;
     if !lapses(&a) {
         return;
     }
     assert_eq!(a.beat(a.beat_for(LONG)).await, Beaten::Lapsed, "it has not begun");
-    a.begin(scene.short()).await;
+    a.begin(fixture.short()).await;
     b.begin(LONG).await;
     assert_eq!(b.beat(b.beat_for(Duration::from_millis(1))).await, Beaten::Alive);
-    scene.pass(scene.short() / 2).await;
-    assert_eq!(a.beat(a.beat_for(scene.short())).await, Beaten::Alive);
-    scene.outlive(scene.short(), &a).await;
+    fixture.pass(fixture.short() / 2).await;
+    assert_eq!(a.beat(a.beat_for(fixture.short())).await, Beaten::Alive);
+    fixture.outlive(fixture.short(), &a).await;
     assert_eq!(a.beat(a.beat_for(LONG)).await, Beaten::Lapsed);
     let again = a.beat_for(LONG);
     let again = leasehold_core::Beat { begin: Some(a.about()), ..again };
@@ -31,8 +32,8 @@ pub async fn a_session_lives_as_long_as_it_beats(scene: &Scene) {
 }
 
 /// Who ends in order is gone at once; nobody else is.
-pub async fn a_session_that_ended_is_over(scene: &Scene) {
-    let [a, b] = scene.peers().await;
+pub async fn a_session_that_ended_is_over(fixture: &Fixture) {
+    let [a, b] = fixture.clients().await;
     if !keeps(&a) {
         return;
     }
@@ -48,13 +49,13 @@ pub async fn a_session_that_ended_is_over(scene: &Scene) {
 }
 
 /// Whoever looks finds a session with what it said of itself and the locks that it holds.
-pub async fn a_session_is_listed_with_what_it_holds(scene: &Scene) {
-    let [a, b] = scene.peers().await;
+pub async fn a_session_is_listed_with_what_it_holds(fixture: &Fixture) {
+    let [a, b] = fixture.clients().await;
     if !keeps(&a) {
         return;
     }
     a.begin(LONG).await;
-    let elsewhere = scene.another_lock();
+    let elsewhere = fixture.another_lock();
     let claim = a.take(LONG).await;
     a.at(&elsewhere).take(LONG).await;
     let held = vec![a.lock.clone(), elsewhere.clone()];
@@ -73,12 +74,12 @@ pub async fn a_session_is_listed_with_what_it_holds(scene: &Scene) {
 
 /// Row 23: the first who waits watches the holder. While he lives, the look says for how long; once he is dead, the same
 /// look has the lock, however long the lease.
-pub async fn a_look_takes_the_lock_from_the_dead_ahead(scene: &Scene) {
-    let [a, b, c] = scene.peers().await;
+pub async fn a_look_takes_the_lock_from_the_dead_ahead(fixture: &Fixture) {
+    let [a, b, c] = fixture.clients().await;
     if !lapses(&a) {
         return;
     }
-    a.begin(scene.short()).await;
+    a.begin(fixture.short()).await;
     b.begin(LONG).await;
     c.begin(LONG).await;
     let (lost, fence) = take(&a).await;
@@ -87,33 +88,33 @@ pub async fn a_look_takes_the_lock_from_the_dead_ahead(scene: &Scene) {
     let (_, nonce) = c.enqueue().await;
     let look = b.taken(&behind(&b, &claim, &a)).await;
     let alive_ms = look.ahead.filter(|ahead| ahead.session == a.session).and_then(|ahead| ahead.alive_ms);
-    assert!(alive_ms.is_some_and(|ms| u128::from(ms) <= scene.short().as_millis()), "{alive_ms:?}");
-    scene.outlive(scene.short(), &a).await;
+    assert!(alive_ms.is_some_and(|ms| u128::from(ms) <= fixture.short().as_millis()), "{alive_ms:?}");
+    fixture.outlive(fixture.short(), &a).await;
     b.taken(&b.look(&claim, LONG, LONG)).await;
     let granted = b.granted(&behind(&b, &claim, &a)).await;
     assert!(granted.fence > fence && granted.others_wait, "{granted:?} after {fence}");
     assert_eq!(a.extend(&lost, LONG).await, Extended::NotHeld);
     assert_eq!(a.acquire(&a.ask(&lost, LONG)).await, Acquired::Spent(Ended::Evicted));
     b.release(&claim).await;
-    assert_eq!(c.letter().await.nonce, nonce);
+    assert_eq!(c.message().await.nonce, nonce);
 }
 
 /// Row 23: each look ends the one right ahead, and names the next: a row of the dead costs one look each.
-pub async fn a_row_of_the_dead_is_cleared_from_behind(scene: &Scene) {
-    let [a, live] = scene.peers().await;
+pub async fn a_row_of_the_dead_is_cleared_from_behind(fixture: &Fixture) {
+    let [a, live] = fixture.clients().await;
     if !lapses(&a) {
         return;
     }
     live.begin(LONG).await;
-    a.begin(scene.short()).await;
+    a.begin(fixture.short()).await;
     a.take(LONG).await;
     let mut last = a.clone();
     for _ in 0..10 {
-        last = scene.neighbour(&a).await;
-        last.begin(scene.short()).await;
+        last = fixture.neighbour(&a).await;
+        last.begin(fixture.short()).await;
         last.enqueue().await;
     }
-    scene.outlive(scene.short(), &last).await;
+    fixture.outlive(fixture.short(), &last).await;
     let claim = live.claim();
     let mut ahead = live.taken(&live.look(&claim, LONG, LONG)).await.ahead;
     for _ in 0..10 {
@@ -132,33 +133,33 @@ pub async fn a_row_of_the_dead_is_cleared_from_behind(scene: &Scene) {
 }
 
 /// Somebody who does not want the lock finds the dead, too; and the lock goes to the next in order, who is told.
-pub async fn a_dead_session_is_evicted_by_whoever_asks(scene: &Scene) {
-    let [a, b, c, watch] = scene.peers().await;
+pub async fn a_dead_session_is_evicted_by_whoever_asks(fixture: &Fixture) {
+    let [a, b, c, watch] = fixture.clients().await;
     if !lapses(&a) {
         return;
     }
-    for (peer, alive) in [(&a, scene.short()), (&b, LONG), (&c, LONG)] {
-        peer.begin(alive).await;
+    for (client, alive) in [(&a, fixture.short()), (&b, LONG), (&c, LONG)] {
+        client.begin(alive).await;
     }
     let (_, fence) = take(&a).await;
     let (claim, nonce) = b.enqueue().await;
     c.enqueue().await;
-    scene.outlive(scene.short(), &a).await;
+    fixture.outlive(fixture.short(), &a).await;
     assert_eq!(watch.evict(a.session).await, Evicted::Gone { hold: Some(fence), place: false });
-    assert_eq!(b.letter().await.nonce, nonce, "the next in order");
+    assert_eq!(b.message().await.nonce, nonce, "the next in order");
     assert_eq!(b.fate(&claim).await, Fate::Held);
     assert_eq!(watch.evict(a.session).await, Evicted::Gone { hold: None, place: false }, "once");
-    assert_eq!(scene.letters_so_far(&c).await, []);
+    assert_eq!(fixture.letters_so_far(&c).await, []);
 }
 
 /// Row 10: nothing is taken from a session that lives, whoever asks, and however often.
-pub async fn the_living_are_not_evicted(scene: &Scene) {
-    let [a, b, watch] = scene.peers().await;
+pub async fn the_living_are_not_evicted(fixture: &Fixture) {
+    let [a, b, watch] = fixture.clients().await;
     if !keeps(&a) {
         return;
     }
-    for peer in [&a, &b] {
-        peer.begin(LONG).await;
+    for client in [&a, &b] {
+        client.begin(LONG).await;
     }
     let held = a.take(LONG).await;
     let (claim, _) = b.enqueue().await;
@@ -173,8 +174,8 @@ pub async fn the_living_are_not_evicted(scene: &Scene) {
 }
 
 /// A hold that lives by its lease alone has no session that could be missed.
-pub async fn a_hold_without_a_session_is_not_evicted(scene: &Scene) {
-    let [a, b, watch] = scene.peers().await;
+pub async fn a_hold_without_a_session_is_not_evicted(fixture: &Fixture) {
+    let [a, b, watch] = fixture.clients().await;
     if !lapses(&a) {
         return;
     }
@@ -183,23 +184,23 @@ pub async fn a_hold_without_a_session_is_not_evicted(scene: &Scene) {
     let look = Acquire { life: Life::Lease, ..behind(&b, &claim, &a) };
     let standing = b.taken(&look).await;
     assert_eq!((standing.ahead, standing.holder.and_then(|holder| holder.session)), (None, None));
-    for (peer, claim, fate) in [(&a, &held, Fate::Held), (&b, &claim, Fate::Queued)] {
-        assert_eq!(watch.evict(peer.session).await, Evicted::Gone { hold: None, place: false });
-        assert_eq!(peer.fate(claim).await, fate);
+    for (client, claim, fate) in [(&a, &held, Fate::Held), (&b, &claim, Fate::Queued)] {
+        assert_eq!(watch.evict(client.session).await, Evicted::Gone { hold: None, place: false });
+        assert_eq!(client.fate(claim).await, fate);
     }
 }
 
 /// Whoever was evicted learns it from whatever he asks, and spoils nothing.
-pub async fn an_evicted_hold_is_told_its_fate(scene: &Scene) {
-    let [a, b] = scene.peers().await;
+pub async fn an_evicted_hold_is_told_its_fate(fixture: &Fixture) {
+    let [a, b] = fixture.clients().await;
     if !lapses(&a) {
         return;
     }
-    a.begin(scene.short()).await;
+    a.begin(fixture.short()).await;
     b.begin(LONG).await;
     let lost = a.take(LONG).await;
     let (claim, _) = b.enqueue().await;
-    scene.outlive(scene.short(), &a).await;
+    fixture.outlive(fixture.short(), &a).await;
     let fence = b.granted(&behind(&b, &claim, &a)).await.fence;
     let entry = b.inspect_in_full().await.audit.into_iter().next().expect("it is written down");
     assert_eq!((entry.how, entry.whose, entry.by), (Ended::Evicted, Some(a.label()), b.label()));
@@ -209,8 +210,8 @@ pub async fn an_evicted_hold_is_told_its_fate(scene: &Scene) {
 }
 
 /// Whether the store keeps sessions; says so if it does not.
-pub(super) fn keeps(peer: &Peer) -> bool {
-    let keeps = peer.store.sessions() != SessionKeeping::Never;
+pub(super) fn keeps(client: &TestClient) -> bool {
+    let keeps = client.store.sessions() != SessionKeeping::Never;
     if !keeps {
         not_applicable("sessions");
     }
@@ -218,8 +219,8 @@ pub(super) fn keeps(peer: &Peer) -> bool {
 }
 
 /// Whether the store's sessions lapse by time; says so if they do not.
-pub(super) fn lapses(peer: &Peer) -> bool {
-    let lapses = peer.store.sessions() == SessionKeeping::ByBeat;
+pub(super) fn lapses(client: &TestClient) -> bool {
+    let lapses = client.store.sessions() == SessionKeeping::ByBeat;
     if !lapses {
         not_applicable("sessions that lapse");
     }
@@ -227,18 +228,18 @@ pub(super) fn lapses(peer: &Peer) -> bool {
 }
 
 /// Takes the free lock, and gives the fencing token as well.
-pub(super) async fn take(peer: &Peer) -> (Claim, FencingToken) {
-    let claim = peer.claim();
-    let granted = peer.granted(&peer.ask(&claim, LONG)).await;
+pub(super) async fn take(client: &TestClient) -> (Claim, FencingToken) {
+    let claim = client.claim();
+    let granted = client.granted(&client.ask(&claim, LONG)).await;
     (claim, granted.fence)
 }
 
 /// A look that asks about the one ahead.
-fn behind(peer: &Peer, claim: &Claim, ahead: &Peer) -> Acquire {
-    Acquire { ahead: Some(ahead.session), ..peer.look(claim, LONG, LONG) }
+fn behind(client: &TestClient, claim: &Claim, ahead: &TestClient) -> Acquire {
+    Acquire { ahead: Some(ahead.session), ..client.look(claim, LONG, LONG) }
 }
 
 /// The one ahead, as he is named to who did not ask about him.
-fn unasked(peer: &Peer) -> Ahead {
-    Ahead { session: peer.session, alive_ms: None }
+fn unasked(client: &TestClient) -> Ahead {
+    Ahead { session: client.session, alive_ms: None }
 }

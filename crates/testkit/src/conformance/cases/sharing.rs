@@ -1,15 +1,15 @@
 //! What all kinds have in common that several can have side by side.
 
-use crate::conformance::peer::LONG;
-use crate::conformance::scene::{Scene, not_applicable};
+use crate::conformance::client::LONG;
+use crate::conformance::fixture::{Fixture, not_applicable};
 use leasehold_core::{
     Acquire, Acquired, Extended, Fate, Kind, Lock, Op, Portion, Refused, Reply, Resize, Share,
 };
 use std::time::Duration;
 
 /// A part that locks of this kind do not have is refused, and changes nothing.
-pub async fn a_part_of_another_kind_is_refused(scene: &Scene) {
-    let a = scene.peer().await;
+pub async fn a_part_of_another_kind_is_refused(fixture: &Fixture) {
+    let a = fixture.client().await;
     let all = [
         Portion::Whole,
         Portion::Permits { count: 1, of: 1 },
@@ -22,12 +22,12 @@ pub async fn a_part_of_another_kind_is_refused(scene: &Scene) {
         Portion::Meet { of: 1 },
     ];
     let refused = Reply::Refused(Refused::NoSuchPart);
-    for portion in all.into_iter().filter(|portion| !portion.suits(scene.lock.kind)) {
+    for portion in all.into_iter().filter(|portion| !portion.suits(fixture.lock.kind)) {
         for ask in [a.ask_part(&a.claim(), portion), a.look_part(&a.claim(), portion)] {
             assert_eq!(a.execute(&Op::Acquire(ask)).await, refused, "{portion:?}");
         }
     }
-    if scene.lock.kind != Kind::Semaphore {
+    if fixture.lock.kind != Kind::Semaphore {
         assert_eq!(a.execute(&Op::Resize(Resize { seen: None, limit: 3 })).await, refused);
     }
     let seen = a.inspect().await;
@@ -35,11 +35,11 @@ pub async fn a_part_of_another_kind_is_refused(scene: &Scene) {
 }
 
 /// At a name at which a lock of another kind stands, one of this kind is refused, either way; what stands there stays.
-pub async fn a_name_is_of_one_kind(scene: &Scene) {
-    let [a, b] = scene.peers().await;
-    for other in Kind::ALONE.into_iter().chain(Kind::SHARED).filter(|kind| *kind != scene.lock.kind) {
-        for kinds in [[scene.lock.kind, other], [other, scene.lock.kind]] {
-            let name = scene.another_lock().name;
+pub async fn a_name_is_of_one_kind(fixture: &Fixture) {
+    let [a, b] = fixture.clients().await;
+    for other in Kind::ALONE.into_iter().chain(Kind::SHARED).filter(|kind| *kind != fixture.lock.kind) {
+        for kinds in [[fixture.lock.kind, other], [other, fixture.lock.kind]] {
+            let name = fixture.another_lock().name;
             let [first, second] = kinds.map(|kind| Lock { kind, name: name.clone() });
             let (a, b) = (a.at(&first), b.at(&second));
             let held = a.take(LONG).await;
@@ -61,10 +61,10 @@ pub async fn a_name_is_of_one_kind(scene: &Scene) {
 }
 
 /// What several can have is taken together with nothing: such a set is refused, and nothing of it is taken.
-pub async fn a_shared_lock_is_in_no_set(scene: &Scene) {
-    let a = scene.peer().await;
-    let alone = Lock { kind: Kind::Mutex, name: scene.another_lock().name };
-    let asks = [&alone, &scene.lock].map(|lock| (lock.clone(), a.at(lock).ask(&a.at(lock).claim(), LONG)));
+pub async fn a_shared_lock_is_in_no_set(fixture: &Fixture) {
+    let a = fixture.client().await;
+    let alone = Lock { kind: Kind::Mutex, name: fixture.another_lock().name };
+    let asks = [&alone, &fixture.lock].map(|lock| (lock.clone(), a.at(lock).ask(&a.at(lock).claim(), LONG)));
     let Some(shares) = a.acquire_all(&asks).await else { return not_applicable("sets of this kind") };
     assert_eq!(shares, [Share::Open, Share::InTheWay(Err(Refused::NoSuchPart))]);
     assert_eq!(a.at(&alone).inspect().await.holder, None);
@@ -73,20 +73,20 @@ pub async fn a_shared_lock_is_in_no_set(scene: &Scene) {
 
 /// Rows 2 and 16: an acquire that comes while its hold is there, or after that was released, and one that comes after its
 /// end by the lease, change nothing for others: the last is a new one.
-pub async fn holds_side_by_side_are_told_apart(scene: &Scene) {
-    let [a, b] = scene.peers().await;
-    let portion = shared(scene.lock.kind);
+pub async fn holds_side_by_side_are_told_apart(fixture: &Fixture) {
+    let [a, b] = fixture.clients().await;
+    let portion = shared(fixture.lock.kind);
     let owner = b.claim();
     let (first, second) = (b.again(&owner), b.again(&owner));
-    let one = b.granted(&Acquire { portion, ..b.ask(&first, scene.short()) }).await;
+    let one = b.granted(&Acquire { portion, ..b.ask(&first, fixture.short()) }).await;
     let two = b.granted(&b.ask_part(&second, portion)).await;
     assert!(two.fence > one.fence);
     assert_eq!(b.extend(&second, LONG * 2).await, Extended::Extended);
     let seen = a.inspect().await;
     let left: Vec<_> = seen.sharers.iter().filter_map(|holder| holder.remaining_ms).collect();
     assert!(left.len() == 2 && left[0] <= 10_000 && left[1] > 3_600_000, "each has his own end: {left:?}");
-    scene.pass(scene.short() + Duration::from_millis(2)).await;
-    scene.until("the first is over", async || a.inspect().await.sharers.len() == 1).await;
+    fixture.pass(fixture.short() + Duration::from_millis(2)).await;
+    fixture.until("the first is over", async || a.inspect().await.sharers.len() == 1).await;
     assert_eq!(b.extend(&first, LONG).await, Extended::NotHeld);
     assert_eq!((b.fate(&first).await, b.fate(&second).await), (Fate::Vanished, Fate::Held));
     let again = b.granted(&b.ask_part(&first, portion)).await;

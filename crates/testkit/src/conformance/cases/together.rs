@@ -2,8 +2,8 @@
 //!
 //! A store need not know such a step, or not for every kind of lock; then nothing is asked of it here.
 
-use crate::conformance::peer::{Granted, LONG, Peer, granted, millis};
-use crate::conformance::scene::{Scene, not_applicable};
+use crate::conformance::client::{Granted, LONG, TestClient, granted, millis};
+use crate::conformance::fixture::{Fixture, not_applicable};
 use leasehold_core::{
     Acquire, Acquired, Claim, Ended, Evicted, Extended, Fate, Kind, Lock, Pass, Refused, Share,
 };
@@ -12,9 +12,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// All are had, or none is: what is free stays free where another one is taken, and nobody queues.
-pub async fn all_of_a_set_are_taken_or_none(scene: &Scene) {
-    let [a, b] = scene.peers().await;
-    let Some(set) = Set::of(scene, &a, 3).await else { return };
+pub async fn all_of_a_set_are_taken_or_none(fixture: &Fixture) {
+    let [a, b] = fixture.clients().await;
+    let Some(set) = Set::of(fixture, &a, 3).await else { return };
     let held = b.at(set.lock(1)).take(LONG).await;
     match &*set.ask(LONG).await {
         [Share::Open, Share::InTheWay(Ok(Acquired::Taken { holder, position: None, .. })), Share::Open] => {
@@ -38,9 +38,9 @@ pub async fn all_of_a_set_are_taken_or_none(scene: &Scene) {
 }
 
 /// Row 2: a set that is asked for again is the same one: by the same tokens, none the longer, and each counts once.
-pub async fn a_set_that_is_asked_for_again_is_one(scene: &Scene) {
-    let [a, b] = scene.peers().await;
-    let Some(set) = Set::of(scene, &a, 3).await else { return };
+pub async fn a_set_that_is_asked_for_again_is_one(fixture: &Fixture) {
+    let [a, b] = fixture.clients().await;
+    let Some(set) = Set::of(fixture, &a, 3).await else { return };
     let first = set.had(LONG).await;
     for again in [set.had(LONG * 4).await, set.had(LONG * 4).await] {
         for (first, again) in first.iter().zip(again) {
@@ -49,7 +49,7 @@ pub async fn a_set_that_is_asked_for_again_is_one(scene: &Scene) {
         }
     }
     for (at, first) in first.iter().enumerate() {
-        let alone = set.peer(at).granted(&set.asks(LONG)[at].1).await;
+        let alone = set.client(at).granted(&set.asks(LONG)[at].1).await;
         assert_eq!(alone.fence, first.fence, "asked for alone it is the same, too");
         let released = set.release(at).await;
         assert_eq!((released.found, released.left), (Fate::Held, 0));
@@ -59,28 +59,28 @@ pub async fn a_set_that_is_asked_for_again_is_one(scene: &Scene) {
 
 /// What the asker has of it already, by an earlier sending, is told as such where the rest cannot be had, and is left as it
 /// is; with the rest it is had as it was.
-pub async fn what_is_there_of_a_set_is_told(scene: &Scene) {
-    let [a, b] = scene.peers().await;
-    let Some(set) = Set::of(scene, &a, 3).await else { return };
-    let first = set.peer(0).granted(&set.asks(LONG)[0].1).await;
+pub async fn what_is_there_of_a_set_is_told(fixture: &Fixture) {
+    let [a, b] = fixture.clients().await;
+    let Some(set) = Set::of(fixture, &a, 3).await else { return };
+    let first = set.client(0).granted(&set.asks(LONG)[0].1).await;
     let other = b.at(set.lock(1)).take(LONG).await;
     for _ in 0..2 {
         let shares = set.ask(LONG * 4).await;
         assert!(matches!(&*shares, [Share::Held, Share::InTheWay(Ok(_)), Share::Open]), "{shares:?}");
-        assert!(set.peer(0).remaining_ms().await <= millis(LONG), "it is none the longer");
+        assert!(set.client(0).remaining_ms().await <= millis(LONG), "it is none the longer");
     }
     b.at(set.lock(1)).release(&other).await;
     let had = set.had(LONG).await;
     assert_eq!((had[0].fence, had[0].entered), (first.fence, first.entered));
-    assert_eq!(set.peer(0).inspect().await.holder.map(|holder| holder.count), Some(1));
+    assert_eq!(set.client(0).inspect().await.holder.map(|holder| holder.count), Some(1));
 }
 
 /// A lock that the asker has by another hold is in the way, as it would be alone: unless it is one that its owner may enter.
-pub async fn another_hold_of_the_asker_is_in_the_way_of_a_set(scene: &Scene) {
-    let a = scene.peer().await;
-    let Some(set) = Set::of(scene, &a, 2).await else { return };
-    let outer = set.peer(1).again(&set.wanted[1].1);
-    let first = set.peer(1).granted(&set.peer(1).ask(&outer, LONG)).await;
+pub async fn another_hold_of_the_asker_is_in_the_way_of_a_set(fixture: &Fixture) {
+    let a = fixture.client().await;
+    let Some(set) = Set::of(fixture, &a, 2).await else { return };
+    let outer = set.client(1).again(&set.wanted[1].1);
+    let first = set.client(1).granted(&set.client(1).ask(&outer, LONG)).await;
     let shares = set.ask(LONG).await;
     if a.lock.kind == Kind::Reentrant {
         let had = had(shares);
@@ -94,14 +94,14 @@ pub async fn another_hold_of_the_asker_is_in_the_way_of_a_set(scene: &Scene) {
         }
         other => panic!("the second is taken: {other:?}"),
     }
-    assert_eq!(set.peer(1).fate(&outer).await, Fate::Held);
-    assert!(set.peer(0).inspect().await.holder.is_none());
+    assert_eq!(set.client(1).fate(&outer).await, Fate::Held);
+    assert!(set.client(0).inspect().await.holder.is_none());
 }
 
 /// Rows 1 and 4: a set that was given back, or one lock of which was, is not taken by what comes late.
-pub async fn a_set_that_was_given_back_is_spent(scene: &Scene) {
-    let a = scene.peer().await;
-    let Some(set) = Set::of(scene, &a, 2).await else { return };
+pub async fn a_set_that_was_given_back_is_spent(fixture: &Fixture) {
+    let a = fixture.client().await;
+    let Some(set) = Set::of(fixture, &a, 2).await else { return };
     set.had(LONG).await;
     assert_eq!(set.release(0).await.found, Fate::Held);
     let spent = Share::InTheWay(Ok(Acquired::Spent(Ended::Released)));
@@ -111,14 +111,14 @@ pub async fn a_set_that_was_given_back_is_spent(scene: &Scene) {
     let mixed = Set { wanted: vec![set.wanted[0].clone(), (set.lock(1).clone(), a.claim())], ..set.clone() };
     assert_eq!(mixed.ask(LONG).await, [spent, Share::Open]);
     for at in 0..2 {
-        assert!(set.peer(at).inspect().await.holder.is_none());
+        assert!(set.client(at).inspect().await.holder.is_none());
     }
 }
 
 /// Each lock of a set has a fencing token of its own, which grows over those that it had before.
-pub async fn each_of_a_set_has_its_own_token(scene: &Scene) {
-    let a = scene.peer().await;
-    let Some(mut set) = Set::of(scene, &a, 3).await else { return };
+pub async fn each_of_a_set_has_its_own_token(fixture: &Fixture) {
+    let a = fixture.client().await;
+    let Some(mut set) = Set::of(fixture, &a, 3).await else { return };
     // The second one is ahead of the others from then on, where the clock stands still.
     let mut last = [None; 3];
     for _ in 0..5 {
@@ -130,7 +130,7 @@ pub async fn each_of_a_set_has_its_own_token(scene: &Scene) {
     for _ in 0..3 {
         for (at, had) in set.had(LONG).await.into_iter().enumerate() {
             assert!(last[at] < Some(had.fence), "{:?} after {:?}", had.fence, last[at]);
-            let holder = set.peer(at).inspect().await.holder;
+            let holder = set.client(at).inspect().await.holder;
             assert_eq!(holder.and_then(|holder| holder.fence), Some(had.fence));
             last[at] = Some(had.fence);
             set.release(at).await;
@@ -140,9 +140,9 @@ pub async fn each_of_a_set_has_its_own_token(scene: &Scene) {
 }
 
 /// Whoever waits for one of them is not passed, though the lock is free, and is granted it as ever.
-pub async fn a_set_passes_nobody(scene: &Scene) {
-    let [a, b, c] = scene.peers().await;
-    let Some(set) = Set::of(scene, &a, 2).await else { return };
+pub async fn a_set_passes_nobody(fixture: &Fixture) {
+    let [a, b, c] = fixture.clients().await;
+    let Some(set) = Set::of(fixture, &a, 2).await else { return };
     let (b, c) = (b.at(set.lock(1)), c.at(set.lock(1)));
     let held = b.take(LONG).await;
     let (waiting, _) = c.enqueue().await;
@@ -159,31 +159,31 @@ pub async fn a_set_passes_nobody(scene: &Scene) {
 }
 
 /// Each ends by the lease that it was asked for with, and can be extended and released by itself.
-pub async fn each_of_a_set_ends_by_itself(scene: &Scene) {
-    let [a, b] = scene.peers().await;
-    let Some(set) = Set::of(scene, &a, 3).await else { return };
+pub async fn each_of_a_set_ends_by_itself(fixture: &Fixture) {
+    let [a, b] = fixture.clients().await;
+    let Some(set) = Set::of(fixture, &a, 3).await else { return };
     let mut asks = set.asks(LONG);
-    asks[0].1.lease_ms = millis(scene.short());
-    asks[1].1.lease_ms = millis(scene.short());
+    asks[0].1.lease_ms = millis(fixture.short());
+    asks[1].1.lease_ms = millis(fixture.short());
     let had = had(a.acquire_all(&asks).await.expect("it can do that"));
     for (had, (_, ask)) in had.iter().zip(&asks) {
         assert!(had.remaining_ms <= ask.lease_ms, "{had:?}, asked for {}", ask.lease_ms);
     }
-    assert_eq!(set.peer(1).extend(&set.wanted[1].1, LONG).await, Extended::Extended);
-    scene.outlast(scene.short(), &b.at(set.lock(0))).await;
-    assert_eq!(set.peer(0).extend(&set.wanted[0].1, LONG).await, Extended::NotHeld);
+    assert_eq!(set.client(1).extend(&set.wanted[1].1, LONG).await, Extended::Extended);
+    fixture.outlast(fixture.short(), &b.at(set.lock(0))).await;
+    assert_eq!(set.client(0).extend(&set.wanted[0].1, LONG).await, Extended::NotHeld);
     b.at(set.lock(0)).take(LONG).await;
     for at in [1, 2] {
         assert_eq!(set.fate(at).await, Fate::Held);
-        assert!(set.peer(at).remaining_ms().await > millis(LONG) - 60_000);
+        assert!(set.client(at).remaining_ms().await > millis(LONG) - 60_000);
         assert_eq!(set.release(at).await.found, Fate::Held);
     }
 }
 
 /// A lock of another kind at one of the names is a clear refusal, and the rest is not taken.
-pub async fn another_kind_of_lock_keeps_a_set_from_all(scene: &Scene) {
-    let [a, b] = scene.peers().await;
-    let Some(set) = Set::of(scene, &a, 2).await else { return };
+pub async fn another_kind_of_lock_keeps_a_set_from_all(fixture: &Fixture) {
+    let [a, b] = fixture.clients().await;
+    let Some(set) = Set::of(fixture, &a, 2).await else { return };
     let (kind, found) = match a.lock.kind {
         Kind::Reentrant => (Kind::Mutex, "string"),
         _ => (Kind::Reentrant, "hash"),
@@ -193,31 +193,31 @@ pub async fn another_kind_of_lock_keeps_a_set_from_all(scene: &Scene) {
     let refused = Share::InTheWay(Err(Refused::WrongKind { found: found.into() }));
     assert_eq!(set.ask(LONG).await, [Share::Open, refused]);
     assert_eq!(other.fate(&held).await, Fate::Held);
-    assert!(set.peer(0).inspect().await.holder.is_none());
+    assert!(set.client(0).inspect().await.holder.is_none());
     other.release(&held).await;
     set.had(LONG).await;
 }
 
 /// So is what is no lock of any kind.
-pub async fn another_type_of_key_keeps_a_set_from_all(scene: &Scene) {
-    let a = scene.peer().await;
-    let Some(set) = Set::of(scene, &a, 3).await else { return };
-    let Some(put) = scene.subject.put_other_type(set.lock(0)) else {
+pub async fn another_type_of_key_keeps_a_set_from_all(fixture: &Fixture) {
+    let a = fixture.client().await;
+    let Some(set) = Set::of(fixture, &a, 3).await else { return };
+    let Some(put) = fixture.subject.put_other_type(set.lock(0)) else {
         return not_applicable("key of another type");
     };
     let refused = Share::InTheWay(Err(Refused::WrongKind { found: put.await }));
     for _ in 0..2 {
         assert_eq!(set.ask(LONG).await, [refused.clone(), Share::Open, Share::Open]);
     }
-    assert!(set.peer(1).inspect().await.holder.is_none() && set.peer(2).inspect().await.holder.is_none());
+    assert!(set.client(1).inspect().await.holder.is_none() && set.client(2).inspect().await.holder.is_none());
 }
 
 /// A lock of another library is in the way as one of ours, also where it has the value that is asked for.
-pub async fn a_foreign_lock_keeps_a_set_from_all(scene: &Scene) {
-    let a = scene.peer().await;
-    let Some(mut set) = Set::of(scene, &a, 2).await else { return };
+pub async fn a_foreign_lock_keeps_a_set_from_all(fixture: &Fixture) {
+    let a = fixture.client().await;
+    let Some(mut set) = Set::of(fixture, &a, 2).await else { return };
     let theirs = "their-token";
-    let Some(put) = scene.subject.put_foreign(set.lock(1), theirs, Some(LONG)) else {
+    let Some(put) = fixture.subject.put_foreign(set.lock(1), theirs, Some(LONG)) else {
         return not_applicable("key to set");
     };
     put.await;
@@ -230,17 +230,17 @@ pub async fn a_foreign_lock_keeps_a_set_from_all(scene: &Scene) {
     };
     assert!(holder.is_stranger());
     assert!(holder.remaining_ms.is_some_and(|ms| ms <= millis(LONG) && ms > millis(LONG) - 60_000));
-    assert!(set.peer(0).inspect().await.holder.is_none());
-    assert!(set.peer(1).inspect().await.holder.is_some_and(|holder| holder.is_stranger()));
+    assert!(set.client(0).inspect().await.holder.is_none());
+    assert!(set.client(1).inspect().await.holder.is_some_and(|holder| holder.is_stranger()));
 }
 
 /// The answers come in the order of the questions, whatever that is.
-pub async fn the_shares_come_in_the_order_of_the_asks(scene: &Scene) {
-    let [a, b] = scene.peers().await;
-    let Some(set) = Set::of(scene, &a, 6).await else { return };
+pub async fn the_shares_come_in_the_order_of_the_asks(fixture: &Fixture) {
+    let [a, b] = fixture.clients().await;
+    let Some(set) = Set::of(fixture, &a, 6).await else { return };
     let mut taken = Vec::new();
     for at in 0..6 {
-        taken.push(at == 0 || at < 5 && scene.random.below(2) == 0);
+        taken.push(at == 0 || at < 5 && fixture.random.below(2) == 0);
         if taken[at] {
             b.at(set.lock(at)).take(LONG).await;
         }
@@ -258,16 +258,16 @@ pub async fn the_shares_come_in_the_order_of_the_asks(scene: &Scene) {
 }
 
 /// A process dies: each of its set is taken from it, one by one, as any other lock.
-pub async fn the_dead_lose_each_of_a_set(scene: &Scene) {
-    let [a, b] = scene.peers().await;
+pub async fn the_dead_lose_each_of_a_set(fixture: &Fixture) {
+    let [a, b] = fixture.clients().await;
     if !super::sessions::lapses(&a) {
         return;
     }
-    let Some(set) = Set::of(scene, &a, 2).await else { return };
-    a.begin(scene.short()).await;
+    let Some(set) = Set::of(fixture, &a, 2).await else { return };
+    a.begin(fixture.short()).await;
     let tokens = set.had(LONG).await;
     assert_eq!(b.at(set.lock(0)).evict(a.session).await, Evicted::Alive);
-    scene.outlive(scene.short(), &a).await;
+    fixture.outlive(fixture.short(), &a).await;
     for (at, had) in tokens.iter().enumerate() {
         let evicted = b.at(set.lock(at)).evict(a.session).await;
         assert_eq!(evicted, Evicted::Gone { hold: Some(had.fence), place: false });
@@ -278,21 +278,21 @@ pub async fn the_dead_lose_each_of_a_set(scene: &Scene) {
 }
 
 /// Many sets that overlap, at once: at most one has a lock, everybody has his sets in the end, and nothing is left.
-pub async fn sets_at_once_exclude_each_other(scene: &Scene) {
-    let peers = scene.peers::<4>().await;
-    let Some(all) = Set::of(scene, &peers[0], 5).await else { return };
+pub async fn sets_at_once_exclude_each_other(fixture: &Fixture) {
+    let clients = fixture.clients::<4>().await;
+    let Some(all) = Set::of(fixture, &clients[0], 5).await else { return };
     let inside: Arc<Vec<_>> = Arc::new((0..5).map(|_| AtomicBool::new(false)).collect());
-    let workers = peers.map(|peer| {
+    let workers = clients.map(|client| {
         let (all, inside) = (all.clone(), inside.clone());
         tokio::spawn(async move {
             let mut sets = 0;
             while sets < 15 {
-                let some: Vec<_> = (0..5).filter(|_| peer.random.below(2) == 0).collect();
+                let some: Vec<_> = (0..5).filter(|_| client.random.below(2) == 0).collect();
                 if some.is_empty() {
                     continue;
                 }
-                let wanted = some.iter().map(|at| (all.lock(*at).clone(), peer.claim())).collect();
-                let set = Set { peer: peer.clone(), wanted };
+                let wanted = some.iter().map(|at| (all.lock(*at).clone(), client.claim())).collect();
+                let set = Set { client: client.clone(), wanted };
                 let shares = set.ask(LONG).await;
                 if shares.iter().any(|share| !matches!(share, Share::Had(_))) {
                     assert!(!shares.iter().any(|share| matches!(share, Share::Had(_))), "{shares:?}");
@@ -316,26 +316,26 @@ pub async fn sets_at_once_exclude_each_other(scene: &Scene) {
         worker.await.unwrap_or_else(|error| panic!("a worker ended badly: {error}"));
     }
     for at in 0..5 {
-        assert!(all.peer(at).inspect().await.holder.is_none());
+        assert!(all.client(at).inspect().await.holder.is_none());
     }
 }
 
 /// Several locks that a session wants together, each with a hold of its own.
 #[derive(Clone)]
 struct Set {
-    peer: Peer,
+    client: TestClient,
     wanted: Vec<(Lock, Claim)>,
 }
 
 impl Set {
     /// So many locks that nobody used before. `None` where the store has no step for several of that kind; it is said then.
-    async fn of(scene: &Scene, peer: &Peer, locks: usize) -> Option<Self> {
+    async fn of(fixture: &Fixture, client: &TestClient, locks: usize) -> Option<Self> {
         let set = |locks| Self {
-            peer: peer.clone(),
-            wanted: (0..locks).map(|_| (scene.another_lock(), peer.claim())).collect(),
+            client: client.clone(),
+            wanted: (0..locks).map(|_| (fixture.another_lock(), client.claim())).collect(),
         };
         let tried: Self = set(1);
-        let Some(shares) = peer.acquire_all(&tried.asks(LONG)).await else {
+        let Some(shares) = client.acquire_all(&tried.asks(LONG)).await else {
             not_applicable("step that takes several locks of this kind");
             return None;
         };
@@ -346,8 +346,8 @@ impl Set {
 
     /// The same locks with fresh holds, by the owners of before.
     fn anew(&self) -> Self {
-        let again = |(lock, claim): &(Lock, Claim)| (lock.clone(), self.peer.again(claim));
-        Self { peer: self.peer.clone(), wanted: self.wanted.iter().map(again).collect() }
+        let again = |(lock, claim): &(Lock, Claim)| (lock.clone(), self.client.again(claim));
+        Self { client: self.client.clone(), wanted: self.wanted.iter().map(again).collect() }
     }
 
     fn lock(&self, at: usize) -> &Lock {
@@ -355,17 +355,17 @@ impl Set {
     }
 
     /// The session, at one of the locks.
-    fn peer(&self, at: usize) -> Peer {
-        self.peer.at(self.lock(at))
+    fn client(&self, at: usize) -> TestClient {
+        self.client.at(self.lock(at))
     }
 
     fn asks(&self, lease: Duration) -> Vec<(Lock, Acquire)> {
-        let ask = |(lock, claim): &(Lock, Claim)| (lock.clone(), self.peer.ask(claim, lease));
+        let ask = |(lock, claim): &(Lock, Claim)| (lock.clone(), self.client.ask(claim, lease));
         self.wanted.iter().map(ask).collect()
     }
 
     async fn ask(&self, lease: Duration) -> Vec<Share> {
-        let shares = self.peer.acquire_all(&self.asks(lease)).await;
+        let shares = self.client.acquire_all(&self.asks(lease)).await;
         let shares = shares.expect("a store that takes several in one step always does");
         assert_eq!(shares.len(), self.wanted.len(), "{shares:?}");
         shares
@@ -376,11 +376,11 @@ impl Set {
     }
 
     async fn release(&self, at: usize) -> leasehold_core::Released {
-        self.peer(at).release(&self.wanted[at].1).await
+        self.client(at).release(&self.wanted[at].1).await
     }
 
     async fn fate(&self, at: usize) -> Fate {
-        self.peer(at).fate(&self.wanted[at].1).await
+        self.client(at).fate(&self.wanted[at].1).await
     }
 }
 

@@ -1,13 +1,13 @@
 //! What stands at the key: values of the user's own, and locks of other libraries.
 
-use crate::conformance::peer::{LONG, millis};
-use crate::conformance::scene::{Scene, not_applicable};
+use crate::conformance::client::{LONG, millis};
+use crate::conformance::fixture::{Fixture, not_applicable};
 use leasehold_core::{Extended, Fate, Op, Refused, Reply};
 use std::time::Duration;
 
 /// Two holds with the same value exclude each other: the value is not the proof of a hold.
-pub async fn equal_values_exclude_each_other(scene: &Scene) {
-    let [a, b] = scene.peers().await;
+pub async fn equal_values_exclude_each_other(fixture: &Fixture) {
+    let [a, b] = fixture.clients().await;
     let mine = a.claim_with("deploy-job");
     a.granted(&a.ask(&mine, LONG)).await;
     // Where several servers have to agree, also those have been asked by then that were not waited for.
@@ -22,33 +22,33 @@ pub async fn equal_values_exclude_each_other(scene: &Scene) {
 }
 
 /// Row 16 with values: a late release does not end the hold of a successor with the same value.
-pub async fn a_late_release_leaves_an_equal_value_alone(scene: &Scene) {
-    let [a, b] = scene.peers().await;
+pub async fn a_late_release_leaves_an_equal_value_alone(fixture: &Fixture) {
+    let [a, b] = fixture.clients().await;
     let (late, successor) = (a.claim_with("deploy-job"), b.claim_with("deploy-job"));
-    a.granted(&a.ask(&late, scene.short())).await;
-    scene.outlast(scene.short(), &b).await;
+    a.granted(&a.ask(&late, fixture.short())).await;
+    fixture.outlast(fixture.short(), &b).await;
     b.granted(&b.ask(&successor, LONG)).await;
     assert_eq!(a.release(&late).await.found, Fate::Superseded);
     assert_eq!(b.fate(&successor).await, Fate::Held);
 }
 
 /// A hold with a value is granted from the queue as any other.
-pub async fn a_value_is_granted_from_the_queue(scene: &Scene) {
-    let [a, b] = scene.peers().await;
+pub async fn a_value_is_granted_from_the_queue(fixture: &Fixture) {
+    let [a, b] = fixture.clients().await;
     let held = a.take(LONG).await;
     let claim = b.claim_with("{\"quoted\": \"%s * ? [x] \u{e9}\"}");
     let nonce = b.enqueue_as(&claim, LONG).await;
     a.release(&held).await;
-    assert_eq!(b.letter().await.nonce, nonce);
+    assert_eq!(b.message().await.nonce, nonce);
     assert_eq!(b.fate(&claim).await, Fate::Held);
     assert_eq!(b.extend(&claim, LONG * 2).await, Extended::Extended);
     assert_eq!(b.release(&claim).await.found, Fate::Held);
 }
 
 /// A lock of another library excludes ours: a stranger of whom nothing is known but how long he has it.
-pub async fn a_foreign_lock_excludes(scene: &Scene) {
-    let [a, b] = scene.peers().await;
-    let Some(put) = scene.subject.put_foreign(&scene.lock, "their-token", Some(LONG)) else {
+pub async fn a_foreign_lock_excludes(fixture: &Fixture) {
+    let [a, b] = fixture.clients().await;
+    let Some(put) = fixture.subject.put_foreign(&fixture.lock, "their-token", Some(LONG)) else {
         return not_applicable("key to set");
     };
     put.await;
@@ -60,7 +60,7 @@ pub async fn a_foreign_lock_excludes(scene: &Scene) {
     assert_eq!(a.extend(&claim, LONG * 2).await, Extended::NotHeld);
     assert_eq!(a.release(&claim).await.found, Fate::Superseded);
     let (queued, _) = b.enqueue().await;
-    let Some(deleted) = scene.subject.delete_key(&scene.lock) else {
+    let Some(deleted) = fixture.subject.delete_key(&fixture.lock) else {
         return not_applicable("key to delete");
     };
     deleted.await;
@@ -68,12 +68,12 @@ pub async fn a_foreign_lock_excludes(scene: &Scene) {
 }
 
 /// Row 16: a resent release does not take a stranger's lock for its own where both use one value.
-pub async fn a_resent_release_leaves_a_stranger_alone(scene: &Scene) {
-    let a = scene.peer().await;
+pub async fn a_resent_release_leaves_a_stranger_alone(fixture: &Fixture) {
+    let a = fixture.client().await;
     let claim = a.claim_with("deploy-job");
     a.granted(&a.ask(&claim, LONG)).await;
     a.release(&claim).await;
-    let Some(put) = scene.subject.put_foreign(&scene.lock, "deploy-job", Some(LONG)) else {
+    let Some(put) = fixture.subject.put_foreign(&fixture.lock, "deploy-job", Some(LONG)) else {
         return not_applicable("key to set");
     };
     put.await;
@@ -84,31 +84,31 @@ pub async fn a_resent_release_leaves_a_stranger_alone(scene: &Scene) {
 
 /// A stranger's lock without an expiry gets one from the next waiter, if that is asked for; only once,
 /// and then it ends.
-pub async fn a_lock_without_expiry_is_adopted_if_asked(scene: &Scene) {
-    let a = scene.peer().await;
-    let Some(put) = scene.subject.put_foreign(&scene.lock, "their-token", None) else {
+pub async fn a_lock_without_expiry_is_adopted_if_asked(fixture: &Fixture) {
+    let a = fixture.client().await;
+    let Some(put) = fixture.subject.put_foreign(&fixture.lock, "their-token", None) else {
         return not_applicable("key to set");
     };
     put.await;
     let claim = a.claim();
     let taken = a.taken(&a.look(&claim, LONG, LONG)).await;
     assert_eq!(taken.holder.map(|holder| holder.remaining_ms), Some(None), "it has no end");
-    let lease = scene.short();
+    let lease = fixture.short();
     for adopt in [lease, LONG] {
         let mut look = a.look(&claim, LONG, LONG);
         look.adopt_ms = Some(millis(adopt));
         let holder = a.taken(&look).await.holder.expect("somebody holds it");
         assert!(holder.remaining_ms.is_some_and(|ms| ms <= millis(lease)), "{holder:?}");
     }
-    scene.pass(lease + Duration::from_millis(2)).await;
-    scene.until("the lease ends", async || a.inspect().await.holder.is_none()).await;
+    fixture.pass(lease + Duration::from_millis(2)).await;
+    fixture.until("the lease ends", async || a.inspect().await.holder.is_none()).await;
     a.granted(&a.look(&claim, LONG, LONG)).await;
 }
 
 /// A key that is something else is a clear refusal, and stays as it is.
-pub async fn another_type_of_key_is_refused(scene: &Scene) {
-    let a = scene.peer().await;
-    let Some(put) = scene.subject.put_other_type(&scene.lock) else {
+pub async fn another_type_of_key_is_refused(fixture: &Fixture) {
+    let a = fixture.client().await;
+    let Some(put) = fixture.subject.put_other_type(&fixture.lock) else {
         return not_applicable("key of another type");
     };
     let found = put.await;

@@ -5,7 +5,7 @@ use leasehold_core::{Inspect, Kind, Op, Reply};
 
 /// What a store that says so says on the channel of an Election, whose state was that `before` an operation: nothing, where
 /// nobody else leads by it.
-pub fn said_of_leaders(before: &LockState, after: &LockState, now_us: u64) -> Option<String> {
+pub fn leader_announcement(before: &LockState, after: &LockState, now_us: u64) -> Option<String> {
     let last = |state: &LockState| state.record.as_ref().and_then(|record| record.last);
     let elected =
         |state: &LockState| state.record.as_ref().map(|record| (record.last, record.tenant.clone()));

@@ -1,8 +1,8 @@
 //! One session with a store handle of its own: what another process is to the lock.
 
-use super::letters::Letter;
-use super::letters::Letters;
-use super::scene::Missing;
+use super::fixture::Unsupported;
+use super::inbox::GrantMessage;
+use super::inbox::Inbox;
 use crate::Random;
 use leasehold_core::cohort::Reserve;
 use leasehold_core::{
@@ -18,21 +18,21 @@ use std::time::{Duration, Instant};
 /// A lease, or a place in the queue, that does not end while a case runs.
 pub const LONG: Duration = Duration::from_secs(3600);
 /// How long a call may take, and how long a message may be under way.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const CALL_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A session that uses one lock.
 #[derive(Debug, Clone)]
-pub struct Peer {
+pub struct TestClient {
     /// Its own handle to the store.
     pub store: Arc<dyn Store>,
     /// Which session it is.
     pub session: SessionId,
     /// What came to its mailbox.
-    pub letters: Arc<Letters>,
+    pub inbox: Arc<Inbox>,
     /// The lock that it uses.
     pub lock: Lock,
     pub(super) random: Arc<Random>,
-    pub(super) missing: Arc<Missing>,
+    pub(super) unsupported: Arc<Unsupported>,
 }
 
 /// What a grant says.
@@ -61,7 +61,7 @@ pub struct Taken {
     pub others: Vec<SessionId>,
 }
 
-impl Peer {
+impl TestClient {
     /// The same session at another lock.
     #[must_use]
     pub fn at(&self, lock: &Lock) -> Self {
@@ -70,7 +70,7 @@ impl Peer {
 
     /// What others read of it.
     pub fn label(&self) -> Label {
-        Label::new(format!("peer {}", self.session)).expect("an id is plain text")
+        Label::new(format!("client {}", self.session)).expect("an id is plain text")
     }
 
     /// A fresh hold; of a kind that has owners by a fresh one.
@@ -119,7 +119,7 @@ impl Peer {
     /// Executes an operation that a store in good health executes. What comes behind the back of its answer has come, too, when
     /// this returns, before anybody sets the clock.
     pub async fn execute(&self, op: &Op) -> Reply {
-        let outcome = self.store.execute(&self.lock, op, PATIENCE).await;
+        let outcome = self.store.execute(&self.lock, op, CALL_TIMEOUT).await;
         self.store.settle().await;
         match outcome {
             Outcome::Done(reply) => reply,
@@ -165,7 +165,7 @@ impl Peer {
     /// The case goes on only where the store has a queue.
     pub async fn needs_queue(&self) {
         if !self.store.has_queue() {
-            self.missing.leave("queue").await;
+            self.unsupported.leave("queue").await;
         }
     }
 
@@ -180,7 +180,7 @@ impl Peer {
                 ask.claim = self.again(&ask.claim);
             }
             match self.acquire(&ask).await {
-                Acquired::Taken { .. } if !self.store.has_queue() && start.elapsed() < PATIENCE => {
+                Acquired::Taken { .. } if !self.store.has_queue() && start.elapsed() < CALL_TIMEOUT => {
                     tokio::time::sleep(Duration::from_millis(5)).await;
                 }
                 reply => {
@@ -290,7 +290,7 @@ impl Peer {
 
     /// Asks for all of several locks in one step, each with its own claim; `None` where the store has no such step.
     pub async fn acquire_all(&self, asks: &[(Lock, Acquire)]) -> Option<Vec<Share>> {
-        match self.store.acquire_all(asks, PATIENCE).await? {
+        match self.store.acquire_all(asks, CALL_TIMEOUT).await? {
             Outcome::Done(shares) => Some(shares),
             Outcome::Failed(Executed::No, fault) => panic!("refused {asks:?}: {fault}"),
             Outcome::Failed(Executed::Unknown, fault) => {
@@ -316,26 +316,26 @@ impl Peer {
         holder.remaining_ms.expect("a lease ends")
     }
 
-    /// The next letter.
-    pub async fn letter(&self) -> Letter {
+    /// The next message.
+    pub async fn message(&self) -> GrantMessage {
         if !self.store.has_mailboxes() {
-            self.missing.leave("mailbox").await;
+            self.unsupported.leave("mailbox").await;
         }
-        let letter = tokio::time::timeout(PATIENCE, self.letters.next()).await;
-        let wake = letter.unwrap_or_else(|_| panic!("{}: no grant came to {:?}", self.lock, self.session));
-        assert_eq!(wake.to, self.session, "a letter to somebody else");
+        let message = tokio::time::timeout(CALL_TIMEOUT, self.inbox.next()).await;
+        let wake = message.unwrap_or_else(|_| panic!("{}: no grant came to {:?}", self.lock, self.session));
+        assert_eq!(wake.to, self.session, "a message to somebody else");
         wake
     }
 
     /// The fencing token of the hold that was ended by force, once that is told.
     pub async fn freed(&self) -> FencingToken {
-        let freed = tokio::time::timeout(PATIENCE, self.letters.next_freed()).await;
+        let freed = tokio::time::timeout(CALL_TIMEOUT, self.inbox.next_freed()).await;
         freed.unwrap_or_else(|_| panic!("{}: {:?} was not told of the force", self.lock, self.session))
     }
 
     /// The fencing token of the hold that another is said to ask for, once that is told.
     pub async fn wanted(&self) -> FencingToken {
-        let wanted = tokio::time::timeout(PATIENCE, self.letters.next_wanted()).await;
+        let wanted = tokio::time::timeout(CALL_TIMEOUT, self.inbox.next_wanted()).await;
         wanted.unwrap_or_else(|_| panic!("{}: {:?} was not told of another", self.lock, self.session))
     }
 
@@ -367,7 +367,7 @@ impl Peer {
 
     /// Executes an operation on the sessions that a store in good health executes.
     pub async fn attend(&self, op: &SessionOp) -> SessionReply {
-        match self.store.attend(self.place(), op, PATIENCE).await {
+        match self.store.attend(self.place(), op, CALL_TIMEOUT).await {
             Outcome::Done(reply) => reply,
             Outcome::Failed(Executed::No, fault) => panic!("refused {op:?}: {fault}"),
             Outcome::Failed(Executed::Unknown, fault) => {
@@ -378,7 +378,7 @@ impl Peer {
 
     /// What others may know of its session.
     pub fn about(&self) -> String {
-        format!("{{\"peer\":\"{}\"}}", self.session)
+        format!("{{\"client\":\"{}\"}}", self.session)
     }
 
     /// A beat that says nothing but that it lives.

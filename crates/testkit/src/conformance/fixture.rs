@@ -1,9 +1,9 @@
 //! Where one case is played: a subject, a lock that nobody used before, and the sessions that use it.
 
-use super::letters::Letter;
-use super::letters::Letters;
-use super::peer::{LONG, PATIENCE, Peer};
-use super::subject::Subject;
+use super::client::{CALL_TIMEOUT, LONG, TestClient};
+use super::inbox::GrantMessage;
+use super::inbox::Inbox;
+use super::store_under_test::StoreUnderTest;
 use crate::Random;
 use futures_util::future::LocalBoxFuture;
 use leasehold_core::{Kind, Lock, LockName, SessionId};
@@ -13,18 +13,18 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
 /// How long a whole case may take.
-const CURTAIN: Duration = Duration::from_secs(120);
+const CASE_TIMEOUT: Duration = Duration::from_secs(120);
 /// A pause between two looks at something that comes by itself.
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// What a store does not have without which a case cannot go on.
 #[derive(Debug, Default)]
-pub(super) struct Missing {
+pub(super) struct Unsupported {
     what: OnceLock<&'static str>,
     told: Notify,
 }
 
-impl Missing {
+impl Unsupported {
     /// The case ends here: the store has no such thing.
     pub(super) async fn leave(&self, what: &'static str) -> ! {
         // The first is told.
@@ -35,16 +35,16 @@ impl Missing {
         }
     }
 
-    async fn met(&self) -> &'static str {
+    async fn reached(&self) -> &'static str {
         self.told.notified().await;
         self.what.get().copied().unwrap_or_default()
     }
 }
 
 /// Where one case is played.
-pub struct Scene {
+pub struct Fixture {
     /// What is put to the test.
-    pub subject: Box<dyn Subject>,
+    pub subject: Box<dyn StoreUnderTest>,
     /// The lock of this case.
     pub lock: Lock,
     /// Where random numbers come from.
@@ -53,49 +53,49 @@ pub struct Scene {
     /// What the names of its locks begin with: in a store of several places all of them are in one, so that one mailbox
     /// is enough, and several can be had in one step.
     tag: String,
-    missing: Arc<Missing>,
+    unsupported: Arc<Unsupported>,
 }
 
 /// Plays one case with locks of one kind, on a runtime of its own. What [`suite!`](super::suite) calls.
 ///
 /// There are thousands of such calls: what each of them adds to a program is little, since it is boxed here.
-pub fn play<S: Subject>(
+pub fn run_case<S: StoreUnderTest>(
     kind: Kind,
     subject: impl Future<Output = S>,
-    case: impl AsyncFnOnce(&Scene) + 'static,
+    case: impl AsyncFnOnce(&Fixture) + 'static,
 ) {
-    let subject = async { Box::new(subject.await) as Box<dyn Subject> };
-    play_boxed(kind, Box::pin(subject), Box::new(|scene| Box::pin(case(scene))));
+    let subject = async { Box::new(subject.await) as Box<dyn StoreUnderTest> };
+    run_boxed(kind, Box::pin(subject), Box::new(|fixture| Box::pin(case(fixture))));
 }
 
 /// One case, as a function that is called once.
-type Case<'a> = Box<dyn for<'s> FnOnce(&'s Scene) -> LocalBoxFuture<'s, ()> + 'a>;
+type Case<'a> = Box<dyn for<'s> FnOnce(&'s Fixture) -> LocalBoxFuture<'s, ()> + 'a>;
 
-fn play_boxed(kind: Kind, subject: LocalBoxFuture<'_, Box<dyn Subject>>, case: Case<'_>) {
+fn run_boxed(kind: Kind, subject: LocalBoxFuture<'_, Box<dyn StoreUnderTest>>, case: Case<'_>) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let runtime = runtime.expect("a runtime needs threads");
     let random = Arc::new(Random::from_env());
     println!("seed: {}", random.recipe());
     runtime.block_on(async {
-        let scene = Scene::new(kind, subject.await, random).await;
+        let fixture = Fixture::new(kind, subject.await, random).await;
         let played = async {
             tokio::select! {
-                () = case(&scene) => {}
-                what = scene.missing.met() => not_applicable(what),
+                () = case(&fixture) => {}
+                what = fixture.unsupported.reached() => not_applicable(what),
             }
         };
-        let in_time = tokio::time::timeout(CURTAIN, played).await;
-        assert!(in_time.is_ok(), "the case did not end in {CURTAIN:?}");
+        let in_time = tokio::time::timeout(CASE_TIMEOUT, played).await;
+        assert!(in_time.is_ok(), "the case did not end in {CASE_TIMEOUT:?}");
     });
 }
 
-impl Scene {
-    async fn new(kind: Kind, subject: Box<dyn Subject>, random: Arc<Random>) -> Self {
+impl Fixture {
+    async fn new(kind: Kind, subject: Box<dyn StoreUnderTest>, random: Arc<Random>) -> Self {
         let moves_clock = subject.advance(Duration::ZERO).is_some();
         let has_places = subject.store().await.has_places();
         let tag = if has_places { format!("{{{:016x}}}", random.bits()) } else { String::new() };
         let lock = fresh_lock(kind, &tag, &random);
-        Self { subject, lock, random, moves_clock, tag, missing: Arc::default() }
+        Self { subject, lock, random, moves_clock, tag, unsupported: Arc::default() }
     }
 
     /// A lock of the same kind that nobody used before.
@@ -104,39 +104,42 @@ impl Scene {
     }
 
     /// A new session with a store handle and an open mailbox of its own.
-    pub async fn peer(&self) -> Peer {
-        let peer = self.peer_without_mailbox().await;
-        let opened =
-            peer.store.open_mailbox(peer.place(), peer.session, peer.letters.clone(), PATIENCE).await;
+    pub async fn client(&self) -> TestClient {
+        let client = self.peer_without_mailbox().await;
+        let opened = client
+            .store
+            .open_mailbox(client.place(), client.session, client.inbox.clone(), CALL_TIMEOUT)
+            .await;
         opened.unwrap_or_else(|fault| panic!("the mailbox cannot be opened: {fault}"));
-        peer
+        client
     }
 
     /// A new session whose mailbox is closed.
-    pub async fn peer_without_mailbox(&self) -> Peer {
-        Peer {
+    pub async fn peer_without_mailbox(&self) -> TestClient {
+        TestClient {
             store: self.subject.store().await,
             session: SessionId::from_random(self.random.bytes()),
-            letters: Arc::new(Letters::default()),
+            inbox: Arc::new(Inbox::default()),
             lock: self.lock.clone(),
             random: self.random.clone(),
-            missing: Arc::clone(&self.missing),
+            unsupported: Arc::clone(&self.unsupported),
         }
     }
 
     /// Several sessions.
-    pub async fn peers<const N: usize>(&self) -> [Peer; N] {
-        let peers = futures_util::future::join_all((0..N).map(|_| self.peer())).await;
-        peers.try_into().unwrap_or_else(|_| unreachable!("as many as were asked for"))
+    pub async fn clients<const N: usize>(&self) -> [TestClient; N] {
+        let clients = futures_util::future::join_all((0..N).map(|_| self.client())).await;
+        clients.try_into().unwrap_or_else(|_| unreachable!("as many as were asked for"))
     }
 
     /// A session of the same store handle as another, with a mailbox of its own.
-    pub async fn neighbour(&self, of: &Peer) -> Peer {
+    pub async fn neighbour(&self, of: &TestClient) -> TestClient {
         let session = SessionId::from_random(self.random.bytes());
-        let peer = Peer { session, letters: Arc::new(Letters::default()), ..of.clone() };
-        let opened = peer.store.open_mailbox(peer.place(), session, peer.letters.clone(), PATIENCE).await;
+        let client = TestClient { session, inbox: Arc::new(Inbox::default()), ..of.clone() };
+        let opened =
+            client.store.open_mailbox(client.place(), session, client.inbox.clone(), CALL_TIMEOUT).await;
         opened.unwrap_or_else(|fault| panic!("the mailbox cannot be opened: {fault}"));
-        peer
+        client
     }
 
     /// Whether the store's clock is the suite's to move.
@@ -159,13 +162,13 @@ impl Scene {
     }
 
     /// Lets the lease of the lock's holder end, and sees that it does.
-    pub async fn outlast(&self, lease: Duration, onlooker: &Peer) {
+    pub async fn outlast(&self, lease: Duration, onlooker: &TestClient) {
         self.pass(lease + Duration::from_millis(2)).await;
         self.until("the lease ends", async || onlooker.inspect().await.holder.is_none()).await;
     }
 
     /// Lets a session lapse that lives for `alive` without a beat, and sees that it does.
-    pub async fn outlive(&self, alive: Duration, session: &Peer) {
+    pub async fn outlive(&self, alive: Duration, session: &TestClient) {
         self.pass(alive + Duration::from_millis(2)).await;
         let lapsed = async || {
             let entry = session.listed(session.session).await;
@@ -178,16 +181,16 @@ impl Scene {
     pub async fn until(&self, what: &str, is_so: impl AsyncFn() -> bool) {
         let start = Instant::now();
         while !is_so().await {
-            assert!(start.elapsed() < PATIENCE, "in vain: until {what}");
+            assert!(start.elapsed() < CALL_TIMEOUT, "in vain: until {what}");
             tokio::time::sleep(PAUSE).await;
         }
     }
 
-    /// All letters that a session has been sent so far.
+    /// All inbox that a session has been sent so far.
     ///
-    /// That nothing came cannot be seen by waiting; but letters keep their order. So the session is
+    /// That nothing came cannot be seen by waiting; but inbox keep their order. So the session is
     /// granted another lock, which one has at a time, and what came before the news of that is all there is.
-    pub async fn letters_so_far(&self, to: &Peer) -> Vec<Letter> {
+    pub async fn letters_so_far(&self, to: &TestClient) -> Vec<GrantMessage> {
         let kind = if self.lock.kind.is_shared() { Kind::Mutex } else { self.lock.kind };
         let elsewhere = fresh_lock(kind, &self.tag, &self.random);
         let holder = self.peer_without_mailbox().await.at(&elsewhere);
@@ -195,22 +198,22 @@ impl Scene {
         let to = to.at(&elsewhere);
         let (claim, nonce) = to.enqueue().await;
         holder.release(&held).await;
-        let mut letters = Vec::new();
+        let mut inbox = Vec::new();
         loop {
-            let wake = to.letter().await;
+            let wake = to.message().await;
             if wake.nonce == nonce {
                 break;
             }
-            letters.push(wake);
+            inbox.push(wake);
         }
         to.release(&claim).await;
-        letters
+        inbox
     }
 }
 
-impl fmt::Debug for Scene {
+impl fmt::Debug for Fixture {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Scene").field("lock", &self.lock).finish_non_exhaustive()
+        f.debug_struct("Fixture").field("lock", &self.lock).finish_non_exhaustive()
     }
 }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 /// Only [`store`](Self::store) is needed. Each power that is there as well makes the suite faster
 /// ([`advance`](Self::advance)) or lets it test more (the others); a case that needs a power that is
 /// not there says so and passes.
-pub trait Subject: Send + Sync + 'static {
+pub trait StoreUnderTest: Send + Sync + 'static {
     /// A handle to the store, as another process would have: with a connection of its own, and with
     /// nothing in common with the other handles but the locks.
     fn store(&self) -> BoxFuture<'_, Arc<dyn Store>>;

@@ -7,7 +7,7 @@ use tokio::sync::Notify;
 
 /// A grant's message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Letter {
+pub struct GrantMessage {
     /// Whose mailbox it went to.
     pub to: SessionId,
     /// The nonce of the look that it answers.
@@ -18,22 +18,22 @@ pub struct Letter {
 
 /// A mailbox that keeps what comes.
 #[derive(Debug, Default)]
-pub struct Letters {
-    unread: Mutex<Vec<Letter>>,
+pub struct Inbox {
+    unread: Mutex<Vec<GrantMessage>>,
     freed: Mutex<Vec<FencingToken>>,
     wanted: Mutex<Vec<FencingToken>>,
     news: Notify,
 }
 
-impl Letters {
-    /// The next letter, once there is one.
+impl Inbox {
+    /// The next message, once there is one.
     ///
-    /// Cancel safety: no letter is lost.
-    pub async fn next(&self) -> Letter {
+    /// Cancel safety: no message is lost.
+    pub async fn next(&self) -> GrantMessage {
         loop {
             let news = self.news.notified();
-            if let Some(letter) = first(&self.unread) {
-                return letter;
+            if let Some(message) = first(&self.unread) {
+                return message;
             }
             news.await;
         }
@@ -70,7 +70,7 @@ impl Letters {
         std::mem::take(&mut *of(&self.wanted))
     }
 
-    /// Whether there is no unread letter.
+    /// Whether there is no unread message.
     pub fn is_empty(&self) -> bool {
         of(&self.unread).is_empty()
     }
@@ -86,10 +86,10 @@ fn of<T>(unread: &Mutex<Vec<T>>) -> MutexGuard<'_, Vec<T>> {
     unread.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Postbox for Letters {
+impl Postbox for Inbox {
     fn deliver(&self, wake: Wake) {
         match wake {
-            Wake::Grant { to, nonce, fence } => of(&self.unread).push(Letter { to, nonce, fence }),
+            Wake::Grant { to, nonce, fence } => of(&self.unread).push(GrantMessage { to, nonce, fence }),
             Wake::Freed { fence, .. } => of(&self.freed).push(fence),
             Wake::Wanted { fence, .. } => of(&self.wanted).push(fence),
             _ => {}

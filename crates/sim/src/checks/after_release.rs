@@ -11,14 +11,13 @@ use std::time::Duration;
 /// How long a question may wait for a connection, and the drift of the clock that counts it.
 const CALL: Duration = Duration::from_millis(2200);
 
-/// After a release has returned, with success or without, nothing is sent about its hold, unless its process has kept that: it
-/// is lengthened until the process begins to give it back, and no more from then on. After a process has come to its
-/// end, or has said that its session is over, the session does not beat.
+/// After a release has returned, the client sends nothing about its hold. A cached hold may be extended until its
+/// process begins to release it. After a process has ended, or has ended its session, it sends no heartbeat.
 #[derive(Debug, Default)]
 pub struct AfterRelease {
     over: BTreeSet<HoldId>,
     ended: BTreeSet<SessionId>,
-    /// Processes that have come to their end, and whether a beat of theirs may have waited for a connection then.
+    /// Processes that have ended, and whether a heartbeat of theirs may have been waiting for a connection.
     gone: BTreeMap<HostId, bool>,
 }
 
@@ -30,7 +29,7 @@ impl Check for AfterRelease {
     fn observe(&mut self, at: Instant, event: &Event<'_>, context: &CheckContext) -> CheckResult {
         match *event {
             Event::Task(_, _, TaskEvent::Released(guard_id, told)) => {
-                // A success of which the store was not asked is that of one whose hold is kept.
+                // A successful release that was not sent means that the hold is cached.
                 let is_over = told.is_none() || context.guards.is_released(guard_id);
                 self.over.extend(context.guards.hold(guard_id).filter(|_| is_over));
             }
@@ -39,7 +38,7 @@ impl Check for AfterRelease {
             }
             Event::SessionSent { op: SessionOp::End(session), .. } => drop(self.ended.insert(*session)),
             Event::SessionSent { host, message, op: SessionOp::Beat(beat), .. } => {
-                // One that was about to begin another session begins it, and ends it then.
+                // A process that was about to begin another session begins and ends it.
                 let is_over = beat.begin.is_none() && self.gone.get(&host) == Some(&false);
                 if is_over || self.ended.contains(&beat.session) {
                     let session = beat.session;

@@ -1,4 +1,4 @@
-//! What nobody wants any more is gone soon, and every key expires.
+//! Holds and queue entries that no task needs end soon, and every key expires.
 
 use super::{Check, CheckContext, CheckResult, Health};
 use crate::event::{
@@ -10,30 +10,30 @@ use leasehold_core::{HoldId, Op, Portion};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// How long a process that is well may take to undo what it does not want any more.
+/// How long a healthy process may take to undo what it does not need.
 const GONE_WITHIN: Duration = Duration::from_millis(700);
 
 /// How long after it lost interest a process may give up undoing, where it was not well all the time: from then on
 /// leases do it.
 const GIVEN_UP_AFTER: Duration = Duration::from_secs(3);
 
-/// What nobody wants any more (a hold, a place) is gone soon, unless its message came out of time, or its release
-/// failed: then it ends by itself. Every key of ours expires.
+/// A hold or queue entry that no task needs ends soon, unless its request was late or its release failed: then its
+/// expiry ends it. Every key of ours expires.
 #[derive(Debug, Default)]
 pub struct Cleanup {
-    /// What processes have at the store: holds and places, with the time when they were first seen.
+    /// The holds and queue entries of processes, with the time when they were first seen.
     there: BTreeMap<LockId, BTreeMap<HoldId, Thing>>,
-    /// Who seeks a lock.
+    /// The tasks that acquire a lock.
     sought: BTreeMap<(HostId, LockId), Interest>,
-    /// Guards that tasks have, or had until then.
+    /// Guards that tasks hold, or when they ended.
     had: BTreeMap<GuardId, Option<Instant>>,
-    /// How long their processes may keep what they are of, for whoever comes.
+    /// How long processes may cache the holds of guards.
     keep_for: BTreeMap<GuardId, Duration>,
     /// Holds that end by themselves.
     excused: BTreeSet<HoldId>,
     /// When a guard was begun to be given back that ends with another.
     letting: BTreeMap<GuardId, Instant>,
-    /// Holds that were given up: what asks for them afterwards was overtaken.
+    /// Holds that were given up. A later request for one was overtaken.
     given_up: BTreeSet<HoldId>,
 }
 
@@ -44,11 +44,11 @@ struct Thing {
     until: Instant,
 }
 
-/// Who seeks a lock.
+/// The tasks that acquire a lock.
 #[derive(Debug, Default)]
 struct Interest {
     tasks: BTreeSet<TaskId>,
-    /// Those of them that seek it together with others: nobody sees what they have of it meanwhile.
+    /// Those that acquire it together with other locks. What they hold meanwhile is not visible.
     with_others: BTreeSet<TaskId>,
     /// Until when there were any.
     with_others_until: Instant,
@@ -63,7 +63,7 @@ impl Interest {
         }
     }
 
-    /// Whether what was given back then may have been handed on to one who seeks the lock together with others.
+    /// Whether a released hold may have been handed off to a task that acquires several locks.
     fn may_have_it(&self, release_guard: Instant) -> bool {
         !self.with_others.is_empty() || self.with_others_until > release_guard
     }
@@ -123,7 +123,7 @@ impl Cleanup {
                 return;
             }
             TaskEvent::Releasing(guard_id, ReleaseMethod::Drop) => {
-                // It is released before what it was made of; who drops the release then is not told that it failed.
+                // It is released before its source guard. A dropped release does not report a failure.
                 let well = context.health(task.host).and_then(Health::well_since);
                 let began = self.letting.remove(&guard_id);
                 if began.is_some_and(|began| well.is_none_or(|well| well > began)) {
@@ -146,7 +146,7 @@ impl Cleanup {
         self.had.insert(guard_id, Some(at));
     }
 
-    /// Since when nobody wants what is at the store.
+    /// Since when no task needs an entry at the store.
     fn unwanted_since(
         &self,
         lock: LockId,
@@ -191,7 +191,7 @@ impl Check for Cleanup {
             Event::Server(
                 ServerEvent::Up { with_data: false } | ServerEvent::FailedOver | ServerEvent::Jumped(_),
             ) => {
-                // A replica may bring back what was over, and a clock that is set back keeps what is there.
+                // A failover may bring back what had ended, and a clock set back extends what is there.
                 self.excused.extend(&self.given_up);
                 self.excused.extend(self.there.values().flat_map(BTreeMap::keys));
                 self.there.clear();

@@ -1,4 +1,4 @@
-//! Whoever waits gives up when he said, and not before; and nobody asks too often.
+//! An acquire ends at its time limit, and not before; no client polls too often.
 
 use super::{Check, CheckContext, CheckResult, Health};
 use crate::event::{AcquireFailure, AcquireMethod, Event, HostEvent, LockId, TaskEvent, TaskId};
@@ -7,18 +7,18 @@ use leasehold_core::{HoldId, Op};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// How long one without a limit rides out a store that does not answer, less the drift of his clock.
+/// How long an acquire without a limit tolerates an outage, less clock drift.
 const OUTAGE: Duration = Duration::from_secs(18);
 /// How long a single try may take: the longest call timeout that the world has, and the drift.
 const TRY: Duration = Duration::from_millis(2200);
-/// How long it may take to say that a lock is taken: a few round trips.
+/// How long a failing attempt may take: a few round trips.
 const TAKEN: Duration = Duration::from_millis(150);
-/// How often one hold may be asked for within a second: the head looks every 50 ms at the most, and a fault makes for a
-/// few more.
+/// How often one hold may be requested within a second: the first waiter polls every 50 ms at most, and faults add a
+/// few.
 const LOOKS_A_SECOND: u32 = 45;
 
-/// A single try ends soon; one with a limit ends at his limit; one without gives up only where the store did not answer
-/// for long; and whoever waits asks a bounded number of times a second.
+/// A single attempt ends soon. A wait with a limit ends at the limit. A wait without one ends only after a long
+/// outage. A waiter polls at a bounded rate.
 #[derive(Debug, Default)]
 pub struct Deadlines {
     sought: BTreeMap<(LockId, TaskId), (AcquireMethod, Instant)>,

@@ -1,4 +1,4 @@
-//! No two believe that they hold a lock at once who do not get on with each other.
+//! No two valid guards exclude each other.
 
 use super::sharing::excludes;
 use super::{Check, CheckContext, CheckResult, GuardRecord};
@@ -7,8 +7,9 @@ use crate::world::time::Instant;
 use leasehold_core::{FencingToken, HoldId, Kind, Portion};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// No two believe that they hold a lock at once, in true time, but for one owner's holds, and for those who may
-/// have it side by side: readers, and as many permits as there are. Strangers are believers, too. Whoever lost the lock by force believes in vain until he hears of it, and does not count.
+/// At no point in true time are two guards valid that exclude each other. The holds of one owner do not, nor do
+/// readers, nor permits up to the limit. Foreign holds count. A hold that was ended by force does not count, though
+/// its holder may not know yet.
 #[derive(Debug, Default)]
 pub struct Exclusion {
     believers: BTreeMap<LockId, Vec<Believer>>,
@@ -16,17 +17,17 @@ pub struct Exclusion {
     granted: BTreeMap<HoldId, Instant>,
     /// How many permits there were in all, and since when.
     limits: BTreeMap<LockId, Vec<(Instant, u32)>>,
-    /// What was taken by force.
+    /// Holds that were ended by force.
     freed: BTreeSet<(LockId, FencingToken)>,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Believer {
-    /// `None` of a stranger.
+    /// `None` for a foreign hold.
     who: Option<(TaskId, GuardId, FencingToken)>,
     /// For which owner, of a ReentrantMutex or an RwLock.
     owner: Option<OwnerId>,
-    /// What part it is.
+    /// The lock mode.
     portion: Portion,
     until: Instant,
 }
@@ -94,7 +95,7 @@ impl Exclusion {
         }
     }
 
-    /// A lock was taken from its holder by force.
+    /// A hold was ended by force.
     fn freed(&mut self, lock: LockId, fence: Option<FencingToken>) {
         let Some(fence) = fence else { return self.stop(lock, None) };
         self.freed.insert((lock, fence));
@@ -102,7 +103,7 @@ impl Exclusion {
         self.believers.entry(lock).or_default().retain(|other| !is_freed(other));
     }
 
-    /// A guard, or the stranger, does not count any more.
+    /// A guard, or a foreign hold, no longer counts.
     fn stop(&mut self, lock: LockId, guard_id: Option<GuardId>) {
         self.believers.entry(lock).or_default().retain(|other| other.guard_id() != guard_id);
     }
@@ -138,7 +139,7 @@ impl Check for Exclusion {
                     context,
                 );
             }
-            // What becomes of it nobody sees until it is another, or back.
+            // A conversion is not visible until it has ended.
             Event::Task(_, lock, TaskEvent::Releasing(guard_id, _) | TaskEvent::Converting(guard_id)) => {
                 self.stop(lock, Some(guard_id));
             }

@@ -1,12 +1,12 @@
 //! Which hold a guard is of.
 //!
-//! Nobody outside of the engine is told a hold's id, since it is a secret. But a process has to have heard of a hold before
-//! a task of it has a guard: by an answer, or by a grant's message. So a new guard is of the hold of that token, and that
-//! count, whose news fit best what is believed, and which no other guard is of; unless that one is given up while the guard
-//! is in use. (A task that is given the lock by its place gives up what it has got on its way past the line.)
+//! The engine does not reveal the id of a hold, which is a secret. But a process must have received a reply or a
+//! grant for a hold before a task has its guard. So a new guard belongs to the received hold with that token and
+//! count that fits the reported validity best and has no guard; unless that hold is released while the guard is in
+//! use. (A task that is granted the lock by its queue entry releases a hold that it was granted out of turn.)
 //!
-//! A guard to which a hold was handed on has a token that the store has reserved for that hold: it is of the one for which its
-//! process was told so, as long as that is not given up.
+//! A guard from a hand-off has a token that the store reserved for its hold. It belongs to the hold of that
+//! reservation, until that hold is released.
 
 use crate::event::{Event, GuardId, HostEvent, LockId, NewGuard, OwnerId, ReleaseMethod, TaskEvent, TaskId};
 use crate::world::scheduler::HostId;
@@ -17,29 +17,29 @@ use leasehold_core::{
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// The guards that tasks have had.
+/// The guards of tasks.
 #[derive(Debug, Default)]
 pub struct Guards {
     known: BTreeMap<GuardId, GuardRecord>,
-    /// What was asked by a message, and by the nonce of a look; and when.
+    /// The requests of a message, the nonces of polls, and their times.
     asked: BTreeMap<u64, Vec<Asked>>,
     looks: BTreeMap<Nonce, Asked>,
-    /// What processes have heard of, the last at the end, and no guard is of.
+    /// Holds that processes have received, newest last, and that have no guard.
     heard: BTreeMap<HostId, Vec<Heard>>,
-    /// The guard that is, or was, of a hold: the last one, where it was handed on.
+    /// The guard of a hold; after a hand-off, the last one.
     bound: BTreeMap<HoldId, GuardId>,
-    /// Who asks by a message for tokens, and for which hold.
+    /// Messages that reserve tokens, with their hold.
     reserving: BTreeMap<u64, (LockId, HoldId)>,
-    /// The tokens that processes were told of.
+    /// The tokens that processes have received.
     blocks: BTreeMap<HostId, Vec<Reserved>>,
     /// When processes began to give holds up.
     given_up: BTreeMap<HoldId, Instant>,
-    /// Which message does so, and what the store has answered.
+    /// The message that releases a hold, and the reply.
     releasing: BTreeMap<u64, HoldId>,
     released: BTreeSet<HoldId>,
     /// Those that are given back, or were.
     release_guard: BTreeMap<GuardId, Instant>,
-    /// The one that a task has just begun to give back: what its process sends next is its release, if it can send at
+    /// The guard that a task has begun to release. The next message of its process is that release, if it can send at
     /// all.
     letting: Option<GuardId>,
     owners: BTreeMap<OwnerId, String>,
@@ -50,31 +50,31 @@ pub struct Guards {
 pub struct GuardRecord {
     /// Of which lock.
     pub lock: LockId,
-    /// Whose.
+    /// The task.
     pub task: TaskId,
     /// Its fencing token.
     pub fence: FencingToken,
-    /// The token by which the store knows its hold: another one, where it was handed on to this guard.
+    /// The token by which the store knows its hold. It differs after a hand-off.
     pub known_as: FencingToken,
     /// For which owner, of a ReentrantMutex or an RwLock.
     pub owner: Option<OwnerId>,
-    /// What part of the lock it is.
+    /// The lock mode.
     pub portion: Portion,
-    /// Whether it is had together with others.
+    /// Whether it is one of several locks under one guard.
     pub together: bool,
     /// Of which hold; `None` if its process cannot know of any.
     pub hold: Option<HoldId>,
 }
 
-/// What a process has heard of a hold of its.
+/// A hold that a process has received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Heard {
     lock: LockId,
     hold: HoldId,
     fence: FencingToken,
-    /// How often its owner has the lock with it, as he is told.
+    /// The owner's number of holds, as reported.
     count: u64,
-    /// Until when it may be believed, but for what clocks are wrong by.
+    /// Until when it may be valid, apart from clock errors.
     until: Instant,
     /// When that was.
     at: Instant,
@@ -89,7 +89,7 @@ struct Reserved {
     last: FencingToken,
 }
 
-/// What a process has asked for.
+/// A request of a process.
 #[derive(Debug, Clone, Copy)]
 struct Asked {
     lock: LockId,
@@ -118,7 +118,7 @@ impl Reserved {
 }
 
 impl Guards {
-    /// What is known of a guard.
+    /// The record of a guard.
     pub fn get(&self, guard_id: GuardId) -> Option<&GuardRecord> {
         self.known.get(&guard_id)
     }
@@ -128,17 +128,17 @@ impl Guards {
         self.known.get(&guard_id)?.hold
     }
 
-    /// The guard that is, or was, of a hold: the last one, where it was handed on.
+    /// The guard of a hold; after a hand-off, the last one.
     pub fn of(&self, hold: &HoldId) -> Option<GuardId> {
         self.bound.get(hold).copied()
     }
 
-    /// Whether a process has heard that it has a hold of a lock which no guard is of.
+    /// Whether a process has received this hold, and no guard has it.
     pub fn has_heard(&self, host: HostId, hold: &HoldId) -> bool {
         self.heard.get(&host).is_some_and(|heard| heard.iter().any(|heard| heard.hold == *hold))
     }
 
-    /// Whether a process has heard that it has a hold of this lock which no guard is of.
+    /// Whether a process has received a hold of this lock that no guard has.
     pub fn has_heard_of(&self, host: HostId, lock: LockId) -> bool {
         self.heard.get(&host).is_some_and(|heard| heard.iter().any(|heard| heard.lock == lock))
     }
@@ -148,8 +148,8 @@ impl Guards {
         self.release_guard.get(&guard_id).copied()
     }
 
-    /// Whether the store was asked to release the hold of a guard whose release has returned; of several, whether it has
-    /// answered: some of them may be kept, and given up for another reason while the others are released.
+    /// Whether the release of a guard's hold was sent and the release has returned. For several locks, whether it was
+    /// answered: some may be cached, and released later for another reason.
     pub fn is_released(&self, guard_id: GuardId) -> bool {
         let Some((known, hold)) = self.known.get(&guard_id).and_then(|known| Some((known, known.hold?)))
         else {
@@ -255,7 +255,7 @@ impl Guards {
         };
         if let Some(Acquire { claim, queue, lease_ms, .. }) = asks {
             let asked = Asked { lock, hold: claim.hold, at, lease_ms: *lease_ms };
-            // MultiAcquire are asked for by one message.
+            // One message may acquire several locks.
             self.asked.entry(message).or_default().push(asked);
             if let Some(queue) = queue {
                 self.looks.insert(queue.nonce, asked);
@@ -263,7 +263,7 @@ impl Guards {
         }
     }
 
-    /// A hold is given up. If a guard in use was taken to be of it, it is of another one of the same token.
+    /// A hold is released. A guard in use that was matched with it belongs to another hold with the same token.
     fn gives_up(&mut self, host: HostId, hold: HoldId) {
         let Some(guard_id) =
             self.bound.get(&hold).copied().filter(|guard_id| !self.release_guard.contains_key(guard_id))
@@ -277,7 +277,7 @@ impl Guards {
         }
     }
 
-    /// A guard is given back as being of this hold, which its process has heard of.
+    /// A guard is released as being of this hold.
     fn is_released_as(&mut self, guard_id: GuardId, host: HostId, hold: HoldId) {
         let (Some(known), Some(heard)) = (self.known.get(&guard_id).copied(), self.heard.get(&host)) else {
             return;
@@ -288,7 +288,7 @@ impl Guards {
         if heard.iter().any(|heard| heard.hold == hold && heard.is_of(known.lock, known.fence)) {
             return self.bind(guard_id, host, hold);
         }
-        // Two were taken one for the other.
+        // Two holds were confused.
         let other = self.bound.get(&hold).copied().filter(|other| !self.release_guard.contains_key(other));
         let other = other.and_then(|other| Some((other, self.known.get_mut(&other)?)));
         if let (Some((other, theirs)), Some(wrong)) = (other, known.hold)
@@ -300,7 +300,7 @@ impl Guards {
         }
     }
 
-    /// A guard is of this hold, and not of the one that it was taken to be of.
+    /// Matches a guard with this hold instead of the earlier one.
     fn bind(&mut self, guard_id: GuardId, host: HostId, right: HoldId) {
         if let Some(heard) = self.heard.get_mut(&host) {
             heard.retain(|heard| heard.hold != right);
@@ -342,7 +342,7 @@ impl Guards {
     fn acquired(&mut self, at: Instant, task: TaskId, lock: LockId, guard_id: GuardId, gain: NewGuard) {
         let NewGuard { fence, owner, portion, count, belief, together, .. } = gain;
         let heard = self.heard.entry(task.host).or_default();
-        // That of another count may be meant where it was looked at more than once; as a rule it has just been heard of.
+        // Another count may be meant after several polls; as a rule it is the newest.
         let unlike = |heard: &Heard| {
             let apart = heard.until.since(belief.until) + belief.until.since(heard.until);
             (heard.count != count, heard.at != at, apart)
@@ -354,7 +354,7 @@ impl Guards {
         let hold = own.or_else(handed_off);
         let known_as = hold.filter(|_| own.is_none()).and_then(|hold| {
             let before = self.bound.get(&hold).and_then(|guard_id| self.known.get(guard_id));
-            // It may have been had before by a task that gave it up for the sake of others: no guard was of it then.
+            // A task may have held and released it during an acquire of several locks, without a guard.
             let heard = || heard.iter().rfind(|heard| heard.hold == hold).map(|heard| heard.fence);
             before.map(|before| before.known_as).or_else(heard)
         });

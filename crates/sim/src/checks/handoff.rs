@@ -1,4 +1,4 @@
-//! What a process may do with a lock that it hands on among its tasks, or keeps for whoever comes.
+//! What a process may do with a hold that it hands off among its tasks, or caches.
 
 use super::{Check, CheckContext, CheckResult, Health};
 use crate::event::{Event, Execution, GuardId, HostEvent, LockId, ServerEvent, TaskEvent, TaskId};
@@ -10,17 +10,17 @@ use leasehold_core::{Acquired, Extended, FencingToken, HoldId, Op, Reply, Wake};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// By how much a turn may seem longer: by the drift of clocks, and by what happens at one time.
+/// By how much a turn may appear longer: clock drift, and events at the same time.
 const SLACK: Duration = Duration::from_millis(10);
 
-/// How long it may take until a lock that is kept for whoever comes is given back, once another process that waits for it has
-/// asked: by a message, an errand, and the others of its batch.
+/// How long the release of a cached hold may take once another process waits: a notification, a cleanup, and the rest
+/// of its batch.
 const GIVEN_BACK_WITHIN: Duration = Duration::from_millis(300);
 
-/// One guard at a time has a hold that is handed on. Once its process has been told that others wait, those have it
-/// who stood in line by then, [`HANDOVERS`] times and for [`TURN`] at most; and whatever it was told: while another process waits, it
-/// hands on for a turn, and then for another one at most. What nobody of it uses or stands in line for, it gives back soon after
-/// another that waits has asked.
+/// One guard at a time has a hold. Once its process knows that others wait, only tasks that were queued locally by
+/// then receive it, at most [`HANDOVERS`] times and for [`TURN`]. Without that knowledge, it hands off for one turn
+/// and at most one more while another process waits. A hold that no local task uses or waits for is released soon
+/// after another process has asked.
 #[derive(Debug, Default)]
 pub struct Handoff {
     passed: BTreeMap<HoldId, Passed>,
@@ -28,7 +28,7 @@ pub struct Handoff {
     acquiring: BTreeMap<(HostId, LockId), BTreeMap<TaskId, Instant>>,
     changed: BTreeMap<(HostId, LockId), Instant>,
     locks: BTreeMap<LockId, Seen>,
-    /// Questions that have no answer yet: when each was asked, and for which hold.
+    /// Requests without a reply: their time and hold.
     asked: BTreeMap<u64, (Instant, HoldId)>,
 }
 
@@ -39,29 +39,29 @@ struct Seen {
     waiting: BTreeMap<PlaceId, Waiting>,
 }
 
-/// Who waits for it.
+/// The waiter.
 #[derive(Debug)]
 struct Waiting {
     host: HostId,
     since: Instant,
-    /// Until when its place is kept.
+    /// Until when its queue entry lasts.
     until: Instant,
     /// When it has looked.
     looks: Vec<Instant>,
 }
 
-/// A hold that tasks have, or had.
+/// A hold of tasks.
 #[derive(Debug)]
 struct Passed {
     host: HostId,
     known_as: FencingToken,
-    /// Who has it, or had it last, and since when nobody does.
+    /// The guard that has it or had it last, and since when none has.
     guard_id: GuardId,
     release_guard: Option<Instant>,
     /// Since when its process knows that others wait, and how often it has handed it on since.
     told: Option<Instant>,
     since_told: u32,
-    /// When it was first handed on more than a turn after the one had come who has waited longest.
+    /// When it was first handed off more than a turn after the longest waiter had come.
     last_turn: Option<(PlaceId, Instant)>,
 }
 
@@ -103,7 +103,7 @@ impl Handoff {
             if *others_wait {
                 passed.is_told(at);
             } else if passed.told.is_some_and(|told| told < asked_at) {
-                // What it was told since is newer than the answer.
+                // A later notification supersedes the reply.
                 passed.told = None;
             }
         }
@@ -170,14 +170,14 @@ impl Handoff {
             return Ok(());
         }
         let task = known.task;
-        // Where there is none, a task that gave it up for the sake of others has had it: no guard was of it then.
+        // Without a record, a task held and released it during an acquire of several locks, without a guard.
         let Some(passed) = self.passed.get_mut(&hold) else { return Ok(()) };
         if passed.release_guard.take().is_none() {
             return Err(format!("{task} was handed {lock}, which another of its process has"));
         }
         passed.guard_id = guard_id;
         if known.together {
-            // When it was handed on nobody saw: it was had since, while others were waited for.
+            // The time of the hand-off is not visible. The hold was used since, while others waited.
             return Ok(());
         }
         passed.since_told += 1;
@@ -201,7 +201,8 @@ impl Handoff {
         if at <= place.since.max(well) + TURN + SLACK * 2 {
             return Ok(());
         }
-        // That nobody waits has been believed for as long as it may be. It was asked for, or that is what it is now.
+        // The belief that no other process waits has lasted as long as it may. The request is on its way, or has just
+        // been answered.
         match passed.last_turn {
             Some((other, since)) if other == *first && since >= well => {
                 if at > since + TURN + TURN / 15 + SLACK {
@@ -214,12 +215,12 @@ impl Handoff {
         Ok(())
     }
 
-    /// What nobody uses is given back once another has asked.
+    /// An unused hold is released once another process has asked.
     fn kept(&self, at: Instant, lock: LockId, seen: &Seen, context: &CheckContext) -> CheckResult {
         let Some(hold) = seen.holder else { return Ok(()) };
         let Some(passed) = self.passed.get(&hold) else { return Ok(()) };
         let (Some(release_guard), host) = (passed.release_guard, passed.host) else { return Ok(()) };
-        // What was given back may have been so without an answer.
+        // It may have been released without a reply.
         if context.guards.given_up(&hold).is_some()
             || self.acquiring.get(&(host, lock)).is_some_and(|acquiring| !acquiring.is_empty())
         {
@@ -261,7 +262,7 @@ impl Check for Handoff {
                 self.acquiring.retain(|(other, _), _| *other != host);
             }
             Event::Foreign(lock, Some(_)) => self.locks.entry(lock).or_default().holder = None,
-            // What is known of the store is void; the next operation tells.
+            // The state of the store is unknown until the next operation.
             Event::Server(
                 ServerEvent::Up { with_data: false } | ServerEvent::FailedOver | ServerEvent::Jumped(_),
             ) => {

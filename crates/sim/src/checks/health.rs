@@ -7,7 +7,7 @@ use std::time::Duration;
 /// The longest pause after a fault, and a little more.
 const PAUSE: Duration = Duration::from_millis(1050);
 
-/// How long it takes at most until a waiter looks by itself.
+/// The longest interval between two polls of a waiter.
 pub(crate) const LOOK: Duration = Duration::from_millis(3300);
 
 /// How a process fares.
@@ -17,11 +17,11 @@ pub struct Health {
     links_down: [bool; 2],
     /// Since when none of these is so.
     since: Instant,
-    /// Until when a message of its is under way that is late, or will never come.
+    /// Until when a message of the process is late or lost.
     hindered: Instant,
     /// Until when it may pause since an operation failed.
     pausing: Instant,
-    /// The same, but for what a new subscription ends.
+    /// The same, except that a new subscription ends it.
     waiters_pausing: Instant,
     /// Until when it certainly believes its session alive; `None` where it has none that could lapse.
     session_until: Option<Instant>,
@@ -76,7 +76,7 @@ impl Health {
             HostEvent::Stopped => self.stopped = Some(at),
             HostEvent::WentOn => {
                 self.since = at;
-                // What it was kept from knowing when it was stopped it has yet to look for.
+                // What it missed while it was stopped, it has yet to poll for.
                 if self.stopped.take().is_some_and(|stopped| self.hindered > stopped) {
                     self.hindered = self.hindered.max(at + LOOK);
                 }
@@ -86,7 +86,7 @@ impl Health {
                 self.links_down[usize::from(keeper)] = false;
                 self.since = at;
                 if !keeper {
-                    // A look follows each new subscription, whatever pause there was.
+                    // A poll follows each new subscription, whatever pause there was.
                     self.waiters_pausing = at;
                 }
             }
@@ -99,7 +99,7 @@ impl Health {
         }
     }
 
-    /// Since when its waiters react at once to what concerns them.
+    /// Since when its waiters react at once.
     pub fn waiters_well_since(&self) -> Option<Instant> {
         let well = self.well() && !self.is_adrift;
         well.then(|| self.since.max(self.hindered).max(self.waiters_pausing).max(self.in_session_since))
@@ -111,7 +111,7 @@ impl Health {
         Some(self.stirs_since()?.max(in_session))
     }
 
-    /// The same, whether it is in a session or not: for what a process does by itself.
+    /// The same, with or without a session: for background work.
     pub fn stirs_since(&self) -> Option<Instant> {
         self.well().then(|| self.since.max(self.hindered).max(self.pausing))
     }

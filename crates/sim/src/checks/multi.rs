@@ -1,4 +1,4 @@
-//! MultiAcquire locks are had together or not at all, and nobody waits for one of them with others in hand but in their order.
+//! Several locks are acquired together or not at all; one by one only in their order.
 
 use super::{Check, CheckContext, CheckResult};
 use crate::event::{
@@ -9,19 +9,18 @@ use crate::world::time::Instant;
 use leasehold_core::{Acquired, HoldId, Op, Share};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Where one of several locks is in the way, none of them is taken by that question. And whoever seeks several waits for one
-/// of them with others in hand only in the order of their names, when he has all that come before it: no two wait for
-/// each other.
+/// If one of several locks is taken, the request acquires none of them. A task waits for one of several locks only in
+/// the order of their names, holding all that precede it. So no two tasks wait for each other.
 ///
-/// What a task holds while it waits for the rest no guard is of, so this looks only where nobody else of its process seeks
-/// one of the two.
+/// Holds of an acquire in progress have no guard. The check therefore looks only where no other task of the process
+/// acquires one of the two locks.
 #[derive(Debug, Default)]
 pub struct MultiAcquire {
     sought: BTreeMap<(HostId, LockId), BTreeSet<TaskId>>,
     /// Tasks that seek several.
     seekers: BTreeMap<TaskId, Seeker>,
     held: BTreeMap<LockId, Vec<Held>>,
-    /// What was asked for.
+    /// Requested holds.
     asked: BTreeSet<HoldId>,
     given_up: BTreeSet<HoldId>,
 }
@@ -30,7 +29,7 @@ pub struct MultiAcquire {
 #[derive(Debug, Default)]
 struct Seeker {
     locks: BTreeSet<LockId>,
-    /// What was first asked for while nobody else of its process sought that lock: it is this task's.
+    /// Holds first requested while no other task of the process acquired that lock. They are this task's.
     asked: BTreeSet<HoldId>,
 }
 
@@ -63,7 +62,7 @@ impl MultiAcquire {
         let host = done.host;
         let Some((task, seeker)) = self.only_seeker(host, done.lock) else { return Ok(()) };
         let is_its = |hold: &HoldId| seeker.asked.contains(hold) && !self.given_up.contains(hold);
-        // What it drops it cannot have given back yet where its keeper has no connection.
+        // A dropped hold is not yet released while the keeper has no connection.
         if done.out_of_time || !is_its(&ask.claim.hold) || !context.keeper_is_connected(host) {
             return Ok(());
         }
@@ -78,7 +77,7 @@ impl MultiAcquire {
             })
         };
         let Some(other) = others.iter().find(|other| in_hand(other)) else { return Ok(()) };
-        // What it had of those and lost, it does not give back before it has seen to all.
+        // A lost hold is not released before all locks were tried.
         let has_heard = |other: LockId| context.guards.has_heard_of(host, other);
         let passed = others.iter().find(|other| {
             ***other < done.lock
@@ -103,7 +102,7 @@ impl MultiAcquire {
         self.held.get(&lock).into_iter().flatten().any(|held| held.lasts(at) && is_kept(&held.hold))
     }
 
-    /// Something is asked for.
+    /// Records a request.
     fn asks(&mut self, host: HostId, lock: LockId, hold: HoldId) {
         let task = self.only_seeker(host, lock).map(|(task, _)| task);
         if self.asked.insert(hold)

@@ -1,4 +1,4 @@
-//! Whoever observes an Election is told who leads.
+//! Observers of an Election report its leaders.
 
 use super::{Check, CheckContext, CheckResult, Health};
 use crate::event::{Event, Execution, HostEvent, LockId, ObserverEvent, ServerEvent, TaskId};
@@ -8,35 +8,35 @@ use leasehold_core::{FencingToken, Inspect, Kind, Op};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// How long an observer who is well may go without knowing who leads: he looks each 250 to 500 ms, by a clock that may be
-/// wrong, and asks then.
+/// How long a healthy observer may take: it polls every 250 to 500 ms, by a clock that may drift, and then waits for
+/// the reply.
 const TOLD_WITHIN: Duration = Duration::from_millis(700);
 
-/// Each observer is told leaders in the order of their tokens, none of them twice, and only who led, or that nobody did,
-/// when the store was last asked for him. Where his process is well, he is told within a bound of whoever leads for longer
-/// than that, and that nobody does.
+/// Each observer reports leaders in the order of their tokens, none twice, and only states that the store had at the
+/// observer's last poll. With a healthy process, it reports within a bound a leader that stays, and that there is
+/// none.
 #[derive(Debug, Default)]
 pub struct Observers {
     observers: BTreeMap<(TaskId, LockId), Observer>,
     leads: BTreeMap<LockId, Leads>,
-    /// What the store had when it was asked by the last look of a process.
+    /// The states that the store had at the last poll of a process.
     looks: BTreeMap<(HostId, LockId), Vec<Option<FencingToken>>>,
 }
 
-/// Who leads at the store, or that nobody does.
+/// The leader at the store, or none.
 #[derive(Debug, Clone, Copy)]
 struct Leads {
     fence: Option<FencingToken>,
     since: Instant,
-    /// When he is over, unless he goes on; `None` if that is never.
+    /// When the leadership ends unless renewed; `None` if never.
     until: Option<Instant>,
 }
 
-/// What an observer has been told.
+/// The state of an observer.
 #[derive(Debug)]
 struct Observer {
     since: Instant,
-    /// What he was told last, if anything.
+    /// The last report.
     told: Option<ObserverEvent>,
     greatest: Option<FencingToken>,
 }
@@ -61,7 +61,7 @@ impl Observers {
         }
         observer.told = Some(ObserverEvent::Reported(leader));
         let Some(fence) = leader else {
-            // Of a server that has lost what it knew: who leads has a smaller token than one who was told.
+            // After data loss, a leader may have a smaller token than one reported before.
             let is_nobody =
                 |seen: &Option<FencingToken>| seen.is_none_or(|fence| observer.greatest > Some(fence));
             return if seen.iter().any(is_nobody) {
@@ -113,7 +113,7 @@ impl Check for Observers {
             }
             Event::Observer(task, lock, ObserverEvent::Ends) => drop(self.observers.remove(&(task, lock))),
             Event::Host(host, HostEvent::Crashed) => self.observers.retain(|(task, _), _| task.host != host),
-            // What is known of the store is void; the next operation tells.
+            // The state of the store is unknown until the next operation.
             Event::Server(
                 ServerEvent::Up { with_data: false } | ServerEvent::FailedOver | ServerEvent::Jumped(_),
             ) => self.leads.clear(),
@@ -128,8 +128,8 @@ impl Check for Observers {
             let Some(Leads { fence, since, .. }) = self.leads.get(lock).map(|leads| leads.at(at)) else {
                 continue;
             };
-            // Who has a smaller token than one who was told is told as nobody, and so is one who was told to be over: a
-            // replica may bring him back.
+            // A leader with a smaller token than one reported before is reported as none; so is one reported as over,
+            // which a failover may bring back.
             let is_told = |fence| observer.told == Some(ObserverEvent::Reported(Some(fence)));
             let due = fence.filter(|fence| {
                 observer.greatest.is_none_or(|greatest| *fence > greatest || is_told(*fence))

@@ -1,4 +1,4 @@
-//! What is done once in a period is done once in it.
+//! At most one start succeeds within a period.
 
 use super::{Check, CheckContext, CheckResult};
 use crate::event::{Event, Execution, Held, HostEvent, LockId, PeriodEvent, ServerEvent, TaskId};
@@ -7,16 +7,16 @@ use leasehold_core::{Fate, FencingToken, HoldId, Kind, Op, Pass, Reply};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// By the store's clock nobody, and no stranger, gets the lock of a turn before its period is over, which counts from when the
-/// turn was given; unless it was given up or freed by force, its key was removed, the store lost its data, or its clock was
-/// set. The lock rests no longer than that. Whoever believes in his turn has it at the store for as long as he does. And
-/// no key of a turn or a rest is without an expiry.
+/// By the store's clock, no client acquires the lock before the period is over, counted from its start; unless the
+/// start was given up or released by force, its key was deleted, the store lost its data, or its clock was set. The
+/// lock rests no longer than the period. The store keeps the hold as long as its guard is valid. Every such key
+/// expires.
 #[derive(Debug, Default)]
 pub struct OncePerPeriod {
-    /// Holds that have been seen at the store: one that a replica brings back is given to nobody anew.
+    /// Holds that were seen at the store. One that a failover brings back is not a new start.
     seen: BTreeSet<HoldId>,
     given: BTreeMap<(LockId, FencingToken), Given>,
-    /// Who believes in a turn, and until when.
+    /// Valid guards, and until when.
     believed: BTreeMap<(LockId, FencingToken), (TaskId, Instant)>,
     held: BTreeMap<LockId, Vec<Held>>,
     /// The store's clock, as it was last seen.
@@ -31,12 +31,12 @@ struct Given {
     at_ms: u64,
     /// Set once a task is known to have it for its turn.
     period_ms: Option<u64>,
-    /// Set once it was given up, or taken by force.
+    /// Set once it was given up or released by force.
     is_void: bool,
 }
 
 impl Given {
-    /// Until when nobody else may get the lock.
+    /// Until when no other client may acquire the lock.
     fn rules_until_ms(&self) -> Option<u64> {
         self.period_ms.filter(|_| !self.is_void).map(|period_ms| self.at_ms + period_ms)
     }
@@ -64,7 +64,7 @@ impl OncePerPeriod {
         Ok(())
     }
 
-    /// Takes note of what was given up, or taken by force.
+    /// Records what was given up or released by force.
     fn end(&mut self, done: &Execution<'_>) {
         if let (Op::Release(release), Reply::Release(released)) = (done.op, done.reply)
             && released.found == Fate::Held
@@ -82,7 +82,7 @@ impl OncePerPeriod {
         }
     }
 
-    /// Nobody gets the lock of a turn before its period is over.
+    /// No client acquires the lock before the period is over.
     fn not_before(&self, lock: LockId, now_ms: u64, who: &str) -> CheckResult {
         let mut given = self.given.iter().filter(|((of, _), _)| *of == lock);
         let rules = given.find(|(_, given)| given.rules_until_ms().is_some_and(|until_ms| now_ms < until_ms));
@@ -96,7 +96,7 @@ impl OncePerPeriod {
         }
     }
 
-    /// What rests has an end, and that is the end of its period.
+    /// A resting lock expires at the end of its period.
     fn rests(&self, done: &Execution<'_>) -> CheckResult {
         let (lock, state) = (done.lock, done.state);
         let Some(value) = &state.value else { return Ok(()) };
@@ -118,7 +118,7 @@ impl OncePerPeriod {
         }
     }
 
-    /// Whoever believes in his turn has it at the store for as long.
+    /// The store keeps the hold as long as its guard is valid.
     fn judge(&self, at: Instant, turn: (LockId, FencingToken)) -> CheckResult {
         let Some((task, until)) = self.believed.get(&turn).filter(|(_, until)| *until > at) else {
             return Ok(());
@@ -185,7 +185,8 @@ impl Check for OncePerPeriod {
                 return self.not_before(lock, now_ms, "a stranger");
             }
             Event::Host(host, HostEvent::Crashed) => self.believed.retain(|_, (task, _)| task.host != host),
-            // What was given by another clock, or is forgotten, rules nobody; the next operation tells.
+            // Periods of another clock, or that were lost, do not count. The state is unknown until the next
+            // operation.
             Event::Server(
                 ServerEvent::Up { with_data: false } | ServerEvent::FailedOver | ServerEvent::Jumped(_),
             ) => {

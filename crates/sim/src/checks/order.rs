@@ -1,4 +1,4 @@
-//! First come, first served, between processes and within one.
+//! Locks with one holder are granted first come, first served, between processes and within one.
 
 use super::{Check, CheckContext, CheckResult};
 use crate::event::{Event, Execution, Held, HostEvent, LockId, ServerEvent, TaskEvent, TaskId};
@@ -7,28 +7,28 @@ use crate::world::time::Instant;
 use leasehold_core::{Acquired, HoldId, Op, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A lock goes to the process that has waited longest of those whose places have not lapsed, never to a place that
-/// has; and within a process to the task that has stood in line longest. Who has a ReentrantMutex enters again past all
-/// of them, and past those of his process also who finds it free on his way to see whether he has it.
+/// A lock is granted to the process whose unexpired queue entry is oldest, never to an expired one; within a process,
+/// to the task that has waited longest. A re-entrant acquire overtakes all of them. It also overtakes tasks of its
+/// process if it finds the lock free while it tests for re-entry.
 #[derive(Debug, Default)]
 pub struct Order {
     queues: BTreeMap<LockId, BTreeMap<SessionId, Place>>,
     holders: BTreeMap<LockId, Vec<Held>>,
     lines: BTreeMap<(HostId, LockId), Vec<TaskId>>,
     enqueued: u64,
-    /// Locks whose queue may have places that were taken before the store forgot, in an order that nobody here knows.
+    /// Locks whose queue may have entries from before a data loss, in an unknown order.
     unknown: BTreeSet<LockId>,
 }
 
-/// A place, as those who look at the replies know it.
+/// A queue entry, as derived from replies.
 #[derive(Debug, Clone, Copy)]
 struct Place {
     hold: HoldId,
-    /// When it was taken, counted in places.
+    /// When it was created, counted in entries.
     taken: u64,
-    /// The same, but counted anew where it had lapsed before it was taken up again: until then others may pass it.
+    /// The same, counted anew if it had expired before its waiter polled: others may overtake it until then.
     firm: u64,
-    /// Until when it is kept, in the store's milliseconds.
+    /// When it expires, in the store's milliseconds.
     kept_ms: u64,
 }
 
@@ -51,7 +51,7 @@ impl Order {
         }
         if let Some(dead) = done.evicts().filter(|dead| done.is_dead(*dead, at)) {
             let places = done.state.record.as_ref().map(|record| &record.places);
-            // Who is dead without knowing it may ask about himself: he loses his place, and gets another.
+            // A process with a lapsed session may ask about itself. It loses its entry, and gets another.
             let is_asker = done
                 .acquires()
                 .is_some_and(|(ask, _)| ask.life.ends_with_session() && ask.claim.hold.session() == dead);
@@ -68,7 +68,7 @@ impl Order {
         }
         let queue = self.queues.entry(done.lock).or_default();
         for Held { hold, .. } in new {
-            // It has entered behind one of its owner's, and needs no place any more.
+            // It has re-entered its owner's hold, and needs no entry any more.
             queue.retain(|_, place| place.hold != *hold);
         }
         let queue = self.queues.entry(done.lock).or_default();
@@ -96,7 +96,7 @@ impl Order {
         let queue = self.queues.entry(done.lock).or_default();
         let asked = done.acquires().is_some_and(|(ask, _)| ask.claim.hold == hold);
         let taken = match queue.remove(&hold.session()) {
-            // Whoever asks lives, however long ago his place lapsed.
+            // A poll revives its own entry, however long ago it expired.
             Some(place) if place.kept_ms < now_ms && !asked => {
                 return Err(format!(
                     "{} was granted to {hold:?}, whose place lapsed {} ms ago",
@@ -107,7 +107,7 @@ impl Order {
             Some(place) => place.taken,
             None => u64::MAX,
         };
-        // Those before it that were dead have been skipped, and are out of the queue.
+        // Expired entries before it were skipped, and are removed.
         queue.retain(|_, place| place.kept_ms >= now_ms || place.firm > taken);
         match queue.iter().find(|(_, place)| place.firm < taken) {
             Some((session, _)) => {
@@ -122,7 +122,7 @@ impl Order {
         match what {
             TaskEvent::Acquiring(way, _) if way.is_in_line() => line.push(task),
             TaskEvent::Acquired(_, gain) => {
-                // One who polls has no place in the line, and may have asked before anybody stood there.
+                // A polling acquire is not in the local queue, and may have started before any waiter.
                 let stood = line.iter().position(|other| *other == task);
                 if let Some(before) = stood.filter(|before| *before > 0 && gain.owner.is_none()) {
                     return Err(format!("{task} got {lock} before {before} others of the same process"));
@@ -149,7 +149,7 @@ impl Check for Order {
             Event::Executed(done) => return self.executed(done, at),
             Event::Task(task, lock, what) => return self.task(task, lock, what),
             Event::Host(host, HostEvent::Crashed) => self.lines.retain(|(line, _), _| *line != host),
-            // Nor does anybody know which places lapse when the clock is set.
+            // Which entries expire is unknown once the clock is set.
             Event::Server(
                 ServerEvent::Up { with_data: false } | ServerEvent::FailedOver | ServerEvent::Jumped(_),
             ) => {

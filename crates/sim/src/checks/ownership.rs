@@ -1,5 +1,4 @@
-//! Nothing is taken from anybody but by its own hold, from the dead, or as it was seen; and what was released does not
-//! come back.
+//! A hold ends only for a legitimate reason, and a released hold does not return.
 
 use super::{Check, CheckContext, CheckResult};
 use crate::event::{Event, Execution, Held, LockId, ServerEvent};
@@ -8,23 +7,23 @@ use leasehold_core::model::PlaceId;
 use leasehold_core::{Extended, Fate, HoldId, Kind, Life, Op, OwnValue, Portion, Reply, Seen};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Nothing is released or extended except by comparing the hold in the same step. Nothing else is taken from anybody but
-/// what lives with a session that is dead at that instant, by the store's clock, or the hold that a person has seen. And the
-/// hold that was ended last does not take the lock again, however late or often its acquire arrives.
+/// A release or an extend compares the hold in the same step. Otherwise a hold ends only if its session has lapsed by
+/// the store's clock, or by a forced release that names it. The hold that ended last never acquires the lock again,
+/// however late or often its acquire arrives.
 ///
-/// An owner's holds of a ReentrantMutex are held to the same, each by itself: nobody enters but the owner; none ends with
-/// another; and one that enters may lengthen those which are known to be had, and shortens none.
+/// The same applies to each hold of a ReentrantMutex. Only the owner enters. No hold ends with another. A re-entrant
+/// acquire may extend holds that are known to be in use, and shortens none.
 #[derive(Debug, Default)]
 pub struct Ownership {
     locks: BTreeMap<LockId, Before>,
-    /// Holds that were lengthened by themselves: somebody knows that he has them.
+    /// Holds that were extended by themselves: a client knows of them.
     known: BTreeSet<HoldId>,
 }
 
 /// A lock before an operation.
 #[derive(Debug, Clone, Default)]
 struct Before {
-    /// Set once an operation has told how the lock stands.
+    /// Set once an operation has shown the state of the lock.
     is_known: bool,
     holds: Vec<Held>,
     places: BTreeMap<PlaceId, Place>,
@@ -32,10 +31,10 @@ struct Before {
     ended: Option<HoldId>,
 }
 
-/// A place in the queue.
+/// A queue entry.
 #[derive(Debug, Clone)]
 struct Place {
-    /// Until when it is kept, in the store's milliseconds.
+    /// When it expires, in the store's milliseconds.
     kept_ms: u64,
     life: Life,
     portion: Portion,
@@ -45,7 +44,7 @@ struct Place {
 impl Ownership {
     fn executed(&mut self, at: Instant, done: &Execution<'_>) -> CheckResult {
         let before = self.locks.entry(done.lock).or_default();
-        // What is over is nobody's any more.
+        // Expired holds belong to no client.
         before.holds.retain(|held| held.lasts(at));
         let after = done.holds(at);
         let has = |hold: &HoldId| after.iter().any(|held| held.hold == *hold);
@@ -86,7 +85,7 @@ fn ends_its_hold(done: &Execution<'_>) -> bool {
     }
 }
 
-/// What an operation says of its own hold is so, and it leaves those of others as they are.
+/// The reply about the operation's own hold is correct, and holds of others are unchanged.
 fn owned(done: &Execution<'_>, before: &Before, after: &[Held]) -> CheckResult {
     let claimed = done.claim().map(|claim| claim.hold);
     let is_own = before.holds.iter().any(|held| Some(held.hold) == claimed);
@@ -101,7 +100,7 @@ fn owned(done: &Execution<'_>, before: &Before, after: &[Held]) -> CheckResult {
         (Op::Extend(_) | Op::Release(_), _) => {}
         _ => return Ok(()),
     }
-    // The hold that is asked for with a release may be its owner's, who enters again.
+    // The hold acquired with a release may be the same owner's, which re-enters.
     let enters = matches!(done.op, Op::Release(release) if release.next.is_some());
     for held in holds.iter().filter(|held| Some(held.hold) != claimed) {
         if !enters && !after.contains(held) {
@@ -111,8 +110,7 @@ fn owned(done: &Execution<'_>, before: &Before, after: &[Held]) -> CheckResult {
     Ok(())
 }
 
-/// Whoever comes to a lock that somebody has is of the same owner; and what that one has lasts no shorter for it, and no
-/// longer unless it is known to be had.
+/// A new hold on a held lock has the same owner. It shortens no hold, and extends only those known to be in use.
 fn entered(done: &Execution<'_>, before: &Before, after: &[Held], known: &BTreeSet<HoldId>) -> CheckResult {
     let now = |held: &Held| after.iter().find(|other| other.hold == held.hold);
     let stay: Vec<_> = before.holds.iter().filter(|held| now(held).is_some()).collect();
@@ -122,7 +120,7 @@ fn entered(done: &Execution<'_>, before: &Before, after: &[Held], known: &BTreeS
             asked.filter(|claim| claim.hold == new.hold).and_then(|c| c.value.as_ref());
         let is_owner = |held: &&Held| held.owner.is_some() && held.owner.as_ref() == asker;
         if done.state.kind.is_shared() {
-            // Who gets on with whom is what `Sharing` sees.
+            // `Sharing` checks which holds are compatible.
             break;
         }
         if let Some(other) = stay.iter().find(|held| !is_owner(held)) {
@@ -145,7 +143,7 @@ fn entered(done: &Execution<'_>, before: &Before, after: &[Held], known: &BTreeS
     Ok(())
 }
 
-/// Nobody has lost a hold or a place but by his own release, by his death, or by force.
+/// No hold or queue entry ends but by its own release, by the lapse of its session, or by force.
 fn not_robbed(at: Instant, done: &Execution<'_>, before: &Before, after: &[Held]) -> CheckResult {
     let (lock, now_ms) = (done.lock, done.clock.reading_us(at) / 1000);
     let is_dead = |session, life: Life| {
@@ -156,7 +154,7 @@ fn not_robbed(at: Instant, done: &Execution<'_>, before: &Before, after: &[Held]
         let is_freed = matches!(done.op, Op::Free(free) if free.seen == Seen::Hold(held.fence));
         let session = held.hold.session();
         let is_known = done.sessions.records.contains_key(&session);
-        // One that is not known is spared for the sake of any hold that it has here.
+        // A session without a record is spared because of any of its holds here.
         let its = before.holds.iter().filter(|held| held.hold.session() == session);
         let spared_until_ms = its.filter_map(Held::spared_until_ms).max().unwrap_or(0);
         let is_spared = !is_known && now_ms <= spared_until_ms;
@@ -182,7 +180,7 @@ fn not_robbed(at: Instant, done: &Execution<'_>, before: &Before, after: &[Held]
     Ok(())
 }
 
-/// Whether one who waits can never be let in any more, by those who stay: he is told so when he looks.
+/// Whether a waiter can never be granted because of a current holder. It is refused when it polls.
 fn is_hopeless(done: &Execution<'_>, place: &Place, stay: &[&Held]) -> bool {
     let limit = done.state.record.as_ref().and_then(|record| record.limit);
     match place.portion {
@@ -213,11 +211,11 @@ impl Check for Ownership {
     fn observe(&mut self, at: Instant, event: &Event<'_>, _scene: &CheckContext) -> CheckResult {
         match *event {
             Event::Executed(done) => return self.executed(at, done),
-            // A stranger has it from here on, or nobody.
+            // The lock is foreign or free from here on.
             Event::Foreign(lock, Some(_)) | Event::Server(ServerEvent::Deleted(lock)) => {
                 self.locks.entry(lock).or_default().holds.clear();
             }
-            // What is known of the store is void; the next operation tells.
+            // The state of the store is unknown until the next operation.
             Event::Server(
                 ServerEvent::Up { with_data: false } | ServerEvent::FailedOver | ServerEvent::Jumped(_),
             ) => self.locks.clear(),

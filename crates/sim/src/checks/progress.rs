@@ -1,4 +1,4 @@
-//! Who was granted a lock takes it, and a lock that could be granted is.
+//! A granted lock is taken up, and a free lock is granted.
 
 use super::{Check, CheckContext, CheckResult, Health, LOOK};
 use crate::event::{
@@ -15,43 +15,44 @@ use std::time::Duration;
 /// How long a grant may go unnoticed by a process that is well: a few round trips.
 const TAKEN_WITHIN: Duration = Duration::from_millis(150);
 
-/// What is left of a hold that is worth taking: a fifth of the first lease, and a little more.
+/// The remaining time of a hold worth taking up: a fifth of the first lease, and a margin.
 const WORTH_TAKING: Duration = Duration::from_millis(700);
 
-/// How long the dead may stand before one who waits and is well: he asks how long whoever he has just seen to stand
-/// before him lives within 300 ms, and looks again when that one is dead.
+/// How long a lapsed session may stay ahead of a healthy waiter, which checks a new predecessor within 300 ms, and
+/// again once it must have lapsed.
 const BURIED_WITHIN: Duration = Duration::from_millis(500);
 
-/// How long it may take until one who waits looks at all, and sees that the one before him has left and another stands
-/// there: nobody tells him. With four processes nobody is further back than at the third place.
+/// How long a waiter may take to notice a new predecessor, which is not notified. With four processes, the queue has
+/// at most three entries before it.
 const SEEN_WITHIN: Duration = Duration::from_millis(1800);
 
-/// How long a lock that expired or was left free may go unnoticed by those who wait.
+/// How long waiters may take to find a lock that expired or was left free.
 const FOUND_WITHIN: Duration = LOOK;
 
-/// Of locks that one has at a time (of the others see [`SharedProgress`](super::SharedProgress)): no wake-up is lost: a process that is well takes what it was granted, at once; a lock that lies free while somebody
-/// waits is found; whoever waits asks now and then; no operation that may grant leaves it free; and the
-/// place of one who looks after it does not lapse. Nobody waits for the dead: what lives with a session that has ended at
-/// the store is taken from it by the one who waits right behind it.
+/// For locks with one holder (see [`SharedProgress`](super::SharedProgress) for the others). No wake-up is lost: a
+/// healthy process takes up a grant at once; a free lock with waiters is found; waiters poll; no operation that can
+/// grant the lock leaves it free; the queue entry of a polling waiter does not expire. The first waiter evicts the
+/// holds and queue entries of a lapsed session ahead of it.
 #[derive(Debug, Default)]
 pub struct Progress {
     locks: BTreeMap<LockId, Seen>,
     lines: BTreeMap<(HostId, LockId), Line>,
-    /// Holds that messages have asked for which came late, or twice: nobody may count on them any more.
+    /// Holds requested by late or duplicate messages. No client relies on them.
     ghosts: BTreeSet<HoldId>,
     /// Holds that were given up.
     given_up: BTreeSet<HoldId>,
-    /// When a place was taken or looked after last.
+    /// When a queue entry was created or refreshed last.
     looked: BTreeMap<HoldId, Instant>,
     /// Until when a process believes that it has a lock, by each of its guards.
     believed: BTreeMap<(HostId, LockId), BTreeMap<GuardId, Instant>>,
-    /// What a process has queued for last: whatever else it is granted, it does not know of, or is told at once.
+    /// The hold that a process queued for last. It knows nothing of other grants, or learns of them at once.
     asked: BTreeMap<(HostId, LockId), HoldId>,
     /// When a process was last busy with a lock at the store.
     busy: BTreeMap<(HostId, LockId), Instant>,
     /// When sessions end at the store.
     ends: BTreeMap<SessionId, Instant>,
-    /// When those ended that it knows no more, and whether they did so in order: nobody foresees that.
+    /// When sessions ended that the store has forgotten, and whether they were ended explicitly, which no waiter can
+    /// foresee.
     gone: BTreeMap<SessionId, (Instant, bool)>,
 }
 
@@ -59,16 +60,16 @@ pub struct Progress {
 #[derive(Debug, Default)]
 struct Seen {
     grant: Option<Grant>,
-    /// Set while a stranger has it.
+    /// Set while a foreign client holds it.
     is_strangers: bool,
     /// When it became free, or will; `None` if it never does.
     free_from: Option<Instant>,
     waiting: Vec<Place>,
-    /// Who stands right behind whom that lives with a session, and since when.
+    /// The entries directly behind a session, and since when.
     behind: BTreeMap<HoldId, Ahead>,
 }
 
-/// Who stands right before a place.
+/// The predecessor of an entry.
 #[derive(Debug, Clone, Copy)]
 struct Ahead {
     hold: HoldId,
@@ -77,12 +78,12 @@ struct Ahead {
     spared_until: Instant,
 }
 
-/// A place in the queue that has not lapsed.
+/// An unexpired queue entry.
 #[derive(Debug, Clone, Copy)]
 struct Place {
     host: HostId,
     hold: HoldId,
-    /// Until when it is kept.
+    /// When it expires.
     until: Instant,
 }
 
@@ -96,11 +97,11 @@ struct Grant {
     since: Instant,
 }
 
-/// The tasks of a process that stand in line.
+/// The waiting tasks of a process.
 #[derive(Debug)]
 struct Line {
     tasks: Vec<TaskId>,
-    /// Those that seek it together with others: nobody sees what they have of it meanwhile.
+    /// Those that acquire it together with other locks. What they hold meanwhile is not visible.
     with_others: BTreeSet<TaskId>,
     /// When it changed last.
     changed: Instant,
@@ -181,12 +182,12 @@ impl Progress {
         line.changed = at;
     }
 
-    /// Takes note of who believes that he has the lock.
+    /// Records which tasks rely on holding the lock.
     fn believe(&mut self, task: TaskId, lock: LockId, what: TaskEvent) {
         let guards = self.believed.entry((task.host, lock)).or_default();
         match what {
             TaskEvent::Acquired(guard_id, gain) => {
-                // What is held together with another that was lost is held until it is given back.
+                // If another lock of the same guard was lost, it is held until its release.
                 guards.insert(guard_id, if gain.together { Instant(u64::MAX) } else { gain.belief.until });
             }
             TaskEvent::ValidityChanged(guard_id, belief) => {
@@ -201,7 +202,7 @@ impl Progress {
         }
     }
 
-    /// Since when tasks of a process stand in line, none of it believes that it has the lock, and it is well.
+    /// Since when tasks of a healthy process wait, and none relies on holding the lock.
     fn eager_since(
         &self,
         at: Instant,
@@ -227,7 +228,7 @@ impl Progress {
         self.ends = ends;
     }
 
-    /// Nobody waits for the dead.
+    /// No waiter waits behind a lapsed session.
     fn buried(&self, at: Instant, lock: LockId, seen: &Seen, context: &CheckContext) -> CheckResult {
         for Place { host, hold, until } in seen.waiting.iter().filter(|place| at < place.until) {
             let Some(ahead) = seen.behind.get(hold) else { continue };
@@ -241,7 +242,7 @@ impl Progress {
                 continue;
             }
             let Some(eager) = self.eager_since(at, *host, lock, context) else { continue };
-            // What he was told by a late answer he counts from there.
+            // A late reply counts from its arrival.
             let is_informed = self.looked.get(hold).is_some_and(|looked| eager <= *looked);
             let since = if is_informed { ahead.since } else { ahead.since.max(eager) };
             if at > eager.max(since + SEEN_WITHIN).max(dead) + within {
@@ -254,7 +255,7 @@ impl Progress {
     }
 
     fn overdue(&self, at: Instant, lock: LockId, seen: &Seen, context: &CheckContext) -> CheckResult {
-        // What was hardly worth taking lasts for longer once the store's clock is set back.
+        // A short hold lasts longer once the store's clock is set back.
         let within = if context.promises.clocks { TAKEN_WITHIN } else { TAKEN_WITHIN + WORTH_TAKING };
         if let Some(grant) = seen.grant.as_ref().filter(|grant| context.guards.of(&grant.hold).is_none())
             && self.asked.get(&(grant.host, lock)) == Some(&grant.hold)
@@ -285,7 +286,7 @@ impl Progress {
     }
 }
 
-/// Who stands right behind whom that lives with a session: in the queue, or behind the holder.
+/// The sessions directly ahead of each waiter: in the queue, or holding the lock.
 fn behind(at: Instant, done: &Execution<'_>, before: &BTreeMap<HoldId, Ahead>) -> BTreeMap<HoldId, Ahead> {
     let Some(record) = &done.state.record else { return BTreeMap::new() };
     let holder = done.holds(at).into_iter().next();
@@ -338,7 +339,7 @@ impl Check for Progress {
             }
             Event::SessionExecuted(done) => self.sessions(at, ends(done.sessions, done.clock)),
             Event::Sent { host, lock, op, .. } if !context.is_shared(lock) => {
-                // Who only looks who leads asks for nothing.
+                // An inspection requests nothing.
                 if !matches!(op, Op::Inspect(Inspect { claim: None, .. })) {
                     self.busy.insert((host, lock), at);
                 }
@@ -347,7 +348,7 @@ impl Check for Progress {
                     Op::Release(release) => release.next.as_ref(),
                     _ => None,
                 };
-                // One who goes past the line, to see whether his owner has the lock, has no place that it depends on.
+                // A test for re-entry does not depend on a queue entry.
                 let by_place = |ask: &&Acquire| ask.queue.is_some() || !context.is_reentrant(lock);
                 if let Some(ask) = next.filter(by_place) {
                     self.asked.insert((host, lock), ask.claim.hold);
@@ -361,14 +362,14 @@ impl Check for Progress {
                 seen.grant = None;
                 seen.is_strangers = true;
             }
-            // He may have lost it to one of ours before.
+            // One of our clients may have evicted it before.
             Event::Foreign(lock, None) => {
                 let seen = self.locks.entry(lock).or_default();
                 if seen.is_strangers {
                     seen.free_from = seen.free_from.map(|free| free.min(at));
                 }
             }
-            // What is known of the store is void; the next operation tells.
+            // The state of the store is unknown until the next operation.
             Event::Server(
                 ServerEvent::Up { with_data: false }
                 | ServerEvent::FailedOver

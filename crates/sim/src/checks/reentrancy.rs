@@ -1,4 +1,4 @@
-//! An owner is in as often as he is told, and gets in again at once.
+//! An owner's hold count is correct, and re-entry does not wait.
 
 use super::{Check, CheckContext, CheckResult, Health, LOOK};
 use crate::event::{
@@ -11,22 +11,21 @@ use leasehold_core::{Acquired, FencingToken, Op, OwnValue, Reply};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// How long it may take to enter what one's owner has already: a few round trips, or a pause between two tries.
+/// How long a re-entrant acquire may take: a few round trips, or the pause between two attempts.
 const ENTERED_WITHIN: Duration = Duration::from_millis(500);
 
-/// The count of a ReentrantMutex is that of its entries; each hold counts once, however often it was asked for; what is
-/// told of the count is so; nobody is told that the lock is free while a guard of the same stay believes in it, or of fewer
-/// holds than such guards. And who seeks what his owner has gets it at once; with the next look, where the owner came to
-/// it meanwhile.
+/// The count of a ReentrantMutex is that of its entries. Each hold counts once, however often it was requested.
+/// Reported counts are correct: no release reports the lock free, or a lower count, while guards of the same tenure
+/// are valid. An owner re-enters at once, or with the next poll if it acquired the lock in another process meanwhile.
 #[derive(Debug, Default)]
 pub struct Reentrancy {
     believed: BTreeMap<GuardId, Believed>,
     /// When guards were begun to be given back.
     letting: BTreeMap<GuardId, Instant>,
     sought: BTreeMap<TaskId, (LockId, OwnerId, Instant)>,
-    /// Until when a process has believed in a stay, as far as it goes.
+    /// Until when a process relied on an owner's tenure.
     occupied: BTreeMap<(HostId, LockId, FencingToken), Instant>,
-    /// Who has a lock at the store.
+    /// The owner of a lock at the store.
     owners: BTreeMap<LockId, Stay>,
     /// By which holds, as far as that is known.
     holds: BTreeMap<LockId, Vec<Held>>,
@@ -46,7 +45,7 @@ struct Stay {
     owner: OwnValue,
     fence: FencingToken,
     since: Instant,
-    /// When the last of his holds ends.
+    /// When its last hold expires.
     until: Instant,
 }
 
@@ -73,7 +72,7 @@ impl Reentrancy {
         Ok(())
     }
 
-    /// Those who believe, from before that time on, that they are in the same stay.
+    /// The guards of the same tenure that are valid since before that time.
     fn beside(&self, at: Instant, since: Instant, lock: LockId, fence: FencingToken) -> u64 {
         let same = |other: &&Believed| {
             (other.lock, other.fence) == (lock, fence) && other.since <= since && at < other.until
@@ -99,7 +98,7 @@ impl Reentrancy {
                 "{task} released {lock}, which is had {left} times yet, and no ReentrantMutex"
             ));
         }
-        // Whoever came after the end of the stay has another token.
+        // An acquire after the end of the tenure has another token.
         let since = if left == 0 { at } else { began };
         let beside = self.beside(at, since, lock, known.fence);
         if left < beside {
@@ -147,7 +146,7 @@ impl Reentrancy {
         Ok(())
     }
 
-    /// What a process believes of a stay has changed.
+    /// A guard of a process has changed.
     fn occupy(&mut self, at: Instant, guard_id: GuardId, context: &CheckContext) {
         let of = |guard_id: GuardId| {
             context.guards.get(guard_id).map(|known| (known.task.host, known.lock, known.fence))
@@ -168,7 +167,7 @@ fn counted(lock: LockId, entries: &Entries) -> CheckResult {
     Ok(())
 }
 
-/// What an answer says of the count is so.
+/// The count in a reply is correct.
 fn told(
     at: Instant,
     done: &Execution<'_>,
@@ -190,7 +189,7 @@ fn told(
         && let Some(before) = before
     {
         let is_owner = entries.is_some_and(|entries| Some(&entries.owner) == release.claim.value.as_ref());
-        // Whoever got it by this release may be of the same owner.
+        // The lock may have been granted to the same owner by this release.
         let stays = |held: &&Held| before.iter().any(|old| old.hold == held.hold);
         let left = if is_owner { holds.iter().filter(stays).count() as u64 } else { 0 };
         if released.left != left {
@@ -241,14 +240,15 @@ impl Check for Reentrancy {
                 continue;
             }
             let Some(well) = context.health(task.host).and_then(Health::well_since) else { continue };
-            // Where his process believes in vain that another has it, nobody of it asks; and then the first in line looks.
+            // While its process wrongly believes that another task holds the lock, none of its tasks sends a request;
+            // after that the first waiter polls.
             let believes = |((host, of, fence), until): (&(HostId, LockId, FencingToken), &Instant)| {
                 (*host, *of) == (task.host, *lock) && *fence != stay.fence && at < *until + LOOK
             };
             if self.occupied.iter().any(believes) {
                 continue;
             }
-            // Where he came to it later, in another process perhaps, nobody tells those who wait already.
+            // Waiters are not notified if the owner acquired the lock later, perhaps in another process.
             let known = if stay.since > *since { stay.since + LOOK } else { *since };
             if at > known.max(well) + ENTERED_WITHIN {
                 return Err(format!(

@@ -1,4 +1,4 @@
-//! What the store said is told, a hold is renewed, and a given lease lasts as long as it was given for.
+//! A loss is reported only with a cause, holds are renewed, and a given lease lasts.
 
 use super::{Check, CheckContext, CheckResult, Health};
 use crate::event::{
@@ -9,8 +9,8 @@ use leasehold_core::{Ended, Extended, Fate, FencingToken, HoldId, Op, Reply};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// By how much a given lease may fall short, beside an eighth of it, for what an extend would not be worth, and for the
-/// drift of clocks: round trips.
+/// By how much a given lease may fall short, in addition to an eighth: extends that are not worthwhile, drift, and
+/// round trips.
 const SHORT_BY: Duration = Duration::from_millis(150);
 
 /// The longest life of a session without a beat, and the drift of clocks.
@@ -19,27 +19,27 @@ const SESSION: Duration = Duration::from_secs(11);
 /// How long an answer may wait for the others of its batch.
 const HEEDED_WITHIN: Duration = Duration::from_millis(60);
 
-/// What the store said of a hold is what its task is told; a hold that is renewed is not lost where nothing went wrong; a
-/// given lease is neither longer than it was given for, nor much shorter where nothing went wrong.
+/// Tasks receive what the store replied. A renewed hold is not lost without a fault. A given lease is never longer
+/// than given, and not much shorter without a fault.
 #[derive(Debug, Default)]
 pub struct Renewal {
     kept: BTreeMap<GuardId, AnyGuard>,
     /// When it was that a hold was first seen at the store.
     granted: BTreeMap<HoldId, Instant>,
-    /// What is asked by a message.
+    /// The request of a message.
     asked: BTreeMap<u64, Asked>,
-    /// What was last said of the release of a hold, and how often its owner has the lock yet.
+    /// The last reply to the release of a hold, and the holds that its owner has left.
     released: BTreeMap<HoldId, (Fate, u64)>,
-    /// Who must not believe any more, once time goes on.
+    /// Holds that the store has refused to extend, and that must become invalid.
     refused: Vec<(Instant, HoldId)>,
-    /// What was taken by force.
+    /// Holds that were released by force.
     freed: BTreeSet<(LockId, FencingToken)>,
-    /// What was taken from sessions that were dead.
+    /// Holds that were evicted from lapsed sessions.
     evicted: BTreeSet<HoldId>,
     held: BTreeMap<LockId, Vec<Held>>,
-    /// What was given back, as it was.
+    /// Guards that were released, as they were.
     release_guard: BTreeMap<GuardId, (Instant, AnyGuard)>,
-    /// The longest lease of an owner's stay: it rules for whoever enters again.
+    /// The longest lease of an owner's tenure, which applies to all its holds.
     longest: BTreeMap<(LockId, FencingToken), Duration>,
 }
 
@@ -54,7 +54,7 @@ struct AnyGuard {
     until: Instant,
     /// For how long it may be believed at most, as it was acquired.
     bound: Duration,
-    /// Set to when it is to end if it is had together with others: how long it took until all were had nobody sees.
+    /// Set to the end of the lease for one of several locks: the duration of the whole acquire is not visible.
     ends: Option<Instant>,
     /// Set once its user has lengthened it: then it lasts longer than it was given for.
     is_extended: bool,
@@ -143,7 +143,7 @@ impl Renewal {
                 // It is believed no longer than the session.
                 let session_until = context.health(task.host).and_then(Health::session_until);
                 let until = session_until.map_or(until, |end| end.min(until));
-                // The drift is that of the whole lease, of which little may be left when the answer comes.
+                // Drift counts over the whole lease, of which little may be left when the reply arrives.
                 let short = until.since(at) / 10 + Duration::from_millis(60);
                 if kept.until + short < until {
                     return Err(format!(
@@ -165,7 +165,7 @@ impl Renewal {
         Ok(())
     }
 
-    /// What the store said of a release is what its task was told.
+    /// The task receives the store's reply to its release.
     fn release_guard(
         &self,
         task: TaskId,
@@ -176,8 +176,8 @@ impl Renewal {
     ) -> CheckResult {
         let hold = context.guards.hold(guard_id);
         let said = hold.and_then(|hold| self.released.get(&hold)).copied();
-        // Its process keeps it, and the store was not asked. Of several that count as lost since one of them was the others may
-        // be kept, and nobody sees whether the store was asked since.
+        // The hold is cached, and nothing was sent. Of several locks of which one was lost, the others may be cached,
+        // and whether a release was sent is not visible.
         let is_asked = context.guards.is_released(guard_id);
         let may_be_kept =
             |at: Instant, kept: &AnyGuard| kept.ends.is_some() || (at < kept.until && !is_asked);
@@ -193,7 +193,7 @@ impl Renewal {
         Err(format!("{task} was told {told:?} of its release of {lock}, the store said {said:?}"))
     }
 
-    /// A lease that was asked for in an owner's stay.
+    /// A lease requested within an owner's tenure.
     fn rules(&mut self, lock: LockId, fence: FencingToken, lease: Duration) {
         let longest = self.longest.entry((lock, fence)).or_default();
         *longest = lease.max(*longest);
@@ -210,12 +210,12 @@ impl Renewal {
         bound
     }
 
-    /// A given lease is not believed for longer than it was given for, or another of the same stay.
+    /// A guard is valid no longer than the longest lease of its tenure.
     fn not_beyond(&self, guard_id: GuardId) -> CheckResult {
         let Some(kept) = self.kept.get(&guard_id) else { return Ok(()) };
         let AnyGuard { task, lock, until, bound, .. } = *kept;
         let is_given = matches!(kept.lease_policy, LeasePolicy::Given(_)) && !kept.is_extended;
-        // A clock that runs slow lets it last a little longer in true time.
+        // A slow clock makes it last a little longer in true time.
         if is_given && until > kept.acquired + bound + bound / 15 {
             return Err(format!("{task} believes in {lock} until {until}, which was given for {bound:?}"));
         }
@@ -228,14 +228,15 @@ impl Renewal {
         let AnyGuard { task, lock, .. } = *kept;
         let hold = context.guards.hold(guard_id);
         let granted = hold.and_then(|hold| self.granted.get(&hold)).copied().unwrap_or(at);
-        // A read that a write was made into was had before the write was given back, and its task has it only then.
+        // A read from a downgrade was acquired before the write was released, but the task has it only afterwards.
         let is_new = context.guards.get(guard_id).is_some_and(|known| !known.was_handed_off());
         let since = if is_new { kept.acquired.min(granted) } else { kept.acquired };
         let well = context.health(task.host).and_then(Health::well_since).is_some_and(|well| well <= since);
         if !well || context.upset_at.is_some_and(|upset| upset >= granted) {
             return Ok(());
         }
-        // Where the store has forgotten a session, or its clock was set, it takes that for dead which does not know so yet.
+        // Once the store has forgotten a session, or its clock was set, it takes for lapsed a session that does not
+        // know so.
         let is_forgotten = hold.is_some_and(|hold| self.evicted.contains(&hold))
             && context.upset_at.is_some_and(|upset| granted < upset + SESSION);
         if is_forgotten || self.freed.contains(&(lock, kept.known_as)) {

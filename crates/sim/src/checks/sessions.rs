@@ -9,26 +9,26 @@ use leasehold_core::{Acquire, Beat, Beaten, Op, SessionId, SessionOp, SessionRep
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// How long it may take from the lapse of a session until another is asked for: a mailbox is opened first.
+/// How long a process may take from the lapse of its session to the beginning of the next: it first opens a mailbox.
 const BEGINS_WITHIN: Duration = Duration::from_millis(100);
 
 /// The longest time that a question may wait for a connection, and the drift of the clock that counts it.
 const CALL: Duration = Duration::from_millis(2200);
 
-/// A session that has lapsed is never alive again, and one that heartbeats in time is alive; a process begins each session
-/// once, asks for nothing before the store knows it, and nothing more once it was told that it has lapsed; and where
-/// nothing goes wrong no session lapses.
+/// A lapsed session never returns, and a session with timely heartbeats is alive. A process begins each session once,
+/// sends no request before the store has acknowledged it, and none after it has learned of the lapse. Without faults
+/// no session lapses.
 #[derive(Debug, Default)]
 pub struct SessionLiveness {
-    /// What the store has to know.
+    /// The records that the store must have.
     records: BTreeMap<SessionId, Record>,
-    /// What it may know since it lost, or found again, what it had been told.
+    /// Sessions that the store may know after a data loss or a failover.
     unknown: BTreeSet<SessionId>,
-    /// Beats that have no answer: whose they are, and for how long they ask.
+    /// Heartbeats without a reply: the session and the requested lifetime.
     asked: BTreeMap<u64, (SessionId, Duration)>,
     begun: BTreeSet<SessionId>,
     acknowledged: BTreeSet<SessionId>,
-    /// Of whose lapse its process has been told, and when.
+    /// Sessions whose lapse their process has learned of, and when.
     lapsed: BTreeMap<SessionId, Instant>,
     /// The session that a process is in, and how long that lives without a beat.
     present: BTreeMap<HostId, (SessionId, Duration)>,
@@ -69,7 +69,7 @@ impl SessionLiveness {
         let was_unknown = self.unknown.remove(&session);
         let old = self.records.get(&session).copied();
         let begins = beat.begin.is_some();
-        // A beginning that comes late finds a store that has forgotten. Nobody is in that session any more.
+        // A late beginning reaches a store that has forgotten the session. No process uses it any more.
         let is_ghost = begins && done.out_of_time;
         match (old, beaten) {
             _ if was_unknown => {}
@@ -142,7 +142,7 @@ impl SessionLiveness {
         let Some((old, lived)) = self.present.remove(&host) else { return Ok(()) };
         let since = context.health(host).and_then(Health::stirs_since);
         let cause = context.upset_at.max(since);
-        // One that heartbeats four times in that time has had more than one chance.
+        // A session sends four heartbeats in that time, so one lost message is no cause.
         if since.is_some() && cause.is_none_or(|cause| cause + lived * 5 / 4 + BEGINS_WITHIN < at) {
             return Err(format!("{old} of {host} has lapsed, and nothing has gone wrong since {cause:?}"));
         }
@@ -166,7 +166,7 @@ impl SessionLiveness {
         if ask.life.ends_with_session() && !self.acknowledged.contains(&session) {
             return Err(format!("{host} asks for a lock in {session}, which the store has not acknowledged"));
         }
-        // What waits for a connection may have been asked for before.
+        // A request that waited for a connection may have been issued before.
         if self.lapsed.get(&session).is_some_and(|lapsed| at > *lapsed + CALL) {
             return Err(format!("{host} asks for a lock in {session}, and was told that it has lapsed"));
         }
@@ -192,7 +192,7 @@ impl Check for SessionLiveness {
                 self.records.clear();
                 self.unknown.clear();
             }
-            // A replica knows less, and more: what has ended since. Nor does anybody know who lives by another clock.
+            // A replica may lack or restore sessions, and another clock changes which are alive.
             Event::Server(ServerEvent::FailedOver | ServerEvent::Jumped(_)) => {
                 self.unknown.extend(&self.begun);
                 self.records.clear();

@@ -1,4 +1,4 @@
-//! Who is let in to a lock that several have side by side, and who waits: nobody is passed by one who came later.
+//! Locks with several holders are granted first come, first served.
 
 use super::{Check, CheckContext, CheckResult};
 use crate::event::{Event, Execution, Held, LockId, ServerEvent};
@@ -6,27 +6,27 @@ use crate::world::time::Instant;
 use leasehold_core::{Acquired, HoldId, Op, Portion};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Whoever is let in has waited longest of those whose places have not lapsed; and nobody is let in by a place that has.
-/// Past all of them go only an owner who has the lock already, who becomes its writer, and those who arrive at a latch.
+/// The waiter with the oldest unexpired queue entry is granted first, and no expired entry is granted. Exceptions: an
+/// owner that already holds the lock, an upgrade, and arrivals at a latch.
 ///
-/// Each hold has a place of its own, so that tasks of one process do not wait for one another.
+/// Each hold has its own queue entry, so tasks of one process do not wait for each other.
 #[derive(Debug, Default)]
 pub struct SharedOrder {
     queues: BTreeMap<LockId, BTreeMap<HoldId, Place>>,
     holders: BTreeMap<LockId, Vec<Held>>,
     enqueued: u64,
-    /// Locks whose queue may have places that were taken before the store forgot, in an order that nobody here knows.
+    /// Locks whose queue may have entries from before a data loss, in an unknown order.
     unknown: BTreeSet<LockId>,
 }
 
-/// A place, as those who look at the replies know it.
+/// A queue entry, as derived from replies.
 #[derive(Debug, Clone, Copy)]
 struct Place {
-    /// When it was taken, counted in places.
+    /// When it was created, counted in entries.
     taken: u64,
-    /// The same, but counted anew where it had lapsed before it was taken up again: until then others may pass it.
+    /// The same, counted anew if it had expired before its waiter polled: others may overtake it until then.
     firm: u64,
-    /// Until when it is kept, in the store's milliseconds.
+    /// When it expires, in the store's milliseconds.
     kept_ms: u64,
     /// Set if it is that of an upgrade.
     upgrades: bool,
@@ -52,10 +52,10 @@ impl SharedOrder {
         }
         let is_new = |held: &&Held| before.iter().all(|old| (old.hold, old.fence) != (held.hold, held.fence));
         let new: Vec<_> = now.iter().filter(is_new).collect();
-        // Who has lost his place has it no more; whether he should have is not a question of turns.
+        // Whether an entry was removed rightly is not a question of order.
         there.extend(new.iter().map(|held| held.hold));
         queue.retain(|hold, _| there.contains(hold));
-        // Whoever has nothing to upgrade any more is told so, and has no place; he may have something by the end of this
+        // An upgrade without an upgradable read is refused, and has no entry. The read may have been granted by this
         // very operation.
         let upgrader = before.iter().find(|held| held.portion == Portion::Upgradable && held.lasts(at));
         if upgrader.is_none() {
@@ -76,7 +76,7 @@ impl SharedOrder {
             && let Some(wanted) = &ask.queue
         {
             self.enqueued += 1;
-            // He for whom all wait comes before all who wait.
+            // An upgrade goes ahead of all waiters.
             let fresh = if ask.portion == Portion::Upgrade { 0 } else { self.enqueued };
             let kept_ms = now_ms + wanted.kept_ms;
             let place = queue.entry(ask.claim.hold).or_insert(Place {
@@ -105,7 +105,7 @@ fn granted(
 ) -> CheckResult {
     let hold = held.hold;
     let taken = match queue.remove(&hold) {
-        // Whoever asks lives, however long ago his place lapsed.
+        // A poll revives its own entry, however long ago it expired.
         Some(place) if place.kept_ms < now_ms && !asked => {
             return Err(format!(
                 "{hold:?} was let in to {}, and its place lapsed {} ms ago",
@@ -136,7 +136,7 @@ impl Check for SharedOrder {
     fn observe(&mut self, at: Instant, event: &Event<'_>, context: &CheckContext) -> CheckResult {
         match *event {
             Event::Executed(done) if context.is_shared(done.lock) => return self.executed(done, at),
-            // Nor does anybody know which places lapse when the clock is set.
+            // Which entries expire is unknown once the clock is set.
             Event::Server(
                 ServerEvent::Up { with_data: false } | ServerEvent::FailedOver | ServerEvent::Jumped(_),
             ) => {

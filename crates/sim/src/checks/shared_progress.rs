@@ -1,4 +1,4 @@
-//! Who waits for a lock that several have side by side is let in once there is room, and takes what he was given.
+//! Waiters for a lock with several holders are granted once there is capacity, and take up their grants.
 
 use super::{Check, CheckContext, CheckResult, Health, LOOK};
 use crate::event::{Event, Execution, Held, HostEvent, LockId, ServerEvent, TaskEvent, TaskId, ends};
@@ -8,33 +8,32 @@ use leasehold_core::{Acquired, Claim, Evicted, Freed, HoldId, Kind, Op, Portion,
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// How long a process that is well may leave at the store what it was given, and neither take it nor give it back.
+/// How long a healthy process may leave a grant at the store without taking it up or releasing it.
 const HEEDED_WITHIN: Duration = Duration::from_millis(700);
 
-/// What is left of a hold that is worth taking: a fifth of the first lease, and a little more.
+/// The remaining time of a hold worth taking up: a fifth of the first lease, and a margin.
 const WORTH_TAKING: Duration = Duration::from_millis(700);
 
-/// By how much rarer one looks for each who stands before him, with what chance adds.
+/// By how much the polling interval grows with each entry ahead, including jitter.
 const LOOK_STEP: Duration = Duration::from_millis(350);
 
-/// How long it may take to ask after each of those who have the lock, how long he lives.
+/// How long it may take to check the session of each holder.
 const ASK_EACH: Duration = Duration::from_millis(350);
 
-/// How long the dead may stand in the way once one who waits knows when they die.
+/// How long a lapsed session may block a waiter that knows when it lapses.
 const BURIED_WITHIN: Duration = Duration::from_millis(500);
 
-/// No operation that may let somebody in leaves him waiting for whom there is room; room that came of itself is found by
-/// the one who stands first; what a process was given it takes, or gives back, at once; the place of one who looks after
-/// it does not lapse; and the dead stand in nobody's way for long: neither those who have the lock, nor those right before
-/// one who waits.
+/// No operation that can grant leaves a waiter beside free capacity. The first waiter finds capacity that arises by
+/// an expiry. A process takes up or releases a grant at once. The entry of a polling waiter does not expire. Lapsed
+/// sessions, whether holders or directly ahead, do not block a waiter for long.
 #[derive(Debug, Default)]
 pub struct SharedProgress {
     locks: BTreeMap<LockId, Seen>,
     /// Tasks that seek a lock, and when that changed last.
     lines: BTreeMap<(HostId, LockId), (BTreeSet<TaskId>, Instant)>,
-    /// When a place was taken or looked after last.
+    /// When a queue entry was created or refreshed last.
     looked: BTreeMap<HoldId, Instant>,
-    /// Holds that messages have asked for which came late, or twice: nobody may count on them any more.
+    /// Holds requested by late or duplicate messages. No client relies on them.
     ghosts: BTreeSet<HoldId>,
     given_up: BTreeSet<HoldId>,
     /// When sessions end at the store.
@@ -48,31 +47,31 @@ pub struct SharedProgress {
 struct Seen {
     kind: Kind,
     limit: Option<u32>,
-    /// Who has a part, and since when.
+    /// The holders, and since when.
     holds: Vec<(Held, Instant)>,
-    /// Who waits, in their order, and since when each stands behind the one before him.
+    /// The waiters in order, and since when each has its predecessor.
     queue: Vec<Place>,
     /// Since when there has been room for the first.
     room: Option<(HoldId, Instant)>,
 }
 
-/// A place in the queue.
+/// A queue entry.
 #[derive(Debug, Clone)]
 struct Place {
     claim: Claim,
     portion: Portion,
-    /// Until when it is kept.
+    /// When it expires.
     until: Instant,
     /// Whether it ends with its session.
     can_die: bool,
-    /// Who stands before it, and since when.
+    /// Its predecessor, and since when.
     behind: Option<(HoldId, Instant)>,
     /// Since when it has been first, if it is.
     first_since: Option<Instant>,
 }
 
 impl Seen {
-    /// Whether one who waits could be let in at that time: never said where the lock is had by his own owner.
+    /// Whether a waiter could be granted at that time. Always false if its own owner holds the lock.
     fn has_room(&self, place: &Place, at: Instant) -> bool {
         let holds = || self.holds.iter().map(|(held, _)| held).filter(|held| held.lasts(at));
         let sum = || holds().map(|held| u64::from(held.portion.count())).sum::<u64>();
@@ -93,7 +92,7 @@ impl Seen {
         }
     }
 
-    /// The first whose place has not lapsed.
+    /// The first unexpired entry.
     fn first(&self, at: Instant) -> Option<&Place> {
         self.queue.iter().find(|place| at < place.until)
     }
@@ -166,12 +165,12 @@ impl SharedProgress {
         self.ends = ends;
     }
 
-    /// When a session is dead, or was.
+    /// When a session lapses or lapsed.
     fn dead_from(&self, session: SessionId) -> Option<Instant> {
         self.ends.get(&session).or_else(|| self.gone.get(&session)).copied()
     }
 
-    /// What a process was given it takes, or gives back.
+    /// A process takes up or releases its grants.
     fn heeded(&self, at: Instant, lock: LockId, seen: &Seen, context: &CheckContext) -> CheckResult {
         for (held, since) in &seen.holds {
             let is_wanted = !self.ghosts.contains(&held.hold) && !self.given_up.contains(&held.hold);
@@ -190,7 +189,7 @@ impl SharedProgress {
         Ok(())
     }
 
-    /// Those who wait look after their places, and find what room there is.
+    /// Waiters keep their entries alive, and find free capacity.
     fn found(&self, at: Instant, lock: LockId, seen: &Seen, context: &CheckContext) -> CheckResult {
         for place in &seen.queue {
             let hold = place.claim.hold;
@@ -213,7 +212,7 @@ impl SharedProgress {
         Ok(())
     }
 
-    /// Nobody waits for the dead.
+    /// No waiter is blocked by a lapsed session.
     fn buried(&self, at: Instant, lock: LockId, seen: &Seen, context: &CheckContext) -> CheckResult {
         for (index, place) in seen.queue.iter().enumerate().filter(|(_, place)| at < place.until) {
             let (hold, own) = (place.claim.hold, place.claim.hold.session());
@@ -225,14 +224,14 @@ impl SharedProgress {
             let look = LOOK + LOOK_STEP * u32::try_from(seen.queue.len()).unwrap_or(u32::MAX);
             let overdue = |session: SessionId, since: Instant, others: usize| {
                 let asks = ASK_EACH * u32::try_from(others).unwrap_or(u32::MAX);
-                // One whom the store does not know is spared for the sake of any hold that it has here.
+                // A session without a record is spared because of any of its holds here.
                 let is_spared = !self.ends.contains_key(&session)
                     && seen.holds.iter().any(|(held, _)| held.hold.session() == session);
                 let dead = self.dead_from(session).filter(|_| session != own && !is_spared)?;
                 (at > (eager.max(since) + look + asks).max(dead) + BURIED_WITHIN).then_some(dead)
             };
             let before = index.checked_sub(1).and_then(|before| seen.queue.get(before));
-            // One that has lapsed stands in nobody's way.
+            // An expired entry blocks no waiter.
             let before = before.filter(|before| at < before.until);
             if let (Some(before), Some((_, since))) = (before.filter(|before| before.can_die), place.behind)
                 && let Some(dead) = overdue(before.claim.hold.session(), since, 1)
@@ -242,7 +241,7 @@ impl SharedProgress {
                 ));
             }
             let Some(first_since) = place.first_since else { continue };
-            // A latch waits for those who come, and a barrier.
+            // A latch and a barrier wait for arrivals, not for holders.
             let has_holders = matches!(seen.kind, Kind::Semaphore | Kind::RwLock);
             let holds = seen.holds.iter().filter(|(held, _)| held.lasts(at) && has_holders);
             for (held, since) in holds.filter(|(held, _)| held.life.ends_with_session()) {
@@ -257,7 +256,7 @@ impl SharedProgress {
     }
 }
 
-/// Who waits, in their order.
+/// The waiters in order.
 fn queue(at: Instant, done: &Execution<'_>, old: &[Place]) -> Vec<Place> {
     let Some(record) = &done.state.record else { return Vec::new() };
     let places = record.tickets.values().filter_map(|id| record.places.get(id));
@@ -280,7 +279,7 @@ fn queue(at: Instant, done: &Execution<'_>, old: &[Place]) -> Vec<Place> {
     seen.collect()
 }
 
-/// Whether an operation lets in whoever it finds room for.
+/// Whether an operation grants to all waiters for which there is capacity.
 fn serves(done: &Execution<'_>, was_there: bool) -> bool {
     match (done.op, done.reply) {
         (Op::Acquire(_), Reply::Acquire(Acquired::Granted { .. })) => !was_there,
@@ -312,7 +311,7 @@ impl Check for SharedProgress {
                 self.given_up.insert(release.claim.hold);
             }
             Event::Host(host, HostEvent::Crashed) => self.lines.retain(|(line, _), _| *line != host),
-            // What is known of the store is void; the next operation tells.
+            // The state of the store is unknown until the next operation.
             Event::Server(
                 ServerEvent::Up { with_data: false }
                 | ServerEvent::FailedOver

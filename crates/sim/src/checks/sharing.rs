@@ -1,4 +1,4 @@
-//! Who has a lock side by side with whom, at the store and by its clock.
+//! Concurrent holders are compatible, at the store and by its clock.
 
 use super::{Check, CheckContext, CheckResult};
 use crate::event::{Event, Execution, Held, LockId, ServerEvent};
@@ -6,22 +6,21 @@ use crate::world::time::Instant;
 use leasehold_core::{Acquire, Acquired, HoldId, Kind, Op, Portion, Refused, Reply, Resized};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Whether two parts of one lock exclude each other; of one owner none does.
+/// Whether two modes exclude each other. Modes of the same owner do not.
 pub(super) fn excludes(one: Portion, other: Portion, same_owner: bool) -> bool {
     let writes = |portion| matches!(portion, Portion::Whole | Portion::Write | Portion::Upgrade);
     let both_may = one == Portion::Upgradable && other == Portion::Upgradable;
     !same_owner && (writes(one) || writes(other) || both_may)
 }
 
-/// Whoever is let in gets on with all who are there: no more permits are given than there are, a writer is alone but for
-/// his own owner, nobody may become the writer beside another who may, and who becomes it could. A latch lets nobody
-/// through before all have arrived, and a barrier lets in as many as are to meet, or none. How many permits there are is
-/// changed by whoever has seen how many there were. Nobody is refused without the reason that he is told; and who reads
-/// already reads again at once.
+/// A new hold is compatible with all others. Permits stay within their limit; a writer is alone apart from its own
+/// owner; there is one upgradable reader, and only it upgrades. A latch opens after all arrivals. A barrier opens for
+/// all parties or none. A resize changes the limit only if it has seen the current one. A refusal has the reason that
+/// it states, and an owner with a read hold reads again at once.
 #[derive(Debug, Default)]
 pub struct Sharing {
     locks: BTreeMap<LockId, Before>,
-    /// What was asked for by each hold.
+    /// The mode that each hold requested.
     asked: BTreeMap<HoldId, Portion>,
 }
 
@@ -70,7 +69,7 @@ impl Sharing {
     }
 }
 
-/// All that an operation asks for.
+/// All acquires of an operation.
 fn asks(op: &Op) -> impl Iterator<Item = &Acquire> {
     let ask = match op {
         Op::Acquire(ask) => Some(ask),
@@ -89,7 +88,7 @@ fn counted(done: &Execution<'_>, new: &[&Held], after: &[Held], limit: Option<u3
     Ok(())
 }
 
-/// Who becomes the writer was the one who may.
+/// An upgrade comes from the upgradable reader.
 fn upgraded(done: &Execution<'_>, new: &[&Held], after: &[Held]) -> CheckResult {
     for held in new.iter().filter(|held| held.portion == Portion::Upgrade) {
         let mut own = after.iter().filter(|other| other.owner == held.owner);
@@ -100,7 +99,7 @@ fn upgraded(done: &Execution<'_>, new: &[&Held], after: &[Held]) -> CheckResult 
     Ok(())
 }
 
-/// Nobody is let through a latch before all have arrived.
+/// A latch opens after all arrivals.
 fn opened(done: &Execution<'_>, new: &[&Held], after: &[Held]) -> CheckResult {
     let arrived: u64 = after.iter().map(|held| u64::from(held.portion.count())).sum();
     for held in new {
@@ -124,14 +123,14 @@ fn met(done: &Execution<'_>, new: &[&Held]) -> CheckResult {
     }
 }
 
-/// The number of permits is what it was, or what one has made it who had seen what it was.
+/// The limit changes only by a resize that has seen the former value.
 fn resized(done: &Execution<'_>, before: Option<u32>, after: Option<u32>) -> CheckResult {
     let asked = |ask: &Acquire| Some(after) == ask.portion.of().map(Some);
     let is_right = match (done.op, done.reply) {
         (Op::Resize(resize), Reply::Resize(Resized::Done)) => {
             after == Some(resize.limit) && (before == resize.seen || before == after)
         }
-        // Those who meet, or wait for arrivals, say how many; and of permits the first who asks.
+        // Waiters of a barrier or latch state the number; the first acquire of a semaphore sets it.
         _ if before.is_none() || done.state.kind != Kind::Semaphore => {
             after == before || asks(done.op).any(asked)
         }
@@ -143,14 +142,14 @@ fn resized(done: &Execution<'_>, before: Option<u32>, after: Option<u32>) -> Che
     Err(format!("the number of {} became {after:?} by {:?}, and was {before:?}", done.lock, done.op))
 }
 
-/// Nobody is refused for a reason that is none.
+/// A refusal has the reason that it states.
 fn refused(done: &Execution<'_>, before: &Before) -> CheckResult {
     let (Op::Acquire(ask), Reply::Refused(refused)) = (done.op, done.reply) else { return Ok(()) };
     let own = |held: &&Held| held.owner.is_some() && held.owner == ask.claim.value;
-    // Another place of his owner may have been let in by this very operation, before he was looked at.
+    // This operation may have granted another request of the same owner first.
     let now = crate::event::holds(done.state, done.clock);
     let admitted = now.iter().filter(|_| *refused == Refused::WouldDeadlock);
-    // And what his owner had may have been taken by it from a session that is dead.
+    // The operation may have evicted the owner's hold from a lapsed session.
     let is_taken = |held: &Held| {
         done.evicts() == Some(held.hold.session()) && now.iter().all(|other| other.hold != held.hold)
     };
@@ -170,12 +169,12 @@ fn refused(done: &Execution<'_>, before: &Before) -> CheckResult {
     Err(format!("{:?} of {} was refused: {refused:?}, and its owner has {owned:?}", ask.portion, done.lock))
 }
 
-/// Who has a part of an RwLock reads at once, whoever waits.
+/// A holder of an RwLock reads again at once, regardless of waiters.
 fn read_again(done: &Execution<'_>, before: &Before) -> CheckResult {
     let Some((ask, Acquired::Taken { .. })) = done.acquires() else { return Ok(()) };
     let own = before.holds.iter().find(|held| held.owner.is_some() && held.owner == ask.claim.value);
     match own {
-        // He may have lost it by this very operation.
+        // This operation may have evicted the hold.
         Some(own) if ask.portion == Portion::Read && done.evicts() != Some(own.hold.session()) => {
             Err(format!("{:?} waits to read {}, and its owner has {own:?}", ask.claim.hold, done.lock))
         }
@@ -196,7 +195,7 @@ impl Check for Sharing {
                     before.holds.clear();
                 }
             }
-            // What is known of the store is void; the next operation tells.
+            // The state of the store is unknown until the next operation.
             Event::Server(
                 ServerEvent::Up { with_data: false } | ServerEvent::FailedOver | ServerEvent::Jumped(_),
             ) => self.locks.clear(),

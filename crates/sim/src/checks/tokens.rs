@@ -1,4 +1,4 @@
-//! Every stay has a greater token than all before it, and every guard.
+//! Fencing tokens grow with every hold and every local hand-off.
 
 use super::{Check, CheckContext, CheckResult};
 use crate::event::{Event, Execution, GuardId, Held, LockId, NewGuard, ServerEvent, TaskEvent, TaskId};
@@ -6,23 +6,22 @@ use crate::world::time::Instant;
 use leasehold_core::{Extended, FencingToken, HoldId, Reply};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Every hold of a lock has a greater fencing token than all before it, and than all that were reserved before it, also where
-/// the store has lost its data; but an
-/// owner who enters a ReentrantMutex again has the one that he has already, for as long as he stays. And a task has the token that the
-/// store gave to its process, or has reserved for it: a greater one than all of its process who had the hold before. Where at
-/// most one holds a lock at a time it is greater than that of any guard before it.
+/// Every hold has a greater fencing token than all holds and reservations of that lock before it, even after data
+/// loss. Re-entrant holds of one tenure share a token. A task's token is one that the store gave to its process, or
+/// reserved for it; greater than all that tasks of the process had under the same hold. With one holder at a time, it
+/// is greater than that of any earlier guard.
 #[derive(Debug, Default)]
 pub struct Tokens {
     /// To which hold a token was given first, or the last of a block.
     given: BTreeMap<LockId, BTreeMap<FencingToken, HoldId>>,
-    /// Which tokens a hold has had: a store that has forgotten it may give it another.
+    /// The tokens that a hold has had. After data loss the store may give it another.
     seen: BTreeSet<(HoldId, FencingToken)>,
     held: BTreeMap<LockId, Vec<Held>>,
     /// The greatest token of a guard of a hold.
     of_hold: BTreeMap<HoldId, FencingToken>,
     /// The same of a lock.
     of_lock: BTreeMap<LockId, FencingToken>,
-    /// What was taken by force: its process may hand it on in vain until it hears of it.
+    /// Holds that were released by force. A process may hand one off before it knows.
     freed: BTreeSet<(LockId, FencingToken)>,
 }
 
@@ -30,7 +29,7 @@ impl Tokens {
     fn executed(&mut self, lock: LockId, before: &[Held], after: &[Held], is_shared: bool) -> CheckResult {
         for Held { hold, fence, .. } in after {
             if self.seen.contains(&(*hold, *fence)) {
-                // Seen before; a replica may bring back what was over.
+                // Seen before: a failover may bring it back.
                 continue;
             }
             if let Some(old) = before.iter().find(|old| old.hold == *hold) {
@@ -117,7 +116,7 @@ impl Check for Tokens {
             Event::Task(task, lock, TaskEvent::Acquired(guard_id, gain)) => {
                 return self.acquired(task, lock, guard_id, gain, context);
             }
-            // Who stays is not known any more.
+            // The holders are unknown.
             Event::Server(
                 ServerEvent::Up { with_data: false } | ServerEvent::FailedOver | ServerEvent::Jumped(_),
             ) => self.held.clear(),

@@ -1,4 +1,4 @@
-//! A holder stops believing before the store does, and is told.
+//! A guard becomes invalid before the store ends its hold, and the loss is reported.
 
 use super::{Check, CheckContext, CheckResult};
 use crate::event::{
@@ -11,15 +11,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Add;
 use std::time::Duration;
 
-/// How long a holder may go without being told that its lease has ended.
+/// How long the report of an expired lease may take.
 const TOLD_WITHIN: Duration = Duration::from_millis(60);
-/// The same where the store said that it is gone: it is asked why first, for a second at most.
+/// The same if the store has reported the hold gone. The engine first requests the reason, within a second.
 const TOLD_WHY_WITHIN: Duration = Duration::from_millis(1100);
 /// How long after it is due a renewal may take, with a drift of clocks.
 const RENEWAL_SLACK: Duration = Duration::from_millis(700);
 
-/// Whoever believes in a hold has it at the store at that time, and for as long as he believes, and so lives the session
-/// that it lives with. When he stops, he is told. Whoever lost the lock by force learns it by the next renewal.
+/// While a guard is valid, the store has its hold, for as long as the guard promises, and the session that it depends
+/// on. When a guard becomes invalid, the loss is reported. A forced release is noticed by the next renewal.
 #[derive(Debug, Default)]
 pub struct HolderValidity {
     held: BTreeMap<LockId, Vec<Held>>,
@@ -28,12 +28,12 @@ pub struct HolderValidity {
     sessions: BTreeSet<HoldId>,
     /// When sessions end at the store.
     ends: BTreeMap<SessionId, Instant>,
-    /// What was taken by force, and when.
+    /// Holds that were released by force, and when.
     freed: BTreeMap<(LockId, FencingToken), Instant>,
-    /// Which tokens a hold has had: one that is taken by force can come back by another.
+    /// The tokens that a hold has had. A hold released by force can return with another token.
     tokens: BTreeMap<HoldId, BTreeSet<(LockId, FencingToken)>>,
-    /// Holds that have the lock again: an acquire that came late brought them back after they were taken by force, and
-    /// after another had ended since. Their holders are not told.
+    /// Holds that returned by a late acquire, after they were released by force and another hold had ended since.
+    /// Their holders are not notified.
     returned: BTreeSet<HoldId>,
 }
 
@@ -43,7 +43,7 @@ struct Believed {
     task: TaskId,
     fence: FencingToken,
     until: Instant,
-    /// When this was last heard.
+    /// When the task last learned of it.
     heard: Instant,
     told: bool,
     lease_policy: LeasePolicy,
@@ -156,11 +156,11 @@ impl Check for HolderValidity {
                     believed.told = true;
                 }
             }
-            // What becomes of one that is made into another nobody sees until it is that.
+            // A conversion is not visible until it has ended.
             Event::Task(_, _, TaskEvent::Releasing(guard_id, _) | TaskEvent::Converting(guard_id)) => {
                 self.believed.remove(&guard_id);
             }
-            // A replica may bring back what was taken.
+            // A failover may bring back what was released.
             Event::Server(ServerEvent::FailedOver) => self.freed.clear(),
             Event::Host(host, HostEvent::Crashed) => {
                 self.believed.retain(|_, believed| believed.task.host != host);

@@ -1,4 +1,4 @@
-//! One session with a store handle of its own: what another process is to the lock.
+//! A test client: one session with its own store handle, like another process.
 
 use super::fixture::Unsupported;
 use super::inbox::GrantMessage;
@@ -15,7 +15,7 @@ use leasehold_store::{Executed, Outcome, Store};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A lease, or a place in the queue, that does not end while a case runs.
+/// A lease, or the lifetime of a queue entry, that does not end during a case.
 pub const LONG: Duration = Duration::from_secs(3600);
 /// How long a call may take, and how long a message may be under way.
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(20);
@@ -27,7 +27,7 @@ pub struct TestClient {
     pub store: Arc<dyn Store>,
     /// Which session it is.
     pub session: SessionId,
-    /// What came to its mailbox.
+    /// Received notifications.
     pub inbox: Arc<Inbox>,
     /// The lock that it uses.
     pub lock: Lock,
@@ -35,7 +35,7 @@ pub struct TestClient {
     pub(super) unsupported: Arc<Unsupported>,
 }
 
-/// What a grant says.
+/// The contents of a grant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Granted {
     /// The fencing token.
@@ -44,18 +44,18 @@ pub struct Granted {
     pub remaining_ms: u64,
     /// Whether others wait.
     pub others_wait: bool,
-    /// What its owner has of a ReentrantMutex.
+    /// The re-entrant state, of a ReentrantMutex.
     pub entered: Option<Entered>,
 }
 
-/// What a refusal says.
+/// The contents of a refusal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Taken {
-    /// Who holds the lock.
+    /// The holder.
     pub holder: Option<Holder>,
-    /// The place in the queue.
+    /// The queue position.
     pub position: Option<u64>,
-    /// Whose death would bring the asker nearer to the lock.
+    /// The session to watch: its lapse would bring this client closer to the lock.
     pub ahead: Option<Ahead>,
     /// The others of those, of a lock that several have.
     pub others: Vec<SessionId>,
@@ -68,12 +68,12 @@ impl TestClient {
         Self { lock: lock.clone(), ..self.clone() }
     }
 
-    /// What others read of it.
+    /// The public label of the session.
     pub fn label(&self) -> Label {
         Label::new(format!("client {}", self.session)).expect("an id is plain text")
     }
 
-    /// A fresh hold; of a kind that has owners by a fresh one.
+    /// A fresh claim, with a fresh owner for kinds that have owners.
     pub fn claim(&self) -> Claim {
         let owner = || format!("{}:{}", self.session, self.random.bits());
         let value = self.lock.kind.has_owners().then(|| OwnValue::new(owner()).ok()).flatten();
@@ -85,7 +85,7 @@ impl TestClient {
         Claim { value: Some(OwnValue::new(value).expect("a plain text")), ..self.claim() }
     }
 
-    /// A fresh hold by the owner of another one.
+    /// A fresh claim of the same owner.
     pub fn again(&self, of: &Claim) -> Claim {
         Claim { value: of.value.clone(), ..self.claim() }
     }
@@ -110,14 +110,14 @@ impl TestClient {
         }
     }
 
-    /// An enqueue or a look, with a fresh nonce.
+    /// An acquire that queues or polls, with a fresh nonce.
     pub fn look(&self, claim: &Claim, lease: Duration, kept: Duration) -> Acquire {
         let queue = Some(Enqueue { nonce: self.nonce(), kept_ms: millis(kept) });
         Acquire { queue, ..self.ask(claim, lease) }
     }
 
-    /// Executes an operation that a store in good health executes. What comes behind the back of its answer has come, too, when
-    /// this returns, before anybody sets the clock.
+    /// Executes an operation on a healthy store. When this returns, work that the store does in the background has
+    /// ended too, before a test sets the clock.
     pub async fn execute(&self, op: &Op) -> Reply {
         let outcome = self.store.execute(&self.lock, op, CALL_TIMEOUT).await;
         self.store.settle().await;
@@ -143,7 +143,7 @@ impl TestClient {
         granted(self.acquire(ask).await)
     }
 
-    /// Sends an acquire that must find the lock taken.
+    /// Sends an acquire that must be refused.
     pub async fn taken(&self, ask: &Acquire) -> Taken {
         taken(self.acquire(ask).await)
     }
@@ -155,22 +155,22 @@ impl TestClient {
         claim
     }
 
-    /// Queues for the taken lock with a fresh hold, for as long as the case runs.
+    /// Queues with a fresh claim until the case ends.
     pub async fn enqueue(&self) -> (Claim, Nonce) {
         let claim = self.claim();
         let nonce = self.enqueue_as(&claim, LONG).await;
         (claim, nonce)
     }
 
-    /// The case goes on only where the store has a queue.
+    /// Ends the case unless the store has a queue.
     pub async fn needs_queue(&self) {
         if !self.store.has_queue() {
             self.unsupported.leave("queue").await;
         }
     }
 
-    /// Asks again for a lock that may have been given already: where each question asks for a hold of its own, by another one,
-    /// once what the first has left is undone. Gives the hold that it has.
+    /// Repeats an acquire that may have been granted already. A store without a queue needs a new claim each time,
+    /// once the former is undone. Returns the claim that holds the lock.
     pub async fn granted_after_all(&self, ask: &Acquire) -> Claim {
         let start = Instant::now();
         let mut ask = ask.clone();
@@ -191,7 +191,7 @@ impl TestClient {
         }
     }
 
-    /// Queues for the taken lock, or looks again. Gives the nonce.
+    /// Queues or polls. Returns the nonce.
     pub async fn enqueue_as(&self, claim: &Claim, kept: Duration) -> Nonce {
         self.needs_queue().await;
         let look = self.look(claim, LONG, kept);
@@ -214,7 +214,7 @@ impl TestClient {
         (claim, nonce)
     }
 
-    /// Queues for a part, or looks again. Gives the nonce.
+    /// Queues or polls for a mode. Returns the nonce.
     pub async fn enqueue_part_as(&self, claim: &Claim, portion: Portion) -> Nonce {
         let look = self.look_part(claim, portion);
         let taken = self.taken(&look).await;
@@ -227,7 +227,7 @@ impl TestClient {
         Acquire { portion, ..self.ask(claim, LONG) }
     }
 
-    /// An enqueue or a look for a part, with a fresh nonce.
+    /// An acquire for a mode that queues or polls, with a fresh nonce.
     pub fn look_part(&self, claim: &Claim, portion: Portion) -> Acquire {
         Acquire { portion, ..self.look(claim, LONG, LONG) }
     }
@@ -240,7 +240,7 @@ impl TestClient {
         }
     }
 
-    /// Says how many permits there are, having seen another number.
+    /// Sets the number of permits, having seen `seen`.
     pub async fn resize(&self, seen: Option<u32>, limit: u32) -> Resized {
         match self.execute(&Op::Resize(Resize { seen, limit })).await {
             Reply::Resize(resized) => resized,
@@ -262,8 +262,7 @@ impl TestClient {
         }
     }
 
-    /// Has fencing tokens reserved for the hold that it has, and does not lengthen it. Gives them, the first one first, and
-    /// whether others wait.
+    /// Reserves fencing tokens for the hold without extending it. Returns them in order, and whether others wait.
     pub async fn reserve(&self, claim: &Claim, reserve: Reserve) -> (Vec<FencingToken>, bool) {
         self.needs_queue().await;
         match self.extend_and(claim, Duration::from_millis(1), Some(reserve)).await {
@@ -279,7 +278,7 @@ impl TestClient {
         self.release_and(claim, Pass::Grant, None).await
     }
 
-    /// Gives a hold up, and says what becomes of the lock and whether to acquire it again.
+    /// Releases a hold with the given action, and optionally acquires again.
     pub async fn release_and(&self, claim: &Claim, pass: Pass, next: Option<Acquire>) -> Released {
         let release = Release { claim: claim.clone(), pass, next };
         match self.execute(&Op::Release(release)).await {
@@ -288,7 +287,7 @@ impl TestClient {
         }
     }
 
-    /// Asks for all of several locks in one step, each with its own claim; `None` where the store has no such step.
+    /// Acquires several locks in one step, each with its own claim. `None` if the store has no such step.
     pub async fn acquire_all(&self, asks: &[(Lock, Acquire)]) -> Option<Vec<Share>> {
         match self.store.acquire_all(asks, CALL_TIMEOUT).await? {
             Outcome::Done(shares) => Some(shares),
@@ -304,7 +303,7 @@ impl TestClient {
         self.inspect_for(None).await
     }
 
-    /// What became of a hold.
+    /// The status of a hold.
     pub async fn fate(&self, claim: &Claim) -> Fate {
         let inspection = self.inspect_for(Some(claim.clone())).await;
         inspection.fate.expect("who asks about a hold is told")
@@ -327,24 +326,24 @@ impl TestClient {
         wake
     }
 
-    /// The fencing token of the hold that was ended by force, once that is told.
+    /// Waits for the notification of a forced release. Returns its fencing token.
     pub async fn freed(&self) -> FencingToken {
         let freed = tokio::time::timeout(CALL_TIMEOUT, self.inbox.next_freed()).await;
         freed.unwrap_or_else(|_| panic!("{}: {:?} was not told of the force", self.lock, self.session))
     }
 
-    /// The fencing token of the hold that another is said to ask for, once that is told.
+    /// Waits for the notification that another client waits. Returns the fencing token of the hold.
     pub async fn wanted(&self) -> FencingToken {
         let wanted = tokio::time::timeout(CALL_TIMEOUT, self.inbox.next_wanted()).await;
         wanted.unwrap_or_else(|_| panic!("{}: {:?} was not told of another", self.lock, self.session))
     }
 
-    /// How the lock stands, with what only people want to know.
+    /// Inspects the lock in full.
     pub async fn inspect_in_full(&self) -> Inspection {
         self.inspect_by(Inspect { claim: None, in_full: true }).await
     }
 
-    /// Takes from a session what it has of the lock, if it is dead.
+    /// Evicts a lapsed session from the lock.
     pub async fn evict(&self, dead: SessionId) -> Evicted {
         match self.execute(&Op::Evict(Evict { dead, by: self.label() })).await {
             Reply::Evict(evicted) => evicted,
@@ -352,7 +351,7 @@ impl TestClient {
         }
     }
 
-    /// Takes the lock by force from whom it has seen there.
+    /// Releases by force the hold that was seen.
     pub async fn free(&self, seen: Seen) -> Freed {
         match self.execute(&Op::Free(Free { seen, by: self.label() })).await {
             Reply::Free(freed) => freed,
@@ -376,12 +375,12 @@ impl TestClient {
         }
     }
 
-    /// What others may know of its session.
+    /// The public metadata of the session.
     pub fn about(&self) -> String {
         format!("{{\"client\":\"{}\"}}", self.session)
     }
 
-    /// A beat that says nothing but that it lives.
+    /// A heartbeat that changes nothing else.
     pub fn beat_for(&self, alive: Duration) -> Beat {
         let (session, alive_ms) = (self.session, millis(alive));
         Beat { session, alive_ms, begin: None, held: Vec::new(), left: Vec::new() }
@@ -408,7 +407,7 @@ impl TestClient {
         assert_eq!(ended, SessionReply::End);
     }
 
-    /// What is listed of a session.
+    /// The listed entry of a session.
     pub async fn listed(&self, session: SessionId) -> Option<SessionEntry> {
         match self.attend(&SessionOp::List).await {
             SessionReply::List(list) => {
@@ -443,12 +442,12 @@ pub(super) fn granted(reply: Acquired) -> Granted {
     }
 }
 
-/// What its owner has of a ReentrantMutex.
+/// The re-entrant state of a grant on a ReentrantMutex.
 pub(super) fn entered(granted: &Granted) -> Entered {
     granted.entered.expect("who has a ReentrantMutex is told how often")
 }
 
-/// The reply must say that the lock is taken.
+/// The refusal in a reply.
 pub(super) fn taken(reply: Acquired) -> Taken {
     match reply {
         Acquired::Taken { holder, position, ahead, others } => Taken { holder, position, ahead, others },
@@ -456,8 +455,7 @@ pub(super) fn taken(reply: Acquired) -> Taken {
     }
 }
 
-/// The part of a lock of that kind beside which nobody has another; of one at which people gather, a part that is
-/// always to be had.
+/// The most exclusive mode of a kind; for a Latch and a Barrier, a mode that is always granted.
 pub(super) const fn alone(kind: Kind) -> Portion {
     match kind {
         Kind::Semaphore => Portion::Permits { count: 1, of: 1 },

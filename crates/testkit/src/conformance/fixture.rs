@@ -1,4 +1,4 @@
-//! Where one case is played: a subject, a lock that nobody used before, and the sessions that use it.
+//! The fixture of a case: the store under test, a fresh lock, and the clients that use it.
 
 use super::client::{CALL_TIMEOUT, LONG, TestClient};
 use super::inbox::GrantMessage;
@@ -14,10 +14,10 @@ use tokio::sync::Notify;
 
 /// How long a whole case may take.
 const CASE_TIMEOUT: Duration = Duration::from_secs(120);
-/// A pause between two looks at something that comes by itself.
+/// The interval between two polls.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// What a store does not have without which a case cannot go on.
+/// A feature that the store lacks and the case needs.
 #[derive(Debug, Default)]
 pub(super) struct Unsupported {
     what: OnceLock<&'static str>,
@@ -25,9 +25,9 @@ pub(super) struct Unsupported {
 }
 
 impl Unsupported {
-    /// The case ends here: the store has no such thing.
+    /// Ends the case: the store lacks the feature.
     pub(super) async fn leave(&self, what: &'static str) -> ! {
-        // The first is told.
+        // The first report counts.
         let _ = self.what.set(what);
         self.told.notify_one();
         loop {
@@ -41,24 +41,24 @@ impl Unsupported {
     }
 }
 
-/// Where one case is played.
+/// The fixture of one case.
 pub struct Fixture {
-    /// What is put to the test.
+    /// The store under test.
     pub subject: Box<dyn StoreUnderTest>,
     /// The lock of this case.
     pub lock: Lock,
-    /// Where random numbers come from.
+    /// The source of random numbers.
     pub random: Arc<Random>,
     moves_clock: bool,
-    /// What the names of its locks begin with: in a store of several places all of them are in one, so that one mailbox
-    /// is enough, and several can be had in one step.
+    /// The prefix of lock names. It places all locks in one partition, so that one mailbox is enough, and several can
+    /// be acquired in one step.
     tag: String,
     unsupported: Arc<Unsupported>,
 }
 
-/// Plays one case with locks of one kind, on a runtime of its own. What [`suite!`](super::suite) calls.
+/// Runs one case with locks of one kind, on its own runtime. Called by [`suite!`](super::suite).
 ///
-/// There are thousands of such calls: what each of them adds to a program is little, since it is boxed here.
+/// Boxes the case early: with thousands of callers, each must add little code.
 pub fn run_case<S: StoreUnderTest>(
     kind: Kind,
     subject: impl Future<Output = S>,
@@ -68,7 +68,7 @@ pub fn run_case<S: StoreUnderTest>(
     run_boxed(kind, Box::pin(subject), Box::new(|fixture| Box::pin(case(fixture))));
 }
 
-/// One case, as a function that is called once.
+/// A boxed case.
 type Case<'a> = Box<dyn for<'s> FnOnce(&'s Fixture) -> LocalBoxFuture<'s, ()> + 'a>;
 
 fn run_boxed(kind: Kind, subject: LocalBoxFuture<'_, Box<dyn StoreUnderTest>>, case: Case<'_>) {
@@ -98,7 +98,7 @@ impl Fixture {
         Self { subject, lock, random, moves_clock, tag, unsupported: Arc::default() }
     }
 
-    /// A lock of the same kind that nobody used before.
+    /// A fresh lock of the same kind.
     pub fn another_lock(&self) -> Lock {
         fresh_lock(self.lock.kind, &self.tag, &self.random)
     }
@@ -114,7 +114,7 @@ impl Fixture {
         client
     }
 
-    /// A new session whose mailbox is closed.
+    /// A new session without an open mailbox.
     pub async fn peer_without_mailbox(&self) -> TestClient {
         TestClient {
             store: self.subject.store().await,
@@ -188,8 +188,8 @@ impl Fixture {
 
     /// All inbox that a session has been sent so far.
     ///
-    /// That nothing came cannot be seen by waiting; but inbox keep their order. So the session is
-    /// granted another lock, which one has at a time, and what came before the news of that is all there is.
+    /// The absence of a message is proved by order: the session is granted another lock, and all earlier messages
+    /// precede that grant.
     pub async fn letters_so_far(&self, to: &TestClient) -> Vec<GrantMessage> {
         let kind = if self.lock.kind.is_shared() { Kind::Mutex } else { self.lock.kind };
         let elsewhere = fresh_lock(kind, &self.tag, &self.random);
@@ -221,12 +221,12 @@ fn fresh_lock(kind: Kind, tag: &str, random: &Random) -> Lock {
     Lock { kind, name: name(&format!("{tag}conformance/{:016x}", random.bits())) }
 }
 
-/// A lock name that is known to be one.
+/// Parses a valid lock name.
 pub(super) fn name(text: &str) -> LockName {
     LockName::new(text).unwrap_or_else(|error| panic!("{text:?}: {error}"))
 }
 
-/// Says that a case needs what the subject does not have.
+/// Reports that a case needs a power that the test lacks.
 pub(super) fn not_applicable(power: &str) {
     println!("not applicable: this store has no {power}");
 }

@@ -1,4 +1,4 @@
-//! What came to the mailbox of one session.
+//! The notifications that one session has received.
 
 use leasehold_core::{FencingToken, Nonce, SessionId, Wake};
 use leasehold_store::Postbox;
@@ -8,15 +8,15 @@ use tokio::sync::Notify;
 /// A grant's message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GrantMessage {
-    /// Whose mailbox it went to.
+    /// The session.
     pub to: SessionId,
-    /// The nonce of the look that it answers.
+    /// The nonce of the poll that it answers.
     pub nonce: Nonce,
     /// The fencing token of the hold.
     pub fence: FencingToken,
 }
 
-/// A mailbox that keeps what comes.
+/// A mailbox that keeps its notifications.
 #[derive(Debug, Default)]
 pub struct Inbox {
     unread: Mutex<Vec<GrantMessage>>,
@@ -26,7 +26,7 @@ pub struct Inbox {
 }
 
 impl Inbox {
-    /// The next message, once there is one.
+    /// Waits for the next grant.
     ///
     /// Cancel safety: no message is lost.
     pub async fn next(&self) -> GrantMessage {
@@ -39,7 +39,7 @@ impl Inbox {
         }
     }
 
-    /// Which hold was said to have been ended by force, once one was.
+    /// Waits for the next notification of a forced release. Returns the token of the hold.
     ///
     /// Cancel safety: no message is lost.
     pub async fn next_freed(&self) -> FencingToken {
@@ -52,7 +52,7 @@ impl Inbox {
         }
     }
 
-    /// Which hold others were said to ask for, once they did.
+    /// Waits for the next notification that another client waits. Returns the token of the hold.
     ///
     /// Cancel safety: no message is lost.
     pub async fn next_wanted(&self) -> FencingToken {
@@ -65,7 +65,7 @@ impl Inbox {
         }
     }
 
-    /// Which holds others were said to ask for so far, and nobody has read.
+    /// Removes and returns all unread notifications that another client waits.
     pub fn take_wanted(&self) -> Vec<FencingToken> {
         std::mem::take(&mut *of(&self.wanted))
     }
@@ -76,7 +76,7 @@ impl Inbox {
     }
 }
 
-/// The first of those that nobody has read, if there is one.
+/// The first unread notification.
 fn first<T>(unread: &Mutex<Vec<T>>) -> Option<T> {
     let mut unread = of(unread);
     if unread.is_empty() { None } else { Some(unread.remove(0)) }

@@ -1,10 +1,9 @@
-//! What is said of an Election when somebody is elected, or ends to lead.
+//! The announcement of a leader change.
 
 use leasehold_core::model::{LockState, everybody};
 use leasehold_core::{Inspect, Kind, Op, Reply};
 
-/// What a store that says so says on the channel of an Election, whose state was that `before` an operation: nothing, where
-/// nobody else leads by it.
+/// What a store publishes for an Election after an operation. `None` if the leader is the same.
 pub fn leader_announcement(before: &LockState, after: &LockState, now_us: u64) -> Option<String> {
     let last = |state: &LockState| state.record.as_ref().and_then(|record| record.last);
     let elected =
@@ -18,7 +17,7 @@ pub fn leader_announcement(before: &LockState, after: &LockState, now_us: u64) -
     }
     let rests = token(after)
         .is_some_and(|token| token == Kind::Election.rest(last(after)) || token == Kind::Election.rest(None));
-    // The token, where it is the greatest there is, and the holder, where it had been elected by half, may be as before.
+    // The token may be unchanged if it is the greatest possible, and the holder if it had been elected by a minority.
     let given = !rests && token(after).is_some() && token(before) != token(after);
     if let Some(fence) = last(after).filter(|_| given || elected(before) != elected(after)) {
         return Some(format!("leader {fence}"));

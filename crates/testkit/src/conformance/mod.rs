@@ -1,4 +1,4 @@
-//! What every store must do: one suite, which each of them passes unchanged.
+//! The conformance suite: what every store must do.
 //!
 //! A store is put to the test as a [`StoreUnderTest`]: something that makes handles to it, and perhaps moves its
 //! clock or meddles with its keys. [`suite!`] makes a test of every case, so that a failure has a name.
@@ -20,18 +20,17 @@
 //! conformance::suite!(Memory(MemoryStore::new()));
 //! ```
 //!
-//! What the suite holds itself to:
+//! Principles of the suite:
 //!
-//! 1. Every case has a lock that nobody used before, so that cases may share a server and run at once.
-//! 2. It never hopes for a sleep to be long enough. What comes by itself (an expiry, a message) is
-//!    looked for again and again within a bound; that nothing came is known from what came after it.
-//! 3. Random numbers come from one seed, which a failure shows and `LEASEHOLD_SEED` sets.
+//! 1. Every case uses a fresh lock, so cases share a server and run concurrently.
+//! 2. No case relies on a sleep being long enough. It polls within a bound for what happens by itself (an expiry, a
+//!    message), and proves the absence of a message by one that was sent later.
+//! 3. All random numbers come from one seed. A failure prints it, and `LEASEHOLD_SEED` sets it.
 //!
-//! 4. What a store does not have (a queue, a mailbox, sessions) ends a case where it is first needed, which says so, and not
-//!    before.
+//! 4. A feature that a store lacks (a queue, a mailbox, sessions) ends a case where it is first needed, not before.
+//!    The case reports that.
 //!
-//! It deliberately has no faults: what a store does when its server is cut off, stopped or full is for
-//! the tests of that store.
+//! The suite injects no faults: each store tests its own outages.
 
 pub mod cases;
 mod client;
@@ -60,9 +59,9 @@ pub use workload::{ForeignWrite, Workload, WorkloadStep};
 
 /// Makes a `#[test]` of every case of the [conformance suite](crate::conformance), in a module for each kind of lock.
 ///
-/// The expression gives the [`StoreUnderTest`] under test. It is evaluated once for each case, may `await`, and sees the names in
-/// scope where the macro is called. A prefix selects kinds: `mutex:`, `reentrant:`, `election:`, `semaphore:`, `rwlock:`,
-/// `latch:` and `barrier:` select one kind, `exclusive:` the first three, `shared:` the other four.
+/// The expression makes the [`StoreUnderTest`]. It is evaluated once for each case, may `await`, and sees the names
+/// in scope where the macro is called. A prefix selects kinds: `mutex:`, `reentrant:`, `election:`, `semaphore:`,
+/// `rwlock:`, `latch:` and `barrier:` select one kind, `exclusive:` the first three, `shared:` the other four.
 #[macro_export]
 macro_rules! conformance_suite {
     (mutex: $subject:expr) => {

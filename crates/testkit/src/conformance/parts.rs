@@ -1,14 +1,13 @@
 //! A lock in Redis that several have side by side, read back from the hash at its key.
 //!
-//! Reading is strict: what no script of ours could have written is an error.
+//! Parsing is strict: a value that no script of ours writes is an error.
 
 use super::rlock::{life, parsed, parsed_by};
 use leasehold_core::model::{Content, Part, Parts};
 use leasehold_core::{FencingToken, HoldId, Kind, Label, OwnValue, Portion};
 use std::collections::BTreeMap;
 
-/// What stands there: who has which part, or something else than such a lock; nothing where a script that was making a lock
-/// was cut off.
+/// The stored holders, or another type of value; `None` where a script that created the lock was cut short.
 ///
 /// ```
 /// use leasehold_core::Kind;

@@ -1,6 +1,6 @@
 //! A ReentrantMutex in Redis, read back from the hash at its key.
 //!
-//! Reading is strict: what no script of ours, and no client of Redisson's, could have written is an error.
+//! Parsing is strict: a value that neither our scripts nor Redisson writes is an error.
 
 use leasehold_core::model::{Content, Entries, Entry};
 use leasehold_core::{FencingToken, HoldId, Kind, Label, Life, OwnValue};
@@ -8,8 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::str::FromStr;
 
-/// What stands there: whose it is, or something else than a lock; nothing where a script that was making a lock was cut
-/// off.
+/// The stored owner and entries, or another type of value; `None` where a script that created the lock was cut short.
 ///
 /// ```
 /// use leasehold_testkit::conformance::rlock;
@@ -43,7 +42,7 @@ pub fn rlock(fields: &BTreeMap<String, String>) -> Result<Option<Content>, Strin
     }
 }
 
-/// The entries that our field says of an owner.
+/// The entries in our field for an owner.
 fn entries(packed: &str, of: &str, count: u64) -> Result<Entries, String> {
     let mut lines = packed.split('\n');
     let first = lines.next().unwrap_or_default();
@@ -75,7 +74,7 @@ fn entry(line: &str) -> Result<Entry, String> {
     })
 }
 
-/// What ends a hold, as it is written.
+/// The stored liveness of a hold.
 pub(super) fn life(text: &str) -> Result<Life, String> {
     match text.strip_prefix('s') {
         Some(alive_ms) => Ok(Life::Session { alive_ms: parsed(alive_ms)? }),

@@ -1,4 +1,4 @@
-//! What is put to the test.
+//! The store under test.
 
 use futures_util::future::BoxFuture;
 use leasehold_core::{KeyError, Lock, LockName};
@@ -6,11 +6,10 @@ use leasehold_store::Store;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A kind of store, and what a test can do to it behind its back.
+/// A store, and what a test can do to its data and clock.
 ///
-/// Only [`store`](Self::store) is needed. Each power that is there as well makes the suite faster
-/// ([`advance`](Self::advance)) or lets it test more (the others); a case that needs a power that is
-/// not there says so and passes.
+/// Only [`store`](Self::store) is required. [`advance`](Self::advance) makes the suite faster, the others let it test
+/// more. A case that needs a missing method reports that and passes.
 pub trait StoreUnderTest: Send + Sync + 'static {
     /// A handle to the store, as another process would have: with a connection of its own, and with
     /// nothing in common with the other handles but the locks.
@@ -23,15 +22,14 @@ pub trait StoreUnderTest: Send + Sync + 'static {
         None
     }
 
-    /// Deletes the lock's key as an operator would, if the store has such a thing.
+    /// Deletes the lock's key, as an operator would.
     fn delete_key<'a>(&'a self, lock: &'a Lock) -> Option<BoxFuture<'a, ()>> {
         let _ = lock;
         None
     }
 
-    /// Sets the lock's key as a client of another library would, if the store has such a thing: for a Mutex to that
-    /// `value`, for a ReentrantMutex to a hash in which the owner `value` has it once, as Redisson does. Without
-    /// an `expiry` it has none.
+    /// Sets the lock's key as a client of another library would: for a Mutex to `value`; for a ReentrantMutex to a
+    /// hash in which the owner `value` has one entry, as Redisson does. Without `expiry` the key does not expire.
     fn put_foreign<'a>(
         &'a self,
         lock: &'a Lock,
@@ -42,8 +40,7 @@ pub trait StoreUnderTest: Send + Sync + 'static {
         None
     }
 
-    /// Puts something at the lock's key that is no lock of any kind, if the store has such a thing. Gives what the
-    /// store calls it.
+    /// Stores a value of another type at the lock's key. Returns the store's name of that type.
     fn put_other_type<'a>(&'a self, lock: &'a Lock) -> Option<BoxFuture<'a, String>> {
         let _ = lock;
         None

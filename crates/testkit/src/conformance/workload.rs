@@ -1,8 +1,7 @@
-//! What can happen to one lock of some kind, at random: operations, also late ones and such that come twice; sessions that begin,
-//! beat, end, or are heard of no more; time, which stands still, jumps to the very end of something, or goes back; and
-//! strangers at its keys.
+//! A random workload for one lock: operations, some late or duplicated; sessions that begin, beat, end or vanish; a
+//! clock that stops, jumps to an expiry, or goes back; and foreign writes to its keys.
 //!
-//! It owns the choice, and knows what went before. It sends nothing: whoever plays a [`WorkloadStep`] does so to what he
+//! It chooses each [`WorkloadStep`] from what went before. The caller applies the step to the implementations that it
 //! compares.
 
 use super::Random;
@@ -14,7 +13,7 @@ use leasehold_core::{
     SessionId, SessionOp,
 };
 
-/// What happens next.
+/// The next step.
 #[derive(Debug, Clone)]
 pub enum WorkloadStep {
     /// An operation is sent.
@@ -23,22 +22,22 @@ pub enum WorkloadStep {
     SentTwice(Op),
     /// An operation on the sessions of the store is sent.
     Attended(SessionOp),
-    /// Somebody else does something to the keys.
+    /// A foreign write.
     ForeignWrite(ForeignWrite),
 }
 
-/// What clients of other libraries and operators do to the keys of a lock.
+/// What other libraries and operators do to the keys of a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ForeignWrite {
-    /// Another client takes the lock for so many milliseconds: as one that knows strings alone.
+    /// Another client acquires the lock for so many milliseconds, as a plain string.
     Takes(u64),
     /// Another client takes the lock for ever: likewise.
     TakesForEver,
-    /// Another lock that is a string has the name, for so many milliseconds: an Election's, or a Mutex's.
+    /// A string lock of the other kind, Election or Mutex, is stored for so many milliseconds.
     TakesOther(u64),
-    /// A client of Redisson's acquires an `RLock` for this owner and so many milliseconds, if it is free or his.
+    /// A Redisson client acquires an `RLock` for this owner and so many milliseconds, if it is free or the owner's.
     Enters(&'static str, u64),
-    /// A client of Redisson's releases an `RLock` of this owner, if it is his.
+    /// A Redisson client releases an `RLock`, if it is this owner's.
     Leaves(&'static str),
     /// An `RLock` of this owner stands there for ever, whatever stood there before: its client knows no leases.
     StaysForEver(&'static str),
@@ -48,18 +47,17 @@ pub enum ForeignWrite {
     Persists,
     /// The record is deleted.
     DeletesRecord,
-    /// Something else is put there that expires, after so many milliseconds.
+    /// A value of another type is stored for so many milliseconds.
     PutsList(u64),
     /// Something else is put there for ever: no lock of any kind.
     PutsHash,
-    /// A lock of that kind is put there, which several have side by side, for so many milliseconds: it is another than the
-    /// one that is looked at.
+    /// A lock of another kind with several holders is stored for so many milliseconds.
     PutsParts(Kind, u64),
 }
 
-/// What the ids of the sessions are made of.
+/// The seeds of the session ids.
 const SESSIONS: [u8; 4] = [0, 1, 2, 3];
-/// Who owns a ReentrantMutex, or has parts of an RwLock; of the former the last one has clients of Redisson's alone.
+/// The owners of a ReentrantMutex or RwLock. Of a ReentrantMutex, the last one is used by Redisson clients only.
 const OWNERS: [&str; 3] = ["a:1", "two words", "5b0f0b3e-5c3a-4f0e-9d0a-6a5d4c3b2a10:61"];
 /// How long a client of Redisson's lengthens an `RLock` that it has yet.
 const WATCHDOG_MS: u64 = 30_000;
@@ -71,30 +69,30 @@ pub struct Workload {
     random: Random,
     /// How many meet at a Barrier, or go through a Latch, as a rule.
     parties: u32,
-    /// What was sent before, to be sent again.
+    /// Operations sent before, to be repeated.
     sent: Vec<Op>,
     /// The present claim of each session.
     claims: Vec<Claim>,
 }
 
 impl Workload {
-    /// What happens to a Mutex by this seed.
+    /// The workload of a Mutex for this seed.
     pub fn new(seed: u64) -> Self {
         Self::of(Kind::Mutex, seed)
     }
 
-    /// What happens to a lock of that kind by this seed.
+    /// The workload of a kind of lock for this seed.
     pub fn of(kind: Kind, seed: u64) -> Self {
         let parties = if seed.is_multiple_of(2) { 2 } else { 3 };
         Self { kind, random: Random::from_seed(seed), parties, sent: Vec::new(), claims: Vec::new() }
     }
 
-    /// Where its random numbers come from.
+    /// The random generator.
     pub fn random(&self) -> &Random {
         &self.random
     }
 
-    /// What happens next to a lock in this state.
+    /// The next step for a lock in this state.
     pub fn happening(&mut self, state: &LockState) -> WorkloadStep {
         match self.random.below(24) {
             0..=1 => WorkloadStep::ForeignWrite(self.stranger(state)),
@@ -109,7 +107,7 @@ impl Workload {
         }
     }
 
-    /// How far the store's clock goes before that, in microseconds.
+    /// How far the clock advances before the step, in microseconds.
     pub fn time_us(&self, state: &LockState, sessions: &Sessions, now_us: u64) -> i64 {
         let now_ms = (now_us / 1000).cast_signed();
         let mut ends: Vec<u64> = Vec::new();
@@ -166,7 +164,7 @@ impl Workload {
             (0, _) if self.kind.is_one_string() && self.random.below(4) == 0 => {
                 ForeignWrite::TakesOther(lease_ms)
             }
-            // What several have would never be reached if it were taken away all the time.
+            // Frequent foreign writes would keep the lock from states with several holders.
             (0..=3, true) if self.random.below(3) > 0 => ForeignWrite::Persists,
             (0 | 1, _) => ForeignWrite::Takes(lease_ms),
             (2 | 3, _) => ForeignWrite::TakesForEver,
@@ -179,7 +177,7 @@ impl Workload {
         }
     }
 
-    /// What a client of Redisson's does to an `RLock`, more often than not as the owner that has it.
+    /// A Redisson client's write to an `RLock`, mostly as its current owner.
     fn redisson(&self, state: &LockState, lease_ms: u64) -> Option<ForeignWrite> {
         let entries = state.value.as_ref().and_then(|value| value.content.entries());
         let has_it =
@@ -217,7 +215,7 @@ impl Workload {
         }
     }
 
-    /// What is to be reserved with an extend, of a Mutex.
+    /// The reservation of an extend on a Mutex.
     fn reserve(&self) -> Option<Reserve> {
         let reserves = self.kind == Kind::Mutex && self.random.below(2) == 0;
         reserves.then(|| {
@@ -262,7 +260,7 @@ impl Workload {
         Label::new(label).expect("a plain text is a label")
     }
 
-    /// The session of who was given the lock last, or of who waits, or any.
+    /// The session of the last holder or of a waiter, or any.
     fn likely_session(&self, state: &LockState) -> SessionId {
         let holders = state.holders();
         if self.kind.is_shared() && !holders.is_empty() && self.random.below(2) == 0 {
@@ -307,7 +305,7 @@ impl Workload {
         if let Some(owner) = parts.and_then(upgradable)
             && self.random.below(3) == 0
         {
-            // Chance alone seldom finds the one who may.
+            // A random claim is seldom the permitted one.
             ask.claim = self.renew(ask.claim.hold.session());
             ask.claim.value = Some(owner);
             ask.portion = Portion::Upgrade;
@@ -357,7 +355,7 @@ impl Workload {
         }
     }
 
-    /// A token that a quorum may have agreed on: of a server whose clock is ahead, of one that is behind, or the one given.
+    /// A token that a quorum may have agreed on: of a server whose clock is ahead or behind, or the current one.
     fn raise(&mut self, state: &LockState) -> Raise {
         let last = state.record.as_ref().and_then(|record| record.last).map_or(17, FencingToken::as_u64);
         let fence = match self.random.below(6) {
@@ -413,23 +411,23 @@ impl Workload {
 
     fn fresh_of(&self, session: SessionId) -> Claim {
         let hold = HoldId::from_random(session, self.random.bytes());
-        // Of a ReentrantMutex or an RwLock an owner of its own: nobody enters by it.
+        // A separate owner for a ReentrantMutex or an RwLock, so that no claim re-enters.
         let owner = || OwnValue::new(format!("owner {}", self.random.below(u64::MAX))).ok();
         Claim { hold, value: if self.kind.has_owners() { owner() } else { None } }
     }
 
-    /// The present claim of some session as a rule; sometimes a new one.
+    /// Mostly the current claim of a session, sometimes a new one.
     fn claim(&mut self) -> Claim {
         let session = self.session();
         let present = self.claims.iter().find(|claim| claim.hold.session() == session).cloned();
         match present {
-            // Who enters again, or shares a lock, has several.
+            // A re-entrant or shared lock has several claims of one session.
             Some(claim) if self.is_kept() => claim,
             _ => self.renew(session),
         }
     }
 
-    /// Whether a session asks by its present claim once more.
+    /// Whether a session repeats its current claim.
     fn is_kept(&self) -> bool {
         match self.kind {
             Kind::Mutex => self.random.below(8) > 0,
@@ -438,7 +436,7 @@ impl Workload {
         }
     }
 
-    /// The claim that was given the lock last, or has it, or whose token stands there, or any.
+    /// The claim that was granted last, the holder's, the stored token's, or any.
     fn likely_claim(&mut self, state: &LockState) -> Claim {
         let entries = state.value.as_ref().and_then(|value| value.content.entries());
         if let Some(entries) = entries.filter(|entries| !entries.holds.is_empty())
@@ -495,7 +493,7 @@ impl Workload {
 impl ForeignWrite {
     /// Does it to the model.
     pub fn apply(self, state: &mut LockState, now_us: u64) {
-        // What has expired is gone before, also if the clock goes back after that.
+        // Expired state is gone before, even if the clock goes back later.
         state.is_over(now_us);
         let kind = state.kind;
         let token = |kind: Kind, token: &str| Content::Token([kind.mark(), token].concat());
@@ -555,7 +553,7 @@ impl ForeignWrite {
         let entries = state.value.as_ref().map(|value| value.content.entries());
         let token = |kind: Kind| [kind.mark(), "foreign"].concat();
         match self {
-            // What may lie there of a lock that nobody has is over.
+            // State of a lock without holders has ended.
             Self::Enters(owner, lease_ms) if entries.is_none() => {
                 vec![command(&["DEL", name]), command(&["HSET", name, owner, "1"]), expire(lease_ms)]
             }
@@ -599,12 +597,12 @@ impl ForeignWrite {
     }
 }
 
-/// The other kind of lock that is one string.
+/// The other kind of string lock.
 fn other_string(kind: Kind) -> Kind {
     if kind == Kind::Election { Kind::Mutex } else { Kind::Election }
 }
 
-/// What a client of Redisson's has put there.
+/// A value as a Redisson client writes it.
 fn one_of(owner: &str) -> Content {
     let owner = OwnValue::new(owner).expect("a plain text is a value");
     Content::Entries(Entries { owner, count: 1, fence: None, lease_ms: 0, holds: vec![] })

@@ -1,6 +1,6 @@
-//! Somebody who signs certificates, for the tests of TLS.
+//! A certificate authority for TLS tests.
 //!
-//! Owns keys and certificates in a directory of its own, made by `openssl`. Who shows which of them is said by the tests.
+//! Owns keys and certificates in its own directory, made by `openssl`. The tests decide which party presents which.
 
 use std::fs;
 use std::io;
@@ -71,19 +71,19 @@ impl Authority {
         self.dir.path()
     }
 
-    /// Where one of its files is.
+    /// The path of one of its files.
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir().join(name)
     }
 
-    /// What one of its files has in it.
+    /// The contents of one of its files.
     pub fn read(&self, name: &str) -> io::Result<Vec<u8>> {
         fs::read(self.path(name))
     }
 
     /// Has a server show that certificate where it speaks TLS, and trust those that this authority has signed.
     pub fn certify(&self, server: RedisServerBuilder, name: &str) -> RedisServerBuilder {
-        // A server that is named in its place may have been built without TLS.
+        // A replacement server may be built without TLS.
         server
             .binary("redis-server")
             .config("tls-cert-file", self.file(&format!("{name}.pem")))
@@ -95,7 +95,7 @@ impl Authority {
         self.path(name).display().to_string()
     }
 
-    /// Makes a key, and a request to sign what belongs to it.
+    /// Makes a key and a signing request for it.
     fn request(&self, name: &str, settings: &[&str]) -> io::Result<()> {
         let mut req = Command::new("openssl");
         req.args(["req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]);

@@ -19,9 +19,9 @@ use std::time::Duration;
 
 use tempfile::{NamedTempFile, TempDir};
 
-/// A server clock that stands still until it is told to move.
+/// A server clock that stands still until a test advances it.
 ///
-/// Clones are handles to one clock; several servers may run by it.
+/// Clones are handles to one clock, which several servers may use.
 ///
 /// ```
 /// # fn main() -> std::io::Result<()> {
@@ -58,13 +58,13 @@ impl FrozenClock {
         self.setting.change(|_| now_us)
     }
 
-    /// What the clock shows, in microseconds since the Unix epoch.
+    /// The time that the clock shows, in microseconds since the Unix epoch.
     pub fn now_us(&self) -> i64 {
         self.setting.value()
     }
 }
 
-/// A server clock that runs as the real one does, but so much ahead or behind: for clocks that jump.
+/// A server clock that runs at the real rate with an offset: for clocks that jump.
 #[derive(Debug, Clone)]
 pub struct ShiftedClock {
     setting: Arc<Setting>,
@@ -164,8 +164,7 @@ impl Setting {
     }
 }
 
-/// The shim's bytes, compiled once a process. They are kept in memory since nothing would remove a file when the
-/// process ends.
+/// The shim's bytes, compiled once in a process. Kept in memory, since no file would be removed at exit.
 fn compiled_shim() -> io::Result<&'static [u8]> {
     static SHIM: OnceLock<Result<Vec<u8>, String>> = OnceLock::new();
     match SHIM.get_or_init(|| compile_shim().map_err(|error| error.to_string())) {

@@ -1,7 +1,7 @@
 //! A cluster of primaries with replicas: real processes, all on loopback.
 //!
-//! Owns booting them, having them know one another, and moving slots between them, step by step. Who is promoted when a
-//! primary dies is decided by the nodes alone.
+//! Owns booting the nodes, joining them, and moving slots step by step. The nodes alone decide which replica is
+//! promoted.
 
 use std::io;
 use std::thread;
@@ -12,7 +12,7 @@ use crate::server::{RedisServer, RedisServerBuilder};
 
 /// How many slots a cluster has.
 const SLOTS: usize = 16_384;
-/// After how long without an answer a node is taken for dead, in ms.
+/// After how long without a reply a node counts as failed, in milliseconds.
 const NODE_TIMEOUT_MS: &str = "1000";
 /// How long they may take to agree, or to promote a replica.
 const PATIENCE: Duration = Duration::from_secs(40);
@@ -35,17 +35,18 @@ const PATIENCE: Duration = Duration::from_secs(40);
 pub struct Cluster {
     /// The primaries first, as they were when all began; then the replicas.
     nodes: Vec<RedisServer>,
-    /// What the nodes call one another.
+    /// The ids of the nodes.
     ids: Vec<String>,
 }
 
 impl Cluster {
-    /// So many primaries, with so many replicas each.
+    /// Starts primaries with a number of replicas each.
     pub fn start(primaries: usize, replicas: usize) -> io::Result<Self> {
         Self::with(primaries, replicas, &RedisServer::builder())
     }
 
-    /// The same, of servers with settings; by [`tls`](RedisServerBuilder::tls), say. Returns when all of them agree.
+    /// As [`start`](Self::start), with server settings such as [`tls`](RedisServerBuilder::tls). Returns when all
+    /// nodes agree.
     pub fn with(primaries: usize, replicas: usize, settings: &RedisServerBuilder) -> io::Result<Self> {
         let settings = settings
             .clone()
@@ -82,7 +83,7 @@ impl Cluster {
         }
         let mut met: Option<Instant> = None;
         self.wait_until("the nodes to know one another", || {
-            // A busy machine lets a handshake run out of its time, which is a second.
+            // On a busy machine a handshake can exceed its limit of a second.
             if met.is_none_or(|met| met.elapsed() > Duration::from_secs(2)) {
                 met = Some(Instant::now());
                 let port = self.nodes[0].port().to_string();
@@ -102,8 +103,8 @@ impl Cluster {
         })
     }
 
-    /// Waits until all nodes that run say that all is well, agree on who has which slot, and each replica has copied its
-    /// primary.
+    /// Waits until all running nodes report a healthy cluster, agree on the owner of each slot, and all replicas are
+    /// in sync.
     pub fn agreed(&self) -> io::Result<()> {
         self.wait_until("the nodes to agree", || {
             let mut maps = Vec::new();
@@ -134,7 +135,7 @@ impl Cluster {
         &mut self.nodes
     }
 
-    /// One of the nodes.
+    /// The node with this index.
     pub fn node(&self, at: usize) -> &RedisServer {
         &self.nodes[at]
     }
@@ -146,7 +147,7 @@ impl Cluster {
         slot.and_then(|slot| slot.try_into().ok()).ok_or_else(|| io::Error::other("a key without a slot"))
     }
 
-    /// The number of the primary that has a slot, as it says itself.
+    /// The index of the primary that owns a slot, by its own report.
     pub fn owner(&self, slot: u16) -> io::Result<usize> {
         for (at, node) in self.nodes.iter().enumerate().filter(|(_, node)| node.pid().is_some()) {
             let Ok(map) = node.cli(&["CLUSTER", "SLOTS"]).and_then(Value::ok) else { continue };
@@ -187,7 +188,7 @@ impl Cluster {
         self.end_move(slot, from, to)
     }
 
-    /// Begins to move a slot: what is not there is asked for at its new place from now on.
+    /// Begins to move a slot: keys that the source lacks are served by the target from now on.
     pub fn begin_move(&self, slot: u16, from: usize, to: usize) -> io::Result<()> {
         let slot = slot.to_string();
         self.nodes[to].cli(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &self.ids[from]])?.ok()?;
@@ -208,8 +209,8 @@ impl Cluster {
         self.nodes[from].cli(&command)?.ok().map(drop)
     }
 
-    /// Ends the move: the slot is the other's. Returns when all nodes say so, and know of one another's epochs: a slot that
-    /// moves on before that can be claimed by the one that has just given it away.
+    /// Ends the move. Returns when all nodes report the new owner and know each other's epochs; a slot that moves
+    /// again before could be claimed by its former owner.
     pub fn end_move(&self, slot: u16, from: usize, to: usize) -> io::Result<()> {
         let (slot, id) = (slot.to_string(), &self.ids[to]);
         let others = (0..self.nodes.len()).filter(|at| ![from, to].contains(at));
@@ -242,7 +243,7 @@ impl Cluster {
         })
     }
 
-    /// Waits until another node has the slots that this one had, and says which.
+    /// Waits until another node owns the slots of this one. Returns its index.
     pub fn promoted(&self, slot: u16, old: usize) -> io::Result<usize> {
         let mut promoted = None;
         self.wait_until("a replica to be promoted", || {
@@ -270,7 +271,7 @@ impl Cluster {
     }
 }
 
-/// The first and the last slot of a range, and the ports of those who have it, the primary's first.
+/// The first and last slot of a range, and the ports of its nodes, the primary first.
 type Shard = (i64, i64, Vec<i64>);
 
 fn shards(map: &Value) -> Vec<Shard> {
@@ -278,7 +279,7 @@ fn shards(map: &Value) -> Vec<Shard> {
         let [first, last, nodes @ ..] = range.elements() else { return None };
         let mut ports: Vec<_> =
             nodes.iter().filter_map(|node| node.elements().get(1).and_then(Value::integer)).collect();
-        // The replicas are told in any order.
+        // Replicas are reported in any order.
         if let Some(replicas) = ports.get_mut(1..) {
             replicas.sort_unstable();
         }

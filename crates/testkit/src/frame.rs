@@ -1,13 +1,12 @@
-//! Where one RESP frame ends and the next begins.
+//! Splits a byte stream into RESP frames.
 //!
-//! Owns the cutting of a byte stream into whole commands or replies, in RESP2 and RESP3, however the bytes were
-//! chopped. It does not build values from them ([`Value`](crate::Value) does), and it never changes a byte: what is
-//! cut out can be sent on as it came.
+//! Handles RESP2 and RESP3 commands and replies, however the bytes are chunked. It does not build values
+//! ([`Value`](crate::Value) does), and never changes a byte: a frame can be forwarded as it came.
 //!
-//! 1. A frame is complete when no element is owed any more. A scalar pays one, an aggregate pays one and owes its
-//!    elements, an attribute owes its pairs and pays nothing: the value it speaks of follows.
-//! 2. Bytes are looked at once: `scanned` never goes back, so a frame that comes byte by byte costs as much as one that
-//!    comes whole.
+//! 1. A frame is complete when no element is owed any more. A scalar pays one; an aggregate pays one and owes its
+//!    elements; an attribute owes its pairs and pays nothing, since its value follows.
+//! 2. Each byte is scanned once: `scanned` never decreases, so a frame that arrives byte by byte costs as much as a
+//!    whole one.
 
 /// Bytes that are no frame.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -38,11 +37,11 @@ pub enum FrameError {
 /// ```
 #[derive(Debug)]
 pub struct Splitter {
-    /// What was pushed and not yet cut out.
+    /// Pushed bytes that are not part of a returned frame.
     buffer: Vec<u8>,
     /// How much of `buffer` belongs to the frame at its head for certain (2).
     scanned: usize,
-    /// How far the search for the end of the present line has come (2).
+    /// How far the search for the end of the current line has come (2).
     searched: usize,
     /// How many elements the frame at the head still lacks (1).
     owed: u64,
@@ -56,16 +55,16 @@ enum Inline {
     Refused,
 }
 
-/// The longest frame: far above what locks send, far below what would hurt the machine.
+/// The longest frame: far above what locks send, far below what would exhaust memory.
 const MAX_FRAME: usize = 16 << 20;
 
 impl Splitter {
-    /// For what a client sends: arrays of bulk strings, or plain lines such as `PING`.
+    /// For client output: arrays of bulk strings, or inline commands such as `PING`.
     pub fn requests() -> Self {
         Self::new(Inline::Allowed)
     }
 
-    /// For what a server sends: any RESP2 or RESP3 value, push messages among them.
+    /// For server output: any RESP2 or RESP3 value, including push messages.
     pub fn replies() -> Self {
         Self::new(Inline::Refused)
     }
@@ -74,12 +73,12 @@ impl Splitter {
         Self { buffer: Vec::new(), scanned: 0, searched: 0, owed: 1, inline }
     }
 
-    /// Adds bytes as they came.
+    /// Appends received bytes.
     pub fn push(&mut self, bytes: &[u8]) {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// The next whole frame, or `None` until more bytes come. After an error the stream cannot be trusted any more.
+    /// The next complete frame, or `None` until more bytes arrive. After an error the stream is unusable.
     pub fn next_frame(&mut self) -> Result<Option<Vec<u8>>, FrameError> {
         while self.owed > 0 {
             if !self.scan_element()? {
@@ -95,7 +94,7 @@ impl Splitter {
         Ok(Some(frame))
     }
 
-    /// Steps over one scalar or one aggregate's head; `false` if it is not whole yet.
+    /// Scans one scalar or the header of one aggregate; `false` if it is incomplete.
     fn scan_element(&mut self) -> Result<bool, FrameError> {
         let Some(&kind) = self.buffer.get(self.scanned) else { return Ok(false) };
         let Some(line_end) = self.line_end() else { return Ok(false) };
@@ -122,11 +121,11 @@ impl Splitter {
         Ok(true)
     }
 
-    /// Just behind the line feed of the line that begins at `scanned`.
+    /// The index after the line feed of the line at `scanned`.
     fn line_end(&mut self) -> Option<usize> {
         let from = self.searched.max(self.scanned);
         if let Some(at) = self.buffer[from..].iter().position(|&byte| byte == b'\n') {
-            // Stays on the line feed: a bulk string that is not whole yet asks for this line again.
+            // Stays on the line feed: an incomplete bulk string scans this line again.
             self.searched = from + at;
             return Some(from + at + 1);
         }
@@ -139,7 +138,7 @@ fn trimmed(line: &[u8]) -> &[u8] {
     line.trim_ascii_end()
 }
 
-/// A length; `None` for -1, the RESP2 way to say "nothing".
+/// A length; `None` for -1, which is null in RESP2.
 fn count(text: &[u8]) -> Result<Option<u64>, FrameError> {
     if text == b"-1" {
         return Ok(None);
@@ -196,7 +195,7 @@ pub(crate) fn first_text(frame: &[u8]) -> Option<&[u8]> {
 mod tests {
     use super::*;
 
-    /// One of each type, and the ways in which they nest.
+    /// One reply of each type, and their nestings.
     const REPLIES: &[&[u8]] = &[
         b"+OK\r\n",
         b"-ERR no such thing\r\n",

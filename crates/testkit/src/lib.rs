@@ -1,10 +1,9 @@
 //! Servers, faults and checks for Leasehold's own tests.
 //!
 //! This crate owns what a test needs *around* a lock: real servers on free ports ([`RedisServer`]), their clocks
-//! ([`FrozenClock`], [`ShiftedClock`]) and certificates ([`Authority`]), a network that misbehaves on request
-//! ([`Proxy`]), processes that are killed and stopped ([`Worker`]), and futures that are dropped half-way
-//! ([`cancel_at_every_await`]). Those know nothing of locks: what a lock must do is said by the tests that use
-//! them, and for every store by [`conformance`].
+//! ([`FrozenClock`], [`ShiftedClock`]) and certificates ([`Authority`]), a faulty network ([`Proxy`]), processes that
+//! can be killed and stopped ([`Worker`]), and futures that are dropped at any await ([`cancel_at_every_await`]).
+//! These know nothing of locks. The [`conformance`] suite defines what a store of locks must do.
 //!
 //! It is for Unix with a C compiler (the clocks), `openssl` (the certificates) and `redis-server` on the path.
 

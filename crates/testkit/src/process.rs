@@ -1,7 +1,7 @@
 //! Worker processes that a test kills and stops.
 //!
-//! Owns the child, its lines of output and its death. What a worker does is the test's: a worker is as a rule the
-//! test's own executable, which runs one entry function again in another role.
+//! Owns the child process, its output and its end. A worker is usually the test executable itself, started again in
+//! another role.
 
 use std::collections::VecDeque;
 use std::env;
@@ -13,16 +13,16 @@ use std::time::{Duration, Instant};
 
 use crate::signal;
 
-/// Tells a test executable which role it plays.
+/// Selects the role of a test executable.
 const ROLE: &str = "LEASEHOLD_WORKER";
 
-/// Stands before each line that a worker says: the test harness prints to the same stream.
+/// Precedes each line of a worker's output, since the test harness prints to the same stream.
 const MARK: &str = "@@worker ";
 
 /// How many lines wait to be read before the worker has to wait.
 const LINES: usize = 1024;
 
-/// How many of the last lines a message about a missing one repeats.
+/// How many recent lines an error about a missing line repeats.
 const HEARD: usize = 8;
 
 /// A process of the test's own, killed and reaped on drop.
@@ -61,7 +61,7 @@ pub struct Worker {
     heard: VecDeque<String>,
 }
 
-/// What a [`Worker`] is started with.
+/// How a [`Worker`] is started.
 #[derive(Debug)]
 #[must_use = "a worker runs only after `start`"]
 pub struct WorkerBuilder {
@@ -91,7 +91,7 @@ impl Worker {
         WorkerBuilder { command, speech: Speech::Marked }
     }
 
-    /// Any other program; each line of its standard output counts.
+    /// Another program. Each line of its standard output counts.
     pub fn of_command(command: Command) -> WorkerBuilder {
         WorkerBuilder { command, speech: Speech::Plain }
     }
@@ -101,16 +101,16 @@ impl Worker {
         env::var(ROLE).ok()
     }
 
-    /// In a worker: a line for the test. A worker whose test is gone ends here.
+    /// In a worker: prints a line for the test. Exits if the test is gone.
     pub fn say(line: &str) {
         let mut stdout = io::stdout().lock();
-        // The harness leaves its own line open ("test worker ... "), hence the line feed in front.
+        // The harness leaves its own line open ("test worker ... "), hence the leading line feed.
         if writeln!(stdout, "\n{MARK}{line}").and_then(|()| stdout.flush()).is_err() {
             std::process::exit(1);
         }
     }
 
-    /// In a worker: waits for the next line from the test; `None` when the test has closed the channel or is gone.
+    /// In a worker: waits for the next line from the test; `None` if the test has closed the channel or is gone.
     pub fn told() -> Option<String> {
         io::stdin().lines().next()?.ok()
     }
@@ -120,7 +120,7 @@ impl Worker {
         self.child.id()
     }
 
-    /// Waits for the next line. Fails when the time is over, or when the worker has ended.
+    /// Waits for the next line. Fails at the time limit, or when the worker has ended.
     pub fn line(&mut self, within: Duration) -> io::Result<String> {
         match self.lines.recv_timeout(within) {
             Ok(line) => {
@@ -142,7 +142,7 @@ impl Worker {
         }
     }
 
-    /// Waits until the worker says a line that begins with `prefix`, past others; gives what follows the prefix.
+    /// Waits for a line that begins with `prefix`, skipping others. Returns the rest of the line.
     pub fn expect(&mut self, prefix: &str, within: Duration) -> io::Result<String> {
         let deadline = Instant::now() + within;
         loop {
@@ -173,7 +173,7 @@ impl Worker {
         signal::kill(&mut self.child)
     }
 
-    /// Asks the worker to end, with SIGTERM.
+    /// Sends SIGTERM to the worker.
     pub fn terminate(&self) -> io::Result<()> {
         signal::terminate(&self.child)
     }
@@ -207,7 +207,7 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // It may have ended by itself, which is what is wanted here.
+        // It may have ended already.
         let _ = self.kill();
     }
 }

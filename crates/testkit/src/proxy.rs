@@ -1,15 +1,14 @@
 //! A network that loses, delays, doubles and breaks, on request.
 //!
-//! Owns the faults between a client and a server: a TCP proxy on loopback that knows where a command and a reply begin
-//! and end, so that it can lose exactly one. It does not read what a command means, and it leaves the faults of the
-//! server's process to [`RedisServer`](crate::RedisServer).
+//! Owns the faults between a client and a server: a TCP proxy on loopback that knows the boundaries of commands and
+//! replies, so that it can lose exactly one. It does not interpret commands. Faults of the server process belong to
+//! [`RedisServer`](crate::RedisServer).
 //!
-//! 1. The proxy runs on a thread and runtime of its own. A test may block, or run on a paused clock, and the network
-//!    goes on.
-//! 2. A reply is paired with its command by counting: every command owes one reply, in order; push messages owe nothing
-//!    and pay nothing. `CLIENT REPLY OFF` and `SKIP` break this and are not supported.
-//! 3. TCP never loses bytes in the middle of a stream. What is swallowed takes the rest of its connection with it: cut
-//!    or stalled, see [`Then`].
+//! 1. The proxy has its own thread and runtime. A test may block or pause its clock, and the network keeps working.
+//! 2. A reply is matched with its command by counting: each command has one reply, in order; push messages do not
+//!    count. `CLIENT REPLY OFF` and `SKIP` break this and are not supported.
+//! 3. TCP never loses bytes in the middle of a stream. A swallowed message takes the rest of its connection with it:
+//!    cut or stalled, see [`Then`].
 //! 4. Every queue is bounded. A full one stops reading, as a full socket does.
 
 mod hold;
@@ -38,10 +37,9 @@ use crate::server::RedisServer;
 
 pub use self::rules::{Then, any_command, command};
 
-/// A TCP proxy before a server, whose faults a test turns on and off while it runs.
+/// A TCP proxy for a server, with faults that a test turns on and off while it runs.
 ///
-/// New faults are for what arrives after them; what is on its way keeps the fate it has. The proxy ends on drop, and
-/// all connections through it.
+/// A new fault applies to what arrives after it. Dropping the proxy closes all its connections.
 ///
 /// ```
 /// # fn main() -> std::io::Result<()> {
@@ -68,7 +66,7 @@ pub struct Proxy {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What the test's side and the connections' side both see.
+/// State shared by the test and the connections.
 #[derive(Debug)]
 pub(crate) struct Shared {
     server: SocketAddr,
@@ -77,12 +75,12 @@ pub(crate) struct Shared {
     holds: Holds,
     links: Mutex<BTreeMap<u64, Ends>>,
     accepted: AtomicU64,
-    /// Told of every change that somebody may wait for.
+    /// Signals every change that a test may wait for.
     changed: watch::Sender<()>,
 }
 
 impl Proxy {
-    /// A proxy before a server of the test's; it stays in place over the server's restarts.
+    /// A proxy for a test server. It stays usable across restarts of the server.
     pub fn to_server(server: &RedisServer) -> io::Result<Self> {
         Self::to_port(server.port())
     }
@@ -105,7 +103,7 @@ impl Proxy {
             }
         };
         let thread = thread::Builder::new().name("proxy".into()).spawn(move || {
-            // Without a listener every client is refused, and the test that waits for one says so.
+            // Without a listener every client is refused, and a test that waits for one fails.
             let _ = runtime.block_on(accepting);
         })?;
         Ok(Self { shared, port: own_port, shutdown, thread: Some(thread) })
@@ -121,8 +119,8 @@ impl Proxy {
         format!("redis://127.0.0.1:{}/", self.port)
     }
 
-    /// Turns all faults off. What is held stays held until [`release_held`](Self::release_held), and connections that
-    /// were stalled stay so.
+    /// Turns all faults off. Held commands stay held until [`release_held`](Self::release_held), and stalled
+    /// connections stay stalled.
     pub fn pass(&self) {
         *self.shared.rules() = Rules::default();
     }
@@ -134,15 +132,15 @@ impl Proxy {
         }
     }
 
-    /// Drops all connections on the client's side only. What clients had sent is still on its way to the server, and
-    /// what is held can still be [released](Self::release_held): it then runs after what came on newer connections.
+    /// Closes all connections on the client's side. Data in flight still reaches the server, and held commands can
+    /// still be [released](Self::release_held): they then run after those of newer connections.
     pub fn cut_clients(&self) {
         for ends in self.shared.links().values() {
             ends.client.cancel();
         }
     }
 
-    /// Set: new connections are closed at once. The present ones stay.
+    /// Sets whether new connections are closed at once. Current ones stay.
     pub fn refuse(&self, refuse: bool) {
         self.shared.rules().refuse = refuse;
     }
@@ -163,13 +161,13 @@ impl Proxy {
         self.shared.rules().hold = Some(Counted::new(n, matching));
     }
 
-    /// How many commands are held back now, those that only stand behind a held one included.
+    /// The number of held commands, including those queued behind a held one.
     pub fn held(&self) -> usize {
         self.shared.holds.current().held()
     }
 
-    /// Lets everything that is held now go to the server, over the connections on which it came. Holding goes on for
-    /// what comes after, if it was asked for more.
+    /// Sends all held commands to the server, over their own connections. Holding continues for later commands if
+    /// more were requested.
     pub fn release_held(&self) -> Late<'_> {
         let (batch, count) = self.shared.holds.release();
         Late { proxy: self, count, batch }
@@ -201,8 +199,7 @@ impl Proxy {
         self.shared.rules().double_requests = Some(Counted::new(usize::MAX, matching));
     }
 
-    /// How often a command was passed on, by its name in any case. A doubled one counts once: this is what clients
-    /// sent.
+    /// How often a command was forwarded, by its name in any case. A duplicated one counts once.
     pub fn count(&self, name: &str) -> u64 {
         self.shared.log().count(name)
     }
@@ -222,12 +219,12 @@ impl Proxy {
         *self.shared.log() = Log::default();
     }
 
-    /// How many connections are open: also those whose client is gone while something is still on its way.
+    /// The number of open connections, including those whose client is gone while data is in flight.
     pub fn connections(&self) -> usize {
         self.shared.links().len()
     }
 
-    /// How many connections have come, refused ones included.
+    /// The number of accepted connections, including refused ones.
     pub fn accepted(&self) -> u64 {
         self.shared.accepted.load(Ordering::SeqCst)
     }

@@ -1,12 +1,12 @@
-//! Several servers that know nothing of one another: real processes, all on loopback.
+//! Independent servers for a quorum, as real processes on loopback.
 //!
-//! Owns booting them, and their URL as a quorum. What becomes of one of them is the test's, server by server.
+//! Owns booting them, and their URL as a quorum. The test controls each server.
 
 use std::io;
 
 use crate::server::{RedisServer, RedisServerBuilder};
 
-/// Servers that are independent of one another. All of them are killed on drop.
+/// Independent servers. All are killed on drop.
 ///
 /// ```
 /// # fn main() -> std::io::Result<()> {
@@ -48,7 +48,7 @@ impl Quorum {
         &mut self.servers
     }
 
-    /// The same, for who changes none of them.
+    /// The servers, immutably.
     pub fn each(&self) -> impl Iterator<Item = &RedisServer> {
         self.servers.iter()
     }

@@ -1,4 +1,4 @@
-//! Random numbers from one seed, so that a failure can be seen again.
+//! Random numbers from one seed, so that a failure can be reproduced.
 
 use std::hash::{BuildHasher, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +14,7 @@ pub struct Random {
 }
 
 impl Random {
-    /// From the seed in `LEASEHOLD_SEED`, or from a fresh one.
+    /// With the seed in `LEASEHOLD_SEED`, or a fresh one.
     pub fn from_env() -> Self {
         let given = std::env::var(SEED).ok().and_then(|seed| seed.parse().ok());
         let fresh = || std::hash::RandomState::new().build_hasher().finish();
@@ -26,7 +26,7 @@ impl Random {
         Self { seed, state: AtomicU64::new(seed) }
     }
 
-    /// Another source for a part of what is tested, so that what one part draws does not change what another gets.
+    /// A separate generator, whose use does not affect the numbers of this one.
     #[must_use]
     pub fn branch(&self) -> Self {
         Self::from_seed(self.bits())
@@ -56,12 +56,12 @@ impl Random {
         least + self.below(most - least + 1)
     }
 
-    /// True in so many of a thousand cases.
+    /// True with a probability of `per_mille` in a thousand.
     pub fn chance(&self, per_mille: u64) -> bool {
         self.below(1000) < per_mille
     }
 
-    /// One of several things.
+    /// A random element.
     pub fn pick<'a, T>(&self, of: &'a [T]) -> &'a T {
         let index = self.below(of.len() as u64);
         &of[usize::try_from(index).unwrap_or(0)]

@@ -1,7 +1,7 @@
 //! A small synchronous client that speaks RESP2.
 //!
-//! Owns raw commands for tests: what the library under test never does, it must not have to do for its own test. It
-//! shares no code with the library's client, pools nothing and resends nothing.
+//! Owns raw commands for tests. It shares no code with the library's client, pools no connections and resends
+//! nothing.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -73,7 +73,7 @@ impl Value {
         self.elements().chunks(2).find(|pair| pair[0].text() == Some(name))?.get(1)?.text()
     }
 
-    /// Makes an error reply an error: for set-up steps, where a test has nothing to say about one.
+    /// Converts an error reply to an error, for set-up steps.
     pub fn ok(self) -> io::Result<Value> {
         match self {
             Self::Error(text) => Err(io::Error::other(text)),
@@ -95,7 +95,7 @@ impl fmt::Debug for Value {
     }
 }
 
-/// One connection to a server on loopback. Every wait for a reply is bounded.
+/// A connection to a server on loopback. Every wait for a reply is bounded.
 #[derive(Debug)]
 pub struct RespConnection {
     stream: Stream,
@@ -163,7 +163,7 @@ impl RespConnection {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(length) => self.replies.push(&chunk[..length]),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // The system says "would block" for a read that took too long.
+                // The system reports "would block" for a read that timed out.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     return Err(io::Error::new(io::ErrorKind::TimedOut, "the server does not answer"));
                 }
@@ -173,7 +173,7 @@ impl RespConnection {
     }
 }
 
-/// Reads one value off the front of a whole frame.
+/// Parses one value from the front of a complete frame.
 fn parse(frame: &mut &[u8]) -> io::Result<Value> {
     let malformed = || io::Error::new(io::ErrorKind::InvalidData, "the reply is not RESP2");
     let end = frame.windows(2).position(|pair| pair == b"\r\n").ok_or_else(malformed)?;

@@ -1,7 +1,6 @@
 //! A primary with replicas, watched by Sentinels: real processes, all on loopback.
 //!
-//! Owns booting them in their order, and knowing which server is the primary. What happens at a fail-over is decided by the
-//! Sentinels alone.
+//! Owns booting them in order, and finding the primary. The Sentinels alone decide about a failover.
 
 use std::io;
 use std::thread;
@@ -36,7 +35,7 @@ pub struct Sentinels {
 }
 
 impl Sentinels {
-    /// A primary with so many replicas.
+    /// Starts a primary with a number of replicas.
     pub fn start(replicas: usize) -> io::Result<Self> {
         Self::with(replicas, &RedisServer::builder())
     }
@@ -81,8 +80,8 @@ impl Sentinels {
         &mut self.sentinels
     }
 
-    /// Waits until the Sentinels know one another and the replicas, and these have copied all: before that there is no
-    /// fail-over.
+    /// Waits until the Sentinels know each other and the replicas, and the replicas are in sync. Before that no
+    /// failover is possible.
     pub fn formed(&self) -> io::Result<()> {
         let (others, replicas) = (self.sentinels.len() - 1, self.servers.len() - 1);
         self.wait_until("the Sentinels to know one another", || {
@@ -102,7 +101,7 @@ impl Sentinels {
         })
     }
 
-    /// The number of the server that is the primary, by what a majority of the Sentinels that answer say.
+    /// The index of the primary, by a majority of the Sentinels that reply.
     pub fn primary_index(&self) -> io::Result<usize> {
         let mut votes = vec![0; self.servers.len()];
         for sentinel in &self.sentinels {
@@ -121,8 +120,8 @@ impl Sentinels {
         Ok(&self.servers[self.primary_index()?])
     }
 
-    /// Waits until another server than this one has been made the primary, and says which. It is asked itself, since the
-    /// Sentinels hear of it later.
+    /// Waits until another server is the primary. Returns its index. It is queried itself, since the Sentinels learn
+    /// of it later.
     pub fn promoted(&self, old: usize) -> io::Result<usize> {
         let mut promoted = None;
         self.wait_until("a replica to be promoted", || {
@@ -139,7 +138,7 @@ impl Sentinels {
         promoted.ok_or_else(|| io::Error::other("it was promoted, and is gone"))
     }
 
-    /// Waits until one of the Sentinels says that the primary is another server than this one.
+    /// Waits until a Sentinel reports another primary.
     pub fn told(&self, old: usize) -> io::Result<()> {
         let old = self.servers[old].port().to_string();
         self.wait_until("a Sentinel to tell of the new primary", || {

@@ -1,13 +1,13 @@
 //! Real servers on loopback, each a child process of its own.
 //!
-//! Owns booting, faults of the process (stopped, killed, restarted) and raw commands. What lies between client and
-//! server is the [`Proxy`](crate::Proxy)'s.
+//! Owns booting, process faults (stopped, killed, restarted) and raw commands. Faults of the network belong to
+//! [`Proxy`](crate::Proxy).
 //!
-//! 1. A server is ready when the process *we* started answers: another one may have taken the port meanwhile, so the
-//!    answer is believed only with the child's process id in it.
-//! 2. Ports come from below the range of outgoing connections. Nothing else takes one while its server is down
-//!    between [`kill`](RedisServer::kill) and [`restart`](RedisServer::restart).
-//! 3. The configuration goes into a file with mode 0600 and not into the arguments, which everybody can read.
+//! 1. A server is ready when the started process replies. Another process may have taken the port, so the reply must
+//!    contain the child's process id.
+//! 2. Ports are below the range of outgoing connections, so no other process takes one between
+//!    [`kill`](RedisServer::kill) and [`restart`](RedisServer::restart).
+//! 3. The configuration is in a file with mode 0600, not in the arguments, which every user can read.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -33,7 +33,7 @@ use crate::signal;
 /// How long a server may take to boot: a few ms as a rule, longer with data to load on a busy machine.
 const BOOT_PATIENCE: Duration = Duration::from_secs(20);
 
-/// How long one raw command may take.
+/// How long a raw command may take.
 const CALL_PATIENCE: Duration = Duration::from_secs(5);
 
 /// How many ports are tried before it is not the ports' fault.
@@ -41,7 +41,7 @@ const BOOT_ATTEMPTS: usize = 20;
 
 /// A running `redis-server` of the test's own, killed on drop, in whatever state it is.
 ///
-/// `LEASEHOLD_TEST_SERVER` names another program to run in its place (a `valkey-server`, say), for all tests.
+/// `LEASEHOLD_TEST_SERVER` replaces the program for all tests, for example by a `valkey-server`.
 ///
 /// ```
 /// # fn main() -> std::io::Result<()> {
@@ -95,7 +95,7 @@ impl RedisServer {
         self.unix_path().map(|path| format!("redis+unix://{}", path.display()))
     }
 
-    /// The socket's path; `None` unless the server was built with one.
+    /// The path of the Unix socket, if the server was built with one.
     pub fn unix_path(&self) -> Option<PathBuf> {
         self.settings.unix_socket.then(|| socket_path(self.dir.path()))
     }
@@ -105,8 +105,8 @@ impl RedisServer {
         self.child.as_ref().map(Child::id)
     }
 
-    /// Stops the process with SIGSTOP: connections stay open, nothing answers. All of its threads stand still when
-    /// this returns.
+    /// Stops the process with SIGSTOP. Connections stay open without replies. All its threads have stopped when this
+    /// returns.
     pub fn stop(&self) -> io::Result<()> {
         signal::stop(self.running()?)
     }
@@ -116,7 +116,7 @@ impl RedisServer {
         signal::cont(self.running()?)
     }
 
-    /// Kills the process with SIGKILL. Connections break; what it did not persist is gone.
+    /// Kills the process with SIGKILL. Connections break, and data that was not persisted is lost.
     pub fn kill(&mut self) -> io::Result<()> {
         match self.child.take() {
             Some(mut child) => signal::kill(&mut child),
@@ -128,19 +128,19 @@ impl RedisServer {
     /// otherwise.
     pub fn restart(&mut self) -> io::Result<()> {
         self.kill()?;
-        // A process that dies by SIGKILL frees its port as it is reaped; nobody else takes it (2).
+        // The port is free once the killed process is reaped, and no other process takes it (2).
         let child = self.settings.boot(self.dir.path(), self.port).map_err(io::Error::from)?;
         self.child = Some(child);
         Ok(())
     }
 
-    /// Runs a command on a connection of its own, with the password if there is one. Arguments may be any bytes; an
-    /// error reply is a [`Value::Error`].
+    /// Runs a command on a new connection, with the password if there is one. Arguments may be any bytes; an error
+    /// reply is a [`Value::Error`].
     pub fn cli<A: AsRef<[u8]>>(&self, arguments: &[A]) -> io::Result<Value> {
         self.connect()?.call(arguments)
     }
 
-    /// A connection for several commands, with the password given if there is one.
+    /// Connects for several commands, authenticated if there is a password.
     pub fn connect(&self) -> io::Result<RespConnection> {
         self.settings.connect(self.dir.path(), self.port)
     }
@@ -171,7 +171,7 @@ impl RedisServer {
 
 impl Drop for RedisServer {
     fn drop(&mut self) {
-        // The process may have died by itself, which is what is wanted here.
+        // The process may have ended already.
         let _ = self.kill();
     }
 }
@@ -184,7 +184,7 @@ pub struct RedisServerBuilder {
     binary: PathBuf,
     /// Further lines of the configuration, after ours, so that they win.
     config: Vec<(String, String)>,
-    /// What clients must send before anything else.
+    /// The password that clients must send.
     password: Option<String>,
     /// Set if the server listens on a Unix socket too.
     unix_socket: bool,
@@ -194,20 +194,20 @@ pub struct RedisServerBuilder {
     appendonly: bool,
     /// The core to run on, for measurements.
     core: Option<usize>,
-    /// What the server takes for the time.
+    /// The server's clock.
     clock: Option<Arc<Setting>>,
-    /// What it is among others.
+    /// The role of the server.
     part: Part,
 }
 
-/// What a server is among others.
+/// The role of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Part {
-    /// One by itself, or a replica of one.
+    /// Standalone, or a replica of such a server.
     Alone,
-    /// It only says where another is.
+    /// A Sentinel.
     Sentinel,
-    /// It has some of the slots of a cluster, or is a replica of one that has.
+    /// A node of a cluster.
     Node,
 }
 
@@ -228,7 +228,7 @@ impl Default for RedisServerBuilder {
 }
 
 impl RedisServerBuilder {
-    /// Adds a line of configuration as in redis.conf: a directive and the rest of its line.
+    /// Adds a directive of redis.conf and its value.
     pub fn config(mut self, directive: impl Into<String>, value: impl Into<String>) -> Self {
         self.config.push((directive.into(), value.into()));
         self
@@ -246,9 +246,9 @@ impl RedisServerBuilder {
         self
     }
 
-    /// Speaks TLS on its port, and plain text on none, with a certificate that an authority has signed under that name. It
-    /// wants one of its clients, unless `tls-auth-clients no` is configured. As a node of a cluster it speaks TLS to the
-    /// others, too. It listens on a Unix socket as well, by which raw commands go.
+    /// Serves TLS instead of plain text, with a certificate for that name signed by the authority. Clients need a
+    /// certificate too unless `tls-auth-clients no` is configured. Nodes of a cluster use TLS among themselves. Raw
+    /// commands use a Unix socket.
     pub fn tls(self, authority: &Authority, name: &str) -> Self {
         let mut own = authority.certify(self, name).unix_socket();
         own.tls = true;
@@ -267,7 +267,7 @@ impl RedisServerBuilder {
         self
     }
 
-    /// Boots Valkey's server: the one that `LEASEHOLD_TEST_VALKEY` names, or the one that `cargo xtask test` has installed.
+    /// Boots Valkey: the program in `LEASEHOLD_TEST_VALKEY`, or the one that `cargo xtask test` has installed.
     pub fn valkey(self) -> Self {
         let installed = concat!(
             env!("CARGO_MANIFEST_DIR"),
@@ -277,7 +277,7 @@ impl RedisServerBuilder {
         self.binary(binary)
     }
 
-    /// Runs on one core only, by `taskset`.
+    /// Pins the process to one core by `taskset`.
     pub fn pinned(mut self, core: usize) -> Self {
         self.core = Some(core);
         self
@@ -295,7 +295,7 @@ impl RedisServerBuilder {
         self
     }
 
-    /// Runs as a node of a cluster that has no other yet. A [`Cluster`](crate::Cluster) is several that know one another.
+    /// Runs as a cluster node without peers. [`Cluster`](crate::Cluster) joins several.
     pub fn node(mut self) -> Self {
         self.part = Part::Node;
         self
@@ -334,7 +334,7 @@ impl RedisServerBuilder {
         match self.await_ready(&mut child, dir, port) {
             Ok(()) => Ok(child),
             Err(error) => {
-                // The reason is in `error`; a process that is gone already is as good as one killed.
+                // `error` has the reason. A process that is gone already needs no kill.
                 let _ = signal::kill(&mut child);
                 Err(error)
             }
@@ -460,7 +460,7 @@ impl RedisServerBuilder {
 
 #[derive(Debug)]
 enum BootError {
-    /// Somebody else has the port.
+    /// Another process uses the port.
     PortTaken,
     /// It is not the port's fault.
     Failed(io::Error),
@@ -486,18 +486,17 @@ impl From<BootError> for io::Error {
 enum Readiness {
     Ready,
     Loading,
-    /// Somebody else answers on the port.
+    /// Another process replies on the port.
     Stranger,
 }
 
 /// How far above its port a node of a cluster listens to the others.
 const BUS: u16 = 10_000;
 
-/// A port that nobody listens on, below the range from which outgoing connections get theirs (2); of a node of a cluster,
-/// with its other port.
+/// A free port below the range of outgoing connections (2); for a node, one whose bus port is free too.
 fn free_port(node: bool) -> io::Result<u16> {
     for salt in 0..1000_u32 {
-        // Two processes that count upwards from one place would meet at every port.
+        // A random start, since processes that count from the same port would collide every time.
         let random = RandomState::new().hash_one(salt);
         let span = if node { 10_000 } else { 20_000 };
         let port = 12_000 + u16::try_from(random % span).expect("a number below 20 000 fits into 16 bits");

@@ -27,7 +27,7 @@ pub(crate) fn kill(child: &mut Child) -> io::Result<()> {
     child.wait().map(drop)
 }
 
-/// Asks the process to end.
+/// Sends SIGTERM.
 pub(crate) fn terminate(child: &Child) -> io::Result<()> {
     send(child, Signal::TERM)
 }

@@ -67,7 +67,7 @@ fn two_servers_share_a_clock_and_keep_it_over_a_restart() -> io::Result<()> {
 fn a_frozen_server_still_serves_blocking_commands_by_real_time() -> io::Result<()> {
     let clock = FrozenClock::new(START_US)?;
     let server = RedisServer::builder().clock(&clock).start()?;
-    // The event loop sleeps by the monotonic clock; a shim that froze that too would never come back.
+    // The event loop sleeps by the monotonic clock; a shim that froze that too would hang it.
     let mut connection = server.connect()?;
     connection.send(&["CLIENT", "UNBLOCK", "0"])?;
     connection.receive()?;

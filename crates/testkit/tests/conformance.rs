@@ -1,5 +1,4 @@
-//! The conformance suite itself: an honest store passes, also the cases that need keys to meddle with;
-//! and a store with one flaw fails the case that is about it.
+//! Tests of the conformance suite: a correct store passes, and a store with a flaw fails the case that covers it.
 
 use futures_util::future::{BoxFuture, ready};
 use leasehold_core::cohort::BLOCK;
@@ -18,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, Scope};
 use std::time::Duration;
 
-/// What is wrong with a store.
+/// A deliberate defect of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Flaw {
     None,
@@ -28,85 +27,85 @@ enum Flaw {
     ReleasesAnybody,
     /// An extend sets the end, nearer or not.
     ExtendShortens,
-    /// An extend that finds nothing says that it did.
+    /// An extend that finds no hold reports success.
     ExtendsNothing,
     /// Cuts leases to whole seconds.
     WholeSeconds,
     /// Gives every hold the same token.
     OneToken,
-    /// Gives a free lock to whoever tries.
+    /// An attempt takes a free lock ahead of waiters.
     Barges,
-    /// Posts every grant to everybody.
+    /// Every grant is sent to all mailboxes.
     PostsToAll,
     /// Goes on posting to closed mailboxes.
     PostsToClosed,
-    /// A release grants, whatever it was asked.
+    /// Every release grants, whatever its action.
     AlwaysGrants,
-    /// A look starts the lease anew.
+    /// A poll restarts the lease.
     LooksExtend,
-    /// A look moves the place to the end.
+    /// A poll moves the queue entry to the end.
     LooksLoseThePlace,
     /// Trims names.
     TrimsNames,
     /// Compares values, not holds.
     ValuesAlone,
-    /// The outcomes of many come in another order.
+    /// The outcomes of a batch are out of order.
     MixesUp,
     /// Takes its time.
     Dawdles,
-    /// Gives strangers' locks an end without being asked.
+    /// A foreign lock gets an expiry without a request for it.
     AdoptsUnasked,
-    /// Takes everybody for dead.
+    /// Every session counts as lapsed.
     EvictsTheLiving,
-    /// Takes nobody for dead.
+    /// No session counts as lapsed.
     SparesTheDead,
-    /// Takes from the dead also what has no session.
+    /// An eviction also ends holds without a session.
     EvictsDetached,
-    /// Revives who has lapsed.
+    /// A lapsed session can return.
     Revives,
-    /// Frees the lock whoever has it by now.
+    /// A forced release ends whatever hold is there.
     FreesUnseen,
-    /// Does not write down what was taken.
+    /// Forced releases are not audited.
     ForgetsAudit,
     /// An acquire that is sent again counts again.
     CountsTwice,
     /// An entry sets the ends of all holds to its own, nearer or not.
     EntryShortens,
-    /// An entry lengthens also what nobody knows of.
+    /// Re-entry also extends unknown holds.
     EntryKeepsGhosts,
-    /// An owner is whoever looks like him.
+    /// Different owners count as the same.
     MixesOwners,
-    /// What is over goes, and its count stays.
+    /// An expired hold ends, but its count stays.
     GhostsCount,
     /// The release of any hold frees the lock.
     InnerReleaseFrees,
     /// Every entry has a token of its own.
     EntryHasItsToken,
-    /// A release does not say what is left.
+    /// A release does not report the remaining count.
     LeavesUntold,
-    /// Takes from an owner all that he has when one of his processes is dead.
+    /// An eviction ends all holds of the owner.
     EvictsTheOwner,
     /// Kinds of locks do not see each other.
     MixesKinds,
-    /// Who enters again has to queue as everybody else.
+    /// Re-entry waits in the queue.
     EntriesQueue,
     /// A release that acquires in the same step frees the lock before.
     NextStartsAnew,
-    /// Force tells one of the processes that an owner has it in.
+    /// A forced release notifies one of the owner's processes.
     TellsOne,
     /// The end of the longest hold is the end of all.
     EndsTogether,
-    /// What is left after a release lasts as long as what was released.
+    /// After a release, the remaining holds get the released hold's expiry.
     ReleaseLeavesItsEnd,
     /// A lock that is left resting rests for longer than it should.
     RestsLonger,
-    /// A lock that is left resting is held yet, by whoever has released it.
+    /// A resting lock still belongs to its last holder.
     RestsHeld,
     /// Of several locks it takes those that it can.
     TakesSome,
     /// Of several locks it takes also those that others have.
     TakesAll,
-    /// Several locks that are asked for once more are taken anew.
+    /// A resent request for several locks acquires them anew.
     TakesAnew,
     /// One token for all of several locks.
     OneTokenForAll,
@@ -116,17 +115,17 @@ enum Flaw {
     LetsInTooMany,
     /// An acquire that is sent again takes a part again.
     TakesAgain,
-    /// Posts no more than one grant an operation.
+    /// At most one grant of an operation is published.
     PostsOne,
-    /// A session has one place, whatever it waits for.
+    /// A session has one queue entry, whatever it waits for.
     OnePlaceASession,
     /// The longest part is the end of all.
     PartsEndTogether,
-    /// Lets wait who can never be let in.
+    /// An impossible request waits for ever.
     WaitsForEver,
     /// Each asker's number is the number.
     ChangesItsLimit,
-    /// A resize heeds nobody's word but its own.
+    /// A resize ignores which number was seen.
     ResizesUnseen,
     /// A resize does not serve the queue.
     ResizesInSilence,
@@ -134,63 +133,63 @@ enum Flaw {
     ResizesByForce,
     /// Force ends all parts.
     FreesAll,
-    /// Does not tell of all who are in the way.
+    /// Not all blocking holders are reported.
     HidesOthers,
-    /// Does not tell of all who share.
+    /// Not all holders are reported.
     HidesSharers,
-    /// Who waits keeps his place, whatever he can have.
+    /// A queue entry stays though its request has become impossible.
     KeepsHopelessPlaces,
-    /// Others come in beside a writer.
+    /// Other holders are admitted beside a writer.
     WritesShare,
-    /// An owner who reads waits as everybody else.
+    /// An owner that reads waits to read again.
     ReadersQueue,
     /// Two may read upgradably.
     UpgradablesShare,
-    /// Who upgrades waits as everybody else.
+    /// An upgrade waits behind all others.
     UpgradesQueue,
-    /// A latch opens for whoever arrives.
+    /// A latch opens at any arrival.
     OpensEarly,
-    /// The places of the dead count.
+    /// Expired queue entries count at a barrier.
     MeetsWithTheDead,
-    /// Who tries to meet leaves a place.
+    /// An attempt at a barrier leaves a queue entry.
     TriesQueue,
-    /// Parts of other kinds are taken for its own.
+    /// Modes of other kinds are accepted.
     TakesAnyPart,
-    /// Who does not say whose a hold is has an owner of his own.
+    /// A missing owner is replaced by a new one.
     InventsOwners,
     /// Takes shared locks together with others.
     SharesInSets,
-    /// Takes one number for another.
+    /// Another number of parties is accepted.
     CountsAsTold,
-    /// Takes one of the parts of a dead session.
+    /// Only one hold of a lapsed session is evicted.
     EvictsOne,
     /// Reserves the same tokens again.
     ReservesAgain,
-    /// Reserves a whole block, however few are asked for.
+    /// A whole block is reserved, however few tokens were requested.
     ReservesMore,
-    /// Reserves one token, however many are asked for.
+    /// One token is reserved, however many were requested.
     ReservesOne,
     /// Gives tokens that are reserved.
     GivesReserved,
-    /// Reserves for whoever asks what is the holder's.
+    /// Any client reserves what belongs to the holder.
     ReservesForAnybody,
     /// Of other kinds than a Mutex it extends, and reserves nothing.
     ReservesOfAnyKind,
-    /// Says of nobody that he waits.
+    /// Waiters are not reported.
     HidesWhoWaits,
-    /// Tells no holder of others.
+    /// No holder is notified of waiters.
     TellsNoHolder,
-    /// Tells holders who did not ask for it.
+    /// Holders are notified without a request for it.
     TellsUnasked,
-    /// Tells also what a holder's own session asks for.
+    /// A holder is notified of its own session's requests.
     TellsOfHimself,
-    /// Tells also those who come after the one that wanted it.
+    /// Later holders are notified too.
     TellsForEver,
-    /// Tells of others also when somebody else has the lock.
+    /// A former holder is notified too.
     TellsWhoHasLost,
 }
 
-/// The model as a store: what a store is at least, with a clock and keys for the test to meddle with.
+/// The model as a minimal store, with a clock and keys that the test can change.
 #[derive(Clone)]
 struct Model {
     flaw: Flaw,
@@ -290,7 +289,7 @@ fn spoil_operation(flaw: Flaw, state: &LockState, op: &mut Op) {
         }
         (Flaw::AlwaysGrants, Op::Release(release)) => release.pass = Pass::Grant,
         (Flaw::RestsLonger, Op::Release(Release { pass: Pass::Rest { for_ms }, .. })) => *for_ms += 60_000,
-        // The hold lasts as if nothing had been sent about it.
+        // The hold lasts as if no request about it had been sent.
         (Flaw::RestsHeld, Op::Release(release)) if matches!(release.pass, Pass::Rest { .. }) => {
             release.claim = Claim::new(HoldId::from_random(SessionId::from_random([0xee; 12]), [0; 16]));
         }
@@ -322,7 +321,7 @@ fn spoil_state(flaw: Flaw, state: &mut LockState, now_ms: u64, op: &Op) {
     };
     match (flaw, op) {
         (Flaw::ForgetsEnded, _) => record.ended.kept.clear(),
-        // There may be room beside those who have it.
+        // There may be capacity beside the holders.
         (Flaw::Barges, Op::Acquire(_)) if state.kind.is_shared() => {
             record.tickets.clear();
             record.places.clear();
@@ -344,7 +343,7 @@ fn spoil_state(flaw: Flaw, state: &mut LockState, now_ms: u64, op: &Op) {
     }
 }
 
-/// What only a ReentrantMutex can have wrong.
+/// Defects of a ReentrantMutex.
 fn spoil_entries(flaw: Flaw, state: &mut LockState, now_ms: u64, op: &Op) {
     let Some(Value { content: Content::Entries(entries), expires_ms }) = &mut state.value else { return };
     match (flaw, op) {
@@ -382,7 +381,7 @@ fn spoil_entries(flaw: Flaw, state: &mut LockState, now_ms: u64, op: &Op) {
             entries.fence = entries.fence.map(|fence| FencingToken::new(fence.as_u64() + 1));
         }
         (Flaw::EntriesQueue, Op::Acquire(ask)) if enters(entries, ask) => {
-            // Nobody can be him, so that nobody enters.
+            // No client has this owner, so none re-enters.
             entries.owner = OwnValue::new("nobody").unwrap_or_else(|_| entries.owner.clone());
         }
         (Flaw::NextStartsAnew, Op::Release(release)) if release.next.is_some() => {
@@ -405,7 +404,7 @@ fn spoil_entries(flaw: Flaw, state: &mut LockState, now_ms: u64, op: &Op) {
     }
 }
 
-/// What who asks for a part can be taken for.
+/// Defects in parsing a request for a mode.
 fn spoil_ask(flaw: Flaw, state: &LockState, op: &mut Op) {
     let waits = state.waiters().next().is_some();
     let held = |claim: &Claim| parts(state).is_some_and(|parts| parts.part(&claim.hold).is_some());
@@ -453,7 +452,7 @@ fn spoil_ask(flaw: Flaw, state: &LockState, op: &mut Op) {
     }
 }
 
-/// What only a lock can have wrong that several have side by side.
+/// Defects of locks with several holders.
 fn spoil_parts(flaw: Flaw, state: &mut LockState, now_ms: u64, op: &Op) {
     if let Some(record) = &mut state.record {
         match (flaw, op) {
@@ -490,7 +489,7 @@ fn spoil_parts(flaw: Flaw, state: &mut LockState, now_ms: u64, op: &Op) {
     }
 }
 
-/// What can be wrong after an operation with a lock that several have side by side.
+/// Defects after an operation on a lock with several holders.
 fn spoil_what_became(flaw: Flaw, before: &LockState, state: &mut LockState, op: &Op, reply: &mut Reply) {
     let hopeless = matches!(
         reply,
@@ -531,7 +530,7 @@ fn spoil_what_became(flaw: Flaw, before: &LockState, state: &mut LockState, op: 
     }
 }
 
-/// What can be wrong with tokens that are reserved.
+/// Defects of reservations.
 fn spoil_reserved(flaw: Flaw, state: &mut LockState, op: &mut Op) {
     let is_mutex = state.kind == Kind::Mutex;
     let Some(record) = &mut state.record else { return };
@@ -561,7 +560,7 @@ fn spoil_reserved(flaw: Flaw, state: &mut LockState, op: &mut Op) {
     }
 }
 
-/// What can be wrong with what holders are told of others.
+/// Defects of notifications to the holder.
 fn spoil_notes(flaw: Flaw, state: &LockState, op: &Op, reply: &Reply, wakes: &mut Vec<Wake>) {
     if flaw == Flaw::TellsNoHolder {
         wakes.retain(|wake| !matches!(wake, Wake::Wanted { .. }));
@@ -586,12 +585,12 @@ fn parts(state: &LockState) -> Option<&Parts> {
     state.value.as_ref()?.content.parts()
 }
 
-/// Whether an acquire is an entry of somebody who has the lock already.
+/// Whether an acquire re-enters.
 fn enters(entries: &Entries, ask: &Acquire) -> bool {
     ask.claim.value.as_ref() == Some(&entries.owner) && entries.entry(&ask.claim.hold).is_none()
 }
 
-/// What only a store can have wrong that takes several locks in one step.
+/// Defects of an acquire of several locks.
 fn spoil_share(flaw: Flaw, state: &mut LockState, now_us: u64, ask: &Acquire) {
     let inspect = Op::Inspect(Inspect { claim: Some(ask.claim.clone()), in_full: false });
     let reply = state.clone().apply(now_us, &inspect, &everybody).0;
@@ -805,7 +804,7 @@ mod an_honest_store {
     conformance::suite!(Model::new(Flaw::None));
 }
 
-/// The case, in a thread of its own, must fail: most of the time of one that fails is spent waiting in vain.
+/// The case must fail. It runs in its own thread, since a failing case mostly waits.
 fn fails<'scope>(
     all: &'scope Scope<'scope, '_>,
     flaw: Flaw,
@@ -830,7 +829,7 @@ fn sees(kind: Kind, flaw: Flaw, case: impl AsyncFnOnce(&Fixture) + 'static) -> b
     catch_unwind(AssertUnwindSafe(played)).is_err()
 }
 
-/// A thousand random operations come upon a flaw as a rule: of some thousands some do.
+/// A thousand random operations usually hit a flaw; of several thousand, some do.
 fn disagrees(kind: Kind, flaw: Flaw) {
     let seen = (0..5).any(|_| sees(kind, flaw, cases::a_thousand_operations_agree_with_the_model));
     assert!(seen, "random operations did not come upon the flaw: {flaw:?}");
@@ -871,7 +870,7 @@ fn a_flaw_fails_its_case() {
     });
 }
 
-/// The same for what only a ReentrantMutex can have wrong.
+/// The same for a ReentrantMutex.
 #[test]
 fn a_flaw_of_an_entry_fails_its_case() {
     thread::scope(|all| {
@@ -918,7 +917,7 @@ fn a_flaw_of_a_rest_fails_its_case() {
     });
 }
 
-/// The same for what is reserved.
+/// The same for reservations.
 #[test]
 fn a_flaw_of_what_is_reserved_fails_its_case() {
     thread::scope(|all| {
@@ -944,7 +943,7 @@ fn a_flaw_of_what_is_reserved_fails_its_case() {
     });
 }
 
-/// The same for several locks in one step.
+/// The same for several locks.
 #[test]
 fn a_flaw_of_a_set_fails_its_case() {
     thread::scope(|all| {
@@ -1028,7 +1027,7 @@ fn a_flaw_of_an_rwlock_fails_its_case() {
     });
 }
 
-/// The same for those who gather.
+/// The same for a Latch and a Barrier.
 #[test]
 fn a_flaw_of_those_who_gather_fails_its_case() {
     thread::scope(|all| {

@@ -1,4 +1,4 @@
-//! Workers speak, listen, stop and die as a test asks.
+//! Workers: output, input, stopping and killing.
 
 use std::io;
 use std::process::Command;

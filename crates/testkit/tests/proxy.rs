@@ -1,4 +1,4 @@
-//! The proxy loses, delays, doubles and breaks what a test asks it to, and nothing else.
+//! The proxy injects the requested faults, and no others.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -24,12 +24,12 @@ impl Setup {
         RespConnection::open(self.proxy.port(), PATIENCE)
     }
 
-    /// A client that gives up soon: for replies that must not come.
+    /// A client with a short timeout, for replies that must not arrive.
     fn hasty_client(&self) -> io::Result<RespConnection> {
         RespConnection::open(self.proxy.port(), SOON)
     }
 
-    /// What the server itself has under a key.
+    /// The server's own value of a key.
     fn stored(&self, key: &str) -> io::Result<Option<String>> {
         Ok(self.server.cli(&["GET", key])?.text().map(str::to_owned))
     }
@@ -151,7 +151,7 @@ fn delays_add_up_and_overlap() -> io::Result<()> {
     for _ in 0..200 {
         client.receive()?;
     }
-    // One after the other they would take 14 s.
+    // Sequentially they would take 14 s.
     assert!(start.elapsed() < Duration::from_secs(7), "{:?}", start.elapsed());
     Ok(())
 }
@@ -238,7 +238,7 @@ async fn held_commands_wait_with_all_behind_them() -> io::Result<()> {
 
 #[tokio::test]
 async fn old_bytes_run_after_newer_ones_of_a_new_connection() -> io::Result<()> {
-    // Whether the client closes, or the network breaks on its side: what it had sent still arrives.
+    // Whether the client closes or the proxy cuts its side: data in flight still arrives.
     for by_proxy in [false, true] {
         let net = Setup::new()?;
         net.proxy.hold(1, command("SET"));

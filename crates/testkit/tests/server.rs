@@ -1,4 +1,4 @@
-//! Servers boot, fail and come back as a test asks.
+//! Servers: booting, faults and restarts.
 
 use std::io;
 use std::time::Duration;
@@ -96,7 +96,7 @@ fn a_stopped_server_is_silent_and_then_goes_on() -> io::Result<()> {
     assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     server.cont()?;
     assert_eq!(server.cli(&["PING"])?.text(), Some("PONG"));
-    // The bytes had arrived before: what timed out at the client was applied.
+    // The bytes had arrived: a command that timed out at the client was executed.
     assert_eq!(server.cli(&["GET", "k"])?.text(), Some("v"));
     Ok(())
 }

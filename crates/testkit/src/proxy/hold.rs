@@ -1,9 +1,8 @@
 //! Commands that wait to be released.
 //!
-//! 1. A batch is what was held between two releases. A released batch never holds again, so a command behind a held one
-//!    on its connection waits exactly as long as that one.
-//! 2. Whoever drops a [`Held`] says that its command is settled: answered, or lost with its connection. No path can
-//!    forget to.
+//! 1. A batch has the commands held between two releases. A released batch never holds again, so a command behind a
+//!    held one waits exactly as long as that one.
+//! 2. Dropping a [`Held`] marks its command as settled: answered, or lost with its connection. No path can forget it.
 
 use std::mem;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -24,8 +23,8 @@ impl Holds {
         Arc::clone(&self.current.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Lets the present batch go, and begins a new one. Also says how many were in it: they go at once, so that
-    /// nobody can count them afterwards.
+    /// Releases the current batch, and begins a new one. Returns its size too: its commands proceed at once, so they
+    /// cannot be counted afterwards.
     pub(super) fn release(&self) -> (Arc<Batch>, usize) {
         let batch = mem::take(&mut *self.current.lock().unwrap_or_else(PoisonError::into_inner));
         let count = batch.held();
@@ -57,7 +56,7 @@ impl Batch {
     }
 }
 
-/// One command's part in a batch.
+/// One command of a batch.
 #[derive(Debug)]
 pub(super) struct Held {
     batch: Arc<Batch>,

@@ -1,11 +1,11 @@
-//! One client's connection and the connection to the server behind it.
+//! One client connection and its connection to the server.
 //!
-//! Four loops, two a direction: one cuts frames and decides, one sends them when they are due. They live in one future,
-//! so that whoever drops it drops both sockets.
+//! Four loops, two for each direction: one splits frames and decides, one sends them when due. They form one future,
+//! so dropping it closes both sockets.
 //!
-//! 1. A command is entered among the owed replies before its bytes are sent: no reply can come unexpected.
-//! 2. The client's end is not the server's: what the client had sent goes on, and the server's side closes after it.
-//!    Where late commands were let go, it waits for their replies first, since redis drops a client that closes.
+//! 1. A command is entered among the owed replies before its bytes are sent, so no reply is unexpected.
+//! 2. The client's end does not end the server's side: data in flight is delivered, then the server's side closes.
+//!    With released late commands, it first waits for their replies, since Redis drops a client that closes.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -36,7 +36,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub(crate) struct Ends {
     /// Closes the client's side.
     pub(super) client: CancellationToken,
-    /// Closes both sides, and forgets what is on its way.
+    /// Closes both sides, and discards data in flight.
     pub(super) both: CancellationToken,
 }
 
@@ -144,7 +144,7 @@ impl Link {
         let replies = async {
             tokio::join!(self.read_replies(server_read, to_client), self.send_replies(replies, client_write));
         };
-        // When the server has no more to say, nothing is worth sending to it.
+        // Once the server has closed, sending to it is pointless.
         tokio::select! {
             () = replies => {}
             () = async { requests.await; std::future::pending().await } => {}
@@ -198,7 +198,7 @@ impl Link {
         }
     }
 
-    /// Holds a command back if it is to be held, or if one before it is.
+    /// Holds a command if a fault requires it, or if an earlier one is held.
     fn hold(&self, holding: Holding, behind: &mut Option<Arc<Batch>>) -> Option<Held> {
         let batch = match behind.take().filter(|batch| !batch.is_released()) {
             Some(batch) => batch,
@@ -209,8 +209,8 @@ impl Link {
         Some(Held::new(batch, Arc::clone(&self.shared)))
     }
 
-    /// Hands a command on, waiting for room; `false` when nobody sends any more. Where there is room it is handed on
-    /// even if the client is gone by now: it has been seen, and perhaps counted as held (2).
+    /// Queues a command for the sender; `false` if the sender has ended. With room in the queue it succeeds even if
+    /// the client is gone: the command was seen, and perhaps counted as held (2).
     async fn queue(&self, to_server: &mpsc::Sender<Request>, request: Request) -> bool {
         tokio::select! {
             biased;
@@ -233,7 +233,7 @@ impl Link {
                 return;
             }
         }
-        // Late commands would be lost by a close right behind them (2).
+        // A close right behind late commands would lose them (2).
         let _ = timeout(PATIENCE, self.late_answered()).await;
     }
 

@@ -1,11 +1,11 @@
-//! What clients sent, in bounded memory.
+//! A bounded log of client commands.
 
 use std::collections::{BTreeMap, VecDeque};
 
-/// How many of the last commands are kept.
+/// The number of recent commands that are kept.
 const RECENT: usize = 4096;
 
-/// How much of a command is kept: arguments, and bytes of each.
+/// How many arguments of a command are kept, and bytes of each.
 const ARGUMENTS: usize = 64;
 const ARGUMENT_BYTES: usize = 256;
 

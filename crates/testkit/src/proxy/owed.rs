@@ -1,6 +1,6 @@
-//! The replies that the server owes, paired with what arrives.
+//! The replies that the server owes, matched with what arrives.
 //!
-//! 1. Every command owes one reply, in order; a subscription owes messages that confirm it, or one error.
+//! 1. Every command is owed one reply, in order; a subscription is owed its confirmations, or one error.
 //! 2. Other messages owe nothing and pay nothing.
 
 use std::collections::VecDeque;
@@ -21,7 +21,7 @@ enum Protocol {
     /// There are no messages.
     #[default]
     Resp2,
-    /// Messages are arrays, told from replies by their first word.
+    /// Messages are arrays, and differ from replies by their first word.
     Resp2Subscribed,
     /// Messages are a type of their own.
     Resp3,
@@ -46,12 +46,12 @@ enum Timing {
 enum Payment {
     /// One reply.
     Reply,
-    /// So many messages that name the command in lower case, or one error.
+    /// A number of confirmations that name the command in lower case, or one error.
     Confirmations { of: Vec<u8>, left: usize },
 }
 
 impl Owed {
-    /// Enters what the server owes for a command that is about to be sent.
+    /// Records what the server owes for a command about to be sent.
     pub(super) fn enter(
         &mut self,
         arguments: &[Vec<u8>],
@@ -76,7 +76,7 @@ impl Owed {
         self.queue.push_back(Debt { payment, fate: reply, _held: held, timing });
     }
 
-    /// Pays with one frame of the server, and says what is to become of that.
+    /// Settles one frame of the server. Returns what to do with it.
     pub(super) fn settle(&mut self, frame: &[u8]) -> ReplyFate {
         let message = self.message_kind(frame);
         let Some(debt) = self.queue.front_mut() else { return ReplyFate::Passed };
@@ -115,8 +115,8 @@ impl Payment {
         if !is_subscription(name) {
             return Self::Reply;
         }
-        // Without channels it is one a channel that was subscribed to, at least one. More than that confirm nothing
-        // that is owed, and pass.
+        // Without channels, one for each subscribed channel and at least one. Further ones confirm nothing owed, and
+        // are forwarded.
         Self::Confirmations { of: name.to_vec(), left: arguments.len().saturating_sub(1).max(1) }
     }
 }

@@ -1,15 +1,15 @@
-//! Which faults are on, and what they mean for one command.
+//! The active faults, and their effect on one command.
 
 use std::fmt;
 use std::time::Duration;
 
-/// What becomes of a connection that has lost something. It cannot simply go on: the client would take the next reply
-/// for the lost one, which no network does to it.
+/// What happens to a connection after a loss. It cannot simply continue: the client would match the next reply with
+/// the wrong command, which no network causes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Then {
     /// The connection breaks: the client learns at once that it does not know.
     Cut,
-    /// Nothing more comes through in that direction, and the connection stays open: the client has to time out.
+    /// No more data passes in that direction, and the connection stays open: the client times out.
     Stall,
 }
 
@@ -37,7 +37,7 @@ pub(super) struct Rules {
     pub(super) hold: Option<Counted>,
     /// Which commands never reach the server.
     pub(super) swallow_requests: Option<(Counted, Then)>,
-    /// Whose replies never reach the client.
+    /// Commands whose replies never reach the client.
     pub(super) swallow_replies: Option<(Counted, Then)>,
     /// Which commands are sent twice.
     pub(super) double_requests: Option<Counted>,
@@ -52,7 +52,7 @@ pub(super) struct Counted {
     matches: Predicate,
 }
 
-/// What is to be done with one command.
+/// What to do with one command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fate {
     /// It is lost.
@@ -67,10 +67,10 @@ pub(super) enum Holding {
     Held,
 }
 
-/// What is to be done with one reply.
+/// What to do with one reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ReplyFate {
-    /// It goes to the client.
+    /// Forward it to the client.
     Passed,
     /// It belongs to a copy that the client did not send.
     Dropped,

@@ -24,7 +24,7 @@ const FOREIGN: [&str; 2] = ["their-token", "shared"];
 /// A thousand random operations of several sessions get the same replies and the same inbox from the
 /// store and from the model; times within a range, tokens in the same order.
 pub async fn a_thousand_operations_agree_with_the_model(fixture: &Fixture) {
-    // What several stores say together is no state of the model's: who answers late is behind the others.
+    // A quorum of servers has no single model state: a late server is behind the others.
     fixture.client().await.needs_queue().await;
     for _ in 0..4 {
         let clients = fixture.clients::<4>().await.map(|client| client.at(&fixture.lock));
@@ -36,13 +36,13 @@ pub async fn a_thousand_operations_agree_with_the_model(fixture: &Fixture) {
     }
 }
 
-/// One lock in both worlds.
+/// One lock, in the store and in the model.
 struct Contest<'a> {
     fixture: &'a Fixture,
     lock: Lock,
     clients: [TestClient; 4],
     claims: Vec<(usize, Claim)>,
-    /// What part each of them asks for, so that a look asks for the same again.
+    /// The mode that each claim requested, so that a poll requests the same.
     portions: Vec<Portion>,
     model: LockState,
     start: Instant,
@@ -50,9 +50,9 @@ struct Contest<'a> {
     moved: Duration,
     /// Each token of the model, and the store's.
     tokens: BTreeMap<FencingToken, FencingToken>,
-    /// What the model posted, a session.
+    /// The grants that the model published, by session.
     posted: BTreeMap<usize, Vec<GrantMessage>>,
-    /// Of which holds it said to whom that others ask for them.
+    /// The notifications of waiters that the model published, by session.
     wanted: BTreeMap<usize, Vec<FencingToken>>,
 }
 
@@ -61,7 +61,7 @@ impl<'a> Contest<'a> {
         let lock = fixture.another_lock();
         let clients = clients.map(|client| client.at(&lock));
         let claims = clients.iter().enumerate().flat_map(|(who, client)| {
-            // Where there are owners, the second is the same one again, and the third one that all share.
+            // Where there are owners, the second claim has the first one's owner, and the third a shared one.
             let first = client.claim();
             [(who, client.again(&first)), (who, first), (who, client.claim_with("shared"))]
         });
@@ -91,7 +91,7 @@ impl<'a> Contest<'a> {
             2 if !self.lock.kind.is_shared() => self.put_foreign(&random).await,
             _ => self.compare(step, &random).await,
         }
-        // A spent hold comes back now and then, but most are fresh, as in life.
+        // Some claims are spent ones, but most are fresh.
         if random.below(3) == 0 {
             let index = usize::try_from(random.below(self.claims.len() as u64)).unwrap_or(0);
             let (who, claim) = &mut self.claims[index];
@@ -154,7 +154,7 @@ impl<'a> Contest<'a> {
         );
     }
 
-    /// Inbox may be under way for a while; what the model posted has to come, and nothing else.
+    /// Notifications may be delayed. All that the model published must arrive, and nothing else.
     async fn compare_letters(&mut self) {
         for who in 0..self.clients.len() {
             let found = self.fixture.letters_so_far(&self.clients[who]).await;
@@ -164,7 +164,7 @@ impl<'a> Contest<'a> {
             for (expected, found) in expected.iter().zip(&found) {
                 assert!(self.same_token(expected.fence, found.fence), "{found:?}, model: {expected:?}");
             }
-            // They come by the same way, and before the last message.
+            // They use the same channel, and precede the last message.
             let found = self.clients[who].inbox.take_wanted();
             let expected = self.wanted.remove(&who).unwrap_or_default();
             assert_eq!(
@@ -347,7 +347,7 @@ fn any_portion(kind: Kind, random: &Random) -> Portion {
     }
 }
 
-/// What a client of another library puts at the key.
+/// A value as a client of another library writes it.
 fn foreign(kind: Kind, value: &str) -> Content {
     match (kind, OwnValue::new(value)) {
         (Kind::Reentrant, Ok(owner)) => {

@@ -1,4 +1,4 @@
-//! Calls: their order, their deadlines, and what is left when they are dropped.
+//! Calls: their order, their deadlines, and dropped ones.
 
 use crate::conformance::client::{CALL_TIMEOUT, LONG, TestClient, millis};
 use crate::conformance::fixture::Fixture;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 /// How much longer than its time a call may take on a machine that is busy.
 const SLACK: Duration = Duration::from_secs(2);
 
-/// Many operations in one go: each outcome is at the place of its operation.
+/// Several operations in one call: each outcome is at the index of its operation.
 pub async fn outcomes_come_in_the_order_of_operations(fixture: &Fixture) {
     let a = fixture.client().await;
     let mut ops = Vec::new();
@@ -42,8 +42,7 @@ pub async fn outcomes_come_in_the_order_of_operations(fixture: &Fixture) {
     assert!(a.store.execute_all(&[], CALL_TIMEOUT).await.is_empty());
 }
 
-/// Row 4: a call whose future is dropped at any await leaves nothing but what sending it again finds, and
-/// a store that works.
+/// Row 4: a call dropped at any await leaves a usable store, and nothing that a resend would not find.
 pub async fn a_dropped_call_leaves_the_store_usable(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     for polls in 0..6 {
@@ -65,8 +64,7 @@ pub async fn a_dropped_call_leaves_the_store_usable(fixture: &Fixture) {
     }
 }
 
-/// Row 40: a call ends within its time, whatever it was given; what became of it is found by sending it
-/// again.
+/// Row 40: a call ends within its time limit. A resend finds its outcome.
 pub async fn a_call_ends_by_its_deadline(fixture: &Fixture) {
     let a = fixture.client().await;
     for within in
@@ -96,7 +94,7 @@ pub async fn a_call_ends_by_its_deadline(fixture: &Fixture) {
     a.store.close_mailbox(a.place(), session.session);
 }
 
-/// A sibling, which the keeper has, works on another thread with a runtime of its own, and goes with it.
+/// A forked store, as the keeper uses it, works on another thread with its own runtime, and ends with it.
 pub async fn a_sibling_works_on_another_thread(fixture: &Fixture) {
     let a = fixture.client().await;
     let claim = a.take(LONG).await;
@@ -120,7 +118,7 @@ async fn extend_elsewhere(client: &TestClient, claim: &Claim) -> Extended {
     }
 }
 
-/// Polls a future so many times, and drops it.
+/// Polls a future a number of times, then drops it.
 async fn drop_after<F: Future + Unpin>(polls: u32, mut future: F) {
     for _ in 0..polls {
         let ready = poll_fn(|cx| Poll::Ready(future.poll_unpin(cx).is_ready())).await;

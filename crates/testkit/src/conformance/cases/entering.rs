@@ -1,4 +1,4 @@
-//! Entering again: who may, what counts, and what is left of it.
+//! Re-entry: which owner may re-enter, how holds are counted, and when they end.
 
 use super::sessions::{keeps, lapses};
 use crate::conformance::client::{LONG, TestClient, entered, millis};
@@ -9,8 +9,8 @@ use leasehold_core::{
 };
 use std::time::Duration;
 
-/// R4: the same owner enters at once, from any process; another never does. He is told how often he has it, and all that
-/// he has is by one token.
+/// R4: the same owner re-enters at once, from any process; another owner never does. The reply has the count, and all
+/// holds share one token.
 pub async fn the_same_owner_enters_at_once(fixture: &Fixture) {
     let [a, b, c] = fixture.clients().await;
     let (outer, inner) = (a.claim_with("trace-7"), b.claim_with("trace-7"));
@@ -27,8 +27,7 @@ pub async fn the_same_owner_enters_at_once(fixture: &Fixture) {
     }
 }
 
-/// Row 2: an entry that is sent again counts once, and so does its release. Whoever sends that again is told the same of
-/// what is left.
+/// Row 2: a resent re-entrant acquire counts once, as does its release. A resent release gets the same count.
 pub async fn a_resent_entry_counts_once(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     let outer = a.claim();
@@ -48,8 +47,8 @@ pub async fn a_resent_entry_counts_once(fixture: &Fixture) {
     b.take(LONG).await;
 }
 
-/// R11 and R16: the lock is free after as many releases as acquires, in whatever order; the release tells apart what is
-/// still held, what is free, and what is not yours.
+/// R11 and R16: the lock is free after as many releases as acquires, in any order. A release distinguishes still
+/// held, free, and not held.
 pub async fn a_release_tells_what_is_left(fixture: &Fixture) {
     let [a, b, c] = fixture.clients().await;
     let outer = a.claim();
@@ -81,7 +80,7 @@ pub async fn a_release_tells_what_is_left(fixture: &Fixture) {
     assert_eq!(c.fate(&waiting).await, Fate::Held);
 }
 
-/// A release by a hold that is none of those takes none of them, also one of the same owner's.
+/// A release by an unknown hold ends none, even with the same owner.
 pub async fn a_release_by_none_of_the_holds_takes_none(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     let outer = a.claim();
@@ -96,7 +95,7 @@ pub async fn a_release_by_none_of_the_holds_takes_none(fixture: &Fixture) {
     assert!(b.remaining_ms().await <= millis(LONG));
 }
 
-/// R10: whoever enters again shortens nothing, and is told the longest lease that was asked for.
+/// R10: re-entry shortens nothing, and the reply has the longest lease requested.
 pub async fn an_entry_shortens_nothing(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     let outer = a.claim();
@@ -113,7 +112,7 @@ pub async fn an_entry_shortens_nothing(fixture: &Fixture) {
     assert_eq!(a.fate(&outer).await, Fate::Held);
 }
 
-/// Each hold ends by itself: what is over counts no more, and what is left is none the shorter.
+/// Each hold ends by itself: an expired hold no longer counts, and the others keep their leases.
 pub async fn each_hold_ends_by_itself(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     let outer = a.claim();
@@ -131,8 +130,8 @@ pub async fn each_hold_ends_by_itself(fixture: &Fixture) {
     b.take(LONG).await;
 }
 
-/// Rows 1, 2 and 4: a ghost, which was granted and of which nobody knows, ends by its own lease, whatever else its owner
-/// does: it leaves no count.
+/// Rows 1, 2 and 4: a hold that was granted without its client's knowledge ends by its own lease, whatever its owner
+/// does, and leaves no count.
 pub async fn a_ghost_leaves_no_count(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     let outer = a.claim();
@@ -151,7 +150,7 @@ pub async fn a_ghost_leaves_no_count(fixture: &Fixture) {
     b.take(LONG).await;
 }
 
-/// The same where the ghost is all that is left: the first who waits has the lock after its lease.
+/// The same with no other hold left: the first waiter acquires the lock after that lease.
 pub async fn a_ghost_alone_does_not_keep_the_lock(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     let outer = a.claim();
@@ -164,7 +163,7 @@ pub async fn a_ghost_alone_does_not_keep_the_lock(fixture: &Fixture) {
     b.granted(&b.look(&claim, LONG, LONG)).await;
 }
 
-/// Whoever waits is passed by re-entry alone; and who waits as an owner that has got the lock enters by his next look.
+/// Only re-entry overtakes waiters. A waiter whose owner acquires the lock enters with its next poll.
 pub async fn only_an_entry_passes_the_queue(fixture: &Fixture) {
     let [a, b, c, d] = fixture.clients().await;
     let outer = a.claim();
@@ -186,8 +185,8 @@ pub async fn only_an_entry_passes_the_queue(fixture: &Fixture) {
     assert_eq!(fixture.letters_so_far(&c).await, []);
 }
 
-/// A release that acquires in the same step lets the same owner enter again where he has the lock yet, whatever becomes of
-/// a lock that is free; and sent again, it is one.
+/// A release that acquires in the same step re-enters if the owner still holds the lock, whatever the release action
+/// says about a free lock. A resend is the same operation.
 pub async fn a_release_that_acquires_enters_again(fixture: &Fixture) {
     for pass in [Pass::Grant, Pass::Free] {
         let a = fixture.client().await.at(&fixture.another_lock());
@@ -225,7 +224,7 @@ pub async fn one_tenure_has_one_token(fixture: &Fixture) {
     }
 }
 
-/// A process dies: what lives with its session is taken, and what its owner has by others stays.
+/// A session lapses: its holds are evicted, and the owner's holds in other processes stay.
 pub async fn a_dead_process_loses_its_part(fixture: &Fixture) {
     let [a, b, c, watch] = fixture.clients().await;
     if !lapses(&a) {
@@ -251,7 +250,7 @@ pub async fn a_dead_process_loses_its_part(fixture: &Fixture) {
     assert_eq!((count(&c).await, c.fate(&waiting).await), (2, Fate::Queued));
 }
 
-/// Force ends all that an owner has, and tells each process of it once.
+/// A forced release ends all holds of an owner, and notifies each session once.
 pub async fn a_forced_release_ends_all_of_an_owner(fixture: &Fixture) {
     let [a, b, c, person] = fixture.clients().await;
     if !keeps(&a) {
@@ -279,8 +278,8 @@ pub async fn a_forced_release_ends_all_of_an_owner(fixture: &Fixture) {
     assert_eq!(person.inspect_in_full().await.audit.len(), 1);
 }
 
-/// R9 and R11: a client of another library and a process of ours have one owner. Each counts, and neither frees what the
-/// other has.
+/// R9 and R11: a client of another library shares an owner with one of ours. Both are counted, and neither releases
+/// the other's holds.
 pub async fn a_stranger_of_the_same_owner_counts(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     let theirs = "6f1c0b0e-8f5e-4b0a-9a53-0d7e6a9f4c11:58";
@@ -342,7 +341,7 @@ pub async fn another_kind_of_lock_is_refused(fixture: &Fixture) {
     }
 }
 
-/// Many tasks of one owner enter and leave at once, and no count is lost, nor one left.
+/// Many tasks of one owner acquire and release concurrently. No count is lost, and none is left.
 pub async fn many_entries_at_once_are_counted(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     let outer = a.claim();
@@ -368,7 +367,7 @@ pub async fn many_entries_at_once_are_counted(fixture: &Fixture) {
     b.take(LONG).await;
 }
 
-/// How often somebody has the lock.
+/// The number of holds of the current owner.
 async fn count(onlooker: &TestClient) -> u64 {
     onlooker.inspect().await.holder.map_or(0, |holder| holder.count)
 }

@@ -4,8 +4,8 @@ use crate::conformance::client::{LONG, TestClient};
 use crate::conformance::fixture::Fixture;
 use leasehold_core::{Claim, FencingToken};
 
-/// Row 31: the tokens of a lock strictly grow, over releases, expiries and grants, also where the same
-/// hold is given the lock again after it lost it; and the holder is told the same token by every way.
+/// Row 31: the tokens of a lock strictly grow, over releases, expiries and grants, also if the same hold acquires the
+/// lock again. All replies agree on the token.
 pub async fn fencing_tokens_grow(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     let mut tokens = Vec::new();
@@ -27,7 +27,7 @@ pub async fn fencing_tokens_grow(fixture: &Fixture) {
     assert!(tokens.iter().all(|token| *token < FencingToken::MAX), "{tokens:?}");
 }
 
-/// A lock whose key was deleted goes on where it was.
+/// Tokens continue after the lock's key was deleted.
 pub async fn fencing_tokens_grow_over_a_deleted_key(fixture: &Fixture) {
     let a = fixture.client().await;
     let claim = a.take(LONG).await;
@@ -40,7 +40,7 @@ pub async fn fencing_tokens_grow_over_a_deleted_key(fixture: &Fixture) {
     assert!(second > first, "{second:?} after {first:?}");
 }
 
-/// The token of a hold, as a look and an inspection tell it.
+/// The token of a hold, as a poll and an inspection report it.
 async fn known_to_all(client: &TestClient, claim: &Claim) -> FencingToken {
     let granted = client.granted(&client.ask(claim, LONG)).await;
     let holder = client.inspect().await.holder.expect("it is held");

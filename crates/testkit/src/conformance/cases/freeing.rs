@@ -1,11 +1,11 @@
-//! Force: a person takes the lock from whoever has it, and that is written down.
+//! Forced release, and its audit trail.
 
 use super::sessions::{keeps, take};
 use crate::conformance::client::LONG;
 use crate::conformance::fixture::{Fixture, not_applicable};
 use leasehold_core::{Acquired, AuditEntry, Ended, Extended, Fate, FencingToken, Fingerprint, Freed, Seen};
 
-/// The holder is told by his mailbox and by whatever he asks after that; the first who waits has the lock.
+/// The holder is notified and learns it from any later request. The first waiter acquires the lock.
 pub async fn a_forced_release_grants_to_the_next_and_tells_the_holder(fixture: &Fixture) {
     let [a, b, c, person] = fixture.clients().await;
     if !keeps(&a) {
@@ -33,7 +33,7 @@ pub async fn a_forced_release_grants_to_the_next_and_tells_the_holder(fixture: &
     assert_eq!(fixture.letters_so_far(&c).await, []);
 }
 
-/// Row 43: what has come to another since it was seen stays with him, and what nobody has cannot be taken.
+/// Row 43: a hold acquired since the inspection is not released, nor is a free lock.
 pub async fn a_forced_release_that_comes_too_late_takes_nothing(fixture: &Fixture) {
     let [a, b, person] = fixture.clients().await;
     if !keeps(&a) {
@@ -89,7 +89,7 @@ pub async fn a_stranger_is_freed_by_its_fingerprint(fixture: &Fixture) {
     assert_eq!(*by, person.label());
 }
 
-/// Who took the lock from whom is known, the last first, and no more than the last 32.
+/// The audit trail lists the newest 32 entries, newest first.
 pub async fn what_was_taken_is_written_down(fixture: &Fixture) {
     let [a, person] = fixture.clients().await;
     if !keeps(&a) {

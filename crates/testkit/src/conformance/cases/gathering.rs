@@ -1,4 +1,4 @@
-//! The Latch, which opens when so many have arrived, and the Barrier, at which so many wait for one another.
+//! The Latch, which opens after a number of arrivals, and the Barrier, which opens for a number of parties.
 
 use super::sessions::lapses;
 use crate::conformance::client::{LONG, TestClient};
@@ -10,7 +10,7 @@ const ARRIVE: Portion = Portion::Arrive { count: 1, of: 3 };
 const AWAIT: Portion = Portion::Await { of: 3 };
 const MEET: Portion = Portion::Meet { of: 3 };
 
-/// Those who wait go on when as many have arrived as are to, all of them, and not before; who comes later does not wait.
+/// Waiters continue after all arrivals, all of them, and not before. Later waiters do not wait.
 pub async fn a_latch_opens_when_all_have_arrived(fixture: &Fixture) {
     let [a, b, c, d] = fixture.clients().await;
     let waiting = [a.enqueue_part(AWAIT).await, b.enqueue_part(AWAIT).await];
@@ -30,7 +30,7 @@ pub async fn a_latch_opens_when_all_have_arrived(fixture: &Fixture) {
     d.take_part(AWAIT).await;
 }
 
-/// Who arrives for several counts as several.
+/// An arrival may count for several.
 pub async fn one_may_arrive_for_several(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     let (_, nonce) = a.enqueue_part(AWAIT).await;
@@ -46,7 +46,7 @@ pub async fn one_may_arrive_for_several(fixture: &Fixture) {
     }
 }
 
-/// Rows 1 and 2: an arrival that comes twice has arrived once.
+/// Rows 1 and 2: a resent arrival counts once.
 pub async fn a_resent_arrival_counts_once(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     let (waiting, _) = a.enqueue_part(AWAIT).await;
@@ -59,7 +59,7 @@ pub async fn a_resent_arrival_counts_once(fixture: &Fixture) {
     a.taken(&a.look_part(&waiting, AWAIT)).await;
 }
 
-/// Rows 1, 2 and 16: an arrival that was given up does not count, also where it comes after that: it is none of two.
+/// Rows 1, 2 and 16: a cancelled arrival does not count, even if it is executed after its cancellation.
 pub async fn an_arrival_that_was_given_up_never_counts(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     let (waiting, _) = a.enqueue_part(AWAIT).await;
@@ -74,7 +74,7 @@ pub async fn an_arrival_that_was_given_up_never_counts(fixture: &Fixture) {
     assert_eq!(a.inspect().await.sharers.len(), 1);
 }
 
-/// Row 27: who has arrived and died since has not arrived.
+/// Row 27: an arrival whose session has lapsed does not count.
 pub async fn an_arrival_of_the_dead_does_not_count(fixture: &Fixture) {
     let [a, b, c] = fixture.clients().await;
     if !lapses(&a) {
@@ -91,7 +91,7 @@ pub async fn an_arrival_of_the_dead_does_not_count(fixture: &Fixture) {
     a.taken(&a.look_part(&waiting, AWAIT)).await;
 }
 
-/// Who counts on another number than the others is told so as long as they are there; nobody goes on by mistake.
+/// A client with another number is refused while others are there. None continues by mistake.
 pub async fn who_counts_on_another_number_is_told(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     let (first, portions): (Portion, &[Portion]) = match fixture.lock.kind {
@@ -114,7 +114,7 @@ pub async fn who_counts_on_another_number_is_told(fixture: &Fixture) {
     assert!(matches!(reply, Acquired::Taken { .. }), "now it is he who says it: {reply:?}");
 }
 
-/// Nobody goes on before all are there; then all do, by one operation, and each is told. Others meet after them.
+/// No party continues before all have come. Then one operation releases and notifies all, and a new round begins.
 pub async fn all_who_meet_go_on_together(fixture: &Fixture) {
     let [a, b, c] = fixture.clients().await;
     for _ in 0..2 {
@@ -131,11 +131,11 @@ pub async fn all_who_meet_go_on_together(fixture: &Fixture) {
         }
         assert_eq!(fixture.letters_so_far(&c).await, [], "who came last has his reply");
         assert_eq!(c.inspect().await.waiting, 0);
-        // Who has gone on is not counted among the next.
+        // A released party does not count for the next round.
     }
 }
 
-/// One who does not queue goes on if he is the last, and is not counted otherwise.
+/// An attempt without queueing succeeds only for the last party, and does not count otherwise.
 pub async fn a_try_to_meet_counts_only_as_the_last(fixture: &Fixture) {
     let [a, b, c] = fixture.clients().await;
     let (first, _) = meet(&a).await;
@@ -148,7 +148,7 @@ pub async fn a_try_to_meet_counts_only_as_the_last(fixture: &Fixture) {
     assert_eq!((a.fate(&first).await, b.fate(&second).await), (Fate::Held, Fate::Held));
 }
 
-/// Rows 1 and 2: who asks twice is there once.
+/// Rows 1 and 2: a resent request counts once.
 pub async fn who_meets_counts_once(fixture: &Fixture) {
     let [a, b, c] = fixture.clients().await;
     let (first, _) = meet(&a).await;
@@ -166,7 +166,7 @@ pub async fn who_meets_counts_once(fixture: &Fixture) {
     }
 }
 
-/// Rows 4 and 16: who has left is not counted, also where his asking comes after that.
+/// Rows 4 and 16: a party that has left does not count, even if its request is executed later.
 pub async fn who_left_a_barrier_is_not_counted(fixture: &Fixture) {
     let [a, b, c] = fixture.clients().await;
     let (left, late) = (meet(&a).await.0, a.claim());
@@ -181,7 +181,7 @@ pub async fn who_left_a_barrier_is_not_counted(fixture: &Fixture) {
     assert_eq!((b.fate(&second).await, c.fate(&third).await), (Fate::Queued, Fate::Queued));
 }
 
-/// Row 23: whose place is over is not counted.
+/// Row 23: an expired queue entry does not count.
 pub async fn the_dead_do_not_meet(fixture: &Fixture) {
     let [a, b, c] = fixture.clients().await;
     let dead = a.claim();

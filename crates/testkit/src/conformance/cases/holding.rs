@@ -1,4 +1,4 @@
-//! One holder at a time, and what is told of it.
+//! Mutual exclusion, and what is reported about the holder.
 
 use crate::conformance::client::{LONG, millis};
 use crate::conformance::fixture::Fixture;
@@ -7,8 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Row 17: two holds exclude each other, whether of two processes, of one session, or of a session and
-/// its keeper's sibling.
+/// Row 17: two holds exclude each other: of two processes, of one session, or of a session and its keeper's fork.
 pub async fn two_holds_exclude_each_other(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     a.take(LONG).await;
@@ -21,8 +20,8 @@ pub async fn two_holds_exclude_each_other(fixture: &Fixture) {
     sibling.taken(&sibling.ask(&sibling.claim(), LONG)).await;
 }
 
-/// Rows 1 and 2: an acquire that is sent again is the same acquire. It gives the same token, does not
-/// start the lease anew, and one release ends it.
+/// Rows 1 and 2: a resent acquire is the same acquire. It gets the same token, does not restart the lease, and one
+/// release ends it.
 pub async fn a_resent_acquire_is_one_acquire(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     let claim = a.claim();
@@ -37,7 +36,7 @@ pub async fn a_resent_acquire_is_one_acquire(fixture: &Fixture) {
     b.take(LONG).await;
 }
 
-/// Row 41: who holds the lock, for how long still, since when, by which token, and how many wait.
+/// Row 41: the holder, its remaining time, its age, its token, and the number of waiters.
 pub async fn an_inspection_tells_who_and_how_long(fixture: &Fixture) {
     let [a, b, c] = fixture.clients().await;
     assert_eq!(a.inspect().await.holder, None);
@@ -55,7 +54,7 @@ pub async fn an_inspection_tells_who_and_how_long(fixture: &Fixture) {
     assert!(!holder.is_stranger());
 }
 
-/// An inspect changes nothing: it grants nothing, and keeps no place.
+/// An inspection changes nothing: it grants nothing, and refreshes no queue entry.
 pub async fn an_inspection_changes_nothing(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     a.take(fixture.short()).await;
@@ -66,7 +65,7 @@ pub async fn an_inspection_changes_nothing(fixture: &Fixture) {
     assert_eq!(fixture.letters_so_far(&b).await, []);
 }
 
-/// Rows 1 and 41: of every hold is told what became of it, so that a lost reply can be made up for.
+/// Rows 1 and 41: the status of every hold can be queried, which makes up for a lost reply.
 pub async fn every_fate_is_told(fixture: &Fixture) {
     let [a, b, c] = fixture.clients().await;
     let lost = a.claim();
@@ -84,8 +83,8 @@ pub async fn every_fate_is_told(fixture: &Fixture) {
     assert_eq!(c.fate(&queued).await, Fate::Held);
 }
 
-/// Rows 19 and 24: many tasks of many processes, and never two inside. Everyone waits for inbox alone,
-/// and nobody has to look without one.
+/// Rows 19 and 24: many tasks of many processes, at most one inside. Waiters rely on notifications and never poll
+/// without one.
 pub async fn at_most_one_is_inside(fixture: &Fixture) {
     let inside = Arc::new(AtomicU64::new(0));
     let last = Arc::new(AtomicU64::new(0));

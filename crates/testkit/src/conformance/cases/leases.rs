@@ -5,7 +5,7 @@ use crate::conformance::fixture::Fixture;
 use leasehold_core::{Extended, Fate, drift};
 use std::time::{Duration, Instant};
 
-/// An extend only raises: one that comes late, or asks for less, never brings the end nearer.
+/// An extend never brings the expiry nearer, however late it comes or however little it requests.
 pub async fn an_extend_only_raises(fixture: &Fixture) {
     let a = fixture.client().await;
     let claim = a.take(LONG).await;
@@ -18,8 +18,8 @@ pub async fn an_extend_only_raises(fixture: &Fixture) {
     assert!(again.remaining_ms > millis(LONG * 3) - 120_000, "a look does not shorten either");
 }
 
-/// Row 7: a hold that was released, lost to its lease, or never was, cannot be lengthened; and trying to
-/// lengthens nobody else's.
+/// Row 7: a hold that was released, has expired or never existed cannot be extended. The attempt extends no other
+/// hold.
 pub async fn a_hold_that_is_gone_cannot_be_extended(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     assert_eq!(a.extend(&a.claim(), LONG).await, Extended::NotHeld);
@@ -72,7 +72,7 @@ pub async fn any_lease_from_a_millisecond_to_a_month(fixture: &Fixture) {
         let claim = a.claim();
         let granted = a.granted(&a.ask(&claim, lease)).await;
         assert!(granted.remaining_ms <= millis(lease), "{granted:?} of {lease:?}");
-        // It is new, and reply and lease come of one operation.
+        // The hold is new: reply and lease come from one operation.
         assert!(granted.remaining_ms + 10 >= millis(lease), "{granted:?} of {lease:?}");
         if lease == month {
             assert_eq!(a.release(&claim).await.found, Fate::Held);

@@ -1,11 +1,10 @@
-//! The mailbox: what is promised of a message.
+//! The mailbox: which notifications are guaranteed.
 
 use crate::conformance::client::LONG;
 use crate::conformance::fixture::Fixture;
 use leasehold_core::Acquired;
 
-/// Row 19: with the mailbox open before the first look, no grant is missed, however a release and an
-/// enqueue meet.
+/// Row 19: with an open mailbox before the first poll, no grant is missed, whatever the order of release and enqueue.
 pub async fn no_grant_is_missed(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     for round in 0..100 {
@@ -25,7 +24,7 @@ pub async fn no_grant_is_missed(fixture: &Fixture) {
     assert_eq!(fixture.letters_so_far(&b).await, [], "no message but those of grants");
 }
 
-/// A message goes to its session alone, also where several share a handle.
+/// A notification goes to its session only, even if sessions share a store handle.
 pub async fn sessions_of_one_handle_have_two_mailboxes(fixture: &Fixture) {
     let a = fixture.client().await;
     let b = fixture.neighbour(&a).await;
@@ -40,8 +39,8 @@ pub async fn sessions_of_one_handle_have_two_mailboxes(fixture: &Fixture) {
     assert_eq!(fixture.letters_so_far(&b).await, []);
 }
 
-/// A mailbox that is closed and opened again gets what comes then, however soon that is: the end of the one is not taken for
-/// that of the other.
+/// A mailbox that is closed and reopened at once gets new notifications: the end of the first does not close the
+/// second.
 pub async fn a_mailbox_that_is_opened_again_at_once_gets_grants(fixture: &Fixture) {
     let a = fixture.client().await;
     for _ in 0..8 {
@@ -55,8 +54,8 @@ pub async fn a_mailbox_that_is_opened_again_at_once_gets_grants(fixture: &Fixtur
     }
 }
 
-/// Once a mailbox is closed nothing is delivered to it; the grant itself is none the worse, and is found
-/// by a look. Others of the same handle keep theirs.
+/// A closed mailbox receives nothing. The grant still stands, and a poll finds it. Other mailboxes of the handle are
+/// unaffected.
 pub async fn a_closed_mailbox_gets_nothing(fixture: &Fixture) {
     let a = fixture.client().await;
     let [b, c] = [fixture.neighbour(&a).await, fixture.neighbour(&a).await];
@@ -78,6 +77,6 @@ pub async fn a_closed_mailbox_gets_nothing(fixture: &Fixture) {
         .open_mailbox(b.place(), b.session, b.inbox.clone(), crate::conformance::client::CALL_TIMEOUT)
         .await;
     opened.unwrap_or_else(|fault| panic!("the mailbox cannot be opened again: {fault}"));
-    // It works when it is opened again. What was sent meanwhile may come late then: a message is a hint.
+    // A reopened mailbox works. Earlier notifications may arrive late: they are hints.
     fixture.letters_so_far(&b).await;
 }

@@ -1,4 +1,4 @@
-//! The cases: each plays one fixture, and says which rows of docs/failure-modes.md it answers.
+//! The cases. Each runs on one fixture, and names the rows of docs/failure-modes.md that it covers.
 
 mod agreement;
 mod calls;

@@ -4,8 +4,8 @@ use crate::conformance::client::LONG;
 use crate::conformance::fixture::{Fixture, name};
 use leasehold_core::{Fate, Lock, LockName};
 
-/// Row 42: whatever is in a name stands for itself. Two names are two locks, and what matches as a
-/// pattern, a format or an escape matches nothing.
+/// Row 42: every character of a name is literal. Two names are two locks, and no pattern, format or escape is
+/// interpreted.
 pub async fn any_name_is_literal(fixture: &Fixture) {
     let a = fixture.client().await;
     let unique = format!("{:016x}", fixture.random.bits());

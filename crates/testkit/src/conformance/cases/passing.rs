@@ -1,12 +1,12 @@
-//! What becomes of a lock that is released: a grant, another turn, or a chance for strangers.
+//! Release actions: grant to the next waiter, acquire again, or leave free for others.
 
 use crate::conformance::client::{LONG, granted, millis, taken};
 use crate::conformance::fixture::Fixture;
 use leasehold_core::{Acquired, Ended, Fate, Pass, Released};
 use std::time::Duration;
 
-/// Rows 24 and 44: a release sends one message, to the first in the queue, with the nonce of his last look
-/// and the token of his hold; the others sleep on.
+/// Rows 24 and 44: a release sends one notification, to the first waiter, with the nonce of its last poll and the
+/// token of its hold.
 pub async fn a_grant_wakes_one_and_nobody_else(fixture: &Fixture) {
     let [a, b, c, d] = fixture.clients().await;
     let held = a.take(LONG).await;
@@ -24,7 +24,7 @@ pub async fn a_grant_wakes_one_and_nobody_else(fixture: &Fixture) {
     }
 }
 
-/// A grant lasts as long as its waiter asked for, counted from the grant.
+/// A grant lasts for the lease that its waiter requested, counted from the grant.
 pub async fn a_grant_lasts_as_long_as_was_asked_for(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     let held = a.take(LONG).await;
@@ -38,7 +38,7 @@ pub async fn a_grant_lasts_as_long_as_was_asked_for(fixture: &Fixture) {
     assert_eq!(b.fate(&claim).await, Fate::Held);
 }
 
-/// A release that queues again in the same step stands behind those who wait.
+/// A release that queues again in the same step is behind the current waiters.
 pub async fn a_release_queues_again_behind_the_others(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     let held = a.take(LONG).await;
@@ -55,7 +55,7 @@ pub async fn a_release_queues_again_behind_the_others(fixture: &Fixture) {
     assert_eq!(a.fate(&next).await, Fate::Held);
 }
 
-/// Where nobody else waits, the same release has the lock again at once, by a new hold and a new token.
+/// Without other waiters, the same release acquires at once, with a new hold and token.
 pub async fn a_release_with_nobody_waiting_acquires_at_once(fixture: &Fixture) {
     let a = fixture.client().await;
     let claim = a.claim();
@@ -69,8 +69,7 @@ pub async fn a_release_with_nobody_waiting_acquires_at_once(fixture: &Fixture) {
     assert_eq!(a.fate(&next).await, Fate::Held);
 }
 
-/// Row 2: a release that acquires again, sent again, is one release and one acquire; also where it comes
-/// so late that the new hold is over.
+/// Row 2: a resent release that acquires again is the same operation, even if it comes after the new hold has ended.
 pub async fn a_resent_release_that_acquires_is_one(fixture: &Fixture) {
     for pass in [Pass::Grant, Pass::Free] {
         let a = fixture.client().await.at(&fixture.another_lock());
@@ -92,8 +91,8 @@ pub async fn a_resent_release_that_acquires_is_one(fixture: &Fixture) {
     }
 }
 
-/// Where strangers share the lock, a release can leave it free: the queue stays as it is, nobody is
-/// woken, and the next look of anybody gives it to the first.
+/// A release can leave the lock free for clients of other libraries. The queue stays, no waiter is notified, and the
+/// next poll by any waiter grants to the first.
 pub async fn a_lock_left_free_keeps_its_queue(fixture: &Fixture) {
     let [a, b, c] = fixture.clients().await;
     let held = a.take(LONG).await;

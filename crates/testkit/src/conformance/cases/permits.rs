@@ -1,4 +1,4 @@
-//! The Semaphore: so many permits, held side by side, each hold with an end of its own.
+//! The Semaphore: permits held concurrently, each hold with its own expiry.
 
 use super::sessions::{keeps, lapses};
 use crate::conformance::client::{LONG, TestClient, granted};
@@ -20,7 +20,7 @@ fn of_two(count: u32) -> Portion {
     Portion::Permits { count, of: 2 }
 }
 
-/// Holds stand side by side as long as there are permits for them, each with a token of its own; all of them are told.
+/// Holds coexist while permits remain, each with its own token. All are reported.
 pub async fn permits_add_up_to_their_number(fixture: &Fixture) {
     let [a, b, c] = fixture.clients().await;
     let three = a.claim();
@@ -44,7 +44,7 @@ pub async fn permits_add_up_to_their_number(fixture: &Fixture) {
     assert_eq!(a.fate(&three).await, Fate::Held);
 }
 
-/// Rows 1 and 2: an acquire or a release that comes twice takes, or gives back, its permits once.
+/// Rows 1 and 2: a resent acquire or release counts once.
 pub async fn resent_permits_count_once(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     let claim = a.claim();
@@ -61,7 +61,7 @@ pub async fn resent_permits_count_once(fixture: &Fixture) {
     assert_eq!(b.fate(&other).await, Fate::Held);
 }
 
-/// Nobody is passed by one who came later and wants less, whether that one queues or tries.
+/// No later request overtakes a waiter because it needs fewer permits, queued or not.
 pub async fn who_wants_less_passes_nobody(fixture: &Fixture) {
     let [a, b, c] = fixture.clients().await;
     let held = a.take_part(of_five(3)).await;
@@ -77,7 +77,7 @@ pub async fn who_wants_less_passes_nobody(fixture: &Fixture) {
     assert_eq!(c.fate(&little).await, Fate::Held, "there was room for both");
 }
 
-/// One release lets in as many as there is room for, in their order; each is told, and nobody else is.
+/// One release grants to as many waiters as fit, in order. Only those are notified.
 pub async fn a_release_lets_in_as_many_as_fit(fixture: &Fixture) {
     let [a, b, c, d, last] = fixture.clients().await;
     let held = a.take_part(of_five(5)).await;
@@ -106,7 +106,7 @@ pub async fn a_release_lets_in_as_many_as_fit(fixture: &Fixture) {
     }
 }
 
-/// Those who wait in one process have a place each, and are let in together.
+/// Waiters of one process have separate queue entries, and are granted together.
 pub async fn each_hold_of_a_process_has_its_place(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     let held = a.take_part(of_two(2)).await;
@@ -134,7 +134,7 @@ pub async fn each_part_ends_by_itself(fixture: &Fixture) {
     assert_eq!(b.fate(&long).await, Fate::Held);
 }
 
-/// Rows 16 and 27: a release that comes after the expiry adds no permit, whoever has them by then.
+/// Rows 16 and 27: a release after the expiry adds no permit.
 pub async fn a_release_after_the_expiry_adds_no_permit(fixture: &Fixture) {
     let [a, b, c] = fixture.clients().await;
     let late = a.claim();
@@ -149,7 +149,7 @@ pub async fn a_release_after_the_expiry_adds_no_permit(fixture: &Fixture) {
     assert_eq!((b.fate(&one).await, c.fate(&other).await), (Fate::Held, Fate::Held));
 }
 
-/// Rows 23 and 27: the permits of a dead process come back to who waits and asks about it, however long its lease.
+/// Rows 23 and 27: permits of a lapsed session are granted to the waiter that checks it, whatever the lease.
 pub async fn permits_of_the_dead_come_back(fixture: &Fixture) {
     let [a, b, c] = fixture.clients().await;
     if !lapses(&a) {
@@ -169,7 +169,7 @@ pub async fn permits_of_the_dead_come_back(fixture: &Fixture) {
     assert_eq!(a.acquire(&a.ask_part(&lost, of_two(1))).await, Acquired::Spent(Ended::Evicted));
 }
 
-/// Row 23: somebody who wants no permit finds the dead, too: what they had is given to who waits.
+/// Row 23: a client that wants no permit also evicts lapsed holders, and their permits are granted to waiters.
 pub async fn a_dead_sharer_is_evicted_by_whoever_asks(fixture: &Fixture) {
     let [a, b, c, watch] = fixture.clients().await;
     if !lapses(&a) {
@@ -191,7 +191,8 @@ pub async fn a_dead_sharer_is_evicted_by_whoever_asks(fixture: &Fixture) {
     assert_eq!(watch.inspect_in_full().await.audit.len(), 2, "each of its holds is written down");
 }
 
-/// Row 23: who is next is told of all for whom he waits, and of each whether it lives; who is behind, of the one before.
+/// Row 23: the first waiter watches all holders and learns whether each is alive; a later one watches its
+/// predecessor.
 pub async fn who_is_next_watches_all_who_share(fixture: &Fixture) {
     let [a, b, c, d] = fixture.clients().await;
     if !keeps(&a) {
@@ -218,7 +219,7 @@ pub async fn who_is_next_watches_all_who_share(fixture: &Fixture) {
     assert_eq!(standing.others, []);
 }
 
-/// More than there are can never be had, nor nothing at all: that is told at once, and nobody waits for it.
+/// More permits than exist, and zero permits, are refused at once.
 pub async fn what_can_never_be_had_is_refused(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     a.take_part(of_five(5)).await;
@@ -235,7 +236,7 @@ pub async fn what_can_never_be_had_is_refused(fixture: &Fixture) {
     assert_eq!(a.inspect().await.waiting, 0);
 }
 
-/// Who comes first says how many there are, and nobody who says otherwise changes that.
+/// The first acquire sets the number of permits. A later one with another number does not change it.
 pub async fn the_first_who_comes_says_how_many_there_are(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     a.take_part(of_two(1)).await;
@@ -244,13 +245,14 @@ pub async fn the_first_who_comes_says_how_many_there_are(fixture: &Fixture) {
     assert_eq!(a.inspect().await.limit, Some(2));
 }
 
-/// A number that was seen may be changed: more let in who waits, fewer take from nobody. Who saw another one changes nothing.
+/// A resize that has seen the current number succeeds: more permits are granted to waiters, fewer take none away.
+/// Otherwise it changes nothing.
 pub async fn a_resize_lets_in_and_takes_from_nobody(fixture: &Fixture) {
     let [a, b, c, person] = fixture.clients().await;
     assert_eq!(person.resize(Some(3), 4).await, Resized::Changed { limit: None });
     assert_eq!(person.resize(None, 2).await, Resized::Done);
     assert_eq!(person.inspect().await.limit, Some(2));
-    // What who asks says counts no more.
+    // The number in an acquire no longer counts.
     let held = a.take_part(of_five(2)).await;
     let (claim, nonce) = b.enqueue_part(of_five(2)).await;
     let (last, _) = c.enqueue_part(of_five(1)).await;
@@ -270,7 +272,7 @@ pub async fn a_resize_lets_in_and_takes_from_nobody(fixture: &Fixture) {
     assert_eq!(c.fate(&last).await, Fate::Held);
 }
 
-/// Who waits for more than there are any more is not in the way of the others, and is told when he looks.
+/// A waiter for more permits than still exist does not block others, and is refused at its next poll.
 pub async fn who_wants_too_much_by_now_stands_in_nobodys_way(fixture: &Fixture) {
     let [a, b, c, person] = fixture.clients().await;
     let held = a.take_part(of_five(3)).await;
@@ -285,7 +287,7 @@ pub async fn who_wants_too_much_by_now_stands_in_nobodys_way(fixture: &Fixture) 
     assert_eq!(person.inspect().await.waiting, 0);
 }
 
-/// By force one of several is ended, by its token: he alone is told, and who waits comes in.
+/// A forced release ends one hold by its token. Only its holder is notified, and a waiter is granted.
 pub async fn a_forced_release_ends_one_of_several(fixture: &Fixture) {
     let [a, b, c, person] = fixture.clients().await;
     if !keeps(&a) {
@@ -307,7 +309,7 @@ pub async fn a_forced_release_ends_one_of_several(fixture: &Fixture) {
     assert_eq!(person.inspect().await.sharers.len(), 2);
 }
 
-/// The sum of the permits that are held is never more than there are, whoever comes and goes at once.
+/// The permits held never exceed their number under concurrent use.
 pub async fn never_are_more_permits_held_than_there_are(fixture: &Fixture) {
     let inside = Arc::new(AtomicU32::new(0));
     let workers = fixture.clients::<6>().await.map(|client| tokio::spawn(take_turns(client, inside.clone())));

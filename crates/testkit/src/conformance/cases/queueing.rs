@@ -1,11 +1,11 @@
-//! The queue: first come, first served, one place a session, the dead skipped.
+//! The queue: first come, first served, one entry for each session, lapsed entries skipped.
 
 use crate::conformance::client::{LONG, TestClient};
 use crate::conformance::fixture::Fixture;
 use leasehold_core::{Acquired, Fate};
 use std::time::Duration;
 
-/// The lock goes round in the order of the first enqueues, and each is told its place.
+/// Grants follow the order of enqueueing, and each waiter learns its position.
 pub async fn the_queue_is_first_come_first_served(fixture: &Fixture) {
     let a = fixture.client().await;
     let mut held = a.take(LONG).await;
@@ -29,7 +29,7 @@ pub async fn the_queue_is_first_come_first_served(fixture: &Fixture) {
     assert_eq!(holder.inspect().await.waiting, 0);
 }
 
-/// Whoever looks again keeps the place, and keeps it for longer.
+/// A poll keeps the queue entry, and refreshes it.
 pub async fn a_look_keeps_the_place(fixture: &Fixture) {
     let [a, b, c] = fixture.clients().await;
     let held = a.take(LONG).await;
@@ -45,8 +45,7 @@ pub async fn a_look_keeps_the_place(fixture: &Fixture) {
     assert_eq!(b.fate(&claim).await, Fate::Held);
 }
 
-/// A session has one place. Asking for another hold takes the place over, and the hold before it is not
-/// granted any more.
+/// A session has one queue entry. Another hold of the session takes it over, and the former is no longer granted.
 pub async fn a_session_has_one_place(fixture: &Fixture) {
     let [a, b, c] = fixture.clients().await;
     let held = a.take(LONG).await;
@@ -61,7 +60,7 @@ pub async fn a_session_has_one_place(fixture: &Fixture) {
     assert_eq!(b.fate(&new).await, Fate::Held);
 }
 
-/// Who waits holds his place in a queue of his own for every lock.
+/// Each lock has its own queue.
 pub async fn the_queues_of_two_locks_are_two(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     let other = fixture.another_lock();
@@ -74,8 +73,7 @@ pub async fn the_queues_of_two_locks_are_two(fixture: &Fixture) {
     assert_eq!(a.fate(&here).await, Fate::Held);
 }
 
-/// A try does not barge: where somebody waits, a free lock goes to him, and the one who tried is the one
-/// who finds it out.
+/// An attempt does not barge: a free lock with waiters is granted to the first waiter, which the attempt triggers.
 pub async fn a_try_does_not_barge(fixture: &Fixture) {
     let [a, b, c] = fixture.clients().await;
     a.take(fixture.short()).await;
@@ -117,7 +115,7 @@ pub async fn a_deleted_key_goes_to_the_first_who_waits(fixture: &Fixture) {
     assert_eq!(b.fate(&first).await, Fate::Held);
 }
 
-/// Row 23: fifty dead waiters cost one operation.
+/// Row 23: one operation skips fifty expired entries.
 pub async fn the_dead_are_skipped(fixture: &Fixture) {
     let [a, live] = fixture.clients().await;
     let held = a.take(LONG).await;
@@ -134,8 +132,7 @@ pub async fn the_dead_are_skipped(fixture: &Fixture) {
     assert_eq!(live.fate(&claim).await, Fate::Held);
 }
 
-/// Row 23: however many dead there are, an operation skips 64 of them at most, and a few looks reach the
-/// living.
+/// Row 23: one operation skips at most 64 expired entries, and a few polls reach the live ones.
 pub async fn many_dead_are_skipped_a_few_at_a_time(fixture: &Fixture) {
     let [a, live] = fixture.clients().await;
     let held = a.take(LONG).await;
@@ -161,7 +158,7 @@ pub async fn many_dead_are_skipped_a_few_at_a_time(fixture: &Fixture) {
     }
 }
 
-/// Row 23, entries leak: whoever left is in nobody's way, however many left.
+/// Row 23: entries that were withdrawn never block the queue, however many.
 pub async fn those_who_left_are_not_in_the_way(fixture: &Fixture) {
     let [a, first, last] = fixture.clients().await;
     let held = a.take(LONG).await;

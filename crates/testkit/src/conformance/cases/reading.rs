@@ -1,4 +1,4 @@
-//! The RwLock: readers share it, a writer is alone, and who reads upgradably may become the writer.
+//! The RwLock: readers share it, a writer is alone, and an upgradable reader may become the writer.
 
 use super::sessions::lapses;
 use crate::conformance::client::{LONG, TestClient, granted};
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use Portion::{Read, Upgradable, Upgrade, Write};
 
-/// Readers stand side by side, a writer beside nobody; who reads upgradably beside readers, and not beside his like.
+/// Readers coexist; a writer is alone; one upgradable reader coexists with readers.
 pub async fn readers_share_and_a_writer_is_alone(fixture: &Fixture) {
     let [a, b, c] = fixture.clients().await;
     let read = a.take_part(Read).await;
@@ -33,7 +33,7 @@ pub async fn readers_share_and_a_writer_is_alone(fixture: &Fixture) {
     }
 }
 
-/// Readers who came after a writer do not pass him, and those who wait behind him are let in together.
+/// A reader does not overtake a waiting writer. Readers behind it are granted together.
 pub async fn readers_pass_no_writer_who_waits(fixture: &Fixture) {
     let [a, b, c, d] = fixture.clients().await;
     let reading = a.take_part(Read).await;
@@ -53,7 +53,7 @@ pub async fn readers_pass_no_writer_who_waits(fixture: &Fixture) {
     }
 }
 
-/// An owner who reads already reads again past a writer who waits, since that one waits for him.
+/// An owner that reads already reads again past a waiting writer, which waits for that owner.
 pub async fn an_owner_who_reads_passes_a_writer_who_waits(fixture: &Fixture) {
     let [a, b, c] = fixture.clients().await;
     let outer = a.take_part(Read).await;
@@ -68,8 +68,8 @@ pub async fn an_owner_who_reads_passes_a_writer_who_waits(fixture: &Fixture) {
     assert_eq!(b.message().await.nonce, nonce);
 }
 
-/// Row 28: who has read cannot write, and cannot upgrade what was not read upgradably: that would never end, and is told
-/// at once, also to who does not queue.
+/// Row 28: a reader cannot write, and only an upgradable reader can upgrade. Otherwise the request would never end;
+/// it is refused at once, queued or not.
 pub async fn an_upgrade_that_would_never_end_is_refused(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     let read = a.take_part(Read).await;
@@ -95,7 +95,7 @@ pub async fn an_upgrade_that_would_never_end_is_refused(fixture: &Fixture) {
     assert_eq!(b.refused(&b.look_part(&b.claim(), Upgrade)).await, Refused::NothingToUpgrade);
 }
 
-/// Who upgrades waits for the readers who are there, before all who wait; and what he has read stays his.
+/// An upgrade waits for current readers, ahead of all other waiters, and keeps its read.
 pub async fn an_upgrade_goes_before_all_who_wait(fixture: &Fixture) {
     let [a, b, c, d] = fixture.clients().await;
     let upgradable = a.take_part(Upgradable).await;
@@ -120,7 +120,7 @@ pub async fn an_upgrade_goes_before_all_who_wait(fixture: &Fixture) {
     assert_eq!(fixture.letters_so_far(&d).await, []);
 }
 
-/// Who tries to upgrade need not queue to go before those who wait.
+/// An attempt to upgrade goes ahead of waiters without queueing.
 pub async fn a_try_to_upgrade_passes_those_who_wait(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     let upgradable = a.take_part(Upgradable).await;
@@ -131,8 +131,7 @@ pub async fn a_try_to_upgrade_passes_those_who_wait(fixture: &Fixture) {
     assert_eq!(b.fate(&writing).await, Fate::Queued);
 }
 
-/// A writer who reads before he gives the write back lets no other writer in between, and readers come in as soon as he
-/// only reads.
+/// A downgrade admits no other writer in between, and admits readers at once.
 pub async fn a_downgrade_lets_no_writer_in_between(fixture: &Fixture) {
     let [a, b, c] = fixture.clients().await;
     let writing = a.take_part(Write).await;
@@ -151,7 +150,7 @@ pub async fn a_downgrade_lets_no_writer_in_between(fixture: &Fixture) {
     assert_eq!(c.message().await.nonce, writes);
 }
 
-/// Row 26: a reader who lives keeps no other one alive, nor does one who is dead end him.
+/// Row 26: a live reader does not extend another's hold, and a lapsed one does not end it.
 pub async fn a_live_reader_keeps_no_dead_one_alive(fixture: &Fixture) {
     let [a, b, c] = fixture.clients().await;
     let (brief, long) = (a.claim(), b.claim());
@@ -181,7 +180,7 @@ pub async fn a_late_release_of_a_read_ends_no_write(fixture: &Fixture) {
     a.taken(&a.ask_part(&a.claim(), Read)).await;
 }
 
-/// Row 23: a writer who waits finds out which of the readers is dead, and comes in once no other one reads.
+/// Row 23: a waiting writer finds which readers have lapsed, and is granted once no other reads.
 pub async fn a_dead_reader_keeps_no_writer_waiting(fixture: &Fixture) {
     let [a, b, c] = fixture.clients().await;
     if !lapses(&a) {
@@ -202,7 +201,7 @@ pub async fn a_dead_reader_keeps_no_writer_waiting(fixture: &Fixture) {
     assert_eq!(c.fate(&writing).await, Fate::Held);
 }
 
-/// Row 23: one who died while he waited to upgrade holds nobody up, neither by what he reads nor by his place.
+/// Row 23: a lapsed session that waited for an upgrade blocks no waiter, neither by its read nor by its queue entry.
 pub async fn a_dead_upgrade_holds_nobody_up(fixture: &Fixture) {
     let [a, b, c] = fixture.clients().await;
     if !lapses(&a) {
@@ -222,7 +221,7 @@ pub async fn a_dead_upgrade_holds_nobody_up(fixture: &Fixture) {
     assert_eq!((b.fate(&reading).await, c.fate(&behind).await), (Fate::Held, Fate::Held));
 }
 
-/// A claim that does not say whose it is has no meaning.
+/// A claim without an owner is refused.
 pub async fn a_reader_without_an_owner_is_refused(fixture: &Fixture) {
     let a = fixture.client().await;
     let nobody = leasehold_core::Claim::new(a.claim().hold);
@@ -232,7 +231,7 @@ pub async fn a_reader_without_an_owner_is_refused(fixture: &Fixture) {
     }
 }
 
-/// Whoever comes and goes at once, nobody is beside a writer.
+/// No hold coexists with a writer under concurrent use.
 pub async fn nobody_is_ever_beside_a_writer(fixture: &Fixture) {
     let inside = Arc::new((AtomicU32::new(0), AtomicU32::new(0)));
     let workers = fixture.clients::<5>().await;

@@ -4,7 +4,7 @@ use crate::conformance::client::LONG;
 use crate::conformance::fixture::Fixture;
 use leasehold_core::{Acquired, Ended, Fate};
 
-/// A release frees the lock for the next who asks.
+/// A release makes the lock available to the next acquire.
 pub async fn a_release_frees(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     let claim = a.take(LONG).await;
@@ -14,7 +14,7 @@ pub async fn a_release_frees(fixture: &Fixture) {
     b.take(LONG).await;
 }
 
-/// Rows 16 and 17: a release by another hold changes nothing, and tells who has the lock.
+/// Rows 16 and 17: a release by another hold changes nothing, and reports the holder.
 pub async fn a_release_by_another_hold_changes_nothing(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     let claim = a.take(LONG).await;
@@ -26,8 +26,7 @@ pub async fn a_release_by_another_hold_changes_nothing(fixture: &Fixture) {
     assert_eq!(a.fate(&claim).await, Fate::Held);
 }
 
-/// Rows 2, 5 and 6: a release that is sent again is told that the hold is released already, also when
-/// somebody else has the lock by then, and takes nothing from him.
+/// Rows 2, 5 and 6: a resent release reports that the hold was released, and leaves a later holder alone.
 pub async fn a_resent_release_says_released(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     let claim = a.take(LONG).await;
@@ -38,7 +37,7 @@ pub async fn a_resent_release_says_released(fixture: &Fixture) {
     assert_eq!(b.fate(&other).await, Fate::Held);
 }
 
-/// Rows 1 and 2: an acquire that arrives after its hold was released gives nothing, whoever has the lock.
+/// Rows 1 and 2: an acquire that arrives after the release of its hold grants nothing.
 pub async fn a_spent_hold_cannot_be_acquired_again(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     let claim = a.take(LONG).await;
@@ -65,7 +64,7 @@ pub async fn a_late_release_leaves_the_successor_alone(fixture: &Fixture) {
     assert!(b.remaining_ms().await > 60_000, "its lease is untouched");
 }
 
-/// Rows 4 and 6: whoever gives up while he waits leaves the queue, and is not granted.
+/// Rows 4 and 6: a waiter that gives up leaves the queue, and is not granted.
 pub async fn a_release_leaves_the_queue(fixture: &Fixture) {
     let [a, b, c] = fixture.clients().await;
     let held = a.take(LONG).await;
@@ -79,7 +78,7 @@ pub async fn a_release_leaves_the_queue(fixture: &Fixture) {
     assert_eq!(fixture.letters_so_far(&b).await, []);
 }
 
-/// Row 4: a grant that nobody waits for any more goes on to the next.
+/// Row 4: a grant that its waiter gives up goes to the next waiter.
 pub async fn a_grant_that_is_given_up_goes_on(fixture: &Fixture) {
     let [a, b, c] = fixture.clients().await;
     let held = a.take(LONG).await;

@@ -1,4 +1,4 @@
-//! Fencing tokens that are reserved for a hold which its process hands on, and what its holder is told of others.
+//! Fencing tokens reserved for local hand-off, and notifications of waiters to the holder.
 
 use super::sessions::{keeps, lapses, take};
 use crate::conformance::client::{LONG, TestClient, millis};
@@ -9,9 +9,9 @@ use leasehold_core::{
 };
 use std::time::Duration;
 
-/// A block, without being told of others.
+/// A block, without notifications.
 const QUIETLY: Reserve = Reserve { tokens: BLOCK, tell: false };
-/// The same, and to be told.
+/// A block, with notifications.
 const TELLING: Reserve = Reserve { tokens: BLOCK, tell: true };
 const TICK: Duration = Duration::from_millis(1);
 
@@ -28,7 +28,7 @@ async fn take_after(client: &TestClient, reserved: FencingToken, what: &str) -> 
     claim
 }
 
-/// What a session was told of others so far. Nobody has granted it anything.
+/// The notifications of waiters that a session has received, which has no grants.
 async fn notes_so_far(fixture: &Fixture, to: &TestClient) -> Vec<FencingToken> {
     assert_eq!(fixture.letters_so_far(to).await, []);
     to.inbox.take_wanted()
@@ -39,8 +39,8 @@ async fn try_in_vain(client: &TestClient) {
     client.taken(&client.ask(&client.claim(), LONG)).await;
 }
 
-/// Each token of a block is greater than the hold's own, and than all of the blocks before; there are as many as were asked
-/// for, or fewer. The hold keeps the token that it was given.
+/// Each token of a block is greater than the hold's, and than those of earlier blocks. A block has at most the
+/// requested number. The hold keeps its token.
 pub async fn blocks_of_tokens_follow_one_another(fixture: &Fixture) {
     let a = fixture.client().await;
     let (held, fence) = take(&a).await;
@@ -57,7 +57,7 @@ pub async fn blocks_of_tokens_follow_one_another(fixture: &Fixture) {
     assert_eq!((again.fence, a.fate(&held).await), (fence, Fate::Held));
 }
 
-/// Once the clock has passed the last of the tokens before, there are as many as were asked for.
+/// A block is complete once the clock has passed the tokens before it.
 pub async fn a_block_is_whole_when_its_time_has_come(fixture: &Fixture) {
     let a = fixture.client().await;
     let (held, _) = take(&a).await;
@@ -68,7 +68,7 @@ pub async fn a_block_is_whole_when_its_time_has_come(fixture: &Fixture) {
     }
 }
 
-/// Row 31: whoever is given the lock has a greater token than any that was reserved, however the hold has ended.
+/// Row 31: a later hold has a greater token than any reserved one, however the hold has ended.
 pub async fn tokens_grow_over_what_is_reserved(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     let held = a.take(LONG).await;
@@ -102,7 +102,7 @@ pub async fn tokens_grow_over_what_is_reserved(fixture: &Fixture) {
     }
 }
 
-/// Row 31, where the lock was taken from its holder.
+/// Row 31, after a forced release.
 pub async fn tokens_grow_over_what_was_reserved_for_who_was_robbed(fixture: &Fixture) {
     let [a, b, dead] = fixture.clients().await;
     if !keeps(&a) {
@@ -129,8 +129,8 @@ pub async fn tokens_grow_over_what_was_reserved_for_who_was_robbed(fixture: &Fix
     take_after(&b, last, "an eviction").await;
 }
 
-/// Row 7: nothing is reserved for a hold that was released, lost to its lease, or never was, nor for who waits; and nobody
-/// else is told of others for it.
+/// Row 7: a hold that was released, has expired or never existed, and a waiter, reserve nothing, and no other client
+/// is notified for them.
 pub async fn nothing_is_reserved_but_for_the_holder(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     let expired = a.claim();
@@ -154,7 +154,7 @@ pub async fn an_extend_that_reserves_only_raises(fixture: &Fixture) {
     let a = fixture.client().await;
     let held = a.take(LONG).await;
     let raised = a.extend_and(&held, LONG * 3, Some(QUIETLY)).await;
-    // Where there is no queue nobody of the same process waits, either: it is an extend.
+    // Without a queue, no waiter of the same process exists either: it is a plain extend.
     let reserved = matches!(raised, Extended::Reserved { .. }) || !a.store.has_queue();
     assert!(reserved && raised != Extended::NotHeld, "{raised:?}");
     assert!(a.remaining_ms().await > millis(LONG * 3) - 60_000);
@@ -162,7 +162,7 @@ pub async fn an_extend_that_reserves_only_raises(fixture: &Fixture) {
     assert!(a.remaining_ms().await > millis(LONG * 3) - 120_000);
 }
 
-/// Of a value of one's own the record says whose hold it is.
+/// With a custom value, the record identifies the hold.
 pub async fn an_equal_value_reserves_nothing(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     let (own, equal) = (a.claim_with("own"), b.claim_with("own"));
@@ -174,7 +174,7 @@ pub async fn an_equal_value_reserves_nothing(fixture: &Fixture) {
     assert_eq!(a.wanted().await, fence);
 }
 
-/// Whoever has tokens reserved learns whether others are in the queue.
+/// A reservation reports whether others are in the queue.
 pub async fn who_reserves_learns_whether_others_wait(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     let held = a.take(LONG).await;
@@ -186,8 +186,8 @@ pub async fn who_reserves_learns_whether_others_wait(fixture: &Fixture) {
     assert!(!a.reserve(&held, QUIETLY).await.1, "it has left the queue");
 }
 
-/// A holder who wants to be told is told of each question of another session, by the token that he was given, whether the
-/// other waits or not; and of none of his own.
+/// A holder with notifications is notified of each request of another session, queued or not, with its own token; and
+/// of none of its own.
 pub async fn a_holder_is_told_of_others_who_ask(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     let (held, fence) = take(&a).await;
@@ -202,7 +202,7 @@ pub async fn a_holder_is_told_of_others_who_ask(fixture: &Fixture) {
     try_in_vain(&b).await;
     let (waiting, _) = b.enqueue().await;
     b.enqueue_as(&waiting, LONG).await;
-    // Who has wanted to be told once wants it for as long as he has the hold.
+    // Notifications last as long as the hold.
     a.reserve(&held, QUIETLY).await;
     let next = b.ask(&b.claim(), LONG);
     b.release_and(&waiting, Pass::Grant, Some(next)).await;
@@ -213,7 +213,7 @@ pub async fn a_holder_is_told_of_others_who_ask(fixture: &Fixture) {
     assert_eq!(notes_so_far(fixture, &b).await, []);
 }
 
-/// Nobody is told for a hold that did not want it: the next one of the same session, or another's.
+/// A hold without notifications causes none, whether of the same session or of another.
 pub async fn a_holder_is_told_for_one_hold(fixture: &Fixture) {
     let [a, b, c] = fixture.clients().await;
     let held = a.take(LONG).await;
@@ -233,7 +233,7 @@ pub async fn a_holder_is_told_for_one_hold(fixture: &Fixture) {
     }
 }
 
-/// The same where nobody has released it: its lease is over, or a client of another library has the lock.
+/// The same for a hold that has expired, or was replaced by a foreign one.
 pub async fn who_has_lost_his_hold_is_told_no_more(fixture: &Fixture) {
     let [a, b, c] = fixture.clients().await;
     let brief = a.claim();

@@ -1,4 +1,4 @@
-//! A lock that is left taken by nobody, until a time is over.
+//! A lock that is left taken without a holder for a time.
 
 use crate::conformance::client::{LONG, TestClient, millis};
 use crate::conformance::fixture::Fixture;
@@ -21,7 +21,7 @@ async fn take(client: &TestClient) -> (Claim, FencingToken) {
     (claim, fence)
 }
 
-/// Nobody is given a lock that rests: not who waits, nor who comes; and whoever looks is told that it rests, and for how long.
+/// A resting lock is granted to no client, waiting or new. An inspection reports the rest and its duration.
 pub async fn a_lock_that_rests_is_nobodys(fixture: &Fixture) {
     let [a, b, c] = fixture.clients().await;
     let (held, fence) = take(&a).await;
@@ -40,7 +40,7 @@ pub async fn a_lock_that_rests_is_nobodys(fixture: &Fixture) {
     assert_eq!(a.fate(&held).await, Fate::Ended(Ended::Released));
 }
 
-/// Row 5: sent twice it is sent once, and a second one is told so.
+/// Row 5: a resent rest is the same operation, and is reported as released.
 pub async fn a_resent_rest_says_released(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     let (held, _) = take(&a).await;
@@ -52,7 +52,7 @@ pub async fn a_resent_rest_says_released(fixture: &Fixture) {
     assert!(left <= millis(REST) && left > millis(REST) - 60_000, "{left}");
 }
 
-/// What is sent about the hold that was ended neither lengthens the rest nor ends it.
+/// Requests about the ended hold neither extend nor end the rest.
 pub async fn a_rest_is_beyond_the_hold_before(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     let (held, _) = take(&a).await;
@@ -76,7 +76,7 @@ pub async fn a_rest_whose_time_is_over_is_a_release(fixture: &Fixture) {
     assert_eq!(b.fate(&claim).await, Fate::Held);
 }
 
-/// When the rest is over the lock is free for whoever looks first, with a greater token.
+/// After the rest the lock is free for the first poll, with a greater token.
 pub async fn a_rest_ends_by_itself(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     let (held, first) = take(&a).await;
@@ -87,7 +87,7 @@ pub async fn a_rest_ends_by_itself(fixture: &Fixture) {
     assert_eq!(a.fate(&held).await, Fate::Ended(Ended::Released));
 }
 
-/// Row 23: the death of the session that had the lock ends no rest.
+/// Row 23: the lapse of the former holder's session does not end the rest.
 pub async fn a_rest_ends_with_no_session(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     let claim = a.claim();
@@ -128,7 +128,7 @@ pub async fn a_rest_that_acquires_again_waits(fixture: &Fixture) {
     }
 }
 
-/// Nobody but the holder leaves the lock resting.
+/// Only the holder can leave the lock resting.
 pub async fn a_rest_by_another_hold_changes_nothing(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     let (held, _) = take(&a).await;

@@ -1,6 +1,6 @@
-//! Sessions: who is alive, and what becomes of that which the dead have.
+//! Sessions: which are alive, and what happens to the holds of those that have lapsed.
 //!
-//! Where a store knows by itself who is alive, no session lapses by time, and its own tests have to kill somebody.
+//! A store that tracks sessions itself has no lapse by time. Its own tests kill a process.
 
 use crate::conformance::client::{LONG, TestClient};
 use crate::conformance::fixture::{Fixture, not_applicable};
@@ -11,7 +11,7 @@ use leasehold_core::{
 use leasehold_store::SessionKeeping;
 use std::time::Duration;
 
-/// A beat keeps a session alive, and only raises; one that has lapsed stays lapsed, also if it begins once more.
+/// A heartbeat keeps a session alive and never shortens it. A lapsed session stays lapsed, even if it begins again.
 pub async fn a_session_lives_as_long_as_it_beats(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     if !lapses(&a) {
@@ -31,7 +31,7 @@ pub async fn a_session_lives_as_long_as_it_beats(fixture: &Fixture) {
     assert_eq!(b.beat(b.beat_for(LONG)).await, Beaten::Alive, "a beat that asks for less takes nothing away");
 }
 
-/// Who ends in order is gone at once; nobody else is.
+/// An ended session is gone at once, and others are unaffected.
 pub async fn a_session_that_ended_is_over(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     if !keeps(&a) {
@@ -48,7 +48,7 @@ pub async fn a_session_that_ended_is_over(fixture: &Fixture) {
     }
 }
 
-/// Whoever looks finds a session with what it said of itself and the locks that it holds.
+/// A list shows a session with its metadata and held locks.
 pub async fn a_session_is_listed_with_what_it_holds(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     if !keeps(&a) {
@@ -72,8 +72,8 @@ pub async fn a_session_is_listed_with_what_it_holds(fixture: &Fixture) {
     assert_eq!(b.listed(a.session).await.map(|entry| entry.held), Some(vec![elsewhere]));
 }
 
-/// Row 23: the first who waits watches the holder. While he lives, the look says for how long; once he is dead, the same
-/// look has the lock, however long the lease.
+/// Row 23: the first waiter watches the holder. A poll reports how long it lives; once it has lapsed, the same poll
+/// acquires the lock, whatever the lease.
 pub async fn a_look_takes_the_lock_from_the_dead_ahead(fixture: &Fixture) {
     let [a, b, c] = fixture.clients().await;
     if !lapses(&a) {
@@ -99,7 +99,7 @@ pub async fn a_look_takes_the_lock_from_the_dead_ahead(fixture: &Fixture) {
     assert_eq!(c.message().await.nonce, nonce);
 }
 
-/// Row 23: each look ends the one right ahead, and names the next: a row of the dead costs one look each.
+/// Row 23: each poll evicts the predecessor and names the next: a row of lapsed sessions costs one poll each.
 pub async fn a_row_of_the_dead_is_cleared_from_behind(fixture: &Fixture) {
     let [a, live] = fixture.clients().await;
     if !lapses(&a) {
@@ -132,7 +132,8 @@ pub async fn a_row_of_the_dead_is_cleared_from_behind(fixture: &Fixture) {
     assert_eq!(live.fate(&claim).await, Fate::Held);
 }
 
-/// Somebody who does not want the lock finds the dead, too; and the lock goes to the next in order, who is told.
+/// A client that does not want the lock also evicts lapsed holders. The lock is granted to the next waiter, which is
+/// notified.
 pub async fn a_dead_session_is_evicted_by_whoever_asks(fixture: &Fixture) {
     let [a, b, c, watch] = fixture.clients().await;
     if !lapses(&a) {
@@ -152,7 +153,7 @@ pub async fn a_dead_session_is_evicted_by_whoever_asks(fixture: &Fixture) {
     assert_eq!(fixture.letters_so_far(&c).await, []);
 }
 
-/// Row 10: nothing is taken from a session that lives, whoever asks, and however often.
+/// Row 10: holds of a live session are never evicted.
 pub async fn the_living_are_not_evicted(fixture: &Fixture) {
     let [a, b, watch] = fixture.clients().await;
     if !keeps(&a) {
@@ -190,7 +191,7 @@ pub async fn a_hold_without_a_session_is_not_evicted(fixture: &Fixture) {
     }
 }
 
-/// Whoever was evicted learns it from whatever he asks, and spoils nothing.
+/// An evicted holder learns it from any request, and affects no other hold.
 pub async fn an_evicted_hold_is_told_its_fate(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     if !lapses(&a) {
@@ -209,7 +210,7 @@ pub async fn an_evicted_hold_is_told_its_fate(fixture: &Fixture) {
     assert_eq!(b.granted(&b.ask(&claim, LONG)).await.fence, fence, "the successor has it still");
 }
 
-/// Whether the store keeps sessions; says so if it does not.
+/// Whether the store tracks sessions. Reports if it does not.
 pub(super) fn keeps(client: &TestClient) -> bool {
     let keeps = client.store.sessions() != SessionKeeping::Never;
     if !keeps {
@@ -218,7 +219,7 @@ pub(super) fn keeps(client: &TestClient) -> bool {
     keeps
 }
 
-/// Whether the store's sessions lapse by time; says so if they do not.
+/// Whether sessions lapse by time. Reports if they do not.
 pub(super) fn lapses(client: &TestClient) -> bool {
     let lapses = client.store.sessions() == SessionKeeping::ByBeat;
     if !lapses {
@@ -234,12 +235,12 @@ pub(super) async fn take(client: &TestClient) -> (Claim, FencingToken) {
     (claim, granted.fence)
 }
 
-/// A look that asks about the one ahead.
+/// A poll that checks the predecessor.
 fn behind(client: &TestClient, claim: &Claim, ahead: &TestClient) -> Acquire {
     Acquire { ahead: Some(ahead.session), ..client.look(claim, LONG, LONG) }
 }
 
-/// The one ahead, as he is named to who did not ask about him.
+/// The predecessor, as reported to a client that did not ask for it.
 fn unasked(client: &TestClient) -> Ahead {
     Ahead { session: client.session, alive_ms: None }
 }

@@ -1,4 +1,4 @@
-//! What all kinds have in common that several can have side by side.
+//! What all kinds with several holders have in common.
 
 use crate::conformance::client::LONG;
 use crate::conformance::fixture::{Fixture, not_applicable};
@@ -34,7 +34,7 @@ pub async fn a_part_of_another_kind_is_refused(fixture: &Fixture) {
     assert_eq!((seen.sharers, seen.waiting, seen.limit), (Vec::new(), 0, None));
 }
 
-/// At a name at which a lock of another kind stands, one of this kind is refused, either way; what stands there stays.
+/// A name that holds a lock of another kind is refused in both directions, and the stored value stays.
 pub async fn a_name_is_of_one_kind(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     for other in Kind::ALONE.into_iter().chain(Kind::SHARED).filter(|kind| *kind != fixture.lock.kind) {
@@ -60,7 +60,7 @@ pub async fn a_name_is_of_one_kind(fixture: &Fixture) {
     }
 }
 
-/// What several can have is taken together with nothing: such a set is refused, and nothing of it is taken.
+/// A multi-lock acquire refuses a lock with several holders, and acquires nothing.
 pub async fn a_shared_lock_is_in_no_set(fixture: &Fixture) {
     let a = fixture.client().await;
     let alone = Lock { kind: Kind::Mutex, name: fixture.another_lock().name };
@@ -71,8 +71,8 @@ pub async fn a_shared_lock_is_in_no_set(fixture: &Fixture) {
     assert_eq!(a.inspect().await.sharers, []);
 }
 
-/// Rows 2 and 16: an acquire that comes while its hold is there, or after that was released, and one that comes after its
-/// end by the lease, change nothing for others: the last is a new one.
+/// Rows 2 and 16: a repeated acquire during a hold, after its release, or after its expiry does not affect others.
+/// Only the last is a new hold.
 pub async fn holds_side_by_side_are_told_apart(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     let portion = shared(fixture.lock.kind);
@@ -96,7 +96,7 @@ pub async fn holds_side_by_side_are_told_apart(fixture: &Fixture) {
     assert_eq!(b.fate(&first).await, Fate::Held);
 }
 
-/// A part that one owner may have twice.
+/// A mode that one owner may hold twice.
 const fn shared(kind: Kind) -> Portion {
     match kind {
         Kind::RwLock => Portion::Read,

@@ -1,6 +1,6 @@
-//! Several locks in one step: all of them, or none.
+//! Several locks in one step: all or none.
 //!
-//! A store need not know such a step, or not for every kind of lock; then nothing is asked of it here.
+//! A store need not support this, or not for every kind. The case then requests nothing.
 
 use crate::conformance::client::{Granted, LONG, TestClient, granted, millis};
 use crate::conformance::fixture::{Fixture, not_applicable};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// All are had, or none is: what is free stays free where another one is taken, and nobody queues.
+/// All are acquired or none: a free lock stays free if another is taken, and nothing is queued.
 pub async fn all_of_a_set_are_taken_or_none(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     let Some(set) = Set::of(fixture, &a, 3).await else { return };
@@ -37,7 +37,7 @@ pub async fn all_of_a_set_are_taken_or_none(fixture: &Fixture) {
     }
 }
 
-/// Row 2: a set that is asked for again is the same one: by the same tokens, none the longer, and each counts once.
+/// Row 2: a resent request is the same one: same tokens, same expiry, each counted once.
 pub async fn a_set_that_is_asked_for_again_is_one(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     let Some(set) = Set::of(fixture, &a, 3).await else { return };
@@ -57,8 +57,8 @@ pub async fn a_set_that_is_asked_for_again_is_one(fixture: &Fixture) {
     }
 }
 
-/// What the asker has of it already, by an earlier sending, is told as such where the rest cannot be had, and is left as it
-/// is; with the rest it is had as it was.
+/// Locks held by an earlier send are reported as such if the rest is taken, and stay unchanged, also when the rest is
+/// acquired.
 pub async fn what_is_there_of_a_set_is_told(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     let Some(set) = Set::of(fixture, &a, 3).await else { return };
@@ -75,7 +75,7 @@ pub async fn what_is_there_of_a_set_is_told(fixture: &Fixture) {
     assert_eq!(set.client(0).inspect().await.holder.map(|holder| holder.count), Some(1));
 }
 
-/// A lock that the asker has by another hold is in the way, as it would be alone: unless it is one that its owner may enter.
+/// Another hold of the same session blocks the request as it would a single acquire, unless its owner may re-enter.
 pub async fn another_hold_of_the_asker_is_in_the_way_of_a_set(fixture: &Fixture) {
     let a = fixture.client().await;
     let Some(set) = Set::of(fixture, &a, 2).await else { return };
@@ -98,7 +98,7 @@ pub async fn another_hold_of_the_asker_is_in_the_way_of_a_set(fixture: &Fixture)
     assert!(set.client(0).inspect().await.holder.is_none());
 }
 
-/// Rows 1 and 4: a set that was given back, or one lock of which was, is not taken by what comes late.
+/// Rows 1 and 4: after one or all were released, a late request acquires nothing.
 pub async fn a_set_that_was_given_back_is_spent(fixture: &Fixture) {
     let a = fixture.client().await;
     let Some(set) = Set::of(fixture, &a, 2).await else { return };
@@ -115,11 +115,11 @@ pub async fn a_set_that_was_given_back_is_spent(fixture: &Fixture) {
     }
 }
 
-/// Each lock of a set has a fencing token of its own, which grows over those that it had before.
+/// Each lock has its own fencing token, greater than its earlier ones.
 pub async fn each_of_a_set_has_its_own_token(fixture: &Fixture) {
     let a = fixture.client().await;
     let Some(mut set) = Set::of(fixture, &a, 3).await else { return };
-    // The second one is ahead of the others from then on, where the clock stands still.
+    // From then on the second lock's token is ahead, if the clock stands still.
     let mut last = [None; 3];
     for _ in 0..5 {
         let b = a.at(set.lock(1));
@@ -139,7 +139,7 @@ pub async fn each_of_a_set_has_its_own_token(fixture: &Fixture) {
     }
 }
 
-/// Whoever waits for one of them is not passed, though the lock is free, and is granted it as ever.
+/// A waiter is not overtaken though the lock is free, and is granted as usual.
 pub async fn a_set_passes_nobody(fixture: &Fixture) {
     let [a, b, c] = fixture.clients().await;
     let Some(set) = Set::of(fixture, &a, 2).await else { return };
@@ -158,7 +158,7 @@ pub async fn a_set_passes_nobody(fixture: &Fixture) {
     set.had(LONG).await;
 }
 
-/// Each ends by the lease that it was asked for with, and can be extended and released by itself.
+/// Each lock has its own lease, and is extended and released by itself.
 pub async fn each_of_a_set_ends_by_itself(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     let Some(set) = Set::of(fixture, &a, 3).await else { return };
@@ -180,7 +180,7 @@ pub async fn each_of_a_set_ends_by_itself(fixture: &Fixture) {
     }
 }
 
-/// A lock of another kind at one of the names is a clear refusal, and the rest is not taken.
+/// A lock of another kind at one of the names is refused, and the rest is not acquired.
 pub async fn another_kind_of_lock_keeps_a_set_from_all(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     let Some(set) = Set::of(fixture, &a, 2).await else { return };
@@ -198,7 +198,7 @@ pub async fn another_kind_of_lock_keeps_a_set_from_all(fixture: &Fixture) {
     set.had(LONG).await;
 }
 
-/// So is what is no lock of any kind.
+/// So is a value that is no lock.
 pub async fn another_type_of_key_keeps_a_set_from_all(fixture: &Fixture) {
     let a = fixture.client().await;
     let Some(set) = Set::of(fixture, &a, 3).await else { return };
@@ -212,7 +212,7 @@ pub async fn another_type_of_key_keeps_a_set_from_all(fixture: &Fixture) {
     assert!(set.client(1).inspect().await.holder.is_none() && set.client(2).inspect().await.holder.is_none());
 }
 
-/// A lock of another library is in the way as one of ours, also where it has the value that is asked for.
+/// A foreign lock blocks the request as one of ours does, even with the same value.
 pub async fn a_foreign_lock_keeps_a_set_from_all(fixture: &Fixture) {
     let a = fixture.client().await;
     let Some(mut set) = Set::of(fixture, &a, 2).await else { return };
@@ -234,7 +234,7 @@ pub async fn a_foreign_lock_keeps_a_set_from_all(fixture: &Fixture) {
     assert!(set.client(1).inspect().await.holder.is_some_and(|holder| holder.is_stranger()));
 }
 
-/// The answers come in the order of the questions, whatever that is.
+/// Replies are in the order of the requests.
 pub async fn the_shares_come_in_the_order_of_the_asks(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     let Some(set) = Set::of(fixture, &a, 6).await else { return };
@@ -257,7 +257,7 @@ pub async fn the_shares_come_in_the_order_of_the_asks(fixture: &Fixture) {
     }
 }
 
-/// A process dies: each of its set is taken from it, one by one, as any other lock.
+/// A lapsed session loses each lock by itself, as with single locks.
 pub async fn the_dead_lose_each_of_a_set(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     if !super::sessions::lapses(&a) {
@@ -277,7 +277,8 @@ pub async fn the_dead_lose_each_of_a_set(fixture: &Fixture) {
     assert_eq!(set.ask(LONG).await, [late.clone(), late]);
 }
 
-/// Many sets that overlap, at once: at most one has a lock, everybody has his sets in the end, and nothing is left.
+/// Concurrent overlapping requests: a lock has at most one holder, all requests succeed in the end, and nothing is
+/// left.
 pub async fn sets_at_once_exclude_each_other(fixture: &Fixture) {
     let clients = fixture.clients::<4>().await;
     let Some(all) = Set::of(fixture, &clients[0], 5).await else { return };
@@ -328,7 +329,7 @@ struct Set {
 }
 
 impl Set {
-    /// So many locks that nobody used before. `None` where the store has no step for several of that kind; it is said then.
+    /// Fresh locks. `None`, with a report, if the store has no such step for the kind.
     async fn of(fixture: &Fixture, client: &TestClient, locks: usize) -> Option<Self> {
         let set = |locks| Self {
             client: client.clone(),
@@ -354,7 +355,7 @@ impl Set {
         &self.wanted[at].0
     }
 
-    /// The session, at one of the locks.
+    /// The client on one of the locks.
     fn client(&self, at: usize) -> TestClient {
         self.client.at(self.lock(at))
     }
@@ -384,7 +385,7 @@ impl Set {
     }
 }
 
-/// All must be had.
+/// All requests must be granted.
 fn had(shares: Vec<Share>) -> Vec<Granted> {
     let one = |share| match share {
         Share::Had(acquired) => granted(acquired),

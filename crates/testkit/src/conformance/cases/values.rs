@@ -1,4 +1,4 @@
-//! What stands at the key: values of the user's own, and locks of other libraries.
+//! Stored values: custom ones, and locks of other libraries.
 
 use crate::conformance::client::{LONG, millis};
 use crate::conformance::fixture::{Fixture, not_applicable};
@@ -10,7 +10,7 @@ pub async fn equal_values_exclude_each_other(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     let mine = a.claim_with("deploy-job");
     a.granted(&a.ask(&mine, LONG)).await;
-    // Where several servers have to agree, also those have been asked by then that were not waited for.
+    // With several servers, this also reaches those that no reply was awaited from.
     a.inspect().await;
     for other in [b.claim_with("deploy-job"), a.claim_with("deploy-job")] {
         b.taken(&b.ask(&other, LONG)).await;
@@ -45,7 +45,7 @@ pub async fn a_value_is_granted_from_the_queue(fixture: &Fixture) {
     assert_eq!(b.release(&claim).await.found, Fate::Held);
 }
 
-/// A lock of another library excludes ours: a stranger of whom nothing is known but how long he has it.
+/// A foreign lock excludes ours. Only its remaining time is known.
 pub async fn a_foreign_lock_excludes(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     let Some(put) = fixture.subject.put_foreign(&fixture.lock, "their-token", Some(LONG)) else {
@@ -67,7 +67,7 @@ pub async fn a_foreign_lock_excludes(fixture: &Fixture) {
     b.granted(&b.look(&queued, LONG, LONG)).await;
 }
 
-/// Row 16: a resent release does not take a stranger's lock for its own where both use one value.
+/// Row 16: a resent release does not release a foreign lock with the same value.
 pub async fn a_resent_release_leaves_a_stranger_alone(fixture: &Fixture) {
     let a = fixture.client().await;
     let claim = a.claim_with("deploy-job");
@@ -82,8 +82,7 @@ pub async fn a_resent_release_leaves_a_stranger_alone(fixture: &Fixture) {
     assert!(a.inspect().await.holder.is_some(), "the stranger still has it");
 }
 
-/// A stranger's lock without an expiry gets one from the next waiter, if that is asked for; only once,
-/// and then it ends.
+/// A foreign lock without an expiry gets one from the next waiter that requests it, once.
 pub async fn a_lock_without_expiry_is_adopted_if_asked(fixture: &Fixture) {
     let a = fixture.client().await;
     let Some(put) = fixture.subject.put_foreign(&fixture.lock, "their-token", None) else {

@@ -158,7 +158,7 @@ impl Cluster {
                 return Ok(at);
             }
         }
-        Err(io::Error::other(format!("nobody has the slot {slot}")))
+        Err(io::Error::other(format!("no node owns slot {slot}")))
     }
 
     /// The number of the primary that has a key.

@@ -309,7 +309,7 @@ fn what_is_no_command_breaks_its_connection_only() -> io::Result<()> {
 #[tokio::test]
 async fn a_wait_that_is_over_says_what_it_waited_for() -> io::Result<()> {
     let net = Setup::new()?;
-    let error = net.proxy.until_counted("EVALSHA", 3, SOON).await.expect_err("nobody sends anything");
+    let error = net.proxy.until_counted("EVALSHA", 3, SOON).await.expect_err("no client sends anything");
     assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     assert!(error.to_string().contains("3 times EVALSHA"), "{error}");
     Ok(())

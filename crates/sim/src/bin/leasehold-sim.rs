@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
 const USAGE: &str = "\
-usage: sim [--seeds N] [--from SEED]     run N seeds (5000 if nothing is said), from SEED on (1)
-       sim --seed SEED [--mutant MUTANT]       run one seed, and show everything that happens
-       sim --mutants [--mutant MUTANT] [--seeds N]  run each planted mutant, or one, until it is found, for N seeds at most";
+usage: sim [--seeds N] [--from SEED]     run N seeds (default 5000), starting at SEED (default 1)
+       sim --seed SEED [--mutant MUTANT]       run one seed, and print its trace
+       sim --mutants [--mutant MUTANT] [--seeds N]  run each mutant, or one, until a check finds it, for at most N seeds";
 
 /// The command-line arguments.
 #[derive(Default)]
@@ -48,7 +48,7 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Asked, String> {
     while let Some(argument) = arguments.next() {
         let mut number = |of: &str| {
             let text = arguments.next().unwrap_or_default();
-            text.replace('_', "").parse().map_err(|_| format!("{of} needs a number, and has `{text}`"))
+            text.replace('_', "").parse().map_err(|_| format!("{of} needs a number, not `{text}`"))
         };
         match argument.as_str() {
             "--seeds" => asked.seeds = Some(number("--seeds")?),
@@ -59,9 +59,9 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Asked, String> {
                 let name = arguments.next().unwrap_or_default();
                 let mutant = Mutant::ALL.into_iter().find(|mutant| format!("{mutant:?}") == name);
                 asked.mutant =
-                    Some(mutant.ok_or_else(|| format!("no mutant is called `{name}`: {:?}", Mutant::ALL))?);
+                    Some(mutant.ok_or_else(|| format!("no mutant is named `{name}`: {:?}", Mutant::ALL))?);
             }
-            other => return Err(format!("what is `{other}`?")),
+            other => return Err(format!("unknown argument `{other}`")),
         }
     }
     Ok(asked)

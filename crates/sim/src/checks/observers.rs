@@ -67,7 +67,7 @@ impl Observers {
             return if seen.iter().any(is_nobody) {
                 Ok(())
             } else {
-                Err(format!("{task} was told that nobody leads {lock}, and the store had {seen:?}"))
+                Err(format!("{task} was told that {lock} has no leader, and the store had {seen:?}"))
             };
         };
         if let Some(greater) = observer.greatest.filter(|greatest| *greatest >= fence) {

@@ -135,7 +135,7 @@ fn entered(done: &Execution<'_>, before: &Before, after: &[Held], known: &BTreeS
         }
         if now.until != held.until && !known.contains(&held.hold) {
             return Err(format!(
-                "{:?} made {held:?} of {} last longer, which nobody is known to have: {now:?}",
+                "{:?} extended {held:?} of {}, which no client is known to use: {now:?}",
                 done.op, done.lock
             ));
         }

@@ -149,7 +149,7 @@ impl Progress {
             self.looked.insert(ask.claim.hold, at);
         }
         if is_freed(done) && !context.shares {
-            return Err(format!("{} is left to strangers, and nobody asked for that", done.lock));
+            return Err(format!("{} is left free, and no release requested that", done.lock));
         }
         if done.state.value.is_none() && !seen.waiting.is_empty() && may_grant(done) {
             return Err(format!("{} is left free, and {:?} wait", done.lock, seen.waiting));

@@ -236,7 +236,7 @@ impl HeldGuard {
         let lock = self.guard_ids.first().map(|(lock, _)| *lock);
         let under = lock.zip(self.under);
         let Some(kept) = Arc::into_inner(self.kept) else {
-            return runner.sim.fail("workload", "somebody keeps a guard".into());
+            return runner.sim.fail("workload", "the guard is still shared".into());
         };
         let released = crate::workload::task::Cut { inner: Box::pin(kept.release()), polls }.await;
         for (lock, guard_id) in self.guard_ids {

@@ -221,7 +221,7 @@ impl TaskRunner {
         let HeldGuard { kept, guard_ids, lease_policy, under, .. } = held_guard;
         let (_, guard_id) = *guard_ids.first()?;
         let Some(kept) = Arc::into_inner(kept) else {
-            self.sim.fail("workload", "somebody keeps a guard".into());
+            self.sim.fail("workload", "the guard is still shared".into());
             return None;
         };
         let owner = kept.owner().map(|owner| self.sim.owner_id(owner));

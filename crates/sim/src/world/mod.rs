@@ -493,7 +493,7 @@ impl Sim {
             return;
         }
         if let Some(host) = self.busy() {
-            return self.fail("progress", format!("{host} has not come to its end: somebody was not served"));
+            return self.fail("progress", format!("{host} has not ended: a task was not served"));
         }
         let quiet = self.scheduler.now() + QUIET;
         if self.go_on_until(quiet, false) {
@@ -523,7 +523,7 @@ impl Sim {
             }
             steps += 1;
             if steps > STEPS {
-                self.fail("progress", "the world goes round in circles".into());
+                self.fail("progress", "the run exceeds its step limit".into());
             }
             if self.has_failed() {
                 return false;
@@ -549,14 +549,14 @@ impl Sim {
         for (session, record) in &server.sessions.records {
             if self.fault_plan.profile != FaultProfile::ClockFaults && record.alive_until_ms >= now_us / 1000
             {
-                return self.fail("cleanup", format!("{session} is alive, and nobody is there"));
+                return self.fail("cleanup", format!("{session} is alive, and its process has ended"));
             }
             if record.expires_ms >= forgotten_us / 1000 {
                 return self.fail("cleanup", format!("{session} is remembered for ever: {record:?}"));
             }
         }
         for (lock, state) in &mut server.locks {
-            // Arrivals at a Latch or a Barrier block nobody, and end by their long leases.
+            // Arrivals at a Latch or a Barrier block no client, and end by their long leases.
             let keeps_out = !matches!(state.kind, Kind::Latch | Kind::Barrier);
             let is_held = state.value.as_ref().is_some_and(|value| {
                 value.expires_ms.is_none_or(|at_ms| at_ms >= now_us / 1000) && keeps_out

@@ -124,9 +124,7 @@ impl TestClient {
         match outcome {
             Outcome::Done(reply) => reply,
             Outcome::Failed(Executed::No, fault) => panic!("{} refused {op:?}: {fault}", self.lock),
-            Outcome::Failed(Executed::Unknown, fault) => {
-                panic!("{}: nobody knows what became of {op:?}: {fault}", self.lock)
-            }
+            Outcome::Failed(Executed::Unknown, fault) => panic!("{}: unknown outcome of {op:?}: {fault}", self.lock),
         }
     }
 
@@ -292,9 +290,7 @@ impl TestClient {
         match self.store.acquire_all(asks, CALL_TIMEOUT).await? {
             Outcome::Done(shares) => Some(shares),
             Outcome::Failed(Executed::No, fault) => panic!("refused {asks:?}: {fault}"),
-            Outcome::Failed(Executed::Unknown, fault) => {
-                panic!("nobody knows what became of {asks:?}: {fault}")
-            }
+            Outcome::Failed(Executed::Unknown, fault) => panic!("unknown outcome of {asks:?}: {fault}"),
         }
     }
 
@@ -311,7 +307,7 @@ impl TestClient {
 
     /// How long the holder still has, in milliseconds.
     pub async fn remaining_ms(&self) -> u64 {
-        let holder = self.inspect().await.holder.expect("somebody holds the lock");
+        let holder = self.inspect().await.holder.expect("a holder");
         holder.remaining_ms.expect("a lease ends")
     }
 
@@ -322,7 +318,7 @@ impl TestClient {
         }
         let message = tokio::time::timeout(CALL_TIMEOUT, self.inbox.next()).await;
         let wake = message.unwrap_or_else(|_| panic!("{}: no grant came to {:?}", self.lock, self.session));
-        assert_eq!(wake.to, self.session, "a message to somebody else");
+        assert_eq!(wake.to, self.session, "a message to another session");
         wake
     }
 
@@ -369,9 +365,7 @@ impl TestClient {
         match self.store.attend(self.place(), op, CALL_TIMEOUT).await {
             Outcome::Done(reply) => reply,
             Outcome::Failed(Executed::No, fault) => panic!("refused {op:?}: {fault}"),
-            Outcome::Failed(Executed::Unknown, fault) => {
-                panic!("nobody knows what became of {op:?}: {fault}")
-            }
+            Outcome::Failed(Executed::Unknown, fault) => panic!("unknown outcome of {op:?}: {fault}"),
         }
     }
 

@@ -73,7 +73,7 @@ pub async fn a_release_tells_what_is_left(fixture: &Fixture) {
         c.taken(&c.ask(&waiting, LONG)).await;
         assert_eq!(count(&c).await, left);
     }
-    assert_eq!(fixture.letters_so_far(&c).await, [], "nobody is woken before the last");
+    assert_eq!(fixture.letters_so_far(&c).await, [], "no grant before the last release");
     let released = b.release(&middle).await;
     assert_eq!((released.found, released.left), (Fate::Held, 0));
     assert_eq!(c.message().await.nonce, nonce);
@@ -158,7 +158,7 @@ pub async fn a_ghost_alone_does_not_keep_the_lock(fixture: &Fixture) {
     a.granted(&a.ask(&a.again(&outer), fixture.short())).await;
     assert_eq!(a.release(&outer).await.left, 1);
     let (claim, _) = b.enqueue().await;
-    assert!(b.remaining_ms().await <= millis(fixture.short()), "nobody is told to wait for longer");
+    assert!(b.remaining_ms().await <= millis(fixture.short()), "no longer wait is reported");
     fixture.outlast(fixture.short(), &a).await;
     b.granted(&b.look(&claim, LONG, LONG)).await;
 }
@@ -181,7 +181,7 @@ pub async fn only_an_entry_passes_the_queue(fixture: &Fixture) {
     a.taken(&a.ask(&a.again(&outer), LONG)).await;
     let granted = d.granted(&d.look(&last, LONG, LONG)).await;
     assert_eq!(entered(&granted).count, 2);
-    assert_eq!(a.inspect().await.waiting, 1, "he has left the queue");
+    assert_eq!(a.inspect().await.waiting, 1, "the waiter has left the queue");
     assert_eq!(fixture.letters_so_far(&c).await, []);
 }
 
@@ -217,7 +217,7 @@ pub async fn one_tenure_has_one_token(fixture: &Fixture) {
         assert_eq!(b.granted(&b.ask(&inner, LONG)).await.fence, fence);
         a.release(&outer).await;
         let again = a.again(&inner);
-        assert_eq!(a.granted(&a.ask(&again, LONG)).await.fence, fence, "he still has it by the other");
+        assert_eq!(a.granted(&a.ask(&again, LONG)).await.fence, fence, "the other hold remains");
         b.release(&inner).await;
         a.release(&again).await;
         last = Some(fence);
@@ -287,7 +287,7 @@ pub async fn a_stranger_of_the_same_owner_counts(fixture: &Fixture) {
         return not_applicable("key to set");
     };
     put.await;
-    let holder = b.taken(&b.ask(&b.claim(), LONG)).await.holder.expect("somebody holds it");
+    let holder = b.taken(&b.ask(&b.claim(), LONG)).await.holder.expect("a holder");
     assert!(holder.is_stranger());
     assert_eq!(
         (holder.owner.as_ref().map(leasehold_core::OwnValue::as_str), holder.count),

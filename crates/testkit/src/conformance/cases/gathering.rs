@@ -111,7 +111,7 @@ pub async fn who_counts_on_another_number_is_told(fixture: &Fixture) {
     a.release(&waiting).await;
     let ask = b.look_part(&b.claim(), portions[0]);
     let reply = b.acquire(&ask).await;
-    assert!(matches!(reply, Acquired::Taken { .. }), "now it is he who says it: {reply:?}");
+    assert!(matches!(reply, Acquired::Taken { .. }), "now this client sets the number: {reply:?}");
 }
 
 /// No party continues before all have come. Then one operation releases and notifies all, and a new round begins.
@@ -129,7 +129,7 @@ pub async fn all_who_meet_go_on_together(fixture: &Fixture) {
             assert_eq!(client.message().await.nonce, *nonce);
             assert_eq!(client.fate(claim).await, Fate::Held);
         }
-        assert_eq!(fixture.letters_so_far(&c).await, [], "who came last has his reply");
+        assert_eq!(fixture.letters_so_far(&c).await, [], "the last party has its reply");
         assert_eq!(c.inspect().await.waiting, 0);
         // A released party does not count for the next round.
     }
@@ -141,7 +141,7 @@ pub async fn a_try_to_meet_counts_only_as_the_last(fixture: &Fixture) {
     let (first, _) = meet(&a).await;
     c.taken(&c.ask_part(&c.claim(), MEET)).await;
     let (second, _) = meet(&b).await;
-    assert_eq!(a.fate(&first).await, Fate::Queued, "he who tried is not there");
+    assert_eq!(a.fate(&first).await, Fate::Queued, "an attempt does not count");
     c.granted(&c.ask_part(&c.claim(), MEET)).await;
     a.message().await;
     b.message().await;

@@ -108,7 +108,7 @@ pub async fn at_most_one_is_inside(fixture: &Fixture) {
                         Acquired::Spent(how) => panic!("a fresh hold was ended: {how:?}"),
                     }
                 };
-                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "somebody else is inside");
+                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "another holder is inside");
                 assert!(last.swap(fence.as_u64(), Ordering::SeqCst) < fence.as_u64(), "tokens grow");
                 tokio::task::yield_now().await;
                 inside.fetch_sub(1, Ordering::SeqCst);

@@ -63,7 +63,7 @@ pub async fn an_owner_who_reads_passes_a_writer_who_waits(fixture: &Fixture) {
     let fence = a.granted(&a.ask_part(&inner, Read)).await.fence;
     assert_eq!(a.granted(&a.look_part(&inner, Read)).await.fence, fence, "resent it is the same");
     a.release(&outer).await;
-    assert_eq!(b.fate(&writing).await, Fate::Queued, "he reads still");
+    assert_eq!(b.fate(&writing).await, Fate::Queued, "a reader is still there");
     a.release(&inner).await;
     assert_eq!(b.message().await.nonce, nonce);
 }
@@ -90,7 +90,7 @@ pub async fn an_upgrade_that_would_never_end_is_refused(fixture: &Fixture) {
     a.granted(&a.ask_part(&first, Upgrade)).await;
     for portion in [Upgrade, Write] {
         let ask = a.ask_part(&a.again(&upgradable), portion);
-        assert_eq!(a.refused(&ask).await, Refused::WouldDeadlock, "he writes already");
+        assert_eq!(a.refused(&ask).await, Refused::WouldDeadlock, "the owner already writes");
     }
     assert_eq!(b.refused(&b.look_part(&b.claim(), Upgrade)).await, Refused::NothingToUpgrade);
 }
@@ -141,7 +141,7 @@ pub async fn a_downgrade_lets_no_writer_in_between(fixture: &Fixture) {
     for _ in 0..2 {
         a.granted(&a.ask_part(&reading, Read)).await;
     }
-    assert_eq!(b.fate(&reads).await, Fate::Queued, "he writes still");
+    assert_eq!(b.fate(&reads).await, Fate::Queued, "a writer is still there");
     a.release(&writing).await;
     assert_eq!(b.message().await.nonce, nonce);
     assert_eq!((a.fate(&reading).await, c.fate(&other).await), (Fate::Held, Fate::Queued));
@@ -224,9 +224,9 @@ pub async fn a_dead_upgrade_holds_nobody_up(fixture: &Fixture) {
 /// A claim without an owner is refused.
 pub async fn a_reader_without_an_owner_is_refused(fixture: &Fixture) {
     let a = fixture.client().await;
-    let nobody = leasehold_core::Claim::new(a.claim().hold);
+    let unowned = leasehold_core::Claim::new(a.claim().hold);
     for portion in [Read, Write] {
-        let refused = a.execute(&Op::Acquire(a.ask_part(&nobody, portion))).await;
+        let refused = a.execute(&Op::Acquire(a.ask_part(&unowned, portion))).await;
         assert_eq!(refused, Reply::Refused(Refused::NoOwner));
     }
 }

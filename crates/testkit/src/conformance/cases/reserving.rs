@@ -85,7 +85,7 @@ pub async fn tokens_grow_over_what_is_reserved(fixture: &Fixture) {
     let Some(Ok(Acquired::Granted { fence, .. })) =
         b.release_and(&queued, Pass::Grant, Some(next.clone())).await.next
     else {
-        panic!("nobody else waits")
+        panic!("no other client waits")
     };
     assert!(fence > last, "a release that acquires");
     b.release(&next.claim).await;
@@ -194,11 +194,11 @@ pub async fn a_holder_is_told_of_others_who_ask(fixture: &Fixture) {
     try_in_vain(&b).await;
     a.reserve(&held, QUIETLY).await;
     try_in_vain(&b).await;
-    assert_eq!(notes_so_far(fixture, &a).await, [], "he did not want to be told");
+    assert_eq!(notes_so_far(fixture, &a).await, [], "it requested no notifications");
     a.reserve(&held, TELLING).await;
     a.enqueue().await;
     try_in_vain(&a).await;
-    assert_eq!(notes_so_far(fixture, &a).await, [], "it was he himself");
+    assert_eq!(notes_so_far(fixture, &a).await, [], "the request was its own");
     try_in_vain(&b).await;
     let (waiting, _) = b.enqueue().await;
     b.enqueue_as(&waiting, LONG).await;

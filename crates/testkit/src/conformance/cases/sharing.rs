@@ -84,7 +84,7 @@ pub async fn holds_side_by_side_are_told_apart(fixture: &Fixture) {
     assert_eq!(b.extend(&second, LONG * 2).await, Extended::Extended);
     let seen = a.inspect().await;
     let left: Vec<_> = seen.sharers.iter().filter_map(|holder| holder.remaining_ms).collect();
-    assert!(left.len() == 2 && left[0] <= 10_000 && left[1] > 3_600_000, "each has his own end: {left:?}");
+    assert!(left.len() == 2 && left[0] <= 10_000 && left[1] > 3_600_000, "each has its own expiry: {left:?}");
     fixture.pass(fixture.short() + Duration::from_millis(2)).await;
     fixture.until("the first is over", async || a.inspect().await.sharers.len() == 1).await;
     assert_eq!(b.extend(&first, LONG).await, Extended::NotHeld);

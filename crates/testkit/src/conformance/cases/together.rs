@@ -301,7 +301,7 @@ pub async fn sets_at_once_exclude_each_other(fixture: &Fixture) {
                     continue;
                 }
                 for at in &some {
-                    assert!(!inside[*at].swap(true, Ordering::SeqCst), "somebody else has {at}");
+                    assert!(!inside[*at].swap(true, Ordering::SeqCst), "another client holds {at}");
                     // The others have their turn while it has them.
                     tokio::task::yield_now().await;
                 }

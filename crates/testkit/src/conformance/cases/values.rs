@@ -53,7 +53,7 @@ pub async fn a_foreign_lock_excludes(fixture: &Fixture) {
     };
     put.await;
     let claim = a.claim_with("their-token");
-    let holder = a.taken(&a.ask(&claim, LONG)).await.holder.expect("somebody holds it");
+    let holder = a.taken(&a.ask(&claim, LONG)).await.holder.expect("a holder");
     assert!(holder.is_stranger());
     assert_eq!((holder.fence, holder.since_ms), (None, None));
     assert!(holder.remaining_ms.is_some_and(|ms| ms <= millis(LONG) && ms > millis(LONG) - 60_000));
@@ -96,7 +96,7 @@ pub async fn a_lock_without_expiry_is_adopted_if_asked(fixture: &Fixture) {
     for adopt in [lease, LONG] {
         let mut look = a.look(&claim, LONG, LONG);
         look.adopt_ms = Some(millis(adopt));
-        let holder = a.taken(&look).await.holder.expect("somebody holds it");
+        let holder = a.taken(&look).await.holder.expect("a holder");
         assert!(holder.remaining_ms.is_some_and(|ms| ms <= millis(lease)), "{holder:?}");
     }
     fixture.pass(lease + Duration::from_millis(2)).await;

@@ -105,7 +105,7 @@ impl Fixture {
 
     /// A new session with a store handle and an open mailbox of its own.
     pub async fn client(&self) -> TestClient {
-        let client = self.peer_without_mailbox().await;
+        let client = self.client_without_mailbox().await;
         let opened = client
             .store
             .open_mailbox(client.place(), client.session, client.inbox.clone(), CALL_TIMEOUT)
@@ -115,7 +115,7 @@ impl Fixture {
     }
 
     /// A new session without an open mailbox.
-    pub async fn peer_without_mailbox(&self) -> TestClient {
+    pub async fn client_without_mailbox(&self) -> TestClient {
         TestClient {
             store: self.subject.store().await,
             session: SessionId::from_random(self.random.bytes()),
@@ -190,10 +190,10 @@ impl Fixture {
     ///
     /// The absence of a message is proved by order: the session is granted another lock, and all earlier messages
     /// precede that grant.
-    pub async fn letters_so_far(&self, to: &TestClient) -> Vec<GrantMessage> {
+    pub async fn grants_so_far(&self, to: &TestClient) -> Vec<GrantMessage> {
         let kind = if self.lock.kind.is_shared() { Kind::Mutex } else { self.lock.kind };
         let elsewhere = fresh_lock(kind, &self.tag, &self.random);
-        let holder = self.peer_without_mailbox().await.at(&elsewhere);
+        let holder = self.client_without_mailbox().await.at(&elsewhere);
         let held = holder.take(LONG).await;
         let to = to.at(&elsewhere);
         let (claim, nonce) = to.enqueue().await;

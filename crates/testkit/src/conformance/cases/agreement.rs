@@ -32,7 +32,7 @@ pub async fn a_thousand_operations_agree_with_the_model(fixture: &Fixture) {
         for step in 0..250 {
             contest.step(step).await;
         }
-        contest.compare_letters().await;
+        contest.compare_grants().await;
     }
 }
 
@@ -155,9 +155,9 @@ impl<'a> Contest<'a> {
     }
 
     /// Notifications may be delayed. All that the model published must arrive, and nothing else.
-    async fn compare_letters(&mut self) {
+    async fn compare_grants(&mut self) {
         for who in 0..self.clients.len() {
-            let found = self.fixture.letters_so_far(&self.clients[who]).await;
+            let found = self.fixture.grants_so_far(&self.clients[who]).await;
             let expected = self.posted.remove(&who).unwrap_or_default();
             let nonces = |wakes: &[GrantMessage]| wakes.iter().map(|wake| wake.nonce).collect::<Vec<_>>();
             assert_eq!(nonces(&found), nonces(&expected), "the inbox to client {who}");

@@ -85,7 +85,7 @@ pub async fn a_call_ends_by_its_deadline(fixture: &Fixture) {
         a.release(&claim).await;
     }
     let start = Instant::now();
-    let session = fixture.peer_without_mailbox().await;
+    let session = fixture.client_without_mailbox().await;
     let opened = a
         .store
         .open_mailbox(a.place(), session.session, session.inbox.clone(), Duration::from_micros(1))

@@ -73,7 +73,7 @@ pub async fn a_release_tells_what_is_left(fixture: &Fixture) {
         c.taken(&c.ask(&waiting, LONG)).await;
         assert_eq!(count(&c).await, left);
     }
-    assert_eq!(fixture.letters_so_far(&c).await, [], "no grant before the last release");
+    assert_eq!(fixture.grants_so_far(&c).await, [], "no grant before the last release");
     let released = b.release(&middle).await;
     assert_eq!((released.found, released.left), (Fate::Held, 0));
     assert_eq!(c.message().await.nonce, nonce);
@@ -182,7 +182,7 @@ pub async fn only_an_entry_passes_the_queue(fixture: &Fixture) {
     let granted = d.granted(&d.look(&last, LONG, LONG)).await;
     assert_eq!(entered(&granted).count, 2);
     assert_eq!(a.inspect().await.waiting, 1, "the waiter has left the queue");
-    assert_eq!(fixture.letters_so_far(&c).await, []);
+    assert_eq!(fixture.grants_so_far(&c).await, []);
 }
 
 /// A release that acquires in the same step re-enters if the owner still holds the lock, whatever the release action

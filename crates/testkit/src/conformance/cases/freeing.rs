@@ -30,7 +30,7 @@ pub async fn a_forced_release_grants_to_the_next_and_tells_the_holder(fixture: &
     assert_eq!(a.release(&lost).await.found, Fate::Ended(Ended::Freed));
     assert_eq!(a.acquire(&a.ask(&lost, LONG)).await, Acquired::Spent(Ended::Freed));
     assert_eq!(b.granted(&b.ask(&claim, LONG)).await.fence, message.fence, "the successor has it still");
-    assert_eq!(fixture.letters_so_far(&c).await, []);
+    assert_eq!(fixture.grants_so_far(&c).await, []);
 }
 
 /// Row 43: a hold acquired since the inspection is not released, nor is a free lock.

@@ -19,7 +19,7 @@ pub async fn a_latch_opens_when_all_have_arrived(fixture: &Fixture) {
     a.taken(&a.ask_part(&a.claim(), AWAIT)).await;
     for (client, (claim, _)) in [&a, &b].into_iter().zip(&waiting) {
         assert_eq!(client.fate(claim).await, Fate::Queued);
-        assert_eq!(fixture.letters_so_far(client).await, []);
+        assert_eq!(fixture.grants_so_far(client).await, []);
     }
     assert_eq!(a.inspect().await.limit, Some(3));
     c.take_part(ARRIVE).await;
@@ -121,7 +121,7 @@ pub async fn all_who_meet_go_on_together(fixture: &Fixture) {
         let waiting = [meet(&a).await, meet(&b).await];
         for (client, (claim, _)) in [&a, &b].into_iter().zip(&waiting) {
             assert_eq!(client.fate(claim).await, Fate::Queued);
-            assert_eq!(fixture.letters_so_far(client).await, []);
+            assert_eq!(fixture.grants_so_far(client).await, []);
         }
         let last = c.claim();
         c.granted(&c.look_part(&last, MEET)).await;
@@ -129,7 +129,7 @@ pub async fn all_who_meet_go_on_together(fixture: &Fixture) {
             assert_eq!(client.message().await.nonce, *nonce);
             assert_eq!(client.fate(claim).await, Fate::Held);
         }
-        assert_eq!(fixture.letters_so_far(&c).await, [], "the last party has its reply");
+        assert_eq!(fixture.grants_so_far(&c).await, [], "the last party has its reply");
         assert_eq!(c.inspect().await.waiting, 0);
         // A released party does not count for the next round.
     }

@@ -62,7 +62,7 @@ pub async fn an_inspection_changes_nothing(fixture: &Fixture) {
     fixture.outlast(fixture.short(), &a).await;
     let inspection = b.inspect().await;
     assert_eq!((inspection.holder, inspection.waiting), (None, 1), "it lies free, and one waits");
-    assert_eq!(fixture.letters_so_far(&b).await, []);
+    assert_eq!(fixture.grants_so_far(&b).await, []);
 }
 
 /// Rows 1 and 41: the status of every hold can be queried, which makes up for a lost reply.

@@ -21,7 +21,7 @@ pub async fn no_grant_is_missed(fixture: &Fixture) {
         }
         b.release(&claim).await;
     }
-    assert_eq!(fixture.letters_so_far(&b).await, [], "no message but those of grants");
+    assert_eq!(fixture.grants_so_far(&b).await, [], "no message but those of grants");
 }
 
 /// A notification goes to its session only, even if sessions share a store handle.
@@ -36,7 +36,7 @@ pub async fn sessions_of_one_handle_have_two_mailboxes(fixture: &Fixture) {
     assert_eq!(b.message().await.nonce, nonce);
     b.release(&mine).await;
     assert_eq!(a.message().await.nonce, later);
-    assert_eq!(fixture.letters_so_far(&b).await, []);
+    assert_eq!(fixture.grants_so_far(&b).await, []);
 }
 
 /// A mailbox that is closed and reopened at once gets new notifications: the end of the first does not close the
@@ -50,7 +50,7 @@ pub async fn a_mailbox_that_is_opened_again_at_once_gets_grants(fixture: &Fixtur
             .open_mailbox(a.place(), a.session, a.inbox.clone(), crate::conformance::client::CALL_TIMEOUT)
             .await;
         opened.unwrap_or_else(|fault| panic!("the mailbox cannot be opened again: {fault}"));
-        assert_eq!(fixture.letters_so_far(&a).await, []);
+        assert_eq!(fixture.grants_so_far(&a).await, []);
     }
 }
 
@@ -78,5 +78,5 @@ pub async fn a_closed_mailbox_gets_nothing(fixture: &Fixture) {
         .await;
     opened.unwrap_or_else(|fault| panic!("the mailbox cannot be opened again: {fault}"));
     // A reopened mailbox works. Earlier notifications may arrive late: they are hints.
-    fixture.letters_so_far(&b).await;
+    fixture.grants_so_far(&b).await;
 }

@@ -20,7 +20,7 @@ pub async fn a_grant_wakes_one_and_nobody_else(fixture: &Fixture) {
     assert_eq!(wake.nonce, nonce, "of the last look");
     assert_eq!(wake.fence, b.granted(&b.ask(&claim, LONG)).await.fence);
     for asleep in [&a, &b, &c, &d] {
-        assert_eq!(fixture.letters_so_far(asleep).await, []);
+        assert_eq!(fixture.grants_so_far(asleep).await, []);
     }
 }
 
@@ -106,7 +106,7 @@ pub async fn a_lock_left_free_keeps_its_queue(fixture: &Fixture) {
     assert_eq!((standing.holder, standing.position), (None, Some(2)));
     let inspection = a.inspect().await;
     assert_eq!((inspection.holder, inspection.waiting), (None, 3));
-    assert_eq!(fixture.letters_so_far(&b).await, []);
+    assert_eq!(fixture.grants_so_far(&b).await, []);
     c.taken(&c.look(&second, LONG, LONG)).await;
     assert_eq!(b.message().await.nonce, nonce);
     assert_eq!(b.fate(&first).await, Fate::Held);

@@ -97,7 +97,7 @@ pub async fn a_release_lets_in_as_many_as_fit(fixture: &Fixture) {
     }
     for (client, (claim, _)) in &waiting[2..] {
         assert_eq!(client.fate(claim).await, Fate::Queued);
-        assert_eq!(fixture.letters_so_far(client).await, []);
+        assert_eq!(fixture.grants_so_far(client).await, []);
     }
     let (first, (claim, _)) = &waiting[0];
     first.release(claim).await;
@@ -257,7 +257,7 @@ pub async fn a_resize_lets_in_and_takes_from_nobody(fixture: &Fixture) {
     let (claim, nonce) = b.enqueue_part(of_five(2)).await;
     let (last, _) = c.enqueue_part(of_five(1)).await;
     assert_eq!(person.resize(Some(5), 9).await, Resized::Changed { limit: Some(2) });
-    assert_eq!(fixture.letters_so_far(&b).await, []);
+    assert_eq!(fixture.grants_so_far(&b).await, []);
     for _ in 0..2 {
         assert_eq!(person.resize(Some(2), 4).await, Resized::Done, "a second time it changes nothing");
     }
@@ -266,7 +266,7 @@ pub async fn a_resize_lets_in_and_takes_from_nobody(fixture: &Fixture) {
     assert_eq!(person.resize(Some(4), 1).await, Resized::Done);
     assert_eq!((a.fate(&held).await, b.fate(&claim).await), (Fate::Held, Fate::Held));
     a.release(&held).await;
-    assert_eq!(fixture.letters_so_far(&c).await, [], "two of one are held still");
+    assert_eq!(fixture.grants_so_far(&c).await, [], "two of one are held still");
     b.release(&claim).await;
     c.message().await;
     assert_eq!(c.fate(&last).await, Fate::Held);

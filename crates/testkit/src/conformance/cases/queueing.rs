@@ -121,7 +121,7 @@ pub async fn the_dead_are_skipped(fixture: &Fixture) {
     let held = a.take(LONG).await;
     let kept = fixture.short();
     for _ in 0..50 {
-        let dead = fixture.peer_without_mailbox().await;
+        let dead = fixture.client_without_mailbox().await;
         dead.enqueue_as(&dead.claim(), kept).await;
     }
     let (claim, nonce) = live.enqueue().await;
@@ -137,7 +137,7 @@ pub async fn many_dead_are_skipped_a_few_at_a_time(fixture: &Fixture) {
     let [a, live] = fixture.clients().await;
     let held = a.take(LONG).await;
     let kept = fixture.short();
-    let dead = fixture.peer_without_mailbox().await;
+    let dead = fixture.client_without_mailbox().await;
     for _ in 0..150 {
         let dead = TestClient {
             session: leasehold_core::SessionId::from_random(fixture.random.bytes()),
@@ -163,7 +163,7 @@ pub async fn those_who_left_are_not_in_the_way(fixture: &Fixture) {
     let [a, first, last] = fixture.clients().await;
     let held = a.take(LONG).await;
     let (claim, nonce) = first.enqueue().await;
-    let left = fixture.peer_without_mailbox().await;
+    let left = fixture.client_without_mailbox().await;
     for _ in 0..150 {
         let left = TestClient {
             session: leasehold_core::SessionId::from_random(fixture.random.bytes()),

@@ -44,7 +44,7 @@ pub async fn readers_pass_no_writer_who_waits(fixture: &Fixture) {
     assert_eq!(b.message().await.nonce, nonce);
     for (client, (claim, _)) in [&c, &d].into_iter().zip(&later) {
         assert_eq!(client.fate(claim).await, Fate::Queued);
-        assert_eq!(fixture.letters_so_far(client).await, []);
+        assert_eq!(fixture.grants_so_far(client).await, []);
     }
     b.release(&writing).await;
     for (client, (claim, nonce)) in [&c, &d].into_iter().zip(&later) {
@@ -117,7 +117,7 @@ pub async fn an_upgrade_goes_before_all_who_wait(fixture: &Fixture) {
     assert_eq!((c.fate(&writing).await, d.fate(&behind).await), (Fate::Queued, Fate::Queued));
     a.release(&upgradable).await;
     assert_eq!(c.message().await.nonce, writes);
-    assert_eq!(fixture.letters_so_far(&d).await, []);
+    assert_eq!(fixture.grants_so_far(&d).await, []);
 }
 
 /// An attempt to upgrade goes ahead of waiters without queueing.

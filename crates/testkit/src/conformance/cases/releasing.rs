@@ -75,7 +75,7 @@ pub async fn a_release_leaves_the_queue(fixture: &Fixture) {
     assert_eq!(a.fate(&held).await, Fate::Held);
     a.release(&held).await;
     assert_eq!(c.message().await.nonce, nonce);
-    assert_eq!(fixture.letters_so_far(&b).await, []);
+    assert_eq!(fixture.grants_so_far(&b).await, []);
 }
 
 /// Row 4: a grant that its waiter gives up goes to the next waiter.

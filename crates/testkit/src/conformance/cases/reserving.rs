@@ -30,7 +30,7 @@ async fn take_after(client: &TestClient, reserved: FencingToken, what: &str) -> 
 
 /// The notifications of waiters that a session has received, which has no grants.
 async fn notes_so_far(fixture: &Fixture, to: &TestClient) -> Vec<FencingToken> {
-    assert_eq!(fixture.letters_so_far(to).await, []);
+    assert_eq!(fixture.grants_so_far(to).await, []);
     to.inbox.take_wanted()
 }
 

@@ -35,7 +35,7 @@ pub async fn a_lock_that_rests_is_nobodys(fixture: &Fixture) {
         let left = holder.remaining_ms.expect("a rest ends");
         assert!(left <= millis(REST) && left > millis(REST) - 60_000, "{left}");
     }
-    assert_eq!(fixture.letters_so_far(&b).await, []);
+    assert_eq!(fixture.grants_so_far(&b).await, []);
     assert_eq!(c.inspect().await.waiting, 1);
     assert_eq!(a.fate(&held).await, Fate::Ended(Ended::Released));
 }

@@ -150,7 +150,7 @@ pub async fn a_dead_session_is_evicted_by_whoever_asks(fixture: &Fixture) {
     assert_eq!(b.message().await.nonce, nonce, "the next in order");
     assert_eq!(b.fate(&claim).await, Fate::Held);
     assert_eq!(watch.evict(a.session).await, Evicted::Gone { hold: None, place: false }, "once");
-    assert_eq!(fixture.letters_so_far(&c).await, []);
+    assert_eq!(fixture.grants_so_far(&c).await, []);
 }
 
 /// Row 10: holds of a live session are never evicted.

@@ -9,7 +9,7 @@
 use leasehold::store::{Lock, Op, Outcome, RedisStore, Reply, Store};
 use leasehold_core::model::{LockState, Sessions, everybody};
 use leasehold_core::{Acquire, Acquired, Claim, Enqueue, Inspect, Label, Life, Portion, Share};
-use leasehold_testkit::conformance::{WorkloadStep, ForeignWrite, Workload};
+use leasehold_testkit::conformance::{ForeignWrite, Workload, WorkloadStep};
 use leasehold_testkit::{FrozenClock, RedisServer, RespConnection};
 use std::collections::BTreeMap;
 use std::time::Duration;

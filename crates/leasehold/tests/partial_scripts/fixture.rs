@@ -19,8 +19,7 @@ use leasehold_core::{
     LockKeys, LockName, Op, OwnValue, Pass, Place as Partition, Portion, Release, Reply, SessionId,
     SessionOp, SessionReply, Share,
 };
-use leasehold_testkit::Value;
-use leasehold_testkit::conformance::{ForeignWrite, Workload, parts, rlock, leader_announcement};
+use leasehold_testkit::conformance::{ForeignWrite, Workload, leader_announcement, parts, rlock};
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::time::Duration;
@@ -195,7 +194,7 @@ impl Fixture {
     }
 
     /// Does to the keys, at which a lock stands like this, what a stranger does.
-    pub(super) fn meddle(&self, stranger: ForeignWrite, state: &LockState) {
+    pub(crate) fn meddle(&mut self, stranger: ForeignWrite, state: &LockState) -> Result<(), Broken> {
         for command in stranger.commands(&self.keys, state) {
             self.command(&command.iter().map(String::as_str).collect::<Vec<_>>())?;
         }

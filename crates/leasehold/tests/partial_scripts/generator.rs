@@ -11,7 +11,7 @@ use leasehold_core::{
     Acquire, Beat, Beaten, Enqueue, FencingToken, Kind, Label, Life, Op, Portion, Release, SessionOp,
     SessionReply,
 };
-use leasehold_testkit::conformance::{WorkloadStep, ForeignWrite, Workload};
+use leasehold_testkit::conformance::{ForeignWrite, Workload, WorkloadStep};
 
 const START_US: u64 = 1_762_000_000_123_456;
 /// More than any script has commands.
@@ -61,13 +61,10 @@ impl<'a> Play<'a> {
             WorkloadStep::Sent(op) => self.agree(&op),
             WorkloadStep::SentTwice(op) => self.agree(&op).and_then(|()| self.agree(&op)),
             WorkloadStep::Attended(SessionOp::Beat(beat)) if cuts && self.workload.random().below(8) == 0 => {
-                self.site.run_beat(&beat, self.few_commands()).map(drop)
+                self.fixture.run_beat(&beat, self.few_commands()).map(drop)
             }
             WorkloadStep::Attended(SessionOp::Beat(beat)) => self.beat(&beat),
-            WorkloadStep::Attended(SessionOp::End(session)) => {
-                self.site.end_session(session);
-                Ok(())
-            }
+            WorkloadStep::Attended(SessionOp::End(session)) => self.fixture.end_session(session),
             // It reads, and by the client's own commands.
             WorkloadStep::Attended(_) => Ok(()),
             WorkloadStep::ForeignWrite(stranger) => self.meddle(stranger),

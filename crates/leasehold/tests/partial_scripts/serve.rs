@@ -71,7 +71,7 @@ impl Play<'_> {
             }
         }
         if self.holders().is_empty() && live(&self.state, self.now_us).value.is_some() {
-            self.site.meddle(ForeignWrite::DeletesLock, &self.state);
+            self.fixture.meddle(ForeignWrite::DeletesLock, &self.state)?;
             ForeignWrite::DeletesLock.apply(&mut self.state, self.now_us);
         }
         Ok(())

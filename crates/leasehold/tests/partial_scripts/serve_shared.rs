@@ -91,7 +91,7 @@ impl Play<'_> {
         // What is no lock of this kind is a stranger's.
         if live(&self.state, self.now_us).value.is_some() {
             let stranger = leasehold_testkit::conformance::ForeignWrite::DeletesLock;
-            self.site.meddle(stranger, &self.state);
+            self.fixture.meddle(stranger, &self.state)?;
             stranger.apply(&mut self.state, self.now_us);
         }
         Ok(had)

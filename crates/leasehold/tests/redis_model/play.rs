@@ -9,7 +9,7 @@ use leasehold_core::{
     Release, Released, SessionId,
 };
 use leasehold_testkit::Value;
-use leasehold_testkit::conformance::{Workload, parts, rlock, leader_announcement};
+use leasehold_testkit::conformance::{Workload, leader_announcement, parts, rlock};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 

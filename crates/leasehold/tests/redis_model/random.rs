@@ -8,7 +8,7 @@ use leasehold_core::model::LockState;
 use leasehold_core::{
     Acquired, Beaten, Ended, Evicted, Extend, Extended, Fate, Freed, Portion, Refused, Released, Resized,
 };
-use leasehold_testkit::conformance::{WorkloadStep, ForeignWrite};
+use leasehold_testkit::conformance::{ForeignWrite, WorkloadStep};
 
 /// What a random sequence is made of.
 impl Play<'_> {

@@ -7,7 +7,7 @@ use leasehold::store::{Lock, Op, Outcome, RedisConfig, RedisStore, Reply, Store}
 use leasehold_core::model::{Content, Entries, LockState, Sessions, Value};
 use leasehold_core::{Acquire, Extended, Kind, LockName, OwnValue, Place, Share};
 use leasehold_sim::ModelServer;
-use leasehold_testkit::conformance::{self, WorkloadStep, ForeignWrite, StoreUnderTest, Workload};
+use leasehold_testkit::conformance::{self, ForeignWrite, StoreUnderTest, Workload, WorkloadStep};
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;

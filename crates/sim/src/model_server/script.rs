@@ -3,14 +3,14 @@
 use super::reply::Failure;
 use leasehold_core::Kind;
 
-/// A script.
+/// One of the scripts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Script {
     Acquire,
     /// Several at once.
     AcquireAll,
     Extend,
-    /// A single lock, with more to read than its token.
+    /// One by itself, where more is to be looked at than a token.
     ExtendOne,
     Release,
     Inspect,
@@ -21,40 +21,23 @@ pub(super) enum Script {
     Beat,
 }
 
-/// The first line of each script, which no other text contains.
-const HEADS: [(&str, Script); 17] = [
-    ("-- Takes the lock if it is free and nobody waits before;", Script::Acquire),
-    ("-- Takes all of several Mutexes, or none of them.", Script::AcquireAll),
-    ("-- Lengthens holds by their tokens alone:", Script::Extend),
-    ("-- Lengthens one hold, where the token alone does not tell it,", Script::ExtendOne),
-    ("-- Lengthens one hold of a ReentrantMutex, and its key.", Script::ExtendOne),
-    ("-- Gives a hold up: frees the lock if it has it,", Script::Release),
-    ("-- Tells how the lock stands. Writes nothing.", Script::Inspect),
-    ("-- Takes from a session what it has of the lock, if it is dead:", Script::Evict),
-    ("-- Frees the lock by the will of a person, whoever has it:", Script::Free),
-    ("-- Lengthens one hold of a lock that several have side by side, and its key.", Script::ExtendOne),
-    ("-- Gives a part of a lock up that several have side by side, or leaves the queue;", Script::Release),
-    ("-- Tells how a lock stands that several have side by side. Writes nothing.", Script::Inspect),
-    (
-        "-- Takes a part of a lock that several have side by side from its holder, by the will of a person:",
-        Script::Free,
-    ),
-    ("-- Says how many permits a Semaphore has from now on,", Script::Resize),
-    ("-- Raises the fencing token of a hold to what a quorum of servers", Script::Raise),
-    ("-- Raises the fencing token of all holds of an owner to what a quorum", Script::Raise),
-    ("-- Begins a session, or keeps it alive.", Script::Beat),
-];
+/// The first line of a script: `-- leasehold <kind> <script>`.
+const HEAD: &str = "-- leasehold ";
 
-/// Contained in all scripts on a ReentrantMutex, and in no others.
-const REENTRANT: &str = "-- Part of all scripts on a ReentrantMutex, after numbers.lua:";
-
-/// Contained in all scripts on an Election except extends, and in no others.
-const ELECTION: &str = "-- Part of all scripts on an Election but extend,";
-
-/// All scripts on locks with several holders contain one of these.
-const SHARED: [&str; 2] = [
-    "-- Part of all scripts on a lock that several have side by side but extend, after numbers.lua:",
-    "-- Lengthens one hold of a lock that several have side by side, and its key.",
+/// The scripts, by the last word of their first line.
+const NAMES: [(&str, Script); 12] = [
+    ("acquire", Script::Acquire),
+    ("acquire_all", Script::AcquireAll),
+    ("extend", Script::Extend),
+    ("extend_one", Script::ExtendOne),
+    ("release", Script::Release),
+    ("release_and_rest", Script::Release),
+    ("inspect", Script::Inspect),
+    ("evict", Script::Evict),
+    ("force_release", Script::Free),
+    ("resize", Script::Resize),
+    ("raise_fence", Script::Raise),
+    ("heartbeat", Script::Beat),
 ];
 
 /// Which locks a script is for.
@@ -62,12 +45,12 @@ const SHARED: [&str; 2] = [
 pub(super) enum For {
     /// Those of this kind.
     Kind(Kind),
-    /// The kind that the last argument of the call names.
+    /// Those of the kind that the last argument of the call says.
     Named,
 }
 
 impl Script {
-    /// Identifies a script and the locks that it is for. Fails unless it has exactly one known first line.
+    /// The script of a text, and which locks it is for. Fails if its first line names no known script.
     pub(super) fn of(text: &str) -> Result<(Self, For), Failure> {
         let unknown = || Failure::new("ERR this server is a model, and does not know that script");
         let name = text.lines().next().and_then(|line| line.strip_prefix(HEAD)).ok_or_else(unknown)?;

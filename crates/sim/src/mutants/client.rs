@@ -97,7 +97,9 @@ impl MutantStore {
             ) if look.claim.is_none() => {
                 self.tell_old(mutant, lock, seen);
             }
-            (Mutant::UnknownIsNo, Outcome::Failed(Executed::Unknown, fault), _) => return Outcome::Failed(Executed::No, fault.clone()),
+            (Mutant::UnknownIsNo, Outcome::Failed(Executed::Unknown, fault), _) => {
+                return Outcome::Failed(Executed::No, fault.clone());
+            }
             (Mutant::UnknownExtendIsYes, Outcome::Failed(Executed::Unknown, _), Op::Extend(_)) => {
                 return Outcome::Done(Reply::Extend(Extended::Extended));
             }

@@ -124,7 +124,9 @@ impl TestClient {
         match outcome {
             Outcome::Done(reply) => reply,
             Outcome::Failed(Executed::No, fault) => panic!("{} refused {op:?}: {fault}", self.lock),
-            Outcome::Failed(Executed::Unknown, fault) => panic!("{}: unknown outcome of {op:?}: {fault}", self.lock),
+            Outcome::Failed(Executed::Unknown, fault) => {
+                panic!("{}: unknown outcome of {op:?}: {fault}", self.lock)
+            }
         }
     }
 

@@ -5,7 +5,7 @@
 //!
 //! ```
 //! use futures_util::future::{BoxFuture, ready};
-//! use leasehold::store::{MemoryStore, Store};
+//! use leasehold_store::{MemoryStore, Store};
 //! use leasehold_testkit::conformance::{self, StoreUnderTest};
 //! use std::sync::Arc;
 //!

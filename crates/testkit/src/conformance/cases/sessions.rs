@@ -4,7 +4,6 @@
 
 use crate::conformance::client::{LONG, TestClient};
 use crate::conformance::fixture::{Fixture, not_applicable};
-use leasehold::store::SessionKeeping;
 use leasehold_core::{
     Acquire, Acquired, Ahead, Beaten, Claim, Ended, Evicted, Extended, Fate, FencingToken, Life,
 };

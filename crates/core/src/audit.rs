@@ -1,6 +1,6 @@
 //! What people ask about a lock that was taken from its holder.
 
-use crate::{Ended, FencingToken, Label};
+use crate::{FencingToken, Label};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 use std::str::FromStr;
@@ -96,4 +96,31 @@ impl<'de> Deserialize<'de> for Fingerprint {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
     }
+}
+
+/// How a hold was ended, other than by its lease.
+///
+/// ```
+/// use leasehold_core::{Ended, Fate};
+///
+/// fn told(fate: Fate) -> &'static str {
+///     match fate {
+///         Fate::Ended(Ended::Released) => "given back",
+///         Fate::Ended(Ended::Evicted) => "taken from a process that had died",
+///         Fate::Ended(Ended::Freed) => "taken by force",
+///         _ => "not ended by anybody",
+///     }
+/// }
+/// # assert_eq!(told(Fate::Ended(Ended::Released)), "given back");
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Ended {
+    /// Its holder released it.
+    Released,
+    /// Its holder was dead.
+    Evicted,
+    /// Somebody took the lock by force.
+    Freed,
 }

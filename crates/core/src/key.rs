@@ -6,6 +6,7 @@
 //!    mailbox in each slot.
 //! 3. Literal: no part of a name is ever a pattern.
 
+use crate::name::{hashed, tag};
 use crate::{Kind, Lock, SessionId};
 use crc::{CRC_16_XMODEM, Crc};
 use std::sync::LazyLock;
@@ -278,17 +279,6 @@ impl Default for KeySpace {
     fn default() -> Self {
         Self::of(String::new())
     }
-}
-
-/// The part of a key that Redis hashes: its hash tag, or else all of it.
-pub(crate) fn hashed(key: &str) -> &str {
-    tag(key).unwrap_or(key)
-}
-
-/// What is between the first `{` and the first `}` after it, if that is not empty.
-fn tag(key: &str) -> Option<&str> {
-    let (tag, _) = key.split_once('{')?.1.split_once('}')?;
-    Some(tag).filter(|tag| !tag.is_empty())
 }
 
 /// The slot of a key in a cluster.

@@ -54,7 +54,7 @@ impl LockName {
     /// # Ok::<(), leasehold_core::NameError>(())
     /// ```
     pub fn hash_tag(&self) -> &str {
-        crate::key::hashed(&self.0)
+        hashed(&self.0)
     }
 }
 
@@ -137,6 +137,17 @@ pub enum NameError {
         /// The character.
         found: char,
     },
+}
+
+/// The part of a key that Redis hashes: its hash tag, or else all of it.
+pub(crate) fn hashed(key: &str) -> &str {
+    tag(key).unwrap_or(key)
+}
+
+/// What is between the first `{` and the first `}` after it, if that is not empty.
+pub(crate) fn tag(key: &str) -> Option<&str> {
+    let (tag, _) = key.split_once('{')?.1.split_once('}')?;
+    Some(tag).filter(|tag| !tag.is_empty())
 }
 
 #[cfg(test)]

@@ -3,7 +3,9 @@
 //! The meaning of every operation is [`model`](crate::model); a store may do nothing else.
 
 use crate::cohort::{Block, Reserve};
-use crate::{AuditEntry, FencingToken, Fingerprint, HoldId, Label, LockName, Nonce, OwnValue, SessionId};
+use crate::{
+    AuditEntry, Ended, FencingToken, Fingerprint, HoldId, Label, LockName, Nonce, OwnValue, SessionId,
+};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -956,33 +958,6 @@ impl Holder {
     pub const fn is_stranger(&self) -> bool {
         self.label.is_none()
     }
-}
-
-/// How a hold was ended, other than by its lease.
-///
-/// ```
-/// use leasehold_core::{Ended, Fate};
-///
-/// fn told(fate: Fate) -> &'static str {
-///     match fate {
-///         Fate::Ended(Ended::Released) => "given back",
-///         Fate::Ended(Ended::Evicted) => "taken from a process that had died",
-///         Fate::Ended(Ended::Freed) => "taken by force",
-///         _ => "not ended by anybody",
-///     }
-/// }
-/// # assert_eq!(told(Fate::Ended(Ended::Released)), "given back");
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum Ended {
-    /// Its holder released it.
-    Released,
-    /// Its holder was dead.
-    Evicted,
-    /// Somebody took the lock by force.
-    Freed,
 }
 
 /// What became of an [`Extend`].

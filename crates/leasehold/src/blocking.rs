@@ -64,8 +64,9 @@ pub use reentrant::{ReentrantGuard, ReentrantMutex};
 pub use rwlock::{NotShifted, ReadGuard, RwLock, UpgradableGuard, WriteGuard};
 pub use semaphore::{Permit, Semaphore};
 
+use crate::attach::AttachError;
 use crate::client::ClientBuilder;
-use crate::error::{AttachError, ConnectError, ExtendError, InspectError, LockError, ReleaseError};
+use crate::error::{ConnectError, ExtendError, InspectError, LockError, ReleaseError};
 use crate::store::Store;
 use crate::{
     DetachedHold, LockInfo, LockName, Moment, NameError, Owner, SessionId, SessionInfo, ShutdownError,
@@ -178,6 +179,22 @@ pub struct Client {
     inner: crate::Client,
     /// After what needs it, so that it is dropped last.
     host: Arc<Host>,
+}
+
+impl ClientBuilder {
+    /// Connects, and waits for it: for a client whose calls wait as well, see [`blocking`](self).
+    ///
+    /// Fails as [`connect`](Self::connect) does, and inside an async context.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let client = leasehold::Client::builder("memory:").label("billing on web-3").connect_blocking()?;
+    /// client.mutex("orders/42")?.acquire()?.release()?;
+    /// # Ok(()) }
+    /// ```
+    pub fn connect_blocking(self) -> Result<Client, Error<ConnectError>> {
+        Client::of_builder(self)
+    }
 }
 
 impl Client {

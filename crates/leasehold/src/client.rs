@@ -1,22 +1,20 @@
 //! A client: an identity, a store, and the keeper of what it holds.
 
 use crate::barrier::Barrier;
-use crate::blocking;
-use crate::census::{self, LockInfo, SessionInfo};
+use crate::census::{self, LockInfo};
 use crate::election::Election;
 use crate::engine::{Engine, ShutdownError, StartError, Timings};
 use crate::error::{ConnectError, InspectError, LockError};
 use crate::latch::Latch;
-use crate::monitor::Monitor;
 use crate::multi::MultiMutex;
 use crate::mutex::Mutex;
-use crate::once::OncePer;
 use crate::owner::{Owner, Owners};
 use crate::reentrant::ReentrantMutex;
 use crate::request::Request;
 use crate::rwlock::RwLock;
 use crate::semaphore::Semaphore;
-use crate::store::{Examination, MemoryStore, Store, StoreConfig, StoreUrl};
+use crate::session_info::{self, SessionInfo};
+use crate::store::{Examination, MemoryStore, Store};
 use leasehold_core::{About, Label, Lease, Lock, LockName, Moment, NameError, SessionId};
 use leasehold_store::{System, World};
 use std::collections::BTreeMap;
@@ -229,26 +227,6 @@ impl Client {
         Ok(Election::new(self.engine.clone(), &self.checked(Lock::election(named(name)?))?))
     }
 
-    /// What is done once in a `period`, whoever comes first: see [`OncePer`]. Its lock is the [`mutex`](Self::mutex) of that
-    /// name.
-    ///
-    /// Fails as that does, and for a period that is longer than a [quorum](crate::store::QuorumConfig::min_uptime) keeps
-    /// anything. Nothing is sent.
-    pub fn once_per<N>(&self, name: N, period: Duration) -> Result<OncePer, LockError>
-    where
-        N: TryInto<LockName>,
-        N::Error: Into<NameError>,
-    {
-        let lock = self.checked(Lock::mutex(named(name)?))?;
-        if let Some(most) = self.engine.store.longest_lease().filter(|most| period > *most) {
-            return Err(LockError::Period(leasehold_core::LeaseError::LongerThanKept {
-                lease: period,
-                most,
-            }));
-        }
-        Ok(OncePer::new(self.clone(), &lock, period))
-    }
-
     /// The semaphore of that name, with so many permits where the store knows no other number: see [`Semaphore`].
     ///
     /// Fails as [`mutex`](Self::mutex) does, and for no permit at all. Nothing is sent.
@@ -298,7 +276,7 @@ impl Client {
     }
 
     /// The lock, if the store has keys for it.
-    fn checked(&self, lock: Lock) -> Result<Lock, LockError> {
+    pub(crate) fn checked(&self, lock: Lock) -> Result<Lock, LockError> {
         self.engine.store.check(&lock)?;
         Ok(lock)
     }
@@ -360,7 +338,7 @@ impl Client {
     ///
     /// Cancel safety: dropping the future changes nothing.
     pub async fn sessions(&self) -> Result<Vec<SessionInfo>, InspectError> {
-        census::sessions(&self.engine).await
+        session_info::sessions(&self.engine).await
     }
 
     /// The locks that sessions say they hold and that are held, by name, and who is behind each. Every one of them is
@@ -375,12 +353,6 @@ impl Client {
     /// Cancel safety: dropping the future changes nothing.
     pub async fn locks(&self) -> Result<Vec<LockInfo>, InspectError> {
         census::locks(&self.engine).await
-    }
-
-    /// What takes from dead sessions what they held, also where nobody waits for it. It does nothing before it is
-    /// [run](Monitor::run). What it does stands in each lock's audit, with this client's label.
-    pub fn monitor(&self) -> Monitor {
-        Monitor::new(self.clone())
     }
 
     /// Waits until the keeper has given back what dropped guards held and has undone what dropped
@@ -634,24 +606,10 @@ impl ClientBuilder {
         })?;
         Ok(Client { engine, owners: Arc::new(owners) })
     }
-
-    /// Connects, and waits for it: for a client whose calls wait as well, see [`blocking`](crate::blocking).
-    ///
-    /// Fails as [`connect`](Self::connect) does, and inside an async context.
-    ///
-    /// ```
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let client = leasehold::Client::builder("memory:").label("billing on web-3").connect_blocking()?;
-    /// client.mutex("orders/42")?.acquire()?.release()?;
-    /// # Ok(()) }
-    /// ```
-    pub fn connect_blocking(self) -> Result<blocking::Client, blocking::Error<ConnectError>> {
-        blocking::Client::of_builder(self)
-    }
 }
 
 /// The name of a lock.
-fn named<N>(name: N) -> Result<LockName, LockError>
+pub(crate) fn named<N>(name: N) -> Result<LockName, LockError>
 where
     N: TryInto<LockName>,
     N::Error: Into<NameError>,

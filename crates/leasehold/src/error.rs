@@ -4,7 +4,6 @@
 //! contains a token or a password.
 
 use crate::LostReason;
-use crate::detached::DetachedHold;
 use crate::engine::NotExtended;
 use crate::owner::Owner;
 use crate::store::{Fault, StoreUrlError};
@@ -402,46 +401,6 @@ impl ExtendError {
             NotExtended::Fault(fault) => Self::Store(fault),
         }
     }
-}
-
-/// Why a detached hold did not become a guard.
-///
-/// ```
-/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// use leasehold::{AttachError, Client};
-/// use std::time::Duration;
-///
-/// let client = Client::connect("memory:").await?;
-/// let hold = client.mutex("index")?.lease(Duration::from_secs(60)).acquire_detached().await?;
-/// match hold.attach(&client).await {
-///     Ok(guard) => guard.release().await?,
-///     Err(AttachError::Already { lock }) => println!("this process works under {lock} already"),
-///     // The hold comes back, and can be attached later if it is not lost.
-///     Err(AttachError::NotExtended { hold, error }) => println!("{hold:?}: {error}"),
-///     Err(error) => return Err(error.into()),
-/// }
-/// # Ok(()) }
-/// ```
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum AttachError {
-    /// This client has a guard of that hold, or had one, or was told to release the hold.
-    #[error(
-        "this client has attached or released this hold of `{lock}` before: there is one guard of a hold"
-    )]
-    Already {
-        /// The lock.
-        lock: LockName,
-    },
-    /// It was not extended: nobody knows for how long it may be believed.
-    #[error("{error}")]
-    NotExtended {
-        /// The hold, as it was.
-        hold: Box<DetachedHold>,
-        /// Why it was not extended.
-        #[source]
-        error: ExtendError,
-    },
 }
 
 /// Why a future that ran under a lock has no result.

@@ -1,8 +1,8 @@
 //! A guard: what a task has of a hold.
 
+use crate::earlier::Earlier;
 use crate::engine::{self, Engine, Hold, KeepId, Missed, NotReleased, Parting, Seat};
 use crate::error::{ExtendError, Lost, ReleaseError};
-use crate::request::Earlier;
 use crate::store::Fault;
 use leasehold_core::tenure::Wish;
 use leasehold_core::{

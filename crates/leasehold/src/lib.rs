@@ -72,11 +72,13 @@
 #[cfg(not(unix))]
 compile_error!("leasehold needs a Unix system: its clock and its files are of that kind");
 
+mod attach;
 mod barrier;
 pub mod blocking;
 mod census;
 mod client;
 mod detached;
+mod earlier;
 mod election;
 mod engine;
 mod error;
@@ -91,20 +93,22 @@ mod reentrant;
 mod request;
 mod rwlock;
 mod semaphore;
+mod session_info;
 mod status;
 pub mod store;
 #[cfg(feature = "tower")]
 pub mod tower;
 
+pub use attach::AttachError;
 pub use barrier::{Barrier, Met};
-pub use census::{LockInfo, SessionInfo};
+pub use census::LockInfo;
 pub use client::{Client, ClientBuilder};
 pub use detached::{DetachedHold, DetachedTextError};
 pub use election::{Election, Leader, Leaders, Leadership};
 pub use engine::{LostReason, ShutdownError, Unreturned};
 pub use error::{
-    AcquireError, AttachError, ConnectError, Contention, ExtendError, FreeError, InspectError, LockError,
-    Lost, MultiReleaseError, ReleaseError, ResizeError, RunError,
+    AcquireError, ConnectError, Contention, ExtendError, FreeError, InspectError, LockError, Lost,
+    MultiReleaseError, ReleaseError, ResizeError, RunError,
 };
 pub use guard::Guard;
 pub use latch::Latch;
@@ -117,6 +121,7 @@ pub use reentrant::{ReentrantGuard, ReentrantMutex, Released};
 pub use request::Attempt;
 pub use rwlock::{NotShifted, ReadGuard, RwLock, UpgradableGuard, WriteGuard};
 pub use semaphore::{Permit, Semaphore};
+pub use session_info::SessionInfo;
 pub use status::{Details, Sharer, Status};
 
 /// The vocabulary that a store of one's own needs: operations, replies, ids, keys, and the

@@ -98,6 +98,14 @@ pub struct Eviction {
     pub fence: Option<FencingToken>,
 }
 
+impl Client {
+    /// What takes from dead sessions what they held, also where nobody waits for it. It does nothing before it is
+    /// [run](Monitor::run). What it does stands in each lock's audit, with this client's label.
+    pub fn monitor(&self) -> Monitor {
+        Monitor::new(self.clone())
+    }
+}
+
 impl Monitor {
     pub(crate) fn new(client: Client) -> Self {
         let session = client.engine.timings.session.unwrap_or(Client::SESSION);

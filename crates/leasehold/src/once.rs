@@ -2,13 +2,13 @@
 //!
 //! It owns what is asked of a detached hold. What makes the lock rest is the store's one step (`Pass::Rest`).
 
-use crate::client::Client;
+use crate::client::{Client, named};
 use crate::detached::DetachedHold;
 use crate::engine::LostReason;
-use crate::error::{AcquireError, InspectError, Lost, ReleaseError, RunError};
+use crate::error::{AcquireError, InspectError, LockError, Lost, ReleaseError, RunError};
 use crate::request::{Asker, Attempt, Request};
 use crate::status::Status;
-use leasehold_core::{FencingToken, Lock, LockName, Moment};
+use leasehold_core::{FencingToken, LeaseError, Lock, LockName, Moment, NameError};
 use std::fmt;
 use std::time::Duration;
 
@@ -46,6 +46,25 @@ pub struct OncePer {
     period: Duration,
     /// How long a turn lasts at most, where that is longer.
     at_most: Duration,
+}
+
+impl Client {
+    /// What is done once in a `period`, whoever comes first: see [`OncePer`]. Its lock is the [`mutex`](Self::mutex) of that
+    /// name.
+    ///
+    /// Fails as that does, and for a period that is longer than a [quorum](crate::store::QuorumConfig::min_uptime) keeps
+    /// anything. Nothing is sent.
+    pub fn once_per<N>(&self, name: N, period: Duration) -> Result<OncePer, LockError>
+    where
+        N: TryInto<LockName>,
+        N::Error: Into<NameError>,
+    {
+        let lock = self.checked(Lock::mutex(named(name)?))?;
+        if let Some(most) = self.engine.store.longest_lease().filter(|most| period > *most) {
+            return Err(LockError::Period(LeaseError::LongerThanKept { lease: period, most }));
+        }
+        Ok(OncePer::new(self.clone(), &lock, period))
+    }
 }
 
 impl OncePer {

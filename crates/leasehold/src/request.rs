@@ -6,6 +6,7 @@
 //! What can be set is written once, as a method of [`Request`]; a kind of lock lists those that it has by [`settings`].
 
 use crate::detached::DetachedHold;
+use crate::earlier::Earlier;
 use crate::engine::{self, Engine, Hold, KeepId, Missed, NotDetached, Parting, Pursuit, Seat, Session, Won};
 use crate::error::{AcquireError, Contention, ExtendError};
 use crate::guard::Guard;
@@ -119,21 +120,6 @@ impl Span {
     /// The lease to ask for.
     pub(crate) fn wanted(self) -> Duration {
         self.cap.map_or(self.lease, |cap| cap.min(self.lease))
-    }
-}
-
-/// The leases for which the owner of a hold had the lock before he entered again.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Earlier {
-    longest: Duration,
-    /// Set to add a lease to the longest of them, in place of letting the longest rule.
-    sum: bool,
-}
-
-impl Earlier {
-    /// How long one more hold lasts for which this lease is given.
-    pub(crate) fn with(self, lease: Duration) -> Duration {
-        if self.sum { self.longest + lease } else { self.longest.max(lease) }
     }
 }
 

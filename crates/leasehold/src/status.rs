@@ -1,10 +1,10 @@
 //! How a lock stands, of whatever kind, and what a person does about it.
 
-use crate::census::{self, SessionInfo};
 use crate::error::{Contention, FreeError, InspectError, ResizeError};
 use crate::owner::Owner;
 use crate::request::Request;
-use crate::store::{Executed, Fault, Outcome};
+use crate::session_info::{self, SessionInfo};
+use crate::store::{Fault, Outcome};
 use leasehold_core::{
     AuditEntry, Ended, FencingToken, Free, Freed, Holder, Inspect, Inspection, Op, Portion, Reply, Resize,
     Resized, Seen, SessionId,
@@ -198,7 +198,7 @@ impl Request {
         let concerned: HashSet<_> = status.session.into_iter().chain(of_sharers).collect();
         let mut sessions = Vec::new();
         if !concerned.is_empty() {
-            sessions = census::sessions(&self.engine).await?;
+            sessions = session_info::sessions(&self.engine).await?;
             sessions.retain(|session| concerned.contains(&session.session));
         }
         let behind = sessions.iter().find(|session| Some(session.session) == status.session).cloned();

@@ -24,12 +24,14 @@ mod topology;
 use self::ears::Ears;
 use self::recovery::{Patient, Recovery};
 use self::topology::{Map, Told};
-use super::config::{Address, Errand, RedisConfig, Site};
-use super::dial::open;
+use super::address::Address;
+use super::config::RedisConfig;
 use super::link::{Link, Lost, Wire, spaced};
 use super::mailbox::Mailboxes;
+use super::open::open;
 use super::script::Call;
 use super::sentinel::more_hopeful;
+use super::site::{Errand, Seeds, Site, no_one_server};
 use super::verdict::unconnected;
 use futures_util::StreamExt;
 use futures_util::future::join_all;
@@ -39,7 +41,6 @@ use leasehold_store::watched::Watched;
 use leasehold_store::{Executed, Fault, FaultKind, Outcome, Phase};
 use redis::{Cmd, Pipeline, Value, cmd};
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::task::JoinHandle;
@@ -69,48 +70,13 @@ const DOUBTED_AFTER: Duration = Duration::from_millis(100);
 /// How long a node is waited for that another has sent us to for this once.
 const ASIDE: Duration = Duration::from_millis(500);
 
-/// The nodes that were named: they know the others.
-#[derive(Debug, Clone)]
-pub(super) struct Seeds {
-    nodes: Vec<Address>,
-    tls: bool,
-}
-
 impl Seeds {
-    /// Nodes, one at least.
-    pub(super) const fn new(nodes: Vec<Address>, tls: bool) -> Self {
-        Self { nodes, tls }
-    }
-
-    /// The addresses of the nodes.
-    pub(super) fn nodes(&self) -> &[Address] {
-        &self.nodes
-    }
-
-    /// Whether all are talked to by TLS.
-    pub(super) const fn is_tls(&self) -> bool {
-        self.tls
-    }
-
     /// One of the primaries.
     pub(super) async fn find(&self, config: &RedisConfig, node: &Arc<str>) -> Result<Address, Fault> {
         let told = ask_any(config, self.nodes.clone(), None).await?;
         let first = told.primaries().first().cloned();
         first.ok_or_else(|| no_one_server(node))
     }
-}
-
-impl fmt::Display for Seeds {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let nodes: Vec<_> = self.nodes.iter().map(Address::to_string).collect();
-        f.write_str(&nodes.join(", "))
-    }
-}
-
-/// The fault of who wants one server, where there is a cluster.
-pub(super) fn no_one_server(node: &Arc<str>) -> Fault {
-    let text = "it is a cluster, and this is for one server".to_owned();
-    Fault::new(FaultKind::Unsupported(text), Phase::Connect, Arc::clone(node))
 }
 
 /// A cluster. Its tasks and its connections end when it is dropped.

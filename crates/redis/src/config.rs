@@ -1,21 +1,16 @@
 //! Where a Redis store is, and how it is reached.
 
-use super::cluster::Seeds;
+use super::address::{Address, Login, Protocol};
+use super::certificates::{Certificates, Pem};
 use super::connector::Connector;
-use super::hazard::Told;
-use super::sentinel::Group;
-use super::tls::{Certificates, Pem};
-use super::url::{self, UrlError};
+use super::site::{Errand, Group, Site};
+use super::told::Told;
 use leasehold_core::{KeyError, KeySpace};
 use leasehold_store::{System, World};
-use redis::{
-    ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisConnectionInfo, RedisResult,
-};
+use redis::{ConnectionInfo, RedisResult};
 use std::fmt;
 use std::future::Future;
 use std::io;
-use std::path::PathBuf;
-use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -76,133 +71,7 @@ pub struct RedisConfig {
     world: Arc<dyn World>,
 }
 
-/// How the server is found.
-#[derive(Debug, Clone)]
-pub(super) enum Site {
-    /// It is always there.
-    At(Address),
-    /// It is where others say.
-    Named(Group),
-    /// There are several, each with a part of the keys.
-    Cluster(Seeds),
-    /// It is one of those: a primary, as the others say.
-    Member(Address, Errand),
-}
-
-/// What one connects to a node of a cluster for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Errand {
-    /// To send operations.
-    Calls,
-    /// To hear what is said there.
-    Messages,
-}
-
-/// What is spoken with a server.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Protocol {
-    /// Messages have a connection of their own.
-    Resp2,
-    /// Messages come on the same connection as replies.
-    Resp3,
-}
-
-/// Where a server listens.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Address {
-    Tcp { host: String, port: u16, tls: bool },
-    Unix(PathBuf),
-}
-
-impl Address {
-    pub(super) const fn is_tls(&self) -> bool {
-        matches!(self, Self::Tcp { tls: true, .. })
-    }
-
-    /// The same for the client library. Small requests are sent at once.
-    fn connection_info(&self, login: RedisConnectionInfo) -> RedisResult<ConnectionInfo> {
-        let address = match self {
-            Self::Tcp { host, port, tls: false } => ConnectionAddr::Tcp(host.clone(), *port),
-            Self::Tcp { host, port, tls: true } => {
-                ConnectionAddr::TcpTls { host: host.clone(), port: *port, insecure: false, tls_params: None }
-            }
-            Self::Unix(path) => ConnectionAddr::Unix(path.clone()),
-        };
-        let info = address.into_connection_info()?;
-        let tcp = info.tcp_settings().clone().set_nodelay(true);
-        Ok(info.set_tcp_settings(tcp).set_redis_settings(login))
-    }
-}
-
-impl fmt::Display for Address {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Tcp { host, port, .. } if host.contains(':') => write!(f, "[{host}]:{port}"),
-            Self::Tcp { host, port, .. } => write!(f, "{host}:{port}"),
-            Self::Unix(path) => fmt::Display::fmt(&path.display(), f),
-        }
-    }
-}
-
-/// Who somebody is to a server.
-#[derive(Clone, Default)]
-pub(super) struct Login {
-    pub(super) username: Option<String>,
-    pub(super) password: Option<String>,
-}
-
-impl Login {
-    /// The same for the client library.
-    fn settings(&self, protocol: Protocol) -> RedisConnectionInfo {
-        let version = match protocol {
-            Protocol::Resp2 => ProtocolVersion::RESP2,
-            Protocol::Resp3 => ProtocolVersion::RESP3,
-        };
-        let mut login = RedisConnectionInfo::default()
-            .set_protocol(version)
-            .set_lib_name("leasehold", env!("CARGO_PKG_VERSION"));
-        if let Some(username) = &self.username {
-            login = login.set_username(username);
-        }
-        // The client library would not log in at all with a user and no password.
-        if let Some(password) = self.password.as_deref().or(self.username.as_ref().map(|_| "")) {
-            login = login.set_password(password);
-        }
-        login
-    }
-}
-
-impl fmt::Debug for Login {
-    /// Does not show the password.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Login")
-            .field("username", &self.username)
-            .field("password", &self.password.as_ref().map(|_| "…"))
-            .finish()
-    }
-}
-
 impl RedisConfig {
-    /// The server of a URL. The same as [`FromStr`].
-    pub fn from_url(url: &str) -> Result<Self, UrlError> {
-        url::parse(url)
-    }
-
-    /// The servers of a URL of [shards](leasehold_store::Shards): `redis+shard://host,host,host`, or `rediss+shard://`. What
-    /// follows them is for all of them.
-    ///
-    /// ```
-    /// use leasehold::store::RedisConfig;
-    ///
-    /// let shards = RedisConfig::shards_from_url("redis+shard://locks:secret@a.example,b.example:6380/1?prefix=app:")?;
-    /// let addresses: Vec<_> = shards.iter().map(RedisConfig::address).collect();
-    /// assert_eq!(addresses, ["a.example:6379", "b.example:6380"]);
-    /// # Ok::<(), leasehold::store::UrlError>(())
-    /// ```
-    pub fn shards_from_url(url: &str) -> Result<Vec<Self>, UrlError> {
-        url::parse_shards(url)
-    }
-
     pub(super) fn at(site: Site) -> Self {
         Self {
             site,
@@ -569,14 +438,6 @@ impl RedisConfig {
         let resp2 = if self.protocol == Protocol::Resp2 { " resp2" } else { "" };
         let (db, prefix, files) = (self.db, self.keys.prefix(), files.concat());
         format!("{kind} {address} db {db} prefix `{prefix}`{user}{password}{files}{replicas}{resp2}{strict}")
-    }
-}
-
-impl FromStr for RedisConfig {
-    type Err = UrlError;
-
-    fn from_str(url: &str) -> Result<Self, UrlError> {
-        Self::from_url(url)
     }
 }
 

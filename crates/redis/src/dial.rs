@@ -2,27 +2,22 @@
 //!
 //! It is handed out only when all of that is done.
 
-use super::config::{Address, Errand, Protocol, RedisConfig, Site};
-use super::connector::BoxStream;
+use super::address::Address;
+use super::config::RedisConfig;
 use super::hazard;
 use super::mailbox::Mailboxes;
-use super::messages::{self, Messages};
+use super::messages::Messages;
+use super::open::{Driver, Opened, broken, open_to_hear, unsubscribed};
 use super::sentinel::Sighting;
-use super::verdict::{judge, unconnected};
-use super::{script, tls, version};
+use super::site::{Errand, Site, no_one_server};
+use super::verdict::unconnected;
+use super::{script, version};
 use leasehold_store::{Fault, FaultKind, Phase};
-use redis::aio::{MultiplexedConnection, PubSub};
-use redis::{
-    AsyncConnectionConfig, Client, ConnectionInfo, ErrorKind, Pipeline, PushInfo, RedisError, RedisResult,
-    Value, cmd,
-};
-use std::convert::Infallible;
+use redis::aio::MultiplexedConnection;
+use redis::{Pipeline, PushInfo};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::UnixStream;
 use tokio::time::Instant;
-use tokio_util::task::AbortOnDropHandle;
 
 /// A connection that is ready.
 #[derive(Debug, Clone)]
@@ -62,16 +57,6 @@ impl Voting {
     }
 }
 
-/// A connection to somebody who let us in.
-pub(super) struct Opened {
-    pub(super) conn: MultiplexedConnection,
-    driver: Driver,
-}
-
-/// Moves the bytes of a stream that the user has opened, or that is encrypted, until the last clone is gone. The client
-/// library does so by itself for those that it opens.
-type Driver = Option<Arc<AbortOnDropHandle<()>>>;
-
 /// Makes a connection that hands its messages to `on_push`, within the time that one attempt has. A `hint` is where
 /// Sentinels have seen the server lately.
 pub(super) async fn dial(
@@ -86,7 +71,7 @@ pub(super) async fn dial(
             Site::At(address) | Site::Member(address, _) => {
                 connect(config, address, None, node, on_push).await?
             }
-            Site::Cluster(_) => return Err(super::cluster::no_one_server(node)),
+            Site::Cluster(_) => return Err(no_one_server(node)),
             Site::Named(group) => {
                 let sighting = group.find(config, hint).await?;
                 let (address, node) =
@@ -98,33 +83,6 @@ pub(super) async fn dial(
         Ok(dialled)
     };
     match tokio::time::timeout(config.patience(), attempt).await {
-        Ok(result) => result,
-        Err(_) => Err(Fault::new(FaultKind::TimedOut, Phase::Connect, Arc::clone(node))),
-    }
-}
-
-/// Asks a server which one it is, within the time of one attempt.
-pub(super) async fn ask(config: &RedisConfig, node: &Arc<str>) -> Result<version::ServerVersion, Fault> {
-    let fault = |kind| Fault::new(kind, Phase::Handshake, Arc::clone(node));
-    let asked = async {
-        let address = match config.site() {
-            Site::At(address) | Site::Member(address, _) => address.clone(),
-            Site::Named(group) => group.find(config, None).await?.address,
-            Site::Cluster(seeds) => seeds.find(config, node).await?,
-        };
-        let unconnected = |error| unconnected(error, &address, node);
-        let info = config.connection_info(&address).map_err(unconnected)?;
-        let opened = open(config, &address, &info, config.patience()).await;
-        let mut opened = opened.map_err(unconnected)?;
-        let reply = opened.conn.send_packed_command(cmd("INFO").arg("server")).await;
-        let reply = reply.map_err(|error| broken(error, node))?;
-        if let Value::ServerError(error) = &reply {
-            return Err(fault(judge(error).kind));
-        }
-        let version = version::ServerVersion::of_info(&hazard::read(&[reply]).map_err(fault)?);
-        version.ok_or_else(|| fault(FaultKind::Failed("it does not say which server it is".to_owned())))
-    };
-    match tokio::time::timeout(config.patience(), asked).await {
         Ok(result) => result,
         Err(_) => Err(Fault::new(FaultKind::TimedOut, Phase::Connect, Arc::clone(node))),
     }
@@ -150,114 +108,6 @@ async fn connect(
     let voting = voting(&info, config, sighting.as_ref());
     let voting = voting.map_err(|kind| Fault::new(kind, Phase::Handshake, Arc::clone(node)))?;
     Ok(Dialled { conn, messages, sighting, voting, _driver: driver })
-}
-
-/// Opens a connection to an address, and logs in, in an attempt that has that long.
-pub(super) async fn open(
-    config: &RedisConfig,
-    address: &Address,
-    info: &ConnectionInfo,
-    within: Duration,
-) -> RedisResult<Opened> {
-    open_by(config, address, info, within, settings()).await
-}
-
-/// The same, with its messages.
-pub(super) async fn open_to_hear(
-    config: &RedisConfig,
-    address: &Address,
-    info: &ConnectionInfo,
-    within: Duration,
-    on_push: impl Fn(PushInfo) + Send + Sync + 'static,
-) -> RedisResult<(Opened, Messages)> {
-    if config.protocol() == Protocol::Resp2 {
-        return open_both(config, address, info, within, Arc::new(on_push)).await;
-    }
-    let push = move |push| {
-        on_push(push);
-        Ok::<(), Infallible>(())
-    };
-    let opened = open_by(config, address, info, within, settings().set_push_sender(push)).await?;
-    let messages = Messages::Pushed(opened.conn.clone());
-    Ok((opened, messages))
-}
-
-/// Opens two connections, where one cannot be for both: for calls, and for messages.
-async fn open_both(
-    config: &RedisConfig,
-    address: &Address,
-    info: &ConnectionInfo,
-    within: Duration,
-    on_push: Arc<impl Fn(PushInfo) + Send + Sync + 'static>,
-) -> RedisResult<(Opened, Messages)> {
-    let calls = stream(config, address, within).await?;
-    let on_end = {
-        let on_push = Arc::clone(&on_push);
-        move || on_push(messages::ended())
-    };
-    let opened = greet_over(calls, info, settings(), on_end).await?;
-    let connection = PubSub::new(info.redis_settings(), stream(config, address, within).await?).await?;
-    Ok((opened, Messages::apart(connection, on_push)))
-}
-
-/// The time limits are ours: the client library's would end a call whose reply is still to come.
-fn settings() -> AsyncConnectionConfig {
-    AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None)
-}
-
-/// Opens one connection. The client library does so by itself where nothing speaks against it.
-async fn open_by(
-    config: &RedisConfig,
-    address: &Address,
-    info: &ConnectionInfo,
-    within: Duration,
-    settings: AsyncConnectionConfig,
-) -> RedisResult<Opened> {
-    if config.opener().is_some() || address.is_tls() {
-        return greet_over(stream(config, address, within).await?, info, settings, || {}).await;
-    }
-    config.certificates().for_plain_text()?;
-    let conn = Client::open(info.clone())?.get_multiplexed_async_connection_with_config(&settings).await?;
-    Ok(Opened { conn, driver: None })
-}
-
-/// Opens a stream to an address: as the user has said, encrypted, or just so.
-async fn stream(config: &RedisConfig, address: &Address, within: Duration) -> RedisResult<BoxStream> {
-    if !address.is_tls() {
-        config.certificates().for_plain_text()?;
-    }
-    if let Some(connector) = config.opener() {
-        if address.is_tls() {
-            let text = "a connector brings its own TLS: write `redis` in place of `rediss` with it";
-            return Err((ErrorKind::InvalidClientConfig, text).into());
-        }
-        return Ok(connector.open(address.to_string()).await?);
-    }
-    Ok(match address {
-        // What is left of the attempt without it would not do for the greeting behind it, so that this is told first.
-        Address::Tcp { host, port, tls: true } => {
-            Box::new(tls::open(config, host, *port, within / 8 * 7).await?)
-        }
-        Address::Tcp { host, port, tls: false } => Box::new(tls::connect(host, *port).await?),
-        Address::Unix(path) => Box::new(UnixStream::connect(path).await?),
-    })
-}
-
-/// Logs in over a stream that is open. It is told of the end of the connection, but not where nobody wants that any more.
-async fn greet_over(
-    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
-    info: &ConnectionInfo,
-    settings: AsyncConnectionConfig,
-    on_end: impl FnOnce() + Send + 'static,
-) -> RedisResult<Opened> {
-    let (conn, driver) =
-        MultiplexedConnection::new_with_config(info.redis_settings(), stream, settings).await?;
-    let driver = async move {
-        driver.await;
-        on_end();
-    };
-    let driver = Arc::new(AbortOnDropHandle::new(tokio::spawn(driver)));
-    Ok(Opened { conn, driver: Some(driver) })
 }
 
 /// Names the connection, loads the scripts if it `speaks`, and gives what the server says of itself.
@@ -322,17 +172,4 @@ async fn subscribe(messages: &mut Messages, node: &Arc<str>, mailboxes: &Mailbox
         Err(error) if error.clone().into_server_errors().is_none() => Err(unsubscribed(error, node)),
         _ => Ok(()),
     }
-}
-
-/// The fault of a subscription that was not made.
-pub(super) fn unsubscribed(error: RedisError, node: &Arc<str>) -> Fault {
-    let refusal = error.clone().into_server_errors().and_then(|errors| errors.first().cloned());
-    match refusal {
-        Some((_, refusal)) => Fault::new(judge(&refusal).kind, Phase::Handshake, Arc::clone(node)),
-        None => broken(error, node),
-    }
-}
-
-fn broken(error: RedisError, node: &Arc<str>) -> Fault {
-    Fault::new(FaultKind::Disconnected, Phase::Handshake, Arc::clone(node)).because(error)
 }

@@ -7,7 +7,6 @@ use super::version::{field, number, numbers};
 use leasehold_store::{Examination, FaultKind, Hazard, HazardKind, Role, Severity};
 use redis::{Pipeline, Value};
 use std::borrow::Cow;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// The parts of INFO that are asked for, each by itself: Redis 6.2 takes one at a time. No field is in two of them.
@@ -264,23 +263,6 @@ pub(super) fn note(info: &str, min_uptime: Option<Duration>, found: &mut Examina
     found.eviction_policy = policy(info);
     found.maxmemory = number(info, "maxmemory");
     found.used_memory = number(info, "used_memory");
-}
-
-/// Which hazards have been told: each once, however many connections are made, and how often.
-#[derive(Debug, Default)]
-pub(super) struct Told(Mutex<Vec<HazardKind>>);
-
-impl Told {
-    /// Warns of what nobody was warned of yet.
-    pub(super) fn tell(&self, node: &str, hazards: &[Hazard]) {
-        let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        for hazard in hazards.iter().filter(|hazard| hazard.severity >= Severity::Warning) {
-            if !told.contains(&hazard.kind) {
-                told.push(hazard.kind.clone());
-                tracing::warn!(node, hazard = hazard.kind.word(), "{hazard}");
-            }
-        }
-    }
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! A connection that the user lends: he made it, and he makes it anew.
 
-use super::dial::unsubscribed;
 use super::link::Lost;
 use super::mailbox::Mailboxes;
+use super::open::unsubscribed;
 use leasehold_core::SessionId;
 use leasehold_store::{Bell, Fault, FaultKind, Listening, Phase, Postbox};
 use redis::aio::MultiplexedConnection;

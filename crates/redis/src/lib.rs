@@ -6,6 +6,8 @@
 //! What is not here: resending (the engine's, and within its own deadline), polling (the engine's), and knowing who is
 //! dead.
 
+mod address;
+mod certificates;
 mod channels;
 mod cluster;
 mod config;
@@ -13,11 +15,13 @@ mod connector;
 mod dial;
 mod hazard;
 mod home;
+mod identify;
 mod lent;
 mod link;
 mod lua;
 mod mailbox;
 mod messages;
+mod open;
 pub mod optimistic;
 mod permissions;
 mod quorum;
@@ -26,9 +30,11 @@ mod reply;
 mod script;
 mod sentinel;
 mod shards;
+mod site;
 mod spread;
 mod store;
 mod tls;
+mod told;
 mod url;
 mod verdict;
 mod version;

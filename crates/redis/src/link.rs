@@ -12,9 +12,11 @@
 //! 5. Where Sentinels say where the server is, they are listened to all the time: when the primary moves, what leads
 //!    to the old one is given up, and the new one is gone to at once.
 
-use super::config::{Protocol, RedisConfig};
-use super::dial::{Dialled, Voting, dial, unsubscribed};
+use super::address::Protocol;
+use super::config::RedisConfig;
+use super::dial::{Dialled, Voting, dial};
 use super::mailbox::Mailboxes;
+use super::open::unsubscribed;
 use super::sentinel::{Lookout, Sighting};
 use leasehold_core::SessionId;
 use leasehold_store::World;

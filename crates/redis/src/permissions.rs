@@ -6,7 +6,9 @@
 //! 1. Nothing that a user chose is a pattern: what would be one in a prefix is escaped.
 //! 2. A line that is used as it stands makes no user with a password that everybody knows: the server refuses it.
 
-use super::config::{Protocol, RedisConfig, Site};
+use super::address::Protocol;
+use super::config::RedisConfig;
+use super::site::Site;
 use super::version::ServerVersion;
 use leasehold_core::KeySpace;
 use std::collections::BTreeSet;

@@ -2,15 +2,14 @@
 //!
 //! How votes are counted is [`QuorumStore`]'s. What is here is what only a server knows: how long it has been up.
 
-use super::config::{RedisConfig, Site};
+use super::config::RedisConfig;
+use super::site::Site;
 use super::store::RedisStore;
-use super::url::{self, UrlError};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use leasehold_store::{Fault, FaultKind, Phase, QuorumError, QuorumStore, Store};
 use std::collections::BTreeSet;
 use std::fmt;
-use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -80,11 +79,6 @@ impl QuorumConfig {
             return Err(QuorumError::Replicas);
         }
         Ok(Self { nodes, min_uptime: MIN_UPTIME, node_timeout: NODE_TIMEOUT })
-    }
-
-    /// The servers of a URL. The same as [`FromStr`].
-    pub fn from_url(url: &str) -> Result<Self, UrlError> {
-        url::parse_quorum(url)
     }
 
     /// How long a node has to be up before it gives a lock: 60 s if nothing is set. It is the longest lease, too: longer ones
@@ -183,14 +177,6 @@ impl RedisStore {
         }
         let kind = FaultKind::NoQuorum { needed, of: stores.len(), nodes: failed };
         Err(Fault::new(kind, Phase::Connect, "the quorum"))
-    }
-}
-
-impl FromStr for QuorumConfig {
-    type Err = UrlError;
-
-    fn from_str(url: &str) -> Result<Self, UrlError> {
-        Self::from_url(url)
     }
 }
 

@@ -9,13 +9,15 @@
 //! 3. What is looked at and written is the lock's own key, so that all goes to where the hold is, also while its slot moves.
 //!    Where nothing was written, WAIT has been asked about nothing, and its answer says nothing.
 
+use super::address::Address;
 use super::cluster::{Cluster, Redirect, is_unknown_script, redirect};
-use super::config::{Address, Errand, RedisConfig};
+use super::config::RedisConfig;
 use super::home::Home;
 use super::link::{Link, Lost, Wire};
 use super::mailbox::Mailboxes;
 use super::reply;
 use super::script::Call;
+use super::site::Errand;
 use super::verdict::{Verdict, goes_elsewhere, judge};
 use leasehold_core::{Claim, Extend, Extended, Lock, LockKeys, Op, Reply};
 use leasehold_store::{Fault, FaultKind, Phase};

@@ -10,9 +10,11 @@
 //! 3. Only an answer of a later epoch is a reason to leave a server. Two of them may name the same one differently, or one
 //!    may be behind, and whoever believed both in turn would never arrive.
 
-use super::config::{Address, Login, RedisConfig, Site};
-use super::dial::{Opened, open, open_to_hear};
+use super::address::Address;
+use super::config::RedisConfig;
 use super::messages::Messages;
+use super::open::{Opened, open, open_to_hear};
+use super::site::{Group, Site};
 use super::verdict::unconnected;
 use futures_util::StreamExt;
 use futures_util::future::select_all;
@@ -20,7 +22,6 @@ use futures_util::stream::FuturesUnordered;
 use leasehold_store::{Fault, FaultKind, Phase};
 use redis::{Pipeline, PushInfo, PushKind, Value, from_redis_value_ref};
 use std::collections::HashMap;
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -33,17 +34,6 @@ const PATIENCE: Duration = Duration::from_millis(500);
 const LOOK: Duration = Duration::from_secs(1);
 /// What a Sentinel says when a primary moves: that it has promoted a replica, and that all know of it.
 const NEWS: [&str; 2] = ["+promoted-slave", "+switch-master"];
-
-/// Those who know where the primary of a name is.
-#[derive(Debug, Clone)]
-pub(super) struct Group {
-    sentinels: Vec<Address>,
-    name: String,
-    /// Whether the primary is talked to by TLS.
-    tls: bool,
-    /// Who one is to the Sentinels.
-    pub(super) login: Login,
-}
 
 /// Where a primary was seen.
 #[derive(Debug, Clone)]
@@ -70,26 +60,6 @@ impl Sighting {
 }
 
 impl Group {
-    /// Sentinels, one at least, and what they call the primary.
-    pub(super) fn new(sentinels: Vec<Address>, name: String, tls: bool) -> Self {
-        Self { sentinels, name, tls, login: Login::default() }
-    }
-
-    /// The addresses of the Sentinels.
-    pub(super) fn sentinels(&self) -> &[Address] {
-        &self.sentinels
-    }
-
-    /// The name that the Sentinels know the primary by.
-    pub(super) fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// Whether they and the primary are talked to by TLS.
-    pub(super) const fn is_tls(&self) -> bool {
-        self.tls
-    }
-
     /// Where the primary is (1). While those who have answered know of no configuration as late as that of a `hint`, all are
     /// waited for; where none of them does, it is over.
     ///
@@ -166,21 +136,6 @@ impl Group {
 
     fn silent(&self) -> Fault {
         Fault::new(FaultKind::Unreachable, Phase::Connect, self.to_string())
-    }
-
-    #[cfg(test)]
-    pub(super) fn spelled_out(&self) -> String {
-        let kind = if self.tls { "tls" } else { "tcp" };
-        let user = self.login.username.as_ref().map(|user| format!(" by {user}")).unwrap_or_default();
-        let password = self.login.password.as_ref().map(|password| format!(" with {password}"));
-        format!("{kind}{user}{}", password.unwrap_or_default())
-    }
-}
-
-impl fmt::Display for Group {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let sentinels: Vec<_> = self.sentinels.iter().map(Address::to_string).collect();
-        write!(f, "{} of {}", self.name, sentinels.join(", "))
     }
 }
 

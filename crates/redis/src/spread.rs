@@ -3,8 +3,8 @@
 //!
 //! What one operation means, and where it goes, is elsewhere: whatever a node does not do here at once goes that way.
 
+use super::address::Address;
 use super::cluster::{Cluster, Split, is_split, is_unknown_script};
-use super::config::Address;
 use super::reply;
 use super::script::{Call, goes_by_token};
 use super::store::{Attended, EXTENDS_AT_ONCE, Line, RECORDS_AT_ONCE, RedisStore, refused};

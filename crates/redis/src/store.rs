@@ -8,7 +8,7 @@
 //!    and can be done with it.
 
 use super::cluster::{self, Cluster, Node, SLOTS, Split, is_unknown_script};
-use super::config::{RedisConfig, Site};
+use super::config::RedisConfig;
 use super::hazard;
 use super::home::Home;
 use super::lent::Lent;
@@ -17,6 +17,7 @@ use super::mailbox::Mailboxes;
 use super::replicas::Replicas;
 use super::reply::{self, Malformed};
 use super::script::{Call, goes_by_token};
+use super::site::Site;
 use super::verdict::judge;
 use futures_util::future::{BoxFuture, join_all};
 use leasehold_core::{

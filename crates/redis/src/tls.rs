@@ -7,6 +7,7 @@
 //! 3. Nothing of a key is shown: errors name files, and say what is wrong in words of our own.
 //! 4. What is wrong is known by the type of an error, never by its text.
 
+use super::certificates::{Certificates, Pem};
 use super::config::RedisConfig;
 use futures_util::future::select_ok;
 use leasehold_store::{FaultKind, Phase, TlsFault};
@@ -15,32 +16,12 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{AlertDescription, CertificateError, ClientConfig, InvalidMessage, RootCertStore};
 use std::borrow::Cow;
-use std::fmt;
 use std::io;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
-
-/// Which certificates a connection goes by.
-#[derive(Clone, Default)]
-pub(super) struct Certificates {
-    /// Set if they are trusted in place of the public authorities.
-    pub(super) roots: Option<Pem>,
-    /// What we show of ourselves, with those that it is signed by.
-    pub(super) own: Option<Pem>,
-    /// The key of that.
-    pub(super) key: Option<Pem>,
-}
-
-/// Where a PEM is.
-#[derive(Clone)]
-pub(super) enum Pem {
-    Text(Arc<[u8]>),
-    File(PathBuf),
-}
 
 /// Why certificates cannot be used, or are not wanted.
 #[derive(Debug, thiserror::Error)]
@@ -108,19 +89,7 @@ impl Certificates {
     }
 }
 
-impl fmt::Debug for Certificates {
-    /// Says which there are, and shows none.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { roots, own, key } = self;
-        f.debug_struct("Certificates").field("roots", roots).field("own", own).field("key", key).finish()
-    }
-}
-
 impl Pem {
-    pub(super) fn text(pem: impl Into<Vec<u8>>) -> Self {
-        Self::Text(pem.into().into())
-    }
-
     /// All certificates of a PEM; there is one at least.
     fn certificates(&self, what: &str) -> Result<Vec<CertificateDer<'static>>, Unfit> {
         let pem = self.read(what)?;
@@ -155,16 +124,6 @@ impl Pem {
         match self {
             Self::Text(_) => what.to_owned(),
             Self::File(path) => format!("{what}, `{}`,", path.display()),
-        }
-    }
-}
-
-impl fmt::Debug for Pem {
-    /// Shows no text (3).
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Text(_) => f.write_str("…"),
-            Self::File(path) => fmt::Debug::fmt(path, f),
         }
     }
 }

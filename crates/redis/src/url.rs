@@ -4,16 +4,17 @@
 //! the port should be. A URL is written back from what was parsed and from nothing else, so that no part of the text that
 //! the parser did not understand gets through.
 
-use super::cluster::Seeds;
-use super::config::{Address, Protocol, RedisConfig, Site};
+use super::address::Address;
+use super::certificates::{Certificates, Pem};
+use super::config::RedisConfig;
 use super::quorum::QuorumConfig;
-use super::sentinel::Group;
-use super::tls::{Certificates, Pem};
+use super::site::{Group, Seeds, Site};
 use leasehold_core::KeyError;
 use leasehold_store::QuorumError;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use std::net::Ipv6Addr;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
 const DEFAULT_PORT: u16 = 6379;
@@ -122,8 +123,53 @@ pub enum UrlError {
     Prefix(#[from] KeyError),
 }
 
+impl RedisConfig {
+    /// The server of a URL. The same as [`FromStr`].
+    pub fn from_url(url: &str) -> Result<Self, UrlError> {
+        parse(url)
+    }
+
+    /// The servers of a URL of [shards](leasehold_store::Shards): `redis+shard://host,host,host`, or `rediss+shard://`. What
+    /// follows them is for all of them.
+    ///
+    /// ```
+    /// use leasehold::store::RedisConfig;
+    ///
+    /// let shards = RedisConfig::shards_from_url("redis+shard://locks:secret@a.example,b.example:6380/1?prefix=app:")?;
+    /// let addresses: Vec<_> = shards.iter().map(RedisConfig::address).collect();
+    /// assert_eq!(addresses, ["a.example:6379", "b.example:6380"]);
+    /// # Ok::<(), leasehold::store::UrlError>(())
+    /// ```
+    pub fn shards_from_url(url: &str) -> Result<Vec<Self>, UrlError> {
+        parse_shards(url)
+    }
+}
+
+impl FromStr for RedisConfig {
+    type Err = UrlError;
+
+    fn from_str(url: &str) -> Result<Self, UrlError> {
+        Self::from_url(url)
+    }
+}
+
+impl QuorumConfig {
+    /// The servers of a URL. The same as [`FromStr`].
+    pub fn from_url(url: &str) -> Result<Self, UrlError> {
+        parse_quorum(url)
+    }
+}
+
+impl FromStr for QuorumConfig {
+    type Err = UrlError;
+
+    fn from_str(url: &str) -> Result<Self, UrlError> {
+        Self::from_url(url)
+    }
+}
+
 /// Parses a URL.
-pub(super) fn parse(url: &str) -> Result<RedisConfig, UrlError> {
+fn parse(url: &str) -> Result<RedisConfig, UrlError> {
     let (scheme, place, query) = parts(url)?;
     let config = match scheme {
         "redis" => network(place, false)?,
@@ -140,7 +186,7 @@ pub(super) fn parse(url: &str) -> Result<RedisConfig, UrlError> {
 }
 
 /// Parses a URL of several independent servers: `[user[:password]@]host[:port],…[/db]`
-pub(super) fn parse_shards(url: &str) -> Result<Vec<RedisConfig>, UrlError> {
+fn parse_shards(url: &str) -> Result<Vec<RedisConfig>, UrlError> {
     let (scheme, place, query) = parts(url)?;
     let tls = match scheme {
         "redis+shard" => false,
@@ -171,7 +217,7 @@ fn parts(url: &str) -> Result<(&str, &str, Option<&str>), UrlError> {
 
 /// Parses the URL of a quorum: `redlock://[user[:password]@]host[:port],…[/db]`, and with TLS `redlocks://`. What stands in it
 /// beside the hosts is for each of them.
-pub(super) fn parse_quorum(url: &str) -> Result<QuorumConfig, UrlError> {
+fn parse_quorum(url: &str) -> Result<QuorumConfig, UrlError> {
     let (scheme, place, query) = parts(url)?;
     let scheme = match scheme {
         "redlock" => "redis",

@@ -4,7 +4,7 @@
 //! 2. A server's text is passed on as far as it is the server's own: what follows "with args beginning with" is what
 //!    *we* sent, and may be a token.
 
-use super::config::Address;
+use super::address::Address;
 use super::tls;
 use leasehold_store::{Executed, Fault, FaultKind, Outcome, Phase, TlsFault};
 use redis::{ErrorKind, RedisError, ServerError};

@@ -1,8 +1,6 @@
 //! Which server it is, whether it is new enough, and the fields of INFO that say so.
 
-use super::config::RedisConfig;
-use super::dial;
-use leasehold_store::{Fault, FaultKind};
+use leasehold_store::FaultKind;
 use std::fmt;
 
 /// The oldest Redis, and the oldest Valkey.
@@ -37,13 +35,6 @@ impl ServerVersion {
     /// Valkey, by the first two of its numbers.
     pub const fn valkey(major: u32, minor: u32) -> Self {
         Self { is_valkey: true, numbers: (major, minor) }
-    }
-
-    /// Asks a server, on a connection of its own. Fails if it cannot be reached, or does not tell.
-    ///
-    /// Cancel safety: dropping the future leaves nothing behind.
-    pub async fn ask(config: &RedisConfig) -> Result<Self, Fault> {
-        dial::ask(config, &config.node()).await
     }
 
     /// What a server says of itself.

@@ -1,47 +1,19 @@
 //! Waiting for a lock: the one loop that does.
 
 use super::gate::Step;
-use super::keeper::Call;
+use super::keep_id::KeepId;
 use super::patience::Patience;
+use super::pursuit::{Missed, Pursuit};
 use super::release::give_back;
+use super::reservation::Call;
 use super::seat::{Asker, Left, Seat, Turn, Way};
-use super::{Engine, Hold, KeepId, Session};
+use super::{Engine, Hold, odd_reply};
 use crate::store::{Fault, Listening, Outcome};
 use leasehold_core::contend::{Grant, Standing, Terms};
-use leasehold_core::{Acquire, Acquired, Claim, Executed, Life, Moment, Nonce, Op, Reply, RetryPolicy};
+use leasehold_core::{Acquire, Acquired, Claim, Life, Moment, Nonce, Op, Reply};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// How a lock is sought.
-#[derive(Debug)]
-pub(crate) struct Pursuit {
-    pub(crate) terms: Arc<Terms>,
-    /// In whose name: the client's present session, if there is none.
-    pub(crate) session: Option<Arc<Session>>,
-    /// When to give up; never, if there is none.
-    pub(crate) limit: Option<Moment>,
-    /// Set to give up as soon as the lock is known to be taken.
-    pub(crate) once: bool,
-    /// Set to try again and again, without queueing.
-    pub(crate) retry: Option<RetryPolicy>,
-}
-
-/// Why the lock was not had.
-#[derive(Debug)]
-pub(crate) enum Missed {
-    /// It is taken, and the one try, or the tries, are used up.
-    Taken(Box<Standing>),
-    /// It was taken for as long as one wanted to wait.
-    TimedOut(Box<Standing>),
-    /// The store did not answer, or refused. Where it is unknown whether any of the requests was executed, the lock may be
-    /// held for a moment, until its undo arrives or its first lease ends.
-    Fault { fault: Fault, executed: Executed },
-    /// The lease is shorter than the time that the news of it takes.
-    TooSlow,
-    /// The client was shut down.
-    Closed,
-}
 
 /// A hold that was had just now. The keeper has to be told of it before this is dropped, and before anything is awaited.
 pub(crate) struct Won<'a> {
@@ -364,10 +336,4 @@ impl<'a> Chase<'a> {
     fn standing(&self, now: Moment) -> Standing {
         self.seat.standing(self.line.id, &self.engine.label, now)
     }
-}
-
-/// What a reply of another kind means: a refusal, or a store that does not keep its contract.
-pub(super) fn odd_reply(reply: Reply) -> (Fault, Executed) {
-    let executed = if matches!(reply, Reply::Refused(_)) { Executed::No } else { Executed::Unknown };
-    (Fault::odd_reply(reply), executed)
 }

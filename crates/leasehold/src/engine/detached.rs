@@ -7,7 +7,7 @@
 //! 3. What a client was told to release it never keeps, and what it keeps it keeps once: two guards of one hold would
 //!    end each other's. A hold is remembered for this as long as a store may have it.
 
-use super::release::explain;
+use super::loss::explain;
 use super::session::{Mailbox, Session, fresh_id};
 use super::{
     Answer, Engine, FAR, Hold, LostReason, Missed, NotReleased, Pursuit, Seat, Seats, Uncertain, Won,
@@ -282,8 +282,8 @@ pub(crate) async fn attach(
             let seat = if lock.kind.is_shared() { engine.own_seat(lock) } else { engine.seat(lock) };
             // It lives by its lease alone, also where the client that keeps it has a session.
             let session = Arc::new(Session::new(seat.place, claim.hold.session(), Life::Lease, FAR));
-            let hold = Hold::new(lock.clone(), claim, fence, valid_until, session, Arc::downgrade(&seat));
-            let hold = Arc::new(hold);
+            let entry = Arc::downgrade(&seat);
+            let hold = Arc::new(Hold::new(lock.clone(), claim, fence, valid_until, session, entry));
             hold.may_last(may_last_until);
             // It was released by another copy of it while it was lengthened.
             let released = || NotAttached::NotExtended(NotExtended::Lost(LostReason::Released));

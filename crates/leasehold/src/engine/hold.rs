@@ -1,6 +1,8 @@
 //! A hold: what this process has at the store, as its guard and its keeper both see it.
 
-use super::{Seat, Session};
+use super::reservation::{Heard, Rest};
+use super::session::Session;
+use leasehold_core::cohort::Block;
 use leasehold_core::{Claim, FencingToken, Label, Lock, Moment};
 use leasehold_store::World;
 use leasehold_store::sync::{AtomicBool, AtomicU64, OnceLock};
@@ -79,6 +81,30 @@ impl fmt::Display for LostReason {
     }
 }
 
+/// What a hold, and its keeper, report to the seat that the hold occupies.
+pub(super) trait HoldEvents: Send + Sync {
+    /// The hold is over: it does not occupy the seat any more.
+    fn vacate(&self, hold: &Hold);
+
+    /// What the store has reserved for a hold, if it has. Where nobody stands in line the hold may be given back, as one that
+    /// is not to be kept; or the store was asked for somebody who did not want it kept, and is asked again for one who does:
+    /// it has to tell when others come.
+    fn handle_reserved(
+        &self,
+        hold: &Hold,
+        reserved: Option<(Block, bool)>,
+        told: bool,
+        sent_at: Moment,
+    ) -> Heard;
+
+    /// Another process is said to ask for the lock. Says whether the hold is to be given back: nobody stands in line, and it
+    /// is not to be kept.
+    fn handle_wanted(&self, hold: &Hold, now: Moment) -> bool;
+
+    /// Looks whether a hold has been kept for long enough for whoever comes.
+    fn end_rest(&self, now: Moment) -> Rest;
+}
+
 /// One hold.
 pub(crate) struct Hold {
     pub(crate) lock: Lock,
@@ -87,7 +113,7 @@ pub(crate) struct Hold {
     /// The token by which the store knows it: another one, where it was handed on inside the process.
     pub(super) known_as: FencingToken,
     pub(super) session: Arc<Session>,
-    seat: Weak<Seat>,
+    seat: Weak<dyn HoldEvents>,
     /// Microseconds of the client's clock; zero once it is lost.
     valid_until: AtomicU64,
     /// Microseconds of the same clock: until when the store has it, as far as that may be believed. For whoever it is handed
@@ -117,7 +143,7 @@ impl Hold {
         fence: FencingToken,
         valid_until: Moment,
         session: Arc<Session>,
-        seat: Weak<Seat>,
+        seat: Weak<dyn HoldEvents>,
     ) -> Self {
         Self {
             lock,
@@ -170,7 +196,7 @@ impl Hold {
     }
 
     /// The seat that it occupies, if that is there.
-    pub(super) fn seat(&self) -> Option<Arc<Seat>> {
+    pub(super) fn seat(&self) -> Option<Arc<dyn HoldEvents>> {
         self.seat.upgrade()
     }
 
@@ -333,7 +359,7 @@ mod tests {
         let claim = Claim { hold: HoldId::from_random(session, [2; 16]), value: None };
         let lock = Lock::mutex("job".parse().expect("a good name"));
         let session = Arc::new(Session::new(leasehold_core::Place::ONLY, session, Life::Lease, FAR));
-        Hold::new(lock, claim, FencingToken::new(1), FAR, session, Weak::new())
+        Hold::new(lock, claim, FencingToken::new(1), FAR, session, Weak::<crate::engine::Seat>::new())
     }
 
     /// Somebody who asks why it is gone listens to its own signal before it becomes one of several.

@@ -24,20 +24,22 @@
 
 mod errand;
 mod extend;
+pub(super) mod farewell;
 mod life;
 mod passing;
 
 pub(super) use errand::Owed;
-pub(super) use passing::Call;
 
 use super::heart::{Heart, Hearts, Throb};
+use super::keep_id::KeepId;
 use super::pace::{Pace, Spot, Turn};
+use super::reservation::Call;
 use super::session::{Birth, Session, Sessions};
-use super::shutdown::{self, Farewell};
 use super::{FAR, Hold, LostReason, Timings, settled};
 use crate::store::Store;
 use errand::{Errand, run_errand};
 use extend::{Batch, Sent, extend};
+use farewell::Farewell;
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
@@ -62,10 +64,6 @@ const NAP: Duration = Duration::from_secs(1);
 pub(crate) struct Keeper {
     shared: Arc<Shared>,
 }
-
-/// Which hold of the keeper's.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct KeepId(pub(super) u64);
 
 pub(super) struct Shared {
     pub(super) store: Arc<dyn Store>,
@@ -634,7 +632,7 @@ async fn run(shared: Arc<Shared>) {
             running.push(Box::pin(run_errand(shared.clone(), errand)));
         }
         if let Some(farewell) = work.farewell {
-            running.push(Box::pin(shutdown::part(shared.clone(), farewell)));
+            running.push(Box::pin(farewell::part(shared.clone(), farewell)));
         }
         if work.closing.is_some_and(|by| running.is_empty() || by <= now) {
             if settled || work.closing.is_some_and(|by| by <= now) {

@@ -13,22 +13,25 @@ mod detached;
 mod gate;
 mod heart;
 mod hold;
+mod keep_id;
 mod keeper;
 mod line;
+mod loss;
 mod observe;
 mod pace;
-mod passing;
 mod patience;
+mod pursuit;
 #[cfg(all(test, shuttle))]
 mod races;
 mod release;
+mod reservation;
 mod seat;
 mod session;
 mod several;
 mod shutdown;
 mod straight;
 
-pub(crate) use acquire::{Missed, Pursuit, Won, acquire, take_kept};
+pub(crate) use acquire::{Won, acquire, take_kept};
 pub(crate) use confirm::confirm;
 pub(crate) use detached::{
     Detached, NotAttached, NotDetached, NotExtended, acquire_detached, attach, extend_detached, own_session,
@@ -36,12 +39,14 @@ pub(crate) use detached::{
 };
 pub(crate) use hold::Hold;
 pub use hold::LostReason;
-pub(crate) use keeper::KeepId;
+pub(crate) use keep_id::KeepId;
+pub(crate) use loss::announce;
 pub(crate) use observe::Watching;
-pub(crate) use passing::Parting;
+pub(crate) use pursuit::{Missed, Pursuit};
 use release::read_release;
-pub(crate) use release::{NotReleased, abandon, announce, carry_on, release};
+pub(crate) use release::{NotReleased, abandon, carry_on, release};
 pub(crate) use seat::Seat;
+pub(crate) use seat::passing::Parting;
 pub(crate) use session::Session;
 pub(crate) use several::{InTheWay, acquire_all};
 pub use shutdown::{ShutdownError, Unreturned};
@@ -51,7 +56,7 @@ use detached::Attached;
 use futures_util::future::BoxFuture;
 use gate::Gate;
 use keeper::{Ear, Keeper};
-use leasehold_core::contend::Terms;
+use leasehold_core::contend::{Executed, Terms};
 use leasehold_core::{
     About, Label, Lock, Moment, Op, Place, Reply, SessionEntry, SessionId, SessionOp, SessionReply, Wake,
 };
@@ -304,6 +309,12 @@ async fn insist<'a, T>(
         world.sleep_until(again_at).await;
         pause = (pause * 2).min(Duration::from_millis(500));
     }
+}
+
+/// What a reply of another kind means: a refusal, or a store that does not keep its contract.
+fn odd_reply(reply: Reply) -> (Fault, Executed) {
+    let executed = if matches!(reply, Reply::Refused(_)) { Executed::No } else { Executed::Unknown };
+    (Fault::odd_reply(reply), executed)
 }
 
 /// All seats of a client, and the postbox that hands each its grants, and the keeper the news of what was freed.

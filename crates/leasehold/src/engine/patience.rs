@@ -6,7 +6,7 @@
 //! 1. That one question was refused says nothing of those before it: as long as the store has not answered, one that may
 //!    have been executed makes the end of it an unknown, whatever the end is.
 
-use super::acquire::{Missed, Pursuit};
+use super::pursuit::{Missed, Pursuit};
 use super::{Engine, Session};
 use crate::store::Fault;
 use leasehold_core::contend::Standing;

@@ -8,22 +8,18 @@
 //! 4. So is everything once a shutdown has begun. One that comes while a release is on its way takes it over.
 //! 5. A release that may have been executed before, without an answer, has perhaps released what it does not find any
 //!    more: then nobody knows whether the hold was lost, unless the store says how it ended.
-//! 6. A hold that the next in line may have without the store is not released there, but [handed on](super::passing).
+//! 6. A hold that the next in line may have without the store is not released there, but [handed on](super::seat::passing).
 
-use super::acquire::odd_reply;
+use super::keep_id::KeepId;
 use super::keeper::Retired;
-use super::passing::{Parting, Passed};
+use super::loss::reason;
 use super::seat::Asker;
-use super::{Answer, Engine, Hold, KeepId, LostReason, Seat, Timings, Uncertain, call};
-use crate::store::{Fault, FaultKind, Phase, Store};
-use leasehold_core::{
-    Acquire, Acquired, Claim, Ended, Executed, Fate, HoldId, Holder, Inspect, Lock, Nonce, Op, Pass, Release,
-    Released, Reply,
-};
-use leasehold_store::World;
+use super::seat::passing::{Parting, Passed};
+use super::{Answer, Engine, Hold, LostReason, Seat, odd_reply};
+use crate::store::{Fault, FaultKind, Phase};
+use leasehold_core::{Acquire, Acquired, Ended, Fate, HoldId, Nonce, Op, Pass, Release, Released, Reply};
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 /// Why a hold was not released.
@@ -292,66 +288,4 @@ pub(super) fn read_release(
 fn cut_off() -> Fault {
     let text = "the client was shut down before the answer came".to_owned();
     Fault::new(FaultKind::Unusable(text), Phase::Reply, "the client")
-}
-
-/// Tells everybody that a hold is lost, and why as far as the store says so in a bounded time. `in_time` says that by
-/// the holder's own clock its lease had not ended.
-///
-/// Cancel safety: if the future is dropped, they are told at once.
-pub(crate) async fn announce(
-    store: &dyn Store,
-    world: &dyn World,
-    timings: Timings,
-    hold: &Hold,
-    in_time: bool,
-) {
-    let untold = Untold(hold);
-    tokio::select! {
-        biased;
-        // Somebody else knows it: its release, say, after which nothing is asked of it (1).
-        () = hold.signal().cancelled() => {}
-        reason = explain(store, world, timings, &hold.lock, &hold.claim, in_time) => untold.0.lose(reason),
-    }
-}
-
-/// A loss that is told at the latest when this is dropped.
-struct Untold<'a>(&'a Hold);
-
-impl Drop for Untold<'_> {
-    fn drop(&mut self) {
-        // Nothing new where it was told already.
-        self.0.lose(LostReason::Expired);
-    }
-}
-
-/// Learns from the store why a hold is not there any more.
-pub(super) async fn explain(
-    store: &dyn Store,
-    world: &dyn World,
-    timings: Timings,
-    lock: &Lock,
-    claim: &Claim,
-    in_time: bool,
-) -> LostReason {
-    let inspect = Op::Inspect(Inspect { claim: Some(claim.clone()), in_full: false });
-    let within = timings.call.min(Duration::from_secs(1));
-    match call(store, world, lock, &inspect, within, within).await {
-        Ok(Reply::Inspect(seen)) => {
-            seen.fate.map_or(LostReason::Expired, |fate| reason(fate, seen.holder, in_time))
-        }
-        _ => LostReason::Expired,
-    }
-}
-
-/// What the fate of a hold means to its holder: a key that is missing before its time was removed.
-pub(super) fn reason(fate: Fate, holder: Option<Holder>, in_time: bool) -> LostReason {
-    match fate {
-        Fate::Superseded => LostReason::TakenOver { by: holder.and_then(|holder| holder.label) },
-        Fate::Vanished if in_time => LostReason::Removed,
-        Fate::Forgotten if in_time => LostReason::StoreLostData,
-        Fate::Ended(Ended::Released) => LostReason::Released,
-        Fate::Ended(Ended::Freed) => LostReason::Freed,
-        Fate::Ended(_) => LostReason::Evicted,
-        Fate::Vanished | Fate::Forgotten | Fate::Queued | Fate::Held => LostReason::Expired,
-    }
 }

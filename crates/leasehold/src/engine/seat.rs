@@ -19,21 +19,25 @@
 //! 8. Whoever learns which owner has a ReentrantMutex, by an answer or by winning it, calls all who stand in line in that
 //!    owner's name: they go [straight] to the store. They may be what the owner waits for.
 //! 9. A hold whose guard is done with it may be kept here for the next in line, or for whoever comes: what is done with it
-//!    then is in [`passing`](super::passing).
+//!    then is in [`passing`].
 //!
 //! [straight]: super::straight
 
-use super::keeper::Call;
+pub(super) mod passing;
+
+use super::hold::Hold;
+use super::keep_id::KeepId;
 use super::line::Line;
-use super::passing::Passing;
+use super::reservation::Call;
+use super::session::Session;
 use super::straight::Straight;
-use super::{Hold, KeepId, Session};
 use leasehold_core::contend::{Contender, Grant, Random, Standing, Step, Terms};
 use leasehold_core::{
     Acquire, Acquired, Claim, Executed, FencingToken, HoldId, Holder, Kind, Label, Lock, Moment, Nonce,
     OwnValue, Place, Portion, SessionId,
 };
 use leasehold_store::sync::{Mutex, MutexGuard};
+use passing::Passing;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::future::poll_fn;

@@ -5,8 +5,9 @@
 //!    the rest with that one in hand. How often he does so, and what he does then, is his.
 
 use super::KeepId;
-use super::acquire::{InLine, Missed, Pursuit, Won};
+use super::acquire::{InLine, Won};
 use super::patience::Patience;
+use super::pursuit::{Missed, Pursuit};
 use super::seat::{Asker, Seat, Turn};
 use super::{Engine, Hold, Session};
 use crate::store::{Executed, Fault, Outcome};

@@ -12,10 +12,11 @@
 //! 4. Nobody waits for anything on such a connection as a rule: so it is asked now and then whether it is there, and made
 //!    anew if it does not say so.
 
-use super::super::config::{Address, Errand};
+use super::super::address::Address;
 use super::super::link::{LASTED, Link, Wire, spaced};
 use super::super::mailbox::Mailboxes;
 use super::super::messages::LOOK;
+use super::super::site::Errand;
 use super::super::verdict::judge;
 use super::topology::{Map, Redirect, redirect};
 use super::{PAUSE, RENEWAL, Shared};
@@ -446,7 +447,7 @@ fn is_of(data: &[Value], channel: &str) -> bool {
 /// Where a link leads to.
 fn link_address(link: &Link) -> Option<Address> {
     match link.config().site() {
-        super::super::config::Site::Member(address, _) => Some(address.clone()),
+        super::super::site::Site::Member(address, _) => Some(address.clone()),
         _ => None,
     }
 }

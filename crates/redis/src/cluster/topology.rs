@@ -1,6 +1,6 @@
 //! Which primary has which slot, as one node of a cluster told it.
 
-use super::super::config::Address;
+use super::super::address::Address;
 use crate::verdict::judge;
 use leasehold_store::FaultKind;
 use redis::{Cmd, Pipeline, Value, cmd, from_redis_value_ref};

@@ -1,8 +1,8 @@
 //! Extending holds in batches, and what becomes of each.
 
 use super::super::Hold;
+use super::super::loss::announce;
 use super::super::pace::BATCH;
-use super::super::release::announce;
 use super::{KeepId, Shared, State};
 use crate::store::Outcome;
 use futures_util::future::join_all;

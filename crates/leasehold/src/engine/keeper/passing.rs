@@ -5,7 +5,7 @@
 //! while the keeper's is held; the other way round is what a seat's callers do.
 
 use super::super::Hold;
-use super::super::passing::{Heard, Rest};
+use super::super::reservation::{Call, Heard, Rest};
 use super::extend::Gone;
 use super::{Ear, KeepId, Keeper, Kept, LostReason, Shared, State};
 use crate::store::Outcome;
@@ -16,16 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-/// What the store is asked for a hold that is handed on: fencing tokens, and whether anybody waits.
-#[derive(Debug, Clone, Copy, Default)]
-pub(in crate::engine) struct Call {
-    /// How long whoever has it next wants to have it at least, where it is to be lengthened as well.
-    pub(in crate::engine) lease: Option<Duration>,
-    /// Set to be told when another process asks for the lock.
-    pub(in crate::engine) tell: bool,
-}
-
-/// The same on its way.
+/// A [`Call`] on its way.
 pub(super) struct Called {
     id: KeepId,
     hold: Arc<Hold>,

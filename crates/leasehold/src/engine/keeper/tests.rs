@@ -1,8 +1,8 @@
 //! The keeper by itself, over a store in memory.
 
 use super::*;
-use crate::engine::Session;
 use crate::engine::session::fresh_id;
+use crate::engine::{Seat, Session};
 use crate::store::{MemoryStore, Outcome, Postbox};
 use leasehold_core::tenure::Plan;
 use leasehold_core::{Acquire, FencingToken, HoldId, Label, Op, Pass, Portion, Release, Wake};
@@ -36,7 +36,7 @@ async fn held(store: &MemoryStore, session: Arc<Session>, until: Moment) -> Arc<
         portion: Portion::Whole,
     };
     assert!(matches!(store.execute(&lock, &Op::Acquire(ask), SECOND).await, Outcome::Done(_)));
-    Arc::new(Hold::new(lock, claim, FencingToken::new(1), until, session, Weak::new()))
+    Arc::new(Hold::new(lock, claim, FencingToken::new(1), until, session, Weak::<Seat>::new()))
 }
 
 #[tokio::test]

@@ -12,9 +12,11 @@
 //! 4. While the store is asked, whoever is at the front waits for the answer, and for nothing else. It always comes, or the
 //!    hold is lost.
 
-use super::keeper::Call;
-use super::seat::{Occupant, Seat, State, Turn};
-use super::{Hold, KeepId, Session};
+use super::super::hold::{Hold, HoldEvents};
+use super::super::keep_id::KeepId;
+use super::super::reservation::{Call, Heard, Rest};
+use super::super::session::Session;
+use super::{Occupant, Seat, State, Turn};
 use leasehold_core::cohort::{Block, Cohort, Next};
 use leasehold_core::contend::{Grant, Terms};
 use leasehold_core::{FIRST_LEASE, HoldId, Life, Lock, Moment, Portion};
@@ -36,8 +38,8 @@ impl Parting {
 }
 
 /// The hold that the store has given to a process, as it is handed on there.
-pub(super) struct Passing {
-    pub(super) hold: HoldId,
+pub(in crate::engine) struct Passing {
+    pub(in crate::engine) hold: HoldId,
     cohort: Cohort,
     /// Set while it is kept here (1).
     kept: Option<KeepId>,
@@ -53,36 +55,16 @@ pub(super) struct Passing {
 }
 
 /// What is to be done with a hold that was passed on.
-pub(super) struct Passed {
+pub(in crate::engine) struct Passed {
     /// What the store is to be asked.
-    pub(super) call: Option<Call>,
+    pub(in crate::engine) call: Option<Call>,
     /// When the keeper is to look at the seat.
-    pub(super) watch: Option<Moment>,
-}
-
-/// What an answer of the store means for a hold.
-pub(super) enum Heard {
-    /// Whoever has it, or stands in line for it, sees to it.
-    Noted,
-    /// The store is to be asked once more.
-    Ask(Call),
-    /// It is to be given back.
-    GiveBack,
-}
-
-/// What a look at the seat of a hold says that was kept for whoever comes.
-pub(super) enum Rest {
-    /// Somebody has it, or is about to.
-    InUse,
-    /// It is kept until then.
-    Until(Moment),
-    /// It is to be given back.
-    Over,
+    pub(in crate::engine) watch: Option<Moment>,
 }
 
 impl Passing {
     /// A hold that the store has just given; nothing, where such a hold is not handed on.
-    pub(super) fn of(lock: &Lock, grant: &Grant, now: Moment, last_in_line: u64) -> Option<Self> {
+    pub(in crate::engine) fn of(lock: &Lock, grant: &Grant, now: Moment, last_in_line: u64) -> Option<Self> {
         let is_plain = lock.kind.is_handed_on() && grant.claim.value.is_none();
         is_plain.then(|| Self {
             hold: grant.claim.hold,
@@ -116,7 +98,7 @@ fn fits(hold: &Hold, terms: &Terms) -> bool {
 impl Seat {
     /// A guard is done with its hold: keeps it for the next in line, or for whoever comes. Nothing, if it is to be released
     /// at the store.
-    pub(super) fn pass_on(
+    pub(in crate::engine) fn pass_on(
         &self,
         hold: &Arc<Hold>,
         keep: KeepId,
@@ -157,7 +139,7 @@ impl Seat {
 
     /// What is kept for whoever comes, if somebody who has just come can have it at once: without standing in line, where
     /// nobody does.
-    pub(super) fn take_kept(
+    pub(in crate::engine) fn take_kept(
         &self,
         session: &Session,
         life: Life,
@@ -178,10 +160,18 @@ impl Seat {
         Some((hold, keep, call))
     }
 
-    /// What the store has reserved for a hold, if it has. Where nobody stands in line the hold may be given back, as one that
-    /// is not to be kept; or the store was asked for somebody who did not want it kept, and is asked again for one who does:
-    /// it has to tell when others come.
-    pub(super) fn handle_reserved(
+    /// What is kept here for whoever comes, if nobody comes any more.
+    pub(in crate::engine) fn part(&self) -> Option<KeepId> {
+        self.state().part()
+    }
+}
+
+impl HoldEvents for Seat {
+    fn vacate(&self, hold: &Hold) {
+        Self::vacate(self, hold);
+    }
+
+    fn handle_reserved(
         &self,
         hold: &Hold,
         reserved: Option<(Block, bool)>,
@@ -205,9 +195,7 @@ impl Seat {
         state.ask_to_keep().map_or(Heard::Noted, Heard::Ask)
     }
 
-    /// Another process is said to ask for the lock. Says whether the hold is to be given back: nobody stands in line, and it
-    /// is not to be kept.
-    pub(super) fn handle_wanted(&self, hold: &Hold, now: Moment) -> bool {
+    fn handle_wanted(&self, hold: &Hold, now: Moment) -> bool {
         let mut state = self.state();
         let last_in_line = state.line.last_id();
         let Some(passing) = state.passing.as_mut().filter(|passing| passing.hold == hold.claim.hold) else {
@@ -217,8 +205,7 @@ impl Seat {
         state.is_kept_in_vain()
     }
 
-    /// Looks whether a hold has been kept for long enough for whoever comes (2).
-    pub(super) fn end_rest(&self, now: Moment) -> Rest {
+    fn end_rest(&self, now: Moment) -> Rest {
         let mut state = self.state();
         let in_line = state.line.front().is_some();
         let Some(passing) = &mut state.passing else { return Rest::InUse };
@@ -237,16 +224,16 @@ impl Seat {
         state.put_out(hold);
         Rest::Over
     }
-
-    /// What is kept here for whoever comes, if nobody comes any more.
-    pub(super) fn part(&self) -> Option<KeepId> {
-        self.state().part()
-    }
 }
 
 impl State {
     /// The turn of the front, while a hold is kept here.
-    pub(super) fn turn_of_the_next(&mut self, id: u64, session: &Session, now: Moment) -> Option<Turn> {
+    pub(in crate::engine) fn turn_of_the_next(
+        &mut self,
+        id: u64,
+        session: &Session,
+        now: Moment,
+    ) -> Option<Turn> {
         let passing = self.passing.as_mut().filter(|_| self.line.is_front(id))?;
         let (keep, hold) = (passing.kept?, self.occupants.get(&passing.hold)?.hold.clone());
         let terms = self.line.front()?;
@@ -310,7 +297,7 @@ impl State {
     }
 
     /// The last one has left the line: gives what was kept for it (2).
-    pub(super) fn kept_for_nobody(&mut self) -> Option<KeepId> {
+    pub(in crate::engine) fn kept_for_nobody(&mut self) -> Option<KeepId> {
         let passing = self.passing.as_ref().filter(|_| self.line.front().is_none())?;
         // The keeper looks after what is to be kept, if the store tells when others come, or is asked to.
         let is_told = passing.calling || passing.cohort.keep() == Next::HandOn;
@@ -319,7 +306,7 @@ impl State {
     }
 
     /// Puts out what is kept.
-    pub(super) fn part(&mut self) -> Option<KeepId> {
+    pub(in crate::engine) fn part(&mut self) -> Option<KeepId> {
         let passing = self.passing.as_ref()?;
         let (keep, hold) = (passing.kept?, passing.hold);
         self.put_out(hold);

@@ -1,0 +1,37 @@
+//! How a lock is sought, and why it was not had.
+
+use super::Session;
+use crate::store::Fault;
+use leasehold_core::contend::{Standing, Terms};
+use leasehold_core::{Moment, RetryPolicy};
+use std::sync::Arc;
+
+/// How a lock is sought.
+#[derive(Debug)]
+pub(crate) struct Pursuit {
+    pub(crate) terms: Arc<Terms>,
+    /// In whose name: the client's present session, if there is none.
+    pub(crate) session: Option<Arc<Session>>,
+    /// When to give up; never, if there is none.
+    pub(crate) limit: Option<Moment>,
+    /// Set to give up as soon as the lock is known to be taken.
+    pub(crate) once: bool,
+    /// Set to try again and again, without queueing.
+    pub(crate) retry: Option<RetryPolicy>,
+}
+
+/// Why the lock was not had.
+#[derive(Debug)]
+pub(crate) enum Missed {
+    /// It is taken, and the one try, or the tries, are used up.
+    Taken(Box<Standing>),
+    /// It was taken for as long as one wanted to wait.
+    TimedOut(Box<Standing>),
+    /// The store did not answer, or refused. `maybe_there` says that the lock may be held for a moment,
+    /// until its undo arrives or its first lease ends.
+    Fault { fault: Fault, maybe_there: bool },
+    /// The lease is shorter than the time that the news of it takes.
+    TooSlow,
+    /// The client was shut down.
+    Closed,
+}

@@ -7,6 +7,7 @@ use crate::detached::DetachedHold;
 use crate::engine::{self, Engine, LostReason, NotAttached, NotExtended, NotReleased, Parting};
 use crate::error::{ExtendError, ReleaseError};
 use crate::guard::Guard;
+use leasehold_core::Executed;
 use leasehold_core::tenure::{Plan, Tenure};
 use leasehold_core::{Lease, LockName, Pass, whole_millis};
 use std::time::Duration;

@@ -15,6 +15,7 @@ use crate::rwlock::RwLock;
 use crate::semaphore::Semaphore;
 use crate::session_info::{self, SessionInfo};
 use crate::store::{Examination, MemoryStore, Store};
+use crate::store::{StoreConfig, StoreUrl};
 use leasehold_core::{About, Label, Lease, Lock, LockName, Moment, NameError, SessionId};
 use leasehold_store::{System, World};
 use std::collections::BTreeMap;
@@ -594,7 +595,7 @@ impl ClientBuilder {
             Target::Store(store) => store,
             Target::Url(url) => open(&url, self.access, self.timings.call, &world).await?,
         };
-        if let Some(most) = store.longest_lease().filter(|most| self.timings.watchdog > *most) {
+        if let Some(most) = store.capabilities().longest_lease.filter(|most| self.timings.watchdog > *most) {
             let lease = self.timings.watchdog;
             let error = leasehold_core::LeaseError::LongerThanKept { lease, most };
             return Err(ConnectError::Setting(format!("the watchdog's lease: {error}")));

@@ -344,7 +344,7 @@ impl Request {
             Some(lease) => lease.remaining(self.engine.world.wall())?,
             None => self.engine.timings.watchdog,
         };
-        if let Some(most) = self.engine.store.longest_lease().filter(|most| lease > *most) {
+        if let Some(most) = self.engine.store.capabilities().longest_lease.filter(|most| lease > *most) {
             return Err(LeaseError::LongerThanKept { lease, most });
         }
         let cap = self.max_hold.map(|cap| Lease::For(cap).check().map(|_| cap)).transpose()?;
@@ -376,14 +376,18 @@ impl Request {
         drop(won);
         let guard = self.guard(hold, keep, seat).after(earlier);
         // Until it is confirmed nobody of this process gets it, whatever becomes of those who wait for that.
-        let guard = if self.engine.store.confirms() { guard.parting(Parting::TO_STORE) } else { guard };
+        let guard = if self.engine.store.capabilities().confirmation {
+            guard.parting(Parting::TO_STORE)
+        } else {
+            guard
+        };
         left.map(|()| Ok(Kept { guard, count }))
     }
 
     /// What was won counts once others have it as well, where the store was told to ask for that. What was handed on inside
     /// the process had counted before.
     pub(crate) async fn confirmed(&self, kept: Kept, limit: Option<Moment>) -> Result<Kept, Missed> {
-        if !self.engine.store.confirms() {
+        if !self.engine.store.capabilities().confirmation {
             return Ok(kept);
         }
         kept.guard.confirmed(limit).await?;
@@ -421,7 +425,7 @@ impl Request {
         // What the lease is now, where it should last until an instant; which may have passed meanwhile.
         let left = self.lease.map(|asked| asked.remaining(self.engine.world.wall())).transpose();
         // A sum may be longer than each of its leases, which were asked about before.
-        let longest = self.engine.store.longest_lease();
+        let longest = self.engine.store.capabilities().longest_lease;
         let too_long = |left: Duration| longest.filter(|most| earlier.with(left) > *most);
         let left = left.and_then(|left| match left.and_then(|left| Some((left, too_long(left)?))) {
             Some((left, most)) => Err(LeaseError::LongerThanKept { lease: earlier.with(left), most }),
@@ -476,7 +480,7 @@ impl Request {
         own: Option<Arc<Session>>,
     ) -> Pursuit {
         let life = own.as_ref().map_or(self.engine.sessions.life, |own| own.life);
-        let queues = self.engine.store.has_queue();
+        let queues = self.engine.store.capabilities().queue;
         let terms = Arc::new(Terms {
             lease,
             label: self.engine.label.clone(),
@@ -484,7 +488,9 @@ impl Request {
             adopt: self.adopt,
             life: if asker.by_lease { Life::Lease } else { life },
             queue: !once && self.retry.is_none() && queues,
-            look_often: self.parting.free_every.is_some() || !queues || !self.engine.store.has_mailboxes(),
+            look_often: self.parting.free_every.is_some()
+                || !queues
+                || !self.engine.store.capabilities().notifications,
             portion: asker.portion,
             fresh: !queues,
         });

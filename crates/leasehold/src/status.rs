@@ -5,6 +5,7 @@ use crate::owner::Owner;
 use crate::request::Request;
 use crate::session_info::{self, SessionInfo};
 use crate::store::{Fault, Outcome};
+use leasehold_core::Executed;
 use leasehold_core::{
     AuditEntry, Ended, FencingToken, Free, Freed, Holder, Inspect, Inspection, Op, Portion, Reply, Resize,
     Resized, Seen, SessionId,

@@ -4,8 +4,8 @@
 
 use futures_util::future::BoxFuture;
 use leasehold::store::{
-    Executed, Fault, FaultKind, Lock, MemoryStore, Op, Outcome, Phase, Postbox, SessionKeeping, SessionOp,
-    SessionReply, Shards, Store, Wake,
+    Capabilities, Executed, Fault, FaultKind, Lock, MemoryStore, Op, Outcome, Phase, Postbox, SessionKeeping,
+    SessionOp, SessionReply, Shards, Store, Wake,
 };
 use leasehold::{AcquireError, Attempt, Client, Ended, FencingToken, LostReason, Moment, SessionId, World};
 use leasehold_core::{About, KeyError, Place, SessionEntry};
@@ -82,8 +82,8 @@ impl Store for Way {
         self.inner.close_mailbox(place, session);
     }
 
-    fn sessions(&self) -> SessionKeeping {
-        self.inner.sessions()
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
     }
 
     fn attend<'a>(

@@ -377,16 +377,6 @@ impl RedisConfig {
         self.login.password.is_some() || of_sentinels
     }
 
-    /// The URL of this configuration, without passwords.
-    pub fn redacted_url(&self) -> String {
-        url::redacted(self)
-    }
-
-    /// The URL of these shards, without passwords.
-    pub fn redacted_shards_url(shards: &[Self]) -> String {
-        url::redacted_shards(shards)
-    }
-
     pub(super) const fn site(&self) -> &Site {
         &self.site
     }

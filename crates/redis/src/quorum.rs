@@ -114,12 +114,11 @@ impl QuorumConfig {
         &self.nodes
     }
 
-    /// The URL of these nodes, without passwords. Only what a URL gave can be written as one.
-    pub fn redacted_url(&self) -> String {
+    /// The quorum's own settings that differ from their defaults, as a URL names them.
+    pub(super) fn own_settings(&self) -> impl Iterator<Item = (&'static str, Duration)> {
         let own =
             [("min_uptime", self.min_uptime, MIN_UPTIME), ("node_timeout", self.node_timeout, NODE_TIMEOUT)];
-        let own = own.into_iter().filter(|(_, value, default)| value != default);
-        url::redacted_quorum(&self.nodes, own.map(|(name, value, _)| (name, value)))
+        own.into_iter().filter(|(_, value, default)| value != default).map(|(name, value, _)| (name, value))
     }
 
     /// The same with each node changed. Fails as the first change that fails.

@@ -25,8 +25,8 @@ use leasehold_core::{
     SessionId, SessionOp, SessionReply, Share,
 };
 use leasehold_store::{
-    ClockDifference, Examination, Executed, Fault, FaultKind, Hazard, HazardKind, Listening, Outcome, Phase,
-    Postbox, SessionKeeping, Severity, Store,
+    Capabilities, ClockDifference, Examination, Executed, Fault, FaultKind, Hazard, HazardKind, Listening,
+    Outcome, Phase, Postbox, SessionKeeping, Severity, Store,
 };
 use leasehold_store::{System, World};
 use redis::aio::MultiplexedConnection;
@@ -672,13 +672,21 @@ impl Store for RedisStore {
         })
     }
 
+    fn capabilities(&self) -> Capabilities {
+        let notifications = match &*self.way {
+            Way::Link(_) | Way::Cluster(_) => true,
+            Way::Lent(lent) => lent.has_messages(),
+        };
+        Capabilities::default()
+            .partitioned(self.cluster().is_some())
+            .notifications(notifications)
+            .sessions(SessionKeeping::ByBeat)
+            .confirmation(self.replicas.is_some())
+    }
+
     fn place(&self, lock: &Lock) -> Place {
         let slot = self.cluster().and_then(|_| self.keys.lock(lock).ok()).map(|keys| keys.slot());
         slot.map_or(Place::ONLY, Place::new)
-    }
-
-    fn has_places(&self) -> bool {
-        self.cluster().is_some()
     }
 
     fn open_mailbox(
@@ -726,13 +734,6 @@ impl Store for RedisStore {
         })
     }
 
-    fn has_mailboxes(&self) -> bool {
-        match &*self.way {
-            Way::Link(_) | Way::Cluster(_) => true,
-            Way::Lent(lent) => lent.has_messages(),
-        }
-    }
-
     fn close_mailbox(&self, place: Place, session: SessionId) {
         match &*self.way {
             Way::Cluster(cluster) => {
@@ -741,10 +742,6 @@ impl Store for RedisStore {
             Way::Link(link) => link.close_mailbox(session),
             Way::Lent(lent) => lent.close_mailbox(session),
         }
-    }
-
-    fn sessions(&self) -> SessionKeeping {
-        SessionKeeping::ByBeat
     }
 
     fn attend<'a>(
@@ -766,10 +763,6 @@ impl Store for RedisStore {
             };
             attended.map_or_else(|outcome| outcome, Outcome::Done)
         })
-    }
-
-    fn confirms(&self) -> bool {
-        self.replicas.is_some()
     }
 
     fn confirm<'a>(

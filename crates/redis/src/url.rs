@@ -4,7 +4,7 @@
 //! the port should be. A URL is written back from what was parsed and from nothing else, so that no part of the text that
 //! the parser did not understand gets through.
 
-use super::address::Address;
+use super::address::{Address, Protocol};
 use super::certificates::{Certificates, Pem};
 use super::config::RedisConfig;
 use super::quorum::QuorumConfig;
@@ -465,12 +465,31 @@ const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_'
 /// The same, of paths and settings.
 const PLAIN_IN_PATH: &AsciiSet = &PLAIN.remove(b'/').remove(b':').remove(b',');
 
+impl RedisConfig {
+    /// The URL of this configuration, without passwords.
+    pub fn redacted_url(&self) -> String {
+        redacted(self)
+    }
+
+    /// The URL of these shards, without passwords.
+    pub fn redacted_shards_url(shards: &[Self]) -> String {
+        redacted_shards(shards)
+    }
+}
+
+impl QuorumConfig {
+    /// The URL of these nodes, without passwords. Only what a URL can set is written.
+    pub fn redacted_url(&self) -> String {
+        redacted_quorum(self.nodes(), self.own_settings())
+    }
+}
+
 /// The URL that [`parse`] makes this configuration of, passwords excepted.
-pub(super) fn redacted(config: &RedisConfig) -> String {
+fn redacted(config: &RedisConfig) -> String {
     let (kind, addresses) = match config.site() {
         Site::At(address) | Site::Member(address, _) => ("", std::slice::from_ref(address)),
-        Site::Named(group) => ("+sentinel", group.sentinels()),
-        Site::Cluster(seeds) => ("+cluster", seeds.nodes()),
+        Site::Named(group) => ("+sentinel", group.sentinels.as_slice()),
+        Site::Cluster(seeds) => ("+cluster", seeds.nodes.as_slice()),
     };
     if let [Address::Unix(path)] = addresses {
         let path = utf8_percent_encode(&path.to_string_lossy(), PLAIN_IN_PATH).to_string();
@@ -481,12 +500,12 @@ pub(super) fn redacted(config: &RedisConfig) -> String {
 }
 
 /// The URL that [`parse_shards`] makes these configurations of, passwords excepted.
-pub(super) fn redacted_shards(shards: &[RedisConfig]) -> String {
+fn redacted_shards(shards: &[RedisConfig]) -> String {
     written_servers("redis", "+shard", shards, [])
 }
 
 /// The URL that [`parse_quorum`] makes of these nodes and durations, passwords excepted.
-pub(super) fn redacted_quorum(
+fn redacted_quorum(
     nodes: &[RedisConfig],
     durations: impl IntoIterator<Item = (&'static str, Duration)>,
 ) -> String {
@@ -523,7 +542,7 @@ fn written(
     let user = config.login().username.as_deref().filter(|user| !user.is_empty());
     let user = user.map(|user| format!("{}@", utf8_percent_encode(user, PLAIN))).unwrap_or_default();
     let (default, name) = match config.site() {
-        Site::Named(group) => (SENTINELS_PORT, format!("/{}", utf8_percent_encode(group.name(), PLAIN))),
+        Site::Named(group) => (SENTINELS_PORT, format!("/{}", utf8_percent_encode(&group.name, PLAIN))),
         Site::At(_) | Site::Cluster(_) | Site::Member(..) => (DEFAULT_PORT, String::new()),
     };
     let server = |address: &Address| match address {

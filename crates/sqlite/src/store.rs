@@ -7,7 +7,9 @@ use super::worker::{Job, Ticket, Worker};
 use futures_util::future::BoxFuture;
 use leasehold_core::{Acquire, KeyError, Lock, Moment, Op, Place, SessionId, SessionOp, SessionReply, Share};
 use leasehold_store::clock::boottime;
-use leasehold_store::{Executed, Fault, FaultKind, Outcome, Phase, Postbox, SessionKeeping, Store};
+use leasehold_store::{
+    Capabilities, Executed, Fault, FaultKind, Outcome, Phase, Postbox, SessionKeeping, Store,
+};
 use std::fmt;
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -213,6 +215,10 @@ impl Store for SqliteStore {
         Box::pin(async move { Some(self.run(within, job).await) })
     }
 
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::default().sessions(SessionKeeping::ByItself)
+    }
+
     /// Begins the life of the session too: from now on, its holds end when the process ends.
     fn open_mailbox(
         &self,
@@ -228,10 +234,6 @@ impl Store for SqliteStore {
     fn close_mailbox(&self, _place: Place, session: SessionId) {
         // Without its thread the store has no mailboxes.
         let _ = self.jobs.send(Job::Close(session));
-    }
-
-    fn sessions(&self) -> SessionKeeping {
-        SessionKeeping::ByItself
     }
 
     /// A session whose mailbox is open is alive, whatever its beats; one without is dead, or has ended.

@@ -340,7 +340,7 @@ async fn a_reboot_is_written_down_with_its_time() {
 async fn the_list_is_of_those_who_live_or_have_something() {
     let world = World::new();
     let store = world.open("boot-1", WALL_US).await;
-    assert_eq!(store.sessions(), SessionKeeping::ByItself);
+    assert_eq!(store.capabilities().sessions, SessionKeeping::ByItself);
     assert_eq!(begin(&store, 1).await, Beaten::Lapsed, "its life has not begun");
     assert_eq!(listed(&store).await, []);
     let posts = Arc::new(Posts::default());

@@ -29,7 +29,7 @@ pub mod sync;
 pub mod watched;
 mod world;
 
-pub use capabilities::SessionKeeping;
+pub use capabilities::{Capabilities, SessionKeeping};
 pub use examination::{Examination, Role};
 pub use fault::{Fault, FaultKind, Phase, TlsFault};
 pub use hazard::{ClockDifference, Hazard, HazardKind, Severity};

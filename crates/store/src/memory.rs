@@ -3,7 +3,7 @@
 //! It outlives no process and has no faults. Its clock is the machine's, which does not stop in a
 //! suspend.
 
-use crate::capabilities::SessionKeeping;
+use crate::capabilities::{Capabilities, SessionKeeping};
 use crate::clock;
 use crate::fault::Fault;
 use crate::listen::{Bell, Listening};
@@ -193,6 +193,10 @@ impl Store for MemoryStore {
         Box::pin(async move { Some(Outcome::Done(self.take_all(asks))) })
     }
 
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::default().sessions(SessionKeeping::ByBeat)
+    }
+
     fn open_mailbox(
         &self,
         _place: Place,
@@ -231,10 +235,6 @@ impl Store for MemoryStore {
             })
         });
         Box::pin(ready(Ok(listening)))
-    }
-
-    fn sessions(&self) -> SessionKeeping {
-        SessionKeeping::ByBeat
     }
 
     fn attend<'a>(

@@ -15,6 +15,7 @@
 mod ballot;
 mod tally;
 
+use crate::capabilities::Capabilities;
 use crate::examination::Examination;
 use crate::fault::{Fault, FaultKind, Phase};
 use crate::listen::{Bell, Listening};
@@ -131,7 +132,7 @@ impl QuorumStore {
     pub const MOST: usize = 31;
 
     /// A quorum of these stores. Fails if there are fewer than three, more than [`MOST`](Self::MOST), or if one of them
-    /// [waits for replicas](Store::confirms).
+    /// [waits for replicas](Capabilities::confirmation).
     ///
     /// It is used inside of a tokio runtime.
     pub fn of(nodes: impl IntoIterator<Item = Arc<dyn Store>>) -> Result<Self, QuorumError> {
@@ -141,7 +142,7 @@ impl QuorumStore {
             many if many > Self::MOST => return Err(QuorumError::TooMany { nodes: many }),
             _ => {}
         }
-        if nodes.iter().any(|node| node.confirms()) {
+        if nodes.iter().any(|node| node.capabilities().confirmation) {
             return Err(QuorumError::Replicas);
         }
         Ok(Self { nodes, node_timeout: NODE_TIMEOUT, longest_lease: None, errands: Errands::new() })
@@ -415,6 +416,10 @@ impl Store for QuorumStore {
         })
     }
 
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::default().notifications(false).queue(false).longest_lease(self.longest_lease)
+    }
+
     fn open_mailbox(
         &self,
         _place: Place,
@@ -423,18 +428,6 @@ impl Store for QuorumStore {
         _within: Duration,
     ) -> BoxFuture<'_, Result<(), Fault>> {
         Box::pin(ready(Ok(())))
-    }
-
-    fn has_mailboxes(&self) -> bool {
-        false
-    }
-
-    fn has_queue(&self) -> bool {
-        false
-    }
-
-    fn longest_lease(&self) -> Option<Duration> {
-        self.longest_lease
     }
 
     fn close_mailbox(&self, _place: Place, _session: SessionId) {}

@@ -8,7 +8,7 @@
 //! 2. Names with one [hash tag](leasehold_core::LockName::hash_tag) lie on one shard, as they do in one slot of a cluster.
 //! 3. Where a name lies is decided by the names of the shards alone, and by nothing that differs between two clients.
 
-use crate::capabilities::SessionKeeping;
+use crate::capabilities::{Capabilities, SessionKeeping};
 use crate::examination::Examination;
 use crate::fault::{Fault, FaultKind, Phase};
 use crate::listen::Listening;
@@ -206,15 +206,25 @@ impl Store for Shards {
         }
     }
 
+    fn capabilities(&self) -> Capabilities {
+        let all = || self.shards.iter().map(|shard| shard.store.capabilities());
+        // They are of one kind: what one of them cannot do, nobody counts on.
+        let sessions = all().map(|shard| shard.sessions);
+        let sessions = sessions.reduce(|all, one| if all == one { all } else { SessionKeeping::Never });
+        Capabilities::default()
+            .partitioned(true)
+            .notifications(all().all(|shard| shard.notifications))
+            .queue(all().all(|shard| shard.queue))
+            .longest_lease(all().filter_map(|shard| shard.longest_lease).min())
+            .sessions(sessions.unwrap_or(SessionKeeping::Never))
+            .confirmation(all().any(|shard| shard.confirmation))
+    }
+
     fn place(&self, lock: &Lock) -> Place {
         let weighed = self.shards.iter().enumerate();
         let heaviest =
             weighed.max_by_key(|(_, shard)| (weight(shard.seed, lock.name.hash_tag()), &shard.name));
         heaviest.and_then(|(at, _)| u16::try_from(at).ok()).map_or(Place::ONLY, Place::new)
-    }
-
-    fn has_places(&self) -> bool {
-        true
     }
 
     fn open_mailbox(
@@ -225,18 +235,6 @@ impl Store for Shards {
         within: Duration,
     ) -> BoxFuture<'_, Result<(), Fault>> {
         self.shard(place).store.open_mailbox(Place::ONLY, session, post, within)
-    }
-
-    fn has_mailboxes(&self) -> bool {
-        self.shards.iter().all(|shard| shard.store.has_mailboxes())
-    }
-
-    fn has_queue(&self) -> bool {
-        self.shards.iter().all(|shard| shard.store.has_queue())
-    }
-
-    fn longest_lease(&self) -> Option<Duration> {
-        self.shards.iter().filter_map(|shard| shard.store.longest_lease()).min()
     }
 
     fn close_mailbox(&self, place: Place, session: SessionId) {
@@ -251,14 +249,6 @@ impl Store for Shards {
         self.of(lock).listen(lock, within)
     }
 
-    fn sessions(&self) -> SessionKeeping {
-        // They are of one kind: what one of them cannot do, nobody counts on.
-        let kinds = self.shards.iter().map(|shard| shard.store.sessions());
-        kinds
-            .reduce(|all, one| if all == one { all } else { SessionKeeping::Never })
-            .unwrap_or(SessionKeeping::Never)
-    }
-
     fn attend<'a>(
         &'a self,
         place: Place,
@@ -269,10 +259,6 @@ impl Store for Shards {
             SessionOp::List => Box::pin(self.list(within)),
             op => self.shard(place).store.attend(Place::ONLY, op, within),
         }
-    }
-
-    fn confirms(&self) -> bool {
-        self.shards.iter().any(|shard| shard.store.confirms())
     }
 
     fn confirm<'a>(

@@ -1,6 +1,6 @@
 //! The trait of all stores.
 
-use crate::capabilities::SessionKeeping;
+use crate::capabilities::Capabilities;
 use crate::examination::Examination;
 use crate::fault::{Fault, FaultKind, Phase};
 use crate::listen::Listening;
@@ -92,15 +92,14 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         Box::pin(ready(None))
     }
 
+    /// What it can do. It never changes.
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::default()
+    }
+
     /// In which place of the store a lock lies. It never changes.
     fn place(&self, _lock: &Lock) -> Place {
         Place::ONLY
-    }
-
-    /// Whether it has more than one place. Sessions then begin in each of them when it is first used, and end when it has
-    /// not been for a while: what becomes of one place does not touch what is held in the others.
-    fn has_places(&self) -> bool {
-        false
     }
 
     /// Opens the mailbox that a session has in a place. When this has returned, its grants there go to `post`.
@@ -112,28 +111,12 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         within: Duration,
     ) -> BoxFuture<'_, Result<(), Fault>>;
 
-    /// Whether messages can come at all. Where they cannot, waiters look more often.
-    fn has_mailboxes(&self) -> bool {
-        true
-    }
-
-    /// Whether it has a queue for each lock, whose first is granted the lock when it is released. Where it has none, whoever
-    /// waits asks again and again, each time for another hold, and [listens](Self::listen) for a reason to do so.
-    fn has_queue(&self) -> bool {
-        true
-    }
-
-    /// The longest lease that it may be asked to keep, if there is such a limit.
-    fn longest_lease(&self) -> Option<Duration> {
-        None
-    }
-
     /// Closes the mailbox that a session has in a place. Does not wait for anything.
     fn close_mailbox(&self, place: Place, session: SessionId);
 
     /// Hears what clients of other libraries say when they release this lock, so that whoever waits for it may look at
     /// once; of an [Election](leasehold_core::Kind::Election) that it has another leader, or none; and of any lock of a store
-    /// [without a queue](Self::has_queue) that it was released. `None` where nobody says
+    /// [without a queue](Capabilities::queue) that it was released. `None` where nobody says
     /// anything: other libraries have no such lock, or do not know this store.
     ///
     /// It has begun when this returns. What was said before has to be looked for.
@@ -143,11 +126,6 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         _within: Duration,
     ) -> BoxFuture<'a, Result<Option<Listening>, Fault>> {
         Box::pin(ready(Ok(None)))
-    }
-
-    /// How it knows which sessions are alive.
-    fn sessions(&self) -> SessionKeeping {
-        SessionKeeping::Never
     }
 
     /// Executes one operation on the sessions of a place, and answers within `within`. A [list](SessionOp::List) is that of
@@ -163,11 +141,6 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
                 .to_owned();
         let fault = Fault::new(FaultKind::Unusable(text), Phase::Send, "store");
         Box::pin(ready(Outcome::Failed(Executed::No, fault)))
-    }
-
-    /// Whether a hold counts only once others have [confirmed](Self::confirm) it, since somebody has asked this store for that.
-    fn confirms(&self) -> bool {
-        false
     }
 
     /// Waits until as many replicas have this hold as somebody has asked for. Refused where it is not there, or too few of

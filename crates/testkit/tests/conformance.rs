@@ -10,7 +10,7 @@ use leasehold_core::{
     KeyError, KeySpace, Kind, Life, Lock, LockName, Op, OwnValue, Pass, Place, Portion, Refused, Release,
     Reply, Seen, SessionId, SessionOp, SessionReply, Share, Wake,
 };
-use leasehold_store::{Executed, Fault, Outcome, Postbox, SessionKeeping, Store};
+use leasehold_store::{Capabilities, Fault, Outcome, Postbox, SessionKeeping, Store};
 use leasehold_testkit::conformance::{self, Fixture, StoreUnderTest, cases};
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -724,8 +724,8 @@ impl Store for Model {
         }
     }
 
-    fn sessions(&self) -> SessionKeeping {
-        SessionKeeping::ByBeat
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::default().sessions(SessionKeeping::ByBeat)
     }
 
     fn attend<'a>(

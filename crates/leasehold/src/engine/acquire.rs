@@ -9,6 +9,7 @@ use super::reservation::Call;
 use super::seat::{Asker, Left, Seat, Turn, Way};
 use super::{Engine, Hold, odd_reply};
 use crate::store::{Fault, Listening, Outcome};
+use leasehold_core::Executed;
 use leasehold_core::contend::{Grant, Standing, Terms};
 use leasehold_core::{Acquire, Acquired, Claim, Life, Moment, Nonce, Op, Reply};
 use std::pin::pin;
@@ -242,7 +243,7 @@ impl<'a> Chase<'a> {
     /// Hears from now on when the lock is released, where whoever has it will grant it to nobody: a stranger, or anybody where
     /// there is no queue. Looks then, since it may have been released before.
     async fn hear(&mut self, now: Moment) -> Result<(), Missed> {
-        if self.engine.store.has_queue() && !self.seat.waits_for_stranger(self.line.id) {
+        if self.engine.store.capabilities().queue && !self.seat.waits_for_stranger(self.line.id) {
             // Whoever has it next is looked after anew.
             self.hearing = Hearing::NotYet;
             self.seat.hear(self.line.id, false);

@@ -14,7 +14,7 @@ use std::pin::pin;
 ///
 /// Cancel safety: if the future is dropped, nobody knows whether it was confirmed.
 pub(crate) async fn confirm(engine: &Engine, hold: &Hold, limit: Option<Moment>) -> Result<(), Missed> {
-    if !engine.store.confirms() {
+    if !engine.store.capabilities().confirmation {
         return Ok(());
     }
     let call = engine.timings.call;

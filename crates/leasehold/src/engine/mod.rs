@@ -56,7 +56,7 @@ use detached::Attached;
 use futures_util::future::BoxFuture;
 use gate::Gate;
 use keeper::{Ear, Keeper};
-use leasehold_core::contend::{Executed, Terms};
+use leasehold_core::contend::Terms;
 use leasehold_core::{
     About, Label, Lock, Moment, Op, Place, Reply, SessionEntry, SessionId, SessionOp, SessionReply, Wake,
 };
@@ -130,7 +130,7 @@ impl Engine {
             timings,
         };
         let id = fresh_id(&*world);
-        let (sessions, pulse) = if store.has_places() {
+        let (sessions, pulse) = if store.capabilities().partitioned {
             (Sessions::where_wanted(id, birth.life()), None)
         } else {
             let (only, pulse) = birth.begin(Place::ONLY, id).await.map_err(StartError::Session)?;

@@ -2,6 +2,7 @@
 
 use super::Session;
 use crate::store::Fault;
+use leasehold_core::Executed;
 use leasehold_core::contend::{Standing, Terms};
 use leasehold_core::{Moment, RetryPolicy};
 use std::sync::Arc;
@@ -27,9 +28,9 @@ pub(crate) enum Missed {
     Taken(Box<Standing>),
     /// It was taken for as long as one wanted to wait.
     TimedOut(Box<Standing>),
-    /// The store did not answer, or refused. `maybe_there` says that the lock may be held for a moment,
-    /// until its undo arrives or its first lease ends.
-    Fault { fault: Fault, maybe_there: bool },
+    /// The store did not answer, or refused. If it is unknown whether any of the requests was executed, the lock may be
+    /// held until its undo arrives or its first lease ends.
+    Fault { fault: Fault, executed: Executed },
     /// The lease is shorter than the time that the news of it takes.
     TooSlow,
     /// The client was shut down.

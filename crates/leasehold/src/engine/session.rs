@@ -225,7 +225,7 @@ pub(super) struct Birth {
 impl Birth {
     /// What ends the holds of a session that begins so.
     pub(super) fn life(&self) -> Life {
-        match (self.store.sessions(), self.timings.session) {
+        match (self.store.capabilities().sessions, self.timings.session) {
             (SessionKeeping::Never, _) | (_, None) => Life::Lease,
             (_, Some(alive)) => Life::Session { alive_ms: whole_millis(alive) },
         }
@@ -243,7 +243,7 @@ impl Birth {
         let mailbox = Mailbox { store: &*self.store, place, session: id };
         self.store.open_mailbox(place, id, self.post.clone(), self.timings.call).await?;
         let life = self.life();
-        let begun = match (self.store.sessions(), self.timings.session) {
+        let begun = match (self.store.capabilities().sessions, self.timings.session) {
             (SessionKeeping::ByBeat, Some(alive)) => {
                 let sent_at = self.world.now();
                 self.attend(place, id, whole_millis(alive)).await?;

@@ -4,7 +4,7 @@ use crate::scene::{client, server, until};
 use futures_util::future::BoxFuture;
 use leasehold::core::{Acquired, HoldId, KeyError, Lock, Nonce, Op, Place, Reply, SessionId, Wake};
 use leasehold::store::{
-    Fault, Outcome, Postbox, RedisConfig, RedisStore, SessionKeeping, SessionOp, SessionReply, Store,
+    Capabilities, Fault, Outcome, Postbox, RedisConfig, RedisStore, SessionOp, SessionReply, Store,
 };
 use leasehold::{Client, RwLock};
 use leasehold_sim::history::{Stay, judge};
@@ -108,8 +108,8 @@ impl Store for Noting {
         self.inner.close_mailbox(place, session);
     }
 
-    fn sessions(&self) -> SessionKeeping {
-        self.inner.sessions()
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
     }
 
     fn attend<'a>(

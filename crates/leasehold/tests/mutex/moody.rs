@@ -4,8 +4,8 @@ use crate::site::until_waiting;
 use futures_util::future::BoxFuture;
 use leasehold::core::Place;
 use leasehold::store::{
-    Executed, Fault, FaultKind, Lock, MemoryStore, Op, Outcome, Phase, Postbox, SessionKeeping, SessionOp,
-    SessionReply, Store,
+    Capabilities, Executed, Fault, FaultKind, Lock, MemoryStore, Op, Outcome, Phase, Postbox, SessionKeeping,
+    SessionOp, SessionReply, Store,
 };
 use leasehold::{
     AcquireError, Attempt, Client, KeyError, LostReason, MultiGuard, MultiMutex, Mutex, ReleaseError,
@@ -117,8 +117,8 @@ impl Store for Moody {
         self.inner.close_mailbox(place, session);
     }
 
-    fn sessions(&self) -> SessionKeeping {
-        self.inner.sessions()
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
     }
 
     fn attend<'a>(

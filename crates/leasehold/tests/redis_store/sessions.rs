@@ -18,7 +18,7 @@ use std::time::Duration;
 async fn a_session_begins_beats_is_listed_and_ends() {
     let server = RedisServer::start().unwrap();
     let store = connect(&server).await;
-    assert_eq!(store.sessions(), SessionKeeping::ByBeat);
+    assert_eq!(store.capabilities().sessions, SessionKeeping::ByBeat);
     assert_eq!(listed(&store).await, []);
     assert_eq!(beat(&store, 1, None, vec![]).await, Beaten::Lapsed);
     for n in [2, 1] {

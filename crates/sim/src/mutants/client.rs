@@ -4,7 +4,7 @@ use crate::mutants::Mutant;
 use crate::world::store::SimStore;
 use futures_util::future::BoxFuture;
 use leasehold::store::{
-    Executed, Fault, Lock, Op, Outcome, Postbox, SessionKeeping, SessionOp, SessionReply, Store,
+    Capabilities, Executed, Fault, Lock, Op, Outcome, Postbox, SessionOp, SessionReply, Store,
 };
 use leasehold_core::cohort::{BLOCK, Block};
 use leasehold_core::{
@@ -369,8 +369,8 @@ impl Store for MutantStore {
         self.inner.close_mailbox(place, session);
     }
 
-    fn sessions(&self) -> SessionKeeping {
-        self.inner.sessions()
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
     }
 
     fn attend<'a>(

@@ -6,8 +6,8 @@ use crate::world::environment::ProcessEnvironment;
 use crate::world::network::{Command, LinkId, Response};
 use futures_util::future::{BoxFuture, Either, select};
 use leasehold::store::{
-    Executed, Fault, FaultKind, Lock, Op, Outcome, Phase, Postbox, SessionKeeping, SessionOp, SessionReply,
-    Store,
+    Capabilities, Executed, Fault, FaultKind, Lock, Op, Outcome, Phase, Postbox, SessionKeeping, SessionOp,
+    SessionReply, Store,
 };
 use leasehold_core::{Acquire, KeyError, Place, SessionId, Share};
 use std::fmt;
@@ -139,8 +139,8 @@ impl Store for SimStore {
         }
     }
 
-    fn sessions(&self) -> SessionKeeping {
-        SessionKeeping::ByBeat
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::default().sessions(SessionKeeping::ByBeat)
     }
 
     fn attend<'a>(

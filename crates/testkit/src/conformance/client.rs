@@ -164,7 +164,7 @@ impl TestClient {
 
     /// Ends the case unless the store has a queue.
     pub async fn needs_queue(&self) {
-        if !self.store.has_queue() {
+        if !self.store.capabilities().queue {
             self.unsupported.leave("queue").await;
         }
     }
@@ -175,12 +175,14 @@ impl TestClient {
         let start = Instant::now();
         let mut ask = ask.clone();
         loop {
-            if !self.store.has_queue() {
+            if !self.store.capabilities().queue {
                 self.release(&ask.claim).await;
                 ask.claim = self.again(&ask.claim);
             }
             match self.acquire(&ask).await {
-                Acquired::Taken { .. } if !self.store.has_queue() && start.elapsed() < CALL_TIMEOUT => {
+                Acquired::Taken { .. }
+                    if !self.store.capabilities().queue && start.elapsed() < CALL_TIMEOUT =>
+                {
                     tokio::time::sleep(Duration::from_millis(5)).await;
                 }
                 reply => {
@@ -315,7 +317,7 @@ impl TestClient {
 
     /// The next message.
     pub async fn message(&self) -> GrantMessage {
-        if !self.store.has_mailboxes() {
+        if !self.store.capabilities().notifications {
             self.unsupported.leave("mailbox").await;
         }
         let message = tokio::time::timeout(CALL_TIMEOUT, self.inbox.next()).await;

@@ -92,7 +92,7 @@ fn run_boxed(kind: Kind, subject: LocalBoxFuture<'_, Box<dyn StoreUnderTest>>, c
 impl Fixture {
     async fn new(kind: Kind, subject: Box<dyn StoreUnderTest>, random: Arc<Random>) -> Self {
         let moves_clock = subject.advance(Duration::ZERO).is_some();
-        let has_places = subject.store().await.has_places();
+        let has_places = subject.store().await.capabilities().partitioned;
         let tag = if has_places { format!("{{{:016x}}}", random.bits()) } else { String::new() };
         let lock = fresh_lock(kind, &tag, &random);
         Self { subject, lock, random, moves_clock, tag, unsupported: Arc::default() }

@@ -148,7 +148,7 @@ async fn try_to_begin(shared: &Shared, place: Place, again: bool) {
     }
     let (mut pause, most) = BIRTH_PAUSE;
     loop {
-        if shared.birth.store.has_places() && !shared.sessions.is_awaited(place) {
+        if shared.birth.store.capabilities().partitioned && !shared.sessions.is_awaited(place) {
             // It begins when it is wanted. What was tried may have left something: it is called otherwise then.
             shared.sessions.rename(place, id);
             return shared.birth.store.close_mailbox(place, old.id);

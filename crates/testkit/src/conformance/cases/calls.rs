@@ -77,7 +77,7 @@ pub async fn a_call_ends_by_its_deadline(fixture: &Fixture) {
         assert!(start.elapsed() < within + SLACK, "{:?} for {within:?}", start.elapsed());
         let granted = matches!(outcome, Outcome::Done(Reply::Acquire(Acquired::Granted { .. })));
         assert!(granted || matches!(outcome, Outcome::Failed(..)), "{outcome:?}");
-        let claim = if granted && !a.store.has_queue() {
+        let claim = if granted && !a.store.capabilities().queue {
             claim
         } else {
             a.granted_after_all(&a.ask(&claim, LONG)).await

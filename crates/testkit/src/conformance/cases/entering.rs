@@ -56,7 +56,7 @@ pub async fn a_release_tells_what_is_left(fixture: &Fixture) {
     for (client, claim) in [(&a, &outer), (&b, &middle), (&a, &inner)] {
         client.granted(&client.ask(claim, LONG)).await;
     }
-    if !c.store.has_queue() {
+    if !c.store.capabilities().queue {
         for (client, claim, left) in [(&a, &outer, 2), (&a, &inner, 1), (&b, &middle, 0)] {
             let released = client.release(claim).await;
             assert_eq!((released.found, released.left), (Fate::Held, left));

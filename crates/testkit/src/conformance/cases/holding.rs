@@ -97,7 +97,7 @@ pub async fn at_most_one_is_inside(fixture: &Fixture) {
                     let look = client.look(&claim, LONG, LONG);
                     match client.acquire(&look).await {
                         Acquired::Granted { fence, .. } => break fence,
-                        Acquired::Taken { .. } if !client.store.has_queue() => {
+                        Acquired::Taken { .. } if !client.store.capabilities().queue => {
                             claim = client.claim();
                             let pause = Duration::from_millis(1 + client.random.below(20));
                             tokio::time::sleep(pause).await;

@@ -155,7 +155,7 @@ pub async fn an_extend_that_reserves_only_raises(fixture: &Fixture) {
     let held = a.take(LONG).await;
     let raised = a.extend_and(&held, LONG * 3, Some(QUIETLY)).await;
     // Without a queue, no waiter of the same process exists either: it is a plain extend.
-    let reserved = matches!(raised, Extended::Reserved { .. }) || !a.store.has_queue();
+    let reserved = matches!(raised, Extended::Reserved { .. }) || !a.store.capabilities().queue;
     assert!(reserved && raised != Extended::NotHeld, "{raised:?}");
     assert!(a.remaining_ms().await > millis(LONG * 3) - 60_000);
     a.reserve(&held, QUIETLY).await;

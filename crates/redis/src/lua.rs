@@ -389,10 +389,11 @@ mod tests {
 
     #[test]
     fn every_file_is_a_fragment_and_every_script_has_a_name() {
-        let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/", file!()).replace(".rs", "");
-        let dir = if std::path::Path::new(&dir).is_dir() { dir } else { file!().replace(".rs", "") };
-        let dir = if std::path::Path::new(&dir).is_dir() { dir } else { format!("../../{dir}") };
-        let files = std::fs::read_dir(&dir).expect("the fragments are beside this file").map(|file| {
+        // This file's path begins at the workspace or at the crate, and tests run in the crate.
+        let path = std::path::Path::new(file!()).with_extension("");
+        let mut dirs = [path.clone(), std::path::Path::new("../..").join(path)].into_iter();
+        let dir = dirs.find(|dir| dir.is_dir()).expect("the fragments are beside this file");
+        let files = std::fs::read_dir(dir).expect("a directory").map(|file| {
             let name = file.expect("a file").file_name().into_string().expect("a plain name");
             name.trim_end_matches(".lua").to_owned()
         });

@@ -85,7 +85,7 @@ fn an_acquire_of_several_that_is_cut_off_leaves_expiries_and_a_way_on() -> Resul
 
 fn check_what_is_left(before: &Keyspace, after: &Keyspace) {
     for (key, entry) in after.entries() {
-        assert!(entry.expires_ms.is_some(), "`{}` never expires", key);
+        assert!(entry.expires_ms.is_some(), "`{key}` never expires");
     }
     for name in NAMES {
         let keys = keys(name);

@@ -293,7 +293,7 @@ impl Play<'_> {
         for (key, entry) in keyspace.entries().filter(|(_, entry)| entry.expires_ms.is_none()) {
             let lock = key == self.fixture.keys.name();
             if !lock || !persisted(&entry.content.shown()) {
-                return Err(Broken(format!("`{}` never expires", key)));
+                return Err(Broken(format!("`{key}` never expires")));
             }
         }
         Ok(())

@@ -262,7 +262,9 @@ fn encode(value: &Value, bytes: &mut Vec<u8>) {
         }
         Value::Array(items) => {
             line('*', &items.len().to_string());
-            items.iter().for_each(|item| encode(item, bytes));
+            for item in items {
+                encode(item, bytes);
+            }
         }
     }
 }

@@ -4,8 +4,8 @@
 
 use futures_util::future::BoxFuture;
 use leasehold::store::{
-    Capabilities, Executed, Fault, FaultKind, Lock, MemoryStore, Op, Outcome, Phase, Postbox, SessionKeeping,
-    SessionOp, SessionReply, Shards, Store, Wake,
+    Capabilities, Executed, Fault, FaultKind, Lock, MemoryStore, Op, Outcome, Phase, Postbox, SessionOp,
+    SessionReply, Shards, Store, Wake,
 };
 use leasehold::{AcquireError, Attempt, Client, Ended, FencingToken, LostReason, Moment, SessionId, World};
 use leasehold_core::{About, KeyError, Place, SessionEntry};

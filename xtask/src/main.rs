@@ -1,18 +1,24 @@
-//! The project's chores, as `cargo xtask <chore>`.
+//! The commands of the project, as `cargo xtask COMMAND`.
 //!
-//! Owns what a machine needs before the project's own commands run, and which of these make up a chore. What is tested
-//! and measured lives in the crates.
+//! Owns what a machine needs before the project's own programs run, and which tests make up a lane. Does not own any
+//! test or measurement: these are in the crates.
 
 mod audit;
 mod bench;
+mod cargo;
+mod circles;
 mod driver;
 mod install;
 mod interop;
+mod lane;
+mod nightly;
+mod parts;
 mod peers;
+mod prose;
+mod rust_source;
 mod shell;
 mod shuttle;
 mod sim;
-mod test;
 mod verify;
 
 use std::env;
@@ -21,17 +27,23 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 
 const USAGE: &str = "\
-usage: cargo xtask <chore>
+usage: cargo xtask COMMAND
 
-chores:
-  test     install what the tests need, then run all of them, examples in the docs included
-  shuttle  explore the races between the engine's threads (`shuttle --iterations 1000000`)
+commands:
+  check    what needs no server: format, lints, import circles, prose, and the tests of the locks in memory
+  test     install what is missing, then run `check`, the tests on real servers, the program and the examples;
+           `test --all` adds what CI runs besides, `test NAME` runs the tests with NAME in their name
+  nightly  the long proofs, simulations and benchmarks, for hours
+
+  circles  find files of a crate that import each other in a circle (`circles leasehold`)
+  prose    check spelling and wording (`prose docs crates/core`), or count what is left (`prose --count`)
+
   bench    measure a scenario as a ratio to the limits of this machine (`bench handoff --json`), or all of them
            (`bench all`), or beside other libraries (`bench peers rslock redisson`)
   sim      run the simulated world (`sim --seeds 5000`), or one seed with its trace (`sim --seed 7`)
-  verify   run proofs at their full length (`verify rounds quorum cluster cutoffs scripts valkey`),
-           of which `test` has a short form, or none
-  interop  try other libraries' locks against ours (`interop redis-py redsync node-redlock rslock`)
+  shuttle  explore the races between the engine's threads (`shuttle --iterations 1000000`)
+  verify   run proofs at their full length (`verify rounds quorum cluster cutoffs scripts valkey`)
+  interop  test other libraries' locks against ours (`interop redis-py redsync node-redlock rslock`)
   audit    check licences, bans, sources and advisories of all dependencies with cargo-deny";
 
 fn main() -> ExitCode {
@@ -44,13 +56,16 @@ fn main() -> ExitCode {
     }
 }
 
-/// One line a chore, each with a file of its own.
 fn run(arguments: Vec<String>) -> Result<()> {
     let mut arguments = arguments.into_iter();
-    let chore = arguments.next();
+    let command = arguments.next();
     let rest: Vec<String> = arguments.collect();
-    match chore.as_deref() {
-        Some("test") => test::run(&rest),
+    match command.as_deref() {
+        Some("check") => lane::check(&rest),
+        Some("test") => lane::test(&rest),
+        Some("nightly") => nightly::run(&rest),
+        Some("circles") => circles::run(&rest),
+        Some("prose") => prose::run(&rest),
         Some("shuttle") => shuttle::run(&rest),
         Some("bench") => bench::run(&rest),
         Some("sim") => sim::run(&rest),
@@ -61,8 +76,8 @@ fn run(arguments: Vec<String>) -> Result<()> {
             println!("{USAGE}");
             Ok(())
         }
-        Some(other) => bail!("there is no chore `{other}`\n\n{USAGE}"),
-        None => bail!("which chore?\n\n{USAGE}"),
+        Some(other) => bail!("there is no command `{other}`\n\n{USAGE}"),
+        None => bail!("no command was given\n\n{USAGE}"),
     }
 }
 
@@ -71,10 +86,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_unknown_chore_is_named_and_the_known_ones_are_listed() {
+    fn an_unknown_command_is_named_and_the_known_ones_are_listed() {
         for arguments in [&["tset"][..], &[]] {
-            let error = run(arguments.iter().map(ToString::to_string).collect()).expect_err("it is no chore");
-            assert!(error.to_string().contains("chores:\n  test"), "{error}");
+            let error =
+                run(arguments.iter().map(ToString::to_string).collect()).expect_err("it is no command");
+            assert!(error.to_string().contains("commands:\n  check"), "{error}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Other programs: found, announced and run.
+//! Other programs: finds them, announces them and runs them.
 
 use std::env;
 use std::ffi::OsString;
@@ -7,7 +7,7 @@ use std::process::{Command, ExitStatus};
 
 use anyhow::{Context, Result, bail};
 
-/// Says what is done and does it, with input and output passed through. A program that fails is an error.
+/// Prints a command and runs it, with input and output passed through. A program that fails is an error.
 pub(crate) fn run(command: Command) -> Result<()> {
     let line = shown(&command);
     let status = status(command)?;
@@ -17,21 +17,21 @@ pub(crate) fn run(command: Command) -> Result<()> {
     Ok(())
 }
 
-/// Says what is done and does it; the program's failure is for the caller to judge.
+/// Prints a command and runs it; the caller judges the status.
 pub(crate) fn status(mut command: Command) -> Result<ExitStatus> {
     let line = shown(&command);
     eprintln!("xtask: {line}");
     command.status().with_context(|| format!("failed to start `{line}`"))
 }
 
-/// The cargo that runs us, in the workspace's root.
+/// The cargo that runs this program, in the workspace's root.
 pub(crate) fn cargo<const N: usize>(arguments: [&str; N]) -> Command {
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
     cargo.args(arguments).current_dir(root());
     cargo
 }
 
-/// Where a program lies on the path.
+/// The file of a program on the path.
 pub(crate) fn find(program: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH")?;
     env::split_paths(&path).map(|dir| dir.join(program)).find(|file| file.is_file())
@@ -39,7 +39,12 @@ pub(crate) fn find(program: &str) -> Option<PathBuf> {
 
 /// The workspace's root.
 pub(crate) fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace's root")
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is a directory of the workspace's root")
+}
+
+/// Where cargo puts what it builds.
+pub(crate) fn target_directory() -> PathBuf {
+    root().join(env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()))
 }
 
 fn shown(command: &Command) -> String {

@@ -1,15 +1,20 @@
-//! `cargo xtask shuttle`: the engine's races, explored.
+//! `cargo xtask shuttle`: explores the races of the engine.
+
+use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
 use crate::shell;
 
-/// Builds the library with stand-ins for what its threads share, into a directory of its own, and tries its races, or
-/// the one whose name is given. `--iterations` says under how many schedules, `--seed` under which, and `--schedule`
-/// runs one again that a failure has printed.
+/// Runs all races, or the one that is named. `--iterations` sets the number of schedules, `--seed` which ones, and
+/// `--schedule` repeats the one that a failure has printed.
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
-    // Optimised, but with the checks that tests have. Where schedules are to be many, all of it is; else to compile all
-    // of it would take far longer than to run them.
+    shell::run(command(arguments)?)
+}
+
+/// Builds the library, with shuttle's replacements for what its threads share, into a directory of its own.
+pub(crate) fn command(arguments: &[String]) -> Result<Command> {
+    // For few schedules a whole optimised build takes far longer than the runs it speeds up.
     let is_long = arguments.iter().any(|argument| argument == "--iterations");
     let profile = if is_long { "release" } else { "races" };
     let mut test = shell::cargo(["test", "--package", "leasehold", "--lib", "--no-default-features"]);
@@ -24,7 +29,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
             "--iterations" => test.env("LEASEHOLD_ITERATIONS", value()?),
             "--seed" => test.env("LEASEHOLD_SEED", value()?),
             "--schedule" => test.env("LEASEHOLD_SCHEDULE", value()?),
-            "--locked" => test.arg("--locked"),
+            option @ ("--locked" | "--offline" | "--frozen") => test.arg(option),
             option if option.starts_with('-') => bail!("there is no option `{option}`"),
             name => {
                 race = format!("engine::races::{name}");
@@ -33,5 +38,5 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
         };
     }
     test.arg(race);
-    shell::run(test)
+    Ok(test)
 }

@@ -4,18 +4,10 @@ use anyhow::Result;
 
 use crate::shell;
 
-/// Runs the world. All arguments go to its program, which tells how it is used.
+/// Builds the simulator and passes all arguments to it.
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
-    let mut sim = shell::cargo([
-        "run",
-        "--quiet",
-        "--release",
-        "--package",
-        "leasehold-sim",
-        "--bin",
-        "leasehold-sim",
-        "--",
-    ]);
-    sim.args(arguments);
+    let package = ["--package", "leasehold-sim", "--bin", "leasehold-sim"];
+    let mut sim = shell::cargo(["run", "--quiet", "--release"]);
+    sim.args(package).arg("--").args(arguments);
     shell::run(sim)
 }

@@ -1,0 +1,133 @@
+//! What cargo knows and builds: the packages of the workspace, and their test binaries.
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use crate::parts::{Part, Target, TargetName};
+use crate::shell;
+
+/// The packages of the workspace.
+pub(crate) struct Metadata {
+    packages: Vec<Package>,
+}
+
+struct Package {
+    name: String,
+    directory: PathBuf,
+    test_targets: BTreeSet<TargetName>,
+}
+
+/// A built test binary.
+#[derive(Debug, Clone)]
+pub(crate) struct TestBinary {
+    pub(crate) package: String,
+    pub(crate) target: TargetName,
+    pub(crate) executable: PathBuf,
+    /// Where cargo runs it: the directory of its package.
+    pub(crate) directory: PathBuf,
+}
+
+/// Reads the packages of the workspace, without a network.
+pub(crate) fn metadata() -> Result<Metadata> {
+    let mut command = shell::cargo(["metadata", "--no-deps", "--format-version", "1"]);
+    let output = command.stderr(Stdio::inherit()).output().context("failed to start cargo")?;
+    if !output.status.success() {
+        bail!("`cargo metadata` failed ({})", output.status);
+    }
+    let metadata: Value = serde_json::from_slice(&output.stdout).context("cargo's metadata is no JSON")?;
+    let packages = metadata["packages"].as_array().context("cargo's metadata has no packages")?;
+    Ok(Metadata { packages: packages.iter().map(Package::read).collect::<Result<_>>()? })
+}
+
+impl Metadata {
+    /// All targets that are built as test binaries, with the names of their packages.
+    pub(crate) fn test_targets(&self) -> Vec<(String, TargetName)> {
+        let of = |package: &Package| {
+            let name = package.name.clone();
+            package.test_targets.clone().into_iter().map(move |target| (name.clone(), target))
+        };
+        self.packages.iter().flat_map(of).collect()
+    }
+
+    /// The name and the directory of each package.
+    pub(crate) fn packages(&self) -> impl Iterator<Item = (&str, &Path)> {
+        self.packages.iter().map(|package| (package.name.as_str(), package.directory.as_path()))
+    }
+}
+
+impl Package {
+    fn read(package: &Value) -> Result<Self> {
+        let text = |value: &Value| value.as_str().map(str::to_owned).context("cargo's metadata lacks a name");
+        let manifest = PathBuf::from(text(&package["manifest_path"])?);
+        let mut test_targets = BTreeSet::new();
+        for target in package["targets"].as_array().into_iter().flatten() {
+            if target["test"].as_bool() == Some(true) {
+                test_targets.insert(target_name(target)?);
+            }
+        }
+        let directory = manifest.parent().context("a manifest without a directory")?.to_owned();
+        Ok(Self { name: text(&package["name"])?, directory, test_targets })
+    }
+}
+
+fn target_name(target: &Value) -> Result<TargetName> {
+    let is_file = target["kind"].as_array().into_iter().flatten().any(|kind| kind == "test");
+    let name = target["name"].as_str().context("a target without a name")?;
+    Ok(if is_file { TargetName::File(name.to_owned()) } else { TargetName::Unit })
+}
+
+/// Builds the test binaries of these parts, all in one run of cargo. The whole workspace is selected in every lane, so
+/// that the lanes share what is built.
+pub(crate) fn build_tests(
+    metadata: &Metadata,
+    parts: &[&Part],
+    options: &[String],
+) -> Result<Vec<TestBinary>> {
+    let mut build = shell::cargo(["test", "--no-run", "--workspace", "--lib", "--bins"]);
+    let files: BTreeSet<&str> = parts
+        .iter()
+        .filter_map(|part| match part.target {
+            Target::Unit => None,
+            Target::File(name) => Some(name),
+        })
+        .collect();
+    for file in files {
+        build.args(["--test", file]);
+    }
+    build.args(options).arg("--message-format=json-render-diagnostics").stdout(Stdio::piped());
+    eprintln!("xtask: building the tests");
+    let mut cargo = build.spawn().context("failed to start cargo")?;
+    let output = cargo.stdout.take().context("cargo's output was piped")?;
+    let mut binaries = Vec::new();
+    for line in BufReader::new(output).lines() {
+        let message: Value = serde_json::from_str(&line?).context("a message of cargo's is no JSON")?;
+        binaries.extend(test_binary(metadata, &message)?);
+    }
+    let status = cargo.wait()?;
+    if !status.success() {
+        bail!("the tests were not built ({status})");
+    }
+    Ok(binaries)
+}
+
+fn test_binary(metadata: &Metadata, message: &Value) -> Result<Option<TestBinary>> {
+    let (Some(executable), Some(true)) =
+        (message["executable"].as_str(), message["profile"]["test"].as_bool())
+    else {
+        return Ok(None);
+    };
+    let manifest = message["manifest_path"].as_str().map(Path::new).and_then(Path::parent);
+    let package = metadata.packages.iter().find(|package| Some(package.directory.as_path()) == manifest);
+    let package = package.with_context(|| format!("{executable} is of no package of the workspace"))?;
+    Ok(Some(TestBinary {
+        package: package.name.clone(),
+        target: target_name(&message["target"])?,
+        executable: executable.into(),
+        directory: package.directory.clone(),
+    }))
+}

@@ -1,0 +1,354 @@
+//! Runs a lane: checks its table, builds its tests once, runs its parts and reports what took longest.
+//!
+//! 1. Two jobs run at a time, but only one that calls cargo: two would wait for one another's lock.
+//! 2. A job that fails stops no other. Its output is printed when it ends.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::cargo::{self, TestBinary};
+use crate::parts::{self, Cases, Lane, PARTS, Part, Server};
+use crate::{circles, install, interop, prose, shell, shuttle};
+
+/// How many jobs run at a time.
+const WORKERS: usize = 2;
+/// How many parts and cases the report names.
+const SLOWEST: usize = 10;
+/// Test servers boot this one, if it is set.
+const TEST_SERVER: &str = "LEASEHOLD_TEST_SERVER";
+
+/// One process that must succeed.
+struct Job {
+    title: String,
+    command: Command,
+    /// Whether it is cargo that runs.
+    is_cargo: bool,
+}
+
+/// What is left to do, and what came of the rest.
+#[derive(Default)]
+struct Queue {
+    waiting: Vec<Job>,
+    cargo_runs: bool,
+    done: Vec<Done>,
+}
+
+struct Done {
+    title: String,
+    took: Duration,
+    succeeded: bool,
+    /// How long each case took, where the job is a test binary.
+    cases: Vec<(String, Duration)>,
+}
+
+/// `cargo xtask check`.
+pub(crate) fn check(arguments: &[String]) -> Result<()> {
+    run(Lane::Check, arguments)
+}
+
+/// `cargo xtask test [--all] [NAME]`.
+pub(crate) fn test(arguments: &[String]) -> Result<()> {
+    let is_full = arguments.iter().any(|argument| argument == "--all");
+    let rest: Vec<String> = arguments.iter().filter(|argument| *argument != "--all").cloned().collect();
+    if let Some(at) = rest.iter().position(|argument| !argument.starts_with('-')) {
+        let mut options = rest;
+        let name = options.remove(at);
+        return run_named(&name, &options);
+    }
+    run(if is_full { Lane::Full } else { Lane::Test }, &rest)
+}
+
+/// Runs all of a lane. The options are cargo's, such as `--locked`.
+fn run(lane: Lane, options: &[String]) -> Result<()> {
+    refuse_others_than_cargo_takes(options)?;
+    let start = Instant::now();
+    let parts: Vec<&Part> = PARTS.iter().filter(|part| part.lane <= lane).collect();
+    let metadata = cargo::metadata()?;
+    parts::check_targets(&metadata.test_targets(), PARTS)?;
+    let mut done = Vec::new();
+    done.push(timed("format", || shell::run(shell::cargo(["fmt", "--all", "--check"]))));
+    done.push(timed("import circles", || circles::run(&[])));
+    done.push(timed("prose", || prose::run(&[])));
+    let valkey = if lane >= Lane::Test { Some(install_servers()?) } else { None };
+    let built = Instant::now();
+    let binaries = cargo::build_tests(&metadata, &parts, options)?;
+    done.push(Done::of_time("building the tests", built.elapsed()));
+    let mut jobs = vec![clippy(options)];
+    if lane >= Lane::Full {
+        jobs.push(Job { title: "shuttle".into(), command: shuttle::command(options)?, is_cargo: true });
+    }
+    if lane >= Lane::Test {
+        jobs.push(doc_tests(options));
+    }
+    jobs.extend(test_jobs(&parts, &binaries, None, valkey.as_ref())?);
+    done.extend(run_jobs(jobs)?);
+    if lane >= Lane::Full {
+        // Last and alone: its drivers are processes of five languages, which take all of the machine.
+        done.push(timed("interop", || interop::run(&[])));
+    }
+    report(done, start.elapsed())
+}
+
+/// Runs the cases with this in their name, of all lanes.
+fn run_named(name: &str, options: &[String]) -> Result<()> {
+    refuse_others_than_cargo_takes(options)?;
+    let start = Instant::now();
+    let parts: Vec<&Part> = PARTS.iter().filter(|part| part.server == Server::Redis).collect();
+    let metadata = cargo::metadata()?;
+    let valkey = install_servers()?;
+    let binaries = cargo::build_tests(&metadata, &parts, options)?;
+    let jobs = test_jobs(&parts, &binaries, Some(name), Some(&valkey))?;
+    if jobs.is_empty() {
+        bail!("no test has `{name}` in its name");
+    }
+    report(run_jobs(jobs)?, start.elapsed())
+}
+
+fn refuse_others_than_cargo_takes(options: &[String]) -> Result<()> {
+    match options.iter().find(|option| !["--locked", "--offline", "--frozen"].contains(&option.as_str())) {
+        Some(option) => {
+            bail!("there is no option `{option}`: there are --all, --locked, --offline, --frozen")
+        }
+        None => Ok(()),
+    }
+}
+
+fn install_servers() -> Result<PathBuf> {
+    install::redis()?;
+    install::openssl()?;
+    install::valkey()
+}
+
+fn clippy(options: &[String]) -> Job {
+    let mut command = shell::cargo(["clippy", "--workspace", "--all-targets"]);
+    command.args(options).args(["--", "-D", "warnings"]);
+    Job { title: "clippy".into(), command, is_cargo: true }
+}
+
+fn doc_tests(options: &[String]) -> Job {
+    let mut command = shell::cargo(["test", "--workspace", "--doc"]);
+    command.args(options);
+    Job { title: "examples in the documentation".into(), command, is_cargo: true }
+}
+
+/// A job for each part that has a case, with the cases checked against the table.
+fn test_jobs(
+    parts: &[&Part],
+    binaries: &[TestBinary],
+    name: Option<&str>,
+    valkey: Option<&PathBuf>,
+) -> Result<Vec<Job>> {
+    let mut listed = BTreeMap::new();
+    for binary in binaries {
+        let cases = cases_of(binary)?;
+        listed.entry((binary.package.clone(), binary.target.clone())).or_insert_with(Vec::new).extend(cases);
+    }
+    for ((package, target), cases) in &listed {
+        parts::check_cases(package, target, cases, PARTS)?;
+    }
+    let mut jobs = Vec::new();
+    for part in parts {
+        for binary in binaries.iter().filter(|it| it.package == part.package && it.target == part.target) {
+            let cases = cases_of(binary)?;
+            let selected = |case: &&String| part.selects(case) && name.is_none_or(|name| case.contains(name));
+            let selected: Vec<&String> = cases.iter().filter(selected).collect();
+            if !selected.is_empty() {
+                jobs.push(test_job(part, binary, name.map(|_| &selected[..]), valkey));
+            }
+        }
+    }
+    Ok(jobs)
+}
+
+fn test_job(part: &Part, binary: &TestBinary, only: Option<&[&String]>, valkey: Option<&PathBuf>) -> Job {
+    let mut command = test_command(binary);
+    // The times of single cases: libtest prints them only where unstable options are allowed.
+    command.env("RUSTC_BOOTSTRAP", "1").args(["-Zunstable-options", "--report-time"]);
+    match (only, part.cases) {
+        (Some(cases), _) => {
+            command.arg("--exact").args(cases);
+        }
+        (None, Cases::All) => {}
+        (None, Cases::Only(names)) => {
+            command.args(names);
+        }
+        (None, Cases::Except(names)) => {
+            command.args(names.iter().flat_map(|name| ["--skip", name]));
+        }
+    }
+    if let Some(valkey) = valkey {
+        command.env(install::VALKEY, valkey);
+        if part.server == Server::Valkey {
+            command.env(TEST_SERVER, valkey);
+        }
+    }
+    Job { title: part.title(), command, is_cargo: false }
+}
+
+fn test_command(binary: &TestBinary) -> Command {
+    let mut command = Command::new(&binary.executable);
+    command.current_dir(&binary.directory).env("CARGO_MANIFEST_DIR", &binary.directory);
+    command
+}
+
+fn cases_of(binary: &TestBinary) -> Result<Vec<String>> {
+    let output = test_command(binary).args(["--list", "--format", "terse"]).output();
+    let output = output.with_context(|| format!("failed to start {}", binary.executable.display()))?;
+    if !output.status.success() {
+        bail!("{} does not list its cases ({})", binary.executable.display(), output.status);
+    }
+    let text = String::from_utf8(output.stdout).context("names of cases are UTF-8")?;
+    Ok(text.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect())
+}
+
+fn timed(title: &str, action: impl FnOnce() -> Result<()>) -> Done {
+    let start = Instant::now();
+    let result = action();
+    if let Err(error) = &result {
+        eprintln!("xtask: {title}: {error:#}");
+    }
+    Done { succeeded: result.is_ok(), ..Done::of_time(title, start.elapsed()) }
+}
+
+/// Runs all jobs, some of them side by side.
+fn run_jobs(jobs: Vec<Job>) -> Result<Vec<Done>> {
+    let logs = shell::target_directory().join("xtask/logs");
+    fs::create_dir_all(&logs).with_context(|| format!("failed to make {}", logs.display()))?;
+    let queue = Mutex::new(Queue { waiting: jobs, ..Queue::default() });
+    let changed = Condvar::new();
+    thread::scope(|scope| {
+        let workers: Vec<_> = (0..WORKERS)
+            .map(|at| {
+                let (log, queue, changed) = (logs.join(format!("worker-{at}")), &queue, &changed);
+                scope.spawn(move || work(queue, changed, &log))
+            })
+            .collect();
+        workers
+            .into_iter()
+            .try_for_each(|worker| worker.join().unwrap_or_else(|_| bail!("a worker panicked")))
+    })?;
+    Ok(queue.into_inner().unwrap_or_else(PoisonError::into_inner).done)
+}
+
+/// Runs one job after the other until none is left.
+fn work(queue: &Mutex<Queue>, changed: &Condvar, log: &PathBuf) -> Result<()> {
+    loop {
+        let mut guard = locked(queue);
+        let job = loop {
+            let cargo_runs = guard.cargo_runs;
+            if let Some(at) = guard.waiting.iter().position(|job| !(job.is_cargo && cargo_runs)) {
+                break guard.waiting.remove(at);
+            }
+            if guard.waiting.is_empty() {
+                return Ok(());
+            }
+            guard = changed.wait(guard).unwrap_or_else(PoisonError::into_inner);
+        };
+        guard.cargo_runs |= job.is_cargo;
+        drop(guard);
+        let is_cargo = job.is_cargo;
+        let done = run_job(job, log);
+        let mut guard = locked(queue);
+        guard.cargo_runs &= !is_cargo;
+        changed.notify_all();
+        guard.done.push(done?);
+    }
+}
+
+fn run_job(mut job: Job, log: &PathBuf) -> Result<Done> {
+    let output = File::create(log).with_context(|| format!("failed to make {}", log.display()))?;
+    job.command.stdout(output.try_clone()?).stderr(output);
+    let start = Instant::now();
+    let status = job.command.status().with_context(|| format!("failed to start {}", job.title))?;
+    let took = start.elapsed();
+    let text = fs::read(log).with_context(|| format!("failed to read {}", log.display()))?;
+    let text = String::from_utf8_lossy(&text);
+    let cases = case_times(&text);
+    let count = if cases.is_empty() { String::new() } else { format!(", {} cases", cases.len()) };
+    if status.success() {
+        println!("ok      {:>6.1} s  {}{count}", took.as_secs_f64(), job.title);
+    } else {
+        println!(
+            "FAILED  {:>6.1} s  {} ({status}): {:?}\n{text}",
+            took.as_secs_f64(),
+            job.title,
+            job.command
+        );
+    }
+    Ok(Done { title: job.title, took, succeeded: status.success(), cases })
+}
+
+/// The lines `test NAME ... ok <0.123s>` of a test binary.
+fn case_times(output: &str) -> Vec<(String, Duration)> {
+    let time = |line: &str| {
+        let (name, rest) = line.strip_prefix("test ")?.split_once(" ... ")?;
+        let (_, seconds) = rest.strip_suffix("s>")?.rsplit_once('<')?;
+        Some((name.to_owned(), Duration::try_from_secs_f64(seconds.parse().ok()?).ok()?))
+    };
+    output.lines().filter_map(time).collect()
+}
+
+/// Prints what took longest, and fails if a job has failed.
+fn report(done: Vec<Done>, took: Duration) -> Result<()> {
+    let failed: Vec<String> =
+        done.iter().filter(|done| !done.succeeded).map(|done| done.title.clone()).collect();
+    let mut cases: Vec<(String, Duration)> = Vec::new();
+    let mut parts: Vec<(String, Duration)> = Vec::new();
+    for Done { title, took, cases: own, .. } in done {
+        cases.extend(own.into_iter().map(|(case, took)| (format!("{title}: {case}"), took)));
+        parts.push((title, took));
+    }
+    let count = cases.len();
+    print_slowest("parts", parts);
+    print_slowest("cases", cases);
+    println!("\n{count} cases in {:.0} s", took.as_secs_f64());
+    if !failed.is_empty() {
+        bail!("failed: {}", failed.join("; "));
+    }
+    Ok(())
+}
+
+fn print_slowest(what: &str, mut times: Vec<(String, Duration)>) {
+    times.sort_by_key(|(_, took)| std::cmp::Reverse(*took));
+    println!("\nslowest {what}:");
+    for (title, took) in times.iter().take(SLOWEST) {
+        println!("{:>9.1} s  {title}", took.as_secs_f64());
+    }
+}
+
+impl Done {
+    fn of_time(title: &str, took: Duration) -> Self {
+        Self { title: title.to_owned(), took, succeeded: true, cases: Vec::new() }
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_times_of_cases_are_read() {
+        let output = "running 2 tests\ntest a::one ... ok <0.250s>\ntest b ... FAILED <1.500s>\n\
+                      test c ... ignored\ntest result: FAILED. 1 passed; finished in 1.75s\n";
+        let expected =
+            [("a::one".into(), Duration::from_millis(250)), ("b".into(), Duration::from_millis(1500))];
+        assert_eq!(case_times(output), expected);
+    }
+
+    #[test]
+    fn an_unknown_option_is_refused() {
+        let error = test(&["--al".to_owned()]).expect_err("a refusal").to_string();
+        assert!(error.starts_with("there is no option `--al`"), "{error}");
+    }
+}

@@ -1,0 +1,30 @@
+//! `cargo xtask nightly`: what takes hours.
+
+use anyhow::{Result, bail};
+
+use crate::{bench, shuttle, sim, verify};
+
+/// Runs one after the other; one that fails stops no other.
+pub(crate) fn run(arguments: &[String]) -> Result<()> {
+    if let [first, ..] = arguments {
+        bail!("nightly takes no arguments, but was given `{first}`");
+    }
+    let words = |line: &str| -> Vec<String> { line.split_whitespace().map(str::to_owned).collect() };
+    let steps: [(&str, Result<()>); 4] = [
+        ("verify", verify::run(&[])),
+        ("sim", sim::run(&words("--seeds 100000"))),
+        ("shuttle", shuttle::run(&words("--iterations 1000000"))),
+        ("bench", bench::run(&words("all"))),
+    ];
+    let mut failed = Vec::new();
+    for (name, result) in steps {
+        if let Err(error) = result {
+            eprintln!("xtask: {name}: {error:#}");
+            failed.push(name);
+        }
+    }
+    if !failed.is_empty() {
+        bail!("failed: {}", failed.join(", "));
+    }
+    Ok(())
+}

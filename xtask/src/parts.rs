@@ -1,0 +1,287 @@
+//! The table of parts: which test target, or which of its cases, runs in which lane.
+//!
+//! This is the only list of tests. [`check_targets`] and [`check_cases`] keep it complete: a new test target, or a new
+//! module of a target that is split, fails every lane until it has a line here.
+//!
+//! Within a lane the parts that take longest come first, so that no long one is left over at the end.
+
+use anyhow::{Result, bail};
+
+use Cases::{All, Except, Only};
+use Lane::{Check, Full, Test};
+use Target::{File, Unit};
+
+/// A set of tests that are run together. Each lane contains the ones before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Lane {
+    /// `cargo xtask check`: needs no server.
+    Check,
+    /// `cargo xtask test`: real servers, the program and the examples.
+    Test,
+    /// `cargo xtask test --all`: what CI runs.
+    Full,
+}
+
+/// What is built as one test binary.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// The unit tests of a package: of its library and of its programs.
+    Unit,
+    /// A file or directory below `tests/`.
+    File(&'static str),
+}
+
+/// Which cases of a target, by parts of their names, as libtest matches its filters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Cases {
+    All,
+    /// Those whose name contains one of these.
+    Only(&'static [&'static str]),
+    /// Those whose name contains none of these.
+    Except(&'static [&'static str]),
+}
+
+/// The server that the tests boot where they do not choose one themselves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Server {
+    Redis,
+    /// The cases run once more on Valkey.
+    Valkey,
+}
+
+/// Cases of one test target that run in one process.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Part {
+    pub(crate) lane: Lane,
+    pub(crate) package: &'static str,
+    pub(crate) target: Target,
+    pub(crate) cases: Cases,
+    pub(crate) server: Server,
+}
+
+const fn part(lane: Lane, package: &'static str, target: Target, cases: Cases) -> Part {
+    Part { lane, package, target, cases, server: Server::Redis }
+}
+
+const fn on_valkey(lane: Lane, package: &'static str, target: Target, cases: Cases) -> Part {
+    Part { lane, package, target, cases, server: Server::Valkey }
+}
+
+/// The modules of the cases that need a store outside the process.
+const OUTSIDE: &[&str] = &["redis::", "sqlite::"];
+/// The simulated runs of the scripts, cut off after each command.
+const CUT_OFF: &[&str] = &["cut_off::"];
+
+pub(crate) const PARTS: &[Part] = &[
+    // Check: no server.
+    part(Check, "leasehold-core", File("model"), All),
+    part(Check, "leasehold", File("quorum_rounds"), All),
+    part(Check, "leasehold", File("memory_store"), All),
+    part(Check, "leasehold", File("blocking"), Except(OUTSIDE)),
+    part(Check, "leasehold", File("mutex"), Except(OUTSIDE)),
+    part(Check, "leasehold", File("engine"), All),
+    part(Check, "leasehold", Unit, Except(CUT_OFF)),
+    part(Check, "leasehold", File("election"), Except(OUTSIDE)),
+    part(Check, "leasehold", File("shared"), Except(OUTSIDE)),
+    part(Check, "leasehold", File("reentrant"), Except(OUTSIDE)),
+    part(Check, "leasehold", File("hands"), Only(&["memory::"])),
+    part(Check, "leasehold", File("sessions"), All),
+    part(Check, "leasehold", File("quorum"), All),
+    part(Check, "leasehold-core", Unit, All),
+    part(Check, "leasehold-core", File("watching"), All),
+    part(Check, "leasehold-core", File("lock_table"), All),
+    part(Check, "leasehold-testkit", Unit, All),
+    part(Check, "leasehold-cli", Unit, All),
+    part(Check, "leasehold-bench", Unit, All),
+    part(Check, "leasehold-interop", Unit, All),
+    part(Check, "xtask", Unit, All),
+    // Test: every primitive on real servers, failure rows, the program, the examples.
+    part(Test, "leasehold", File("failures"), All),
+    part(Test, "leasehold-cli", File("program"), All),
+    part(Test, "leasehold", File("mutex"), Only(OUTSIDE)),
+    part(Test, "leasehold", File("redis_store"), All),
+    part(Test, "leasehold", File("shared"), Only(OUTSIDE)),
+    part(Test, "leasehold", File("blocking"), Only(OUTSIDE)),
+    part(Test, "leasehold", File("election"), Only(OUTSIDE)),
+    part(Test, "leasehold", File("reentrant"), Only(OUTSIDE)),
+    part(Test, "leasehold", File("sqlite_store"), All),
+    part(Test, "leasehold", File("examples"), All),
+    part(Test, "leasehold", File("redis_reentrant"), All),
+    part(Test, "leasehold", File("hands"), Except(&["memory::"])),
+    part(Test, "leasehold", File("optimistic"), All),
+    part(Test, "leasehold", File("tower"), All),
+    part(Test, "leasehold-testkit", File("server"), All),
+    part(Test, "leasehold-testkit", File("process"), All),
+    part(Test, "leasehold-testkit", File("proxy"), All),
+    part(Test, "leasehold-testkit", File("clock"), All),
+    // Full: conformance on all servers, scripts against the model, partial scripts, simulators, planted faults.
+    part(Full, "leasehold", File("conformance"), All),
+    part(Full, "leasehold-interop", File("plants"), All),
+    part(Full, "leasehold", Unit, Only(CUT_OFF)),
+    part(Full, "leasehold", File("redis_model"), All),
+    part(Full, "leasehold-testkit", File("sim"), All),
+    part(Full, "leasehold-testkit", File("conformance"), All),
+    part(Full, "leasehold", File("turmoil"), All),
+    part(Full, "leasehold", File("several"), All),
+    on_valkey(Full, "leasehold", File("redis_store"), All),
+    on_valkey(Full, "leasehold", File("redis_reentrant"), All),
+];
+
+impl Part {
+    /// What the reports call it.
+    pub(crate) fn title(&self) -> String {
+        let target = match self.target {
+            Unit => "unit tests",
+            File(name) => name,
+        };
+        let cases = match self.cases {
+            All => String::new(),
+            Only(names) => format!(" ({})", names.join(", ")),
+            Except(names) => format!(" (without {})", names.join(", ")),
+        };
+        let server = if self.server == Server::Valkey { " on Valkey" } else { "" };
+        format!("{} {target}{cases}{server}", self.package)
+    }
+
+    pub(crate) fn selects(&self, case: &str) -> bool {
+        match self.cases {
+            All => true,
+            Only(names) => names.iter().any(|name| case.contains(name)),
+            Except(names) => !names.iter().any(|name| case.contains(name)),
+        }
+    }
+}
+
+/// Whether each test target of the workspace is in the table, and each line of the table is a target.
+pub(crate) fn check_targets(targets: &[(String, TargetName)], parts: &[Part]) -> Result<()> {
+    let missing: Vec<String> = targets
+        .iter()
+        .filter(|(package, target)| {
+            !parts.iter().any(|part| part.package == package && *target == part.target)
+        })
+        .map(|(package, target)| format!("{package} {target}"))
+        .collect();
+    if !missing.is_empty() {
+        bail!("in no lane: {}; add a line to xtask/src/parts.rs", missing.join(", "));
+    }
+    let stale = |part: &&Part| {
+        !targets.iter().any(|(package, target)| part.package == package && *target == part.target)
+    };
+    let stale: Vec<String> = parts.iter().filter(stale).map(Part::title).collect();
+    if !stale.is_empty() {
+        bail!("no such test target: {}; remove the line from xtask/src/parts.rs", stale.join(", "));
+    }
+    Ok(())
+}
+
+/// Whether each case of a target is in exactly one part, and each part has a case.
+pub(crate) fn check_cases(
+    package: &str,
+    target: &TargetName,
+    cases: &[String],
+    parts: &[Part],
+) -> Result<()> {
+    let own: Vec<&Part> = parts
+        .iter()
+        .filter(|part| part.server == Server::Redis && part.package == package && *target == part.target)
+        .collect();
+    for case in cases {
+        let selecting: Vec<String> =
+            own.iter().filter(|part| part.selects(case)).map(|part| part.title()).collect();
+        match &selecting[..] {
+            [_] => {}
+            [] => bail!("{package} {target}: `{case}` is in no lane; mend its lines in xtask/src/parts.rs"),
+            several => bail!("{package} {target}: `{case}` is in several parts: {}", several.join(", ")),
+        }
+    }
+    if let Some(empty) =
+        own.iter().find(|part| part.cases != All && !cases.iter().any(|case| part.selects(case)))
+    {
+        bail!("{} has no case", empty.title());
+    }
+    Ok(())
+}
+
+/// A target as cargo names it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum TargetName {
+    Unit,
+    File(String),
+}
+
+impl std::fmt::Display for TargetName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Unit => f.write_str("unit tests"),
+            Self::File(name) => f.write_str(name),
+        }
+    }
+}
+
+impl PartialEq<Target> for TargetName {
+    fn eq(&self, other: &Target) -> bool {
+        match (self, other) {
+            (Self::Unit, Unit) => true,
+            (Self::File(name), File(other)) => name == other,
+            _ => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SPLIT: &[Part] = &[
+        part(Check, "a", File("locks"), Except(&["redis::"])),
+        part(Test, "a", File("locks"), Only(&["redis::"])),
+        part(Check, "a", Unit, All),
+        on_valkey(Full, "a", File("locks"), Only(&["redis::"])),
+    ];
+
+    fn targets(names: &[&str]) -> Vec<(String, TargetName)> {
+        let target = |name: &&str| match *name {
+            "unit" => ("a".to_owned(), TargetName::Unit),
+            name => ("a".to_owned(), TargetName::File(name.to_owned())),
+        };
+        names.iter().map(target).collect()
+    }
+
+    fn refusal(result: Result<()>) -> String {
+        result.expect_err("a refusal").to_string()
+    }
+
+    #[test]
+    fn the_table_names_every_test_target_of_the_workspace() {
+        let targets = crate::cargo::metadata().expect("metadata of the workspace").test_targets();
+        check_targets(&targets, PARTS).expect("each target in a lane");
+    }
+
+    #[test]
+    fn a_target_without_a_lane_is_refused() {
+        check_targets(&targets(&["locks", "unit"]), SPLIT).expect("complete");
+        let error = refusal(check_targets(&targets(&["locks", "unit", "new"]), SPLIT));
+        assert!(error.starts_with("in no lane: a new"), "{error}");
+    }
+
+    #[test]
+    fn a_line_without_a_target_is_refused() {
+        let error = refusal(check_targets(&targets(&["locks"]), SPLIT));
+        assert!(error.starts_with("no such test target: a unit tests"), "{error}");
+    }
+
+    #[test]
+    fn each_case_is_in_exactly_one_part() {
+        let target = TargetName::File("locks".into());
+        let cases = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
+        let both = cases(&["redis::one", "memory::one"]);
+        check_cases("a", &target, &both, SPLIT).expect("one part each");
+        let twice = [SPLIT[0], SPLIT[1], part(Full, "a", File("locks"), Only(&["one"]))];
+        let error = refusal(check_cases("a", &target, &both, &twice));
+        assert!(error.contains("`redis::one` is in several parts"), "{error}");
+        let error = refusal(check_cases("a", &target, &both, &SPLIT[1..]));
+        assert!(error.contains("`memory::one` is in no lane"), "{error}");
+        let error = refusal(check_cases("a", &target, &cases(&["memory::one"]), SPLIT));
+        assert!(error.contains("has no case"), "{error}");
+    }
+}

@@ -1,6 +1,7 @@
 //! Runs a lane: checks its table, builds its tests once, runs its parts and reports what took longest.
 //!
-//! 1. Two jobs run at a time, but only one that calls cargo: two would wait for one another's lock.
+//! 1. Three jobs run at a time, since most of them wait more than they compute; but only one that calls cargo: two would
+//!    wait for one another's lock.
 //! 2. A job that fails stops no other. Its output is printed when it ends.
 
 use std::collections::BTreeMap;
@@ -18,7 +19,7 @@ use crate::parts::{self, Cases, Lane, PARTS, Part, Server};
 use crate::{circles, install, interop, prose, shell, shuttle};
 
 /// How many jobs run at a time.
-const WORKERS: usize = 2;
+const WORKERS: usize = 3;
 /// How many parts and cases the report names.
 const SLOWEST: usize = 10;
 /// Test servers boot this one, if it is set.
@@ -182,6 +183,9 @@ fn test_job(part: &Part, binary: &TestBinary, only: Option<&[&String]>, valkey: 
         (None, Cases::Except(names)) => {
             command.args(names.iter().flat_map(|name| ["--skip", name]));
         }
+    }
+    if let Some(threads) = part.threads {
+        command.env("RUST_TEST_THREADS", threads);
     }
     if let Some(valkey) = valkey {
         command.env(install::VALKEY, valkey);

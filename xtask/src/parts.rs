@@ -57,14 +57,21 @@ pub(crate) struct Part {
     pub(crate) target: Target,
     pub(crate) cases: Cases,
     pub(crate) server: Server,
+    /// How many cases run at a time, if not one a core.
+    pub(crate) threads: Option<&'static str>,
 }
 
 const fn part(lane: Lane, package: &'static str, target: Target, cases: Cases) -> Part {
-    Part { lane, package, target, cases, server: Server::Redis }
+    Part { lane, package, target, cases, server: Server::Redis, threads: None }
+}
+
+/// Cases in memory that wait for leases and take next to no processor time.
+const fn waiting(package: &'static str, target: Target, cases: Cases) -> Part {
+    Part { threads: Some("8"), ..part(Check, package, target, cases) }
 }
 
 const fn on_valkey(lane: Lane, package: &'static str, target: Target, cases: Cases) -> Part {
-    Part { lane, package, target, cases, server: Server::Valkey }
+    Part { server: Server::Valkey, ..part(lane, package, target, cases) }
 }
 
 /// The modules of the cases that need a store outside the process.
@@ -76,15 +83,15 @@ pub(crate) const PARTS: &[Part] = &[
     // Check: no server.
     part(Check, "leasehold-core", File("model"), All),
     part(Check, "leasehold", File("quorum_rounds"), All),
-    part(Check, "leasehold", File("memory_store"), All),
-    part(Check, "leasehold", File("blocking"), Except(OUTSIDE)),
-    part(Check, "leasehold", File("mutex"), Except(OUTSIDE)),
+    waiting("leasehold", File("memory_store"), All),
+    waiting("leasehold", File("blocking"), Except(OUTSIDE)),
+    waiting("leasehold", File("mutex"), Except(OUTSIDE)),
     part(Check, "leasehold", File("engine"), All),
     part(Check, "leasehold", Unit, Except(CUT_OFF)),
-    part(Check, "leasehold", File("election"), Except(OUTSIDE)),
-    part(Check, "leasehold", File("shared"), Except(OUTSIDE)),
-    part(Check, "leasehold", File("reentrant"), Except(OUTSIDE)),
-    part(Check, "leasehold", File("hands"), Only(&["memory::"])),
+    waiting("leasehold", File("election"), Except(OUTSIDE)),
+    waiting("leasehold", File("shared"), Except(OUTSIDE)),
+    waiting("leasehold", File("reentrant"), Except(OUTSIDE)),
+    waiting("leasehold", File("hands"), Only(&["memory::"])),
     part(Check, "leasehold", File("sessions"), All),
     part(Check, "leasehold", File("quorum"), All),
     part(Check, "leasehold-core", Unit, All),

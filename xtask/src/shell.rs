@@ -28,6 +28,14 @@ pub(crate) fn status(mut command: Command) -> Result<ExitStatus> {
 pub(crate) fn cargo<const N: usize>(arguments: [&str; N]) -> Command {
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
     cargo.args(arguments).current_dir(root());
+    // Cargo describes xtask's own package to xtask. Build scripts that watch these variables would run again.
+    for (name, _) in env::vars_os() {
+        let is_of_xtask =
+            ["CARGO_PKG_", "CARGO_MANIFEST_"].iter().any(|it| name.to_string_lossy().starts_with(it));
+        if is_of_xtask {
+            cargo.env_remove(name);
+        }
+    }
     cargo
 }
 

@@ -1,7 +1,7 @@
-//! Small programs around other libraries, each in its library's own language, made ready with that language's tools.
+//! The drivers: one small program for each other library, in the library's own language.
 //!
-//! Owns which of them can run on a machine, and how each is installed or built outside of the sources. What they are
-//! for is their chores': `interop` and `bench peers`.
+//! Owns which of them can run on a machine, and how each is installed or built outside of the sources, with its language's
+//! tools. What they do is in `drivers/`; `interop` and `bench peers` run them.
 
 use std::fs;
 use std::io;
@@ -12,88 +12,80 @@ use anyhow::{Context, Result, bail};
 
 use crate::shell;
 
-/// A program around another library.
+/// The program around another library.
 pub(crate) struct Driver {
-    /// What the library is called; the program's directory, too.
+    /// The library's name, and the directory of the driver.
     pub(crate) name: &'static str,
-    /// The programs that there must be.
+    /// The programs that it is built or run with.
     pub(crate) tools: &'static [&'static str],
-    /// Whether it may be left out where one of them is missing.
-    pub(crate) needed: Need,
-    /// Makes it ready to run, from its sources in a directory. Quick if it is already.
-    pub(crate) prepare: fn(&Path, &Path) -> Result<()>,
+    /// Makes it ready to run, from its sources in a directory. Quick if it is ready.
+    prepare: fn(&Path, &Path) -> Result<()>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Need {
-    /// Without it nothing is proved.
-    Always,
-    /// Others show the same, or the rest counts without it.
-    WhereItCan,
-}
+/// All drivers.
+pub(crate) static DRIVERS: [Driver; 5] = [
+    Driver { name: "rslock", tools: &["cargo"], prepare: rslock },
+    Driver { name: "redisson", tools: &["java", "javac", "mvn"], prepare: redisson },
+    Driver { name: "redsync", tools: &["go"], prepare: redsync },
+    Driver { name: "redis-py", tools: &["python3", "pip3"], prepare: redis_py },
+    Driver { name: "node-redlock", tools: &["node", "npm"], prepare: node_redlock },
+];
 
-/// Who takes part.
+/// The drivers that a command runs.
 pub(crate) struct Chosen {
-    pub(crate) tried: Vec<&'static Driver>,
+    pub(crate) run: Vec<&'static Driver>,
     /// With the tool that is missing.
     pub(crate) skipped: Vec<(&'static Driver, &'static str)>,
 }
 
-/// Whom to try of all. Who is named may not be skipped, and not everybody may. `noun` is what each of them is.
-pub(crate) fn choose(
-    all: &'static [Driver],
-    noun: &str,
-    names: &[String],
-    is_there: impl Fn(&str) -> bool,
-) -> Result<Chosen> {
-    let known: Vec<&str> = all.iter().map(|driver| driver.name).collect();
-    if let Some(stranger) = names.iter().find(|name| !known.contains(&name.as_str())) {
-        bail!("there is no {noun} `{stranger}`: there are {}", known.join(", "));
+/// Chooses the named drivers, or all. One that is named, or `required`, is not skipped where its tools are missing.
+pub(crate) fn choose(names: &[String], required: &[&str], is_there: impl Fn(&str) -> bool) -> Result<Chosen> {
+    let known: Vec<&str> = DRIVERS.iter().map(|driver| driver.name).collect();
+    if let Some(unknown) = names.iter().find(|name| !known.contains(&name.as_str())) {
+        bail!("there is no driver `{unknown}`: there are {}", known.join(", "));
     }
-    let mut chosen = Chosen { tried: Vec::new(), skipped: Vec::new() };
-    for driver in all {
+    let mut chosen = Chosen { run: Vec::new(), skipped: Vec::new() };
+    for driver in &DRIVERS {
         if !names.is_empty() && !names.iter().any(|name| name == driver.name) {
             continue;
         }
         match driver.tools.iter().find(|tool| !is_there(tool)) {
-            None => chosen.tried.push(driver),
-            Some(tool) if names.is_empty() && driver.needed == Need::WhereItCan => {
+            None => chosen.run.push(driver),
+            Some(tool) if names.is_empty() && !required.contains(&driver.name) => {
                 chosen.skipped.push((driver, tool));
             }
             Some(tool) => bail!(
-                "{} cannot be tried: there is no `{tool}` on the path, and it needs {}",
+                "{} cannot run: there is no `{tool}` on the path, and it needs {}",
                 driver.name,
                 driver.tools.join(", ")
             ),
         }
     }
-    if chosen.tried.is_empty() {
-        bail!("no {noun} can be tried: none of their tools is on the path");
+    if chosen.run.is_empty() {
+        bail!("no driver can run: none of their tools is on the path");
     }
     Ok(chosen)
 }
 
 impl Chosen {
-    /// Makes the drivers ready: their sources are in a directory of the repository, and they themselves will be in
-    /// another one below the directory of what is built. Says where that is.
-    pub(crate) fn prepare(&self, sources: &str, home: &str) -> Result<PathBuf> {
-        let drivers = shell::target_directory().join(home);
-        for driver in &self.tried {
-            let (source, home) = (shell::root().join(sources).join(driver.name), drivers.join(driver.name));
+    /// Makes the drivers ready, and returns the directory that contains them.
+    pub(crate) fn prepare(&self) -> Result<PathBuf> {
+        let drivers = shell::target_directory().join("drivers");
+        for driver in &self.run {
+            let (source, home) = (shell::root().join("drivers").join(driver.name), drivers.join(driver.name));
             fs::create_dir_all(&home).with_context(|| format!("failed to make {}", home.display()))?;
-            (driver.prepare)(&source, &home)
-                .with_context(|| format!("the driver of {} cannot be made ready", driver.name))?;
+            (driver.prepare)(&source, &home).with_context(|| format!("failed to prepare {}", driver.name))?;
         }
         Ok(drivers)
     }
 }
 
-pub(crate) fn redis_py(source: &Path, home: &Path) -> Result<()> {
+fn redis_py(source: &Path, home: &Path) -> Result<()> {
     python_packages(source, home)?;
-    copy(source, home, "driver.py")
+    ["driver.py", "interop.py", "bench.py"].into_iter().try_for_each(|file| copy(source, home, file))
 }
 
-/// What `requirements.txt` in a directory lists, into another one.
+/// Installs the packages of a directory's `requirements.txt` into another directory.
 pub(crate) fn python_packages(source: &Path, home: &Path) -> Result<()> {
     once(source, home, &["requirements.txt"], || {
         let mut pip = Command::new("python3");
@@ -106,20 +98,20 @@ pub(crate) fn python_packages(source: &Path, home: &Path) -> Result<()> {
             "--root-user-action=ignore",
         ]);
         pip.args(["--upgrade", "--require-hashes", "--requirement"]).arg(source.join("requirements.txt"));
-        // Python looks for modules beside the program first.
+        // Python looks for modules first in the directory of the program.
         shell::run(with(pip, "--target", home))
     })
 }
 
-pub(crate) fn redsync(source: &Path, home: &Path) -> Result<()> {
+fn redsync(source: &Path, home: &Path) -> Result<()> {
     let mut go = Command::new("go");
     go.current_dir(source).args(["build", "-mod=readonly", "-o"]).arg(home.join("driver")).arg(".");
     shell::run(go)
 }
 
-pub(crate) fn node_redlock(source: &Path, home: &Path) -> Result<()> {
-    copy(source, home, "package.json")?;
-    copy(source, home, "driver.mjs")?;
+fn node_redlock(source: &Path, home: &Path) -> Result<()> {
+    let files = ["package.json", "driver.mjs", "library.mjs", "interop.mjs", "bench.mjs"];
+    files.into_iter().try_for_each(|file| copy(source, home, file))?;
     once(source, home, &["package-lock.json"], || {
         copy(source, home, "package-lock.json")?;
         let mut npm = Command::new("npm");
@@ -128,28 +120,30 @@ pub(crate) fn node_redlock(source: &Path, home: &Path) -> Result<()> {
     })
 }
 
-/// In this profile of cargo's.
-pub(crate) fn rslock(source: &Path, home: &Path, profile: &str) -> Result<()> {
-    let mut cargo = shell::cargo(["build", "--quiet", "--locked", "--profile", profile, "--manifest-path"]);
+/// Optimised, since `bench` measures it.
+fn rslock(source: &Path, home: &Path) -> Result<()> {
+    let mut cargo = shell::cargo(["build", "--quiet", "--locked", "--release", "--manifest-path"]);
     cargo.arg(source.join("Cargo.toml"));
     shell::run(with(cargo, "--target-dir", home))
 }
 
-/// Builds the class path: `classes`, and in `lib` what they need. Only the first build of a version needs the network.
-pub(crate) fn redisson(source: &Path, home: &Path, sources: &[&str]) -> Result<()> {
-    once(source, home, &[&["pom.xml"], sources].concat(), || {
-        // A library of an earlier version would still be on the class path.
+/// Builds the class path: `classes`, and their libraries in `lib`. Only the first build of a version needs the network.
+fn redisson(source: &Path, home: &Path) -> Result<()> {
+    let classes = ["Driver", "Interop", "Holder", "Bench"].map(|class| format!("src/main/java/{class}.java"));
+    let files: Vec<&str> = ["pom.xml"].into_iter().chain(classes.iter().map(String::as_str)).collect();
+    once(source, home, &files, || {
+        // A library of an earlier version would stay on the class path.
         fs::remove_dir_all(home).and_then(|()| fs::create_dir(home))?;
         let mut maven = Command::new("mvn");
         maven.args(["--batch-mode", "--quiet", "--strict-checksums", "-Dstyle.color=never", "--file"]);
         maven.arg(source.join("pom.xml")).arg(format!("-Dhome={}", home.display())).arg("compile");
-        // What it has to say is no result of ours.
+        // Standard output is for results.
         maven.stdout(io::stderr());
         shell::run(maven)
     })
 }
 
-/// Installs or builds from these files, unless that was done from the same ones.
+/// Installs or builds from these files, unless that was done from the same contents.
 fn once(source: &Path, home: &Path, files: &[&str], install: impl FnOnce() -> Result<()>) -> Result<()> {
     let mut wanted = Vec::new();
     for file in files {
@@ -160,7 +154,7 @@ fn once(source: &Path, home: &Path, files: &[&str], install: impl FnOnce() -> Re
         return Ok(());
     }
     install()?;
-    // Last, so that an installation that was cut off is done again.
+    // Last, so that an interrupted installation is repeated.
     fs::write(&done, wanted).with_context(|| format!("failed to write {}", done.display()))
 }
 
@@ -172,4 +166,34 @@ fn copy(source: &Path, home: &Path, file: &str) -> Result<()> {
 fn with(mut command: Command, option: &str, path: &Path) -> Command {
     command.arg(option).arg(path);
     command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(chosen: &Chosen) -> (Vec<&str>, Vec<&str>) {
+        let skipped = chosen.skipped.iter().map(|(driver, _)| driver.name);
+        (chosen.run.iter().map(|driver| driver.name).collect(), skipped.collect())
+    }
+
+    #[test]
+    fn only_a_driver_without_its_tools_is_skipped() {
+        let all = choose(&[], &[], |_| true).expect("a choice");
+        assert_eq!(names(&all), (vec!["rslock", "redisson", "redsync", "redis-py", "node-redlock"], vec![]));
+        let no_npm = choose(&[], &[], |tool| tool != "npm").expect("a choice");
+        assert_eq!(names(&no_npm), (vec!["rslock", "redisson", "redsync", "redis-py"], vec!["node-redlock"]));
+        assert!(choose(&[], &[], |_| false).is_err());
+    }
+
+    #[test]
+    fn a_named_driver_is_not_skipped() {
+        let named = |name: &str| [name.to_owned()];
+        let chosen = choose(&named("redsync"), &[], |tool| tool == "go").expect("a choice");
+        assert_eq!(names(&chosen), (vec!["redsync"], vec![]));
+        let error = choose(&named("redsync"), &[], |tool| tool != "go").err().expect("a refusal").to_string();
+        assert!(error.starts_with("redsync cannot run: there is no `go`"), "{error}");
+        let error = choose(&named("redlock"), &[], |_| true).err().expect("a refusal").to_string();
+        assert!(error.starts_with("there is no driver `redlock`: there are rslock, "), "{error}");
+    }
 }

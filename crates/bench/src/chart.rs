@@ -6,7 +6,7 @@
 //!
 //! 1. A figure that is not there (NaN) is not drawn. On a logarithmic axis one that is not positive has no place either: its
 //!    bar is written as 0, its point is left out.
-//! 2. Text is measured by an estimate, since the fonts of those who look are not known. So nothing may depend on its width
+//! 2. Text is measured by an estimate, since the fonts of the viewer are not known. So nothing may depend on its width
 //!    but where a legend goes on.
 
 mod scale;

@@ -1,4 +1,4 @@
-//! Who gets how much of a lock: 64 tasks in 8 processes, which hold it alike or not, and of which there are as many in each
+//! How the tasks share a lock: 64 tasks in 8 processes, which hold it alike or not, and of which there are as many in each
 //! process or not.
 //!
 //! There is no bound beside it: what counts are shares.

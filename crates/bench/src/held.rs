@@ -85,7 +85,7 @@ async fn take(client: &Client, locks: u64, over: Duration) -> Result<Vec<Guard>>
     Ok(all)
 }
 
-/// Extends that many keys again and again, each once in a period, until it is told to stop.
+/// Extends `keys` keys again and again, each once in a period, until the stop request.
 pub(crate) async fn extend_bare(url: &str, locks: u64) -> Result<()> {
     let mut conn = redis::Client::open(url)?.get_multiplexed_async_connection().await?;
     let sha: String = redis::cmd("SCRIPT").arg("LOAD").arg(EXTEND).query_async(&mut conn).await?;
@@ -105,7 +105,7 @@ pub(crate) async fn extend_bare(url: &str, locks: u64) -> Result<()> {
     }
 }
 
-/// Sends a batch every tick; all keys have had their turn when a period is over.
+/// Sends a batch every tick, so that a period covers all keys.
 async fn send_batches(conn: &mut MultiplexedConnection, sha: &str, keys: &[(String, String)]) -> Result<()> {
     let ticks = PERIOD.as_millis() / BARE_TICK.as_millis();
     let size = keys.len().div_ceil(usize::try_from(ticks)?);

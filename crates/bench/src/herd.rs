@@ -106,7 +106,7 @@ fn side(tasks: u32, options: &Options) -> Side {
     Side {
         sought: "mutex".to_owned(),
         posts: posts(tasks, PROCESSES, 0),
-        // Until each has had the lock once, and so waits for it from one of his own sections to the next.
+        // Until each task has acquired the lock once, and so waits from one of its sections to the next.
         warm_up: Span { sections: u64::from(tasks) + options.sections / 10, least, most },
         span: Span { sections: options.sections.max(u64::from(tasks)), least, most },
     }

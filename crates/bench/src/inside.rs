@@ -13,24 +13,24 @@ use std::time::Duration;
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::{sleep, timeout};
 
-/// How long one task may take to end, once it is told so.
+/// How long a task may take to end after the stop request.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// How many pairs are timed together: reading a clock takes as long as a part of one.
 pub(crate) const BATCH: u64 = 100;
 /// How long a sticky lock stays where it was.
 const IDLE: Duration = Duration::from_millis(500);
 
-/// Who has had the lock.
+/// The last holder of the lock.
 #[derive(Default)]
 struct Tally {
-    /// 0 for nobody yet.
+    /// 0 before the first.
     last: AtomicU32,
     handovers: AtomicU64,
     stop: AtomicBool,
 }
 
 impl Tally {
-    /// A task has the lock: a hand-over, if another has had it before.
+    /// Records an acquisition: a hand-over, if the last holder was another task.
     fn enter(&self, task: u32) {
         if self.last.swap(task, Ordering::Relaxed) != task {
             self.handovers.fetch_add(1, Ordering::Relaxed);
@@ -115,7 +115,7 @@ async fn tokios(mutex: Arc<tokio::sync::Mutex<()>>, task: u32, tally: Arc<Tally>
     Ok(())
 }
 
-/// Between two batches whoever else has something to do may do it: the connection, above all.
+/// Between two batches other tasks may run, above all the connection.
 async fn pairs(time: Duration, pair: impl AsyncFn() -> Result<()>) -> Result<String> {
     let time_ns = u64::try_from(time.as_nanos())?;
     let from_ns = now_ns();

@@ -40,7 +40,7 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Scenario {
-    /// Taking and releasing locks that nobody else wants, beside a plain lock by hand.
+    /// Acquiring and releasing uncontended locks, beside a plain lock by hand.
     Uncontended(uncontended::Options),
     /// From the release in one process to the next holder in another, beside a bare message.
     Handoff(handoff::Options),
@@ -54,7 +54,7 @@ enum Scenario {
     Sticky(sticky::Options),
     /// What it costs server and client to hold many locks, beside as many bare extends.
     Renewal(renewal::Options),
-    /// Who gets how much of a lock.
+    /// How evenly tasks share a lock.
     Fairness(fairness::Options),
     /// How many bytes a held lock and a waiter take.
     Memory(memory::Options),

@@ -6,8 +6,8 @@
 //! the price of the guarding. After each cell the books are audited: a way that loses money or sells an item twice is not
 //! slow, but wrong, and the run fails.
 //!
-//! It owns how cells are run. What is traded is in `deal`, what guards it in `way`, who does it in `trader`, what has to
-//! be in order afterwards in `ledger`, and what is told in `figures` and `pictures`.
+//! It owns how cells are run. What is traded is in `deal`, what guards it in `way`, the process that trades in `trader`,
+//! what must be in order afterwards in `ledger`, and the reports in `figures` and `pictures`.
 
 mod deal;
 mod figures;
@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 use trader::Account;
 use way::Way;
 
-/// What everybody has at first: more than anybody can spend.
+/// The funds of each user at first: more than a user can spend.
 const FUNDS: i64 = 1_000_000_000;
 /// How long all trade before it counts.
 const WARM_UP: Duration = Duration::from_secs(1);
@@ -59,7 +59,7 @@ pub(crate) struct Plan {
     draw: Option<PathBuf>,
 }
 
-/// Who is there.
+/// How many sellers and buyers there are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Crowd {
     sellers: u32,
@@ -132,7 +132,7 @@ impl FromStr for Crowd {
         let (people, among) = text.split_once('/').unwrap_or((text, "0"));
         let (sellers, buyers) = people.split_once('+').context("say SELLERS+BUYERS")?;
         let crowd = Self { sellers: sellers.parse()?, buyers: buyers.parse()?, among: among.parse()? };
-        ensure!(crowd.sellers > 0 && crowd.buyers > 0, "somebody has to sell, and somebody to buy");
+        ensure!(crowd.sellers > 0 && crowd.buyers > 0, "there must be a seller and a buyer");
         Ok(crowd)
     }
 }
@@ -149,7 +149,7 @@ impl Crowd {
     }
 }
 
-/// Everybody with his funds, and nothing else.
+/// All users with their funds, and nothing else.
 fn seed(server: &RedisServer, crowd: Crowd) -> Result<()> {
     server.cli(&["FLUSHALL", "SYNC"])?.ok()?;
     for user in crowd.users() {

@@ -91,7 +91,7 @@ impl Lock {
 }
 
 impl Held {
-    /// Its fencing token, and whether nobody is beside it.
+    /// Its fencing token, and whether it is the only holder.
     fn shown(&self) -> (u64, bool) {
         let (guard, alone): (&Guard, bool) = match self {
             Self::Alone(guard) => (guard, true),

@@ -144,7 +144,7 @@ fn waiting(count: u64, before: &str, locks: u64) -> Result<Each> {
     let bytes = Bytes::now(&server, &waiters)?;
     waiters.tell("wait")?;
     waiters.expect("waiting", PATIENCE)?;
-    // Each lock is asked for at least once, in the name of whoever waits.
+    // Each lock is requested at least once, with the name of the waiter.
     let start = Instant::now();
     while Served::of(&server)?.since(served).scripts < locks {
         ensure!(start.elapsed() < PATIENCE, "not all of them wait");

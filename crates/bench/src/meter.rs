@@ -5,7 +5,7 @@ use leasehold_testkit::RedisServer;
 use serde::Serialize;
 use std::{fmt, fs};
 
-/// What only a client sends, never a script of ours; and not INFO, which whoever measures sends most of.
+/// Commands that only clients send, never a script of Leasehold's; without INFO, most of which the benchmark sends.
 const REQUESTS: [&str; 8] =
     ["evalsha", "eval", "script|load", "subscribe", "unsubscribe", "ping", "hello", "client|setinfo"];
 

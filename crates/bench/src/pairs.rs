@@ -1,4 +1,4 @@
-//! The role of `uncontended`: tasks that take and release locks which nobody else wants, each its own.
+//! The role of `uncontended`: tasks that each acquire and release an uncontended lock of their own.
 //!
 //! By the library; by a plain lock as it is written by hand; and by the very requests of the library, sent with nothing
 //! around them.
@@ -17,9 +17,9 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-/// How long one task may take to end, once it is told so.
+/// How long a task may take to end after the stop request.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Deletes a key if it has this value: what everybody writes who writes a lock by hand.
+/// Deletes a key if it has this value, as every hand-written lock does.
 const COMPARE_AND_DELETE: &str =
     "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) else return 0 end";
 

@@ -1,9 +1,9 @@
-//! Other libraries beside ours, in one run on one server.
+//! Other libraries beside Leasehold, in one run on one server.
 //!
-//! `cargo xtask bench peers` makes their drivers ready (`benches/peers/` at the repository's root) and starts this. It
-//! owns the scenario: two processes of a library that pass a lock to and fro, a herd of tasks in one process, and a
-//! crowd of as many in several; in each round all libraries have their turns. What a driver does is said in
-//! `benches/peers/README.md`; ours is a driver as theirs are. It installs and builds nothing.
+//! `cargo xtask bench peers` prepares the drivers (`drivers/` at the repository's root) and starts this. It owns the
+//! scenario: two processes of a library hand a lock to and fro; many tasks contend for one lock, in one process and in
+//! several. In each round every library takes a turn. Leasehold has a driver as well, with the protocol of
+//! `drivers/README.md`. Nothing is installed or built here.
 
 mod contestant;
 mod driver;
@@ -19,42 +19,42 @@ use leasehold_testkit::{Random, RedisServer};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// The shortest that a lock is held before it is passed on: long enough that the next one waits for it.
+/// The shortest hold before a hand-over: long enough that the next process waits.
 const LEAST_HOLD_MS: u64 = 5;
 
-/// What is measured, and of whom.
+/// What is measured, and of which libraries.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
     #[command(flatten)]
     output: Output,
-    /// How many rounds there are; in each, every library has a turn.
+    /// How many rounds there are; in each, every library takes a turn.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// How often two processes pass the lock on in a turn.
+    /// How often two processes hand the lock over in a turn.
     #[arg(long, default_value_t = 40)]
     trials: usize,
-    /// How many milliseconds the lock is held at most before it is passed on. One that polls looks again after a pause of
-    /// its own: the shorter the hold is to that pause, the more of it is still to come.
+    /// How many milliseconds the lock is held at most before a hand-over. A library that polls pauses between tries: the
+    /// shorter the hold, the more of that pause is left at the release.
     #[arg(long, default_value_t = 40)]
     hold_ms: u64,
-    /// How many seconds a herd contends in a turn, and as many again a crowd.
+    /// How many seconds the tasks contend in a turn, in one process and again in several.
     #[arg(long, default_value_t = 3)]
     seconds: u64,
     /// How many seconds each library runs before its first turn.
     #[arg(long, default_value_t = 30)]
     warm_up: u64,
-    /// Where the drivers are, each in a directory called like its library.
+    /// The directory with the drivers, each in a directory with the name of its library.
     #[arg(long, hide = true)]
     drivers: PathBuf,
-    /// A library beside ours.
+    /// A library to measure.
     #[arg(long, hide = true)]
     peer: Vec<String>,
-    /// A library that cannot be measured here, and the program that it lacks, as `redisson:mvn`.
+    /// A library that cannot be measured here and the program that is missing, as `redisson:mvn`.
     #[arg(long, hide = true)]
     skipped: Vec<Skipped>,
 }
 
-/// Measures, and prints a line for each library, ours first.
+/// Measures, and prints a line for each library, Leasehold first.
 pub(crate) fn run(options: &Options) -> Result<()> {
     ensure!(options.rounds > 0 && options.trials > 0 && options.seconds > 0, "there is nothing to measure");
     let server = RedisServer::builder().pinned(0).start().context("booting redis-server")?;
@@ -71,7 +71,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         let turn = options.turn(&random, options.trials);
         let count = all.len();
         for at in 0..count {
-            // Who is first is not so in the next round.
+            // Each round begins with another library.
             all[(round + at) % count].play(&server, &turn);
         }
     }
@@ -94,13 +94,13 @@ fn show(all: &[Contestant], machine: &Machine, options: &Options) -> Result<()> 
     let troubled: Vec<&str> =
         all.iter().filter(|one| one.trouble.is_some()).map(|one| one.name.as_str()).collect();
     if !troubled.is_empty() {
-        bail!("not measured to the end: {}", troubled.join(", "));
+        bail!("not measured in all rounds: {}", troubled.join(", "));
     }
     Ok(())
 }
 
 impl Options {
-    /// What everybody does in a round: all get the same pauses.
+    /// The plan of a round, the same for all libraries.
     fn turn(&self, random: &Random, trials: usize) -> Turn {
         let more_us = 1000 * self.hold_ms.saturating_sub(LEAST_HOLD_MS);
         let hold = || 1000 * LEAST_HOLD_MS + random.below(more_us + 1);

@@ -11,13 +11,13 @@ pub(crate) struct Section {
     pub(crate) process: u32,
     /// Which of its tasks.
     pub(crate) task: u32,
-    /// Whether nobody could be beside it.
+    /// Whether it excluded all others.
     pub(crate) alone: bool,
     /// Its fencing token: sections are in the order of their tokens.
     pub(crate) fence: u64,
-    /// When the lock was asked for, in nanoseconds.
+    /// When the acquire was called, in nanoseconds.
     pub(crate) asked_ns: u64,
-    /// When it was had.
+    /// When it was acquired.
     pub(crate) got_ns: u64,
     /// When its release was called.
     pub(crate) released_ns: u64,

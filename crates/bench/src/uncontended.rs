@@ -1,7 +1,7 @@
-//! What it costs to take and release locks that nobody else wants: 64 tasks of one process, each with a lock of its own.
+//! What it costs to acquire and release uncontended locks: 64 tasks of one process, each with a lock of its own.
 //!
 //! Beside it, in alternating rounds of the same process: a plain lock by hand, `SET NX PX` and a script that compares and
-//! deletes; and the very requests of the library, as the server has heard them, sent with nothing around them. The first
+//! deletes; and the very requests of the library, as the server has received them, sent with nothing around them. The first
 //! says what fencing, fairness and the rest cost; the second, what the library's own code does.
 
 use crate::chart::{Axis, Chart, Kind, Limit, Series, Spread};
@@ -141,7 +141,7 @@ fn turn(server: &RedisServer, worker: &mut Worker, side: usize, ms: u64) -> Resu
     })
 }
 
-/// The requests of one pair, as the server hears them.
+/// The requests of one pair, as the server receives them.
 fn overhear(server: &RedisServer, worker: &mut Worker) -> Result<Heard> {
     let mut monitor = server.connect()?;
     monitor.call(&["MONITOR"])?.ok()?;
@@ -157,7 +157,7 @@ fn overhear(server: &RedisServer, worker: &mut Worker) -> Result<Heard> {
         if arguments.get(1).is_some_and(|text| text == end) {
             break;
         }
-        // What scripts run is not sent by anybody; and of what is, one pair is about this lock.
+        // Commands that scripts run are not sent by a client; of those that are sent, one pair is about this lock.
         let is_sent = !line.contains(" lua] ");
         if is_sent && arguments.get(3) == Some(&lock_of(0)) {
             heard.push(arguments);

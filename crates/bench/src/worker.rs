@@ -68,7 +68,7 @@ pub(crate) enum Role {
         #[arg(long)]
         tasks: u64,
     },
-    /// Takes and releases locks that nobody else wants, by the library or by hand.
+    /// Acquires and releases uncontended locks, by the library or by hand.
     Pairs {
         #[arg(long)]
         url: String,
@@ -116,7 +116,7 @@ pub(crate) fn run(role: Role) -> Result<()> {
     })
 }
 
-/// Lines from the one who measures.
+/// Lines from the process that measures.
 pub(crate) struct Orders(Lines<BufReader<Stdin>>);
 
 impl Orders {

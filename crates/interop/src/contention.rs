@@ -1,7 +1,7 @@
-//! Clients of theirs and of ours that count together: read a number, write it back one greater, under the lock.
+//! Clients of both sides that count together: under the lock, each reads a number and writes it back one greater.
 //!
-//! Owns the crowd and the proof: two that are in at once see the same number. And the lock must have gone to and fro
-//! between the libraries, or they have not contended.
+//! Owns the clients and the proof: two holders at once read the same number. The lock must also go to and fro between the
+//! libraries, or they have not contended.
 
 use std::iter;
 use std::time::{Duration, Instant};
@@ -24,7 +24,7 @@ const CONTENDED: usize = 50;
 /// How long it may take until all have finished.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// Who counts together.
+/// The clients that count together.
 pub(crate) struct Crowd<'a> {
     /// The neighbours: one client each time that one stands here.
     pub(crate) theirs: Vec<&'a Neighbour>,
@@ -92,7 +92,7 @@ fn all(server: &RedisServer, who: &[&Neighbour], sections: u32) -> Result<Vec<Co
     let drivers: Result<Vec<_>> = who.iter().map(|who| Driver::start(who, way(who), LEASE)).collect();
     let mut drivers = drivers?;
     for driver in &mut drivers {
-        driver.tell(&format!("count {NAME} {NUMBER} {sections} {}", LEASE.as_millis()))?;
+        driver.send(&format!("count {NAME} {NUMBER} {sections} {}", LEASE.as_millis()))?;
     }
     drivers.iter_mut().zip(who).map(|(driver, who)| counted(driver, who)).collect()
 }
@@ -105,7 +105,7 @@ fn counted(driver: &mut Driver, who: &Neighbour) -> Result<Count> {
     }
 }
 
-/// Who had the lock at each step, in order; fails if two began one from the same number.
+/// The holder at each step, in order; fails if two steps began from the same number.
 fn holders<'a>(counts: impl Iterator<Item = (&'a str, &'a Count)>) -> Result<Vec<&'a str>> {
     let mut steps: Vec<_> =
         counts.flat_map(|(who, count)| count.seen.iter().map(move |number| (*number, who))).collect();

@@ -1,6 +1,6 @@
-//! A driver: one client of a neighbour, in a process of its own, told what to do line by line.
+//! A driver: one client of another library, in a process of its own, that takes requests line by line.
 //!
-//! Owns the protocol of `interop/README.md`, from the side that asks.
+//! Owns the requesting side of the interop protocol of `drivers/README.md`.
 
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
@@ -10,15 +10,15 @@ use leasehold_testkit::Worker;
 
 use crate::neighbour::Neighbour;
 
-/// How long a request may take that waits for nothing: node-redlock tells of a lost lock after 2 s, and a machine is
-/// busy.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// How long a request may take that does not wait for a lock. node-redlock reports a lost lock after 2 s; the rest is for
+/// busy machines.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A running driver, killed on drop.
 #[derive(Debug)]
 pub(crate) struct Driver {
     worker: Worker,
-    /// What one of its threads has answered before it was asked for.
+    /// Answers of its threads that came before they were read.
     early: Vec<(Option<String>, Answer)>,
 }
 
@@ -30,30 +30,30 @@ pub(crate) enum Answer {
     Taken,
     Ok,
     Lost,
-    /// It was done, or not: the library does not say.
+    /// The library does not report whether it was done.
     Unsaid,
     Counted(Count),
-    /// Who the thread is, as it stands at the key.
+    /// The owner that the thread is at the key.
     Owner(String),
     State(State),
     Yes,
     No,
 }
 
-/// What a thread is told of a lock.
+/// A lock as a thread of the library sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct State {
-    /// How often the thread has it.
+    /// The thread's hold count.
     pub(crate) count: u32,
-    /// Whether anybody has it.
+    /// Whether any owner holds it.
     pub(crate) locked: bool,
-    /// Whether the thread has it.
+    /// Whether the thread holds it.
     pub(crate) mine: bool,
-    /// How long it lasts; negative as PTTL answers.
+    /// The remaining lease; negative as in the reply of PTTL.
     pub(crate) remaining_ms: i64,
 }
 
-/// What a client saw that counted.
+/// What a client observed while it counted.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Count {
     /// The longest time that it waited for the lock.
@@ -63,7 +63,7 @@ pub(crate) struct Count {
 }
 
 impl Driver {
-    /// Starts a driver, and returns when it is ready. `watchdog` is the lease of its locks that are given none.
+    /// Starts a driver and returns when it is ready. `watchdog` is the lease of locks that are given none.
     pub(crate) fn start(neighbour: &Neighbour, url: &str, watchdog: Duration) -> Result<Self> {
         let worker = Worker::of_command(neighbour.command(url, watchdog)).start()?;
         let mut driver = Self { worker, early: Vec::new() };
@@ -73,30 +73,30 @@ impl Driver {
         }
     }
 
-    /// The answer to a request.
+    /// Sends a request and returns the answer.
     pub(crate) fn ask(&mut self, request: &str) -> Result<Answer> {
-        self.tell(request)?;
-        self.answer_to(request, PATIENCE).with_context(|| format!("`{request}`"))
+        self.send(request)?;
+        self.answer_to(request, REQUEST_TIMEOUT).with_context(|| format!("`{request}`"))
     }
 
-    /// Asks, and fails if the answer is another one.
+    /// Sends a request, and fails if the answer is another one.
     pub(crate) fn expect(&mut self, request: &str, expected: &Answer) -> Result<()> {
         let answer = self.ask(request)?;
         ensure!(answer == *expected, "their `{request}` was answered {answer:?} and not {expected:?}");
         Ok(())
     }
 
-    /// Asks without waiting for the answer.
-    pub(crate) fn tell(&mut self, request: &str) -> Result<()> {
-        self.worker.tell(request).with_context(|| format!("to tell the driver `{request}`"))
+    /// Sends a request without waiting for the answer.
+    pub(crate) fn send(&mut self, request: &str) -> Result<()> {
+        self.worker.tell(request).with_context(|| format!("to send `{request}` to the driver"))
     }
 
-    /// The answer to what was told, where the driver has no threads.
+    /// The answer to the last request, where the driver has no threads.
     pub(crate) fn answer(&mut self, within: Duration) -> Result<Answer> {
         self.answer_to("", within)
     }
 
-    /// The answer to the last request that was told to the thread which this one is for.
+    /// The answer to the last request to the thread that `request` names.
     pub(crate) fn answer_to(&mut self, request: &str, within: Duration) -> Result<Answer> {
         let (thread, _) = addressed(request);
         if let Some(at) = self.early.iter().position(|(of, _)| of.as_deref() == thread) {
@@ -114,7 +114,7 @@ impl Driver {
         }
     }
 
-    /// Fails if an answer comes within that time, whoever gives it.
+    /// Fails if an answer of any thread comes within that time.
     pub(crate) fn silent_for(&mut self, time: Duration) -> Result<()> {
         ensure!(self.early.is_empty(), "they answered {:?} too early", self.early);
         match self.worker.line(time) {
@@ -130,7 +130,7 @@ impl Driver {
     }
 }
 
-/// The thread that a request is for, or an answer from, and the rest.
+/// The thread of a request or an answer, and the rest of the line.
 fn addressed(line: &str) -> (Option<&str>, &str) {
     match line.strip_prefix("as ").and_then(|named| named.split_once(' ')) {
         Some((thread, rest)) => (Some(thread), rest),
@@ -161,7 +161,7 @@ impl Answer {
                 longest: Duration::from_millis(longest_ms.parse()?),
                 seen: numbers.iter().map(|number| number.parse()).collect::<Result<_, _>>()?,
             }),
-            _ => bail!("the driver says `{line}`"),
+            _ => bail!("the driver answers `{line}`"),
         })
     }
 }

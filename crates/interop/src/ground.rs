@@ -1,4 +1,4 @@
-//! Where a case is tried: a server of its own, one client of theirs, one of ours, and a view of the key from outside.
+//! The fixture of a case: a server of its own, one client of theirs, one of ours, and a view of the key from outside.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use crate::wire::Wire;
 
 /// The lock. Its name is its key with all libraries; the braces are there for those that read them.
 pub(crate) const NAME: &str = "shop:{orders}:42";
-/// How soon a free lock is taken by one who polls for it. Every library looks at least each 300 ms; the rest is for
+/// How soon a client that polls acquires a free lock. Every library polls at least each 300 ms; the rest is for
 /// busy machines. It is far below the leases that would free the lock, too.
 pub(crate) const SOON: Duration = Duration::from_secs(1);
 

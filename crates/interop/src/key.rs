@@ -1,6 +1,6 @@
-//! A lock's key, seen from outside: what stands there, for how long, and what is published.
+//! A lock's key, seen from outside: its value, its expiry, and the messages about it.
 //!
-//! Owns no opinion on what should be there but that a lock is held or free.
+//! Expects nothing of them but that a lock is held or free.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -19,8 +19,8 @@ pub(crate) struct Key {
 #[derive(PartialEq, Eq)]
 pub(crate) struct Token(Vec<u8>);
 
-/// A connection that hears every message on the server.
-pub(crate) struct Ear {
+/// A connection that receives every message on the server.
+pub(crate) struct Messages {
     messages: RespConnection,
 }
 
@@ -100,9 +100,9 @@ impl Key {
     }
 }
 
-impl Ear {
-    /// What stands last in [`heard`](Self::heard): nobody else publishes here.
-    const END: &str = "end of what was heard";
+impl Messages {
+    /// The channel of the last message in [`received`](Self::received): no client publishes on it.
+    const END: &str = "end of the messages";
 
     pub(crate) fn of(server: &RedisServer) -> Result<Self> {
         let mut messages = server.connect()?;
@@ -110,10 +110,10 @@ impl Ear {
         Ok(Self { messages })
     }
 
-    /// All messages until now, each as `CHANNEL MESSAGE`, which were not heard before.
-    pub(crate) fn heard(&mut self, key: &mut Key) -> Result<Vec<String>> {
+    /// All messages since the last call, each as `CHANNEL MESSAGE`.
+    pub(crate) fn received(&mut self, key: &mut Key) -> Result<Vec<String>> {
         key.publish(Self::END, "")?;
-        let mut heard = Vec::new();
+        let mut received = Vec::new();
         loop {
             let message = match self.messages.receive() {
                 Ok(message) => message,
@@ -121,9 +121,13 @@ impl Ear {
                 Err(error) => return Err(error.into()),
             };
             match message.elements() {
-                [_, _, channel, _] if channel.text() == Some(Self::END) => return Ok(heard),
+                [_, _, channel, _] if channel.text() == Some(Self::END) => return Ok(received),
                 [_, _, channel, text] => {
-                    heard.push(format!("{} {}", channel.text().unwrap_or("?"), text.text().unwrap_or("?")));
+                    received.push(format!(
+                        "{} {}",
+                        channel.text().unwrap_or("?"),
+                        text.text().unwrap_or("?")
+                    ));
                 }
                 _ => bail!("{message:?} is no message"),
             }

@@ -1,8 +1,8 @@
-//! Tries the locks of other libraries against ours.
+//! Tests the locks of other libraries against Leasehold's.
 //!
-//! `cargo xtask interop` installs the libraries, builds their drivers (`interop/` at the repository's root) and runs
-//! this. It owns the cases, and what each has to prove: that theirs keeps us out, and that ours keeps them out. It
-//! installs and builds nothing.
+//! `cargo xtask interop` installs the libraries, builds their drivers (`drivers/` at the repository's root) and runs this
+//! program. It owns the cases and what each proves: that their hold excludes our clients, and our hold theirs. It
+//! installs and builds nothing. In these sources "theirs" are clients of the other library, "ours" are Leasehold's.
 
 mod case;
 mod contention;
@@ -26,21 +26,21 @@ use crate::neighbour::{Format, Neighbour};
 use crate::report::Report;
 
 #[derive(Parser)]
-#[command(name = "leasehold-interop", about = "Tries the locks of other libraries against ours")]
+#[command(name = "leasehold-interop", about = "Tests the locks of other libraries against Leasehold's")]
 struct Args {
-    /// Where the drivers are, each in a directory called like its library.
-    #[arg(long, value_name = "DIR", default_value = "target/interop")]
+    /// The directory with the drivers, each in a directory with the name of its library.
+    #[arg(long, value_name = "DIR", default_value = "target/drivers")]
     drivers: PathBuf,
-    /// A case to try; all of them if none is named, and where there are several neighbours all of those at once.
+    /// A case to run; without this, all of them, and with several libraries one more with all at once.
     #[arg(long, value_enum)]
     case: Vec<Case>,
     #[command(flatten)]
     work: Work,
-    /// A fault that is planted into what our own clients send, to be found by a case.
+    /// A fault to plant into what Leasehold's clients send, for a case to find.
     #[arg(long, value_enum, value_name = "FAULT")]
     ours: Option<planted::Fault>,
-    /// The libraries; or `plant:FAULT`, for a driver of ours with a fault that locks as our Mutex does, or
-    /// `rlock:FAULT`, for one that locks as Redisson does.
+    /// The libraries; or `plant:FAULT` for a built-in driver with a fault that locks as a Mutex does, or
+    /// `rlock:FAULT` for one that locks as Redisson does.
     #[arg(required = true)]
     neighbours: Vec<String>,
 }

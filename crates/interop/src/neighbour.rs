@@ -1,4 +1,4 @@
-//! The neighbours: which libraries there are, what starts their drivers, and in what they differ.
+//! The other libraries: which there are, how their drivers start, and in what they differ.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -9,51 +9,54 @@ use anyhow::{Result, bail};
 
 use crate::planted::Fault;
 
-/// What a client of ours is called among them.
+/// The name of Leasehold's own clients in the report.
 pub(crate) const OURS: &str = "ours";
 
-/// What a library writes at a lock's key.
+/// What a library stores at a lock's key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Format {
     /// `SET key token NX PX`, as our Mutex does.
     String,
-    /// A hash of the owner and how often he has the lock, as our ReentrantMutex does.
+    /// A hash of the owner and the hold count, as our ReentrantMutex does.
     Hash,
 }
 
-/// A library that locks by the same keys as we do.
+/// A library that locks with the same keys as Leasehold.
 #[derive(Debug)]
 pub(crate) struct Neighbour {
-    /// What it is called; its directory, too.
+    /// Its name, and the name of its directory.
     pub(crate) name: String,
     pub(crate) format: Format,
-    /// What runs the driver.
+    /// How the driver starts.
     program: Program,
-    /// What the driver is told beside the server.
+    /// Arguments of the driver after the server's URL.
     arguments: Vec<String>,
-    /// Whether it makes locks that have no expiry.
+    /// Whether it has locks without an expiry.
     pub(crate) locks_for_ever: bool,
-    /// Whether its release says that the lock was lost.
+    /// Whether its release reports that the lock was lost.
     pub(crate) release_tells: bool,
-    /// What is wrong with ours where they meet, if anything is.
+    /// The fault planted into Leasehold's clients beside it, if any.
     pub(crate) ours: Option<Fault>,
 }
 
 /// What a driver is run by.
 #[derive(Debug)]
 enum Program {
-    /// Nothing: it is a program by itself.
+    /// A program of this package.
+    Own(PathBuf),
+    /// A program of this package whose second argument is the watchdog's lease.
+    OwnRlock(PathBuf),
+    /// A library's driver that is a program by itself.
     File(PathBuf),
-    /// An interpreter of that name.
+    /// A library's driver that an interpreter of that name runs.
     Script(&'static str, PathBuf),
-    /// A program that is told the lease of its watchdog.
-    Rlock(PathBuf),
-    /// A Java machine, which is told so, too; the directory has `classes` and, in `lib`, what they need.
+    /// A library's driver for a Java machine, with the watchdog's lease as an argument. The directory has `classes` and
+    /// their libraries in `lib`.
     Java(PathBuf),
 }
 
 impl Neighbour {
-    /// The neighbour of that name, who meets ours with a fault in them, or with none.
+    /// The library of that name, beside Leasehold's clients with a fault in them, or with none.
     pub(crate) fn named(name: &str, drivers: &Path, ours: Option<Fault>) -> Result<Self> {
         let home = drivers.join(name);
         let library = |program| Self {
@@ -72,26 +75,26 @@ impl Neighbour {
             "redsync" => library(Program::File(home.join("driver"))),
             "node-redlock" => library(Program::Script("node", home.join("driver.mjs"))),
             "rslock" => {
-                Self { release_tells: false, ..library(Program::File(home.join("debug/rslock-driver"))) }
+                Self { release_tells: false, ..library(Program::File(home.join("release/rslock-driver"))) }
             }
             "redisson" => Self { format: Format::Hash, ..library(Program::Java(home)) },
             _ => match name.split_once(':') {
                 Some(("plant", fault)) => Self {
                     arguments: vec![fault.to_owned()],
                     locks_for_ever: true,
-                    ..library(Program::File(beside("leasehold-interop-plant")?))
+                    ..library(Program::Own(beside("leasehold-interop-plant")?))
                 },
                 Some(("rlock", fault)) => Self {
                     format: Format::Hash,
                     arguments: vec![fault.to_owned()],
-                    ..library(Program::Rlock(beside("leasehold-interop-rlock")?))
+                    ..library(Program::OwnRlock(beside("leasehold-interop-rlock")?))
                 },
                 _ => bail!("there is no neighbour `{name}`"),
             },
         })
     }
 
-    /// A client of ours, which only counts, with pauses of so many ms at most.
+    /// One of Leasehold's clients, which only counts, with pauses of up to `pause_ms`.
     pub(crate) fn ours(format: Format, pause_ms: u64) -> Result<Self> {
         let kind = match format {
             Format::String => "mutex",
@@ -100,7 +103,7 @@ impl Neighbour {
         Ok(Self {
             name: OURS.to_owned(),
             format,
-            program: Program::File(beside("leasehold-interop-ours")?),
+            program: Program::Own(beside("leasehold-interop-ours")?),
             arguments: vec![kind.to_owned(), pause_ms.to_string()],
             locks_for_ever: false,
             release_tells: true,
@@ -108,10 +111,10 @@ impl Neighbour {
         })
     }
 
-    /// What starts the driver. `watchdog` is the lease of its locks that are given none, where it renews those.
+    /// Starts the driver. `watchdog` is the lease of locks that are given none, where the driver renews these.
     pub(crate) fn command(&self, url: &str, watchdog: Duration) -> Command {
         let mut command = match &self.program {
-            Program::File(file) | Program::Rlock(file) => Command::new(file),
+            Program::Own(file) | Program::OwnRlock(file) | Program::File(file) => Command::new(file),
             Program::Script(interpreter, file) => {
                 let mut command = Command::new(interpreter);
                 command.arg(file);
@@ -119,8 +122,11 @@ impl Neighbour {
             }
             Program::Java(home) => java(home),
         };
+        if matches!(self.program, Program::File(_) | Program::Script(..) | Program::Java(_)) {
+            command.arg("interop");
+        }
         command.arg(url).args(&self.arguments);
-        if matches!(self.program, Program::Rlock(_) | Program::Java(_)) {
+        if matches!(self.program, Program::OwnRlock(_) | Program::Java(_)) {
             command.arg(watchdog.as_millis().to_string());
         }
         command
@@ -132,7 +138,7 @@ fn beside(program: &str) -> Result<PathBuf> {
     Ok(env::current_exe()?.with_file_name(program))
 }
 
-/// A Java machine that starts soon and stays small: it is to lock, not to compile.
+/// A Java machine that starts soon and stays small.
 fn java(home: &Path) -> Command {
     let mut java = Command::new("java");
     java.args(["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx128m", "-Xshare:auto", "-classpath"]);

@@ -1,7 +1,7 @@
-//! Faults of ours, planted on the way between our clients and the server.
+//! Faults planted between Leasehold's clients and the server.
 //!
-//! Owns what each fault changes: a few words of our scripts, or the channel that is listened to. The code under test is
-//! the one that users have; [`Wire`](crate::wire::Wire) changes what it sends.
+//! Owns what each fault changes: a few words of the scripts, or a channel. The code under test is the released one;
+//! [`Wire`](crate::wire::Wire) changes what it sends.
 
 use clap::ValueEnum;
 
@@ -114,7 +114,7 @@ impl Fault {
     /// The channel that is listened to in place of another.
     pub(crate) fn channel(self, channel: &str) -> String {
         match self {
-            Self::Deaf => channel.replace("redisson_lock__channel:", "nobody_speaks_here:"),
+            Self::Deaf => channel.replace("redisson_lock__channel:", "no_messages_here:"),
             _ => channel.to_owned(),
         }
     }

@@ -1,15 +1,15 @@
-//! What was seen, a line a case, printed as it comes.
+//! Prints the result of each case, a line each.
 
 use anyhow::Result;
 
-/// The tally of all cases.
+/// Counts the cases that failed.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     violations: u32,
 }
 
 impl Report {
-    /// Adds what came of a case: what was seen, or what is wrong.
+    /// Prints the result of a case: what it observed, or what is wrong.
     pub(crate) fn add(&mut self, neighbour: &str, case: &str, outcome: Result<String>) {
         match outcome {
             Ok(seen) => println!("{neighbour:<13}  {case:<32}  {seen}"),
@@ -20,7 +20,7 @@ impl Report {
         }
     }
 
-    /// Whether nothing was wrong.
+    /// Whether no case failed.
     pub(crate) fn is_clean(&self) -> bool {
         self.violations == 0
     }

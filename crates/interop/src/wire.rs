@@ -1,7 +1,7 @@
-//! The way between our clients and a server, on which a fault is planted into what they send.
+//! A relay between Leasehold's clients and a server, which plants a fault into what they send.
 //!
-//! Owns a port of its own on loopback, and the names of the changed scripts: a client calls each by the name of the text
-//! that it has loaded, and the server has another text. What the server answers is not touched.
+//! Owns a port on loopback, and the digests of the changed scripts: a client calls a script by the digest of the text that it
+//! loaded, and the server has another text. Replies pass unchanged.
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
@@ -40,7 +40,7 @@ impl Wire {
         let planted = Arc::new(Planted { server, fault, names: Mutex::default() });
         thread::Builder::new().name("wire".into()).spawn(move || {
             for client in listener.incoming().flatten() {
-                // Whoever finds the connection closed says so.
+                // The client reports a connection that fails.
                 let _ = planted.connect(client);
             }
         })?;

@@ -1,5 +1,5 @@
-//! That the cases see what they are there for: drivers of ours pass them all, and each fault in one of them, or in what our
-//! own clients send, is found by the case that is meant to find it.
+//! Each case can fail: the built-in drivers pass them all, and each fault in one of them, or in what Leasehold's clients
+//! send, is found by the case that is meant to find it.
 
 use std::process::{Command, Output};
 use std::sync::Mutex;
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use Side::{Mutexes, Ours, Rlocks};
 
-/// Whose fault it is.
+/// Where the fault is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Side {
     /// Of a driver that locks as our Mutex does.
@@ -27,7 +27,7 @@ const PLANTS: &[Plant] = &[
     (Mutexes, "ignores-taken", "ours-renewed", "was answered Got and not Taken"),
     (Mutexes, "ignores-taken", "contention", "two were in at once"),
     (Mutexes, "barges", "ours-held", "was answered Got and not Taken"),
-    (Mutexes, "barges", "contention", "ours counts: the driver says `error the lock was lost"),
+    (Mutexes, "barges", "contention", "ours counts: the driver answers `error the lock was lost"),
     (Mutexes, "other-key", "theirs-held", "nothing is at the key"),
     (Mutexes, "other-key", "ours-held", "was answered Got and not Taken"),
     (Mutexes, "other-key", "contention", "two were in at once"),
@@ -138,12 +138,12 @@ fn each_fault_is_found_by_its_case() {
             scope.spawn(|| {
                 while let Some(plant) = PLANTS.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let missed = missed(plant);
-                    wrong.lock().expect("nobody panics with it").extend(missed);
+                    wrong.lock().expect("no thread panics with it").extend(missed);
                 }
             });
         }
     });
-    let wrong = wrong.into_inner().expect("nobody panics with it");
+    let wrong = wrong.into_inner().expect("no thread panics with it");
     assert!(wrong.is_empty(), "{} of {} faults:\n{}", wrong.len(), PLANTS.len(), wrong.join("\n"));
 }
 

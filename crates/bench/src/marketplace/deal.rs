@@ -3,7 +3,7 @@
 //! It owns the keys. It knows nothing of what guards a deal: all ways read and write the same, with the same commands in the
 //! same pipelines.
 //!
-//! A user is a hash `users:N` with his `funds`, and a set `inventory:N` of items. The `market` is a sorted set whose members
+//! A user is a hash `users:N` with the `funds`, and a set `inventory:N` of items. The `market` is a sorted set whose members
 //! are `ITEM.SELLER`, with the price as the score.
 
 use anyhow::{Context, Result};
@@ -30,7 +30,7 @@ pub(super) fn inventory(id: u32) -> String {
 /// An item on the market.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Offer {
-    /// No other item has the same number, whoever has it.
+    /// No other item of any user has the same number.
     pub(super) item: u64,
     pub(super) seller: u32,
     pub(super) price: i64,
@@ -144,9 +144,9 @@ impl Deal {
 /// and a purchase as many as a listing.
 #[derive(Debug)]
 pub(super) struct Browser {
-    /// Among how many of the cheapest offers he chooses; among all, if it is 0.
+    /// Among how many of the cheapest offers the buyer chooses; among all, if it is 0.
     among: u64,
-    /// How much was there when he last looked.
+    /// How much was on the market at the last look.
     size: u64,
 }
 
@@ -155,7 +155,7 @@ impl Browser {
         Self { among, size: 0 }
     }
 
-    /// Whether there was nothing when he last looked.
+    /// Whether the market was empty at the last look.
     pub(super) fn is_empty(&self) -> bool {
         self.size == 0
     }

@@ -1,4 +1,4 @@
-//! What was measured, what is made of it over the rounds, and how it is told: in lines, or as JSON.
+//! The measurements, their summary over the rounds, and the report: in lines, or as JSON.
 //!
 //! The figures of the book are the only ones here that were not measured by this program, and are called the book's wherever
 //! they are told.
@@ -84,14 +84,14 @@ pub(super) struct Cell {
     gave_up: u64,
     mean_wait_ms: f64,
     longest_wait_ms: f64,
-    /// Deals for which a lock was had, or for which watching came to an end.
+    /// Deals whose lock was acquired, or whose watching came to an end.
     sections: u64,
     usage: Usage,
 }
 
 impl Cell {
     pub(super) fn of(way: Way, crowd: Crowd, round: u64, accounts: &[Account], usage: Usage) -> Self {
-        // Who was stopped had not had what he wanted in all of the time before.
+        // A trader that was stopped had not finished its deal in all of the time before.
         let counts = |account: &Account, event: &Event| {
             let (from, until) = account.measured_ns;
             (from..=until).contains(&event.ended_ns) || event.end == End::Stopped
@@ -127,7 +127,7 @@ impl Cell {
         }
     }
 
-    /// For those who wait for the rest.
+    /// Progress, printed while the run goes on.
     pub(super) fn told(&self) -> String {
         format!(
             "{}, {}: {:.0} listed and {:.0} bought a second, {} retries, waits of {:.2} ms",

@@ -2,10 +2,10 @@
 //!
 //! It owns the law of the market, and takes no way's word for anything:
 //!
-//! 1. Money is conserved, in all and with each user by himself.
-//! 2. Nobody's funds are below zero.
+//! 1. Money is conserved, in all and for each user.
+//! 2. No user's funds are below zero.
 //! 3. Each item that was made is in exactly one place: one inventory, or the market. There are no others.
-//! 4. No item is sold twice: each is in one purchase at most, and who bought it has it.
+//! 4. No item is sold twice: each is in one purchase at most, and the buyer owns it.
 //! 5. What the traders count is what the server has: what was listed and not bought is on the market.
 
 use super::deal::{MARKET, Offer, inventory, user};
@@ -16,7 +16,7 @@ use redis::Commands;
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-/// How many violations are told.
+/// How many violations are reported.
 const TOLD: usize = 10;
 /// How long a reply of the server is waited for: it may have a million items in it.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -30,7 +30,7 @@ pub(super) struct State {
 }
 
 impl State {
-    /// Reads all of it, when nobody trades any more.
+    /// Reads all of it, after the trade has ended.
     pub(super) fn read(url: &str, users: impl Iterator<Item = u32>) -> Result<Self> {
         let mut connection = redis::Client::open(url)?.get_connection_with_timeout(PATIENCE)?;
         connection.set_read_timeout(Some(PATIENCE))?;
@@ -136,7 +136,7 @@ fn sales(accounts: &[Account], state: &State) -> Vec<String> {
     }
     let listed: HashMap<u64, Offer> = listings(accounts).map(|offer| (offer.item, *offer)).collect();
     for (_, offer) in purchases(accounts).filter(|(_, offer)| listed.get(&offer.item) != Some(*offer)) {
-        found.push(format!("item {} was sold as nobody has listed it", offer.item));
+        found.push(format!("item {} was sold as no user has listed it", offer.item));
     }
     for account in accounts {
         let has = state.inventories.get(&account.user).map_or(0, Vec::len) as u64;
@@ -178,7 +178,7 @@ mod tests {
         Account { user, buys: user != 1, made, events, measured_ns: (0, 2) }
     }
 
-    /// A seller who has made five items and listed four; two buyers of one each, at 30 and 40.
+    /// A seller with five items, four of them listed; two buyers of one each, at 30 and 40.
     fn fair() -> (Vec<Account>, State) {
         let offers = [offer(10, 30), offer(11, 40), offer(12, 50), offer(13, 60)];
         let accounts = vec![
@@ -267,7 +267,7 @@ mod tests {
             let offer = state.market.pop().expect("there are two");
             has(state, 1).push(offer.item);
         });
-        check("item 10 was sold as nobody has listed it", |accounts, _| {
+        check("item 10 was sold as no user has listed it", |accounts, _| {
             accounts[1].events[0].offer.price = 31;
         });
         check("user 3 has item 10, and has not bought it", |_, state| {

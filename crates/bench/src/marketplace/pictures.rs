@@ -30,7 +30,7 @@ fn wait(row: &Row) -> Spread {
     Spread { median: row.mean_wait_ms, least, most }
 }
 
-/// Those who choose among all, as in the book.
+/// The runs whose buyers choose among all offers, as in the book.
 fn beside_the_book(
     reported: &Reported,
     title: &str,

@@ -1,7 +1,7 @@
-//! A seller or a buyer, in a process of his own.
+//! A seller or a buyer, in a process of its own.
 //!
-//! What he chooses depends on his seed alone, and on what is on the market; not on the way that his deals are guarded in. A
-//! line on his stdin begins, marks the beginning of what counts, and ends it; then he tells all that he did.
+//! Its choices depend on its seed and on the market alone, not on the way that its deals are guarded. Lines on its standard
+//! input begin the trade, begin the measurement, and end it; then it prints all that it did.
 
 use super::deal::{Browser, Deal, Offer, PRICE, inventory};
 use super::way::{End, Guarded, Settled, Way, connect};
@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// How many items a seller makes when he has none left to list.
+/// How many items a seller makes when none is left to list.
 const SUPPLY: u64 = 1000;
 /// Numbers of items that one seller can make.
 const RANGE: u64 = 1_000_000_000;
@@ -31,12 +31,12 @@ pub(crate) struct Trader {
     url: String,
     #[arg(long)]
     way: Way,
-    /// Which user he is.
+    /// The number of the user.
     #[arg(long)]
     user: u32,
     #[arg(long)]
     seed: u64,
-    /// Set if he buys; he sells otherwise.
+    /// Set for a buyer; otherwise it is a seller.
     #[arg(long)]
     buys: bool,
     /// Among how many of the cheapest offers a buyer chooses; among all, if it is 0.
@@ -49,10 +49,10 @@ pub(crate) struct Trader {
 pub(super) struct Account {
     pub(super) user: u32,
     pub(super) buys: bool,
-    /// The first number of his items, and the first that he has not made.
+    /// The first number of the user's items, and the first that is not made yet.
     pub(super) made: (u64, u64),
     pub(super) events: Vec<Event>,
-    /// Between which times his events count.
+    /// Between which times events count.
     pub(super) measured_ns: (u64, u64),
 }
 
@@ -62,12 +62,12 @@ pub(super) struct Event {
     pub(super) end: End,
     pub(super) offer: Offer,
     pub(super) retries: u32,
-    /// Since when he wanted to: a buyer to whom one item was gone wanted to since he had chosen it.
+    /// Since when the deal was wanted: for a buyer whose item was gone, since that item was chosen.
     pub(super) since_ns: u64,
     pub(super) ended_ns: u64,
 }
 
-/// Runs a trader to his end.
+/// Runs a trader to its end.
 pub(crate) async fn run(trader: Trader) -> Result<()> {
     let mut orders = Orders::new();
     let stop = Arc::new(AtomicBool::new(false));
@@ -136,7 +136,7 @@ impl Trading {
         Ok(())
     }
 
-    /// Lists any item that he has, at any price.
+    /// Lists any of the seller's items, at any price.
     async fn sell(mut self) -> Result<Self> {
         while !self.stop.load(Ordering::Relaxed) {
             if self.stock.is_empty() {

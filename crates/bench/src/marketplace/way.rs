@@ -46,7 +46,7 @@ impl Way {
         }
     }
 
-    /// As a trader is told it.
+    /// As an argument of a trader.
     pub(super) fn argument(self) -> &'static str {
         match self {
             Self::Watch => "watch",
@@ -71,14 +71,14 @@ pub(super) struct Settled {
     pub(super) end: End,
     /// What a buyer saw by the way.
     pub(super) seen: Option<Seen>,
-    /// How often it was begun anew, since somebody else was faster.
+    /// How often it began anew, since another client was faster.
     pub(super) retries: u32,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(super) enum End {
     Done,
-    /// It was not possible any more: somebody else has bought the item.
+    /// It is no longer possible: another user has bought the item.
     Gone,
     /// Tried for as long as one wanted to.
     GaveUp,
@@ -138,7 +138,7 @@ impl Guarded {
         Ok(Settled { end: if possible { End::Done } else { End::Gone }, seen, retries: 0 })
     }
 
-    /// `None` if it was not to be had in time.
+    /// `None` if it was not acquired in time.
     async fn lock(&self, deal: Deal) -> Result<Option<Held>> {
         let (item, limit) = (|| format!("item:{}", deal.offer().item), deal.patience());
         let mutex = match self {

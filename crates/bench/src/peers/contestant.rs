@@ -1,6 +1,6 @@
-//! A library in the run: its processes, its turns, and what was measured in them.
+//! A library in the run: its processes, its turns and its measurements.
 
-use super::driver::{self, Count, Driver, Got};
+use super::driver::{self, AcquireTimes, Count, Driver};
 use super::own;
 use crate::report::{self, quantile_us};
 use anyhow::{Context, Result, ensure};
@@ -11,53 +11,54 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// How many processes each library has: all make up a crowd, the first is a herd, the first two pass a lock on.
+/// How many processes each library has. The first two hand a lock over, the first runs all tasks alone, all run them
+/// together.
 const PROCESSES: usize = 8;
 /// How many tasks contend, in one process or in all.
 pub(crate) const TASKS: usize = 64;
-/// How long two processes pass a lock on in a turn, at most; fewer trials are measured then.
+/// How long two processes hand a lock over in a turn, at most; fewer trials are measured then.
 const PAIR_LIMIT: Duration = Duration::from_secs(30);
-/// How long before a release the next one must have asked for the lock: else he was perhaps not waiting for it yet, and
-/// the trial is not counted.
-const ASKED_BEFORE_NS: u64 = 3_000_000;
-/// What only clients send, never a script of any of these libraries. Pings are not counted: they keep idle
-/// connections, whoever's turn it is.
+/// How long before a release the next holder must have called acquire. With less it may not have waited yet, and the trial is
+/// not counted.
+const CALLED_BEFORE_NS: u64 = 3_000_000;
+/// Commands that only clients send, never a script of these libraries. Pings are not counted: they keep idle connections
+/// of all libraries.
 const REQUESTS: [&str; 6] = ["eval", "evalsha", "script|load", "script|exists", "subscribe", "unsubscribe"];
-/// What else the client of a library sends: the command, and of how many of them one is not a script's. Redisson
-/// deletes the lock in a script, and another key after it.
+/// Other commands of a library's client, and of how many of them one is not sent by a script. Redisson deletes the lock in
+/// a script, and another key after it.
 const PLAIN: [(&str, &str, u64); 4] =
     [("rslock", "set", 1), ("redsync", "set", 1), ("redis-py", "set", 1), ("redisson", "del", 2)];
 
 /// A library in the run.
 pub(crate) struct Contestant {
-    /// What it is called.
+    /// Its name.
     pub(crate) name: String,
-    /// Its own words of which version it is.
+    /// Its version.
     pub(crate) version: String,
     /// Its processes; none once one of them has failed.
     drivers: Vec<Driver>,
-    /// What was measured, a round each; what came before a failure counts.
+    /// Its measurements by round; those before a failure count.
     pub(crate) rounds: Vec<Round>,
-    /// Why not everything was measured.
+    /// Why not all rounds were measured.
     pub(crate) trouble: Option<String>,
 }
 
-/// What each does in a round.
+/// The plan of a round.
 pub(crate) struct Turn {
-    /// How long the lock is held in each trial before it is passed on.
+    /// How long the lock is held in each trial before its release.
     pub(crate) holds_us: Vec<u64>,
-    /// How long a herd contends, and as long again a crowd.
+    /// How long the tasks contend in one process, and again in all.
     pub(crate) herd: Duration,
 }
 
-/// What was measured in a round.
+/// The measurements of a round.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Round {
-    /// How often two processes passed the lock on.
+    /// How often two processes handed the lock over.
     pub(crate) trials: usize,
-    /// From the call of the release to the holder in the other process, where that one waited.
+    /// From the call of release to the return of acquire in the other process, where that one waited.
     pub(crate) handovers_ns: Vec<u64>,
-    /// How many requests all trials cost, the tries of who waited included.
+    /// How many requests all trials took, with the tries of the waiting process.
     pub(crate) requests: u64,
     /// All tasks in one process.
     pub(crate) herd: Option<Herd>,
@@ -65,14 +66,14 @@ pub(crate) struct Round {
     pub(crate) crowd: Option<Herd>,
 }
 
-/// What a herd or a crowd did.
+/// What contending tasks did.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Herd {
-    /// How often the lock was had, a second.
+    /// Acquisitions per second.
     pub(crate) sections_per_s: f64,
-    /// How often by another task than before.
+    /// Acquisitions per second by another task than before.
     pub(crate) handovers_per_s: f64,
-    /// By how many tasks at all.
+    /// By how many tasks.
     pub(crate) served: u64,
 }
 
@@ -88,14 +89,14 @@ impl Herd {
 }
 
 impl Contestant {
-    /// Ours, which is a driver in this program.
+    /// Leasehold, whose driver is in this program.
     pub(crate) fn ours(server: &RedisServer) -> Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["worker", "peer", "--url"]);
         Self::by(own::NAME, &command, server)
     }
 
-    /// Another library, whose driver was made ready in a directory.
+    /// Another library, whose driver is in a directory.
     pub(crate) fn start(name: &str, drivers: &Path, server: &RedisServer) -> Result<Self> {
         Self::by(name, &driver::command(name, drivers)?, server)
     }
@@ -108,7 +109,7 @@ impl Contestant {
         Ok(Self { name: name.to_owned(), version, drivers, rounds: Vec::new(), trouble: None })
     }
 
-    /// Runs for a while, and has a turn that is not measured.
+    /// Runs for a while, and takes a turn that is not counted.
     pub(crate) fn warm_up(&mut self, server: &RedisServer, warm_up: Duration, turn: &Turn) {
         let mut round = Round::default();
         let done = self.run_alone(warm_up).and_then(|()| self.measure(server, turn, &mut round));
@@ -116,7 +117,7 @@ impl Contestant {
         self.note("warming up", done);
     }
 
-    /// Has its turn. If it fails, it has no more of them.
+    /// Takes a turn. After a failure it takes no more.
     pub(crate) fn play(&mut self, server: &RedisServer, turn: &Turn) {
         if self.trouble.is_some() {
             return;
@@ -142,43 +143,47 @@ impl Contestant {
         self.drivers.drain(..).for_each(Driver::stop);
     }
 
-    /// One process after the other has a lock that only its own tasks contend for: a program that is compiled while it
-    /// runs is to be so when it is measured.
+    /// One process after the other contends for a lock of its own, so that programs compiled while they run are compiled
+    /// before they are measured.
     fn run_alone(&mut self, during: Duration) -> Result<()> {
         let (tasks, each) = (TASKS / PROCESSES, during / u32::try_from(PROCESSES)?);
         for (process, driver) in self.drivers.iter_mut().enumerate() {
-            driver.tell(&format!("herd peers-alone-{}-{process} {tasks} {}", self.name, each.as_millis()))?;
-            driver.herd(each).context("alone")?;
+            driver.send(&format!(
+                "contend peers-alone-{}-{process} {tasks} {}",
+                self.name,
+                each.as_millis()
+            ))?;
+            driver.contended(each).context("alone")?;
         }
         Ok(())
     }
 
     fn measure(&mut self, server: &RedisServer, turn: &Turn, round: &mut Round) -> Result<()> {
-        self.pass_on(server, &turn.holds_us, round).context("passing the lock on")?;
+        self.hand_over(server, &turn.holds_us, round).context("handing the lock over")?;
         round.herd = Some(self.herd(turn.herd).context("in a herd")?);
         round.crowd = Some(self.crowd(turn.herd).context("in a crowd")?);
         Ok(())
     }
 
-    /// Two processes pass a lock to and fro: one holds it while the other waits.
-    fn pass_on(&mut self, server: &RedisServer, holds_us: &[u64], round: &mut Round) -> Result<()> {
+    /// Two processes hand a lock to and fro: one holds it while the other waits.
+    fn hand_over(&mut self, server: &RedisServer, holds_us: &[u64], round: &mut Round) -> Result<()> {
         let lock = format!("peers-pair-{}", self.name);
         let [holder, waiter, ..] = &mut self.drivers[..] else { return Ok(()) };
         let (mut holder, mut waiter) = (holder, waiter);
-        holder.tell(&format!("take {lock}"))?;
-        holder.got()?;
+        holder.send(&format!("acquire {lock}"))?;
+        holder.acquired()?;
         server.reset_counts()?;
         let began = Instant::now();
         for hold_us in holds_us {
-            waiter.tell(&format!("take {lock}"))?;
-            holder.tell(&format!("give {lock} {hold_us}"))?;
-            // In this order: where the one could not give it, the other waits for the end of a lease, and that is not why.
-            let gave_ns = holder.gave_ns()?;
-            let Got { asked_ns, got_ns } = waiter.got()?;
-            ensure!(got_ns >= gave_ns, "two processes had the lock at once");
+            waiter.send(&format!("acquire {lock}"))?;
+            holder.send(&format!("release {lock} {hold_us}"))?;
+            // The release is read first: if it failed, that is the error to report, not the wait for the end of the lease.
+            let released_ns = holder.released_ns()?;
+            let AcquireTimes { called_ns, returned_ns } = waiter.acquired()?;
+            ensure!(returned_ns >= released_ns, "two processes held the lock at once");
             round.trials += 1;
-            if asked_ns + ASKED_BEFORE_NS <= gave_ns {
-                round.handovers_ns.push(got_ns - gave_ns);
+            if called_ns + CALLED_BEFORE_NS <= released_ns {
+                round.handovers_ns.push(returned_ns - released_ns);
             }
             mem::swap(&mut holder, &mut waiter);
             if began.elapsed() > PAIR_LIMIT {
@@ -187,28 +192,28 @@ impl Contestant {
         }
         round.requests = self.requests(server)?;
         let last = round.trials % 2;
-        self.drivers[last].tell(&format!("give {lock} 0"))?;
-        self.drivers[last].gave_ns().map(drop)
+        self.drivers[last].send(&format!("release {lock} 0"))?;
+        self.drivers[last].released_ns().map(drop)
     }
 
     /// All tasks contend in one process.
     fn herd(&mut self, took: Duration) -> Result<Herd> {
-        let request = format!("herd peers-herd-{} {TASKS} {}", self.name, took.as_millis());
+        let request = format!("contend peers-herd-{} {TASKS} {}", self.name, took.as_millis());
         let driver = self.drivers.first_mut().context("it has no process")?;
-        driver.tell(&request)?;
-        Ok(Herd::during(took, driver.herd(took)?))
+        driver.send(&request)?;
+        Ok(Herd::during(took, driver.contended(took)?))
     }
 
-    /// As many tasks contend in all processes.
+    /// As many tasks contend in all processes together.
     fn crowd(&mut self, took: Duration) -> Result<Herd> {
         let tasks = TASKS / PROCESSES;
-        let request = format!("turns peers-crowd-{} {tasks} {}", self.name, took.as_millis());
-        self.drivers.iter_mut().try_for_each(|driver| driver.tell(&request))?;
-        let turns: Result<Vec<_>> = self.drivers.iter_mut().map(|driver| driver.turns(took)).collect();
-        Ok(Herd::during(took, driver::together(&turns?)))
+        let request = format!("trace peers-crowd-{} {tasks} {}", self.name, took.as_millis());
+        self.drivers.iter_mut().try_for_each(|driver| driver.send(&request))?;
+        let traces: Result<Vec<_>> = self.drivers.iter_mut().map(|driver| driver.trace(took)).collect();
+        Ok(Herd::during(took, driver::together(&traces?)))
     }
 
-    /// How many requests the server got since its counts were reset.
+    /// How many requests the server received since its counts were reset.
     fn requests(&self, server: &RedisServer) -> Result<u64> {
         let counts = server.command_counts()?;
         let of = |command: &str| counts.get(command).copied().unwrap_or(0);

@@ -1,4 +1,4 @@
-//! Our own driver: speaks the protocol of `benches/peers/README.md` as those of the other libraries do.
+//! Leasehold's own driver, with the bench protocol of `drivers/README.md` as the other libraries' drivers.
 
 use super::driver::{Section, together};
 use crate::section::now_ns;
@@ -9,10 +9,10 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::Duration;
 
-/// What we are called among them.
+/// Leasehold's name among the libraries.
 pub(crate) const NAME: &str = "leasehold";
 
-/// Does what it is told until it is told to stop.
+/// Answers requests until `stop`.
 pub(crate) async fn drive(url: &str) -> Result<()> {
     let client = Client::connect(url).await?;
     let mut held = BTreeMap::new();
@@ -32,28 +32,28 @@ pub(crate) async fn drive(url: &str) -> Result<()> {
 
 async fn answer(client: &Client, held: &mut BTreeMap<String, Guard>, order: &str) -> Result<String> {
     match order.split(' ').collect::<Vec<_>>()[..] {
-        ["take", name] => {
-            let asked_ns = now_ns();
+        ["acquire", name] => {
+            let called_ns = now_ns();
             let guard = client.mutex(name)?.acquire().await?;
-            let got_ns = now_ns();
+            let returned_ns = now_ns();
             held.insert(name.to_owned(), guard);
-            Ok(format!("got {asked_ns} {got_ns}"))
+            Ok(format!("acquired {called_ns} {returned_ns}"))
         }
-        ["give", name, pause_us] => {
+        ["release", name, pause_us] => {
             tokio::time::sleep(Duration::from_micros(pause_us.parse()?)).await;
             let guard = held.remove(name).context("it is not held")?;
-            let gave_ns = now_ns();
+            let called_ns = now_ns();
             guard.release().await?;
-            Ok(format!("gave {gave_ns}"))
+            Ok(format!("released {called_ns}"))
         }
-        ["herd", name, tasks, ms] => {
-            let herd = together(&[sections(&client.mutex(name)?, tasks.parse()?, ms.parse()?).await?]);
-            Ok(format!("herd {} {} {}", herd.sections, herd.handovers, herd.served))
+        ["contend", name, tasks, ms] => {
+            let all = together(&[sections(&client.mutex(name)?, tasks.parse()?, ms.parse()?).await?]);
+            Ok(format!("contended {} {} {}", all.sections, all.handovers, all.served))
         }
-        ["turns", name, tasks, ms] => {
-            let mut answer = "turns".to_owned();
-            for (got_ns, task) in sections(&client.mutex(name)?, tasks.parse()?, ms.parse()?).await? {
-                write!(answer, " {task}@{got_ns}")?;
+        ["trace", name, tasks, ms] => {
+            let mut answer = "trace".to_owned();
+            for (acquired_ns, task) in sections(&client.mutex(name)?, tasks.parse()?, ms.parse()?).await? {
+                write!(answer, " {task}@{acquired_ns}")?;
             }
             Ok(answer)
         }
@@ -61,25 +61,26 @@ async fn answer(client: &Client, held: &mut BTreeMap<String, Guard>, order: &str
     }
 }
 
-/// What all tasks had.
+/// The acquisitions of all tasks.
 async fn sections(mutex: &Mutex, tasks: u32, ms: u64) -> Result<Vec<Section>> {
     let until_ns = now_ns() + ms * 1_000_000;
-    let herd: Vec<_> = (0..tasks).map(|task| tokio::spawn(contend(mutex.clone(), task, until_ns))).collect();
+    let tasks: Vec<_> =
+        (0..tasks).map(|task| tokio::spawn(run_task(mutex.clone(), task, until_ns))).collect();
     let mut all = Vec::new();
-    for task in herd {
+    for task in tasks {
         all.extend(task.await??);
     }
     Ok(all)
 }
 
-async fn contend(mutex: Mutex, task: u32, until_ns: u64) -> Result<Vec<Section>> {
+async fn run_task(mutex: Mutex, task: u32, until_ns: u64) -> Result<Vec<Section>> {
     let mut seen = Vec::new();
     while now_ns() < until_ns {
         let guard = mutex.acquire().await?;
-        let got_ns = now_ns();
+        let acquired_ns = now_ns();
         guard.release().await?;
-        if got_ns < until_ns {
-            seen.push((got_ns, task));
+        if acquired_ns < until_ns {
+            seen.push((acquired_ns, task));
         }
     }
     Ok(seen)

@@ -1,4 +1,4 @@
-//! A client of ours in a process of its own, that speaks as much of the protocol of `interop/README.md` as is needed to
+//! One of Leasehold's clients in a process of its own, with as much of the protocol of `drivers/README.md` as it takes to
 //! count together with others.
 
 use std::fmt::Write;
@@ -10,7 +10,7 @@ use clap::{Parser, ValueEnum};
 use leasehold::{Client, Guard, Mutex, ReentrantGuard, ReentrantMutex};
 use leasehold_testkit::RespConnection;
 
-/// At how many of our releases the lock is left free once for those who do not queue.
+/// After how many of our releases the lock is left free once, for the clients that do not queue.
 const FREE_EVERY: u32 = 4;
 /// How long a section may wait for the lock.
 const PATIENCE: Duration = Duration::from_secs(90);

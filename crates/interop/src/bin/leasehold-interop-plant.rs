@@ -1,6 +1,6 @@
-//! A driver of ours that speaks the protocol of `interop/README.md` with one fault in it, or with none.
+//! A built-in driver with the protocol of `drivers/README.md`, with one fault in it or with none.
 //!
-//! It shows that the cases see what they are there for: each fault is found by one of them (`tests/plants.rs`).
+//! It shows that the cases can fail: each fault is found by one of them (`tests/plants.rs`).
 
 use std::fmt::Write;
 use std::io::stdin;
@@ -107,7 +107,7 @@ impl Driver {
             let number = self.redis.call(&["GET", key])?.ok()?.integer().unwrap_or(0);
             sleep(Duration::from_millis(1));
             self.redis.call(&["SET", key, &(number + 1).to_string()])?.ok()?;
-            // A fault that is noticed here is to be noticed by the others.
+            // The other clients are to find the fault.
             self.release()?;
             write!(seen, " {number}")?;
             sleep(Duration::from_micros(rand::random_range(0..40_000)));

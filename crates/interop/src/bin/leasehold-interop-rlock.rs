@@ -1,8 +1,8 @@
-//! A driver of ours that locks as Redisson's `RLock` does, as far as the cases say what that is, with one fault in it or
-//! with none.
+//! A built-in driver that locks as Redisson's `RLock` does, as far as the cases define that, with one fault in it or with
+//! none.
 //!
-//! It speaks the protocol of `interop/README.md` with threads. Without a fault it passes the cases that Redisson passes;
-//! with one it shows that they see what they are there for (`tests/plants.rs`). It shares no code with our stores.
+//! It has the protocol of `drivers/README.md` with threads. Without a fault it passes the cases that Redisson passes; with
+//! one it shows that they can fail (`tests/plants.rs`). It shares no code with Leasehold's stores.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -19,7 +19,7 @@ use leasehold_testkit::{RespConnection, Value};
 
 /// How long the server may take to answer.
 const CALL: Duration = Duration::from_secs(5);
-/// How long who waits without an end sleeps at most.
+/// How long a waiter without a limit sleeps at most.
 const FOR_EVER: Duration = Duration::from_secs(3_600);
 
 /// KEYS: the lock; ARGV: owner, lease in ms, channel. Nothing where it was entered, else the key's PTTL.
@@ -29,7 +29,7 @@ if not count and redis.call('EXISTS', KEYS[1]) == 1 then return redis.call('PTTL
 redis.call('HSET', KEYS[1], ARGV[1], (count or 0) + 1)
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
 return false";
-/// The same arguments. How often the owner has it yet, or -1 if he did not have it.
+/// The same arguments. The owner's hold count that is left, or -1 if it did not hold the lock.
 const LEAVE: &str = "
 local count = tonumber(redis.call('HGET', KEYS[1], ARGV[1]) or 0)
 if count == 0 then return -1 end
@@ -45,7 +45,7 @@ return count - 1";
 const RENEW: &str = "
 if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then return 0 end
 return redis.call('PEXPIRE', KEYS[1], ARGV[2])";
-/// The same arguments. 1 if anybody had it.
+/// The same arguments. 1 if it was held.
 const FREE: &str = "
 local gone = redis.call('DEL', KEYS[1])
 if gone == 1 then redis.call('PUBLISH', ARGV[3], '0') end
@@ -76,7 +76,7 @@ enum Fault {
     Silent,
     /// Publishes at a release that keeps the lock, too.
     PublishesEarly,
-    /// Does not hear what is published.
+    /// Does not receive messages.
     Deaf,
     /// Looks for itself while it waits.
     Polls,
@@ -152,7 +152,7 @@ struct Scripts {
     free: String,
 }
 
-/// Who waits for a message.
+/// The threads that wait for a message.
 #[derive(Default)]
 struct Gate {
     crowd: Mutex<Crowd>,
@@ -352,7 +352,7 @@ impl Holder {
             let number = self.redis.call(&["GET", key])?.ok()?.integer().unwrap_or(0);
             sleep(Duration::from_millis(1));
             self.redis.call(&["SET", key, &(number + 1).to_string()])?.ok()?;
-            // A fault that is noticed here is to be noticed by the others.
+            // The other clients are to find the fault.
             self.release(name)?;
             write!(seen, " {number}")?;
             sleep(Duration::from_micros(rand::random_range(0..40_000)));

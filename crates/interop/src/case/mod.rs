@@ -1,7 +1,7 @@
-//! The cases that each neighbour is put to, on a server of their own.
+//! The cases that each library is tested with, each on a server of its own.
 //!
-//! Each proves something both ways round or is one half of such a pair. What a case has seen is measured from outside: by
-//! what stands at the key, by its expiry, by what is published, and by the clock here.
+//! A case proves something in both directions, or is one half of such a pair. It observes from outside: the value at the
+//! key, its expiry, the messages, and the time.
 
 mod plain;
 mod reentrant;
@@ -50,9 +50,9 @@ pub(crate) enum Case {
     RlockFields,
     /// A hash that another client wrote is waited for without polling, and its message wakes the waiter.
     RlockWaits,
-    /// Whom a message wakes.
+    /// Which waiters a message wakes.
     RlockMessages,
-    /// Their owner's count is theirs whoever wrote it, and so is the expiry.
+    /// Their owner's count is theirs, also where another client wrote it, and so is the expiry.
     RlockSameOwner,
     /// What they do about a key that holds anything else.
     RlockOtherType,
@@ -66,7 +66,7 @@ pub(crate) enum Case {
     RlockWatchdogs,
     /// Either frees the lock of the other by force.
     RlockForce,
-    /// What comes after the end of a lease touches nobody's hold.
+    /// Requests after the end of a lease touch no hold.
     RlockLate,
     /// Clients of both count together, and no step is lost.
     Contention,
@@ -88,7 +88,7 @@ impl Case {
             Self::RlockWatchdog => "their watchdog",
             Self::RlockFields => "a field unknown to them",
             Self::RlockWaits => "they wait for a stranger's hash",
-            Self::RlockMessages => "whom a message wakes",
+            Self::RlockMessages => "which waiters a message wakes",
             Self::RlockSameOwner => "their owner, written by another",
             Self::RlockOtherType => "another type at the key",
             Self::RlockTheirsHeld => "theirs held twice, then released",
@@ -116,7 +116,7 @@ impl Case {
         }
     }
 
-    /// Tries it, and tells what was seen.
+    /// Runs the case, and returns what it observed.
     pub(crate) async fn run(self, neighbour: &Neighbour, work: Work) -> Result<String> {
         match self {
             Self::TheirsHeld => plain::theirs_held(neighbour).await,

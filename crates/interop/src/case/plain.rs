@@ -40,7 +40,7 @@ pub(super) async fn ours_held(neighbour: &Neighbour) -> Result<String> {
     let guard = ours.acquire().await?;
     let token = ground.key.token()?;
     ground.theirs.expect(&format!("try {NAME} {}", LONG.as_millis()), &Answer::Taken)?;
-    ground.theirs.tell(&format!("acquire {NAME} {} 20000", LONG.as_millis()))?;
+    ground.theirs.send(&format!("acquire {NAME} {} 20000", LONG.as_millis()))?;
     ground.theirs.silent_for(SHORT)?;
     ground.key.is_still(&token, "ours")?;
     guard.check()?;
@@ -94,7 +94,7 @@ pub(super) async fn our_late_release(neighbour: &Neighbour) -> Result<String> {
     let acquire = format!("acquire {NAME} {} 20000", LONG.as_millis());
     let asked = Instant::now();
     let guard = ground.mutex()?.lease(SHORT).acquire().await?;
-    ground.theirs.tell(&acquire)?;
+    ground.theirs.send(&acquire)?;
     let answer = ground.theirs.answer(SHORT + SOON)?;
     let waited = asked.elapsed();
     ensure!(answer == Answer::Got, "they gave up the lock that had expired: {answer:?}");
@@ -200,7 +200,7 @@ fn refused(attempt: Attempt) -> Result<Contention> {
     }
 }
 
-/// The holder, who must be a client of another library.
+/// The holder, which must be a client of another library.
 fn stranger(contention: &Contention) -> Result<&Holder> {
     let holder = contention.holder.as_ref().filter(|holder| holder.is_stranger());
     holder.ok_or_else(|| anyhow!("we were told that it is {contention}"))

@@ -10,13 +10,13 @@ use leasehold::{Attempt, Holder, Lost, Owner, ReentrantGuard, ReentrantMutex, Re
 use super::{LONG, RENEWED, SHORT};
 use crate::driver::{Answer, State};
 use crate::ground::{Ground, NAME, SOON};
-use crate::key::Ear;
+use crate::key::Messages;
 use crate::neighbour::Neighbour;
 
 /// How often a hand-over is measured.
 const ROUNDS: usize = 10;
-/// How long most of them may take. Who polls for a lock of a stranger looks each 50 to 250 ms, and Redisson at the end
-/// of the lease: neither is so soon nine times in ten.
+/// How long most of them may take. Leasehold polls a lock of another library each 50 to 250 ms, and Redisson at the end of
+/// the lease: neither is so soon nine times in ten.
 const WOKEN: Duration = Duration::from_millis(50);
 /// Our field in the hash.
 const FIELD: &str = "leasehold";
@@ -29,9 +29,9 @@ trait Theirs {
     fn begin(&mut self, thread: &str, request: &str) -> Result<()>;
     /// Fails unless a thread that waits has the lock within that time.
     fn gets_it(&mut self, thread: &str, within: Duration) -> Result<()>;
-    /// Who a thread is at the key.
+    /// The owner that a thread is at the key.
     fn owner(&mut self, thread: &str) -> Result<String>;
-    /// How often a thread has the lock, and whether anybody has.
+    /// A thread's hold count, and whether the lock is held.
     fn state(&mut self, thread: &str) -> Result<State>;
     /// Fails unless the hash has these counts, with or without our field.
     fn counts(&mut self, expected: &[(&str, u64)]) -> Result<()>;
@@ -49,7 +49,7 @@ impl Theirs for Ground {
     }
 
     fn begin(&mut self, thread: &str, request: &str) -> Result<()> {
-        self.theirs.tell(&to(thread, request))
+        self.theirs.send(&to(thread, request))
     }
 
     fn gets_it(&mut self, thread: &str, within: Duration) -> Result<()> {
@@ -83,7 +83,7 @@ impl Theirs for Ground {
     }
 }
 
-/// Fails unless our `inspect` says who has the lock, and how often.
+/// Fails unless our `inspect` reports this owner and hold count.
 async fn seen(ours: &ReentrantMutex, owner: &str, count: u64) -> Result<()> {
     let status = ours.inspect().await?;
     let right = status.held && status.count == count && status.owner == Some(Owner::new(owner)?);
@@ -116,7 +116,7 @@ async fn lost(guard: ReentrantGuard) -> Result<()> {
     }
 }
 
-/// Fails unless most hand-overs were sooner than somebody who polls; tells how long they took.
+/// Fails unless most hand-overs were sooner than with polling; returns how long they took.
 fn woken(mut took: Vec<Duration>) -> Result<String> {
     took.sort_unstable();
     let ms: Vec<_> = took.iter().map(Duration::as_millis).collect();
@@ -166,7 +166,7 @@ pub(super) async fn ours_held(neighbour: &Neighbour) -> Result<String> {
     let mut ground = Ground::new(neighbour, LONG).await?;
     let owner = ground.ours.owner();
     let ours = ground.reentrant()?.owned_by(&owner);
-    let mut ear = Ear::of(&ground.server)?;
+    let mut messages = Messages::of(&ground.server)?;
     let mut took = Vec::new();
     for _ in 0..ROUNDS {
         let (outer, inner) = (ours.acquire().await?, ours.acquire().await?);
@@ -179,11 +179,11 @@ pub(super) async fn ours_held(neighbour: &Neighbour) -> Result<String> {
         ground.expect("anna", "release", &Answer::Lost)?;
         ground.begin("anna", "lock 30000")?;
         ground.theirs.silent_for(SHORT / 2)?;
-        ear.heard(&mut ground.key)?;
+        messages.received(&mut ground.key)?;
         released(outer, Released::StillHeld { count: 1 }).await?;
         ground.theirs.silent_for(SHORT / 2)?;
-        let heard = ear.heard(&mut ground.key)?;
-        ensure!(heard.is_empty(), "our release that kept the lock published {heard:?}");
+        let received = messages.received(&mut ground.key)?;
+        ensure!(received.is_empty(), "our release that kept the lock published {received:?}");
         inner.check()?;
         ground.counts(&[(owner.as_str(), 1)])?;
 
@@ -276,7 +276,7 @@ pub(super) async fn watchdogs(neighbour: &Neighbour) -> Result<String> {
     Ok(format!("each held for {} ms with a lease of {}", 4 * RENEWED.as_millis(), RENEWED.as_millis()))
 }
 
-/// Who loses the lock by force finds out, and who waits has it.
+/// A holder that loses the lock by force finds out, and a waiter acquires it.
 pub(super) async fn force(neighbour: &Neighbour) -> Result<String> {
     let mut ground = Ground::new(neighbour, RENEWED).await?;
     let ours = ground.reentrant()?.owned_by(&ground.ours.owner());
@@ -301,7 +301,7 @@ pub(super) async fn force(neighbour: &Neighbour) -> Result<String> {
     // Ours from theirs; another of theirs waits for it.
     ground.begin("anna", "lock 0")?;
     ground.theirs.silent_for(SHORT)?;
-    let seen = ours.inspect_in_full().await?.seen.ok_or_else(|| anyhow!("we see nobody to free it of"))?;
+    let seen = ours.inspect_in_full().await?.seen.ok_or_else(|| anyhow!("we see no holder to free it of"))?;
     ours.free_by_force(seen).await?;
     ground.gets_it("anna", SOON)?;
     ground.expect("boris", "release", &Answer::Lost)?;

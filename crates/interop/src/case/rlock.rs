@@ -11,7 +11,7 @@ use leasehold_testkit::{RedisServer, Value};
 use super::{LONG, RENEWED, SHORT};
 use crate::driver::{Answer, Driver, State};
 use crate::ground::{NAME, SOON};
-use crate::key::{Ear, Key};
+use crate::key::{Key, Messages};
 use crate::neighbour::Neighbour;
 
 /// A name without braces, for which they use another channel.
@@ -48,7 +48,7 @@ impl Alone {
 
     /// Has a thread wait for the lock; returns when this many clients listen to its channel.
     fn waits(&mut self, thread: &str, request: &str, listeners: i64) -> Result<()> {
-        self.theirs.tell(&to(thread, request, self.name))?;
+        self.theirs.send(&to(thread, request, self.name))?;
         listen(&self.server, self.name, listeners)
     }
 
@@ -57,7 +57,7 @@ impl Alone {
         gets_it(&mut self.theirs, thread, within)
     }
 
-    /// Who a thread is at the key.
+    /// The owner that a thread is at the key.
     fn owner(&mut self, thread: &str) -> Result<String> {
         match self.theirs.ask(&format!("as {thread} owner"))? {
             Answer::Owner(owner) => Ok(owner),
@@ -65,7 +65,7 @@ impl Alone {
         }
     }
 
-    /// What a thread is told of the lock: how often it has it, and whether anybody does.
+    /// Fails unless a thread sees this hold count, and the lock held or free.
     fn is(&mut self, thread: &str, count: u32, locked: bool) -> Result<State> {
         match self.theirs.ask(&to(thread, "state", self.name))? {
             Answer::State(state) => {
@@ -211,11 +211,11 @@ pub(super) fn format(neighbour: &Neighbour) -> Result<String> {
 pub(super) fn channel(neighbour: &Neighbour) -> Result<String> {
     for name in [NAME, PLAIN] {
         let mut alone = Alone::with(neighbour, name, LONG)?;
-        let mut ear = Ear::of(&alone.server)?;
+        let mut messages = Messages::of(&alone.server)?;
         let message = format!("{} 0", channel_of(name));
-        let mut hears = |alone: &mut Alone, expected: &[&String], what: &str| {
-            let heard = ear.heard(&mut alone.key)?;
-            ensure!(heard.iter().eq(expected.iter().copied()), "{what} published {heard:?}");
+        let mut publishes = |alone: &mut Alone, expected: &[&String], what: &str| {
+            let received = messages.received(&mut alone.key)?;
+            ensure!(received.iter().eq(expected.iter().copied()), "{what} published {received:?}");
             Ok(())
         };
         alone.expect("anna", "try 30000", &Answer::Got)?;
@@ -223,19 +223,19 @@ pub(super) fn channel(neighbour: &Neighbour) -> Result<String> {
         alone.expect("boris", "try 30000", &Answer::Taken)?;
         alone.expect("boris", "release", &Answer::Lost)?;
         alone.expect("anna", "release", &Answer::Ok)?;
-        hears(&mut alone, &[], "what leaves the lock held")?;
+        publishes(&mut alone, &[], "what leaves the lock held")?;
         alone.expect("anna", "release", &Answer::Ok)?;
-        hears(&mut alone, &[&message], "the last release")?;
+        publishes(&mut alone, &[&message], "the last release")?;
         alone.expect("anna", "try 30000", &Answer::Got)?;
         alone.expect("boris", "free", &Answer::Ok)?;
-        hears(&mut alone, &[&message], "the release by force")?;
+        publishes(&mut alone, &[&message], "the release by force")?;
         alone.expect("boris", "free", &Answer::Lost)?;
-        hears(&mut alone, &[], "the release by force of a free lock")?;
+        publishes(&mut alone, &[], "the release by force of a free lock")?;
         alone.expect("anna", "release", &Answer::Lost)?;
         alone.expect("anna", "try 100", &Answer::Got)?;
         // A waiter has it by looking when the lease has ended.
         alone.expect("boris", "acquire 30000 20000", &Answer::Got)?;
-        hears(&mut alone, &[], "the end of a lease")?;
+        publishes(&mut alone, &[], "the end of a lease")?;
     }
     Ok(format!("`0` on `{}` and `{}`", channel_of(NAME), channel_of(PLAIN)))
 }
@@ -264,7 +264,7 @@ pub(super) fn watchdog(neighbour: &Neighbour) -> Result<String> {
     let name = alone.name;
     alone.expect("boris", "try 30000", &Answer::Taken)?;
 
-    // Who dies is not renewed any more; a lease that was given is not renewed at all.
+    // The lock of a dead process is not renewed any more; a lock with a given lease never is.
     alone.theirs.kill()?;
     let died = Instant::now();
     while alone.key.is_free().is_err() {
@@ -354,7 +354,7 @@ pub(super) fn messages(neighbour: &Neighbour) -> Result<String> {
     alone.write(STRANGER, LONG)?;
     alone.waits("anna", "lock 30000", 1)?;
     alone.waits("boris", "lock 30000", 1)?;
-    others.tell(&to("carla", "lock 30000", NAME))?;
+    others.send(&to("carla", "lock 30000", NAME))?;
     listen(&alone.server, NAME, 2)?;
     let looks = |alone: &mut Alone, message: &str| {
         // Nothing but the scripts shows that the second waiter of a client has begun to wait.
@@ -368,12 +368,12 @@ pub(super) fn messages(neighbour: &Neighbour) -> Result<String> {
         "of three waiters in two clients `0` woke {one}, `1` {all} and `7` {unknown}"
     );
 
-    // One `0` is enough for all: each that has had the lock wakes the next.
+    // One `0` is enough for all: each release wakes the next waiter.
     alone.key.call("DEL", &[])?;
     alone.key.publish(&channel, "0")?;
-    alone.theirs.tell(&to("anna", "release", NAME))?;
-    alone.theirs.tell(&to("boris", "release", NAME))?;
-    others.tell(&to("carla", "release", NAME))?;
+    alone.theirs.send(&to("anna", "release", NAME))?;
+    alone.theirs.send(&to("boris", "release", NAME))?;
+    others.send(&to("carla", "release", NAME))?;
     for thread in ["anna", "boris"] {
         gets_it(&mut alone.theirs, thread, SOON)?;
         let released = alone.theirs.answer_to(&to(thread, "release", NAME), SOON)?;

@@ -102,30 +102,30 @@ impl Pair {
         Ok(Self { workers })
     }
 
-    /// A trial with the lock, one with the bare message, and again: each gets what the machine gives at that time.
+    /// Alternates trials with the lock and with the bare message, so that both meet the same load.
     fn round(&mut self, trials: u32, passes: &mut Passes) -> Result<()> {
         let [a, b] = &mut self.workers;
         take(a)?;
         for trial in 0..trials {
-            let (giver, taker) = if trial % 2 == 0 { (&mut *a, &mut *b) } else { (&mut *b, &mut *a) };
-            taker.tell("take")?;
-            giver.tell(&format!("give {PAUSE_US}"))?;
-            // In this order: where the one could not give it, the other waits for the end of a lease, and that is not why.
-            let released_ns: u64 = giver.line(PATIENCE)?.parse()?;
-            let section: Section = taker.line(PATIENCE)?.parse()?;
+            let (holder, waiter) = if trial % 2 == 0 { (&mut *a, &mut *b) } else { (&mut *b, &mut *a) };
+            waiter.tell("acquire")?;
+            holder.tell(&format!("release {PAUSE_US}"))?;
+            // The release is read first: if it failed, that is the error to report, not the wait for the end of the lease.
+            let released_ns: u64 = holder.line(PATIENCE)?.parse()?;
+            let section: Section = waiter.line(PATIENCE)?.parse()?;
             passes.lock.push(section.got_ns.saturating_sub(released_ns));
             passes.waits.push(section.wait_ns());
 
             let to = (trial + 1) % 2;
-            let (speaker, listener) = (giver, taker);
-            listener.tell("listen")?;
-            speaker.tell(&format!("publish {PAUSE_US} {to}"))?;
-            let heard_ns: u64 = listener.line(PATIENCE)?.parse()?;
-            let sent_ns: u64 = speaker.line(PATIENCE)?.parse()?;
-            passes.bare.push(heard_ns.saturating_sub(sent_ns));
+            let (publisher, subscriber) = (holder, waiter);
+            subscriber.tell("listen")?;
+            publisher.tell(&format!("publish {PAUSE_US} {to}"))?;
+            let received_ns: u64 = subscriber.line(PATIENCE)?.parse()?;
+            let sent_ns: u64 = publisher.line(PATIENCE)?.parse()?;
+            passes.bare.push(received_ns.saturating_sub(sent_ns));
         }
         let last = if trials.is_multiple_of(2) { a } else { b };
-        last.tell("give 0")?;
+        last.tell("release 0")?;
         last.line(PATIENCE)?;
         Ok(())
     }
@@ -136,7 +136,7 @@ impl Pair {
 }
 
 fn take(worker: &mut Worker) -> Result<Section> {
-    worker.tell("take")?;
+    worker.tell("acquire")?;
     worker.line(PATIENCE)?.parse()
 }
 

@@ -1,9 +1,9 @@
 //! The two roles of `renewal`: a process that holds many locks, and one that sends the same extends
 //! with nothing around them.
 
+use crate::protocol::{LOCK, Requests, reply};
 use crate::section::now_ns;
 use crate::waiters::name;
-use crate::worker::{LOCK, Orders, say};
 use anyhow::{Context, Result, bail, ensure};
 use leasehold::core::FIRST_LEASE;
 use leasehold::{Client, Guard, Mutex};
@@ -33,10 +33,10 @@ pub(crate) async fn hold(url: &str, locks: u64, over: Duration) -> Result<()> {
     let client = Client::connect(url).await?;
     // What a client has once is there before anything is measured.
     client.mutex(LOCK)?.acquire().await?.release().await?;
-    let mut orders = Orders::new();
-    say("ready")?;
-    let order = orders.next().await?;
-    ensure!(order == "take", "no such order: {order}");
+    let mut requests = Requests::new();
+    reply("ready")?;
+    let request = requests.next().await?;
+    ensure!(request == "acquire", "no such request: {request}");
     let guards = take(&client, locks, over).await?;
     let full = async {
         while guards.iter().any(|guard| guard.remaining() <= FIRST_LEASE) {
@@ -47,16 +47,16 @@ pub(crate) async fn hold(url: &str, locks: u64, over: Duration) -> Result<()> {
         anyhow::Ok(())
     };
     timeout(PATIENCE, full).await.context("not all locks have their full lease")??;
-    say("held")?;
+    reply("held")?;
     loop {
-        match orders.next().await?.as_str() {
+        match requests.next().await?.as_str() {
             "check" => {
                 let held = guards.iter().filter(|guard| guard.check().is_ok()).count();
                 let shortest = guards.iter().map(Guard::remaining).min().unwrap_or_default();
-                say(&format!("{held} {}", shortest.as_millis()))?;
+                reply(&format!("{held} {}", shortest.as_millis()))?;
             }
             "stop" => return Ok(()),
-            other => bail!("no such order: {other}"),
+            other => bail!("no such request: {other}"),
         }
     }
 }
@@ -97,11 +97,11 @@ pub(crate) async fn extend_bare(url: &str, locks: u64) -> Result<()> {
         }
         pipeline.exec_async(&mut conn).await?;
     }
-    let mut orders = Orders::new();
-    say("ready")?;
+    let mut requests = Requests::new();
+    reply("ready")?;
     tokio::select! {
         ended = send_batches(&mut conn, &sha, &keys) => ended,
-        order = orders.next() => order.map(drop),
+        request = requests.next() => request.map(drop),
     }
 }
 

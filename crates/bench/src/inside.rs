@@ -3,8 +3,8 @@
 //! A holder lets the others run once while it has the lock. Without that, the tasks of a single-threaded runtime would never
 //! meet, and nothing would be handed over.
 
+use crate::protocol::{LOCK, Requests, reply};
 use crate::section::now_ns;
-use crate::worker::{LOCK, Orders, say};
 use anyhow::{Context, Result, bail};
 use leasehold::{Client, Mutex};
 use std::sync::Arc;
@@ -51,11 +51,11 @@ pub(crate) async fn run(url: &str, tasks: u32) -> Result<()> {
     let plain = client.mutex(LOCK)?;
     let sticky = plain.clone().sticky(IDLE);
     let (crowded, alone) = (Arc::new(tokio::sync::Mutex::new(())), tokio::sync::Mutex::new(()));
-    let mut orders = Orders::new();
-    say("ready")?;
+    let mut requests = Requests::new();
+    reply("ready")?;
     loop {
-        let order = orders.next().await?;
-        let (verb, rest) = order.split_once(' ').unwrap_or((&order, "0"));
+        let request = requests.next().await?;
+        let (verb, rest) = request.split_once(' ').unwrap_or((&request, "0"));
         let time = Duration::from_millis(rest.parse()?);
         let line = match verb {
             "ours" => contend(tasks, time, |task, tally| ours(plain.clone(), task, tally)).await?,
@@ -70,9 +70,9 @@ pub(crate) async fn run(url: &str, tasks: u32) -> Result<()> {
                 .await?
             }
             "stop" => return Ok(()),
-            other => bail!("no such order: {other}"),
+            other => bail!("no such request: {other}"),
         };
-        say(&line)?;
+        reply(&line)?;
     }
 }
 

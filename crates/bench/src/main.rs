@@ -18,6 +18,7 @@ mod memory;
 mod meter;
 mod pairs;
 mod peers;
+mod protocol;
 mod renewal;
 mod report;
 mod section;

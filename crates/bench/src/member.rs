@@ -2,8 +2,8 @@
 //!
 //! Nothing is said while it is measured but how many sections went by: a pipe that is read slowly would be measured, too.
 
+use crate::protocol::{LOCK, Requests, reply};
 use crate::section::{Section, now_ns};
-use crate::worker::{LOCK, Orders, say};
 use anyhow::{Result, bail};
 use leasehold::{Client, Guard, Mutex, Permit, ReadGuard, RwLock, Semaphore, WriteGuard};
 use std::io::Write;
@@ -128,20 +128,20 @@ pub(crate) async fn run(url: &str, member: Member) -> Result<()> {
     let client = Client::connect(url).await?;
     let lock = Lock::of(&client, member.sought)?;
     let log = Arc::<Log>::default();
-    let mut orders = Orders::new();
-    say("ready")?;
+    let mut requests = Requests::new();
+    reply("ready")?;
     let mut running = JoinSet::new();
     loop {
-        match orders.next().await?.as_str() {
+        match requests.next().await?.as_str() {
             "go" => {
                 for task in 0..member.tasks {
                     running.spawn(contend(lock.clone(), member.process, task, member.hold, log.clone()));
                 }
             }
-            "count" => say(&log.count.load(Ordering::Relaxed).to_string())?,
+            "count" => reply(&log.count.load(Ordering::Relaxed).to_string())?,
             "mark" => log.sections().clear(),
             "stop" => break,
-            other => bail!("no such order: {other}"),
+            other => bail!("no such request: {other}"),
         }
     }
     while let Some(ended) = running.try_join_next() {
@@ -153,7 +153,7 @@ pub(crate) async fn run(url: &str, member: Member) -> Result<()> {
     say_all(&sections)?;
     // A server that is gone, or other processes, may keep it from that: then the leases end it.
     let _ = timeout(PATIENCE, client.settle()).await;
-    say("done")
+    reply("done")
 }
 
 fn say_all(sections: &[Section]) -> Result<()> {

@@ -172,7 +172,7 @@ fn holder(server: &RedisServer, locks: u64) -> Result<Worker> {
 }
 
 fn take(holder: &mut Worker) -> Result<()> {
-    holder.tell("take")?;
+    holder.tell("acquire")?;
     Ok(holder.expect("held", PATIENCE).map(drop)?)
 }
 

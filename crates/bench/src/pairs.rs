@@ -3,8 +3,8 @@
 //! By the library; by a plain lock as it is written by hand; and by the very requests of the library, sent with nothing
 //! around them.
 
+use crate::protocol::{Requests, reply};
 use crate::section::now_ns;
-use crate::worker::{Orders, say};
 use anyhow::{Context, Result, bail, ensure};
 use leasehold::core::{HoldId, SessionId};
 use leasehold::{Client, Mutex};
@@ -56,19 +56,19 @@ pub(crate) async fn run(url: &str, tasks: u32, lease_ms: u64) -> Result<()> {
     let mut bare = redis::Client::open(url)?.get_multiplexed_async_connection_with_config(&config).await?;
     let sha: String = cmd("SCRIPT").arg("LOAD").arg(COMPARE_AND_DELETE).query_async(&mut bare).await?;
     let mut sides = Sides { ours, bare, sha: sha.into(), lease_ms, heard: None };
-    let mut orders = Orders::new();
-    say("ready")?;
+    let mut requests = Requests::new();
+    reply("ready")?;
     loop {
-        let order = orders.next().await?;
-        let (verb, rest) = order.split_once(' ').unwrap_or((&order, ""));
+        let request = requests.next().await?;
+        let (verb, rest) = request.split_once(' ').unwrap_or((&request, ""));
         match verb {
             "once" => {
                 sides.ours.first().context("no task")?.acquire().await?.release().await?;
-                say("done")?;
+                reply("done")?;
             }
             "heard" => sides.heard = Some(serde_json::from_str(rest)?),
             "stop" => return Ok(()),
-            _ => say(&sides.measure(verb, Duration::from_millis(rest.parse()?)).await?)?,
+            _ => reply(&sides.measure(verb, Duration::from_millis(rest.parse()?)).await?)?,
         }
     }
 }
@@ -93,7 +93,7 @@ impl Sides {
                     let heard = self.heard.as_ref().context("nothing heard yet")?;
                     running.spawn(same(bare, Template::new(heard, task)?, stop))
                 }
-                other => bail!("no such order: {other}"),
+                other => bail!("no such request: {other}"),
             };
         }
         sleep(time).await;

@@ -114,7 +114,7 @@ fn measure(locks: u64, over: Duration, rounds: usize) -> Result<RenewalReport> {
     let mut bare = Side::start(|url| worker(&["extend", "--url", url, "--locks", &locks_text]))?;
     bare.worker.expect("ready", PATIENCE)?;
     ours.worker.expect("ready", PATIENCE)?;
-    ours.worker.tell("take")?;
+    ours.worker.tell("acquire")?;
     ours.worker.expect("held", PATIENCE + over)?;
     // What follows the first extend to the full lease is the first of the renewals.
     let mut measured = Vec::new();

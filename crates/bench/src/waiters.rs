@@ -1,6 +1,6 @@
 //! The role of `memory`: tasks that wait for what they do not get.
 
-use crate::worker::{LOCK, Orders, say};
+use crate::protocol::{LOCK, Requests, reply};
 use anyhow::{Result, bail};
 use clap::ValueEnum;
 use leasehold::Client;
@@ -25,11 +25,11 @@ pub(crate) async fn run(url: &str, before: Before, tasks: u64) -> Result<()> {
     client.mutex(LOCK)?.acquire().await?.release().await?;
     let tokios = Arc::new(tokio::sync::Mutex::new(()));
     let _held = tokios.lock().await;
-    let mut orders = Orders::new();
-    say("ready")?;
-    let order = orders.next().await?;
-    if order != "wait" {
-        bail!("no such order: {order}");
+    let mut requests = Requests::new();
+    reply("ready")?;
+    let request = requests.next().await?;
+    if request != "wait" {
+        bail!("no such request: {request}");
     }
     let mut waiting = JoinSet::new();
     for n in 0..tasks {
@@ -51,10 +51,10 @@ pub(crate) async fn run(url: &str, before: Before, tasks: u64) -> Result<()> {
         }
     }
     yield_now().await;
-    say("waiting")?;
+    reply("waiting")?;
     tokio::select! {
         ended = waiting.join_next() => bail!("one did not wait: {ended:?}"),
-        _ = orders.next() => Ok(()),
+        _ = requests.next() => Ok(()),
     }
 }
 

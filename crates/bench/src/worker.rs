@@ -1,7 +1,8 @@
-//! The roles in which this program takes part in a scenario, told what to do by lines on its stdin.
+//! The roles in which this program takes part in a scenario, as a process of its own.
 
 use crate::member::{Member, Sought};
 use crate::peers::own;
+use crate::protocol::{LOCK, Requests, reply};
 use crate::section::{Section, now_ns};
 use crate::waiters::Before;
 use crate::{held, inside, marketplace, member, pairs, waiters};
@@ -10,13 +11,8 @@ use clap::Subcommand;
 use leasehold::Client;
 use redis::AsyncConnectionConfig;
 use redis::aio::MultiplexedConnection;
-use std::io::Write;
 use std::time::Duration;
-use tokio::io::{AsyncBufReadExt, BufReader, Lines, Stdin, stdin};
 use tokio::sync::mpsc;
-
-/// The name that all contend for.
-pub(crate) const LOCK: &str = "bench";
 
 /// A role.
 #[derive(Debug, Subcommand)]
@@ -36,7 +32,7 @@ pub(crate) enum Role {
         #[arg(long, default_value = "mutex")]
         sought: Sought,
     },
-    /// One of two that pass the lock, or a bare message, to and fro.
+    /// One of two that hand the lock, or a bare message, to and fro.
     Pair {
         #[arg(long)]
         url: String,
@@ -52,14 +48,14 @@ pub(crate) enum Role {
         #[arg(long)]
         over_ms: u64,
     },
-    /// Tasks of one process, before a lock that no other wants.
+    /// Tasks of one process that contend for a lock of their own.
     Inside {
         #[arg(long)]
         url: String,
         #[arg(long)]
         tasks: u32,
     },
-    /// Many tasks that wait for what they do not get.
+    /// Many tasks that wait for a lock that stays held.
     Wait {
         #[arg(long)]
         url: String,
@@ -86,7 +82,7 @@ pub(crate) enum Role {
     },
     /// Sells or buys.
     Trade(marketplace::Trader),
-    /// Is the driver of our own library among the peers.
+    /// Leasehold's driver among the peers.
     Peer {
         #[arg(long)]
         url: String,
@@ -116,59 +112,42 @@ pub(crate) fn run(role: Role) -> Result<()> {
     })
 }
 
-/// Lines from the process that measures.
-pub(crate) struct Orders(Lines<BufReader<Stdin>>);
-
-impl Orders {
-    pub(crate) fn new() -> Self {
-        Self(BufReader::new(stdin()).lines())
-    }
-
-    pub(crate) async fn next(&mut self) -> Result<String> {
-        self.0.next_line().await?.context("the measuring process is gone")
-    }
-}
-
-pub(crate) fn say(line: &str) -> Result<()> {
-    let mut out = std::io::stdout().lock();
-    writeln!(out, "{line}")?;
-    Ok(out.flush()?)
-}
-
-/// `take` acquires and says when, `give` releases after a pause and says when; `listen` and `publish`
-/// do the same with a bare message.
+/// `acquire` replies when it returned, `release` pauses and replies when it was called; `listen` and `publish` do the same
+/// with a bare message.
 async fn pair(url: &str, process: u32) -> Result<()> {
     let client = Client::connect(url).await?;
     let mutex = client.mutex(LOCK)?;
-    let (sender, mut heard) = mpsc::unbounded_channel();
+    let (sender, mut messages) = mpsc::unbounded_channel();
     let mut bare = bare(url, sender).await?;
     bare.subscribe(format!("bare:{process}")).await?;
-    let mut orders = Orders::new();
+    let mut requests = Requests::new();
     let mut guard = None;
-    say("ready")?;
+    reply("ready")?;
     loop {
-        let order = orders.next().await?;
-        let (verb, rest) = order.split_once(' ').unwrap_or((&order, ""));
+        let request = requests.next().await?;
+        let (verb, rest) = request.split_once(' ').unwrap_or((&request, ""));
         match verb {
-            "take" => {
+            "acquire" => {
                 let asked_ns = now_ns();
                 let held = mutex.acquire().await?;
                 let got_ns = now_ns();
                 let fence = held.fencing_token().as_u64();
                 guard = Some(held);
-                say(&Section { process, task: 0, alone: true, fence, asked_ns, got_ns, released_ns: 0 }
-                    .to_string())?;
+                reply(
+                    &Section { process, task: 0, alone: true, fence, asked_ns, got_ns, released_ns: 0 }
+                        .to_string(),
+                )?;
             }
-            "give" => {
+            "release" => {
                 tokio::time::sleep(Duration::from_micros(rest.parse()?)).await;
-                let held = guard.take().context("nothing to give")?;
+                let held = guard.take().context("nothing is held")?;
                 let released_ns = now_ns();
                 held.release().await?;
-                say(&released_ns.to_string())?;
+                reply(&released_ns.to_string())?;
             }
             "listen" => {
-                let got_ns: u64 = heard.recv().await.map(|()| now_ns()).context("the connection broke")?;
-                say(&got_ns.to_string())?;
+                let got_ns: u64 = messages.recv().await.map(|()| now_ns()).context("the connection broke")?;
+                reply(&got_ns.to_string())?;
             }
             "publish" => {
                 let (pause_us, to) = rest.split_once(' ').context("publish PAUSE PROCESS")?;
@@ -177,21 +156,21 @@ async fn pair(url: &str, process: u32) -> Result<()> {
                 let message = "grant 00000000feedfacecafebeef 1762000000123456";
                 let publish = redis::cmd("PUBLISH").arg(format!("bare:{to}")).arg(message).to_owned();
                 publish.query_async::<i64>(&mut bare).await?;
-                say(&sent_ns.to_string())?;
+                reply(&sent_ns.to_string())?;
             }
             "stop" => return Ok(()),
-            other => bail!("no such order: {other}"),
+            other => bail!("no such request: {other}"),
         }
     }
 }
 
 /// A connection as Leasehold has one, with nothing around it.
-pub(crate) async fn bare(url: &str, heard: mpsc::UnboundedSender<()>) -> Result<MultiplexedConnection> {
+async fn bare(url: &str, messages: mpsc::UnboundedSender<()>) -> Result<MultiplexedConnection> {
     let separator = if url.contains('?') { '&' } else { '?' };
     let client = redis::Client::open(format!("{url}{separator}protocol=resp3"))?;
     let config = AsyncConnectionConfig::new().set_response_timeout(None).set_push_sender(
         move |push: redis::PushInfo| {
-            if push.kind == redis::PushKind::Message { heard.send(()) } else { Ok(()) }
+            if push.kind == redis::PushKind::Message { messages.send(()) } else { Ok(()) }
         },
     );
     Ok(client.get_multiplexed_async_connection_with_config(&config).await?)

@@ -1,7 +1,7 @@
 //! The measurements, their summary over the rounds, and the report: in lines, or as JSON.
 //!
 //! The figures of the book are the only ones here that were not measured by this program, and are called the book's wherever
-//! they are told.
+//! they appear.
 
 use super::Crowd;
 use super::trader::{Account, Event};

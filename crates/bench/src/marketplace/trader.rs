@@ -5,8 +5,8 @@
 
 use super::deal::{Browser, Deal, Offer, PRICE, inventory};
 use super::way::{End, Guarded, Settled, Way, connect};
+use crate::protocol::{Requests, reply};
 use crate::section::now_ns;
-use crate::worker::{Orders, say};
 use anyhow::{Result, bail, ensure};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -69,34 +69,34 @@ pub(super) struct Event {
 
 /// Runs a trader to its end.
 pub(crate) async fn run(trader: Trader) -> Result<()> {
-    let mut orders = Orders::new();
+    let mut requests = Requests::new();
     let stop = Arc::new(AtomicBool::new(false));
     let mut trading = Trading::begin(&trader, stop.clone()).await?;
     if !trader.buys {
         trading.make_items().await?;
     }
-    say("ready")?;
-    expect(&mut orders, "go").await?;
+    reply("ready")?;
+    expect(&mut requests, "go").await?;
     let trade = async { if trader.buys { trading.buy(trader.among).await } else { trading.sell().await } };
-    let (traded, measured_ns) = tokio::try_join!(trade, until_stopped(&mut orders, &stop))?;
+    let (traded, measured_ns) = tokio::try_join!(trade, until_stopped(&mut requests, &stop))?;
     let Trading { user, made, guarded, events, .. } = traded;
     guarded.close().await;
     let buys = trader.buys;
-    say(&serde_json::to_string(&Account { user, buys, made, events, measured_ns })?)
+    reply(&serde_json::to_string(&Account { user, buys, made, events, measured_ns })?)
 }
 
 /// Gives from when to when what happens counts.
-async fn until_stopped(orders: &mut Orders, stop: &AtomicBool) -> Result<(u64, u64)> {
-    expect(orders, "mark").await?;
+async fn until_stopped(requests: &mut Requests, stop: &AtomicBool) -> Result<(u64, u64)> {
+    expect(requests, "mark").await?;
     let from_ns = now_ns();
-    expect(orders, "stop").await?;
+    expect(requests, "stop").await?;
     stop.store(true, Ordering::Relaxed);
     Ok((from_ns, now_ns()))
 }
 
-async fn expect(orders: &mut Orders, order: &str) -> Result<()> {
-    let given = orders.next().await?;
-    ensure!(given == order, "{order} was due, not {given}");
+async fn expect(requests: &mut Requests, request: &str) -> Result<()> {
+    let given = requests.next().await?;
+    ensure!(given == request, "{request} was due, not {given}");
     Ok(())
 }
 

@@ -1,8 +1,8 @@
 //! Leasehold's own driver, with the bench protocol of `drivers/README.md` as the other libraries' drivers.
 
 use super::driver::{Section, together};
+use crate::protocol::{Requests, reply};
 use crate::section::now_ns;
-use crate::worker::{Orders, say};
 use anyhow::{Context, Result, bail};
 use leasehold::{Client, Guard, Mutex};
 use std::collections::BTreeMap;
@@ -16,22 +16,22 @@ pub(crate) const NAME: &str = "leasehold";
 pub(crate) async fn drive(url: &str) -> Result<()> {
     let client = Client::connect(url).await?;
     let mut held = BTreeMap::new();
-    let mut orders = Orders::new();
-    say(&format!("ready {NAME} {} {}", env!("CARGO_PKG_VERSION"), now_ns()))?;
+    let mut requests = Requests::new();
+    reply(&format!("ready {NAME} {} {}", env!("CARGO_PKG_VERSION"), now_ns()))?;
     loop {
-        let order = orders.next().await?;
-        if order == "stop" {
+        let request = requests.next().await?;
+        if request == "stop" {
             return Ok(());
         }
-        match answer(&client, &mut held, &order).await {
-            Ok(answer) => say(&answer)?,
-            Err(error) => say(&format!("error {error:#}"))?,
+        match answer(&client, &mut held, &request).await {
+            Ok(answer) => reply(&answer)?,
+            Err(error) => reply(&format!("error {error:#}"))?,
         }
     }
 }
 
-async fn answer(client: &Client, held: &mut BTreeMap<String, Guard>, order: &str) -> Result<String> {
-    match order.split(' ').collect::<Vec<_>>()[..] {
+async fn answer(client: &Client, held: &mut BTreeMap<String, Guard>, request: &str) -> Result<String> {
+    match request.split(' ').collect::<Vec<_>>()[..] {
         ["acquire", name] => {
             let called_ns = now_ns();
             let guard = client.mutex(name)?.acquire().await?;

@@ -1,10 +1,10 @@
-//! `cargo xtask audit`: the dependencies' licences, bans, sources and known holes.
+//! `cargo xtask audit`: licences, bans, sources and advisories of the dependencies.
 
 use anyhow::{Result, bail};
 
 use crate::shell;
 
-/// Checks by deny.toml, with cargo-deny installed first if it is missing.
+/// Runs cargo-deny by deny.toml, and installs it first if it is missing.
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
     if let [first, ..] = arguments {
         bail!("audit takes no arguments, but was given `{first}`");
@@ -13,7 +13,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
         eprintln!("xtask: cargo-deny is not installed; installing it, which takes a few minutes");
         shell::run(shell::cargo(["install", "cargo-deny", "--locked"]))?;
     }
-    // Apart, since the advisories come from the network and the others do not: without it the others still speak.
+    // Separate, since only the advisories need the network: the rest is checked without it.
     let own = shell::status(shell::cargo(["deny", "check", "licenses", "bans", "sources"]))?;
     let advisories = shell::status(shell::cargo(["deny", "check", "advisories"]))?;
     match (own.success(), advisories.success()) {

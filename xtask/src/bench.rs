@@ -1,10 +1,10 @@
-//! `cargo xtask bench SCENARIO`: the measuring program, built in release mode.
+//! `cargo xtask bench SCENARIO`: the benchmarks, built in release mode.
 
 use anyhow::{Result, bail};
 
 use crate::{install, peers, shell};
 
-/// Those of `bench all`, in the order of docs/reference/benchmarks.md.
+/// The scenarios of `bench all`, in the order of docs/reference/benchmarks.md.
 const SCENARIOS: [&str; 13] = [
     "uncontended",
     "handoff",
@@ -21,7 +21,7 @@ const SCENARIOS: [&str; 13] = [
     "marketplace",
 ];
 
-/// Installs what is missing and runs a scenario, or one after the other. All further arguments go to the measuring program.
+/// Installs what is missing and runs one scenario, or all. Further arguments are passed on.
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
     install::redis()?;
     match arguments.split_first() {
@@ -31,7 +31,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     }
 }
 
-/// One that fails keeps the others from nothing.
+/// Runs all scenarios; one that fails stops no other.
 fn all(arguments: &[String]) -> Result<()> {
     let mut failed = Vec::new();
     for scenario in SCENARIOS {

@@ -4,7 +4,7 @@
 //! Not read: what macros expand to, and glob imports beyond the module they name.
 //!
 //! 1. A file and the files of its submodules may import each other: neither edge counts.
-//! 2. Code under `#[cfg(test)]` does not count.
+//! 2. Code under `#[cfg(test)]`, alone or with further conditions, does not count.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs;
@@ -13,6 +13,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 
 use crate::{cargo, rust_source};
+
+/// What stands before code that only tests are built with.
+const TESTS: [&str; 2] = ["#[cfg(test)]", "#[cfg(all(test,"];
 
 /// A module of a crate, as the names on the way to it.
 type Module = Vec<String>;
@@ -165,7 +168,7 @@ fn test_modules(files: &Files) -> BTreeSet<Module> {
     let mut tests = BTreeSet::new();
     for (module, (_, text)) in files {
         let code = rust_source::code_only(text);
-        for (at, _) in code.match_indices("#[cfg(test)]") {
+        for at in TESTS.iter().flat_map(|mark| code.match_indices(mark)).map(|(at, _)| at) {
             let item = item_after_attributes(&code[at..]);
             let item = item.trim_start_matches("pub(crate) ").trim_start_matches("pub(super) ");
             if let Some((name, _)) = item.strip_prefix("mod ").and_then(|rest| rest.split_once(';')) {
@@ -300,7 +303,7 @@ fn inline_paths(code: &str) -> Vec<(usize, Module)> {
 /// Blanks what stands under `#[cfg(test)]`.
 fn without_tests(code: &str) -> String {
     let mut code = code.to_owned();
-    while let Some(at) = code.find("#[cfg(test)]") {
+    while let Some(at) = TESTS.iter().find_map(|mark| code.find(mark)) {
         let open = code[at..].find('{').unwrap_or(usize::MAX);
         let semicolon = code[at..].find(';').unwrap_or(usize::MAX);
         let end = if semicolon < open { semicolon + 1 } else { matching_brace(&code[at..], open) };

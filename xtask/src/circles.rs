@@ -99,10 +99,10 @@ fn find_circles(files: &Files) -> Vec<String> {
             continue;
         }
         if let Some(circle) = shortest_circle(module, &edges) {
-            let together = reachable(module, &edges);
-            reported
-                .extend(together.iter().copied().filter(|other| reachable(other, &edges).contains(module)));
-            let size = reported.iter().filter(|other| together.contains(**other)).count();
+            let mut members = reachable(module, &edges);
+            members.retain(|other| reachable(other, &edges).contains(module));
+            let size = members.len();
+            reported.extend(members);
             let names: Vec<String> = circle
                 .windows(2)
                 .map(|pair| format!("{} (`{}`)", file_name(files, pair[0]), edges[pair[0]][pair[1]]))

@@ -76,8 +76,6 @@ const fn on_valkey(lane: Lane, package: &'static str, target: Target, cases: Cas
 
 /// The modules of the cases that need a store outside the process.
 const OUTSIDE: &[&str] = &["redis::", "sqlite::"];
-/// The simulated runs of the scripts, cut off after each command.
-const CUT_OFF: &[&str] = &["cut_off::"];
 
 pub(crate) const PARTS: &[Part] = &[
     // Check: no server.
@@ -87,7 +85,10 @@ pub(crate) const PARTS: &[Part] = &[
     waiting("leasehold", File("blocking"), Except(OUTSIDE)),
     waiting("leasehold", File("mutex"), Except(OUTSIDE)),
     part(Check, "leasehold", File("engine"), All),
-    part(Check, "leasehold", Unit, Except(CUT_OFF)),
+    part(Check, "leasehold", Unit, All),
+    part(Check, "leasehold-sqlite", Unit, All),
+    part(Check, "leasehold-redis", Unit, All),
+    part(Check, "leasehold-store", Unit, All),
     waiting("leasehold", File("election"), Except(OUTSIDE)),
     waiting("leasehold", File("shared"), Except(OUTSIDE)),
     waiting("leasehold", File("reentrant"), Except(OUTSIDE)),
@@ -98,6 +99,7 @@ pub(crate) const PARTS: &[Part] = &[
     part(Check, "leasehold-core", File("watching"), All),
     part(Check, "leasehold-core", File("lock_table"), All),
     part(Check, "leasehold-testkit", Unit, All),
+    part(Check, "leasehold-sim", Unit, All),
     part(Check, "leasehold-cli", Unit, All),
     part(Check, "leasehold-bench", Unit, All),
     part(Check, "leasehold-interop", Unit, All),
@@ -124,9 +126,9 @@ pub(crate) const PARTS: &[Part] = &[
     // Full: conformance on all servers, scripts against the model, partial scripts, simulators, planted faults.
     part(Full, "leasehold", File("conformance"), All),
     part(Full, "leasehold-interop", File("plants"), All),
-    part(Full, "leasehold", Unit, Only(CUT_OFF)),
+    part(Full, "leasehold", File("partial_scripts"), All),
     part(Full, "leasehold", File("redis_model"), All),
-    part(Full, "leasehold-testkit", File("sim"), All),
+    part(Full, "leasehold-sim", File("sim"), All),
     part(Full, "leasehold-testkit", File("conformance"), All),
     part(Full, "leasehold", File("turmoil"), All),
     part(Full, "leasehold", File("several"), All),

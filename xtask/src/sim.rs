@@ -6,8 +6,7 @@ use crate::shell;
 
 /// Builds the simulator and passes all arguments to it.
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
-    let package = ["--package", "leasehold-sim", "--bin", "leasehold-sim"];
-    let mut sim = shell::cargo(["run", "--quiet", "--release"]);
-    sim.args(package).arg("--").args(arguments);
+    let mut sim = shell::cargo(["run", "--quiet", "--release", "--bin", "leasehold-sim", "--"]);
+    sim.args(arguments);
     shell::run(sim)
 }

@@ -25,6 +25,7 @@ pub use shuttle::sync::{
 
 /// The stand-ins that shuttle does not bring along.
 #[cfg(shuttle)]
+#[allow(missing_debug_implementations, reason = "nobody prints them")]
 mod interrupted {
     use shuttle::sync::atomic::{AtomicBool, Ordering};
 

@@ -1,11 +1,11 @@
-//! What people ask about a lock that was taken from its holder.
+//! The audit of locks that were taken from their holders.
 
 use crate::{FencingToken, Label};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 use std::str::FromStr;
 
-/// One lock was taken from one holder.
+/// One eviction or forced release.
 ///
 /// ```
 /// use leasehold_core::{AuditEntry, Ended, FencingToken, Label};
@@ -28,13 +28,13 @@ pub struct AuditEntry {
     pub how: Ended,
     /// The fencing token of the hold; a client of another library has none.
     pub fence: Option<FencingToken>,
-    /// Whose hold it was; not known of a client of another library.
+    /// The label of the hold's owner; not known for a client of another library.
     pub whose: Option<Label>,
-    /// Who did it.
+    /// The client or operator that ended the hold.
     pub by: Label,
 }
 
-/// The SHA-1 of what stands at a lock's key: enough to recognise it, and not enough to release it with.
+/// The SHA-1 of the value at a lock's key: enough to recognise it, but not to release it.
 ///
 /// ```
 /// use leasehold_core::Fingerprint;
@@ -58,7 +58,7 @@ impl fmt::Display for Fingerprint {
     }
 }
 
-/// A text that is no [`Fingerprint`].
+/// A text that is not a [`Fingerprint`].
 ///
 /// ```
 /// use leasehold_core::{Fingerprint, ParseFingerprintError};

@@ -1,50 +1,52 @@
-//! Handing a hold on inside a process: what its tasks may do with it before the store is asked again.
+//! Handing a hold on inside a process: what its tasks may do with it before the store is involved again.
 //!
-//! A [`Cohort`] is one hold as the tasks see it that pass it on among themselves. Whoever drives it asks
-//! [`next`](Cohort::next) whose turn it is, and feeds back what the store has reserved.
+//! A [`Cohort`] is one hold as seen by the tasks that pass it on among themselves. Its driver calls
+//! [`next`](Cohort::next) for what happens to the hold, and feeds back what the store has reserved.
 //!
-//! 1. Each of them has a fencing token of his own, from a [`Block`] that the store has reserved: what it gives to the next
-//!    holder, and what it reserves next, is greater than all of these.
-//! 2. The last token of a block is less than [`AHEAD`] microseconds ahead of the store's clock: a store that loses its data
-//!    begins anew by that clock. Most of them are of microseconds that have passed since the hold was given, or since the
-//!    block before: nobody else can have had these, since he would have had to have the lock. None is older than [`BLOCK`]
-//!    microseconds: a fail-over that loses what was reserved, and takes longer than that, brings none of them twice.
-//! 3. While others wait for the lock the process has a *turn*: those of its tasks that stood in line when it began, for
-//!    [`TURN`] and [`HANDOVERS`] at most. Then it gives the hold back, and stands in the queue behind them.
-//! 4. That nobody waits is believed for as long as one turn at most. Once [`HANDOVERS`] have gone by, and a millisecond, the
-//!    store is asked beside, by the question that reserves the next block.
+//! 1. Each task has its own fencing token, from a [`Block`] that the store has reserved. What the store
+//!    grants to the next holder, and what it reserves next, is greater than all of these.
+//! 2. The last token of a block is less than [`AHEAD`] microseconds ahead of the store's clock: a store that
+//!    loses its data starts anew from that clock. Most tokens stand for microseconds that have passed since
+//!    the grant, or since the previous block: no other client can have received these, because it would have
+//!    had to hold the lock. None is older than [`BLOCK`] microseconds: a fail-over that loses the
+//!    reservation, and takes longer than that, gives none of them twice.
+//! 3. While other processes wait for the lock, this process has a *turn*: the tasks that were in its local
+//!    queue when the turn began get the hold, for at most [`TURN`] and [`HANDOVERS`]. Then the process gives
+//!    the hold back and queues behind the others.
+//! 4. The knowledge that no other process waits is valid for at most one turn. After [`HANDOVERS`] hand-offs
+//!    and a millisecond, the request that reserves the next block also checks for waiters.
 
 use crate::{FencingToken, Moment};
 use std::time::Duration;
 
-/// How many fencing tokens are reserved at once at most: a microsecond of the store's clock has one.
+/// The maximum number of fencing tokens in one block: one token per microsecond of the store's clock.
 pub const BLOCK: u32 = 1024;
 
-/// How many of these may be ahead of the store's clock, with the present microsecond.
+/// How many of these may be ahead of the store's clock, including the current microsecond.
 pub const AHEAD: u32 = 32;
 
 /// How often a hold is handed on in one turn at most, while others wait.
 pub const HANDOVERS: u32 = 32;
 
-/// How long a turn lasts while others wait, and for how long it is believed that nobody does.
+/// How long a turn lasts while others wait, and how long the knowledge that none do is valid.
 pub const TURN: Duration = Duration::from_millis(100);
 
-/// How often the store is asked at most whether anybody waits, while nobody is known to.
+/// The minimum interval between two checks for waiters, while none are known.
 const AT_MOST_EVERY: Duration = Duration::from_millis(1);
 
-/// What is to be reserved together with an [`Extend`](crate::Extend), of a Mutex.
+/// What to reserve together with an [`Extend`](crate::Extend) of a Mutex.
 ///
-/// [`Block`] shows it in use.
+/// See [`Block`] for an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reserve {
-    /// How many fencing tokens; the store gives [`BLOCK`] at most, and fewer where the clock has not gone on so far since the
-    /// hold was given, or since it has reserved the last.
+    /// How many fencing tokens. The store reserves at most [`BLOCK`], and fewer where its clock has not
+    /// advanced as far since the grant, or since the last reservation.
     pub tokens: u32,
-    /// Set to be [told](crate::Wake::Wanted) when another session asks for the lock.
+    /// Set to be [notified](crate::Wake::Wanted) when another session requests the lock.
     pub tell: bool,
 }
 
-/// Fencing tokens that the store has reserved for a hold: for those to whom its process hands it on.
+/// Fencing tokens that the store has reserved for a hold, for the tasks to which its process hands it on.
 ///
 /// ```
 /// use leasehold_core::cohort::Reserve;
@@ -66,7 +68,7 @@ pub struct Reserve {
 /// let extend = Op::Extend(Extend { claim, lease_ms: 3_000, keep_record: false, reserve });
 /// let (reply, _) = lock.apply(5_000_400, &extend, &everybody);
 /// let Reply::Extend(Extended::Reserved { mut block, .. }) = reply else { panic!("it is held") };
-/// assert_eq!(block.take().map(u64::from), Some(5_000_001)); // behind the hold's own token
+/// assert_eq!(block.take().map(u64::from), Some(5_000_001)); // after the hold's own token
 /// assert_eq!(block.left(), 31);
 /// # Ok::<(), leasehold_core::LabelError>(())
 /// ```
@@ -80,15 +82,15 @@ impl Block {
     /// No token at all.
     pub const EMPTY: Self = Self { next: FencingToken::new(0), left: 0 };
 
-    /// So many tokens, from the first one on.
+    /// A block of `count` tokens, starting with `first`.
     pub const fn new(first: FencingToken, count: u32) -> Self {
         Self { next: first, left: count }
     }
 
-    /// The block that comes after `greatest`, the greatest token that was given or reserved, at `now_us` microseconds of the
-    /// store's clock (2); and its last token.
+    /// The block after `greatest`, the greatest token that was given or reserved, at `now_us` microseconds of
+    /// the store's clock (2); and its last token.
     pub fn after(greatest: Option<FencingToken>, now_us: u64, tokens: u32) -> (Self, FencingToken) {
-        // Without a token from before nobody knows what was given in the past.
+        // Without an earlier token, the tokens given in the past are unknown.
         let past = greatest.map_or(0, |_| u64::from(BLOCK - AHEAD));
         let first = FencingToken::after(greatest, now_us.saturating_sub(past)).as_u64();
         let wanted = u64::from(tokens.clamp(1, BLOCK));
@@ -116,27 +118,27 @@ impl Block {
     }
 }
 
-/// What is to become of a hold that one task is done with, and another stands in line for.
+/// What happens to a hold that one task has released, while another waits in the local queue.
 ///
-/// [`Cohort`] shows it in use.
+/// See [`Cohort`] for an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
-    /// It is the other's, by the next token.
+    /// The next task gets it, with the next token.
     HandOn,
-    /// It is the other's once the store has reserved tokens, or has said whether anybody waits.
+    /// The next task gets it once the store has reserved tokens, or has reported whether others wait.
     Ask,
     /// It goes back to the store.
     GiveBack,
 }
 
-/// One hold as the tasks of a process see it that hand it on.
+/// One hold as seen by the tasks of a process that hand it on.
 ///
 /// ```
 /// use leasehold_core::cohort::{Block, Cohort, Next};
 /// use leasehold_core::{FencingToken, Moment};
 ///
 /// let now = Moment::from_micros(5_000_000);
-/// let mut cohort = Cohort::new(now, true, 2); // others wait; of this process, tasks 1 and 2 stand in line
+/// let mut cohort = Cohort::new(now, true, 2); // other processes wait; tasks 1 and 2 are in the local queue
 /// assert_eq!(cohort.next(now, 1), Next::Ask); // each needs a fencing token
 /// cohort.handle_reserved((Block::new(FencingToken::new(4711), 32), true), false, now, 2);
 ///
@@ -146,40 +148,41 @@ pub enum Next {
 /// ```
 #[derive(Debug)]
 pub struct Cohort {
-    /// The tokens that are left, and the block that is used after them.
+    /// The tokens that are left, and the block to use after them.
     block: Block,
     spare: Block,
-    /// With how many left more are to be reserved: half of those that were reserved last. Who goes through them faster has
-    /// more then, so that a slow answer is waited for less often.
+    /// The number of remaining tokens at which to reserve more: half of the last block. A process that uses
+    /// tokens faster then has more in reserve, so a slow reply delays it less often.
     low: u32,
-    /// Whether others are known to wait, or may be taken to.
+    /// Whether others are known to wait, or must be assumed to.
     others_wait: bool,
     /// When the turn began.
     since: Moment,
-    /// The last task in line when it began.
+    /// The last task in the local queue when it began.
     last_in_line: u64,
     /// How often the hold was handed on since.
     handed: u32,
-    /// When another was last said to ask for the lock.
+    /// When a message last reported that another session requests the lock.
     wanted_at: Option<Moment>,
-    /// Set once the store tells when another asks for the lock.
+    /// Set once the store notifies this process when another session requests the lock.
     told: bool,
-    /// Set once the store did not reserve anything: it is not asked again.
+    /// Set once the store reserved nothing: no further request is made.
     refused: bool,
 }
 
 impl Cohort {
-    /// A hold that the store has given. `since` is when that was asked for, or any moment after that; `last_in_line` the
-    /// number of the last task that stands in line: greater numbers have come later.
+    /// A hold that the store has granted. `since` is when it was requested, or any moment after that.
+    /// `last_in_line` is the number of the last task in the local queue: tasks with greater numbers arrived
+    /// later.
     pub const fn new(since: Moment, others_wait: bool, last_in_line: u64) -> Self {
         let (block, spare) = (Block::EMPTY, Block::EMPTY);
         let (wanted_at, told, refused) = (None, false, false);
         Self { block, spare, low: 0, others_wait, since, last_in_line, handed: 0, wanted_at, told, refused }
     }
 
-    /// What becomes of the hold now, if `who` is the next in line.
+    /// What happens to the hold now, if `who` is next in the local queue.
     pub fn next(&self, now: Moment, who: u64) -> Next {
-        // Who is told need not ask.
+        // With a notification subscribed, no check is needed.
         let over = now >= self.since + TURN && (self.others_wait || !self.told);
         let none_left = self.left() == 0;
         if self.others_wait && (over || self.handed >= HANDOVERS || who > self.last_in_line) {
@@ -192,8 +195,8 @@ impl Cohort {
         }
     }
 
-    /// The same where nobody stands in line, and the hold is to be kept for whoever comes: until another asks, which the
-    /// store has to tell.
+    /// The same where no task waits, and the hold is kept for a later task until another session requests the
+    /// lock, which requires a notification from the store.
     pub fn keep(&self) -> Next {
         match self.others_wait || self.refused {
             true => Next::GiveBack,
@@ -206,7 +209,7 @@ impl Cohort {
         self.block.left() + self.spare.left()
     }
 
-    /// Hands it on: the token of the next holder.
+    /// Hands the hold on: returns the token of the next holder.
     pub fn take(&mut self) -> Option<FencingToken> {
         if self.block.left() == 0 {
             self.block = std::mem::replace(&mut self.spare, Block::EMPTY);
@@ -216,14 +219,16 @@ impl Cohort {
         Some(token)
     }
 
-    /// Whether it is time to have more tokens reserved, so that nobody waits for them; and to learn whether others do (4).
+    /// Whether it is time to reserve more tokens, so that no task waits for them, and to check for other
+    /// waiters (4).
     pub fn runs_low(&self, now: Moment) -> bool {
         let long_ago = !self.told && self.handed >= HANDOVERS && now >= self.since + AT_MOST_EVERY;
         (self.left() <= self.low || long_ago) && !self.others_wait && !self.refused
     }
 
-    /// The store has reserved a block, by a question that was sent at `sent_at`, and with which it was asked to tell or not.
-    /// While nobody waits each answer begins a turn, and so does the first that says that somebody does.
+    /// The store has reserved a block. The request was sent at `sent_at`; `told` says whether it subscribed
+    /// to notifications. While no other session waits, each reply begins a turn, and so does the first reply
+    /// that reports a waiter.
     pub fn handle_reserved(
         &mut self,
         (block, others_wait): (Block, bool),
@@ -231,13 +236,13 @@ impl Cohort {
         sent_at: Moment,
         last_in_line: u64,
     ) {
-        // Of two answers the later one has the greater tokens.
+        // Of two replies the later one has the greater tokens.
         if self.spare.left() > 0 {
             self.block = self.spare;
         }
         (self.spare, self.low) = (block, block.left() / 2);
         self.told |= told;
-        // What was said since is newer than the answer: that may have been given before the other came.
+        // A notification since the request was sent is newer than the reply.
         let others_wait = others_wait || self.wanted_at.is_some_and(|at| sent_at <= at);
         if !self.others_wait || !others_wait {
             (self.since, self.handed, self.last_in_line) = (sent_at, 0, last_in_line);
@@ -245,12 +250,13 @@ impl Cohort {
         self.others_wait = others_wait;
     }
 
-    /// The store has reserved nothing, or did not say so.
+    /// The store has reserved nothing, or did not confirm that it did.
     pub fn handle_refused(&mut self) {
         self.refused = true;
     }
 
-    /// Somebody else is said to ask for the lock. It may be forged: then the hold goes back to the store for nothing.
+    /// A message reports that another session requests the lock. It may be forged: then the hold goes back to
+    /// the store needlessly.
     pub fn handle_wanted(&mut self, now: Moment, last_in_line: u64) {
         self.wanted_at = Some(now);
         if !self.others_wait {
@@ -280,9 +286,13 @@ mod tests {
             (block.next.as_u64(), upto.as_u64())
         };
         assert_eq!(ends(None, 10_000, 32), (10_000, 10_031));
-        assert_eq!(ends(None, 10_000, u32::MAX), (10_000, 10_031), "what was given before is not known");
+        assert_eq!(ends(None, 10_000, u32::MAX), (10_000, 10_031), "the earlier tokens are unknown");
         assert_eq!(ends(None, 10_000, 0), (10_000, 10_000));
-        assert_eq!(ends(Some(10_031), 10_010, BLOCK), (10_032, 10_041), "as far as the clock has come since");
+        assert_eq!(
+            ends(Some(10_031), 10_010, BLOCK),
+            (10_032, 10_041),
+            "as far as the clock has advanced since"
+        );
         assert_eq!(ends(Some(9_900), 10_000, BLOCK), (9_901, 10_031), "what has passed unused");
         assert_eq!(ends(Some(9_900), 10_000, 5), (9_901, 9_905));
         assert_eq!(ends(Some(4_000), 10_000, u32::MAX), (9_008, 10_031), "none is older than a block");
@@ -294,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn while_others_wait_those_have_it_who_stood_in_line_when_the_turn_began() {
+    fn while_others_wait_it_goes_to_the_tasks_that_queued_before_the_turn_began() {
         let mut cohort = Cohort::new(ms(0), true, 40);
         cohort.handle_reserved((block(1, 32), true), false, ms(1), 60);
         assert_eq!(cohort.next(ms(99), 40), Next::HandOn);
@@ -309,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn while_nobody_waits_it_goes_on_and_the_store_is_asked_again_and_again() {
+    fn while_no_other_session_waits_it_goes_on_and_the_store_is_checked_regularly() {
         let mut cohort = Cohort::new(ms(0), false, 1);
         for round in 0..10 {
             assert_eq!(cohort.next(ms(round), 1_000), Next::Ask);
@@ -321,14 +331,14 @@ mod tests {
         }
         cohort.handle_reserved((block(5_000, 32), false), false, ms(50), 1);
         assert_eq!(cohort.next(ms(149), 1_000), Next::HandOn);
-        assert_eq!(cohort.next(ms(150), 1_000), Next::Ask, "somebody may have come");
+        assert_eq!(cohort.next(ms(150), 1_000), Next::Ask, "another session may wait by now");
         cohort.handle_reserved((block(6_000, 32), true), false, ms(150), 7);
         assert_eq!(cohort.next(ms(151), 7), Next::HandOn, "the turn begins when they are seen");
         assert_eq!(cohort.next(ms(151), 8), Next::GiveBack);
     }
 
     #[test]
-    fn who_is_not_told_asks_often_enough_whether_others_wait() {
+    fn without_notifications_it_checks_often_enough_for_other_waiters() {
         for told in [false, true] {
             let mut cohort = Cohort::new(ms(0), false, 1);
             cohort.handle_reserved((block(1, 1000), false), told, ms(0), 1);
@@ -342,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn who_gets_no_tokens_gives_it_back() {
+    fn without_tokens_it_goes_back_to_the_store() {
         let mut cohort = Cohort::new(ms(0), false, 1);
         cohort.handle_refused();
         assert_eq!((cohort.next(ms(0), 1), cohort.keep()), (Next::GiveBack, Next::GiveBack));
@@ -350,11 +360,11 @@ mod tests {
     }
 
     #[test]
-    fn it_is_kept_until_somebody_else_asks() {
+    fn it_is_kept_until_another_session_requests_it() {
         let mut cohort = Cohort::new(ms(0), false, 1);
         assert_eq!(cohort.keep(), Next::Ask);
         cohort.handle_reserved((block(1, 20), false), false, ms(0), 1);
-        assert_eq!(cohort.keep(), Next::Ask, "nobody would tell");
+        assert_eq!(cohort.keep(), Next::Ask, "no notification would arrive");
         cohort.handle_reserved((block(50, 20), false), true, ms(0), 1);
         assert_eq!((cohort.keep(), cohort.next(ms(900), 1)), (Next::HandOn, Next::HandOn));
         for token in (1..=20).chain(50..60) {
@@ -364,7 +374,7 @@ mod tests {
         assert!(cohort.runs_low(ms(0)), "half of the last block is left");
         cohort.handle_wanted(ms(5), 3);
         assert_eq!(cohort.keep(), Next::GiveBack);
-        assert_eq!(cohort.next(ms(6), 3), Next::HandOn, "who stands in line has his turn");
+        assert_eq!(cohort.next(ms(6), 3), Next::HandOn, "the queued task has its turn");
         cohort.handle_wanted(ms(50), 9);
         assert_eq!(cohort.next(ms(105), 3), Next::GiveBack, "another note does not lengthen it");
     }

@@ -1,22 +1,24 @@
-//! Getting a lock: what one session sends, and when, until it holds the lock or gives up.
+//! Acquiring a lock: what one session sends, and when, until it holds the lock or gives up.
 //!
-//! A [`Contender`] is one session's part in the contest for one lock. Whoever drives it calls
-//! [`poll`](Contender::poll), does what the [`Step`] says, and feeds back what happened through the
-//! `handle_*` functions. It does not know how many tasks of the process wait: they queue before it.
+//! A [`Contender`] is one session's attempt to acquire one lock. Its driver calls [`poll`](Contender::poll),
+//! does what the [`Step`] says, and feeds back what happened through the `handle_*` functions. It does not
+//! know how many tasks of the process wait: they queue in front of it.
 //!
-//! 1. One hold at a time. Asking again with the same hold changes nothing at the store, so a lost
-//!    reply, a dropped future or a doubt of any kind is answered by asking again.
-//! 2. A grant counts from the sending of *its* nonce, never from its arrival, and an unknown nonce only
-//!    makes the contender look.
-//! 3. A hold that was given up is spent: [`give_up`](Contender::give_up) hands out its claim for the
-//!    undo and forgets it.
-//! 4. It watches the one session that stands ahead of it, and looks when that one is dead if it beats no more. So
-//!    whoever dies is noticed by the one behind it, and a row of the dead is cleared from behind, one round trip each.
-//!    Where several hold the lock, the first in the queue watches each of them: it asks about one at a time, the next
-//!    when the first of them would be dead.
-//! 5. A hold that keeps nobody out needs no short first lease: a ghost of it does no harm.
-//! 6. Over a quorum each question asks for a [hold of its own](Terms::fresh): the undo of one that a minority has given
-//!    may be late, and is never to hit the next. What a question may have left is given up before the next is asked.
+//! 1. One hold at a time. Requesting the same hold again changes nothing at the store, so a lost reply, a
+//!    dropped future or any other doubt is resolved by sending the request again.
+//! 2. A grant counts from the sending of *its* nonce, never from its arrival. An unknown nonce only makes the
+//!    contender look.
+//! 3. A hold that was given up is spent: [`give_up`](Contender::give_up) returns its claim for the undo and
+//!    forgets it.
+//! 4. The contender watches its predecessor in the queue, and looks at the moment when that session is dead
+//!    unless it sends another heartbeat. So every dead session is noticed by the waiter behind it, and a row
+//!    of dead sessions is cleared from behind, one round trip each. Where several clients hold the lock, the
+//!    first waiter in the queue watches each of them: it names one per request, and next the one that would
+//!    be dead first.
+//! 5. A hold that excludes no other client needs no short first lease: an orphan of it does no harm.
+//! 6. Over a quorum each request is for a [hold of its own](Terms::fresh): the undo of a hold that only a
+//!    minority granted may be late, and must never hit the next one. What a request may have left is given up
+//!    before the next request is sent.
 
 use crate::{
     Acquire, Acquired, Ahead, Claim, Enqueue, Entered, Executed, FIRST_LEASE, FencingToken, HoldId, Holder,
@@ -25,19 +27,21 @@ use crate::{
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// How often the first in the queue looks, whatever messages say.
+/// How often the first waiter in the queue looks, whatever messages arrive.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// How much longer each further place may leave between two looks.
+/// How much longer the interval between two looks is for each further position.
 const LOOK_STEP: Duration = Duration::from_millis(250);
-/// The longest time between two looks.
+/// The longest interval between two looks.
 const LOOK_AT_LEAST_EVERY: Duration = Duration::from_secs(10);
-/// For how long a place in the queue is asked to be kept at most, without another look.
+/// For how long a queue entry is kept at most without another look.
 pub const LONGEST_PLACE: Duration = Duration::from_secs(21);
-/// How often the first in the queue looks while nobody can grant: the holder is a stranger.
+/// How often the first waiter looks while no client can grant the lock: the holder is a client of another
+/// library.
 const STRANGER_LOOK: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(250));
-/// When to ask how long a session lives that has just come to stand ahead.
+/// When to request the remaining life of a session that has just become the predecessor.
 const AHEAD_LOOK: (Duration, Duration) = (Duration::from_millis(200), Duration::from_millis(300));
-/// How often in a row the next look follows at once, since another stands ahead than was asked about.
+/// How often in a row the next look follows immediately because the predecessor is not the session that the
+/// request named.
 const AT_ONCE: u32 = 64;
 /// The pause after that.
 const AHEAD_PAUSE: Duration = Duration::from_millis(20);
@@ -45,55 +49,57 @@ const AHEAD_PAUSE: Duration = Duration::from_millis(20);
 const FAULT_PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 /// How many nonces are remembered: a message that answers an older one makes the contender look.
 const NONCES: usize = 4;
-/// How often to ask where votes were split, so that nobody has the lock: the first time, and how often that doubles.
+/// How long to wait after a split vote, where no client got the lock: the range of the first pause, and how
+/// often it doubles.
 const SPLIT_LOOK: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(20));
 const SPLIT_DOUBLINGS: u32 = 3;
-/// How often in a row a hold may be over before its news has arrived.
+/// How often in a row a hold may be over before its reply arrives.
 const STALE_GRANTS: u32 = 3;
 
-/// Where random bits come from.
+/// A source of random bits.
 pub type Random<'a> = &'a mut dyn FnMut() -> u64;
 
-/// What is asked for.
+/// What to acquire, and how.
 ///
-/// [`Contender`] shows it in use.
+/// See [`Contender`] for an example.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Terms {
-    /// How long the lock is wanted at least: the hold starts with this or [`FIRST_LEASE`], whichever is
-    /// less.
+    /// The minimum time for which the lock is wanted: the hold starts with this or [`FIRST_LEASE`], whichever
+    /// is less.
     pub lease: Duration,
-    /// Who asks, for others to read.
+    /// A description of the client, for people to read.
     pub label: Label,
-    /// Of a Mutex, set if the user wants a value of his own at the lock's key; of a ReentrantMutex or an RwLock its owner.
+    /// For a Mutex, set if the user wants a value of their own at the lock's key. For a ReentrantMutex or an
+    /// RwLock, the owner.
     pub value: Option<OwnValue>,
-    /// Set if a foreign lock without an expiry should be given this one.
+    /// Set to give a foreign lock without an expiry this one.
     pub adopt: Option<Duration>,
     /// What ends the hold before its time.
     pub life: Life,
     /// Set to wait in the store's queue; a single try, or a poll, does not.
     pub queue: bool,
-    /// Set to look as often at the head of the queue as clients do that do not queue: where they share the lock, or
-    /// where no message can come.
+    /// Set to look as often at the head of the queue as clients do that do not queue: where such clients
+    /// share the lock, or where no message can arrive.
     pub look_often: bool,
-    /// What part of the lock is wanted.
+    /// The requested mode.
     pub portion: Portion,
-    /// Set where each question asks for another hold, since a store that has no queue may have undone the one before in
-    /// part, or be about to.
+    /// Set if each request is for a new hold, because a store without a queue may have undone the previous
+    /// one in part, or be about to.
     pub fresh: bool,
 }
 
 /// What to do next.
 ///
-/// [`Contender`] shows it in use.
+/// See [`Contender`] for an example.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// Send this, and hand its reply to [`Contender::handle_reply`] with this nonce.
+    /// Send this, and pass its reply to [`Contender::handle_reply`] with this nonce.
     Ask(Nonce, Acquire),
     /// Nothing to do before this moment, unless something is handled.
     Sleep(Moment),
     /// The lock is held.
     Granted(Grant),
-    /// The lease is shorter than the time that the news of it takes.
+    /// The lease is shorter than the time that its reply takes.
     TooSlow,
     /// Release this at the store, and poll again (6).
     Undo(Claim),
@@ -101,38 +107,38 @@ pub enum Step {
 
 /// A hold, fresh from the store.
 ///
-/// [`Contender`] shows it in use.
+/// See [`Contender`] for an example.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grant {
     /// The hold.
     pub claim: Claim,
     /// Its fencing token.
     pub fence: FencingToken,
-    /// Until when it may be believed, unless it is extended.
+    /// Until when the client may rely on the hold, unless it is extended.
     pub valid_until: Moment,
     /// Set if others are known to wait for the lock.
     pub others_wait: bool,
-    /// What its owner has of the lock, of a ReentrantMutex, if the reply has said so: a message does not, and then it is
-    /// this hold alone.
+    /// What the owner of a ReentrantMutex holds now, if a reply has reported it. A message does not report
+    /// it, and then the owner has this hold alone.
     pub entered: Option<Entered>,
 }
 
-/// What is known of those who stand in the way.
+/// What is known about the clients ahead of a waiter.
 ///
-/// [`Contender`] uses it.
+/// See [`Contender`].
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Standing {
-    /// Who holds the lock, as of the last reply.
+    /// The holder of the lock, as of the last reply.
     pub holder: Option<Holder>,
     /// How many sessions wait before this one, if it has queued.
     pub position: Option<u64>,
-    /// Whose death would bring the lock nearer, as of the last reply.
+    /// The session whose death would bring the lock closer, as of the last reply.
     pub ahead: Option<Ahead>,
     /// When the reply was received.
     pub as_of: Option<Moment>,
 }
 
-/// One session's part in the contest for one lock.
+/// One session's attempt to acquire one lock.
 ///
 /// ```
 /// use leasehold_core::contend::{Contender, Step, Terms};
@@ -150,12 +156,12 @@ pub struct Standing {
 ///     portion: Portion::Whole,
 ///     fresh: false,
 /// };
-/// let mut random = { let mut drawn = 0; move || { drawn += 1; drawn } }; // in earnest, unforeseeable
+/// let mut random = { let mut drawn = 0; move || { drawn += 1; drawn } }; // use unpredictable bits in production
 /// let mut contender = Contender::new(SessionId::from_random([7; 12]), 0);
 /// let now = Moment::from_micros(5_000_000);
 ///
 /// let Step::Ask(nonce, ask) = contender.poll(now, &terms, &mut random) else { panic!("it asks first") };
-/// assert_eq!(ask.lease_ms, 3_000); // every hold begins with a short lease
+/// assert_eq!(ask.lease_ms, 3_000); // every hold starts with a short lease
 ///
 /// let taken = Acquired::Taken { holder: None, position: Some(0), ahead: None, others: Vec::new() };
 /// contender.handle_reply(nonce, &taken, now, &mut random);
@@ -163,7 +169,7 @@ pub struct Standing {
 ///
 /// contender.handle_wake(nonce, FencingToken::new(4711), now + Duration::from_millis(400));
 /// let grant = contender.take().expect("a grant with the nonce of the question is believed");
-/// assert!(grant.valid_until < now + Duration::from_secs(3)); // it counts from the question
+/// assert!(grant.valid_until < now + Duration::from_secs(3)); // it counts from the request
 /// # Ok::<(), leasehold_core::LabelError>(())
 /// ```
 #[derive(Debug)]
@@ -171,33 +177,33 @@ pub struct Contender {
     session: SessionId,
     slot: u32,
     phase: Phase,
-    /// The hold that is asked for, if anything of it may be at the store.
+    /// The requested hold, if the store may know anything of it.
     attempt: Option<Attempt>,
     standing: Standing,
-    /// Those whose death would bring the lock nearer, in the order in which they were told, and until when each is alive
-    /// if it beats no more; nothing, where that was not asked about yet (4).
+    /// The sessions whose death would bring the lock closer, in the order of the reply, and until when each
+    /// is alive without another heartbeat; `None` where that is not known yet (4).
     watched: Vec<(SessionId, Option<Moment>)>,
     faults: u32,
-    /// When the first of the questions was sent that were not answered since.
+    /// When the first of the requests was sent that have had no reply since.
     silent_since: Option<Moment>,
     stale_grants: u32,
-    /// How often in a row another stood ahead than was asked about.
+    /// How often in a row the predecessor was not the session that the request named.
     surprises: u32,
-    /// How often in a row votes were split (6).
+    /// How often in a row the vote was split (6).
     splits: u32,
-    /// Set while it would be told if a stranger released the lock.
+    /// Set while a release by a client of another library would be reported to it.
     hears: bool,
 }
 
 #[derive(Debug)]
 enum Phase {
-    /// Ask as soon as somebody wants the lock.
+    /// Send a request as soon as the lock is wanted.
     Idle,
-    /// A question is on its way, or its asker was dropped. Set if there was news since it was sent.
+    /// A request is in flight, or its task was dropped. `news` is set if a hint arrived since it was sent.
     Asking { news: bool },
     /// Wait for a message, or for this moment.
     Waiting(Moment),
-    /// The lock is there to be taken.
+    /// The lock is acquired, and ready to be taken.
     Won(Grant),
 }
 
@@ -206,34 +212,34 @@ enum Phase {
 struct Attempt {
     claim: Claim,
     life: Life,
-    /// How long the place in the queue was asked to be kept.
+    /// For how long the queue entry was requested.
     kept: Duration,
     look_often: bool,
     portion: Portion,
-    /// Set if no other question asks for this hold.
+    /// Set if no other request is for this hold.
     fresh: bool,
-    /// The last few questions.
+    /// The last few requests.
     sent: VecDeque<Asked>,
-    /// Whether anything of the hold may be at the store: a place, or the lock.
+    /// Whether the store may have anything of the hold: a queue entry, or the lock.
     may_be_there: bool,
-    /// The same before the question that is on its way.
+    /// The same, before the request that is in flight.
     may_have_been_there: bool,
 }
 
-/// One question.
+/// One request.
 #[derive(Debug, Clone, Copy)]
 struct Asked {
     nonce: Nonce,
     /// When it was sent.
     at: Moment,
-    /// How long a hold lasts that it is answered with.
+    /// How long the hold lasts if the request is granted.
     lease: Duration,
-    /// Whose life was asked about.
+    /// The session that the request named as the predecessor.
     ahead: Option<SessionId>,
 }
 
 impl Contender {
-    /// A contender for one lock. `slot` comes back in the nonce of every message that is for it.
+    /// A contender for one lock. The nonce of every message for it repeats `slot`.
     pub fn new(session: SessionId, slot: u32) -> Self {
         Self {
             session,
@@ -251,26 +257,26 @@ impl Contender {
         }
     }
 
-    /// The session for which it asks.
+    /// The session that acquires the lock.
     pub const fn session(&self) -> SessionId {
         self.session
     }
 
-    /// Asks for another session from now on: the old one has lapsed. What it may have left at the store has to be
-    /// released (3).
+    /// Switches to another session, because the old one has lapsed. The caller must release the returned
+    /// claim at the store (3).
     pub fn change_session(&mut self, session: SessionId) -> Option<Claim> {
         let claim = self.give_up();
         self.session = session;
         claim
     }
 
-    /// What to do now. A question that was on its way is asked anew: its asker is gone (1).
+    /// What to do now. A request that was in flight is sent again: its task is gone (1).
     pub fn poll(&mut self, now: Moment, terms: &Terms, random: Random<'_>) -> Step {
         match &self.phase {
             Phase::Won(grant) if grant.valid_until > now => return Step::Granted(grant.clone()),
             Phase::Waiting(until) if *until > now => return Step::Sleep(*until),
             _ if self.stale_grants >= STALE_GRANTS => {
-                // Whoever asks next may do so for longer.
+                // The next caller may request a longer lease.
                 self.stale_grants = 0;
                 return Step::TooSlow;
             }
@@ -283,8 +289,8 @@ impl Contender {
         Step::Ask(nonce, ask)
     }
 
-    /// Gives up what a question was for that had no grant, where the next one asks for another hold (6). What is returned has
-    /// to be released at the store.
+    /// Gives up the hold of a request that was not granted, where the next request is for another hold (6).
+    /// The caller must release the returned claim at the store.
     pub fn renounce(&mut self) -> Option<Claim> {
         let is_over = |attempt: &mut Attempt| attempt.fresh;
         if matches!(self.phase, Phase::Won(_)) {
@@ -292,13 +298,14 @@ impl Contender {
         }
         let attempt = self.attempt.take_if(is_over)?;
         if matches!(self.phase, Phase::Asking { .. }) {
-            // Its asker is gone.
+            // The task that sent it is gone.
             self.phase = Phase::Idle;
         }
         attempt.may_be_there.then_some(attempt.claim)
     }
 
-    /// A question, counted as sent now: for [`Step::Ask`], or to go with the release of another hold.
+    /// Creates a request, which counts as sent now: for [`Step::Ask`], or to accompany the release of another
+    /// hold.
     pub fn ask(&mut self, now: Moment, terms: &Terms, random: Random<'_>) -> (Nonce, Acquire) {
         let nonce = Nonce::new(self.slot, random());
         let keeps_out = !matches!(terms.portion, Portion::Await { .. } | Portion::Meet { .. });
@@ -339,7 +346,7 @@ impl Contender {
         (nonce, ask)
     }
 
-    /// Whether the hold that is asked for fits other terms; if it does not, it has to be given up.
+    /// Whether the requested hold fits other terms; if it does not, the caller must give it up.
     pub fn suits(&self, terms: &Terms) -> bool {
         let fits = |attempt: &Attempt| {
             (&attempt.claim.value, attempt.life, attempt.portion) == (&terms.value, terms.life, terms.portion)
@@ -347,7 +354,7 @@ impl Contender {
         self.attempt.as_ref().is_none_or(fits)
     }
 
-    /// The reply to a question.
+    /// Handles the reply to a request.
     pub fn handle_reply(&mut self, nonce: Nonce, reply: &Acquired, now: Moment, random: Random<'_>) {
         let won = matches!(self.phase, Phase::Won(_));
         let news = matches!(self.phase, Phase::Asking { news: true });
@@ -358,7 +365,7 @@ impl Contender {
                 let claim = attempt.claim.clone();
                 let valid_until = asked.at + remaining - drift(remaining);
                 self.answered();
-                // What is less than that nobody could do anything with.
+                // Less than this is too short to be of use.
                 let least = asked.lease / 10;
                 self.phase = if valid_until > now + least {
                     Phase::Won(Grant {
@@ -369,19 +376,19 @@ impl Contender {
                         entered: *entered,
                     })
                 } else if asked.at + asked.lease - drift(asked.lease) <= now + least {
-                    // Even a whole lease would have been over before its news came.
+                    // Even a whole lease would have been over before its reply arrived.
                     self.stale_grants += 1;
                     Phase::Waiting(now)
                 } else if remaining > least * 2 {
-                    // The answer was slow, and the next one may not be.
+                    // This reply was slow, but the next one may not be.
                     Phase::Waiting(now)
                 } else {
-                    // An old hold of which hardly anything is left can be asked for anew when it is over.
+                    // An old hold that is almost over can be requested anew after its end.
                     Phase::Waiting(now.max(asked.at + remaining + Duration::from_millis(1)))
                 };
             }
             Acquired::Taken { holder, position, ahead, others } => {
-                // A question that does not queue leaves the place of an earlier one where it is.
+                // A request that does not queue leaves the entry of an earlier one in place.
                 attempt.may_be_there = position.is_some() || attempt.may_have_been_there;
                 self.answered();
                 let (holder, holder_is_there) = (holder.clone(), holder.is_some());
@@ -399,7 +406,7 @@ impl Contender {
         }
     }
 
-    /// No reply came to a question, or one that says it was not even looked at.
+    /// Handles a request that had no reply, or whose reply says that it was not executed.
     pub fn handle_fault(&mut self, nonce: Nonce, executed: Executed, now: Moment, random: Random<'_>) {
         let Some((attempt, asked)) = self.sent(nonce) else { return };
         if executed == Executed::No {
@@ -415,8 +422,8 @@ impl Contender {
         self.phase = Phase::Waiting(now + between(pause / 2, pause, random()));
     }
 
-    /// A question was not sent after all, or the store has answered that it has done nothing about it. That is no fault: it
-    /// may be asked again at once.
+    /// The request was not sent after all, or the store replied that it did nothing. This is no fault: it may
+    /// be sent again at once.
     pub fn unask(&mut self, nonce: Nonce) {
         let Some(attempt) = &mut self.attempt else { return };
         let Some(at) = attempt.sent.iter().position(|asked| asked.nonce == nonce) else { return };
@@ -427,7 +434,7 @@ impl Contender {
         }
     }
 
-    /// A grant's message. It is believed only as far as its own nonce carries (2).
+    /// Handles the message of a grant. It is valid only as far as its own nonce carries (2).
     pub fn handle_wake(&mut self, nonce: Nonce, fence: FencingToken, now: Moment) {
         if matches!(self.phase, Phase::Won(_)) {
             return;
@@ -435,8 +442,8 @@ impl Contender {
         let Some((attempt, asked)) = self.sent(nonce) else { return self.handle_news(now) };
         let claim = attempt.claim.clone();
         let valid_until = asked.at + asked.lease - drift(asked.lease);
-        // Where the question was long ago, little or nothing is left by it. The answer to another one gives the whole
-        // lease, since the store counts from the grant.
+        // If the request was sent long ago, little or nothing is left of its lease. The reply to a new
+        // request carries the whole lease, because the store counts from the grant.
         if valid_until.since(now) < asked.lease / 3 {
             return self.handle_news(now);
         }
@@ -444,34 +451,36 @@ impl Contender {
         self.phase = Phase::Won(Grant { claim, fence, valid_until, others_wait: true, entered: None });
     }
 
-    /// Something may have been missed (a new subscription, say): look at once.
+    /// A message may have been missed (for example, after a new subscription): look at once.
     pub fn handle_news(&mut self, now: Moment) {
         match &mut self.phase {
             Phase::Waiting(until) => *until = now.min(*until),
-            // The answer may be older than what was missed.
+            // The reply may be older than the missed message.
             Phase::Asking { news } => *news = true,
             Phase::Idle | Phase::Won(_) => {}
         }
     }
 
-    /// From now on whoever drives it is told when a stranger releases the lock, and hands that on as news; or is not any
-    /// more. While he is, it looks no oftener than where the holder is one of ours.
+    /// Sets whether the driver receives a message when a client of another library releases the lock, and
+    /// passes it on through `handle_news`. While it does, the contender looks no more often than with a
+    /// holder of Leasehold.
     pub fn hear(&mut self, hears: bool) {
         self.hears = hears;
     }
 
-    /// Whether a stranger has the lock for which it waits at the head of the queue: nobody grants it then.
+    /// Whether this session waits at the head of the queue for a client of another library, which does not
+    /// grant the lock on release.
     pub fn waits_for_stranger(&self) -> bool {
         let stranger = self.standing.holder.as_ref().is_some_and(Holder::is_stranger);
         stranger && self.standing.position == Some(0)
     }
 
-    /// Whether the lock is there to be taken.
+    /// Whether the lock is acquired, and ready to be taken.
     pub fn is_won(&self, now: Moment) -> bool {
         matches!(&self.phase, Phase::Won(grant) if grant.valid_until > now)
     }
 
-    /// Takes the hold over: from here on it is the caller's to keep and to release.
+    /// Takes the hold: from here on the caller extends and releases it.
     pub fn take(&mut self) -> Option<Grant> {
         match std::mem::replace(&mut self.phase, Phase::Idle) {
             Phase::Won(grant) => {
@@ -485,24 +494,24 @@ impl Contender {
         }
     }
 
-    /// Ends the attempt. What it may have left at the store has to be released (3).
+    /// Ends the attempt. The caller must release the returned claim at the store (3).
     pub fn give_up(&mut self) -> Option<Claim> {
         let attempt = self.attempt.take();
         self.reset();
         attempt.filter(|attempt| attempt.may_be_there).map(|attempt| attempt.claim)
     }
 
-    /// Whether nothing is asked for and nothing is there.
+    /// Whether nothing is requested and nothing is held.
     pub fn is_idle(&self) -> bool {
         matches!(self.phase, Phase::Idle) && self.attempt.is_none()
     }
 
-    /// For how long the store has answered no question, from the first one that had no answer.
+    /// For how long the store has not replied, since the first request without a reply.
     pub fn silence(&self, now: Moment) -> Duration {
         self.silent_since.map_or(Duration::ZERO, |since| now.since(since))
     }
 
-    /// What the last reply said of those who stand in the way.
+    /// What the last reply reported about the clients ahead.
     pub fn standing(&self) -> &Standing {
         &self.standing
     }
@@ -530,7 +539,7 @@ impl Contender {
         Some((attempt, asked))
     }
 
-    /// Takes note of whom a reply has named as standing in the way (4).
+    /// Records the sessions that a reply named as being ahead (4).
     fn watch(&mut self, ahead: Option<Ahead>, others: &[SessionId], now: Moment) {
         let known = std::mem::take(&mut self.watched);
         let until = |session| known.iter().find(|(of, _)| *of == session).and_then(|(_, until)| *until);
@@ -542,13 +551,14 @@ impl Contender {
         self.watched.extend(others.iter().map(|session| (*session, until(*session))));
     }
 
-    /// Whom to ask about next, and until when he is alive: the first of whom nothing is known, or else the one who would be
-    /// dead first. The first, since more may hold the lock than are told at once: the next of them follow on him.
+    /// The session to name in the next request, and until when it is alive: the first one of unknown life, or
+    /// else the one that would be dead first. The reply continues from that session, so naming the first also
+    /// reaches holders beyond those of a single reply.
     fn next_watched(&self) -> Option<(SessionId, Option<Moment>)> {
         self.watched.iter().min_by_key(|(_, alive)| *alive).copied()
     }
 
-    /// How long to wait for a message after a reply that said "taken", to a question that asked about `asked`.
+    /// How long to wait for a message after a "taken" reply to a request that named `asked`.
     fn pause(&mut self, asked: Option<SessionId>, now: Moment, random: Random<'_>) -> Duration {
         let usual = self.usual_pause(random);
         let Some(ahead) = self.standing.ahead else { return usual };
@@ -559,7 +569,8 @@ impl Contender {
                 let dead = alive.since(now).saturating_add(Duration::from_millis(1));
                 dead.saturating_add(between(Duration::ZERO, Duration::from_millis(5), random()))
             }
-            // Who was asked about is gone, perhaps dead, and with him may be a whole row (4).
+            // The session that the request named is gone, perhaps dead, and a whole row of others may be dead
+            // as well (4).
             None if surprise && self.surprises <= AT_ONCE => Duration::ZERO,
             None if surprise => AHEAD_PAUSE,
             None => between(AHEAD_LOOK.0, AHEAD_LOOK.1, random()),
@@ -567,7 +578,7 @@ impl Contender {
         usual.min(watch)
     }
 
-    /// The same, as if nobody could die.
+    /// The same, as if no session could die.
     fn usual_pause(&self, random: Random<'_>) -> Duration {
         let holder = self.standing.holder.as_ref();
         let fresh = self.attempt.as_ref().is_some_and(|attempt| attempt.fresh);
@@ -578,9 +589,9 @@ impl Contender {
         let head = self.standing.position.unwrap_or(0) == 0;
         let look_often = self.attempt.as_ref().is_some_and(|attempt| attempt.look_often);
         let unheard = !self.hears && holder.is_some_and(Holder::is_stranger);
-        // Where the lock lies free in front of us (it was left to strangers, or those before are long dead) waiting
-        // would wait for nobody.
-        // At a latch or a barrier nobody stands in front: those who come tell.
+        // The lock is free with this client behind it: it was left free, or the waiters before are long dead,
+        // so no grant would arrive. At a latch or a barrier there is nothing to take; the arriving clients
+        // cause the grant.
         let gathers = self
             .attempt
             .as_ref()
@@ -602,7 +613,7 @@ impl Contender {
         }
     }
 
-    /// How long one may leave between two looks: longer further back.
+    /// The longest interval between two looks: longer further back in the queue.
     fn look_interval(&self) -> Duration {
         let steps = self.standing.position.unwrap_or(0).min(64);
         let steps = u32::try_from(steps).unwrap_or(64);
@@ -617,7 +628,7 @@ fn fresh_hold(session: SessionId, random: Random<'_>) -> HoldId {
     HoldId::from_random(session, bits)
 }
 
-/// A duration between two, by random bits.
+/// A random duration between two bounds.
 fn between(least: Duration, most: Duration, random: u64) -> Duration {
     let span = most.saturating_sub(least);
     #[allow(clippy::cast_precision_loss, reason = "a jitter needs no more than the leading bits")]
@@ -658,7 +669,7 @@ mod tests {
     fn asked(step: Step) -> (Nonce, Acquire) {
         match step {
             Step::Ask(nonce, ask) => (nonce, ask),
-            other => panic!("expected a question, got {other:?}"),
+            other => panic!("expected a request, got {other:?}"),
         }
     }
 
@@ -692,7 +703,7 @@ mod tests {
         contender.handle_reply(first, &taken, ms(1), random);
         assert!(matches!(contender.poll(ms(1), &terms(), random), Step::Sleep(_)));
         let (second, again) = asked(contender.poll(ms(1001), &terms(), random));
-        assert_eq!(again.claim, ask.claim, "a look asks for the same hold");
+        assert_eq!(again.claim, ask.claim, "a look requests the same hold");
         contender.handle_wake(first, fence(), ms(1500));
         let Step::Granted(grant) = contender.poll(ms(1500), &terms(), random) else { panic!("not granted") };
         assert_eq!(grant.valid_until, ms(3000) - drift(FIRST_LEASE), "not from {second:?}, nor from now");
@@ -710,13 +721,13 @@ mod tests {
         let (nonce, ask) = asked(contender.poll(ms(1), &terms(), random));
         contender.unask(nonce);
         assert_eq!(contender.give_up(), None, "nothing of it can be at the store");
-        // What was asked before that may be there.
+        // Something of an earlier request may be at the store.
         let (first, again) = asked(contender.poll(ms(2), &terms(), random));
         assert_ne!(again.claim, ask.claim);
         contender.handle_fault(first, Executed::Unknown, ms(3), random);
         let (nonce, _) = asked(contender.poll(ms(1_000), &terms(), random));
         contender.unask(nonce);
-        assert_eq!(contender.silence(ms(1_002)), Duration::from_millis(1_000), "the store is silent yet");
+        assert_eq!(contender.silence(ms(1_002)), Duration::from_millis(1_000), "the store is still silent");
         assert_eq!(contender.give_up(), Some(again.claim));
     }
 
@@ -729,7 +740,11 @@ mod tests {
         contender.handle_reply(nonce, &taken, ms(1), random);
         contender.handle_wake(Nonce::new(0, 0xbad), fence(), ms(2));
         let (nonce, ask) = asked(contender.poll(ms(2), &terms(), random));
-        assert_eq!(ask.queue.map(|queue| queue.kept_ms), Some(21_000), "further back a place is kept longer");
+        assert_eq!(
+            ask.queue.map(|queue| queue.kept_ms),
+            Some(21_000),
+            "further back an entry is kept longer"
+        );
         contender.handle_reply(nonce, &taken, ms(3), random);
         contender.handle_wake(nonce, fence(), ms(3100));
         assert!(matches!(contender.poll(ms(3100), &terms(), random), Step::Ask(..)), "nothing is left of it");
@@ -755,7 +770,7 @@ mod tests {
         let random = &mut counter();
         let mut contender = Contender::new(SessionId::from_random([1; 12]), 0);
         let (nonce, _) = asked(contender.poll(ms(0), &terms(), random));
-        // The process stood still: both lay in its buffers, and the grant overtook the answer to what it answers.
+        // The process was suspended: both messages were in its buffers, and the grant overtook the reply.
         contender.handle_wake(nonce, fence(), ms(3100));
         contender.handle_reply(nonce, &taken(0), ms(3100), random);
         assert!(matches!(contender.poll(ms(3100), &terms(), random), Step::Ask(..)));
@@ -795,7 +810,7 @@ mod tests {
     }
 
     #[test]
-    fn the_head_looks_often_where_nobody_would_tell_it() {
+    fn the_head_looks_often_where_no_message_would_arrive() {
         let stranger = Holder {
             label: None,
             owner: None,
@@ -832,7 +847,7 @@ mod tests {
     }
 
     #[test]
-    fn the_head_looks_when_the_holders_lease_ends_whoever_holds_the_lock() {
+    fn the_head_looks_when_the_holders_lease_ends() {
         for label in [None, Label::new("other").ok()] {
             let random = &mut counter();
             let mut contender = Contender::new(SessionId::from_random([1; 12]), 0);
@@ -870,7 +885,7 @@ mod tests {
             entered: None,
         };
         let (mut nonce, _) = asked(contender.poll(ms(0), &terms(), random));
-        // The process stood still after it was granted the lock; its looks find what is left of that hold.
+        // The process was suspended after the grant; its looks find what is left of that hold.
         for now in 2_999..3_003 {
             let at = ms(now);
             contender.handle_reply(nonce, &granted(3_000_u64.saturating_sub(now)), at, random);
@@ -882,7 +897,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_shorter_than_the_round_trip_is_told() {
+    fn a_lease_shorter_than_the_round_trip_is_reported() {
         let random = &mut counter();
         let mut contender = Contender::new(SessionId::from_random([1; 12]), 0);
         let terms = || Terms { lease: Duration::from_millis(1), ..terms() };
@@ -898,7 +913,7 @@ mod tests {
     }
 
     #[test]
-    fn who_found_his_lease_too_short_leaves_the_next_a_fresh_start() {
+    fn a_lease_that_is_too_short_does_not_affect_the_next_attempt() {
         let random = &mut counter();
         let mut contender = Contender::new(SessionId::from_random([1; 12]), 0);
         let short = Terms { lease: Duration::from_millis(1), ..terms() };
@@ -927,7 +942,7 @@ mod tests {
             let unqueued = Acquired::Taken { holder, position: None, ahead: None, others: Vec::new() };
             contender.handle_reply(nonce, &unqueued, ms(t + 1), random);
         }
-        assert_eq!(contender.give_up(), Some(ask.claim), "its place is at the store still");
+        assert_eq!(contender.give_up(), Some(ask.claim), "its entry is still at the store");
     }
 
     #[test]
@@ -960,7 +975,7 @@ mod tests {
         }
     }
 
-    // ---- a hold a question (6) ----
+    // ---- a new hold for each request (6) ----
 
     fn fresh() -> Terms {
         Terms { queue: false, look_often: true, fresh: true, ..terms() }
@@ -975,7 +990,7 @@ mod tests {
         contender.handle_reply(nonce, &split, ms(1), random);
         assert_eq!(contender.renounce(), None, "the store has undone it");
         let Step::Sleep(until) = contender.poll(ms(1), &fresh(), random) else { panic!("not asleep") };
-        assert!(until >= ms(3) && until <= ms(21), "nobody has it: {until:?}");
+        assert!(until >= ms(3) && until <= ms(21), "a split vote: {until:?}");
 
         let (nonce, second) = asked(contender.poll(until, &fresh(), random));
         assert_ne!(first.claim, second.claim);
@@ -983,7 +998,7 @@ mod tests {
         assert_eq!(contender.renounce(), Some(second.claim), "it may be there");
         assert!(matches!(contender.poll(until, &fresh(), random), Step::Sleep(_)));
 
-        // An asker who is gone leaves a question of which nobody knows.
+        // A dropped task leaves a request with an unknown result.
         let later = until + Duration::from_secs(2);
         let (late, third) = asked(contender.poll(later, &fresh(), random));
         assert_eq!(contender.poll(later, &fresh(), random), Step::Undo(third.claim.clone()));
@@ -1009,13 +1024,14 @@ mod tests {
         assert_eq!(contender.renounce(), Some(ask.claim));
     }
 
-    // ---- the watch (4) ----
+    // ---- watching the predecessor (4) ----
 
     fn session(n: u8) -> SessionId {
         SessionId::from_random([n; 12])
     }
 
-    /// Taken, with `who` right ahead at `position`, who is alive for so long if he was asked about.
+    /// A "taken" reply with `who` as the predecessor of `position`, and its remaining life if the request
+    /// named it.
     fn behind(who: SessionId, position: u64, alive_ms: Option<u64>) -> Acquired {
         let Acquired::Taken { holder, .. } = taken(position) else { panic!("taken is taken") };
         Acquired::Taken {
@@ -1026,7 +1042,7 @@ mod tests {
         }
     }
 
-    /// When it looks after that reply.
+    /// When the contender looks after that reply.
     fn looks_at(
         contender: &mut Contender,
         nonce: Nonce,
@@ -1042,12 +1058,12 @@ mod tests {
     }
 
     #[test]
-    fn it_asks_soon_about_the_one_who_has_come_to_stand_ahead() {
+    fn it_soon_checks_a_new_predecessor() {
         let random = &mut counter();
         let mut contender = Contender::new(session(1), 0);
         let (nonce, ask) = asked(contender.poll(ms(0), &terms(), random));
-        assert_eq!(ask.ahead, None, "nobody is known yet");
-        // A wait that ends within that time costs nothing more, and one at a place far behind is no exception.
+        assert_eq!(ask.ahead, None, "no predecessor is known yet");
+        // A wait that ends within that time costs no further request, also far back in the queue.
         let until = looks_at(&mut contender, nonce, &behind(session(7), 40, None), ms(10), random);
         assert!(until >= ms(210) && until <= ms(310), "{until:?}");
         let (_, ask) = asked(contender.poll(until, &terms(), random));
@@ -1055,7 +1071,7 @@ mod tests {
     }
 
     #[test]
-    fn it_looks_when_the_one_ahead_is_dead_if_he_beats_no_more() {
+    fn it_looks_when_the_predecessor_would_be_dead() {
         for (alive_ms, position, within) in
             [(300, 0, true), (300, 40, true), (60_000, 0, false), (u64::MAX, 0, false)]
         {
@@ -1069,7 +1085,7 @@ mod tests {
             if within {
                 assert!(
                     next > until + Duration::from_millis(alive_ms),
-                    "he is alive in his last millisecond"
+                    "the session is alive in its last millisecond"
                 );
                 assert!(next <= until + Duration::from_millis(alive_ms + 6), "{next:?} after {until:?}");
             } else {
@@ -1083,7 +1099,7 @@ mod tests {
     }
 
     #[test]
-    fn who_cannot_die_is_not_watched() {
+    fn a_holder_that_cannot_die_is_not_watched() {
         let random = &mut counter();
         let mut contender = Contender::new(session(1), 0);
         let (nonce, _) = asked(contender.poll(ms(0), &terms(), random));
@@ -1104,7 +1120,7 @@ mod tests {
             now = match contender.poll(now, &terms(), random) {
                 Step::Ask(..) => {
                     at_once += 1;
-                    assert_eq!(ask.ahead, Some(session(n - 1)), "it had asked about another");
+                    assert_eq!(ask.ahead, Some(session(n - 1)), "the request named another session");
                     now
                 }
                 Step::Sleep(until) if n == 0 => until,
@@ -1116,7 +1132,8 @@ mod tests {
             };
         }
         assert_eq!(at_once, AT_ONCE);
-        // Where the one who was asked about stands there still, the next row may be cleared as fast.
+        // A predecessor that is still the one named in the request resets the count: the next row is cleared
+        // as fast.
         let (nonce, _) = asked(contender.poll(now, &terms(), random));
         let until = looks_at(&mut contender, nonce, &behind(session(199), 0, Some(500)), now, random);
         let (nonce, _) = asked(contender.poll(until, &terms(), random));
@@ -1124,8 +1141,8 @@ mod tests {
         assert!(matches!(contender.poll(until, &terms(), random), Step::Ask(..)));
     }
 
-    /// Fifty waiters and the holder are killed, and one lives behind them: the model answers, and the store's time does
-    /// not pass while he clears them away.
+    /// Fifty waiters and the holder are dead, and one live session waits behind them. The model replies, and
+    /// its clock stands still while the live session clears the queue.
     #[test]
     fn a_chain_of_fifty_dead_is_cleared_in_fifty_looks() {
         use crate::Op;
@@ -1165,7 +1182,7 @@ mod tests {
                     looks += 1;
                 }
                 Step::Sleep(until) => {
-                    assert_eq!(looks, 1, "only the first look has to find out who stands ahead");
+                    assert_eq!(looks, 1, "only the first look has to find the predecessor");
                     now = until;
                 }
                 Step::Granted(_) => break,
@@ -1176,7 +1193,8 @@ mod tests {
         assert!(now <= ms(1_310), "{now:?}");
     }
 
-    /// Where the lock goes round quickly, nobody asks more than once a turn: his own comes before he would.
+    /// Where the lock changes hands quickly, a waiter sends one request per turn: its grant arrives before
+    /// its next look.
     #[test]
     fn quick_hand_overs_cost_no_further_requests() {
         let random = &mut counter();

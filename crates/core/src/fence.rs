@@ -4,12 +4,12 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::num::ParseIntError;
 
-/// A number that grows with every hold of a name; a resource that refuses smaller ones than it has
-/// seen is safe from a holder that does not know yet that it lost.
+/// A number that grows with every hold of a name. A resource that rejects tokens smaller than the greatest
+/// one it has seen is safe from a holder that has lost the lock without noticing yet.
 ///
-/// `max(last + 1, server time in microseconds)`: it keeps growing when the store forgot `last` (a
-/// flush, a restart without persistence, a fail-over), as long as the clock did not fall back by more
-/// than the outage. At most 53 bits, so that JSON, Lua and JavaScript keep it exact.
+/// `max(last + 1, server time in microseconds)`: it keeps growing even if the store lost `last` (a flush, a
+/// restart without persistence, a fail-over), as long as the clock did not fall back by more than the outage.
+/// At most 53 bits, so that JSON, Lua and JavaScript represent it exactly.
 ///
 /// The idea is Martin Kleppmann's, ["How to do distributed
 /// locking"](https://martin.kleppmann.com/2016/02/08/how-to-do-distributed-locking.html).
@@ -29,7 +29,7 @@ impl FencingToken {
     /// The greatest token: 2^53 - 1, which the microseconds reach in the year 2255.
     pub const MAX: Self = Self((1 << 53) - 1);
 
-    /// A token that the store gave. What is greater than [`FencingToken::MAX`] is cut to it.
+    /// A token from the store. A value greater than [`FencingToken::MAX`] becomes `MAX`.
     pub const fn new(token: u64) -> Self {
         if token > Self::MAX.0 { Self::MAX } else { Self(token) }
     }

@@ -1,4 +1,4 @@
-//! Identities: a session (one process, or one client of it), a hold, and the nonce of a look.
+//! Identities: a session (one process, or one client in it), a hold, and the nonce of a look.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -6,21 +6,21 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 use std::str::FromStr;
 
-/// One client for as long as it lives: 96 random bits, written as 16 characters.
+/// One client for its whole life: 96 random bits, written as 16 characters.
 ///
-/// It names the mailbox to which grants are sent, and it is part of every [`HoldId`]. It is no secret.
+/// It names the mailbox to which grants are sent, and it is part of every [`HoldId`]. It is not a secret.
 ///
 /// ```
 /// use leasehold_core::SessionId;
 ///
-/// let session = SessionId::from_random([7; 12]); // in earnest, from the system's randomness
+/// let session = SessionId::from_random([7; 12]); // in production, from the system's randomness
 /// assert_eq!(session.to_string().parse(), Ok(session));
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SessionId([u8; 12]);
 
 impl SessionId {
-    /// A session from random bits, which come from outside.
+    /// A session from random bits that the caller supplies.
     pub const fn from_random(bits: [u8; 12]) -> Self {
         Self(bits)
     }
@@ -47,28 +47,28 @@ impl FromStr for SessionId {
     }
 }
 
-/// A part of a store that stands or falls by itself, and in which a session lives by a record of its own: a slot of a
-/// cluster, or one of several servers.
+/// A partition of a store: a part that can fail independently, and in which a session has its own record. A
+/// slot of a cluster, or one of several servers.
 ///
 /// ```
 /// use leasehold_core::Place;
 ///
-/// assert_eq!(Place::new(0), Place::ONLY); // of a store that has no parts
+/// assert_eq!(Place::new(0), Place::ONLY); // a store with one partition
 /// assert_eq!(Place::new(16_383).to_string(), "16383");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Place(u16);
 
 impl Place {
-    /// That of a store that has only one.
+    /// The partition of a store that has only one.
     pub const ONLY: Self = Self(0);
 
-    /// The place of that number; how they are numbered is the store's.
+    /// The partition with this number. The store decides how its partitions are numbered.
     pub const fn new(number: u16) -> Self {
         Self(number)
     }
 
-    /// Its number.
+    /// The number of the partition.
     pub const fn as_u16(self) -> u16 {
         self.0
     }
@@ -80,10 +80,10 @@ impl fmt::Display for Place {
     }
 }
 
-/// One acquisition of one lock: a session and 128 random bits. The Mutex's token in Redis.
+/// One acquisition of one lock: a session and 128 random bits. The token of a Mutex in Redis.
 ///
-/// Whoever knows a hold id can end the hold, so neither `Debug` nor any message shows more of it than
-/// its session. [`HoldId::token`] is the only way to its text, and [`token_bytes`](HoldId::token_bytes).
+/// A client that knows a hold id can end the hold, so neither `Debug` nor any message shows more of it than
+/// its session. Only [`HoldId::token`] and [`token_bytes`](HoldId::token_bytes) give its text.
 ///
 /// ```
 /// use leasehold_core::{HoldId, SessionId};
@@ -99,7 +99,7 @@ pub struct HoldId {
 }
 
 impl HoldId {
-    /// A hold of `session` from random bits, which come from outside.
+    /// A hold of `session` from random bits that the caller supplies.
     pub const fn from_random(session: SessionId, bits: [u8; 16]) -> Self {
         Self { session, bits }
     }
@@ -114,7 +114,7 @@ impl HoldId {
         std::str::from_utf8(&self.token_bytes()).unwrap_or("").to_owned()
     }
 
-    /// The same as its bytes, for those who write it somewhere.
+    /// The same as bytes, without an allocation.
     ///
     /// ```
     /// use leasehold_core::{HoldId, SessionId};
@@ -130,7 +130,7 @@ impl HoldId {
         text
     }
 
-    /// The hold whose [`token`](Self::token) this is.
+    /// Parses a [`token`](Self::token).
     pub fn from_token(token: &str) -> Result<Self, ParseIdError> {
         let (session, bits) = token.split_once('.').ok_or(ParseIdError)?;
         Ok(Self { session: session.parse()?, bits: decode(bits)? })
@@ -143,16 +143,16 @@ impl fmt::Debug for HoldId {
     }
 }
 
-/// A fresh number that every enqueue and every look carries, and that a grant's message repeats.
+/// A fresh number that every enqueue and every look carries, and that the message of the grant repeats.
 ///
-/// A grant counts from the sending of *its* nonce. 64 bits of it are random: whoever can publish, but
-/// not read the lock's record, cannot forge a grant that is believed. The other 32 are the client's
-/// own, to find the waiter with.
+/// A grant counts from the sending of *its* nonce. 64 of its bits are random, so a client that can publish,
+/// but cannot read the lock's record, cannot forge a grant. The other 32 bits are the client's own, to find
+/// the waiter.
 ///
 /// ```
 /// use leasehold_core::Nonce;
 ///
-/// let nonce = Nonce::new(2, 0x4d); // for the waiter in our slot 2
+/// let nonce = Nonce::new(2, 0x4d); // for the waiter in slot 2
 /// assert_eq!(nonce.to_string(), "00000002000000000000004d");
 /// assert_eq!("00000002000000000000004d".parse::<Nonce>().map(Nonce::slot), Ok(2));
 /// ```
@@ -163,7 +163,7 @@ pub struct Nonce {
 }
 
 impl Nonce {
-    /// A nonce of the client's own `slot`, from random bits, which come from outside.
+    /// A nonce for the client's own `slot`, from random bits that the caller supplies.
     pub const fn new(slot: u32, random: u64) -> Self {
         Self { slot, random }
     }
@@ -200,19 +200,19 @@ impl FromStr for Nonce {
     }
 }
 
-/// A text that is not an id of ours. It does not show the text, which may be a secret.
+/// A text that is not an id of Leasehold. The error does not show the text, which may be a secret.
 ///
 /// ```
 /// use leasehold_core::{HoldId, ParseIdError};
 ///
-/// // What another library has put at the key.
+/// // The value of another library at the key.
 /// assert_eq!(HoldId::from_token("b4f1c9e2"), Err(ParseIdError));
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not an id of this format")]
 pub struct ParseIdError;
 
-/// Writes `bytes` into `text`, which has exactly the room they need.
+/// Writes `bytes` into `text`, which must have exactly the required length.
 fn encode<'a>(bytes: &[u8], text: &'a mut [u8]) -> &'a str {
     let len = URL_SAFE_NO_PAD.encode_slice(bytes, text).unwrap_or(0);
     std::str::from_utf8(&text[..len]).unwrap_or("")
@@ -220,7 +220,7 @@ fn encode<'a>(bytes: &[u8], text: &'a mut [u8]) -> &'a str {
 
 fn decode<const N: usize>(text: &str) -> Result<[u8; N], ParseIdError> {
     let mut bytes = [0; N];
-    // The estimate of the decoder rounds up to whole groups, so it is given a little more room.
+    // The decoder's estimate rounds up to whole groups, so the buffer is slightly larger.
     let mut room = [0; 24];
     let len = URL_SAFE_NO_PAD.decode_slice(text, &mut room).map_err(|_| ParseIdError)?;
     if len != N {

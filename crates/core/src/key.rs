@@ -1,9 +1,10 @@
-//! Every key and channel in a Redis store is built here, and nowhere else.
+//! Builds every key and channel of a Redis store. No other module does.
 //!
-//! 1. Injective: two locks, of whatever kind, never share a key, and no lock's own key is another
-//!    lock's record, or a session's. (A key of ours contains `leasehold:{`, which the full name of a lock may not.)
-//! 2. One slot: all keys of a lock hash as the lock's own key does, and in a cluster there are a session's record and its
-//!    mailbox in each slot.
+//! 1. Injective: two locks, of whatever kind, never share a key, and no lock's own key is another lock's
+//!    record, or a session's. (Each of Leasehold's own keys contains `leasehold:{`, which the full name of a
+//!    lock must not contain.)
+//! 2. One slot: all keys of a lock hash as the lock's own key does. In a cluster, each slot has its own
+//!    record and mailbox of a session.
 //! 3. Literal: no part of a name is ever a pattern.
 
 use crate::name::{hashed, tag};
@@ -11,18 +12,18 @@ use crate::{Kind, Lock, SessionId};
 use crc::{CRC_16_XMODEM, Crc};
 use std::sync::LazyLock;
 
-/// What every key of ours contains, and no name of a lock.
+/// Contained in every key of Leasehold's own, and in no name of a lock.
 const OURS: &str = "leasehold:{";
 
-/// What stands between the hash tag and the kind in the key of a record, and in that of an audit.
+/// Between the hash tag and the kind, in the key of a record and in that of an audit.
 const RECORD: &str = ":record:";
 const AUDIT: &str = ":audit:";
 
-/// How many slots a cluster has.
+/// The number of slots in a cluster.
 const SLOTS: u16 = 16_384;
 const CRC: Crc<u16> = Crc::<u16>::new(&CRC_16_XMODEM);
 
-/// For each slot the smallest number that lies in it as a text.
+/// For each slot, the smallest number whose decimal text hashes to it.
 static TAGS: LazyLock<Vec<u32>> = LazyLock::new(|| {
     let mut tags = vec![u32::MAX; SLOTS.into()];
     let mut missing = SLOTS;
@@ -39,7 +40,7 @@ static TAGS: LazyLock<Vec<u32>> = LazyLock::new(|| {
     tags
 });
 
-/// The part of a store's keys that is ours: an optional prefix before every key and channel.
+/// Leasehold's part of a store's keys, with an optional prefix before every key and channel.
 ///
 /// ```
 /// use leasehold_core::{KeySpace, Lock};
@@ -60,7 +61,7 @@ pub struct KeySpace {
 /// ```
 /// use leasehold_core::{KeySpace, Lock};
 ///
-/// // All hash by what stands between the braces, and so lie in one slot of a cluster.
+/// // All of them hash by the text between the braces, so they are in one slot of a cluster.
 /// let keys = KeySpace::default().lock(&Lock::mutex("{orders}/42".parse()?))?;
 /// assert_eq!(keys.name(), "{orders}/42");
 /// assert_eq!(keys.record(), "leasehold:{orders}:record:mutex:{orders}/42");
@@ -69,9 +70,9 @@ pub struct KeySpace {
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LockKeys {
-    /// All other keys are parts of this one, or nearly so: they are made for each request.
+    /// The longest key. All others are parts of it, or nearly so, because keys are built for each request.
     record: String,
-    /// Where in it the part ends that all keys beside the lock's own begin with.
+    /// Where in it the part ends that all keys but the lock's own share.
     tagged: usize,
     /// Where in it the lock's own key begins.
     name: usize,
@@ -83,18 +84,18 @@ impl LockKeys {
         self.record.get(self.name..).unwrap_or_default()
     }
 
-    /// What we keep beside it: fencing token, holder, last ended hold, queue.
+    /// The record beside the lock: fencing token, holder, last ended hold, queue.
     pub fn record(&self) -> &str {
         &self.record
     }
 
-    /// Who took the lock from whom.
+    /// The audit of evictions and forced releases.
     pub fn audit(&self) -> String {
         let (beside, rest) = self.record.split_at_checked(self.tagged).unwrap_or_default();
         [beside, AUDIT, rest.strip_prefix(RECORD).unwrap_or_default()].concat()
     }
 
-    /// The slot in which they lie in a cluster.
+    /// The slot of these keys in a cluster.
     ///
     /// ```
     /// use leasehold_core::{KeySpace, Lock};
@@ -110,7 +111,8 @@ impl LockKeys {
         slot(self.name())
     }
 
-    /// The channel on which clients of Redisson's say, and hear, that the `RLock` of this name is free.
+    /// The channel on which Redisson clients publish the release of the `RLock` of this name, and to which
+    /// they subscribe.
     ///
     /// ```
     /// use leasehold_core::{KeySpace, Lock};
@@ -160,7 +162,7 @@ impl KeySpace {
     pub fn lock(&self, lock: &Lock) -> Result<LockKeys, KeyError> {
         let (own, kind) = (lock.name.as_str(), lock.kind.word());
         let prefix = self.prefix.as_str();
-        // A prefix has no braces: it is hashed where all of the key is.
+        // A prefix has no braces, so it is hashed only where the whole key is.
         let hashed = [if tag(own).is_some() { "" } else { prefix }, hashed(own)];
         let mut record = String::with_capacity(64 + 3 * (prefix.len() + own.len()));
         record.extend([prefix, OURS, hashed[0], hashed[1], "}"]);
@@ -178,7 +180,7 @@ impl KeySpace {
         Ok(keys)
     }
 
-    /// The channel on which is said that an Election has another leader, or none: in the lock's slot.
+    /// The channel that announces a change of leader of an Election; in the lock's slot.
     ///
     /// ```
     /// use leasehold_core::{KeySpace, Lock};
@@ -192,7 +194,8 @@ impl KeySpace {
         [&self.beside(hashed(keys.name())), ":leader:", keys.name()].concat()
     }
 
-    /// The channel on which is said that a Mutex lies free, where whoever waits has no place in a queue: in the lock's slot.
+    /// The channel that announces the release of a Mutex to clients that wait without a queue entry; in the
+    /// lock's slot.
     ///
     /// ```
     /// use leasehold_core::{KeySpace, Lock};
@@ -206,18 +209,18 @@ impl KeySpace {
         [&self.beside(hashed(keys.name())), ":told:", keys.name()].concat()
     }
 
-    /// The record of a session on one server, which has one a process.
+    /// The record of a session on a single server, which has one per process.
     pub fn session(&self, session: SessionId) -> String {
         format!("{}:{session}", self.sessions())
     }
 
-    /// The index of all sessions on one server.
+    /// The index of all sessions on a single server.
     pub fn sessions(&self) -> String {
         self.beside("sessions")
     }
 
-    /// The record of a session in a slot of a cluster, where it has one a slot: whoever looks whether a holder lives does so
-    /// in the same step.
+    /// The record of a session in one slot of a cluster. Each slot has its own, so that a script can check in
+    /// one step whether a holder is alive.
     ///
     /// ```
     /// use leasehold_core::{KeySpace, Lock, SessionId};
@@ -243,7 +246,8 @@ impl KeySpace {
         [&self.in_slot(slot), ":sessions"].concat()
     }
 
-    /// What the channels of all sessions in a slot of a cluster begin with. They lie in the slot as its keys do.
+    /// The prefix of the channels of all sessions in a slot of a cluster. They are in the slot as its keys
+    /// are.
     ///
     /// ```
     /// use leasehold_core::KeySpace;
@@ -254,22 +258,22 @@ impl KeySpace {
         [&self.in_slot(slot), ":mailbox:"].concat()
     }
 
-    /// What our keys in a slot begin with that are of no lock.
+    /// The prefix of Leasehold's keys in a slot that belong to no lock.
     fn in_slot(&self, slot: u16) -> String {
         self.beside(&TAGS[usize::from(slot % SLOTS)].to_string())
     }
 
-    /// What our keys of that hash tag begin with.
+    /// The prefix of Leasehold's keys with that hash tag.
     fn beside(&self, tag: &str) -> String {
         [&self.prefix, OURS, tag, "}"].concat()
     }
 
-    /// The channel on which a session gets its grants.
+    /// The channel on which a session receives its grants.
     pub fn mailbox(&self, session: SessionId) -> String {
         format!("{}{session}", self.mailboxes())
     }
 
-    /// What the channels of all sessions begin with.
+    /// The prefix of the channels of all sessions.
     pub fn mailboxes(&self) -> &str {
         &self.mailboxes
     }
@@ -286,7 +290,7 @@ fn slot(key: &str) -> u16 {
     CRC.checksum(hashed(key).as_bytes()) % SLOTS
 }
 
-/// Why there are no keys for a name or with a prefix.
+/// Why a name or a prefix has no valid keys.
 ///
 /// ```
 /// use leasehold_core::{KeyError, KeySpace, Lock};
@@ -310,12 +314,12 @@ pub enum KeyError {
         "a key prefix has neither braces nor control characters: put a hash tag into the lock's name instead"
     )]
     PrefixCharacter,
-    /// The store is a quorum, and such a lock is more than votes can give.
+    /// The store is a quorum, and a majority of votes cannot provide a lock of this kind.
     #[error(
-        "a quorum of stores has no {word}, only what one has at a time by a majority of votes, a Mutex or a ReentrantMutex: use one server for it, or one that Sentinels know", word = .0.word()
+        "a quorum of stores has no {word}, only locks that a majority of votes can grant, a Mutex or a ReentrantMutex: use a single server, or one that Sentinel monitors", word = .0.word()
     )]
     NotByMajority(Kind),
-    /// The name is one of our own keys.
+    /// The name is one of Leasehold's own keys.
     #[error("names with `leasehold:{{` in them are Leasehold's own keys: choose another name")]
     Reserved,
     /// Redis would hash the whole name, and the name contains a `}`.

@@ -1,4 +1,4 @@
-//! Texts that people read or give: who holds a lock, and values of their own.
+//! Texts that people read or supply: the label of a holder, and user-defined values.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -65,7 +65,7 @@ macro_rules! text {
 }
 
 text! {
-    /// What other people see of a holder: who it is, in a few words. Never a secret.
+    /// A short description of a holder for people to read. Never a secret.
     ///
     /// ```
     /// let label = leasehold_core::Label::new("web-3/4711/billing")?;
@@ -88,9 +88,9 @@ impl fmt::Debug for Label {
 }
 
 text! {
-    /// A value of the user's own at the lock's key, in place of the hold id.
+    /// A user-defined value at the lock's key, in place of the hold id.
     ///
-    /// Whoever knows it can end the hold, so `Debug` does not show it.
+    /// A client that knows it can end the hold, so `Debug` does not show it.
     ///
     /// ```
     /// use leasehold_core::OwnValue;

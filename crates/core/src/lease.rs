@@ -1,10 +1,10 @@
-//! How long a hold is asked for.
+//! The lease of a hold.
 
 use std::time::{Duration, SystemTime};
 
-/// How long a lock is asked for: a duration, or until an instant.
+/// The lease of a lock: a duration, or until an instant.
 ///
-/// A hold with a lease ends when the lease ends; without one a watchdog renews it for as long as its
+/// A hold with a lease ends when the lease ends. Without one, the keeper renews the hold for as long as its
 /// guard lives.
 ///
 /// ```
@@ -19,7 +19,7 @@ use std::time::{Duration, SystemTime};
 pub enum Lease {
     /// That long, counted from the acquisition.
     For(Duration),
-    /// Until then by the client's wall clock, read once when the lock was acquired.
+    /// Until this instant of the client's wall clock, which is read once when the lock is acquired.
     Until(SystemTime),
 }
 
@@ -29,8 +29,8 @@ impl Lease {
     /// The longest lease.
     pub const MAX: Duration = Duration::from_secs(366 * 24 * 3600);
 
-    /// Fails if the lease can never be right: shorter than [`Lease::MIN`], longer than [`Lease::MAX`].
-    /// An instant is judged by [`Lease::remaining`] alone, when the lock is asked for.
+    /// Fails if the lease can never be valid: shorter than [`Lease::MIN`], or longer than [`Lease::MAX`]. An
+    /// instant is only checked by [`Lease::remaining`], when the lock is requested.
     pub fn check(self) -> Result<Self, LeaseError> {
         match self {
             Self::For(lease) => within_bounds(lease).map(|_| self),
@@ -38,7 +38,7 @@ impl Lease {
         }
     }
 
-    /// How long the lease is when it starts at `now` by the wall clock.
+    /// The length of the lease when it starts at `now` by the wall clock.
     pub fn remaining(self, now: SystemTime) -> Result<Duration, LeaseError> {
         match self {
             Self::For(lease) => within_bounds(lease),
@@ -72,7 +72,7 @@ fn within_bounds(lease: Duration) -> Result<Duration, LeaseError> {
     }
 }
 
-/// Why a lease cannot be.
+/// Why a lease is not valid.
 ///
 /// ```
 /// use leasehold_core::{Lease, LeaseError};
@@ -96,15 +96,15 @@ pub enum LeaseError {
     TooLong(Duration),
     /// Longer than the store can keep any.
     #[error(
-        "the lease is {lease:?} long, and this quorum keeps a lease for {most:?} at most, since a node that came back votes after so long: give a shorter one, or set `min_uptime` higher for all clients"
+        "the lease is {lease:?} long, and this quorum keeps a lease for {most:?} at most, because a restarted node votes again after that time: request a shorter lease, or set `min_uptime` higher for all clients"
     )]
     LongerThanKept {
-        /// The lease.
+        /// The requested lease.
         lease: Duration,
-        /// The longest that it keeps.
+        /// The longest lease that the store keeps.
         most: Duration,
     },
-    /// It should last until an instant that has passed already.
+    /// The lease ends at an instant that has already passed.
     #[error("the lease should end at an instant that has passed already")]
     Past,
 }

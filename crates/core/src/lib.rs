@@ -1,13 +1,13 @@
-//! What a lock held by lease means, without any IO.
+//! The meaning of a lock held by lease, without any IO.
 //!
-//! This crate owns the vocabulary of Leasehold (names, hold ids, leases, fencing tokens, the keys of
-//! a lock), the operations that a store executes ([`Op`], [`Reply`], [`Wake`], and [`SessionOp`] for sessions), their
-//! meaning ([`model`]), and the state machines that decide what a client sends and when ([`contend`] for
-//! getting a lock, [`tenure`] for keeping it, [`cohort`] for handing it on inside a process, [`pulse`] for staying alive).
+//! This crate owns the vocabulary of Leasehold (names, hold ids, leases, fencing tokens, the keys of a lock),
+//! the operations that a store executes ([`Op`], [`Reply`], [`Wake`], and [`SessionOp`] for sessions), their
+//! meaning ([`model`]), and the state machines that decide what a client sends and when ([`contend`] acquires
+//! a lock, [`tenure`] keeps it, [`cohort`] hands it on inside a process, [`pulse`] keeps a session alive).
 //!
-//! It deliberately has no sockets, no clock, no threads and no source of randomness: `now` and random
-//! bits come in as arguments, so that the same code runs in production, in the embedded stores and in
-//! a simulated world.
+//! It deliberately has no sockets, no clock, no threads and no source of randomness. `now` and random bits
+//! come in as arguments, so that the same code runs in production, in the embedded stores and in a simulated
+//! world.
 
 mod audit;
 pub mod cohort;
@@ -43,20 +43,23 @@ pub use retry::{Pause, RetryPolicy};
 pub use session::{About, Beat, Beaten, SessionEntry, SessionOp, SessionReply};
 pub use time::{Moment, drift, whole_millis};
 
-/// The first lease of every hold, unless a shorter one was asked for.
+/// The first lease of every hold, unless the caller requested a shorter one.
 ///
-/// A hold that nobody wants any more (its acquire arrived after its undo) ends by this, and one rule
-/// of validity serves an acquire and a grant. The keeper lengthens it when it is due.
+/// It bounds the life of a hold that no client wants any more (its acquire arrived after its undo), and one
+/// rule of validity covers both the reply to an acquire and a grant from the queue. The keeper extends the
+/// lease when it is due.
 pub const FIRST_LEASE: std::time::Duration = std::time::Duration::from_secs(3);
 
 /// How long the record beside a lock (fencing token, last ended hold, queue) outlives its last use.
 pub const RECORD_KEPT: std::time::Duration = std::time::Duration::from_secs(3600);
 
-/// How long it is kept who took a lock from whom.
+/// How long the store keeps the audit of evictions and forced releases.
 pub const AUDIT_KEPT: std::time::Duration = std::time::Duration::from_secs(7 * 24 * 3600);
 
-/// How long a store remembers a session that is dead, beyond as long again as it was to live without a beat.
+/// How long a store remembers a dead session, in addition to the session's own time to live without a
+/// heartbeat.
 pub const SESSION_REMEMBERED: std::time::Duration = std::time::Duration::from_secs(5);
 
-/// The format of what Leasehold writes beside a lock; a store refuses to touch a record of another.
+/// The format version of what Leasehold writes beside a lock. A store refuses to touch a record of another
+/// version.
 pub const FORMAT: u32 = 1;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 /// The name of a lock: 1 to 512 bytes of UTF-8 without control characters.
 ///
-/// Cheap to clone. What characters a name may *not* have beyond that depends on the store's keys, see
+/// Cheap to clone. Further restrictions depend on the store's keys: see
 /// [`KeySpace::lock`](crate::KeySpace::lock).
 ///
 /// ```
@@ -43,8 +43,9 @@ impl LockName {
         &self.0
     }
 
-    /// The part of it by which it is decided where it lies in a store of several servers: between the first `{` and the
-    /// first `}` after it, if that is not empty; else all of it. Names with the same lie together.
+    /// The part of the name that decides where the lock is kept in a store of several servers: the text
+    /// between the first `{` and the first `}` after it, if that is not empty, or else the whole name. Locks
+    /// with the same hash tag are kept together.
     ///
     /// ```
     /// use leasehold_core::LockName;
@@ -102,7 +103,7 @@ impl fmt::Debug for LockName {
     }
 }
 
-/// What is a name already needs no parsing.
+/// Lets functions accept a `LockName` where they parse other types into one.
 impl From<std::convert::Infallible> for NameError {
     fn from(never: std::convert::Infallible) -> Self {
         match never {}
@@ -130,9 +131,9 @@ pub enum NameError {
         len: usize,
     },
     /// The text has a control character.
-    #[error("a lock name has no control characters, but {found:?} stands at byte {at}")]
+    #[error("a lock name has no control characters, but {found:?} is at byte {at}")]
     Control {
-        /// Where the character stands, in bytes.
+        /// The position of the character, in bytes.
         at: usize,
         /// The character.
         found: char,

@@ -1,37 +1,40 @@
-//! Watching who leads: when to look, and what is news.
+//! Observing the leader: when to look, and what has changed.
 //!
-//! A pure machine: it is told of hints and of what was seen, and says when to look next. Sending and sleeping are the engine's.
+//! A pure state machine: it receives hints and observations, and returns when to look next. The engine sends
+//! and sleeps.
 //!
-//! 1. A hint says that something was said, not what, so it brings a look nearer and nothing else: a forged one costs a look, a
-//!    lost one a delay.
-//! 2. It looks on its own as well: at the instant at which the leader is over unless he goes on, and every so often. Looks
-//!    are never closer together than [`CLOSEST`], however many hints come.
-//! 3. Each leader is told once, in the order of the tokens; whoever came and went between two looks is not told.
+//! 1. A hint only indicates that a message was published, not its content. It brings a look closer and has no
+//!    other effect: a forged one costs a look, a lost one a delay.
+//! 2. It also looks on its own: at the instant at which the leader's lease ends unless extended, and at
+//!    regular intervals. Looks are never closer together than [`CLOSEST`], however many hints arrive.
+//! 3. Each leader is reported once, in the order of the tokens. A leader that came and went between two looks
+//!    is not reported.
 
 use crate::{FencingToken, Holder, Moment};
 use std::time::Duration;
 
-/// How close two looks may be to each other.
+/// The minimum interval between two looks.
 pub const CLOSEST: Duration = Duration::from_millis(50);
-/// How often one looks who hears of nothing: between the two.
+/// The interval between two looks without a subscription: between the two.
 const UNHEARD: (Duration, Duration) = (Duration::from_millis(250), Duration::from_millis(500));
-/// The same of one who is told of changes.
+/// The same with a subscription.
 const HEARD: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(10));
-/// How much later one looks at most than the leader is over: observers are not to look all at once.
+/// How much later than the end of the leader's lease a look is at most: observers should not look all at
+/// once.
 const AFTER: Duration = Duration::from_millis(50);
 
-/// What an observer has learnt.
+/// A change of leader.
 ///
-/// [`Onlooker`] shows it in use.
+/// See [`Onlooker`] for an example.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum News {
-    /// Somebody leads who did not before.
+    /// A new leader.
     Leader(Holder),
-    /// Nobody leads any more, or as yet.
+    /// No leader any more, or as yet.
     Nobody,
 }
 
-/// One who wants to know who leads.
+/// One observer of an Election.
 ///
 /// ```
 /// use leasehold_core::observe::{News, Onlooker};
@@ -47,8 +50,8 @@ pub enum News {
 /// onlooker.hears(true);
 /// assert_eq!(onlooker.look_at(), now, "at once");
 /// assert_eq!(onlooker.handle_seen(Some(&leader), now, random), Some(News::Leader(leader.clone())));
-/// assert_eq!(onlooker.handle_seen(Some(&leader), now, random), None, "it is told once");
-/// assert!(onlooker.look_at() > now + Duration::from_secs(2), "when he may be over");
+/// assert_eq!(onlooker.handle_seen(Some(&leader), now, random), None, "it is reported once");
+/// assert!(onlooker.look_at() > now + Duration::from_secs(2), "when its lease may have ended");
 ///
 /// onlooker.handle_hint(now + Duration::from_secs(1));
 /// assert_eq!(onlooker.look_at(), now + Duration::from_secs(1));
@@ -57,11 +60,11 @@ pub enum News {
 /// ```
 #[derive(Debug, Clone)]
 pub struct Onlooker {
-    /// Set while somebody tells it of changes.
+    /// Set while it receives messages about changes.
     hears: bool,
-    /// What was told last; nothing before the first look.
+    /// What was last reported; `None` before the first look.
     told: Option<Told>,
-    /// The greatest token of a leader that was told.
+    /// The greatest token of a reported leader.
     greatest: Option<FencingToken>,
     /// When to look next.
     look_at: Moment,
@@ -82,12 +85,12 @@ impl Default for Onlooker {
 }
 
 impl Onlooker {
-    /// One who has seen nothing yet, and looks at once.
+    /// An observer that has seen nothing yet, and looks at once.
     pub const fn new() -> Self {
         Self { hears: false, told: None, greatest: None, look_at: Moment::ZERO, not_before: Moment::ZERO }
     }
 
-    /// From now on it is told of changes, or is not any more.
+    /// Sets whether it receives messages about changes.
     pub const fn hears(&mut self, hears: bool) {
         self.hears = hears;
     }
@@ -97,24 +100,24 @@ impl Onlooker {
         self.look_at
     }
 
-    /// Something was said, or may have been (1).
+    /// A message was published, or may have been (1).
     pub fn handle_hint(&mut self, now: Moment) {
         self.look_at = self.look_at.min(now.max(self.not_before));
     }
 
-    /// A look had no answer: the next one is no sooner than where nothing is heard.
+    /// A look had no reply: the next one follows as if there were no subscription.
     pub fn handle_failure(&mut self, now: Moment, random: u64) {
         self.rest_until(now + between(UNHEARD, random), now);
     }
 
-    /// Takes in who holds the Election, and gives what is news of it (3).
+    /// Handles the holder of the Election, and returns the change, if any (3).
     pub fn handle_seen(&mut self, holder: Option<&Holder>, now: Moment, random: u64) -> Option<News> {
         let pause = between(if self.hears { HEARD } else { UNHEARD }, random);
         let over = holder
             .and_then(|holder| holder.remaining_ms)
             .map(|ms| Duration::from_millis(ms.saturating_add(1)) + between((Duration::ZERO, AFTER), random));
         self.rest_until(now + over.map_or(pause, |over| over.min(pause)), now);
-        // Who rests leads no more; and of a stranger nobody knows that he leads.
+        // A resting holder leads no more, and a client of another library is not known to lead.
         let leader = holder.filter(|holder| !holder.rests);
         let Some((leader, fence)) = leader.and_then(|leader| Some((leader, leader.fence?))) else {
             let news = self.told != Some(Told::Nobody);
@@ -123,7 +126,7 @@ impl Onlooker {
         };
         match self.greatest {
             Some(greatest) if fence == greatest => return None,
-            // Of a server that has lost what it knew: he leads, but whoever was told last does not.
+            // The server has lost its data: this holder leads, but the last reported leader does not.
             Some(greatest) if fence < greatest => {
                 let news = self.told != Some(Told::Nobody);
                 self.told = Some(Told::Nobody);
@@ -173,17 +176,17 @@ mod tests {
     }
 
     #[test]
-    fn who_rests_leads_no_more_and_a_stranger_is_nobody() {
+    fn a_resting_holder_and_a_stranger_do_not_lead() {
         let mut onlooker = Onlooker::new();
         assert!(matches!(onlooker.handle_seen(Some(&leader(1)), at(0), 0), Some(News::Leader(_))));
         let rests = Holder { rests: true, ..leader(1) };
         assert_eq!(onlooker.handle_seen(Some(&rests), at(1), 0), Some(News::Nobody));
         let stranger = Holder { label: None, fence: None, ..leader(1) };
-        assert_eq!(onlooker.handle_seen(Some(&stranger), at(2), 0), None, "that was told");
+        assert_eq!(onlooker.handle_seen(Some(&stranger), at(2), 0), None, "already reported");
     }
 
     #[test]
-    fn whoever_has_a_smaller_token_is_nobody() {
+    fn a_holder_with_a_smaller_token_does_not_lead() {
         let mut onlooker = Onlooker::new();
         onlooker.handle_seen(Some(&leader(7)), at(0), 0);
         assert_eq!(onlooker.handle_seen(Some(&leader(5)), at(1), 0), Some(News::Nobody));
@@ -192,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_hears_nothing_looks_often_and_others_seldom() {
+    fn without_a_subscription_it_looks_often_and_with_one_seldom() {
         let mut onlooker = Onlooker::new();
         onlooker.handle_seen(Some(&leader(1)), at(0), 0);
         assert_eq!(onlooker.look_at(), at(250));
@@ -207,7 +210,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn looks_are_bounded_and_each_leader_is_told_once_in_order(
+        fn looks_are_bounded_and_each_leader_is_reported_once_in_order(
             steps in proptest::collection::vec((0..4_u8, 0..6_u64, 0..20_000_u64, any::<u64>()), 1..80),
             hears in any::<bool>(),
         ) {

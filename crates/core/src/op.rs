@@ -1,6 +1,6 @@
-//! What a store can be asked, and what it answers: plain data.
+//! The operations that a store executes and their replies: plain data.
 //!
-//! The meaning of every operation is [`model`](crate::model); a store may do nothing else.
+//! [`model`](crate::model) defines the meaning of every operation. A store does nothing else.
 
 use crate::cohort::{Block, Reserve};
 use crate::{
@@ -11,30 +11,32 @@ use std::fmt;
 
 /// The kinds of locks.
 ///
-/// [`Lock`] shows it in use.
+/// See [`Lock`] for an example.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Kind {
-    /// One holder, who does not re-enter: the `SET key token NX PX` lock that other libraries share.
+    /// One holder, not re-entrant: the `SET key token NX PX` lock that other libraries share.
     #[default]
     Mutex,
-    /// One owner, who may enter again and again: Redisson's `RLock`, a hash of the owner and how often he has it.
+    /// One owner, re-entrant: Redisson's `RLock`, a hash of the owner and its hold count.
     Reentrant,
-    /// So many permits, which are held by whoever takes them: a hash of the holds.
+    /// Counting semaphore with a limited number of permits: a hash of the holds.
     Semaphore,
-    /// Readers share it, a writer is alone: a hash of the holds.
+    /// Readers share it, a writer excludes all others: a hash of the holds.
     RwLock,
-    /// It opens when so many have arrived: a hash of the arrivals.
+    /// Countdown latch that opens after a number of arrivals: a hash of the arrivals.
     Latch,
-    /// So many wait for one another, and go on together: a hash of those who go.
+    /// Barrier that releases its parties together once enough have arrived: a hash of the parties that
+    /// proceed.
     Barrier,
-    /// One leader, as one holder of a Mutex; and whoever wants to know who leads is told of a new one.
+    /// Leader election. The leader is the one holder, as of a Mutex; observers are notified when the leader
+    /// changes.
     Election,
 }
 
 impl Kind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 7] = [
         Self::Mutex,
         Self::Reentrant,
@@ -44,12 +46,12 @@ impl Kind {
         Self::Latch,
         Self::Barrier,
     ];
-    /// Those that one has at a time.
+    /// The kinds that have at most one holder at a time.
     pub const ALONE: [Self; 3] = [Self::Mutex, Self::Reentrant, Self::Election];
-    /// Those that several can have [side by side](Self::is_shared).
+    /// The kinds that several clients can hold [side by side](Self::is_shared).
     pub const SHARED: [Self; 4] = [Self::Semaphore, Self::RwLock, Self::Latch, Self::Barrier];
 
-    /// The word for it in keys and records.
+    /// The word for this kind in keys and records.
     pub const fn word(self) -> &'static str {
         match self {
             Self::Mutex => "mutex",
@@ -62,18 +64,20 @@ impl Kind {
         }
     }
 
-    /// Whether several may have it side by side, each with a hold, an end and a fencing token of his own.
+    /// Whether several holds can exist side by side, each with its own expiry and fencing token.
     pub const fn is_shared(self) -> bool {
         matches!(self, Self::Semaphore | Self::RwLock | Self::Latch | Self::Barrier)
     }
 
-    /// Whether each claim has to say whose it is.
+    /// Whether each claim must name its owner.
     pub const fn has_owners(self) -> bool {
         matches!(self, Self::Reentrant | Self::RwLock)
     }
 
-    /// What stands before the token at the key of an Election, and of no other lock: a Mutex of the same name is a string, too,
-    /// and neither is to take the other for a client of another library. No value of a user's own has a control character.
+    /// The prefix of the token at the key of an Election; empty for every other kind. A Mutex of the same
+    /// name is a string as well, and the prefix keeps either kind from treating the other as a lock of
+    /// another library. A user-defined value contains no control character, so it cannot start with this
+    /// prefix.
     pub const fn mark(self) -> &'static str {
         match self {
             Self::Election => "election\n",
@@ -81,12 +85,12 @@ impl Kind {
         }
     }
 
-    /// What stands at the lock's key while a claim has it: a secret. Of a ReentrantMutex, its owner.
+    /// The value at the lock's key while this claim holds it: a secret. For a ReentrantMutex, the owner.
     pub fn token(self, claim: &Claim) -> String {
         [self.mark(), &claim.token()].concat()
     }
 
-    /// What stands at the lock's key while it [rests](Pass::Rest) after the hold of that fencing token.
+    /// The value at the lock's key while it [rests](Pass::Rest) after the hold with this fencing token.
     pub fn rest(self, fence: Option<FencingToken>) -> String {
         format!("{}rest\n{}", self.mark(), fence.map_or(0, FencingToken::as_u64))
     }
@@ -100,30 +104,30 @@ impl Kind {
         }
     }
 
-    /// Whether tasks of one process have a hold of it one after the other, each by a fencing token of its own:
+    /// Whether tasks of one process can pass a hold on among themselves, each with its own fencing token: see
     /// [`cohort`](crate::cohort).
     pub const fn is_handed_on(self) -> bool {
         matches!(self, Self::Mutex)
     }
 
-    /// Whether several stores can have a lock of this kind together, whose holder is whoever a majority of them has: nobody
-    /// has to be told more of it than what his own claim has come to.
+    /// Whether a quorum of stores can provide this kind: a client holds it once a majority grants it. This
+    /// works where a client needs no reply but the result of its own claim.
     pub const fn goes_by_majority(self) -> bool {
         matches!(self, Self::Mutex | Self::Reentrant)
     }
 
-    /// Whether a lock of this kind is a string, which one holder at a time has.
+    /// Whether a lock of this kind is a plain string with one holder at a time.
     pub const fn is_one_string(self) -> bool {
         matches!(self, Self::Mutex | Self::Election)
     }
 
-    /// The kind that a word is for.
+    /// The kind that this word stands for.
     pub fn of_word(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.word() == word)
     }
 }
 
-/// One lock: a name, and what kind of lock it is.
+/// One lock: its name and its kind.
 ///
 /// ```
 /// use leasehold_core::{Kind, Lock};
@@ -134,9 +138,9 @@ impl Kind {
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Lock {
-    /// What kind of lock it is.
+    /// The kind of the lock.
     pub kind: Kind,
-    /// What it is called.
+    /// The name of the lock.
     pub name: LockName,
 }
 
@@ -177,7 +181,7 @@ impl Lock {
     }
 }
 
-/// What part of a lock is asked for, or held.
+/// The mode in which a lock is requested or held.
 ///
 /// ```
 /// use leasehold_core::{Kind, Portion};
@@ -190,45 +194,45 @@ impl Lock {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Portion {
-    /// All of it: a Mutex, or a ReentrantMutex.
+    /// The whole lock: a Mutex, a ReentrantMutex or an Election.
     #[default]
     Whole,
-    /// So many permits of a Semaphore.
+    /// A number of permits of a Semaphore.
     Permits {
-        /// How many.
+        /// How many permits.
         count: u32,
-        /// How many there are, where the store has not been told another number.
+        /// How many permits exist in total, unless the store knows another number.
         of: u32,
     },
     /// A reader of an RwLock, beside other readers.
     Read,
-    /// A reader who may become the writer: beside readers, but not beside another one of his like.
+    /// A reader that can become the writer: beside readers, but not beside another upgradable reader.
     Upgradable,
     /// The writer of an RwLock, alone.
     Write,
-    /// The same, beside the upgradable read of the same owner, and before all who wait.
+    /// The writer, beside the upgradable read of the same owner, and ahead of all waiters.
     Upgrade,
-    /// So many arrivals at a Latch.
+    /// A number of arrivals at a Latch.
     Arrive {
-        /// How many.
+        /// How many arrivals.
         count: u32,
-        /// How many open it.
+        /// How many arrivals open the latch.
         of: u32,
     },
-    /// One who waits until a Latch is open.
+    /// A waiter at a Latch, until it opens.
     Await {
-        /// How many arrivals open it.
+        /// How many arrivals open the latch.
         of: u32,
     },
-    /// One who waits at a Barrier for the others.
+    /// A party that waits at a Barrier for the others.
     Meet {
-        /// How many go on together.
+        /// How many parties proceed together.
         of: u32,
     },
 }
 
 impl Portion {
-    /// Whether a lock of that kind has such parts.
+    /// Whether a lock of that kind has this mode.
     pub const fn suits(self, kind: Kind) -> bool {
         match self {
             Self::Whole => !kind.is_shared(),
@@ -239,7 +243,8 @@ impl Portion {
         }
     }
 
-    /// How many there are in all, as far as whoever asks knows.
+    /// How many permits, arrivals or parties there are in total, as far as the client that sends the request
+    /// knows.
     pub const fn of(self) -> Option<u32> {
         match self {
             Self::Permits { of, .. } | Self::Arrive { of, .. } | Self::Await { of } | Self::Meet { of } => {
@@ -249,7 +254,7 @@ impl Portion {
         }
     }
 
-    /// How many of those it takes.
+    /// How many of those this mode takes.
     pub const fn count(self) -> u32 {
         match self {
             Self::Permits { count, .. } | Self::Arrive { count, .. } => count,
@@ -258,7 +263,7 @@ impl Portion {
         }
     }
 
-    /// The word for it in keys and messages.
+    /// The word for this mode in keys and messages.
     pub fn word(self) -> String {
         match self {
             Self::Whole => "-".to_owned(),
@@ -273,7 +278,7 @@ impl Portion {
         }
     }
 
-    /// What a word is for.
+    /// The mode that this word stands for.
     pub fn of_word(word: &str) -> Option<Self> {
         let numbers = || {
             let (count, of) = word.get(1..)?.split_once(':')?;
@@ -301,7 +306,7 @@ impl fmt::Display for Lock {
     }
 }
 
-/// The right to end a hold, and what stands at the lock's key while it lasts.
+/// The right to end a hold, and the value at the lock's key while the hold lasts.
 ///
 /// ```
 /// use leasehold_core::{Claim, HoldId, OwnValue, SessionId};
@@ -310,25 +315,26 @@ impl fmt::Display for Lock {
 /// assert_eq!(Claim::new(hold).token(), hold.token());
 ///
 /// let own = Claim { hold, value: Some(OwnValue::new("worker-7")?) };
-/// assert_eq!(own.token(), "worker-7"); // other libraries see this; the hold stands in the record
+/// assert_eq!(own.token(), "worker-7"); // other libraries see this value; the record has the hold
 /// # Ok::<(), leasehold_core::OwnValueError>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Claim {
     /// The hold. Every acquisition has its own.
     pub hold: HoldId,
-    /// Of a Mutex, set if the user wants a value of his own at the lock's key; the hold is then compared beside it. Of a
-    /// ReentrantMutex or an RwLock its owner, who has to be there. It means nothing to other kinds.
+    /// For a Mutex, set if the user wants a value of their own at the lock's key; the record beside the key
+    /// then identifies the hold. For a ReentrantMutex or an RwLock, the owner, which is required. Other kinds
+    /// ignore it.
     pub value: Option<OwnValue>,
 }
 
 impl Claim {
-    /// A claim of a hold, without a value of the user's own.
+    /// A claim of a hold, without a user-defined value.
     pub const fn new(hold: HoldId) -> Self {
         Self { hold, value: None }
     }
 
-    /// What stands at the lock's key, behind the [mark](Kind::mark) of its kind: a secret.
+    /// The value at the lock's key, after the [mark](Kind::mark) of its kind: a secret.
     pub fn token(&self) -> String {
         self.value.as_ref().map_or_else(|| self.hold.token(), |value| value.as_str().to_owned())
     }
@@ -336,8 +342,8 @@ impl Claim {
 
 /// One operation on one lock.
 ///
-/// One takes the lock, another queues for it, and is told when it is released; here by the model, and so
-/// in any store:
+/// Here one client takes the lock, and another one queues and receives the lock on release. The example runs
+/// on the model; every store behaves the same:
 ///
 /// ```
 /// use leasehold_core::{
@@ -372,7 +378,7 @@ impl Claim {
 /// let (reply, _) = execute(Op::Extend(Extend { claim: claim(1), lease_ms: 30_000, keep_record: false, reserve: None }));
 /// assert_eq!(reply, Reply::Extend(Extended::Extended));
 ///
-/// // The release hands the lock to the one who waits, and says so to its mailbox.
+/// // The release grants the lock to the waiter and notifies its mailbox.
 /// let (reply, wakes) = execute(Op::Release(Release { claim: claim(1), pass: Pass::Grant, next: None }));
 /// assert!(matches!(reply, Reply::Release(released) if released.found == Fate::Held));
 /// assert!(matches!(wakes[0], Wake::Grant { to, nonce, .. }
@@ -384,29 +390,29 @@ impl Claim {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Op {
-    /// Take the lock, or queue for it, or look whether it has been granted.
+    /// Take the lock, or queue for it, or check whether it has been granted.
     Acquire(Acquire),
-    /// Lengthen a hold.
+    /// Extend a hold.
     Extend(Extend),
-    /// Give a hold up, whether it is held, queued or neither.
+    /// Give up a hold, whether it is held, queued or neither.
     Release(Release),
-    /// Take from a dead session what it has of the lock.
+    /// Remove the hold and the queue entry of a dead session.
     Evict(Evict),
     /// Take the lock from its holder by force.
     Free(Free),
-    /// See how the lock stands. Changes nothing.
+    /// Read the state of the lock. Changes nothing.
     Inspect(Inspect),
-    /// Say how many permits a Semaphore has.
+    /// Set the number of permits of a Semaphore.
     Resize(Resize),
-    /// Raise the fencing token of a hold to what a quorum of stores has agreed on.
+    /// Raise the fencing token of a hold to the value that a quorum of stores agreed on.
     Raise(Raise),
 }
 
-/// What no owner of a ReentrantMutex is called: the field beside the owner's is.
+/// The name that no owner of a ReentrantMutex may have: Leasehold's own field beside the owner's has it.
 pub const RESERVED_OWNER: &str = "leasehold";
 
 impl Op {
-    /// Whether it has no meaning for a lock of that kind, whatever its state.
+    /// Why the operation has no meaning for a lock of that kind in any state; `None` if it has one.
     pub fn misfit(&self, kind: Kind) -> Option<Refused> {
         match self {
             _ if !self.suits(kind) => Some(Refused::NoSuchPart),
@@ -421,7 +427,7 @@ impl Op {
         }
     }
 
-    /// Whether each claim says whose it is, as one of a ReentrantMutex or an RwLock has to.
+    /// Whether each claim names its owner, as the claims of a ReentrantMutex or an RwLock must.
     pub fn names_owners(&self) -> bool {
         let named =
             |claim: &Claim| claim.value.as_ref().is_some_and(|owner| owner.as_str() != RESERVED_OWNER);
@@ -437,7 +443,7 @@ impl Op {
         }
     }
 
-    /// Whether what it asks for is a part that locks of that kind have.
+    /// Whether locks of that kind have what the operation requests.
     pub fn suits(&self, kind: Kind) -> bool {
         match self {
             Self::Acquire(ask) => ask.portion.suits(kind),
@@ -450,53 +456,57 @@ impl Op {
     }
 }
 
-/// Take the lock if it is free and nobody waits before; else queue, if asked so.
+/// Take the lock if it is free and no other client waits before; otherwise queue, if requested.
 ///
-/// Sending it twice equals sending it once, so it is also the *look* of one who waits already.
+/// Sending it twice has the same effect as sending it once, so a queued client also sends it as a *look*: to
+/// check whether the lock has been granted.
 ///
-/// [`Op`] shows it in use.
+/// See [`Op`] for an example.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Acquire {
-    /// The hold that is asked for.
+    /// The requested hold.
     pub claim: Claim,
-    /// How long the hold lasts from the moment it is given, in milliseconds.
+    /// How long the hold lasts from the moment it is granted, in milliseconds.
     pub lease_ms: u64,
-    /// Who asks, for others to read.
+    /// A description of the client, for people to read.
     pub label: Label,
     /// Set if the session wants to wait for the lock.
     pub queue: Option<Enqueue>,
-    /// Set if a foreign lock that has no expiry should be given this one, in milliseconds.
+    /// Set to give a foreign lock without an expiry this one, in milliseconds.
     pub adopt_ms: Option<u64>,
-    /// What ends the hold, or the place, before its time.
+    /// What ends the hold, or the queue entry, before its time.
     pub life: Life,
-    /// Set to the session that the last reply named as standing [ahead](Ahead): if it is dead by now, what it has of
-    /// the lock is taken from it before anything else. Not heeded in the acquire that goes with a release.
+    /// Set to the session that the last reply named as the [predecessor](Ahead). If that session is dead by
+    /// now, the store first removes its hold and queue entry. Ignored in an acquire that accompanies a
+    /// release.
     pub ahead: Option<SessionId>,
-    /// What part of the lock is asked for.
+    /// The requested mode.
     pub portion: Portion,
 }
 
-/// What ends a hold, or a place in the queue, before its own time has run out.
+/// What ends a hold, or a queue entry, before its own time has run out.
 ///
 /// ```
 /// use leasehold_core::Life;
 ///
-/// // A process that keeps its locks alive by a heartbeat, and a hold that travels from one to another.
+/// // One hold ends with the heartbeat of its process; the other one can move between processes.
 /// assert!(Life::Session { alive_ms: 10_000 }.ends_with_session() && !Life::Lease.ends_with_session());
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Life {
-    /// The death of its session: when the session has not beaten for too long, anybody may have it ended.
+    /// The death of its session: once the session has sent no heartbeat for too long, any client may have the
+    /// hold ended.
     ///
-    /// A session that the store does not know may have been forgotten, with all else that the store knew, and live. Its
-    /// client finds out with its next beat, and believes no longer than its last one carries. So a hold of such a session
-    /// may be ended only once it is older than that.
+    /// A session that the store does not know may still be alive: the store may have lost it together with
+    /// all its other data. Its client learns this with its next heartbeat, and relies on the session only for
+    /// as long as the last heartbeat carries. A hold of an unknown session may therefore be ended only once
+    /// it is older than that.
     Session {
-        /// How long the session lives without a beat, in milliseconds.
+        /// How long the session lives without a heartbeat, in milliseconds.
         alive_ms: u64,
     },
-    /// Nothing: its session is kept nowhere, and its absence means nothing.
+    /// Nothing: the session is not recorded in any store, and its absence means nothing.
     Lease,
 }
 
@@ -507,71 +517,72 @@ impl Life {
     }
 }
 
-/// A place in the queue: one a session and lock.
+/// An entry in the queue: one per session and lock.
 ///
-/// [`Op`] shows it in use.
+/// See [`Op`] for an example.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Enqueue {
     /// Fresh with every enqueue and look; the grant repeats it.
     pub nonce: Nonce,
-    /// How long the place is kept without another look, in milliseconds.
+    /// How long the entry is kept without another look, in milliseconds.
     pub kept_ms: u64,
 }
 
-/// Lengthen a hold: its end is never brought nearer.
+/// Extend a hold: its expiry never moves closer.
 ///
-/// [`Op`] shows it in use.
+/// See [`Op`] for an example.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Extend {
     /// The hold.
     pub claim: Claim,
-    /// How long it lasts from now at least, in milliseconds.
+    /// How long the hold lasts from now at least, in milliseconds.
     pub lease_ms: u64,
     /// Set from time to time, so that the record beside a long hold does not expire before it.
     pub keep_record: bool,
-    /// Set to have fencing tokens reserved for those to whom the hold is handed on, of a Mutex.
+    /// Set to reserve fencing tokens for the tasks to which a Mutex is handed on.
     pub reserve: Option<Reserve>,
 }
 
-/// Give a hold up: free the lock if it is held by it, leave the queue if it waits there.
+/// Give up a hold: free the lock if this claim holds it, leave the queue if it waits there.
 ///
-/// [`Op`] shows it in use.
+/// See [`Op`] for an example.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Release {
     /// The hold.
     pub claim: Claim,
-    /// What becomes of a lock that was freed.
+    /// What happens to the lock once it is free.
     pub pass: Pass,
-    /// Set if tasks of the same process still wait: acquire again in the same step, behind the others.
+    /// Set if tasks of the same process still wait: the same step acquires again, behind the other waiters.
     pub next: Option<Acquire>,
 }
 
-/// What becomes of a lock that is freed.
+/// What happens to a lock that is freed.
 ///
-/// [`Op`] shows it in use.
+/// See [`Op`] for an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pass {
-    /// The first live waiter gets it.
+    /// The store grants it to the first live waiter.
     Grant,
-    /// It lies free, so that clients of other libraries, who do not queue, have their chance.
+    /// The lock stays free, so that clients of other libraries, which do not queue, can take it.
     Free,
-    /// It lies free, and whoever [listens](Kind::goes_by_majority) to it is told: where no store has a queue, since each of
-    /// several has but a vote. Of a Mutex or a ReentrantMutex only.
+    /// The lock stays free, and the store notifies the clients that [subscribe](Kind::goes_by_majority) to
+    /// it. A quorum uses this, where no store has a queue because each store is only one vote. For a Mutex or
+    /// a ReentrantMutex only.
     Tell,
-    /// It stays taken, by nobody, until so long after it was given to this hold, and only then comes to whoever looks first:
-    /// for what is to be done once in that time. Where that time is over, as [`Grant`](Self::Grant). Of a lock
-    /// that is [one string](Kind::is_one_string) only.
+    /// The lock stays taken without a holder until a time after it was granted to this hold, and then goes to
+    /// the first client that looks. Used for work that is done once per period. If that time has already
+    /// passed, same as [`Grant`](Self::Grant). Only for a lock that is [one string](Kind::is_one_string).
     Rest {
-        /// How long from when the lock was given to this hold, in milliseconds.
+        /// How long the lock stays taken, from when it was granted to this hold, in milliseconds.
         for_ms: u64,
     },
 }
 
-/// Raise the fencing token of a hold: the second round of an acquire over several stores, each of which has given the hold a
-/// token of its own. The greatest of them is the hold's, and it counts once a majority that still has the hold has stored it.
-/// So whoever is given the lock next is given a greater one by each majority.
+/// Raise the fencing token of a hold: the second round of an acquire over several stores, each of which has
+/// granted the hold with its own token. The greatest of these becomes the token of the hold. It counts once a
+/// majority that still has the hold has stored it, so every majority grants the next holder a greater one.
 ///
-/// It compares the hold, so that one that comes late changes nothing; and it never lowers a token.
+/// The operation compares the hold, so one that arrives late changes nothing. It never lowers a token.
 ///
 /// ```
 /// use leasehold_core::model::{LockState, everybody};
@@ -598,36 +609,37 @@ pub enum Pass {
 pub struct Raise {
     /// The hold.
     pub claim: Claim,
-    /// What its fencing token is at least from now on.
+    /// The token of the hold is at least this from now on.
     pub fence: FencingToken,
 }
 
-/// What became of a [`Raise`].
+/// The result of a [`Raise`].
 ///
-/// [`Raise`] shows it in use.
+/// See [`Raise`] for an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Raised {
-    /// The hold is there, and its token is as great as was asked, or greater.
+    /// The hold exists, and its token is at least the requested one.
     Raised,
-    /// The hold is not there any more, or nothing is known of its token: nothing was changed.
+    /// The hold does not exist any more, or its token is not known. Nothing was changed.
     NotHeld,
 }
 
-/// See how the lock stands.
+/// Read the state of the lock.
 ///
-/// [`Op`] shows it in use.
+/// See [`Op`] for an example.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inspect {
-    /// Set to learn what became of a hold.
+    /// Set to learn the status of a hold.
     pub claim: Option<Claim>,
-    /// Set to get what only people want to know: [`Inspection::stranger`] and [`Inspection::audit`].
+    /// Set to also get what only people need: [`Inspection::stranger`] and [`Inspection::audit`].
     pub in_full: bool,
 }
 
-/// Take from a session what it has of a lock, if it is dead: its hold, its place, or both. A lock that is found free is
-/// granted to the next.
+/// Remove a dead session from a lock: its hold, its queue entry, or both. A lock that becomes free is granted
+/// to the next waiter.
 ///
-/// Whether the session is dead is looked at in the same step, so a session that is back in time keeps what it has.
+/// The same step checks that the session is dead, so a session that returns in time keeps its hold and its
+/// queue entry.
 ///
 /// ```
 /// use leasehold_core::model::{LockState, Vital};
@@ -656,15 +668,17 @@ pub struct Inspect {
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Evict {
-    /// Whose hold and place.
+    /// The session to remove.
     pub dead: SessionId,
-    /// Who does it, for the audit.
+    /// The client that does it, for the audit.
     pub by: Label,
 }
 
-/// Take a lock from whoever has it, by the will of a person: the holder is told, and the next gets it.
+/// Take a lock from its holder at an operator's request. The holder is notified, and the next waiter gets the
+/// lock.
 ///
-/// It compares what the person has [seen](Seen), so that nobody loses a lock that has come to him meanwhile.
+/// The operation compares the holder that the operator has [observed](Seen), so a client that has acquired
+/// the lock since then keeps it.
 ///
 /// ```
 /// use leasehold_core::model::{LockState, everybody};
@@ -680,38 +694,39 @@ pub struct Evict {
 /// };
 /// let mut lock = LockState::default();
 /// let (reply, _) = lock.apply(1_000_000, &Op::Acquire(ask), &everybody);
-/// let Reply::Acquire(Acquired::Granted { fence, .. }) = reply else { panic!("nobody had it") };
+/// let Reply::Acquire(Acquired::Granted { fence, .. }) = reply else { panic!("the lock was free") };
 ///
 /// let mut free = Free { seen: Seen::Hold(fence), by: Label::new("the night shift")? };
 /// let (reply, _) = lock.apply(2_000_000, &Op::Free(free.clone()), &everybody);
 /// assert_eq!(reply, Reply::Free(Freed::Freed));
 /// let (reply, _) = lock.apply(3_000_000, &Op::Free(free), &everybody);
-/// assert_eq!(reply, Reply::Free(Freed::Changed { holder: None })); // it is another's by now, or nobody's
+/// assert_eq!(reply, Reply::Free(Freed::Changed { holder: None })); // the holder has changed since
 /// # Ok::<(), leasehold_core::LabelError>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Free {
-    /// The hold that is meant.
+    /// The observed hold.
     pub seen: Seen,
-    /// Who does it, for the audit.
+    /// The operator that does it, for the audit.
     pub by: Label,
 }
 
-/// A holder as an [`Inspection`] has shown it.
+/// A holder as an [`Inspection`] showed it.
 ///
-/// [`Free`] shows it in use.
+/// See [`Free`] for an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Seen {
-    /// A hold of ours, by its fencing token.
+    /// A hold of Leasehold, by its fencing token.
     Hold(FencingToken),
     /// A client of another library, by the fingerprint of its value.
     Stranger(Fingerprint),
 }
 
-/// Say how many permits a Semaphore has from now on, whoever holds how many of them.
+/// Set the number of permits of a Semaphore, whatever number is held now.
 ///
-/// It compares the number that was seen before, so that one that comes late undoes nobody's later word. Who holds more than
-/// there are goes on; nobody is let in until there is room again.
+/// The operation compares the number that the caller has seen, so a late one does not undo a later resize.
+/// Holders keep their permits even if there are now more than the limit; no other client is admitted until
+/// enough permits are free.
 ///
 /// ```
 /// use leasehold_core::model::{LockState, everybody};
@@ -725,29 +740,30 @@ pub enum Seen {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Resize {
-    /// How many there were when it was looked at; nothing, where the store knew no number.
+    /// The number of permits that the caller has seen; `None` if the store knew no number.
     pub seen: Option<u32>,
-    /// How many there are to be.
+    /// The new number of permits.
     pub limit: u32,
 }
 
-/// What became of a [`Resize`].
+/// The result of a [`Resize`].
 ///
-/// [`Resize`] shows it in use.
+/// See [`Resize`] for an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Resized {
-    /// There are so many permits now.
+    /// The Semaphore now has the requested number of permits.
     Done,
-    /// There are neither as many as were seen, nor as many as there are to be: nothing was changed.
+    /// The number of permits is neither the one that the caller has seen nor the requested one. Nothing was
+    /// changed.
     Changed {
-        /// How many there are.
+        /// The number of permits.
         limit: Option<u32>,
     },
 }
 
-/// What a store answers.
+/// The reply of a store.
 ///
-/// [`Op`] shows it in use.
+/// See [`Op`] for an example.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reply {
@@ -767,8 +783,8 @@ pub enum Reply {
     Resize(Resized),
     /// To an [`Op::Raise`].
     Raise(Raised),
-    /// The operation has no meaning here, and nothing was changed for it. Whoever is refused a part of a lock that several
-    /// can have does not wait for it any more, and others may be let in.
+    /// The operation has no meaning here and had no effect. A client whose request for a shared lock is
+    /// refused stops waiting for it, which can admit other waiters.
     Refused(Refused),
 }
 
@@ -809,10 +825,10 @@ impl Executed {
 
 /// What became of an [`Acquire`].
 ///
-/// [`Op`] shows it in use.
+/// See [`Op`] for an example.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Acquired {
-    /// The hold is there.
+    /// The hold exists.
     Granted {
         /// Its fencing token.
         fence: FencingToken,
@@ -820,28 +836,29 @@ pub enum Acquired {
         remaining_ms: u64,
         /// Set if others wait in the queue.
         others_wait: bool,
-        /// What its owner has of the lock, of a ReentrantMutex.
+        /// What the owner of a ReentrantMutex holds now.
         entered: Option<Entered>,
     },
-    /// Somebody else has the lock, or waits before.
+    /// Another client holds the lock, or waits for it before this one.
     Taken {
-        /// Who holds it. Nobody does where the lock was left free, or its queue is long dead.
+        /// The holder. `None` where the lock was left free, or where its queue contains only dead sessions.
         holder: Option<Holder>,
-        /// How many places are before the asker's, if it has queued.
+        /// How many entries precede this client's, if it has queued.
         position: Option<u64>,
-        /// Whose death would bring the asker nearer to the lock: whoever holds it, or has the place right before the
-        /// asker's. Nothing, where that one has no session that could die. Where several hold the lock and none waits
-        /// before: the session that was asked about, if it is one of theirs, or else the first of them.
+        /// The session whose death would bring this client closer to the lock: the holder, or the waiter
+        /// right before it. `None` where that one has no session that could die. Where several clients hold
+        /// the lock and none waits before: the session that the request named, if it is one of the holders,
+        /// or else the first of them.
         ahead: Option<Ahead>,
-        /// The others of those sessions, of a lock that several hold: each may be what the asker waits for. They come in the
-        /// order of their holds, from `ahead` on and round, and not more than a few of them.
+        /// The other sessions that hold a shared lock: this client may wait for any of them. They come in the
+        /// order of their holds, from `ahead` on and around, and are limited to a few.
         others: Vec<SessionId>,
     },
-    /// This very hold has ended before: the operation came late, or twice.
+    /// This very hold has already ended: the operation arrived late, or twice.
     Spent(Ended),
 }
 
-/// What became of one of several locks that were asked for together: all of them, or none.
+/// The result for one of several locks that were requested together: all are acquired, or none.
 ///
 /// ```
 /// use leasehold_core::model::LockState;
@@ -862,17 +879,18 @@ pub enum Acquired {
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Share {
-    /// All were taken, and this is one of them: [`Acquired::Granted`].
+    /// All were acquired, and this is one of them: [`Acquired::Granted`].
     Had(Acquired),
-    /// This one cannot be taken, and says why, as an acquire that does not queue would; none was taken.
+    /// This one could not be acquired, and the reply says why, as for an acquire that does not queue. None
+    /// was acquired.
     InTheWay(Result<Acquired, Refused>),
-    /// This one could have been taken; none was.
+    /// This one could have been acquired. None was.
     Open,
-    /// This very hold is there already, from an earlier sending; nothing was changed.
+    /// This very hold already exists, from an earlier sending. Nothing was changed.
     Held,
 }
 
-/// What the owner of a ReentrantMutex has of it.
+/// What the owner of a ReentrantMutex holds.
 ///
 /// ```
 /// use leasehold_core::Entered;
@@ -882,16 +900,17 @@ pub enum Share {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entered {
-    /// How often he has it, with this hold.
+    /// How many holds the owner has, this one included.
     pub count: u64,
-    /// The longest lease that was asked for since he has it, in milliseconds.
+    /// The longest lease requested since the owner acquired the lock, in milliseconds.
     pub lease_ms: u64,
 }
 
-/// The session that stands ahead of one who waits.
+/// The session directly ahead of a waiter.
 ///
-/// Each waiter watches the one ahead of it, so that whoever dies is noticed by somebody, however long the queue, and
-/// every look needs to know of one session only. (Leader elections over ZooKeeper avoid a herd in this way.)
+/// Each waiter watches its predecessor, so another client notices every death, however long the queue, and
+/// every look needs to check only one session. (Leader election over ZooKeeper avoids a herd effect in the
+/// same way.)
 ///
 /// ```
 /// use leasehold_core::{Ahead, SessionId};
@@ -901,14 +920,14 @@ pub struct Entered {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ahead {
-    /// Which session.
+    /// The session.
     pub session: SessionId,
-    /// How long it is alive if it beats no more, in milliseconds; `u64::MAX` where nobody has to beat. Only told of the
-    /// session that was [asked](Acquire::ahead) about.
+    /// How long the session remains alive without another heartbeat, in milliseconds; `u64::MAX` if it needs
+    /// no heartbeats. Only given for the session that the request [named](Acquire::ahead).
     pub alive_ms: Option<u64>,
 }
 
-/// What a stranger may know of a holder.
+/// What other clients may know about a holder.
 ///
 /// ```
 /// use leasehold_core::{FencingToken, Holder, Label, Portion};
@@ -932,29 +951,28 @@ pub struct Ahead {
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
-    /// Who it is. Not known of a client of another library.
+    /// Its description. Not known for a client of another library.
     pub label: Option<Label>,
-    /// The owner that has a ReentrantMutex, also of a client of another library; `None` for a Mutex.
+    /// The owner of a ReentrantMutex, also for a client of another library; `None` for a Mutex.
     pub owner: Option<OwnValue>,
-    /// How often it has the lock: once, but for a ReentrantMutex.
+    /// How many holds it has: one, except for a ReentrantMutex.
     pub count: u64,
-    /// How long it still holds the lock, in milliseconds, if nobody extends it; `None` if its key has
-    /// no expiry.
+    /// How long it still holds the lock without an extend, in milliseconds; `None` if its key has no expiry.
     pub remaining_ms: Option<u64>,
     /// Its fencing token, if it has one.
     pub fence: Option<FencingToken>,
-    /// Since when, in milliseconds of the store's clock, if that is known.
+    /// When it acquired the lock, in milliseconds of the store's clock, if known.
     pub since_ms: Option<u64>,
     /// The session whose death would end the hold, if there is one.
     pub session: Option<SessionId>,
-    /// What part of the lock it has.
+    /// The mode in which it holds the lock.
     pub portion: Portion,
-    /// Set where it is done with the lock, and has left it taken until its time is over: see [`Pass::Rest`].
+    /// Set if the holder has finished and left the lock taken until its time is over: see [`Pass::Rest`].
     pub rests: bool,
 }
 
 impl Holder {
-    /// Whether it is a client of another library, which does not grant the lock when it releases it.
+    /// Whether it is a client of another library, which does not grant the lock to a waiter on release.
     pub const fn is_stranger(&self) -> bool {
         self.label.is_none()
     }
@@ -962,71 +980,72 @@ impl Holder {
 
 /// What became of an [`Extend`].
 ///
-/// [`Op`] shows it in use.
+/// See [`Op`] for an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Extended {
-    /// The hold is there, and lasts at least as long as asked. Nothing is reserved, also where that was asked for: nothing is
-    /// known of the hold but its key.
+    /// The hold exists, and lasts at least as long as requested. Nothing is reserved, even if requested: the
+    /// store knows nothing of the hold but its key.
     Extended,
-    /// The same, and these tokens are reserved for it.
+    /// The same, and these tokens are reserved for the hold.
     Reserved {
         /// The tokens.
         block: Block,
         /// Set if others are in the queue, dead or alive.
         others_wait: bool,
     },
-    /// The hold is not there any more.
+    /// The hold does not exist any more.
     NotHeld,
 }
 
-/// What became of a [`Release`].
+/// The result of a [`Release`].
 ///
-/// [`Op`] shows it in use.
+/// See [`Op`] for an example.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Released {
-    /// What was found of the hold before it was given up; [`Fate::Held`] means that this released it.
+    /// The status of the hold before the release; [`Fate::Held`] means that this operation released it.
     pub found: Fate,
-    /// How often its owner has the lock yet, whatever was found: 0 where it is free by now, as it always is after a Mutex.
+    /// How many holds the owner still has, whatever was found: 0 if the lock is now free, as it always is
+    /// after the release of a Mutex.
     pub left: u64,
-    /// Who holds the lock, where it was found that somebody else does.
+    /// The holder, where another client holds the lock.
     pub holder: Option<Holder>,
-    /// What became of the acquire that came with it.
+    /// The result of the acquire that came with the release.
     pub next: Option<Result<Acquired, Refused>>,
 }
 
-/// What became of an [`Evict`].
+/// The result of an [`Evict`].
 ///
-/// [`Evict`] shows it in use.
+/// See [`Evict`] for an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Evicted {
-    /// The session lives: nothing was changed.
+    /// The session is alive. Nothing was changed.
     Alive,
-    /// The session is dead, and has nothing of the lock any more.
+    /// The session is dead, and no longer holds the lock or waits for it.
     Gone {
-        /// The fencing token of the hold that was taken from it.
+        /// The fencing token of the hold that was removed.
         hold: Option<FencingToken>,
-        /// Set if a place in the queue was taken from it.
+        /// Set if a queue entry was removed.
         place: bool,
     },
 }
 
-/// What became of a [`Free`].
+/// The result of a [`Free`].
 ///
-/// [`Free`] shows it in use.
+/// See [`Free`] for an example.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Freed {
     /// The lock was taken from its holder.
     Freed,
-    /// The lock is not held as it was seen: nothing was taken from anybody.
+    /// The lock is not held by the holder that was observed. Nothing was changed.
     Changed {
-        /// Who holds it now.
+        /// The holder now.
         holder: Option<Holder>,
     },
 }
 
-/// Where a hold stands.
+/// The status of a hold.
 ///
-/// [`Op`] shows it in use.
+/// See [`Op`] for an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Fate {
     /// It holds the lock.
@@ -1035,39 +1054,39 @@ pub enum Fate {
     Queued,
     /// It was ended, in this way.
     Ended(Ended),
-    /// It was the last to hold the lock, and its key is gone: its lease expired, or somebody deleted
-    /// the key. Of a ReentrantMutex also where its owner has the lock by other holds, and this one is not among them.
+    /// It was the last hold of the lock, and its key is gone: its lease expired, or the key was deleted. For
+    /// a ReentrantMutex also where its owner has other holds of the lock, and this one is not among them.
     Vanished,
-    /// Somebody else has held the lock since, or holds it.
+    /// Another client has held the lock since, or holds it now.
     Superseded,
-    /// The store has no record of the lock: it never was, is long over, or the store lost its data.
+    /// The store has no record of the lock: it never existed, ended long ago, or the store lost its data.
     Forgotten,
 }
 
-/// How a lock stands.
+/// The state of a lock.
 ///
-/// [`Op`] shows it in use.
+/// See [`Op`] for an example.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inspection {
-    /// Who holds it.
+    /// The holder.
     pub holder: Option<Holder>,
-    /// How many sessions wait for it.
+    /// How many sessions wait for the lock.
     pub waiting: u64,
-    /// What became of the hold that was asked about.
+    /// The status of the hold that the request named.
     pub fate: Option<Fate>,
-    /// The fingerprint of what stands at the key, where that is a client's of another library. Only
-    /// [in full](Inspect::in_full).
+    /// The fingerprint of the value at the key, where a client of another library holds the lock. Only [in
+    /// full](Inspect::in_full).
     pub stranger: Option<Fingerprint>,
-    /// Who took this lock from whom, the last first. Only [in full](Inspect::in_full).
+    /// The evictions and forced releases of this lock, most recent first. Only [in full](Inspect::in_full).
     pub audit: Vec<AuditEntry>,
-    /// All who have a lock that several can have, the oldest first; no more than [`SHARERS_TOLD`]. Empty, of a Mutex or a
+    /// All holders of a shared lock, oldest first; no more than [`SHARERS_TOLD`]. Empty for a Mutex or a
     /// ReentrantMutex.
     pub sharers: Vec<Holder>,
-    /// How many permits, arrivals or parties there are in all, of a lock that counts them and that is known.
+    /// The total number of permits, arrivals or parties, for a lock that counts them and where it is known.
     pub limit: Option<u32>,
 }
 
-/// How many of those who share a lock an inspection tells at most, so that no answer is endless.
+/// How many holders of a shared lock an inspection returns at most, so that every reply is bounded.
 pub const SHARERS_TOLD: usize = 4096;
 
 /// Why an operation has no meaning.
@@ -1081,49 +1100,49 @@ pub const SHARERS_TOLD: usize = 4096;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refused {
-    /// Something else stands at the key.
+    /// Something else is stored at the key.
     #[error(
         "its key holds a {found}, which is no lock of this kind (a Mutex is a string, an Election a string of its own form, a ReentrantMutex a hash of its owner, each other kind a hash of its own): the name is used for something else"
     )]
     WrongKind {
-        /// What stands there, as the store's TYPE command calls it.
+        /// The type of the value, as the store's TYPE command calls it.
         found: String,
     },
-    /// A claim of a ReentrantMutex or an RwLock does not say whose it is.
+    /// A claim of a ReentrantMutex or an RwLock does not name its owner.
     #[error(
         "a claim of a ReentrantMutex or an RwLock has to name its owner, by another text than `{RESERVED_OWNER}`: a field of Leasehold's own has that name"
     )]
     NoOwner,
-    /// Locks of this kind have no such part, or no parts to say anything about.
-    #[error("a lock of this kind has no such part")]
+    /// Locks of this kind do not have this mode or this operation.
+    #[error("locks of this kind do not support this mode or operation")]
     NoSuchPart,
-    /// More is asked for than there is, so that waiting would be for ever; or nothing at all.
-    #[error("{count} of {limit} are asked for: that can never be had")]
+    /// The request exceeds the total, so it would wait forever; or it requests nothing.
+    #[error("{count} of {limit} requested: this can never succeed")]
     OutOfRange {
-        /// How many are asked for.
+        /// The requested number.
         count: u32,
-        /// How many there are.
+        /// The total number.
         limit: u32,
     },
-    /// The others who use this Latch or Barrier now count on another number.
+    /// The other clients that use this Latch or Barrier now use another number.
     #[error(
-        "it counts to {asked} for the one who asks, and to {known} for those who use it now: use one number everywhere"
+        "it counts to {asked} in this request, and to {known} for the clients that use it now: use one number everywhere"
     )]
     Disagreement {
-        /// The number of the one who asks.
+        /// The number in the request.
         asked: u32,
-        /// The number of the others.
+        /// The number that the others use.
         known: u32,
     },
-    /// The owner would wait for himself.
+    /// The owner would wait for itself.
     #[error(
-        "its owner has the lock already, and would wait for himself: begin with an upgradable read to write after reading, and write once"
+        "its owner already holds the lock, and would wait for itself: to write after reading, begin with an upgradable read, and write once"
     )]
     WouldDeadlock,
-    /// An upgrade is asked for, and its owner has no upgradable read any more.
+    /// The request is an upgrade, and its owner has no upgradable read any more.
     #[error("its owner has no upgradable read that could become a write")]
     NothingToUpgrade,
-    /// A lock of this kind cannot be left taken by nobody.
+    /// A lock of this kind cannot stay taken without a holder.
     #[error("only a Mutex and an Election can be left taken until a time is over: release it")]
     NoRest,
     /// The lock's record was written in another format.
@@ -1135,7 +1154,7 @@ pub enum Refused {
 }
 
 impl Refused {
-    /// Whether it is what was asked for that can never be, whatever becomes of the lock's keys.
+    /// Whether the request itself can never succeed, whatever happens to the lock's keys.
     pub const fn is_of_the_asked(&self) -> bool {
         matches!(
             self,
@@ -1162,7 +1181,7 @@ impl Refused {
 pub enum Wake {
     /// A lock has been granted.
     Grant {
-        /// Whose mailbox it goes to.
+        /// The session whose mailbox receives it.
         to: SessionId,
         /// The nonce of the look that it answers.
         nonce: Nonce,
@@ -1171,22 +1190,22 @@ pub enum Wake {
     },
     /// A lock was taken by force.
     Freed {
-        /// Whose mailbox it goes to.
+        /// The session whose mailbox receives it.
         to: SessionId,
         /// The fencing token of the hold that was ended.
         fence: FencingToken,
     },
-    /// Another session asks for a lock, whose holder wanted to be told.
+    /// Another session requests a lock whose holder subscribed to that.
     Wanted {
-        /// Whose mailbox it goes to.
+        /// The session whose mailbox receives it.
         to: SessionId,
-        /// The fencing token that the store has given with the hold.
+        /// The fencing token that the store has granted with the hold.
         fence: FencingToken,
     },
 }
 
 impl Wake {
-    /// Whose mailbox it goes to.
+    /// The session whose mailbox receives it.
     pub const fn to(&self) -> SessionId {
         match self {
             Self::Grant { to, .. } | Self::Freed { to, .. } | Self::Wanted { to, .. } => *to,
@@ -1208,7 +1227,7 @@ impl Wake {
         }
     }
 
-    /// The message as it is published in the mailbox.
+    /// The message as it is published to the mailbox.
     pub fn message(&self) -> String {
         match self {
             Self::Grant { nonce, fence, .. } => format!("grant {nonce} {fence}"),
@@ -1217,7 +1236,7 @@ impl Wake {
         }
     }
 
-    /// Reads a message that came to `to`'s mailbox.
+    /// Parses a message from `to`'s mailbox.
     pub fn parse(to: SessionId, message: &[u8]) -> Result<Self, WakeError> {
         let text = std::str::from_utf8(message).map_err(|_| WakeError)?;
         let words: Vec<_> = text.split(' ').collect();
@@ -1234,16 +1253,16 @@ impl Wake {
     }
 }
 
-/// A message that is none of ours. It does not show the message.
+/// A message that does not come from Leasehold. The error does not show the message.
 ///
 /// ```
 /// use leasehold_core::{SessionId, Wake, WakeError};
 ///
 /// let to = SessionId::from_random([7; 12]);
-/// assert_eq!(Wake::parse(to, b"hello"), Err(WakeError)); // anybody may publish there
+/// assert_eq!(Wake::parse(to, b"hello"), Err(WakeError)); // any client may publish there
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("a message in the mailbox is none of ours")]
+#[error("a message in the mailbox is not from Leasehold")]
 pub struct WakeError;
 
 #[cfg(test)]

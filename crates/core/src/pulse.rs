@@ -1,28 +1,29 @@
-//! Staying alive: when a session beats, and when it has lapsed.
+//! Keeping a session alive: when it sends a heartbeat, and when it has lapsed.
 //!
-//! A [`Pulse`] is one session as its client sees it. The keeper polls it, sends what it asks for, and feeds back the
-//! outcome.
+//! A [`Pulse`] is one session as its client sees it. The keeper polls it, sends what it requests, and feeds
+//! back the outcome.
 //!
-//! 1. A session is believed alive until `valid_until`: counted from *before* the beat was sent, less
-//!    [`drift`]. So whatever lives with it is given up before the store lets anybody take it.
-//! 2. `valid_until` never goes back, and once it has passed it never comes again: a session that lapsed is over.
+//! 1. A session counts as alive until `valid_until`, which counts from *before* the heartbeat was sent, less
+//!    [`drift`]. So the client gives up everything that lives with the session before the store lets another
+//!    client take it.
+//! 2. `valid_until` never goes back, and once it has passed, the session has lapsed for good.
 
 use crate::contend::Random;
 use crate::{Moment, drift};
 use std::time::Duration;
 
-/// Pauses after a beat that had no reply: the first, and the longest.
+/// Pauses after a heartbeat without a reply: the first, and the longest.
 const FAULT_PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
-/// How many beats there are in the time that a session lives without one.
+/// How many heartbeats there are in the time that a session lives without one.
 const BEATS: u32 = 4;
 
 /// What to do for a session.
 ///
-/// [`Pulse`] shows it in use.
+/// See [`Pulse`] for an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Duty {
-    /// Send a beat, and hand its outcome back.
+    /// Send a heartbeat, and pass back its outcome.
     Beat,
     /// Nothing to do before this moment.
     Rest(Moment),
@@ -38,26 +39,27 @@ pub enum Duty {
 /// use std::time::Duration;
 ///
 /// let at = |ms: u64| Moment::from_micros(ms * 1_000);
-/// let mut pulse = Pulse::new(Duration::from_secs(10), at(0)); // begun by a beat that was sent at 0
+/// let mut pulse = Pulse::new(Duration::from_secs(10), at(0)); // begun by a heartbeat that was sent at 0
 /// assert_eq!(pulse.poll(at(0)), Duty::Rest(at(2_500)));
 /// assert_eq!(pulse.poll(at(2_500)), Duty::Beat);
 /// pulse.handle_beaten(at(2_500), at(2_501));
 /// assert_eq!(pulse.valid_until(), at(12_398)); // less the drift of the clocks
-/// assert_eq!(pulse.poll(at(12_398)), Duty::Lapsed); // no reply is needed to know it
+/// assert_eq!(pulse.poll(at(12_398)), Duty::Lapsed); // known without a reply
 /// ```
 #[derive(Debug)]
 pub struct Pulse {
-    /// How long it lives without a beat.
+    /// How long the session lives without a heartbeat.
     alive: Duration,
     valid_until: Moment,
-    /// When to beat, unless a beat is on its way.
+    /// When to send a heartbeat, unless one is in flight.
     beat_at: Moment,
     in_flight: bool,
     faults: u32,
 }
 
 impl Pulse {
-    /// A session that lives for `alive` without a beat, and was begun by a request that was sent at `sent_at`.
+    /// A session that lives for `alive` without a heartbeat, and was begun by a request that was sent at
+    /// `sent_at`.
     pub fn new(alive: Duration, sent_at: Moment) -> Self {
         let mut pulse =
             Self { alive, valid_until: Moment::ZERO, beat_at: sent_at, in_flight: false, faults: 0 };
@@ -65,17 +67,18 @@ impl Pulse {
         pulse
     }
 
-    /// How long it lives without a beat.
+    /// How long the session lives without a heartbeat.
     pub const fn alive(&self) -> Duration {
         self.alive
     }
 
-    /// Until when the session may be believed alive.
+    /// Until when the session counts as alive.
     pub const fn valid_until(&self) -> Moment {
         self.valid_until
     }
 
-    /// Whether it may be [hastened](Self::hasten): no beat is on its way, and the last one was answered.
+    /// Whether [`hasten`](Self::hasten) has an effect: no heartbeat is in flight, and the last one had a
+    /// reply.
     pub const fn is_calm(&self) -> bool {
         !self.in_flight && self.faults == 0
     }
@@ -97,14 +100,16 @@ impl Pulse {
         if self.in_flight { self.valid_until } else { self.beat_at.min(self.valid_until) }
     }
 
-    /// Beats at the next poll, if it is [calm](Self::is_calm): there is something to tell with it.
+    /// Sends a heartbeat at the next poll, if the session is [calm](Self::is_calm), because there is
+    /// something to report with it.
     pub fn hasten(&mut self, now: Moment) {
         if self.is_calm() {
             self.beat_at = self.beat_at.min(now);
         }
     }
 
-    /// A beat that was sent at `sent_at` has reached the store. News of it that come too late change nothing (2).
+    /// A heartbeat that was sent at `sent_at` has reached the store. A reply that arrives after the session
+    /// lapsed changes nothing (2).
     pub fn handle_beaten(&mut self, sent_at: Moment, now: Moment) {
         self.in_flight = false;
         self.faults = 0;
@@ -113,13 +118,13 @@ impl Pulse {
         }
     }
 
-    /// The store says that the session has lapsed.
+    /// The store reports that the session has lapsed.
     pub fn handle_lapsed(&mut self) {
         self.in_flight = false;
         self.valid_until = Moment::ZERO;
     }
 
-    /// A beat had no reply, or none that says what became of the session: it is sent again.
+    /// A heartbeat had no reply, or none that tells the status of the session. It is sent again.
     pub fn handle_fault(&mut self, now: Moment, random: Random<'_>) {
         self.in_flight = false;
         self.faults += 1;
@@ -149,7 +154,7 @@ mod tests {
 
     #[test]
     fn a_session_is_over_before_the_store_can_say_so() {
-        // The store counts from when the beat arrives, which is after it was sent.
+        // The store counts from the arrival of the heartbeat, which is after it was sent.
         let mut pulse = Pulse::new(ALIVE, ms(100));
         for sent in [1_100, 2_100, 3_100] {
             assert_eq!(pulse.poll(ms(sent)), Duty::Beat);
@@ -188,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn news_that_come_too_late_revive_nobody() {
+    fn a_late_reply_does_not_revive_a_session() {
         let mut pulse = Pulse::new(ALIVE, ms(0));
         assert_eq!(pulse.poll(ms(3_900)), Duty::Beat);
         pulse.handle_beaten(ms(3_900), ms(3_990));

@@ -1,4 +1,4 @@
-//! How to try again: always with jitter, always with a cap.
+//! Retry policies: always with jitter, always with a cap.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ pub enum Pause {
     },
 }
 
-/// How a lock is tried for again and again, where one does not want to queue for it.
+/// How often to try for a lock without queueing for it.
 ///
 /// ```
 /// use leasehold_core::{Pause, RetryPolicy};
@@ -57,7 +57,7 @@ impl RetryPolicy {
         Self { pause: Pause::Exponential { first, most }, jitter: 0.5, tries: None }
     }
 
-    /// How much of a pause is random, from 0 (none of it) to 1 (all of it).
+    /// Sets how much of a pause is random, from 0 (none of it) to 1 (all of it).
     #[must_use]
     pub fn jitter(mut self, share: f64) -> Self {
         self.jitter = if share.is_finite() { share.clamp(0.0, 1.0) } else { 0.5 };
@@ -71,8 +71,8 @@ impl RetryPolicy {
         self
     }
 
-    /// The pause after that many tries have failed, or `None` if there is no further try. At least a
-    /// millisecond, so that nothing spins. `random` is 64 random bits.
+    /// The pause after that many failed tries, or `None` if no further try is allowed. At least one
+    /// millisecond, to prevent a busy loop. `random` is 64 random bits.
     pub fn pause_after(&self, tried: u32, random: u64) -> Option<Duration> {
         if self.tries.is_some_and(|most| tried >= most) {
             return None;

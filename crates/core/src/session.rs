@@ -1,14 +1,14 @@
-//! What a store can be asked about sessions, and what it answers: plain data.
+//! The operations on sessions that a store executes, and their replies: plain data.
 //!
-//! A session is one client for as long as it beats. Its record says who it is, until when it is alive if it beats no
-//! more, and which locks it holds, for people to read. The meaning of every operation is
-//! [`model::Sessions`](crate::model::Sessions).
+//! A session is one client for as long as it sends heartbeats. Its record says what the client is, until when
+//! it is alive without another heartbeat, and which locks it holds, for people to read. The meaning of every
+//! operation is defined by [`model::Sessions`](crate::model::Sessions).
 
 use crate::{Label, Lock, SessionId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Who is behind a session, for people to read.
+/// A description of the client behind a session, for people to read.
 ///
 /// ```
 /// use leasehold_core::{About, Label};
@@ -27,19 +27,19 @@ use std::collections::BTreeMap;
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct About {
-    /// What others see of it where it holds a lock.
+    /// The label that others see on the locks that it holds.
     pub label: Label,
     /// The name of its machine.
     pub host: String,
-    /// The number of its process there.
+    /// The id of its process there.
     pub pid: u32,
     /// The name of its program.
     pub program: String,
     /// The version of the library that it uses.
     pub version: String,
-    /// When it began, by the wall clock of its machine, in milliseconds since 1970.
+    /// When it started, by the wall clock of its machine, in milliseconds since 1970.
     pub started_ms: u64,
-    /// What its user wants people to know beside that.
+    /// Further labels from its user.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
 }
@@ -48,13 +48,13 @@ impl About {
     /// The longest text that a store has to keep, in bytes.
     pub const MAX_LEN: usize = 4096;
 
-    /// As a store keeps it.
+    /// The JSON text that a store keeps.
     pub fn to_json(&self) -> String {
-        // Nothing in it can fail: its keys are texts.
+        // Cannot fail: all keys are texts.
         serde_json::to_string(self).unwrap_or_default()
     }
 
-    /// What [`to_json`](Self::to_json) wrote, here or by another version.
+    /// Parses the output of [`to_json`](Self::to_json), of this or another version.
     pub fn from_json(text: &str) -> Option<Self> {
         serde_json::from_str(text).ok()
     }
@@ -70,7 +70,7 @@ impl About {
 /// let beat = |begin| SessionOp::Beat(Beat { session, alive_ms: 10_000, begin, held: vec![], left: vec![] });
 /// let mut sessions = Sessions::default();
 ///
-/// // Nobody who has not begun, or has lapsed, is alive by a beat.
+/// // A heartbeat alone neither begins a session nor revives one that has lapsed.
 /// assert_eq!(sessions.apply(1_000, &beat(None)), SessionReply::Beat(Beaten::Lapsed));
 /// assert_eq!(sessions.apply(1_000, &beat(Some("{}".into()))), SessionReply::Beat(Beaten::Alive));
 /// assert_eq!(sessions.apply(9_000, &beat(None)), SessionReply::Beat(Beaten::Alive));
@@ -82,33 +82,33 @@ impl About {
 pub enum SessionOp {
     /// Begin a session, or keep it alive.
     Beat(Beat),
-    /// End a session in order: it holds nothing any more.
+    /// End a session in an orderly way: it holds nothing any more.
     End(SessionId),
-    /// Which sessions there are. Changes nothing.
+    /// List the sessions. Changes nothing.
     List,
 }
 
 /// Begin a session, or keep it alive.
 ///
-/// [`SessionOp`] shows it in use.
+/// See [`SessionOp`] for an example.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Beat {
-    /// Which session.
+    /// The session.
     pub session: SessionId,
     /// How long it is alive from now, in milliseconds.
     pub alive_ms: u64,
-    /// Set, to what people should read ([`About::to_json`]), to begin the session. Without it a session that has lapsed
-    /// stays lapsed.
+    /// Set to a description for people ([`About::to_json`]) to begin the session. Without it, a session that
+    /// has lapsed stays lapsed.
     pub begin: Option<String>,
-    /// Locks that it holds since the last beat, for people to find.
+    /// Locks acquired since the last heartbeat, for people to find.
     pub held: Vec<Lock>,
     /// Locks that it does not hold any more.
     pub left: Vec<Lock>,
 }
 
-/// What a store answers about sessions.
+/// The reply of a store about sessions.
 ///
-/// [`SessionOp`] shows it in use.
+/// See [`SessionOp`] for an example.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SessionReply {
@@ -120,18 +120,18 @@ pub enum SessionReply {
     List(Vec<SessionEntry>),
 }
 
-/// What became of a [`Beat`].
+/// The result of a [`Beat`].
 ///
-/// [`SessionOp`] shows it in use.
+/// See [`SessionOp`] for an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Beaten {
-    /// The session is alive for as long as was asked, at least.
+    /// The session is alive for at least as long as requested.
     Alive,
-    /// It has lapsed, or the store has lost its data: whatever lived with it may be others' by now.
+    /// The session has lapsed, or the store has lost its data: other clients may have what lived with it.
     Lapsed,
 }
 
-/// One session, as people see it.
+/// One session in a listing.
 ///
 /// ```
 /// use leasehold_core::{SessionEntry, SessionId};
@@ -141,14 +141,14 @@ pub enum Beaten {
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionEntry {
-    /// Which session.
+    /// The session.
     pub session: SessionId,
-    /// How long it is alive if it beats no more, in milliseconds; `None` if it is dead, or has ended and left a hold that
-    /// [outlives it](crate::Life::Lease). A store that knows by itself who is alive, and needs no beats, says
-    /// `Some(u64::MAX)` of the living.
+    /// How long it is alive without another heartbeat, in milliseconds; `None` if it is dead, or has ended
+    /// and left a hold that [outlives it](crate::Life::Lease). A store that tracks the life of sessions
+    /// itself, without heartbeats, returns `Some(u64::MAX)` for live ones.
     pub alive_ms: Option<u64>,
-    /// Who is behind it ([`About::from_json`]); empty if it has never said so.
+    /// The description of its client ([`About::from_json`]); empty if it has never sent one.
     pub about: String,
-    /// The locks that it held when it last said so; those that it holds now, where the store knows by itself.
+    /// The locks that it held as of its last report, or that it holds now, if the store tracks them itself.
     pub held: Vec<Lock>,
 }

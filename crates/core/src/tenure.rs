@@ -1,30 +1,31 @@
-//! Keeping a lock: when a hold is extended, and when it is over.
+//! Keeping a lock: when a hold is extended, and when it ends.
 //!
-//! A [`Tenure`] is one hold as its client sees it. The keeper polls it, sends what it asks for, and
-//! feeds back the outcome.
+//! A [`Tenure`] is one hold as its client sees it. The keeper polls it, sends what it requests, and feeds
+//! back the outcome.
 //!
-//! 1. A hold is believed until `valid_until`: counted from *before* the request was sent that gave or
-//!    lengthened it, less [`drift`]. The deadline itself ends the hold, whatever the network does.
-//! 2. `valid_until` never goes back: extends only raise.
-//! 3. `valid_until` never goes beyond the cap, whatever the store was asked for and whoever asked. A hold that has
-//!    reached its cap is given up when it is over, so that nobody has to wait for the rest of its lease.
+//! 1. A hold is valid until `valid_until`, which counts from *before* the request was sent that granted or
+//!    extended it, less [`drift`]. The deadline itself ends the hold, whatever the network does.
+//! 2. `valid_until` never goes back: an extend only raises it.
+//! 3. `valid_until` never exceeds the cap, whatever lease was requested and whichever caller requested it. A
+//!    hold that has reached its cap is released when it ends, so that no client has to wait for the rest of
+//!    its lease.
 
 use crate::contend::Random;
 use crate::{FIRST_LEASE, Moment, RECORD_KEPT, drift};
 use std::time::Duration;
 
-/// Pauses after an extend that had no reply: the first, and the longest.
+/// Pauses after an extend without a reply: the first, and the longest.
 const FAULT_PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
-/// After what time a hold is lengthened for the first time, where a longer lease than the first was given.
+/// The delay before a hold is first extended, where the requested lease is longer than the first lease.
 const AFTER: Duration = Duration::from_millis(25);
 
-/// How far apart two hastened extends of a hold are at least: whoever gives the reason for them may be a forger.
+/// The minimum interval between two hastened extends of a hold: the message that causes them may be forged.
 const HASTE_PAUSE: Duration = Duration::from_millis(250);
 
 /// How a hold is kept.
 ///
-/// [`Tenure`] shows it in use.
+/// See [`Tenure`] for an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Plan {
     /// Renewed every third of the lease for as long as it is held.
@@ -39,7 +40,7 @@ pub enum Plan {
     },
 }
 
-/// How long a hold is kept at most, whoever lengthens it.
+/// Limits how long a hold is kept, whichever caller extends it.
 ///
 /// ```
 /// use leasehold_core::Moment;
@@ -58,14 +59,14 @@ pub enum Plan {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Caps {
-    /// Set if it ends at this moment at the latest.
+    /// Set if the hold ends at this moment at the latest.
     pub end: Option<Moment>,
-    /// Set if it is lengthened that often at the most. That it reaches its lease for the first time, after the short
+    /// Set to the maximum number of renewals. Reaching the full lease for the first time, after the short
     /// first lease, does not count.
     pub renewals: Option<u32>,
 }
 
-/// What the user asks of a hold when he extends it himself.
+/// The lease that the user requests in an explicit extend.
 ///
 /// ```
 /// use leasehold_core::Moment;
@@ -80,31 +81,31 @@ pub struct Caps {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wish {
-    /// That it lasts that long from now.
+    /// The hold must last that long from now.
     Exactly(Duration),
-    /// That it lasts that long from now, or as long as its cap lets it.
+    /// The hold lasts that long from now, or as long as its cap allows.
     UpTo(Duration),
 }
 
 /// What to do for a hold.
 ///
-/// [`Tenure`] shows it in use.
+/// See [`Tenure`] for an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Duty {
-    /// Send an extend, and hand its outcome back.
+    /// Send an extend, and pass back its outcome.
     Extend {
         /// How long the hold should last from now at least.
         lease: Duration,
-        /// Set if the record beside the lock should be kept as well.
+        /// Set if the extend should also keep the record beside the lock.
         keep_record: bool,
     },
-    /// Send what it was [called](Tenure::call) for, and hand the outcome to [`Tenure::handle_called`].
+    /// Send what it was [called](Tenure::call) for, and pass the outcome to [`Tenure::handle_called`].
     Call,
     /// Nothing to do before this moment.
     Rest(Moment),
     /// The hold is over: its deadline has passed.
     Over,
-    /// The hold is over since it has reached its cap: what is left of it at the store is to be released.
+    /// The hold is over because it has reached its cap: release what is left of it at the store.
     GiveUp,
 }
 
@@ -123,33 +124,33 @@ pub enum Duty {
 /// assert_eq!(tenure.poll(at(1), Duration::ZERO), Duty::Extend { lease, keep_record: false });
 /// tenure.handle_extended(at(1), lease, false);
 /// assert_eq!(tenure.due(), at(11)); // a third of the lease after the last renewal
-/// assert_eq!(tenure.poll(at(31), Duration::ZERO), Duty::Over); // no reply is needed to know it
+/// assert_eq!(tenure.poll(at(31), Duration::ZERO), Duty::Over); // known without a reply
 /// ```
 #[derive(Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own, and all of them can be true")]
 pub struct Tenure {
     plan: Plan,
     valid_until: Moment,
-    /// Until when the store has it, as far as it may be believed: also where its plan or its cap ends it before.
+    /// Until when the store is known to keep the hold, even if its plan or its cap ends it before.
     kept_until: Moment,
-    /// When to extend; `None` once a given lease has been reached.
+    /// When to extend; `None` once a fixed lease has been reached.
     extend_at: Option<Moment>,
     in_flight: bool,
-    /// Set from when it is to be extended at once until that is sent.
+    /// Set while an immediate extend is pending.
     hastened: bool,
-    /// When that was last sent.
+    /// When the last such extend was sent.
     hastened_at: Moment,
-    /// Set while its own process has something to ask of the store.
+    /// Set while the process has another request about the hold for the store.
     called: bool,
     faults: u32,
     record_kept_at: Moment,
     caps: Caps,
-    /// Set once it has had its whole lease: from then on what lengthens it is a renewal.
+    /// Set once the hold has had its full lease: from then on, every extend is a renewal.
     whole: bool,
 }
 
 impl Tenure {
-    /// A hold that was given with a short first lease, and may be believed until `valid_until`.
+    /// A hold that was granted with a short first lease, and is valid until `valid_until`.
     pub fn new(plan: Plan, valid_until: Moment, now: Moment) -> Self {
         Self::capped(plan, Caps::default(), valid_until, now)
     }
@@ -174,14 +175,14 @@ impl Tenure {
         };
         match plan {
             Plan::Renew { lease } => {
-                // A third of what is left, where the news of the grant came late.
+                // A third of what is left, in case the grant arrived late.
                 let third = (lease.min(FIRST_LEASE) / 3).min(valid_until.since(now) / 3);
                 tenure.extend_at = (!tenure.is_capped()).then_some(now + third);
             }
             Plan::Until { end } => {
                 let end = caps.end.map_or(end, |cap| cap.min(end));
                 tenure.plan = Plan::Until { end };
-                // A moment later, so that who has it for that long at most costs nobody a request.
+                // Slightly later, so that a hold that is released sooner costs no extra request.
                 let soon = AFTER.min(valid_until.since(now) / 3);
                 tenure.extend_at = tenure.falls_short(valid_until, end, now).then_some(now + soon);
                 tenure.valid_until = valid_until.min(end);
@@ -190,18 +191,19 @@ impl Tenure {
         tenure
     }
 
-    /// Until when the hold may be believed.
+    /// Until when the hold is valid.
     pub const fn valid_until(&self) -> Moment {
         self.valid_until
     }
 
-    /// Until when the store has the hold, as far as that may be believed: this is for whoever it is handed on to.
+    /// Until when the store is known to keep the hold: the validity for the next task that it is handed on
+    /// to.
     pub const fn kept_until(&self) -> Moment {
         self.kept_until
     }
 
-    /// The hold is another's of the same process from now on, who keeps it by a plan and caps of his own. What is in flight
-    /// about it goes on.
+    /// Hands the hold on to another task of the process, with its own plan and caps. Requests that are in
+    /// flight continue.
     ///
     /// ```
     /// use leasehold_core::Moment;
@@ -238,19 +240,19 @@ impl Tenure {
         *self = next;
     }
 
-    /// There is something to ask of the store about the hold that is not its lease's: [`Duty::Call`] at once, or as soon as
-    /// nothing else is in flight about it.
+    /// Schedules a request about the hold that does not concern its lease: [`Duty::Call`] follows at once, or
+    /// as soon as no other request about the hold is in flight.
     pub const fn call(&mut self) {
         self.called = true;
     }
 
-    /// Whether it is called, and that was not sent yet.
+    /// Whether a call is scheduled and not sent yet.
     pub const fn is_called(&self) -> bool {
         self.called
     }
 
-    /// A call was answered, or was not. If it has lengthened the hold, by `lease` from when it was sent at `sent_at`, that is
-    /// for whoever has the hold next: it counts as no renewal.
+    /// Handles the outcome of a call. If the call extended the hold by `lease` from `sent_at`, only the next
+    /// task to which the hold is handed on benefits: this is no renewal.
     pub fn handle_called(&mut self, sent_at: Moment, lease: Option<Duration>) {
         self.in_flight = false;
         if let Some(lease) = lease {
@@ -258,7 +260,7 @@ impl Tenure {
         }
     }
 
-    /// What to do now; an extend that is due within `ahead` may go already, to fill a batch. A
+    /// What to do now. An extend that is due within `ahead` may be sent already, to fill a batch. A
     /// [`Duty::Extend`] counts as sent.
     pub fn poll(&mut self, now: Moment, ahead: Duration) -> Duty {
         if now >= self.valid_until {
@@ -297,17 +299,17 @@ impl Tenure {
         if let (Plan::Renew { lease }, false) = (self.plan, self.hastened) {
             self.extend_at = Some(sent_at + lease / 3);
         }
-        // A given lease is reached by it, which is no renewal.
+        // An extend that reaches a fixed lease is no renewal.
         if matches!(self.plan, Plan::Until { .. }) || self.count(lease) {
             self.raise(sent_at, lease);
         }
         self.stop_at_cap();
     }
 
-    /// There is reason to ask the store whether the hold is held still: it is extended at once, and once more where an
-    /// extend is in flight, since that may have been executed before. A given lease is not lengthened by it.
+    /// Verifies with the store that the hold still exists: extends it at once, and once more if an extend is
+    /// in flight, because that one may have been executed before. This does not lengthen a fixed lease.
     ///
-    /// However often this is called, it comes a few times a second at most, or as often as the hold is renewed anyway.
+    /// Repeated calls cause at most a few extends per second, or as many as the renewals need anyway.
     pub fn hasten(&mut self, now: Moment) {
         if std::mem::replace(&mut self.hastened, true) {
             return;
@@ -317,17 +319,17 @@ impl Tenure {
             Plan::Until { .. } => HASTE_PAUSE,
         };
         let at = if self.hastened_at == Moment::ZERO { now } else { now.max(self.hastened_at + pause) };
-        // A renewal that is due before is not put off; what is in flight was due once, and is no more.
+        // A renewal that is due earlier is not delayed. An extend in flight is no longer due.
         let due = self.extend_at.filter(|_| !self.in_flight);
         self.extend_at = Some(due.map_or(at, |due| due.min(at)));
     }
 
-    /// Whether it is to be extended at once, and that was not sent yet.
+    /// Whether an immediate extend is pending and not sent yet.
     pub const fn is_hastened(&self) -> bool {
         self.hastened
     }
 
-    /// The user extended the hold himself: a given lease now ends then, if that is later.
+    /// The user extended the hold explicitly: a fixed lease now ends then, if that is later.
     pub fn prolong(&mut self, sent_at: Moment, lease: Duration) {
         let end = sent_at + lease;
         let lengthens = match self.plan {
@@ -345,7 +347,7 @@ impl Tenure {
         self.stop_at_cap();
     }
 
-    /// The moment beyond which nothing lengthens the hold any more, if it is capped (3).
+    /// The moment beyond which nothing extends the hold any more, if it is capped (3).
     pub fn furthest(&self) -> Option<Moment> {
         if self.caps.renewals != Some(0) || !self.whole {
             return self.caps.end;
@@ -356,13 +358,13 @@ impl Tenure {
         }
     }
 
-    /// Whether nothing lengthens the hold any more.
+    /// Whether nothing extends the hold any more.
     pub fn is_capped(&self) -> bool {
         self.furthest().is_some_and(|furthest| furthest <= self.valid_until)
     }
 
-    /// The lease that an extend by the user may ask for. If nothing would come of it, or not what he wants, says how
-    /// much time is left until the cap.
+    /// The lease that an extend by the user may request. If the extend would have no effect, or not the
+    /// requested one, returns the time that is left until the cap.
     pub fn allow(&self, now: Moment, wish: Wish) -> Result<Duration, Duration> {
         let (Wish::Exactly(lease) | Wish::UpTo(lease)) = wish;
         let Some(furthest) = self.furthest() else { return Ok(lease) };
@@ -373,16 +375,16 @@ impl Tenure {
         if too_much { Err(furthest.since(now)) } else { Ok(self.up_to_cap(now, lease)) }
     }
 
-    /// What a lease has to be for the hold to be believed until its cap, if it is asked for now; less than `lease` only
-    /// where the cap is nearer.
+    /// The lease to request now so that the hold is valid until its cap; less than `lease` only where the cap
+    /// is closer.
     fn up_to_cap(&self, now: Moment, lease: Duration) -> Duration {
         let Some(end) = self.caps.end else { return lease };
-        // What `drift` takes away again.
+        // Compensates for what `drift` subtracts.
         let left = end.since(now);
         lease.min((left + Duration::from_millis(2)) / 99 * 100 + Duration::from_millis(1))
     }
 
-    /// Counts what lengthens the hold; false if it was one too many.
+    /// Counts a renewal; false if none is left.
     fn count(&mut self, lease: Duration) -> bool {
         if let (false, Plan::Renew { lease: full }) = (self.whole, self.plan) {
             self.whole = lease >= full;
@@ -398,14 +400,14 @@ impl Tenure {
         }
     }
 
-    /// Sends nothing that would lengthen nothing (3).
+    /// Stops extends that would have no effect (3).
     fn stop_at_cap(&mut self) {
         if self.is_capped() {
             self.extend_at = None;
         }
     }
 
-    /// Whether it ends by a cap as things stand, and not with its lease.
+    /// Whether the hold currently ends by a cap, and not with its lease.
     pub fn ends_by_cap(&self) -> bool {
         match self.plan {
             Plan::Renew { .. } => self.is_capped(),
@@ -418,9 +420,9 @@ impl Tenure {
         self.kept_until = self.kept_until.max(valid_until);
         let valid_until = self.caps.end.map_or(valid_until, |cap| cap.min(valid_until));
         self.extend_at = match self.plan {
-            // What was sent by now may have been executed before there was reason to ask.
+            // The extends sent so far may have been executed before the doubt arose.
             _ if self.hastened => self.extend_at,
-            // A lease that lengthens nothing puts no renewal off.
+            // A lease that lengthens nothing does not delay the renewal.
             Plan::Renew { .. } if valid_until <= self.valid_until => self.extend_at,
             Plan::Renew { lease: full } => Some(sent_at + full.min(lease) / 3),
             Plan::Until { end } if self.falls_short(valid_until, end, sent_at) => self.extend_at,
@@ -430,15 +432,14 @@ impl Tenure {
         self.valid_until = self.valid_until.max(valid_until.min(end));
     }
 
-    /// Whether a hold that may be believed until then does not reach its end. What is missing by no
-    /// more than the drift, an extend could not give either; and what is missing by a round trip is not
-    /// worth another one.
+    /// Whether a hold that is valid until `valid_until` does not reach its end. Another extend could not add
+    /// what the drift takes, and what a round trip takes is not worth one.
     fn falls_short(&self, valid_until: Moment, end: Moment, now: Moment) -> bool {
         let left = end.since(now);
         valid_until.max(self.valid_until) + drift(left) + left / 20 < end
     }
 
-    /// An extend had no reply, or none that says what became of the hold. It is sent again until the
+    /// An extend had no reply, or none that tells the status of the hold. It is sent again until the
     /// deadline; nothing is undone.
     pub fn handle_fault(&mut self, now: Moment, random: Random<'_>) {
         self.in_flight = false;
@@ -459,7 +460,7 @@ impl Tenure {
         Duty::Extend { lease: lease.max(crate::Lease::MIN), keep_record: self.wants_record(now, lease) }
     }
 
-    /// Whether an extend for that long should keep the record beside the lock as well.
+    /// Whether an extend for that long should also keep the record beside the lock.
     pub fn wants_record(&self, now: Moment, lease: Duration) -> bool {
         lease >= RECORD_KEPT / 4 || now.since(self.record_kept_at) >= RECORD_KEPT / 4
     }
@@ -551,7 +552,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_hastened_is_extended_at_once_and_again_if_that_was_sent_before() {
+    fn a_hastened_hold_is_extended_at_once_and_again_if_one_was_in_flight() {
         let mut tenure = Tenure::new(Plan::Renew { lease: LEASE }, s(3), s(0));
         assert!(matches!(tenure.poll(s(1), NONE), Duty::Extend { .. }));
         tenure.hasten(s(2));
@@ -566,7 +567,7 @@ mod tests {
         tenure.hasten(s(5));
         assert!(matches!(tenure.poll(s(5), NONE), Duty::Extend { .. }));
         tenure.handle_fault(s(5), &mut || u64::MAX);
-        assert_eq!(tenure.due(), s(5) + Duration::from_millis(50), "asked again after a fault");
+        assert_eq!(tenure.due(), s(5) + Duration::from_millis(50), "sent again after a fault");
     }
 
     #[test]
@@ -608,7 +609,7 @@ mod tests {
         assert!(tenure.valid_until() >= end && tenure.valid_until() <= s(60));
         assert_eq!(tenure.poll(s(30), NONE), Duty::Rest(tenure.valid_until()), "no more than that");
         tenure.hasten(s(60));
-        assert_eq!(tenure.poll(s(60), NONE), Duty::Over, "what has ended is not asked after");
+        assert_eq!(tenure.poll(s(60), NONE), Duty::Over, "an ended hold is not verified");
     }
 
     #[test]
@@ -621,7 +622,7 @@ mod tests {
         for t in 2..11 {
             tenure.prolong(s(t), Duration::from_secs(1));
         }
-        assert_eq!(tenure.due(), s(11), "however often it is said");
+        assert_eq!(tenure.due(), s(11), "however often the user extends it");
         tenure.prolong(s(10), Duration::from_secs(600));
         assert_eq!(tenure.due(), s(20), "a longer one counts as a renewal");
     }
@@ -630,7 +631,7 @@ mod tests {
         Tenure::capped(Plan::Renew { lease }, Caps { end: end.map(s), renewals }, s(3), s(0))
     }
 
-    /// Does what the tenure says, every tenth of a second, and says when it was over, how, and what was sent.
+    /// Follows the tenure every tenth of a second, and returns when and how it ended, and what was sent.
     fn kept(mut tenure: Tenure) -> (Moment, Duty, Vec<Duration>) {
         let mut sent = Vec::new();
         for t in 0.. {
@@ -695,12 +696,12 @@ mod tests {
     }
 
     #[test]
-    fn the_user_is_told_what_a_cap_leaves_him() {
+    fn an_extend_beyond_the_cap_returns_the_time_left() {
         let (second, ten) = (Duration::from_secs(1), Duration::from_secs(10));
         let mut tenure = capped(LEASE, Some(20), None);
         assert_eq!(tenure.allow(s(5), Wish::Exactly(ten)), Ok(ten));
         assert_eq!(tenure.allow(s(12), Wish::Exactly(ten)), Err(second * 8));
-        let lease = tenure.allow(s(12), Wish::UpTo(ten)).expect("there is something to be had");
+        let lease = tenure.allow(s(12), Wish::UpTo(ten)).expect("there is time left");
         tenure.prolong(s(12), lease);
         assert_eq!(tenure.valid_until(), s(20), "the drift does not keep it from its cap");
         assert_eq!(tenure.allow(s(12), Wish::UpTo(ten)), Err(second * 8));
@@ -743,7 +744,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_it_next_keeps_it_for_as_long_as_the_store_has_it_and_by_his_own_plan() {
+    fn the_next_task_keeps_it_for_as_long_as_the_store_does_and_by_its_own_plan() {
         let mut tenure = Tenure::new(Plan::Renew { lease: LEASE }, s(3), s(0));
         tenure.poll(s(1), NONE);
         tenure.handle_extended(s(1), LEASE, false);
@@ -760,7 +761,11 @@ mod tests {
         tenure.succeed(Plan::Until { end }, Caps::default(), s(5));
         assert_eq!(tenure.poll(s(5), AFTER), Duty::Extend { lease: LEASE * 2, keep_record: false });
         tenure.succeed(Plan::Until { end }, Caps::default(), s(5));
-        assert_eq!(tenure.poll(s(5), NONE), Duty::Rest(kept_until), "one extend at a time, whoever has it");
+        assert_eq!(
+            tenure.poll(s(5), NONE),
+            Duty::Rest(kept_until),
+            "one extend at a time, whichever task holds it"
+        );
         tenure.handle_extended(s(5), LEASE * 2, false);
         assert_eq!(tenure.valid_until(), end - drift(LEASE * 2));
     }
@@ -784,7 +789,7 @@ mod tests {
         assert!(tenure.is_called() && tenure.due() <= s(0));
         assert_eq!(tenure.poll(s(0), NONE), Duty::Call);
         tenure.call();
-        assert_eq!(tenure.poll(s(1), NONE), Duty::Rest(s(3)), "one question at a time");
+        assert_eq!(tenure.poll(s(1), NONE), Duty::Rest(s(3)), "one request at a time");
         tenure.handle_called(s(0), None);
         assert_eq!(tenure.poll(s(1), NONE), Duty::Call);
         tenure.handle_called(s(1), Some(LEASE));

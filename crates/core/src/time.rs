@@ -1,13 +1,13 @@
-//! Time as the machines see it.
+//! Time as the state machines see it.
 
 use std::fmt;
 use std::ops::{Add, Sub};
 use std::time::Duration;
 
-/// A point on the client's own clock, in microseconds since some start.
+/// A point on the client's own clock, in microseconds since an arbitrary start.
 ///
-/// The clock behind it goes on while the machine is suspended (`CLOCK_BOOTTIME` on Linux) and never
-/// goes back. It is never compared with the server's clock.
+/// The clock behind it continues while the machine is suspended (`CLOCK_BOOTTIME` on Linux) and never goes
+/// back. It is never compared with the server's clock.
 ///
 /// ```
 /// use leasehold_core::Moment;
@@ -35,7 +35,7 @@ impl Moment {
         self.0
     }
 
-    /// How long `earlier` was ago: zero if it was not earlier.
+    /// The time since `earlier`: zero if it was not earlier.
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_micros(self.0.saturating_sub(earlier.0))
     }
@@ -63,8 +63,8 @@ impl fmt::Debug for Moment {
     }
 }
 
-/// How much of a lease the client gives up, because its clock and the server's do not run at exactly
-/// the same rate: 1 % of it, and 2 ms (a tenth of the lease, where that is less).
+/// How much of a lease the client gives up because its clock and the server's do not run at exactly the same
+/// rate: 1 % of it, and 2 ms (or a tenth of the lease, if that is less).
 ///
 /// ```
 /// use std::time::Duration;
@@ -76,8 +76,8 @@ pub fn drift(lease: Duration) -> Duration {
     lease / 100 + (lease / 10).min(Duration::from_millis(2))
 }
 
-/// A lease as stores count it: in milliseconds, never zero, and a broken one counts in full, since the client believes
-/// in it as well.
+/// A lease in whole milliseconds, as stores count it: at least one, and rounded up, because the client relies
+/// on the fraction as well.
 ///
 /// ```
 /// use std::time::Duration;

@@ -1,25 +1,26 @@
-//! What the kinds of locks mean, as pages to read: `mutex_table.txt` and so on, steps and replies, scenario by scenario.
+//! The meaning of each kind of lock as a page to read: `mutex_table.txt` and so on, with steps and replies,
+//! scenario by scenario.
 //!
-//! The test plays every step on the model and compares the whole page. `LEASEHOLD_BLESS=1` writes the
-//! pages anew, to be read before they are committed.
+//! The test plays every step on the model and compares the whole page. `LEASEHOLD_BLESS=1` rewrites the
+//! pages; review them before committing.
 //!
-//! An empty line ends a scenario. A step is `<ms> <who> <verb> … -> <reply>`: what happens at that millisecond of the store's clock. A
-//! hold (`a1`) belongs to whoever first names it. Fencing tokens are numbered in the order of their size
-//! (`#1`, `#2`); messages are written `wakes <who>: <nonce> #<token>`, `tells <who>: freed #<token>` and `tells <who>: wanted
-//! #<token>`.
+//! An empty line ends a scenario. A step is `<ms> <client> <verb> … -> <reply>`: what happens at that
+//! millisecond of the store's clock. A hold (`a1`) belongs to the client that first names it. Fencing tokens
+//! are numbered in the order of their size (`#1`, `#2`); messages are written `wakes <client>: <nonce>
+//! #<token>`, `tells <client>: freed #<token>` and `tells <client>: wanted #<token>`.
 //!
-//! Who extends a Mutex may have fencing tokens reserved, `reserving <how many>`, and want to be told when another session asks
-//! for it, `telling`; of a block the reply says the first token and the last.
+//! An extend of a Mutex may reserve fencing tokens, `reserving <number>`, and subscribe to requests of other
+//! sessions, `telling`. The reply shows the first and the last token of the block.
 //!
-//! Everybody is alive until he `dies`, and again once he `is back`. `after <who>` asks about the one who stands ahead; the
-//! reply names him, and says whether he is alive where he was asked about.
+//! Every client is alive until it `dies`, and again once it `is back`. `after <client>` names the
+//! predecessor; the reply names the predecessor, and says whether it is alive if the request named it.
 //!
-//! Of a ReentrantMutex everybody is an owner by his own name, or by the one that he acquires `as`. A stranger (`--`) who
-//! `enters` and `leaves` does so as Redisson does.
+//! Every client is the owner of a ReentrantMutex by its own name, or by the name that it acquires `as`. A
+//! client of another library (`--`) that `enters` and `leaves` does so as Redisson does.
 //!
-//! Of a Semaphore who asks `takes <hold> 2 of 5`; of an RwLock, of which everybody is an owner likewise, he `reads`,
-//! `upgradably reads`, `upgrades` or `writes`; of a Latch he `arrives <hold> 1 of 3` or `awaits <hold> 3`; at a Barrier he
-//! `meets <hold> 3`. What stands in brackets after a holder is the part that he has.
+//! A client of a Semaphore `takes <hold> 2 of 5`. A client of an RwLock, which is an owner likewise, `reads`,
+//! `upgradably reads`, `upgrades` or `writes`. A client of a Latch `arrives <hold> 1 of 3` or `awaits <hold>
+//! 3`; at a Barrier it `meets <hold> 3`. The brackets after a holder show its mode.
 
 use leasehold_core::cohort::{Block, Reserve};
 use leasehold_core::model::{Content, Entries, LockState, Value, Vital};
@@ -95,7 +96,7 @@ fn check(kind: Kind, name: &str, page: &str) {
     }
 }
 
-/// One lock, and who uses it.
+/// One lock, and its clients.
 #[derive(Default)]
 struct Scenario {
     state: LockState,
@@ -116,7 +117,7 @@ impl Scenario {
     fn play(&mut self, step: &str) -> String {
         let mut words = step.split_whitespace().peekable();
         let at_ms = number(&mut words);
-        let who = words.next().expect("who it is").to_owned();
+        let who = words.next().expect("a client").to_owned();
         let now_ms = START_MS + at_ms;
         if who == "--" {
             return self.meddle(now_ms, words);
@@ -136,7 +137,7 @@ impl Scenario {
             if self.dead.contains(&session) { Vital::Lapsed } else { Vital::Alive(10_000) }
         };
         let (reply, wakes) = self.state.apply(now_ms * 1000, &op, &alive);
-        // Several may come in at once, and who asks may be the last of them.
+        // Several waiters may be admitted at once, and the client of this request may be the last of them.
         let mut tokens: Vec<_> = wakes.iter().map(Wake::fence).collect();
         if let Reply::Acquire(Acquired::Granted { fence, .. }) = reply {
             tokens.push(fence);
@@ -152,9 +153,9 @@ impl Scenario {
         text
     }
 
-    /// A stranger's doing.
+    /// An action of a client of another library.
     fn meddle(&mut self, now_ms: u64, mut words: Words<'_>) -> String {
-        // What has expired is gone for him, too.
+        // An expired value is gone for it as well.
         self.state.is_over(now_ms * 1000);
         self.state.value = match words.next() {
             Some("sets") => {
@@ -167,16 +168,16 @@ impl Scenario {
             Some("pushes") => Some(Value { content: Content::Other("list".into()), expires_ms: None }),
             Some("deletes") => None,
             Some("enters") => {
-                let owner = words.next().expect("as whom").to_owned();
+                let owner = words.next().expect("an owner").to_owned();
                 return self.enter(now_ms, &owner, after("for", &mut words));
             }
-            Some("leaves") => return self.leave(words.next().expect("as whom")),
-            other => panic!("what does the stranger do? {other:?}"),
+            Some("leaves") => return self.leave(words.next().expect("an owner")),
+            other => panic!("unknown action of a stranger: {other:?}"),
         };
         "done".into()
     }
 
-    /// What Redisson does to acquire.
+    /// How Redisson acquires.
     fn enter(&mut self, now_ms: u64, owner: &str, lease_ms: Option<u64>) -> String {
         let of_owner = OwnValue::new(owner).expect("a plain text");
         let none = Entries { owner: of_owner, count: 0, fence: None, lease_ms: 0, holds: Vec::new() };
@@ -191,7 +192,7 @@ impl Scenario {
         format!("has it {}", times(entries.count))
     }
 
-    /// What Redisson does to release, but that it sets the expiry anew where something is left.
+    /// How Redisson releases, except that it sets the expiry anew where something is left.
     fn leave(&mut self, owner: &str) -> String {
         let entries = self.state.value.as_mut().and_then(|value| match &mut value.content {
             Content::Entries(entries) if entries.owner.as_str() == owner => Some(entries),
@@ -208,7 +209,7 @@ impl Scenario {
         match words.next() {
             Some("acquires") => Op::Acquire(self.ask(who, words)),
             Some("upgradably") => {
-                assert!(taken("reads", words), "what does he do upgradably?");
+                assert!(taken("reads", words), "only `reads` can follow `upgradably`");
                 Op::Acquire(self.ask_for("upgradably", who, words))
             }
             Some(verb @ ("takes" | "reads" | "upgrades" | "writes" | "arrives" | "awaits" | "meets")) => {
@@ -241,7 +242,7 @@ impl Scenario {
                 Op::Inspect(Inspect { claim, in_full })
             }
             Some("evicts") => {
-                let dead = words.next().expect("whom").to_owned();
+                let dead = words.next().expect("a client").to_owned();
                 Op::Evict(Evict { dead: self.session(&dead), by: Label::new(who).expect("a plain text") })
             }
             Some("frees") => {
@@ -275,18 +276,18 @@ impl Scenario {
         let lease_ms = after("for", words).expect("how long");
         let queue = taken("waiting", words).then(|| {
             let nonce = words.next().expect("a nonce").to_owned();
-            let kept_ms = after("for", words).expect("how long the place is kept");
+            let kept_ms = after("for", words).expect("how long the entry is kept");
             Enqueue { nonce: Nonce::new(0, index(&mut self.nonces, &nonce) as u64), kept_ms }
         });
         let adopt_ms = after("adopting", words);
         let life = if taken("detached", words) { Life::Lease } else { Life::Session { alive_ms: 10_000 } };
-        let ahead = taken("after", words).then(|| words.next().expect("whom").to_owned());
+        let ahead = taken("after", words).then(|| words.next().expect("a client").to_owned());
         let ahead = ahead.map(|ahead| self.session(&ahead));
         let label = Label::new(who).expect("a plain text");
         Acquire { claim, lease_ms, label, queue, adopt_ms, life, ahead, portion }
     }
 
-    /// An acquire of a part.
+    /// An acquire of a shared lock.
     fn ask_for(&mut self, verb: &str, who: &str, words: &mut Words<'_>) -> Acquire {
         let claim = self.claim(who, words);
         let mut numbers = || count(number(words));
@@ -431,7 +432,7 @@ impl Scenario {
         let how = match entry.how {
             Ended::Evicted => "evicted",
             Ended::Freed => "freed",
-            other => panic!("not taken by anybody: {other:?}"),
+            other => panic!("not taken from its holder: {other:?}"),
         };
         format!("at {} {} {how} {whose}{fence}", entry.at_ms - START_MS, entry.by)
     }
@@ -439,7 +440,7 @@ impl Scenario {
     fn person(&self, session: SessionId) -> &str {
         let of =
             |person: &usize| u8::try_from(*person).map(|n| SessionId::from_random([n; 12])) == Ok(session);
-        &self.people[(0..self.people.len()).find(of).expect("somebody known")]
+        &self.people[(0..self.people.len()).find(of).expect("a known client")]
     }
 
     fn holder(&mut self, holder: Option<&Holder>) -> String {
@@ -477,7 +478,8 @@ impl Scenario {
         format!("; wakes {person}: {} {token}", self.nonces[nonce])
     }
 
-    /// A token's number. They are seen in the order of their size, or the page would be wrong.
+    /// The number of a token. Tokens first appear in the order of their size; otherwise the page would be
+    /// wrong.
     fn token(&mut self, token: FencingToken) -> String {
         if !self.tokens.contains(&token) {
             self.tokens.push(token);

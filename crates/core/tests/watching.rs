@@ -1,7 +1,9 @@
-//! How one who waits for several finds out which of them are dead: the contender, with the model as its store.
+//! How a waiter for several holders finds the dead ones among them: the contender, with the model as its
+//! store.
 //!
-//! Sessions beat every two and a half seconds, none at the same time as another, and live for ten without a beat. Who waits
-//! wants all that the others have, so that he is let in when the last of them is gone.
+//! Sessions send a heartbeat every two and a half seconds, no two at the same time, and live for ten seconds
+//! without one. The waiter needs everything that the others hold, so it is admitted when the last of them is
+//! gone.
 
 use leasehold_core::contend::{Contender, Step, Terms};
 use leasehold_core::model::{LockState, Vital, everybody};
@@ -14,20 +16,20 @@ use std::time::Duration;
 const LIVES_MS: u64 = 10_000;
 const BEATS_MS: u64 = 2_500;
 const HOUR_MS: u64 = 3_600_000;
-/// How long a question and its answer are under way.
+/// The round-trip time of a request.
 const ROUND_TRIP_MS: u64 = 1;
 
-/// A lock that several have, and one who waits for all of them.
+/// A lock with several holders, and one waiter for all of them.
 struct Scene {
     lock: LockState,
     now_ms: u64,
-    /// When somebody stopped beating.
+    /// When a session stopped its heartbeat.
     died: BTreeMap<u8, u64>,
     contender: Contender,
     terms: Terms,
-    /// When he has asked.
+    /// When the waiter sent requests.
     asked: Vec<u64>,
-    /// When each of the dead was gone.
+    /// When each of the dead sessions was gone.
     gone: BTreeMap<u8, u64>,
     drawn: u64,
 }
@@ -39,7 +41,7 @@ fn session(n: u8) -> SessionId {
 fn terms(portion: Portion) -> Terms {
     Terms {
         lease: Duration::from_secs(60),
-        label: Label::new("who waits").expect("a plain text"),
+        label: Label::new("waiter").expect("a plain text"),
         value: None,
         adopt: None,
         life: Life::Session { alive_ms: LIVES_MS },
@@ -50,14 +52,14 @@ fn terms(portion: Portion) -> Terms {
     }
 }
 
-/// When a session has beaten last, that beats still at `now_ms`.
+/// The last heartbeat before `now_ms` of a session that is alive.
 fn last_beat(n: u8, now_ms: u64) -> u64 {
     let phase = u64::from(n) * 157 % BEATS_MS;
     ((now_ms + BEATS_MS - phase) / BEATS_MS * BEATS_MS + phase).saturating_sub(BEATS_MS)
 }
 
 impl Scene {
-    /// A semaphore of which each of so many sessions has a permit, for a day.
+    /// A semaphore of which each of `holders` sessions holds a permit for a day.
     fn of(holders: u8) -> Self {
         let of = u32::from(holders);
         let mut lock = LockState::new(Kind::Semaphore);
@@ -66,7 +68,7 @@ impl Scene {
             let ask = Acquire {
                 claim: Claim::new(HoldId::from_random(session(n), [n; 16])),
                 lease_ms: 24 * HOUR_MS,
-                label: Label::new("who has it").expect("a plain text"),
+                label: Label::new("holder").expect("a plain text"),
                 queue: None,
                 adopt_ms: None,
                 life: Life::Session { alive_ms: LIVES_MS },
@@ -81,11 +83,11 @@ impl Scene {
         Self { lock, now_ms, died, contender, terms, asked, gone, drawn: 7 }
     }
 
-    /// Goes on for so long. Says whether he was let in.
+    /// Continues for that long. Returns whether the waiter was admitted.
     fn go_on(&mut self, for_ms: u64) -> bool {
         let end_ms = self.now_ms + for_ms;
         while self.now_ms < end_ms {
-            // Spread over all that there is, and the same in every run.
+            // Spread over the whole range, and the same in every run.
             let drawn = &mut self.drawn;
             let mut random = move || {
                 *drawn =
@@ -123,13 +125,13 @@ impl Scene {
         }
     }
 
-    /// How long after its session had lapsed somebody was gone, in milliseconds.
+    /// How long after the lapse of its session a holder was gone, in milliseconds.
     fn noticed_after(&self, n: u8) -> u64 {
         let gone_ms = *self.gone.get(&n).unwrap_or_else(|| panic!("{n} was never found dead"));
         gone_ms - (last_beat(n, self.died[&n]) + LIVES_MS)
     }
 
-    /// How many questions he has asked a second, at most, over any five of them.
+    /// The highest rate of requests per second over any five seconds.
     fn busiest(&self) -> u64 {
         let within = |from: &u64| self.asked.iter().filter(|at| **at >= *from && **at < from + 5_000).count();
         self.asked.iter().map(within).max().unwrap_or_default() as u64 / 5
@@ -149,9 +151,10 @@ fn answer(lock: &mut LockState, died: &BTreeMap<u8, u64>, now_ms: u64, ask: Acqu
     }
 }
 
-/// Each death is noticed within a second of its lapse, whoever dies while the others live, and the questions stay few.
+/// Each death is noticed within a second of its lapse, whichever session dies while the others live, and the
+/// waiter sends few requests.
 #[test]
-fn each_of_sixteen_who_share_is_found_dead_within_a_second() {
+fn each_of_sixteen_holders_is_found_dead_within_a_second() {
     let mut scene = Scene::of(16);
     assert!(!scene.go_on(30_000));
     for n in [7, 0, 15, 3, 8] {
@@ -162,26 +165,27 @@ fn each_of_sixteen_who_share_is_found_dead_within_a_second() {
     for n in [7, 0, 15, 3, 8] {
         assert!(scene.noticed_after(n) <= 1_000, "{n} only after {} ms", scene.noticed_after(n));
     }
-    assert!(scene.busiest() <= 5, "{} questions a second", scene.busiest());
+    assert!(scene.busiest() <= 5, "{} requests a second", scene.busiest());
 }
 
-/// All of them die while he sleeps: they go one question each, one right after the other where they have lapsed.
+/// All of them die while the waiter sleeps: each costs one request, one right after the other once they have
+/// lapsed.
 #[test]
-fn many_who_died_together_are_cleared_together() {
+fn many_sessions_that_died_together_are_cleared_together() {
     let mut scene = Scene::of(16);
     assert!(!scene.go_on(15_000));
     let asked = scene.asked.len();
     for n in 0..16 {
         scene.died.insert(n, scene.now_ms);
     }
-    assert!(scene.go_on(LIVES_MS + 1_000), "he is let in once all are dead");
+    assert!(scene.go_on(LIVES_MS + 1_000), "it is admitted once all are dead");
     let latest = (0..16).map(|n| scene.noticed_after(n)).max();
     assert!(latest.is_some_and(|ms| ms <= 1_000), "{latest:?}");
     let questions = scene.asked.len() - asked;
-    assert!(questions <= 16 * 3, "{questions} questions for sixteen of them");
+    assert!(questions <= 16 * 3, "{questions} requests for sixteen of them");
 }
 
-/// Those who were dead before he came cost one question each.
+/// Sessions that were dead before the waiter came cost one request each.
 #[test]
 fn a_crowd_of_the_dead_is_cleared_at_once() {
     let mut scene = Scene::of(40);
@@ -189,13 +193,13 @@ fn a_crowd_of_the_dead_is_cleared_at_once() {
         scene.died.insert(n, scene.now_ms);
     }
     scene.now_ms += LIVES_MS + BEATS_MS;
-    assert!(scene.go_on(2_000), "{} questions", scene.asked.len());
-    assert!(scene.asked.len() <= 42, "{} questions", scene.asked.len());
+    assert!(scene.go_on(2_000), "{} requests", scene.asked.len());
+    assert!(scene.asked.len() <= 42, "{} requests", scene.asked.len());
 }
 
-/// Of more than are told at once each has his turn, so that nobody who is dead is never asked about.
+/// If there are more holders than a reply names, each of them is named in turn, so every dead one is found.
 #[test]
-fn of_a_crowd_each_has_his_turn() {
+fn each_of_many_holders_is_checked_in_turn() {
     let mut scene = Scene::of(60);
     assert!(!scene.go_on(5_000));
     for n in [59, 20, 40] {
@@ -205,12 +209,12 @@ fn of_a_crowd_each_has_his_turn() {
     for n in [59, 20, 40] {
         assert!(scene.noticed_after(n) <= 20_000, "{n} only after {} ms", scene.noticed_after(n));
     }
-    assert!(scene.busiest() <= 5, "{} questions a second", scene.busiest());
+    assert!(scene.busiest() <= 5, "{} requests a second", scene.busiest());
 }
 
-/// Where those who share come and go, he does not ask the faster for it.
+/// Holders that come and go cause no further requests.
 #[test]
-fn those_who_leave_alive_cost_no_storm_of_questions() {
+fn holders_that_leave_alive_cause_no_storm_of_requests() {
     let mut scene = Scene::of(30);
     for n in 0..29 {
         scene.go_on(700);
@@ -218,13 +222,13 @@ fn those_who_leave_alive_cost_no_storm_of_questions() {
         let release = leasehold_core::Release { claim, pass: leasehold_core::Pass::Grant, next: None };
         scene.lock.apply(scene.now_ms * 1000, &Op::Release(release), &everybody);
     }
-    assert!(scene.busiest() <= 6, "{} questions a second", scene.busiest());
+    assert!(scene.busiest() <= 6, "{} requests a second", scene.busiest());
 }
 
-/// Who waits at a latch or a barrier has nobody in front of him who could go: he looks as seldom as others do, and what he
-/// asks for keeps nobody out, so that it is asked for as long as it is wanted.
+/// A waiter at a latch or a barrier has no holder in front of it: it looks as seldom as others do, and
+/// requests its full lease, because its hold excludes no other client.
 #[test]
-fn who_gathers_looks_seldom_and_asks_for_the_whole_lease() {
+fn a_waiter_at_a_latch_or_barrier_looks_seldom_and_requests_the_whole_lease() {
     for portion in [Portion::Await { of: 3 }, Portion::Meet { of: 3 }] {
         let mut random = || 0;
         let mut contender = Contender::new(session(1), 0);
@@ -249,13 +253,13 @@ fn who_gathers_looks_seldom_and_asks_for_the_whole_lease() {
     {
         let mut contender = Contender::new(session(1), 0);
         let Step::Ask(_, ask) = contender.poll(Moment::from_micros(0), &terms(portion), &mut || 0) else {
-            panic!("it asks first")
+            panic!("it sends a request first")
         };
         assert_eq!(ask.lease_ms, 3_000, "a ghost of {portion:?} would be in others' way");
     }
 }
 
-/// A hold that was asked for as a reader is none to go on with as a writer.
+/// A hold that was requested for reading does not suit a writer.
 #[test]
 fn what_is_asked_for_suits_the_part_that_is_wanted() {
     let mut contender = Contender::new(session(1), 0);
@@ -266,9 +270,9 @@ fn what_is_asked_for_suits_the_part_that_is_wanted() {
     assert!(contender.suits(&terms(Portion::Read)) && !contender.suits(&terms(Portion::Write)));
 }
 
-/// What he knows of one he knows still when he has asked about another.
+/// The waiter remembers the life of one holder while it checks others.
 #[test]
-fn he_asks_about_each_who_shares_before_he_asks_again() {
+fn it_checks_each_holder_before_it_checks_one_again() {
     let mut random = || 0;
     let mut contender = Contender::new(session(200), 0);
     let mut now = Moment::from_micros(0);

@@ -1,26 +1,27 @@
-//! What is written down when a lock is taken from its holder: who did it, when, and which hold it was.
+//! The audit of a lock: each eviction and forced release, with its time, author and hold.
 //!
-//! It is beside the record, since it outlives it: the lock of a nightly job is asked about in the morning.
+//! It is separate from the record because it outlives it: an operator may investigate the lock of a nightly
+//! job in the morning.
 
 use crate::{AUDIT_KEPT, AuditEntry, whole_millis};
 use serde::{Deserialize, Serialize};
 
-/// Who took a lock from whom, as long as anybody may want to know.
+/// The evictions and forced releases of a lock.
 ///
-/// [`LockState`](super::LockState) has it.
+/// Part of [`LockState`](super::LockState).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Audit {
     /// When it expires, in milliseconds of the store's clock.
     pub expires_ms: u64,
-    /// The last one first.
+    /// The entries, most recent first.
     pub entries: Vec<AuditEntry>,
 }
 
 impl Audit {
-    /// How many entries are kept.
+    /// The maximum number of entries.
     pub const MOST: usize = 32;
 
-    /// Writes an entry down, and forgets the oldest where there are too many.
+    /// Adds an entry, and drops the oldest one beyond the maximum.
     pub(super) fn note(audit: &mut Option<Self>, entry: AuditEntry) {
         let expires_ms = entry.at_ms + whole_millis(AUDIT_KEPT);
         let audit = audit.get_or_insert_with(|| Self { expires_ms, entries: Vec::new() });

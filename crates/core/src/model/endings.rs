@@ -1,32 +1,32 @@
-//! Which holds of a lock were ended last, other than by their leases, and how.
+//! The last holds of a lock that ended other than by their leases, and how they ended.
 //!
-//! It is kept so that an operation that comes twice, or late, is told what became of its hold. One is not enough: holds of
-//! a ReentrantMutex end side by side, and whoever has a Mutex next can be done with it before the reply to a release
-//! that was lost is asked for again.
+//! They are kept so that an operation that arrives twice, or late, gets the status of its hold. A single
+//! entry is not enough: holds of a ReentrantMutex end side by side, and the next holder of a Mutex can be
+//! done before a client repeats a release whose reply was lost.
 
 use crate::{Ended, HoldId};
 use serde::{Deserialize, Serialize};
 
-/// The holds that were ended last.
+/// The holds that ended last.
 ///
-/// [`LockState`](super::LockState) has it, in its record.
+/// Part of the record of [`LockState`](super::LockState).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Endings {
-    /// Each with how it was ended, the last one first.
+    /// Each hold and how it ended, most recent first.
     pub kept: Vec<(HoldId, Ended)>,
 }
 
 impl Endings {
-    /// How many are kept.
+    /// The maximum number of entries.
     pub const MOST: usize = 8;
 
-    /// How a hold was ended, if it is among them.
+    /// How a hold ended, if it is among them.
     pub fn how(&self, hold: &HoldId) -> Option<Ended> {
         self.kept.iter().find(|(ended, _)| ended == hold).map(|(_, how)| *how)
     }
 
-    /// Writes an end down, and forgets the oldest where there are too many.
+    /// Adds an entry, and drops the oldest one beyond the maximum.
     pub(super) fn note(&mut self, hold: HoldId, how: Ended) {
         self.kept.insert(0, (hold, how));
         self.kept.truncate(Self::MOST);

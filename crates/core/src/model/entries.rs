@@ -1,52 +1,54 @@
-//! What stands at the key of a [`ReentrantMutex`](crate::Kind::Reentrant): whose it is, how often, and each of his holds.
+//! The value at the key of a [`ReentrantMutex`](crate::Kind::Reentrant): its owner, the hold count, and each
+//! hold of the owner.
 //!
-//! 1. Owner and count are Redisson's, for all clients to see. The holds are ours alone, so the count can be greater than
-//!    they are many: a client of Redisson's with the same owner.
-//! 2. Each hold counts until its own end, and no longer: who died between two acquires leaves no count behind for ever.
-//! 3. No hold is shortened or lengthened by another: one that nobody extends may be a ghost, an acquire that nobody waits
-//!    for any more, or that of a process that has died. The longest lease that was asked for is told to whoever enters
-//!    again, who has his own hold last as long (R10).
+//! 1. Owner and count are Redisson's, visible to all clients. The holds are Leasehold's alone, so the count
+//!    can exceed their number: a Redisson client may have the same owner.
+//! 2. Each hold counts until its own end, and no longer: a client that dies between two acquires leaves no
+//!    count behind for ever.
+//! 3. No hold is shortened or lengthened by another: a hold without extends may be an orphan, such as an
+//!    acquire whose caller gave up, or one of a dead process. The reply to a further acquire reports the
+//!    longest requested lease, so that the new hold lasts as long (R10).
 
 use super::record::Tenant;
 use crate::{Claim, FencingToken, HoldId, Label, Life, OwnValue};
 use serde::{Deserialize, Serialize};
 
-/// The entries of one owner.
+/// The holds of one owner.
 ///
-/// [`LockState`](super::LockState) has it, and shows what it is for.
+/// Part of [`LockState`](super::LockState); see there for an example.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entries {
-    /// Whose they are: the claim's own value, or where it has none the token of the hold.
+    /// The owner: the claim's own value, or else the token of the hold.
     pub owner: OwnValue,
-    /// How often he has the lock, for clients of other libraries too (1).
+    /// How many holds the owner has, including those of clients of other libraries (1).
     pub count: u64,
-    /// The fencing token of all of them; `None` while none of them is ours.
+    /// The fencing token of all of them; `None` while none of them is Leasehold's.
     pub fence: Option<FencingToken>,
-    /// The longest lease that was asked for, in milliseconds.
+    /// The longest requested lease, in milliseconds.
     pub lease_ms: u64,
-    /// Those that are ours, the oldest first.
+    /// Leasehold's holds, oldest first.
     pub holds: Vec<Entry>,
 }
 
-/// One entry.
+/// One hold.
 ///
-/// [`LockState`](super::LockState) has it, and shows what it is for.
+/// Part of [`LockState`](super::LockState); see there for an example.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
     /// The hold.
     pub hold: HoldId,
     /// Until when it counts, in milliseconds of the store's clock.
     pub until_ms: u64,
-    /// Since when, in milliseconds of the store's clock.
+    /// When it was acquired, in milliseconds of the store's clock.
     pub since_ms: u64,
     /// What ends it before its time.
     pub life: Life,
-    /// Who it is, for others to read.
+    /// A description of the holder, for people to read.
     pub label: Label,
 }
 
 impl Entries {
-    /// What one has who was given the free lock.
+    /// The value after the free lock is granted.
     pub(super) fn of(tenant: Tenant, owner: OwnValue, fence: FencingToken, lease_ms: u64) -> Self {
         let holds = vec![Entry::of(tenant, lease_ms)];
         Self { owner, count: 1, fence: Some(fence), lease_ms, holds }
@@ -57,7 +59,7 @@ impl Entries {
         self.holds.iter().find(|entry| entry.hold == *hold)
     }
 
-    /// Ours, as those who have the lock: the oldest first.
+    /// Leasehold's holds, oldest first.
     pub(super) fn lessees(&self) -> impl Iterator<Item = Tenant> {
         self.holds.iter().map(|entry| {
             let Entry { hold, since_ms, life, label, .. } = entry.clone();
@@ -65,7 +67,7 @@ impl Entries {
         })
     }
 
-    /// Enters again (3).
+    /// Adds a hold of the same owner (3).
     pub(super) fn enter(&mut self, tenant: Tenant, fence: FencingToken, lease_ms: u64) {
         self.fence = Some(fence);
         self.lease_ms = self.lease_ms.max(lease_ms);
@@ -73,7 +75,7 @@ impl Entries {
         self.count += 1;
     }
 
-    /// Lengthens one. Says whether it is there.
+    /// Extends a hold. Returns whether it exists.
     pub(super) fn extend(&mut self, hold: &HoldId, now_ms: u64, lease_ms: u64) -> bool {
         let Some(entry) = self.holds.iter_mut().find(|entry| entry.hold == *hold) else { return false };
         entry.until_ms = entry.until_ms.max(now_ms + lease_ms);
@@ -81,17 +83,17 @@ impl Entries {
         true
     }
 
-    /// When the last of ours ends, in milliseconds of the store's clock.
+    /// When the last of Leasehold's holds ends, in milliseconds of the store's clock.
     pub(super) fn until_ms(&self) -> Option<u64> {
         self.holds.iter().map(|entry| entry.until_ms).max()
     }
 
-    /// Whether nobody has a part of the count but us (1).
+    /// Whether the count includes only Leasehold's holds (1).
     pub(super) fn is_ours_alone(&self) -> bool {
         self.count == self.holds.len() as u64
     }
 
-    /// Keeps those of ours that are to stay.
+    /// Keeps the holds for which `stays` is true.
     pub(super) fn retain(&mut self, stays: impl Fn(&Entry) -> bool) {
         let before = self.holds.len() as u64;
         self.holds.retain(stays);

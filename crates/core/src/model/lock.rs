@@ -1,17 +1,17 @@
-//! One lock: one holder, a queue, a grant. A Mutex, an Election, whose holder leads, or a ReentrantMutex, whose holder is an
-//! owner that may have several holds: what stands at the key is all that tells them apart. What several may have side by side
-//! is in `shared.rs`.
+//! Exclusive locks: one holder, a queue, a grant. A Mutex, an Election, whose holder leads, or a
+//! ReentrantMutex, whose holder is an owner that may have several holds. They differ only in the value at the
+//! key. Shared locks are in `shared.rs`.
 //!
-//! 1. A hold is extended, released or evicted only where its claim stands: the value at the key, and,
-//!    for a value of the user's own, the hold in the record.
-//! 2. A lock that is found free goes to the first live place of the queue, whoever found it free.
-//! 3. What ended a hold is written beside it, so that the second release is told "released".
-//! 4. A session is taken for dead only by whoever looks at it in the same step, and only what lives with its
-//!    session is taken from it.
-//! 5. Entries of a ReentrantMutex that are over count no more, but lie there until something is written: who only reads
-//!    writes nothing.
-//! 6. A lock that rests is taken, by nobody: what stands at its key is no claim's, so that nothing which is sent about the
-//!    hold before it lengthens or ends that.
+//! 1. A hold is extended, released or evicted only where its claim is found: as the value at the key and, for
+//!    a user-defined value, as the hold in the record.
+//! 2. A lock that is found free goes to the first live entry of the queue, whichever operation found it free.
+//! 3. The way in which a hold ended is recorded, so that a second release gets the reply "released".
+//! 4. Only an operation that checks a session in the same step treats it as dead, and removes only what lives
+//!    with that session.
+//! 5. Expired holds of a ReentrantMutex no longer count, but remain at the key until an operation writes: an
+//!    operation that only reads writes nothing.
+//! 6. A lock that rests is taken without a holder: the value at its key belongs to no claim, so that no
+//!    operation for the previous hold extends or ends the rest.
 
 use super::audit::Audit;
 use super::entries::{Entries, Entry};
@@ -50,52 +50,52 @@ use std::fmt;
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LockState {
-    /// What kind of lock it is.
+    /// The kind of the lock.
     pub kind: Kind,
-    /// What stands at the lock's key.
+    /// The value at the lock's key.
     pub value: Option<Value>,
-    /// What is kept beside it.
+    /// The record beside it.
     pub record: Option<Record>,
-    /// Who took the lock from whom.
+    /// The evictions and forced releases of the lock.
     pub audit: Option<Audit>,
 }
 
-/// What stands at a lock's key.
+/// The value at a lock's key.
 ///
-/// [`LockState`] has it, and shows what it is for.
+/// Part of [`LockState`]; see there for an example.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Value {
-    /// What it is.
+    /// The content, by its type.
     pub content: Content,
     /// When it expires, in milliseconds of the store's clock; `None` if it never does.
     pub expires_ms: Option<u64>,
 }
 
 impl Value {
-    /// Whether it is not sure to be there until then, in milliseconds of the store's clock.
+    /// Whether it may be gone before `until_ms`, in milliseconds of the store's clock.
     fn ends_before(&self, until_ms: u64) -> bool {
         self.expires_ms.is_none_or(|at_ms| at_ms < until_ms)
     }
 
-    /// What locks of other kinds see of it: its type.
+    /// The value as locks of other kinds see it: only its type.
     #[must_use]
     pub fn to_others(&self) -> Self {
         Self { content: Content::Other(self.content.word().to_owned()), expires_ms: self.expires_ms }
     }
 }
 
-/// What stands at a lock's key, by its type.
+/// The content at a lock's key, by its type.
 ///
-/// [`LockState`] has it, and shows what it is for.
+/// Part of [`LockState`]; see there for an example.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Content {
     /// The token of a Mutex.
     Token(String),
-    /// The entries of a ReentrantMutex.
+    /// The holds of a ReentrantMutex.
     Entries(Entries),
-    /// What those have who share a lock of another kind.
+    /// The holds of a shared lock.
     Parts(Parts),
-    /// Something of another type.
+    /// A value of another type.
     Other(String),
 }
 
@@ -108,7 +108,7 @@ impl Content {
         }
     }
 
-    /// The entries of a ReentrantMutex.
+    /// The holds of a ReentrantMutex.
     pub fn entries(&self) -> Option<&Entries> {
         match self {
             Self::Entries(entries) => Some(entries),
@@ -116,7 +116,7 @@ impl Content {
         }
     }
 
-    /// What those have who share the lock.
+    /// The holds of a shared lock.
     pub fn parts(&self) -> Option<&Parts> {
         match self {
             Self::Parts(parts) => Some(parts),
@@ -135,7 +135,7 @@ impl Content {
 }
 
 impl fmt::Debug for Content {
-    /// Does not show a token: whoever knows it can end the hold.
+    /// Does not show a token: a client that knows it can end the hold.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Token(_) => f.write_str("Token(…)"),
@@ -146,7 +146,7 @@ impl fmt::Debug for Content {
     }
 }
 
-/// The store's time, read once an operation.
+/// The store's time, read once per operation.
 #[derive(Clone, Copy)]
 pub(super) struct Now {
     pub(super) us: u64,
@@ -154,14 +154,14 @@ pub(super) struct Now {
 }
 
 impl LockState {
-    /// A lock of that kind, of which nothing is known.
+    /// A lock of that kind without any state.
     pub fn new(kind: Kind) -> Self {
         Self { kind, ..Self::default() }
     }
 
-    /// Executes one operation at `now_us` microseconds of the store's clock. `alive` knows the sessions.
+    /// Executes one operation at `now_us` microseconds of the store's clock. `alive` looks up sessions.
     pub fn apply(&mut self, now_us: u64, op: &Op, alive: Alive<'_>) -> (Reply, Vec<Wake>) {
-        // Without an owner the hold would be taken for him, who is shown to everybody.
+        // Without an owner, the hold id would become the owner, which every client can see.
         if let Some(refused) = op.misfit(self.kind) {
             return (Reply::Refused(refused), Vec::new());
         }
@@ -187,20 +187,20 @@ impl LockState {
             (Op::Extend(extend), Ok(Reply::Extend(Extended::Extended))) if self.kind.is_shared() => {
                 self.extend_part(now, extend, lies);
             }
-            // A client of another library may have brought the key's end nearer than our holds say.
+            // A client of another library may have moved the key's expiry closer than the holds require.
             _ if self.value == found && !too_soon => self.value = lies,
             _ => {}
         }
         (reply.unwrap_or_else(Reply::Refused), wakes)
     }
 
-    /// Takes all of several locks, or none of them. Nobody queues, and nobody is passed: a free lock that others wait for
-    /// stays theirs.
+    /// Acquires all of several locks, or none of them. It does not queue, and passes no waiter: a free lock
+    /// that others wait for stays theirs.
     pub fn take_all(locks: &mut [(&mut Self, &Acquire)], now_us: u64) -> Vec<Share> {
         let now = Now { us: now_us, ms: now_us / 1000 };
         let probe = |(state, ask): &mut (&mut Self, &Acquire)| {
             state.expire(now);
-            // Of entries that are over nothing is dropped where nothing is written.
+            // Expired entries are not dropped unless the operation writes.
             let mut seen = state.clone();
             seen.drop_over(now);
             seen.probe(now, ask)
@@ -224,10 +224,10 @@ impl LockState {
         locks.iter_mut().map(take).collect()
     }
 
-    /// Whether a lock could be taken.
+    /// Whether a lock could be acquired.
     fn probe(&self, now: Now, ask: &Acquire) -> Share {
         if self.kind.is_shared() || !ask.portion.suits(self.kind) {
-            // What several can have is not taken together with others.
+            // Shared locks cannot be acquired together with others.
             return Share::InTheWay(Err(Refused::NoSuchPart));
         }
         if let Err(refused) = self.refuse_other_types() {
@@ -248,8 +248,9 @@ impl LockState {
         Share::InTheWay(Ok(Acquired::Taken { holder, position: None, ahead, others }))
     }
 
-    /// Ends what a dead session has of this lock, and gives the fencing token of its hold and whether it had a place
-    /// (4). For a store that knows by itself who is dead; the lock is granted by the next operation that finds it free.
+    /// Ends the hold and the queue entries of a dead session, and returns the fencing token of its hold and
+    /// whether it had an entry (4). For a store that tracks dead sessions itself. The next operation that
+    /// finds the lock free grants it.
     pub fn bury(&mut self, now_us: u64, dead: SessionId, by: &Label) -> (Option<FencingToken>, bool) {
         let now = Now { us: now_us, ms: now_us / 1000 };
         self.drop_over(now);
@@ -265,15 +266,15 @@ impl LockState {
                 .filter(|(_, place)| lives(place.life, &place.claim.hold))
                 .map(|(id, _)| id)
                 .collect();
-            // Each of them is left, not only the first; but a session that waits for very many is done with in several
-            // steps.
+            // Removes all of its entries, not only the first; but a session with very many entries takes
+            // several steps.
             of_it.into_iter().filter_map(|id| record.leave(id)).count() > 0
         });
         (fence, place)
     }
 
-    /// Ends those holds that `goes` says, which others end than their holders; gives the fencing token of the first, if
-    /// there were any.
+    /// Ends the holds for which `goes` is true, on behalf of a client other than their holders; returns the
+    /// fencing token of the first, if there are any.
     pub(super) fn take(
         &mut self,
         now: Now,
@@ -300,15 +301,15 @@ impl LockState {
         fence
     }
 
-    /// Keeps of a ReentrantMutex the entries that are to stay, and nothing of a Mutex. Nobody has the lock where none is
-    /// left; and where only ours are left, the key lasts no longer than the last of them, so that clients of other
-    /// libraries do not wait for those that are gone.
+    /// Keeps the holds of a ReentrantMutex for which `stays` is true, and nothing of a Mutex. The lock is
+    /// free if none is left. If only Leasehold's holds are left, the key lasts no longer than the last of
+    /// them, so that clients of other libraries do not wait for those that are gone.
     fn keep_entries(&mut self, now: Now, stays: impl Fn(&Entry) -> bool) {
         self.value.take_if(|Value { content, expires_ms }| match content {
             Content::Entries(entries) => {
                 entries.retain(stays);
                 if entries.is_ours_alone() {
-                    // No key is made to end in this very millisecond: Redis would take it for gone.
+                    // A key must not expire in the current millisecond: Redis would treat it as gone.
                     *expires_ms = entries.until_ms().map(|until_ms| until_ms.max(now.ms + 1));
                 }
                 entries.count == 0
@@ -317,7 +318,7 @@ impl LockState {
         });
     }
 
-    /// Drops entries that are over.
+    /// Drops expired entries.
     fn drop_over(&mut self, now: Now) {
         if self.value.as_ref().is_some_and(|value| value.content.entries().is_some()) {
             self.keep_entries(now, |entry| entry.until_ms >= now.ms);
@@ -325,7 +326,7 @@ impl LockState {
         self.keep_parts(now, |part| part.until_ms >= now.ms);
     }
 
-    /// Whose sessions hold the lock, or held it last: whom a store that knows who is dead asks about.
+    /// The sessions that hold the lock, or held it last: a store that tracks dead sessions checks these.
     pub fn holders(&self) -> Vec<SessionId> {
         let mut holders: Vec<_> = match (self.entries(), self.parts()) {
             (Some(entries), _) => entries.holds.iter().map(|entry| entry.hold.session()).collect(),
@@ -337,12 +338,12 @@ impl LockState {
         holders
     }
 
-    /// Whose sessions wait for the lock: whom such a store asks about, from the front on.
+    /// The sessions that wait for the lock, from the front of the queue: such a store checks these as well.
     pub fn waiters(&self) -> impl Iterator<Item = SessionId> {
         self.record.iter().flat_map(|record| record.tickets.values().map(PlaceId::session))
     }
 
-    /// Executes an operation on a lock at whose key something of another kind stands.
+    /// Executes an operation on a lock whose key has a value of another kind.
     pub fn apply_beside(
         &mut self,
         other: &Value,
@@ -356,13 +357,13 @@ impl LockState {
         applied
     }
 
-    /// What stands at the lock's key at `now_us`, for those of other kinds.
+    /// The value at the lock's key at `now_us`, for locks of other kinds.
     pub fn stands(&mut self, now_us: u64) -> Option<&Value> {
         self.expire(Now { us: now_us, ms: now_us / 1000 });
         self.value.as_ref()
     }
 
-    /// Whose sessions hold the lock at `now_us`, whatever the holds live with.
+    /// The sessions that hold the lock at `now_us`, whatever ends the holds.
     pub fn held_by(&mut self, now_us: u64) -> Vec<SessionId> {
         let now = Now { us: now_us, ms: now_us / 1000 };
         self.expire(now);
@@ -370,20 +371,20 @@ impl LockState {
         if self.lessee().is_some() && !self.rests() { self.holders() } else { Vec::new() }
     }
 
-    /// Whether nothing is left to remember at `now_us`.
+    /// Whether no state is left at `now_us`.
     pub fn is_over(&mut self, now_us: u64) -> bool {
         self.expire(Now { us: now_us, ms: now_us / 1000 });
         self.value.is_none() && self.record.is_none() && self.audit.is_none()
     }
 
     fn expire(&mut self, now: Now) {
-        // As Redis does: what expires at an instant is still there in its millisecond.
+        // As in Redis, a value still exists in the millisecond in which it expires.
         self.value.take_if(|value| value.expires_ms.is_some_and(|at_ms| now.ms > at_ms));
         self.record.take_if(|record| now.ms > record.expires_ms);
         self.audit.take_if(|audit| now.ms > audit.expires_ms);
     }
 
-    /// An acquire by itself: it may name the session ahead.
+    /// An acquire by itself, which may name its predecessor.
     fn look(
         &mut self,
         now: Now,
@@ -413,8 +414,8 @@ impl LockState {
         Ok(acquired)
     }
 
-    /// How long a session is to be taken for alive. One that is not known has the benefit of the doubt for as long as its
-    /// client may believe in the hold that it has here.
+    /// How long a session counts as alive. An unknown session counts as alive for as long as its client may
+    /// rely on the hold that it has here.
     fn alive_ms(&self, now: Now, session: SessionId, alive: Alive<'_>) -> Option<u64> {
         match alive(session) {
             Vital::Alive(alive_ms) => Some(alive_ms),
@@ -455,12 +456,12 @@ impl LockState {
         let fence = self.fence();
         match free.seen {
             Seen::Hold(seen) if fence == Some(seen) => {
-                // Each once, the oldest first: a script has no other order.
+                // Each session once, oldest first: a script has no other order.
                 let told: Vec<_> = self.lessees().iter().map(|tenant| tenant.claim.hold.session()).collect();
                 let first = told.iter().enumerate().filter(|(at, to)| !told[..*at].contains(to));
                 wakes.extend(first.map(|(_, to)| Wake::Freed { to: *to, fence: seen }));
                 self.take(now, Ended::Freed, &free.by, |_, _| true);
-                // A client of another library may have entered, too.
+                // A client of another library may have another hold of the same owner.
                 self.value = None;
             }
             Seen::Stranger(fingerprint) if self.stranger() == Some(fingerprint) => {
@@ -481,11 +482,11 @@ impl LockState {
         if self.value.is_none() && self.pump(now, Some(ask), wakes) == Pumped::Asker {
             return Ok(self.confirm(now, ask));
         }
-        // Also where the first in the queue has just been given it: his owner may be the asker's.
+        // Also where the first waiter has just received the lock: it may have the same owner as this request.
         if self.enter(now, ask) {
             return Ok(self.confirm(now, ask));
         }
-        // Ours have their own ends, and are not to lose the key before them.
+        // Leasehold's holds have their own ends, and must not lose the key before them.
         let ours = self.entries().is_some_and(|entries| !entries.holds.is_empty());
         if let (false, Some(value), Some(adopt_ms)) = (ours, &mut self.value, ask.adopt_ms) {
             value.expires_ms.get_or_insert(now.ms + adopt_ms);
@@ -493,7 +494,7 @@ impl LockState {
         Ok(self.wait(now, ask, wakes))
     }
 
-    /// The reply to a hold that needs nothing more: it was ended, or it is there.
+    /// The reply for a hold that needs no further step: it has ended, or it exists.
     pub(super) fn settled(&mut self, now: Now, ask: &Acquire) -> Result<Option<Acquired>, Refused> {
         self.refuse_other_types()?;
         if let Some(how) = self.ended(&ask.claim.hold) {
@@ -502,7 +503,7 @@ impl LockState {
         Ok(self.holds(&ask.claim).then(|| self.confirm(now, ask)))
     }
 
-    /// Queues, if asked so, and tells who has the lock.
+    /// Queues, if requested, and reports the holder.
     fn wait(&mut self, now: Now, ask: &Acquire, wakes: &mut Vec<Wake>) -> Acquired {
         let position = ask.queue.as_ref().map(|queue| {
             let kept_ms = queue.kept_ms;
@@ -514,14 +515,14 @@ impl LockState {
         Acquired::Taken { holder: self.holder(now), position, ahead, others: Vec::new() }
     }
 
-    /// Tells the holder that another asks for the lock, if he wants to know.
+    /// Notifies the holder that another session requests the lock, if it subscribed to that.
     fn note(&self, ask: &Acquire) -> Option<Wake> {
         let fence = self.record.as_ref().filter(|record| record.tells()).and_then(|record| record.last)?;
         let to = self.tenant().filter(|tenant| self.holds(&tenant.claim))?.claim.hold.session();
         (to != ask.claim.hold.session()).then_some(Wake::Wanted { to, fence })
     }
 
-    /// Who stands right before one who has asked, if he can die.
+    /// The session directly ahead of this request, if its hold or entry ends with the session.
     fn ahead(&self, ask: &Acquire, position: Option<u64>) -> Option<Ahead> {
         let queue = self.record.as_ref().filter(|_| position.is_some());
         let before = queue.and_then(|record| record.before(PlaceId::of(self.kind, &ask.claim.hold)));
@@ -534,11 +535,12 @@ impl LockState {
         life.ends_with_session().then(|| Ahead { session: hold.session(), alive_ms: None })
     }
 
-    /// Enters once more where the asker's owner has the lock: past the queue, and by the same fencing token (R4, R10).
+    /// Adds a hold where the owner already holds the lock: past the queue, and with the same fencing token
+    /// (R4, R10).
     fn enter(&mut self, now: Now, ask: &Acquire) -> bool {
         let Some(entries) = self.entries_of(&ask.claim) else { return false };
         let tenant = Tenant::asking(now.ms, ask);
-        // Only a client of another library has it so far.
+        // So far, only a client of another library holds it.
         let fence = entries.fence.unwrap_or_else(|| self.install(now, tenant.clone(), ask.lease_ms));
         if let Some(Value { content: Content::Entries(entries), expires_ms }) = &mut self.value {
             entries.enter(tenant, fence, ask.lease_ms);
@@ -553,7 +555,7 @@ impl LockState {
         true
     }
 
-    /// The hold is there: tells so, and mends what a cut-off may have left undone.
+    /// The hold exists: reports it, and completes what an interrupted script may have left undone.
     pub(super) fn confirm(&mut self, now: Now, ask: &Acquire) -> Acquired {
         let others_wait = self.record.as_ref().is_some_and(Record::is_awaited);
         if let Some(part) = self.part(&ask.claim.hold) {
@@ -592,7 +594,7 @@ impl LockState {
                 Content::Entries(entries) => {
                     entries.extend(&extend.claim.hold, now.ms, extend.lease_ms);
                 }
-                // A part is lengthened where what lies beside it is known, too.
+                // A hold of a shared lock is extended where the other values at the key are known, too.
                 Content::Parts(_) | Content::Token(_) | Content::Other(_) => {}
             }
         }
@@ -605,7 +607,7 @@ impl LockState {
         reserved.unwrap_or(Extended::Extended)
     }
 
-    /// Raises the fencing token of a hold, and never lowers it (1). All holds of an owner have one.
+    /// Raises the fencing token of a hold, and never lowers it (1). All holds of an owner share one token.
     fn raise(&mut self, now: Now, raise: &Raise) -> Raised {
         let known = || self.tenant().is_some_and(|tenant| tenant.claim == raise.claim);
         let entries = self.entries().is_some();
@@ -621,7 +623,7 @@ impl LockState {
         Raised::Raised
     }
 
-    /// Reserves fencing tokens for a hold that is known to have been given last.
+    /// Reserves fencing tokens for a hold that is known to be the last granted one.
     fn reserve(&mut self, now: Now, claim: &Claim, reserve: Reserve) -> Option<Extended> {
         let record = self.record.as_mut()?;
         record.tenant.as_ref().filter(|tenant| tenant.claim == *claim)?;
@@ -655,13 +657,14 @@ impl LockState {
         {
             record.leave(PlaceId::of(self.kind, &hold));
         }
-        // Told to the second one, too: the reply to the first may have been lost.
+        // A repeated release reports it as well: the reply to the first may have been lost.
         let left = self.entries_of(&release.claim).map_or(0, |entries| entries.count);
         let grants = !matches!(release.pass, Pass::Free | Pass::Tell) && rest_ms.is_none();
         let next = match (&release.next, grants) {
             (Some(next), true) => Some(self.acquire(now, next, wakes)),
             (Some(next), false) => {
-                // It may be here for the second time: the hold may have been granted since, and ended.
+                // The request may arrive for the second time: the hold may have been granted since, and
+                // ended.
                 Some(self.settled(now, next).map(|settled| match settled {
                     Some(settled) => settled,
                     None if self.enter(now, next) => self.confirm(now, next),
@@ -679,7 +682,7 @@ impl LockState {
         Released { found, left, holder, next }
     }
 
-    /// Leaves a lock that a release gives up taken by nobody, if it is to rest; says for how long yet (6).
+    /// Leaves the released lock taken without a holder, if it is to rest; returns for how much longer (6).
     fn rest(&mut self, now: Now, release: &Release) -> Option<u64> {
         let Pass::Rest { for_ms } = release.pass else { return None };
         let known = self.tenant().is_some_and(|tenant| tenant.claim.hold == release.claim.hold);
@@ -692,7 +695,7 @@ impl LockState {
         Some(rest_ms)
     }
 
-    /// Whether the lock is taken by nobody, after the hold of whoever had it last.
+    /// Whether the lock rests after its last hold.
     fn rests(&self) -> bool {
         let last =
             self.record.as_ref().filter(|record| record.tenant.is_some()).and_then(|record| record.last);
@@ -719,7 +722,7 @@ impl LockState {
         })
     }
 
-    /// Serves the queue, where a lock is found that has room, or is free.
+    /// Serves the queue of a lock that has room, or is free.
     fn serve(&mut self, now: Now, wakes: &mut Vec<Wake>) {
         if self.kind.is_shared() {
             self.pump_parts(now, None, wakes);
@@ -728,14 +731,15 @@ impl LockState {
         }
     }
 
-    /// Gives the free lock to the first live place, or to the asker if none is before it.
+    /// Grants the free lock to the first live entry, or to the request if none is before it.
     fn pump(&mut self, now: Now, asker: Option<&Acquire>, wakes: &mut Vec<Wake>) -> Pumped {
         for _ in 0..LOOKS_AT_MOST {
             let Some(place) = self.record.as_mut().and_then(Record::take_first) else { break };
             let session = place.claim.hold.session();
             if let Some(ask) = asker
                 && session == ask.claim.hold.session()
-                // It stands for all of the process who wait; who does not is one more who comes.
+                // The entry represents all waiters of the process. A request that does not queue is an
+                // additional one.
                 && (ask.queue.is_some() || place.claim.hold == ask.claim.hold)
             {
                 self.give(now, Tenant::asking(now.ms, ask), ask.lease_ms);
@@ -757,7 +761,7 @@ impl LockState {
         Pumped::Asker
     }
 
-    /// Makes somebody the holder of the free lock.
+    /// Makes the tenant the holder of the free lock.
     fn give(&mut self, now: Now, tenant: Tenant, lease_ms: u64) -> FencingToken {
         let (token, first) = (tenant.claim.token(), tenant.clone());
         let fence = self.install(now, tenant, lease_ms);
@@ -769,7 +773,7 @@ impl LockState {
         fence
     }
 
-    /// Writes a new tenant and its fencing token into the record.
+    /// Writes a new holder and its fencing token into the record.
     fn install(&mut self, now: Now, tenant: Tenant, lease_ms: u64) -> FencingToken {
         let record = self.record_or_new(now, lease_ms);
         let fence = FencingToken::after(record.greatest(), now.us);
@@ -795,28 +799,28 @@ impl LockState {
         }
     }
 
-    /// The entries of a ReentrantMutex that somebody has.
+    /// The holds of a ReentrantMutex.
     fn entries(&self) -> Option<&Entries> {
         self.value.as_ref()?.content.entries()
     }
 
-    /// The entries of a ReentrantMutex, if the owner of a claim is the one who has it.
+    /// The holds of a ReentrantMutex, if the claim has the same owner.
     fn entries_of(&self, claim: &Claim) -> Option<&Entries> {
         self.entries().filter(|entries| entries.owner.as_str() == claim.token())
     }
 
-    /// The one of ours who has the lock; the first, where an owner has it several times.
+    /// The holder, if it uses Leasehold; the oldest hold, where there are several.
     fn lessee(&self) -> Option<Tenant> {
         match (self.entries(), self.parts()) {
             (Some(entries), _) => entries.lessees().next(),
             (_, Some(parts)) => parts.lessees().next(),
-            // A rest ends with nobody's session.
+            // A rest does not end with any session.
             _ if self.rests() => self.tenant().map(|tenant| Tenant { life: Life::Lease, ..tenant.clone() }),
             _ => self.tenant().filter(|tenant| self.holds(&tenant.claim)).cloned(),
         }
     }
 
-    /// All of ours who have the lock: several holds of one owner, or of all who share it.
+    /// All holders that use Leasehold: several holds of one owner, or all holds of a shared lock.
     pub(super) fn lessees(&self) -> Vec<Tenant> {
         match (self.entries(), self.parts()) {
             (Some(entries), _) => entries.lessees().collect(),
@@ -825,7 +829,7 @@ impl LockState {
         }
     }
 
-    /// The fencing token of the one of ours who has the lock.
+    /// The fencing token of the holder, if it uses Leasehold.
     fn fence(&self) -> Option<FencingToken> {
         match self.entries() {
             Some(entries) => entries.fence,
@@ -839,12 +843,12 @@ impl LockState {
 
     pub(super) fn ended(&self, hold: &HoldId) -> Option<Ended> {
         let record = self.record.as_ref()?;
-        // A script that was cut off may have left the lock resting before it could say more.
+        // An interrupted script may have left the lock resting before it recorded the end of the hold.
         let rests = || self.tenant().is_some_and(|tenant| tenant.claim.hold == *hold) && self.rests();
         record.ended.how(hold).or_else(|| rests().then_some(Ended::Released))
     }
 
-    /// Whether a claim has the lock (1).
+    /// Whether a claim holds the lock (1).
     pub(super) fn holds(&self, claim: &Claim) -> bool {
         let Some(value) = &self.value else { return false };
         if self.kind.is_shared() {
@@ -855,7 +859,8 @@ impl LockState {
             (kind, Content::Token(token)) if *token == kind.token(claim) => {}
             _ => return false,
         }
-        // A stranger may use the same value as a user of ours, so that it alone proves nothing.
+        // A client of another library may use the same value as a user of Leasehold, so the value alone
+        // proves nothing.
         let known = || self.tenant().is_some_and(|tenant| tenant.claim == *claim);
         claim.value.is_none() || (known() && self.ended(&claim.hold).is_none())
     }
@@ -864,7 +869,7 @@ impl LockState {
         if self.holds(claim) {
             return Fate::Held;
         }
-        // Others may have a part of a shared lock beside those that are gone: nobody came in their place.
+        // A shared lock may have other holders beside those that are gone: none of them took their place.
         let side_by_side = self.kind.is_shared() && self.refuse_other_types().is_ok();
         let Some(record) = &self.record else {
             let others = self.value.is_some() && !side_by_side;
@@ -880,11 +885,11 @@ impl LockState {
             return Fate::Vanished;
         }
         if self.entries_of(claim).is_some() {
-            // Its owner has the lock by other holds: nobody came after it.
+            // Its owner has other holds of the lock: no other client came after it.
             return Fate::Vanished;
         }
         let last = record.tenant.as_ref().is_some_and(|tenant| {
-            // The first of them stands for all holds of an owner.
+            // The first of them represents all holds of an owner.
             let same_owner = self.kind == Kind::Reentrant && tenant.claim.value == claim.value;
             tenant.claim.hold == claim.hold || same_owner
         });
@@ -895,7 +900,7 @@ impl LockState {
         }
     }
 
-    /// Who has the lock, as far as a stranger may know.
+    /// The holder, as far as other clients may know.
     pub(super) fn holder(&self, now: Now) -> Option<Holder> {
         let value = self.value.as_ref()?;
         if let Some(parts) = self.parts() {
@@ -919,7 +924,7 @@ impl LockState {
         })
     }
 
-    /// The fingerprint of what a client of another library has put at the key.
+    /// The fingerprint of the value at the key, if a client of another library put it there.
     fn stranger(&self) -> Option<Fingerprint> {
         let stands = match &self.value.as_ref()?.content {
             Content::Token(token) => token,
@@ -930,7 +935,7 @@ impl LockState {
     }
 }
 
-/// Who got a lock that was found free.
+/// The receiver of a lock that was found free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Pumped {
     Asker,

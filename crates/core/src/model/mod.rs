@@ -1,9 +1,9 @@
-//! The law: what every operation means, as a pure function.
+//! The reference model: the meaning of every operation, as a pure function.
 //!
-//! [`LockState::apply`] takes the state of one lock, the store's time and an operation, and gives the
-//! reply and the messages that go out. The memory store is this model behind a mutex, the SQLite store
-//! is this model with its state in a row, and the Lua scripts of the Redis store are checked against
-//! it operation by operation. [`Sessions`] does the same for the sessions of a store.
+//! [`LockState::apply`] takes the state of one lock, the store's time and an operation, and returns the reply
+//! and the messages to publish. The memory store is this model behind a mutex, the SQLite store is this model
+//! with its state in a row, and the Lua scripts of the Redis store are checked against it operation by
+//! operation. [`Sessions`] does the same for the sessions of a store.
 //!
 //! It deliberately does not know names, keys or sockets; one state is one lock.
 

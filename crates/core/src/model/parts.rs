@@ -1,61 +1,61 @@
-//! What stands at the key of a lock that several have side by side: each with a part, an end and a fencing token of his own.
+//! The value at the key of a shared lock: each hold with its own mode, expiry and fencing token.
 //!
-//! 1. Each counts until his own end, and no longer: one who lives keeps no one who is dead.
-//! 2. They stand in the order of their fencing tokens, which is the order in which they came.
+//! 1. Each hold counts until its own end, and no longer: a live holder does not keep a dead one's hold.
+//! 2. The holds are in the order of their fencing tokens, which is the order in which they were granted.
 
 use super::record::Tenant;
 use crate::{Claim, FencingToken, HoldId, Holder, Label, Life, OwnValue, Portion};
 use serde::{Deserialize, Serialize};
 
-/// Those who have a part of a lock.
+/// The holds of a shared lock.
 ///
-/// [`LockState`](super::LockState) has it, and shows what it is for.
+/// Part of [`LockState`](super::LockState); see there for an example.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Parts {
-    /// The oldest first (2).
+    /// The holds, oldest first (2).
     pub holds: Vec<Part>,
 }
 
-/// One who has a part.
+/// One hold of a shared lock.
 ///
-/// [`LockState`](super::LockState) has it, and shows what it is for.
+/// Part of [`LockState`](super::LockState); see there for an example.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Part {
     /// The hold.
     pub hold: HoldId,
-    /// Whose it is, of an RwLock.
+    /// Its owner, for an RwLock.
     pub owner: Option<OwnValue>,
-    /// What part it is.
+    /// Its mode.
     pub portion: Portion,
     /// Its fencing token.
     pub fence: FencingToken,
     /// Until when it counts, in milliseconds of the store's clock.
     pub until_ms: u64,
-    /// Since when, in milliseconds of the store's clock.
+    /// When it was acquired, in milliseconds of the store's clock.
     pub since_ms: u64,
     /// What ends it before its time.
     pub life: Life,
-    /// Who it is, for others to read.
+    /// A description of the holder, for people to read.
     pub label: Label,
 }
 
 impl Parts {
-    /// The part of a hold.
+    /// The entry of a hold.
     pub fn part(&self, hold: &HoldId) -> Option<&Part> {
         self.holds.iter().find(|part| part.hold == *hold)
     }
 
-    /// How many of those that are counted are taken: permits, or arrivals.
+    /// How many permits or arrivals are taken.
     pub fn count(&self) -> u64 {
         self.holds.iter().map(|part| u64::from(part.portion.count())).sum()
     }
 
-    /// Those of an owner.
+    /// The holds of an owner.
     pub(super) fn of<'a>(&'a self, owner: Option<&'a OwnValue>) -> impl Iterator<Item = &'a Part> {
         self.holds.iter().filter(move |part| owner.is_some() && part.owner.as_ref() == owner)
     }
 
-    /// They, as those who have the lock.
+    /// The holds as recorded holders.
     pub(super) fn lessees(&self) -> impl Iterator<Item = Tenant> {
         self.holds.iter().map(|part| {
             let Part { hold, owner, since_ms, life, label, .. } = part.clone();
@@ -63,14 +63,15 @@ impl Parts {
         })
     }
 
-    /// Adds one (2). A hold has one part: an older one that was over is there again where the clock has gone back.
+    /// Adds a hold (2). A hold has one entry: an older one that was over exists again if the clock has gone
+    /// back.
     pub(super) fn add(&mut self, part: Part) {
         self.holds.retain(|other| other.hold != part.hold);
         self.holds.push(part);
         self.holds.sort_by_cached_key(|part| (part.fence, part.hold.token()));
     }
 
-    /// Lengthens one, if it is there.
+    /// Extends a hold, if it exists.
     pub(super) fn extend(&mut self, hold: &HoldId, until_ms: u64) {
         if let Some(part) = self.holds.iter_mut().find(|part| part.hold == *hold) {
             part.until_ms = part.until_ms.max(until_ms);

@@ -1,63 +1,64 @@
 //! The sessions of a store.
 //!
 //! 1. A session that has lapsed is never alive again: only a fresh one can begin.
-//! 2. A beat only raises: a late one never brings the end nearer.
-//! 3. The record outlives the session for a while, so that somebody can find and end what the dead one had.
+//! 2. A heartbeat only raises: a late one never brings the end closer.
+//! 3. The record outlives the session for a while, so that another client can find and end what the dead
+//!    session held.
 
 use crate::{
     Beat, Beaten, Lock, SESSION_REMEMBERED, SessionEntry, SessionId, SessionOp, SessionReply, whole_millis,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a store knows of a session's life.
+/// What a store knows about the life of a session.
 ///
-/// [`Sessions::vital`] gives it.
+/// Returned by [`Sessions::vital`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Vital {
-    /// It is alive for so many milliseconds if it beats no more.
+    /// It is alive for that many milliseconds without another heartbeat.
     Alive(u64),
-    /// It has not beaten for too long: its own client knows that, too.
+    /// It has sent no heartbeat for too long, and its own client knows that as well.
     Lapsed,
-    /// There is no record of it. It ended, is long dead, or was forgotten.
+    /// There is no record of it. It ended, died long ago, or was forgotten.
     Unknown,
 }
 
-/// Who knows the sessions of a store.
+/// Looks up the sessions of a store.
 pub type Alive<'a> = &'a dyn Fn(SessionId) -> Vital;
 
-/// A world in which nobody dies.
+/// Treats every session as alive.
 ///
-/// [`LockState`](super::LockState) shows it in use.
+/// See [`LockState`](super::LockState) for an example.
 pub const fn everybody(_: SessionId) -> Vital {
     Vital::Alive(u64::MAX)
 }
 
 /// All sessions of a store.
 ///
-/// [`SessionOp`] shows it in use.
+/// See [`SessionOp`] for an example.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Sessions {
     /// Their records.
     pub records: BTreeMap<SessionId, SessionRecord>,
 }
 
-/// What a store knows of a session.
+/// The record of a session.
 ///
-/// [`Sessions`] has it.
+/// Part of [`Sessions`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionRecord {
     /// Until when it is alive, in milliseconds of the store's clock.
     pub alive_until_ms: u64,
     /// When the record itself expires, in milliseconds of the store's clock.
     pub expires_ms: u64,
-    /// Who is behind it.
+    /// The description of its client.
     pub about: String,
     /// The locks that it holds.
     pub held: BTreeSet<Lock>,
 }
 
 impl SessionRecord {
-    /// How long the record of a session is kept that is alive for `alive_ms` (3).
+    /// How long the record is kept for a session that is alive for `alive_ms` (3).
     pub fn kept_ms(alive_ms: u64) -> u64 {
         alive_ms.saturating_mul(2).saturating_add(whole_millis(SESSION_REMEMBERED))
     }
@@ -77,13 +78,13 @@ impl Sessions {
         }
     }
 
-    /// How long a session is alive if it beats no more, in milliseconds; nothing if it is dead.
+    /// How long a session is alive without another heartbeat, in milliseconds; `None` if it is dead.
     pub fn alive_ms(&self, now_ms: u64, session: SessionId) -> Option<u64> {
-        // As Redis does: what ends at an instant is still there in its millisecond.
+        // As in Redis, a key still exists in the millisecond in which it expires.
         self.records.get(&session)?.alive_until_ms.checked_sub(now_ms)
     }
 
-    /// What is known of a session's life at `now_ms`.
+    /// What is known about the life of a session at `now_ms`.
     ///
     /// ```
     /// use leasehold_core::SessionId;
@@ -172,13 +173,13 @@ mod tests {
     }
 
     #[test]
-    fn who_has_lapsed_stays_lapsed_whatever_comes() {
+    fn a_lapsed_session_stays_lapsed_whatever_arrives() {
         let mut sessions = Sessions::default();
         assert_eq!(beaten(&mut sessions, 0, begin()), Beaten::Alive);
         assert_eq!(
             alive_ms(&sessions, ALIVE_MS),
             Some(0),
-            "what ends at an instant is there in its millisecond"
+            "it is still alive in the millisecond in which it ends"
         );
         assert_eq!(alive_ms(&sessions, ALIVE_MS + 1), None);
         for late in [beat(ALIVE_MS), begin(), beat(u64::MAX)] {
@@ -188,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_alive_who_has_not_begun() {
+    fn a_session_that_has_not_begun_is_not_alive() {
         let mut sessions = Sessions::default();
         assert_eq!(beaten(&mut sessions, 0, beat(ALIVE_MS)), Beaten::Lapsed);
         assert_eq!(listed(&mut sessions, 0), []);
@@ -200,8 +201,8 @@ mod tests {
         beaten(&mut sessions, 0, begin());
         beaten(&mut sessions, 4_000, beat(ALIVE_MS));
         assert_eq!(beaten(&mut sessions, 4_000, beat(1)), Beaten::Alive);
-        assert_eq!(alive_ms(&sessions, 4_000), Some(ALIVE_MS), "nor does one that asks for less shorten it");
-        assert_eq!(beaten(&mut sessions, 5_000, begin()), Beaten::Alive, "a resent beginning is a beat");
+        assert_eq!(alive_ms(&sessions, 4_000), Some(ALIVE_MS), "nor does a shorter request shorten it");
+        assert_eq!(beaten(&mut sessions, 5_000, begin()), Beaten::Alive, "a resent beginning is a heartbeat");
         assert_eq!(alive_ms(&sessions, 5_000), Some(ALIVE_MS));
     }
 
@@ -210,31 +211,31 @@ mod tests {
         let mut sessions = Sessions::default();
         beaten(&mut sessions, 0, begin());
         let kept_ms = SessionRecord::kept_ms(ALIVE_MS);
-        assert!(kept_ms > ALIVE_MS * 2, "as long again as it lived without a beat, and more");
+        assert!(kept_ms > ALIVE_MS * 2, "as long again as it lived without a heartbeat, and more");
         let [dead] = listed(&mut sessions, kept_ms).try_into().expect("it is remembered");
         assert_eq!((dead.session, dead.alive_ms, dead.about.as_str()), (session(1), None, "{}"));
         assert_eq!(listed(&mut sessions, kept_ms + 1), [], "and not for ever");
     }
 
     #[test]
-    fn who_ends_in_order_leaves_nothing() {
+    fn an_orderly_end_leaves_nothing() {
         let mut sessions = Sessions::default();
         beaten(&mut sessions, 0, begin());
         assert_eq!(sessions.apply(START_MS, &SessionOp::End(session(2))), SessionReply::End);
-        assert_eq!(alive_ms(&sessions, 0), Some(ALIVE_MS), "that was another");
+        assert_eq!(alive_ms(&sessions, 0), Some(ALIVE_MS), "that was another session");
         assert_eq!(sessions.apply(START_MS, &SessionOp::End(session(1))), SessionReply::End);
         assert_eq!(listed(&mut sessions, 0), []);
         assert_eq!(beaten(&mut sessions, 0, beat(ALIVE_MS)), Beaten::Lapsed);
     }
 
     #[test]
-    fn a_beat_tells_what_is_held() {
+    fn a_heartbeat_reports_what_is_held() {
         let lock = |name: &str| Lock::mutex(name.parse().expect("a name"));
         let mut sessions = Sessions::default();
         beaten(&mut sessions, 0, Beat { held: vec![lock("b"), lock("a")], ..begin() });
         beaten(&mut sessions, 1, Beat { held: vec![lock("c")], left: vec![lock("b")], ..beat(ALIVE_MS) });
         assert_eq!(listed(&mut sessions, 1)[0].held, [lock("a"), lock("c")]);
-        // Given back and taken again between two beats.
+        // Released and acquired again between two heartbeats.
         beaten(&mut sessions, 2, Beat { held: vec![lock("a")], left: vec![lock("a")], ..beat(ALIVE_MS) });
         assert_eq!(listed(&mut sessions, 2)[0].held, [lock("a"), lock("c")]);
     }

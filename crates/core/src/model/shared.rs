@@ -1,18 +1,19 @@
-//! What several may have side by side: a Semaphore, an RwLock, a Latch, a Barrier. One queue, in which each waits for a part.
+//! Shared locks: a Semaphore, an RwLock, a Latch, a Barrier. One queue, in which each entry waits for a mode.
 //!
-//! Kinds differ in nothing but [who gets on with whom](LockState::room). tokio's `batch_semaphore` serves its Mutex, RwLock
-//! and Semaphore in this way.
+//! Kinds differ in nothing but [which modes are compatible](LockState::room). tokio's `batch_semaphore`
+//! serves its Mutex, RwLock and Semaphore in the same way.
 //!
-//! 1. Whoever finds room serves the queue, from the front on, until there is none for the next: nobody is passed by one who
-//!    came later and wants less. So neither readers nor writers starve: readers that came before a writer go before him,
-//!    all together, and those that came after him go after him.
-//! 2. Each hold has a place of its own, not each session: those who wait in one process may be let in together.
-//! 3. Past the queue go only those for whom it would wait: an owner who has the lock already, one who arrives at a latch;
-//!    and before it who upgrades, since everybody waits for him.
-//! 4. Who can never be let in is told so at once: he is not to stand in the way of the others.
-//! 5. Those who meet at a barrier are let in together, or none of them.
-//! 6. Who gives up at a latch or a barrier has given up for good, also where nothing of him was there: what comes late of him
-//!    would be counted, and let others in.
+//! 1. Each change serves the queue from the front until the next entry has no room. No entry is passed by one
+//!    that came later and needs less. So neither readers nor writers starve: readers that came before a
+//!    writer go before it, all together, and those that came after it go after it.
+//! 2. Each hold has its own queue entry, not each session: several waiters of one process can be admitted
+//!    together.
+//! 3. Only requests for which the queue would wait itself pass it: those of an owner that already holds the
+//!    lock, and arrivals at a latch. An upgrade goes to the front, because all others wait for it.
+//! 4. A request that can never be admitted is refused at once, so that it does not block the others.
+//! 5. The parties of a barrier are admitted together, or none of them.
+//! 6. A release at a latch or a barrier is final, even where nothing of the hold existed: otherwise a late
+//!    acquire of it would be counted, and admit others.
 
 use super::audit::Audit;
 use super::lock::{Content, LockState, Now, Value};
@@ -24,21 +25,21 @@ use crate::{
     SessionId, Wake,
 };
 
-/// How many sessions one who waits is told of that may be what he waits for.
+/// How many sessions a reply to a waiter names at most that it may be waiting for.
 const WATCHED_AT_MOST: usize = 16;
 
-/// Whether there is room for one more.
+/// Whether there is room for another hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Room {
     Now,
-    /// Once others have left.
+    /// Once other holders have left.
     Later,
-    /// Not as long as he asks for this (4).
+    /// Not as long as the request stays the same (4).
     Never,
 }
 
 impl LockState {
-    /// An acquire. `asked` is the session whose life was looked at for it.
+    /// An acquire. `asked` is the session whose life was checked for it.
     pub(super) fn acquire_part(
         &mut self,
         now: Now,
@@ -50,19 +51,20 @@ impl LockState {
             return Ok(settled);
         }
         let id = PlaceId::of(self.kind, &ask.claim.hold);
-        // Those first who have room by now: one of the asker's owner may be among them, and that changes what he can have.
+        // First admit the entries that have room by now: one may be of the same owner, which changes what
+        // this request can get.
         self.serve_parts(now, Some(ask.claim.hold), wakes);
         if self.holds(&ask.claim) {
             return Ok(self.confirm(now, ask));
         }
         if let Err(refused) = self.judge(now, ask) {
-            // Nobody will look for his place any more.
+            // The refused client sends no further looks for this entry.
             if self.record.as_mut().and_then(|record| record.leave(id)).is_some() {
                 self.pump_parts(now, None, wakes);
             }
             return Err(refused);
         }
-        // Who finds room, and nobody before him, needs no place.
+        // A request that has room, and no entry before it, needs no entry.
         let awaited = self.record.as_ref().is_some_and(Record::is_awaited);
         let at_once = !awaited && self.room(&ask.claim, ask.portion) == Room::Now;
         if at_once || self.passes(ask) {
@@ -84,7 +86,7 @@ impl LockState {
         if self.holds(&ask.claim) {
             return Ok(self.confirm(now, ask));
         }
-        // Only now: those who were before him may just have been let in.
+        // Only now, because the entries before it may just have been admitted.
         let queued = self.record.as_ref().filter(|_| ask.queue.is_some());
         let position = queued.and_then(|record| record.position(id));
         let in_the_way = self.in_the_way(ask);
@@ -150,7 +152,8 @@ impl LockState {
         Ok(Resized::Done)
     }
 
-    /// Ends those parts that `goes` says, which others end than their holders; gives the fencing token of the first.
+    /// Ends the holds for which `goes` is true, on behalf of a client other than their holders; returns the
+    /// fencing token of the first.
     pub(super) fn take_parts(
         &mut self,
         now: Now,
@@ -175,8 +178,8 @@ impl LockState {
         lost.first().map(|part| part.fence)
     }
 
-    /// Lengthens a part, and touches nothing else of what `lies` at the key: neither the parts of others that are over, nor
-    /// their ends. So an extend costs the same however many share the lock.
+    /// Extends a hold, and changes nothing else of the value that `lies` at the key: neither the expired
+    /// holds of others, nor their ends. So an extend costs the same however many share the lock.
     pub(super) fn extend_part(&mut self, now: Now, extend: &Extend, lies: Option<Value>) {
         self.value = lies;
         if let Some(Value { content: Content::Parts(parts), expires_ms }) = &mut self.value {
@@ -185,41 +188,41 @@ impl LockState {
         }
     }
 
-    /// Writes down how a hold has ended, and which token it had: where the record was lost, only those who have a part knew.
+    /// Records how a hold ended, and its token: if the record was lost, only the holds have the latest token.
     fn note_end(&mut self, now: Now, hold: HoldId, fence: Option<FencingToken>, how: Ended) {
         let record = self.record_or_new(now, 0);
         record.ended.note(hold, how);
         record.last = record.last.max(fence);
     }
 
-    /// Keeps the parts that are to stay. The key lasts no longer than the last of them.
+    /// Keeps the holds for which `stays` is true. The key lasts no longer than the last of them.
     pub(super) fn keep_parts(&mut self, now: Now, stays: impl Fn(&Part) -> bool) {
         self.value.take_if(|Value { content, expires_ms }| {
             let Content::Parts(parts) = content else { return false };
             parts.holds.retain(stays);
-            // No key is made to end in this very millisecond: Redis would take it for gone.
+            // A key must not expire in the current millisecond: Redis would treat it as gone.
             *expires_ms = parts.until_ms().map(|until_ms| until_ms.max(now.ms + 1));
             parts.holds.is_empty()
         });
     }
 
-    /// Those who have a part.
+    /// The holds of a shared lock.
     pub(super) fn parts(&self) -> Option<&Parts> {
         self.value.as_ref()?.content.parts()
     }
 
-    /// The part of a hold.
+    /// The entry of a hold.
     pub(super) fn part(&self, hold: &HoldId) -> Option<&Part> {
         self.parts()?.part(hold)
     }
 
-    /// All who have a part, as others may know them.
+    /// All holders, as others may know them.
     pub(super) fn sharers(&self, now: Now) -> Vec<Holder> {
         let parts = self.parts().into_iter().flat_map(|parts| &parts.holds);
         parts.take(SHARERS_TOLD).map(|part| part.holder(now.ms)).collect()
     }
 
-    /// Refuses what can never be (4).
+    /// Refuses a request that can never succeed (4).
     fn judge(&self, now: Now, ask: &Acquire) -> Result<(), Refused> {
         let owns = |portion| self.own(&ask.claim).any(|part| part.portion == portion);
         let wants_none = |count, of| count == 0 || of == 0;
@@ -254,18 +257,18 @@ impl LockState {
         }
     }
 
-    /// Whether one goes past the queue (3).
+    /// Whether a request passes the queue (3).
     fn passes(&self, ask: &Acquire) -> bool {
         match ask.portion {
             Portion::Arrive { .. } => true,
             Portion::Read | Portion::Upgradable => self.own(&ask.claim).next().is_some(),
-            // He would be the first of the queue, also where he does not queue.
+            // It would be first in the queue, even if it does not queue.
             Portion::Upgrade => self.room(&ask.claim, ask.portion) == Room::Now,
             _ => false,
         }
     }
 
-    /// Whether there is room for a part.
+    /// Whether there is room for a mode.
     fn room(&self, claim: &Claim, portion: Portion) -> Room {
         let holds = || self.parts().into_iter().flat_map(|parts| &parts.holds);
         let taken = || self.parts().map_or(0, Parts::count);
@@ -289,16 +292,16 @@ impl LockState {
             }
             Portion::Await { .. } => taken() >= u64::from(self.limit(portion).unwrap_or_default()),
             Portion::Arrive { .. } => true,
-            // They are let in together (5), and no lock of these kinds is had whole.
+            // Barrier parties are admitted together (5), and shared locks have no exclusive mode.
             Portion::Meet { .. } | Portion::Whole => false,
         };
         if free { Room::Now } else { Room::Later }
     }
 
-    /// Lets in whoever is next, and the asker, if none is before him (1).
+    /// Admits the next entries, and the request itself if none is before it (1).
     pub(super) fn pump_parts(&mut self, now: Now, asker: Option<&Acquire>, wakes: &mut Vec<Wake>) {
         if self.refuse_other_types().is_err() {
-            // Also a release comes here: nobody has a part of what lies there.
+            // A release gets here as well: a value of another kind has no holds.
             return;
         }
         if self.kind == Kind::Barrier {
@@ -315,7 +318,7 @@ impl LockState {
         }
     }
 
-    /// Lets in whoever is next (1); `asker` is told by his reply.
+    /// Admits the next entries (1). `asker` learns of it from its reply.
     fn serve_parts(&mut self, now: Now, asker: Option<HoldId>, wakes: &mut Vec<Wake>) {
         if self.kind == Kind::Barrier {
             return self.meet(now, None, asker, wakes);
@@ -334,7 +337,7 @@ impl LockState {
         }
     }
 
-    /// Lets in as many as are to meet, if so many are there (5); `told` is told by his reply.
+    /// Admits the parties of a barrier if enough are present (5). `told` learns of it from its reply.
     fn meet(&mut self, now: Now, asker: Option<&Acquire>, told: Option<HoldId>, wakes: &mut Vec<Wake>) {
         let mut present = Vec::new();
         if let Some(record) = &mut self.record {
@@ -347,7 +350,7 @@ impl LockState {
                 }
             }
         }
-        // One who does not queue, and stands behind them.
+        // A request that does not queue, and comes after all entries.
         let extra = asker.filter(|ask| {
             let id = PlaceId::of(self.kind, &ask.claim.hold);
             let all_seen = |record: &Record| record.places.len() == present.len();
@@ -369,7 +372,7 @@ impl LockState {
         }
     }
 
-    /// Lets one in whose turn has come, and tells him, unless he is the one who asks.
+    /// Admits a queue entry, and notifies it, unless it belongs to the current request.
     fn grant(&mut self, now: Now, place: Place, asker: Option<HoldId>, wakes: &mut Vec<Wake>) {
         let (hold, nonce, portion, lease_ms) = (place.claim.hold, place.nonce, place.portion, place.lease_ms);
         let fence = self.let_in(now, Tenant::waiting(now.ms, place), portion, lease_ms);
@@ -378,9 +381,9 @@ impl LockState {
         }
     }
 
-    /// Gives a part.
+    /// Adds a hold.
     fn let_in(&mut self, now: Now, tenant: Tenant, portion: Portion, lease_ms: u64) -> FencingToken {
-        // Where the record was lost, those who have a part know of later tokens than it.
+        // If the record was lost, the holds have later tokens than it.
         let newest = self.parts().and_then(|parts| parts.holds.last()).map(|part| part.fence);
         let limit = self.limit(portion);
         let record = self.record_or_new(now, lease_ms);
@@ -402,8 +405,8 @@ impl LockState {
         fence
     }
 
-    /// How many there are in all: as the store knows, or as who asks for this portion says. Those who meet, or wait for
-    /// arrivals, have agreed on the number.
+    /// The total number: the one that the store knows, or the one in this request. Parties of a barrier, and
+    /// waiters at a latch, have agreed on the number.
     fn limit(&self, portion: Portion) -> Option<u32> {
         let known = self.record.as_ref().and_then(|record| record.limit);
         match portion {
@@ -412,18 +415,18 @@ impl LockState {
         }
     }
 
-    /// Whether nobody has a part, nor waits for one.
+    /// Whether no client holds the lock or waits for it.
     fn is_idle(&self, now: Now) -> bool {
         self.parts().is_none() && self.record.as_ref().is_none_or(|record| !record.is_awaited_at(now.ms))
     }
 
-    /// The parts of the owner of a claim.
+    /// The holds of the owner of a claim.
     fn own<'a>(&'a self, claim: &'a Claim) -> impl Iterator<Item = &'a Part> {
         let owner = claim.value.as_ref().filter(|_| self.kind.has_owners());
         self.parts().into_iter().flat_map(move |parts| parts.of(owner))
     }
 
-    /// Those whose leaving may let in who asks.
+    /// The holds whose end may admit the request.
     fn in_the_way(&self, ask: &Acquire) -> Vec<&Part> {
         if matches!(self.kind, Kind::Latch | Kind::Barrier) {
             return Vec::new();
@@ -432,8 +435,9 @@ impl LockState {
         self.parts().into_iter().flat_map(|parts| &parts.holds).filter(others).collect()
     }
 
-    /// Whose death would bring who has asked nearer to the lock: whoever stands right before him, or else those who have
-    /// it, from the one on whom he asked about: so each of them is told in turn, however many there are.
+    /// The sessions whose death would bring this request closer to the lock: the waiter right before it, or
+    /// else the holders, starting with the one that the request named. So each of them is named in turn,
+    /// however many there are.
     fn watched(
         &self,
         ask: &Acquire,

@@ -1,7 +1,7 @@
-//! What happens to a lock at random, whatever its kind, and how an onlooker reads its state.
+//! Random events of a lock of any kind, and how an observer reads its state.
 //!
-//! 1. The acquire that comes with a release is one of the same session, and asks for another hold.
-//! 2. Nobody asks whether he is alive himself.
+//! 1. The acquire that comes with a release is of the same session, and for another hold.
+//! 2. No session checks its own life.
 
 use crate::reserving::is_note;
 use leasehold_core::cohort::{AHEAD, BLOCK, Reserve};
@@ -54,7 +54,7 @@ pub(super) fn ask(claim: Claim, lease_ms: u64, queue: Option<(u64, u64)>, adopt_
     }
 }
 
-/// Who evicts and frees where no waiter does.
+/// The author of evictions and forced releases that no waiter causes.
 pub(super) fn watcher() -> Label {
     Label::new("the watch").expect("a plain text")
 }
@@ -108,13 +108,13 @@ pub(super) fn any_op(of: ClaimOf) -> impl Strategy<Value = Op> {
     ]
 }
 
-/// Fewer tokens than a block has, or more than can be had.
+/// Fewer tokens than a block has, or more than the store reserves.
 pub(super) fn any_reserve() -> impl Strategy<Value = Reserve> {
     let tokens = prop_oneof![2 => 0..=BLOCK, 2 => Just(BLOCK), 1 => Just(u32::MAX)];
     (tokens, any::<bool>()).prop_map(|(tokens, tell)| Reserve { tokens, tell })
 }
 
-/// How far the clock moves between two steps: mostly a little, sometimes past everything, at times back.
+/// How far the clock moves between two steps: mostly a little, sometimes past every expiry, at times back.
 pub(super) fn any_move() -> impl Strategy<Value = i64> {
     prop_oneof![
         4 => Just(0),
@@ -126,25 +126,25 @@ pub(super) fn any_move() -> impl Strategy<Value = i64> {
     ]
 }
 
-/// One place a session; tickets and places agree.
+/// One queue entry per session; tickets and entries agree.
 pub(super) fn check_places(record: &Record) {
     let tickets: BTreeMap<_, _> =
         record.tickets.iter().map(|(ticket, session)| (*session, *ticket)).collect();
-    assert_eq!(tickets.len(), record.tickets.len(), "one place a session");
+    assert_eq!(tickets.len(), record.tickets.len(), "one entry per session");
     let places: BTreeMap<_, _> =
         record.places.iter().map(|(session, place)| (*session, place.ticket)).collect();
-    assert_eq!(tickets, places, "a place for every ticket, a ticket for every place");
+    assert_eq!(tickets, places, "an entry for every ticket, a ticket for every entry");
     for (session, place) in &record.places {
         assert_eq!(*session, PlaceId::Session(place.claim.hold.session()));
     }
     assert!(record.tickets.keys().all(|ticket| *ticket < record.tail), "{record:#?}");
 }
 
-/// The places of a lock whose sessions have one each.
+/// The queue entries of a lock whose sessions have one each.
 pub(super) fn places(state: &LockState) -> impl Iterator<Item = (&SessionId, &Place)> {
     state.record.iter().flat_map(|record| &record.places).map(|(id, place)| match id {
         PlaceId::Session(session) => (session, place),
-        PlaceId::Hold(_) => panic!("a session has one place before a lock that one has at a time"),
+        PlaceId::Hold(_) => panic!("a session has one queue entry for an exclusive lock"),
     })
 }
 
@@ -156,7 +156,7 @@ pub(super) fn lives_with(life: Life, claim: &Claim, session: SessionId) -> bool 
     life.ends_with_session() && claim.hold.session() == session
 }
 
-/// Who does it.
+/// The author of an operation.
 pub(super) fn by(op: &Op) -> Label {
     match op {
         Op::Acquire(ask) => ask.label.clone(),
@@ -166,7 +166,7 @@ pub(super) fn by(op: &Op) -> Label {
     }
 }
 
-/// The queue, the first first.
+/// The queue, from the front.
 pub(super) fn order(state: &LockState) -> Vec<SessionId> {
     state.waiters().collect()
 }
@@ -180,7 +180,7 @@ pub(super) fn has_ended(state: &LockState, hold: &HoldId) -> bool {
     state.record.as_ref().is_some_and(|record| record.ended.how(hold).is_some())
 }
 
-/// The session that an operation speaks for, where it can change that session's place (1).
+/// The session of an operation that can change that session's queue entry (1).
 pub(super) fn actor(op: &Op) -> Option<SessionId> {
     match op {
         Op::Acquire(ask) => Some(ask.claim.hold.session()),
@@ -189,7 +189,7 @@ pub(super) fn actor(op: &Op) -> Option<SessionId> {
     }
 }
 
-/// First come, first served; and no operation looks at more places than its bound.
+/// First come, first served; and no operation inspects more entries than its bound.
 pub(super) fn check_queue(
     before: &LockState,
     after: &LockState,
@@ -199,19 +199,19 @@ pub(super) fn check_queue(
 ) {
     let (mut old, new) = (order(before), order(after));
     if let Op::Release(release) = op {
-        // It gives up its place, and may take a new one behind the others.
+        // It gives up its entry, and may take a new one behind the others.
         old.retain(|s| !places(before).any(|(t, place)| s == t && place.claim.hold == release.claim.hold));
     }
-    // Whoever is dead and was looked at loses what lives with him.
+    // A session that was checked and is dead loses what lives with it.
     let buried =
         buried.filter(|dead| places(before).any(|(_, place)| lives_with(place.life, &place.claim, *dead)));
     let mine = actor(op);
-    assert!(buried.is_none_or(|dead| !new.contains(&dead)), "{buried:?} waits still");
+    assert!(buried.is_none_or(|dead| !new.contains(&dead)), "{buried:?} still waits");
     old.retain(|s| Some(*s) != buried);
     let kept: Vec<_> = old.iter().copied().filter(|s| new.contains(s)).collect();
     assert!(new.starts_with(&kept), "{old:?} became {new:?} by {op:?}");
-    assert!(new.len() - kept.len() <= 1, "one operation, one place");
-    assert!(old.len() - kept.len() <= LOOKS_AT_MOST + 1, "{} places gone", old.len() - kept.len());
+    assert!(new.len() - kept.len() <= 1, "one operation, one entry");
+    assert!(old.len() - kept.len() <= LOOKS_AT_MOST + 1, "{} entries gone", old.len() - kept.len());
     let now_ms = now_us / 1000;
     let grants: Vec<_> = wakes.iter().filter(|wake| wake.nonce().is_some()).collect();
     for wake in &grants {
@@ -219,9 +219,9 @@ pub(super) fn check_queue(
         let (_, place) =
             places(before).find(|(session, _)| **session == wake.to()).expect("a waiter is woken");
         assert_eq!(wake.nonce(), Some(place.nonce), "the nonce of the last look");
-        assert!(place.expires_ms >= now_ms, "a dead place was granted");
+        assert!(place.expires_ms >= now_ms, "a dead entry was granted");
     }
-    // Whoever lost a place either got the lock by it, gave it up himself, or was dead.
+    // A session that lost an entry either got the lock through it, gave it up itself, or was dead.
     for session in old.iter().filter(|s| !new.contains(s)) {
         let (_, place) = places(before).find(|(s, _)| *s == session).expect("it waited");
         let woken = grants.iter().any(|wake| wake.to() == *session);
@@ -230,8 +230,9 @@ pub(super) fn check_queue(
     }
 }
 
-/// Sending twice equals sending once. The exceptions are what is told of what was found, and of the `holder` that goes with
-/// it: the first changed that; and what is reserved, which is another block each time. Who asks twice is told of twice.
+/// Sending twice has the same effect as sending once. The exceptions are the status that was found and the
+/// `holder` reported with it, because the first operation changed them; the reservation, which is another
+/// block each time; and the notification, which is sent for each request.
 pub(super) fn check_doubling(
     before: &LockState,
     after: &LockState,
@@ -247,10 +248,10 @@ pub(super) fn check_doubling(
         assert_ne!(second.found, Fate::Held, "released twice: {before:#?}");
         second.found = first.found;
         second.holder.clone_from(&first.holder);
-        // What follows the release can be of the same owner.
+        // The acquire after the release can be of the same owner.
         second.left = first.left;
     }
-    // So does what was taken from somebody: it is taken once.
+    // A hold that was taken from its holder is also taken only once.
     if let (Reply::Evict(Evicted::Gone { .. }), Reply::Evict(second)) = (&reply, &mut second) {
         assert_eq!(*second, Evicted::Gone { hold: None, place: false });
         reply = Reply::Evict(*second);
@@ -271,17 +272,17 @@ pub(super) fn check_doubling(
     assert!(wakes.iter().all(is_note), "the second {op:?} granted something: {before:#?}");
 }
 
-/// What an onlooker remembers of fencing tokens.
+/// What the observer remembers about fencing tokens.
 #[derive(Default)]
 pub(super) struct Tokens {
-    /// The greatest that was given or reserved, for as long as it has to be respected.
+    /// The greatest that was granted or reserved, for as long as it must be respected.
     last: Option<FencingToken>,
-    /// The latest time there was.
+    /// The latest time so far.
     pub(super) latest_us: u64,
 }
 
 impl Tokens {
-    /// Fencing tokens grow for as long as the record lives, and beyond where the clock does not go back.
+    /// Fencing tokens grow for as long as the record lives, and beyond that if the clock does not go back.
     pub(super) fn check(&mut self, before: &LockState, after: &LockState, now_us: u64) {
         self.latest_us = self.latest_us.max(now_us);
         let last = |state: &LockState| state.record.as_ref().and_then(|record| record.last);

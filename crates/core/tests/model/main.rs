@@ -1,7 +1,7 @@
 //! Properties of the model, over random operations of several sessions and a clock that moves as it likes.
 //!
-//! The model is the law that every store is compared with, so what it promises is checked here by
-//! looking at its state from outside, with nothing shared but the types.
+//! The model is the reference for every store. These tests check its guarantees from outside, by looking at
+//! its state, and share nothing with it but the types.
 
 mod happenings;
 mod mutex;

@@ -1,8 +1,8 @@
 //! Properties of the Mutex.
 //!
-//! 1. Every property is checked after every step: [`World::step`] is the one place that does so.
-//! 2. Strangers (clients of other libraries) set and delete the key as they please, but never set it to
-//!    one of our tokens. Users' own values they do set: nothing forbids it.
+//! 1. Every property is checked after every step, in [`World::step`] alone.
+//! 2. Strangers (clients of other libraries) set and delete the key at random, but never set it to a token of
+//!    Leasehold. They may set a user-defined value: nothing prevents it.
 
 use super::happenings::{
     HOUR_MS, LOOKS_AT_MOST, SESSIONS, START_US, Tokens, actor, any_attendance, any_claim, any_lease_ms,
@@ -19,43 +19,43 @@ use leasehold_core::{
 };
 use proptest::prelude::*;
 
-/// One thing that happens.
+/// One event.
 #[derive(Debug, Clone)]
 enum Event {
-    /// One of our operations.
+    /// An operation of Leasehold.
     Op(Op),
-    /// A stranger sets the key: its value, and how long it lasts in milliseconds, if not for ever.
+    /// A stranger sets the key: its value, and for how many milliseconds, unless for ever.
     Set(String, Option<u64>),
-    /// A stranger puts something at the key that is no string.
+    /// A stranger sets the key to a value that is not a string.
     SetOther,
     /// A stranger deletes the key.
     Delete,
-    /// A store that knows who is dead says that this session is.
+    /// A store that tracks dead sessions reports that this one is dead.
     Bury(SessionId),
-    /// Something happens to a session.
+    /// An operation on a session.
     Attend(SessionOp),
-    /// A person takes the lock by force.
+    /// An operator takes the lock by force.
     Free(Sight),
-    /// Whoever was given the lock last extends it by so many milliseconds, and has tokens reserved.
+    /// The last holder extends its hold by that many milliseconds, and reserves tokens.
     Reserve(u64, bool, Reserve),
 }
 
-/// What a person believes to have seen of the holder.
+/// The holder that an operator claims to have observed.
 #[derive(Debug, Clone)]
 enum Sight {
-    /// What there is.
+    /// The actual one.
     True,
-    /// A hold that is none, or not any more.
+    /// A hold that does not exist, or not any more.
     Fence(u64),
-    /// A stranger's value, which may be there or not.
+    /// A stranger's value, which may be at the key or not.
     Value(&'static str),
 }
 
-/// A step: by how many microseconds the clock moves before it, and what happens then.
+/// A step: by how many microseconds the clock moves before the event, and the event.
 type Step = (i64, Event);
 
-/// The `n`th hold of a session. The third of every session has a value of the user's own, and it is the
-/// same value for all of them.
+/// The `n`th hold of a session. The third of every session has a user-defined value, which is the same for
+/// all of them.
 fn claim(s: u8, n: u8) -> Claim {
     let value = (n == 2).then(|| OwnValue::new("shared").expect("a plain text"));
     Claim { hold: HoldId::from_random(session(s), [n; 16]), value }
@@ -88,14 +88,14 @@ fn any_steps() -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec((any_move(), any_event()), 1..80)
 }
 
-/// The model with what an onlooker remembers of it.
+/// The model, and what the observer remembers of it.
 struct World {
     state: LockState,
     sessions: Sessions,
     now_us: u64,
     tokens: Tokens,
     onlooker: Onlooker,
-    /// Set while a stranger's value stands at the key.
+    /// Set while a stranger's value is at the key.
     foreign: bool,
 }
 
@@ -106,10 +106,10 @@ impl World {
         Self { state, sessions, now_us: START_US, tokens, onlooker, foreign: false }
     }
 
-    /// Moves the clock, lets an event happen, and checks everything (1).
+    /// Moves the clock, applies an event, and checks everything (1).
     fn step(&mut self, (by_us, event): &Step) {
         self.now_us = self.now_us.saturating_add_signed(*by_us);
-        // Expiry is the clock's doing, not the operation's.
+        // The clock expires values, not the operation.
         self.state.is_over(self.now_us);
         let before = self.state.clone();
         let now_ms = self.now_us / 1000;
@@ -172,8 +172,8 @@ impl World {
         self.state.apply(self.now_us, op, &|session| sessions.vital(now_ms, session))
     }
 
-    /// How long a session is to be taken for alive at a lock: one that is not known for as long as its client may
-    /// believe in the hold that it has there.
+    /// How long a session counts as alive: an unknown session counts as alive for as long as its client may
+    /// rely on its hold of this lock.
     fn alive_ms(&self, lock: &LockState, session: SessionId) -> Option<u64> {
         let now_ms = self.now_us / 1000;
         match (self.sessions.vital(now_ms, session), self.held(lock)) {
@@ -186,7 +186,7 @@ impl World {
         }
     }
 
-    /// What a person has seen.
+    /// What an operator observed.
     fn seen(&self, sight: &Sight) -> Seen {
         match sight {
             Sight::Fence(fence) => Seen::Hold(FencingToken::new(*fence)),
@@ -204,7 +204,7 @@ impl World {
         fence.or(seen.stranger.map(Seen::Stranger))
     }
 
-    /// The dead session that an operation takes from what it has, if it does.
+    /// The dead session that an operation removes, if any.
     fn named_dead(&self, before: &LockState, op: &Op) -> Option<SessionId> {
         let named = match op {
             Op::Acquire(ask) => {
@@ -218,8 +218,8 @@ impl World {
         named.filter(|named| self.alive_ms(before, *named).is_none() && !is_refused(before))
     }
 
-    /// Who is named as standing ahead really stands right before the asker, and can die; how long it is alive is told
-    /// of the one that was asked about.
+    /// The predecessor in a reply is directly ahead of the request, and its hold or entry ends with its
+    /// session. Its remaining life is only given if the request named it.
     fn check_ahead(&self, op: &Op, reply: &Reply) {
         let (ask, acquired) = match (op, reply) {
             (Op::Acquire(ask), Reply::Acquire(acquired)) => (ask, acquired),
@@ -248,7 +248,7 @@ impl World {
         assert_eq!(*ahead, expected, "ahead of {ask:?} in {:#?}", self.state);
     }
 
-    /// Nothing is taken from a session but what lives with it, and all of that is.
+    /// A session loses everything that lives with it, and nothing else.
     fn check_burial(&self, before: &LockState, dead: SessionId, fence: Option<FencingToken>, place: bool) {
         let holder = self.held(before).filter(|held| lives_with(held.life, &held.claim, dead));
         let last = before.record.as_ref().and_then(|record| record.last);
@@ -261,7 +261,8 @@ impl World {
         }
     }
 
-    /// Every hold that was taken from somebody is written down once, the last first, and no other.
+    /// Every hold that was taken from its holder has one audit entry, most recent first, and there are no
+    /// others.
     fn check_audit(&self, before: &LockState, op: Option<&Op>, dead: Option<SessionId>, by: &Label) {
         let (old, new) = (entries(before), entries(&self.state));
         let (was, is) = (self.held(before), self.held(&self.state));
@@ -287,7 +288,7 @@ impl World {
         assert_eq!(expires_ms, Some(self.now_us / 1000 + whole_millis(AUDIT_KEPT)));
     }
 
-    /// What an evict and a free say is what they did, and whoever was robbed is told.
+    /// The replies to an evict and a forced release match their effects, and the former holder is notified.
     fn check_evictions_and_releases_by_force(
         &self,
         before: &LockState,
@@ -306,7 +307,7 @@ impl World {
                 self.check_burial(before, evict.dead, *hold, *place);
             }
             (Op::Free(free), Reply::Free(Freed::Changed { holder })) => {
-                assert_eq!(self.state, *before, "nothing was taken from anybody");
+                assert_eq!(self.state, *before, "no hold was taken");
                 assert_ne!(self.shown(), Some(free.seen), "it was as it was seen");
                 assert_eq!(holder.is_some(), before.value.is_some());
             }
@@ -326,18 +327,18 @@ impl World {
             (Op::Evict(_) | Op::Free(_), other) => panic!("to {op:?}: {other:?}"),
             _ => {
                 let robbed = |wake: &Wake| matches!(wake, Wake::Freed { .. });
-                assert!(!wakes.iter().any(robbed), "nobody was robbed by {op:?}");
+                assert!(!wakes.iter().any(robbed), "no holder was notified by {op:?}");
             }
         }
     }
 
-    /// Whose hold of ours has the lock.
+    /// The current hold, if it is Leasehold's.
     fn held(&self, state: &LockState) -> Option<Tenant> {
         let tenant = state.record.as_ref().and_then(|record| record.tenant.clone())?;
         (fate_in(state, self.now_us, &tenant.claim) == Some(Fate::Held)).then_some(tenant)
     }
 
-    /// What is true of any state, whatever happened.
+    /// Invariants of every state.
     fn check_state(&self) {
         let state = &self.state;
         if let Some(value) = &state.value {
@@ -348,10 +349,7 @@ impl World {
         if let Some(record) = &state.record {
             check_places(record);
             for (spent, _) in &record.ended.kept {
-                assert!(
-                    held.iter().all(|held| held.hold != *spent),
-                    "a spent hold holds the lock: {state:#?}"
-                );
+                assert!(held.iter().all(|held| held.hold != *spent), "a spent hold still counts: {state:#?}");
                 assert!(!waits(record, spent), "a spent hold waits: {state:#?}");
             }
         }
@@ -382,8 +380,8 @@ impl World {
         assert_eq!(*audit, if in_full { entries(before) } else { Vec::new() });
     }
 
-    /// Whoever newly has the lock was the first live one; and a lock that is free stays free only
-    /// where nobody waits, or somebody wanted it so.
+    /// A new holder was the first live waiter; and a lock stays free only where no client waits, or where a
+    /// release requested it.
     fn check_grants(&self, before: &LockState, op: &Op, reply: &Reply, wakes: &[Wake]) {
         let now_ms = self.now_us / 1000;
         let (was, is) = (before.value.as_ref(), self.state.value.as_ref());
@@ -416,7 +414,7 @@ impl World {
             }
             assert_eq!(tenant.since_ms, now_ms);
         }
-        // A spent hold asks for nothing, so it is answered at once.
+        // A spent hold gets its reply at once.
         let spent = |ask: &Acquire| has_ended(before, &ask.claim.hold);
         let pumps = match op {
             Op::Acquire(ask) => !spent(ask),
@@ -428,19 +426,19 @@ impl World {
             _ => false,
         };
         if pumps && is.is_none() && places(before).count() <= LOOKS_AT_MOST {
-            assert_eq!(order(&self.state), [], "the lock lies free after {op:?}, and somebody waits");
-            assert!(!matches!(op, Op::Acquire(_)), "nobody was before it: {op:?}");
+            assert_eq!(order(&self.state), [], "the lock is free after {op:?}, and a client waits");
+            assert!(!matches!(op, Op::Acquire(_)), "no client was before it: {op:?}");
         }
     }
 }
 
-/// Whether something that is no string stands at the key.
+/// Whether the key has a value that is not a string.
 fn is_refused(state: &LockState) -> bool {
     state.value.as_ref().is_some_and(|value| value.content.token().is_none())
 }
 
-/// Whether an operation frees the lock of a client of another library that was seen right. (That the value changes
-/// proves nothing: a user's own may be the same.)
+/// Whether an operation frees the lock of a client of another library, after a correct observation. (A
+/// changed value proves nothing: a user-defined value may be the same.)
 fn recognised(state: &LockState, op: Option<&Op>) -> bool {
     let value = state.value.as_ref().and_then(|value| value.content.token());
     let seen = value.map(|value| Seen::Stranger(Fingerprint::of(value)));
@@ -452,7 +450,7 @@ fn fate_in(state: &LockState, now_us: u64, claim: &Claim) -> Option<Fate> {
     world.fate(claim)
 }
 
-/// Whether an operation asks for that very hold.
+/// Whether an operation requests that very hold.
 fn asks(op: &Op, claim: &Claim) -> bool {
     match op {
         Op::Acquire(ask) => ask.claim == *claim,
@@ -472,7 +470,7 @@ proptest! {
         }
     }
 
-    /// Rows 20 and 27 in small: nothing is remembered for ever.
+    /// Rows 20 and 27 in small: nothing is kept for ever.
     #[test]
     fn what_has_expired_leaves_nothing(steps in any_steps()) {
         let mut world = World::new();
@@ -487,7 +485,7 @@ proptest! {
         prop_assert!(over_ms < world.tokens.latest_us / 1000 + 31 * 24 * HOUR_MS, "kept for too long");
     }
 
-    /// An extend only raises, and only where its hold stands.
+    /// An extend only raises, and only where its hold exists.
     #[test]
     fn an_extend_only_raises(
         steps in any_steps(),
@@ -514,7 +512,7 @@ proptest! {
         }
     }
 
-    /// A release of what neither holds nor waits touches nobody else's hold or place (row 16).
+    /// A release of a hold that neither exists nor waits changes no other hold or queue entry (row 16).
     #[test]
     fn a_late_release_touches_nothing(steps in any_steps(), claim in any_claim(claim)) {
         let mut world = World::new();
@@ -553,7 +551,7 @@ fn free(claim: Claim) -> Op {
     Op::Release(Release { claim, pass: Pass::Grant, next: None })
 }
 
-/// Row 23: the dead cost no more than one operation for each 64 of them.
+/// Row 23: dead entries cost no more than one operation for each 64 of them.
 #[test]
 fn an_operation_skips_64_dead_places_at_most() {
     let mut state = LockState::default();
@@ -577,8 +575,8 @@ fn an_operation_skips_64_dead_places_at_most() {
     assert!(matches!(replies.next(), Some(Reply::Acquire(Acquired::Granted { .. }))));
 }
 
-/// Row 23, entries leak: whoever left the queue is not in the way of those behind, however many left.
-/// Their gaps used to count as places, and a lock that was held for long could hardly be granted again.
+/// Row 23, entries leak: entries that left the queue do not block those behind, however many left. Their gaps
+/// used to count as entries, so that a lock that was held for long could hardly be granted again.
 #[test]
 fn those_who_left_are_not_in_the_way() {
     let mut state = LockState::default();
@@ -601,8 +599,8 @@ fn those_who_left_are_not_in_the_way() {
     assert!(matches!(reply, Reply::Acquire(Acquired::Granted { others_wait: false, .. })), "{reply:?}");
 }
 
-/// Row 2 for a release that frees the lock for others and queues again: sent a second time, late, it
-/// used to queue a hold that had the lock, or had been released, so that it could be granted again.
+/// Row 2 for a release that frees the lock for others and queues again: sent a second time, late, it used to
+/// queue a hold that had been granted or released, so that it could be granted again.
 #[test]
 fn a_resent_release_does_not_queue_what_was_granted_or_spent() {
     let mut state = LockState::default();
@@ -622,8 +620,8 @@ fn a_resent_release_does_not_queue_what_was_granted_or_spent() {
     assert_eq!(order(&state), []);
 }
 
-/// Row 16 where a user's own value stands at the key: a resent release used to free the lock of a
-/// stranger who took it since with the same value.
+/// Row 16 with a user-defined value at the key: a resent release used to free the lock of a stranger that had
+/// acquired it since with the same value.
 #[test]
 fn a_resent_release_leaves_a_stranger_with_the_same_value_alone() {
     let mut state = LockState::default();
@@ -639,7 +637,10 @@ fn a_resent_release_leaves_a_stranger_with_the_same_value_alone() {
     assert_eq!(state.value, Some(stranger));
     let (reply, _) = state.apply(START_US, &Op::Inspect(Inspect { claim: None, in_full: false }), &everybody);
     let Reply::Inspect(inspection) = reply else { panic!("{reply:?}") };
-    assert!(inspection.holder.is_some_and(|holder| holder.is_stranger()), "it is not taken for ours");
+    assert!(
+        inspection.holder.is_some_and(|holder| holder.is_stranger()),
+        "it does not count as a hold of Leasehold"
+    );
 }
 
 #[test]
@@ -663,7 +664,7 @@ fn a_state_that_is_shown_keeps_its_tokens() {
     assert!(state.value.is_some() && !shown.contains(&secret), "{shown}");
 }
 
-/// A thousand are taken from somebody, and the last 32 are remembered, for a week.
+/// A thousand holds are taken from their holders, and the last 32 are kept, for a week.
 #[test]
 fn the_audit_is_bounded_and_expires() {
     let mut state = LockState::default();
@@ -684,7 +685,8 @@ fn the_audit_is_bounded_and_expires() {
     assert!(state.is_over(now_us + week_us + 1000));
 }
 
-/// A row of fifty dead is cleared from behind: the one living looks once for each, and has the lock.
+/// A row of fifty dead sessions is cleared from behind: the live waiter looks once for each, and then holds
+/// the lock.
 #[test]
 fn a_row_of_the_dead_is_cleared_from_behind() {
     let mut state = LockState::default();
@@ -706,13 +708,13 @@ fn a_row_of_the_dead_is_cleared_from_behind() {
         }
         looks += 1;
     }
-    // The first look only learns who stands ahead.
+    // The first look only finds the predecessor.
     assert_eq!(looks, asks.len());
     assert_eq!(entries(&state).len(), 1, "one of them held the lock");
 }
 
-/// A store that has lost its data does not know who lives. Who gets a lock there, in the name of a session that was
-/// forgotten, believes in it until his next beat: nobody may take it from him before.
+/// A store that has lost its data does not know which sessions are alive. A client that acquires a lock there
+/// with a forgotten session relies on it until its next heartbeat: no other client may take it before.
 #[test]
 fn a_hold_of_a_session_that_is_not_known_is_spared_as_long_as_it_may_be_believed() {
     let holder = Claim::new(HoldId::from_random(SessionId::from_random([1; 12]), [1; 16]));
@@ -737,7 +739,7 @@ fn a_hold_of_a_session_that_is_not_known_is_spared_as_long_as_it_may_be_believed
     assert!(matches!(reply, Reply::Acquire(Acquired::Granted { .. })), "{reply:?}");
     assert_eq!(state.audit.map(|audit| audit.entries.len()), Some(1));
 
-    // Who has lapsed for certain knows it himself.
+    // A session that has lapsed for certain knows it itself.
     let mut state = LockState::default();
     let held = ask(holder, HOUR_MS, None, None);
     state.apply(START_US, &Op::Acquire(held), unknown);

@@ -1,10 +1,10 @@
 //! Properties of the ReentrantMutex.
 //!
-//! 1. Every property is checked after every step: [`World::step`] is the one place that does so.
-//! 2. Strangers enter and leave as Redisson does, under owners of their own and of ours, and leave no more often than they
-//!    entered; they delete the key as they please, and put other things there.
-//! 3. An onlooker keeps a book: what strangers have of the count, when a hold that nobody has extended has to end, and
-//!    which lease was the longest.
+//! 1. Every property is checked after every step, in [`World::step`] alone.
+//! 2. Strangers acquire and release as Redisson does, under owners of their own and under Leasehold's, and
+//!    release no more often than they acquired; they delete the key at random, and store other values there.
+//! 3. An observer keeps track of the strangers' share of the count, of when a hold without extends must end,
+//!    and of the longest lease.
 
 use super::happenings::{
     HOUR_MS, SESSIONS, START_US, Tokens, any_attendance, any_claim, any_lease_ms, any_move, any_op, ask, by,
@@ -20,29 +20,29 @@ use leasehold_core::{
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
-/// One thing that happens.
+/// One event.
 #[derive(Debug, Clone)]
 enum Event {
-    /// One of our operations.
+    /// An operation of Leasehold.
     Op(Op),
-    /// A stranger acquires, for so many milliseconds if not for ever.
+    /// A stranger acquires, for that many milliseconds, unless for ever.
     Enters(&'static str, Option<u64>),
     /// A stranger releases.
     Leaves,
-    /// A stranger puts a Mutex or something else at the key.
+    /// A stranger stores a Mutex or another value at the key.
     SetOther(Content),
     /// A stranger deletes the key.
     Delete,
-    /// A store that knows who is dead says that this session is.
+    /// A store that tracks dead sessions reports that this one is dead.
     Bury(SessionId),
-    /// Something happens to a session.
+    /// An operation on a session.
     Attend(SessionOp),
-    /// A person takes the lock by force: from who has it, or by a sight that is not true.
+    /// An operator takes the lock by force: from its holder, or with a wrong observation.
     Free(Option<Seen>),
 }
 
-/// The `n`th hold of a session. The first two are of an owner of the session's own; the third is of one that all
-/// sessions share.
+/// The `n`th hold of a session. The first two are of an owner of the session's own; the third is of an owner
+/// that all sessions share.
 fn claim(s: u8, n: u8) -> Claim {
     let owner = if n == 2 { "shared".to_owned() } else { format!("task {s}") };
     let value = OwnValue::new(owner).ok();
@@ -72,31 +72,31 @@ fn any_steps() -> impl Strategy<Value = Vec<(i64, Event)>> {
     proptest::collection::vec((any_move(), any_event()), 1..80)
 }
 
-/// What an onlooker remembers (3).
+/// What the observer remembers (3).
 #[derive(Default)]
 struct Book {
-    /// How often strangers have the lock.
+    /// How many holds strangers have.
     strangers: u64,
-    /// Set where a stranger may have set the key's expiry since our holds were there.
+    /// Set where a stranger may have set the key's expiry since Leasehold's holds exist.
     meddled: bool,
-    /// When those end that were never extended, in milliseconds of the store's clock.
+    /// When the holds without extends end, in milliseconds of the store's clock.
     ghosts: BTreeMap<HoldId, u64>,
-    /// The longest lease that was asked for, in milliseconds.
+    /// The longest requested lease, in milliseconds.
     longest_ms: u64,
-    /// The holds that were ended, the last one first, and how.
+    /// The holds that ended, most recent first, and how.
     ended: Vec<(HoldId, Ended)>,
 }
 
-/// The model with its onlooker.
+/// The model with its observer.
 struct World {
     state: LockState,
     sessions: Sessions,
     now_us: u64,
-    /// The latest time there was, in microseconds: the clock also goes back.
+    /// The latest time so far, in microseconds: the clock also goes back.
     latest_us: u64,
     tokens: Tokens,
     book: Book,
-    /// Every claim that may come.
+    /// Every claim that may occur.
     claims: Vec<Claim>,
 }
 
@@ -107,11 +107,11 @@ impl World {
         Self { state, sessions, now_us: START_US, latest_us: START_US, tokens, book, claims }
     }
 
-    /// Moves the clock, lets an event happen, and checks everything (1).
+    /// Moves the clock, applies an event, and checks everything (1).
     fn step(&mut self, (by_us, event): &(i64, Event)) {
         self.now_us = self.now_us.saturating_add_signed(*by_us);
         self.latest_us = self.latest_us.max(self.now_us);
-        // Expiry is the clock's doing, not the operation's.
+        // The clock expires values, not the operation.
         self.state.is_over(self.now_us);
         self.turn_the_page();
         let before = self.state.clone();
@@ -146,7 +146,7 @@ impl World {
         self.now_us / 1000
     }
 
-    /// What Redisson does to acquire.
+    /// How Redisson acquires.
     fn enter(&mut self, owner: &str, lease_ms: Option<u64>) {
         let now_ms = self.now_ms();
         let none = || Entries {
@@ -168,7 +168,7 @@ impl World {
         }
     }
 
-    /// What Redisson does to release.
+    /// How Redisson releases.
     fn leave(&mut self) {
         let Some(Value { content: Content::Entries(entries), .. }) = &mut self.state.value else { return };
         if self.book.strangers > 0 {
@@ -179,14 +179,14 @@ impl World {
         }
     }
 
-    /// The book is about holds that are there, and about strangers who are.
+    /// Drops what the observer knows about holds and strangers that are gone.
     fn turn_the_page(&mut self) {
         let stands = self.state.value.as_ref().is_some_and(|value| value.content.entries().is_some());
         if !stands {
             (self.book.strangers, self.book.meddled) = (0, false);
         }
         let lie = holds(&self.state, 0);
-        // Also those that are over are there until somebody writes: the clock may go back.
+        // Expired holds also exist until an operation writes: the clock may go back.
         self.book.ghosts.retain(|hold, _| lie.iter().any(|entry| entry.hold == *hold));
     }
 
@@ -220,7 +220,7 @@ impl World {
         self.check_ahead(op, &reply);
     }
 
-    /// Where something else stands at the key, it stays as it is, and who asks for the lock is told so.
+    /// A value of another kind at the key stays as it is, and the request is refused.
     fn check_refusal(&self, before: &LockState, op: &Op, reply: &Reply) -> bool {
         let other = before.value.as_ref().is_some_and(|value| value.content.entries().is_none());
         let told = match op {
@@ -237,7 +237,7 @@ impl World {
         other
     }
 
-    /// The dead session that an operation takes from what it has, if it does.
+    /// The dead session that an operation removes, if any.
     fn named_dead(&self, before: &LockState, op: &Op) -> Option<SessionId> {
         let named = match op {
             Op::Acquire(ask) => {
@@ -252,8 +252,8 @@ impl World {
         named.filter(|named| !refused && self.alive_ms(before, *named).is_none())
     }
 
-    /// How long a session is to be taken for alive: one that is not known for as long as its client may believe in
-    /// any of the holds that it has.
+    /// How long a session counts as alive: an unknown session counts as alive for as long as its client may
+    /// rely on any of its holds.
     fn alive_ms(&self, state: &LockState, session: SessionId) -> Option<u64> {
         let believed = |entry: Entry| match entry.life {
             Life::Session { alive_ms } if entry.hold.session() == session => {
@@ -268,14 +268,14 @@ impl World {
         }
     }
 
-    /// What a dead session has, and loses.
+    /// The holds that a dead session loses.
     fn dying(&self, before: &LockState, dead: SessionId) -> Vec<Entry> {
         let mut dying = holds(before, self.now_ms());
         dying.retain(|entry| entry.life.ends_with_session() && entry.hold.session() == dead);
         dying
     }
 
-    /// Which holds an operation has to end.
+    /// The holds that an operation must end.
     fn lost(&self, before: &LockState, op: &Op, reply: &Reply, dead: Option<SessionId>) -> Vec<Entry> {
         match (op, reply) {
             (Op::Release(release), _) => {
@@ -288,7 +288,8 @@ impl World {
         }
     }
 
-    /// Those end that have to, and none but them; and where others than their holders ended them it is written down.
+    /// The holds that must end do, and no others; and an end by a client other than the holder is in the
+    /// audit.
     fn check_lost(&self, before: &LockState, lost: &[Entry], how: Option<(Ended, &Label)>) {
         let now = holds(&self.state, self.now_ms());
         for entry in holds(before, self.now_ms()) {
@@ -308,11 +309,11 @@ impl World {
         assert!(before.record.is_none() || has_ended(&self.state, &first.hold), "{how:?} {first:?}");
     }
 
-    /// How a hold was ended is told until eight others of this lock have ended: the release that comes again, and the
-    /// acquire that comes late.
+    /// The status of an ended hold is reported until eight other holds of this lock have ended: to a resent
+    /// release, and to a late acquire.
     fn check_told(&mut self, before: &LockState, lost: &[Entry], how: Ended) {
         if before.record.is_none() {
-            // It is forgotten with the record; a release alone makes one anew.
+            // It is lost with the record; only a release creates a new one.
             self.book.ended.clear();
         }
         if before.record.is_some() || how == Ended::Released {
@@ -326,19 +327,19 @@ impl World {
         }
     }
 
-    /// Whoever is robbed by force is told, once; nobody else is.
+    /// A forced release notifies each former holder once, and no other session.
     fn check_force(&self, before: &LockState, op: &Op, reply: &Reply, wakes: &[Wake]) {
         let mut told: Vec<_> = wakes.iter().filter(|wake| wake.nonce().is_none()).copied().collect();
         told.sort();
         let mut robbed = Vec::new();
         if let (Op::Free(_), Reply::Free(Freed::Freed)) = (op, reply) {
-            let had = live(before, self.now_ms()).expect("nobody had it");
+            let had = live(before, self.now_ms()).expect("the lock was held");
             let had = had.holds.iter().map(|entry| (entry.hold.session(), had.fence.expect("a token")));
             robbed = had.map(|(to, fence)| Wake::Freed { to, fence }).collect();
             robbed.sort();
             robbed.dedup();
         } else if let (Op::Free(_), Reply::Free(Freed::Changed { .. })) = (op, reply) {
-            assert_eq!(self.state, *before, "nothing was taken from anybody");
+            assert_eq!(self.state, *before, "no hold was taken");
         }
         assert_eq!(told, robbed, "by {op:?}");
     }
@@ -350,8 +351,8 @@ impl World {
         }
     }
 
-    /// Who newly has the lock had the right to it: his owner had it already, or it was free, and nobody alive was before
-    /// him. One tenure has one token.
+    /// A new holder is entitled to the lock: its owner already held it, or it was free, and no live waiter
+    /// was before it. All holds of one tenure share one token.
     fn check_entries(&mut self, before: &LockState, op: &Op, lost: &[Entry], wakes: &[Wake]) {
         let now_ms = self.now_ms();
         let was = live(before, now_ms);
@@ -383,7 +384,7 @@ impl World {
         }
     }
 
-    /// No hold is lengthened, or shortened, but by an extend of its own.
+    /// A hold is extended or shortened only by an extend of its own.
     fn check_ends(&self, op: &Op, before: &[Entry]) {
         let own = |entry: &Entry| matches!(op, Op::Extend(extend) if extend.claim.hold == entry.hold);
         for after in holds(&self.state, self.now_ms()) {
@@ -392,7 +393,8 @@ impl World {
         }
     }
 
-    /// It was asked for, by that owner, and lasts as long as it was asked for. Says whether a letter went out for it.
+    /// It was requested, by that owner, and lasts as long as requested. Returns whether a message was sent
+    /// for it.
     fn check_right(
         &mut self,
         before: &LockState,
@@ -406,7 +408,7 @@ impl World {
         let (claim, lease_ms) = match (asked, place) {
             (Some(ask), _) => (&ask.claim, ask.lease_ms),
             (None, Some(place)) => (&place.claim, place.lease_ms),
-            (None, None) => panic!("nobody asked for {new:?}"),
+            (None, None) => panic!("no client requested {new:?}"),
         };
         assert_eq!(claim.value.as_ref(), Some(&has.owner));
         assert_eq!((new.since_ms, new.until_ms), (self.now_ms(), self.now_ms() + lease_ms));
@@ -414,11 +416,11 @@ impl World {
         let its =
             |wake: &Wake| wake.to() == new.hold.session() && wake.nonce() == place.map(|place| place.nonce);
         let woken = wakes.iter().any(|wake| wake.nonce().is_some() && its(wake));
-        assert_eq!(woken, asked.is_none(), "who asks is told by the reply, any other by a letter");
+        assert_eq!(woken, asked.is_none(), "the request learns it from the reply, a waiter from a message");
         woken
     }
 
-    /// A free lock goes to the first in the queue who lives.
+    /// A free lock goes to the first live waiter in the queue.
     fn check_turn(&self, before: &LockState, op: &Op, winner: &Entry) {
         let dead = self.named_dead(before, op);
         let leaver = match op {
@@ -427,7 +429,7 @@ impl World {
         };
         for session in order(before) {
             let (_, place) = places(before).find(|(s, _)| **s == session).expect("it waited");
-            // A place is also for another of the same process, if he waits.
+            // An entry also stands for another task of the same process that waits.
             let waits = asked(op).is_some_and(|ask| ask.claim.hold == winner.hold && ask.queue.is_some());
             if session == winner.hold.session() && (waits || place.claim.hold == winner.hold) {
                 break;
@@ -439,7 +441,8 @@ impl World {
         }
     }
 
-    /// What is told is so: the same owner enters at once, another never does; and how often, and how long.
+    /// Replies are true: a request of the same owner is granted at once, one of another owner never; and
+    /// count and lease are correct.
     fn check_replies(&self, before: &LockState, op: &Op, reply: &Reply) {
         let (was, is) = (live(before, self.now_ms()), live(&self.state, self.now_ms()));
         match (op, reply) {
@@ -484,18 +487,18 @@ impl World {
         let mine = is.filter(|is| Some(&is.owner) == ask.claim.value.as_ref());
         match acquired {
             Acquired::Granted { fence, remaining_ms, entered, .. } => {
-                let mine = mine.expect("his owner has it");
+                let mine = mine.expect("its owner holds the lock");
                 let entry = mine.entry(&ask.claim.hold).expect("so has he");
                 assert_eq!((Some(*fence), *remaining_ms), (mine.fence, entry.until_ms - self.now_ms()));
-                let Entered { count, lease_ms } = entered.expect("how often is told");
+                let Entered { count, lease_ms } = entered.expect("the reply has the count");
                 assert_eq!((count, lease_ms), (mine.count, self.book.longest_ms));
             }
-            Acquired::Taken { .. } => assert_eq!(mine, None, "the same owner enters at once: {ask:?}"),
+            Acquired::Taken { .. } => assert_eq!(mine, None, "the same owner acquires at once: {ask:?}"),
             Acquired::Spent(_) => assert!(has_ended(&self.state, &ask.claim.hold)),
         }
     }
 
-    /// A lock that is free stays free only where nobody waits, or somebody wanted it so.
+    /// A lock stays free only where no client waits, or where a release requested it.
     fn check_free_lock(&self, op: &Op, reply: &Reply) {
         let pumps = match (op, reply) {
             (Op::Acquire(_), Reply::Acquire(acquired)) => !matches!(acquired, Acquired::Spent(_)),
@@ -506,12 +509,12 @@ impl World {
         };
         let other = self.state.value.as_ref().is_some_and(|value| value.content.entries().is_none());
         if pumps && !other && live(&self.state, self.now_ms()).is_none() {
-            assert!(order(&self.state).is_empty(), "the lock lies free after {op:?}, and somebody waits");
-            assert!(!matches!(op, Op::Acquire(_)), "nobody was before it: {op:?}");
+            assert!(order(&self.state).is_empty(), "the lock is free after {op:?}, and a client waits");
+            assert!(!matches!(op, Op::Acquire(_)), "no client was before it: {op:?}");
         }
     }
 
-    /// Who is named as standing ahead has the place right before the asker's, or is the first who has the lock.
+    /// The predecessor in a reply has the queue entry right before the request's, or is the first holder.
     fn check_ahead(&self, op: &Op, reply: &Reply) {
         let (Op::Acquire(ask), Reply::Acquire(Acquired::Taken { position, ahead, .. })) = (op, reply) else {
             return;
@@ -530,7 +533,7 @@ impl World {
         assert_eq!(*ahead, expected, "ahead of {ask:?} in {:#?}", self.state);
     }
 
-    /// What is true of any state, whatever happened.
+    /// Invariants of every state.
     fn check_state(&self) {
         let (state, now_ms) = (&self.state, self.now_ms());
         let live = live(state, now_ms);
@@ -538,8 +541,8 @@ impl World {
         let holds: Vec<_> = live.iter().flat_map(|live| &live.holds).collect();
         assert_eq!(held.len(), holds.len(), "{held:?} in {state:#?}");
         for held in &held {
-            let live = live.as_ref().expect("somebody has it");
-            assert_eq!(held.value.as_ref(), Some(&live.owner), "two owners have the lock: {state:#?}");
+            let live = live.as_ref().expect("the lock is held");
+            assert_eq!(held.value.as_ref(), Some(&live.owner), "two owners hold the lock: {state:#?}");
             assert!(live.entry(&held.hold).is_some());
         }
         if let Some(live) = &live {
@@ -553,8 +556,8 @@ impl World {
         let last_ms = holds.iter().map(|entry| entry.until_ms).max();
         let expires_ms = state.value.as_ref().and_then(|value| value.expires_ms);
         if !self.book.meddled && last_ms.is_some() {
-            // An expiry is set a millisecond ahead at least: one that is due now would delete the key at once, while the
-            // hold counts until this millisecond is over.
+            // An expiry is at least a millisecond ahead: one that is due now would delete the key at once,
+            // while the hold counts until this millisecond is over.
             let due = |at_ms| at_ms <= self.latest_us / 1000;
             let ends = |at_ms| expires_ms == Some(at_ms) || (due(at_ms) && expires_ms == Some(at_ms + 1));
             assert!(last_ms.is_some_and(ends), "the key ends with the last hold: {state:#?}");
@@ -562,9 +565,10 @@ impl World {
         if let Some(record) = &state.record {
             check_places(record);
             let waits = |hold| record.places.values().any(|place| place.claim.hold == hold);
-            // One that was over when it queued, and counts again because the clock went back, may do both.
+            // A hold that was expired when it queued, and counts again because the clock went back, may do
+            // both.
             let mut had = holds.iter().filter(|held| held.until_ms >= self.latest_us / 1000);
-            assert!(!had.any(|held| waits(held.hold)), "who has the lock waits for it: {state:#?}");
+            assert!(!had.any(|held| waits(held.hold)), "a holder waits for its own lock: {state:#?}");
             assert!(
                 holds.iter().all(|held| record.ended.how(&held.hold).is_none()),
                 "a spent hold holds: {state:#?}"
@@ -593,7 +597,7 @@ impl World {
     }
 }
 
-/// Who has the lock at that time: holds that are over do not count (2 of the model's `entries.rs`).
+/// The holds at that time: expired ones do not count (2 of the model's `entries.rs`).
 fn live(state: &LockState, now_ms: u64) -> Option<Entries> {
     let mut entries = state.value.as_ref()?.content.entries()?.clone();
     let lie = entries.holds.len();
@@ -609,7 +613,7 @@ fn holds(state: &LockState, now_ms: u64) -> Vec<Entry> {
     live(state, now_ms).map(|entries| entries.holds).unwrap_or_default()
 }
 
-/// What an operation asks for.
+/// The acquire in an operation.
 fn asked(op: &Op) -> Option<&Acquire> {
     match op {
         Op::Acquire(ask) => Some(ask),
@@ -629,7 +633,7 @@ proptest! {
         }
     }
 
-    /// Row 27 in small: nothing is remembered for ever, and no count is left.
+    /// Row 27 in small: nothing is kept for ever, and no count is left.
     #[test]
     fn what_has_expired_leaves_nothing(steps in any_steps()) {
         let mut world = World::new();
@@ -644,7 +648,7 @@ proptest! {
         prop_assert!(over_ms < world.tokens.latest_us / 1000 + 31 * 24 * HOUR_MS, "kept for too long");
     }
 
-    /// An extend only raises, only its own hold, and only where that is there.
+    /// An extend only raises, only its own hold, and only where that exists.
     #[test]
     fn an_extend_only_raises_its_own(steps in any_steps(), claim in any_claim(claim), lease_ms in any_lease_ms()) {
         let mut world = World::new();
@@ -666,7 +670,7 @@ proptest! {
         }
     }
 
-    /// What is not there is not released or evicted (rows 2 and 16).
+    /// A hold that does not exist is not released or evicted (rows 2 and 16).
     #[test]
     fn what_is_not_there_is_not_ended(steps in any_steps(), claim in any_claim(claim)) {
         let mut world = World::new();
@@ -689,8 +693,8 @@ proptest! {
         }
     }
 
-    /// Rows 1, 4 and 27: an acquire that nobody knows of ends by its own lease, whatever else its owner does, and leaves no
-    /// count.
+    /// Rows 1, 4 and 27: an acquire whose caller is gone ends by its own lease, whatever else its owner does,
+    /// and leaves no count.
     #[test]
     fn a_ghost_is_gone_after_its_own_lease(
         steps in any_steps(),
@@ -719,7 +723,7 @@ proptest! {
     }
 }
 
-/// Who does not say whose his claim is gets nothing: his hold would be shown as the owner.
+/// A claim without an owner is refused: its hold id would be shown as the owner.
 #[test]
 fn a_claim_without_an_owner_is_refused() {
     let named = |owner: &str| Claim { value: OwnValue::new(owner).ok(), ..claim(0, 0) };
@@ -744,7 +748,7 @@ fn a_claim_without_an_owner_is_refused() {
     }
 }
 
-/// Whoever knows a hold can end it, and whoever knows an owner can enter.
+/// A client that knows a hold can end it, and a client that knows an owner can acquire with it.
 #[test]
 fn a_state_that_is_shown_keeps_its_holds_and_owners() {
     let outer = Claim { value: OwnValue::new("my-secret-trace").ok(), ..claim(1, 2) };

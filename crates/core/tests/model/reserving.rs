@@ -1,14 +1,16 @@
-//! Properties of the fencing tokens that are reserved for a hold which is handed on, over random operations on a Mutex; and
-//! of what its holder is told.
+//! Properties of the fencing tokens reserved for handing a hold on, over random operations on a Mutex, and of
+//! the notifications to its holder.
 //!
-//! 1. The tokens of a block are greater than all that were given or reserved before; what is given or reserved later is
-//!    greater than the block. That is so over releases, expiries, evictions, force and strangers, and where the store loses
-//!    its data and the clock has gone on by a block's length when it is back.
+//! 1. The tokens of a block are greater than all that were granted or reserved before; what is granted or
+//!    reserved later is greater than the block. This holds over releases, expiries, evictions, forced
+//!    releases and foreign clients, and where the store loses its data and its clock has advanced by a
+//!    block's length when it returns.
 //! 2. No token is further ahead of the clock than a block is long, where each operation takes a microsecond.
-//! 3. Only who has the lock, and was given it last, gets a block, of as many tokens as he asked for at most; nothing else
-//!    is changed by that.
-//! 4. Whoever wanted to be told is told of each acquire of another session that finds his lock taken, and of nothing else:
-//!    not by one of his own session, nor about a hold before his own, nor by who is given the lock.
+//! 3. Only the current holder, to which the lock was granted last, gets a block, of at most as many tokens as
+//!    it requested; nothing else is changed by that.
+//! 4. A holder that subscribed is notified of each acquire of another session that finds its lock taken, and
+//!    of nothing else: not of one from its own session, nor about an earlier hold, nor by the request that is
+//!    granted.
 
 use crate::happenings::{
     START_US, any_attendance, any_claim, any_lease_ms, any_op, any_reserve, ask, session, watcher,
@@ -21,30 +23,30 @@ use leasehold_core::{
 };
 use proptest::prelude::*;
 
-/// One thing that happens.
+/// One event.
 #[derive(Debug, Clone)]
 enum Event {
     Op(Op),
-    /// Whoever was given the lock last has tokens reserved.
+    /// Reserves tokens for the last holder.
     Reserve {
         lease_ms: u64,
         keep_record: bool,
         reserve: Reserve,
     },
-    /// A person takes the lock from whoever has it.
+    /// An operator takes the lock from its holder.
     Free,
-    /// A stranger sets the key, or deletes it.
+    /// A foreign client sets the key, or deletes it.
     Set(&'static str),
     Delete,
     Attend(SessionOp),
-    /// The store loses all that it knew, and is back after so many microseconds.
+    /// The store loses all its data, and returns after that many microseconds.
     Lose(u64),
 }
 
-/// A step: by how many microseconds the clock goes on before it, and what happens then.
+/// A step: by how many microseconds the clock advances before the event, and the event.
 type Step = (u64, Event);
 
-/// The third hold of every session has a value of the user's own, which is the same for all.
+/// The third hold of every session has a user-defined value, which is the same for all.
 fn claim(s: u8, n: u8) -> Claim {
     let value = if n == 2 { OwnValue::new("shared").ok() } else { None };
     Claim { hold: HoldId::from_random(session(s), [n; 16]), value }
@@ -70,18 +72,18 @@ fn any_event() -> impl Strategy<Value = Event> {
 }
 
 fn any_steps() -> impl Strategy<Value = Vec<Step>> {
-    // A block is 32 us long, so that most come before the clock has passed the one before.
+    // A block is 32 us long, so most steps come before the clock has passed the previous one.
     let by_us =
         prop_oneof![8 => 1..50_u64, 3 => 1..5_000_u64, 2 => 1..10_000_000_u64, 1 => 1..10_000_000_000_u64];
     proptest::collection::vec((by_us, any_event()), 1..80)
 }
 
-/// The model, and what an onlooker remembers of it.
+/// The model, and what the observer remembers of it.
 struct World {
     state: LockState,
     sessions: Sessions,
     now_us: u64,
-    /// The greatest token that was given or reserved (1).
+    /// The greatest token that was granted or reserved (1).
     greatest: u64,
     onlooker: Onlooker,
 }
@@ -141,15 +143,15 @@ impl World {
     }
 }
 
-/// Who has a block, and who is to be told.
+/// Which hold has a block, and which holder is to be notified.
 #[derive(Default)]
 pub(super) struct Onlooker {
-    /// The hold of whoever wanted to be told, and its token.
+    /// The hold that subscribed to notifications, and its token.
     told: Option<(Claim, FencingToken)>,
 }
 
 impl Onlooker {
-    /// Looks at what an operation on a Mutex has done with what is reserved, and whom it has told.
+    /// Checks what an operation on a Mutex did to the reservation, and which sessions it notified.
     pub(super) fn check(
         &mut self,
         before: &LockState,
@@ -183,7 +185,7 @@ impl Onlooker {
         let tenant = before.record.as_ref().and_then(|record| record.tenant.as_ref());
         let knows = held && tenant.is_some_and(|tenant| tenant.claim == extend.claim);
         let reserve = extend.reserve.filter(|_| knows);
-        // But for what is reserved it is the same extend.
+        // Apart from the reservation it is the same extend.
         let mut plain = before.clone();
         let (expected, _) =
             plain.apply(now_us, &Op::Extend(Extend { reserve: None, ..extend.clone() }), &everybody);
@@ -216,7 +218,7 @@ impl Onlooker {
         };
         let found_taken = asked.filter(|(_, acquired)| matches!(acquired, Acquired::Taken { .. }));
         let told = found_taken.and_then(|(ask, _)| {
-            // What the record has forgotten nobody knows.
+            // A lost record has lost the subscription.
             let (claim, fence) = self.told.as_ref().filter(|(_, fence)| last(after) == Some(*fence))?;
             let to = claim.hold.session();
             let is_his = fate(after, now_us, claim) == Some(Fate::Held);
@@ -231,7 +233,7 @@ fn last(state: &LockState) -> Option<FencingToken> {
     state.record.as_ref().and_then(|record| record.last)
 }
 
-/// Whether a message says that another asks for the lock.
+/// Whether a message reports that another session requests the lock.
 pub(super) const fn is_note(wake: &Wake) -> bool {
     matches!(wake, Wake::Wanted { .. })
 }
@@ -256,7 +258,7 @@ proptest! {
     }
 }
 
-/// Nothing of it is done: not even what such a hold would be extended by.
+/// The operation has no effect: it does not even extend the hold.
 #[test]
 fn nothing_is_reserved_for_a_lock_of_another_kind() {
     for kind in Kind::ALL.into_iter().filter(|kind| *kind != Kind::Mutex) {

@@ -1,9 +1,9 @@
 //! Properties of locks that rest, and of elections, over random operations.
 //!
-//! 1. An Election means what a Mutex means: the same operations have the same replies and messages, and leave the same records;
-//!    only what stands at the key has another form.
-//! 2. A lock that rests is taken until its time is over, whatever is sent about it, but for the will of a person: its end stays
-//!    where it is, and nobody is given it.
+//! 1. An Election behaves as a Mutex does: the same operations have the same replies and messages, and leave
+//!    the same records. Only the value at the key has another form.
+//! 2. A lock that rests is taken until its time is over, whatever operation arrives, except a forced release:
+//!    its end does not move, and it is not granted.
 
 use crate::happenings::{START_US, any_claim, any_op, session};
 use leasehold_core::model::{Content, LockState, Vital};
@@ -12,7 +12,7 @@ use leasehold_core::{
 };
 use proptest::prelude::*;
 
-/// Some have a value of the user's own.
+/// Some claims have a user-defined value.
 fn claim(s: u8, n: u8) -> Claim {
     let value = if n == 2 { OwnValue::new("mine").ok() } else { None };
     Claim { hold: HoldId::from_random(session(s), [n; 16]), value }
@@ -26,7 +26,7 @@ fn any_step() -> impl Strategy<Value = (u64, Op)> {
     (prop_oneof![2 => Just(0_u64), 3 => 0..4_000_000_u64, 1 => 0..90_000_000_u64], op)
 }
 
-/// What stands there, without the mark of its kind.
+/// The value at the key, without the mark of its kind.
 fn unmarked(state: &LockState) -> Option<(String, Option<u64>)> {
     let value = state.value.as_ref()?;
     let Content::Token(token) = &value.content else { panic!("a string stands there") };
@@ -75,7 +75,7 @@ proptest! {
             } else if let (Some(until_ms), Op::Release(Release { pass: Pass::Rest { for_ms }, .. })) = (rests(&state), &op) {
                 let Reply::Release(released) = &reply else { panic!("{reply:?}") };
                 prop_assert_eq!(released.found, Fate::Held);
-                // Counted from when the lock was given; never over before.
+                // Counted from the grant, and never already over.
                 let since_ms = before.record.and_then(|record| record.tenant).map_or(0, |tenant| tenant.since_ms);
                 prop_assert_eq!(until_ms, since_ms + for_ms);
                 prop_assert!(until_ms > now_us / 1000);
@@ -83,7 +83,7 @@ proptest! {
                 prop_assert_eq!(rests(&state), None, "{:?}", op);
             }
         }
-        // A person can always end it.
+        // An operator can always end it.
         if rests(&state).is_some() {
             let last = state.record.as_ref().and_then(|record| record.last).expect("it was given");
             let free = Free { seen: Seen::Hold(last), by: Label::new("a person").expect("a plain text") };

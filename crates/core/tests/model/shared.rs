@@ -1,8 +1,8 @@
-//! Properties of what several may have side by side: Semaphore, RwLock, Latch, Barrier.
+//! Properties of shared locks: Semaphore, RwLock, Latch, Barrier.
 //!
-//! 1. Every property is checked after every step: [`World::step`] is the one place that does so.
-//! 2. A hold asks for the same part whenever it asks: who wants another one has another hold.
-//! 3. An operator deletes the key or the record, and changes how many permits there are.
+//! 1. Every property is checked after every step, in [`World::step`] alone.
+//! 2. A hold always requests the same mode: another mode needs another hold.
+//! 3. An operator deletes the key or the record, and changes the number of permits.
 
 use super::happenings::{
     LOOKS_AT_MOST, START_US, any_attendance, any_lease_ms, any_move, ask, entries, has_ended, session,
@@ -20,27 +20,27 @@ use std::collections::BTreeSet;
 const SESSIONS: u8 = 4;
 const HOLDS: u8 = 6;
 
-/// One thing that happens.
+/// One event.
 #[derive(Debug, Clone)]
 enum Event {
-    /// One of our operations, and whether it comes twice.
+    /// An operation of Leasehold, and whether it is sent twice.
     Op(Op),
-    /// A person takes a hold by force: the `n`th of those that are there, if there are so many.
+    /// An operator ends a hold by force: the `n`th, if there are that many.
     Free(usize),
-    /// A person changes how many permits there are: as many as he has seen, or not.
+    /// An operator changes the number of permits, with a correct observation or not.
     Resize(bool, u32),
     /// An operator deletes the key.
     DeleteKey,
     /// The store loses the record.
     DeleteRecord,
-    /// A store that knows who is dead says that this session is.
+    /// A store that tracks dead sessions reports that this one is dead.
     Bury(SessionId),
-    /// Something happens to a session.
+    /// An operation on a session.
     Attend(SessionOp),
 }
 
-/// The `n`th hold of a session. The first of an RwLock are of an owner of the session's own, two by two; the last is of one
-/// that all sessions share.
+/// The `n`th hold of a session. The first ones of an RwLock are of an owner of the session's own, two by two;
+/// the last is of an owner that all sessions share.
 fn claim(kind: Kind, s: u8, n: u8) -> Claim {
     let owner = match n {
         n if n + 1 == HOLDS => "shared".to_owned(),
@@ -50,7 +50,7 @@ fn claim(kind: Kind, s: u8, n: u8) -> Claim {
     Claim { hold: HoldId::from_random(session(s), [n; 16]), value }
 }
 
-/// What part the `n`th hold asks for (2).
+/// The mode that the `n`th hold requests (2).
 fn portion(kind: Kind, s: u8, n: u8) -> Portion {
     let at = u32::from(s * HOLDS + n);
     match kind {
@@ -123,20 +123,21 @@ fn any_steps(kind: Kind) -> impl Strategy<Value = Vec<(i64, Event)>> {
     proptest::collection::vec((any_move(), any_event(kind)), 1..80)
 }
 
-/// The model with its onlooker.
+/// The model with its observer.
 struct World {
     state: LockState,
     sessions: Sessions,
     now_us: u64,
-    /// The greatest token that was ever given, and whether the clock has been behind it since all was lost.
+    /// The greatest token that was ever granted, and whether the clock has been behind it since all data was
+    /// lost.
     newest: Option<FencingToken>,
 }
 
-/// How it stood before a step.
+/// The state before a step.
 struct Before {
     state: LockState,
     holds: Vec<Part>,
-    /// The queue, from the front on.
+    /// The queue, from the front.
     queue: Vec<Place>,
 }
 
@@ -145,8 +146,8 @@ impl World {
         Self { state: LockState::new(kind), sessions: Sessions::default(), now_us: START_US, newest: None }
     }
 
-    /// Moves the clock, lets an event happen, and checks everything (1). Says whether the story goes on: where the clock goes
-    /// back, what was over is there again, and may wait at the same time.
+    /// Moves the clock, applies an event, and checks everything (1). Returns whether to continue: where the
+    /// clock goes back, an expired hold exists again, and may wait at the same time.
     fn step(&mut self, (by_us, event): &(i64, Event)) -> bool {
         self.now_us = self.now_us.saturating_add_signed(*by_us);
         self.state.is_over(self.now_us);
@@ -224,7 +225,7 @@ impl World {
         }
     }
 
-    /// The session that an operation takes for dead.
+    /// The session that an operation treats as dead.
     fn named_dead(&self, before: &Before, op: &Op, alive: &dyn Fn(SessionId) -> Vital) -> Option<SessionId> {
         let named = match op {
             Op::Acquire(ask) => {
@@ -238,7 +239,7 @@ impl World {
         named.filter(|named| match alive(*named) {
             Vital::Alive(_) => false,
             Vital::Lapsed => true,
-            // It has the benefit of the doubt for as long as its client may believe in any of its holds.
+            // It counts as alive for as long as its client may rely on any of its holds.
             Vital::Unknown => !before.holds.iter().any(|part| match part.life {
                 Life::Session { alive_ms } => {
                     part.hold.session() == *named && part.since_ms.saturating_add(alive_ms) >= self.now_ms()
@@ -248,7 +249,8 @@ impl World {
         })
     }
 
-    /// Sending twice equals sending once, but that the second release, eviction or free finds nothing any more.
+    /// Sending twice has the same effect as sending once, except that the second release, eviction or forced
+    /// release finds nothing any more.
     fn check_doubling(&self, op: &Op, reply: &Reply, alive: &dyn Fn(SessionId) -> Vital) {
         let mut twice = self.state.clone();
         let (second, wakes) = twice.apply(self.now_us, op, alive);
@@ -269,10 +271,10 @@ impl World {
             (first, second) => assert_eq!(first, second, "the second {op:?}"),
         }
         assert_eq!(twice, self.state, "the state after the second {op:?}");
-        assert_eq!(wakes, [], "the second {op:?} let somebody in");
+        assert_eq!(wakes, [], "the second {op:?} admitted a waiter");
     }
 
-    /// Those end that are to, by this, and nobody else; no end comes nearer.
+    /// The holds that should end do, in this way, and no others; no end comes closer.
     fn check_ended(&self, before: &Before, ends: &dyn Fn(&Part) -> bool, how: Ended) {
         let now = parts(&self.state);
         let mut lost = 0;
@@ -300,7 +302,7 @@ impl World {
         }
     }
 
-    /// An extend lengthens its own hold alone.
+    /// An extend extends its own hold alone.
     fn check_extended(&self, before: &Before, op: &Op, reply: &Reply) {
         for part in &before.holds {
             let Some(after) = parts(&self.state).into_iter().find(|after| after.hold == part.hold) else {
@@ -317,14 +319,16 @@ impl World {
         }
     }
 
-    /// Who has come in was let in, by his turn or by asking; and each of those is told, once, and nobody else.
+    /// Every new holder was admitted in its turn or by its own request. Each admitted waiter is notified
+    /// once, and no other session is.
     fn check_let_in(&self, before: &Before, op: &Op, reply: &Reply, wakes: &[Wake]) {
         let was = |hold: &HoldId| before.holds.iter().any(|part| part.hold == *hold);
         let now = self.stands().holds;
         let fresh: Vec<_> = now.iter().filter(|part| !was(&part.hold)).collect();
         let mine = match op {
             Op::Acquire(ask) => vec![(ask.claim.hold, ask.lease_ms)],
-            // What the release itself does can let in also who asks with it, before he asks.
+            // The release itself can also admit the hold of its accompanying acquire, before that acquire is
+            // executed.
             Op::Release(release) => {
                 release.next.iter().map(|next| (next.claim.hold, next.lease_ms)).collect()
             }
@@ -334,9 +338,10 @@ impl World {
             wakes.iter().filter_map(|wake| wake.nonce().map(|nonce| (wake, nonce))).collect();
         let mut told = BTreeSet::new();
         for (wake, nonce) in &grants {
-            let part = now.iter().find(|part| part.fence == wake.fence()).expect("who is told has it");
-            assert!(!was(&part.hold), "told again");
-            assert!(told.insert(part.fence), "told twice");
+            let part =
+                now.iter().find(|part| part.fence == wake.fence()).expect("a notified waiter is a holder");
+            assert!(!was(&part.hold), "notified again");
+            assert!(told.insert(part.fence), "notified twice");
             let place = before.queue.iter().find(|place| place.claim.hold == part.hold);
             let asked = mine.iter().any(|(hold, _)| *hold == part.hold);
             assert!(asked || place.is_some_and(|place| place.nonce == *nonce), "the nonce of the last look");
@@ -345,7 +350,7 @@ impl World {
         for part in &fresh {
             let asked = mine.iter().find(|(hold, _)| *hold == part.hold);
             let place = before.queue.iter().find(|place| place.claim.hold == part.hold);
-            assert!(asked.is_some() || told.contains(&part.fence), "let in and not told: {part:?}");
+            assert!(asked.is_some() || told.contains(&part.fence), "admitted but not notified: {part:?}");
             let lease_ms =
                 place.map(|place| place.lease_ms).into_iter().chain(asked.map(|(_, lease_ms)| *lease_ms));
             assert!(
@@ -373,21 +378,21 @@ impl World {
             let of = fresh.first().and_then(|part| part.portion.of());
             assert!(
                 fresh.is_empty() || of == u32::try_from(fresh.len()).ok(),
-                "all who meet, or none: {fresh:#?}"
+                "all parties, or none: {fresh:#?}"
             );
         }
         if let (Op::Acquire(ask), Reply::Acquire(Acquired::Granted { fence, remaining_ms, .. })) = (op, reply)
         {
-            let part = now.iter().find(|part| part.hold == ask.claim.hold).expect("who was let in is there");
+            let part = now.iter().find(|part| part.hold == ask.claim.hold).expect("an admitted hold exists");
             assert_eq!((part.fence, part.until_ms), (*fence, self.now_ms() + remaining_ms));
         }
     }
 
-    /// Nobody who waits is passed by one who came later, but for those for whom he would wait himself; who waits keeps his
-    /// place.
+    /// No waiter is passed by a later one, except by those for which it would wait itself; a waiter keeps its
+    /// entry.
     fn check_order(&self, before: &Before, op: &Op) {
         let after = self.stands();
-        // A place that is over is nobody's any more: who asks again comes last.
+        // An expired entry no longer counts: a new request comes last.
         let over = |place: &&Place| place.expires_ms < self.now_ms();
         let anew = before.queue.iter().filter(over).map(|place| place.claim.hold);
         let anew: Vec<_> = anew.filter(|hold| asks(op, hold)).collect();
@@ -396,7 +401,7 @@ impl World {
         let stayed: Vec<_> =
             kept.iter().filter(|hold| waits.contains(hold) && !anew.contains(hold)).collect();
         let order: Vec<_> = waits.iter().filter(|hold| stayed.contains(hold)).collect();
-        assert_eq!(stayed, order, "the order of those who wait");
+        assert_eq!(stayed, order, "the order of the waiters");
         let now_ms = self.now_ms();
         for part in after.holds.iter().filter(|part| !before.holds.iter().any(|held| held.hold == part.hold))
         {
@@ -418,7 +423,7 @@ impl World {
         }
     }
 
-    /// What is told is true.
+    /// Replies are true.
     fn check_reply(&self, before: &Before, op: &Op, reply: &Reply) {
         match (op, reply) {
             (Op::Acquire(ask), Reply::Acquire(Acquired::Taken { position, ahead, others, .. })) => {
@@ -433,7 +438,7 @@ impl World {
                 let own = ask.claim.hold.session();
                 let mut told: Vec<_> = ahead.iter().map(|ahead| ahead.session).collect();
                 told.extend(others);
-                assert!(!told.contains(&own), "nobody waits for his own death");
+                assert!(!told.contains(&own), "no session waits for its own death");
                 if at == Some(0) && !matches!(self.state.kind, Kind::Latch | Kind::Barrier) {
                     let others = |part: &&Part| part.owner.is_none() || part.owner != ask.claim.value;
                     let die = |part: &Part| part.life.ends_with_session().then(|| part.hold.session());
@@ -445,7 +450,7 @@ impl World {
                         .filter_map(die)
                         .filter(|who| *who != own)
                         .collect();
-                    assert_eq!(told.iter().copied().collect::<BTreeSet<_>>(), all, "all of those are told");
+                    assert_eq!(told.iter().copied().collect::<BTreeSet<_>>(), all, "all of them are named");
                     assert_eq!(told.len(), all.len(), "each once");
                 }
             }
@@ -455,7 +460,7 @@ impl World {
                 self.check_refusal(before, ask, refused);
             }
             (Op::Inspect(_), Reply::Inspect(seen)) => {
-                assert_eq!(self.state, before.state, "who looks changes nothing");
+                assert_eq!(self.state, before.state, "a look changes nothing");
                 assert_eq!(seen.sharers.len(), before.holds.len());
                 assert_eq!(seen.limit, limit_of(&before.state));
             }
@@ -475,7 +480,7 @@ impl World {
         }
     }
 
-    /// Only what could never be is refused.
+    /// Only a request that can never succeed is refused.
     fn check_refusal(&self, before: &Before, ask: &Acquire, refused: &Refused) {
         let own = |part: &&Part| part.owner.is_some() && part.owner == ask.claim.value;
         let owns = |portion| before.holds.iter().filter(own).any(|part| part.portion == portion);
@@ -483,7 +488,7 @@ impl World {
             Refused::OutOfRange { count, limit } => *count == 0 || count > limit,
             Refused::WouldDeadlock => before.holds.iter().chain(&self.stands().holds).any(|part| own(&part)),
             Refused::NothingToUpgrade => {
-                // It may have been taken from the dead in the same step.
+                // It may have been removed with a dead session in the same step.
                 !self.stands().holds.iter().filter(own).any(|part| part.portion == Portion::Upgradable)
                     && !owns(Portion::Upgrade)
             }
@@ -493,7 +498,7 @@ impl World {
         assert!(true_it_is, "{refused:?} to {ask:?} on {:#?}", before.state);
     }
 
-    /// Tokens grow with every hold, also where the record is lost while others hold.
+    /// Tokens grow with every hold, even if the record is lost while there are holders.
     fn check_tokens(&mut self, before: &Before) {
         let was =
             |part: &Part| before.holds.iter().any(|held| held.hold == part.hold && held.fence == part.fence);
@@ -508,20 +513,20 @@ impl World {
         }
     }
 
-    /// What holds at any time.
+    /// Invariants of every state.
     fn check_state(&self) {
         let now = self.stands();
         let all = parts(&self.state);
         assert!(all.is_sorted_by(|a, b| a.fence < b.fence), "the oldest first, and no two alike: {all:#?}");
         if let Some(value) = &self.state.value {
             let longest = all.iter().map(|part| part.until_ms).max();
-            // No key is made to end in the very millisecond in which it is written.
+            // A key never expires in the very millisecond in which it is written.
             let more = value.expires_ms.zip(longest).map(|(expires_ms, longest)| expires_ms - longest);
             assert!(matches!(more, Some(0 | 1)), "the key lasts as long as the longest hold: {value:#?}");
         }
         if let Some(record) = &self.state.record {
             let tickets: BTreeSet<_> = record.tickets.values().copied().collect();
-            assert_eq!(tickets.len(), record.tickets.len(), "one place a hold");
+            assert_eq!(tickets.len(), record.tickets.len(), "one entry per hold");
             assert_eq!(tickets, record.places.keys().copied().collect());
             assert!(record.places.iter().all(|(id, place)| *id == PlaceId::Hold(place.claim.hold)));
             assert!(record.places.values().all(|place| record.tickets.contains_key(&place.ticket)));
@@ -537,7 +542,8 @@ impl World {
         }
     }
 
-    /// Of those who wait the first live one has no room, once somebody has looked; as far as one operation looks.
+    /// The first live waiter has no room after an operation has served the queue, as far as one operation
+    /// inspects it.
     fn check_nobody_waits_in_vain(&self, before: &Before) {
         let now = self.stands();
         if before.queue.len() > LOOKS_AT_MOST {
@@ -553,7 +559,7 @@ impl World {
         let writes = |part: &Part| matches!(part.portion, Portion::Write | Portion::Upgrade);
         let room = match first.portion {
             Portion::Permits { count, .. } => {
-                let limit = limit.expect("who waits has made it known");
+                let limit = limit.expect("a waiter has set the limit");
                 count > limit || taken + u64::from(count) <= u64::from(limit)
             }
             Portion::Read => !now.holds.iter().any(writes),
@@ -563,14 +569,14 @@ impl World {
             Portion::Write => now.holds.is_empty(),
             Portion::Upgrade => now.holds.iter().all(|part| part.owner == first.claim.value && !writes(part)),
             Portion::Await { of } => taken >= u64::from(of),
-            Portion::Meet { .. } => live.len() >= limit.expect("who meets has made it known") as usize,
+            Portion::Meet { .. } => live.len() >= limit.expect("a party has set the limit") as usize,
             _ => true,
         };
         assert!(!room, "there is room for {first:?} in {:#?}", self.state);
     }
 }
 
-/// Whether it asks for this hold, by itself or after a release.
+/// Whether it requests this hold, by itself or after a release.
 fn asks(op: &Op, hold: &HoldId) -> bool {
     match op {
         Op::Acquire(ask) => ask.claim.hold == *hold,
@@ -579,7 +585,7 @@ fn asks(op: &Op, hold: &HoldId) -> bool {
     }
 }
 
-/// Whether nothing was looked at but the hold itself, or nothing at all.
+/// Whether the operation checked only its own hold, or nothing at all.
 fn is_settled(before: &Before, op: &Op, reply: &Reply) -> bool {
     match (op, reply) {
         (Op::Acquire(ask), _) => {
@@ -592,14 +598,14 @@ fn is_settled(before: &Before, op: &Op, reply: &Reply) -> bool {
     }
 }
 
-/// A writer is alone but for what his own owner reads, and one owner at most reads upgradably.
+/// A writer is alone except for the reads of its own owner, and at most one owner reads upgradably.
 fn check_readers(holds: &[Part]) {
     for part in holds {
         assert!(part.owner.is_some());
         if matches!(part.portion, Portion::Write | Portion::Upgrade) {
             assert!(holds.iter().all(|other| other.owner == part.owner), "beside a writer: {holds:#?}");
             let writes = |other: &&Part| matches!(other.portion, Portion::Write | Portion::Upgrade);
-            assert_eq!(holds.iter().filter(writes).count(), 1, "he writes once: {holds:#?}");
+            assert_eq!(holds.iter().filter(writes).count(), 1, "an owner writes once: {holds:#?}");
         }
     }
     let upgradable: BTreeSet<_> = holds
@@ -610,8 +616,8 @@ fn check_readers(holds: &[Part]) {
     assert!(upgradable.len() <= 1, "{holds:#?}");
 }
 
-/// The reply to an acquire that came with a release, but for whether others wait: a place that is over may be found so only
-/// after that reply.
+/// The reply to an acquire that came with a release, without `others_wait`: an expired entry may be found
+/// only after that reply.
 fn untroubled(next: Option<&Result<Acquired, Refused>>) -> Option<Result<Acquired, Refused>> {
     let mut next = next.cloned();
     if let Some(Ok(Acquired::Granted { others_wait, .. })) = &mut next {
@@ -620,8 +626,8 @@ fn untroubled(next: Option<&Result<Acquired, Refused>>) -> Option<Result<Acquire
     next
 }
 
-/// The second reply to an acquire, but for how long a session has the benefit of the doubt: the first judges that before it
-/// lets anybody in, and who is let in may be of that session.
+/// The second reply to an acquire, without the remaining life of an unknown session: the first operation
+/// determines it before it admits a waiter, which may be of that session.
 fn as_doubted_before(first: &Acquired, second: &Acquired) -> Acquired {
     let mut second = second.clone();
     if let (Acquired::Taken { ahead: Some(first), .. }, Acquired::Taken { ahead: Some(second), .. }) =
